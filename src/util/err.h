@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What went wrong, in a form that can be sent, shown and tested.
+ *
+ * Every fallible function returns >= 0 or a negative errno. Above util/ it also takes `struct err
+ * *`, filled once, on failure only, by whoever first knows what the failure means. The struct owns
+ * nothing and has a fixed size: it lives on the stack, and a dying child sends it to its parent in
+ * one datagram.
+ */
+
+enum err_code {
+    ERR_NONE,
+    ERR_INVALID,     /* the request is wrong; the same request will fail again */
+    ERR_NOT_FOUND,   /* no such session, command, path */
+    ERR_CONFLICT,    /* exists already, or was made with other parameters */
+    ERR_STATE,       /* right request at the wrong time */
+    ERR_LIMIT,       /* a cap was reached */
+    ERR_DENIED,      /* policy or permission says no */
+    ERR_UNSUPPORTED, /* this host cannot enforce what was asked for */
+    ERR_BACKEND,     /* the backend failed or is gone */
+    ERR_SYSTEM,      /* a system call failed */
+    ERR_CODE_MAX,
+};
+
+struct err {
+    enum err_code code;
+    int sys; /* errno, 0 when there is none */
+    char msg[360];
+};
+
+/* Fills *err (NULL is fine) and returns the negative errno that stands for `code`. */
+int err_set(struct err *err, enum err_code code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Like err_set() for a failed system call: appends ": <strerror>", returns -error. `error` is
+ * positive. */
+int err_sys(struct err *err, int error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* Prefixes the text with "<fmt>: ", keeps the code, returns what the first err_*() call returned.
+ */
+int err_wrap(struct err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Stable lower-case name of a code ("not_found"), for JSON. Never NULL. */
+const char *err_code_name(enum err_code code);
+
+/* The negative errno that err_set() returns for a code. */
+int err_code_errno(enum err_code code);
+
+/* Text of an errno; thread-safe, never NULL. */
+const char *err_errno_text(int error);

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct buf;
+
+/* All of these return >= 0 or a negative errno, retry EINTR, and make only O_CLOEXEC descriptors.
+ */
+
+int fd_write_all(int fd, const void *data, size_t len);
+ssize_t fd_read_full(int fd, void *data, size_t len); /* until len or end of file; bytes read */
+int fd_set_nonblock(int fd, bool on);
+int fd_read_to_buf(int fd, struct buf *b); /* until end of file or -ENOBUFS */
+
+/* Small kernel files (cgroup, proc). `dirfd` may be AT_FDCWD. Text is NUL-terminated, trailing
+ * newline kept. Returns the length; -E2BIG when it does not fit. */
+ssize_t fd_read_file_at(int dirfd, const char *path, char *ret, size_t size);
+int fd_write_file_at(int dirfd, const char *path, const char *text); /* one write(2), no O_CREAT */
+int fd_read_u64_at(int dirfd, const char *path, uint64_t *ret);
+
+/* A memfd with the bytes, sealed against every change. */
+int fd_sealed_memfd(const char *name, const void *data, size_t len);
+
+/* One datagram or stream chunk with descriptors. At most FD_PASS_MAX. */
+#define FD_PASS_MAX 32
+ssize_t fd_send_msg(int sock, const void *data, size_t len, const int *fds, size_t n_fds,
+                    int flags);
+
+/* Received descriptors are O_CLOEXEC. *n_fds is capacity on entry, count on return; a message that
+ * carried more descriptors or bytes than fit is dropped with its descriptors closed: -EMSGSIZE. 0
+ * is end of file. */
+ssize_t fd_recv_msg(int sock, void *data, size_t size, int *fds, size_t *n_fds, int flags);
+
+void fd_close_many(int *fds, size_t n); /* closes those >= 0, sets them to -1 */

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Every path another party names is resolved here, beneath a descriptor, by the kernel. */
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+/* openat2 with RESOLVE_BENEATH | NO_SYMLINKS | NO_MAGICLINKS | NO_XDEV. `path` is relative ("" or
+ * "." is the directory itself). Returns a descriptor (O_CLOEXEC) or a negative errno; -ENOSYS where
+ * the kernel lacks openat2. */
+int path_open_beneath(int dirfd, const char *path, int flags, mode_t mode);
+
+/* Absolute, no "." or ".." component, no empty component, no trailing slash (except "/"), at most
+ * 4095 bytes. */
+bool path_is_clean_absolute(const char *path);
+
+/* Removes everything below and including `name` in dirfd, iteratively, without following links,
+ * whatever its depth. Missing is fine. Directories without permission are chmod-ed first. */
+int path_remove_tree_at(int dirfd, const char *name);
+
+/* mkdirat that accepts an existing directory (not a symlink) and opens it. */
+int path_make_dir_at(int dirfd, const char *name, mode_t mode);
