@@ -350,9 +350,9 @@ static void what_is_mounted_is_not_ours_to_remove(void **state)
     AUTO_CLOSE int host = make_dir(root, "host");
     AUTO_CLOSE int tree = make_dir(root, "tree");
     AUTO_CLOSE int sub = make_dir(tree, "sub");
-    AUTO_CLOSE int mnt = make_dir(sub, "mnt");
     int status;
 
+    (void)close(make_dir(sub, "mnt"));
     make_file(host, "precious");
     make_file(tree, "gone");
     pid_t pid = fork();
