@@ -57,9 +57,9 @@ static void an_append_that_does_not_fit_changes_nothing(void **state)
     assert_int_equal(buf_puts(&b, "defghi"), -ENOBUFS);
     assert_int_equal(buf_append(&b, "", SIZE_MAX), -ENOBUFS);
     assert_int_equal(buf_printf(&b, "%s", "defghi"), -ENOBUFS);
-    assert_string_equal(buf_str(&b), "abc");
     assert_int_equal(b.len, 3);
     assert_int_equal(b.data[3], 0);
+    assert_string_equal(buf_str(&b), "abc");
     assert_int_equal(buf_printf(&b, "%s", "defgh"), 0);
     assert_string_equal(buf_str(&b), "abcdefgh");
 }
