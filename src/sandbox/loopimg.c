@@ -16,8 +16,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "sandbox/hostcmd.h"
 #include "sandbox/loopimg_internal.h"
-#include "sandbox/spawn.h"
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/str.h"
@@ -172,7 +172,7 @@ int loopimg_check(int dirfd, const char *name, struct err *err)
     AUTO_CLOSE int fd = openat(dirfd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return err_sys(err, errno, "quota: open image '%s'", name);
-    return spawn_wait_max(argv, fd, CHECK_TIMEOUT_MS, 1, err);
+    return hostcmd_wait_max(argv, fd, CHECK_TIMEOUT_MS, 1, err);
 }
 
 int loopimg_usage(int fd, struct loopimg_usage *ret, struct err *err)

@@ -16,9 +16,9 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include "sandbox/hostcmd.h"
 #include "sandbox/loopimg.h"
 #include "sandbox/loopimg_internal.h"
-#include "sandbox/spawn.h"
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
@@ -170,7 +170,7 @@ static int template_fill(int fd, const struct geometry *g, struct err *err)
     (void)str_fmt(inodes, sizeof(inodes), "%" PRIu64, g->inodes);
     if (ftruncate(fd, (off_t)g->bytes) < 0)
         return err_sys(err, errno, "quota: template of %" PRIu64 " bytes", g->bytes);
-    r = spawn_wait(argv, fd, MKFS_TIMEOUT_MS, err);
+    r = hostcmd_wait(argv, fd, MKFS_TIMEOUT_MS, err);
     if (r < 0)
         return err_wrap(err, "quota");
     return template_tidy(fd, err);

@@ -376,7 +376,7 @@ static int tear_down(void **state)
     assert_int_equal(count_entries(host), 0);
     (void)close(host);
     (void)close(templates);
-    (void)chdir("/");
+    assert_int_equal(chdir("/"), 0);
     (void)umount2(base, MNT_DETACH);
     return rmdir(base);
 }

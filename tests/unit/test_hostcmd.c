@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "sandbox/spawn.h"
+#include "sandbox/hostcmd.h"
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
@@ -24,7 +24,7 @@ static int run_shell(const char *script, int stdin_fd, unsigned timeout_ms, stru
 {
     const char *const argv[] = {"sh", "-c", script, NULL};
 
-    return spawn_wait(argv, stdin_fd, timeout_ms, err);
+    return hostcmd_wait(argv, stdin_fd, timeout_ms, err);
 }
 
 static void success_is_zero(void **state)
@@ -57,7 +57,7 @@ static void good_statuses_other_than_zero_are_returned(void **state)
     const char *const argv[] = {"sh", "-c", "exit 1", NULL};
     struct err err = {0};
 
-    assert_int_equal(spawn_wait_max(argv, -1, LONG_MS, 1, &err), 1);
+    assert_int_equal(hostcmd_wait_max(argv, -1, LONG_MS, 1, &err), 1);
 }
 
 static void late_program_is_killed_and_reaped(void **state)
@@ -82,7 +82,7 @@ static void missing_program_is_unsupported(void **state)
     const char *const argv[] = {"no-such-program-of-the-host", NULL};
     struct err err = {0};
 
-    assert_true(spawn_wait(argv, -1, LONG_MS, &err) < 0);
+    assert_true(hostcmd_wait(argv, -1, LONG_MS, &err) < 0);
     assert_int_equal(err.code, ERR_UNSUPPORTED);
 }
 
@@ -104,12 +104,12 @@ static void child_gets_no_other_descriptor_environment_or_blocked_signal(void **
     AUTO_CLOSE int leak = open("/dev/null", O_RDONLY); /* without O_CLOEXEC, on purpose */
 
     assert_true(leak > 2);
-    assert_int_equal(setenv("SPAWN_SECRET", "1", 1), 0);
+    assert_int_equal(setenv("HOSTCMD_SECRET", "1", 1), 0);
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     assert_int_equal(sigprocmask(SIG_BLOCK, &set, &old), 0);
     assert_true(str_fmt(script, sizeof(script),
-                        "test -z \"$SPAWN_SECRET\" || exit 1;"
+                        "test -z \"$HOSTCMD_SECRET\" || exit 1;"
                         "test ! -e /proc/$$/fd/%d || exit 2;"
                         "grep -q 'SigBlk:.*0000000000000000' /proc/$$/status || exit 3",
                         leak) >= 0);
@@ -120,7 +120,7 @@ static void child_gets_no_other_descriptor_environment_or_blocked_signal(void **
 static void extra_descriptors_land_in_their_places(void **state)
 {
     const char *const argv[] = {"sh", "-c", "echo three >&3; echo four >&4", NULL};
-    struct spawn p = {.pid = 0, .pidfd = -1};
+    struct hostcmd p = {.pid = 0, .pidfd = -1};
     struct err err = {0};
     char text[16] = "";
     int one[2], two[2];
@@ -128,10 +128,10 @@ static void extra_descriptors_land_in_their_places(void **state)
     assert_int_equal(pipe2(one, O_CLOEXEC), 0);
     assert_int_equal(pipe2(two, O_CLOEXEC), 0);
     const int fds[] = {-1, -1, 2, one[1], two[1]};
-    assert_int_equal(spawn_start(argv, fds, 5, &p, &err), 0);
+    assert_int_equal(hostcmd_start(argv, fds, 5, &p, &err), 0);
     struct pollfd pfd = {.fd = p.pidfd, .events = POLLIN};
     assert_int_equal(poll(&pfd, 1, LONG_MS), 1);
-    spawn_kill(&p);
+    hostcmd_kill(&p);
     assert_int_equal(p.pid, 0);
     assert_int_equal(read(one[0], text, sizeof(text)), 6);
     assert_memory_equal(text, "three\n", 6);

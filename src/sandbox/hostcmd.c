@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sandbox/spawn.h"
+#include "sandbox/hostcmd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ struct text {
     size_t len;
 };
 
-int spawn_find(const char *name, char *ret, size_t size, struct err *err)
+int hostcmd_find(const char *name, char *ret, size_t size, struct err *err)
 {
     if (strchr(name, '/') != NULL) {
         if (access(name, X_OK) == 0 && str_copy(ret, size, name) == 0)
@@ -55,7 +55,7 @@ static int file_actions(posix_spawn_file_actions_t *fa, const int *fds, size_t n
         int r;
 
         if (i < n_fds && fds[i] >= 0) {
-            high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, SPAWN_FDS_MAX);
+            high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, HOSTCMD_FDS_MAX);
             if (high[i] < 0)
                 return -errno;
             r = posix_spawn_file_actions_adddup2(fa, high[i], (int)i);
@@ -86,12 +86,12 @@ static int spawn_attr(posix_spawnattr_t *attr)
 static int spawn_path(const char *path, const char *const argv[], const int *fds, size_t n_fds,
                       pid_t *ret)
 {
-    int high[SPAWN_FDS_MAX];
+    int high[HOSTCMD_FDS_MAX];
     posix_spawn_file_actions_t fa;
     posix_spawnattr_t attr;
     int r;
 
-    for (size_t i = 0; i < SPAWN_FDS_MAX; i++)
+    for (size_t i = 0; i < HOSTCMD_FDS_MAX; i++)
         high[i] = -1;
     r = -posix_spawn_file_actions_init(&fa);
     if (r < 0)
@@ -107,20 +107,20 @@ static int spawn_path(const char *path, const char *const argv[], const int *fds
         (void)posix_spawnattr_destroy(&attr);
     }
     (void)posix_spawn_file_actions_destroy(&fa);
-    fd_close_many(high, SPAWN_FDS_MAX);
+    fd_close_many(high, HOSTCMD_FDS_MAX);
     return r;
 }
 
-int spawn_start(const char *const argv[], const int *fds, size_t n_fds, struct spawn *ret,
-                struct err *err)
+int hostcmd_start(const char *const argv[], const int *fds, size_t n_fds, struct hostcmd *ret,
+                  struct err *err)
 {
     char path[256];
     pid_t pid;
     int r, pidfd;
 
-    if (n_fds > SPAWN_FDS_MAX)
+    if (n_fds > HOSTCMD_FDS_MAX)
         return err_set(err, ERR_INVALID, "too many descriptors for '%s'", argv[0]);
-    r = spawn_find(argv[0], path, sizeof(path), err);
+    r = hostcmd_find(argv[0], path, sizeof(path), err);
     if (r < 0)
         return r;
     r = spawn_path(path, argv, fds, n_fds, &pid);
@@ -134,11 +134,11 @@ int spawn_start(const char *const argv[], const int *fds, size_t n_fds, struct s
         (void)waitpid(pid, NULL, 0);
         return err_sys(err, r, "pidfd_open of '%s'", argv[0]);
     }
-    *ret = (struct spawn){.pid = pid, .pidfd = pidfd};
+    *ret = (struct hostcmd){.pid = pid, .pidfd = pidfd};
     return 0;
 }
 
-void spawn_kill(struct spawn *p)
+void hostcmd_kill(struct hostcmd *p)
 {
     siginfo_t info;
 
@@ -148,7 +148,7 @@ void spawn_kill(struct spawn *p)
     while (waitid(P_PID, (id_t)p->pid, &info, WEXITED) < 0 && errno == EINTR)
         ;
     (void)close(p->pidfd);
-    *p = (struct spawn){.pid = 0, .pidfd = -1};
+    *p = (struct hostcmd){.pid = 0, .pidfd = -1};
 }
 
 static int64_t now_ms(void)
@@ -179,7 +179,7 @@ static bool text_read(struct text *t, int fd)
 }
 
 /* Reads standard error until the child ends or time is out. 1: ended, 0: time is out. */
-static int wait_end(const struct spawn *p, int err_fd, unsigned timeout_ms, struct text *text)
+static int wait_end(const struct hostcmd *p, int err_fd, unsigned timeout_ms, struct text *text)
 {
     int64_t deadline = now_ms() + (int64_t)timeout_ms;
     struct pollfd pfd[2] = {{.fd = p->pidfd, .events = POLLIN}, {.fd = err_fd, .events = POLLIN}};
@@ -199,15 +199,15 @@ static int wait_end(const struct spawn *p, int err_fd, unsigned timeout_ms, stru
     }
 }
 
-int spawn_wait(const char *const argv[], int stdin_fd, unsigned timeout_ms, struct err *err)
+int hostcmd_wait(const char *const argv[], int stdin_fd, unsigned timeout_ms, struct err *err)
 {
-    return spawn_wait_max(argv, stdin_fd, timeout_ms, 0, err);
+    return hostcmd_wait_max(argv, stdin_fd, timeout_ms, 0, err);
 }
 
-int spawn_wait_max(const char *const argv[], int stdin_fd, unsigned timeout_ms, int max_status,
-                   struct err *err)
+int hostcmd_wait_max(const char *const argv[], int stdin_fd, unsigned timeout_ms, int max_status,
+                     struct err *err)
 {
-    struct spawn p = {.pid = 0, .pidfd = -1};
+    struct hostcmd p = {.pid = 0, .pidfd = -1};
     struct text text = {.len = 0};
     siginfo_t info = {0};
     int pipe_fd[2], r;
@@ -218,14 +218,14 @@ int spawn_wait_max(const char *const argv[], int stdin_fd, unsigned timeout_ms, 
     AUTO_CLOSE int wr = pipe_fd[1];
     const int fds[3] = {stdin_fd, -1, wr};
 
-    r = spawn_start(argv, fds, ARRAY_SIZE(fds), &p, err);
+    r = hostcmd_start(argv, fds, ARRAY_SIZE(fds), &p, err);
     if (r < 0)
         return r;
     (void)close(TAKE_FD(wr));
     r = wait_end(&p, rd, timeout_ms, &text);
     if (r > 0 && waitid(P_PIDFD, (id_t)p.pidfd, &info, WEXITED | WNOWAIT) < 0)
         r = -errno;
-    spawn_kill(&p);
+    hostcmd_kill(&p);
     if (r < 0)
         return err_sys(err, -r, "wait for '%s'", argv[0]);
     if (r == 0)
