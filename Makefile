@@ -18,8 +18,9 @@ run: setup-run build
 test: setup-test build
 	@JOBS=$(JOBS) tools/test.sh
 
-test-vm: setup-vm build
-	@tools/vm/run
+test-vm: setup-test setup-vm build
+	@status=0; tools/vm/run || status=$$?; \
+	    $(PYTHON) tools/summary.py "vm:$$status:build/vm/junit.xml"
 
 bench: setup-bench build
 	@tools/bench

@@ -10,7 +10,7 @@ jobs=${JOBS:-$(nproc)}
 python=/usr/bin/python3
 clang_format_version=14 # one version decides; others differ in details
 passed=0 failed=0 skipped=0
-mkdir -p build
+mkdir -p build/lint/cppcheck
 
 # The tree may belong to another user than root.
 git() { command git -c safe.directory='*' "$@"; }
@@ -52,7 +52,10 @@ found() {
 configure() { # configure DIR COMPILER OPTION...
     local dir=$1 cc=$2
     shift 2
-    [[ -f $dir/build.ninja ]] || CC=$cc meson setup "$dir" "$@" >/dev/null
+    [[ -f $dir/build.ninja ]] && return
+    CC=$cc meson setup "$dir" "$@" >"build/lint/$dir.log" 2>&1 && return
+    tail -n 20 "build/lint/$dir.log"
+    return 1
 }
 
 lint_format() {
@@ -75,7 +78,6 @@ lint_tidy() {
 }
 
 lint_cppcheck() {
-    mkdir -p build/lint/cppcheck
     cppcheck --quiet -j "$jobs" --cppcheck-build-dir=build/lint/cppcheck --std=c11 \
         --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
         --suppressions-list=tools/cppcheck.suppress -D_GNU_SOURCE -D__linux__ -D__x86_64__ -Isrc src

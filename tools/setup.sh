@@ -17,7 +17,7 @@ declare -A packages=(
     [test]="libcmocka-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp
             git nodejs iproute2 util-linux procps"
     [bench]="bubblewrap"
-    [vm]="qemu-system-x86"
+    [vm]="qemu-system-x86 qemu-utils busybox-static kmod e2fsprogs xz-utils zstd"
     [lint]="clang clang-format clang-tidy cppcheck codespell shellcheck python3-pyflakes git"
 )
 
