@@ -44,10 +44,12 @@ static void write_list(const struct field *f, const void *object, struct jw *w)
 
 static void write_time(int64_t usec, struct jw *w)
 {
+    const int64_t last = (int64_t)(UINT64_MAX / 1000);
     char text[48];
 
-    /* Nothing in these models is older than 1970; clock_format() knows no earlier time. */
-    clock_format(usec > 0 ? (uint64_t)usec * 1000 : 0, text, sizeof(text));
+    /* clock_format() knows the years 1970 to 2554; what is meant to be outside stays outside. */
+    usec = usec < 0 ? 0 : usec > last ? last : usec;
+    clock_format((uint64_t)usec * 1000, text, sizeof(text));
     jw_str(w, text);
 }
 
