@@ -128,6 +128,7 @@ static bool read_env(const struct field *f, const struct json *v, void *object,
 {
     char ***member = field_member(f, object);
     AUTO_STRV char **env = NULL;
+    size_t n = 0;
     size_t bytes = 0;
     bool ok = true;
 
@@ -135,6 +136,7 @@ static bool read_env(const struct field *f, const struct json *v, void *object,
         return report_add(report, place, ISSUE_DICT_TYPE, NULL);
     if (!count_ok(f, v, place, report))
         return false;
+    env = xnew_n(char *, json_len(v) + 1);
     for (void *it = json_iter(v); it; it = json_iter_next(v, it)) {
         const char *name = json_iter_key(it);
         struct place here = {.up = place, .key = name};
@@ -151,7 +153,7 @@ static bool read_env(const struct field *f, const struct json *v, void *object,
         bytes += strlen(name) + json_str_len(value) + 2;
         if (!bytes_ok(f, bytes, place, report))
             return false;
-        strv_push(&env, xasprintf("%s=%s", name, json_str(value)));
+        env[n++] = xasprintf("%s=%s", name, json_str(value));
     }
     if (!ok)
         return false;
@@ -165,6 +167,7 @@ static bool read_strv(const struct field *f, const struct json *v, void *object,
 {
     char ***member = field_member(f, object);
     AUTO_STRV char **list = NULL;
+    size_t n = 0;
     size_t bytes = 0;
     bool ok = true;
 
@@ -172,6 +175,7 @@ static bool read_strv(const struct field *f, const struct json *v, void *object,
         return report_add(report, place, ISSUE_LIST_TYPE, NULL);
     if (!count_ok(f, v, place, report))
         return false;
+    list = xnew_n(char *, json_len(v) + 1);
     for (size_t i = 0; i < json_len(v); i++) {
         struct place here = {.up = place, .index = i};
         const struct json *item = json_at(v, i);
@@ -183,7 +187,7 @@ static bool read_strv(const struct field *f, const struct json *v, void *object,
         bytes += json_str_len(item) + 1;
         if (!bytes_ok(f, bytes, place, report))
             return false;
-        strv_push(&list, xstrndup(json_str(item), json_str_len(item)));
+        list[n++] = xstrndup(json_str(item), json_str_len(item));
     }
     if (!ok)
         return false;
