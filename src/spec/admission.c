@@ -21,9 +21,9 @@ static bool is_not_empty(const char *s)
 /* clang-format off */
 #define ID_FIELD(type, name, what) \
     {#name, FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, offsetof(struct type, name), \
-     .max = SPEC_ID_MAX, .valid = is_not_empty, .rule = "must not be empty", .doc = what}
+     .max = SPEC_ID_MAX, .valid = is_not_empty, .rule = "must not be empty", .doc = (what)}
 #define STRICT_INT(type, name, required, strict) \
-    #name, FIELD_INT, (required) | FIELD_STRICT, offsetof(struct type, name), .strict_text = strict
+    #name, FIELD_INT, (required) | FIELD_STRICT, offsetof(struct type, name), .strict_text = (strict)
 
 static const struct field grant_fields[] = {
     ID_FIELD(admission_grant, instance_uuid, "The trusted instance."),

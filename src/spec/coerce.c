@@ -203,7 +203,7 @@ static enum issue int_from_real(double d, int64_t *ret)
         return ISSUE_FINITE;
     if (d != trunc(d))
         return ISSUE_INT_FRACTION;
-    if (d <= -0x1p63 || d >= 0x1p63)
+    if (fabs(d) >= 9223372036854775808.0) /* 2^63 */
         return ISSUE_INT_SIZE;
     *ret = (int64_t)d;
     return ISSUE_NONE;

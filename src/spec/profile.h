@@ -19,16 +19,16 @@ struct report;
 struct profile {
     const char *name;
     const char *image;
-    enum network network;
     int64_t timeout_sec;
     int64_t max_timeout_sec;
-    enum mount_mode host_path_mode;
     double cpus;
     int64_t memory_mb;
     int64_t pids_limit;
-    bool read_only_rootfs;
     int64_t workspace_quota_mb;
     uint64_t locked; /* FIELD_BIT(enum spec_field) set; only fields a profile supplies */
+    enum network network;
+    enum mount_mode host_path_mode;
+    bool read_only_rootfs;
 };
 
 extern const struct profile profiles[]; /* sorted by name */
