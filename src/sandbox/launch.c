@@ -217,20 +217,71 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
 }
 
+/* The host side (rules, forwarding, resolver) comes with the first session that wants it, not before. */
+static int ready_network(struct launch_host *h, struct err *err)
+{
+    struct net_host_info info;
+    if (h->net_ready)
+        return 0;
+    if (!h->rootful)
+        return err_set(err, ERR_UNSUPPORTED, "network on needs boxd to be started by root");
+    int r = net_host_init(&h->net, &info, err);
+    if (r == 0)
+        r = net_dns_open(-1, h->net.resolver, &h->dns_fds[0], &h->dns_fds[1], err);
+    if (r < 0)
+        return err_wrap(err, "network");
+    h->net_ready = true;
+    return 0;
+}
+
+static int join_network(struct launch_host *h, struct launch *l, struct err *err)
+{
+    char path[64];
+    struct net_lease lease;
+    int r = ready_network(h, err);
+    if (r < 0)
+        return r;
+    uint32_t max = net_lease_max(&h->net);
+    for (uint32_t i = 1; i <= max && i < sizeof(h->net_used) * 8 && l->net_index == 0; i++) {
+        if (h->net_used[i / 8] & (1U << (i % 8)))
+            continue;
+        h->net_used[i / 8] |= (uint8_t)(1U << (i % 8));
+        l->net_index = i;
+    }
+    if (l->net_index == 0)
+        return err_set(err, ERR_LIMIT, "no network address is free: %u sessions have one", max);
+    r = net_lease_init(&lease, &h->net, l->net_index, err);
+    if (r < 0)
+        return r;
+    (void)snprintf(path, sizeof(path), "/proc/%d/ns/net", l->pid);
+    AUTO_CLOSE int ns = open(path, O_RDONLY | O_CLOEXEC);
+    if (ns < 0)
+        return err_sys(err, errno, "network namespace");
+    return net_attach(&lease, ns, err);
+}
+
+static void leave_network(struct launch_host *h, const struct launch *l)
+{
+    struct net_lease lease;
+    struct err err = {0};
+    if (l->net_index == 0)
+        return;
+    if (net_lease_init(&lease, &h->net, l->net_index, &err) == 0)
+        (void)net_detach(&lease, &err);
+    h->net_used[l->net_index / 8] &= (uint8_t) ~(1U << (l->net_index % 8));
+}
+
 int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret, struct err *err)
 {
     struct attempt a = {.setup = {.plan = plan, .go_fd = -1, .status_fd = -1, .listen_fd = -1},
                         .storage_fd = -1, .disk_fd = -1, .go_write_fd = -1, .status_read_fd = -1};
     struct launch l = {.state = LAUNCH_STARTING, .pidfd = -1, .status_fd = -1, .uid_index = plan->uid_index,
-                       .net_on = (plan->flags & PLAN_NET_ON) != 0, .quota = plan->quota_bytes > 0,
-                       .flags = plan->flags,
+                       .quota = plan->quota_bytes > 0, .flags = plan->flags,
                        .cgroup = {-1, -1, {-1, -1, -1}, {-1, -1, -1}}};
     memcpy(l.name, plan->name, sizeof(l.name));
     for (size_t i = 0; i < PLAN_OPS_MAX; i++)
         a.setup.source_fds[i] = -1;
 
-    if (l.net_on && !h->net_ok)
-        return err_set(err, ERR_UNSUPPORTED, "network on is not possible here: %s", h->net_why);
     int r = prepare(h, plan, &a, err);
     if (r == 0)
         r = make_groups(h, plan, &l, err);
@@ -238,10 +289,8 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
         r = clone_child(h, &a, &l, err);
     if (r == 0)
         r = map_ids(h, plan, l.pid, err);
-    if (r == 0 && l.net_on) {
-        struct net_lease lease = {.index = plan->uid_index};
-        r = net_attach(h->tag, &lease, l.pidfd, err);
-    }
+    if (r == 0 && (plan->flags & PLAN_NET_ON))
+        r = join_network(h, &l, err);
     if (r == 0 && fd_write_all(a.go_write_fd, "g", 1) < 0)
         r = err_set(err, ERR_BACKEND, "the sandbox's first process died");
     if (r == 0)
@@ -311,10 +360,7 @@ void launch_cleanup(struct launch_host *h, struct launch *l)
 {
     if (l->pid > 0)
         (void)waitpid(l->pid, NULL, 0);
-    if (l->net_on) {
-        struct net_lease lease = {.index = l->uid_index};
-        net_detach(h->tag, &lease);
-    }
+    leave_network(h, l);
     cgroup_close(&l->cgroup);
     (void)cgroup_remove(&h->cgroups, l->name);
     fd_close_many(&l->pidfd, 1);

@@ -9,11 +9,11 @@
 #include <sys/types.h>
 
 #include "sandbox/cgroup.h"
+#include "sandbox/net.h"
 #include "sandbox/plan.h"
 
 struct err;
 struct idmap_cache;
-struct net_lease;
 
 #define LAUNCH_ROOTS_MAX 64
 
@@ -30,9 +30,10 @@ struct launch_host {
     struct cgroup_host cgroups;
     struct idmap_cache *idmaps;
     char tag[16]; /* names our cgroups and network objects */
-    bool net_ok;
-    char net_why[160];
-    uint32_t core_limit; /* RLIMIT_CORE that keeps a piped core_pattern from running */
+    struct net_config net;
+    bool net_ready; /* the host side stands; made with the first session that wants a network */
+    uint8_t net_used[8192 / 8]; /* leases in use, a bit each */
+    int dns_fds[2];             /* UDP and TCP on the resolver's address, until boxd took them; -1: none */
 };
 
 enum launch_state {
@@ -50,7 +51,8 @@ struct launch {
     int pidfd;     /* owned */
     int status_fd; /* owned; readable when the child has something to say or has become box-init */
     struct cgroup cgroup;
-    bool net_on, quota;
+    uint32_t net_index; /* lease, 0: no network */
+    bool quota;
     uint32_t flags;
 };
 

@@ -51,7 +51,8 @@ static int step_ids(const struct setup *s, struct err *err)
     if (setresgid(s->plan->init_gid, s->plan->init_gid, s->plan->init_gid) < 0 ||
         setresuid(s->plan->init_uid, s->plan->init_uid, s->plan->init_uid) < 0)
         return err_sys(err, errno, "switch to the session's own ids");
-    return 0;
+    /* Changing ids took our own /proc/self away from us; later steps write there. Nobody else has this id. */
+    return prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 ? err_sys(err, errno, "own /proc/self") : 0;
 }
 
 static int step_groups(const struct setup *s, struct err *err)
@@ -175,7 +176,10 @@ static int step_privilege(const struct setup *s, struct err *err)
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return err_sys(err, errno, "no_new_privs");
     int r = caps_keep(keep);
-    return r < 0 ? err_sys(err, -r, "capabilities") : 0;
+    if (r < 0)
+        return err_sys(err, -r, "capabilities");
+    /* No sandbox without somebody who answers for it. After the ids: changing them clears it. */
+    return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 ? err_sys(err, errno, "parent death signal") : 0;
 }
 
 static int make_config(const struct setup *s)
