@@ -3,6 +3,7 @@
 # usage: filtered_programs.sh RUN_FILTERED
 # Programs that people run in a sandbox must bear the system call filter. One line per program;
 # what is not installed is skipped. TAP output.
+# shellcheck disable=SC2016 # the commands expand in their own shell
 set -u
 filtered=$(realpath "$1")
 dir=$(mktemp -d) || exit 1
