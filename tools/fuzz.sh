@@ -22,10 +22,12 @@ for target in build-fuzz/tests/fuzz/fuzz_*; do
     mkdir -p "$found"
     printf '=== %s\n' "$name"
     if UBSAN_OPTIONS=halt_on_error=1 "$target" -max_total_time="${FUZZ_SECONDS:-20}" -timeout=5 \
-        -rss_limit_mb=1024 -print_final_stats=1 -verbosity=0 \
-        -artifact_prefix="build-fuzz/crashes/$name-" "$found" "tests/fuzz/corpus/$name"; then
+        -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="build-fuzz/crashes/$name-" \
+        "$found" "tests/fuzz/corpus/$name" >"build-fuzz/$name.log" 2>&1; then
+        grep -E 'executed_units|peak_rss' "build-fuzz/$name.log"
         passed=$((passed + 1))
     else
+        tail -n 60 "build-fuzz/$name.log"
         failed=$((failed + 1))
     fi
 done

@@ -118,6 +118,6 @@ def test_ordinary_user_is_told_the_exact_line(fake):
 
 
 def test_unknown_purpose_is_refused(fake):
-    done = fake.run("biuld")
+    done = fake.run("nonsense")
     assert done.returncode == 2
-    assert "unknown purpose 'biuld'" in done.stderr
+    assert "unknown purpose 'nonsense'" in done.stderr
