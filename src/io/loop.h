@@ -26,7 +26,8 @@ struct loop_defer;
 typedef void loop_io_fn(struct loop_io *io, uint32_t events); /* EPOLL* bits */
 typedef void loop_timer_fn(struct loop_timer *t);
 typedef void loop_signal_fn(struct loop_signal *s, int signo);
-typedef void loop_child_fn(struct loop_child *c, int wait_status); /* as from waitpid(2) */
+/* As from waitpid(2); -1, which is neither an exit nor a signal, when it was not ours to reap. */
+typedef void loop_child_fn(struct loop_child *c, int wait_status);
 typedef void loop_defer_fn(struct loop_defer *d);
 
 struct loop_io {
@@ -42,6 +43,7 @@ struct loop_timer {
     uint64_t due_ns;   /* CLOCK_MONOTONIC of the loop's clock */
     loop_timer_fn *fn;
     size_t heap_index; /* private to loop.c */
+    uint64_t serial;   /* private to loop.c: timers due at the same time run in the order armed */
 };
 
 struct loop_signal {
@@ -76,18 +78,21 @@ uint64_t loop_now(const struct loop *loop); /* monotonic ns, read afresh */
 
 int loop_run(struct loop *loop, struct err *err); /* until loop_quit() */
 void loop_quit(struct loop *loop);
-/* One turn: waits at most timeout_ms (-1: for ever), runs what is due. For tests. */
+/* One turn: waits at most timeout_ms (-1: for ever), runs what is due. For tests. Returns how many
+ * callbacks ran, or a negative errno. */
 int loop_turn(struct loop *loop, int timeout_ms);
 
 int loop_io_start(struct loop *loop, struct loop_io *io, int fd, uint32_t events, loop_io_fn *fn);
 int loop_io_events(struct loop_io *io, uint32_t events); /* change interest; cheap when equal */
-void loop_io_stop(struct loop_io *io);                   /* NULL-safe on a stopped one */
+/* Stop before closing the descriptor: a duplicate elsewhere (a child's) would keep it in the epoll
+ * set for good. Fine on NULL and on a stopped one, like every stop here. */
+void loop_io_stop(struct loop_io *io);
 
 void loop_timer_start(struct loop *loop, struct loop_timer *t, uint64_t delay_ns,
                       loop_timer_fn *fn); /* re-arms */
 void loop_timer_stop(struct loop_timer *t);
 
-/* Blocks the signals for the process and delivers them here. */
+/* Blocks the signals for the process, for good, and delivers them here. */
 int loop_signal_start(struct loop *loop, struct loop_signal *s, const sigset_t *set,
                       loop_signal_fn *fn);
 void loop_signal_stop(struct loop_signal *s);

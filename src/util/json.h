@@ -40,10 +40,11 @@ const struct json *json_iter_value(void *it);
 const char *json_str(const struct json *v); /* NULL when not a string */
 size_t json_str_len(const struct json *v);
 int64_t json_int(const struct json *v); /* 0 when not an int */
-double json_real(const struct json *v); /* ints too */
+/* Ints too. The library behind this has a json_real() of its own: ours needs another symbol. */
+double json_real(const struct json *v) __asm__("box_json_real");
 bool json_bool(const struct json *v);
 
-/* The emitter. Errors (buffer full) stick and are told by jw_done(). */
+/* The emitter. Errors (buffer full) stick and are told by jw_end(). */
 struct jw {
     struct buf *out; /* borrowed */
     int error;

@@ -28,6 +28,10 @@ char *str_strip(const char *s);
 
 bool utf8_valid(const char *s, size_t len);
 
+/* The first character of s[0..len), len > 0: its length, or minus the length of the maximal invalid
+ * part (what one U+FFFD stands for). *ret_incomplete: the bytes end before the character does. */
+int utf8_next(const char *s, size_t len, bool *ret_incomplete);
+
 /* Length of the longest prefix of s[0..len) that ends on a character boundary (an incomplete
  * character at the very end is left out; invalid bytes count as characters of their own). */
 size_t utf8_boundary(const char *s, size_t len);

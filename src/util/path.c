@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "util/path.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/openat2.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "util/cleanup.h"
+#include "util/compat.h"
+
+/* A rename anywhere on the host may make the kernel give up on proving that we stayed beneath. */
+#define OPEN_TRIES 128
+
+int path_open_beneath(int dirfd, const char *path, int flags, mode_t mode)
+{
+    bool creates = (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE;
+    struct open_how how = {
+        .flags = (unsigned)(flags | O_CLOEXEC),
+        .mode = creates ? mode : 0,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
+    };
+
+    if (*path == '\0')
+        path = ".";
+    for (int tries = 0;;) {
+        long fd = syscall(SYS_openat2, dirfd, path, &how, sizeof(how));
+        if (fd >= 0)
+            return (int)fd;
+        if (errno != EINTR && (errno != EAGAIN || ++tries >= OPEN_TRIES))
+            return -errno;
+    }
+}
+
+bool path_is_clean_absolute(const char *path)
+{
+    if (!path || path[0] != '/' || strnlen(path, PATH_MAX) >= PATH_MAX)
+        return false;
+    if (path[1] == '\0')
+        return true;
+    while (*path == '/') {
+        const char *name = path + 1;
+        path = strchrnul(name, '/');
+        size_t len = (size_t)(path - name);
+        if (len == 0 || (len == 1 && name[0] == '.') || (len == 2 && memcmp(name, "..", 2) == 0))
+            return false;
+    }
+    return true;
+}
+
+int path_make_dir_at(int dirfd, const char *name, mode_t mode)
+{
+    if (mkdirat(dirfd, name, mode) < 0 && errno != EEXIST)
+        return -errno;
+
+    int fd;
+    do
+        fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    while (fd < 0 && errno == EINTR);
+    if (fd >= 0)
+        return fd;
+    return errno == ELOOP ? -ENOTDIR : -errno;
+}
