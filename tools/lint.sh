@@ -122,8 +122,10 @@ lint_addresses() {
 }
 
 lint_unfinished() {
-    found "unfinished places" "$(git grep -nIiE --untracked \
-        '\b(TODO|FIXME|XXX)\b|not (yet )?implemented|unimplemented' -- src tests)"
+    local text # HTTP's own name of status 501 is no promise
+    text=$(git grep -nIiE --untracked \
+        '\b(TODO|FIXME|XXX)\b|not (yet )?implemented|unimplemented' -- src tests | grep -v '\b501\b')
+    found "unfinished places" "$text"
 }
 
 lint_spdx() {
