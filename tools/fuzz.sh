@@ -7,10 +7,8 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-if [[ ! -f build-fuzz/build.ninja ]]; then
-    CC=clang meson setup build-fuzz -Dfuzz=true -Dtests=disabled -Dc_args=-fsanitize=fuzzer-no-link \
-        -Db_sanitize=address,undefined -Db_lundef=false || exit
-fi
+tools/configure.sh build-fuzz clang -Dfuzz=true -Dtests=disabled \
+    -Dc_args=-fsanitize=fuzzer-no-link -Db_sanitize=address,undefined -Db_lundef=false || exit
 ninja -j "${JOBS:-$(nproc)}" -C build-fuzz fuzzers || exit
 
 passed=0 failed=0

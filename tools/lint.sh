@@ -49,15 +49,6 @@ found() {
     return 1
 }
 
-configure() { # configure DIR COMPILER OPTION...
-    local dir=$1 cc=$2
-    shift 2
-    [[ -f $dir/build.ninja ]] && return
-    CC=$cc meson setup "$dir" "$@" >"build/lint/$dir.log" 2>&1 && return
-    tail -n 20 "build/lint/$dir.log"
-    return 1
-}
-
 lint_format() {
     local tool
     tool=$(command -v "clang-format-$clang_format_version" || command -v clang-format)
@@ -71,9 +62,9 @@ lint_format() {
 
 # compile_commands.json of the clang build: gcc's has flags that clang does not know.
 lint_tidy() {
-    configure build-asan clang --buildtype=debug -Db_sanitize=address,undefined \
-        -Db_lundef=false -Dtests=enabled || return
-    ninja -C build-asan build.ninja >/dev/null && # meson files may have changed
+    tools/configure.sh build-asan clang -Dtests=enabled -Dbuildtype=debug \
+        -Db_sanitize=address,undefined -Db_lundef=false &&
+        ninja -C build-asan build.ninja >/dev/null && # meson files may have changed
         "$python" tools/tidy.py build-asan build/lint/tidy "$jobs"
 }
 
@@ -85,8 +76,8 @@ lint_cppcheck() {
 
 # Every warning of gcc and of its analyzer is an error here.
 lint_analyzer() {
-    configure build-analyzer gcc -Dwerror=true -Dc_args=-fanalyzer -Dtests=disabled || return
-    ninja -j "$jobs" -C build-analyzer --quiet
+    tools/configure.sh build-analyzer gcc -Dwerror=true -Dc_args=-fanalyzer -Dtests=disabled &&
+        ninja -j "$jobs" -C build-analyzer --quiet
 }
 
 lint_python() {
