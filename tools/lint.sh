@@ -57,7 +57,7 @@ lint_format() {
             "this is $("$tool" --version)"
         return 77
     fi
-    found "to be formatted with $tool -i (places)" "$(files 'src/*.[ch]' 'tests/*.[ch]' |
+    found "to be formatted with $tool -i (places)" "$(files 'src/*.[ch]' 'tests/*.[ch]' 'tools/*.[ch]' |
         xargs -r -d '\n' "$tool" --dry-run 2>&1 | sed -n 's/:[0-9:]* warning:.*//p' | sort | uniq -c)"
 }
 
