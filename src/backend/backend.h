@@ -83,8 +83,8 @@ struct backend_ops {
     void (*exec_free)(struct exec *e); /* a running one goes on unobserved, its output drained */
     /* What is actually enforced, read back from the kernel, as a JSON object. */
     int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
-    /* What this host can enforce: a JSON array of {id, status, detail, remedy}. */
-    int (*doctor)(struct backend *b, struct buf *out, struct err *err);
+    /* What this host can enforce, found out by doing: a JSON object with "checks", each {id, status, detail, remedy}. */
+    int (*doctor)(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
     void (*free)(struct backend *b);
 };
 

@@ -99,4 +99,6 @@ void native_exec_lose_all(struct native_sandbox *sb);
 
 /* native_receipt.c */
 int native_receipt(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
-int native_doctor(struct backend *b, struct buf *out, struct err *err);
+
+/* native_doctor.c */
+int native_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);

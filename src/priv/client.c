@@ -239,3 +239,9 @@ int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *
 {
     return request_by_name(c, PRIV_INSPECT, name, fn, arg, err);
 }
+
+int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err)
+{
+    struct priv_head head = {.type = PRIV_PROBE};
+    return request(c, &head, sizeof(head), fn, arg, err);
+}

@@ -38,4 +38,5 @@ pid_t priv_client_pid(const struct priv_client *c);
 
 int priv_client_create(struct priv_client *c, const struct plan *plan, priv_reply_fn *fn, void *arg, struct err *err);
 int priv_client_destroy(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg, struct err *err);
+int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err);
 int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg, struct err *err);

@@ -17,11 +17,15 @@
 #include "priv/wire.h"
 #include "sandbox/landlock.h"
 #include "sandbox/launch.h"
+#include "sandbox/loopimg.h"
+#include "sandbox/mount.h"
+#include "sandbox/net.h"
 #include "sandbox/userns.h"
 #include "util/alloc.h"
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
+#include "util/path.h"
 #include "util/str.h"
 
 struct priv;
@@ -255,6 +259,56 @@ static int on_inspect(struct priv *p, const void *data, size_t len, struct err *
     return 0;
 }
 
+static int probe_quota(const struct launch_host *h, struct err *err)
+{
+    if (!h->rootful)
+        return err_set(err, ERR_UNSUPPORTED, "an ordinary user cannot mount an image");
+    AUTO_CLOSE int templates = path_make_dir_at(h->state_fd, "templates", 0700);
+    return templates < 0 ? err_sys(err, -templates, "template directory")
+                         : loopimg_probe(h->trash_fd, templates, err);
+}
+
+static int probe_network(const struct launch_host *h, struct err *err)
+{
+    return h->rootful ? net_probe(err) : err_set(err, ERR_UNSUPPORTED, "boxd was not started by root");
+}
+
+/* Whether the file system that holds our state can show its files under other ids. */
+static int probe_idmap(const struct launch_host *h, struct err *err)
+{
+    struct idmap_key key = {.index = 0, .uid = h->daemon_uid, .gid = h->daemon_gid};
+    if (!h->rootful)
+        return err_set(err, ERR_UNSUPPORTED, "boxd was not started by root");
+    int map = idmap_get(h->idmaps, &key, err);
+    AUTO_CLOSE int copy = map < 0 ? -1 : mount_clone(h->sessions_fd, 0);
+    if (copy < 0)
+        return map < 0 ? map : err_sys(err, -copy, "copy a mount");
+    int r = mount_set(copy, 0, map, 0);
+    return r < 0 ? err_sys(err, -r, "map the ids of a mount") : 0;
+}
+
+/* Costs a requester nothing but our time: everything it makes is ours and gone when it returns. */
+static int on_probe(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    struct priv_reply reply = {.head = *(const struct priv_head *)data};
+    struct {
+        int (*run)(const struct launch_host *h, struct err *err);
+        uint32_t *ok;
+        char *why;
+    } probes[] = {{probe_quota, &reply.probe.quota.ok, reply.probe.quota.why},
+                  {probe_network, &reply.probe.network.ok, reply.probe.network.why},
+                  {probe_idmap, &reply.probe.idmap.ok, reply.probe.idmap.why}};
+    if (len != sizeof(struct priv_head))
+        return err_set(err, ERR_INVALID, "malformed request");
+    for (size_t i = 0; i < ARRAY_SIZE(probes); i++) {
+        struct err why = {0};
+        *probes[i].ok = probes[i].run(p->host, &why) >= 0;
+        (void)snprintf(probes[i].why, sizeof(reply.probe.quota.why), "%.199s", why.msg);
+    }
+    answer(p, &reply, NULL, 0);
+    return 0;
+}
+
 /* Every request there is, and when it may come. */
 static const struct {
     unsigned states;
@@ -264,6 +318,7 @@ static const struct {
     [PRIV_CREATE] = {1U << PRIV_SERVING, on_create},
     [PRIV_DESTROY] = {1U << PRIV_SERVING, on_destroy},
     [PRIV_INSPECT] = {1U << PRIV_SERVING, on_inspect},
+    [PRIV_PROBE] = {1U << PRIV_SERVING, on_probe},
 };
 
 /* boxd is gone: its sandboxes go too, so that nothing is left that nobody answers for. */

@@ -20,6 +20,7 @@ enum priv_type {
     PRIV_CREATE,  /* a plan; answered when PID 1 runs, with its pidfd */
     PRIV_DESTROY, /* answered when nothing is left */
     PRIV_INSPECT, /* what the kernel says about a sandbox */
+    PRIV_PROBE,   /* what this host can do, found out by doing */
     PRIV_TYPE_MAX,
 };
 
@@ -70,6 +71,13 @@ struct priv_inspect {
     char status[2048]; /* /proc/PID/status of PID 1 */
 };
 
+struct priv_probe {
+    struct {
+        uint32_t ok;
+        char why[200];
+    } quota, network, idmap;
+};
+
 struct priv_reply {
     struct priv_head head;
     int32_t result; /* 0 or a negative errno */
@@ -78,5 +86,6 @@ struct priv_reply {
     union {
         struct priv_host host;
         struct priv_inspect inspect;
+        struct priv_probe probe;
     };
 };
