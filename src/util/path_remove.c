@@ -22,8 +22,9 @@
  * number of times, and no name is ever resolved through more than one component. */
 #define LEVELS 32
 
-/* Passes that moved nothing and still left something: somebody is adding, or we lack the right. */
-#define IDLE_PASSES_MAX 8
+/* Passes that moved nothing and still left something: a filesystem that skips entries while others
+ * vanish needs a few, somebody who keeps adding would take them all. */
+#define IDLE_PASSES_MAX 64
 
 struct level {
     DIR *dir; /* owned */
