@@ -47,7 +47,7 @@ struct init_config {
     struct init_rlimit rlimits[INIT_RLIMITS_MAX];
     int32_t oom_score_adj;
     uint32_t landlock; /* ABI in force, 0: none */
-    uint64_t memory_bytes;
+    char quota_path[64]; /* a place on the disk under quota, "" without one */
 };
 
 enum init_msg_type {
@@ -67,6 +67,7 @@ enum init_exec_flags {
     INIT_EXEC_TTY = 1U << 1,    /* one pseudo-terminal for all three */
     INIT_EXEC_MEMFD = 1U << 2,  /* strings are in the descriptor that came along, not in the datagram */
     INIT_EXEC_SCRIPT = 1U << 3, /* argv is one shell command string of any size */
+    INIT_EXEC_POSTURE = 1U << 4, /* no program: the confined process prints its own /proc/self/status and ends */
 };
 
 /* Followed by strings_len bytes: argc + envc + 1 NUL-terminated strings (argv, environment, cwd). */
@@ -99,7 +100,8 @@ struct init_started {
 enum init_exited_flags {
     INIT_EXITED_TIMEOUT = 1U << 0,
     INIT_EXITED_OOM = 1U << 1,
-    INIT_EXITED_KILLED = 1U << 2, /* by INIT_KILL_TREE */
+    INIT_EXITED_KILLED = 1U << 2,    /* by INIT_KILL_TREE */
+    INIT_EXITED_DISK_FULL = 1U << 3, /* the session's quota has nothing left */
 };
 
 /* Why a program never ran; `error` is then the errno. */

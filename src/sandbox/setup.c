@@ -192,8 +192,10 @@ static int make_config(const struct setup *s)
         .switch_uid = s->switch_ids,
         .n_rlimits = s->plan->n_rlimits,
         .landlock = built.landlock_fd >= 0 ? (uint32_t)built.landlock_abi : 0,
-        .memory_bytes = s->plan->memory_bytes,
     };
+    for (uint32_t i = 0; s->plan->quota_bytes > 0 && i < s->plan->n_ops; i++)
+        if (s->plan->ops[i].kind == PLAN_OP_BIND && s->plan->ops[i].source_class == PLAN_SRC_PRIVATE)
+            (void)str_copy(config.quota_path, sizeof(config.quota_path), plan_str(s->plan, s->plan->ops[i].target));
     memcpy(config.rlimits, s->plan->rlimits, sizeof(config.rlimits));
     return fd_sealed_memfd("box-init-config", &config, sizeof(config));
 }

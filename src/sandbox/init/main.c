@@ -11,6 +11,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -36,6 +37,15 @@ static uint64_t timeval_ns(struct timeval t)
     return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_usec * 1000ULL;
 }
 
+/* So little that no program can go on: a few blocks, or not one inode. */
+static bool disk_is_full(const struct init *in)
+{
+    struct statfs st;
+    if (in->config.quota_path[0] == '\0' || statfs(in->config.quota_path, &st) < 0)
+        return false;
+    return (uint64_t)st.f_bavail * (uint64_t)st.f_bsize < 64U * 1024U || st.f_ffree == 0;
+}
+
 static void finish(struct init *in, struct cell *c, int status, const struct rusage *usage)
 {
     const struct child_report *report = &in->reports[cell_index(in, c)];
@@ -51,6 +61,8 @@ static void finish(struct init *in, struct cell *c, int status, const struct rus
         out->flags |= INIT_EXITED_OOM;
         (void)cell_kill_tree(in, c);
     }
+    if (status != 0 && disk_is_full(in))
+        out->flags |= INIT_EXITED_DISK_FULL;
     out->remaining = cell_remaining(in, c);
     c->deadline_ns = 0;
     c->oom_checks = 0;
@@ -183,7 +195,8 @@ static bool start_state(struct init *in)
     sigset_t all;
 
     if (fd_read_full(INIT_FD_CONFIG, &in->config, sizeof(in->config)) != (ssize_t)sizeof(in->config) ||
-        in->config.version != INIT_WIRE_VERSION || in->config.n_rlimits > INIT_RLIMITS_MAX)
+        in->config.version != INIT_WIRE_VERSION || in->config.n_rlimits > INIT_RLIMITS_MAX ||
+        memchr(in->config.quota_path, 0, sizeof(in->config.quota_path)) == NULL)
         return false;
     (void)close(INIT_FD_CONFIG);
     in->filter = map_all(INIT_FD_SECCOMP, &len);
