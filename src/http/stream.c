@@ -22,7 +22,7 @@ static uint32_t wanted_events(const struct stream *s)
 
     if (s->read_max > 0)
         events |= EPOLLIN | EPOLLRDHUP;
-    else if (s->watch_hangup)
+    else if (s->hangup == STREAM_HANGUP_EOF)
         events |= EPOLLRDHUP;
     if (stream_queued(s) > 0)
         events |= EPOLLOUT;
@@ -33,9 +33,17 @@ static void fail(struct stream *s, int error)
 {
     if (s->error == 0)
         s->error = error;
+    s->read_max = 0;
     buf_done(&s->out);
     s->out_pos = 0;
     stream_kick(s);
+}
+
+static int fail_write(struct stream *s, int error)
+{
+    s->no_write = true;
+    fail(s, error);
+    return -EPIPE;
 }
 
 static void update(struct stream *s)
@@ -61,9 +69,7 @@ static void do_read(struct stream *s)
         return;
     }
     if (n == 0) {
-        s->read_max = 0;
-        s->watch_hangup = false;
-        update(s);
+        stream_pause(s, STREAM_HANGUP_FAIL);
         s->ops->eof(s);
         return;
     }
@@ -73,20 +79,25 @@ static void do_read(struct stream *s)
     scratch.busy = false;
 }
 
-static void on_hangup(struct stream *s)
+static void on_hangup(struct stream *s, uint32_t events)
 {
-    if (s->watch_hangup) {
-        s->watch_hangup = false;
-        update(s);
+    switch ((enum stream_hangup)s->hangup) {
+    case STREAM_HANGUP_EOF:
+        stream_pause(s, STREAM_HANGUP_FAIL);
         s->ops->eof(s);
-        return;
+        break;
+    case STREAM_HANGUP_FAIL:
+        if ((events & (EPOLLHUP | EPOLLERR)) != 0)
+            fail(s, ECONNRESET);
+        break;
+    case STREAM_HANGUP_KEEP:
+        /* The event cannot be masked, only the watcher stopped. */
+        loop_io_stop(&s->io);
+        s->hung_up = true;
+        buf_done(&s->out);
+        s->out_pos = 0;
+        break;
     }
-    /* Nobody wants to know now, and the event cannot be masked. What the peer sent before stays in
-     * the socket for when reading goes on. */
-    loop_io_stop(&s->io);
-    s->hung_up = true;
-    buf_done(&s->out);
-    s->out_pos = 0;
 }
 
 static void on_io(struct loop_io *io, uint32_t events)
@@ -104,7 +115,7 @@ static void on_io(struct loop_io *io, uint32_t events)
     if (s->read_max > 0 && (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
         do_read(s);
     else if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
-        on_hangup(s);
+        on_hangup(s, events);
 }
 
 static void on_timer(struct loop_timer *t)
@@ -150,18 +161,36 @@ void stream_done(struct stream *s)
         (void)close(fd);
 }
 
-void stream_read(struct stream *s, size_t max, bool watch_hangup)
+void stream_read(struct stream *s, size_t max)
 {
-    s->read_max = s->fd >= 0 && s->error == 0 ? max : 0;
-    s->watch_hangup = s->read_max == 0 && s->fd >= 0 && watch_hangup;
-    if (s->hung_up && s->read_max > 0) {
-        int r = loop_io_start(s->loop, &s->io, s->fd, wanted_events(s), on_io);
-        s->hung_up = false;
-        if (r < 0)
-            fail(s, -r);
+    if (s->fd < 0 || s->error != 0)
+        return;
+    s->read_max = max;
+    if (!s->hung_up) {
+        update(s);
         return;
     }
+    s->hung_up = false;
+    int r = loop_io_start(s->loop, &s->io, s->fd, wanted_events(s), on_io);
+    if (r < 0)
+        fail(s, -r);
+}
+
+void stream_pause(struct stream *s, enum stream_hangup hangup)
+{
+    s->read_max = 0;
+    s->hangup = (uint8_t)hangup;
     update(s);
+}
+
+bool stream_read_rest(struct stream *s)
+{
+    if (s->fd < 0 || !s->no_write || s->rest_read)
+        return false;
+    s->rest_read = true;
+    s->error = 0;
+    stream_read(s, STREAM_SCRATCH);
+    return true;
 }
 
 size_t stream_queued(const struct stream *s)
@@ -198,19 +227,22 @@ static ssize_t send_now(struct stream *s, const struct iovec *iov, size_t n)
     return sent;
 }
 
+static bool writable(const struct stream *s)
+{
+    return s->fd >= 0 && s->error == 0 && !s->no_write && !s->hung_up;
+}
+
 int stream_flush(struct stream *s)
 {
     size_t len = stream_queued(s);
 
-    if (s->fd < 0 || s->error != 0)
+    if (!writable(s))
         return -EPIPE;
     if (len > 0) {
         struct iovec iov = {s->out.data + s->out_pos, len};
         ssize_t n = send_now(s, &iov, 1);
-        if (n < 0) {
-            fail(s, (int)-n);
-            return -EPIPE;
-        }
+        if (n < 0)
+            return fail_write(s, (int)-n);
         drop_sent(s, (size_t)n);
     }
     update(s);
@@ -219,7 +251,7 @@ int stream_flush(struct stream *s)
 
 char *stream_reserve(struct stream *s, size_t len)
 {
-    if (s->fd < 0 || s->error != 0 || s->hung_up)
+    if (!writable(s))
         return NULL;
     if (stream_queued(s) == 0)
         s->last_out = loop_now(s->loop); /* a stall is counted from here */
@@ -241,7 +273,7 @@ int stream_writev(struct stream *s, const struct iovec *iov, size_t n)
     size_t total = 0;
     ssize_t sent = 0;
 
-    if (s->fd < 0 || s->error != 0 || s->hung_up)
+    if (!writable(s))
         return -EPIPE;
     for (size_t i = 0; i < n; i++)
         total += iov[i].iov_len;
@@ -249,10 +281,8 @@ int stream_writev(struct stream *s, const struct iovec *iov, size_t n)
         return -ENOBUFS;
     if (stream_queued(s) == 0) {
         sent = send_now(s, iov, n);
-        if (sent < 0) {
-            fail(s, (int)-sent);
-            return -EPIPE;
-        }
+        if (sent < 0)
+            return fail_write(s, (int)-sent);
     }
     if ((size_t)sent == total)
         return 0;

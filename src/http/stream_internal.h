@@ -19,6 +19,13 @@ struct stream;
 /* Large enough for a frame with 64 KiB of payload and its head in one read. */
 #define STREAM_SCRATCH (128u * 1024)
 
+/* What a hangup of the peer means while we are not reading. */
+enum stream_hangup {
+    STREAM_HANGUP_FAIL, /* nothing, until the connection is lost for good: an error */
+    STREAM_HANGUP_EOF,  /* eof(), as soon as the peer will send no more */
+    STREAM_HANGUP_KEEP, /* nothing at all: what it sent before is read later */
+};
+
 struct stream_ops {
     void (*data)(struct stream *s, char *data, size_t len); /* in the scratch buffer; may change */
     void (*eof)(struct stream *s);   /* end of input, or the peer is gone while not reading */
@@ -40,7 +47,9 @@ struct stream {
     uint64_t last_out; /* when it last took some */
     int fd;            /* owned; -1 when closed */
     int error;         /* positive errno of a failed read or write; the stream is dead then */
-    bool watch_hangup; /* while not reading, tell eof as soon as the peer hangs up */
+    bool no_write;     /* `error` came from a write; what the peer sent may still be read */
+    bool rest_read;    /* stream_read_rest() was used */
+    uint8_t hangup;    /* enum stream_hangup, while not reading */
     bool hung_up;      /* the peer hung up while nobody looked; the watcher is stopped */
 };
 
@@ -50,8 +59,12 @@ int stream_init(struct stream *s, struct loop *loop, int fd, const struct stream
 void stream_done(struct stream *s);   /* closes; safe to repeat */
 int stream_take_fd(struct stream *s); /* stops and gives the descriptor away; queue is dropped */
 
-/* How much to read at a time; 0 pauses. `watch_hangup` as in the struct. */
-void stream_read(struct stream *s, size_t max, bool watch_hangup);
+/* How much to read at a time. */
+void stream_read(struct stream *s, size_t max);
+void stream_pause(struct stream *s, enum stream_hangup hangup);
+/* After a failed write: forgets the error and goes on reading, once. False when there is nothing to
+ * go on with. */
+bool stream_read_rest(struct stream *s);
 
 /* Writes what the kernel takes now and queues the rest: all or nothing. 0, -ENOBUFS when it would
  * exceed max_queue, -EPIPE when the stream is dead. At most 4 pieces. */

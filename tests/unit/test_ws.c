@@ -334,8 +334,7 @@ static void masking_can_be_cut_anywhere(void **state)
     }
 }
 
-/* Every sequence of up to three bytes, and four-byte ones around the borders, against the one-shot
- * check that util has. */
+/* Sequences of bytes from around the borders, against the one-shot check that util has. */
 static void text_is_judged_like_the_one_shot_check(void **state)
 {
     static const uint8_t edges[] = {0x00, 0x41, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf,
@@ -343,14 +342,14 @@ static void text_is_judged_like_the_one_shot_check(void **state)
                                     0xef, 0xf0, 0xf1, 0xf3, 0xf4, 0xf5, 0xff};
     const size_t n = ARRAY_SIZE(edges);
 
-    for (size_t i = 0; i < n * n * n * n * n; i++) {
-        uint8_t s[5] = {edges[i % n], edges[i / n % n], edges[i / n / n % n],
-                        edges[i / n / n / n % n], edges[i / n / n / n / n]};
+    for (size_t i = 0; i < n * n * n * n; i++) {
+        const uint8_t s[] = {edges[i % n], edges[i / n % n], edges[i / n / n % n],
+                             edges[i / n / n / n]};
         struct ws_utf8 u = {0};
-        bool valid = ws_utf8_feed(&u, (const char *)s, 2) &&
-                     ws_utf8_feed(&u, (const char *)s + 2, 3) && u.need == 0;
-        if (valid != utf8_valid((const char *)s, 5))
-            fail_msg("%02x %02x %02x %02x %02x", s[0], s[1], s[2], s[3], s[4]);
+        bool valid = ws_utf8_feed(&u, (const char *)s, 1) &&
+                     ws_utf8_feed(&u, (const char *)s + 1, 3) && u.need == 0;
+        if (valid != utf8_valid((const char *)s, sizeof(s)))
+            fail_msg("%02x %02x %02x %02x", s[0], s[1], s[2], s[3]);
     }
 }
 
