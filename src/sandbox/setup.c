@@ -175,7 +175,7 @@ static int step_privilege(const struct setup *s, struct err *err)
                                   : (1ULL << CAP_SETPCAP);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return err_sys(err, errno, "no_new_privs");
-    int r = caps_keep(keep);
+    int r = caps_keep_over_exec(keep);
     if (r < 0)
         return err_sys(err, -r, "capabilities");
     /* No sandbox without somebody who answers for it. After the ids: changing them clears it. */

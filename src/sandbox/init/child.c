@@ -114,7 +114,10 @@ static void become_payload(const struct init_config *config)
             fail(INIT_STAGE_CONFINE, errno);
     }
     if (config->switch_uid) {
-        /* Group list first: it is refused once the capability is gone. */
+        /* Leaving uid 0 would otherwise take the capability that the next steps need to drop the rest properly. */
+        int r = caps_lock_securebits();
+        if (r < 0)
+            fail(INIT_STAGE_CONFINE, -r);
         if (setresgid(config->payload_gid, config->payload_gid, config->payload_gid) < 0 ||
             setresuid(config->payload_uid, config->payload_uid, config->payload_uid) < 0)
             fail(INIT_STAGE_CONFINE, errno);
