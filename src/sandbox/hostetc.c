@@ -125,13 +125,12 @@ int hostetc_build(int state_fd, const char *name, const char *resolver, struct e
 {
     struct budget left = {FILES_MAX, TOTAL_BYTES_MAX};
     char resolv[128] = "# no network\n";
+    mode_t mask = umask(022);
     int r = path_remove_tree_at(state_fd, name);
     AUTO_CLOSE int out = r < 0 ? r : path_make_dir_at(state_fd, name, 0755);
     AUTO_CLOSE int etc = open("/etc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (out < 0 || etc < 0)
-        return err_sys(err, out < 0 ? -out : errno, "prepare /etc");
-    mode_t mask = umask(022);
-    r = 0;
+        r = err_sys(err, out < 0 ? -out : errno, "prepare /etc");
     for (size_t i = 0; i < ARRAY_SIZE(copied) && r == 0; i++)
         r = copy_entry(etc, copied[i], out, 0, &left);
     for (size_t i = 0; i < ARRAY_SIZE(made) && r == 0; i++)
@@ -142,6 +141,6 @@ int hostetc_build(int state_fd, const char *name, const char *resolver, struct e
         r = write_text(out, "resolv.conf", resolv);
     (void)umask(mask);
     if (r < 0)
-        return err_sys(err, -r, "prepare /etc");
+        return err->code != ERR_NONE ? r : err_sys(err, -r, "prepare /etc");
     return TAKE_FD(out);
 }
