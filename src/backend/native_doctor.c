@@ -13,7 +13,8 @@
 #include "util/json.h"
 #include "util/str.h"
 
-/* What this host can and cannot enforce. box-priv tries things out; the rest it told when it started. */
+/* What this host can and cannot enforce. box-priv tries things out; the rest it told when it
+ * started. */
 
 #define DOCTOR_MAX (64U * 1024U)
 
@@ -23,7 +24,8 @@ struct doctor {
     void *arg;
 };
 
-static void check(struct jw *w, const char *id, const char *status, const char *detail, const char *remedy)
+static void check(struct jw *w, const char *id, const char *status, const char *detail,
+                  const char *remedy)
 {
     jw_object(w);
     jw_kstr(w, "id", id);
@@ -36,7 +38,8 @@ static void check(struct jw *w, const char *id, const char *status, const char *
 static void check_ids(struct jw *w, const struct priv_host *host)
 {
     check(w, "id-ranges", host->rootful ? "ok" : "warn",
-          host->rootful ? "every session has host ids of its own" : "all sessions share the host id of this user",
+          host->rootful ? "every session has host ids of its own"
+                        : "all sessions share the host id of this user",
           "start boxd as root: it then gives every session its own range");
 }
 
@@ -52,8 +55,10 @@ static void check_groups(struct jw *w, const struct priv_host *host)
     check(w, "kill", mode != INIT_CGROUP_NONE ? "ok" : "warn", modes[mode],
           "start boxd as root, or as a systemd user service with Delegate=yes");
     for (int i = 0; i < CGROUP_CONTROLLERS; i++)
-        check(w, ids[i], host->enforced[i] ? "ok" : "missing", host->enforced[i] ? "enforced by cgroup" : host->why[i],
-              "start boxd as root, or delegate the controller: systemd-run --user -p Delegate=yes boxd");
+        check(w, ids[i], host->enforced[i] ? "ok" : "missing",
+              host->enforced[i] ? "enforced by cgroup" : host->why[i],
+              "start boxd as root, or delegate the controller: systemd-run --user -p Delegate=yes "
+              "boxd");
 }
 
 static void check_kernel(struct jw *w, const struct priv_host *host)
@@ -68,9 +73,11 @@ static void check_kernel(struct jw *w, const struct priv_host *host)
           host->landlock_abi > 0 ? text : "not in this kernel, or not switched on",
           "boot with lsm=landlock,… ; it is a second wall, sessions run without it");
     check(w, "seccomp", "ok", "filter compiled and loaded for every command", NULL);
-    if (fd_read_file_at(AT_FDCWD, "/proc/sys/kernel/core_pattern", value, sizeof(value)) > 0 && value[0] == '|')
-        check(w, "core-pattern", "warn", "the host pipes core dumps to a program; sessions get a core limit of 1, which "
-                                         "stops that",
+    if (fd_read_file_at(AT_FDCWD, "/proc/sys/kernel/core_pattern", value, sizeof(value)) > 0 &&
+        value[0] == '|')
+        check(w, "core-pattern", "warn",
+              "the host pipes core dumps to a program; sessions get a core limit of 1, which "
+              "stops that",
               "sysctl kernel.core_pattern=core");
 }
 
@@ -86,7 +93,10 @@ static void write_doctor(struct jw *w, const struct native *n, const struct priv
     check_kernel(w, host);
     check_ids(w, host);
     check_groups(w, host);
-    check(w, "idmapped-mounts", probe->idmap.ok ? "ok" : host->rootful ? "missing" : "warn",
+    check(w, "idmapped-mounts",
+          probe->idmap.ok ? "ok"
+          : host->rootful ? "missing"
+                          : "warn",
           probe->idmap.ok ? "host directories keep their owners" : probe->idmap.why,
           "keep the state directory on ext4, xfs, btrfs or tmpfs, on Linux 5.19 or newer");
     check(w, "disk-quota", probe->quota.ok ? "ok" : "missing",

@@ -72,7 +72,8 @@ static int find_program(const char *name, char *ret, struct err *err)
     }
     if (str_fmt(ret, PATH_MAX, "%s/%s", BOX_LIBEXECDIR, name) >= 0 && access(ret, X_OK) == 0)
         return 0;
-    return err_set(err, ERR_NOT_FOUND, "'%s' is missing: it should stand beside boxd or in %s", name, BOX_LIBEXECDIR);
+    return err_set(err, ERR_NOT_FOUND, "'%s' is missing: it should stand beside boxd or in %s",
+                   name, BOX_LIBEXECDIR);
 }
 
 static void find_ids(struct daemon *d)
@@ -85,10 +86,12 @@ static void find_ids(struct daemon *d)
     d->uid = pw != NULL ? pw->pw_uid : FALLBACK_ID;
     d->gid = pw != NULL ? pw->pw_gid : FALLBACK_ID;
     if (pw == NULL)
-        log_warn(NULL, "there is no user '%s' (`make install` creates it); running as uid %u", DAEMON_USER, FALLBACK_ID);
+        log_warn(NULL, "there is no user '%s' (`make install` creates it); running as uid %u",
+                 DAEMON_USER, FALLBACK_ID);
 }
 
-/* Holds the directory for as long as we live: two daemons on one state would take each other's sessions for dead. */
+/* Holds the directory for as long as we live: two daemons on one state would take each other's
+ * sessions for dead. */
 static int take_state(struct daemon *d, struct err *err)
 {
     const char *dir = d->config->state_dir;
@@ -109,15 +112,17 @@ static int take_state(struct daemon *d, struct err *err)
     if (d->lock_fd < 0)
         return err_sys(err, errno, "lock file in '%s'", dir);
     if (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0)
-        return err_set(err, ERR_CONFLICT, "another boxd serves '%s'; use it, or choose another --state-dir", dir);
-    (void)snprintf(d->tag, sizeof(d->tag), "box-%05llx", (unsigned long long)(str_hash(dir) & 0xfffff));
+        return err_set(err, ERR_CONFLICT,
+                       "another boxd serves '%s'; use it, or choose another --state-dir", dir);
+    (void)snprintf(d->tag, sizeof(d->tag), "box-%05llx",
+                   (unsigned long long)(str_hash(dir) & 0xfffff));
     return 0;
 }
 
 static int drop_privileges(const struct daemon *d, struct err *err)
 {
-    if (geteuid() == 0 &&
-        (setgroups(0, NULL) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 || setresuid(d->uid, d->uid, d->uid) < 0))
+    if (geteuid() == 0 && (setgroups(0, NULL) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
+                           setresuid(d->uid, d->uid, d->uid) < 0))
         return err_sys(err, errno, "become uid %u", d->uid);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
         return err_sys(err, errno, "give up privileges");
@@ -158,13 +163,20 @@ static void on_priv_gone(void *arg)
 
 static int start_backend(struct daemon *d, struct err *err)
 {
-    struct native_options options = {
-        .program = d->program, .init_program = d->init_program, .state_dir = d->config->state_dir, .tag = d->tag,
-        .uid = d->uid, .gid = d->gid, .roots = d->config->mount_roots,
-        .roots_are_outer = d->config->mount_roots_builtin, .require_limits = d->config->require_limits,
-        .gone = on_priv_gone, .gone_arg = d};
+    struct native_options options = {.program = d->program,
+                                     .init_program = d->init_program,
+                                     .state_dir = d->config->state_dir,
+                                     .tag = d->tag,
+                                     .uid = d->uid,
+                                     .gid = d->gid,
+                                     .roots = d->config->mount_roots,
+                                     .roots_are_outer = d->config->mount_roots_builtin,
+                                     .require_limits = d->config->require_limits,
+                                     .gone = on_priv_gone,
+                                     .gone_arg = d};
     if (!str_eq(d->config->backend, "native") && !str_eq(d->config->backend, "local"))
-        return err_set(err, ERR_INVALID, "unknown backend '%s'; this boxd has: native", d->config->backend);
+        return err_set(err, ERR_INVALID, "unknown backend '%s'; this boxd has: native",
+                       d->config->backend);
     int r = find_program("box-priv", d->program, err);
     if (r == 0)
         r = find_program("box-init", d->init_program, err);
@@ -183,7 +195,10 @@ static int authorize(void *arg, const struct http_request *req)
     if (http_request_peer(req) != NULL || d->config->token == NULL)
         return 0; /* the unix socket is protected by its mode and the peer's uid */
     const char *given = http_request_bearer(req);
-    return given != NULL && http_secret_eq(given, strlen(given), d->config->token, strlen(d->config->token)) ? 0 : 401;
+    return given != NULL &&
+                   http_secret_eq(given, strlen(given), d->config->token, strlen(d->config->token))
+               ? 0
+               : 401;
 }
 
 static int start_server(struct daemon *d, struct err *err)
@@ -199,12 +214,15 @@ static int start_server(struct daemon *d, struct err *err)
         return r;
     if (c->token == NULL && !config_host_is_loopback(c))
         return err_set(err, ERR_DENIED,
-                       "listening on %s needs a token: put one of at least 32 characters into a file and name it with "
+                       "listening on %s needs a token: put one of at least 32 characters into a "
+                       "file and name it with "
                        "token_file in the configuration or $BOX_TOKEN_FILE",
                        c->host);
     if (c->token == NULL)
-        log_warn(NULL, "listening on %s:%u without a token: every local user can use this boxd; set token_file", c->host,
-                 c->port);
+        log_warn(NULL,
+                 "listening on %s:%u without a token: every local user can use this boxd; set "
+                 "token_file",
+                 c->host, c->port);
     return http_server_listen_tcp(d->server, c->host, c->port, err);
 }
 
@@ -260,7 +278,8 @@ int main(int argc, char **argv)
     (void)sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
     int r = start(&d, argc, argv, &err);
     if (r == 0) {
-        log_info(NULL, "serving on %s%s", d.config->socket_path, d.config->port != 0 ? " and TCP" : "");
+        log_info(NULL, "serving on %s%s", d.config->socket_path,
+                 d.config->port != 0 ? " and TCP" : "");
         config_say_ready(d.config);
         r = loop_run(d.loop, &err);
     }

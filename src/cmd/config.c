@@ -23,9 +23,10 @@
 #define TOKEN_MAX 4096U
 #define ROOTS_MAX 64U
 
-/* Where people keep their work. Only what lies below these may be mounted, and system directories are refused again
- * when a mount is asked for. */
-static const char builtin_roots[] = "/home,/srv,/mnt,/media,/opt,/data,/work,/workspace,/tmp,/var/tmp";
+/* Where people keep their work. Only what lies below these may be mounted, and system directories
+ * are refused again when a mount is asked for. */
+static const char builtin_roots[] =
+    "/home,/srv,/mnt,/media,/opt,/data,/work,/workspace,/tmp,/var/tmp";
 
 struct settings {
     char *values[CONFIG_KEY_MAX]; /* owned; text of each setting, NULL: not given */
@@ -61,13 +62,15 @@ static const struct option options[] = {
 
 static void usage(void)
 {
-    (void)printf("usage: boxd [--host ADDR] [--ws-control-port PORT] [-s|--stdio-control] [--backend NAME]\n"
-                 "            [--state-dir DIR] [--config FILE]\n\n"
-                 "Each setting of the configuration file (YAML) can also come from the environment:\n");
+    (void)printf(
+        "usage: boxd [--host ADDR] [--ws-control-port PORT] [-s|--stdio-control] [--backend NAME]\n"
+        "            [--state-dir DIR] [--config FILE]\n\n"
+        "Each setting of the configuration file (YAML) can also come from the environment:\n");
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
-        (void)printf("  %-20s %-24s %s%s%s%s\n", config_keys[i].name, config_keys[i].env, config_keys[i].doc,
-                     config_keys[i].text != NULL ? " (default: " : "",
-                     config_keys[i].text != NULL ? config_keys[i].text : "", config_keys[i].text != NULL ? ")" : "");
+        (void)printf("  %-20s %-24s %s%s%s%s\n", config_keys[i].name, config_keys[i].env,
+                     config_keys[i].doc, config_keys[i].text != NULL ? " (default: " : "",
+                     config_keys[i].text != NULL ? config_keys[i].text : "",
+                     config_keys[i].text != NULL ? ")" : "");
 }
 
 static void give(struct settings *s, enum config_name key, const char *text)
@@ -76,8 +79,8 @@ static void give(struct settings *s, enum config_name key, const char *text)
     s->values[key] = xstrdup(text);
 }
 
-static int parse_command_line(int argc, char **argv, struct settings *s, const char **ret_file, struct config *c,
-                              struct err *err)
+static int parse_command_line(int argc, char **argv, struct settings *s, const char **ret_file,
+                              struct config *c, struct err *err)
 {
     int o;
     uint64_t fd;
@@ -99,7 +102,8 @@ static int parse_command_line(int argc, char **argv, struct settings *s, const c
             (void)printf("boxd %s\n", BOX_VERSION);
             return 1;
         } else {
-            return err_set(err, ERR_INVALID, "unknown or incomplete option '%s'; see boxd --help", argv[optind - 1]);
+            return err_set(err, ERR_INVALID, "unknown or incomplete option '%s'; see boxd --help",
+                           argv[optind - 1]);
         }
     }
     if (optind < argc)
@@ -107,20 +111,22 @@ static int parse_command_line(int argc, char **argv, struct settings *s, const c
     return 0;
 }
 
-static int number(const struct settings *s, enum config_name key, uint64_t max, uint64_t *ret, struct err *err)
+static int number(const struct settings *s, enum config_name key, uint64_t max, uint64_t *ret,
+                  struct err *err)
 {
     if (str_to_u64(s->values[key], ret) < 0 || *ret > max)
-        return err_set(err, ERR_INVALID, "%s must be a number from 0 to %llu, not '%.40s'", config_keys[key].name,
-                       (unsigned long long)max, s->values[key]);
+        return err_set(err, ERR_INVALID, "%s must be a number from 0 to %llu, not '%.40s'",
+                       config_keys[key].name, (unsigned long long)max, s->values[key]);
     return 0;
 }
 
-static int choice(const struct settings *s, enum config_name key, const char *no, const char *yes, bool *ret,
-                  struct err *err)
+static int choice(const struct settings *s, enum config_name key, const char *no, const char *yes,
+                  bool *ret, struct err *err)
 {
     const char *text = s->values[key];
     if (!str_eq(text, no) && !str_eq(text, yes))
-        return err_set(err, ERR_INVALID, "%s must be %s or %s, not '%.40s'", config_keys[key].name, no, yes, text);
+        return err_set(err, ERR_INVALID, "%s must be %s or %s, not '%.40s'", config_keys[key].name,
+                       no, yes, text);
     *ret = str_eq(text, yes);
     return 0;
 }
@@ -133,7 +139,8 @@ static int read_token(const char *path, char **ret, struct err *err)
         return err_sys(err, (int)-n, "read token_file '%s'", path);
     text[strcspn(text, "\r\n")] = '\0';
     if (strlen(text) < TOKEN_MIN)
-        return err_set(err, ERR_INVALID, "the token in '%s' must have at least %u characters", path, TOKEN_MIN);
+        return err_set(err, ERR_INVALID, "the token in '%s' must have at least %u characters", path,
+                       TOKEN_MIN);
     *ret = xstrdup(text);
     explicit_bzero(text, sizeof(text));
     return 0;
@@ -148,14 +155,16 @@ static int read_roots(struct config *c, const char *list, bool builtin, struct e
         while (*item == ' ')
             item++;
         if (*item != '/')
-            return err_set(err, ERR_INVALID, "allowed_mount_roots: '%.200s' is not an absolute path", item);
+            return err_set(err, ERR_INVALID,
+                           "allowed_mount_roots: '%.200s' is not an absolute path", item);
         if (realpath(item, real) == NULL) {
             if (builtin)
                 continue;
             return err_sys(err, errno, "allowed_mount_roots: '%.200s'", item);
         }
         if (str_eq(real, "/"))
-            return err_set(err, ERR_DENIED, "allowed_mount_roots: the whole file system cannot be allowed");
+            return err_set(err, ERR_DENIED,
+                           "allowed_mount_roots: the whole file system cannot be allowed");
         if (strv_len(c->mount_roots) >= ROOTS_MAX)
             return err_set(err, ERR_LIMIT, "allowed_mount_roots: more than %u entries", ROOTS_MAX);
         strv_add(&c->mount_roots, real);
@@ -166,7 +175,8 @@ static int read_roots(struct config *c, const char *list, bool builtin, struct e
 
 static char *default_dir(bool runtime)
 {
-    const char *home = getenv("HOME"), *xdg = getenv(runtime ? "XDG_RUNTIME_DIR" : "XDG_STATE_HOME");
+    const char *home = getenv("HOME"),
+               *xdg = getenv(runtime ? "XDG_RUNTIME_DIR" : "XDG_STATE_HOME");
     if (geteuid() == 0)
         return xstrdup(runtime ? "/run/box" : "/var/lib/box");
     if (xdg != NULL && xdg[0] == '/')

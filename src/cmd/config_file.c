@@ -44,8 +44,9 @@ static int on_scalar(struct reader *r, const yaml_event_t *e, struct err *err)
             if (str_eq(text, config_keys[i].name))
                 r->key = i;
         if (r->key < 0)
-            return err_set(err, ERR_INVALID, "%s line %zu: unknown setting '%.60s'; see boxd --help", r->path, line + 1,
-                           text);
+            return err_set(err, ERR_INVALID,
+                           "%s line %zu: unknown setting '%.60s'; see boxd --help", r->path,
+                           line + 1, text);
         return r->values[r->key] != NULL ? bad(r, line, err, "setting given twice") : 0;
     }
     char *old = r->values[r->key];

@@ -27,6 +27,6 @@ struct config_key {
 
 extern const struct config_key config_keys[CONFIG_KEY_MAX];
 
-/* Fills values[CONFIG_KEY_MAX] with owned strings for the keys the file has. Lists become text with commas. Unknown
- * keys, anchors and anything deeper than a list are errors that name the line. */
+/* Fills values[CONFIG_KEY_MAX] with owned strings for the keys the file has. Lists become text with
+ * commas. Unknown keys, anchors and anything deeper than a list are errors that name the line. */
 int config_file_read(const char *path, char **values, struct err *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The HTTP API of boxd, first part: sessions, exec (whole and streamed), receipts, doctor. Parse, call core, answer;
- * nothing is decided here. */
+/* The HTTP API of boxd, first part: sessions, exec (whole and streamed), receipts, doctor. Parse,
+ * call core, answer; nothing is decided here. */
 
 struct err;
 struct http_server;

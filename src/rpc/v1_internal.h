@@ -30,9 +30,10 @@ int v1_exec_parse(const struct json *object, struct v1_exec *ret, struct err *er
 void v1_exec_done(struct v1_exec *e);
 void v1_exec_request(const struct v1_exec *e, struct run_options *ret); /* borrows from e */
 
-/* A spec from the members that were given; `given` is the set of them. Ids follow the grammar; without one (`id_required`
- * false) a random one is made. */
-int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret, uint64_t *ret_given, struct err *err);
+/* A spec from the members that were given; `given` is the set of them. Ids follow the grammar;
+ * without one (`id_required` false) a random one is made. */
+int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret,
+                  uint64_t *ret_given, struct err *err);
 
 void v1_write_session(struct jw *w, const struct session *s);
 void v1_write_outcome(struct jw *w, const struct run_result *r);

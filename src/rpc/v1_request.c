@@ -63,7 +63,8 @@ int v1_exec_parse(const struct json *object, struct v1_exec *ret, struct err *er
     struct report report = {0};
     *ret = (struct v1_exec){0};
     model_init(&exec_model, ret);
-    int r = model_parse(&exec_model, object, 0, ret, &report) < 0 ? report_fail_plain(&report, err) : 0;
+    int r =
+        model_parse(&exec_model, object, 0, ret, &report) < 0 ? report_fail_plain(&report, err) : 0;
     bool has_argv = strv_len(ret->argv) > 0, has_cmd = ret->cmd != NULL;
     if (r == 0 && has_argv == has_cmd)
         r = err_set(err, ERR_INVALID, "give either argv or cmd");
@@ -106,7 +107,8 @@ static uint64_t given_fields(const struct json *object)
     return given;
 }
 
-int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret, uint64_t *ret_given, struct err *err)
+int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret,
+                  uint64_t *ret_given, struct err *err)
 {
     struct report report = {0};
     AUTO(spec) struct spec *spec = spec_new();

@@ -15,8 +15,9 @@
 #include "util/log.h"
 #include "util/str.h"
 
-/* One command over one WebSocket: what `box run` and `box exec` speak. The first message is the request, as text.
- * After that binary messages carry bytes (first byte: 0 stdin, 1 stdout, 2 stderr) and text messages say things. */
+/* One command over one WebSocket: what `box run` and `box exec` speak. The first message is the
+ * request, as text. After that binary messages carry bytes (first byte: 0 stdin, 1 stdout, 2
+ * stderr) and text messages say things. */
 
 #define MESSAGE_MAX (12U << 20)
 #define TEXT_MAX (64U * 1024U)
@@ -185,7 +186,8 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
         if (s != NULL)
             session_release(s);
         if (st->ephemeral != NULL && s != NULL &&
-            manager_delete(st->manager, st->ephemeral, end_ephemeral_done, st->ephemeral, &ignored) == 0)
+            manager_delete(st->manager, st->ephemeral, end_ephemeral_done, st->ephemeral,
+                           &ignored) == 0)
             st->ephemeral = NULL;
         stream_free(st);
         return;
@@ -213,7 +215,8 @@ static int begin(struct stream *st, const struct json *m, struct err *err)
         const char *id = json_str(json_get(json_get(m, "session"), "session_id"));
         struct session *s = id != NULL ? manager_find(st->manager, id) : NULL;
         if (s == NULL || session_sandbox(s) == NULL)
-            return err_set(err, ERR_NOT_FOUND, "session %.80s not found", id != NULL ? id : "(none given)");
+            return err_set(err, ERR_NOT_FOUND, "session %.80s not found",
+                           id != NULL ? id : "(none given)");
         session_hold(s);
         st->session = s;
         start_run(st);
@@ -264,7 +267,8 @@ static void on_control(struct stream *st, const struct json *m)
     if (str_eq(type, "stdin_eof")) {
         run_close_stdin(st->run);
     } else if (str_eq(type, "resize")) {
-        run_resize(st->run, (uint16_t)json_int(json_get(m, "rows")), (uint16_t)json_int(json_get(m, "cols")));
+        run_resize(st->run, (uint16_t)json_int(json_get(m, "rows")),
+                   (uint16_t)json_int(json_get(m, "cols")));
     } else if (str_eq(type, "signal")) {
         int signo = signal_number(json_str(json_get(m, "signal")));
         if (signo == SIGKILL)
@@ -288,7 +292,8 @@ static void on_stdin(struct stream *st, const char *data, size_t len)
     }
 }
 
-static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *data, size_t len, void *arg)
+static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *data, size_t len,
+                       void *arg)
 {
     struct stream *st = arg;
     AUTO(json) struct json *m = NULL;
@@ -328,14 +333,16 @@ static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, voi
     if (st->asked || (st->run != NULL && st->session == NULL))
         return; /* on_ready() or the farewell is still to come and frees us */
     if (st->ephemeral != NULL && st->session != NULL &&
-        manager_delete(st->manager, st->ephemeral, end_ephemeral_done, st->ephemeral, &ignored) == 0)
+        manager_delete(st->manager, st->ephemeral, end_ephemeral_done, st->ephemeral, &ignored) ==
+            0)
         st->ephemeral = NULL;
     stream_free(st);
 }
 
 void v1_stream(struct http_request *req, void *arg)
 {
-    static const struct ws_handlers handlers = {.message = on_message, .writable = on_writable, .closed = on_closed};
+    static const struct ws_handlers handlers = {
+        .message = on_message, .writable = on_writable, .closed = on_closed};
     struct ws_opts opts = {.max_message = MESSAGE_MAX, .ping_ns = 30ULL * 1000000000ULL};
     struct err err = {0};
     struct stream *st = xnew(struct stream);
