@@ -129,9 +129,11 @@ static void on_status(struct loop_io *io, uint32_t events)
         return;
     }
     struct priv_reply reply = {.head = {PRIV_CREATE, s->create_id}};
-    int fds[PRIV_FDS_MAX] = {s->launch.pidfd, p->host->dns_fds[0], p->host->dns_fds[1]};
-    reply.has_dns = fds[1] >= 0;
-    answer(p, &reply, fds, reply.has_dns ? 3 : 1);
+    int fds[PRIV_FDS_MAX] = {s->launch.pidfd, s->launch.control_fd, p->host->dns_fds[0],
+                             p->host->dns_fds[1]};
+    reply.has_dns = fds[2] >= 0;
+    answer(p, &reply, fds, reply.has_dns ? 4 : 2);
+    fd_close_many(&s->launch.control_fd, 1);
     if (reply.has_dns)
         fd_close_many(p->host->dns_fds, 2);
 }

@@ -46,8 +46,9 @@ struct launch {
     char name[PLAN_NAME_LEN + 1];
     uint32_t uid_index;
     pid_t pid;
-    int pidfd;     /* owned */
-    int status_fd; /* owned; readable when the child has something to say or has become box-init */
+    int pidfd;      /* owned */
+    int control_fd; /* owned until boxd has it: its end of the pair to PID 1 */
+    int status_fd;  /* owned; readable when the child has something to say or has become box-init */
     struct cgroup cgroup;
     uint32_t net_index; /* lease, 0: no network */
     bool quota;

@@ -222,7 +222,8 @@ static int step_descriptors(const struct setup *s, struct err *err)
         return err_sys(err, errno, "prepare descriptors");
     for (int fd = 0; fd < INIT_FD_MAX; fd++)
         from[fd] = null_fd;
-    from[INIT_FD_LISTEN] = s->listen_fd;
+    from[INIT_FD_CONTROL] = s->control_fds[0];
+    from[INIT_FD_SPARE] = s->control_fds[1];
     from[INIT_FD_CONFIG] = config;
     from[INIT_FD_SECCOMP] = s->seccomp_fd;
     if (built.landlock_fd >= 0)

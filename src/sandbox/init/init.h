@@ -50,7 +50,7 @@ struct init {
     struct init_config config;
     const void *filter; /* struct sock_filter[], mapped */
     unsigned short filter_len;
-    int listen_fd, conn_fd, signal_fd, cgroup_fd, memcg_fd, landlock_fd;
+    int conn_fd, signal_fd, cgroup_fd, memcg_fd, landlock_fd;
     bool hello; /* the peer has introduced itself */
     struct cell cells[INIT_EXECS_MAX];
     struct child_report *reports; /* one per cell, MAP_SHARED */
