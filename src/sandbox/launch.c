@@ -21,6 +21,7 @@
 #include "sandbox/mount.h"
 #include "sandbox/net.h"
 #include "sandbox/setup.h"
+#include "sandbox/storage.h"
 #include "sandbox/userns.h"
 #include "util/cleanup.h"
 #include "util/compat.h"
@@ -47,21 +48,6 @@ void launch_move(struct launch *l, enum launch_state to)
 {
     assert(states[l->state].next & (1U << to));
     l->state = to;
-}
-
-/* The directory that holds a session's socket and disk: the daemon's own, closed to everybody else.
- */
-static int make_storage(struct launch_host *h, const char *name, struct err *err)
-{
-    if (mkdirat(h->sessions_fd, name, 0700) < 0)
-        return err_sys(err, errno, "make storage for '%s'", name);
-    AUTO_CLOSE int fd =
-        openat(h->sessions_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return err_sys(err, errno, "open storage of '%s'", name);
-    if (h->rootful && fchown(fd, h->daemon_uid, h->daemon_gid) < 0)
-        return err_sys(err, errno, "own storage of '%s'", name);
-    return TAKE_FD(fd);
 }
 
 /* With a quota everything the session writes to disk is inside an image of exactly that size. The
@@ -141,7 +127,7 @@ static int make_pipes(struct attempt *a, struct err *err)
 
 static int prepare(struct launch_host *h, const struct plan *p, struct attempt *a, struct err *err)
 {
-    a->storage_fd = make_storage(h, p->name, err);
+    a->storage_fd = storage_make(h, p->name, err);
     if (a->storage_fd < 0)
         return a->storage_fd;
     int r = 0;
@@ -343,27 +329,6 @@ void launch_kill(struct launch *l)
     (void)syscall(SYS_pidfd_send_signal, l->pidfd, SIGKILL, NULL, 0);
 }
 
-/* Small storage goes at once; a large one is moved aside and removed by a child, so that nobody
- * waits for it. */
-static void remove_storage(struct launch_host *h, const char *name)
-{
-    static const char *const small[] = {DISK_PLACE, DISK_IMAGE, "workspace", "home"};
-    AUTO_CLOSE int fd =
-        openat(h->sessions_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    for (size_t i = 0; fd >= 0 && i < ARRAY_SIZE(small); i++)
-        if (unlinkat(fd, small[i], 0) < 0 && (errno == EISDIR || errno == EPERM))
-            (void)unlinkat(fd, small[i], AT_REMOVEDIR);
-    if (unlinkat(h->sessions_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
-        return;
-    if (renameat(h->sessions_fd, name, h->trash_fd, name) < 0)
-        return; /* the next start removes it */
-    pid_t pid = clone_process(0, -1, NULL);
-    if (pid == 0) {
-        (void)path_remove_tree_at(h->trash_fd, name);
-        child_exit(0);
-    }
-}
-
 void launch_cleanup(struct launch_host *h, struct launch *l)
 {
     if (l->pid > 0)
@@ -374,5 +339,5 @@ void launch_cleanup(struct launch_host *h, struct launch *l)
     fd_close_many(&l->pidfd, 1);
     fd_close_many(&l->status_fd, 1);
     fd_close_many(&l->control_fd, 1);
-    remove_storage(h, l->name);
+    storage_remove(h, l->name, l->quota);
 }

@@ -15,6 +15,7 @@
 struct err;
 
 #define LAUNCH_ROOTS_MAX 64
+#define LAUNCH_SPARES_MAX 64U
 
 /* Fixed at start, before any request was read. Descriptors are owned. */
 struct launch_host {
@@ -22,7 +23,8 @@ struct launch_host {
     uid_t daemon_uid; /* owns the state directory */
     gid_t daemon_gid;
     int state_fd, sessions_fd, trash_fd;
-    int etc_fd[2];                  /* prepared /etc for network off, on */
+    unsigned n_spares; /* empty storage directories kept in the trash for the next sessions */
+    int etc_fd[2];     /* prepared /etc for network off, on */
     int root_fds[LAUNCH_ROOTS_MAX]; /* allow-list: the outer bound of every host mount */
     size_t n_roots;
     int seccomp_fd, init_exe_fd;

@@ -89,7 +89,9 @@ static int open_private(const struct launch_host *h, int storage_fd, const char 
     AUTO_CLOSE int fd = path_make_dir_at(storage_fd, name, 0755);
     if (fd < 0)
         return err_sys(err, -fd, "private storage '%s'", name);
-    if (h->rootful && fchown(fd, h->daemon_uid, h->daemon_gid) < 0)
+    struct stat st;
+    bool owned = !h->rootful || (fstat(fd, &st) == 0 && st.st_uid == h->daemon_uid);
+    if (!owned && fchown(fd, h->daemon_uid, h->daemon_gid) < 0)
         return err_sys(err, errno, "own private storage '%s'", name);
     return TAKE_FD(fd);
 }
