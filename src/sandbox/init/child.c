@@ -114,7 +114,11 @@ static void become_payload(const struct init_config *config)
             fail(INIT_STAGE_CONFINE, errno);
     }
     if (config->switch_uid) {
-        /* Group list first: it is refused once the capability is gone. */
+        /* Leaving uid 0 would otherwise take the capability that the next steps need to drop the
+         * rest properly. */
+        int r = caps_lock_securebits();
+        if (r < 0)
+            fail(INIT_STAGE_CONFINE, -r);
         if (setresgid(config->payload_gid, config->payload_gid, config->payload_gid) < 0 ||
             setresuid(config->payload_uid, config->payload_uid, config->payload_uid) < 0)
             fail(INIT_STAGE_CONFINE, errno);
@@ -122,7 +126,8 @@ static void become_payload(const struct init_config *config)
     int r = caps_drop_all();
     if (r < 0)
         fail(INIT_STAGE_CONFINE, -r);
-    /* PID 1 is not dumpable and we are a copy of it; the payload owns its own /proc/self. execve resets this too. */
+    /* PID 1 is not dumpable and we are a copy of it; the payload owns its own /proc/self. execve
+     * resets this too. */
     (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
@@ -133,12 +138,15 @@ static void enter_cwd(const char *cwd)
         fail(INIT_STAGE_CWD, EINVAL);
     if (chdir(cwd) < 0)
         fail(INIT_STAGE_CWD, errno);
-    /* A directory outside our root is reported as "(unreachable)…"; /proc/self/fd/N is how one gets there. */
-    if (syscall(SYS_getcwd, real, sizeof(real)) < 0 || real[0] != '/' || strncmp(real, "/proc", 5) == 0)
+    /* A directory outside our root is reported as "(unreachable)…"; /proc/self/fd/N is how one gets
+     * there. */
+    if (syscall(SYS_getcwd, real, sizeof(real)) < 0 || real[0] != '/' ||
+        strncmp(real, "/proc", 5) == 0)
         fail(INIT_STAGE_CWD, EACCES);
 }
 
-/* The shell's command string, as one argument where the kernel takes it, else as a file of its own. */
+/* The shell's command string, as one argument where the kernel takes it, else as a file of its own.
+ */
 static bool shape_script(struct strings *s)
 {
     char **argv = scratch(4 * sizeof(char *));
@@ -180,7 +188,8 @@ static int exec_search(const struct strings *s)
         dirs = "/usr/local/bin:/usr/bin:/bin";
     while (*dirs != '\0') {
         size_t len = strcspn(dirs, ":");
-        int n = snprintf(path, sizeof(path), "%.*s%s%s", (int)len, dirs, len > 0 ? "/" : "", s->argv[0]);
+        int n = snprintf(path, sizeof(path), "%.*s%s%s", (int)len, dirs, len > 0 ? "/" : "",
+                         s->argv[0]);
         if (n > 0 && (size_t)n < sizeof(path)) {
             (void)execve(path, s->argv, s->envp);
             if (errno != ENOENT && errno != ENOTDIR && errno != EACCES)
@@ -193,9 +202,23 @@ static int exec_search(const struct strings *s)
     return seen;
 }
 
-/* Order is security-relevant: groups and ids need capabilities, which are then given up for good; Landlock and the
- * filter come last, because they forbid the calls before them. */
-void exec_child(struct init *in, struct cell *c, const struct exec_request *req, const struct child_stdio *io)
+/* The receipt's witness: under every wall, before any program could have changed anything. */
+static _Noreturn void tell_posture(void)
+{
+    static const char *const files[] = {"/proc/self/status", "/proc/self/uid_map"};
+    static char text[8192];
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        ssize_t n = fd_read_file_at(AT_FDCWD, files[i], text, sizeof(text));
+        if (n < 0 || fd_write_all(STDOUT_FILENO, text, (size_t)n) < 0)
+            fail(INIT_STAGE_CONFINE, EIO);
+    }
+    child_exit(0);
+}
+
+/* Order is security-relevant: groups and ids need capabilities, which are then given up for good;
+ * Landlock and the filter come last, because they forbid the calls before them. */
+void exec_child(struct init *in, struct cell *c, const struct exec_request *req,
+                const struct child_stdio *io)
 {
     struct strings s;
     sigset_t none;
@@ -226,6 +249,8 @@ void exec_child(struct init *in, struct cell *c, const struct exec_request *req,
     if (r < 0)
         fail(INIT_STAGE_CONFINE, -r);
 
+    if (req->head.flags & INIT_EXEC_POSTURE)
+        tell_posture();
     if (req->head.flags & INIT_EXEC_SCRIPT)
         (void)execve(SHELL, s.argv, s.envp);
     else if (strchr(s.argv[0], '/') != NULL)
