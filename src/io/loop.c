@@ -225,7 +225,7 @@ void loop_timer_start(struct loop *loop, struct loop_timer *t, uint64_t delay_ns
     loop_timer_stop(t);
     if (loop->n_timers == loop->heap_cap) {
         loop->heap_cap = loop->heap_cap ? loop->heap_cap * 2 : 16;
-        loop->heap = xreallocarray(loop->heap, loop->heap_cap, sizeof(*loop->heap));
+        loop->heap = xreallocarray(loop->heap, loop->heap_cap, sizeof(struct loop_timer *));
     }
     *t = (struct loop_timer){.loop = loop, .fn = fn, .serial = loop->serial++};
     if (__builtin_add_overflow(loop_now(loop), delay_ns, &t->due_ns))

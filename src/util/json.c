@@ -28,14 +28,18 @@
 #include "util/str.h"
 
 /* Parsing allocates for every node, and the library's own depth limit is far above ours: both are
- * counted first, in one walk that understands nothing but strings. */
-static int check_size(const char *text, size_t len, struct err *err)
+ * counted first, in one walk that understands nothing but strings. The library also swallows a NUL
+ * that follows a number; none is allowed anywhere. */
+static int check_text(const char *text, size_t len, struct err *err)
 {
     size_t depth = 0, nodes = 0;
     bool in_string = false;
 
     if (len > INT_MAX)
         return err_set(err, ERR_LIMIT, "JSON text is too long");
+    const char *nul = len > 0 ? memchr(text, '\0', len) : NULL;
+    if (nul)
+        return err_set(err, ERR_INVALID, "JSON, byte %zu: a NUL", (size_t)(nul - text) + 1);
     for (size_t i = 0; i < len; i++) {
         char c = text[i];
         if (in_string) {
@@ -54,10 +58,10 @@ static int check_size(const char *text, size_t len, struct err *err)
         nodes += c == '[' || c == '{' || c == ',' || c == ':';
         if (depth > JSON_DEPTH_MAX)
             return err_set(err, ERR_LIMIT, "JSON is nested deeper than %d levels (byte %zu)",
-                           JSON_DEPTH_MAX, i);
+                           JSON_DEPTH_MAX, i + 1);
         if (nodes > JSON_NODES_MAX)
             return err_set(err, ERR_LIMIT, "JSON has more than %d values (byte %zu)",
-                           JSON_NODES_MAX, i);
+                           JSON_NODES_MAX, i + 1);
     }
     return 0;
 }
@@ -82,9 +86,11 @@ static const char *error_text(enum json_error_code code)
 int json_parse(const char *text, size_t len, struct json **ret, struct err *err)
 {
     json_error_t error = {0};
-    int r = check_size(text, len, err);
+    int r = check_text(text, len, err);
     if (r < 0)
         return r;
+    if (len == 0)
+        text = ""; /* nothing may come as NULL */
 
     json_t *root =
         json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -223,17 +224,16 @@ static void increment(struct decimal *d)
     }
 }
 
-/* The shortest digits that read back as v. Fifteen always survive the way there and back, seventeen
- * always suffice. With sixteen the nearest may miss just below a power of two, where doubles are
- * twice as dense, and the next one up still hit. */
+/* The shortest digits that read back as v. Fifteen always survive the way there and back (but for
+ * subnormals, which have fewer), seventeen always suffice. With sixteen the nearest may miss just
+ * below a power of two, where doubles are twice as dense, and the next one up still hit. */
 static void shortest(double v, struct decimal *ret)
 {
-    to_decimal(v, 15, ret);
-    if (from_decimal(ret) == v)
-        return;
-    to_decimal(v, 16, ret);
-    if (from_decimal(ret) == v)
-        return;
+    for (int n = v < DBL_MIN ? 1 : 15; n <= 16; n++) {
+        to_decimal(v, n, ret);
+        if (from_decimal(ret) == v)
+            return;
+    }
     increment(ret);
     if (from_decimal(ret) != v)
         to_decimal(v, 17, ret);

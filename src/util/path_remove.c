@@ -22,8 +22,9 @@
  * number of times, and no name is ever resolved through more than one component. */
 #define LEVELS 32
 
-/* Passes that moved nothing and still left something: somebody is adding, or we lack the right. */
-#define IDLE_PASSES_MAX 8
+/* Passes that moved nothing and still left something: a filesystem that skips entries while others
+ * vanish needs a few, somebody who keeps adding would take them all. */
+#define IDLE_PASSES_MAX 64
 
 struct level {
     DIR *dir; /* owned */
@@ -36,6 +37,7 @@ struct removal {
     int error;       /* the first failure of this pass, or 0 */
     uint64_t change; /* what this pass removed or moved */
     uint64_t moved;
+    unsigned idle;        /* passes that moved nothing */
     uint64_t serial;      /* for names of moved directories */
     char unguessable[17]; /* so that the tree cannot hold these names already */
 };
@@ -93,14 +95,11 @@ static int open_dir(int dirfd, const char *name)
     return TAKE_FD(fd);
 }
 
-static int push(struct removal *rm, int dirfd, const char *name)
+static int push_open(struct removal *rm, int dirfd, const char *name)
 {
     struct level *level = &rm->stack[rm->depth];
 
     assert(rm->depth < LEVELS);
-    int r = str_copy(level->name, sizeof(level->name), name);
-    if (r < 0)
-        return r;
     AUTO_CLOSE int fd = open_dir(dirfd, name);
     if (fd < 0)
         return fd;
@@ -110,6 +109,13 @@ static int push(struct removal *rm, int dirfd, const char *name)
     (void)TAKE_FD(fd);
     rm->depth++;
     return 0;
+}
+
+static int push(struct removal *rm, int dirfd, const char *name)
+{
+    int r = str_copy(rm->stack[rm->depth].name, sizeof(rm->stack[0].name), name);
+
+    return r < 0 ? r : push_open(rm, dirfd, name);
 }
 
 static int top_fd(const struct removal *rm)
@@ -175,10 +181,8 @@ static void pop(struct removal *rm)
 }
 
 /* One walk over everything that is not deeper than LEVELS. */
-static void pass(struct removal *rm)
+static void walk(struct removal *rm)
 {
-    rm->error = 0;
-    rm->change = rm->moved = 0;
     while (rm->depth > 0) {
         errno = 0;
         struct dirent *entry = readdir(rm->stack[rm->depth - 1].dir);
@@ -196,44 +200,48 @@ static void pass(struct removal *rm)
     }
 }
 
-static int unlink_top(int dirfd, const char *name, int flags)
+/* Opens the top afresh, since moved directories appeared there, and walks. Fails when that leads no
+ * further. */
+static int pass(struct removal *rm, int dirfd, const char *name)
 {
-    return unlinkat(dirfd, name, flags) < 0 ? -errno : 0;
+    rm->error = 0;
+    rm->change = rm->moved = 0;
+    int r = push_open(rm, dirfd, name);
+    if (r < 0)
+        return r;
+    walk(rm);
+    if (rm->moved == 0)
+        rm->idle++;
+    if (rm->change == 0 || rm->idle > IDLE_PASSES_MAX)
+        return rm->error < 0 ? rm->error : -ENOTEMPTY;
+    return 0;
+}
+
+/* -ENOTEMPTY: there is something to walk through, or no right to find out. */
+static int remove_empty(int dirfd, const char *name)
+{
+    if (unlinkat(dirfd, name, AT_REMOVEDIR) == 0)
+        return 0;
+    return errno == EEXIST || errno == EACCES ? -ENOTEMPTY : -errno;
 }
 
 int path_remove_tree_at(int dirfd, const char *name)
 {
     struct removal rm = {0};
-    int idle = 0;
 
-    int first = unlink_top(dirfd, name, 0);
-    if (first == 0 || first == -ENOENT)
+    if (unlinkat(dirfd, name, 0) == 0)
         return 0;
-    if (first != -EISDIR && first != -EPERM)
-        return first;
-
-    id_random(rm.unguessable);
-    for (;;) {
-        int r = unlink_top(dirfd, name, AT_REMOVEDIR);
-        if (r == 0 || r == -ENOENT)
-            return 0;
-        if (r == -ENOTDIR)
-            return first; /* a file that may not be removed */
-        if (r != -ENOTEMPTY && r != -EEXIST && r != -EACCES)
-            return r;
-        if (rm.moved == 0 && idle++ == IDLE_PASSES_MAX)
-            return rm.error < 0 ? rm.error : r;
-
-        AUTO_CLOSE int fd = open_dir(dirfd, name);
-        if (fd < 0)
-            return fd == -ENOENT ? 0 : fd;
-        rm.stack[0].dir = fdopendir(fd);
-        if (!rm.stack[0].dir)
-            return -errno;
-        (void)TAKE_FD(fd);
-        rm.depth = 1;
-        pass(&rm);
-        if (rm.change == 0)
-            return rm.error < 0 ? rm.error : -ENOTEMPTY;
+    int as_file = -errno;
+    int r = as_file;
+    if (r == -EISDIR || r == -EPERM) {
+        id_random(rm.unguessable);
+        while ((r = remove_empty(dirfd, name)) == -ENOTEMPTY) {
+            r = pass(&rm, dirfd, name);
+            if (r < 0)
+                break;
+        }
     }
+    if (r == -ENOENT)
+        return 0;
+    return r == -ENOTDIR ? as_file : r; /* a file that may not be removed */
 }

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# A short front for meson. The first target that needs a Debian package installs it (as root).
+
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+PYTHON = /usr/bin/python3
+NINJA = ninja -j $(JOBS)
+
+.PHONY: build run test test-vm bench interop fuzz lint install clean
+
+build: setup-build
+	@tools/configure.sh build gcc
+	@$(NINJA) -C build
+
+# Starts boxd, runs a first command in a sandbox and keeps serving. BOXD_ARGS go to boxd.
+run: setup-run build
+	@$(PYTHON) tools/run.py $(BOXD_ARGS)
+
+test: setup-test build
+	@JOBS=$(JOBS) tools/test.sh
+
+test-vm: setup-test setup-vm build
+	@status=0; tools/vm/run || status=$$?; \
+	    $(PYTHON) tools/summary.py "vm:$$status:build/vm/junit.xml"
+
+bench: setup-bench build
+	@tools/bench
+
+interop: setup-test build
+	@tools/interop.sh
+
+fuzz: setup-test
+	@JOBS=$(JOBS) tools/fuzz.sh
+
+lint: setup-test setup-lint
+	@JOBS=$(JOBS) tools/lint.sh
+
+install: build
+	@tools/install.sh "$(PREFIX)" "$(DESTDIR)"
+
+clean:
+	rm -rf build build-asan build-analyzer build-fuzz
+
+.PHONY: setup-build setup-run setup-test setup-bench setup-vm setup-lint
+setup-build:
+	@tools/setup.sh build
+setup-run setup-test setup-bench setup-vm setup-lint: setup-%:
+	@tools/setup.sh build run $*

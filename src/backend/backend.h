@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What every kind of sandbox can do. core and the fronts know only this. Calls never block; completions come later,
+ * from the loop, exactly once. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct backend;
+struct buf;
+struct err;
+struct exec;
+struct sandbox;
+struct spec;
+
+/* How an exec ended: exactly one of these. */
+enum outcome_kind {
+    OUTCOME_EXITED,
+    OUTCOME_SIGNALED,
+    OUTCOME_TIMED_OUT,
+    OUTCOME_OOM_KILLED,
+    OUTCOME_QUOTA_EXCEEDED, /* it failed and the session's disk is full */
+    OUTCOME_SESSION_LOST,   /* the sandbox went away underneath it */
+    OUTCOME_KIND_MAX,
+};
+
+struct outcome {
+    enum outcome_kind kind;
+    int exit_code; /* EXITED and QUOTA_EXCEEDED; 126 and 127 with error[] set when the program never ran */
+    int signo;     /* SIGNALED */
+    char error[200]; /* why the program never ran, "" when it did */
+    uint64_t duration_ns, cpu_ns, max_rss_kb;
+    uint32_t remaining; /* processes it left running */
+};
+
+const char *outcome_name(enum outcome_kind kind);
+
+enum exec_stream { EXEC_STDOUT, EXEC_STDERR };
+
+struct exec_request {
+    char *const *argv; /* NULL: cmd is given to the shell */
+    const char *cmd;
+    char *const *env; /* on top of the sandbox's own */
+    const char *cwd;  /* NULL: that of the spec */
+    uint64_t timeout_ns; /* 0: none */
+    bool with_stdin;     /* else it reads /dev/null */
+    bool tty;
+    bool posture; /* no program: the confined process reports what the kernel says about itself */
+    uint16_t rows, cols;
+};
+
+/* The exec object lives until exec_free(), which may be called in any of these. */
+struct exec_events {
+    void (*output)(void *arg, enum exec_stream stream, const char *data, size_t len);
+    void (*stdin_drained)(void *arg); /* optional: what exec_write() kept back is written */
+    void (*finished)(void *arg, const struct outcome *outcome);
+};
+
+typedef void backend_created_fn(void *arg, struct sandbox *sb, const struct err *err); /* sb NULL: err says why */
+typedef void backend_done_fn(void *arg, const struct err *err);                        /* err NULL: done */
+typedef void backend_text_fn(void *arg, const char *json, size_t len, const struct err *err);
+typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
+
+struct backend_ops {
+    const char *name;
+    /* The spec is borrowed for the call. `lost` may come any time after `created`. */
+    int (*create)(struct backend *b, const struct spec *spec, backend_created_fn *created, backend_lost_fn *lost,
+                  void *arg, struct err *err);
+    /* Ends every process; running execs finish as SESSION_LOST first. The sandbox is freed before `done` runs. */
+    void (*destroy)(struct sandbox *sb, backend_done_fn *done, void *arg);
+    int (*exec)(struct sandbox *sb, const struct exec_request *req, const struct exec_events *events, void *arg,
+                struct exec **ret, struct err *err);
+    /* Bytes are taken whole or refused: -ENOBUFS while too much is waiting, -EPIPE once stdin is closed. */
+    int (*exec_write)(struct exec *e, const char *data, size_t len);
+    void (*exec_close_stdin)(struct exec *e);
+    void (*exec_signal)(struct exec *e, int signo);
+    void (*exec_kill)(struct exec *e); /* the whole tree */
+    void (*exec_resize)(struct exec *e, uint16_t rows, uint16_t cols);
+    void (*exec_pause)(struct exec *e, bool paused); /* stop reading its output: it will block, not lose */
+    void (*exec_free)(struct exec *e); /* a running one goes on unobserved, its output drained */
+    /* What is actually enforced, read back from the kernel, as a JSON object. */
+    int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
+    /* What this host can enforce: a JSON array of {id, status, detail, remedy}. */
+    int (*doctor)(struct backend *b, struct buf *out, struct err *err);
+    void (*free)(struct backend *b);
+};
+
+struct backend {
+    const struct backend_ops *ops;
+};
+
+/* Base of every backend's own sandbox. */
+struct sandbox {
+    struct backend *backend; /* borrowed */
+};
+
+struct exec {
+    struct backend *backend; /* borrowed */
+};

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "backend/native.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "backend/native_internal.h"
+#include "sandbox/init_wire.h"
+#include "sandbox/plan.h"
+#include "sandbox/userns.h"
+#include "spec/spec.h"
+#include "util/alloc.h"
+#include "util/cleanup.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/log.h"
+#include "util/str.h"
+#include "util/strv.h"
+
+static const struct {
+    const char *name;
+    unsigned next;
+} states[NATIVE_STATE_MAX] = {
+    [NATIVE_CREATING] = {"creating", 1U << NATIVE_READY | 1U << NATIVE_DESTROYING},
+    [NATIVE_READY] = {"ready", 1U << NATIVE_DESTROYING},
+    [NATIVE_DESTROYING] = {"destroying", 0},
+};
+
+static void move(struct native_sandbox *sb, enum native_state to)
+{
+    assert(states[sb->state].next & (1U << to));
+    sb->state = to;
+}
+
+/* Ranges go round: one that was just given back is the last to be used again. */
+static int take_index(struct native *n, uint32_t *ret, struct err *err)
+{
+    for (uint32_t tries = 0; tries < USERNS_INDEX_MAX; tries++) {
+        uint32_t i = n->next_index++ % USERNS_INDEX_MAX;
+        if (n->index_used[i / 8] & (1U << (i % 8)))
+            continue;
+        n->index_used[i / 8] |= (uint8_t)(1U << (i % 8));
+        *ret = i;
+        return 0;
+    }
+    return err_set(err, ERR_LIMIT, "no range of host ids is free");
+}
+
+static void sandbox_free(struct native_sandbox *sb)
+{
+    struct native *n = sb->native;
+    n->index_used[sb->uid_index / 8] &= (uint8_t) ~(1U << (sb->uid_index % 8));
+    loop_io_stop(&sb->conn_io);
+    loop_io_stop(&sb->pid_io);
+    fd_close_many(&sb->conn, 1);
+    fd_close_many(&sb->pidfd, 1);
+    strv_free(sb->env);
+    free(sb->workdir);
+    free(sb->image);
+    free(sb);
+}
+
+/* PID 1 is gone or no longer makes sense. The user of the sandbox hears of it once, and still destroys it. */
+static void lose(struct native_sandbox *sb)
+{
+    if (sb->lost || sb->state == NATIVE_DESTROYING)
+        return;
+    sb->lost = true;
+    loop_io_stop(&sb->conn_io);
+    loop_io_stop(&sb->pid_io);
+    native_exec_lose_all(sb);
+    if (sb->state == NATIVE_READY)
+        sb->on_lost(sb->arg);
+}
+
+static void on_pid1_gone(struct loop_io *io, uint32_t events)
+{
+    (void)events;
+    lose(container_of(io, struct native_sandbox, pid_io));
+}
+
+static void fail_creation(struct native_sandbox *sb, const struct err *err)
+{
+    backend_created_fn *created = sb->created;
+    void *arg = sb->arg;
+    sandbox_free(sb);
+    created(arg, NULL, err);
+}
+
+static void on_conn(struct loop_io *io, uint32_t events)
+{
+    struct native_sandbox *sb = container_of(io, struct native_sandbox, conn_io);
+    union {
+        uint32_t type;
+        struct init_hello hello;
+        struct init_started started;
+        struct init_exited exited;
+    } m;
+    (void)events;
+    for (;;) {
+        int fds[4];
+        size_t n_fds = 4;
+        ssize_t n = fd_recv_msg(sb->conn, &m, sizeof(m), fds, &n_fds, MSG_DONTWAIT);
+        if (n == -EAGAIN)
+            return;
+        if (n == (ssize_t)sizeof(m.started) && m.type == INIT_MSG_STARTED && sb->hello) {
+            native_exec_on_started(sb, &m.started, fds, n_fds);
+        } else if (n == (ssize_t)sizeof(m.exited) && m.type == INIT_MSG_EXITED && sb->hello) {
+            native_exec_on_exited(sb, &m.exited);
+        } else if (n == (ssize_t)sizeof(m.hello) && m.type == INIT_MSG_HELLO && !sb->hello &&
+                   m.hello.version == INIT_WIRE_VERSION) {
+            sb->hello = true;
+            move(sb, NATIVE_READY);
+            sb->created(sb->arg, &sb->base, NULL);
+        } else {
+            fd_close_many(fds, n_fds);
+            lose(sb);
+            return;
+        }
+        fd_close_many(fds, n_fds);
+        if (sb->conn_io.loop == NULL)
+            return; /* a callback has ended the sandbox */
+    }
+}
+
+static int connect_init(struct native_sandbox *sb, struct err *err)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    struct init_hello hello = {.type = INIT_MSG_HELLO, .version = INIT_WIRE_VERSION};
+    AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return err_sys(err, errno, "socket");
+    (void)snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s/init.sock", sb->native->sessions_fd,
+                   sb->name);
+    if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0)
+        return err_sys(err, errno, "connect to the sandbox's first process");
+    ssize_t n = fd_send_msg(fd, &hello, sizeof(hello), NULL, 0, MSG_NOSIGNAL);
+    if (n < 0)
+        return err_sys(err, (int)-n, "greet the sandbox's first process");
+    sb->conn = TAKE_FD(fd);
+    int r = loop_io_start(sb->native->loop, &sb->conn_io, sb->conn, EPOLLIN, on_conn);
+    if (r == 0)
+        r = loop_io_start(sb->native->loop, &sb->pid_io, sb->pidfd, EPOLLIN, on_pid1_gone);
+    return r < 0 ? err_sys(err, -r, "watch the sandbox's first process") : 0;
+}
+
+static void on_destroyed(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    struct native_sandbox *sb = arg;
+    backend_done_fn *done = sb->destroyed;
+    void *done_arg = sb->destroyed_arg;
+    struct err err = {0};
+    (void)fds;
+    (void)n_fds;
+    if (reply == NULL)
+        (void)err_set(&err, ERR_BACKEND, "box-priv has gone away");
+    else if (reply->result < 0 && reply->err.code != ERR_NOT_FOUND)
+        err = reply->err; /* not found: it died by itself and is cleaned up already */
+    sandbox_free(sb);
+    if (done != NULL)
+        done(done_arg, err.code != ERR_NONE ? &err : NULL);
+}
+
+static void on_created(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    struct native_sandbox *sb = arg;
+    struct err err = {0};
+    if (reply == NULL) {
+        (void)err_set(&err, ERR_BACKEND, "box-priv has gone away");
+        fail_creation(sb, &err);
+        return;
+    }
+    if (reply->result < 0) {
+        fail_creation(sb, &reply->err);
+        return;
+    }
+    if (n_fds >= 1)
+        sb->pidfd = TAKE_FD(fds[0]);
+    if (sb->pidfd < 0 || connect_init(sb, &err) < 0) {
+        backend_created_fn *created = sb->created;
+        void *created_arg = sb->arg;
+        move(sb, NATIVE_DESTROYING);
+        struct err ignored;
+        if (priv_client_destroy(sb->native->priv, sb->name, on_destroyed, sb, &ignored) < 0)
+            sandbox_free(sb);
+        created(created_arg, NULL, &err);
+    }
+}
+
+static int native_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
+                         backend_lost_fn *lost, void *arg, struct err *err)
+{
+    struct native *n = container_of(b, struct native, base);
+    static struct plan plan; /* large, and needed only here */
+    struct native_sandbox *sb = xnew(struct native_sandbox);
+    sb->base.backend = b;
+    sb->native = n;
+    sb->conn = sb->pidfd = -1;
+    sb->created = created;
+    sb->on_lost = lost;
+    sb->arg = arg;
+    sb->env = strv_copy(spec->env);
+    sb->workdir = xstrdup(spec->workdir);
+    sb->image = xstrdup(spec->image);
+    sb->network_on = spec->network == NETWORK_ON;
+    sb->root_writable = !spec->read_only_rootfs;
+    sb->quota_bytes = (uint64_t)spec->workspace_quota_mb << 20;
+    sb->next_exec = 1;
+    id_random(sb->name);
+    int r = take_index(n, &sb->uid_index, err);
+    if (r == 0)
+        r = native_plan(spec, &n->facts, sb->name, sb->uid_index, &plan, err);
+    if (r == 0)
+        r = priv_client_create(n->priv, &plan, on_created, sb, err);
+    if (r < 0)
+        sandbox_free(sb);
+    return r;
+}
+
+static void native_destroy(struct sandbox *base, backend_done_fn *done, void *arg)
+{
+    struct native_sandbox *sb = container_of(base, struct native_sandbox, base);
+    struct err err = {0};
+    if (sb->state == NATIVE_DESTROYING)
+        return;
+    move(sb, NATIVE_DESTROYING);
+    loop_io_stop(&sb->conn_io);
+    loop_io_stop(&sb->pid_io);
+    native_exec_lose_all(sb);
+    sb->destroyed = done;
+    sb->destroyed_arg = arg;
+    if (priv_client_destroy(sb->native->priv, sb->name, on_destroyed, sb, &err) < 0)
+        log_error(NULL, "destroy sandbox %s: %s", sb->name, err.msg);
+}
+
+static void native_free(struct backend *b)
+{
+    struct native *n = container_of(b, struct native, base);
+    priv_client_free(n->priv);
+    fd_close_many(&n->sessions_fd, 1);
+    free(n->index_used);
+    free(n);
+}
+
+static const struct backend_ops native_ops = {
+    .name = "native",
+    .create = native_create,
+    .destroy = native_destroy,
+    .exec = native_exec_start,
+    .exec_write = native_exec_write,
+    .exec_close_stdin = native_exec_close_stdin,
+    .exec_signal = native_exec_signal,
+    .exec_kill = native_exec_kill,
+    .exec_resize = native_exec_resize,
+    .exec_pause = native_exec_pause,
+    .exec_free = native_exec_free,
+    .receipt = native_receipt,
+    .doctor = native_doctor,
+    .free = native_free,
+};
+
+int native_new(struct loop *loop, const struct native_options *options, struct backend **ret, struct err *err)
+{
+    struct native *n = xnew(struct native);
+    n->base.ops = &native_ops;
+    n->loop = loop;
+    n->options = *options;
+    n->sessions_fd = -1;
+    n->index_used = xnew_n(uint8_t, USERNS_INDEX_MAX / 8 + 1);
+    native_facts_read(&n->facts);
+    n->facts.roots = options->roots;
+    n->facts.roots_are_outer = options->roots_are_outer;
+    n->facts.require_limits = options->require_limits;
+    struct priv_client_options po = {.program = options->program, .init_program = options->init_program,
+                                     .state_dir = options->state_dir, .tag = options->tag, .uid = options->uid,
+                                     .gid = options->gid, .roots = options->roots};
+    int r = priv_client_new(loop, &po, &n->priv, err);
+    if (r == 0) {
+        char path[4200];
+        (void)snprintf(path, sizeof(path), "%s/sessions", options->state_dir);
+        n->sessions_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (n->sessions_fd < 0)
+            r = err_sys(err, errno, "open '%s'", path);
+    }
+    if (r < 0) {
+        native_free(&n->base);
+        return r;
+    }
+    priv_client_on_gone(n->priv, options->gone, options->gone_arg);
+    *ret = &n->base;
+    return 0;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Sandboxes made of namespaces, cgroups and seccomp by this host's own kernel: no engine needed. */
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct backend;
+struct err;
+struct loop;
+
+struct native_options {
+    const char *program, *init_program; /* paths of box-priv and box-init */
+    const char *state_dir, *tag;
+    uid_t uid;
+    gid_t gid;
+    char *const *roots; /* allow-list, real paths */
+    bool roots_are_outer;
+    bool require_limits;
+    void (*gone)(void *arg); /* box-priv died: nothing works any more */
+    void *gone_arg;
+};
+
+/* Starts box-priv; call before dropping privileges. The strings are borrowed for the backend's life. */
+int native_new(struct loop *loop, const struct native_options *options, struct backend **ret, struct err *err);

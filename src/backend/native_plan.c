@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "backend/native_plan.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "sandbox/plan.h"
+#include "spec/spec.h"
+#include "util/cleanup.h"
+#include "util/err.h"
+#include "util/path.h"
+#include "util/str.h"
+
+#define MIB (1024ULL * 1024ULL)
+#define CPU_PERIOD_US 100000.0
+#define TMP_INODES 65536U
+#define SHM_BYTES_MAX (64ULL * MIB)
+#define ROOT_BYTES 65536U
+#define ROOT_BYTES_WRITABLE (64ULL * MIB)
+#define QUOTA_BYTES_PER_INODE 16384U
+
+static const char *const host_dirs[NATIVE_HOST_DIRS_MAX - 1] = {"/bin",   "/sbin",  "/lib", "/lib32",
+                                                                "/lib64", "/libx32"};
+
+/* Never mounted, allow-list or not: where hosts keep their secrets and their control sockets. */
+static const char *const blocked[] = {"/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/run", "/var/run"};
+
+void native_facts_read(struct native_facts *f)
+{
+    char pattern[8] = "";
+    f->n_dirs = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(host_dirs) && host_dirs[i] != NULL; i++) {
+        struct stat st;
+        if (lstat(host_dirs[i], &st) < 0)
+            continue;
+        f->dirs[f->n_dirs].path = host_dirs[i];
+        if (S_ISLNK(st.st_mode)) {
+            ssize_t n = readlink(host_dirs[i], f->dirs[f->n_dirs].link, sizeof(f->dirs[0].link) - 1);
+            if (n <= 0)
+                continue;
+            f->dirs[f->n_dirs].link[n] = '\0';
+        }
+        f->n_dirs++;
+    }
+    AUTO_CLOSE int fd = open("/proc/sys/kernel/core_pattern", O_RDONLY | O_CLOEXEC);
+    f->core_by_pipe = fd >= 0 && read(fd, pattern, 1) == 1 && pattern[0] == '|';
+}
+
+static bool is_at_or_below(const char *path, const char *root)
+{
+    size_t len = strlen(root);
+    return strncmp(path, root, len) == 0 && (path[len] == '\0' || path[len] == '/' || str_eq(root, "/"));
+}
+
+/* Which allow-list root covers a path; the longest wins, so that an entry for one directory decides about it. */
+static int find_root(const struct native_facts *facts, const char *path, uint16_t *ret, const char **ret_rest,
+                     struct err *err)
+{
+    size_t best = 0;
+    bool found = false;
+    for (size_t i = 0; i < ARRAY_SIZE(blocked); i++)
+        if (is_at_or_below(path, blocked[i]))
+            return err_set(err, ERR_DENIED, "host_path %.200s is blocked for security", path);
+    for (size_t i = 0; facts->roots != NULL && facts->roots[i] != NULL; i++) {
+        size_t len = strlen(facts->roots[i]);
+        if (!is_at_or_below(path, facts->roots[i]) || len < best ||
+            (facts->roots_are_outer && path[len] == '\0'))
+            continue;
+        best = len;
+        found = true;
+        *ret = (uint16_t)i;
+        *ret_rest = path[len] == '/' ? path + len + 1 : path + len;
+    }
+    if (!found)
+        return err_set(err, ERR_DENIED,
+                       "host_path %.200s is outside the directories that may be mounted; add it to "
+                       "allowed_mount_roots in the configuration, or set BOX_ALLOWED_MOUNT_ROOTS",
+                       path);
+    return 0;
+}
+
+static int add_host_mount(struct plan *p, const struct native_facts *facts, const char *host_path, const char *target,
+                          enum mount_mode mode, struct err *err)
+{
+    char source[4096];
+    uint16_t root = 0;
+    const char *rest = NULL;
+    if (str_copy(source, sizeof(source), host_path) < 0)
+        return err_set(err, ERR_INVALID, "host_path is longer than 4095 bytes");
+    for (size_t len = strlen(source); len > 1 && source[len - 1] == '/'; len--)
+        source[len - 1] = '\0';
+    if (!path_is_clean_absolute(source))
+        return err_set(err, ERR_INVALID, "host_path %.200s must be absolute, without '.', '..' or '//'", source);
+    if (!path_is_clean_absolute(target))
+        return err_set(err, ERR_INVALID, "mount_path %.200s must be absolute, without '.', '..' or '//'", target);
+    if (plan_target_reserved(target))
+        return err_set(err, ERR_DENIED, "mount_path %.200s is reserved; use /workspace, /mnt, /data or the like",
+                       target);
+    int r = find_root(facts, source, &root, &rest, err);
+    if (r < 0)
+        return r;
+    struct plan_op *op = plan_add(p, PLAN_OP_BIND, target);
+    op->source_class = PLAN_SRC_ALLOWED;
+    op->root = root;
+    op->source = plan_string(p, rest);
+    op->flags = mode == MOUNT_RO ? PLAN_OP_RDONLY : PLAN_OP_LANDLOCK_RW;
+    return 0;
+}
+
+static void add_image(struct plan *p, const struct native_facts *facts, bool network_on)
+{
+    struct plan_op *op = plan_add(p, PLAN_OP_BIND, "/usr");
+    op->source_class = PLAN_SRC_HOST;
+    op->source = plan_string(p, "/usr");
+    op->flags = PLAN_OP_RDONLY | PLAN_OP_RECURSIVE;
+    for (size_t i = 0; i < facts->n_dirs; i++) {
+        bool link = facts->dirs[i].link[0] != '\0';
+        op = plan_add(p, link ? PLAN_OP_SYMLINK : PLAN_OP_BIND, facts->dirs[i].path);
+        op->source = plan_string(p, link ? facts->dirs[i].link : facts->dirs[i].path);
+        if (link)
+            continue;
+        op->source_class = PLAN_SRC_HOST;
+        op->flags = PLAN_OP_RDONLY | PLAN_OP_RECURSIVE | PLAN_OP_OPTIONAL;
+    }
+    op = plan_add(p, PLAN_OP_BIND, "/etc");
+    op->source_class = PLAN_SRC_ETC;
+    op->source = plan_string(p, network_on ? "on" : "off");
+    op->flags = PLAN_OP_RDONLY;
+}
+
+static void add_layers(struct plan *p)
+{
+    static const struct {
+        const char *target, *layer;
+    } layers[] = {{"/usr", "layer-usr"}, {"/etc", "layer-etc"}};
+    for (size_t i = 0; i < ARRAY_SIZE(layers); i++) {
+        struct plan_op *op = plan_add(p, PLAN_OP_OVERLAY, layers[i].target);
+        op->source_class = PLAN_SRC_PRIVATE;
+        op->source = plan_string(p, layers[i].layer);
+        op->flags = PLAN_OP_LANDLOCK_RW;
+    }
+}
+
+static void add_dir(struct plan *p, const char *target, uint32_t mode, bool owned)
+{
+    struct plan_op *op = plan_add(p, PLAN_OP_DIR, target);
+    op->mode = mode;
+    op->flags = owned ? PLAN_OP_OWNED : 0;
+}
+
+static void add_private(struct plan *p, const char *target, const char *name)
+{
+    struct plan_op *op = plan_add(p, PLAN_OP_BIND, target);
+    op->source_class = PLAN_SRC_PRIVATE;
+    op->source = plan_string(p, name);
+    op->flags = PLAN_OP_LANDLOCK_RW;
+}
+
+static void add_system(struct plan *p, const struct spec *spec)
+{
+    static const char *const dirs[] = {"/home", "/mnt", "/opt", "/root", "/run", "/srv", "/var"};
+    uint64_t memory = (uint64_t)spec->memory_mb * MIB;
+    for (size_t i = 0; i < ARRAY_SIZE(dirs); i++)
+        add_dir(p, dirs[i], 0755, !spec->read_only_rootfs);
+    plan_add(p, PLAN_OP_SYMLINK, "/var/tmp")->source = plan_string(p, "/tmp");
+
+    (void)plan_add(p, PLAN_OP_PROC, "/proc");
+    struct plan_op *op = plan_add(p, PLAN_OP_DEV, "/dev");
+    op->size = memory / 4 < SHM_BYTES_MAX ? memory / 4 : SHM_BYTES_MAX;
+    op->inodes = 4096;
+    op = plan_add(p, PLAN_OP_TMPFS, "/tmp");
+    op->size = memory / 2;
+    op->inodes = TMP_INODES;
+    op->mode = 01777;
+    op->flags = PLAN_OP_LANDLOCK_RW;
+}
+
+static int add_workspace(struct plan *p, const struct spec *spec, const struct native_facts *facts, struct err *err)
+{
+    int r = 0;
+    add_private(p, "/home/box", "home");
+    bool mounted = spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE;
+    if (mounted) {
+        r = add_host_mount(p, facts, spec->host_path, spec->mount_path, spec->host_path_mode, err);
+    } else if (!path_is_clean_absolute(spec->mount_path) || plan_target_reserved(spec->mount_path)) {
+        r = err_set(err, ERR_DENIED, "mount_path %.200s is reserved or not a clean path", spec->mount_path);
+    } else {
+        add_private(p, spec->mount_path, "workspace");
+    }
+    for (size_t i = 0; i < spec->n_extra_mounts && r == 0; i++) {
+        const struct mount_spec *m = &spec->extra_mounts[i];
+        if (m->mode != MOUNT_NONE)
+            r = add_host_mount(p, facts, m->host_path, m->mount_path, m->mode, err);
+    }
+    /* A working directory that lies on nothing but our own root would not exist otherwise. */
+    if (r == 0 && path_is_clean_absolute(spec->workdir) && !plan_target_reserved(spec->workdir)) {
+        bool covered = false;
+        for (uint32_t i = 0; i < p->n_ops; i++)
+            covered = covered || (p->ops[i].kind != PLAN_OP_DIR && is_at_or_below(spec->workdir, plan_str(p, p->ops[i].target)));
+        if (!covered)
+            add_dir(p, spec->workdir, 0755, true);
+    }
+    return r;
+}
+
+static void add_rlimit(struct plan *p, int resource, uint64_t soft, uint64_t hard)
+{
+    p->rlimits[p->n_rlimits++] = (struct init_rlimit){.resource = (uint32_t)resource, .soft = soft, .hard = hard};
+}
+
+/* A second wall behind the cgroups; the numbers are per process or per user id, which no other session shares. */
+static void add_rlimits(struct plan *p, const struct spec *spec, const struct native_facts *facts)
+{
+    uint64_t core = facts->core_by_pipe ? 1 : 0;
+    add_rlimit(p, RLIMIT_CORE, core, core);
+    add_rlimit(p, RLIMIT_NOFILE, 1024, 4096);
+    add_rlimit(p, RLIMIT_MEMLOCK, 65536, 65536);
+    add_rlimit(p, RLIMIT_MSGQUEUE, 65536, 65536);
+    add_rlimit(p, RLIMIT_SIGPENDING, 1024, 1024);
+    add_rlimit(p, RLIMIT_STACK, 8 * MIB, 64 * MIB);
+    add_rlimit(p, RLIMIT_NPROC, (uint64_t)spec->pids_limit, (uint64_t)spec->pids_limit);
+    if (spec->workspace_quota_mb > 0)
+        add_rlimit(p, RLIMIT_FSIZE, (uint64_t)spec->workspace_quota_mb * MIB, (uint64_t)spec->workspace_quota_mb * MIB);
+}
+
+static void set_limits(struct plan *p, const struct spec *spec)
+{
+    double quota = spec->cpus * CPU_PERIOD_US;
+    p->memory_bytes = (uint64_t)spec->memory_mb * MIB;
+    p->pids = (uint32_t)spec->pids_limit;
+    p->cpu_quota_us = quota < 1000.0 ? 1000U : (uint32_t)quota;
+    p->quota_bytes = (uint64_t)spec->workspace_quota_mb * MIB;
+    p->quota_inodes = p->quota_bytes / QUOTA_BYTES_PER_INODE;
+    p->root_bytes = spec->read_only_rootfs ? ROOT_BYTES : ROOT_BYTES_WRITABLE;
+}
+
+int native_plan(const struct spec *spec, const struct native_facts *facts, const char *name, uint32_t uid_index,
+                struct plan *ret, struct err *err)
+{
+    struct plan *p = ret;
+    bool network_on = spec->network == NETWORK_ON;
+    plan_init(p);
+    if (str_copy(p->name, sizeof(p->name), name) < 0)
+        return err_set(err, ERR_INVALID, "bad sandbox name");
+    p->uid_index = uid_index;
+    p->flags = (network_on ? PLAN_NET_ON : 0) | (spec->read_only_rootfs ? 0 : PLAN_ROOT_WRITABLE) |
+               (facts->require_limits ? PLAN_REQUIRE_LIMITS : 0);
+    /* On a writable root the program is its root, without any capability: packages can then be installed. */
+    p->payload_uid = p->payload_gid = spec->read_only_rootfs ? 1000 : 0;
+    p->init_uid = p->init_gid = spec->read_only_rootfs ? 0 : 999;
+    set_limits(p, spec);
+    add_rlimits(p, spec, facts);
+    add_image(p, facts, network_on);
+    if (!spec->read_only_rootfs)
+        add_layers(p);
+    add_system(p, spec);
+    int r = add_workspace(p, spec, facts, err);
+    if (r < 0)
+        return r;
+    return plan_check(p, plan_wire_size(p), err);
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* box-priv: the only privileged code. Started by boxd with its bounds on the command line; everything a request can
+ * refer to later (state, allow-list, images) is opened here, before the first request is read. */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <grp.h>
+#include <linux/filter.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "io/loop.h"
+#include "priv/server.h"
+#include "priv/wire.h"
+#include "sandbox/hostetc.h"
+#include "sandbox/launch.h"
+#include "sandbox/seccomp.h"
+#include "sandbox/userns.h"
+#include "util/alloc.h"
+#include "util/buf.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/log.h"
+#include "util/path.h"
+#include "util/str.h"
+
+#define INIT_SIZE_MAX (16U << 20)
+#define PURGE_TRIES 200
+
+struct options {
+    int sock;
+    const char *state, *tag, *init, *pool;
+    const char *roots[LAUNCH_ROOTS_MAX];
+    size_t n_roots;
+    uint64_t uid, gid;
+};
+
+static int parse_options(int argc, char **argv, struct options *o, struct err *err)
+{
+    static const struct option table[] = {
+        {"sock", required_argument, NULL, 's'}, {"state", required_argument, NULL, 'd'},
+        {"tag", required_argument, NULL, 't'},  {"init", required_argument, NULL, 'i'},
+        {"pool", required_argument, NULL, 'p'}, {"root", required_argument, NULL, 'r'},
+        {"uid", required_argument, NULL, 'u'},  {"gid", required_argument, NULL, 'g'},
+        {0},
+    };
+    uint64_t sock = 0;
+    int c;
+    while ((c = getopt_long(argc, argv, "", table, NULL)) != -1) {
+        int r = 0;
+        if (c == 's')
+            r = str_to_u64(optarg, &sock);
+        else if (c == 'd')
+            o->state = optarg;
+        else if (c == 't')
+            o->tag = optarg;
+        else if (c == 'i')
+            o->init = optarg;
+        else if (c == 'p')
+            o->pool = optarg;
+        else if (c == 'u')
+            r = str_to_u64(optarg, &o->uid);
+        else if (c == 'g')
+            r = str_to_u64(optarg, &o->gid);
+        else if (c == 'r' && o->n_roots < LAUNCH_ROOTS_MAX)
+            o->roots[o->n_roots++] = optarg;
+        else
+            r = -EINVAL;
+        if (r < 0)
+            return err_set(err, ERR_INVALID, "box-priv is started by boxd, not by hand");
+    }
+    o->sock = (int)sock;
+    if (o->state == NULL || o->tag == NULL || o->init == NULL || sock == 0 || !id_valid(o->tag))
+        return err_set(err, ERR_INVALID, "box-priv is started by boxd, not by hand");
+    return 0;
+}
+
+/* Root of the whole machine, not of a user namespace. */
+static bool is_real_root(void)
+{
+    char map[128];
+    return geteuid() == 0 && fd_read_file_at(AT_FDCWD, "/proc/self/uid_map", map, sizeof(map)) > 0 &&
+           strstr(map, "4294967295") != NULL;
+}
+
+/* A mount namespace of our own: what we attach for a moment never shows on the host, while the host's later mounts
+ * still arrive. An ordinary user gets the right to do so from a user namespace with just its own id in it. */
+static int enter_namespaces(struct launch_host *h, struct err *err)
+{
+    uid_t uid = geteuid();
+    gid_t gid = getegid();
+    char text[64];
+    h->rootful = is_real_root();
+    if (unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
+        return err_sys(err, errno, h->rootful ? "mount namespace"
+                                              : "user namespace (on Debian: sysctl kernel.unprivileged_userns_clone=1; "
+                                                "under AppArmor: kernel.apparmor_restrict_unprivileged_userns=0)");
+    if (!h->rootful) {
+        (void)fd_write_file_at(AT_FDCWD, "/proc/self/setgroups", "deny");
+        (void)snprintf(text, sizeof(text), "0 %u 1", uid);
+        int r = fd_write_file_at(AT_FDCWD, "/proc/self/uid_map", text);
+        (void)snprintf(text, sizeof(text), "0 %u 1", gid);
+        if (r >= 0)
+            r = fd_write_file_at(AT_FDCWD, "/proc/self/gid_map", text);
+        if (r < 0)
+            return err_sys(err, -r, "map our own id");
+    }
+    if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
+        return err_sys(err, errno, "own mount namespace");
+    return 0;
+}
+
+static int open_dirs(struct launch_host *h, const struct options *o, struct err *err)
+{
+    h->state_fd = open(o->state, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (h->state_fd < 0)
+        return err_sys(err, errno, "open state directory '%s'", o->state);
+    h->sessions_fd = path_make_dir_at(h->state_fd, "sessions", 0700);
+    h->trash_fd = path_make_dir_at(h->state_fd, "trash", 0700);
+    if (h->sessions_fd < 0 || h->trash_fd < 0)
+        return err_sys(err, EIO, "make directories in '%s'", o->state);
+    /* boxd looks for a session's socket here. */
+    if (h->rootful && fchown(h->sessions_fd, h->daemon_uid, h->daemon_gid) < 0)
+        return err_sys(err, errno, "own sessions directory");
+    for (size_t i = 0; i < o->n_roots; i++) {
+        int fd = open(o->roots[i], O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0)
+            log_debug(NULL, "allowed mount root '%s': %s", o->roots[i], err_errno_text(errno));
+        h->root_fds[h->n_roots++] = fd; /* keeps the numbering; -1 refuses */
+    }
+    return 0;
+}
+
+/* PID 1's program as bytes nobody can change any more, whatever happens to the file. */
+static int load_init(const char *path, struct err *err)
+{
+    AUTO_DONE(buf) struct buf bytes;
+    buf_init(&bytes, INIT_SIZE_MAX);
+    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int r = fd < 0 ? -errno : fd_read_to_buf(fd, &bytes);
+    if (r < 0)
+        return err_sys(err, -r, "read '%s'", path);
+    AUTO_CLOSE int mem = memfd_create("box-init", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (mem < 0)
+        return err_sys(err, errno, "memfd");
+    r = fd_write_all(mem, bytes.data, bytes.len);
+    if (r < 0 || fchmod(mem, 0555) < 0 ||
+        fcntl(mem, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+        return err_sys(err, r < 0 ? -r : errno, "seal box-init");
+    /* A descriptor open for writing would make execve say ETXTBSY. */
+    char self[64];
+    (void)snprintf(self, sizeof(self), "/proc/self/fd/%d", mem);
+    int exe = open(self, O_RDONLY | O_CLOEXEC);
+    return exe < 0 ? err_sys(err, errno, "reopen box-init") : exe;
+}
+
+static int load_filter(struct err *err)
+{
+    AUTO_FREE struct sock_filter *prog = NULL;
+    size_t n = 0;
+    int r = seccomp_compile(SECCOMP_DEFAULT, &prog, &n, err);
+    if (r < 0)
+        return r;
+    int fd = fd_sealed_memfd("box-seccomp", prog, n * sizeof(*prog));
+    return fd < 0 ? err_sys(err, -fd, "seal the system call filter") : fd;
+}
+
+/* What an earlier run under this state directory left behind is ours and dead: its daemon is gone, or its lock on
+ * the directory would have kept us out. */
+static int purge(struct launch_host *h, struct err *err)
+{
+    struct pollfd none;
+    for (int i = 0; cgroup_host_purge(&h->cgroups) > 0; i++) {
+        if (i == PURGE_TRIES)
+            return err_set(err, ERR_BACKEND, "processes of an earlier run do not end");
+        (void)poll(&none, 0, 10); /* killed processes leave when the kernel gets to them */
+    }
+    int r = path_remove_tree_at(h->state_fd, "sessions");
+    if (r == 0)
+        r = path_remove_tree_at(h->state_fd, "trash");
+    return r < 0 ? err_sys(err, -r, "remove what an earlier run left") : 0;
+}
+
+static int prepare(struct launch_host *h, const struct options *o, struct err *err)
+{
+    char resolver[32] = "";
+    h->daemon_uid = h->rootful ? (uid_t)o->uid : geteuid();
+    h->daemon_gid = h->rootful ? (gid_t)o->gid : getegid();
+    int r = str_copy(h->tag, sizeof(h->tag), o->tag);
+    if (r == 0)
+        r = cgroup_host_init(&h->cgroups, o->tag, err);
+    if (r < 0)
+        return r;
+    AUTO_CLOSE int state = open(o->state, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    h->state_fd = state;
+    r = state < 0 ? err_sys(err, errno, "open state directory '%s'", o->state) : purge(h, err);
+    if (r == 0)
+        r = open_dirs(h, o, err);
+    if (r == 0)
+        r = net_config_init(&h->net, o->tag + strlen(o->tag) - NET_TAG_MAX, o->pool, err);
+    if (r < 0)
+        return r;
+    (void)snprintf(resolver, sizeof(resolver), "%u.%u.%u.%u", h->net.resolver >> 24, h->net.resolver >> 16 & 255,
+                   h->net.resolver >> 8 & 255, h->net.resolver & 255);
+    h->etc_fd[0] = hostetc_build(h->state_fd, "etc-off", NULL, err);
+    if (h->etc_fd[0] < 0)
+        return h->etc_fd[0];
+    h->etc_fd[1] = hostetc_build(h->state_fd, "etc-on", resolver, err);
+    if (h->etc_fd[1] < 0)
+        return h->etc_fd[1];
+    h->idmaps = idmap_cache_new();
+    h->seccomp_fd = load_filter(err);
+    if (h->seccomp_fd < 0)
+        return h->seccomp_fd;
+    h->init_exe_fd = load_init(o->init, err);
+    return h->init_exe_fd < 0 ? h->init_exe_fd : 0;
+}
+
+static int run(int argc, char **argv, struct err *err)
+{
+    static struct launch_host host = {.dns_fds = {-1, -1}};
+    struct options o = {0};
+    struct err ignored = {0};
+    AUTO(loop) struct loop *loop = NULL;
+
+    int r = parse_options(argc, argv, &o, err);
+    if (r < 0)
+        return r;
+    (void)clearenv();
+    (void)umask(077);
+    (void)setgroups(0, NULL); /* refused to ordinary users, who have nothing to gain */
+    r = enter_namespaces(&host, err);
+    if (host.rootful) /* an ordinary user needs it to write the id maps of its own children */
+        (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    if (r == 0)
+        r = prepare(&host, &o, err);
+    if (r == 0)
+        r = loop_new(&clock_system, &loop, err);
+    if (r < 0)
+        return r;
+    r = priv_serve(loop, &host, o.sock, err);
+    if (host.net_ready && net_host_done(&host.net, &ignored) < 0)
+        log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);
+    (void)cgroup_host_remove(&host.cgroups, host.tag);
+    cgroup_host_done(&host.cgroups);
+    idmap_cache_free(host.idmaps);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    struct err err = {0};
+    log_init("box-priv");
+    int r = run(argc, argv, &err);
+    if (r < 0)
+        log_error(NULL, "%s", err.msg);
+    return r < 0 ? 1 : 0;
+}

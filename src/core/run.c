@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/run.h"
+
+#include <errno.h>
+
+#include "core/manager.h"
+#include "util/alloc.h"
+#include "util/err.h"
+
+struct run {
+    struct session *session; /* held */
+    struct exec *exec;       /* owned, NULL once finished */
+    const struct backend_ops *ops;
+    struct run_events events;
+    void *arg;
+    bool counted; /* the session counts us among its running execs */
+    struct run_result result;
+};
+
+static void on_output(void *arg, enum exec_stream stream, const char *data, size_t len)
+{
+    struct run *r = arg;
+    r->result.produced[stream] += len;
+    if (r->events.output != NULL) {
+        r->events.output(r->arg, stream, data, len);
+        return;
+    }
+    struct buf *kept = &r->result.kept[stream];
+    size_t room = kept->max - kept->len;
+    (void)buf_append(kept, data, len < room ? len : room);
+}
+
+static void on_stdin_drained(void *arg)
+{
+    struct run *r = arg;
+    if (r->events.stdin_drained != NULL)
+        r->events.stdin_drained(r->arg);
+}
+
+static void uncount(struct run *r)
+{
+    if (r->counted)
+        session_exec_ends(r->session);
+    r->counted = false;
+}
+
+static void on_finished(void *arg, const struct outcome *outcome)
+{
+    struct run *r = arg;
+    r->result.outcome = *outcome;
+    uncount(r);
+    r->ops->exec_free(r->exec);
+    r->exec = NULL;
+    r->events.finished(r->arg, &r->result);
+}
+
+static const struct exec_events exec_events = {
+    .output = on_output, .stdin_drained = on_stdin_drained, .finished = on_finished};
+
+int run_start(struct session *s, const struct run_options *options, const struct run_events *events, void *arg,
+              struct run **ret, struct err *err)
+{
+    struct sandbox *sb = session_sandbox(s);
+    if (sb == NULL)
+        return err_set(err, ERR_STATE, "session '%s' is not running", session_id(s));
+    struct run *r = xnew(struct run);
+    r->session = s;
+    r->ops = sb->backend->ops;
+    r->events = *events;
+    r->arg = arg;
+    size_t capture = options->capture == 0 ? RUN_CAPTURE_DEFAULT : options->capture;
+    for (int i = 0; i < 2; i++)
+        buf_init(&r->result.kept[i], capture < RUN_CAPTURE_MAX ? capture : RUN_CAPTURE_MAX);
+    int e = r->ops->exec(sb, &options->exec, &exec_events, r, &r->exec, err);
+    if (e < 0) {
+        free(r);
+        return e;
+    }
+    session_hold(s);
+    session_exec_begins(s);
+    r->counted = true;
+    *ret = r;
+    return 0;
+}
+
+void run_free(struct run *r)
+{
+    if (r == NULL)
+        return;
+    if (r->exec != NULL)
+        r->ops->exec_free(r->exec);
+    uncount(r);
+    for (int i = 0; i < 2; i++)
+        buf_done(&r->result.kept[i]);
+    session_release(r->session);
+    free(r);
+}
+
+int run_write(struct run *r, const char *data, size_t len)
+{
+    return r->exec == NULL ? -EPIPE : r->ops->exec_write(r->exec, data, len);
+}
+
+void run_close_stdin(struct run *r)
+{
+    if (r->exec != NULL)
+        r->ops->exec_close_stdin(r->exec);
+}
+
+void run_signal(struct run *r, int signo)
+{
+    if (r->exec != NULL)
+        r->ops->exec_signal(r->exec, signo);
+}
+
+void run_kill(struct run *r)
+{
+    if (r->exec != NULL)
+        r->ops->exec_kill(r->exec);
+}
+
+void run_resize(struct run *r, uint16_t rows, uint16_t cols)
+{
+    if (r->exec != NULL)
+        r->ops->exec_resize(r->exec, rows, cols);
+}
+
+void run_pause(struct run *r, bool paused)
+{
+    if (r->exec != NULL)
+        r->ops->exec_pause(r->exec, paused);
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "priv/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "io/loop.h"
+#include "sandbox/clone.h"
+#include "util/alloc.h"
+#include "util/cleanup.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/strv.h"
+
+#define HELLO_TIMEOUT_MS 20000
+#define PENDING_MAX 16384U
+#define CHILD_SOCK 3
+
+struct pending {
+    uint32_t id; /* 0: free */
+    priv_reply_fn *fn;
+    void *arg;
+};
+
+struct priv_client {
+    struct loop *loop;
+    int sock;
+    pid_t pid;
+    int pidfd;
+    struct loop_io io;
+    struct priv_host host;
+    priv_gone_fn *gone;
+    void *gone_arg;
+    struct pending *pending; /* owned, dense */
+    size_t n_pending, cap_pending;
+    uint32_t next_id;
+};
+
+static _Noreturn void exec_helper(const struct priv_client_options *o, int sock)
+{
+    char uid[16], gid[16], sock_text[8];
+    AUTO_STRV char **argv = NULL;
+    sigset_t none;
+
+    (void)snprintf(uid, sizeof(uid), "%u", o->uid);
+    (void)snprintf(gid, sizeof(gid), "%u", o->gid);
+    (void)snprintf(sock_text, sizeof(sock_text), "%d", CHILD_SOCK);
+    const char *const fixed[] = {"box-priv", "--sock", sock_text, "--state", o->state_dir,   "--tag", o->tag,
+                                 "--init",   o->init_program, "--uid", uid, "--gid", gid};
+    for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
+        strv_add(&argv, fixed[i]);
+    for (size_t i = 0; o->roots != NULL && o->roots[i] != NULL; i++) {
+        strv_add(&argv, "--root");
+        strv_add(&argv, o->roots[i]);
+    }
+    (void)setsid(); /* a Ctrl-C is for boxd, which then tells us */
+    (void)sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    if (sock == CHILD_SOCK ? fcntl(sock, F_SETFD, 0) < 0 : dup3(sock, CHILD_SOCK, 0) < 0)
+        child_exit(1);
+    (void)execv(o->program, argv);
+    (void)dprintf(STDERR_FILENO, "cannot run '%s': %s\n", o->program, err_errno_text(errno));
+    child_exit(127);
+}
+
+static void dispatch(struct priv_client *c, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    for (size_t i = 0; i < c->n_pending; i++) {
+        if (c->pending[i].id != reply->head.id)
+            continue;
+        struct pending p = c->pending[i];
+        c->pending[i] = c->pending[--c->n_pending];
+        p.fn(p.arg, reply, fds, n_fds);
+        return;
+    }
+}
+
+static void lose(struct priv_client *c)
+{
+    loop_io_stop(&c->io);
+    while (c->n_pending > 0) {
+        struct pending p = c->pending[--c->n_pending];
+        p.fn(p.arg, NULL, NULL, 0);
+    }
+    if (c->gone != NULL)
+        c->gone(c->gone_arg);
+}
+
+static void on_reply(struct loop_io *io, uint32_t events)
+{
+    struct priv_client *c = container_of(io, struct priv_client, io);
+    static struct priv_reply reply;
+    (void)events;
+    for (;;) {
+        int fds[PRIV_FDS_MAX];
+        size_t n_fds = PRIV_FDS_MAX;
+        ssize_t n = fd_recv_msg(c->sock, &reply, sizeof(reply), fds, &n_fds, MSG_DONTWAIT);
+        if (n == -EAGAIN)
+            return;
+        if (n != (ssize_t)sizeof(reply)) {
+            lose(c);
+            return;
+        }
+        reply.err.msg[sizeof(reply.err.msg) - 1] = '\0';
+        dispatch(c, &reply, fds, n_fds);
+        fd_close_many(fds, n_fds);
+        if (c->io.loop == NULL)
+            return;
+    }
+}
+
+/* The helper opens everything it will ever need before it answers; a failure has been logged by it. */
+static int say_hello(struct priv_client *c, struct err *err)
+{
+    struct priv_hello hello = {.head = {PRIV_HELLO, 0}, .version = PRIV_WIRE_VERSION};
+    struct pollfd p = {.fd = c->sock, .events = POLLIN};
+    struct priv_reply reply;
+    size_t n_fds = 0;
+    ssize_t n = fd_send_msg(c->sock, &hello, sizeof(hello), NULL, 0, MSG_NOSIGNAL);
+    if (n >= 0 && poll(&p, 1, HELLO_TIMEOUT_MS) == 1)
+        n = fd_recv_msg(c->sock, &reply, sizeof(reply), NULL, &n_fds, MSG_DONTWAIT);
+    else
+        n = 0;
+    if (n != (ssize_t)sizeof(reply) || reply.result < 0)
+        return err_set(err, ERR_BACKEND, "box-priv did not start; its own message is above");
+    c->host = reply.host;
+    return 0;
+}
+
+int priv_client_new(struct loop *loop, const struct priv_client_options *options, struct priv_client **ret,
+                    struct err *err)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return err_sys(err, errno, "socketpair");
+    struct priv_client *c = xnew(struct priv_client);
+    c->loop = loop;
+    c->sock = pair[0];
+    c->pidfd = -1;
+    c->next_id = 1;
+    c->pid = clone_process(0, -1, &c->pidfd);
+    if (c->pid == 0)
+        exec_helper(options, pair[1]);
+    (void)close(pair[1]);
+    int r = c->pid < 0 ? err_sys(err, -c->pid, "start box-priv") : say_hello(c, err);
+    if (r == 0) {
+        r = loop_io_start(loop, &c->io, c->sock, EPOLLIN, on_reply);
+        if (r < 0)
+            (void)err_sys(err, -r, "watch box-priv");
+    }
+    if (r < 0) {
+        priv_client_free(c);
+        return r;
+    }
+    *ret = c;
+    return 0;
+}
+
+void priv_client_free(struct priv_client *c)
+{
+    if (c == NULL)
+        return;
+    loop_io_stop(&c->io);
+    fd_close_many(&c->sock, 1);
+    if (c->pid > 0)
+        (void)waitpid(c->pid, NULL, 0);
+    fd_close_many(&c->pidfd, 1);
+    free(c->pending);
+    free(c);
+}
+
+void priv_client_on_gone(struct priv_client *c, priv_gone_fn *fn, void *arg)
+{
+    c->gone = fn;
+    c->gone_arg = arg;
+}
+
+const struct priv_host *priv_client_host(const struct priv_client *c)
+{
+    return &c->host;
+}
+
+pid_t priv_client_pid(const struct priv_client *c)
+{
+    return c->pid;
+}
+
+static int request(struct priv_client *c, struct priv_head *head, size_t len, priv_reply_fn *fn, void *arg,
+                   struct err *err)
+{
+    if (c->n_pending >= PENDING_MAX)
+        return err_set(err, ERR_LIMIT, "too many requests under way; try again");
+    if (c->n_pending == c->cap_pending) {
+        c->cap_pending = c->cap_pending > 0 ? c->cap_pending * 2 : 64;
+        c->pending = xreallocarray(c->pending, c->cap_pending, sizeof(*c->pending));
+    }
+    head->id = c->next_id++;
+    if (c->next_id == 0)
+        c->next_id = 1;
+    /* Blocking by intent: box-priv reads as fast as it works, and its backlog must not grow in our memory. */
+    ssize_t n = fd_send_msg(c->sock, head, len, NULL, 0, MSG_NOSIGNAL);
+    if (n < 0)
+        return err_sys(err, (int)-n, "ask box-priv");
+    c->pending[c->n_pending++] = (struct pending){head->id, fn, arg};
+    return 0;
+}
+
+int priv_client_create(struct priv_client *c, const struct plan *plan, priv_reply_fn *fn, void *arg, struct err *err)
+{
+    static struct priv_create m;
+    size_t len = plan_wire_size(plan);
+    m.head.type = PRIV_CREATE;
+    memcpy(&m.plan, plan, len);
+    return request(c, &m.head, offsetof(struct priv_create, plan) + len, fn, arg, err);
+}
+
+static int request_by_name(struct priv_client *c, enum priv_type type, const char *name, priv_reply_fn *fn, void *arg,
+                           struct err *err)
+{
+    struct priv_name m = {.head = {.type = type}};
+    (void)snprintf(m.name, sizeof(m.name), "%s", name);
+    return request(c, &m.head, sizeof(m), fn, arg, err);
+}
+
+int priv_client_destroy(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg, struct err *err)
+{
+    return request_by_name(c, PRIV_DESTROY, name, fn, arg, err);
+}
+
+int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg, struct err *err)
+{
+    return request_by_name(c, PRIV_INSPECT, name, fn, arg, err);
+}

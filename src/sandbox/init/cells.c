@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "sandbox/init/init.h"
+#include "util/fd.h"
+
+/* Every exec runs in a cgroup2 group of its own, so that a time-out ends all of its processes and nothing else. The
+ * groups are kept and used again: a warm exec makes no directory.
+ *
+ * Memory on v1: the first cell uses the session's own group, further cells get a child group, so that the kernel's
+ * counter of kills tells whose process died. On v2 memory.oom.group lets the kernel end the whole group itself. */
+
+
+static const struct {
+    const char *name;
+    unsigned next;
+} states[CELL_STATE_MAX] = {
+    [CELL_FREE] = {"free", 1U << CELL_RUNNING},
+    [CELL_RUNNING] = {"running", 1U << CELL_DONE},
+    [CELL_DONE] = {"done", 1U << CELL_LINGER},
+    [CELL_LINGER] = {"linger", 1U << CELL_FREE},
+};
+
+void cell_move(struct cell *c, enum cell_state to)
+{
+    assert(states[c->state].next & (1U << to));
+    c->state = to;
+}
+
+unsigned cell_index(const struct init *in, const struct cell *c)
+{
+    return (unsigned)(c - in->cells);
+}
+
+/* "populated 0" in cgroup.events; a group that cannot be read counts as occupied. */
+static bool group_is_empty(int cgroup_fd)
+{
+    char text[256];
+    if (cgroup_fd < 0)
+        return true;
+    if (fd_read_file_at(cgroup_fd, "cgroup.events", text, sizeof(text)) < 0)
+        return false;
+    return strstr(text, "populated 0") != NULL;
+}
+
+static uint64_t oom_kills(int memcg_fd, const char *file)
+{
+    char text[512];
+    if (memcg_fd < 0 || fd_read_file_at(memcg_fd, file, text, sizeof(text)) < 0)
+        return 0;
+    const char *at = strstr(text, "oom_kill ");
+    if (at == NULL)
+        return 0;
+    uint64_t n = 0;
+    for (at += strlen("oom_kill "); *at >= '0' && *at <= '9'; at++)
+        n = n * 10 + (uint64_t)(*at - '0');
+    return n;
+}
+
+/* Asks the v1 controller to signal an eventfd when the group runs out of memory. */
+static int oom_watch(int memcg_fd)
+{
+    char line[64];
+    int efd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (efd < 0)
+        return -errno;
+    int control = openat(memcg_fd, "memory.oom_control", O_RDONLY | O_CLOEXEC);
+    if (control < 0) {
+        (void)close(efd);
+        return -ENOENT;
+    }
+    (void)snprintf(line, sizeof(line), "%d %d", efd, control);
+    int r = fd_write_file_at(memcg_fd, "cgroup.event_control", line);
+    (void)close(control);
+    if (r < 0) {
+        (void)close(efd);
+        return r;
+    }
+    return efd;
+}
+
+static int open_group(int parent_fd, const char *name)
+{
+    if (mkdirat(parent_fd, name, 0755) < 0 && errno != EEXIST)
+        return -errno;
+    int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    return fd < 0 ? -errno : fd;
+}
+
+static int cell_make_groups(struct init *in, struct cell *c)
+{
+    char name[16];
+    if (in->config.cgroup_mode == INIT_CGROUP_NONE)
+        return 0;
+    if (c->cgroup_fd < 0) {
+        (void)snprintf(name, sizeof(name), "s%u", cell_index(in, c));
+        int fd = open_group(in->cgroup_fd, name);
+        if (fd < 0)
+            return fd;
+        c->cgroup_fd = fd;
+        if (in->config.cgroup_mode == INIT_CGROUP_V2)
+            (void)fd_write_file_at(fd, "memory.oom.group", "1");
+    }
+    if (in->config.cgroup_mode != INIT_CGROUP_HYBRID || in->memcg_fd < 0 || c->oom_fd >= 0)
+        return 0;
+    int memcg = in->memcg_fd;
+    if (cell_index(in, c) > 0) {
+        (void)snprintf(name, sizeof(name), "s%u", cell_index(in, c));
+        c->memcg_fd = open_group(in->memcg_fd, name);
+        if (c->memcg_fd < 0)
+            return c->memcg_fd;
+        memcg = c->memcg_fd;
+    }
+    int efd = oom_watch(memcg);
+    if (efd < 0)
+        return efd;
+    c->oom_fd = efd;
+    return 0;
+}
+
+static uint64_t cell_oom_count(const struct init *in, const struct cell *c)
+{
+    if (in->config.cgroup_mode == INIT_CGROUP_V2)
+        return oom_kills(c->cgroup_fd, "memory.events");
+    if (in->config.cgroup_mode == INIT_CGROUP_HYBRID)
+        return oom_kills(c->memcg_fd >= 0 ? c->memcg_fd : in->memcg_fd, "memory.oom_control");
+    return 0;
+}
+
+int cell_acquire(struct init *in, struct cell **ret)
+{
+    for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
+        struct cell *c = &in->cells[i];
+        if (c->state == CELL_LINGER && group_is_empty(c->cgroup_fd))
+            cell_move(c, CELL_FREE);
+        if (c->state != CELL_FREE)
+            continue;
+        int r = cell_make_groups(in, c);
+        if (r < 0)
+            return r;
+        c->oom_seen = cell_oom_count(in, c);
+        c->oom_checks = 0;
+        in->reports[i] = (struct child_report){0};
+        *ret = c;
+        return 0;
+    }
+    return -EAGAIN;
+}
+
+int cell_kill_tree(struct init *in, struct cell *c)
+{
+    if (in->config.cgroup_mode != INIT_CGROUP_NONE)
+        return fd_write_file_at(c->cgroup_fd, "cgroup.kill", "1");
+    /* Without a group the only kill that nothing can slip through is the whole namespace, ourselves excepted. */
+    return kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0;
+}
+
+uint32_t cell_remaining(struct init *in, const struct cell *c)
+{
+    char text[4096];
+    if (in->config.cgroup_mode == INIT_CGROUP_NONE || group_is_empty(c->cgroup_fd))
+        return 0;
+    int fd = openat(c->cgroup_fd, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    uint32_t n = 0;
+    ssize_t got;
+    while ((got = read(fd, text, sizeof(text))) > 0)
+        for (ssize_t i = 0; i < got; i++)
+            n += text[i] == '\n';
+    (void)close(fd);
+    return n;
+}
+
+bool cell_oom_check(struct init *in, struct cell *c)
+{
+    uint64_t n = cell_oom_count(in, c);
+    if (n > c->oom_seen) {
+        c->oom_seen = n;
+        c->oom_checks = 0;
+        return true;
+    }
+    if (c->oom_checks > 0)
+        c->oom_checks--;
+    return false;
+}

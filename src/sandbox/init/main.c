@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "sandbox/caps.h"
+#include "sandbox/clone.h"
+#include "sandbox/init/init.h"
+#include "util/fd.h"
+
+#define OOM_RECHECK_NS 5000000ULL /* between looks at the kill counter after an event */
+#define OOM_CHECKS 40U
+
+uint64_t init_now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t timeval_ns(struct timeval t)
+{
+    return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_usec * 1000ULL;
+}
+
+/* So little that no program can go on: a few blocks, or not one inode. */
+static bool disk_is_full(const struct init *in)
+{
+    struct statfs st;
+    if (in->config.quota_path[0] == '\0' || statfs(in->config.quota_path, &st) < 0)
+        return false;
+    return (uint64_t)st.f_bavail * (uint64_t)st.f_bsize < 64U * 1024U || st.f_ffree == 0;
+}
+
+static void finish(struct init *in, struct cell *c, int status, const struct rusage *usage)
+{
+    const struct child_report *report = &in->reports[cell_index(in, c)];
+    struct init_exited *out = &c->result;
+
+    out->wait_status = status;
+    out->stage = report->stage <= INIT_STAGE_EXEC ? report->stage : INIT_STAGE_CONFINE;
+    out->error = report->error;
+    out->duration_ns = init_now() - c->started_ns;
+    out->cpu_ns = timeval_ns(usage->ru_utime) + timeval_ns(usage->ru_stime);
+    out->max_rss_kb = (uint64_t)usage->ru_maxrss;
+    if (cell_oom_check(in, c)) {
+        out->flags |= INIT_EXITED_OOM;
+        (void)cell_kill_tree(in, c);
+    }
+    if (status != 0 && disk_is_full(in))
+        out->flags |= INIT_EXITED_DISK_FULL;
+    out->remaining = cell_remaining(in, c);
+    c->deadline_ns = 0;
+    c->oom_checks = 0;
+    cell_move(c, CELL_DONE);
+    serve_tell(in, c);
+}
+
+static void reap(struct init *in)
+{
+    struct signalfd_siginfo si[16];
+    while (read(in->signal_fd, si, sizeof(si)) > 0)
+        ;
+    for (;;) {
+        struct rusage usage;
+        int status;
+        pid_t pid = wait4(-1, &status, WNOHANG, &usage);
+        if (pid <= 0)
+            return;
+        for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
+            struct cell *c = &in->cells[i];
+            if (c->state == CELL_RUNNING && c->pid == pid) {
+                finish(in, c, status, &usage);
+                break;
+            }
+        }
+    }
+}
+
+/* Kills what is over time or was hit by the out-of-memory killer. Returns the next moment to look. */
+static uint64_t tend_cells(struct init *in)
+{
+    uint64_t now = init_now(), next = UINT64_MAX;
+    for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
+        struct cell *c = &in->cells[i];
+        uint64_t due = UINT64_MAX;
+        if (c->state == CELL_DONE)
+            serve_tell(in, c);
+        if (c->state != CELL_RUNNING)
+            continue;
+        if (c->deadline_ns > 0 && c->deadline_ns <= now) {
+            c->result.flags |= INIT_EXITED_TIMEOUT;
+            c->deadline_ns = 0;
+            (void)cell_kill_tree(in, c);
+        }
+        if (c->oom_checks > 0 && cell_oom_check(in, c)) {
+            c->result.flags |= INIT_EXITED_OOM;
+            (void)cell_kill_tree(in, c);
+        }
+        if (c->deadline_ns > 0)
+            due = c->deadline_ns;
+        if (c->oom_checks > 0 && now + OOM_RECHECK_NS < due)
+            due = now + OOM_RECHECK_NS;
+        next = due < next ? due : next;
+    }
+    return next;
+}
+
+static void accept_peer(struct init *in)
+{
+    int fd = accept4(in->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0)
+        return;
+    /* A new daemon replaces the old one: the directory of the socket admits only the daemon's own user. */
+    if (in->conn_fd >= 0)
+        (void)close(in->conn_fd);
+    in->conn_fd = fd;
+    in->hello = false;
+}
+
+static void handle_oom_events(struct init *in, const struct pollfd *fds, const unsigned *cells, nfds_t n)
+{
+    for (nfds_t i = 0; i < n; i++) {
+        uint64_t count;
+        if (fds[i].revents == 0)
+            continue;
+        (void)!read(fds[i].fd, &count, sizeof(count));
+        in->cells[cells[i]].oom_checks = OOM_CHECKS;
+    }
+}
+
+static _Noreturn void run(struct init *in)
+{
+    for (;;) {
+        struct pollfd fds[3 + INIT_EXECS_MAX];
+        unsigned cells[INIT_EXECS_MAX];
+        nfds_t n = 0;
+        uint64_t next = tend_cells(in), now = init_now();
+        struct timespec wait = {0};
+        if (next != UINT64_MAX && next > now) {
+            wait.tv_sec = (time_t)((next - now) / 1000000000ULL);
+            wait.tv_nsec = (long)((next - now) % 1000000000ULL);
+        }
+        short conn_events = POLLIN;
+        for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
+            if (in->cells[i].state == CELL_DONE && in->hello)
+                conn_events = POLLIN | POLLOUT;
+            if (in->cells[i].state == CELL_RUNNING && in->cells[i].oom_fd >= 0) {
+                cells[n] = i;
+                fds[3 + n++] = (struct pollfd){.fd = in->cells[i].oom_fd, .events = POLLIN};
+            }
+        }
+        fds[0] = (struct pollfd){.fd = in->signal_fd, .events = POLLIN};
+        fds[1] = (struct pollfd){.fd = in->listen_fd, .events = POLLIN};
+        fds[2] = (struct pollfd){.fd = in->conn_fd, .events = conn_events};
+        if (ppoll(fds, 3 + n, next == UINT64_MAX ? NULL : &wait, NULL) <= 0)
+            continue;
+        handle_oom_events(in, fds + 3, cells, n);
+        if (fds[0].revents)
+            reap(in);
+        if (fds[2].revents && in->conn_fd == fds[2].fd)
+            serve_message(in);
+        if (fds[1].revents)
+            accept_peer(in);
+    }
+}
+
+static const void *map_all(int fd, size_t *ret_len)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0 || st.st_size <= 0)
+        return NULL;
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    *ret_len = (size_t)st.st_size;
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static bool start_state(struct init *in)
+{
+    size_t len = 0;
+    sigset_t all;
+
+    if (fd_read_full(INIT_FD_CONFIG, &in->config, sizeof(in->config)) != (ssize_t)sizeof(in->config) ||
+        in->config.version != INIT_WIRE_VERSION || in->config.n_rlimits > INIT_RLIMITS_MAX ||
+        memchr(in->config.quota_path, 0, sizeof(in->config.quota_path)) == NULL)
+        return false;
+    (void)close(INIT_FD_CONFIG);
+    in->filter = map_all(INIT_FD_SECCOMP, &len);
+    if (in->filter == NULL || len % sizeof(struct sock_filter) != 0 || len / sizeof(struct sock_filter) > 4096)
+        return false;
+    in->filter_len = (unsigned short)(len / sizeof(struct sock_filter));
+    (void)close(INIT_FD_SECCOMP);
+    in->listen_fd = INIT_FD_LISTEN;
+    in->landlock_fd = INIT_FD_LANDLOCK;
+    in->cgroup_fd = in->config.cgroup_mode != INIT_CGROUP_NONE ? INIT_FD_CGROUP : -1;
+    in->memcg_fd = in->config.cgroup_mode == INIT_CGROUP_HYBRID ? INIT_FD_MEMCG1 : -1;
+    in->conn_fd = -1;
+    for (unsigned i = 0; i < INIT_EXECS_MAX; i++)
+        in->cells[i].cgroup_fd = in->cells[i].memcg_fd = in->cells[i].oom_fd = -1;
+    for (int fd = INIT_FD_LISTEN; fd < INIT_FD_MAX; fd++)
+        (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    in->reports = mmap(NULL, INIT_EXECS_MAX * sizeof(*in->reports), PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    (void)sigfillset(&all);
+    (void)sigprocmask(SIG_SETMASK, &all, NULL);
+    sigset_t child;
+    (void)sigemptyset(&child);
+    (void)sigaddset(&child, SIGCHLD);
+    in->signal_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    /* We sit in a leaf, so the groups of execs can have memory accounting of their own. */
+    if (in->config.cgroup_mode == INIT_CGROUP_V2)
+        (void)fd_write_file_at(in->cgroup_fd, "cgroup.subtree_control", "+memory");
+    return in->reports != MAP_FAILED && in->signal_fd >= 0;
+}
+
+int main(int argc, char **argv)
+{
+    static struct init in;
+    (void)argc;
+    (void)argv;
+    /* execve made us dumpable again: the payload must not look into us, whatever its uid. */
+    if (getpid() != 1 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || !start_state(&in))
+        child_exit(125);
+    run(&in);
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What boxd and a sandbox's PID 1 (box-init) say to each other over one SOCK_SEQPACKET connection.
+ *
+ * Fixed structures, native byte order: both sides come from one build and run on one machine; a version
+ * mismatch is refused at HELLO. Nothing here ever comes from the program in the sandbox, but boxd still treats
+ * every field as hostile, because PID 1 runs beside hostile code. */
+
+#include <stdint.h>
+
+#define INIT_WIRE_VERSION 1U
+#define INIT_EXECS_MAX 64U             /* running at once in one sandbox */
+#define INIT_INLINE_MAX (64U * 1024U)  /* strings in the datagram; longer ones travel in a sealed memfd */
+#define INIT_STRINGS_MAX (16U << 20)   /* argv + environment + cwd, all together */
+
+/* Descriptors box-init finds at start, by number. */
+enum init_fd {
+    INIT_FD_LISTEN = 3,   /* listening SOCK_SEQPACKET socket */
+    INIT_FD_CONFIG = 4,   /* sealed memfd: struct init_config */
+    INIT_FD_SECCOMP = 5,  /* sealed memfd: struct sock_filter[] */
+    INIT_FD_LANDLOCK = 6, /* ruleset; /dev/null when the kernel has no Landlock */
+    INIT_FD_CGROUP = 7,   /* this session's directory in the cgroup2 tree; /dev/null without one */
+    INIT_FD_MEMCG1 = 8,   /* this session's directory in a v1 memory hierarchy; /dev/null without one */
+    INIT_FD_MAX,
+};
+
+enum init_cgroup_mode {
+    INIT_CGROUP_NONE,   /* nothing delegated: trees are killed by walking the pid namespace */
+    INIT_CGROUP_HYBRID, /* kill groups in cgroup2, memory in v1 */
+    INIT_CGROUP_V2,     /* everything in cgroup2 */
+};
+
+#define INIT_RLIMITS_MAX 12U
+struct init_rlimit {
+    uint32_t resource;
+    uint32_t pad;
+    uint64_t soft, hard;
+};
+
+struct init_config {
+    uint32_t version;
+    uint32_t cgroup_mode;
+    uint32_t payload_uid, payload_gid; /* inside the namespace */
+    uint32_t switch_uid;               /* 0: PID 1 and the payload share one id (rootless) */
+    uint32_t n_rlimits;
+    struct init_rlimit rlimits[INIT_RLIMITS_MAX];
+    int32_t oom_score_adj;
+    uint32_t landlock; /* ABI in force, 0: none */
+    char quota_path[64]; /* a place on the disk under quota, "" without one */
+};
+
+enum init_msg_type {
+    INIT_MSG_HELLO = 1, /* both ways, first */
+    INIT_MSG_EXEC,      /* boxd -> init: struct init_exec + strings */
+    INIT_MSG_KILL,      /* boxd -> init: struct init_kill */
+    INIT_MSG_STARTED,   /* init -> boxd: struct init_started + descriptors */
+    INIT_MSG_EXITED,    /* init -> boxd: struct init_exited; the last word about an id */
+};
+
+struct init_hello {
+    uint32_t type, version;
+};
+
+enum init_exec_flags {
+    INIT_EXEC_STDIN = 1U << 0,  /* give the program a stdin pipe; otherwise it reads /dev/null */
+    INIT_EXEC_TTY = 1U << 1,    /* one pseudo-terminal for all three */
+    INIT_EXEC_MEMFD = 1U << 2,  /* strings are in the descriptor that came along, not in the datagram */
+    INIT_EXEC_SCRIPT = 1U << 3, /* argv is one shell command string of any size */
+    INIT_EXEC_POSTURE = 1U << 4, /* no program: the confined process prints its own /proc/self/status and ends */
+};
+
+/* Followed by strings_len bytes: argc + envc + 1 NUL-terminated strings (argv, environment, cwd). */
+struct init_exec {
+    uint32_t type;
+    uint32_t id;
+    uint32_t flags;
+    uint32_t argc, envc;
+    uint32_t strings_len;
+    uint64_t timeout_ns; /* 0: none. Enforced by PID 1, also while no boxd is there. */
+    uint16_t rows, cols;
+    uint32_t pad;
+};
+
+enum init_kill_scope { INIT_KILL_MAIN = 1, INIT_KILL_TREE };
+
+struct init_kill {
+    uint32_t type;
+    uint32_t id;
+    uint32_t scope;
+    int32_t signo; /* ignored for INIT_KILL_TREE, which is SIGKILL */
+};
+
+/* Descriptors: with a terminal the master; else stdout, stderr and, with INIT_EXEC_STDIN, stdin. */
+struct init_started {
+    uint32_t type;
+    uint32_t id;
+};
+
+enum init_exited_flags {
+    INIT_EXITED_TIMEOUT = 1U << 0,
+    INIT_EXITED_OOM = 1U << 1,
+    INIT_EXITED_KILLED = 1U << 2,    /* by INIT_KILL_TREE */
+    INIT_EXITED_DISK_FULL = 1U << 3, /* the session's quota has nothing left */
+};
+
+/* Why a program never ran; `error` is then the errno. */
+enum init_stage {
+    INIT_STAGE_NONE,
+    INIT_STAGE_LIMIT,   /* too many execs, or no process to be had */
+    INIT_STAGE_REQUEST, /* malformed request */
+    INIT_STAGE_CWD,     /* working directory */
+    INIT_STAGE_CONFINE, /* a wall could not be put up: nothing was run */
+    INIT_STAGE_EXEC,    /* execve */
+};
+
+struct init_exited {
+    uint32_t type;
+    uint32_t id;
+    uint32_t flags;
+    uint32_t stage;
+    int32_t error;
+    int32_t wait_status; /* as from waitpid(2), valid when stage is NONE */
+    uint32_t remaining;  /* processes of this exec that still run */
+    uint32_t pad;
+    uint64_t duration_ns;
+    uint64_t cpu_ns;
+    uint64_t max_rss_kb;
+};

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sandbox/launch.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "sandbox/clone.h"
+#include "sandbox/loopimg.h"
+#include "sandbox/mount.h"
+#include "sandbox/net.h"
+#include "sandbox/setup.h"
+#include "sandbox/userns.h"
+#include "util/cleanup.h"
+#include "util/compat.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/path.h"
+#include "util/str.h"
+
+#define NAMESPACES                                                                                                     \
+    (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
+#define DISK_IMAGE "disk.img"
+#define DISK_PLACE "disk"
+#define SOCKET_NAME "init.sock"
+
+static const struct {
+    const char *name;
+    unsigned next;
+} states[LAUNCH_STATE_MAX] = {
+    [LAUNCH_STARTING] = {"starting", 1U << LAUNCH_LIVE | 1U << LAUNCH_DYING},
+    [LAUNCH_LIVE] = {"live", 1U << LAUNCH_DYING},
+    [LAUNCH_DYING] = {"dying", 0},
+};
+
+void launch_move(struct launch *l, enum launch_state to)
+{
+    assert(states[l->state].next & (1U << to));
+    l->state = to;
+}
+
+/* The directory that holds a session's socket and disk: the daemon's own, closed to everybody else. */
+static int make_storage(struct launch_host *h, const char *name, struct err *err)
+{
+    if (mkdirat(h->sessions_fd, name, 0700) < 0)
+        return err_sys(err, errno, "make storage for '%s'", name);
+    AUTO_CLOSE int fd = openat(h->sessions_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return err_sys(err, errno, "open storage of '%s'", name);
+    if (h->rootful && fchown(fd, h->daemon_uid, h->daemon_gid) < 0)
+        return err_sys(err, errno, "own storage of '%s'", name);
+    return TAKE_FD(fd);
+}
+
+/* With a quota everything the session writes to disk is inside an image of exactly that size. The mount is attached
+ * in our own namespace only as long as it takes to clone its directories. */
+static int make_disk(struct launch_host *h, const struct plan *p, int storage_fd, int *ret_fd, struct err *err)
+{
+    struct loopimg_spec spec = {
+        .bytes = p->quota_bytes, .inodes = p->quota_inodes, .uid = h->daemon_uid, .gid = h->daemon_gid};
+    if (!h->rootful)
+        return err_set(err, ERR_UNSUPPORTED, "a disk quota needs boxd to be started by root: an ordinary user cannot "
+                                             "mount an image");
+    AUTO_CLOSE int templates = path_make_dir_at(h->state_fd, "templates", 0700);
+    if (templates < 0)
+        return err_sys(err, -templates, "template directory");
+    int r = loopimg_create(storage_fd, templates, DISK_IMAGE, &spec, err);
+    if (r < 0)
+        return r;
+    AUTO_CLOSE int mnt = -1;
+    r = loopimg_mount(storage_fd, DISK_IMAGE, &mnt, err);
+    if (r < 0)
+        return r;
+    AUTO_CLOSE int place = path_make_dir_at(storage_fd, DISK_PLACE, 0700);
+    if (place < 0)
+        return err_sys(err, -place, "place for the disk");
+    r = mount_attach(mnt, place);
+    if (r < 0)
+        return err_sys(err, -r, "attach the disk");
+    *ret_fd = TAKE_FD(mnt);
+    return 0;
+}
+
+static void detach_disk(const char *name, const struct launch_host *h)
+{
+    char path[96];
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d/%s/" DISK_PLACE, h->sessions_fd, name);
+    (void)umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW);
+}
+
+/* Bound by descriptor: state directories may be longer than a socket address. */
+static int make_listener(const struct launch_host *h, int storage_fd, struct err *err)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return err_sys(err, errno, "control socket");
+    (void)snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/" SOCKET_NAME, storage_fd);
+    if (bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 || listen(fd, 4) < 0)
+        return err_sys(err, errno, "bind the control socket");
+    if (h->rootful && fchownat(storage_fd, SOCKET_NAME, h->daemon_uid, h->daemon_gid, AT_SYMLINK_NOFOLLOW) < 0)
+        return err_sys(err, errno, "own the control socket");
+    return TAKE_FD(fd);
+}
+
+/* Everything made for one start; what has not been handed over is closed or removed. */
+struct attempt {
+    struct setup setup;
+    int storage_fd, disk_fd, go_write_fd, status_read_fd;
+    bool disk_attached;
+};
+
+static void attempt_done(struct launch_host *h, struct attempt *a, const char *name)
+{
+    fd_close_many(a->setup.source_fds, PLAN_OPS_MAX);
+    if (a->disk_attached)
+        detach_disk(name, h);
+    fd_close_many(&a->disk_fd, 1);
+    fd_close_many(&a->storage_fd, 1);
+    fd_close_many(&a->setup.listen_fd, 1);
+    fd_close_many(&a->setup.go_fd, 1);
+    fd_close_many(&a->setup.status_fd, 1);
+    fd_close_many(&a->go_write_fd, 1);
+    fd_close_many(&a->status_read_fd, 1);
+}
+
+static int make_pipes(struct attempt *a, struct err *err)
+{
+    int go[2], status[2];
+    if (pipe2(go, O_CLOEXEC) < 0)
+        return err_sys(err, errno, "pipe");
+    a->setup.go_fd = go[0];
+    a->go_write_fd = go[1];
+    if (pipe2(status, O_CLOEXEC) < 0)
+        return err_sys(err, errno, "pipe");
+    a->status_read_fd = status[0];
+    a->setup.status_fd = status[1];
+    return 0;
+}
+
+static int prepare(struct launch_host *h, const struct plan *p, struct attempt *a, struct err *err)
+{
+    a->storage_fd = make_storage(h, p->name, err);
+    if (a->storage_fd < 0)
+        return a->storage_fd;
+    int r = 0;
+    if (p->quota_bytes > 0) {
+        r = make_disk(h, p, a->storage_fd, &a->disk_fd, err);
+        if (r < 0)
+            return r;
+        a->disk_attached = true;
+    }
+    a->setup.listen_fd = make_listener(h, a->storage_fd, err);
+    if (a->setup.listen_fd < 0)
+        return a->setup.listen_fd;
+    r = launch_sources(h, p, a->disk_attached ? a->disk_fd : a->storage_fd, a->setup.source_fds, err);
+    return r < 0 ? r : make_pipes(a, err);
+}
+
+static int make_groups(struct launch_host *h, const struct plan *p, struct launch *l, struct err *err)
+{
+    struct cgroup_limits limits = {
+        .memory_bytes = p->memory_bytes,
+        .pids = p->pids + 1, /* PID 1 is ours */
+        .cpu_quota_us = p->cpu_quota_us,
+    };
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++)
+        if ((p->flags & PLAN_REQUIRE_LIMITS) && !h->cgroups.enforced[i])
+            return err_set(err, ERR_UNSUPPORTED, "limits are required but cannot be enforced here: %s",
+                           h->cgroups.why[i]);
+    uid_t uid = h->rootful ? userns_init_id(p->uid_index) : geteuid();
+    gid_t gid = h->rootful ? (gid_t)userns_init_id(p->uid_index) : getegid();
+    return cgroup_create(&h->cgroups, p->name, &limits, uid, gid, &l->cgroup, err);
+}
+
+static int map_ids(const struct launch_host *h, const struct plan *p, pid_t pid, struct err *err)
+{
+    if (!h->rootful) {
+        /* Our own namespace has one id; the payload is that id under another number. */
+        struct id_pair uid = {p->payload_uid, geteuid()}, gid = {p->payload_gid, getegid()};
+        return userns_map(pid, &uid, &gid, 1, err);
+    }
+    struct id_pair uids[] = {{p->init_uid, userns_init_id(p->uid_index)},
+                             {p->payload_uid, userns_payload_id(p->uid_index)}};
+    struct id_pair gids[] = {{p->init_gid, userns_init_id(p->uid_index)},
+                             {p->payload_gid, userns_payload_id(p->uid_index)}};
+    return userns_map(pid, uids, gids, 2, err);
+}
+
+static int clone_child(struct launch_host *h, struct attempt *a, struct launch *l, struct err *err)
+{
+    struct setup *s = &a->setup;
+    for (int i = 0; i < SETUP_V1_MAX; i++)
+        s->v1_tasks_fds[i] = i < CGROUP_CONTROLLERS ? l->cgroup.tasks_fd[i] : -1;
+    s->leaf_fd = l->cgroup.leaf_fd;
+    s->cgroup_fd = l->cgroup.v2_fd;
+    s->memcg_fd = l->cgroup.v1_fd[CGROUP_MEMORY];
+    s->seccomp_fd = h->seccomp_fd;
+    s->init_exe_fd = h->init_exe_fd;
+    s->switch_ids = h->rootful;
+    s->cgroup_mode = h->cgroups.mode;
+    l->pid = clone_process(NAMESPACES, l->cgroup.v2_fd, &l->pidfd);
+    if (l->pid == 0)
+        setup_child(s);
+    return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
+}
+
+/* The host side (rules, forwarding, resolver) comes with the first session that wants it, not before. */
+static int ready_network(struct launch_host *h, struct err *err)
+{
+    struct net_host_info info;
+    if (h->net_ready)
+        return 0;
+    if (!h->rootful)
+        return err_set(err, ERR_UNSUPPORTED, "network on needs boxd to be started by root");
+    int r = net_host_init(&h->net, &info, err);
+    if (r == 0)
+        r = net_dns_open(-1, h->net.resolver, &h->dns_fds[0], &h->dns_fds[1], err);
+    if (r < 0)
+        return err_wrap(err, "network");
+    h->net_ready = true;
+    return 0;
+}
+
+static int join_network(struct launch_host *h, struct launch *l, struct err *err)
+{
+    char path[64];
+    struct net_lease lease;
+    int r = ready_network(h, err);
+    if (r < 0)
+        return r;
+    uint32_t max = net_lease_max(&h->net);
+    for (uint32_t i = 1; i <= max && i < sizeof(h->net_used) * 8 && l->net_index == 0; i++) {
+        if (h->net_used[i / 8] & (1U << (i % 8)))
+            continue;
+        h->net_used[i / 8] |= (uint8_t)(1U << (i % 8));
+        l->net_index = i;
+    }
+    if (l->net_index == 0)
+        return err_set(err, ERR_LIMIT, "no network address is free: %u sessions have one", max);
+    r = net_lease_init(&lease, &h->net, l->net_index, err);
+    if (r < 0)
+        return r;
+    (void)snprintf(path, sizeof(path), "/proc/%d/ns/net", l->pid);
+    AUTO_CLOSE int ns = open(path, O_RDONLY | O_CLOEXEC);
+    if (ns < 0)
+        return err_sys(err, errno, "network namespace");
+    return net_attach(&lease, ns, err);
+}
+
+static void leave_network(struct launch_host *h, const struct launch *l)
+{
+    struct net_lease lease;
+    struct err err = {0};
+    if (l->net_index == 0)
+        return;
+    if (net_lease_init(&lease, &h->net, l->net_index, &err) == 0)
+        (void)net_detach(&lease, &err);
+    h->net_used[l->net_index / 8] &= (uint8_t) ~(1U << (l->net_index % 8));
+}
+
+int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret, struct err *err)
+{
+    struct attempt a = {.setup = {.plan = plan, .go_fd = -1, .status_fd = -1, .listen_fd = -1},
+                        .storage_fd = -1, .disk_fd = -1, .go_write_fd = -1, .status_read_fd = -1};
+    struct launch l = {.state = LAUNCH_STARTING, .pidfd = -1, .status_fd = -1, .uid_index = plan->uid_index,
+                       .quota = plan->quota_bytes > 0, .flags = plan->flags,
+                       .cgroup = {-1, -1, {-1, -1, -1}, {-1, -1, -1}}};
+    memcpy(l.name, plan->name, sizeof(l.name));
+    for (size_t i = 0; i < PLAN_OPS_MAX; i++)
+        a.setup.source_fds[i] = -1;
+
+    int r = prepare(h, plan, &a, err);
+    if (r == 0)
+        r = make_groups(h, plan, &l, err);
+    if (r == 0)
+        r = clone_child(h, &a, &l, err);
+    if (r == 0)
+        r = map_ids(h, plan, l.pid, err);
+    if (r == 0 && (plan->flags & PLAN_NET_ON))
+        r = join_network(h, &l, err);
+    if (r == 0 && fd_write_all(a.go_write_fd, "g", 1) < 0)
+        r = err_set(err, ERR_BACKEND, "the sandbox's first process died");
+    if (r == 0)
+        l.status_fd = TAKE_FD(a.status_read_fd);
+    attempt_done(h, &a, plan->name);
+    if (r < 0) {
+        if (l.pid > 0)
+            launch_kill(&l);
+        launch_cleanup(h, &l);
+        return r;
+    }
+    *ret = l;
+    return 0;
+}
+
+int launch_finish_start(struct launch *l, struct err *err)
+{
+    struct err theirs;
+    ssize_t n = fd_read_full(l->status_fd, &theirs, sizeof(theirs));
+    fd_close_many(&l->status_fd, 1);
+    if (n == 0) {
+        /* End of file: either execve closed it, or the child died without a word. */
+        struct pollfd p = {.fd = l->pidfd, .events = POLLIN};
+        if (poll(&p, 1, 0) == 0) {
+            launch_move(l, LAUNCH_LIVE);
+            return 0;
+        }
+        return err_set(err, ERR_BACKEND, "the sandbox's first process died while it was being set up");
+    }
+    if (n != (ssize_t)sizeof(theirs) || theirs.code <= ERR_NONE || theirs.code >= ERR_CODE_MAX)
+        return err_set(err, ERR_BACKEND, "the sandbox's first process sent a broken report");
+    theirs.msg[sizeof(theirs.msg) - 1] = '\0';
+    *err = theirs;
+    return theirs.sys > 0 ? -theirs.sys : err_code_errno(theirs.code);
+}
+
+void launch_kill(struct launch *l)
+{
+    if (l->state == LAUNCH_DYING)
+        return;
+    launch_move(l, LAUNCH_DYING);
+    /* The group first, so that nothing forks meanwhile; PID 1 takes its whole namespace along in any case. */
+    (void)cgroup_kill(&l->cgroup);
+    (void)syscall(SYS_pidfd_send_signal, l->pidfd, SIGKILL, NULL, 0);
+}
+
+/* Small storage goes at once; a large one is moved aside and removed by a child, so that nobody waits for it. */
+static void remove_storage(struct launch_host *h, const char *name)
+{
+    static const char *const small[] = {"init.sock", DISK_PLACE, DISK_IMAGE, "workspace", "home"};
+    AUTO_CLOSE int fd = openat(h->sessions_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    for (size_t i = 0; fd >= 0 && i < ARRAY_SIZE(small); i++)
+        if (unlinkat(fd, small[i], 0) < 0 && (errno == EISDIR || errno == EPERM))
+            (void)unlinkat(fd, small[i], AT_REMOVEDIR);
+    if (unlinkat(h->sessions_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
+        return;
+    if (renameat(h->sessions_fd, name, h->trash_fd, name) < 0)
+        return; /* the next start removes it */
+    pid_t pid = clone_process(0, -1, NULL);
+    if (pid == 0) {
+        (void)path_remove_tree_at(h->trash_fd, name);
+        child_exit(0);
+    }
+}
+
+void launch_cleanup(struct launch_host *h, struct launch *l)
+{
+    if (l->pid > 0)
+        (void)waitpid(l->pid, NULL, 0);
+    leave_network(h, l);
+    cgroup_close(&l->cgroup);
+    (void)cgroup_remove(&h->cgroups, l->name);
+    fd_close_many(&l->pidfd, 1);
+    fd_close_many(&l->status_fd, 1);
+    remove_storage(h, l->name);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* The system call filter of a payload: an allow-list whose default is ENOSYS, so that a C library
+ * falls back to an older call instead of failing, and a group of well-known denials that answer
+ * EPERM, so that tools print a sane error. The policy is the table in seccomp_table.c.
+ *
+ * The filter is compiled once per profile by the daemon; the child only installs the bytes (see
+ * seccomp_install.h). The bytes depend on the profile and the architecture and on nothing else.
+ */
+
+#include <stddef.h>
+
+struct err;
+struct sock_filter;
+
+enum seccomp_profile {
+    SECCOMP_DEFAULT,
+    SECCOMP_DEBUG, /* also ptrace and process_vm_*: debuggers inside one session */
+    SECCOMP_PROFILE_MAX,
+};
+
+/* *ret is malloc()ed, free it with free(); *n is at most 4096. Fails with ERR_UNSUPPORTED on an
+ * architecture that the policy was not written for. */
+int seccomp_compile(enum seccomp_profile profile, struct sock_filter **ret, size_t *n,
+                    struct err *err);

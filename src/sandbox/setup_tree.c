@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sandbox/setup_tree.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "sandbox/mount.h"
+#include "sandbox/plan.h"
+#include "sandbox/setup.h"
+#include "util/cleanup.h"
+#include "util/err.h"
+#include "util/str.h"
+
+#ifndef MOUNT_ATTR_NOSYMFOLLOW
+#define MOUNT_ATTR_NOSYMFOLLOW 0x00200000
+#endif
+
+#define ATTR_SAFE (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
+
+/* Kernel information that says something about the host, or lets one do something to it. */
+static const char *const masked_files[] = {
+    "keys",       "key-users",   "timer_list", "kallsyms",     "kcore",       "kmsg",        "iomem",
+    "ioports",    "vmallocinfo", "slabinfo",   "pagetypeinfo", "interrupts",  "softirqs",    "zoneinfo",
+    "buddyinfo",  "vmstat",      "cmdline",    "config.gz",    "modules",     "locks",       "schedstat",
+    "sched_debug", "latency_stats", "diskstats", "partitions", "swaps",       "consoles",    "misc",
+    "devices",    "crypto",      "kpagecount", "kpageflags",   "kpagecgroup", "sysrq-trigger", "mtrr",
+    "bootconfig", "allocinfo",
+};
+
+static const char *const masked_dirs[] = {"acpi", "scsi", "irq", "bus", "fs", "driver", "sysvipc", "tty", "asound"};
+
+static const struct {
+    const char *name;
+    unsigned major, minor;
+} devices[] = {
+    {"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0},
+};
+
+static const struct {
+    const char *name, *to;
+} dev_links[] = {
+    {"fd", "/proc/self/fd"},       {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"},
+    {"stderr", "/proc/self/fd/2"}, {"ptmx", "pts/ptmx"},
+};
+
+static int open_in_root(int root_fd, const char *path, int flags)
+{
+    struct open_how how = {.flags = (uint64_t)(flags | O_CLOEXEC | O_NOFOLLOW),
+                           .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
+    while (*path == '/')
+        path++;
+    long fd = syscall(SYS_openat2, root_fd, *path != '\0' ? path : ".", &how, sizeof(how));
+    return fd < 0 ? -errno : (int)fd;
+}
+
+/* True when the directory that would hold `target` is ours to add to: the root itself or private storage, never a
+ * directory of the host. */
+static bool may_create(const struct plan *p, const struct plan_op *op)
+{
+    const char *target = plan_str(p, op->target);
+    const struct plan_op *holder = NULL;
+    size_t best = 0;
+    for (const struct plan_op *o = p->ops; o < op; o++) {
+        const char *t = plan_str(p, o->target);
+        size_t len = strlen(t);
+        if (o->kind == PLAN_OP_DIR || o->kind == PLAN_OP_SYMLINK || len < best || len <= 1)
+            continue;
+        if (strncmp(target, t, len) == 0 && target[len] == '/') {
+            holder = o;
+            best = len;
+        }
+    }
+    return holder == NULL || holder->kind == PLAN_OP_TMPFS || holder->source_class == PLAN_SRC_PRIVATE;
+}
+
+/* Opens (O_PATH) the last component, making what is missing on the way. Directories that appear inside the
+ * payload's own storage belong to the payload. */
+static int make_path(const struct setup *s, int root_fd, const struct plan_op *op, bool as_dir, struct err *err)
+{
+    const struct plan *p = s->plan;
+    const char *target = plan_str(p, op->target);
+    char part[4096];
+
+    int fd = open_in_root(root_fd, target, O_PATH);
+    if (fd >= 0)
+        return fd;
+    if (fd != -ENOENT)
+        return err_sys(err, -fd, "mount target '%s'", target);
+    if (!may_create(p, op))
+        return err_set(err, ERR_NOT_FOUND, "mount target '%s' does not exist inside the mount that holds it; create "
+                                           "it there first",
+                       target);
+    for (size_t i = 1;; i++) {
+        if (target[i] != '/' && target[i] != '\0')
+            continue;
+        bool last = target[i] == '\0';
+        memcpy(part, target + 1, i - 1);
+        part[i - 1] = '\0';
+        int r = last && !as_dir ? mknodat(root_fd, part, S_IFREG | 0644, 0) : mkdirat(root_fd, part, 0755);
+        if (r < 0 && errno != EEXIST)
+            return err_sys(err, errno, "create mount target '%s'", target);
+        if (last)
+            break;
+    }
+    fd = open_in_root(root_fd, target, O_PATH);
+    return fd >= 0 ? fd : err_sys(err, -fd, "mount target '%s'", target);
+}
+
+static int attach(int mount_fd, int target_fd, const char *what, struct err *err)
+{
+    int r = mount_attach(mount_fd, target_fd);
+    return r < 0 ? err_sys(err, -r, "mount %s", what) : 0;
+}
+
+static int new_tmpfs(uint64_t size, uint32_t inodes, unsigned mode, uint32_t uid, uint32_t gid, uint64_t attrs)
+{
+    char size_text[32], inode_text[16], mode_text[16], uid_text[16], gid_text[16];
+    (void)snprintf(size_text, sizeof(size_text), "%llu", (unsigned long long)size);
+    (void)snprintf(inode_text, sizeof(inode_text), "%u", inodes);
+    (void)snprintf(mode_text, sizeof(mode_text), "%o", mode);
+    (void)snprintf(uid_text, sizeof(uid_text), "%u", uid);
+    (void)snprintf(gid_text, sizeof(gid_text), "%u", gid);
+    const struct mount_option options[] = {{"size", size_text}, {"nr_inodes", inode_text}, {"mode", mode_text},
+                                           {"uid", uid_text},   {"gid", gid_text},         {0}};
+    return mount_new("tmpfs", options, attrs);
+}
+
+static int op_dir(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
+{
+    AUTO_CLOSE int fd = make_path(s, root_fd, op, true, err);
+    if (fd < 0)
+        return fd;
+    AUTO_CLOSE int dir = open_in_root(root_fd, plan_str(s->plan, op->target), O_RDONLY | O_DIRECTORY);
+    if (dir < 0)
+        return err_sys(err, -dir, "open '%s'", plan_str(s->plan, op->target));
+    if ((op->flags & PLAN_OP_OWNED) && s->switch_ids && fchown(dir, s->plan->payload_uid, s->plan->payload_gid) < 0)
+        return err_sys(err, errno, "chown '%s'", plan_str(s->plan, op->target));
+    if (op->mode != 0 && fchmod(dir, op->mode) < 0)
+        return err_sys(err, errno, "chmod '%s'", plan_str(s->plan, op->target));
+    return 0;
+}
+
+static int op_symlink(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
+{
+    const char *target = plan_str(s->plan, op->target);
+    if (symlinkat(plan_str(s->plan, op->source), root_fd, target + 1) < 0)
+        return err_sys(err, errno, "symlink '%s'", target);
+    return 0;
+}
+
+static int op_bind(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
+{
+    struct stat st;
+    int source = s->source_fds[op - s->plan->ops];
+    if (source < 0)
+        return 0; /* optional and missing: box-priv has decided that */
+    if (fstat(source, &st) < 0)
+        return err_sys(err, errno, "stat source of '%s'", plan_str(s->plan, op->target));
+    AUTO_CLOSE int target = make_path(s, root_fd, op, S_ISDIR(st.st_mode), err);
+    if (target < 0)
+        return target;
+    return attach(source, target, plan_str(s->plan, op->target), err);
+}
+
+static int op_tmpfs(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
+{
+    bool owned = (op->flags & PLAN_OP_OWNED) && s->switch_ids;
+    uint64_t attrs = ATTR_SAFE | (op->flags & PLAN_OP_NOEXEC ? MOUNT_ATTR_NOEXEC : 0) |
+                     (op->flags & PLAN_OP_RDONLY ? MOUNT_ATTR_RDONLY : 0);
+    AUTO_CLOSE int target = make_path(s, root_fd, op, true, err);
+    if (target < 0)
+        return target;
+    AUTO_CLOSE int fs = new_tmpfs(op->size, op->inodes, op->mode, owned ? s->plan->payload_uid : geteuid(),
+                                  owned ? s->plan->payload_gid : getegid(), attrs);
+    if (fs < 0)
+        return err_sys(err, -fs, "tmpfs for '%s'", plan_str(s->plan, op->target));
+    return attach(fs, target, plan_str(s->plan, op->target), err);
+}
+
+/* The mask is the host's own /dev/null, seen through the mount namespace we were born with and checked to be it. */
+static int open_host_device(const char *name, unsigned major_nr, unsigned minor_nr, struct err *err)
+{
+    char path[32];
+    struct stat st;
+    (void)snprintf(path, sizeof(path), "/dev/%s", name);
+    AUTO_CLOSE int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return err_sys(err, errno, "open host '%s'", path);
+    if (!S_ISCHR(st.st_mode) || st.st_rdev != makedev(major_nr, minor_nr))
+        return err_set(err, ERR_DENIED, "host '%s' is not the device it should be", path);
+    return TAKE_FD(fd);
+}
+
+static int mask_one(int proc_fd, const char *name, int null_fd, struct err *err)
+{
+    AUTO_CLOSE int target = openat(proc_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (target < 0)
+        return 0; /* this kernel does not have it */
+    AUTO_CLOSE int cover = -1;
+    if (null_fd >= 0)
+        cover = mount_clone(null_fd, 0);
+    else
+        cover = new_tmpfs(4096, 1, 0555, geteuid(), getegid(), ATTR_SAFE | MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC);
+    if (cover < 0)
+        return err_sys(err, -cover, "mask /proc/%s", name);
+    if (null_fd >= 0) {
+        int r = mount_set(cover, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, -1, 0);
+        if (r < 0)
+            return err_sys(err, -r, "mask /proc/%s", name);
+    }
+    return attach(cover, target, name, err);
+}
+
+static int op_proc(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
+{
+    static const struct mount_option options[] = {{"hidepid", "invisible"}, {0}};
+    AUTO_CLOSE int target = make_path(s, root_fd, op, true, err);
+    if (target < 0)
+        return target;
+    AUTO_CLOSE int fs = mount_new("proc", options, ATTR_SAFE | MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC);
+    if (fs < 0)
+        return err_sys(err, -fs, "proc (is the host's own /proc partly covered, as in a container?)");
+    int r = attach(fs, target, "/proc", err);
+    AUTO_CLOSE int null_fd = r < 0 ? -1 : open_host_device("null", 1, 3, err);
+    if (null_fd < 0)
+        return r < 0 ? r : -EACCES;
+    for (size_t i = 0; i < ARRAY_SIZE(masked_files) && r == 0; i++)
+        r = mask_one(fs, masked_files[i], null_fd, err);
+    for (size_t i = 0; i < ARRAY_SIZE(masked_dirs) && r == 0; i++)
+        r = mask_one(fs, masked_dirs[i], -1, err);
+    return r;
+}
+
+static int dev_node(int dev_fd, size_t i, struct err *err)
+{
+    AUTO_CLOSE int host = open_host_device(devices[i].name, devices[i].major, devices[i].minor, err);
+    if (host < 0)
+        return host;
+    if (mknodat(dev_fd, devices[i].name, S_IFREG | 0666, 0) < 0)
+        return err_sys(err, errno, "/dev/%s", devices[i].name);
+    AUTO_CLOSE int target = openat(dev_fd, devices[i].name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    AUTO_CLOSE int copy = mount_clone(host, 0);
+    if (target < 0 || copy < 0)
+        return err_sys(err, copy < 0 ? -copy : errno, "/dev/%s", devices[i].name);
+    int r = mount_set(copy, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, -1, 0);
+    if (r < 0)
+        return err_sys(err, -r, "/dev/%s", devices[i].name);
+    return attach(copy, target, devices[i].name, err);
+}
+
+static int dev_submount(int dev_fd, const char *name, int fs, struct err *err)
+{
+    if (fs < 0)
+        return err_sys(err, -fs, "/dev/%s", name);
+    if (mkdirat(dev_fd, name, 0755) < 0)
+        return err_sys(err, errno, "/dev/%s", name);
+    AUTO_CLOSE int target = openat(dev_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    return target < 0 ? err_sys(err, errno, "/dev/%s", name) : attach(fs, target, name, err);
+}
+
+static int op_dev(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
+{
+    char gid[16];
+    int r = 0;
+    AUTO_CLOSE int target = make_path(s, root_fd, op, true, err);
+    if (target < 0)
+        return target;
+    AUTO_CLOSE int fs = new_tmpfs(16384, 32, 0755, geteuid(), getegid(), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    if (fs < 0)
+        return err_sys(err, -fs, "tmpfs for /dev");
+    r = attach(fs, target, "/dev", err);
+    for (size_t i = 0; i < ARRAY_SIZE(devices) && r == 0; i++)
+        r = dev_node(fs, i, err);
+    for (size_t i = 0; i < ARRAY_SIZE(dev_links) && r == 0; i++)
+        if (symlinkat(dev_links[i].to, fs, dev_links[i].name) < 0)
+            r = err_sys(err, errno, "/dev/%s", dev_links[i].name);
+    if (r < 0)
+        return r;
+
+    (void)snprintf(gid, sizeof(gid), "%u", s->plan->payload_gid);
+    const struct mount_option options[] = {{"ptmxmode", "0666"}, {"mode", "0620"}, {"gid", gid}, {"max", "64"}, {0}};
+    AUTO_CLOSE int pts = mount_new("devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    r = dev_submount(fs, "pts", pts, err);
+    if (r < 0)
+        return r;
+    AUTO_CLOSE int shm = new_tmpfs(op->size, op->inodes, 01777, geteuid(), getegid(), ATTR_SAFE | MOUNT_ATTR_NOEXEC);
+    r = dev_submount(fs, "shm", shm, err);
+    if (r == 0)
+        r = mount_set(fs, MOUNT_ATTR_RDONLY, -1, 0);
+    return r < 0 && err->code == ERR_NONE ? err_sys(err, -r, "/dev read-only") : r;
+}
+
+/* A writable layer over a directory of the image. The layer's own mount is needed only to name it to overlayfs,
+ * which knows paths alone: it is attached at a scratch place inside our root and taken away again. */
+static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
+{
+    static const char scratch[] = "/.layer";
+    char lower[64], upper[64], work[64];
+    const char *target_path = plan_str(s->plan, op->target);
+    AUTO_CLOSE int target = open_in_root(root_fd, target_path, O_PATH | O_DIRECTORY);
+    if (target < 0)
+        return err_sys(err, -target, "overlay '%s'", target_path);
+    if (mkdirat(root_fd, scratch + 1, 0700) < 0 && errno != EEXIST)
+        return err_sys(err, errno, "overlay scratch");
+    AUTO_CLOSE int place = open_in_root(root_fd, scratch, O_PATH | O_DIRECTORY);
+    int layer = s->source_fds[op - s->plan->ops];
+    if (place < 0)
+        return err_sys(err, -place, "overlay scratch");
+    int r = attach(layer, place, "layer", err);
+    if (r < 0)
+        return r;
+    if ((mkdirat(layer, "upper", 0755) < 0 || mkdirat(layer, "work", 0755) < 0) && errno != EEXIST)
+        return err_sys(err, errno, "overlay layer");
+    (void)snprintf(lower, sizeof(lower), "/proc/self/fd/%d", target);
+    (void)snprintf(upper, sizeof(upper), "/proc/self/fd/%d/upper", layer);
+    (void)snprintf(work, sizeof(work), "/proc/self/fd/%d/work", layer);
+    const struct mount_option options[] = {
+        {"lowerdir", lower}, {"upperdir", upper}, {"workdir", work}, {"userxattr", NULL}, {0}};
+    AUTO_CLOSE int fs = mount_new("overlay", options, ATTR_SAFE);
+    if (fs < 0)
+        return err_sys(err, -fs, "overlay on '%s'", target_path);
+    r = attach(fs, target, target_path, err);
+    (void)umount2(scratch, MNT_DETACH);
+    return r;
+}
+
+static int (*const run_op[PLAN_OP_MAX])(const struct setup *, int, const struct plan_op *, struct err *) = {
+    [PLAN_OP_DIR] = op_dir,   [PLAN_OP_SYMLINK] = op_symlink, [PLAN_OP_BIND] = op_bind,
+    [PLAN_OP_TMPFS] = op_tmpfs, [PLAN_OP_PROC] = op_proc,     [PLAN_OP_DEV] = op_dev,
+    [PLAN_OP_OVERLAY] = op_overlay,
+};
+
+int setup_tree_child(const struct setup *s, int root_fd, struct err *err)
+{
+    for (uint32_t i = 0; i < s->plan->n_ops; i++) {
+        const struct plan_op *op = &s->plan->ops[i];
+        int r = run_op[op->kind](s, root_fd, op, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Who is who on both sides of a sandbox's wall. */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct err;
+struct idmap_cache;
+
+/* A private block of host ids, far above what accounts use. Every session has USERNS_STRIDE of them: the first is
+ * PID 1, the second the payload. */
+#define USERNS_BLOCK 2000000000U
+#define USERNS_STRIDE 16U
+#define USERNS_INDEX_MAX 1000000U
+
+static inline uid_t userns_init_id(uint32_t index)
+{
+    return USERNS_BLOCK + index * USERNS_STRIDE;
+}
+
+static inline uid_t userns_payload_id(uint32_t index)
+{
+    return userns_init_id(index) + 1;
+}
+
+struct id_pair {
+    uint32_t inside, outside;
+};
+
+/* Writes the maps of a child that was cloned with CLONE_NEWUSER and waits. The pid is our own unreaped child's. */
+int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids, size_t n, struct err *err);
+
+/* A user namespace whose only purpose is to be the id map of a mount: on-disk `uid`:`gid` appear as the payload of
+ * range `index`; with `root_too`, on-disk root appears as its PID 1. Cached; the descriptor is borrowed. */
+struct idmap_key {
+    uint32_t index;
+    uid_t uid;
+    gid_t gid;
+    bool root_too;
+};
+int idmap_get(struct idmap_cache *cache, const struct idmap_key *key, struct err *err);
+struct idmap_cache *idmap_cache_new(void);
+void idmap_cache_free(struct idmap_cache *cache);

@@ -1,0 +1,33 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# make fuzz: a short libFuzzer run of every target, FUZZ_SECONDS (20) each, from the seeds in
+# tests/fuzz/corpus. Inputs found on the way stay in build-fuzz/corpus, crashes in
+# build-fuzz/crashes; a crash that was mended belongs in tests/fuzz/corpus.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+tools/configure.sh build-fuzz clang -Dfuzz=true -Dtests=disabled \
+    -Dc_args=-fsanitize=fuzzer-no-link -Db_sanitize=address,undefined -Db_lundef=false || exit
+ninja -j "${JOBS:-$(nproc)}" -C build-fuzz fuzzers || exit
+
+passed=0 failed=0
+mkdir -p build-fuzz/crashes
+for target in build-fuzz/tests/fuzz/fuzz_*; do
+    [[ -f $target && -x $target ]] || continue
+    name=${target##*/fuzz_}
+    found=build-fuzz/corpus/$name
+    mkdir -p "$found"
+    printf '=== %s\n' "$name"
+    if UBSAN_OPTIONS=halt_on_error=1 "$target" -max_total_time="${FUZZ_SECONDS:-20}" -timeout=5 \
+        -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="build-fuzz/crashes/$name-" \
+        "$found" "tests/fuzz/corpus/$name" >"build-fuzz/$name.log" 2>&1; then
+        grep -E 'executed_units|peak_rss' "build-fuzz/$name.log"
+        passed=$((passed + 1))
+    else
+        tail -n 60 "build-fuzz/$name.log"
+        failed=$((failed + 1))
+    fi
+done
+echo "$passed passed, $failed failed, 0 skipped"
+((failed == 0 && passed > 0))

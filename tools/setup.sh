@@ -1,0 +1,87 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: tools/setup.sh PURPOSE...      (build, run, test, bench, vm, lint)
+#
+# Installs what is missing for these purposes from Debian's own packages. Every name exists on
+# bookworm and on trixie. When nothing is missing this is one dpkg-query, and the network is left
+# alone.
+set -euo pipefail
+
+declare -A packages=(
+    [build]="gcc libc6-dev meson ninja-build pkgconf python3 libjansson-dev libseccomp-dev
+             libsqlite3-dev libssl-dev"
+    # What boxd calls at run time: firewall rules, quota images, rootless maps and network.
+    [run]="nftables e2fsprogs uidmap slirp4netns"
+    # clang and its runtime carry the sanitizers; git, gcc and node are run inside sandboxes.
+    [test]="libcmocka-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp
+            git nodejs iproute2 util-linux procps"
+    [bench]="bubblewrap"
+    [vm]="qemu-system-x86 qemu-utils busybox-static kmod e2fsprogs xz-utils zstd"
+    [lint]="clang clang-format clang-tidy cppcheck codespell shellcheck python3-pyflakes git"
+)
+
+wanted=()
+for purpose in "$@"; do
+    if [[ -z ${packages[$purpose]:-} ]]; then
+        echo "setup: unknown purpose '$purpose' (one of: ${!packages[*]})" >&2
+        exit 2
+    fi
+    # shellcheck disable=SC2206 # the lists are words on purpose
+    wanted+=(${packages[$purpose]})
+done
+
+if ! command -v dpkg-query >/dev/null; then
+    echo "setup: this is not a Debian system; install the equivalents of: ${wanted[*]}" >&2
+    exit 1
+fi
+
+# Prints the wanted packages that are not fully installed.
+missing() {
+    local have
+    # dpkg-query fails when it does not know one of the names, and still lists the others.
+    have=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "${wanted[@]}" 2>/dev/null |
+        sed -n 's/ installed$//p') || true
+    printf '%s\n' "${wanted[@]}" | sort -u | grep -vxF -e "$have" || true
+}
+
+mapfile -t needed < <(missing)
+((${#needed[@]})) || exit 0
+
+install=(apt-get install -y --no-install-recommends "${needed[@]}")
+if ((EUID != 0)); then
+    {
+        echo "setup: missing Debian packages: ${needed[*]}"
+        echo "setup: only root can install them; run this, then try again:"
+        echo "    sudo apt-get update && sudo ${install[*]}"
+    } >&2
+    exit 1
+fi
+
+echo "setup: installing ${needed[*]}"
+export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 LC_ALL=C
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+quiet=(-qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 -o Acquire::Retries=2
+    -o Dpkg::Options::=--force-confold)
+
+# A list that failed to load (often a third party's) matters only if a package cannot be found.
+apt_once() {
+    apt-get "${quiet[@]}" update </dev/null >>"$log" 2>&1 || echo "(apt-get update failed)" >>"$log"
+    "${install[@]}" "${quiet[@]}" </dev/null >>"$log" 2>&1
+}
+
+if ! apt_once && ! apt_once; then
+    {
+        tail -n 30 "$log"
+        echo "setup: could not install the packages above; the command was:"
+        echo "    apt-get update && ${install[*]}"
+    } >&2
+    exit 1
+fi
+
+mapfile -t needed < <(missing)
+if ((${#needed[@]})); then
+    echo "setup: still missing after apt-get: ${needed[*]}" >&2
+    exit 1
+fi

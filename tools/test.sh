@@ -1,0 +1,80 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# make test: every test that needs only Debian's packages. Goes on after a failure and ends with
+# one line, `N passed, N failed, N skipped`.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+python=/usr/bin/python3
+jobs=${JOBS:-$(nproc)}
+rootless_uid=12345
+reports=$PWD/build/reports
+stages=()
+export PYTHONDONTWRITEBYTECODE=1
+export ASAN_OPTIONS=${ASAN_OPTIONS:-halt_on_error=1:abort_on_error=1:print_summary=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:abort_on_error=1:print_stacktrace=1}
+
+# stage NAME REPORT COMMAND...
+stage() {
+    local name=$1 report=$2 status=0
+    shift 2
+    rm -f "$report"
+    printf '\n=== %s\n' "$name"
+    "$@" || status=$?
+    stages+=("$name:$status:$report")
+}
+
+unit_gcc() {
+    tools/configure.sh build gcc -Dtests=enabled &&
+        ninja -j "$jobs" -C build &&
+        meson test -C build --no-rebuild --print-errorlogs --num-processes "$jobs"
+}
+
+# Only the unit tests: the sandbox's static PID 1 cannot carry a sanitizer.
+unit_asan() {
+    tools/configure.sh build-asan clang -Dtests=enabled -Dbuildtype=debug \
+        -Db_sanitize=address,undefined -Db_lundef=false &&
+        ninja -j "$jobs" -C build-asan unit-tests &&
+        meson test -C build-asan --no-rebuild --print-errorlogs --num-processes "$jobs" \
+            --suite unit
+}
+
+# pytest REPORT SELECTOR...: an empty selection is a failure, unless the tree holds no such test.
+run_pytest() {
+    local report=$1 status=0
+    shift
+    "$@" --ignore=tests/interop --junit-xml="$report" || status=$?
+    if [[ $status == 5 ]] && ! grep -rqs --include='*.py' 'mark\.rootless' tests; then
+        echo "no test is marked rootless"
+        status=0
+    fi
+    return "$status"
+}
+
+# The same suite as an ordinary user. The report is made here, because that user may write nothing
+# else in the tree.
+py_rootless() {
+    local report=build/reports/pytest-rootless.xml command=("$python" -m pytest tests -m rootless)
+    if ((EUID == 0)); then
+        touch "$report" && chown "$rootless_uid" "$report"
+        command=(tools/rootless.sh "$rootless_uid" "${command[@]}")
+    fi
+    run_pytest "$report" "${command[@]}"
+}
+
+mkdir -p "$reports"
+stage "unit, gcc" build/meson-logs/testlog.json unit_gcc
+stage "unit, clang asan+ubsan" build-asan/meson-logs/testlog.json unit_asan
+if ((EUID == 0)); then
+    stage "python, root" "$reports/pytest-root.xml" \
+        run_pytest "$reports/pytest-root.xml" "$python" -m pytest tests
+else
+    echo "the python suite needs root; only the tests marked rootless run now"
+    echo "0 passed, 0 failed, 1 skipped" >"$reports/pytest-root.log"
+    stages+=("python, root:0:$reports/pytest-root.log")
+fi
+stage "python, ordinary user" "$reports/pytest-rootless.xml" py_rootless
+
+printf '\n=== summary\n'
+"$python" tools/summary.py "${stages[@]}"
