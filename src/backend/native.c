@@ -163,10 +163,11 @@ static void on_destroyed(void *arg, const struct priv_reply *reply, int *fds, si
 /* Comes with the first session that has a network. */
 static void start_dns(struct native *n, int *fds)
 {
+    struct dns_listener *listener; /* lives as long as n->dns */
     struct err err = {0};
     int r = n->dns == NULL ? dns_new(n->loop, NULL, &n->dns, &err) : 0;
     if (r == 0)
-        r = dns_listen(n->dns, TAKE_FD(fds[0]), TAKE_FD(fds[1]), NULL, &err);
+        r = dns_listen(n->dns, TAKE_FD(fds[0]), TAKE_FD(fds[1]), &listener, &err);
     if (r < 0)
         log_warn(NULL, "name resolution for sessions: %s; ignoring", err.msg);
 }
