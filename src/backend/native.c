@@ -118,8 +118,6 @@ static void on_conn(struct loop_io *io, uint32_t events)
         } else if (n == (ssize_t)sizeof(m.hello) && m.type == INIT_MSG_HELLO && !sb->hello &&
                    m.hello.version == INIT_WIRE_VERSION) {
             sb->hello = true;
-            move(sb, NATIVE_READY);
-            sb->created(sb->arg, &sb->base, NULL);
         } else {
             fd_close_many(fds, n_fds);
             lose(sb);
@@ -199,7 +197,11 @@ static void on_created(void *arg, const struct priv_reply *reply, int *fds, size
         if (priv_client_destroy(sb->native->priv, sb->name, on_destroyed, sb, &ignored) < 0)
             sandbox_free(sb);
         created(created_arg, NULL, &err);
+        return;
     }
+    /* Requests queue behind our greeting: nobody has to wait for its answer. */
+    move(sb, NATIVE_READY);
+    sb->created(sb->arg, &sb->base, NULL);
 }
 
 static int native_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
