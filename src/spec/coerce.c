@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "spec/coerce.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include <strings.h>
+
+#include "util/buf.h"
+#include "util/json.h"
+#include "util/str.h"
+
+#define NUMBER_TEXT_MAX 4300 /* digits the reference implementation takes in one number */
+
+/* clang-format off */
+static const struct {
+    const char *type;
+    const char *text;
+} issues[ISSUE_MAX] = {
+    [ISSUE_NONE]         = {"", ""},
+    [ISSUE_MISSING]      = {"missing", "Field required"},
+    [ISSUE_VALUE]        = {"value_error", ""},
+    [ISSUE_STRING_TYPE]  = {"string_type", "Input should be a valid string"},
+    [ISSUE_INT_TYPE]     = {"int_type", "Input should be a valid integer"},
+    [ISSUE_INT_PARSING]  = {"int_parsing", "Input should be a valid integer, unable to parse string as an integer"},
+    [ISSUE_INT_SIZE]     = {"int_parsing_size", "Unable to parse input string as an integer, exceeded maximum size"},
+    [ISSUE_INT_FRACTION] = {"int_from_float", "Input should be a valid integer, got a number with a fractional part"},
+    [ISSUE_FINITE]       = {"finite_number", "Input should be a finite number"},
+    [ISSUE_REAL_TYPE]    = {"float_type", "Input should be a valid number"},
+    [ISSUE_REAL_PARSING] = {"float_parsing", "Input should be a valid number, unable to parse string as a number"},
+    [ISSUE_BOOL_TYPE]    = {"bool_type", "Input should be a valid boolean"},
+    [ISSUE_BOOL_PARSING] = {"bool_parsing", "Input should be a valid boolean, unable to interpret input"},
+    [ISSUE_ENUM]         = {"enum", ""},
+    [ISSUE_LITERAL]      = {"literal_error", ""},
+    [ISSUE_DICT_TYPE]    = {"dict_type", "Input should be a valid dictionary"},
+    [ISSUE_LIST_TYPE]    = {"list_type", "Input should be a valid list"},
+    [ISSUE_MODEL_TYPE]   = {"model_type", ""},
+    [ISSUE_TIME_TYPE]    = {"datetime_type", "Input should be a valid datetime"},
+    [ISSUE_TIME_PARSING] = {"datetime_from_date_parsing", "Input should be a valid datetime or date"},
+    [ISSUE_EXTRA]        = {"extra_forbidden", "Extra inputs are not permitted"},
+};
+
+/* Code points with the White_Space property. Not the set of str_strip(): the reference trims
+ * numbers by Unicode's definition but strings by Python's, which adds U+001C to U+001F. */
+static const struct {
+    uint32_t first, last;
+} blanks[] = {
+    {0x09, 0x0d}, {0x20, 0x20}, {0x85, 0x85}, {0xa0, 0xa0}, {0x1680, 0x1680}, {0x2000, 0x200a},
+    {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000},
+};
+
+static const struct {
+    const char *word;
+    bool value;
+} bool_words[] = {
+    {"true", true}, {"yes", true}, {"on", true}, {"t", true}, {"y", true}, {"1", true},
+    {"false", false}, {"no", false}, {"off", false}, {"f", false}, {"n", false}, {"0", false},
+};
+/* clang-format on */
+
+const char *issue_type(enum issue issue)
+{
+    assert(issue < ISSUE_MAX);
+    return issues[issue].type;
+}
+
+const char *issue_text(enum issue issue)
+{
+    assert(issue < ISSUE_MAX);
+    return issues[issue].text;
+}
+
+/* A span of text that shrinks from the front as it is read. */
+struct span {
+    const char *s;
+    size_t len;
+};
+
+/* Decodes one character of 1 to 3 bytes; all blanks are that short. 0 when it is something else. */
+static size_t short_char(const unsigned char *s, size_t len, uint32_t *ret)
+{
+    if (len >= 1 && s[0] < 0x80) {
+        *ret = s[0];
+        return 1;
+    }
+    if (len >= 2 && (s[0] & 0xe0) == 0xc0) {
+        *ret = (uint32_t)(s[0] & 0x1f) << 6 | (s[1] & 0x3f);
+        return 2;
+    }
+    if (len >= 3 && (s[0] & 0xf0) == 0xe0) {
+        *ret = (uint32_t)(s[0] & 0x0f) << 12 | (uint32_t)(s[1] & 0x3f) << 6 | (s[2] & 0x3f);
+        return 3;
+    }
+    return 0;
+}
+
+static bool is_blank(uint32_t c)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(blanks); i++)
+        if (c >= blanks[i].first && c <= blanks[i].last)
+            return true;
+    return false;
+}
+
+static struct span trim(struct span t)
+{
+    uint32_t c = 0;
+    size_t n;
+
+    while ((n = short_char((const unsigned char *)t.s, t.len, &c)) > 0 && is_blank(c)) {
+        t.s += n;
+        t.len -= n;
+    }
+    while (t.len > 0) {
+        size_t start = t.len - 1;
+        while (start > 0 && ((unsigned char)t.s[start] & 0xc0) == 0x80)
+            start--;
+        n = short_char((const unsigned char *)t.s + start, t.len - start, &c);
+        if (n == 0 || n != t.len - start || !is_blank(c))
+            break;
+        t.len = start;
+    }
+    return t;
+}
+
+static bool take(struct span *t, char c)
+{
+    if (t->len == 0 || t->s[0] != c)
+        return false;
+    t->s++;
+    t->len--;
+    return true;
+}
+
+static bool at_digit(const struct span *t)
+{
+    return t->len > 0 && t->s[0] >= '0' && t->s[0] <= '9';
+}
+
+static size_t take_digits(struct span *t)
+{
+    size_t n = 0;
+    for (; at_digit(t); n++) {
+        t->s++;
+        t->len--;
+    }
+    return n;
+}
+
+/* Digits in groups parted by single underscores, accumulated towards INT64_MIN (the longer side).
+ * false when the text has no such shape; *digits counts from the first that is not zero. */
+static bool take_magnitude(struct span *t, int64_t *ret, size_t *digits)
+{
+    *ret = 0;
+    *digits = 0;
+    if (!at_digit(t))
+        return false;
+    for (;;) {
+        int digit = t->s[0] - '0';
+        *digits += *digits > 0 || digit > 0;
+        if (__builtin_mul_overflow(*ret, (int64_t)10, ret) ||
+            __builtin_sub_overflow(*ret, (int64_t)digit, ret))
+            *ret = INT64_MIN;
+        t->s++;
+        t->len--;
+        bool more = take(t, '_');
+        if (!at_digit(t))
+            return !more;
+    }
+}
+
+enum issue coerce_int_text(const char *s, size_t len, int64_t *ret)
+{
+    struct span t = trim((struct span){s, len});
+    bool negative = take(&t, '-');
+    int64_t value;
+    size_t digits;
+
+    if (!negative)
+        (void)take(&t, '+');
+    if (!take_magnitude(&t, &value, &digits))
+        return ISSUE_INT_PARSING;
+    if (take(&t, '.')) {
+        if (t.len == 0)
+            return ISSUE_INT_PARSING;
+        while (take(&t, '0'))
+            ;
+    }
+    if (t.len > 0)
+        return ISSUE_INT_PARSING;
+    if (digits > NUMBER_TEXT_MAX)
+        return ISSUE_INT_SIZE;
+    if (negative)
+        *ret = value;
+    else
+        *ret = value == INT64_MIN ? INT64_MAX : -value;
+    return ISSUE_NONE;
+}
+
+static enum issue int_from_real(double d, int64_t *ret)
+{
+    if (!isfinite(d))
+        return ISSUE_FINITE;
+    if (d != trunc(d))
+        return ISSUE_INT_FRACTION;
+    if (fabs(d) >= 9223372036854775808.0) /* 2^63 */
+        return ISSUE_INT_SIZE;
+    *ret = (int64_t)d;
+    return ISSUE_NONE;
+}
+
+enum issue coerce_int(const struct json *v, int64_t *ret)
+{
+    switch (json_type(v)) {
+    case JSON_INT:
+        *ret = json_int(v);
+        return ISSUE_NONE;
+    case JSON_BOOL:
+        *ret = json_bool(v);
+        return ISSUE_NONE;
+    case JSON_REAL:
+        return int_from_real(json_real(v), ret);
+    case JSON_STRING:
+        return coerce_int_text(json_str(v), json_str_len(v), ret);
+    case JSON_NULL:
+    case JSON_ARRAY:
+    case JSON_OBJECT:
+        break;
+    }
+    return ISSUE_INT_TYPE;
+}
+
+/* Copies the text without its underscores, which may stand alone between any two characters. */
+static bool drop_underscores(struct span t, struct buf *ret)
+{
+    for (size_t i = 0; i < t.len; i++) {
+        if (t.s[i] != '_') {
+            if (buf_putc(ret, t.s[i]) < 0)
+                return false;
+        } else if (i == 0 || i + 1 == t.len || t.s[i - 1] == '_') {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_word(struct span t, const char *word)
+{
+    return t.len == strlen(word) && strncasecmp(t.s, word, t.len) == 0;
+}
+
+static bool is_decimal(struct span t)
+{
+    size_t digits = take_digits(&t);
+    if (take(&t, '.'))
+        digits += take_digits(&t);
+    if (digits == 0)
+        return false;
+    if (take(&t, 'e') || take(&t, 'E')) {
+        if (!take(&t, '-'))
+            (void)take(&t, '+');
+        if (take_digits(&t) == 0)
+            return false;
+    }
+    return t.len == 0;
+}
+
+enum issue coerce_real_text(const char *s, size_t len, double *ret)
+{
+    struct span t = trim((struct span){s, len});
+    AUTO_DONE(buf) struct buf text;
+    buf_init(&text, NUMBER_TEXT_MAX);
+    double d;
+
+    if (t.len == 0 || !drop_underscores(t, &text))
+        return ISSUE_REAL_PARSING;
+
+    struct span body = {buf_str(&text), text.len};
+    bool negative = take(&body, '-');
+    if (!negative)
+        (void)take(&body, '+');
+    /* The reference takes these words; a limit that is not a number is no limit, so we do not. */
+    if (is_word(body, "inf") || is_word(body, "infinity") || is_word(body, "nan"))
+        return ISSUE_FINITE;
+    if (!is_decimal(body))
+        return ISSUE_REAL_PARSING;
+    if (str_to_double(body.s, &d) < 0 || !isfinite(d))
+        return ISSUE_FINITE;
+    *ret = negative ? -d : d;
+    return ISSUE_NONE;
+}
+
+enum issue coerce_real(const struct json *v, double *ret)
+{
+    switch (json_type(v)) {
+    case JSON_INT:
+    case JSON_REAL:
+        if (!isfinite(json_real(v)))
+            return ISSUE_FINITE;
+        *ret = json_real(v);
+        return ISSUE_NONE;
+    case JSON_BOOL:
+        *ret = json_bool(v);
+        return ISSUE_NONE;
+    case JSON_STRING:
+        return coerce_real_text(json_str(v), json_str_len(v), ret);
+    case JSON_NULL:
+    case JSON_ARRAY:
+    case JSON_OBJECT:
+        break;
+    }
+    return ISSUE_REAL_TYPE;
+}
+
+static enum issue bool_from_int(int64_t i, bool *ret)
+{
+    if (i != 0 && i != 1)
+        return ISSUE_BOOL_PARSING;
+    *ret = i == 1;
+    return ISSUE_NONE;
+}
+
+enum issue coerce_bool(const struct json *v, bool *ret)
+{
+    int64_t i;
+
+    switch (json_type(v)) {
+    case JSON_BOOL:
+        *ret = json_bool(v);
+        return ISSUE_NONE;
+    case JSON_INT:
+        return bool_from_int(json_int(v), ret);
+    case JSON_REAL:
+        return int_from_real(json_real(v), &i) ? ISSUE_BOOL_TYPE : bool_from_int(i, ret);
+    case JSON_STRING:
+        for (size_t n = 0; n < ARRAY_SIZE(bool_words); n++)
+            if (is_word((struct span){json_str(v), json_str_len(v)}, bool_words[n].word)) {
+                *ret = bool_words[n].value;
+                return ISSUE_NONE;
+            }
+        return ISSUE_BOOL_PARSING;
+    case JSON_NULL:
+    case JSON_ARRAY:
+    case JSON_OBJECT:
+        break;
+    }
+    return ISSUE_BOOL_TYPE;
+}
+
+enum issue coerce_enum(const struct json *v, const char *const *names, int *ret)
+{
+    if (json_type(v) != JSON_STRING)
+        return ISSUE_ENUM;
+    for (int i = 0; names[i]; i++)
+        if (json_str_len(v) == strlen(names[i]) && str_eq(json_str(v), names[i])) {
+            *ret = i;
+            return ISSUE_NONE;
+        }
+    return ISSUE_ENUM;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "spec/profile.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "spec/model.h"
+#include "util/alloc.h"
+#include "util/buf.h"
+#include "util/err.h"
+#include "util/json.h"
+#include "util/str.h"
+
+/* clang-format off */
+const struct profile profiles[] = {
+    {.name = "default", .image = PROFILE_DEFAULT_IMAGE, .network = NETWORK_OFF, .timeout_sec = 30, .max_timeout_sec = 120,
+     .host_path_mode = MOUNT_RW, .cpus = 1.0, .memory_mb = 512, .pids_limit = 128, .read_only_rootfs = true},
+    {.name = "network_basic", .image = PROFILE_DEFAULT_IMAGE, .network = NETWORK_ON, .timeout_sec = 30, .max_timeout_sec = 120,
+     .host_path_mode = MOUNT_RW, .cpus = 1.0, .memory_mb = 512, .pids_limit = 128, .read_only_rootfs = true},
+    {.name = "network_extended", .image = PROFILE_DEFAULT_IMAGE, .network = NETWORK_ON, .timeout_sec = 30, .max_timeout_sec = 300,
+     .host_path_mode = MOUNT_RW, .cpus = 2.0, .memory_mb = 1024, .pids_limit = 256, .read_only_rootfs = false},
+    {.name = "offline_readonly", .image = PROFILE_DEFAULT_IMAGE, .network = NETWORK_OFF, .timeout_sec = 30, .max_timeout_sec = 60,
+     .host_path_mode = MOUNT_RO, .cpus = 0.5, .memory_mb = 256, .pids_limit = 64, .read_only_rootfs = true,
+     .locked = FIELD_BIT(SPEC_NETWORK) | FIELD_BIT(SPEC_HOST_PATH_MODE) | FIELD_BIT(SPEC_READ_ONLY_ROOTFS)},
+};
+/* clang-format on */
+
+const size_t n_profiles = ARRAY_SIZE(profiles);
+
+bool profile_locks(const struct profile *p, enum spec_field field)
+{
+    return (p->locked & FIELD_BIT(field)) != 0;
+}
+
+static int unknown_profile(const char *name, struct err *err)
+{
+    size_t len = strlen(name);
+    AUTO_DONE(buf) struct buf list;
+    buf_init(&list, 256);
+
+    for (size_t i = 0; i < n_profiles; i++)
+        (void)buf_printf(&list, "%s%s", i > 0 ? ", " : "", profiles[i].name);
+    return err_set(err, ERR_INVALID, "unknown box profile '%.*s', available profiles: %s",
+                   (int)utf8_boundary(name, len < 64 ? len : 64), name, buf_str(&list));
+}
+
+int profile_find(const char *name, const struct profile **ret, struct err *err)
+{
+    AUTO_FREE char *wanted = str_strip(name ? name : "");
+
+    for (size_t i = 0; i < n_profiles; i++)
+        if (str_eq(profiles[i].name, wanted[0] ? wanted : "default")) {
+            *ret = &profiles[i];
+            return 0;
+        }
+    return unknown_profile(wanted, err);
+}
+
+static void replace(char **member, const char *text)
+{
+    free(*member);
+    *member = xstrdup(text);
+}
+
+/* Everything a profile supplies; what a request may override is overridden by reading it after. */
+static void preset_profile(const struct profile *p, struct spec *s)
+{
+    replace(&s->image, p->image);
+    s->network = p->network;
+    s->timeout_sec = p->timeout_sec;
+    s->host_path_mode = p->host_path_mode;
+    s->cpus = p->cpus;
+    s->memory_mb = p->memory_mb;
+    s->pids_limit = p->pids_limit;
+    s->read_only_rootfs = p->read_only_rootfs;
+    s->workspace_quota_mb = p->workspace_quota_mb;
+}
+
+/* Absent, null or "". */
+static bool is_open(const struct json *payload, const char *key)
+{
+    const struct json *v = json_get(payload, key);
+    return json_type(v) == JSON_NULL || (json_type(v) == JSON_STRING && json_str_len(v) == 0);
+}
+
+/* Sets what the request leaves open, and returns the set of fields that it has no say in. */
+static uint64_t preset(const struct json *payload, const struct spec_policy *policy, struct spec *s)
+{
+    const struct profile *p = policy->profile;
+    uint64_t fixed = p->locked;
+    int64_t timeout;
+
+    preset_profile(p, s);
+    if (policy->default_workspace && is_open(payload, "host_path")) {
+        replace(&s->host_path, policy->default_workspace);
+        fixed |= FIELD_BIT(SPEC_HOST_PATH);
+    }
+    if (policy->has_quota && !profile_locks(p, SPEC_WORKSPACE_QUOTA_MB) &&
+        is_open(payload, "workspace_quota_mb")) {
+        s->workspace_quota_mb = policy->workspace_quota_mb;
+        fixed |= FIELD_BIT(SPEC_WORKSPACE_QUOTA_MB);
+    }
+    if (policy->image && !profile_locks(p, SPEC_IMAGE) && !json_get(payload, "image"))
+        replace(&s->image, policy->image);
+    /* A timeout that is no number is left for the validation to refuse. */
+    if (!profile_locks(p, SPEC_TIMEOUT_SEC) &&
+        coerce_int(json_get(payload, "timeout_sec"), &timeout) == ISSUE_NONE &&
+        timeout > p->max_timeout_sec) {
+        s->timeout_sec = p->max_timeout_sec;
+        fixed |= FIELD_BIT(SPEC_TIMEOUT_SEC);
+    }
+    return fixed;
+}
+
+int spec_build(const struct json *payload, const struct spec_policy *policy, struct spec **ret,
+               struct report *report, struct err *err)
+{
+    AUTO(spec) struct spec *s = spec_new();
+    struct report local;
+
+    assert(policy->profile);
+    assert(policy->profile->timeout_sec <= policy->profile->max_timeout_sec);
+    if (!report)
+        report = &local;
+    uint64_t fixed = preset(payload, policy, s);
+    if (model_parse(&spec_model, payload, fixed, s, report) < 0)
+        return report_fail(report, err);
+    *ret = TAKE_PTR(s);
+    return 0;
+}
+
+int quota_parse(const struct json *v, bool *ret_given, int64_t *ret, struct err *err)
+{
+    int64_t value;
+
+    if (json_type(v) == JSON_NULL || (json_type(v) == JSON_STRING && json_str_len(v) == 0)) {
+        *ret_given = false;
+        return 0;
+    }
+    if (coerce_int(v, &value) != ISSUE_NONE)
+        return err_set(err, ERR_INVALID,
+                       "workspace_quota_mb must be an integer greater than or equal to 0");
+    if (value < 0)
+        return err_set(err, ERR_INVALID, "workspace_quota_mb must be greater than or equal to 0");
+    if (value > SPEC_SIZE_MB_MAX)
+        return err_set(err, ERR_INVALID, "workspace_quota_mb must be at most %d", SPEC_SIZE_MB_MAX);
+    *ret_given = true;
+    *ret = value;
+    return 0;
+}

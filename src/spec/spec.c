@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "spec/spec.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "spec/model.h"
+#include "util/alloc.h"
+#include "util/err.h"
+#include "util/json.h"
+#include "util/str.h"
+
+const char *const network_names[] = {"off", "on", NULL};
+const char *const mount_mode_names[] = {"none", "ro", "rw", NULL};
+
+static bool is_absolute(const char *s)
+{
+    return s[0] == '/';
+}
+
+static bool is_not_empty(const char *s)
+{
+    return s[0] != '\0';
+}
+
+/* clang-format off */
+static const struct field mount_fields[] = {
+    {"host_path", FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, offsetof(struct mount_spec, host_path),
+     .max = SPEC_PATH_MAX, .valid = host_path_valid, .rule = "host_path must be an absolute host path",
+     .doc = "Directory or file of the host."},
+    {"mount_path", FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, offsetof(struct mount_spec, mount_path),
+     .max = SPEC_PATH_MAX, .valid = is_absolute, .rule = "mount_path must be an absolute path inside the sandbox",
+     .doc = "Where it appears inside the sandbox."},
+    {"mode", FIELD_ENUM, 0, offsetof(struct mount_spec, mode),
+     .number = MOUNT_RW, .names = mount_mode_names,
+     .doc = "`none` leaves this mount out."},
+};
+
+const struct model mount_spec_model = {
+    .name = "BoxMountSpec",
+    .doc = "One host path that is visible inside the sandbox.",
+    .fields = mount_fields,
+    .n_fields = ARRAY_SIZE(mount_fields),
+    .size = sizeof(struct mount_spec),
+};
+
+static const struct field fields[SPEC_FIELD_MAX] = {
+    [SPEC_CMD] = {"cmd", FIELD_STR, FIELD_TRIM, offsetof(struct spec, cmd),
+     .text = "", .max = SPEC_CMD_MAX,
+     .doc = "Shell command. May be empty where only a session is made."},
+    [SPEC_WORKDIR] = {"workdir", FIELD_STR, FIELD_TRIM, offsetof(struct spec, workdir),
+     .text = SPEC_DEFAULT_MOUNT, .max = SPEC_PATH_MAX, .valid = is_absolute,
+     .rule = "workdir must be an absolute path inside the sandbox",
+     .doc = "Directory the command starts in, made when missing. Absent, null or empty: `mount_path`."},
+    [SPEC_TIMEOUT_SEC] = {"timeout_sec", FIELD_INT, 0, offsetof(struct spec, timeout_sec),
+     .number = 30, .min = 1, .max = SPEC_TIMEOUT_MAX, .rule = "timeout_sec must be greater than 0",
+     .doc = "Seconds after which the command and all it started are killed."},
+    [SPEC_NETWORK] = {"network", FIELD_ENUM, 0, offsetof(struct spec, network),
+     .number = NETWORK_OFF, .names = network_names,
+     .doc = "Whether the sandbox reaches the internet."},
+    [SPEC_SESSION_ID] = {"session_id", FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, offsetof(struct spec, session_id),
+     .max = SPEC_ID_MAX, .valid = is_not_empty, .rule = "session_id must not be empty",
+     .doc = "The session to use; it is made when it does not exist."},
+    [SPEC_ENV] = {"env", FIELD_ENV, 0, offsetof(struct spec, env),
+     .max = SPEC_ENV_ENTRIES_MAX, .max_bytes = SPEC_ENV_BYTES_MAX,
+     .doc = "Environment variables of the command."},
+    [SPEC_IMAGE] = {"image", FIELD_STR, 0, offsetof(struct spec, image),
+     .text = SPEC_DEFAULT_IMAGE, .max = SPEC_IMAGE_MAX,
+     .doc = "Root filesystem."},
+    [SPEC_HOST_PATH] = {"host_path", FIELD_STR, FIELD_NULLABLE | FIELD_TRIM, offsetof(struct spec, host_path),
+     .max = SPEC_PATH_MAX, .valid = host_path_valid, .rule = "host_path must be an absolute host path",
+     .doc = "Host directory to show at `mount_path`."},
+    [SPEC_HOST_PATH_MODE] = {"host_path_mode", FIELD_ENUM, 0, offsetof(struct spec, host_path_mode),
+     .number = MOUNT_RW, .names = mount_mode_names,
+     .doc = "`none`: `host_path` is recorded but not mounted, and `workdir` may be anywhere."},
+    [SPEC_MOUNT_PATH] = {"mount_path", FIELD_STR, FIELD_TRIM, offsetof(struct spec, mount_path),
+     .text = SPEC_DEFAULT_MOUNT, .max = SPEC_PATH_MAX, .valid = is_absolute,
+     .rule = "mount_path must be an absolute path inside the sandbox",
+     .doc = "Where the workspace is inside the sandbox."},
+    [SPEC_EXTRA_MOUNTS] = {"extra_mounts", FIELD_LIST, 0, offsetof(struct spec, extra_mounts),
+     .count_offset = offsetof(struct spec, n_extra_mounts), .max = SPEC_MOUNTS_MAX, .items = &mount_spec_model,
+     .doc = "Further host paths."},
+    [SPEC_SKILL_NAME] = {"skill_name", FIELD_STR, FIELD_NULLABLE | FIELD_TRIM | FIELD_BLANK_NULL, offsetof(struct spec, skill_name),
+     .max = SPEC_ID_MAX, .valid = skill_name_valid,
+     .rule = "skill_name can only contain up to 64 letters, numbers, hyphens and underscores",
+     .doc = "Skill package to show read-only, where admission grants are enforced. Blank: null."},
+    [SPEC_PERSISTENT] = {"persistent", FIELD_BOOL, 0, offsetof(struct spec, persistent),
+     .number = false,
+     .doc = "Whether the session is kept when idle."},
+    [SPEC_CPUS] = {"cpus", FIELD_REAL, 0, offsetof(struct spec, cpus),
+     .real = 1.0, .max = SPEC_CPUS_MAX, .rule = "cpus must be greater than 0",
+     .doc = "Processor share."},
+    [SPEC_MEMORY_MB] = {"memory_mb", FIELD_INT, 0, offsetof(struct spec, memory_mb),
+     .number = 512, .min = 32, .max = SPEC_SIZE_MB_MAX, .rule = "memory_mb must be at least 32",
+     .doc = "Memory of the whole session, in MiB."},
+    [SPEC_PIDS_LIMIT] = {"pids_limit", FIELD_INT, 0, offsetof(struct spec, pids_limit),
+     .number = 128, .min = 1, .max = SPEC_PIDS_MAX, .rule = "pids_limit must be at least 1",
+     .doc = "Processes and threads of the whole session."},
+    [SPEC_READ_ONLY_ROOTFS] = {"read_only_rootfs", FIELD_BOOL, 0, offsetof(struct spec, read_only_rootfs),
+     .number = true,
+     .doc = "Whether everything but the workspace and `/tmp` is read-only."},
+    [SPEC_WORKSPACE_QUOTA_MB] = {"workspace_quota_mb", FIELD_INT, 0, offsetof(struct spec, workspace_quota_mb),
+     .number = 0, .min = 0, .max = SPEC_SIZE_MB_MAX, .rule = "workspace_quota_mb must be greater than or equal to 0",
+     .doc = "Disk space of the workspace, in MiB. 0: no limit."},
+};
+/* clang-format on */
+
+static bool is_blank(const char *s)
+{
+    AUTO_FREE char *stripped = str_strip(s);
+    return stripped[0] == '\0';
+}
+
+/* A workdir that was left open follows the mount path. */
+static const struct json *lookup(const struct json *object, const struct field *f)
+{
+    const struct json *v = json_get(object, f->name);
+
+    if (f != &fields[SPEC_WORKDIR])
+        return v;
+    if (v && json_type(v) != JSON_NULL && !(json_type(v) == JSON_STRING && json_str_len(v) == 0))
+        return v;
+    const struct json *mount = json_get(object, "mount_path");
+    if (json_type(mount) != JSON_STRING || is_blank(json_str(mount)))
+        return v;
+    return mount;
+}
+
+/* Compared as text, unresolved, as the sandbox side will see it. */
+static const char *check(const void *object)
+{
+    const struct spec *s = object;
+    size_t len = strlen(s->mount_path);
+
+    if (!s->host_path || s->host_path_mode == MOUNT_NONE)
+        return NULL;
+    if (str_eq(s->workdir, s->mount_path) ||
+        (str_starts(s->workdir, s->mount_path) && s->workdir[len] == '/'))
+        return NULL;
+    return "workdir must stay under mount_path when host_path is provided";
+}
+
+const struct model spec_model = {
+    .name = "BoxSpec",
+    .doc = "A session, and one command in it.",
+    .fields = fields,
+    .n_fields = ARRAY_SIZE(fields),
+    .size = sizeof(struct spec),
+    .lookup = lookup,
+    .check = check,
+};
+
+struct spec *spec_new(void)
+{
+    struct spec *s = xnew(struct spec);
+    model_init(&spec_model, s);
+    return s;
+}
+
+void spec_free(struct spec *s)
+{
+    if (!s)
+        return;
+    model_done(&spec_model, s);
+    free(s);
+}
+
+int spec_parse_report(const struct json *object, struct spec **ret, struct report *report,
+                      struct err *err)
+{
+    AUTO(spec) struct spec *s = spec_new();
+
+    if (model_parse(&spec_model, object, 0, s, report) < 0)
+        return report_fail(report, err);
+    *ret = TAKE_PTR(s);
+    return 0;
+}
+
+int spec_parse(const struct json *object, struct spec **ret, struct err *err)
+{
+    struct report report;
+    return spec_parse_report(object, ret, &report, err);
+}
+
+int spec_validate(struct spec *s, struct err *err)
+{
+    struct report report;
+
+    if ((!s->workdir || s->workdir[0] == '\0') && s->mount_path && !is_blank(s->mount_path)) {
+        free(s->workdir);
+        s->workdir = xstrdup(s->mount_path);
+    }
+    if (model_check(&spec_model, s, &report) < 0)
+        return report_fail_plain(&report, err);
+    return 0;
+}
+
+void spec_write_json(struct jw *w, const struct spec *s)
+{
+    model_write_json(&spec_model, s, w);
+}
+
+int spec_check_id(const char *id, struct err *err)
+{
+    if (id_valid(id))
+        return 0;
+    return err_set(
+        err, ERR_INVALID,
+        "an id has 1 to 64 letters, digits, '-' or '_', and starts with a letter or digit");
+}
+
+bool host_path_valid(const char *path)
+{
+    if (path[0] == '/')
+        return true;
+    if (path[0] == '\\' && path[1] == '\\')
+        return true;
+    bool drive = (path[0] >= 'A' && path[0] <= 'Z') || (path[0] >= 'a' && path[0] <= 'z');
+    return drive && path[1] == ':' && (path[2] == '\\' || path[2] == '/');
+}

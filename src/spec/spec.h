@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What a caller wants of a session and of one command in it ("BoxSpec" on the LangBot wire). Pure
+ * data: nothing here asks the system anything, so a path that passes is well formed, not allowed.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "util/cleanup.h"
+
+struct err;
+struct json;
+struct jw;
+struct model;
+struct report;
+
+#define SPEC_DEFAULT_IMAGE "rockchin/langbot-sandbox:latest"
+#define SPEC_DEFAULT_MOUNT "/workspace"
+
+/* Caps on what a peer sizes. An environment and arguments within theirs fit one execve(2) under the
+ * usual 8 MiB stack limit; a command is not an argument, it travels by descriptor. */
+#define SPEC_CMD_MAX (8 << 20)
+#define SPEC_ENV_ENTRIES_MAX 4096
+#define SPEC_ENV_BYTES_MAX (1 << 20)
+#define SPEC_ARGS_ENTRIES_MAX 4096
+#define SPEC_ARGS_BYTES_MAX (512 << 10)
+#define SPEC_PATH_MAX 4095
+#define SPEC_ID_MAX 512
+#define SPEC_IMAGE_MAX 1024
+#define SPEC_MOUNTS_MAX 64
+#define SPEC_TIMEOUT_MAX 315360000 /* ten years */
+#define SPEC_CPUS_MAX 8192
+#define SPEC_SIZE_MB_MAX (1 << 30) /* one PiB, for memory and quotas */
+#define SPEC_PIDS_MAX 4194304      /* the kernel's own PID_MAX_LIMIT */
+
+enum network { NETWORK_OFF, NETWORK_ON };
+enum mount_mode { MOUNT_NONE, MOUNT_RO, MOUNT_RW }; /* MOUNT_NONE: nothing is mounted */
+
+struct mount_spec {
+    char *host_path;  /* owned; absolute as POSIX or Windows mean it */
+    char *mount_path; /* owned; absolute */
+    enum mount_mode mode;
+};
+
+struct spec {
+    char *cmd;     /* owned; may be empty: a session without a command */
+    char *workdir; /* owned; absolute */
+    int64_t timeout_sec;
+    enum network network;
+    char *session_id; /* owned; any text that is not blank, see spec_check_id() */
+    char **env;       /* owned; "NAME=value", names differ */
+    char *image;      /* owned; may be empty */
+    char *host_path;  /* owned; NULL: no host directory */
+    enum mount_mode host_path_mode;
+    char *mount_path;                /* owned; absolute */
+    struct mount_spec *extra_mounts; /* owned */
+    size_t n_extra_mounts;
+    char *skill_name; /* owned or NULL */
+    bool persistent;
+    double cpus;
+    int64_t memory_mb;
+    int64_t pids_limit;
+    bool read_only_rootfs;
+    int64_t workspace_quota_mb; /* 0: no quota */
+};
+
+/* Positions in the table, which are the order of declaration and so of errors. */
+enum spec_field {
+    SPEC_CMD,
+    SPEC_WORKDIR,
+    SPEC_TIMEOUT_SEC,
+    SPEC_NETWORK,
+    SPEC_SESSION_ID,
+    SPEC_ENV,
+    SPEC_IMAGE,
+    SPEC_HOST_PATH,
+    SPEC_HOST_PATH_MODE,
+    SPEC_MOUNT_PATH,
+    SPEC_EXTRA_MOUNTS,
+    SPEC_SKILL_NAME,
+    SPEC_PERSISTENT,
+    SPEC_CPUS,
+    SPEC_MEMORY_MB,
+    SPEC_PIDS_LIMIT,
+    SPEC_READ_ONLY_ROOTFS,
+    SPEC_WORKSPACE_QUOTA_MB,
+    SPEC_FIELD_MAX,
+};
+
+extern const struct model spec_model;
+extern const struct model mount_spec_model;
+
+extern const char *const network_names[];    /* "off", "on", NULL */
+extern const char *const mount_mode_names[]; /* "none", "ro", "rw", NULL */
+
+struct spec *spec_new(void);    /* all defaults; session_id is NULL */
+void spec_free(struct spec *s); /* NULL is fine */
+DEFINE_CLEANUP(spec)
+
+/* ERR_INVALID with the first issue in declaration order, worded as clients of the LangBot wire know
+ * it. spec_parse_report() also tells all issues and where they are; its report is filled on failure
+ * only. */
+int spec_parse(const struct json *object, struct spec **ret, struct err *err);
+int spec_parse_report(const struct json *object, struct spec **ret, struct report *report,
+                      struct err *err);
+
+/* For a spec built in C: the same trimming, defaults and rules, but errors in plain words. */
+int spec_validate(struct spec *s, struct err *err);
+
+/* The canonical form: every field, in declaration order. */
+void spec_write_json(struct jw *w, const struct spec *s);
+
+/* For fronts that turn ids into names of files and in URLs (command line, HTTP): refuses, never
+ * repairs. The LangBot wire takes any text and maps it elsewhere. */
+int spec_check_id(const char *id, struct err *err);
+
+/* Up to 64 characters, each a letter or digit of any script, '-' or '_'. */
+bool skill_name_valid(const char *name);
+
+/* Absolute as POSIX means it, or as Windows does ("C:\x", "\\server\share"). */
+bool host_path_valid(const char *path);
