@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "http/client.h"
+#include "http/http1.h"
+#include "http/stream_internal.h"
+#include "http/ws_conn_internal.h"
+#include "util/err.h"
+
+#define CLIENT_IDLE_MAX 4
+
+/* A connection kept for the next call. */
+struct client_idle {
+    struct http_client *client; /* borrowed */
+    struct loop_io io;
+    struct loop_timer timer;
+    int fd; /* owned; -1: free place */
+};
+
+struct http_client {
+    struct loop *loop; /* borrowed */
+    struct sockaddr_storage address;
+    socklen_t address_len;
+    char *host;              /* owned; for the Host header */
+    char *name;              /* owned; the endpoint, for errors */
+    struct http_call *calls; /* owned until done */
+    struct client_idle idle[CLIENT_IDLE_MAX];
+};
+
+/*   CONNECTING ──> WAITING ──> BODY ──> DONE
+ *                     └──────> RAW ──────^      (every state can fail into DONE)
+ */
+enum call_state {
+    CALL_CONNECTING,
+    CALL_WAITING, /* for the head of the answer */
+    CALL_BODY,
+    CALL_RAW, /* hijacked */
+    CALL_DONE,
+    CALL_STATE_MAX,
+};
+
+struct http_call {
+    struct http_client *client; /* borrowed */
+    struct http_call *prev, *next;
+    const struct http_call_handlers *handlers; /* borrowed */
+    void *arg;
+    struct stream stream; /* once connected */
+    struct loop_io connecting;
+    struct loop_timer timer; /* of the connect */
+    struct loop_defer defer;
+    int fd;             /* owned while connecting */
+    struct buf request; /* until connected, then empty */
+    struct http1_scan scan;
+    struct http1_body body;
+    struct buf in; /* part of a head, or input while paused */
+    struct err err;
+    uint64_t connect_due;
+    uint64_t last_in;
+    uint64_t idle_ns;
+    unsigned interims; /* 1xx answers seen */
+    enum call_state state;
+    unsigned flags;
+    bool is_head; /* the method is HEAD */
+    bool failed;
+    bool reusable;
+    bool paused;
+    bool above;
+    bool send_ended;
+    bool shut_when_sent;
+    bool in_input;  /* input() runs */
+    bool cancelled; /* and frees the call at its end */
+
+    struct { /* of http_client_ws() */
+        const struct ws_handlers *handlers;
+        http_ws_opened_fn *opened;
+        struct ws_opts opts;
+        char *protocol; /* owned */
+        char key[WS_KEY_SIZE];
+    } ws;
+};
+
+/* client.c */
+int client_take_idle(struct http_client *c);     /* a kept connection, or -1 */
+void client_keep(struct http_client *c, int fd); /* takes fd */
+
+/* client_call.c */
+void call_free(struct http_call *call);
+int call_start(struct http_client *c, struct http_call *call, struct err *err);

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "http/crypto.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <sys/random.h>
+
+static int digest(const EVP_MD *md, const void *a, size_t a_len, const void *b, size_t b_len,
+                  unsigned char ret[static EVP_MAX_MD_SIZE], unsigned *ret_len)
+{
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+    int ok = ctx != NULL && EVP_DigestInit_ex(ctx, md, NULL) && EVP_DigestUpdate(ctx, a, a_len) &&
+             EVP_DigestUpdate(ctx, b, b_len) && EVP_DigestFinal_ex(ctx, ret, ret_len);
+
+    EVP_MD_CTX_free(ctx);
+    return ok ? 0 : -EIO;
+}
+
+int http_sha1_base64(const void *a, size_t a_len, const void *b, size_t b_len, char ret[static 29])
+{
+    unsigned char md[EVP_MAX_MD_SIZE];
+    unsigned len = 0;
+    int r = digest(EVP_sha1(), a, a_len, b, b_len, md, &len);
+    if (r < 0)
+        return r;
+    (void)EVP_EncodeBlock((unsigned char *)ret, md, (int)len);
+    return 0;
+}
+
+void http_random(void *ret, size_t len)
+{
+    assert(len <= 256); /* up to there getrandom(2) is all or nothing */
+    ssize_t n;
+    do
+        n = getrandom(ret, len, 0);
+    while (n < 0 && errno == EINTR);
+    assert(n == (ssize_t)len);
+}
+
+void http_random_base64(char ret[static 25])
+{
+    unsigned char raw[16];
+
+    http_random(raw, sizeof(raw));
+    (void)EVP_EncodeBlock((unsigned char *)ret, raw, sizeof(raw));
+}
+
+bool http_secret_eq(const char *given, size_t given_len, const char *expected, size_t expected_len)
+{
+    unsigned char a[EVP_MAX_MD_SIZE] = {0};
+    unsigned char b[EVP_MAX_MD_SIZE] = {0};
+    unsigned a_len = 0;
+    unsigned b_len = 0;
+
+    /* Digests have one length, so the comparison does not depend on where or whether the secrets
+     * differ in size. */
+    if (digest(EVP_sha256(), given, given_len, "", 0, a, &a_len) < 0 ||
+        digest(EVP_sha256(), expected, expected_len, "", 0, b, &b_len) < 0)
+        return false;
+    return expected_len > 0 && CRYPTO_memcmp(a, b, sizeof(a)) == 0;
+}

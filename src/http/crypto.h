@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* The only door to libcrypto in this module. */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Base64 of the SHA-1 of a followed by b: 28 characters and NUL. 0 or a negative errno. */
+int http_sha1_base64(const void *a, size_t a_len, const void *b, size_t b_len, char ret[static 29]);
+
+/* Base64 of 16 bytes from the kernel's random source: 24 characters and NUL. */
+void http_random_base64(char ret[static 25]);
+void http_random(void *ret, size_t len); /* at most 256 bytes; cannot fail */
+
+/* Compares secrets in a time that tells nothing about `expected`, not even its length. */
+bool http_secret_eq(const char *given, size_t given_len, const char *expected, size_t expected_len);

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* An HTTP/1.1 server on the loop. Handlers never block: they answer at once or later. Everything a
+ * peer can make us hold has a cap and a deadline, and the order of checks is fixed:
+ *
+ *   head (8 KiB, 5 s) -> Host, Origin -> authorize -> route -> size of the body -> body -> handler
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include "http/ws_conn.h"
+#include "util/cleanup.h"
+
+struct err;
+struct http1_head;
+struct http_request;
+struct http_server;
+struct loop;
+
+#define HTTP_BODY_MAX (1024u * 1024) /* of a route that names none */
+
+typedef void http_handler_fn(struct http_request *req, void *arg);
+
+enum http_route_flags {
+    HTTP_ROUTE_OPEN = 1, /* served without asking authorize() */
+};
+
+/* Tables end with {0}. */
+struct http_route {
+    const char *method;  /* GET serves HEAD too */
+    const char *pattern; /* "/v1/sessions/{id}/files": a {name} stands for one whole segment */
+    http_handler_fn *handler;
+    unsigned flags;
+    size_t max_body; /* bytes; more is answered 413. 0: HTTP_BODY_MAX */
+};
+
+/* Zero means the default. All pointers are borrowed for the life of the server. */
+struct http_server_opts {
+    size_t max_head;      /* bytes; 8 KiB */
+    size_t max_queue;     /* bytes of answers that wait for a slow reader; 32 MiB */
+    size_t low_water;     /* see http_on_writable(); 64 KiB */
+    unsigned max_conns;   /* 4096; more are closed at once */
+    unsigned max_waiting; /* connections that were never authorised; 1024; the oldest gives way */
+    uint64_t head_ns;     /* from the first byte of a head (or the connect) to its last; 5 s */
+    uint64_t idle_ns;     /* between requests; 60 s */
+    uint64_t stall_ns;    /* a peer that takes none of our bytes; 30 s */
+
+    /* Origin headers let through, exactly as sent ("http://localhost:3000"). All others: 403. */
+    const char *const *origins; /* NULL-terminated */
+    /* Host names let through on TCP beside loopback names and the address connected to; with
+     * ":port" only for that port. "*" lets everything through. */
+    const char *const *hosts; /* NULL-terminated */
+
+    /* Runs after the head and before the body. 0 lets the request in; any other value is the status
+     * to refuse it with (401, 403, 429, 503), in an answer of fixed size that closes. */
+    int (*authorize)(void *arg, const struct http_request *req);
+    /* Who may connect to a unix socket. Default: our own uid and root. */
+    bool (*accept_peer)(void *arg, const struct ucred *peer);
+    void *arg;
+};
+
+int http_server_new(struct loop *loop, const struct http_server_opts *opts,
+                    struct http_server **ret, struct err *err);
+/* Closes everything at once. Requests not yet answered lose their peer but live on until they are
+ * answered; WebSockets get closed(WS_CODE_GOING_AWAY) from here. */
+void http_server_free(struct http_server *s);
+DEFINE_CLEANUP(http_server)
+
+/* `routes` is borrowed; `arg` is for its handlers. At most 8 tables, searched in order. */
+int http_server_add_routes(struct http_server *s, const struct http_route *routes, void *arg,
+                           struct err *err);
+
+/* A socket file with that mode (0600 if 0) from its first moment. What stands at the path is
+ * replaced only when it is a socket that nobody listens on; a symlink or any other file is an
+ * error. It is removed when the server ends. */
+int http_server_listen_unix(struct http_server *s, const char *path, mode_t mode, struct err *err);
+/* `address` is numeric. Refuses an address that is not loopback while there is no authorize().
+ * Returns the port. */
+int http_server_listen_tcp(struct http_server *s, const char *address, uint16_t port,
+                           struct err *err);
+/* Serves a connected stream socket; takes fd, also on failure. */
+int http_server_adopt(struct http_server *s, int fd, struct err *err);
+
+/* Stops listening and keeping connections alive, and closes every WebSocket with that code.
+ * Requests under way are answered as usual. */
+void http_server_drain(struct http_server *s, unsigned code, const char *reason);
+size_t http_server_count(const struct http_server *s); /* open connections of either kind */
+
+/* Requests ----------------------------------------------------------------------------------- */
+
+/* A handler owes exactly one answer: http_reply(), http_reply_error(), http_reply_start() up to
+ * http_reply_end(), http_abort() or http_upgrade_ws(). The request lives until then, also when the
+ * peer has gone meanwhile (answers then go nowhere), and is gone after. Strings are NUL-terminated
+ * and live as long as the request. */
+const char *http_request_method(const struct http_request *req);
+const char *http_request_path(const struct http_request *req);  /* as sent, escapes and all */
+const char *http_request_query(const struct http_request *req); /* as sent; NULL without '?' */
+/* The decoded segment that matched {name}; it may hold any byte but NUL, even '/'. NULL: none. */
+const char *http_request_param(const struct http_request *req, const char *name);
+/* Decodes the first `name` of the query into ret. Length, -ENOENT, -EINVAL or -ENOBUFS. */
+ssize_t http_request_query_get(const struct http_request *req, const char *name, char *ret,
+                               size_t size);
+const char *http_request_header(const struct http_request *req, const char *name); /* or NULL */
+const struct http1_head *http_request_head(const struct http_request *req);
+const char *http_request_body(const struct http_request *req, size_t *ret_len); /* never NULL */
+/* Who is at the other end of a unix socket; NULL on TCP. */
+const struct ucred *http_request_peer(const struct http_request *req);
+bool http_request_cancelled(const struct http_request *req); /* the peer has gone */
+
+/* What follows "Authorization: Bearer ", or NULL. Compare with http_secret_eq(). */
+const char *http_request_bearer(const struct http_request *req);
+
+/* Called once, from the loop, when the peer goes away before the answer is complete. The answer is
+ * still owed. */
+void http_on_cancel(struct http_request *req, void (*fn)(struct http_request *req, void *arg),
+                    void *arg);
+/* Called from the loop when the queue fell to low_water after http_reply_full(). */
+void http_on_writable(struct http_request *req, void (*fn)(struct http_request *req, void *arg),
+                      void *arg);
+
+/* Answers ------------------------------------------------------------------------------------ */
+
+/* A header of the coming answer. -EINVAL for text that would break out, -ENOBUFS above 4 KiB. */
+int http_reply_header(struct http_request *req, const char *name, const char *value);
+
+/* The whole answer. The body is copied or sent, never kept. `type` NULL: no Content-Type. */
+void http_reply(struct http_request *req, unsigned status, const char *type, const void *body,
+                size_t len);
+
+/* RFC 9457: application/problem+json with type, title, status, detail, code and remediation (left
+ * out when NULL). `code` is stable, for programs; `detail` is for people. */
+void http_reply_error(struct http_request *req, unsigned status, const char *code,
+                      const char *detail, const char *remediation);
+
+/* An answer in pieces. http_reply_chunk() gives 0, -ENOBUFS when the queue is full (nothing was
+ * taken) or -EPIPE when the peer has gone; http_reply_end() is owed in any case. */
+void http_reply_start(struct http_request *req, unsigned status, const char *type);
+int http_reply_chunk(struct http_request *req, const void *data, size_t len);
+bool http_reply_full(const struct http_request *req); /* more than low_water is queued */
+void http_reply_end(struct http_request *req);
+
+/* Drops the connection without a (further) answer. */
+void http_abort(struct http_request *req);
+
+/* Turns the connection into a WebSocket. On failure the request has been answered (400, 405, 426).
+ * The request is gone in either case. */
+int http_upgrade_ws(struct http_request *req, const struct ws_opts *opts,
+                    const struct ws_handlers *handlers, void *arg, struct ws_conn **ret,
+                    struct err *err);

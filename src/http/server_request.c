@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+#include <strings.h>
+
+#include "http/server_internal.h"
+#include "util/alloc.h"
+#include "util/str.h"
+
+#define REPLY_HEADERS_MAX 4096
+
+static void rebase(struct http1_str *s, const char *from, char *to)
+{
+    if (s->p != NULL)
+        s->p = to + (s->p - from);
+}
+
+/* Ends a string in our copy of the head. The byte after it is a separator we no longer need. */
+static void cut(struct http1_str s)
+{
+    if (s.p != NULL)
+        ((char *)s.p)[s.len] = '\0';
+}
+
+/* The head moves from the shared read buffer into memory of the request, and becomes strings. */
+static void adopt_head(struct http_request *req, const struct http1_head *head, const char *text)
+{
+    struct http1_head *h = &req->head;
+
+    memcpy(h, head, offsetof(struct http1_head, headers));
+    struct http1_str *const parts[] = {&h->method, &h->target, &h->path, &h->query, &h->host};
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        rebase(parts[i], text, req->text);
+    for (size_t i = 0; i < h->n_headers; i++) {
+        h->headers[i] = head->headers[i];
+        rebase(&h->headers[i].name, text, req->text);
+        rebase(&h->headers[i].value, text, req->text);
+        cut(h->headers[i].name);
+        cut(h->headers[i].value);
+    }
+    cut(h->method);
+    cut(h->path);
+    cut(h->query);
+}
+
+struct http_request *request_new(struct http_conn *c, const struct http1_head *head,
+                                 const char *text, size_t len)
+{
+    /* One block: the struct with the headers in use, the text, and the decoded parameters, which
+     * are never longer than the path plus a NUL each. All of it is bounded by max_head. */
+    size_t fixed =
+        offsetof(struct http_request, head.headers) + head->n_headers * sizeof(struct http1_header);
+    size_t params = head->path.len + REQUEST_PARAMS_MAX;
+    struct http_request *req = xcalloc(1, fixed + len + 1 + params);
+
+    req->conn = c;
+    req->text = (char *)req + fixed;
+    req->params_text = req->text + len + 1;
+    req->params_size = params;
+    memcpy(req->text, text, len);
+    adopt_head(req, head, text);
+    req->is_head = http1_str_eq(req->head.method, "HEAD");
+    req->is_unix = c->is_unix;
+    req->peer = c->peer;
+    buf_init(&req->headers, REPLY_HEADERS_MAX);
+    buf_init(&req->body, 0);
+    return req;
+}
+
+void request_free(struct http_request *req)
+{
+    if (req == NULL)
+        return;
+    if (req->conn != NULL)
+        req->conn->req = NULL;
+    buf_done(&req->headers);
+    buf_done(&req->body);
+    free(req);
+}
+
+void request_lost(struct http_request *req)
+{
+    void (*fn)(struct http_request *, void *) = req->on_cancel;
+
+    req->conn->req = NULL;
+    req->conn = NULL;
+    if (!req->dispatched) {
+        request_free(req);
+        return;
+    }
+    req->on_cancel = NULL;
+    if (fn != NULL)
+        fn(req, req->cancel_arg);
+}
+
+const char *http_request_method(const struct http_request *req)
+{
+    return req->head.method.p;
+}
+
+const char *http_request_path(const struct http_request *req)
+{
+    return req->head.path.len > 0 ? req->head.path.p : "/";
+}
+
+const char *http_request_query(const struct http_request *req)
+{
+    return req->head.query.p;
+}
+
+const char *http_request_param(const struct http_request *req, const char *name)
+{
+    for (size_t i = 0; i < req->n_params; i++)
+        if (http1_str_eq(req->params[i].name, name))
+            return req->params[i].value;
+    return NULL;
+}
+
+ssize_t http_request_query_get(const struct http_request *req, const char *name, char *ret,
+                               size_t size)
+{
+    size_t name_len = strlen(name);
+    const char *p = req->head.query.p;
+
+    while (p != NULL) {
+        size_t len = strcspn(p, "&");
+        if (len >= name_len && memcmp(p, name, name_len) == 0) {
+            if (len == name_len)
+                return http1_percent_decode((struct http1_str){p, 0}, true, ret, size);
+            if (p[name_len] == '=') {
+                struct http1_str value = {p + name_len + 1, len - name_len - 1};
+                return http1_percent_decode(value, true, ret, size);
+            }
+        }
+        p = p[len] == '&' ? p + len + 1 : NULL;
+    }
+    return -ENOENT;
+}
+
+const char *http_request_header(const struct http_request *req, const char *name)
+{
+    const struct http1_header *h = http1_find(&req->head, name);
+    return h != NULL ? h->value.p : NULL;
+}
+
+const struct http1_head *http_request_head(const struct http_request *req)
+{
+    return &req->head;
+}
+
+const char *http_request_body(const struct http_request *req, size_t *ret_len)
+{
+    if (ret_len != NULL)
+        *ret_len = req->body.len;
+    return buf_str(&req->body);
+}
+
+const struct ucred *http_request_peer(const struct http_request *req)
+{
+    return req->is_unix ? &req->peer : NULL;
+}
+
+bool http_request_cancelled(const struct http_request *req)
+{
+    return req->conn == NULL || req->conn->state == CONN_DEAD;
+}
+
+const char *http_request_bearer(const struct http_request *req)
+{
+    static const char scheme[] = "Bearer ";
+
+    /* Two of them would leave it open who is asking. */
+    if (http1_count(&req->head, "Authorization") != 1)
+        return NULL;
+    const char *value = http_request_header(req, "Authorization");
+    if (strncasecmp(value, scheme, sizeof(scheme) - 1) != 0)
+        return NULL;
+    value += sizeof(scheme) - 1;
+    return value + strspn(value, " ");
+}
+
+void http_on_cancel(struct http_request *req, void (*fn)(struct http_request *req, void *arg),
+                    void *arg)
+{
+    req->on_cancel = fn;
+    req->cancel_arg = arg;
+}
+
+void http_on_writable(struct http_request *req, void (*fn)(struct http_request *req, void *arg),
+                      void *arg)
+{
+    req->on_writable = fn;
+    req->writable_arg = arg;
+}
