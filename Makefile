@@ -8,7 +8,8 @@ NINJA = ninja -j $(JOBS)
 
 .PHONY: build run test test-vm bench interop fuzz lint install clean
 
-build: setup-build build/build.ninja
+build: setup-build
+	@tools/configure.sh build gcc
 	@$(NINJA) -C build
 
 # Starts boxd, runs a first command in a sandbox and keeps serving. BOXD_ARGS go to boxd.
@@ -39,9 +40,6 @@ install: build
 
 clean:
 	rm -rf build build-asan build-analyzer build-fuzz
-
-build/build.ninja: | setup-build
-	@CC=gcc meson setup build
 
 .PHONY: setup-build setup-run setup-test setup-bench setup-vm setup-lint
 setup-build:

@@ -7,10 +7,8 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-if [[ ! -f build-fuzz/build.ninja ]]; then
-    CC=clang meson setup build-fuzz -Dfuzz=true -Dtests=disabled -Dc_args=-fsanitize=fuzzer-no-link \
-        -Db_sanitize=address,undefined -Db_lundef=false || exit
-fi
+tools/configure.sh build-fuzz clang -Dfuzz=true -Dtests=disabled \
+    -Dc_args=-fsanitize=fuzzer-no-link -Db_sanitize=address,undefined -Db_lundef=false || exit
 ninja -j "${JOBS:-$(nproc)}" -C build-fuzz fuzzers || exit
 
 passed=0 failed=0
@@ -22,10 +20,12 @@ for target in build-fuzz/tests/fuzz/fuzz_*; do
     mkdir -p "$found"
     printf '=== %s\n' "$name"
     if UBSAN_OPTIONS=halt_on_error=1 "$target" -max_total_time="${FUZZ_SECONDS:-20}" -timeout=5 \
-        -rss_limit_mb=1024 -print_final_stats=1 -verbosity=0 \
-        -artifact_prefix="build-fuzz/crashes/$name-" "$found" "tests/fuzz/corpus/$name"; then
+        -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="build-fuzz/crashes/$name-" \
+        "$found" "tests/fuzz/corpus/$name" >"build-fuzz/$name.log" 2>&1; then
+        grep -E 'executed_units|peak_rss' "build-fuzz/$name.log"
         passed=$((passed + 1))
     else
+        tail -n 60 "build-fuzz/$name.log"
         failed=$((failed + 1))
     fi
 done

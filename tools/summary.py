@@ -17,9 +17,10 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 CLOSING = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
-# cmocka's own totals, so that one test binary counts as the tests it holds.
+# cmocka's own totals, so that one test binary counts as the tests it holds. Since 1.1.7 some carry
+# the name of the group.
 CMOCKA = {
-    kind: re.compile(rf"^\[  {kind} *\] (\d+) test\(s\)", re.MULTILINE)
+    kind: re.compile(rf"^\[  {kind} *\] (?:\w+: )?(\d+) test\(s\)", re.MULTILINE)
     for kind in ("PASSED", "FAILED", "SKIPPED")
 }
 MESON_PASSED = {"OK", "EXPECTEDFAIL"}

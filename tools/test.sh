@@ -25,20 +25,17 @@ stage() {
     stages+=("$name:$status:$report")
 }
 
-# Options are set on every run: a build directory made before cmocka was there learns of it.
 unit_gcc() {
-    meson configure build -Dtests=enabled &&
+    tools/configure.sh build gcc -Dtests=enabled &&
         ninja -j "$jobs" -C build &&
         meson test -C build --no-rebuild --print-errorlogs --num-processes "$jobs"
 }
 
 # Only the unit tests: the sandbox's static PID 1 cannot carry a sanitizer.
 unit_asan() {
-    if [[ ! -f build-asan/build.ninja ]]; then
-        CC=clang meson setup build-asan --buildtype=debug -Db_sanitize=address,undefined \
-            -Db_lundef=false -Dtests=enabled || return
-    fi
-    ninja -j "$jobs" -C build-asan unit-tests &&
+    tools/configure.sh build-asan clang -Dtests=enabled -Dbuildtype=debug \
+        -Db_sanitize=address,undefined -Db_lundef=false &&
+        ninja -j "$jobs" -C build-asan unit-tests &&
         meson test -C build-asan --no-rebuild --print-errorlogs --num-processes "$jobs" \
             --suite unit
 }

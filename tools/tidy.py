@@ -5,7 +5,8 @@
 usage: tidy.py BUILD_DIR CACHE_DIR [JOBS]
 
 A file that was clean is not looked at again until it, a header it includes, its compile command,
-.clang-tidy or clang-tidy itself changes: CACHE_DIR holds an empty file per clean state.
+.clang-tidy or clang-tidy itself changes: CACHE_DIR holds an empty file per clean state, and the
+directory above it the compile commands, one per file.
 """
 
 import hashlib
@@ -45,9 +46,19 @@ def state_key(path, command, version):
     return digest.hexdigest()
 
 
-def tidy(build, path):
+def read_commands(build):
+    """{path: first entry}: a file built for two targets would be two files in one process."""
+    commands = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        path = (Path(entry["directory"]) / entry["file"]).resolve()
+        if path.suffix == ".c" and TREE in path.parents and build not in path.parents:
+            commands.setdefault(path, entry)
+    return commands
+
+
+def tidy(database, path):
     done = subprocess.run(
-        ["clang-tidy", "--quiet", "-p", str(build), str(path)],
+        ["clang-tidy", "--quiet", "-p", str(database), str(path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -62,17 +73,15 @@ def main(args):
     cache.mkdir(parents=True, exist_ok=True)
     version = subprocess.run(["clang-tidy", "--version"], stdout=subprocess.PIPE).stdout
 
-    todo = {}
-    entries = json.loads((build / "compile_commands.json").read_text())
-    for entry in entries:
-        path = (Path(entry["directory"]) / entry["file"]).resolve()
-        if path.suffix == ".c" and TREE in path.parents and build not in path.parents:
-            todo[path] = state_key(path, entry["command"], version)
+    commands = read_commands(build)
+    todo = {p: state_key(p, entry["command"], version) for p, entry in commands.items()}
     stale = {p: key for p, key in todo.items() if not (cache / key).exists()}
+    database = cache.parent / "compile_commands.json"
+    database.write_text(json.dumps(list(commands.values())))
 
     failed = 0
     with ThreadPoolExecutor(jobs) as pool:
-        for path, (status, text) in zip(stale, pool.map(lambda p: tidy(build, p), stale)):
+        for path, (status, text) in zip(stale, pool.map(lambda p: tidy(cache.parent, p), stale)):
             if status == 0:
                 (cache / stale[path]).touch()
             else:

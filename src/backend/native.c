@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "backend/native_internal.h"
-#include "io/dns.h"
 #include "sandbox/init_wire.h"
 #include "sandbox/plan.h"
 #include "sandbox/userns.h"
@@ -169,16 +168,6 @@ static void on_destroyed(void *arg, const struct priv_reply *reply, int *fds, si
         done(done_arg, err.code != ERR_NONE ? &err : NULL);
 }
 
-static void start_dns(struct native *n, int *fds)
-{
-    struct err err = {0};
-    if (n->dns == NULL && dns_new(n->loop, fds[0], fds[1], NULL, &n->dns, &err) == 0) {
-        fds[0] = fds[1] = -1; /* taken */
-        return;
-    }
-    log_warn(NULL, "name resolution for sessions: %s; ignoring", err.msg);
-}
-
 static void on_created(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct native_sandbox *sb = arg;
@@ -194,8 +183,6 @@ static void on_created(void *arg, const struct priv_reply *reply, int *fds, size
     }
     if (n_fds >= 1)
         sb->pidfd = TAKE_FD(fds[0]);
-    if (reply->has_dns && n_fds == 3)
-        start_dns(sb->native, fds + 1);
     if (sb->pidfd < 0 || connect_init(sb, &err) < 0) {
         backend_created_fn *created = sb->created;
         void *created_arg = sb->arg;
@@ -256,7 +243,6 @@ static void native_destroy(struct sandbox *base, backend_done_fn *done, void *ar
 static void native_free(struct backend *b)
 {
     struct native *n = container_of(b, struct native, base);
-    dns_free(n->dns);
     priv_client_free(n->priv);
     fd_close_many(&n->sessions_fd, 1);
     free(n->index_used);

@@ -201,11 +201,13 @@ static int wait_end(const struct hostcmd *p, int err_fd, unsigned timeout_ms, st
 
 int hostcmd_wait(const char *const argv[], int stdin_fd, unsigned timeout_ms, struct err *err)
 {
-    return hostcmd_wait_max(argv, stdin_fd, timeout_ms, 0, err);
+    const struct hostcmd_opts opts = {
+        .stdin_fd = stdin_fd, .stdout_fd = -1, .timeout_ms = timeout_ms};
+
+    return hostcmd_wait_opts(argv, &opts, err);
 }
 
-int hostcmd_wait_max(const char *const argv[], int stdin_fd, unsigned timeout_ms, int max_status,
-                     struct err *err)
+int hostcmd_wait_opts(const char *const argv[], const struct hostcmd_opts *opts, struct err *err)
 {
     struct hostcmd p = {.pid = 0, .pidfd = -1};
     struct text text = {.len = 0};
@@ -216,13 +218,13 @@ int hostcmd_wait_max(const char *const argv[], int stdin_fd, unsigned timeout_ms
         return err_sys(err, errno, "pipe");
     AUTO_CLOSE int rd = pipe_fd[0];
     AUTO_CLOSE int wr = pipe_fd[1];
-    const int fds[3] = {stdin_fd, -1, wr};
+    const int fds[3] = {opts->stdin_fd, opts->stdout_fd, wr};
 
     r = hostcmd_start(argv, fds, ARRAY_SIZE(fds), &p, err);
     if (r < 0)
         return r;
     (void)close(TAKE_FD(wr));
-    r = wait_end(&p, rd, timeout_ms, &text);
+    r = wait_end(&p, rd, opts->timeout_ms, &text);
     if (r > 0 && waitid(P_PIDFD, (id_t)p.pidfd, &info, WEXITED | WNOWAIT) < 0)
         r = -errno;
     hostcmd_kill(&p);
@@ -230,10 +232,10 @@ int hostcmd_wait_max(const char *const argv[], int stdin_fd, unsigned timeout_ms
         return err_sys(err, -r, "wait for '%s'", argv[0]);
     if (r == 0)
         return err_set(err, ERR_SYSTEM, "'%s' was not done after %u ms and was killed", argv[0],
-                       timeout_ms);
+                       opts->timeout_ms);
     if (info.si_code != CLD_EXITED)
         return err_set(err, ERR_SYSTEM, "'%s' died of signal %d", argv[0], info.si_status);
-    if (info.si_status > max_status)
+    if (info.si_status > opts->max_status)
         return err_set(err, ERR_SYSTEM, "'%s' failed with status %d: %s", argv[0], info.si_status,
                        text.data);
     return info.si_status;

@@ -32,9 +32,15 @@ int hostcmd_start(const char *const argv[], const int *fds, size_t n_fds, struct
  * error), or is not done after timeout_ms: then it is killed. */
 int hostcmd_wait(const char *const argv[], int stdin_fd, unsigned timeout_ms, struct err *err);
 
-/* The same for programs that have more than one good exit status: 0 to max_status; returns it. */
-int hostcmd_wait_max(const char *const argv[], int stdin_fd, unsigned timeout_ms, int max_status,
-                     struct err *err);
+/* The same with more to say: standard output goes to out_fd (borrowed, -1: /dev/null), and every
+ * exit status up to max_status is good and returned. */
+struct hostcmd_opts {
+    int stdin_fd;
+    int stdout_fd;
+    unsigned timeout_ms;
+    int max_status;
+};
+int hostcmd_wait_opts(const char *const argv[], const struct hostcmd_opts *opts, struct err *err);
 
 /* Kills with SIGKILL if still alive, reaps, closes. Fine on a zeroed or finished one. */
 void hostcmd_kill(struct hostcmd *p);

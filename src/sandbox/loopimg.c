@@ -172,7 +172,9 @@ int loopimg_check(int dirfd, const char *name, struct err *err)
     AUTO_CLOSE int fd = openat(dirfd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return err_sys(err, errno, "quota: open image '%s'", name);
-    return hostcmd_wait_max(argv, fd, CHECK_TIMEOUT_MS, 1, err);
+    const struct hostcmd_opts opts = {
+        .stdin_fd = fd, .stdout_fd = -1, .timeout_ms = CHECK_TIMEOUT_MS, .max_status = 1};
+    return hostcmd_wait_opts(argv, &opts, err);
 }
 
 int loopimg_usage(int fd, struct loopimg_usage *ret, struct err *err)

@@ -27,7 +27,8 @@ int buf_putc(struct buf *b, char c);
 int buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 
-/* Makes room for `len` more bytes at data + len; the caller adds what it wrote to b->len. */
+/* Makes room for `len` more bytes at data + len; the caller adds what it wrote to b->len (buf_str()
+ * and buf_take() put the NUL back). */
 int buf_reserve(struct buf *b, size_t len);
 void buf_consume(struct buf *b, size_t len); /* drops the first len bytes */
 const char *buf_str(const struct buf *b);    /* NUL-terminated, "" while empty; borrowed */

@@ -22,7 +22,8 @@ ssize_t fd_read_file_at(int dirfd, const char *path, char *ret, size_t size);
 int fd_write_file_at(int dirfd, const char *path, const char *text); /* one write(2), no O_CREAT */
 int fd_read_u64_at(int dirfd, const char *path, uint64_t *ret);
 
-/* A memfd with the bytes, sealed against every change. */
+/* A memfd with the bytes, at its start, sealed against every change; not executable where the
+ * kernel can say so. */
 int fd_sealed_memfd(const char *name, const void *data, size_t len);
 
 /* One datagram or stream chunk with descriptors. At most FD_PASS_MAX. */
@@ -31,8 +32,8 @@ ssize_t fd_send_msg(int sock, const void *data, size_t len, const int *fds, size
                     int flags);
 
 /* Received descriptors are O_CLOEXEC. *n_fds is capacity on entry, count on return; a message that
- * carried more descriptors or bytes than fit is dropped with its descriptors closed: -EMSGSIZE. 0
- * is end of file. */
+ * carried more descriptors or bytes than fit is dropped with its descriptors closed: -EMSGSIZE. So
+ * is one of descriptors and no byte: -EBADMSG. 0 is end of file. n_fds NULL: none are wanted. */
 ssize_t fd_recv_msg(int sock, void *data, size_t size, int *fds, size_t *n_fds, int flags);
 
 void fd_close_many(int *fds, size_t n); /* closes those >= 0, sets them to -1 */

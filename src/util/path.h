@@ -16,7 +16,9 @@ int path_open_beneath(int dirfd, const char *path, int flags, mode_t mode);
 bool path_is_clean_absolute(const char *path);
 
 /* Removes everything below and including `name` in dirfd, iteratively, without following links,
- * whatever its depth. Missing is fine. Directories without permission are chmod-ed first. */
+ * whatever its depth, with a fixed number of descriptors. Missing is fine. Directories without
+ * permission are chmod-ed first. Never enters what is mounted there: -EBUSY, with the rest removed.
+ * Entries may be swapped meanwhile; whoever keeps adding some can keep us busy. */
 int path_remove_tree_at(int dirfd, const char *name);
 
 /* mkdirat that accepts an existing directory (not a symlink) and opens it. */

@@ -275,7 +275,7 @@ bool id_valid(const char *s)
 
     if (!s || *s == '_' || *s == '-')
         return false;
-    while (is_id_char(s[n]) && n <= 64)
+    while (n <= 64 && is_id_char(s[n]))
         n++;
     return n >= 1 && n <= 64 && s[n] == '\0';
 }

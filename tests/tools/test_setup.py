@@ -2,13 +2,15 @@
 """setup.sh against a make-believe dpkg and apt-get: nothing is installed here."""
 
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 
-SETUP = Path(__file__).resolve().parents[2] / "tools" / "setup.sh"
+TREE = Path(__file__).resolve().parents[2]
+SETUP = TREE / "tools" / "setup.sh"
 
 # Both programs keep the set of installed packages in $FAKE/installed.
 DPKG_QUERY = r"""#!/bin/bash
@@ -110,6 +112,7 @@ def test_failure_shows_what_apt_said_and_the_command(fake):
 
 def test_ordinary_user_is_told_the_exact_line(fake):
     installed = "gcc libc6-dev ninja-build pkgconf python3 libseccomp-dev libsqlite3-dev"
+    installed += " libssl-dev"
     (fake.path / "installed").write_text("\n".join(installed.split()) + "\n")
     done = fake.run("build", uid=65534 if os.geteuid() == 0 else None)
     assert done.returncode == 1
@@ -118,6 +121,21 @@ def test_ordinary_user_is_told_the_exact_line(fake):
 
 
 def test_unknown_purpose_is_refused(fake):
-    done = fake.run("biuld")
+    done = fake.run("nonsense")
     assert done.returncode == 2
-    assert "unknown purpose 'biuld'" in done.stderr
+    assert "unknown purpose 'nonsense'" in done.stderr
+
+
+def libraries():
+    """Every name that a meson.build hands to dependency()."""
+    builds = [TREE / "meson.build", *TREE.glob("src/**/meson.build"), *TREE.glob("tests/**/meson.build")]
+    return sorted({n for b in builds for n in re.findall(r"\bdependency\('(\w+)'", b.read_text())})
+
+
+@pytest.mark.parametrize("library", libraries())
+def test_package_of_every_linked_library_is_listed(library):
+    directory = subprocess.check_output(
+        ["pkg-config", "--variable=pcfiledir", library], text=True
+    ).strip()
+    owner = subprocess.check_output(["dpkg", "-S", f"{directory}/{library}.pc"], text=True)
+    assert owner.split(":")[0] in SETUP.read_text().split("wanted=")[0]

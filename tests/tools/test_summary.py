@@ -40,8 +40,13 @@ def test_cmocka_binary_counts_as_its_tests(tmp_path):
             "result": "OK",
             "stdout": "[  PASSED  ] 3 test(s).\n[  SKIPPED ] 1 test(s), listed below:\n",
         },
+        {
+            "name": "log",
+            "result": "OK",
+            "stdout": "[  PASSED  ] 1 test(s).\n[  SKIPPED ] group: 1 test(s), listed below:\n",
+        },
     )
-    assert run(f"unit:1:{log}") == (1, "12 passed, 1 failed, 1 skipped")
+    assert run(f"unit:1:{log}") == (1, "13 passed, 1 failed, 2 skipped")
 
 
 def test_other_meson_tests_count_once(tmp_path):

@@ -334,11 +334,11 @@ static int mounted_tree(void)
 
     if (unshare(CLONE_NEWNS) < 0)
         return errno == EPERM ? 77 : 1;
-    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+    if (mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) < 0)
         return 2;
     (void)snprintf(path, sizeof(path), "%s/tree/sub/mnt", root_path);
     (void)snprintf(source, sizeof(source), "%s/host", root_path);
-    if (mount(source, path, NULL, MS_BIND, NULL) < 0)
+    if (mount(source, path, "none", MS_BIND, NULL) < 0)
         return 3;
     root = open(root_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* as this namespace sees it */
     if (root < 0)

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+
+#include "backend/native_internal.h"
+#include "sandbox/init_wire.h"
+#include "util/alloc.h"
+#include "util/err.h"
+#include "util/json.h"
+#include "util/str.h"
+
+/* The isolation receipt: what is in force for this session, as the kernel tells it. Two witnesses: box-priv reads the
+ * cgroups, ids and namespaces from outside; a process inside, confined like every command, reads its own status. */
+
+#define POSTURE_MAX 16384U
+#define RECEIPT_MAX (64U * 1024U)
+#define POSTURE_TIMEOUT_NS (10ULL * 1000000000ULL)
+
+struct receipt {
+    struct native_sandbox *sb; /* valid until the exec below has finished */
+    backend_text_fn *done;
+    void *arg;
+    struct exec *exec;
+    struct buf posture;
+    struct priv_inspect inspect;
+    struct err err;
+};
+
+static void receipt_finish(struct receipt *rc, const char *json, size_t len)
+{
+    rc->done(rc->arg, json, len, rc->err.code != ERR_NONE ? &rc->err : NULL);
+    buf_done(&rc->posture);
+    free(rc);
+}
+
+/* The value of a line "Name:\tvalue" of a status file, into ret. */
+static void status_field(const char *status, const char *name, char *ret, size_t size)
+{
+    size_t len = strlen(name);
+    ret[0] = '\0';
+    for (const char *line = status; line != NULL && *line != '\0';) {
+        const char *end = strchr(line, '\n');
+        size_t n = end != NULL ? (size_t)(end - line) : strlen(line);
+        if (n > len + 1 && strncmp(line, name, len) == 0 && line[len] == ':') {
+            const char *value = line + len + 1;
+            while (*value == '\t' || *value == ' ')
+                value++;
+            size_t m = (size_t)(line + n - value);
+            m = m < size ? m : size - 1;
+            memcpy(ret, value, m);
+            ret[m] = '\0';
+            return;
+        }
+        line = end != NULL ? end + 1 : NULL;
+    }
+}
+
+static void write_status(struct jw *w, const char *status)
+{
+    static const struct {
+        const char *key, *name;
+    } fields[] = {
+        {"uid", "Uid"},          {"gid", "Gid"},          {"groups", "Groups"},
+        {"cap_inheritable", "CapInh"}, {"cap_permitted", "CapPrm"}, {"cap_effective", "CapEff"},
+        {"cap_bounding", "CapBnd"},    {"cap_ambient", "CapAmb"},   {"no_new_privs", "NoNewPrivs"},
+        {"seccomp", "Seccomp"},  {"seccomp_filters", "Seccomp_filters"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
+        char value[128];
+        status_field(status, fields[i].name, value, sizeof(value));
+        jw_kstr(w, fields[i].key, value);
+    }
+}
+
+static void write_namespaces(struct jw *w, const struct priv_inspect *in)
+{
+    static const char *const names[PRIV_NS_MAX] = {"user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"};
+    jw_key(w, "namespaces");
+    jw_object(w);
+    for (int i = 0; i < PRIV_NS_MAX; i++) {
+        bool own = in->ns[i] != 0 && in->ns[i] != in->host_ns[i];
+        jw_kstr(w, names[i], own ? "private" : in->ns[i] == 0 ? "unknown" : "shared with the host");
+    }
+    jw_object_end(w);
+}
+
+static void write_limit(struct jw *w, const char *key, bool enforced, uint64_t value, const char *why)
+{
+    jw_key(w, key);
+    jw_object(w);
+    jw_kbool(w, "enforced", enforced);
+    if (enforced)
+        jw_ku64(w, "value", value);
+    else
+        jw_kstr(w, "reason", why);
+    jw_object_end(w);
+}
+
+static void write_limits(struct jw *w, const struct receipt *rc)
+{
+    const struct priv_host *host = priv_client_host(rc->sb->native->priv);
+    const struct cgroup_readback *c = &rc->inspect.cgroup;
+    jw_key(w, "limits");
+    jw_object(w);
+    write_limit(w, "memory_bytes", host->enforced[CGROUP_MEMORY] && c->memory_max > 0, c->memory_max,
+                host->why[CGROUP_MEMORY]);
+    write_limit(w, "pids", host->enforced[CGROUP_PIDS] && c->pids_max > 0, c->pids_max > 0 ? c->pids_max - 1 : 0,
+                host->why[CGROUP_PIDS]);
+    write_limit(w, "cpu_quota_us_per_100ms", host->enforced[CGROUP_CPU] && c->cpu_quota_us > 0, c->cpu_quota_us,
+                host->why[CGROUP_CPU]);
+    write_limit(w, "disk_bytes", rc->sb->quota_bytes > 0, rc->sb->quota_bytes, "no quota was asked for");
+    jw_object_end(w);
+}
+
+static void write_receipt(struct jw *w, struct receipt *rc)
+{
+    static const char *const modes[] = {"none", "v1 with cgroup2 for killing", "v2"};
+    const struct native_sandbox *sb = rc->sb;
+    const struct priv_host *host = priv_client_host(sb->native->priv);
+    bool own_range = host->rootful != 0;
+    jw_object(w);
+    jw_kstr(w, "backend", "native");
+    jw_kstr(w, "image_requested", sb->image);
+    jw_kstr(w, "image", "host");
+    jw_kbool(w, "image_substituted", !str_eq(sb->image, "host"));
+    jw_kbool(w, "root_writable", sb->root_writable);
+    jw_kstr(w, "network", sb->network_on ? "nat, private ranges refused" : "none");
+    jw_kstr(w, "host_ids", own_range ? "private range of this session"
+                                     : "shared by all sessions of this user: boxd was not started by root");
+    jw_ku64(w, "host_uid_init", rc->inspect.host_uid);
+    jw_ku64(w, "host_uid_payload", rc->inspect.payload_uid);
+    jw_ku64(w, "host_pid", rc->inspect.pid);
+    jw_ku64(w, "landlock_abi", host->landlock_abi);
+    jw_kstr(w, "cgroup", modes[host->cgroup_mode <= INIT_CGROUP_V2 ? host->cgroup_mode : 0]);
+    jw_kstr(w, "kill_on_timeout", host->cgroup_mode != INIT_CGROUP_NONE ? "the exec's own process tree"
+                                                                       : "every process of the session");
+    write_namespaces(w, &rc->inspect);
+    write_limits(w, rc);
+    jw_key(w, "payload");
+    jw_object(w);
+    write_status(w, buf_str(&rc->posture));
+    jw_object_end(w);
+    jw_key(w, "init");
+    jw_object(w);
+    rc->inspect.status[sizeof(rc->inspect.status) - 1] = '\0';
+    write_status(w, rc->inspect.status);
+    jw_object_end(w);
+    jw_object_end(w);
+}
+
+static void on_posture_output(void *arg, enum exec_stream stream, const char *data, size_t len)
+{
+    struct receipt *rc = arg;
+    if (stream == EXEC_STDOUT)
+        (void)buf_append(&rc->posture, data, len);
+}
+
+static void on_posture(void *arg, const struct outcome *outcome)
+{
+    struct receipt *rc = arg;
+    struct buf out;
+    struct jw w;
+    rc->exec->backend->ops->exec_free(rc->exec);
+    if (outcome->kind != OUTCOME_EXITED || outcome->exit_code != 0) {
+        (void)err_set(&rc->err, ERR_BACKEND, "the session could not report on itself: %s %s",
+                      outcome_name(outcome->kind), outcome->error);
+        receipt_finish(rc, NULL, 0);
+        return;
+    }
+    buf_init(&out, RECEIPT_MAX);
+    jw_init(&w, &out);
+    write_receipt(&w, rc);
+    if (jw_end(&w) < 0)
+        (void)err_set(&rc->err, ERR_LIMIT, "the receipt is too large");
+    receipt_finish(rc, out.data, out.len);
+    buf_done(&out);
+}
+
+static void on_inspected(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    static const struct exec_events events = {.output = on_posture_output, .finished = on_posture};
+    static char *const argv[] = {(char *)(uintptr_t) "posture", NULL};
+    struct receipt *rc = arg;
+    struct exec_request req = {.argv = argv, .posture = true, .cwd = "/", .timeout_ns = POSTURE_TIMEOUT_NS};
+    (void)fds;
+    (void)n_fds;
+    if (reply == NULL || reply->result < 0) {
+        (void)err_set(&rc->err, ERR_BACKEND, "box-priv cannot inspect the session: %s",
+                      reply != NULL ? reply->err.msg : "it has gone away");
+        receipt_finish(rc, NULL, 0);
+        return;
+    }
+    rc->inspect = reply->inspect;
+    if (native_exec_start(&rc->sb->base, &req, &events, rc, &rc->exec, &rc->err) < 0)
+        receipt_finish(rc, NULL, 0);
+}
+
+int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err)
+{
+    struct native_sandbox *sb = container_of(base, struct native_sandbox, base);
+    struct receipt *rc = xnew(struct receipt);
+    rc->sb = sb;
+    rc->done = done;
+    rc->arg = arg;
+    buf_init(&rc->posture, POSTURE_MAX);
+    int r = priv_client_inspect(sb->native->priv, sb->name, on_inspected, rc, err);
+    if (r < 0)
+        free(rc);
+    return r;
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "probe.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+const char *const probe_ns_names[NS_MAX] = {
+    [NS_CGROUP] = "cgroup", [NS_IPC] = "ipc",   [NS_MNT] = "mnt",   [NS_NET] = "net",
+    [NS_PID] = "pid",       [NS_TIME] = "time", [NS_USER] = "user", [NS_UTS] = "uts",
+};
+
+static unsigned n_checks, n_failed;
+
+void probe_report(const char *id, enum probe_state state, const char *fmt, ...)
+{
+    static const char *const names[] = {"ok", "FAIL", "n/a"};
+    char detail[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)vsnprintf(detail, sizeof(detail), fmt, ap);
+    va_end(ap);
+    for (char *p = detail; *p; p++) {
+        if ((unsigned char)*p < ' ')
+            *p = ' ';
+    }
+    n_checks++;
+    n_failed += state == PROBE_FAIL;
+    printf("%s %s %s\n", id, names[state], detail);
+}
+
+bool probe_failed(void)
+{
+    return n_failed > 0;
+}
+
+const char *probe_result_name(long result)
+{
+    static char text[32];
+    const char *name = NULL;
+
+    if (result >= 0)
+        return "success";
+    if (result == PROBE_BLOCKED)
+        return "blocks";
+    if (result == PROBE_EXITED)
+        return "exits";
+    if (result <= PROBE_SIGNAL(0)) {
+        name = sigabbrev_np((int)(PROBE_SIGNAL(0) - result));
+        (void)snprintf(text, sizeof(text), "SIG%s", name ? name : "?");
+        return text;
+    }
+    name = strerrorname_np((int)-result);
+    (void)snprintf(text, sizeof(text), "%s", name ? name : "E?");
+    return text;
+}
+
+void probe_expect(const char *id, long result, const int *want)
+{
+    for (; *want; want++) {
+        if (result == -*want) {
+            probe_report(id, PROBE_OK, "%s", probe_result_name(result));
+            return;
+        }
+    }
+    probe_report(id, PROBE_FAIL, "%s", probe_result_name(result));
+}
+
+/* The exit of the child, for half a second; then it is killed. */
+static bool reap(pid_t pid, int *status)
+{
+    struct timespec limit = {.tv_nsec = 500 * 1000 * 1000};
+    sigset_t chld;
+
+    sigemptyset(&chld);
+    sigaddset(&chld, SIGCHLD);
+    for (;;) {
+        if (waitpid(pid, status, WNOHANG) == pid)
+            return true;
+        /* Blocked in main(), so that none is lost between the two calls. */
+        if (sigtimedwait(&chld, NULL, &limit) < 0 && errno == EAGAIN)
+            break;
+    }
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, status, 0);
+    return false;
+}
+
+long probe_forked(long (*fn)(const void *arg), const void *arg)
+{
+    struct slot {
+        long result;
+        bool done;
+    } * slot;
+    long result;
+    int status = 0;
+    pid_t pid;
+
+    slot = mmap(NULL, sizeof(*slot), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (slot == MAP_FAILED)
+        return -errno;
+    slot->done = false;
+    (void)fflush(stdout);
+    pid = fork();
+    if (pid < 0)
+        return -errno;
+    if (pid == 0) {
+        sigset_t none;
+        sigemptyset(&none);
+        (void)sigprocmask(SIG_SETMASK, &none, NULL);
+        result = fn(arg);
+        slot->result = result;
+        slot->done = true;
+        _exit(0);
+    }
+    if (!reap(pid, &status))
+        result = PROBE_BLOCKED;
+    else if (slot->done)
+        result = slot->result;
+    else
+        result = WIFSIGNALED(status) ? PROBE_SIGNAL(WTERMSIG(status)) : PROBE_EXITED;
+    (void)munmap(slot, sizeof(*slot));
+    return result;
+}
+
+static long do_call(const void *arg)
+{
+    const struct probe_call *c = arg;
+    long r = syscall(c->nr, c->args[0], c->args[1], c->args[2], c->args[3], c->args[4], c->args[5]);
+
+    return r < 0 ? -errno : r;
+}
+
+void probe_call(const struct probe_call *call)
+{
+    probe_expect(call->id, probe_forked(do_call, call), call->want);
+}
+
+ssize_t probe_read(const char *path, char *buf, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    size_t len = 0;
+    ssize_t n = 0;
+
+    if (fd < 0)
+        return -errno;
+    while (len < size - 1 && (n = read(fd, buf + len, size - 1 - len)) > 0)
+        len += (size_t)n;
+    buf[len] = '\0';
+    (void)close(fd);
+    return n < 0 ? -errno : (ssize_t)len;
+}
+
+void probe_status(const char *path, const char *name, char *ret, size_t size)
+{
+    char text[8192], key[64];
+    const char *p;
+
+    ret[0] = '\0';
+    if (probe_read(path, text, sizeof(text)) < 0)
+        return;
+    (void)snprintf(key, sizeof(key), "\n%s:", name);
+    p = strstr(text, key);
+    if (!p)
+        return;
+    p += strlen(key);
+    p += strspn(p, "\t ");
+    (void)snprintf(ret, size, "%.*s", (int)strcspn(p, "\n"), p);
+}
+
+uint64_t probe_ns_inode(const char *name)
+{
+    char path[64];
+    struct stat st;
+
+    (void)snprintf(path, sizeof(path), "/proc/self/ns/%s", name);
+    return stat(path, &st) < 0 ? 0 : st.st_ino;
+}
+
+/* name=number,...: the inode numbers of the links in /proc/self/ns on the host. */
+static bool parse_host_ns(const char *text, uint64_t ret[NS_MAX])
+{
+    while (*text) {
+        size_t len = strcspn(text, "="), i = 0;
+        char *end;
+        while (i < NS_MAX &&
+               (strlen(probe_ns_names[i]) != len || strncmp(probe_ns_names[i], text, len) != 0))
+            i++;
+        if (i == NS_MAX || text[len] != '=')
+            return false;
+        ret[i] = strtoull(text + len + 1, &end, 10);
+        if (ret[i] == 0 || (*end != ',' && *end != '\0'))
+            return false;
+        text = *end ? end + 1 : end;
+    }
+    return true;
+}
+
+/* Everything that may not be done before we know what was open at start stays out of here. */
+static const char *parse(int argc, char *argv[], struct probe_options *opt)
+{
+    const char *mode = NULL;
+    size_t n_prefix = 0;
+
+    for (unsigned fd = 3; fd < 32; fd++) {
+        if (fcntl((int)fd, F_GETFD) >= 0)
+            opt->first_fds |= 1u << fd;
+    }
+    for (int i = 1; i < argc; i++) {
+        const char *value = strchr(argv[i], '=');
+        if (value && strncmp(argv[i], "--host-ns=", 10) == 0) {
+            if (!parse_host_ns(value + 1, opt->host_ns))
+                return NULL;
+        } else if (value && strncmp(argv[i], "--secret-reversed=", 18) == 0) {
+            opt->secret_reversed = value + 1;
+        } else if (value && strncmp(argv[i], "--root-prefix=", 14) == 0 && n_prefix < 7) {
+            opt->root_prefix[n_prefix++] = value + 1;
+        } else if (argv[i][0] != '-' && !mode) {
+            mode = argv[i];
+        } else {
+            return NULL;
+        }
+    }
+    return mode;
+}
+
+static const struct {
+    const char *name;
+    void (*run[3])(const struct probe_options *opt);
+    bool summary;
+} modes[] = {
+    {"all", {probe_identity, probe_kernel, probe_files}, true},
+    {"identity", {probe_identity}, true},
+    {"kernel", {probe_kernel}, true},
+    {"files", {probe_files}, true},
+    {"tty", {probe_tty}, true},
+    {"uring", {probe_uring}, true},
+    {"posture", {probe_posture}, false},
+    {"sweep", {probe_sweep}, false},
+};
+
+int main(int argc, char *argv[])
+{
+    struct probe_options opt = {0};
+    const char *mode = parse(argc, argv, &opt);
+    sigset_t chld;
+
+    sigemptyset(&chld);
+    sigaddset(&chld, SIGCHLD);
+    (void)sigprocmask(SIG_BLOCK, &chld, NULL);
+    for (size_t i = 0; mode && i < sizeof(modes) / sizeof(modes[0]); i++) {
+        if (strcmp(modes[i].name, mode) != 0)
+            continue;
+        if (!probe_guard(&opt))
+            return 3;
+        for (size_t j = 0; j < 3 && modes[i].run[j]; j++)
+            modes[i].run[j](&opt);
+        if (modes[i].summary)
+            printf("# %u checks, %u failed\n", n_checks, n_failed);
+        return probe_failed() ? 1 : 0;
+    }
+    fprintf(stderr, "usage: probe --host-ns=mnt=N,pid=N[,user=N...] [--secret-reversed=TEXT]\n"
+                    "             [--root-prefix=PATH]... all|identity|kernel|files|tty|uring|"
+                    "posture|sweep\n");
+    return 2;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* The probe runs inside a sandbox and tries what must not work there. One line per check:
+ *
+ *     ID ok|FAIL|n/a detail
+ *
+ * IDs are those of the test catalogue, with a part after a dot where a check has several. It is
+ * static and needs nothing from the sandbox but /proc. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum probe_ns { NS_CGROUP, NS_IPC, NS_MNT, NS_NET, NS_PID, NS_TIME, NS_USER, NS_UTS, NS_MAX };
+
+extern const char *const probe_ns_names[NS_MAX];
+
+struct probe_options {
+    uint64_t host_ns[NS_MAX];    /* inode numbers, 0: not told */
+    const char *secret_reversed; /* must be found nowhere; NULL: not told */
+    const char *root_prefix[8];  /* paths that may show as the root of a mount */
+    unsigned first_fds;          /* set of descriptors 3 to 31 that were open at start */
+};
+
+enum probe_state { PROBE_OK, PROBE_FAIL, PROBE_NA };
+
+void probe_report(const char *id, enum probe_state state, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+bool probe_failed(void); /* has anything failed so far? */
+
+/* Result of something tried in a child: the return value, a negative errno, or one of these. */
+#define PROBE_SIGNAL(sig) (-(1000L + (sig)))
+#define PROBE_BLOCKED (-2000L)
+#define PROBE_EXITED (-3000L)
+
+/* Name of such a result: "EPERM", "SIGSYS", "blocks", "exits", "success". */
+const char *probe_result_name(long result);
+
+/* Runs fn in a child, so that whatever succeeds against expectation stays without consequences. A
+ * child that takes longer than half a second is killed. */
+long probe_forked(long (*fn)(const void *arg), const void *arg);
+
+struct probe_call {
+    const char *id;
+    long nr;
+    uintptr_t args[6];
+    int want[4]; /* positive errnos that count as ok */
+};
+
+/* A raw system call, in a child. Reports. */
+void probe_call(const struct probe_call *call);
+
+/* Reports a result that must be one of the errnos (ends with 0). */
+void probe_expect(const char *id, long result, const int *want);
+#define EXPECT(id, result, ...) probe_expect(id, result, (const int[]){__VA_ARGS__, 0})
+
+/* Whole small file, NUL-terminated; length or a negative errno. */
+ssize_t probe_read(const char *path, char *buf, size_t size);
+
+/* The value of "Name:\t<value>" in a status file; "" when absent. */
+void probe_status(const char *path, const char *name, char *ret, size_t size);
+
+uint64_t probe_ns_inode(const char *name); /* of the calling process; 0 when unknown */
+
+/* Refuses (and says why) anywhere but in a sandbox. */
+bool probe_guard(const struct probe_options *opt);
+
+void probe_identity(const struct probe_options *opt);
+void probe_kernel(const struct probe_options *opt);
+void probe_files(const struct probe_options *opt);
+void probe_tty(const struct probe_options *opt);
+void probe_uring(const struct probe_options *opt);
+void probe_posture(const struct probe_options *opt);
+void probe_sweep(const struct probe_options *opt);
