@@ -57,7 +57,7 @@ lint_format() {
             "this is $("$tool" --version)"
         return 77
     fi
-    found "to be formatted with $tool -i (places)" "$(files 'src/*.[ch]' 'tests/*.[ch]' |
+    found "to be formatted with $tool -i (places)" "$(files 'src/*.[ch]' 'tests/*.[ch]' 'tools/*.[ch]' |
         xargs -r -d '\n' "$tool" --dry-run 2>&1 | sed -n 's/:[0-9:]* warning:.*//p' | sort | uniq -c)"
 }
 
@@ -66,6 +66,8 @@ lint_tidy() {
     tools/configure.sh build-asan clang -Dtests=enabled -Dbuildtype=debug \
         -Db_sanitize=address,undefined -Db_lundef=false &&
         ninja -C build-asan build.ninja >/dev/null && # meson files may have changed
+        ninja -C build-asan -t targets all | sed -n 's/^\(.*\.h\): CUSTOM_COMMAND.*/\1/p' |
+        xargs -r ninja -C build-asan --quiet && # headers that are generated
         "$python" tools/tidy.py build-asan build/lint/tidy "$jobs"
 }
 
@@ -115,9 +117,9 @@ lint_addresses() {
 
 lint_unfinished() {
     local text # HTTP's own name of status 501 is no promise
-    text=$(git grep -nIE --untracked \
-        '\b(TODO|FIXME|XXX)\b|[Nn]ot ([Yy]et )?[Ii]mplemented|[Uu]nimplemented' -- src tests |
-        grep -v '\b501\b')
+    text=$(git grep -nIE --untracked '\b(TODO|FIXME|XXX)\b' -- src tests
+        git grep -nIiE --untracked 'not (yet )?implemented|unimplemented' -- src tests |
+            grep -v '\b501\b')
     found "unfinished places" "$text"
 }
 

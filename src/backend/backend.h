@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What every kind of sandbox can do. core and the fronts know only this. Calls never block; completions come later,
- * from the loop, exactly once. */
+/* What every kind of sandbox can do. core and the fronts know only this. Calls never block;
+ * completions come later, from the loop, exactly once. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,7 +29,8 @@ enum outcome_kind {
 
 struct outcome {
     enum outcome_kind kind;
-    int exit_code; /* EXITED and QUOTA_EXCEEDED; 126 and 127 with error[] set when the program never ran */
+    int exit_code; /* EXITED and QUOTA_EXCEEDED; 126 and 127 with error[] set when the program never
+                      ran */
     int signo;     /* SIGNALED */
     char error[200]; /* why the program never ran, "" when it did */
     uint64_t duration_ns, cpu_ns, max_rss_kb;
@@ -43,8 +44,8 @@ enum exec_stream { EXEC_STDOUT, EXEC_STDERR };
 struct exec_request {
     char *const *argv; /* NULL: cmd is given to the shell */
     const char *cmd;
-    char *const *env; /* on top of the sandbox's own */
-    const char *cwd;  /* NULL: that of the spec */
+    char *const *env;    /* on top of the sandbox's own */
+    const char *cwd;     /* NULL: that of the spec */
     uint64_t timeout_ns; /* 0: none */
     bool with_stdin;     /* else it reads /dev/null */
     bool tty;
@@ -59,32 +60,37 @@ struct exec_events {
     void (*finished)(void *arg, const struct outcome *outcome);
 };
 
-typedef void backend_created_fn(void *arg, struct sandbox *sb, const struct err *err); /* sb NULL: err says why */
-typedef void backend_done_fn(void *arg, const struct err *err);                        /* err NULL: done */
+typedef void backend_created_fn(void *arg, struct sandbox *sb,
+                                const struct err *err);         /* sb NULL: err says why */
+typedef void backend_done_fn(void *arg, const struct err *err); /* err NULL: done */
 typedef void backend_text_fn(void *arg, const char *json, size_t len, const struct err *err);
 typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
 
 struct backend_ops {
     const char *name;
     /* The spec is borrowed for the call. `lost` may come any time after `created`. */
-    int (*create)(struct backend *b, const struct spec *spec, backend_created_fn *created, backend_lost_fn *lost,
-                  void *arg, struct err *err);
-    /* Ends every process; running execs finish as SESSION_LOST first. The sandbox is freed before `done` runs. */
+    int (*create)(struct backend *b, const struct spec *spec, backend_created_fn *created,
+                  backend_lost_fn *lost, void *arg, struct err *err);
+    /* Ends every process; running execs finish as SESSION_LOST first. The sandbox is freed before
+     * `done` runs. */
     void (*destroy)(struct sandbox *sb, backend_done_fn *done, void *arg);
-    int (*exec)(struct sandbox *sb, const struct exec_request *req, const struct exec_events *events, void *arg,
-                struct exec **ret, struct err *err);
-    /* Bytes are taken whole or refused: -ENOBUFS while too much is waiting, -EPIPE once stdin is closed. */
+    int (*exec)(struct sandbox *sb, const struct exec_request *req,
+                const struct exec_events *events, void *arg, struct exec **ret, struct err *err);
+    /* Bytes are taken whole or refused: -ENOBUFS while too much is waiting, -EPIPE once stdin is
+     * closed. */
     int (*exec_write)(struct exec *e, const char *data, size_t len);
     void (*exec_close_stdin)(struct exec *e);
     void (*exec_signal)(struct exec *e, int signo);
     void (*exec_kill)(struct exec *e); /* the whole tree */
     void (*exec_resize)(struct exec *e, uint16_t rows, uint16_t cols);
-    void (*exec_pause)(struct exec *e, bool paused); /* stop reading its output: it will block, not lose */
+    void (*exec_pause)(struct exec *e,
+                       bool paused);   /* stop reading its output: it will block, not lose */
     void (*exec_free)(struct exec *e); /* a running one goes on unobserved, its output drained */
     /* What is actually enforced, read back from the kernel, as a JSON object. */
     int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
-    /* What this host can enforce: a JSON array of {id, status, detail, remedy}. */
-    int (*doctor)(struct backend *b, struct buf *out, struct err *err);
+    /* What this host can enforce, found out by doing: a JSON object with "checks", each {id,
+     * status, detail, remedy}. */
+    int (*doctor)(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
     void (*free)(struct backend *b);
 };
 

@@ -67,7 +67,8 @@ static void sandbox_free(struct native_sandbox *sb)
     free(sb);
 }
 
-/* PID 1 is gone or no longer makes sense. The user of the sandbox hears of it once, and still destroys it. */
+/* PID 1 is gone or no longer makes sense. The user of the sandbox hears of it once, and still
+ * destroys it. */
 static void lose(struct native_sandbox *sb)
 {
     if (sb->lost || sb->state == NATIVE_DESTROYING)
@@ -137,8 +138,8 @@ static int connect_init(struct native_sandbox *sb, struct err *err)
     AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return err_sys(err, errno, "socket");
-    (void)snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s/init.sock", sb->native->sessions_fd,
-                   sb->name);
+    (void)snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s/init.sock",
+                   sb->native->sessions_fd, sb->name);
     if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0)
         return err_sys(err, errno, "connect to the sandbox's first process");
     ssize_t n = fd_send_msg(fd, &hello, sizeof(hello), NULL, 0, MSG_NOSIGNAL);
@@ -266,7 +267,8 @@ static const struct backend_ops native_ops = {
     .free = native_free,
 };
 
-int native_new(struct loop *loop, const struct native_options *options, struct backend **ret, struct err *err)
+int native_new(struct loop *loop, const struct native_options *options, struct backend **ret,
+               struct err *err)
 {
     struct native *n = xnew(struct native);
     n->base.ops = &native_ops;
@@ -278,9 +280,13 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
     n->facts.roots = options->roots;
     n->facts.roots_are_outer = options->roots_are_outer;
     n->facts.require_limits = options->require_limits;
-    struct priv_client_options po = {.program = options->program, .init_program = options->init_program,
-                                     .state_dir = options->state_dir, .tag = options->tag, .uid = options->uid,
-                                     .gid = options->gid, .roots = options->roots};
+    struct priv_client_options po = {.program = options->program,
+                                     .init_program = options->init_program,
+                                     .state_dir = options->state_dir,
+                                     .tag = options->tag,
+                                     .uid = options->uid,
+                                     .gid = options->gid,
+                                     .roots = options->roots};
     int r = priv_client_new(loop, &po, &n->priv, err);
     if (r == 0) {
         char path[4200];

@@ -22,5 +22,7 @@ struct native_options {
     void *gone_arg;
 };
 
-/* Starts box-priv; call before dropping privileges. The strings are borrowed for the backend's life. */
-int native_new(struct loop *loop, const struct native_options *options, struct backend **ret, struct err *err);
+/* Starts box-priv; call before dropping privileges. The strings are borrowed for the backend's
+ * life. */
+int native_new(struct loop *loop, const struct native_options *options, struct backend **ret,
+               struct err *err);

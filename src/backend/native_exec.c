@@ -20,7 +20,8 @@
 #include "util/str.h"
 #include "util/strv.h"
 
-/* How long an answer waits for more output once the main process is gone but others still hold the pipes. */
+/* How long an answer waits for more output once the main process is gone but others still hold the
+ * pipes. */
 #define DRAIN_NS (50ULL * NSEC_PER_MSEC)
 #define READ_CHUNK 65536U
 #define READS_PER_TURN 16 /* then other sessions get their turn */
@@ -103,7 +104,8 @@ static void maybe_finish(struct native_exec *e)
     maybe_free(e);
 }
 
-/* Nothing came for a while, but background processes hold the pipes: they do not hold the answer. */
+/* Nothing came for a while, but background processes hold the pipes: they do not hold the answer.
+ */
 static void on_drained(struct loop_timer *t)
 {
     struct native_exec *e = container_of(t, struct native_exec, drain);
@@ -122,7 +124,8 @@ static void on_output(struct loop_io *io, uint32_t events)
     struct native_exec *e = o->exec;
     (void)events;
     e->busy++;
-    for (int i = 0; i < READS_PER_TURN && o->fd >= 0 && (!e->paused || e->told || e->detached); i++) {
+    for (int i = 0; i < READS_PER_TURN && o->fd >= 0 && (!e->paused || e->told || e->detached);
+         i++) {
         ssize_t n = read(o->fd, chunk, sizeof(chunk));
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             break;
@@ -195,8 +198,8 @@ static int pack(struct buf *out, struct init_exec *head, const struct native_san
     return r;
 }
 
-static int send_request(struct native_sandbox *sb, struct init_exec *head, const struct exec_request *req,
-                        struct err *err)
+static int send_request(struct native_sandbox *sb, struct init_exec *head,
+                        const struct exec_request *req, struct err *err)
 {
     AUTO_DONE(buf) struct buf message;
     AUTO_CLOSE int memfd = -1;
@@ -205,7 +208,8 @@ static int send_request(struct native_sandbox *sb, struct init_exec *head, const
     if (r == 0)
         r = pack(&message, head, sb, req);
     if (r < 0)
-        return err_set(err, ERR_LIMIT, "command, arguments and environment are larger than %u MiB in all",
+        return err_set(err, ERR_LIMIT,
+                       "command, arguments and environment are larger than %u MiB in all",
                        INIT_STRINGS_MAX >> 20);
     size_t len = message.len;
     if (head->strings_len > INIT_INLINE_MAX) {
@@ -216,14 +220,17 @@ static int send_request(struct native_sandbox *sb, struct init_exec *head, const
         len = sizeof(*head);
     }
     memcpy(message.data, head, sizeof(*head));
-    ssize_t n = fd_send_msg(sb->conn, message.data, len, &memfd, memfd >= 0 ? 1 : 0, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n = fd_send_msg(sb->conn, message.data, len, &memfd, memfd >= 0 ? 1 : 0,
+                            MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n == -EAGAIN)
-        return err_set(err, ERR_LIMIT, "too many commands are being started in this session; try again");
+        return err_set(err, ERR_LIMIT,
+                       "too many commands are being started in this session; try again");
     return n < 0 ? err_sys(err, (int)-n, "ask the sandbox's first process") : 0;
 }
 
-int native_exec_start(struct sandbox *base, const struct exec_request *req, const struct exec_events *events, void *arg,
-                      struct exec **ret, struct err *err)
+int native_exec_start(struct sandbox *base, const struct exec_request *req,
+                      const struct exec_events *events, void *arg, struct exec **ret,
+                      struct err *err)
 {
     struct native_sandbox *sb = container_of(base, struct native_sandbox, base);
     if (sb->state != NATIVE_READY || sb->lost)
@@ -304,7 +311,8 @@ static void flush_stdin(struct native_exec *e)
         close_stdin(e);
 }
 
-void native_exec_on_started(struct native_sandbox *sb, const struct init_started *m, int *fds, size_t n_fds)
+void native_exec_on_started(struct native_sandbox *sb, const struct init_started *m, int *fds,
+                            size_t n_fds)
 {
     struct native_exec *e = find_exec(sb, m->id);
     if (e == NULL || output_open(e) || n_fds < (e->tty ? 1U : 2U))
@@ -317,7 +325,8 @@ void native_exec_on_started(struct native_sandbox *sb, const struct init_started
     if (!e->tty && n_fds >= 3)
         e->in_fd = TAKE_FD(fds[2]);
     for (int i = 0; i < 2; i++) {
-        if (e->out[i].fd >= 0 && (fd_set_nonblock(e->out[i].fd, true) < 0 || (!e->paused && watch_output(&e->out[i]) < 0)))
+        if (e->out[i].fd >= 0 && (fd_set_nonblock(e->out[i].fd, true) < 0 ||
+                                  (!e->paused && watch_output(&e->out[i]) < 0)))
             close_output(&e->out[i]);
     }
     if (e->in_fd >= 0 && fd_set_nonblock(e->in_fd, true) < 0)
@@ -339,19 +348,23 @@ static const char *stage_text(uint32_t stage)
 
 static void fill_outcome(struct outcome *o, const struct init_exited *m)
 {
-    *o = (struct outcome){.duration_ns = m->duration_ns, .cpu_ns = m->cpu_ns, .max_rss_kb = m->max_rss_kb,
+    *o = (struct outcome){.duration_ns = m->duration_ns,
+                          .cpu_ns = m->cpu_ns,
+                          .max_rss_kb = m->max_rss_kb,
                           .remaining = m->remaining};
     if (m->stage != INIT_STAGE_NONE) {
         o->kind = OUTCOME_EXITED;
         o->exit_code = m->stage == INIT_STAGE_EXEC && m->error == ENOENT ? 127 : 126;
-        (void)snprintf(o->error, sizeof(o->error), "%s: %s", stage_text(m->stage), err_errno_text(m->error));
+        (void)snprintf(o->error, sizeof(o->error), "%s: %s", stage_text(m->stage),
+                       err_errno_text(m->error));
     } else if (m->flags & INIT_EXITED_TIMEOUT) {
         o->kind = OUTCOME_TIMED_OUT;
     } else if (m->flags & INIT_EXITED_OOM) {
         o->kind = OUTCOME_OOM_KILLED;
     } else if (m->flags & INIT_EXITED_DISK_FULL) {
         o->kind = OUTCOME_QUOTA_EXCEEDED;
-        o->exit_code = WIFEXITED(m->wait_status) ? WEXITSTATUS(m->wait_status) : 128 + WTERMSIG(m->wait_status);
+        o->exit_code = WIFEXITED(m->wait_status) ? WEXITSTATUS(m->wait_status)
+                                                 : 128 + WTERMSIG(m->wait_status);
     } else if (WIFSIGNALED(m->wait_status)) {
         o->kind = OUTCOME_SIGNALED;
         o->signo = WTERMSIG(m->wait_status);

@@ -82,8 +82,9 @@ struct native_exec {
 };
 
 /* native_exec.c */
-int native_exec_start(struct sandbox *sb, const struct exec_request *req, const struct exec_events *events, void *arg,
-                      struct exec **ret, struct err *err);
+int native_exec_start(struct sandbox *sb, const struct exec_request *req,
+                      const struct exec_events *events, void *arg, struct exec **ret,
+                      struct err *err);
 int native_exec_write(struct exec *e, const char *data, size_t len);
 void native_exec_close_stdin(struct exec *e);
 void native_exec_signal(struct exec *e, int signo);
@@ -92,11 +93,14 @@ void native_exec_resize(struct exec *e, uint16_t rows, uint16_t cols);
 void native_exec_pause(struct exec *e, bool paused);
 void native_exec_free(struct exec *e);
 /* From the connection to box-init. */
-void native_exec_on_started(struct native_sandbox *sb, const struct init_started *m, int *fds, size_t n_fds);
+void native_exec_on_started(struct native_sandbox *sb, const struct init_started *m, int *fds,
+                            size_t n_fds);
 void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *m);
 /* The sandbox is gone: every exec ends as SESSION_LOST, from the loop. */
 void native_exec_lose_all(struct native_sandbox *sb);
 
 /* native_receipt.c */
 int native_receipt(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
-int native_doctor(struct backend *b, struct buf *out, struct err *err);
+
+/* native_doctor.c */
+int native_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);

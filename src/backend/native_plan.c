@@ -23,11 +23,12 @@
 #define ROOT_BYTES_WRITABLE (64ULL * MIB)
 #define QUOTA_BYTES_PER_INODE 16384U
 
-static const char *const host_dirs[NATIVE_HOST_DIRS_MAX - 1] = {"/bin",   "/sbin",  "/lib", "/lib32",
-                                                                "/lib64", "/libx32"};
+static const char *const host_dirs[NATIVE_HOST_DIRS_MAX - 1] = {"/bin",   "/sbin",  "/lib",
+                                                                "/lib32", "/lib64", "/libx32"};
 
 /* Never mounted, allow-list or not: where hosts keep their secrets and their control sockets. */
-static const char *const blocked[] = {"/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/run", "/var/run"};
+static const char *const blocked[] = {"/etc",  "/proc", "/sys", "/dev",
+                                      "/root", "/boot", "/run", "/var/run"};
 
 void native_facts_read(struct native_facts *f)
 {
@@ -39,7 +40,8 @@ void native_facts_read(struct native_facts *f)
             continue;
         f->dirs[f->n_dirs].path = host_dirs[i];
         if (S_ISLNK(st.st_mode)) {
-            ssize_t n = readlink(host_dirs[i], f->dirs[f->n_dirs].link, sizeof(f->dirs[0].link) - 1);
+            ssize_t n =
+                readlink(host_dirs[i], f->dirs[f->n_dirs].link, sizeof(f->dirs[0].link) - 1);
             if (n <= 0)
                 continue;
             f->dirs[f->n_dirs].link[n] = '\0';
@@ -53,12 +55,14 @@ void native_facts_read(struct native_facts *f)
 static bool is_at_or_below(const char *path, const char *root)
 {
     size_t len = strlen(root);
-    return strncmp(path, root, len) == 0 && (path[len] == '\0' || path[len] == '/' || str_eq(root, "/"));
+    return strncmp(path, root, len) == 0 &&
+           (path[len] == '\0' || path[len] == '/' || str_eq(root, "/"));
 }
 
-/* Which allow-list root covers a path; the longest wins, so that an entry for one directory decides about it. */
-static int find_root(const struct native_facts *facts, const char *path, uint16_t *ret, const char **ret_rest,
-                     struct err *err)
+/* Which allow-list root covers a path; the longest wins, so that an entry for one directory decides
+ * about it. */
+static int find_root(const struct native_facts *facts, const char *path, uint16_t *ret,
+                     const char **ret_rest, struct err *err)
 {
     size_t best = 0;
     bool found = false;
@@ -83,8 +87,8 @@ static int find_root(const struct native_facts *facts, const char *path, uint16_
     return 0;
 }
 
-static int add_host_mount(struct plan *p, const struct native_facts *facts, const char *host_path, const char *target,
-                          enum mount_mode mode, struct err *err)
+static int add_host_mount(struct plan *p, const struct native_facts *facts, const char *host_path,
+                          const char *target, enum mount_mode mode, struct err *err)
 {
     char source[4096];
     uint16_t root = 0;
@@ -94,11 +98,14 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
     for (size_t len = strlen(source); len > 1 && source[len - 1] == '/'; len--)
         source[len - 1] = '\0';
     if (!path_is_clean_absolute(source))
-        return err_set(err, ERR_INVALID, "host_path %.200s must be absolute, without '.', '..' or '//'", source);
+        return err_set(err, ERR_INVALID,
+                       "host_path %.200s must be absolute, without '.', '..' or '//'", source);
     if (!path_is_clean_absolute(target))
-        return err_set(err, ERR_INVALID, "mount_path %.200s must be absolute, without '.', '..' or '//'", target);
+        return err_set(err, ERR_INVALID,
+                       "mount_path %.200s must be absolute, without '.', '..' or '//'", target);
     if (plan_target_reserved(target))
-        return err_set(err, ERR_DENIED, "mount_path %.200s is reserved; use /workspace, /mnt, /data or the like",
+        return err_set(err, ERR_DENIED,
+                       "mount_path %.200s is reserved; use /workspace, /mnt, /data or the like",
                        target);
     int r = find_root(facts, source, &root, &rest, err);
     if (r < 0)
@@ -179,15 +186,18 @@ static void add_system(struct plan *p, const struct spec *spec)
     op->flags = PLAN_OP_LANDLOCK_RW;
 }
 
-static int add_workspace(struct plan *p, const struct spec *spec, const struct native_facts *facts, struct err *err)
+static int add_workspace(struct plan *p, const struct spec *spec, const struct native_facts *facts,
+                         struct err *err)
 {
     int r = 0;
     add_private(p, "/home/box", "home");
     bool mounted = spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE;
     if (mounted) {
         r = add_host_mount(p, facts, spec->host_path, spec->mount_path, spec->host_path_mode, err);
-    } else if (!path_is_clean_absolute(spec->mount_path) || plan_target_reserved(spec->mount_path)) {
-        r = err_set(err, ERR_DENIED, "mount_path %.200s is reserved or not a clean path", spec->mount_path);
+    } else if (!path_is_clean_absolute(spec->mount_path) ||
+               plan_target_reserved(spec->mount_path)) {
+        r = err_set(err, ERR_DENIED, "mount_path %.200s is reserved or not a clean path",
+                    spec->mount_path);
     } else {
         add_private(p, spec->mount_path, "workspace");
     }
@@ -200,7 +210,8 @@ static int add_workspace(struct plan *p, const struct spec *spec, const struct n
     if (r == 0 && path_is_clean_absolute(spec->workdir) && !plan_target_reserved(spec->workdir)) {
         bool covered = false;
         for (uint32_t i = 0; i < p->n_ops; i++)
-            covered = covered || (p->ops[i].kind != PLAN_OP_DIR && is_at_or_below(spec->workdir, plan_str(p, p->ops[i].target)));
+            covered = covered || (p->ops[i].kind != PLAN_OP_DIR &&
+                                  is_at_or_below(spec->workdir, plan_str(p, p->ops[i].target)));
         if (!covered)
             add_dir(p, spec->workdir, 0755, true);
     }
@@ -209,10 +220,12 @@ static int add_workspace(struct plan *p, const struct spec *spec, const struct n
 
 static void add_rlimit(struct plan *p, int resource, uint64_t soft, uint64_t hard)
 {
-    p->rlimits[p->n_rlimits++] = (struct init_rlimit){.resource = (uint32_t)resource, .soft = soft, .hard = hard};
+    p->rlimits[p->n_rlimits++] =
+        (struct init_rlimit){.resource = (uint32_t)resource, .soft = soft, .hard = hard};
 }
 
-/* A second wall behind the cgroups; the numbers are per process or per user id, which no other session shares. */
+/* A second wall behind the cgroups; the numbers are per process or per user id, which no other
+ * session shares. */
 static void add_rlimits(struct plan *p, const struct spec *spec, const struct native_facts *facts)
 {
     uint64_t core = facts->core_by_pipe ? 1 : 0;
@@ -224,7 +237,8 @@ static void add_rlimits(struct plan *p, const struct spec *spec, const struct na
     add_rlimit(p, RLIMIT_STACK, 8 * MIB, 64 * MIB);
     add_rlimit(p, RLIMIT_NPROC, (uint64_t)spec->pids_limit, (uint64_t)spec->pids_limit);
     if (spec->workspace_quota_mb > 0)
-        add_rlimit(p, RLIMIT_FSIZE, (uint64_t)spec->workspace_quota_mb * MIB, (uint64_t)spec->workspace_quota_mb * MIB);
+        add_rlimit(p, RLIMIT_FSIZE, (uint64_t)spec->workspace_quota_mb * MIB,
+                   (uint64_t)spec->workspace_quota_mb * MIB);
 }
 
 static void set_limits(struct plan *p, const struct spec *spec)
@@ -238,8 +252,8 @@ static void set_limits(struct plan *p, const struct spec *spec)
     p->root_bytes = spec->read_only_rootfs ? ROOT_BYTES : ROOT_BYTES_WRITABLE;
 }
 
-int native_plan(const struct spec *spec, const struct native_facts *facts, const char *name, uint32_t uid_index,
-                struct plan *ret, struct err *err)
+int native_plan(const struct spec *spec, const struct native_facts *facts, const char *name,
+                uint32_t uid_index, struct plan *ret, struct err *err)
 {
     struct plan *p = ret;
     bool network_on = spec->network == NETWORK_ON;
@@ -249,7 +263,8 @@ int native_plan(const struct spec *spec, const struct native_facts *facts, const
     p->uid_index = uid_index;
     p->flags = (network_on ? PLAN_NET_ON : 0) | (spec->read_only_rootfs ? 0 : PLAN_ROOT_WRITABLE) |
                (facts->require_limits ? PLAN_REQUIRE_LIMITS : 0);
-    /* On a writable root the program is its root, without any capability: packages can then be installed. */
+    /* On a writable root the program is its root, without any capability: packages can then be
+     * installed. */
     p->payload_uid = p->payload_gid = spec->read_only_rootfs ? 1000 : 0;
     p->init_uid = p->init_gid = spec->read_only_rootfs ? 0 : 999;
     set_limits(p, spec);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* From what a caller wants to what the kernel will be asked: a pure function, golden-tested without privileges. */
+/* From what a caller wants to what the kernel will be asked: a pure function, golden-tested without
+ * privileges. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,12 +22,13 @@ struct native_facts {
     } dirs[NATIVE_HOST_DIRS_MAX];
     size_t n_dirs;
     char *const *roots;   /* allow-list, real paths; borrowed */
-    bool roots_are_outer; /* built-in list: only what lies below a root may be mounted, not the root itself */
+    bool roots_are_outer; /* built-in list: only what lies below a root may be mounted, not the root
+                             itself */
     bool require_limits;
     bool core_by_pipe; /* the host pipes cores to a program: only a limit of 1 stops that */
 };
 
 void native_facts_read(struct native_facts *f); /* asks the host about its directories */
 
-int native_plan(const struct spec *spec, const struct native_facts *facts, const char *name, uint32_t uid_index,
-                struct plan *ret, struct err *err);
+int native_plan(const struct spec *spec, const struct native_facts *facts, const char *name,
+                uint32_t uid_index, struct plan *ret, struct err *err);

@@ -9,8 +9,9 @@
 #include "util/json.h"
 #include "util/str.h"
 
-/* The isolation receipt: what is in force for this session, as the kernel tells it. Two witnesses: box-priv reads the
- * cgroups, ids and namespaces from outside; a process inside, confined like every command, reads its own status. */
+/* The isolation receipt: what is in force for this session, as the kernel tells it. Two witnesses:
+ * box-priv reads the cgroups, ids and namespaces from outside; a process inside, confined like
+ * every command, reads its own status. */
 
 #define POSTURE_MAX 16384U
 #define RECEIPT_MAX (64U * 1024U)
@@ -60,10 +61,17 @@ static void write_status(struct jw *w, const char *status)
     static const struct {
         const char *key, *name;
     } fields[] = {
-        {"uid", "Uid"},          {"gid", "Gid"},          {"groups", "Groups"},
-        {"cap_inheritable", "CapInh"}, {"cap_permitted", "CapPrm"}, {"cap_effective", "CapEff"},
-        {"cap_bounding", "CapBnd"},    {"cap_ambient", "CapAmb"},   {"no_new_privs", "NoNewPrivs"},
-        {"seccomp", "Seccomp"},  {"seccomp_filters", "Seccomp_filters"},
+        {"uid", "Uid"},
+        {"gid", "Gid"},
+        {"groups", "Groups"},
+        {"cap_inheritable", "CapInh"},
+        {"cap_permitted", "CapPrm"},
+        {"cap_effective", "CapEff"},
+        {"cap_bounding", "CapBnd"},
+        {"cap_ambient", "CapAmb"},
+        {"no_new_privs", "NoNewPrivs"},
+        {"seccomp", "Seccomp"},
+        {"seccomp_filters", "Seccomp_filters"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
         char value[128];
@@ -74,7 +82,8 @@ static void write_status(struct jw *w, const char *status)
 
 static void write_namespaces(struct jw *w, const struct priv_inspect *in)
 {
-    static const char *const names[PRIV_NS_MAX] = {"user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"};
+    static const char *const names[PRIV_NS_MAX] = {"user", "mnt", "pid",    "net",
+                                                   "ipc",  "uts", "cgroup", "time"};
     jw_key(w, "namespaces");
     jw_object(w);
     for (int i = 0; i < PRIV_NS_MAX; i++) {
@@ -84,7 +93,8 @@ static void write_namespaces(struct jw *w, const struct priv_inspect *in)
     jw_object_end(w);
 }
 
-static void write_limit(struct jw *w, const char *key, bool enforced, uint64_t value, const char *why)
+static void write_limit(struct jw *w, const char *key, bool enforced, uint64_t value,
+                        const char *why)
 {
     jw_key(w, key);
     jw_object(w);
@@ -102,13 +112,14 @@ static void write_limits(struct jw *w, const struct receipt *rc)
     const struct cgroup_readback *c = &rc->inspect.cgroup;
     jw_key(w, "limits");
     jw_object(w);
-    write_limit(w, "memory_bytes", host->enforced[CGROUP_MEMORY] && c->memory_max > 0, c->memory_max,
-                host->why[CGROUP_MEMORY]);
-    write_limit(w, "pids", host->enforced[CGROUP_PIDS] && c->pids_max > 0, c->pids_max > 0 ? c->pids_max - 1 : 0,
-                host->why[CGROUP_PIDS]);
-    write_limit(w, "cpu_quota_us_per_100ms", host->enforced[CGROUP_CPU] && c->cpu_quota_us > 0, c->cpu_quota_us,
-                host->why[CGROUP_CPU]);
-    write_limit(w, "disk_bytes", rc->sb->quota_bytes > 0, rc->sb->quota_bytes, "no quota was asked for");
+    write_limit(w, "memory_bytes", host->enforced[CGROUP_MEMORY] && c->memory_max > 0,
+                c->memory_max, host->why[CGROUP_MEMORY]);
+    write_limit(w, "pids", host->enforced[CGROUP_PIDS] && c->pids_max > 0,
+                c->pids_max > 0 ? c->pids_max - 1 : 0, host->why[CGROUP_PIDS]);
+    write_limit(w, "cpu_quota_us_per_100ms", host->enforced[CGROUP_CPU] && c->cpu_quota_us > 0,
+                c->cpu_quota_us, host->why[CGROUP_CPU]);
+    write_limit(w, "disk_bytes", rc->sb->quota_bytes > 0, rc->sb->quota_bytes,
+                "no quota was asked for");
     jw_object_end(w);
 }
 
@@ -125,15 +136,17 @@ static void write_receipt(struct jw *w, struct receipt *rc)
     jw_kbool(w, "image_substituted", !str_eq(sb->image, "host"));
     jw_kbool(w, "root_writable", sb->root_writable);
     jw_kstr(w, "network", sb->network_on ? "nat, private ranges refused" : "none");
-    jw_kstr(w, "host_ids", own_range ? "private range of this session"
-                                     : "shared by all sessions of this user: boxd was not started by root");
+    jw_kstr(w, "host_ids",
+            own_range ? "private range of this session"
+                      : "shared by all sessions of this user: boxd was not started by root");
     jw_ku64(w, "host_uid_init", rc->inspect.host_uid);
     jw_ku64(w, "host_uid_payload", rc->inspect.payload_uid);
     jw_ku64(w, "host_pid", rc->inspect.pid);
     jw_ku64(w, "landlock_abi", host->landlock_abi);
     jw_kstr(w, "cgroup", modes[host->cgroup_mode <= INIT_CGROUP_V2 ? host->cgroup_mode : 0]);
-    jw_kstr(w, "kill_on_timeout", host->cgroup_mode != INIT_CGROUP_NONE ? "the exec's own process tree"
-                                                                       : "every process of the session");
+    jw_kstr(w, "kill_on_timeout",
+            host->cgroup_mode != INIT_CGROUP_NONE ? "the exec's own process tree"
+                                                  : "every process of the session");
     write_namespaces(w, &rc->inspect);
     write_limits(w, rc);
     jw_key(w, "payload");
@@ -181,7 +194,8 @@ static void on_inspected(void *arg, const struct priv_reply *reply, int *fds, si
     static const struct exec_events events = {.output = on_posture_output, .finished = on_posture};
     static char *const argv[] = {(char *)(uintptr_t) "posture", NULL};
     struct receipt *rc = arg;
-    struct exec_request req = {.argv = argv, .posture = true, .cwd = "/", .timeout_ns = POSTURE_TIMEOUT_NS};
+    struct exec_request req = {
+        .argv = argv, .posture = true, .cwd = "/", .timeout_ns = POSTURE_TIMEOUT_NS};
     (void)fds;
     (void)n_fds;
     if (reply == NULL || reply->result < 0) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* box-priv: the only privileged code. Started by boxd with its bounds on the command line; everything a request can
- * refer to later (state, allow-list, images) is opened here, before the first request is read. */
+/* box-priv: the only privileged code. Started by boxd with its bounds on the command line;
+ * everything a request can refer to later (state, allow-list, images) is opened here, before the
+ * first request is read. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -51,10 +52,14 @@ struct options {
 static int parse_options(int argc, char **argv, struct options *o, struct err *err)
 {
     static const struct option table[] = {
-        {"sock", required_argument, NULL, 's'}, {"state", required_argument, NULL, 'd'},
-        {"tag", required_argument, NULL, 't'},  {"init", required_argument, NULL, 'i'},
-        {"pool", required_argument, NULL, 'p'}, {"root", required_argument, NULL, 'r'},
-        {"uid", required_argument, NULL, 'u'},  {"gid", required_argument, NULL, 'g'},
+        {"sock", required_argument, NULL, 's'},
+        {"state", required_argument, NULL, 'd'},
+        {"tag", required_argument, NULL, 't'},
+        {"init", required_argument, NULL, 'i'},
+        {"pool", required_argument, NULL, 'p'},
+        {"root", required_argument, NULL, 'r'},
+        {"uid", required_argument, NULL, 'u'},
+        {"gid", required_argument, NULL, 'g'},
         {0},
     };
     uint64_t sock = 0;
@@ -92,12 +97,14 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
 static bool is_real_root(void)
 {
     char map[128];
-    return geteuid() == 0 && fd_read_file_at(AT_FDCWD, "/proc/self/uid_map", map, sizeof(map)) > 0 &&
+    return geteuid() == 0 &&
+           fd_read_file_at(AT_FDCWD, "/proc/self/uid_map", map, sizeof(map)) > 0 &&
            strstr(map, "4294967295") != NULL;
 }
 
-/* A mount namespace of our own: what we attach for a moment never shows on the host, while the host's later mounts
- * still arrive. An ordinary user gets the right to do so from a user namespace with just its own id in it. */
+/* A mount namespace of our own: what we attach for a moment never shows on the host, while the
+ * host's later mounts still arrive. An ordinary user gets the right to do so from a user namespace
+ * with just its own id in it. */
 static int enter_namespaces(struct launch_host *h, struct err *err)
 {
     uid_t uid = geteuid();
@@ -105,9 +112,11 @@ static int enter_namespaces(struct launch_host *h, struct err *err)
     char text[64];
     h->rootful = is_real_root();
     if (unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
-        return err_sys(err, errno, h->rootful ? "mount namespace"
-                                              : "user namespace (on Debian: sysctl kernel.unprivileged_userns_clone=1; "
-                                                "under AppArmor: kernel.apparmor_restrict_unprivileged_userns=0)");
+        return err_sys(
+            err, errno,
+            h->rootful ? "mount namespace"
+                       : "user namespace (on Debian: sysctl kernel.unprivileged_userns_clone=1; "
+                         "under AppArmor: kernel.apparmor_restrict_unprivileged_userns=0)");
     if (!h->rootful) {
         (void)fd_write_file_at(AT_FDCWD, "/proc/self/setgroups", "deny");
         (void)snprintf(text, sizeof(text), "0 %u 1", uid);
@@ -178,8 +187,8 @@ static int load_filter(struct err *err)
     return fd < 0 ? err_sys(err, -fd, "seal the system call filter") : fd;
 }
 
-/* What an earlier run under this state directory left behind is ours and dead: its daemon is gone, or its lock on
- * the directory would have kept us out. */
+/* What an earlier run under this state directory left behind is ours and dead: its daemon is gone,
+ * or its lock on the directory would have kept us out. */
 static int purge(struct launch_host *h, struct err *err)
 {
     struct pollfd none;
@@ -213,15 +222,14 @@ static int prepare(struct launch_host *h, const struct options *o, struct err *e
         r = net_config_init(&h->net, o->tag + strlen(o->tag) - NET_TAG_MAX, o->pool, err);
     if (r < 0)
         return r;
-    (void)snprintf(resolver, sizeof(resolver), "%u.%u.%u.%u", h->net.resolver >> 24, h->net.resolver >> 16 & 255,
-                   h->net.resolver >> 8 & 255, h->net.resolver & 255);
+    (void)snprintf(resolver, sizeof(resolver), "%u.%u.%u.%u", h->net.resolver >> 24,
+                   h->net.resolver >> 16 & 255, h->net.resolver >> 8 & 255, h->net.resolver & 255);
     h->etc_fd[0] = hostetc_build(h->state_fd, "etc-off", NULL, err);
     if (h->etc_fd[0] < 0)
         return h->etc_fd[0];
     h->etc_fd[1] = hostetc_build(h->state_fd, "etc-on", resolver, err);
     if (h->etc_fd[1] < 0)
         return h->etc_fd[1];
-    h->idmaps = idmap_cache_new();
     h->seccomp_fd = load_filter(err);
     if (h->seccomp_fd < 0)
         return h->seccomp_fd;
@@ -256,7 +264,6 @@ static int run(int argc, char **argv, struct err *err)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);
     (void)cgroup_host_remove(&host.cgroups, host.tag);
     cgroup_host_done(&host.cgroups);
-    idmap_cache_free(host.idmaps);
     return r;
 }
 

@@ -20,7 +20,8 @@
 #define REAP_INTERVAL_NS (5ULL * NSEC_PER_SEC)
 #define WAITERS_MAX 4096U
 
-/* Somebody who waits for a session to be ready (spec set while it has to be made first), or to be gone. */
+/* Somebody who waits for a session to be ready (spec set while it has to be made first), or to be
+ * gone. */
 struct waiter {
     struct waiter *next;
     struct manager *m;
@@ -147,7 +148,8 @@ static void answer_waiter(struct loop_defer *d)
     if (w->ready != NULL && w->err.code == ERR_NONE && s->state != SESSION_READY)
         (void)err_set(&w->err, ERR_STATE, "session '%s' was ended meanwhile", s->spec->session_id);
     if (w->ready != NULL)
-        w->ready(w->arg, w->err.code == ERR_NONE ? s : NULL, w->err.code == ERR_NONE ? NULL : &w->err);
+        w->ready(w->arg, w->err.code == ERR_NONE ? s : NULL,
+                 w->err.code == ERR_NONE ? NULL : &w->err);
     else if (w->gone != NULL)
         w->gone(w->arg, w->err.code == ERR_NONE ? NULL : &w->err);
     if (s != NULL && (w->ready == NULL || w->err.code != ERR_NONE))
@@ -257,11 +259,20 @@ static void value_text(const struct spec *spec, enum spec_field f, char *ret, si
     }
 }
 
-static int check_same(const struct session *s, const struct spec *want, uint64_t given, struct err *err)
+static int check_same(const struct session *s, const struct spec *want, uint64_t given,
+                      struct err *err)
 {
     static const enum spec_field compared[] = {
-        SPEC_NETWORK,    SPEC_IMAGE, SPEC_HOST_PATH, SPEC_HOST_PATH_MODE, SPEC_MOUNT_PATH,
-        SPEC_PERSISTENT, SPEC_CPUS,  SPEC_MEMORY_MB, SPEC_PIDS_LIMIT,     SPEC_READ_ONLY_ROOTFS,
+        SPEC_NETWORK,
+        SPEC_IMAGE,
+        SPEC_HOST_PATH,
+        SPEC_HOST_PATH_MODE,
+        SPEC_MOUNT_PATH,
+        SPEC_PERSISTENT,
+        SPEC_CPUS,
+        SPEC_MEMORY_MB,
+        SPEC_PIDS_LIMIT,
+        SPEC_READ_ONLY_ROOTFS,
         SPEC_WORKSPACE_QUOTA_MB,
     };
     for (size_t i = 0; i < ARRAY_SIZE(compared); i++) {
@@ -271,8 +282,8 @@ static int check_same(const struct session *s, const struct spec *want, uint64_t
         value_text(s->spec, compared[i], have, sizeof(have));
         value_text(want, compared[i], asked, sizeof(asked));
         if (!str_eq(have, asked))
-            return err_set(err, ERR_CONFLICT, "Box session %s already exists with %s=%s", s->spec->session_id,
-                           spec_model.fields[compared[i]].name, have);
+            return err_set(err, ERR_CONFLICT, "Box session %s already exists with %s=%s",
+                           s->spec->session_id, spec_model.fields[compared[i]].name, have);
     }
     return 0;
 }
@@ -282,7 +293,8 @@ static int check_image(const struct manager *m, const struct spec *spec, struct 
     if (!m->options.strict_images || str_eq(spec->image, "host"))
         return 0;
     return err_set(err, ERR_NOT_FOUND,
-                   "image '%.100s' is not available: there is no image store; use image 'host', or set image_policy: "
+                   "image '%.100s' is not available: there is no image store; use image 'host', or "
+                   "set image_policy: "
                    "fallback",
                    spec->image);
 }
@@ -311,7 +323,8 @@ static int acquire(struct manager *m, struct waiter *w, struct err *err)
         return 0;
     }
     if (m->n_sessions >= m->options.max_sessions)
-        return err_set(err, ERR_LIMIT, "Box session capacity reached (%zu)", m->options.max_sessions);
+        return err_set(err, ERR_LIMIT, "Box session capacity reached (%zu)",
+                       m->options.max_sessions);
     r = check_image(m, w->spec, err);
     if (r < 0)
         return r;
@@ -335,8 +348,8 @@ static int acquire(struct manager *m, struct waiter *w, struct err *err)
     return 0;
 }
 
-int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, session_ready_fn *ready, void *arg,
-                    struct err *err)
+int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, session_ready_fn *ready,
+                    void *arg, struct err *err)
 {
     if (m->n_waiters >= WAITERS_MAX)
         return err_set(err, ERR_LIMIT, "too many requests are waiting for sessions; try again");
@@ -356,7 +369,8 @@ int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, sessi
     return 0;
 }
 
-int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, void *arg, struct err *err)
+int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, void *arg,
+                   struct err *err)
 {
     struct session *s = lookup(m, id);
     if (s == NULL)
@@ -376,7 +390,8 @@ int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, voi
         others->next = s->waiters;
         s->waiters = others;
         if (was_creating && others->ready != NULL && others->spec == NULL)
-            (void)err_set(&others->err, ERR_STATE, "session '%s' was deleted while it was being created", id);
+            (void)err_set(&others->err, ERR_STATE,
+                          "session '%s' was deleted while it was being created", id);
         others = next;
     }
     return 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Sessions: named sandboxes that are made once, used often, and go away by themselves. One owner, the loop: creating
- * one session never delays another. */
+/* Sessions: named sandboxes that are made once, used often, and go away by themselves. One owner,
+ * the loop: creating one session never delays another. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,32 +28,37 @@ enum session_state {
 };
 
 struct manager_options {
-    size_t max_sessions;   /* alive or on their way in or out */
-    uint64_t ttl_ns;       /* an idle session that is not persistent is removed after this; 0: never */
-    bool strict_images;    /* refuse an image that is not there instead of running on `host` */
+    size_t max_sessions; /* alive or on their way in or out */
+    uint64_t ttl_ns;    /* an idle session that is not persistent is removed after this; 0: never */
+    bool strict_images; /* refuse an image that is not there instead of running on `host` */
 };
 
 int manager_new(struct loop *loop, struct backend *backend, const struct manager_options *options,
                 struct manager **ret, struct err *err); /* backend borrowed */
-void manager_free(struct manager *m);                   /* sessions must be gone or their sandboxes abandoned */
+void manager_free(struct manager *m); /* sessions must be gone or their sandboxes abandoned */
 DEFINE_CLEANUP(manager)
 
-typedef void session_ready_fn(void *arg, struct session *s, const struct err *err); /* s NULL: err says why */
-typedef void session_gone_fn(void *arg, const struct err *err);                     /* err NULL: nothing is left */
+typedef void session_ready_fn(void *arg, struct session *s,
+                              const struct err *err);           /* s NULL: err says why */
+typedef void session_gone_fn(void *arg, const struct err *err); /* err NULL: nothing is left */
 
-/* The session of that name, made if need be. Takes *spec on success of the call (not of the outcome). `given` is a
- * set of FIELD_BIT(enum spec_field): only these are compared with an existing session; a difference is ERR_CONFLICT.
- * The caller holds the session from `ready` on and gives it back by session_release(). */
-int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, session_ready_fn *ready, void *arg,
-                    struct err *err);
-struct session *manager_find(struct manager *m, const char *id); /* NULL; stopping ones are not found */
+/* The session of that name, made if need be. Takes *spec on success of the call (not of the
+ * outcome). `given` is a set of FIELD_BIT(enum spec_field): only these are compared with an
+ * existing session; a difference is ERR_CONFLICT. The caller holds the session from `ready` on and
+ * gives it back by session_release(). */
+int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, session_ready_fn *ready,
+                    void *arg, struct err *err);
+struct session *manager_find(struct manager *m,
+                             const char *id); /* NULL; stopping ones are not found */
 size_t manager_count(const struct manager *m);
-struct session *manager_next(struct manager *m, struct session *after); /* in order of creation; NULL starts */
+struct session *manager_next(struct manager *m,
+                             struct session *after); /* in order of creation; NULL starts */
 struct backend *manager_backend(const struct manager *m);
 struct loop *manager_loop(const struct manager *m);
 
 /* Ends a session: every process, file and trace of it. ERR_NOT_FOUND when there is none. */
-int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, void *arg, struct err *err);
+int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, void *arg,
+                   struct err *err);
 /* Ends all and tells when the last is gone. */
 void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg);
 

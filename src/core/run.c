@@ -57,8 +57,8 @@ static void on_finished(void *arg, const struct outcome *outcome)
 static const struct exec_events exec_events = {
     .output = on_output, .stdin_drained = on_stdin_drained, .finished = on_finished};
 
-int run_start(struct session *s, const struct run_options *options, const struct run_events *events, void *arg,
-              struct run **ret, struct err *err)
+int run_start(struct session *s, const struct run_options *options, const struct run_events *events,
+              void *arg, struct run **ret, struct err *err)
 {
     struct sandbox *sb = session_sandbox(s);
     if (sb == NULL)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* One exec in a session, with its output either kept (bounded, the rest counted) or handed on as it comes. */
+/* One exec in a session, with its output either kept (bounded, the rest counted) or handed on as it
+ * comes. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,8 +20,8 @@ struct session;
 
 struct run_result {
     struct outcome outcome;
-    struct buf kept[2];    /* stdout, stderr; borrowed from the run */
-    uint64_t produced[2];  /* bytes, kept or not */
+    struct buf kept[2];   /* stdout, stderr; borrowed from the run */
+    uint64_t produced[2]; /* bytes, kept or not */
 };
 
 struct run_events {
@@ -36,9 +37,10 @@ struct run_options {
 };
 
 /* Holds the session until it is freed. */
-int run_start(struct session *s, const struct run_options *options, const struct run_events *events, void *arg,
-              struct run **ret, struct err *err);
-void run_free(struct run *r); /* a running exec goes on unobserved; call run_kill() first if it must not */
+int run_start(struct session *s, const struct run_options *options, const struct run_events *events,
+              void *arg, struct run **ret, struct err *err);
+void run_free(
+    struct run *r); /* a running exec goes on unobserved; call run_kill() first if it must not */
 int run_write(struct run *r, const char *data, size_t len);
 void run_close_stdin(struct run *r);
 void run_signal(struct run *r, int signo);

@@ -53,8 +53,9 @@ static _Noreturn void exec_helper(const struct priv_client_options *o, int sock)
     (void)snprintf(uid, sizeof(uid), "%u", o->uid);
     (void)snprintf(gid, sizeof(gid), "%u", o->gid);
     (void)snprintf(sock_text, sizeof(sock_text), "%d", CHILD_SOCK);
-    const char *const fixed[] = {"box-priv", "--sock", sock_text, "--state", o->state_dir,   "--tag", o->tag,
-                                 "--init",   o->init_program, "--uid", uid, "--gid", gid};
+    const char *const fixed[] = {"box-priv", "--sock", sock_text, "--state",       o->state_dir,
+                                 "--tag",    o->tag,   "--init",  o->init_program, "--uid",
+                                 uid,        "--gid",  gid};
     for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
         strv_add(&argv, fixed[i]);
     for (size_t i = 0; o->roots != NULL && o->roots[i] != NULL; i++) {
@@ -117,7 +118,8 @@ static void on_reply(struct loop_io *io, uint32_t events)
     }
 }
 
-/* The helper opens everything it will ever need before it answers; a failure has been logged by it. */
+/* The helper opens everything it will ever need before it answers; a failure has been logged by it.
+ */
 static int say_hello(struct priv_client *c, struct err *err)
 {
     struct priv_hello hello = {.head = {PRIV_HELLO, 0}, .version = PRIV_WIRE_VERSION};
@@ -135,8 +137,8 @@ static int say_hello(struct priv_client *c, struct err *err)
     return 0;
 }
 
-int priv_client_new(struct loop *loop, const struct priv_client_options *options, struct priv_client **ret,
-                    struct err *err)
+int priv_client_new(struct loop *loop, const struct priv_client_options *options,
+                    struct priv_client **ret, struct err *err)
 {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
@@ -193,8 +195,8 @@ pid_t priv_client_pid(const struct priv_client *c)
     return c->pid;
 }
 
-static int request(struct priv_client *c, struct priv_head *head, size_t len, priv_reply_fn *fn, void *arg,
-                   struct err *err)
+static int request(struct priv_client *c, struct priv_head *head, size_t len, priv_reply_fn *fn,
+                   void *arg, struct err *err)
 {
     if (c->n_pending >= PENDING_MAX)
         return err_set(err, ERR_LIMIT, "too many requests under way; try again");
@@ -205,7 +207,8 @@ static int request(struct priv_client *c, struct priv_head *head, size_t len, pr
     head->id = c->next_id++;
     if (c->next_id == 0)
         c->next_id = 1;
-    /* Blocking by intent: box-priv reads as fast as it works, and its backlog must not grow in our memory. */
+    /* Blocking by intent: box-priv reads as fast as it works, and its backlog must not grow in our
+     * memory. */
     ssize_t n = fd_send_msg(c->sock, head, len, NULL, 0, MSG_NOSIGNAL);
     if (n < 0)
         return err_sys(err, (int)-n, "ask box-priv");
@@ -213,7 +216,8 @@ static int request(struct priv_client *c, struct priv_head *head, size_t len, pr
     return 0;
 }
 
-int priv_client_create(struct priv_client *c, const struct plan *plan, priv_reply_fn *fn, void *arg, struct err *err)
+int priv_client_create(struct priv_client *c, const struct plan *plan, priv_reply_fn *fn, void *arg,
+                       struct err *err)
 {
     static struct priv_create m;
     size_t len = plan_wire_size(plan);
@@ -222,20 +226,28 @@ int priv_client_create(struct priv_client *c, const struct plan *plan, priv_repl
     return request(c, &m.head, offsetof(struct priv_create, plan) + len, fn, arg, err);
 }
 
-static int request_by_name(struct priv_client *c, enum priv_type type, const char *name, priv_reply_fn *fn, void *arg,
-                           struct err *err)
+static int request_by_name(struct priv_client *c, enum priv_type type, const char *name,
+                           priv_reply_fn *fn, void *arg, struct err *err)
 {
     struct priv_name m = {.head = {.type = type}};
     (void)snprintf(m.name, sizeof(m.name), "%s", name);
     return request(c, &m.head, sizeof(m), fn, arg, err);
 }
 
-int priv_client_destroy(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg, struct err *err)
+int priv_client_destroy(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
+                        struct err *err)
 {
     return request_by_name(c, PRIV_DESTROY, name, fn, arg, err);
 }
 
-int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg, struct err *err)
+int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
+                        struct err *err)
 {
     return request_by_name(c, PRIV_INSPECT, name, fn, arg, err);
+}
+
+int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err)
+{
+    struct priv_head head = {.type = PRIV_PROBE};
+    return request(c, &head, sizeof(head), fn, arg, err);
 }

@@ -21,14 +21,15 @@ struct priv_client_options {
     char *const *roots; /* allow-list, real paths; at most 64 */
 };
 
-/* Called once per request, from the loop. The descriptors in fds are the callee's to take (set taken ones to -1).
- * `reply` is NULL when box-priv has gone away. */
+/* Called once per request, from the loop. The descriptors in fds are the callee's to take (set
+ * taken ones to -1). `reply` is NULL when box-priv has gone away. */
 typedef void priv_reply_fn(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds);
 typedef void priv_gone_fn(void *arg);
 
-/* Starts box-priv and waits for its first word: the only blocking call here, before the loop runs. */
-int priv_client_new(struct loop *loop, const struct priv_client_options *options, struct priv_client **ret,
-                    struct err *err);
+/* Starts box-priv and waits for its first word: the only blocking call here, before the loop runs.
+ */
+int priv_client_new(struct loop *loop, const struct priv_client_options *options,
+                    struct priv_client **ret, struct err *err);
 /* Closes the socket, upon which box-priv ends every sandbox, and waits for it to be done. */
 void priv_client_free(struct priv_client *c);
 void priv_client_on_gone(struct priv_client *c, priv_gone_fn *fn, void *arg);
@@ -36,6 +37,10 @@ void priv_client_on_gone(struct priv_client *c, priv_gone_fn *fn, void *arg);
 const struct priv_host *priv_client_host(const struct priv_client *c);
 pid_t priv_client_pid(const struct priv_client *c);
 
-int priv_client_create(struct priv_client *c, const struct plan *plan, priv_reply_fn *fn, void *arg, struct err *err);
-int priv_client_destroy(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg, struct err *err);
-int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg, struct err *err);
+int priv_client_create(struct priv_client *c, const struct plan *plan, priv_reply_fn *fn, void *arg,
+                       struct err *err);
+int priv_client_destroy(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
+                        struct err *err);
+int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err);
+int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
+                        struct err *err);

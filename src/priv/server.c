@@ -17,11 +17,15 @@
 #include "priv/wire.h"
 #include "sandbox/landlock.h"
 #include "sandbox/launch.h"
+#include "sandbox/loopimg.h"
+#include "sandbox/mount.h"
+#include "sandbox/net.h"
 #include "sandbox/userns.h"
 #include "util/alloc.h"
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
+#include "util/path.h"
 #include "util/str.h"
 
 struct priv;
@@ -58,7 +62,8 @@ static void answer(struct priv *p, struct priv_reply *reply, const int *fds, siz
     (void)n; /* a dead peer is noticed by its end of file */
 }
 
-static void answer_error(struct priv *p, const struct priv_head *head, int result, const struct err *err)
+static void answer_error(struct priv *p, const struct priv_head *head, int result,
+                         const struct err *err)
 {
     struct priv_reply reply = {.head = *head, .result = result, .err = *err};
     answer(p, &reply, NULL, 0);
@@ -97,7 +102,8 @@ static void on_pid_gone(struct loop_io *io, uint32_t events)
     loop_io_stop(&s->pid_io);
     bool failed_start = s->launch.state == LAUNCH_STARTING || s->why.code != ERR_NONE;
     if (failed_start && s->why.code == ERR_NONE)
-        (void)err_set(&s->why, ERR_BACKEND, "the sandbox's first process died while it was being set up");
+        (void)err_set(&s->why, ERR_BACKEND,
+                      "the sandbox's first process died while it was being set up");
     launch_kill(&s->launch); /* what is left of the group, if PID 1 died by itself */
     launch_cleanup(p->host, &s->launch);
     if (failed_start) {
@@ -150,12 +156,15 @@ static int on_hello(struct priv *p, const void *data, size_t len, struct err *er
     return 0;
 }
 
-/* A requester gains nothing here that the plan's own checks and the bounds of launch.h do not allow: names are ours,
- * ids come from a block nobody else uses, and no two live sandboxes share a range. */
+/* A requester gains nothing here that the plan's own checks and the bounds of launch.h do not
+ * allow: names are ours, ids come from a block nobody else uses, and no two live sandboxes share a
+ * range. */
 static int on_create(struct priv *p, const void *data, size_t len, struct err *err)
 {
     const struct priv_create *m = data;
-    int r = len < sizeof(m->head) ? -EINVAL : plan_check(&m->plan, len - offsetof(struct priv_create, plan), err);
+    int r = len < sizeof(m->head)
+                ? -EINVAL
+                : plan_check(&m->plan, len - offsetof(struct priv_create, plan), err);
     if (r < 0)
         return err->code == ERR_NONE ? err_set(err, ERR_INVALID, "short request") : r;
     if (m->plan.uid_index >= USERNS_INDEX_MAX)
@@ -184,7 +193,8 @@ static int on_create(struct priv *p, const void *data, size_t len, struct err *e
     return 0;
 }
 
-static struct priv_session *by_request(struct priv *p, const void *data, size_t len, struct err *err)
+static struct priv_session *by_request(struct priv *p, const void *data, size_t len,
+                                       struct err *err)
 {
     const struct priv_name *m = data;
     struct priv_session *s = NULL;
@@ -210,7 +220,8 @@ static int on_destroy(struct priv *p, const void *data, size_t len, struct err *
 
 static void read_namespaces(pid_t pid, uint64_t *ret)
 {
-    static const char *const names[PRIV_NS_MAX] = {"user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"};
+    static const char *const names[PRIV_NS_MAX] = {"user", "mnt", "pid",    "net",
+                                                   "ipc",  "uts", "cgroup", "time"};
     for (int i = 0; i < PRIV_NS_MAX; i++) {
         char path[64];
         struct stat st;
@@ -230,7 +241,8 @@ static int on_inspect(struct priv *p, const void *data, size_t len, struct err *
     struct priv_inspect *out = &reply.inspect;
     cgroup_read(&p->host->cgroups, &s->launch.cgroup, &out->cgroup);
     out->pid = (uint32_t)s->launch.pid;
-    out->payload_uid = p->host->rootful ? userns_payload_id(s->launch.uid_index) : p->host->daemon_uid;
+    out->payload_uid =
+        p->host->rootful ? userns_payload_id(s->launch.uid_index) : p->host->daemon_uid;
     read_namespaces(s->launch.pid, out->ns);
     read_namespaces(getpid(), out->host_ns);
     (void)snprintf(path, sizeof(path), "/proc/%d", s->launch.pid);
@@ -255,6 +267,58 @@ static int on_inspect(struct priv *p, const void *data, size_t len, struct err *
     return 0;
 }
 
+static int probe_quota(const struct launch_host *h, struct err *err)
+{
+    if (!h->rootful)
+        return err_set(err, ERR_UNSUPPORTED, "an ordinary user cannot mount an image");
+    AUTO_CLOSE int templates = path_make_dir_at(h->state_fd, "templates", 0700);
+    return templates < 0 ? err_sys(err, -templates, "template directory")
+                         : loopimg_probe(h->trash_fd, templates, err);
+}
+
+static int probe_network(const struct launch_host *h, struct err *err)
+{
+    return h->rootful ? net_probe(err)
+                      : err_set(err, ERR_UNSUPPORTED, "boxd was not started by root");
+}
+
+/* Whether the file system that holds our state can show its files under other ids. */
+static int probe_idmap(const struct launch_host *h, struct err *err)
+{
+    struct idmap_key key = {.index = 0, .uid = h->daemon_uid, .gid = h->daemon_gid};
+    if (!h->rootful)
+        return err_set(err, ERR_UNSUPPORTED, "boxd was not started by root");
+    AUTO_DONE(idmaps) struct idmaps maps = {0};
+    int map = idmaps_get(&maps, &key, err);
+    AUTO_CLOSE int copy = map < 0 ? -1 : mount_clone(h->sessions_fd, 0);
+    if (copy < 0)
+        return map < 0 ? map : err_sys(err, -copy, "copy a mount");
+    int r = mount_set(copy, 0, map, 0);
+    return r < 0 ? err_sys(err, -r, "map the ids of a mount") : 0;
+}
+
+/* Costs a requester nothing but our time: everything it makes is ours and gone when it returns. */
+static int on_probe(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    struct priv_reply reply = {.head = *(const struct priv_head *)data};
+    struct {
+        int (*run)(const struct launch_host *h, struct err *err);
+        uint32_t *ok;
+        char *why;
+    } probes[] = {{probe_quota, &reply.probe.quota.ok, reply.probe.quota.why},
+                  {probe_network, &reply.probe.network.ok, reply.probe.network.why},
+                  {probe_idmap, &reply.probe.idmap.ok, reply.probe.idmap.why}};
+    if (len != sizeof(struct priv_head))
+        return err_set(err, ERR_INVALID, "malformed request");
+    for (size_t i = 0; i < ARRAY_SIZE(probes); i++) {
+        struct err why = {0};
+        *probes[i].ok = probes[i].run(p->host, &why) >= 0;
+        (void)snprintf(probes[i].why, sizeof(reply.probe.quota.why), "%.199s", why.msg);
+    }
+    answer(p, &reply, NULL, 0);
+    return 0;
+}
+
 /* Every request there is, and when it may come. */
 static const struct {
     unsigned states;
@@ -264,6 +328,7 @@ static const struct {
     [PRIV_CREATE] = {1U << PRIV_SERVING, on_create},
     [PRIV_DESTROY] = {1U << PRIV_SERVING, on_destroy},
     [PRIV_INSPECT] = {1U << PRIV_SERVING, on_inspect},
+    [PRIV_PROBE] = {1U << PRIV_SERVING, on_probe},
 };
 
 /* boxd is gone: its sandboxes go too, so that nothing is left that nobody answers for. */
@@ -306,7 +371,8 @@ static void on_request(struct loop_io *io, uint32_t events)
         answer_error(p, &head, r, &err);
 }
 
-/* Children that are nobody's sandbox: removers of large storage, and what the sandbox modules ran. */
+/* Children that are nobody's sandbox: removers of large storage, and what the sandbox modules ran.
+ */
 static void on_signal(struct loop_signal *sig, int signo)
 {
     struct priv *p = container_of(sig, struct priv, signals);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What boxd may ask of box-priv, over one SOCK_SEQPACKET socket: fixed structures, a table of requests, each allowed
- * only in the states the table names. box-priv treats boxd as untrusted: a request can fail, it cannot widen the
- * bounds that were fixed on the command line before the first byte was read. */
+/* What boxd may ask of box-priv, over one SOCK_SEQPACKET socket: fixed structures, a table of
+ * requests, each allowed only in the states the table names. box-priv treats boxd as untrusted: a
+ * request can fail, it cannot widen the bounds that were fixed on the command line before the first
+ * byte was read. */
 
 #include <stdint.h>
 
@@ -20,6 +21,7 @@ enum priv_type {
     PRIV_CREATE,  /* a plan; answered when PID 1 runs, with its pidfd */
     PRIV_DESTROY, /* answered when nothing is left */
     PRIV_INSPECT, /* what the kernel says about a sandbox */
+    PRIV_PROBE,   /* what this host can do, found out by doing */
     PRIV_TYPE_MAX,
 };
 
@@ -51,12 +53,20 @@ struct priv_host {
     char why[CGROUP_CONTROLLERS][120];
     uint32_t landlock_abi;
     uint32_t n_roots;
-    uint32_t root_index[64]; /* allow-list entries that could be opened, by their place on the command line */
+    uint32_t root_index[64]; /* allow-list entries that could be opened, by their place on the
+                                command line */
 };
 
 /* Namespaces in the order of the array. */
 enum priv_ns {
-    PRIV_NS_USER, PRIV_NS_MNT, PRIV_NS_PID, PRIV_NS_NET, PRIV_NS_IPC, PRIV_NS_UTS, PRIV_NS_CGROUP, PRIV_NS_TIME,
+    PRIV_NS_USER,
+    PRIV_NS_MNT,
+    PRIV_NS_PID,
+    PRIV_NS_NET,
+    PRIV_NS_IPC,
+    PRIV_NS_UTS,
+    PRIV_NS_CGROUP,
+    PRIV_NS_TIME,
     PRIV_NS_MAX,
 };
 
@@ -70,13 +80,21 @@ struct priv_inspect {
     char status[2048]; /* /proc/PID/status of PID 1 */
 };
 
+struct priv_probe {
+    struct {
+        uint32_t ok;
+        char why[200];
+    } quota, network, idmap;
+};
+
 struct priv_reply {
     struct priv_head head;
-    int32_t result; /* 0 or a negative errno */
+    int32_t result;   /* 0 or a negative errno */
     uint32_t has_dns; /* CREATE: two more descriptors follow the pidfd (UDP, TCP of the resolver) */
     struct err err;
     union {
         struct priv_host host;
         struct priv_inspect inspect;
+        struct priv_probe probe;
     };
 };

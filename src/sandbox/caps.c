@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <linux/securebits.h>
+#include <stdbool.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -35,7 +36,8 @@ static int clear_ambient(void)
     return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 ? -errno : 0;
 }
 
-static int reduce_sets(uint64_t keep)
+/* Nothing is inheritable unless told so: then what is kept is. */
+static int reduce_sets(uint64_t keep, bool inheritable)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
@@ -46,12 +48,12 @@ static int reduce_sets(uint64_t keep)
         uint32_t part = (uint32_t)(keep >> 32 * i);
         data[i].permitted &= part;
         data[i].effective &= part;
-        data[i].inheritable = 0;
+        data[i].inheritable = inheritable ? data[i].permitted : 0;
     }
     return syscall(SYS_capset, &header, data) < 0 ? -errno : 0;
 }
 
-static int lock_securebits(void)
+int caps_lock_securebits(void)
 {
     int bits = prctl(PR_GET_SECUREBITS, 0, 0, 0, 0);
 
@@ -62,7 +64,7 @@ static int lock_securebits(void)
     return prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0) < 0 ? -errno : 0;
 }
 
-int caps_keep(uint64_t mask)
+static int keep_caps(uint64_t mask, bool inheritable)
 {
     int r;
 
@@ -73,14 +75,31 @@ int caps_keep(uint64_t mask)
     r = clear_ambient();
     if (r < 0)
         return r;
-    return reduce_sets(mask);
+    return reduce_sets(mask, inheritable);
+}
+
+int caps_keep(uint64_t mask)
+{
+    return keep_caps(mask, false);
+}
+
+int caps_keep_over_exec(uint64_t mask)
+{
+    int r = keep_caps(mask, true);
+
+    for (unsigned cap = 0; r == 0 && cap < 64; cap++) {
+        if ((mask & UINT64_C(1) << cap) &&
+            prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, cap, 0, 0) < 0)
+            r = -errno;
+    }
+    return r;
 }
 
 int caps_drop_all(void)
 {
     int r;
 
-    r = lock_securebits();
+    r = caps_lock_securebits();
     if (r < 0)
         return r;
     r = caps_keep(0);

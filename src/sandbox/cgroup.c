@@ -39,8 +39,8 @@ static bool has_word(const char *list, const char *word)
     return false;
 }
 
-/* One line of mountinfo: "… root mountpoint options … - fstype source superoptions". Octal escapes do not occur in
- * the places cgroups are mounted at; such a mount is simply not found. */
+/* One line of mountinfo: "… root mountpoint options … - fstype source superoptions". Octal escapes
+ * do not occur in the places cgroups are mounted at; such a mount is simply not found. */
 static void read_mount_line(char *line, struct hierarchies *ret)
 {
     char *fields[12] = {0}, *save = NULL;
@@ -79,8 +79,8 @@ static int find_hierarchies(struct hierarchies *ret, struct err *err)
     return 0;
 }
 
-/* Our own place in the v2 tree when it was handed to us (systemd's Delegate=, or an ordinary user's own subtree);
- * else -1: the top is ours to use only as root. */
+/* Our own place in the v2 tree when it was handed to us (systemd's Delegate=, or an ordinary user's
+ * own subtree); else -1: the top is ours to use only as root. */
 static int open_delegated(const char *mountpoint)
 {
     char text[4096], path[4608], mark[4];
@@ -95,20 +95,24 @@ static int open_delegated(const char *mountpoint)
     bool marked = getxattr(path, "user.delegate", mark, sizeof(mark)) == 1 ||
                   getxattr(path, "trusted.delegate", mark, sizeof(mark)) == 1;
     if (!marked && geteuid() == 0 && access("/proc/self/setgroups", F_OK) == 0) {
-        /* Root without a delegation mark uses the top, unless it is root of a user namespace only. */
+        /* Root without a delegation mark uses the top, unless it is root of a user namespace only.
+         */
         char map[64];
-        if (fd_read_file_at(AT_FDCWD, "/proc/self/uid_map", map, sizeof(map)) > 0 && strstr(map, "4294967295"))
+        if (fd_read_file_at(AT_FDCWD, "/proc/self/uid_map", map, sizeof(map)) > 0 &&
+            strstr(map, "4294967295"))
             return -1;
     }
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0 && (faccessat(fd, "cgroup.procs", W_OK, 0) < 0 || faccessat(fd, ".", W_OK, 0) < 0)) {
+    if (fd >= 0 &&
+        (faccessat(fd, "cgroup.procs", W_OK, 0) < 0 || faccessat(fd, ".", W_OK, 0) < 0)) {
         (void)close(fd);
         return -1;
     }
     return fd;
 }
 
-/* Controllers can only be handed down from a group without processes: those in it move to a leaf. */
+/* Controllers can only be handed down from a group without processes: those in it move to a leaf.
+ */
 static void vacate(int base)
 {
     char pids[16384], *save = NULL;
@@ -151,8 +155,8 @@ static void init_v2(struct cgroup_host *h, const struct hierarchies *where, cons
     for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
         char enable[16];
         (void)snprintf(enable, sizeof(enable), "+%s", controller_names[i]);
-        h->enforced[i] =
-            has_word(have, controller_names[i]) && fd_write_file_at(h->v2_fd, "cgroup.subtree_control", enable) >= 0;
+        h->enforced[i] = has_word(have, controller_names[i]) &&
+                         fd_write_file_at(h->v2_fd, "cgroup.subtree_control", enable) >= 0;
         if (h->enforced[i])
             h->mode = INIT_CGROUP_V2;
     }
@@ -166,7 +170,8 @@ static void init_v1(struct cgroup_host *h, const struct hierarchies *where, cons
         AUTO_CLOSE int base = open(where->v1[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         int fd = base < 0 ? -errno : make_tag_dir(base, tag);
         if (fd < 0) {
-            (void)snprintf(h->why[i], sizeof(h->why[i]), "%s: %s", where->v1[i], err_errno_text(-fd));
+            (void)snprintf(h->why[i], sizeof(h->why[i]), "%s: %s", where->v1[i],
+                           err_errno_text(-fd));
             continue;
         }
         h->v1_fd[i] = fd;
@@ -190,8 +195,8 @@ int cgroup_host_init(struct cgroup_host *h, const char *tag, struct err *err)
     }
     for (int i = 0; i < CGROUP_CONTROLLERS; i++)
         if (!h->enforced[i] && h->why[i][0] == '\0')
-            (void)snprintf(h->why[i], sizeof(h->why[i]), "no writable cgroup with the %s controller",
-                           controller_names[i]);
+            (void)snprintf(h->why[i], sizeof(h->why[i]),
+                           "no writable cgroup with the %s controller", controller_names[i]);
     return 0;
 }
 
@@ -254,7 +259,8 @@ int cgroup_host_remove(struct cgroup_host *h, const char *tag)
 {
     int fds[CGROUP_CONTROLLERS + 1] = {h->v2_fd, h->v1_fd[0], h->v1_fd[1], h->v1_fd[2]};
     for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
-        AUTO_CLOSE int parent = fds[i] < 0 ? -1 : openat(fds[i], "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        AUTO_CLOSE int parent =
+            fds[i] < 0 ? -1 : openat(fds[i], "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (parent >= 0)
             (void)unlinkat(parent, tag, AT_REMOVEDIR);
     }
@@ -274,7 +280,8 @@ static int open_session_dir(int parent, const char *name)
     return fd < 0 ? -errno : fd;
 }
 
-/* Writes a limit and reads it back: a value the kernel has rounded up past the request is an error. */
+/* Writes a limit and reads it back: a value the kernel has rounded up past the request is an error.
+ */
 static int set_limit(int dirfd, const char *file, uint64_t value, struct err *err)
 {
     char text[32];
@@ -286,12 +293,14 @@ static int set_limit(int dirfd, const char *file, uint64_t value, struct err *er
     if (r < 0)
         return err_sys(err, -r, "set cgroup limit %s", file);
     if (got > value)
-        return err_set(err, ERR_UNSUPPORTED, "cgroup limit %s: asked for %llu, the kernel made it %llu", file,
+        return err_set(err, ERR_UNSUPPORTED,
+                       "cgroup limit %s: asked for %llu, the kernel made it %llu", file,
                        (unsigned long long)value, (unsigned long long)got);
     return 0;
 }
 
-static int set_v2_limits(const struct cgroup_host *h, int dir, const struct cgroup_limits *l, struct err *err)
+static int set_v2_limits(const struct cgroup_host *h, int dir, const struct cgroup_limits *l,
+                         struct err *err)
 {
     char text[48], back[48];
     int r = 0;
@@ -305,7 +314,8 @@ static int set_v2_limits(const struct cgroup_host *h, int dir, const struct cgro
     if (r == 0 && h->enforced[CGROUP_CPU] && l->cpu_quota_us > 0) {
         (void)snprintf(text, sizeof(text), "%u %u", l->cpu_quota_us, PERIOD_US);
         int w = fd_write_file_at(dir, "cpu.max", text);
-        if (w < 0 || fd_read_file_at(dir, "cpu.max", back, sizeof(back)) < 0 || !str_starts(back, text))
+        if (w < 0 || fd_read_file_at(dir, "cpu.max", back, sizeof(back)) < 0 ||
+            !str_starts(back, text))
             r = err_set(err, ERR_UNSUPPORTED, "cgroup limit cpu.max was not taken");
     }
     return r;
@@ -317,8 +327,10 @@ static int set_v1_limits(const struct cgroup *g, const struct cgroup_limits *l, 
     if (g->v1_fd[CGROUP_MEMORY] >= 0) {
         r = set_limit(g->v1_fd[CGROUP_MEMORY], "memory.limit_in_bytes", l->memory_bytes, err);
         /* Absent without swap accounting; then there is nothing to limit. */
-        if (r == 0 && faccessat(g->v1_fd[CGROUP_MEMORY], "memory.memsw.limit_in_bytes", F_OK, 0) == 0)
-            r = set_limit(g->v1_fd[CGROUP_MEMORY], "memory.memsw.limit_in_bytes", l->memory_bytes, err);
+        if (r == 0 &&
+            faccessat(g->v1_fd[CGROUP_MEMORY], "memory.memsw.limit_in_bytes", F_OK, 0) == 0)
+            r = set_limit(g->v1_fd[CGROUP_MEMORY], "memory.memsw.limit_in_bytes", l->memory_bytes,
+                          err);
     }
     if (r == 0 && g->v1_fd[CGROUP_PIDS] >= 0)
         r = set_limit(g->v1_fd[CGROUP_PIDS], "pids.max", l->pids, err);
@@ -330,7 +342,8 @@ static int set_v1_limits(const struct cgroup *g, const struct cgroup_limits *l, 
     return r;
 }
 
-static int create_v2(const struct cgroup_host *h, const char *name, uid_t uid, gid_t gid, struct cgroup *g)
+static int create_v2(const struct cgroup_host *h, const char *name, uid_t uid, gid_t gid,
+                     struct cgroup *g)
 {
     static const char *const delegate[] = {".", "cgroup.procs", "cgroup.subtree_control"};
     if (h->v2_fd < 0)
@@ -353,7 +366,8 @@ static int create_v2(const struct cgroup_host *h, const char *name, uid_t uid, g
     return 0;
 }
 
-static int create_v1(const struct cgroup_host *h, const char *name, uid_t uid, gid_t gid, struct cgroup *g)
+static int create_v1(const struct cgroup_host *h, const char *name, uid_t uid, gid_t gid,
+                     struct cgroup *g)
 {
     for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
         if (h->v1_fd[i] < 0)
@@ -367,15 +381,17 @@ static int create_v1(const struct cgroup_host *h, const char *name, uid_t uid, g
     }
     if (g->v1_fd[CGROUP_MEMORY] < 0)
         return 0;
-    /* PID 1 makes child groups and listens for out-of-memory events; the limits above stay root's. */
+    /* PID 1 makes child groups and listens for out-of-memory events; the limits above stay root's.
+     */
     int r = chown_at(g->v1_fd[CGROUP_MEMORY], ".", uid, gid);
     return r < 0 ? r : chown_at(g->v1_fd[CGROUP_MEMORY], "cgroup.event_control", uid, gid);
 }
 
-int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits, uid_t uid,
-                  gid_t gid, struct cgroup *ret, struct err *err)
+int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
+                  uid_t uid, gid_t gid, struct cgroup *ret, struct err *err)
 {
-    *ret = (struct cgroup){.v2_fd = -1, .leaf_fd = -1, .v1_fd = {-1, -1, -1}, .tasks_fd = {-1, -1, -1}};
+    *ret = (struct cgroup){
+        .v2_fd = -1, .leaf_fd = -1, .v1_fd = {-1, -1, -1}, .tasks_fd = {-1, -1, -1}};
     int r = create_v2(h, name, uid, gid, ret);
     if (r == 0)
         r = create_v1(h, name, uid, gid, ret);

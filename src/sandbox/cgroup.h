@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Resource limits on both dialects: cgroup v2 where its controllers are, v1 (and the hybrid of both) otherwise.
- * Killing is always done in the v2 tree when there is one, also when all controllers are on v1. */
+/* Resource limits on both dialects: cgroup v2 where its controllers are, v1 (and the hybrid of
+ * both) otherwise. Killing is always done in the v2 tree when there is one, also when all
+ * controllers are on v1. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,24 +33,26 @@ struct cgroup_limits {
 /* One session's groups. */
 struct cgroup {
     int v2_fd;   /* session directory, PID 1 is born into it; -1: none */
-    int leaf_fd; /* "cgroup.procs" of the leaf PID 1 then moves to (v2 controllers want leaves); -1: none */
-    int v1_fd[CGROUP_CONTROLLERS]; /* -1: none */
+    int leaf_fd; /* "cgroup.procs" of the leaf PID 1 then moves to (v2 controllers want leaves); -1:
+                    none */
+    int v1_fd[CGROUP_CONTROLLERS];    /* -1: none */
     int tasks_fd[CGROUP_CONTROLLERS]; /* opened for the child to enter */
 };
 
-/* Finds the hierarchies and makes `tag` in each. With nothing usable the mode is NONE and `why` says so; that is not
- * an error. */
+/* Finds the hierarchies and makes `tag` in each. With nothing usable the mode is NONE and `why`
+ * says so; that is not an error. */
 int cgroup_host_init(struct cgroup_host *h, const char *tag, struct err *err);
 void cgroup_host_done(struct cgroup_host *h);
 
 /* Ends and removes every session group that an earlier run under the same tag left. */
 int cgroup_host_purge(struct cgroup_host *h);
-int cgroup_host_remove(struct cgroup_host *h, const char *tag); /* the tag's own directories, when empty */
+int cgroup_host_remove(struct cgroup_host *h,
+                       const char *tag); /* the tag's own directories, when empty */
 
 /* Makes the groups and sets the limits, each read back. Delegates what PID 1 needs to uid:gid. */
-int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits, uid_t uid,
-                  gid_t gid, struct cgroup *ret, struct err *err);
-void cgroup_close(struct cgroup *g); /* descriptors only */
+int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
+                  uid_t uid, gid_t gid, struct cgroup *ret, struct err *err);
+void cgroup_close(struct cgroup *g);     /* descriptors only */
 int cgroup_kill(const struct cgroup *g); /* everything in it, at once */
 /* Removes the directories; every process must be gone. */
 int cgroup_remove(const struct cgroup_host *h, const char *name);

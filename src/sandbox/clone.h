@@ -6,8 +6,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* clone3 with fork semantics. `flags` are CLONE_* bits; `cgroup_fd` >= 0 adds CLONE_INTO_CGROUP; `ret_pidfd`, when
- * not NULL, receives a pidfd. Returns 0 in the child, the pid in the parent, or a negative errno. No allocation. */
+/* clone3 with fork semantics. `flags` are CLONE_* bits; `cgroup_fd` >= 0 adds CLONE_INTO_CGROUP;
+ * `ret_pidfd`, when not NULL, receives a pidfd. Returns 0 in the child, the pid in the parent, or a
+ * negative errno. No allocation. */
 pid_t clone_process(uint64_t flags, int cgroup_fd, int *ret_pidfd);
 
 /* Leaves a child without running the parent's exit handlers. */

@@ -20,13 +20,45 @@
 #define FILE_BYTES_MAX (4U << 20)
 #define TOTAL_BYTES_MAX (64U << 20)
 
-/* World-readable configuration of programs. Nothing with accounts, keys, names of hosts or of people. */
+/* World-readable configuration of programs. Nothing with accounts, keys, names of hosts or of
+ * people. */
 static const char *const copied[] = {
-    "alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl", "ca-certificates", "localtime", "timezone",
-    "mime.types",   "magic",       "protocols",  "services",     "debian_version", "os-release", "lsb-release",
-    "python3",      "python3.11",  "python3.12", "python3.13",   "perl",   "java-17-openjdk", "java-21-openjdk",
-    "fonts",        "inputrc",     "terminfo",   "rpc",          "gai.conf", "bash.bashrc", "xml", "emacs",
-    "ImageMagick-6", "ghc", "php", "npm", "R", "maven",
+    "alternatives",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "ssl",
+    "ca-certificates",
+    "localtime",
+    "timezone",
+    "mime.types",
+    "magic",
+    "protocols",
+    "services",
+    "debian_version",
+    "os-release",
+    "lsb-release",
+    "python3",
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "perl",
+    "java-17-openjdk",
+    "java-21-openjdk",
+    "fonts",
+    "inputrc",
+    "terminfo",
+    "rpc",
+    "gai.conf",
+    "bash.bashrc",
+    "xml",
+    "emacs",
+    "ImageMagick-6",
+    "ghc",
+    "php",
+    "npm",
+    "R",
+    "maven",
 };
 
 static const struct {
@@ -37,7 +69,8 @@ static const struct {
     {"group", "root:x:0:\nbox:x:1000:\nnogroup:x:65534:\n"},
     {"hosts", "127.0.0.1 localhost box\n::1 localhost\n"},
     {"hostname", "box\n"},
-    {"nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"},
+    {"nsswitch.conf",
+     "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"},
     {"shells", "/bin/sh\n/bin/bash\n"},
 };
 
@@ -51,10 +84,12 @@ static int copy_entry(int from, const char *name, int to, int depth, struct budg
 static int copy_file(int from, const char *name, int to, const struct stat *st, struct budget *left)
 {
     char chunk[65536];
-    if (!(st->st_mode & S_IROTH) || (size_t)st->st_size > FILE_BYTES_MAX || (size_t)st->st_size > left->bytes)
+    if (!(st->st_mode & S_IROTH) || (size_t)st->st_size > FILE_BYTES_MAX ||
+        (size_t)st->st_size > left->bytes)
         return 0; /* not for everybody's eyes, or not worth it */
     AUTO_CLOSE int in = openat(from, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    AUTO_CLOSE int out = openat(to, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    AUTO_CLOSE int out =
+        openat(to, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (in < 0 || out < 0)
         return in < 0 ? 0 : -errno;
     ssize_t n;
@@ -117,7 +152,8 @@ static int copy_entry(int from, const char *name, int to, int depth, struct budg
 
 static int write_text(int dirfd, const char *name, const char *text)
 {
-    AUTO_CLOSE int fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    AUTO_CLOSE int fd =
+        openat(dirfd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     return fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
 }
 
@@ -125,13 +161,12 @@ int hostetc_build(int state_fd, const char *name, const char *resolver, struct e
 {
     struct budget left = {FILES_MAX, TOTAL_BYTES_MAX};
     char resolv[128] = "# no network\n";
+    mode_t mask = umask(022);
     int r = path_remove_tree_at(state_fd, name);
     AUTO_CLOSE int out = r < 0 ? r : path_make_dir_at(state_fd, name, 0755);
     AUTO_CLOSE int etc = open("/etc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (out < 0 || etc < 0)
-        return err_sys(err, out < 0 ? -out : errno, "prepare /etc");
-    mode_t mask = umask(022);
-    r = 0;
+        r = err_sys(err, out < 0 ? -out : errno, "prepare /etc");
     for (size_t i = 0; i < ARRAY_SIZE(copied) && r == 0; i++)
         r = copy_entry(etc, copied[i], out, 0, &left);
     for (size_t i = 0; i < ARRAY_SIZE(made) && r == 0; i++)
@@ -142,6 +177,6 @@ int hostetc_build(int state_fd, const char *name, const char *resolver, struct e
         r = write_text(out, "resolv.conf", resolv);
     (void)umask(mask);
     if (r < 0)
-        return err_sys(err, -r, "prepare /etc");
+        return err->code != ERR_NONE ? r : err_sys(err, -r, "prepare /etc");
     return TAKE_FD(out);
 }

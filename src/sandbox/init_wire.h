@@ -3,16 +3,17 @@
 
 /* What boxd and a sandbox's PID 1 (box-init) say to each other over one SOCK_SEQPACKET connection.
  *
- * Fixed structures, native byte order: both sides come from one build and run on one machine; a version
- * mismatch is refused at HELLO. Nothing here ever comes from the program in the sandbox, but boxd still treats
- * every field as hostile, because PID 1 runs beside hostile code. */
+ * Fixed structures, native byte order: both sides come from one build and run on one machine; a
+ * version mismatch is refused at HELLO. Nothing here ever comes from the program in the sandbox,
+ * but boxd still treats every field as hostile, because PID 1 runs beside hostile code. */
 
 #include <stdint.h>
 
 #define INIT_WIRE_VERSION 1U
-#define INIT_EXECS_MAX 64U             /* running at once in one sandbox */
-#define INIT_INLINE_MAX (64U * 1024U)  /* strings in the datagram; longer ones travel in a sealed memfd */
-#define INIT_STRINGS_MAX (16U << 20)   /* argv + environment + cwd, all together */
+#define INIT_EXECS_MAX 64U /* running at once in one sandbox */
+#define INIT_INLINE_MAX                                                                            \
+    (64U * 1024U) /* strings in the datagram; longer ones travel in a sealed memfd */
+#define INIT_STRINGS_MAX (16U << 20) /* argv + environment + cwd, all together */
 
 /* Descriptors box-init finds at start, by number. */
 enum init_fd {
@@ -21,7 +22,8 @@ enum init_fd {
     INIT_FD_SECCOMP = 5,  /* sealed memfd: struct sock_filter[] */
     INIT_FD_LANDLOCK = 6, /* ruleset; /dev/null when the kernel has no Landlock */
     INIT_FD_CGROUP = 7,   /* this session's directory in the cgroup2 tree; /dev/null without one */
-    INIT_FD_MEMCG1 = 8,   /* this session's directory in a v1 memory hierarchy; /dev/null without one */
+    INIT_FD_MEMCG1 =
+        8, /* this session's directory in a v1 memory hierarchy; /dev/null without one */
     INIT_FD_MAX,
 };
 
@@ -46,7 +48,7 @@ struct init_config {
     uint32_t n_rlimits;
     struct init_rlimit rlimits[INIT_RLIMITS_MAX];
     int32_t oom_score_adj;
-    uint32_t landlock; /* ABI in force, 0: none */
+    uint32_t landlock;   /* ABI in force, 0: none */
     char quota_path[64]; /* a place on the disk under quota, "" without one */
 };
 
@@ -63,14 +65,17 @@ struct init_hello {
 };
 
 enum init_exec_flags {
-    INIT_EXEC_STDIN = 1U << 0,  /* give the program a stdin pipe; otherwise it reads /dev/null */
-    INIT_EXEC_TTY = 1U << 1,    /* one pseudo-terminal for all three */
-    INIT_EXEC_MEMFD = 1U << 2,  /* strings are in the descriptor that came along, not in the datagram */
+    INIT_EXEC_STDIN = 1U << 0, /* give the program a stdin pipe; otherwise it reads /dev/null */
+    INIT_EXEC_TTY = 1U << 1,   /* one pseudo-terminal for all three */
+    INIT_EXEC_MEMFD =
+        1U << 2, /* strings are in the descriptor that came along, not in the datagram */
     INIT_EXEC_SCRIPT = 1U << 3, /* argv is one shell command string of any size */
-    INIT_EXEC_POSTURE = 1U << 4, /* no program: the confined process prints its own /proc/self/status and ends */
+    INIT_EXEC_POSTURE =
+        1U << 4, /* no program: the confined process prints its own /proc/self/status and ends */
 };
 
-/* Followed by strings_len bytes: argc + envc + 1 NUL-terminated strings (argv, environment, cwd). */
+/* Followed by strings_len bytes: argc + envc + 1 NUL-terminated strings (argv, environment, cwd).
+ */
 struct init_exec {
     uint32_t type;
     uint32_t id;

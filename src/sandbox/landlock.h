@@ -5,11 +5,15 @@
  * a static binary after clone. What the kernel cannot enforce is left out, from ABI 1 on: that is
  * allowed here, and only here, because namespaces and mounts already say the same.
  *
- * A domain belongs to a session, not to an exec: box-init restricts itself once, before it starts
- * anything, and every command inherits. Were each exec restricted on its own, an exec could not
- * signal the background process of an earlier one, nor reach its abstract socket, as soon as
- * LANDLOCK_SCOPED is given; users expect both. From outside, the daemon can still signal everyone:
- * a scope binds the sender.
+ * Rights add up along a path: what a rule on "/" grants, no rule below can take back. A class
+ * without execute means something only where no directory above it is granted execute.
+ *
+ * Where to restrict: a domain per exec (the child restricts itself) confines box-init least, but
+ * then LANDLOCK_SCOPED must not be given: an exec could not signal the background process of an
+ * earlier one, nor reach its abstract socket, and users expect both. With a domain per session
+ * (box-init restricts itself once, every command inherits) the scopes cost nothing. Either way the
+ * pid and network namespaces already end at the session, and the daemon can signal everyone: a
+ * scope binds the sender.
  */
 
 #include <stdbool.h>

@@ -30,7 +30,7 @@
 #include "util/path.h"
 #include "util/str.h"
 
-#define NAMESPACES                                                                                                     \
+#define NAMESPACES                                                                                 \
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 #define DISK_IMAGE "disk.img"
 #define DISK_PLACE "disk"
@@ -51,12 +51,14 @@ void launch_move(struct launch *l, enum launch_state to)
     l->state = to;
 }
 
-/* The directory that holds a session's socket and disk: the daemon's own, closed to everybody else. */
+/* The directory that holds a session's socket and disk: the daemon's own, closed to everybody else.
+ */
 static int make_storage(struct launch_host *h, const char *name, struct err *err)
 {
     if (mkdirat(h->sessions_fd, name, 0700) < 0)
         return err_sys(err, errno, "make storage for '%s'", name);
-    AUTO_CLOSE int fd = openat(h->sessions_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    AUTO_CLOSE int fd =
+        openat(h->sessions_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return err_sys(err, errno, "open storage of '%s'", name);
     if (h->rootful && fchown(fd, h->daemon_uid, h->daemon_gid) < 0)
@@ -64,15 +66,19 @@ static int make_storage(struct launch_host *h, const char *name, struct err *err
     return TAKE_FD(fd);
 }
 
-/* With a quota everything the session writes to disk is inside an image of exactly that size. The mount is attached
- * in our own namespace only as long as it takes to clone its directories. */
-static int make_disk(struct launch_host *h, const struct plan *p, int storage_fd, int *ret_fd, struct err *err)
+/* With a quota everything the session writes to disk is inside an image of exactly that size. The
+ * mount is attached in our own namespace only as long as it takes to clone its directories. */
+static int make_disk(struct launch_host *h, const struct plan *p, int storage_fd, int *ret_fd,
+                     struct err *err)
 {
-    struct loopimg_spec spec = {
-        .bytes = p->quota_bytes, .inodes = p->quota_inodes, .uid = h->daemon_uid, .gid = h->daemon_gid};
+    struct loopimg_spec spec = {.bytes = p->quota_bytes,
+                                .inodes = p->quota_inodes,
+                                .uid = h->daemon_uid,
+                                .gid = h->daemon_gid};
     if (!h->rootful)
-        return err_set(err, ERR_UNSUPPORTED, "a disk quota needs boxd to be started by root: an ordinary user cannot "
-                                             "mount an image");
+        return err_set(err, ERR_UNSUPPORTED,
+                       "a disk quota needs boxd to be started by root: an ordinary user cannot "
+                       "mount an image");
     AUTO_CLOSE int templates = path_make_dir_at(h->state_fd, "templates", 0700);
     if (templates < 0)
         return err_sys(err, -templates, "template directory");
@@ -107,10 +113,12 @@ static int make_listener(const struct launch_host *h, int storage_fd, struct err
     AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return err_sys(err, errno, "control socket");
-    (void)snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/" SOCKET_NAME, storage_fd);
+    (void)snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/" SOCKET_NAME,
+                   storage_fd);
     if (bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 || listen(fd, 4) < 0)
         return err_sys(err, errno, "bind the control socket");
-    if (h->rootful && fchownat(storage_fd, SOCKET_NAME, h->daemon_uid, h->daemon_gid, AT_SYMLINK_NOFOLLOW) < 0)
+    if (h->rootful &&
+        fchownat(storage_fd, SOCKET_NAME, h->daemon_uid, h->daemon_gid, AT_SYMLINK_NOFOLLOW) < 0)
         return err_sys(err, errno, "own the control socket");
     return TAKE_FD(fd);
 }
@@ -165,11 +173,13 @@ static int prepare(struct launch_host *h, const struct plan *p, struct attempt *
     a->setup.listen_fd = make_listener(h, a->storage_fd, err);
     if (a->setup.listen_fd < 0)
         return a->setup.listen_fd;
-    r = launch_sources(h, p, a->disk_attached ? a->disk_fd : a->storage_fd, a->setup.source_fds, err);
+    r = launch_sources(h, p, a->disk_attached ? a->disk_fd : a->storage_fd, a->setup.source_fds,
+                       err);
     return r < 0 ? r : make_pipes(a, err);
 }
 
-static int make_groups(struct launch_host *h, const struct plan *p, struct launch *l, struct err *err)
+static int make_groups(struct launch_host *h, const struct plan *p, struct launch *l,
+                       struct err *err)
 {
     struct cgroup_limits limits = {
         .memory_bytes = p->memory_bytes,
@@ -178,7 +188,8 @@ static int make_groups(struct launch_host *h, const struct plan *p, struct launc
     };
     for (int i = 0; i < CGROUP_CONTROLLERS; i++)
         if ((p->flags & PLAN_REQUIRE_LIMITS) && !h->cgroups.enforced[i])
-            return err_set(err, ERR_UNSUPPORTED, "limits are required but cannot be enforced here: %s",
+            return err_set(err, ERR_UNSUPPORTED,
+                           "limits are required but cannot be enforced here: %s",
                            h->cgroups.why[i]);
     uid_t uid = h->rootful ? userns_init_id(p->uid_index) : geteuid();
     gid_t gid = h->rootful ? (gid_t)userns_init_id(p->uid_index) : getegid();
@@ -217,7 +228,8 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
 }
 
-/* The host side (rules, forwarding, resolver) comes with the first session that wants it, not before. */
+/* The host side (rules, forwarding, resolver) comes with the first session that wants it, not
+ * before. */
 static int ready_network(struct launch_host *h, struct err *err)
 {
     struct net_host_info info;
@@ -271,12 +283,20 @@ static void leave_network(struct launch_host *h, const struct launch *l)
     h->net_used[l->net_index / 8] &= (uint8_t) ~(1U << (l->net_index % 8));
 }
 
-int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret, struct err *err)
+int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret,
+                 struct err *err)
 {
     struct attempt a = {.setup = {.plan = plan, .go_fd = -1, .status_fd = -1, .listen_fd = -1},
-                        .storage_fd = -1, .disk_fd = -1, .go_write_fd = -1, .status_read_fd = -1};
-    struct launch l = {.state = LAUNCH_STARTING, .pidfd = -1, .status_fd = -1, .uid_index = plan->uid_index,
-                       .quota = plan->quota_bytes > 0, .flags = plan->flags,
+                        .storage_fd = -1,
+                        .disk_fd = -1,
+                        .go_write_fd = -1,
+                        .status_read_fd = -1};
+    struct launch l = {.state = LAUNCH_STARTING,
+                       .pidfd = -1,
+                       .status_fd = -1,
+                       .uid_index = plan->uid_index,
+                       .quota = plan->quota_bytes > 0,
+                       .flags = plan->flags,
                        .cgroup = {-1, -1, {-1, -1, -1}, {-1, -1, -1}}};
     memcpy(l.name, plan->name, sizeof(l.name));
     for (size_t i = 0; i < PLAN_OPS_MAX; i++)
@@ -318,7 +338,8 @@ int launch_finish_start(struct launch *l, struct err *err)
             launch_move(l, LAUNCH_LIVE);
             return 0;
         }
-        return err_set(err, ERR_BACKEND, "the sandbox's first process died while it was being set up");
+        return err_set(err, ERR_BACKEND,
+                       "the sandbox's first process died while it was being set up");
     }
     if (n != (ssize_t)sizeof(theirs) || theirs.code <= ERR_NONE || theirs.code >= ERR_CODE_MAX)
         return err_set(err, ERR_BACKEND, "the sandbox's first process sent a broken report");
@@ -332,16 +353,19 @@ void launch_kill(struct launch *l)
     if (l->state == LAUNCH_DYING)
         return;
     launch_move(l, LAUNCH_DYING);
-    /* The group first, so that nothing forks meanwhile; PID 1 takes its whole namespace along in any case. */
+    /* The group first, so that nothing forks meanwhile; PID 1 takes its whole namespace along in
+     * any case. */
     (void)cgroup_kill(&l->cgroup);
     (void)syscall(SYS_pidfd_send_signal, l->pidfd, SIGKILL, NULL, 0);
 }
 
-/* Small storage goes at once; a large one is moved aside and removed by a child, so that nobody waits for it. */
+/* Small storage goes at once; a large one is moved aside and removed by a child, so that nobody
+ * waits for it. */
 static void remove_storage(struct launch_host *h, const char *name)
 {
     static const char *const small[] = {"init.sock", DISK_PLACE, DISK_IMAGE, "workspace", "home"};
-    AUTO_CLOSE int fd = openat(h->sessions_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    AUTO_CLOSE int fd =
+        openat(h->sessions_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     for (size_t i = 0; fd >= 0 && i < ARRAY_SIZE(small); i++)
         if (unlinkat(fd, small[i], 0) < 0 && (errno == EISDIR || errno == EPERM))
             (void)unlinkat(fd, small[i], AT_REMOVEDIR);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The parent's side of a sandbox: from a checked plan to a running PID 1, and from there to nothing. This is what
- * box-priv does with privilege; nothing here parses anything. */
+/* The parent's side of a sandbox: from a checked plan to a running PID 1, and from there to
+ * nothing. This is what box-priv does with privilege; nothing here parses anything. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,27 +13,25 @@
 #include "sandbox/plan.h"
 
 struct err;
-struct idmap_cache;
 
 #define LAUNCH_ROOTS_MAX 64
 
 /* Fixed at start, before any request was read. Descriptors are owned. */
 struct launch_host {
-    bool rootful;         /* false: one id for everything, whatever the host delegates */
-    uid_t daemon_uid;     /* owns the state directory */
+    bool rootful;     /* false: one id for everything, whatever the host delegates */
+    uid_t daemon_uid; /* owns the state directory */
     gid_t daemon_gid;
     int state_fd, sessions_fd, trash_fd;
-    int etc_fd[2];        /* prepared /etc for network off, on */
+    int etc_fd[2];                  /* prepared /etc for network off, on */
     int root_fds[LAUNCH_ROOTS_MAX]; /* allow-list: the outer bound of every host mount */
     size_t n_roots;
     int seccomp_fd, init_exe_fd;
     struct cgroup_host cgroups;
-    struct idmap_cache *idmaps;
     char tag[16]; /* names our cgroups and network objects */
     struct net_config net;
     bool net_ready; /* the host side stands; made with the first session that wants a network */
     uint8_t net_used[8192 / 8]; /* leases in use, a bit each */
-    int dns_fds[2];             /* UDP and TCP on the resolver's address, until boxd took them; -1: none */
+    int dns_fds[2]; /* UDP and TCP on the resolver's address, until boxd took them; -1: none */
 };
 
 enum launch_state {
@@ -58,9 +56,10 @@ struct launch {
 
 void launch_move(struct launch *l, enum launch_state to);
 
-/* Makes storage, groups and process. On success the child works on its own; wait for status_fd. On failure nothing
- * is left behind. */
-int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret, struct err *err);
+/* Makes storage, groups and process. On success the child works on its own; wait for status_fd. On
+ * failure nothing is left behind. */
+int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret,
+                 struct err *err);
 
 /* Reads status_fd once it is readable: 0 when PID 1 runs, else the child's own error. */
 int launch_finish_start(struct launch *l, struct err *err);
@@ -72,4 +71,5 @@ void launch_kill(struct launch *l);
 void launch_cleanup(struct launch_host *h, struct launch *l);
 
 /* Detached mounts for every BIND and OVERLAY of the plan, into fds[PLAN_OPS_MAX]. */
-int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds, struct err *err);
+int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,
+                   struct err *err);

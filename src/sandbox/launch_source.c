@@ -15,8 +15,10 @@
 #include "util/path.h"
 #include "util/str.h"
 
-/* The host image: what a program needs to run, and nothing that belongs to anybody. A requester can name only these. */
-static const char *const host_dirs[] = {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"};
+/* The host image: what a program needs to run, and nothing that belongs to anybody. A requester can
+ * name only these. */
+static const char *const host_dirs[] = {"/usr",   "/bin",   "/sbin",  "/lib",
+                                        "/lib32", "/lib64", "/libx32"};
 
 static int open_host(const char *path, struct err *err)
 {
@@ -29,25 +31,32 @@ static int open_host(const char *path, struct err *err)
     return err_set(err, ERR_DENIED, "'%s' is not part of the host image", path);
 }
 
-/* A requester cannot use this to reach anything outside the allow-list: the root was opened before the first request
- * came, and the kernel refuses every way out of it (links, "..", other mounts) while it walks. */
-static int open_allowed(const struct launch_host *h, const struct plan_op *op, const char *source, struct err *err)
+/* A requester cannot use this to reach anything outside the allow-list: the root was opened before
+ * the first request came, and the kernel refuses every way out of it (links, "..", other mounts)
+ * while it walks. */
+static int open_allowed(const struct launch_host *h, const struct plan_op *op, const char *source,
+                        struct err *err)
 {
     if (op->root >= h->n_roots)
         return err_set(err, ERR_DENIED, "mount root %u is not in the allow-list", op->root);
     int fd = path_open_beneath(h->root_fds[op->root], source, O_PATH, 0);
     if (fd == -ELOOP)
-        return err_set(err, ERR_DENIED, "mount source '%s' has a symbolic link in its path; name the real path", source);
-    if (fd == -EXDEV)
-        return err_set(err, ERR_DENIED, "mount source '%s' leaves the allowed directory or crosses a mount point; add "
-                                        "its own path to allowed_mount_roots",
+        return err_set(err, ERR_DENIED,
+                       "mount source '%s' has a symbolic link in its path; name the real path",
                        source);
+    if (fd == -EXDEV)
+        return err_set(
+            err, ERR_DENIED,
+            "mount source '%s' leaves the allowed directory or crosses a mount point; add "
+            "its own path to allowed_mount_roots",
+            source);
     if (fd == -ENOENT || fd == -ENOTDIR)
         return err_set(err, ERR_NOT_FOUND, "mount source '%s' does not exist", source);
     return fd < 0 ? err_sys(err, -fd, "open mount source '%s'", source) : fd;
 }
 
-/* State, sockets and the storage of other sessions must not be reachable through a directory above them. */
+/* State, sockets and the storage of other sessions must not be reachable through a directory above
+ * them. */
 static int refuse_own_state(const struct launch_host *h, int fd, struct err *err)
 {
     struct stat want, st;
@@ -63,7 +72,8 @@ static int refuse_own_state(const struct launch_host *h, int fd, struct err *err
             return err_set(err, ERR_DENIED, "mount source contains the state directory of boxd");
         int up = openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
         struct stat above;
-        if (up < 0 || fstat(up, &above) < 0 || (above.st_dev == st.st_dev && above.st_ino == st.st_ino)) {
+        if (up < 0 || fstat(up, &above) < 0 ||
+            (above.st_dev == st.st_dev && above.st_ino == st.st_ino)) {
             fd_close_many(&up, 1);
             return 0;
         }
@@ -73,7 +83,8 @@ static int refuse_own_state(const struct launch_host *h, int fd, struct err *err
     return err_set(err, ERR_SYSTEM, "cannot tell whether the mount source contains our state");
 }
 
-static int open_private(const struct launch_host *h, int storage_fd, const char *name, struct err *err)
+static int open_private(const struct launch_host *h, int storage_fd, const char *name,
+                        struct err *err)
 {
     AUTO_CLOSE int fd = path_make_dir_at(storage_fd, name, 0755);
     if (fd < 0)
@@ -83,8 +94,8 @@ static int open_private(const struct launch_host *h, int storage_fd, const char 
     return TAKE_FD(fd);
 }
 
-static int open_source(struct launch_host *h, const struct plan *p, const struct plan_op *op, int storage_fd,
-                       struct err *err)
+static int open_source(struct launch_host *h, const struct plan *p, const struct plan_op *op,
+                       int storage_fd, struct err *err)
 {
     const char *source = plan_str(p, op->source);
     int fd;
@@ -113,12 +124,15 @@ static int open_source(struct launch_host *h, const struct plan *p, const struct
     return err_set(err, ERR_INVALID, "plan: source without a class");
 }
 
-/* How ids on disk look inside. The host image and /etc belong to root there; private storage to the daemon on disk
- * and to the payload inside; a caller's directory to its owner on disk and to the payload inside. */
-static int idmap_for(struct launch_host *h, const struct plan *p, const struct plan_op *op, int fd, struct err *err)
+/* How ids on disk look inside. The host image and /etc belong to root there; private storage to the
+ * daemon on disk and to the payload inside; a caller's directory to its owner on disk and to the
+ * payload inside. */
+static int idmap_for(const struct launch_host *h, struct idmaps *maps, const struct plan *p,
+                     const struct plan_op *op, int fd, struct err *err)
 {
     struct stat st;
-    struct idmap_key key = {.index = p->uid_index, .uid = h->daemon_uid, .gid = h->daemon_gid, .root_too = true};
+    struct idmap_key key = {
+        .index = p->uid_index, .uid = h->daemon_uid, .gid = h->daemon_gid, .root_too = true};
     bool payload_is_root = p->payload_uid == 0;
 
     if (op->source_class == PLAN_SRC_ALLOWED) {
@@ -133,34 +147,38 @@ static int idmap_for(struct launch_host *h, const struct plan *p, const struct p
     } else if (payload_is_root) {
         key.root_too = false;
     }
-    return idmap_get(h->idmaps, &key, err);
+    return idmaps_get(maps, &key, err);
 }
 
 static uint64_t op_attrs(const struct plan_op *op)
 {
-    return MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | (op->flags & PLAN_OP_RDONLY ? MOUNT_ATTR_RDONLY : 0) |
+    return MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
+           (op->flags & PLAN_OP_RDONLY ? MOUNT_ATTR_RDONLY : 0) |
            (op->flags & PLAN_OP_NOEXEC ? MOUNT_ATTR_NOEXEC : 0);
 }
 
-static int make_mount(struct launch_host *h, const struct plan *p, const struct plan_op *op, int fd, struct err *err)
+static int make_mount(const struct launch_host *h, struct idmaps *maps, const struct plan *p,
+                      const struct plan_op *op, int fd, struct err *err)
 {
     const char *target = plan_str(p, op->target);
-    /* In a user namespace the kernel refuses to leave submounts behind, because they may hide something. */
+    /* In a user namespace the kernel refuses to leave submounts behind, because they may hide
+     * something. */
     int recursive = (op->flags & PLAN_OP_RECURSIVE) || !h->rootful;
     AUTO_CLOSE int copy = mount_clone(fd, recursive);
     if (copy < 0)
         return err_sys(err, -copy, "copy the mount for '%s'", target);
     int r = -EINVAL;
     if (h->rootful) {
-        int map = idmap_for(h, p, op, fd, err);
+        int map = idmap_for(h, maps, p, op, fd, err);
         if (map < 0)
             return map;
         r = mount_set(copy, op_attrs(op), map, recursive);
         bool cosmetic = op->source_class == PLAN_SRC_HOST || op->source_class == PLAN_SRC_ETC;
         if (r < 0 && !cosmetic)
-            return err_set(err, ERR_UNSUPPORTED,
-                           "the file system behind '%s' has no idmapped mounts (%s); use another directory", target,
-                           err_errno_text(-r));
+            return err_set(
+                err, ERR_UNSUPPORTED,
+                "the file system behind '%s' has no idmapped mounts (%s); use another directory",
+                target, err_errno_text(-r));
     }
     if (r < 0)
         r = mount_set(copy, op_attrs(op), -1, recursive);
@@ -169,8 +187,10 @@ static int make_mount(struct launch_host *h, const struct plan *p, const struct 
     return TAKE_FD(copy);
 }
 
-int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds, struct err *err)
+int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,
+                   struct err *err)
 {
+    AUTO_DONE(idmaps) struct idmaps maps = {0};
     for (uint32_t i = 0; i < PLAN_OPS_MAX; i++)
         fds[i] = -1;
     for (uint32_t i = 0; i < plan->n_ops; i++) {
@@ -181,8 +201,10 @@ int launch_sources(struct launch_host *h, const struct plan *plan, int storage_f
         if (fd == -ENOENT && (op->flags & PLAN_OP_OPTIONAL))
             continue;
         if (fd < 0)
-            return err->code != ERR_NONE ? fd : err_sys(err, -fd, "open '%s'", plan_str(plan, op->source));
-        fds[i] = make_mount(h, plan, op, fd, err);
+            return err->code != ERR_NONE
+                       ? fd
+                       : err_sys(err, -fd, "open '%s'", plan_str(plan, op->source));
+        fds[i] = make_mount(h, &maps, plan, op, fd, err);
         if (fds[i] < 0)
             return fds[i];
     }

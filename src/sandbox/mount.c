@@ -35,12 +35,14 @@ int mount_new(const char *fstype, const struct mount_option *options, uint64_t a
 
 int mount_clone(int fd, int recursive)
 {
-    unsigned flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0U);
+    unsigned flags =
+        OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0U);
     int copy = open_tree(fd, "", flags);
     if (copy < 0)
         return -errno;
     struct mount_attr attr = {.propagation = MS_PRIVATE};
-    if (mount_setattr(copy, "", AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0U), &attr, sizeof(attr)) < 0) {
+    if (mount_setattr(copy, "", AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0U), &attr,
+                      sizeof(attr)) < 0) {
         int r = -errno;
         (void)close(copy);
         return r;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The kernel's mount API by descriptor: nothing here is resolved by name after a check. No allocation; everything
- * returns a descriptor or 0, or a negative errno, so that it works after clone as well. */
+/* The kernel's mount API by descriptor: nothing here is resolved by name after a check. No
+ * allocation; everything returns a descriptor or 0, or a negative errno, so that it works after
+ * clone as well. */
 
 #include <stdint.h>
 
@@ -11,7 +12,8 @@ struct mount_option {
     const char *value; /* NULL: a flag */
 };
 
-/* A new file system instance as a detached mount with MOUNT_ATTR_* `attrs`. Options end at a NULL key. */
+/* A new file system instance as a detached mount with MOUNT_ATTR_* `attrs`. Options end at a NULL
+ * key. */
 int mount_new(const char *fstype, const struct mount_option *options, uint64_t attrs);
 
 /* A detached copy of the mount at fd (with its submounts when `recursive`), private. */

@@ -13,18 +13,19 @@
 #define PLAN_OVERFLOW UINT32_MAX
 
 static const char *const op_names[PLAN_OP_MAX] = {
-    [PLAN_OP_DIR] = "dir",     [PLAN_OP_SYMLINK] = "symlink", [PLAN_OP_BIND] = "bind",
-    [PLAN_OP_TMPFS] = "tmpfs", [PLAN_OP_PROC] = "proc",       [PLAN_OP_DEV] = "dev",
+    [PLAN_OP_DIR] = "dir",         [PLAN_OP_SYMLINK] = "symlink", [PLAN_OP_BIND] = "bind",
+    [PLAN_OP_TMPFS] = "tmpfs",     [PLAN_OP_PROC] = "proc",       [PLAN_OP_DEV] = "dev",
     [PLAN_OP_OVERLAY] = "overlay",
 };
 
 static const char *const source_names[PLAN_SRC_MAX] = {
-    [PLAN_SRC_NONE] = "-",           [PLAN_SRC_HOST] = "host",       [PLAN_SRC_ETC] = "etc",
+    [PLAN_SRC_NONE] = "-",          [PLAN_SRC_HOST] = "host",       [PLAN_SRC_ETC] = "etc",
     [PLAN_SRC_PRIVATE] = "private", [PLAN_SRC_ALLOWED] = "allowed",
 };
 
 static const char *const reserved[] = {
-    "/proc", "/sys", "/dev", "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/run", "/boot",
+    "/proc", "/sys",   "/dev",   "/usr",    "/etc", "/bin",  "/sbin",
+    "/lib",  "/lib32", "/lib64", "/libx32", "/run", "/boot",
 };
 
 void plan_init(struct plan *p)
@@ -103,20 +104,23 @@ static int check_relative(const char *path)
 
 static int check_op(const struct plan *p, const struct plan_op *op, struct err *err)
 {
-    if (op->kind >= PLAN_OP_MAX || op->source_class >= PLAN_SRC_MAX || (op->flags & ~(unsigned)PLAN_OP_FLAGS_ALL) ||
-        op->target >= p->strings_len || op->source >= p->strings_len || (op->mode & ~01777U))
+    if (op->kind >= PLAN_OP_MAX || op->source_class >= PLAN_SRC_MAX ||
+        (op->flags & ~(unsigned)PLAN_OP_FLAGS_ALL) || op->target >= p->strings_len ||
+        op->source >= p->strings_len || (op->mode & ~01777U))
         return err_set(err, ERR_INVALID, "plan: operation out of range");
     const char *target = plan_str(p, op->target);
     const char *source = plan_str(p, op->source);
     if (!path_is_clean_absolute(target))
-        return err_set(err, ERR_INVALID, "plan: target '%.200s' is not a clean absolute path", target);
+        return err_set(err, ERR_INVALID, "plan: target '%.200s' is not a clean absolute path",
+                       target);
     if (op->kind == PLAN_OP_BIND && op->source_class == PLAN_SRC_NONE)
         return err_set(err, ERR_INVALID, "plan: bind without a source");
     bool by_name = op->source_class == PLAN_SRC_PRIVATE || op->kind == PLAN_OP_OVERLAY;
     if (by_name && !id_valid(source))
         return err_set(err, ERR_INVALID, "plan: private source '%.80s'", source);
     if (op->source_class == PLAN_SRC_ALLOWED && check_relative(source) < 0)
-        return err_set(err, ERR_INVALID, "plan: source '%.200s' is not a clean relative path", source);
+        return err_set(err, ERR_INVALID, "plan: source '%.200s' is not a clean relative path",
+                       source);
     if (op->source_class == PLAN_SRC_ALLOWED && plan_target_reserved(target))
         return err_set(err, ERR_DENIED, "mount target '%.200s' is reserved", target);
     if (op->kind == PLAN_OP_TMPFS && (op->size == 0 || op->inodes == 0))
@@ -130,15 +134,17 @@ int plan_check(const struct plan *p, size_t len, struct err *err)
         return err_set(err, ERR_INVALID, "plan: wrong version or length");
     if (p->strings_len == PLAN_OVERFLOW)
         return err_set(err, ERR_LIMIT, "too many mounts, or paths too long in all");
-    if (p->strings_len == 0 || p->strings_len > PLAN_STRINGS_MAX || len != PLAN_HEAD_SIZE + p->strings_len ||
-        p->strings[0] != '\0' || p->strings[p->strings_len - 1] != '\0')
+    if (p->strings_len == 0 || p->strings_len > PLAN_STRINGS_MAX ||
+        len != PLAN_HEAD_SIZE + p->strings_len || p->strings[0] != '\0' ||
+        p->strings[p->strings_len - 1] != '\0')
         return err_set(err, ERR_INVALID, "plan: wrong string area");
     if (check_name(p->name) < 0)
         return err_set(err, ERR_INVALID, "plan: bad name");
-    if ((p->flags & ~(unsigned)PLAN_FLAGS_ALL) || p->n_ops > PLAN_OPS_MAX || p->n_rlimits > INIT_RLIMITS_MAX)
+    if ((p->flags & ~(unsigned)PLAN_FLAGS_ALL) || p->n_ops > PLAN_OPS_MAX ||
+        p->n_rlimits > INIT_RLIMITS_MAX)
         return err_set(err, ERR_INVALID, "plan: out of range");
-    if (p->payload_uid > 65533 || p->payload_gid > 65533 || p->init_uid > 65533 || p->init_gid > 65533 ||
-        p->payload_uid == p->init_uid || p->payload_gid == p->init_gid)
+    if (p->payload_uid > 65533 || p->payload_gid > 65533 || p->init_uid > 65533 ||
+        p->init_gid > 65533 || p->payload_uid == p->init_uid || p->payload_gid == p->init_gid)
         return err_set(err, ERR_INVALID, "plan: bad ids");
     if (p->pids == 0 || p->memory_bytes == 0 || p->root_bytes == 0)
         return err_set(err, ERR_INVALID, "plan: missing limits");
@@ -156,8 +162,9 @@ static void print_op(const struct plan *p, const struct plan_op *op, struct buf 
         unsigned flag;
         const char *name;
     } flags[] = {
-        {PLAN_OP_RDONLY, "ro"},       {PLAN_OP_NOEXEC, "noexec"},     {PLAN_OP_OWNED, "owned"},
-        {PLAN_OP_RECURSIVE, "rec"},   {PLAN_OP_OPTIONAL, "optional"}, {PLAN_OP_LANDLOCK_RW, "landlock-rw"},
+        {PLAN_OP_RDONLY, "ro"},         {PLAN_OP_NOEXEC, "noexec"},
+        {PLAN_OP_OWNED, "owned"},       {PLAN_OP_RECURSIVE, "rec"},
+        {PLAN_OP_OPTIONAL, "optional"}, {PLAN_OP_LANDLOCK_RW, "landlock-rw"},
     };
     (void)buf_printf(out, "%s %s", op_names[op->kind], plan_str(p, op->target));
     if (op->source_class != PLAN_SRC_NONE || op->source != 0)
@@ -177,13 +184,15 @@ int plan_print(const struct plan *p, struct buf *out)
     (void)buf_printf(out, "flags%s%s%s\n", p->flags & PLAN_NET_ON ? " net-on" : "",
                      p->flags & PLAN_ROOT_WRITABLE ? " root-writable" : "",
                      p->flags & PLAN_REQUIRE_LIMITS ? " require-limits" : "");
-    (void)buf_printf(out, "ids payload=%u:%u init=%u:%u\n", p->payload_uid, p->payload_gid, p->init_uid, p->init_gid);
+    (void)buf_printf(out, "ids payload=%u:%u init=%u:%u\n", p->payload_uid, p->payload_gid,
+                     p->init_uid, p->init_gid);
     (void)buf_printf(out, "limits memory=%llu pids=%u cpu=%u/100000 quota=%llu/%llu root=%llu\n",
                      (unsigned long long)p->memory_bytes, p->pids, p->cpu_quota_us,
                      (unsigned long long)p->quota_bytes, (unsigned long long)p->quota_inodes,
                      (unsigned long long)p->root_bytes);
     for (uint32_t i = 0; i < p->n_rlimits; i++)
-        (void)buf_printf(out, "rlimit %u %llu %llu\n", p->rlimits[i].resource, (unsigned long long)p->rlimits[i].soft,
+        (void)buf_printf(out, "rlimit %u %llu %llu\n", p->rlimits[i].resource,
+                         (unsigned long long)p->rlimits[i].soft,
                          (unsigned long long)p->rlimits[i].hard);
     for (uint32_t i = 0; i < p->n_ops; i++)
         print_op(p, &p->ops[i], out);

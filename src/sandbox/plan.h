@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* A plan says what the kernel will be asked for, in order. backend/native turns a spec into one (purely), box-priv
- * checks it against its own bounds, resolves the sources, and the child executes the operations top to bottom.
+/* A plan says what the kernel will be asked for, in order. backend/native turns a spec into one
+ * (purely), box-priv checks it against its own bounds, resolves the sources, and the child executes
+ * the operations top to bottom.
  *
- * One flat structure without pointers: it travels in one datagram, and every string is an offset into `strings`. */
+ * One flat structure without pointers: it travels in one datagram, and every string is an offset
+ * into `strings`. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,7 +23,7 @@ struct err;
 
 enum plan_flags {
     PLAN_NET_ON = 1U << 0,
-    PLAN_ROOT_WRITABLE = 1U << 1, /* the root stays writable, and the payload is uid 0 inside */
+    PLAN_ROOT_WRITABLE = 1U << 1,  /* the root stays writable, and the payload is uid 0 inside */
     PLAN_REQUIRE_LIMITS = 1U << 2, /* refuse rather than run with a limit that cannot be enforced */
     PLAN_FLAGS_ALL = (1U << 3) - 1,
 };
@@ -49,9 +51,9 @@ enum plan_source {
 enum plan_op_flags {
     PLAN_OP_RDONLY = 1U << 0,
     PLAN_OP_NOEXEC = 1U << 1,
-    PLAN_OP_OWNED = 1U << 2,     /* DIR, TMPFS: owned by the payload */
-    PLAN_OP_RECURSIVE = 1U << 3, /* BIND: with its submounts, all made read-only */
-    PLAN_OP_OPTIONAL = 1U << 4,  /* BIND: skipped when the source is missing */
+    PLAN_OP_OWNED = 1U << 2,       /* DIR, TMPFS: owned by the payload */
+    PLAN_OP_RECURSIVE = 1U << 3,   /* BIND: with its submounts, all made read-only */
+    PLAN_OP_OPTIONAL = 1U << 4,    /* BIND: skipped when the source is missing */
     PLAN_OP_LANDLOCK_RW = 1U << 5, /* the second wall lets the payload write here */
     PLAN_OP_FLAGS_ALL = (1U << 6) - 1,
 };
@@ -93,15 +95,16 @@ struct plan {
 
 void plan_init(struct plan *p);
 
-/* Building: offsets and operations. A plan that outgrows its bounds is -E2BIG, told once by plan_seal(). */
+/* Building: offsets and operations. A plan that outgrows its bounds is -E2BIG, told once by
+ * plan_seal(). */
 uint32_t plan_string(struct plan *p, const char *s);
 struct plan_op *plan_add(struct plan *p, enum plan_op_kind kind, const char *target);
 
 /* Length on the wire (head plus used strings). */
 size_t plan_wire_size(const struct plan *p);
 
-/* Everything that can be checked without asking the kernel, for a plan that came from an untrusted requester.
- * `len` is the number of bytes received. */
+/* Everything that can be checked without asking the kernel, for a plan that came from an untrusted
+ * requester. `len` is the number of bytes received. */
 int plan_check(const struct plan *p, size_t len, struct err *err);
 
 /* The string at an offset; plan_check() has made sure that it is there. */

@@ -3,6 +3,8 @@
 
 /* How the policy is written down, and the pure function that turns it into a BPF program. */
 
+#include "sandbox/seccomp.h"
+
 #include <linux/filter.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -64,3 +66,7 @@ struct seccomp_entry {
  * number of instructions, or -E2BIG. */
 int seccomp_bpf_build(uint32_t arch, const struct seccomp_entry *entries, size_t n,
                       struct sock_filter *out, size_t cap);
+
+/* seccomp_compile() for another architecture. */
+int seccomp_compile_for(uint32_t arch, enum seccomp_profile profile, struct sock_filter **ret,
+                        size_t *n, struct err *err);

@@ -2,8 +2,8 @@
 #include "sandbox/setup.h"
 
 #include <errno.h>
-#include <linux/capability.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -28,8 +28,8 @@
 #include "util/str.h"
 
 #define HOSTNAME "box"
-/* Where the new root is attached before it becomes the root: a directory that every host has and that nothing here
- * needs any more, because the sources are descriptors already. */
+/* Where the new root is attached before it becomes the root: a directory that every host has and
+ * that nothing here needs any more, because the sources are descriptors already. */
 #define ROOT_PLACE "/usr"
 #define OOM_SCORE "500"
 #define FD_HIGH 64
@@ -51,28 +51,30 @@ static int step_ids(const struct setup *s, struct err *err)
     if (setresgid(s->plan->init_gid, s->plan->init_gid, s->plan->init_gid) < 0 ||
         setresuid(s->plan->init_uid, s->plan->init_uid, s->plan->init_uid) < 0)
         return err_sys(err, errno, "switch to the session's own ids");
-    /* Changing ids took our own /proc/self away from us; later steps write there. Nobody else has this id. */
+    /* Changing ids took our own /proc/self away from us; later steps write there. Nobody else has
+     * this id. */
     return prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 ? err_sys(err, errno, "own /proc/self") : 0;
 }
 
 static int step_groups(const struct setup *s, struct err *err)
 {
-    /* "0" is the writing thread itself, which spares the kernel a system-wide lock. The descriptors were opened by
-     * the parent, and the kernel checks the opener's rights. */
+    /* "0" is the writing thread itself, which spares the kernel a system-wide lock. The descriptors
+     * were opened by the parent, and the kernel checks the opener's rights. */
     for (int i = 0; i < SETUP_V1_MAX; i++)
         if (s->v1_tasks_fds[i] >= 0 && fd_write_all(s->v1_tasks_fds[i], "0", 1) < 0)
             return err_sys(err, EIO, "enter the cgroup");
     if (unshare(CLONE_NEWCGROUP) < 0)
         return err_sys(err, errno, "cgroup namespace");
-    /* Only now: the namespace is rooted at the session's group, so that PID 1 may use the groups beside its own. */
+    /* Only now: the namespace is rooted at the session's group, so that PID 1 may use the groups
+     * beside its own. */
     if (s->leaf_fd >= 0 && fd_write_all(s->leaf_fd, "0", 1) < 0)
         return err_sys(err, EIO, "enter the leaf cgroup");
     (void)fd_write_file_at(AT_FDCWD, "/proc/self/oom_score_adj", OOM_SCORE);
     return 0;
 }
 
-/* The time since boot starts at zero: how long the host is up is none of the sandbox's business. In force from
- * execve on. */
+/* The time since boot starts at zero: how long the host is up is none of the sandbox's business. In
+ * force from execve on. */
 static int step_clock(const struct setup *s, struct err *err)
 {
     char text[128];
@@ -82,8 +84,8 @@ static int step_clock(const struct setup *s, struct err *err)
         return err_sys(err, errno, "time namespace");
     (void)clock_gettime(CLOCK_MONOTONIC, &mono);
     (void)clock_gettime(CLOCK_BOOTTIME, &boot);
-    (void)snprintf(text, sizeof(text), "monotonic -%lld 0\nboottime -%lld 0\n", (long long)mono.tv_sec,
-                   (long long)boot.tv_sec);
+    (void)snprintf(text, sizeof(text), "monotonic -%lld 0\nboottime -%lld 0\n",
+                   (long long)mono.tv_sec, (long long)boot.tv_sec);
     int r = fd_write_file_at(AT_FDCWD, "/proc/self/timens_offsets", text);
     return r < 0 ? err_sys(err, -r, "time namespace offsets") : 0;
 }
@@ -135,7 +137,8 @@ static int step_pivot(const struct setup *s, struct err *err)
         return err_sys(err, errno, "chown the root");
     if (fchdir(built.root_fd) < 0 || syscall(SYS_pivot_root, ".", ".") < 0)
         return err_sys(err, errno, "pivot_root");
-    /* The old root is now stacked on the new one; from here on nothing of the host is reachable by a path. */
+    /* The old root is now stacked on the new one; from here on nothing of the host is reachable by
+     * a path. */
     if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
         return err_sys(err, errno, "leave the host's root");
     if (!(s->plan->flags & PLAN_ROOT_WRITABLE)) {
@@ -156,30 +159,37 @@ static int step_landlock(const struct setup *s, struct err *err)
     if (built.landlock_abi <= 0)
         return 0;
     bool root_writable = (p->flags & PLAN_ROOT_WRITABLE) != 0;
-    rules[n++] = (struct landlock_path){.path = "/", .access = root_writable ? LANDLOCK_RW : LANDLOCK_RO_EXEC};
+    rules[n++] = (struct landlock_path){.path = "/",
+                                        .access = root_writable ? LANDLOCK_RW : LANDLOCK_RO_EXEC};
     rules[n++] = (struct landlock_path){.path = "/dev", .access = LANDLOCK_DEV};
     rules[n++] = (struct landlock_path){.path = "/dev/shm", .access = LANDLOCK_RW_NOEXEC};
     rules[n++] = (struct landlock_path){.path = "/dev/pts", .access = LANDLOCK_DEV};
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (p->ops[i].flags & PLAN_OP_LANDLOCK_RW)
-            rules[n++] = (struct landlock_path){.path = plan_str(p, p->ops[i].target), .access = LANDLOCK_RW};
-    /* TCP stays open: with the network off the namespace holds nothing but its own loopback, which people use. */
+            rules[n++] = (struct landlock_path){.path = plan_str(p, p->ops[i].target),
+                                                .access = LANDLOCK_RW};
+    /* TCP stays open: with the network off the namespace holds nothing but its own loopback, which
+     * people use. */
     built.landlock_fd = landlock_build(rules, n, 0);
     return built.landlock_fd < 0 ? err_sys(err, -built.landlock_fd, "Landlock rules") : 0;
 }
 
 static int step_privilege(const struct setup *s, struct err *err)
 {
-    /* What PID 1 needs to turn a copy of itself into the payload, and nothing else; only inside its namespace. */
-    uint64_t keep = s->switch_ids ? (1ULL << CAP_SETUID) | (1ULL << CAP_SETGID) | (1ULL << CAP_SETPCAP)
-                                  : (1ULL << CAP_SETPCAP);
+    /* What PID 1 needs to turn a copy of itself into the payload, and nothing else; only inside its
+     * namespace. */
+    uint64_t keep = s->switch_ids
+                        ? (1ULL << CAP_SETUID) | (1ULL << CAP_SETGID) | (1ULL << CAP_SETPCAP)
+                        : (1ULL << CAP_SETPCAP);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return err_sys(err, errno, "no_new_privs");
-    int r = caps_keep(keep);
+    int r = caps_keep_over_exec(keep);
     if (r < 0)
         return err_sys(err, -r, "capabilities");
     /* No sandbox without somebody who answers for it. After the ids: changing them clears it. */
-    return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 ? err_sys(err, errno, "parent death signal") : 0;
+    return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0
+               ? err_sys(err, errno, "parent death signal")
+               : 0;
 }
 
 static int make_config(const struct setup *s)
@@ -194,8 +204,10 @@ static int make_config(const struct setup *s)
         .landlock = built.landlock_fd >= 0 ? (uint32_t)built.landlock_abi : 0,
     };
     for (uint32_t i = 0; s->plan->quota_bytes > 0 && i < s->plan->n_ops; i++)
-        if (s->plan->ops[i].kind == PLAN_OP_BIND && s->plan->ops[i].source_class == PLAN_SRC_PRIVATE)
-            (void)str_copy(config.quota_path, sizeof(config.quota_path), plan_str(s->plan, s->plan->ops[i].target));
+        if (s->plan->ops[i].kind == PLAN_OP_BIND &&
+            s->plan->ops[i].source_class == PLAN_SRC_PRIVATE)
+            (void)str_copy(config.quota_path, sizeof(config.quota_path),
+                           plan_str(s->plan, s->plan->ops[i].target));
     memcpy(config.rlimits, s->plan->rlimits, sizeof(config.rlimits));
     return fd_sealed_memfd("box-init-config", &config, sizeof(config));
 }
@@ -231,15 +243,21 @@ static int step_descriptors(const struct setup *s, struct err *err)
     return 0;
 }
 
-/* The whole confinement, in order. Order is security-relevant: mounts need capabilities, which later steps give up
- * for good. */
+/* The whole confinement, in order. Order is security-relevant: mounts need capabilities, which
+ * later steps give up for good. */
 static const struct {
     const char *name;
     int (*run)(const struct setup *s, struct err *err);
 } steps[] = {
-    {"ids", step_ids},           {"cgroups", step_groups},       {"clock", step_clock},
-    {"names", step_names},       {"root", step_root},            {"tree", step_tree},
-    {"pivot", step_pivot},       {"landlock", step_landlock},    {"privilege", step_privilege},
+    {"ids", step_ids},
+    {"cgroups", step_groups},
+    {"clock", step_clock},
+    {"names", step_names},
+    {"root", step_root},
+    {"tree", step_tree},
+    {"pivot", step_pivot},
+    {"landlock", step_landlock},
+    {"privilege", step_privilege},
     {"descriptors", step_descriptors},
 };
 

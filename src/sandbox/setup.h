@@ -11,10 +11,10 @@
 
 /* Everything the child needs, prepared by the parent. Descriptors are borrowed; -1 means none. */
 struct setup {
-    const struct plan *plan;        /* checked */
-    int source_fds[PLAN_OPS_MAX];   /* detached mounts, one per BIND; for OVERLAY the private layer */
-    int go_fd;                      /* one byte arrives when the ids are mapped and the network is there */
-    int status_fd;                  /* struct err on failure; closed by execve otherwise */
+    const struct plan *plan;      /* checked */
+    int source_fds[PLAN_OPS_MAX]; /* detached mounts, one per BIND; for OVERLAY the private layer */
+    int go_fd;     /* one byte arrives when the ids are mapped and the network is there */
+    int status_fd; /* struct err on failure; closed by execve otherwise */
     int v1_tasks_fds[SETUP_V1_MAX]; /* "tasks" files of the v1 groups to enter */
     int leaf_fd;                    /* "cgroup.procs" of the v2 leaf for PID 1 */
     int listen_fd, seccomp_fd, cgroup_fd, memcg_fd, init_exe_fd;

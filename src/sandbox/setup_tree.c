@@ -28,21 +28,24 @@
 
 /* Kernel information that says something about the host, or lets one do something to it. */
 static const char *const masked_files[] = {
-    "keys",       "key-users",   "timer_list", "kallsyms",     "kcore",       "kmsg",        "iomem",
-    "ioports",    "vmallocinfo", "slabinfo",   "pagetypeinfo", "interrupts",  "softirqs",    "zoneinfo",
-    "buddyinfo",  "vmstat",      "cmdline",    "config.gz",    "modules",     "locks",       "schedstat",
-    "sched_debug", "latency_stats", "diskstats", "partitions", "swaps",       "consoles",    "misc",
-    "devices",    "crypto",      "kpagecount", "kpageflags",   "kpagecgroup", "sysrq-trigger", "mtrr",
-    "bootconfig", "allocinfo",
+    "keys",       "key-users",  "timer_list",  "kallsyms",      "kcore",         "kmsg",
+    "iomem",      "ioports",    "vmallocinfo", "slabinfo",      "pagetypeinfo",  "interrupts",
+    "softirqs",   "zoneinfo",   "buddyinfo",   "vmstat",        "cmdline",       "config.gz",
+    "modules",    "locks",      "schedstat",   "sched_debug",   "latency_stats", "diskstats",
+    "partitions", "swaps",      "consoles",    "misc",          "devices",       "crypto",
+    "kpagecount", "kpageflags", "kpagecgroup", "sysrq-trigger", "mtrr",          "bootconfig",
+    "allocinfo",
 };
 
-static const char *const masked_dirs[] = {"acpi", "scsi", "irq", "bus", "fs", "driver", "sysvipc", "tty", "asound"};
+static const char *const masked_dirs[] = {"acpi",   "scsi",    "irq", "bus",   "fs",
+                                          "driver", "sysvipc", "tty", "asound"};
 
 static const struct {
     const char *name;
     unsigned major, minor;
 } devices[] = {
-    {"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0},
+    {"null", 1, 3},   {"zero", 1, 5},    {"full", 1, 7},
+    {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0},
 };
 
 static const struct {
@@ -55,15 +58,16 @@ static const struct {
 static int open_in_root(int root_fd, const char *path, int flags)
 {
     struct open_how how = {.flags = (uint64_t)(flags | O_CLOEXEC | O_NOFOLLOW),
-                           .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
+                           .resolve =
+                               RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
     while (*path == '/')
         path++;
     long fd = syscall(SYS_openat2, root_fd, *path != '\0' ? path : ".", &how, sizeof(how));
     return fd < 0 ? -errno : (int)fd;
 }
 
-/* True when the directory that would hold `target` is ours to add to: the root itself or private storage, never a
- * directory of the host. */
+/* True when the directory that would hold `target` is ours to add to: the root itself or private
+ * storage, never a directory of the host. */
 static bool may_create(const struct plan *p, const struct plan_op *op)
 {
     const char *target = plan_str(p, op->target);
@@ -79,12 +83,14 @@ static bool may_create(const struct plan *p, const struct plan_op *op)
             best = len;
         }
     }
-    return holder == NULL || holder->kind == PLAN_OP_TMPFS || holder->source_class == PLAN_SRC_PRIVATE;
+    return holder == NULL || holder->kind == PLAN_OP_TMPFS ||
+           holder->source_class == PLAN_SRC_PRIVATE;
 }
 
-/* Opens (O_PATH) the last component, making what is missing on the way. Directories that appear inside the
- * payload's own storage belong to the payload. */
-static int make_path(const struct setup *s, int root_fd, const struct plan_op *op, bool as_dir, struct err *err)
+/* Opens (O_PATH) the last component, making what is missing on the way. Directories that appear
+ * inside the payload's own storage belong to the payload. */
+static int make_path(const struct setup *s, int root_fd, const struct plan_op *op, bool as_dir,
+                     struct err *err)
 {
     const struct plan *p = s->plan;
     const char *target = plan_str(p, op->target);
@@ -96,8 +102,9 @@ static int make_path(const struct setup *s, int root_fd, const struct plan_op *o
     if (fd != -ENOENT)
         return err_sys(err, -fd, "mount target '%s'", target);
     if (!may_create(p, op))
-        return err_set(err, ERR_NOT_FOUND, "mount target '%s' does not exist inside the mount that holds it; create "
-                                           "it there first",
+        return err_set(err, ERR_NOT_FOUND,
+                       "mount target '%s' does not exist inside the mount that holds it; create "
+                       "it there first",
                        target);
     for (size_t i = 1;; i++) {
         if (target[i] != '/' && target[i] != '\0')
@@ -105,7 +112,8 @@ static int make_path(const struct setup *s, int root_fd, const struct plan_op *o
         bool last = target[i] == '\0';
         memcpy(part, target + 1, i - 1);
         part[i - 1] = '\0';
-        int r = last && !as_dir ? mknodat(root_fd, part, S_IFREG | 0644, 0) : mkdirat(root_fd, part, 0755);
+        int r = last && !as_dir ? mknodat(root_fd, part, S_IFREG | 0644, 0)
+                                : mkdirat(root_fd, part, 0755);
         if (r < 0 && errno != EEXIST)
             return err_sys(err, errno, "create mount target '%s'", target);
         if (last)
@@ -121,7 +129,8 @@ static int attach(int mount_fd, int target_fd, const char *what, struct err *err
     return r < 0 ? err_sys(err, -r, "mount %s", what) : 0;
 }
 
-static int new_tmpfs(uint64_t size, uint32_t inodes, unsigned mode, uint32_t uid, uint32_t gid, uint64_t attrs)
+static int new_tmpfs(uint64_t size, uint32_t inodes, unsigned mode, uint32_t uid, uint32_t gid,
+                     uint64_t attrs)
 {
     char size_text[32], inode_text[16], mode_text[16], uid_text[16], gid_text[16];
     (void)snprintf(size_text, sizeof(size_text), "%llu", (unsigned long long)size);
@@ -129,8 +138,9 @@ static int new_tmpfs(uint64_t size, uint32_t inodes, unsigned mode, uint32_t uid
     (void)snprintf(mode_text, sizeof(mode_text), "%o", mode);
     (void)snprintf(uid_text, sizeof(uid_text), "%u", uid);
     (void)snprintf(gid_text, sizeof(gid_text), "%u", gid);
-    const struct mount_option options[] = {{"size", size_text}, {"nr_inodes", inode_text}, {"mode", mode_text},
-                                           {"uid", uid_text},   {"gid", gid_text},         {0}};
+    const struct mount_option options[] = {{"size", size_text}, {"nr_inodes", inode_text},
+                                           {"mode", mode_text}, {"uid", uid_text},
+                                           {"gid", gid_text},   {0}};
     return mount_new("tmpfs", options, attrs);
 }
 
@@ -139,10 +149,12 @@ static int op_dir(const struct setup *s, int root_fd, const struct plan_op *op, 
     AUTO_CLOSE int fd = make_path(s, root_fd, op, true, err);
     if (fd < 0)
         return fd;
-    AUTO_CLOSE int dir = open_in_root(root_fd, plan_str(s->plan, op->target), O_RDONLY | O_DIRECTORY);
+    AUTO_CLOSE int dir =
+        open_in_root(root_fd, plan_str(s->plan, op->target), O_RDONLY | O_DIRECTORY);
     if (dir < 0)
         return err_sys(err, -dir, "open '%s'", plan_str(s->plan, op->target));
-    if ((op->flags & PLAN_OP_OWNED) && s->switch_ids && fchown(dir, s->plan->payload_uid, s->plan->payload_gid) < 0)
+    if ((op->flags & PLAN_OP_OWNED) && s->switch_ids &&
+        fchown(dir, s->plan->payload_uid, s->plan->payload_gid) < 0)
         return err_sys(err, errno, "chown '%s'", plan_str(s->plan, op->target));
     if (op->mode != 0 && fchmod(dir, op->mode) < 0)
         return err_sys(err, errno, "chmod '%s'", plan_str(s->plan, op->target));
@@ -179,14 +191,16 @@ static int op_tmpfs(const struct setup *s, int root_fd, const struct plan_op *op
     AUTO_CLOSE int target = make_path(s, root_fd, op, true, err);
     if (target < 0)
         return target;
-    AUTO_CLOSE int fs = new_tmpfs(op->size, op->inodes, op->mode, owned ? s->plan->payload_uid : geteuid(),
-                                  owned ? s->plan->payload_gid : getegid(), attrs);
+    AUTO_CLOSE int fs =
+        new_tmpfs(op->size, op->inodes, op->mode, owned ? s->plan->payload_uid : geteuid(),
+                  owned ? s->plan->payload_gid : getegid(), attrs);
     if (fs < 0)
         return err_sys(err, -fs, "tmpfs for '%s'", plan_str(s->plan, op->target));
     return attach(fs, target, plan_str(s->plan, op->target), err);
 }
 
-/* The mask is the host's own /dev/null, seen through the mount namespace we were born with and checked to be it. */
+/* The mask is the host's own /dev/null, seen through the mount namespace we were born with and
+ * checked to be it. */
 static int open_host_device(const char *name, unsigned major_nr, unsigned minor_nr, struct err *err)
 {
     char path[32];
@@ -209,7 +223,8 @@ static int mask_one(int proc_fd, const char *name, int null_fd, struct err *err)
     if (null_fd >= 0)
         cover = mount_clone(null_fd, 0);
     else
-        cover = new_tmpfs(4096, 1, 0555, geteuid(), getegid(), ATTR_SAFE | MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC);
+        cover = new_tmpfs(4096, 1, 0555, geteuid(), getegid(),
+                          ATTR_SAFE | MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC);
     if (cover < 0)
         return err_sys(err, -cover, "mask /proc/%s", name);
     if (null_fd >= 0) {
@@ -226,9 +241,11 @@ static int op_proc(const struct setup *s, int root_fd, const struct plan_op *op,
     AUTO_CLOSE int target = make_path(s, root_fd, op, true, err);
     if (target < 0)
         return target;
-    AUTO_CLOSE int fs = mount_new("proc", options, ATTR_SAFE | MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC);
+    AUTO_CLOSE int fs =
+        mount_new("proc", options, ATTR_SAFE | MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC);
     if (fs < 0)
-        return err_sys(err, -fs, "proc (is the host's own /proc partly covered, as in a container?)");
+        return err_sys(err, -fs,
+                       "proc (is the host's own /proc partly covered, as in a container?)");
     int r = attach(fs, target, "/proc", err);
     AUTO_CLOSE int null_fd = r < 0 ? -1 : open_host_device("null", 1, 3, err);
     if (null_fd < 0)
@@ -242,7 +259,8 @@ static int op_proc(const struct setup *s, int root_fd, const struct plan_op *op,
 
 static int dev_node(int dev_fd, size_t i, struct err *err)
 {
-    AUTO_CLOSE int host = open_host_device(devices[i].name, devices[i].major, devices[i].minor, err);
+    AUTO_CLOSE int host =
+        open_host_device(devices[i].name, devices[i].major, devices[i].minor, err);
     if (host < 0)
         return host;
     if (mknodat(dev_fd, devices[i].name, S_IFREG | 0666, 0) < 0)
@@ -274,7 +292,8 @@ static int op_dev(const struct setup *s, int root_fd, const struct plan_op *op, 
     AUTO_CLOSE int target = make_path(s, root_fd, op, true, err);
     if (target < 0)
         return target;
-    AUTO_CLOSE int fs = new_tmpfs(16384, 32, 0755, geteuid(), getegid(), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    AUTO_CLOSE int fs =
+        new_tmpfs(16384, 32, 0755, geteuid(), getegid(), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
     if (fs < 0)
         return err_sys(err, -fs, "tmpfs for /dev");
     r = attach(fs, target, "/dev", err);
@@ -287,20 +306,23 @@ static int op_dev(const struct setup *s, int root_fd, const struct plan_op *op, 
         return r;
 
     (void)snprintf(gid, sizeof(gid), "%u", s->plan->payload_gid);
-    const struct mount_option options[] = {{"ptmxmode", "0666"}, {"mode", "0620"}, {"gid", gid}, {"max", "64"}, {0}};
+    const struct mount_option options[] = {
+        {"ptmxmode", "0666"}, {"mode", "0620"}, {"gid", gid}, {"max", "64"}, {0}};
     AUTO_CLOSE int pts = mount_new("devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
     r = dev_submount(fs, "pts", pts, err);
     if (r < 0)
         return r;
-    AUTO_CLOSE int shm = new_tmpfs(op->size, op->inodes, 01777, geteuid(), getegid(), ATTR_SAFE | MOUNT_ATTR_NOEXEC);
+    AUTO_CLOSE int shm =
+        new_tmpfs(op->size, op->inodes, 01777, geteuid(), getegid(), ATTR_SAFE | MOUNT_ATTR_NOEXEC);
     r = dev_submount(fs, "shm", shm, err);
     if (r == 0)
         r = mount_set(fs, MOUNT_ATTR_RDONLY, -1, 0);
     return r < 0 && err->code == ERR_NONE ? err_sys(err, -r, "/dev read-only") : r;
 }
 
-/* A writable layer over a directory of the image. The layer's own mount is needed only to name it to overlayfs,
- * which knows paths alone: it is attached at a scratch place inside our root and taken away again. */
+/* A writable layer over a directory of the image. The layer's own mount is needed only to name it
+ * to overlayfs, which knows paths alone: it is attached at a scratch place inside our root and
+ * taken away again. */
 static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
 {
     static const char scratch[] = "/.layer";
@@ -333,9 +355,10 @@ static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *
     return r;
 }
 
-static int (*const run_op[PLAN_OP_MAX])(const struct setup *, int, const struct plan_op *, struct err *) = {
-    [PLAN_OP_DIR] = op_dir,   [PLAN_OP_SYMLINK] = op_symlink, [PLAN_OP_BIND] = op_bind,
-    [PLAN_OP_TMPFS] = op_tmpfs, [PLAN_OP_PROC] = op_proc,     [PLAN_OP_DEV] = op_dev,
+static int (*const run_op[PLAN_OP_MAX])(const struct setup *, int, const struct plan_op *,
+                                        struct err *) = {
+    [PLAN_OP_DIR] = op_dir,         [PLAN_OP_SYMLINK] = op_symlink, [PLAN_OP_BIND] = op_bind,
+    [PLAN_OP_TMPFS] = op_tmpfs,     [PLAN_OP_PROC] = op_proc,       [PLAN_OP_DEV] = op_dev,
     [PLAN_OP_OVERLAY] = op_overlay,
 };
 

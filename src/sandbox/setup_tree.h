@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The file system of a sandbox: builds the tree of a plan below a directory descriptor. Runs in the child. */
+/* The file system of a sandbox: builds the tree of a plan below a directory descriptor. Runs in the
+ * child. */
 
 struct err;
 struct setup;

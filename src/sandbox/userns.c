@@ -11,20 +11,10 @@
 #include <unistd.h>
 
 #include "sandbox/clone.h"
-#include "util/alloc.h"
 #include "util/buf.h"
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
-
-#define CACHE_SIZE 1024U
-
-struct idmap_cache {
-    struct {
-        struct idmap_key key;
-        int fd; /* owned, -1: empty */
-    } entries[CACHE_SIZE];
-};
 
 static int write_map(pid_t pid, const char *file, const struct id_pair *pairs, size_t n)
 {
@@ -37,7 +27,8 @@ static int write_map(pid_t pid, const char *file, const struct id_pair *pairs, s
     return fd_write_file_at(AT_FDCWD, path, buf_str(&text));
 }
 
-int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids, size_t n, struct err *err)
+int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids, size_t n,
+               struct err *err)
 {
     char path[64];
     (void)snprintf(path, sizeof(path), "/proc/%d/setgroups", pid);
@@ -54,8 +45,10 @@ static int make_idmap(const struct idmap_key *key, struct err *err)
 {
     char path[64];
     AUTO_CLOSE int pidfd = -1;
-    struct id_pair uids[2] = {{key->uid, userns_payload_id(key->index)}, {0, userns_init_id(key->index)}};
-    struct id_pair gids[2] = {{key->gid, userns_payload_id(key->index)}, {0, userns_init_id(key->index)}};
+    struct id_pair uids[2] = {{key->uid, userns_payload_id(key->index)},
+                              {0, userns_init_id(key->index)}};
+    struct id_pair gids[2] = {{key->gid, userns_payload_id(key->index)},
+                              {0, userns_init_id(key->index)}};
 
     pid_t pid = clone_process(CLONE_NEWUSER, -1, &pidfd);
     if (pid == 0) {
@@ -79,37 +72,29 @@ static int make_idmap(const struct idmap_key *key, struct err *err)
     return r < 0 ? r : fd;
 }
 
-int idmap_get(struct idmap_cache *cache, const struct idmap_key *key, struct err *err)
+static bool same_key(const struct idmap_key *a, const struct idmap_key *b)
 {
-    size_t slot = (key->index * 7U + key->uid + key->root_too) % CACHE_SIZE;
-    if (cache->entries[slot].fd >= 0 && cache->entries[slot].key.index == key->index &&
-        cache->entries[slot].key.uid == key->uid && cache->entries[slot].key.gid == key->gid &&
-        cache->entries[slot].key.root_too == key->root_too)
-        return cache->entries[slot].fd;
+    return a->index == b->index && a->uid == b->uid && a->gid == b->gid &&
+           a->root_too == b->root_too;
+}
+
+int idmaps_get(struct idmaps *maps, const struct idmap_key *key, struct err *err)
+{
+    for (size_t i = 0; i < maps->n; i++)
+        if (same_key(&maps->maps[i].key, key))
+            return maps->maps[i].fd;
+    if (maps->n == IDMAPS_MAX)
+        return err_set(err, ERR_LIMIT, "mount sources of more than %d owners", IDMAPS_MAX);
     int fd = make_idmap(key, err);
     if (fd < 0)
         return fd;
-    if (cache->entries[slot].fd >= 0)
-        (void)close(cache->entries[slot].fd);
-    cache->entries[slot].fd = fd;
-    cache->entries[slot].key = *key;
+    maps->maps[maps->n].key = *key;
+    maps->maps[maps->n++].fd = fd;
     return fd;
 }
 
-struct idmap_cache *idmap_cache_new(void)
+void idmaps_done(struct idmaps *maps)
 {
-    struct idmap_cache *cache = xnew(struct idmap_cache);
-    for (size_t i = 0; i < CACHE_SIZE; i++)
-        cache->entries[i].fd = -1;
-    return cache;
-}
-
-void idmap_cache_free(struct idmap_cache *cache)
-{
-    if (cache == NULL)
-        return;
-    for (size_t i = 0; i < CACHE_SIZE; i++)
-        if (cache->entries[i].fd >= 0)
-            (void)close(cache->entries[i].fd);
-    free(cache);
+    while (maps->n > 0)
+        (void)close(maps->maps[--maps->n].fd);
 }

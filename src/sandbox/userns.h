@@ -7,11 +7,12 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-struct err;
-struct idmap_cache;
+#include "util/cleanup.h"
 
-/* A private block of host ids, far above what accounts use. Every session has USERNS_STRIDE of them: the first is
- * PID 1, the second the payload. */
+struct err;
+
+/* A private block of host ids, far above what accounts use. Every session has USERNS_STRIDE of
+ * them: the first is PID 1, the second the payload. */
 #define USERNS_BLOCK 2000000000U
 #define USERNS_STRIDE 16U
 #define USERNS_INDEX_MAX 1000000U
@@ -30,17 +31,30 @@ struct id_pair {
     uint32_t inside, outside;
 };
 
-/* Writes the maps of a child that was cloned with CLONE_NEWUSER and waits. The pid is our own unreaped child's. */
-int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids, size_t n, struct err *err);
+/* Writes the maps of a child that was cloned with CLONE_NEWUSER and waits. The pid is our own
+ * unreaped child's. */
+int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids, size_t n,
+               struct err *err);
 
-/* A user namespace whose only purpose is to be the id map of a mount: on-disk `uid`:`gid` appear as the payload of
- * range `index`; with `root_too`, on-disk root appears as its PID 1. Cached; the descriptor is borrowed. */
+/* User namespaces whose only purpose is to be the id map of mounts: on-disk `uid`:`gid` appear as
+ * the payload of range `index`; with `root_too`, on-disk root appears as its PID 1. */
 struct idmap_key {
     uint32_t index;
     uid_t uid;
     gid_t gid;
     bool root_too;
 };
-int idmap_get(struct idmap_cache *cache, const struct idmap_key *key, struct err *err);
-struct idmap_cache *idmap_cache_new(void);
-void idmap_cache_free(struct idmap_cache *cache);
+
+/* Those of one launch, whose mounts mostly share one. Zero-initialise n. */
+#define IDMAPS_MAX 8
+struct idmaps {
+    size_t n;
+    struct {
+        struct idmap_key key;
+        int fd; /* owned */
+    } maps[IDMAPS_MAX];
+};
+int idmaps_get(struct idmaps *maps, const struct idmap_key *key,
+               struct err *err); /* the descriptor is borrowed */
+void idmaps_done(struct idmaps *maps);
+DEFINE_CLEANUP_DONE(idmaps)

@@ -88,7 +88,7 @@ static bool reap(pid_t pid, int *status)
     for (;;) {
         if (waitpid(pid, status, WNOHANG) == pid)
             return true;
-        /* Blocked in main(), so that none is lost between the two calls. */
+        /* Blocked by then, so that none is lost between the two calls. */
         if (sigtimedwait(&chld, NULL, &limit) < 0 && errno == EAGAIN)
             break;
     }
@@ -103,33 +103,36 @@ long probe_forked(long (*fn)(const void *arg), const void *arg)
         long result;
         bool done;
     } * slot;
+    sigset_t chld, old;
     long result;
     int status = 0;
     pid_t pid;
 
+    sigemptyset(&chld);
+    sigaddset(&chld, SIGCHLD);
     slot = mmap(NULL, sizeof(*slot), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (slot == MAP_FAILED)
         return -errno;
     slot->done = false;
     (void)fflush(stdout);
+    (void)sigprocmask(SIG_BLOCK, &chld, &old);
     pid = fork();
-    if (pid < 0)
-        return -errno;
     if (pid == 0) {
-        sigset_t none;
-        sigemptyset(&none);
-        (void)sigprocmask(SIG_SETMASK, &none, NULL);
+        (void)sigprocmask(SIG_SETMASK, &old, NULL);
         result = fn(arg);
         slot->result = result;
         slot->done = true;
         _exit(0);
     }
-    if (!reap(pid, &status))
+    if (pid < 0)
+        result = -errno;
+    else if (!reap(pid, &status))
         result = PROBE_BLOCKED;
     else if (slot->done)
         result = slot->result;
     else
         result = WIFSIGNALED(status) ? PROBE_SIGNAL(WTERMSIG(status)) : PROBE_EXITED;
+    (void)sigprocmask(SIG_SETMASK, &old, NULL);
     (void)munmap(slot, sizeof(*slot));
     return result;
 }
@@ -254,11 +257,7 @@ int main(int argc, char *argv[])
 {
     struct probe_options opt = {0};
     const char *mode = parse(argc, argv, &opt);
-    sigset_t chld;
 
-    sigemptyset(&chld);
-    sigaddset(&chld, SIGCHLD);
-    (void)sigprocmask(SIG_BLOCK, &chld, NULL);
     for (size_t i = 0; mode && i < sizeof(modes) / sizeof(modes[0]); i++) {
         if (strcmp(modes[i].name, mode) != 0)
             continue;

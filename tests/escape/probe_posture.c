@@ -103,8 +103,15 @@ static bool is_private(const char *option)
 
 static void add_mount(const struct probe_mount *m, void *arg)
 {
+    static const char *const ours[] = {"tmpfs", "proc", "devpts", "mqueue", "overlay"};
     char super[1024] = "", *copy = strdup(m->super), *rest = copy, *word;
-    size_t len = 0;
+    size_t len = 0, i = 0;
+
+    /* Filesystems of the host have options of the host. */
+    while (i < sizeof(ours) / sizeof(ours[0]) && strcmp(ours[i], m->type) != 0)
+        i++;
+    if (i == sizeof(ours) / sizeof(ours[0]))
+        rest = NULL;
 
     while (copy && (word = strsep(&rest, ",")) && len < sizeof(super)) {
         size_t keep = is_private(word) ? strcspn(word, "=") + 1 : strlen(word);
@@ -112,7 +119,7 @@ static void add_mount(const struct probe_mount *m, void *arg)
                                 (int)keep, word, is_private(word) ? "*" : "");
     }
     free(copy);
-    add("mount %s %s root=%s %s%s%s super=%s", m->target, m->type,
+    add("mount %s %s root=%s %s%s%s super=%s", m->target, super[0] ? m->type : "*",
         strcmp(m->root, "/") == 0 ? "/" : "*", m->options,
         strstr(m->propagation, "shared:") ? " shared" : "",
         strstr(m->propagation, "master:") ? " slave" : "", super);
@@ -184,6 +191,20 @@ static void add_file(const char *name, const char *path)
     }
 }
 
+/* Where, in whatever hierarchies this host has. */
+static void add_cgroups(void)
+{
+    char text[4096], *rest = text, *line;
+
+    if (probe_read("/proc/self/cgroup", text, sizeof(text)) < 0)
+        return;
+    while ((line = strsep(&rest, "\n"))) {
+        const char *path = strstr(line, ":/");
+        if (path)
+            add("cgroup %s", path + 1);
+    }
+}
+
 static void add_process(void)
 {
     struct utsname uts;
@@ -221,10 +242,12 @@ void probe_posture(const struct probe_options *opt)
     (void)probe_mounts_each(add_mount, NULL);
     add_fds(opt);
     add_limits();
-    add_file("cgroup", "/proc/self/cgroup");
+    add_cgroups();
     add_file("oom_score_adj", "/proc/self/oom_score_adj");
     add_process();
     qsort(lines, n_lines, sizeof(lines[0]), compare_lines);
-    for (size_t i = 0; i < n_lines; i++)
-        puts(lines[i]);
+    for (size_t i = 0; i < n_lines; i++) {
+        if (i == 0 || strcmp(lines[i - 1], lines[i]) != 0)
+            puts(lines[i]);
+    }
 }

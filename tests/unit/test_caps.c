@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -109,6 +110,66 @@ static int keep_keeps_the_mask_only(void)
     return caps_keep(0) == -EPERM ? 0 : __LINE__;
 }
 
+/* As another user than 0, who keeps nothing over execve() otherwise. */
+static int exec_shows(int (*keep)(uint64_t mask), const char *pattern)
+{
+    uint64_t mask = UINT64_C(1) << CAP_CHOWN | UINT64_C(1) << CAP_SETPCAP;
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct d[_LINUX_CAPABILITY_U32S_3] = {0};
+
+    if (prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0)
+        return __LINE__;
+    if (setresuid(65534, 65534, 65534) < 0)
+        return errno == EINVAL ? 0 : __LINE__; /* one id is mapped here: nowhere to go */
+    if (syscall(SYS_capget, &header, d) < 0)
+        return __LINE__;
+    d[0].effective = d[0].permitted;
+    d[1].effective = d[1].permitted;
+    if (syscall(SYS_capset, &header, d) < 0 || keep(mask) != 0)
+        return __LINE__;
+    execl("/bin/grep", "grep", "-q", pattern, "/proc/self/status", (char *)NULL);
+    return __LINE__;
+}
+
+static int kept_over_exec(void)
+{
+    return exec_shows(caps_keep_over_exec, "^CapEff:[[:space:]]*0*101$");
+}
+
+static int lost_at_exec(void)
+{
+    return exec_shows(caps_keep, "^CapEff:[[:space:]]*0*$");
+}
+
+static int locked_bits_refuse_ambient(void)
+{
+    if (caps_lock_securebits() != 0)
+        return __LINE__;
+    return caps_keep_over_exec(UINT64_C(1) << CAP_CHOWN) == -EPERM ? 0 : __LINE__;
+}
+
+/* Leaving uid 0 clears the permitted set, and with it the means to go on, unless told not to. */
+static int leave_root(bool lock_first)
+{
+    if (lock_first && caps_lock_securebits() != 0)
+        return __LINE__;
+    if (setresuid(65534, 65534, 65534) < 0)
+        return errno == EINVAL ? 0 : __LINE__; /* one id is mapped here: nowhere to go */
+    if (lock_first)
+        return caps_drop_all() == 0 && read_sets().bounding == 0 ? 0 : __LINE__;
+    return caps_drop_all() == -EPERM ? 0 : __LINE__;
+}
+
+static int leaving_root_first_fails(void)
+{
+    return leave_root(false);
+}
+
+static int locked_bits_outlast_leaving_root(void)
+{
+    return leave_root(true);
+}
+
 static int without_setpcap_it_fails(void)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -166,6 +227,19 @@ static void keep_reduces_to_the_mask(void **state)
     in_child(keep_keeps_the_mask_only);
 }
 
+static void keep_survives_exec_when_asked_to(void **state)
+{
+    in_child(kept_over_exec);
+    in_child(lost_at_exec);
+    in_child(locked_bits_refuse_ambient);
+}
+
+static void drop_all_works_after_leaving_root(void **state)
+{
+    in_child(leaving_root_first_fails);
+    in_child(locked_bits_outlast_leaving_root);
+}
+
 static void drop_all_fails_without_setpcap(void **state)
 {
     in_child(without_setpcap_it_fails);
@@ -178,6 +252,8 @@ int main(void)
         cmocka_unit_test(drop_all_is_idempotent),
         cmocka_unit_test(root_stays_without_capabilities_after_exec),
         cmocka_unit_test(keep_reduces_to_the_mask),
+        cmocka_unit_test(keep_survives_exec_when_asked_to),
+        cmocka_unit_test(drop_all_works_after_leaving_root),
         cmocka_unit_test(drop_all_fails_without_setpcap),
     };
 

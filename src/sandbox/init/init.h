@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* box-init, PID 1 of one sandbox. It starts processes on request, reaps everything, kills trees on time-out, and
- * says how each one ended. Static, no allocation: all of its state is one struct of fixed size. */
+/* box-init, PID 1 of one sandbox. It starts processes on request, reaps everything, kills trees on
+ * time-out, and says how each one ended. Static, no allocation: all of its state is one struct of
+ * fixed size. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,7 +27,8 @@ enum cell_state {
 struct cell {
     enum cell_state state;
     uint32_t id;
-    pid_t pid; /* in our own pid namespace, we are its parent: it cannot be reused before we reap it */
+    pid_t pid; /* in our own pid namespace, we are its parent: it cannot be reused before we reap it
+                */
     uint64_t started_ns;
     uint64_t deadline_ns; /* CLOCK_MONOTONIC, 0: none */
     struct init_exited result;
@@ -37,8 +39,8 @@ struct cell {
     unsigned oom_checks; /* looks left after an event: the kernel signals before it kills */
 };
 
-/* How far a child came before execve; it writes, we read after it has ended. Shared memory that the payload never
- * sees: execve drops the mapping. */
+/* How far a child came before execve; it writes, we read after it has ended. Shared memory that the
+ * payload never sees: execve drops the mapping. */
 struct child_report {
     uint32_t stage;
     int32_t error;
@@ -62,10 +64,12 @@ struct exec_request {
 };
 
 /* cells.c: kill groups and memory groups. */
-int cell_acquire(struct init *in, struct cell **ret); /* 0 or -EAGAIN, or why a group could not be made */
+int cell_acquire(struct init *in,
+                 struct cell **ret); /* 0 or -EAGAIN, or why a group could not be made */
 int cell_kill_tree(struct init *in, struct cell *c);
 uint32_t cell_remaining(struct init *in, const struct cell *c);
-bool cell_oom_check(struct init *in, struct cell *c); /* true once a process of it was killed for memory */
+bool cell_oom_check(struct init *in,
+                    struct cell *c); /* true once a process of it was killed for memory */
 unsigned cell_index(const struct init *in, const struct cell *c);
 void cell_move(struct cell *c, enum cell_state to);
 
@@ -79,7 +83,8 @@ _Noreturn void exec_child(struct init *in, struct cell *c, const struct exec_req
 
 /* serve.c */
 void serve_message(struct init *in);
-void serve_tell(struct init *in, struct cell *c); /* sends EXITED, or keeps it for the next connection */
+void serve_tell(struct init *in,
+                struct cell *c); /* sends EXITED, or keeps it for the next connection */
 
 /* main.c */
 uint64_t init_now(void);

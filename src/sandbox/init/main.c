@@ -91,7 +91,8 @@ static void reap(struct init *in)
     }
 }
 
-/* Kills what is over time or was hit by the out-of-memory killer. Returns the next moment to look. */
+/* Kills what is over time or was hit by the out-of-memory killer. Returns the next moment to look.
+ */
 static uint64_t tend_cells(struct init *in)
 {
     uint64_t now = init_now(), next = UINT64_MAX;
@@ -125,14 +126,16 @@ static void accept_peer(struct init *in)
     int fd = accept4(in->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return;
-    /* A new daemon replaces the old one: the directory of the socket admits only the daemon's own user. */
+    /* A new daemon replaces the old one: the directory of the socket admits only the daemon's own
+     * user. */
     if (in->conn_fd >= 0)
         (void)close(in->conn_fd);
     in->conn_fd = fd;
     in->hello = false;
 }
 
-static void handle_oom_events(struct init *in, const struct pollfd *fds, const unsigned *cells, nfds_t n)
+static void handle_oom_events(struct init *in, const struct pollfd *fds, const unsigned *cells,
+                              nfds_t n)
 {
     for (nfds_t i = 0; i < n; i++) {
         uint64_t count;
@@ -194,13 +197,15 @@ static bool start_state(struct init *in)
     size_t len = 0;
     sigset_t all;
 
-    if (fd_read_full(INIT_FD_CONFIG, &in->config, sizeof(in->config)) != (ssize_t)sizeof(in->config) ||
+    if (fd_read_full(INIT_FD_CONFIG, &in->config, sizeof(in->config)) !=
+            (ssize_t)sizeof(in->config) ||
         in->config.version != INIT_WIRE_VERSION || in->config.n_rlimits > INIT_RLIMITS_MAX ||
         memchr(in->config.quota_path, 0, sizeof(in->config.quota_path)) == NULL)
         return false;
     (void)close(INIT_FD_CONFIG);
     in->filter = map_all(INIT_FD_SECCOMP, &len);
-    if (in->filter == NULL || len % sizeof(struct sock_filter) != 0 || len / sizeof(struct sock_filter) > 4096)
+    if (in->filter == NULL || len % sizeof(struct sock_filter) != 0 ||
+        len / sizeof(struct sock_filter) > 4096)
         return false;
     in->filter_len = (unsigned short)(len / sizeof(struct sock_filter));
     (void)close(INIT_FD_SECCOMP);
@@ -232,8 +237,10 @@ int main(int argc, char **argv)
     static struct init in;
     (void)argc;
     (void)argv;
-    /* execve made us dumpable again: the payload must not look into us, whatever its uid. */
-    if (getpid() != 1 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || !start_state(&in))
+    /* execve made us dumpable again: the payload must not look into us, whatever its uid. What came
+     * through execve by the ambient set stays with us alone. */
+    if (getpid() != 1 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || caps_keep(~0ULL) < 0 ||
+        !start_state(&in))
         child_exit(125);
     run(&in);
 }

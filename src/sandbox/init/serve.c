@@ -32,7 +32,8 @@ void serve_tell(struct init *in, struct cell *c)
 {
     if (in->conn_fd < 0 || !in->hello)
         return;
-    ssize_t n = fd_send_msg(in->conn_fd, &c->result, sizeof(c->result), NULL, 0, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ssize_t n = fd_send_msg(in->conn_fd, &c->result, sizeof(c->result), NULL, 0,
+                            MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n == -EAGAIN)
         return; /* the main loop tries again */
     if (n < 0) {
@@ -159,7 +160,8 @@ static void start(struct init *in, const struct exec_request *req)
     }
 }
 
-static void serve_exec(struct init *in, const union message *m, size_t len, const int *fds, size_t n_fds)
+static void serve_exec(struct init *in, const union message *m, size_t len, const int *fds,
+                       size_t n_fds)
 {
     struct exec_request req = {.head = m->exec, .memfd = -1};
     const struct init_exec *head = &m->exec;

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "backend/native_internal.h"
+#include "sandbox/init_wire.h"
+#include "util/alloc.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/json.h"
+#include "util/str.h"
+
+/* What this host can and cannot enforce. box-priv tries things out; the rest it told when it
+ * started. */
+
+#define DOCTOR_MAX (64U * 1024U)
+
+struct doctor {
+    struct native *n;
+    backend_text_fn *done;
+    void *arg;
+};
+
+static void check(struct jw *w, const char *id, const char *status, const char *detail,
+                  const char *remedy)
+{
+    jw_object(w);
+    jw_kstr(w, "id", id);
+    jw_kstr(w, "status", status);
+    jw_kstr(w, "detail", detail);
+    jw_kstr(w, "remedy", str_eq(status, "ok") ? NULL : remedy);
+    jw_object_end(w);
+}
+
+static void check_ids(struct jw *w, const struct priv_host *host)
+{
+    check(w, "id-ranges", host->rootful ? "ok" : "warn",
+          host->rootful ? "every session has host ids of its own"
+                        : "all sessions share the host id of this user",
+          "start boxd as root: it then gives every session its own range");
+}
+
+static void check_groups(struct jw *w, const struct priv_host *host)
+{
+    static const char *const ids[] = {"limit-cpu", "limit-memory", "limit-pids"};
+    static const char *const modes[] = {
+        "no cgroup for us: a timeout ends every process of the session",
+        "cgroup v1 for limits, cgroup2 for killing",
+        "cgroup v2",
+    };
+    uint32_t mode = host->cgroup_mode <= INIT_CGROUP_V2 ? host->cgroup_mode : 0;
+    check(w, "kill", mode != INIT_CGROUP_NONE ? "ok" : "warn", modes[mode],
+          "start boxd as root, or as a systemd user service with Delegate=yes");
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++)
+        check(w, ids[i], host->enforced[i] ? "ok" : "missing",
+              host->enforced[i] ? "enforced by cgroup" : host->why[i],
+              "start boxd as root, or delegate the controller: systemd-run --user -p Delegate=yes "
+              "boxd");
+}
+
+static void check_kernel(struct jw *w, const struct priv_host *host)
+{
+    char text[80], value[32] = "";
+    struct utsname u;
+    (void)uname(&u);
+    (void)snprintf(text, sizeof(text), "Linux %.60s", u.release);
+    check(w, "kernel", "ok", text, NULL);
+    (void)snprintf(text, sizeof(text), "ABI %u", host->landlock_abi);
+    check(w, "landlock", host->landlock_abi > 0 ? "ok" : "warn",
+          host->landlock_abi > 0 ? text : "not in this kernel, or not switched on",
+          "boot with lsm=landlock,… ; it is a second wall, sessions run without it");
+    check(w, "seccomp", "ok", "filter compiled and loaded for every command", NULL);
+    if (fd_read_file_at(AT_FDCWD, "/proc/sys/kernel/core_pattern", value, sizeof(value)) > 0 &&
+        value[0] == '|')
+        check(w, "core-pattern", "warn",
+              "the host pipes core dumps to a program; sessions get a core limit of 1, which "
+              "stops that",
+              "sysctl kernel.core_pattern=core");
+}
+
+static void write_doctor(struct jw *w, const struct native *n, const struct priv_probe *probe)
+{
+    const struct priv_host *host = priv_client_host(n->priv);
+    jw_object(w);
+    jw_kstr(w, "version", BOX_VERSION);
+    jw_kstr(w, "backend", "native");
+    jw_kbool(w, "rootful", host->rootful);
+    jw_key(w, "checks");
+    jw_array(w);
+    check_kernel(w, host);
+    check_ids(w, host);
+    check_groups(w, host);
+    check(w, "idmapped-mounts",
+          probe->idmap.ok ? "ok"
+          : host->rootful ? "missing"
+                          : "warn",
+          probe->idmap.ok ? "host directories keep their owners" : probe->idmap.why,
+          "keep the state directory on ext4, xfs, btrfs or tmpfs, on Linux 5.19 or newer");
+    check(w, "disk-quota", probe->quota.ok ? "ok" : "missing",
+          probe->quota.ok ? "hard, by an image per session" : probe->quota.why,
+          "start boxd as root with loop devices and e2fsprogs (apt-get install e2fsprogs)");
+    check(w, "network", probe->network.ok ? "ok" : "missing",
+          probe->network.ok ? "own namespace, NAT, private ranges refused" : probe->network.why,
+          "start boxd as root with nftables (apt-get install nftables)");
+    jw_array_end(w);
+    jw_object_end(w);
+}
+
+static void on_probed(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    struct doctor *d = arg;
+    struct err err = {0};
+    struct buf out;
+    struct jw w;
+    (void)fds;
+    (void)n_fds;
+    buf_init(&out, DOCTOR_MAX);
+    jw_init(&w, &out);
+    if (reply == NULL || reply->result < 0) {
+        (void)err_set(&err, ERR_BACKEND, "box-priv cannot probe the host: %s",
+                      reply != NULL ? reply->err.msg : "it has gone away");
+    } else {
+        struct priv_probe probe = reply->probe;
+        probe.quota.why[sizeof(probe.quota.why) - 1] = '\0';
+        probe.network.why[sizeof(probe.network.why) - 1] = '\0';
+        probe.idmap.why[sizeof(probe.idmap.why) - 1] = '\0';
+        write_doctor(&w, d->n, &probe);
+        if (jw_end(&w) < 0)
+            (void)err_set(&err, ERR_LIMIT, "the report is too large");
+    }
+    d->done(d->arg, out.data, out.len, err.code != ERR_NONE ? &err : NULL);
+    buf_done(&out);
+    free(d);
+}
+
+int native_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err)
+{
+    struct doctor *d = xnew(struct doctor);
+    d->n = container_of(b, struct native, base);
+    d->done = done;
+    d->arg = arg;
+    int r = priv_client_probe(d->n->priv, on_probed, d, err);
+    if (r < 0)
+        free(d);
+    return r;
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* boxd: the daemon. Starts box-priv while it still may, gives up its own privileges, and serves. */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backend/backend.h"
+#include "backend/native.h"
+#include "cmd/config.h"
+#include "core/manager.h"
+#include "http/crypto.h"
+#include "http/server.h"
+#include "io/loop.h"
+#include "rpc/v1.h"
+#include "util/alloc.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/log.h"
+#include "util/path.h"
+#include "util/str.h"
+
+#define FALLBACK_ID 1999999999U /* just below the ids of sessions: nobody's */
+#define DAEMON_USER "box"
+
+struct daemon {
+    struct loop *loop;
+    struct config *config;
+    struct backend *backend;
+    struct manager *manager;
+    struct http_server *server;
+    struct loop_signal signals;
+    int lock_fd;
+    char tag[16];
+    char program[PATH_MAX], init_program[PATH_MAX];
+    uid_t uid;
+    gid_t gid;
+    int status;
+};
+
+/* Our helpers stand beside us in a build tree, or in libexec when installed. */
+static int find_program(const char *name, char *ret, struct err *err)
+{
+    static const char *const beside[] = {"%s/%s", "%s/../libexec/box/%s"};
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (n <= 0)
+        return err_sys(err, errno, "find our own program");
+    self[n] = '\0';
+    *strrchr(self, '/') = '\0';
+    for (size_t i = 0; i < ARRAY_SIZE(beside); i++) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        int r = str_fmt(ret, PATH_MAX, beside[i], self, name);
+#pragma GCC diagnostic pop
+        if (r >= 0 && access(ret, X_OK) == 0)
+            return 0;
+    }
+    if (str_fmt(ret, PATH_MAX, "%s/%s", BOX_LIBEXECDIR, name) >= 0 && access(ret, X_OK) == 0)
+        return 0;
+    return err_set(err, ERR_NOT_FOUND, "'%s' is missing: it should stand beside boxd or in %s",
+                   name, BOX_LIBEXECDIR);
+}
+
+static void find_ids(struct daemon *d)
+{
+    d->uid = geteuid();
+    d->gid = getegid();
+    if (d->uid != 0)
+        return;
+    const struct passwd *pw = getpwnam(DAEMON_USER);
+    d->uid = pw != NULL ? pw->pw_uid : FALLBACK_ID;
+    d->gid = pw != NULL ? pw->pw_gid : FALLBACK_ID;
+    if (pw == NULL)
+        log_warn(NULL, "there is no user '%s' (`make install` creates it); running as uid %u",
+                 DAEMON_USER, FALLBACK_ID);
+}
+
+/* Holds the directory for as long as we live: two daemons on one state would take each other's
+ * sessions for dead. */
+static int take_state(struct daemon *d, struct err *err)
+{
+    const char *dir = d->config->state_dir;
+    int r = config_make_dirs(d->config, err);
+    if (r < 0)
+        return r;
+    AUTO_CLOSE int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return err_sys(err, errno, "open state directory '%s'", dir);
+    struct stat st;
+    if (fstat(fd, &st) < 0 || (st.st_uid != geteuid() && st.st_uid != d->uid))
+        return err_set(err, ERR_DENIED, "state directory '%s' belongs to somebody else", dir);
+    if (geteuid() == 0 && fchown(fd, d->uid, d->gid) < 0)
+        return err_sys(err, errno, "own state directory '%s'", dir);
+    if (fchmod(fd, 0711) < 0)
+        return err_sys(err, errno, "protect state directory '%s'", dir);
+    d->lock_fd = openat(fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (d->lock_fd < 0)
+        return err_sys(err, errno, "lock file in '%s'", dir);
+    if (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0)
+        return err_set(err, ERR_CONFLICT,
+                       "another boxd serves '%s'; use it, or choose another --state-dir", dir);
+    (void)snprintf(d->tag, sizeof(d->tag), "box-%05llx",
+                   (unsigned long long)(str_hash(dir) & 0xfffff));
+    return 0;
+}
+
+static int drop_privileges(const struct daemon *d, struct err *err)
+{
+    if (geteuid() == 0 && (setgroups(0, NULL) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
+                           setresuid(d->uid, d->uid, d->uid) < 0))
+        return err_sys(err, errno, "become uid %u", d->uid);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+        return err_sys(err, errno, "give up privileges");
+    return 0;
+}
+
+static void raise_nofile(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+static void on_all_gone(void *arg, const struct err *err)
+{
+    struct daemon *d = arg;
+    (void)err;
+    loop_quit(d->loop);
+}
+
+static void on_signal(struct loop_signal *s, int signo)
+{
+    struct daemon *d = container_of(s, struct daemon, signals);
+    log_info(NULL, "signal %d: ending %zu sessions", signo, manager_count(d->manager));
+    http_server_drain(d->server, 1001, "boxd is shutting down");
+    manager_delete_all(d->manager, on_all_gone, d);
+}
+
+static void on_priv_gone(void *arg)
+{
+    struct daemon *d = arg;
+    log_error(NULL, "box-priv has died; every session is lost. Start boxd again.");
+    d->status = 1;
+    loop_quit(d->loop);
+}
+
+static int start_backend(struct daemon *d, struct err *err)
+{
+    struct native_options options = {.program = d->program,
+                                     .init_program = d->init_program,
+                                     .state_dir = d->config->state_dir,
+                                     .tag = d->tag,
+                                     .uid = d->uid,
+                                     .gid = d->gid,
+                                     .roots = d->config->mount_roots,
+                                     .roots_are_outer = d->config->mount_roots_builtin,
+                                     .require_limits = d->config->require_limits,
+                                     .gone = on_priv_gone,
+                                     .gone_arg = d};
+    if (!str_eq(d->config->backend, "native") && !str_eq(d->config->backend, "local"))
+        return err_set(err, ERR_INVALID, "unknown backend '%s'; this boxd has: native",
+                       d->config->backend);
+    int r = find_program("box-priv", d->program, err);
+    if (r == 0)
+        r = find_program("box-init", d->init_program, err);
+    return r < 0 ? r : native_new(d->loop, &options, &d->backend, err);
+}
+
+static bool accept_peer(void *arg, const struct ucred *peer)
+{
+    const struct daemon *d = arg;
+    return peer->uid == 0 || peer->uid == d->uid;
+}
+
+static int authorize(void *arg, const struct http_request *req)
+{
+    const struct daemon *d = arg;
+    if (http_request_peer(req) != NULL || d->config->token == NULL)
+        return 0; /* the unix socket is protected by its mode and the peer's uid */
+    const char *given = http_request_bearer(req);
+    return given != NULL &&
+                   http_secret_eq(given, strlen(given), d->config->token, strlen(d->config->token))
+               ? 0
+               : 401;
+}
+
+static int start_server(struct daemon *d, struct err *err)
+{
+    struct http_server_opts opts = {.authorize = authorize, .accept_peer = accept_peer, .arg = d};
+    const struct config *c = d->config;
+    int r = http_server_new(d->loop, &opts, &d->server, err);
+    if (r == 0)
+        r = v1_routes(d->server, d->manager, err);
+    if (r == 0)
+        r = http_server_listen_unix(d->server, c->socket_path, 0600, err);
+    if (r < 0 || c->port == 0)
+        return r;
+    if (c->token == NULL && !config_host_is_loopback(c))
+        return err_set(err, ERR_DENIED,
+                       "listening on %s needs a token: put one of at least 32 characters into a "
+                       "file and name it with "
+                       "token_file in the configuration or $BOX_TOKEN_FILE",
+                       c->host);
+    if (c->token == NULL)
+        log_warn(NULL,
+                 "listening on %s:%u without a token: every local user can use this boxd; set "
+                 "token_file",
+                 c->host, c->port);
+    return http_server_listen_tcp(d->server, c->host, c->port, err);
+}
+
+static int start(struct daemon *d, int argc, char **argv, struct err *err)
+{
+    struct manager_options options;
+    sigset_t set;
+    int r = config_load(argc, argv, &d->config, err);
+    if (r != 0)
+        return r; /* > 0: --help or --version already answered */
+    find_ids(d);
+    raise_nofile();
+    r = take_state(d, err);
+    if (r == 0)
+        r = loop_new(&clock_system, &d->loop, err);
+    if (r == 0)
+        r = start_backend(d, err);
+    if (r == 0)
+        r = drop_privileges(d, err);
+    if (r < 0)
+        return r;
+    options = (struct manager_options){.max_sessions = d->config->max_sessions,
+                                       .ttl_ns = d->config->session_ttl_sec * NSEC_PER_SEC,
+                                       .strict_images = d->config->strict_images};
+    r = manager_new(d->loop, d->backend, &options, &d->manager, err);
+    if (r == 0)
+        r = start_server(d, err);
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigaddset(&set, SIGINT);
+    if (r == 0 && (r = loop_signal_start(d->loop, &d->signals, &set, on_signal)) < 0)
+        r = err_sys(err, -r, "signals");
+    return r;
+}
+
+static void stop(struct daemon *d)
+{
+    loop_signal_stop(&d->signals);
+    http_server_free(d->server);
+    if (d->backend != NULL)
+        d->backend->ops->free(d->backend);
+    manager_free(d->manager);
+    loop_free(d->loop);
+    config_free(d->config);
+    fd_close_many(&d->lock_fd, 1);
+}
+
+int main(int argc, char **argv)
+{
+    static struct daemon d = {.lock_fd = -1};
+    struct err err = {0};
+    log_init("boxd");
+    (void)sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+    int r = start(&d, argc, argv, &err);
+    if (r == 0) {
+        log_info(NULL, "serving on %s%s", d.config->socket_path,
+                 d.config->port != 0 ? " and TCP" : "");
+        config_say_ready(d.config);
+        r = loop_run(d.loop, &err);
+    }
+    if (r < 0)
+        log_error(NULL, "%s", err.msg);
+    stop(&d);
+    return r < 0 ? 1 : d.status;
+}

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/config.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cmd/config_file.h"
+#include "util/alloc.h"
+#include "util/buf.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/str.h"
+#include "util/strv.h"
+
+#define TOKEN_MIN 32U
+#define TOKEN_MAX 4096U
+#define ROOTS_MAX 64U
+
+/* Where people keep their work. Only what lies below these may be mounted, and system directories
+ * are refused again when a mount is asked for. */
+static const char builtin_roots[] =
+    "/home,/srv,/mnt,/media,/opt,/data,/work,/workspace,/tmp,/var/tmp";
+
+struct settings {
+    char *values[CONFIG_KEY_MAX]; /* owned; text of each setting, NULL: not given */
+};
+
+/* clang-format off */
+const struct config_key config_keys[CONFIG_KEY_MAX] = {
+    [CONFIG_HOST] = {"host", "BOX_LISTEN_HOST", "127.0.0.1", "Address to listen on"},
+    [CONFIG_PORT] = {"port", "BOX_LISTEN_PORT", "5410", "TCP port; 0: no TCP listener"},
+    [CONFIG_BACKEND] = {"backend", "BOX_BACKEND", "native", "Backend to use"},
+    [CONFIG_STATE_DIR] = {"state_dir", "BOX_STATE_DIR", NULL, "Where everything is kept"},
+    [CONFIG_TOKEN_FILE] = {"token_file", "BOX_TOKEN_FILE", NULL, "File with the token that TCP clients send"},
+    [CONFIG_MOUNT_ROOTS] = {"allowed_mount_roots", "BOX_ALLOWED_MOUNT_ROOTS", NULL, "Directories of the host that may be mounted"},
+    [CONFIG_IMAGE_POLICY] = {"image_policy", "BOX_IMAGE_POLICY", "fallback", "strict: refuse an image that is not there; fallback: run on 'host'"},
+    [CONFIG_REQUIRE_LIMITS] = {"require_limits", "BOX_REQUIRE_LIMITS", "false", "Refuse sessions whose limits cannot be enforced"},
+    [CONFIG_MAX_SESSIONS] = {"max_sessions", "BOX_MAX_SESSIONS", "8000", "Sessions at a time"},
+    [CONFIG_SESSION_TTL] = {"session_ttl_sec", "BOX_SESSION_TTL_SEC", "300", "Idle time after which a session is removed; 0: never"},
+};
+
+static const struct option options[] = {
+    {"host", required_argument, NULL, CONFIG_HOST + 256},
+    {"ws-control-port", required_argument, NULL, CONFIG_PORT + 256},
+    {"backend", required_argument, NULL, CONFIG_BACKEND + 256},
+    {"state-dir", required_argument, NULL, CONFIG_STATE_DIR + 256},
+    {"config", required_argument, NULL, 'c'},
+    {"stdio-control", no_argument, NULL, 's'},
+    {"ready-fd", required_argument, NULL, 'r'},
+    {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'v'},
+    {0},
+};
+/* clang-format on */
+
+static void usage(void)
+{
+    (void)printf(
+        "usage: boxd [--host ADDR] [--ws-control-port PORT] [-s|--stdio-control] [--backend NAME]\n"
+        "            [--state-dir DIR] [--config FILE]\n\n"
+        "Each setting of the configuration file (YAML) can also come from the environment:\n");
+    for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
+        (void)printf("  %-20s %-24s %s%s%s%s\n", config_keys[i].name, config_keys[i].env,
+                     config_keys[i].doc, config_keys[i].text != NULL ? " (default: " : "",
+                     config_keys[i].text != NULL ? config_keys[i].text : "",
+                     config_keys[i].text != NULL ? ")" : "");
+}
+
+static void give(struct settings *s, enum config_name key, const char *text)
+{
+    free(s->values[key]);
+    s->values[key] = xstrdup(text);
+}
+
+static int parse_command_line(int argc, char **argv, struct settings *s, const char **ret_file,
+                              struct config *c, struct err *err)
+{
+    int o;
+    uint64_t fd;
+    opterr = 0;
+    optind = 1;
+    while ((o = getopt_long(argc, argv, "shv", options, NULL)) != -1) {
+        if (o >= 256) {
+            give(s, (enum config_name)(o - 256), optarg);
+        } else if (o == 'c') {
+            *ret_file = optarg;
+        } else if (o == 's') {
+            c->stdio_control = true;
+        } else if (o == 'r' && str_to_u64(optarg, &fd) == 0 && fd > 2 && fd < 1024) {
+            c->ready_fd = (int)fd;
+        } else if (o == 'h') {
+            usage();
+            return 1;
+        } else if (o == 'v') {
+            (void)printf("boxd %s\n", BOX_VERSION);
+            return 1;
+        } else {
+            return err_set(err, ERR_INVALID, "unknown or incomplete option '%s'; see boxd --help",
+                           argv[optind - 1]);
+        }
+    }
+    if (optind < argc)
+        return err_set(err, ERR_INVALID, "unexpected argument '%s'; see boxd --help", argv[optind]);
+    return 0;
+}
+
+static int number(const struct settings *s, enum config_name key, uint64_t max, uint64_t *ret,
+                  struct err *err)
+{
+    if (str_to_u64(s->values[key], ret) < 0 || *ret > max)
+        return err_set(err, ERR_INVALID, "%s must be a number from 0 to %llu, not '%.40s'",
+                       config_keys[key].name, (unsigned long long)max, s->values[key]);
+    return 0;
+}
+
+static int choice(const struct settings *s, enum config_name key, const char *no, const char *yes,
+                  bool *ret, struct err *err)
+{
+    const char *text = s->values[key];
+    if (!str_eq(text, no) && !str_eq(text, yes))
+        return err_set(err, ERR_INVALID, "%s must be %s or %s, not '%.40s'", config_keys[key].name,
+                       no, yes, text);
+    *ret = str_eq(text, yes);
+    return 0;
+}
+
+static int read_token(const char *path, char **ret, struct err *err)
+{
+    char text[TOKEN_MAX + 1];
+    ssize_t n = fd_read_file_at(AT_FDCWD, path, text, sizeof(text));
+    if (n < 0)
+        return err_sys(err, (int)-n, "read token_file '%s'", path);
+    text[strcspn(text, "\r\n")] = '\0';
+    if (strlen(text) < TOKEN_MIN)
+        return err_set(err, ERR_INVALID, "the token in '%s' must have at least %u characters", path,
+                       TOKEN_MIN);
+    *ret = xstrdup(text);
+    explicit_bzero(text, sizeof(text));
+    return 0;
+}
+
+static int read_roots(struct config *c, const char *list, bool builtin, struct err *err)
+{
+    AUTO_FREE char *copy = xstrdup(list);
+    char *save = NULL;
+    for (char *item = strtok_r(copy, ",", &save); item != NULL; item = strtok_r(NULL, ",", &save)) {
+        char real[PATH_MAX];
+        while (*item == ' ')
+            item++;
+        if (*item != '/')
+            return err_set(err, ERR_INVALID,
+                           "allowed_mount_roots: '%.200s' is not an absolute path", item);
+        if (realpath(item, real) == NULL) {
+            if (builtin)
+                continue;
+            return err_sys(err, errno, "allowed_mount_roots: '%.200s'", item);
+        }
+        if (str_eq(real, "/"))
+            return err_set(err, ERR_DENIED,
+                           "allowed_mount_roots: the whole file system cannot be allowed");
+        if (strv_len(c->mount_roots) >= ROOTS_MAX)
+            return err_set(err, ERR_LIMIT, "allowed_mount_roots: more than %u entries", ROOTS_MAX);
+        strv_add(&c->mount_roots, real);
+    }
+    c->mount_roots_builtin = builtin;
+    return 0;
+}
+
+static char *default_dir(bool runtime)
+{
+    const char *home = getenv("HOME"),
+               *xdg = getenv(runtime ? "XDG_RUNTIME_DIR" : "XDG_STATE_HOME");
+    if (geteuid() == 0)
+        return xstrdup(runtime ? "/run/box" : "/var/lib/box");
+    if (xdg != NULL && xdg[0] == '/')
+        return xasprintf("%s/box", xdg);
+    return xasprintf("%s/.local/state/box", home != NULL && home[0] == '/' ? home : "/tmp");
+}
+
+static int set_paths(struct config *c, const struct settings *s, struct err *err)
+{
+    const char *dir = s->values[CONFIG_STATE_DIR];
+    if (dir == NULL) {
+        AUTO_FREE char *run = default_dir(true);
+        c->state_dir = default_dir(false);
+        c->socket_path = xasprintf("%s/boxd.sock", run);
+        return 0;
+    }
+    if (dir[0] == '/') {
+        c->state_dir = xstrdup(dir);
+    } else {
+        char cwd[PATH_MAX];
+        if (getcwd(cwd, sizeof(cwd)) == NULL)
+            return err_sys(err, errno, "current directory");
+        c->state_dir = xasprintf("%s/%s", cwd, dir);
+    }
+    for (size_t n = strlen(c->state_dir); n > 1 && c->state_dir[n - 1] == '/'; n--)
+        c->state_dir[n - 1] = '\0';
+    c->socket_path = xasprintf("%s/boxd.sock", c->state_dir);
+    return 0;
+}
+
+static int interpret(struct config *c, const struct settings *s, struct err *err)
+{
+    uint64_t port = 0;
+    struct in6_addr address;
+    const char *roots = s->values[CONFIG_MOUNT_ROOTS];
+    int r = number(s, CONFIG_PORT, 65535, &port, err);
+    if (r == 0)
+        r = number(s, CONFIG_MAX_SESSIONS, 8000, &c->max_sessions, err);
+    if (r == 0)
+        r = number(s, CONFIG_SESSION_TTL, 31536000, &c->session_ttl_sec, err);
+    if (r == 0)
+        r = choice(s, CONFIG_IMAGE_POLICY, "fallback", "strict", &c->strict_images, err);
+    if (r == 0)
+        r = choice(s, CONFIG_REQUIRE_LIMITS, "false", "true", &c->require_limits, err);
+    if (r == 0 && s->values[CONFIG_TOKEN_FILE] != NULL)
+        r = read_token(s->values[CONFIG_TOKEN_FILE], &c->token, err);
+    if (r == 0)
+        r = read_roots(c, roots != NULL ? roots : builtin_roots, roots == NULL, err);
+    if (r == 0)
+        r = set_paths(c, s, err);
+    if (r < 0)
+        return r;
+    c->port = (uint16_t)port;
+    c->host = xstrdup(s->values[CONFIG_HOST]);
+    c->backend = xstrdup(s->values[CONFIG_BACKEND]);
+    if (inet_pton(AF_INET, c->host, &address) != 1 && inet_pton(AF_INET6, c->host, &address) != 1)
+        return err_set(err, ERR_INVALID, "host must be a numeric address, not '%.80s'", c->host);
+    return 0;
+}
+
+int config_load(int argc, char **argv, struct config **ret, struct err *err)
+{
+    AUTO(config) struct config *c = xnew(struct config);
+    struct settings s = {0}, file = {0};
+    const char *path = NULL;
+    c->ready_fd = -1;
+    int r = parse_command_line(argc, argv, &s, &path, c, err);
+    if (r == 0 && path != NULL)
+        r = config_file_read(path, file.values, err);
+    for (size_t i = 0; r == 0 && i < CONFIG_KEY_MAX; i++) {
+        const char *env = getenv(config_keys[i].env);
+        if (s.values[i] == NULL && env != NULL && *env != '\0')
+            s.values[i] = xstrdup(env);
+        if (s.values[i] == NULL)
+            s.values[i] = TAKE_PTR(file.values[i]);
+        if (s.values[i] == NULL && config_keys[i].text != NULL)
+            s.values[i] = xstrdup(config_keys[i].text);
+    }
+    if (r == 0)
+        r = interpret(c, &s, err);
+    for (size_t i = 0; i < CONFIG_KEY_MAX; i++) {
+        free(s.values[i]);
+        free(file.values[i]);
+    }
+    if (r == 0)
+        *ret = TAKE_PTR(c);
+    return r;
+}
+
+void config_free(struct config *c)
+{
+    if (c == NULL)
+        return;
+    if (c->token != NULL)
+        explicit_bzero(c->token, strlen(c->token));
+    free(c->state_dir);
+    free(c->socket_path);
+    free(c->host);
+    free(c->backend);
+    free(c->token);
+    strv_free(c->mount_roots);
+    fd_close_many(&c->ready_fd, 1);
+    free(c);
+}
+
+static int make_dirs(const char *path, mode_t mode, struct err *err)
+{
+    AUTO_FREE char *copy = xstrdup(path);
+    for (char *at = copy + 1;; at++) {
+        if (*at != '/' && *at != '\0')
+            continue;
+        char end = *at;
+        *at = '\0';
+        if (mkdir(copy, end == '\0' ? mode : 0755) < 0 && errno != EEXIST)
+            return err_sys(err, errno, "make directory '%s'", copy);
+        *at = end;
+        if (end == '\0')
+            return 0;
+    }
+}
+
+int config_make_dirs(const struct config *c, struct err *err)
+{
+    AUTO_FREE char *run = xstrdup(c->socket_path);
+    *strrchr(run, '/') = '\0';
+    int r = make_dirs(c->state_dir, 0711, err);
+    return r < 0 ? r : make_dirs(run, 0711, err);
+}
+
+bool config_host_is_loopback(const struct config *c)
+{
+    return str_starts(c->host, "127.") || str_eq(c->host, "::1");
+}
+
+void config_say_ready(struct config *c)
+{
+    if (c->ready_fd >= 0)
+        (void)fd_write_all(c->ready_fd, "r", 1);
+    fd_close_many(&c->ready_fd, 1);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What boxd was told: command line over environment over configuration file over defaults. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "util/cleanup.h"
+
+struct err;
+
+struct config {
+    char *state_dir;          /* owned; absolute */
+    char *socket_path;        /* owned; absolute */
+    char *host;               /* owned; numeric address */
+    uint16_t port;            /* 0: no TCP listener */
+    char *backend;            /* owned */
+    char *token;              /* owned; NULL: none */
+    char **mount_roots;       /* owned; real paths of directories that exist */
+    bool mount_roots_builtin; /* nobody chose them: only what lies below may be mounted */
+    bool strict_images, require_limits, stdio_control;
+    uint64_t max_sessions, session_ttl_sec;
+    int ready_fd; /* owned; one byte is written when we serve, -1: none */
+};
+
+/* 0, or > 0 when --help or --version has been answered, or a negative errno. */
+int config_load(int argc, char **argv, struct config **ret, struct err *err);
+void config_free(struct config *c);
+DEFINE_CLEANUP(config)
+
+/* Makes the state directory and that of the socket, parents included. */
+int config_make_dirs(const struct config *c, struct err *err);
+bool config_host_is_loopback(const struct config *c);
+void config_say_ready(struct config *c);

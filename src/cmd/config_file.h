@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* The settings of boxd, by name, and the YAML file that may hold them. */
+
+struct err;
+
+enum config_name {
+    CONFIG_HOST,
+    CONFIG_PORT,
+    CONFIG_BACKEND,
+    CONFIG_STATE_DIR,
+    CONFIG_TOKEN_FILE,
+    CONFIG_MOUNT_ROOTS, /* a list, or text with commas */
+    CONFIG_IMAGE_POLICY,
+    CONFIG_REQUIRE_LIMITS,
+    CONFIG_MAX_SESSIONS,
+    CONFIG_SESSION_TTL,
+    CONFIG_KEY_MAX,
+};
+
+struct config_key {
+    const char *name, *env;
+    const char *text; /* default, NULL: none */
+    const char *doc;
+};
+
+extern const struct config_key config_keys[CONFIG_KEY_MAX];
+
+/* Fills values[CONFIG_KEY_MAX] with owned strings for the keys the file has. Lists become text with
+ * commas. Unknown keys, anchors and anything deeper than a list are errors that name the line. */
+int config_file_read(const char *path, char **values, struct err *err);

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rpc/v1.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "core/manager.h"
+#include "core/run.h"
+#include "http/server.h"
+#include "rpc/v1_internal.h"
+#include "spec/model.h"
+#include "spec/spec.h"
+#include "util/alloc.h"
+#include "util/buf.h"
+#include "util/err.h"
+#include "util/json.h"
+
+#define LIST_MAX (32U << 20)
+#define BODY_MAX (12U << 20)
+#define JSON_TYPE "application/json"
+
+/* One request under way. */
+struct call {
+    struct http_request *req;
+    struct manager *manager;
+    struct session *session; /* held, or NULL */
+    struct run *run;         /* owned, or NULL */
+};
+
+static void call_free(struct call *c)
+{
+    run_free(c->run);
+    if (c->session != NULL)
+        session_release(c->session);
+    free(c);
+}
+
+static void reply_json(struct http_request *req, unsigned status, struct buf *out, struct jw *w)
+{
+    if (jw_end(w) < 0)
+        http_reply_error(req, 500, "limit", "the answer is too large", NULL);
+    else
+        http_reply(req, status, JSON_TYPE, out->data, out->len);
+}
+
+static void get_health(struct http_request *req, void *arg)
+{
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    (void)arg;
+    buf_init(&out, 1024);
+    jw_init(&w, &out);
+    jw_object(&w);
+    jw_kstr(&w, "status", "ok");
+    jw_kstr(&w, "version", BOX_VERSION);
+    jw_object_end(&w);
+    reply_json(req, 200, &out, &w);
+}
+
+static void on_doctor(void *arg, const char *json, size_t len, const struct err *err)
+{
+    struct http_request *req = arg;
+    if (err != NULL)
+        v1_fail(req, err);
+    else
+        http_reply(req, 200, JSON_TYPE, json, len);
+}
+
+static void get_doctor(struct http_request *req, void *arg)
+{
+    struct backend *b = manager_backend(arg);
+    struct err err = {0};
+    if (b->ops->doctor(b, on_doctor, req, &err) < 0)
+        v1_fail(req, &err);
+}
+
+static void list_sessions(struct http_request *req, void *arg)
+{
+    struct manager *m = arg;
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    buf_init(&out, LIST_MAX);
+    jw_init(&w, &out);
+    jw_object(&w);
+    jw_key(&w, "sessions");
+    jw_array(&w);
+    for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s)) {
+        jw_object(&w);
+        v1_write_session(&w, s);
+        jw_object_end(&w);
+    }
+    jw_array_end(&w);
+    jw_object_end(&w);
+    reply_json(req, 200, &out, &w);
+}
+
+/* A body that must be a JSON object; *ret is owned. False: answered. */
+static bool read_body(struct http_request *req, struct json **ret)
+{
+    struct err err = {0};
+    size_t len;
+    const char *body = http_request_body(req, &len);
+    int r = json_parse(body, len, ret, &err);
+    if (r == 0 && json_type(*ret) != JSON_OBJECT)
+        r = err_set(&err, ERR_INVALID, "the body must be a JSON object");
+    if (r == 0)
+        return true;
+    http_reply_error(req, 400, err_code_name(err.code), err.msg, "send one JSON object");
+    json_free(*ret);
+    *ret = NULL;
+    return false;
+}
+
+static void on_session_ready(void *arg, struct session *s, const struct err *err)
+{
+    struct call *c = arg;
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    buf_init(&out, LIST_MAX);
+    if (s == NULL) {
+        v1_fail(c->req, err);
+        call_free(c);
+        return;
+    }
+    c->session = s;
+    jw_init(&w, &out);
+    jw_object(&w);
+    v1_write_session(&w, s);
+    jw_object_end(&w);
+    reply_json(c->req, 201, &out, &w);
+    call_free(c);
+}
+
+static void create_session(struct http_request *req, void *arg)
+{
+    AUTO(json) struct json *body = NULL;
+    AUTO(spec) struct spec *spec = NULL;
+    struct err err = {0};
+    uint64_t given = 0;
+    if (!read_body(req, &body))
+        return;
+    struct call *c = xnew(struct call);
+    c->req = req;
+    c->manager = arg;
+    if (v1_spec_parse(body, true, &spec, &given, &err) < 0 ||
+        manager_acquire(c->manager, &spec, given, on_session_ready, c, &err) < 0) {
+        v1_fail(req, &err);
+        call_free(c);
+    }
+}
+
+static struct session *find_session(struct http_request *req, struct manager *m)
+{
+    const char *id = http_request_param(req, "id");
+    struct session *s = manager_find(m, id);
+    if (s == NULL) {
+        struct err err = {0};
+        (void)err_set(&err, ERR_NOT_FOUND, "session %.80s not found", id);
+        v1_fail(req, &err);
+    }
+    return s;
+}
+
+static void on_receipt(void *arg, const char *json, size_t len, const struct err *err)
+{
+    struct call *c = arg;
+    AUTO_DONE(buf) struct buf out;
+    AUTO(json) struct json *receipt = NULL;
+    struct err parse_err = {0};
+    struct jw w;
+    buf_init(&out, LIST_MAX);
+    if (err == NULL && json_parse(json, len, &receipt, &parse_err) < 0)
+        err = &parse_err;
+    if (err != NULL) {
+        v1_fail(c->req, err);
+        call_free(c);
+        return;
+    }
+    jw_init(&w, &out);
+    jw_object(&w);
+    v1_write_session(&w, c->session);
+    jw_key(&w, "receipt");
+    jw_value(&w, receipt);
+    jw_object_end(&w);
+    reply_json(c->req, 200, &out, &w);
+    call_free(c);
+}
+
+static void get_session(struct http_request *req, void *arg)
+{
+    struct err err = {0};
+    struct session *s = find_session(req, arg);
+    if (s == NULL)
+        return;
+    struct sandbox *sb = session_sandbox(s);
+    if (sb == NULL) {
+        (void)err_set(&err, ERR_STATE, "session %s is still being made", session_id(s));
+        v1_fail(req, &err);
+        return;
+    }
+    struct call *c = xnew(struct call);
+    c->req = req;
+    c->session = s;
+    session_hold(s);
+    if (sb->backend->ops->receipt(sb, on_receipt, c, &err) < 0) {
+        v1_fail(req, &err);
+        call_free(c);
+    }
+}
+
+static void on_deleted(void *arg, const struct err *err)
+{
+    struct http_request *req = arg;
+    if (err != NULL)
+        v1_fail(req, err);
+    else
+        http_reply(req, 204, NULL, NULL, 0);
+}
+
+static void delete_session(struct http_request *req, void *arg)
+{
+    struct err err = {0};
+    if (manager_delete(arg, http_request_param(req, "id"), on_deleted, req, &err) < 0)
+        v1_fail(req, &err);
+}
+
+static void on_exec_finished(void *arg, const struct run_result *result)
+{
+    struct call *c = arg;
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    buf_init(&out, LIST_MAX * 4U); /* worst case of escaping */
+    jw_init(&w, &out);
+    jw_object(&w);
+    jw_kstr(&w, "session_id", session_id(c->session));
+    v1_write_outcome(&w, result);
+    jw_key(&w, "stdout");
+    jw_strn(&w, buf_str(&result->kept[0]), result->kept[0].len);
+    jw_key(&w, "stderr");
+    jw_strn(&w, buf_str(&result->kept[1]), result->kept[1].len);
+    jw_ku64(&w, "stdout_truncated_bytes", result->produced[0] - result->kept[0].len);
+    jw_ku64(&w, "stderr_truncated_bytes", result->produced[1] - result->kept[1].len);
+    jw_object_end(&w);
+    reply_json(c->req, 200, &out, &w);
+    call_free(c);
+}
+
+/* Whoever asked is gone: nobody will read the result, so the command ends too. */
+static void on_exec_cancelled(struct http_request *req, void *arg)
+{
+    struct call *c = arg;
+    (void)req;
+    run_kill(c->run);
+}
+
+static void exec_in_session(struct http_request *req, void *arg)
+{
+    static const struct run_events events = {.finished = on_exec_finished};
+    AUTO(json) struct json *body = NULL;
+    struct err err = {0};
+    struct v1_exec e = {0};
+    struct run_options options;
+    struct session *s = find_session(req, arg);
+    if (s == NULL || !read_body(req, &body))
+        return;
+    struct call *c = xnew(struct call);
+    c->req = req;
+    c->session = s;
+    session_hold(s);
+    int r = v1_exec_parse(body, &e, &err);
+    if (r == 0 && (e.tty || e.with_stdin))
+        r = err_set(&err, ERR_INVALID, "tty and stdin need the streaming endpoint /v1/exec");
+    if (r == 0) {
+        v1_exec_request(&e, &options);
+        r = run_start(s, &options, &events, c, &c->run, &err);
+    }
+    if (r == 0 && e.stdin_text != NULL) {
+        (void)run_write(c->run, e.stdin_text, strlen(e.stdin_text));
+        run_close_stdin(c->run);
+    }
+    v1_exec_done(&e);
+    if (r < 0) {
+        v1_fail(req, &err);
+        call_free(c);
+        return;
+    }
+    http_on_cancel(req, on_exec_cancelled, c);
+}
+
+static const struct http_route routes[] = {
+    {"GET", "/v1/health", get_health, HTTP_ROUTE_OPEN, 0},
+    {"GET", "/v1/doctor", get_doctor, 0, 0},
+    {"GET", "/v1/sessions", list_sessions, 0, 0},
+    {"POST", "/v1/sessions", create_session, 0, BODY_MAX},
+    {"GET", "/v1/sessions/{id}", get_session, 0, 0},
+    {"DELETE", "/v1/sessions/{id}", delete_session, 0, 0},
+    {"POST", "/v1/sessions/{id}/exec", exec_in_session, 0, BODY_MAX},
+    {"GET", "/v1/exec", v1_stream, 0, 0},
+    {0},
+};
+
+int v1_routes(struct http_server *server, struct manager *manager, struct err *err)
+{
+    return http_server_add_routes(server, routes, manager, err);
+}

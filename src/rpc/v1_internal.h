@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <stdint.h>
+
+#include "core/run.h"
+
+struct buf;
+struct err;
+struct http_request;
+struct json;
+struct jw;
+struct manager;
+struct session;
+struct spec;
+
+/* What an exec request may say, owned. Read from a table (v1_request.c). */
+struct v1_exec {
+    char **argv;
+    char *cmd;
+    char **env;
+    char *cwd;
+    char *stdin_text;
+    double timeout_sec;
+    bool tty, with_stdin;
+    int64_t rows, cols, capture_bytes;
+};
+
+int v1_exec_parse(const struct json *object, struct v1_exec *ret, struct err *err);
+void v1_exec_done(struct v1_exec *e);
+void v1_exec_request(const struct v1_exec *e, struct run_options *ret); /* borrows from e */
+
+/* A spec from the members that were given; `given` is the set of them. Ids follow the grammar;
+ * without one (`id_required` false) a random one is made. */
+int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret,
+                  uint64_t *ret_given, struct err *err);
+
+void v1_write_session(struct jw *w, const struct session *s);
+void v1_write_outcome(struct jw *w, const struct run_result *r);
+
+/* Problem details for an error of ours. */
+void v1_fail(struct http_request *req, const struct err *err);
+const char *v1_remedy(const struct err *err);
+unsigned v1_status(const struct err *err);
+
+/* v1_stream.c */
+void v1_stream(struct http_request *req, void *arg);

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real boxd on a state directory of its own, and a client for its HTTP API over the unix socket."""
+
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("BOX_BUILD", ROOT / "build"))
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+
+
+class ApiError(Exception):
+    """A problem document."""
+
+    def __init__(self, status, problem):
+        super().__init__(f"{status}: {problem.get('code')}: {problem.get('detail')}")
+        self.status = status
+        self.problem = problem
+        self.code = problem.get("code")
+        self.detail = problem.get("detail", "")
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path, timeout):
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Client:
+    """One keep-alive connection; use one per thread."""
+
+    def __init__(self, path, timeout=120):
+        self._conn = _UnixConnection(str(path), timeout)
+
+    def close(self):
+        self._conn.close()
+
+    def call(self, method, path, body=None):
+        payload = None if body is None else body if isinstance(body, (bytes, str)) else json.dumps(body)
+        for attempt in (0, 1):
+            try:
+                self._conn.request(method, path, payload, {"Content-Type": "application/json"})
+                response = self._conn.getresponse()
+                data = response.read()
+                break
+            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+                self._conn.close()  # the server may close an idle connection at any time
+                if attempt:
+                    raise
+        if response.status >= 400:
+            raise ApiError(response.status, json.loads(data) if data else {})
+        return json.loads(data) if data else None
+
+    def new(self, session_id, **spec):
+        return self.call("POST", "/v1/sessions", {"session_id": session_id, **spec})
+
+    def x(self, session_id, *argv, **request):
+        """Runs argv, or cmd="shell text"; the decoded result."""
+        if argv:
+            request["argv"] = list(argv)
+        return self.call("POST", f"/v1/sessions/{session_id}/exec", request)
+
+    def sh(self, session_id, cmd, **request):
+        return self.x(session_id, cmd=cmd, **request)
+
+    def rm(self, session_id):
+        return self.call("DELETE", f"/v1/sessions/{session_id}")
+
+    def get(self, session_id):
+        return self.call("GET", f"/v1/sessions/{session_id}")
+
+    def receipt(self, session_id):
+        return self.get(session_id)["receipt"]
+
+    def ps(self):
+        return self.call("GET", "/v1/sessions")["sessions"]
+
+    def doctor(self):
+        return self.call("GET", "/v1/doctor")
+
+
+class Boxd:
+    """The daemon under test. `state` is removed at the end."""
+
+    def __init__(self, *args, env=None, state=None, prefix=()):
+        self.own_state = state is None
+        self.state = pathlib.Path(state or tempfile.mkdtemp(prefix="box-test-"))
+        self.state.chmod(0o755)
+        self.sock = self.state / "boxd.sock"
+        self.args, self.env, self.prefix = list(args), env or {}, list(prefix)
+        self.log_path = self.state.parent / (self.state.name + ".log")
+        self.process = None
+        self.start()
+
+    def start(self):
+        ready, ready_child = os.pipe()
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("BOX_")}
+        environment.update(self.env, BOX_LOG_FORMAT="json")
+        command = [*self.prefix, str(BUILD / "boxd"), "--state-dir", str(self.state), "--ready-fd", str(ready_child)]
+        if "--ws-control-port" not in self.args:
+            command += ["--ws-control-port", "0"]
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                command + self.args, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[ready_child],
+                env=environment,
+            )
+        os.close(ready_child)
+        byte = os.read(ready, 1)
+        os.close(ready)
+        if not byte:
+            self.process.wait()
+            raise RuntimeError("boxd did not start:\n" + self.log())
+
+    def client(self, timeout=120):
+        return Client(self.sock, timeout)
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def priv_pid(self):
+        children = pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return int(children[0])
+
+    def stop(self, sig=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(sig)
+            self.process.wait(60)
+        return self.process.returncode
+
+    def close(self):
+        self.stop()
+        if self.own_state:
+            shutil.rmtree(self.state, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            self.log_path.unlink()
+
+    # What must not grow.
+
+    def tag(self):
+        # FNV-1a of the state directory, as boxd computes it.
+        h = 0xCBF29CE484222325
+        for byte in str(self.state).encode():
+            h = ((h ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+        return f"box-{h & 0xFFFFF:05x}"
+
+    def leaks(self):
+        """Objects of this instance that exist now, by kind."""
+        tag = self.tag()
+        groups = [d for base in CGROUPS.glob(f"**/{tag}") for d in base.rglob("*") if d.is_dir()]
+        mounts = [m for m in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if str(self.state) in m]
+        loops = [b for b in pathlib.Path("/sys/block").glob("loop*/loop/backing_file")
+                 if str(self.state) in b.read_text()]
+        owned = []
+        for p in pathlib.Path("/proc").iterdir():
+            if p.name.isdigit():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    if p.stat().st_uid >= 2_000_000_000:
+                        owned.append(p.name)
+        files = sorted(str(p.relative_to(self.state)) for d in ("sessions", "trash")
+                       for p in (self.state / d).glob("**/*"))
+        fds = {who: len(os.listdir(f"/proc/{pid}/fd")) for who, pid in (("boxd", self.pid), ("priv", self.priv_pid()))}
+        return {"cgroups": len(groups), "mounts": len(mounts), "loops": len(loops), "processes": len(owned),
+                "files": files, "fds": fds}
+
+    def rss_kb(self):
+        for line in pathlib.Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1])
+        raise AssertionError("no VmRSS")
+
+
+def box(*args, sock=None, **kwargs):
+    """Runs the command line client; returns CompletedProcess with text output."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("BOX_")}
+    env.update(kwargs.pop("env", {}))
+    if sock is not None:
+        env["BOX_HOST"] = f"unix://{sock}"
+    kwargs.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.run([str(BUILD / "box"), *args], env=env, text=True, capture_output=True, timeout=120, **kwargs)
