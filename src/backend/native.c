@@ -163,7 +163,7 @@ static void start_dns(struct native *n, int *fds)
 {
     struct dns_listener *listener; /* lives as long as n->dns */
     struct err err = {0};
-    int r = n->dns == NULL ? dns_new(n->loop, NULL, &n->dns, &err) : 0;
+    int r = n->dns == NULL ? dns_new(n->loop, &(struct dns_options){0}, &n->dns, &err) : 0;
     if (r == 0)
         r = dns_listen(n->dns, TAKE_FD(fds[0]), TAKE_FD(fds[1]), &listener, &err);
     if (r < 0)

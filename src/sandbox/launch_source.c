@@ -146,8 +146,6 @@ static int idmap_for(const struct launch_host *h, struct idmaps *maps, const str
     } else if (op->source_class == PLAN_SRC_HOST || op->source_class == PLAN_SRC_ETC) {
         if (payload_is_root)
             key = (struct idmap_key){.index = p->uid_index, .uid = 0, .gid = 0};
-    } else if (payload_is_root) {
-        key.root_too = false;
     }
     return idmaps_get(maps, &key, err);
 }
