@@ -265,6 +265,7 @@ static const struct {
 void setup_child(const struct setup *s)
 {
     struct err err = {0};
+    (void)umask(022); /* what is made from here on is what the payload sees */
     /* Above the numbers that step_descriptors() fills, before anything else can fail. */
     int status = fcntl(s->status_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);
     int exe = fcntl(s->init_exe_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);
