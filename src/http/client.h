@@ -67,9 +67,15 @@ int http_call_send_end(struct http_call *call);
 void http_call_pause(struct http_call *call, bool paused); /* no body() while paused */
 void http_call_cancel(struct http_call *call);             /* no callback; the call is gone */
 
-/* Opens a WebSocket. `opened` runs exactly once, with the connection, or with NULL and the reason.
- * opts->protocol is offered. ws_conn handlers get `arg` too. */
-typedef void http_ws_opened_fn(struct ws_conn *c, const struct err *err, void *arg);
-int http_client_ws(struct http_client *c, const char *target, const char *const (*headers)[2],
-                   const struct ws_opts *opts, const struct ws_handlers *handlers,
-                   http_ws_opened_fn *opened, void *arg, struct err *err);
+struct http_ws_call {
+    const char *target;
+    const char *const (*headers)[2];    /* as in http_call_opts */
+    const struct ws_opts *opts;         /* NULL: defaults; opts->protocol is offered */
+    const struct ws_handlers *handlers; /* borrowed */
+    /* Exactly once, with the connection, or with NULL and the reason. */
+    void (*opened)(struct ws_conn *c, const struct err *err, void *arg);
+    void *arg; /* for `opened` and for the handlers */
+};
+
+/* Opens a WebSocket. */
+int http_client_ws(struct http_client *c, const struct http_ws_call *ws, struct err *err);

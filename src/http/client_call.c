@@ -131,9 +131,8 @@ static void open_ws(struct http_call *call, const struct http1_head *head, const
         fail(call);
         return;
     }
-    http_ws_opened_fn *opened = call->ws.opened;
     finish(call);
-    opened(conn, NULL, call->arg);
+    call->ws.opened(conn, NULL, call->arg);
 }
 
 static bool becomes_raw(const struct http_call *call, const struct http1_head *head)

@@ -75,7 +75,7 @@ struct http_call {
 
     struct { /* of http_client_ws() */
         const struct ws_handlers *handlers;
-        http_ws_opened_fn *opened;
+        void (*opened)(struct ws_conn *c, const struct err *err, void *arg);
         struct ws_opts opts;
         char *protocol; /* owned */
         char key[WS_KEY_SIZE];
