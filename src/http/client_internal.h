@@ -70,8 +70,7 @@ struct http_call {
     bool above;
     bool send_ended;
     bool shut_when_sent;
-    bool in_input;  /* input() runs */
-    bool cancelled; /* and frees the call at its end */
+    bool cancelled; /* nobody wants to hear more of it */
 
     struct { /* of http_client_ws() */
         const struct ws_handlers *handlers;
