@@ -28,13 +28,13 @@
 
 /* Kernel information that says something about the host, or lets one do something to it. */
 static const char *const masked_files[] = {
-    "keys",       "key-users",  "timer_list",  "kallsyms",      "kcore",         "kmsg",
-    "iomem",      "ioports",    "vmallocinfo", "slabinfo",      "pagetypeinfo",  "interrupts",
-    "softirqs",   "zoneinfo",   "buddyinfo",   "vmstat",        "cmdline",       "config.gz",
-    "modules",    "locks",      "schedstat",   "sched_debug",   "latency_stats", "diskstats",
-    "partitions", "swaps",      "consoles",    "misc",          "devices",       "crypto",
-    "kpagecount", "kpageflags", "kpagecgroup", "sysrq-trigger", "mtrr",          "bootconfig",
-    "allocinfo",
+    "keys",       "key-users",  "timer_list",        "kallsyms",      "kcore",         "kmsg",
+    "iomem",      "ioports",    "vmallocinfo",       "slabinfo",      "pagetypeinfo",  "interrupts",
+    "softirqs",   "zoneinfo",   "buddyinfo",         "vmstat",        "cmdline",       "config.gz",
+    "modules",    "locks",      "schedstat",         "sched_debug",   "latency_stats", "diskstats",
+    "partitions", "swaps",      "consoles",          "misc",          "devices",       "crypto",
+    "kpagecount", "kpageflags", "kpagecgroup",       "sysrq-trigger", "mtrr",          "bootconfig",
+    "allocinfo",  "version",    "version_signature",
 };
 
 static const char *const masked_dirs[] = {"acpi",   "scsi",    "irq", "bus",   "fs",

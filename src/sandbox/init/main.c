@@ -205,6 +205,11 @@ static bool start_state(struct init *in)
                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
+    /* What our launcher ignores, programs would ignore too: `yes | head` must end by SIGPIPE. All
+     * are blocked here, and the kernel refuses to set the few that have no choice. */
+    const struct sigaction deflt = {.sa_handler = SIG_DFL};
+    for (int signo = 1; signo < NSIG; signo++)
+        (void)sigaction(signo, &deflt, NULL);
     sigset_t child;
     (void)sigemptyset(&child);
     (void)sigaddset(&child, SIGCHLD);
