@@ -17,7 +17,6 @@ struct native {
     struct native_options options;
     struct native_facts facts;
     struct priv_client *priv; /* owned */
-    int sessions_fd;          /* owned */
     uint32_t next_index;
     uint8_t *index_used; /* owned, a bit per id range */
     struct dns *dns;     /* owned, NULL until a session has a network */

@@ -89,7 +89,9 @@ static int open_private(const struct launch_host *h, int storage_fd, const char 
     AUTO_CLOSE int fd = path_make_dir_at(storage_fd, name, 0755);
     if (fd < 0)
         return err_sys(err, -fd, "private storage '%s'", name);
-    if (h->rootful && fchown(fd, h->daemon_uid, h->daemon_gid) < 0)
+    struct stat st;
+    bool owned = !h->rootful || (fstat(fd, &st) == 0 && st.st_uid == h->daemon_uid);
+    if (!owned && fchown(fd, h->daemon_uid, h->daemon_gid) < 0)
         return err_sys(err, errno, "own private storage '%s'", name);
     return TAKE_FD(fd);
 }
@@ -144,8 +146,6 @@ static int idmap_for(const struct launch_host *h, struct idmaps *maps, const str
     } else if (op->source_class == PLAN_SRC_HOST || op->source_class == PLAN_SRC_ETC) {
         if (payload_is_root)
             key = (struct idmap_key){.index = p->uid_index, .uid = 0, .gid = 0};
-    } else if (payload_is_root) {
-        key.root_too = false;
     }
     return idmaps_get(maps, &key, err);
 }

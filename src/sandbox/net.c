@@ -28,8 +28,9 @@
 #include "util/ipnet.h"
 #include "util/str.h"
 
-#define POOL_DEFAULT 0xc6120000U /* 198.18.0.0/15, an eighth of it each */
-#define POOL_DEFAULT_PREFIX 18
+#define POOL_DEFAULT 0xc6120000U /* 198.18.0.0/15 */
+#define POOL_SLICES 16
+#define POOL_SLICE_PREFIX 19
 #define LINK_PREFIX 31 /* two ends and nothing else */
 #define DNS_PORT 53
 #define DNS_BACKLOG 16
@@ -41,6 +42,23 @@ static bool tag_valid(const char *tag)
     return n > 0 && n <= NET_TAG_MAX && tag[n] == '\0';
 }
 
+/* By the tag, so that an instance finds its own addresses again after a restart. When all are taken
+ * the first stays, and net_host_init() says what is in the way. */
+static int pick_slice(struct net_config *c, struct err *err)
+{
+    uint32_t first = (uint32_t)str_hash(c->tag) % POOL_SLICES;
+    char ifname[NET_IFNAME_SIZE];
+
+    c->prefix = POOL_SLICE_PREFIX;
+    for (uint32_t i = 0; i <= POOL_SLICES; i++) {
+        c->pool = POOL_DEFAULT + ((first + i) % POOL_SLICES << (32 - POOL_SLICE_PREFIX));
+        int r = net_pool_taken(c, ifname, sizeof(ifname), err);
+        if (r <= 0)
+            return r;
+    }
+    return 0;
+}
+
 int net_config_init(struct net_config *ret, const char *tag, const char *pool, struct err *err)
 {
     struct net_config c = {.conn_max = 1024, .conn_rate = 200};
@@ -50,8 +68,9 @@ int net_config_init(struct net_config *ret, const char *tag, const char *pool, s
                        NET_TAG_MAX);
     (void)str_copy(c.tag, sizeof(c.tag), tag);
     if (pool == NULL) {
-        c.prefix = POOL_DEFAULT_PREFIX;
-        c.pool = POOL_DEFAULT + ((uint32_t)str_hash(tag) % 8 << (32 - POOL_DEFAULT_PREFIX));
+        int r = pick_slice(&c, err);
+        if (r < 0)
+            return r;
     } else if (ip4_net_parse(pool, &c.pool, &c.prefix) < 0 || c.prefix < 8 || c.prefix > 28) {
         return err_set(err, ERR_INVALID, "network pool '%s' is not an IPv4 network of /8 to /28",
                        pool);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct buf;
@@ -14,6 +15,10 @@ struct net_visit {
 };
 int net_visit_enter(struct net_visit *v, int netns_fd, struct err *err);
 void net_visit_leave(struct net_visit *v);
+
+/* Whether an interface of the host that is not ours has an address in the pool or a network that
+ * overlaps it. 1: yes, and its name; 0: no. */
+int net_pool_taken(const struct net_config *config, char *ret_ifname, size_t size, struct err *err);
 
 /* The whole table of an instance, as one nft transaction that replaces an earlier one. */
 int net_rules_host(const struct net_config *config, struct buf *out);

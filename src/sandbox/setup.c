@@ -133,7 +133,7 @@ static int step_tree(const struct setup *s, struct err *err)
 static int step_pivot(const struct setup *s, struct err *err)
 {
     if ((s->plan->flags & PLAN_ROOT_WRITABLE) && s->switch_ids &&
-        fchown(built.root_fd, s->plan->payload_uid, s->plan->payload_gid) < 0)
+        fchownat(built.root_fd, "", s->plan->payload_uid, s->plan->payload_gid, AT_EMPTY_PATH) < 0)
         return err_sys(err, errno, "chown the root");
     if (fchdir(built.root_fd) < 0 || syscall(SYS_pivot_root, ".", ".") < 0)
         return err_sys(err, errno, "pivot_root");
@@ -222,7 +222,8 @@ static int step_descriptors(const struct setup *s, struct err *err)
         return err_sys(err, errno, "prepare descriptors");
     for (int fd = 0; fd < INIT_FD_MAX; fd++)
         from[fd] = null_fd;
-    from[INIT_FD_LISTEN] = s->listen_fd;
+    from[INIT_FD_CONTROL] = s->control_fds[0];
+    from[INIT_FD_SPARE] = s->control_fds[1];
     from[INIT_FD_CONFIG] = config;
     from[INIT_FD_SECCOMP] = s->seccomp_fd;
     if (built.landlock_fd >= 0)

@@ -340,7 +340,9 @@ static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *
     int r = attach(layer, place, "layer", err);
     if (r < 0)
         return r;
-    if ((mkdirat(layer, "upper", 0755) < 0 || mkdirat(layer, "work", 0755) < 0) && errno != EEXIST)
+    if (mkdirat(layer, "upper", 0755) < 0 || mkdirat(layer, "work", 0755) < 0 ||
+        (s->switch_ids && fchownat(layer, "upper", s->plan->payload_uid, s->plan->payload_gid,
+                                   AT_SYMLINK_NOFOLLOW) < 0))
         return err_sys(err, errno, "overlay layer");
     (void)snprintf(lower, sizeof(lower), "/proc/self/fd/%d", target);
     (void)snprintf(upper, sizeof(upper), "/proc/self/fd/%d/upper", layer);

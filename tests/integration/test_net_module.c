@@ -513,6 +513,30 @@ static void overlapping_pools_are_refused(void **state)
     assert_int_equal(err.code, ERR_CONFLICT);
 }
 
+static void default_pool_avoids_what_is_taken_and_knows_its_own(void **state)
+{
+    struct net_config first, again, other;
+    struct net_host_info info;
+    char text[64];
+
+    assert_ok(net_config_init(&first, "zz", NULL, &err));
+    assert_ok(net_host_init(&first, &info, &err));
+    assert_ok(net_config_init(&again, "zz", NULL, &err));
+    assert_int_equal(first.pool, again.pool);
+    assert_ok(net_host_done(&first, &err));
+
+    assert_true(str_fmt(text, sizeof(text), "addr add %s/32 dev lo\n", ip_text(first.pool + 99)) >=
+                0);
+    ip_batch(text);
+    assert_ok(net_config_init(&other, "zz", NULL, &err));
+    assert_int_not_equal(first.pool, other.pool);
+    assert_ok(net_host_init(&other, &info, &err));
+    assert_ok(net_host_done(&other, &err));
+    assert_true(str_fmt(text, sizeof(text), "addr del %s/32 dev lo\n", ip_text(first.pool + 99)) >=
+                0);
+    ip_batch(text);
+}
+
 static void taken_lease_is_a_conflict_and_stays_whole(void **state)
 {
     LISTENER(server, inet_ns, 80);
@@ -650,6 +674,7 @@ int main(void)
         cmocka_unit_test(forward_chain_that_drops_gets_two_rules_and_loses_them_again),
         cmocka_unit_test(instances_leave_each_other_alone),
         cmocka_unit_test(overlapping_pools_are_refused),
+        cmocka_unit_test(default_pool_avoids_what_is_taken_and_knows_its_own),
         cmocka_unit_test(taken_lease_is_a_conflict_and_stays_whole),
         cmocka_unit_test(failed_attach_leaves_nothing),
         cmocka_unit_test(interface_goes_with_its_namespace),

@@ -46,7 +46,8 @@ static void default_pool_lies_in_the_benchmark_range(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(tags); i++) {
         assert_int_equal(net_config_init(&c, tags[i], NULL, &err), 0);
         assert_int_equal(c.pool & 0xfffe0000U, 0xc6120000U);
-        assert_int_equal(c.pool & 0x3fff, 0);
+        assert_int_equal(c.pool & 0x1fff, 0);
+        assert_int_equal(c.prefix, 19);
         assert_int_equal(c.resolver, c.pool + 1);
     }
 }

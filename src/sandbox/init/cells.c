@@ -151,6 +151,11 @@ static uint64_t cell_oom_count(const struct init *in, const struct cell *c)
     return 0;
 }
 
+void cell_prepare(struct init *in)
+{
+    (void)cell_make_groups(in, &in->cells[0]); /* the first exec tries again, and tells */
+}
+
 int cell_acquire(struct init *in, struct cell **ret)
 {
     for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {

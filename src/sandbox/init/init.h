@@ -51,7 +51,7 @@ struct init {
     struct init_config config;
     const void *filter; /* struct sock_filter[], mapped */
     unsigned short filter_len;
-    int listen_fd, conn_fd, signal_fd, cgroup_fd, memcg_fd, landlock_fd;
+    int conn_fd, signal_fd, cgroup_fd, memcg_fd, landlock_fd;
     bool hello; /* the peer has introduced itself */
     struct cell cells[INIT_EXECS_MAX];
     struct child_report *reports; /* one per cell, MAP_SHARED */
@@ -67,6 +67,7 @@ struct exec_request {
 /* cells.c: kill groups and memory groups. */
 int cell_acquire(struct init *in,
                  struct cell **ret); /* 0 or -EAGAIN, or why a group could not be made */
+void cell_prepare(struct init *in); /* makes the first cell's groups ahead of the first exec */
 int cell_kill_tree(struct init *in, struct cell *c);
 uint32_t cell_remaining(struct init *in, const struct cell *c);
 bool cell_oom_check(struct init *in,

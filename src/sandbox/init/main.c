@@ -121,19 +121,6 @@ static uint64_t tend_cells(struct init *in)
     return next;
 }
 
-static void accept_peer(struct init *in)
-{
-    int fd = accept4(in->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return;
-    /* A new daemon replaces the old one: the directory of the socket admits only the daemon's own
-     * user. */
-    if (in->conn_fd >= 0)
-        (void)close(in->conn_fd);
-    in->conn_fd = fd;
-    in->hello = false;
-}
-
 static void handle_oom_events(struct init *in, const struct pollfd *fds, const unsigned *cells,
                               nfds_t n)
 {
@@ -149,7 +136,7 @@ static void handle_oom_events(struct init *in, const struct pollfd *fds, const u
 static _Noreturn void run(struct init *in)
 {
     for (;;) {
-        struct pollfd fds[3 + INIT_EXECS_MAX];
+        struct pollfd fds[2 + INIT_EXECS_MAX];
         unsigned cells[INIT_EXECS_MAX];
         nfds_t n = 0;
         uint64_t next = tend_cells(in), now = init_now();
@@ -164,21 +151,18 @@ static _Noreturn void run(struct init *in)
                 conn_events = POLLIN | POLLOUT;
             if (in->cells[i].state == CELL_RUNNING && in->cells[i].oom_fd >= 0) {
                 cells[n] = i;
-                fds[3 + n++] = (struct pollfd){.fd = in->cells[i].oom_fd, .events = POLLIN};
+                fds[2 + n++] = (struct pollfd){.fd = in->cells[i].oom_fd, .events = POLLIN};
             }
         }
         fds[0] = (struct pollfd){.fd = in->signal_fd, .events = POLLIN};
-        fds[1] = (struct pollfd){.fd = in->listen_fd, .events = POLLIN};
-        fds[2] = (struct pollfd){.fd = in->conn_fd, .events = conn_events};
-        if (ppoll(fds, 3 + n, next == UINT64_MAX ? NULL : &wait, NULL) <= 0)
+        fds[1] = (struct pollfd){.fd = in->conn_fd, .events = conn_events};
+        if (ppoll(fds, 2 + n, next == UINT64_MAX ? NULL : &wait, NULL) <= 0)
             continue;
-        handle_oom_events(in, fds + 3, cells, n);
+        handle_oom_events(in, fds + 2, cells, n);
         if (fds[0].revents)
             reap(in);
-        if (fds[2].revents && in->conn_fd == fds[2].fd)
-            serve_message(in);
         if (fds[1].revents)
-            accept_peer(in);
+            serve_message(in);
     }
 }
 
@@ -209,14 +193,13 @@ static bool start_state(struct init *in)
         return false;
     in->filter_len = (unsigned short)(len / sizeof(struct sock_filter));
     (void)close(INIT_FD_SECCOMP);
-    in->listen_fd = INIT_FD_LISTEN;
     in->landlock_fd = INIT_FD_LANDLOCK;
     in->cgroup_fd = in->config.cgroup_mode != INIT_CGROUP_NONE ? INIT_FD_CGROUP : -1;
     in->memcg_fd = in->config.cgroup_mode == INIT_CGROUP_HYBRID ? INIT_FD_MEMCG1 : -1;
-    in->conn_fd = -1;
+    in->conn_fd = INIT_FD_CONTROL;
     for (unsigned i = 0; i < INIT_EXECS_MAX; i++)
         in->cells[i].cgroup_fd = in->cells[i].memcg_fd = in->cells[i].oom_fd = -1;
-    for (int fd = INIT_FD_LISTEN; fd < INIT_FD_MAX; fd++)
+    for (int fd = INIT_FD_CONTROL; fd < INIT_FD_MAX; fd++)
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     in->reports = mmap(NULL, INIT_EXECS_MAX * sizeof(*in->reports), PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
