@@ -533,7 +533,7 @@ void ws_pause(struct ws_conn *c, bool paused)
         return;
     c->paused = paused;
     if (paused) {
-        stream_pause(&c->stream, STREAM_HANGUP_KEEP);
+        stream_pause(&c->stream, c->opts.hangup_ends ? STREAM_HANGUP_EOF : STREAM_HANGUP_KEEP);
         return;
     }
     c->last_in = c->pace_start = loop_now(c->stream.loop);

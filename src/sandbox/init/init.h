@@ -33,6 +33,7 @@ struct cell {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC, 0: none */
     struct init_exited result;
     int cgroup_fd; /* kill group, -1 while not made */
+    bool killed;   /* the group was, and must not be used again */
     int memcg_fd;  /* own v1 memory group, -1: shares the session's */
     int oom_fd;    /* eventfd of the v1 memory group, -1 without one */
     uint64_t oom_seen;
