@@ -233,6 +233,10 @@ static void host_is_out_of_reach_on_every_address(void **state)
     assert_int_equal(try_connect(b.ns, HOST_PUBLIC, 5410), ECONNREFUSED);
     assert_int_equal(try_connect(b.ns, gateway, 5410), ECONNREFUSED);
     assert_int_equal(try_connect(b.ns, ip_text(config.resolver), 5410), ECONNREFUSED);
+    /* The DNS port is ours on our address only. */
+    LISTENER(dns, host_ns, 53);
+    assert_int_equal(try_connect(host_ns, HOST_PUBLIC, 53), 0);
+    assert_int_equal(try_connect(b.ns, HOST_PUBLIC, 53), ECONNREFUSED);
     assert_int_equal(try_connect(b.ns, "127.0.0.1", 5410), ECONNREFUSED);
     box_free(&b);
 }
