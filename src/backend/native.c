@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "backend/native_internal.h"
+#include "io/dns.h"
 #include "sandbox/init_wire.h"
 #include "sandbox/plan.h"
 #include "sandbox/userns.h"
@@ -117,8 +118,6 @@ static void on_conn(struct loop_io *io, uint32_t events)
         } else if (n == (ssize_t)sizeof(m.hello) && m.type == INIT_MSG_HELLO && !sb->hello &&
                    m.hello.version == INIT_WIRE_VERSION) {
             sb->hello = true;
-            move(sb, NATIVE_READY);
-            sb->created(sb->arg, &sb->base, NULL);
         } else {
             fd_close_many(fds, n_fds);
             lose(sb);
@@ -159,6 +158,18 @@ static void on_destroyed(void *arg, const struct priv_reply *reply, int *fds, si
         done(done_arg, err.code != ERR_NONE ? &err : NULL);
 }
 
+/* Comes with the first session that has a network. */
+static void start_dns(struct native *n, int *fds)
+{
+    struct dns_listener *listener; /* lives as long as n->dns */
+    struct err err = {0};
+    int r = n->dns == NULL ? dns_new(n->loop, &(struct dns_options){0}, &n->dns, &err) : 0;
+    if (r == 0)
+        r = dns_listen(n->dns, TAKE_FD(fds[0]), TAKE_FD(fds[1]), &listener, &err);
+    if (r < 0)
+        log_warn(NULL, "name resolution for sessions: %s; ignoring", err.msg);
+}
+
 static void on_created(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct native_sandbox *sb = arg;
@@ -176,6 +187,8 @@ static void on_created(void *arg, const struct priv_reply *reply, int *fds, size
         sb->pidfd = TAKE_FD(fds[0]);
         sb->conn = TAKE_FD(fds[1]);
     }
+    if (reply->has_dns && n_fds == 4)
+        start_dns(sb->native, fds + 2);
     if (sb->conn < 0 || greet_init(sb, &err) < 0) {
         backend_created_fn *created = sb->created;
         void *created_arg = sb->arg;
@@ -184,7 +197,11 @@ static void on_created(void *arg, const struct priv_reply *reply, int *fds, size
         if (priv_client_destroy(sb->native->priv, sb->name, on_destroyed, sb, &ignored) < 0)
             sandbox_free(sb);
         created(created_arg, NULL, &err);
+        return;
     }
+    /* Requests queue behind our greeting: nobody has to wait for its answer. */
+    move(sb, NATIVE_READY);
+    sb->created(sb->arg, &sb->base, NULL);
 }
 
 static int native_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
@@ -236,6 +253,7 @@ static void native_destroy(struct sandbox *base, backend_done_fn *done, void *ar
 static void native_free(struct backend *b)
 {
     struct native *n = container_of(b, struct native, base);
+    dns_free(n->dns);
     priv_client_free(n->priv);
     free(n->index_used);
     free(n);

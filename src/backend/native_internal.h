@@ -75,6 +75,8 @@ struct native_exec {
     int in_fd; /* owned; with a terminal a duplicate of it */
     struct loop_io in_io;
     struct buf in_queue;
+    size_t in_pos;  /* of it is written */
+    bool held_back; /* the writer waits for stdin_drained() */
     struct loop_timer drain;
     struct loop_defer defer;
     struct outcome outcome;

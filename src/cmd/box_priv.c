@@ -27,6 +27,7 @@
 #include "sandbox/hostetc.h"
 #include "sandbox/launch.h"
 #include "sandbox/seccomp.h"
+#include "sandbox/storage.h"
 #include "sandbox/userns.h"
 #include "util/alloc.h"
 #include "util/buf.h"
@@ -234,7 +235,10 @@ static int prepare(struct launch_host *h, const struct options *o, struct err *e
     if (h->seccomp_fd < 0)
         return h->seccomp_fd;
     h->init_exe_fd = load_init(o->init, err);
-    return h->init_exe_fd < 0 ? h->init_exe_fd : 0;
+    if (h->init_exe_fd < 0)
+        return h->init_exe_fd;
+    storage_refill(h, LAUNCH_SPARES_MAX);
+    return 0;
 }
 
 static int run(int argc, char **argv, struct err *err)

@@ -127,7 +127,7 @@ static int make_pipes(struct attempt *a, struct err *err)
 
 static int prepare(struct launch_host *h, const struct plan *p, struct attempt *a, struct err *err)
 {
-    a->storage_fd = storage_make(h, p->name, err);
+    a->storage_fd = storage_make(h, p->name, p->quota_bytes > 0, err);
     if (a->storage_fd < 0)
         return a->storage_fd;
     int r = 0;
@@ -289,7 +289,8 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
     if (r < 0) {
         if (l.pid > 0)
             launch_kill(&l);
-        launch_cleanup(h, &l);
+        int remover = launch_cleanup(h, &l);
+        fd_close_many(&remover, 1);
         return r;
     }
     *ret = l;
@@ -329,7 +330,7 @@ void launch_kill(struct launch *l)
     (void)syscall(SYS_pidfd_send_signal, l->pidfd, SIGKILL, NULL, 0);
 }
 
-void launch_cleanup(struct launch_host *h, struct launch *l)
+int launch_cleanup(struct launch_host *h, struct launch *l)
 {
     if (l->pid > 0)
         (void)waitpid(l->pid, NULL, 0);
@@ -339,5 +340,5 @@ void launch_cleanup(struct launch_host *h, struct launch *l)
     fd_close_many(&l->pidfd, 1);
     fd_close_many(&l->status_fd, 1);
     fd_close_many(&l->control_fd, 1);
-    storage_remove(h, l->name, l->quota);
+    return storage_remove(h, l->name, l->quota);
 }

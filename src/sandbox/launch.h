@@ -15,7 +15,7 @@
 struct err;
 
 #define LAUNCH_ROOTS_MAX 64
-#define LAUNCH_SPARES_MAX 64U
+#define LAUNCH_SPARES_MAX 16U
 
 /* Fixed at start, before any request was read. Descriptors are owned. */
 struct launch_host {
@@ -70,8 +70,9 @@ int launch_finish_start(struct launch *l, struct err *err);
 /* Kills every process; the pidfd becomes readable when PID 1 is gone. */
 void launch_kill(struct launch *l);
 
-/* After the pidfd is readable: reaps, removes groups, network and storage. */
-void launch_cleanup(struct launch_host *h, struct launch *l);
+/* After the pidfd is readable: reaps, removes groups, network and storage. Returns the pidfd of a
+ * child that is still removing files, or -1 when nothing is left. */
+int launch_cleanup(struct launch_host *h, struct launch *l);
 
 /* Detached mounts for every BIND and OVERLAY of the plan, into fds[PLAN_OPS_MAX]. */
 int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,

@@ -33,9 +33,9 @@ static bool take_spare(struct launch_host *h, const char *name)
     return renameat(h->trash_fd, spare, h->sessions_fd, name) == 0;
 }
 
-int storage_make(struct launch_host *h, const char *name, struct err *err)
+int storage_make(struct launch_host *h, const char *name, bool quota, struct err *err)
 {
-    bool fresh = !take_spare(h, name);
+    bool fresh = quota || !take_spare(h, name);
     if (fresh && mkdirat(h->sessions_fd, name, 0700) < 0)
         return err_sys(err, errno, "make storage for '%s'", name);
     AUTO_CLOSE int fd =
@@ -83,18 +83,47 @@ static bool keep_spare(struct launch_host *h, const char *name)
     return true;
 }
 
-/* A large tree is moved aside and removed by a child, so that nobody waits for it. */
-void storage_remove(struct launch_host *h, const char *name, bool quota)
+/* By a child: a tree can be large, and others wait for us. */
+int storage_remove(struct launch_host *h, const char *name, bool quota)
 {
+    int pidfd = -1;
     if (!quota && keep_spare(h, name))
-        return;
+        return -1;
     if (renameat(h->sessions_fd, name, h->trash_fd, name) < 0)
-        return; /* never made; or the next start removes it */
-    pid_t pid = clone_process(0, -1, NULL);
+        return -1; /* never made; or the next start removes it */
+    pid_t pid = clone_process(0, -1, &pidfd);
     if (pid == 0) {
         (void)path_remove_tree_at(h->trash_fd, name);
         child_exit(0);
     }
     if (pid < 0)
         (void)path_remove_tree_at(h->trash_fd, name);
+    return pidfd;
+}
+
+static int make_spare(struct launch_host *h)
+{
+    char spare[32];
+    spare_name(h->n_spares, spare, sizeof(spare));
+    AUTO_CLOSE int fd = path_make_dir_at(h->trash_fd, spare, 0700);
+    if (fd < 0)
+        return fd;
+    for (size_t i = 0; i < ARRAY_SIZE(usual); i++) {
+        AUTO_CLOSE int sub = path_make_dir_at(fd, usual[i], 0700);
+        if (sub < 0)
+            return sub;
+        if (h->rootful && fchown(sub, h->daemon_uid, h->daemon_gid) < 0)
+            return -errno;
+    }
+    if (h->rootful && fchown(fd, h->daemon_uid, h->daemon_gid) < 0)
+        return -errno;
+    h->n_spares++;
+    return 0;
+}
+
+void storage_refill(struct launch_host *h, unsigned n)
+{
+    while (n-- > 0 && h->n_spares < LAUNCH_SPARES_MAX)
+        if (make_spare(h) < 0)
+            return; /* sessions make their own, or say why not */
 }

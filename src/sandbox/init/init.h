@@ -33,6 +33,7 @@ struct cell {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC, 0: none */
     struct init_exited result;
     int cgroup_fd; /* kill group, -1 while not made */
+    bool killed;   /* the group was, and must not be used again */
     int memcg_fd;  /* own v1 memory group, -1: shares the session's */
     int oom_fd;    /* eventfd of the v1 memory group, -1 without one */
     uint64_t oom_seen;
@@ -66,6 +67,7 @@ struct exec_request {
 /* cells.c: kill groups and memory groups. */
 int cell_acquire(struct init *in,
                  struct cell **ret); /* 0 or -EAGAIN, or why a group could not be made */
+void cell_prepare(struct init *in); /* makes the first cell's groups ahead of the first exec */
 int cell_kill_tree(struct init *in, struct cell *c);
 uint32_t cell_remaining(struct init *in, const struct cell *c);
 bool cell_oom_check(struct init *in,
