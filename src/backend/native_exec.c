@@ -24,9 +24,10 @@
  * pipes. */
 #define DRAIN_NS (50ULL * NSEC_PER_MSEC)
 #define READ_CHUNK 65536U
-#define READS_PER_TURN 16           /* then other sessions get their turn */
-#define STDIN_QUEUE_MAX (16U << 20) /* one message of a client, whole, and what is left before it  \
-                                     */
+#define READS_PER_TURN 16 /* then other sessions get their turn */
+#define STDIN_QUEUE_MAX                                                                            \
+    (16U << 20) /* one message of a client, whole, and what is left before it                      \
+                 */
 #define STDIN_HIGH_WATER (256U << 10) /* above it the writer is asked to hold back */
 
 static const char *const base_env[] = {

@@ -67,7 +67,7 @@ struct exec_request {
 /* cells.c: kill groups and memory groups. */
 int cell_acquire(struct init *in,
                  struct cell **ret); /* 0 or -EAGAIN, or why a group could not be made */
-void cell_prepare(struct init *in); /* makes the first cell's groups ahead of the first exec */
+void cell_prepare(struct init *in);  /* makes the first cell's groups ahead of the first exec */
 int cell_kill_tree(struct init *in, struct cell *c);
 uint32_t cell_remaining(struct init *in, const struct cell *c);
 bool cell_oom_check(struct init *in,
