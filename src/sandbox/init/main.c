@@ -176,6 +176,15 @@ static const void *map_all(int fd, size_t *ret_len)
     return p == MAP_FAILED ? NULL : p;
 }
 
+/* What is ignored stays ignored through execve, and whoever started us ignores some: a payload must
+ * not inherit that. */
+static void default_signals(void)
+{
+    const struct sigaction dfl = {.sa_handler = SIG_DFL};
+    for (int signo = 1; signo < NSIG; signo++)
+        (void)sigaction(signo, &dfl, NULL);
+}
+
 static bool start_state(struct init *in)
 {
     size_t len = 0;
@@ -205,6 +214,7 @@ static bool start_state(struct init *in)
                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
+    default_signals();
     sigset_t child;
     (void)sigemptyset(&child);
     (void)sigaddset(&child, SIGCHLD);
