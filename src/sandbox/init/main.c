@@ -24,6 +24,7 @@
 
 #define OOM_RECHECK_NS 5000000ULL /* between looks at the kill counter after an event */
 #define OOM_CHECKS 40U
+#define NEARLY_FULL (2ULL << 20)
 
 uint64_t init_now(void)
 {
@@ -37,13 +38,24 @@ static uint64_t timeval_ns(struct timeval t)
     return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_usec * 1000ULL;
 }
 
-/* So little that no program can go on: a few blocks, or not one inode. */
+/* So little left that no program can go on: not one inode, or less than what a write in large
+ * pieces is refused for (the file system takes or refuses up to 2 MiB at once), which on a small
+ * disk is a tenth of it. */
 static bool disk_is_full(const struct init *in)
 {
     struct statfs st;
     if (in->config.quota_path[0] == '\0' || statfs(in->config.quota_path, &st) < 0)
         return false;
-    return (uint64_t)st.f_bavail * (uint64_t)st.f_bsize < 64U * 1024U || st.f_ffree == 0;
+    uint64_t left = (uint64_t)st.f_bavail * (uint64_t)st.f_bsize;
+    uint64_t tenth = (uint64_t)st.f_blocks * (uint64_t)st.f_bsize / 10;
+    return left < (tenth < NEARLY_FULL ? tenth : NEARLY_FULL) || st.f_ffree == 0;
+}
+
+/* A file may not become larger than the disk: the kernel says that with a signal of its own. */
+static bool hit_quota(const struct init *in, int status)
+{
+    bool too_large = WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ;
+    return status != 0 && ((too_large && in->config.quota_path[0] != '\0') || disk_is_full(in));
 }
 
 static void finish(struct init *in, struct cell *c, int status, const struct rusage *usage)
@@ -61,7 +73,7 @@ static void finish(struct init *in, struct cell *c, int status, const struct rus
         out->flags |= INIT_EXITED_OOM;
         (void)cell_kill_tree(in, c);
     }
-    if (status != 0 && disk_is_full(in))
+    if (hit_quota(in, status))
         out->flags |= INIT_EXITED_DISK_FULL;
     out->remaining = cell_remaining(in, c);
     c->deadline_ns = 0;
