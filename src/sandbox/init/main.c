@@ -24,6 +24,8 @@
 
 #define OOM_RECHECK_NS 5000000ULL /* between looks at the kill counter after an event */
 #define OOM_CHECKS 40U
+#define SETTLE_NS 500000000ULL /* what a killed tree gets to be gone before its exec is told of */
+#define SETTLE_STEP_NS 1000000ULL /* between looks, unless a child's end wakes us */
 #define NEARLY_FULL (2ULL << 20)
 
 uint64_t init_now(void)
@@ -75,11 +77,13 @@ static void finish(struct init *in, struct cell *c, int status, const struct rus
     }
     if (hit_quota(in, status))
         out->flags |= INIT_EXITED_DISK_FULL;
-    out->remaining = cell_remaining(in, c);
+    bool ended = (out->flags & (INIT_EXITED_TIMEOUT | INIT_EXITED_OOM | INIT_EXITED_KILLED)) != 0;
+    c->settle_ns = ended ? init_now() + SETTLE_NS : 0;
     c->deadline_ns = 0;
     c->oom_checks = 0;
     cell_move(c, CELL_DONE);
-    serve_tell(in, c);
+    if (cell_settled(in, c))
+        serve_tell(in, c);
 }
 
 static void reap(struct init *in)
@@ -111,8 +115,10 @@ static uint64_t tend_cells(struct init *in)
     for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
         struct cell *c = &in->cells[i];
         uint64_t due = UINT64_MAX;
-        if (c->state == CELL_DONE)
+        if (c->state == CELL_DONE && cell_settled(in, c))
             serve_tell(in, c);
+        if (c->state == CELL_DONE && c->settle_ns > 0)
+            next = now + SETTLE_STEP_NS < next ? now + SETTLE_STEP_NS : next;
         if (c->state != CELL_RUNNING)
             continue;
         if (c->deadline_ns > 0 && c->deadline_ns <= now) {
@@ -159,7 +165,7 @@ static _Noreturn void run(struct init *in)
         }
         short conn_events = POLLIN;
         for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
-            if (in->cells[i].state == CELL_DONE && in->hello)
+            if (in->cells[i].state == CELL_DONE && in->cells[i].settle_ns == 0 && in->hello)
                 conn_events = POLLIN | POLLOUT;
             if (in->cells[i].state == CELL_RUNNING && in->cells[i].oom_fd >= 0) {
                 cells[n] = i;
