@@ -24,9 +24,10 @@
  * pipes. */
 #define DRAIN_NS (50ULL * NSEC_PER_MSEC)
 #define READ_CHUNK 65536U
-#define READS_PER_TURN 16           /* then other sessions get their turn */
-#define STDIN_QUEUE_MAX (16U << 20) /* one message of a client, whole, and what is left before it  \
-                                     */
+#define READS_PER_TURN 16 /* then other sessions get their turn */
+#define STDIN_QUEUE_MAX                                                                            \
+    (16U << 20) /* one message of a client, whole, and what is left before it                      \
+                 */
 #define STDIN_HIGH_WATER (256U << 10) /* above it the writer is asked to hold back */
 
 static const char *const base_env[] = {
@@ -238,6 +239,8 @@ int native_exec_start(struct sandbox *base, const struct exec_request *req,
     struct native_sandbox *sb = container_of(base, struct native_sandbox, base);
     if (sb->state != NATIVE_READY || sb->lost)
         return err_set(err, ERR_STATE, "the session is not running");
+    if (sb->running >= INIT_EXECS_MAX)
+        return err_set(err, ERR_LIMIT, "%u commands run in this session already", sb->running);
     struct init_exec head = {
         .type = INIT_MSG_EXEC,
         .id = sb->next_exec++,
@@ -267,6 +270,7 @@ int native_exec_start(struct sandbox *base, const struct exec_request *req,
     if (e->next != NULL)
         e->next->prev = e;
     sb->execs = e;
+    sb->running++;
     *ret = &e->base;
     return 0;
 }
@@ -409,6 +413,7 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
     struct native_exec *e = find_exec(sb, m->id);
     if (e == NULL)
         return;
+    sb->running--;
     fill_outcome(&e->outcome, m);
     end_exec(e);
 }
