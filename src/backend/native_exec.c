@@ -239,6 +239,8 @@ int native_exec_start(struct sandbox *base, const struct exec_request *req,
     struct native_sandbox *sb = container_of(base, struct native_sandbox, base);
     if (sb->state != NATIVE_READY || sb->lost)
         return err_set(err, ERR_STATE, "the session is not running");
+    if (sb->running >= INIT_EXECS_MAX)
+        return err_set(err, ERR_LIMIT, "%u commands run in this session already", sb->running);
     struct init_exec head = {
         .type = INIT_MSG_EXEC,
         .id = sb->next_exec++,
@@ -268,6 +270,7 @@ int native_exec_start(struct sandbox *base, const struct exec_request *req,
     if (e->next != NULL)
         e->next->prev = e;
     sb->execs = e;
+    sb->running++;
     *ret = &e->base;
     return 0;
 }
@@ -410,6 +413,7 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
     struct native_exec *e = find_exec(sb, m->id);
     if (e == NULL)
         return;
+    sb->running--;
     fill_outcome(&e->outcome, m);
     end_exec(e);
 }

@@ -43,6 +43,7 @@ struct native_sandbox {
     bool hello, lost;
     struct native_exec *execs; /* list, owned until freed by their users */
     uint32_t next_exec;
+    unsigned running; /* of them, not counting those whose main process is gone */
     backend_created_fn *created;
     backend_lost_fn *on_lost;
     void *arg;

@@ -204,6 +204,15 @@ uint32_t cell_remaining(struct init *in, const struct cell *c)
     return n;
 }
 
+bool cell_settled(struct init *in, struct cell *c)
+{
+    if (c->settle_ns > init_now() && !group_is_empty(c->cgroup_fd))
+        return false;
+    c->settle_ns = 0;
+    c->result.remaining = cell_remaining(in, c);
+    return true;
+}
+
 bool cell_oom_check(struct init *in, struct cell *c)
 {
     uint64_t n = cell_oom_count(in, c);
