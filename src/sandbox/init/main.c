@@ -194,8 +194,7 @@ static const void *map_all(int fd, size_t *ret_len)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* What is ignored stays ignored through execve, and whoever started us ignores some: a payload must
- * not inherit that. */
+/* What our launcher ignores, programs would ignore too: `yes | head` must end by SIGPIPE. */
 static void default_signals(void)
 {
     const struct sigaction dfl = {.sa_handler = SIG_DFL};
@@ -232,15 +231,7 @@ static bool start_state(struct init *in)
                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
-<<<<<<< HEAD
-    /* What our launcher ignores, programs would ignore too: `yes | head` must end by SIGPIPE. All
-     * are blocked here, and the kernel refuses to set the few that have no choice. */
-    const struct sigaction deflt = {.sa_handler = SIG_DFL};
-    for (int signo = 1; signo < NSIG; signo++)
-        (void)sigaction(signo, &deflt, NULL);
-=======
     default_signals();
->>>>>>> proc
     sigset_t child;
     (void)sigemptyset(&child);
     (void)sigaddset(&child, SIGCHLD);
