@@ -34,6 +34,7 @@
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 #define DISK_IMAGE "disk.img"
 #define DISK_PLACE "disk"
+#define NETWORK_MARK "network"
 
 static const struct {
     const char *name;
@@ -188,9 +189,15 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     s->init_exe_fd = h->init_exe_fd;
     s->switch_ids = h->rootful;
     s->cgroup_mode = h->cgroups.mode;
+    s->parent_fd = h->self_fd;
     l->pid = clone_process(NAMESPACES, l->cgroup.v2_fd, &l->pidfd);
-    if (l->pid == 0)
+    if (l->pid == 0) {
+        /* Our copies of the parent's ends: with them we would wait for ourselves once it is gone.
+         */
+        (void)close(a->go_write_fd);
+        (void)close(a->status_read_fd);
         setup_child(s);
+    }
     return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
 }
 
@@ -203,6 +210,11 @@ static int ready_network(struct launch_host *h, struct err *err)
         return 0;
     if (!h->rootful)
         return err_set(err, ERR_UNSUPPORTED, "network on needs boxd to be started by root");
+    /* Noted first: whoever comes after a crash knows that there may be something to remove. */
+    AUTO_CLOSE int mark =
+        openat(h->state_fd, NETWORK_MARK, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (mark < 0)
+        return err_sys(err, errno, "note the network");
     int r = net_host_init(&h->net, &info, err);
     if (r == 0)
         r = net_dns_open(-1, h->net.resolver, &h->dns_fds[0], &h->dns_fds[1], err);
@@ -210,6 +222,16 @@ static int ready_network(struct launch_host *h, struct err *err)
         return err_wrap(err, "network");
     h->net_ready = true;
     return 0;
+}
+
+int launch_network_end(struct launch_host *h, struct err *err)
+{
+    if (!h->rootful || faccessat(h->state_fd, NETWORK_MARK, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
+        return 0;
+    int r = net_host_done(&h->net, err);
+    if (r == 0 && unlinkat(h->state_fd, NETWORK_MARK, 0) < 0)
+        r = err_sys(err, errno, "forget the network");
+    return r;
 }
 
 static int join_network(struct launch_host *h, struct launch *l, struct err *err)

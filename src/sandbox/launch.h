@@ -28,6 +28,7 @@ struct launch_host {
     int root_fds[LAUNCH_ROOTS_MAX]; /* allow-list: the outer bound of every host mount */
     size_t n_roots;
     int seccomp_fd, init_exe_fd;
+    int self_fd; /* our own pidfd */
     struct cgroup_host cgroups;
     char tag[16]; /* names our cgroups and network objects */
     struct net_config net;
@@ -73,6 +74,9 @@ void launch_kill(struct launch *l);
 /* After the pidfd is readable: reaps, removes groups, network and storage. Returns the pidfd of a
  * child that is still removing files, or -1 when nothing is left. */
 int launch_cleanup(struct launch_host *h, struct launch *l);
+
+/* Removes what sessions with a network needed on the host, also when an earlier run made it. */
+int launch_network_end(struct launch_host *h, struct err *err);
 
 /* Detached mounts for every BIND and OVERLAY of the plan, into fds[PLAN_OPS_MAX]. */
 int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -186,10 +187,12 @@ static int step_privilege(const struct setup *s, struct err *err)
     int r = caps_keep_over_exec(keep);
     if (r < 0)
         return err_sys(err, -r, "capabilities");
-    /* No sandbox without somebody who answers for it. After the ids: changing them clears it. */
-    return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0
-               ? err_sys(err, errno, "parent death signal")
-               : 0;
+    /* No sandbox without somebody who answers for it. After the ids: changing them clears it. A
+     * parent that died before this moment sends nothing any more. */
+    struct pollfd parent = {.fd = s->parent_fd, .events = POLLIN};
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || poll(&parent, 1, 0) < 0)
+        return err_sys(err, errno, "parent death signal");
+    return parent.revents != 0 ? err_set(err, ERR_BACKEND, "the launcher went away") : 0;
 }
 
 static int make_config(const struct setup *s)
