@@ -118,8 +118,6 @@ static void on_conn(struct loop_io *io, uint32_t events)
         } else if (n == (ssize_t)sizeof(m.hello) && m.type == INIT_MSG_HELLO && !sb->hello &&
                    m.hello.version == INIT_WIRE_VERSION) {
             sb->hello = true;
-            move(sb, NATIVE_READY);
-            sb->created(sb->arg, &sb->base, NULL);
         } else {
             fd_close_many(fds, n_fds);
             lose(sb);
@@ -163,10 +161,11 @@ static void on_destroyed(void *arg, const struct priv_reply *reply, int *fds, si
 /* Comes with the first session that has a network. */
 static void start_dns(struct native *n, int *fds)
 {
+    struct dns_listener *listener; /* lives as long as n->dns */
     struct err err = {0};
-    int r = n->dns == NULL ? dns_new(n->loop, NULL, &n->dns, &err) : 0;
+    int r = n->dns == NULL ? dns_new(n->loop, &(struct dns_options){0}, &n->dns, &err) : 0;
     if (r == 0)
-        r = dns_listen(n->dns, TAKE_FD(fds[0]), TAKE_FD(fds[1]), NULL, &err);
+        r = dns_listen(n->dns, TAKE_FD(fds[0]), TAKE_FD(fds[1]), &listener, &err);
     if (r < 0)
         log_warn(NULL, "name resolution for sessions: %s; ignoring", err.msg);
 }
@@ -198,7 +197,11 @@ static void on_created(void *arg, const struct priv_reply *reply, int *fds, size
         if (priv_client_destroy(sb->native->priv, sb->name, on_destroyed, sb, &ignored) < 0)
             sandbox_free(sb);
         created(created_arg, NULL, &err);
+        return;
     }
+    /* Requests queue behind our greeting: nobody has to wait for its answer. */
+    move(sb, NATIVE_READY);
+    sb->created(sb->arg, &sb->base, NULL);
 }
 
 static int native_create(struct backend *b, const struct spec *spec, backend_created_fn *created,

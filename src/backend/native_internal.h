@@ -43,6 +43,7 @@ struct native_sandbox {
     bool hello, lost;
     struct native_exec *execs; /* list, owned until freed by their users */
     uint32_t next_exec;
+    unsigned running; /* of them, not counting those whose main process is gone */
     backend_created_fn *created;
     backend_lost_fn *on_lost;
     void *arg;
@@ -75,6 +76,8 @@ struct native_exec {
     int in_fd; /* owned; with a terminal a duplicate of it */
     struct loop_io in_io;
     struct buf in_queue;
+    size_t in_pos;  /* of it is written */
+    bool held_back; /* the writer waits for stdin_drained() */
     struct loop_timer drain;
     struct loop_defer defer;
     struct outcome outcome;

@@ -253,10 +253,10 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
         return r;
     (void)snprintf(resolver, sizeof(resolver), "%u.%u.%u.%u", h->net.resolver >> 24,
                    h->net.resolver >> 16 & 255, h->net.resolver >> 8 & 255, h->net.resolver & 255);
-    h->etc_fd[0] = hostetc_build(h->state_fd, "etc-off", NULL, err);
+    h->etc_fd[0] = hostetc_build(h->state_fd, "etc-off", NULL, h->rootful, err);
     if (h->etc_fd[0] < 0)
         return h->etc_fd[0];
-    h->etc_fd[1] = hostetc_build(h->state_fd, "etc-on", resolver, err);
+    h->etc_fd[1] = hostetc_build(h->state_fd, "etc-on", resolver, h->rootful, err);
     if (h->etc_fd[1] < 0)
         return h->etc_fd[1];
     h->seccomp_fd = load_filter(err);

@@ -176,8 +176,6 @@ static int idmap_for(const struct launch_host *h, struct idmaps *maps, const str
     } else if (op->source_class == PLAN_SRC_HOST || op->source_class == PLAN_SRC_ETC) {
         if (payload_is_root)
             key = (struct idmap_key){.index = p->uid_index, .uid = 0, .gid = 0};
-    } else if (payload_is_root) {
-        key.root_too = false;
     }
     return idmaps_get(maps, &key, err);
 }
@@ -187,6 +185,24 @@ static uint64_t op_attrs(const struct plan_op *op)
     return MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
            (op->flags & PLAN_OP_RDONLY ? MOUNT_ATTR_RDONLY : 0) |
            (op->flags & PLAN_OP_NOEXEC ? MOUNT_ATTR_NOEXEC : 0);
+}
+
+/* File systems without idmapped mounts (tmpfs before Linux 6.3, network file systems): for the
+ * image it only changes whose name `ls` shows, our own storage can belong to the session on disk as
+ * well, and a caller's directory is refused rather than opened under a wrong owner. Returns what
+ * mount_set() said when going on without is fine. */
+static int without_idmap(const struct plan *p, const struct plan_op *op, int fd, int r,
+                         struct err *err)
+{
+    uid_t id = userns_payload_id(p->uid_index);
+    if (op->source_class == PLAN_SRC_ALLOWED)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "the file system behind '%s' has no idmapped mounts (%s); use another "
+                       "directory",
+                       plan_str(p, op->target), err_errno_text(-r));
+    if (op->source_class == PLAN_SRC_PRIVATE && fchown(fd, id, id) < 0)
+        return err_sys(err, errno, "own private storage");
+    return r;
 }
 
 static int make_mount(const struct launch_host *h, struct idmaps *maps, const struct plan *p,
@@ -205,12 +221,10 @@ static int make_mount(const struct launch_host *h, struct idmaps *maps, const st
         if (map < 0)
             return map;
         r = mount_set(copy, op_attrs(op), map, recursive);
-        bool cosmetic = op->source_class == PLAN_SRC_HOST || op->source_class == PLAN_SRC_ETC;
-        if (r < 0 && !cosmetic)
-            return err_set(
-                err, ERR_UNSUPPORTED,
-                "the file system behind '%s' has no idmapped mounts (%s); use another directory",
-                target, err_errno_text(-r));
+        if (r < 0)
+            r = without_idmap(p, op, fd, r, err);
+        if (r < 0 && err->code != ERR_NONE)
+            return r;
     }
     if (r < 0)
         r = mount_set(copy, op_attrs(op), -1, recursive);

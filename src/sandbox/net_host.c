@@ -199,6 +199,43 @@ int net_host_done(const struct net_config *config, struct err *err)
     return r < 0 ? err_sys(err, -r, "network rules") : nft_load(&script, err);
 }
 
+/* Appends an address to a list for nft. */
+static void put_address(struct buf *list, int family, const void *addr)
+{
+    char text[INET6_ADDRSTRLEN];
+
+    if (inet_ntop(family, addr, text, sizeof(text)) != NULL)
+        (void)buf_printf(list, "%s%s", list->len > 0 ? ", " : "", text);
+}
+
+int net_rules_guest_self(struct buf *out, struct err *err)
+{
+    AUTO_DONE(buf) struct buf v4, v6;
+    struct ifaddrs *list = NULL;
+
+    buf_init(&v4, RULES_MAX);
+    buf_init(&v6, RULES_MAX);
+    if (getifaddrs(&list) < 0)
+        return err_sys(err, errno, "list the host's addresses");
+    for (struct ifaddrs *i = list; i != NULL; i = i->ifa_next) {
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+
+        if (i->ifa_addr == NULL)
+            continue;
+        if (i->ifa_addr->sa_family == AF_INET) {
+            memcpy(&in, i->ifa_addr, sizeof(in));
+            put_address(&v4, AF_INET, &in.sin_addr);
+        } else if (i->ifa_addr->sa_family == AF_INET6) {
+            memcpy(&in6, i->ifa_addr, sizeof(in6));
+            put_address(&v6, AF_INET6, &in6.sin6_addr);
+        }
+    }
+    freeifaddrs(list);
+    int r = net_rules_guest(buf_str(&v4), buf_str(&v6), out);
+    return r < 0 ? err_sys(err, -r, "network rules") : 0;
+}
+
 /* In the scratch namespace that stands for the host; a second one stands for the session. */
 static int probe_here(struct err *err)
 {

@@ -134,7 +134,7 @@ static int step_tree(const struct setup *s, struct err *err)
 static int step_pivot(const struct setup *s, struct err *err)
 {
     if ((s->plan->flags & PLAN_ROOT_WRITABLE) && s->switch_ids &&
-        fchown(built.root_fd, s->plan->payload_uid, s->plan->payload_gid) < 0)
+        fchownat(built.root_fd, "", s->plan->payload_uid, s->plan->payload_gid, AT_EMPTY_PATH) < 0)
         return err_sys(err, errno, "chown the root");
     if (fchdir(built.root_fd) < 0 || syscall(SYS_pivot_root, ".", ".") < 0)
         return err_sys(err, errno, "pivot_root");
@@ -268,6 +268,7 @@ static const struct {
 void setup_child(const struct setup *s)
 {
     struct err err = {0};
+    (void)umask(022); /* what is made from here on is what the payload sees */
     /* Above the numbers that step_descriptors() fills, before anything else can fail. */
     int status = fcntl(s->status_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);
     int exe = fcntl(s->init_exe_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);

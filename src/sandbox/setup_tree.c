@@ -28,13 +28,13 @@
 
 /* Kernel information that says something about the host, or lets one do something to it. */
 static const char *const masked_files[] = {
-    "keys",       "key-users",  "timer_list",  "kallsyms",      "kcore",         "kmsg",
-    "iomem",      "ioports",    "vmallocinfo", "slabinfo",      "pagetypeinfo",  "interrupts",
-    "softirqs",   "zoneinfo",   "buddyinfo",   "vmstat",        "cmdline",       "config.gz",
-    "modules",    "locks",      "schedstat",   "sched_debug",   "latency_stats", "diskstats",
-    "partitions", "swaps",      "consoles",    "misc",          "devices",       "crypto",
-    "kpagecount", "kpageflags", "kpagecgroup", "sysrq-trigger", "mtrr",          "bootconfig",
-    "allocinfo",
+    "keys",       "key-users",  "timer_list",        "kallsyms",      "kcore",         "kmsg",
+    "iomem",      "ioports",    "vmallocinfo",       "slabinfo",      "pagetypeinfo",  "interrupts",
+    "softirqs",   "zoneinfo",   "buddyinfo",         "vmstat",        "cmdline",       "config.gz",
+    "modules",    "locks",      "schedstat",         "sched_debug",   "latency_stats", "diskstats",
+    "partitions", "swaps",      "consoles",          "misc",          "devices",       "crypto",
+    "kpagecount", "kpageflags", "kpagecgroup",       "sysrq-trigger", "mtrr",          "bootconfig",
+    "allocinfo",  "version",    "version_signature",
 };
 
 static const char *const masked_dirs[] = {"acpi",   "scsi",    "irq", "bus",   "fs",
@@ -349,7 +349,9 @@ static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *
     int r = attach(layer, place, "layer", err);
     if (r < 0)
         return r;
-    if ((mkdirat(layer, "upper", 0755) < 0 || mkdirat(layer, "work", 0755) < 0) && errno != EEXIST)
+    if (mkdirat(layer, "upper", 0755) < 0 || mkdirat(layer, "work", 0755) < 0 ||
+        (s->switch_ids && fchownat(layer, "upper", s->plan->payload_uid, s->plan->payload_gid,
+                                   AT_SYMLINK_NOFOLLOW) < 0))
         return err_sys(err, errno, "overlay layer");
     (void)snprintf(lower, sizeof(lower), "/proc/self/fd/%d", target);
     (void)snprintf(upper, sizeof(upper), "/proc/self/fd/%d/upper", layer);

@@ -233,6 +233,10 @@ static void host_is_out_of_reach_on_every_address(void **state)
     assert_int_equal(try_connect(b.ns, HOST_PUBLIC, 5410), ECONNREFUSED);
     assert_int_equal(try_connect(b.ns, gateway, 5410), ECONNREFUSED);
     assert_int_equal(try_connect(b.ns, ip_text(config.resolver), 5410), ECONNREFUSED);
+    /* The DNS port is ours on our address only. */
+    LISTENER(dns, host_ns, 53);
+    assert_int_equal(try_connect(host_ns, HOST_PUBLIC, 53), 0);
+    assert_int_equal(try_connect(b.ns, HOST_PUBLIC, 53), ECONNREFUSED);
     assert_int_equal(try_connect(b.ns, "127.0.0.1", 5410), ECONNREFUSED);
     box_free(&b);
 }
@@ -623,6 +627,8 @@ static int set_up(void **state)
              "addr add 192.168.1.1/32 dev lo\naddr add 168.63.129.16/32 dev lo\n"
              "addr add 198.18.255.1/32 dev lo\naddr add 198.19.255.1/32 dev lo\n");
     enter(host_ns);
+    /* A new namespace starts with the settings of the machine's own. */
+    assert_int_equal(fd_write_file_at(AT_FDCWD, "/proc/sys/net/ipv4/ip_forward", "0"), 0);
     assert_ok(net_config_init(&config, "test", "198.18.64.0/18", &err));
     assert_ok(net_host_init(&config, &info, &err));
     assert_true(info.forwarding_enabled);

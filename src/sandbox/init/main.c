@@ -24,6 +24,9 @@
 
 #define OOM_RECHECK_NS 5000000ULL /* between looks at the kill counter after an event */
 #define OOM_CHECKS 40U
+#define SETTLE_NS 500000000ULL /* what a killed tree gets to be gone before its exec is told of */
+#define SETTLE_STEP_NS 1000000ULL /* between looks, unless a child's end wakes us */
+#define NEARLY_FULL (2ULL << 20)
 
 uint64_t init_now(void)
 {
@@ -37,13 +40,24 @@ static uint64_t timeval_ns(struct timeval t)
     return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_usec * 1000ULL;
 }
 
-/* So little that no program can go on: a few blocks, or not one inode. */
+/* So little left that no program can go on: not one inode, or less than what a write in large
+ * pieces is refused for (the file system takes or refuses up to 2 MiB at once), which on a small
+ * disk is a tenth of it. */
 static bool disk_is_full(const struct init *in)
 {
     struct statfs st;
     if (in->config.quota_path[0] == '\0' || statfs(in->config.quota_path, &st) < 0)
         return false;
-    return (uint64_t)st.f_bavail * (uint64_t)st.f_bsize < 64U * 1024U || st.f_ffree == 0;
+    uint64_t left = (uint64_t)st.f_bavail * (uint64_t)st.f_bsize;
+    uint64_t tenth = (uint64_t)st.f_blocks * (uint64_t)st.f_bsize / 10;
+    return left < (tenth < NEARLY_FULL ? tenth : NEARLY_FULL) || st.f_ffree == 0;
+}
+
+/* A file may not become larger than the disk: the kernel says that with a signal of its own. */
+static bool hit_quota(const struct init *in, int status)
+{
+    bool too_large = WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ;
+    return status != 0 && ((too_large && in->config.quota_path[0] != '\0') || disk_is_full(in));
 }
 
 static void finish(struct init *in, struct cell *c, int status, const struct rusage *usage)
@@ -61,13 +75,15 @@ static void finish(struct init *in, struct cell *c, int status, const struct rus
         out->flags |= INIT_EXITED_OOM;
         (void)cell_kill_tree(in, c);
     }
-    if (status != 0 && disk_is_full(in))
+    if (hit_quota(in, status))
         out->flags |= INIT_EXITED_DISK_FULL;
-    out->remaining = cell_remaining(in, c);
+    bool ended = (out->flags & (INIT_EXITED_TIMEOUT | INIT_EXITED_OOM | INIT_EXITED_KILLED)) != 0;
+    c->settle_ns = ended ? init_now() + SETTLE_NS : 0;
     c->deadline_ns = 0;
     c->oom_checks = 0;
     cell_move(c, CELL_DONE);
-    serve_tell(in, c);
+    if (cell_settled(in, c))
+        serve_tell(in, c);
 }
 
 static void reap(struct init *in)
@@ -99,8 +115,10 @@ static uint64_t tend_cells(struct init *in)
     for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
         struct cell *c = &in->cells[i];
         uint64_t due = UINT64_MAX;
-        if (c->state == CELL_DONE)
+        if (c->state == CELL_DONE && cell_settled(in, c))
             serve_tell(in, c);
+        if (c->state == CELL_DONE && c->settle_ns > 0)
+            next = now + SETTLE_STEP_NS < next ? now + SETTLE_STEP_NS : next;
         if (c->state != CELL_RUNNING)
             continue;
         if (c->deadline_ns > 0 && c->deadline_ns <= now) {
@@ -147,7 +165,7 @@ static _Noreturn void run(struct init *in)
         }
         short conn_events = POLLIN;
         for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
-            if (in->cells[i].state == CELL_DONE && in->hello)
+            if (in->cells[i].state == CELL_DONE && in->cells[i].settle_ns == 0 && in->hello)
                 conn_events = POLLIN | POLLOUT;
             if (in->cells[i].state == CELL_RUNNING && in->cells[i].oom_fd >= 0) {
                 cells[n] = i;
@@ -174,6 +192,14 @@ static const void *map_all(int fd, size_t *ret_len)
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     *ret_len = (size_t)st.st_size;
     return p == MAP_FAILED ? NULL : p;
+}
+
+/* What our launcher ignores, programs would ignore too: `yes | head` must end by SIGPIPE. */
+static void default_signals(void)
+{
+    const struct sigaction dfl = {.sa_handler = SIG_DFL};
+    for (int signo = 1; signo < NSIG; signo++)
+        (void)sigaction(signo, &dfl, NULL);
 }
 
 static bool start_state(struct init *in)
@@ -205,6 +231,7 @@ static bool start_state(struct init *in)
                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
+    default_signals();
     sigset_t child;
     (void)sigemptyset(&child);
     (void)sigaddset(&child, SIGCHLD);

@@ -217,6 +217,7 @@ static void serve_hello(struct init *in, const union message *m, size_t len)
         return;
     }
     in->hello = true;
+    cell_prepare(in);
 }
 
 void serve_message(struct init *in)

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/box_args.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd/box_args_internal.h"
+#include "spec/model.h"
+#include "spec/spec.h"
+#include "util/alloc.h"
+#include "util/err.h"
+#include "util/str.h"
+#include "util/strv.h"
+
+/* clang-format off */
+const struct arg_verb arg_verbs[VERB_MAX] = {
+    [VERB_RUN] = {"run", "-- CMD [ARG...]",
+     "Run a command in a sandbox. Its exit status is that of box.", .wants_command = true},
+    [VERB_EXEC] = {"exec", "-- CMD [ARG...]",
+     "Run a command in a session that exists.", .wants_command = true, .min_names = 1, .max_names = 1,
+     .name_word = "SESSION"},
+    [VERB_PS] = {"ps", NULL, "List the sessions."},
+    [VERB_RM] = {"rm", NULL,
+     "Remove sessions: every process, file and trace of them.", .min_names = 1, .max_names = 4096,
+     .name_word = "SESSION"},
+    [VERB_DOCTOR] = {"doctor", NULL, "Tell what this host can and cannot enforce."},
+    [VERB_HELP] = {"help", NULL, "Explain a verb.", .max_names = 1, .name_word = "VERB"},
+};
+
+#define COMMAND (FOR(RUN) | FOR(EXEC))
+
+const struct arg_option arg_options[] = {
+    {"session", "ID", FOR(RUN), arg_set_session, SPEC_SESSION_ID,
+     "Use this session, made when it does not exist, and keep it."},
+    {"image", "IMAGE", FOR(RUN), arg_set_field, SPEC_IMAGE, "Root filesystem."},
+    {"network", "on|off", FOR(RUN), arg_set_field, SPEC_NETWORK, "Whether the internet can be reached."},
+    {"memory-mb", "N", FOR(RUN), arg_set_field, SPEC_MEMORY_MB, "Memory of the session, in MiB."},
+    {"cpus", "X", FOR(RUN), arg_set_field, SPEC_CPUS, "Processor share, such as 0.5."},
+    {"pids", "N", FOR(RUN), arg_set_field, SPEC_PIDS_LIMIT, "Processes and threads of the session."},
+    {"quota-mb", "N", FOR(RUN), arg_set_field, SPEC_WORKSPACE_QUOTA_MB, "Disk space, in MiB; 0: no limit."},
+    {"read-only-root", "on|off", FOR(RUN), arg_set_field, SPEC_READ_ONLY_ROOTFS,
+     "Whether only the workspace and /tmp are writable."},
+    {"mount", "HOST:BOX[:ro|rw]", FOR(RUN), arg_set_mount, SPEC_EXTRA_MOUNTS,
+     "Show a path of the host inside, writable unless ro.", .many = true},
+    {"timeout", "SEC", COMMAND, arg_set_field, SPEC_TIMEOUT_SEC,
+     "Kill the command and all it started after that long."},
+    {"env", "NAME=VALUE", COMMAND, arg_set_env, SPEC_ENV, "Environment variable of the command.", .many = true},
+    {"workdir", "DIR", COMMAND, arg_set_field, SPEC_WORKDIR, "Directory the command starts in."},
+    {"tty", NULL, COMMAND, arg_set_flag, offsetof(struct args, tty), "Give the command a terminal.", .letter = 't'},
+    {"interactive", NULL, COMMAND, arg_set_flag, offsetof(struct args, interactive),
+     "Pass standard input on, even when it is a terminal.", .letter = 'i'},
+    {"all", NULL, FOR(RM), arg_set_flag, offsetof(struct args, all), "Remove every session."},
+    {"json", NULL, FOR(PS) | FOR(DOCTOR), arg_set_flag, offsetof(struct args, json), "JSON instead of a table."},
+    {"help", NULL, ~0u, arg_set_flag, offsetof(struct args, help), "Show this text.", .letter = 'h'},
+    {"version", NULL, FOR(HELP), arg_set_flag, offsetof(struct args, version), "Show the version.", .letter = 'V'},
+};
+/* clang-format on */
+const size_t arg_n_options = ARRAY_SIZE(arg_options);
+
+struct cursor {
+    int argc;
+    char **argv;
+    int next;
+    bool ended; /* after "--" */
+};
+
+static int unknown(const struct args *a, const char *option, struct err *err)
+{
+    if (a->verb == VERB_HELP)
+        return err_set(err, ERR_INVALID, "unknown option '%s', see 'box --help'", option);
+    const char *verb = arg_verbs[a->verb].name;
+    return err_set(err, ERR_INVALID, "unknown option '%s' of '%s', see 'box help %s'", option, verb,
+                   verb);
+}
+
+/* `value` is what stood behind '=', or NULL. */
+static int apply(const struct arg_option *o, const char *value, struct cursor *c, struct args *a,
+                 struct err *err)
+{
+    if (o->value == NULL && value != NULL)
+        return err_set(err, ERR_INVALID, "--%s takes no value", o->name);
+    if (o->value != NULL && value == NULL) {
+        /* A "--" here is the end of the options, not a value. */
+        if (c->next >= c->argc || str_eq(c->argv[c->next], "--"))
+            return err_set(err, ERR_INVALID, "--%s wants a value: %s", o->name, o->value);
+        value = c->argv[c->next++];
+    }
+    return o->set(o, value, a, err);
+}
+
+static int long_option(const char *text, struct cursor *c, struct args *a, struct err *err)
+{
+    size_t len = strcspn(text, "=");
+    const char *value = text[len] == '=' ? text + len + 1 : NULL;
+
+    for (size_t i = 0; i < arg_n_options; i++) {
+        const struct arg_option *o = &arg_options[i];
+        if ((o->verbs & (1u << a->verb)) != 0 && strlen(o->name) == len &&
+            memcmp(o->name, text, len) == 0)
+            return apply(o, value, c, a, err);
+    }
+    AUTO_FREE char *name = xstrndup(text - 2, len + 2);
+    return unknown(a, name, err);
+}
+
+/* "-ti": several letters in one argument; none of them takes a value. */
+static int short_options(const char *letters, struct cursor *c, struct args *a, struct err *err)
+{
+    for (; *letters != '\0'; letters++) {
+        const struct arg_option *o = NULL;
+        for (size_t i = 0; i < arg_n_options && o == NULL; i++)
+            if ((arg_options[i].verbs & (1u << a->verb)) != 0 && arg_options[i].letter == *letters)
+                o = &arg_options[i];
+        if (o == NULL) {
+            const char name[] = {'-', *letters, '\0'};
+            return unknown(a, name, err);
+        }
+        int r = apply(o, NULL, c, a, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int plain_argument(const char *text, struct args *a, struct err *err)
+{
+    const struct arg_verb *v = &arg_verbs[a->verb];
+
+    if (strv_len(a->names) < v->max_names) {
+        strv_add(&a->names, text);
+        return 0;
+    }
+    if (v->wants_command)
+        return err_set(err, ERR_INVALID, "unexpected '%s': put '--' before the command", text);
+    return err_set(err, ERR_INVALID, "unexpected '%s' after 'box %s'", text, v->name);
+}
+
+static int walk(struct cursor *c, struct args *a, struct err *err)
+{
+    int r = 0;
+
+    while (r >= 0 && c->next < c->argc) {
+        const char *text = c->argv[c->next++];
+        if (str_eq(text, "--")) {
+            c->ended = true;
+            return 0;
+        }
+        if (str_starts(text, "--"))
+            r = long_option(text + 2, c, a, err);
+        else if (text[0] == '-' && text[1] != '\0')
+            r = short_options(text + 1, c, a, err);
+        else
+            r = plain_argument(text, a, err);
+    }
+    return r;
+}
+
+static int find_verb(const char *name, enum verb *ret, struct err *err)
+{
+    for (size_t i = 0; i < VERB_MAX; i++) {
+        if (!str_eq(arg_verbs[i].name, name))
+            continue;
+        *ret = (enum verb)i;
+        return 0;
+    }
+    return err_set(err, ERR_INVALID, "unknown verb '%s', see 'box --help'", name);
+}
+
+/* JSON carries text: other bytes would arrive changed, and that silently. */
+static int check_command(const struct args *a, const struct cursor *c, struct err *err)
+{
+    if (!c->ended || a->command[0] == NULL)
+        return err_set(err, ERR_INVALID, "no command: box %s %s[OPTION...] -- CMD [ARG...]",
+                       arg_verbs[a->verb].name, a->verb == VERB_EXEC ? "SESSION " : "");
+    for (size_t i = 0; a->command[i] != NULL; i++)
+        if (!utf8_valid(a->command[i], strlen(a->command[i])))
+            return err_set(err, ERR_INVALID, "argument %zu of the command is not valid UTF-8", i);
+    return 0;
+}
+
+static int check_names(const struct args *a, struct err *err)
+{
+    const struct arg_verb *v = &arg_verbs[a->verb];
+    size_t n = strv_len(a->names);
+
+    if (a->all && n > 0)
+        return err_set(err, ERR_INVALID, "--all and names of sessions exclude each other");
+    if (n < v->min_names && !a->all)
+        return err_set(err, ERR_INVALID, "'box %s' wants a %s", v->name, v->name_word);
+    for (size_t i = 0; i < n && a->verb != VERB_HELP; i++)
+        if (spec_check_id(a->names[i], err) < 0)
+            return err_wrap(err, "session '%s'", a->names[i]);
+    return 0;
+}
+
+/* The rules of the spec hold for what was given; the id is that of a session to be named later. */
+static int check_spec(struct args *a, struct err *err)
+{
+    if ((a->given & FIELD_BIT(SPEC_SESSION_ID)) == 0) {
+        free(a->spec->session_id);
+        a->spec->session_id = xstrdup(a->names != NULL ? a->names[0] : "unnamed");
+    }
+    return spec_validate(a->spec, err);
+}
+
+static int check(struct args *a, const struct cursor *c, struct err *err)
+{
+    const struct arg_verb *v = &arg_verbs[a->verb];
+    int r = check_names(a, err);
+
+    if (r >= 0 && c->ended && !v->wants_command)
+        r = err_set(err, ERR_INVALID, "'box %s' takes no command", v->name);
+    if (r >= 0 && v->wants_command)
+        r = check_command(a, c, err);
+    if (r >= 0 && v->wants_command)
+        r = check_spec(a, err);
+    if (r >= 0 && a->verb == VERB_HELP && a->names != NULL)
+        r = find_verb(a->names[0], &a->topic, err);
+    return r;
+}
+
+int args_parse(int argc, char *argv[], struct args *ret, struct err *err)
+{
+    struct cursor c = {.argc = argc, .argv = argv, .next = 1};
+
+    memset(ret, 0, sizeof(*ret));
+    ret->spec = spec_new();
+    ret->verb = VERB_HELP;
+    ret->topic = VERB_HELP;
+    if (argc < 2)
+        return err_set(err, ERR_INVALID, "no verb, see 'box --help'");
+    if (argv[1][0] != '-') {
+        int r = find_verb(argv[1], &ret->verb, err);
+        if (r < 0)
+            return r;
+        c.next = 2;
+    }
+    int r = walk(&c, ret, err);
+    if (r < 0)
+        return r;
+    if (ret->help) {
+        ret->topic = ret->verb;
+        ret->verb = VERB_HELP;
+        return 0;
+    }
+    ret->command = c.ended ? argv + c.next : NULL;
+    return check(ret, &c, err);
+}
+
+void args_done(struct args *a)
+{
+    spec_free(a->spec);
+    a->spec = NULL;
+    strv_free(a->names);
+    a->names = NULL;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "cmd/box_args.h"
+
+#define FOR(verb) (1u << VERB_##verb)
+
+struct arg_option;
+typedef int arg_set_fn(const struct arg_option *o, const char *value, struct args *a,
+                       struct err *err);
+
+struct arg_option {
+    const char *name;  /* without the dashes */
+    const char *value; /* how help calls the value; NULL: a flag */
+    unsigned verbs;    /* set of FOR() */
+    arg_set_fn *set;
+    size_t where; /* enum spec_field, or the offset of a bool in struct args */
+    const char *doc;
+    char letter; /* 0: none */
+    bool many;   /* may be given several times */
+};
+
+struct arg_verb {
+    const char *name;
+    const char *synopsis; /* what follows the options */
+    const char *doc;
+    bool wants_command;    /* "-- CMD [ARG...]" */
+    unsigned min_names;    /* unless --all */
+    unsigned max_names;    /* 0: none are taken */
+    const char *name_word; /* what a name is, for messages */
+};
+
+extern const struct arg_verb arg_verbs[VERB_MAX];
+extern const struct arg_option arg_options[];
+extern const size_t arg_n_options;
+
+/* Setters, of box_values.c. */
+int arg_set_flag(const struct arg_option *o, const char *value, struct args *a, struct err *err);
+int arg_set_field(const struct arg_option *o, const char *value, struct args *a, struct err *err);
+int arg_set_session(const struct arg_option *o, const char *value, struct args *a, struct err *err);
+int arg_set_env(const struct arg_option *o, const char *value, struct args *a, struct err *err);
+int arg_set_mount(const struct arg_option *o, const char *value, struct args *a, struct err *err);

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* One command over the WebSocket /v1/exec: what is said to boxd and what it says. No I/O. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cmd/box_outcome.h"
+#include "util/err.h"
+
+struct args;
+struct buf;
+
+/* First byte of a binary message. */
+enum job_channel { JOB_STDIN, JOB_STDOUT, JOB_STDERR };
+
+struct job_terms {
+    bool with_stdin;
+    uint16_t rows, cols; /* of the terminal, when there is one */
+};
+
+/* The first message: what to run and where. */
+int job_write_request(struct buf *out, const struct args *args, const struct job_terms *terms);
+int job_write_signal(struct buf *out, int signo);
+int job_write_resize(struct buf *out, uint16_t rows, uint16_t cols);
+int job_write_stdin_eof(struct buf *out);
+
+enum job_event_type {
+    JOB_EVENT_OTHER, /* of a newer boxd; to be ignored */
+    JOB_EVENT_STARTED,
+    JOB_EVENT_EXIT,
+    JOB_EVENT_ERROR,
+};
+
+struct job_event {
+    enum job_event_type type;
+    int64_t memory_mb;             /* STARTED: the limit, 0 when boxd does not tell */
+    struct outcome_report outcome; /* EXIT */
+    struct err err;                /* ERROR: in the words of boxd, with the remedy */
+};
+
+/* A text message of boxd. ERR_BACKEND for one that makes no sense. */
+int job_parse_event(const char *text, size_t len, struct job_event *ret, struct err *err);
+
+/* The name of a signal that can be sent ("INT"), NULL for any other. */
+const char *job_signal_name(int signo);

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+
+#include "cmd/box_app.h"
+#include "cmd/box_args.h"
+#include "cmd/box_outcome.h"
+#include "cmd/box_text.h"
+#include "spec/coerce.h"
+#include "util/alloc.h"
+#include "util/buf.h"
+#include "util/clock.h"
+#include "util/err.h"
+#include "util/json.h"
+#include "util/str.h"
+
+/* What box says when the host lacks something that it needs. */
+#define STATUS_MISSING 1
+
+#define USEC_PER_SEC 1000000
+
+static int fetch(struct app *app, const char *target, struct json **ret, struct err *err)
+{
+    AUTO_DONE(buf) struct buf body;
+
+    buf_init(&body, APP_BODY_MAX);
+    int r = app_call(app, "GET", target, &body, err);
+    if (r < 0)
+        return r;
+    r = json_parse(buf_str(&body), body.len, ret, err);
+    return r < 0 ? err_wrap(err, "answer of boxd to %s", target) : 0;
+}
+
+/* Written anew rather than passed on: the emitter escapes control characters. */
+static int print_json(const struct json *v, struct err *err)
+{
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+
+    buf_init(&out, 6 * (size_t)APP_BODY_MAX);
+    jw_init(&w, &out);
+    jw_value(&w, v);
+    int r = jw_end(&w);
+    if (r >= 0)
+        r = buf_putc(&out, '\n');
+    return r < 0 ? err_sys(err, -r, "write JSON") : text_print(&out, err);
+}
+
+static int print_table(const struct text_table *t, struct err *err)
+{
+    AUTO_DONE(buf) struct buf out;
+
+    buf_init(&out, APP_BODY_MAX);
+    int r = text_table_write(t, &out);
+    return r < 0 ? err_sys(err, -r, "write a table") : text_print(&out, err);
+}
+
+/* ps. */
+
+static void cell_text(struct text_table *t, const struct json *v)
+{
+    text_table_cell(t, json_str(v));
+}
+
+static void cell_count(struct text_table *t, const struct json *v)
+{
+    char text[32];
+
+    (void)str_fmt(text, sizeof(text), "%lld", (long long)json_int(v));
+    text_table_cell(t, json_type(v) == JSON_INT ? text : NULL);
+}
+
+static void cell_memory(struct text_table *t, const struct json *v)
+{
+    char text[32];
+
+    (void)str_fmt(text, sizeof(text), "%lld MiB", (long long)json_int(v));
+    text_table_cell(t, json_type(v) == JSON_INT ? text : NULL);
+}
+
+static void cell_real(struct text_table *t, const struct json *v)
+{
+    char text[32];
+
+    (void)str_fmt(text, sizeof(text), "%g", json_real(v));
+    text_table_cell(t, v != NULL ? text : NULL);
+}
+
+/* The largest unit of which there are at least two: "90 s", "5 min", "47 h". */
+static void cell_age(struct text_table *t, const struct json *v)
+{
+    static const struct {
+        int64_t seconds;
+        const char *name;
+    } units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
+    int64_t created;
+    bool zoned;
+    char text[32];
+    size_t i = 0;
+
+    if (coerce_time(v, &created, &zoned) != ISSUE_NONE) {
+        text_table_cell(t, NULL);
+        return;
+    }
+    int64_t age = (int64_t)(clock_real(&clock_system) / (NSEC_PER_SEC / USEC_PER_SEC)) - created;
+    age = age > 0 ? age / USEC_PER_SEC : 0; /* clocks may be set back */
+    while (i + 1 < ARRAY_SIZE(units) && age < 2 * units[i].seconds)
+        i++;
+    (void)str_fmt(text, sizeof(text), "%lld %s", (long long)(age / units[i].seconds),
+                  units[i].name);
+    text_table_cell(t, text);
+}
+
+static const struct {
+    const char *title;
+    const char *key;
+    void (*cell)(struct text_table *t, const struct json *v);
+} columns[] = {
+    {"SESSION", "session_id", cell_text}, {"STATE", "state", cell_text},
+    {"IMAGE", "image", cell_text},        {"NETWORK", "network", cell_text},
+    {"MEMORY", "memory_mb", cell_memory}, {"CPUS", "cpus", cell_real},
+    {"AGE", "created_at", cell_age},      {"EXECS", "execs", cell_count},
+};
+
+int verb_ps(struct app *app, const struct args *args, struct err *err)
+{
+    AUTO(json) struct json *answer = NULL;
+    AUTO(text_table) struct text_table *t = text_table_new(ARRAY_SIZE(columns));
+    int r = app_connect(app, APP_ANY, err);
+
+    if (r >= 0)
+        r = fetch(app, "/v1/sessions", &answer, err);
+    if (r < 0)
+        return r;
+    if (args->json)
+        return print_json(answer, err);
+    const struct json *sessions = json_get(answer, "sessions");
+    for (size_t j = 0; j < ARRAY_SIZE(columns); j++)
+        text_table_cell(t, columns[j].title);
+    for (size_t i = 0; i < json_len(sessions); i++)
+        for (size_t j = 0; j < ARRAY_SIZE(columns); j++)
+            columns[j].cell(t, json_get(json_at(sessions, i), columns[j].key));
+    return print_table(t, err);
+}
+
+/* rm. */
+
+/* The ids are checked, here or by boxd: they need no escaping in a path. */
+static int remove_one(struct app *app, const char *id, struct err *err)
+{
+    AUTO_DONE(buf) struct buf body;
+    AUTO_FREE char *target = xasprintf("/v1/sessions/%s", id);
+
+    buf_init(&body, 1 << 20);
+    return app_call(app, "DELETE", target, &body, err);
+}
+
+static int remove_all(struct app *app, struct err *err)
+{
+    AUTO(json) struct json *answer = NULL;
+    int r = fetch(app, "/v1/sessions", &answer, err);
+    const struct json *sessions = json_get(answer, "sessions");
+
+    for (size_t i = 0; r >= 0 && i < json_len(sessions); i++) {
+        const char *id = json_str(json_get(json_at(sessions, i), "session_id"));
+        if (id == NULL || !id_valid(id))
+            return err_set(err, ERR_BACKEND, "boxd lists a session whose name no path can hold");
+        r = remove_one(app, id, err);
+        /* It went by itself meanwhile, which is as well. */
+        if (r < 0 && err->code == ERR_NOT_FOUND)
+            r = 0;
+    }
+    return r;
+}
+
+int verb_rm(struct app *app, const struct args *args, struct err *err)
+{
+    int status = 0;
+    int r = app_connect(app, APP_RUNNING, err);
+
+    if (r < 0)
+        return r;
+    if (args->all)
+        return remove_all(app, err);
+    for (size_t i = 0; args->names[i] != NULL; i++) {
+        r = remove_one(app, args->names[i], err);
+        if (r == -EINTR)
+            return r;
+        if (r < 0) {
+            text_say_err(err); /* the others are removed all the same */
+            status = STATUS_FAILED;
+        }
+    }
+    return status;
+}
+
+/* doctor. */
+
+static void put_host(struct text_table *t, const struct json *host)
+{
+    for (void *it = json_iter(host); it != NULL; it = json_iter_next(host, it)) {
+        const struct json *v = json_iter_value(it);
+        AUTO_DONE(buf) struct buf text;
+        struct jw w;
+
+        buf_init(&text, 4096);
+        jw_init(&w, &text);
+        jw_value(&w, v);
+        text_table_cell(t, json_iter_key(it));
+        text_table_cell(t, "host");
+        text_table_cell(t, json_type(v) == JSON_STRING ? json_str(v) : buf_str(&text));
+    }
+}
+
+int verb_doctor(struct app *app, const struct args *args, struct err *err)
+{
+    AUTO(json) struct json *answer = NULL;
+    AUTO(text_table) struct text_table *t = text_table_new(3);
+    bool missing = false;
+    int r = app_connect(app, APP_ANY, err);
+
+    if (r >= 0)
+        r = fetch(app, "/v1/doctor", &answer, err);
+    if (r < 0)
+        return r;
+    text_table_cell(t, "CHECK");
+    text_table_cell(t, "STATUS");
+    text_table_cell(t, "DETAIL");
+    if (json_type(json_get(answer, "host")) == JSON_OBJECT)
+        put_host(t, json_get(answer, "host"));
+    const struct json *checks = json_get(answer, "checks");
+    for (size_t i = 0; i < json_len(checks); i++) {
+        const struct json *check = json_at(checks, i);
+        const char *status = json_str(json_get(check, "status"));
+        const char *remedy = json_str(json_get(check, "remedy"));
+        text_table_cell(t, json_str(json_get(check, "id")));
+        text_table_cell(t, status);
+        text_table_cell(t, json_str(json_get(check, "detail")));
+        if (remedy != NULL && remedy[0] != '\0' && !str_eq(status, "ok"))
+            text_table_note(t, remedy);
+        missing = missing || str_eq(status, "missing");
+    }
+    r = args->json ? print_json(answer, err) : print_table(t, err);
+    return r < 0 ? r : missing ? STATUS_MISSING : 0;
+}
