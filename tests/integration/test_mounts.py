@@ -186,6 +186,7 @@ def test_H04_another_mount_below_an_allowed_directory_is_not_allowed_by_it():
 def test_H05_a_swapped_path_never_leads_out_of_the_code_that_resolves_it(world):
     """The resolver of box-priv alone: this many tries need no sandbox. BOX_RACE_SECONDS=60 for the long one."""
     program = built("integration/swap_race")
+    settle(world)
     out = subprocess.run([program, "try", str(world.allowed), str(RACE_SECONDS)], text=True, capture_output=True,
                          timeout=RACE_SECONDS + 60 * SCALE)
     found = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", out.stdout)}
@@ -195,6 +196,7 @@ def test_H05_a_swapped_path_never_leads_out_of_the_code_that_resolves_it(world):
 
 def test_H05_a_swapped_path_never_leads_out_of_a_session(world):
     """While creates and execs run: each session shows the inside or does not come to be."""
+    settle(world)
     swapper = subprocess.Popen([built("integration/swap_race"), "swap", str(world.allowed)], stdout=subprocess.PIPE)
     source = str(world.allowed / "a/b/c")
     made = tries = 0
