@@ -56,7 +56,8 @@ struct exec_request {
 /* The exec object lives until exec_free(), which may be called in any of these. */
 struct exec_events {
     void (*output)(void *arg, enum exec_stream stream, const char *data, size_t len);
-    void (*stdin_drained)(void *arg); /* optional: what exec_write() kept back is written */
+    void (*stdin_drained)(
+        void *arg); /* optional: after exec_write() gave 1, it may be called again */
     void (*finished)(void *arg, const struct outcome *outcome);
 };
 
@@ -77,7 +78,7 @@ struct backend_ops {
     int (*exec)(struct sandbox *sb, const struct exec_request *req,
                 const struct exec_events *events, void *arg, struct exec **ret, struct err *err);
     /* Bytes are taken whole or refused: -ENOBUFS while too much is waiting, -EPIPE once stdin is
-     * closed. */
+     * closed. 1: taken, but the program does not keep up; wait for stdin_drained(). */
     int (*exec_write)(struct exec *e, const char *data, size_t len);
     void (*exec_close_stdin)(struct exec *e);
     void (*exec_signal)(struct exec *e, int signo);

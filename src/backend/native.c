@@ -8,10 +8,10 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "backend/native_internal.h"
+#include "io/dns.h"
 #include "sandbox/init_wire.h"
 #include "sandbox/plan.h"
 #include "sandbox/userns.h"
@@ -118,8 +118,6 @@ static void on_conn(struct loop_io *io, uint32_t events)
         } else if (n == (ssize_t)sizeof(m.hello) && m.type == INIT_MSG_HELLO && !sb->hello &&
                    m.hello.version == INIT_WIRE_VERSION) {
             sb->hello = true;
-            move(sb, NATIVE_READY);
-            sb->created(sb->arg, &sb->base, NULL);
         } else {
             fd_close_many(fds, n_fds);
             lose(sb);
@@ -131,21 +129,12 @@ static void on_conn(struct loop_io *io, uint32_t events)
     }
 }
 
-static int connect_init(struct native_sandbox *sb, struct err *err)
+static int greet_init(struct native_sandbox *sb, struct err *err)
 {
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
     struct init_hello hello = {.type = INIT_MSG_HELLO, .version = INIT_WIRE_VERSION};
-    AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return err_sys(err, errno, "socket");
-    (void)snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/%s/init.sock",
-                   sb->native->sessions_fd, sb->name);
-    if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0)
-        return err_sys(err, errno, "connect to the sandbox's first process");
-    ssize_t n = fd_send_msg(fd, &hello, sizeof(hello), NULL, 0, MSG_NOSIGNAL);
+    ssize_t n = fd_send_msg(sb->conn, &hello, sizeof(hello), NULL, 0, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0)
         return err_sys(err, (int)-n, "greet the sandbox's first process");
-    sb->conn = TAKE_FD(fd);
     int r = loop_io_start(sb->native->loop, &sb->conn_io, sb->conn, EPOLLIN, on_conn);
     if (r == 0)
         r = loop_io_start(sb->native->loop, &sb->pid_io, sb->pidfd, EPOLLIN, on_pid1_gone);
@@ -169,6 +158,18 @@ static void on_destroyed(void *arg, const struct priv_reply *reply, int *fds, si
         done(done_arg, err.code != ERR_NONE ? &err : NULL);
 }
 
+/* Comes with the first session that has a network. */
+static void start_dns(struct native *n, int *fds)
+{
+    struct dns_listener *listener; /* lives as long as n->dns */
+    struct err err = {0};
+    int r = n->dns == NULL ? dns_new(n->loop, &(struct dns_options){0}, &n->dns, &err) : 0;
+    if (r == 0)
+        r = dns_listen(n->dns, TAKE_FD(fds[0]), TAKE_FD(fds[1]), &listener, &err);
+    if (r < 0)
+        log_warn(NULL, "name resolution for sessions: %s; ignoring", err.msg);
+}
+
 static void on_created(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct native_sandbox *sb = arg;
@@ -182,9 +183,13 @@ static void on_created(void *arg, const struct priv_reply *reply, int *fds, size
         fail_creation(sb, &reply->err);
         return;
     }
-    if (n_fds >= 1)
+    if (n_fds >= 2) {
         sb->pidfd = TAKE_FD(fds[0]);
-    if (sb->pidfd < 0 || connect_init(sb, &err) < 0) {
+        sb->conn = TAKE_FD(fds[1]);
+    }
+    if (reply->has_dns && n_fds == 4)
+        start_dns(sb->native, fds + 2);
+    if (sb->conn < 0 || greet_init(sb, &err) < 0) {
         backend_created_fn *created = sb->created;
         void *created_arg = sb->arg;
         move(sb, NATIVE_DESTROYING);
@@ -192,7 +197,11 @@ static void on_created(void *arg, const struct priv_reply *reply, int *fds, size
         if (priv_client_destroy(sb->native->priv, sb->name, on_destroyed, sb, &ignored) < 0)
             sandbox_free(sb);
         created(created_arg, NULL, &err);
+        return;
     }
+    /* Requests queue behind our greeting: nobody has to wait for its answer. */
+    move(sb, NATIVE_READY);
+    sb->created(sb->arg, &sb->base, NULL);
 }
 
 static int native_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
@@ -244,8 +253,8 @@ static void native_destroy(struct sandbox *base, backend_done_fn *done, void *ar
 static void native_free(struct backend *b)
 {
     struct native *n = container_of(b, struct native, base);
+    dns_free(n->dns);
     priv_client_free(n->priv);
-    fd_close_many(&n->sessions_fd, 1);
     free(n->index_used);
     free(n);
 }
@@ -274,7 +283,6 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
     n->base.ops = &native_ops;
     n->loop = loop;
     n->options = *options;
-    n->sessions_fd = -1;
     n->index_used = xnew_n(uint8_t, USERNS_INDEX_MAX / 8 + 1);
     native_facts_read(&n->facts);
     n->facts.roots = options->roots;
@@ -288,13 +296,6 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
                                      .gid = options->gid,
                                      .roots = options->roots};
     int r = priv_client_new(loop, &po, &n->priv, err);
-    if (r == 0) {
-        char path[4200];
-        (void)snprintf(path, sizeof(path), "%s/sessions", options->state_dir);
-        n->sessions_fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-        if (n->sessions_fd < 0)
-            r = err_sys(err, errno, "open '%s'", path);
-    }
     if (r < 0) {
         native_free(&n->base);
         return r;

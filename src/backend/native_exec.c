@@ -25,7 +25,10 @@
 #define DRAIN_NS (50ULL * NSEC_PER_MSEC)
 #define READ_CHUNK 65536U
 #define READS_PER_TURN 16 /* then other sessions get their turn */
-#define STDIN_QUEUE_MAX (1U << 20)
+#define STDIN_QUEUE_MAX                                                                            \
+    (16U << 20) /* one message of a client, whole, and what is left before it                      \
+                 */
+#define STDIN_HIGH_WATER (256U << 10) /* above it the writer is asked to hold back */
 
 static const char *const base_env[] = {
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -59,6 +62,7 @@ static void close_stdin(struct native_exec *e)
     loop_io_stop(&e->in_io);
     fd_close_many(&e->in_fd, 1);
     buf_done(&e->in_queue);
+    e->in_pos = 0;
 }
 
 static void close_output(struct native_output *o)
@@ -235,6 +239,8 @@ int native_exec_start(struct sandbox *base, const struct exec_request *req,
     struct native_sandbox *sb = container_of(base, struct native_sandbox, base);
     if (sb->state != NATIVE_READY || sb->lost)
         return err_set(err, ERR_STATE, "the session is not running");
+    if (sb->running >= INIT_EXECS_MAX)
+        return err_set(err, ERR_LIMIT, "%u commands run in this session already", sb->running);
     struct init_exec head = {
         .type = INIT_MSG_EXEC,
         .id = sb->next_exec++,
@@ -256,6 +262,7 @@ int native_exec_start(struct sandbox *base, const struct exec_request *req,
     e->arg = arg;
     e->tty = req->tty;
     e->in_fd = -1;
+    e->close_in = !req->with_stdin && !req->tty;
     buf_init(&e->in_queue, STDIN_QUEUE_MAX);
     for (int i = 0; i < 2; i++)
         e->out[i] = (struct native_output){.exec = e, .stream = (enum exec_stream)i, .fd = -1};
@@ -263,6 +270,7 @@ int native_exec_start(struct sandbox *base, const struct exec_request *req,
     if (e->next != NULL)
         e->next->prev = e;
     sb->execs = e;
+    sb->running++;
     *ret = &e->base;
     return 0;
 }
@@ -277,22 +285,32 @@ static struct native_exec *find_exec(struct native_sandbox *sb, uint32_t id)
 
 static void flush_stdin(struct native_exec *e);
 
+/* Whoever was asked to hold back goes on; also when nobody will ever read what it has. */
+static void tell_drained(struct native_exec *e)
+{
+    if (!e->held_back || e->in_queue.len > 0)
+        return;
+    e->held_back = false;
+    if (e->detached || e->told || e->events.stdin_drained == NULL)
+        return;
+    e->busy++;
+    e->events.stdin_drained(e->arg);
+    e->busy--;
+}
+
 static void on_stdin(struct loop_io *io, uint32_t events)
 {
     struct native_exec *e = container_of(io, struct native_exec, in_io);
     (void)events;
-    e->busy++;
     flush_stdin(e);
-    if (e->in_queue.len == 0 && !e->detached && !e->told && e->events.stdin_drained != NULL)
-        e->events.stdin_drained(e->arg);
-    e->busy--;
+    tell_drained(e);
     maybe_free(e);
 }
 
 static void flush_stdin(struct native_exec *e)
 {
     while (e->in_fd >= 0 && e->in_queue.len > 0) {
-        ssize_t n = write(e->in_fd, e->in_queue.data, e->in_queue.len);
+        ssize_t n = write(e->in_fd, e->in_queue.data + e->in_pos, e->in_queue.len - e->in_pos);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EAGAIN) {
@@ -301,11 +319,17 @@ static void flush_stdin(struct native_exec *e)
             return;
         }
         if (n < 0) {
-            close_stdin(e); /* nobody reads it any more */
-            return;
+            e->close_in = true; /* nobody reads it any more */
+            break;
         }
-        buf_consume(&e->in_queue, (size_t)n);
+        e->in_pos += (size_t)n;
+        if (e->in_pos == e->in_queue.len) {
+            buf_done(&e->in_queue);
+            e->in_pos = 0;
+        }
     }
+    if (e->in_fd < 0)
+        return; /* not started yet, or closed */
     loop_io_stop(&e->in_io);
     if (e->close_in)
         close_stdin(e);
@@ -332,6 +356,7 @@ void native_exec_on_started(struct native_sandbox *sb, const struct init_started
     if (e->in_fd >= 0 && fd_set_nonblock(e->in_fd, true) < 0)
         close_stdin(e);
     flush_stdin(e);
+    tell_drained(e);
 }
 
 static const char *stage_text(uint32_t stage)
@@ -388,6 +413,7 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
     struct native_exec *e = find_exec(sb, m->id);
     if (e == NULL)
         return;
+    sb->running--;
     fill_outcome(&e->outcome, m);
     end_exec(e);
 }
@@ -416,10 +442,19 @@ int native_exec_write(struct exec *base, const char *data, size_t len)
     struct native_exec *e = exec_of(base);
     if (e->exited || e->close_in)
         return -EPIPE;
+    /* What is written already makes room, but is not moved for every message. */
+    if (e->in_pos >= e->in_queue.len / 2) {
+        buf_consume(&e->in_queue, e->in_pos);
+        e->in_pos = 0;
+    }
     int r = buf_append(&e->in_queue, data, len);
-    if (r == 0)
-        flush_stdin(e);
-    return r;
+    if (r < 0)
+        return r;
+    flush_stdin(e);
+    if (e->in_queue.len - e->in_pos <= STDIN_HIGH_WATER)
+        return 0;
+    e->held_back = true;
+    return 1;
 }
 
 void native_exec_close_stdin(struct exec *base)

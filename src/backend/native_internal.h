@@ -17,7 +17,6 @@ struct native {
     struct native_options options;
     struct native_facts facts;
     struct priv_client *priv; /* owned */
-    int sessions_fd;          /* owned */
     uint32_t next_index;
     uint8_t *index_used; /* owned, a bit per id range */
     struct dns *dns;     /* owned, NULL until a session has a network */
@@ -44,6 +43,7 @@ struct native_sandbox {
     bool hello, lost;
     struct native_exec *execs; /* list, owned until freed by their users */
     uint32_t next_exec;
+    unsigned running; /* of them, not counting those whose main process is gone */
     backend_created_fn *created;
     backend_lost_fn *on_lost;
     void *arg;
@@ -76,6 +76,8 @@ struct native_exec {
     int in_fd; /* owned; with a terminal a duplicate of it */
     struct loop_io in_io;
     struct buf in_queue;
+    size_t in_pos;  /* of it is written */
+    bool held_back; /* the writer waits for stdin_drained() */
     struct loop_timer drain;
     struct loop_defer defer;
     struct outcome outcome;

@@ -428,8 +428,13 @@ static int run(struct job *j, struct err *err)
     int r = take_terminal(j, err);
     if (r < 0)
         return r;
-    r = http_client_ws(j->app->client, TARGET, headers.list, &opts, &handlers, on_opened, j,
-                       &cause);
+    const struct http_ws_call call = {.target = TARGET,
+                                      .headers = headers.list,
+                                      .opts = &opts,
+                                      .handlers = &handlers,
+                                      .opened = on_opened,
+                                      .arg = j};
+    r = http_client_ws(j->app->client, &call, &cause);
     if (r < 0)
         return app_unreachable(j->app, &cause, err);
     j->app->take_signal = on_app_signal;

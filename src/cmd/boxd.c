@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <limits.h>
+#include <malloc.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
@@ -36,6 +37,7 @@
 
 #define FALLBACK_ID 1999999999U /* just below the ids of sessions: nobody's */
 #define DAEMON_USER "box"
+#define LARGE_BYTES (128 * 1024) /* from here on an allocation is a mapping of its own */
 
 struct daemon {
     struct loop *loop;
@@ -270,10 +272,19 @@ static void stop(struct daemon *d)
     fd_close_many(&d->lock_fd, 1);
 }
 
+/* A large answer is held for a moment only. Left to itself malloc learns from the first one to keep
+ * that much for ever. */
+static void return_memory(void)
+{
+    (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
+    (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
+}
+
 int main(int argc, char **argv)
 {
     static struct daemon d = {.lock_fd = -1};
     struct err err = {0};
+    return_memory();
     log_init("boxd");
     (void)sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
     int r = start(&d, argc, argv, &err);

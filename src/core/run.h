@@ -41,6 +41,7 @@ int run_start(struct session *s, const struct run_options *options, const struct
               void *arg, struct run **ret, struct err *err);
 void run_free(
     struct run *r); /* a running exec goes on unobserved; call run_kill() first if it must not */
+/* As exec_write() of the backend: 1 asks to wait for stdin_drained(). */
 int run_write(struct run *r, const char *data, size_t len);
 void run_close_stdin(struct run *r);
 void run_signal(struct run *r, int signo);

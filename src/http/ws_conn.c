@@ -19,7 +19,7 @@
 
 /* A message that was begun must come at this pace at least, or its sender only wants to hold
  * memory. */
-#define PACE_NS (10 * NSEC_PER_SEC)
+#define PACE_NS (30 * NSEC_PER_SEC)
 #define PACE_BYTES 1024
 
 /*   OPEN ──(we close)──> CLOSING ──┐
@@ -533,7 +533,7 @@ void ws_pause(struct ws_conn *c, bool paused)
         return;
     c->paused = paused;
     if (paused) {
-        stream_pause(&c->stream, STREAM_HANGUP_KEEP);
+        stream_pause(&c->stream, c->opts.hangup_ends ? STREAM_HANGUP_EOF : STREAM_HANGUP_KEEP);
         return;
     }
     c->last_in = c->pace_start = loop_now(c->stream.loop);

@@ -34,6 +34,8 @@ struct ws_opts {
     uint64_t stall_ns;      /* drop a peer that takes none of our bytes for that long; 30 s */
     uint64_t close_ns;      /* wait for the answer to our close frame; 5 s */
     const char *protocol;   /* sub-protocol to agree on when offered; NULL: none */
+    bool hangup_ends; /* a peer that hangs up while we are paused is lost at once, and what it sent
+                         before with it; default: that is read first */
 };
 
 /* Queues one message. 0, -ENOBUFS when the queue is full (nothing was queued), -EPIPE when the

@@ -20,13 +20,17 @@
 #include "sandbox/loopimg.h"
 #include "sandbox/mount.h"
 #include "sandbox/net.h"
+#include "sandbox/storage.h"
 #include "sandbox/userns.h"
 #include "util/alloc.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/err.h"
 #include "util/fd.h"
 #include "util/path.h"
 #include "util/str.h"
+
+#define REMOVE_PATIENCE_NS (2ULL * NSEC_PER_SEC)
 
 struct priv;
 
@@ -37,6 +41,9 @@ struct priv_session {
     uint32_t destroy_id; /* who waits for the end, 0: nobody */
     struct err why;      /* the child's error, told when it is gone */
     struct loop_io status_io, pid_io;
+    int remover_fd; /* child that removes the files, -1: none */
+    struct loop_io remover_io;
+    struct loop_timer patience;
 };
 
 /*   NEW ──hello──► SERVING ──peer gone──► ENDING   */
@@ -82,6 +89,9 @@ static void session_free(struct priv_session *s)
     struct priv *p = s->priv;
     loop_io_stop(&s->status_io);
     loop_io_stop(&s->pid_io);
+    loop_io_stop(&s->remover_io);
+    loop_timer_stop(&s->patience);
+    fd_close_many(&s->remover_fd, 1);
     for (size_t i = 0; i < p->n_sessions; i++) {
         if (p->sessions[i] == s) {
             p->sessions[i] = p->sessions[--p->n_sessions];
@@ -93,20 +103,11 @@ static void session_free(struct priv_session *s)
         loop_quit(p->loop);
 }
 
-/* PID 1 is gone, and with it every process: take the rest away and tell who asked. */
-static void on_pid_gone(struct loop_io *io, uint32_t events)
+/* Nothing is left, or so much that its removal goes on while whoever asked gets the answer. */
+static void finish(struct priv_session *s)
 {
-    struct priv_session *s = container_of(io, struct priv_session, pid_io);
     struct priv *p = s->priv;
-    (void)events;
-    loop_io_stop(&s->pid_io);
-    bool failed_start = s->launch.state == LAUNCH_STARTING || s->why.code != ERR_NONE;
-    if (failed_start && s->why.code == ERR_NONE)
-        (void)err_set(&s->why, ERR_BACKEND,
-                      "the sandbox's first process died while it was being set up");
-    launch_kill(&s->launch); /* what is left of the group, if PID 1 died by itself */
-    launch_cleanup(p->host, &s->launch);
-    if (failed_start) {
+    if (s->why.code != ERR_NONE) {
         struct priv_head head = {PRIV_CREATE, s->create_id};
         answer_error(p, &head, s->why.sys > 0 ? -s->why.sys : err_code_errno(s->why.code), &s->why);
     }
@@ -115,6 +116,38 @@ static void on_pid_gone(struct loop_io *io, uint32_t events)
         answer(p, &reply, NULL, 0);
     }
     session_free(s);
+    storage_refill(p->host, 1);
+}
+
+static void on_removed(struct loop_io *io, uint32_t events)
+{
+    (void)events;
+    finish(container_of(io, struct priv_session, remover_io));
+}
+
+static void on_remove_slow(struct loop_timer *t)
+{
+    finish(container_of(t, struct priv_session, patience));
+}
+
+/* PID 1 is gone, and with it every process: take the rest away and tell who asked. */
+static void on_pid_gone(struct loop_io *io, uint32_t events)
+{
+    struct priv_session *s = container_of(io, struct priv_session, pid_io);
+    struct priv *p = s->priv;
+    (void)events;
+    loop_io_stop(&s->pid_io);
+    loop_io_stop(&s->status_io);
+    if (s->launch.state == LAUNCH_STARTING && s->why.code == ERR_NONE)
+        (void)err_set(&s->why, ERR_BACKEND,
+                      "the sandbox's first process died while it was being set up");
+    launch_kill(&s->launch); /* what is left of the group, if PID 1 died by itself */
+    s->remover_fd = launch_cleanup(p->host, &s->launch);
+    if (s->remover_fd < 0 ||
+        loop_io_start(p->loop, &s->remover_io, s->remover_fd, EPOLLIN, on_removed) < 0)
+        finish(s);
+    else
+        loop_timer_start(p->loop, &s->patience, REMOVE_PATIENCE_NS, on_remove_slow);
 }
 
 /* The child has become box-init, or has said why not. */
@@ -129,9 +162,11 @@ static void on_status(struct loop_io *io, uint32_t events)
         return;
     }
     struct priv_reply reply = {.head = {PRIV_CREATE, s->create_id}};
-    int fds[PRIV_FDS_MAX] = {s->launch.pidfd, p->host->dns_fds[0], p->host->dns_fds[1]};
-    reply.has_dns = fds[1] >= 0;
-    answer(p, &reply, fds, reply.has_dns ? 3 : 1);
+    int fds[PRIV_FDS_MAX] = {s->launch.pidfd, s->launch.control_fd, p->host->dns_fds[0],
+                             p->host->dns_fds[1]};
+    reply.has_dns = fds[2] >= 0;
+    answer(p, &reply, fds, reply.has_dns ? 4 : 2);
+    fd_close_many(&s->launch.control_fd, 1);
     if (reply.has_dns)
         fd_close_many(p->host->dns_fds, 2);
 }
@@ -179,6 +214,7 @@ static int on_create(struct priv *p, const void *data, size_t len, struct err *e
     struct priv_session *s = xnew(struct priv_session);
     s->priv = p;
     s->create_id = m->head.id;
+    s->remover_fd = -1;
     r = launch_start(p->host, &m->plan, &s->launch, err);
     if (r < 0) {
         free(s);
@@ -213,7 +249,7 @@ static int on_destroy(struct priv *p, const void *data, size_t len, struct err *
         return -ENOENT;
     if (s->destroy_id != 0)
         return err_set(err, ERR_STATE, "the sandbox is being destroyed already");
-    s->destroy_id = m->head.id;
+    s->destroy_id = m->head.id; /* also when it died by itself and its files are just going */
     launch_kill(&s->launch);
     return 0;
 }

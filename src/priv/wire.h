@@ -14,11 +14,11 @@
 
 #define PRIV_WIRE_VERSION 1U
 #define PRIV_SESSIONS_MAX 8192U
-#define PRIV_FDS_MAX 3U
+#define PRIV_FDS_MAX 4U
 
 enum priv_type {
     PRIV_HELLO = 1,
-    PRIV_CREATE,  /* a plan; answered when PID 1 runs, with its pidfd */
+    PRIV_CREATE,  /* a plan; answered when PID 1 runs, with its pidfd and its control socket */
     PRIV_DESTROY, /* answered when nothing is left */
     PRIV_INSPECT, /* what the kernel says about a sandbox */
     PRIV_PROBE,   /* what this host can do, found out by doing */
@@ -90,7 +90,7 @@ struct priv_probe {
 struct priv_reply {
     struct priv_head head;
     int32_t result;   /* 0 or a negative errno */
-    uint32_t has_dns; /* CREATE: two more descriptors follow the pidfd (UDP, TCP of the resolver) */
+    uint32_t has_dns; /* CREATE: two more descriptors follow (UDP, TCP of the resolver) */
     struct err err;
     union {
         struct priv_host host;

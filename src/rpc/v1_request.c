@@ -15,7 +15,7 @@
 #include "util/str.h"
 #include "util/strv.h"
 
-#define STDIN_TEXT_MAX (1 << 20)
+#define STDIN_TEXT_MAX (8 << 20)
 #define TIMEOUT_MAX 31536000
 
 static bool is_absolute(const char *s)

@@ -21,6 +21,7 @@
 
 #define MESSAGE_MAX (12U << 20)
 #define TEXT_MAX (64U * 1024U)
+#define TERMINAL_MAX 4096 /* rows, columns */
 
 struct stream {
     struct manager *manager;
@@ -29,7 +30,7 @@ struct stream {
     struct run *run;
     struct v1_exec exec;
     char *ephemeral; /* id of a session that goes with us */
-    bool asked, stdin_paused;
+    bool asked;      /* for a session; nothing is read from the client meanwhile */
 };
 
 static void end_ephemeral_done(void *arg, const struct err *err)
@@ -113,9 +114,8 @@ static void on_output(void *arg, enum exec_stream stream, const char *data, size
 static void on_stdin_drained(void *arg)
 {
     struct stream *st = arg;
-    if (st->stdin_paused && st->ws != NULL)
+    if (st->ws != NULL)
         ws_pause(st->ws, false);
-    st->stdin_paused = false;
 }
 
 /* The answer to a throw-away run comes when nothing of it is left. */
@@ -193,6 +193,7 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
         return;
     }
     st->asked = false;
+    ws_pause(st->ws, false);
     if (s == NULL) {
         free(st->ephemeral);
         st->ephemeral = NULL;
@@ -241,8 +242,10 @@ static int begin(struct stream *st, const struct json *m, struct err *err)
         st->asked = false;
         free(st->ephemeral);
         st->ephemeral = NULL;
+        return r;
     }
-    return r;
+    ws_pause(st->ws, true); /* stdin that comes early waits for the command */
+    return 0;
 }
 
 static int signal_number(const char *name)
@@ -267,8 +270,9 @@ static void on_control(struct stream *st, const struct json *m)
     if (str_eq(type, "stdin_eof")) {
         run_close_stdin(st->run);
     } else if (str_eq(type, "resize")) {
-        run_resize(st->run, (uint16_t)json_int(json_get(m, "rows")),
-                   (uint16_t)json_int(json_get(m, "cols")));
+        int64_t rows = json_int(json_get(m, "rows")), cols = json_int(json_get(m, "cols"));
+        if (rows > 0 && rows <= TERMINAL_MAX && cols > 0 && cols <= TERMINAL_MAX)
+            run_resize(st->run, (uint16_t)rows, (uint16_t)cols);
     } else if (str_eq(type, "signal")) {
         int signo = signal_number(json_str(json_get(m, "signal")));
         if (signo == SIGKILL)
@@ -283,13 +287,13 @@ static void on_stdin(struct stream *st, const char *data, size_t len)
     if (st->run == NULL || len < 1 || data[0] != 0)
         return;
     int r = run_write(st->run, data + 1, len - 1);
-    /* What could not be queued is the client's fault: it is held back before the queue is full. */
-    if (r == -ENOBUFS && st->ws != NULL)
+    if (st->ws == NULL)
+        return;
+    /* The queue takes any one message on top of what does not hold the client back. */
+    if (r == -ENOBUFS)
         ws_close(st->ws, 1009, "stdin arrives faster than the program reads");
-    else if (r == 0 && len > 16384 && !st->stdin_paused && st->ws != NULL) {
-        st->stdin_paused = true;
+    else if (r > 0)
         ws_pause(st->ws, true);
-    }
 }
 
 static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *data, size_t len,
@@ -306,7 +310,7 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
     int r = json_parse(data, len, &m, &err);
     if (r == 0 && json_type(m) != JSON_OBJECT)
         r = err_set(&err, ERR_INVALID, "a message must be a JSON object");
-    if (r == 0 && (st->run != NULL || st->asked))
+    if (r == 0 && st->run != NULL)
         on_control(st, m);
     else if (r == 0)
         r = begin(st, m, &err);
@@ -343,7 +347,8 @@ void v1_stream(struct http_request *req, void *arg)
 {
     static const struct ws_handlers handlers = {
         .message = on_message, .writable = on_writable, .closed = on_closed};
-    struct ws_opts opts = {.max_message = MESSAGE_MAX, .ping_ns = 30ULL * 1000000000ULL};
+    struct ws_opts opts = {
+        .max_message = MESSAGE_MAX, .ping_ns = 30ULL * 1000000000ULL, .hangup_ends = true};
     struct err err = {0};
     struct stream *st = xnew(struct stream);
     st->manager = arg;

@@ -17,13 +17,15 @@
 
 /* Descriptors box-init finds at start, by number. */
 enum init_fd {
-    INIT_FD_LISTEN = 3,   /* listening SOCK_SEQPACKET socket */
+    INIT_FD_CONTROL = 3,  /* our end of the SOCK_SEQPACKET pair that boxd talks to us by */
     INIT_FD_CONFIG = 4,   /* sealed memfd: struct init_config */
     INIT_FD_SECCOMP = 5,  /* sealed memfd: struct sock_filter[] */
     INIT_FD_LANDLOCK = 6, /* ruleset; /dev/null when the kernel has no Landlock */
     INIT_FD_CGROUP = 7,   /* this session's directory in the cgroup2 tree; /dev/null without one */
-    INIT_FD_MEMCG1 =
-        8, /* this session's directory in a v1 memory hierarchy; /dev/null without one */
+    INIT_FD_MEMCG1 = 8,   /* the same in a v1 memory hierarchy; /dev/null without one */
+    /* The other end of the pair: it keeps the pair alive without a boxd, and a new one can have it.
+     */
+    INIT_FD_SPARE = 9,
     INIT_FD_MAX,
 };
 

@@ -13,7 +13,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 #include "sandbox/mount.h"
 #include "sandbox/net.h"
 #include "sandbox/setup.h"
+#include "sandbox/storage.h"
 #include "sandbox/userns.h"
 #include "util/cleanup.h"
 #include "util/compat.h"
@@ -34,7 +34,7 @@
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 #define DISK_IMAGE "disk.img"
 #define DISK_PLACE "disk"
-#define SOCKET_NAME "init.sock"
+#define NETWORK_MARK "network"
 
 static const struct {
     const char *name;
@@ -49,21 +49,6 @@ void launch_move(struct launch *l, enum launch_state to)
 {
     assert(states[l->state].next & (1U << to));
     l->state = to;
-}
-
-/* The directory that holds a session's socket and disk: the daemon's own, closed to everybody else.
- */
-static int make_storage(struct launch_host *h, const char *name, struct err *err)
-{
-    if (mkdirat(h->sessions_fd, name, 0700) < 0)
-        return err_sys(err, errno, "make storage for '%s'", name);
-    AUTO_CLOSE int fd =
-        openat(h->sessions_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return err_sys(err, errno, "open storage of '%s'", name);
-    if (h->rootful && fchown(fd, h->daemon_uid, h->daemon_gid) < 0)
-        return err_sys(err, errno, "own storage of '%s'", name);
-    return TAKE_FD(fd);
 }
 
 /* With a quota everything the session writes to disk is inside an image of exactly that size. The
@@ -106,23 +91,6 @@ static void detach_disk(const char *name, const struct launch_host *h)
     (void)umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW);
 }
 
-/* Bound by descriptor: state directories may be longer than a socket address. */
-static int make_listener(const struct launch_host *h, int storage_fd, struct err *err)
-{
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return err_sys(err, errno, "control socket");
-    (void)snprintf(addr.sun_path, sizeof(addr.sun_path), "/proc/self/fd/%d/" SOCKET_NAME,
-                   storage_fd);
-    if (bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 || listen(fd, 4) < 0)
-        return err_sys(err, errno, "bind the control socket");
-    if (h->rootful &&
-        fchownat(storage_fd, SOCKET_NAME, h->daemon_uid, h->daemon_gid, AT_SYMLINK_NOFOLLOW) < 0)
-        return err_sys(err, errno, "own the control socket");
-    return TAKE_FD(fd);
-}
-
 /* Everything made for one start; what has not been handed over is closed or removed. */
 struct attempt {
     struct setup setup;
@@ -137,7 +105,7 @@ static void attempt_done(struct launch_host *h, struct attempt *a, const char *n
         detach_disk(name, h);
     fd_close_many(&a->disk_fd, 1);
     fd_close_many(&a->storage_fd, 1);
-    fd_close_many(&a->setup.listen_fd, 1);
+    fd_close_many(a->setup.control_fds, 2);
     fd_close_many(&a->setup.go_fd, 1);
     fd_close_many(&a->setup.status_fd, 1);
     fd_close_many(&a->go_write_fd, 1);
@@ -160,7 +128,7 @@ static int make_pipes(struct attempt *a, struct err *err)
 
 static int prepare(struct launch_host *h, const struct plan *p, struct attempt *a, struct err *err)
 {
-    a->storage_fd = make_storage(h, p->name, err);
+    a->storage_fd = storage_make(h, p->name, p->quota_bytes > 0, err);
     if (a->storage_fd < 0)
         return a->storage_fd;
     int r = 0;
@@ -170,9 +138,8 @@ static int prepare(struct launch_host *h, const struct plan *p, struct attempt *
             return r;
         a->disk_attached = true;
     }
-    a->setup.listen_fd = make_listener(h, a->storage_fd, err);
-    if (a->setup.listen_fd < 0)
-        return a->setup.listen_fd;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, a->setup.control_fds) < 0)
+        return err_sys(err, errno, "control socket");
     r = launch_sources(h, p, a->disk_attached ? a->disk_fd : a->storage_fd, a->setup.source_fds,
                        err);
     return r < 0 ? r : make_pipes(a, err);
@@ -222,9 +189,15 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     s->init_exe_fd = h->init_exe_fd;
     s->switch_ids = h->rootful;
     s->cgroup_mode = h->cgroups.mode;
+    s->parent_fd = h->self_fd;
     l->pid = clone_process(NAMESPACES, l->cgroup.v2_fd, &l->pidfd);
-    if (l->pid == 0)
+    if (l->pid == 0) {
+        /* Our copies of the parent's ends: with them we would wait for ourselves once it is gone.
+         */
+        (void)close(a->go_write_fd);
+        (void)close(a->status_read_fd);
         setup_child(s);
+    }
     return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
 }
 
@@ -237,6 +210,11 @@ static int ready_network(struct launch_host *h, struct err *err)
         return 0;
     if (!h->rootful)
         return err_set(err, ERR_UNSUPPORTED, "network on needs boxd to be started by root");
+    /* Noted first: whoever comes after a crash knows that there may be something to remove. */
+    AUTO_CLOSE int mark =
+        openat(h->state_fd, NETWORK_MARK, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (mark < 0)
+        return err_sys(err, errno, "note the network");
     int r = net_host_init(&h->net, &info, err);
     if (r == 0)
         r = net_dns_open(-1, h->net.resolver, &h->dns_fds[0], &h->dns_fds[1], err);
@@ -244,6 +222,16 @@ static int ready_network(struct launch_host *h, struct err *err)
         return err_wrap(err, "network");
     h->net_ready = true;
     return 0;
+}
+
+int launch_network_end(struct launch_host *h, struct err *err)
+{
+    if (!h->rootful || faccessat(h->state_fd, NETWORK_MARK, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
+        return 0;
+    int r = net_host_done(&h->net, err);
+    if (r == 0 && unlinkat(h->state_fd, NETWORK_MARK, 0) < 0)
+        r = err_sys(err, errno, "forget the network");
+    return r;
 }
 
 static int join_network(struct launch_host *h, struct launch *l, struct err *err)
@@ -286,14 +274,16 @@ static void leave_network(struct launch_host *h, const struct launch *l)
 int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret,
                  struct err *err)
 {
-    struct attempt a = {.setup = {.plan = plan, .go_fd = -1, .status_fd = -1, .listen_fd = -1},
-                        .storage_fd = -1,
-                        .disk_fd = -1,
-                        .go_write_fd = -1,
-                        .status_read_fd = -1};
+    struct attempt a = {
+        .setup = {.plan = plan, .go_fd = -1, .status_fd = -1, .control_fds = {-1, -1}},
+        .storage_fd = -1,
+        .disk_fd = -1,
+        .go_write_fd = -1,
+        .status_read_fd = -1};
     struct launch l = {.state = LAUNCH_STARTING,
                        .pidfd = -1,
                        .status_fd = -1,
+                       .control_fd = -1,
                        .uid_index = plan->uid_index,
                        .quota = plan->quota_bytes > 0,
                        .flags = plan->flags,
@@ -313,13 +303,16 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
         r = join_network(h, &l, err);
     if (r == 0 && fd_write_all(a.go_write_fd, "g", 1) < 0)
         r = err_set(err, ERR_BACKEND, "the sandbox's first process died");
-    if (r == 0)
+    if (r == 0) {
         l.status_fd = TAKE_FD(a.status_read_fd);
+        l.control_fd = TAKE_FD(a.setup.control_fds[1]);
+    }
     attempt_done(h, &a, plan->name);
     if (r < 0) {
         if (l.pid > 0)
             launch_kill(&l);
-        launch_cleanup(h, &l);
+        int remover = launch_cleanup(h, &l);
+        fd_close_many(&remover, 1);
         return r;
     }
     *ret = l;
@@ -359,28 +352,7 @@ void launch_kill(struct launch *l)
     (void)syscall(SYS_pidfd_send_signal, l->pidfd, SIGKILL, NULL, 0);
 }
 
-/* Small storage goes at once; a large one is moved aside and removed by a child, so that nobody
- * waits for it. */
-static void remove_storage(struct launch_host *h, const char *name)
-{
-    static const char *const small[] = {"init.sock", DISK_PLACE, DISK_IMAGE, "workspace", "home"};
-    AUTO_CLOSE int fd =
-        openat(h->sessions_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    for (size_t i = 0; fd >= 0 && i < ARRAY_SIZE(small); i++)
-        if (unlinkat(fd, small[i], 0) < 0 && (errno == EISDIR || errno == EPERM))
-            (void)unlinkat(fd, small[i], AT_REMOVEDIR);
-    if (unlinkat(h->sessions_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
-        return;
-    if (renameat(h->sessions_fd, name, h->trash_fd, name) < 0)
-        return; /* the next start removes it */
-    pid_t pid = clone_process(0, -1, NULL);
-    if (pid == 0) {
-        (void)path_remove_tree_at(h->trash_fd, name);
-        child_exit(0);
-    }
-}
-
-void launch_cleanup(struct launch_host *h, struct launch *l)
+int launch_cleanup(struct launch_host *h, struct launch *l)
 {
     if (l->pid > 0)
         (void)waitpid(l->pid, NULL, 0);
@@ -389,5 +361,6 @@ void launch_cleanup(struct launch_host *h, struct launch *l)
     (void)cgroup_remove(&h->cgroups, l->name);
     fd_close_many(&l->pidfd, 1);
     fd_close_many(&l->status_fd, 1);
-    remove_storage(h, l->name);
+    fd_close_many(&l->control_fd, 1);
+    return storage_remove(h, l->name, l->quota);
 }

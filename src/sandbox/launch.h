@@ -15,6 +15,7 @@
 struct err;
 
 #define LAUNCH_ROOTS_MAX 64
+#define LAUNCH_SPARES_MAX 16U
 
 /* Fixed at start, before any request was read. Descriptors are owned. */
 struct launch_host {
@@ -22,10 +23,12 @@ struct launch_host {
     uid_t daemon_uid; /* owns the state directory */
     gid_t daemon_gid;
     int state_fd, sessions_fd, trash_fd;
-    int etc_fd[2];                  /* prepared /etc for network off, on */
+    unsigned n_spares; /* empty storage directories kept in the trash for the next sessions */
+    int etc_fd[2];     /* prepared /etc for network off, on */
     int root_fds[LAUNCH_ROOTS_MAX]; /* allow-list: the outer bound of every host mount */
     size_t n_roots;
     int seccomp_fd, init_exe_fd;
+    int self_fd; /* our own pidfd */
     struct cgroup_host cgroups;
     char tag[16]; /* names our cgroups and network objects */
     struct net_config net;
@@ -46,8 +49,9 @@ struct launch {
     char name[PLAN_NAME_LEN + 1];
     uint32_t uid_index;
     pid_t pid;
-    int pidfd;     /* owned */
-    int status_fd; /* owned; readable when the child has something to say or has become box-init */
+    int pidfd;      /* owned */
+    int control_fd; /* owned until boxd has it: its end of the pair to PID 1 */
+    int status_fd;  /* owned; readable when the child has something to say or has become box-init */
     struct cgroup cgroup;
     uint32_t net_index; /* lease, 0: no network */
     bool quota;
@@ -67,8 +71,12 @@ int launch_finish_start(struct launch *l, struct err *err);
 /* Kills every process; the pidfd becomes readable when PID 1 is gone. */
 void launch_kill(struct launch *l);
 
-/* After the pidfd is readable: reaps, removes groups, network and storage. */
-void launch_cleanup(struct launch_host *h, struct launch *l);
+/* After the pidfd is readable: reaps, removes groups, network and storage. Returns the pidfd of a
+ * child that is still removing files, or -1 when nothing is left. */
+int launch_cleanup(struct launch_host *h, struct launch *l);
+
+/* Removes what sessions with a network needed on the host, also when an earlier run made it. */
+int launch_network_end(struct launch_host *h, struct err *err);
 
 /* Detached mounts for every BIND and OVERLAY of the plan, into fds[PLAN_OPS_MAX]. */
 int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,

@@ -13,8 +13,6 @@
 #include <linux/rtnetlink.h>
 #include <linux/veth.h>
 #include <net/if.h>
-#include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -28,8 +26,9 @@
 #include "util/ipnet.h"
 #include "util/str.h"
 
-#define POOL_DEFAULT 0xc6120000U /* 198.18.0.0/15, an eighth of it each */
-#define POOL_DEFAULT_PREFIX 18
+#define POOL_DEFAULT 0xc6120000U /* 198.18.0.0/15 */
+#define POOL_SLICES 16
+#define POOL_SLICE_PREFIX 19
 #define LINK_PREFIX 31 /* two ends and nothing else */
 #define DNS_PORT 53
 #define DNS_BACKLOG 16
@@ -41,6 +40,23 @@ static bool tag_valid(const char *tag)
     return n > 0 && n <= NET_TAG_MAX && tag[n] == '\0';
 }
 
+/* By the tag, so that an instance finds its own addresses again after a restart. When all are taken
+ * the first stays, and net_host_init() says what is in the way. */
+static int pick_slice(struct net_config *c, struct err *err)
+{
+    uint32_t first = (uint32_t)str_hash(c->tag) % POOL_SLICES;
+    char ifname[NET_IFNAME_SIZE];
+
+    c->prefix = POOL_SLICE_PREFIX;
+    for (uint32_t i = 0; i <= POOL_SLICES; i++) {
+        c->pool = POOL_DEFAULT + ((first + i) % POOL_SLICES << (32 - POOL_SLICE_PREFIX));
+        int r = net_pool_taken(c, ifname, sizeof(ifname), err);
+        if (r <= 0)
+            return r;
+    }
+    return 0;
+}
+
 int net_config_init(struct net_config *ret, const char *tag, const char *pool, struct err *err)
 {
     struct net_config c = {.conn_max = 1024, .conn_rate = 200};
@@ -50,8 +66,9 @@ int net_config_init(struct net_config *ret, const char *tag, const char *pool, s
                        NET_TAG_MAX);
     (void)str_copy(c.tag, sizeof(c.tag), tag);
     if (pool == NULL) {
-        c.prefix = POOL_DEFAULT_PREFIX;
-        c.pool = POOL_DEFAULT + ((uint32_t)str_hash(tag) % 8 << (32 - POOL_DEFAULT_PREFIX));
+        int r = pick_slice(&c, err);
+        if (r < 0)
+            return r;
     } else if (ip4_net_parse(pool, &c.pool, &c.prefix) < 0 || c.prefix < 8 || c.prefix > 28) {
         return err_set(err, ERR_INVALID, "network pool '%s' is not an IPv4 network of /8 to /28",
                        pool);
@@ -80,29 +97,6 @@ int net_lease_init(struct net_lease *ret, const struct net_config *config, uint3
     (void)str_fmt(l.ifname, sizeof(l.ifname), "bx%s_%u", config->tag, index);
     *ret = l;
     return 0;
-}
-
-int net_visit_enter(struct net_visit *v, int netns_fd, struct err *err)
-{
-    AUTO_CLOSE int home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
-
-    if (home < 0)
-        return err_sys(err, errno, "open our network namespace");
-    if (setns(netns_fd, CLONE_NEWNET) < 0)
-        return err_sys(err, errno, "enter the network namespace");
-    v->home = TAKE_FD(home);
-    return 0;
-}
-
-void net_visit_leave(struct net_visit *v)
-{
-    if (v->home < 0)
-        return;
-    /* Going on in a sandbox's namespace would do to the sandbox what is meant for the host. */
-    if (setns(v->home, CLONE_NEWNET) < 0)
-        abort();
-    (void)close(v->home);
-    v->home = -1;
 }
 
 /* IPv6 off for interfaces still to come; loopback keeps ::1. Then a netlink socket that stays in
@@ -349,23 +343,36 @@ static int dns_socket(uint32_t addr, int type, struct err *err)
     return TAKE_FD(fd);
 }
 
+static int dns_pair(void *arg, int *ret_fds, struct err *err)
+{
+    const uint32_t *addr = arg;
+    AUTO_CLOSE int udp = dns_socket(*addr, SOCK_DGRAM, err);
+    if (udp < 0)
+        return udp;
+    AUTO_CLOSE int tcp = dns_socket(*addr, SOCK_STREAM, err);
+    if (tcp < 0)
+        return tcp;
+    ret_fds[0] = TAKE_FD(udp);
+    ret_fds[1] = TAKE_FD(tcp);
+    return 0;
+}
+
 int net_dns_open(int netns_fd, uint32_t addr, int *ret_udp, int *ret_tcp, struct err *err)
 {
     struct net_visit v = {.home = -1};
-    int r = netns_fd >= 0 ? net_visit_enter(&v, netns_fd, err) : 0;
+    int fds[2] = {-1, -1}, r;
 
+    if (netns_fd < 0) {
+        r = dns_pair(&addr, fds, err);
+    } else if (net_visit_enter(&v, netns_fd, NULL) == 0) {
+        r = dns_pair(&addr, fds, err);
+        net_visit_leave(&v);
+    } else {
+        r = net_within(netns_fd, dns_pair, &addr, fds, 2, err);
+    }
     if (r < 0)
         return r;
-    int first = dns_socket(addr, SOCK_DGRAM, err);
-    int second = first >= 0 ? dns_socket(addr, SOCK_STREAM, err) : -1;
-    net_visit_leave(&v);
-    AUTO_CLOSE int udp = first;
-    AUTO_CLOSE int tcp = second;
-    if (udp < 0)
-        return udp;
-    if (tcp < 0)
-        return tcp;
-    *ret_udp = TAKE_FD(udp);
-    *ret_tcp = TAKE_FD(tcp);
+    *ret_udp = fds[0];
+    *ret_tcp = fds[1];
     return 0;
 }

@@ -37,9 +37,10 @@ struct net_config {
     unsigned conn_rate;        /* new connections per second, per session; twice that in a burst */
 };
 
-/* Fills in the defaults. `pool` is "a.b.c.d/n" (8 <= n <= 28), or NULL for an eighth of
- * 198.18.0.0/15, picked by the tag: a range for benchmarks that is hardly ever in use, and whose
- * other seven eighths leave room for other instances. The resolver is the pool's second address. */
+/* Fills in the defaults. `pool` is "a.b.c.d/n" (8 <= n <= 28), or NULL for a sixteenth of
+ * 198.18.0.0/15, a range for benchmarks that is hardly ever in use: the one that the tag picks, or
+ * the next that no interface of the host has an address in. The resolver is the pool's second
+ * address. */
 int net_config_init(struct net_config *ret, const char *tag, const char *pool, struct err *err);
 
 /* Indices of leases are 1 to this. */

@@ -32,36 +32,56 @@ static void ifname_prefix(const struct net_config *c, char *ret, size_t size)
     (void)str_fmt(ret, size, "bx%s_", c->tag);
 }
 
-/* Two programs that hand out the same addresses lose packets in ways nobody can explain. */
-static int check_pool(const struct net_config *c, struct err *err)
+/* The label of the resolver's address: how we know it again. */
+static void resolver_label(const struct net_config *c, char *ret, size_t size)
 {
-    char prefix[NET_IFNAME_SIZE];
+    (void)str_fmt(ret, size, "lo:bx%s", c->tag);
+}
+
+static bool overlaps(const struct net_config *c, const struct ifaddrs *i)
+{
+    struct sockaddr_in a, m;
+
+    if (i->ifa_addr == NULL || i->ifa_netmask == NULL || i->ifa_addr->sa_family != AF_INET)
+        return false;
+    memcpy(&a, i->ifa_addr, sizeof(a));
+    memcpy(&m, i->ifa_netmask, sizeof(m));
+    uint32_t both = ntohl(m.sin_addr.s_addr) & ~0U << (32 - c->prefix);
+    return (ntohl(a.sin_addr.s_addr) & both) == (c->pool & both);
+}
+
+int net_pool_taken(const struct net_config *c, char *ret_ifname, size_t size, struct err *err)
+{
+    char prefix[NET_IFNAME_SIZE], label[NET_IFNAME_SIZE];
     struct ifaddrs *list = NULL;
     int r = 0;
 
     ifname_prefix(c, prefix, sizeof(prefix));
+    resolver_label(c, label, sizeof(label));
     if (getifaddrs(&list) < 0)
         return err_sys(err, errno, "list the host's addresses");
     for (struct ifaddrs *i = list; i != NULL && r == 0; i = i->ifa_next) {
-        struct sockaddr_in a, m;
-
-        if (i->ifa_addr == NULL || i->ifa_netmask == NULL || i->ifa_addr->sa_family != AF_INET ||
-            str_starts(i->ifa_name, prefix))
+        if (str_starts(i->ifa_name, prefix) || str_eq(i->ifa_name, label) || !overlaps(c, i))
             continue;
-        memcpy(&a, i->ifa_addr, sizeof(a));
-        memcpy(&m, i->ifa_netmask, sizeof(m));
-        uint32_t addr = ntohl(a.sin_addr.s_addr);
-        uint32_t both = ntohl(m.sin_addr.s_addr) & ~0U << (32 - c->prefix);
-        if (str_eq(i->ifa_name, "lo") && addr == c->resolver)
-            continue;
-        if ((addr & both) == (c->pool & both))
-            r = err_set(err, ERR_CONFLICT,
-                        "the network pool overlaps the addresses of interface '%s'; "
-                        "configure another pool",
-                        i->ifa_name);
+        (void)str_copy(ret_ifname, size, i->ifa_name);
+        r = 1;
     }
     freeifaddrs(list);
     return r;
+}
+
+/* Two programs that hand out the same addresses lose packets in ways nobody can explain. */
+static int check_pool(const struct net_config *c, struct err *err)
+{
+    char ifname[NET_IFNAME_SIZE] = "";
+    int r = net_pool_taken(c, ifname, sizeof(ifname), err);
+
+    if (r <= 0)
+        return r;
+    return err_set(err, ERR_CONFLICT,
+                   "the network pool overlaps the addresses of interface '%s'; "
+                   "configure another pool",
+                   ifname);
 }
 
 static int resolver_addr(const struct net_config *c, uint16_t type, struct err *err)
@@ -69,8 +89,10 @@ static int resolver_addr(const struct net_config *c, uint16_t type, struct err *
     const uint16_t flags = type == RTM_NEWADDR ? NLM_F_CREATE | NLM_F_REPLACE : 0;
     struct ifaddrmsg m = {.ifa_family = AF_INET, .ifa_prefixlen = 32, .ifa_scope = RT_SCOPE_HOST};
     uint32_t net = htonl(c->resolver);
+    char label[NET_IFNAME_SIZE];
     struct nl nl;
 
+    resolver_label(c, label, sizeof(label));
     AUTO_CLOSE int sock = nl_socket();
     if (sock < 0)
         return err_sys(err, -sock, "netlink socket");
@@ -82,6 +104,7 @@ static int resolver_addr(const struct net_config *c, uint16_t type, struct err *
     nl_begin(&nl, type, flags, &m, sizeof(m));
     nl_attr(&nl, IFA_LOCAL, &net, sizeof(net));
     nl_attr(&nl, IFA_ADDRESS, &net, sizeof(net));
+    nl_attr_str(&nl, IFA_LABEL, label);
     nl_end(&nl);
     int r = nl_send(&nl, sock, NULL);
     if (r == -EADDRNOTAVAIL && type == RTM_DELADDR)
@@ -174,6 +197,43 @@ int net_host_done(const struct net_config *config, struct err *err)
     r = buf_printf(&script, "table inet box_%s\ndelete table inet box_%s\n", config->tag,
                    config->tag);
     return r < 0 ? err_sys(err, -r, "network rules") : nft_load(&script, err);
+}
+
+/* Appends an address to a list for nft. */
+static void put_address(struct buf *list, int family, const void *addr)
+{
+    char text[INET6_ADDRSTRLEN];
+
+    if (inet_ntop(family, addr, text, sizeof(text)) != NULL)
+        (void)buf_printf(list, "%s%s", list->len > 0 ? ", " : "", text);
+}
+
+int net_rules_guest_self(struct buf *out, struct err *err)
+{
+    AUTO_DONE(buf) struct buf v4, v6;
+    struct ifaddrs *list = NULL;
+
+    buf_init(&v4, RULES_MAX);
+    buf_init(&v6, RULES_MAX);
+    if (getifaddrs(&list) < 0)
+        return err_sys(err, errno, "list the host's addresses");
+    for (struct ifaddrs *i = list; i != NULL; i = i->ifa_next) {
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+
+        if (i->ifa_addr == NULL)
+            continue;
+        if (i->ifa_addr->sa_family == AF_INET) {
+            memcpy(&in, i->ifa_addr, sizeof(in));
+            put_address(&v4, AF_INET, &in.sin_addr);
+        } else if (i->ifa_addr->sa_family == AF_INET6) {
+            memcpy(&in6, i->ifa_addr, sizeof(in6));
+            put_address(&v6, AF_INET6, &in6.sin6_addr);
+        }
+    }
+    freeifaddrs(list);
+    int r = net_rules_guest(buf_str(&v4), buf_str(&v6), out);
+    return r < 0 ? err_sys(err, -r, "network rules") : 0;
 }
 
 /* In the scratch namespace that stands for the host; a second one stands for the session. */

@@ -28,7 +28,8 @@ static void put_pool(struct buf *out, const struct net_config *c)
     (void)buf_printf(out, "/%u", c->prefix);
 }
 
-static void put_internal(struct buf *out, size_t bytes, const struct net_config *c)
+static void put_internal(struct buf *out, size_t bytes, const struct net_config *c,
+                         const char *more)
 {
     const char *separator = "";
 
@@ -46,6 +47,8 @@ static void put_internal(struct buf *out, size_t bytes, const struct net_config 
         (void)buf_puts(out, ", ");
         put_pool(out, c);
     }
+    if (more[0] != '\0')
+        (void)buf_printf(out, ", %s", more);
     (void)buf_puts(out, " }\n  }\n");
 }
 
@@ -140,7 +143,7 @@ int net_rules_host(const struct net_config *c, struct buf *out)
                      "  set conns { type ipv4_addr; size 65535; flags dynamic; }\n",
                      c->tag, c->tag, c->tag);
     (void)buf_puts(out, REFUSE_CHAIN);
-    put_internal(out, 4, c);
+    put_internal(out, 4, c, "");
     put_prerouting(out, c);
     put_forward(out, c);
     put_input(out, c);
@@ -148,11 +151,11 @@ int net_rules_host(const struct net_config *c, struct buf *out)
     return buf_puts(out, "}\n");
 }
 
-int net_rules_guest(struct buf *out)
+int net_rules_guest(const char *addrs4, const char *addrs6, struct buf *out)
 {
     (void)buf_puts(out, "table inet box\ndelete table inet box\ntable inet box {\n" REFUSE_CHAIN);
-    put_internal(out, 4, NULL);
-    put_internal(out, 16, NULL);
+    put_internal(out, 4, NULL, addrs4);
+    put_internal(out, 16, NULL, addrs6);
     (void)buf_puts(out, "  chain output {\n"
                         "    type filter hook output priority filter; policy accept;\n"
                         "    oifname \"lo\" accept\n"

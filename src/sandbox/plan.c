@@ -115,8 +115,14 @@ static int check_op(const struct plan *p, const struct plan_op *op, struct err *
                        target);
     if (op->kind == PLAN_OP_BIND && op->source_class == PLAN_SRC_NONE)
         return err_set(err, ERR_INVALID, "plan: bind without a source");
-    bool by_name = op->source_class == PLAN_SRC_PRIVATE || op->kind == PLAN_OP_OVERLAY;
-    if (by_name && !id_valid(source))
+    if (op->kind == PLAN_OP_OVERLAY && op->source_class != PLAN_SRC_PRIVATE)
+        return err_set(err, ERR_INVALID, "plan: overlay on storage that is not private");
+    /* These belong to the host and to all sessions alike, and on a writable root the payload is
+     * shown as their owner. */
+    if ((op->source_class == PLAN_SRC_HOST || op->source_class == PLAN_SRC_ETC) &&
+        !(op->flags & PLAN_OP_RDONLY))
+        return err_set(err, ERR_DENIED, "plan: the image must be read-only");
+    if (op->source_class == PLAN_SRC_PRIVATE && !id_valid(source))
         return err_set(err, ERR_INVALID, "plan: private source '%.80s'", source);
     if (op->source_class == PLAN_SRC_ALLOWED && check_relative(source) < 0)
         return err_set(err, ERR_INVALID, "plan: source '%.200s' is not a clean relative path",

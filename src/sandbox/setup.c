@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -133,7 +134,7 @@ static int step_tree(const struct setup *s, struct err *err)
 static int step_pivot(const struct setup *s, struct err *err)
 {
     if ((s->plan->flags & PLAN_ROOT_WRITABLE) && s->switch_ids &&
-        fchown(built.root_fd, s->plan->payload_uid, s->plan->payload_gid) < 0)
+        fchownat(built.root_fd, "", s->plan->payload_uid, s->plan->payload_gid, AT_EMPTY_PATH) < 0)
         return err_sys(err, errno, "chown the root");
     if (fchdir(built.root_fd) < 0 || syscall(SYS_pivot_root, ".", ".") < 0)
         return err_sys(err, errno, "pivot_root");
@@ -186,10 +187,12 @@ static int step_privilege(const struct setup *s, struct err *err)
     int r = caps_keep_over_exec(keep);
     if (r < 0)
         return err_sys(err, -r, "capabilities");
-    /* No sandbox without somebody who answers for it. After the ids: changing them clears it. */
-    return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0
-               ? err_sys(err, errno, "parent death signal")
-               : 0;
+    /* No sandbox without somebody who answers for it. After the ids: changing them clears it. A
+     * parent that died before this moment sends nothing any more. */
+    struct pollfd parent = {.fd = s->parent_fd, .events = POLLIN};
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || poll(&parent, 1, 0) < 0)
+        return err_sys(err, errno, "parent death signal");
+    return parent.revents != 0 ? err_set(err, ERR_BACKEND, "the launcher went away") : 0;
 }
 
 static int make_config(const struct setup *s)
@@ -222,7 +225,8 @@ static int step_descriptors(const struct setup *s, struct err *err)
         return err_sys(err, errno, "prepare descriptors");
     for (int fd = 0; fd < INIT_FD_MAX; fd++)
         from[fd] = null_fd;
-    from[INIT_FD_LISTEN] = s->listen_fd;
+    from[INIT_FD_CONTROL] = s->control_fds[0];
+    from[INIT_FD_SPARE] = s->control_fds[1];
     from[INIT_FD_CONFIG] = config;
     from[INIT_FD_SECCOMP] = s->seccomp_fd;
     if (built.landlock_fd >= 0)
@@ -264,6 +268,7 @@ static const struct {
 void setup_child(const struct setup *s)
 {
     struct err err = {0};
+    (void)umask(022); /* what is made from here on is what the payload sees */
     /* Above the numbers that step_descriptors() fills, before anything else can fail. */
     int status = fcntl(s->status_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);
     int exe = fcntl(s->init_exe_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);

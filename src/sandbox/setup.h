@@ -17,7 +17,9 @@ struct setup {
     int status_fd; /* struct err on failure; closed by execve otherwise */
     int v1_tasks_fds[SETUP_V1_MAX]; /* "tasks" files of the v1 groups to enter */
     int leaf_fd;                    /* "cgroup.procs" of the v2 leaf for PID 1 */
-    int listen_fd, seccomp_fd, cgroup_fd, memcg_fd, init_exe_fd;
+    int control_fds[2];             /* the pair between PID 1 and boxd */
+    int seccomp_fd, cgroup_fd, memcg_fd, init_exe_fd;
+    int parent_fd; /* pidfd of box-priv */
     bool switch_ids; /* false: one id for everything (rootless) */
     int cgroup_mode; /* enum init_cgroup_mode */
 };

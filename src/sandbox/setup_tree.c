@@ -28,13 +28,13 @@
 
 /* Kernel information that says something about the host, or lets one do something to it. */
 static const char *const masked_files[] = {
-    "keys",       "key-users",  "timer_list",  "kallsyms",      "kcore",         "kmsg",
-    "iomem",      "ioports",    "vmallocinfo", "slabinfo",      "pagetypeinfo",  "interrupts",
-    "softirqs",   "zoneinfo",   "buddyinfo",   "vmstat",        "cmdline",       "config.gz",
-    "modules",    "locks",      "schedstat",   "sched_debug",   "latency_stats", "diskstats",
-    "partitions", "swaps",      "consoles",    "misc",          "devices",       "crypto",
-    "kpagecount", "kpageflags", "kpagecgroup", "sysrq-trigger", "mtrr",          "bootconfig",
-    "allocinfo",
+    "keys",       "key-users",  "timer_list",        "kallsyms",      "kcore",         "kmsg",
+    "iomem",      "ioports",    "vmallocinfo",       "slabinfo",      "pagetypeinfo",  "interrupts",
+    "softirqs",   "zoneinfo",   "buddyinfo",         "vmstat",        "cmdline",       "config.gz",
+    "modules",    "locks",      "schedstat",         "sched_debug",   "latency_stats", "diskstats",
+    "partitions", "swaps",      "consoles",          "misc",          "devices",       "crypto",
+    "kpagecount", "kpageflags", "kpagecgroup",       "sysrq-trigger", "mtrr",          "bootconfig",
+    "allocinfo",  "version",    "version_signature",
 };
 
 static const char *const masked_dirs[] = {"acpi",   "scsi",    "irq", "bus",   "fs",
@@ -161,10 +161,19 @@ static int op_dir(const struct setup *s, int root_fd, const struct plan_op *op, 
     return 0;
 }
 
+/* The directory is opened like every other place inside, never through a link: symlinkat() alone
+ * would follow one out of the new root. */
 static int op_symlink(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
 {
     const char *target = plan_str(s->plan, op->target);
-    if (symlinkat(plan_str(s->plan, op->source), root_fd, target + 1) < 0)
+    const char *name = strrchr(target, '/') + 1;
+    char dir_name[4096];
+    if (str_fmt(dir_name, sizeof(dir_name), "%.*s", (int)(name - target), target) < 0)
+        return err_sys(err, ENAMETOOLONG, "symlink '%s'", target);
+    AUTO_CLOSE int dir = open_in_root(root_fd, dir_name, O_PATH | O_DIRECTORY);
+    if (dir < 0)
+        return err_sys(err, -dir, "directory of symlink '%s'", target);
+    if (symlinkat(plan_str(s->plan, op->source), dir, name) < 0)
         return err_sys(err, errno, "symlink '%s'", target);
     return 0;
 }
@@ -340,7 +349,9 @@ static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *
     int r = attach(layer, place, "layer", err);
     if (r < 0)
         return r;
-    if ((mkdirat(layer, "upper", 0755) < 0 || mkdirat(layer, "work", 0755) < 0) && errno != EEXIST)
+    if (mkdirat(layer, "upper", 0755) < 0 || mkdirat(layer, "work", 0755) < 0 ||
+        (s->switch_ids && fchownat(layer, "upper", s->plan->payload_uid, s->plan->payload_gid,
+                                   AT_SYMLINK_NOFOLLOW) < 0))
         return err_sys(err, errno, "overlay layer");
     (void)snprintf(lower, sizeof(lower), "/proc/self/fd/%d", target);
     (void)snprintf(upper, sizeof(upper), "/proc/self/fd/%d/upper", layer);

@@ -233,6 +233,10 @@ static void host_is_out_of_reach_on_every_address(void **state)
     assert_int_equal(try_connect(b.ns, HOST_PUBLIC, 5410), ECONNREFUSED);
     assert_int_equal(try_connect(b.ns, gateway, 5410), ECONNREFUSED);
     assert_int_equal(try_connect(b.ns, ip_text(config.resolver), 5410), ECONNREFUSED);
+    /* The DNS port is ours on our address only. */
+    LISTENER(dns, host_ns, 53);
+    assert_int_equal(try_connect(host_ns, HOST_PUBLIC, 53), 0);
+    assert_int_equal(try_connect(b.ns, HOST_PUBLIC, 53), ECONNREFUSED);
     assert_int_equal(try_connect(b.ns, "127.0.0.1", 5410), ECONNREFUSED);
     box_free(&b);
 }
@@ -513,6 +517,30 @@ static void overlapping_pools_are_refused(void **state)
     assert_int_equal(err.code, ERR_CONFLICT);
 }
 
+static void default_pool_avoids_what_is_taken_and_knows_its_own(void **state)
+{
+    struct net_config first, again, other;
+    struct net_host_info info;
+    char text[64];
+
+    assert_ok(net_config_init(&first, "zz", NULL, &err));
+    assert_ok(net_host_init(&first, &info, &err));
+    assert_ok(net_config_init(&again, "zz", NULL, &err));
+    assert_int_equal(first.pool, again.pool);
+    assert_ok(net_host_done(&first, &err));
+
+    assert_true(str_fmt(text, sizeof(text), "addr add %s/32 dev lo\n", ip_text(first.pool + 99)) >=
+                0);
+    ip_batch(text);
+    assert_ok(net_config_init(&other, "zz", NULL, &err));
+    assert_int_not_equal(first.pool, other.pool);
+    assert_ok(net_host_init(&other, &info, &err));
+    assert_ok(net_host_done(&other, &err));
+    assert_true(str_fmt(text, sizeof(text), "addr del %s/32 dev lo\n", ip_text(first.pool + 99)) >=
+                0);
+    ip_batch(text);
+}
+
 static void taken_lease_is_a_conflict_and_stays_whole(void **state)
 {
     LISTENER(server, inet_ns, 80);
@@ -599,6 +627,8 @@ static int set_up(void **state)
              "addr add 192.168.1.1/32 dev lo\naddr add 168.63.129.16/32 dev lo\n"
              "addr add 198.18.255.1/32 dev lo\naddr add 198.19.255.1/32 dev lo\n");
     enter(host_ns);
+    /* A new namespace starts with the settings of the machine's own. */
+    assert_int_equal(fd_write_file_at(AT_FDCWD, "/proc/sys/net/ipv4/ip_forward", "0"), 0);
     assert_ok(net_config_init(&config, "test", "198.18.64.0/18", &err));
     assert_ok(net_host_init(&config, &info, &err));
     assert_true(info.forwarding_enabled);
@@ -650,6 +680,7 @@ int main(void)
         cmocka_unit_test(forward_chain_that_drops_gets_two_rules_and_loses_them_again),
         cmocka_unit_test(instances_leave_each_other_alone),
         cmocka_unit_test(overlapping_pools_are_refused),
+        cmocka_unit_test(default_pool_avoids_what_is_taken_and_knows_its_own),
         cmocka_unit_test(taken_lease_is_a_conflict_and_stays_whole),
         cmocka_unit_test(failed_attach_leaves_nothing),
         cmocka_unit_test(interface_goes_with_its_namespace),

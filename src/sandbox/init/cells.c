@@ -13,7 +13,9 @@
 #include "util/fd.h"
 
 /* Every exec runs in a cgroup2 group of its own, so that a time-out ends all of its processes and
- * nothing else. The groups are kept and used again: a warm exec makes no directory.
+ * nothing else. The groups are kept and used again: a warm exec makes no directory. Only one that
+ * was killed is made anew: kernels up to at least 6.18 compare the kill counter of the parent's
+ * group with that of the group a process is cloned into, and so kill every newcomer to it.
  *
  * Memory on v1: the first cell uses the session's own group, further cells get a child group, so
  * that the kernel's counter of kills tells whose process died. On v2 memory.oom.group lets the
@@ -95,6 +97,20 @@ static int open_group(int parent_fd, const char *name)
     return fd < 0 ? -errno : fd;
 }
 
+/* -EBUSY while a process that was killed has not left yet. */
+static int cell_drop_killed(struct init *in, struct cell *c)
+{
+    char name[16];
+    if (!c->killed || c->cgroup_fd < 0)
+        return 0;
+    (void)snprintf(name, sizeof(name), "s%u", cell_index(in, c));
+    if (unlinkat(in->cgroup_fd, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+        return -errno;
+    fd_close_many(&c->cgroup_fd, 1);
+    c->killed = false;
+    return 0;
+}
+
 static int cell_make_groups(struct init *in, struct cell *c)
 {
     char name[16];
@@ -135,13 +151,18 @@ static uint64_t cell_oom_count(const struct init *in, const struct cell *c)
     return 0;
 }
 
+void cell_prepare(struct init *in)
+{
+    (void)cell_make_groups(in, &in->cells[0]); /* the first exec tries again, and tells */
+}
+
 int cell_acquire(struct init *in, struct cell **ret)
 {
     for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
         struct cell *c = &in->cells[i];
         if (c->state == CELL_LINGER && group_is_empty(c->cgroup_fd))
             cell_move(c, CELL_FREE);
-        if (c->state != CELL_FREE)
+        if (c->state != CELL_FREE || cell_drop_killed(in, c) < 0)
             continue;
         int r = cell_make_groups(in, c);
         if (r < 0)
@@ -157,8 +178,10 @@ int cell_acquire(struct init *in, struct cell **ret)
 
 int cell_kill_tree(struct init *in, struct cell *c)
 {
-    if (in->config.cgroup_mode != INIT_CGROUP_NONE)
+    if (in->config.cgroup_mode != INIT_CGROUP_NONE) {
+        c->killed = true;
         return fd_write_file_at(c->cgroup_fd, "cgroup.kill", "1");
+    }
     /* Without a group the only kill that nothing can slip through is the whole namespace, ourselves
      * excepted. */
     return kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0;
@@ -179,6 +202,15 @@ uint32_t cell_remaining(struct init *in, const struct cell *c)
             n += text[i] == '\n';
     (void)close(fd);
     return n;
+}
+
+bool cell_settled(struct init *in, struct cell *c)
+{
+    if (c->settle_ns > init_now() && !group_is_empty(c->cgroup_fd))
+        return false;
+    c->settle_ns = 0;
+    c->result.remaining = cell_remaining(in, c);
+    return true;
 }
 
 bool cell_oom_check(struct init *in, struct cell *c)

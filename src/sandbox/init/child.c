@@ -131,17 +131,42 @@ static void become_payload(const struct init_config *config)
     (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
+/* As `mkdir -p` would, and with no more rights: we are the payload by now. */
+static void make_cwd(const char *cwd)
+{
+    char path[4096];
+    size_t len = strlen(cwd);
+    if (len >= sizeof(path))
+        fail(INIT_STAGE_CWD, ENAMETOOLONG);
+    memcpy(path, cwd, len + 1);
+    for (size_t i = 1; i <= len; i++) {
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        path[i] = '\0';
+        int r = mkdir(path, 0755) < 0 ? errno : 0;
+        path[i] = cwd[i];
+        /* On the way there any refusal may be about a directory that exists already. */
+        if (r != 0 && r != EEXIST && cwd[i] == '\0')
+            fail(INIT_STAGE_CWD, r);
+    }
+}
+
 static void enter_cwd(const char *cwd)
 {
     char real[4096];
     if (cwd[0] != '/')
         fail(INIT_STAGE_CWD, EINVAL);
-    if (chdir(cwd) < 0)
+    int r = chdir(cwd);
+    if (r < 0 && errno == ENOENT) {
+        make_cwd(cwd);
+        r = chdir(cwd);
+    }
+    if (r < 0)
         fail(INIT_STAGE_CWD, errno);
     /* A directory outside our root is reported as "(unreachable)…"; /proc/self/fd/N is how one gets
      * there. */
     if (syscall(SYS_getcwd, real, sizeof(real)) < 0 || real[0] != '/' ||
-        strncmp(real, "/proc", 5) == 0)
+        strcmp(real, "/proc") == 0 || strncmp(real, "/proc/", strlen("/proc/")) == 0)
         fail(INIT_STAGE_CWD, EACCES);
 }
 

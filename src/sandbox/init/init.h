@@ -31,8 +31,11 @@ struct cell {
                 */
     uint64_t started_ns;
     uint64_t deadline_ns; /* CLOCK_MONOTONIC, 0: none */
+    uint64_t
+        settle_ns; /* DONE: until then the rest of a killed tree is waited for; 0: it is gone */
     struct init_exited result;
     int cgroup_fd; /* kill group, -1 while not made */
+    bool killed;   /* the group was, and must not be used again */
     int memcg_fd;  /* own v1 memory group, -1: shares the session's */
     int oom_fd;    /* eventfd of the v1 memory group, -1 without one */
     uint64_t oom_seen;
@@ -50,7 +53,7 @@ struct init {
     struct init_config config;
     const void *filter; /* struct sock_filter[], mapped */
     unsigned short filter_len;
-    int listen_fd, conn_fd, signal_fd, cgroup_fd, memcg_fd, landlock_fd;
+    int conn_fd, signal_fd, cgroup_fd, memcg_fd, landlock_fd;
     bool hello; /* the peer has introduced itself */
     struct cell cells[INIT_EXECS_MAX];
     struct child_report *reports; /* one per cell, MAP_SHARED */
@@ -66,8 +69,11 @@ struct exec_request {
 /* cells.c: kill groups and memory groups. */
 int cell_acquire(struct init *in,
                  struct cell **ret); /* 0 or -EAGAIN, or why a group could not be made */
+void cell_prepare(struct init *in);  /* makes the first cell's groups ahead of the first exec */
 int cell_kill_tree(struct init *in, struct cell *c);
 uint32_t cell_remaining(struct init *in, const struct cell *c);
+bool cell_settled(struct init *in,
+                  struct cell *c); /* DONE, and the tree is gone if it was killed */
 bool cell_oom_check(struct init *in,
                     struct cell *c); /* true once a process of it was killed for memory */
 unsigned cell_index(const struct init *in, const struct cell *c);

@@ -24,6 +24,9 @@
 
 #define OOM_RECHECK_NS 5000000ULL /* between looks at the kill counter after an event */
 #define OOM_CHECKS 40U
+#define SETTLE_NS 500000000ULL /* what a killed tree gets to be gone before its exec is told of */
+#define SETTLE_STEP_NS 1000000ULL /* between looks, unless a child's end wakes us */
+#define NEARLY_FULL (2ULL << 20)
 
 uint64_t init_now(void)
 {
@@ -37,13 +40,24 @@ static uint64_t timeval_ns(struct timeval t)
     return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_usec * 1000ULL;
 }
 
-/* So little that no program can go on: a few blocks, or not one inode. */
+/* So little left that no program can go on: not one inode, or less than what a write in large
+ * pieces is refused for (the file system takes or refuses up to 2 MiB at once), which on a small
+ * disk is a tenth of it. */
 static bool disk_is_full(const struct init *in)
 {
     struct statfs st;
     if (in->config.quota_path[0] == '\0' || statfs(in->config.quota_path, &st) < 0)
         return false;
-    return (uint64_t)st.f_bavail * (uint64_t)st.f_bsize < 64U * 1024U || st.f_ffree == 0;
+    uint64_t left = (uint64_t)st.f_bavail * (uint64_t)st.f_bsize;
+    uint64_t tenth = (uint64_t)st.f_blocks * (uint64_t)st.f_bsize / 10;
+    return left < (tenth < NEARLY_FULL ? tenth : NEARLY_FULL) || st.f_ffree == 0;
+}
+
+/* A file may not become larger than the disk: the kernel says that with a signal of its own. */
+static bool hit_quota(const struct init *in, int status)
+{
+    bool too_large = WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ;
+    return status != 0 && ((too_large && in->config.quota_path[0] != '\0') || disk_is_full(in));
 }
 
 static void finish(struct init *in, struct cell *c, int status, const struct rusage *usage)
@@ -61,13 +75,15 @@ static void finish(struct init *in, struct cell *c, int status, const struct rus
         out->flags |= INIT_EXITED_OOM;
         (void)cell_kill_tree(in, c);
     }
-    if (status != 0 && disk_is_full(in))
+    if (hit_quota(in, status))
         out->flags |= INIT_EXITED_DISK_FULL;
-    out->remaining = cell_remaining(in, c);
+    bool ended = (out->flags & (INIT_EXITED_TIMEOUT | INIT_EXITED_OOM | INIT_EXITED_KILLED)) != 0;
+    c->settle_ns = ended ? init_now() + SETTLE_NS : 0;
     c->deadline_ns = 0;
     c->oom_checks = 0;
     cell_move(c, CELL_DONE);
-    serve_tell(in, c);
+    if (cell_settled(in, c))
+        serve_tell(in, c);
 }
 
 static void reap(struct init *in)
@@ -99,8 +115,10 @@ static uint64_t tend_cells(struct init *in)
     for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
         struct cell *c = &in->cells[i];
         uint64_t due = UINT64_MAX;
-        if (c->state == CELL_DONE)
+        if (c->state == CELL_DONE && cell_settled(in, c))
             serve_tell(in, c);
+        if (c->state == CELL_DONE && c->settle_ns > 0)
+            next = now + SETTLE_STEP_NS < next ? now + SETTLE_STEP_NS : next;
         if (c->state != CELL_RUNNING)
             continue;
         if (c->deadline_ns > 0 && c->deadline_ns <= now) {
@@ -121,19 +139,6 @@ static uint64_t tend_cells(struct init *in)
     return next;
 }
 
-static void accept_peer(struct init *in)
-{
-    int fd = accept4(in->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return;
-    /* A new daemon replaces the old one: the directory of the socket admits only the daemon's own
-     * user. */
-    if (in->conn_fd >= 0)
-        (void)close(in->conn_fd);
-    in->conn_fd = fd;
-    in->hello = false;
-}
-
 static void handle_oom_events(struct init *in, const struct pollfd *fds, const unsigned *cells,
                               nfds_t n)
 {
@@ -149,7 +154,7 @@ static void handle_oom_events(struct init *in, const struct pollfd *fds, const u
 static _Noreturn void run(struct init *in)
 {
     for (;;) {
-        struct pollfd fds[3 + INIT_EXECS_MAX];
+        struct pollfd fds[2 + INIT_EXECS_MAX];
         unsigned cells[INIT_EXECS_MAX];
         nfds_t n = 0;
         uint64_t next = tend_cells(in), now = init_now();
@@ -160,25 +165,22 @@ static _Noreturn void run(struct init *in)
         }
         short conn_events = POLLIN;
         for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
-            if (in->cells[i].state == CELL_DONE && in->hello)
+            if (in->cells[i].state == CELL_DONE && in->cells[i].settle_ns == 0 && in->hello)
                 conn_events = POLLIN | POLLOUT;
             if (in->cells[i].state == CELL_RUNNING && in->cells[i].oom_fd >= 0) {
                 cells[n] = i;
-                fds[3 + n++] = (struct pollfd){.fd = in->cells[i].oom_fd, .events = POLLIN};
+                fds[2 + n++] = (struct pollfd){.fd = in->cells[i].oom_fd, .events = POLLIN};
             }
         }
         fds[0] = (struct pollfd){.fd = in->signal_fd, .events = POLLIN};
-        fds[1] = (struct pollfd){.fd = in->listen_fd, .events = POLLIN};
-        fds[2] = (struct pollfd){.fd = in->conn_fd, .events = conn_events};
-        if (ppoll(fds, 3 + n, next == UINT64_MAX ? NULL : &wait, NULL) <= 0)
+        fds[1] = (struct pollfd){.fd = in->conn_fd, .events = conn_events};
+        if (ppoll(fds, 2 + n, next == UINT64_MAX ? NULL : &wait, NULL) <= 0)
             continue;
-        handle_oom_events(in, fds + 3, cells, n);
+        handle_oom_events(in, fds + 2, cells, n);
         if (fds[0].revents)
             reap(in);
-        if (fds[2].revents && in->conn_fd == fds[2].fd)
-            serve_message(in);
         if (fds[1].revents)
-            accept_peer(in);
+            serve_message(in);
     }
 }
 
@@ -190,6 +192,14 @@ static const void *map_all(int fd, size_t *ret_len)
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     *ret_len = (size_t)st.st_size;
     return p == MAP_FAILED ? NULL : p;
+}
+
+/* What our launcher ignores, programs would ignore too: `yes | head` must end by SIGPIPE. */
+static void default_signals(void)
+{
+    const struct sigaction dfl = {.sa_handler = SIG_DFL};
+    for (int signo = 1; signo < NSIG; signo++)
+        (void)sigaction(signo, &dfl, NULL);
 }
 
 static bool start_state(struct init *in)
@@ -209,19 +219,19 @@ static bool start_state(struct init *in)
         return false;
     in->filter_len = (unsigned short)(len / sizeof(struct sock_filter));
     (void)close(INIT_FD_SECCOMP);
-    in->listen_fd = INIT_FD_LISTEN;
     in->landlock_fd = INIT_FD_LANDLOCK;
     in->cgroup_fd = in->config.cgroup_mode != INIT_CGROUP_NONE ? INIT_FD_CGROUP : -1;
     in->memcg_fd = in->config.cgroup_mode == INIT_CGROUP_HYBRID ? INIT_FD_MEMCG1 : -1;
-    in->conn_fd = -1;
+    in->conn_fd = INIT_FD_CONTROL;
     for (unsigned i = 0; i < INIT_EXECS_MAX; i++)
         in->cells[i].cgroup_fd = in->cells[i].memcg_fd = in->cells[i].oom_fd = -1;
-    for (int fd = INIT_FD_LISTEN; fd < INIT_FD_MAX; fd++)
+    for (int fd = INIT_FD_CONTROL; fd < INIT_FD_MAX; fd++)
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     in->reports = mmap(NULL, INIT_EXECS_MAX * sizeof(*in->reports), PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
+    default_signals();
     sigset_t child;
     (void)sigemptyset(&child);
     (void)sigaddset(&child, SIGCHLD);

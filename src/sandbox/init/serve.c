@@ -21,16 +21,15 @@ union message {
     char bytes[sizeof(struct init_exec) + INIT_INLINE_MAX];
 };
 
+/* A peer that makes no sense is not listened to until it introduces itself again. */
 static void drop_peer(struct init *in)
 {
-    (void)close(in->conn_fd);
-    in->conn_fd = -1;
     in->hello = false;
 }
 
 void serve_tell(struct init *in, struct cell *c)
 {
-    if (in->conn_fd < 0 || !in->hello)
+    if (!in->hello)
         return;
     ssize_t n = fd_send_msg(in->conn_fd, &c->result, sizeof(c->result), NULL, 0,
                             MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -47,7 +46,7 @@ void serve_tell(struct init *in, struct cell *c)
 static void refuse(struct init *in, uint32_t id, enum init_stage stage, int error)
 {
     struct init_exited out = {.type = INIT_MSG_EXITED, .id = id, .stage = stage, .error = error};
-    if (fd_send_msg(in->conn_fd, &out, sizeof(out), NULL, 0, MSG_NOSIGNAL) < 0)
+    if (fd_send_msg(in->conn_fd, &out, sizeof(out), NULL, 0, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         drop_peer(in);
 }
 
@@ -151,7 +150,8 @@ static void start(struct init *in, const struct exec_request *req)
     c->result = (struct init_exited){.type = INIT_MSG_EXITED, .id = head->id};
 
     struct init_started started = {.type = INIT_MSG_STARTED, .id = head->id};
-    ssize_t n = fd_send_msg(in->conn_fd, &started, sizeof(started), w.ours, w.n_ours, MSG_NOSIGNAL);
+    ssize_t n = fd_send_msg(in->conn_fd, &started, sizeof(started), w.ours, w.n_ours,
+                            MSG_NOSIGNAL | MSG_DONTWAIT);
     wires_close(&w);
     if (n < 0) {
         /* Nobody will ever read this one's output. */
@@ -211,11 +211,13 @@ static void serve_hello(struct init *in, const union message *m, size_t len)
 {
     struct init_hello answer = {.type = INIT_MSG_HELLO, .version = INIT_WIRE_VERSION};
     if (len != sizeof(m->hello) || m->hello.version != INIT_WIRE_VERSION ||
-        fd_send_msg(in->conn_fd, &answer, sizeof(answer), NULL, 0, MSG_NOSIGNAL) < 0) {
+        fd_send_msg(in->conn_fd, &answer, sizeof(answer), NULL, 0, MSG_NOSIGNAL | MSG_DONTWAIT) <
+            0) {
         drop_peer(in);
         return;
     }
     in->hello = true;
+    cell_prepare(in);
 }
 
 void serve_message(struct init *in)
@@ -225,10 +227,9 @@ void serve_message(struct init *in)
     size_t n_fds = 4;
 
     ssize_t n = fd_recv_msg(in->conn_fd, &m, sizeof(m), fds, &n_fds, MSG_DONTWAIT);
-    if (n == -EAGAIN)
-        return;
     if (n < (ssize_t)sizeof(m.type)) {
-        drop_peer(in);
+        if (n != -EAGAIN)
+            drop_peer(in);
         return;
     }
     if (!in->hello && m.type != INIT_MSG_HELLO) {
