@@ -87,6 +87,17 @@ static bool may_create(const struct plan *p, const struct plan_op *op)
            holder->source_class == PLAN_SRC_PRIVATE;
 }
 
+static int target_error(int error, const char *target, struct err *err)
+{
+    if (error == -ELOOP)
+        return err_set(err, ERR_DENIED, "mount target '%s' leads through a symbolic link", target);
+    if (error == -ENOTDIR)
+        return err_set(err, ERR_INVALID, "mount target '%s' lies below a file", target);
+    if (error == -ENAMETOOLONG)
+        return err_set(err, ERR_INVALID, "mount target '%s' has a name that is too long", target);
+    return err_sys(err, -error, "mount target '%s'", target);
+}
+
 /* Opens (O_PATH) the last component, making what is missing on the way. Directories that appear
  * inside the payload's own storage belong to the payload. */
 static int make_path(const struct setup *s, int root_fd, const struct plan_op *op, bool as_dir,
@@ -100,7 +111,7 @@ static int make_path(const struct setup *s, int root_fd, const struct plan_op *o
     if (fd >= 0)
         return fd;
     if (fd != -ENOENT)
-        return err_sys(err, -fd, "mount target '%s'", target);
+        return target_error(fd, target, err);
     if (!may_create(p, op))
         return err_set(err, ERR_NOT_FOUND,
                        "mount target '%s' does not exist inside the mount that holds it; create "
@@ -115,12 +126,12 @@ static int make_path(const struct setup *s, int root_fd, const struct plan_op *o
         int r = last && !as_dir ? mknodat(root_fd, part, S_IFREG | 0644, 0)
                                 : mkdirat(root_fd, part, 0755);
         if (r < 0 && errno != EEXIST)
-            return err_sys(err, errno, "create mount target '%s'", target);
+            return target_error(-errno, target, err);
         if (last)
             break;
     }
     fd = open_in_root(root_fd, target, O_PATH);
-    return fd >= 0 ? fd : err_sys(err, -fd, "mount target '%s'", target);
+    return fd >= 0 ? fd : target_error(fd, target, err);
 }
 
 static int attach(int mount_fd, int target_fd, const char *what, struct err *err)
