@@ -340,18 +340,28 @@ static int op_dev(const struct setup *s, int root_fd, const struct plan_op *op, 
     return r < 0 && err->code == ERR_NONE ? err_sys(err, -r, "/dev read-only") : r;
 }
 
+/* By descriptor: paths still start at the host's root here. */
+static int leave_scratch(int root_fd, int layer, const char *scratch, struct err *err)
+{
+    char path[32];
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", layer);
+    if (umount2(path, MNT_DETACH) < 0 || unlinkat(root_fd, scratch, AT_REMOVEDIR) < 0)
+        return err_sys(err, errno, "detach the layer");
+    return 0;
+}
+
 /* A writable layer over a directory of the image. The layer's own mount is needed only to name it
  * to overlayfs, which knows paths alone: it is attached at a scratch place inside our root and
- * taken away again. */
+ * taken away again, because what lies below an overlay must not change behind its back. */
 static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
 {
-    static const char scratch[] = "/.layer";
+    static const char scratch[] = ".layer";
     char lower[64], upper[64], work[64];
     const char *target_path = plan_str(s->plan, op->target);
     AUTO_CLOSE int target = open_in_root(root_fd, target_path, O_PATH | O_DIRECTORY);
     if (target < 0)
         return err_sys(err, -target, "overlay '%s'", target_path);
-    if (mkdirat(root_fd, scratch + 1, 0700) < 0 && errno != EEXIST)
+    if (mkdirat(root_fd, scratch, 0700) < 0)
         return err_sys(err, errno, "overlay scratch");
     AUTO_CLOSE int place = open_in_root(root_fd, scratch, O_PATH | O_DIRECTORY);
     int layer = s->source_fds[op - s->plan->ops];
@@ -373,8 +383,7 @@ static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *
     if (fs < 0)
         return err_sys(err, -fs, "overlay on '%s'", target_path);
     r = attach(fs, target, target_path, err);
-    (void)umount2(scratch, MNT_DETACH);
-    return r;
+    return r < 0 ? r : leave_scratch(root_fd, layer, scratch, err);
 }
 
 static int (*const run_op[PLAN_OP_MAX])(const struct setup *, int, const struct plan_op *,
