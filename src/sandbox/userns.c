@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,6 +41,14 @@ int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids
     return r < 0 ? err_sys(err, -r, "map the session's ids") : 0;
 }
 
+/* Waits to be killed, and does not outlive a parent that died before it could. */
+static _Noreturn void hold_namespace_child(pid_t parent)
+{
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == parent)
+        (void)pause();
+    child_exit(0);
+}
+
 /* A namespace lives as long as someone holds it: a child makes it, we open it, the child goes. */
 static int make_idmap(const struct idmap_key *key, struct err *err)
 {
@@ -50,11 +59,10 @@ static int make_idmap(const struct idmap_key *key, struct err *err)
     struct id_pair gids[2] = {{key->gid, userns_payload_id(key->index)},
                               {0, userns_init_id(key->index)}};
 
+    pid_t self = getpid();
     pid_t pid = clone_process(CLONE_NEWUSER, -1, &pidfd);
-    if (pid == 0) {
-        (void)pause();
-        child_exit(0);
-    }
+    if (pid == 0)
+        hold_namespace_child(self);
     if (pid < 0)
         return err_sys(err, -pid, "user namespace for an id map");
     /* Root has to be left out of either list when the owner is root itself. */
