@@ -10,12 +10,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "cmd/box_items.h"
 #include "cmd/box_pipe.h"
 #include "cmd/box_text.h"
 #include "io/loop.h"
 #include "util/buf.h"
 #include "util/clock.h"
 #include "util/err.h"
+#include "util/json.h"
+#include "util/str.h"
 
 /* Text. */
 
@@ -59,6 +62,78 @@ static void tables_are_aligned_and_escaped(void **state)
                                        "    do that\n"
                                        "a        b\n");
     text_table_free(t);
+}
+
+/* Lists. */
+
+static void items_come_one_by_one(void **state)
+{
+    static const char text[] =
+        " { \"sessions\" : [ {\"a\":\"}]{\\\"\"} ,{\"b\":{\"c\":[1,{}]}}\n] }";
+    struct items it;
+    struct err err = {0};
+    AUTO(json) struct json *first = NULL;
+    AUTO(json) struct json *second = NULL;
+    struct json *none = NULL;
+
+    assert_int_equal(items_init(&it, text, strlen(text), "sessions", &err), 0);
+    assert_int_equal(items_next(&it, &first, &err), 1);
+    assert_string_equal(json_str(json_get(first, "a")), "}]{\"");
+    assert_int_equal(items_next(&it, &second, &err), 1);
+    assert_int_equal(json_len(json_get(json_get(second, "b"), "c")), 2);
+    assert_int_equal(items_next(&it, &none, &err), 0);
+    assert_int_equal(items_next(&it, &none, &err), 0);
+}
+
+/* More than json_parse() takes at once. */
+static void a_list_may_be_long(void **state)
+{
+    AUTO_DONE(buf) struct buf text;
+    struct items it;
+    struct err err = {0};
+    struct json *whole = NULL;
+    int n = 0;
+
+    buf_init(&text, 8 << 20);
+    (void)buf_puts(&text, "{\"sessions\":[");
+    for (int i = 0; i < 20000; i++)
+        (void)buf_printf(&text, "%s{\"a\":1,\"b\":2,\"c\":3}", i > 0 ? "," : "");
+    (void)buf_puts(&text, "]}");
+    assert_true(json_parse(buf_str(&text), text.len, &whole, &err) < 0);
+    assert_int_equal(items_init(&it, buf_str(&text), text.len, "sessions", &err), 0);
+    for (int r = 1; r > 0; n++) {
+        AUTO(json) struct json *v = NULL;
+        r = items_next(&it, &v, &err);
+        assert_true(r >= 0);
+    }
+    assert_int_equal(n, 20001);
+}
+
+static void broken_lists_are_errors(void **state)
+{
+    static const char *const heads[] = {"", "{}", "{\"sessions\":{}}", "{\"sessions\"", "sessions"};
+    static const char *const tails[] = {"{\"sessions\":[", "{\"sessions\":[1]}", "{\"sessions\":[{",
+                                        "{\"sessions\":[{\"a\":\"\\", "{\"sessions\":[}]}"};
+    struct items it;
+    struct err err = {0};
+    struct json *v = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(heads); i++)
+        assert_true(items_init(&it, heads[i], strlen(heads[i]), "sessions", &err) < 0);
+    for (size_t i = 0; i < ARRAY_SIZE(tails); i++) {
+        assert_int_equal(items_init(&it, tails[i], strlen(tails[i]), "sessions", &err), 0);
+        assert_true(items_next(&it, &v, &err) < 0);
+    }
+}
+
+static void json_for_people_drives_no_terminal(void **state)
+{
+    static const char text[] = "{\"a\":\"\x1b\x7f\xc2\x9b\xc2\xa9\"}\n";
+    AUTO_DONE(buf) struct buf out;
+
+    buf_init(&out, 1024);
+    assert_true(items_write_plain(&out, text, strlen(text)) >= 0);
+    assert_string_equal(buf_str(&out), "{\"a\":\"\\u001b\\u007f\\u009b\xc2\xa9\"}\n");
 }
 
 /* Pipes. */
@@ -285,6 +360,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(controls_are_shown_not_obeyed),
         cmocka_unit_test(tables_are_aligned_and_escaped),
+        cmocka_unit_test(items_come_one_by_one),
+        cmocka_unit_test(a_list_may_be_long),
+        cmocka_unit_test(broken_lists_are_errors),
+        cmocka_unit_test(json_for_people_drives_no_terminal),
         WITH_LOOP(a_sink_queues_what_a_pipe_does_not_take),
         WITH_LOOP(a_sink_that_cannot_be_opened_again_never_blocks_either),
         WITH_LOOP(a_sink_on_a_socket_does_not_block),
