@@ -37,10 +37,16 @@ static void check(struct jw *w, const char *id, const char *status, const char *
 
 static void check_ids(struct jw *w, const struct priv_host *host)
 {
-    check(w, "id-ranges", host->rootful ? "ok" : "warn",
+    bool as_root = !host->rootful && host->host_uid == 0;
+    check(w, "id-ranges",
+          host->rootful ? "ok"
+          : as_root     ? "missing"
+                        : "warn",
           host->rootful ? "every session has host ids of its own"
+          : as_root     ? "sessions have the id of the host's root, without its capabilities"
                         : "all sessions share the host id of this user",
-          "start boxd as root: it then gives every session its own range");
+          as_root ? "start boxd outside of this user namespace"
+                  : "start boxd as root: it then gives every session its own range");
 }
 
 static void check_groups(struct jw *w, const struct priv_host *host)

@@ -39,6 +39,7 @@
 #include "util/log.h"
 #include "util/path.h"
 #include "util/str.h"
+#include "util/user.h"
 
 #define INIT_SIZE_MAX (16U << 20)
 #define PURGE_TRIES 200
@@ -97,15 +98,6 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
     return 0;
 }
 
-/* Root of the whole machine, not of a user namespace. */
-static bool is_real_root(void)
-{
-    char map[128];
-    return geteuid() == 0 &&
-           fd_read_file_at(AT_FDCWD, "/proc/self/uid_map", map, sizeof(map)) > 0 &&
-           strstr(map, "4294967295") != NULL;
-}
-
 /* A mount namespace of our own: what we attach for a moment never shows on the host, while the
  * host's later mounts still arrive. An ordinary user gets the right to do so from a user namespace
  * with just its own id in it. */
@@ -114,7 +106,8 @@ static int enter_namespaces(struct launch_host *h, struct err *err)
     uid_t uid = geteuid();
     gid_t gid = getegid();
     char text[64];
-    h->rootful = is_real_root();
+    h->rootful = user_is_host_root();
+    h->host_uid = user_outer_id();
     if (unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
         return err_sys(
             err, errno,

@@ -180,6 +180,7 @@ static int on_hello(struct priv *p, const void *data, size_t len, struct err *er
     struct priv_reply reply = {.head = m->head};
     reply.host.version = PRIV_WIRE_VERSION;
     reply.host.rootful = h->rootful;
+    reply.host.host_uid = h->host_uid;
     reply.host.cgroup_mode = h->cgroups.mode;
     reply.host.landlock_abi = (uint32_t)landlock_abi();
     for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
@@ -278,7 +279,7 @@ static int on_inspect(struct priv *p, const void *data, size_t len, struct err *
     cgroup_read(&p->host->cgroups, &s->launch.cgroup, &out->cgroup);
     out->pid = (uint32_t)s->launch.pid;
     out->payload_uid =
-        p->host->rootful ? userns_payload_id(s->launch.uid_index) : p->host->daemon_uid;
+        p->host->rootful ? userns_payload_id(s->launch.uid_index) : p->host->host_uid;
     read_namespaces(s->launch.pid, out->ns);
     read_namespaces(getpid(), out->host_ns);
     (void)snprintf(path, sizeof(path), "/proc/%d", s->launch.pid);
@@ -286,7 +287,9 @@ static int on_inspect(struct priv *p, const void *data, size_t len, struct err *
     (void)snprintf(path, sizeof(path), "/proc/%d/status", s->launch.pid);
     (void)fd_read_file_at(AT_FDCWD, path, out->status, sizeof(out->status));
     const char *uid = strstr(out->status, "\nUid:\t");
-    if (uid != NULL) {
+    if (!p->host->rootful) {
+        out->host_uid = p->host->host_uid; /* the kernel tells us numbers of our own namespace */
+    } else if (uid != NULL) {
         char digits[16] = "";
         size_t n = strspn(uid + 6, "0123456789");
         uint64_t value = 0;

@@ -20,6 +20,7 @@ struct err;
 /* Fixed at start, before any request was read. Descriptors are owned. */
 struct launch_host {
     bool rootful;     /* false: one id for everything, whatever the host delegates */
+    uid_t host_uid;   /* not rootful: the id of all sessions, as the host sees it */
     uid_t daemon_uid; /* owns the state directory */
     gid_t daemon_gid;
     int state_fd, sessions_fd, trash_fd;
