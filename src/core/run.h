@@ -15,7 +15,7 @@ struct err;
 struct run;
 struct session;
 
-#define RUN_CAPTURE_DEFAULT (1U << 20) /* what fronts use when a caller does not say */
+#define RUN_CAPTURE_DEFAULT (1U << 20) /* bytes kept of each stream */
 #define RUN_CAPTURE_MAX (8U << 20)
 
 struct run_result {
@@ -33,7 +33,7 @@ struct run_events {
 
 struct run_options {
     struct exec_request exec; /* borrowed for the call */
-    size_t capture;           /* bytes kept of each stream, at most RUN_CAPTURE_MAX */
+    size_t capture;           /* bytes kept of each stream, RUN_CAPTURE_MAX at most */
 };
 
 /* Holds the session until it is freed. */

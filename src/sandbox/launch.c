@@ -35,6 +35,7 @@
 #define DISK_IMAGE "disk.img"
 #define DISK_PLACE "disk"
 #define NETWORK_MARK "network"
+#define PIDS_MAX 4194304U /* the kernel's PID_MAX_LIMIT; it takes no limit above */
 
 static const struct {
     const char *name;
@@ -150,7 +151,7 @@ static int make_groups(struct launch_host *h, const struct plan *p, struct launc
 {
     struct cgroup_limits limits = {
         .memory_bytes = p->memory_bytes,
-        .pids = p->pids + 1, /* PID 1 is ours */
+        .pids = p->pids < PIDS_MAX ? p->pids + 1 : PIDS_MAX, /* PID 1 is ours */
         .cpu_quota_us = p->cpu_quota_us,
     };
     for (int i = 0; i < CGROUP_CONTROLLERS; i++)
