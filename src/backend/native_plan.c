@@ -23,6 +23,7 @@
 #define ROOT_BYTES_WRITABLE (64ULL * MIB)
 #define QUOTA_BYTES_PER_INODE 16384U
 #define HOME "/home/box"
+#define WANTED_MAX (SPEC_MOUNTS_MAX + 2U) /* with the workspace and the home */
 
 static const char *const host_dirs[NATIVE_HOST_DIRS_MAX - 1] = {"/bin",   "/sbin",  "/lib",
                                                                 "/lib32", "/lib64", "/libx32"};
@@ -215,6 +216,8 @@ static int add_wanted(struct wanted *list, size_t *n, const struct wanted *w, st
     if (r < 0)
         return r;
     size_t at = *n;
+    if (at == WANTED_MAX)
+        return err_set(err, ERR_LIMIT, "more than %u mounts", SPEC_MOUNTS_MAX);
     for (size_t i = 0; i < *n; i++)
         if (str_eq(list[i].target, w->target))
             return err_set(err, ERR_INVALID, "mount_path %.200s is given twice", w->target);
@@ -251,7 +254,7 @@ static int collect_mounts(const struct spec *spec, struct wanted *list, size_t *
 static int add_workspace(struct plan *p, const struct spec *spec, const struct native_facts *facts,
                          struct err *err)
 {
-    struct wanted list[SPEC_MOUNTS_MAX + 2];
+    struct wanted list[WANTED_MAX];
     size_t n = 0;
     int r = collect_mounts(spec, list, &n, err);
     for (size_t i = 0; i < n && r == 0; i++) {
