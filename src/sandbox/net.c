@@ -73,7 +73,6 @@ int net_config_init(struct net_config *ret, const char *tag, const char *pool, s
         return err_set(err, ERR_INVALID, "network pool '%s' is not an IPv4 network of /8 to /28",
                        pool);
     }
-    c.resolver = c.pool + 1;
     *ret = c;
     return 0;
 }
@@ -82,7 +81,8 @@ uint32_t net_lease_max(const struct net_config *config)
 {
     uint32_t pairs = 1U << (31 - config->prefix);
 
-    /* The first pair is the resolver's; five digits are what the interface name has room for. */
+    /* The first pair marks the pool as taken; five digits are what the interface name has room for.
+     */
     return pairs - 1 < 65535 ? pairs - 1 : 65535;
 }
 
@@ -144,13 +144,14 @@ static void put_veth(struct nl *nl, const char *ifname, int netns_fd)
     nl_end(nl);
 }
 
-static void put_addr(struct nl *nl, int index, uint32_t addr)
+static void put_addr(struct nl *nl, uint16_t type, int index, uint32_t addr)
 {
+    const uint16_t flags = type == RTM_NEWADDR ? NLM_F_CREATE | NLM_F_EXCL : 0;
     const struct ifaddrmsg m = {
         .ifa_family = AF_INET, .ifa_prefixlen = LINK_PREFIX, .ifa_index = (uint32_t)index};
     uint32_t net = htonl(addr);
 
-    nl_begin(nl, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &m, sizeof(m));
+    nl_begin(nl, type, flags, &m, sizeof(m));
     nl_attr(nl, IFA_LOCAL, &net, sizeof(net));
     nl_attr(nl, IFA_ADDRESS, &net, sizeof(net));
     nl_end(nl);
@@ -223,7 +224,7 @@ static int host_end(const struct net_lease *lease, int sock, struct err *err)
         return err_sys(err, -r, "disable IPv6 on '%s'", lease->ifname);
     nl_init(&nl);
     put_strict(&nl, index);
-    put_addr(&nl, index, lease->host);
+    put_addr(&nl, RTM_NEWADDR, index, lease->host);
     put_up(&nl, index);
     r = nl_send(&nl, sock, &failed);
     return r < 0 ? err_sys(err, -r, "%s '%s'", what[failed], lease->ifname) : 0;
@@ -242,7 +243,7 @@ static int guest_end(const struct net_lease *lease, int sock, struct err *err)
         return err_sys(err, lo < 0 ? -lo : -index, "find the session's interfaces");
     nl_init(&nl);
     put_up(&nl, lo);
-    put_addr(&nl, index, lease->guest);
+    put_addr(&nl, RTM_NEWADDR, index, lease->guest);
     put_up(&nl, index);
     put_default_route(&nl, index, lease->host);
     int r = nl_send(&nl, sock, &failed);
@@ -298,6 +299,21 @@ int net_attach(const struct net_lease *lease, int netns_fd, struct err *err)
     return r;
 }
 
+/* Without an address there is no route to the session, and the rules drop what comes from an
+ * interface that its source is not reached by. */
+void net_cut(const struct net_lease *lease)
+{
+    struct nl nl;
+
+    AUTO_CLOSE int sock = nl_socket();
+    int index = sock < 0 ? sock : nl_ifindex(sock, lease->ifname);
+    if (index < 0)
+        return;
+    nl_init(&nl);
+    put_addr(&nl, RTM_DELADDR, index, lease->host);
+    (void)nl_send(&nl, sock, NULL); /* the kernel may be removing it just now */
+}
+
 int net_detach(const struct net_lease *lease, struct err *err)
 {
     const struct ifinfomsg m = {.ifi_family = AF_UNSPEC};
@@ -325,10 +341,11 @@ int net_lo_up(void)
     return ioctl(fd, SIOCSIFFLAGS, &req) < 0 ? -errno : 0;
 }
 
-static int dns_socket(uint32_t addr, int type, struct err *err)
+static int dns_socket(int type, struct err *err)
 {
-    const struct sockaddr_in sa = {
-        .sin_family = AF_INET, .sin_port = htons(DNS_PORT), .sin_addr = {.s_addr = htonl(addr)}};
+    const struct sockaddr_in sa = {.sin_family = AF_INET,
+                                   .sin_port = htons(DNS_PORT),
+                                   .sin_addr = {.s_addr = htonl(NET_GUEST_RESOLVER)}};
     const int on = 1;
     AUTO_CLOSE int fd = socket(AF_INET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -345,11 +362,10 @@ static int dns_socket(uint32_t addr, int type, struct err *err)
 
 static int dns_pair(void *arg, int *ret_fds, struct err *err)
 {
-    const uint32_t *addr = arg;
-    AUTO_CLOSE int udp = dns_socket(*addr, SOCK_DGRAM, err);
+    AUTO_CLOSE int udp = dns_socket(SOCK_DGRAM, err);
     if (udp < 0)
         return udp;
-    AUTO_CLOSE int tcp = dns_socket(*addr, SOCK_STREAM, err);
+    AUTO_CLOSE int tcp = dns_socket(SOCK_STREAM, err);
     if (tcp < 0)
         return tcp;
     ret_fds[0] = TAKE_FD(udp);
@@ -357,18 +373,16 @@ static int dns_pair(void *arg, int *ret_fds, struct err *err)
     return 0;
 }
 
-int net_dns_open(int netns_fd, uint32_t addr, int *ret_udp, int *ret_tcp, struct err *err)
+int net_dns_open(int netns_fd, int *ret_udp, int *ret_tcp, struct err *err)
 {
     struct net_visit v = {.home = -1};
     int fds[2] = {-1, -1}, r;
 
-    if (netns_fd < 0) {
-        r = dns_pair(&addr, fds, err);
-    } else if (net_visit_enter(&v, netns_fd, NULL) == 0) {
-        r = dns_pair(&addr, fds, err);
+    if (net_visit_enter(&v, netns_fd, NULL) == 0) {
+        r = dns_pair(NULL, fds, err);
         net_visit_leave(&v);
     } else {
-        r = net_within(netns_fd, dns_pair, &addr, fds, 2, err);
+        r = net_within(netns_fd, dns_pair, NULL, fds, 2, err);
     }
     if (r < 0)
         return r;

@@ -55,12 +55,13 @@ static const char *const pasta_userns_argv[] = {PASTA_OPTIONS, "--userns", USERN
 
 static const struct {
     const char *program;
+    enum net_kind kind;
     const char *const *argv;        /* the namespace belongs to the caller's user namespace */
     const char *const *userns_argv; /* it belongs to one below */
     bool tells;                     /* writes to FD_READY when it is ready */
 } helpers[] = {
-    {"slirp4netns", slirp4netns_argv, slirp4netns_userns_argv, true},
-    {"pasta", pasta_argv, pasta_userns_argv, false},
+    {"slirp4netns", NET_SLIRP4NETNS, slirp4netns_argv, slirp4netns_userns_argv, true},
+    {"pasta", NET_PASTA, pasta_argv, pasta_userns_argv, false},
 };
 
 static int find_helper(const char *wanted, size_t *ret, struct err *err)
@@ -256,10 +257,12 @@ static int run_helper(size_t i, int netns_fd, int userns_fd, struct slirp *s, st
         return err_sys(err, errno, "pipe");
     AUTO_CLOSE int ready_rd = ready[0];
     AUTO_CLOSE int ready_wr = ready[1];
-    if (pipe2(ending, O_CLOEXEC) < 0)
-        return err_sys(err, errno, "pipe");
+    /* Unlike a pipe, it can be shut while a child of ours still has a copy of our end. */
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ending) < 0)
+        return err_sys(err, errno, "socketpair");
     AUTO_CLOSE int exit_rd = ending[0];
     s->exit_fd = ending[1];
+    s->kind = helpers[i].kind;
     const int fds[FD_COUNT] = {-1, -1, log, netns_fd, userns_fd, ready_wr, exit_rd};
     r = start_helper(i, userns_fd >= 0, fds, &s->proc, err);
     if (r < 0)
@@ -275,7 +278,7 @@ static int run_helper(size_t i, int netns_fd, int userns_fd, struct slirp *s, st
 
 int slirp_start(const char *helper, int netns_fd, int userns_fd, struct slirp *ret, struct err *err)
 {
-    struct slirp s = {.proc = {.pidfd = -1}, .exit_fd = -1};
+    struct slirp s = SLIRP_NONE;
     size_t index = 0;
     int r = slirp_probe(helper, err);
 
@@ -291,19 +294,16 @@ int slirp_start(const char *helper, int netns_fd, int userns_fd, struct slirp *r
     return 0;
 }
 
-/* Closing our end is what makes the guard take its helper along; being killed, it could not. */
+/* Shutting our end is what makes the guard take its helper along; being killed, it could not. */
 void slirp_stop(struct slirp *s)
 {
-    if (s->proc.pid > 0) {
+    if (s->exit_fd >= 0)
+        (void)shutdown(s->exit_fd, SHUT_RDWR);
+    if (s->proc.pid > 0 && s->kind == NET_PASTA) {
         struct pollfd pfd = {.fd = s->proc.pidfd, .events = POLLIN};
 
-        if (s->exit_fd >= 0)
-            (void)close(s->exit_fd);
-        s->exit_fd = -1;
         (void)poll(&pfd, 1, STOP_TIMEOUT_MS);
-        hostcmd_kill(&s->proc);
     }
-    if (s->exit_fd >= 0)
-        (void)close(s->exit_fd);
-    s->exit_fd = -1;
+    hostcmd_kill(&s->proc);
+    fd_close_many(&s->exit_fd, 1);
 }
