@@ -145,6 +145,21 @@ static void sweep_later(struct priv *p)
         loop_timer_start(p->loop, &p->sweep, SWEEP_INTERVAL_NS, on_sweep);
 }
 
+/* Children that are nobody's sandbox: removers of large storage, helpers of networks, and what the
+ * sandbox modules ran. */
+static void reap_others(struct priv *p)
+{
+    for (;;) {
+        siginfo_t si = {0};
+        if (waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) < 0 || si.si_pid == 0)
+            return;
+        for (size_t i = 0; i < p->n_sessions; i++)
+            if (p->sessions[i]->launch.pid == si.si_pid)
+                return; /* its pidfd tells, and then the others have their turn */
+        (void)waitpid(si.si_pid, NULL, WNOHANG);
+    }
+}
+
 /* PID 1 is gone, and with it every process: take the rest away and tell who asked. */
 static void on_pid_gone(struct loop_io *io, uint32_t events)
 {
@@ -158,6 +173,7 @@ static void on_pid_gone(struct loop_io *io, uint32_t events)
                       "the sandbox's first process died while it was being set up");
     launch_kill(&s->launch); /* what is left of the group, if PID 1 died by itself */
     s->remover_fd = launch_cleanup(p->host, &s->launch);
+    reap_others(p);
     sweep_later(p);
     if (s->remover_fd < 0 ||
         loop_io_start(p->loop, &s->remover_io, s->remover_fd, EPOLLIN, on_removed) < 0)
@@ -421,24 +437,13 @@ static void on_request(struct loop_io *io, uint32_t events)
         answer_error(p, &head, r, &err);
 }
 
-/* Children that are nobody's sandbox: removers of large storage, and what the sandbox modules ran.
- */
 static void on_signal(struct loop_signal *sig, int signo)
 {
     struct priv *p = container_of(sig, struct priv, signals);
-    if (signo != SIGCHLD) {
+    if (signo == SIGCHLD)
+        reap_others(p);
+    else
         end_all(p);
-        return;
-    }
-    for (;;) {
-        siginfo_t si = {0};
-        if (waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) < 0 || si.si_pid == 0)
-            return;
-        for (size_t i = 0; i < p->n_sessions; i++)
-            if (p->sessions[i]->launch.pid == si.si_pid)
-                return; /* its pidfd tells; a later signal or that event looks for the others */
-        (void)waitpid(si.si_pid, NULL, WNOHANG);
-    }
 }
 
 int priv_serve(struct loop *loop, struct launch_host *host, int sock, struct err *err)

@@ -13,7 +13,7 @@
 #include "sandbox/plan.h"
 #include "util/err.h"
 
-#define PRIV_WIRE_VERSION 1U
+#define PRIV_WIRE_VERSION 2U
 #define PRIV_SESSIONS_MAX 8192U
 #define PRIV_FDS_MAX 4U
 

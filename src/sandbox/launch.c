@@ -287,6 +287,7 @@ int launch_cleanup(struct launch_host *h, struct launch *l)
 {
     if (l->pid > 0)
         (void)waitpid(l->pid, NULL, 0);
+    l->pid = 0; /* from here on it may be somebody else's */
     launch_net_leave(h, l);
     cgroup_close(&l->cgroup);
     (void)cgroup_remove(&h->cgroups, l->name);

@@ -251,7 +251,7 @@ void launch_net_leave(struct launch_host *h, struct launch *l)
     struct net_lease lease;
 
     fd_close_many(l->dns_fds, 2);
-    slirp_stop(&l->slirp);
+    slirp_drop(&l->slirp);
     if (l->net_index != 0) {
         if (net_lease_init(&lease, &h->net.config, l->net_index, NULL) == 0)
             net_cut(&lease);

@@ -251,20 +251,21 @@ static int guest_end(const struct net_lease *lease, int sock, struct err *err)
 }
 
 /* An end that came up before its peer can send nothing until the kernel's link watch has run, a
- * little later; a packet lost in between costs the session a second. Kernels since 6.8 let it run
- * when someone asks for the link's state. */
-static int settle(const struct net_lease *lease, int sock, struct err *err)
+ * little later; a packet lost in between costs the session a second. Until then, too, programs in
+ * the session see an interface that is not running. Kernels since 6.8 let it run when someone asks
+ * for the link's state. */
+static int settle(const char *ifname, int sock, struct err *err)
 {
     const struct ifinfomsg m = {.ifi_family = AF_UNSPEC};
     struct nl nl;
 
     nl_init(&nl);
     nl_begin(&nl, RTM_GETLINK, 0, &m, sizeof(m));
-    nl_attr_str(&nl, IFLA_IFNAME, lease->ifname);
+    nl_attr_str(&nl, IFLA_IFNAME, ifname);
     nl_attr_u32(&nl, IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
     nl_end(&nl);
     int r = nl_send(&nl, sock, NULL);
-    return r < 0 ? err_sys(err, -r, "state of '%s'", lease->ifname) : 0;
+    return r < 0 ? err_sys(err, -r, "state of '%s'", ifname) : 0;
 }
 
 /* The requester names a lease and a namespace that box-priv made itself; names and addresses come
@@ -293,7 +294,9 @@ int net_attach(const struct net_lease *lease, int netns_fd, struct err *err)
     if (r == 0)
         r = guest_end(lease, guest, err);
     if (r == 0)
-        r = settle(lease, host, err);
+        r = settle(lease->ifname, host, err);
+    if (r == 0)
+        r = settle(NET_GUEST_IFNAME, guest, err);
     if (r < 0)
         (void)net_detach(lease, NULL);
     return r;

@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <net/if.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -294,16 +296,33 @@ int slirp_start(const char *helper, int netns_fd, int userns_fd, struct slirp *r
     return 0;
 }
 
-/* Shutting our end is what makes the guard take its helper along; being killed, it could not. */
-void slirp_stop(struct slirp *s)
+/* Shutting our end is what makes the guard of pasta take its helper along; being killed, it could
+ * not. slirp4netns needs no such care. */
+static void tell_end(const struct slirp *s)
 {
     if (s->exit_fd >= 0)
         (void)shutdown(s->exit_fd, SHUT_RDWR);
-    if (s->proc.pid > 0 && s->kind == NET_PASTA) {
+    if (s->proc.pid > 0 && s->kind == NET_SLIRP4NETNS)
+        (void)pidfd_send_signal(s->proc.pidfd, SIGKILL, NULL, 0);
+}
+
+void slirp_stop(struct slirp *s)
+{
+    tell_end(s);
+    if (s->proc.pid > 0) {
         struct pollfd pfd = {.fd = s->proc.pidfd, .events = POLLIN};
 
         (void)poll(&pfd, 1, STOP_TIMEOUT_MS);
     }
     hostcmd_kill(&s->proc);
     fd_close_many(&s->exit_fd, 1);
+}
+
+void slirp_drop(struct slirp *s)
+{
+    tell_end(s);
+    if (s->proc.pid > 0)
+        (void)close(s->proc.pidfd);
+    fd_close_many(&s->exit_fd, 1);
+    *s = SLIRP_NONE;
 }

@@ -37,5 +37,9 @@ int slirp_start(const char *helper, int netns_fd, int userns_fd, struct slirp *r
 /* Ends the helper, which also lets go of the namespace. Fine on SLIRP_NONE and on a stopped one. */
 void slirp_stop(struct slirp *s);
 
+/* The same without waiting for its end, in which the kernel takes some 20 ms to remove the
+ * interface: for an owner who reaps children as they come. */
+void slirp_drop(struct slirp *s);
+
 /* Whether this host can do it: a helper is installed and /dev/net/tun may be opened. */
 int slirp_probe(const char *helper, struct err *err);
