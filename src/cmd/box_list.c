@@ -196,22 +196,6 @@ int verb_rm(struct app *app, const struct args *args, struct err *err)
 
 /* doctor. */
 
-static void put_host(struct text_table *t, const struct json *host)
-{
-    for (void *it = json_iter(host); it != NULL; it = json_iter_next(host, it)) {
-        const struct json *v = json_iter_value(it);
-        AUTO_DONE(buf) struct buf text;
-        struct jw w;
-
-        buf_init(&text, 4096);
-        jw_init(&w, &text);
-        jw_value(&w, v);
-        text_table_cell(t, json_iter_key(it));
-        text_table_cell(t, "host");
-        text_table_cell(t, json_type(v) == JSON_STRING ? json_str(v) : buf_str(&text));
-    }
-}
-
 int verb_doctor(struct app *app, const struct args *args, struct err *err)
 {
     AUTO(json) struct json *answer = NULL;
@@ -226,8 +210,6 @@ int verb_doctor(struct app *app, const struct args *args, struct err *err)
     text_table_cell(t, "CHECK");
     text_table_cell(t, "STATUS");
     text_table_cell(t, "DETAIL");
-    if (json_type(json_get(answer, "host")) == JSON_OBJECT)
-        put_host(t, json_get(answer, "host"));
     const struct json *checks = json_get(answer, "checks");
     for (size_t i = 0; i < json_len(checks); i++) {
         const struct json *check = json_at(checks, i);

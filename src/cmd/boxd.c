@@ -225,7 +225,8 @@ static int start_server(struct daemon *d, struct err *err)
                  "listening on %s:%u without a token: every local user can use this boxd; set "
                  "token_file",
                  c->host, c->port);
-    return http_server_listen_tcp(d->server, c->host, c->port, err);
+    r = http_server_listen_tcp(d->server, c->host, c->port, err);
+    return r < 0 ? r : 0;
 }
 
 static int start(struct daemon *d, int argc, char **argv, struct err *err)

@@ -68,9 +68,9 @@ int run_start(struct session *s, const struct run_options *options, const struct
     r->ops = sb->backend->ops;
     r->events = *events;
     r->arg = arg;
-    size_t capture = options->capture == 0 ? RUN_CAPTURE_DEFAULT : options->capture;
     for (int i = 0; i < 2; i++)
-        buf_init(&r->result.kept[i], capture < RUN_CAPTURE_MAX ? capture : RUN_CAPTURE_MAX);
+        buf_init(&r->result.kept[i],
+                 options->capture < RUN_CAPTURE_MAX ? options->capture : RUN_CAPTURE_MAX);
     int e = r->ops->exec(sb, &options->exec, &exec_events, r, &r->exec, err);
     if (e < 0) {
         free(r);

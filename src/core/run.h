@@ -33,7 +33,7 @@ struct run_events {
 
 struct run_options {
     struct exec_request exec; /* borrowed for the call */
-    size_t capture;           /* bytes kept of each stream; 0: RUN_CAPTURE_DEFAULT */
+    size_t capture;           /* bytes kept of each stream, RUN_CAPTURE_MAX at most */
 };
 
 /* Holds the session until it is freed. */

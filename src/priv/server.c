@@ -65,7 +65,7 @@ static void answer(struct priv *p, struct priv_reply *reply, const int *fds, siz
 {
     if (p->state == PRIV_ENDING)
         return;
-    /* Blocking: boxd always reads, and a request is answered with less than it took to send. */
+    /* Blocking: boxd always reads, and never waits for us to read. */
     ssize_t n = fd_send_msg(p->sock, reply, sizeof(*reply), fds, n_fds, MSG_NOSIGNAL);
     (void)n; /* a dead peer is noticed by its end of file */
 }

@@ -15,6 +15,7 @@
 #include "util/buf.h"
 #include "util/err.h"
 #include "util/json.h"
+#include "util/str.h"
 
 #define LIST_MAX (32U << 20)
 #define BODY_MAX (12U << 20)
@@ -225,6 +226,18 @@ static void delete_session(struct http_request *req, void *arg)
         v1_fail(req, &err);
 }
 
+/* Text that was cut is cut between characters. */
+static void write_kept(struct jw *w, const struct run_result *result, enum exec_stream stream,
+                       const char *key, const char *rest_key)
+{
+    const struct buf *kept = &result->kept[stream];
+    uint64_t produced = result->produced[stream];
+    size_t len = produced > kept->len ? utf8_boundary(buf_str(kept), kept->len) : kept->len;
+    jw_key(w, key);
+    jw_strn(w, buf_str(kept), len);
+    jw_ku64(w, rest_key, produced - len);
+}
+
 static void on_exec_finished(void *arg, const struct run_result *result)
 {
     struct call *c = arg;
@@ -235,12 +248,8 @@ static void on_exec_finished(void *arg, const struct run_result *result)
     jw_object(&w);
     jw_kstr(&w, "session_id", session_id(c->session));
     v1_write_outcome(&w, result);
-    jw_key(&w, "stdout");
-    jw_strn(&w, buf_str(&result->kept[0]), result->kept[0].len);
-    jw_key(&w, "stderr");
-    jw_strn(&w, buf_str(&result->kept[1]), result->kept[1].len);
-    jw_ku64(&w, "stdout_truncated_bytes", result->produced[0] - result->kept[0].len);
-    jw_ku64(&w, "stderr_truncated_bytes", result->produced[1] - result->kept[1].len);
+    write_kept(&w, result, EXEC_STDOUT, "stdout", "stdout_truncated_bytes");
+    write_kept(&w, result, EXEC_STDERR, "stderr", "stderr_truncated_bytes");
     jw_object_end(&w);
     reply_json(c->req, 200, &out, &w);
     call_free(c);
@@ -268,7 +277,7 @@ static void exec_in_session(struct http_request *req, void *arg)
     c->req = req;
     c->session = s;
     session_hold(s);
-    int r = v1_exec_parse(body, &e, &err);
+    int r = v1_exec_parse(body, NULL, &e, &err);
     if (r == 0 && (e.tty || e.with_stdin))
         r = err_set(&err, ERR_INVALID, "tty and stdin need the streaming endpoint /v1/exec");
     if (r == 0) {

@@ -207,8 +207,9 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
 static int begin(struct stream *st, const struct json *m, struct err *err)
 {
     AUTO(spec) struct spec *spec = NULL;
+    static const char *const ours[] = {"session", "create", "ephemeral", NULL};
     uint64_t given = 0;
-    int r = v1_exec_parse(m, &st->exec, err);
+    int r = v1_exec_parse(m, ours, &st->exec, err);
     if (r < 0)
         return r;
     const struct json *create = json_get(m, "create");

@@ -34,6 +34,7 @@
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 #define DISK_IMAGE "disk.img"
 #define DISK_PLACE "disk"
+#define PIDS_MAX 4194304U /* the kernel's PID_MAX_LIMIT; it takes no limit above */
 
 static const struct {
     const char *name;
@@ -149,7 +150,7 @@ static int make_groups(struct launch_host *h, const struct plan *p, struct launc
 {
     struct cgroup_limits limits = {
         .memory_bytes = p->memory_bytes,
-        .pids = p->pids + 1, /* PID 1 is ours */
+        .pids = p->pids < PIDS_MAX ? p->pids + 1 : PIDS_MAX, /* PID 1 is ours */
         .cpu_quota_us = p->cpu_quota_us,
     };
     for (int i = 0; i < CGROUP_CONTROLLERS; i++)

@@ -275,7 +275,9 @@ void setup_child(const struct setup *s)
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
         if (steps[i].run(s, &err) < 0) {
-            (void)err_wrap(&err, "sandbox step '%s'", steps[i].name);
+            /* What the caller did wrong is said in the caller's words. */
+            if (err.code == ERR_SYSTEM || err.code == ERR_BACKEND)
+                (void)err_wrap(&err, "sandbox step '%s'", steps[i].name);
             goto fail;
         }
     }

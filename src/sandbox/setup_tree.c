@@ -87,6 +87,17 @@ static bool may_create(const struct plan *p, const struct plan_op *op)
            holder->source_class == PLAN_SRC_PRIVATE;
 }
 
+static int target_error(int error, const char *target, struct err *err)
+{
+    if (error == -ELOOP)
+        return err_set(err, ERR_DENIED, "mount target '%s' leads through a symbolic link", target);
+    if (error == -ENOTDIR)
+        return err_set(err, ERR_INVALID, "mount target '%s' lies below a file", target);
+    if (error == -ENAMETOOLONG)
+        return err_set(err, ERR_INVALID, "mount target '%s' has a name that is too long", target);
+    return err_sys(err, -error, "mount target '%s'", target);
+}
+
 /* Opens (O_PATH) the last component, making what is missing on the way. Directories that appear
  * inside the payload's own storage belong to the payload. */
 static int make_path(const struct setup *s, int root_fd, const struct plan_op *op, bool as_dir,
@@ -100,7 +111,7 @@ static int make_path(const struct setup *s, int root_fd, const struct plan_op *o
     if (fd >= 0)
         return fd;
     if (fd != -ENOENT)
-        return err_sys(err, -fd, "mount target '%s'", target);
+        return target_error(fd, target, err);
     if (!may_create(p, op))
         return err_set(err, ERR_NOT_FOUND,
                        "mount target '%s' does not exist inside the mount that holds it; create "
@@ -115,12 +126,12 @@ static int make_path(const struct setup *s, int root_fd, const struct plan_op *o
         int r = last && !as_dir ? mknodat(root_fd, part, S_IFREG | 0644, 0)
                                 : mkdirat(root_fd, part, 0755);
         if (r < 0 && errno != EEXIST)
-            return err_sys(err, errno, "create mount target '%s'", target);
+            return target_error(-errno, target, err);
         if (last)
             break;
     }
     fd = open_in_root(root_fd, target, O_PATH);
-    return fd >= 0 ? fd : err_sys(err, -fd, "mount target '%s'", target);
+    return fd >= 0 ? fd : target_error(fd, target, err);
 }
 
 static int attach(int mount_fd, int target_fd, const char *what, struct err *err)
@@ -329,18 +340,28 @@ static int op_dev(const struct setup *s, int root_fd, const struct plan_op *op, 
     return r < 0 && err->code == ERR_NONE ? err_sys(err, -r, "/dev read-only") : r;
 }
 
+/* By descriptor: paths still start at the host's root here. */
+static int leave_scratch(int root_fd, int layer, const char *scratch, struct err *err)
+{
+    char path[32];
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", layer);
+    if (umount2(path, MNT_DETACH) < 0 || unlinkat(root_fd, scratch, AT_REMOVEDIR) < 0)
+        return err_sys(err, errno, "detach the layer");
+    return 0;
+}
+
 /* A writable layer over a directory of the image. The layer's own mount is needed only to name it
  * to overlayfs, which knows paths alone: it is attached at a scratch place inside our root and
- * taken away again. */
+ * taken away again, because what lies below an overlay must not change behind its back. */
 static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
 {
-    static const char scratch[] = "/.layer";
+    static const char scratch[] = ".layer";
     char lower[64], upper[64], work[64];
     const char *target_path = plan_str(s->plan, op->target);
     AUTO_CLOSE int target = open_in_root(root_fd, target_path, O_PATH | O_DIRECTORY);
     if (target < 0)
         return err_sys(err, -target, "overlay '%s'", target_path);
-    if (mkdirat(root_fd, scratch + 1, 0700) < 0 && errno != EEXIST)
+    if (mkdirat(root_fd, scratch, 0700) < 0)
         return err_sys(err, errno, "overlay scratch");
     AUTO_CLOSE int place = open_in_root(root_fd, scratch, O_PATH | O_DIRECTORY);
     int layer = s->source_fds[op - s->plan->ops];
@@ -362,8 +383,7 @@ static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *
     if (fs < 0)
         return err_sys(err, -fs, "overlay on '%s'", target_path);
     r = attach(fs, target, target_path, err);
-    (void)umount2(scratch, MNT_DETACH);
-    return r;
+    return r < 0 ? r : leave_scratch(root_fd, layer, scratch, err);
 }
 
 static int (*const run_op[PLAN_OP_MAX])(const struct setup *, int, const struct plan_op *,

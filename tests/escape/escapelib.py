@@ -121,11 +121,14 @@ def children(pid):
 
 def init_pids(daemon):
     """PID 1 of every session."""
-    def is_init(pid):
-        with contextlib.suppress(OSError):
-            return pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "box-init"
-        return False
-    return {p for p in children(daemon.priv_pid()) if is_init(p)}
+    return {p for p in children(daemon.priv_pid()) if is_init_program(p)}
+
+
+def is_init_program(pid):
+    """PID 1, or a copy of it that has not become a program yet."""
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() == b"box-init\0"
+    return False
 
 
 def status(pid, task=None):

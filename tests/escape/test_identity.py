@@ -2,7 +2,6 @@
 """Table A: identity and privilege, asked inside and verified from outside."""
 
 import concurrent.futures
-import contextlib
 import hashlib
 import os
 import pathlib
@@ -14,8 +13,8 @@ import pytest
 
 from boxlib import BUILD, ApiError
 from escapelib import (
-    BLOCK, IS_ROOT, NAMESPACES, PROBE, STRIDE, Report, check_golden, children, count, host_ns, init_pids, posture,
-    probe_argv, ran, run_probe, status, stream, uid_map, wait_for,
+    BLOCK, IS_ROOT, NAMESPACES, PROBE, STRIDE, Report, check_golden, children, count, host_ns, init_pids,
+    is_init_program, posture, probe_argv, ran, run_probe, status, stream, uid_map, wait_for,
 )
 
 
@@ -33,11 +32,7 @@ class Live:
 
     def _ready(self):
         """The payload, once it has become the program and is not a copy of PID 1 any more."""
-        for pid in children(self.init):
-            with contextlib.suppress(OSError):
-                if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() != "box-init":
-                    return pid
-        return None
+        return next((pid for pid in children(self.init) if not is_init_program(pid)), None)
 
     def close(self, api):
         api.rm(self.id)
@@ -246,11 +241,9 @@ def normal_posture(text):
 
 
 def fd_kind(link):
-    if re.match(r"^(/dev/null|anon_inode:|\[|/)", link) is None:
-        return link.split(":")[0]
-    if link.startswith("anon_inode:"):
-        return link
-    return "null or cgroup" if link == "/dev/null" or "/box-" in link or link.startswith("/") else link
+    if link.startswith("/"):  # of the groups there are as many as the dialect of cgroups needs
+        return "null or cgroup"
+    return link if link.startswith("anon_inode:") else link.split(":")[0]
 
 
 def init_posture(pid):
@@ -272,7 +265,7 @@ def init_posture(pid):
     for fd in os.listdir(f"/proc/{pid}/fd"):
         kind = fd_kind(os.readlink(f"/proc/{pid}/fd/{fd}"))
         # Only with cgroup v1, and only where the kernel has Landlock.
-        if kind not in ("anon_inode:[eventfd]", "anon_inode:landlock-ruleset"):
+        if kind not in ("anon_inode:[eventfd]", "anon_inode:[landlock-ruleset]"):
             yield f"init fd {kind}"
 
 

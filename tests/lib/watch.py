@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking at a session from outside: its processes, its groups, and a neighbour that must not suffer."""
+
+import contextlib
+import os
+import pathlib
+import statistics
+import threading
+import time
+
+# Emulated processors are some thirty times slower; every bound in seconds is multiplied by this.
+_EMULATED = "QEMU" in pathlib.Path("/proc/cpuinfo").read_text()
+SLOW = float(os.environ.get("BOX_TEST_SLOW", "20" if _EMULATED else "1"))
+
+
+def amount(usual, slow=None):
+    """How many times to do something."""
+    return usual if SLOW <= 1 else slow if slow is not None else max(1, int(usual / SLOW))
+
+
+def wait_for(condition, seconds=20, what="the condition"):
+    """Returns the first true value of condition()."""
+    end = time.monotonic() + seconds * SLOW
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"{what} did not come true within {seconds * SLOW:.0f} s"
+        time.sleep(0.01)
+
+
+def pids_of_uid(uid):
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if entry.stat().st_uid == uid and "State:\tZ" not in (entry / "status").read_text():
+                    found.append(int(entry.name))
+    return found
+
+
+class Watch:
+    """One session, seen from the host."""
+
+    def __init__(self, api, session_id):
+        self.receipt = api.receipt(session_id)
+        self.pid1 = self.receipt["host_pid"]
+        self.uid = self.receipt["host_uid_payload"]
+        self.groups = {}
+        for line in pathlib.Path(f"/proc/{self.pid1}/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            for name in controllers.split(",") if controllers else ["v2"]:
+                self.groups[name] = path
+
+    def payload(self):
+        """Processes of the session, but PID 1."""
+        return pids_of_uid(self.uid)
+
+    def names(self):
+        names = []
+        for pid in self.payload():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                names.append(pathlib.Path(f"/proc/{pid}/comm").read_text().strip())
+        return sorted(names)
+
+    def group(self, controller):
+        """The session's directory for that controller, in whichever hierarchy has it."""
+        root = pathlib.Path("/sys/fs/cgroup")
+        if controller in self.groups and (root / controller).is_dir():
+            return root / controller / self.groups[controller].lstrip("/")
+        base = root / "unified" if (root / "unified").is_dir() else root
+        path = base / self.groups["v2"].lstrip("/")
+        return path.parent if path.name == "init" else path
+
+    def memory_now(self):
+        group = self.group("memory")
+        for name in ("memory.current", "memory.usage_in_bytes"):
+            if (group / name).exists():
+                return int((group / name).read_text())
+        raise AssertionError(f"no memory accounting in {group}")
+
+
+class Victim:
+    """Runs small commands in a session of its own while the block runs: each must be right, and none
+    may take longer than `bound` seconds."""
+
+    def __init__(self, daemon, session_id, bound=5.0):
+        self.client, self.session_id, self.bound = daemon.client(), session_id, bound * SLOW
+        self.times, self.error = [], None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self):
+        n = 0
+        try:
+            while not self._stop.is_set():
+                n += 1
+                begin = time.monotonic()
+                r = self.client.sh(self.session_id, f"echo {n} > f && cat f && exit {n % 7}")
+                self.times.append(time.monotonic() - begin)
+                assert (r["outcome"], r["exit_code"], r["stdout"]) == ("exited", n % 7, f"{n}\n"), r
+                time.sleep(0.005)
+        except Exception as error:  # told by the main thread
+            self.error = error
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind, *rest):
+        self._stop.set()
+        self._thread.join(120)
+        self.client.close()
+        if kind is None:
+            self.check()
+
+    def check(self):
+        if self.error is not None:
+            raise self.error
+        assert self.times, "the neighbour never got an answer"
+        worst = max(self.times)
+        assert worst < self.bound, f"worst {worst:.2f} s, median {statistics.median(self.times):.3f} s"
