@@ -30,7 +30,7 @@
 #include "util/str.h"
 
 #define REMOVE_PATIENCE_NS (2ULL * NSEC_PER_SEC)
-#define SWEEP_INTERVAL_NS (100 * NSEC_PER_MSEC)
+#define SWEEP_INTERVAL_NS (500 * NSEC_PER_MSEC)
 
 struct priv;
 

@@ -29,22 +29,9 @@
 #define GOING_INTERVAL_MS 10
 #define PROBE_LIFE_MS 20000
 
-static bool bit(const uint8_t *set, uint32_t i)
-{
-    return (set[i / 8] & (1U << (i % 8))) != 0;
-}
-
-static void set_bit(uint8_t *set, uint32_t i, bool on)
-{
-    if (on)
-        set[i / 8] |= (uint8_t)(1U << (i % 8));
-    else
-        set[i / 8] &= (uint8_t) ~(1U << (i % 8));
-}
-
 int launch_net_init(struct launch_net *net, const char *tag, const char *pool, struct err *err)
 {
-    *net = (struct launch_net){.pool = pool, .remover_fd = -1};
+    *net = (struct launch_net){.pool = pool, .cleaner_fd = -1};
     return net_config_init(&net->config, tag, pool, err);
 }
 
@@ -88,89 +75,104 @@ static uint32_t take_lease(struct launch_net *net)
     for (uint32_t n = 0; n < max; n++) {
         uint32_t i = net->next++ % max + 1;
 
-        if (!bit(net->used, i)) {
-            set_bit(net->used, i, true);
+        if (net->leases[i] == LEASE_FREE) {
+            net->leases[i] = LEASE_USED;
             return i;
         }
     }
     return 0;
 }
 
-static void free_lease(struct launch_net *net, uint32_t index)
-{
-    set_bit(net->used, index, false);
-    set_bit(net->going, index, false);
-    set_bit(net->late, index, false);
-    net->n_going--;
-}
-
 static void let_go(struct launch_net *net, uint32_t index)
 {
-    set_bit(net->going, index, true);
+    net->leases[index] = LEASE_CUT;
     net->n_going++;
 }
 
-/* By a child, because the kernel takes its time. */
-static void remove_late(struct launch_net *net)
+/* What the child did not manage goes another round. */
+static void take_back(struct launch_net *net)
 {
-    struct pollfd pfd = {.fd = net->remover_fd, .events = POLLIN};
-
-    if (net->remover_fd >= 0 && poll(&pfd, 1, 0) == 0)
-        return; /* the last one is still at it */
-    fd_close_many(&net->remover_fd, 1);
-    if (clone_process(0, -1, &net->remover_fd) != 0)
+    AUTO_CLOSE int sock = nl_socket(NETLINK_ROUTE);
+    if (sock < 0)
         return;
     for (uint32_t i = 1; i <= lease_count(net); i++) {
         struct net_lease lease;
 
-        if (bit(net->late, i) && net_lease_init(&lease, &net->config, i, NULL) == 0)
+        if (net->leases[i] != LEASE_CLEANING)
+            continue;
+        if (net_lease_init(&lease, &net->config, i, NULL) == 0 &&
+            nl_ifindex(sock, lease.ifname) == -ENODEV) {
+            net->leases[i] = LEASE_FREE;
+            net->n_going--;
+        } else {
+            net->leases[i] = LEASE_CUT;
+        }
+    }
+}
+
+static bool lease_ended(void *arg, uint32_t index)
+{
+    const struct launch_net *net = arg;
+
+    return index < LAUNCH_LEASES_MAX && net->leases[index] == LEASE_CLEANING;
+}
+
+/* Most interfaces are gone already, with their namespaces. */
+_Noreturn static void clean_child(struct launch_net *net)
+{
+    (void)net_flows_drop(&net->config, lease_ended, net, NULL);
+    for (uint32_t i = 1; i <= lease_count(net); i++) {
+        struct net_lease lease;
+
+        if (net->leases[i] == LEASE_CLEANING && net_lease_init(&lease, &net->config, i, NULL) == 0)
             (void)net_detach(&lease, NULL);
     }
     child_exit(0);
 }
 
-/* Takes back the leases whose interface is gone. True when some are still there that were there the
- * last time. */
-static bool take_back(struct launch_net *net)
-{
-    bool late = false;
-
-    AUTO_CLOSE int sock = nl_socket();
-    if (sock < 0)
-        return false;
-    for (uint32_t i = 1; i <= lease_count(net) && net->n_going > 0; i++) {
-        struct net_lease lease;
-
-        if (!bit(net->going, i) || net_lease_init(&lease, &net->config, i, NULL) < 0)
-            continue;
-        if (nl_ifindex(sock, lease.ifname) == -ENODEV) {
-            free_lease(net, i);
-            continue;
-        }
-        late = late || bit(net->late, i);
-        set_bit(net->late, i, true);
-    }
-    return late;
-}
-
+/* By a child, because either takes the kernel a while. */
 void launch_net_sweep(struct launch_host *h)
 {
-    if (take_back(&h->net))
-        remove_late(&h->net);
+    struct launch_net *net = &h->net;
+    struct pollfd pfd = {.fd = net->cleaner_fd, .events = POLLIN};
+
+    if (net->cleaner_fd >= 0 && poll(&pfd, 1, 0) == 0)
+        return;
+    fd_close_many(&net->cleaner_fd, 1);
+    take_back(net);
+    if (net->n_going == 0)
+        return;
+    for (uint32_t i = 1; i <= lease_count(net); i++)
+        if (net->leases[i] == LEASE_CUT)
+            net->leases[i] = LEASE_CLEANING;
+    if (clone_process(0, -1, &net->cleaner_fd) == 0)
+        clean_child(net);
+}
+
+static bool interface_left(const struct launch_net *net)
+{
+    AUTO_CLOSE int sock = nl_socket(NETLINK_ROUTE);
+
+    for (uint32_t i = 1; sock >= 0 && i <= lease_count(net); i++) {
+        struct net_lease lease;
+
+        if (net->leases[i] != LEASE_FREE && net_lease_init(&lease, &net->config, i, NULL) == 0 &&
+            nl_ifindex(sock, lease.ifname) >= 0)
+            return true;
+    }
+    return false;
 }
 
 int launch_net_end(struct launch_host *h, struct err *err)
 {
     struct pollfd none;
 
-    fd_close_many(&h->net.remover_fd, 1);
+    fd_close_many(&h->net.cleaner_fd, 1);
     if (!h->rootful || faccessat(h->state_fd, NETWORK_MARK, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
         return 0;
     /* The kernel removes the interfaces of many namespaces at once; we would do it one by one. */
-    for (int i = 0; h->net.n_going > 0 && i < GOING_TRIES; i++) {
+    for (int i = 0; i < GOING_TRIES && interface_left(&h->net); i++)
         (void)poll(&none, 0, GOING_INTERVAL_MS);
-        (void)take_back(&h->net);
-    }
     int r = net_host_done(&h->net.config, err);
     if (r == 0 && unlinkat(h->state_fd, NETWORK_MARK, 0) < 0)
         r = err_sys(err, errno, "forget the network");
@@ -186,13 +188,14 @@ static int open_ns(pid_t pid, const char *name, struct err *err)
     return fd < 0 ? err_sys(err, errno, "the session's %s namespace", name) : fd;
 }
 
-static int attach_next(struct launch_net *net, int netns_fd, uint32_t *ret, struct err *err)
+static int attach_next(struct launch_host *h, int netns_fd, uint32_t *ret, struct err *err)
 {
+    struct launch_net *net = &h->net;
     struct net_lease lease;
     uint32_t index = take_lease(net);
 
     if (index == 0 && net->n_going > 0) {
-        (void)take_back(net);
+        launch_net_sweep(h);
         index = take_lease(net);
     }
     if (index == 0)
@@ -217,7 +220,7 @@ static int attach(struct launch_host *h, struct launch *l, int netns_fd, struct 
     for (int i = 0; r == 0 && i < ATTACH_TRIES; i++) {
         struct err why = {0};
 
-        r = attach_next(&h->net, netns_fd, &l->net_index, &why);
+        r = attach_next(h, netns_fd, &l->net_index, &why);
         if (r == 0)
             return 0;
         *err = why;

@@ -16,17 +16,26 @@ struct launch_host;
 
 #define LAUNCH_LEASES_MAX 8192U
 
-/* What came with the first session that wanted a network, and which leases are out. A lease is free
- * again when the kernel has removed its interface, not before. */
+/*   FREE ──► USED ──► CUT ◄──► CLEANING ──► FREE
+ *
+ * A lease is free again when its interface is gone and the host has forgotten its connections. */
+enum lease_state {
+    LEASE_FREE,
+    LEASE_USED,
+    LEASE_CUT,      /* given back */
+    LEASE_CLEANING, /* a child looks after what is left of it */
+};
+
+/* What came with the first session that wanted a network, and which leases are out. */
 struct launch_net {
     struct net_config config;
-    const char *pool;          /* borrowed; NULL: the first that is free */
-    bool ready;                /* the host's side stands */
-    struct net_host_info info; /* what we changed on the host; cleared when boxd was told */
-    uint32_t next;             /* leases go round */
-    uint32_t n_going;          /* given back, interface still there */
-    int remover_fd;            /* pidfd of a child that removes interfaces; -1: none */
-    uint8_t used[LAUNCH_LEASES_MAX / 8], going[LAUNCH_LEASES_MAX / 8], late[LAUNCH_LEASES_MAX / 8];
+    const char *pool;                  /* borrowed; NULL: the first that is free */
+    bool ready;                        /* the host's side stands */
+    struct net_host_info info;         /* what we changed on the host; cleared when boxd was told */
+    uint32_t next;                     /* leases go round */
+    uint32_t n_going;                  /* given back, not free yet */
+    int cleaner_fd;                    /* pidfd of the child that cleans; -1: none */
+    uint8_t leases[LAUNCH_LEASES_MAX]; /* enum lease_state */
 };
 
 /* Zeroes it and picks the names; `pool` as in net_config_init(). */
@@ -39,8 +48,8 @@ int launch_net_join(struct launch_host *h, struct launch *l, struct err *err);
 /* Cuts the session off at once. The interface goes with the namespace, a little later. */
 void launch_net_leave(struct launch_host *h, struct launch *l);
 
-/* Looks after leases that were given back: to be called every now and then while n_going > 0. What
- * keeps a namespace alive longer than it should (a socket that still waits for its peer) loses the
+/* Looks after leases that were given back: to be called every now and then while n_going > 0. A
+ * namespace that lives longer than it should (by a socket that still waits for its peer) loses its
  * interface. */
 void launch_net_sweep(struct launch_host *h);
 

@@ -109,7 +109,7 @@ static int guest_socket(int netns_fd, struct err *err)
     if (r < 0)
         return r;
     int off = fd_write_file_at(AT_FDCWD, "/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
-    int sock = nl_socket();
+    int sock = nl_socket(NETLINK_ROUTE);
     net_visit_leave(&v);
     AUTO_CLOSE int fd = sock;
     /* No such file: the kernel has no IPv6 at all. */
@@ -278,7 +278,7 @@ int net_attach(const struct net_lease *lease, int netns_fd, struct err *err)
     AUTO_CLOSE int guest = guest_socket(netns_fd, err);
     if (guest < 0)
         return guest;
-    AUTO_CLOSE int host = nl_socket();
+    AUTO_CLOSE int host = nl_socket(NETLINK_ROUTE);
     if (host < 0)
         return err_sys(err, -host, "netlink socket");
     nl_init(&nl);
@@ -308,7 +308,7 @@ void net_cut(const struct net_lease *lease)
 {
     struct nl nl;
 
-    AUTO_CLOSE int sock = nl_socket();
+    AUTO_CLOSE int sock = nl_socket(NETLINK_ROUTE);
     int index = sock < 0 ? sock : nl_ifindex(sock, lease->ifname);
     if (index < 0)
         return;
@@ -322,7 +322,7 @@ int net_detach(const struct net_lease *lease, struct err *err)
     const struct ifinfomsg m = {.ifi_family = AF_UNSPEC};
     struct nl nl;
 
-    AUTO_CLOSE int sock = nl_socket();
+    AUTO_CLOSE int sock = nl_socket(NETLINK_ROUTE);
     if (sock < 0)
         return err_sys(err, -sock, "netlink socket");
     nl_init(&nl);

@@ -68,8 +68,8 @@ struct net_host_info {
  * earlier run of this tag left. ERR_CONFLICT when the pool overlaps an address of the host. */
 int net_host_init(const struct net_config *config, struct net_host_info *ret, struct err *err);
 
-/* Removes rules, interfaces and addresses of this tag. net.ipv4.ip_forward stays as it is: others
- * may rely on it by now. */
+/* Removes interfaces, connections, addresses and rules of this tag. net.ipv4.ip_forward stays as it
+ * is: others may rely on it by now. */
 int net_host_done(const struct net_config *config, struct err *err);
 
 /* Gives the namespace (no eth0 yet) its interface, address and default route. Leaves nothing on
@@ -84,6 +84,12 @@ void net_cut(const struct net_lease *lease);
 /* Deleting the namespace does the same, in the background; this waits for the kernel, which takes
  * some 30 ms. Fine when it is gone already. */
 int net_detach(const struct net_lease *lease, struct err *err);
+
+/* Makes the host forget the connections of leases that have ended, by the word of the callback;
+ * NULL: all of them. Reads the whole table of the host, hence not for where somebody waits. */
+typedef bool net_ended_fn(void *arg, uint32_t index);
+int net_flows_drop(const struct net_config *config, net_ended_fn *ended, void *arg,
+                   struct err *err);
 
 /* For the network-off case, in a child after clone: loopback up in the current namespace. No
  * allocation. 0 or a negative errno. */

@@ -93,7 +93,7 @@ static int mark_addr(const struct net_config *c, uint16_t type, uint32_t addr, s
     struct nl nl;
 
     mark_label(c, label, sizeof(label));
-    AUTO_CLOSE int sock = nl_socket();
+    AUTO_CLOSE int sock = nl_socket(NETLINK_ROUTE);
     if (sock < 0)
         return err_sys(err, -sock, "netlink socket");
     int index = nl_ifindex(sock, "lo");
@@ -209,6 +209,8 @@ int net_host_done(const struct net_config *config, struct err *err)
 
     /* Interfaces go before the rules that hold them. */
     int r = remove_links(config, err);
+    if (r == 0)
+        (void)net_flows_drop(config, NULL, NULL, NULL); /* they end by themselves, in days */
     if (r == 0)
         r = unmark_pool(config, err);
     if (r == 0)

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions with a network come and go, and leave nothing on the host."""
 
+import fcntl
 import os
 import socket
+import struct
+import termios
 import textwrap
 
 import pytest
@@ -105,12 +108,10 @@ def test_sessions_deleted_in_the_middle_of_a_transfer_leave_nothing(stage, boxd)
     peers = []
     for i in range(20):
         client.new(f"t{i}", network="on")
-        # A download starts with a byte of the server's, so it must be running in another thread: the kernel.
         if i % 2 == 0:
             r = client.x(f"t{i}", "python3", "-c", UPLOAD)
             peers.append(server.accept()[0])
         else:
-            server.settimeout(20)
             r = client.sh(f"t{i}", f"python3 -c '{DOWNLOAD.strip()}' >/dev/null 2>&1 & echo started")
             peer = server.accept()[0]
             peer.setblocking(False)
@@ -134,13 +135,13 @@ def test_what_a_deleted_session_had_not_sent_is_not_sent(stage, boxd):
     assert client.x("up", "python3", "-c", UPLOAD)["exit_code"] == 0
     peer = server.accept()[0]
     client.rm("up")
-    peer.settimeout(1.5)  # its kernel would ask again after a fraction of a second
-    peer.recv(1 << 24)
+    peer.settimeout(1.5)
+    arrived = struct.unpack("i", fcntl.ioctl(peer, termios.FIONREAD, b"\0" * 4))[0]
+    assert arrived > 0
+    # Once that is read there is room for more, and the kernel of the sender is told so.
     with pytest.raises(TimeoutError):
-        while True:
-            # Once what had arrived is read there is room for more, and its sender's kernel is told so.
-            assert peer.recv(1 << 24)
-            peer.settimeout(1.5)
+        while arrived >= 0:
+            arrived -= len(peer.recv(1 << 20))
     assert wait_until(lambda: not box_interfaces(stage))
     peer.close()
     server.close()
@@ -148,7 +149,7 @@ def test_what_a_deleted_session_had_not_sent_is_not_sent(stage, boxd):
 
 def test_late_answers_to_a_deleted_session_go_nowhere(stage, boxd):
     client = boxd.client()
-    server = stage.net.listen(9, socket.SOCK_DGRAM)
+    server = stage.net.listen(9, socket.SOCK_DGRAM, INTERNET[0])
     client.new("late", network="on")
     send = f"import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'ask', ('{INTERNET[0]}', 9))"
     assert client.x("late", "python3", "-c", send)["exit_code"] == 0
@@ -194,9 +195,6 @@ def test_a_session_that_dies_by_itself_lets_its_network_go(stage, boxd):
     client.new("dies", network="on")
     os.kill(client.receipt("dies")["host_pid"], 9)
     assert wait_until(lambda: not box_interfaces(stage))
-    with pytest.raises(Exception, match=""):
-        client.x("dies", "true")
-    assert wait_until(lambda: not any(s["session_id"] == "dies" and s.get("state") == "ready" for s in client.ps()))
     wait_for_state(stage, boxd, before)
 
 

@@ -91,12 +91,12 @@ class Namespace:
             os.close(home)
             os.close(there)
 
-    def listen(self, port, kind=socket.SOCK_STREAM):
+    def listen(self, port, kind=socket.SOCK_STREAM, address="0.0.0.0"):
         with self.inside():
             sock = socket.socket(socket.AF_INET, kind)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.settimeout(20)
-        sock.bind(("0.0.0.0", port))
+        sock.bind((address, port))
         if kind == socket.SOCK_STREAM:
             sock.listen(512)
         return sock
@@ -141,7 +141,7 @@ class Stage:
                      "link set up0 up\nroute add default via 11.0.0.1\n")
         self.net.ip("link set lo up\naddr add 11.0.0.1/24 dev up1\nlink set up1 up\n"
                     + "".join(f"addr add {a}/32 dev lo\n" for a in (*INTERNET, *PRIVATE)))
-        self.resolver = Resolver(self.net.listen(53, socket.SOCK_DGRAM), INTERNET[1])
+        self.resolver = Resolver(self.net.listen(53, socket.SOCK_DGRAM, INTERNET[0]), INTERNET[1])
         self.resolver.start()
 
     def boxd(self, *args, **kwargs):
