@@ -18,6 +18,7 @@
 #include "util/fd.h"
 #include "util/str.h"
 #include "util/strv.h"
+#include "util/user.h"
 
 #define TOKEN_MIN 32U
 #define TOKEN_MAX 4096U
@@ -190,7 +191,7 @@ static char *default_dir(bool runtime)
 {
     const char *home = getenv("HOME"),
                *xdg = getenv(runtime ? "XDG_RUNTIME_DIR" : "XDG_STATE_HOME");
-    if (geteuid() == 0)
+    if (user_is_host_root())
         return xstrdup(runtime ? "/run/box" : "/var/lib/box");
     if (xdg != NULL && xdg[0] == '/')
         return xasprintf("%s/box", xdg);

@@ -40,6 +40,8 @@ static const struct field exec_fields[] = {
      .max = TIMEOUT_MAX, .rule = "timeout_sec must be greater than 0", .doc = "Seconds until the whole tree is killed."},
     {"tty", FIELD_BOOL, .offset = offsetof(struct v1_exec, tty), .doc = "Give it a terminal (streams only)."},
     {"stdin", FIELD_BOOL, .offset = offsetof(struct v1_exec, with_stdin), .doc = "Keep stdin open (streams only)."},
+    {"stdin_acks", FIELD_BOOL, .offset = offsetof(struct v1_exec, stdin_acks),
+     .doc = "Tell how much of stdin the program has taken (streams only)."},
     {"rows", FIELD_INT, .offset = offsetof(struct v1_exec, rows), .number = 24, .min = 1, .max = 4096,
      .rule = "rows must be at least 1", .doc = "Height of the terminal."},
     {"cols", FIELD_INT, .offset = offsetof(struct v1_exec, cols), .number = 80, .min = 1, .max = 4096,

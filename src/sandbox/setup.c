@@ -180,7 +180,8 @@ static int step_privilege(const struct setup *s, struct err *err)
     /* What PID 1 needs to turn a copy of itself into the payload, and nothing else; only inside its
      * namespace. */
     uint64_t keep = s->switch_ids
-                        ? (1ULL << CAP_SETUID) | (1ULL << CAP_SETGID) | (1ULL << CAP_SETPCAP)
+                        ? (1ULL << CAP_SETUID) | (1ULL << CAP_SETGID) | (1ULL << CAP_SETPCAP) |
+                              (1ULL << CAP_KILL) /* its children have another uid */
                         : (1ULL << CAP_SETPCAP);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return err_sys(err, errno, "no_new_privs");
@@ -227,6 +228,7 @@ static int step_descriptors(const struct setup *s, struct err *err)
         from[fd] = null_fd;
     from[INIT_FD_CONTROL] = s->control_fds[0];
     from[INIT_FD_SPARE] = s->control_fds[1];
+    from[INIT_FD_PARENT] = s->parent_fd;
     from[INIT_FD_CONFIG] = config;
     from[INIT_FD_SECCOMP] = s->seccomp_fd;
     if (built.landlock_fd >= 0)

@@ -158,7 +158,7 @@ class Boxd:
         h = 0xCBF29CE484222325
         for byte in str(self.state).encode():
             h = ((h ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-        return f"box-{h & 0xFFFFF:05x}"
+        return f"box-{h & 0xFFFFFFFFFFF:011x}"
 
     def leaks(self):
         """Objects of this instance that exist now, by kind."""

@@ -394,7 +394,7 @@ static void rate_is_limited_per_source_and_recovers(void **state)
 
 static void questions_under_way_are_capped(void **state)
 {
-    struct fixture *f = start((struct dns_options){.source_flights = 2});
+    struct fixture *f = start((struct dns_options){.listener_flights = 2});
     AUTO_CLOSE int fd = client(f, SOCK_DGRAM);
     uint8_t in[512];
 
@@ -506,7 +506,7 @@ static void hung_up(struct fixture *f, int fd)
 
 static void silent_and_rude_tcp_clients_are_dropped(void **state)
 {
-    struct fixture *f = start((struct dns_options){.idle_ms = 1000, .source_conns = 2});
+    struct fixture *f = start((struct dns_options){.idle_ms = 1000, .listener_conns = 2});
     AUTO_CLOSE int silent = client(f, SOCK_STREAM);
     AUTO_CLOSE int rude = client(f, SOCK_STREAM);
     settle(f);
