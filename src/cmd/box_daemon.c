@@ -25,6 +25,7 @@
 #include "util/path.h"
 #include "util/str.h"
 #include "util/strv.h"
+#include "util/user.h"
 
 #define READY_FD 3
 #define READY_MS 30000
@@ -60,7 +61,7 @@ static int default_state_dir(char **ret, struct err *err)
     const char *base = getenv("XDG_STATE_HOME");
     AUTO_FREE char *dir = NULL;
 
-    if (geteuid() == 0) {
+    if (user_is_host_root()) {
         *ret = xstrdup("/var/lib/box");
         return 0;
     }
@@ -79,7 +80,7 @@ int daemon_default_socket(char **ret, struct err *err)
     const char *runtime = getenv("XDG_RUNTIME_DIR");
     AUTO_FREE char *dir = NULL;
 
-    if (geteuid() == 0) {
+    if (user_is_host_root()) {
         *ret = xstrdup("/run/box/" SOCKET_NAME);
         return 0;
     }

@@ -34,6 +34,7 @@
 #include "util/log.h"
 #include "util/path.h"
 #include "util/str.h"
+#include "util/user.h"
 
 #define FALLBACK_ID 1999999999U /* just below the ids of sessions: nobody's */
 #define DAEMON_USER "box"
@@ -51,6 +52,7 @@ struct daemon {
     char program[PATH_MAX], init_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
+    bool rootful;
     int status;
 };
 
@@ -82,7 +84,8 @@ static void find_ids(struct daemon *d)
 {
     d->uid = geteuid();
     d->gid = getegid();
-    if (d->uid != 0)
+    d->rootful = user_is_host_root();
+    if (!d->rootful)
         return;
     const struct passwd *pw = getpwnam(DAEMON_USER);
     d->uid = pw != NULL ? pw->pw_uid : FALLBACK_ID;
@@ -106,7 +109,7 @@ static int take_state(struct daemon *d, struct err *err)
     struct stat st;
     if (fstat(fd, &st) < 0 || (st.st_uid != geteuid() && st.st_uid != d->uid))
         return err_set(err, ERR_DENIED, "state directory '%s' belongs to somebody else", dir);
-    if (geteuid() == 0 && fchown(fd, d->uid, d->gid) < 0)
+    if (d->rootful && fchown(fd, d->uid, d->gid) < 0)
         return err_sys(err, errno, "own state directory '%s'", dir);
     if (fchmod(fd, 0711) < 0)
         return err_sys(err, errno, "protect state directory '%s'", dir);
@@ -116,15 +119,15 @@ static int take_state(struct daemon *d, struct err *err)
     if (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0)
         return err_set(err, ERR_CONFLICT,
                        "another boxd serves '%s'; use it, or choose another --state-dir", dir);
-    (void)snprintf(d->tag, sizeof(d->tag), "box-%05llx",
-                   (unsigned long long)(str_hash(dir) & 0xfffff));
+    (void)snprintf(d->tag, sizeof(d->tag), "box-%011llx",
+                   (unsigned long long)(str_hash(dir) & 0xfffffffffff));
     return 0;
 }
 
 static int drop_privileges(const struct daemon *d, struct err *err)
 {
-    if (geteuid() == 0 && (setgroups(0, NULL) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
-                           setresuid(d->uid, d->uid, d->uid) < 0))
+    if (d->rootful && (setgroups(0, NULL) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
+                       setresuid(d->uid, d->uid, d->uid) < 0))
         return err_sys(err, errno, "become uid %u", d->uid);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
         return err_sys(err, errno, "give up privileges");
@@ -256,6 +259,10 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
+    /* A terminal that goes away ends us properly too, unless somebody wanted us to outlive it. */
+    struct sigaction hup;
+    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN)
+        (void)sigaddset(&set, SIGHUP);
     if (r == 0 && (r = loop_signal_start(d->loop, &d->signals, &set, on_signal)) < 0)
         r = err_sys(err, -r, "signals");
     return r;

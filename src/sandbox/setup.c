@@ -106,13 +106,14 @@ static int step_names(const struct setup *s, struct err *err)
 
 static int step_root(const struct setup *s, struct err *err)
 {
-    char size[32];
+    char size[32], inodes[16];
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return err_sys(err, errno, "private mounts");
     (void)snprintf(size, sizeof(size), "%llu", (unsigned long long)s->plan->root_bytes);
+    (void)snprintf(inodes, sizeof(inodes), "%u", s->plan->root_inodes);
     const struct mount_option options[] = {
         {"size", size},
-        {"nr_inodes", s->plan->flags & PLAN_ROOT_WRITABLE ? "16384" : "256"},
+        {"nr_inodes", inodes},
         {"mode", "0755"},
         {0},
     };
@@ -228,6 +229,7 @@ static int step_descriptors(const struct setup *s, struct err *err)
         from[fd] = null_fd;
     from[INIT_FD_CONTROL] = s->control_fds[0];
     from[INIT_FD_SPARE] = s->control_fds[1];
+    from[INIT_FD_PARENT] = s->parent_fd;
     from[INIT_FD_CONFIG] = config;
     from[INIT_FD_SECCOMP] = s->seccomp_fd;
     if (built.landlock_fd >= 0)
