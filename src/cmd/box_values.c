@@ -68,7 +68,7 @@ static int set_choice(const struct arg_option *o, const char *const *names, cons
 static int set_bool(const struct arg_option *o, const char *value, void *member, struct err *err)
 {
     static const char *const names[] = {"off", "on", NULL};
-    int found;
+    int found = 0;
     int r = set_choice(o, names, value, &found, err);
 
     if (r >= 0)

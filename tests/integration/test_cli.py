@@ -421,11 +421,8 @@ class Alone:
     def box(self, *args, **kwargs):
         command = [str(BUILD / "box"), *args]
         if os.geteuid() == 0:  # root's directories are fixed: others are mounted over them
-            binds = f"""
-                mount --make-rprivate / && mkdir -p /run/box /var/lib/box &&
-                mount --bind {self.path}/runtime /run/box && mount --bind {self.path}/state /var/lib/box &&
-                exec {shlex.join(command)}"""
-            command = ["unshare", "-m", "sh", "-c", binds]
+            mounts = f"mount -t tmpfs run /run && mount --bind {self.path}/state /var/lib"
+            command = ["unshare", "-m", "sh", "-c", f"{mounts} && exec {shlex.join(command)}"]
         kwargs.setdefault("stdin", subprocess.DEVNULL)
         return subprocess.run(command, env=self.env, text=True, capture_output=True, timeout=120, **kwargs)
 
