@@ -2,6 +2,7 @@
 """The probe, what it says, and what can be seen of a session from outside."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import ctypes
 import json
@@ -109,6 +110,24 @@ def stream(sock, session_id, *argv, stdin=None, **request):
     return asyncio.run(_stream(sock, request, stdin))
 
 
+@contextlib.contextmanager
+def beside(daemon, session_id, *argv, stop=None):
+    """Runs argv in the session meanwhile; yields a future of the result. stop() asks it to end, in the end."""
+    client = daemon.client(timeout=1800)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(client.x, session_id, *argv)
+        try:
+            yield running
+            if stop is not None:
+                stop()
+        except BaseException:
+            other = daemon.client(timeout=1800)  # or it would be waited for forever
+            other.rm(session_id)
+            other.close()
+            raise
+    client.close()
+
+
 # From outside.
 
 
@@ -149,6 +168,18 @@ def wait_for(what, seconds=120, every=0.02):
             return value
         assert time.monotonic() < end, f"waited {seconds} s in vain"
         time.sleep(every)
+
+
+def fs_path(path):
+    """A path from the root of its file system, as the mount table shows it."""
+    path, best = str(path), ("", "")
+    for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
+        root, target = line.split(" ")[3:5]
+        inside = target == "/" or path == target or path.startswith(target + "/")
+        if inside and len(target) >= len(best[1]):
+            best = (root, target)
+    root, target = best
+    return "/" + "/".join(x for x in (root + "/" + path[len(target):]).split("/") if x)
 
 
 # What this kernel can do.

@@ -13,7 +13,7 @@ import pytest
 
 from boxlib import BUILD, ApiError
 from escapelib import (
-    BLOCK, IS_ROOT, NAMESPACES, PROBE, STRIDE, Report, check_golden, children, count, host_ns, init_pids,
+    BLOCK, IS_ROOT, NAMESPACES, PROBE, STRIDE, Report, beside, check_golden, children, count, host_ns, init_pids,
     is_init_program, posture, probe_argv, ran, run_probe, status, stream, uid_map, wait_for,
 )
 
@@ -322,16 +322,13 @@ def test_A09_executables_cannot_be_written(boxd_shared, api, psid, probed):
     probed.check("A09", least=3)
     init = BUILD / "box-init"
     before = hashlib.sha256(init.read_bytes()).hexdigest()
-    client = boxd_shared.client(timeout=1800)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        attacker = pool.submit(client.x, psid, "python3", "-c", REWRITE)
+    with beside(boxd_shared, psid, "python3", "-c", REWRITE,
+                stop=lambda: api.x(psid, "touch", "/workspace/stop")) as attacker:
         api.x(psid, "sh", "-c", f"printf '{SCRIPT_TO_SELF}' > /workspace/self; chmod 755 /workspace/self")
         for i in range(count("BOX_TEST_A09_EXECS", 150)):
             r = api.x(psid, "/workspace/self" if i % 10 == 0 else "true")
             assert r["outcome"] == "exited" and (i % 10 == 0 or r["exit_code"] == 0), r
-        api.x(psid, "touch", "/workspace/stop")
-        r = ran(attacker.result(1800))
-    client.close()
+    r = ran(attacker.result())
     assert r["exit_code"] == 0, r
     # ENOENT and ESRCH: a process that was just ending.
     assert set(r["stdout"].split()) <= {"EACCES", "EPERM", "ETXTBSY", "EROFS", "ENOENT", "ESRCH"}, r["stdout"]
