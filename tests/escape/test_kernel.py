@@ -188,6 +188,7 @@ def test_B18_no_priorities_and_limits(probed, api, sid):
 # B19
 
 
+@pytest.mark.rootless
 def test_B19_programs_that_people_use(long_api, session, tmp_path):
     """The script of the filter's own test, under all the walls. A program that is not there is skipped by name."""
     tmp_path.chmod(0o755)
