@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import tempfile
 import time
 
 import websockets
@@ -170,16 +171,27 @@ def wait_for(what, seconds=120, every=0.02):
         time.sleep(every)
 
 
-def fs_path(path):
-    """A path from the root of its file system, as the mount table shows it."""
-    path, best = str(path), ("", "")
+def _mount_of(path):
+    """The root, target and type of the mount that holds a path."""
+    best = ("", "", "")
     for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
-        root, target = line.split(" ")[3:5]
+        left, right = line.split(" - ")
+        root, target = left.split(" ")[3:5]
         inside = target == "/" or path == target or path.startswith(target + "/")
         if inside and len(target) >= len(best[1]):
-            best = (root, target)
-    root, target = best
-    return "/" + "/".join(x for x in (root + "/" + path[len(target):]).split("/") if x)
+            best = (root, target, right.split(" ")[0])
+    return best
+
+
+def fs_type(path):
+    return _mount_of(os.path.realpath(path))[2]
+
+
+def fs_path(path):
+    """A path from the root of its file system, as the mount table shows it."""
+    path = os.path.realpath(path)
+    root, target, _ = _mount_of(path)
+    return os.path.normpath("/" + root + "/" + path[len(target):]).replace("//", "/")
 
 
 # What this kernel can do.
@@ -192,6 +204,13 @@ def kernel_release():
 def has_landlock():
     libc = ctypes.CDLL(None, use_errno=True)
     return libc.syscall(444, None, 0, 1) > 0
+
+
+def mount_base():
+    """Where directories can be made that a session can mount: tmpfs maps ids from Linux 6.3 on."""
+    if IS_ROOT and kernel_release() < (6, 3) and fs_type(tempfile.gettempdir()) == "tmpfs":
+        return "/var/tmp"
+    return None
 
 
 def count(name, default):

@@ -196,7 +196,7 @@ print(done, n)
 
 
 @pytest.mark.rootless
-def test_C10_swapped_names_never_lead_a_start_astray(boxd_shared, psession, probe_mount, tmp_path):
+def test_C10_swapped_names_never_lead_a_start_astray(boxd_shared, psession, probe_mount, host_dir):
     """CVE-2025-31133, -52565, -52881: masks, terminal and working directory while names are being swapped."""
     sid = psession()
     client = boxd_shared.client(timeout=1800)
@@ -226,14 +226,14 @@ def test_C10_swapped_names_never_lead_a_start_astray(boxd_shared, psession, prob
 
 
 @pytest.mark.rootless
-def test_C10_swapped_names_never_lead_a_mount_astray(boxd_shared, api, session, probe_mount, tmp_path):
+def test_C10_swapped_names_never_lead_a_mount_astray(boxd_shared, api, session, probe_mount, host_dir):
     """Two sessions share a directory; one swaps the name where the other is about to mount."""
-    tmp_path.chmod(0o777)
-    shared = {"host_path": str(tmp_path)}
+    host_dir.chmod(0o777)
+    shared = {"host_path": str(host_dir)}
     sid = session(**shared)
     made = refused = 0
-    with beside(boxd_shared, sid, "python3", "-c", SWAP, stop=(tmp_path / "stop").touch) as attacker:
-        wait_for(lambda: attacker.done() or (tmp_path / "ready").exists())
+    with beside(boxd_shared, sid, "python3", "-c", SWAP, stop=(host_dir / "stop").touch) as attacker:
+        wait_for(lambda: attacker.done() or (host_dir / "ready").exists())
         for i in range(count("BOX_TEST_C10_CREATES", 60)):
             place = ("/workspace/data", "/workspace/sub", "/workspace/dev/pts", "/workspace/proc/null")[i % 4]
             victim = f"c10-{i}"
@@ -394,8 +394,8 @@ def storage_files(daemon):
 
 
 @pytest.mark.rootless
-def test_C15_hostile_files_are_not_followed_and_go(boxd, tmp_path):
-    keep = tmp_path / "keep"
+def test_C15_hostile_files_are_not_followed_and_go(boxd, host_dir):
+    keep = host_dir / "keep"
     keep.mkdir()
     (keep / "f").write_text("kept")
     api = boxd.client(timeout=1800)
@@ -408,15 +408,16 @@ def test_C15_hostile_files_are_not_followed_and_go(boxd, tmp_path):
 
 
 @pytest.mark.rootless
-def test_C15_a_directory_of_the_host_stays(api, session, tmp_path):
-    tmp_path.chmod(0o777)
-    (tmp_path / "given").write_text("kept")
-    sid = session(host_path=str(tmp_path))
+def test_C15_a_directory_of_the_host_stays(api, session, host_dir):
+    host_dir.chmod(0o777)
+    (host_dir / "given").write_text("kept")
+    sid = session(host_path=str(host_dir))
     hostile(api, sid, "/etc")
-    before = sorted(os.listdir(os.fsencode(tmp_path)))
+    before = sorted(os.listdir(os.fsencode(host_dir)))
     api.rm(sid)
-    assert sorted(os.listdir(os.fsencode(tmp_path))) == before and (tmp_path / "given").read_text() == "kept"
-    os.chmod(tmp_path / "locked", 0o700)
+    assert sorted(os.listdir(os.fsencode(host_dir))) == before and (host_dir / "given").read_text() == "kept"
+    for name in ("locked", "sticky"):  # so that an ordinary user can clean up
+        os.chmod(host_dir / name, 0o700)
 
 
 DEEP = """

@@ -158,15 +158,14 @@ def test_A04_no_new_privs_and_filter_on_every_thread(probed, live):
     assert status(one.init)["NoNewPrivs"] == "1"
 
 
-def test_A05_setuid_files_and_file_capabilities_give_nothing(api, psession, probe_dir, tmp_path):
-    tmp_path.chmod(0o777)
-    tmp_path.parent.chmod(0o755)
+def test_A05_setuid_files_and_file_capabilities_give_nothing(api, psession, probe_dir, host_dir):
+    host_dir.chmod(0o777)
     for name in ("plain", "suid", "sgid", "caps"):
-        shutil.copy(probe_dir / "probe", tmp_path / name)
-        os.chmod(tmp_path / name, {"suid": 0o4755, "sgid": 0o2755}.get(name, 0o755))
+        shutil.copy(probe_dir / "probe", host_dir / name)
+        os.chmod(host_dir / name, {"suid": 0o4755, "sgid": 0o2755}.get(name, 0o755))
     # vfs_cap_data of version 2: cap_net_raw in the permitted set, effective.
-    os.setxattr(tmp_path / "caps", "security.capability", struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0))
-    for where in ({"host_path": str(tmp_path)}, {"host_path": str(tmp_path), "host_path_mode": "ro"}):
+    os.setxattr(host_dir / "caps", "security.capability", struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0))
+    for where in ({"host_path": str(host_dir)}, {"host_path": str(host_dir), "host_path_mode": "ro"}):
         sid = psession(**where)
         want = posture(api, sid, "/workspace/plain")
         assert "self Uid 1000 1000 1000 1000" in want and "self CapEff 0000000000000000" in want

@@ -111,16 +111,15 @@ X32 = elf64(bytes.fromhex("b827000040" "0f05" "89c7" "f7df" "b83c000000" "0f05")
 
 @only_x86
 @pytest.mark.rootless
-def test_B09_calls_of_other_architectures_kill(probed, api, session, tmp_path):
+def test_B09_calls_of_other_architectures_kill(probed, api, session, host_dir):
     """The host's kernel says what there is to be stopped: these programs are harmless."""
     probed.check("B09", least=3)
-    tmp_path.chmod(0o755)
     for name, elf in (("elf32", elf32()), ("int80", INT80), ("x32", X32)):
-        (tmp_path / name).write_bytes(elf)
-        (tmp_path / name).chmod(0o755)
-    sid = session(extra_mounts=[{"host_path": str(tmp_path), "mount_path": "/b09", "mode": "ro"}])
+        (host_dir / name).write_bytes(elf)
+        (host_dir / name).chmod(0o755)
+    sid = session(extra_mounts=[{"host_path": str(host_dir), "mount_path": "/b09", "mode": "ro"}])
     try:
-        has_ia32 = subprocess.run([str(tmp_path / "elf32")], check=False).returncode == 0
+        has_ia32 = subprocess.run([str(host_dir / "elf32")], check=False).returncode == 0
     except OSError:
         has_ia32 = False
     for name in ("elf32", "int80"):
@@ -189,11 +188,10 @@ def test_B18_no_priorities_and_limits(probed, api, sid):
 
 
 @pytest.mark.rootless
-def test_B19_programs_that_people_use(long_api, session, tmp_path):
+def test_B19_programs_that_people_use(long_api, session, host_dir):
     """The script of the filter's own test, under all the walls. A program that is not there is skipped by name."""
-    tmp_path.chmod(0o755)
-    shutil.copy(ROOT / "tests/escape/filtered_programs.sh", tmp_path)
-    sid = session(extra_mounts=[{"host_path": str(tmp_path), "mount_path": "/b19", "mode": "ro"}],
+    shutil.copy(ROOT / "tests/escape/filtered_programs.sh", host_dir)
+    sid = session(extra_mounts=[{"host_path": str(host_dir), "mount_path": "/b19", "mode": "ro"}],
                   memory_mb=2048, pids_limit=512, cpus=2)
     r = ran(long_api.x(sid, "sh", "/b19/filtered_programs.sh", "/usr/bin/env", env={"CHECK_TIMEOUT": "600"}))
     print(r["stdout"])
