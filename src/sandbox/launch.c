@@ -190,7 +190,9 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     s->switch_ids = h->rootful;
     s->cgroup_mode = h->cgroups.mode;
     s->parent_fd = h->self_fd;
-    l->pid = clone_process(NAMESPACES, l->cgroup.v2_fd, &l->pidfd);
+    l->pid = h->rootful ? userns_clone_owned(NAMESPACES, userns_init_id(l->uid_index),
+                                             l->cgroup.v2_fd, &l->pidfd)
+                        : clone_process(NAMESPACES, l->cgroup.v2_fd, &l->pidfd);
     if (l->pid == 0) {
         /* Our copies of the parent's ends: with them we would wait for ourselves once it is gone.
          */
