@@ -4,8 +4,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <linux/securebits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -47,6 +49,29 @@ static _Noreturn void hold_namespace_child(pid_t parent)
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == parent)
         (void)pause();
     child_exit(0);
+}
+
+/* Only our effective ids change, and only between two system calls: nothing is resolved, opened or
+ * signalled meanwhile. The capabilities stay, for the cgroup and for hosts that let nobody else
+ * make user namespaces. */
+pid_t userns_clone_owned(uint64_t flags, uid_t owner, int cgroup_fd, int *ret_pidfd)
+{
+    const uid_t keep = (uid_t)-1;
+    const int bits = prctl(PR_GET_SECUREBITS, 0, 0, 0, 0);
+    if (bits < 0 || prctl(PR_SET_SECUREBITS, bits | SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0)
+        return -errno;
+    pid_t pid = 0;
+    if (setresgid(keep, owner, keep) < 0 || setresuid(keep, owner, keep) < 0)
+        pid = -errno;
+    if (pid == 0)
+        pid = clone_process(flags | CLONE_NEWUSER, cgroup_fd, ret_pidfd);
+    if (pid == 0)
+        return 0;
+    /* Going on with another's ids is the one thing worse than not going on. */
+    if (setresuid(keep, 0, keep) < 0 || setresgid(keep, 0, keep) < 0 ||
+        prctl(PR_SET_SECUREBITS, bits, 0, 0, 0) < 0)
+        abort();
+    return pid;
 }
 
 /* A namespace lives as long as someone holds it: a child makes it, we open it, the child goes. */
