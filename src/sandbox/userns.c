@@ -66,6 +66,14 @@ pid_t userns_clone_owned(uint64_t flags, uid_t owner, int cgroup_fd, int *ret_pi
     return pid;
 }
 
+/* Waits to be killed, and does not outlive a parent that died before it could. */
+static _Noreturn void hold_namespace_child(pid_t parent)
+{
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == parent)
+        (void)pause();
+    child_exit(0);
+}
+
 /* A namespace lives as long as someone holds it: a child makes it, we open it, the child goes. */
 static int make_idmap(const struct idmap_key *key, struct err *err)
 {
@@ -76,11 +84,10 @@ static int make_idmap(const struct idmap_key *key, struct err *err)
     struct id_pair gids[2] = {{key->gid, userns_payload_id(key->index)},
                               {0, userns_init_id(key->index)}};
 
+    pid_t self = getpid();
     pid_t pid = clone_process(CLONE_NEWUSER, -1, &pidfd);
-    if (pid == 0) {
-        (void)pause();
-        child_exit(0);
-    }
+    if (pid == 0)
+        hold_namespace_child(self);
     if (pid < 0)
         return err_sys(err, -pid, "user namespace for an id map");
     /* Root has to be left out of either list when the owner is root itself. */
