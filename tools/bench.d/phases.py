@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is measured. Each phase fills `run.series` and `run.bars`; rounds are interleaved, so that noise hits all alike."""
 
-import contextlib
 import itertools
 import time
 
@@ -130,6 +129,8 @@ def exec_block(run, key, name):
     for _ in range(run.sizes["scale_blocks"]):
         run.add(f"{key}_bare", f"bare fork+exec, {name}", run.peers.bare.measure(20))
         run.add(key, f"box: warm exec, {name}", run.load.ask("exec", 20, run.sock, "warm"))
+        cycle = run.load.ask("cycle", 2, run.sock, run.name("s"))
+        run.add(f"{key}_cycle", f"box: new + exec + delete, {name}", cycle[0::4])
 
 
 def scale_round(run, client, count):
@@ -156,8 +157,7 @@ def scale(run):
     """Many idle sessions: their memory, and what they do to an exec."""
     n, count = run.sizes, run.sizes["sessions"]
     client = run.daemon.client()
-    with contextlib.suppress(Exception):
-        client.new("warm")
+    client.new("warm")  # made or reused
     for i in range(20):  # what the first sessions allocate once is not theirs
         client.new(f"w{i}")
     for i in range(20):
