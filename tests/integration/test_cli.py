@@ -11,6 +11,7 @@ import re
 import select
 import shlex
 import signal
+import socket
 import struct
 import subprocess
 import termios
@@ -18,7 +19,7 @@ import time
 
 import pytest
 
-from boxlib import BUILD, box
+from boxlib import BUILD, Boxd, box
 
 GO = b"go\n"
 
@@ -138,6 +139,26 @@ def test_a_boxd_that_is_not_there_is_explained(tmp_path):
     assert "cannot talk to boxd at unix://" in r.stderr and "BOX_HOST" in r.stderr
     r = box("ps", env={"BOX_HOST": "ftp://x"})
     assert (r.returncode, "must be unix:///path/boxd.sock or http://host:port" in r.stderr) == (125, True)
+
+
+def test_over_tcp_a_token_is_sent(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("t" * 40 + "\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    daemon = Boxd("--ws-control-port", str(port), env={"BOX_TOKEN_FILE": str(token)})
+    host = {"BOX_HOST": f"http://127.0.0.1:{port}"}
+    try:
+        check(box("run", "--", "echo", "hi", env={**host, "BOX_TOKEN_FILE": str(token)}), 0, "hi\n")
+        assert box("ps", env={**host, "BOX_TOKEN_FILE": str(token)}).returncode == 0
+        for verb in (["ps"], ["run", "--", "true"]):
+            r = box(*verb, env=host)
+            assert (r.returncode, "BOX_TOKEN_FILE" in r.stderr) == (125, True)
+    finally:
+        daemon.close()
+    r = box("ps", env={**host, "BOX_TOKEN_FILE": str(tmp_path / "none")})
+    assert (r.returncode, "read the token" in r.stderr) == (125, True)
 
 
 # Sessions.
