@@ -171,7 +171,8 @@ class Boxd:
         for p in pathlib.Path("/proc").iterdir():
             if p.name.isdigit():
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    if p.stat().st_uid >= 2_000_000_000:
+                    # Of this instance only: others may run beside us.
+                    if p.stat().st_uid >= 2_000_000_000 and f"/{tag}/" in (p / "cgroup").read_text():
                         owned.append(p.name)
         files = sorted(str(p.relative_to(self.state)) for d in ("sessions", "trash")
                        for p in (self.state / d).glob("**/*"))
