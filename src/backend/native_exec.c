@@ -108,6 +108,8 @@ static void maybe_finish(struct native_exec *e)
     maybe_free(e);
 }
 
+static void on_output(struct loop_io *io, uint32_t events);
+
 /* Nothing came for a while, but background processes hold the pipes: they do not hold the answer.
  */
 static void on_drained(struct loop_timer *t)
@@ -117,7 +119,14 @@ static void on_drained(struct loop_timer *t)
         loop_timer_start(e->native->loop, t, DRAIN_NS, on_drained);
         return;
     }
-    tell(e);
+    /* On a busy host it may be us who did not read in time. What is there is part of the answer. */
+    e->busy++;
+    for (int i = 0; i < 2; i++)
+        if (e->out[i].fd >= 0)
+            on_output(&e->out[i].io, 0);
+    e->busy--;
+    if (t->loop == NULL)
+        tell(e);
     maybe_free(e);
 }
 
@@ -126,6 +135,7 @@ static void on_output(struct loop_io *io, uint32_t events)
     static char chunk[READ_CHUNK];
     struct native_output *o = container_of(io, struct native_output, io);
     struct native_exec *e = o->exec;
+    bool hung_up = false;
     (void)events;
     e->busy++;
     for (int i = 0; i < READS_PER_TURN && o->fd >= 0 && (!e->paused || e->told || e->detached);
@@ -133,7 +143,13 @@ static void on_output(struct loop_io *io, uint32_t events)
         ssize_t n = read(o->fd, chunk, sizeof(chunk));
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             break;
-        if (n <= 0) { /* a terminal says EIO when the last process has closed it */
+        /* A terminal says EIO when the last process has closed it. The kernel looks for input first
+         * and for that after, so what was written in between is still there: ask once more. */
+        if (n < 0 && errno == EIO && !hung_up) {
+            hung_up = true;
+            continue;
+        }
+        if (n <= 0) {
             close_output(o);
             break;
         }

@@ -9,6 +9,7 @@
 #include "util/buf.h"
 
 struct dns;
+struct dns_listener;
 struct native_exec;
 
 struct native {
@@ -35,7 +36,10 @@ struct native_sandbox {
     char **env;    /* owned; of the spec */
     char *workdir; /* owned */
     char *image;   /* owned; as asked for */
-    bool network_on, root_writable;
+    enum net_kind network;
+    struct dns_listener
+        *dns; /* owned; its sockets are in the sandbox, and keep its network alive */
+    bool root_writable;
     uint64_t quota_bytes;
     int conn;  /* to box-init, owned */
     int pidfd; /* of PID 1, owned */

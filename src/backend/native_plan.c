@@ -17,11 +17,10 @@
 
 #define MIB (1024ULL * 1024ULL)
 #define CPU_PERIOD_US 100000.0
-#define TMP_INODES 65536U
-#define SHM_BYTES_MAX (64ULL * MIB)
-#define ROOT_BYTES 65536U
-#define ROOT_BYTES_WRITABLE (64ULL * MIB)
+#define ROOT_INODES 65536U
 #define QUOTA_BYTES_PER_INODE 16384U
+#define HOME "/home/box"
+#define WANTED_MAX (SPEC_MOUNTS_MAX + 2U) /* with the workspace and the home */
 
 static const char *const host_dirs[NATIVE_HOST_DIRS_MAX - 1] = {"/bin",   "/sbin",  "/lib",
                                                                 "/lib32", "/lib64", "/libx32"};
@@ -87,19 +86,15 @@ static int find_root(const struct native_facts *facts, const char *path, uint16_
     return 0;
 }
 
-static int add_host_mount(struct plan *p, const struct native_facts *facts, const char *host_path,
-                          const char *target, enum mount_mode mode, struct err *err)
+/* A mount of the caller's choice; without a host path it is private storage. */
+struct wanted {
+    const char *host_path, *target;
+    const char *private_name;
+    enum mount_mode mode;
+};
+
+static int check_target(const char *target, struct err *err)
 {
-    char source[4096];
-    uint16_t root = 0;
-    const char *rest = NULL;
-    if (str_copy(source, sizeof(source), host_path) < 0)
-        return err_set(err, ERR_INVALID, "host_path is longer than 4095 bytes");
-    for (size_t len = strlen(source); len > 1 && source[len - 1] == '/'; len--)
-        source[len - 1] = '\0';
-    if (!path_is_clean_absolute(source))
-        return err_set(err, ERR_INVALID,
-                       "host_path %.200s must be absolute, without '.', '..' or '//'", source);
     if (!path_is_clean_absolute(target))
         return err_set(err, ERR_INVALID,
                        "mount_path %.200s must be absolute, without '.', '..' or '//'", target);
@@ -107,14 +102,30 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
         return err_set(err, ERR_DENIED,
                        "mount_path %.200s is reserved; use /workspace, /mnt, /data or the like",
                        target);
+    return 0;
+}
+
+static int add_host_mount(struct plan *p, const struct native_facts *facts, const struct wanted *w,
+                          struct err *err)
+{
+    char source[4096];
+    uint16_t root = 0;
+    const char *rest = NULL;
+    if (str_copy(source, sizeof(source), w->host_path) < 0)
+        return err_set(err, ERR_INVALID, "host_path is longer than 4095 bytes");
+    for (size_t len = strlen(source); len > 1 && source[len - 1] == '/'; len--)
+        source[len - 1] = '\0';
+    if (!path_is_clean_absolute(source))
+        return err_set(err, ERR_INVALID,
+                       "host_path %.200s must be absolute, without '.', '..' or '//'", source);
     int r = find_root(facts, source, &root, &rest, err);
     if (r < 0)
         return r;
-    struct plan_op *op = plan_add(p, PLAN_OP_BIND, target);
+    struct plan_op *op = plan_add(p, PLAN_OP_BIND, w->target);
     op->source_class = PLAN_SRC_ALLOWED;
     op->root = root;
     op->source = plan_string(p, rest);
-    op->flags = mode == MOUNT_RO ? PLAN_OP_RDONLY : PLAN_OP_LANDLOCK_RW;
+    op->flags = w->mode == MOUNT_RO ? PLAN_OP_RDONLY : PLAN_OP_LANDLOCK_RW;
     return 0;
 }
 
@@ -170,41 +181,79 @@ static void add_private(struct plan *p, const char *target, const char *name)
 static void add_system(struct plan *p, const struct spec *spec)
 {
     static const char *const dirs[] = {"/home", "/mnt", "/opt", "/root", "/run", "/srv", "/var"};
-    uint64_t memory = (uint64_t)spec->memory_mb * MIB;
     for (size_t i = 0; i < ARRAY_SIZE(dirs); i++)
         add_dir(p, dirs[i], 0755, !spec->read_only_rootfs);
     plan_add(p, PLAN_OP_SYMLINK, "/var/tmp")->source = plan_string(p, "/tmp");
 
     (void)plan_add(p, PLAN_OP_PROC, "/proc");
-    struct plan_op *op = plan_add(p, PLAN_OP_DEV, "/dev");
-    op->size = memory / 4 < SHM_BYTES_MAX ? memory / 4 : SHM_BYTES_MAX;
-    op->inodes = 4096;
-    op = plan_add(p, PLAN_OP_TMPFS, "/tmp");
-    op->size = memory / 2;
-    op->inodes = TMP_INODES;
+    (void)plan_add(p, PLAN_OP_DEV, "/dev");
+    struct plan_op *op = plan_add(p, PLAN_OP_SCRATCH, "/tmp");
     op->mode = 01777;
     op->flags = PLAN_OP_LANDLOCK_RW;
+}
+
+static unsigned depth_of(const char *path)
+{
+    unsigned n = 0;
+    for (; *path != '\0'; path++)
+        n += *path == '/';
+    return n;
+}
+
+/* Sorted by depth, so that a mount never hides one inside it, whatever the order they were asked
+ * for in. */
+static int add_wanted(struct wanted *list, size_t *n, const struct wanted *w, struct err *err)
+{
+    int r = check_target(w->target, err);
+    if (r < 0)
+        return r;
+    size_t at = *n;
+    if (at == WANTED_MAX)
+        return err_set(err, ERR_LIMIT, "more than %u mounts", SPEC_MOUNTS_MAX);
+    for (size_t i = 0; i < *n; i++)
+        if (str_eq(list[i].target, w->target))
+            return err_set(err, ERR_INVALID, "mount_path %.200s is given twice", w->target);
+    for (; at > 0 && depth_of(list[at - 1].target) > depth_of(w->target); at--)
+        list[at] = list[at - 1];
+    list[at] = *w;
+    (*n)++;
+    return 0;
+}
+
+static int collect_mounts(const struct spec *spec, struct wanted *list, size_t *n, struct err *err)
+{
+    bool mounted = spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE;
+    struct wanted w = {.host_path = mounted ? spec->host_path : NULL,
+                       .target = spec->mount_path,
+                       .private_name = "workspace",
+                       .mode = spec->host_path_mode};
+    int r = add_wanted(list, n, &w, err);
+    for (size_t i = 0; i < spec->n_extra_mounts && r == 0; i++) {
+        const struct mount_spec *m = &spec->extra_mounts[i];
+        w = (struct wanted){m->host_path, m->mount_path, NULL, m->mode};
+        if (m->mode != MOUNT_NONE)
+            r = add_wanted(list, n, &w, err);
+    }
+    /* The home is ours to give, unless a mount of the caller's is there or holds the place. */
+    w = (struct wanted){.target = HOME, .private_name = "home"};
+    for (size_t i = 0; i < *n; i++)
+        if (str_eq(list[i].target, HOME) ||
+            (list[i].host_path != NULL && is_at_or_below(HOME, list[i].target)))
+            return r;
+    return r < 0 ? r : add_wanted(list, n, &w, err);
 }
 
 static int add_workspace(struct plan *p, const struct spec *spec, const struct native_facts *facts,
                          struct err *err)
 {
-    int r = 0;
-    add_private(p, "/home/box", "home");
-    bool mounted = spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE;
-    if (mounted) {
-        r = add_host_mount(p, facts, spec->host_path, spec->mount_path, spec->host_path_mode, err);
-    } else if (!path_is_clean_absolute(spec->mount_path) ||
-               plan_target_reserved(spec->mount_path)) {
-        r = err_set(err, ERR_DENIED, "mount_path %.200s is reserved or not a clean path",
-                    spec->mount_path);
-    } else {
-        add_private(p, spec->mount_path, "workspace");
-    }
-    for (size_t i = 0; i < spec->n_extra_mounts && r == 0; i++) {
-        const struct mount_spec *m = &spec->extra_mounts[i];
-        if (m->mode != MOUNT_NONE)
-            r = add_host_mount(p, facts, m->host_path, m->mount_path, m->mode, err);
+    struct wanted list[WANTED_MAX];
+    size_t n = 0;
+    int r = collect_mounts(spec, list, &n, err);
+    for (size_t i = 0; i < n && r == 0; i++) {
+        if (list[i].host_path != NULL)
+            r = add_host_mount(p, facts, &list[i], err);
+        else
+            add_private(p, list[i].target, list[i].private_name);
     }
     /* A working directory that lies on nothing but our own root would not exist otherwise. */
     if (r == 0 && path_is_clean_absolute(spec->workdir) && !plan_target_reserved(spec->workdir)) {
@@ -249,7 +298,8 @@ static void set_limits(struct plan *p, const struct spec *spec)
     p->cpu_quota_us = quota < 1000.0 ? 1000U : (uint32_t)quota;
     p->quota_bytes = (uint64_t)spec->workspace_quota_mb * MIB;
     p->quota_inodes = p->quota_bytes / QUOTA_BYTES_PER_INODE;
-    p->root_bytes = spec->read_only_rootfs ? ROOT_BYTES : ROOT_BYTES_WRITABLE;
+    p->root_bytes = p->memory_bytes / 2;
+    p->root_inodes = ROOT_INODES;
 }
 
 int native_plan(const struct spec *spec, const struct native_facts *facts, const char *name,

@@ -139,6 +139,8 @@ static int connect_default(struct app *app, enum app_need need, struct err *err)
         free(TAKE_PTR(path));
         r = daemon_start(&app->daemon, need == APP_KEPT ? DAEMON_KEPT : DAEMON_PRIVATE,
                          app->signals.fd, &path, err);
+        if (r < 0)
+            (void)loop_turn(app->loop, 0); /* a signal that ended the wait is still to be taken */
     }
     if (r >= 0)
         app->endpoint = xasprintf("unix://%s", path);

@@ -24,6 +24,8 @@
 #include "util/fd.h"
 #include "util/path.h"
 #include "util/str.h"
+#include "util/strv.h"
+#include "util/user.h"
 
 #define READY_FD 3
 #define READY_MS 30000
@@ -59,7 +61,7 @@ static int default_state_dir(char **ret, struct err *err)
     const char *base = getenv("XDG_STATE_HOME");
     AUTO_FREE char *dir = NULL;
 
-    if (geteuid() == 0) {
+    if (user_is_host_root()) {
         *ret = xstrdup("/var/lib/box");
         return 0;
     }
@@ -78,7 +80,7 @@ int daemon_default_socket(char **ret, struct err *err)
     const char *runtime = getenv("XDG_RUNTIME_DIR");
     AUTO_FREE char *dir = NULL;
 
-    if (geteuid() == 0) {
+    if (user_is_host_root()) {
         *ret = xstrdup("/run/box/" SOCKET_NAME);
         return 0;
     }
@@ -136,6 +138,7 @@ static int find_program(char **ret, struct err *err)
 
 struct launch {
     char *program;   /* owned */
+    char **argv;     /* owned */
     char *state_dir; /* owned; NULL: boxd's default */
     int log_fd;      /* owned */
     int ready_fd;    /* owned; the child's end */
@@ -145,6 +148,7 @@ struct launch {
 static void launch_done(struct launch *l)
 {
     free(l->program);
+    strv_free(l->argv);
     free(l->state_dir);
     if (l->log_fd >= 0)
         (void)close(l->log_fd);
@@ -157,9 +161,6 @@ DEFINE_CLEANUP_DONE(launch)
 static _Noreturn void exec_child(const struct launch *l, pid_t parent)
 {
     const struct sigaction by_default = {.sa_handler = SIG_DFL};
-    char *argv[16];
-    char ready[8];
-    size_t n = 0;
     sigset_t none;
 
     (void)setsid(); /* a Ctrl-C is for us, not for it */
@@ -179,19 +180,8 @@ static _Noreturn void exec_child(const struct launch *l, pid_t parent)
         dup3(l->log_fd >= 0 ? l->log_fd : null_fd, STDERR_FILENO, 0) < 0 ||
         dup3(l->ready_fd, READY_FD, 0) < 0)
         child_exit(1);
-    (void)snprintf(ready, sizeof(ready), "%d", READY_FD);
-    argv[n++] = l->program;
-    argv[n++] = (char[]){"--ws-control-port"};
-    argv[n++] = (char[]){"0"};
-    argv[n++] = (char[]){"--ready-fd"};
-    argv[n++] = ready;
-    if (l->state_dir != NULL) {
-        argv[n++] = (char[]){"--state-dir"};
-        argv[n++] = l->state_dir;
-    }
-    argv[n] = NULL;
     (void)setenv("BOX_LOG_FORMAT", "text", 0);
-    (void)execv(l->program, argv);
+    (void)execv(l->program, l->argv);
     (void)dprintf(STDERR_FILENO, "cannot run '%s': %s\n", l->program, err_errno_text(errno));
     child_exit(127);
 }
@@ -264,11 +254,25 @@ static int wait_ready(const struct launch *l, int ready, int wake_fd, struct err
     return fd_read_full(ready, &byte, 1) == 1 ? 0 : died(l, err);
 }
 
+static void make_argv(struct launch *l)
+{
+    strv_add(&l->argv, l->program);
+    strv_add(&l->argv, "--ws-control-port");
+    strv_add(&l->argv, "0");
+    strv_add(&l->argv, "--ready-fd");
+    strv_push(&l->argv, xasprintf("%d", READY_FD));
+    if (l->state_dir == NULL)
+        return;
+    strv_add(&l->argv, "--state-dir");
+    strv_add(&l->argv, l->state_dir);
+}
+
 static int spawn(struct daemon *d, struct launch *l, int wake_fd, struct err *err)
 {
     int fds[2];
     pid_t self = getpid();
 
+    make_argv(l);
     if (pipe2(fds, O_CLOEXEC) < 0)
         return err_sys(err, errno, "make a pipe");
     AUTO_CLOSE int ready = fds[0];

@@ -54,11 +54,14 @@ struct job {
     struct ws_conn *ws; /* NULL before it is open and after it is closed */
     struct sink out, err_out;
     struct source in;
+    int64_t
+        stdin_window; /* bytes of input that boxd takes unacknowledged; 0: it does not count them */
+    int64_t in_flight;
     struct tty tty;
     struct loop_signal window; /* SIGWINCH, SIGTSTP; with a terminal only */
     struct loop_timer timer;   /* bounds the wait for the connection's end */
     uint64_t last_int;         /* when the last Ctrl-C came; 0: none */
-    struct outcome_limits limits;
+    struct outcome_context context;
 
     int status;      /* in JOB_ENDED */
     bool has_report; /* the command ended by itself, as `report` says */
@@ -197,6 +200,14 @@ static void got_output(struct job *j, const char *data, size_t len)
 
 /* Input. */
 
+static void hold_input(struct job *j)
+{
+    bool window_full =
+        j->stdin_window > 0 && j->in_flight > 0 && j->in_flight + SOURCE_CHUNK > j->stdin_window;
+
+    source_pause(&j->in, j->ws == NULL || ws_full(j->ws) || window_full);
+}
+
 static void on_input(struct source *s, const char *data, size_t len)
 {
     struct job *j = container_of(s, struct job, in);
@@ -214,15 +225,13 @@ static void on_input(struct source *s, const char *data, size_t len)
     message[0] = JOB_STDIN;
     memcpy(message + 1, data, len);
     (void)ws_send(j->ws, WS_BINARY, message, len + 1);
-    if (ws_full(j->ws))
-        source_pause(&j->in, true);
+    j->in_flight += (int64_t)len;
+    hold_input(j);
 }
 
 static void on_ws_writable(struct ws_conn *c, void *arg)
 {
-    struct job *j = arg;
-
-    source_pause(&j->in, false);
+    hold_input(arg);
 }
 
 /* Messages. */
@@ -233,7 +242,8 @@ static void got_started(struct job *j, const struct job_event *event)
 
     move(j, JOB_RUNNING);
     if (event->memory_mb > 0)
-        j->limits.memory_mb = event->memory_mb;
+        j->context.memory_mb = event->memory_mb;
+    j->stdin_window = event->stdin_window;
     if (!j->terms.with_stdin)
         return;
     int r = source_start(&j->in, j->app->loop, STDIN_FILENO, on_input);
@@ -263,6 +273,10 @@ static void got_event(struct job *j, const char *data, size_t len)
         break;
     case JOB_EVENT_ERROR:
         fail(j, &event.err);
+        break;
+    case JOB_EVENT_STDIN_ACK:
+        j->in_flight -= event.stdin_acked;
+        hold_input(j);
         break;
     case JOB_EVENT_OTHER:
     default:
@@ -403,14 +417,14 @@ static int tell(struct job *j, struct err *err)
 {
     AUTO_DONE(buf) struct buf say;
 
+    buf_init(&say, 1024);
     if (j->failed) {
         *err = j->err;
         return err_code_errno(j->err.code);
     }
     if (!j->has_report)
         return j->status;
-    buf_init(&say, 1024);
-    int status = outcome_status(&j->report, &j->limits, &say);
+    int status = outcome_status(&j->report, &j->context, &say);
     if (say.len > 0)
         text_say("%s", buf_str(&say));
     return status;
@@ -428,8 +442,13 @@ static int run(struct job *j, struct err *err)
     int r = take_terminal(j, err);
     if (r < 0)
         return r;
-    r = http_client_ws(j->app->client, TARGET, headers.list, &opts, &handlers, on_opened, j,
-                       &cause);
+    const struct http_ws_call call = {.target = TARGET,
+                                      .headers = headers.list,
+                                      .opts = &opts,
+                                      .handlers = &handlers,
+                                      .opened = on_opened,
+                                      .arg = j};
+    r = http_client_ws(j->app->client, &call, &cause);
     if (r < 0)
         return app_unreachable(j->app, &cause, err);
     j->app->take_signal = on_app_signal;
@@ -459,10 +478,11 @@ int verb_command(struct app *app, const struct args *args, struct err *err)
 
     j.terms.with_stdin = wants_stdin(args);
     tty_size(&j.terms.rows, &j.terms.cols);
+    j.context.program = args->command[0];
     if ((args->given & FIELD_BIT(SPEC_TIMEOUT_SEC)) != 0)
-        j.limits.timeout_sec = args->spec->timeout_sec;
+        j.context.timeout_sec = args->spec->timeout_sec;
     if ((args->given & FIELD_BIT(SPEC_MEMORY_MB)) != 0)
-        j.limits.memory_mb = args->spec->memory_mb;
+        j.context.memory_mb = args->spec->memory_mb;
     sink_init(&j.out, app->loop, STDOUT_FILENO, 2 * MESSAGE_MAX, on_out);
     sink_init(&j.err_out, app->loop, STDERR_FILENO, 2 * MESSAGE_MAX, on_err_out);
     int r = app_connect(app, need, err);

@@ -7,6 +7,7 @@
 #include "cmd/box_args.h"
 #include "spec/model.h"
 #include "spec/spec.h"
+#include "util/alloc.h"
 #include "util/buf.h"
 #include "util/json.h"
 #include "util/str.h"
@@ -94,10 +95,7 @@ static void put_env(struct jw *w, char *const *env)
     jw_object(w);
     for (size_t i = 0; i < strv_len(env); i++) {
         const char *equals = strchr(env[i], '=');
-        char name[ENTRY_BYTES_MAX];
-        size_t len = (size_t)(equals - env[i]);
-        memcpy(name, env[i], len);
-        name[len] = '\0';
+        AUTO_FREE char *name = xstrndup(env[i], (size_t)(equals - env[i]));
         jw_kstr(w, name, equals + 1);
     }
     jw_object_end(w);
@@ -132,6 +130,8 @@ int job_write_request(struct buf *out, const struct args *args, const struct job
         jw_kint(&w, "cols", terms->cols);
     }
     jw_kbool(&w, "stdin", terms->with_stdin);
+    if (terms->with_stdin)
+        jw_kbool(&w, "stdin_acks", true);
     jw_object_end(&w);
     return jw_end(&w);
 }
@@ -171,6 +171,13 @@ int job_write_stdin_eof(struct buf *out)
 static int read_started(const struct json *v, struct job_event *ret, struct err *err)
 {
     ret->memory_mb = json_int(json_get(v, "memory_mb"));
+    ret->stdin_window = json_int(json_get(v, "stdin_window"));
+    return 0;
+}
+
+static int read_stdin_ack(const struct json *v, struct job_event *ret, struct err *err)
+{
+    ret->stdin_acked = json_int(json_get(v, "bytes"));
     return 0;
 }
 
@@ -202,6 +209,7 @@ static const struct {
     {"started", JOB_EVENT_STARTED, read_started},
     {"exit", JOB_EVENT_EXIT, read_exit},
     {"error", JOB_EVENT_ERROR, read_error},
+    {"stdin_ack", JOB_EVENT_STDIN_ACK, read_stdin_ack},
 };
 
 int job_parse_event(const char *text, size_t len, struct job_event *ret, struct err *err)

@@ -21,7 +21,11 @@ struct job_terms {
     uint16_t rows, cols; /* of the terminal, when there is one */
 };
 
-/* The first message: what to run and where. */
+/* The first message: what to run and where.
+ *
+ * With standard input it asks for acknowledgements. A boxd that grants them names a window: as many
+ * bytes may be on their way unacknowledged. It never stops reading then, so that signals and the
+ * end of the connection reach it even while the command does not read. */
 int job_write_request(struct buf *out, const struct args *args, const struct job_terms *terms);
 int job_write_signal(struct buf *out, int signo);
 int job_write_resize(struct buf *out, uint16_t rows, uint16_t cols);
@@ -32,11 +36,14 @@ enum job_event_type {
     JOB_EVENT_STARTED,
     JOB_EVENT_EXIT,
     JOB_EVENT_ERROR,
+    JOB_EVENT_STDIN_ACK,
 };
 
 struct job_event {
     enum job_event_type type;
     int64_t memory_mb;             /* STARTED: the limit, 0 when boxd does not tell */
+    int64_t stdin_window;          /* STARTED: see below, 0: no acknowledgements will come */
+    int64_t stdin_acked;           /* STDIN_ACK: bytes the command has taken since the last one */
     struct outcome_report outcome; /* EXIT */
     struct err err;                /* ERROR: in the words of boxd, with the remedy */
 };

@@ -19,35 +19,36 @@ static int own_status(const struct outcome_report *r)
     return STATUS_FAILED;
 }
 
-static int say_exited(const struct outcome_report *r, const struct outcome_limits *l,
+static int say_exited(const struct outcome_report *r, const struct outcome_context *c,
                       struct buf *say)
 {
-    return r->error[0] != '\0' ? buf_puts(say, r->error) : 0;
+    return r->error[0] != '\0' ? buf_printf(say, "%s: %s", c->program, r->error) : 0;
 }
 
-static int say_timed_out(const struct outcome_report *r, const struct outcome_limits *l,
+static int say_timed_out(const struct outcome_report *r, const struct outcome_context *c,
                          struct buf *say)
 {
-    int64_t sec = l->timeout_sec > 0 ? l->timeout_sec : r->duration_ms / 1000;
+    int64_t sec = c->timeout_sec > 0 ? c->timeout_sec : r->duration_ms / 1000;
     return buf_printf(say, "timed out after %lld s", (long long)sec);
 }
 
-static int say_oom(const struct outcome_report *r, const struct outcome_limits *l, struct buf *say)
+static int say_oom(const struct outcome_report *r, const struct outcome_context *c, struct buf *say)
 {
     int e = buf_puts(say, "killed: out of memory");
 
-    if (e >= 0 && l->memory_mb > 0)
-        e = buf_printf(say, " (limit %lld MiB)", (long long)l->memory_mb);
+    if (e >= 0 && c->memory_mb > 0)
+        e = buf_printf(say, " (limit %lld MiB)", (long long)c->memory_mb);
     return e;
 }
 
-static int say_quota(const struct outcome_report *r, const struct outcome_limits *l,
+static int say_quota(const struct outcome_report *r, const struct outcome_context *c,
                      struct buf *say)
 {
     return buf_puts(say, "the disk of the session is full (see --quota-mb)");
 }
 
-static int say_lost(const struct outcome_report *r, const struct outcome_limits *l, struct buf *say)
+static int say_lost(const struct outcome_report *r, const struct outcome_context *c,
+                    struct buf *say)
 {
     int e = buf_puts(say, "the session was lost while the command ran");
 
@@ -59,7 +60,7 @@ static int say_lost(const struct outcome_report *r, const struct outcome_limits 
 static const struct {
     const char *name;
     int status; /* -1: the command's own */
-    int (*say)(const struct outcome_report *r, const struct outcome_limits *l, struct buf *say);
+    int (*say)(const struct outcome_report *r, const struct outcome_context *c, struct buf *say);
 } outcomes[OUTCOME_IS_MAX] = {
     [OUTCOME_IS_EXITED] = {"exited", -1, say_exited},
     [OUTCOME_IS_SIGNALED] = {"signaled", -1, say_exited},
@@ -109,11 +110,11 @@ int outcome_parse(const struct json *message, struct outcome_report *ret, struct
     return 0;
 }
 
-int outcome_status(const struct outcome_report *report, const struct outcome_limits *limits,
+int outcome_status(const struct outcome_report *report, const struct outcome_context *context,
                    struct buf *say)
 {
     int status = outcomes[report->outcome].status;
 
-    (void)outcomes[report->outcome].say(report, limits, say);
+    (void)outcomes[report->outcome].say(report, context, say);
     return status >= 0 ? status : own_status(report);
 }

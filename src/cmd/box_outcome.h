@@ -32,8 +32,9 @@ struct outcome_report {
     char error[256];     /* why the command never ran; "" when it did */
 };
 
-/* What this side knows; 0 stands for unknown. */
-struct outcome_limits {
+/* What this side knows of the command; 0 stands for unknown. */
+struct outcome_context {
+    const char *program; /* borrowed; its first argument */
     int64_t timeout_sec;
     int64_t memory_mb;
 };
@@ -43,5 +44,5 @@ int outcome_parse(const struct json *message, struct outcome_report *ret, struct
 
 /* The exit status of box. Appends to `say` the line for standard error, without "box: " and without
  * newline; nothing where the status says it all. */
-int outcome_status(const struct outcome_report *report, const struct outcome_limits *limits,
+int outcome_status(const struct outcome_report *report, const struct outcome_context *context,
                    struct buf *say);

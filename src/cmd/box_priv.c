@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -38,9 +39,12 @@
 #include "util/log.h"
 #include "util/path.h"
 #include "util/str.h"
+#include "util/user.h"
 
 #define INIT_SIZE_MAX (16U << 20)
 #define PURGE_TRIES 200
+#define TURN_TRIES 1500
+#define TRY_INTERVAL_MS 10
 
 struct options {
     int sock;
@@ -94,15 +98,6 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
     return 0;
 }
 
-/* Root of the whole machine, not of a user namespace. */
-static bool is_real_root(void)
-{
-    char map[128];
-    return geteuid() == 0 &&
-           fd_read_file_at(AT_FDCWD, "/proc/self/uid_map", map, sizeof(map)) > 0 &&
-           strstr(map, "4294967295") != NULL;
-}
-
 /* A mount namespace of our own: what we attach for a moment never shows on the host, while the
  * host's later mounts still arrive. An ordinary user gets the right to do so from a user namespace
  * with just its own id in it. */
@@ -111,7 +106,8 @@ static int enter_namespaces(struct launch_host *h, struct err *err)
     uid_t uid = geteuid();
     gid_t gid = getegid();
     char text[64];
-    h->rootful = is_real_root();
+    h->rootful = user_is_host_root();
+    h->host_uid = user_outer_id();
     if (unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
         return err_sys(
             err, errno,
@@ -135,9 +131,6 @@ static int enter_namespaces(struct launch_host *h, struct err *err)
 
 static int open_dirs(struct launch_host *h, const struct options *o, struct err *err)
 {
-    h->state_fd = open(o->state, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (h->state_fd < 0)
-        return err_sys(err, errno, "open state directory '%s'", o->state);
     h->sessions_fd = path_make_dir_at(h->state_fd, "sessions", 0700);
     h->trash_fd = path_make_dir_at(h->state_fd, "trash", 0700);
     if (h->sessions_fd < 0 || h->trash_fd < 0)
@@ -188,47 +181,73 @@ static int load_filter(struct err *err)
     return fd < 0 ? err_sys(err, -fd, "seal the system call filter") : fd;
 }
 
+/* An earlier box-priv goes on for a moment after its boxd has died: it ends the sandboxes, and then
+ * removes by name what we are about to make. A record lock, because children do not inherit it.
+ * Returns the descriptor that holds it. */
+static int take_turn(const struct launch_host *h, struct err *err)
+{
+    struct pollfd none;
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    AUTO_CLOSE int fd =
+        openat(h->state_fd, "priv.lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return err_sys(err, errno, "lock file in the state directory");
+    for (int i = 0; fcntl(fd, F_SETLK, &lock) < 0; i++) {
+        if (errno != EAGAIN && errno != EACCES)
+            return err_sys(err, errno, "lock the state directory");
+        if (i == TURN_TRIES)
+            return err_set(err, ERR_BACKEND, "the box-priv of an earlier boxd does not end");
+        (void)poll(&none, 0, TRY_INTERVAL_MS);
+    }
+    return TAKE_FD(fd);
+}
+
 /* What an earlier run under this state directory left behind is ours and dead: its daemon is gone,
  * or its lock on the directory would have kept us out. */
 static int purge(struct launch_host *h, struct err *err)
 {
     struct pollfd none;
+    struct err ignored = {0};
     for (int i = 0; cgroup_host_purge(&h->cgroups) > 0; i++) {
         if (i == PURGE_TRIES)
             return err_set(err, ERR_BACKEND, "processes of an earlier run do not end");
-        (void)poll(&none, 0, 10); /* killed processes leave when the kernel gets to them */
+        (void)poll(&none, 0,
+                   TRY_INTERVAL_MS); /* killed processes leave when the kernel gets to them */
     }
+    /* Not before its processes are gone: the rules hold them to the end. */
+    if (launch_net_end(h, &ignored) < 0)
+        log_warn(NULL, "network of an earlier run: %s; ignoring", ignored.msg);
     int r = path_remove_tree_at(h->state_fd, "sessions");
     if (r == 0)
         r = path_remove_tree_at(h->state_fd, "trash");
     return r < 0 ? err_sys(err, -r, "remove what an earlier run left") : 0;
 }
 
-static int prepare(struct launch_host *h, const struct options *o, struct err *err)
+static int prepare(struct launch_host *h, const struct options *o, int *ret_turn, struct err *err)
 {
-    char resolver[32] = "";
     h->daemon_uid = h->rootful ? (uid_t)o->uid : geteuid();
     h->daemon_gid = h->rootful ? (gid_t)o->gid : getegid();
+    h->self_fd = pidfd_open(getpid(), 0);
+    h->state_fd = open(o->state, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (h->self_fd < 0 || h->state_fd < 0)
+        return err_sys(err, errno, "open state directory '%s'", o->state);
     int r = str_copy(h->tag, sizeof(h->tag), o->tag);
     if (r == 0)
+        r = *ret_turn = take_turn(h, err);
+    if (r >= 0)
         r = cgroup_host_init(&h->cgroups, o->tag, err);
-    if (r < 0)
-        return r;
-    AUTO_CLOSE int state = open(o->state, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    h->state_fd = state;
-    r = state < 0 ? err_sys(err, errno, "open state directory '%s'", o->state) : purge(h, err);
-    if (r == 0)
+    if (r >= 0)
+        r = launch_net_init(&h->net, o->tag + strlen(o->tag) - NET_TAG_MAX, o->pool, err);
+    if (r >= 0)
+        r = purge(h, err);
+    if (r >= 0)
         r = open_dirs(h, o, err);
-    if (r == 0)
-        r = net_config_init(&h->net, o->tag + strlen(o->tag) - NET_TAG_MAX, o->pool, err);
     if (r < 0)
         return r;
-    (void)snprintf(resolver, sizeof(resolver), "%u.%u.%u.%u", h->net.resolver >> 24,
-                   h->net.resolver >> 16 & 255, h->net.resolver >> 8 & 255, h->net.resolver & 255);
-    h->etc_fd[0] = hostetc_build(h->state_fd, "etc-off", NULL, err);
+    h->etc_fd[0] = hostetc_build(h->state_fd, "etc-off", NULL, h->rootful, err);
     if (h->etc_fd[0] < 0)
         return h->etc_fd[0];
-    h->etc_fd[1] = hostetc_build(h->state_fd, "etc-on", resolver, err);
+    h->etc_fd[1] = hostetc_build(h->state_fd, "etc-on", NET_GUEST_RESOLVER_TEXT, h->rootful, err);
     if (h->etc_fd[1] < 0)
         return h->etc_fd[1];
     h->seccomp_fd = load_filter(err);
@@ -243,10 +262,11 @@ static int prepare(struct launch_host *h, const struct options *o, struct err *e
 
 static int run(int argc, char **argv, struct err *err)
 {
-    static struct launch_host host = {.dns_fds = {-1, -1}};
+    static struct launch_host host;
     struct options o = {0};
     struct err ignored = {0};
     AUTO(loop) struct loop *loop = NULL;
+    AUTO_CLOSE int turn = -1;
 
     int r = parse_options(argc, argv, &o, err);
     if (r < 0)
@@ -258,13 +278,13 @@ static int run(int argc, char **argv, struct err *err)
     if (host.rootful) /* an ordinary user needs it to write the id maps of its own children */
         (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     if (r == 0)
-        r = prepare(&host, &o, err);
+        r = prepare(&host, &o, &turn, err);
     if (r == 0)
         r = loop_new(&clock_system, &loop, err);
     if (r < 0)
         return r;
     r = priv_serve(loop, &host, o.sock, err);
-    if (host.net_ready && net_host_done(&host.net, &ignored) < 0)
+    if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);
     (void)cgroup_host_remove(&host.cgroups, host.tag);
     cgroup_host_done(&host.cgroups);

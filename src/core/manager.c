@@ -11,8 +11,10 @@
 #include "spec/model.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
+#include "util/buf.h"
 #include "util/clock.h"
 #include "util/err.h"
+#include "util/json.h"
 #include "util/log.h"
 #include "util/str.h"
 
@@ -23,10 +25,11 @@
 /* Somebody who waits for a session to be ready (spec set while it has to be made first), or to be
  * gone. */
 struct waiter {
-    struct waiter *next;
+    struct waiter *next;                /* of the session, in order of arrival */
+    struct waiter *all_prev, *all_next; /* of the manager */
     struct manager *m;
-    struct session *session;
-    struct spec *spec; /* owned; set while the name is still being freed by its predecessor */
+    struct session *session; /* held */
+    struct spec *spec;       /* owned; set while the name is still being freed by its predecessor */
     uint64_t given;
     session_ready_fn *ready;
     session_gone_fn *gone;
@@ -44,8 +47,8 @@ struct session {
     struct spec *spec;       /* owned */
     struct sandbox *sandbox; /* owned by the backend, NULL unless READY */
     uint64_t created_real, used_real, used_boot;
-    struct waiter *waiters; /* owned; told when READY, or gone */
-    bool delete_asked;      /* while it was still being created */
+    struct waiter *waiters, **waiters_end; /* told when READY, or gone; first come, first served */
+    bool delete_asked;                     /* while it was still being created */
 };
 
 struct manager {
@@ -54,10 +57,12 @@ struct manager {
     struct manager_options options;
     struct session *buckets[BUCKETS];
     struct session *first, *last;
+    struct waiter *waiters; /* owned; all of them, also those whose answer is queued */
     size_t n_sessions, n_waiters;
     struct loop_timer reaper;
     session_gone_fn *all_gone;
     void *all_gone_arg;
+    struct loop_defer all_gone_defer;
     bool closing;
 };
 
@@ -131,40 +136,67 @@ static void touch(struct session *s)
 static void stop(struct session *s);
 static int acquire(struct manager *m, struct waiter *w, struct err *err);
 
-/* Waiters are answered from the loop, never from inside a call of ours or of the backend. */
-static void answer_waiter(struct loop_defer *d)
+static struct waiter *waiter_new(struct manager *m, void *arg)
 {
-    struct waiter *w = container_of(d, struct waiter, defer);
+    struct waiter *w = xnew(struct waiter);
+    w->m = m;
+    w->arg = arg;
+    w->all_next = m->waiters;
+    if (w->all_next != NULL)
+        w->all_next->all_prev = w;
+    m->waiters = w;
+    m->n_waiters++;
+    return w;
+}
+
+static void waiter_free(struct waiter *w)
+{
     struct manager *m = w->m;
-    struct session *s = w->session;
-    if (w->spec != NULL && w->err.code == ERR_NONE) {
-        /* The name has become free: begin anew. */
-        struct err err = {0};
-        if (acquire(m, w, &err) == 0)
-            return;
-        w->err = err;
-    }
+    if (w->all_prev != NULL)
+        w->all_prev->all_next = w->all_next;
+    else
+        m->waiters = w->all_next;
+    if (w->all_next != NULL)
+        w->all_next->all_prev = w->all_prev;
     m->n_waiters--;
-    if (w->ready != NULL && w->err.code == ERR_NONE && s->state != SESSION_READY)
-        (void)err_set(&w->err, ERR_STATE, "session '%s' was ended meanwhile", s->spec->session_id);
-    if (w->ready != NULL)
-        w->ready(w->arg, w->err.code == ERR_NONE ? s : NULL,
-                 w->err.code == ERR_NONE ? NULL : &w->err);
-    else if (w->gone != NULL)
-        w->gone(w->arg, w->err.code == ERR_NONE ? NULL : &w->err);
-    if (s != NULL && (w->ready == NULL || w->err.code != ERR_NONE))
-        session_release(s);
+    loop_defer_stop(&w->defer);
+    if (w->session != NULL)
+        session_release(w->session);
     spec_free(w->spec);
     free(w);
 }
 
-static void wake(struct session *s, const struct err *err)
+/* Waiters are answered from the loop, never from inside a call of ours or of the backend. */
+static void answer_waiter(struct loop_defer *d)
+{
+    struct waiter *w = container_of(d, struct waiter, defer);
+    if (w->spec != NULL && w->err.code == ERR_NONE) {
+        /* The name has become free: begin anew. */
+        struct err err = {0};
+        if (acquire(w->m, w, &err) == 0)
+            return;
+        w->err = err;
+    }
+    if (w->ready != NULL && w->err.code == ERR_NONE && w->session->state != SESSION_READY)
+        (void)err_set(&w->err, ERR_STATE, "session '%s' was ended meanwhile",
+                      w->session->spec->session_id);
+    const struct err *err = w->err.code != ERR_NONE ? &w->err : NULL;
+    if (w->ready != NULL) /* who gets the session also gets our hold on it */
+        w->ready(w->arg, err == NULL ? TAKE_PTR(w->session) : NULL, err);
+    else if (w->gone != NULL)
+        w->gone(w->arg, err);
+    waiter_free(w);
+}
+
+/* Each kind of waiter hears the error that concerns it; NULL: things went well. */
+static void wake(struct session *s, const struct err *ready_err, const struct err *gone_err)
 {
     struct waiter *w = s->waiters;
     s->waiters = NULL;
     while (w != NULL) {
         struct waiter *next = w->next;
-        if (err != NULL && w->spec == NULL)
+        const struct err *err = w->ready != NULL ? ready_err : gone_err;
+        if (err != NULL && w->spec == NULL && w->err.code == ERR_NONE)
             w->err = *err;
         loop_defer_start(s->m->loop, &w->defer, answer_waiter);
         w = next;
@@ -179,8 +211,19 @@ static void add_waiter(struct session *s, struct waiter *w)
         w->session = s;
         session_hold(s);
     }
-    w->next = s->waiters;
-    s->waiters = w;
+    w->next = NULL;
+    if (s->waiters == NULL)
+        s->waiters_end = &s->waiters;
+    *s->waiters_end = w;
+    s->waiters_end = &w->next;
+}
+
+static void on_all_gone(struct loop_defer *d)
+{
+    struct manager *m = container_of(d, struct manager, all_gone_defer);
+    session_gone_fn *fn = m->all_gone;
+    m->all_gone = NULL;
+    fn(m->all_gone_arg, NULL);
 }
 
 static void on_destroyed(void *arg, const struct err *err)
@@ -190,13 +233,11 @@ static void on_destroyed(void *arg, const struct err *err)
     if (err != NULL)
         log_error(s->spec->session_id, "destroy: %s", err->msg);
     unlist(s);
-    wake(s, NULL);
+    wake(s, NULL, err);
     session_release(s);
-    if (m->n_sessions == 0 && m->all_gone != NULL) {
-        session_gone_fn *fn = m->all_gone;
-        m->all_gone = NULL;
-        fn(m->all_gone_arg, NULL);
-    }
+    /* Behind those who wait for this one: nothing may run after that call. */
+    if (m->n_sessions == 0 && m->all_gone != NULL)
+        loop_defer_start(m->loop, &m->all_gone_defer, on_all_gone);
 }
 
 static void on_lost(void *arg)
@@ -211,7 +252,7 @@ static void on_created(void *arg, struct sandbox *sb, const struct err *err)
     struct session *s = arg;
     if (sb == NULL) {
         log_debug(s->spec->session_id, "create: %s", err->msg);
-        wake(s, err);
+        wake(s, err, NULL);
         session_move(s, SESSION_STOPPING);
         on_destroyed(s, NULL);
         return;
@@ -222,7 +263,7 @@ static void on_created(void *arg, struct sandbox *sb, const struct err *err)
     if (s->delete_asked)
         stop(s);
     else
-        wake(s, NULL);
+        wake(s, NULL, NULL);
 }
 
 static void stop(struct session *s)
@@ -239,23 +280,46 @@ static void stop(struct session *s)
     sb->backend->ops->destroy(sb, on_destroyed, s);
 }
 
-/* Python's spelling, because clients of the LangBot wire know these sentences. */
-static void value_text(const struct spec *spec, enum spec_field f, char *ret, size_t size)
+static const void *member(const struct spec *spec, const struct field *f)
 {
-    const struct field *field = &spec_model.fields[f];
-    const char *base = (const char *)spec + field->offset;
-    if (field->kind == FIELD_STR) {
-        const char *text = *(char *const *)(const void *)base;
+    return (const char *)spec + f->offset;
+}
+
+static bool same_value(const struct spec *a, const struct spec *b, const struct field *f)
+{
+    const void *x = member(a, f), *y = member(b, f);
+    if (f->kind == FIELD_STR)
+        return str_eq(*(char *const *)x, *(char *const *)y);
+    if (f->kind == FIELD_INT)
+        return *(const int64_t *)x == *(const int64_t *)y;
+    if (f->kind == FIELD_REAL)
+        return *(const double *)x == *(const double *)y;
+    if (f->kind == FIELD_BOOL)
+        return *(const bool *)x == *(const bool *)y;
+    return *(const int *)x == *(const int *)y;
+}
+
+/* Python's spelling, because clients of the LangBot wire know these sentences. What is too long for
+ * one is cut off. */
+static void value_text(const struct spec *spec, const struct field *f, char *ret, size_t size)
+{
+    const void *value = member(spec, f);
+    if (f->kind == FIELD_STR) {
+        const char *text = *(char *const *)value;
         (void)snprintf(ret, size, "%s", text != NULL ? text : "None");
-    } else if (field->kind == FIELD_INT) {
-        (void)snprintf(ret, size, "%lld", (long long)*(const int64_t *)(const void *)base);
-    } else if (field->kind == FIELD_REAL) {
-        double v = *(const double *)(const void *)base;
-        (void)snprintf(ret, size, v == (double)(long long)v ? "%.1f" : "%.10g", v);
-    } else if (field->kind == FIELD_BOOL) {
-        (void)snprintf(ret, size, "%s", *(const bool *)(const void *)base ? "True" : "False");
+    } else if (f->kind == FIELD_INT) {
+        (void)snprintf(ret, size, "%lld", (long long)*(const int64_t *)value);
+    } else if (f->kind == FIELD_REAL) {
+        AUTO_DONE(buf) struct buf text;
+        struct jw w;
+        buf_init(&text, size);
+        jw_init(&w, &text);
+        jw_real(&w, *(const double *)value);
+        (void)snprintf(ret, size, "%s", buf_str(&text));
+    } else if (f->kind == FIELD_BOOL) {
+        (void)snprintf(ret, size, "%s", *(const bool *)value ? "True" : "False");
     } else {
-        (void)snprintf(ret, size, "%s", field->names[*(const int *)(const void *)base]);
+        (void)snprintf(ret, size, "%s", f->names[*(const int *)value]);
     }
 }
 
@@ -276,14 +340,13 @@ static int check_same(const struct session *s, const struct spec *want, uint64_t
         SPEC_WORKSPACE_QUOTA_MB,
     };
     for (size_t i = 0; i < ARRAY_SIZE(compared); i++) {
-        char have[256], asked[256];
-        if (!(given & FIELD_BIT(compared[i])))
+        const struct field *f = &spec_model.fields[compared[i]];
+        char have[256];
+        if (!(given & FIELD_BIT(compared[i])) || same_value(s->spec, want, f))
             continue;
-        value_text(s->spec, compared[i], have, sizeof(have));
-        value_text(want, compared[i], asked, sizeof(asked));
-        if (!str_eq(have, asked))
-            return err_set(err, ERR_CONFLICT, "Box session %s already exists with %s=%s",
-                           s->spec->session_id, spec_model.fields[compared[i]].name, have);
+        value_text(s->spec, f, have, sizeof(have));
+        return err_set(err, ERR_CONFLICT, "Box session %s already exists with %s=%s",
+                       s->spec->session_id, f->name, have);
     }
     return 0;
 }
@@ -319,7 +382,7 @@ static int acquire(struct manager *m, struct waiter *w, struct err *err)
         touch(s);
         add_waiter(s, w);
         if (s->state == SESSION_READY)
-            wake(s, NULL);
+            wake(s, NULL, NULL);
         return 0;
     }
     if (m->n_sessions >= m->options.max_sessions)
@@ -353,18 +416,16 @@ int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, sessi
 {
     if (m->n_waiters >= WAITERS_MAX)
         return err_set(err, ERR_LIMIT, "too many requests are waiting for sessions; try again");
-    struct waiter *w = xnew(struct waiter);
-    w->m = m;
+    struct waiter *w = waiter_new(m, arg);
     w->spec = *spec;
     w->given = given;
     w->ready = ready;
-    w->arg = arg;
     int r = acquire(m, w, err);
     if (r < 0) {
-        free(w);
+        w->spec = NULL; /* stays the caller's */
+        waiter_free(w);
         return r;
     }
-    m->n_waiters++;
     *spec = NULL;
     return 0;
 }
@@ -375,25 +436,14 @@ int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, voi
     struct session *s = lookup(m, id);
     if (s == NULL)
         return err_set(err, ERR_NOT_FOUND, "session %s not found", id);
-    struct waiter *w = xnew(struct waiter);
-    w->m = m;
+    for (struct waiter *o = s->waiters; o != NULL && s->state == SESSION_CREATING; o = o->next)
+        if (o->ready != NULL && o->spec == NULL)
+            (void)err_set(&o->err, ERR_STATE, "session '%s' was deleted while it was being created",
+                          id);
+    struct waiter *w = waiter_new(m, arg);
     w->gone = gone;
-    w->arg = arg;
-    m->n_waiters++;
-    struct waiter *others = s->waiters; /* those who wait for it to be ready hear that it is not */
-    s->waiters = NULL;
     add_waiter(s, w);
-    bool was_creating = s->state == SESSION_CREATING;
     stop(s);
-    while (others != NULL) {
-        struct waiter *next = others->next;
-        others->next = s->waiters;
-        s->waiters = others;
-        if (was_creating && others->ready != NULL && others->spec == NULL)
-            (void)err_set(&others->err, ERR_STATE,
-                          "session '%s' was deleted while it was being created", id);
-        others = next;
-    }
     return 0;
 }
 
@@ -403,11 +453,8 @@ void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg)
     m->all_gone = gone;
     m->all_gone_arg = arg;
     loop_timer_stop(&m->reaper);
-    if (m->n_sessions == 0) {
-        m->all_gone = NULL;
-        gone(arg, NULL);
-        return;
-    }
+    if (m->n_sessions == 0)
+        loop_defer_start(m->loop, &m->all_gone_defer, on_all_gone);
     for (struct session *s = m->first, *next; s != NULL; s = next) {
         next = s->next;
         stop(s);
@@ -451,6 +498,9 @@ void manager_free(struct manager *m)
     if (m == NULL)
         return;
     loop_timer_stop(&m->reaper);
+    loop_defer_stop(&m->all_gone_defer);
+    while (m->waiters != NULL)
+        waiter_free(m->waiters);
     while (m->first != NULL) {
         struct session *s = m->first;
         unlist(s);

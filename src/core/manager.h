@@ -35,7 +35,8 @@ struct manager_options {
 
 int manager_new(struct loop *loop, struct backend *backend, const struct manager_options *options,
                 struct manager **ret, struct err *err); /* backend borrowed */
-void manager_free(struct manager *m); /* sessions must be gone or their sandboxes abandoned */
+/* Sessions must be gone or their sandboxes abandoned. Who still waits is not told. */
+void manager_free(struct manager *m);
 DEFINE_CLEANUP(manager)
 
 typedef void session_ready_fn(void *arg, struct session *s,
@@ -59,7 +60,7 @@ struct loop *manager_loop(const struct manager *m);
 /* Ends a session: every process, file and trace of it. ERR_NOT_FOUND when there is none. */
 int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, void *arg,
                    struct err *err);
-/* Ends all and tells when the last is gone. */
+/* Ends all and tells when the last is gone, after everybody else was told. */
 void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg);
 
 void session_hold(struct session *s);

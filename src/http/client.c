@@ -247,12 +247,12 @@ int http_client_call(struct http_client *c, const struct http_call_opts *opts,
     return 0;
 }
 
-static int put_upgrade(struct buf *out, const struct http_client *c, const char *target,
-                       const char *const (*headers)[2], const struct http_call *call)
+static int put_upgrade(struct buf *out, const struct http_client *c, const struct http_ws_call *ws,
+                       const char *key)
 {
-    int r = http1_put_request(out, "GET", target);
+    int r = http1_put_request(out, "GET", ws->target);
     if (r == 0)
-        r = put_headers(out, c, headers);
+        r = put_headers(out, c, ws->headers);
     if (r == 0)
         r = http1_put_header(out, "Connection", "Upgrade");
     if (r == 0)
@@ -260,31 +260,29 @@ static int put_upgrade(struct buf *out, const struct http_client *c, const char 
     if (r == 0)
         r = http1_put_header(out, "Sec-WebSocket-Version", "13");
     if (r == 0)
-        r = http1_put_header(out, "Sec-WebSocket-Key", call->ws.key);
-    if (r == 0 && call->ws.protocol != NULL)
-        r = http1_put_header(out, "Sec-WebSocket-Protocol", call->ws.protocol);
+        r = http1_put_header(out, "Sec-WebSocket-Key", key);
+    if (r == 0 && ws->opts != NULL && ws->opts->protocol != NULL)
+        r = http1_put_header(out, "Sec-WebSocket-Protocol", ws->opts->protocol);
     return r == 0 ? http1_put_end(out) : r;
 }
 
-int http_client_ws(struct http_client *c, const char *target, const char *const (*headers)[2],
-                   const struct ws_opts *opts, const struct ws_handlers *handlers,
-                   http_ws_opened_fn *opened, void *arg, struct err *err)
+int http_client_ws(struct http_client *c, const struct http_ws_call *ws, struct err *err)
 {
-    struct http_call *call = new_call(c, REQUEST_HEAD_MAX, arg);
+    struct http_call *call = new_call(c, REQUEST_HEAD_MAX, ws->arg);
 
-    call->ws.handlers = handlers;
-    call->ws.opened = opened;
-    if (opts != NULL)
-        call->ws.opts = *opts;
-    if (opts != NULL && opts->protocol != NULL)
-        call->ws.protocol = xstrdup(opts->protocol);
-    call->ws.opts.protocol = NULL;
+    call->ws.handlers = ws->handlers;
+    call->ws.opened = ws->opened;
+    if (ws->opts != NULL) {
+        call->ws.opts = *ws->opts;
+        call->ws.opts.protocol = NULL;
+        call->ws.protocol = ws->opts->protocol != NULL ? xstrdup(ws->opts->protocol) : NULL;
+    }
     call->idle_ns = 10 * NSEC_PER_SEC;
     call->connect_due = loop_now(c->loop) + 10 * NSEC_PER_SEC;
     ws_make_key(call->ws.key);
-    int r = put_upgrade(&call->request, c, target, headers, call);
+    int r = put_upgrade(&call->request, c, ws, call->ws.key);
     if (r < 0)
-        (void)err_sys(err, -r, "write a request for '%s'", target);
+        (void)err_sys(err, -r, "write a request for '%s'", ws->target);
     else
         r = call_start(c, call, err);
     if (r < 0)

@@ -3,7 +3,10 @@
 
 /* An HTTP/1.1 client on the loop, for one endpoint: a unix socket or TCP. For our own command line
  * and for container engines, which also hand out the raw connection (hijack). Callbacks run from
- * the loop, never from inside a call of this interface. */
+ * the loop, never from inside a call of this interface.
+ *
+ * Connections are kept for the next call. The peer may close such a one at the moment it is taken:
+ * that call fails, and whether to repeat it is for the caller to know. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,7 +25,7 @@ struct loop;
  * block: make clients at start. */
 int http_client_new(struct loop *loop, const char *endpoint, struct http_client **ret,
                     struct err *err);
-/* Calls still under way end without a callback. */
+/* Calls still under way end without a callback. Not from inside one. */
 void http_client_free(struct http_client *c);
 DEFINE_CLEANUP(http_client)
 
@@ -65,11 +68,17 @@ bool http_call_full(const struct http_call *call); /* more than 64 KiB are queue
 /* The end of the streamed body; on a raw connection the other side reads end of file. */
 int http_call_send_end(struct http_call *call);
 void http_call_pause(struct http_call *call, bool paused); /* no body() while paused */
-void http_call_cancel(struct http_call *call);             /* no callback; the call is gone */
+void http_call_cancel(struct http_call *call); /* no more callbacks; do not use it after this */
 
-/* Opens a WebSocket. `opened` runs exactly once, with the connection, or with NULL and the reason.
- * opts->protocol is offered. ws_conn handlers get `arg` too. */
-typedef void http_ws_opened_fn(struct ws_conn *c, const struct err *err, void *arg);
-int http_client_ws(struct http_client *c, const char *target, const char *const (*headers)[2],
-                   const struct ws_opts *opts, const struct ws_handlers *handlers,
-                   http_ws_opened_fn *opened, void *arg, struct err *err);
+struct http_ws_call {
+    const char *target;
+    const char *const (*headers)[2];    /* as in http_call_opts */
+    const struct ws_opts *opts;         /* NULL: defaults; opts->protocol is offered */
+    const struct ws_handlers *handlers; /* borrowed */
+    /* Exactly once, with the connection, or with NULL and the reason. */
+    void (*opened)(struct ws_conn *c, const struct err *err, void *arg);
+    void *arg; /* for `opened` and for the handlers */
+};
+
+/* Opens a WebSocket. */
+int http_client_ws(struct http_client *c, const struct http_ws_call *ws, struct err *err);

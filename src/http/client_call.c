@@ -57,13 +57,12 @@ void call_free(struct http_call *call)
 static void on_done(struct loop_defer *d)
 {
     struct http_call *call = container_of(d, struct http_call, defer);
-    struct err err = call->err;
-    const struct err *told = call->failed ? &err : NULL;
+    const struct err *told = call->failed ? &call->err : NULL;
 
     if (call->ws.opened != NULL) {
         if (call->failed)
             call->ws.opened(NULL, told, call->arg);
-    } else {
+    } else if (!call->cancelled) {
         if (!call->failed && call->reusable)
             client_keep(call->client, stream_take_fd(&call->stream));
         call->handlers->done(call, told, call->arg);
@@ -131,9 +130,8 @@ static void open_ws(struct http_call *call, const struct http1_head *head, const
         fail(call);
         return;
     }
-    http_ws_opened_fn *opened = call->ws.opened;
     finish(call);
-    opened(conn, NULL, call->arg);
+    call->ws.opened(conn, NULL, call->arg);
 }
 
 static bool becomes_raw(const struct http_call *call, const struct http1_head *head)
@@ -216,7 +214,7 @@ static size_t take_body(struct http_call *call, const char *data, size_t len)
     bool done = call->body.done;
     if (done)
         complete(call, len - (size_t)n); /* first: body() may cancel the call */
-    if (part.len > 0 && call->handlers->body != NULL)
+    if (part.len > 0 && call->handlers->body != NULL && !call->cancelled)
         call->handlers->body(call, part.p, part.len, call->arg);
     return (size_t)n;
 }
@@ -225,7 +223,7 @@ static size_t take(struct http_call *call, const char *data, size_t len)
 {
     size_t pos = 0;
 
-    while (pos < len && !call->paused && !call->cancelled) {
+    while (pos < len && !call->paused) {
         size_t n = len - pos;
         if (call->state == CALL_WAITING)
             n = take_head(call, data + pos, len - pos);
@@ -238,12 +236,10 @@ static size_t take(struct http_call *call, const char *data, size_t len)
     return pos;
 }
 
-/* Callbacks may cancel the call while we are in the middle of its input; it is then freed here. */
 static void input(struct http_call *call, const char *data, size_t len)
 {
     size_t used;
 
-    call->in_input = true;
     if (call->in.len > 0) {
         if (len > 0 && buf_append(&call->in, data, len) < 0)
             fail_with(call, "peer sent too much at once");
@@ -256,11 +252,7 @@ static void input(struct http_call *call, const char *data, size_t len)
         if (used < len && buf_append(&call->in, data + used, len - used) < 0)
             fail_with(call, "peer sent too much at once");
     }
-    call->in_input = false;
-    if (call->cancelled)
-        call_free(call);
-    else
-        arm_idle(call);
+    arm_idle(call);
 }
 
 static struct http_call *from_stream(struct stream *s)
@@ -336,10 +328,8 @@ static void on_kick(struct stream *s)
         return;
     if (!call->paused) {
         stream_read(s, STREAM_SCRATCH);
-        if (call->in.len > 0) {
-            input(call, NULL, 0); /* the call may be gone after this */
-            return;
-        }
+        if (call->in.len > 0)
+            input(call, NULL, 0);
     }
     tell_writable(call);
 }
@@ -533,8 +523,6 @@ void http_call_pause(struct http_call *call, bool paused)
 
 void http_call_cancel(struct http_call *call)
 {
-    if (call->in_input)
-        call->cancelled = true;
-    else
-        call_free(call);
+    call->cancelled = true;
+    finish(call);
 }

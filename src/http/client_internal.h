@@ -70,12 +70,11 @@ struct http_call {
     bool above;
     bool send_ended;
     bool shut_when_sent;
-    bool in_input;  /* input() runs */
-    bool cancelled; /* and frees the call at its end */
+    bool cancelled; /* nobody wants to hear more of it */
 
     struct { /* of http_client_ws() */
         const struct ws_handlers *handlers;
-        http_ws_opened_fn *opened;
+        void (*opened)(struct ws_conn *c, const struct err *err, void *arg);
         struct ws_opts opts;
         char *protocol; /* owned */
         char key[WS_KEY_SIZE];

@@ -7,12 +7,21 @@
 #include <openssl/evp.h>
 #include <sys/random.h>
 
-static int digest(const EVP_MD *md, const void *a, size_t a_len, const void *b, size_t b_len,
+/* Something to be digested, in two pieces. */
+struct input {
+    const void *a;
+    size_t a_len;
+    const void *b;
+    size_t b_len;
+};
+
+static int digest(const EVP_MD *md, const struct input *in,
                   unsigned char ret[static EVP_MAX_MD_SIZE], unsigned *ret_len)
 {
     EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-    int ok = ctx != NULL && EVP_DigestInit_ex(ctx, md, NULL) && EVP_DigestUpdate(ctx, a, a_len) &&
-             EVP_DigestUpdate(ctx, b, b_len) && EVP_DigestFinal_ex(ctx, ret, ret_len);
+    int ok = ctx != NULL && EVP_DigestInit_ex(ctx, md, NULL) &&
+             EVP_DigestUpdate(ctx, in->a, in->a_len) && EVP_DigestUpdate(ctx, in->b, in->b_len) &&
+             EVP_DigestFinal_ex(ctx, ret, ret_len);
 
     EVP_MD_CTX_free(ctx);
     return ok ? 0 : -EIO;
@@ -20,9 +29,10 @@ static int digest(const EVP_MD *md, const void *a, size_t a_len, const void *b, 
 
 int http_sha1_base64(const void *a, size_t a_len, const void *b, size_t b_len, char ret[static 29])
 {
+    const struct input in = {a, a_len, b, b_len};
     unsigned char md[EVP_MAX_MD_SIZE];
     unsigned len = 0;
-    int r = digest(EVP_sha1(), a, a_len, b, b_len, md, &len);
+    int r = digest(EVP_sha1(), &in, md, &len);
     if (r < 0)
         return r;
     (void)EVP_EncodeBlock((unsigned char *)ret, md, (int)len);
@@ -56,8 +66,9 @@ bool http_secret_eq(const char *given, size_t given_len, const char *expected, s
 
     /* Digests have one length, so the comparison does not depend on where or whether the secrets
      * differ in size. */
-    if (digest(EVP_sha256(), given, given_len, "", 0, a, &a_len) < 0 ||
-        digest(EVP_sha256(), expected, expected_len, "", 0, b, &b_len) < 0)
+    const struct input ours = {expected, expected_len, "", 0};
+    const struct input theirs = {given, given_len, "", 0};
+    if (digest(EVP_sha256(), &theirs, a, &a_len) < 0 || digest(EVP_sha256(), &ours, b, &b_len) < 0)
         return false;
     return expected_len > 0 && CRYPTO_memcmp(a, b, sizeof(a)) == 0;
 }

@@ -93,7 +93,13 @@ int http1_put_header(struct buf *out, const char *name, const char *value)
     for (const char *p = value; *p != '\0'; p++)
         if (!http1_is_text(*p))
             return -EINVAL;
-    return buf_printf(out, "%s: %s\r\n", name, value);
+    /* On the way of every answer: without printf, and still all or nothing. */
+    size_t before = out->len;
+    if (buf_puts(out, name) == 0 && buf_append(out, ": ", 2) == 0 && buf_puts(out, value) == 0 &&
+        buf_append(out, "\r\n", 2) == 0)
+        return 0;
+    out->len = before;
+    return -ENOBUFS;
 }
 
 int http1_put_length(struct buf *out, uint64_t length)

@@ -66,8 +66,8 @@ struct http_server_opts {
 
 int http_server_new(struct loop *loop, const struct http_server_opts *opts,
                     struct http_server **ret, struct err *err);
-/* Closes everything at once. Requests not yet answered lose their peer but live on until they are
- * answered; WebSockets get closed(WS_CODE_GOING_AWAY) from here. */
+/* Closes everything at once; not from inside a handler. Requests not yet answered lose their peer
+ * but live on until they are answered; WebSockets get closed(WS_CODE_GOING_AWAY) from here. */
 void http_server_free(struct http_server *s);
 DEFINE_CLEANUP(http_server)
 

@@ -11,7 +11,7 @@
 #define LINGER_NS (2 * NSEC_PER_SEC)
 
 /* A body must come at this pace at least. */
-#define PACE_NS (10 * NSEC_PER_SEC)
+#define PACE_NS (30 * NSEC_PER_SEC)
 #define PACE_BYTES 1024
 
 #define TO(s) (1u << CONN_##s)

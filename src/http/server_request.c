@@ -9,7 +9,7 @@
 
 #define REPLY_HEADERS_MAX 4096
 
-static void rebase(struct http1_str *s, const char *from, char *to)
+static void rebase(struct http1_str *s, const char *from, const char *to)
 {
     if (s->p != NULL)
         s->p = to + (s->p - from);
@@ -170,9 +170,9 @@ const char *http_request_bearer(const struct http_request *req)
     static const char scheme[] = "Bearer ";
 
     /* Two of them would leave it open who is asking. */
-    if (http1_count(&req->head, "Authorization") != 1)
-        return NULL;
     const char *value = http_request_header(req, "Authorization");
+    if (value == NULL || http1_count(&req->head, "Authorization") != 1)
+        return NULL;
     if (strncasecmp(value, scheme, sizeof(scheme) - 1) != 0)
         return NULL;
     value += sizeof(scheme) - 1;

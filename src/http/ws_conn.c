@@ -19,7 +19,7 @@
 
 /* A message that was begun must come at this pace at least, or its sender only wants to hold
  * memory. */
-#define PACE_NS (10 * NSEC_PER_SEC)
+#define PACE_NS (30 * NSEC_PER_SEC)
 #define PACE_BYTES 1024
 
 /*   OPEN ──(we close)──> CLOSING ──┐

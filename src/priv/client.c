@@ -23,6 +23,8 @@
 #define HELLO_TIMEOUT_MS 20000
 #define PENDING_MAX 16384U
 #define CHILD_SOCK 3
+#define QUEUE_BYTES_MAX                                                                            \
+    (16U << 20) /* of plans that wait for box-priv; what ends a sandbox always goes */
 
 struct pending {
     uint32_t id; /* 0: free */
@@ -30,12 +32,21 @@ struct pending {
     void *arg;
 };
 
+struct outgoing {
+    struct outgoing *next;
+    size_t len;
+    char data[];
+};
+
 struct priv_client {
     struct loop *loop;
     int sock;
     pid_t pid;
     int pidfd;
-    struct loop_io io;
+    bool lost;
+    struct loop_io io, pid_io;
+    struct outgoing *first, *last; /* owned */
+    size_t queued;                 /* bytes */
     struct priv_host host;
     priv_gone_fn *gone;
     void *gone_arg;
@@ -84,9 +95,25 @@ static void dispatch(struct priv_client *c, const struct priv_reply *reply, int 
     }
 }
 
+static void drop_first(struct priv_client *c)
+{
+    struct outgoing *o = c->first;
+    c->first = o->next;
+    if (c->first == NULL)
+        c->last = NULL;
+    c->queued -= o->len;
+    free(o);
+}
+
 static void lose(struct priv_client *c)
 {
+    if (c->lost)
+        return;
+    c->lost = true;
     loop_io_stop(&c->io);
+    loop_io_stop(&c->pid_io);
+    while (c->first != NULL)
+        drop_first(c);
     while (c->n_pending > 0) {
         struct pending p = c->pending[--c->n_pending];
         p.fn(p.arg, NULL, NULL, 0);
@@ -95,12 +122,49 @@ static void lose(struct priv_client *c)
         c->gone(c->gone_arg);
 }
 
-static void on_reply(struct loop_io *io, uint32_t events)
+/* Never blocks: box-priv may wait for us to read its answers just now. */
+static int send_or_queue(struct priv_client *c, const void *data, size_t len)
+{
+    ssize_t n = -EAGAIN;
+    if (c->first == NULL)
+        n = fd_send_msg(c->sock, data, len, NULL, 0, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n != -EAGAIN)
+        return n < 0 ? (int)n : 0;
+    struct outgoing *o = xcalloc(1, sizeof(*o) + len);
+    o->len = len;
+    memcpy(o->data, data, len);
+    if (c->last != NULL)
+        c->last->next = o;
+    else
+        c->first = o;
+    c->last = o;
+    c->queued += len;
+    return loop_io_events(&c->io, EPOLLIN | EPOLLOUT);
+}
+
+static void flush_queue(struct priv_client *c)
+{
+    while (c->first != NULL) {
+        ssize_t n = fd_send_msg(c->sock, c->first->data, c->first->len, NULL, 0,
+                                MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n == -EAGAIN)
+            return;
+        if (n < 0) {
+            lose(c);
+            return;
+        }
+        drop_first(c);
+    }
+    (void)loop_io_events(&c->io, EPOLLIN);
+}
+
+static void on_socket(struct loop_io *io, uint32_t events)
 {
     struct priv_client *c = container_of(io, struct priv_client, io);
     static struct priv_reply reply;
-    (void)events;
-    for (;;) {
+    if (events & EPOLLOUT)
+        flush_queue(c);
+    while (!c->lost) {
         int fds[PRIV_FDS_MAX];
         size_t n_fds = PRIV_FDS_MAX;
         ssize_t n = fd_recv_msg(c->sock, &reply, sizeof(reply), fds, &n_fds, MSG_DONTWAIT);
@@ -113,9 +177,14 @@ static void on_reply(struct loop_io *io, uint32_t events)
         reply.err.msg[sizeof(reply.err.msg) - 1] = '\0';
         dispatch(c, &reply, fds, n_fds);
         fd_close_many(fds, n_fds);
-        if (c->io.loop == NULL)
-            return;
     }
+}
+
+/* The socket alone would not tell: children of box-priv may hold its end for a while. */
+static void on_helper_exit(struct loop_io *io, uint32_t events)
+{
+    (void)events;
+    lose(container_of(io, struct priv_client, pid_io));
 }
 
 /* The helper opens everything it will ever need before it answers; a failure has been logged by it.
@@ -154,7 +223,9 @@ int priv_client_new(struct loop *loop, const struct priv_client_options *options
     (void)close(pair[1]);
     int r = c->pid < 0 ? err_sys(err, -c->pid, "start box-priv") : say_hello(c, err);
     if (r == 0) {
-        r = loop_io_start(loop, &c->io, c->sock, EPOLLIN, on_reply);
+        r = loop_io_start(loop, &c->io, c->sock, EPOLLIN, on_socket);
+        if (r == 0)
+            r = loop_io_start(loop, &c->pid_io, c->pidfd, EPOLLIN, on_helper_exit);
         if (r < 0)
             (void)err_sys(err, -r, "watch box-priv");
     }
@@ -171,6 +242,9 @@ void priv_client_free(struct priv_client *c)
     if (c == NULL)
         return;
     loop_io_stop(&c->io);
+    loop_io_stop(&c->pid_io);
+    while (c->first != NULL)
+        drop_first(c);
     fd_close_many(&c->sock, 1);
     if (c->pid > 0)
         (void)waitpid(c->pid, NULL, 0);
@@ -198,7 +272,10 @@ pid_t priv_client_pid(const struct priv_client *c)
 static int request(struct priv_client *c, struct priv_head *head, size_t len, priv_reply_fn *fn,
                    void *arg, struct err *err)
 {
-    if (c->n_pending >= PENDING_MAX)
+    if (c->lost)
+        return err_set(err, ERR_BACKEND, "box-priv has gone away");
+    if (c->n_pending >= PENDING_MAX ||
+        (head->type == PRIV_CREATE && c->queued + len > QUEUE_BYTES_MAX))
         return err_set(err, ERR_LIMIT, "too many requests under way; try again");
     if (c->n_pending == c->cap_pending) {
         c->cap_pending = c->cap_pending > 0 ? c->cap_pending * 2 : 64;
@@ -207,11 +284,9 @@ static int request(struct priv_client *c, struct priv_head *head, size_t len, pr
     head->id = c->next_id++;
     if (c->next_id == 0)
         c->next_id = 1;
-    /* Blocking by intent: box-priv reads as fast as it works, and its backlog must not grow in our
-     * memory. */
-    ssize_t n = fd_send_msg(c->sock, head, len, NULL, 0, MSG_NOSIGNAL);
-    if (n < 0)
-        return err_sys(err, (int)-n, "ask box-priv");
+    int r = send_or_queue(c, head, len);
+    if (r < 0)
+        return err_sys(err, -r, "ask box-priv");
     c->pending[c->n_pending++] = (struct pending){head->id, fn, arg};
     return 0;
 }

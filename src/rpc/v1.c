@@ -277,7 +277,7 @@ static void exec_in_session(struct http_request *req, void *arg)
     c->req = req;
     c->session = s;
     session_hold(s);
-    int r = v1_exec_parse(body, &e, &err);
+    int r = v1_exec_parse(body, NULL, &e, &err);
     if (r == 0 && (e.tty || e.with_stdin))
         r = err_set(&err, ERR_INVALID, "tty and stdin need the streaming endpoint /v1/exec");
     if (r == 0) {

@@ -11,6 +11,7 @@ struct http_request;
 struct json;
 struct jw;
 struct manager;
+struct model;
 struct session;
 struct spec;
 
@@ -22,11 +23,13 @@ struct v1_exec {
     char *cwd;
     char *stdin_text;
     double timeout_sec;
-    bool tty, with_stdin;
+    bool tty, with_stdin, stdin_acks;
     int64_t rows, cols, capture_bytes;
 };
 
-int v1_exec_parse(const struct json *object, struct v1_exec *ret, struct err *err);
+/* `more` (NULL, or ending with NULL) names members that are somebody else's. */
+int v1_exec_parse(const struct json *object, const char *const *more, struct v1_exec *ret,
+                  struct err *err);
 void v1_exec_done(struct v1_exec *e);
 void v1_exec_request(const struct v1_exec *e, struct run_options *ret); /* borrows from e */
 
@@ -42,6 +45,10 @@ void v1_write_outcome(struct jw *w, const struct run_result *r);
 void v1_fail(struct http_request *req, const struct err *err);
 const char *v1_remedy(const struct err *err);
 unsigned v1_status(const struct err *err);
+
+/* v1_strict.c: no member that the table does not know, and each of its own JSON type. */
+int v1_strict(const struct model *m, const struct json *object, const char *const *more,
+              struct err *err);
 
 /* v1_stream.c */
 void v1_stream(struct http_request *req, void *arg);

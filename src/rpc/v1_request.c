@@ -40,6 +40,8 @@ static const struct field exec_fields[] = {
      .max = TIMEOUT_MAX, .rule = "timeout_sec must be greater than 0", .doc = "Seconds until the whole tree is killed."},
     {"tty", FIELD_BOOL, .offset = offsetof(struct v1_exec, tty), .doc = "Give it a terminal (streams only)."},
     {"stdin", FIELD_BOOL, .offset = offsetof(struct v1_exec, with_stdin), .doc = "Keep stdin open (streams only)."},
+    {"stdin_acks", FIELD_BOOL, .offset = offsetof(struct v1_exec, stdin_acks),
+     .doc = "Tell how much of stdin the program has taken (streams only)."},
     {"rows", FIELD_INT, .offset = offsetof(struct v1_exec, rows), .number = 24, .min = 1, .max = 4096,
      .rule = "rows must be at least 1", .doc = "Height of the terminal."},
     {"cols", FIELD_INT, .offset = offsetof(struct v1_exec, cols), .number = 80, .min = 1, .max = 4096,
@@ -58,13 +60,17 @@ static const struct model exec_model = {
     .size = sizeof(struct v1_exec),
 };
 
-int v1_exec_parse(const struct json *object, struct v1_exec *ret, struct err *err)
+int v1_exec_parse(const struct json *object, const char *const *more, struct v1_exec *ret,
+                  struct err *err)
 {
     struct report report = {0};
     *ret = (struct v1_exec){0};
+    int r = v1_strict(&exec_model, object, more, err);
+    if (r < 0)
+        return r;
     model_init(&exec_model, ret);
-    int r =
-        model_parse(&exec_model, object, 0, ret, &report) < 0 ? report_fail_plain(&report, err) : 0;
+    if (model_parse(&exec_model, object, 0, ret, &report) < 0)
+        r = report_fail_plain(&report, err);
     bool has_argv = strv_len(ret->argv) > 0, has_cmd = ret->cmd != NULL;
     if (r == 0 && has_argv == has_cmd)
         r = err_set(err, ERR_INVALID, "give either argv or cmd");
@@ -83,13 +89,15 @@ void v1_exec_done(struct v1_exec *e)
 
 void v1_exec_request(const struct v1_exec *e, struct run_options *ret)
 {
-    bool limited = e->timeout_sec < TIMEOUT_MAX;
+    uint64_t timeout_ns = e->timeout_sec < TIMEOUT_MAX ? (uint64_t)(e->timeout_sec * 1e9) : 0;
+    if (e->timeout_sec * 1e9 < 1.0)
+        timeout_ns = 1; /* 0 would be none at all */
     *ret = (struct run_options){
         .exec = {.argv = strv_len(e->argv) > 0 ? e->argv : NULL,
                  .cmd = e->cmd,
                  .env = e->env,
                  .cwd = e->cwd,
-                 .timeout_ns = limited ? (uint64_t)(e->timeout_sec * 1e9) : 0,
+                 .timeout_ns = timeout_ns,
                  .with_stdin = e->with_stdin || e->stdin_text != NULL,
                  .tty = e->tty,
                  .rows = (uint16_t)e->rows,
@@ -111,13 +119,19 @@ int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret
                   uint64_t *ret_given, struct err *err)
 {
     struct report report = {0};
+    const struct json *id = json_get(object, "session_id");
     AUTO(spec) struct spec *spec = spec_new();
+    int r = v1_strict(&spec_model, object, NULL, err);
+    if (r == 0 && json_str(id) != NULL)
+        r = spec_check_id(json_str(id), err);
+    if (r < 0)
+        return r;
     *ret_given = given_fields(object);
     bool has_id = (*ret_given & FIELD_BIT(SPEC_SESSION_ID)) != 0;
     if (!has_id && !id_required) {
-        char id[17];
-        id_random(id);
-        spec->session_id = xasprintf("tmp-%s", id);
+        char random[17];
+        id_random(random);
+        spec->session_id = xasprintf("tmp-%s", random);
     }
     if (!(*ret_given & FIELD_BIT(SPEC_IMAGE))) {
         free(spec->image);
@@ -126,9 +140,6 @@ int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret
     uint64_t fixed = !has_id && !id_required ? FIELD_BIT(SPEC_SESSION_ID) : 0;
     if (model_parse(&spec_model, object, fixed, spec, &report) < 0)
         return report_fail_plain(&report, err);
-    int r = spec_check_id(spec->session_id, err);
-    if (r < 0)
-        return r;
     *ret = TAKE_PTR(spec);
     return 0;
 }

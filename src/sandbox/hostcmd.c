@@ -145,7 +145,8 @@ void hostcmd_kill(struct hostcmd *p)
     if (p->pid <= 0)
         return;
     (void)pidfd_send_signal(p->pidfd, SIGKILL, NULL, 0);
-    while (waitid(P_PID, (id_t)p->pid, &info, WEXITED) < 0 && errno == EINTR)
+    /* Not by its number: somebody may have reaped it, and another child of ours have it by now. */
+    while (waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED) < 0 && errno == EINTR)
         ;
     (void)close(p->pidfd);
     *p = (struct hostcmd){.pid = 0, .pidfd = -1};

@@ -6,9 +6,12 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "sandbox/mount.h"
+#include "sandbox/userns.h"
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
@@ -145,7 +148,8 @@ static int copy_entry(int from, const char *name, int to, int depth, struct budg
         return copy_link(from, name, to);
     if (S_ISREG(st.st_mode))
         return copy_file(from, name, to, &st, left);
-    if (S_ISDIR(st.st_mode))
+    /* A directory that others may not enter protects files that they could read. */
+    if (S_ISDIR(st.st_mode) && (st.st_mode & S_IROTH) && (st.st_mode & S_IXOTH))
         return copy_dir(from, name, to, depth, left);
     return 0;
 }
@@ -157,13 +161,46 @@ static int write_text(int dirfd, const char *name, const char *text)
     return fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
 }
 
-int hostetc_build(int state_fd, const char *name, const char *resolver, struct err *err)
+static int new_tmpfs(void)
+{
+    static const struct mount_option options[] = {
+        {"size", "68M"}, {"nr_inodes", "8192"}, {"mode", "0755"}, {0}};
+    return mount_new("tmpfs", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+}
+
+/* From Linux 6.3 on. Found out by doing, with an instance that nobody will see. */
+static bool tmpfs_takes_idmaps(void)
+{
+    struct err ignored = {0};
+    AUTO_DONE(idmaps) struct idmaps maps = {0};
+    AUTO_CLOSE int fs = new_tmpfs();
+    int map = fs < 0 ? -1 : idmaps_get(&maps, &(struct idmap_key){.uid = 0, .gid = 0}, &ignored);
+    return map >= 0 && mount_set(fs, 0, map, 0) == 0;
+}
+
+/* The mount table of a session names the directory that a mount shows, from the root of its file
+ * system. With a file system of its own that is "/" and not where our state is. It is attached,
+ * in our own mount namespace, because before Linux 6.15 only attached mounts can be copied. */
+static int make_place(int state_fd, const char *name, bool idmapped)
+{
+    AUTO_CLOSE int dir = path_make_dir_at(state_fd, name, 0755);
+    if (dir < 0 || (idmapped && !tmpfs_takes_idmaps()))
+        return TAKE_FD(dir);
+    AUTO_CLOSE int fs = new_tmpfs();
+    if (fs < 0)
+        return fs;
+    int r = mount_attach(fs, dir);
+    return r < 0 ? r : TAKE_FD(fs);
+}
+
+int hostetc_build(int state_fd, const char *name, const char *resolver, bool idmapped,
+                  struct err *err)
 {
     struct budget left = {FILES_MAX, TOTAL_BYTES_MAX};
     char resolv[128] = "# no network\n";
     mode_t mask = umask(022);
     int r = path_remove_tree_at(state_fd, name);
-    AUTO_CLOSE int out = r < 0 ? r : path_make_dir_at(state_fd, name, 0755);
+    AUTO_CLOSE int out = r < 0 ? r : make_place(state_fd, name, idmapped);
     AUTO_CLOSE int etc = open("/etc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (out < 0 || etc < 0)
         r = err_sys(err, out < 0 ? -out : errno, "prepare /etc");

@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "sandbox/clone.h"
+#include "sandbox/launch_net.h"
 #include "sandbox/loopimg.h"
 #include "sandbox/mount.h"
-#include "sandbox/net.h"
 #include "sandbox/setup.h"
 #include "sandbox/storage.h"
 #include "sandbox/userns.h"
@@ -34,6 +34,7 @@
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 #define DISK_IMAGE "disk.img"
 #define DISK_PLACE "disk"
+#define PIDS_MAX 4194304U /* the kernel's PID_MAX_LIMIT; it takes no limit above */
 
 static const struct {
     const char *name;
@@ -149,7 +150,7 @@ static int make_groups(struct launch_host *h, const struct plan *p, struct launc
 {
     struct cgroup_limits limits = {
         .memory_bytes = p->memory_bytes,
-        .pids = p->pids + 1, /* PID 1 is ours */
+        .pids = p->pids < PIDS_MAX ? p->pids + 1 : PIDS_MAX, /* PID 1 is ours */
         .cpu_quota_us = p->cpu_quota_us,
     };
     for (int i = 0; i < CGROUP_CONTROLLERS; i++)
@@ -188,65 +189,18 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     s->init_exe_fd = h->init_exe_fd;
     s->switch_ids = h->rootful;
     s->cgroup_mode = h->cgroups.mode;
-    l->pid = clone_process(NAMESPACES, l->cgroup.v2_fd, &l->pidfd);
-    if (l->pid == 0)
+    s->parent_fd = h->self_fd;
+    l->pid = h->rootful ? userns_clone_owned(NAMESPACES, userns_init_id(l->uid_index),
+                                             l->cgroup.v2_fd, &l->pidfd)
+                        : clone_process(NAMESPACES, l->cgroup.v2_fd, &l->pidfd);
+    if (l->pid == 0) {
+        /* Our copies of the parent's ends: with them we would wait for ourselves once it is gone.
+         */
+        (void)close(a->go_write_fd);
+        (void)close(a->status_read_fd);
         setup_child(s);
-    return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
-}
-
-/* The host side (rules, forwarding, resolver) comes with the first session that wants it, not
- * before. */
-static int ready_network(struct launch_host *h, struct err *err)
-{
-    struct net_host_info info;
-    if (h->net_ready)
-        return 0;
-    if (!h->rootful)
-        return err_set(err, ERR_UNSUPPORTED, "network on needs boxd to be started by root");
-    int r = net_host_init(&h->net, &info, err);
-    if (r == 0)
-        r = net_dns_open(-1, h->net.resolver, &h->dns_fds[0], &h->dns_fds[1], err);
-    if (r < 0)
-        return err_wrap(err, "network");
-    h->net_ready = true;
-    return 0;
-}
-
-static int join_network(struct launch_host *h, struct launch *l, struct err *err)
-{
-    char path[64];
-    struct net_lease lease;
-    int r = ready_network(h, err);
-    if (r < 0)
-        return r;
-    uint32_t max = net_lease_max(&h->net);
-    for (uint32_t i = 1; i <= max && i < sizeof(h->net_used) * 8 && l->net_index == 0; i++) {
-        if (h->net_used[i / 8] & (1U << (i % 8)))
-            continue;
-        h->net_used[i / 8] |= (uint8_t)(1U << (i % 8));
-        l->net_index = i;
     }
-    if (l->net_index == 0)
-        return err_set(err, ERR_LIMIT, "no network address is free: %u sessions have one", max);
-    r = net_lease_init(&lease, &h->net, l->net_index, err);
-    if (r < 0)
-        return r;
-    (void)snprintf(path, sizeof(path), "/proc/%d/ns/net", l->pid);
-    AUTO_CLOSE int ns = open(path, O_RDONLY | O_CLOEXEC);
-    if (ns < 0)
-        return err_sys(err, errno, "network namespace");
-    return net_attach(&lease, ns, err);
-}
-
-static void leave_network(struct launch_host *h, const struct launch *l)
-{
-    struct net_lease lease;
-    struct err err = {0};
-    if (l->net_index == 0)
-        return;
-    if (net_lease_init(&lease, &h->net, l->net_index, &err) == 0)
-        (void)net_detach(&lease, &err);
-    h->net_used[l->net_index / 8] &= (uint8_t) ~(1U << (l->net_index % 8));
+    return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
 }
 
 int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret,
@@ -262,6 +216,8 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
                        .pidfd = -1,
                        .status_fd = -1,
                        .control_fd = -1,
+                       .slirp = SLIRP_NONE,
+                       .dns_fds = {-1, -1},
                        .uid_index = plan->uid_index,
                        .quota = plan->quota_bytes > 0,
                        .flags = plan->flags,
@@ -278,7 +234,7 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
     if (r == 0)
         r = map_ids(h, plan, l.pid, err);
     if (r == 0 && (plan->flags & PLAN_NET_ON))
-        r = join_network(h, &l, err);
+        r = launch_net_join(h, &l, err);
     if (r == 0 && fd_write_all(a.go_write_fd, "g", 1) < 0)
         r = err_set(err, ERR_BACKEND, "the sandbox's first process died");
     if (r == 0) {
@@ -330,13 +286,27 @@ void launch_kill(struct launch *l)
     (void)syscall(SYS_pidfd_send_signal, l->pidfd, SIGKILL, NULL, 0);
 }
 
+/* What failed for want of memory or descriptors works a little later. More than fit wait for the
+ * next start. */
+static void remove_groups(struct launch_host *h, const char *name)
+{
+    unsigned n = h->n_stale;
+    h->n_stale = 0;
+    for (unsigned i = 0; i < n; i++)
+        if (cgroup_remove(&h->cgroups, h->stale[i]) < 0)
+            memmove(h->stale[h->n_stale++], h->stale[i], sizeof(h->stale[0]));
+    if (cgroup_remove(&h->cgroups, name) < 0 && h->n_stale < LAUNCH_STALE_MAX)
+        (void)str_copy(h->stale[h->n_stale++], sizeof(h->stale[0]), name);
+}
+
 int launch_cleanup(struct launch_host *h, struct launch *l)
 {
     if (l->pid > 0)
         (void)waitpid(l->pid, NULL, 0);
-    leave_network(h, l);
+    l->pid = 0; /* from here on it may be somebody else's */
+    launch_net_leave(h, l);
     cgroup_close(&l->cgroup);
-    (void)cgroup_remove(&h->cgroups, l->name);
+    remove_groups(h, l->name);
     fd_close_many(&l->pidfd, 1);
     fd_close_many(&l->status_fd, 1);
     fd_close_many(&l->control_fd, 1);

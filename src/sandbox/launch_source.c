@@ -15,6 +15,8 @@
 #include "util/path.h"
 #include "util/str.h"
 
+#define DEPTH_MAX 4096 /* directories above one; deeper is refused */
+
 /* The host image: what a program needs to run, and nothing that belongs to anybody. A requester can
  * name only these. */
 static const char *const host_dirs[] = {"/usr",   "/bin",   "/sbin",  "/lib",
@@ -31,56 +33,94 @@ static int open_host(const char *path, struct err *err)
     return err_set(err, ERR_DENIED, "'%s' is not part of the host image", path);
 }
 
-/* A requester cannot use this to reach anything outside the allow-list: the root was opened before
- * the first request came, and the kernel refuses every way out of it (links, "..", other mounts)
- * while it walks. */
-static int open_allowed(const struct launch_host *h, const struct plan_op *op, const char *source,
-                        struct err *err)
+static int source_error(int error, const char *source, struct err *err)
 {
-    if (op->root >= h->n_roots)
-        return err_set(err, ERR_DENIED, "mount root %u is not in the allow-list", op->root);
-    int fd = path_open_beneath(h->root_fds[op->root], source, O_PATH, 0);
-    if (fd == -ELOOP)
+    if (error == -ELOOP)
         return err_set(err, ERR_DENIED,
                        "mount source '%s' has a symbolic link in its path; name the real path",
                        source);
-    if (fd == -EXDEV)
+    if (error == -EXDEV)
         return err_set(
             err, ERR_DENIED,
             "mount source '%s' leaves the allowed directory or crosses a mount point; add "
             "its own path to allowed_mount_roots",
             source);
-    if (fd == -ENOENT || fd == -ENOTDIR)
+    if (error == -ENOENT || error == -ENOTDIR)
         return err_set(err, ERR_NOT_FOUND, "mount source '%s' does not exist", source);
-    return fd < 0 ? err_sys(err, -fd, "open mount source '%s'", source) : fd;
+    if (error == -ENAMETOOLONG)
+        return err_set(err, ERR_INVALID, "mount source '%s' has a name that is too long", source);
+    return err_sys(err, -error, "open mount source '%s'", source);
 }
 
-/* State, sockets and the storage of other sessions must not be reachable through a directory above
- * them. */
-static int refuse_own_state(const struct launch_host *h, int fd, struct err *err)
+/* 1 when the directory `fd` is the one of `want` or lies somewhere below it, by walking up. */
+static int is_at_or_below(int fd, const struct stat *want)
 {
-    struct stat want, st;
-    if (fstat(fd, &want) < 0)
-        return err_sys(err, errno, "stat mount source");
-    if (!S_ISDIR(want.st_mode) && !S_ISREG(want.st_mode))
-        return err_set(err, ERR_DENIED, "mount source is neither a directory nor a regular file");
-    AUTO_CLOSE int at = openat(h->state_fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    for (int depth = 0; at >= 0 && depth < 256; depth++) {
-        if (fstat(at, &st) < 0)
-            break;
-        if (st.st_dev == want.st_dev && st.st_ino == want.st_ino)
-            return err_set(err, ERR_DENIED, "mount source contains the state directory of boxd");
+    AUTO_CLOSE int at = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    struct stat st, above;
+    if (at < 0 || fstat(at, &st) < 0)
+        return -errno;
+    for (int depth = 0; depth < DEPTH_MAX; depth++) {
+        if (st.st_dev == want->st_dev && st.st_ino == want->st_ino)
+            return 1;
         int up = openat(at, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
-        struct stat above;
-        if (up < 0 || fstat(up, &above) < 0 ||
-            (above.st_dev == st.st_dev && above.st_ino == st.st_ino)) {
-            fd_close_many(&up, 1);
-            return 0;
-        }
+        if (up < 0)
+            return -errno;
         (void)close(at);
         at = up;
+        if (fstat(at, &above) < 0)
+            return -errno;
+        if (above.st_dev == st.st_dev && above.st_ino == st.st_ino)
+            return 0;
+        st = above;
     }
-    return err_set(err, ERR_SYSTEM, "cannot tell whether the mount source contains our state");
+    return -ELOOP;
+}
+
+/* State, sockets and the storage of other sessions must not be reachable: not through a directory
+ * above them, and not as something inside. `dir_fd` holds the source, or is it. */
+static int refuse_own_state(const struct launch_host *h, int dir_fd, int fd, struct err *err)
+{
+    struct stat source, state;
+    if (fstat(fd, &source) < 0 || fstat(h->state_fd, &state) < 0)
+        return err_sys(err, errno, "stat mount source");
+    if (!S_ISDIR(source.st_mode) && !S_ISREG(source.st_mode))
+        return err_set(err, ERR_DENIED, "mount source is neither a directory nor a regular file");
+    int above = S_ISDIR(source.st_mode) ? is_at_or_below(h->state_fd, &source) : 0;
+    if (above > 0)
+        return err_set(err, ERR_DENIED, "mount source contains the state directory of boxd");
+    int inside = is_at_or_below(S_ISDIR(source.st_mode) ? fd : dir_fd, &state);
+    if (inside > 0)
+        return err_set(err, ERR_DENIED, "mount source lies in the state directory of boxd");
+    if (above < 0 || inside < 0)
+        return err_sys(err, above < 0 ? -above : -inside,
+                       "tell whether the mount source has to do with our state");
+    return 0;
+}
+
+/* A requester cannot use this to reach anything outside the allow-list: the root was opened before
+ * the first request came, and the kernel refuses every way out of it (links, "..", other mounts)
+ * while it walks. The directory is opened first and the last name from there, so that what is
+ * judged is what is mounted, whoever renames things meanwhile. */
+static int open_allowed(const struct launch_host *h, const struct plan_op *op, const char *source,
+                        struct err *err)
+{
+    char dir_name[4096] = "";
+    const char *slash = strrchr(source, '/');
+    const char *name = slash != NULL ? slash + 1 : source;
+    if (op->root >= h->n_roots)
+        return err_set(err, ERR_DENIED, "mount root %u is not in the allow-list", op->root);
+    if (slash != NULL &&
+        str_fmt(dir_name, sizeof(dir_name), "%.*s", (int)(slash - source), source) < 0)
+        return err_set(err, ERR_INVALID, "mount source is too long");
+    AUTO_CLOSE int dir =
+        path_open_beneath(h->root_fds[op->root], dir_name, O_PATH | O_DIRECTORY, 0);
+    if (dir < 0)
+        return source_error(dir, source, err);
+    AUTO_CLOSE int fd = path_open_beneath(dir, name, O_PATH, 0);
+    if (fd < 0)
+        return source_error(fd, source, err);
+    int r = refuse_own_state(h, dir, fd, err);
+    return r < 0 ? r : TAKE_FD(fd);
 }
 
 static int open_private(const struct launch_host *h, int storage_fd, const char *name,
@@ -110,15 +150,7 @@ static int open_source(struct launch_host *h, const struct plan *p, const struct
     case PLAN_SRC_PRIVATE:
         return open_private(h, storage_fd, source, err);
     case PLAN_SRC_ALLOWED:
-        fd = open_allowed(h, op, source, err);
-        if (fd >= 0) {
-            int r = refuse_own_state(h, fd, err);
-            if (r < 0) {
-                (void)close(fd);
-                return r;
-            }
-        }
-        return fd;
+        return open_allowed(h, op, source, err);
     case PLAN_SRC_NONE:
     case PLAN_SRC_MAX:
         break;
@@ -157,6 +189,24 @@ static uint64_t op_attrs(const struct plan_op *op)
            (op->flags & PLAN_OP_NOEXEC ? MOUNT_ATTR_NOEXEC : 0);
 }
 
+/* File systems without idmapped mounts (tmpfs before Linux 6.3, network file systems): for the
+ * image it only changes whose name `ls` shows, our own storage can belong to the session on disk as
+ * well, and a caller's directory is refused rather than opened under a wrong owner. Returns what
+ * mount_set() said when going on without is fine. */
+static int without_idmap(const struct plan *p, const struct plan_op *op, int fd, int r,
+                         struct err *err)
+{
+    uid_t id = userns_payload_id(p->uid_index);
+    if (op->source_class == PLAN_SRC_ALLOWED)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "the file system behind '%s' has no idmapped mounts (%s); use another "
+                       "directory",
+                       plan_str(p, op->target), err_errno_text(-r));
+    if (op->source_class == PLAN_SRC_PRIVATE && fchown(fd, id, id) < 0)
+        return err_sys(err, errno, "own private storage");
+    return r;
+}
+
 static int make_mount(const struct launch_host *h, struct idmaps *maps, const struct plan *p,
                       const struct plan_op *op, int fd, struct err *err)
 {
@@ -173,12 +223,10 @@ static int make_mount(const struct launch_host *h, struct idmaps *maps, const st
         if (map < 0)
             return map;
         r = mount_set(copy, op_attrs(op), map, recursive);
-        bool cosmetic = op->source_class == PLAN_SRC_HOST || op->source_class == PLAN_SRC_ETC;
-        if (r < 0 && !cosmetic)
-            return err_set(
-                err, ERR_UNSUPPORTED,
-                "the file system behind '%s' has no idmapped mounts (%s); use another directory",
-                target, err_errno_text(-r));
+        if (r < 0)
+            r = without_idmap(p, op, fd, r, err);
+        if (r < 0 && err->code != ERR_NONE)
+            return r;
     }
     if (r < 0)
         r = mount_set(copy, op_attrs(op), -1, recursive);

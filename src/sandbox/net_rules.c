@@ -28,7 +28,8 @@ static void put_pool(struct buf *out, const struct net_config *c)
     (void)buf_printf(out, "/%u", c->prefix);
 }
 
-static void put_internal(struct buf *out, size_t bytes, const struct net_config *c)
+static void put_internal(struct buf *out, size_t bytes, const struct net_config *c,
+                         const char *more)
 {
     const char *separator = "";
 
@@ -46,15 +47,18 @@ static void put_internal(struct buf *out, size_t bytes, const struct net_config 
         (void)buf_puts(out, ", ");
         put_pool(out, c);
     }
+    if (more[0] != '\0')
+        (void)buf_printf(out, ", %s", more);
     (void)buf_puts(out, " }\n  }\n");
 }
 
-/* Of what is new only; counted per session, by its address. */
+/* Of what is new only; counted per session, by its address. A pace need not be remembered longer
+ * than its burst takes to fill up again, which is two seconds. */
 static void put_limits(struct buf *out, const struct net_config *c)
 {
     (void)buf_printf(
         out,
-        "    add @rates { ip saddr limit rate over %u/second burst %u packets } " REFUSE
+        "    update @rates { ip saddr limit rate over %u/second burst %u packets } " REFUSE
         "\n    add @conns { ip saddr ct count over %u } " REFUSE "\n    accept\n",
         c->conn_rate, c->conn_rate * 2, c->conn_max);
 }
@@ -80,8 +84,12 @@ static void put_forward(struct buf *out, const struct net_config *c)
                      "  chain forward {\n"
                      "    type filter hook forward priority filter - 10; policy accept;\n"
                      "    iifname \"bx%s_*\" jump from_box\n"
-                     "    oifname \"bx%s_*\" jump to_box\n  }\n",
+                     "    oifname \"bx%s_*\" jump to_box\n"
+                     "    ip daddr ",
                      c->tag, c->tag);
+    /* Late answers to a session that is gone: nobody else's business, on no other interface. */
+    put_pool(out, c);
+    (void)buf_puts(out, " drop\n  }\n");
     (void)buf_printf(out,
                      "  chain from_box {\n"
                      "    oifname \"bx%s_*\" " REFUSE "\n"
@@ -106,19 +114,9 @@ static void put_input(struct buf *out, const struct net_config *c)
                      "    type filter hook input priority filter - 10; policy accept;\n"
                      "    iifname \"bx%s_*\" jump host_box\n  }\n"
                      "  chain host_box {\n"
-                     "    ct state established,related accept\n",
+                     "    ct state established,related accept\n"
+                     "    " REFUSE "\n  }\n",
                      c->tag);
-    if (c->resolver != 0) {
-        (void)buf_puts(out, "    ip daddr != ");
-        put_addr(out, c->resolver);
-        (void)buf_puts(out, " " REFUSE "\n"
-                            "    meta l4proto != { tcp, udp } drop\n"
-                            "    th dport != 53 " REFUSE "\n");
-        put_limits(out, c);
-    } else {
-        (void)buf_puts(out, "    " REFUSE "\n");
-    }
-    (void)buf_puts(out, "  }\n");
 }
 
 static void put_nat(struct buf *out, const struct net_config *c)
@@ -136,11 +134,11 @@ int net_rules_host(const struct net_config *c, struct buf *out)
     (void)buf_printf(out,
                      "table inet box_%s\ndelete table inet box_%s\n"
                      "table inet box_%s {\n"
-                     "  set rates { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }\n"
+                     "  set rates { type ipv4_addr; size 65535; flags dynamic; timeout 5s; }\n"
                      "  set conns { type ipv4_addr; size 65535; flags dynamic; }\n",
                      c->tag, c->tag, c->tag);
     (void)buf_puts(out, REFUSE_CHAIN);
-    put_internal(out, 4, c);
+    put_internal(out, 4, c, "");
     put_prerouting(out, c);
     put_forward(out, c);
     put_input(out, c);
@@ -148,11 +146,11 @@ int net_rules_host(const struct net_config *c, struct buf *out)
     return buf_puts(out, "}\n");
 }
 
-int net_rules_guest(struct buf *out)
+int net_rules_guest(const char *addrs4, const char *addrs6, struct buf *out)
 {
     (void)buf_puts(out, "table inet box\ndelete table inet box\ntable inet box {\n" REFUSE_CHAIN);
-    put_internal(out, 4, NULL);
-    put_internal(out, 16, NULL);
+    put_internal(out, 4, NULL, addrs4);
+    put_internal(out, 16, NULL, addrs6);
     (void)buf_puts(out, "  chain output {\n"
                         "    type filter hook output priority filter; policy accept;\n"
                         "    oifname \"lo\" accept\n"

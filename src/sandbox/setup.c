@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -105,13 +106,14 @@ static int step_names(const struct setup *s, struct err *err)
 
 static int step_root(const struct setup *s, struct err *err)
 {
-    char size[32];
+    char size[32], inodes[16];
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return err_sys(err, errno, "private mounts");
     (void)snprintf(size, sizeof(size), "%llu", (unsigned long long)s->plan->root_bytes);
+    (void)snprintf(inodes, sizeof(inodes), "%u", s->plan->root_inodes);
     const struct mount_option options[] = {
         {"size", size},
-        {"nr_inodes", s->plan->flags & PLAN_ROOT_WRITABLE ? "16384" : "256"},
+        {"nr_inodes", inodes},
         {"mode", "0755"},
         {0},
     };
@@ -179,17 +181,20 @@ static int step_privilege(const struct setup *s, struct err *err)
     /* What PID 1 needs to turn a copy of itself into the payload, and nothing else; only inside its
      * namespace. */
     uint64_t keep = s->switch_ids
-                        ? (1ULL << CAP_SETUID) | (1ULL << CAP_SETGID) | (1ULL << CAP_SETPCAP)
+                        ? (1ULL << CAP_SETUID) | (1ULL << CAP_SETGID) | (1ULL << CAP_SETPCAP) |
+                              (1ULL << CAP_KILL) /* its children have another uid */
                         : (1ULL << CAP_SETPCAP);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return err_sys(err, errno, "no_new_privs");
     int r = caps_keep_over_exec(keep);
     if (r < 0)
         return err_sys(err, -r, "capabilities");
-    /* No sandbox without somebody who answers for it. After the ids: changing them clears it. */
-    return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0
-               ? err_sys(err, errno, "parent death signal")
-               : 0;
+    /* No sandbox without somebody who answers for it. After the ids: changing them clears it. A
+     * parent that died before this moment sends nothing any more. */
+    struct pollfd parent = {.fd = s->parent_fd, .events = POLLIN};
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || poll(&parent, 1, 0) < 0)
+        return err_sys(err, errno, "parent death signal");
+    return parent.revents != 0 ? err_set(err, ERR_BACKEND, "the launcher went away") : 0;
 }
 
 static int make_config(const struct setup *s)
@@ -224,6 +229,7 @@ static int step_descriptors(const struct setup *s, struct err *err)
         from[fd] = null_fd;
     from[INIT_FD_CONTROL] = s->control_fds[0];
     from[INIT_FD_SPARE] = s->control_fds[1];
+    from[INIT_FD_PARENT] = s->parent_fd;
     from[INIT_FD_CONFIG] = config;
     from[INIT_FD_SECCOMP] = s->seccomp_fd;
     if (built.landlock_fd >= 0)
@@ -265,13 +271,16 @@ static const struct {
 void setup_child(const struct setup *s)
 {
     struct err err = {0};
+    (void)umask(022); /* what is made from here on is what the payload sees */
     /* Above the numbers that step_descriptors() fills, before anything else can fail. */
     int status = fcntl(s->status_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);
     int exe = fcntl(s->init_exe_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
         if (steps[i].run(s, &err) < 0) {
-            (void)err_wrap(&err, "sandbox step '%s'", steps[i].name);
+            /* What the caller did wrong is said in the caller's words. */
+            if (err.code == ERR_SYSTEM || err.code == ERR_BACKEND)
+                (void)err_wrap(&err, "sandbox step '%s'", steps[i].name);
             goto fail;
         }
     }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sandbox/storage.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -47,12 +49,20 @@ int storage_make(struct launch_host *h, const char *name, bool quota, struct err
     return TAKE_FD(fd);
 }
 
-static bool is_empty(int fd)
+/* Names in a directory beside "." and ".."; stops counting when there are more than `max`. */
+static unsigned count_names(int fd, unsigned max)
 {
-    char entries[1024];
-    long n = syscall(SYS_getdents64, fd, entries, sizeof(entries));
-    /* "." and ".." are 24 bytes each; whatever is longer holds a third name. */
-    return n == 48 && syscall(SYS_getdents64, fd, entries, sizeof(entries)) == 0;
+    _Alignas(struct dirent64) char entries[1024];
+    unsigned count = 0;
+    long n = 1;
+    while (count <= max && (n = syscall(SYS_getdents64, fd, entries, sizeof(entries))) > 0) {
+        for (long at = 0; at < n;) {
+            const struct dirent64 *e = (const struct dirent64 *)(const void *)(entries + at);
+            count += !str_eq(e->d_name, ".") && !str_eq(e->d_name, "..");
+            at += e->d_reclen;
+        }
+    }
+    return n < 0 ? UINT_MAX : count;
 }
 
 /* The last owner may have left more than files: modes, attributes, access lists. */
@@ -62,7 +72,7 @@ static bool make_pristine(const struct launch_host *h, int storage_fd, const cha
     AUTO_CLOSE int fd = openat(storage_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return errno == ENOENT;
-    return fstat(fd, &st) == 0 && st.st_uid == h->daemon_uid && is_empty(fd) &&
+    return fstat(fd, &st) == 0 && st.st_uid == h->daemon_uid && count_names(fd, 0) == 0 &&
            flistxattr(fd, NULL, 0) == 0 && fchmod(fd, 0700) == 0;
 }
 
@@ -73,9 +83,14 @@ static bool keep_spare(struct launch_host *h, const char *name)
         openat(h->sessions_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0 || h->n_spares == LAUNCH_SPARES_MAX)
         return false;
-    for (size_t i = 0; i < ARRAY_SIZE(usual); i++)
+    unsigned found = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(usual); i++) {
         if (!make_pristine(h, fd, usual[i]))
             return false;
+        found += faccessat(fd, usual[i], F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    }
+    if (count_names(fd, found) != found)
+        return false; /* layers of a writable root, for one */
     spare_name(h->n_spares, spare, sizeof(spare));
     if (renameat(h->sessions_fd, name, h->trash_fd, spare) < 0)
         return false;

@@ -39,7 +39,7 @@ bool probe_failed(void); /* has anything failed so far? */
 const char *probe_result_name(long result);
 
 /* Runs fn in a child, so that whatever succeeds against expectation stays without consequences. A
- * child that takes longer than half a second is killed. */
+ * child that sleeps for half a second is killed. */
 long probe_forked(long (*fn)(const void *arg), const void *arg);
 
 struct probe_call {
@@ -72,5 +72,6 @@ void probe_kernel(const struct probe_options *opt);
 void probe_files(const struct probe_options *opt);
 void probe_tty(const struct probe_options *opt);
 void probe_uring(const struct probe_options *opt);
+void probe_masks(const struct probe_options *opt);
 void probe_posture(const struct probe_options *opt);
 void probe_sweep(const struct probe_options *opt);

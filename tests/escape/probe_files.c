@@ -202,8 +202,7 @@ static void times_and_names(void)
         probe_report("C12.kernel", PROBE_NA, "%s", uts.release);
     }
     probe_report("C12.boottime", PROBE_NA, "%lld", (long long)boot.tv_sec);
-    probe_report("C12.version", PROBE_NA, "%s",
-                 probe_read("/proc/version", text, sizeof(text)) > 0 ? text : "absent");
+    check_hidden("C12.version", "/proc/version"); /* who built the kernel, and where */
     check_hidden("C12.machine-id", "/etc/machine-id");
     check_hidden("C12.dbus-machine-id", "/var/lib/dbus/machine-id");
     check_hidden("C12.dmi", "/sys/class/dmi/id/product_uuid");

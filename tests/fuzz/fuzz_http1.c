@@ -77,33 +77,33 @@ static ssize_t read_body(const struct http1_head *h, enum http1_body_kind kind, 
     return b.done ? (ssize_t)pos : -1000;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct http1_head head;
 
     if (size < 1)
         return 0;
-    enum http1_role role = (input[0] & 1) != 0 ? HTTP1_RESPONSE : HTTP1_REQUEST;
-    size_t step = 1 + (input[0] >> 1);
-    const char *data = (const char *)input + 1;
+    enum http1_role role = (data[0] & 1) != 0 ? HTTP1_RESPONSE : HTTP1_REQUEST;
+    size_t step = 1 + (data[0] >> 1);
+    const char *bytes = (const char *)data + 1;
     size_t len = size - 1;
 
     struct http1_scan scan = {0};
-    ssize_t end = http1_scan(&scan, data, len, HEAD_MAX);
-    check_scan(data, len, end);
-    if (end <= 0 || http1_parse(role, data, (size_t)end, &head) < 0)
+    ssize_t end = http1_scan(&scan, bytes, len, HEAD_MAX);
+    check_scan(bytes, len, end);
+    if (end <= 0 || http1_parse(role, bytes, (size_t)end, &head) < 0)
         return 0;
-    check_head(&head, data, (size_t)end);
+    check_head(&head, bytes, (size_t)end);
 
     enum http1_body_kind kind = role == HTTP1_REQUEST
                                     ? http1_request_body(&head)
-                                    : http1_response_body(&head, (input[0] & 2) != 0);
+                                    : http1_response_body(&head, (data[0] & 2) != 0);
     AUTO_DONE(buf) struct buf whole;
     AUTO_DONE(buf) struct buf cut;
     buf_init(&whole, len);
     buf_init(&cut, len);
-    ssize_t a = read_body(&head, kind, data + end, len - (size_t)end, len, &whole);
-    ssize_t b = read_body(&head, kind, data + end, len - (size_t)end, step, &cut);
+    ssize_t a = read_body(&head, kind, bytes + end, len - (size_t)end, len, &whole);
+    ssize_t b = read_body(&head, kind, bytes + end, len - (size_t)end, step, &cut);
     assert(a == b && (a < 0 || whole.len == cut.len));
     assert(whole.len == 0 || cut.len == 0 ||
            memcmp(whole.data, cut.data, whole.len < cut.len ? whole.len : cut.len) == 0);

@@ -107,7 +107,7 @@ static void drain(int fd)
         ;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const struct clock clock = {now_ns, now_ns, now_ns, NULL};
     const struct http_server_opts opts = {.max_head = 512};
@@ -118,8 +118,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 
     if (size < 2)
         return 0;
-    size_t step = 1 + (size_t)(input[0] & 0x3f) * 4;
-    unsigned mood = input[0] >> 6;
+    size_t step = 1 + (size_t)(data[0] & 0x3f) * 4;
+    unsigned mood = data[0] >> 6;
     world.now = 1000 * NSEC_PER_SEC;
     if (loop_new(&clock, &loop, &err) < 0 || http_server_new(loop, &opts, &server, &err) < 0 ||
         http_server_add_routes(server, routes, NULL, &err) < 0 ||
@@ -128,7 +128,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     if (http_server_adopt(server, fds[1], &err) == 0) {
         for (size_t pos = 1; pos < size; pos += step) {
             size_t n = size - pos < step ? size - pos : step;
-            (void)send(fds[0], input + pos, n, MSG_NOSIGNAL);
+            (void)send(fds[0], data + pos, n, MSG_NOSIGNAL);
             pump(loop);
             if ((mood & 1) != 0)
                 answer_held();

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/loop.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -34,6 +36,7 @@ static char base[] = "/tmp/test_quota_XXXXXX";
 static int host = -1;
 static int templates = -1;
 static struct err err;
+static bool loop_was_there[64];
 
 #define assert_ok(expr)                                                                            \
     do {                                                                                           \
@@ -358,6 +361,12 @@ static int set_up(void **state)
 {
     char data[32];
 
+    for (int i = 0; i < 64; i++) {
+        char path[32];
+
+        assert_true(str_fmt(path, sizeof(path), "/sys/block/loop%d", i) >= 0);
+        loop_was_there[i] = access(path, F_OK) == 0;
+    }
     if (mkdtemp(base) == NULL || unshare(CLONE_NEWNS) < 0 ||
         mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return -1;
@@ -371,8 +380,19 @@ static int set_up(void **state)
     return host < 0 || templates < 0 ? -1 : 0;
 }
 
+/* The kernel keeps loop devices that were once needed; those we caused go again. */
+static void remove_loops(void)
+{
+    AUTO_CLOSE int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
+
+    for (int i = 0; i < 64; i++)
+        if (!loop_was_there[i])
+            (void)ioctl(control, LOOP_CTL_REMOVE, i);
+}
+
 static int tear_down(void **state)
 {
+    remove_loops();
     assert_int_equal(count_entries(host), 0);
     (void)close(host);
     (void)close(templates);

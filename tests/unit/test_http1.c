@@ -58,7 +58,7 @@ static void a_request_is_taken_apart(void **state)
     assert_int_equal(http1_request_body(&head), HTTP1_BODY_LENGTH);
     assert_int_equal(head.content_length, 12);
     assert_true(http1_lists(&head, "connection", "FOO"));
-    assert_false(http1_lists(&head, "connection", "fo"));
+    assert_false(http1_lists(&head, "connection", "fooo"));
 }
 
 static void a_response_is_taken_apart(void **state)
@@ -392,12 +392,12 @@ static void a_body_by_length_ends_exactly(void **state)
 
     buf_init(&out, 100);
     http1_body_init(&b, HTTP1_BODY_LENGTH, 5);
-    assert_int_equal(feed(&b, "hel", 3, 1, &out), 3);
+    assert_int_equal(feed(&b, "abc", 3, 1, &out), 3);
     assert_false(b.done);
     assert_int_equal(http1_body_eof(&b), -EBADMSG);
-    assert_int_equal(feed(&b, "loXX", 4, 4, &out), 2);
+    assert_int_equal(feed(&b, "deXX", 4, 4, &out), 2);
     assert_true(b.done);
-    assert_string_equal(buf_str(&out), "hello");
+    assert_string_equal(buf_str(&out), "abcde");
 
     http1_body_init(&b, HTTP1_BODY_NONE, 7);
     assert_true(b.done);

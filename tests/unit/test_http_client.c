@@ -479,11 +479,12 @@ static void a_websocket_works_from_end_to_end(void **state)
 {
     static char big[3 * 1024 * 1024];
     const struct ws_opts opts = {.protocol = "mcp"};
+    const struct http_ws_call ws = {
+        .target = "/ws", .opts = &opts, .handlers = &client_handlers, .opened = on_opened};
     struct fixture f;
     struct http_client *c = start(&f, true);
 
-    assert_int_equal(
-        http_client_ws(c, "/ws", NULL, &opts, &client_handlers, on_opened, NULL, &f.err), 0);
+    assert_int_equal(http_client_ws(c, &ws, &f.err), 0);
     pump(&f);
     assert_string_equal(buf_str(&seen.log), "open ");
     assert_int_equal(ws_send(seen.client_ws, WS_TEXT, "hello", 5), 0);
@@ -504,15 +505,16 @@ static void a_websocket_works_from_end_to_end(void **state)
 
 static void a_websocket_can_be_refused(void **state)
 {
+    struct http_ws_call ws = {
+        .target = "/nowhere", .handlers = &client_handlers, .opened = on_opened};
     struct fixture f;
     struct http_client *c = start(&f, true);
 
-    assert_int_equal(
-        http_client_ws(c, "/nowhere", NULL, NULL, &client_handlers, on_opened, NULL, &f.err), 0);
+    assert_int_equal(http_client_ws(c, &ws, &f.err), 0);
     pump(&f);
     assert_string_equal(buf_str(&seen.log), "refused ");
-    assert_true(http_client_ws(c, "no slash here\r\n", NULL, NULL, &client_handlers, on_opened,
-                               NULL, &f.err) < 0);
+    ws.target = "no slash here\r\n";
+    assert_int_equal(http_client_ws(c, &ws, &f.err), -EINVAL);
     stop(&f, c);
 }
 

@@ -235,11 +235,13 @@ static void running_out_of_descriptors_is_survived(void **state)
 
     assert_int_equal(http_server_listen_unix(f.server, path, 0, &f.err), 0);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
-    low = (struct rlimit){.rlim_cur = 40, .rlim_max = old.rlim_max};
+    low = old;
     /* Clients first, so that all of them wait in the backlog. */
-    while (n < 20 && (fds[n] = connect_unix(path)) >= 0)
-        n++;
-    low.rlim_cur = (rlim_t)fds[n - 1] + 6;
+    for (; n < 20; n++) {
+        fds[n] = connect_unix(path);
+        assert_true(fds[n] >= 0);
+        low.rlim_cur = (rlim_t)fds[n] + 6;
+    }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
     int turns = 0;
     while (loop_turn(f.loop, 0) > 0 && turns < 100)

@@ -598,10 +598,10 @@ static void a_body_must_keep_a_pace(void **state)
     say(&f, fd, "PUT /body HTTP/1.1\r\n" HOST "Content-Length: 16\r\n\r\n");
     for (int i = 0; i < 9; i++) {
         say(&f, fd, "x");
-        pass(&f, NSEC_PER_SEC);
+        pass(&f, 3 * NSEC_PER_SEC);
     }
     assert_false(is_closed(fd));
-    pass(&f, 2 * NSEC_PER_SEC);
+    pass(&f, 4 * NSEC_PER_SEC);
     assert_int_equal(status_of(hear(fd)), 408);
     (void)close(fd);
     fixture_stop(&f);
