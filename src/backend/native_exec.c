@@ -446,8 +446,16 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
 static void on_lost(struct loop_defer *d)
 {
     struct native_exec *e = container_of(d, struct native_exec, defer);
-    for (int i = 0; i < 2; i++)
+    /* What it wrote before is in the pipes still, no more than they hold: an answer that says how
+     * it ended has its output too. */
+    e->paused = false;
+    e->busy++;
+    for (int i = 0; i < 2; i++) {
+        if (e->out[i].fd >= 0)
+            on_output(&e->out[i].io, 0);
         close_output(&e->out[i]);
+    }
+    e->busy--;
     end_exec(e);
 }
 
