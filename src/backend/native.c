@@ -303,6 +303,8 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
     n->loop = loop;
     n->options = *options;
     n->index_used = xnew_n(uint8_t, USERNS_INDEX_MAX / 8 + 1);
+    /* Another instance on this host starts elsewhere: its sessions should have ids of their own. */
+    n->next_index = (uint32_t)(str_hash(options->tag) % USERNS_INDEX_MAX);
     native_facts_read(&n->facts);
     n->facts.roots = options->roots;
     n->facts.roots_are_outer = options->roots_are_outer;

@@ -95,24 +95,39 @@ static void find_ids(struct daemon *d)
                  DAEMON_USER, FALLBACK_ID);
 }
 
+/* A directory that we can use as the user we are about to become; *ret_fd is the caller's. */
+static int own_dir(const struct daemon *d, const char *dir, int *ret_fd, struct err *err)
+{
+    AUTO_CLOSE int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return err_sys(err, errno, "open directory '%s'", dir);
+    struct stat st;
+    if (fstat(fd, &st) < 0 || (st.st_uid != geteuid() && st.st_uid != d->uid))
+        return err_set(err, ERR_DENIED, "directory '%s' belongs to somebody else", dir);
+    if (d->rootful && fchown(fd, d->uid, d->gid) < 0)
+        return err_sys(err, errno, "own directory '%s'", dir);
+    if (fchmod(fd, 0711) < 0)
+        return err_sys(err, errno, "protect directory '%s'", dir);
+    *ret_fd = TAKE_FD(fd);
+    return 0;
+}
+
 /* Holds the directory for as long as we live: two daemons on one state would take each other's
  * sessions for dead. */
 static int take_state(struct daemon *d, struct err *err)
 {
     const char *dir = d->config->state_dir;
+    AUTO_FREE char *run = xstrdup(d->config->socket_path);
+    AUTO_CLOSE int run_fd = -1;
+    AUTO_CLOSE int fd = -1;
+    *strrchr(run, '/') = '\0';
     int r = config_make_dirs(d->config, err);
+    if (r == 0)
+        r = own_dir(d, run, &run_fd, err);
+    if (r == 0)
+        r = own_dir(d, dir, &fd, err);
     if (r < 0)
         return r;
-    AUTO_CLOSE int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return err_sys(err, errno, "open state directory '%s'", dir);
-    struct stat st;
-    if (fstat(fd, &st) < 0 || (st.st_uid != geteuid() && st.st_uid != d->uid))
-        return err_set(err, ERR_DENIED, "state directory '%s' belongs to somebody else", dir);
-    if (d->rootful && fchown(fd, d->uid, d->gid) < 0)
-        return err_sys(err, errno, "own state directory '%s'", dir);
-    if (fchmod(fd, 0711) < 0)
-        return err_sys(err, errno, "protect state directory '%s'", dir);
     d->lock_fd = openat(fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (d->lock_fd < 0)
         return err_sys(err, errno, "lock file in '%s'", dir);
@@ -126,11 +141,16 @@ static int take_state(struct daemon *d, struct err *err)
 
 static int drop_privileges(const struct daemon *d, struct err *err)
 {
+    /* Whoever started us may want us to go with it (`box run`); a change of ids forgets that. */
+    int death_signal = 0;
+    (void)prctl(PR_GET_PDEATHSIG, &death_signal, 0, 0, 0);
     if (d->rootful && (setgroups(0, NULL) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
                        setresuid(d->uid, d->uid, d->uid) < 0))
         return err_sys(err, errno, "become uid %u", d->uid);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
         return err_sys(err, errno, "give up privileges");
+    if (prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0) < 0)
+        return err_sys(err, errno, "parent death signal");
     return 0;
 }
 

@@ -258,12 +258,14 @@ static int on_create(struct priv *p, const void *data, size_t len, struct err *e
         return r;
     }
     p->sessions[p->n_sessions++] = s;
-    if (loop_io_start(p->loop, &s->status_io, s->launch.status_fd, EPOLLIN, on_status) < 0 ||
-        loop_io_start(p->loop, &s->pid_io, s->launch.pidfd, EPOLLIN, on_pid_gone) < 0) {
-        (void)err_set(&s->why, ERR_LIMIT, "cannot watch another sandbox");
-        launch_kill(&s->launch);
-    }
-    return 0;
+    if (loop_io_start(p->loop, &s->status_io, s->launch.status_fd, EPOLLIN, on_status) == 0 &&
+        loop_io_start(p->loop, &s->pid_io, s->launch.pidfd, EPOLLIN, on_pid_gone) == 0)
+        return 0;
+    /* Nobody would tell us when it is gone: it goes now, while we wait. */
+    launch_kill(&s->launch);
+    s->remover_fd = launch_cleanup(p->host, &s->launch);
+    session_free(s);
+    return err_set(err, ERR_LIMIT, "cannot watch another sandbox");
 }
 
 static struct priv_session *by_request(struct priv *p, const void *data, size_t len,

@@ -89,13 +89,15 @@ void v1_exec_done(struct v1_exec *e)
 
 void v1_exec_request(const struct v1_exec *e, struct run_options *ret)
 {
-    bool limited = e->timeout_sec < TIMEOUT_MAX;
+    uint64_t timeout_ns = e->timeout_sec < TIMEOUT_MAX ? (uint64_t)(e->timeout_sec * 1e9) : 0;
+    if (e->timeout_sec * 1e9 < 1.0)
+        timeout_ns = 1; /* 0 would be none at all */
     *ret = (struct run_options){
         .exec = {.argv = strv_len(e->argv) > 0 ? e->argv : NULL,
                  .cmd = e->cmd,
                  .env = e->env,
                  .cwd = e->cwd,
-                 .timeout_ns = limited ? (uint64_t)(e->timeout_sec * 1e9) : 0,
+                 .timeout_ns = timeout_ns,
                  .with_stdin = e->with_stdin || e->stdin_text != NULL,
                  .tty = e->tty,
                  .rows = (uint16_t)e->rows,

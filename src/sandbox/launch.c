@@ -190,7 +190,9 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     s->switch_ids = h->rootful;
     s->cgroup_mode = h->cgroups.mode;
     s->parent_fd = h->self_fd;
-    l->pid = clone_process(NAMESPACES, l->cgroup.v2_fd, &l->pidfd);
+    l->pid = h->rootful ? userns_clone_owned(NAMESPACES, userns_init_id(l->uid_index),
+                                             l->cgroup.v2_fd, &l->pidfd)
+                        : clone_process(NAMESPACES, l->cgroup.v2_fd, &l->pidfd);
     if (l->pid == 0) {
         /* Our copies of the parent's ends: with them we would wait for ourselves once it is gone.
          */
@@ -284,6 +286,19 @@ void launch_kill(struct launch *l)
     (void)syscall(SYS_pidfd_send_signal, l->pidfd, SIGKILL, NULL, 0);
 }
 
+/* What failed for want of memory or descriptors works a little later. More than fit wait for the
+ * next start. */
+static void remove_groups(struct launch_host *h, const char *name)
+{
+    unsigned n = h->n_stale;
+    h->n_stale = 0;
+    for (unsigned i = 0; i < n; i++)
+        if (cgroup_remove(&h->cgroups, h->stale[i]) < 0)
+            memmove(h->stale[h->n_stale++], h->stale[i], sizeof(h->stale[0]));
+    if (cgroup_remove(&h->cgroups, name) < 0 && h->n_stale < LAUNCH_STALE_MAX)
+        (void)str_copy(h->stale[h->n_stale++], sizeof(h->stale[0]), name);
+}
+
 int launch_cleanup(struct launch_host *h, struct launch *l)
 {
     if (l->pid > 0)
@@ -291,7 +306,7 @@ int launch_cleanup(struct launch_host *h, struct launch *l)
     l->pid = 0; /* from here on it may be somebody else's */
     launch_net_leave(h, l);
     cgroup_close(&l->cgroup);
-    (void)cgroup_remove(&h->cgroups, l->name);
+    remove_groups(h, l->name);
     fd_close_many(&l->pidfd, 1);
     fd_close_many(&l->status_fd, 1);
     fd_close_many(&l->control_fd, 1);

@@ -17,6 +17,7 @@ struct err;
 
 #define LAUNCH_ROOTS_MAX 64
 #define LAUNCH_SPARES_MAX 16U
+#define LAUNCH_STALE_MAX 64U
 
 /* Fixed at start, before any request was read. Descriptors are owned. */
 struct launch_host {
@@ -32,6 +33,8 @@ struct launch_host {
     int seccomp_fd, init_exe_fd;
     int self_fd; /* our own pidfd */
     struct cgroup_host cgroups;
+    char stale[LAUNCH_STALE_MAX][PLAN_NAME_LEN + 1]; /* whose groups could not be removed yet */
+    unsigned n_stale;
     char tag[16]; /* names our cgroups and network objects */
     struct launch_net net;
 };

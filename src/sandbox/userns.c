@@ -4,9 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <linux/securebits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,6 +43,37 @@ int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids
     return r < 0 ? err_sys(err, -r, "map the session's ids") : 0;
 }
 
+/* Only our effective ids change, and only between two system calls: nothing is resolved, opened or
+ * signalled meanwhile. The capabilities stay, for the cgroup and for hosts that let nobody else
+ * make user namespaces. */
+pid_t userns_clone_owned(uint64_t flags, uid_t owner, int cgroup_fd, int *ret_pidfd)
+{
+    const uid_t keep = (uid_t)-1;
+    const int bits = prctl(PR_GET_SECUREBITS, 0, 0, 0, 0);
+    if (bits < 0 || prctl(PR_SET_SECUREBITS, bits | SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0)
+        return -errno;
+    pid_t pid = 0;
+    if (setresgid(keep, owner, keep) < 0 || setresuid(keep, owner, keep) < 0)
+        pid = -errno;
+    if (pid == 0)
+        pid = clone_process(flags | CLONE_NEWUSER, cgroup_fd, ret_pidfd);
+    if (pid == 0)
+        return 0;
+    /* Going on with another's ids is the one thing worse than not going on. */
+    if (setresuid(keep, 0, keep) < 0 || setresgid(keep, 0, keep) < 0 ||
+        prctl(PR_SET_SECUREBITS, bits, 0, 0, 0) < 0)
+        abort();
+    return pid;
+}
+
+/* Waits to be killed, and does not outlive a parent that died before it could. */
+static _Noreturn void hold_namespace_child(pid_t parent)
+{
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == parent)
+        (void)pause();
+    child_exit(0);
+}
+
 /* A namespace lives as long as someone holds it: a child makes it, we open it, the child goes. */
 static int make_idmap(const struct idmap_key *key, struct err *err)
 {
@@ -50,11 +84,10 @@ static int make_idmap(const struct idmap_key *key, struct err *err)
     struct id_pair gids[2] = {{key->gid, userns_payload_id(key->index)},
                               {0, userns_init_id(key->index)}};
 
+    pid_t self = getpid();
     pid_t pid = clone_process(CLONE_NEWUSER, -1, &pidfd);
-    if (pid == 0) {
-        (void)pause();
-        child_exit(0);
-    }
+    if (pid == 0)
+        hold_namespace_child(self);
     if (pid < 0)
         return err_sys(err, -pid, "user namespace for an id map");
     /* Root has to be left out of either list when the owner is root itself. */

@@ -31,6 +31,12 @@ struct id_pair {
     uint32_t inside, outside;
 };
 
+/* clone_process() with CLONE_NEWUSER, by root, as if `owner` had called it. Besides the user
+ * inside, the kernel charges the one who made a user namespace for what is used there: inotify
+ * instances (128 of them, usually), watches, further namespaces. Made by root, all sessions and the
+ * host's root would share one budget, and any session could use it up. */
+pid_t userns_clone_owned(uint64_t flags, uid_t owner, int cgroup_fd, int *ret_pidfd);
+
 /* Writes the maps of a child that was cloned with CLONE_NEWUSER and waits. The pid is our own
  * unreaped child's. */
 int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids, size_t n,

@@ -277,6 +277,15 @@ static int run_line(char **words, struct job *j, struct err *err)
     return err_set(err, ERR_INVALID, "unknown command, or too few words");
 }
 
+/* A reason may quote what a program printed; the answer stays one line. */
+static void say_error(struct err *err)
+{
+    for (char *c = err->msg; *c != '\0'; c++)
+        if (*c == '\n' || *c == '\r')
+            *c = ' ';
+    (void)printf("error %s\n", err->msg);
+}
+
 static void serve_line(char *line, struct job *j)
 {
     struct err err = {0};
@@ -286,7 +295,7 @@ static void serve_line(char *line, struct job *j)
         strv_add(&words, word);
     buf_reset(&j->times);
     if (run_line(words, j, &err) < 0)
-        (void)printf("error %s\n", err.msg);
+        say_error(&err);
     else
         (void)printf("ok%s\n", buf_str(&j->times));
     (void)fflush(stdout);

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import os
 import pathlib
 import shutil
 import sys
@@ -13,11 +12,24 @@ import escapelib  # noqa: E402
 from boxlib import BUILD  # noqa: E402
 
 
+def make_host_dir(prefix):
+    path = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=escapelib.mount_base()))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def host_dir():
+    """An empty directory of the host that can be mounted."""
+    path = make_host_dir("box-host-")
+    yield path
+    shutil.rmtree(path)
+
+
 @pytest.fixture(scope="session")
 def probe_dir():
     """A directory of the host with the probe in it."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="box-probe-"))
-    path.chmod(0o755)
+    path = make_host_dir("box-probe-")
     shutil.copy(BUILD / "tests/escape/probe", path / "probe")
     yield path
     shutil.rmtree(path)

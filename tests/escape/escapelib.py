@@ -2,12 +2,14 @@
 """The probe, what it says, and what can be seen of a session from outside."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import ctypes
 import json
 import os
 import pathlib
 import re
+import tempfile
 import time
 
 import websockets
@@ -109,6 +111,24 @@ def stream(sock, session_id, *argv, stdin=None, **request):
     return asyncio.run(_stream(sock, request, stdin))
 
 
+@contextlib.contextmanager
+def beside(daemon, session_id, *argv, stop=None):
+    """Runs argv in the session meanwhile; yields a future of the result. stop() asks it to end, in the end."""
+    client = daemon.client(timeout=1800)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(client.x, session_id, *argv)
+        try:
+            yield running
+            if stop is not None:
+                stop()
+        except BaseException:
+            other = daemon.client(timeout=1800)  # or it would be waited for forever
+            other.rm(session_id)
+            other.close()
+            raise
+    client.close()
+
+
 # From outside.
 
 
@@ -151,6 +171,29 @@ def wait_for(what, seconds=120, every=0.02):
         time.sleep(every)
 
 
+def _mount_of(path):
+    """The root, target and type of the mount that holds a path."""
+    best = ("", "", "")
+    for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
+        left, right = line.split(" - ")
+        root, target = left.split(" ")[3:5]
+        inside = target == "/" or path == target or path.startswith(target + "/")
+        if inside and len(target) >= len(best[1]):
+            best = (root, target, right.split(" ")[0])
+    return best
+
+
+def fs_type(path):
+    return _mount_of(os.path.realpath(path))[2]
+
+
+def fs_path(path):
+    """A path from the root of its file system, as the mount table shows it."""
+    path = os.path.realpath(path)
+    root, target, _ = _mount_of(path)
+    return os.path.normpath("/" + root + "/" + path[len(target):]).replace("//", "/")
+
+
 # What this kernel can do.
 
 
@@ -161,6 +204,13 @@ def kernel_release():
 def has_landlock():
     libc = ctypes.CDLL(None, use_errno=True)
     return libc.syscall(444, None, 0, 1) > 0
+
+
+def mount_base():
+    """Where directories can be made that a session can mount: tmpfs maps ids from Linux 6.3 on."""
+    if IS_ROOT and kernel_release() < (6, 3) and fs_type(tempfile.gettempdir()) == "tmpfs":
+        return "/var/tmp"
+    return None
 
 
 def count(name, default):

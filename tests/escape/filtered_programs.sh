@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # usage: filtered_programs.sh RUN_FILTERED
 # Programs that people run in a sandbox must bear the system call filter. One line per program;
-# what is not installed is skipped. TAP output.
+# what is not installed is skipped. TAP output. $CHECK_TIMEOUT: seconds for each, 60 unless given.
 # shellcheck disable=SC2016 # the commands expand in their own shell
 set -u
 filtered=$(realpath "$1")
@@ -20,7 +20,7 @@ check() {
     n=$((n + 1))
     if ! command -v "$1" >/dev/null 2>&1; then
         echo "ok $n - $name # SKIP $1 is not installed"
-    elif timeout 60 "$filtered" "$@" >out 2>&1 </dev/null; then
+    elif timeout "${CHECK_TIMEOUT:-60}" "$filtered" "$@" >out 2>&1 </dev/null; then
         echo "ok $n - $name"
     else
         echo "not ok $n - $name"

@@ -557,6 +557,78 @@ static void interface_goes_with_its_namespace(void **state)
     assert_ok(net_detach(&lease, &err));
 }
 
+static uint64_t flow_count(void)
+{
+    uint64_t n = 0;
+
+    assert_int_equal(fd_read_u64_at(AT_FDCWD, "/proc/sys/net/netfilter/nf_conntrack_count", &n), 0);
+    return n;
+}
+
+static bool is_one(void *arg, uint32_t index)
+{
+    return index == 1;
+}
+
+static void cut_session_is_cut_in_both_directions(void **state)
+{
+    char byte;
+    LISTENER(server, inet_ns, 80);
+    AUTO_CLOSE int fd = -1;
+    struct box b = box_new(1), other = box_new(2);
+
+    assert_int_equal(try_connect_fd(b.ns, "8.8.8.8", 80, &fd), 0);
+    AUTO_CLOSE int conn = accept4(server, NULL, NULL, SOCK_CLOEXEC);
+    net_cut(&b.lease);
+    net_cut(&b.lease);
+    assert_int_equal(send(fd, "x", 1, 0), 1);
+    struct pollfd pfd = {.fd = conn, .events = POLLIN};
+    assert_int_equal(poll(&pfd, 1, 500), 0);
+    assert_int_equal(send(conn, "x", 1, 0), 1);
+    pfd.fd = fd;
+    assert_int_equal(poll(&pfd, 1, 500), 0);
+    assert_int_equal(recv(fd, &byte, 1, MSG_DONTWAIT), -1);
+    assert_int_equal(try_connect(b.ns, "8.8.8.8", 80), ETIMEDOUT);
+    assert_int_equal(try_connect(other.ns, "8.8.8.8", 80), 0);
+    box_free(&b);
+    box_free(&other);
+    net_cut(&b.lease);
+}
+
+static void connections_are_forgotten_by_lease(void **state)
+{
+    enum { EACH = 200 }; /* more than fit into one answer of the kernel's */
+    int fds[2 * EACH];
+    LISTENER(server, inet_ns, 80);
+    struct box a = box_new(1), b = box_new(2);
+
+    for (int i = 0; i < EACH; i++) {
+        assert_int_equal(try_connect_fd(a.ns, "8.8.8.8", 80, &fds[2 * i]), 0);
+        assert_int_equal(try_connect_fd(b.ns, "8.8.8.8", 80, &fds[2 * i + 1]), 0);
+    }
+    /* A few of the host's own, from earlier tests, may run out meanwhile. */
+    uint64_t both = flow_count();
+    assert_ok(net_flows_drop(&config, is_one, NULL, &err));
+    uint64_t one = flow_count();
+    assert_ok(net_flows_drop(&config, NULL, NULL, &err));
+    uint64_t none = flow_count();
+    assert_in_range(both - one, EACH, EACH + EACH / 2);
+    assert_in_range(one - none, EACH, EACH + EACH / 2);
+    fd_close_many(fds, 2 * EACH);
+    box_free(&a);
+    box_free(&b);
+}
+
+static void connections_of_others_are_remembered(void **state)
+{
+    LISTENER(server, inet_ns, 80);
+    AUTO_CLOSE int fd = -1;
+
+    assert_int_equal(try_connect_fd(host_ns, "8.8.8.8", 80, &fd), 0);
+    assert_ok(net_flows_drop(&config, NULL, NULL, &err));
+    assert_true(flow_count() >= 1);
+}
+
 static void loopback_comes_up_for_the_network_off_case(void **state)
 {
     AUTO_CLOSE int ns = new_ns();
@@ -657,6 +729,9 @@ int main(void)
         cmocka_unit_test(taken_lease_is_a_conflict_and_stays_whole),
         cmocka_unit_test(failed_attach_leaves_nothing),
         cmocka_unit_test(interface_goes_with_its_namespace),
+        cmocka_unit_test(cut_session_is_cut_in_both_directions),
+        cmocka_unit_test(connections_are_forgotten_by_lease),
+        cmocka_unit_test(connections_of_others_are_remembered),
         cmocka_unit_test(loopback_comes_up_for_the_network_off_case),
         cmocka_unit_test(probe_works_and_comes_back),
     };

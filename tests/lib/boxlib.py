@@ -167,12 +167,8 @@ class Boxd:
         mounts = [m for m in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if str(self.state) in m]
         loops = [b for b in pathlib.Path("/sys/block").glob("loop*/loop/backing_file")
                  if str(self.state) in b.read_text()]
-        owned = []
-        for p in pathlib.Path("/proc").iterdir():
-            if p.name.isdigit():
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    if p.stat().st_uid >= 2_000_000_000:
-                        owned.append(p.name)
+        priv = self.priv_pid()
+        owned = pathlib.Path(f"/proc/{priv}/task/{priv}/children").read_text().split()
         files = sorted(str(p.relative_to(self.state)) for d in ("sessions", "trash")
                        for p in (self.state / d).glob("**/*"))
         fds = {who: len(os.listdir(f"/proc/{pid}/fd")) for who, pid in (("boxd", self.pid), ("priv", self.priv_pid()))}

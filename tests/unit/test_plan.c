@@ -12,7 +12,7 @@
 #include "util/err.h"
 #include "util/str.h"
 
-enum { OP_BIND, OP_DIR, OP_LINK, OP_TMPFS, OP_PROC, OP_DEV, OP_OVERLAY, OP_PRIVATE, OP_ALLOWED };
+enum { OP_BIND, OP_DIR, OP_LINK, OP_SCRATCH, OP_PROC, OP_DEV, OP_OVERLAY, OP_PRIVATE, OP_ALLOWED };
 
 static struct plan_op *add(struct plan *p, enum plan_op_kind kind, const char *target,
                            enum plan_source class, const char *source)
@@ -32,14 +32,13 @@ static void make_good(struct plan *p)
     p->payload_uid = p->payload_gid = 1000;
     p->pids = 10;
     p->memory_bytes = p->root_bytes = 1 << 20;
+    p->root_inodes = 16;
     p->n_rlimits = 1;
     p->rlimits[0] = (struct init_rlimit){.resource = 4, .soft = 0, .hard = 0};
     add(p, PLAN_OP_BIND, "/usr", PLAN_SRC_HOST, "/usr")->flags = PLAN_OP_RDONLY | PLAN_OP_RECURSIVE;
     add(p, PLAN_OP_DIR, "/var", PLAN_SRC_NONE, NULL)->mode = 0755;
     (void)add(p, PLAN_OP_SYMLINK, "/bin", PLAN_SRC_NONE, "usr/bin");
-    struct plan_op *op = add(p, PLAN_OP_TMPFS, "/tmp", PLAN_SRC_NONE, NULL);
-    op->size = 4096;
-    op->inodes = 16;
+    struct plan_op *op = add(p, PLAN_OP_SCRATCH, "/tmp", PLAN_SRC_NONE, NULL);
     op->mode = 01777;
     (void)add(p, PLAN_OP_PROC, "/proc", PLAN_SRC_NONE, NULL);
     (void)add(p, PLAN_OP_DEV, "/dev", PLAN_SRC_NONE, NULL);
@@ -74,6 +73,7 @@ static void whole_plan_is_accepted(void **state)
     p.payload_uid = p.payload_gid = 65533;
     p.pids = 1;
     p.memory_bytes = p.root_bytes = 1;
+    p.root_inodes = 1;
     assert_int_equal(check_received(&p, plan_wire_size(&p), &err), 0);
 }
 
@@ -119,6 +119,7 @@ HEAD(same_gid, init_gid, 1000)
 HEAD(no_pids, pids, 0)
 HEAD(no_memory, memory_bytes, 0)
 HEAD(no_root, root_bytes, 0)
+HEAD(no_root_inodes, root_inodes, 0)
 HEAD(many_rlimits, n_rlimits, INIT_RLIMITS_MAX + 1)
 HEAD(many_ops, n_ops, PLAN_OPS_MAX + 1)
 HEAD(endless_ops, n_ops, UINT32_MAX)
@@ -158,8 +159,6 @@ OP(overlay_on_nothing, OP_OVERLAY, source_class, PLAN_SRC_NONE)
 OP(image_writable, OP_BIND, flags, PLAN_OP_RECURSIVE)
 OP(etc_writable, OP_PRIVATE, source_class, PLAN_SRC_ETC)
 OP(private_unnamed, OP_PRIVATE, source, 0)
-OP(tmpfs_endless, OP_TMPFS, size, 0)
-OP(tmpfs_without_inodes, OP_TMPFS, inodes, 0)
 
 /* Of strings: each keeps its length. */
 
@@ -241,6 +240,7 @@ static const struct {
     {C(no_pids), ERR_INVALID},
     {C(no_memory), ERR_INVALID},
     {C(no_root), ERR_INVALID},
+    {C(no_root_inodes), ERR_INVALID},
     {C(many_rlimits), ERR_INVALID},
     {C(many_ops), ERR_INVALID},
     {C(endless_ops), ERR_INVALID},
@@ -271,8 +271,6 @@ static const struct {
     {C(image_writable), ERR_DENIED},
     {C(etc_writable), ERR_DENIED},
     {C(private_unnamed), ERR_INVALID},
-    {C(tmpfs_endless), ERR_INVALID},
-    {C(tmpfs_without_inodes), ERR_INVALID},
     {C(target_relative), ERR_INVALID},
     {C(target_parent), ERR_INVALID},
     {C(target_dot), ERR_INVALID},
@@ -398,12 +396,12 @@ static void plan_is_shown_a_line_per_fact(void **state)
     assert_string_equal(buf_str(&text),
                         "flags net-on root-writable require-limits\n"
                         "ids payload=1000:1000 init=0:0\n"
-                        "limits memory=1048576 pids=10 cpu=0/100000 quota=0/0 root=1048576\n"
+                        "limits memory=1048576 pids=10 cpu=0/100000 quota=0/0 root=1048576/16\n"
                         "rlimit 4 0 0\n"
                         "bind /usr host:/usr ro rec\n"
                         "dir /var mode=755\n"
                         "symlink /bin -:usr/bin\n"
-                        "tmpfs /tmp mode=1777 size=4096 inodes=16\n"
+                        "scratch /tmp mode=1777\n"
                         "proc /proc\n"
                         "dev /dev\n"
                         "overlay /usr private:layer-usr\n"

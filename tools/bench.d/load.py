@@ -3,6 +3,7 @@
 
 import os
 import select
+import signal
 import subprocess
 
 
@@ -12,7 +13,8 @@ class LoadError(Exception):
 
 class Load:
     def __init__(self, command, log, env=None):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env,
+                                        start_new_session=True)
         self._rest = b""
 
     @property
@@ -45,8 +47,9 @@ class Load:
         return [int(word) for word in rest.split()]
 
     def close(self):
+        """Ends it with what it started."""
         if self.process.poll() is None:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.process.stdin.close()
         self.process.stdout.close()

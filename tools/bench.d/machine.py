@@ -24,17 +24,39 @@ def used_kib(info):
     return info["MemTotal"] - info["MemFree"] - info["Buffers"] - (info["Cached"] - info["Shmem"])
 
 
-PARTS = ("Slab", "Percpu", "KernelStack", "PageTables", "AnonPages", "Shmem")
+# The kernel's own memory, which has no owner that could be asked. The rest of a session is the memory of its processes.
+KERNEL = ("Slab", "Percpu", "Shmem")
+GLOBAL = (*KERNEL, "SUnreclaim", "KernelStack", "PageTables", "AnonPages", "MemAvailable", "used")
 
 
 def memory(settle=0.5, readings=7):
-    """The median of some readings, in KiB: `used`, `MemAvailable` and the parts of the kernel's account."""
+    """The median of some readings of the whole machine, in KiB."""
     seen = []
     for _ in range(readings):
         time.sleep(settle / readings)  # freed memory comes back by way of RCU: nothing tells when
         info = meminfo()
-        seen.append({"used": used_kib(info), **{k: info.get(k, 0) for k in ("MemAvailable", *PARTS)}})
-    return {key: median([s[key] for s in seen]) for key in seen[0]}
+        info["used"] = used_kib(info)
+        seen.append(info)
+    return {key: median([s.get(key, 0) for s in seen]) for key in GLOBAL}
+
+
+def status_kib(pid, *names):
+    """The sum of some lines of /proc/PID/status."""
+    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.partition(":")[0] in names)
+
+
+def own_anon_kib(pid):
+    return status_kib(pid, "RssAnon")
+
+
+KERNEL_STACK_KIB = 16
+
+
+def init_kib(priv_pid, sample=20):
+    """What PID 1 of a session takes of its own, on average: private memory, page tables, kernel stack."""
+    pids = pathlib.Path(f"/proc/{priv_pid}/task/{priv_pid}/children").read_text().split()[-sample:]
+    return sum(status_kib(pid, "RssAnon", "VmPTE") + KERNEL_STACK_KIB for pid in pids) / len(pids)
 
 
 def cgroup_mode():

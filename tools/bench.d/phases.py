@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is measured. Each phase fills `run.series` and `run.bars`; rounds are interleaved, so that noise hits all alike."""
 
-import contextlib
 import itertools
 import time
 
-from machine import PARTS, memory
+from machine import GLOBAL, KERNEL, init_kib, memory, own_anon_kib
 from stats import Bar, Series, median
 
 MIB = 1024.0
@@ -28,20 +27,17 @@ class Run:
         if times:
             self.series.setdefault(key, Series(name)).add(times)
 
-    def p50(self, key):
-        return self.series[key].p50 if key in self.series else None
-
     def late(self):
         return time.monotonic() - self.started > self.sizes["budget_s"]
 
     def ratio(self, what, promise, limit, top, bottom, at_least=False, peer=None):
         """A bar on p50(top) / p50(bottom)."""
         bar = Bar(what, promise, limit=limit, at_least=at_least)
-        over, under = self.p50(top), self.p50(bottom)
+        over, under = self.series.get(top), self.series.get(bottom)
         if over is None or under is None:
             bar.why = f"{peer.name} {peer.reason}" if peer is not None and peer.reason else "no samples"
         else:
-            bar.measured = over / under
+            bar.measured, bar.undisturbed = over.p50 / under.p50, over.p10 / under.p10
         self.bars.append(bar)
 
 
@@ -130,41 +126,45 @@ def exec_block(run, key, name):
     for _ in range(run.sizes["scale_blocks"]):
         run.add(f"{key}_bare", f"bare fork+exec, {name}", run.peers.bare.measure(20))
         run.add(key, f"box: warm exec, {name}", run.load.ask("exec", 20, run.sock, "warm"))
+        cycle = run.load.ask("cycle", 2, run.sock, run.name("s"))
+        run.add(f"{key}_cycle", f"box: new + exec + delete, {name}", cycle[0::4])
 
 
 def scale_round(run, client, count):
+    daemon = run.daemon
     exec_block(run, "exec_one", "1 session")
-    before, rss_before = memory(), run.daemon.rss_kb()
+    before, own_before = memory(), own_anon_kib(daemon.pid) + own_anon_kib(daemon.priv_pid())
     prefix = run.name("m")
     start = time.monotonic()
     for i in range(count):
         client.new(f"{prefix}{i}")
     filled = time.monotonic() - start
-    after, rss_after = memory(), run.daemon.rss_kb()
+    after, own_after = memory(), own_anon_kib(daemon.pid) + own_anon_kib(daemon.priv_pid())
+    per = {key: (after[key] - before[key]) / count for key in GLOBAL}
+    per["init"] = init_kib(daemon.priv_pid())
+    per["daemons"] = (own_after - own_before) / count
+    rss = daemon.rss_kb()
     exec_block(run, "exec_many", f"{count} sessions")
     for i in range(count):
         client.rm(f"{prefix}{i}")
     left = memory()
-    per = {key: (after[key] - before[key]) / count for key in ("used", *PARTS)}
-    per["available"] = (before["MemAvailable"] - after["MemAvailable"]) / count
-    return {"per_session_kib": {k: round(v, 1) for k, v in per.items()}, "boxd_rss_kib": rss_after,
-            "boxd_rss_per_session_kib": round((rss_after - rss_before) / count, 2), "fill_s": round(filled, 2),
-            "left_after_delete_kib": round(left["used"] - before["used"])}
+    return {"in_all_kib": round(sum(per[key] for key in (*KERNEL, "init", "daemons")), 1),
+            "per_session_kib": {k: round(v, 1) for k, v in per.items()}, "boxd_rss_kib": rss,
+            "fill_s": round(filled, 2), "left_after_delete_kib": round(left["used"] - before["used"])}
 
 
 def scale(run):
     """Many idle sessions: their memory, and what they do to an exec."""
     n, count = run.sizes, run.sizes["sessions"]
     client = run.daemon.client()
-    with contextlib.suppress(Exception):
-        client.new("warm")
+    client.new("warm")  # made or reused
     for i in range(20):  # what the first sessions allocate once is not theirs
         client.new(f"w{i}")
     for i in range(20):
         client.rm(f"w{i}")
     rounds = [scale_round(run, client, count) for _ in range(n["scale_rounds"])]
     run.facts["memory_rounds"] = rounds
-    used = median([r["per_session_kib"]["used"] for r in rounds]) / MIB
+    used = median([r["in_all_kib"] for r in rounds]) / MIB
     rss = median([r["boxd_rss_kib"] for r in rounds]) / MIB
     run.bars += [
         Bar(f"memory of an idle session in all ({count} sessions)", "≤ 0.5 MiB", used, 0.5, unit=" MiB"),

@@ -36,12 +36,18 @@ class Series:
         return median(self.values)
 
     @property
+    def p10(self):
+        """Close to what an idle machine would say: the runs that nobody disturbed."""
+        return percentile(self.values, 0.10)
+
+    @property
     def p99(self):
         return percentile(self.values, 0.99)
 
     def summary(self):
         return {
             "n": len(self.values),
+            "p10_us": round(self.p10 / 1e3, 1),
             "p50_us": round(self.p50 / 1e3, 1),
             "p99_us": round(self.p99 / 1e3, 1),
             "min_us": round(min(self.values) / 1e3, 1),
@@ -58,6 +64,7 @@ class Bar:
     measured: float = None  # None: could not be measured, `why` says why
     limit: float = None
     at_least: bool = False
+    undisturbed: float = None  # the same ratio at p10, for comparison only
     unit: str = "×"
     why: str = ""
     broken: bool = False  # something failed that should have worked
@@ -83,12 +90,17 @@ class Bar:
     def value(self):
         return "-" if self.measured is None else f"{self.measured:.2f}{self.unit}"
 
+    @property
+    def undisturbed_value(self):
+        return "" if self.undisturbed is None else f"{self.undisturbed:.2f}{self.unit}"
+
     def summary(self):
         return {
             "what": self.what,
             "bar": self.promise,
             "limit": self.limit,
             "measured": None if self.measured is None else round(self.measured, 3),
+            "measured_p10": None if self.undisturbed is None else round(self.undisturbed, 3),
             "unit": self.unit.strip(),
             "verdict": self.verdict,
             "ok": self.ok,
