@@ -150,6 +150,7 @@ static int greet_init(struct native_sandbox *sb, struct err *err)
     return r < 0 ? err_sys(err, -r, "watch the sandbox's first process") : 0;
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): others take the descriptors out of it. */
 static void on_destroyed(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct native_sandbox *sb = arg;

@@ -195,6 +195,7 @@ static void on_posture(void *arg, const struct outcome *outcome)
     buf_done(&out);
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): others take the descriptors out of it. */
 static void on_inspected(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     static const struct exec_events events = {.output = on_posture_output, .finished = on_posture};

@@ -2,6 +2,7 @@
 
 /* boxd: the daemon. Starts box-priv while it still may, gives up its own privileges, and serves. */
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -259,6 +260,7 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
     int r = config_load(argc, argv, &d->config, err);
     if (r != 0)
         return r; /* > 0: --help or --version already answered */
+    assert(d->config != NULL);
     find_ids(d);
     raise_nofile();
     r = take_state(d, err);

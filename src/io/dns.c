@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "io/dns.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -48,8 +49,10 @@ void dns_free(struct dns *dns)
 {
     if (dns == NULL)
         return;
-    while (dns->listeners != NULL)
+    while (dns->listeners != NULL) {
+        assert(dns->listeners->dns == dns);
         dns_unlisten(dns->listeners);
+    }
     free(dns->resolv_conf);
     free(dns);
 }

@@ -160,9 +160,11 @@ static int make_groups(struct launch_host *h, const struct plan *p, struct launc
             return err_set(err, ERR_UNSUPPORTED,
                            "limits are required but cannot be enforced here: %s",
                            h->cgroups.why[i]);
-    uid_t uid = h->rootful ? userns_init_id(p->uid_index) : geteuid();
-    gid_t gid = h->rootful ? (gid_t)userns_init_id(p->uid_index) : getegid();
-    return cgroup_create(&h->cgroups, p->name, &limits, uid, gid, &l->cgroup, err);
+    struct cgroup_owner owner = {
+        .uid = h->rootful ? userns_init_id(p->uid_index) : geteuid(),
+        .gid = h->rootful ? (gid_t)userns_init_id(p->uid_index) : getegid(),
+    };
+    return cgroup_create(&h->cgroups, p->name, &limits, &owner, &l->cgroup, err);
 }
 
 static int map_ids(const struct launch_host *h, const struct plan *p, pid_t pid, struct err *err)

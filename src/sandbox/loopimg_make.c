@@ -48,8 +48,8 @@
 /* Named one by one, so that an image does not depend on the host's mke2fs.conf. There is no
  * metadata_csum, because the owner of the root directory is patched into each copy. */
 #define MKFS_FEATURES                                                                              \
-    "none,ext_attr,dir_index,filetype,sparse_super,large_file,huge_file,extent,flex_bg,"           \
-    "uninit_bg,dir_nlink,extra_isize,64bit"
+    ("none,ext_attr,dir_index,filetype,sparse_super,large_file,huge_file,extent,flex_bg,"          \
+     "uninit_bg,dir_nlink,extra_isize,64bit")
 
 struct geometry {
     uint64_t bytes;
@@ -406,7 +406,7 @@ void loopimg_forget(int template_dirfd, const struct loopimg_spec *spec)
 static int probe_with(int dirfd, int template_dirfd, const char *name, struct err *err)
 {
     const struct loopimg_spec spec = {.bytes = LOOPIMG_BYTES_MIN, .inodes = 16, .uid = 1, .gid = 1};
-    struct loopimg_usage usage;
+    struct loopimg_usage usage = {0};
     struct stat st;
     AUTO_CLOSE int mnt = -1;
 

@@ -250,7 +250,7 @@ static _Noreturn void tell_posture(void)
 void exec_child(struct init *in, struct cell *c, const struct exec_request *req,
                 const struct child_stdio *io)
 {
-    struct strings s;
+    struct strings s = {0};
     sigset_t none;
     bool keep_script = false;
 
