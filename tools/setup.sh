@@ -3,9 +3,9 @@
 #
 # usage: tools/setup.sh PURPOSE...      (build, run, test, bench, vm, lint)
 #
-# Installs what is missing for these purposes from Debian's own packages. Every name exists on
-# bookworm and on trixie. When nothing is missing this is one dpkg-query, and the network is left
-# alone.
+# Installs what is missing for these purposes from Debian's own packages. Every name in the table
+# exists on bookworm and on trixie. When nothing is missing this is one dpkg-query, and the network
+# is left alone.
 set -euo pipefail
 
 declare -A packages=(
@@ -16,10 +16,15 @@ declare -A packages=(
     # clang and its runtime carry the sanitizers; git, gcc and node are run inside sandboxes.
     [test]="libcmocka-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp
             git nodejs iproute2 util-linux procps"
-    [bench]="bubblewrap"
+    # The peers; an engine that is running already is left alone.
+    [bench]="bubblewrap busybox-static runc crun docker.io podman"
     [vm]="qemu-system-x86 qemu-utils busybox-static kmod e2fsprogs xz-utils zstd"
     [lint]="clang clang-format clang-tidy cppcheck codespell shellcheck python3-pyflakes git"
 )
+
+# From trixie on the client of docker.io is a package of its own.
+release=$(sed -n 's/^VERSION_ID="\{0,1\}\([0-9]*\).*/\1/p' /etc/os-release 2>/dev/null) || true
+((${release:-0} < 13)) || packages[bench]+=" docker-cli"
 
 wanted=()
 for purpose in "$@"; do

@@ -53,12 +53,19 @@ static int take_index(struct native *n, uint32_t *ret, struct err *err)
     return err_set(err, ERR_LIMIT, "no range of host ids is free");
 }
 
+/* Nobody in there asks any more, and the namespace goes when the resolver's sockets are closed. */
+static void stop_watching(struct native_sandbox *sb)
+{
+    loop_io_stop(&sb->conn_io);
+    loop_io_stop(&sb->pid_io);
+    dns_unlisten(TAKE_PTR(sb->dns));
+}
+
 static void sandbox_free(struct native_sandbox *sb)
 {
     struct native *n = sb->native;
     n->index_used[sb->uid_index / 8] &= (uint8_t) ~(1U << (sb->uid_index % 8));
-    loop_io_stop(&sb->conn_io);
-    loop_io_stop(&sb->pid_io);
+    stop_watching(sb);
     fd_close_many(&sb->conn, 1);
     fd_close_many(&sb->pidfd, 1);
     strv_free(sb->env);
@@ -74,8 +81,7 @@ static void lose(struct native_sandbox *sb)
     if (sb->lost || sb->state == NATIVE_DESTROYING)
         return;
     sb->lost = true;
-    loop_io_stop(&sb->conn_io);
-    loop_io_stop(&sb->pid_io);
+    stop_watching(sb);
     native_exec_lose_all(sb);
     if (sb->state == NATIVE_READY)
         sb->on_lost(sb->arg);
@@ -111,7 +117,10 @@ static void on_conn(struct loop_io *io, uint32_t events)
         ssize_t n = fd_recv_msg(sb->conn, &m, sizeof(m), fds, &n_fds, MSG_DONTWAIT);
         if (n == -EAGAIN)
             return;
-        if (n == (ssize_t)sizeof(m.started) && m.type == INIT_MSG_STARTED && sb->hello) {
+        /* All of the message is there, but we had no room for the descriptors that came along. */
+        bool crowded = n == -EMSGSIZE && m.type == INIT_MSG_STARTED;
+        if ((n == (ssize_t)sizeof(m.started) && m.type == INIT_MSG_STARTED && sb->hello) ||
+            crowded) {
             native_exec_on_started(sb, &m.started, fds, n_fds);
         } else if (n == (ssize_t)sizeof(m.exited) && m.type == INIT_MSG_EXITED && sb->hello) {
             native_exec_on_exited(sb, &m.exited);
@@ -141,6 +150,7 @@ static int greet_init(struct native_sandbox *sb, struct err *err)
     return r < 0 ? err_sys(err, -r, "watch the sandbox's first process") : 0;
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): others take the descriptors out of it. */
 static void on_destroyed(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct native_sandbox *sb = arg;
@@ -158,16 +168,28 @@ static void on_destroyed(void *arg, const struct priv_reply *reply, int *fds, si
         done(done_arg, err.code != ERR_NONE ? &err : NULL);
 }
 
-/* Comes with the first session that has a network. */
-static void start_dns(struct native *n, int *fds)
+static void start_dns(struct native_sandbox *sb, int *fds)
 {
-    struct dns_listener *listener; /* lives as long as n->dns */
+    struct native *n = sb->native;
     struct err err = {0};
     int r = n->dns == NULL ? dns_new(n->loop, &(struct dns_options){0}, &n->dns, &err) : 0;
     if (r == 0)
-        r = dns_listen(n->dns, TAKE_FD(fds[0]), TAKE_FD(fds[1]), &listener, &err);
+        r = dns_listen(n->dns, TAKE_FD(fds[0]), TAKE_FD(fds[1]), &sb->dns, &err);
     if (r < 0)
-        log_warn(NULL, "name resolution for sessions: %s; ignoring", err.msg);
+        log_warn(NULL, "name resolution in sandbox %s: %s; ignoring", sb->name, err.msg);
+}
+
+/* What the first session with a network changes on the host, its owner should find in the log. */
+static void tell_changes(const struct native *n, const struct priv_created *m)
+{
+    if (m->forwarding_enabled)
+        log_info(NULL, "network: turned on net.ipv4.ip_forward of this host, for sessions with a "
+                       "network");
+    if (m->foreign_rules_added)
+        log_info(NULL,
+                 "network: another firewall of this host drops what is forwarded; added two accept "
+                 "rules for sessions to it, marked box_%s",
+                 n->options.tag + strlen(n->options.tag) - NET_TAG_MAX);
 }
 
 static void on_created(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
@@ -187,8 +209,13 @@ static void on_created(void *arg, const struct priv_reply *reply, int *fds, size
         sb->pidfd = TAKE_FD(fds[0]);
         sb->conn = TAKE_FD(fds[1]);
     }
-    if (reply->has_dns && n_fds == 4)
-        start_dns(sb->native, fds + 2);
+    if (reply->created.network < NET_KIND_MAX)
+        sb->network = reply->created.network;
+    if (n_fds == 4)
+        start_dns(sb, fds + 2);
+    tell_changes(sb->native, &reply->created);
+    if (sb->conn < 0)
+        (void)err_set(&err, ERR_LIMIT, "boxd has no file descriptor left for another session");
     if (sb->conn < 0 || greet_init(sb, &err) < 0) {
         backend_created_fn *created = sb->created;
         void *created_arg = sb->arg;
@@ -219,7 +246,6 @@ static int native_create(struct backend *b, const struct spec *spec, backend_cre
     sb->env = strv_copy(spec->env);
     sb->workdir = xstrdup(spec->workdir);
     sb->image = xstrdup(spec->image);
-    sb->network_on = spec->network == NETWORK_ON;
     sb->root_writable = !spec->read_only_rootfs;
     sb->quota_bytes = (uint64_t)spec->workspace_quota_mb << 20;
     sb->next_exec = 1;
@@ -241,8 +267,7 @@ static void native_destroy(struct sandbox *base, backend_done_fn *done, void *ar
     if (sb->state == NATIVE_DESTROYING)
         return;
     move(sb, NATIVE_DESTROYING);
-    loop_io_stop(&sb->conn_io);
-    loop_io_stop(&sb->pid_io);
+    stop_watching(sb);
     native_exec_lose_all(sb);
     sb->destroyed = done;
     sb->destroyed_arg = arg;

@@ -37,10 +37,16 @@ static void check(struct jw *w, const char *id, const char *status, const char *
 
 static void check_ids(struct jw *w, const struct priv_host *host)
 {
-    check(w, "id-ranges", host->rootful ? "ok" : "warn",
+    bool as_root = !host->rootful && host->host_uid == 0;
+    check(w, "id-ranges",
+          host->rootful ? "ok"
+          : as_root     ? "missing"
+                        : "warn",
           host->rootful ? "every session has host ids of its own"
+          : as_root     ? "sessions have the id of the host's root, without its capabilities"
                         : "all sessions share the host id of this user",
-          "start boxd as root: it then gives every session its own range");
+          as_root ? "start boxd outside of this user namespace"
+                  : "start boxd as root: it then gives every session its own range");
 }
 
 static void check_groups(struct jw *w, const struct priv_host *host)
@@ -81,6 +87,23 @@ static void check_kernel(struct jw *w, const struct priv_host *host)
               "sysctl kernel.core_pattern=core");
 }
 
+static void check_network(struct jw *w, const struct priv_host *host,
+                          const struct priv_probe *probe)
+{
+    char forward[8] = "";
+    (void)fd_read_file_at(AT_FDCWD, "/proc/sys/net/ipv4/ip_forward", forward, sizeof(forward));
+    const char *detail = !host->rootful ? "own namespace, user-mode, private ranges refused"
+                         : forward[0] == '0'
+                             ? "own namespace, NAT, private ranges refused; the first session with "
+                               "a network turns on net.ipv4.ip_forward"
+                             : "own namespace, NAT, private ranges refused";
+    check(w, "network", probe->network.ok ? "ok" : "missing",
+          probe->network.ok ? detail : probe->network.why,
+          host->rootful ? "start boxd as root with nftables (apt-get install nftables)"
+                        : "apt-get install slirp4netns nftables, and /dev/net/tun open to users "
+                          "(chmod 666 /dev/net/tun); or start boxd as root");
+}
+
 static void write_doctor(struct jw *w, const struct native *n, const struct priv_probe *probe)
 {
     const struct priv_host *host = priv_client_host(n->priv);
@@ -102,13 +125,12 @@ static void write_doctor(struct jw *w, const struct native *n, const struct priv
     check(w, "disk-quota", probe->quota.ok ? "ok" : "missing",
           probe->quota.ok ? "hard, by an image per session" : probe->quota.why,
           "start boxd as root with loop devices and e2fsprogs (apt-get install e2fsprogs)");
-    check(w, "network", probe->network.ok ? "ok" : "missing",
-          probe->network.ok ? "own namespace, NAT, private ranges refused" : probe->network.why,
-          "start boxd as root with nftables (apt-get install nftables)");
+    check_network(w, host, probe);
     jw_array_end(w);
     jw_object_end(w);
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): others take the descriptors out of it. */
 static void on_probed(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct doctor *d = arg;

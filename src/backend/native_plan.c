@@ -17,12 +17,10 @@
 
 #define MIB (1024ULL * 1024ULL)
 #define CPU_PERIOD_US 100000.0
-#define TMP_INODES 65536U
-#define SHM_BYTES_MAX (64ULL * MIB)
-#define ROOT_BYTES 65536U
-#define ROOT_BYTES_WRITABLE (64ULL * MIB)
+#define ROOT_INODES 65536U
 #define QUOTA_BYTES_PER_INODE 16384U
 #define HOME "/home/box"
+#define WANTED_MAX (SPEC_MOUNTS_MAX + 2U) /* with the workspace and the home */
 
 static const char *const host_dirs[NATIVE_HOST_DIRS_MAX - 1] = {"/bin",   "/sbin",  "/lib",
                                                                 "/lib32", "/lib64", "/libx32"};
@@ -183,18 +181,13 @@ static void add_private(struct plan *p, const char *target, const char *name)
 static void add_system(struct plan *p, const struct spec *spec)
 {
     static const char *const dirs[] = {"/home", "/mnt", "/opt", "/root", "/run", "/srv", "/var"};
-    uint64_t memory = (uint64_t)spec->memory_mb * MIB;
     for (size_t i = 0; i < ARRAY_SIZE(dirs); i++)
         add_dir(p, dirs[i], 0755, !spec->read_only_rootfs);
     plan_add(p, PLAN_OP_SYMLINK, "/var/tmp")->source = plan_string(p, "/tmp");
 
     (void)plan_add(p, PLAN_OP_PROC, "/proc");
-    struct plan_op *op = plan_add(p, PLAN_OP_DEV, "/dev");
-    op->size = memory / 4 < SHM_BYTES_MAX ? memory / 4 : SHM_BYTES_MAX;
-    op->inodes = 4096;
-    op = plan_add(p, PLAN_OP_TMPFS, "/tmp");
-    op->size = memory / 2;
-    op->inodes = TMP_INODES;
+    (void)plan_add(p, PLAN_OP_DEV, "/dev");
+    struct plan_op *op = plan_add(p, PLAN_OP_SCRATCH, "/tmp");
     op->mode = 01777;
     op->flags = PLAN_OP_LANDLOCK_RW;
 }
@@ -215,6 +208,8 @@ static int add_wanted(struct wanted *list, size_t *n, const struct wanted *w, st
     if (r < 0)
         return r;
     size_t at = *n;
+    if (at == WANTED_MAX)
+        return err_set(err, ERR_LIMIT, "more than %u mounts", SPEC_MOUNTS_MAX);
     for (size_t i = 0; i < *n; i++)
         if (str_eq(list[i].target, w->target))
             return err_set(err, ERR_INVALID, "mount_path %.200s is given twice", w->target);
@@ -251,7 +246,7 @@ static int collect_mounts(const struct spec *spec, struct wanted *list, size_t *
 static int add_workspace(struct plan *p, const struct spec *spec, const struct native_facts *facts,
                          struct err *err)
 {
-    struct wanted list[SPEC_MOUNTS_MAX + 2];
+    struct wanted list[WANTED_MAX];
     size_t n = 0;
     int r = collect_mounts(spec, list, &n, err);
     for (size_t i = 0; i < n && r == 0; i++) {
@@ -303,7 +298,8 @@ static void set_limits(struct plan *p, const struct spec *spec)
     p->cpu_quota_us = quota < 1000.0 ? 1000U : (uint32_t)quota;
     p->quota_bytes = (uint64_t)spec->workspace_quota_mb * MIB;
     p->quota_inodes = p->quota_bytes / QUOTA_BYTES_PER_INODE;
-    p->root_bytes = spec->read_only_rootfs ? ROOT_BYTES : ROOT_BYTES_WRITABLE;
+    p->root_bytes = p->memory_bytes / 2;
+    p->root_inodes = ROOT_INODES;
 }
 
 int native_plan(const struct spec *spec, const struct native_facts *facts, const char *name,

@@ -126,6 +126,12 @@ static void write_limits(struct jw *w, const struct receipt *rc)
 static void write_receipt(struct jw *w, struct receipt *rc)
 {
     static const char *const modes[] = {"none", "v1 with cgroup2 for killing", "v2"};
+    static const char *const networks[NET_KIND_MAX] = {
+        [NET_NONE] = "none",
+        [NET_NAT] = "nat, private ranges refused",
+        [NET_SLIRP4NETNS] = "user-mode (slirp4netns), private ranges refused",
+        [NET_PASTA] = "user-mode (pasta), private ranges refused",
+    };
     const struct native_sandbox *sb = rc->sb;
     const struct priv_host *host = priv_client_host(sb->native->priv);
     bool own_range = host->rootful != 0;
@@ -135,7 +141,7 @@ static void write_receipt(struct jw *w, struct receipt *rc)
     jw_kstr(w, "image", "host");
     jw_kbool(w, "image_substituted", !str_eq(sb->image, "host"));
     jw_kbool(w, "root_writable", sb->root_writable);
-    jw_kstr(w, "network", sb->network_on ? "nat, private ranges refused" : "none");
+    jw_kstr(w, "network", networks[sb->network]);
     jw_kstr(w, "host_ids",
             own_range ? "private range of this session"
                       : "shared by all sessions of this user: boxd was not started by root");
@@ -189,6 +195,7 @@ static void on_posture(void *arg, const struct outcome *outcome)
     buf_done(&out);
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): others take the descriptors out of it. */
 static void on_inspected(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     static const struct exec_events events = {.output = on_posture_output, .finished = on_posture};

@@ -12,12 +12,12 @@ typedef int arg_set_fn(const struct arg_option *o, const char *value, struct arg
 struct arg_option {
     const char *name;  /* without the dashes */
     const char *value; /* how help calls the value; NULL: a flag */
-    unsigned verbs;    /* set of FOR() */
     arg_set_fn *set;
     size_t where; /* enum spec_field, or the offset of a bool in struct args */
     const char *doc;
-    char letter; /* 0: none */
-    bool many;   /* may be given several times */
+    unsigned verbs; /* set of FOR() */
+    char letter;    /* 0: none */
+    bool many;      /* may be given several times */
 };
 
 struct arg_verb {

@@ -25,6 +25,7 @@
 #include "util/path.h"
 #include "util/str.h"
 #include "util/strv.h"
+#include "util/user.h"
 
 #define READY_FD 3
 #define READY_MS 30000
@@ -60,7 +61,7 @@ static int default_state_dir(char **ret, struct err *err)
     const char *base = getenv("XDG_STATE_HOME");
     AUTO_FREE char *dir = NULL;
 
-    if (geteuid() == 0) {
+    if (user_is_host_root()) {
         *ret = xstrdup("/var/lib/box");
         return 0;
     }
@@ -79,7 +80,7 @@ int daemon_default_socket(char **ret, struct err *err)
     const char *runtime = getenv("XDG_RUNTIME_DIR");
     AUTO_FREE char *dir = NULL;
 
-    if (geteuid() == 0) {
+    if (user_is_host_root()) {
         *ret = xstrdup("/run/box/" SOCKET_NAME);
         return 0;
     }
@@ -201,6 +202,19 @@ static int open_log(const char *dir)
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
 
     return fd < 0 ? fd : move_high(fd);
+}
+
+/* With its parents, as boxd itself would make it. What goes wrong is for boxd to tell. */
+static void make_dirs(const char *path)
+{
+    AUTO_FREE char *copy = xstrdup(path);
+
+    for (char *at = strchr(copy + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        (void)mkdir(copy, 0755);
+        *at = '/';
+    }
+    (void)mkdir(copy, 0711);
 }
 
 static int make_private_dir(char **ret, struct err *err)
@@ -332,6 +346,7 @@ static int start_kept(struct daemon *d, struct launch *l, int wake_fd, char **re
         r = default_state_dir(&dir, err);
     if (r < 0)
         return r;
+    make_dirs(dir);
     l->log_fd = open_log(dir);
     r = spawn(d, l, wake_fd, err);
     if (r < 0) {

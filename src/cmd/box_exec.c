@@ -417,13 +417,13 @@ static int tell(struct job *j, struct err *err)
 {
     AUTO_DONE(buf) struct buf say;
 
+    buf_init(&say, 1024);
     if (j->failed) {
         *err = j->err;
         return err_code_errno(j->err.code);
     }
     if (!j->has_report)
         return j->status;
-    buf_init(&say, 1024);
     int status = outcome_status(&j->report, &j->context, &say);
     if (say.len > 0)
         text_say("%s", buf_str(&say));

@@ -4,6 +4,7 @@
 
 #include "cmd/box_app.h"
 #include "cmd/box_args.h"
+#include "cmd/box_items.h"
 #include "cmd/box_outcome.h"
 #include "cmd/box_text.h"
 #include "spec/coerce.h"
@@ -19,29 +20,13 @@
 
 #define USEC_PER_SEC 1000000
 
-static int fetch(struct app *app, const char *target, struct json **ret, struct err *err)
-{
-    AUTO_DONE(buf) struct buf body;
-
-    buf_init(&body, APP_BODY_MAX);
-    int r = app_call(app, "GET", target, &body, err);
-    if (r < 0)
-        return r;
-    r = json_parse(buf_str(&body), body.len, ret, err);
-    return r < 0 ? err_wrap(err, "answer of boxd to %s", target) : 0;
-}
-
-/* Written anew rather than passed on: the emitter escapes control characters. */
-static int print_json(const struct json *v, struct err *err)
+static int print_json(const struct buf *body, struct err *err)
 {
     AUTO_DONE(buf) struct buf out;
-    struct jw w;
 
     buf_init(&out, 6 * (size_t)APP_BODY_MAX);
-    jw_init(&w, &out);
-    jw_value(&w, v);
-    int r = jw_end(&w);
-    if (r >= 0)
+    int r = items_write_plain(&out, buf_str(body), body->len);
+    if (r >= 0 && !str_ends(buf_str(body), "\n"))
         r = buf_putc(&out, '\n');
     return r < 0 ? err_sys(err, -r, "write JSON") : text_print(&out, err);
 }
@@ -122,25 +107,38 @@ static const struct {
     {"AGE", "created_at", cell_age},      {"EXECS", "execs", cell_count},
 };
 
-int verb_ps(struct app *app, const struct args *args, struct err *err)
+static int fill_sessions(const struct buf *body, struct text_table *t, struct err *err)
 {
-    AUTO(json) struct json *answer = NULL;
-    AUTO(text_table) struct text_table *t = text_table_new(ARRAY_SIZE(columns));
-    int r = app_connect(app, APP_ANY, err);
+    struct items it;
+    int r = items_init(&it, buf_str(body), body->len, "sessions", err);
 
-    if (r >= 0)
-        r = fetch(app, "/v1/sessions", &answer, err);
-    if (r < 0)
-        return r;
-    if (args->json)
-        return print_json(answer, err);
-    const struct json *sessions = json_get(answer, "sessions");
     for (size_t j = 0; j < ARRAY_SIZE(columns); j++)
         text_table_cell(t, columns[j].title);
-    for (size_t i = 0; i < json_len(sessions); i++)
+    while (r >= 0) {
+        AUTO(json) struct json *session = NULL;
+        r = items_next(&it, &session, err);
+        if (r <= 0)
+            break;
         for (size_t j = 0; j < ARRAY_SIZE(columns); j++)
-            columns[j].cell(t, json_get(json_at(sessions, i), columns[j].key));
-    return print_table(t, err);
+            columns[j].cell(t, json_get(session, columns[j].key));
+    }
+    return r;
+}
+
+int verb_ps(struct app *app, const struct args *args, struct err *err)
+{
+    AUTO(text_table) struct text_table *t = text_table_new(ARRAY_SIZE(columns));
+    AUTO_DONE(buf) struct buf body;
+
+    buf_init(&body, APP_BODY_MAX);
+    int r = app_connect(app, APP_ANY, err);
+    if (r >= 0)
+        r = app_call(app, "GET", "/v1/sessions", &body, err);
+    if (r >= 0)
+        r = fill_sessions(&body, t, err);
+    if (r < 0)
+        return r;
+    return args->json ? print_json(&body, err) : print_table(t, err);
 }
 
 /* rm. */
@@ -155,20 +153,32 @@ static int remove_one(struct app *app, const char *id, struct err *err)
     return app_call(app, "DELETE", target, &body, err);
 }
 
+static int remove_listed(struct app *app, const struct json *session, struct err *err)
+{
+    const char *id = json_str(json_get(session, "session_id"));
+
+    if (id == NULL || !id_valid(id))
+        return err_set(err, ERR_BACKEND, "boxd lists a session whose name no path can hold");
+    int r = remove_one(app, id, err);
+    /* It went by itself meanwhile, which is as well. */
+    return r < 0 && r != -EINTR && err->code == ERR_NOT_FOUND ? 0 : r;
+}
+
 static int remove_all(struct app *app, struct err *err)
 {
-    AUTO(json) struct json *answer = NULL;
-    int r = fetch(app, "/v1/sessions", &answer, err);
-    const struct json *sessions = json_get(answer, "sessions");
+    AUTO_DONE(buf) struct buf body;
+    struct items it;
 
-    for (size_t i = 0; r >= 0 && i < json_len(sessions); i++) {
-        const char *id = json_str(json_get(json_at(sessions, i), "session_id"));
-        if (id == NULL || !id_valid(id))
-            return err_set(err, ERR_BACKEND, "boxd lists a session whose name no path can hold");
-        r = remove_one(app, id, err);
-        /* It went by itself meanwhile, which is as well. */
-        if (r < 0 && err->code == ERR_NOT_FOUND)
-            r = 0;
+    buf_init(&body, APP_BODY_MAX);
+    int r = app_call(app, "GET", "/v1/sessions", &body, err);
+    if (r >= 0)
+        r = items_init(&it, buf_str(&body), body.len, "sessions", err);
+    while (r >= 0) {
+        AUTO(json) struct json *session = NULL;
+        r = items_next(&it, &session, err);
+        if (r <= 0)
+            break;
+        r = remove_listed(app, session, err);
     }
     return r;
 }
@@ -196,21 +206,14 @@ int verb_rm(struct app *app, const struct args *args, struct err *err)
 
 /* doctor. */
 
-int verb_doctor(struct app *app, const struct args *args, struct err *err)
+/* Whether something that is needed is missing. */
+static bool fill_checks(const struct json *checks, struct text_table *t)
 {
-    AUTO(json) struct json *answer = NULL;
-    AUTO(text_table) struct text_table *t = text_table_new(3);
     bool missing = false;
-    int r = app_connect(app, APP_ANY, err);
 
-    if (r >= 0)
-        r = fetch(app, "/v1/doctor", &answer, err);
-    if (r < 0)
-        return r;
     text_table_cell(t, "CHECK");
     text_table_cell(t, "STATUS");
     text_table_cell(t, "DETAIL");
-    const struct json *checks = json_get(answer, "checks");
     for (size_t i = 0; i < json_len(checks); i++) {
         const struct json *check = json_at(checks, i);
         const char *status = json_str(json_get(check, "status"));
@@ -222,6 +225,24 @@ int verb_doctor(struct app *app, const struct args *args, struct err *err)
             text_table_note(t, remedy);
         missing = missing || str_eq(status, "missing");
     }
-    r = args->json ? print_json(answer, err) : print_table(t, err);
+    return missing;
+}
+
+int verb_doctor(struct app *app, const struct args *args, struct err *err)
+{
+    AUTO(text_table) struct text_table *t = text_table_new(3);
+    AUTO(json) struct json *answer = NULL;
+    AUTO_DONE(buf) struct buf body;
+
+    buf_init(&body, APP_BODY_MAX);
+    int r = app_connect(app, APP_ANY, err);
+    if (r >= 0)
+        r = app_call(app, "GET", "/v1/doctor", &body, err);
+    if (r >= 0 && (r = json_parse(buf_str(&body), body.len, &answer, err)) < 0)
+        r = err_wrap(err, "answer of boxd");
+    if (r < 0)
+        return r;
+    bool missing = fill_checks(json_get(answer, "checks"), t);
+    r = args->json ? print_json(&body, err) : print_table(t, err);
     return r < 0 ? r : missing ? STATUS_MISSING : 0;
 }

@@ -39,6 +39,7 @@
 #include "util/log.h"
 #include "util/path.h"
 #include "util/str.h"
+#include "util/user.h"
 
 #define INIT_SIZE_MAX (16U << 20)
 #define PURGE_TRIES 200
@@ -97,15 +98,6 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
     return 0;
 }
 
-/* Root of the whole machine, not of a user namespace. */
-static bool is_real_root(void)
-{
-    char map[128];
-    return geteuid() == 0 &&
-           fd_read_file_at(AT_FDCWD, "/proc/self/uid_map", map, sizeof(map)) > 0 &&
-           strstr(map, "4294967295") != NULL;
-}
-
 /* A mount namespace of our own: what we attach for a moment never shows on the host, while the
  * host's later mounts still arrive. An ordinary user gets the right to do so from a user namespace
  * with just its own id in it. */
@@ -114,7 +106,8 @@ static int enter_namespaces(struct launch_host *h, struct err *err)
     uid_t uid = geteuid();
     gid_t gid = getegid();
     char text[64];
-    h->rootful = is_real_root();
+    h->rootful = user_is_host_root();
+    h->host_uid = user_outer_id();
     if (unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
         return err_sys(
             err, errno,
@@ -215,23 +208,28 @@ static int purge(struct launch_host *h, struct err *err)
 {
     struct pollfd none;
     struct err ignored = {0};
-    if (launch_network_end(h, &ignored) < 0)
-        log_warn(NULL, "network of an earlier run: %s; ignoring", ignored.msg);
     for (int i = 0; cgroup_host_purge(&h->cgroups) > 0; i++) {
         if (i == PURGE_TRIES)
             return err_set(err, ERR_BACKEND, "processes of an earlier run do not end");
         (void)poll(&none, 0,
                    TRY_INTERVAL_MS); /* killed processes leave when the kernel gets to them */
     }
+    /* Not before its processes are gone: the rules hold them to the end. */
+    if (launch_net_end(h, &ignored) < 0)
+        log_warn(NULL, "network of an earlier run: %s; ignoring", ignored.msg);
     int r = path_remove_tree_at(h->state_fd, "sessions");
     if (r == 0)
         r = path_remove_tree_at(h->state_fd, "trash");
+    /* Only a cache: something else in its place goes too. */
+    struct stat st;
+    if (r == 0 && fstatat(h->state_fd, "templates", &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        !S_ISDIR(st.st_mode))
+        r = path_remove_tree_at(h->state_fd, "templates");
     return r < 0 ? err_sys(err, -r, "remove what an earlier run left") : 0;
 }
 
 static int prepare(struct launch_host *h, const struct options *o, int *ret_turn, struct err *err)
 {
-    char resolver[32] = "";
     h->daemon_uid = h->rootful ? (uid_t)o->uid : geteuid();
     h->daemon_gid = h->rootful ? (gid_t)o->gid : getegid();
     h->self_fd = pidfd_open(getpid(), 0);
@@ -244,19 +242,17 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     if (r >= 0)
         r = cgroup_host_init(&h->cgroups, o->tag, err);
     if (r >= 0)
-        r = net_config_init(&h->net, o->tag + strlen(o->tag) - NET_TAG_MAX, o->pool, err);
+        r = launch_net_init(&h->net, o->tag + strlen(o->tag) - NET_TAG_MAX, o->pool, err);
     if (r >= 0)
         r = purge(h, err);
     if (r >= 0)
         r = open_dirs(h, o, err);
     if (r < 0)
         return r;
-    (void)snprintf(resolver, sizeof(resolver), "%u.%u.%u.%u", h->net.resolver >> 24,
-                   h->net.resolver >> 16 & 255, h->net.resolver >> 8 & 255, h->net.resolver & 255);
     h->etc_fd[0] = hostetc_build(h->state_fd, "etc-off", NULL, h->rootful, err);
     if (h->etc_fd[0] < 0)
         return h->etc_fd[0];
-    h->etc_fd[1] = hostetc_build(h->state_fd, "etc-on", resolver, h->rootful, err);
+    h->etc_fd[1] = hostetc_build(h->state_fd, "etc-on", NET_GUEST_RESOLVER_TEXT, h->rootful, err);
     if (h->etc_fd[1] < 0)
         return h->etc_fd[1];
     h->seccomp_fd = load_filter(err);
@@ -271,7 +267,7 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
 
 static int run(int argc, char **argv, struct err *err)
 {
-    static struct launch_host host = {.dns_fds = {-1, -1}};
+    static struct launch_host host;
     struct options o = {0};
     struct err ignored = {0};
     AUTO(loop) struct loop *loop = NULL;
@@ -293,7 +289,7 @@ static int run(int argc, char **argv, struct err *err)
     if (r < 0)
         return r;
     r = priv_serve(loop, &host, o.sock, err);
-    if (launch_network_end(&host, &ignored) < 0)
+    if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);
     (void)cgroup_host_remove(&host.cgroups, host.tag);
     cgroup_host_done(&host.cgroups);

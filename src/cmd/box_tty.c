@@ -9,6 +9,7 @@
 
 #define DEFAULT_ROWS 24
 #define DEFAULT_COLS 80
+#define SIZE_MAX_SIDE 4096 /* more is refused */
 
 int tty_make_raw(struct tty *t, int fd, struct err *err)
 {
@@ -43,8 +44,8 @@ void tty_size(uint16_t *ret_rows, uint16_t *ret_cols)
         if (ioctl(fd, TIOCGWINSZ, &size) < 0)
             continue;
         if (size.ws_row > 0 && size.ws_col > 0) {
-            *ret_rows = size.ws_row;
-            *ret_cols = size.ws_col;
+            *ret_rows = size.ws_row < SIZE_MAX_SIDE ? size.ws_row : SIZE_MAX_SIDE;
+            *ret_cols = size.ws_col < SIZE_MAX_SIDE ? size.ws_col : SIZE_MAX_SIDE;
         }
         return;
     }

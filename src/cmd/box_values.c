@@ -55,11 +55,11 @@ static int set_choice(const struct arg_option *o, const char *const *names, cons
     AUTO_DONE(buf) struct buf list;
     int found = find_name(names, value);
 
+    buf_init(&list, 256);
     if (found >= 0) {
         *ret = found;
         return 0;
     }
-    buf_init(&list, 256);
     for (size_t i = 0; names[i] != NULL; i++)
         (void)buf_printf(&list, "%s%s", i > 0 ? ", " : "", names[i]);
     return err_set(err, ERR_INVALID, "--%s: '%s' is not one of %s", o->name, value, buf_str(&list));
@@ -68,7 +68,7 @@ static int set_choice(const struct arg_option *o, const char *const *names, cons
 static int set_bool(const struct arg_option *o, const char *value, void *member, struct err *err)
 {
     static const char *const names[] = {"off", "on", NULL};
-    int found;
+    int found = 0;
     int r = set_choice(o, names, value, &found, err);
 
     if (r >= 0)

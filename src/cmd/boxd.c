@@ -2,6 +2,7 @@
 
 /* boxd: the daemon. Starts box-priv while it still may, gives up its own privileges, and serves. */
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -34,6 +35,7 @@
 #include "util/log.h"
 #include "util/path.h"
 #include "util/str.h"
+#include "util/user.h"
 
 #define FALLBACK_ID 1999999999U /* just below the ids of sessions: nobody's */
 #define DAEMON_USER "box"
@@ -51,6 +53,7 @@ struct daemon {
     char program[PATH_MAX], init_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
+    bool rootful;
     int status;
 };
 
@@ -82,7 +85,8 @@ static void find_ids(struct daemon *d)
 {
     d->uid = geteuid();
     d->gid = getegid();
-    if (d->uid != 0)
+    d->rootful = user_is_host_root();
+    if (!d->rootful)
         return;
     const struct passwd *pw = getpwnam(DAEMON_USER);
     d->uid = pw != NULL ? pw->pw_uid : FALLBACK_ID;
@@ -92,42 +96,62 @@ static void find_ids(struct daemon *d)
                  DAEMON_USER, FALLBACK_ID);
 }
 
+/* A directory that we can use as the user we are about to become; *ret_fd is the caller's. */
+static int own_dir(const struct daemon *d, const char *dir, int *ret_fd, struct err *err)
+{
+    AUTO_CLOSE int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return err_sys(err, errno, "open directory '%s'", dir);
+    struct stat st;
+    if (fstat(fd, &st) < 0 || (st.st_uid != geteuid() && st.st_uid != d->uid))
+        return err_set(err, ERR_DENIED, "directory '%s' belongs to somebody else", dir);
+    if (d->rootful && fchown(fd, d->uid, d->gid) < 0)
+        return err_sys(err, errno, "own directory '%s'", dir);
+    if (fchmod(fd, 0711) < 0)
+        return err_sys(err, errno, "protect directory '%s'", dir);
+    *ret_fd = TAKE_FD(fd);
+    return 0;
+}
+
 /* Holds the directory for as long as we live: two daemons on one state would take each other's
  * sessions for dead. */
 static int take_state(struct daemon *d, struct err *err)
 {
     const char *dir = d->config->state_dir;
+    AUTO_FREE char *run = xstrdup(d->config->socket_path);
+    AUTO_CLOSE int run_fd = -1;
+    AUTO_CLOSE int fd = -1;
+    *strrchr(run, '/') = '\0';
     int r = config_make_dirs(d->config, err);
+    if (r == 0)
+        r = own_dir(d, run, &run_fd, err);
+    if (r == 0)
+        r = own_dir(d, dir, &fd, err);
     if (r < 0)
         return r;
-    AUTO_CLOSE int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return err_sys(err, errno, "open state directory '%s'", dir);
-    struct stat st;
-    if (fstat(fd, &st) < 0 || (st.st_uid != geteuid() && st.st_uid != d->uid))
-        return err_set(err, ERR_DENIED, "state directory '%s' belongs to somebody else", dir);
-    if (geteuid() == 0 && fchown(fd, d->uid, d->gid) < 0)
-        return err_sys(err, errno, "own state directory '%s'", dir);
-    if (fchmod(fd, 0711) < 0)
-        return err_sys(err, errno, "protect state directory '%s'", dir);
     d->lock_fd = openat(fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (d->lock_fd < 0)
         return err_sys(err, errno, "lock file in '%s'", dir);
     if (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0)
         return err_set(err, ERR_CONFLICT,
                        "another boxd serves '%s'; use it, or choose another --state-dir", dir);
-    (void)snprintf(d->tag, sizeof(d->tag), "box-%05llx",
-                   (unsigned long long)(str_hash(dir) & 0xfffff));
+    (void)snprintf(d->tag, sizeof(d->tag), "box-%011llx",
+                   (unsigned long long)(str_hash(dir) & 0xfffffffffff));
     return 0;
 }
 
 static int drop_privileges(const struct daemon *d, struct err *err)
 {
-    if (geteuid() == 0 && (setgroups(0, NULL) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
-                           setresuid(d->uid, d->uid, d->uid) < 0))
+    /* Whoever started us may want us to go with it (`box run`); a change of ids forgets that. */
+    int death_signal = 0;
+    (void)prctl(PR_GET_PDEATHSIG, &death_signal, 0, 0, 0);
+    if (d->rootful && (setgroups(0, NULL) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
+                       setresuid(d->uid, d->uid, d->uid) < 0))
         return err_sys(err, errno, "become uid %u", d->uid);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
         return err_sys(err, errno, "give up privileges");
+    if (prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0) < 0)
+        return err_sys(err, errno, "parent death signal");
     return 0;
 }
 
@@ -236,6 +260,7 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
     int r = config_load(argc, argv, &d->config, err);
     if (r != 0)
         return r; /* > 0: --help or --version already answered */
+    assert(d->config != NULL);
     find_ids(d);
     raise_nofile();
     r = take_state(d, err);
@@ -243,19 +268,25 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
         r = loop_new(&clock_system, &d->loop, err);
     if (r == 0)
         r = start_backend(d, err);
-    if (r == 0)
-        r = drop_privileges(d, err);
     if (r < 0)
         return r;
     options = (struct manager_options){.max_sessions = d->config->max_sessions,
                                        .ttl_ns = d->config->session_ttl_sec * NSEC_PER_SEC,
                                        .strict_images = d->config->strict_images};
     r = manager_new(d->loop, d->backend, &options, &d->manager, err);
+    /* Our place may lie below a directory that only root may pass; nothing is read from anybody
+     * before the loop runs. */
     if (r == 0)
         r = start_server(d, err);
+    if (r == 0)
+        r = drop_privileges(d, err);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
+    /* A terminal that goes away ends us properly too, unless somebody wanted us to outlive it. */
+    struct sigaction hup;
+    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN)
+        (void)sigaddset(&set, SIGHUP);
     if (r == 0 && (r = loop_signal_start(d->loop, &d->signals, &set, on_signal)) < 0)
         r = err_sys(err, -r, "signals");
     return r;

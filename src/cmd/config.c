@@ -18,6 +18,7 @@
 #include "util/fd.h"
 #include "util/str.h"
 #include "util/strv.h"
+#include "util/user.h"
 
 #define TOKEN_MIN 32U
 #define TOKEN_MAX 4096U
@@ -79,11 +80,22 @@ static void give(struct settings *s, enum config_name key, const char *text)
     s->values[key] = xstrdup(text);
 }
 
+/* Nobody we start may hold it open: its end of file is the sign that we died. */
+static int take_ready_fd(const char *text, int *ret, struct err *err)
+{
+    uint64_t fd;
+    if (str_to_u64(text, &fd) < 0 || fd < 3 || fd > INT_MAX ||
+        fcntl((int)fd, F_SETFD, FD_CLOEXEC) < 0)
+        return err_set(err, ERR_INVALID,
+                       "--ready-fd must be an open descriptor above 2, not '%.40s'", text);
+    *ret = (int)fd;
+    return 0;
+}
+
 static int parse_command_line(int argc, char **argv, struct settings *s, const char **ret_file,
                               struct config *c, struct err *err)
 {
     int o;
-    uint64_t fd;
     opterr = 0;
     optind = 1;
     while ((o = getopt_long(argc, argv, "shv", options, NULL)) != -1) {
@@ -93,8 +105,10 @@ static int parse_command_line(int argc, char **argv, struct settings *s, const c
             *ret_file = optarg;
         } else if (o == 's') {
             c->stdio_control = true;
-        } else if (o == 'r' && str_to_u64(optarg, &fd) == 0 && fd > 2 && fd < 1024) {
-            c->ready_fd = (int)fd;
+        } else if (o == 'r') {
+            int r = take_ready_fd(optarg, &c->ready_fd, err);
+            if (r < 0)
+                return r;
         } else if (o == 'h') {
             usage();
             return 1;
@@ -177,7 +191,7 @@ static char *default_dir(bool runtime)
 {
     const char *home = getenv("HOME"),
                *xdg = getenv(runtime ? "XDG_RUNTIME_DIR" : "XDG_STATE_HOME");
-    if (geteuid() == 0)
+    if (user_is_host_root())
         return xstrdup(runtime ? "/run/box" : "/var/lib/box");
     if (xdg != NULL && xdg[0] == '/')
         return xasprintf("%s/box", xdg);
@@ -193,6 +207,9 @@ static int set_paths(struct config *c, const struct settings *s, struct err *err
         c->socket_path = xasprintf("%s/boxd.sock", run);
         return 0;
     }
+    if (dir[0] == '\0' || strspn(dir, "/") == strlen(dir))
+        return err_set(err, ERR_INVALID, "state_dir must be a directory of its own, not '%.40s'",
+                       dir);
     if (dir[0] == '/') {
         c->state_dir = xstrdup(dir);
     } else {

@@ -35,8 +35,8 @@ static int on_scalar(struct reader *r, const yaml_event_t *e, struct err *err)
 {
     const char *text = (const char *)e->data.scalar.value;
     size_t line = e->start_mark.line;
-    if (e->data.scalar.anchor != NULL || strlen(text) != e->data.scalar.length)
-        return bad(r, line, err, "anchors and NUL are not allowed");
+    if (strlen(text) != e->data.scalar.length)
+        return bad(r, line, err, "NUL is not allowed");
     if (!r->top)
         return bad(r, line, err, "the file must be a mapping of settings");
     if (r->key < 0) {
@@ -50,16 +50,25 @@ static int on_scalar(struct reader *r, const yaml_event_t *e, struct err *err)
         return r->values[r->key] != NULL ? bad(r, line, err, "setting given twice") : 0;
     }
     char *old = r->values[r->key];
-    r->values[r->key] = old == NULL ? xstrdup(text) : xasprintf("%s,%s", old, text);
+    r->values[r->key] = old == NULL || *old == '\0' ? xstrdup(text) : xasprintf("%s,%s", old, text);
     free(old);
     if (!r->list)
         r->key = -1;
     return 0;
 }
 
+static bool has_anchor(const yaml_event_t *e)
+{
+    return (e->type == YAML_SCALAR_EVENT && e->data.scalar.anchor != NULL) ||
+           (e->type == YAML_SEQUENCE_START_EVENT && e->data.sequence_start.anchor != NULL) ||
+           (e->type == YAML_MAPPING_START_EVENT && e->data.mapping_start.anchor != NULL);
+}
+
 static int on_event(struct reader *r, const yaml_event_t *e, struct err *err)
 {
     size_t line = e->start_mark.line;
+    if (has_anchor(e))
+        return bad(r, line, err, "anchors are not allowed");
     switch (e->type) {
     case YAML_MAPPING_START_EVENT:
         if (r->top)
@@ -70,6 +79,7 @@ static int on_event(struct reader *r, const yaml_event_t *e, struct err *err)
         if (r->key != CONFIG_MOUNT_ROOTS || r->list)
             return bad(r, line, err, "a list is not expected here");
         r->list = true;
+        r->values[r->key] = xstrdup(""); /* an empty list is not the same as none */
         return 0;
     case YAML_SEQUENCE_END_EVENT:
         r->list = false;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "io/dns.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -31,9 +32,9 @@ int dns_new(struct loop *loop, const struct dns_options *options, struct dns **r
     o.rate = or_default(o.rate, 50);
     o.burst = or_default(o.burst, 200);
     o.flights = or_default(o.flights, 256);
-    o.source_flights = or_default(o.source_flights, 32);
+    o.listener_flights = or_default(o.listener_flights, 32);
     o.conns = or_default(o.conns, 64);
-    o.source_conns = or_default(o.source_conns, 8);
+    o.listener_conns = or_default(o.listener_conns, 8);
     o.attempt_ms = or_default(o.attempt_ms, 1500);
     o.idle_ms = or_default(o.idle_ms, 5000);
     o.upstream_port = (uint16_t)or_default(o.upstream_port, 53);
@@ -48,8 +49,10 @@ void dns_free(struct dns *dns)
 {
     if (dns == NULL)
         return;
-    while (dns->listeners != NULL)
+    while (dns->listeners != NULL) {
+        assert(dns->listeners->dns == dns);
         dns_unlisten(dns->listeners);
+    }
     free(dns->resolv_conf);
     free(dns);
 }
@@ -59,31 +62,18 @@ const struct dns_stats *dns_stats(const struct dns *dns)
     return &dns->stats;
 }
 
-uint64_t dns_client_key(const struct dns_client *client)
+/* Each question moves the listener's account ahead by one interval; it may be ahead by a burst. */
+static bool within_rate(struct dns_listener *l)
 {
-    uint32_t addr = 0;
+    const struct dns_options *o = &l->dns->options;
+    const uint64_t interval = NSEC_PER_SEC / o->rate;
+    uint64_t now = loop_now(l->dns->loop);
 
-    if (client->addr.ss_family == AF_INET) {
-        struct sockaddr_in in;
-
-        memcpy(&in, &client->addr, sizeof(in));
-        addr = in.sin_addr.s_addr;
-    }
-    return (uint64_t)client->listener->id << 32 | addr;
-}
-
-/* Each question moves the source's account ahead by one interval; it may be ahead by a burst. */
-static bool within_rate(struct dns *d, uint64_t key)
-{
-    const uint64_t interval = NSEC_PER_SEC / d->options.rate;
-    uint64_t now = loop_now(d->loop);
-    struct dns_source *s = &d->sources[(key * 0x9e3779b97f4a7c15ULL) >> 53];
-
-    if (s->key != key || s->paid_until_ns < now)
-        *s = (struct dns_source){.key = key, .paid_until_ns = now};
-    if (s->paid_until_ns - now > interval * (d->options.burst - 1))
+    if (l->paid_until_ns < now)
+        l->paid_until_ns = now;
+    if (l->paid_until_ns - now > interval * (o->burst - 1))
         return false;
-    s->paid_until_ns += interval;
+    l->paid_until_ns += interval;
     return true;
 }
 
@@ -98,7 +88,6 @@ static void reply_error(struct dns *d, const struct dns_client *client,
 void dns_ask(struct dns *dns, const struct dns_client *client, const uint8_t *data, size_t len)
 {
     struct dns_query query;
-    uint64_t key = dns_client_key(client);
     int r = dns_query_parse(data, len, &query);
 
     dns->stats.questions++;
@@ -108,8 +97,8 @@ void dns_ask(struct dns *dns, const struct dns_client *client, const uint8_t *da
             reply_error(dns, client, &query, (enum dns_rcode)r);
         return;
     }
-    if (!within_rate(dns, key) || dns->n_flights >= dns->options.flights ||
-        dns_flight_count(dns, key) >= dns->options.source_flights) {
+    if (!within_rate(client->listener) || dns->n_flights >= dns->options.flights ||
+        dns_flight_count(dns, client->listener) >= dns->options.listener_flights) {
         dns->stats.refused_rate++;
         reply_error(dns, client, &query, DNS_REFUSED);
         return;
@@ -179,7 +168,7 @@ int dns_listen(struct dns *dns, int udp_fd, int tcp_fd, struct dns_listener **re
 {
     struct dns_listener *l = xnew(struct dns_listener);
 
-    *l = (struct dns_listener){.dns = dns, .udp = udp_fd, .tcp = tcp_fd, .id = dns->next_id++};
+    *l = (struct dns_listener){.dns = dns, .udp = udp_fd, .tcp = tcp_fd};
     l->next = dns->listeners;
     if (l->next != NULL)
         l->next->prev = l;

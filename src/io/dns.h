@@ -22,16 +22,16 @@ struct loop;
 
 /* 0 takes the default. */
 struct dns_options {
-    const char *resolv_conf; /* borrowed; "/etc/resolv.conf". Read again when it changes */
-    unsigned rate;           /* questions per second and source: 50 */
-    unsigned burst;          /* of them at once: 200 */
-    unsigned flights;        /* questions under way: 256 */
-    unsigned source_flights; /* the same, of one source: 32 */
-    unsigned conns;          /* TCP connections: 64 */
-    unsigned source_conns;   /* the same, of one source: 8 */
-    unsigned attempt_ms;     /* patience with one server: 1500 */
-    unsigned idle_ms;        /* with a silent TCP client: 5000 */
-    uint16_t upstream_port;  /* 53 */
+    const char *resolv_conf;   /* borrowed; "/etc/resolv.conf". Read again when it changes */
+    unsigned rate;             /* questions per second and listener: 50 */
+    unsigned burst;            /* of them at once: 200 */
+    unsigned flights;          /* questions under way: 256 */
+    unsigned listener_flights; /* the same, of one listener: 32 */
+    unsigned conns;            /* TCP connections: 64 */
+    unsigned listener_conns;   /* the same, of one listener: 8 */
+    unsigned attempt_ms;       /* patience with one server: 1500 */
+    unsigned idle_ms;          /* with a silent TCP client: 5000 */
+    uint16_t upstream_port;    /* 53 */
 };
 
 /* Counted since the start, for metrics. */
@@ -51,8 +51,8 @@ void dns_free(struct dns *dns); /* closes listeners and connections */
 DEFINE_CLEANUP(dns)
 
 /* Serves these sockets (non-blocking; udp bound, tcp listening or -1), which it owns from here on,
- * also on failure. One pair on the host for all sessions, or one for each in its own namespace:
- * limits per source count (listener, address). */
+ * also on failure. A pair for each session, in its own namespace: there it can ask from any address
+ * it likes, so limits are per listener. */
 int dns_listen(struct dns *dns, int udp_fd, int tcp_fd, struct dns_listener **ret, struct err *err);
 void dns_unlisten(struct dns_listener *listener); /* NULL is fine; drops what is under way for it */
 

@@ -154,12 +154,12 @@ void dns_conn_reply(struct dns_conn *conn, const uint8_t *data, size_t len)
         (void)loop_io_events(&conn->io, EPOLLOUT);
 }
 
-static unsigned conn_count(const struct dns *dns, uint64_t key)
+static unsigned conn_count(const struct dns *dns, const struct dns_listener *listener)
 {
     unsigned n = 0;
 
     for (const struct dns_conn *c = dns->conns; c != NULL; c = c->next)
-        n += dns_client_key(&c->client) == key;
+        n += c->client.listener == listener;
     return n;
 }
 
@@ -196,7 +196,7 @@ int dns_conn_accept(struct dns_listener *listener)
         if (fd < 0)
             return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? -errno : 0;
         if (d->n_conns >= d->options.conns ||
-            conn_count(d, dns_client_key(&client)) >= d->options.source_conns) {
+            conn_count(d, listener) >= d->options.listener_conns) {
             d->stats.refused_rate++;
             (void)close(fd);
             continue;

@@ -273,12 +273,12 @@ void dns_flight_start(struct dns *dns, const struct dns_client *client,
     attempt_next(f);
 }
 
-unsigned dns_flight_count(const struct dns *dns, uint64_t client_key)
+unsigned dns_flight_count(const struct dns *dns, const struct dns_listener *listener)
 {
     unsigned n = 0;
 
     for (const struct dns_flight *f = dns->flights; f != NULL; f = f->next)
-        n += dns_client_key(&f->client) == client_key;
+        n += f->client.listener == listener;
     return n;
 }
 

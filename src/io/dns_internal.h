@@ -11,7 +11,6 @@
 #include "util/buf.h"
 
 #define DNS_SERVERS_MAX 3
-#define DNS_SOURCES 2048 /* a power of two */
 
 struct dns_conn;
 struct dns_flight;
@@ -26,19 +25,12 @@ struct dns_servers {
     size_t n;
 };
 
-/* How far ahead of its allowed pace a source is. Two sources may share a slot and then take turns
- * in it; none can choose its own address, so none can make that happen. */
-struct dns_source {
-    uint64_t key;
-    uint64_t paid_until_ns;
-};
-
 struct dns_listener {
     struct dns *dns; /* borrowed */
     int udp, tcp;    /* owned */
     struct loop_io udp_io, tcp_io;
     struct loop_timer tcp_pause;
-    uint32_t id;
+    uint64_t paid_until_ns; /* how far ahead of its allowed pace it is */
     struct dns_listener *prev, *next;
 };
 
@@ -58,17 +50,14 @@ struct dns {
     struct stat conf_stat; /* of what the servers were read from */
     uint64_t conf_checked_ns;
     bool conf_read;
-    uint32_t next_id;
     struct dns_listener *listeners; /* owned */
     struct dns_conn *conns;         /* owned */
     struct dns_flight *flights;     /* owned */
     unsigned n_conns, n_flights;
-    struct dns_source sources[DNS_SOURCES];
     struct dns_stats stats;
 };
 
 /* dns.c */
-uint64_t dns_client_key(const struct dns_client *client);
 /* Judges a question and answers it, now or later. */
 void dns_ask(struct dns *dns, const struct dns_client *client, const uint8_t *data, size_t len);
 void dns_reply(struct dns *dns, const struct dns_client *client, const uint8_t *data, size_t len);
@@ -80,7 +69,7 @@ void dns_servers_refresh(struct dns *dns); /* cheap: looks at the file once a se
 /* dns_flight.c: one question under way to a server. */
 void dns_flight_start(struct dns *dns, const struct dns_client *client,
                       const struct dns_query *query);
-unsigned dns_flight_count(const struct dns *dns, uint64_t client_key);
+unsigned dns_flight_count(const struct dns *dns, const struct dns_listener *listener);
 void dns_flight_cancel(struct dns *dns, const struct dns_listener *listener,
                        const struct dns_conn *conn); /* those of either; NULL matches none */
 

@@ -19,7 +19,6 @@
 #include "sandbox/launch.h"
 #include "sandbox/loopimg.h"
 #include "sandbox/mount.h"
-#include "sandbox/net.h"
 #include "sandbox/storage.h"
 #include "sandbox/userns.h"
 #include "util/alloc.h"
@@ -31,6 +30,7 @@
 #include "util/str.h"
 
 #define REMOVE_PATIENCE_NS (2ULL * NSEC_PER_SEC)
+#define SWEEP_INTERVAL_NS (500 * NSEC_PER_MSEC)
 
 struct priv;
 
@@ -56,6 +56,7 @@ struct priv {
     enum priv_state state;
     struct loop_io io;
     struct loop_signal signals;
+    struct loop_timer sweep; /* runs while leases of networks are to be taken back */
     struct priv_session *sessions[PRIV_SESSIONS_MAX]; /* owned, dense */
     size_t n_sessions;
 };
@@ -130,6 +131,35 @@ static void on_remove_slow(struct loop_timer *t)
     finish(container_of(t, struct priv_session, patience));
 }
 
+static void on_sweep(struct loop_timer *t)
+{
+    struct priv *p = container_of(t, struct priv, sweep);
+    launch_net_sweep(p->host);
+    if (p->host->net.n_going > 0)
+        loop_timer_start(p->loop, &p->sweep, SWEEP_INTERVAL_NS, on_sweep);
+}
+
+static void sweep_later(struct priv *p)
+{
+    if (p->host->net.n_going > 0 && p->sweep.loop == NULL)
+        loop_timer_start(p->loop, &p->sweep, SWEEP_INTERVAL_NS, on_sweep);
+}
+
+/* Children that are nobody's sandbox: removers of large storage, helpers of networks, and what the
+ * sandbox modules ran. */
+static void reap_others(struct priv *p)
+{
+    for (;;) {
+        siginfo_t si = {0};
+        if (waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) < 0 || si.si_pid == 0)
+            return;
+        for (size_t i = 0; i < p->n_sessions; i++)
+            if (p->sessions[i]->launch.pid == si.si_pid)
+                return; /* its pidfd tells, and then the others have their turn */
+        (void)waitpid(si.si_pid, NULL, WNOHANG);
+    }
+}
+
 /* PID 1 is gone, and with it every process: take the rest away and tell who asked. */
 static void on_pid_gone(struct loop_io *io, uint32_t events)
 {
@@ -143,6 +173,8 @@ static void on_pid_gone(struct loop_io *io, uint32_t events)
                       "the sandbox's first process died while it was being set up");
     launch_kill(&s->launch); /* what is left of the group, if PID 1 died by itself */
     s->remover_fd = launch_cleanup(p->host, &s->launch);
+    reap_others(p);
+    sweep_later(p);
     if (s->remover_fd < 0 ||
         loop_io_start(p->loop, &s->remover_io, s->remover_fd, EPOLLIN, on_removed) < 0)
         finish(s);
@@ -162,13 +194,16 @@ static void on_status(struct loop_io *io, uint32_t events)
         return;
     }
     struct priv_reply reply = {.head = {PRIV_CREATE, s->create_id}};
-    int fds[PRIV_FDS_MAX] = {s->launch.pidfd, s->launch.control_fd, p->host->dns_fds[0],
-                             p->host->dns_fds[1]};
-    reply.has_dns = fds[2] >= 0;
-    answer(p, &reply, fds, reply.has_dns ? 4 : 2);
+    struct net_host_info *info = &p->host->net.info;
+    reply.created = (struct priv_created){.network = s->launch.net,
+                                          .forwarding_enabled = info->forwarding_enabled,
+                                          .foreign_rules_added = info->foreign_rules_added};
+    *info = (struct net_host_info){0};
+    const int fds[PRIV_FDS_MAX] = {s->launch.pidfd, s->launch.control_fd, s->launch.dns_fds[0],
+                                   s->launch.dns_fds[1]};
+    answer(p, &reply, fds, s->launch.net != NET_NONE ? 4 : 2);
     fd_close_many(&s->launch.control_fd, 1);
-    if (reply.has_dns)
-        fd_close_many(p->host->dns_fds, 2);
+    fd_close_many(s->launch.dns_fds, 2);
 }
 
 static int on_hello(struct priv *p, const void *data, size_t len, struct err *err)
@@ -180,6 +215,7 @@ static int on_hello(struct priv *p, const void *data, size_t len, struct err *er
     struct priv_reply reply = {.head = m->head};
     reply.host.version = PRIV_WIRE_VERSION;
     reply.host.rootful = h->rootful;
+    reply.host.host_uid = h->host_uid;
     reply.host.cgroup_mode = h->cgroups.mode;
     reply.host.landlock_abi = (uint32_t)landlock_abi();
     for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
@@ -218,15 +254,18 @@ static int on_create(struct priv *p, const void *data, size_t len, struct err *e
     r = launch_start(p->host, &m->plan, &s->launch, err);
     if (r < 0) {
         free(s);
+        sweep_later(p);
         return r;
     }
     p->sessions[p->n_sessions++] = s;
-    if (loop_io_start(p->loop, &s->status_io, s->launch.status_fd, EPOLLIN, on_status) < 0 ||
-        loop_io_start(p->loop, &s->pid_io, s->launch.pidfd, EPOLLIN, on_pid_gone) < 0) {
-        (void)err_set(&s->why, ERR_LIMIT, "cannot watch another sandbox");
-        launch_kill(&s->launch);
-    }
-    return 0;
+    if (loop_io_start(p->loop, &s->status_io, s->launch.status_fd, EPOLLIN, on_status) == 0 &&
+        loop_io_start(p->loop, &s->pid_io, s->launch.pidfd, EPOLLIN, on_pid_gone) == 0)
+        return 0;
+    /* Nobody would tell us when it is gone: it goes now, while we wait. */
+    launch_kill(&s->launch);
+    s->remover_fd = launch_cleanup(p->host, &s->launch);
+    session_free(s);
+    return err_set(err, ERR_LIMIT, "cannot watch another sandbox");
 }
 
 static struct priv_session *by_request(struct priv *p, const void *data, size_t len,
@@ -278,7 +317,7 @@ static int on_inspect(struct priv *p, const void *data, size_t len, struct err *
     cgroup_read(&p->host->cgroups, &s->launch.cgroup, &out->cgroup);
     out->pid = (uint32_t)s->launch.pid;
     out->payload_uid =
-        p->host->rootful ? userns_payload_id(s->launch.uid_index) : p->host->daemon_uid;
+        p->host->rootful ? userns_payload_id(s->launch.uid_index) : p->host->host_uid;
     read_namespaces(s->launch.pid, out->ns);
     read_namespaces(getpid(), out->host_ns);
     (void)snprintf(path, sizeof(path), "/proc/%d", s->launch.pid);
@@ -286,7 +325,9 @@ static int on_inspect(struct priv *p, const void *data, size_t len, struct err *
     (void)snprintf(path, sizeof(path), "/proc/%d/status", s->launch.pid);
     (void)fd_read_file_at(AT_FDCWD, path, out->status, sizeof(out->status));
     const char *uid = strstr(out->status, "\nUid:\t");
-    if (uid != NULL) {
+    if (!p->host->rootful) {
+        out->host_uid = p->host->host_uid; /* the kernel tells us numbers of our own namespace */
+    } else if (uid != NULL) {
         char digits[16] = "";
         size_t n = strspn(uid + 6, "0123456789");
         uint64_t value = 0;
@@ -310,12 +351,6 @@ static int probe_quota(const struct launch_host *h, struct err *err)
     AUTO_CLOSE int templates = path_make_dir_at(h->state_fd, "templates", 0700);
     return templates < 0 ? err_sys(err, -templates, "template directory")
                          : loopimg_probe(h->trash_fd, templates, err);
-}
-
-static int probe_network(const struct launch_host *h, struct err *err)
-{
-    return h->rootful ? net_probe(err)
-                      : err_set(err, ERR_UNSUPPORTED, "boxd was not started by root");
 }
 
 /* Whether the file system that holds our state can show its files under other ids. */
@@ -342,7 +377,7 @@ static int on_probe(struct priv *p, const void *data, size_t len, struct err *er
         uint32_t *ok;
         char *why;
     } probes[] = {{probe_quota, &reply.probe.quota.ok, reply.probe.quota.why},
-                  {probe_network, &reply.probe.network.ok, reply.probe.network.why},
+                  {launch_net_probe, &reply.probe.network.ok, reply.probe.network.why},
                   {probe_idmap, &reply.probe.idmap.ok, reply.probe.idmap.why}};
     if (len != sizeof(struct priv_head))
         return err_set(err, ERR_INVALID, "malformed request");
@@ -407,24 +442,13 @@ static void on_request(struct loop_io *io, uint32_t events)
         answer_error(p, &head, r, &err);
 }
 
-/* Children that are nobody's sandbox: removers of large storage, and what the sandbox modules ran.
- */
 static void on_signal(struct loop_signal *sig, int signo)
 {
     struct priv *p = container_of(sig, struct priv, signals);
-    if (signo != SIGCHLD) {
+    if (signo == SIGCHLD)
+        reap_others(p);
+    else
         end_all(p);
-        return;
-    }
-    for (;;) {
-        siginfo_t si = {0};
-        if (waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) < 0 || si.si_pid == 0)
-            return;
-        for (size_t i = 0; i < p->n_sessions; i++)
-            if (p->sessions[i]->launch.pid == si.si_pid)
-                return; /* its pidfd tells; a later signal or that event looks for the others */
-        (void)waitpid(si.si_pid, NULL, WNOHANG);
-    }
 }
 
 int priv_serve(struct loop *loop, struct launch_host *host, int sock, struct err *err)
@@ -442,6 +466,7 @@ int priv_serve(struct loop *loop, struct launch_host *host, int sock, struct err
         r = loop_io_start(loop, &p->io, sock, EPOLLIN, on_request);
     r = r < 0 ? err_sys(err, -r, "watch boxd") : loop_run(loop, err);
     loop_signal_stop(&p->signals);
+    loop_timer_stop(&p->sweep);
     free(p);
     return r;
 }

@@ -9,16 +9,18 @@
 #include <stdint.h>
 
 #include "sandbox/cgroup.h"
+#include "sandbox/net.h"
 #include "sandbox/plan.h"
 #include "util/err.h"
 
-#define PRIV_WIRE_VERSION 1U
+#define PRIV_WIRE_VERSION 2U
 #define PRIV_SESSIONS_MAX 8192U
 #define PRIV_FDS_MAX 4U
 
 enum priv_type {
     PRIV_HELLO = 1,
-    PRIV_CREATE,  /* a plan; answered when PID 1 runs, with its pidfd and its control socket */
+    PRIV_CREATE,  /* a plan; answered when PID 1 runs, with its pidfd and its control socket; and
+                     with a network, the resolver's sockets inside: UDP, TCP */
     PRIV_DESTROY, /* answered when nothing is left */
     PRIV_INSPECT, /* what the kernel says about a sandbox */
     PRIV_PROBE,   /* what this host can do, found out by doing */
@@ -48,6 +50,7 @@ struct priv_name {
 struct priv_host {
     uint32_t version;
     uint32_t rootful;
+    uint32_t host_uid;    /* not rootful: the id of all sessions, as the host sees it */
     uint32_t cgroup_mode; /* enum init_cgroup_mode */
     uint32_t enforced[CGROUP_CONTROLLERS];
     char why[CGROUP_CONTROLLERS][120];
@@ -87,12 +90,18 @@ struct priv_probe {
     } quota, network, idmap;
 };
 
+struct priv_created {
+    uint32_t network; /* enum net_kind */
+    /* What this first session with a network made us change on the host. */
+    uint32_t forwarding_enabled, foreign_rules_added;
+};
+
 struct priv_reply {
     struct priv_head head;
-    int32_t result;   /* 0 or a negative errno */
-    uint32_t has_dns; /* CREATE: two more descriptors follow (UDP, TCP of the resolver) */
+    int32_t result; /* 0 or a negative errno */
     struct err err;
     union {
+        struct priv_created created;
         struct priv_host host;
         struct priv_inspect inspect;
         struct priv_probe probe;

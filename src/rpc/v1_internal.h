@@ -23,7 +23,7 @@ struct v1_exec {
     char *cwd;
     char *stdin_text;
     double timeout_sec;
-    bool tty, with_stdin;
+    bool tty, with_stdin, stdin_acks;
     int64_t rows, cols, capture_bytes;
 };
 

@@ -40,6 +40,8 @@ static const struct field exec_fields[] = {
      .max = TIMEOUT_MAX, .rule = "timeout_sec must be greater than 0", .doc = "Seconds until the whole tree is killed."},
     {"tty", FIELD_BOOL, .offset = offsetof(struct v1_exec, tty), .doc = "Give it a terminal (streams only)."},
     {"stdin", FIELD_BOOL, .offset = offsetof(struct v1_exec, with_stdin), .doc = "Keep stdin open (streams only)."},
+    {"stdin_acks", FIELD_BOOL, .offset = offsetof(struct v1_exec, stdin_acks),
+     .doc = "Tell how much of stdin the program has taken (streams only)."},
     {"rows", FIELD_INT, .offset = offsetof(struct v1_exec, rows), .number = 24, .min = 1, .max = 4096,
      .rule = "rows must be at least 1", .doc = "Height of the terminal."},
     {"cols", FIELD_INT, .offset = offsetof(struct v1_exec, cols), .number = 80, .min = 1, .max = 4096,
@@ -87,13 +89,15 @@ void v1_exec_done(struct v1_exec *e)
 
 void v1_exec_request(const struct v1_exec *e, struct run_options *ret)
 {
-    bool limited = e->timeout_sec < TIMEOUT_MAX;
+    uint64_t timeout_ns = e->timeout_sec < TIMEOUT_MAX ? (uint64_t)(e->timeout_sec * 1e9) : 0;
+    if (e->timeout_sec * 1e9 < 1.0)
+        timeout_ns = 1; /* 0 would be none at all */
     *ret = (struct run_options){
         .exec = {.argv = strv_len(e->argv) > 0 ? e->argv : NULL,
                  .cmd = e->cmd,
                  .env = e->env,
                  .cwd = e->cwd,
-                 .timeout_ns = limited ? (uint64_t)(e->timeout_sec * 1e9) : 0,
+                 .timeout_ns = timeout_ns,
                  .with_stdin = e->with_stdin || e->stdin_text != NULL,
                  .tty = e->tty,
                  .rows = (uint16_t)e->rows,

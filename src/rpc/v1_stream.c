@@ -21,7 +21,11 @@
 
 #define MESSAGE_MAX (12U << 20)
 #define TEXT_MAX (64U * 1024U)
-#define TERMINAL_MAX 4096 /* rows, columns */
+#define TERMINAL_MAX 4096         /* rows, columns */
+#define STDIN_WINDOW (256 * 1024) /* bytes a client with acknowledgements sends ahead */
+/* A reader that pauses (a pager at the other end) neither takes bytes nor answers pings, for as
+ * long as a person likes. That a peer is gone is told by the socket. */
+#define STALL_NS (365ULL * 24 * 3600 * 1000000000ULL)
 
 struct stream {
     struct manager *manager;
@@ -30,6 +34,7 @@ struct stream {
     struct run *run;
     struct v1_exec exec;
     char *ephemeral; /* id of a session that goes with us */
+    size_t unacked;  /* bytes of stdin that were taken from the client but not acknowledged */
     bool asked;      /* for a session; nothing is read from the client meanwhile */
 };
 
@@ -111,10 +116,26 @@ static void on_output(void *arg, enum exec_stream stream, const char *data, size
         run_pause(st->run, true);
 }
 
+static void say_stdin_ack(struct stream *st)
+{
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    buf_init(&out, TEXT_MAX);
+    jw_init(&w, &out);
+    jw_object(&w);
+    jw_kstr(&w, "type", "stdin_ack");
+    jw_ku64(&w, "bytes", st->unacked);
+    jw_object_end(&w);
+    send_text(st, &out);
+    st->unacked = 0;
+}
+
 static void on_stdin_drained(void *arg)
 {
     struct stream *st = arg;
-    if (st->ws != NULL)
+    if (st->exec.stdin_acks)
+        say_stdin_ack(st);
+    else if (st->ws != NULL)
         ws_pause(st->ws, false);
 }
 
@@ -174,6 +195,9 @@ static void start_run(struct stream *st)
     jw_object(&w);
     jw_kstr(&w, "type", "started");
     jw_kstr(&w, "session_id", session_id(st->session));
+    jw_kint(&w, "memory_mb", session_spec(st->session)->memory_mb);
+    if (st->exec.stdin_acks)
+        jw_kint(&w, "stdin_window", STDIN_WINDOW);
     jw_object_end(&w);
     send_text(st, &out);
 }
@@ -231,7 +255,7 @@ static int begin(struct stream *st, const struct json *m, struct err *err)
         r = json_parse(empty, strlen(empty), &none, err);
         want = none;
     }
-    if (r == 0)
+    if (r >= 0)
         r = v1_spec_parse(want, false, &spec, &given, err);
     if (r < 0)
         return r;
@@ -283,6 +307,14 @@ static void on_control(struct stream *st, const struct json *m)
     }
 }
 
+/* A client that counts is never paused: what it says next may be a signal, or good-bye. */
+static void got_counted(struct stream *st, size_t len, bool held_back)
+{
+    st->unacked += len;
+    if (!held_back)
+        say_stdin_ack(st);
+}
+
 static void on_stdin(struct stream *st, const char *data, size_t len)
 {
     if (st->run == NULL || len < 1 || data[0] != 0)
@@ -293,6 +325,8 @@ static void on_stdin(struct stream *st, const char *data, size_t len)
     /* The queue takes any one message on top of what does not hold the client back. */
     if (r == -ENOBUFS)
         ws_close(st->ws, 1009, "stdin arrives faster than the program reads");
+    else if (st->exec.stdin_acks && r >= 0)
+        got_counted(st, len - 1, r > 0);
     else if (r > 0)
         ws_pause(st->ws, true);
 }
@@ -348,8 +382,7 @@ void v1_stream(struct http_request *req, void *arg)
 {
     static const struct ws_handlers handlers = {
         .message = on_message, .writable = on_writable, .closed = on_closed};
-    struct ws_opts opts = {
-        .max_message = MESSAGE_MAX, .ping_ns = 30ULL * 1000000000ULL, .hangup_ends = true};
+    struct ws_opts opts = {.max_message = MESSAGE_MAX, .stall_ns = STALL_NS, .hangup_ends = true};
     struct err err = {0};
     struct stream *st = xnew(struct stream);
     st->manager = arg;

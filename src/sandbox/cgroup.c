@@ -10,6 +10,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "sandbox/cgroup_internal.h"
 #include "util/buf.h"
 #include "util/cleanup.h"
 #include "util/err.h"
@@ -25,12 +26,7 @@ static const char *const controller_names[CGROUP_CONTROLLERS] = {
     [CGROUP_PIDS] = "pids",
 };
 
-struct hierarchies {
-    char v2[256];
-    char v1[CGROUP_CONTROLLERS][256];
-};
-
-static bool has_word(const char *list, const char *word)
+bool cgroup_has_word(const char *list, const char *word)
 {
     size_t len = strlen(word);
     for (const char *at = list; (at = strstr(at, word)) != NULL; at += len)
@@ -41,7 +37,7 @@ static bool has_word(const char *list, const char *word)
 
 /* One line of mountinfo: "… root mountpoint options … - fstype source superoptions". Octal escapes
  * do not occur in the places cgroups are mounted at; such a mount is simply not found. */
-static void read_mount_line(char *line, struct hierarchies *ret)
+static void read_mount_line(char *line, struct cgroup_mounts *ret)
 {
     char *fields[12] = {0}, *save = NULL;
     size_t n = 0;
@@ -59,11 +55,20 @@ static void read_mount_line(char *line, struct hierarchies *ret)
     if (str_eq(type, "cgroup2") && ret->v2[0] == '\0')
         (void)str_copy(ret->v2, sizeof(ret->v2), fields[4]);
     for (int i = 0; str_eq(type, "cgroup") && i < CGROUP_CONTROLLERS; i++)
-        if (ret->v1[i][0] == '\0' && has_word(super, controller_names[i]))
+        if (ret->v1[i][0] == '\0' && cgroup_has_word(super, controller_names[i]))
             (void)str_copy(ret->v1[i], sizeof(ret->v1[i]), fields[4]);
 }
 
-static int find_hierarchies(struct hierarchies *ret, struct err *err)
+void cgroup_read_mounts(char *mountinfo, struct cgroup_mounts *ret)
+{
+    char *save = NULL;
+    *ret = (struct cgroup_mounts){0};
+    for (char *line = strtok_r(mountinfo, "\n", &save); line != NULL;
+         line = strtok_r(NULL, "\n", &save))
+        read_mount_line(line, ret);
+}
+
+static int find_mounts(struct cgroup_mounts *ret, struct err *err)
 {
     AUTO_DONE(buf) struct buf text;
     buf_init(&text, MOUNTINFO_MAX);
@@ -71,11 +76,9 @@ static int find_hierarchies(struct hierarchies *ret, struct err *err)
     int r = fd < 0 ? -errno : fd_read_to_buf(fd, &text);
     if (r < 0)
         return err_sys(err, -r, "read /proc/self/mountinfo");
-    *ret = (struct hierarchies){0};
-    char *save = NULL;
-    for (char *line = text.data ? strtok_r(text.data, "\n", &save) : NULL; line != NULL;
-         line = strtok_r(NULL, "\n", &save))
-        read_mount_line(line, ret);
+    *ret = (struct cgroup_mounts){0};
+    if (text.data != NULL)
+        cgroup_read_mounts(text.data, ret);
     return 0;
 }
 
@@ -132,7 +135,7 @@ static int make_tag_dir(int base, const char *tag)
     return fd < 0 ? -errno : fd;
 }
 
-static void init_v2(struct cgroup_host *h, const struct hierarchies *where, const char *tag)
+static void init_v2(struct cgroup_host *h, const struct cgroup_mounts *where, const char *tag)
 {
     char have[512] = "";
     AUTO_CLOSE int base = open_delegated(where->v2);
@@ -155,14 +158,14 @@ static void init_v2(struct cgroup_host *h, const struct hierarchies *where, cons
     for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
         char enable[16];
         (void)snprintf(enable, sizeof(enable), "+%s", controller_names[i]);
-        h->enforced[i] = has_word(have, controller_names[i]) &&
+        h->enforced[i] = cgroup_has_word(have, controller_names[i]) &&
                          fd_write_file_at(h->v2_fd, "cgroup.subtree_control", enable) >= 0;
         if (h->enforced[i])
             h->mode = INIT_CGROUP_V2;
     }
 }
 
-static void init_v1(struct cgroup_host *h, const struct hierarchies *where, const char *tag)
+static void init_v1(struct cgroup_host *h, const struct cgroup_mounts *where, const char *tag)
 {
     for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
         if (where->v1[i][0] == '\0' || h->enforced[i])
@@ -181,9 +184,9 @@ static void init_v1(struct cgroup_host *h, const struct hierarchies *where, cons
 
 int cgroup_host_init(struct cgroup_host *h, const char *tag, struct err *err)
 {
-    struct hierarchies where;
+    struct cgroup_mounts where = {0};
     *h = (struct cgroup_host){.mode = INIT_CGROUP_NONE, .v2_fd = -1, .v1_fd = {-1, -1, -1}};
-    int r = find_hierarchies(&where, err);
+    int r = find_mounts(&where, err);
     if (r < 0)
         return r;
     if (where.v2[0] != '\0')
@@ -280,9 +283,7 @@ static int open_session_dir(int parent, const char *name)
     return fd < 0 ? -errno : fd;
 }
 
-/* Writes a limit and reads it back: a value the kernel has rounded up past the request is an error.
- */
-static int set_limit(int dirfd, const char *file, uint64_t value, struct err *err)
+int cgroup_set_limit(int dirfd, const char *file, uint64_t value, struct err *err)
 {
     char text[32];
     uint64_t got = 0;
@@ -305,12 +306,12 @@ static int set_v2_limits(const struct cgroup_host *h, int dir, const struct cgro
     char text[48], back[48];
     int r = 0;
     if (h->enforced[CGROUP_MEMORY]) {
-        r = set_limit(dir, "memory.max", l->memory_bytes, err);
+        r = cgroup_set_limit(dir, "memory.max", l->memory_bytes, err);
         if (r == 0)
             (void)fd_write_file_at(dir, "memory.swap.max", "0");
     }
     if (r == 0 && h->enforced[CGROUP_PIDS])
-        r = set_limit(dir, "pids.max", l->pids, err);
+        r = cgroup_set_limit(dir, "pids.max", l->pids, err);
     if (r == 0 && h->enforced[CGROUP_CPU] && l->cpu_quota_us > 0) {
         (void)snprintf(text, sizeof(text), "%u %u", l->cpu_quota_us, PERIOD_US);
         int w = fd_write_file_at(dir, "cpu.max", text);
@@ -325,19 +326,20 @@ static int set_v1_limits(const struct cgroup *g, const struct cgroup_limits *l, 
 {
     int r = 0;
     if (g->v1_fd[CGROUP_MEMORY] >= 0) {
-        r = set_limit(g->v1_fd[CGROUP_MEMORY], "memory.limit_in_bytes", l->memory_bytes, err);
+        r = cgroup_set_limit(g->v1_fd[CGROUP_MEMORY], "memory.limit_in_bytes", l->memory_bytes,
+                             err);
         /* Absent without swap accounting; then there is nothing to limit. */
         if (r == 0 &&
             faccessat(g->v1_fd[CGROUP_MEMORY], "memory.memsw.limit_in_bytes", F_OK, 0) == 0)
-            r = set_limit(g->v1_fd[CGROUP_MEMORY], "memory.memsw.limit_in_bytes", l->memory_bytes,
-                          err);
+            r = cgroup_set_limit(g->v1_fd[CGROUP_MEMORY], "memory.memsw.limit_in_bytes",
+                                 l->memory_bytes, err);
     }
     if (r == 0 && g->v1_fd[CGROUP_PIDS] >= 0)
-        r = set_limit(g->v1_fd[CGROUP_PIDS], "pids.max", l->pids, err);
+        r = cgroup_set_limit(g->v1_fd[CGROUP_PIDS], "pids.max", l->pids, err);
     if (r == 0 && g->v1_fd[CGROUP_CPU] >= 0 && l->cpu_quota_us > 0) {
-        r = set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", PERIOD_US, err);
+        r = cgroup_set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", PERIOD_US, err);
         if (r == 0)
-            r = set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_quota_us", l->cpu_quota_us, err);
+            r = cgroup_set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_quota_us", l->cpu_quota_us, err);
     }
     return r;
 }
@@ -388,13 +390,13 @@ static int create_v1(const struct cgroup_host *h, const char *name, uid_t uid, g
 }
 
 int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
-                  uid_t uid, gid_t gid, struct cgroup *ret, struct err *err)
+                  const struct cgroup_owner *owner, struct cgroup *ret, struct err *err)
 {
     *ret = (struct cgroup){
         .v2_fd = -1, .leaf_fd = -1, .v1_fd = {-1, -1, -1}, .tasks_fd = {-1, -1, -1}};
-    int r = create_v2(h, name, uid, gid, ret);
+    int r = create_v2(h, name, owner->uid, owner->gid, ret);
     if (r == 0)
-        r = create_v1(h, name, uid, gid, ret);
+        r = create_v1(h, name, owner->uid, owner->gid, ret);
     if (r < 0)
         r = err_sys(err, -r, "make cgroup '%s'", name);
     if (r == 0 && h->mode == INIT_CGROUP_V2)

@@ -94,7 +94,7 @@ static int spawn_path(const char *path, const char *const argv[], const int *fds
     for (size_t i = 0; i < HOSTCMD_FDS_MAX; i++)
         high[i] = -1;
     r = -posix_spawn_file_actions_init(&fa);
-    if (r < 0)
+    if (r != 0)
         return r;
     r = -posix_spawnattr_init(&attr);
     if (r == 0) {
@@ -124,7 +124,7 @@ int hostcmd_start(const char *const argv[], const int *fds, size_t n_fds, struct
     if (r < 0)
         return r;
     r = spawn_path(path, argv, fds, n_fds, &pid);
-    if (r < 0)
+    if (r != 0)
         return err_sys(err, -r, "start '%s'", path);
     /* The pid cannot be reused before we reap it, so this opens our child and no other. */
     pidfd = pidfd_open(pid, 0);
@@ -145,7 +145,8 @@ void hostcmd_kill(struct hostcmd *p)
     if (p->pid <= 0)
         return;
     (void)pidfd_send_signal(p->pidfd, SIGKILL, NULL, 0);
-    while (waitid(P_PID, (id_t)p->pid, &info, WEXITED) < 0 && errno == EINTR)
+    /* Not by its number: somebody may have reaped it, and another child of ours have it by now. */
+    while (waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED) < 0 && errno == EINTR)
         ;
     (void)close(p->pidfd);
     *p = (struct hostcmd){.pid = 0, .pidfd = -1};

@@ -148,7 +148,8 @@ static int copy_entry(int from, const char *name, int to, int depth, struct budg
         return copy_link(from, name, to);
     if (S_ISREG(st.st_mode))
         return copy_file(from, name, to, &st, left);
-    if (S_ISDIR(st.st_mode))
+    /* A directory that others may not enter protects files that they could read. */
+    if (S_ISDIR(st.st_mode) && (st.st_mode & S_IROTH) && (st.st_mode & S_IXOTH))
         return copy_dir(from, name, to, depth, left);
     return 0;
 }

@@ -26,6 +26,7 @@ enum init_fd {
     /* The other end of the pair: it keeps the pair alive without a boxd, and a new one can have it.
      */
     INIT_FD_SPARE = 9,
+    INIT_FD_PARENT = 10, /* pidfd of box-priv */
     INIT_FD_MAX,
 };
 

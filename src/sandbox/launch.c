@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "sandbox/clone.h"
+#include "sandbox/launch_net.h"
 #include "sandbox/loopimg.h"
 #include "sandbox/mount.h"
-#include "sandbox/net.h"
 #include "sandbox/setup.h"
 #include "sandbox/storage.h"
 #include "sandbox/userns.h"
@@ -34,7 +34,6 @@
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 #define DISK_IMAGE "disk.img"
 #define DISK_PLACE "disk"
-#define NETWORK_MARK "network"
 #define PIDS_MAX 4194304U /* the kernel's PID_MAX_LIMIT; it takes no limit above */
 
 static const struct {
@@ -73,8 +72,10 @@ static int make_disk(struct launch_host *h, const struct plan *p, int storage_fd
         return r;
     AUTO_CLOSE int mnt = -1;
     r = loopimg_mount(storage_fd, DISK_IMAGE, &mnt, err);
-    if (r < 0)
+    if (r < 0) {
+        loopimg_forget(templates, &spec);
         return r;
+    }
     AUTO_CLOSE int place = path_make_dir_at(storage_fd, DISK_PLACE, 0700);
     if (place < 0)
         return err_sys(err, -place, "place for the disk");
@@ -159,9 +160,11 @@ static int make_groups(struct launch_host *h, const struct plan *p, struct launc
             return err_set(err, ERR_UNSUPPORTED,
                            "limits are required but cannot be enforced here: %s",
                            h->cgroups.why[i]);
-    uid_t uid = h->rootful ? userns_init_id(p->uid_index) : geteuid();
-    gid_t gid = h->rootful ? (gid_t)userns_init_id(p->uid_index) : getegid();
-    return cgroup_create(&h->cgroups, p->name, &limits, uid, gid, &l->cgroup, err);
+    struct cgroup_owner owner = {
+        .uid = h->rootful ? userns_init_id(p->uid_index) : geteuid(),
+        .gid = h->rootful ? (gid_t)userns_init_id(p->uid_index) : getegid(),
+    };
+    return cgroup_create(&h->cgroups, p->name, &limits, &owner, &l->cgroup, err);
 }
 
 static int map_ids(const struct launch_host *h, const struct plan *p, pid_t pid, struct err *err)
@@ -204,76 +207,6 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
 }
 
-/* The host side (rules, forwarding, resolver) comes with the first session that wants it, not
- * before. */
-static int ready_network(struct launch_host *h, struct err *err)
-{
-    struct net_host_info info;
-    if (h->net_ready)
-        return 0;
-    if (!h->rootful)
-        return err_set(err, ERR_UNSUPPORTED, "network on needs boxd to be started by root");
-    /* Noted first: whoever comes after a crash knows that there may be something to remove. */
-    AUTO_CLOSE int mark =
-        openat(h->state_fd, NETWORK_MARK, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (mark < 0)
-        return err_sys(err, errno, "note the network");
-    int r = net_host_init(&h->net, &info, err);
-    if (r == 0)
-        r = net_dns_open(-1, h->net.resolver, &h->dns_fds[0], &h->dns_fds[1], err);
-    if (r < 0)
-        return err_wrap(err, "network");
-    h->net_ready = true;
-    return 0;
-}
-
-int launch_network_end(struct launch_host *h, struct err *err)
-{
-    if (!h->rootful || faccessat(h->state_fd, NETWORK_MARK, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
-        return 0;
-    int r = net_host_done(&h->net, err);
-    if (r == 0 && unlinkat(h->state_fd, NETWORK_MARK, 0) < 0)
-        r = err_sys(err, errno, "forget the network");
-    return r;
-}
-
-static int join_network(struct launch_host *h, struct launch *l, struct err *err)
-{
-    char path[64];
-    struct net_lease lease;
-    int r = ready_network(h, err);
-    if (r < 0)
-        return r;
-    uint32_t max = net_lease_max(&h->net);
-    for (uint32_t i = 1; i <= max && i < sizeof(h->net_used) * 8 && l->net_index == 0; i++) {
-        if (h->net_used[i / 8] & (1U << (i % 8)))
-            continue;
-        h->net_used[i / 8] |= (uint8_t)(1U << (i % 8));
-        l->net_index = i;
-    }
-    if (l->net_index == 0)
-        return err_set(err, ERR_LIMIT, "no network address is free: %u sessions have one", max);
-    r = net_lease_init(&lease, &h->net, l->net_index, err);
-    if (r < 0)
-        return r;
-    (void)snprintf(path, sizeof(path), "/proc/%d/ns/net", l->pid);
-    AUTO_CLOSE int ns = open(path, O_RDONLY | O_CLOEXEC);
-    if (ns < 0)
-        return err_sys(err, errno, "network namespace");
-    return net_attach(&lease, ns, err);
-}
-
-static void leave_network(struct launch_host *h, const struct launch *l)
-{
-    struct net_lease lease;
-    struct err err = {0};
-    if (l->net_index == 0)
-        return;
-    if (net_lease_init(&lease, &h->net, l->net_index, &err) == 0)
-        (void)net_detach(&lease, &err);
-    h->net_used[l->net_index / 8] &= (uint8_t) ~(1U << (l->net_index % 8));
-}
-
 int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret,
                  struct err *err)
 {
@@ -287,6 +220,8 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
                        .pidfd = -1,
                        .status_fd = -1,
                        .control_fd = -1,
+                       .slirp = SLIRP_NONE,
+                       .dns_fds = {-1, -1},
                        .uid_index = plan->uid_index,
                        .quota = plan->quota_bytes > 0,
                        .flags = plan->flags,
@@ -303,7 +238,7 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
     if (r == 0)
         r = map_ids(h, plan, l.pid, err);
     if (r == 0 && (plan->flags & PLAN_NET_ON))
-        r = join_network(h, &l, err);
+        r = launch_net_join(h, &l, err);
     if (r == 0 && fd_write_all(a.go_write_fd, "g", 1) < 0)
         r = err_set(err, ERR_BACKEND, "the sandbox's first process died");
     if (r == 0) {
@@ -355,13 +290,27 @@ void launch_kill(struct launch *l)
     (void)syscall(SYS_pidfd_send_signal, l->pidfd, SIGKILL, NULL, 0);
 }
 
+/* What failed for want of memory or descriptors works a little later. More than fit wait for the
+ * next start. */
+static void remove_groups(struct launch_host *h, const char *name)
+{
+    unsigned n = h->n_stale;
+    h->n_stale = 0;
+    for (unsigned i = 0; i < n; i++)
+        if (cgroup_remove(&h->cgroups, h->stale[i]) < 0)
+            memmove(h->stale[h->n_stale++], h->stale[i], sizeof(h->stale[0]));
+    if (cgroup_remove(&h->cgroups, name) < 0 && h->n_stale < LAUNCH_STALE_MAX)
+        (void)str_copy(h->stale[h->n_stale++], sizeof(h->stale[0]), name);
+}
+
 int launch_cleanup(struct launch_host *h, struct launch *l)
 {
     if (l->pid > 0)
         (void)waitpid(l->pid, NULL, 0);
-    leave_network(h, l);
+    l->pid = 0; /* from here on it may be somebody else's */
+    launch_net_leave(h, l);
     cgroup_close(&l->cgroup);
-    (void)cgroup_remove(&h->cgroups, l->name);
+    remove_groups(h, l->name);
     fd_close_many(&l->pidfd, 1);
     fd_close_many(&l->status_fd, 1);
     fd_close_many(&l->control_fd, 1);

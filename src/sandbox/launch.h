@@ -9,17 +9,20 @@
 #include <sys/types.h>
 
 #include "sandbox/cgroup.h"
-#include "sandbox/net.h"
+#include "sandbox/launch_net.h"
 #include "sandbox/plan.h"
+#include "sandbox/slirp.h"
 
 struct err;
 
 #define LAUNCH_ROOTS_MAX 64
 #define LAUNCH_SPARES_MAX 16U
+#define LAUNCH_STALE_MAX 64U
 
 /* Fixed at start, before any request was read. Descriptors are owned. */
 struct launch_host {
     bool rootful;     /* false: one id for everything, whatever the host delegates */
+    uid_t host_uid;   /* not rootful: the id of all sessions, as the host sees it */
     uid_t daemon_uid; /* owns the state directory */
     gid_t daemon_gid;
     int state_fd, sessions_fd, trash_fd;
@@ -30,11 +33,10 @@ struct launch_host {
     int seccomp_fd, init_exe_fd;
     int self_fd; /* our own pidfd */
     struct cgroup_host cgroups;
+    char stale[LAUNCH_STALE_MAX][PLAN_NAME_LEN + 1]; /* whose groups could not be removed yet */
+    unsigned n_stale;
     char tag[16]; /* names our cgroups and network objects */
-    struct net_config net;
-    bool net_ready; /* the host side stands; made with the first session that wants a network */
-    uint8_t net_used[8192 / 8]; /* leases in use, a bit each */
-    int dns_fds[2]; /* UDP and TCP on the resolver's address, until boxd took them; -1: none */
+    struct launch_net net;
 };
 
 enum launch_state {
@@ -53,7 +55,10 @@ struct launch {
     int control_fd; /* owned until boxd has it: its end of the pair to PID 1 */
     int status_fd;  /* owned; readable when the child has something to say or has become box-init */
     struct cgroup cgroup;
-    uint32_t net_index; /* lease, 0: no network */
+    enum net_kind net;
+    uint32_t net_index; /* lease, 0: none */
+    struct slirp slirp;
+    int dns_fds[2]; /* owned until boxd has them: the resolver's sockets, UDP and TCP */
     bool quota;
     uint32_t flags;
 };
@@ -74,9 +79,6 @@ void launch_kill(struct launch *l);
 /* After the pidfd is readable: reaps, removes groups, network and storage. Returns the pidfd of a
  * child that is still removing files, or -1 when nothing is left. */
 int launch_cleanup(struct launch_host *h, struct launch *l);
-
-/* Removes what sessions with a network needed on the host, also when an earlier run made it. */
-int launch_network_end(struct launch_host *h, struct err *err);
 
 /* Detached mounts for every BIND and OVERLAY of the plan, into fds[PLAN_OPS_MAX]. */
 int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,

@@ -73,7 +73,6 @@ int net_config_init(struct net_config *ret, const char *tag, const char *pool, s
         return err_set(err, ERR_INVALID, "network pool '%s' is not an IPv4 network of /8 to /28",
                        pool);
     }
-    c.resolver = c.pool + 1;
     *ret = c;
     return 0;
 }
@@ -82,7 +81,8 @@ uint32_t net_lease_max(const struct net_config *config)
 {
     uint32_t pairs = 1U << (31 - config->prefix);
 
-    /* The first pair is the resolver's; five digits are what the interface name has room for. */
+    /* The first pair marks the pool as taken; five digits are what the interface name has room for.
+     */
     return pairs - 1 < 65535 ? pairs - 1 : 65535;
 }
 
@@ -109,7 +109,7 @@ static int guest_socket(int netns_fd, struct err *err)
     if (r < 0)
         return r;
     int off = fd_write_file_at(AT_FDCWD, "/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
-    int sock = nl_socket();
+    int sock = nl_socket(NETLINK_ROUTE);
     net_visit_leave(&v);
     AUTO_CLOSE int fd = sock;
     /* No such file: the kernel has no IPv6 at all. */
@@ -144,13 +144,14 @@ static void put_veth(struct nl *nl, const char *ifname, int netns_fd)
     nl_end(nl);
 }
 
-static void put_addr(struct nl *nl, int index, uint32_t addr)
+static void put_addr(struct nl *nl, uint16_t type, int index, uint32_t addr)
 {
+    const uint16_t flags = type == RTM_NEWADDR ? NLM_F_CREATE | NLM_F_EXCL : 0;
     const struct ifaddrmsg m = {
         .ifa_family = AF_INET, .ifa_prefixlen = LINK_PREFIX, .ifa_index = (uint32_t)index};
     uint32_t net = htonl(addr);
 
-    nl_begin(nl, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &m, sizeof(m));
+    nl_begin(nl, type, flags, &m, sizeof(m));
     nl_attr(nl, IFA_LOCAL, &net, sizeof(net));
     nl_attr(nl, IFA_ADDRESS, &net, sizeof(net));
     nl_end(nl);
@@ -223,7 +224,7 @@ static int host_end(const struct net_lease *lease, int sock, struct err *err)
         return err_sys(err, -r, "disable IPv6 on '%s'", lease->ifname);
     nl_init(&nl);
     put_strict(&nl, index);
-    put_addr(&nl, index, lease->host);
+    put_addr(&nl, RTM_NEWADDR, index, lease->host);
     put_up(&nl, index);
     r = nl_send(&nl, sock, &failed);
     return r < 0 ? err_sys(err, -r, "%s '%s'", what[failed], lease->ifname) : 0;
@@ -242,7 +243,7 @@ static int guest_end(const struct net_lease *lease, int sock, struct err *err)
         return err_sys(err, lo < 0 ? -lo : -index, "find the session's interfaces");
     nl_init(&nl);
     put_up(&nl, lo);
-    put_addr(&nl, index, lease->guest);
+    put_addr(&nl, RTM_NEWADDR, index, lease->guest);
     put_up(&nl, index);
     put_default_route(&nl, index, lease->host);
     int r = nl_send(&nl, sock, &failed);
@@ -250,20 +251,21 @@ static int guest_end(const struct net_lease *lease, int sock, struct err *err)
 }
 
 /* An end that came up before its peer can send nothing until the kernel's link watch has run, a
- * little later; a packet lost in between costs the session a second. Kernels since 6.8 let it run
- * when someone asks for the link's state. */
-static int settle(const struct net_lease *lease, int sock, struct err *err)
+ * little later; a packet lost in between costs the session a second. Until then, too, programs in
+ * the session see an interface that is not running. Kernels since 6.8 let it run when someone asks
+ * for the link's state. */
+static int settle(const char *ifname, int sock, struct err *err)
 {
     const struct ifinfomsg m = {.ifi_family = AF_UNSPEC};
     struct nl nl;
 
     nl_init(&nl);
     nl_begin(&nl, RTM_GETLINK, 0, &m, sizeof(m));
-    nl_attr_str(&nl, IFLA_IFNAME, lease->ifname);
+    nl_attr_str(&nl, IFLA_IFNAME, ifname);
     nl_attr_u32(&nl, IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
     nl_end(&nl);
     int r = nl_send(&nl, sock, NULL);
-    return r < 0 ? err_sys(err, -r, "state of '%s'", lease->ifname) : 0;
+    return r < 0 ? err_sys(err, -r, "state of '%s'", ifname) : 0;
 }
 
 /* The requester names a lease and a namespace that box-priv made itself; names and addresses come
@@ -276,7 +278,7 @@ int net_attach(const struct net_lease *lease, int netns_fd, struct err *err)
     AUTO_CLOSE int guest = guest_socket(netns_fd, err);
     if (guest < 0)
         return guest;
-    AUTO_CLOSE int host = nl_socket();
+    AUTO_CLOSE int host = nl_socket(NETLINK_ROUTE);
     if (host < 0)
         return err_sys(err, -host, "netlink socket");
     nl_init(&nl);
@@ -292,10 +294,27 @@ int net_attach(const struct net_lease *lease, int netns_fd, struct err *err)
     if (r == 0)
         r = guest_end(lease, guest, err);
     if (r == 0)
-        r = settle(lease, host, err);
+        r = settle(lease->ifname, host, err);
+    if (r == 0)
+        r = settle(NET_GUEST_IFNAME, guest, err);
     if (r < 0)
         (void)net_detach(lease, NULL);
     return r;
+}
+
+/* Without an address there is no route to the session, and the rules drop what comes from an
+ * interface that its source is not reached by. */
+void net_cut(const struct net_lease *lease)
+{
+    struct nl nl;
+
+    AUTO_CLOSE int sock = nl_socket(NETLINK_ROUTE);
+    int index = sock < 0 ? sock : nl_ifindex(sock, lease->ifname);
+    if (index < 0)
+        return;
+    nl_init(&nl);
+    put_addr(&nl, RTM_DELADDR, index, lease->host);
+    (void)nl_send(&nl, sock, NULL); /* the kernel may be removing it just now */
 }
 
 int net_detach(const struct net_lease *lease, struct err *err)
@@ -303,7 +322,7 @@ int net_detach(const struct net_lease *lease, struct err *err)
     const struct ifinfomsg m = {.ifi_family = AF_UNSPEC};
     struct nl nl;
 
-    AUTO_CLOSE int sock = nl_socket();
+    AUTO_CLOSE int sock = nl_socket(NETLINK_ROUTE);
     if (sock < 0)
         return err_sys(err, -sock, "netlink socket");
     nl_init(&nl);
@@ -325,10 +344,11 @@ int net_lo_up(void)
     return ioctl(fd, SIOCSIFFLAGS, &req) < 0 ? -errno : 0;
 }
 
-static int dns_socket(uint32_t addr, int type, struct err *err)
+static int dns_socket(int type, struct err *err)
 {
-    const struct sockaddr_in sa = {
-        .sin_family = AF_INET, .sin_port = htons(DNS_PORT), .sin_addr = {.s_addr = htonl(addr)}};
+    const struct sockaddr_in sa = {.sin_family = AF_INET,
+                                   .sin_port = htons(DNS_PORT),
+                                   .sin_addr = {.s_addr = htonl(NET_GUEST_RESOLVER)}};
     const int on = 1;
     AUTO_CLOSE int fd = socket(AF_INET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -345,11 +365,10 @@ static int dns_socket(uint32_t addr, int type, struct err *err)
 
 static int dns_pair(void *arg, int *ret_fds, struct err *err)
 {
-    const uint32_t *addr = arg;
-    AUTO_CLOSE int udp = dns_socket(*addr, SOCK_DGRAM, err);
+    AUTO_CLOSE int udp = dns_socket(SOCK_DGRAM, err);
     if (udp < 0)
         return udp;
-    AUTO_CLOSE int tcp = dns_socket(*addr, SOCK_STREAM, err);
+    AUTO_CLOSE int tcp = dns_socket(SOCK_STREAM, err);
     if (tcp < 0)
         return tcp;
     ret_fds[0] = TAKE_FD(udp);
@@ -357,18 +376,16 @@ static int dns_pair(void *arg, int *ret_fds, struct err *err)
     return 0;
 }
 
-int net_dns_open(int netns_fd, uint32_t addr, int *ret_udp, int *ret_tcp, struct err *err)
+int net_dns_open(int netns_fd, int *ret_udp, int *ret_tcp, struct err *err)
 {
     struct net_visit v = {.home = -1};
     int fds[2] = {-1, -1}, r;
 
-    if (netns_fd < 0) {
-        r = dns_pair(&addr, fds, err);
-    } else if (net_visit_enter(&v, netns_fd, NULL) == 0) {
-        r = dns_pair(&addr, fds, err);
+    if (net_visit_enter(&v, netns_fd, NULL) == 0) {
+        r = dns_pair(NULL, fds, err);
         net_visit_leave(&v);
     } else {
-        r = net_within(netns_fd, dns_pair, &addr, fds, 2, err);
+        r = net_within(netns_fd, dns_pair, NULL, fds, 2, err);
     }
     if (r < 0)
         return r;

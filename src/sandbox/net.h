@@ -27,20 +27,23 @@ struct err;
 #define NET_TAG_MAX 5
 #define NET_IFNAME_SIZE 16
 #define NET_GUEST_IFNAME "eth0"
+#define NET_GUEST_RESOLVER 0x7f000035U /* 127.0.0.53, on the session's own loopback */
+#define NET_GUEST_RESOLVER_TEXT "127.0.0.53"
+
+/* How a session is connected, for whoever wants to tell. */
+enum net_kind { NET_NONE, NET_NAT, NET_SLIRP4NETNS, NET_PASTA, NET_KIND_MAX };
 
 struct net_config {
     char tag[NET_TAG_MAX + 1]; /* [a-z0-9]+, one per instance on a host */
     uint32_t pool;             /* host order, as all addresses here */
     unsigned prefix;           /* of the pool: each session takes two addresses */
-    uint32_t resolver;         /* where sessions may reach us for DNS; 0: nowhere on the host */
     unsigned conn_max;         /* connections at a time, per session */
     unsigned conn_rate;        /* new connections per second, per session; twice that in a burst */
 };
 
 /* Fills in the defaults. `pool` is "a.b.c.d/n" (8 <= n <= 28), or NULL for a sixteenth of
  * 198.18.0.0/15, a range for benchmarks that is hardly ever in use: the one that the tag picks, or
- * the next that no interface of the host has an address in. The resolver is the pool's second
- * address. */
+ * the next that no interface of the host has an address in. */
 int net_config_init(struct net_config *ret, const char *tag, const char *pool, struct err *err);
 
 /* Indices of leases are 1 to this. */
@@ -60,32 +63,42 @@ struct net_host_info {
                                  accept rules for our interfaces to it, marked "box_<tag>" */
 };
 
-/* Once per start: rules, forwarding, the resolver's address (on lo). Idempotent: replaces what an
+/* Once per start: rules, forwarding, and an address of the pool on lo, by which other instances see
+ * that it is taken; nothing listens there, no session can reach it. Idempotent: replaces what an
  * earlier run of this tag left. ERR_CONFLICT when the pool overlaps an address of the host. */
 int net_host_init(const struct net_config *config, struct net_host_info *ret, struct err *err);
 
-/* Removes rules, interfaces and address of this tag. net.ipv4.ip_forward stays as it is: others may
- * rely on it by now. */
+/* Removes interfaces, connections, addresses and rules of this tag. net.ipv4.ip_forward stays as it
+ * is: others may rely on it by now. */
 int net_host_done(const struct net_config *config, struct err *err);
 
 /* Gives the namespace (no eth0 yet) its interface, address and default route. Leaves nothing on
  * failure. */
 int net_attach(const struct net_lease *lease, int netns_fd, struct err *err);
 
+/* From here on no packet of the session passes the host, in either direction. For a session that
+ * has ended: what its sockets had not sent yet, the kernel would go on to send. Cheap; fine when
+ * the interface is gone already. */
+void net_cut(const struct net_lease *lease);
+
 /* Deleting the namespace does the same, in the background; this waits for the kernel, which takes
  * some 30 ms. Fine when it is gone already. */
 int net_detach(const struct net_lease *lease, struct err *err);
+
+/* Makes the host forget the connections of leases that have ended, by the word of the callback;
+ * NULL: all of them. Reads the whole table of the host, hence not for where somebody waits. */
+typedef bool net_ended_fn(void *arg, uint32_t index);
+int net_flows_drop(const struct net_config *config, net_ended_fn *ended, void *arg,
+                   struct err *err);
 
 /* For the network-off case, in a child after clone: loopback up in the current namespace. No
  * allocation. 0 or a negative errno. */
 int net_lo_up(void);
 
-/* UDP socket and TCP listener (both non-blocking) on addr:53, for io/dns.h: in the namespace of
- * netns_fd, or in the caller's when it is -1. Two ways to use it: one pair on the host, on
- * config->resolver; or a pair per session in its own namespace, on a loopback address: then the
- * session needs no hole in any firewall, for two descriptors each, which also keep the namespace
+/* UDP socket and TCP listener (both non-blocking) on NET_GUEST_RESOLVER:53 in that namespace, whose
+ * loopback is up, for io/dns.h. Nothing has to pass a firewall of the host. They keep the namespace
  * alive until they are closed. */
-int net_dns_open(int netns_fd, uint32_t addr, int *ret_udp, int *ret_tcp, struct err *err);
+int net_dns_open(int netns_fd, int *ret_udp, int *ret_tcp, struct err *err);
 
 /* Whether this host can do all this, found out by doing it in scratch namespaces. ERR_UNSUPPORTED
  * with the reason when not. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The host's part of the network: rules, forwarding, the resolver's address; and the probe. */
+/* The host's part of the network: rules, forwarding, the mark of the pool; and the probe. */
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,8 +32,8 @@ static void ifname_prefix(const struct net_config *c, char *ret, size_t size)
     (void)str_fmt(ret, size, "bx%s_", c->tag);
 }
 
-/* The label of the resolver's address: how we know it again. */
-static void resolver_label(const struct net_config *c, char *ret, size_t size)
+/* The label of the address that marks our pool as taken: how we know it again. */
+static void mark_label(const struct net_config *c, char *ret, size_t size)
 {
     (void)str_fmt(ret, size, "lo:bx%s", c->tag);
 }
@@ -57,7 +57,7 @@ int net_pool_taken(const struct net_config *c, char *ret_ifname, size_t size, st
     int r = 0;
 
     ifname_prefix(c, prefix, sizeof(prefix));
-    resolver_label(c, label, sizeof(label));
+    mark_label(c, label, sizeof(label));
     if (getifaddrs(&list) < 0)
         return err_sys(err, errno, "list the host's addresses");
     for (struct ifaddrs *i = list; i != NULL && r == 0; i = i->ifa_next) {
@@ -84,16 +84,16 @@ static int check_pool(const struct net_config *c, struct err *err)
                    ifname);
 }
 
-static int resolver_addr(const struct net_config *c, uint16_t type, struct err *err)
+static int mark_addr(const struct net_config *c, uint16_t type, uint32_t addr, struct err *err)
 {
     const uint16_t flags = type == RTM_NEWADDR ? NLM_F_CREATE | NLM_F_REPLACE : 0;
     struct ifaddrmsg m = {.ifa_family = AF_INET, .ifa_prefixlen = 32, .ifa_scope = RT_SCOPE_HOST};
-    uint32_t net = htonl(c->resolver);
+    uint32_t net = htonl(addr);
     char label[NET_IFNAME_SIZE];
     struct nl nl;
 
-    resolver_label(c, label, sizeof(label));
-    AUTO_CLOSE int sock = nl_socket();
+    mark_label(c, label, sizeof(label));
+    AUTO_CLOSE int sock = nl_socket(NETLINK_ROUTE);
     if (sock < 0)
         return err_sys(err, -sock, "netlink socket");
     int index = nl_ifindex(sock, "lo");
@@ -109,7 +109,29 @@ static int resolver_addr(const struct net_config *c, uint16_t type, struct err *
     int r = nl_send(&nl, sock, NULL);
     if (r == -EADDRNOTAVAIL && type == RTM_DELADDR)
         r = 0;
-    return r < 0 ? err_sys(err, -r, "address of the resolver") : 0;
+    return r < 0 ? err_sys(err, -r, "mark the network pool as taken") : 0;
+}
+
+/* Wherever it is: an earlier run may have had another pool. */
+static int unmark_pool(const struct net_config *c, struct err *err)
+{
+    char label[NET_IFNAME_SIZE];
+    struct ifaddrs *list = NULL;
+    int r = 0;
+
+    mark_label(c, label, sizeof(label));
+    if (getifaddrs(&list) < 0)
+        return err_sys(err, errno, "list the host's addresses");
+    for (struct ifaddrs *i = list; i != NULL && r == 0; i = i->ifa_next) {
+        struct sockaddr_in a;
+
+        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET || !str_eq(i->ifa_name, label))
+            continue;
+        memcpy(&a, i->ifa_addr, sizeof(a));
+        r = mark_addr(c, RTM_DELADDR, ntohl(a.sin_addr.s_addr), err);
+    }
+    freeifaddrs(list);
+    return r;
 }
 
 /* 1: it was off. */
@@ -146,8 +168,8 @@ int net_host_init(const struct net_config *config, struct net_host_info *ret, st
     /* Rules before forwarding: there is no moment in which a session could pass unjudged. */
     if (r == 0)
         r = load_rules(config, err);
-    if (r == 0 && config->resolver != 0)
-        r = resolver_addr(config, RTM_NEWADDR, err);
+    if (r == 0)
+        r = mark_addr(config, RTM_NEWADDR, config->pool + 1, err);
     if (r == 0)
         r = net_foreign_add(config, err);
     if (r < 0)
@@ -184,16 +206,18 @@ static int remove_links(const struct net_config *c, struct err *err)
 int net_host_done(const struct net_config *config, struct err *err)
 {
     AUTO_DONE(buf) struct buf script;
+    buf_init(&script, RULES_MAX);
 
     /* Interfaces go before the rules that hold them. */
     int r = remove_links(config, err);
-    if (r == 0 && config->resolver != 0)
-        r = resolver_addr(config, RTM_DELADDR, err);
+    if (r == 0)
+        (void)net_flows_drop(config, NULL, NULL, NULL); /* they end by themselves, in days */
+    if (r == 0)
+        r = unmark_pool(config, err);
     if (r == 0)
         r = net_foreign_remove(config, err);
     if (r < 0)
         return r;
-    buf_init(&script, RULES_MAX);
     r = buf_printf(&script, "table inet box_%s\ndelete table inet box_%s\n", config->tag,
                    config->tag);
     return r < 0 ? err_sys(err, -r, "network rules") : nft_load(&script, err);

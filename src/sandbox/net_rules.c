@@ -52,12 +52,13 @@ static void put_internal(struct buf *out, size_t bytes, const struct net_config 
     (void)buf_puts(out, " }\n  }\n");
 }
 
-/* Of what is new only; counted per session, by its address. */
+/* Of what is new only; counted per session, by its address. A pace need not be remembered longer
+ * than its burst takes to fill up again, which is two seconds. */
 static void put_limits(struct buf *out, const struct net_config *c)
 {
     (void)buf_printf(
         out,
-        "    add @rates { ip saddr limit rate over %u/second burst %u packets } " REFUSE
+        "    update @rates { ip saddr limit rate over %u/second burst %u packets } " REFUSE
         "\n    add @conns { ip saddr ct count over %u } " REFUSE "\n    accept\n",
         c->conn_rate, c->conn_rate * 2, c->conn_max);
 }
@@ -83,8 +84,12 @@ static void put_forward(struct buf *out, const struct net_config *c)
                      "  chain forward {\n"
                      "    type filter hook forward priority filter - 10; policy accept;\n"
                      "    iifname \"bx%s_*\" jump from_box\n"
-                     "    oifname \"bx%s_*\" jump to_box\n  }\n",
+                     "    oifname \"bx%s_*\" jump to_box\n"
+                     "    ip daddr ",
                      c->tag, c->tag);
+    /* Late answers to a session that is gone: nobody else's business, on no other interface. */
+    put_pool(out, c);
+    (void)buf_puts(out, " drop\n  }\n");
     (void)buf_printf(out,
                      "  chain from_box {\n"
                      "    oifname \"bx%s_*\" " REFUSE "\n"
@@ -109,19 +114,9 @@ static void put_input(struct buf *out, const struct net_config *c)
                      "    type filter hook input priority filter - 10; policy accept;\n"
                      "    iifname \"bx%s_*\" jump host_box\n  }\n"
                      "  chain host_box {\n"
-                     "    ct state established,related accept\n",
+                     "    ct state established,related accept\n"
+                     "    " REFUSE "\n  }\n",
                      c->tag);
-    if (c->resolver != 0) {
-        (void)buf_puts(out, "    ip daddr != ");
-        put_addr(out, c->resolver);
-        (void)buf_puts(out, " " REFUSE "\n"
-                            "    meta l4proto != { tcp, udp } drop\n"
-                            "    th dport != 53 " REFUSE "\n");
-        put_limits(out, c);
-    } else {
-        (void)buf_puts(out, "    " REFUSE "\n");
-    }
-    (void)buf_puts(out, "  }\n");
 }
 
 static void put_nat(struct buf *out, const struct net_config *c)
@@ -139,7 +134,7 @@ int net_rules_host(const struct net_config *c, struct buf *out)
     (void)buf_printf(out,
                      "table inet box_%s\ndelete table inet box_%s\n"
                      "table inet box_%s {\n"
-                     "  set rates { type ipv4_addr; size 65535; flags dynamic; timeout 1m; }\n"
+                     "  set rates { type ipv4_addr; size 65535; flags dynamic; timeout 5s; }\n"
                      "  set conns { type ipv4_addr; size 65535; flags dynamic; }\n",
                      c->tag, c->tag, c->tag);
     (void)buf_puts(out, REFUSE_CHAIN);

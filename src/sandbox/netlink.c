@@ -101,11 +101,11 @@ void nl_nest_end(struct nl *nl, size_t nest)
     memcpy(nl->data + nest, &a, sizeof(a));
 }
 
-int nl_socket(void)
+int nl_socket(int family)
 {
     const struct timeval timeout = {.tv_sec = ANSWER_TIMEOUT_S};
     const int on = 1;
-    AUTO_CLOSE int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+    AUTO_CLOSE int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, family);
 
     if (fd < 0)
         return -errno;
@@ -116,17 +116,24 @@ int nl_socket(void)
     return TAKE_FD(fd);
 }
 
+static ssize_t receive(int sock, uint8_t *data, size_t size)
+{
+    ssize_t n;
+
+    do
+        n = recv(sock, data, size, 0);
+    while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : n;
+}
+
 /* Reads one datagram of acknowledgements; counts them in *seen. Answers with data are skipped. */
 static int read_acks(int sock, unsigned *seen, int *ret_error, unsigned *ret_failed)
 {
     _Alignas(NLMSG_ALIGNTO) uint8_t data[16384];
-    ssize_t n;
+    ssize_t n = receive(sock, data, sizeof(data));
 
-    do
-        n = recv(sock, data, sizeof(data), 0);
-    while (n < 0 && errno == EINTR);
     if (n < 0)
-        return -errno;
+        return (int)n;
     for (size_t at = 0; at + sizeof(struct nlmsghdr) <= (size_t)n;) {
         struct nlmsghdr h;
         struct nlmsgerr e;
@@ -147,19 +154,28 @@ static int read_acks(int sock, unsigned *seen, int *ret_error, unsigned *ret_fai
     return 0;
 }
 
-int nl_send(struct nl *nl, int sock, unsigned *ret_failed)
+static int send_batch(struct nl *nl, int sock)
 {
     struct sockaddr_nl kernel = {.nl_family = AF_NETLINK};
-    unsigned want = nl->msgs, seen = 0, failed = 0;
     size_t len = nl->len;
     bool overflow = nl->overflow;
-    int error = 0;
 
     nl_init(nl);
     if (overflow)
         return -ENOBUFS;
     if (sendto(sock, nl->data, len, 0, (struct sockaddr *)&kernel, sizeof(kernel)) < 0)
         return -errno;
+    return 0;
+}
+
+int nl_send(struct nl *nl, int sock, unsigned *ret_failed)
+{
+    unsigned want = nl->msgs, seen = 0, failed = 0;
+    int error = 0;
+    int sent = send_batch(nl, sock);
+
+    if (sent < 0)
+        return sent;
     while (seen < want) {
         int r = read_acks(sock, &seen, &error, &failed);
 
@@ -169,6 +185,43 @@ int nl_send(struct nl *nl, int sock, unsigned *ret_failed)
     if (error != 0 && ret_failed != NULL)
         *ret_failed = failed;
     return error;
+}
+
+/* 1: that was the last message. */
+static int visit_messages(const uint8_t *data, size_t n, nl_entry_fn *fn, void *arg)
+{
+    int r = 0;
+
+    for (size_t at = 0; at + sizeof(struct nlmsghdr) <= n && r == 0;) {
+        struct nlmsghdr h;
+        int error = 0;
+
+        memcpy(&h, data + at, sizeof(h));
+        if (h.nlmsg_len < sizeof(h) || h.nlmsg_len > n - at)
+            return -EBADMSG;
+        size_t len = h.nlmsg_len - sizeof(h);
+        const uint8_t *body = data + at + sizeof(h);
+        if (h.nlmsg_type == NLMSG_DONE || h.nlmsg_type == NLMSG_ERROR) {
+            memcpy(&error, body, len < sizeof(error) ? 0 : sizeof(error));
+            return error < 0 ? error : 1;
+        }
+        r = fn(arg, body, len);
+        at += NLMSG_ALIGN(h.nlmsg_len);
+    }
+    return r;
+}
+
+int nl_dump(struct nl *nl, int sock, nl_entry_fn *fn, void *arg)
+{
+    _Alignas(NLMSG_ALIGNTO) uint8_t data[32768];
+    int r = send_batch(nl, sock);
+
+    while (r == 0) {
+        ssize_t n = receive(sock, data, sizeof(data));
+
+        r = n < 0 ? (int)n : visit_messages(data, (size_t)n, fn, arg);
+    }
+    return r < 0 ? r : 0;
 }
 
 int nl_ifindex(int sock, const char *name)

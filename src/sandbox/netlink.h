@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Requests to rtnetlink, as few as we need: a batch of messages is built in a fixed buffer, sent in
+/* Requests to netlink, as few as we need: a batch of messages is built in a fixed buffer, sent in
  * one call, and answered by one acknowledgement per message. */
 
 #include <linux/netlink.h>
@@ -30,13 +30,19 @@ size_t nl_nest(struct nl *nl, uint16_t type, const void *header, size_t len);
 void nl_nest_end(struct nl *nl, size_t nest);
 void nl_end(struct nl *nl);
 
-/* A socket in the caller's current network namespace; it stays there. */
-int nl_socket(void);
+/* A socket of a family (NETLINK_ROUTE, ...) in the caller's current network namespace; it stays
+ * there. */
+int nl_socket(int family);
 
 /* Sends the batch and reads its acknowledgements. The kernel carries out every message even when an
  * earlier one failed. 0, or the first error; *ret_failed (NULL is fine) is the number of that
  * message, counted from 0. The batch is empty afterwards. */
 int nl_send(struct nl *nl, int sock, unsigned *ret_failed);
+
+/* Sends the one request of the batch and calls fn for the payload of each message of the answer,
+ * until it returns a negative errno. */
+typedef int nl_entry_fn(void *arg, const void *data, size_t len);
+int nl_dump(struct nl *nl, int sock, nl_entry_fn *fn, void *arg);
 
 /* The index of an interface in the namespace of any socket. */
 int nl_ifindex(int sock, const char *name);

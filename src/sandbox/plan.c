@@ -14,7 +14,7 @@
 
 static const char *const op_names[PLAN_OP_MAX] = {
     [PLAN_OP_DIR] = "dir",         [PLAN_OP_SYMLINK] = "symlink", [PLAN_OP_BIND] = "bind",
-    [PLAN_OP_TMPFS] = "tmpfs",     [PLAN_OP_PROC] = "proc",       [PLAN_OP_DEV] = "dev",
+    [PLAN_OP_SCRATCH] = "scratch", [PLAN_OP_PROC] = "proc",       [PLAN_OP_DEV] = "dev",
     [PLAN_OP_OVERLAY] = "overlay",
 };
 
@@ -129,8 +129,6 @@ static int check_op(const struct plan *p, const struct plan_op *op, struct err *
                        source);
     if (op->source_class == PLAN_SRC_ALLOWED && plan_target_reserved(target))
         return err_set(err, ERR_DENIED, "mount target '%.200s' is reserved", target);
-    if (op->kind == PLAN_OP_TMPFS && (op->size == 0 || op->inodes == 0))
-        return err_set(err, ERR_INVALID, "plan: tmpfs without limits");
     return 0;
 }
 
@@ -152,7 +150,7 @@ int plan_check(const struct plan *p, size_t len, struct err *err)
     if (p->payload_uid > 65533 || p->payload_gid > 65533 || p->init_uid > 65533 ||
         p->init_gid > 65533 || p->payload_uid == p->init_uid || p->payload_gid == p->init_gid)
         return err_set(err, ERR_INVALID, "plan: bad ids");
-    if (p->pids == 0 || p->memory_bytes == 0 || p->root_bytes == 0)
+    if (p->pids == 0 || p->memory_bytes == 0 || p->root_bytes == 0 || p->root_inodes == 0)
         return err_set(err, ERR_INVALID, "plan: missing limits");
     for (uint32_t i = 0; i < p->n_ops; i++) {
         int r = check_op(p, &p->ops[i], err);
@@ -162,7 +160,8 @@ int plan_check(const struct plan *p, size_t len, struct err *err)
     return 0;
 }
 
-static void print_op(const struct plan *p, const struct plan_op *op, struct buf *out)
+/* Not 0 when something did not fit. */
+static int print_op(const struct plan *p, const struct plan_op *op, struct buf *out)
 {
     static const struct {
         unsigned flag;
@@ -172,35 +171,36 @@ static void print_op(const struct plan *p, const struct plan_op *op, struct buf 
         {PLAN_OP_OWNED, "owned"},       {PLAN_OP_RECURSIVE, "rec"},
         {PLAN_OP_OPTIONAL, "optional"}, {PLAN_OP_LANDLOCK_RW, "landlock-rw"},
     };
-    (void)buf_printf(out, "%s %s", op_names[op->kind], plan_str(p, op->target));
-    if (op->source_class != PLAN_SRC_NONE || op->source != 0)
-        (void)buf_printf(out, " %s:%s", source_names[op->source_class], plan_str(p, op->source));
+    int bad = buf_printf(out, "%s %s", op_names[op->kind], plan_str(p, op->target));
+    if (op->source_class == PLAN_SRC_ALLOWED)
+        bad |= buf_printf(out, " allowed[%u]:%s", op->root, plan_str(p, op->source));
+    else if (op->source_class != PLAN_SRC_NONE || op->source != 0)
+        bad |= buf_printf(out, " %s:%s", source_names[op->source_class], plan_str(p, op->source));
     if (op->mode != 0)
-        (void)buf_printf(out, " mode=%o", op->mode);
-    if (op->size != 0)
-        (void)buf_printf(out, " size=%llu inodes=%u", (unsigned long long)op->size, op->inodes);
+        bad |= buf_printf(out, " mode=%o", op->mode);
     for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
         if (op->flags & flags[i].flag)
-            (void)buf_printf(out, " %s", flags[i].name);
-    (void)buf_putc(out, '\n');
+            bad |= buf_printf(out, " %s", flags[i].name);
+    return bad | buf_putc(out, '\n');
 }
 
 int plan_print(const struct plan *p, struct buf *out)
 {
-    (void)buf_printf(out, "flags%s%s%s\n", p->flags & PLAN_NET_ON ? " net-on" : "",
-                     p->flags & PLAN_ROOT_WRITABLE ? " root-writable" : "",
-                     p->flags & PLAN_REQUIRE_LIMITS ? " require-limits" : "");
-    (void)buf_printf(out, "ids payload=%u:%u init=%u:%u\n", p->payload_uid, p->payload_gid,
-                     p->init_uid, p->init_gid);
-    (void)buf_printf(out, "limits memory=%llu pids=%u cpu=%u/100000 quota=%llu/%llu root=%llu\n",
-                     (unsigned long long)p->memory_bytes, p->pids, p->cpu_quota_us,
-                     (unsigned long long)p->quota_bytes, (unsigned long long)p->quota_inodes,
-                     (unsigned long long)p->root_bytes);
+    int bad = buf_printf(out, "flags%s%s%s\n", p->flags & PLAN_NET_ON ? " net-on" : "",
+                         p->flags & PLAN_ROOT_WRITABLE ? " root-writable" : "",
+                         p->flags & PLAN_REQUIRE_LIMITS ? " require-limits" : "");
+    bad |= buf_printf(out, "ids payload=%u:%u init=%u:%u\n", p->payload_uid, p->payload_gid,
+                      p->init_uid, p->init_gid);
+    bad |=
+        buf_printf(out, "limits memory=%llu pids=%u cpu=%u/100000 quota=%llu/%llu root=%llu/%u\n",
+                   (unsigned long long)p->memory_bytes, p->pids, p->cpu_quota_us,
+                   (unsigned long long)p->quota_bytes, (unsigned long long)p->quota_inodes,
+                   (unsigned long long)p->root_bytes, p->root_inodes);
     for (uint32_t i = 0; i < p->n_rlimits; i++)
-        (void)buf_printf(out, "rlimit %u %llu %llu\n", p->rlimits[i].resource,
-                         (unsigned long long)p->rlimits[i].soft,
-                         (unsigned long long)p->rlimits[i].hard);
+        bad |= buf_printf(out, "rlimit %u %llu %llu\n", p->rlimits[i].resource,
+                          (unsigned long long)p->rlimits[i].soft,
+                          (unsigned long long)p->rlimits[i].hard);
     for (uint32_t i = 0; i < p->n_ops; i++)
-        print_op(p, &p->ops[i], out);
-    return out->len < out->max ? 0 : -ENOBUFS;
+        bad |= print_op(p, &p->ops[i], out);
+    return bad == 0 ? 0 : -ENOBUFS;
 }

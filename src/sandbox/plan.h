@@ -32,9 +32,9 @@ enum plan_op_kind {
     PLAN_OP_DIR,     /* directory `target` with `mode` */
     PLAN_OP_SYMLINK, /* `target` -> `source` */
     PLAN_OP_BIND,    /* `source_class`/`source` at `target` */
-    PLAN_OP_TMPFS,   /* `size` bytes, `inodes`, `mode` at `target` */
+    PLAN_OP_SCRATCH, /* directory `target` with `mode`, writable, on the root's own tmpfs */
     PLAN_OP_PROC,    /* /proc, read-only, masked */
-    PLAN_OP_DEV,     /* /dev with its few nodes, pts and shm (`size`, `inodes` for shm) */
+    PLAN_OP_DEV,     /* /dev with its few nodes, pts and shm */
     PLAN_OP_OVERLAY, /* writable layer from private storage `source` over what is at `target` */
     PLAN_OP_MAX,
 };
@@ -51,7 +51,7 @@ enum plan_source {
 enum plan_op_flags {
     PLAN_OP_RDONLY = 1U << 0,
     PLAN_OP_NOEXEC = 1U << 1,
-    PLAN_OP_OWNED = 1U << 2,       /* DIR, TMPFS: owned by the payload */
+    PLAN_OP_OWNED = 1U << 2,       /* DIR, SCRATCH: owned by the payload */
     PLAN_OP_RECURSIVE = 1U << 3,   /* BIND: with its submounts, all made read-only */
     PLAN_OP_OPTIONAL = 1U << 4,    /* BIND: skipped when the source is missing */
     PLAN_OP_LANDLOCK_RW = 1U << 5, /* the second wall lets the payload write here */
@@ -66,8 +66,7 @@ struct plan_op {
     uint32_t mode;
     uint32_t target; /* offset into strings: absolute path inside */
     uint32_t source; /* offset into strings */
-    uint32_t inodes;
-    uint64_t size;
+    uint32_t pad;
 };
 
 struct plan {
@@ -83,7 +82,9 @@ struct plan {
     uint32_t n_rlimits;
     uint64_t memory_bytes;
     uint64_t quota_bytes, quota_inodes; /* 0: no limit on private storage */
-    uint64_t root_bytes;                /* size of the root tmpfs */
+    uint64_t root_bytes; /* of the root's tmpfs, which holds /tmp and /dev/shm as well */
+    uint32_t root_inodes;
+    uint32_t pad2;
     struct init_rlimit rlimits[INIT_RLIMITS_MAX];
     uint32_t n_ops;
     uint32_t strings_len; /* string 0 is empty */

@@ -106,13 +106,14 @@ static int step_names(const struct setup *s, struct err *err)
 
 static int step_root(const struct setup *s, struct err *err)
 {
-    char size[32];
+    char size[32], inodes[16];
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return err_sys(err, errno, "private mounts");
     (void)snprintf(size, sizeof(size), "%llu", (unsigned long long)s->plan->root_bytes);
+    (void)snprintf(inodes, sizeof(inodes), "%u", s->plan->root_inodes);
     const struct mount_option options[] = {
         {"size", size},
-        {"nr_inodes", s->plan->flags & PLAN_ROOT_WRITABLE ? "16384" : "256"},
+        {"nr_inodes", inodes},
         {"mode", "0755"},
         {0},
     };
@@ -180,7 +181,8 @@ static int step_privilege(const struct setup *s, struct err *err)
     /* What PID 1 needs to turn a copy of itself into the payload, and nothing else; only inside its
      * namespace. */
     uint64_t keep = s->switch_ids
-                        ? (1ULL << CAP_SETUID) | (1ULL << CAP_SETGID) | (1ULL << CAP_SETPCAP)
+                        ? (1ULL << CAP_SETUID) | (1ULL << CAP_SETGID) | (1ULL << CAP_SETPCAP) |
+                              (1ULL << CAP_KILL) /* its children have another uid */
                         : (1ULL << CAP_SETPCAP);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         return err_sys(err, errno, "no_new_privs");
@@ -227,6 +229,7 @@ static int step_descriptors(const struct setup *s, struct err *err)
         from[fd] = null_fd;
     from[INIT_FD_CONTROL] = s->control_fds[0];
     from[INIT_FD_SPARE] = s->control_fds[1];
+    from[INIT_FD_PARENT] = s->parent_fd;
     from[INIT_FD_CONFIG] = config;
     from[INIT_FD_SECCOMP] = s->seccomp_fd;
     if (built.landlock_fd >= 0)

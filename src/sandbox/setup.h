@@ -19,7 +19,7 @@ struct setup {
     int leaf_fd;                    /* "cgroup.procs" of the v2 leaf for PID 1 */
     int control_fds[2];             /* the pair between PID 1 and boxd */
     int seccomp_fd, cgroup_fd, memcg_fd, init_exe_fd;
-    int parent_fd; /* pidfd of box-priv */
+    int parent_fd;   /* pidfd of box-priv */
     bool switch_ids; /* false: one id for everything (rootless) */
     int cgroup_mode; /* enum init_cgroup_mode */
 };

@@ -25,6 +25,8 @@
 #endif
 
 #define ATTR_SAFE (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
+#define ATTR_MASK (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC)
+#define EMPTY_DIR ".empty" /* covers directories of /proc */
 
 /* Kernel information that says something about the host, or lets one do something to it. */
 static const char *const masked_files[] = {
@@ -83,7 +85,7 @@ static bool may_create(const struct plan *p, const struct plan_op *op)
             best = len;
         }
     }
-    return holder == NULL || holder->kind == PLAN_OP_TMPFS ||
+    return holder == NULL || holder->kind == PLAN_OP_SCRATCH ||
            holder->source_class == PLAN_SRC_PRIVATE;
 }
 
@@ -140,19 +142,17 @@ static int attach(int mount_fd, int target_fd, const char *what, struct err *err
     return r < 0 ? err_sys(err, -r, "mount %s", what) : 0;
 }
 
-static int new_tmpfs(uint64_t size, uint32_t inodes, unsigned mode, uint32_t uid, uint32_t gid,
-                     uint64_t attrs)
+/* A directory of the root's own tmpfs as a mount of its own, with attributes of its own. Every
+ * instance of a file system costs the kernel memory in every memory cgroup there is, so all places
+ * that need memory share the root's. `dir` is a directory below the root. */
+static int self_mount(int dir, uint64_t attrs, const char *what, struct err *err)
 {
-    char size_text[32], inode_text[16], mode_text[16], uid_text[16], gid_text[16];
-    (void)snprintf(size_text, sizeof(size_text), "%llu", (unsigned long long)size);
-    (void)snprintf(inode_text, sizeof(inode_text), "%u", inodes);
-    (void)snprintf(mode_text, sizeof(mode_text), "%o", mode);
-    (void)snprintf(uid_text, sizeof(uid_text), "%u", uid);
-    (void)snprintf(gid_text, sizeof(gid_text), "%u", gid);
-    const struct mount_option options[] = {{"size", size_text}, {"nr_inodes", inode_text},
-                                           {"mode", mode_text}, {"uid", uid_text},
-                                           {"gid", gid_text},   {0}};
-    return mount_new("tmpfs", options, attrs);
+    AUTO_CLOSE int copy = mount_clone(dir, 0);
+    int r = copy < 0 ? copy : mount_set(copy, attrs, -1, 0);
+    if (r < 0)
+        return err_sys(err, -r, "mount %s", what);
+    r = attach(copy, dir, what, err);
+    return r < 0 ? r : TAKE_FD(copy);
 }
 
 static int op_dir(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
@@ -203,20 +203,17 @@ static int op_bind(const struct setup *s, int root_fd, const struct plan_op *op,
     return attach(source, target, plan_str(s->plan, op->target), err);
 }
 
-static int op_tmpfs(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
+static int op_scratch(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
 {
-    bool owned = (op->flags & PLAN_OP_OWNED) && s->switch_ids;
-    uint64_t attrs = ATTR_SAFE | (op->flags & PLAN_OP_NOEXEC ? MOUNT_ATTR_NOEXEC : 0) |
-                     (op->flags & PLAN_OP_RDONLY ? MOUNT_ATTR_RDONLY : 0);
-    AUTO_CLOSE int target = make_path(s, root_fd, op, true, err);
-    if (target < 0)
-        return target;
-    AUTO_CLOSE int fs =
-        new_tmpfs(op->size, op->inodes, op->mode, owned ? s->plan->payload_uid : geteuid(),
-                  owned ? s->plan->payload_gid : getegid(), attrs);
-    if (fs < 0)
-        return err_sys(err, -fs, "tmpfs for '%s'", plan_str(s->plan, op->target));
-    return attach(fs, target, plan_str(s->plan, op->target), err);
+    int r = op_dir(s, root_fd, op, err);
+    if (r < 0)
+        return r;
+    AUTO_CLOSE int dir = open_in_root(root_fd, plan_str(s->plan, op->target), O_PATH | O_DIRECTORY);
+    if (dir < 0)
+        return err_sys(err, -dir, "open '%s'", plan_str(s->plan, op->target));
+    uint64_t attrs = ATTR_SAFE | (op->flags & PLAN_OP_NOEXEC ? MOUNT_ATTR_NOEXEC : 0);
+    AUTO_CLOSE int fs = self_mount(dir, attrs, plan_str(s->plan, op->target), err);
+    return fs < 0 ? fs : 0;
 }
 
 /* The mask is the host's own /dev/null, seen through the mount namespace we were born with and
@@ -234,25 +231,33 @@ static int open_host_device(const char *name, unsigned major_nr, unsigned minor_
     return TAKE_FD(fd);
 }
 
-static int mask_one(int proc_fd, const char *name, int null_fd, struct err *err)
+/* `cover` is the host's null device for files, an empty directory of ours for directories. */
+static int mask_one(int proc_fd, const char *name, int cover_fd, struct err *err)
 {
     AUTO_CLOSE int target = openat(proc_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (target < 0)
         return 0; /* this kernel does not have it */
-    AUTO_CLOSE int cover = -1;
-    if (null_fd >= 0)
-        cover = mount_clone(null_fd, 0);
-    else
-        cover = new_tmpfs(4096, 1, 0555, geteuid(), getegid(),
-                          ATTR_SAFE | MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC);
-    if (cover < 0)
-        return err_sys(err, -cover, "mask /proc/%s", name);
-    if (null_fd >= 0) {
-        int r = mount_set(cover, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, -1, 0);
-        if (r < 0)
-            return err_sys(err, -r, "mask /proc/%s", name);
-    }
-    return attach(cover, target, name, err);
+    AUTO_CLOSE int cover = mount_clone(cover_fd, 0);
+    int r = cover < 0 ? cover : mount_set(cover, ATTR_MASK, -1, 0);
+    return r < 0 ? err_sys(err, -r, "mask /proc/%s", name) : attach(cover, target, name, err);
+}
+
+static int mask_proc(int root_fd, int proc_fd, struct err *err)
+{
+    int r = 0;
+    AUTO_CLOSE int null_fd = open_host_device("null", 1, 3, err);
+    if (null_fd < 0)
+        return null_fd;
+    if (mkdirat(root_fd, EMPTY_DIR, 0555) < 0)
+        return err_sys(err, errno, "make /" EMPTY_DIR);
+    AUTO_CLOSE int empty_fd = open_in_root(root_fd, EMPTY_DIR, O_PATH | O_DIRECTORY);
+    if (empty_fd < 0)
+        return err_sys(err, -empty_fd, "open /" EMPTY_DIR);
+    for (size_t i = 0; i < ARRAY_SIZE(masked_files) && r == 0; i++)
+        r = mask_one(proc_fd, masked_files[i], null_fd, err);
+    for (size_t i = 0; i < ARRAY_SIZE(masked_dirs) && r == 0; i++)
+        r = mask_one(proc_fd, masked_dirs[i], empty_fd, err);
+    return r;
 }
 
 static int op_proc(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
@@ -267,14 +272,7 @@ static int op_proc(const struct setup *s, int root_fd, const struct plan_op *op,
         return err_sys(err, -fs,
                        "proc (is the host's own /proc partly covered, as in a container?)");
     int r = attach(fs, target, "/proc", err);
-    AUTO_CLOSE int null_fd = r < 0 ? -1 : open_host_device("null", 1, 3, err);
-    if (null_fd < 0)
-        return r < 0 ? r : -EACCES;
-    for (size_t i = 0; i < ARRAY_SIZE(masked_files) && r == 0; i++)
-        r = mask_one(fs, masked_files[i], null_fd, err);
-    for (size_t i = 0; i < ARRAY_SIZE(masked_dirs) && r == 0; i++)
-        r = mask_one(fs, masked_dirs[i], -1, err);
-    return r;
+    return r < 0 ? r : mask_proc(root_fd, fs, err);
 }
 
 static int dev_node(int dev_fd, size_t i, struct err *err)
@@ -295,49 +293,50 @@ static int dev_node(int dev_fd, size_t i, struct err *err)
     return attach(copy, target, devices[i].name, err);
 }
 
-static int dev_submount(int dev_fd, const char *name, int fs, struct err *err)
+static int dev_pts(int dev_fd, uint32_t payload_gid, struct err *err)
 {
-    if (fs < 0)
-        return err_sys(err, -fs, "/dev/%s", name);
-    if (mkdirat(dev_fd, name, 0755) < 0)
-        return err_sys(err, errno, "/dev/%s", name);
-    AUTO_CLOSE int target = openat(dev_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    return target < 0 ? err_sys(err, errno, "/dev/%s", name) : attach(fs, target, name, err);
+    char gid[16];
+    (void)snprintf(gid, sizeof(gid), "%u", payload_gid);
+    const struct mount_option options[] = {
+        {"ptmxmode", "0666"}, {"mode", "0620"}, {"gid", gid}, {"max", "64"}, {0}};
+    AUTO_CLOSE int fs = mount_new("devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    if (fs < 0 || mkdirat(dev_fd, "pts", 0755) < 0)
+        return err_sys(err, fs < 0 ? -fs : errno, "/dev/pts");
+    AUTO_CLOSE int target = openat(dev_fd, "pts", O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    return target < 0 ? err_sys(err, errno, "/dev/pts") : attach(fs, target, "/dev/pts", err);
+}
+
+static int dev_shm(int dev_fd, struct err *err)
+{
+    if (mkdirat(dev_fd, "shm", 0755) < 0 || fchmodat(dev_fd, "shm", 01777, 0) < 0)
+        return err_sys(err, errno, "/dev/shm");
+    AUTO_CLOSE int dir = openat(dev_fd, "shm", O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (dir < 0)
+        return err_sys(err, errno, "/dev/shm");
+    AUTO_CLOSE int fs = self_mount(dir, ATTR_SAFE | MOUNT_ATTR_NOEXEC, "/dev/shm", err);
+    return fs < 0 ? fs : 0;
 }
 
 static int op_dev(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
 {
-    char gid[16];
-    int r = 0;
-    AUTO_CLOSE int target = make_path(s, root_fd, op, true, err);
-    if (target < 0)
-        return target;
-    AUTO_CLOSE int fs =
-        new_tmpfs(16384, 32, 0755, geteuid(), getegid(), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
-    if (fs < 0)
-        return err_sys(err, -fs, "tmpfs for /dev");
-    r = attach(fs, target, "/dev", err);
+    AUTO_CLOSE int dir = make_path(s, root_fd, op, true, err);
+    if (dir < 0)
+        return dir;
+    AUTO_CLOSE int dev = self_mount(dir, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, "/dev", err);
+    int r = dev < 0 ? dev : 0;
     for (size_t i = 0; i < ARRAY_SIZE(devices) && r == 0; i++)
-        r = dev_node(fs, i, err);
+        r = dev_node(dev, i, err);
     for (size_t i = 0; i < ARRAY_SIZE(dev_links) && r == 0; i++)
-        if (symlinkat(dev_links[i].to, fs, dev_links[i].name) < 0)
+        if (symlinkat(dev_links[i].to, dev, dev_links[i].name) < 0)
             r = err_sys(err, errno, "/dev/%s", dev_links[i].name);
-    if (r < 0)
-        return r;
-
-    (void)snprintf(gid, sizeof(gid), "%u", s->plan->payload_gid);
-    const struct mount_option options[] = {
-        {"ptmxmode", "0666"}, {"mode", "0620"}, {"gid", gid}, {"max", "64"}, {0}};
-    AUTO_CLOSE int pts = mount_new("devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
-    r = dev_submount(fs, "pts", pts, err);
-    if (r < 0)
-        return r;
-    AUTO_CLOSE int shm =
-        new_tmpfs(op->size, op->inodes, 01777, geteuid(), getegid(), ATTR_SAFE | MOUNT_ATTR_NOEXEC);
-    r = dev_submount(fs, "shm", shm, err);
     if (r == 0)
-        r = mount_set(fs, MOUNT_ATTR_RDONLY, -1, 0);
-    return r < 0 && err->code == ERR_NONE ? err_sys(err, -r, "/dev read-only") : r;
+        r = dev_pts(dev, s->plan->payload_gid, err);
+    if (r == 0)
+        r = dev_shm(dev, err);
+    if (r < 0)
+        return r;
+    r = mount_set(dev, MOUNT_ATTR_RDONLY, -1, 0);
+    return r < 0 ? err_sys(err, -r, "/dev read-only") : 0;
 }
 
 /* By descriptor: paths still start at the host's root here. */
@@ -389,7 +388,7 @@ static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *
 static int (*const run_op[PLAN_OP_MAX])(const struct setup *, int, const struct plan_op *,
                                         struct err *) = {
     [PLAN_OP_DIR] = op_dir,         [PLAN_OP_SYMLINK] = op_symlink, [PLAN_OP_BIND] = op_bind,
-    [PLAN_OP_TMPFS] = op_tmpfs,     [PLAN_OP_PROC] = op_proc,       [PLAN_OP_DEV] = op_dev,
+    [PLAN_OP_SCRATCH] = op_scratch, [PLAN_OP_PROC] = op_proc,       [PLAN_OP_DEV] = op_dev,
     [PLAN_OP_OVERLAY] = op_overlay,
 };
 

@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <net/if.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,7 +42,7 @@ enum { FD_NETNS = 3, FD_USERNS = 4, FD_READY = 5, FD_EXIT = 6, FD_COUNT = 7 };
 static const char *const slirp4netns_argv[] = {SLIRP4NETNS_OPTIONS, NETNS_PATH, NET_GUEST_IFNAME,
                                                NULL};
 static const char *const slirp4netns_userns_argv[] = {
-    SLIRP4NETNS_OPTIONS, "--userns-path=" USERNS_PATH, NETNS_PATH, NET_GUEST_IFNAME, NULL};
+    SLIRP4NETNS_OPTIONS, ("--userns-path=" USERNS_PATH), NETNS_PATH, NET_GUEST_IFNAME, NULL};
 
 /* No mapping of the gateway to the host, no ports in either direction; those are on by default.
  * "--runas 0" is ourselves: in our user namespace there is nobody else to become. */
@@ -55,12 +57,13 @@ static const char *const pasta_userns_argv[] = {PASTA_OPTIONS, "--userns", USERN
 
 static const struct {
     const char *program;
+    enum net_kind kind;
     const char *const *argv;        /* the namespace belongs to the caller's user namespace */
     const char *const *userns_argv; /* it belongs to one below */
     bool tells;                     /* writes to FD_READY when it is ready */
 } helpers[] = {
-    {"slirp4netns", slirp4netns_argv, slirp4netns_userns_argv, true},
-    {"pasta", pasta_argv, pasta_userns_argv, false},
+    {"slirp4netns", NET_SLIRP4NETNS, slirp4netns_argv, slirp4netns_userns_argv, true},
+    {"pasta", NET_PASTA, pasta_argv, pasta_userns_argv, false},
 };
 
 static int find_helper(const char *wanted, size_t *ret, struct err *err)
@@ -256,10 +259,12 @@ static int run_helper(size_t i, int netns_fd, int userns_fd, struct slirp *s, st
         return err_sys(err, errno, "pipe");
     AUTO_CLOSE int ready_rd = ready[0];
     AUTO_CLOSE int ready_wr = ready[1];
-    if (pipe2(ending, O_CLOEXEC) < 0)
-        return err_sys(err, errno, "pipe");
+    /* Unlike a pipe, it can be shut while a child of ours still has a copy of our end. */
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ending) < 0)
+        return err_sys(err, errno, "socketpair");
     AUTO_CLOSE int exit_rd = ending[0];
     s->exit_fd = ending[1];
+    s->kind = helpers[i].kind;
     const int fds[FD_COUNT] = {-1, -1, log, netns_fd, userns_fd, ready_wr, exit_rd};
     r = start_helper(i, userns_fd >= 0, fds, &s->proc, err);
     if (r < 0)
@@ -275,7 +280,7 @@ static int run_helper(size_t i, int netns_fd, int userns_fd, struct slirp *s, st
 
 int slirp_start(const char *helper, int netns_fd, int userns_fd, struct slirp *ret, struct err *err)
 {
-    struct slirp s = {.proc = {.pidfd = -1}, .exit_fd = -1};
+    struct slirp s = SLIRP_NONE;
     size_t index = 0;
     int r = slirp_probe(helper, err);
 
@@ -291,19 +296,33 @@ int slirp_start(const char *helper, int netns_fd, int userns_fd, struct slirp *r
     return 0;
 }
 
-/* Closing our end is what makes the guard take its helper along; being killed, it could not. */
+/* Shutting our end is what makes the guard of pasta take its helper along; being killed, it could
+ * not. slirp4netns needs no such care. */
+static void tell_end(const struct slirp *s)
+{
+    if (s->exit_fd >= 0)
+        (void)shutdown(s->exit_fd, SHUT_RDWR);
+    if (s->proc.pid > 0 && s->kind == NET_SLIRP4NETNS)
+        (void)pidfd_send_signal(s->proc.pidfd, SIGKILL, NULL, 0);
+}
+
 void slirp_stop(struct slirp *s)
 {
+    tell_end(s);
     if (s->proc.pid > 0) {
         struct pollfd pfd = {.fd = s->proc.pidfd, .events = POLLIN};
 
-        if (s->exit_fd >= 0)
-            (void)close(s->exit_fd);
-        s->exit_fd = -1;
         (void)poll(&pfd, 1, STOP_TIMEOUT_MS);
-        hostcmd_kill(&s->proc);
     }
-    if (s->exit_fd >= 0)
-        (void)close(s->exit_fd);
-    s->exit_fd = -1;
+    hostcmd_kill(&s->proc);
+    fd_close_many(&s->exit_fd, 1);
+}
+
+void slirp_drop(struct slirp *s)
+{
+    tell_end(s);
+    if (s->proc.pid > 0)
+        (void)close(s->proc.pidfd);
+    fd_close_many(&s->exit_fd, 1);
+    *s = SLIRP_NONE;
 }

@@ -10,20 +10,21 @@
  * that it gets later is not covered), no mail ports. The host's loopback is closed in the helper as
  * well. IPv4 only. There are no caps on connections: they count against the user's own limits.
  *
- * DNS: bind NET_GUEST_RESOLVER inside with net_dns_open(netns_fd, ...). */
+ * DNS: net_dns_open(). */
 
 #include <stdint.h>
 
 #include "sandbox/hostcmd.h"
+#include "sandbox/net.h"
 
 struct err;
-
-#define NET_GUEST_RESOLVER 0x7f000035U /* 127.0.0.53, on the session's own loopback */
 
 struct slirp {
     struct hostcmd proc;
     int exit_fd; /* owned; the helper ends when it is closed, also by our death */
+    enum net_kind kind;
 };
+#define SLIRP_NONE ((struct slirp){.proc = {.pidfd = -1}, .exit_fd = -1})
 
 /* `helper` is "slirp4netns" or "pasta", or NULL for the better one that is installed. */
 
@@ -33,8 +34,12 @@ struct slirp {
 int slirp_start(const char *helper, int netns_fd, int userns_fd, struct slirp *ret,
                 struct err *err);
 
-/* Ends the helper, which also lets go of the namespace. Fine on a zeroed or stopped one. */
+/* Ends the helper, which also lets go of the namespace. Fine on SLIRP_NONE and on a stopped one. */
 void slirp_stop(struct slirp *s);
+
+/* The same without waiting for its end, in which the kernel takes some 20 ms to remove the
+ * interface: for an owner who reaps children as they come. */
+void slirp_drop(struct slirp *s);
 
 /* Whether this host can do it: a helper is installed and /dev/net/tun may be opened. */
 int slirp_probe(const char *helper, struct err *err);

@@ -6,6 +6,7 @@
  * "ok" and a time in nanoseconds for each measured operation, or "error" and the reason. One
  * process serves a whole run, so nothing of its own start is ever measured. */
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -277,6 +278,15 @@ static int run_line(char **words, struct job *j, struct err *err)
     return err_set(err, ERR_INVALID, "unknown command, or too few words");
 }
 
+/* A reason may quote what a program printed; the answer stays one line. */
+static void say_error(struct err *err)
+{
+    for (char *c = err->msg; *c != '\0'; c++)
+        if (*c == '\n' || *c == '\r')
+            *c = ' ';
+    (void)printf("error %s\n", err->msg);
+}
+
 static void serve_line(char *line, struct job *j)
 {
     struct err err = {0};
@@ -284,9 +294,10 @@ static void serve_line(char *line, struct job *j)
     char *rest = line, *word;
     while ((word = strsep(&rest, "\t")) != NULL)
         strv_add(&words, word);
+    assert(words != NULL); /* an empty line has one empty word */
     buf_reset(&j->times);
     if (run_line(words, j, &err) < 0)
-        (void)printf("error %s\n", err.msg);
+        say_error(&err);
     else
         (void)printf("ok%s\n", buf_str(&j->times));
     (void)fflush(stdout);

@@ -162,7 +162,7 @@ static void check_helper(const char *helper)
     static const char *const refused[] = {"10.0.0.1",      "169.254.169.254", "192.168.1.1",
                                           "168.63.129.16", "100.100.100.200", "10.0.2.2",
                                           HOST_PUBLIC};
-    struct slirp slirp = {0};
+    struct slirp slirp = SLIRP_NONE;
     AUTO_CLOSE int udp = -1;
     AUTO_CLOSE int tcp = -1;
 
@@ -180,7 +180,7 @@ static void check_helper(const char *helper)
     /* What the host has on its loopback is there for the host only. */
     assert_int_equal(try_connect(-1, "127.0.0.1", 5411), 0);
     assert_int_equal(try_connect(s.netns, "127.0.0.1", 5411), ECONNREFUSED);
-    assert_ok(net_dns_open(s.netns, NET_GUEST_RESOLVER, &udp, &tcp, &err));
+    assert_ok(net_dns_open(s.netns, &udp, &tcp, &err));
     assert_int_equal(try_connect(s.netns, "127.0.0.53", 53), 0);
     slirp_stop(&slirp);
     slirp_stop(&slirp);
@@ -200,7 +200,7 @@ static void pasta_reaches_the_internet_and_nothing_else(void **state)
 
 static void check_orphan(const char *helper)
 {
-    struct slirp slirp = {0};
+    struct slirp slirp = SLIRP_NONE;
 
     if (helper_missing(helper))
         skip();
@@ -230,7 +230,7 @@ static int make_eth0(void *arg, int *ret_fds, struct err *e)
 
 static void failure_is_told_and_leaves_no_process(void **state)
 {
-    struct slirp slirp = {0};
+    struct slirp slirp = SLIRP_NONE;
 
     if (helper_missing("slirp4netns"))
         skip();

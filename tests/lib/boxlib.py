@@ -158,7 +158,7 @@ class Boxd:
         h = 0xCBF29CE484222325
         for byte in str(self.state).encode():
             h = ((h ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-        return f"box-{h & 0xFFFFF:05x}"
+        return f"box-{h & 0xFFFFFFFFFFF:011x}"
 
     def leaks(self):
         """Objects of this instance that exist now, by kind."""
@@ -167,12 +167,8 @@ class Boxd:
         mounts = [m for m in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if str(self.state) in m]
         loops = [b for b in pathlib.Path("/sys/block").glob("loop*/loop/backing_file")
                  if str(self.state) in b.read_text()]
-        owned = []
-        for p in pathlib.Path("/proc").iterdir():
-            if p.name.isdigit():
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    if p.stat().st_uid >= 2_000_000_000:
-                        owned.append(p.name)
+        priv = self.priv_pid()
+        owned = pathlib.Path(f"/proc/{priv}/task/{priv}/children").read_text().split()
         files = sorted(str(p.relative_to(self.state)) for d in ("sessions", "trash")
                        for p in (self.state / d).glob("**/*"))
         fds = {who: len(os.listdir(f"/proc/{pid}/fd")) for who, pid in (("boxd", self.pid), ("priv", self.priv_pid()))}

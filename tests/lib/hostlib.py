@@ -14,6 +14,7 @@ from boxlib import BUILD, CGROUPS
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNET = 0x40000000
+PR_SET_CHILD_SUBREAPER = 36
 SCALE = float(os.environ.get("BOX_TEST_SLOW", "30" if os.uname().nodename == "box-vm" else "1"))
 
 
@@ -50,8 +51,26 @@ def alive(pid):
     return text.rpartition(")")[2].split()[0] not in "ZX"
 
 
+def adopt_orphans():
+    """What a killed daemon leaves comes to us, whatever the first process of this machine does about orphans."""
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_orphans():
+    """The dead among them; never a process that somebody here started and will ask for."""
+    for pid in pathlib.Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ChildProcessError):
+            name = pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+            if name in ("box-priv", "box-init", "memfd:box-init") and not alive(int(pid)):
+                os.waitpid(int(pid), os.WNOHANG)
+
+
 def _cgroups(tag):
-    return sorted(str(d) for base in CGROUPS.glob(f"**/{tag}") for d in base.rglob("*") if d.is_dir())
+    found = []
+    for root, dirs, _ in os.walk(CGROUPS):  # other instances come and go meanwhile
+        if f"/{tag}" in root:
+            found += [os.path.join(root, d) for d in dirs]
+    return found
 
 
 def processes(tag):
@@ -91,12 +110,12 @@ def leftovers(daemon):
     return {kind: found for kind, found in kinds.items() if found}
 
 
-def assert_no_leak(daemon, seconds=20):
+def assert_no_leak(daemon, seconds=20, what="all"):
     """Nothing of a session is left, or what is left is going: a moment is granted to the kernel."""
     end = time.monotonic() + seconds * SCALE
     while left := leftovers(daemon):
         if time.monotonic() > end:
-            raise AssertionError(f"left behind: {left}")
+            raise AssertionError(f"left behind after {what}: {left}")
         time.sleep(0.02)
 
 

@@ -29,7 +29,7 @@ class Stream:
         self.sock.sendall((
             "GET /v1/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n").encode())
-        self._in = b""
+        self._in = self._seen = b""
         while b"\r\n\r\n" not in self._in:
             more = self.sock.recv(4096)
             assert more, "no answer to the upgrade"
@@ -128,18 +128,19 @@ class Stream:
         assert kind == "text" and message["type"] == "started", message
         return message
 
-    def until(self, text, so_far=b""):
-        """Reads output until it contains text; what was read."""
-        seen = so_far
-        while text not in seen:
+    def until(self, text):
+        """Reads output up to the end of text, and returns it; what follows it is kept."""
+        while text not in self._seen:
             kind, data = self.recv()
-            assert kind in (1, 2), (kind, data, seen)
-            seen += data
+            assert kind in (1, 2), (kind, data, self._seen)
+            self._seen += data
+        end = self._seen.index(text) + len(text)
+        seen, self._seen = self._seen[:end], self._seen[end:]
         return seen
 
     def finish(self):
         """Reads up to the end of the command."""
-        out, err = [], []
+        out, err = [self._seen], []
         while True:
             kind, data = self.recv()
             if kind == 1:

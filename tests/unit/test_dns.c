@@ -371,7 +371,7 @@ static void refused_servers_fail_at_once(void **state)
     finish(f);
 }
 
-static void rate_is_limited_per_source_and_recovers(void **state)
+static void rate_is_limited_and_recovers(void **state)
 {
     struct fixture *f = start((struct dns_options){.rate = 10, .burst = 3});
     AUTO_CLOSE int fd = client(f, SOCK_DGRAM);
@@ -392,9 +392,31 @@ static void rate_is_limited_per_source_and_recovers(void **state)
     finish(f);
 }
 
+/* A session has all of 127.0.0.0/8 to ask from. */
+static void another_source_address_is_no_way_round_the_limits(void **state)
+{
+    struct fixture *f = start((struct dns_options){.rate = 10, .burst = 3, .listener_flights = 2});
+    AUTO_CLOSE int fd = client(f, SOCK_DGRAM);
+    AUTO_CLOSE int other = bound("127.0.0.9", 0, SOCK_DGRAM);
+    uint8_t in[512];
+
+    assert_int_equal(connect(other, (struct sockaddr *)&f->resolver, sizeof(f->resolver)), 0);
+    for (int i = 0; i < 2; i++) {
+        ask(fd, 1, 1);
+        (void)at_server(f, f->server[0]);
+    }
+    for (int i = 0; i < 2; i++) { /* the first for those under way, the second for the pace */
+        ask(other, 2, 1);
+        (void)receive(f, other, in, sizeof(in));
+        assert_int_equal(in[3] & 15, DNS_REFUSED);
+    }
+    assert_quiet(f, f->server[0]);
+    finish(f);
+}
+
 static void questions_under_way_are_capped(void **state)
 {
-    struct fixture *f = start((struct dns_options){.source_flights = 2});
+    struct fixture *f = start((struct dns_options){.listener_flights = 2});
     AUTO_CLOSE int fd = client(f, SOCK_DGRAM);
     uint8_t in[512];
 
@@ -506,7 +528,7 @@ static void hung_up(struct fixture *f, int fd)
 
 static void silent_and_rude_tcp_clients_are_dropped(void **state)
 {
-    struct fixture *f = start((struct dns_options){.idle_ms = 1000, .source_conns = 2});
+    struct fixture *f = start((struct dns_options){.idle_ms = 1000, .listener_conns = 2});
     AUTO_CLOSE int silent = client(f, SOCK_STREAM);
     AUTO_CLOSE int rude = client(f, SOCK_STREAM);
     settle(f);
@@ -594,7 +616,8 @@ int main(void)
         cmocka_unit_test(failing_server_gives_way_to_the_next),
         cmocka_unit_test(no_server_at_all_is_a_failure_in_bounded_time),
         cmocka_unit_test(refused_servers_fail_at_once),
-        cmocka_unit_test(rate_is_limited_per_source_and_recovers),
+        cmocka_unit_test(rate_is_limited_and_recovers),
+        cmocka_unit_test(another_source_address_is_no_way_round_the_limits),
         cmocka_unit_test(questions_under_way_are_capped),
         cmocka_unit_test(malformed_questions_reach_nobody),
         cmocka_unit_test(configuration_is_read_again_when_it_changes),

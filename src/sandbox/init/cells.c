@@ -130,10 +130,11 @@ static int cell_make_groups(struct init *in, struct cell *c)
     int memcg = in->memcg_fd;
     if (cell_index(in, c) > 0) {
         (void)snprintf(name, sizeof(name), "s%u", cell_index(in, c));
-        c->memcg_fd = open_group(in->memcg_fd, name);
-        if (c->memcg_fd < 0)
-            return c->memcg_fd;
-        memcg = c->memcg_fd;
+        /* It may be there already, from a time when it could not be watched. */
+        int fd = c->memcg_fd >= 0 ? c->memcg_fd : open_group(in->memcg_fd, name);
+        if (fd < 0)
+            return fd;
+        memcg = c->memcg_fd = fd;
     }
     int efd = oom_watch(memcg);
     if (efd < 0)

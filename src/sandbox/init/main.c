@@ -247,6 +247,8 @@ int main(int argc, char **argv)
     static struct init in;
     (void)argc;
     (void)argv;
+    (void)prctl(PR_SET_NAME, "box-init", 0, 0,
+                0); /* started from a descriptor, we have a number for a name */
     /* execve made us dumpable again: the payload must not look into us, whatever its uid. What came
      * through execve by the ambient set stays with us alone. */
     if (getpid() != 1 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || caps_keep(~0ULL) < 0 ||

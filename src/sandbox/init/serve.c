@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/fsuid.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -93,6 +95,15 @@ static int open_pipe(struct wires *w, int *child_end, bool child_reads)
     return 0;
 }
 
+/* We end with box-priv. A change of fsuid makes the kernel forget that; and a box-priv that died
+ * before it is told again sends nothing. */
+static void stay_mortal(void)
+{
+    struct pollfd parent = {.fd = INIT_FD_PARENT, .events = POLLIN};
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || poll(&parent, 1, 0) != 0)
+        child_exit(125);
+}
+
 /* The inodes belong to the payload, so that it may open /dev/stdout and /dev/tty by name. */
 static int wires_open(const struct init *in, const struct init_exec *head, struct wires *w)
 {
@@ -114,6 +125,7 @@ static int wires_open(const struct init *in, const struct init_exec *head, struc
     if (in->config.switch_uid) {
         (void)setfsuid(geteuid());
         (void)setfsgid(getegid());
+        stay_mortal();
     }
     if (r < 0)
         wires_close(w);
@@ -127,7 +139,7 @@ static void start(struct init *in, const struct exec_request *req)
     struct cell *c = NULL;
 
     int r = cell_acquire(in, &c);
-    if (r == 0)
+    if (r >= 0)
         r = wires_open(in, head, &w);
     if (r < 0) {
         refuse(in, head->id, INIT_STAGE_LIMIT, -r);
