@@ -75,6 +75,7 @@ struct native_exec {
     bool told;     /* its user has heard the outcome */
     bool detached; /* its user is gone: what it still writes is drained and dropped */
     bool paused, tty, close_in;
+    bool crowded;  /* it was ended: boxd could not take its descriptors */
     unsigned busy; /* callbacks under way: not to be freed underneath them */
     struct native_output out[2];
     int in_fd; /* owned; with a terminal a duplicate of it */

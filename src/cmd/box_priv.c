@@ -220,6 +220,11 @@ static int purge(struct launch_host *h, struct err *err)
     int r = path_remove_tree_at(h->state_fd, "sessions");
     if (r == 0)
         r = path_remove_tree_at(h->state_fd, "trash");
+    /* Only a cache: something else in its place goes too. */
+    struct stat st;
+    if (r == 0 && fstatat(h->state_fd, "templates", &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        !S_ISDIR(st.st_mode))
+        r = path_remove_tree_at(h->state_fd, "templates");
     return r < 0 ? err_sys(err, -r, "remove what an earlier run left") : 0;
 }
 

@@ -170,6 +170,10 @@ static void on_socket(struct loop_io *io, uint32_t events)
         ssize_t n = fd_recv_msg(c->sock, &reply, sizeof(reply), fds, &n_fds, MSG_DONTWAIT);
         if (n == -EAGAIN)
             return;
+        /* The answer is there, but we had no room for its descriptors: one request fails, not all.
+         */
+        if (n == -EMSGSIZE)
+            n = sizeof(reply);
         if (n != (ssize_t)sizeof(reply)) {
             lose(c);
             return;

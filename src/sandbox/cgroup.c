@@ -184,7 +184,7 @@ static void init_v1(struct cgroup_host *h, const struct cgroup_mounts *where, co
 
 int cgroup_host_init(struct cgroup_host *h, const char *tag, struct err *err)
 {
-    struct cgroup_mounts where;
+    struct cgroup_mounts where = {0};
     *h = (struct cgroup_host){.mode = INIT_CGROUP_NONE, .v2_fd = -1, .v1_fd = {-1, -1, -1}};
     int r = find_mounts(&where, err);
     if (r < 0)

@@ -72,8 +72,10 @@ static int make_disk(struct launch_host *h, const struct plan *p, int storage_fd
         return r;
     AUTO_CLOSE int mnt = -1;
     r = loopimg_mount(storage_fd, DISK_IMAGE, &mnt, err);
-    if (r < 0)
+    if (r < 0) {
+        loopimg_forget(templates, &spec);
         return r;
+    }
     AUTO_CLOSE int place = path_make_dir_at(storage_fd, DISK_PLACE, 0700);
     if (place < 0)
         return err_sys(err, -place, "place for the disk");

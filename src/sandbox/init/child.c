@@ -109,7 +109,12 @@ static void become_payload(const struct init_config *config)
 {
     for (uint32_t i = 0; i < config->n_rlimits; i++) {
         const struct init_rlimit *rl = &config->rlimits[i];
-        struct rlimit limit = {.rlim_cur = rl->soft, .rlim_max = rl->hard};
+        struct rlimit limit;
+        /* Where the host has less to give, that is the limit: raising it is not ours. */
+        if (getrlimit((__rlimit_resource_t)rl->resource, &limit) < 0)
+            fail(INIT_STAGE_CONFINE, errno);
+        limit.rlim_max = rl->hard < limit.rlim_max ? rl->hard : limit.rlim_max;
+        limit.rlim_cur = rl->soft < limit.rlim_max ? rl->soft : limit.rlim_max;
         if (setrlimit((__rlimit_resource_t)rl->resource, &limit) < 0)
             fail(INIT_STAGE_CONFINE, errno);
     }
