@@ -308,6 +308,18 @@ static void read_namespaces(pid_t pid, uint64_t *ret)
     }
 }
 
+static void read_disk(const struct launch *l, struct priv_inspect *out)
+{
+    struct loopimg_usage usage = {0};
+    struct err ignored = {0};
+    if (l->disk_fd < 0 || loopimg_usage(l->disk_fd, &usage, &ignored) < 0)
+        return;
+    out->disk_total = usage.bytes_total;
+    out->disk_used = usage.bytes_used;
+    out->inodes_total = usage.inodes_total;
+    out->inodes_used = usage.inodes_used;
+}
+
 static int on_inspect(struct priv *p, const void *data, size_t len, struct err *err)
 {
     struct priv_session *s = by_request(p, data, len, err);
@@ -317,7 +329,11 @@ static int on_inspect(struct priv *p, const void *data, size_t len, struct err *
         return -ENOENT;
     struct priv_reply reply = {.head = {PRIV_INSPECT, ((const struct priv_name *)data)->head.id}};
     struct priv_inspect *out = &reply.inspect;
-    cgroup_read(&p->host->cgroups, &s->launch.cgroup, &out->cgroup);
+    struct cgroup groups;
+    cgroup_open(&p->host->cgroups, s->launch.name, &groups);
+    cgroup_read(&p->host->cgroups, &groups, &out->cgroup);
+    cgroup_close(&groups);
+    read_disk(&s->launch, out);
     out->pid = (uint32_t)s->launch.pid;
     out->payload_uid =
         p->host->rootful ? userns_payload_id(s->launch.uid_index) : p->host->host_uid;

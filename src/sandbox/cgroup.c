@@ -410,6 +410,26 @@ int cgroup_create(const struct cgroup_host *h, const char *name, const struct cg
     return r;
 }
 
+static int open_existing(int parent, const char *name)
+{
+    return parent < 0 ? -1 : openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+}
+
+void cgroup_open(const struct cgroup_host *h, const char *name, struct cgroup *ret)
+{
+    *ret = (struct cgroup){.leaf_fd = -1, .tasks_fd = {-1, -1, -1}};
+    ret->v2_fd = open_existing(h->v2_fd, name);
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++)
+        ret->v1_fd[i] = open_existing(h->v1_fd[i], name);
+}
+
+void cgroup_started(struct cgroup *g)
+{
+    fd_close_many(&g->leaf_fd, 1);
+    fd_close_many(g->v1_fd, CGROUP_CONTROLLERS);
+    fd_close_many(g->tasks_fd, CGROUP_CONTROLLERS);
+}
+
 void cgroup_close(struct cgroup *g)
 {
     fd_close_many(&g->v2_fd, 1);

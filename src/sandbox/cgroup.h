@@ -58,7 +58,10 @@ int cgroup_host_remove(struct cgroup_host *h,
 /* Makes the groups and sets the limits, each read back. Delegates what PID 1 needs to the owner. */
 int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
                   const struct cgroup_owner *owner, struct cgroup *ret, struct err *err);
+/* The groups of a session that is there, to read or kill them: no tasks_fd, no leaf_fd. */
+void cgroup_open(const struct cgroup_host *h, const char *name, struct cgroup *ret);
 void cgroup_close(struct cgroup *g);     /* descriptors only */
+void cgroup_started(struct cgroup *g);   /* closes all but the one to kill by: there are many */
 int cgroup_kill(const struct cgroup *g); /* everything in it, at once */
 /* Removes the directories; every process must be gone. */
 int cgroup_remove(const struct cgroup_host *h, const char *name);

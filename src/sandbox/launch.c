@@ -224,6 +224,7 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
                        .pidfd = -1,
                        .status_fd = -1,
                        .control_fd = -1,
+                       .disk_fd = -1,
                        .slirp = SLIRP_NONE,
                        .dns_fds = {-1, -1},
                        .uid_index = plan->uid_index,
@@ -247,6 +248,8 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
         r = err_set(err, ERR_BACKEND, "the sandbox's first process died");
     if (r == 0) {
         l.status_fd = TAKE_FD(a.status_read_fd);
+        l.disk_fd = TAKE_FD(a.disk_fd);
+        cgroup_started(&l.cgroup);
         l.control_fd = TAKE_FD(a.setup.control_fds[1]);
     }
     attempt_done(h, &a, plan->name);
@@ -318,5 +321,6 @@ int launch_cleanup(struct launch_host *h, struct launch *l)
     fd_close_many(&l->pidfd, 1);
     fd_close_many(&l->status_fd, 1);
     fd_close_many(&l->control_fd, 1);
+    fd_close_many(&l->disk_fd, 1);
     return storage_remove(h, l->name, l->quota);
 }

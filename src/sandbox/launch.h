@@ -55,6 +55,7 @@ struct launch {
     pid_t pid;
     int pidfd;      /* owned */
     int control_fd; /* owned until boxd has it: its end of the pair to PID 1 */
+    int disk_fd;    /* owned; the mounted image of a session with a quota, -1: none */
     int status_fd;  /* owned; readable when the child has something to say or has become box-init */
     struct cgroup cgroup;
     enum net_kind net;
