@@ -8,9 +8,12 @@ import statistics
 import threading
 import time
 
-# Emulated processors are some thirty times slower; every bound in seconds is multiplied by this.
-_EMULATED = "QEMU" in pathlib.Path("/proc/cpuinfo").read_text()
-SLOW = float(os.environ.get("BOX_TEST_SLOW", "20" if _EMULATED else "1"))
+from hostlib import SCALE
+
+# Emulated processors are some thirty times slower: every bound in seconds is multiplied by this, and
+# what tests wait for on purpose lasts MOMENT seconds.
+SLOW = SCALE
+MOMENT = min(SLOW, 8.0)
 
 
 def amount(usual, slow=None):
