@@ -4,7 +4,7 @@
 import pathlib
 
 import pytest
-from watch import SLOW, Victim, Watch, amount
+from watch import SLOW, Victim, Watch, amount, settled, settles
 
 MIB = 1 << 20
 QUOTA_MB = 16
@@ -176,12 +176,12 @@ def test_F05_a_full_session_can_be_deleted(boxd):
     api = boxd.client()
     api.new("warm", workspace_quota_mb=QUOTA_MB)
     api.rm("warm")
-    before = boxd.leaks()
+    before = settled(boxd)
     for n in range(amount(5, 2)):
         api.new("full", workspace_quota_mb=QUOTA_MB)
         assert api.sh("full", FILLERS["dd"])["outcome"] == "quota_exceeded"
         api.rm("full")
-    assert boxd.leaks() == before
+    settles(boxd, before)
 
 
 def test_F03_places_in_memory_are_bounded_too(api, session, victim):
