@@ -262,6 +262,8 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     if (h->init_exe_fd < 0)
         return h->init_exe_fd;
     storage_refill(h, LAUNCH_SPARES_MAX);
+    ahead_init(&h->ahead, h->rootful);
+    ahead_refill(&h->ahead, 0, h->daemon_uid, h->daemon_gid);
     return 0;
 }
 
@@ -292,6 +294,7 @@ static int run(int argc, char **argv, struct err *err)
     if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);
     (void)cgroup_host_remove(&host.cgroups, host.tag);
+    ahead_done(&host.ahead);
     cgroup_host_done(&host.cgroups);
     return r;
 }

@@ -204,6 +204,9 @@ static void on_status(struct loop_io *io, uint32_t events)
     answer(p, &reply, fds, s->launch.net != NET_NONE ? 4 : 2);
     fd_close_many(&s->launch.control_fd, 1);
     fd_close_many(s->launch.dns_fds, 2);
+    /* boxd gives out ranges in order, so the next session most likely has the next one. */
+    ahead_refill(&p->host->ahead, s->launch.uid_index + 1, p->host->daemon_uid,
+                 p->host->daemon_gid);
 }
 
 static int on_hello(struct priv *p, const void *data, size_t len, struct err *err)

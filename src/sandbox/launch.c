@@ -194,9 +194,11 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     s->switch_ids = h->rootful;
     s->cgroup_mode = h->cgroups.mode;
     s->parent_fd = h->self_fd;
-    l->pid = h->rootful ? userns_clone_owned(NAMESPACES, userns_init_id(l->uid_index),
+    s->lo_up = ahead_enter_netns(&h->ahead);
+    uint64_t namespaces = s->lo_up ? NAMESPACES & ~(uint64_t)CLONE_NEWNET : NAMESPACES;
+    l->pid = h->rootful ? userns_clone_owned(namespaces, userns_init_id(l->uid_index),
                                              l->cgroup.v2_fd, &l->pidfd)
-                        : clone_process(NAMESPACES, l->cgroup.v2_fd, &l->pidfd);
+                        : clone_process(namespaces, l->cgroup.v2_fd, &l->pidfd);
     if (l->pid == 0) {
         /* Our copies of the parent's ends: with them we would wait for ourselves once it is gone.
          */
@@ -204,6 +206,8 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
         (void)close(a->status_read_fd);
         setup_child(s);
     }
+    if (s->lo_up)
+        ahead_leave_netns(&h->ahead);
     return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
 }
 

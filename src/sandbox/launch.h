@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "sandbox/ahead.h"
 #include "sandbox/cgroup.h"
 #include "sandbox/launch_net.h"
 #include "sandbox/plan.h"
@@ -32,6 +33,7 @@ struct launch_host {
     size_t n_roots;
     int seccomp_fd, init_exe_fd;
     int self_fd; /* our own pidfd */
+    struct ahead ahead;
     struct cgroup_host cgroups;
     char stale[LAUNCH_STALE_MAX][PLAN_NAME_LEN + 1]; /* whose groups could not be removed yet */
     unsigned n_stale;
