@@ -185,6 +185,11 @@ def _mount_of(path):
     return best
 
 
+def mounts_below(path):
+    targets = [line.split(" ")[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [t for t in targets if t.startswith(path + "/")]
+
+
 def fs_type(path):
     return _mount_of(os.path.realpath(path))[2]
 
