@@ -248,11 +248,14 @@ static int fake_doctor(struct backend *b, backend_text_fn *done, void *arg, stru
 static void fake_free(struct backend *b)
 {
     struct fake *f = container_of(b, struct fake, base);
-    while (f->texts != NULL)
-        text_free(f->texts);
-    while (f->sandboxes != NULL) {
-        fake_exec_lose_all(f->sandboxes);
-        sandbox_free(f->sandboxes);
+    for (struct fake_text *t = f->texts, *next; t != NULL; t = next) {
+        next = t->next;
+        text_free(t);
+    }
+    for (struct fake_sandbox *sb = f->sandboxes, *next; sb != NULL; sb = next) {
+        next = sb->next;
+        fake_exec_lose_all(sb);
+        sandbox_free(sb);
     }
     free(f);
 }

@@ -414,8 +414,8 @@ void fake_exec_free(struct exec *base)
 
 void fake_exec_lose_all(struct fake_sandbox *sb)
 {
-    while (sb->execs != NULL) {
-        struct fake_exec *e = sb->execs;
+    for (struct fake_exec *e = sb->execs, *next; e != NULL; e = next) {
+        next = e->next;
         end(e, &(struct outcome){.kind = OUTCOME_SESSION_LOST});
         unlink_exec(e);
         e->told = e->told || e->detached;

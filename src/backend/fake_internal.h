@@ -47,15 +47,15 @@ bool fake_fault(struct fake *f, enum fake_call call, struct err *err);
 void fake_lose(struct fake_sandbox *sb);
 
 /* fake_exec.c */
-int fake_exec_start(struct sandbox *sb, const struct exec_request *req,
+int fake_exec_start(struct sandbox *base, const struct exec_request *req,
                     const struct exec_events *events, void *arg, struct exec **ret,
                     struct err *err);
-int fake_exec_write(struct exec *e, const char *data, size_t len);
-void fake_exec_close_stdin(struct exec *e);
-void fake_exec_signal(struct exec *e, int signo);
-void fake_exec_kill(struct exec *e);
-void fake_exec_resize(struct exec *e, uint16_t rows, uint16_t cols);
-void fake_exec_pause(struct exec *e, bool paused);
-void fake_exec_free(struct exec *e);
+int fake_exec_write(struct exec *base, const char *data, size_t len);
+void fake_exec_close_stdin(struct exec *base);
+void fake_exec_signal(struct exec *base, int signo);
+void fake_exec_kill(struct exec *base);
+void fake_exec_resize(struct exec *base, uint16_t rows, uint16_t cols);
+void fake_exec_pause(struct exec *base, bool paused);
+void fake_exec_free(struct exec *base);
 /* Every exec of the sandbox ends as SESSION_LOST, from the loop. */
 void fake_exec_lose_all(struct fake_sandbox *sb);

@@ -117,7 +117,10 @@ static void on_conn(struct loop_io *io, uint32_t events)
         ssize_t n = fd_recv_msg(sb->conn, &m, sizeof(m), fds, &n_fds, MSG_DONTWAIT);
         if (n == -EAGAIN)
             return;
-        if (n == (ssize_t)sizeof(m.started) && m.type == INIT_MSG_STARTED && sb->hello) {
+        /* All of the message is there, but we had no room for the descriptors that came along. */
+        bool crowded = n == -EMSGSIZE && m.type == INIT_MSG_STARTED;
+        if ((n == (ssize_t)sizeof(m.started) && m.type == INIT_MSG_STARTED && sb->hello) ||
+            crowded) {
             native_exec_on_started(sb, &m.started, fds, n_fds);
         } else if (n == (ssize_t)sizeof(m.exited) && m.type == INIT_MSG_EXITED && sb->hello) {
             native_exec_on_exited(sb, &m.exited);
@@ -147,6 +150,7 @@ static int greet_init(struct native_sandbox *sb, struct err *err)
     return r < 0 ? err_sys(err, -r, "watch the sandbox's first process") : 0;
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): others take the descriptors out of it. */
 static void on_destroyed(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct native_sandbox *sb = arg;
@@ -210,6 +214,8 @@ static void on_created(void *arg, const struct priv_reply *reply, int *fds, size
     if (n_fds == 4)
         start_dns(sb, fds + 2);
     tell_changes(sb->native, &reply->created);
+    if (sb->conn < 0)
+        (void)err_set(&err, ERR_LIMIT, "boxd has no file descriptor left for another session");
     if (sb->conn < 0 || greet_init(sb, &err) < 0) {
         backend_created_fn *created = sb->created;
         void *created_arg = sb->arg;

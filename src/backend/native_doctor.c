@@ -130,6 +130,7 @@ static void write_doctor(struct jw *w, const struct native *n, const struct priv
     jw_object_end(w);
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): others take the descriptors out of it. */
 static void on_probed(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct doctor *d = arg;

@@ -355,8 +355,13 @@ void native_exec_on_started(struct native_sandbox *sb, const struct init_started
                             size_t n_fds)
 {
     struct native_exec *e = find_exec(sb, m->id);
-    if (e == NULL || output_open(e) || n_fds < (e->tty ? 1U : 2U))
+    if (e == NULL || output_open(e))
         return;
+    if (n_fds < (e->tty ? 1U : 2U)) { /* nobody would see what it does */
+        e->crowded = true;
+        native_exec_kill(&e->base);
+        return;
+    }
     e->out[0].fd = TAKE_FD(fds[0]);
     if (e->tty)
         e->in_fd = fcntl(e->out[0].fd, F_DUPFD_CLOEXEC, 3);
@@ -431,14 +436,26 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
         return;
     sb->running--;
     fill_outcome(&e->outcome, m);
+    if (e->crowded)
+        e->outcome = (struct outcome){.kind = OUTCOME_EXITED,
+                                      .exit_code = 126,
+                                      .error = "boxd has no file descriptor left for its output"};
     end_exec(e);
 }
 
 static void on_lost(struct loop_defer *d)
 {
     struct native_exec *e = container_of(d, struct native_exec, defer);
-    for (int i = 0; i < 2; i++)
+    /* What it wrote before is in the pipes still, no more than they hold: an answer that says how
+     * it ended has its output too. */
+    e->paused = false;
+    e->busy++;
+    for (int i = 0; i < 2; i++) {
+        if (e->out[i].fd >= 0)
+            on_output(&e->out[i].io, 0);
         close_output(&e->out[i]);
+    }
+    e->busy--;
     end_exec(e);
 }
 

@@ -75,6 +75,7 @@ struct native_exec {
     bool told;     /* its user has heard the outcome */
     bool detached; /* its user is gone: what it still writes is drained and dropped */
     bool paused, tty, close_in;
+    bool crowded;  /* it was ended: boxd could not take its descriptors */
     unsigned busy; /* callbacks under way: not to be freed underneath them */
     struct native_output out[2];
     int in_fd; /* owned; with a terminal a duplicate of it */
@@ -88,16 +89,16 @@ struct native_exec {
 };
 
 /* native_exec.c */
-int native_exec_start(struct sandbox *sb, const struct exec_request *req,
+int native_exec_start(struct sandbox *base, const struct exec_request *req,
                       const struct exec_events *events, void *arg, struct exec **ret,
                       struct err *err);
-int native_exec_write(struct exec *e, const char *data, size_t len);
-void native_exec_close_stdin(struct exec *e);
-void native_exec_signal(struct exec *e, int signo);
-void native_exec_kill(struct exec *e);
-void native_exec_resize(struct exec *e, uint16_t rows, uint16_t cols);
-void native_exec_pause(struct exec *e, bool paused);
-void native_exec_free(struct exec *e);
+int native_exec_write(struct exec *base, const char *data, size_t len);
+void native_exec_close_stdin(struct exec *base);
+void native_exec_signal(struct exec *base, int signo);
+void native_exec_kill(struct exec *base);
+void native_exec_resize(struct exec *base, uint16_t rows, uint16_t cols);
+void native_exec_pause(struct exec *base, bool paused);
+void native_exec_free(struct exec *base);
 /* From the connection to box-init. */
 void native_exec_on_started(struct native_sandbox *sb, const struct init_started *m, int *fds,
                             size_t n_fds);
@@ -106,7 +107,7 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
 void native_exec_lose_all(struct native_sandbox *sb);
 
 /* native_receipt.c */
-int native_receipt(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
+int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 
 /* native_doctor.c */
 int native_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);

@@ -160,12 +160,15 @@ int app_connect(struct app *app, enum app_need need, struct err *err)
 
 int app_unreachable(const struct app *app, const struct err *cause, struct err *err)
 {
+    const char *remedy = "";
+
     if (app->told)
-        return err_set(
-            err, ERR_BACKEND,
-            "cannot talk to boxd at %s: %s; start it there, or correct or unset BOX_HOST",
-            app->endpoint, cause->msg);
-    return err_set(err, ERR_BACKEND, "cannot talk to boxd at %s: %s", app->endpoint, cause->msg);
+        remedy = "; start it there, or correct or unset BOX_HOST";
+    if (app->told && str_starts(app->endpoint, "http://") && app->authorization == NULL)
+        remedy = "; start it there, name the file of its token in BOX_TOKEN_FILE, or correct or "
+                 "unset BOX_HOST";
+    return err_set(err, ERR_BACKEND, "cannot talk to boxd at %s: %s%s", app->endpoint, cause->msg,
+                   remedy);
 }
 
 struct app_headers app_headers(const struct app *app)
@@ -224,6 +227,8 @@ static int problem(const struct call *call, struct err *err)
     const char *remedy = json_str(json_get(v, "remediation"));
     enum err_code code = call->status == 404 ? ERR_NOT_FOUND : ERR_BACKEND;
 
+    if (call->status == 401)
+        remedy = "name the file of the token in BOX_TOKEN_FILE";
     if (detail == NULL)
         detail = title != NULL ? title : http1_reason(call->status);
     if (remedy != NULL && remedy[0] != '\0')

@@ -204,6 +204,19 @@ static int open_log(const char *dir)
     return fd < 0 ? fd : move_high(fd);
 }
 
+/* With its parents, as boxd itself would make it. What goes wrong is for boxd to tell. */
+static void make_dirs(const char *path)
+{
+    AUTO_FREE char *copy = xstrdup(path);
+
+    for (char *at = strchr(copy + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        (void)mkdir(copy, 0755);
+        *at = '/';
+    }
+    (void)mkdir(copy, 0711);
+}
+
 static int make_private_dir(char **ret, struct err *err)
 {
     const char *base = getenv("TMPDIR");
@@ -333,6 +346,7 @@ static int start_kept(struct daemon *d, struct launch *l, int wake_fd, char **re
         r = default_state_dir(&dir, err);
     if (r < 0)
         return r;
+    make_dirs(dir);
     l->log_fd = open_log(dir);
     r = spawn(d, l, wake_fd, err);
     if (r < 0) {

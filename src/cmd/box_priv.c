@@ -220,6 +220,11 @@ static int purge(struct launch_host *h, struct err *err)
     int r = path_remove_tree_at(h->state_fd, "sessions");
     if (r == 0)
         r = path_remove_tree_at(h->state_fd, "trash");
+    /* Only a cache: something else in its place goes too. */
+    struct stat st;
+    if (r == 0 && fstatat(h->state_fd, "templates", &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        !S_ISDIR(st.st_mode))
+        r = path_remove_tree_at(h->state_fd, "templates");
     return r < 0 ? err_sys(err, -r, "remove what an earlier run left") : 0;
 }
 
@@ -257,6 +262,8 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     if (h->init_exe_fd < 0)
         return h->init_exe_fd;
     storage_refill(h, LAUNCH_SPARES_MAX);
+    ahead_init(&h->ahead, h->rootful);
+    ahead_refill(&h->ahead, 0, h->daemon_uid, h->daemon_gid);
     return 0;
 }
 
@@ -287,6 +294,7 @@ static int run(int argc, char **argv, struct err *err)
     if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);
     (void)cgroup_host_remove(&host.cgroups, host.tag);
+    ahead_done(&host.ahead);
     cgroup_host_done(&host.cgroups);
     return r;
 }

@@ -2,6 +2,7 @@
 
 /* boxd: the daemon. Starts box-priv while it still may, gives up its own privileges, and serves. */
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -259,6 +260,7 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
     int r = config_load(argc, argv, &d->config, err);
     if (r != 0)
         return r; /* > 0: --help or --version already answered */
+    assert(d->config != NULL);
     find_ids(d);
     raise_nofile();
     r = take_state(d, err);
@@ -266,16 +268,18 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
         r = loop_new(&clock_system, &d->loop, err);
     if (r == 0)
         r = start_backend(d, err);
-    if (r == 0)
-        r = drop_privileges(d, err);
     if (r < 0)
         return r;
     options = (struct manager_options){.max_sessions = d->config->max_sessions,
                                        .ttl_ns = d->config->session_ttl_sec * NSEC_PER_SEC,
                                        .strict_images = d->config->strict_images};
     r = manager_new(d->loop, d->backend, &options, &d->manager, err);
+    /* Our place may lie below a directory that only root may pass; nothing is read from anybody
+     * before the loop runs. */
     if (r == 0)
         r = start_server(d, err);
+    if (r == 0)
+        r = drop_privileges(d, err);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);

@@ -499,10 +499,12 @@ void manager_free(struct manager *m)
         return;
     loop_timer_stop(&m->reaper);
     loop_defer_stop(&m->all_gone_defer);
-    while (m->waiters != NULL)
-        waiter_free(m->waiters);
-    while (m->first != NULL) {
-        struct session *s = m->first;
+    for (struct waiter *w = m->waiters, *next; w != NULL; w = next) {
+        next = w->all_next;
+        waiter_free(w);
+    }
+    for (struct session *s = m->first, *next; s != NULL; s = next) {
+        next = s->next;
         unlist(s);
         session_release(s);
     }

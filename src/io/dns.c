@@ -48,8 +48,10 @@ void dns_free(struct dns *dns)
 {
     if (dns == NULL)
         return;
-    while (dns->listeners != NULL)
-        dns_unlisten(dns->listeners);
+    for (struct dns_listener *l = dns->listeners, *next; l != NULL; l = next) {
+        next = l->next;
+        dns_unlisten(l);
+    }
     free(dns->resolv_conf);
     free(dns);
 }

@@ -130,7 +130,7 @@ static int parse_opt(struct reader *r, struct dns_query *q)
 int dns_query_parse(const uint8_t *data, size_t len, struct dns_query *ret)
 {
     struct reader r = {.data = data, .len = len};
-    uint16_t flags, counts[4], klass;
+    uint16_t flags, counts[4] = {0}, klass;
 
     *ret = (struct dns_query){.udp_max = DNS_UDP_MIN};
     if (len < DNS_HEADER || len > DNS_QUERY_MAX || !get16(&r, &ret->id) || !get16(&r, &flags) ||
@@ -235,7 +235,7 @@ int dns_answer_parse(const uint8_t *data, size_t len, const struct dns_query *qu
     struct reader r = {.data = data, .len = len};
     struct dns_answer a = {0};
     uint8_t name[DNS_NAME_MAX];
-    uint16_t got_id, flags, counts[4], type, klass;
+    uint16_t got_id, flags, counts[4] = {0}, type, klass;
     size_t name_len;
 
     if (len < DNS_HEADER || !get16(&r, &got_id) || got_id != id || !get16(&r, &flags) ||

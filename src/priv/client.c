@@ -170,6 +170,10 @@ static void on_socket(struct loop_io *io, uint32_t events)
         ssize_t n = fd_recv_msg(c->sock, &reply, sizeof(reply), fds, &n_fds, MSG_DONTWAIT);
         if (n == -EAGAIN)
             return;
+        /* The answer is there, but we had no room for its descriptors: one request fails, not all.
+         */
+        if (n == -EMSGSIZE)
+            n = sizeof(reply);
         if (n != (ssize_t)sizeof(reply)) {
             lose(c);
             return;
@@ -193,7 +197,7 @@ static int say_hello(struct priv_client *c, struct err *err)
 {
     struct priv_hello hello = {.head = {PRIV_HELLO, 0}, .version = PRIV_WIRE_VERSION};
     struct pollfd p = {.fd = c->sock, .events = POLLIN};
-    struct priv_reply reply;
+    struct priv_reply reply = {0};
     size_t n_fds = 0;
     ssize_t n = fd_send_msg(c->sock, &hello, sizeof(hello), NULL, 0, MSG_NOSIGNAL);
     if (n >= 0 && poll(&p, 1, HELLO_TIMEOUT_MS) == 1)

@@ -108,15 +108,16 @@ static void session_free(struct priv_session *s)
 static void finish(struct priv_session *s)
 {
     struct priv *p = s->priv;
-    if (s->why.code != ERR_NONE) {
-        struct priv_head head = {PRIV_CREATE, s->create_id};
-        answer_error(p, &head, s->why.sys > 0 ? -s->why.sys : err_code_errno(s->why.code), &s->why);
-    }
-    if (s->destroy_id != 0) {
-        struct priv_reply reply = {.head = {PRIV_DESTROY, s->destroy_id}};
+    struct err why = s->why;
+    struct priv_head created = {PRIV_CREATE, s->create_id},
+                     destroyed = {PRIV_DESTROY, s->destroy_id};
+    session_free(s); /* before the answer: whoever reads it finds nothing of ours any more */
+    if (why.code != ERR_NONE)
+        answer_error(p, &created, why.sys > 0 ? -why.sys : err_code_errno(why.code), &why);
+    if (destroyed.id != 0) {
+        struct priv_reply reply = {.head = destroyed};
         answer(p, &reply, NULL, 0);
     }
-    session_free(s);
     storage_refill(p->host, 1);
 }
 
@@ -204,6 +205,9 @@ static void on_status(struct loop_io *io, uint32_t events)
     answer(p, &reply, fds, s->launch.net != NET_NONE ? 4 : 2);
     fd_close_many(&s->launch.control_fd, 1);
     fd_close_many(s->launch.dns_fds, 2);
+    /* boxd gives out ranges in order, so the next session most likely has the next one. */
+    ahead_refill(&p->host->ahead, s->launch.uid_index + 1, p->host->daemon_uid,
+                 p->host->daemon_gid);
 }
 
 static int on_hello(struct priv *p, const void *data, size_t len, struct err *err)
@@ -305,6 +309,18 @@ static void read_namespaces(pid_t pid, uint64_t *ret)
     }
 }
 
+static void read_disk(const struct launch *l, struct priv_inspect *out)
+{
+    struct loopimg_usage usage = {0};
+    struct err ignored = {0};
+    if (l->disk_fd < 0 || loopimg_usage(l->disk_fd, &usage, &ignored) < 0)
+        return;
+    out->disk_total = usage.bytes_total;
+    out->disk_used = usage.bytes_used;
+    out->inodes_total = usage.inodes_total;
+    out->inodes_used = usage.inodes_used;
+}
+
 static int on_inspect(struct priv *p, const void *data, size_t len, struct err *err)
 {
     struct priv_session *s = by_request(p, data, len, err);
@@ -314,7 +330,11 @@ static int on_inspect(struct priv *p, const void *data, size_t len, struct err *
         return -ENOENT;
     struct priv_reply reply = {.head = {PRIV_INSPECT, ((const struct priv_name *)data)->head.id}};
     struct priv_inspect *out = &reply.inspect;
-    cgroup_read(&p->host->cgroups, &s->launch.cgroup, &out->cgroup);
+    struct cgroup groups;
+    cgroup_open(&p->host->cgroups, s->launch.name, &groups);
+    cgroup_read(&p->host->cgroups, &groups, &out->cgroup);
+    cgroup_close(&groups);
+    read_disk(&s->launch, out);
     out->pid = (uint32_t)s->launch.pid;
     out->payload_uid =
         p->host->rootful ? userns_payload_id(s->launch.uid_index) : p->host->host_uid;

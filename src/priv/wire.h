@@ -50,7 +50,7 @@ struct priv_name {
 struct priv_host {
     uint32_t version;
     uint32_t rootful;
-    uint32_t host_uid; /* not rootful: the id of all sessions, as the host sees it */
+    uint32_t host_uid;    /* not rootful: the id of all sessions, as the host sees it */
     uint32_t cgroup_mode; /* enum init_cgroup_mode */
     uint32_t enforced[CGROUP_CONTROLLERS];
     char why[CGROUP_CONTROLLERS][120];

@@ -255,7 +255,7 @@ static int begin(struct stream *st, const struct json *m, struct err *err)
         r = json_parse(empty, strlen(empty), &none, err);
         want = none;
     }
-    if (r == 0)
+    if (r >= 0)
         r = v1_spec_parse(want, false, &spec, &given, err);
     if (r < 0)
         return r;

@@ -184,7 +184,7 @@ static void init_v1(struct cgroup_host *h, const struct cgroup_mounts *where, co
 
 int cgroup_host_init(struct cgroup_host *h, const char *tag, struct err *err)
 {
-    struct cgroup_mounts where;
+    struct cgroup_mounts where = {0};
     *h = (struct cgroup_host){.mode = INIT_CGROUP_NONE, .v2_fd = -1, .v1_fd = {-1, -1, -1}};
     int r = find_mounts(&where, err);
     if (r < 0)
@@ -390,13 +390,13 @@ static int create_v1(const struct cgroup_host *h, const char *name, uid_t uid, g
 }
 
 int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
-                  uid_t uid, gid_t gid, struct cgroup *ret, struct err *err)
+                  const struct cgroup_owner *owner, struct cgroup *ret, struct err *err)
 {
     *ret = (struct cgroup){
         .v2_fd = -1, .leaf_fd = -1, .v1_fd = {-1, -1, -1}, .tasks_fd = {-1, -1, -1}};
-    int r = create_v2(h, name, uid, gid, ret);
+    int r = create_v2(h, name, owner->uid, owner->gid, ret);
     if (r == 0)
-        r = create_v1(h, name, uid, gid, ret);
+        r = create_v1(h, name, owner->uid, owner->gid, ret);
     if (r < 0)
         r = err_sys(err, -r, "make cgroup '%s'", name);
     if (r == 0 && h->mode == INIT_CGROUP_V2)
@@ -408,6 +408,26 @@ int cgroup_create(const struct cgroup_host *h, const char *name, const struct cg
         (void)cgroup_remove(h, name);
     }
     return r;
+}
+
+static int open_existing(int parent, const char *name)
+{
+    return parent < 0 ? -1 : openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+}
+
+void cgroup_open(const struct cgroup_host *h, const char *name, struct cgroup *ret)
+{
+    *ret = (struct cgroup){.leaf_fd = -1, .tasks_fd = {-1, -1, -1}};
+    ret->v2_fd = open_existing(h->v2_fd, name);
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++)
+        ret->v1_fd[i] = open_existing(h->v1_fd[i], name);
+}
+
+void cgroup_started(struct cgroup *g)
+{
+    fd_close_many(&g->leaf_fd, 1);
+    fd_close_many(g->v1_fd, CGROUP_CONTROLLERS);
+    fd_close_many(g->tasks_fd, CGROUP_CONTROLLERS);
 }
 
 void cgroup_close(struct cgroup *g)

@@ -30,6 +30,12 @@ struct cgroup_limits {
     uint32_t cpu_quota_us; /* per 100 ms; 0: none */
 };
 
+/* Who PID 1 is, as the host sees it. */
+struct cgroup_owner {
+    uid_t uid;
+    gid_t gid;
+};
+
 /* One session's groups. */
 struct cgroup {
     int v2_fd;   /* session directory, PID 1 is born into it; -1: none */
@@ -49,10 +55,13 @@ int cgroup_host_purge(struct cgroup_host *h);
 int cgroup_host_remove(struct cgroup_host *h,
                        const char *tag); /* the tag's own directories, when empty */
 
-/* Makes the groups and sets the limits, each read back. Delegates what PID 1 needs to uid:gid. */
+/* Makes the groups and sets the limits, each read back. Delegates what PID 1 needs to the owner. */
 int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
-                  uid_t uid, gid_t gid, struct cgroup *ret, struct err *err);
+                  const struct cgroup_owner *owner, struct cgroup *ret, struct err *err);
+/* The groups of a session that is there, to read or kill them: no tasks_fd, no leaf_fd. */
+void cgroup_open(const struct cgroup_host *h, const char *name, struct cgroup *ret);
 void cgroup_close(struct cgroup *g);     /* descriptors only */
+void cgroup_started(struct cgroup *g);   /* closes all but the one to kill by: there are many */
 int cgroup_kill(const struct cgroup *g); /* everything in it, at once */
 /* Removes the directories; every process must be gone. */
 int cgroup_remove(const struct cgroup_host *h, const char *name);

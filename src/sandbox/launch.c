@@ -72,8 +72,10 @@ static int make_disk(struct launch_host *h, const struct plan *p, int storage_fd
         return r;
     AUTO_CLOSE int mnt = -1;
     r = loopimg_mount(storage_fd, DISK_IMAGE, &mnt, err);
-    if (r < 0)
+    if (r < 0) {
+        loopimg_forget(templates, &spec);
         return r;
+    }
     AUTO_CLOSE int place = path_make_dir_at(storage_fd, DISK_PLACE, 0700);
     if (place < 0)
         return err_sys(err, -place, "place for the disk");
@@ -158,9 +160,11 @@ static int make_groups(struct launch_host *h, const struct plan *p, struct launc
             return err_set(err, ERR_UNSUPPORTED,
                            "limits are required but cannot be enforced here: %s",
                            h->cgroups.why[i]);
-    uid_t uid = h->rootful ? userns_init_id(p->uid_index) : geteuid();
-    gid_t gid = h->rootful ? (gid_t)userns_init_id(p->uid_index) : getegid();
-    return cgroup_create(&h->cgroups, p->name, &limits, uid, gid, &l->cgroup, err);
+    struct cgroup_owner owner = {
+        .uid = h->rootful ? userns_init_id(p->uid_index) : geteuid(),
+        .gid = h->rootful ? (gid_t)userns_init_id(p->uid_index) : getegid(),
+    };
+    return cgroup_create(&h->cgroups, p->name, &limits, &owner, &l->cgroup, err);
 }
 
 static int map_ids(const struct launch_host *h, const struct plan *p, pid_t pid, struct err *err)
@@ -190,9 +194,11 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     s->switch_ids = h->rootful;
     s->cgroup_mode = h->cgroups.mode;
     s->parent_fd = h->self_fd;
-    l->pid = h->rootful ? userns_clone_owned(NAMESPACES, userns_init_id(l->uid_index),
+    s->lo_up = ahead_enter_netns(&h->ahead);
+    uint64_t namespaces = s->lo_up ? NAMESPACES & ~(uint64_t)CLONE_NEWNET : NAMESPACES;
+    l->pid = h->rootful ? userns_clone_owned(namespaces, userns_init_id(l->uid_index),
                                              l->cgroup.v2_fd, &l->pidfd)
-                        : clone_process(NAMESPACES, l->cgroup.v2_fd, &l->pidfd);
+                        : clone_process(namespaces, l->cgroup.v2_fd, &l->pidfd);
     if (l->pid == 0) {
         /* Our copies of the parent's ends: with them we would wait for ourselves once it is gone.
          */
@@ -200,6 +206,8 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
         (void)close(a->status_read_fd);
         setup_child(s);
     }
+    if (s->lo_up)
+        ahead_leave_netns(&h->ahead);
     return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
 }
 
@@ -216,6 +224,7 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
                        .pidfd = -1,
                        .status_fd = -1,
                        .control_fd = -1,
+                       .disk_fd = -1,
                        .slirp = SLIRP_NONE,
                        .dns_fds = {-1, -1},
                        .uid_index = plan->uid_index,
@@ -239,6 +248,8 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
         r = err_set(err, ERR_BACKEND, "the sandbox's first process died");
     if (r == 0) {
         l.status_fd = TAKE_FD(a.status_read_fd);
+        l.disk_fd = TAKE_FD(a.disk_fd);
+        cgroup_started(&l.cgroup);
         l.control_fd = TAKE_FD(a.setup.control_fds[1]);
     }
     attempt_done(h, &a, plan->name);
@@ -310,5 +321,6 @@ int launch_cleanup(struct launch_host *h, struct launch *l)
     fd_close_many(&l->pidfd, 1);
     fd_close_many(&l->status_fd, 1);
     fd_close_many(&l->control_fd, 1);
+    fd_close_many(&l->disk_fd, 1);
     return storage_remove(h, l->name, l->quota);
 }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "sandbox/ahead.h"
 #include "sandbox/cgroup.h"
 #include "sandbox/launch_net.h"
 #include "sandbox/plan.h"
@@ -32,6 +33,7 @@ struct launch_host {
     size_t n_roots;
     int seccomp_fd, init_exe_fd;
     int self_fd; /* our own pidfd */
+    struct ahead ahead;
     struct cgroup_host cgroups;
     char stale[LAUNCH_STALE_MAX][PLAN_NAME_LEN + 1]; /* whose groups could not be removed yet */
     unsigned n_stale;
@@ -53,6 +55,7 @@ struct launch {
     pid_t pid;
     int pidfd;      /* owned */
     int control_fd; /* owned until boxd has it: its end of the pair to PID 1 */
+    int disk_fd;    /* owned; the mounted image of a session with a quota, -1: none */
     int status_fd;  /* owned; readable when the child has something to say or has become box-init */
     struct cgroup cgroup;
     enum net_kind net;

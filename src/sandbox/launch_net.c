@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,7 +28,6 @@
 #define ATTACH_TRIES 16
 #define GOING_TRIES 200
 #define GOING_INTERVAL_MS 10
-#define PROBE_LIFE_MS 20000
 
 int launch_net_init(struct launch_net *net, const char *tag, const char *pool, struct err *err)
 {
@@ -282,7 +282,7 @@ static int probe_guest(pid_t pid, struct err *err)
 
 int launch_net_probe(const struct launch_host *h, struct err *err)
 {
-    struct pollfd none;
+    pid_t parent = getpid();
     int pidfd = -1;
     int r = h->rootful ? net_probe(err) : slirp_probe(NULL, err);
 
@@ -290,7 +290,8 @@ int launch_net_probe(const struct launch_host *h, struct err *err)
         return r;
     pid_t pid = clone_process(CLONE_NEWUSER | CLONE_NEWNET, -1, &pidfd);
     if (pid == 0) {
-        (void)poll(&none, 0, PROBE_LIFE_MS);
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == parent)
+            (void)pause();
         child_exit(0);
     }
     if (pid < 0)

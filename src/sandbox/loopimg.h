@@ -43,6 +43,9 @@ struct loopimg_usage {
 int loopimg_create(int dirfd, int template_dirfd, const char *name, const struct loopimg_spec *spec,
                    struct err *err);
 
+/* What came of the template for this size cannot be mounted: the next image is made anew. */
+void loopimg_forget(int template_dirfd, const struct loopimg_spec *spec);
+
 /* Mounts the image. *ret_mnt_fd is a detached mount (as from fsmount(2)) with nosuid and nodev, to
  * be placed with move_mount(2); closing it unplaced unmounts. The loop device clears itself when
  * the last mount is gone. */

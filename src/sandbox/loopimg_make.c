@@ -22,6 +22,7 @@
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
+#include "util/path.h"
 #include "util/str.h"
 
 #define TEMPLATE_PREFIX "ext4-"
@@ -47,8 +48,8 @@
 /* Named one by one, so that an image does not depend on the host's mke2fs.conf. There is no
  * metadata_csum, because the owner of the root directory is patched into each copy. */
 #define MKFS_FEATURES                                                                              \
-    "none,ext_attr,dir_index,filetype,sparse_super,large_file,huge_file,extent,flex_bg,"           \
-    "uninit_bg,dir_nlink,extra_isize,64bit"
+    ("none,ext_attr,dir_index,filetype,sparse_super,large_file,huge_file,extent,flex_bg,"          \
+     "uninit_bg,dir_nlink,extra_isize,64bit")
 
 struct geometry {
     uint64_t bytes;
@@ -200,15 +201,21 @@ static int template_make(int template_dirfd, const char *name, const struct geom
     return TAKE_FD(fd);
 }
 
+static void template_name(const struct geometry *g, char *ret, size_t size)
+{
+    (void)str_fmt(ret, size, TEMPLATE_PREFIX "%" PRIu64 "-%" PRIu64, g->bytes, g->inodes);
+}
+
 static int template_open(int template_dirfd, const struct geometry *g, struct err *err)
 {
     char name[64];
     struct stat st;
 
-    (void)str_fmt(name, sizeof(name), TEMPLATE_PREFIX "%" PRIu64 "-%" PRIu64, g->bytes, g->inodes);
+    template_name(g, name, sizeof(name));
     AUTO_CLOSE int fd = openat(template_dirfd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == g->bytes)
         return TAKE_FD(fd);
+    (void)path_remove_tree_at(template_dirfd, name); /* whatever it is, it is not ours */
     return template_make(template_dirfd, name, g, err);
 }
 
@@ -379,13 +386,27 @@ int loopimg_create(int dirfd, int template_dirfd, const char *name, const struct
     r = image_fill(fd, template, &g, spec, err);
     if (r < 0)
         (void)unlinkat(dirfd, name, 0);
+    if (r == -EUCLEAN || r == -EIO)
+        loopimg_forget(template_dirfd, spec);
     return r;
+}
+
+void loopimg_forget(int template_dirfd, const struct loopimg_spec *spec)
+{
+    struct geometry g = {0};
+    struct err ignored = {0};
+    char name[64];
+
+    if (geometry_of(spec, &g, &ignored) < 0)
+        return;
+    template_name(&g, name, sizeof(name));
+    (void)unlinkat(template_dirfd, name, 0);
 }
 
 static int probe_with(int dirfd, int template_dirfd, const char *name, struct err *err)
 {
     const struct loopimg_spec spec = {.bytes = LOOPIMG_BYTES_MIN, .inodes = 16, .uid = 1, .gid = 1};
-    struct loopimg_usage usage;
+    struct loopimg_usage usage = {0};
     struct stat st;
     AUTO_CLOSE int mnt = -1;
 

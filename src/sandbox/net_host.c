@@ -206,6 +206,7 @@ static int remove_links(const struct net_config *c, struct err *err)
 int net_host_done(const struct net_config *config, struct err *err)
 {
     AUTO_DONE(buf) struct buf script;
+    buf_init(&script, RULES_MAX);
 
     /* Interfaces go before the rules that hold them. */
     int r = remove_links(config, err);
@@ -217,7 +218,6 @@ int net_host_done(const struct net_config *config, struct err *err)
         r = net_foreign_remove(config, err);
     if (r < 0)
         return r;
-    buf_init(&script, RULES_MAX);
     r = buf_printf(&script, "table inet box_%s\ndelete table inet box_%s\n", config->tag,
                    config->tag);
     return r < 0 ? err_sys(err, -r, "network rules") : nft_load(&script, err);

@@ -93,10 +93,9 @@ static int step_clock(const struct setup *s, struct err *err)
 
 static int step_names(const struct setup *s, struct err *err)
 {
-    (void)s;
     if (sethostname(HOSTNAME, strlen(HOSTNAME)) < 0 || setdomainname("", 0) < 0)
         return err_sys(err, errno, "hostname");
-    int r = net_lo_up();
+    int r = s->lo_up ? 0 : net_lo_up();
     if (r < 0)
         return err_sys(err, -r, "loopback interface");
     /* A second wall behind the filter: no user namespace can be made below this one. */

@@ -42,7 +42,7 @@ enum { FD_NETNS = 3, FD_USERNS = 4, FD_READY = 5, FD_EXIT = 6, FD_COUNT = 7 };
 static const char *const slirp4netns_argv[] = {SLIRP4NETNS_OPTIONS, NETNS_PATH, NET_GUEST_IFNAME,
                                                NULL};
 static const char *const slirp4netns_userns_argv[] = {
-    SLIRP4NETNS_OPTIONS, "--userns-path=" USERNS_PATH, NETNS_PATH, NET_GUEST_IFNAME, NULL};
+    SLIRP4NETNS_OPTIONS, ("--userns-path=" USERNS_PATH), NETNS_PATH, NET_GUEST_IFNAME, NULL};
 
 /* No mapping of the gateway to the host, no ports in either direction; those are on by default.
  * "--runas 0" is ourselves: in our user namespace there is nobody else to become. */

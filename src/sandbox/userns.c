@@ -19,6 +19,8 @@
 #include "util/err.h"
 #include "util/fd.h"
 
+#define TAKE_BACK_TRIES 1000
+
 static int write_map(pid_t pid, const char *file, const struct id_pair *pairs, size_t n)
 {
     char path[64];
@@ -43,6 +45,25 @@ int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids
     return r < 0 ? err_sys(err, -r, "map the session's ids") : 0;
 }
 
+/* Waits to be killed, and does not outlive a parent that died before it could. */
+static _Noreturn void hold_namespace_child(pid_t parent)
+{
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == parent)
+        (void)pause();
+    child_exit(0);
+}
+
+/* The kernel may be out of memory for a moment. Going on with another's ids is the one thing worse
+ * than not going on. */
+static void take_back_ids(void)
+{
+    const uid_t keep = (uid_t)-1;
+    for (int i = 0; i < TAKE_BACK_TRIES; i++)
+        if (setresuid(keep, 0, keep) == 0 && setresgid(keep, 0, keep) == 0)
+            return;
+    abort();
+}
+
 /* Only our effective ids change, and only between two system calls: nothing is resolved, opened or
  * signalled meanwhile. The capabilities stay, for the cgroup and for hosts that let nobody else
  * make user namespaces. */
@@ -59,19 +80,10 @@ pid_t userns_clone_owned(uint64_t flags, uid_t owner, int cgroup_fd, int *ret_pi
         pid = clone_process(flags | CLONE_NEWUSER, cgroup_fd, ret_pidfd);
     if (pid == 0)
         return 0;
-    /* Going on with another's ids is the one thing worse than not going on. */
-    if (setresuid(keep, 0, keep) < 0 || setresgid(keep, 0, keep) < 0 ||
-        prctl(PR_SET_SECUREBITS, bits, 0, 0, 0) < 0)
-        abort();
+    take_back_ids();
+    /* Without effect on us while we are root; what it changes, every set-up child changes too. */
+    (void)prctl(PR_SET_SECUREBITS, bits, 0, 0, 0);
     return pid;
-}
-
-/* Waits to be killed, and does not outlive a parent that died before it could. */
-static _Noreturn void hold_namespace_child(pid_t parent)
-{
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == parent)
-        (void)pause();
-    child_exit(0);
 }
 
 /* A namespace lives as long as someone holds it: a child makes it, we open it, the child goes. */

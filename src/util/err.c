@@ -9,6 +9,11 @@
 
 #include "util/str.h"
 
+/* What an analyzer is told of these functions holds for their callers. */
+#undef err_set
+#undef err_sys
+#undef err_wrap
+
 /* What a prefix keeps at least when prefix and cause do not both fit. */
 #define PREFIX_MIN 80
 

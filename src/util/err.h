@@ -49,3 +49,17 @@ int err_code_errno(enum err_code code);
 
 /* Text of an errno; thread-safe, never NULL. */
 const char *err_errno_text(int error);
+
+/* clang-tidy and gcc -fanalyzer look at one source at a time, so they do not know the promise above
+ * that an error is negative, and walk on as if nothing had failed. Only they see this. */
+#if defined(__clang_analyzer__) || defined(BOX_ANALYZER)
+static inline int err_negative(int r)
+{
+    if (r >= 0)
+        __builtin_unreachable();
+    return r;
+}
+#define err_set(...) err_negative((err_set)(__VA_ARGS__))
+#define err_sys(...) err_negative((err_sys)(__VA_ARGS__))
+#define err_wrap(...) err_negative((err_wrap)(__VA_ARGS__))
+#endif

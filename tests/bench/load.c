@@ -6,6 +6,7 @@
  * "ok" and a time in nanoseconds for each measured operation, or "error" and the reason. One
  * process serves a whole run, so nothing of its own start is ever measured. */
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -293,6 +294,7 @@ static void serve_line(char *line, struct job *j)
     char *rest = line, *word;
     while ((word = strsep(&rest, "\t")) != NULL)
         strv_add(&words, word);
+    assert(words != NULL); /* an empty line has one empty word */
     buf_reset(&j->times);
     if (run_line(words, j, &err) < 0)
         say_error(&err);

@@ -5,10 +5,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import pathlib
 import re
+import subprocess
 import tempfile
 import time
 
@@ -213,9 +215,18 @@ def mount_base():
     return None
 
 
-def count(name, default):
-    """How often to repeat, from the environment."""
-    return int(os.environ.get(name, default))
+@functools.cache
+def is_slow():
+    """An emulated machine, where starting a program takes tens of milliseconds."""
+    start = time.monotonic()
+    for _ in range(10):
+        subprocess.run(["/bin/true"], check=True)
+    return time.monotonic() - start > 0.5
+
+
+def count(name, default, slow=None):
+    """How often to repeat: from the environment, else as often as the machine can in a few seconds."""
+    return int(os.environ.get(name, (slow or default // 10) if is_slow() else default))
 
 
 def check_golden(name, text):

@@ -69,6 +69,8 @@ static void threads(void)
     if (!d || pipe2(gate, O_CLOEXEC) < 0 ||
         pthread_create(&thread, NULL, wait_for_end, &gate[0]) != 0) {
         probe_report("A04", PROBE_FAIL, "no thread");
+        if (d)
+            (void)closedir(d);
         return;
     }
     while ((e = readdir(d))) {

@@ -142,6 +142,7 @@ for i in range(4):
     disk.recovers()
 
 
+@pytest.mark.vm
 def test_F02_inode_bomb(api, disk, victim, boxd_shared):
     files = len(list(boxd_shared.state.rglob("*")))
     r = api.x(disk.sid, "python3", "-c", """
@@ -172,6 +173,7 @@ def test_F05_git_works_its_way_out_of_a_full_disk(api, disk):
     assert (r["outcome"], r["stdout"]) == ("exited", "3\n"), r
 
 
+@pytest.mark.vm
 def test_F05_a_full_session_can_be_deleted(boxd):
     api = boxd.client()
     api.new("warm", workspace_quota_mb=QUOTA_MB)
@@ -218,6 +220,7 @@ for d in ("/tmp", "/dev/shm"):
         assert r["outcome"] == "oom_killed" or all(int(n) < 100000 for n in r["stdout"].split()), r
 
 
+@pytest.mark.vm
 def test_the_quota_is_what_df_says(api, session):
     for mb in (8, 64, 300):
         sid = session(workspace_quota_mb=mb)

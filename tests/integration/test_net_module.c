@@ -37,6 +37,7 @@
 #define TIMEOUT_MS 1500
 
 /* A TCP server until the end of the scope; the kernel completes connections to it by itself. */
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a name that is declared has none around it. */
 #define LISTENER(name, ns, port) __attribute__((unused)) AUTO_CLOSE int name = listen_in(ns, port)
 
 static int host_ns = -1;
@@ -179,7 +180,7 @@ static void box_free(struct box *b)
 
 static void session_reaches_the_internet_and_is_masqueraded(void **state)
 {
-    struct sockaddr_in peer;
+    struct sockaddr_in peer = {0};
     socklen_t len = sizeof(peer);
     LISTENER(server, inet_ns, 80);
     AUTO_CLOSE int fd = -1;

@@ -10,6 +10,8 @@ import wsexec
 from boxlib import ApiError
 from watch import MOMENT, Watch, wait_for
 
+pytestmark = pytest.mark.vm
+
 OUTCOMES = {"exited", "signaled", "timed_out", "oom_killed", "quota_exceeded", "session_lost"}
 HOG = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shortest way through everything."""
 
+import pytest
+
+pytestmark = [pytest.mark.vm, pytest.mark.vm_user]
+
 
 def test_a_command_runs_and_its_exit_code_comes_back(api, sid):
     r = api.x(sid, "sh", "-c", "echo out; echo err >&2; exit 3")

@@ -229,8 +229,9 @@ static void group_lives_and_goes(void **state)
     struct cgroup g;
     struct err err = {0};
     const struct cgroup_limits limits = {.memory_bytes = 1, .pids = 1};
+    const struct cgroup_owner owner = {geteuid(), getegid()};
     (void)state;
-    assert_int_equal(cgroup_create(&h, NAME, &limits, geteuid(), getegid(), &g, &err), 0);
+    assert_int_equal(cgroup_create(&h, NAME, &limits, &owner, &g, &err), 0);
     assert_true(g.v2_fd >= 0);
     assert_true(exists(NAME));
     assert_int_equal(cgroup_kill(&g), -ENOENT); /* the file is the kernel's */
@@ -241,7 +242,7 @@ static void group_lives_and_goes(void **state)
     put_dir(NAME "/s1");
     /* Another of the same name is not shared. */
     struct cgroup other;
-    assert_int_equal(cgroup_create(&h, NAME, &limits, geteuid(), getegid(), &other, &err), -EEXIST);
+    assert_int_equal(cgroup_create(&h, NAME, &limits, &owner, &other, &err), -EEXIST);
     assert_int_equal(other.v2_fd, -1);
     cgroup_close(&g);
     cgroup_close(&g);
@@ -259,10 +260,11 @@ static void failed_creation_leaves_no_group(void **state)
     struct cgroup g;
     struct err err = {0};
     const struct cgroup_limits limits = {.memory_bytes = 1, .pids = 1};
+    const struct cgroup_owner owner = {geteuid(), getegid()};
     (void)state;
     h.mode = INIT_CGROUP_V2;
     h.enforced[CGROUP_MEMORY] = true; /* whose file does not exist here */
-    assert_true(cgroup_create(&h, NAME, &limits, geteuid(), getegid(), &g, &err) < 0);
+    assert_true(cgroup_create(&h, NAME, &limits, &owner, &g, &err) < 0);
     assert_int_not_equal(err.code, ERR_NONE);
     assert_int_equal(g.v2_fd, -1);
     assert_false(exists(NAME));

@@ -42,12 +42,10 @@ static void put_name(struct msg *m, const char *dotted)
     put8(m, 0);
 }
 
-static void put_header(struct msg *m, unsigned id, unsigned flags, unsigned qd, unsigned an,
-                       unsigned ns, unsigned ar)
+/* id, flags, questions, answers, authorities, additional records */
+static void put_header(struct msg *m, const unsigned v[6])
 {
-    const unsigned v[] = {id, flags, qd, an, ns, ar};
-
-    for (size_t i = 0; i < ARRAY_SIZE(v); i++)
+    for (size_t i = 0; i < 6; i++)
         put16(m, v[i]);
 }
 
@@ -86,7 +84,7 @@ static struct msg simple_query(const char *name, unsigned type)
 {
     struct msg m = {.len = 0};
 
-    put_header(&m, 0x1234, 0x0100, 1, 0, 0, 0);
+    put_header(&m, (unsigned[6]){0x1234, 0x0100, 1, 0, 0, 0});
     put_question(&m, name, type, 1);
     return m;
 }
@@ -121,7 +119,7 @@ static void edns_raises_the_size_within_bounds(void **state)
         struct msg m = {.len = 0};
         struct dns_query q;
 
-        put_header(&m, 1, 0x0100, 1, 0, 0, 1);
+        put_header(&m, (unsigned[6]){1, 0x0100, 1, 0, 0, 1});
         put_question(&m, "a.example", 1, 1);
         put_opt(&m, sizes[i][0], 12);
         assert_int_equal(dns_query_parse(m.data, m.len, &q), 0);
@@ -135,7 +133,7 @@ static void every_prefix_of_a_question_is_refused(void **state)
     struct msg m = {.len = 0};
     struct dns_query q;
 
-    put_header(&m, 1, 0x0100, 1, 0, 0, 1);
+    put_header(&m, (unsigned[6]){1, 0x0100, 1, 0, 0, 1});
     put_question(&m, "www.example.com", 28, 1);
     put_opt(&m, 1232, 4);
     assert_int_equal(dns_query_parse(m.data, m.len, &q), 0);
@@ -165,7 +163,8 @@ static void strange_headers_are_refused(void **state)
         struct msg m = {.len = 0};
         struct dns_query q;
 
-        put_header(&m, 1, cases[i].flags, cases[i].qd, cases[i].an, cases[i].ns, cases[i].ar);
+        put_header(&m, (unsigned[6]){1, cases[i].flags, cases[i].qd, cases[i].an, cases[i].ns,
+                                     cases[i].ar});
         put_question(&m, "a.example", 1, 1);
         assert_int_equal(dns_query_parse(m.data, m.len, &q), cases[i].result);
     }
@@ -180,7 +179,7 @@ static void strange_types_and_classes_are_refused(void **state)
         struct msg m = {.len = 0};
         struct dns_query q;
 
-        put_header(&m, 1, 0x0100, 1, 0, 0, 0);
+        put_header(&m, (unsigned[6]){1, 0x0100, 1, 0, 0, 0});
         put_question(&m, "a.example", cases[i][0], cases[i][1]);
         assert_int_equal(dns_query_parse(m.data, m.len, &q), DNS_REFUSED);
     }
@@ -191,7 +190,7 @@ static void broken_names_are_refused(void **state)
     struct msg pointer = {.len = 0}, longest = {.len = 0}, label = {.len = 0};
     struct dns_query q;
 
-    put_header(&pointer, 1, 0x0100, 1, 0, 0, 0);
+    put_header(&pointer, (unsigned[6]){1, 0x0100, 1, 0, 0, 0});
     put16(&pointer, 0xc00c);
     put16(&pointer, 1);
     put16(&pointer, 1);
@@ -200,7 +199,7 @@ static void broken_names_are_refused(void **state)
     /* 127 labels of one byte are 255 bytes; one more is too many. */
     for (int extra = 0; extra < 2; extra++) {
         longest.len = 0;
-        put_header(&longest, 1, 0x0100, 1, 0, 0, 0);
+        put_header(&longest, (unsigned[6]){1, 0x0100, 1, 0, 0, 0});
         for (int i = 0; i < 127 + extra; i++)
             put(&longest, "\1a", 2);
         put8(&longest, 0);
@@ -208,7 +207,7 @@ static void broken_names_are_refused(void **state)
         put16(&longest, 1);
         assert_int_equal(dns_query_parse(longest.data, longest.len, &q), extra ? DNS_FORMERR : 0);
     }
-    put_header(&label, 1, 0x0100, 1, 0, 0, 0);
+    put_header(&label, (unsigned[6]){1, 0x0100, 1, 0, 0, 0});
     put8(&label, 64);
     for (int i = 0; i < 64; i++)
         put8(&label, 'a');
@@ -233,7 +232,7 @@ static void forwarded_question_carries_name_and_type_only(void **state)
     struct dns_query q, again;
     uint8_t out[DNS_FORWARD_MAX];
 
-    put_header(&m, 0x1111, 0x0130, 1, 0, 0, 1); /* with AD and CD */
+    put_header(&m, (unsigned[6]){0x1111, 0x0130, 1, 0, 0, 1}); /* with AD and CD */
     put_question(&m, "Www.Example.com", 16, 1);
     put_opt(&m, 4096, 20);
     assert_int_equal(dns_query_parse(m.data, m.len, &q), 0);
@@ -290,7 +289,7 @@ static struct msg answer_to(const struct dns_query *q, unsigned id, unsigned fla
 {
     struct msg m = {.len = 0};
 
-    put_header(&m, id, flags, 1, an, ns, ar);
+    put_header(&m, (unsigned[6]){id, flags, 1, an, ns, ar});
     put(&m, q->name, q->name_len);
     put16(&m, q->type);
     put16(&m, 1);

@@ -221,8 +221,8 @@ static void odd_things_do_no_harm(void **state)
         skip();
     put_dir(path, 0755);
     assert_int_equal(mkfifo("/etc/fonts/fifo", 0644), 0); /* would be waited for */
-    for (int i = 0; i < 12; i++) {
-        (void)strcat(path, "/d");
+    for (size_t len = strlen(path); len < 34; len += 2) {
+        (void)snprintf(path + len, sizeof(path) - len, "/d");
         put_dir(path, 0755);
     }
     int big = open("/etc/magic", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);

@@ -135,7 +135,7 @@ static void bounds_hold_at_the_cap_and_one_past(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         for (uint64_t past = 0; past < 2; past++) {
             (void)snprintf(text, sizeof(text), "{\"cmd\":\"a\",\"%s\":%llu}", cases[i].member,
-                           (unsigned long long)(cases[i].max + past));
+                           (unsigned long long)cases[i].max + past);
             assert_int_equal(parse_exec(text, &e, &err) == 0, past == 0);
             v1_exec_done(&e);
         }

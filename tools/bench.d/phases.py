@@ -27,8 +27,9 @@ class Run:
         if times:
             self.series.setdefault(key, Series(name)).add(times)
 
-    def late(self):
-        return time.monotonic() - self.started > self.sizes["budget_s"]
+    def late(self, share):
+        """That share of the run's time is over: a slow machine gets fewer rounds, never a longer run."""
+        return time.monotonic() - self.started > share * self.sizes["budget_s"]
 
     def ratio(self, what, promise, limit, top, bottom, at_least=False, peer=None):
         """A bar on p50(top) / p50(bottom)."""
@@ -83,7 +84,7 @@ def launches(run):
         if done % n["engine_every"] == 0:
             engine_round(run, n)
         launch_round(run, n)
-        if run.late() and done >= 2:
+        if run.late(0.5) and done >= 2:
             run.facts["rounds_cut_to"] = done + 1
             break
     peers = run.peers
@@ -113,6 +114,8 @@ def burst(run):
             bar.why = f"bwrap {run.peers.bwrap.reason}"
         else:
             ratios.append((times[0] + times[1]) / (sum(sequence) / run.cpus))
+        if run.late(0.6):
+            break
     made, execed, gone = (median(column) for column in zip(*parts))
     run.facts["burst_ms"] = {"sessions": size, "all_made": round(made, 1), "all_execed": round(execed, 1),
                              "all_deleted": round(gone, 1)}
@@ -162,7 +165,9 @@ def scale(run):
         client.new(f"w{i}")
     for i in range(20):
         client.rm(f"w{i}")
-    rounds = [scale_round(run, client, count) for _ in range(n["scale_rounds"])]
+    rounds = []
+    while len(rounds) < n["scale_rounds"] and not (rounds and run.late(0.75)):
+        rounds.append(scale_round(run, client, count))
     run.facts["memory_rounds"] = rounds
     used = median([r["in_all_kib"] for r in rounds]) / MIB
     rss = median([r["boxd_rss_kib"] for r in rounds]) / MIB

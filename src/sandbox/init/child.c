@@ -76,7 +76,7 @@ static void split_strings(const struct exec_request *req, struct strings *ret)
             ret->cwd = at;
         at = nul + 1;
     }
-    if (at != end || head->argc == 0)
+    if (at != end || head->argc == 0 || ret->cwd == NULL)
         fail(INIT_STAGE_REQUEST, EBADMSG);
 }
 
@@ -109,7 +109,12 @@ static void become_payload(const struct init_config *config)
 {
     for (uint32_t i = 0; i < config->n_rlimits; i++) {
         const struct init_rlimit *rl = &config->rlimits[i];
-        struct rlimit limit = {.rlim_cur = rl->soft, .rlim_max = rl->hard};
+        struct rlimit limit;
+        /* Where the host has less to give, that is the limit: raising it is not ours. */
+        if (getrlimit((__rlimit_resource_t)rl->resource, &limit) < 0)
+            fail(INIT_STAGE_CONFINE, errno);
+        limit.rlim_max = rl->hard < limit.rlim_max ? rl->hard : limit.rlim_max;
+        limit.rlim_cur = rl->soft < limit.rlim_max ? rl->soft : limit.rlim_max;
         if (setrlimit((__rlimit_resource_t)rl->resource, &limit) < 0)
             fail(INIT_STAGE_CONFINE, errno);
     }
@@ -245,7 +250,7 @@ static _Noreturn void tell_posture(void)
 void exec_child(struct init *in, struct cell *c, const struct exec_request *req,
                 const struct child_stdio *io)
 {
-    struct strings s;
+    struct strings s = {0};
     sigset_t none;
     bool keep_script = false;
 

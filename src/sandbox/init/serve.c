@@ -139,7 +139,7 @@ static void start(struct init *in, const struct exec_request *req)
     struct cell *c = NULL;
 
     int r = cell_acquire(in, &c);
-    if (r == 0)
+    if (r >= 0)
         r = wires_open(in, head, &w);
     if (r < 0) {
         refuse(in, head->id, INIT_STAGE_LIMIT, -r);
