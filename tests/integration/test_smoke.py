@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shortest way through everything."""
 
+import os
+
 import pytest
 
 pytestmark = [pytest.mark.vm, pytest.mark.vm_user]
@@ -21,7 +23,7 @@ def test_a_removed_session_leaves_nothing(boxd):
     client.new("warm-up")  # groups of the instance itself exist from now on
     client.rm("warm-up")
     before = boxd.leaks()
-    client.new("gone", workspace_quota_mb=8)
+    client.new("gone", **({"workspace_quota_mb": 8} if os.geteuid() == 0 else {}))
     assert client.sh("gone", "echo x > /workspace/f")["exit_code"] == 0
     client.rm("gone")
     assert boxd.leaks() == before
