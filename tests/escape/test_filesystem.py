@@ -18,6 +18,7 @@ from escapelib import (
 MIB = 1 << 20
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_C01_no_setting_of_the_kernel_opens_for_writing(probed, api, sid):
     probed.check("C01", least=12)
@@ -27,11 +28,13 @@ def test_C01_no_setting_of_the_kernel_opens_for_writing(probed, api, sid):
     assert r["stdout"] == "" and r["exit_code"] != 0
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_C02_what_tells_about_the_host_is_empty(probed):
     probed.check("C02", least=42)
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_C03_the_image_is_read_only(probed, api, sid):
     probed.check("C03", least=6)
@@ -43,6 +46,7 @@ def test_C03_the_image_is_read_only(probed, api, sid):
     assert r["stdout"] == "/etc/passwd\n/usr/bin/env\n"
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_C04_no_control_groups(probed, api, sid):
     probed.check("C04")
@@ -53,6 +57,7 @@ def test_C04_no_control_groups(probed, api, sid):
     assert r["stdout"] == ""
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_C05_devices_are_the_few(probed, api, sid):
     probed.check("C05", least=2)
@@ -64,6 +69,7 @@ def test_C05_devices_are_the_few(probed, api, sid):
     assert r["stdout"] == "1:3\n/tmp:\n\n/workspace:\n"
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_C06_no_sockets(probed, api, sid):
     probed.check("C06", least=2)
@@ -104,12 +110,14 @@ def check_roots(client, sid, given, on_disk):
                 else STORAGE.fullmatch(root), (root, target)
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_C07_mounts_are_tight_and_tell_no_paths(probed, api, psid, probe_dir):
     probed.check("C07.flags")
     check_roots(api, psid, {"/probe": fs_path(probe_dir)}, on_disk=True)
 
 
+@pytest.mark.vm
 def test_C07_a_session_with_a_quota_tells_nothing_at_all(api, session):
     check_roots(api, session(workspace_quota_mb=16), {}, on_disk=False)
 
@@ -117,6 +125,7 @@ def test_C07_a_session_with_a_quota_tells_nothing_at_all(api, session):
 SECRET = "c08-launchers-secret"
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_C08_nothing_of_the_launcher_gets_in(probe_mount):
     reversed_secret = f"--secret-reversed={SECRET[::-1]}"

@@ -60,6 +60,7 @@ def live(boxd_shared, session):
         one.close()
 
 
+@pytest.mark.vm
 def test_A01_ids_seen_from_the_host_are_private_and_disjoint(boxd, live):
     """Also between two daemons, which know nothing of each other."""
     ranges = []
@@ -80,6 +81,7 @@ def test_A01_ids_seen_from_the_host_are_private_and_disjoint(boxd, live):
     assert len(set(ranges)) == 3
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_A02_no_capabilities(probed):
     assert set(probed.check("A02")) == {f"A02.{s}" for s in CAPS}
@@ -107,6 +109,7 @@ def channels(daemon, api, sid):
     yield "terminal", ran(stream(daemon.sock, sid, *argv, tty=True))["stdout"]
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_A03_every_way_in_has_the_same_posture(boxd, probe_mount):
     client = boxd.client(timeout=600)
@@ -127,6 +130,7 @@ def test_A03_every_way_in_has_the_same_posture(boxd, probe_mount):
     client.close()
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_A03_the_whole_posture_is_the_same_too(boxd_shared, api, psid):
     def normal(text):
@@ -149,6 +153,7 @@ time.sleep(3600)
 """
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_A04_no_new_privs_and_filter_on_every_thread(probed, live):
     probed.check("A04")
@@ -161,6 +166,7 @@ def test_A04_no_new_privs_and_filter_on_every_thread(probed, live):
     assert status(one.init)["NoNewPrivs"] == "1"
 
 
+@pytest.mark.vm
 def test_A05_setuid_files_and_file_capabilities_give_nothing(api, psession, probe_dir, host_dir):
     host_dir.chmod(0o777)
     for name in ("plain", "suid", "sgid", "caps"):
@@ -176,6 +182,7 @@ def test_A05_setuid_files_and_file_capabilities_give_nothing(api, psession, prob
             assert posture(api, sid, f"/workspace/{name}") == want, name
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_A05_setuid_files_cannot_be_made_inside(api, sid):
     r = ran(api.sh(sid, "cp /bin/true /workspace/t; chmod u+s /workspace/t; stat -c %a /workspace/t"))
@@ -183,6 +190,7 @@ def test_A05_setuid_files_cannot_be_made_inside(api, sid):
     assert "chmod" in r["stderr"]
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_A06_eight_namespaces_of_its_own(api, psession):
     seen = [host_ns()]
@@ -298,6 +306,7 @@ def golden_name(name):
     return f"posture{name}.txt" if IS_ROOT else f"posture-rootless{name}.txt"
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_A08_posture_is_the_golden_one(boxd_shared, api, psession):
     text = session_posture(boxd_shared, api, psession, lambda sid: posture(api, sid))
@@ -356,6 +365,7 @@ def test_A09_executables_cannot_be_written(boxd_shared, api, psid, probed):
     assert hashlib.sha256(init.read_bytes()).hexdigest() == before
 
 
+@pytest.mark.vm
 @pytest.mark.rootless
 def test_A10_the_first_process_cannot_be_looked_into(probed, api, sid):
     probed.check("A10", least=10)

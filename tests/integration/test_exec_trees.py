@@ -120,6 +120,7 @@ def test_E10_a_session_whose_first_process_is_stopped_can_be_deleted(api, sessio
     assert watch.payload() == [] and not os.path.exists(f"/proc/{watch.pid1}")
 
 
+@pytest.mark.vm
 def test_E10_a_frozen_session_can_be_deleted(api, session):
     sid = session()
     watch = Watch(api, sid)
