@@ -79,7 +79,9 @@ lint_cppcheck() {
 
 # Every warning of gcc and of its analyzer is an error here.
 lint_analyzer() {
-    tools/configure.sh build-analyzer gcc -Dwerror=true "-Dc_args=-fanalyzer -DBOX_ANALYZER" -Dtests=disabled &&
+    tools/configure.sh build-analyzer gcc -Dwerror=true -Dtests=disabled \
+        "-Dc_args=-fanalyzer -DBOX_ANALYZER" &&
+        ninja -C build-analyzer build.ninja >/dev/null && # meson files may have changed
         ninja -j "$jobs" -C build-analyzer --quiet
 }
 

@@ -76,6 +76,8 @@ def main(args):
     commands = read_commands(build)
     todo = {p: state_key(p, entry["command"], version) for p, entry in commands.items()}
     stale = {p: key for p, key in todo.items() if not (cache / key).exists()}
+    # The largest first, so that no core waits for one of them at the end.
+    stale = dict(sorted(stale.items(), key=lambda item: -item[0].stat().st_size))
     database = cache.parent / "compile_commands.json"
     database.write_text(json.dumps(list(commands.values())))
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "io/dns.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -49,9 +48,9 @@ void dns_free(struct dns *dns)
 {
     if (dns == NULL)
         return;
-    while (dns->listeners != NULL) {
-        assert(dns->listeners->dns == dns);
-        dns_unlisten(dns->listeners);
+    for (struct dns_listener *l = dns->listeners, *next; l != NULL; l = next) {
+        next = l->next;
+        dns_unlisten(l);
     }
     free(dns->resolv_conf);
     free(dns);

@@ -108,15 +108,16 @@ static void session_free(struct priv_session *s)
 static void finish(struct priv_session *s)
 {
     struct priv *p = s->priv;
-    if (s->why.code != ERR_NONE) {
-        struct priv_head head = {PRIV_CREATE, s->create_id};
-        answer_error(p, &head, s->why.sys > 0 ? -s->why.sys : err_code_errno(s->why.code), &s->why);
-    }
-    if (s->destroy_id != 0) {
-        struct priv_reply reply = {.head = {PRIV_DESTROY, s->destroy_id}};
+    struct err why = s->why;
+    struct priv_head created = {PRIV_CREATE, s->create_id},
+                     destroyed = {PRIV_DESTROY, s->destroy_id};
+    session_free(s); /* before the answer: whoever reads it finds nothing of ours any more */
+    if (why.code != ERR_NONE)
+        answer_error(p, &created, why.sys > 0 ? -why.sys : err_code_errno(why.code), &why);
+    if (destroyed.id != 0) {
+        struct priv_reply reply = {.head = destroyed};
         answer(p, &reply, NULL, 0);
     }
-    session_free(s);
     storage_refill(p->host, 1);
 }
 
@@ -298,8 +299,9 @@ static int on_destroy(struct priv *p, const void *data, size_t len, struct err *
 
 static void read_namespaces(pid_t pid, uint64_t *ret)
 {
+    /* Of time what the children are in: before Linux 6.2 whoever makes one is not itself in it. */
     static const char *const names[PRIV_NS_MAX] = {"user", "mnt", "pid",    "net",
-                                                   "ipc",  "uts", "cgroup", "time"};
+                                                   "ipc",  "uts", "cgroup", "time_for_children"};
     for (int i = 0; i < PRIV_NS_MAX; i++) {
         char path[64];
         struct stat st;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sandbox/hostcmd.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -94,7 +95,7 @@ static int spawn_path(const char *path, const char *const argv[], const int *fds
     for (size_t i = 0; i < HOSTCMD_FDS_MAX; i++)
         high[i] = -1;
     r = -posix_spawn_file_actions_init(&fa);
-    if (r != 0)
+    if (r < 0)
         return r;
     r = -posix_spawnattr_init(&attr);
     if (r == 0) {
@@ -115,7 +116,7 @@ int hostcmd_start(const char *const argv[], const int *fds, size_t n_fds, struct
                   struct err *err)
 {
     char path[256];
-    pid_t pid;
+    pid_t pid = 0;
     int r, pidfd;
 
     if (n_fds > HOSTCMD_FDS_MAX)
@@ -124,8 +125,9 @@ int hostcmd_start(const char *const argv[], const int *fds, size_t n_fds, struct
     if (r < 0)
         return r;
     r = spawn_path(path, argv, fds, n_fds, &pid);
-    if (r != 0)
+    if (r < 0)
         return err_sys(err, -r, "start '%s'", path);
+    assert(pid > 0); /* 0 would be our own process group */
     /* The pid cannot be reused before we reap it, so this opens our child and no other. */
     pidfd = pidfd_open(pid, 0);
     if (pidfd < 0) {

@@ -11,8 +11,8 @@
 #include "util/err.h"
 #include "util/fd.h"
 
-/* Its first run on a host loads a dozen kernel modules. */
-#define NFT_TIMEOUT_MS 30000
+/* Its first run on a host loads two dozen kernel modules, one after the other. */
+#define NFT_TIMEOUT_MS 60000
 #define NFT_ARGS_MAX 8
 
 int nft_load(const struct buf *script, struct err *err)

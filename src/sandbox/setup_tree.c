@@ -380,7 +380,8 @@ static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *
         {"lowerdir", lower}, {"upperdir", upper}, {"workdir", work}, {"userxattr", NULL}, {0}};
     AUTO_CLOSE int fs = mount_new("overlay", options, ATTR_SAFE);
     if (fs < 0)
-        return err_sys(err, -fs, "overlay on '%s'", target_path);
+        return err_sys(err, -fs, "overlay on '%s'%s", target_path,
+                       s->switch_ids ? "" : " (only root can, where something is mounted below)");
     r = attach(fs, target, target_path, err);
     return r < 0 ? r : leave_scratch(root_fd, layer, scratch, err);
 }

@@ -21,6 +21,9 @@
 /* What a plain session has on disk; anything else in its storage keeps it from being used again. */
 static const char *const usual[] = {"workspace", "home"};
 
+/* Of an empty directory, on the file systems there are. */
+#define PRISTINE_SIZE 4096
+
 static void spare_name(unsigned n, char *ret, size_t size)
 {
     (void)snprintf(ret, size, "spare-%u", n);
@@ -72,8 +75,10 @@ static bool make_pristine(const struct launch_host *h, int storage_fd, const cha
     AUTO_CLOSE int fd = openat(storage_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return errno == ENOENT;
-    return fstat(fd, &st) == 0 && st.st_uid == h->daemon_uid && count_names(fd, 0) == 0 &&
-           flistxattr(fd, NULL, 0) == 0 && fchmod(fd, 0700) == 0;
+    /* A directory that once held many names stays large; its times can be set to say anything. */
+    return fstat(fd, &st) == 0 && st.st_uid == h->daemon_uid && st.st_size <= PRISTINE_SIZE &&
+           count_names(fd, 0) == 0 && flistxattr(fd, NULL, 0) == 0 && fchmod(fd, 0700) == 0 &&
+           futimens(fd, NULL) == 0;
 }
 
 static bool keep_spare(struct launch_host *h, const char *name)

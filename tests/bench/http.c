@@ -167,7 +167,7 @@ static int ws_receive(int fd, struct buf *b, struct frame *ret, struct err *err)
 /* Reads messages until the one that says how the command ended. */
 static int ws_await_exit(int fd, struct buf *b, struct err *err)
 {
-    struct frame f;
+    struct frame f = {0};
     bool output = false;
     for (;;) {
         int r = ws_receive(fd, b, &f, err);

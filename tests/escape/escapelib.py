@@ -5,10 +5,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import pathlib
 import re
+import subprocess
 import tempfile
 import time
 
@@ -183,6 +185,11 @@ def _mount_of(path):
     return best
 
 
+def mounts_below(path):
+    targets = [line.split(" ")[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [t for t in targets if t.startswith(path + "/")]
+
+
 def fs_type(path):
     return _mount_of(os.path.realpath(path))[2]
 
@@ -213,9 +220,18 @@ def mount_base():
     return None
 
 
-def count(name, default):
-    """How often to repeat, from the environment."""
-    return int(os.environ.get(name, default))
+@functools.cache
+def is_slow():
+    """An emulated machine, where starting a program takes tens of milliseconds."""
+    start = time.monotonic()
+    for _ in range(10):
+        subprocess.run(["/bin/true"], check=True)
+    return time.monotonic() - start > 0.5
+
+
+def count(name, default, slow=None):
+    """How often to repeat: from the environment, else as often as the machine can in a few seconds."""
+    return int(os.environ.get(name, (slow or default // 10) if is_slow() else default))
 
 
 def check_golden(name, text):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two sessions, or a session and the host, must not share (D02, M03, M06)."""
+"""What two sessions, or a session and the host, must not share (D01, D02, M03, M06, M07)."""
 
 import contextlib
 import ctypes
@@ -201,3 +201,36 @@ def test_M06_budgets_of_a_user_are_a_sessions_own(boxd_shared, api, session):
         r = ran(api.x(b, "python3", "-c", MODEST))
         assert (r["stdout"], r["stderr"]) == ("fine\n", "")
     assert ran(hog.result())["exit_code"] == 0
+
+
+REMEMBER = """
+import os
+for d in ("/workspace", "/home/box"):
+    os.chdir(d)
+    for i in range(500):
+        open(f"{'x' * 200}{i}", "w").close()
+    for name in os.listdir("."):
+        os.unlink(name)
+    if d == "/home/box" or KEEP_SMALL:
+        os.utime(d, ns=(1_234_567_890_123_456_789,) * 2)
+    os.chmod(d, 0o755)
+"""
+
+
+@pytest.mark.rootless
+@pytest.mark.parametrize("small", [True, False])
+def test_M07_a_new_session_finds_nothing_of_an_old_one(boxd, small):
+    """Storage is used again: names, sizes, times and modes of directories must not tell of the one before."""
+    api = boxd.client()
+    api.new("fresh")
+    ask = "stat -c '%n %s %a %h' /workspace /home/box; ls -A /workspace /home/box /tmp /dev/shm; "
+    want = ran(api.sh("fresh", ask))["stdout"]
+    for i in range(4):
+        script = REMEMBER.replace("KEEP_SMALL", str(small)).replace("500", "2" if small else "500")
+        assert ran(api.x("fresh", "python3", "-c", script))["exit_code"] == 0
+        api.rm("fresh")
+        api.new("fresh")
+        assert ran(api.sh("fresh", ask))["stdout"] == want
+        times = ran(api.sh("fresh", "stat -c '%Y %X' /workspace /home/box"))["stdout"].split()
+        assert min(map(int, times)) > 1_700_000_000, (i, times)
+    api.close()

@@ -10,8 +10,10 @@
 #define mmap fuzz_mmap
 #include <stddef.h>
 #include <sys/types.h>
-void *fuzz_mmap(void *at, size_t size, int prot, int flags, int fd, off_t offset);
+void *fuzz_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset);
+/* NOLINTNEXTLINE(bugprone-suspicious-include): with the names above replaced. */
 #include "sandbox/init/child.c"
+/* NOLINTNEXTLINE(bugprone-suspicious-include) */
 #include "sandbox/init/serve.c"
 
 #include <assert.h>
@@ -29,15 +31,15 @@ static const struct exec_request *asked;
 static void *blocks[8];
 static size_t n_blocks;
 
-void *fuzz_mmap(void *at, size_t size, int prot, int flags, int fd, off_t offset)
+void *fuzz_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
 {
-    (void)at;
+    (void)addr;
     (void)prot;
     (void)flags;
     (void)fd;
     (void)offset;
     assert(n_blocks < sizeof(blocks) / sizeof(blocks[0]));
-    blocks[n_blocks] = calloc(1, size);
+    blocks[n_blocks] = calloc(1, len);
     return blocks[n_blocks] != NULL ? blocks[n_blocks++] : MAP_FAILED;
 }
 
@@ -86,7 +88,8 @@ int cell_kill_tree(struct init *i, struct cell *c)
     return 0;
 }
 
-/* In place of the child: its reading of the strings, up to where it would begin to act. */
+/* In place of the child: its reading of the strings, up to where it would begin to act.
+ * NOLINTNEXTLINE(readability-non-const-parameter): the type is that of clone_process(). */
 pid_t fuzz_clone_process(uint64_t flags, int cgroup_fd, int *ret_pidfd)
 {
     (void)flags;

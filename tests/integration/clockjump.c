@@ -27,36 +27,36 @@ __attribute__((constructor)) static void attach(void)
         (void)close(fd);
 }
 
-__attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *ret)
+__attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *tp)
 {
     int64_t off = 0;
-    if (syscall(SYS_clock_gettime, id, ret) < 0)
+    if (syscall(SYS_clock_gettime, id, tp) < 0)
         return -1;
     if (offsets != NULL && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE))
         off = offsets[0];
     else if (offsets != NULL && id == CLOCK_BOOTTIME)
         off = offsets[1];
-    int64_t ns = (int64_t)ret->tv_sec * 1000000000 + ret->tv_nsec + off;
-    ret->tv_sec = ns / 1000000000;
-    ret->tv_nsec = ns % 1000000000;
+    int64_t ns = (int64_t)tp->tv_sec * 1000000000 + tp->tv_nsec + off;
+    tp->tv_sec = ns / 1000000000;
+    tp->tv_nsec = ns % 1000000000;
     return 0;
 }
 
-__attribute__((visibility("default"))) time_t time(time_t *ret)
+__attribute__((visibility("default"))) time_t time(time_t *timer)
 {
     struct timespec t = {0};
     (void)clock_gettime(CLOCK_REALTIME, &t);
-    if (ret != NULL)
-        *ret = t.tv_sec;
+    if (timer != NULL)
+        *timer = t.tv_sec;
     return t.tv_sec;
 }
 
-__attribute__((visibility("default"))) int gettimeofday(struct timeval *restrict ret,
-                                                        void *restrict zone)
+__attribute__((visibility("default"))) int gettimeofday(struct timeval *restrict tv,
+                                                        void *restrict tz)
 {
     struct timespec t = {0};
-    (void)zone;
+    (void)tz;
     (void)clock_gettime(CLOCK_REALTIME, &t);
-    *ret = (struct timeval){.tv_sec = t.tv_sec, .tv_usec = t.tv_nsec / 1000};
+    *tv = (struct timeval){.tv_sec = t.tv_sec, .tv_usec = t.tv_nsec / 1000};
     return 0;
 }

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import wsexec
-from watch import SLOW, Victim, Watch, amount, wait_for
+from watch import MOMENT, SLOW, Victim, Watch, amount, wait_for
 
 MIB = 1 << 20
 MEMORY_MB = 64
@@ -30,7 +30,7 @@ def test_E01_fork_bomb(api, boxd_shared, session, victim, limit):
     r = {}
     client = boxd_shared.client()
     thread = threading.Thread(target=lambda: r.update(client.x(
-        sid, "bash", "-c", ":(){ :|:& };: ; sleep 1000", timeout_sec=3 * SLOW, capture_bytes=1000)), daemon=True)
+        sid, "bash", "-c", ":(){ :|:& };: ; sleep 1000", timeout_sec=3 * MOMENT, capture_bytes=1000)), daemon=True)
     thread.start()
     seen = 0
     while thread.is_alive():
@@ -42,6 +42,7 @@ def test_E01_fork_bomb(api, boxd_shared, session, victim, limit):
     assert api.sh(sid, "echo usable")["stdout"] == "usable\n"
 
 
+@pytest.mark.vm
 def test_E01_a_fork_bomb_is_deleted_quickly(api, boxd_shared, session, victim):
     sid = session(pids_limit=400)
     watch = Watch(api, sid)
@@ -56,6 +57,7 @@ def test_E01_a_fork_bomb_is_deleted_quickly(api, boxd_shared, session, victim):
     assert took < 5 * SLOW  # 0.05 s on a quiet machine
 
 
+@pytest.mark.vm
 def test_E01_a_full_session_says_so(api, boxd_shared, session):
     """No process is left for another command: that is an answer, not a hang, and it passes."""
     sid = session(pids_limit=16)
@@ -91,6 +93,7 @@ os._exit(0)""")
 HOG = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 
 
+@pytest.mark.vm
 def test_E02_memory_bomb(api, session, victim):
     sid = session(memory_mb=MEMORY_MB)
     for _ in range(amount(5, 2)):
@@ -141,6 +144,7 @@ def test_E02_the_whole_exec_dies_and_no_other(api, boxd_shared, session, victim,
     assert api.sh(sid, "echo usable")["stdout"] == "usable\n"
 
 
+@pytest.mark.vm
 def test_E02_an_exec_after_the_bomb_is_not_blamed(api, session):
     sid = session(memory_mb=MEMORY_MB)
     for n in range(amount(10, 3)):
@@ -260,9 +264,10 @@ def test_E04_a_small_limit_on_memory(api, session):
         assert api.sh(sid, "echo ok")["stdout"] == "ok\n"
 
 
+@pytest.mark.vm
 def test_E05_cpu_is_shared_as_agreed(api, session, victim):
     sid = session(cpus=0.2, pids_limit=100)
-    seconds = 4 * min(SLOW, 5)
+    seconds = 4 * MOMENT
     r = api.x(sid, "python3", "-c", f"""
 import os, time
 end = time.monotonic() + {seconds}

@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import struct
-import subprocess
 import tempfile
 import threading
 import time

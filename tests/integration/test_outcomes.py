@@ -8,7 +8,9 @@ import threading
 import pytest
 import wsexec
 from boxlib import ApiError
-from watch import SLOW, Watch, wait_for
+from watch import MOMENT, Watch, wait_for
+
+pytestmark = pytest.mark.vm
 
 OUTCOMES = {"exited", "signaled", "timed_out", "oom_killed", "quota_exceeded", "session_lost"}
 HOG = "x = []\nwhile True: x.append(bytearray(1 << 20))"
@@ -47,7 +49,7 @@ def test_signaled(boxd_shared, sid, run):
 
 @ENDPOINTS
 def test_timed_out(boxd_shared, sid, run):
-    check(run(boxd_shared, sid, "sleep", "1000", timeout_sec=0.3 * SLOW), "timed_out")
+    check(run(boxd_shared, sid, "sleep", "1000", timeout_sec=0.3 * MOMENT), "timed_out")
 
 
 @ENDPOINTS
@@ -61,7 +63,7 @@ def test_oom_killed(boxd_shared, session, run):
 def test_quota_exceeded(boxd_shared, session, run):
     sid = session(workspace_quota_mb=16)
     check(run(boxd_shared, sid, "dd", "if=/dev/zero", "of=/workspace/f", "bs=1M"), "quota_exceeded", 1)
-    check(run(boxd_shared, sid, "sh", "-c", "echo x > /workspace/g || exit 7; rm /workspace/f"), "exited", 0)
+    check(run(boxd_shared, sid, "sh", "-c", "rm /workspace/f; echo x > /workspace/g || exit 7"), "exited", 0)
     check(run(boxd_shared, sid, "sh", "-c", "head -c 5000000 /dev/zero > /workspace/f"), "exited", 0)
     check(run(boxd_shared, sid, "false"), "exited", 1)  # a failure with room left is a failure
 
@@ -117,7 +119,7 @@ def test_a_time_out_wins_over_what_the_kill_looks_like(api, session):
     """All six are told apart by cause, not by symptom: three of them end in SIGKILL."""
     sid = session(memory_mb=64, workspace_quota_mb=16)
     api.sh(sid, "dd if=/dev/zero of=/workspace/f bs=1M 2>/dev/null")
-    check(api.x(sid, "sleep", "1000", timeout_sec=0.3 * SLOW), "timed_out")
+    check(api.x(sid, "sleep", "1000", timeout_sec=0.3 * MOMENT), "timed_out")
     check(api.x(sid, "python3", "-c", HOG), "oom_killed")
     check(api.sh(sid, "kill -KILL $$"), "quota_exceeded", 137)  # it failed, and the disk is full
     check(api.sh(sid, "rm /workspace/f; kill -KILL $$"), "signaled", None, 9)

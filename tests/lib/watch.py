@@ -8,9 +8,12 @@ import statistics
 import threading
 import time
 
-# Emulated processors are some thirty times slower; every bound in seconds is multiplied by this.
-_EMULATED = "QEMU" in pathlib.Path("/proc/cpuinfo").read_text()
-SLOW = float(os.environ.get("BOX_TEST_SLOW", "20" if _EMULATED else "1"))
+from hostlib import SCALE
+
+# Emulated processors are some thirty times slower: every bound in seconds is multiplied by this, and
+# what tests wait for on purpose lasts MOMENT seconds.
+SLOW = SCALE
+MOMENT = min(SLOW, 8.0)
 
 
 def amount(usual, slow=None):
@@ -78,6 +81,53 @@ class Watch:
             if (group / name).exists():
                 return int((group / name).read_text())
         raise AssertionError(f"no memory accounting in {group}")
+
+
+SPARES = 16  # directories made ahead for coming sessions; empty, and never more than these
+
+
+def object_counts(daemon):
+    """Boxd.leaks(), and what the kernel counts by itself. Made-ahead directories are not counted."""
+    while True:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # something went away meanwhile
+            counts = daemon.leaks()
+            for name, pid in (("boxd", daemon.pid), ("priv", daemon.priv_pid())):
+                counts[f"{name} threads"] = len(os.listdir(f"/proc/{pid}/task"))
+                counts[f"{name} mounts"] = len(pathlib.Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
+            break
+    spares = {f.split("/")[1] for f in counts["files"] if f.startswith("trash/spare-")}
+    assert len(spares) <= SPARES
+    counts["files"] = [f for f in counts["files"] if not f.startswith("trash/spare-")]
+    return counts
+
+
+def connected(daemon):
+    """A client whose connection is there already, and counted."""
+    client = daemon.client()
+    client.ps()
+    return client
+
+
+def settled(daemon):
+    """object_counts() once no session is left and nothing is being cleaned up any more."""
+    def quiet():
+        counts = object_counts(daemon)
+        return counts if counts["processes"] == 0 and counts["files"] == [] else None
+    return wait_for(quiet, seconds=30, what="an idle daemon without sessions")
+
+
+def settles(daemon, before):
+    """The daemon comes back to that."""
+    last = []
+
+    def same():
+        last[:] = [object_counts(daemon)]
+        return last[0] == before
+    try:
+        wait_for(same, seconds=15)
+    except AssertionError:
+        odd = {k: (before.get(k), v) for k, v in last[0].items() if before.get(k) != v}
+        raise AssertionError(f"before and after: {odd}") from None
 
 
 class Victim:

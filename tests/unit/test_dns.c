@@ -159,7 +159,7 @@ static void until_readable(struct fixture *f, int fd)
 {
     struct pollfd pfd = {.fd = fd, .events = POLLIN};
 
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 1000; i++) {
         if (poll(&pfd, 1, 0) == 1)
             return;
         assert_true(loop_turn(f->loop, 20) >= 0);

@@ -76,7 +76,7 @@ static void split_strings(const struct exec_request *req, struct strings *ret)
             ret->cwd = at;
         at = nul + 1;
     }
-    if (at != end || head->argc == 0)
+    if (at != end || head->argc == 0 || ret->cwd == NULL)
         fail(INIT_STAGE_REQUEST, EBADMSG);
 }
 

@@ -24,6 +24,7 @@
 
 #define OOM_RECHECK_NS 5000000ULL /* between looks at the kill counter after an event */
 #define OOM_CHECKS 40U
+#define KERNEL_SIGNALS 64
 #define SETTLE_NS 500000000ULL /* what a killed tree gets to be gone before its exec is told of */
 #define SETTLE_STEP_NS 1000000ULL /* between looks, unless a child's end wakes us */
 #define NEARLY_FULL (2ULL << 20)
@@ -197,9 +198,11 @@ static const void *map_all(int fd, size_t *ret_len)
 /* What our launcher ignores, programs would ignore too: `yes | head` must end by SIGPIPE. */
 static void default_signals(void)
 {
-    const struct sigaction dfl = {.sa_handler = SIG_DFL};
-    for (int signo = 1; signo < NSIG; signo++)
-        (void)sigaction(signo, &dfl, NULL);
+    /* The kernel's own structure, all zero: the C library would leave out the two signals it keeps
+     * for itself, which somebody up the line may ignore as well. */
+    static const unsigned long long deflt[4];
+    for (int signo = 1; signo <= KERNEL_SIGNALS; signo++)
+        (void)syscall(SYS_rt_sigaction, signo, deflt, NULL, sizeof(deflt[0]));
 }
 
 static bool start_state(struct init *in)
