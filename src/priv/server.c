@@ -38,6 +38,7 @@ struct priv_session {
     struct priv *priv; /* borrowed */
     struct launch launch;
     uint32_t create_id;  /* who waits for the start */
+    bool started;        /* and has heard of it */
     uint32_t destroy_id; /* who waits for the end, 0: nobody */
     struct err why;      /* the child's error, told when it is gone */
     struct loop_io status_io, pid_io;
@@ -169,7 +170,7 @@ static void on_pid_gone(struct loop_io *io, uint32_t events)
     (void)events;
     loop_io_stop(&s->pid_io);
     loop_io_stop(&s->status_io);
-    if (s->launch.state == LAUNCH_STARTING && s->why.code == ERR_NONE)
+    if (!s->started && s->why.code == ERR_NONE)
         (void)err_set(&s->why, ERR_BACKEND,
                       "the sandbox's first process died while it was being set up");
     launch_kill(&s->launch); /* what is left of the group, if PID 1 died by itself */
@@ -190,10 +191,13 @@ static void on_status(struct loop_io *io, uint32_t events)
     struct priv *p = s->priv;
     (void)events;
     loop_io_stop(&s->status_io);
+    if (s->launch.state == LAUNCH_DYING)
+        return; /* it is too late for a start; what there is to say is said when it is gone */
     if (launch_finish_start(&s->launch, &s->why) < 0) {
         launch_kill(&s->launch); /* answered when it is gone */
         return;
     }
+    s->started = true;
     struct priv_reply reply = {.head = {PRIV_CREATE, s->create_id}};
     struct net_host_info *info = &p->host->net.info;
     reply.created = (struct priv_created){.network = s->launch.net,
