@@ -391,6 +391,37 @@ static void bent_plan(void)
     memcpy(it.live[it.n_live++], p.name, sizeof(it.live[0]));
 }
 
+/* Ended before it has begun: both are answered, in whatever order. */
+static void overtaken(void)
+{
+    static struct priv_create m;
+    struct priv_name end = {.head = {.type = PRIV_DESTROY}};
+    struct pollfd in = {.fd = it.sock, .events = POLLIN};
+    unsigned answers = 0;
+    fresh(0, &m.plan);
+    memcpy(end.name, m.plan.name, sizeof(end.name));
+    m.head = (struct priv_head){PRIV_CREATE, ++it.next_id};
+    end.head.id = ++it.next_id;
+    size_t len = offsetof(struct priv_create, plan) + plan_wire_size(&m.plan);
+    if (send(it.sock, &m, len, MSG_NOSIGNAL) < 0)
+        die("send");
+    if (rnd() % 2)
+        (void)poll(NULL, 0, (int)(rnd() % 8));
+    if (send(it.sock, &end, sizeof(end), MSG_NOSIGNAL) < 0)
+        die("send");
+    it.sent += 2;
+    while (answers < 2) {
+        struct priv_reply reply;
+        int fds[16];
+        size_t n_fds = 16;
+        if (poll(&in, 1, ANSWER_MS) != 1 || fd_recv_msg(it.sock, &reply, sizeof(reply), fds, &n_fds,
+                                                        MSG_DONTWAIT) != (ssize_t)sizeof(reply))
+            die("a sandbox that was ended while it started");
+        fd_close_many(fds, n_fds);
+        answers += reply.head.id == m.head.id || reply.head.id == end.head.id;
+    }
+}
+
 /* Everything but what is by design the end: a message too short to have an id, or one with more
  * descriptors than any has. */
 static void random_bytes(void)
@@ -459,6 +490,8 @@ static void flood(double seconds)
             random_bytes();
         else if (what == 5 && it.n_live > 0)
             end_one();
+        else if (what == 6)
+            overtaken();
         else
             bent_plan();
     }

@@ -10,12 +10,11 @@ import pathlib
 import random
 import shutil
 import subprocess
-import tempfile
 import time
 
 import pytest
 from boxlib import BUILD
-from hostlib import SCALE, adopt_orphans, alive, assert_no_leak, built, need, reap_orphans, until
+from hostlib import SCALE, adopt_orphans, alive, assert_no_leak, built, mount_dir, need, reap_orphans, until
 
 SECONDS = float(os.environ.get("BOX_LIVE_SECONDS", "8"))
 # Where a program of the sandbox could leave something if it got out: what everybody may write, and what is ours.
@@ -58,8 +57,7 @@ class Instance:
 @pytest.fixture
 def world():
     adopt_orphans()
-    top = pathlib.Path(tempfile.mkdtemp(prefix="box-live-"))
-    top.chmod(0o755)
+    top = mount_dir("box-live-")
     for name in ("state", "allowed/sub", "outside"):
         (top / name).mkdir(parents=True)
     (top / "allowed/sub/file").write_text("allowed")

@@ -8,15 +8,13 @@ test_K03_only_the_host_image_is_ever_mounted.
 
 import json
 import os
-import pathlib
 import re
 import shutil
 import subprocess
-import tempfile
 
 import pytest
 from boxlib import ApiError, Boxd
-from hostlib import SCALE, assert_no_leak, built, need
+from hostlib import SCALE, assert_no_leak, built, mount_dir, need
 
 RACE_SECONDS = float(os.environ.get("BOX_RACE_SECONDS", "8"))
 
@@ -25,8 +23,7 @@ class World:
     """A directory that may be mounted, one that may not, and a daemon that knows the difference."""
 
     def __init__(self, *prefix):
-        self.top = pathlib.Path(tempfile.mkdtemp(prefix="box-mounts-"))
-        self.top.chmod(0o755)
+        self.top = mount_dir("box-mounts-")
         self.allowed, self.outside = self.top / "allowed", self.top / "outside"
         for base, word in ((self.allowed, "inside"), (self.outside, "SECRET")):
             (base / "a/b/c").mkdir(parents=True)
@@ -159,9 +156,8 @@ def test_H04_another_mount_below_an_allowed_directory_is_not_allowed_by_it():
     script = 'for d in bound sub; do mkdir -p "$A/$d"; mount --bind "$O" "$A/$d" || exit 1; done; exec "$@"'
     w = None
     # The mounts exist in the daemon's own mount namespace only.
-    top = pathlib.Path(tempfile.mkdtemp(prefix="box-bind-"))
+    top = mount_dir("box-bind-")
     try:
-        top.chmod(0o755)
         for name in ("allowed/sub", "allowed/bound", "outside"):
             (top / name).mkdir(parents=True)
         (top / "outside/secret").write_text("SECRET")
@@ -369,9 +365,8 @@ def test_H08_read_only_means_read_only(world, owner):
 def test_H08_mounts_below_a_read_only_one_are_no_way_to_write():
     """A submount of the host is either not there or read-only too."""
     need("unshare", "mount")
-    top = pathlib.Path(tempfile.mkdtemp(prefix="box-sub-"))
+    top = mount_dir("box-sub-")
     try:
-        top.chmod(0o755)
         (top / "allowed/below").mkdir(parents=True)
         daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": str(top / "allowed")},
                       prefix=["env", f"A={top}/allowed", "unshare", "-m", "--propagation", "private", "sh", "-c",

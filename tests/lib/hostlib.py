@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -31,6 +32,13 @@ def built(name):
     if not path.exists():
         pytest.skip(f"{path} is not built (configure with -Dtests=enabled)")
     return str(path)
+
+
+def mount_dir(prefix):
+    """A directory that sessions can mount: tmpfs, which /tmp may be, maps no ids before Linux 6.3."""
+    top = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir="/var/tmp"))
+    top.chmod(0o755)
+    return top
 
 
 def until(condition, seconds=60, what="it"):
