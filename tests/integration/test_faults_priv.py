@@ -17,7 +17,7 @@ import pytest
 from boxlib import BUILD
 from hostlib import SCALE, adopt_orphans, alive, assert_no_leak, built, need, reap_orphans, until
 
-SECONDS = float(os.environ.get("BOX_LIVE_SECONDS", "15"))
+SECONDS = float(os.environ.get("BOX_LIVE_SECONDS", "8"))
 # Where a program of the sandbox could leave something if it got out: what everybody may write, and what is ours.
 WATCHED = ["/tmp", "/var/tmp", "/dev/shm", "/run", "/etc", "/usr/local", "/usr/bin", "/opt", "/srv", "/home", "/root",
            "/mnt", "/var/lib"]
@@ -38,7 +38,7 @@ def of_sessions(since, inside):
     """Files that a session's own ids own, made since then, outside of one directory."""
     found = []
     for top in WATCHED:
-        out = subprocess.run(["find", top, "-xdev", "-path", str(inside), "-prune", "-o", "-path", "*/box-test-*", "-prune",
+        out = subprocess.run(["find", top, "-xdev", "-maxdepth", "4", "-path", str(inside), "-prune", "-o", "-path", "*/box-test-*", "-prune",
                               "-o", "-path", "*/box-live-*", "-prune", "-o", "-uid", "+1999999999", "-newermt", since,
                               "-print"], text=True, capture_output=True, env={"LC_ALL": "C", "PATH": os.environ["PATH"]})
         found += out.stdout.split("\n")[:-1]
