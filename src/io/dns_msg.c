@@ -118,8 +118,9 @@ static int parse_opt(struct reader *r, struct dns_query *q)
 {
     uint16_t type, size, high, low, len;
 
-    if (r->at >= r->len || r->data[r->at++] != 0 || !get16(r, &type) || type != DNS_TYPE_OPT ||
-        !get16(r, &size) || !get16(r, &high) || !get16(r, &low) || !get16(r, &len) || !skip(r, len))
+    if (r->at >= r->len || r->data[r->at] != 0 || !skip(r, 1) || !get16(r, &type) ||
+        type != DNS_TYPE_OPT || !get16(r, &size) || !get16(r, &high) || !get16(r, &low) ||
+        !get16(r, &len) || !skip(r, len))
         return DNS_FORMERR;
     q->edns = true;
     if (size > q->udp_max)

@@ -90,7 +90,7 @@ os._exit(0)""")
 
 # E02: memory.
 
-HOG = "x = []\nwhile True: x.append(bytearray(1 << 20))"
+HOG = "x = []\nfor i in range(1500): x.append(bytearray(1 << 20))"
 
 
 @pytest.mark.vm

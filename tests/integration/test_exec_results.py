@@ -9,6 +9,8 @@ import pytest
 import wsexec
 from boxlib import ApiError
 
+pytestmark = pytest.mark.rootless
+
 FATAL = [s for s in signal.Signals if s.name not in
          ("SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGWINCH", "SIGRTMIN", "SIGRTMAX")]
 

@@ -37,6 +37,7 @@ def sh(boxd_shared, api, session):
     client.close()
 
 
+@pytest.mark.rootless
 @ROOTS
 def test_python(sh, root):
     assert sh("python3 -c 'import json, sqlite3, ssl, ctypes; print(json.dumps(sum(range(10))))'", root) == "45\n"
@@ -54,6 +55,7 @@ with tempfile.TemporaryDirectory() as d: print(subprocess.check_output(["ls", "-
 END""", root) == "b'child\\n3'\n[1, 2, 3]\n['0', '1', '2']\nb''\n"
 
 
+@pytest.mark.rootless
 @needs("git")
 @ROOTS
 def test_git(sh, root):
@@ -65,6 +67,7 @@ def test_git(sh, root):
     assert out == "second\nfirst\n"
 
 
+@pytest.mark.rootless
 @needs("gcc")
 @ROOTS
 def test_gcc(sh, root):
@@ -79,6 +82,7 @@ END
     assert out == "thread\n" * 3
 
 
+@pytest.mark.rootless
 @needs("node")
 @ROOTS
 def test_node(sh, root):

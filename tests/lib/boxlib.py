@@ -163,14 +163,19 @@ class Boxd:
     def leaks(self):
         """Objects of this instance that exist now, by kind."""
         tag = self.tag()
-        groups = [d for base in CGROUPS.glob(f"**/{tag}") for d in base.rglob("*") if d.is_dir()]
+        # By walk: it does not mind that groups of other instances come and go.
+        groups = [d for root, dirs, _ in os.walk(CGROUPS) if f"/{tag}" in root for d in dirs]
         mounts = [m for m in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if str(self.state) in m]
-        loops = [b for b in pathlib.Path("/sys/block").glob("loop*/loop/backing_file")
-                 if str(self.state) in b.read_text()]
+        loops = []
+        for backing in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
+            with contextlib.suppress(FileNotFoundError):
+                loops += [backing] if str(self.state) in backing.read_text() else []
         priv = self.priv_pid()
         owned = pathlib.Path(f"/proc/{priv}/task/{priv}/children").read_text().split()
+        # Empty directories made ahead for coming sessions are refilled when nobody waits.
         files = sorted(str(p.relative_to(self.state)) for d in ("sessions", "trash")
-                       for p in (self.state / d).glob("**/*"))
+                       for p in (self.state / d).glob("**/*")
+                       if not str(p.relative_to(self.state)).startswith("trash/spare-"))
         fds = {who: len(os.listdir(f"/proc/{pid}/fd")) for who, pid in (("boxd", self.pid), ("priv", self.priv_pid()))}
         return {"cgroups": len(groups), "mounts": len(mounts), "loops": len(loops), "processes": len(owned),
                 "files": files, "fds": fds}

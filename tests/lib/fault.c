@@ -52,7 +52,10 @@ void fault_short(size_t bytes)
 
 static bool fails(enum fault_call call)
 {
-    if (state.countdown == 0 || state.call != call || --state.countdown > 0)
+    if (state.countdown == 0 || state.call != call)
+        return false;
+    state.countdown--;
+    if (state.countdown > 0)
         return false;
     errno = state.error;
     return true;

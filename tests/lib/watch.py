@@ -42,6 +42,21 @@ def pids_of_uid(uid):
     return found
 
 
+def descendants(pid):
+    """Of the first process of a namespace these are all its processes: orphans are its children."""
+    parents = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+                if state not in "ZX":
+                    parents.setdefault(int(parent), []).append(int(entry.name))
+    found = list(parents.get(pid, []))
+    for child in found:
+        found += parents.get(child, [])
+    return found
+
+
 class Watch:
     """One session, seen from the host."""
 
@@ -56,8 +71,9 @@ class Watch:
                 self.groups[name] = path
 
     def payload(self):
-        """Processes of the session, but PID 1."""
-        return pids_of_uid(self.uid)
+        """Processes of the session, but PID 1. An ordinary user's sessions share one id with everything."""
+        own_id = self.uid >= 2_000_000_000
+        return pids_of_uid(self.uid) if own_id else descendants(self.pid1)
 
     def names(self):
         names = []
@@ -87,7 +103,7 @@ SPARES = 16  # directories made ahead for coming sessions; empty, and never more
 
 
 def object_counts(daemon):
-    """Boxd.leaks(), and what the kernel counts by itself. Made-ahead directories are not counted."""
+    """Boxd.leaks(), and what the kernel counts by itself."""
     while True:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # something went away meanwhile
             counts = daemon.leaks()
@@ -95,9 +111,7 @@ def object_counts(daemon):
                 counts[f"{name} threads"] = len(os.listdir(f"/proc/{pid}/task"))
                 counts[f"{name} mounts"] = len(pathlib.Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
             break
-    spares = {f.split("/")[1] for f in counts["files"] if f.startswith("trash/spare-")}
-    assert len(spares) <= SPARES
-    counts["files"] = [f for f in counts["files"] if not f.startswith("trash/spare-")]
+    assert len(list((daemon.state / "trash").glob("spare-*"))) <= SPARES
     return counts
 
 

@@ -28,7 +28,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "lib/unit.h"
 
 #if defined(__x86_64__)
 #define ARCH AUDIT_ARCH_X86_64
