@@ -100,6 +100,7 @@ class Load:
         assert not any(t.is_alive() for t in self._threads)
 
 
+@pytest.mark.vm
 def test_J01_kill_of_boxd_ends_everything(daemon):
     load = Load(daemon, 50 if SCALE == 1 else 10)
     helper = daemon.priv_pid()
@@ -114,6 +115,7 @@ def test_J01_kill_of_boxd_ends_everything(daemon):
     restart(daemon)
 
 
+@pytest.mark.vm
 def test_J01_kill_of_box_priv_ends_everything(daemon):
     load = Load(daemon, 20 if SCALE == 1 else 5)
     os.kill(daemon.priv_pid(), signal.SIGKILL)
@@ -125,6 +127,7 @@ def test_J01_kill_of_box_priv_ends_everything(daemon):
     restart(daemon)
 
 
+@pytest.mark.vm
 def test_J01_kill_of_both_at_once(daemon):
     load = Load(daemon, 20 if SCALE == 1 else 5)
     with_both_dead(daemon)
@@ -144,6 +147,35 @@ def test_J01_a_new_daemon_at_once_is_not_disturbed_by_the_end_of_the_old(daemon)
         daemon.process.wait()
         restart(daemon)
         client.close()
+
+
+def test_J01_kill_of_boxd_during_creates(daemon):
+    """What is half made goes too, without a new daemon."""
+    for i in range(8 if SCALE == 1 else 2):
+        helper = daemon.priv_pid()
+        stop = threading.Event()
+
+        def create(first):
+            client = daemon.client(timeout=60 * SCALE)
+            try:
+                for n in range(first, 10_000, 4):
+                    client.new(f"made{n}", memory_mb=32)
+            except (OSError, ApiError):
+                pass
+            stop.set()
+
+        hands = [threading.Thread(target=create, args=(k,)) for k in range(4)]
+        for h in hands:
+            h.start()
+        stop.wait(0.15 + 0.013 * i)
+        daemon.process.kill()
+        daemon.process.wait()
+        for h in hands:
+            h.join(60 * SCALE)
+        until(lambda p=helper: not alive(p), what="the end of box-priv")
+        assert_no_leak(daemon)
+        assert not any(p for p in pathlib.Path("/sys/fs/cgroup").glob(f"**/{daemon.tag()}")), "it did not end in order"
+        daemon.start()
 
 
 def test_J01_kill_while_starting(daemon):

@@ -245,6 +245,7 @@ def test_J07_pid_1_measures_by_the_monotonic_clock():
     assert not re.search(r"\b(gettimeofday|time)\(", source)
 
 
+@pytest.mark.vm
 @pytest.mark.skipif(os.uname().nodename != "box-vm", reason="changes the clock of the machine; only in make test-vm")
 def test_J07_the_real_clock_of_the_machine_jumps(boxd):
     client = boxd.client()
@@ -474,6 +475,7 @@ def test_J11_a_second_daemon_on_one_state_refuses(boxd):
     assert client.sh("mine", "echo here")["stdout"] == "here\n"
 
 
+@pytest.mark.vm
 def test_J11_a_daemon_that_starts_or_crashes_leaves_others_alone(boxd):
     client = boxd.client()
     client.new("mine", workspace_quota_mb=8)
@@ -578,6 +580,7 @@ exec "$@"
 """
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("script", [READ_ONLY_GROUPS, NO_GROUPS], ids=["read-only", "absent"])
 @pytest.mark.parametrize("require", ["false", "true"])
 def test_J13_without_cgroups(script, require):
@@ -609,6 +612,7 @@ def as_user(scratch, uid, *prefix, **kwargs):
     return Boxd(state=state, prefix=prefix, **kwargs)
 
 
+@pytest.mark.vm
 def test_J13_as_an_ordinary_user(scratch):
     need("setpriv")
     prefix = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups"]
@@ -634,6 +638,7 @@ def test_J13_as_an_ordinary_user(scratch):
         daemon.close()
 
 
+@pytest.mark.vm
 def test_J13_as_root_of_a_user_namespace(scratch):
     """`unshare -r` of an ordinary user, and of root, which is no real root there."""
     need("unshare", "setpriv")

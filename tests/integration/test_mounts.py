@@ -190,6 +190,7 @@ def test_H05_a_swapped_path_never_leads_out_of_the_code_that_resolves_it(world):
     assert found["tries"] >= 100_000 / SCALE * min(1, RACE_SECONDS / 8) and found["mounted"] > 0, found
 
 
+@pytest.mark.vm
 def test_H05_a_swapped_path_never_leads_out_of_a_session(world):
     """While creates and execs run: each session shows the inside or does not come to be."""
     settle(world)
@@ -280,6 +281,7 @@ def test_H07_one_place_cannot_be_taken_twice(world):
     refused(world.api, {"host_path": a, "extra_mounts": [{"host_path": a, "mount_path": "/workspace"}]}, "invalid")
 
 
+@pytest.mark.vm
 def test_H07_nested_mounts_show_in_any_order(world):
     outer = {"host_path": str(world.allowed), "mount_path": "/data", "mode": "ro"}
     inner = {"host_path": str(world.allowed / "a/b/c"), "mount_path": "/data/sub", "mode": "rw"}
@@ -344,6 +346,7 @@ print("sealed")
 """
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("owner", [0, 12345])
 def test_H08_read_only_means_read_only(world, owner):
     d = world.allowed / "a/b/c"

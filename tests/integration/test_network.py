@@ -287,6 +287,7 @@ def refused(found):
         assert took < 1.0 * SCALE, f"{target} was refused after {took:.1f} s only"
 
 
+@pytest.mark.vm
 def test_D05_the_internet_is_reachable_and_sees_only_the_host(world):
     world.new("on")
     for target, (result, _) in world.probe("on", [(a, 80) for a in PUBLIC]).items():
@@ -316,6 +317,7 @@ def test_D03_other_sessions_are_refused(world):
     refused(world.probe("one", [(address, 4444), (address, 80)]))
 
 
+@pytest.mark.vm
 def test_D04_internal_addresses_are_refused_at_once(world):
     world.new("on")
     targets = [(a, p) for a in INTERNAL for p in (80, 443)]

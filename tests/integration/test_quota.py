@@ -74,6 +74,7 @@ def test_F01_no_way_past_the_limit(boxd_shared, api, quota, way):
     assert api.sh(quota, "rm -rf /workspace/* $HOME/*; echo x > /workspace/again && cat /workspace/again")["stdout"] == "x\n"
 
 
+@pytest.mark.vm
 def test_F01_the_outcome_says_so(api, quota):
     r = api.sh(quota, "dd if=/dev/zero of=/workspace/a bs=1M count=12; dd if=/dev/zero of=/workspace/b bs=1M")
     assert r["outcome"] == "quota_exceeded" and "No space left" in r["stderr"], r
@@ -102,6 +103,7 @@ def test_F01_deleted_files_that_are_open_still_count(api, quota):
     assert int(api.sh(quota, "df --output=avail /workspace | tail -1")["stdout"]) > 10_000
 
 
+@pytest.mark.vm
 def test_F02_inodes_are_limited(boxd_shared, api, quota):
     before = os.statvfs(boxd_shared.state)
     total = int(api.sh(quota, "df --output=itotal /workspace | tail -1")["stdout"])
@@ -283,6 +285,7 @@ def test_F09_many_at_once_leave_nothing(boxd):
     assert statistics.median(alone) < 0.06 * SCALE * busy, alone
 
 
+@pytest.mark.vm
 def test_F11_every_account_agrees(boxd_shared, api, quota):
     image = image_of(boxd_shared, api, quota)
     for megabytes in (0, 3, 10):
