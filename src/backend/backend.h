@@ -13,6 +13,7 @@ struct backend;
 struct buf;
 struct err;
 struct exec;
+struct proc;
 struct sandbox;
 struct spec;
 
@@ -61,6 +62,30 @@ struct exec_events {
     void (*finished)(void *arg, const struct outcome *outcome);
 };
 
+/* A managed process: it belongs to the sandbox, not to whoever started it, and outlives boxd. What
+ * it writes to stdout is kept by the sandbox in a bounded ring and read by byte offset; a full ring
+ * holds the process back, nothing is lost. Of stderr the last bytes are kept. */
+struct proc_request {
+    uint32_t number;   /* chosen by the caller, never 0, never used twice in one sandbox */
+    char *const *argv; /* never empty */
+    char *const *env;  /* on top of the sandbox's own */
+    const char *cwd;
+    uint64_t memory_bytes; /* 0: what the session has */
+};
+
+struct proc_range {
+    uint64_t begin, end; /* offsets of the first byte kept and behind the last */
+    bool eof;            /* nothing follows `end` */
+};
+
+/* All from the loop. The object lives until proc_free(), which may be called in any of these. */
+struct proc_events {
+    void (*output)(void *arg); /* proc_range() has grown, or has come to its end */
+    void (*stdin_drained)(void *arg);
+    /* Exactly once, unless freed before: the main process is gone. Output may still follow. */
+    void (*exited)(void *arg, const struct outcome *outcome);
+};
+
 typedef void backend_created_fn(void *arg, struct sandbox *sb,
                                 const struct err *err);         /* sb NULL: err says why */
 typedef void backend_done_fn(void *arg, const struct err *err); /* err NULL: done */
@@ -87,6 +112,41 @@ struct backend_ops {
     void (*exec_pause)(struct exec *e,
                        bool paused);   /* stop reading its output: it will block, not lose */
     void (*exec_free)(struct exec *e); /* a running one goes on unobserved, its output drained */
+    /* Name of the sandbox in the backend; durable, the same after adopt(). */
+    const char *(*sandbox_name)(const struct sandbox *sb);
+    /* Takes over what an earlier daemon of this instance left running under that name, as if
+     * create() had made it: ERR_NOT_FOUND through `created` when it is not alive any more. Execs of
+     * the earlier daemon are ended; its managed processes can be had by proc_adopt() from inside
+     * `created`, and those nobody takes there are ended. */
+    int (*adopt)(struct backend *b, const char *name, const struct spec *spec,
+                 backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err);
+    /* Ends whatever of this instance is alive or lies about and was neither made nor adopted by
+     * this daemon. Never touches another instance. */
+    int (*sweep)(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
+    /* When the sandbox is to end if no daemon is there to say otherwise: a time of CLOCK_BOOTTIME,
+     * 0 for as long as the backend keeps any. Cheap, no answer. */
+    void (*set_deadline)(struct sandbox *sb, uint64_t boot_ns);
+
+    int (*proc_start)(struct sandbox *sb, const struct proc_request *req,
+                      const struct proc_events *events, void *arg, struct proc **ret,
+                      struct err *err);
+    int (*proc_adopt)(struct sandbox *sb, uint32_t number, const struct proc_events *events,
+                      void *arg, struct proc **ret, struct err *err); /* ERR_NOT_FOUND */
+    struct proc_range (*proc_range)(const struct proc *p);
+    /* Copies stdout from offset `from` on: bytes copied, 0 at the end, -ERANGE outside of the
+     * range. */
+    ssize_t (*proc_read)(struct proc *p, uint64_t from, char *buf, size_t size);
+    void (*proc_release)(struct proc *p, uint64_t upto); /* what lies before is not needed again */
+    size_t (*proc_stderr)(struct proc *p, char *buf, size_t size); /* the last `size` bytes */
+    /* As exec_write(). What is given in one call reaches the program whole or, when the daemon
+     * dies in the middle, is closed by a newline before anything else follows. */
+    int (*proc_write)(struct proc *p, const char *data, size_t len);
+    void (*proc_close_stdin)(struct proc *p);
+    void (*proc_signal)(struct proc *p, int signo); /* the main process */
+    void (*proc_kill)(struct proc *p);              /* the whole tree */
+    /* Forgets it; the whole tree of a running one is killed. */
+    void (*proc_free)(struct proc *p);
+
     /* What is actually enforced, read back from the kernel, as a JSON object. */
     int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
     /* What this host can enforce, found out by doing: a JSON object with "checks", each {id,
@@ -105,5 +165,9 @@ struct sandbox {
 };
 
 struct exec {
+    struct backend *backend; /* borrowed */
+};
+
+struct proc {
     struct backend *backend; /* borrowed */
 };

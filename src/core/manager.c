@@ -31,6 +31,7 @@ struct waiter {
     struct session *session; /* held */
     struct spec *spec;       /* owned; set while the name is still being freed by its predecessor */
     uint64_t given;
+    unsigned flags; /* enum acquire_flags */
     session_ready_fn *ready;
     session_gone_fn *gone;
     void *arg;
@@ -411,14 +412,15 @@ static int acquire(struct manager *m, struct waiter *w, struct err *err)
     return 0;
 }
 
-int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, session_ready_fn *ready,
-                    void *arg, struct err *err)
+int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, unsigned flags,
+                    session_ready_fn *ready, void *arg, struct err *err)
 {
     if (m->n_waiters >= WAITERS_MAX)
         return err_set(err, ERR_LIMIT, "too many requests are waiting for sessions; try again");
     struct waiter *w = waiter_new(m, arg);
     w->spec = *spec;
     w->given = given;
+    w->flags = flags;
     w->ready = ready;
     int r = acquire(m, w, err);
     if (r < 0) {

@@ -17,6 +17,7 @@ struct manager;
 struct sandbox;
 struct session;
 struct spec;
+struct store;
 
 /*   CREATING ──► READY ──► STOPPING ──► (gone)
  *       └────────────────────┘               */
@@ -28,7 +29,11 @@ enum session_state {
 };
 
 struct manager_options {
-    size_t max_sessions; /* alive or on their way in or out */
+    size_t max_sessions;  /* alive or on their way in or out */
+    size_t max_processes; /* managed processes that run, over all sessions */
+    size_t max_exited;    /* records of ended ones; the oldest goes first */
+    uint64_t exited_ns;   /* and how long they are kept; 0: not at all */
+    struct store *store;  /* borrowed; NULL: nothing is durable */
     uint64_t ttl_ns;    /* an idle session that is not persistent is removed after this; 0: never */
     bool strict_images; /* refuse an image that is not there instead of running on `host` */
 };
@@ -43,12 +48,27 @@ typedef void session_ready_fn(void *arg, struct session *s,
                               const struct err *err);           /* s NULL: err says why */
 typedef void session_gone_fn(void *arg, const struct err *err); /* err NULL: nothing is left */
 
+/* What may change while it runs: the caps, by box_init of the LangBot wire. */
+void manager_set_caps(struct manager *m, size_t max_sessions, size_t max_processes,
+                      size_t max_exited, uint64_t exited_ns);
+const struct manager_options *manager_get_options(const struct manager *m);
+
+/* Takes over what the store says an earlier daemon left, ends what is nobody's, then tells. To be
+ * called once, before the first manager_acquire(). */
+int manager_adopt(struct manager *m, session_gone_fn *done, void *arg, struct err *err);
+
+enum acquire_flags {
+    /* An existing session whose extra mounts differ is ended and made anew (LangBot). Without it
+     * they are not compared. */
+    ACQUIRE_REMOUNT = 1U << 0,
+};
+
 /* The session of that name, made if need be. Takes *spec on success of the call (not of the
  * outcome). `given` is a set of FIELD_BIT(enum spec_field): only these are compared with an
  * existing session; a difference is ERR_CONFLICT. The caller holds the session from `ready` on and
  * gives it back by session_release(). */
-int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, session_ready_fn *ready,
-                    void *arg, struct err *err);
+int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, unsigned flags,
+                    session_ready_fn *ready, void *arg, struct err *err);
 struct session *manager_find(struct manager *m,
                              const char *id); /* NULL; stopping ones are not found */
 size_t manager_count(const struct manager *m);
@@ -62,6 +82,10 @@ int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, voi
                    struct err *err);
 /* Ends all and tells when the last is gone, after everybody else was told. */
 void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg);
+
+/* 16 hex digits over what the sandbox was made from, for labels (row F18). */
+#define SESSION_CONFIG_HASH_LEN 16
+void session_config_hash(const struct spec *spec, char ret[SESSION_CONFIG_HASH_LEN + 1]);
 
 void session_hold(struct session *s);
 void session_release(struct session *s); /* may free it */

@@ -147,7 +147,7 @@ static void create_session(struct http_request *req, void *arg)
     c->req = req;
     c->manager = arg;
     if (v1_spec_parse(body, true, &spec, &given, &err) < 0 ||
-        manager_acquire(c->manager, &spec, given, on_session_ready, c, &err) < 0) {
+        manager_acquire(c->manager, &spec, given, 0, on_session_ready, c, &err) < 0) {
         v1_fail(req, &err);
         call_free(c);
     }

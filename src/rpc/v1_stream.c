@@ -262,7 +262,7 @@ static int begin(struct stream *st, const struct json *m, struct err *err)
     if (json_bool(json_get(m, "ephemeral")))
         st->ephemeral = xstrdup(spec->session_id);
     st->asked = true;
-    r = manager_acquire(st->manager, &spec, given, on_ready, st, err);
+    r = manager_acquire(st->manager, &spec, given, 0, on_ready, st, err);
     if (r < 0) {
         st->asked = false;
         free(st->ephemeral);

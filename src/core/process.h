@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Managed processes: programs that live in a session until they end, are stopped or replaced, or
+ * the session goes. They belong to the session, never to a connection; readers come and go. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct attachment;
+struct buf;
+struct err;
+struct manager;
+struct process;
+struct process_spec;
+struct session;
+
+#define PROCESS_STDERR_CHARS 4000U /* of the preview, code points */
+
+/*   STARTING ──► RUNNING ──► EXITED ──► (forgotten)
+ *       └───────────┴─► STOPPING ──────────┘          */
+enum process_state {
+    PROCESS_STARTING, /* its predecessor of the same id is still ending */
+    PROCESS_RUNNING,
+    PROCESS_STOPPING, /* stdin closed, SIGTERM sent; killed after a grace */
+    PROCESS_EXITED,   /* kept for a while so that people can ask how it went */
+    PROCESS_STATE_MAX,
+};
+
+typedef void process_started_fn(void *arg, struct process *p,
+                                const struct err *err);            /* p NULL: err says why */
+typedef void process_stopped_fn(void *arg, const struct err *err); /* err NULL: it is forgotten */
+
+/* Takes *spec on success of the call. A running process of the same id is ended first and replaced;
+ * an exited one is replaced at once. ERR_LIMIT when the manager's cap is reached. `p` in `started`
+ * is borrowed for the call. */
+int process_start(struct session *s, struct process_spec **spec, process_started_fn *started,
+                  void *arg, struct err *err);
+/* Ends it if it runs, and forgets it. ERR_NOT_FOUND. */
+int process_stop(struct session *s, const char *process_id, process_stopped_fn *stopped, void *arg,
+                 struct err *err);
+struct process *process_find(struct session *s, const char *process_id); /* NULL: none */
+struct process *process_next(struct session *s, struct process *after);  /* by start; NULL starts */
+
+const struct process_spec *process_spec_of(const struct process *p);
+struct session *process_session(const struct process *p);
+bool process_running(const struct process *p);
+bool process_attached(const struct process *p);       /* somebody reads it */
+uint64_t process_started_at(const struct process *p); /* wall clock */
+uint64_t process_exited_at(const struct process *p);  /* wall clock; 0 while it runs */
+/* Exit status, or the negative number of the signal that ended it. */
+int process_exit_code(const struct process *p);
+/* The last PROCESS_STDERR_CHARS of stderr as valid UTF-8, white space at the end removed. */
+void process_stderr_preview(struct process *p, struct buf *ret);
+
+size_t manager_processes_running(const struct manager *m);
+size_t manager_processes_exited(const struct manager *m);
+
+/* Readers -------------------------------------------------------------------------------------
+ *
+ * One reader at a time has the process; the others wait in the order they came. Only the one that
+ * has it may call what follows. */
+
+struct attachment_events {
+    void (*active)(void *arg);  /* its turn has come */
+    void (*output)(void *arg);  /* there is more to read, or the end has been reached */
+    void (*drained)(void *arg); /* attachment_write() may be called again */
+    /* The last call: the process is gone with its output, was stopped or replaced, or the session
+     * was ended. attachment_free() is still owed. */
+    void (*ended)(void *arg);
+};
+
+/* ERR_STATE when the process does not run. */
+int process_attach(struct process *p, const struct attachment_events *events, void *arg,
+                   struct attachment **ret, struct err *err);
+void attachment_free(struct attachment *a); /* the next in line becomes active */
+bool attachment_is_active(const struct attachment *a);
+
+/* Where reading goes on: what lies before was released by this reader or an earlier one. */
+uint64_t attachment_begin(const struct attachment *a);
+/* As proc_read() of the backend. */
+ssize_t attachment_read(struct attachment *a, uint64_t from, char *buf, size_t size);
+bool attachment_eof(const struct attachment *a, uint64_t at); /* nothing follows this offset */
+/* The peer has these bytes: they are not needed again, by this reader or the next. */
+void attachment_release(struct attachment *a, uint64_t upto);
+/* As proc_write() of the backend. */
+int attachment_write(struct attachment *a, const char *data, size_t len);
