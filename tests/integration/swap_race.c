@@ -4,7 +4,7 @@
  * that lead out of the allowed directory, as fast as it can, another resolves that path.
  *
  *   swap_race swap ALLOWED            only the exchanges, until killed; says "ready"
- *   swap_race try ALLOWED SECONDS     resolves ALLOWED/a/b/c with the code of box-priv meanwhile;
+ *   swap_race try ALLOWED TRIES       resolves ALLOWED/a/b/c with the code of box-priv meanwhile;
  *                                     says "tries=N mounted=N refused=N escapes=N"
  *
  * ALLOWED/a/b/c/marker says "inside". Beside each of a, b and c stands a link of the same name with
@@ -21,7 +21,6 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "sandbox/launch.h"
@@ -75,32 +74,23 @@ static bool is_inside(int mount_fd)
     return n > 0 && str_starts(text, "inside");
 }
 
-static double now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static int attack(struct launch_host *h, double seconds)
+static int attack(struct launch_host *h, unsigned long wanted)
 {
     static struct plan plan;
     static int fds[PLAN_OPS_MAX];
     unsigned long tries = 0, mounted = 0, refused = 0, escapes = 0;
     struct err last = {0};
     make_plan(&plan);
-    for (double end = now() + seconds; now() < end;) {
-        for (int i = 0; i < 64; i++, tries++) {
-            struct err err = {0};
-            if (launch_sources(h, &plan, -1, fds, &err) < 0) {
-                if (refused++ == 0)
-                    last = err;
-            } else {
-                mounted++;
-                escapes += !is_inside(fds[0]);
-            }
-            fd_close_many(fds, 1);
+    for (; tries < wanted; tries++) {
+        struct err err = {0};
+        if (launch_sources(h, &plan, -1, fds, &err) < 0) {
+            if (refused++ == 0)
+                last = err;
+        } else {
+            mounted++;
+            escapes += !is_inside(fds[0]);
         }
+        fd_close_many(fds, 1);
     }
     (void)printf("tries=%lu mounted=%lu refused=%lu escapes=%lu first refusal: %s\n", tries,
                  mounted, refused, escapes, last.msg);
@@ -133,7 +123,7 @@ int main(int argc, char **argv)
     struct launch_host h = {.rootful = true, .daemon_uid = 1, .daemon_gid = 1, .n_roots = 1};
     h.root_fds[0] = dirs[0];
     h.state_fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* somewhere else */
-    int r = swapper < 0 || h.state_fd < 0 ? 2 : attack(&h, atof(argv[3]));
+    int r = swapper < 0 || h.state_fd < 0 ? 2 : attack(&h, strtoul(argv[3], NULL, 10));
     if (swapper > 0) {
         (void)kill(swapper, SIGKILL);
         (void)waitpid(swapper, NULL, 0);
