@@ -95,7 +95,7 @@ static inline int acquire_spec(struct fixture *f, struct spec *spec, uint64_t gi
                                struct heard *h, struct err *err)
 {
     *h = (struct heard){0};
-    int r = manager_acquire(f->m, &spec, given, on_ready, h, err);
+    int r = manager_acquire(f->m, &spec, given, 0, on_ready, h, err);
     assert_true((r == 0) == (spec == NULL)); /* taken on success only */
     spec_free(spec);
     assert_int_equal(h->n, 0); /* never from inside the call */
