@@ -1,103 +1,52 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# make interop: LangBot's own client, unmodified, from PyPI, against boxd. Each release gets a
-# virtual environment of its own, kept in build/interop; tests/interop runs once in each of them:
+# make interop: LangBot's own client, unmodified, from PyPI, against boxd. tests/interop runs once
+# for each of these releases, in a virtual environment of its own:
 #
-#   the first   0.4.0, the first release with a box client; boxd speaks the legacy protocol to it
-#   described   0.5.5, the release spec and docs describe; the last line with the skill calls
-#   the newest  whatever PyPI offers today; older ones are tried when it cannot be installed
+#   0.4.0       the first with a box client; boxd speaks the legacy protocol to it
+#   0.5.5       the one docs/protocol.md describes; it has the skill calls
+#   the newest  whatever PyPI offers today, and this Python can install
 #
 # Without PyPI this fails: a client that was not driven is not a client that works. INTEROP_RELEASES
-# names other releases, INTEROP_SERVER=upstream drives the runtime of the package instead of boxd.
+# names other releases; INTEROP_SERVER=upstream drives the runtime of the package instead of boxd.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-package=langbot-plugin
-fixed=(0.4.0 0.5.5)
-here=$PWD/build/interop
 reports=$PWD/build/reports
 stages=()
-export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-unset PYTHONPATH
-mkdir -p "$here" "$reports"
+export PYTHONDONTWRITEBYTECODE=1
+mkdir -p "$reports"
 
-fail() {
-    printf 'interop: %s\n' "$1"
-    stages+=("no client:1:/dev/null")
-}
-
-finish() {
-    printf '\n=== summary\n'
-    /usr/bin/python3 tools/summary.py "${stages[@]}"
-    exit
-}
-
-# environment NAME: makes or finds the virtual environment, prints its directory.
-environment() {
-    local dir=$here/$1
-    [[ -x $dir/bin/python ]] || { rm -rf "$dir" && /usr/bin/python3 -m venv "$dir" >&2; } || return 1
-    printf '%s\n' "$dir"
-}
-
-# install RELEASE: 0 when the client of that release can be imported.
-install() {
-    local dir log=$here/$1.log
-    dir=$(environment "langbot-$1") || return 1
-    [[ -e $dir/complete ]] && return 0
-    if "$dir/bin/python" -m pip install -q "$package==$1" pytest >"$log" 2>&1 &&
-        "$dir/bin/python" -c 'import langbot_plugin.box.client' >>"$log" 2>&1; then
-        touch "$dir/complete"
-        return 0
-    fi
-    tail -n 5 "$log" | sed 's/^/    /'
-    return 1
-}
-
-# offered: the releases PyPI has for this Python, newest first.
-offered() {
-    local dir
-    dir=$(environment pip) || return 1
-    "$dir/bin/python" -m pip index versions "$package" 2>"$here/offered.log" |
-        sed -n 's/^Available versions: //p' | tr -d ' ' | tr ',' '\n' | grep .
-}
-
-# drive RELEASE WHAT
+# drive RELEASE PYTHON
 drive() {
     local status=0 report=$reports/interop-$1.xml
-    printf '\n=== langbot-plugin %s: %s\n' "$1" "$2"
-    if ! install "$1"; then
-        fail "langbot-plugin $1 cannot be installed"
+    printf '\n=== langbot-plugin %s\n' "$1"
+    if [[ -z $2 ]]; then
+        echo "not installed, see above"
+        stages+=("langbot-plugin $1:1:/dev/null")
         return
     fi
     rm -f "$report"
-    "$here/langbot-$1/bin/python" -m pytest tests/interop -W ignore --junit-xml="$report" || status=$?
+    "$2" -m pytest tests/interop -W ignore --junit-xml="$report" || status=$?
     stages+=("langbot-plugin $1:$status:$report")
 }
 
-if [[ -n ${INTEROP_RELEASES:-} ]]; then
-    for release in $INTEROP_RELEASES; do drive "$release" "asked for"; done
-    finish
+# At once: most of the time goes into waiting for files. What fails says so here, and fails below.
+read -ra releases <<<"${INTEROP_RELEASES:-0.4.0 0.5.5}"
+for release in "${releases[@]}"; do tools/langbot.sh install "$release" >/dev/null & done
+newest=
+[[ -n ${INTEROP_RELEASES:-} ]] || newest=$(tools/langbot.sh newest)
+wait
+
+for release in "${releases[@]}"; do
+    drive "$release" "$(tools/langbot.sh install "$release" 2>/dev/null)"
+done
+if [[ -z ${INTEROP_RELEASES:-} ]]; then
+    name=${newest%/bin/python}
+    name=${name##*/langbot-}
+    drive "${name:-newest}" "$newest"
 fi
 
-mapfile -t releases < <(offered)
-if ((${#releases[@]} == 0)); then
-    tail -n 3 "$here/offered.log" 2>/dev/null
-    fail "PyPI cannot be reached: no client to drive boxd with"
-    finish
-fi
-# All at once: most of the time goes into waiting for files.
-for release in "${fixed[@]}" "${releases[0]}"; do install "$release" >/dev/null & done
-wait
-drive "${fixed[0]}" "the first release with a box client, legacy protocol"
-drive "${fixed[1]}" "the release that is described"
-for release in "${releases[@]:0:5}"; do
-    if install "$release"; then
-        drive "$release" "the newest"
-        break
-    fi
-    echo "interop: langbot-plugin $release cannot be installed here, trying an older one"
-    release=
-done
-[[ -n $release ]] || fail "none of the newest releases of langbot-plugin can be installed"
-finish
+printf '\n=== summary\n'
+/usr/bin/python3 tools/summary.py "${stages[@]}"
