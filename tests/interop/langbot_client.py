@@ -42,7 +42,7 @@ except ImportError:  # before 0.5.0 there are no workspaces
 
 VERSION = importlib.metadata.version("langbot-plugin")
 UPSTREAM = os.environ.get("INTEROP_SERVER", "boxd") == "upstream"
-TOKEN = "interop-" + uuid.uuid4().hex * 2
+TOKEN = ActionContext and "interop-" + uuid.uuid4().hex * 2  # the first release sends none
 DEADLINE = 30.0
 
 
@@ -66,6 +66,30 @@ def free_port():
         return s.getsockname()[1]
 
 
+def langbot_config(root):
+    """What LangBot makes of its own defaults and sends with box_init, apart from the paths."""
+    config = {
+        "enabled": True,
+        "backend": "host" if UPSTREAM else "local",
+        "local": {"profile": "default", "image": "", "host_root": str(root), "default_workspace": "default",
+                  "skills_root": "skills", "allowed_mount_roots": [str(root)], "workspace_quota_mb": None},
+        "e2b": {"api_key": "", "api_url": "", "template": ""},
+    }
+    if ActionContext is None:
+        return config
+    return {
+        **config,
+        "limits": {"max_sessions": 64, "max_managed_processes": 64, "max_completed_processes": 256,
+                   "max_workspace_entries": 100000, "max_admission_records": 100000, "max_rpc_file_bytes": 20971520},
+        "admission": {"required": False, "logical_session_id": "global", "required_backend": "nsjail",
+                      "max_sessions": 1, "max_managed_processes": 0, "max_grant_ttl_sec": 300, "max_timeout_sec": 120,
+                      "cpus": 1.0, "memory_mb": 512, "pids_limit": 128, "read_only_rootfs": True,
+                      "workspace_quota_mb": 0, "readiness_cache_sec": 15},
+        "default_memory_mb": 1536,
+        "docker": {"cpu_limit_enabled": True},
+    }
+
+
 class Server:
     """A daemon with directories of its own. `config` is added to the box configuration it starts with."""
 
@@ -78,13 +102,7 @@ class Server:
         for directory in (self.root, self.work, self.work / "default"):
             directory.mkdir(exist_ok=True)
             directory.chmod(0o777)
-        self.config = {
-            "enabled": True,
-            "backend": "host" if UPSTREAM else "local",
-            "local": {"host_root": str(self.work), "default_workspace": "default", "skills_root": "skills",
-                      "allowed_mount_roots": [str(self.work)]},
-            **(config or {}),
-        }
+        self.config = {**langbot_config(self.work), **(config or {})}
         self.env = {"LANGBOT_BOX_CONFIG": json.dumps(self.config),
                     "LANGBOT_PLUGIN_FILE_STORAGE_DIR": str(self.root / "transfer"), **(env or {})}
         if token:
