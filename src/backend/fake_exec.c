@@ -72,6 +72,7 @@ static void maybe_free(struct fake_exec *e)
 {
     if (e->busy > 0 || !e->detached || !e->told)
         return;
+    unlink_exec(e);
     loop_timer_stop(&e->timeout);
     loop_timer_stop(&e->sleep);
     loop_defer_stop(&e->turn);
