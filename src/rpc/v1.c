@@ -313,5 +313,5 @@ static const struct http_route routes[] = {
 int v1_routes(struct http_server *server, struct manager *manager, struct err *err)
 {
     int r = http_server_add_routes(server, routes, manager, err);
-    return r < 0 ? r : http_server_add_routes(server, v1_process_routes, manager, err);
+    return r < 0 ? r : v1_process_routes(server, manager, err);
 }

@@ -9,7 +9,7 @@
 struct buf;
 struct err;
 struct http_request;
-struct http_route;
+struct http_server;
 struct json;
 struct jw;
 struct manager;
@@ -60,7 +60,7 @@ bool v1_read_body(struct http_request *req, struct json **ret);
 struct session *v1_find_session(struct http_request *req, struct manager *m);
 
 /* v1_process.c */
-extern const struct http_route v1_process_routes[];
+int v1_process_routes(struct http_server *server, struct manager *manager, struct err *err);
 
 /* v1_stream.c */
 void v1_stream(struct http_request *req, void *arg);

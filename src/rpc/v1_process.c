@@ -252,7 +252,7 @@ static void read_output(struct http_request *req, void *arg)
     loop_timer_start(manager_loop(arg), &r->timer, wait_ms * NSEC_PER_MSEC, on_patience);
 }
 
-const struct http_route v1_process_routes[] = {
+static const struct http_route routes[] = {
     {"GET", "/v1/sessions/{id}/processes", list_processes, 0, 0},
     {"POST", "/v1/sessions/{id}/processes", start_process, 0, BODY_MAX},
     {"GET", "/v1/sessions/{id}/processes/{process}", get_process, 0, 0},
@@ -260,3 +260,8 @@ const struct http_route v1_process_routes[] = {
     {"GET", "/v1/sessions/{id}/processes/{process}/output", read_output, 0, 0},
     {0},
 };
+
+int v1_process_routes(struct http_server *server, struct manager *manager, struct err *err)
+{
+    return http_server_add_routes(server, routes, manager, err);
+}
