@@ -28,11 +28,6 @@ static struct lane **find_lane(struct rpc *r, const char *id)
     return at;
 }
 
-bool rpc_lane_busy(struct rpc *r, const char *session_id)
-{
-    return *find_lane(r, session_id) != NULL;
-}
-
 static void go_on(struct loop_defer *d)
 {
     struct rpc_call *c = container_of(d, struct rpc_call, defer);
@@ -40,7 +35,8 @@ static void go_on(struct loop_defer *d)
     c->then(c);
 }
 
-void rpc_lane_enter(struct rpc_call *c, void (*begin)(struct rpc_call *c))
+/* `begin` comes when all earlier ones have left, now or later; it may be cancelled before. */
+static void lane_enter(struct rpc_call *c, void (*begin)(struct rpc_call *c))
 {
     struct lane **at = find_lane(c->rpc, c->id);
     bool first = *at == NULL;
@@ -208,7 +204,7 @@ static void begin(struct rpc_call *c)
 static void enter(struct rpc_call *c)
 {
     rpc_message_drop(&c->msg); /* the request may be megabytes, and all of it has been read */
-    rpc_lane_enter(c, begin);
+    lane_enter(c, begin);
 }
 
 void rpc_exec(struct rpc_call *c)

@@ -249,9 +249,6 @@ void rpc_delete_session(struct rpc_call *c);
 
 /* rpc_exec.c */
 void rpc_exec(struct rpc_call *c);
-bool rpc_lane_busy(struct rpc *r, const char *session_id);
-/* `begin` comes when all earlier ones have left, now or later; it may be cancelled before. */
-void rpc_lane_enter(struct rpc_call *c, void (*begin)(struct rpc_call *c));
 void rpc_lane_leave(struct rpc_call *c); /* fine when it is in none */
 
 /* rpc_file.c */

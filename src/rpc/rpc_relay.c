@@ -211,6 +211,7 @@ static void watch_for_stuck(struct rpc_relay *r)
 static void finish_output(struct rpc_relay *r)
 {
     (void)rpc_lines_feed(&r->lines, "", 0, true, emit, r);
+    add_mark(r, r->at);
     end_relay(r);
 }
 
@@ -395,8 +396,6 @@ static void open_relay(struct knock *k, struct process *p)
         log_warn(NULL, "attach: %s", err.msg);
         r->closing = true;
         ws_close(r->ws, WS_CODE_NORMAL, "managed process stdio unavailable");
-    } else if (attachment_is_active(r->attachment)) {
-        on_active(r);
     }
 }
 

@@ -171,38 +171,9 @@ static void created(struct rpc_call *c)
     rpc_reply_close(c, &reply);
 }
 
-static bool has_mount(const struct spec *s, const struct mount_spec *m)
-{
-    for (size_t i = 0; i < s->n_extra_mounts; i++)
-        if (s->extra_mounts[i].mode == m->mode &&
-            str_eq(s->extra_mounts[i].host_path, m->host_path) &&
-            str_eq(s->extra_mounts[i].mount_path, m->mount_path))
-            return true;
-    return false;
-}
-
-static bool has_mounts_of(const struct spec *s, const struct spec *other)
-{
-    for (size_t i = 0; i < other->n_extra_mounts; i++)
-        if (other->extra_mounts[i].mode != MOUNT_NONE && !has_mount(s, &other->extra_mounts[i]))
-            return false;
-    return true;
-}
-
-static void create_now(struct rpc_call *c)
-{
-    rpc_acquire(c, created);
-}
-
 static void create(struct rpc_call *c)
 {
-    struct session *s = manager_find(c->rpc->o.manager, c->id);
-    /* Other mounts mean a new sandbox: not under the feet of a command that runs. */
-    if (s != NULL && rpc_lane_busy(c->rpc, c->id) &&
-        !(has_mounts_of(session_spec(s), c->spec) && has_mounts_of(c->spec, session_spec(s))))
-        rpc_lane_enter(c, create_now);
-    else
-        create_now(c);
+    rpc_acquire(c, created);
 }
 
 void rpc_create_session(struct rpc_call *c)
