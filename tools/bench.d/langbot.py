@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LangBot: its protocol and the relay, timed by our own load generator; its own client, against boxd and its runtime."""
+"""LangBot: its protocol and the relay, timed by our load generator; its own client, against boxd and its runtime."""
 
 import contextlib
 import hashlib
