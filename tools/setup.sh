@@ -10,7 +10,7 @@ set -euo pipefail
 
 declare -A packages=(
     [build]="gcc libc6-dev meson ninja-build pkgconf python3 libjansson-dev libseccomp-dev
-             libsqlite3-dev libssl-dev"
+             libsqlite3-dev libssl-dev libyaml-dev"
     # What boxd calls at run time: firewall rules, quota images, rootless maps and network.
     [run]="nftables e2fsprogs uidmap slirp4netns"
     # clang and its runtime carry the sanitizers; git, gcc and node are run inside sandboxes.
