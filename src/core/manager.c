@@ -99,6 +99,7 @@ int manager_acquire_for(struct manager *m, struct waiter *w, bool queued, struct
     return 0;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): a caller says what, how, and who hears of it. */
 int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, unsigned flags,
                     session_ready_fn *ready, void *arg, struct err *err)
 {
