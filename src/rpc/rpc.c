@@ -40,6 +40,10 @@ static int preset(struct rpc *r, const char *text, struct err *err)
         return 0;
     }
     int e = rpc_configure(r, config, &class, err);
+    if (e < 0 && class == RPC_VALIDATION) { /* the host will say it again, and be told */
+        log_warn(NULL, "LANGBOT_BOX_CONFIG: %s; ignoring", err->msg);
+        return 0;
+    }
     return e < 0 ? err_wrap(err, "LANGBOT_BOX_CONFIG") : 0;
 }
 

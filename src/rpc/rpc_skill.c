@@ -156,11 +156,11 @@ void rpc_mount_skill(struct rpc_call *c, void (*then)(struct rpc_call *c))
     AUTO(json) struct json *request = NULL;
     struct err err = {0};
     struct jw w;
+    buf_init(&text, 4096);
     if (c->spec->skill_name == NULL) {
         then(c);
         return;
     }
-    buf_init(&text, 4096);
     jw_init(&w, &text);
     jw_object(&w);
     jw_kstr(&w, "name", c->spec->skill_name);
