@@ -39,6 +39,23 @@ int http_sha1_base64(const void *a, size_t a_len, const void *b, size_t b_len, c
     return 0;
 }
 
+int http_sha256_hex(const void *data, size_t len, char ret[static 65])
+{
+    static const char digits[] = "0123456789abcdef";
+    const struct input in = {data, len, "", 0};
+    unsigned char md[EVP_MAX_MD_SIZE];
+    unsigned n = 0;
+    int r = digest(EVP_sha256(), &in, md, &n);
+    if (r < 0)
+        return r;
+    for (unsigned i = 0; i < n; i++) {
+        ret[2 * i] = digits[md[i] >> 4];
+        ret[2 * i + 1] = digits[md[i] & 15];
+    }
+    ret[2 * n] = '\0';
+    return 0;
+}
+
 void http_random(void *ret, size_t len)
 {
     assert(len <= 256); /* up to there getrandom(2) is all or nothing */
