@@ -22,6 +22,7 @@ struct config {
     bool mount_roots_builtin; /* nobody chose them: only what lies below may be mounted */
     bool strict_images, require_limits, stdio_control, legacy_protocol;
     uint64_t max_sessions, session_ttl_sec;
+    uint64_t max_processes, max_exited, exited_sec; /* managed processes; see core/manager.h */
     char *report_backend; /* owned; name of the backend on the LangBot wire, NULL: its own */
     /* What a LangBot host says through the environment. */
     char *control_token; /* owned; NULL: none */

@@ -106,8 +106,8 @@ struct process {
     int exit_code;
     struct buf preview;                       /* of stderr, once there is no proc */
     struct attachment *readers, *last_reader; /* the first has it */
-    bool lingered;                            /* it had its time to come to the end of output */
-    struct loop_timer timer;                  /* until it is killed, or its output is given up */
+    struct process_watch *watches;
+    struct loop_timer timer; /* until it is killed, or its last words are written down */
 };
 
 /* waiter.c */
@@ -175,12 +175,16 @@ void process_list_running(struct process *p); /* it has just been started */
 void process_terminate(struct process *p);    /* begins to, if it runs */
 void process_forget(struct process *p);       /* an exited one */
 void process_record_exit(struct process *p);  /* what the store knows of an exited one */
-/* Its output or its readers have changed: perhaps it can be let go. */
+/* Its output or its readers have changed: perhaps there is nothing left for them. */
 void process_settle(struct process *p);
 /* One that an earlier daemon started. Takes what the record owns. */
 void process_adopt(struct session *s, struct process_record *record);
 void processes_stop_all(struct session *s); /* begins to; see session_processes_gone() */
 void processes_drop_all(struct session *s, bool backend_is_there);
+
+/* process_output.c */
+void process_watches_tell(struct process *p);
+void process_watches_end(struct process *p);
 
 /* notice.c */
 struct notice *notice_new(struct process *p, void *arg);

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "backend/backend.h"
+
 struct attachment;
 struct buf;
 struct err;
@@ -56,6 +58,23 @@ uint64_t process_exited_at(const struct process *p);  /* wall clock; 0 while it 
 int process_exit_code(const struct process *p);
 /* The last PROCESS_STDERR_CHARS of stderr as valid UTF-8, white space at the end removed. */
 void process_stderr_preview(struct process *p, struct buf *ret);
+
+/* Output by byte offset, beside any reader: looking takes nothing away. */
+struct proc_range process_range(const struct process *p);
+ssize_t process_read(struct process *p, uint64_t from, char *buf, size_t size);
+/* ERR_CONFLICT while a reader has the process: only it knows what its peer has. */
+int process_release(struct process *p, uint64_t upto, struct err *err);
+
+/* Told, from the loop, whenever the output grows or ends, or the process goes away; `p` is then
+ * NULL and the watch has been stopped. */
+struct process_watch {
+    struct process *p; /* private, like the rest */
+    struct process_watch *prev, *next;
+    void (*fn)(struct process_watch *w, struct process *p);
+};
+void process_watch_start(struct process *p, struct process_watch *w,
+                         void (*fn)(struct process_watch *w, struct process *p));
+void process_watch_stop(struct process_watch *w); /* does nothing on one that was stopped */
 
 size_t manager_processes_running(const struct manager *m);
 size_t manager_processes_exited(const struct manager *m);

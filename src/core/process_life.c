@@ -116,6 +116,7 @@ void process_free(struct process *p)
     assert(p->successor == NULL);
     tell_gone(p);
     attachments_end(p);
+    process_watches_end(p);
     loop_timer_stop(&p->timer);
     if (p->state == PROCESS_EXITED)
         unlist_exited(p);
@@ -150,16 +151,6 @@ void process_list_running(struct process *p)
     session_touch(p->session);
 }
 
-/* The rest of its output is not needed any more; its last words are kept. */
-static void let_go(struct process *p)
-{
-    process_stderr_preview(p, &p->preview);
-    ops(p)->proc_free(p->proc);
-    p->proc = NULL;
-    loop_timer_stop(&p->timer);
-    process_record_exit(p);
-}
-
 void process_settle(struct process *p)
 {
     if (p->state != PROCESS_EXITED || p->proc == NULL)
@@ -167,15 +158,12 @@ void process_settle(struct process *p)
     struct proc_range range = ops(p)->proc_range(p->proc);
     if (range.eof && range.begin == range.end)
         attachments_end(p);
-    if (p->readers == NULL && (range.eof || p->lingered))
-        let_go(p);
 }
 
+/* Its last words have had their time to come; they are what is left of it after a restart. */
 static void on_lingered(struct loop_timer *t)
 {
-    struct process *p = container_of(t, struct process, timer);
-    p->lingered = true;
-    process_settle(p);
+    process_record_exit(container_of(t, struct process, timer));
 }
 
 /* As Python's subprocess tells it. */
@@ -232,6 +220,7 @@ static void on_exited(void *arg, const struct outcome *outcome)
     session_touch(p->session);
     loop_timer_start(m->loop, &p->timer, LINGER_NS, on_lingered);
     process_settle(p);
+    process_watches_tell(p);
     reap_exited(m);
 }
 
@@ -240,6 +229,7 @@ static void on_output(void *arg)
 {
     struct process *p = arg;
     process_settle(p);
+    process_watches_tell(p);
     attachment_on_output(p);
 }
 
