@@ -197,6 +197,12 @@ static void on_all_gone(void *arg, const struct err *err)
     loop_quit(d->loop);
 }
 
+static void end_all(struct daemon *d)
+{
+    http_server_drain(d->server, 1001, "Box runtime shutting down");
+    manager_delete_all(d->manager, on_all_gone, d);
+}
+
 static void on_farewell(struct loop_timer *t)
 {
     struct daemon *d = container_of(t, struct daemon, farewell);
@@ -210,12 +216,6 @@ static void leave(struct daemon *d)
     log_info(NULL, "leaving %zu sessions to the next boxd", manager_count(d->manager));
     http_server_drain(d->server, 1001, "boxd is restarting");
     loop_timer_start(d->loop, &d->farewell, FAREWELL_NS, on_farewell);
-}
-
-static void end_all(struct daemon *d)
-{
-    http_server_drain(d->server, 1001, "Box runtime shutting down");
-    manager_delete_all(d->manager, on_all_gone, d);
 }
 
 static void on_signal(struct loop_signal *s, int signo)
@@ -331,46 +331,6 @@ static int listen_tcp(struct daemon *d, struct err *err)
     return r < 0 ? r : 0;
 }
 
-static void on_adopted(void *arg, const struct err *err)
-{
-    struct daemon *d = arg;
-    d->adopted = true;
-    if (err != NULL)
-        log_warn(NULL, "what an earlier boxd left behind: %s; ignoring", err->msg);
-}
-
-/* As the user that we are from now on: the records are that user's. Nobody is heard before we know
- * which sessions there are. */
-static int start_manager(struct daemon *d, struct err *err)
-{
-    const struct config *c = d->config;
-    int r = store_open(d->state_fd, &d->store, err);
-    if (r < 0)
-        return r;
-    struct manager_options options = {.max_sessions = c->max_sessions,
-                                      .max_processes = c->max_processes,
-                                      .max_exited = c->max_exited,
-                                      .exited_ns = c->exited_sec * NSEC_PER_SEC,
-                                      .store = d->store,
-                                      .ttl_ns = c->session_ttl_sec * NSEC_PER_SEC,
-                                      .strict_images = c->strict_images};
-    r = manager_new(d->loop, d->backend, &options, &d->manager, err);
-    if (r == 0)
-        r = v1_routes(d->server, d->manager, err);
-    if (r == 0)
-        r = manager_adopt(d->manager, on_adopted, d, err);
-    http_server_hold(d->server, true);
-    while (r >= 0 && !d->adopted && d->status == 0)
-        if ((r = loop_turn(d->loop, -1)) < 0)
-            (void)err_sys(err, -r, "event loop");
-    http_server_hold(d->server, false);
-    if (r >= 0 && manager_count(d->manager) > 0)
-        log_info(NULL, "took over %zu sessions", manager_count(d->manager));
-    if (r >= 0 && d->status != 0)
-        return err_set(err, ERR_BACKEND, "the backend died");
-    return r < 0 ? r : 0;
-}
-
 static int start_server(struct daemon *d, struct err *err)
 {
     /* Names in Host headers are looked at because pages in a browser can lead here; none of them
@@ -422,6 +382,46 @@ static int take_stdio(struct daemon *d, struct err *err)
         dup2(null, STDOUT_FILENO) < 0)
         return err_sys(err, errno, "take stdin and stdout");
     return 0;
+}
+
+static void on_adopted(void *arg, const struct err *err)
+{
+    struct daemon *d = arg;
+    d->adopted = true;
+    if (err != NULL)
+        log_warn(NULL, "what an earlier boxd left behind: %s; ignoring", err->msg);
+}
+
+/* As the user that we are from now on: the records are that user's. Nobody is heard before we know
+ * which sessions there are. */
+static int start_manager(struct daemon *d, struct err *err)
+{
+    const struct config *c = d->config;
+    int r = store_open(d->state_fd, &d->store, err);
+    if (r < 0)
+        return r;
+    struct manager_options options = {.max_sessions = c->max_sessions,
+                                      .max_processes = c->max_processes,
+                                      .max_exited = c->max_exited,
+                                      .exited_ns = c->exited_sec * NSEC_PER_SEC,
+                                      .store = d->store,
+                                      .ttl_ns = c->session_ttl_sec * NSEC_PER_SEC,
+                                      .strict_images = c->strict_images};
+    r = manager_new(d->loop, d->backend, &options, &d->manager, err);
+    if (r == 0)
+        r = v1_routes(d->server, d->manager, err);
+    if (r == 0)
+        r = manager_adopt(d->manager, on_adopted, d, err);
+    http_server_hold(d->server, true);
+    while (r >= 0 && !d->adopted && d->status == 0)
+        if ((r = loop_turn(d->loop, -1)) < 0)
+            (void)err_sys(err, -r, "event loop");
+    http_server_hold(d->server, false);
+    if (r >= 0 && manager_count(d->manager) > 0)
+        log_info(NULL, "took over %zu sessions", manager_count(d->manager));
+    if (r >= 0 && d->status != 0)
+        return err_set(err, ERR_BACKEND, "the backend died");
+    return r < 0 ? r : 0;
 }
 
 static int start(struct daemon *d, int argc, char **argv, struct err *err)
