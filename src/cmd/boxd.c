@@ -50,7 +50,7 @@ struct daemon {
     struct loop_signal signals;
     int lock_fd;
     char tag[16];
-    char program[PATH_MAX], init_program[PATH_MAX];
+    char program[PATH_MAX], init_program[PATH_MAX], fetch_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
     bool rootful;
@@ -191,6 +191,7 @@ static int start_backend(struct daemon *d, struct err *err)
 {
     struct native_options options = {.program = d->program,
                                      .init_program = d->init_program,
+                                     .fetch_program = d->fetch_program,
                                      .state_dir = d->config->state_dir,
                                      .tag = d->tag,
                                      .uid = d->uid,
@@ -206,6 +207,8 @@ static int start_backend(struct daemon *d, struct err *err)
     int r = find_program("box-priv", d->program, err);
     if (r == 0)
         r = find_program("box-init", d->init_program, err);
+    if (r == 0)
+        r = find_program("box-fetch", d->fetch_program, err);
     return r < 0 ? r : native_new(d->loop, &options, &d->backend, err);
 }
 
