@@ -23,8 +23,8 @@
 #include "backend/fake.h"
 #include "backend/native.h"
 #include "cmd/config.h"
-#include "core/boxconf.h"
 #include "core/manager.h"
+#include "core/skills.h"
 #include "http/crypto.h"
 #include "http/server.h"
 #include "io/loop.h"
@@ -53,6 +53,7 @@ struct daemon {
     struct store *store;
     struct manager *manager;
     struct http_server *server;
+    struct skills *skills;
     struct rpc *rpc;
     struct rpc_stdio *stdio;
     struct loop_signal signals;
@@ -349,6 +350,17 @@ static int start_server(struct daemon *d, struct err *err)
     return r < 0 ? r : listen_tcp(d, err);
 }
 
+/* Without its helper there are no skills, and everything else is there all the same. */
+static int start_skills(struct daemon *d, struct err *err)
+{
+    struct skills_options options = {.program = d->fetch_program, .roots = d->config->mount_roots};
+    if (find_program("box-fetch", d->fetch_program, err) < 0) {
+        log_warn(NULL, "%s; there will be no skills", err->msg);
+        return 0;
+    }
+    return skills_new(d->loop, &options, &d->skills, err);
+}
+
 /* As the user that we are from now on, who must be able to use what the configuration names. */
 static int start_rpc(struct daemon *d, struct err *err)
 {
@@ -364,7 +376,10 @@ static int start_rpc(struct daemon *d, struct err *err)
     if (c->unsafe_storage)
         log_warn(NULL, "LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS is set: storage limits that "
                        "are not enforced count as if they were");
-    int r = rpc_new(&options, &d->rpc, err);
+    int r = start_skills(d, err);
+    options.skills = d->skills;
+    if (r == 0)
+        r = rpc_new(&options, &d->rpc, err);
     if (r == 0)
         r = rpc_routes(d->rpc, d->server, err);
     if (r == 0 && c->stdio_control)
@@ -473,6 +488,7 @@ static void stop(struct daemon *d)
     rpc_stdio_free(d->stdio);
     http_server_free(d->server);
     rpc_free(d->rpc);
+    skills_free(d->skills);
     if (d->backend != NULL && d->keep && d->backend->ops->detach != NULL)
         d->backend->ops->detach(d->backend);
     else if (d->backend != NULL)

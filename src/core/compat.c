@@ -180,7 +180,7 @@ void session_config_hash(const struct spec *spec, char ret[SESSION_CONFIG_HASH_L
         put_value(&text, spec, f);
     }
     (void)buf_putc(&text, '}');
-    (void)http_sha256_hex(text.data, text.len, "", 0, digest);
+    (void)http_sha256_hex(text.data, text.len, digest);
     memcpy(ret, digest, SESSION_CONFIG_HASH_LEN);
     ret[SESSION_CONFIG_HASH_LEN] = '\0';
 }

@@ -65,7 +65,7 @@ static int marker_answer(const struct json *data, const char *note, struct buf *
     struct jw w;
     int r = decode(json_str(json_get(data, "content")), content, &len);
     if (r == 0)
-        r = http_sha256_hex(content, len, "", 0, digest);
+        r = http_sha256_hex(content, len, digest);
     if (r < 0) {
         (void)buf_puts(ret, "Box Runtime cannot read the Core shared Workspace probe");
         return r;

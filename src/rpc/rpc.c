@@ -31,7 +31,6 @@ static int preset(struct rpc *r, const char *text, struct err *err)
 {
     AUTO(json) struct json *config = NULL;
     struct err parse_err = {0};
-    enum rpc_class class;
     if (text == NULL || text[0] == '\0')
         return 0;
     if (json_parse(text, strlen(text), &config, &parse_err) < 0 ||
@@ -39,12 +38,7 @@ static int preset(struct rpc *r, const char *text, struct err *err)
         log_warn(NULL, "Failed to parse LANGBOT_BOX_CONFIG: %.100s", text);
         return 0;
     }
-    int e = rpc_configure(r, config, &class, err);
-    if (e < 0 && class == RPC_VALIDATION) { /* the host will say it again, and be told */
-        log_warn(NULL, "LANGBOT_BOX_CONFIG: %s; ignoring", err->msg);
-        return 0;
-    }
-    return e < 0 ? err_wrap(err, "LANGBOT_BOX_CONFIG") : 0;
+    return rpc_preset(r, config, err);
 }
 
 int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err)
