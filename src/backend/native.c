@@ -24,6 +24,8 @@
 #include "util/str.h"
 #include "util/strv.h"
 
+#define NO_ROOT "-" /* no path of a mount begins like this */
+
 static const struct {
     const char *name;
     unsigned next;
@@ -39,6 +41,16 @@ static void move(struct native_sandbox *sb, enum native_state to)
     sb->state = to;
 }
 
+static void mark_index(struct native *n, uint32_t i, bool used)
+{
+    if (i >= USERNS_INDEX_MAX)
+        return;
+    if (used)
+        n->index_used[i / 8] |= (uint8_t)(1U << (i % 8));
+    else
+        n->index_used[i / 8] &= (uint8_t) ~(1U << (i % 8));
+}
+
 /* Ranges go round: one that was just given back is the last to be used again. */
 static int take_index(struct native *n, uint32_t *ret, struct err *err)
 {
@@ -46,7 +58,7 @@ static int take_index(struct native *n, uint32_t *ret, struct err *err)
         uint32_t i = n->next_index++ % USERNS_INDEX_MAX;
         if (n->index_used[i / 8] & (1U << (i % 8)))
             continue;
-        n->index_used[i / 8] |= (uint8_t)(1U << (i % 8));
+        mark_index(n, i, true);
         *ret = i;
         return 0;
     }
@@ -64,7 +76,7 @@ static void stop_watching(struct native_sandbox *sb)
 static void sandbox_free(struct native_sandbox *sb)
 {
     struct native *n = sb->native;
-    n->index_used[sb->uid_index / 8] &= (uint8_t) ~(1U << (sb->uid_index % 8));
+    mark_index(n, sb->uid_index, false);
     stop_watching(sb);
     fd_close_many(&sb->conn, 1);
     fd_close_many(&sb->pidfd, 1);
@@ -275,13 +287,21 @@ static void native_destroy(struct sandbox *base, backend_done_fn *done, void *ar
         log_error(NULL, "destroy sandbox %s: %s", sb->name, err.msg);
 }
 
-static void native_free(struct backend *b)
+void native_detach(struct backend *b)
 {
     struct native *n = container_of(b, struct native, base);
     dns_free(n->dns);
-    priv_client_free(n->priv);
+    priv_client_detach(n->priv);
+    strv_free(n->roots);
     free(n->index_used);
     free(n);
+}
+
+static void native_free(struct backend *b)
+{
+    struct native *n = container_of(b, struct native, base);
+    priv_client_free(TAKE_PTR(n->priv));
+    native_detach(b);
 }
 
 static const struct backend_ops native_ops = {
@@ -301,6 +321,40 @@ static const struct backend_ops native_ops = {
     .free = native_free,
 };
 
+/* Plans name a root by its number in box-priv's list, which was fixed when that started. What is
+ * not ours any more is covered up; what is new has to wait until box-priv is started again. */
+static void take_roots(struct native *n)
+{
+    char *const *theirs = priv_client_roots(n->priv);
+    char *const *ours = n->options.roots;
+    for (size_t i = 0; theirs != NULL && theirs[i] != NULL; i++) {
+        size_t k = 0;
+        while (ours != NULL && ours[k] != NULL && !str_eq(ours[k], theirs[i]))
+            k++;
+        strv_add(&n->roots, ours != NULL && ours[k] != NULL ? theirs[i] : NO_ROOT);
+    }
+    for (size_t k = 0; ours != NULL && ours[k] != NULL; k++) {
+        size_t i = 0;
+        while (theirs != NULL && theirs[i] != NULL && !str_eq(ours[k], theirs[i]))
+            i++;
+        if (theirs == NULL || theirs[i] == NULL)
+            log_warn(NULL,
+                     "'%s' cannot be mounted yet: sessions of an earlier boxd run on, under the "
+                     "allowed_mount_roots of their time",
+                     ours[k]);
+    }
+    n->facts.roots = n->roots;
+}
+
+/* The ranges of what is there already are taken, whoever will have it. */
+static void take_found_indices(struct native *n)
+{
+    const struct priv_item *items = NULL;
+    size_t count = priv_client_found(n->priv, &items);
+    for (size_t i = 0; i < count; i++)
+        mark_index(n, items[i].uid_index, true);
+}
+
 int native_new(struct loop *loop, const struct native_options *options, struct backend **ret,
                struct err *err)
 {
@@ -312,7 +366,6 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
     /* Another instance on this host starts elsewhere: its sessions should have ids of their own. */
     n->next_index = (uint32_t)(str_hash(options->tag) % USERNS_INDEX_MAX);
     native_facts_read(&n->facts);
-    n->facts.roots = options->roots;
     n->facts.roots_are_outer = options->roots_are_outer;
     n->facts.require_limits = options->require_limits;
     struct priv_client_options po = {.program = options->program,
@@ -321,12 +374,15 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
                                      .tag = options->tag,
                                      .uid = options->uid,
                                      .gid = options->gid,
-                                     .roots = options->roots};
+                                     .roots = options->roots,
+                                     .linger_sec = options->linger_sec};
     int r = priv_client_new(loop, &po, &n->priv, err);
     if (r < 0) {
-        native_free(&n->base);
+        native_detach(&n->base);
         return r;
     }
+    take_roots(n);
+    take_found_indices(n);
     priv_client_on_gone(n->priv, options->gone, options->gone_arg);
     *ret = &n->base;
     return 0;

@@ -20,6 +20,7 @@ struct native {
     struct priv_client *priv; /* owned */
     uint32_t next_index;
     uint8_t *index_used; /* owned, a bit per id range */
+    char **roots;        /* owned; the allow-list by box-priv's numbers */
     struct dns *dns;     /* owned, NULL until a session has a network */
 };
 

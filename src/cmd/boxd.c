@@ -54,6 +54,7 @@ struct daemon {
     uid_t uid;
     gid_t gid;
     bool rootful;
+    bool served;
     int status;
 };
 
@@ -198,6 +199,7 @@ static int start_backend(struct daemon *d, struct err *err)
                                      .roots = d->config->mount_roots,
                                      .roots_are_outer = d->config->mount_roots_builtin,
                                      .require_limits = d->config->require_limits,
+                                     .linger_sec = d->config->linger_sec,
                                      .gone = on_priv_gone,
                                      .gone_arg = d};
     if (!str_eq(d->config->backend, "native") && !str_eq(d->config->backend, "local"))
@@ -296,7 +298,10 @@ static void stop(struct daemon *d)
 {
     loop_signal_stop(&d->signals);
     http_server_free(d->server);
-    if (d->backend != NULL)
+    /* One that never came to serve leaves the sessions of an earlier one alone. */
+    if (d->backend != NULL && !d->served)
+        native_detach(d->backend);
+    else if (d->backend != NULL)
         d->backend->ops->free(d->backend);
     manager_free(d->manager);
     loop_free(d->loop);
@@ -323,6 +328,7 @@ int main(int argc, char **argv)
     if (r == 0) {
         log_info(NULL, "serving on %s%s", d.config->socket_path,
                  d.config->port != 0 ? " and TCP" : "");
+        d.served = true;
         config_say_ready(d.config);
         r = loop_run(d.loop, &err);
     }

@@ -45,6 +45,7 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_REQUIRE_LIMITS] = {"require_limits", "BOX_REQUIRE_LIMITS", "false", "Refuse sessions whose limits cannot be enforced"},
     [CONFIG_MAX_SESSIONS] = {"max_sessions", "BOX_MAX_SESSIONS", "8000", "Sessions at a time"},
     [CONFIG_SESSION_TTL] = {"session_ttl_sec", "BOX_SESSION_TTL_SEC", "300", "Idle time after which a session is removed; 0: never"},
+    [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
 };
 
 static const struct option options[] = {
@@ -234,6 +235,8 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
         r = number(s, CONFIG_MAX_SESSIONS, 8000, &c->max_sessions, err);
     if (r == 0)
         r = number(s, CONFIG_SESSION_TTL, 31536000, &c->session_ttl_sec, err);
+    if (r == 0)
+        r = number(s, CONFIG_LINGER, 31536000, &c->linger_sec, err);
     if (r == 0)
         r = choice(s, CONFIG_IMAGE_POLICY, "fallback", "strict", &c->strict_images, err);
     if (r == 0)

@@ -21,7 +21,7 @@ struct config {
     char **mount_roots;       /* owned; real paths of directories that exist */
     bool mount_roots_builtin; /* nobody chose them: only what lies below may be mounted */
     bool strict_images, require_limits, stdio_control;
-    uint64_t max_sessions, session_ttl_sec;
+    uint64_t max_sessions, session_ttl_sec, linger_sec;
     int ready_fd; /* owned; one byte is written when we serve, -1: none */
 };
 

@@ -23,10 +23,7 @@ enum init_fd {
     INIT_FD_LANDLOCK = 6, /* ruleset; /dev/null when the kernel has no Landlock */
     INIT_FD_CGROUP = 7,   /* this session's directory in the cgroup2 tree; /dev/null without one */
     INIT_FD_MEMCG1 = 8,   /* the same in a v1 memory hierarchy; /dev/null without one */
-    /* The other end of the pair: it keeps the pair alive without a boxd, and a new one can have it.
-     */
-    INIT_FD_SPARE = 9,
-    INIT_FD_PARENT = 10, /* pidfd of box-priv */
+    INIT_FD_PARENT = 9,   /* pidfd of box-priv */
     INIT_FD_MAX,
 };
 
