@@ -108,12 +108,6 @@ static void finish(struct priv_session *s)
     storage_refill(p->host, 1);
 }
 
-static void on_removed(struct loop_io *io, uint32_t events)
-{
-    (void)events;
-    finish(container_of(io, struct priv_session, remover_io));
-}
-
 static void on_remove_slow(struct loop_timer *t)
 {
     finish(container_of(t, struct priv_session, patience));
@@ -146,6 +140,14 @@ static void reap_others(struct priv *p)
                 return; /* its pidfd tells, and then the others have their turn */
         (void)waitpid(si.si_pid, NULL, WNOHANG);
     }
+}
+
+static void on_removed(struct loop_io *io, uint32_t events)
+{
+    struct priv_session *s = container_of(io, struct priv_session, remover_io);
+    (void)events;
+    reap_others(s->priv); /* whoever gets the answer finds no trace of the child either */
+    finish(s);
 }
 
 /* PID 1 is gone, and with it every process: take the rest away and tell who asked. */
