@@ -316,6 +316,7 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
     n->facts.roots_are_outer = options->roots_are_outer;
     n->facts.require_limits = options->require_limits;
     struct priv_client_options po = {.program = options->program,
+                                     .fetch_program = options->fetch_program,
                                      .init_program = options->init_program,
                                      .state_dir = options->state_dir,
                                      .tag = options->tag,

@@ -251,6 +251,7 @@ static int start_native(struct daemon *d, struct err *err)
 {
     struct native_options options = {.program = d->program,
                                      .init_program = d->init_program,
+                                     .fetch_program = d->fetch_program,
                                      .state_dir = d->config->state_dir,
                                      .tag = d->tag,
                                      .uid = d->uid,
@@ -263,6 +264,8 @@ static int start_native(struct daemon *d, struct err *err)
     int r = find_program("box-priv", d->program, err);
     if (r == 0)
         r = find_program("box-init", d->init_program, err);
+    if (r == 0)
+        r = find_program("box-fetch", d->fetch_program, err);
     return r < 0 ? r : native_new(d->loop, &options, &d->backend, err);
 }
 

@@ -57,19 +57,6 @@ int http_sha256_hex(const void *data, size_t len, char ret[static 65])
     return 0;
 }
 
-int http_sha256(const void *data, size_t len, unsigned char ret[static HTTP_SHA256_LEN])
-{
-    const struct input in = {data, len, "", 0};
-    unsigned char md[EVP_MAX_MD_SIZE];
-    unsigned md_len = 0;
-    int r = digest(EVP_sha256(), &in, md, &md_len);
-    if (r < 0)
-        return r;
-    assert(md_len == HTTP_SHA256_LEN);
-    memcpy(ret, md, HTTP_SHA256_LEN);
-    return 0;
-}
-
 void http_random(void *ret, size_t len)
 {
     assert(len <= 256); /* up to there getrandom(2) is all or nothing */

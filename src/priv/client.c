@@ -18,6 +18,7 @@
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
+#include "util/str.h"
 #include "util/strv.h"
 
 #define HELLO_TIMEOUT_MS 20000
@@ -69,6 +70,10 @@ static _Noreturn void exec_helper(const struct priv_client_options *o, int sock)
                                  uid,        "--gid",  gid};
     for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
         strv_add(&argv, fixed[i]);
+    if (o->fetch_program != NULL) {
+        strv_add(&argv, "--fetch");
+        strv_add(&argv, o->fetch_program);
+    }
     for (size_t i = 0; o->roots != NULL && o->roots[i] != NULL; i++) {
         strv_add(&argv, "--root");
         strv_add(&argv, o->roots[i]);
@@ -329,4 +334,16 @@ int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struc
 {
     struct priv_head head = {.type = PRIV_PROBE};
     return request(c, &head, sizeof(head), fn, arg, err);
+}
+
+int priv_client_job(struct priv_client *c, const struct priv_job_request *request_job,
+                    priv_reply_fn *fn, void *arg, struct err *err)
+{
+    struct priv_job m = {.head = {.type = PRIV_JOB},
+                         .root = request_job->root,
+                         .create = request_job->create,
+                         .seconds = request_job->seconds};
+    if (str_copy(m.path, sizeof(m.path), request_job->path) < 0)
+        return err_set(err, ERR_INVALID, "the path of a directory is too long");
+    return request(c, &m.head, sizeof(m), fn, arg, err);
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "io/loop.h"
+#include "priv/job.h"
 #include "priv/wire.h"
 #include "sandbox/landlock.h"
 #include "sandbox/launch.h"
@@ -60,6 +61,7 @@ struct priv {
     struct loop_timer sweep; /* runs while leases of networks are to be taken back */
     struct priv_session *sessions[PRIV_SESSIONS_MAX]; /* owned, dense */
     size_t n_sessions;
+    struct priv_jobs jobs;
 };
 
 static void answer(struct priv *p, struct priv_reply *reply, const int *fds, size_t n_fds)
@@ -415,6 +417,18 @@ static int on_probe(struct priv *p, const void *data, size_t len, struct err *er
     return 0;
 }
 
+static int on_job(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    struct priv_reply reply = {.head = *(const struct priv_head *)data};
+    int fds[PRIV_JOB_FDS];
+    int r = priv_job_start(&p->jobs, p->host, data, len, fds, err);
+    if (r < 0)
+        return r;
+    answer(p, &reply, fds, PRIV_JOB_FDS);
+    fd_close_many(fds, PRIV_JOB_FDS);
+    return 0;
+}
+
 /* Every request there is, and when it may come. */
 static const struct {
     unsigned states;
@@ -425,6 +439,7 @@ static const struct {
     [PRIV_DESTROY] = {1U << PRIV_SERVING, on_destroy},
     [PRIV_INSPECT] = {1U << PRIV_SERVING, on_inspect},
     [PRIV_PROBE] = {1U << PRIV_SERVING, on_probe},
+    [PRIV_JOB] = {1U << PRIV_SERVING, on_job},
 };
 
 /* boxd is gone: its sandboxes go too, so that nothing is left that nobody answers for. */
@@ -432,6 +447,7 @@ static void end_all(struct priv *p)
 {
     p->state = PRIV_ENDING;
     loop_io_stop(&p->io);
+    priv_jobs_done(&p->jobs);
     for (size_t i = 0; i < p->n_sessions; i++)
         launch_kill(&p->sessions[i]->launch);
     if (p->n_sessions == 0)
@@ -483,6 +499,7 @@ int priv_serve(struct loop *loop, struct launch_host *host, int sock, struct err
     p->loop = loop;
     p->host = host;
     p->sock = sock;
+    priv_jobs_init(&p->jobs);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGCHLD);
     (void)sigaddset(&set, SIGTERM);
