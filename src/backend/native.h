@@ -34,6 +34,3 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
 /* Starts jobs of box-fetch through this backend's box-priv, within its allow-list. Free it before
  * the backend. */
 struct fetch_launcher *native_launcher_new(struct backend *b);
-
-/* In place of ops->free(): the sandboxes stay, for the next daemon to adopt. */
-void native_detach(struct backend *b);

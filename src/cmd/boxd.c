@@ -25,6 +25,7 @@
 #include "cmd/config.h"
 #include "core/manager.h"
 #include "core/skills.h"
+#include "fetch/launcher.h"
 #include "http/crypto.h"
 #include "http/server.h"
 #include "io/loop.h"
@@ -53,6 +54,7 @@ struct daemon {
     struct store *store;
     struct manager *manager;
     struct http_server *server;
+    struct fetch_launcher *launcher; /* NULL: jobs are our own children */
     struct skills *skills;
     struct rpc *rpc;
     struct rpc_stdio *stdio;
@@ -267,8 +269,10 @@ static int start_native(struct daemon *d, struct err *err)
     if (r == 0)
         r = find_program("box-init", d->init_program, err);
     if (r == 0)
-        r = find_program("box-fetch", d->fetch_program, err);
-    return r < 0 ? r : native_new(d->loop, &options, &d->backend, err);
+        r = native_new(d->loop, &options, &d->backend, err);
+    if (r == 0)
+        d->launcher = native_launcher_new(d->backend);
+    return r;
 }
 
 static int start_fake(struct daemon *d, struct err *err)
@@ -284,6 +288,9 @@ static int start_backend(struct daemon *d, struct err *err)
         const char *name;
         int (*start)(struct daemon *d, struct err *err);
     } backends[] = {{"native", start_native}, {"local", start_native}, {"fake", start_fake}};
+    int r = find_program("box-fetch", d->fetch_program, err);
+    if (r < 0)
+        return r;
     for (size_t i = 0; i < ARRAY_SIZE(backends); i++)
         if (str_eq(d->config->backend, backends[i].name))
             return backends[i].start(d, err);
@@ -352,14 +359,10 @@ static int start_server(struct daemon *d, struct err *err)
     return r < 0 ? r : listen_tcp(d, err);
 }
 
-/* Without its helper there are no skills, and everything else is there all the same. */
 static int start_skills(struct daemon *d, struct err *err)
 {
-    struct skills_options options = {.program = d->fetch_program, .roots = d->config->mount_roots};
-    if (find_program("box-fetch", d->fetch_program, err) < 0) {
-        log_warn(NULL, "%s; there will be no skills", err->msg);
-        return 0;
-    }
+    struct skills_options options = {
+        .program = d->fetch_program, .launcher = d->launcher, .roots = d->config->mount_roots};
     return skills_new(d->loop, &options, &d->skills, err);
 }
 
@@ -491,6 +494,7 @@ static void stop(struct daemon *d)
     http_server_free(d->server);
     rpc_free(d->rpc);
     skills_free(d->skills);
+    fetch_launcher_free(d->launcher);
     /* One that never came to serve leaves the sessions of an earlier one alone. */
     if (d->backend != NULL && (d->keep || !d->served) && d->backend->ops->detach != NULL)
         d->backend->ops->detach(d->backend);

@@ -2,7 +2,6 @@
 #include "core/boxconf.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <string.h>
@@ -12,7 +11,6 @@
 #include "util/alloc.h"
 #include "util/err.h"
 #include "util/json.h"
-#include "util/path.h"
 #include "util/str.h"
 #include "util/strv.h"
 
@@ -300,38 +298,7 @@ int box_paths_managed_place(const struct box_paths *p, const char **ret, struct 
     return 0;
 }
 
-int box_paths_managed_root(const struct box_paths *p, const char **ret, struct err *err)
+char *box_paths_tenant_dir(const struct box_paths *p, const char *ns)
 {
-    const char *root = NULL;
-    struct stat st;
-    int r = box_paths_managed_place(p, &root, err);
-    if (r < 0)
-        return r;
-    if (stat(root, &st) < 0 || !S_ISDIR(st.st_mode))
-        return err_set(err, ERR_STATE, "Managed sandbox workspace path is not a directory");
-    if (faccessat(AT_FDCWD, root, R_OK | W_OK | X_OK, AT_EACCESS) < 0)
-        return err_set(err, ERR_STATE, "Managed sandbox workspace path is not writable");
-    *ret = root;
-    return 0;
-}
-
-int box_paths_tenant_dir(const struct box_paths *p, const char *ns, char **ret, struct err *err)
-{
-    const char *root = NULL;
-    int r = box_paths_managed_root(p, &root, err);
-    if (r < 0)
-        return r;
-    AUTO_CLOSE int root_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (root_fd < 0)
-        return err_set(err, ERR_STATE, "Managed sandbox workspace path is not a directory");
-    AUTO_CLOSE int tenants = path_make_dir_at(root_fd, "tenants", 0755);
-    if (tenants < 0)
-        return err_set(err, ERR_STATE,
-                       "Managed sandbox tenant directory escapes the configured workspace");
-    AUTO_CLOSE int dir = path_make_dir_at(tenants, ns, 0755);
-    if (dir < 0)
-        return err_set(err, ERR_STATE,
-                       "Managed sandbox Workspace path escapes its tenant directory");
-    *ret = xasprintf("%s/tenants/%s", root, ns);
-    return 0;
+    return xasprintf("%s/tenants/%s", p->default_workspace, ns);
 }

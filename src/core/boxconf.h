@@ -46,7 +46,5 @@ DEFINE_CLEANUP_DONE(box_paths)
 int box_paths_check_workspace(const struct box_paths *p, bool *ret_make, struct err *err);
 /* Where the default workspace is, if sandboxes may be given parts of it; ERR_STATE. */
 int box_paths_managed_place(const struct box_paths *p, const char **ret, struct err *err);
-/* The default workspace as something sandboxes can be given parts of; ERR_STATE. */
-int box_paths_managed_root(const struct box_paths *p, const char **ret, struct err *err);
-/* Makes the directory of one workspace beneath it; *ret is owned. ERR_STATE. */
-int box_paths_tenant_dir(const struct box_paths *p, const char *ns, char **ret, struct err *err);
+/* The directory of one workspace beneath it; owned. */
+char *box_paths_tenant_dir(const struct box_paths *p, const char *ns);

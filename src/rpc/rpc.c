@@ -53,6 +53,7 @@ int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err
     r->admission = admission_new((size_t)r->limits.max_admission_records);
     r->readiness =
         readiness_new(&(struct readiness_options){.manager = options->manager,
+                                                  .skills = options->skills,
                                                   .admission = r->admission,
                                                   .paths = &r->paths,
                                                   .limits = &r->limits,

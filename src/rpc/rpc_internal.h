@@ -102,7 +102,8 @@ struct rpc {
     struct fence *fence;
     struct admission *admission;
     struct readiness *readiness;
-    struct rpc_call *calls;        /* all of them; owned by themselves until rpc_free() */
+    /* All of them, oldest first; owned by themselves until rpc_free(). */
+    struct rpc_call *calls, *calls_last;
     struct rpc_conn *conns;        /* owned by their transports */
     struct rpc_relay *relays;      /* owned by themselves */
     struct lane *lanes[RPC_LANES]; /* owned; execs by session */
@@ -178,7 +179,7 @@ struct rpc_call {
     struct admission_limits grant;   /* where admission is enforced */
     /* Asked to stop early; may end the call. NULL: it runs to its end unheard. */
     void (*cancel)(struct rpc_call *c);
-    bool cancelled;
+    bool cancelled, woken;
 
     struct sweep sweep;
     void (*then)(struct rpc_call *c); /* after the sweep, or after whoever we wait for */

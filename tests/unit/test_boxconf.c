@@ -12,13 +12,10 @@
 
 #include "util/alloc.h"
 #include "util/err.h"
-#include "util/fd.h"
 #include "util/json.h"
 #include "util/path.h"
 #include "util/str.h"
 #include "util/strv.h"
-
-#define PROBE ".langbot-box-volume-probe-0123456789abcdef0123456789abcdef"
 
 static char dir[4096];
 
@@ -151,132 +148,85 @@ static void links_are_resolved(void **state)
     check_path(p.default_workspace, "real/new/deep");
 }
 
+static void check_workspace(const struct box_paths *p, bool make, const char *wrong)
+{
+    struct err err = {0};
+    bool got = !make;
+    int r = box_paths_check_workspace(p, &got, &err);
+    assert_int_equal(r < 0, wrong != NULL);
+    if (wrong != NULL)
+        assert_string_equal(err.msg, wrong);
+    else
+        assert_int_equal(got, make);
+}
+
 static void the_workspace_is_made_below_the_roots_only(void **state)
 {
     AUTO_DONE(box_paths) struct box_paths p = {0};
-    struct err err = {0};
-    struct stat st;
     (void)state;
-    assert_int_equal(box_paths_ensure_workspace(&p, &err), 0); /* none is wanted */
+    check_workspace(&p, false, NULL); /* none is wanted */
     paths("{\"host_root\":\"made\"}", &p);
-    assert_int_equal(box_paths_ensure_workspace(&p, &err), 0);
-    assert_int_equal(stat("made/default", &st), 0);
-    assert_int_equal(box_paths_ensure_workspace(&p, &err), 0);
+    check_workspace(&p, true, NULL);
+    assert_int_equal(mkdir("made", 0755), 0);
+    assert_int_equal(mkdir("made/default", 0755), 0);
+    check_workspace(&p, false, NULL);
     box_paths_done(&p);
     paths("{\"default_workspace\":\"nowhere\"}", &p);
-    assert_true(box_paths_ensure_workspace(&p, &err) < 0);
-    assert_string_equal(err.msg, "box.local.default_workspace cannot be created because no "
-                                 "allowed_mount_roots are configured");
+    check_workspace(&p, false,
+                    "box.local.default_workspace cannot be created because no "
+                    "allowed_mount_roots are configured");
     box_paths_done(&p);
     paths("{\"default_workspace\":\"made2\",\"allowed_mount_roots\":[\"made\",\"mad\"]}", &p);
-    assert_true(box_paths_ensure_workspace(&p, &err) < 0);
     AUTO_FREE char *message = xasprintf(
         "box.local.default_workspace is outside allowed_mount_roots: %s/made, %s/mad", dir, dir);
-    assert_string_equal(err.msg, message);
-    assert_true(stat("made2", &st) < 0);
+    check_workspace(&p, false, message);
 }
 
 static void a_file_is_no_workspace(void **state)
 {
     AUTO_DONE(box_paths) struct box_paths p = {0};
-    struct err err = {0};
     AUTO_CLOSE int fd = open("file", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     (void)state;
     assert_true(fd >= 0);
     paths("{\"host_root\":\".\",\"default_workspace\":\"file\"}", &p);
-    assert_true(box_paths_ensure_workspace(&p, &err) < 0);
-    assert_string_equal(err.msg, "box.local.default_workspace must point to a directory on the Box "
-                                 "runtime host");
+    check_workspace(&p, false,
+                    "box.local.default_workspace must point to a directory on the Box runtime "
+                    "host");
+}
+
+static void copies_are_whole(void **state)
+{
+    AUTO_DONE(box_paths) struct box_paths p = {0}, q = {0};
+    (void)state;
+    assert_int_equal(box_paths_copy(&p, &q), 0);
+    assert_null(q.host_root);
+    box_paths_done(&q);
+    paths("{\"host_root\":\"r\",\"allowed_mount_roots\":\"a,b\"}", &p);
+    assert_int_equal(box_paths_copy(&p, &q), 0);
     box_paths_done(&p);
-    /* What cannot be made says for whom. */
-    paths("{\"host_root\":\".\",\"default_workspace\":\"file/below\"}", &p);
-    assert_true(box_paths_ensure_workspace(&p, &err) < 0);
-    assert_non_null(strstr(err.msg, "cannot be created: Not a directory. boxd runs as user '"));
-    assert_non_null(strstr(err.msg, "install -d -o "));
+    check_path(q.default_workspace, "r/default");
+    assert_int_equal(strv_len(q.mount_roots), 2);
 }
 
 static void managed_sandboxes_need_a_workspace(void **state)
 {
     AUTO_DONE(box_paths) struct box_paths p = {0};
-    AUTO_FREE char *tenant = NULL;
     const char *root = NULL;
     struct err err = {0};
-    struct stat st;
     (void)state;
-    assert_true(box_paths_managed_root(&p, &root, &err) < 0);
+    assert_true(box_paths_managed_place(&p, &root, &err) < 0);
     assert_int_equal(err.code, ERR_STATE);
     assert_string_equal(err.msg, "Managed sandbox admission requires box.local.default_workspace");
     paths("{\"host_root\":\"m\",\"allowed_mount_roots\":\"other\"}", &p);
-    assert_true(box_paths_managed_root(&p, &root, &err) < 0);
+    assert_true(box_paths_managed_place(&p, &root, &err) < 0);
     assert_string_equal(err.msg,
                         "Managed sandbox workspace is outside box.local.allowed_mount_roots");
     box_paths_done(&p);
     paths("{\"host_root\":\"m\"}", &p);
-    assert_true(box_paths_managed_root(&p, &root, &err) < 0);
-    assert_string_equal(err.msg, "Managed sandbox workspace path is not a directory");
-    assert_int_equal(box_paths_ensure_workspace(&p, &err), 0);
-    assert_int_equal(box_paths_tenant_dir(&p, "ws-x", &tenant, &err), 0);
+    assert_int_equal(box_paths_managed_place(&p, &root, &err), 0);
+    check_path(root, "m/default");
+    AUTO_FREE char *tenant = box_paths_tenant_dir(&p, "ws-x");
     check_path(tenant, "m/default/tenants/ws-x");
-    assert_int_equal(stat(tenant, &st), 0);
-    free(TAKE_PTR(tenant));
-    /* Neither may be a link to somewhere else. */
-    assert_int_equal(symlink("/tmp", "m/default/tenants/ws-y"), 0);
-    assert_true(box_paths_tenant_dir(&p, "ws-y", &tenant, &err) < 0);
-    assert_string_equal(err.msg, "Managed sandbox Workspace path escapes its tenant directory");
-    assert_int_equal(rename("m/default/tenants", "m/default/t"), 0);
-    assert_int_equal(symlink("/tmp", "m/default/tenants"), 0);
-    assert_true(box_paths_tenant_dir(&p, "ws-x", &tenant, &err) < 0);
-    assert_string_equal(err.msg,
-                        "Managed sandbox tenant directory escapes the configured workspace");
-}
-
-static void put_probe(const char *name, size_t len)
-{
-    char text[2048];
-    AUTO_CLOSE int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    assert_true(fd >= 0);
-    memset(text, 'x', sizeof(text));
-    assert_int_equal(fd_write_all(fd, text, len), 0);
-}
-
-static void fail_probe(const struct box_paths *p, const char *name, const char *text)
-{
-    char sha256[65];
-    size_t size;
-    struct err err = {0};
-    assert_true(box_paths_probe(p, name, sha256, &size, &err) < 0);
-    assert_int_equal(err.code, ERR_STATE);
-    assert_string_equal(err.msg, text);
-}
-
-static void the_probe_is_read_with_care(void **state)
-{
-    AUTO_DONE(box_paths) struct box_paths p = {0};
-    struct err err = {0};
-    char sha256[65];
-    size_t size = 0;
-    (void)state;
-    paths("{\"host_root\":\"p\"}", &p);
-    assert_int_equal(box_paths_ensure_workspace(&p, &err), 0);
-    fail_probe(&p, "../" PROBE, "Invalid Box shared Workspace probe basename");
-    fail_probe(&p, PROBE "0", "Invalid Box shared Workspace probe basename");
-    fail_probe(&p, PROBE, "Box Runtime cannot read the Core shared Workspace probe");
-    put_probe("p/default/" PROBE, 0);
-    fail_probe(&p, PROBE, "Box shared Workspace probe has an invalid size");
-    put_probe("p/default/" PROBE, 1025);
-    fail_probe(&p, PROBE, "Box shared Workspace probe exceeds the size limit");
-    put_probe("p/default/" PROBE, 1024);
-    assert_int_equal(box_paths_probe(&p, PROBE, sha256, &size, &err), 0);
-    assert_int_equal(size, 1024);
-    put_probe("p/default/" PROBE, 1);
-    assert_int_equal(box_paths_probe(&p, PROBE, sha256, &size, &err), 0);
-    assert_string_equal(sha256, "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881");
-    assert_int_equal(rename("p/default/" PROBE, "p/x"), 0);
-    assert_int_equal(symlink("../x", "p/default/" PROBE), 0);
-    fail_probe(&p, PROBE, "Box Runtime cannot read the Core shared Workspace probe");
-    assert_int_equal(unlink("p/default/" PROBE), 0);
-    assert_int_equal(mkfifo("p/default/" PROBE, 0600), 0);
-    fail_probe(&p, PROBE, "Box shared Workspace probe is not a regular file");
 }
 
 int main(void)
@@ -289,7 +239,7 @@ int main(void)
         cmocka_unit_test(the_workspace_is_made_below_the_roots_only),
         cmocka_unit_test(a_file_is_no_workspace),
         cmocka_unit_test(managed_sandboxes_need_a_workspace),
-        cmocka_unit_test(the_probe_is_read_with_care),
+        cmocka_unit_test(copies_are_whole),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
