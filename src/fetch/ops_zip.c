@@ -2,6 +2,7 @@
 
 /* Skills out of an uploaded archive. */
 
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
@@ -177,6 +178,7 @@ static int find_candidates(struct fetch *f, struct upload *u)
         return fetch_fail(f, "No SKILL.md found in %s or its subdirectories (max depth: %u)", root,
                           PREVIEW_DEPTH);
     }
+    assert(found != NULL);
     u->items = xnew_n(struct candidate, strv_len(found));
     for (size_t i = 0; found[i] != NULL; i++) {
         const char *below = found[i] + strlen(u->root);
