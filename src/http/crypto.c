@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <string.h>
 #include <sys/random.h>
 
 /* Something to be digested, in two pieces. */
