@@ -123,6 +123,7 @@ def test_a_store_outside_the_allow_list(place):
         daemon.close()
 
 
+@pytest.mark.skipif(not ROOT, reason="only root can look into boxd and box-priv")
 def test_jobs_leave_nothing(boxd, rpc):
     rpc.call("box_list_skills")
     before = boxd.leaks()
