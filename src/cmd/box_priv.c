@@ -18,6 +18,7 @@
 #include <sys/mount.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -45,13 +46,14 @@
 #define PURGE_TRIES 200
 #define TURN_TRIES 1500
 #define TRY_INTERVAL_MS 10
+#define LINGER_MAX (365ULL * 86400ULL)
 
 struct options {
     int sock;
     const char *state, *tag, *init, *pool, *fetch;
     const char *roots[LAUNCH_ROOTS_MAX];
     size_t n_roots;
-    uint64_t uid, gid;
+    uint64_t uid, gid, linger;
 };
 
 static int parse_options(int argc, char **argv, struct options *o, struct err *err)
@@ -67,6 +69,7 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
         {"root", required_argument, NULL, 'r'},
         {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},
+        {"linger", required_argument, NULL, 'l'},
         {0},
     };
     /* clang-format on */
@@ -90,6 +93,8 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
             r = str_to_u64(optarg, &o->uid);
         else if (c == 'g')
             r = str_to_u64(optarg, &o->gid);
+        else if (c == 'l')
+            r = str_to_u64(optarg, &o->linger);
         else if (c == 'r' && o->n_roots < LAUNCH_ROOTS_MAX)
             o->roots[o->n_roots++] = optarg;
         else
@@ -98,6 +103,7 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
             return err_set(err, ERR_INVALID, "box-priv is started by boxd, not by hand");
     }
     o->sock = (int)sock;
+    o->linger = o->linger < LINGER_MAX ? o->linger : LINGER_MAX;
     if (o->state == NULL || o->tag == NULL || o->init == NULL || sock == 0 || !id_valid(o->tag))
         return err_set(err, ERR_INVALID, "box-priv is started by boxd, not by hand");
     return 0;
@@ -276,6 +282,16 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     return 0;
 }
 
+/* Two descriptors per sandbox, three with a disk of its own; there may be thousands. */
+static void raise_nofile(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 static int run(int argc, char **argv, struct err *err)
 {
     static struct launch_host host;
@@ -289,6 +305,7 @@ static int run(int argc, char **argv, struct err *err)
         return r;
     (void)clearenv();
     (void)umask(077);
+    raise_nofile();
     (void)setgroups(0, NULL); /* refused to ordinary users, who have nothing to gain */
     r = enter_namespaces(&host, err);
     if (host.rootful) /* an ordinary user needs it to write the id maps of its own children */
@@ -299,7 +316,9 @@ static int run(int argc, char **argv, struct err *err)
         r = loop_new(&clock_system, &loop, err);
     if (r < 0)
         return r;
-    r = priv_serve(loop, &host, o.sock, err);
+    const struct priv_serve_options serve = {
+        .sock = o.sock, .linger_sec = o.linger, .roots = o.roots, .n_roots = o.n_roots};
+    r = priv_serve(loop, &host, &serve, err);
     if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);
     (void)cgroup_host_remove(&host.cgroups, host.tag);
@@ -312,6 +331,8 @@ int main(int argc, char **argv)
 {
     struct err err = {0};
     log_init("box-priv");
+    /* Whoever reads our messages may go before us. */
+    (void)sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
     int r = run(argc, argv, &err);
     if (r < 0)
         log_error(NULL, "%s", err.msg);

@@ -68,6 +68,7 @@ struct daemon {
     bool rootful;
     bool adopted; /* what an earlier boxd left is ours */
     bool keep;    /* what we leave is the next one's */
+    bool served;
     int status;
 };
 
@@ -261,6 +262,7 @@ static int start_native(struct daemon *d, struct err *err)
                                      .roots = d->config->mount_roots,
                                      .roots_are_outer = d->config->mount_roots_builtin,
                                      .require_limits = d->config->require_limits,
+                                     .linger_sec = d->config->linger_sec,
                                      .gone = on_priv_gone,
                                      .gone_arg = d};
     int r = find_program("box-priv", d->program, err);
@@ -493,7 +495,8 @@ static void stop(struct daemon *d)
     rpc_free(d->rpc);
     skills_free(d->skills);
     fetch_launcher_free(d->launcher);
-    if (d->backend != NULL && d->keep && d->backend->ops->detach != NULL)
+    /* One that never came to serve leaves the sessions of an earlier one alone. */
+    if (d->backend != NULL && (d->keep || !d->served) && d->backend->ops->detach != NULL)
         d->backend->ops->detach(d->backend);
     else if (d->backend != NULL)
         d->backend->ops->free(d->backend);
@@ -528,6 +531,7 @@ int main(int argc, char **argv)
     if (r == 0) {
         log_info(NULL, "serving on %s%s", d.config->socket_path,
                  d.config->port != 0 ? " and TCP" : "");
+        d.served = true;
         config_say_ready(d.config);
         r = loop_run(d.loop, &err);
     }

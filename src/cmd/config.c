@@ -51,6 +51,7 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_EXITED_SEC] = {"completed_process_retention_sec", "BOX_COMPLETED_PROCESS_RETENTION_SEC", "300", "And for how long; 0: not at all"},
     [CONFIG_REPORT_BACKEND] = {"report_backend_as", "BOX_REPORT_BACKEND_AS", NULL, "Name of the backend that LangBot is told"},
     [CONFIG_LEGACY] = {"legacy_protocol", "BOX_LEGACY_PROTOCOL", "false", "Serve LangBot clients of the first release too, which say not who they are"},
+    [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
 };
 
 static const struct option options[] = {
@@ -287,6 +288,8 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
         r = number(s, CONFIG_MAX_EXITED, 100000, &c->max_exited, err);
     if (r == 0)
         r = number(s, CONFIG_EXITED_SEC, 31536000, &c->exited_sec, err);
+    if (r == 0)
+        r = number(s, CONFIG_LINGER, 31536000, &c->linger_sec, err);
     if (r == 0)
         r = choice(s, CONFIG_IMAGE_POLICY, "fallback", "strict", &c->strict_images, err);
     if (r == 0)

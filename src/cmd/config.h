@@ -21,7 +21,7 @@ struct config {
     char **mount_roots;       /* owned; real paths of directories that exist */
     bool mount_roots_builtin; /* nobody chose them: only what lies below may be mounted */
     bool strict_images, require_limits, stdio_control, legacy_protocol;
-    uint64_t max_sessions, session_ttl_sec;
+    uint64_t max_sessions, session_ttl_sec, linger_sec;
     uint64_t max_processes, max_exited, exited_sec; /* managed processes; see core/manager.h */
     char *report_backend; /* owned; name of the backend on the LangBot wire, NULL: its own */
     /* What a LangBot host says through the environment. */

@@ -21,6 +21,7 @@ enum config_name {
     CONFIG_EXITED_SEC,
     CONFIG_REPORT_BACKEND,
     CONFIG_LEGACY,
+    CONFIG_LINGER,
     CONFIG_KEY_MAX,
 };
 

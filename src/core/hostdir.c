@@ -80,8 +80,8 @@ static int marker_answer(const struct json *data, const char *note, struct buf *
 }
 
 /* The request of a job that is about one directory and, maybe, a name in it. */
-static int submit(struct skills *s, const struct job_kind *kind, const char *path,
-                  const char *marker, skills_done_fn *done, void *arg, struct err *err)
+static int submit(struct skills *s, struct job_request request, skills_done_fn *done, void *arg,
+                  struct err *err)
 {
     AUTO_DONE(buf) struct buf text;
     AUTO(json) struct json *data = NULL;
@@ -89,27 +89,28 @@ static int submit(struct skills *s, const struct job_kind *kind, const char *pat
     buf_init(&text, 8192);
     jw_init(&w, &text);
     jw_object(&w);
-    if (marker != NULL)
-        jw_kstr(&w, "marker_name", marker);
+    if (request.note != NULL)
+        jw_kstr(&w, "marker_name", request.note);
     jw_object_end(&w);
     if (jw_end(&w) < 0)
         return err_set(err, ERR_INVALID, "Invalid Box shared Workspace probe basename");
     int r = json_parse(text.data, text.len, &data, err);
     if (r < 0)
         return r;
-    const struct job_request request = {
-        .kind = kind, .dir = path, .note = marker, .data = data, .zip_fd = -1};
+    request.data = data;
+    request.zip_fd = -1;
     return skills_submit(s, &request, done, arg, err);
 }
 
 int hostdir_ensure(struct skills *s, const char *path, skills_done_fn *done, void *arg,
                    struct err *err)
 {
-    return submit(s, &ensure_kind, path, NULL, done, arg, err);
+    return submit(s, (struct job_request){.kind = &ensure_kind, .dir = path}, done, arg, err);
 }
 
 int hostdir_verify_marker(struct skills *s, const char *path, const char *marker_name,
                           skills_done_fn *done, void *arg, struct err *err)
 {
-    return submit(s, &marker_kind, path, marker_name, done, arg, err);
+    const struct job_request request = {.kind = &marker_kind, .dir = path, .note = marker_name};
+    return submit(s, request, done, arg, err);
 }

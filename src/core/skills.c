@@ -406,6 +406,7 @@ int skills_submit(struct skills *s, const struct job_request *request, skills_do
     return 0;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): what a call of the wire consists of. */
 int skills_call(struct skills *s, const char *workspace, enum skills_op op,
                 const struct json *request, int zip_fd, skills_done_fn *done, void *arg,
                 struct err *err)

@@ -33,9 +33,12 @@
 #include "util/str.h"
 #include "util/user.h"
 
-#define OWNER 61234U
-#define GROUP 61235U
-#define NOBODYS 1999999999U
+/* Whose store it is: an ordinary user can only have one of its own. */
+#define OWNER (user_is_host_root() ? 61234U : geteuid())
+#define GROUP (user_is_host_root() ? 61235U : getegid())
+#define NOBODYS 1999999999U /* who boxd would be */
+
+static const char *programs = PROGRAMS;
 
 static struct {
     char dir[64]; /* "allowed" and "state" below it */
@@ -56,9 +59,13 @@ static void on_gone(void *arg)
 
 static int set_up(void **state)
 {
-    static char *roots[3], state_dir[80], closed[80];
+    static char *roots[3], state_dir[80], closed[80], program[3][4096];
+    static const char *const names[] = {"box-priv", "box-init", "box-fetch"};
     struct err err = {0};
     (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (str_fmt(program[i], sizeof(program[i]), "%s/%s", programs, names[i]) < 0)
+            return -1;
     (void)snprintf(it.dir, sizeof(it.dir), "/tmp/box-job-XXXXXX");
     if (mkdtemp(it.dir) == NULL || chmod(it.dir, 0755) < 0)
         return -1;
@@ -68,11 +75,11 @@ static int set_up(void **state)
     roots[0] = it.allowed;
     roots[1] = closed; /* does not exist when box-priv starts */
     if (mkdir(it.allowed, 0755) < 0 || mkdir(state_dir, 0711) < 0 ||
-        chown(state_dir, NOBODYS, NOBODYS) < 0)
+        (user_is_host_root() && chown(state_dir, NOBODYS, NOBODYS) < 0))
         return -1;
-    const struct native_options options = {.program = PROGRAMS "/box-priv",
-                                           .init_program = PROGRAMS "/box-init",
-                                           .fetch_program = PROGRAMS "/box-fetch",
+    const struct native_options options = {.program = program[0],
+                                           .init_program = program[1],
+                                           .fetch_program = program[2],
                                            .state_dir = state_dir,
                                            .tag = "box-0j0b0t0e0s0",
                                            .uid = NOBODYS,
@@ -256,25 +263,38 @@ static void directories_of_others_are_made_and_checked(void **state)
                         "BoxReadinessError: Managed sandbox workspace path is not a directory");
 }
 
-int main(void)
+/* Mounts stay here, and reach the namespace that box-priv makes for itself. */
+static int own_namespace(void)
+{
+    return unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+                   mount(NULL, "/", NULL, MS_REC | MS_SHARED, NULL) < 0
+               ? -errno
+               : 0;
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_store_is_kept_by_its_owner),
+        cmocka_unit_test(directories_of_others_are_made_and_checked),
         cmocka_unit_test(a_store_of_root_is_kept_without_its_powers),
         cmocka_unit_test(what_is_not_allowed_is_refused),
         cmocka_unit_test(a_mount_inside_is_another_place),
-        cmocka_unit_test(directories_of_others_are_made_and_checked),
     };
+    const struct CMUnitTest of_users[] = {tests[0], tests[1]};
+    (void)signal(SIGPIPE, SIG_IGN);
+    if (!user_is_host_root() && argc == 3 && str_eq(argv[1], "--rootless")) {
+        programs = argv[2];
+        return cmocka_run_group_tests_name("rootless", of_users, set_up, tear_down);
+    }
     if (!user_is_host_root()) {
         (void)fprintf(stderr, "skipped: only root can become the owner of a store\n");
         return 77;
     }
-    /* Mounts stay here, and reach the namespace that box-priv makes for itself. */
-    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
-        mount(NULL, "/", NULL, MS_REC | MS_SHARED, NULL) < 0) {
-        (void)fprintf(stderr, "skipped: no mount namespace: %s\n", err_errno_text(errno));
+    int r = own_namespace();
+    if (r < 0) {
+        (void)fprintf(stderr, "skipped: no mount namespace: %s\n", err_errno_text(-r));
         return 77;
     }
-    (void)signal(SIGPIPE, SIG_IGN);
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("root", tests, set_up, tear_down);
 }

@@ -94,6 +94,7 @@ static void nothing_said_means_the_defaults(void **state)
     assert_int_equal(c->max_processes, 64);
     assert_int_equal(c->max_exited, 256);
     assert_int_equal(c->exited_sec, 300);
+    assert_int_equal(c->linger_sec, 86400);
     assert_int_equal(c->ready_fd, -1);
     assert_true(config_host_is_loopback(c));
     for (size_t i = 0; c->mount_roots != NULL && c->mount_roots[i] != NULL; i++) {
