@@ -24,10 +24,10 @@
 #define READ_SIZE 65536U
 #define TURN_BYTES (1U << 20) /* of output in one turn of the loop */
 #define PENDING_MAX                                                                                \
-    (1U << 20)                 /* bytes of input that wait for their turn before the peer has to   \
-                                */
-#define MARKS_MAX 256          /* lines on their way that are told apart */
-#define LINE_HOLD (64U * 1024) /* bytes of one line that are never released before its end */
+    (1U << 20)                  /* bytes of input that wait for their turn before the peer has to  \
+                                 */
+#define MARKS_MAX 256           /* lines on their way that are told apart */
+#define LINE_HOLD (128U * 1024) /* bytes of one line that are never released before its end */
 #define STUCK_NS (50 * NSEC_PER_MSEC)
 #define POLL_FIRST_NS (1 * NSEC_PER_MSEC)
 #define POLL_LAST_NS (256 * NSEC_PER_MSEC)
