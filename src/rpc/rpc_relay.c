@@ -463,14 +463,16 @@ void rpc_relay_open(struct http_request *req, void *arg)
 {
     AUTO_FREE char *instance = NULL;
     AUTO_FREE struct knock *k = xnew(struct knock);
-    k->rpc = arg;
+    struct rpc *r = arg;
+    bool enforced = admission_enforced(r->admission);
+    k->rpc = r;
     k->req = req;
-    if (!rpc_auth(k->rpc, req, &instance) ||
-        (instance != NULL && (k->rpc->instance == NULL || !read_placement(k, instance))) ||
-        (instance == NULL && admission_enforced(k->rpc->admission)))
+    if (!rpc_auth(r, req, &instance) ||
+        (instance != NULL && (r->instance == NULL || !read_placement(k, instance))) ||
+        (instance == NULL && enforced))
         rpc_refuse(req);
-    else if (admission_enforced(k->rpc->admission))
-        readiness_get(k->rpc->readiness, on_readiness, TAKE_PTR(k));
+    else if (enforced)
+        readiness_get(r->readiness, on_readiness, TAKE_PTR(k));
     else
         enter(k);
 }

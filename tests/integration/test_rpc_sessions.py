@@ -259,6 +259,25 @@ def test_other_extra_mounts_make_it_anew(rpc, directory):
     assert rpc.exec("s", "ls -d /m 2>/dev/null", extra_mounts=none)["stdout"] == ""
 
 
+def test_directories_to_mount_are_made(rpc, directory):
+    """As a container engine does: LangBot mounts skills into a workspace that may not exist yet."""
+    os.mkdir(directory + "/skill")
+    mounts = [{"host_path": directory + "/skill", "mount_path": "/workspace/.skills/demo", "mode": "rw"}]
+    r = rpc.exec("s", "touch .skills/demo/x here; ls", host_path=directory + "/work/deep", extra_mounts=mounts)
+    assert r["stdout"] == "here" and os.listdir(directory + "/skill") == ["x"]
+    assert sorted(os.listdir(directory + "/work/deep")) == [".skills", "here"]
+
+
+def test_directories_are_not_made_through_links(rpc, directory):
+    """What a sandbox leaves in its workspace leads nobody elsewhere."""
+    os.mkdir(directory + "/skill")
+    rpc.exec("s", f"ln -s {directory}/victim .skills", host_path=directory + "/work")
+    mounts = [{"host_path": directory + "/skill", "mount_path": "/workspace/.skills/demo", "mode": "rw"}]
+    with pytest.raises(RpcError):
+        rpc.exec("s", "true", host_path=directory + "/work", extra_mounts=mounts)
+    assert not os.path.exists(directory + "/victim")
+
+
 @pytest.mark.parametrize("path", ["/etc", "/", "/var", "/proc/self", "/root/x", "/run/docker.sock"])
 def test_bugs_03_04_what_is_blocked(rpc, path):
     """Upstream: extra mounts were not looked at, and ancestors of what is blocked passed."""
