@@ -29,6 +29,7 @@ static void clear_environment(void)
 {
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
         (void)unsetenv(config_keys[i].env);
+    (void)unsetenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID");
     (void)unsetenv("XDG_RUNTIME_DIR");
     (void)unsetenv("XDG_STATE_HOME");
     (void)setenv("HOME", "/home/somebody", 1);
@@ -147,6 +148,7 @@ static void command_line_beats_environment_beats_file_beats_default(void **state
     (void)setenv("BOX_LISTEN_HOST", "127.0.0.2", 1);
     (void)setenv("BOX_MAX_SESSIONS", "", 1); /* empty is as good as not there */
     (void)setenv("BOX_STATE_DIR", "/env", 1);
+    (void)setenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID", "i", 1); /* -s needs one */
     assert_int_equal(load(&c, &err, "--config", "box.yaml", "--ws-control-port", "3",
                           "--state-dir=/line", "-s", NULL),
                      0);
