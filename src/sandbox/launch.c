@@ -34,6 +34,9 @@
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 #define DISK_IMAGE "disk.img"
 #define DISK_PLACE "disk"
+/* What lives as long as its sandbox has a number from here on. The children of later launches copy
+ * descriptors up to the highest they use, and PID 1 keeps a table of that size. */
+#define LASTING_FDS 512
 #define PIDS_MAX 4194304U /* the kernel's PID_MAX_LIMIT; it takes no limit above */
 
 static const struct {
@@ -181,6 +184,21 @@ static int map_ids(const struct launch_host *h, const struct plan *p, pid_t pid,
     return userns_map(pid, uids, gids, 2, err);
 }
 
+static unsigned fds_end(const struct setup *s)
+{
+    const int used[] = {s->go_fd,     s->status_fd,      s->parent_fds[0],  s->parent_fds[1],
+                        s->leaf_fd,   s->control_fds[0], s->control_fds[1], s->seccomp_fd,
+                        s->cgroup_fd, s->memcg_fd,       s->init_exe_fd,    s->parent_fd};
+    int end = INIT_FD_MAX;
+    for (size_t i = 0; i < ARRAY_SIZE(used); i++)
+        end = used[i] >= end ? used[i] + 1 : end;
+    for (size_t i = 0; i < SETUP_V1_MAX; i++)
+        end = s->v1_tasks_fds[i] >= end ? s->v1_tasks_fds[i] + 1 : end;
+    for (size_t i = 0; i < PLAN_OPS_MAX; i++)
+        end = s->source_fds[i] >= end ? s->source_fds[i] + 1 : end;
+    return (unsigned)end;
+}
+
 static int clone_child(struct launch_host *h, struct attempt *a, struct launch *l, struct err *err)
 {
     struct setup *s = &a->setup;
@@ -195,20 +213,42 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     s->cgroup_mode = h->cgroups.mode;
     s->parent_fd = h->self_fd;
     s->lo_up = ahead_enter_netns(&h->ahead);
-    uint64_t namespaces = s->lo_up ? NAMESPACES & ~(uint64_t)CLONE_NEWNET : NAMESPACES;
-    l->pid = h->rootful ? userns_clone_owned(namespaces, userns_init_id(l->uid_index),
-                                             l->cgroup.v2_fd, &l->pidfd)
-                        : clone_process(namespaces, l->cgroup.v2_fd, &l->pidfd);
-    if (l->pid == 0) {
-        /* Our copies of the parent's ends: with them we would wait for ourselves once it is gone.
-         */
-        (void)close(a->go_write_fd);
-        (void)close(a->status_read_fd);
+    s->parent_fds[0] = a->go_write_fd;
+    s->parent_fds[1] = a->status_read_fd;
+    s->fds_end = fds_end(s);
+    uint64_t flags = CLONE_FILES | (s->lo_up ? NAMESPACES & ~(uint64_t)CLONE_NEWNET : NAMESPACES);
+    l->pid = h->rootful ? userns_clone_owned(flags, userns_init_id(l->uid_index), l->cgroup.v2_fd,
+                                             &l->pidfd)
+                        : clone_process(flags, l->cgroup.v2_fd, &l->pidfd);
+    if (l->pid == 0)
         setup_child(s);
-    }
     if (s->lo_up)
         ahead_leave_netns(&h->ahead);
     return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
+}
+
+/* Descriptors that the child uses stay as they are until it has copied them. It does so before all
+ * else, most often before we come here. */
+static int wait_for_copy(const struct attempt *a, const struct launch *l, struct err *err)
+{
+    struct pollfd fds[] = {{.fd = a->status_read_fd, .events = POLLIN},
+                           {.fd = l->pidfd, .events = POLLIN}};
+    char byte;
+    while (poll(fds, ARRAY_SIZE(fds), -1) < 0)
+        if (errno != EINTR)
+            return err_sys(err, errno, "wait for the sandbox's first process");
+    if (!(fds[0].revents & POLLIN) || read(a->status_read_fd, &byte, 1) != 1)
+        return err_set(err, ERR_BACKEND, "the sandbox's first process died");
+    return 0;
+}
+
+static void put_up(int *fd)
+{
+    int high = *fd < 0 ? -1 : fcntl(*fd, F_DUPFD_CLOEXEC, LASTING_FDS);
+    if (high < 0)
+        return; /* it will do where it is */
+    (void)close(*fd);
+    *fd = high;
 }
 
 int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret,
@@ -242,6 +282,13 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
         r = clone_child(h, &a, &l, err);
     if (r == 0)
         r = map_ids(h, plan, l.pid, err);
+    if (l.pid > 0) {
+        struct err why = {0};
+        int w = wait_for_copy(&a, &l, &why);
+        if (r == 0 && w < 0)
+            *err = why;
+        r = r < 0 ? r : w;
+    }
     if (r == 0 && (plan->flags & PLAN_NET_ON))
         r = launch_net_join(h, &l, err);
     if (r == 0 && fd_write_all(a.go_write_fd, "g", 1) < 0)
@@ -251,6 +298,10 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
         l.disk_fd = TAKE_FD(a.disk_fd);
         cgroup_started(&l.cgroup);
         l.control_fd = TAKE_FD(a.setup.control_fds[1]);
+        int *lasting[] = {&l.pidfd,      &l.cgroup.v2_fd, &l.disk_fd,   &l.status_fd,
+                          &l.control_fd, &l.dns_fds[0],   &l.dns_fds[1]};
+        for (size_t i = 0; i < ARRAY_SIZE(lasting); i++)
+            put_up(lasting[i]);
     }
     attempt_done(h, &a, plan->name);
     if (r < 0) {

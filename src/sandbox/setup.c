@@ -33,7 +33,6 @@
  * that nothing here needs any more, because the sources are descriptors already. */
 #define ROOT_PLACE "/usr"
 #define OOM_SCORE "500"
-#define FD_HIGH 64
 
 /* What steps hand to each other. The child is single-threaded and ends in execve. */
 static struct {
@@ -216,6 +215,13 @@ static int make_config(const struct setup *s)
     return fd_sealed_memfd("box-init-config", &config, sizeof(config));
 }
 
+/* Above the numbers that step_descriptors() fills, and no higher than it takes: the table never
+ * becomes smaller again. */
+static int out_of_the_way(int fd)
+{
+    return fd >= INIT_FD_MAX ? fd : fcntl(fd, F_DUPFD_CLOEXEC, INIT_FD_MAX);
+}
+
 /* Puts the descriptors of enum init_fd in place; everything else closes at execve. */
 static int step_descriptors(const struct setup *s, struct err *err)
 {
@@ -237,9 +243,9 @@ static int step_descriptors(const struct setup *s, struct err *err)
         from[INIT_FD_CGROUP] = s->cgroup_fd;
     if (s->memcg_fd >= 0)
         from[INIT_FD_MEMCG1] = s->memcg_fd;
-    /* Out of the way first: a source may sit on the number of another's target. */
+    /* A source may sit on the number of another's target. */
     for (int fd = 0; fd < INIT_FD_MAX; fd++) {
-        from[fd] = fcntl(from[fd], F_DUPFD_CLOEXEC, FD_HIGH);
+        from[fd] = out_of_the_way(from[fd]);
         if (from[fd] < 0)
             return err_sys(err, errno, "move descriptors");
     }
@@ -267,13 +273,27 @@ static const struct {
     {"descriptors", step_descriptors},
 };
 
+/* Until here the table is the parent's own, who waits for our word before it changes what we use.
+ */
+static int own_descriptors(const struct setup *s)
+{
+    if (syscall(SYS_close_range, s->fds_end, ~0U, CLOSE_RANGE_UNSHARE) < 0)
+        return -errno;
+    /* With the parent's ends we would wait for ourselves once it is gone. */
+    (void)close(s->parent_fds[0]);
+    (void)close(s->parent_fds[1]);
+    return fd_write_all(s->status_fd, "", 1);
+}
+
 void setup_child(const struct setup *s)
 {
     struct err err = {0};
+    if (own_descriptors(s) < 0)
+        child_exit(1);
     (void)umask(022); /* what is made from here on is what the payload sees */
-    /* Above the numbers that step_descriptors() fills, before anything else can fail. */
-    int status = fcntl(s->status_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);
-    int exe = fcntl(s->init_exe_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);
+    /* Before anything else can fail. */
+    int status = out_of_the_way(s->status_fd);
+    int exe = out_of_the_way(s->init_exe_fd);
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
         if (steps[i].run(s, &err) < 0) {
@@ -284,7 +304,7 @@ void setup_child(const struct setup *s)
         }
     }
     /* Descriptors that lack close-on-exec end here, whoever opened them. */
-    (void)syscall(SYS_close_range, (unsigned)INIT_FD_MAX, ~0U, 1U << 2 /* CLOSE_RANGE_CLOEXEC */);
+    (void)syscall(SYS_close_range, (unsigned)INIT_FD_MAX, ~0U, CLOSE_RANGE_CLOEXEC);
     char *argv[] = {(char *)(uintptr_t) "box-init", NULL};
     char *envp[] = {NULL};
     (void)syscall(SYS_execveat, exe, "", argv, envp, AT_EMPTY_PATH);

@@ -13,8 +13,12 @@
 struct setup {
     const struct plan *plan;      /* checked */
     int source_fds[PLAN_OPS_MAX]; /* detached mounts, one per BIND; for OVERLAY the private layer */
-    int go_fd;     /* one byte arrives when the ids are mapped and the network is there */
-    int status_fd; /* struct err on failure; closed by execve otherwise */
+    int go_fd; /* one byte arrives when the ids are mapped and the network is there */
+    /* One byte when the child has a table of descriptors of its own (it is cloned with
+     * CLONE_FILES); then struct err on failure; closed by execve otherwise. */
+    int status_fd;
+    int parent_fds[2]; /* the parent's ends of these two, which the child must not hold */
+    unsigned fds_end;  /* above every descriptor named here: the child copies no others */
     int v1_tasks_fds[SETUP_V1_MAX]; /* "tasks" files of the v1 groups to enter */
     int leaf_fd;                    /* "cgroup.procs" of the v2 leaf for PID 1 */
     int control_fds[2];             /* the pair between PID 1 and boxd */
