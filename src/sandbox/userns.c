@@ -46,9 +46,9 @@ int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids
 }
 
 /* Waits to be killed, and does not outlive a parent that died before it could. */
-static _Noreturn void hold_namespace_child(pid_t parent)
+static int hold_namespace_child(void *parent)
 {
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == parent)
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == *(const pid_t *)parent)
         (void)pause();
     child_exit(0);
 }
@@ -89,17 +89,15 @@ pid_t userns_clone_owned(uint64_t flags, uid_t owner, int cgroup_fd, int *ret_pi
 /* A namespace lives as long as someone holds it: a child makes it, we open it, the child goes. */
 static int make_idmap(const struct idmap_key *key, struct err *err)
 {
+    static _Alignas(16) char stack[CLONE_SHARED_STACK];
     char path[64];
-    AUTO_CLOSE int pidfd = -1;
     struct id_pair uids[2] = {{key->uid, userns_payload_id(key->index)},
                               {0, userns_init_id(key->index)}};
     struct id_pair gids[2] = {{key->gid, userns_payload_id(key->index)},
                               {0, userns_init_id(key->index)}};
 
     pid_t self = getpid();
-    pid_t pid = clone_process(CLONE_NEWUSER, -1, &pidfd);
-    if (pid == 0)
-        hold_namespace_child(self);
+    pid_t pid = clone_shared(CLONE_NEWUSER, hold_namespace_child, &self, stack);
     if (pid < 0)
         return err_sys(err, -pid, "user namespace for an id map");
     /* Root has to be left out of either list when the owner is root itself. */
