@@ -283,14 +283,31 @@ static int open_session_dir(int parent, const char *name)
     return fd < 0 ? -errno : fd;
 }
 
+/* By one descriptor: every create does this half a dozen times. */
+static int write_and_read(int dirfd, const char *file, const char *text, uint64_t *ret)
+{
+    char back[64];
+    AUTO_CLOSE int fd = openat(dirfd, file, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int r = fd_write_all(fd, text, strlen(text));
+    if (r < 0)
+        return r;
+    ssize_t n = pread(fd, back, sizeof(back) - 1, 0);
+    if (n < 0)
+        return -errno;
+    back[n] = '\0';
+    if (n > 0 && back[n - 1] == '\n')
+        back[n - 1] = '\0';
+    return str_to_u64(back, ret);
+}
+
 int cgroup_set_limit(int dirfd, const char *file, uint64_t value, struct err *err)
 {
     char text[32];
     uint64_t got = 0;
     (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
-    int r = fd_write_file_at(dirfd, file, text);
-    if (r >= 0)
-        r = fd_read_u64_at(dirfd, file, &got);
+    int r = write_and_read(dirfd, file, text, &got);
     if (r < 0)
         return err_sys(err, -r, "set cgroup limit %s", file);
     if (got > value)
@@ -337,7 +354,10 @@ static int set_v1_limits(const struct cgroup *g, const struct cgroup_limits *l, 
     if (r == 0 && g->v1_fd[CGROUP_PIDS] >= 0)
         r = cgroup_set_limit(g->v1_fd[CGROUP_PIDS], "pids.max", l->pids, err);
     if (r == 0 && g->v1_fd[CGROUP_CPU] >= 0 && l->cpu_quota_us > 0) {
-        r = cgroup_set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", PERIOD_US, err);
+        uint64_t period = 0; /* the kernel's own choice is the same */
+        if (fd_read_u64_at(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", &period) < 0 ||
+            period != PERIOD_US)
+            r = cgroup_set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", PERIOD_US, err);
         if (r == 0)
             r = cgroup_set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_quota_us", l->cpu_quota_us, err);
     }

@@ -155,8 +155,20 @@ static int self_mount(int dir, uint64_t attrs, const char *what, struct err *err
     return r < 0 ? r : TAKE_FD(copy);
 }
 
+/* Most directories are new ones right below the root, with the mode that mkdir gives: there is no
+ * link on the way to them, and nothing more to do. */
+static bool plain_dir(const struct setup *s, int root_fd, const struct plan_op *op)
+{
+    const char *target = plan_str(s->plan, op->target);
+    bool owned = (op->flags & PLAN_OP_OWNED) && s->switch_ids;
+    return !owned && op->mode == 0755 && strchr(target + 1, '/') == NULL &&
+           mkdirat(root_fd, target + 1, 0755) == 0;
+}
+
 static int op_dir(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
 {
+    if (plain_dir(s, root_fd, op))
+        return 0;
     AUTO_CLOSE int fd = make_path(s, root_fd, op, true, err);
     if (fd < 0)
         return fd;
