@@ -6,10 +6,15 @@
 #include "sandbox/clone.h"
 
 /* Apart from clone.c, which box-init has too: this one needs the C library's clone(). */
-pid_t clone_shared(uint64_t flags, int (*fn)(void *arg), void *arg,
-                   char stack[static CLONE_SHARED_STACK])
+pid_t clone_shared(uint64_t flags, int (*fn)(void *arg), void *arg, char *stack_end, int *ret_pidfd)
 {
-    int pid =
-        clone(fn, stack + CLONE_SHARED_STACK, (int)flags | CLONE_VM | CLONE_FILES | SIGCHLD, arg);
-    return pid < 0 ? -errno : pid;
+    int pidfd = -1;
+    if (ret_pidfd != NULL)
+        flags |= CLONE_PIDFD;
+    int pid = clone(fn, stack_end, (int)flags | CLONE_VM | CLONE_FILES | SIGCHLD, arg, &pidfd);
+    if (pid < 0)
+        return -errno;
+    if (ret_pidfd != NULL)
+        *ret_pidfd = pidfd;
+    return pid;
 }
