@@ -125,8 +125,10 @@ static void finish(struct priv_session *s)
 
 static void on_removed(struct loop_io *io, uint32_t events)
 {
+    struct priv_session *s = container_of(io, struct priv_session, remover_io);
     (void)events;
-    finish(container_of(io, struct priv_session, remover_io));
+    (void)waitid(P_PIDFD, (id_t)s->remover_fd, NULL, WEXITED); /* unless somebody has */
+    finish(s);
 }
 
 static void on_remove_slow(struct loop_timer *t)

@@ -40,7 +40,7 @@ static bool is_idle(struct ahead *a, int timeout_ms)
     while (n < 0 && errno == EINTR);
     if (n <= 0)
         return false;
-    (void)waitid(P_PIDFD, (id_t)a->pidfd, NULL, WEXITED | WNOHANG); /* unless somebody has */
+    (void)waitid(P_PIDFD, (id_t)a->pidfd, NULL, WEXITED); /* unless somebody has */
     fd_close_many(&a->pidfd, 1);
     return true;
 }

@@ -409,25 +409,29 @@ static int create_v1(const struct cgroup_host *h, const char *name, uid_t uid, g
     return r < 0 ? r : chown_at(g->v1_fd[CGROUP_MEMORY], "cgroup.event_control", uid, gid);
 }
 
-int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
-                  const struct cgroup_owner *owner, struct cgroup *ret, struct err *err)
+int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_owner *owner,
+                  struct cgroup *ret, struct err *err)
 {
     *ret = (struct cgroup){
         .v2_fd = -1, .leaf_fd = -1, .v1_fd = {-1, -1, -1}, .tasks_fd = {-1, -1, -1}};
     int r = create_v2(h, name, owner->uid, owner->gid, ret);
     if (r == 0)
-        r = create_v1(h, name, owner->uid, owner->gid, ret);
-    if (r < 0)
-        r = err_sys(err, -r, "make cgroup '%s'", name);
-    if (r == 0 && h->mode == INIT_CGROUP_V2)
-        r = set_v2_limits(h, ret->v2_fd, limits, err);
-    if (r == 0)
-        r = set_v1_limits(ret, limits, err);
-    if (r < 0) {
-        cgroup_close(ret);
-        (void)cgroup_remove(h, name);
-    }
+        return 0;
+    r = err_sys(err, -r, "make cgroup '%s'", name);
+    cgroup_close(ret);
+    (void)cgroup_remove(h, name);
     return r;
+}
+
+int cgroup_limit(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
+                 const struct cgroup_owner *owner, struct cgroup *g, struct err *err)
+{
+    int r = create_v1(h, name, owner->uid, owner->gid, g);
+    if (r < 0)
+        return err_sys(err, -r, "make cgroup '%s'", name);
+    if (h->mode == INIT_CGROUP_V2)
+        r = set_v2_limits(h, g->v2_fd, limits, err);
+    return r < 0 ? r : set_v1_limits(g, limits, err);
 }
 
 static int open_existing(int parent, const char *name)

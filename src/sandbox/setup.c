@@ -39,7 +39,8 @@ static struct {
     int root_fd;
     int landlock_fd;
     int landlock_abi;
-} built = {.root_fd = -1, .landlock_fd = -1};
+    int memcg_fd;
+} built = {.root_fd = -1, .landlock_fd = -1, .memcg_fd = -1};
 
 static int step_ids(const struct setup *s, struct err *err)
 {
@@ -56,19 +57,28 @@ static int step_ids(const struct setup *s, struct err *err)
     return prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 ? err_sys(err, errno, "own /proc/self") : 0;
 }
 
+/* The parent makes the groups while we build the tree. */
 static int step_groups(const struct setup *s, struct err *err)
 {
+    struct setup_groups groups = {0};
+    int fds[SETUP_GROUPS_MAX];
+    size_t n = SETUP_GROUPS_MAX;
+    if (fd_recv_msg(s->go_fd, &groups, sizeof(groups), fds, &n, 0) != (ssize_t)sizeof(groups) ||
+        n != (size_t)groups.v1 + groups.leaf + groups.memcg)
+        return err_set(err, ERR_BACKEND, "the launcher went away");
     /* "0" is the writing thread itself, which spares the kernel a system-wide lock. The descriptors
      * were opened by the parent, and the kernel checks the opener's rights. */
-    for (int i = 0; i < SETUP_V1_MAX; i++)
-        if (s->v1_tasks_fds[i] >= 0 && fd_write_all(s->v1_tasks_fds[i], "0", 1) < 0)
+    for (int i = 0; i < groups.v1; i++)
+        if (fd_write_all(fds[i], "0", 1) < 0)
             return err_sys(err, EIO, "enter the cgroup");
     if (unshare(CLONE_NEWCGROUP) < 0)
         return err_sys(err, errno, "cgroup namespace");
     /* Only now: the namespace is rooted at the session's group, so that PID 1 may use the groups
      * beside its own. */
-    if (s->leaf_fd >= 0 && fd_write_all(s->leaf_fd, "0", 1) < 0)
+    if (groups.leaf && fd_write_all(fds[groups.v1], "0", 1) < 0)
         return err_sys(err, EIO, "enter the leaf cgroup");
+    if (groups.memcg)
+        built.memcg_fd = fds[n - 1];
     (void)fd_write_file_at(AT_FDCWD, "/proc/self/oom_score_adj", OOM_SCORE);
     return 0;
 }
@@ -241,8 +251,8 @@ static int step_descriptors(const struct setup *s, struct err *err)
         from[INIT_FD_LANDLOCK] = built.landlock_fd;
     if (s->cgroup_fd >= 0)
         from[INIT_FD_CGROUP] = s->cgroup_fd;
-    if (s->memcg_fd >= 0)
-        from[INIT_FD_MEMCG1] = s->memcg_fd;
+    if (built.memcg_fd >= 0)
+        from[INIT_FD_MEMCG1] = built.memcg_fd;
     /* A source may sit on the number of another's target. */
     for (int fd = 0; fd < INIT_FD_MAX; fd++) {
         from[fd] = out_of_the_way(from[fd]);
@@ -262,11 +272,11 @@ static const struct {
     int (*run)(const struct setup *s, struct err *err);
 } steps[] = {
     {"ids", step_ids},
-    {"cgroups", step_groups},
     {"clock", step_clock},
     {"names", step_names},
     {"root", step_root},
     {"tree", step_tree},
+    {"cgroups", step_groups},
     {"pivot", step_pivot},
     {"landlock", step_landlock},
     {"privilege", step_privilege},
