@@ -81,6 +81,18 @@ static int refill_child(void *arg)
     child_exit(0);
 }
 
+/* Away from the processor where the next exec is about to run, if there is another. */
+static void move_away(pid_t pid)
+{
+    cpu_set_t set;
+    int here = sched_getcpu();
+    if (here < 0 || here >= CPU_SETSIZE || sched_getaffinity(0, sizeof(set), &set) < 0)
+        return;
+    CPU_CLR((size_t)here, &set);
+    if (CPU_COUNT(&set) > 0)
+        (void)sched_setaffinity(pid, sizeof(set), &set);
+}
+
 void ahead_refill(struct ahead *a, uint32_t next_index, uid_t daemon_uid, gid_t daemon_gid)
 {
     if (!a->on || !is_idle(a, 0))
@@ -91,8 +103,11 @@ void ahead_refill(struct ahead *a, uint32_t next_index, uid_t daemon_uid, gid_t 
         return;
     a->key = (struct idmap_key){
         .index = next_index, .uid = daemon_uid, .gid = daemon_gid, .root_too = true};
-    if (clone_shared(0, refill_child, a, a->stack + sizeof(a->stack), &a->pidfd) < 0)
+    pid_t pid = clone_shared(0, refill_child, a, a->stack + sizeof(a->stack), &a->pidfd);
+    if (pid < 0)
         a->pidfd = -1;
+    else
+        move_away(pid);
 }
 
 void ahead_settle(struct ahead *a)
