@@ -214,9 +214,11 @@ static bool is_session_name(const char *name)
     return strlen(name) == 16 && strspn(name, "0123456789abcdef") == 16;
 }
 
-/* Removes `name` and the groups one level below it. */
+/* Removes `name` and the groups one level below it, of which most have none. */
 static int remove_groups(int parent, const char *name)
 {
+    if (unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
+        return 0;
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return errno == ENOENT ? 0 : -errno;
