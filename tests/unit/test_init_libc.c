@@ -18,6 +18,7 @@ size_t own_strnlen(const char *s, size_t max);
 int own_strncmp(const char *a, const char *b, size_t n);
 int own_strcmp(const char *a, const char *b);
 char *own_strchr(const char *s, int c);
+char *own_strrchr(const char *s, int c);
 size_t own_strcspn(const char *s, const char *reject);
 char *own_strstr(const char *s, const char *what);
 int own_snprintf(char *ret, size_t size, const char *fmt, ...);
@@ -75,6 +76,8 @@ static void strings_are_measured_and_searched(void **state)
         assert_int_equal(own_strnlen(a, 2), strnlen(a, 2));
         assert_ptr_equal(own_strchr(a, 'b'), strchr(a, 'b'));
         assert_ptr_equal(own_strchr(a, '\0'), strchr(a, '\0'));
+        assert_ptr_equal(own_strrchr(a, 'a'), strrchr(a, 'a'));
+        assert_ptr_equal(own_strrchr(a, '\0'), strrchr(a, '\0'));
         assert_int_equal(own_strcspn(a, " b\n"), strcspn(a, " b\n"));
         for (size_t k = 0; k < sizeof(words) / sizeof(words[0]); k++) {
             const char *b = words[k];
@@ -98,6 +101,10 @@ static void text_is_formatted_and_cut(void **state)
         assert_int_equal(own_snprintf(got, size, "%.*s%s%s", 4, "/usr/bin", "/", "ls"), n);
         assert_memory_equal(got, want, sizeof(got));
     }
+    assert_int_equal(own_snprintf(got, sizeof(got), "%llu", (unsigned long long)UINT64_MAX), 20);
+    assert_string_equal(got, "18446744073709551615");
+    assert_int_equal(own_snprintf(got, sizeof(got), "%ld", INT64_MIN), 20);
+    assert_string_equal(got, "-9223372036854775808");
     assert_int_equal(own_snprintf(got, sizeof(got), "s%u", 0U), 2);
     assert_string_equal(got, "s0");
 }

@@ -286,6 +286,11 @@ ssize_t read(int fd, void *data, size_t len)
     return CALL3(SYS_read, fd, data, len);
 }
 
+ssize_t readlink(const char *path, char *ret, size_t size)
+{
+    return CALL4(SYS_readlinkat, AT_FDCWD, path, ret, size);
+}
+
 ssize_t readv(int fd, const struct iovec *parts, int n)
 {
     return CALL3(SYS_readv, fd, parts, n);

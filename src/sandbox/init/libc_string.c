@@ -3,6 +3,7 @@
 /* Strings and memory for box-init; libc.c says why. A compiler that sees a loop which copies may
  * make it a call of memcpy(), which is this very loop: KEEP_LOOP() hides that from it. */
 
+#include <assert.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -10,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static_assert(sizeof(long) == sizeof(long long), "vsnprintf() takes one for the other");
 
 #define KEEP_LOOP() __asm__ volatile("" ::: "memory")
 
@@ -114,6 +117,14 @@ char *strchr(const char *s, int c)
     return (char *)(uintptr_t)s;
 }
 
+char *strrchr(const char *s, int c)
+{
+    for (size_t n = strlen(s) + 1; n > 0; n--)
+        if (s[n - 1] == (char)c)
+            return (char *)(uintptr_t)(s + n - 1);
+    return NULL;
+}
+
 size_t strcspn(const char *s, const char *reject)
 {
     size_t n = 0;
@@ -144,7 +155,7 @@ static void put(struct out *o, const char *s, size_t n)
             o->at[o->len] = s[i];
 }
 
-static void put_number(struct out *o, unsigned long long value, bool negative)
+static void put_number(struct out *o, unsigned long value, bool negative)
 {
     char digits[24];
     size_t n = sizeof(digits);
@@ -156,12 +167,14 @@ static void put_number(struct out *o, unsigned long long value, bool negative)
     put(o, digits + n, sizeof(digits) - n);
 }
 
-/* %s, %.*s, %d, %u and %%: what box-init says. Anything else is a mistake of ours. */
+/* %s, %.*s, %%, and %d and %u of any length from int on: what box-init says. Anything else is a
+ * mistake of ours. */
 int vsnprintf(char *ret, size_t size, const char *fmt, va_list ap)
 {
     struct out o = {ret, size, 0};
     for (; *fmt != '\0'; fmt++) {
         size_t max = SIZE_MAX;
+        bool wide = false;
         if (*fmt != '%') {
             put(&o, fmt, 1);
             continue;
@@ -172,14 +185,17 @@ int vsnprintf(char *ret, size_t size, const char *fmt, va_list ap)
             max = precision < 0 ? SIZE_MAX : (size_t)precision;
             fmt += 2;
         }
+        for (; *fmt == 'l'; fmt++)
+            wide = true; /* long and long long are the same here */
         if (*fmt == 's') {
             const char *s = va_arg(ap, const char *);
             put(&o, s, strnlen(s, max));
         } else if (*fmt == 'u') {
-            put_number(&o, va_arg(ap, unsigned), false);
+            put_number(&o, wide ? va_arg(ap, unsigned long) : va_arg(ap, unsigned), false);
         } else if (*fmt == 'd') {
-            long long value = va_arg(ap, int);
-            put_number(&o, (unsigned long long)(value < 0 ? -value : value), value < 0);
+            long value = wide ? va_arg(ap, long) : va_arg(ap, int);
+            put_number(&o, value < 0 ? 0UL - (unsigned long)value : (unsigned long)value,
+                       value < 0);
         } else if (*fmt == '%') {
             put(&o, fmt, 1);
         } else {
