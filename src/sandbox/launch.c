@@ -252,7 +252,7 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
 }
 
 /* Descriptors that the child uses stay as they are until it has copied them. It does so before all
- * else, most often before we come here. */
+ * else, so we hardly ever wait. */
 static int wait_for_copy(const struct attempt *a, const struct launch *l, struct err *err)
 {
     struct pollfd fds[] = {{.fd = a->status_read_fd, .events = POLLIN},
@@ -276,22 +276,28 @@ static void put_up(int *fd)
 }
 
 /* What the child needs from us, in the order in which it comes to need it. */
-static int start_child(struct launch_host *h, const struct plan *plan, const struct attempt *a,
+static int serve_child(struct launch_host *h, const struct plan *plan, const struct attempt *a,
                        struct launch *l, struct err *err)
 {
-    struct err why = {0};
     int r = map_ids(h, plan, l->pid, err);
-    int w = wait_for_copy(a, l, r < 0 ? &why : err);
-    if (r < 0 || w < 0)
-        return r < 0 ? r : w;
-    if (fd_send_msg(a->go_write_fd, "g", 1, NULL, 0, MSG_NOSIGNAL) < 0)
-        return err_set(err, ERR_BACKEND, "the sandbox's first process died");
-    r = set_limits(h, plan, l, err);
+    if (r == 0 && fd_send_msg(a->go_write_fd, "g", 1, NULL, 0, MSG_NOSIGNAL) < 0)
+        r = err_set(err, ERR_BACKEND, "the sandbox's first process died");
+    if (r == 0)
+        r = set_limits(h, plan, l, err);
     if (r == 0 && (plan->flags & PLAN_NET_ON))
         r = launch_net_join(h, l, err);
     if (r == 0)
         hand_over_groups(a->go_write_fd, &l->cgroup);
     return r;
+}
+
+static int start_child(struct launch_host *h, const struct plan *plan, const struct attempt *a,
+                       struct launch *l, struct err *err)
+{
+    struct err why = {0};
+    int r = serve_child(h, plan, a, l, err);
+    int w = wait_for_copy(a, l, r < 0 ? &why : err);
+    return r < 0 ? r : w;
 }
 
 int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret,
