@@ -5,9 +5,8 @@
  * nobody waits for it: a network namespace with its loopback up, and the id map of the next range.
  * One of each; a session that finds none makes its own.
  *
- * A helper process makes them, on another processor where there is one, so that whoever comes
- * meanwhile does not wait for us. It shares our memory and our descriptors: while it runs, the
- * fields below `pidfd` are its own. */
+ * A child of ours, the maker, does it, so that whoever comes meanwhile does not wait. It knows
+ * nothing but the number of the range it is asked for, and answers with two descriptors. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,30 +14,27 @@
 
 #include "sandbox/userns.h"
 
-#define AHEAD_STACK 65536
-
 struct ahead {
     bool on;
-    int home_fd;  /* our own network namespace, owned */
-    int pidfd;    /* of the helper, owned; -1: none is at work */
-    pid_t parent; /* of the helper: ourselves */
-    int netns_fd; /* prepared, owned; -1: none */
-    struct idmaps maps;
-    struct idmap_key key; /* whose range they are for */
-    _Alignas(16) char stack[AHEAD_STACK];
+    int home_fd;          /* our own network namespace, owned */
+    int sock;             /* to the maker, owned */
+    bool asked;           /* and its answer has not come yet */
+    int netns_fd;         /* prepared, owned; -1: none */
+    int map_fd;           /* prepared, owned; -1: none */
+    struct idmap_key key; /* whose range it is for */
 };
 
-/* Without it nothing is prepared; `on` false leaves it at that. */
+/* Starts the maker. Without one nothing is prepared; `on` false leaves it at that. */
 void ahead_init(struct ahead *a, bool on);
-void ahead_done(struct ahead *a);
+void ahead_done(struct ahead *a); /* the maker ends by itself */
 
 /* Has what is missing made, for a session that will have this range. */
 void ahead_refill(struct ahead *a, uint32_t next_index, uid_t daemon_uid, gid_t daemon_gid);
 
-/* Waits for the helper, so that no process of it and no descriptor is there that comes and goes. */
+/* Waits for what was asked for, so that no descriptor comes after somebody has counted them. */
 void ahead_settle(struct ahead *a);
 
-/* Hands over the maps for this range, if they are the prepared ones. */
+/* Hands over the map for this range, if it is the prepared one. */
 void ahead_take_maps(struct ahead *a, uint32_t index, struct idmaps *ret);
 
 /* Moves this process into the prepared namespace, so that a child is born there; true when it did.
