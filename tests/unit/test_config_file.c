@@ -69,7 +69,8 @@ static void settings_are_read_by_name(void **state)
                                "image_policy: strict\n"
                                "require_limits: true\n"
                                "max_sessions: 5\n"
-                               "session_ttl_sec: 60\n",
+                               "session_ttl_sec: 60\n"
+                               "linger_sec: 7\n",
                                &err),
                      0);
     static const char *const want[CONFIG_KEY_MAX] = {
@@ -83,6 +84,7 @@ static void settings_are_read_by_name(void **state)
         [CONFIG_REQUIRE_LIMITS] = "true",
         [CONFIG_MAX_SESSIONS] = "5",
         [CONFIG_SESSION_TTL] = "60",
+        [CONFIG_LINGER] = "7",
     };
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
         assert_string_equal(values[i], want[i]);
