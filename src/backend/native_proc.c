@@ -345,11 +345,11 @@ ssize_t native_proc_read(struct proc *base, uint64_t from, char *buf, size_t siz
     return ring_read(&p->ring, from, buf, size);
 }
 
-void native_proc_release(struct proc *base, uint64_t upto)
+void native_proc_release(struct proc *base, uint64_t until)
 {
     struct native_proc *p = proc_of(base);
     /* Told once per turn of the loop, however many lines it was. */
-    if (ring_reader_release(&p->ring, upto) == 0)
+    if (ring_reader_release(&p->ring, until) == 0)
         loop_defer_start(p->native->loop, &p->sync, on_sync);
 }
 
