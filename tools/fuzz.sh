@@ -11,17 +11,36 @@ tools/configure.sh build-fuzz clang -Dfuzz=true -Dtests=disabled \
     -Dc_args=-fsanitize=fuzzer-no-link -Db_sanitize=address,undefined -Db_lundef=false || exit
 ninja -j "${JOBS:-$(nproc)}" -C build-fuzz fuzzers || exit
 
-passed=0 failed=0
-mkdir -p build-fuzz/crashes
+mkdir -p build-fuzz/crashes build-fuzz/status
+rm -f build-fuzz/status/*
+
+# fuzz_one TARGET: its exit status is left in build-fuzz/status.
+fuzz_one() {
+    local name=${1##*/fuzz_} found=build-fuzz/corpus/${1##*/fuzz_}
+    mkdir -p "$found"
+    UBSAN_OPTIONS=halt_on_error=1 "$1" -max_total_time="${FUZZ_SECONDS:-20}" -timeout=5 \
+        -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="build-fuzz/crashes/$name-" \
+        "$found" "tests/fuzz/corpus/$name" >"build-fuzz/$name.log" 2>&1
+    echo $? >"build-fuzz/status/$name"
+}
+
+running=0
 for target in build-fuzz/tests/fuzz/fuzz_*; do
     [[ -f $target && -x $target ]] || continue
-    name=${target##*/fuzz_}
-    found=build-fuzz/corpus/$name
-    mkdir -p "$found"
+    if ((running >= ${JOBS:-$(nproc)})); then
+        wait -n
+        running=$((running - 1))
+    fi
+    fuzz_one "$target" &
+    running=$((running + 1))
+done
+wait
+
+passed=0 failed=0
+for status in build-fuzz/status/*; do
+    name=${status##*/}
     printf '=== %s\n' "$name"
-    if UBSAN_OPTIONS=halt_on_error=1 "$target" -max_total_time="${FUZZ_SECONDS:-20}" -timeout=5 \
-        -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="build-fuzz/crashes/$name-" \
-        "$found" "tests/fuzz/corpus/$name" >"build-fuzz/$name.log" 2>&1; then
+    if [[ $(<"$status") == 0 ]]; then
         grep -E 'executed_units|peak_rss' "build-fuzz/$name.log"
         passed=$((passed + 1))
     else

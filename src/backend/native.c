@@ -266,7 +266,7 @@ static const char *native_sandbox_name(const struct sandbox *base)
     return container_of(base, const struct native_sandbox, base)->name;
 }
 
-void native_detach(struct backend *b)
+static void native_detach(struct backend *b)
 {
     struct native *n = container_of(b, struct native, base);
     dns_free(n->dns);
@@ -300,6 +300,7 @@ static const struct backend_ops native_ops = {
     .adopt = native_adopt,
     .sweep = native_sweep,
     .set_deadline = native_set_deadline,
+    .detach = native_detach,
     .proc_start = native_proc_start,
     .proc_adopt = native_proc_adopt,
     .proc_range = native_proc_range,
@@ -355,6 +356,7 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
     n->facts.roots_are_outer = options->roots_are_outer;
     n->facts.require_limits = options->require_limits;
     struct priv_client_options po = {.program = options->program,
+                                     .fetch_program = options->fetch_program,
                                      .init_program = options->init_program,
                                      .state_dir = options->state_dir,
                                      .tag = options->tag,

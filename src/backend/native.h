@@ -9,10 +9,12 @@
 
 struct backend;
 struct err;
+struct fetch_launcher;
 struct loop;
 
 struct native_options {
     const char *program, *init_program; /* paths of box-priv and box-init */
+    const char *fetch_program;          /* of box-fetch; NULL: native_launcher_new() is of no use */
     const char *state_dir, *tag;
     uid_t uid;
     gid_t gid;
@@ -29,5 +31,6 @@ struct native_options {
 int native_new(struct loop *loop, const struct native_options *options, struct backend **ret,
                struct err *err);
 
-/* In place of ops->free(): the sandboxes stay, for the next daemon to adopt. */
-void native_detach(struct backend *b);
+/* Starts jobs of box-fetch through this backend's box-priv, within its allow-list. Free it before
+ * the backend. */
+struct fetch_launcher *native_launcher_new(struct backend *b);

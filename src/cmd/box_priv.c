@@ -50,7 +50,7 @@
 
 struct options {
     int sock;
-    const char *state, *tag, *init, *pool;
+    const char *state, *tag, *init, *pool, *fetch;
     const char *roots[LAUNCH_ROOTS_MAX];
     size_t n_roots;
     uint64_t uid, gid, linger;
@@ -58,13 +58,21 @@ struct options {
 
 static int parse_options(int argc, char **argv, struct options *o, struct err *err)
 {
+    /* clang-format off */
     static const struct option table[] = {
-        {"sock", required_argument, NULL, 's'},   {"state", required_argument, NULL, 'd'},
-        {"tag", required_argument, NULL, 't'},    {"init", required_argument, NULL, 'i'},
-        {"pool", required_argument, NULL, 'p'},   {"root", required_argument, NULL, 'r'},
-        {"uid", required_argument, NULL, 'u'},    {"gid", required_argument, NULL, 'g'},
-        {"linger", required_argument, NULL, 'l'}, {0},
+        {"sock", required_argument, NULL, 's'},
+        {"state", required_argument, NULL, 'd'},
+        {"tag", required_argument, NULL, 't'},
+        {"init", required_argument, NULL, 'i'},
+        {"pool", required_argument, NULL, 'p'},
+        {"fetch", required_argument, NULL, 'f'},
+        {"root", required_argument, NULL, 'r'},
+        {"uid", required_argument, NULL, 'u'},
+        {"gid", required_argument, NULL, 'g'},
+        {"linger", required_argument, NULL, 'l'},
+        {0},
     };
+    /* clang-format on */
     uint64_t sock = 0;
     int c;
     while ((c = getopt_long(argc, argv, "", table, NULL)) != -1) {
@@ -79,6 +87,8 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
             o->init = optarg;
         else if (c == 'p')
             o->pool = optarg;
+        else if (c == 'f')
+            o->fetch = optarg;
         else if (c == 'u')
             r = str_to_u64(optarg, &o->uid);
         else if (c == 'g')
@@ -262,6 +272,10 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     h->init_exe_fd = load_init(o->init, err);
     if (h->init_exe_fd < 0)
         return h->init_exe_fd;
+    /* Opened now, like everything else: what stands at its path later does not matter. */
+    h->fetch_exe_fd = o->fetch != NULL ? open(o->fetch, O_PATH | O_CLOEXEC) : -1;
+    if (o->fetch != NULL && h->fetch_exe_fd < 0)
+        return err_sys(err, errno, "open '%s'", o->fetch);
     storage_refill(h, LAUNCH_SPARES_MAX);
     ahead_init(&h->ahead, h->rootful);
     ahead_refill(&h->ahead, 0, h->daemon_uid, h->daemon_gid);

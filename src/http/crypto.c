@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <string.h>
 #include <sys/random.h>
 
 /* Something to be digested, in two pieces. */
@@ -36,6 +37,23 @@ int http_sha1_base64(const void *a, size_t a_len, const void *b, size_t b_len, c
     if (r < 0)
         return r;
     (void)EVP_EncodeBlock((unsigned char *)ret, md, (int)len);
+    return 0;
+}
+
+int http_sha256_hex(const void *data, size_t len, char ret[static 65])
+{
+    static const char digits[] = "0123456789abcdef";
+    const struct input in = {data, len, "", 0};
+    unsigned char md[EVP_MAX_MD_SIZE];
+    unsigned n = 0;
+    int r = digest(EVP_sha256(), &in, md, &n);
+    if (r < 0)
+        return r;
+    for (unsigned i = 0; i < n; i++) {
+        ret[2 * i] = digits[md[i] >> 4];
+        ret[2 * i + 1] = digits[md[i] & 15];
+    }
+    ret[2 * n] = '\0';
     return 0;
 }
 

@@ -3,7 +3,10 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <linux/sockios.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include "http/crypto.h"
 #include "http/ws_conn_internal.h"
@@ -544,6 +547,27 @@ void ws_pause(struct ws_conn *c, bool paused)
 size_t ws_queued(const struct ws_conn *c)
 {
     return stream_queued(&c->stream);
+}
+
+uint64_t ws_written(const struct ws_conn *c)
+{
+    return c->stream.sent + ws_queued(c);
+}
+
+uint64_t ws_acked(const struct ws_conn *c)
+{
+    int waiting = 0, domain = AF_UNSPEC;
+    socklen_t size = sizeof(domain);
+
+    if (c->stream.fd < 0 || c->stream.error != 0 ||
+        getsockopt(c->stream.fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) < 0)
+        return 0;
+    /* On a unix socket there is one kernel, and what it took lies with the reader. */
+    if (domain == AF_UNIX)
+        return c->stream.sent;
+    if (ioctl(c->stream.fd, SIOCOUTQ, &waiting) < 0 || waiting < 0)
+        return 0;
+    return c->stream.sent > (uint64_t)waiting ? c->stream.sent - (uint64_t)waiting : 0;
 }
 
 bool ws_full(const struct ws_conn *c)

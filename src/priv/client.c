@@ -13,6 +13,7 @@
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
+#include "util/str.h"
 
 #define PENDING_MAX 16384U
 #define QUEUE_BYTES_MAX                                                                            \
@@ -285,6 +286,18 @@ int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struc
 {
     struct priv_head head = {.type = PRIV_PROBE};
     return request(c, &head, sizeof(head), fn, arg, err);
+}
+
+int priv_client_job(struct priv_client *c, const struct priv_job_request *request_job,
+                    priv_reply_fn *fn, void *arg, struct err *err)
+{
+    struct priv_job m = {.head = {.type = PRIV_JOB},
+                         .root = request_job->root,
+                         .create = request_job->create,
+                         .seconds = request_job->seconds};
+    if (str_copy(m.path, sizeof(m.path), request_job->path) < 0)
+        return err_set(err, ERR_INVALID, "the path of a directory is too long");
+    return request(c, &m.head, sizeof(m), fn, arg, err);
 }
 
 int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err)

@@ -3,6 +3,7 @@
 
 /* boxd's side of the privileged helper. */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -15,6 +16,7 @@ struct priv_client;
 
 struct priv_client_options {
     const char *program, *init_program; /* paths of box-priv and box-init */
+    const char *fetch_program;          /* of box-fetch; NULL: no jobs */
     const char *state_dir, *tag;
     uid_t uid; /* who boxd will be */
     gid_t gid;
@@ -59,3 +61,15 @@ int priv_client_adopt(struct priv_client *c, const char *name, priv_reply_fn *fn
                       struct err *err);
 int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err);
 void priv_client_deadline(struct priv_client *c, const char *name, uint64_t boot_ns);
+
+struct priv_job_request {
+    uint32_t root;    /* place in the allow-list */
+    const char *path; /* below it */
+    bool create;
+    unsigned seconds;
+};
+
+/* Answered with pidfd, standard input and standard output of the job, the latter two not blocking.
+ */
+int priv_client_job(struct priv_client *c, const struct priv_job_request *request,
+                    priv_reply_fn *fn, void *arg, struct err *err);

@@ -66,6 +66,7 @@ static void let_go_of_readers(void)
 void priv_peer_gone(struct priv *p)
 {
     disconnect(p);
+    priv_jobs_done(&p->jobs); /* nobody will read their answers */
     if (p->listen_fd < 0 || p->n_sessions == 0) {
         priv_end_all(p);
         return;

@@ -387,6 +387,18 @@ static int on_bye(struct priv *p, const void *data, size_t len, struct err *err)
     return 0;
 }
 
+static int on_job(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    struct priv_reply reply = {.head = *(const struct priv_head *)data};
+    int fds[PRIV_JOB_FDS];
+    int r = priv_job_start(&p->jobs, p->host, data, len, fds, err);
+    if (r < 0)
+        return r;
+    priv_answer(p, &reply, fds, PRIV_JOB_FDS);
+    fd_close_many(fds, PRIV_JOB_FDS);
+    return 0;
+}
+
 /* Every request there is, and when it may come. */
 static const struct {
     unsigned states;
@@ -402,6 +414,7 @@ static const struct {
     [PRIV_ADOPT] = {1U << PRIV_SERVING, on_adopt},
     [PRIV_DEADLINE] = {1U << PRIV_SERVING, on_deadline},
     [PRIV_SWEEP] = {1U << PRIV_SERVING, on_sweep_request},
+    [PRIV_JOB] = {1U << PRIV_SERVING, on_job},
 };
 
 /* The sandboxes go too, so that nothing is left that nobody answers for. */
@@ -413,6 +426,7 @@ void priv_end_all(struct priv *p)
     priv_unlisten(p);
     /* The connection stays open: its end tells boxd that we are done. */
     loop_io_stop(&p->io);
+    priv_jobs_done(&p->jobs);
     for (size_t i = 0; i < p->n_sessions; i++) {
         p->sessions[i]->create_id = p->sessions[i]->destroy_id = 0;
         launch_kill(p->host, &p->sessions[i]->launch);
@@ -476,6 +490,7 @@ int priv_serve(struct loop *loop, struct launch_host *host,
     p->options = *options;
     p->sock = options->sock;
     p->listen_fd = -1;
+    priv_jobs_init(&p->jobs);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGCHLD);
     (void)sigaddset(&set, SIGTERM);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "io/loop.h"
+#include "priv/job.h"
 #include "priv/server.h"
 #include "priv/wire.h"
 #include "sandbox/launch.h"
@@ -44,6 +45,7 @@ struct priv {
     struct loop_timer sweep; /* runs while leases of networks are to be taken back */
     struct priv_session *sessions[PRIV_SESSIONS_MAX]; /* owned, dense */
     size_t n_sessions;
+    struct priv_jobs jobs;
 };
 
 /* server.c */

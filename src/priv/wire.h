@@ -34,6 +34,8 @@ enum priv_type {
     PRIV_ADOPT,    /* answered like PRIV_CREATE, for a sandbox that is there */
     PRIV_DEADLINE, /* not answered */
     PRIV_SWEEP,    /* removes what lies about and belongs to no sandbox */
+    PRIV_JOB,      /* a job of box-fetch; answered when it runs, with its pidfd, its standard input
+                      and its standard output */
     PRIV_TYPE_MAX,
 };
 
@@ -57,6 +59,16 @@ struct priv_create {
 struct priv_name {
     struct priv_head head;
     char name[PLAN_NAME_LEN + 1];
+};
+
+#define PRIV_JOB_SECONDS_MAX 120U
+
+struct priv_job {
+    struct priv_head head;
+    uint32_t root;   /* place in the allow-list */
+    uint32_t create; /* make what is missing of the path */
+    uint32_t seconds;
+    char path[4096]; /* below the root; clean, no slash in front */
 };
 
 /* Until when a sandbox may live while no boxd is there. */

@@ -15,6 +15,7 @@
 #include "sandbox/slirp.h"
 
 struct err;
+struct stat;
 
 #define LAUNCH_ROOTS_MAX 64
 #define LAUNCH_SPARES_MAX 16U
@@ -32,7 +33,8 @@ struct launch_host {
     int root_fds[LAUNCH_ROOTS_MAX]; /* allow-list: the outer bound of every host mount */
     size_t n_roots;
     int seccomp_fd, init_exe_fd;
-    int self_fd; /* our own pidfd */
+    int fetch_exe_fd; /* box-fetch; -1: there is none */
+    int self_fd;      /* our own pidfd */
     struct ahead ahead;
     struct cgroup_host cgroups;
     char stale[LAUNCH_STALE_MAX][PLAN_NAME_LEN + 1]; /* whose groups could not be removed yet */
@@ -83,6 +85,10 @@ void launch_kill(const struct launch_host *h, struct launch *l);
 /* After the pidfd is readable: reaps, removes groups, network and storage. Returns the pidfd of a
  * child that is still removing files, or -1 when nothing is left. */
 int launch_cleanup(struct launch_host *h, struct launch *l);
+
+/* 1 when the directory `fd` is the one of `want` or lies somewhere below it, by walking up; 0 when
+ * not, or a negative errno. */
+int launch_is_at_or_below(int fd, const struct stat *want);
 
 /* Removes what earlier removals had to leave: groups, and storage that is nobody's. */
 typedef bool launch_live_fn(void *arg, const char *name);

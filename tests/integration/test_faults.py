@@ -85,9 +85,9 @@ class Load:
             own._conn.connect()
             started.wait()
             try:
-                own.call("POST", f"/v1/sessions/{name}/exec",
-                         {"cmd": "yes | head -c 100000; sleep 1000", "timeout_sec": 900})
-                self.results.append("answered")
+                r = own.call("POST", f"/v1/sessions/{name}/exec",
+                             {"cmd": "yes | head -c 100000; sleep 1000", "timeout_sec": 900})
+                self.results.append("lost" if r["outcome"] == "session_lost" else "answered")
             except Exception as error:  # noqa: BLE001 - each kind is counted below
                 self.results.append(type(error).__name__)
             own.close()

@@ -29,6 +29,10 @@ static void clear_environment(void)
 {
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
         (void)unsetenv(config_keys[i].env);
+    (void)unsetenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID");
+    (void)unsetenv("LANGBOT_BOX_CONTROL_TOKEN");
+    (void)unsetenv("LANGBOT_BOX_CONFIG");
+    (void)unsetenv("LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS");
     (void)unsetenv("XDG_RUNTIME_DIR");
     (void)unsetenv("XDG_STATE_HOME");
     (void)setenv("HOME", "/home/somebody", 1);
@@ -91,6 +95,9 @@ static void nothing_said_means_the_defaults(void **state)
     assert_false(c->stdio_control);
     assert_int_equal(c->max_sessions, 8000);
     assert_int_equal(c->session_ttl_sec, 300);
+    assert_int_equal(c->max_processes, 64);
+    assert_int_equal(c->max_exited, 256);
+    assert_int_equal(c->exited_sec, 300);
     assert_int_equal(c->linger_sec, 86400);
     assert_int_equal(c->ready_fd, -1);
     assert_true(config_host_is_loopback(c));
@@ -133,7 +140,9 @@ static void places_depend_on_who_we_are(void **state)
 static void command_line_beats_environment_beats_file_beats_default(void **state)
 {
     static const char file[] = "port: 1\nhost: 127.0.0.3\nbackend: from-file\nstate_dir: /file\n"
-                               "max_sessions: 7\nsession_ttl_sec: 9\n";
+                               "max_sessions: 7\nsession_ttl_sec: 9\n"
+                               "max_managed_processes: 5\nmax_completed_processes: 0\n"
+                               "completed_process_retention_sec: 1\n";
     AUTO(config) struct config *c = NULL;
     struct err err;
     (void)state;
@@ -142,6 +151,7 @@ static void command_line_beats_environment_beats_file_beats_default(void **state
     (void)setenv("BOX_LISTEN_HOST", "127.0.0.2", 1);
     (void)setenv("BOX_MAX_SESSIONS", "", 1); /* empty is as good as not there */
     (void)setenv("BOX_STATE_DIR", "/env", 1);
+    (void)setenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID", "i", 1); /* -s needs one */
     assert_int_equal(load(&c, &err, "--config", "box.yaml", "--ws-control-port", "3",
                           "--state-dir=/line", "-s", NULL),
                      0);
@@ -153,6 +163,9 @@ static void command_line_beats_environment_beats_file_beats_default(void **state
     assert_string_equal(c->socket_path, "/line/boxd.sock");
     assert_int_equal(c->max_sessions, 7);
     assert_int_equal(c->session_ttl_sec, 9);
+    assert_int_equal(c->max_processes, 5);
+    assert_int_equal(c->max_exited, 0);
+    assert_int_equal(c->exited_sec, 1);
     assert_true(c->stdio_control);
     assert_false(c->strict_images);
 }
@@ -299,6 +312,55 @@ static void token_is_the_first_line_and_long_enough(void **state)
     assert_true(load(&c, &err, NULL) < 0);
     assert_non_null(strstr(err.msg, "read token_file 'token'"));
     clear_environment();
+}
+
+static void a_langbot_host_is_heard(void **state)
+{
+    AUTO(config) struct config *c = NULL;
+    struct err err;
+    (void)state;
+    assert_int_equal(load(&c, &err, NULL), 0);
+    assert_null(c->control_token);
+    assert_null(c->instance);
+    assert_null(c->box_config);
+    assert_null(c->report_backend);
+    assert_false(c->unsafe_storage);
+    assert_false(c->legacy_protocol);
+    config_free(TAKE_PTR(c));
+    (void)setenv("LANGBOT_BOX_CONTROL_TOKEN", " " TOKEN32 "\n", 1);
+    (void)setenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID", " i ", 1);
+    (void)setenv("LANGBOT_BOX_CONFIG", "{}", 1);
+    (void)setenv("LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS", "Yes", 1);
+    (void)setenv("BOX_LEGACY_PROTOCOL", "true", 1);
+    (void)setenv("BOX_REPORT_BACKEND_AS", "nsjail", 1);
+    assert_int_equal(load(&c, &err, "-s", NULL), 0);
+    assert_string_equal(c->control_token, TOKEN32);
+    assert_string_equal(c->instance, "i");
+    assert_string_equal(c->box_config, "{}");
+    assert_string_equal(c->report_backend, "nsjail");
+    assert_true(c->unsafe_storage);
+    assert_true(c->legacy_protocol);
+    assert_true(c->stdio_control);
+    clear_environment();
+}
+
+static void what_a_langbot_host_says_is_checked(void **state)
+{
+    static const char *const bad[] = {"short", "0123456789abcdef 123456789abcdef0",
+                                      "0123456789abcdef0123456789abcde"};
+    AUTO(config) struct config *c = NULL;
+    struct err err;
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        (void)setenv("LANGBOT_BOX_CONTROL_TOKEN", bad[i], 1);
+        assert_true(load(&c, &err, NULL) < 0);
+        assert_string_equal(err.msg, "LANGBOT_BOX_CONTROL_TOKEN must be a non-whitespace secret of "
+                                     "at least 32 characters");
+    }
+    clear_environment();
+    assert_true(load(&c, &err, "-s", NULL) < 0);
+    assert_string_equal(err.msg,
+                        "LANGBOT_BOX_TRUSTED_INSTANCE_UUID is required for stdio Box control");
 }
 
 static void roots_are_real_paths(void **state)
@@ -466,6 +528,8 @@ int main(void)
         cmocka_unit_test(bad_values_are_told_by_name),
         cmocka_unit_test(bad_command_lines_are_refused),
         cmocka_unit_test(token_is_the_first_line_and_long_enough),
+        cmocka_unit_test(a_langbot_host_is_heard),
+        cmocka_unit_test(what_a_langbot_host_says_is_checked),
         cmocka_unit_test(roots_are_real_paths),
         cmocka_unit_test(list_of_no_roots_allows_nothing),
         cmocka_unit_test(roots_are_limited),
