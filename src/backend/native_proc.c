@@ -275,9 +275,11 @@ void native_proc_end_untaken(struct native_sandbox *sb)
 
 void native_proc_lose_all(struct native_sandbox *sb)
 {
-    while (sb->procs != NULL) {
-        struct native_proc *p = sb->procs;
-        unlink_proc(p);
+    struct native_proc *p = TAKE_PTR(sb->procs), *next;
+    for (; p != NULL; p = next) {
+        next = p->next;
+        p->prev = p->next = NULL;
+        p->sb = NULL;
         if (!p->exited)
             p->outcome = (struct outcome){.kind = OUTCOME_SESSION_LOST};
         p->exited = true;
