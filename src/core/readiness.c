@@ -26,8 +26,9 @@
 #include "util/str.h"
 
 #define PROBE_TIMEOUT_NS (10 * NSEC_PER_SEC)
-#define MARKER_PREFIX ".langbot-box-volume-probe-" /* as of a host that looks whether we share it  \
-                                                    */
+#define MARKER_PREFIX                                                                              \
+    ".langbot-box-volume-probe-" /* as of a host that looks whether we share it                    \
+                                  */
 #define PROBE_TEXT "readiness"
 #define REQUIRED_BACKEND "nsjail"
 

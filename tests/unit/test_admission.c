@@ -301,7 +301,8 @@ static void requests_for_more_are_refused(void **state)
     forbid(a, s, "Managed sandbox network access is disabled");
     s = a_spec();
     s->extra_mounts = xnew(struct mount_spec);
-    s->extra_mounts[0] = (struct mount_spec){xstrdup("/a"), xstrdup("/b"), MOUNT_RO};
+    s->extra_mounts[0] = (struct mount_spec){
+        .host_path = xstrdup("/a"), .mount_path = xstrdup("/b"), .mode = MOUNT_RO};
     s->n_extra_mounts = 1;
     forbid(a, s, "Managed sandbox additional host mounts are disabled");
     s = a_spec();
