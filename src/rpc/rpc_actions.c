@@ -5,6 +5,8 @@
 /* Everything a client can ask for. Names and shapes are those of LangBot's runtime. */
 static const struct rpc_action actions[] = {
     {"__ping", 0, rpc_ping},
+    {RPC_CANCEL_ACTION, 0, rpc_cancel_action},
+    {RPC_STREAM_ACK, 0, rpc_stream_ack},
     {"__file_chunk", 0, rpc_file_chunk},
     {"box_init", 0, rpc_init},
     {"box_health", 0, rpc_health},

@@ -27,6 +27,10 @@ struct spec;
 #define RPC_MESSAGE_MAX (16U << 20)
 #define RPC_CALLS_MAX 128 /* in flight on one connection */
 
+/* Those who are about other calls pass even when that many are in flight. */
+#define RPC_CANCEL_ACTION "__cancel_action"
+#define RPC_STREAM_ACK "__stream_ack"
+
 /* rpc_message.c: the envelope, without I/O ------------------------------------------------------
  */
 
@@ -112,6 +116,8 @@ struct rpc {
 };
 
 /* rpc_config.c */
+/* What clients are told; NULL: the configuration selects one that we do not have. */
+const char *rpc_backend_name(const struct rpc *r);
 /* What box_init would say, before anybody can. */
 int rpc_preset(struct rpc *r, const struct json *config, struct err *err);
 int rpc_select_defaults(struct rpc *r, struct err *err); /* before anybody has said anything */
@@ -135,6 +141,7 @@ struct rpc_conn {
     size_t n_files;
     int64_t file_max; /* bytes of one, as configured when the connection was opened */
     unsigned flags;   /* enum rpc_conn_flags */
+    bool local;       /* whoever is at the other end started us */
 };
 
 /* Where the first release is served as well. */
@@ -267,6 +274,8 @@ void rpc_files_free(struct rpc_conn *conn);
 
 /* rpc_admin.c */
 void rpc_ping(struct rpc_call *c);
+void rpc_cancel_action(struct rpc_call *c); /* rpc_call.c */
+void rpc_stream_ack(struct rpc_call *c);
 void rpc_init(struct rpc_call *c); /* rpc_config.c */
 void rpc_health(struct rpc_call *c);
 void rpc_backend_info(struct rpc_call *c);

@@ -78,10 +78,11 @@ void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
     }
     take_command(c, c->spec);
     c->timeout_sec = c->spec->timeout_sec;
-    if (c->ns[0] == '\0')
+    bool enforced = admission_enforced(c->rpc->admission); /* then the id is ours to say */
+    if (c->ns[0] == '\0' || enforced)
         c->id = xstrdup(c->spec->session_id);
     else if (tenant_physical(c->prefix, c->spec->session_id, &c->id, &err) < 0) {
-        rpc_fail(c, RPC_VALUE_ERROR, "%s", err.msg);
+        rpc_fail(c, RPC_VALIDATION, "%s", err.msg);
         return;
     }
     set_id(c);
@@ -90,7 +91,7 @@ void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
         return;
     }
     c->then = then;
-    if (admission_enforced(c->rpc->admission))
+    if (enforced)
         rewrite(c);
     else
         then(c);
@@ -165,7 +166,7 @@ void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s)
     struct sandbox *sb = session_sandbox(s);
     const struct backend_ops *ops = manager_backend(c->rpc->o.manager)->ops;
     jw_kstr(w, "session_id", rpc_logical(c, session_id(s)));
-    jw_kstr(w, "backend_name", c->rpc->backend);
+    jw_kstr(w, "backend_name", rpc_backend_name(c->rpc));
     jw_kstr(w, "backend_session_id",
             sb != NULL && ops->sandbox_name != NULL ? ops->sandbox_name(sb) : session_id(s));
     jw_kstr(w, "image", spec->image);
@@ -181,6 +182,7 @@ void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s)
     jw_kint(w, "workspace_quota_mb", spec->workspace_quota_mb);
     rpc_write_time(w, "created_at", session_created(s));
     rpc_write_time(w, "last_used_at", session_last_used(s));
+    jw_kstr(w, "status", sb == NULL ? "closing" : session_execs(s) > 0 ? "running" : "idle");
 }
 
 static void created(struct rpc_call *c)

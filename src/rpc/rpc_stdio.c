@@ -150,6 +150,7 @@ int rpc_stdio_new(struct rpc *r, int in_fd, int out_fd, void (*ended)(void *arg)
     unblock(in_fd);
     unblock(out_fd);
     s->conn = rpc_conn_new(r, &transport, s, r->o.legacy ? RPC_CONN_LENIENT : 0);
+    s->conn->local = true;
     int e = loop_io_start(r->loop, &s->in, in_fd, EPOLLIN, on_readable);
     if (e == -EPERM)
         loop_defer_start(r->loop, &s->defer, read_file);
