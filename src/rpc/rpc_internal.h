@@ -200,6 +200,7 @@ struct rpc_call {
     char *cmd, *cwd;         /* owned; of an exec */
     char **env;              /* owned */
     int64_t timeout_sec;
+    size_t dirs_made;                /* of those that its mounts need; see rpc_session.c */
     const struct run_result *result; /* of run; told when the session has gone */
     struct lane *lane;
     struct rpc_call *lane_next;

@@ -176,6 +176,28 @@ static void skills_are_asked_for_their_workspace(void **state)
     free(store.root);
 }
 
+static void an_answer_that_is_too_large_is_an_error(void **state)
+{
+    struct skills store = {0};
+    const struct rpc_options options = {.skills = &store};
+    struct rpc_fixture x;
+    size_t size = RPC_MESSAGE_MAX;
+    char *json = malloc(size + 16);
+    (void)state;
+    assert_non_null(json);
+    start_with(&x, NULL, &options);
+    ask(&x.a, 1, "box_list_skills", "{}", CTX1);
+    pump(&x.f);
+    memset(json, 'x', size + 16);
+    memcpy(json, "{\"t\":\"", 6);
+    memcpy(json + size, "\"}", 3);
+    skills_answer(&store, json, NULL);
+    expect_error(&x, &x.a, 1, "ValueError: Runtime message exceeds 16777216 byte limit");
+    stop_rpc(&x);
+    free(store.root);
+    free(json);
+}
+
 static void no_store_is_said(void **state)
 {
     struct rpc_fixture x;
@@ -455,6 +477,7 @@ int main(void)
         cmocka_unit_test(uploads_have_caps),
         cmocka_unit_test(an_upload_is_used_once),
         cmocka_unit_test(skills_are_asked_for_their_workspace),
+        cmocka_unit_test(an_answer_that_is_too_large_is_an_error),
         cmocka_unit_test(no_store_is_said),
         cmocka_unit_test(the_first_release_has_one_store_for_all),
         cmocka_unit_test(the_workspace_is_made_before_anything_changes),
