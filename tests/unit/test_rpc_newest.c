@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc_fixture.h"
 
+#include <sys/stat.h>
+
 #include "core/readiness.h"
 
 /* What the wire has gained since 0.5.5, on the fake backend. */
@@ -134,6 +136,66 @@ static void cancelling_is_possible_when_all_is_busy(void **state)
     stop_rpc(&x);
 }
 
+/* Directories that become workspaces. */
+
+static void a_missing_workspace_is_made_once(void **state)
+{
+    struct skills store = {0};
+    const struct rpc_options options = {.skills = &store};
+    struct rpc_fixture x;
+    (void)state;
+    start_with(&x, NULL, &options);
+    assert_int_equal(mkdirat(x.dir_fd, "default", 0755), 0);
+    AUTO_FREE char *config = xasprintf("{\"local\":{\"host_root\":\"%s\"}}", x.dir);
+    AUTO_FREE char *dir = xasprintf("%s/default/tenants/" NS1, x.dir);
+    AUTO_FREE char *spec =
+        xasprintf("{\"session_id\":\"s\",\"cmd\":\"echo hi\",\"host_path\":\"%s\"}", dir);
+    done(&x, 1, "box_init", config, "");
+    ask(&x.a, 2, "box_exec", spec, CTX1);
+    pump(&x.f);
+    assert_string_equal(store.dir, dir);
+    assert_int_equal(fake_creations(x.f.backend), 0); /* not before it is there */
+    skills_answer(&store, "{}", NULL);
+    contains(expect_ok(&x, &x.a, 2), "\"stdout\":\"hi\"");
+    done(&x, 3, "box_exec", spec, CTX1); /* nobody looks again */
+    assert_int_equal(store.calls, 1);
+    /* Whoever cannot be helped hears of it from the backend. */
+    done(&x, 4, "box_delete_session", "{\"session_id\":\"s\"}", CTX1);
+    const struct err missing = {.code = ERR_NOT_FOUND, .msg = "mount source 'x' does not exist"};
+    fake_fail(x.f.backend, FAKE_CREATE_LATER, &missing);
+    ask(&x.a, 5, "box_exec", spec, CTX1);
+    pump(&x.f);
+    skills_answer(&store, NULL, "BoxValidationError: Permission denied");
+    expect_error(&x, &x.a, 5, "BoxError: mount source 'x' does not exist");
+    stop_rpc(&x);
+    free(store.root);
+}
+
+static void other_directories_are_not_made(void **state)
+{
+    static const char *const cases[] = {
+        "\"host_path\":\"/srv/elsewhere\"",
+        "\"host_path\":\"/srv/box-other/x\"",
+        "\"host_path\":\"/srv/box/../x\"",
+        "\"host_path\":\"/srv/box/x\",\"host_path_mode\":\"ro\"",
+        "\"host_path\":\"/srv/box/x\",\"host_path_mode\":\"none\"",
+        "\"extra_mounts\":[{\"host_path\":\"/srv/box/x\",\"mount_path\":\"/m\"}]",
+    };
+    struct skills store = {0};
+    const struct rpc_options options = {.skills = &store};
+    struct rpc_fixture x;
+    (void)state;
+    start_with(&x, NULL, &options);
+    x.rpc->paths.host_root = xstrdup("/srv/box");
+    for (int i = 0; i < (int)ARRAY_SIZE(cases); i++) {
+        AUTO_FREE char *spec = xasprintf("{\"session_id\":\"s%d\",%s}", i, cases[i]);
+        done(&x, i, "box_create_session", spec, CTX1);
+    }
+    assert_int_equal(store.calls, 0);
+    stop_rpc(&x);
+    free(store.root);
+}
+
 /* The name that admission requires. */
 
 static void the_name_stands_for_isolation(void **state)
@@ -213,6 +275,8 @@ int main(void)
         cmocka_unit_test(only_whoever_asked_can_cancel),
         cmocka_unit_test(numbers_are_asked_for),
         cmocka_unit_test(cancelling_is_possible_when_all_is_busy),
+        cmocka_unit_test(a_missing_workspace_is_made_once),
+        cmocka_unit_test(other_directories_are_not_made),
         cmocka_unit_test(the_name_stands_for_isolation),
         cmocka_unit_test(what_is_not_proven_keeps_its_own_name),
         cmocka_unit_test(checks_have_their_newer_names_too),

@@ -310,7 +310,12 @@ static void without_the_flag_mounts_do_not_matter(void **state)
     struct err err = {0};
     (void)state;
     fixture_start(&f, NULL, &proc_options);
+    AUTO(spec) struct spec *plain = mounted(NULL);
+    AUTO(spec) struct spec *other = mounted("/srv/x");
+    assert_false(manager_has(f.m, plain));
     session_release(ready_session(&f, "s"));
+    assert_true(manager_has(f.m, plain));
+    assert_false(manager_has(f.m, other));
     assert_int_equal(ask(&f, mounted("/srv/x"), 0, &h, &err), 0);
     pump(&f);
     assert_int_equal(session_spec(h.session)->n_extra_mounts, 0);
