@@ -119,7 +119,7 @@ def test_T40_T41_T42_T43_lists_and_status(rpc):
     rpc.exec("s", "true")
     assert sessions(rpc) == ["s"]
     assert set(rpc.call("box_status")) == {"backend", "active_sessions", "managed_processes", "session_ttl_sec",
-                                           "limits"}
+                                           "limits", "capacity"}
     assert rpc.call("box_get_backend_info") == {"name": "native", "available": True}
     assert rpc.call("box_delete_session", {"session_id": "s"}) == {"deleted": "s"}
     assert sessions(rpc) == []
