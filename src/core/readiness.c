@@ -466,8 +466,9 @@ static void write_checks(const struct readiness_report *p, struct jw *w)
     jw_object_end(w);
 }
 
-void readiness_write(const struct readiness_report *p, struct jw *w)
+void readiness_write(const struct readiness_report *report, struct jw *w)
 {
+    const struct readiness_report *p = report;
     jw_kbool(w, "ready", p->ready);
     jw_kstr(w, "mode", p->enforced ? "grant_enforced" : "standard");
     jw_key(w, "backend");

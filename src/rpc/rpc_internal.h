@@ -115,6 +115,13 @@ struct rpc {
     struct loop_timer reaper;
 };
 
+/* A configuration that is not in force yet. */
+struct rpc_setup {
+    struct box_limits limits;
+    struct box_paths paths; /* owned */
+    bool make_workspace;    /* that of the paths has to be made first */
+};
+
 /* rpc_config.c */
 /* What clients are told; NULL: the configuration selects one that we do not have. */
 const char *rpc_backend_name(const struct rpc *r);
@@ -204,9 +211,8 @@ struct rpc_call {
     const struct run_result *result; /* of run; told when the session has gone */
     struct lane *lane;
     struct rpc_call *lane_next;
-    int fd;                   /* owned; an upload */
-    struct box_limits limits; /* of a configuration that is not in force yet */
-    struct box_paths paths;   /* owned; the same */
+    int fd; /* owned; an upload */
+    struct rpc_setup setup;
 };
 
 void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m); /* takes what is in m */

@@ -722,7 +722,7 @@ static void what_nobody_adopts_is_swept(void **unused)
     assert_false(it.lost);
     /* Nothing but it is left, for whoever comes next. */
     memcpy(gone, shared->name, sizeof(gone));
-    native_detach(it.b);
+    it.b->ops->detach(it.b);
     loop_free(it.loop);
     begin();
     assert_false(adopt(gone, NULL));
@@ -743,7 +743,7 @@ static void sandbox_that_died_meanwhile_is_not_found(void **unused)
     it.b->ops->set_deadline(it.sb, clock_boot(&clock_system) + 100 * NSEC_PER_MSEC);
     exec_run("sleep 0.3; echo a deadline is for when nobody is there");
     assert_int_equal(command.outcome.exit_code, 0);
-    native_detach(it.b);
+    it.b->ops->detach(it.b);
     loop_free(it.loop);
     (void)poll(NULL, 0, 500);
     begin();

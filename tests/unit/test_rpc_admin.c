@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc_fixture.h"
 
+#include <inttypes.h>
 #include <sys/stat.h>
 
 #include "core/readiness.h"
@@ -308,10 +309,11 @@ static int64_t now_sec(const struct rpc_fixture *x)
 
 static char *grant(const struct rpc_fixture *x, int rev, int gen, int sessions, int64_t life)
 {
-    return xasprintf("{\"instance_uuid\":\"" INSTANCE "\",\"workspace_uuid\":\"ws-1\","
-                     "\"execution_generation\":%d,\"entitlement_revision\":%d,\"expires_at\":%lld,"
-                     "\"max_sessions\":%d,\"max_managed_processes\":0}",
-                     gen, rev, (long long)(now_sec(x) + life), sessions);
+    return xasprintf(
+        "{\"instance_uuid\":\"" INSTANCE "\",\"workspace_uuid\":\"ws-1\","
+        "\"execution_generation\":%d,\"entitlement_revision\":%d,\"expires_at\":%" PRId64 ","
+        "\"max_sessions\":%d,\"max_managed_processes\":0}",
+        gen, rev, now_sec(x) + life, sessions);
 }
 
 static void grants_are_for_those_who_enforce_them(void **state)
