@@ -16,6 +16,7 @@ static const struct rpc_action actions[] = {
     {"box_revoke_sandbox_admission_grant", 0, rpc_revoke_grant},
     {"box_verify_shared_workspace", 0, rpc_verify_workspace},
     {"box_status", RPC_TENANT, rpc_status},
+    {"box_get_storage_analysis", RPC_TENANT, rpc_storage_analysis},
     {"box_exec", RPC_SANDBOX, rpc_exec},
     {"box_create_session", RPC_SANDBOX, rpc_create_session},
     {"box_get_session", RPC_SANDBOX, rpc_get_session},

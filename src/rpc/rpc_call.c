@@ -83,6 +83,7 @@ void rpc_call_free(struct rpc_call *c)
     strv_free(c->env);
     box_paths_done(&c->setup.paths);
     fd_close_many(&c->fd, 1);
+    rpc_storage_done(&c->storage);
     free(c);
 }
 

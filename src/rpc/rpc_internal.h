@@ -23,6 +23,7 @@ struct run;
 struct run_result;
 struct session;
 struct spec;
+struct usage;
 
 #define RPC_MESSAGE_MAX (16U << 20)
 #define RPC_CALLS_MAX 128 /* in flight on one connection */
@@ -179,6 +180,14 @@ struct rpc_action {
 
 const struct rpc_action *rpc_action_find(const char *name); /* rpc_actions.c; NULL: none */
 
+/* How much a workspace keeps, as far as it is known. */
+struct rpc_storage {
+    char *dir;             /* owned; of the host; NULL: none */
+    struct json *measured; /* owned; what lies there; NULL: nothing */
+    bool failed;           /* that could not be found out */
+    struct usage *usage;   /* owned */
+};
+
 /* One request under way. What handlers keep between their steps is here, so that one function frees
  * it whatever happens. */
 struct rpc_call {
@@ -213,6 +222,7 @@ struct rpc_call {
     struct rpc_call *lane_next;
     int fd; /* owned; an upload */
     struct rpc_setup setup;
+    struct rpc_storage storage;
 };
 
 void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m); /* takes what is in m */
@@ -303,6 +313,10 @@ void rpc_get_process(struct rpc_call *c);
 void rpc_stop_process(struct rpc_call *c);
 void rpc_write_processes(struct rpc_call *c, struct jw *w, struct session *s);
 size_t rpc_count_processes(struct rpc *r, const char *prefix);
+
+/* rpc_storage.c */
+void rpc_storage_analysis(struct rpc_call *c);
+void rpc_storage_done(struct rpc_storage *s);
 
 /* rpc_skill.c */
 void rpc_skill(struct rpc_call *c); /* all of them */

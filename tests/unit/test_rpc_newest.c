@@ -136,6 +136,94 @@ static void cancelling_is_possible_when_all_is_busy(void **state)
     stop_rpc(&x);
 }
 
+/* Storage. */
+
+static char *workspace_config(struct rpc_fixture *x)
+{
+    (void)mkdirat(x->dir_fd, "default", 0755);
+    return xasprintf("{\"local\":{\"host_root\":\"%s\"}}", x->dir);
+}
+
+static void storage_is_that_of_host_and_sessions(void **state)
+{
+    struct skills store = {0};
+    const struct rpc_options options = {.skills = &store};
+    struct rpc_fixture x;
+    (void)state;
+    start_with(&x, NULL, &options);
+    AUTO_FREE char *config = workspace_config(&x);
+    AUTO_FREE char *dir = xasprintf("%s/default/tenants/" NS1, x.dir);
+    done(&x, 1, "box_init", config, "");
+    done(&x, 2, "box_create_session", "{\"session_id\":\"s\"}", CTX1);
+    done(&x, 3, "box_create_session", "{\"session_id\":\"s\"}", CTX("ws-2", 1));
+    ask(&x.a, 4, "box_get_storage_analysis", "{}", CTX1);
+    pump(&x.f);
+    assert_string_equal(store.dir, dir);
+    skills_answer(&store,
+                  "{\"\":{\"exists\":true,\"size_bytes\":700,\"file_count\":7,\"error_count\":0},"
+                  "\"inbox\":{\"exists\":true,\"size_bytes\":50,\"file_count\":1,"
+                  "\"error_count\":2},\"outbox\":{\"size_bytes\":-1}}",
+                  NULL);
+    /* The fake backend does not know our command: that session counts as an error. */
+    AUTO_FREE char *said = expect_ok(&x, &x.a, 4);
+    AUTO_FREE char *expected = xasprintf(
+        "{\"directories\":[{\"key\":\"workspace\",\"path\":\"%s\",\"kind\":\"root\","
+        "\"exists\":true,\"size_bytes\":700,\"file_count\":7,\"error_count\":0,"
+        "\"scope\":\"runtime_host\"},{\"key\":\"mcp\",\"path\":\"%s/.mcp\",\"kind\":\"detail\","
+        "\"exists\":false,\"size_bytes\":0,\"file_count\":0,\"error_count\":0,"
+        "\"parent_key\":\"workspace\",\"scope\":\"runtime_host\"},{\"key\":\"inbox\","
+        "\"path\":\"%s/inbox\",\"kind\":\"detail\",\"exists\":true,\"size_bytes\":50,"
+        "\"file_count\":1,\"error_count\":2,\"parent_key\":\"workspace\","
+        "\"scope\":\"runtime_host\"},{\"key\":\"outbox\",\"path\":\"%s/outbox\","
+        "\"kind\":\"detail\",\"exists\":false,\"size_bytes\":0,\"file_count\":0,"
+        "\"error_count\":0,\"parent_key\":\"workspace\",\"scope\":\"runtime_host\"},"
+        "{\"key\":\"session_workspaces\",\"path\":\"/workspace (0 sandbox sessions)\","
+        "\"kind\":\"root\",\"exists\":false,\"size_bytes\":0,\"file_count\":0,\"error_count\":1,"
+        "\"scope\":\"sandbox_sessions\"},{\"key\":\"session_caches\","
+        "\"path\":\"~/.cache (0 sandbox sessions)\",\"kind\":\"root\",\"exists\":false,"
+        "\"size_bytes\":0,\"file_count\":0,\"error_count\":1,\"scope\":\"sandbox_sessions\"},"
+        "{\"key\":\"session_temp\",\"path\":\"/tmp (0 sandbox sessions)\",\"kind\":\"root\","
+        "\"exists\":false,\"size_bytes\":0,\"file_count\":0,\"error_count\":1,"
+        "\"scope\":\"sandbox_sessions\"}],\"size_bytes\":700,\"active_sessions\":1,"
+        "\"managed_processes\":0}",
+        dir, dir, dir, dir);
+    assert_string_equal(said, expected);
+    stop_rpc(&x);
+    free(store.root);
+}
+
+static void storage_that_cannot_be_had(void **state)
+{
+    struct skills store = {0};
+    const struct rpc_options options = {.skills = &store};
+    struct rpc_fixture x;
+    (void)state;
+    start_with(&x, NULL, &options);
+    /* Nowhere to look. */
+    contains(ok(&x, 1, "box_get_storage_analysis", "{}", CTX1),
+             "{\"directories\":[],\"size_bytes\":0,\"active_sessions\":0,\"managed_processes\":0}");
+    AUTO_FREE char *config = workspace_config(&x);
+    done(&x, 2, "box_init", config, "");
+    ask(&x.a, 3, "box_get_storage_analysis", "{}", CTX1);
+    pump(&x.f);
+    skills_answer(&store, NULL, "BoxError: " HOSTDIR_MISSING); /* it is just not there */
+    contains(expect_ok(&x, &x.a, 3), "\"exists\":false,\"size_bytes\":0,\"file_count\":0,"
+                                     "\"error_count\":0,\"scope\"");
+    ask(&x.a, 4, "box_get_storage_analysis", "{}", CTX1);
+    pump(&x.f);
+    skills_answer(&store, NULL, "BoxError: Permission denied");
+    contains(expect_ok(&x, &x.a, 4), "\"exists\":false,\"size_bytes\":0,\"file_count\":0,"
+                                     "\"error_count\":1,\"scope\"");
+    ask(&x.a, 5, "box_get_storage_analysis", "{}", CTX1); /* whoever asks may leave */
+    pump(&x.f);
+    peer_close(&x.a);
+    skills_answer(&store, NULL, "BoxError: " HOSTDIR_MISSING);
+    pump(&x.f);
+    assert_null(x.rpc->calls);
+    stop_rpc(&x);
+    free(store.root);
+}
+
 /* Directories that become workspaces. */
 
 static void a_missing_workspace_is_made_once(void **state)
@@ -275,6 +363,8 @@ int main(void)
         cmocka_unit_test(only_whoever_asked_can_cancel),
         cmocka_unit_test(numbers_are_asked_for),
         cmocka_unit_test(cancelling_is_possible_when_all_is_busy),
+        cmocka_unit_test(storage_is_that_of_host_and_sessions),
+        cmocka_unit_test(storage_that_cannot_be_had),
         cmocka_unit_test(a_missing_workspace_is_made_once),
         cmocka_unit_test(other_directories_are_not_made),
         cmocka_unit_test(the_name_stands_for_isolation),
