@@ -43,7 +43,7 @@ static void sessions_add_up(void **state)
         make(&f, id);
     }
     make(&f, "b-0");
-    AUTO(usage) struct usage *u = look(&f, "a-", "echo 0 100 3;echo 2 1 2", &t);
+    struct usage *u = look(&f, "a-", "echo 0 100 3;echo 2 1 2", &t);
     pump(&f);
     assert_int_equal(t.n, 1);
     assert_int_equal(t.report.sessions, 10);
@@ -54,6 +54,7 @@ static void sessions_add_up(void **state)
     assert_true(t.report.at[USAGE_TEMP].exists);
     assert_int_equal(t.report.at[USAGE_TEMP].files, 20);
     assert_int_equal(t.report.managed + t.report.processes, 0);
+    usage_free(u);
     fixture_stop(&f);
 }
 
@@ -63,10 +64,11 @@ static void nobody_is_there(void **state)
     struct looked t;
     (void)state;
     fixture_start(&f, NULL, &proc_options);
-    AUTO(usage) struct usage *u = look(&f, "", "echo", &t);
+    struct usage *u = look(&f, "", "echo", &t);
     pump(&f);
     assert_int_equal(t.n, 1);
     assert_int_equal(t.report.sessions, 0);
+    usage_free(u);
     fixture_stop(&f);
 }
 
@@ -91,10 +93,11 @@ static void what_makes_no_sense_is_not_counted(void **state)
     fixture_start(&f, NULL, &proc_options);
     make(&f, "s");
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
-        AUTO(usage) struct usage *u = look(&f, "", commands[i], &t);
+        struct usage *u = look(&f, "", commands[i], &t);
         pump(&f);
         assert_int_equal(t.report.measured, 1);
         assert_int_equal(t.report.at[USAGE_WORKSPACE].bytes, 0);
+        usage_free(u);
     }
     fixture_stop(&f);
 }
@@ -113,11 +116,12 @@ static void a_directory_of_the_host_is_not_the_session_s(void **state)
     pump(&f);
     give_back(&h);
     make(&f, "own");
-    AUTO(usage) struct usage *u = look(&f, "", "echo 0 100 3;echo 1 7 1", &t);
+    struct usage *u = look(&f, "", "echo 0 100 3;echo 1 7 1", &t);
     pump(&f);
     assert_int_equal(t.report.measured, 2);
     assert_int_equal(t.report.at[USAGE_WORKSPACE].bytes, 100 * 1024);
     assert_int_equal(t.report.at[USAGE_CACHE].bytes, 2 * 7 * 1024);
+    usage_free(u);
     fixture_stop(&f);
 }
 
@@ -130,7 +134,7 @@ static void sessions_with_processes_are_told_apart(void **state)
     make(&f, "idle");
     struct session *s = ready_session(&f, "s");
     (void)running(&f, s, "p", "sleep 900000");
-    AUTO(usage) struct usage *u = look(&f, "", "echo 0 100 3", &t);
+    struct usage *u = look(&f, "", "echo 0 100 3", &t);
     pump(&f);
     assert_int_equal(t.report.managed, 1);
     assert_int_equal(t.report.processes, 1);
@@ -138,6 +142,7 @@ static void sessions_with_processes_are_told_apart(void **state)
     assert_int_equal(t.report.managed_workspaces.bytes, 100 * 1024);
     assert_int_equal(t.report.managed_workspaces.files, 3);
     session_release(s);
+    usage_free(u);
     fixture_stop(&f);
 }
 
@@ -201,13 +206,14 @@ static void looking_is_not_using(void **state)
     struct session *s = ready_session(&f, "s");
     uint64_t used = session_last_used(s);
     pass(&f, 5 * SEC);
-    AUTO(usage) struct usage *u = look(&f, "", "sleep 1000", &t);
+    struct usage *u = look(&f, "", "sleep 1000", &t);
     pump(&f);
     assert_int_equal(session_execs(s), 0);
     pass(&f, 1 * SEC);
     assert_int_equal(t.report.measured, 1);
     assert_int_equal(session_last_used(s), used);
     session_release(s);
+    usage_free(u);
     fixture_stop(&f);
 }
 
