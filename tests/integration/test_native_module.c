@@ -406,9 +406,9 @@ static void read_records(struct heard *h)
     check_records(shared->read, data, (size_t)n);
     shared->read += (uint64_t)n;
     /* Not always all of it, as a reader whose peer has not taken everything. */
-    uint64_t upto = shared->read - shared->turns % 100 % ((uint64_t)n + 1);
-    if (upto > r.begin)
-        it.b->ops->proc_release(h->p, upto);
+    uint64_t until = shared->read - shared->turns % 100 % ((uint64_t)n + 1);
+    if (until > r.begin)
+        it.b->ops->proc_release(h->p, until);
     shared->released = range(h).begin;
 }
 
