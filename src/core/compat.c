@@ -95,7 +95,9 @@ static bool mounts_within(const struct spec *a, const struct spec *b)
         for (size_t k = 0; k < b->n_extra_mounts && !found; k++) {
             const struct mount_spec *y = &b->extra_mounts[k];
             found = x->mode == y->mode && str_eq(x->host_path, y->host_path) &&
-                    str_eq(x->mount_path, y->mount_path);
+                    str_eq(x->mount_path, y->mount_path) &&
+                    str_eq(x->content_digest, y->content_digest) &&
+                    str_eq(x->manifest_path, y->manifest_path);
         }
         if (!found)
             return false;

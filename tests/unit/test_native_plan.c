@@ -58,7 +58,8 @@ static void add_extra(struct spec *s, const char *host, const char *target, enum
 {
     size_t n = s->n_extra_mounts++;
     s->extra_mounts = xreallocarray(s->extra_mounts, s->n_extra_mounts, sizeof(s->extra_mounts[0]));
-    s->extra_mounts[n] = (struct mount_spec){xstrdup(host), xstrdup(target), mode};
+    s->extra_mounts[n] = (struct mount_spec){
+        .host_path = xstrdup(host), .mount_path = xstrdup(target), .mode = mode};
 }
 
 /* Frees the spec. */
