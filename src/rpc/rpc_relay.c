@@ -420,6 +420,7 @@ static void enter(struct knock *k)
     bool own = k->ns[0] != '\0' ? str_starts(session, k->prefix) && !str_eq(session, k->prefix)
                                 : !tenant_name_is_physical(session);
     if (!own) {
+        log_warn(NULL, "%s has asked for a session of another workspace", k->ns);
         rpc_refuse(k->req);
         return;
     }
