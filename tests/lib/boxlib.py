@@ -104,6 +104,8 @@ class Client:
 class Boxd:
     """The daemon under test. `state` is removed at the end."""
 
+    program = BUILD / "boxd"
+
     def __init__(self, *args, env=None, state=None, prefix=()):
         self.own_state = state is None
         self.state = pathlib.Path(state or tempfile.mkdtemp(prefix="box-test-"))
@@ -118,7 +120,7 @@ class Boxd:
         ready, ready_child = os.pipe()
         environment = {k: v for k, v in os.environ.items() if not k.startswith("BOX_")}
         environment.update(self.env, BOX_LOG_FORMAT="json")
-        command = [*self.prefix, str(BUILD / "boxd"), "--state-dir", str(self.state), "--ready-fd", str(ready_child)]
+        command = [*self.prefix, str(self.program), "--state-dir", str(self.state), "--ready-fd", str(ready_child)]
         if "--ws-control-port" not in self.args:
             command += ["--ws-control-port", "0"]
         with open(self.log_path, "ab") as log:
