@@ -36,6 +36,10 @@ int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err
 void rpc_free(struct rpc *r);
 DEFINE_CLEANUP(rpc)
 
+/* From now on TCP clients need that token, borrowed as above; NULL: none of them is let in. Whoever
+ * came in with the one before gets the answers it waits for, and then has to come again. */
+void rpc_set_token(struct rpc *r, const char *token);
+
 /* Adds the routes. The object must outlive the server. */
 int rpc_routes(struct rpc *r, struct http_server *server, struct err *err);
 

@@ -53,7 +53,8 @@ static void leave_conn(struct rpc_call *c)
         c->conn->calls = c->conn_next;
     if (c->conn_next != NULL)
         c->conn_next->conn_prev = c->conn_prev;
-    c->conn->n_calls--;
+    if (--c->conn->n_calls == 0)
+        rpc_conn_idle(c->conn);
     c->conn = NULL;
 }
 
@@ -333,6 +334,8 @@ void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m)
     if (busy)
         rpc_fail(c, RPC_BUSY, "Runtime connection is busy (max %d concurrent actions)",
                  RPC_CALLS_MAX);
+    else if (conn->outdated)
+        rpc_fail(c, RPC_PERMISSION_ERROR, "the token has changed; connect again");
     else if (rpc_message_check(&c->msg, &problem) < 0)
         rpc_fail(c, RPC_ENVELOPE_ERROR, "%s", buf_str(&problem));
     else

@@ -27,10 +27,17 @@ void rpc_conn_message(struct rpc_conn *c, const char *text, size_t len)
         rpc_call_start(c, &m);
 }
 
+void rpc_conn_idle(struct rpc_conn *c)
+{
+    if (c->outdated && c->transport->close != NULL)
+        c->transport->close(c->arg);
+}
+
 void rpc_conn_free(struct rpc_conn *c)
 {
     if (c == NULL)
         return;
+    c->outdated = false; /* it has ended already */
     while (c->calls != NULL)
         rpc_call_cancel(c->calls);
     rpc_files_free(c);

@@ -102,6 +102,7 @@ struct rpc {
     char *wanted;        /* owned; what the configuration says about it, "" for nothing */
     size_t sessions_max; /* of the operator; a client cannot raise it */
     bool draining;       /* box_shutdown is at work */
+    bool shut;           /* a token is needed, and there is none */
     struct box_limits limits;
     struct box_paths paths;
     struct fence *fence;
@@ -136,6 +137,8 @@ int rpc_select_defaults(struct rpc *r, struct err *err); /* before anybody has s
 struct rpc_transport {
     /* One message; it is copied or sent. */
     void (*send)(void *arg, const char *text, size_t len);
+    /* Optional: the connection is of no use any more. It ends later. */
+    void (*close)(void *arg);
 };
 
 struct rpc_conn {
@@ -150,6 +153,8 @@ struct rpc_conn {
     int64_t file_max; /* bytes of one, as configured when the connection was opened */
     unsigned flags;   /* enum rpc_conn_flags */
     bool local;       /* whoever is at the other end started us */
+    bool by_token;    /* what let it in may change */
+    bool outdated;    /* and has: nothing new is begun on it */
 };
 
 /* Where the first release is served as well. */
@@ -161,6 +166,7 @@ enum rpc_conn_flags {
 struct rpc_conn *rpc_conn_new(struct rpc *r, const struct rpc_transport *transport, void *arg,
                               unsigned flags);
 void rpc_conn_message(struct rpc_conn *c, const char *text, size_t len);
+void rpc_conn_idle(struct rpc_conn *c); /* nothing is in flight: one that is outdated ends */
 void rpc_conn_free(struct rpc_conn *c); /* what is in flight is cancelled */
 
 /* Calls (rpc_call.c) ----------------------------------------------------------------------------
@@ -368,5 +374,6 @@ int rpc_pipe_write(const char *text, size_t len, struct buf *out); /* 0 or -ENOB
 /* rpc_ws.c, rpc_relay.c: routes */
 void rpc_ws_open(struct http_request *req, void *arg);
 void rpc_relay_open(struct http_request *req, void *arg);
+void rpc_relays_outdated(struct rpc *r); /* ends those that a token has let in */
 /* Ends relays of the workspace that are not of this generation. */
 void rpc_relays_close(struct rpc *r, const char *ns, int64_t generation);

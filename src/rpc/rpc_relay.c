@@ -70,6 +70,7 @@ struct rpc_relay {
     bool paused;    /* and so does the peer's end of it */
     bool long_line; /* part of the current line has been released */
     bool closing;
+    bool by_token;
 };
 
 static void link_relay(struct rpc_relay *r)
@@ -111,6 +112,16 @@ void rpc_relays_close(struct rpc *rpc, const char *ns, int64_t generation)
     for (struct rpc_relay *r = rpc->relays; r != NULL; r = r->next)
         if (str_eq(r->ns, ns) && r->generation != generation)
             end_relay(r);
+}
+
+void rpc_relays_outdated(struct rpc *rpc)
+{
+    for (struct rpc_relay *r = rpc->relays; r != NULL; r = r->next) {
+        if (!r->by_token || r->closing)
+            continue;
+        r->closing = true;
+        ws_close(r->ws, WS_CODE_POLICY, "the token has changed");
+    }
 }
 
 /* What the peer has. */
@@ -382,6 +393,7 @@ static void open_relay(struct knock *k, struct process *p)
                                  .protocol = "mcp"};
     struct err err = {0};
     struct rpc_relay *r = xnew(struct rpc_relay);
+    r->by_token = k->rpc->o.token != NULL && http_request_peer(k->req) == NULL;
     if (http_upgrade_ws(k->req, &opts, &handlers, r, &r->ws, &err) < 0) {
         free(r);
         return;
@@ -408,6 +420,7 @@ static void enter(struct knock *k)
     bool own = k->ns[0] != '\0' ? str_starts(session, k->prefix) && !str_eq(session, k->prefix)
                                 : !tenant_name_is_physical(session);
     if (!own) {
+        log_warn(NULL, "%s has asked for a session of another workspace", k->ns);
         rpc_refuse(k->req);
         return;
     }
