@@ -31,7 +31,7 @@ struct report;
 #define SPEC_ID_MAX 512
 #define SPEC_IMAGE_MAX 1024
 #define SPEC_DIGEST_MAX 128
-#define SPEC_MOUNTS_MAX 64
+#define SPEC_MOUNTS_MAX 256
 #define SPEC_TIMEOUT_MAX 315360000 /* ten years */
 #define SPEC_CPUS_MAX 8192
 #define SPEC_SIZE_MB_MAX (1 << 30) /* one PiB, for memory and quotas */

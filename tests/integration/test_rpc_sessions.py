@@ -269,6 +269,21 @@ def test_directories_to_mount_are_made(rpc, directory):
     assert sorted(os.listdir(directory + "/work/deep")) == [".skills", "here"]
 
 
+def test_a_host_with_very_many_skills(rpc, directory):
+    """LangBot mounts every skill that is visible, each as a mount of its own."""
+    rpc.call("box_init", {"local": {"host_root": directory}}, ctx=None)
+    mounts = []
+    for i in range(256):
+        os.makedirs(f"{directory}/skills/skill-{i}")
+        mounts.append({"host_path": f"{directory}/skills/skill-{i}", "mode": "rw",
+                       "mount_path": f"/workspace/.skills/skill-{i}"})
+    work = {"host_path": directory + "/default/tenants/w", "extra_mounts": mounts}
+    r = rpc.exec("s", "ls .skills | wc -l; touch .skills/skill-255/made", **work)
+    assert r["stdout"] == "256" and os.listdir(directory + "/skills/skill-255") == ["made"]
+    with pytest.raises(RpcError, match="extra_mounts must have at most 256 entries"):
+        rpc.exec("s", "true", **{**work, "extra_mounts": mounts + mounts[:1]})
+
+
 def test_directories_are_not_made_through_links(rpc, directory):
     """What a sandbox leaves in its workspace leads nobody elsewhere."""
     os.mkdir(directory + "/skill")
