@@ -33,7 +33,6 @@
  * that nothing here needs any more, because the sources are descriptors already. */
 #define ROOT_PLACE "/usr"
 #define OOM_SCORE "500"
-#define FD_HIGH 64
 
 /* What steps hand to each other. The child is single-threaded and ends in execve. */
 static struct {
@@ -238,7 +237,7 @@ static int step_descriptors(const struct setup *s, struct err *err)
         from[INIT_FD_MEMCG1] = s->memcg_fd;
     /* Out of the way first: a source may sit on the number of another's target. */
     for (int fd = 0; fd < INIT_FD_MAX; fd++) {
-        from[fd] = fcntl(from[fd], F_DUPFD_CLOEXEC, FD_HIGH);
+        from[fd] = fcntl(from[fd], F_DUPFD_CLOEXEC, INIT_FD_MAX);
         if (from[fd] < 0)
             return err_sys(err, errno, "move descriptors");
     }
@@ -271,8 +270,13 @@ void setup_child(const struct setup *s)
     struct err err = {0};
     (void)umask(022); /* what is made from here on is what the payload sees */
     /* Above the numbers that step_descriptors() fills, before anything else can fail. */
-    int status = fcntl(s->status_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);
-    int exe = fcntl(s->init_exe_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);
+    int status = fcntl(s->status_fd, F_DUPFD_CLOEXEC, INIT_FD_MAX);
+    int exe = fcntl(s->init_exe_fd, F_DUPFD_CLOEXEC, INIT_FD_MAX);
+    if (status < 0 || exe < 0) {
+        (void)err_sys(&err, errno, "move descriptors");
+        status = status < 0 ? s->status_fd : status;
+        goto fail;
+    }
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
         if (steps[i].run(s, &err) < 0) {
