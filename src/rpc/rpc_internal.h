@@ -41,6 +41,7 @@ struct rpc_message {
     const char *action;        /* in root */
     const struct json *data;   /* in root; an object */
     bool scoped;               /* it has a context */
+    bool no_memory;            /* it was not read for lack of it */
     struct tenant_context ctx; /* owned */
 };
 
@@ -138,7 +139,7 @@ struct rpc_transport {
     /* One message; it is copied or sent. */
     void (*send)(void *arg, const char *text, size_t len);
     /* Optional: the connection is of no use any more. It ends later. */
-    void (*close)(void *arg);
+    void (*close)(void *arg, unsigned code, const char *reason);
 };
 
 struct rpc_conn {

@@ -289,10 +289,14 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
                        void *arg)
 {
     struct rpc_relay *r = arg;
-    (void)ws;
     if (opcode != WS_TEXT || r->closing)
         return;
-    struct input *i = xcalloc(1, sizeof(*i) + len + 1);
+    struct input *i = calloc(1, sizeof(*i) + len + 1); /* the peer sizes it */
+    if (i == NULL) {
+        r->closing = true;
+        ws_close(ws, WS_CODE_TOO_BIG, "out of memory for this message");
+        return;
+    }
     i->len = len + 1;
     if (len > 0)
         memcpy(i->data, data, len);

@@ -29,10 +29,10 @@ static void send_message(void *arg, const char *text, size_t len)
         ws_pause(l->ws, true);
 }
 
-static void close_link(void *arg)
+static void close_link(void *arg, unsigned code, const char *reason)
 {
     struct link *l = arg;
-    ws_close(l->ws, WS_CODE_POLICY, "the token has changed");
+    ws_close(l->ws, code, reason);
 }
 
 static const struct rpc_transport transport = {.send = send_message, .close = close_link};

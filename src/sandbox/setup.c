@@ -303,6 +303,11 @@ void setup_child(const struct setup *s)
     /* Before anything else can fail. */
     int status = out_of_the_way(s->status_fd);
     int exe = out_of_the_way(s->init_exe_fd);
+    if (status < 0 || exe < 0) {
+        (void)err_sys(&err, errno, "move descriptors");
+        status = status < 0 ? s->status_fd : status;
+        goto fail;
+    }
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
         if (steps[i].run(s, &err) < 0) {

@@ -107,6 +107,38 @@ def test_I03_nobody_speaks_for_another_instance(daemon, tenants):
     assert (refused.value.status, refused.value.body) == (401, b"Unauthorized")
 
 
+def test_I03_who_was_shut_out_stays_out_when_boxd_is_another():
+    """The generation that counts is known from the sessions that are left, before anybody has said a word."""
+    adopt_orphans()
+    d = Boxd()
+    try:
+        with Rpc(d.sock, ctx=context(A, generation=5)) as rpc:
+            rpc.call("box_create_session", {"session_id": "s"})
+            rpc.call("box_start_managed_process", {"session_id": "s", "spec": {"command": "cat"}})
+        d.process.kill()
+        d.process.wait()
+        d.start()
+        path = f"/v1/sessions/{physical('s', A, generation=5)}/managed-process/ws"
+        # Somebody has to be the instance that is trusted; it says nothing about workspaces.
+        with Rpc(d.sock) as rpc:
+            rpc.call("__ping", ctx=None)
+            with WebSocket(d.sock, path, relay_headers(workspace=A, generation=5)) as ws:
+                ws.send("still mine")
+                assert ws.recv() == "still mine"
+            for generation in (1, 4):
+                with pytest.raises(RpcError, match="Stale Box placement generation"):
+                    rpc.call("box_get_sessions", ctx=context(A, generation=generation))
+            now = rpc.call("box_get_sessions", ctx=context(A, generation=5))["sessions"]
+            assert [s["session_id"] for s in now] == ["s"]
+            # The next one takes over as ever.
+            assert rpc.call("box_get_sessions", ctx=context(A, generation=6))["sessions"] == []
+            assert eventually(lambda: d.client().ps() == [], 20 * SCALE)
+        assert_no_leak(d)
+    finally:
+        d.close()
+        reap_orphans()
+
+
 # M05: an answer does not tell whether it is there for somebody else.
 
 
