@@ -346,13 +346,13 @@ static int listen_tcp(struct daemon *d, struct err *err)
 
 static int start_server(struct daemon *d, struct err *err)
 {
-    /* Names in Host headers are looked at because pages in a browser can lead here; none of them
-     * knows the token. */
+    /* Names in Host headers are looked at because pages in a browser can lead here. Who is served
+     * from outside is reached by names that we cannot know, and no page knows the token. */
     static const char *const any_host[] = {"*", NULL};
     struct http_server_opts opts = {.authorize = authorize,
                                     .accept_peer = accept_peer,
                                     .arg = d,
-                                    .hosts = token_of(d->config) != NULL ? any_host : NULL};
+                                    .hosts = config_host_is_loopback(d->config) ? NULL : any_host};
     int r = http_server_new(d->loop, &opts, &d->server, err);
     if (r == 0)
         r = http_server_listen_unix(d->server, d->config->socket_path, 0600, err);
