@@ -179,7 +179,7 @@ def test_J04_a_database_that_cannot_be_written(scratch, error):
                 assert rpc.exec("r", "echo ok")["stdout"] == "ok"
                 # What is asked to end ends; that the record stays is said, and put right by the next start.
                 client.rm("runs")
-                assert [s["session_id"] for s in client.ps()] == [physical("r")]
+                until(lambda: [s["session_id"] for s in client.ps()] == [physical("r")], what="the end of the others")
             works(client)
             rpc.call("box_start_managed_process", {"session_id": "r", "spec": {"command": "cat"}})
         daemon.process.kill()
