@@ -368,13 +368,13 @@ static int listen_tcp(struct daemon *d, struct err *err)
 
 static int start_server(struct daemon *d, struct err *err)
 {
-    /* Names in Host headers are looked at because pages in a browser can lead here; none of them
-     * knows the token. */
+    /* Names in Host headers are looked at because pages in a browser can lead here. Who is served
+     * from outside is reached by names that we cannot know, and no page knows the token. */
     static const char *const any_host[] = {"*", NULL};
     struct http_server_opts opts = {.authorize = authorize,
                                     .accept_peer = accept_peer,
                                     .arg = d,
-                                    .hosts = needs_token(d->config) ? any_host : NULL};
+                                    .hosts = config_host_is_loopback(d->config) ? NULL : any_host};
     int r = http_server_new(d->loop, &opts, &d->server, err);
     if (r == 0)
         r = http_server_listen_unix(d->server, d->config->socket_path, 0600, err);
@@ -411,9 +411,13 @@ static int start_rpc(struct daemon *d, struct err *err)
         r = rpc_new(&options, &d->rpc, err);
     if (r == 0)
         r = rpc_routes(d->rpc, d->server, err);
-    if (r == 0 && c->stdio_control)
-        r = rpc_stdio_new(d->rpc, TAKE_FD(d->in_fd), TAKE_FD(d->out_fd), on_stdio_ended, d,
-                          &d->stdio, err);
+    if (r == 0 && c->stdio_control) {
+        struct rpc_stdio_options pipes = {.in_fd = TAKE_FD(d->in_fd),
+                                          .out_fd = TAKE_FD(d->out_fd),
+                                          .ended = on_stdio_ended,
+                                          .arg = d};
+        r = rpc_stdio_new(d->rpc, &pipes, &d->stdio, err);
+    }
     return r;
 }
 

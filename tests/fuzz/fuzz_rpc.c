@@ -1,163 +1,116 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What a LangBot client, and what a managed process sends: envelopes of actions, messages over a
- * pipe, lines of output. What comes out keeps to what the rest of the front relies on. The first
- * byte says which, the second how the input is cut. */
+/* The LangBot front on the fake backend: each line of the input is a message; a line that starts
+ * with a digit lets that many seconds pass. Whatever comes, every reply is a proper one, nobody's
+ * text passes for a class of errors that is not meant, and nothing is left behind. */
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "backend/backend.h"
+#include "backend/fake.h"
+#include "core/manager.h"
 #include "fuzz.h"
+#include "io/loop.h"
 #include "rpc/rpc_internal.h"
+#include "util/clock.h"
 #include "util/err.h"
 #include "util/str.h"
 
-#define PROBLEM_MAX (16U * 1024)
+#define TURNS_MAX 2000
 
-static void try_message(const char *text, size_t len, bool code_first)
+static uint64_t now;
+
+static uint64_t now_ns(void *arg)
 {
-    AUTO_DONE(buf) struct buf problem;
-    AUTO(json) struct json *seq = NULL;
-    struct rpc_message m;
-    struct err err = {0};
-    buf_init(&problem, PROBLEM_MAX);
-    if (!rpc_message_read(text, len, code_first, &m)) {
-        assert(m.root == NULL && m.seq == NULL);
-        return;
-    }
-    /* The client finds its call by it, whatever it was. */
-    int r = json_parse(m.seq, strlen(m.seq), &seq, &err);
-    assert(r == 0 && json_type(seq) != JSON_OBJECT && json_type(seq) != JSON_ARRAY);
-    if (rpc_message_check(&m, &problem) == 0) {
-        assert(m.action != NULL && json_type(m.data) == JSON_OBJECT);
-        assert(!m.scoped || (m.ctx.instance_uuid[0] != '\0' && m.ctx.workspace_uuid[0] != '\0'));
-        (void)rpc_action_find(m.action);
-    } else {
-        assert(problem.len > 0 && utf8_valid(problem.data, problem.len));
-    }
-    rpc_message_drop(&m);
-    rpc_message_done(&m);
+    return now;
 }
 
-static void on_message(void *arg, const char *text, size_t len)
+/* How often a client would find a name of a class in the message. */
+static unsigned count_markers(const char *message)
 {
-    size_t *n = arg;
-    (*n)++;
+    unsigned n = 0;
+    for (int i = RPC_ADMISSION; i <= RPC_BACKEND_UNAVAILABLE; i++) {
+        char marker[64];
+        (void)snprintf(marker, sizeof(marker), "%s:", rpc_class_name((enum rpc_class)i));
+        for (const char *at = message; (at = strstr(at, marker)) != NULL; at++)
+            n++;
+    }
+    return n;
+}
+
+static void hear(void *arg, const char *text, size_t len)
+{
+    struct json *v = NULL;
+    struct err err = {0};
     assert(len <= RPC_MESSAGE_MAX);
-    try_message(text, len, true);
+    assert(json_parse(text, len, &v, &err) == 0);
+    assert(json_get(v, "seq_id") != NULL);
+    assert(json_type(json_get(v, "code")) == JSON_INT);
+    assert(json_type(json_get(v, "message")) == JSON_STRING);
+    assert(json_type(json_get(v, "data")) == JSON_OBJECT);
+    assert(str_eq(json_str(json_get(v, "chunk_status")), "continue"));
+    if (json_int(json_get(v, "code")) != 0)
+        assert(count_markers(json_str(json_get(v, "message"))) <= 1);
+    json_free(v);
 }
 
-/* Cut at every `step` bytes it is the same as at once. */
-static void try_pipe(const char *text, size_t len, size_t step)
+static void turn(struct loop *loop)
 {
-    struct rpc_unpipe whole, pieces;
-    size_t n = 0, m = 0;
-    int r = 0, q = 0;
-    rpc_unpipe_init(&whole);
-    rpc_unpipe_init(&pieces);
-    r = rpc_unpipe_feed(&whole, text, len, on_message, &n);
-    for (size_t at = 0; at < len && q == 0; at += step)
-        q = rpc_unpipe_feed(&pieces, text + at, len - at < step ? len - at : step, on_message, &m);
-    assert(r == q && n == m);
-    rpc_unpipe_done(&whole);
-    rpc_unpipe_done(&pieces);
+    for (int i = 0; i < TURNS_MAX && loop_turn(loop, 0) > 0; i++)
+        continue;
 }
 
-struct lines {
-    struct buf text;
-    size_t n, stop; /* wants no more after every `stop` messages */
-};
-
-static bool on_line(void *arg, const char *text, size_t len, bool line)
+static void feed(struct loop *loop, struct rpc_conn *conn, const char *data, size_t size)
 {
-    struct lines *l = arg;
-    assert(len <= RPC_MESSAGE_MAX && utf8_valid(text, len) && memchr(text, '\n', len) == NULL);
-    (void)buf_append(&l->text, text, len);
-    if (line)
-        (void)buf_putc(&l->text, '\n');
-    return ++l->n % l->stop != 0;
-}
-
-static void feed_all(const char *text, size_t len, size_t step, size_t stop, struct lines *ret)
-{
-    struct rpc_lines l;
-    *ret = (struct lines){.stop = stop};
-    buf_init(&ret->text, 64U << 20);
-    rpc_lines_init(&l);
-    for (size_t at = 0, end = 0; at < len;) {
-        end = end + step < len ? end + step : len;
-        size_t used = rpc_lines_feed(&l, text + at, end - at, end == len, on_line, ret);
-        assert(used <= end - at);
-        /* At the end nothing is held back, except by whoever wants no more. */
-        assert(end < len || used > 0);
-        at += used;
+    while (size > 0) {
+        const char *end = memchr(data, '\n', size);
+        size_t n = end != NULL ? (size_t)(end - data) : size;
+        if (n > 0 && data[0] >= '0' && data[0] <= '9') {
+            turn(loop);
+            now += (uint64_t)(data[0] - '0') * NSEC_PER_SEC;
+            turn(loop);
+        } else {
+            rpc_conn_message(conn, data, n);
+        }
+        data += n + (end != NULL);
+        size -= n + (end != NULL);
     }
-    (void)rpc_lines_feed(&l, "", 0, true, on_line, ret);
-    rpc_lines_done(&l);
-}
-
-static void try_lines(const char *text, size_t len, size_t step)
-{
-    struct lines whole, pieces;
-    feed_all(text, len, len, SIZE_MAX, &whole);
-    feed_all(text, len, step, step, &pieces);
-    assert(whole.text.len == pieces.text.len &&
-           (whole.text.len == 0 || memcmp(whole.text.data, pieces.text.data, whole.text.len) == 0));
-    buf_done(&whole.text);
-    buf_done(&pieces.text);
-}
-
-/* What is written to a pipe is read from it again. */
-static void on_same(void *arg, const char *text, size_t len)
-{
-    const struct buf *want = arg;
-    assert(len == want->len && memcmp(text, want->data, len) == 0);
-}
-
-static void try_round_trip(const char *text, size_t len)
-{
-    AUTO_DONE(buf) struct buf message;
-    AUTO_DONE(buf) struct buf out;
-    AUTO(json) struct json *root = NULL;
-    struct rpc_unpipe u;
-    struct err err = {0};
-    struct jw w;
-    buf_init(&message, RPC_MESSAGE_MAX);
-    buf_init(&out, RPC_MESSAGE_MAX * 2U);
-    if (json_parse(text, len, &root, &err) < 0 || json_type(root) != JSON_OBJECT ||
-        json_get(root, "type") != NULL)
-        return;
-    jw_init(&w, &message);
-    jw_value(&w, root);
-    if (jw_end(&w) < 0)
-        return;
-    int r = rpc_pipe_write(message.data, message.len, &out);
-    assert(r == 0);
-    rpc_unpipe_init(&u);
-    r = rpc_unpipe_feed(&u, out.data, out.len, on_same, &message);
-    assert(r == 0);
-    rpc_unpipe_done(&u);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (size < 2)
+    static const struct rpc_transport transport = {.send = hear};
+    static const struct fake_options fake = {.create_ns = NSEC_PER_SEC, .destroy_ns = NSEC_PER_SEC};
+    static const struct manager_options options = {.max_sessions = 5,
+                                                   .max_processes = 5,
+                                                   .max_exited = 5,
+                                                   .exited_ns = 10 * NSEC_PER_SEC,
+                                                   .ttl_ns = 20 * NSEC_PER_SEC};
+    const struct clock clock = {now_ns, now_ns, now_ns, NULL};
+    struct loop *loop = NULL;
+    struct backend *backend = NULL;
+    struct manager *m = NULL;
+    struct rpc *rpc = NULL;
+    struct err err = {0};
+
+    if (size == 0)
         return 0;
-    const char *text = (const char *)data + 2;
-    size_t len = size - 2, step = (size_t)data[1] + 1;
-    switch (data[0]) {
-    case 'm':
-        try_message(text, len, data[1] & 1);
-        break;
-    case 'p':
-        try_pipe(text, len, step);
-        break;
-    case 'l':
-        try_lines(text, len, step);
-        break;
-    default:
-        try_round_trip(text, len);
-        break;
-    }
+    now = 1794745180 * NSEC_PER_SEC;
+    assert(loop_new(&clock, &loop, &err) == 0 && fake_new(loop, &fake, &backend, &err) == 0 &&
+           manager_new(loop, backend, &options, &m, &err) == 0);
+    const struct rpc_options o = {
+        .manager = m, .instance = "i", .spool_fd = -1, .unsafe_storage = data[0] & 1};
+    assert(rpc_new(&o, &rpc, &err) == 0);
+    struct rpc_conn *conn = rpc_conn_new(rpc, &transport, NULL, data[0] & 2 ? RPC_CONN_BARE : 0);
+    feed(loop, conn, (const char *)data + 1, size - 1);
+    turn(loop);
+    rpc_conn_free(conn);
+    turn(loop);
+    rpc_free(rpc);
+    backend->ops->free(backend);
+    manager_free(m);
+    loop_free(loop);
     return 0;
 }
