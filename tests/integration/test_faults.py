@@ -5,7 +5,6 @@ BOX_FAULT_POINTS=0 takes every system call of a run instead of a sample.
 """
 
 import os
-import pathlib
 import signal
 import subprocess
 import threading
