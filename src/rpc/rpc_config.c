@@ -26,16 +26,23 @@ static void set_caps(struct rpc *r)
                      (uint64_t)l->completed_process_retention_sec * NSEC_PER_SEC);
 }
 
-/* Names that mean what we have: nothing at all, any backend of this host, or ours by name. */
+/* Names that mean what we have: nothing at all, any backend of this host, ours by name, or the one
+ * that admission requires; see readiness.h for that. */
 static void select_backend(struct rpc *r)
 {
     const char *own = manager_backend(r->o.manager)->ops->name;
     const char *name = r->o.backend_name != NULL ? r->o.backend_name : own;
     bool ours = r->wanted[0] == '\0' || str_eq(r->wanted, "local") || str_eq(r->wanted, own) ||
-                str_eq(r->wanted, name);
+                str_eq(r->wanted, name) ||
+                (admission_enforced(r->admission) && str_eq(r->wanted, READINESS_BACKEND));
     if (!ours)
         log_warn(NULL, "box.backend is '%s', which this boxd does not have", r->wanted);
     r->backend = ours ? name : NULL;
+}
+
+const char *rpc_backend_name(const struct rpc *r)
+{
+    return readiness_backend(r->readiness);
 }
 
 int rpc_select_defaults(struct rpc *r, struct err *err)
@@ -148,11 +155,24 @@ static void on_made(void *arg, const char *json, size_t len, const char *message
              pw != NULL ? pw->pw_name : "unnamed", geteuid(), geteuid());
 }
 
+/* Commands of anybody who reaches the port would run on the host itself. That is no backend of
+ * ours; whoever asks for it is told what they would be told elsewhere. */
+static bool wants_bare_host(const struct rpc_call *c)
+{
+    const char *name = json_str(json_get(c->msg.data, "backend"));
+    AUTO_FREE char *stripped = str_strip(name != NULL ? name : "");
+    return str_eq(stripped, "host") && c->rpc->o.token == NULL && !c->conn->local;
+}
+
 void rpc_init(struct rpc_call *c)
 {
     enum rpc_class class = RPC_ERROR;
     struct err err = {0};
-    if (check(c->rpc, c->msg.data, &c->setup, &class, &err) < 0)
+    if (wants_bare_host(c))
+        rpc_fail(c, RPC_VALIDATION,
+                 "host backend requires local stdio control or WebSocket control protected by "
+                 "LANGBOT_BOX_CONTROL_TOKEN");
+    else if (check(c->rpc, c->msg.data, &c->setup, &class, &err) < 0)
         rpc_fail(c, class, "%s", err.msg);
     else if (!c->setup.make_workspace)
         initialised(c);

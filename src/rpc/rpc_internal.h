@@ -23,9 +23,14 @@ struct run;
 struct run_result;
 struct session;
 struct spec;
+struct usage;
 
 #define RPC_MESSAGE_MAX (16U << 20)
 #define RPC_CALLS_MAX 128 /* in flight on one connection */
+
+/* Those who are about other calls pass even when that many are in flight. */
+#define RPC_CANCEL_ACTION "__cancel_action"
+#define RPC_STREAM_ACK "__stream_ack"
 
 /* rpc_message.c: the envelope, without I/O ------------------------------------------------------
  */
@@ -121,6 +126,8 @@ struct rpc_setup {
 };
 
 /* rpc_config.c */
+/* What clients are told; NULL: the configuration selects one that we do not have. */
+const char *rpc_backend_name(const struct rpc *r);
 /* What box_init would say, before anybody can. */
 int rpc_preset(struct rpc *r, const struct json *config, struct err *err);
 int rpc_select_defaults(struct rpc *r, struct err *err); /* before anybody has said anything */
@@ -146,6 +153,7 @@ struct rpc_conn {
     size_t n_files;
     int64_t file_max; /* bytes of one, as configured when the connection was opened */
     unsigned flags;   /* enum rpc_conn_flags */
+    bool local;       /* whoever is at the other end started us */
     bool by_token;    /* what let it in may change */
     bool outdated;    /* and has: nothing new is begun on it */
 };
@@ -178,6 +186,14 @@ struct rpc_action {
 };
 
 const struct rpc_action *rpc_action_find(const char *name); /* rpc_actions.c; NULL: none */
+
+/* How much a workspace keeps, as far as it is known. */
+struct rpc_storage {
+    char *dir;             /* owned; of the host; NULL: none */
+    struct json *measured; /* owned; what lies there; NULL: nothing */
+    bool failed;           /* that could not be found out */
+    struct usage *usage;   /* owned */
+};
 
 /* One request under way. What handlers keep between their steps is here, so that one function frees
  * it whatever happens. */
@@ -213,6 +229,7 @@ struct rpc_call {
     struct rpc_call *lane_next;
     int fd; /* owned; an upload */
     struct rpc_setup setup;
+    struct rpc_storage storage;
 };
 
 void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m); /* takes what is in m */
@@ -281,6 +298,8 @@ void rpc_files_free(struct rpc_conn *conn);
 
 /* rpc_admin.c */
 void rpc_ping(struct rpc_call *c);
+void rpc_cancel_action(struct rpc_call *c); /* rpc_call.c */
+void rpc_stream_ack(struct rpc_call *c);
 void rpc_init(struct rpc_call *c); /* rpc_config.c */
 void rpc_health(struct rpc_call *c);
 void rpc_backend_info(struct rpc_call *c);
@@ -301,6 +320,10 @@ void rpc_get_process(struct rpc_call *c);
 void rpc_stop_process(struct rpc_call *c);
 void rpc_write_processes(struct rpc_call *c, struct jw *w, struct session *s);
 size_t rpc_count_processes(struct rpc *r, const char *prefix);
+
+/* rpc_storage.c */
+void rpc_storage_analysis(struct rpc_call *c);
+void rpc_storage_done(struct rpc_storage *s);
 
 /* rpc_skill.c */
 void rpc_skill(struct rpc_call *c); /* all of them */

@@ -200,6 +200,8 @@ static void on_again(struct loop_defer *d);
 static size_t hand_on(struct rpc_relay *r, const char *data, size_t len, bool eof)
 {
     size_t used = rpc_lines_feed(&r->lines, data, len, eof, emit, r);
+    if (r->closing)
+        return used; /* the peer left in the middle: whoever comes next gets all of this again */
     const char *end = used > 0 ? memrchr(data, '\n', used) : NULL;
     if (end != NULL) {
         r->long_line = false;
@@ -222,7 +224,8 @@ static void watch_for_stuck(struct rpc_relay *r)
 static void finish_output(struct rpc_relay *r)
 {
     (void)rpc_lines_feed(&r->lines, "", 0, true, emit, r);
-    add_mark(r, r->at);
+    if (!r->closing)
+        add_mark(r, r->at);
     end_relay(r);
 }
 

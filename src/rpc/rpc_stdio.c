@@ -150,6 +150,7 @@ int rpc_stdio_new(struct rpc *r, const struct rpc_stdio_options *options, struct
     unblock(s->in_fd);
     unblock(s->out_fd);
     s->conn = rpc_conn_new(r, &transport, s, r->o.legacy ? RPC_CONN_LENIENT : 0);
+    s->conn->local = true;
     int e = loop_io_start(r->loop, &s->in, s->in_fd, EPOLLIN, on_readable);
     if (e == -EPERM)
         loop_defer_start(r->loop, &s->defer, read_file);

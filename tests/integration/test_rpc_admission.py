@@ -78,8 +78,7 @@ def test_not_ready_without_enforced_storage(root):
     c = Cloud(root, env={})
     try:
         error = fails("^BoxReadinessError: Managed sandbox isolation is not ready ", c.rpc.exec, "s", "true")
-        assert error.message.endswith("(failed checks: required_backend, hard_workspace_quota, "
-                                      "hard_skill_storage_quota, inode_quota)")
+        assert error.message.endswith("(failed checks: hard_workspace_quota, hard_skill_storage_quota, inode_quota)")
         fails("^BoxReadinessError: managed sandbox isolation is not ready$", c.rpc.call, "box_health", ctx=None)
         assert http_get(c.daemon.sock, "/readyz")[0] == 503
         assert http_get(c.daemon.sock, "/healthz")[0] == 200
@@ -118,6 +117,49 @@ def test_a_grant_is_needed(cloud):
 def test_what_a_request_may_not_say(cloud, spec, text):
     cloud.grant()
     assert fails("^BoxAdmissionError: ", cloud.rpc.exec, "s", "true", **spec).message == f"BoxAdmissionError: {text}"
+
+
+def test_the_native_backend_is_what_the_policy_means(root):
+    """Its isolation is proven, so it goes by the name that Cloud mode asks for, without a setting."""
+    c = Cloud(root, env={"LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS": "1"})
+    try:
+        assert c.rpc.call("box_status")["backend"]["name"] == "native"  # nothing is proven yet
+        info = c.rpc.call("box_get_backend_info", ctx=None)
+        assert (info["name"], info["available"]) == ("nsjail", True)
+        assert info["readiness"]["backend"]["name"] == "nsjail" and info["readiness"]["checks"]["required_backend"]
+        assert c.rpc.call("box_status")["backend"] == {"name": "nsjail", "available": True}
+        c.grant()
+        assert c.rpc.exec("s", "true")["backend_name"] == "nsjail"
+        assert c.rpc.call("box_get_session", {"session_id": "global"})["backend_name"] == "nsjail"
+    finally:
+        c.close()
+
+
+def test_a_name_of_the_operators_choice_stays(root):
+    c = Cloud(root, env={"LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS": "1", "BOX_REPORT_BACKEND_AS": "mine"})
+    try:
+        info = c.rpc.call("box_get_backend_info", ctx=None)
+        assert (info["name"], info["available"]) == ("mine", False)
+        assert [k for k, v in info["readiness"]["checks"].items() if not v] == ["required_backend"]
+    finally:
+        c.close()
+
+
+def test_read_only_mounts_of_the_host(cloud):
+    """What the newest LangBot does instead of skill_name."""
+    cloud.grant()
+    (cloud.root / "package/sub").mkdir(parents=True)
+    (cloud.root / "package/SKILL.md").write_text("demo")
+    mount = {"host_path": str(cloud.root / "package"), "mount_path": "/workspace/.skills/demo", "mode": "ro"}
+    r = cloud.rpc.exec("s", "cat .skills/demo/SKILL.md; touch .skills/demo/x || echo ' ro'", extra_mounts=[mount])
+    assert r["stdout"] == "demo ro"
+    for change, text in (
+            ({"mode": "rw"}, "Managed sandbox additional host mounts are disabled"),
+            ({"host_path": "/usr"}, "Managed sandbox read-only mount source is outside allowed_mount_roots"),
+            ({"host_path": mount["host_path"] + "/none"}, "Managed sandbox read-only mount source is unavailable"),
+            ({"mount_path": "/mnt"}, "Managed sandbox additional mount targets must stay under /workspace")):
+        message = fails("^BoxAdmissionError: ", cloud.rpc.exec, "s", "true", extra_mounts=[{**mount, **change}]).message
+        assert message == f"BoxAdmissionError: {text}"
 
 
 def test_a_skill_is_mounted(cloud):

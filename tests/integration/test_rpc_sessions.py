@@ -119,7 +119,7 @@ def test_T40_T41_T42_T43_lists_and_status(rpc):
     rpc.exec("s", "true")
     assert sessions(rpc) == ["s"]
     assert set(rpc.call("box_status")) == {"backend", "active_sessions", "managed_processes", "session_ttl_sec",
-                                           "limits"}
+                                           "limits", "capacity"}
     assert rpc.call("box_get_backend_info") == {"name": "native", "available": True}
     assert rpc.call("box_delete_session", {"session_id": "s"}) == {"deleted": "s"}
     assert sessions(rpc) == []
@@ -262,20 +262,51 @@ def test_other_extra_mounts_make_it_anew(rpc, directory):
 def test_directories_to_mount_are_made(rpc, directory):
     """As a container engine does: LangBot mounts skills into a workspace that may not exist yet."""
     os.mkdir(directory + "/skill")
+    rpc.call("box_init", {"local": {"host_root": directory}}, ctx=None)
     mounts = [{"host_path": directory + "/skill", "mount_path": "/workspace/.skills/demo", "mode": "rw"}]
     r = rpc.exec("s", "touch .skills/demo/x here; ls", host_path=directory + "/work/deep", extra_mounts=mounts)
     assert r["stdout"] == "here" and os.listdir(directory + "/skill") == ["x"]
     assert sorted(os.listdir(directory + "/work/deep")) == [".skills", "here"]
 
 
+def test_a_host_with_very_many_skills(rpc, directory):
+    """LangBot mounts every skill that is visible, each as a mount of its own."""
+    rpc.call("box_init", {"local": {"host_root": directory}}, ctx=None)
+    mounts = []
+    for i in range(256):
+        os.makedirs(f"{directory}/skills/skill-{i}")
+        mounts.append({"host_path": f"{directory}/skills/skill-{i}", "mode": "rw",
+                       "mount_path": f"/workspace/.skills/skill-{i}"})
+    work = {"host_path": directory + "/default/tenants/w", "extra_mounts": mounts}
+    r = rpc.exec("s", "ls .skills | wc -l; touch .skills/skill-255/made", **work)
+    assert r["stdout"] == "256" and os.listdir(directory + "/skills/skill-255") == ["made"]
+    with pytest.raises(RpcError, match="extra_mounts must have at most 256 entries"):
+        rpc.exec("s", "true", **{**work, "extra_mounts": mounts + mounts[:1]})
+
+
 def test_directories_are_not_made_through_links(rpc, directory):
     """What a sandbox leaves in its workspace leads nobody elsewhere."""
     os.mkdir(directory + "/skill")
+    os.mkdir(directory + "/work", 0o777)
     rpc.exec("s", f"ln -s {directory}/victim .skills", host_path=directory + "/work")
     mounts = [{"host_path": directory + "/skill", "mount_path": "/workspace/.skills/demo", "mode": "rw"}]
     with pytest.raises(RpcError):
         rpc.exec("s", "true", host_path=directory + "/work", extra_mounts=mounts)
     assert not os.path.exists(directory + "/victim")
+
+
+def test_directories_are_made_only_where_the_host_keeps_its_own(rpc, directory):
+    for inside in ("box", "other"):
+        os.mkdir(f"{directory}/{inside}")
+    rpc.call("box_init", {"local": {"host_root": directory + "/box"}}, ctx=None)
+    for path in ("/other/new", "/boxes", "/new"):
+        with pytest.raises(RpcError, match="^BoxError: mount source '.*' does not exist$"):
+            rpc.exec("s", "true", host_path=directory + path)
+    with pytest.raises(RpcError, match="^BoxError: mount source '.*' does not exist$"):
+        rpc.exec("s", "true", host_path=directory + "/box/ro", host_path_mode="ro")
+    assert rpc.exec("s", "pwd", host_path=directory + "/box/default/tenants/w")["stdout"] == "/workspace"
+    assert sorted(os.listdir(directory)) == ["box", "other"] and not os.listdir(directory + "/other")
+    assert os.listdir(directory + "/box") == ["default"]
 
 
 @pytest.mark.parametrize("path", ["/etc", "/", "/var", "/proc/self", "/root/x", "/run/docker.sock"])
@@ -394,7 +425,7 @@ def test_bug_09_a_newer_generation_answers_the_older(daemon, rpc):
 
 def test_names_are_cleaned(rpc):
     assert rpc.call("box_create_session", {"session_id": "a b/c:d"})["session_id"] == "a-b-c-d"
-    with pytest.raises(RpcError, match="^ValueError: Box session_id must contain a valid character$"):
+    with pytest.raises(RpcError, match="^BoxValidationError: Box session_id must contain a valid character$"):
         rpc.exec("///", "true")
     with pytest.raises(RpcError, match="^BoxValidationError: 1 validation error for BoxSpec\nsession_id\n"):
         rpc.exec(" ", "true")

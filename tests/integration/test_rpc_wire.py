@@ -93,8 +93,8 @@ def test_tcp_clients_need_the_token():
         assert http_get(address, "/readyz")[0] == 200
         assert http_get(address, "/v1/sessions")[0] == 401  # the other front asks for it, too
         assert http_get(address, "/v1/sessions", {"Authorization": f"Bearer {TOKEN}"})[0] == 200
-        # A name in the Host header that is none of ours: with a token it does not matter.
-        assert http_get(address, "/healthz", {"Host": "langbot_box:5410"}, host=False)[0] == 200
+        # Nobody reaches loopback by another name, except for a page that somebody else serves.
+        assert http_get(address, "/healthz", {"Host": "langbot_box:5410"}, host=False)[0] == 403
         with Rpc(d.sock) as r:  # the socket file is protected by its mode
             r.call("__ping", ctx=None)
     finally:
@@ -102,6 +102,12 @@ def test_tcp_clients_need_the_token():
 
 
 def test_other_addresses_demand_a_token():
+    port = free_port()
+    d = Boxd("--host", "0.0.0.0", "--ws-control-port", str(port), env={"LANGBOT_BOX_CONTROL_TOKEN": TOKEN})
+    try:  # by whatever name LangBot knows it
+        assert http_get(("127.0.0.1", port), "/healthz", {"Host": "langbot_box:5410"}, host=False)[0] == 200
+    finally:
+        d.close()
     with pytest.raises(RuntimeError, match="LANGBOT_BOX_CONTROL_TOKEN"):
         Boxd("--host", "0.0.0.0", "--ws-control-port", str(free_port()))
 

@@ -76,6 +76,8 @@ __attribute__((no_stack_protector)) static void relocate(uintptr_t base)
         table = d->d_tag == DT_RELA ? base + d->d_un.d_ptr : table;
         size = d->d_tag == DT_RELASZ ? d->d_un.d_val : size;
     }
+    if (table == 0)
+        return;
     for (const Elf64_Rela *r = (const Elf64_Rela *)table; (uintptr_t)r < table + size; r++) {
         if (ELF64_R_TYPE(r->r_info) != RELATIVE)
             _exit(125);

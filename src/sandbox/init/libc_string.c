@@ -12,6 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The names that the library's headers give to parameters are reserved for it, and a system call
+ * has as many as it has. */
+/* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name,readability-function-size) */
+
 static_assert(sizeof(long) == sizeof(long long), "vsnprintf() takes one for the other");
 
 #define KEEP_LOOP() __asm__ volatile("" ::: "memory")
@@ -167,45 +171,55 @@ static void put_number(struct out *o, unsigned long value, bool negative)
     put(o, digits + n, sizeof(digits) - n);
 }
 
+/* The analyzer does not see who began the list.
+ * NOLINTBEGIN(clang-analyzer-valist.Uninitialized) */
+
+/* `wide`: with an 'l' or two, which are the same here. */
+static void put_argument(struct out *o, char kind, bool wide, size_t max, va_list *ap)
+{
+    if (kind == 's') {
+        const char *s = va_arg(*ap, const char *);
+        put(o, s, strnlen(s, max));
+    } else if (kind == 'u') {
+        put_number(o, wide ? va_arg(*ap, unsigned long) : va_arg(*ap, unsigned), false);
+    } else if (kind == 'd') {
+        long value = wide ? va_arg(*ap, long) : va_arg(*ap, int);
+        put_number(o, value < 0 ? 0UL - (unsigned long)value : (unsigned long)value, value < 0);
+    } else {
+        abort();
+    }
+}
+
 /* %s, %.*s, %%, and %d and %u of any length from int on: what box-init says. Anything else is a
  * mistake of ours. */
 int vsnprintf(char *ret, size_t size, const char *fmt, va_list ap)
 {
     struct out o = {ret, size, 0};
+    va_list args;
+    va_copy(args, ap); /* whose address may be taken, on every processor */
     for (; *fmt != '\0'; fmt++) {
         size_t max = SIZE_MAX;
         bool wide = false;
-        if (*fmt != '%') {
+        if (*fmt != '%' || *++fmt == '%') {
             put(&o, fmt, 1);
             continue;
         }
-        fmt++;
         if (fmt[0] == '.' && fmt[1] == '*') {
-            int precision = va_arg(ap, int);
+            int precision = va_arg(args, int);
             max = precision < 0 ? SIZE_MAX : (size_t)precision;
             fmt += 2;
         }
         for (; *fmt == 'l'; fmt++)
-            wide = true; /* long and long long are the same here */
-        if (*fmt == 's') {
-            const char *s = va_arg(ap, const char *);
-            put(&o, s, strnlen(s, max));
-        } else if (*fmt == 'u') {
-            put_number(&o, wide ? va_arg(ap, unsigned long) : va_arg(ap, unsigned), false);
-        } else if (*fmt == 'd') {
-            long value = wide ? va_arg(ap, long) : va_arg(ap, int);
-            put_number(&o, value < 0 ? 0UL - (unsigned long)value : (unsigned long)value,
-                       value < 0);
-        } else if (*fmt == '%') {
-            put(&o, fmt, 1);
-        } else {
-            abort();
-        }
+            wide = true;
+        put_argument(&o, *fmt, wide, max, &args);
     }
+    va_end(args);
     if (size > 0)
         ret[o.len < size ? o.len : size - 1] = '\0';
     return o.len > INT_MAX ? -1 : (int)o.len;
 }
+
+/* NOLINTEND(clang-analyzer-valist.Uninitialized) */
 
 int snprintf(char *ret, size_t size, const char *fmt, ...)
 {
@@ -215,3 +229,5 @@ int snprintf(char *ret, size_t size, const char *fmt, ...)
     va_end(ap);
     return n;
 }
+
+/* NOLINTEND(readability-inconsistent-declaration-parameter-name,readability-function-size) */
