@@ -84,19 +84,20 @@ int native_adopt(struct backend *b, const char *name, const struct spec *spec,
     struct native_found *found = find(n, name);
     if (strlen(name) != PLAN_NAME_LEN)
         return err_set(err, ERR_INVALID, "'%.40s' is not the name of a sandbox", name);
+    /* Two who talk to one PID 1 would take each other's answers. */
+    if (found == NULL)
+        return err_set(err, ERR_NOT_FOUND, "no such sandbox");
     struct native_sandbox *sb = native_sandbox_new(n, spec, created, lost, arg);
     (void)str_copy(sb->name, sizeof(sb->name), name);
     sb->adopting = true;
-    if (found != NULL)
-        sb->uid_index = found->uid_index;
+    sb->uid_index = found->uid_index;
     int r = priv_client_adopt(n->priv, name, on_adopted, sb, err);
     if (r < 0) {
         sb->uid_index = UINT32_MAX; /* it may be there all the same */
         native_sandbox_free(sb);
         return r;
     }
-    if (found != NULL)
-        found->taken = true;
+    found->taken = true;
     return 0;
 }
 

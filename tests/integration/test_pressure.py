@@ -472,9 +472,8 @@ def test_I12_one_connection_has_a_limit_of_its_own(boxd):
     """Typed, at once, and for the one that is too much: those before it are answered."""
     with Rpc(boxd.sock, timeout=120 * SCALE) as rpc:
         rpc.call("box_create_session", {"session_id": "s"})
-        seqs = [rpc.start("box_exec", {"session_id": "s", "cmd": "cat /workspace/go >/dev/null 2>&1; echo done" if i else
-                                       "while [ ! -e /workspace/go ]; do sleep 0.02; done; echo done"})
-                for i in range(300)]
+        gate = "while [ ! -e /workspace/go ]; do sleep 0.02; done; "
+        seqs = [rpc.start("box_exec", {"session_id": "s", "cmd": gate * (i == 0) + "echo done"}) for i in range(300)]
         refused = []
         for seq in reversed(seqs):
             if len(refused) == 300 - 128:
@@ -521,7 +520,8 @@ NOISE = {
     "forks": "f() { f | f & f; }; f",
     "memory": "tail -c 1G /dev/zero | wc -c; tail -c 1G /dev/zero | wc -c",
     "disk": "while :; do dd if=/dev/zero of=/workspace/big bs=1M 2>/dev/null; rm -f /workspace/big; done",
-    "inodes": "while :; do i=0; while touch /workspace/f$i 2>/dev/null; do i=$((i + 1)); done; rm -f /workspace/f*; done",
+    "inodes": "while :; do i=0; while touch /workspace/f$i 2>/dev/null; do i=$((i + 1)); done; "
+              "rm -f /workspace/f*; done",
     "output": "yes",
 }
 

@@ -9,8 +9,8 @@ import time
 import pytest
 from boxlib import Boxd
 from hostlib import SCALE, adopt_orphans, assert_no_leak, reap_orphans
-from lbwire import (Refused, Rpc, RpcError, WebSocket, context, eventually, http_get, namespace, physical, relay_headers,
-                    relay_path)
+from lbwire import (Refused, Rpc, RpcError, WebSocket, context, eventually, http_get, namespace, physical,
+                    relay_headers, relay_path)
 from rawlib import Wire, status_of
 from watch import Watch
 
@@ -187,6 +187,8 @@ def test_M05_counters_of_a_workspace_are_its_own(daemon, tenants):
     after = b.call("box_status"), b.call("box_get_sessions")
 
     def no_times(status):
+        # How many more there may be depends on everybody; docs/threat-model.md says so.
+        status.get("capacity", {}).pop("remaining", None)
         return json.loads(re.sub(r'"[^"]*(_at|uptime[^"]*|_ms|_sec)": [^,}]*', '"t": 0', json.dumps(status)))
     assert [no_times(s) for s in after] == [no_times(s) for s in before]
     assert a.call("box_status")["active_sessions"] == 1
@@ -227,7 +229,8 @@ def test_I11_a_process_that_is_started_twice_at_once_runs_once(tenants):
     a, _ = tenants
     a.call("box_create_session", {"session_id": "s"})
     start = {"session_id": "s", "spec": {"command": "sh", "args": [
-        "-c", "echo up >> /workspace/ups; trap 'echo down >> /workspace/ups; exit' TERM; while :; do sleep 0.02; done"]}}
+        "-c", "echo up >> /workspace/ups; trap 'echo down >> /workspace/ups; exit' TERM; "
+              "while :; do sleep 0.02; done"]}}
     seqs = [a.start("box_start_managed_process", start) for _ in range(4)]
     for seq in seqs:
         outcome(lambda seq=seq: a.wait(seq))
@@ -273,8 +276,8 @@ def test_I11_after_a_crash_the_same_request_finds_what_it_made():
 # I20: what a newer, an older or a mad client says.
 
 
-@pytest.mark.parametrize("action", ["", "box_nothing", "BOX_EXEC", "box_exec ", "__proto__", "x" * 5000, "böx", "a\x00b",
-                                    "BoxSessionNotFoundError: fooled"])
+@pytest.mark.parametrize("action", ["", "box_nothing", "BOX_EXEC", "box_exec ", "__proto__", "x" * 5000, "böx",
+                                    "a\x00b", "BoxSessionNotFoundError: fooled"])
 def test_I20_an_unknown_action_is_answered(tenants, action):
     a, _ = tenants
     with pytest.raises(RpcError) as error:

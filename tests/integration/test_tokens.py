@@ -136,8 +136,8 @@ def test_I19_no_command_is_dropped(tcp):
         rpc.call("box_create_session", {"session_id": "s"})
         rpc.call("box_start_managed_process", {"session_id": "s", "spec": {"command": "cat"}})
         seq = rpc.start("box_exec", {"session_id": "s", "timeout_sec": 60,
-                                     "cmd": "echo begun > /workspace/begun; while [ ! -e /workspace/go ]; do sleep 0.02;"
-                                            " done; echo done"})
+                                     "cmd": "echo begun > /workspace/begun; while [ ! -e /workspace/go ]; do "
+                                            "sleep 0.02; done; echo done"})
         plain = tcp.client()
         name = plain.ps()[0]["session_id"]
         until(lambda: plain.sh(name, "cat /workspace/begun")["stdout"] == "begun\n", what="the command")
