@@ -129,12 +129,14 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
     return 0;
 }
 
+/* On a writable root the layers above are each session's own anyway. */
 static void add_image(struct plan *p, const struct native_facts *facts, bool network_on)
 {
+    unsigned view = p->flags & PLAN_ROOT_WRITABLE ? 0 : PLAN_OP_OWN_VIEW;
     struct plan_op *op = plan_add(p, PLAN_OP_BIND, "/usr");
     op->source_class = PLAN_SRC_HOST;
     op->source = plan_string(p, "/usr");
-    op->flags = PLAN_OP_RDONLY | PLAN_OP_RECURSIVE;
+    op->flags = PLAN_OP_RDONLY | PLAN_OP_RECURSIVE | view;
     for (size_t i = 0; i < facts->n_dirs; i++) {
         bool link = facts->dirs[i].link[0] != '\0';
         op = plan_add(p, link ? PLAN_OP_SYMLINK : PLAN_OP_BIND, facts->dirs[i].path);
@@ -142,12 +144,12 @@ static void add_image(struct plan *p, const struct native_facts *facts, bool net
         if (link)
             continue;
         op->source_class = PLAN_SRC_HOST;
-        op->flags = PLAN_OP_RDONLY | PLAN_OP_RECURSIVE | PLAN_OP_OPTIONAL;
+        op->flags = PLAN_OP_RDONLY | PLAN_OP_RECURSIVE | PLAN_OP_OPTIONAL | view;
     }
     op = plan_add(p, PLAN_OP_BIND, "/etc");
     op->source_class = PLAN_SRC_ETC;
     op->source = plan_string(p, network_on ? "on" : "off");
-    op->flags = PLAN_OP_RDONLY;
+    op->flags = PLAN_OP_RDONLY | view;
 }
 
 static void add_layers(struct plan *p)

@@ -165,6 +165,7 @@ static void write_receipt(struct jw *w, struct receipt *rc)
     jw_kstr(w, "image_requested", sb->image);
     jw_kstr(w, "image", "host");
     jw_kbool(w, "image_substituted", !str_eq(sb->image, "host"));
+    jw_kbool(w, "image_private", rc->inspect.own_view != 0);
     jw_kbool(w, "root_writable", sb->root_writable);
     jw_kstr(w, "network", networks[sb->network]);
     jw_kstr(w, "host_ids",

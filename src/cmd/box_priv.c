@@ -276,6 +276,7 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     h->fetch_exe_fd = o->fetch != NULL ? open(o->fetch, O_PATH | O_CLOEXEC) : -1;
     if (o->fetch != NULL && h->fetch_exe_fd < 0)
         return err_sys(err, errno, "open '%s'", o->fetch);
+    h->own_view = launch_image_is_plain();
     storage_refill(h, LAUNCH_SPARES_MAX);
     ahead_init(&h->ahead, h->rootful);
     ahead_refill(&h->ahead, 0, h->daemon_uid, h->daemon_gid);

@@ -4,9 +4,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "priv/server_internal.h"
@@ -44,6 +46,16 @@ static void read_disk(const struct launch *l, struct priv_inspect *out)
     out->inodes_used = usage.inodes_used;
 }
 
+/* Read back like everything else: what stands at /usr in there. */
+static bool has_own_view(pid_t pid)
+{
+    char path[64];
+    struct statfs fs;
+    (void)snprintf(path, sizeof(path), "/proc/%d/root/usr", pid);
+    AUTO_CLOSE int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    return fd >= 0 && fstatfs(fd, &fs) == 0 && fs.f_type == OVERLAYFS_SUPER_MAGIC;
+}
+
 int priv_on_inspect(struct priv *p, const void *data, size_t len, struct err *err)
 {
     struct priv_session *s = priv_by_request(p, data, len, err);
@@ -58,6 +70,7 @@ int priv_on_inspect(struct priv *p, const void *data, size_t len, struct err *er
     cgroup_close(&groups);
     read_disk(&s->launch, out);
     out->pid = (uint32_t)s->launch.pid;
+    out->own_view = has_own_view(s->launch.pid);
     out->payload_uid =
         p->host->rootful ? userns_payload_id(s->launch.uid_index) : p->host->host_uid;
     read_namespaces(s->launch.pid, out->ns);

@@ -110,6 +110,7 @@ struct priv_inspect {
     struct cgroup_readback cgroup;
     uint32_t pid; /* of PID 1, on the host */
     uint32_t host_uid, payload_uid;
+    uint32_t own_view; /* the image is seen through a file system of the session's own */
     uint64_t ns[PRIV_NS_MAX], host_ns[PRIV_NS_MAX];
     uint64_t disk_total, disk_used, inodes_total, inodes_used; /* 0 without a quota */
     char uid_map[256];

@@ -235,6 +235,7 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     s->seccomp_fd = h->seccomp_fd;
     s->init_exe_fd = h->init_exe_fd;
     s->switch_ids = h->rootful;
+    s->own_view = h->own_view;
     s->cgroup_mode = h->cgroups.mode;
     s->parent_fd = h->self_fd;
     s->lo_up = ahead_enter_netns(&h->ahead);

@@ -33,6 +33,7 @@ struct launch_host {
     int root_fds[LAUNCH_ROOTS_MAX]; /* allow-list: the outer bound of every host mount */
     size_t n_roots;
     int seccomp_fd, init_exe_fd;
+    bool own_view;    /* nothing is mounted below the host image's directories */
     int fetch_exe_fd; /* box-fetch; -1: there is none */
     int self_fd;      /* our own pidfd */
     struct ahead ahead;
@@ -93,6 +94,10 @@ int launch_is_at_or_below(int fd, const struct stat *want);
 /* Removes what earlier removals had to leave: groups, and storage that is nobody's. */
 typedef bool launch_live_fn(void *arg, const char *name);
 void launch_sweep(struct launch_host *h, launch_live_fn *live, void *arg);
+
+/* True when nothing is mounted below a directory of the host image. Looked at once, at the start.
+ */
+bool launch_image_is_plain(void);
 
 /* Detached mounts for every BIND and OVERLAY of the plan, into fds[PLAN_OPS_MAX]. */
 int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,

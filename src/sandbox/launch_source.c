@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -31,6 +33,33 @@ static int open_host(const char *path, struct err *err)
         return fd < 0 ? -errno : fd;
     }
     return err_set(err, ERR_DENIED, "'%s' is not part of the host image", path);
+}
+
+static bool below_image(const char *place)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(host_dirs); i++) {
+        if (str_starts(place, host_dirs[i]) && place[strlen(host_dirs[i])] == '/')
+            return true;
+    }
+    return false;
+}
+
+bool launch_image_is_plain(void)
+{
+    FILE *f = fopen("/proc/self/mountinfo", "re");
+    AUTO_FREE char *line = NULL;
+    size_t size = 0;
+    bool plain = f != NULL;
+    while (plain && getline(&line, &size, f) >= 0) {
+        /* id, parent, device, root, and the place */
+        char *save = NULL, *place = strtok_r(line, " ", &save);
+        for (int i = 0; i < 4 && place != NULL; i++)
+            place = strtok_r(NULL, " ", &save);
+        plain = place == NULL || !below_image(place);
+    }
+    if (f != NULL)
+        (void)fclose(f);
+    return plain;
 }
 
 static int source_error(int error, const char *source, struct err *err)

@@ -170,6 +170,7 @@ static int print_op(const struct plan *p, const struct plan_op *op, struct buf *
         {PLAN_OP_RDONLY, "ro"},         {PLAN_OP_NOEXEC, "noexec"},
         {PLAN_OP_OWNED, "owned"},       {PLAN_OP_RECURSIVE, "rec"},
         {PLAN_OP_OPTIONAL, "optional"}, {PLAN_OP_LANDLOCK_RW, "landlock-rw"},
+        {PLAN_OP_OWN_VIEW, "own-view"},
     };
     int bad = buf_printf(out, "%s %s", op_names[op->kind], plan_str(p, op->target));
     if (op->source_class == PLAN_SRC_ALLOWED)

@@ -55,7 +55,9 @@ enum plan_op_flags {
     PLAN_OP_RECURSIVE = 1U << 3,   /* BIND: with its submounts, all made read-only */
     PLAN_OP_OPTIONAL = 1U << 4,    /* BIND: skipped when the source is missing */
     PLAN_OP_LANDLOCK_RW = 1U << 5, /* the second wall lets the payload write here */
-    PLAN_OP_FLAGS_ALL = (1U << 6) - 1,
+    PLAN_OP_OWN_VIEW = 1U << 6,    /* BIND: seen through a file system of the session's own, so that
+                                      watches and locks on what all share do not tell of others */
+    PLAN_OP_FLAGS_ALL = (1U << 7) - 1,
 };
 
 struct plan_op {

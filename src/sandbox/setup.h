@@ -28,6 +28,7 @@ struct setup {
     int control_fds[2]; /* the pair between PID 1 and boxd */
     int seccomp_fd, cgroup_fd, init_exe_fd;
     int parent_fd;   /* pidfd of box-priv */
+    bool own_view;   /* the image can be seen through an overlay */
     bool lo_up;      /* the network namespace is a prepared one */
     bool switch_ids; /* false: one id for everything (rootless) */
     int cgroup_mode; /* enum init_cgroup_mode */

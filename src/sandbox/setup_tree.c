@@ -26,7 +26,7 @@
 
 #define ATTR_SAFE (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
 #define ATTR_MASK (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC)
-#define EMPTY_DIR ".empty" /* covers directories of /proc */
+#define EMPTY_DIR ".empty" /* covers directories of /proc, and lies below views */
 
 /* Kernel information that says something about the host, or lets one do something to it. */
 static const char *const masked_files[] = {
@@ -201,6 +201,24 @@ static int op_symlink(const struct setup *s, int root_fd, const struct plan_op *
     return 0;
 }
 
+/* Inodes of an overlay are its own, and with them watches, locks and leases: nobody learns from
+ * these what others do with the same files. Where something is mounted below, it would be hidden;
+ * and on an overlay of overlays the kernel refuses. Both are read back for the receipt. */
+static int own_view(int root_fd, const char *path, struct err *err)
+{
+    char lower[80];
+    if (mkdirat(root_fd, EMPTY_DIR, 0555) < 0 && errno != EEXIST)
+        return err_sys(err, errno, "make /" EMPTY_DIR);
+    AUTO_CLOSE int empty = open_in_root(root_fd, EMPTY_DIR, O_PATH | O_DIRECTORY);
+    AUTO_CLOSE int image = open_in_root(root_fd, path, O_PATH | O_DIRECTORY);
+    if (empty < 0 || image < 0)
+        return err_sys(err, empty < 0 ? -empty : -image, "view of '%s'", path);
+    (void)snprintf(lower, sizeof(lower), "/proc/self/fd/%d:/proc/self/fd/%d", image, empty);
+    const struct mount_option options[] = {{"lowerdir", lower}, {"userxattr", NULL}, {0}};
+    AUTO_CLOSE int fs = mount_new("overlay", options, ATTR_SAFE | MOUNT_ATTR_RDONLY);
+    return fs < 0 ? 0 : attach(fs, image, path, err);
+}
+
 static int op_bind(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
 {
     struct stat st;
@@ -212,7 +230,10 @@ static int op_bind(const struct setup *s, int root_fd, const struct plan_op *op,
     AUTO_CLOSE int target = make_path(s, root_fd, op, S_ISDIR(st.st_mode), err);
     if (target < 0)
         return target;
-    return attach(source, target, plan_str(s->plan, op->target), err);
+    int r = attach(source, target, plan_str(s->plan, op->target), err);
+    if (r < 0 || !(op->flags & PLAN_OP_OWN_VIEW) || !s->own_view || !S_ISDIR(st.st_mode))
+        return r;
+    return own_view(root_fd, plan_str(s->plan, op->target), err);
 }
 
 static int op_scratch(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
@@ -277,7 +298,7 @@ static int mask_proc(int root_fd, int proc_fd, struct err *err)
     AUTO_CLOSE int null_fd = open_host_device("null", 1, 3, err);
     if (null_fd < 0)
         return null_fd;
-    if (mkdirat(root_fd, EMPTY_DIR, 0555) < 0)
+    if (mkdirat(root_fd, EMPTY_DIR, 0555) < 0 && errno != EEXIST)
         return err_sys(err, errno, "make /" EMPTY_DIR);
     AUTO_CLOSE int empty_fd = open_in_root(root_fd, EMPTY_DIR, O_PATH | O_DIRECTORY);
     if (empty_fd < 0)
