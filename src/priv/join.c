@@ -23,7 +23,9 @@
 #include "util/str.h"
 #include "util/strv.h"
 
-#define HELLO_TIMEOUT_MS 20000
+/* It may have to remove what thousands of dead sandboxes have left before it says a word. When it
+ * dies we know at once. */
+#define HELLO_TIMEOUT_MS 300000
 #define END_TIMEOUT_MS 30000
 /* We hold the state directory, so a boxd that is still connected is about to be gone. */
 #define BUSY_TRIES 150
