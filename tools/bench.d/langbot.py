@@ -125,10 +125,12 @@ def client(run):
             return
         run.facts["langbot_plugin"] = pathlib.Path(python).parts[-3].removeprefix("langbot-")
         port = free_port()
-        daemon = stack.enter_context(contextlib.closing(run.new_daemon("--ws-control-port", str(port))))
+        stack.enter_context(contextlib.closing(run.new_daemon("--ws-control-port", str(port))))
         load = Load([python, str(ROOT / "tools" / "bench.d" / "langbot_load.py")], run.log)
         stack.callback(load.close)
-        sides = (("box", "host", port, config(daemon.state, "local")),
+        shared = work / "shared"  # what LangBot and boxd both see; never boxd's own state
+        shared.mkdir()
+        sides = (("box", "host", port, config(shared, "local")),
                  ("own", IMAGE, theirs, config(work, "docker")))
         for name, image, where, settings in sides:
             load.ask("connect", name, f"ws://127.0.0.1:{where}/rpc/ws", INSTANCE, settings)
