@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """make run: start boxd, run a first command in a sandbox, keep serving until Ctrl-C.
 
-The state directory is $BOX_STATE_DIR or the usual place. Arguments are handed to boxd.
+The state directory is --state-dir, $BOX_STATE_DIR or the usual place. Arguments are handed to boxd.
 """
 
 import os
@@ -19,6 +19,11 @@ READY_TIMEOUT = 30.0
 
 
 def state_dir():
+    for i, arg in enumerate(sys.argv[1:], 1):  # of boxd's own arguments the one that matters here
+        if arg == "--state-dir" and i + 1 < len(sys.argv):
+            return Path(sys.argv[i + 1]).absolute()
+        if arg.startswith("--state-dir="):
+            return Path(arg.split("=", 1)[1]).absolute()
     if os.environ.get("BOX_STATE_DIR"):
         return Path(os.environ["BOX_STATE_DIR"]).absolute()
     if os.geteuid() == 0:
