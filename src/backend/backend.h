@@ -115,9 +115,9 @@ struct backend_ops {
     /* Name of the sandbox in the backend; durable, the same after adopt(). */
     const char *(*sandbox_name)(const struct sandbox *sb);
     /* Takes over what an earlier daemon of this instance left running under that name, as if
-     * create() had made it: ERR_NOT_FOUND through `created` when it is not alive any more. Execs of
-     * the earlier daemon are ended; its managed processes can be had by proc_adopt() from inside
-     * `created`, and those nobody takes there are ended. */
+     * create() had made it: ERR_NOT_FOUND, here or through `created`, when it is not alive any
+     * more. Execs of the earlier daemon are ended; its managed processes can be had by proc_adopt()
+     * from inside `created`, and those nobody takes there are ended. */
     int (*adopt)(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err);
     /* Ends whatever of this instance is alive or lies about and was neither made nor adopted by
