@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "backend/backend.h"
+#include "backend/engine.h"
 #include "backend/native.h"
 #include "cmd/config.h"
 #include "core/manager.h"
@@ -53,6 +54,8 @@ struct daemon {
     char program[PATH_MAX], init_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
+    gid_t groups[1]; /* kept when privileges go: that of the engine's socket */
+    size_t n_groups;
     bool rootful;
     int status;
 };
@@ -81,6 +84,25 @@ static int find_program(const char *name, char *ret, struct err *err)
                    name, BOX_LIBEXECDIR);
 }
 
+/* Whoever can use a rootful engine is root anyway. What we can still do without is the id of root:
+ * the group of the socket is enough, where the socket has one. */
+static void find_engine_ids(struct daemon *d)
+{
+    static const char scheme[] = "unix://";
+    AUTO_FREE char *endpoint = engine_find_endpoint(d->config->backend, d->config->engine_socket);
+    struct stat st;
+    if (!str_starts(endpoint, scheme) || stat(endpoint + strlen(scheme), &st) < 0)
+        return;
+    if (st.st_mode & S_IWGRP) {
+        d->groups[d->n_groups++] = st.st_gid;
+    } else if (!(st.st_mode & S_IWOTH)) {
+        d->uid = st.st_uid;
+        d->gid = st.st_gid;
+        log_warn(NULL, "only uid %u may use '%s': boxd keeps that id; give the socket a group",
+                 d->uid, endpoint);
+    }
+}
+
 static void find_ids(struct daemon *d)
 {
     d->uid = geteuid();
@@ -94,6 +116,8 @@ static void find_ids(struct daemon *d)
     if (pw == NULL)
         log_warn(NULL, "there is no user '%s' (`make install` creates it); running as uid %u",
                  DAEMON_USER, FALLBACK_ID);
+    if (engine_kind_known(d->config->backend))
+        find_engine_ids(d);
 }
 
 /* A directory that we can use as the user we are about to become; *ret_fd is the caller's. */
@@ -145,8 +169,9 @@ static int drop_privileges(const struct daemon *d, struct err *err)
     /* Whoever started us may want us to go with it (`box run`); a change of ids forgets that. */
     int death_signal = 0;
     (void)prctl(PR_GET_PDEATHSIG, &death_signal, 0, 0, 0);
-    if (d->rootful && (setgroups(0, NULL) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
-                       setresuid(d->uid, d->uid, d->uid) < 0))
+    if (d->rootful &&
+        (setgroups(d->n_groups, d->groups) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
+         setresuid(d->uid, d->uid, d->uid) < 0))
         return err_sys(err, errno, "become uid %u", d->uid);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
         return err_sys(err, errno, "give up privileges");
@@ -187,6 +212,24 @@ static void on_priv_gone(void *arg)
     loop_quit(d->loop);
 }
 
+static int start_engine(struct daemon *d, struct err *err)
+{
+    const struct config *c = d->config;
+    struct engine_options options = {.kind = c->backend,
+                                     .endpoint = c->engine_socket,
+                                     .state_dir = c->state_dir,
+                                     .guest_program = d->init_program,
+                                     .runtime = c->engine_runtime,
+                                     .roots = c->mount_roots,
+                                     .roots_are_outer = c->mount_roots_builtin,
+                                     .require_limits = c->require_limits,
+                                     .uid = d->uid,
+                                     .gid = d->gid,
+                                     .pull = c->image_pull};
+    int r = find_program("box-guest", d->init_program, err);
+    return r < 0 ? r : engine_new(d->loop, &options, &d->backend, err);
+}
+
 static int start_backend(struct daemon *d, struct err *err)
 {
     struct native_options options = {.program = d->program,
@@ -200,8 +243,11 @@ static int start_backend(struct daemon *d, struct err *err)
                                      .require_limits = d->config->require_limits,
                                      .gone = on_priv_gone,
                                      .gone_arg = d};
+    if (engine_kind_known(d->config->backend))
+        return start_engine(d, err);
     if (!str_eq(d->config->backend, "native") && !str_eq(d->config->backend, "local"))
-        return err_set(err, ERR_INVALID, "unknown backend '%s'; this boxd has: native",
+        return err_set(err, ERR_INVALID,
+                       "unknown backend '%s'; this boxd has: native, docker, podman",
                        d->config->backend);
     int r = find_program("box-priv", d->program, err);
     if (r == 0)
@@ -272,7 +318,8 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
         return r;
     options = (struct manager_options){.max_sessions = d->config->max_sessions,
                                        .ttl_ns = d->config->session_ttl_sec * NSEC_PER_SEC,
-                                       .strict_images = d->config->strict_images};
+                                       .strict_images = d->config->strict_images &&
+                                                        !engine_kind_known(d->config->backend)};
     r = manager_new(d->loop, d->backend, &options, &d->manager, err);
     /* Our place may lie below a directory that only root may pass; nothing is read from anybody
      * before the loop runs. */

@@ -45,6 +45,9 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_REQUIRE_LIMITS] = {"require_limits", "BOX_REQUIRE_LIMITS", "false", "Refuse sessions whose limits cannot be enforced"},
     [CONFIG_MAX_SESSIONS] = {"max_sessions", "BOX_MAX_SESSIONS", "8000", "Sessions at a time"},
     [CONFIG_SESSION_TTL] = {"session_ttl_sec", "BOX_SESSION_TTL_SEC", "300", "Idle time after which a session is removed; 0: never"},
+    [CONFIG_ENGINE_SOCKET] = {"engine_socket", "BOX_ENGINE_SOCKET", NULL, "Socket of Docker or Podman, for these backends"},
+    [CONFIG_ENGINE_RUNTIME] = {"engine_runtime", "BOX_ENGINE_RUNTIME", NULL, "Runtime that the engine uses, such as runsc"},
+    [CONFIG_IMAGE_PULL] = {"image_pull", "BOX_IMAGE_PULL", "never", "missing: let the engine fetch an image that it does not have"},
 };
 
 static const struct option options[] = {
@@ -238,6 +241,8 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
         r = choice(s, CONFIG_IMAGE_POLICY, "fallback", "strict", &c->strict_images, err);
     if (r == 0)
         r = choice(s, CONFIG_REQUIRE_LIMITS, "false", "true", &c->require_limits, err);
+    if (r == 0)
+        r = choice(s, CONFIG_IMAGE_PULL, "never", "missing", &c->image_pull, err);
     if (r == 0 && s->values[CONFIG_TOKEN_FILE] != NULL)
         r = read_token(s->values[CONFIG_TOKEN_FILE], &c->token, err);
     if (r == 0)
@@ -249,6 +254,10 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     c->port = (uint16_t)port;
     c->host = xstrdup(s->values[CONFIG_HOST]);
     c->backend = xstrdup(s->values[CONFIG_BACKEND]);
+    if (s->values[CONFIG_ENGINE_SOCKET] != NULL)
+        c->engine_socket = xstrdup(s->values[CONFIG_ENGINE_SOCKET]);
+    if (s->values[CONFIG_ENGINE_RUNTIME] != NULL)
+        c->engine_runtime = xstrdup(s->values[CONFIG_ENGINE_RUNTIME]);
     if (inet_pton(AF_INET, c->host, &address) != 1 && inet_pton(AF_INET6, c->host, &address) != 1)
         return err_set(err, ERR_INVALID, "host must be a numeric address, not '%.80s'", c->host);
     return 0;
@@ -294,6 +303,8 @@ void config_free(struct config *c)
     free(c->host);
     free(c->backend);
     free(c->token);
+    free(c->engine_socket);
+    free(c->engine_runtime);
     strv_free(c->mount_roots);
     fd_close_many(&c->ready_fd, 1);
     free(c);

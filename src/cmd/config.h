@@ -18,9 +18,11 @@ struct config {
     uint16_t port;            /* 0: no TCP listener */
     char *backend;            /* owned */
     char *token;              /* owned; NULL: none */
+    char *engine_socket;      /* owned; of Docker or Podman, NULL: the usual places */
+    char *engine_runtime;     /* owned; NULL: the engine's own choice */
     char **mount_roots;       /* owned; real paths of directories that exist */
     bool mount_roots_builtin; /* nobody chose them: only what lies below may be mounted */
-    bool strict_images, require_limits, stdio_control;
+    bool strict_images, require_limits, stdio_control, image_pull;
     uint64_t max_sessions, session_ttl_sec;
     int ready_fd; /* owned; one byte is written when we serve, -1: none */
 };
