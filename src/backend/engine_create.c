@@ -15,6 +15,10 @@
 #define NANO 1e9
 #define TMP_SIZE "64m"
 #define NAME_PART_MAX 32U
+/* The engine's init, box-guest and its keepers. Where a limit per user id keeps programs off them,
+ * there is place for some. */
+#define RESERVE_OWN 16
+#define RESERVE_SHARED 4
 
 /* langbot-box-<32 characters of the sanitised id>-<8 random hex digits>. */
 void engine_container_name(const char *session_id, const char *random, char *ret, size_t size)
@@ -42,13 +46,22 @@ void engine_container_name(const char *session_id, const char *random, char *ret
     (void)snprintf(ret, size, "langbot-box-%s-%.8s", n > 0 ? part : "session", random);
 }
 
-/* Without a host directory and on a read-only root the workspace is in memory, of a size that
- * nobody can exceed. */
+/* A volume belongs to root, so only root can use one; a size has only memory. */
+enum engine_workspace engine_workspace(const struct spec *spec, bool root)
+{
+    if (spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE)
+        return ENGINE_WORKSPACE_HOST;
+    return root && spec->workspace_quota_mb == 0 ? ENGINE_WORKSPACE_VOLUME
+                                                 : ENGINE_WORKSPACE_MEMORY;
+}
+
+int64_t engine_pids_reserve(bool own_id)
+{
+    return own_id ? RESERVE_OWN : RESERVE_SHARED;
+}
+
 uint64_t engine_workspace_bytes(const struct spec *spec)
 {
-    bool mounted = spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE;
-    if (mounted || (!spec->read_only_rootfs && spec->workspace_quota_mb == 0))
-        return 0;
     return (uint64_t)(spec->workspace_quota_mb > 0 ? spec->workspace_quota_mb * MIB
                                                    : spec->memory_mb * MIB / 2);
 }
@@ -89,6 +102,11 @@ static void put_mount(struct jw *w, const char *source, const char *target, bool
     jw_object_end(w);
 }
 
+static enum engine_workspace workspace_of(const struct engine_plan *p)
+{
+    return engine_workspace(p->spec, str_eq(p->user, "0:0"));
+}
+
 /* Typed, never "source:target:mode" strings: a ':' in a path is nothing but a ':'. */
 static void put_mounts(struct jw *w, const struct engine_plan *p)
 {
@@ -99,20 +117,26 @@ static void put_mounts(struct jw *w, const struct engine_plan *p)
     for (size_t i = 0; i < p->mounts->n; i++)
         put_mount(w, p->mounts->list[i].source, p->mounts->list[i].target,
                   p->mounts->list[i].read_only);
+    if (workspace_of(p) == ENGINE_WORKSPACE_VOLUME) {
+        jw_object(w); /* without a name: it goes with the container */
+        jw_kstr(w, "Type", "volume");
+        jw_kstr(w, "Target", p->spec->mount_path);
+        jw_object_end(w);
+    }
     jw_array_end(w);
 }
 
-static void put_tmpfs(struct jw *w, const struct spec *spec)
+static void put_tmpfs(struct jw *w, const struct engine_plan *p)
 {
+    const struct spec *spec = p->spec;
     char options[96];
-    uint64_t workspace = engine_workspace_bytes(spec);
     jw_key(w, "Tmpfs");
     jw_object(w);
     if (spec->read_only_rootfs)
         jw_kstr(w, "/tmp", "rw,exec,nosuid,nodev,mode=1777,size=" TMP_SIZE);
-    if (workspace > 0) {
+    if (workspace_of(p) == ENGINE_WORKSPACE_MEMORY) {
         (void)snprintf(options, sizeof(options), "rw,exec,nosuid,nodev,mode=1777,size=%llu",
-                       (unsigned long long)workspace);
+                       (unsigned long long)engine_workspace_bytes(spec));
         jw_kstr(w, spec->mount_path, options);
     }
     jw_object_end(w);
@@ -154,12 +178,13 @@ static void put_security(struct jw *w, const struct engine_plan *p)
         jw_kstr(w, "Runtime", p->runtime);
 }
 
-static void put_limits(struct jw *w, const struct spec *spec)
+static void put_limits(struct jw *w, const struct engine_plan *p)
 {
+    const struct spec *spec = p->spec;
     jw_kint(w, "Memory", spec->memory_mb * MIB);
     jw_kint(w, "MemorySwap", spec->memory_mb * MIB); /* of both together: no swap */
     jw_kint(w, "NanoCpus", (int64_t)(spec->cpus * NANO));
-    jw_kint(w, "PidsLimit", spec->pids_limit);
+    jw_kint(w, "PidsLimit", spec->pids_limit + engine_pids_reserve(p->own_id));
 }
 
 static void put_host_config(struct jw *w, const struct engine_plan *p)
@@ -167,10 +192,10 @@ static void put_host_config(struct jw *w, const struct engine_plan *p)
     jw_key(w, "HostConfig");
     jw_object(w);
     put_security(w, p);
-    put_limits(w, p->spec);
+    put_limits(w, p);
     put_ulimits(w, p);
     put_mounts(w, p);
-    put_tmpfs(w, p->spec);
+    put_tmpfs(w, p);
     if (p->spec->network == NETWORK_OFF)
         jw_kstr(w, "NetworkMode", "none");
     jw_kbool(w, "AutoRemove", !p->spec->persistent);

@@ -12,6 +12,7 @@
 #include "util/buf.h"
 #include "util/err.h"
 
+struct engine;
 struct engine_exec;
 struct engine_proc;
 struct engine_sandbox;
@@ -36,6 +37,7 @@ struct engine_kind {
     const char *const *sockets; /* usual places, first that is there wins; %s: $XDG_RUNTIME_DIR */
     const char *env;            /* that names another */
     bool seccomp_by_path; /* the profile is a file that the service reads, not JSON in the call */
+    bool mounts_as_text;  /* it turns typed mounts into comma-separated text on its way */
 };
 const struct engine_kind *engine_kind_find(const char *name);
 
@@ -54,8 +56,8 @@ struct engine_mounts {
     struct engine_mount list[ENGINE_MOUNTS_MAX];
     size_t n;
 };
-int engine_mounts_collect(const struct spec *spec, const struct engine_options *o,
-                          const int *root_fds, struct engine_mounts *ret, struct err *err);
+int engine_mounts_collect(const struct spec *spec, const struct engine *e,
+                          struct engine_mounts *ret, struct err *err);
 void engine_mounts_done(struct engine_mounts *m);
 
 /* What the engine said about itself. */
@@ -76,6 +78,7 @@ struct engine_plan {
     const char *seccomp; /* value of the option: JSON, or a path */
     const char *guest_program, *run_dir;
     bool init;
+    bool own_id; /* the user id is the session's alone */
     uint64_t nproc_max;
 };
 int engine_create_body(const struct engine_plan *plan, struct buf *ret, struct err *err);
@@ -83,7 +86,17 @@ void engine_container_name(const char *session_id, const char *random, char *ret
 /* 16 hex digits over what a sandbox was made from (row F18). */
 #define ENGINE_HASH_LEN 16
 void engine_config_hash(const struct spec *spec, char ret[ENGINE_HASH_LEN + 1]);
-uint64_t engine_workspace_bytes(const struct spec *spec); /* of a workspace in memory, 0: on disk */
+
+/* What the workspace is. */
+enum engine_workspace {
+    ENGINE_WORKSPACE_HOST,   /* a directory of the host */
+    ENGINE_WORKSPACE_VOLUME, /* the engine's own disk; it belongs to root */
+    ENGINE_WORKSPACE_MEMORY, /* of a size that nobody can exceed */
+};
+enum engine_workspace engine_workspace(const struct spec *spec, bool root);
+uint64_t engine_workspace_bytes(const struct spec *spec); /* of one in memory */
+/* Processes of ours beside those of the session. */
+int64_t engine_pids_reserve(bool own_id);
 
 /* engine_image.c: names of images. Strict: what an engine, a registry or a shell could read as
  * something else is refused. */
@@ -166,6 +179,7 @@ struct engine_sandbox {
     struct engine_call *call; /* under way, or NULL */
     struct engine_link link;
     bool linked; /* the link is open */
+    bool own_id; /* its user id is nobody else's */
     bool lost, pulled;
     struct loop_timer timer;
     struct loop_defer defer;

@@ -16,7 +16,11 @@ static const char *const podman_sockets[] = {"/run/podman/podman.sock", "~/podma
 
 static const struct engine_kind kinds[] = {
     {.name = "docker", .sockets = docker_sockets, .env = "DOCKER_HOST", .seccomp_by_path = false},
-    {.name = "podman", .sockets = podman_sockets, .env = "CONTAINER_HOST", .seccomp_by_path = true},
+    {.name = "podman",
+     .sockets = podman_sockets,
+     .env = "CONTAINER_HOST",
+     .seccomp_by_path = true,
+     .mounts_as_text = true},
 };
 
 const struct engine_kind *engine_kind_find(const char *name)

@@ -214,7 +214,10 @@ static void on_link_connected(void *arg)
     add_rlimit(&h, RLIMIT_MEMLOCK, 65536, 65536);
     add_rlimit(&h, RLIMIT_MSGQUEUE, 65536, 65536);
     add_rlimit(&h, RLIMIT_SIGPENDING, 1024, 1024);
-    if (engine_workspace_bytes(sb->spec) > 0 && sb->spec->workspace_quota_mb > 0)
+    if (sb->own_id)
+        h.nproc = (uint32_t)sb->spec->pids_limit + 2; /* the engine's init, and box-guest */
+    if (engine_workspace(sb->spec, false) == ENGINE_WORKSPACE_MEMORY &&
+        sb->spec->workspace_quota_mb > 0)
         (void)str_copy(h.quota_path, sizeof(h.quota_path), sb->spec->mount_path);
     (void)engine_link_send(&sb->link, &head, &h, sizeof(h), rest.data, rest.len);
 }

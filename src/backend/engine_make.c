@@ -131,6 +131,7 @@ static void create_now(struct engine_sandbox *sb)
                                .guest_program = e->options.guest_program,
                                .run_dir = run_dir,
                                .init = !e->facts.no_init,
+                               .own_id = sb->own_id,
                                .nproc_max = nproc_max()};
     buf_init(&body, ENGINE_CREATE_MAX);
     engine_move(sb, ENGINE_CREATING);
@@ -171,6 +172,7 @@ static void choose_user(struct engine_sandbox *sb, const char *image_user)
     } else if (!sb->spec->read_only_rootfs) {
         uid = gid = 0;
     } else if (!sb->engine->facts.narrow) {
+        sb->own_id = true;
         uid = gid = userns_payload_id((uint32_t)(str_hash(sb->name) % USERNS_INDEX_MAX));
     }
     (void)snprintf(sb->user, sizeof(sb->user), "%u:%u", uid, gid);
@@ -304,7 +306,7 @@ static int begin(struct engine *e, const struct spec *spec, backend_created_fn *
                  backend_lost_fn *lost, void *arg, struct engine_sandbox **ret, struct err *err)
 {
     struct engine_mounts mounts;
-    int r = engine_mounts_collect(spec, &e->options, e->root_fds, &mounts, err);
+    int r = engine_mounts_collect(spec, e, &mounts, err);
     if (r < 0)
         return r;
     struct engine_sandbox *sb = xnew(struct engine_sandbox);
@@ -328,7 +330,7 @@ static int begin(struct engine *e, const struct spec *spec, backend_created_fn *
 static int check_limits(const struct engine *e, const struct spec *spec, struct err *err)
 {
     if (e->options.require_limits && spec->workspace_quota_mb > 0 &&
-        engine_workspace_bytes(spec) == 0)
+        engine_workspace(spec, false) == ENGINE_WORKSPACE_HOST)
         return err_set(err, ERR_UNSUPPORTED,
                        "workspace_quota_mb cannot be enforced on a host directory by %s",
                        e->kind->name);

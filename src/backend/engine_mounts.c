@@ -83,8 +83,23 @@ static int check_target(const struct engine_mounts *all, const char *target, str
     return 0;
 }
 
-static int add(const struct engine_options *o, const int *root_fds, const struct mount_spec *want,
-               struct engine_mounts *ret, struct err *err)
+/* What an engine would take apart on its way is refused. */
+static int check_text(const struct engine *e, const char *path, struct err *err)
+{
+    bool plain = true;
+    for (const char *s = path; *s != '\0'; s++)
+        plain = plain && (unsigned char)*s >= ' ' && *s != 127 &&
+                !(e->kind->mounts_as_text && (*s == ',' || *s == '"'));
+    if (!plain)
+        return err_set(err, ERR_INVALID,
+                       "%s cannot mount '%.200s': it has characters in its name "
+                       "that are not passed on as they are",
+                       e->kind->name, path);
+    return 0;
+}
+
+static int add(const struct engine *e, const struct mount_spec *want, struct engine_mounts *ret,
+               struct err *err)
 {
     size_t root = 0;
     const char *rest = NULL;
@@ -102,27 +117,59 @@ static int add(const struct engine_options *o, const int *root_fds, const struct
     if (!path_is_clean_absolute(m->source))
         return err_set(err, ERR_INVALID,
                        "host_path %.200s must be absolute, without '.', '..' or '//'", m->source);
-    r = find_root(o, m->source, &root, &rest, err);
-    return r < 0 ? r : identify(root_fds, root, rest, m, err);
+    r = check_text(e, m->source, err);
+    if (r == 0)
+        r = check_text(e, m->target, err);
+    if (r == 0)
+        r = find_root(&e->options, m->source, &root, &rest, err);
+    return r < 0 ? r : identify(e->root_fds, root, rest, m, err);
 }
 
-int engine_mounts_collect(const struct spec *spec, const struct engine_options *o,
-                          const int *root_fds, struct engine_mounts *ret, struct err *err)
+/* A target inside another mount has to be there: an engine would make it, on the host. */
+static int check_holder(const struct engine *e, const struct engine_mounts *all, size_t at,
+                        struct err *err)
+{
+    const struct engine_mount *m = &all->list[at], *holder = NULL;
+    for (size_t i = 0; i < all->n; i++)
+        if (i != at && is_at_or_below(m->target, all->list[i].target) &&
+            (holder == NULL || strlen(all->list[i].target) > strlen(holder->target)))
+            holder = &all->list[i];
+    if (holder == NULL)
+        return 0;
+    size_t root = 0;
+    const char *rest = NULL;
+    struct err ignored;
+    struct engine_mount inner = {0};
+    AUTO_FREE char *path = xasprintf("%s%s", holder->source, m->target + strlen(holder->target));
+    inner.source = path;
+    if (find_root(&e->options, path, &root, &rest, &ignored) < 0 ||
+        identify(e->root_fds, root, rest, &inner, &ignored) < 0)
+        return err_set(err, ERR_NOT_FOUND,
+                       "mount target '%.200s' does not exist inside the mount that holds it; "
+                       "create it there first",
+                       m->target);
+    return 0;
+}
+
+int engine_mounts_collect(const struct spec *spec, const struct engine *e,
+                          struct engine_mounts *ret, struct err *err)
 {
     struct mount_spec workspace = {spec->host_path, spec->mount_path, spec->host_path_mode};
     int r = 0;
     *ret = (struct engine_mounts){0};
     if (spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE)
-        r = add(o, root_fds, &workspace, ret, err);
+        r = add(e, &workspace, ret, err);
     else
         r = check_target(ret, spec->mount_path, err);
     for (size_t i = 0; i < spec->n_extra_mounts && r == 0; i++)
         if (spec->extra_mounts[i].mode != MOUNT_NONE)
-            r = add(o, root_fds, &spec->extra_mounts[i], ret, err);
+            r = add(e, &spec->extra_mounts[i], ret, err);
     bool ours = spec->host_path == NULL || spec->host_path_mode == MOUNT_NONE;
     for (size_t i = 0; i < ret->n && r == 0 && ours; i++)
         if (str_eq(ret->list[i].target, spec->mount_path))
             r = err_set(err, ERR_INVALID, "mount_path %.200s is given twice", spec->mount_path);
+    for (size_t i = 0; i < ret->n && r == 0; i++)
+        r = check_holder(e, ret, i, err);
     if (r < 0)
         engine_mounts_done(ret);
     return r;

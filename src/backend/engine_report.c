@@ -124,16 +124,19 @@ static void put_limit(struct jw *w, const char *key, int64_t value, const char *
     jw_object_end(w);
 }
 
-static void put_limits(struct jw *w, const struct spec *spec, const struct json *host)
+static void put_limits(struct jw *w, const struct engine_sandbox *sb, const struct json *host)
 {
     static const char not_set[] = "the engine does not enforce it";
-    uint64_t workspace = engine_workspace_bytes(spec);
+    const struct spec *spec = sb->spec;
+    int64_t pids = json_int(json_get(host, "PidsLimit"));
+    bool sized =
+        spec->workspace_quota_mb > 0 && engine_workspace(spec, false) == ENGINE_WORKSPACE_MEMORY;
     jw_key(w, "limits");
     jw_object(w);
     put_limit(w, "memory_bytes", json_int(json_get(host, "Memory")), not_set);
-    put_limit(w, "pids", json_int(json_get(host, "PidsLimit")), not_set);
+    put_limit(w, "pids", pids > 0 ? pids - engine_pids_reserve(sb->own_id) : 0, not_set);
     put_limit(w, "cpu_quota_us_per_100ms", json_int(json_get(host, "NanoCpus")) / 10000, not_set);
-    put_limit(w, "disk_bytes", spec->workspace_quota_mb > 0 ? (int64_t)workspace : 0,
+    put_limit(w, "disk_bytes", sized ? (int64_t)engine_workspace_bytes(spec) : 0,
               spec->workspace_quota_mb > 0 ? "engines cannot limit a host directory"
                                            : "no quota was asked for");
     jw_object_end(w);
@@ -166,7 +169,7 @@ static void write_receipt(struct report *r, const struct json *inspected)
     jw_kbool(w, "privileged", json_bool(json_get(host, "Privileged")));
     jw_kbool(w, "init", json_bool(json_get(host, "Init")));
     jw_kstr(w, "kill_on_timeout", "the exec's own process tree");
-    put_limits(w, sb->spec, host);
+    put_limits(w, sb, host);
     put_payload(w, buf_str(&r->posture));
     jw_object_end(w);
 }

@@ -21,6 +21,7 @@
 
 #include "backend/backend.h"
 #include "backend/engine.h"
+#include "backend/fake.h"
 #include "backend/native.h"
 #include "cmd/config.h"
 #include "core/manager.h"
@@ -245,9 +246,13 @@ static int start_backend(struct daemon *d, struct err *err)
                                      .gone_arg = d};
     if (engine_kind_known(d->config->backend))
         return start_engine(d, err);
+    if (str_eq(d->config->backend, "fake")) {
+        log_warn(NULL, "the fake backend only pretends: nothing runs, and nothing is confined");
+        return fake_new(d->loop, &(struct fake_options){0}, &d->backend, err);
+    }
     if (!str_eq(d->config->backend, "native") && !str_eq(d->config->backend, "local"))
         return err_set(err, ERR_INVALID,
-                       "unknown backend '%s'; this boxd has: native, docker, podman",
+                       "unknown backend '%s'; this boxd has: native, docker, podman, fake",
                        d->config->backend);
     int r = find_program("box-priv", d->program, err);
     if (r == 0)

@@ -106,6 +106,7 @@ class Engine:
         self.socket = self.work / "engine.sock"
         self.log_path = self.work / "log"
         self.group = f"box-test-{kind}-{os.getpid()}"
+        self.libpod_was_there = any(CGROUPS.glob("*/libpod_parent")) or (CGROUPS / "libpod_parent").exists()
         self.daemon = self.cage = None
         try:
             self._open_cage()
@@ -121,8 +122,8 @@ class Engine:
         inner = self.work / "cage"
         inner.mkdir()
         self.outer = subprocess.Popen(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "sh",
-             "-ec", CAGE, "cage", str(inner)], stdin=subprocess.DEVNULL)
+            ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+             "--propagation", "private", "sh", "-ec", CAGE, "cage", str(inner)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         children = pathlib.Path(f"/proc/{self.outer.pid}/task/{self.outer.pid}/children")
         deadline = time.monotonic() + READY_TIMEOUT
         while True:
@@ -196,7 +197,8 @@ class Engine:
             if self.daemon is not None:
                 self.daemon.wait(60)
         shutil.rmtree(self.work, ignore_errors=True)
-        for base in (*CGROUPS.glob(f"*/{self.group}"), CGROUPS / self.group):
+        names = [self.group, *(() if self.libpod_was_there or self.kind != "podman" else ("libpod_parent",))]
+        for base in [p for name in names for p in (*CGROUPS.glob(f"*/{name}"), CGROUPS / name)]:
             groups = [pathlib.Path(root) for root, _, _ in os.walk(base)] if base.is_dir() else []
             for group in sorted(groups, key=lambda p: len(p.parts), reverse=True):
                 with contextlib.suppress(OSError):

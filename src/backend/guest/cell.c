@@ -137,6 +137,10 @@ void cell_start(struct guest *g, uint32_t id, const struct start_request *req)
                        .out = {-1, -1},
                        .credit = {GUEST_WINDOW, GUEST_WINDOW},
                        .attached = true};
+    c->alone = true;
+    for (unsigned k = 0; k < GUEST_CELLS_MAX; k++)
+        if (k != i && g->cells[k].state == CELL_RUNNING)
+            c->alone = g->cells[k].alone = false;
     buf_init(&c->input, 2 * GUEST_WINDOW);
     int r = start(g, c, req);
     if (r < 0) {
@@ -186,6 +190,29 @@ void cell_attach(struct cell *c)
     c->tail.sent = c->tail.end > GUEST_STDERR_KEPT ? c->tail.end - GUEST_STDERR_KEPT : 0;
     c->ended_told[0] = c->ended_told[1] = false;
     c->told = false;
+}
+
+bool cell_any_exec(const struct guest *g)
+{
+    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
+        if (g->cells[i].state == CELL_RUNNING && !is_proc(&g->cells[i]))
+            return true;
+    return false;
+}
+
+/* With one command the whole of it ends; with several the kernel has chosen. */
+void cell_on_oom(struct guest *g)
+{
+    struct cell *only = NULL;
+    unsigned n = 0;
+    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++) {
+        if (g->cells[i].state != CELL_RUNNING)
+            continue;
+        only = &g->cells[i];
+        n++;
+    }
+    if (n == 1 && only->alone && !is_proc(only))
+        cell_order(only, KEEPER_OOM, SIGKILL);
 }
 
 /* A new boxd. Commands of the old one have nobody to answer to; its managed processes go on, and
@@ -389,13 +416,17 @@ void cell_settle(struct guest *g, struct cell *c)
 
 /* The keeper's word, and its end. */
 
-static void on_result(struct guest *g, struct cell *c, const struct guest_exited *result)
+/* The kernel counts kills for the whole container. They are this one's when nothing else ran, or
+ * when it failed meanwhile. */
+static void on_result(struct guest *g, struct cell *c, const struct keeper_report *report)
 {
     if (c->exited)
         return;
     for (int i = 0; i < 2; i++) /* what it wrote before it ended comes before the news */
         cell_on_output(g, c, i);
-    c->result = *result;
+    c->result = report->result;
+    if (report->oom_seen && (report->failed || c->alone))
+        c->result.flags |= GUEST_EXITED_OOM;
     c->exited = true;
     c->state = CELL_LINGER;
     c->close_in = true;
@@ -410,7 +441,7 @@ void cell_on_control(struct guest *g, struct cell *c)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n == (ssize_t)sizeof(report)) {
-        on_result(g, c, &report.result);
+        on_result(g, c, &report);
         return;
     }
     fd_close_many(&c->ctl, 1);
@@ -426,7 +457,8 @@ void cell_on_keeper_gone(struct guest *g, pid_t pid)
             cell_on_control(g, c); /* its last word may still be there */
         c->gone = true;
         on_result(g, c,
-                  &(struct guest_exited){.flags = GUEST_EXITED_UNCLEAR, .wait_status = SIGKILL});
+                  &(struct keeper_report){
+                      .result = {.flags = GUEST_EXITED_UNCLEAR, .wait_status = SIGKILL}});
         fd_close_many(&c->ctl, 1);
         return;
     }

@@ -119,19 +119,29 @@ static void take_stdio(const struct child_stdio *io)
     move_fd(io->err, STDERR_FILENO);
 }
 
-static void set_limits(const struct guest_hello *config)
+static void set_limit(uint32_t resource, uint64_t soft, uint64_t hard)
 {
-    for (uint32_t i = 0; i < config->n_rlimits; i++) {
-        const struct guest_rlimit *rl = &config->rlimits[i];
-        struct rlimit limit;
-        /* Where the engine gave less, that is the limit: raising it is not ours. */
-        if (getrlimit((__rlimit_resource_t)rl->resource, &limit) < 0)
-            fail(GUEST_STAGE_CONFINE, errno);
-        limit.rlim_max = rl->hard < limit.rlim_max ? rl->hard : limit.rlim_max;
-        limit.rlim_cur = rl->soft < limit.rlim_max ? rl->soft : limit.rlim_max;
-        if (setrlimit((__rlimit_resource_t)rl->resource, &limit) < 0)
-            fail(GUEST_STAGE_CONFINE, errno);
-    }
+    struct rlimit limit;
+    /* Where the engine gave less, that is the limit: raising it is not ours. */
+    if (getrlimit((__rlimit_resource_t)resource, &limit) < 0)
+        fail(GUEST_STAGE_CONFINE, errno);
+    limit.rlim_max = hard < limit.rlim_max ? hard : limit.rlim_max;
+    limit.rlim_cur = soft < limit.rlim_max ? soft : limit.rlim_max;
+    if (setrlimit((__rlimit_resource_t)resource, &limit) < 0)
+        fail(GUEST_STAGE_CONFINE, errno);
+}
+
+/* The container's own limit has room for us; programs must not take it. */
+static void set_limits(const struct guest *g)
+{
+    const struct guest_hello *config = &g->config;
+    uint32_t keepers = 0;
+    for (uint32_t i = 0; i < config->n_rlimits; i++)
+        set_limit(config->rlimits[i].resource, config->rlimits[i].soft, config->rlimits[i].hard);
+    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
+        keepers += g->cells[i].state != CELL_FREE && !g->cells[i].gone;
+    if (config->nproc > 0)
+        set_limit(RLIMIT_NPROC, config->nproc + keepers, config->nproc + keepers);
     /* When memory runs out it is not box-guest that goes. */
     (void)fd_write_file_at(AT_FDCWD, "/proc/self/oom_score_adj", "500");
 }
@@ -265,7 +275,7 @@ void child_run(const struct guest *g, const struct start_request *req, const str
     (void)setsid();
     split_strings(req, &s);
     take_stdio(io);
-    set_limits(&g->config);
+    set_limits(g);
     (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
     enter_cwd(s.cwd);
     if (syscall(SYS_close_range, 3U, ~0U, 0U) < 0)

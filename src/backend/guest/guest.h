@@ -49,6 +49,7 @@ struct cell {
     bool told;     /* EXITED is in the queue of this connection */
     bool gone;     /* the keeper has ended */
     bool exited;   /* result is valid */
+    bool alone;    /* nothing else ran beside it so far */
     pid_t keeper;
     int ctl;    /* to the keeper, -1: gone */
     int out[2]; /* -1: closed, or never there */
@@ -69,6 +70,7 @@ struct guest {
     bool hello;
     bool stray; /* a keeper was killed: what it kept is ours to end */
     uint64_t retry_at, retry_ns, deadline;
+    uint64_t ooms; /* kills for memory so far */
     struct guest_hello config;
     struct sock_filter *filter; /* owned */
     struct buf in, out;
@@ -76,12 +78,17 @@ struct guest {
     struct cell cells[GUEST_CELLS_MAX];
 };
 
+/* keeper.c: how often the kernel has killed for memory in this container. */
+uint64_t keeper_count_ooms(void);
+
 /* What a keeper says, once, on its control socket. */
 struct keeper_report {
     struct guest_exited result;
+    uint32_t oom_seen; /* the kernel killed for memory in this container while it ran */
+    uint32_t failed;
 };
 
-enum keeper_op { KEEPER_SIGNAL = 1, KEEPER_KILL };
+enum keeper_op { KEEPER_SIGNAL = 1, KEEPER_KILL, KEEPER_OOM };
 struct keeper_order {
     uint32_t op;
     int32_t signo;
@@ -131,6 +138,8 @@ void cell_on_control(struct guest *g, struct cell *c);
 bool cell_wants_output(const struct cell *c, int stream);
 void cell_on_keeper_gone(struct guest *g, pid_t pid);
 void cell_settle(struct guest *g, struct cell *c); /* sends what can be sent, frees what is over */
+bool cell_any_exec(const struct guest *g);         /* a command runs */
+void cell_on_oom(struct guest *g);                 /* the kernel has killed for memory */
 void cell_new_connection(struct guest *g);         /* a boxd has introduced itself */
 
 /* keeper.c */

@@ -29,11 +29,10 @@ struct keeper {
     uint64_t started, deadline, ooms;
     struct child_report *report; /* shared with the child */
     struct guest_exited result;
-    bool told;
+    bool told, failed, oom_seen;
 };
 
-/* How often the kernel has killed for memory in this container. */
-static uint64_t count_ooms(void)
+uint64_t keeper_count_ooms(void)
 {
     static const char *const files[] = {"/sys/fs/cgroup/memory.events",
                                         "/sys/fs/cgroup/memory/memory.oom_control"};
@@ -69,9 +68,9 @@ static void judge(struct keeper *k, int status, const struct rusage *use)
     r->max_rss_kb = (uint64_t)use->ru_maxrss;
     r->stage = k->report->stage;
     r->error = k->report->error;
-    if (failed && r->stage == GUEST_STAGE_NONE && count_ooms() > k->ooms)
-        r->flags |= GUEST_EXITED_OOM;
-    else if (failed && r->stage == GUEST_STAGE_NONE && disk_full(k))
+    k->failed = failed && r->stage == GUEST_STAGE_NONE;
+    k->oom_seen = r->stage == GUEST_STAGE_NONE && keeper_count_ooms() > k->ooms;
+    if (k->failed && !k->oom_seen && disk_full(k))
         r->flags |= GUEST_EXITED_DISK_FULL;
 }
 
@@ -111,7 +110,8 @@ static void end_tree(struct keeper *k)
 
 static void tell(struct keeper *k)
 {
-    struct keeper_report report = {.result = k->result};
+    struct keeper_report report = {
+        .result = k->result, .oom_seen = k->oom_seen, .failed = k->failed};
     if (k->told)
         return;
     k->told = true;
@@ -136,8 +136,8 @@ static void obey(struct keeper *k)
         end_tree(k);
         child_exit(0);
     }
-    if (order.op == KEEPER_KILL) {
-        end_with(k, GUEST_EXITED_KILLED);
+    if (order.op == KEEPER_KILL || order.op == KEEPER_OOM) {
+        end_with(k, order.op == KEEPER_KILL ? GUEST_EXITED_KILLED : GUEST_EXITED_OOM);
     } else if (k->main > 0 && order.signo > 0 && order.signo < NSIG) {
         /* The process leads its own group; what a terminal would reach, we reach. */
         if (kill(-k->main, order.signo) < 0)
@@ -166,7 +166,7 @@ static _Noreturn void watch(struct keeper *k)
             obey(k);
         bool children = reap(k);
         if (k->main < 0) {
-            if (!k->told && children && k->result.flags & GUEST_EXITED_OOM) {
+            if (!k->told && children && k->oom_seen && k->failed) {
                 end_tree(k); /* out of memory ends the whole exec */
                 children = false;
             }
@@ -191,7 +191,7 @@ void keeper_run(struct guest *g, int ctl, const struct start_request *req,
     (void)sigemptyset(&child);
     (void)sigaddset(&child, SIGCHLD);
     k.signal_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
-    k.ooms = count_ooms();
+    k.ooms = keeper_count_ooms();
     int r = -ENOMEM;
     if (k.report != MAP_FAILED && k.signal_fd >= 0 &&
         prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)

@@ -21,6 +21,7 @@
 #define RETRY_MIN_NS (10 * MSEC)
 #define RETRY_MAX_NS (500 * MSEC)
 #define STRAY_NS (20 * MSEC)
+#define OOM_NS (200 * MSEC) /* there is no event for it that an ordinary process may have */
 #define POLLS_PER_CELL 4U
 #define POLLS_MAX (2U + GUEST_CELLS_MAX * POLLS_PER_CELL)
 
@@ -122,10 +123,25 @@ static int patience(const struct guest *g)
         due = g->deadline;
     if (g->stray && now + STRAY_NS < due)
         due = now + STRAY_NS;
+    if (cell_any_exec(g) && now + OOM_NS < due)
+        due = now + OOM_NS;
     if (due == UINT64_MAX)
         return -1;
     uint64_t ms = due > now ? (due - now + MSEC - 1) / MSEC : 0;
     return ms < 3600000 ? (int)ms : 3600000;
+}
+
+static void watch_memory(struct guest *g)
+{
+    static uint64_t looked;
+    uint64_t now = guest_now();
+    if (now - looked < OOM_NS || !cell_any_exec(g))
+        return;
+    looked = now;
+    uint64_t n = keeper_count_ooms();
+    if (n > g->ooms)
+        cell_on_oom(g);
+    g->ooms = n;
 }
 
 static void turn(struct guest *g)
@@ -151,6 +167,7 @@ static void turn(struct guest *g)
         g->stray = tree_signal(getpid(), SIGKILL, is_keeper, g) > 0;
     if (g->sock < 0 && guest_now() >= g->retry_at)
         try_connect(g);
+    watch_memory(g);
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
         if (g->cells[i].state != CELL_FREE)
             cell_settle(g, &g->cells[i]);
@@ -179,6 +196,7 @@ int main(int argc, char **argv)
     buf_init(&g.out, SIZE_MAX / 2); /* bounded by serve_can_send() and by what boxd asks for */
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
         g.cells[i].ctl = g.cells[i].in = g.cells[i].out[0] = g.cells[i].out[1] = -1;
+    g.ooms = keeper_count_ooms();
     try_connect(&g);
     for (;;)
         turn(&g);
