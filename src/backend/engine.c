@@ -130,13 +130,16 @@ static int make_profiles(struct engine *e, struct err *err)
     return 0;
 }
 
-static void engine_free(struct backend *b)
+/* The containers stay as they are: their supervisors wait for the next daemon. */
+static void engine_detach(struct backend *b)
 {
     struct engine *e = container_of(b, struct engine, base);
     while (e->jobs != NULL)
         e->jobs->drop(e->jobs);
-    while (e->sandboxes != NULL)
+    while (e->sandboxes != NULL) {
+        engine_proc_drop_all(e->sandboxes);
         engine_sandbox_free(e->sandboxes);
+    }
     engine_api_free(e->api);
     for (size_t i = 0; e->root_fds != NULL && i < strv_len(e->options.roots); i++)
         fd_close_many(&e->root_fds[i], 1);
@@ -146,6 +149,16 @@ static void engine_free(struct backend *b)
     free(e->seccomp);
     free(e->filter);
     free(e);
+}
+
+/* Whoever had the time has destroyed them properly. Those that are left end by themselves. */
+static void engine_free(struct backend *b)
+{
+    const struct engine *e = container_of(b, struct engine, base);
+    uint64_t at_once = 1;
+    for (struct engine_sandbox *sb = e->sandboxes; sb != NULL; sb = sb->next)
+        (void)engine_send(sb, GUEST_DEADLINE, 0, 0, &at_once, sizeof(at_once));
+    engine_detach(b);
 }
 
 /* The same but for the name, which people and clients see. */
@@ -163,7 +176,7 @@ static void engine_free(struct backend *b)
         .proc_stderr = engine_proc_stderr, .proc_write = engine_proc_write,                        \
         .proc_close_stdin = engine_proc_close_stdin, .proc_signal = engine_proc_signal,            \
         .proc_kill = engine_proc_kill, .proc_free = engine_proc_free, .receipt = engine_receipt,   \
-        .doctor = engine_doctor, .free = engine_free                                               \
+        .doctor = engine_doctor, .free = engine_free, .detach = engine_detach                      \
     }
 
 static const struct backend_ops all_ops[] = {ENGINE_OPS("docker"), ENGINE_OPS("podman")};

@@ -53,7 +53,7 @@ static void put_string(struct buf *out, const char *s)
 void engine_config_hash(const struct spec *spec, char ret[ENGINE_HASH_LEN + 1])
 {
     AUTO_DONE(buf) struct buf text;
-    unsigned char digest[HTTP_SHA256_LEN] = {0};
+    char digest[65] = "";
     struct jw number;
     buf_init(&text, TEXT_MAX);
     (void)buf_puts(&text, "{\"cpus\": ");
@@ -69,7 +69,6 @@ void engine_config_hash(const struct spec *spec, char ret[ENGINE_HASH_LEN + 1])
                      "\"read_only_rootfs\": %s}",
                      (long long)spec->memory_mb, network_names[spec->network],
                      (long long)spec->pids_limit, spec->read_only_rootfs ? "true" : "false");
-    (void)http_sha256(text.data, text.len, digest);
-    for (size_t i = 0; i < ENGINE_HASH_LEN / 2; i++)
-        (void)snprintf(ret + 2 * i, 3, "%02x", digest[i]);
+    (void)http_sha256_hex(text.data, text.len, digest);
+    (void)snprintf(ret, ENGINE_HASH_LEN + 1, "%.*s", ENGINE_HASH_LEN, digest);
 }

@@ -254,6 +254,7 @@ void engine_proc_kill(struct proc *base);
 void engine_proc_free(struct proc *base);
 void engine_proc_frame(struct engine_sandbox *sb, const struct guest_head *head, const char *body);
 void engine_proc_lose_all(struct engine_sandbox *sb);
+void engine_proc_drop_all(struct engine_sandbox *sb);     /* frees them, without a word */
 void engine_proc_forget_found(struct engine_sandbox *sb); /* those nobody has taken over */
 
 /* engine_sweep.c */

@@ -367,6 +367,16 @@ static void on_lost(struct loop_defer *d)
     maybe_free(p);
 }
 
+void engine_proc_drop_all(struct engine_sandbox *sb)
+{
+    while (sb->procs != NULL) {
+        struct engine_proc *p = sb->procs;
+        unlink_proc(p);
+        p->freed = true;
+        maybe_free(p);
+    }
+}
+
 void engine_proc_lose_all(struct engine_sandbox *sb)
 {
     while (sb->procs != NULL) {
