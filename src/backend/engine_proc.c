@@ -33,6 +33,7 @@ struct engine_proc {
     unsigned busy;
     struct outcome outcome;
     struct loop_defer defer;
+    struct loop_defer release; /* readers let go line by line; the guest is told once per turn */
 };
 
 static struct engine_proc *proc_of(struct proc *p)
@@ -58,6 +59,7 @@ static void maybe_free(struct engine_proc *p)
     if (!p->freed || p->busy > 0)
         return;
     loop_defer_stop(&p->defer);
+    loop_defer_stop(&p->release);
     buf_done(&p->out);
     buf_done(&p->tail);
     buf_done(&p->in);
@@ -156,6 +158,13 @@ ssize_t engine_proc_read(struct proc *base, uint64_t from, char *buf, size_t siz
     return (ssize_t)n;
 }
 
+static void on_release(struct loop_defer *d)
+{
+    struct engine_proc *p = container_of(d, struct engine_proc, release);
+    if (p->sb != NULL)
+        (void)engine_send(p->sb, GUEST_RELEASE, p->id, 0, &p->begin, sizeof(p->begin));
+}
+
 void engine_proc_release(struct proc *base, uint64_t upto)
 {
     struct engine_proc *p = proc_of(base);
@@ -165,8 +174,7 @@ void engine_proc_release(struct proc *base, uint64_t upto)
     p->begin = upto;
     if (p->out.len == 0)
         buf_done(&p->out);
-    if (p->sb != NULL)
-        (void)engine_send(p->sb, GUEST_RELEASE, p->id, 0, &upto, sizeof(upto));
+    loop_defer_start(p->engine->loop, &p->release, on_release);
 }
 
 size_t engine_proc_stderr(struct proc *base, char *buf, size_t size)
