@@ -48,6 +48,7 @@ void engine_facts_read(struct engine_facts *f, const struct json *info)
     const struct json *options = json_get(info, "SecurityOptions");
     f->known = true;
     f->narrow = false;
+    f->live_restore = json_bool(json_get(info, "LiveRestoreEnabled"));
     for (size_t i = 0; i < json_len(options); i++) {
         const char *text = json_str(json_at(options, i));
         f->narrow = f->narrow || (text != NULL && (str_starts(text, "name=rootless") ||

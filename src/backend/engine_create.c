@@ -198,7 +198,7 @@ static void put_host_config(struct jw *w, const struct engine_plan *p)
     put_tmpfs(w, p);
     if (p->spec->network == NETWORK_OFF)
         jw_kstr(w, "NetworkMode", "none");
-    jw_kbool(w, "AutoRemove", !p->spec->persistent);
+    jw_kbool(w, "AutoRemove", !p->keep);
     jw_key(w, "RestartPolicy");
     jw_object(w);
     jw_kstr(w, "Name", "no");

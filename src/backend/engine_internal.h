@@ -63,8 +63,9 @@ void engine_mounts_done(struct engine_mounts *m);
 /* What the engine said about itself. */
 struct engine_facts {
     bool known;
-    bool narrow;  /* its containers have only a small range of ids: rootless, or remapped */
-    bool no_init; /* it has no init program for containers */
+    bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
+    bool no_init;      /* it has no init program for containers */
+    bool live_restore; /* containers outlive it, but not those that are to remove themselves */
 };
 
 /* What one container is made from: the input of engine_create_body(), which is pure. */
@@ -79,6 +80,7 @@ struct engine_plan {
     const char *guest_program, *run_dir;
     bool init;
     bool own_id; /* the user id is the session's alone */
+    bool keep;   /* what has ended stays until we remove it */
     uint64_t nproc_max;
 };
 int engine_create_body(const struct engine_plan *plan, struct buf *ret, struct err *err);
@@ -188,8 +190,8 @@ struct engine_sandbox {
     struct guest_proc found[GUEST_CELLS_MAX]; /* at adoption */
     size_t n_found;
     uint32_t next_exec, running, guest_uid;
-    unsigned removals;
-    struct err failure; /* why it is being removed before it was ready */
+    unsigned removals, looks; /* tries to remove it; looks whether it runs at all */
+    struct err failure;       /* why it is being removed before it was ready */
     backend_created_fn *created;
     backend_lost_fn *on_lost;
     void *arg;

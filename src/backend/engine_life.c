@@ -11,9 +11,12 @@
 #include "util/alloc.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
+#include "util/json.h"
 #include "util/str.h"
 
 #define GREET_TIMEOUT_NS (30ULL * NSEC_PER_SEC)
+#define GREET_LOOK_NS (1ULL * NSEC_PER_SEC)
+#define LOOK_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
 #define REMOVE_TRIES 3U
 #define REMOVE_PAUSE_NS (1ULL * NSEC_PER_SEC)
 
@@ -242,6 +245,7 @@ static int check_mounts(const struct engine_sandbox *sb, const struct guest_chec
 static void become_ready(struct engine_sandbox *sb)
 {
     loop_timer_stop(&sb->timer);
+    engine_call_cancel(TAKE_PTR(sb->call));
     engine_move(sb, ENGINE_READY);
     sb->created(sb->arg, &sb->base, NULL);
     if (sb->state == ENGINE_READY)
@@ -289,10 +293,36 @@ static void on_link_frame(void *arg, const struct guest_head *head, const char *
 static const struct engine_link_handlers link_handlers = {
     .connected = on_link_connected, .frame = on_link_frame, .lost = on_link_lost};
 
-static void on_greet_timeout(struct loop_timer *t)
+static void on_greet_time(struct loop_timer *t);
+
+/* A supervisor that does not come may have no container any more: that need not be waited for. */
+static void on_looked(void *arg, const struct json *body, const struct err *err)
+{
+    struct engine_sandbox *sb = arg;
+    const struct json *state = json_get(body, "State");
+    struct err why = {0};
+    sb->call = NULL;
+    if (err == NULL && json_bool(json_get(state, "Running"))) {
+        loop_timer_start(sb->engine->loop, &sb->timer, GREET_LOOK_NS, on_greet_time);
+        return;
+    }
+    const char *error = json_str(json_get(state, "Error"));
+    (void)err_set(&why, ERR_BACKEND, "%s backend error: the container ended at once%s%.200s",
+                  sb->engine->kind->name, error != NULL && error[0] != '\0' ? ": " : "",
+                  error != NULL ? error : "");
+    engine_fail(sb, err == NULL || err->code == ERR_NOT_FOUND ? &why : err);
+}
+
+static void on_greet_time(struct loop_timer *t)
 {
     struct engine_sandbox *sb = container_of(t, struct engine_sandbox, timer);
     struct err err = {0};
+    if (++sb->looks * GREET_LOOK_NS < GREET_TIMEOUT_NS) {
+        AUTO_FREE char *target = xasprintf("/containers/%s/json", sb->id);
+        engine_ask(sb, &(struct engine_request){.target = target, .timeout_ns = LOOK_TIMEOUT_NS},
+                   on_looked);
+        return;
+    }
     (void)err_set(&err, ERR_BACKEND,
                   "%s backend error: the container started, but its supervisor does not answer",
                   sb->engine->kind->name);
@@ -302,7 +332,7 @@ static void on_greet_timeout(struct loop_timer *t)
 void engine_greet(struct engine_sandbox *sb)
 {
     engine_move(sb, ENGINE_GREETING);
-    loop_timer_start(sb->engine->loop, &sb->timer, GREET_TIMEOUT_NS, on_greet_timeout);
+    loop_timer_start(sb->engine->loop, &sb->timer, GREET_LOOK_NS, on_greet_time);
     if (sb->link.fd >= 0)
         on_link_connected(sb);
 }

@@ -18,6 +18,7 @@
 
 #define CREATE_TIMEOUT_NS (60ULL * NSEC_PER_SEC)
 #define PULL_SILENCE_NS (120ULL * NSEC_PER_SEC)
+#define LOOK_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
 #define NPROC_MAX 4096U
 #define PLAIN_ID 1000U
 
@@ -132,6 +133,7 @@ static void create_now(struct engine_sandbox *sb)
                                .run_dir = run_dir,
                                .init = !e->facts.no_init,
                                .own_id = sb->own_id,
+                               .keep = sb->spec->persistent || e->facts.live_restore,
                                .nproc_max = nproc_max()};
     buf_init(&body, ENGINE_CREATE_MAX);
     engine_move(sb, ENGINE_CREATING);
@@ -252,7 +254,8 @@ static void inspect_now(struct engine_sandbox *sb)
 {
     AUTO_FREE char *target = xasprintf("/images/%s/json", sb->spec->image);
     engine_move(sb, ENGINE_INSPECTING);
-    engine_ask(sb, &(struct engine_request){.target = target}, on_image);
+    engine_ask(sb, &(struct engine_request){.target = target, .timeout_ns = LOOK_TIMEOUT_NS},
+               on_image);
 }
 
 /* Adoption. */
@@ -285,7 +288,8 @@ static void adopt_now(struct engine_sandbox *sb)
 {
     AUTO_FREE char *target = xasprintf("/containers/%s/json", sb->name);
     engine_move(sb, ENGINE_ADOPTING);
-    engine_ask(sb, &(struct engine_request){.target = target}, on_found);
+    engine_ask(sb, &(struct engine_request){.target = target, .timeout_ns = LOOK_TIMEOUT_NS},
+               on_found);
 }
 
 /* The engine itself. */
@@ -360,7 +364,8 @@ int engine_create(struct backend *b, const struct spec *spec, backend_created_fn
     if (e->facts.known)
         inspect_now(sb);
     else
-        engine_ask(sb, &(struct engine_request){.target = "/info"}, on_info);
+        engine_ask(sb, &(struct engine_request){.target = "/info", .timeout_ns = LOOK_TIMEOUT_NS},
+                   on_info);
     return 0;
 }
 

@@ -79,15 +79,19 @@ def _add(tar, name, mode, kind=tarfile.REGTYPE, data=b"", link=""):
     tar.addfile(info, io.BytesIO(data))
 
 
-def image_tar(extra=()):
-    """A root file system of busybox. `extra` has more entries for _add()."""
+def image_tar(extra=(), without=()):
+    """A root file system of busybox. `extra` has more entries for _add(), `without` names to leave out."""
     out = io.BytesIO()
     busybox = pathlib.Path(shutil.which("busybox")).read_bytes()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name in ("bin", "dev", "proc", "sys", "tmp", "etc", "home", "root", "var", "mnt", "usr", "usr/bin"):
+            if name in without:
+                continue
             _add(tar, name, 0o1777 if name == "tmp" else 0o755, tarfile.DIRTYPE)
         _add(tar, "bin/busybox", 0o755, data=busybox)
         for name in APPLETS:
+            if f"bin/{name}" in without:
+                continue
             _add(tar, f"bin/{name}", 0o777, tarfile.SYMTYPE, link="busybox")
         _add(tar, "etc/passwd", 0o644, data=b"root:x:0:0:root:/root:/bin/sh\n")
         _add(tar, "etc/group", 0o644, data=b"root:x:0:\n")
@@ -180,6 +184,8 @@ class Engine:
 
     def signal(self, sig):
         os.kill(self.daemon_pid(), sig)
+        if sig == signal.SIGCONT:  # nsenter stopped when it saw its child stop
+            self.daemon.send_signal(sig)
 
     def kill(self):
         """As a crash would: at once, and the containers stay for a moment."""
@@ -226,8 +232,13 @@ class Engine:
 
     def load(self, image, tar, changes=()):
         repo, tag = image.rsplit(":", 1)
-        query = [("fromSrc", "-"), ("repo", repo), ("tag", tag), *(("changes", c) for c in changes)]
-        self.api("POST", "/v1.40/images/create?" + urllib.parse.urlencode(query), tar)
+        changes = [("changes", c) for c in changes]
+        if self.kind == "podman":  # which forgets the tag on the other way
+            query = urllib.parse.urlencode([("reference", image), *changes])
+            self.api("POST", "/v4.0.0/libpod/images/import?" + query, tar)
+            return
+        query = urllib.parse.urlencode([("fromSrc", "-"), ("repo", repo), ("tag", tag), *changes])
+        self.api("POST", "/v1.40/images/create?" + query, tar)
 
     def containers(self, **labels):
         filters = {"label": [f"{k}={v}" for k, v in labels.items()]} if labels else {}
