@@ -25,6 +25,7 @@
 #define SCRIPT_FD 3
 #define KERNEL_SIGNALS 64
 #define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#define DEFAULT_PATH_ENTRY "PATH=" DEFAULT_PATH
 
 struct strings {
     char **argv, **envp;
@@ -65,7 +66,7 @@ static void put_env(char **envp, size_t *n, char *entry)
 /* The image's environment is ours, since we are the container's own program. */
 static void split_strings(const struct start_request *req, struct strings *ret)
 {
-    static const char *const defaults[] = {"PATH=" DEFAULT_PATH, "HOME=/tmp", "LANG=C.UTF-8",
+    static const char *const defaults[] = {DEFAULT_PATH_ENTRY, "HOME=/tmp", "LANG=C.UTF-8",
                                            "TERM=xterm-256color"};
     const struct guest_start *head = &req->head;
     size_t n_own = 0, n_env = 0;
