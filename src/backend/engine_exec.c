@@ -39,7 +39,7 @@ struct engine_exec {
     size_t in_pos;
     struct buf kept[2]; /* output that came while paused; no more than a window */
     struct loop_timer drain, overdue;
-    struct loop_defer defer;
+    struct loop_defer defer, resume;
     struct outcome outcome;
 };
 
@@ -75,6 +75,7 @@ static void maybe_free(struct engine_exec *e)
     loop_timer_stop(&e->drain);
     loop_timer_stop(&e->overdue);
     loop_defer_stop(&e->defer);
+    loop_defer_stop(&e->resume);
     buf_done(&e->in_queue);
     buf_done(&e->kept[0]);
     buf_done(&e->kept[1]);
@@ -132,8 +133,8 @@ static void give(struct engine_exec *e, int stream, const char *data, size_t len
 static void on_output(struct engine_exec *e, int stream, const char *data, size_t len)
 {
     e->busy++;
-    if (e->paused && !e->detached && !e->told) {
-        /* The guest stops at its window, so this is all there can be. */
+    if ((e->paused || e->kept[stream].len > 0) && !e->detached && !e->told) {
+        /* Behind what waits already. The guest stops at its window, so this is all there can be. */
         if (buf_append(&e->kept[stream], data, len) < 0)
             engine_exec_kill(&e->base);
     } else {
@@ -145,12 +146,9 @@ static void on_output(struct engine_exec *e, int stream, const char *data, size_
     e->busy--;
 }
 
-void engine_exec_pause(struct exec *base, bool paused)
+/* Its reader goes on, and may stop again at any piece. */
+static void give_kept(struct engine_exec *e)
 {
-    struct engine_exec *e = exec_of(base);
-    e->paused = paused;
-    if (paused || (e->kept[0].len == 0 && e->kept[1].len == 0))
-        return;
     e->busy++;
     for (int i = 0; i < 2 && !e->paused; i++) {
         struct buf taken = e->kept[i];
@@ -162,6 +160,22 @@ void engine_exec_pause(struct exec *base, bool paused)
         buf_done(&taken);
     }
     e->busy--;
+}
+
+static void on_resumed(struct loop_defer *d)
+{
+    struct engine_exec *e = container_of(d, struct engine_exec, resume);
+    if (!e->paused)
+        give_kept(e);
+    maybe_finish(e);
+}
+
+void engine_exec_pause(struct exec *base, bool paused)
+{
+    struct engine_exec *e = exec_of(base);
+    e->paused = paused;
+    if (!paused && (e->kept[0].len > 0 || e->kept[1].len > 0))
+        loop_defer_start(e->engine->loop, &e->resume, on_resumed);
 }
 
 /* Stdin. */
@@ -321,7 +335,8 @@ void engine_exec_frame(struct engine_sandbox *sb, const struct guest_head *head,
 static void on_lost(struct loop_defer *d)
 {
     struct engine_exec *e = container_of(d, struct engine_exec, defer);
-    engine_exec_pause(&e->base, false);
+    e->paused = false;
+    give_kept(e);
     end_exec(e);
 }
 
@@ -482,7 +497,8 @@ void engine_exec_free(struct exec *base)
     struct engine_exec *e = exec_of(base);
     e->detached = true;
     e->close_in = true;
-    engine_exec_pause(base, false);
+    e->paused = false;
+    give_kept(e);
     buf_done(&e->in_queue);
     e->in_pos = 0;
     flush_stdin(e);

@@ -302,7 +302,8 @@ static void on_looked(void *arg, const struct json *body, const struct err *err)
     const struct json *state = json_get(body, "State");
     struct err why = {0};
     sb->call = NULL;
-    if (err == NULL && json_bool(json_get(state, "Running"))) {
+    bool runs = err == NULL && json_bool(json_get(state, "Running"));
+    if (runs || (err != NULL && err->sys != 0)) { /* or nobody there to ask */
         loop_timer_start(sb->engine->loop, &sb->timer, GREET_LOOK_NS, on_greet_time);
         return;
     }
@@ -310,14 +311,18 @@ static void on_looked(void *arg, const struct json *body, const struct err *err)
     (void)err_set(&why, ERR_BACKEND, "%s backend error: the container ended at once%s%.200s",
                   sb->engine->kind->name, error != NULL && error[0] != '\0' ? ": " : "",
                   error != NULL ? error : "");
-    engine_fail(sb, err == NULL || err->code == ERR_NOT_FOUND ? &why : err);
+    engine_fail(sb, &why);
 }
 
 static void on_greet_time(struct loop_timer *t)
 {
     struct engine_sandbox *sb = container_of(t, struct engine_sandbox, timer);
     struct err err = {0};
-    if (++sb->looks * GREET_LOOK_NS < GREET_TIMEOUT_NS) {
+    if (++sb->looks * GREET_LOOK_NS < GREET_TIMEOUT_NS && sb->call != NULL) {
+        loop_timer_start(sb->engine->loop, t, GREET_LOOK_NS, on_greet_time);
+        return;
+    }
+    if (sb->looks * GREET_LOOK_NS < GREET_TIMEOUT_NS) {
         AUTO_FREE char *target = xasprintf("/containers/%s/json", sb->id);
         engine_ask(sb, &(struct engine_request){.target = target, .timeout_ns = LOOK_TIMEOUT_NS},
                    on_looked);

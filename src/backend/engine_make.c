@@ -19,6 +19,7 @@
 #define CREATE_TIMEOUT_NS (60ULL * NSEC_PER_SEC)
 #define PULL_SILENCE_NS (120ULL * NSEC_PER_SEC)
 #define LOOK_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
+#define ADOPT_LOOKS 22 /* seconds of patience that an adoption has less: others wait for it */
 #define NPROC_MAX 4096U
 #define PLAIN_ID 1000U
 
@@ -273,21 +274,26 @@ static void on_found(void *arg, const struct json *body, const struct err *err)
     const char *id = json_str(json_get(body, "Id"));
     struct err gone = {0};
     sb->call = NULL;
-    if (err == NULL && (id == NULL || !id_valid(id) || !is_ours(sb, body) ||
-                        str_copy(sb->id, sizeof(sb->id), id) < 0)) {
-        (void)err_set(&gone, ERR_NOT_FOUND, "container '%s' does not run any more", sb->name);
-        err = &gone;
-    }
-    if (err != NULL)
-        engine_fail(sb, err);
-    else
-        engine_greet(sb);
+    if (err != NULL && err->sys != 0)
+        return; /* the engine is down, which its containers need not be */
+    if (err == NULL && id != NULL && id_valid(id) && is_ours(sb, body) &&
+        str_copy(sb->id, sizeof(sb->id), id) == 0)
+        return;
+    if (err == NULL)
+        sb->id[0] = '\0'; /* what is not ours, or has ended, is for the sweep to judge */
+    (void)err_set(&gone, ERR_NOT_FOUND, "container '%s' does not run any more", sb->name);
+    engine_fail(sb, &gone);
 }
 
+/* Whoever connects in that directory is in the container that has it: the engine is asked only
+ * whether there still is one. */
 static void adopt_now(struct engine_sandbox *sb)
 {
     AUTO_FREE char *target = xasprintf("/containers/%s/json", sb->name);
+    (void)str_copy(sb->id, sizeof(sb->id), sb->name);
+    sb->looks = ADOPT_LOOKS;
     engine_move(sb, ENGINE_ADOPTING);
+    engine_greet(sb);
     engine_ask(sb, &(struct engine_request){.target = target, .timeout_ns = LOOK_TIMEOUT_NS},
                on_found);
 }

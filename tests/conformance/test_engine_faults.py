@@ -264,3 +264,17 @@ def test_an_image_with_a_user_of_its_own_keeps_it(setup, kind):
     s.engine.load("own:1", image_tar(), ["USER 1234:5678"])
     s.api.new("a", image="own:1")
     assert s.api.sh("a", "echo $(id -u) $(id -g)")["stdout"] == "1234 5678\n"
+
+
+def test_a_daemon_comes_back_while_its_engine_is_down(setup):
+    s = setup("docker", ["--live-restore"])
+    s.api.new("a", image=IMAGE)
+    s.api.sh("a", "echo kept > /tmp/f")
+    s.daemon.stop(signal.SIGKILL)
+    s.engine.kill()
+    s.daemon.start()
+    api = s.daemon.client()
+    assert api.sh("a", "cat /tmp/f")["stdout"] == "kept\n"
+    s.engine.start()
+    api.rm("a")
+    assert s.engine.containers() == []
