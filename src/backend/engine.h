@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct backend;
@@ -24,7 +25,8 @@ struct engine_options {
     char *const *roots;        /* allow-list of mounts, real paths */
     bool roots_are_outer;      /* only what lies below a root may be mounted */
     bool require_limits;
-    uid_t uid; /* that boxd will run as; the directory of sessions becomes theirs */
+    uint64_t linger_sec; /* how long sandboxes outlive a daemon that was killed; 0: not at all */
+    uid_t uid;           /* that boxd will run as; the directory of sessions becomes theirs */
     gid_t gid;
     bool pull; /* an image that is not there is fetched; else it is an error */
 };

@@ -207,7 +207,8 @@ static void on_link_connected(void *arg)
     struct guest_head head = {.type = GUEST_HELLO};
     struct guest_hello h = {.version = GUEST_WIRE_VERSION,
                             .filter_len = (uint32_t)e->filter_len,
-                            .n_checks = (uint32_t)sb->mounts.n};
+                            .n_checks = (uint32_t)sb->mounts.n,
+                            .linger_ns = e->options.linger_sec * NSEC_PER_SEC + 1};
     AUTO_DONE(buf) struct buf rest;
     buf_init(&rest, e->filter_len + (size_t)ENGINE_MOUNTS_MAX * (SPEC_PATH_MAX + 1));
     (void)buf_append(&rest, e->filter, e->filter_len);

@@ -48,7 +48,8 @@ enum guest_type {
     GUEST_ATTACH,    /* a managed process: send its output from where it begins */
     GUEST_RELEASE,   /* uint64_t: what lies before this offset is not needed again */
     GUEST_FORGET,    /* a managed process: end it, drop everything */
-    GUEST_DEADLINE,  /* uint64_t: nanoseconds from now until all ends; 0: never */
+    GUEST_DEADLINE,  /* uint64_t: nanoseconds from now until all ends if no boxd is there then; 0:
+                        after linger_ns */
     /* guest -> boxd */
     GUEST_WELCOME = 32, /* struct guest_welcome, struct guest_check[], struct guest_proc[] */
     GUEST_OUTPUT,       /* bytes; flags: stream. Of a process: struct guest_at first */
@@ -70,6 +71,7 @@ struct guest_hello {
     /* Processes that the user id may have, besides one keeper for each that is started; 0: the
      * user id is not the session's own, so they cannot be counted. */
     uint32_t nproc, pad;
+    uint64_t linger_ns; /* how long all goes on without a boxd */
     struct guest_rlimit rlimits[GUEST_RLIMITS_MAX];
     char quota_path[64]; /* a place on a disk of limited size, "" without one */
 };

@@ -284,6 +284,7 @@ static int start_engine(struct daemon *d, struct err *err)
                                      .state_dir = c->state_dir,
                                      .guest_program = d->guest_program,
                                      .runtime = c->engine_runtime,
+                                     .linger_sec = c->linger_sec,
                                      .roots = c->mount_roots,
                                      .roots_are_outer = c->mount_roots_builtin,
                                      .require_limits = c->require_limits,

@@ -158,6 +158,24 @@ def test_a_reader_that_does_not_come_holds_the_process_back(wire):
 # After kill -9.
 
 
+def test_nobody_comes_back_and_everything_ends(backend):
+    made = Boxd("--backend", backend.name, env={**backend.env, "BOX_LINGER_SEC": "2"})
+    try:
+        made.client().new("left", image=backend.image, persistent=True)
+        name = made.client().receipt("left").get("container_id")
+        pid = made.client().receipt("left")["host_pid"]
+        made.stop(signal.SIGKILL)
+        if backend.engine:
+            alive = [c for c in backend.engine.containers() if c["Id"] == name]
+            assert alive and alive[0]["State"] == "running"
+            assert eventually(lambda: all(c["State"] != "running" for c in backend.engine.containers()
+                                          if c["Id"] == name), 20)
+        else:
+            assert eventually(lambda: not os.path.exists(f"/proc/{pid}"), 20)
+    finally:
+        made.close()
+
+
 def test_sessions_files_and_processes_are_still_there(wire):
     before = wire.new(persistent=True)
     wire.sh("echo kept > /workspace/f; echo too > /tmp/f", persistent=True)

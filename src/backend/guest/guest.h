@@ -69,8 +69,9 @@ struct guest {
     int signal_fd; /* SIGCHLD */
     bool hello;
     bool stray; /* a keeper was killed: what it kept is ours to end */
-    uint64_t retry_at, retry_ns, deadline;
-    uint64_t ooms; /* kills for memory so far */
+    uint64_t retry_at, retry_ns;
+    uint64_t deadline, alone_since; /* 0: none */
+    uint64_t ooms;                  /* kills for memory so far */
     struct guest_hello config;
     struct sock_filter *filter; /* owned */
     struct buf in, out;

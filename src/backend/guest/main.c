@@ -113,14 +113,23 @@ static void serve_cell(struct guest *g, struct cell *c, const struct pollfd *p)
         cell_on_control(g, c);
 }
 
+/* When all ends, if nobody comes before; UINT64_MAX: never. */
+static uint64_t end_of_all(const struct guest *g)
+{
+    uint64_t linger = g->config.linger_ns;
+    if (g->hello)
+        return UINT64_MAX;
+    if (g->deadline > 0)
+        return g->deadline;
+    return linger > 0 ? g->alone_since + linger : UINT64_MAX;
+}
+
 /* Milliseconds until something is due. */
 static int patience(const struct guest *g)
 {
-    uint64_t now = guest_now(), due = UINT64_MAX;
-    if (g->sock < 0)
+    uint64_t now = guest_now(), due = end_of_all(g);
+    if (g->sock < 0 && g->retry_at < due)
         due = g->retry_at;
-    if (g->deadline > 0 && g->deadline < due)
-        due = g->deadline;
     if (g->stray && now + STRAY_NS < due)
         due = now + STRAY_NS;
     if (cell_any_exec(g) && now + OOM_NS < due)
@@ -154,7 +163,7 @@ static void turn(struct guest *g)
         watch_cell(g, &g->cells[i], &polls[2 + i * POLLS_PER_CELL]);
     if (poll(polls, POLLS_MAX, patience(g)) < 0)
         return;
-    if (g->deadline > 0 && guest_now() >= g->deadline)
+    if (guest_now() >= end_of_all(g))
         child_exit(0); /* the container ends with us */
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
         if (g->cells[i].state != CELL_FREE)

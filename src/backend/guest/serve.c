@@ -18,6 +18,8 @@
 void serve_drop(struct guest *g)
 {
     fd_close_many(&g->sock, 1);
+    if (g->hello)
+        g->alone_since = guest_now();
     g->hello = false;
     g->retry_at = guest_now();
     buf_done(&g->in);
