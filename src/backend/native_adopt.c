@@ -76,6 +76,7 @@ static void on_adopted(void *arg, const struct priv_reply *reply, int *fds, size
     loop_timer_start(sb->native->loop, &sb->patience, PATIENCE_NS, on_impatient);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */
 int native_adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err)
 {

@@ -174,7 +174,7 @@ int native_proc_adopt(struct sandbox *base, uint32_t number, const struct proc_e
                       void *arg, struct proc **ret, struct err *err);
 struct proc_range native_proc_range(const struct proc *base);
 ssize_t native_proc_read(struct proc *base, uint64_t from, char *buf, size_t size);
-void native_proc_release(struct proc *base, uint64_t upto);
+void native_proc_release(struct proc *base, uint64_t until);
 size_t native_proc_stderr(struct proc *base, char *buf, size_t size);
 void native_proc_signal(struct proc *base, int signo);
 void native_proc_kill(struct proc *base);

@@ -275,9 +275,11 @@ void native_proc_end_untaken(struct native_sandbox *sb)
 
 void native_proc_lose_all(struct native_sandbox *sb)
 {
-    while (sb->procs != NULL) {
-        struct native_proc *p = sb->procs;
-        unlink_proc(p);
+    struct native_proc *p = TAKE_PTR(sb->procs), *next;
+    for (; p != NULL; p = next) {
+        next = p->next;
+        p->prev = p->next = NULL;
+        p->sb = NULL;
         if (!p->exited)
             p->outcome = (struct outcome){.kind = OUTCOME_SESSION_LOST};
         p->exited = true;
@@ -345,11 +347,11 @@ ssize_t native_proc_read(struct proc *base, uint64_t from, char *buf, size_t siz
     return ring_read(&p->ring, from, buf, size);
 }
 
-void native_proc_release(struct proc *base, uint64_t upto)
+void native_proc_release(struct proc *base, uint64_t until)
 {
     struct native_proc *p = proc_of(base);
     /* Told once per turn of the loop, however many lines it was. */
-    if (ring_reader_release(&p->ring, upto) == 0)
+    if (ring_reader_release(&p->ring, until) == 0)
         loop_defer_start(p->native->loop, &p->sync, on_sync);
 }
 

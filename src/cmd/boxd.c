@@ -24,6 +24,7 @@
 #include "backend/fake.h"
 #include "backend/native.h"
 #include "cmd/config.h"
+#include "cmd/token.h"
 #include "core/manager.h"
 #include "core/skills.h"
 #include "fetch/launcher.h"
@@ -45,7 +46,8 @@
 
 #define FALLBACK_ID 1999999999U /* just below the ids of sessions: nobody's */
 #define DAEMON_USER "box"
-#define FAREWELL_NS (100ULL * NSEC_PER_MSEC) /* for WebSockets to hear that we go */
+#define FAREWELL_NS (100ULL * NSEC_PER_MSEC)       /* for WebSockets to hear that we go */
+#define TOKEN_INTERVAL_NS (500ULL * NSEC_PER_MSEC) /* an old token is dead within a second */
 #define LARGE_BYTES (128 * 1024) /* from here on an allocation is a mapping of its own */
 
 struct daemon {
@@ -61,6 +63,7 @@ struct daemon {
     struct rpc_stdio *stdio;
     struct loop_signal signals;
     struct loop_timer farewell;
+    struct loop_timer token_timer;
     int lock_fd, state_fd, spool_fd, in_fd, out_fd;
     char tag[16];
     char program[PATH_MAX], init_program[PATH_MAX], fetch_program[PATH_MAX],
@@ -354,20 +357,39 @@ static bool accept_peer(void *arg, const struct ucred *peer)
     return peer->uid == 0 || peer->uid == d->uid;
 }
 
-/* What TCP clients have to send; NULL: nothing. */
-static const char *token_of(const struct config *c)
+/* Whether TCP clients have to send a token. */
+static bool needs_token(const struct config *c)
 {
-    return c->token != NULL ? c->token : c->control_token;
+    return c->token_file != NULL || c->control_token != NULL;
 }
 
 static int authorize(void *arg, const struct http_request *req)
 {
-    const struct daemon *d = arg;
-    const char *token = token_of(d->config);
-    if (http_request_peer(req) != NULL || token == NULL)
+    const struct config *c = ((const struct daemon *)arg)->config;
+    const char *token = c->token_file != NULL ? token_file_text(c->token_file) : c->control_token;
+    if (http_request_peer(req) != NULL || !needs_token(c))
         return 0; /* the unix socket is protected by its mode and the peer's uid */
     const char *given = http_request_bearer(req);
-    return given != NULL && http_secret_eq(given, strlen(given), token, strlen(token)) ? 0 : 401;
+    return token != NULL && given != NULL &&
+                   http_secret_eq(given, strlen(given), token, strlen(token))
+               ? 0
+               : 401;
+}
+
+static void on_token_timer(struct loop_timer *t)
+{
+    struct daemon *d = container_of(t, struct daemon, token_timer);
+    struct token_file *file = d->config->token_file;
+    struct err err = {0};
+    loop_timer_start(d->loop, t, TOKEN_INTERVAL_NS, on_token_timer);
+    if (token_file_check(file, &err) == 0)
+        return;
+    if (token_file_text(file) == NULL)
+        log_error(NULL, "%s; no TCP client is let in until that is put right", err.msg);
+    else
+        log_info(NULL, "the token has changed");
+    if (d->config->control_token == NULL)
+        rpc_set_token(d->rpc, token_file_text(file));
 }
 
 static int listen_tcp(struct daemon *d, struct err *err)
@@ -375,13 +397,13 @@ static int listen_tcp(struct daemon *d, struct err *err)
     const struct config *c = d->config;
     if (c->port == 0)
         return 0;
-    if (token_of(c) == NULL && !config_host_is_loopback(c))
+    if (!needs_token(c) && !config_host_is_loopback(c))
         return err_set(err, ERR_DENIED,
                        "listening on %s needs a token: put one of at least 32 characters into a "
                        "file and name it with token_file in the configuration or $BOX_TOKEN_FILE, "
                        "or set $LANGBOT_BOX_CONTROL_TOKEN",
                        c->host);
-    if (token_of(c) == NULL)
+    if (!needs_token(c))
         log_warn(NULL,
                  "listening on %s:%u without a token: every local user can use this boxd; set "
                  "token_file",
@@ -396,13 +418,13 @@ static int listen_tcp(struct daemon *d, struct err *err)
 
 static int start_server(struct daemon *d, struct err *err)
 {
-    /* Names in Host headers are looked at because pages in a browser can lead here; none of them
-     * knows the token. */
+    /* Names in Host headers are looked at because pages in a browser can lead here. Who is served
+     * from outside is reached by names that we cannot know, and no page knows the token. */
     static const char *const any_host[] = {"*", NULL};
     struct http_server_opts opts = {.authorize = authorize,
                                     .accept_peer = accept_peer,
                                     .arg = d,
-                                    .hosts = token_of(d->config) != NULL ? any_host : NULL};
+                                    .hosts = config_host_is_loopback(d->config) ? NULL : any_host};
     int r = http_server_new(d->loop, &opts, &d->server, err);
     if (r == 0)
         r = http_server_listen_unix(d->server, d->config->socket_path, 0600, err);
@@ -421,7 +443,7 @@ static int start_rpc(struct daemon *d, struct err *err)
 {
     const struct config *c = d->config;
     struct rpc_options options = {.manager = d->manager,
-                                  .token = c->control_token != NULL ? c->control_token : c->token,
+                                  .token = c->control_token,
                                   .instance = c->instance,
                                   .backend_name = c->report_backend,
                                   .config = c->box_config,
@@ -431,15 +453,21 @@ static int start_rpc(struct daemon *d, struct err *err)
     if (c->unsafe_storage)
         log_warn(NULL, "LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS is set: storage limits that "
                        "are not enforced count as if they were");
+    if (c->control_token == NULL && c->token_file != NULL)
+        options.token = token_file_text(c->token_file);
     int r = start_skills(d, err);
     options.skills = d->skills;
     if (r == 0)
         r = rpc_new(&options, &d->rpc, err);
     if (r == 0)
         r = rpc_routes(d->rpc, d->server, err);
-    if (r == 0 && c->stdio_control)
-        r = rpc_stdio_new(d->rpc, TAKE_FD(d->in_fd), TAKE_FD(d->out_fd), on_stdio_ended, d,
-                          &d->stdio, err);
+    if (r == 0 && c->stdio_control) {
+        struct rpc_stdio_options pipes = {.in_fd = TAKE_FD(d->in_fd),
+                                          .out_fd = TAKE_FD(d->out_fd),
+                                          .ended = on_stdio_ended,
+                                          .arg = d};
+        r = rpc_stdio_new(d->rpc, &pipes, &d->stdio, err);
+    }
     return r;
 }
 
@@ -524,6 +552,8 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
         r = start_manager(d, err);
     if (r == 0)
         r = start_rpc(d, err);
+    if (r == 0 && d->config->token_file != NULL)
+        loop_timer_start(d->loop, &d->token_timer, TOKEN_INTERVAL_NS, on_token_timer);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
@@ -541,6 +571,7 @@ static void stop(struct daemon *d)
 {
     loop_signal_stop(&d->signals);
     loop_timer_stop(&d->farewell);
+    loop_timer_stop(&d->token_timer);
     rpc_stdio_free(d->stdio);
     http_server_free(d->server);
     rpc_free(d->rpc);

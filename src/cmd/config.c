@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cmd/config_file.h"
+#include "cmd/token.h"
 #include "util/alloc.h"
 #include "util/buf.h"
 #include "util/err.h"
@@ -22,7 +23,6 @@
 #include "util/user.h"
 
 #define TOKEN_MIN 32U
-#define TOKEN_MAX 4096U
 #define ROOTS_MAX 64U
 
 /* Where people keep their work. Only what lies below these may be mounted, and system directories
@@ -40,7 +40,7 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_PORT] = {"port", "BOX_LISTEN_PORT", "5410", "TCP port; 0: no TCP listener"},
     [CONFIG_BACKEND] = {"backend", "BOX_BACKEND", "native", "Backend to use"},
     [CONFIG_STATE_DIR] = {"state_dir", "BOX_STATE_DIR", NULL, "Where everything is kept"},
-    [CONFIG_TOKEN_FILE] = {"token_file", "BOX_TOKEN_FILE", NULL, "File with the token that TCP clients send"},
+    [CONFIG_TOKEN_FILE] = {"token_file", "BOX_TOKEN_FILE", NULL, "File with the token that TCP clients send; read again when it changes"},
     [CONFIG_MOUNT_ROOTS] = {"allowed_mount_roots", "BOX_ALLOWED_MOUNT_ROOTS", NULL, "Directories of the host that may be mounted"},
     [CONFIG_IMAGE_POLICY] = {"image_policy", "BOX_IMAGE_POLICY", "fallback", "strict: refuse an image that is not there; fallback: run on 'host'"},
     [CONFIG_REQUIRE_LIMITS] = {"require_limits", "BOX_REQUIRE_LIMITS", "false", "Refuse sessions whose limits cannot be enforced"},
@@ -152,21 +152,6 @@ static int choice(const struct settings *s, enum config_name key, const char *no
         return err_set(err, ERR_INVALID, "%s must be %s or %s, not '%.40s'", config_keys[key].name,
                        no, yes, text);
     *ret = str_eq(text, yes);
-    return 0;
-}
-
-static int read_token(const char *path, char **ret, struct err *err)
-{
-    char text[TOKEN_MAX + 1];
-    ssize_t n = fd_read_file_at(AT_FDCWD, path, text, sizeof(text));
-    if (n < 0)
-        return err_sys(err, (int)-n, "read token_file '%s'", path);
-    text[strcspn(text, "\r\n")] = '\0';
-    if (strlen(text) < TOKEN_MIN)
-        return err_set(err, ERR_INVALID, "the token in '%s' must have at least %u characters", path,
-                       TOKEN_MIN);
-    *ret = xstrdup(text);
-    explicit_bzero(text, sizeof(text));
     return 0;
 }
 
@@ -302,7 +287,7 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     if (r == 0)
         r = choice(s, CONFIG_LEGACY, "false", "true", &c->legacy_protocol, err);
     if (r == 0 && s->values[CONFIG_TOKEN_FILE] != NULL)
-        r = read_token(s->values[CONFIG_TOKEN_FILE], &c->token, err);
+        r = token_file_open(s->values[CONFIG_TOKEN_FILE], &c->token_file, err);
     if (r == 0)
         r = read_langbot(c, err);
     if (r == 0)
@@ -358,15 +343,13 @@ void config_free(struct config *c)
 {
     if (c == NULL)
         return;
-    char *const secrets[] = {c->token, c->control_token};
-    for (size_t i = 0; i < ARRAY_SIZE(secrets); i++)
-        if (secrets[i] != NULL)
-            explicit_bzero(secrets[i], strlen(secrets[i]));
+    if (c->control_token != NULL)
+        explicit_bzero(c->control_token, strlen(c->control_token));
+    token_file_free(c->token_file);
     free(c->state_dir);
     free(c->socket_path);
     free(c->host);
     free(c->backend);
-    free(c->token);
     free(c->engine_socket);
     free(c->engine_runtime);
     free(c->report_backend);

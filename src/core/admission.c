@@ -243,8 +243,6 @@ static int check_request(const struct spec *s, const char *host_path, struct err
 {
     if (s->network != NETWORK_OFF)
         return err_set(err, ERR_DENIED, "Managed sandbox network access is disabled");
-    if (s->n_extra_mounts > 0)
-        return err_set(err, ERR_DENIED, "Managed sandbox additional host mounts are disabled");
     if (!str_eq(s->mount_path, SPEC_DEFAULT_MOUNT))
         return err_set(err, ERR_DENIED, "Managed sandbox mount_path is runtime-owned");
     if (!is_below_workspace(s->workdir))

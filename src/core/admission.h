@@ -19,6 +19,7 @@ struct admission;
 struct admission_grant;
 struct admission_policy;
 struct admission_revocation;
+struct box_paths;
 struct err;
 struct json;
 struct spec;
@@ -59,3 +60,6 @@ void admission_reap(struct admission *a, int64_t now, void (*expired)(void *arg,
 int admission_rewrite(const struct admission *a, struct spec *spec, const char *host_path,
                       struct err *err);
 #define ADMISSION_SESSION "global" /* the one session of a workspace */
+/* The extra mounts of a request: read-only directories below the allowed roots, at places below the
+ * workspace or named by their digest. Their paths become those without links. */
+int admission_check_mounts(const struct box_paths *paths, struct spec *spec, struct err *err);

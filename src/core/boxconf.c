@@ -128,6 +128,14 @@ static void resolve_absolute(const char *path, char ret[static PATH_MAX])
         (void)str_copy(ret, PATH_MAX, "/");
 }
 
+int box_path_real(const char *path, char ret[static PATH_MAX])
+{
+    if (strlen(path) >= PATH_MAX)
+        return -ENAMETOOLONG;
+    resolve_absolute(path, ret);
+    return 0;
+}
+
 static int resolve(const char *base, const char *text, char **ret, struct err *err)
 {
     char joined[PATH_MAX], real[PATH_MAX], cwd[PATH_MAX];
@@ -239,16 +247,24 @@ void box_paths_done(struct box_paths *p)
     *p = (struct box_paths){0};
 }
 
-static bool is_below_roots(const struct box_paths *p)
+static bool is_at_or_below(const char *path, const char *root)
 {
-    for (char **root = p->mount_roots; root != NULL && *root != NULL; root++) {
-        size_t n = strlen(*root);
-        if (str_eq(*root, "/") ||
-            (str_starts(p->default_workspace, *root) &&
-             (p->default_workspace[n] == '/' || p->default_workspace[n] == '\0')))
+    size_t n = strlen(root);
+    return str_eq(root, "/") || (str_starts(path, root) && (path[n] == '/' || path[n] == '\0'));
+}
+
+bool box_paths_allow(const struct box_paths *p, const char *path)
+{
+    for (char **root = p->mount_roots; root != NULL && *root != NULL; root++)
+        if (is_at_or_below(path, *root))
             return true;
-    }
     return false;
+}
+
+bool box_paths_own(const struct box_paths *p, const char *path)
+{
+    return (p->default_workspace != NULL && is_at_or_below(path, p->default_workspace)) ||
+           (p->host_root != NULL && is_at_or_below(path, p->host_root));
 }
 
 static void list_roots(const struct box_paths *p, char *ret, size_t size)
@@ -277,7 +293,7 @@ int box_paths_check_workspace(const struct box_paths *p, bool *ret_make, struct 
         return err_set(err, ERR_INVALID,
                        "box.local.default_workspace cannot be created because no "
                        "allowed_mount_roots are configured");
-    if (!is_below_roots(p)) {
+    if (!box_paths_allow(p, p->default_workspace)) {
         list_roots(p, roots, sizeof(roots));
         return err_set(err, ERR_INVALID,
                        "box.local.default_workspace is outside allowed_mount_roots: %s", roots);
@@ -291,7 +307,7 @@ int box_paths_managed_place(const struct box_paths *p, const char **ret, struct 
     if (p->default_workspace == NULL)
         return err_set(err, ERR_STATE,
                        "Managed sandbox admission requires box.local.default_workspace");
-    if (!is_below_roots(p))
+    if (!box_paths_allow(p, p->default_workspace))
         return err_set(err, ERR_STATE,
                        "Managed sandbox workspace is outside box.local.allowed_mount_roots");
     *ret = p->default_workspace;

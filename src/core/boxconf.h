@@ -4,6 +4,7 @@
 /* What a host tells its runtime about limits and directories: the object that box_init of the
  * LangBot wire carries, read into values. */
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -46,5 +47,13 @@ DEFINE_CLEANUP_DONE(box_paths)
 int box_paths_check_workspace(const struct box_paths *p, bool *ret_make, struct err *err);
 /* Where the default workspace is, if sandboxes may be given parts of it; ERR_STATE. */
 int box_paths_managed_place(const struct box_paths *p, const char **ret, struct err *err);
+/* An absolute path as realpath(3), for one whose end may not exist; -ENAMETOOLONG. */
+int box_path_real(const char *path, char ret[static PATH_MAX]);
+/* Whether such a path is, or lies below, one of the allowed roots. */
+bool box_paths_allow(const struct box_paths *p, const char *path);
+/* Whether an absolute path is, or lies below, the default workspace or the directory that all of
+ * the host's is in: where directories that are asked for may be made. By its text, so links in it
+ * are not looked at; who makes them does not follow any. */
+bool box_paths_own(const struct box_paths *p, const char *path);
 /* The directory of one workspace beneath it; owned. */
 char *box_paths_tenant_dir(const struct box_paths *p, const char *ns);

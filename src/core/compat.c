@@ -86,16 +86,19 @@ int session_check_same(const struct session *s, const struct spec *want, uint64_
     return 0;
 }
 
-/* Mounts are a set: order and repetition do not matter, and one that is switched off is none. */
+/* Mounts are a set: order and repetition do not matter, and one that is switched off is none. Most
+ * come in the order they came in before, so each is looked for at its own place first. */
 static bool mounts_within(const struct spec *a, const struct spec *b)
 {
     for (size_t i = 0; i < a->n_extra_mounts; i++) {
         const struct mount_spec *x = &a->extra_mounts[i];
         bool found = x->mode == MOUNT_NONE;
         for (size_t k = 0; k < b->n_extra_mounts && !found; k++) {
-            const struct mount_spec *y = &b->extra_mounts[k];
+            const struct mount_spec *y = &b->extra_mounts[(i + k) % b->n_extra_mounts];
             found = x->mode == y->mode && str_eq(x->host_path, y->host_path) &&
-                    str_eq(x->mount_path, y->mount_path);
+                    str_eq(x->mount_path, y->mount_path) &&
+                    str_eq(x->content_digest, y->content_digest) &&
+                    str_eq(x->manifest_path, y->manifest_path);
         }
         if (!found)
             return false;

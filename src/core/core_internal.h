@@ -104,7 +104,7 @@ struct process {
     struct notice *notices;
     uint64_t started_real, exited_real, exited_boot;
     int exit_code;
-    struct buf preview;                       /* of stderr, once there is no proc */
+    struct buf preview; /* of stderr, once there is no proc, or where it says nothing */
     struct attachment *readers, *last_reader; /* the first has it */
     struct process_watch *watches;
     struct loop_timer timer; /* until it is killed, or its last words are written down */

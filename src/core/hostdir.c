@@ -34,6 +34,14 @@ static const struct job_kind marker_kind = {
     .translate = marker_answer,
 };
 
+static const struct job_kind measure_kind = {
+    .op = "measure",
+    .error_class = "BoxError",
+    .seconds = 15,
+    .not_a_directory = HOSTDIR_MISSING,
+    .missing = HOSTDIR_MISSING,
+};
+
 static int hex_value(char c)
 {
     static const char digits[] = "0123456789abcdef";
@@ -79,9 +87,9 @@ static int marker_answer(const struct json *data, const char *note, struct buf *
     return jw_end(&w);
 }
 
-/* The request of a job that is about one directory and, maybe, a name in it. */
-static int submit(struct skills *s, struct job_request request, skills_done_fn *done, void *arg,
-                  struct err *err)
+/* The request of a job that is about one directory and, maybe, names in it. */
+static int submit(struct skills *s, struct job_request request, const char *const *parts,
+                  skills_done_fn *done, void *arg, struct err *err)
 {
     AUTO_DONE(buf) struct buf text;
     AUTO(json) struct json *data = NULL;
@@ -91,6 +99,13 @@ static int submit(struct skills *s, struct job_request request, skills_done_fn *
     jw_object(&w);
     if (request.note != NULL)
         jw_kstr(&w, "marker_name", request.note);
+    if (parts != NULL) {
+        jw_key(&w, "parts");
+        jw_array(&w);
+        for (; *parts != NULL; parts++)
+            jw_str(&w, *parts);
+        jw_array_end(&w);
+    }
     jw_object_end(&w);
     if (jw_end(&w) < 0)
         return err_set(err, ERR_INVALID, "Invalid Box shared Workspace probe basename");
@@ -105,12 +120,19 @@ static int submit(struct skills *s, struct job_request request, skills_done_fn *
 int hostdir_ensure(struct skills *s, const char *path, skills_done_fn *done, void *arg,
                    struct err *err)
 {
-    return submit(s, (struct job_request){.kind = &ensure_kind, .dir = path}, done, arg, err);
+    return submit(s, (struct job_request){.kind = &ensure_kind, .dir = path}, NULL, done, arg, err);
+}
+
+int hostdir_measure(struct skills *s, const char *path, const char *const *parts,
+                    skills_done_fn *done, void *arg, struct err *err)
+{
+    return submit(s, (struct job_request){.kind = &measure_kind, .dir = path}, parts, done, arg,
+                  err);
 }
 
 int hostdir_verify_marker(struct skills *s, const char *path, const char *marker_name,
                           skills_done_fn *done, void *arg, struct err *err)
 {
     const struct job_request request = {.kind = &marker_kind, .dir = path, .note = marker_name};
-    return submit(s, request, done, arg, err);
+    return submit(s, request, NULL, done, arg, err);
 }

@@ -85,7 +85,7 @@ static char *resolve(const char *path)
     }
 }
 
-static int check(const char *path, struct err *err)
+static int check(const char *path, const char *field, struct err *err)
 {
     if (path == NULL || path[0] != '/')
         return 0; /* nothing, or what no Linux host has */
@@ -95,15 +95,15 @@ static int check(const char *path, struct err *err)
     /* The kernel takes ".." after a link for the parent of what the link leads to. */
     AUTO_FREE char *as_kernel = resolve(path);
     if (is_blocked(plain) || is_blocked(real) || is_blocked(as_kernel))
-        return err_set(err, ERR_DENIED, "host_path %.300s is blocked for security", path);
+        return err_set(err, ERR_DENIED, "%s %.300s is blocked for security", field, path);
     return 0;
 }
 
 int hostpath_check(const struct spec *spec, struct err *err)
 {
-    int r = check(spec->host_path, err);
+    int r = check(spec->host_path, "host_path", err);
     for (size_t i = 0; r == 0 && i < spec->n_extra_mounts; i++)
         if (spec->extra_mounts[i].mode != MOUNT_NONE)
-            r = check(spec->extra_mounts[i].host_path, err);
+            r = check(spec->extra_mounts[i].host_path, "extra_mounts.host_path", err);
     return r;
 }

@@ -198,6 +198,13 @@ struct session *manager_find(struct manager *m, const char *id)
     return s == NULL || s->state == SESSION_STOPPING || s->delete_asked ? NULL : s;
 }
 
+bool manager_has(struct manager *m, const struct spec *spec)
+{
+    const struct session *s = manager_find(m, spec->session_id);
+    return s != NULL && s->state == SESSION_READY && !s->retiring &&
+           session_same_mounts(s->spec, spec);
+}
+
 size_t manager_count(const struct manager *m)
 {
     return m->n_sessions;

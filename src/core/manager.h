@@ -76,6 +76,9 @@ enum acquire_flags {
  * gives it back by session_release(). */
 int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, unsigned flags,
                     session_ready_fn *ready, void *arg, struct err *err);
+/* Whether there is one already, ready and with these extra mounts: nothing would have to be made.
+ */
+bool manager_has(struct manager *m, const struct spec *spec);
 struct session *manager_find(struct manager *m,
                              const char *id); /* NULL; stopping ones are not found */
 size_t manager_count(const struct manager *m);

@@ -186,12 +186,13 @@ int process_exit_code(const struct process *p)
 void process_stderr_preview(struct process *p, struct buf *ret)
 {
     char tail[PREVIEW_BYTES];
-    if (p->proc == NULL) {
+    size_t n = 0;
+    if (p->proc != NULL)
+        n = p->proc->backend->ops->proc_stderr(p->proc, tail, sizeof(tail));
+    if (n > 0)
+        preview_write(tail, n, n == sizeof(tail), ret);
+    else
         (void)buf_append(ret, buf_str(&p->preview), p->preview.len);
-        return;
-    }
-    size_t n = p->proc->backend->ops->proc_stderr(p->proc, tail, sizeof(tail));
-    preview_write(tail, n, n == sizeof(tail), ret);
 }
 
 size_t manager_processes_running(const struct manager *m)

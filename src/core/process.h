@@ -56,7 +56,8 @@ uint64_t process_started_at(const struct process *p); /* wall clock */
 uint64_t process_exited_at(const struct process *p);  /* wall clock; 0 while it runs */
 /* Exit status, or the negative number of the signal that ended it. */
 int process_exit_code(const struct process *p);
-/* The last PROCESS_STDERR_CHARS of stderr as valid UTF-8, white space at the end removed. */
+/* The last PROCESS_STDERR_CHARS of stderr as valid UTF-8, white space at the end removed. Where
+ * there is none: why the process never ran, or was killed by the kernel. */
 void process_stderr_preview(struct process *p, struct buf *ret);
 
 /* Output by byte offset, beside any reader: looking takes nothing away. */

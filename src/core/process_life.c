@@ -202,6 +202,16 @@ static void on_stopped(struct process *p)
         session_processes_gone(s);
 }
 
+/* One that never ran, or was killed by the kernel, has said nothing about it itself. People look
+ * for the reason where they would look for its own words. */
+static void explain(struct process *p, const struct outcome *o)
+{
+    if (o->error[0] != '\0')
+        (void)buf_printf(&p->preview, "%.500s: %s", p->spec->command, o->error);
+    else if (o->kind == OUTCOME_OOM_KILLED)
+        (void)buf_puts(&p->preview, "Process was killed: the session is out of memory.");
+}
+
 static void on_exited(void *arg, const struct outcome *outcome)
 {
     struct process *p = arg;
@@ -209,6 +219,7 @@ static void on_exited(void *arg, const struct outcome *outcome)
     if (p->state == PROCESS_EXITED)
         return; /* an earlier daemon has written down how */
     p->exit_code = exit_code(outcome);
+    explain(p, outcome);
     p->exited_real = clock_real(loop_clock(m->loop));
     p->exited_boot = clock_boot(loop_clock(m->loop));
     loop_timer_stop(&p->timer);

@@ -26,10 +26,10 @@
 #include "util/str.h"
 
 #define PROBE_TIMEOUT_NS (10 * NSEC_PER_SEC)
-#define MARKER_PREFIX ".langbot-box-volume-probe-" /* as of a host that looks whether we share it  \
-                                                    */
+#define MARKER_PREFIX                                                                              \
+    ".langbot-box-volume-probe-" /* as of a host that looks whether we share it                    \
+                                  */
 #define PROBE_TEXT "readiness"
-#define REQUIRED_BACKEND "nsjail"
 
 struct waiter {
     struct waiter *next;
@@ -66,8 +66,9 @@ struct readiness {
     struct readiness_options o;
     struct readiness_report report;
     enum probe_state state;
-    bool known; /* the report counts until... */
-    bool again; /* what was asked changed while it was being found out */
+    bool known;  /* the report counts until... */
+    bool proven; /* the last probe has shown isolation */
+    bool again;  /* what was asked changed while it was being found out */
     uint64_t until;
     struct waiter *waiters; /* owned */
     struct loop_defer defer;
@@ -77,25 +78,32 @@ struct readiness {
     char id[48], marker[64];
 };
 
+enum row_flags {
+    ROW_DETAIL = 1,        /* told by the backend */
+    ROW_STORAGE = 2 | 1,   /* and may be declared good enough without being enforced */
+    ROW_ISOLATION = 4 | 1, /* and is what the required backend is required for */
+};
+
 static const struct {
     const char *name;
-    bool detail;  /* told by the backend */
-    bool storage; /* may be declared good enough without being enforced */
+    unsigned flags;
+    const char *newer_name; /* what later clients look for as well; NULL: the same */
 } rows[READY_CHECK_MAX] = {
-    [READY_CONFIGURATION] = {"configuration", false, false},
-    [READY_REQUIRED_BACKEND] = {"required_backend", false, false},
-    [READY_WORKSPACE_MOUNT] = {"workspace_mount", false, false},
-    [READY_BACKEND_AVAILABLE] = {"backend_available", false, false},
-    [READY_CGROUP_V2] = {"cgroup_v2", true, false},
-    [READY_NAMESPACE_ISOLATION] = {"namespace_isolation", true, false},
-    [READY_MOUNT_ISOLATION] = {"mount_isolation", true, false},
-    [READY_NETWORK_ISOLATION] = {"network_isolation", true, false},
-    [READY_HARD_WORKSPACE_QUOTA] = {"hard_workspace_quota", true, true},
-    [READY_HARD_SKILL_STORAGE_QUOTA] = {"hard_skill_storage_quota", true, true},
-    [READY_BOUNDED_EPHEMERAL_STORAGE] = {"bounded_ephemeral_storage", true, true},
-    [READY_INODE_QUOTA] = {"inode_quota", true, true},
-    [READY_SESSION_CAP] = {"session_cap", false, false},
-    [READY_MANAGED_PROCESS_CAP] = {"managed_process_cap", false, false},
+    [READY_CONFIGURATION] = {"configuration", 0, NULL},
+    [READY_REQUIRED_BACKEND] = {"required_backend", 0, NULL},
+    [READY_WORKSPACE_MOUNT] = {"workspace_mount", 0, NULL},
+    [READY_BACKEND_AVAILABLE] = {"backend_available", 0, NULL},
+    [READY_CGROUP_V2] = {"cgroup_v2", ROW_ISOLATION, NULL},
+    [READY_NAMESPACE_ISOLATION] = {"namespace_isolation", ROW_ISOLATION, NULL},
+    [READY_MOUNT_ISOLATION] = {"mount_isolation", ROW_ISOLATION, NULL},
+    [READY_NETWORK_ISOLATION] = {"network_isolation", ROW_ISOLATION, NULL},
+    [READY_HARD_WORKSPACE_QUOTA] = {"hard_workspace_quota", ROW_STORAGE, NULL},
+    [READY_HARD_SKILL_STORAGE_QUOTA] = {"hard_skill_storage_quota", ROW_STORAGE,
+                                        "hard_read_only_mount_quota"},
+    [READY_BOUNDED_EPHEMERAL_STORAGE] = {"bounded_ephemeral_storage", ROW_STORAGE, NULL},
+    [READY_INODE_QUOTA] = {"inode_quota", ROW_STORAGE, NULL},
+    [READY_SESSION_CAP] = {"session_cap", 0, NULL},
+    [READY_MANAGED_PROCESS_CAP] = {"managed_process_cap", 0, NULL},
 };
 
 static void start_doctor(struct readiness *r);
@@ -142,12 +150,30 @@ void readiness_clear(struct readiness *r)
 
 /* The answer. */
 
+bool readiness_isolates(const struct readiness_report *report)
+{
+    for (int i = 0; i < READY_CHECK_MAX; i++)
+        if ((rows[i].flags & ROW_ISOLATION) == ROW_ISOLATION && !report->found[i])
+            return false;
+    return true;
+}
+
+const char *readiness_backend(const struct readiness *r)
+{
+    bool own = str_eq(*r->o.backend, manager_backend(r->o.manager)->ops->name);
+    return own && r->proven ? READINESS_BACKEND : *r->o.backend;
+}
+
 static void judge(struct readiness *r)
 {
     struct readiness_report *p = &r->report;
+    r->proven = p->enforced && readiness_isolates(p);
+    p->backend = readiness_backend(r);
+    p->found[READY_REQUIRED_BACKEND] = p->enforced && str_eq(p->backend, READINESS_BACKEND);
     p->ready = true;
     for (int i = 0; i < READY_CHECK_MAX; i++) {
-        p->checks[i] = p->found[i] || (rows[i].storage && p->unsafe_storage);
+        bool storage = (rows[i].flags & ROW_STORAGE) == ROW_STORAGE;
+        p->checks[i] = p->found[i] || (storage && p->unsafe_storage);
         if (p->enforced || i == READY_BACKEND_AVAILABLE)
             p->ready &= p->checks[i];
     }
@@ -361,13 +387,11 @@ static void look(struct readiness *r)
     struct stat st;
     const char *root = NULL, *wrong = admission_config_error(r->o.admission);
     *p = (struct readiness_report){.enforced = admission_enforced(r->o.admission),
-                                   .backend = *r->o.backend,
                                    .unsafe_storage = r->o.unsafe_storage};
     p->found[READY_BACKEND_AVAILABLE] = *r->o.backend != NULL;
     if (!p->enforced)
         return;
     p->found[READY_CONFIGURATION] = wrong == NULL;
-    p->found[READY_REQUIRED_BACKEND] = str_eq(*r->o.backend, REQUIRED_BACKEND);
     if (box_paths_managed_place(r->o.paths, &root, &err) == 0 && stat(root, &st) == 0 &&
         !S_ISDIR(st.st_mode))
         (void)err_set(&err, ERR_STATE, "Managed sandbox workspace path is not a directory");
@@ -425,18 +449,26 @@ void readiness_failed(const struct readiness_report *report, char *ret, size_t s
     }
 }
 
+static void write_row(int row, bool value, struct jw *w)
+{
+    jw_kbool(w, rows[row].name, value);
+    if (rows[row].newer_name != NULL)
+        jw_kbool(w, rows[row].newer_name, value);
+}
+
 static void write_checks(const struct readiness_report *p, struct jw *w)
 {
     jw_key(w, "checks");
     jw_object(w);
     for (int i = 0; i < READY_CHECK_MAX; i++)
         if (p->enforced || i == READY_BACKEND_AVAILABLE)
-            jw_kbool(w, rows[i].name, p->checks[i]);
+            write_row(i, p->checks[i], w);
     jw_object_end(w);
 }
 
-void readiness_write(const struct readiness_report *p, struct jw *w)
+void readiness_write(const struct readiness_report *report, struct jw *w)
 {
+    const struct readiness_report *p = report;
     jw_kbool(w, "ready", p->ready);
     jw_kstr(w, "mode", p->enforced ? "grant_enforced" : "standard");
     jw_key(w, "backend");
@@ -448,8 +480,8 @@ void readiness_write(const struct readiness_report *p, struct jw *w)
         jw_object(w);
         jw_kbool(w, "available", p->found[READY_BACKEND_AVAILABLE]);
         for (int i = 0; i < READY_CHECK_MAX; i++)
-            if (rows[i].detail)
-                jw_kbool(w, rows[i].name, p->found[i]);
+            if (rows[i].flags & ROW_DETAIL)
+                write_row(i, p->found[i], w);
         jw_object_end(w);
     }
     jw_object_end(w);

@@ -63,6 +63,15 @@ struct readiness *readiness_new(const struct readiness_options *options);
 void readiness_free(struct readiness *r); /* who still waits is not told */
 DEFINE_CLEANUP(readiness)
 
+/* The name that clients are to know the backend by; NULL: none is selected. Where admission is
+ * enforced the policy asks for READINESS_BACKEND by name, and means a backend that puts commands
+ * into namespaces and control groups of their own. Ours goes by that name as long as the last probe
+ * has shown that it does; a name of the operator's choice is left alone. */
+const char *readiness_backend(const struct readiness *r);
+#define READINESS_BACKEND "nsjail"
+/* Whether what was found is what that name stands for. */
+bool readiness_isolates(const struct readiness_report *report);
+
 /* From the loop, exactly once; the report is borrowed for the call. */
 typedef void readiness_fn(void *arg, const struct readiness_report *report);
 void readiness_get(struct readiness *r, readiness_fn *done, void *arg);

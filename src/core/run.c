@@ -77,8 +77,9 @@ int run_start(struct session *s, const struct run_options *options, const struct
         return e;
     }
     session_hold(s);
-    session_exec_begins(s);
-    r->counted = true;
+    r->counted = !options->quiet;
+    if (r->counted)
+        session_exec_begins(s);
     *ret = r;
     return 0;
 }

@@ -94,7 +94,7 @@ bool instance_id_valid(const char *s)
         return false;
     while (is_kept(s[n]) || s[n] == ':')
         n++;
-    return s[n] == '\0' && n <= INSTANCE_MAX;
+    return n <= INSTANCE_MAX && s[n] == '\0';
 }
 
 void tenant_ns(const char *instance_uuid, const char *workspace_uuid, char ret[static NS_SIZE])
@@ -156,16 +156,37 @@ const char *tenant_logical(const char *prefix, const char *physical)
     return str_starts(physical, prefix) ? physical + strlen(prefix) : physical;
 }
 
-bool tenant_name_is_physical(const char *id)
+/* The digits of the generation in a name that was made for a workspace; 0: it was not. */
+static size_t generation_digits(const char *id)
 {
     const char *p = id + 3;
     if (!str_starts(id, "ws-") || strspn(p, "0123456789abcdef") != NS_DIGITS)
-        return false;
+        return 0;
     p += NS_DIGITS;
     if (!str_starts(p, "-g"))
-        return false;
+        return 0;
     size_t digits = strspn(p + 2, "0123456789");
-    return digits > 0 && p[2 + digits] == '-' && p[3 + digits] != '\0';
+    return p[2 + digits] == '-' && p[3 + digits] != '\0' ? digits : 0;
+}
+
+bool tenant_name_is_physical(const char *id)
+{
+    return generation_digits(id) > 0;
+}
+
+bool tenant_of_physical(const char *id, char ret_ns[static NS_SIZE], int64_t *ret_generation)
+{
+    char text[24];
+    size_t digits = generation_digits(id);
+    if (digits == 0 || digits >= sizeof(text))
+        return false;
+    memcpy(text, id + NS_SIZE - 1 + 2, digits);
+    text[digits] = '\0';
+    if (str_to_i64(text, ret_generation) < 0 || *ret_generation < 1)
+        return false;
+    memcpy(ret_ns, id, NS_SIZE - 1);
+    ret_ns[NS_SIZE - 1] = '\0';
+    return true;
 }
 
 /* The fence. */
@@ -173,6 +194,7 @@ bool tenant_name_is_physical(const char *id)
 struct fenced {
     struct nsmap_entry entry;
     int64_t generation;
+    bool found; /* in what an earlier daemon left; nobody has come with it yet */
 };
 
 struct fence {
@@ -232,8 +254,15 @@ int fence_pass(struct fence *f, const char *ns, int64_t generation, struct err *
     }
     if (generation < e->generation)
         return err_set(err, ERR_DENIED, "Stale Box placement generation");
-    if (generation == e->generation)
+    if (generation == e->generation && !e->found)
         return 0;
     e->generation = generation;
+    e->found = false;
     return 1;
+}
+
+void fence_found(struct fence *f, const char *ns, int64_t generation)
+{
+    if (fence_pass(f, ns, generation, NULL) > 0)
+        find(f, ns)->found = true;
 }

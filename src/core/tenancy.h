@@ -50,6 +50,8 @@ int tenant_physical(const char *prefix, const char *logical, char **ret, struct 
 const char *tenant_logical(const char *prefix, const char *physical);
 /* Whether a name was made by tenant_physical() for anybody. */
 bool tenant_name_is_physical(const char *id);
+/* Whose it is, and of which generation; false: not such a name. */
+bool tenant_of_physical(const char *id, char ret_ns[static NS_SIZE], int64_t *ret_generation);
 
 /* The generation fence: the highest generation seen of each workspace. It only ever grows. */
 struct fence *fence_new(size_t max);
@@ -58,6 +60,10 @@ DEFINE_CLEANUP(fence)
 void fence_set_max(struct fence *f, size_t max); /* more than that stay, and none is added */
 size_t fence_count(const struct fence *f);
 int64_t fence_current(const struct fence *f, const char *ns); /* 0: never seen */
+/* A session of that generation was there before us: older ones are shut out as if we had seen it.
+ * The first who comes with it passes as one that just became current, because older sessions may
+ * be there, too. */
+void fence_found(struct fence *f, const char *ns, int64_t generation);
 /* 0: it is the current generation. 1: it just became that. ERR_DENIED: stale; ERR_LIMIT: no room
  * for one more workspace. */
 int fence_pass(struct fence *f, const char *ns, int64_t generation, struct err *err);

@@ -132,4 +132,4 @@ typedef int fetch_op_fn(struct fetch *f);
 fetch_op_fn op_list, op_get, op_create, op_update, op_delete, op_scan;
 fetch_op_fn op_list_files, op_read_file, op_write_file;
 fetch_op_fn op_preview_zip, op_install_zip;
-fetch_op_fn op_make_dir, op_read_marker;
+fetch_op_fn op_make_dir, op_read_marker, op_measure;

@@ -29,6 +29,7 @@ static const struct {
     {"install_zip", op_install_zip, true},
     {"make_dir", op_make_dir, false},
     {"read_marker", op_read_marker, false},
+    {"measure", op_measure, false},
 };
 
 static int take_lock(struct fetch *f)

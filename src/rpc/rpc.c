@@ -41,6 +41,18 @@ static int preset(struct rpc *r, const char *text, struct err *err)
     return rpc_preset(r, config, err);
 }
 
+/* Sessions that were taken over say how far their workspaces have come: whoever was shut out before
+ * we were started still is. */
+static void find_generations(struct rpc *r)
+{
+    struct manager *m = r->o.manager;
+    char ns[NS_SIZE];
+    int64_t generation;
+    for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s))
+        if (tenant_of_physical(session_id(s), ns, &generation))
+            fence_found(r->fence, ns, generation);
+}
+
 int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err)
 {
     AUTO(rpc) struct rpc *r = xnew(struct rpc);
@@ -68,6 +80,7 @@ int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err
         e = preset(r, options->config, err);
     if (e < 0)
         return e;
+    find_generations(r);
     loop_timer_start(r->loop, &r->reaper, REAP_NS, on_reap);
     *ret = TAKE_PTR(r);
     return 0;

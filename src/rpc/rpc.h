@@ -36,12 +36,21 @@ int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err
 void rpc_free(struct rpc *r);
 DEFINE_CLEANUP(rpc)
 
+/* From now on TCP clients need that token, borrowed as above; NULL: none of them is let in. Whoever
+ * came in with the one before gets the answers it waits for, and then has to come again. */
+void rpc_set_token(struct rpc *r, const char *token);
+
 /* Adds the routes. The object must outlive the server. */
 int rpc_routes(struct rpc *r, struct http_server *server, struct err *err);
 
-/* Serves one trusted peer over two descriptors, which are taken. `ended` comes from the loop, once,
- * when the peer has gone. The instance must have been given. */
-int rpc_stdio_new(struct rpc *r, int in_fd, int out_fd, void (*ended)(void *arg), void *arg,
-                  struct rpc_stdio **ret, struct err *err);
+struct rpc_stdio_options {
+    int in_fd, out_fd;        /* taken, also on failure */
+    void (*ended)(void *arg); /* from the loop, once, when the peer has gone */
+    void *arg;
+};
+
+/* Serves one trusted peer over two descriptors. The instance must have been given. */
+int rpc_stdio_new(struct rpc *r, const struct rpc_stdio_options *options, struct rpc_stdio **ret,
+                  struct err *err);
 void rpc_stdio_free(struct rpc_stdio *s);
 DEFINE_CLEANUP(rpc_stdio)

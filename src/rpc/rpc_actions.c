@@ -5,6 +5,8 @@
 /* Everything a client can ask for. Names and shapes are those of LangBot's runtime. */
 static const struct rpc_action actions[] = {
     {"__ping", 0, rpc_ping},
+    {RPC_CANCEL_ACTION, 0, rpc_cancel_action},
+    {RPC_STREAM_ACK, 0, rpc_stream_ack},
     {"__file_chunk", 0, rpc_file_chunk},
     {"box_init", 0, rpc_init},
     {"box_health", 0, rpc_health},
@@ -14,6 +16,7 @@ static const struct rpc_action actions[] = {
     {"box_revoke_sandbox_admission_grant", 0, rpc_revoke_grant},
     {"box_verify_shared_workspace", 0, rpc_verify_workspace},
     {"box_status", RPC_TENANT, rpc_status},
+    {"box_get_storage_analysis", RPC_TENANT, rpc_storage_analysis},
     {"box_exec", RPC_SANDBOX, rpc_exec},
     {"box_create_session", RPC_SANDBOX, rpc_create_session},
     {"box_get_session", RPC_SANDBOX, rpc_get_session},

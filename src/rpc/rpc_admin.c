@@ -16,9 +16,24 @@ void rpc_ping(struct rpc_call *c)
     rpc_ok(c);
 }
 
+/* Nothing of ours comes in pieces, so there is nothing to go on with. */
+void rpc_stream_ack(struct rpc_call *c)
+{
+    const struct json *seq = json_get(c->msg.data, "seq_id"),
+                      *index = json_get(c->msg.data, "index");
+    struct rpc_reply reply;
+    if (json_type(seq) != JSON_INT || json_type(index) != JSON_INT) {
+        rpc_fail(c, RPC_VALUE_ERROR, "Stream acknowledgement requires integer sequence and index");
+        return;
+    }
+    rpc_reply_open(c, &reply);
+    jw_kbool(&reply.w, "accepted", false);
+    rpc_reply_close(c, &reply);
+}
+
 static void write_backend(const struct rpc *r, struct jw *w)
 {
-    jw_kstr(w, "name", r->backend);
+    jw_kstr(w, "name", rpc_backend_name(r));
     jw_kbool(w, "available", r->backend != NULL);
 }
 
@@ -82,10 +97,34 @@ static size_t count_sessions(const struct rpc_call *c)
     return n;
 }
 
+/* How many sessions the workspace may still have. Making one decides again. Without a grant, where
+ * one is needed, that is none. */
+static void write_capacity(const struct rpc_call *c, size_t used, struct jw *w)
+{
+    struct manager *m = c->rpc->o.manager;
+    struct admission_limits grant = {0};
+    struct err err = {0};
+    size_t max = manager_get_options(m)->max_sessions, all = manager_count(m), limit = max;
+    if (admission_enforced(c->rpc->admission)) {
+        if (admission_check(c->rpc->admission, c->ns, c->msg.ctx.placement_generation,
+                            rpc_now_us(c->rpc), &grant, &err) < 0)
+            grant = (struct admission_limits){0};
+        limit = (size_t)grant.max_sessions < max ? (size_t)grant.max_sessions : max;
+    }
+    size_t own = limit > used ? limit - used : 0, free_for_all = max > all ? max - all : 0;
+    jw_key(w, "capacity");
+    jw_object(w);
+    jw_ku64(w, "limit", limit);
+    jw_ku64(w, "used", used);
+    jw_ku64(w, "remaining", own < free_for_all ? own : free_for_all);
+    jw_object_end(w);
+}
+
 void rpc_status(struct rpc_call *c)
 {
     const struct manager_options *o = manager_get_options(c->rpc->o.manager);
     const struct box_limits *l = &c->rpc->limits;
+    size_t used = count_sessions(c);
     struct rpc_reply reply;
     struct jw *w = &reply.w;
     rpc_reply_open(c, &reply);
@@ -93,7 +132,7 @@ void rpc_status(struct rpc_call *c)
     jw_object(w);
     write_backend(c->rpc, w);
     jw_object_end(w);
-    jw_ku64(w, "active_sessions", count_sessions(c));
+    jw_ku64(w, "active_sessions", used);
     jw_ku64(w, "managed_processes", rpc_count_processes(c->rpc, c->prefix));
     jw_ku64(w, "session_ttl_sec", o->ttl_ns / NSEC_PER_SEC);
     if (c->ns[0] != '\0') {
@@ -105,6 +144,7 @@ void rpc_status(struct rpc_call *c)
         jw_kint(w, "max_admission_records", l->max_admission_records);
         jw_kint(w, "max_rpc_file_bytes", l->max_rpc_file_bytes);
         jw_object_end(w);
+        write_capacity(c, used, w);
     }
     rpc_reply_close(c, &reply);
 }

@@ -20,8 +20,10 @@ static bool token_ok(const struct rpc *r, const struct http_request *req)
 {
     AUTO_FREE char *given = NULL;
     /* A unix socket is protected by its mode and the peer's uid. */
-    if (r->o.token == NULL || http_request_peer(req) != NULL)
+    if (http_request_peer(req) != NULL)
         return true;
+    if (r->o.token == NULL)
+        return !r->shut;
     given = rpc_header(req, "X-LangBot-Box-Control-Token");
     return given != NULL && http_secret_eq(given, strlen(given), r->o.token, strlen(r->o.token));
 }
@@ -42,6 +44,18 @@ bool rpc_auth(const struct rpc *r, const struct http_request *req, char **ret_in
         return false;
     *ret_instance = TAKE_PTR(instance);
     return true;
+}
+
+void rpc_set_token(struct rpc *r, const char *token)
+{
+    r->o.token = token;
+    r->shut = token == NULL;
+    rpc_relays_outdated(r);
+    for (struct rpc_conn *c = r->conns; c != NULL; c = c->next) {
+        c->outdated = c->outdated || c->by_token;
+        if (c->n_calls == 0)
+            rpc_conn_idle(c);
+    }
 }
 
 void rpc_refuse(struct http_request *req)

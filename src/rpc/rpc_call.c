@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +53,8 @@ static void leave_conn(struct rpc_call *c)
         c->conn->calls = c->conn_next;
     if (c->conn_next != NULL)
         c->conn_next->conn_prev = c->conn_prev;
-    c->conn->n_calls--;
+    if (--c->conn->n_calls == 0)
+        rpc_conn_idle(c->conn);
     c->conn = NULL;
 }
 
@@ -80,8 +82,9 @@ void rpc_call_free(struct rpc_call *c)
     free(c->cmd);
     free(c->cwd);
     strv_free(c->env);
-    box_paths_done(&c->paths);
+    box_paths_done(&c->setup.paths);
     fd_close_many(&c->fd, 1);
+    rpc_storage_done(&c->storage);
     free(c);
 }
 
@@ -152,6 +155,43 @@ void rpc_call_cancel(struct rpc_call *c)
     c->cancelled = true;
     if (c->cancel != NULL)
         c->cancel(c);
+}
+
+/* Who may stop a call: whoever it was made for. */
+static bool same_context(const struct rpc_message *a, const struct rpc_message *b)
+{
+    return a->scoped == b->scoped && a->ctx.placement_generation == b->ctx.placement_generation &&
+           str_eq(a->ctx.instance_uuid, b->ctx.instance_uuid) &&
+           str_eq(a->ctx.workspace_uuid, b->ctx.workspace_uuid);
+}
+
+/* The call of this connection that has that number, as the client wrote it. */
+static struct rpc_call *find_seq(const struct rpc_call *c, int64_t number)
+{
+    char text[24];
+    struct rpc_call *other = c->conn->calls;
+    (void)str_fmt(text, sizeof(text), "%" PRId64, number);
+    while (other != NULL && (other == c || !str_eq(other->msg.seq, text)))
+        other = other->conn_next;
+    return other;
+}
+
+/* What is stopped is not answered any more. */
+void rpc_cancel_action(struct rpc_call *c)
+{
+    const struct json *seq = json_get(c->msg.data, "seq_id");
+    struct rpc_reply reply;
+    if (json_type(seq) != JSON_INT) {
+        rpc_fail(c, RPC_VALUE_ERROR, "Cancellation requires an integer seq_id");
+        return;
+    }
+    struct rpc_call *other = find_seq(c, json_int(seq));
+    bool cancelled = other != NULL && same_context(&c->msg, &other->msg);
+    if (cancelled)
+        rpc_call_cancel(other);
+    rpc_reply_open(c, &reply);
+    jw_kbool(&reply.w, "cancelled", cancelled);
+    rpc_reply_close(c, &reply);
 }
 
 void rpc_shut_out(struct rpc *r, const char *ns, int64_t generation)
@@ -281,7 +321,9 @@ void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m)
 {
     AUTO_DONE(buf) struct buf problem;
     struct rpc_call *c = xnew(struct rpc_call);
-    bool busy = conn->n_calls >= RPC_CALLS_MAX;
+    const char *action = json_str(json_get(m->root, "action"));
+    bool busy = conn->n_calls >= RPC_CALLS_MAX && !str_eq(action, RPC_CANCEL_ACTION) &&
+                !str_eq(action, RPC_STREAM_ACK);
     buf_init(&problem, PROBLEM_MAX);
     c->rpc = conn->rpc;
     c->conn = conn;
@@ -292,6 +334,8 @@ void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m)
     if (busy)
         rpc_fail(c, RPC_BUSY, "Runtime connection is busy (max %d concurrent actions)",
                  RPC_CALLS_MAX);
+    else if (conn->outdated)
+        rpc_fail(c, RPC_PERMISSION_ERROR, "the token has changed; connect again");
     else if (rpc_message_check(&c->msg, &problem) < 0)
         rpc_fail(c, RPC_ENVELOPE_ERROR, "%s", buf_str(&problem));
     else

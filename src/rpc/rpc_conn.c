@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
+#include "http/ws.h"
 #include "rpc/rpc_internal.h"
 #include "util/alloc.h"
 
@@ -25,12 +26,21 @@ void rpc_conn_message(struct rpc_conn *c, const char *text, size_t len)
     struct rpc_message m;
     if (rpc_message_read(text, len, c->flags == 0, &m))
         rpc_call_start(c, &m);
+    else if (m.no_memory && c->transport->close != NULL)
+        c->transport->close(c->arg, WS_CODE_TOO_BIG, "out of memory for this message");
+}
+
+void rpc_conn_idle(struct rpc_conn *c)
+{
+    if (c->outdated && c->transport->close != NULL)
+        c->transport->close(c->arg, WS_CODE_POLICY, "the token has changed");
 }
 
 void rpc_conn_free(struct rpc_conn *c)
 {
     if (c == NULL)
         return;
+    c->outdated = false; /* it has ended already */
     while (c->calls != NULL)
         rpc_call_cancel(c->calls);
     rpc_files_free(c);

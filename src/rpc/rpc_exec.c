@@ -143,7 +143,7 @@ static void reply_result(struct rpc_call *c)
     describe(c, o, text, sizeof(text));
     rpc_reply_open(c, &reply);
     jw_kstr(w, "session_id", rpc_logical(c, c->id));
-    jw_kstr(w, "backend_name", c->rpc->backend);
+    jw_kstr(w, "backend_name", rpc_backend_name(c->rpc));
     jw_kstr(w, "status", o->kind == OUTCOME_TIMED_OUT ? "timed_out" : "completed");
     write_exit(w, o);
     write_stream(w, "stdout", result, EXEC_STDOUT, NULL);

@@ -23,9 +23,14 @@ struct run;
 struct run_result;
 struct session;
 struct spec;
+struct usage;
 
 #define RPC_MESSAGE_MAX (16U << 20)
 #define RPC_CALLS_MAX 128 /* in flight on one connection */
+
+/* Those who are about other calls pass even when that many are in flight. */
+#define RPC_CANCEL_ACTION "__cancel_action"
+#define RPC_STREAM_ACK "__stream_ack"
 
 /* rpc_message.c: the envelope, without I/O ------------------------------------------------------
  */
@@ -36,6 +41,7 @@ struct rpc_message {
     const char *action;        /* in root */
     const struct json *data;   /* in root; an object */
     bool scoped;               /* it has a context */
+    bool no_memory;            /* it was not read for lack of it */
     struct tenant_context ctx; /* owned */
 };
 
@@ -97,6 +103,7 @@ struct rpc {
     char *wanted;        /* owned; what the configuration says about it, "" for nothing */
     size_t sessions_max; /* of the operator; a client cannot raise it */
     bool draining;       /* box_shutdown is at work */
+    bool shut;           /* a token is needed, and there is none */
     struct box_limits limits;
     struct box_paths paths;
     struct fence *fence;
@@ -111,7 +118,16 @@ struct rpc {
     struct loop_timer reaper;
 };
 
+/* A configuration that is not in force yet. */
+struct rpc_setup {
+    struct box_limits limits;
+    struct box_paths paths; /* owned */
+    bool make_workspace;    /* that of the paths has to be made first */
+};
+
 /* rpc_config.c */
+/* What clients are told; NULL: the configuration selects one that we do not have. */
+const char *rpc_backend_name(const struct rpc *r);
 /* What box_init would say, before anybody can. */
 int rpc_preset(struct rpc *r, const struct json *config, struct err *err);
 int rpc_select_defaults(struct rpc *r, struct err *err); /* before anybody has said anything */
@@ -122,6 +138,8 @@ int rpc_select_defaults(struct rpc *r, struct err *err); /* before anybody has s
 struct rpc_transport {
     /* One message; it is copied or sent. */
     void (*send)(void *arg, const char *text, size_t len);
+    /* Optional: the connection is of no use any more. It ends later. */
+    void (*close)(void *arg, unsigned code, const char *reason);
 };
 
 struct rpc_conn {
@@ -135,6 +153,9 @@ struct rpc_conn {
     size_t n_files;
     int64_t file_max; /* bytes of one, as configured when the connection was opened */
     unsigned flags;   /* enum rpc_conn_flags */
+    bool local;       /* whoever is at the other end started us */
+    bool by_token;    /* what let it in may change */
+    bool outdated;    /* and has: nothing new is begun on it */
 };
 
 /* Where the first release is served as well. */
@@ -146,6 +167,7 @@ enum rpc_conn_flags {
 struct rpc_conn *rpc_conn_new(struct rpc *r, const struct rpc_transport *transport, void *arg,
                               unsigned flags);
 void rpc_conn_message(struct rpc_conn *c, const char *text, size_t len);
+void rpc_conn_idle(struct rpc_conn *c); /* nothing is in flight: one that is outdated ends */
 void rpc_conn_free(struct rpc_conn *c); /* what is in flight is cancelled */
 
 /* Calls (rpc_call.c) ----------------------------------------------------------------------------
@@ -164,6 +186,14 @@ struct rpc_action {
 };
 
 const struct rpc_action *rpc_action_find(const char *name); /* rpc_actions.c; NULL: none */
+
+/* How much a workspace keeps, as far as it is known. */
+struct rpc_storage {
+    char *dir;             /* owned; of the host; NULL: none */
+    struct json *measured; /* owned; what lies there; NULL: nothing */
+    bool failed;           /* that could not be found out */
+    struct usage *usage;   /* owned */
+};
 
 /* One request under way. What handlers keep between their steps is here, so that one function frees
  * it whatever happens. */
@@ -193,12 +223,13 @@ struct rpc_call {
     char *cmd, *cwd;         /* owned; of an exec */
     char **env;              /* owned */
     int64_t timeout_sec;
+    size_t dirs_made;                /* of those that its mounts need; see rpc_session.c */
     const struct run_result *result; /* of run; told when the session has gone */
     struct lane *lane;
     struct rpc_call *lane_next;
-    int fd;                   /* owned; an upload */
-    struct box_limits limits; /* of a configuration that is not in force yet */
-    struct box_paths paths;   /* owned; the same */
+    int fd; /* owned; an upload */
+    struct rpc_setup setup;
+    struct rpc_storage storage;
 };
 
 void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m); /* takes what is in m */
@@ -267,6 +298,8 @@ void rpc_files_free(struct rpc_conn *conn);
 
 /* rpc_admin.c */
 void rpc_ping(struct rpc_call *c);
+void rpc_cancel_action(struct rpc_call *c); /* rpc_call.c */
+void rpc_stream_ack(struct rpc_call *c);
 void rpc_init(struct rpc_call *c); /* rpc_config.c */
 void rpc_health(struct rpc_call *c);
 void rpc_backend_info(struct rpc_call *c);
@@ -287,6 +320,10 @@ void rpc_get_process(struct rpc_call *c);
 void rpc_stop_process(struct rpc_call *c);
 void rpc_write_processes(struct rpc_call *c, struct jw *w, struct session *s);
 size_t rpc_count_processes(struct rpc *r, const char *prefix);
+
+/* rpc_storage.c */
+void rpc_storage_analysis(struct rpc_call *c);
+void rpc_storage_done(struct rpc_storage *s);
 
 /* rpc_skill.c */
 void rpc_skill(struct rpc_call *c); /* all of them */
@@ -338,5 +375,6 @@ int rpc_pipe_write(const char *text, size_t len, struct buf *out); /* 0 or -ENOB
 /* rpc_ws.c, rpc_relay.c: routes */
 void rpc_ws_open(struct http_request *req, void *arg);
 void rpc_relay_open(struct http_request *req, void *arg);
+void rpc_relays_outdated(struct rpc *r); /* ends those that a token has let in */
 /* Ends relays of the workspace that are not of this generation. */
 void rpc_relays_close(struct rpc *r, const char *ns, int64_t generation);

@@ -34,6 +34,7 @@ bool rpc_message_read(const char *text, size_t len, bool code_first, struct rpc_
     *ret = (struct rpc_message){0};
     if (json_parse(text, len, &root, &err) < 0) {
         log_debug(NULL, "a message that is no request: %s; ignoring", err.msg);
+        ret->no_memory = err.sys == ENOMEM;
         return false;
     }
     if (json_type(root) != JSON_OBJECT || json_get(root, "action") == NULL ||

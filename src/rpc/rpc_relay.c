@@ -24,10 +24,10 @@
 #define READ_SIZE 65536U
 #define TURN_BYTES (1U << 20) /* of output in one turn of the loop */
 #define PENDING_MAX                                                                                \
-    (1U << 20)                 /* bytes of input that wait for their turn before the peer has to   \
-                                */
-#define MARKS_MAX 256          /* lines on their way that are told apart */
-#define LINE_HOLD (64U * 1024) /* bytes of one line that are never released before its end */
+    (1U << 20)                  /* bytes of input that wait for their turn before the peer has to  \
+                                 */
+#define MARKS_MAX 256           /* lines on their way that are told apart */
+#define LINE_HOLD (128U * 1024) /* bytes of one line that are never released before its end */
 #define STUCK_NS (50 * NSEC_PER_MSEC)
 #define POLL_FIRST_NS (1 * NSEC_PER_MSEC)
 #define POLL_LAST_NS (256 * NSEC_PER_MSEC)
@@ -70,6 +70,7 @@ struct rpc_relay {
     bool paused;    /* and so does the peer's end of it */
     bool long_line; /* part of the current line has been released */
     bool closing;
+    bool by_token;
 };
 
 static void link_relay(struct rpc_relay *r)
@@ -111,6 +112,16 @@ void rpc_relays_close(struct rpc *rpc, const char *ns, int64_t generation)
     for (struct rpc_relay *r = rpc->relays; r != NULL; r = r->next)
         if (str_eq(r->ns, ns) && r->generation != generation)
             end_relay(r);
+}
+
+void rpc_relays_outdated(struct rpc *rpc)
+{
+    for (struct rpc_relay *r = rpc->relays; r != NULL; r = r->next) {
+        if (!r->by_token || r->closing)
+            continue;
+        r->closing = true;
+        ws_close(r->ws, WS_CODE_POLICY, "the token has changed");
+    }
 }
 
 /* What the peer has. */
@@ -189,6 +200,8 @@ static void on_again(struct loop_defer *d);
 static size_t hand_on(struct rpc_relay *r, const char *data, size_t len, bool eof)
 {
     size_t used = rpc_lines_feed(&r->lines, data, len, eof, emit, r);
+    if (r->closing)
+        return used; /* the peer left in the middle: whoever comes next gets all of this again */
     const char *end = used > 0 ? memrchr(data, '\n', used) : NULL;
     if (end != NULL) {
         r->long_line = false;
@@ -211,7 +224,8 @@ static void watch_for_stuck(struct rpc_relay *r)
 static void finish_output(struct rpc_relay *r)
 {
     (void)rpc_lines_feed(&r->lines, "", 0, true, emit, r);
-    add_mark(r, r->at);
+    if (!r->closing)
+        add_mark(r, r->at);
     end_relay(r);
 }
 
@@ -278,10 +292,14 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
                        void *arg)
 {
     struct rpc_relay *r = arg;
-    (void)ws;
     if (opcode != WS_TEXT || r->closing)
         return;
-    struct input *i = xcalloc(1, sizeof(*i) + len + 1);
+    struct input *i = calloc(1, sizeof(*i) + len + 1); /* the peer sizes it */
+    if (i == NULL) {
+        r->closing = true;
+        ws_close(ws, WS_CODE_TOO_BIG, "out of memory for this message");
+        return;
+    }
     i->len = len + 1;
     if (len > 0)
         memcpy(i->data, data, len);
@@ -382,6 +400,7 @@ static void open_relay(struct knock *k, struct process *p)
                                  .protocol = "mcp"};
     struct err err = {0};
     struct rpc_relay *r = xnew(struct rpc_relay);
+    r->by_token = k->rpc->o.token != NULL && http_request_peer(k->req) == NULL;
     if (http_upgrade_ws(k->req, &opts, &handlers, r, &r->ws, &err) < 0) {
         free(r);
         return;
@@ -408,6 +427,7 @@ static void enter(struct knock *k)
     bool own = k->ns[0] != '\0' ? str_starts(session, k->prefix) && !str_eq(session, k->prefix)
                                 : !tenant_name_is_physical(session);
     if (!own) {
+        log_warn(NULL, "%s has asked for a session of another workspace", k->ns);
         rpc_refuse(k->req);
         return;
     }
@@ -463,14 +483,16 @@ void rpc_relay_open(struct http_request *req, void *arg)
 {
     AUTO_FREE char *instance = NULL;
     AUTO_FREE struct knock *k = xnew(struct knock);
-    k->rpc = arg;
+    struct rpc *r = arg;
+    bool enforced = admission_enforced(r->admission);
+    k->rpc = r;
     k->req = req;
-    if (!rpc_auth(k->rpc, req, &instance) ||
-        (instance != NULL && (k->rpc->instance == NULL || !read_placement(k, instance))) ||
-        (instance == NULL && admission_enforced(k->rpc->admission)))
+    if (!rpc_auth(r, req, &instance) ||
+        (instance != NULL && (r->instance == NULL || !read_placement(k, instance))) ||
+        (instance == NULL && enforced))
         rpc_refuse(req);
-    else if (admission_enforced(k->rpc->admission))
-        readiness_get(k->rpc->readiness, on_readiness, TAKE_PTR(k));
+    else if (enforced)
+        readiness_get(r->readiness, on_readiness, TAKE_PTR(k));
     else
         enter(k);
 }

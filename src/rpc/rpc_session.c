@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "backend/backend.h"
 #include "core/hostdir.h"
@@ -10,6 +11,8 @@
 #include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/err.h"
+#include "util/log.h"
+#include "util/path.h"
 #include "util/str.h"
 
 #define ALL_FIELDS (FIELD_BIT(SPEC_FIELD_MAX) - 1)
@@ -56,7 +59,8 @@ static void rewrite(struct rpc_call *c)
         return;
     }
     AUTO_FREE char *dir = box_paths_tenant_dir(&c->rpc->paths, c->ns);
-    if (admission_rewrite(c->rpc->admission, c->spec, dir, &err) < 0) {
+    if (admission_rewrite(c->rpc->admission, c->spec, dir, &err) < 0 ||
+        admission_check_mounts(&c->rpc->paths, c->spec, &err) < 0) {
         rpc_fail(c, RPC_ADMISSION, "%s", err.msg);
         return;
     }
@@ -64,7 +68,9 @@ static void rewrite(struct rpc_call *c)
     free(c->id);
     c->id = xasprintf("%s%s", c->prefix, ADMISSION_SESSION);
     set_id(c);
-    if (hostdir_ensure(c->rpc->o.skills, dir, rewritten, c, &err) < 0)
+    if (manager_find(c->rpc->o.manager, c->id) != NULL) /* then that has been done */
+        rpc_mount_skill(c, c->then);
+    else if (hostdir_ensure(c->rpc->o.skills, dir, rewritten, c, &err) < 0)
         rpc_fail(c, RPC_READINESS, "%s", err.msg);
 }
 
@@ -78,10 +84,11 @@ void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
     }
     take_command(c, c->spec);
     c->timeout_sec = c->spec->timeout_sec;
-    if (c->ns[0] == '\0')
+    bool enforced = admission_enforced(c->rpc->admission); /* then the id is ours to say */
+    if (c->ns[0] == '\0' || enforced)
         c->id = xstrdup(c->spec->session_id);
     else if (tenant_physical(c->prefix, c->spec->session_id, &c->id, &err) < 0) {
-        rpc_fail(c, RPC_VALUE_ERROR, "%s", err.msg);
+        rpc_fail(c, RPC_VALIDATION, "%s", err.msg);
         return;
     }
     set_id(c);
@@ -90,7 +97,7 @@ void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
         return;
     }
     c->then = then;
-    if (admission_enforced(c->rpc->admission))
+    if (enforced)
         rewrite(c);
     else
         then(c);
@@ -146,15 +153,73 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
         c->then(c);
 }
 
-void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
+static void acquire(struct rpc_call *c)
 {
     struct err err = {0};
-    if (!can_create(c))
-        return;
-    c->then = then;
     if (manager_acquire(c->rpc->o.manager, &c->spec, ALL_FIELDS, ACQUIRE_REMOUNT, on_ready, c,
                         &err) < 0)
         fail_acquire(c, &err);
+}
+
+/* What an engine makes before it mounts, and clients rely on: the directory that becomes the
+ * workspace, if it is one of the host's own, and in it the places of what is mounted there. Number
+ * 0 is the former; the others are the extra mounts. NULL: that one needs nothing. */
+static char *needed_dir(const struct rpc_call *c, size_t number)
+{
+    const struct spec *s = c->spec;
+    if (s->host_path == NULL || s->host_path_mode != MOUNT_RW ||
+        !path_is_clean_absolute(s->host_path))
+        return NULL;
+    if (number == 0)
+        return box_paths_own(&c->rpc->paths, s->host_path) ? xstrdup(s->host_path) : NULL;
+    const struct mount_spec *m = &s->extra_mounts[number - 1];
+    size_t n = strlen(s->mount_path);
+    if (m->mode == MOUNT_NONE || !path_is_clean_absolute(m->mount_path) ||
+        !str_starts(m->mount_path, s->mount_path) || m->mount_path[n] != '/')
+        return NULL;
+    return xasprintf("%s%s", s->host_path, m->mount_path + n);
+}
+
+static void make_dirs(struct rpc_call *c);
+
+static void on_dir_made(void *arg, const char *json, size_t len, const char *message)
+{
+    struct rpc_call *c = arg;
+    (void)len;
+    if (json == NULL) /* the backend will say why it cannot do without */
+        log_debug(c->id, "make a directory to mount: %s; ignoring", message);
+    if (c->cancelled)
+        rpc_call_end(c);
+    else
+        make_dirs(c);
+}
+
+/* The rest of them, one after the other. */
+static void make_dirs(struct rpc_call *c)
+{
+    while (c->dirs_made <= c->spec->n_extra_mounts) {
+        AUTO_FREE char *dir = needed_dir(c, c->dirs_made++);
+        struct err err = {0};
+        struct stat st;
+        /* We may not be allowed to look; whoever owns it is. */
+        if (dir == NULL || stat(dir, &st) == 0)
+            continue;
+        if (hostdir_ensure(c->rpc->o.skills, dir, on_dir_made, c, &err) == 0)
+            return;
+    }
+    acquire(c);
+}
+
+void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
+{
+    if (!can_create(c))
+        return;
+    c->then = then;
+    /* A command in a session that is there pays for nothing. */
+    if (c->rpc->o.skills == NULL || manager_has(c->rpc->o.manager, c->spec))
+        acquire(c);
+    else
+        make_dirs(c);
 }
 
 /* Answers. */
@@ -165,7 +230,7 @@ void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s)
     struct sandbox *sb = session_sandbox(s);
     const struct backend_ops *ops = manager_backend(c->rpc->o.manager)->ops;
     jw_kstr(w, "session_id", rpc_logical(c, session_id(s)));
-    jw_kstr(w, "backend_name", c->rpc->backend);
+    jw_kstr(w, "backend_name", rpc_backend_name(c->rpc));
     jw_kstr(w, "backend_session_id",
             sb != NULL && ops->sandbox_name != NULL ? ops->sandbox_name(sb) : session_id(s));
     jw_kstr(w, "image", spec->image);
@@ -181,6 +246,7 @@ void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s)
     jw_kint(w, "workspace_quota_mb", spec->workspace_quota_mb);
     rpc_write_time(w, "created_at", session_created(s));
     rpc_write_time(w, "last_used_at", session_last_used(s));
+    jw_kstr(w, "status", sb == NULL ? "closing" : session_execs(s) > 0 ? "running" : "idle");
 }
 
 static void created(struct rpc_call *c)

@@ -29,7 +29,13 @@ static void send_message(void *arg, const char *text, size_t len)
         ws_pause(l->ws, true);
 }
 
-static const struct rpc_transport transport = {.send = send_message};
+static void close_link(void *arg, unsigned code, const char *reason)
+{
+    struct link *l = arg;
+    ws_close(l->ws, code, reason);
+}
+
+static const struct rpc_transport transport = {.send = send_message, .close = close_link};
 
 static bool is_json(const char *text, size_t len)
 {
@@ -100,6 +106,7 @@ void rpc_ws_open(struct http_request *req, void *arg)
         rpc_refuse(req);
         return;
     }
+    bool by_token = r->o.token != NULL && http_request_peer(req) == NULL;
     struct link *l = xnew(struct link);
     l->rpc = r;
     buf_init(&l->joined, RPC_MESSAGE_MAX);
@@ -109,6 +116,7 @@ void rpc_ws_open(struct http_request *req, void *arg)
     }
     log_info(NULL, "a LangBot client has come%s", instance == NULL ? " (first release)" : "");
     l->conn = rpc_conn_new(r, &transport, l, instance == NULL ? RPC_CONN_BARE : 0);
+    l->conn->by_token = by_token;
     /* Whoever comes first is the one, for as long as we live. */
     if (r->instance == NULL)
         r->instance = TAKE_PTR(instance);

@@ -108,7 +108,10 @@ bool v1_read_body(struct http_request *req, struct json **ret)
         r = err_set(&err, ERR_INVALID, "the body must be a JSON object");
     if (r == 0)
         return true;
-    http_reply_error(req, 400, err_code_name(err.code), err.msg, "send one JSON object");
+    if (err.sys == ENOMEM)
+        http_reply_error(req, 503, err_code_name(err.code), err.msg, "try again later");
+    else
+        http_reply_error(req, 400, err_code_name(err.code), err.msg, "send one JSON object");
     json_free(*ret);
     *ret = NULL;
     return false;

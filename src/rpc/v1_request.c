@@ -144,6 +144,25 @@ int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret
     return 0;
 }
 
+/* Where content is said to be of a digest that nobody has verified. */
+static void write_unverified(struct jw *w, const struct spec *spec)
+{
+    bool any = false;
+    for (size_t i = 0; i < spec->n_extra_mounts; i++) {
+        const struct mount_spec *m = &spec->extra_mounts[i];
+        if (m->content_digest == NULL || m->mode == MOUNT_NONE)
+            continue;
+        if (!any) {
+            jw_key(w, "content_unverified");
+            jw_array(w);
+        }
+        any = true;
+        jw_str(w, m->mount_path);
+    }
+    if (any)
+        jw_array_end(w);
+}
+
 void v1_write_session(struct jw *w, const struct session *s)
 {
     char when[40];
@@ -167,6 +186,7 @@ void v1_write_session(struct jw *w, const struct session *s)
     clock_format(session_last_used(s), when, sizeof(when));
     jw_kstr(w, "last_used_at", when);
     jw_kint(w, "execs", session_execs(s));
+    write_unverified(w, spec);
 }
 
 void v1_write_outcome(struct jw *w, const struct run_result *r)

@@ -17,8 +17,8 @@ struct buf;
 struct err;
 
 #define PLAN_VERSION 1U
-#define PLAN_OPS_MAX 160U
-#define PLAN_STRINGS_MAX 32768U
+#define PLAN_OPS_MAX 320U
+#define PLAN_STRINGS_MAX 65536U
 #define PLAN_NAME_LEN 16U /* hex digits */
 
 enum plan_flags {

@@ -28,7 +28,8 @@ static char *err_of(const struct ring_head *head)
     return out_of(head) + RING_OUT_SIZE;
 }
 
-/* The part of a ring from offset `at` on, as one or two pieces. */
+/* The part of a ring from offset `at` on, as one or two pieces.
+ * NOLINTNEXTLINE(readability-non-const-parameter): the pieces are written to. */
 static int pieces(char *ring, size_t ring_size, uint64_t at, size_t len, struct iovec ret[2])
 {
     size_t pos = (size_t)(at & (ring_size - 1));
@@ -113,11 +114,11 @@ ssize_t ring_fill_err(struct ring_writer *w, int fd)
     return n;
 }
 
-int ring_release(struct ring_writer *w, uint64_t upto)
+int ring_release(struct ring_writer *w, uint64_t until)
 {
-    if (upto < w->out_begin || upto > w->out_end)
+    if (until < w->out_begin || until > w->out_end)
         return -ERANGE;
-    w->out_begin = upto;
+    w->out_begin = until;
     return 0;
 }
 
@@ -216,10 +217,10 @@ size_t ring_read_err(const struct ring_reader *r, char *buf, size_t size)
     return n - lost;
 }
 
-int ring_reader_release(struct ring_reader *r, uint64_t upto)
+int ring_reader_release(struct ring_reader *r, uint64_t until)
 {
-    if (upto < r->begin || upto > r->end)
+    if (until < r->begin || until > r->end)
         return -ERANGE;
-    r->begin = upto;
+    r->begin = until;
     return 0;
 }

@@ -44,7 +44,7 @@ size_t ring_room(const struct ring_writer *w);
 ssize_t ring_fill_out(struct ring_writer *w, int fd);
 ssize_t ring_fill_err(struct ring_writer *w, int fd);
 /* 0; -ERANGE for what is not there. */
-int ring_release(struct ring_writer *w, uint64_t upto);
+int ring_release(struct ring_writer *w, uint64_t until);
 
 /* boxd's side. Every value in the memory is hostile: each is read once, must make sense together
  * with what was seen before, and only moves forward. */
@@ -65,4 +65,4 @@ int ring_reader_look(struct ring_reader *r);
 /* Bytes copied, 0 at the end, -ERANGE outside of begin .. end as last seen. */
 ssize_t ring_read(const struct ring_reader *r, uint64_t from, char *buf, size_t size);
 size_t ring_read_err(const struct ring_reader *r, char *buf, size_t size); /* the last bytes */
-int ring_reader_release(struct ring_reader *r, uint64_t upto);
+int ring_reader_release(struct ring_reader *r, uint64_t until);

@@ -30,7 +30,10 @@ static bool check_str(const struct field *f, void *object, const struct place *p
                           (long long)f->max);
     if (!utf8_valid(*member, strlen(*member)))
         return report_add(report, place, ISSUE_VALUE, "%s must be valid UTF-8", f->name);
-    return !f->valid || f->valid(*member) || report_add(report, place, ISSUE_VALUE, "%s", f->rule);
+    if (f->valid && !f->valid(*member))
+        return report_add(report, place, ISSUE_VALUE, "%s", f->rule);
+    const char *wrong = f->wrong ? f->wrong(*member) : NULL;
+    return !wrong || report_add(report, place, ISSUE_VALUE, "%s", wrong);
 }
 
 static bool check_above(const struct field *f, const struct place *place, struct report *report)

@@ -55,9 +55,11 @@ struct field {
     int64_t min, max;
     int64_t max_bytes;            /* FIELD_ENV, FIELD_STRV: of all entries, NULs included */
     bool (*valid)(const char *s); /* FIELD_STR, optional; sees the trimmed text */
-    const char *rule;             /* what is said when min or valid is broken */
-    const char *max_rule;         /* what is said when max is; NULL: "<name> must be at most …" */
-    const char *strict_text;      /* what FIELD_STRICT says */
+    /* The same for a text that can be wrong in several ways, after `valid`: says which, or NULL. */
+    const char *(*wrong)(const char *s);
+    const char *rule;        /* what is said when min or valid is broken */
+    const char *max_rule;    /* what is said when max is; NULL: "<name> must be at most …" */
+    const char *strict_text; /* what FIELD_STRICT says */
 
     const char *const *names;  /* FIELD_ENUM, ends with NULL */
     const struct model *items; /* FIELD_LIST */

@@ -23,6 +23,35 @@ static bool is_not_empty(const char *s)
     return s[0] != '\0';
 }
 
+/* As posixpath.normpath() leaves it alone. It keeps two slashes at the start, which are nobody's
+ * root here; the backend refuses them. */
+static const char *not_normal(const char *s)
+{
+    static const char text[] = "mount_path must be normalized";
+    size_t len = strlen(s);
+    if (str_eq(s, "/") || str_eq(s, "//"))
+        return NULL;
+    if (s[len - 1] == '/' || strstr(s + 1, "//") || str_starts(s, "///"))
+        return text;
+    for (const char *at = s; *at == '/'; at += 1 + strcspn(at + 1, "/")) {
+        size_t n = strcspn(at + 1, "/");
+        if ((n == 1 && at[1] == '.') || (n == 2 && at[1] == '.' && at[2] == '.'))
+            return text;
+    }
+    return NULL;
+}
+
+static const char *bad_digest(const char *s)
+{
+    static const char prefix[] = "sha256:";
+    const char *digits = s + strlen(prefix);
+    if (!str_starts(s, prefix))
+        return "content_digest must use sha256:<hex>";
+    if (strlen(digits) != 64 || strspn(digits, "0123456789abcdef") != 64)
+        return "content_digest must use sha256:<64 lowercase hex>";
+    return NULL;
+}
+
 /* clang-format off */
 static const struct field mount_fields[] = {
     {"host_path", FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, offsetof(struct mount_spec, host_path),
@@ -30,11 +59,39 @@ static const struct field mount_fields[] = {
      .doc = "Directory or file of the host."},
     {"mount_path", FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, offsetof(struct mount_spec, mount_path),
      .max = SPEC_PATH_MAX, .valid = is_absolute, .rule = "mount_path must be an absolute path inside the sandbox",
-     .doc = "Where it appears inside the sandbox."},
+     .wrong = not_normal,
+     .doc = "Where it appears inside the sandbox, normalised. At or below `" SPEC_ARTIFACTS "` only as `mode` `ro`, with "
+            "`content_digest` and `manifest_path`, at the place that is called like the digest."},
     {"mode", FIELD_ENUM, 0, offsetof(struct mount_spec, mode),
      .number = MOUNT_RW, .names = mount_mode_names,
      .doc = "`none` leaves this mount out."},
+    {"content_digest", FIELD_STR, FIELD_NULLABLE | FIELD_TRIM, offsetof(struct mount_spec, content_digest),
+     .max = SPEC_DIGEST_MAX, .wrong = bad_digest,
+     .doc = "`sha256:` and 64 digits: what the caller says the content is. It is recorded and compared, not verified."},
+    {"manifest_path", FIELD_STR, FIELD_NULLABLE | FIELD_TRIM, offsetof(struct mount_spec, manifest_path),
+     .max = SPEC_PATH_MAX, .valid = host_path_valid, .rule = "manifest_path must be an absolute host path",
+     .doc = "File of the host that lists the content. It is recorded, not read."},
 };
+
+bool mount_content_addressed(const struct mount_spec *m)
+{
+    char place[sizeof(SPEC_ARTIFACTS "/") + 64];
+    return m->mode == MOUNT_RO && m->content_digest && m->manifest_path &&
+           str_fmt(place, sizeof(place), SPEC_ARTIFACTS "/%s",
+                   m->content_digest + strlen("sha256:")) == 0 &&
+           str_eq(m->mount_path, place);
+}
+
+static const char *check_mount(const void *object)
+{
+    const struct mount_spec *m = object;
+    const char *rest = m->mount_path + strlen(SPEC_ARTIFACTS);
+    if (!str_starts(m->mount_path, SPEC_ARTIFACTS) || (*rest != '\0' && *rest != '/'))
+        return NULL;
+    return mount_content_addressed(m)
+               ? NULL
+               : "Artifact paths require a read-only digest-addressed mount and manifest";
+}
 
 const struct model mount_spec_model = {
     .name = "BoxMountSpec",
@@ -42,6 +99,7 @@ const struct model mount_spec_model = {
     .fields = mount_fields,
     .n_fields = ARRAY_SIZE(mount_fields),
     .size = sizeof(struct mount_spec),
+    .check = check_mount,
 };
 
 static const struct field fields[SPEC_FIELD_MAX] = {

@@ -30,7 +30,8 @@ struct report;
 #define SPEC_PATH_MAX 4095
 #define SPEC_ID_MAX 512
 #define SPEC_IMAGE_MAX 1024
-#define SPEC_MOUNTS_MAX 64
+#define SPEC_DIGEST_MAX 128
+#define SPEC_MOUNTS_MAX 256
 #define SPEC_TIMEOUT_MAX 315360000 /* ten years */
 #define SPEC_CPUS_MAX 8192
 #define SPEC_SIZE_MB_MAX (1 << 30) /* one PiB, for memory and quotas */
@@ -41,9 +42,15 @@ enum mount_mode { MOUNT_NONE, MOUNT_RO, MOUNT_RW }; /* MOUNT_NONE: nothing is mo
 
 struct mount_spec {
     char *host_path;  /* owned; absolute as POSIX or Windows mean it */
-    char *mount_path; /* owned; absolute */
+    char *mount_path; /* owned; absolute, normalised */
     enum mount_mode mode;
+    char *content_digest; /* owned or NULL; "sha256:" and 64 digits. A claim: nobody verified it */
+    char *manifest_path;  /* owned or NULL; absolute as host_path */
 };
+
+#define SPEC_ARTIFACTS "/opt/langbot-artifacts" /* where only content-addressed mounts may be */
+/* Read-only, with a digest and a manifest, at the place that the digest names. */
+bool mount_content_addressed(const struct mount_spec *m);
 
 struct spec {
     char *cmd;     /* owned; may be empty: a session without a command */

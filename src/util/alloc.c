@@ -17,6 +17,15 @@ static void out_of_memory(void)
     abort();
 }
 
+void *xmalloc(size_t size)
+{
+    void *p = malloc(size > 0 ? size : 1);
+
+    if (!p)
+        out_of_memory();
+    return p;
+}
+
 void *xcalloc(size_t n, size_t size)
 {
     void *p = n && size ? calloc(n, size) : calloc(1, 1);

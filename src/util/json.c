@@ -22,15 +22,21 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "util/alloc.h"
 #include "util/err.h"
 #include "util/str.h"
+
+#define COPIES 6U      /* of the text: four while it is parsed, two in what is made of it */
+#define NODE_SIZE 192U /* bytes of one value with its key and its place */
+#define SMALL_TEXT (64U * 1024)
 
 /* Parsing allocates for every node, and the library's own depth limit is far above ours: both are
  * counted first, in one walk that understands nothing but strings. The library also swallows a NUL
  * that follows a number; none is allowed anywhere. */
-static int check_text(const char *text, size_t len, struct err *err)
+static int check_text(const char *text, size_t len, size_t *ret_nodes, struct err *err)
 {
     size_t depth = 0, nodes = 0;
     bool in_string = false;
@@ -63,6 +69,25 @@ static int check_text(const char *text, size_t len, struct err *err)
             return err_set(err, ERR_LIMIT, "JSON has more than %d values (byte %zu)",
                            JSON_NODES_MAX, i + 1);
     }
+    *ret_nodes = nodes;
+    return 0;
+}
+
+/* The library does not look whether its buffer could grow, and then reads and writes behind it. So
+ * none of its allocations may fail: whether there is memory for all of them, and for the copies
+ * that whoever reads the values will make, is found out before it begins. */
+static int reserve(size_t len, size_t nodes, struct err *err)
+{
+    static bool set;
+    if (!set)
+        json_set_alloc_funcs(xmalloc, free);
+    set = true;
+    if (len < SMALL_TEXT)
+        return 0;
+    void *p = malloc(COPIES * len + NODE_SIZE * nodes);
+    if (p == NULL)
+        return err_sys(err, ENOMEM, "parse %zu bytes of JSON", len);
+    free(p);
     return 0;
 }
 
@@ -86,7 +111,10 @@ static const char *error_text(enum json_error_code code)
 int json_parse(const char *text, size_t len, struct json **ret, struct err *err)
 {
     json_error_t error = {0};
-    int r = check_text(text, len, err);
+    size_t nodes = 0;
+    int r = check_text(text, len, &nodes, err);
+    if (r == 0)
+        r = reserve(len, nodes, err);
     if (r < 0)
         return r;
     if (len == 0)

@@ -21,7 +21,8 @@ struct json; /* a value; every pointer but the root is borrowed */
 enum json_type { JSON_NULL, JSON_BOOL, JSON_INT, JSON_REAL, JSON_STRING, JSON_ARRAY, JSON_OBJECT };
 
 /* Strict RFC 8259: no trailing bytes, no duplicate keys, valid UTF-8, integers within int64: else
- * ERR_INVALID with a place and never the input. Depth and node count are capped: ERR_LIMIT. */
+ * ERR_INVALID with a place and never the input. Depth and node count are capped: ERR_LIMIT, which
+ * also says that there is no memory for it. */
 int json_parse(const char *text, size_t len, struct json **ret, struct err *err);
 void json_free(struct json *root); /* only what json_parse returned */
 DEFINE_CLEANUP(json)

@@ -5,7 +5,6 @@ BOX_FAULT_POINTS=0 takes every system call of a run instead of a sample.
 """
 
 import os
-import pathlib
 import signal
 import subprocess
 import threading
@@ -15,6 +14,7 @@ import pytest
 from boxlib import ApiError, Boxd
 from faultlib import Strace, points, sample, spread
 from hostlib import SCALE, adopt_orphans, alive, assert_no_leak, fd_count, leftovers, need, reap_orphans, until
+from watch import Watch
 
 POINTS = int(os.environ.get("BOX_FAULT_POINTS", "60" if SCALE == 1 else "8")) or 1_000_000
 READY_SECONDS = 1.0 * SCALE * (1 + os.getloadavg()[0] / os.cpu_count())
@@ -23,10 +23,20 @@ READY_SECONDS = 1.0 * SCALE * (1 + os.getloadavg()[0] / os.cpu_count())
 @pytest.fixture
 def daemon():
     adopt_orphans()
-    d = Boxd(env={"BOX_LINGER_SEC": "0"})  # the strict way; test_priv_module.c has the other
+    d = Boxd(env={"BOX_LINGER_SEC": "0"})  # the strict way: what is left of a killed boxd goes with it
     yield d
     with_both_dead(d)
     d.start()  # whatever a test left, the next start removes
+    d.close()
+    reap_orphans()
+
+
+@pytest.fixture
+def kept():
+    """The usual way: what is left of a killed boxd is the next one's."""
+    adopt_orphans()
+    d = Boxd()
+    yield d
     d.close()
     reap_orphans()
 
@@ -47,12 +57,21 @@ def with_both_dead(d):
     d.process.wait()
 
 
-def restart(d):
-    """Ready again within a second, with nothing left of before, and of use."""
+def groups_of(d):
+    """The instance's own cgroups. By walk: it does not mind that those of others come and go."""
+    return [root for root, _, _ in os.walk("/sys/fs/cgroup") if root.endswith("/" + d.tag())]
+
+
+def start_in_time(d):
     begin = time.monotonic()
     d.start()
     took = time.monotonic() - begin
     assert took <= READY_SECONDS, f"ready after {took:.2f} s"
+
+
+def restart(d):
+    """Ready again within a second, with nothing left of before, and of use."""
+    start_in_time(d)
     assert_no_leak(d)
     client = d.client()
     client.new("after", workspace_quota_mb=8)
@@ -116,6 +135,77 @@ def test_J01_kill_of_boxd_ends_everything(daemon):
 
 
 @pytest.mark.vm
+def test_J01_kill_of_boxd_is_survived_by_every_session(kept):
+    """Commands under way are lost with the connections that waited for them; all else is as it was."""
+    client = kept.client()
+    load = Load(kept, 50 if SCALE == 1 else 10)
+    client.new("idle", workspace_quota_mb=8)
+    client.sh("idle", "echo here > /workspace/f; (sleep 1000 >/dev/null 2>&1 &)")
+    before = {s["session_id"]: s["created_at"] for s in client.ps()}
+    helper = kept.priv_pid()
+    kept.process.kill()
+    kept.process.wait()
+    load.join()
+    assert "answered" not in load.results, "a result was made up"
+    assert alive(helper) and all(alive(pid) for pid in load.pids)
+    start_in_time(kept)
+    assert kept.priv_pid() == helper
+    client = kept.client()
+    assert {s["session_id"]: s["created_at"] for s in client.ps()} == before
+    # What nobody waits for any more is ended; what ran in the background goes on.
+    until(lambda: sum(s["execs"] for s in client.ps()) == 0, what="the end of the commands")
+    until(lambda: Watch(client, "load0").names() == [], what="the end of the orphans")
+    assert client.sh("idle", "cat /workspace/f")["stdout"] == "here\n"
+    assert Watch(client, "idle").names() == ["sleep"]
+    assert client.receipt("load0")["host_pid"] == load.pids[0]
+    for name in before:
+        client.rm(name)
+    client.close()
+    assert_no_leak(kept)
+
+
+def test_J01_kill_of_box_priv_is_the_end_also_of_what_would_be_kept(kept):
+    """PID 1 of each sandbox ends with it; the next boxd starts a new one and forgets the records."""
+    load = Load(kept, 10 if SCALE == 1 else 3)
+    os.kill(kept.priv_pid(), signal.SIGKILL)
+    assert kept.process.wait(60 * SCALE) == 1
+    load.join()
+    assert "answered" not in load.results
+    until(lambda: not any(alive(pid) for pid in load.pids), what="the end of the sandboxes")
+    restart(kept)
+    assert kept.client().ps() == []
+
+
+def test_J01_kill_of_both_loses_the_sessions_and_says_so(kept):
+    load = Load(kept, 5 if SCALE == 1 else 2)
+    with_both_dead(kept)
+    load.join()
+    restart(kept)
+    assert kept.log().count("cannot be taken over") >= 1 or "not alive any more" in kept.log(), kept.log()
+    assert kept.client().ps() == []
+
+
+def test_J01_without_another_boxd_a_linger_ends_what_is_left():
+    """Sessions that nobody comes for go after that time, with all that belongs to them."""
+    adopt_orphans()
+    d = Boxd(env={"BOX_LINGER_SEC": "1", "BOX_SESSION_TTL_SEC": "0"})
+    try:
+        client = d.client()
+        client.new("s", workspace_quota_mb=8, persistent=True)
+        pid1, helper = client.receipt("s")["host_pid"], d.priv_pid()
+        client.close()
+        d.process.kill()
+        d.process.wait()
+        until(lambda: not alive(pid1) and not alive(helper), what="the end of the session and of box-priv")
+        assert_no_leak(d)
+        d.start()
+        assert d.client().ps() == []
+    finally:
+        d.close()
+        reap_orphans()
+
+
+@pytest.mark.vm
 def test_J01_kill_of_box_priv_ends_everything(daemon):
     load = Load(daemon, 20 if SCALE == 1 else 5)
     os.kill(daemon.priv_pid(), signal.SIGKILL)
@@ -174,7 +264,7 @@ def test_J01_kill_of_boxd_during_creates(daemon):
             h.join(60 * SCALE)
         until(lambda p=helper: not alive(p), what="the end of box-priv")
         assert_no_leak(daemon)
-        assert not any(p for p in pathlib.Path("/sys/fs/cgroup").glob(f"**/{daemon.tag()}")), "it did not end in order"
+        assert not groups_of(daemon), "it did not end in order"
         daemon.start()
 
 
@@ -340,5 +430,5 @@ def test_J01_many_sessions_end_together(daemon):
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(60 * SCALE) == 0
     assert not leftovers(daemon)
-    assert not [p for p in pathlib.Path("/sys/fs/cgroup").glob(f"**/{daemon.tag()}")]
+    assert not groups_of(daemon)
     daemon.start()

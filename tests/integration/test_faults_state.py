@@ -476,23 +476,26 @@ def test_J11_a_second_daemon_on_one_state_refuses(boxd):
 
 
 @pytest.mark.vm
-def test_J11_a_daemon_that_starts_or_crashes_leaves_others_alone(boxd):
+@pytest.mark.parametrize("linger", ["0", "86400"], ids=["purged", "adopted"])
+def test_J11_a_daemon_that_starts_or_crashes_leaves_others_alone(boxd, linger):
+    adopt_orphans()
     client = boxd.client()
     client.new("mine", workspace_quota_mb=8)
-    other = Boxd()
+    other = Boxd(env={"BOX_LINGER_SEC": linger})
     try:
         theirs = other.client()
         theirs.new("theirs", workspace_quota_mb=8)
         for _ in range(2):
             boxd_alive = client.sh("mine", "echo here")["stdout"]
             other.stop(signal.SIGKILL)
-            other.start()  # purges what it had before
+            other.start()  # purges what it had before, or takes it over
             assert boxd_alive == client.sh("mine", "echo here")["stdout"] == "here\n"
             theirs = other.client()
-            assert theirs.ps() == []
+            assert [s["session_id"] for s in theirs.ps()] == ([] if linger == "0" else ["theirs"])
             theirs.new("theirs", workspace_quota_mb=8)
     finally:
         other.close()
+        reap_orphans()
     assert client.sh("mine", "echo here")["stdout"] == "here\n"
 
 

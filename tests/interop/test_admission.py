@@ -30,7 +30,7 @@ def revocation(box, revision):
 def managed(request, scratch):
     server = Server({"backend": "local", "admission": {"required": True, "max_timeout_sec": 20, "memory_mb": 128,
                                                        "readiness_cache_sec": 0}},
-                    env={"LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS": "1"}, settings="report_backend_as: nsjail\n")
+                    env={"LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS": "1"})
     if request.param == "ws":
         server.start()
     link = Link(server, request.param)
@@ -152,6 +152,23 @@ async def test_with_a_grant_the_policy_rules(box, ready):
     await refused(box.sh("true", workdir="/tmp"), "Managed sandbox workdir must stay under /workspace")
     await refused(box.sh("true", host_path="/tmp"), "Managed sandbox host_path is runtime-owned")
     await refused(box.start("cat", session_id="global"), "Sandbox admission grant does not permit managed processes")
+
+
+@pytest.mark.needs("artifacts")
+async def test_directories_of_the_host_may_be_shown(box, ready):
+    """The newest release mounts skills itself, read-only; before it, no mount was let through."""
+    await box.upsert_sandbox_admission_grant(grant(box))
+    package = box.server.work / "package"
+    package.mkdir(exist_ok=True)
+    (package / "SKILL.md").write_text("demo")
+    mount = {"host_path": str(package), "mount_path": "/workspace/.skills/demo", "mode": "ro"}
+    result = await box.sh("cat .skills/demo/SKILL.md; touch .skills/demo/x || echo ' ro'", extra_mounts=[mount])
+    assert result.stdout == "demo ro"
+    for change in ({"mode": "rw"}, {"mount_path": "/mnt/x"}, {"host_path": "/usr/share"},
+                   {"host_path": str(package / "none")}):
+        await refused(box.sh("true", extra_mounts=[{**mount, **change}]), "Managed sandbox ")
+    await refused(box.sh("true", extra_mounts=[mount, mount]),
+                  "Managed sandbox additional mount targets must be unique")
 
 
 async def test_revoking_ends_the_session(box, ready):

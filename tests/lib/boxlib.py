@@ -18,6 +18,14 @@ BUILD = pathlib.Path(os.environ.get("BOX_BUILD", ROOT / "build"))
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
+def _stat(pid):
+    """What follows the name in /proc/PID/stat; of one that has gone, what sorts last."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["X"] + [str(1 << 62)] * 50
+
+
 class ApiError(Exception):
     """A problem document."""
 
@@ -96,6 +104,8 @@ class Client:
 class Boxd:
     """The daemon under test. `state` is removed at the end."""
 
+    program = BUILD / "boxd"
+
     def __init__(self, *args, env=None, state=None, prefix=()):
         self.own_state = state is None
         self.state = pathlib.Path(state or tempfile.mkdtemp(prefix="box-test-"))
@@ -110,7 +120,7 @@ class Boxd:
         ready, ready_child = os.pipe()
         environment = {k: v for k, v in os.environ.items() if not k.startswith("BOX_")}
         environment.update(self.env, BOX_LOG_FORMAT="json")
-        command = [*self.prefix, str(BUILD / "boxd"), "--state-dir", str(self.state), "--ready-fd", str(ready_child)]
+        command = [*self.prefix, str(self.program), "--state-dir", str(self.state), "--ready-fd", str(ready_child)]
         if "--ws-control-port" not in self.args:
             command += ["--ws-control-port", "0"]
         with open(self.log_path, "ab") as log:
@@ -136,18 +146,16 @@ class Boxd:
         return self.process.pid
 
     def priv_pid(self):
-        children = pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return int(children[0]) if children else self.kept_priv_pid()
-
-    def kept_priv_pid(self):
-        """A box-priv that serves this state directory, whichever daemon started it; IndexError without one."""
+        """The box-priv of this state directory, whichever daemon started it; IndexError without one."""
         found = []
         for p in pathlib.Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 words = (p / "cmdline").read_bytes().split(b"\0") if p.name.isdigit() else []
-                if words[:1] == [b"box-priv"] and str(self.state).encode() in words:
+                at = words.index(b"--state") + 1 if words[:1] == [b"box-priv"] and b"--state" in words else None
+                if at is not None and words[at] == str(self.state).encode():
                     found.append(int(p.name))
-        return found[0]
+        # Of several the oldest: what it has cloned looks like it until it has become something else.
+        return sorted(found, key=lambda pid: int(_stat(pid)[19]))[0]
 
     def stop(self, sig=signal.SIGTERM):
         if self.process.poll() is None:
@@ -158,7 +166,7 @@ class Boxd:
     def end_kept(self):
         """Sessions outlive a daemon that was killed: whoever does not start another ends them here."""
         with contextlib.suppress(IndexError, ProcessLookupError):
-            pid = self.kept_priv_pid()
+            pid = self.priv_pid()
             os.kill(pid, signal.SIGTERM)
             end = time.monotonic() + 60
             while pathlib.Path(f"/proc/{pid}/cmdline").exists() and time.monotonic() < end:
@@ -194,7 +202,8 @@ class Boxd:
             with contextlib.suppress(FileNotFoundError):
                 loops += [backing] if str(self.state) in backing.read_text() else []
         priv = self.priv_pid()
-        owned = pathlib.Path(f"/proc/{priv}/task/{priv}/children").read_text().split()
+        owned = [pid for pid in pathlib.Path(f"/proc/{priv}/task/{priv}/children").read_text().split()
+                 if pathlib.Path(f"/proc/{pid}/comm").read_text() != "box-maker\n"]
         # Empty directories made ahead for coming sessions are refilled when nobody waits.
         files = sorted(str(p.relative_to(self.state)) for d in ("sessions", "trash")
                        for p in (self.state / d).glob("**/*")

@@ -3,14 +3,21 @@
 
 #include "core/admission.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "core/boxconf.h"
 #include "spec/admission.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/err.h"
 #include "util/json.h"
+#include "util/path.h"
 #include "util/str.h"
 
 #define NS "ws-5ae072b797fd533f5dc5cc63"
@@ -300,11 +307,6 @@ static void requests_for_more_are_refused(void **state)
     s->network = NETWORK_ON;
     forbid(a, s, "Managed sandbox network access is disabled");
     s = a_spec();
-    s->extra_mounts = xnew(struct mount_spec);
-    s->extra_mounts[0] = (struct mount_spec){xstrdup("/a"), xstrdup("/b"), MOUNT_RO};
-    s->n_extra_mounts = 1;
-    forbid(a, s, "Managed sandbox additional host mounts are disabled");
-    s = a_spec();
     free(s->mount_path);
     s->mount_path = xstrdup("/project");
     forbid(a, s, "Managed sandbox mount_path is runtime-owned");
@@ -317,6 +319,122 @@ static void requests_for_more_are_refused(void **state)
     s = a_spec();
     s->host_path = xstrdup("/w/y");
     forbid(a, s, "Managed sandbox host_path is runtime-owned");
+}
+
+/* Mounts of a trusted host. */
+
+#define DIGEST "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+#define ARTIFACT SPEC_ARTIFACTS "/" DIGEST
+
+static char dir[PATH_MAX];
+
+static int make_dir(void **state)
+{
+    char temp[] = "/tmp/box-adm-XXXXXX";
+    (void)state;
+    if (mkdtemp(temp) == NULL || realpath(temp, dir) == NULL || chdir(dir) < 0)
+        return -1;
+    int fd = open("file", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    return fd < 0 || close(fd) < 0 || mkdir("in", 0755) < 0 || mkdir("in/tree", 0755) < 0 ||
+                   mkdir("out", 0755) < 0 || symlink("../out", "in/link") < 0 ||
+                   symlink("tree", "in/near") < 0 || link("file", "in/manifest") < 0
+               ? -1
+               : 0;
+}
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    return chdir("/") < 0 ? -1 : path_remove_tree_at(AT_FDCWD, dir);
+}
+
+static void add_mount(struct spec *s, const char *source, const char *place, enum mount_mode mode)
+{
+    s->extra_mounts =
+        xreallocarray(s->extra_mounts, s->n_extra_mounts + 1, sizeof(struct mount_spec));
+    s->extra_mounts[s->n_extra_mounts++] = (struct mount_spec){
+        .host_path = xasprintf("%s/%s", dir, source), .mount_path = xstrdup(place), .mode = mode};
+}
+
+static void seal(struct mount_spec *m, const char *digest, const char *manifest)
+{
+    m->content_digest = digest != NULL ? xstrdup(digest) : NULL;
+    m->manifest_path = manifest != NULL ? xasprintf("%s/%s", dir, manifest) : NULL;
+}
+
+static void mounts_of_a_trusted_host_are_read_only(void **state)
+{
+    static const struct {
+        const char *source, *place, *digest, *manifest;
+        enum mount_mode mode;
+        const char *text; /* NULL: fine */
+    } cases[] = {
+        {"in/tree", "/workspace/x", NULL, NULL, MOUNT_RO, NULL},
+        {"in/near", "/workspace/x", NULL, NULL, MOUNT_RO, NULL},
+        {"in/tree", ARTIFACT, "sha256:" DIGEST, "in/manifest", MOUNT_RO, NULL},
+        {"in/tree", "/workspace/x", "sha256:" DIGEST, "in/manifest", MOUNT_RO, NULL},
+        {"in/tree", "/workspace/x", "sha256:" DIGEST, NULL, MOUNT_RO, NULL},
+        {"in/tree", "/workspace/x", NULL, NULL, MOUNT_RW,
+         "Managed sandbox additional host mounts are disabled"},
+        {"in/tree", "/workspace/x", NULL, NULL, MOUNT_NONE,
+         "Managed sandbox additional host mounts are disabled"},
+        {"in/none", "/workspace/x", NULL, NULL, MOUNT_RO,
+         "Managed sandbox read-only mount source is unavailable"},
+        {"in/manifest", "/workspace/x", NULL, NULL, MOUNT_RO,
+         "Managed sandbox read-only mount source is unavailable"},
+        {"out", "/workspace/x", NULL, NULL, MOUNT_RO,
+         "Managed sandbox read-only mount source is outside allowed_mount_roots"},
+        {"in/link", "/workspace/x", NULL, NULL, MOUNT_RO,
+         "Managed sandbox read-only mount source is outside allowed_mount_roots"},
+        {"in/tree/../../out", "/workspace/x", NULL, NULL, MOUNT_RO,
+         "Managed sandbox read-only mount source is outside allowed_mount_roots"},
+        {"in/tree", "/workspace/x", NULL, "in/manifest", MOUNT_RO,
+         "Managed sandbox mount manifests require content_digest"},
+        {"in/tree", ARTIFACT, "sha256:" DIGEST, "in/tree", MOUNT_RO,
+         "Managed sandbox read-only mount manifest is unavailable"},
+        {"in/tree", ARTIFACT, "sha256:" DIGEST, "file", MOUNT_RO,
+         "Managed sandbox read-only mount manifest is outside allowed_mount_roots"},
+        {"in/tree", "/workspace", NULL, NULL, MOUNT_RO,
+         "Managed sandbox additional mount targets must stay under /workspace"},
+        {"in/tree", "/mnt", NULL, NULL, MOUNT_RO,
+         "Managed sandbox additional mount targets must stay under /workspace"},
+    };
+    AUTO_FREE char *root = xasprintf("%s/in", dir);
+    char *roots[] = {root, NULL};
+    const struct box_paths paths = {.mount_roots = roots};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        AUTO(spec) struct spec *s = a_spec();
+        struct err err = {0};
+        add_mount(s, cases[i].source, cases[i].place, cases[i].mode);
+        seal(&s->extra_mounts[0], cases[i].digest, cases[i].manifest);
+        int r = admission_check_mounts(&paths, s, &err);
+        assert_string_equal(err.msg, cases[i].text != NULL ? cases[i].text : "");
+        assert_int_equal(r < 0, cases[i].text != NULL);
+        if (r == 0) /* without links */
+            assert_true(str_ends(s->extra_mounts[0].host_path, "/in/tree"));
+    }
+}
+
+static void mounts_of_a_trusted_host_have_bounds(void **state)
+{
+    AUTO_FREE char *root = xasprintf("%s/in", dir);
+    char *roots[] = {root, NULL};
+    const struct box_paths paths = {.mount_roots = roots}, nowhere = {0};
+    AUTO(spec) struct spec *s = a_spec();
+    struct err err = {0};
+    (void)state;
+    assert_int_equal(admission_check_mounts(&nowhere, s, &err), 0); /* none are fine */
+    add_mount(s, "in/tree", "/workspace/x", MOUNT_RO);
+    assert_true(admission_check_mounts(&nowhere, s, &err) < 0);
+    assert_string_equal(err.msg, "Managed sandbox read-only mounts require allowed_mount_roots");
+    add_mount(s, "in/tree", "/workspace/x", MOUNT_RO);
+    assert_true(admission_check_mounts(&paths, s, &err) < 0);
+    assert_string_equal(err.msg, "Managed sandbox additional mount targets must be unique");
+    while (s->n_extra_mounts < 257)
+        add_mount(s, "in/tree", "/workspace/x", MOUNT_RO);
+    assert_true(admission_check_mounts(&paths, s, &err) < 0);
+    assert_string_equal(err.msg, "Managed sandbox accepts at most 256 read-only mounts");
 }
 
 int main(void)
@@ -333,6 +451,8 @@ int main(void)
         cmocka_unit_test(expired_grants_are_told_once),
         cmocka_unit_test(requests_are_rewritten),
         cmocka_unit_test(requests_for_more_are_refused),
+        cmocka_unit_test(mounts_of_a_trusted_host_are_read_only),
+        cmocka_unit_test(mounts_of_a_trusted_host_have_bounds),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

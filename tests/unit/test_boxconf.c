@@ -229,6 +229,29 @@ static void managed_sandboxes_need_a_workspace(void **state)
     check_path(tenant, "m/default/tenants/ws-x");
 }
 
+static void some_directories_are_the_hosts_own(void **state)
+{
+    char *roots[] = {xstrdup("/c/d"), NULL};
+    struct box_paths p = {.default_workspace = xstrdup("/a/b"), .host_root = xstrdup("/c")};
+    const struct box_paths none = {0}, some = {.mount_roots = roots};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(box_paths_own(&p, "/a/b"), i == 0);
+        assert_int_equal(box_paths_own(&p, "/a/b/tenants/x"), i == 0);
+        assert_true(box_paths_own(&p, "/c/x"));
+        assert_false(box_paths_own(&p, "/a/bc"));
+        assert_false(box_paths_own(&p, "/a"));
+        free(p.default_workspace);
+        p.default_workspace = NULL;
+    }
+    assert_false(box_paths_own(&none, "/a/b"));
+    assert_false(box_paths_allow(&none, "/a/b"));
+    assert_true(box_paths_allow(&some, "/c/d/e"));
+    assert_false(box_paths_allow(&some, "/c/de"));
+    box_paths_done(&p);
+    free(roots[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +263,7 @@ int main(void)
         cmocka_unit_test(a_file_is_no_workspace),
         cmocka_unit_test(managed_sandboxes_need_a_workspace),
         cmocka_unit_test(copies_are_whole),
+        cmocka_unit_test(some_directories_are_the_hosts_own),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -354,7 +354,7 @@ static void mounts_are_counted(void **state)
     for (int i = 0; i < SPEC_MOUNTS_MAX; i++)
         assert_int_equal(args_parse_mount("/:/x", s, &err), 0);
     assert_true(args_parse_mount("/:/x", s, &err) < 0);
-    assert_string_equal(err.msg, "extra_mounts must have at most 64 entries");
+    assert_string_equal(err.msg, "extra_mounts must have at most 256 entries");
 }
 
 static void help_tells_every_option_of_a_verb_and_no_other(void **state)

@@ -45,7 +45,8 @@ static void a_named_run_keeps_its_session(void **state)
     const struct job_terms terms = {.rows = 24, .cols = 80, .with_stdin = true};
 
     REQUEST("{\"session\":{\"network\":\"on\",\"session_id\":\"s\",\"image\":\"i\","
-            "\"extra_mounts\":[{\"host_path\":\"/etc\",\"mount_path\":\"/e\",\"mode\":\"ro\"}],"
+            "\"extra_mounts\":[{\"host_path\":\"/etc\",\"mount_path\":\"/e\",\"mode\":\"ro\","
+            "\"content_digest\":null,\"manifest_path\":null}],"
             "\"cpus\":0.5,\"memory_mb\":64,\"pids_limit\":9,\"read_only_rootfs\":false,"
             "\"workspace_quota_mb\":8},\"ephemeral\":false,\"create\":true,\"argv\":[\"a\",\"\"],"
             "\"env\":{\"A\":\"1=2\",\"B\":\"\"},\"cwd\":\"/w\",\"timeout_sec\":5,"

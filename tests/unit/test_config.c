@@ -2,6 +2,7 @@
 #include "lib/unit.h"
 
 #include "cmd/config.h"
+#include "cmd/token.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,6 +31,9 @@ static void clear_environment(void)
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
         (void)unsetenv(config_keys[i].env);
     (void)unsetenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID");
+    (void)unsetenv("LANGBOT_BOX_CONTROL_TOKEN");
+    (void)unsetenv("LANGBOT_BOX_CONFIG");
+    (void)unsetenv("LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS");
     (void)unsetenv("XDG_RUNTIME_DIR");
     (void)unsetenv("XDG_STATE_HOME");
     (void)setenv("HOME", "/home/somebody", 1);
@@ -85,7 +89,7 @@ static void nothing_said_means_the_defaults(void **state)
     assert_string_equal(c->host, "127.0.0.1");
     assert_int_equal(c->port, 5410);
     assert_string_equal(c->backend, "native");
-    assert_null(c->token);
+    assert_null(c->token_file);
     assert_true(c->mount_roots_builtin);
     assert_false(c->strict_images);
     assert_false(c->require_limits);
@@ -189,7 +193,7 @@ static void every_setting_comes_from_the_environment_too(void **state)
     assert_true(config_host_is_loopback(c));
     assert_int_equal(c->port, 0);
     assert_string_equal(c->backend, "fake");
-    assert_string_equal(c->token, TOKEN32);
+    assert_string_equal(token_file_text(c->token_file), TOKEN32);
     assert_int_equal(strv_len(c->mount_roots), 1);
     assert_string_equal(c->mount_roots[0], dir);
     assert_false(c->mount_roots_builtin);
@@ -294,7 +298,7 @@ static void token_is_the_first_line_and_long_enough(void **state)
         int r = load(&c, &err, NULL);
         assert_int_equal(r == 0, cases[i].token != NULL);
         if (r == 0)
-            assert_string_equal(c->token, cases[i].token);
+            assert_string_equal(token_file_text(c->token_file), cases[i].token);
         else
             assert_string_equal(err.msg, "the token in 'token' must have at least 32 characters");
     }
@@ -303,12 +307,115 @@ static void token_is_the_first_line_and_long_enough(void **state)
     memset(big, 'x', sizeof(big));
     write_file("token", big, 4096);
     assert_int_equal(load(&c, &err, NULL), 0);
-    assert_int_equal(strlen(c->token), 4096);
+    assert_int_equal(strlen(token_file_text(c->token_file)), 4096);
     config_free(TAKE_PTR(c));
     write_file("token", big, 4097);
     assert_true(load(&c, &err, NULL) < 0);
     assert_non_null(strstr(err.msg, "read token_file 'token'"));
     clear_environment();
+}
+
+static void a_langbot_host_is_heard(void **state)
+{
+    AUTO(config) struct config *c = NULL;
+    struct err err;
+    (void)state;
+    assert_int_equal(load(&c, &err, NULL), 0);
+    assert_null(c->control_token);
+    assert_null(c->instance);
+    assert_null(c->box_config);
+    assert_null(c->report_backend);
+    assert_false(c->unsafe_storage);
+    assert_false(c->legacy_protocol);
+    config_free(TAKE_PTR(c));
+    (void)setenv("LANGBOT_BOX_CONTROL_TOKEN", " " TOKEN32 "\n", 1);
+    (void)setenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID", " i ", 1);
+    (void)setenv("LANGBOT_BOX_CONFIG", "{}", 1);
+    (void)setenv("LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS", "Yes", 1);
+    (void)setenv("BOX_LEGACY_PROTOCOL", "true", 1);
+    (void)setenv("BOX_REPORT_BACKEND_AS", "nsjail", 1);
+    assert_int_equal(load(&c, &err, "-s", NULL), 0);
+    assert_string_equal(c->control_token, TOKEN32);
+    assert_string_equal(c->instance, "i");
+    assert_string_equal(c->box_config, "{}");
+    assert_string_equal(c->report_backend, "nsjail");
+    assert_true(c->unsafe_storage);
+    assert_true(c->legacy_protocol);
+    assert_true(c->stdio_control);
+    clear_environment();
+}
+
+static void what_a_langbot_host_says_is_checked(void **state)
+{
+    static const char *const bad[] = {"short", "0123456789abcdef 123456789abcdef0",
+                                      "0123456789abcdef0123456789abcde"};
+    AUTO(config) struct config *c = NULL;
+    struct err err;
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        (void)setenv("LANGBOT_BOX_CONTROL_TOKEN", bad[i], 1);
+        assert_true(load(&c, &err, NULL) < 0);
+        assert_string_equal(err.msg, "LANGBOT_BOX_CONTROL_TOKEN must be a non-whitespace secret of "
+                                     "at least 32 characters");
+    }
+    clear_environment();
+    assert_true(load(&c, &err, "-s", NULL) < 0);
+    assert_string_equal(err.msg,
+                        "LANGBOT_BOX_TRUSTED_INSTANCE_UUID is required for stdio Box control");
+}
+
+/* What the file holds after each change, and what is found. */
+static void token_file_is_read_again(void **state)
+{
+    static const char other[] = "fedcba9876543210fedcba9876543210";
+    AUTO(token_file) struct token_file *f = NULL;
+    struct err err = {0};
+    (void)state;
+    write_file("token", TOKEN32 "\n", 33);
+    assert_int_equal(token_file_open("token", &f, &err), 0);
+    assert_int_equal(token_file_check(f, &err), 0);
+    write_file("token", other, 32); /* in place */
+    assert_int_equal(token_file_check(f, &err), 1);
+    assert_string_equal(token_file_text(f), other);
+    assert_int_equal(token_file_check(f, &err), 0);
+    write_file("fresh", TOKEN32, 32);
+    assert_int_equal(rename("fresh", "token"), 0);
+    assert_int_equal(token_file_check(f, &err), 1);
+    assert_string_equal(token_file_text(f), TOKEN32);
+    write_file("token", "short", 5);
+    assert_int_equal(token_file_check(f, &err), 1);
+    assert_null(token_file_text(f));
+    assert_string_equal(err.msg, "the token in 'token' must have at least 32 characters");
+    assert_int_equal(token_file_check(f, &err), 0); /* said once */
+    assert_int_equal(unlink("token"), 0);
+    assert_int_equal(token_file_check(f, &err), 0);
+    assert_int_equal(mkdir("token", 0700), 0);
+    assert_int_equal(token_file_check(f, &err), 0);
+    assert_int_equal(rmdir("token"), 0);
+    write_file("token", other, 32);
+    assert_int_equal(token_file_check(f, &err), 1);
+    assert_string_equal(token_file_text(f), other);
+    assert_int_equal(unlink("token"), 0);
+    assert_int_equal(token_file_check(f, &err), 1);
+    assert_null(token_file_text(f));
+    assert_string_equal(err.msg, "read token_file 'token': No such file or directory");
+}
+
+static void token_may_come_from_a_pipe(void **state)
+{
+    AUTO(token_file) struct token_file *f = NULL;
+    struct err err = {0};
+    char path[32];
+    int p[2];
+    (void)state;
+    assert_int_equal(pipe2(p, O_CLOEXEC), 0);
+    assert_int_equal(write(p[1], TOKEN32 "\n", 33), 33);
+    (void)close(p[1]);
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", p[0]);
+    assert_int_equal(token_file_open(path, &f, &err), 0);
+    (void)close(p[0]);
+    assert_int_equal(token_file_check(f, &err), 0); /* it has said all it has to say */
+    assert_string_equal(token_file_text(f), TOKEN32);
 }
 
 static void roots_are_real_paths(void **state)
@@ -476,6 +583,10 @@ int main(void)
         cmocka_unit_test(bad_values_are_told_by_name),
         cmocka_unit_test(bad_command_lines_are_refused),
         cmocka_unit_test(token_is_the_first_line_and_long_enough),
+        cmocka_unit_test(a_langbot_host_is_heard),
+        cmocka_unit_test(what_a_langbot_host_says_is_checked),
+        cmocka_unit_test(token_file_is_read_again),
+        cmocka_unit_test(token_may_come_from_a_pipe),
         cmocka_unit_test(roots_are_real_paths),
         cmocka_unit_test(list_of_no_roots_allows_nothing),
         cmocka_unit_test(roots_are_limited),

@@ -70,6 +70,7 @@ static void settings_are_read_by_name(void **state)
                                "require_limits: true\n"
                                "max_sessions: 5\n"
                                "session_ttl_sec: 60\n"
+                               "linger_sec: 6\n"
                                "max_managed_processes: 7\n"
                                "max_completed_processes: 8\n"
                                "completed_process_retention_sec: 9\n",
@@ -86,6 +87,7 @@ static void settings_are_read_by_name(void **state)
         [CONFIG_REQUIRE_LIMITS] = "true",
         [CONFIG_MAX_SESSIONS] = "5",
         [CONFIG_SESSION_TTL] = "60",
+        [CONFIG_LINGER] = "6",
         [CONFIG_MAX_PROCESSES] = "7",
         [CONFIG_MAX_EXITED] = "8",
         [CONFIG_EXITED_SEC] = "9",

@@ -108,9 +108,13 @@ static struct fixture *start(struct dns_options options)
     options.upstream_port = f->port;
     assert_int_equal(loop_new(&f->clock.clock, &f->loop, &err), 0);
     assert_int_equal(dns_new(f->loop, &options, &f->dns, &err), 0);
-    int udp = bound("127.0.0.1", 0, SOCK_DGRAM);
-    f->resolver = name_of(udp);
-    int tcp = bound("127.0.0.1", ntohs(f->resolver.sin_port), SOCK_STREAM);
+    int udp = -1, tcp = -1;
+    for (int i = 0; i < 1000 && tcp < 0; i++) { /* the one that is free here may be taken there */
+        fd_close_many(&udp, 1);
+        udp = bound("127.0.0.1", 0, SOCK_DGRAM);
+        f->resolver = name_of(udp);
+        tcp = bound("127.0.0.1", ntohs(f->resolver.sin_port), SOCK_STREAM);
+    }
     assert_true(tcp >= 0);
     assert_int_equal(dns_listen(f->dns, udp, tcp, &f->listener, &err), 0);
     return f;

@@ -165,6 +165,55 @@ static void markers_are_read_or_refused(void **state)
     job_fails("read_marker", data, "Box Runtime cannot read the Core shared Workspace probe");
 }
 
+static void check_amount(const char *part, bool exists, int64_t bytes, int64_t files)
+{
+    const struct json *v = json_get(json_get(it.answer, "data"), part);
+    assert_int_equal(json_bool(json_get(v, "exists")), exists);
+    assert_int_equal(json_int(json_get(v, "size_bytes")), bytes);
+    assert_int_equal(json_int(json_get(v, "file_count")), files);
+    assert_int_equal(json_int(json_get(v, "error_count")), 0);
+}
+
+static void what_lies_there_is_measured(void **state)
+{
+    char deep[4096] = "";
+    (void)state;
+    put_text("a", "12345");
+    put_text("sub/deep/b", "123");
+    put_text(".mcp/x/y", "1234567");
+    put_text("outbox", "12");
+    assert_int_equal(mkdirat(it.fd, "inbox", 0755), 0);
+    assert_int_equal(symlinkat("/usr", it.fd, "sub/usr"), 0); /* four bytes, and not followed */
+    assert_int_equal(symlinkat("sub", it.fd, "linked"), 0);   /* three */
+    assert_int_equal(mkfifoat(it.fd, "sub/fifo", 0644), 0);   /* nothing, but something */
+    (void)job_works("measure", "{\"parts\":[\".mcp\",\"inbox\",\"outbox\",\"none\",\"linked\"]}");
+    check_amount("", true, 5 + 3 + 7 + 2 + 4 + 3, 7);
+    check_amount(".mcp", true, 7, 1);
+    check_amount("inbox", true, 0, 0);
+    check_amount("outbox", true, 2, 1);
+    check_amount("none", false, 0, 0);
+    check_amount("linked", true, 3, 1);
+    /* Names that are too deep for one path are an error, and no more than that. */
+    AUTO_CLOSE int at = openat(it.fd, "inbox", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    memset(deep, 'd', 250);
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(mkdirat(at, deep, 0755), 0);
+        int next = openat(at, deep, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        assert_true(next >= 0);
+        (void)close(at);
+        at = next;
+    }
+    const struct json *data = job_works("measure", "{}");
+    assert_int_equal(json_int(json_get(json_get(data, ""), "error_count")), 1);
+    assert_int_equal(json_int(json_get(json_get(data, ""), "file_count")), 7);
+    static const char *const bad[] = {"\"..\"", "\"a/b\"", "\".\"", "\"\"", "5"};
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        char request[64];
+        (void)snprintf(request, sizeof(request), "{\"parts\":[%s]}", bad[i]);
+        job_fails("measure", request, "a part is the name of something in the directory");
+    }
+}
+
 static void requests_that_boxd_would_not_send(void **state)
 {
     static const char *const texts[] = {"",
@@ -206,6 +255,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_life_from_creation_to_deletion, store_start, store_stop),
         cmocka_unit_test_setup_teardown(what_was_left_unfinished_goes, store_start, store_stop),
         cmocka_unit_test_setup_teardown(markers_are_read_or_refused, store_start, store_stop),
+        cmocka_unit_test_setup_teardown(what_lies_there_is_measured, store_start, store_stop),
         cmocka_unit_test_setup_teardown(requests_that_boxd_would_not_send, store_start, store_stop),
         cmocka_unit_test(paths_are_normal_as_python_has_them),
     };

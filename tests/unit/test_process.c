@@ -319,6 +319,10 @@ static void preview_is_the_end_of_stderr_as_text(void **state)
     expect_preview(running(&f, s, "p", "err \xff\xc3\x28 x; exit 1"),
                    "\xef\xbf\xbd\xef\xbf\xbd( x");
     expect_preview(running(&f, s, "p", "exit 0"), "");
+    /* One that never ran cannot say why. */
+    expect_preview(running(&f, s, "p", "nonsense"),
+                   "sh: cannot execute: No such file or directory");
+    expect_preview(running(&f, s, "p", "err mine;nonsense"), "mine");
 
     /* Code points, not bytes; one long piece does not erase it. */
     AUTO_DONE(buf) struct buf steps;

@@ -90,7 +90,7 @@ static void requests_are_validated_in_order(void **state)
             "BoxValidationError: 1 validation error for BoxSpec\nmemory_mb\n  Value error, "
             "memory_mb must be at least 32 [type=value_error]");
     refused(&x, 2, "box_exec", "{\"session_id\":\"/\",\"cmd\":\"\"}", CTX1,
-            "ValueError: Box session_id must contain a valid character");
+            "BoxValidationError: Box session_id must contain a valid character");
     refused(&x, 3, "box_exec", EXEC("s", "  "), CTX1, "BoxValidationError: cmd must not be empty");
     refused(&x, 4, "box_get_session", "{}", CTX1, "KeyError: 'session_id'");
     refused(&x, 5, "box_get_session", "{\"session_id\":1}", CTX1,
@@ -122,7 +122,8 @@ static void sessions_are_made_found_and_ended(void **state)
              "{\"backend\":{\"name\":\"fake\",\"available\":true},\"active_sessions\":1,"
              "\"managed_processes\":0,\"session_ttl_sec\":300,\"limits\":{\"max_sessions\":100,"
              "\"max_managed_processes\":64,\"max_completed_processes\":256,"
-             "\"max_admission_records\":100000,\"max_rpc_file_bytes\":20971520}}");
+             "\"max_admission_records\":100000,\"max_rpc_file_bytes\":20971520},"
+             "\"capacity\":{\"limit\":100,\"used\":1,\"remaining\":99}}");
     refused(&x, 6, "box_create_session", "{\"session_id\":\"a-b-c\",\"cpus\":0.5}", CTX1,
             "BoxSessionConflictError: Box session " NS1 "-g1-a-b-c already exists with cpus=1.0");
     contains(ok(&x, 7, "box_delete_session", "{\"session_id\":\"a b/c\"}", CTX1),

@@ -167,7 +167,8 @@ static void test_F14_blocked_host_paths_are_refused(void **state)
             char text[128];
             if (try_path(&f, bad[i], extra, MOUNT_RO, &err) != err_code_errno(ERR_DENIED))
                 fail_msg("%s was not refused", bad[i]);
-            (void)snprintf(text, sizeof(text), "host_path %s is blocked for security", bad[i]);
+            (void)snprintf(text, sizeof(text), "%shost_path %s is blocked for security",
+                           extra ? "extra_mounts." : "", bad[i]);
             assert_string_equal(err.msg, text);
         }
     for (size_t i = 0; i < ARRAY_SIZE(good); i++)
@@ -282,6 +283,26 @@ static void mounts_are_compared_as_a_set(void **state)
     }
 }
 
+/* The same place of the host may have got another content. */
+static void another_digest_is_another_mount(void **state)
+{
+    struct fixture f;
+    struct heard h;
+    struct err err = {0};
+    (void)state;
+    fixture_start(&f, NULL, &proc_options);
+    for (int i = 0; i < 3; i++) {
+        struct spec *s = mounted("/srv/x");
+        s->extra_mounts[0].content_digest = xstrdup(i == 0 ? "sha256:0" : "sha256:1");
+        s->extra_mounts[0].manifest_path = xstrdup(i < 2 ? "/m" : "/n");
+        assert_int_equal(ask(&f, s, ACQUIRE_REMOUNT, &h, &err), 0);
+        pump(&f);
+        give_back(&h);
+        assert_int_equal(fake_creations(f.backend), i + 1);
+    }
+    fixture_stop(&f);
+}
+
 static void without_the_flag_mounts_do_not_matter(void **state)
 {
     struct fixture f;
@@ -289,7 +310,12 @@ static void without_the_flag_mounts_do_not_matter(void **state)
     struct err err = {0};
     (void)state;
     fixture_start(&f, NULL, &proc_options);
+    AUTO(spec) struct spec *plain = mounted(NULL);
+    AUTO(spec) struct spec *other = mounted("/srv/x");
+    assert_false(manager_has(f.m, plain));
     session_release(ready_session(&f, "s"));
+    assert_true(manager_has(f.m, plain));
+    assert_false(manager_has(f.m, other));
     assert_int_equal(ask(&f, mounted("/srv/x"), 0, &h, &err), 0);
     pump(&f);
     assert_int_equal(session_spec(h.session)->n_extra_mounts, 0);
@@ -560,6 +586,7 @@ int main(void)
         cmocka_unit_test(test_F14_links_to_blocked_places_are_refused),
         cmocka_unit_test(test_F15_paths_are_checked_before_the_backend_is_asked),
         cmocka_unit_test(mounts_are_compared_as_a_set),
+        cmocka_unit_test(another_digest_is_another_mount),
         cmocka_unit_test(without_the_flag_mounts_do_not_matter),
         cmocka_unit_test(remounting_waits_for_those_before),
         cmocka_unit_test(remounting_does_not_overtake_an_answer_on_its_way),

@@ -297,6 +297,30 @@ static void markers_are_digested(void **state)
     assert_true(access(missing, F_OK) < 0);
 }
 
+static void directories_are_measured(void **state)
+{
+    static const char *const parts[] = {"a", "b", NULL};
+    struct err err = {0};
+    (void)state;
+    AUTO_FREE char *path = xasprintf("%s/a", it.dir);
+    AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(fd_write_all(fd, "hello", 5), 0);
+    for (unsigned i = 0; i < 3; i++) {
+        AUTO_FREE char *missing = xasprintf("%s/missing", it.dir);
+        const char *which[] = {it.dir, missing, path};
+        assert_int_equal(hostdir_measure(it.skills, which[i], parts, on_done, &it.heard[i], &err),
+                         0);
+        wait_for(&it.heard[i]);
+    }
+    assert_string_equal(
+        it.heard[0].json,
+        "{\"\":{\"exists\":true,\"size_bytes\":5,\"file_count\":1,\"error_count\":0},"
+        "\"a\":{\"exists\":true,\"size_bytes\":5,\"file_count\":1,\"error_count\":0},"
+        "\"b\":{\"exists\":false,\"size_bytes\":0,\"file_count\":0,\"error_count\":0}}");
+    for (unsigned i = 1; i < 3; i++)
+        assert_string_equal(it.heard[i].message, "BoxError: " HOSTDIR_MISSING);
+}
+
 static void who_leaves_while_a_job_runs_is_not_called(void **state)
 {
     (void)state;
@@ -520,6 +544,7 @@ int main(void)
                                         stop),
         cmocka_unit_test_setup_teardown(directories_are_made_once, start_real, stop),
         cmocka_unit_test_setup_teardown(markers_are_digested, start_real, stop),
+        cmocka_unit_test_setup_teardown(directories_are_measured, start_real, stop),
         cmocka_unit_test_setup_teardown(who_leaves_while_a_job_runs_is_not_called, start_real,
                                         stop),
         cmocka_unit_test_setup_teardown(answers_are_not_trusted, start_play, stop),

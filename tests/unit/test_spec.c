@@ -93,12 +93,16 @@ static void defaults_are_those_of_the_wire(void **state)
     assert_int_equal(s->workspace_quota_mb, 0);
 }
 
+#define DIGEST "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
 static const char full[] =
     "{\"cmd\":\"echo hi\",\"workdir\":\"/w/sub\",\"timeout_sec\":7,\"network\":\"on\","
     "\"session_id\":\"s\",\"env\":{\"Z\":\"1\",\"A\":\"x=y\",\"E\":\"\"},\"image\":\"alpine\","
     "\"host_path\":\"/srv/x\",\"host_path_mode\":\"ro\",\"mount_path\":\"/w\","
-    "\"extra_mounts\":[{\"host_path\":\"/a\",\"mount_path\":\"/b\",\"mode\":\"ro\"},"
-    "{\"host_path\":\"C:\\\\data\",\"mount_path\":\"/c\",\"mode\":\"none\"}],"
+    "\"extra_mounts\":[{\"host_path\":\"/a\",\"mount_path\":\"/b\",\"mode\":\"ro\","
+    "\"content_digest\":null,\"manifest_path\":null},"
+    "{\"host_path\":\"C:\\\\data\",\"mount_path\":\"/opt/langbot-artifacts-not\",\"mode\":\"none\","
+    "\"content_digest\":\"sha256:" DIGEST "\",\"manifest_path\":\"/m\"}],"
     "\"skill_name\":\"pdf\",\"persistent\":true,\"cpus\":0.5,\"memory_mb\":64,\"pids_limit\":9,"
     "\"read_only_rootfs\":false,\"workspace_quota_mb\":3}";
 
@@ -124,6 +128,10 @@ static void every_field_is_read(void **state)
     assert_int_equal(s->extra_mounts[0].mode, MOUNT_RO);
     assert_string_equal(s->extra_mounts[1].host_path, "C:\\data");
     assert_int_equal(s->extra_mounts[1].mode, MOUNT_NONE);
+    assert_null(s->extra_mounts[0].content_digest);
+    assert_null(s->extra_mounts[0].manifest_path);
+    assert_string_equal(s->extra_mounts[1].content_digest, "sha256:" DIGEST);
+    assert_string_equal(s->extra_mounts[1].manifest_path, "/m");
     assert_string_equal(s->skill_name, "pdf");
     assert_true(s->persistent);
     assert_true(fabs(s->cpus - 0.5) < 1e-12);
@@ -175,6 +183,28 @@ static void strings_are_trimmed_and_numbers_coerced(void **state)
     assert_false(s->read_only_rootfs);
 }
 
+#define ARTIFACTS "/opt/langbot-artifacts"
+#define NO_ARTIFACT                                                                                \
+    "Value error, Artifact paths require a read-only digest-addressed mount and manifest"
+#define SEALED "\"content_digest\":\"sha256:" DIGEST "\",\"manifest_path\":\"/m\""
+#define MOUNT(at, rest)                                                                            \
+    "\"extra_mounts\":[{\"host_path\":\"/a\",\"mount_path\":\"" at "\"" rest "}]"
+
+static void mounts_may_be_content_addressed(void **state)
+{
+    AUTO(spec)
+    struct spec *s =
+        good("{\"session_id\":\"s\"," MOUNT(ARTIFACTS "/" DIGEST, ",\"mode\":\"ro\"," SEALED) "}");
+    AUTO(spec)
+    struct spec *other = good(
+        "{\"session_id\":\"s\"," MOUNT("/workspace/.skills/x", ",\"mode\":\"ro\"," SEALED) "}");
+    AUTO(spec) struct spec *root = good("{\"session_id\":\"s\"," MOUNT("/", "") "}");
+
+    assert_true(mount_content_addressed(&s->extra_mounts[0]));
+    assert_false(mount_content_addressed(&other->extra_mounts[0]));
+    assert_false(mount_content_addressed(&root->extra_mounts[0]));
+}
+
 /* clang-format off */
 static const struct {
     const char *members; /* beside session_id */
@@ -224,6 +254,26 @@ static const struct {
      "extra_mounts.1.host_path", "Value error, host_path must be an absolute host path"},
     {"\"extra_mounts\":[{\"host_path\":\"/a\",\"mount_path\":\"b\"}]",
      "extra_mounts.0.mount_path", "Value error, mount_path must be an absolute path inside the sandbox"},
+    {MOUNT("/b/", ""), "extra_mounts.0.mount_path", "Value error, mount_path must be normalized"},
+    {MOUNT("/b//c", ""), "extra_mounts.0.mount_path", "Value error, mount_path must be normalized"},
+    {MOUNT("///b", ""), "extra_mounts.0.mount_path", "Value error, mount_path must be normalized"},
+    {MOUNT("/b/./c", ""), "extra_mounts.0.mount_path", "Value error, mount_path must be normalized"},
+    {MOUNT("/b/..", ""), "extra_mounts.0.mount_path", "Value error, mount_path must be normalized"},
+    {MOUNT("/../b", ""), "extra_mounts.0.mount_path", "Value error, mount_path must be normalized"},
+    {MOUNT("/b", ",\"content_digest\":\"md5:0\""), "extra_mounts.0.content_digest", "Value error, content_digest must use sha256:<hex>"},
+    {MOUNT("/b", ",\"content_digest\":\"\""), "extra_mounts.0.content_digest", "Value error, content_digest must use sha256:<hex>"},
+    {MOUNT("/b", ",\"content_digest\":\"sha256:0\""), "extra_mounts.0.content_digest", "Value error, content_digest must use sha256:<64 lowercase hex>"},
+    {MOUNT("/b", ",\"content_digest\":\"sha256:" DIGEST "0\""), "extra_mounts.0.content_digest",
+     "Value error, content_digest must use sha256:<64 lowercase hex>"},
+    {MOUNT("/b", ",\"content_digest\":5"), "extra_mounts.0.content_digest", "Input should be a valid string"},
+    {MOUNT("/b", ",\"manifest_path\":\"rel\""), "extra_mounts.0.manifest_path", "Value error, manifest_path must be an absolute host path"},
+    {MOUNT(ARTIFACTS, ""), "extra_mounts.0", NO_ARTIFACT},
+    {MOUNT(ARTIFACTS "/x", ""), "extra_mounts.0", NO_ARTIFACT},
+    {MOUNT(ARTIFACTS "/" DIGEST, ""), "extra_mounts.0", NO_ARTIFACT},
+    {MOUNT(ARTIFACTS "/" DIGEST, ",\"mode\":\"ro\",\"content_digest\":\"sha256:" DIGEST "\""), "extra_mounts.0", NO_ARTIFACT},
+    {MOUNT(ARTIFACTS "/" DIGEST, ",\"mode\":\"ro\",\"manifest_path\":\"/m\""), "extra_mounts.0", NO_ARTIFACT},
+    {MOUNT(ARTIFACTS "/" DIGEST, "," SEALED ",\"mode\":\"rw\""), "extra_mounts.0", NO_ARTIFACT},
+    {MOUNT(ARTIFACTS "/" DIGEST "/sub", "," SEALED ",\"mode\":\"ro\""), "extra_mounts.0", NO_ARTIFACT},
     {"\"extra_mounts\":[{\"host_path\":\"/a\",\"mount_path\":\"/b\",\"mode\":\"x\"}]", "extra_mounts.0.mode", "Input should be 'none', 'ro' or 'rw'"},
     {"\"extra_mounts\":[{\"host_path\":\"/a\\u0000\",\"mount_path\":\"/b\"}]", "extra_mounts.0.host_path", "Value error, host_path must not contain NUL"},
     {"\"skill_name\":\"a b\"", "skill_name", "Value error, skill_name can only contain up to 64 letters, numbers, hyphens and underscores"},
@@ -491,12 +541,12 @@ static void many_mounts_are_refused_with_the_limit(void **state)
 {
     static const char mount[] = "{\"host_path\":\"/a\",\"mount_path\":\"/b\"},";
     AUTO_FREE char *fits =
-        padded("\"extra_mounts\":[", mount, 63, "{\"host_path\":\"/a\",\"mount_path\":\"/b\"}]");
+        padded("\"extra_mounts\":[", mount, 255, "{\"host_path\":\"/a\",\"mount_path\":\"/b\"}]");
     AUTO_FREE char *over =
-        padded("\"extra_mounts\":[", mount, 64, "{\"host_path\":\"/a\",\"mount_path\":\"/b\"}]");
+        padded("\"extra_mounts\":[", mount, 256, "{\"host_path\":\"/a\",\"mount_path\":\"/b\"}]");
     AUTO(spec) struct spec *s = good(fits);
-    assert_int_equal(s->n_extra_mounts, 64);
-    bad(over, "extra_mounts", "Value error, extra_mounts must have at most 64 entries");
+    assert_int_equal(s->n_extra_mounts, 256);
+    bad(over, "extra_mounts", "Value error, extra_mounts must have at most 256 entries");
 }
 
 static void reports_tell_every_issue_in_order(void **state)
@@ -596,7 +646,8 @@ static void specs_built_in_c_obey_the_same_rules(void **state)
 
     s->n_extra_mounts = 1;
     s->extra_mounts = xnew(struct mount_spec);
-    s->extra_mounts[0] = (struct mount_spec){xstrdup("rel"), xstrdup("/b"), MOUNT_RO};
+    s->extra_mounts[0] = (struct mount_spec){
+        .host_path = xstrdup("rel"), .mount_path = xstrdup("/b"), .mode = MOUNT_RO};
     assert_true(spec_validate(s, &err) < 0);
     assert_string_equal(err.msg, "host_path must be an absolute host path");
 }
@@ -689,7 +740,7 @@ static void schema_says_what_the_table_says(void **state)
     assert_int_equal(json_len(json_get(mode, "enum")), 3);
     assert_string_equal(json_str(json_get(mode, "default")), "rw");
     const struct json *mount = json_get(json_get(properties, "extra_mounts"), "items");
-    assert_int_equal(json_len(json_get(mount, "properties")), 3);
+    assert_int_equal(json_len(json_get(mount, "properties")), 5);
     assert_string_equal(json_str(json_at(json_get(json_get(properties, "host_path"), "type"), 1)),
                         "null");
 }
@@ -699,6 +750,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_those_of_the_wire),
         cmocka_unit_test(every_field_is_read),
+        cmocka_unit_test(mounts_may_be_content_addressed),
         cmocka_unit_test(canonical_form_is_complete_and_stable),
         cmocka_unit_test(strings_are_trimmed_and_numbers_coerced),
         cmocka_unit_test(wrong_values_are_refused_in_the_words_clients_know),

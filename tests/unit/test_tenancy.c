@@ -180,6 +180,51 @@ static void the_fence_only_moves_forward(void **state)
     assert_int_equal(fence_current(f, NS), 4);
 }
 
+static void what_was_found_counts_as_seen(void **state)
+{
+    AUTO(fence) struct fence *f = fence_new(2);
+    struct err err = {0};
+    (void)state;
+    fence_found(f, NS, 3);
+    fence_found(f, NS, 5);
+    fence_found(f, NS, 4);
+    assert_int_equal(fence_current(f, NS), 5);
+    assert_int_equal(fence_pass(f, NS, 4, &err), err_code_errno(ERR_DENIED));
+    assert_int_equal(fence_pass(f, NS, 5, &err), 1); /* what is older is still to be ended */
+    assert_int_equal(fence_pass(f, NS, 5, &err), 0);
+    fence_found(f, NS, 5);
+    assert_int_equal(fence_pass(f, NS, 5, &err), 0);
+    fence_found(f, NS_OTHER, 7);
+    assert_int_equal(fence_pass(f, NS_OTHER, 9, &err), 1);
+    fence_found(f, "ws-111111111111111111111111", 1); /* there is no room, and nobody to tell */
+    assert_int_equal(fence_count(f), 2);
+}
+
+static void names_tell_whose_they_are(void **state)
+{
+    static const char *const not_ours[] = {"",
+                                           "s",
+                                           NS,
+                                           NS "-g",
+                                           NS "-g1",
+                                           NS "-g1-",
+                                           NS "-g-s",
+                                           NS "-gx-s",
+                                           NS "-g0-s",
+                                           NS "-g99999999999999999999-s",
+                                           NS "-g1234567890123456789012345-s",
+                                           "ws-0-g1-s"};
+    char ns[NS_SIZE];
+    int64_t generation = 0;
+    (void)state;
+    assert_true(tenant_of_physical(NS "-g12-a-g3-b", ns, &generation));
+    assert_string_equal(ns, NS);
+    assert_int_equal(generation, 12);
+    assert_true(tenant_of_physical(NS "-g9223372036854775807-s", ns, &generation));
+    for (size_t i = 0; i < ARRAY_SIZE(not_ours); i++)
+        assert_false(tenant_of_physical(not_ours[i], ns, &generation));
+}
+
 static void the_fence_has_a_cap(void **state)
 {
     AUTO(fence) struct fence *f = fence_new(1000);
@@ -215,6 +260,8 @@ int main(void)
         cmocka_unit_test(contexts_are_read),
         cmocka_unit_test(contexts_that_are_wrong_say_where),
         cmocka_unit_test(the_fence_only_moves_forward),
+        cmocka_unit_test(what_was_found_counts_as_seen),
+        cmocka_unit_test(names_tell_whose_they_are),
         cmocka_unit_test(the_fence_has_a_cap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

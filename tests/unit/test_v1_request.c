@@ -328,6 +328,37 @@ static void session_is_written_as_it_was_made(void **state)
     fixture_stop(&f);
 }
 
+static void what_nobody_verified_is_told(void **state)
+{
+    struct fixture f;
+    struct heard h;
+    AUTO_DONE(buf) struct buf out;
+    struct err err = {0};
+    struct jw w;
+    (void)state;
+    fixture_start(&f, NULL, NULL);
+    struct spec *spec = named_spec("s");
+    spec->extra_mounts = xcalloc(3, sizeof(struct mount_spec));
+    spec->n_extra_mounts = 3;
+    for (size_t i = 0; i < 3; i++)
+        spec->extra_mounts[i] =
+            (struct mount_spec){.host_path = xstrdup("/srv/x"),
+                                .mount_path = xasprintf("/m%zu", i),
+                                .mode = i == 2 ? MOUNT_NONE : MOUNT_RO,
+                                .content_digest = i > 0 ? xstrdup("sha256:0") : NULL};
+    assert_int_equal(acquire_spec(&f, spec, 0, &h, &err), 0);
+    pump(&f);
+    buf_init(&out, 4096);
+    jw_init(&w, &out);
+    jw_object(&w);
+    v1_write_session(&w, h.session);
+    jw_object_end(&w);
+    assert_int_equal(jw_end(&w), 0);
+    assert_non_null(strstr(buf_str(&out), "\"execs\":0,\"content_unverified\":[\"/m1\"]}"));
+    give_back(&h);
+    fixture_stop(&f);
+}
+
 static void every_error_has_a_status_and_a_remedy(void **state)
 {
     static const unsigned statuses[ERR_CODE_MAX] = {
@@ -357,6 +388,7 @@ int main(void)
         cmocka_unit_test(bad_specs_are_refused_in_plain_words),
         cmocka_unit_test(outcome_says_what_applies_and_null_otherwise),
         cmocka_unit_test(session_is_written_as_it_was_made),
+        cmocka_unit_test(what_nobody_verified_is_told),
         cmocka_unit_test(every_error_has_a_status_and_a_remedy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

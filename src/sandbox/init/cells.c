@@ -157,9 +157,9 @@ void cell_prepare(struct init *in)
     (void)cell_make_groups(in, &in->cells[0]); /* the first exec tries again, and tells */
 }
 
-int cell_acquire_at(struct init *in, unsigned i, struct cell **ret)
+int cell_acquire_at(struct init *in, unsigned at, struct cell **ret)
 {
-    struct cell *c = &in->cells[i];
+    struct cell *c = &in->cells[at];
     if (c->state == CELL_LINGER && group_is_empty(c->cgroup_fd))
         cell_move(c, CELL_FREE);
     if (c->state != CELL_FREE || cell_drop_killed(in, c) < 0)
@@ -170,7 +170,7 @@ int cell_acquire_at(struct init *in, unsigned i, struct cell **ret)
     c->oom_seen = cell_oom_count(in, c);
     c->oom_checks = 0;
     c->orphan = false;
-    in->reports[i] = (struct child_report){0};
+    in->reports[at] = (struct child_report){0};
     *ret = c;
     return 0;
 }

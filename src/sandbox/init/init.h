@@ -104,7 +104,7 @@ struct exec_request {
 /* cells.c: kill groups and memory groups. */
 /* 0 or -EAGAIN, or why a group could not be made: for an exec, or in place of a process. */
 int cell_acquire(struct init *in, struct cell **ret);
-int cell_acquire_at(struct init *in, unsigned i, struct cell **ret);
+int cell_acquire_at(struct init *in, unsigned at, struct cell **ret);
 int cell_limit_memory(const struct init *in, const struct cell *c, uint64_t bytes); /* 0: none */
 void cell_prepare(struct init *in); /* makes the first cell's groups ahead of the first exec */
 int cell_kill_tree(struct init *in, struct cell *c);
