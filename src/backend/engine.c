@@ -162,37 +162,50 @@ static void engine_free(struct backend *b)
     engine_detach(b);
 }
 
-/* The same but for the name, which people and clients see. */
-#define ENGINE_OPS(NAME)                                                                           \
-    {                                                                                              \
-        .name = NAME, .create = engine_create, .destroy = engine_destroy,                          \
-        .exec = engine_exec_start, .exec_write = engine_exec_write,                                \
-        .exec_close_stdin = engine_exec_close_stdin, .exec_signal = engine_exec_signal,            \
-        .exec_kill = engine_exec_kill, .exec_resize = engine_exec_resize,                          \
-        .exec_pause = engine_exec_pause, .exec_free = engine_exec_free,                            \
-        .sandbox_name = engine_sandbox_name, .adopt = engine_adopt, .sweep = engine_sweep,         \
-        .set_deadline = engine_set_deadline, .proc_start = engine_proc_start,                      \
-        .proc_adopt = engine_proc_adopt, .proc_range = engine_proc_range,                          \
-        .proc_read = engine_proc_read, .proc_release = engine_proc_release,                        \
-        .proc_stderr = engine_proc_stderr, .proc_write = engine_proc_write,                        \
-        .proc_close_stdin = engine_proc_close_stdin, .proc_signal = engine_proc_signal,            \
-        .proc_kill = engine_proc_kill, .proc_free = engine_proc_free, .receipt = engine_receipt,   \
-        .doctor = engine_doctor, .free = engine_free, .detach = engine_detach                      \
-    }
-
-static const struct backend_ops all_ops[] = {ENGINE_OPS("docker"), ENGINE_OPS("podman")};
+/* The same for all kinds but for the name, which people and clients see. */
+static const struct backend_ops engine_ops = {
+    .create = engine_create,
+    .destroy = engine_destroy,
+    .exec = engine_exec_start,
+    .exec_write = engine_exec_write,
+    .exec_close_stdin = engine_exec_close_stdin,
+    .exec_signal = engine_exec_signal,
+    .exec_kill = engine_exec_kill,
+    .exec_resize = engine_exec_resize,
+    .exec_pause = engine_exec_pause,
+    .exec_free = engine_exec_free,
+    .sandbox_name = engine_sandbox_name,
+    .adopt = engine_adopt,
+    .sweep = engine_sweep,
+    .set_deadline = engine_set_deadline,
+    .proc_start = engine_proc_start,
+    .proc_adopt = engine_proc_adopt,
+    .proc_range = engine_proc_range,
+    .proc_read = engine_proc_read,
+    .proc_release = engine_proc_release,
+    .proc_stderr = engine_proc_stderr,
+    .proc_write = engine_proc_write,
+    .proc_close_stdin = engine_proc_close_stdin,
+    .proc_signal = engine_proc_signal,
+    .proc_kill = engine_proc_kill,
+    .proc_free = engine_proc_free,
+    .receipt = engine_receipt,
+    .doctor = engine_doctor,
+    .free = engine_free,
+    .detach = engine_detach,
+};
 
 int engine_new(struct loop *loop, const struct engine_options *options, struct backend **ret,
                struct err *err)
 {
     AUTO_FREE char *endpoint = engine_find_endpoint(options->kind, options->endpoint);
     struct engine *e = xnew(struct engine);
-    for (size_t i = 0; i < ARRAY_SIZE(all_ops); i++)
-        if (str_eq(all_ops[i].name, options->kind))
-            e->base.ops = &all_ops[i];
+    e->ops = engine_ops;
+    e->base.ops = &e->ops;
     e->loop = loop;
     e->options = *options;
     e->kind = engine_kind_find(options->kind);
+    e->ops.name = e->kind->name;
     e->dir_fd = -1;
     int r = engine_api_new(loop, e->kind->name, endpoint, &e->api, err);
     if (r == 0)

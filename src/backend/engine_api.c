@@ -89,8 +89,10 @@ void engine_api_free(struct engine_api *api)
 {
     if (api == NULL)
         return;
-    while (api->calls != NULL)
-        call_free(api->calls);
+    for (struct engine_call *c = api->calls, *next; c != NULL; c = next) {
+        next = c->next;
+        call_free(c);
+    }
     http_client_free(api->client);
     free(api->endpoint);
     free(api);

@@ -369,38 +369,21 @@ static void on_overdue(struct loop_timer *t)
 
 /* Starting. */
 
-/* Later entries win. */
-static void merge_env(char ***env, char *const *more)
-{
-    for (size_t i = 0; more != NULL && more[i] != NULL; i++) {
-        size_t name = strcspn(more[i], "=") + 1;
-        size_t at = 0, n = strv_len(*env);
-        while (at < n && strncmp((*env)[at], more[i], name) != 0)
-            at++;
-        if (at == n) {
-            strv_add(env, more[i]);
-        } else {
-            free((*env)[at]);
-            (*env)[at] = xstrdup(more[i]);
-        }
-    }
-}
-
+/* Of the two environments the later entry wins, which the guest sees to. */
 int engine_pack(struct buf *out, struct guest_start *head, char *const *argv, const char *cmd,
                 char *const *const envs[2], const char *cwd)
 {
-    AUTO_STRV char **env = NULL;
     int r = 0;
-    merge_env(&env, envs[0]);
-    merge_env(&env, envs[1]);
     head->argc = argv != NULL ? (uint32_t)strv_len(argv) : 1;
-    for (size_t i = 0; argv != NULL && i < head->argc && r == 0; i++)
+    for (size_t i = 0; argv != NULL && argv[i] != NULL && r == 0; i++)
         r = buf_append(out, argv[i], strlen(argv[i]) + 1);
     if (argv == NULL)
         r = buf_append(out, cmd, strlen(cmd) + 1);
-    head->envc = (uint32_t)strv_len(env);
-    for (size_t i = 0; i < head->envc && r == 0; i++)
-        r = buf_append(out, env[i], strlen(env[i]) + 1);
+    for (int k = 0; k < 2; k++) {
+        head->envc += (uint32_t)strv_len(envs[k]);
+        for (size_t i = 0; envs[k] != NULL && envs[k][i] != NULL && r == 0; i++)
+            r = buf_append(out, envs[k][i], strlen(envs[k][i]) + 1);
+    }
     return r == 0 ? buf_append(out, cwd, strlen(cwd) + 1) : r;
 }
 

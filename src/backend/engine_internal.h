@@ -125,9 +125,10 @@ struct engine_link_handlers {
     void (*lost)(void *arg); /* the peer is gone or makes no sense; listening goes on */
     void (*drained)(void *arg);
 };
+void engine_link_init(struct engine_link *l, struct loop *loop,
+                      const struct engine_link_handlers *handlers, void *arg);
 /* Makes the directory `name` beneath the engine's own and listens there. */
-int engine_link_open(struct engine_link *l, struct loop *loop, int parent_fd, const char *name,
-                     const struct engine_link_handlers *handlers, void *arg, struct err *err);
+int engine_link_open(struct engine_link *l, int parent_fd, const char *name, struct err *err);
 void engine_link_close(struct engine_link *l);
 /* 0, -EPIPE without a connection, -ENOBUFS when too much waits. */
 int engine_link_send(struct engine_link *l, const struct guest_head *head, const void *a,
@@ -136,6 +137,7 @@ size_t engine_link_queued(const struct engine_link *l);
 
 struct engine {
     struct backend base;
+    struct backend_ops ops; /* those of all engines, under this one's name */
     struct loop *loop;
     struct engine_options options;
     const struct engine_kind *kind;

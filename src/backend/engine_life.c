@@ -346,7 +346,8 @@ void engine_greet(struct engine_sandbox *sb)
 int engine_listen(struct engine_sandbox *sb, struct err *err)
 {
     struct engine *e = sb->engine;
-    int r = engine_link_open(&sb->link, e->loop, e->dir_fd, sb->name, &link_handlers, sb, err);
+    engine_link_init(&sb->link, e->loop, &link_handlers, sb);
+    int r = engine_link_open(&sb->link, e->dir_fd, sb->name, err);
     sb->linked = r == 0;
     return r;
 }

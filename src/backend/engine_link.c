@@ -147,20 +147,24 @@ static int listen_in(int dir_fd, struct err *err)
     return TAKE_FD(fd);
 }
 
-int engine_link_open(struct engine_link *l, struct loop *loop, int parent_fd, const char *name,
-                     const struct engine_link_handlers *handlers, void *arg, struct err *err)
+void engine_link_init(struct engine_link *l, struct loop *loop,
+                      const struct engine_link_handlers *handlers, void *arg)
 {
     *l = (struct engine_link){
         .loop = loop, .dir_fd = -1, .listen_fd = -1, .fd = -1, .handlers = handlers, .arg = arg};
     buf_init(&l->in, sizeof(struct guest_head) + GUEST_ANSWER_MAX + READ_CHUNK);
     buf_init(&l->out, QUEUE_MAX);
+}
+
+int engine_link_open(struct engine_link *l, int parent_fd, const char *name, struct err *err)
+{
     l->dir_fd = path_make_dir_at(parent_fd, name, 0711);
     if (l->dir_fd < 0)
         return err_sys(err, -l->dir_fd, "make the session's directory");
     (void)fchmod(l->dir_fd, 0711);
     int r = l->listen_fd = listen_in(l->dir_fd, err);
     if (r >= 0 &&
-        (r = loop_io_start(loop, &l->listen_io, l->listen_fd, EPOLLIN, on_connection)) < 0)
+        (r = loop_io_start(l->loop, &l->listen_io, l->listen_fd, EPOLLIN, on_connection)) < 0)
         (void)err_sys(err, -r, "watch the session's socket");
     if (r < 0)
         engine_link_close(l);

@@ -312,28 +312,31 @@ static void on_info(void *arg, const struct json *body, const struct err *err)
     inspect_now(sb);
 }
 
-static int begin(struct engine *e, const struct spec *spec, backend_created_fn *created,
-                 backend_lost_fn *lost, void *arg, struct engine_sandbox **ret, struct err *err)
+static struct engine_sandbox *begin(struct engine *e, const struct spec *spec, struct err *err)
 {
     struct engine_mounts mounts;
-    int r = engine_mounts_collect(spec, e, &mounts, err);
-    if (r < 0)
-        return r;
+    if (engine_mounts_collect(spec, e, &mounts, err) < 0)
+        return NULL;
     struct engine_sandbox *sb = xnew(struct engine_sandbox);
     sb->base.backend = &e->base;
     sb->engine = e;
     sb->mounts = mounts;
     sb->spec = copy_spec(spec);
-    sb->created = created;
-    sb->on_lost = lost;
-    sb->arg = arg;
     sb->next_exec = 1;
     sb->next = e->sandboxes;
     if (sb->next != NULL)
         sb->next->prev = sb;
     e->sandboxes = sb;
-    *ret = sb;
-    return 0;
+    return sb;
+}
+
+/* From here on its user hears of it. */
+static void promise(struct engine_sandbox *sb, backend_created_fn *created, backend_lost_fn *lost,
+                    void *arg)
+{
+    sb->created = created;
+    sb->on_lost = lost;
+    sb->arg = arg;
 }
 
 /* What an engine cannot hold to is refused where the configuration demands it. */
@@ -351,15 +354,15 @@ int engine_create(struct backend *b, const struct spec *spec, backend_created_fn
                   backend_lost_fn *lost, void *arg, struct err *err)
 {
     struct engine *e = container_of(b, struct engine, base);
-    struct engine_sandbox *sb = NULL;
     char random[17];
     int r = engine_image_check(spec->image, err);
     if (r == 0)
         r = check_limits(e, spec, err);
-    if (r == 0)
-        r = begin(e, spec, created, lost, arg, &sb, err);
     if (r < 0)
         return r;
+    struct engine_sandbox *sb = begin(e, spec, err);
+    if (sb == NULL)
+        return err_code_errno(err->code);
     id_random(random);
     engine_container_name(sb->spec->session_id, random, sb->name, sizeof(sb->name));
     r = engine_listen(sb, err);
@@ -367,6 +370,7 @@ int engine_create(struct backend *b, const struct spec *spec, backend_created_fn
         engine_sandbox_free(sb);
         return r;
     }
+    promise(sb, created, lost, arg);
     if (e->facts.known)
         inspect_now(sb);
     else
@@ -375,23 +379,24 @@ int engine_create(struct backend *b, const struct spec *spec, backend_created_fn
     return 0;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */
 int engine_adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err)
 {
     struct engine *e = container_of(b, struct engine, base);
-    struct engine_sandbox *sb = NULL;
     if (!str_starts(name, "langbot-box-") || strchr(name, '/') != NULL ||
         strlen(name) >= ENGINE_NAME_MAX)
         return err_set(err, ERR_INVALID, "'%.60s' is no name of a container of ours", name);
-    int r = begin(e, spec, created, lost, arg, &sb, err);
-    if (r < 0)
-        return r;
+    struct engine_sandbox *sb = begin(e, spec, err);
+    if (sb == NULL)
+        return err_code_errno(err->code);
     (void)str_copy(sb->name, sizeof(sb->name), name);
-    r = engine_listen(sb, err);
+    int r = engine_listen(sb, err);
     if (r < 0) {
         engine_sandbox_free(sb);
         return r;
     }
+    promise(sb, created, lost, arg);
     adopt_now(sb);
     return 0;
 }

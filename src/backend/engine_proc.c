@@ -377,8 +377,8 @@ static void on_lost(struct loop_defer *d)
 
 void engine_proc_drop_all(struct engine_sandbox *sb)
 {
-    while (sb->procs != NULL) {
-        struct engine_proc *p = sb->procs;
+    for (struct engine_proc *p = sb->procs, *next; p != NULL; p = next) {
+        next = p->next;
         unlink_proc(p);
         p->freed = true;
         maybe_free(p);

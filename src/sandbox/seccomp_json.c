@@ -207,6 +207,7 @@ int seccomp_json(enum seccomp_profile profile, struct buf *ret, struct err *err)
     }
     jw_array_end(&w);
     jw_object_end(&w);
+    wr.w = NULL;
     if (jw_end(&w) < 0)
         return err_set(err, ERR_LIMIT, "the system call profile is too large");
     return 0;

@@ -16,11 +16,6 @@ ENGINES = ("docker", "podman")
 _ids = itertools.count()
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "real: needs programs that run; not on the fake backend")
-    config.addinivalue_line("markers", "engine: about container engines only")
-
-
 def pytest_generate_tests(metafunc):
     if "backend" not in metafunc.fixturenames:
         return

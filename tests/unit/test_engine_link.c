@@ -73,8 +73,8 @@ static int setup(void **state)
     assert_non_null(mkdtemp(t.dir));
     t.dir_fd = open(t.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_int_equal(loop_new(&clock_system, &t.loop, &err), 0);
-    assert_int_equal(engine_link_open(&t.link, t.loop, t.dir_fd, "session", &handlers, NULL, &err),
-                     0);
+    engine_link_init(&t.link, t.loop, &handlers, NULL);
+    assert_int_equal(engine_link_open(&t.link, t.dir_fd, "session", &err), 0);
     return 0;
 }
 

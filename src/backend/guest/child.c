@@ -91,7 +91,7 @@ static void split_strings(const struct start_request *req, struct strings *ret)
             ret->cwd = at;
         at += strlen(at) + 1;
     }
-    if (at != end)
+    if (at != end || ret->cwd == NULL)
         fail(GUEST_STAGE_REQUEST, EBADMSG);
 }
 

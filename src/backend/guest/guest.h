@@ -158,4 +158,4 @@ struct child_report {
     int32_t error;
 };
 _Noreturn void child_run(const struct guest *g, const struct start_request *req,
-                         const struct child_stdio *io, struct child_report *report);
+                         const struct child_stdio *io, struct child_report *shared);
