@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "backend/backend.h"
+#include "backend/engine.h"
 #include "backend/fake.h"
 #include "backend/native.h"
 #include "cmd/config.h"
@@ -65,9 +66,12 @@ struct daemon {
     struct loop_timer token_timer;
     int lock_fd, state_fd, spool_fd, in_fd, out_fd;
     char tag[16];
-    char program[PATH_MAX], init_program[PATH_MAX], fetch_program[PATH_MAX];
+    char program[PATH_MAX], init_program[PATH_MAX], fetch_program[PATH_MAX],
+        guest_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
+    gid_t groups[1]; /* kept when privileges go: that of the engine's socket */
+    size_t n_groups;
     bool rootful;
     bool adopted; /* what an earlier boxd left is ours */
     bool keep;    /* what we leave is the next one's */
@@ -99,6 +103,25 @@ static int find_program(const char *name, char *ret, struct err *err)
                    name, BOX_LIBEXECDIR);
 }
 
+/* Whoever can use a rootful engine is root anyway. What we can still do without is the id of root:
+ * the group of the socket is enough, where the socket has one. */
+static void find_engine_ids(struct daemon *d)
+{
+    static const char scheme[] = "unix://";
+    AUTO_FREE char *endpoint = engine_find_endpoint(d->config->backend, d->config->engine_socket);
+    struct stat st;
+    if (!str_starts(endpoint, scheme) || stat(endpoint + strlen(scheme), &st) < 0)
+        return;
+    if (st.st_mode & S_IWGRP) {
+        d->groups[d->n_groups++] = st.st_gid;
+    } else if (!(st.st_mode & S_IWOTH)) {
+        d->uid = st.st_uid;
+        d->gid = st.st_gid;
+        log_warn(NULL, "only uid %u may use '%s': boxd keeps that id; give the socket a group",
+                 d->uid, endpoint);
+    }
+}
+
 static void find_ids(struct daemon *d)
 {
     d->uid = geteuid();
@@ -112,6 +135,8 @@ static void find_ids(struct daemon *d)
     if (pw == NULL)
         log_warn(NULL, "there is no user '%s' (`make install` creates it); running as uid %u",
                  DAEMON_USER, FALLBACK_ID);
+    if (engine_kind_known(d->config->backend))
+        find_engine_ids(d);
 }
 
 /* A directory that we can use as the user we are about to become; *ret_fd is the caller's. */
@@ -178,8 +203,9 @@ static int drop_privileges(const struct daemon *d, struct err *err)
     /* Whoever started us may want us to go with it (`box run`); a change of ids forgets that. */
     int death_signal = 0;
     (void)prctl(PR_GET_PDEATHSIG, &death_signal, 0, 0, 0);
-    if (d->rootful && (setgroups(0, NULL) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
-                       setresuid(d->uid, d->uid, d->uid) < 0))
+    if (d->rootful &&
+        (setgroups(d->n_groups, d->groups) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
+         setresuid(d->uid, d->uid, d->uid) < 0))
         return err_sys(err, errno, "become uid %u", d->uid);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
         return err_sys(err, errno, "give up privileges");
@@ -253,6 +279,25 @@ static void on_priv_gone(void *arg)
     loop_quit(d->loop);
 }
 
+static int start_engine(struct daemon *d, struct err *err)
+{
+    const struct config *c = d->config;
+    struct engine_options options = {.kind = c->backend,
+                                     .endpoint = c->engine_socket,
+                                     .state_dir = c->state_dir,
+                                     .guest_program = d->guest_program,
+                                     .runtime = c->engine_runtime,
+                                     .linger_sec = c->linger_sec,
+                                     .roots = c->mount_roots,
+                                     .roots_are_outer = c->mount_roots_builtin,
+                                     .require_limits = c->require_limits,
+                                     .uid = d->uid,
+                                     .gid = d->gid,
+                                     .pull = c->image_pull};
+    int r = find_program("box-guest", d->guest_program, err);
+    return r < 0 ? r : engine_new(d->loop, &options, &d->backend, err);
+}
+
 static int start_native(struct daemon *d, struct err *err)
 {
     struct native_options options = {.program = d->program,
@@ -290,14 +335,19 @@ static int start_backend(struct daemon *d, struct err *err)
     static const struct {
         const char *name;
         int (*start)(struct daemon *d, struct err *err);
-    } backends[] = {{"native", start_native}, {"local", start_native}, {"fake", start_fake}};
+    } backends[] = {{"native", start_native},
+                    {"local", start_native},
+                    {"docker", start_engine},
+                    {"podman", start_engine},
+                    {"fake", start_fake}};
     int r = find_program("box-fetch", d->fetch_program, err);
     if (r < 0)
         return r;
     for (size_t i = 0; i < ARRAY_SIZE(backends); i++)
         if (str_eq(d->config->backend, backends[i].name))
             return backends[i].start(d, err);
-    return err_set(err, ERR_INVALID, "unknown backend '%s'; this boxd has: native, fake",
+    return err_set(err, ERR_INVALID,
+                   "unknown backend '%s'; this boxd has: native, docker, podman, fake",
                    d->config->backend);
 }
 
@@ -457,7 +507,8 @@ static int start_manager(struct daemon *d, struct err *err)
                                       .exited_ns = c->exited_sec * NSEC_PER_SEC,
                                       .store = d->store,
                                       .ttl_ns = c->session_ttl_sec * NSEC_PER_SEC,
-                                      .strict_images = c->strict_images};
+                                      .strict_images =
+                                          c->strict_images && !engine_kind_known(c->backend)};
     r = manager_new(d->loop, d->backend, &options, &d->manager, err);
     if (r == 0)
         r = v1_routes(d->server, d->manager, err);

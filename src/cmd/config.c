@@ -46,6 +46,9 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_REQUIRE_LIMITS] = {"require_limits", "BOX_REQUIRE_LIMITS", "false", "Refuse sessions whose limits cannot be enforced"},
     [CONFIG_MAX_SESSIONS] = {"max_sessions", "BOX_MAX_SESSIONS", "8000", "Sessions at a time"},
     [CONFIG_SESSION_TTL] = {"session_ttl_sec", "BOX_SESSION_TTL_SEC", "300", "Idle time after which a session is removed; 0: never"},
+    [CONFIG_ENGINE_SOCKET] = {"engine_socket", "BOX_ENGINE_SOCKET", NULL, "Socket of Docker or Podman, for these backends"},
+    [CONFIG_ENGINE_RUNTIME] = {"engine_runtime", "BOX_ENGINE_RUNTIME", NULL, "Runtime that the engine uses, such as runsc"},
+    [CONFIG_IMAGE_PULL] = {"image_pull", "BOX_IMAGE_PULL", "never", "missing: let the engine fetch an image that it does not have"},
     [CONFIG_MAX_PROCESSES] = {"max_managed_processes", "BOX_MAX_MANAGED_PROCESSES", "64", "Managed processes at a time"},
     [CONFIG_MAX_EXITED] = {"max_completed_processes", "BOX_MAX_COMPLETED_PROCESSES", "256", "Ended ones that are remembered"},
     [CONFIG_EXITED_SEC] = {"completed_process_retention_sec", "BOX_COMPLETED_PROCESS_RETENTION_SEC", "300", "And for how long; 0: not at all"},
@@ -280,6 +283,8 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     if (r == 0)
         r = choice(s, CONFIG_REQUIRE_LIMITS, "false", "true", &c->require_limits, err);
     if (r == 0)
+        r = choice(s, CONFIG_IMAGE_PULL, "never", "missing", &c->image_pull, err);
+    if (r == 0)
         r = choice(s, CONFIG_LEGACY, "false", "true", &c->legacy_protocol, err);
     if (r == 0 && s->values[CONFIG_TOKEN_FILE] != NULL)
         r = token_file_open(s->values[CONFIG_TOKEN_FILE], &c->token_file, err);
@@ -294,6 +299,10 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     c->port = (uint16_t)port;
     c->host = xstrdup(s->values[CONFIG_HOST]);
     c->backend = xstrdup(s->values[CONFIG_BACKEND]);
+    if (s->values[CONFIG_ENGINE_SOCKET] != NULL)
+        c->engine_socket = xstrdup(s->values[CONFIG_ENGINE_SOCKET]);
+    if (s->values[CONFIG_ENGINE_RUNTIME] != NULL)
+        c->engine_runtime = xstrdup(s->values[CONFIG_ENGINE_RUNTIME]);
     if (s->values[CONFIG_REPORT_BACKEND] != NULL)
         c->report_backend = xstrdup(s->values[CONFIG_REPORT_BACKEND]);
     if (inet_pton(AF_INET, c->host, &address) != 1 && inet_pton(AF_INET6, c->host, &address) != 1)
@@ -341,6 +350,8 @@ void config_free(struct config *c)
     free(c->socket_path);
     free(c->host);
     free(c->backend);
+    free(c->engine_socket);
+    free(c->engine_runtime);
     free(c->report_backend);
     free(c->control_token);
     free(c->instance);

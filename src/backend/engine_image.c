@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "backend/engine_internal.h"
+
+/* The grammar of distribution/reference:
+ *
+ *   reference := [domain "/"] component ("/" component)* [":" tag] ["@" digest]
+ *   domain    := host [":" port], told from a component by a '.', a ':' or "localhost"
+ *   component := [a-z0-9]+ (("." | "_" | "__" | "-"+) [a-z0-9]+)*
+ *   tag       := [A-Za-z0-9_][A-Za-z0-9_.-]{0,127}
+ *   digest    := "sha256:" 64 lower-case hex digits
+ *
+ * An id, "sha256:" and hex digits or the digits alone, is a name too. */
+
+#define LOWER "abcdefghijklmnopqrstuvwxyz"
+#define UPPER "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#define DIGITS "0123456789"
+#define REFERENCE_MAX 512U
+#define NAME_MAX_LEN 255U
+#define TAG_MAX 128U
+#define DIGEST_LEN 64U
+
+static bool digest_valid(const char *s)
+{
+    size_t len = strlen(s);
+    return len == DIGEST_LEN && strspn(s, DIGITS "abcdef") == len;
+}
+
+static bool tag_valid(const char *s, size_t len)
+{
+    return len > 0 && len <= TAG_MAX && s[0] != '.' && s[0] != '-' &&
+           strspn(s, LOWER UPPER DIGITS "_.-") >= len;
+}
+
+static bool component_valid(const char *s, size_t len)
+{
+    size_t at = 0;
+    for (;;) {
+        size_t word = strspn(s + at, LOWER DIGITS);
+        word = word < len - at ? word : len - at;
+        if (word == 0)
+            return false;
+        at += word;
+        if (at == len)
+            return true;
+        size_t dashes = strspn(s + at, "-");
+        if (dashes > 0)
+            at += dashes;
+        else if (s[at] == '_' && s[at + 1] == '_')
+            at += 2;
+        else if (s[at] == '_' || s[at] == '.')
+            at++;
+        else
+            return false;
+        if (at >= len)
+            return false;
+    }
+}
+
+static bool domain_valid(const char *s, size_t len)
+{
+    size_t host = strspn(s, LOWER UPPER DIGITS ".-");
+    if (host == 0 || host > len || s[0] == '.' || s[0] == '-' || s[host - 1] == '.' ||
+        s[host - 1] == '-')
+        return false;
+    if (host == len)
+        return true;
+    size_t port = strspn(s + host + 1, DIGITS);
+    return s[host] == ':' && port > 0 && port <= 5 && host + 1 + port == len;
+}
+
+static bool is_domain(const char *s, size_t len)
+{
+    return memchr(s, '.', len) != NULL || memchr(s, ':', len) != NULL ||
+           (len == strlen("localhost") && strncmp(s, "localhost", len) == 0);
+}
+
+/* Without tag and digest. */
+static bool name_valid(const char *s, size_t len)
+{
+    const char *slash = memchr(s, '/', len);
+    if (len == 0 || len > NAME_MAX_LEN)
+        return false;
+    if (slash != NULL && is_domain(s, (size_t)(slash - s))) {
+        if (!domain_valid(s, (size_t)(slash - s)))
+            return false;
+        len -= (size_t)(slash - s) + 1;
+        s = slash + 1;
+    }
+    for (;;) {
+        slash = len > 0 ? memchr(s, '/', len) : NULL;
+        size_t part = slash != NULL ? (size_t)(slash - s) : len;
+        if (part == 0 || !component_valid(s, part))
+            return false;
+        if (slash == NULL)
+            return true;
+        s += part + 1;
+        len -= part + 1;
+    }
+}
+
+static bool reference_valid(const char *s)
+{
+    size_t len = strlen(s);
+    const char *at = strchr(s, '@');
+    if (len > REFERENCE_MAX)
+        return false;
+    if (strncmp(s, "sha256:", strlen("sha256:")) == 0)
+        return digest_valid(s + strlen("sha256:"));
+    if (at != NULL) {
+        if (strncmp(at, "@sha256:", strlen("@sha256:")) != 0 ||
+            !digest_valid(at + strlen("@sha256:")))
+            return false;
+        len = (size_t)(at - s);
+    }
+    const char *colon = memrchr(s, ':', len), *slash = memrchr(s, '/', len);
+    if (colon != NULL && (slash == NULL || colon > slash)) {
+        if (!tag_valid(colon + 1, len - (size_t)(colon - s) - 1))
+            return false;
+        len = (size_t)(colon - s);
+    }
+    return name_valid(s, len);
+}
+
+int engine_image_check(const char *reference, struct err *err)
+{
+    if (reference[0] == '\0')
+        return err_set(err, ERR_INVALID, "image must not be empty on this backend");
+    if (!reference_valid(reference))
+        return err_set(err, ERR_INVALID, "image '%.100s' is not a valid image reference",
+                       reference);
+    return 0;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backend/engine_internal.h"
+#include "util/alloc.h"
+#include "util/str.h"
+
+/* A leading '~' stands for $XDG_RUNTIME_DIR: where an engine of the user's own listens. Root's own
+ * comes first for root only, whose runtime directory may be somebody else's. */
+static const char *const docker_sockets[] = {"/run/docker.sock", "/var/run/docker.sock",
+                                             "~/docker.sock", NULL};
+static const char *const podman_sockets[] = {"/run/podman/podman.sock", "~/podman/podman.sock",
+                                             NULL};
+
+static const struct engine_kind kinds[] = {
+    {.name = "docker", .sockets = docker_sockets, .env = "DOCKER_HOST", .seccomp_by_path = false},
+    {.name = "podman",
+     .sockets = podman_sockets,
+     .env = "CONTAINER_HOST",
+     .seccomp_by_path = true,
+     .mounts_as_text = true},
+};
+
+const struct engine_kind *engine_kind_find(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        if (str_eq(kinds[i].name, name))
+            return &kinds[i];
+    return NULL;
+}
+
+bool engine_kind_known(const char *kind)
+{
+    return engine_kind_find(kind) != NULL;
+}
+
+static char *socket_path(const char *place)
+{
+    const char *run = getenv("XDG_RUNTIME_DIR");
+    if (place[0] != '~')
+        return xstrdup(place);
+    if (run == NULL || run[0] != '/')
+        return xasprintf("/run/user/%u%s", (unsigned)geteuid(), place + 1);
+    return xasprintf("%s%s", run, place + 1);
+}
+
+char *engine_find_endpoint(const char *kind, const char *given)
+{
+    const struct engine_kind *k = engine_kind_find(kind);
+    const char *env = getenv(k->env);
+    struct stat st;
+    if (given != NULL && given[0] != '\0')
+        return given[0] == '/' ? xasprintf("unix://%s", given) : xstrdup(given);
+    if (env != NULL && env[0] != '\0')
+        return xstrdup(env);
+    for (size_t i = 0; k->sockets[i] != NULL; i++) {
+        AUTO_FREE char *path = socket_path(k->sockets[i]);
+        /* One that we may not use is somebody else's, unless there is no other. */
+        if (stat(path, &st) == 0 && S_ISSOCK(st.st_mode) && access(path, W_OK) == 0)
+            return xasprintf("unix://%s", path);
+    }
+    return xasprintf("unix://%s", k->sockets[0]);
+}

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "backend/engine_internal.h"
+#include "sandbox/userns.h"
+#include "util/alloc.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/json.h"
+#include "util/log.h"
+#include "util/str.h"
+#include "util/strv.h"
+
+/* How a session comes to be, step by step; each is one call to the engine. */
+
+#define CREATE_TIMEOUT_NS (60ULL * NSEC_PER_SEC)
+#define PULL_SILENCE_NS (120ULL * NSEC_PER_SEC)
+#define LOOK_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
+#define ADOPT_LOOKS 22 /* seconds of patience that an adoption has less: others wait for it */
+#define NPROC_MAX 4096U
+#define PLAIN_ID 1000U
+
+/* What a sandbox needs of its spec after the call that made it. */
+static struct spec *copy_spec(const struct spec *from)
+{
+    struct spec *s = spec_new();
+    free(s->image);
+    free(s->workdir);
+    free(s->mount_path);
+    strv_free(s->env);
+    s->image = xstrdup(from->image);
+    s->workdir = xstrdup(from->workdir);
+    s->mount_path = xstrdup(from->mount_path);
+    s->session_id = xstrdup(from->session_id != NULL ? from->session_id : "");
+    s->env = strv_copy(from->env);
+    s->host_path = from->host_path != NULL ? xstrdup(from->host_path) : NULL;
+    s->host_path_mode = from->host_path_mode;
+    s->network = from->network;
+    s->persistent = from->persistent;
+    s->cpus = from->cpus;
+    s->memory_mb = from->memory_mb;
+    s->pids_limit = from->pids_limit;
+    s->read_only_rootfs = from->read_only_rootfs;
+    s->workspace_quota_mb = from->workspace_quota_mb;
+    return s;
+}
+
+/* Starting. */
+
+static void on_started(void *arg, const struct json *body, const struct err *err)
+{
+    struct engine_sandbox *sb = arg;
+    (void)body;
+    sb->call = NULL;
+    if (err != NULL)
+        engine_fail(sb, err);
+    else
+        engine_greet(sb);
+}
+
+static void create_now(struct engine_sandbox *sb);
+
+/* An engine without an init for containers says so when one is asked for. box-guest reaps as well.
+ */
+static bool lacks_init(struct engine_sandbox *sb, const struct err *err)
+{
+    struct engine_facts *f = &sb->engine->facts;
+    if (f->no_init || (strstr(err->msg, "init binary") == NULL &&
+                       strstr(err->msg, "-init") == NULL && strstr(err->msg, "catatonit") == NULL))
+        return false;
+    f->no_init = true;
+    return true;
+}
+
+static void on_created(void *arg, const struct json *body, const struct err *err)
+{
+    struct engine_sandbox *sb = arg;
+    const char *id = json_str(json_get(body, "Id"));
+    struct err odd = {0};
+    sb->call = NULL;
+    if (err != NULL && lacks_init(sb, err)) {
+        create_now(sb);
+        return;
+    }
+    if (err == NULL && (id == NULL || !id_valid(id) || str_copy(sb->id, sizeof(sb->id), id) < 0)) {
+        (void)err_set(&odd, ERR_BACKEND, "%s backend error: it made a container without an id",
+                      sb->engine->kind->name);
+        err = &odd;
+    }
+    if (err != NULL) {
+        engine_fail(sb, err);
+        return;
+    }
+    engine_move(sb, ENGINE_STARTING);
+    AUTO_FREE char *target = xasprintf("/containers/%s/start", sb->id);
+    engine_ask(sb,
+               &(struct engine_request){
+                   .method = "POST", .target = target, .timeout_ns = CREATE_TIMEOUT_NS},
+               on_started);
+}
+
+/* Creating. */
+
+static uint64_t nproc_max(void)
+{
+    struct rlimit own;
+    if (getrlimit(RLIMIT_NPROC, &own) < 0 || own.rlim_max > NPROC_MAX)
+        return NPROC_MAX;
+    return own.rlim_max;
+}
+
+static void create_now(struct engine_sandbox *sb)
+{
+    const struct engine *e = sb->engine;
+    AUTO_FREE char *run_dir = xasprintf("%s/%s", e->dir_path, sb->name);
+    AUTO_FREE char *target = xasprintf("/containers/create?name=%s", sb->name);
+    AUTO_DONE(buf) struct buf body;
+    char hash[ENGINE_HASH_LEN + 1];
+    struct err err = {0};
+    engine_config_hash(sb->spec, hash);
+    struct engine_plan plan = {.spec = sb->spec,
+                               .mounts = &sb->mounts,
+                               .name = sb->name,
+                               .instance = e->instance,
+                               .hash = hash,
+                               .image = sb->spec->image,
+                               .user = sb->user[0] != '\0' ? sb->user : NULL,
+                               .runtime = e->options.runtime,
+                               .seccomp = e->seccomp,
+                               .guest_program = e->options.guest_program,
+                               .run_dir = run_dir,
+                               .init = !e->facts.no_init,
+                               .own_id = sb->own_id,
+                               .keep = sb->spec->persistent || e->facts.live_restore,
+                               .nproc_max = nproc_max()};
+    buf_init(&body, ENGINE_CREATE_MAX);
+    engine_move(sb, ENGINE_CREATING);
+    if (engine_create_body(&plan, &body, &err) < 0) {
+        engine_fail(sb, &err);
+        return;
+    }
+    engine_ask(sb,
+               &(struct engine_request){.method = "POST",
+                                        .target = target,
+                                        .body = body.data,
+                                        .body_len = body.len,
+                                        .timeout_ns = CREATE_TIMEOUT_NS},
+               on_created);
+}
+
+static bool is_root(const char *user)
+{
+    return user == NULL || user[0] == '\0' || str_eq(user, "0") || str_eq(user, "root") ||
+           str_starts(user, "0:") || str_starts(user, "root:");
+}
+
+/* Who the programs are. Whoever may write to a host directory must be its owner: an engine maps no
+ * ids for us. A root that can be written to is the image's root's. An image that has a user of its
+ * own keeps it. Otherwise an id that nobody else on the host has, where the engine can give it. */
+static void choose_user(struct engine_sandbox *sb, const char *image_user)
+{
+    const struct engine_mount *shared = NULL;
+    for (size_t i = 0; i < sb->mounts.n && shared == NULL; i++)
+        shared = sb->mounts.list[i].read_only ? NULL : &sb->mounts.list[i];
+    uint32_t uid = PLAIN_ID, gid = PLAIN_ID;
+    sb->user[0] = '\0';
+    if (shared != NULL) {
+        uid = sb->engine->facts.narrow ? 0 : shared->uid;
+        gid = sb->engine->facts.narrow ? 0 : shared->gid;
+    } else if (!is_root(image_user)) {
+        return;
+    } else if (!sb->spec->read_only_rootfs) {
+        uid = gid = 0;
+    } else if (!sb->engine->facts.narrow) {
+        sb->own_id = true;
+        uid = gid = userns_payload_id((uint32_t)(str_hash(sb->name) % USERNS_INDEX_MAX));
+    }
+    (void)snprintf(sb->user, sizeof(sb->user), "%u:%u", uid, gid);
+}
+
+/* The image. */
+
+static void inspect_now(struct engine_sandbox *sb);
+
+static void on_pulled(void *arg, const struct json *body, const struct err *err)
+{
+    struct engine_sandbox *sb = arg;
+    (void)body;
+    sb->call = NULL;
+    if (err != NULL) {
+        engine_fail(sb, err);
+        return;
+    }
+    sb->pulled = true;
+    inspect_now(sb);
+}
+
+static int on_progress(void *arg, const struct json *object, struct err *err)
+{
+    struct engine_sandbox *sb = arg;
+    const char *status = json_str(json_get(object, "status"));
+    const char *error = json_str(json_get(object, "error"));
+    if (error != NULL)
+        return err_set(err, ERR_BACKEND, "%s backend error: pull %.100s: %.200s",
+                       sb->engine->kind->name, sb->spec->image, error);
+    if (status != NULL)
+        log_debug(sb->spec->session_id, "pull %.100s: %.100s", sb->spec->image, status);
+    return 0;
+}
+
+static void pull_now(struct engine_sandbox *sb)
+{
+    AUTO_FREE char *image = engine_quote(sb->spec->image);
+    /* Without a tag an engine would fetch them all. */
+    const char *slash = strrchr(sb->spec->image, '/');
+    bool tagged = strpbrk(slash != NULL ? slash : sb->spec->image, ":@") != NULL;
+    AUTO_FREE char *target =
+        xasprintf("/images/create?fromImage=%s%s", image, tagged ? "" : "&tag=latest");
+    engine_move(sb, ENGINE_PULLING);
+    log_info(sb->spec->session_id, "fetching image %.100s", sb->spec->image);
+    engine_ask(
+        sb,
+        &(struct engine_request){
+            .method = "POST", .target = target, .timeout_ns = PULL_SILENCE_NS, .line = on_progress},
+        on_pulled);
+}
+
+static void on_image(void *arg, const struct json *body, const struct err *err)
+{
+    struct engine_sandbox *sb = arg;
+    struct err missing = {0};
+    sb->call = NULL;
+    if (err != NULL && err->code == ERR_NOT_FOUND && sb->engine->options.pull && !sb->pulled) {
+        pull_now(sb);
+        return;
+    }
+    if (err != NULL && err->code == ERR_NOT_FOUND) {
+        (void)err_set(&missing, ERR_NOT_FOUND,
+                      "%s has no image '%.120s'; fetch it (%s pull), or set image_pull: missing",
+                      sb->engine->kind->name, sb->spec->image, sb->engine->kind->name);
+        err = &missing;
+    }
+    if (err != NULL) {
+        engine_fail(sb, err);
+        return;
+    }
+    choose_user(sb, json_str(json_get(json_get(body, "Config"), "User")));
+    create_now(sb);
+}
+
+static void inspect_now(struct engine_sandbox *sb)
+{
+    AUTO_FREE char *target = xasprintf("/images/%s/json", sb->spec->image);
+    engine_move(sb, ENGINE_INSPECTING);
+    engine_ask(sb, &(struct engine_request){.target = target, .timeout_ns = LOOK_TIMEOUT_NS},
+               on_image);
+}
+
+/* Adoption. */
+
+static bool is_ours(const struct engine_sandbox *sb, const struct json *inspected)
+{
+    const struct json *labels = json_get(json_get(inspected, "Config"), "Labels");
+    return str_eq(json_str(json_get(labels, LABEL_INSTANCE)), sb->engine->instance) &&
+           json_bool(json_get(json_get(inspected, "State"), "Running"));
+}
+
+static void on_found(void *arg, const struct json *body, const struct err *err)
+{
+    struct engine_sandbox *sb = arg;
+    const char *id = json_str(json_get(body, "Id"));
+    struct err gone = {0};
+    sb->call = NULL;
+    if (err != NULL && err->sys != 0)
+        return; /* the engine is down, which its containers need not be */
+    if (err == NULL && id != NULL && id_valid(id) && is_ours(sb, body) &&
+        str_copy(sb->id, sizeof(sb->id), id) == 0)
+        return;
+    if (err == NULL)
+        sb->id[0] = '\0'; /* what is not ours, or has ended, is for the sweep to judge */
+    (void)err_set(&gone, ERR_NOT_FOUND, "container '%s' does not run any more", sb->name);
+    engine_fail(sb, &gone);
+}
+
+/* Whoever connects in that directory is in the container that has it: the engine is asked only
+ * whether there still is one. */
+static void adopt_now(struct engine_sandbox *sb)
+{
+    AUTO_FREE char *target = xasprintf("/containers/%s/json", sb->name);
+    (void)str_copy(sb->id, sizeof(sb->id), sb->name);
+    sb->looks = ADOPT_LOOKS;
+    engine_move(sb, ENGINE_ADOPTING);
+    engine_greet(sb);
+    engine_ask(sb, &(struct engine_request){.target = target, .timeout_ns = LOOK_TIMEOUT_NS},
+               on_found);
+}
+
+/* The engine itself. */
+
+static void on_info(void *arg, const struct json *body, const struct err *err)
+{
+    struct engine_sandbox *sb = arg;
+    sb->call = NULL;
+    if (err != NULL) {
+        engine_fail(sb, err);
+        return;
+    }
+    engine_facts_read(&sb->engine->facts, body);
+    inspect_now(sb);
+}
+
+static struct engine_sandbox *begin(struct engine *e, const struct spec *spec, struct err *err)
+{
+    struct engine_mounts mounts;
+    if (engine_mounts_collect(spec, e, &mounts, err) < 0)
+        return NULL;
+    struct engine_sandbox *sb = xnew(struct engine_sandbox);
+    sb->base.backend = &e->base;
+    sb->engine = e;
+    sb->mounts = mounts;
+    sb->spec = copy_spec(spec);
+    sb->next_exec = 1;
+    sb->next = e->sandboxes;
+    if (sb->next != NULL)
+        sb->next->prev = sb;
+    e->sandboxes = sb;
+    return sb;
+}
+
+/* From here on its user hears of it. */
+static void promise(struct engine_sandbox *sb, backend_created_fn *created, backend_lost_fn *lost,
+                    void *arg)
+{
+    sb->created = created;
+    sb->on_lost = lost;
+    sb->arg = arg;
+}
+
+/* What an engine cannot hold to is refused where the configuration demands it. */
+static int check_limits(const struct engine *e, const struct spec *spec, struct err *err)
+{
+    if (e->options.require_limits && spec->workspace_quota_mb > 0 &&
+        engine_workspace(spec, false) == ENGINE_WORKSPACE_HOST)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "workspace_quota_mb cannot be enforced on a host directory by %s",
+                       e->kind->name);
+    return 0;
+}
+
+int engine_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
+                  backend_lost_fn *lost, void *arg, struct err *err)
+{
+    struct engine *e = container_of(b, struct engine, base);
+    char random[17];
+    int r = engine_image_check(spec->image, err);
+    if (r == 0)
+        r = check_limits(e, spec, err);
+    if (r < 0)
+        return r;
+    struct engine_sandbox *sb = begin(e, spec, err);
+    if (sb == NULL)
+        return err_code_errno(err->code);
+    id_random(random);
+    engine_container_name(sb->spec->session_id, random, sb->name, sizeof(sb->name));
+    r = engine_listen(sb, err);
+    if (r < 0) {
+        engine_sandbox_free(sb);
+        return r;
+    }
+    promise(sb, created, lost, arg);
+    if (e->facts.known)
+        inspect_now(sb);
+    else
+        engine_ask(sb, &(struct engine_request){.target = "/info", .timeout_ns = LOOK_TIMEOUT_NS},
+                   on_info);
+    return 0;
+}
+
+/* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */
+int engine_adopt(struct backend *b, const char *name, const struct spec *spec,
+                 backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err)
+{
+    struct engine *e = container_of(b, struct engine, base);
+    if (!str_starts(name, "langbot-box-") || strchr(name, '/') != NULL ||
+        strlen(name) >= ENGINE_NAME_MAX)
+        return err_set(err, ERR_INVALID, "'%.60s' is no name of a container of ours", name);
+    struct engine_sandbox *sb = begin(e, spec, err);
+    if (sb == NULL)
+        return err_code_errno(err->code);
+    (void)str_copy(sb->name, sizeof(sb->name), name);
+    int r = engine_listen(sb, err);
+    if (r < 0) {
+        engine_sandbox_free(sb);
+        return r;
+    }
+    promise(sb, created, lost, arg);
+    adopt_now(sb);
+    return 0;
+}

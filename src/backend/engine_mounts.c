@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backend/engine_internal.h"
+#include "sandbox/plan.h"
+#include "util/alloc.h"
+#include "util/path.h"
+#include "util/str.h"
+
+/* Never mounted, allow-list or not: where hosts keep their secrets and their control sockets. */
+static const char *const blocked[] = {"/etc",  "/proc", "/sys", "/dev",
+                                      "/root", "/boot", "/run", "/var/run"};
+
+static bool is_at_or_below(const char *path, const char *root)
+{
+    size_t len = strlen(root);
+    return strncmp(path, root, len) == 0 && (path[len] == '\0' || path[len] == '/');
+}
+
+/* Which allow-list root covers a path; the longest wins, so that an entry for one directory decides
+ * about it. */
+static int find_root(const struct engine_options *o, const char *path, size_t *ret,
+                     const char **ret_rest, struct err *err)
+{
+    size_t best = 0;
+    bool found = false;
+    for (size_t i = 0; i < ARRAY_SIZE(blocked); i++)
+        if (is_at_or_below(path, blocked[i]))
+            return err_set(err, ERR_DENIED, "host_path %.200s is blocked for security", path);
+    for (size_t i = 0; o->roots != NULL && o->roots[i] != NULL; i++) {
+        size_t len = strlen(o->roots[i]);
+        if (!is_at_or_below(path, o->roots[i]) || len < best ||
+            (o->roots_are_outer && path[len] == '\0'))
+            continue;
+        best = len;
+        found = true;
+        *ret = i;
+        *ret_rest = path[len] == '/' ? path + len + 1 : path + len;
+    }
+    if (!found)
+        return err_set(err, ERR_DENIED,
+                       "host_path %.200s is outside the directories that may be mounted; add it to "
+                       "allowed_mount_roots in the configuration, or set BOX_ALLOWED_MOUNT_ROOTS",
+                       path);
+    return 0;
+}
+
+/* No string that is checked here and resolved again later: the descriptor says which file it is,
+ * and box-guest which one it became. */
+static int identify(const int *root_fds, size_t root, const char *rest, struct engine_mount *m,
+                    struct err *err)
+{
+    struct stat st;
+    AUTO_CLOSE int fd = path_open_beneath(root_fds[root], rest, O_PATH, 0);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return err_sys(err, fd < 0 ? -fd : errno, "host_path %.200s", m->source);
+    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
+        return err_set(err, ERR_DENIED, "host_path %.200s is neither a directory nor a file",
+                       m->source);
+    m->dev = st.st_dev;
+    m->ino = st.st_ino;
+    m->uid = st.st_uid;
+    m->gid = st.st_gid;
+    return 0;
+}
+
+static int check_target(const struct engine_mounts *all, const char *target, struct err *err)
+{
+    if (!path_is_clean_absolute(target))
+        return err_set(err, ERR_INVALID,
+                       "mount_path %.200s must be absolute, without '.', '..' or '//'", target);
+    if (plan_target_reserved(target) || is_at_or_below(target, "/.box") || str_eq(target, "/tmp"))
+        return err_set(err, ERR_DENIED,
+                       "mount_path %.200s is reserved; use /workspace, /mnt, /data or the like",
+                       target);
+    for (size_t i = 0; i < all->n; i++)
+        if (str_eq(all->list[i].target, target))
+            return err_set(err, ERR_INVALID, "mount_path %.200s is given twice", target);
+    return 0;
+}
+
+/* What an engine would take apart on its way is refused. */
+static int check_text(const struct engine *e, const char *path, struct err *err)
+{
+    bool plain = true;
+    for (const char *s = path; *s != '\0'; s++)
+        plain = plain && (unsigned char)*s >= ' ' && *s != 127 &&
+                !(e->kind->mounts_as_text && (*s == ',' || *s == '"'));
+    if (!plain)
+        return err_set(err, ERR_INVALID,
+                       "%s cannot mount '%.200s': it has characters in its name "
+                       "that are not passed on as they are",
+                       e->kind->name, path);
+    return 0;
+}
+
+static int add(const struct engine *e, const struct mount_spec *want, struct engine_mounts *ret,
+               struct err *err)
+{
+    size_t root = 0;
+    const char *rest = NULL;
+    if (ret->n == ENGINE_MOUNTS_MAX)
+        return err_set(err, ERR_LIMIT, "more than %u mounts", SPEC_MOUNTS_MAX);
+    int r = check_target(ret, want->mount_path, err);
+    if (r < 0)
+        return r;
+    struct engine_mount *m = &ret->list[ret->n++];
+    *m = (struct engine_mount){.source = xstrdup(want->host_path),
+                               .target = xstrdup(want->mount_path),
+                               .read_only = want->mode == MOUNT_RO};
+    for (size_t len = strlen(m->source); len > 1 && m->source[len - 1] == '/'; len--)
+        m->source[len - 1] = '\0';
+    if (!path_is_clean_absolute(m->source))
+        return err_set(err, ERR_INVALID,
+                       "host_path %.200s must be absolute, without '.', '..' or '//'", m->source);
+    r = check_text(e, m->source, err);
+    if (r == 0)
+        r = check_text(e, m->target, err);
+    if (r == 0)
+        r = find_root(&e->options, m->source, &root, &rest, err);
+    return r < 0 ? r : identify(e->root_fds, root, rest, m, err);
+}
+
+/* A target inside another mount has to be there: an engine would make it, on the host. */
+static int check_holder(const struct engine *e, const struct engine_mounts *all, size_t at,
+                        struct err *err)
+{
+    const struct engine_mount *m = &all->list[at], *holder = NULL;
+    for (size_t i = 0; i < all->n; i++)
+        if (i != at && is_at_or_below(m->target, all->list[i].target) &&
+            (holder == NULL || strlen(all->list[i].target) > strlen(holder->target)))
+            holder = &all->list[i];
+    if (holder == NULL)
+        return 0;
+    size_t root = 0;
+    const char *rest = NULL;
+    struct err ignored;
+    struct engine_mount inner = {0};
+    AUTO_FREE char *path = xasprintf("%s%s", holder->source, m->target + strlen(holder->target));
+    inner.source = path;
+    if (find_root(&e->options, path, &root, &rest, &ignored) < 0 ||
+        identify(e->root_fds, root, rest, &inner, &ignored) < 0)
+        return err_set(err, ERR_NOT_FOUND,
+                       "mount target '%.200s' does not exist inside the mount that holds it; "
+                       "create it there first",
+                       m->target);
+    return 0;
+}
+
+int engine_mounts_collect(const struct spec *spec, const struct engine *e,
+                          struct engine_mounts *ret, struct err *err)
+{
+    struct mount_spec workspace = {spec->host_path, spec->mount_path, spec->host_path_mode};
+    int r = 0;
+    *ret = (struct engine_mounts){0};
+    if (spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE)
+        r = add(e, &workspace, ret, err);
+    else
+        r = check_target(ret, spec->mount_path, err);
+    for (size_t i = 0; i < spec->n_extra_mounts && r == 0; i++)
+        if (spec->extra_mounts[i].mode != MOUNT_NONE)
+            r = add(e, &spec->extra_mounts[i], ret, err);
+    bool ours = spec->host_path == NULL || spec->host_path_mode == MOUNT_NONE;
+    for (size_t i = 0; i < ret->n && r == 0 && ours; i++)
+        if (str_eq(ret->list[i].target, spec->mount_path))
+            r = err_set(err, ERR_INVALID, "mount_path %.200s is given twice", spec->mount_path);
+    for (size_t i = 0; i < ret->n && r == 0; i++)
+        r = check_holder(e, ret, i, err);
+    if (r < 0)
+        engine_mounts_done(ret);
+    return r;
+}
+
+void engine_mounts_done(struct engine_mounts *m)
+{
+    for (size_t i = 0; i < m->n; i++) {
+        free(m->list[i].source);
+        free(m->list[i].target);
+    }
+    m->n = 0;
+}

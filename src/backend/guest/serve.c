@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <linux/filter.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include "backend/guest/guest.h"
+#include "util/alloc.h"
+#include "util/fd.h"
+
+#define OUT_HIGH_WATER (512U * 1024U)
+#define READ_CHUNK (64U * 1024U)
+#define FILTER_MAX 4096U
+
+void serve_drop(struct guest *g)
+{
+    fd_close_many(&g->sock, 1);
+    if (g->hello)
+        g->alone_since = guest_now();
+    g->hello = false;
+    g->retry_at = guest_now();
+    buf_done(&g->in);
+    buf_done(&g->out);
+    g->out_pos = 0;
+}
+
+bool serve_can_send(const struct guest *g)
+{
+    return g->hello && g->out.len - g->out_pos < OUT_HIGH_WATER;
+}
+
+void serve_send(struct guest *g, const struct guest_head *head, const void *a, size_t a_len,
+                const void *b, size_t b_len)
+{
+    struct guest_head h = *head;
+    if (!g->hello)
+        return;
+    h.len = (uint32_t)(a_len + b_len);
+    if (buf_append(&g->out, &h, sizeof(h)) < 0 ||
+        (a_len > 0 && buf_append(&g->out, a, a_len) < 0) ||
+        (b_len > 0 && buf_append(&g->out, b, b_len) < 0))
+        serve_drop(g);
+}
+
+void serve_flush(struct guest *g)
+{
+    while (g->sock >= 0 && g->out_pos < g->out.len) {
+        ssize_t n = send(g->sock, g->out.data + g->out_pos, g->out.len - g->out_pos,
+                         MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            break;
+        if (n < 0) {
+            serve_drop(g);
+            return;
+        }
+        g->out_pos += (size_t)n;
+    }
+    if (g->out_pos == g->out.len) {
+        buf_done(&g->out);
+        g->out_pos = 0;
+    } else if (g->out_pos > g->out.len / 2) {
+        buf_consume(&g->out, g->out_pos);
+        g->out_pos = 0;
+    }
+}
+
+/* What a mount really is, for boxd to compare with what it had in mind. */
+static void look(const char *path, struct guest_check *ret)
+{
+    struct stat st;
+    struct statfs fs;
+    if (lstat(path, &st) < 0 || statfs(path, &fs) < 0)
+        return;
+    *ret = (struct guest_check){.dev = st.st_dev,
+                                .ino = st.st_ino,
+                                .mode = st.st_mode,
+                                .mount_flags = (uint32_t)fs.f_flags};
+}
+
+static void welcome(struct guest *g, const char *paths, const char *end)
+{
+    static struct guest_check checks[GUEST_CHECKS_MAX];
+    static struct guest_proc procs[GUEST_CELLS_MAX];
+    struct guest_head head = {.type = GUEST_WELCOME};
+    struct guest_welcome w = {.version = GUEST_WIRE_VERSION,
+                              .pid = (uint32_t)getpid(),
+                              .n_checks = g->config.n_checks,
+                              .uid = geteuid(),
+                              .gid = getegid()};
+    memset(checks, 0, sizeof(checks));
+    for (uint32_t i = 0; i < w.n_checks && paths < end; i++) {
+        look(paths, &checks[i]);
+        paths += strlen(paths) + 1;
+    }
+    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++) {
+        const struct cell *c = &g->cells[i];
+        if (c->state == CELL_FREE || !(c->id & GUEST_PROC_BIT))
+            continue;
+        procs[w.n_procs++] = (struct guest_proc){.number = c->id & ~GUEST_PROC_BIT,
+                                                 .exited = c->exited,
+                                                 .begin = c->ring.begin,
+                                                 .end = c->ring.end};
+    }
+    AUTO_DONE(buf) struct buf body;
+    buf_init(&body, GUEST_ANSWER_MAX);
+    (void)buf_append(&body, checks, w.n_checks * sizeof(checks[0]));
+    (void)buf_append(&body, procs, w.n_procs * sizeof(procs[0]));
+    serve_send(g, &head, &w, sizeof(w), body.data, body.len);
+}
+
+static void on_hello(struct guest *g, const char *body, size_t len)
+{
+    struct guest_hello h;
+    if (len < sizeof(h)) {
+        serve_drop(g);
+        return;
+    }
+    memcpy(&h, body, sizeof(h));
+    const char *at = body + sizeof(h), *end = body + len;
+    if (h.version != GUEST_WIRE_VERSION || h.filter_len > (size_t)(end - at) ||
+        h.filter_len % sizeof(struct sock_filter) != 0 ||
+        h.filter_len / sizeof(struct sock_filter) > FILTER_MAX || h.n_checks > GUEST_CHECKS_MAX ||
+        h.n_rlimits > GUEST_RLIMITS_MAX || memchr(h.quota_path, 0, sizeof(h.quota_path)) == NULL ||
+        (end > at && end[-1] != '\0' && h.n_checks > 0)) {
+        serve_drop(g);
+        return;
+    }
+    g->config = h;
+    free(g->filter);
+    g->filter = xcalloc(1, h.filter_len + 1);
+    memcpy(g->filter, at, h.filter_len);
+    g->hello = true;
+    cell_new_connection(g);
+    welcome(g, at + h.filter_len, end);
+}
+
+static void on_start(struct guest *g, const struct guest_head *head, const char *body)
+{
+    struct start_request req = {.flags = head->flags};
+    if (head->len < sizeof(req.head)) {
+        serve_drop(g);
+        return;
+    }
+    memcpy(&req.head, body, sizeof(req.head));
+    req.strings = body + sizeof(req.head);
+    req.strings_len = head->len - sizeof(req.head);
+    cell_start(g, head->id, &req);
+}
+
+static uint64_t number(const struct guest_head *head, const char *body)
+{
+    uint64_t n = 0;
+    if (head->len == sizeof(n))
+        memcpy(&n, body, sizeof(n));
+    return n;
+}
+
+static void on_cell(struct guest *g, const struct guest_head *h, const char *body)
+{
+    struct cell *c = cell_find(g, h->id);
+    if (c == NULL)
+        return; /* it ended while the message was under way */
+    switch (h->type) {
+    case GUEST_INPUT:
+        cell_input(g, c, body, h->len, h->flags);
+        break;
+    case GUEST_CREDIT:
+        if (h->flags < 2)
+            c->credit[h->flags] += number(h, body);
+        break;
+    case GUEST_SIGNAL:
+        cell_order(c, KEEPER_SIGNAL, (int)h->flags);
+        break;
+    case GUEST_KILL:
+        cell_kill(c);
+        break;
+    case GUEST_RESIZE:
+        cell_resize(c, h->flags >> 16, h->flags & 0xffff);
+        break;
+    case GUEST_ATTACH:
+        cell_attach(c);
+        break;
+    case GUEST_RELEASE:
+        cell_release(c, number(h, body));
+        break;
+    case GUEST_FORGET:
+        cell_forget(c);
+        break;
+    default:
+        serve_drop(g);
+    }
+}
+
+static void on_frame(struct guest *g, const struct guest_head *h, const char *body)
+{
+    if (h->type == GUEST_HELLO) {
+        on_hello(g, body, h->len);
+    } else if (!g->hello) {
+        serve_drop(g);
+    } else if (h->type == GUEST_START) {
+        on_start(g, h, body);
+    } else if (h->type == GUEST_DEADLINE) {
+        uint64_t left = number(h, body);
+        g->deadline = left > 0 ? guest_now() + left : 0;
+    } else {
+        on_cell(g, h, body);
+    }
+}
+
+static void take_frames(struct guest *g)
+{
+    size_t pos = 0;
+    while (g->sock >= 0 && g->in.len - pos >= sizeof(struct guest_head)) {
+        struct guest_head h;
+        memcpy(&h, g->in.data + pos, sizeof(h));
+        if (h.len > GUEST_FRAME_MAX) {
+            serve_drop(g);
+            return;
+        }
+        if (g->in.len - pos - sizeof(h) < h.len)
+            break;
+        on_frame(g, &h, g->in.data + pos + sizeof(h));
+        pos += sizeof(h) + h.len;
+    }
+    if (g->sock < 0)
+        return; /* dropped, and the buffer with it */
+    buf_consume(&g->in, pos);
+    if (g->in.len == 0)
+        buf_done(&g->in);
+}
+
+void serve_input(struct guest *g)
+{
+    if (buf_reserve(&g->in, READ_CHUNK) < 0) {
+        serve_drop(g);
+        return;
+    }
+    ssize_t n = recv(g->sock, g->in.data + g->in.len, READ_CHUNK, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0) {
+        serve_drop(g);
+        return;
+    }
+    g->in.len += (size_t)n;
+    take_frames(g);
+}

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Managed processes and the LangBot wire on every backend (T53 to T64), and what is still there after boxd was killed.
+"""
+
+import contextlib
+import os
+import pathlib
+import signal
+import threading
+import time
+
+import pytest
+from boxlib import Boxd
+from lbwire import Closed, Rpc, RpcError, eventually, physical, relay
+
+pytestmark = pytest.mark.real
+
+
+class Wire:
+    """A daemon of the test's own, as LangBot sees it."""
+
+    def __init__(self, backend):
+        self.backend, self.daemon = backend, None
+        self.start()
+
+    def start(self):
+        if self.daemon is None:
+            self.daemon = Boxd("--backend", self.backend.name, env=self.backend.env)
+        else:
+            self.daemon.start()
+        self.rpc = Rpc(self.daemon.sock, timeout=90)
+
+    def crash(self, asleep=0.0):
+        self.daemon.stop(signal.SIGKILL)
+        time.sleep(asleep)
+        self.start()
+
+    def new(self, sid="s", **spec):
+        return self.rpc.call("box_create_session", {"session_id": sid, "cmd": "", "image": self.backend.image, **spec})
+
+    def sh(self, cmd, sid="s", **spec):
+        return self.rpc.exec(sid, cmd, image=self.backend.image, **spec)
+
+    def run(self, *argv, sid="s", process_id="default", **spec):
+        return self.rpc.call("box_start_managed_process", {"session_id": sid, "spec": {
+            "process_id": process_id, "command": argv[0], "args": list(argv[1:]), **spec}})
+
+    def info(self, process_id="default", sid="s"):
+        return self.rpc.call("box_get_managed_process", {"session_id": sid, "process_id": process_id})
+
+    def ended(self, process_id="default"):
+        def look():
+            info = self.info(process_id)
+            return info if info["status"] == "exited" else None
+        return eventually(look, 20)
+
+    def relay(self, process_id="default", sid="s"):
+        return relay(self.daemon.sock, sid, process_id)
+
+    def close(self):
+        self.daemon.close()
+
+
+@pytest.fixture
+def wire(backend):
+    made = Wire(backend)
+    yield made
+    made.close()
+
+
+def test_T53_T54_commands_over_the_wire(wire):
+    wire.new()
+    r = wire.sh("echo hello")
+    assert (r["status"], r["exit_code"], r["stdout"]) == ("completed", 0, "hello")
+    wire.sh("echo kept > /tmp/f")
+    assert wire.sh("cat /tmp/f")["stdout"] == "kept"
+
+
+def test_T55_a_time_out_ends_the_session(wire):
+    r = wire.sh("sleep 120", timeout_sec=1)
+    assert (r["status"], r["exit_code"]) == ("timed_out", None)
+    assert wire.rpc.call("box_get_sessions")["sessions"] == []
+    if wire.backend.engine:
+        names = [c["Labels"].get("langbot.session_id") for c in wire.backend.engine.containers()]
+        assert physical("s") not in names
+
+
+def test_T58_the_session_has_a_name_in_the_backend(wire):
+    info = wire.new()
+    assert info["backend_name"] == wire.backend.name
+    if wire.backend.engine:
+        assert info["backend_session_id"].startswith("langbot-box-ws-")
+        assert wire.backend.engine.inspect(info["backend_session_id"])["State"]["Running"]
+
+
+def test_T59_T62_a_process_starts_and_can_be_asked_about(wire):
+    wire.new()
+    assert "managed_process" not in wire.rpc.call("box_get_session", {"session_id": "s"})
+    info = wire.run("sleep", "1000", env={"A": "1"})
+    assert (info["status"], info["command"], info["args"], info["env_keys"]) == ("running", "sleep", ["1000"], ["A"])
+    assert wire.info()["status"] == "running"
+    assert wire.rpc.call("box_get_session", {"session_id": "s"})["managed_process"]["status"] == "running"
+
+
+def test_T60_lines_go_in_and_come_out(wire):
+    wire.new()
+    wire.run("cat")
+    with wire.relay() as ws:
+        for line in ("one", "two", "x" * 100000, "ünïcode"):
+            ws.send(line)
+            assert ws.recv() == line
+
+
+def test_T61_deleting_ends_everything(wire):
+    wire.new()
+    wire.run("sleep", "1000")
+    wire.rpc.call("box_delete_session", {"session_id": "s"})
+    with pytest.raises(RpcError, match="BoxSessionNotFoundError"):
+        wire.rpc.call("box_get_session", {"session_id": "s"})
+
+
+def test_T63_an_end_is_noticed(wire):
+    wire.new()
+    wire.run("sh", "-c", "echo said >&2; exit 7")
+    info = wire.ended()
+    assert (info["exit_code"], info["stderr_preview"]) == (7, "said")
+    wire.run("no-such-program", process_id="none")
+    assert wire.ended("none")["exit_code"] == 127
+
+
+def test_T64_asking_for_the_status_removes_nothing(wire):
+    wire.new()
+    wire.rpc.call("box_status")
+    assert wire.sh("echo still")["stdout"] == "still"
+
+
+def test_a_process_that_is_stopped_takes_its_tree_along(wire):
+    wire.new()
+    wire.run("sh", "-c", "setsid sh -c 'while :; do echo >> /tmp/beat; sleep 0.05; done' & sleep 1000")
+    eventually(lambda: wire.sh("cat /tmp/beat | wc -l")["stdout"] not in ("", "0"))
+    wire.rpc.call("box_stop_managed_process", {"session_id": "s"})
+    before = wire.sh("wc -c < /tmp/beat")["stdout"]
+    assert wire.sh("sleep 0.4; wc -c < /tmp/beat")["stdout"] == before
+
+
+def test_a_reader_that_does_not_come_holds_the_process_back(wire):
+    wire.new()
+    wire.run("sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); echo line-$i; done; echo done > /tmp/done; cat")
+    # More than is kept: it cannot have finished.
+    time.sleep(1)
+    assert wire.sh("cat /tmp/done")["exit_code"] != 0
+    with wire.relay() as ws:
+        for n in range(1, 200001):
+            assert ws.recv() == f"line-{n}"
+    assert eventually(lambda: wire.sh("cat /tmp/done")["stdout"] == "done", 20)
+
+
+# After kill -9.
+
+
+def test_nobody_comes_back_and_everything_ends(backend):
+    made = Boxd("--backend", backend.name, env={**backend.env, "BOX_LINGER_SEC": "2"})
+    try:
+        made.client().new("left", image=backend.image, persistent=True)
+        name = made.client().receipt("left").get("container_id")
+        pid = made.client().receipt("left")["host_pid"]
+        made.stop(signal.SIGKILL)
+        if backend.engine:
+            alive = [c for c in backend.engine.containers() if c["Id"] == name]
+            assert alive and alive[0]["State"] == "running"
+            assert eventually(lambda: all(c["State"] != "running" for c in backend.engine.containers()
+                                          if c["Id"] == name), 20)
+        else:
+            assert eventually(lambda: not os.path.exists(f"/proc/{pid}"), 20)
+    finally:
+        made.close()
+
+
+def test_sessions_files_and_processes_are_still_there(wire):
+    before = wire.new(persistent=True)
+    wire.sh("echo kept > /workspace/f; echo too > /tmp/f", persistent=True)
+    wire.run("sh", "-c", "echo early; while read -r line; do echo \"got $line\"; done")
+    with wire.relay() as ws:
+        assert ws.recv() == "early"
+        ws.send("one")
+        assert ws.recv() == "got one"
+    started = wire.info()["started_at"]
+    wire.crash()
+    after = wire.rpc.call("box_get_session", {"session_id": "s"})
+    assert [after[k] for k in ("created_at", "backend_session_id")] == [
+        before[k] for k in ("created_at", "backend_session_id")]
+    assert wire.sh("cat /workspace/f /tmp/f", persistent=True)["stdout"] == "kept\ntoo"
+    assert wire.info()["started_at"] == started
+    with wire.relay() as ws:
+        ws.send("two")
+        said = ws.recv()
+        assert (ws.recv() if said == "got one" else said) == "got two", "the last may come again, and nothing else"
+
+
+def test_no_byte_of_output_is_lost(wire):
+    """A process writes all the time; the daemon is killed again and again; a reader goes on where it was."""
+    wire.new()
+    total = 60000
+    wire.run("sh", "-c", f"i=0; while [ $i -lt {total} ]; do i=$((i+1)); echo line-$i; done; exec cat")
+    expected, kill_at = 1, [2000, 17000, 31000]
+    while expected <= total:
+        try:
+            with wire.relay() as ws:
+                while expected <= total:
+                    n = int(ws.recv().split("-")[1])
+                    # What was under way to a relay that died with the daemon may come again.
+                    assert n <= expected, f"a gap before {n}"
+                    expected = max(expected, n + 1)
+                    if kill_at and expected >= kill_at[0]:
+                        kill_at.pop(0)
+                        threading.Thread(target=wire.daemon.process.kill).start()
+        except (Closed, ConnectionError):
+            wire.daemon.process.wait(20)
+            wire.start()
+            assert wire.info()["status"] == "running"
+
+
+def test_what_ended_meanwhile_is_told(wire):
+    wire.new()
+    wire.run("sh", "-c", "echo said >&2; while [ ! -e /tmp/go ]; do sleep 0.02; done; echo last; exit 7")
+    wire.sh("(sleep 0.5; touch /tmp/go) >/dev/null 2>&1 &")
+    wire.crash(asleep=1.0)
+    info = wire.ended()
+    assert (info["exit_code"], info["stderr_preview"]) == (7, "said")
+
+
+def test_commands_of_the_old_daemon_are_ended(wire):
+    wire.new()
+    wire.rpc.start("box_exec", {"session_id": "s", "image": wire.backend.image, "timeout_sec": 600,
+                                "cmd": "while :; do echo >> /tmp/beat; sleep 0.05; done"})
+    second = Rpc(wire.daemon.sock)
+    assert eventually(lambda: wire.daemon.client().sh(physical("s"), "cat /tmp/beat")["stdout"] != "", 20)
+    second.ws.sock.close()
+    wire.crash()
+    before = wire.sh("wc -c < /tmp/beat")["stdout"]
+    assert wire.sh("sleep 0.4; wc -c < /tmp/beat")["stdout"] == before
+
+
+def test_a_session_that_died_meanwhile_is_gone(wire):
+    info = wire.new()
+    wire.daemon.stop(signal.SIGKILL)
+    if wire.backend.engine:
+        wire.backend.engine.api("DELETE", f"/v1.40/containers/{info['backend_session_id']}?force=1")
+    else:
+        for cmdline in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = cmdline.read_bytes().split(b"\0")
+                if words[0].endswith(b"box-priv") and str(wire.daemon.state).encode() in words:
+                    os.kill(int(cmdline.parent.name), signal.SIGKILL)
+    wire.start()
+    assert eventually(lambda: wire.rpc.call("box_get_sessions")["sessions"] == [], 20)
+    assert wire.sh("echo new")["stdout"] == "new"
