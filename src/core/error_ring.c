@@ -54,11 +54,12 @@ void error_ring_free(struct error_ring *r)
     free(r);
 }
 
-static char *capped(const char *s, size_t max)
+static char *capped(const char *s)
 {
-    size_t len = s != NULL ? strnlen(s, max + 1) : 0;
+    size_t len = s != NULL ? strlen(s) : 0;
 
-    return xstrndup(s != NULL ? s : "", len > max ? utf8_boundary(s, max) : len);
+    return xstrndup(s != NULL ? s : "",
+                    len > ERROR_RING_QUERY_MAX ? utf8_boundary(s, ERROR_RING_QUERY_MAX) : len);
 }
 
 void error_ring_add(struct error_ring *r, uint64_t real_ns, const struct err *err,
@@ -74,9 +75,9 @@ void error_ring_add(struct error_ring *r, uint64_t real_ns, const struct err *er
     }
     e->real_ns = real_ns;
     e->type = error_class_name(err->code);
-    e->message = capped(err->msg, ERROR_RING_MESSAGE_MAX);
-    e->query_id = capped(query_id, ERROR_RING_QUERY_MAX);
-    e->scope = capped(scope, ERROR_RING_QUERY_MAX);
+    e->message = xstrdup(err->msg);
+    e->query_id = capped(query_id);
+    e->scope = capped(scope);
 }
 
 const struct error_entry *error_ring_at(const struct error_ring *r, const char *scope, size_t i)

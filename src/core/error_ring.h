@@ -13,8 +13,7 @@ struct error_ring;
 struct jw;
 
 #define ERROR_RING_MAX 50
-#define ERROR_RING_MESSAGE_MAX 4096 /* bytes; the rest is cut at a character */
-#define ERROR_RING_QUERY_MAX 256
+#define ERROR_RING_QUERY_MAX 256 /* bytes; the rest is cut at a character */
 
 struct error_entry {
     uint64_t real_ns;

@@ -39,6 +39,23 @@ int http_sha1_base64(const void *a, size_t a_len, const void *b, size_t b_len, c
     return 0;
 }
 
+int http_sha256_hex(const void *a, size_t a_len, const void *b, size_t b_len, char ret[static 65])
+{
+    static const char digits[] = "0123456789abcdef";
+    const struct input in = {a, a_len, b, b_len};
+    unsigned char md[EVP_MAX_MD_SIZE];
+    unsigned len = 0;
+    int r = digest(EVP_sha256(), &in, md, &len);
+    if (r < 0)
+        return r;
+    for (unsigned i = 0; i < len; i++) {
+        ret[2 * i] = digits[md[i] >> 4];
+        ret[2 * i + 1] = digits[md[i] & 15];
+    }
+    ret[2 * len] = '\0';
+    return 0;
+}
+
 void http_random(void *ret, size_t len)
 {
     assert(len <= 256); /* up to there getrandom(2) is all or nothing */
