@@ -10,12 +10,12 @@ set -euo pipefail
 
 declare -A packages=(
     [build]="gcc libc6-dev meson ninja-build pkgconf python3 libjansson-dev libseccomp-dev
-             libsqlite3-dev libssl-dev libyaml-dev"
+             libsqlite3-dev libssl-dev libyaml-dev libzip-dev"
     # What boxd calls at run time: firewall rules, quota images, rootless maps and network.
     [run]="nftables e2fsprogs uidmap slirp4netns"
     # clang and its runtime carry the sanitizers; git to curl are run inside sandboxes.
     [test]="libcmocka-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp
-            git nodejs cmake sqlite3 curl iproute2 util-linux procps strace"
+            git nodejs cmake sqlite3 curl iproute2 util-linux procps strace python3-venv"
     # The peers; an engine that is running already is left alone.
     [bench]="bubblewrap busybox-static runc crun docker.io podman"
     [vm]="qemu-system-x86 qemu-utils busybox-static kmod e2fsprogs xz-utils zstd"

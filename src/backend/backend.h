@@ -152,7 +152,10 @@ struct backend_ops {
     /* What this host can enforce, found out by doing: a JSON object with "checks", each {id,
      * status, detail, remedy}. */
     int (*doctor)(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
+    /* Ends every sandbox. Procs that nobody freed go too; none of them may be used after. */
     void (*free)(struct backend *b);
+    /* Optional: free() for a daemon that leaves everything running for the next one to adopt(). */
+    void (*detach)(struct backend *b);
 };
 
 struct backend {

@@ -2,6 +2,7 @@
 #include "backend/fake.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "backend/fake_internal.h"
@@ -31,7 +32,7 @@ static const struct {
     [FAKE_DESTROYING] = {"destroying", 0},
 };
 
-static void move(struct fake_sandbox *sb, enum fake_state to)
+void fake_move(struct fake_sandbox *sb, enum fake_state to)
 {
     assert(states[sb->state].next & (1U << to));
     sb->state = to;
@@ -60,7 +61,7 @@ size_t fake_sandboxes(const struct backend *b)
     return n;
 }
 
-static void sandbox_free(struct fake_sandbox *sb)
+void fake_sandbox_free(struct fake_sandbox *sb)
 {
     if (sb->prev != NULL)
         sb->prev->next = sb->next;
@@ -75,17 +76,26 @@ static void sandbox_free(struct fake_sandbox *sb)
     free(sb);
 }
 
+size_t fake_creations(const struct backend *b)
+{
+    return ((const struct fake *)(const void *)b)->names;
+}
+
 static void complete_create(struct fake_sandbox *sb)
 {
     struct err err;
+    if (sb->orphan) {
+        fake_move(sb, FAKE_READY);
+        return;
+    }
     if (fake_fault(sb->fake, FAKE_CREATE_LATER, &err)) {
         backend_created_fn *created = sb->created;
         void *arg = sb->arg;
-        sandbox_free(sb);
+        fake_sandbox_free(sb);
         created(arg, NULL, &err);
         return;
     }
-    move(sb, FAKE_READY);
+    fake_move(sb, FAKE_READY);
     sb->created(sb->arg, &sb->base, NULL);
 }
 
@@ -95,7 +105,7 @@ static void complete_destroy(struct fake_sandbox *sb)
     void *arg = sb->destroyed_arg;
     struct err err;
     bool failed = fake_fault(sb->fake, FAKE_DESTROY, &err);
-    sandbox_free(sb);
+    fake_sandbox_free(sb);
     if (done != NULL)
         done(arg, failed ? &err : NULL);
 }
@@ -142,6 +152,7 @@ static int fake_create(struct backend *b, const struct spec *spec, backend_creat
     sb->arg = arg;
     sb->env = strv_copy(spec->env);
     sb->workdir = xstrdup(spec->workdir);
+    (void)snprintf(sb->name, sizeof(sb->name), "fake-%llu", (unsigned long long)++f->names);
     sb->next = f->sandboxes;
     if (sb->next != NULL)
         sb->next->prev = sb;
@@ -155,8 +166,9 @@ static void fake_destroy(struct sandbox *base, backend_done_fn *done, void *arg)
     struct fake_sandbox *sb = container_of(base, struct fake_sandbox, base);
     if (sb->state == FAKE_DESTROYING)
         return;
-    move(sb, FAKE_DESTROYING);
+    fake_move(sb, FAKE_DESTROYING);
     fake_exec_lose_all(sb);
+    fake_procs_lose(sb);
     sb->destroyed = done;
     sb->destroyed_arg = arg;
     loop_defer_start(sb->fake->loop, &sb->defer, on_turn);
@@ -175,6 +187,16 @@ void fake_lose(struct fake_sandbox *sb)
     sb->lost = true;
     fake_exec_lose_all(sb);
     loop_defer_start(sb->fake->loop, &sb->defer, on_lost);
+}
+
+static const char *fake_sandbox_name(const struct sandbox *base)
+{
+    return ((const struct fake_sandbox *)(const void *)base)->name;
+}
+
+static void fake_set_deadline(struct sandbox *base, uint64_t boot_ns)
+{
+    container_of(base, struct fake_sandbox, base)->deadline = boot_ns;
 }
 
 static void write_check(struct jw *w)
@@ -252,10 +274,12 @@ static void fake_free(struct backend *b)
         next = t->next;
         text_free(t);
     }
+    fake_answers_free(f);
     for (struct fake_sandbox *sb = f->sandboxes, *next; sb != NULL; sb = next) {
         next = sb->next;
+        fake_procs_free(sb);
         fake_exec_lose_all(sb);
-        sandbox_free(sb);
+        fake_sandbox_free(sb);
     }
     free(f);
 }
@@ -272,6 +296,21 @@ static const struct backend_ops fake_ops = {
     .exec_resize = fake_exec_resize,
     .exec_pause = fake_exec_pause,
     .exec_free = fake_exec_free,
+    .sandbox_name = fake_sandbox_name,
+    .adopt = fake_adopt,
+    .sweep = fake_sweep,
+    .set_deadline = fake_set_deadline,
+    .proc_start = fake_proc_start,
+    .proc_adopt = fake_proc_adopt,
+    .proc_range = fake_proc_range,
+    .proc_read = fake_proc_read,
+    .proc_release = fake_proc_release,
+    .proc_stderr = fake_proc_stderr,
+    .proc_write = fake_proc_write,
+    .proc_close_stdin = fake_proc_close_stdin,
+    .proc_signal = fake_proc_signal,
+    .proc_kill = fake_proc_kill,
+    .proc_free = fake_proc_free,
     .receipt = fake_receipt,
     .doctor = fake_doctor,
     .free = fake_free,

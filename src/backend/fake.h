@@ -9,9 +9,10 @@
  *     err TEXT     a line to stderr              exit N     the command ends here
  *     flood BYTES  that much to stdout           kill N     the same, by a signal
  *     cat          stdin to stdout, to its end   die        the whole sandbox ends by itself
- *     env, pwd     what it was given, to stdout
+ *     env, pwd     what it was given, to stdout  ignore     SIGTERM and the like, from here on
  *
- * With argv there is one step: its words. */
+ * With argv there is one step: its words. A managed process that begins with none of these words is
+ * a cat, so that any server's command line can be tried; `sh -c` takes steps. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,7 +30,23 @@ int fake_new(struct loop *loop, const struct fake_options *options, struct backe
 
 /* For tests. The next call of that kind fails with a copy of the error; FAKE_CREATE_LATER and
  * FAKE_DESTROY through their completion. A sandbox is gone after FAKE_DESTROY all the same. */
-enum fake_call { FAKE_CREATE, FAKE_CREATE_LATER, FAKE_DESTROY, FAKE_EXEC, FAKE_CALL_MAX };
+enum fake_call {
+    FAKE_CREATE,
+    FAKE_CREATE_LATER,
+    FAKE_DESTROY,
+    FAKE_EXEC,
+    FAKE_PROC_START,
+    FAKE_SWEEP, /* through its completion */
+    FAKE_CALL_MAX,
+};
 void fake_fail(struct backend *b, enum fake_call call, const struct err *err);
 
 size_t fake_sandboxes(const struct backend *b); /* that exist, or are being made or ended */
+size_t fake_creations(const struct backend *b); /* sandboxes that were asked for, ever */
+
+/* For tests: the daemon has been killed. Sandboxes and their managed processes run on, nobody is
+ * told anything, and what nobody adopts is there until a sweep. Execs must have been freed. */
+void fake_restart(struct backend *b);
+/* After that: one process, or the whole sandbox (number 0), ends before anybody looks. */
+void fake_vanish(struct backend *b, const char *sandbox, uint32_t number);
+uint64_t fake_deadline(const struct backend *b, const char *sandbox); /* as told last */

@@ -39,6 +39,7 @@ struct fake_exec {
     bool ended; /* the outcome is known */
     bool told;  /* and its user knows it */
     bool detached, paused, close_in, held_back;
+    bool stubborn; /* only SIGKILL ends it */
     unsigned busy; /* callbacks under way: not to be freed underneath them */
     struct buf in;
     uint64_t started_ns;
@@ -71,6 +72,7 @@ static void maybe_free(struct fake_exec *e)
 {
     if (e->busy > 0 || !e->detached || !e->told)
         return;
+    unlink_exec(e);
     loop_timer_stop(&e->timeout);
     loop_timer_stop(&e->sleep);
     loop_defer_stop(&e->turn);
@@ -216,16 +218,31 @@ static enum progress do_die(struct fake_exec *e, const char *arg)
     return STEP_WAITS;
 }
 
+static enum progress do_ignore(struct fake_exec *e, const char *arg)
+{
+    (void)arg;
+    e->stubborn = true;
+    return STEP_DONE;
+}
+
 static const struct {
     const char *name;
     enum progress (*run)(struct fake_exec *e, const char *arg);
     bool writes; /* waits while its output is not read */
 } verbs[] = {
-    {"echo", do_echo, true},  {"err", do_err, true},      {"pwd", do_pwd, true},
-    {"env", do_env, true},    {"flood", do_flood, true},  {"cat", do_cat, true},
-    {"exit", do_exit, false}, {"sleep", do_sleep, false}, {"kill", do_kill, false},
-    {"die", do_die, false},
+    {"echo", do_echo, true},  {"err", do_err, true},        {"pwd", do_pwd, true},
+    {"env", do_env, true},    {"flood", do_flood, true},    {"cat", do_cat, true},
+    {"exit", do_exit, false}, {"sleep", do_sleep, false},   {"kill", do_kill, false},
+    {"die", do_die, false},   {"ignore", do_ignore, false},
 };
+
+bool fake_exec_knows(const char *word)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(verbs); i++)
+        if (str_eq(verbs[i].name, word))
+            return true;
+    return false;
+}
 
 static enum progress run_step(struct fake_exec *e, const char *step)
 {
@@ -374,8 +391,11 @@ void fake_exec_close_stdin(struct exec *base)
 
 void fake_exec_signal(struct exec *base, int signo)
 {
+    struct fake_exec *e = exec_of(base);
+    if (e->stubborn && signo != SIGKILL)
+        return;
     if (signo > 0 && signo < NSIG && signo != SIGCONT && signo != SIGWINCH && signo != SIGCHLD)
-        end(exec_of(base), &(struct outcome){.kind = OUTCOME_SIGNALED, .signo = signo});
+        end(e, &(struct outcome){.kind = OUTCOME_SIGNALED, .signo = signo});
 }
 
 void fake_exec_kill(struct exec *base)
@@ -410,6 +430,13 @@ void fake_exec_free(struct exec *base)
     else
         loop_defer_start(e->loop, &e->turn, on_turn);
     maybe_free(e);
+}
+
+void fake_exec_end_detached(struct fake_sandbox *sb)
+{
+    for (struct fake_exec *e = sb->execs; e != NULL; e = e->next)
+        if (e->detached)
+            end(e, &(struct outcome){.kind = OUTCOME_SESSION_LOST});
 }
 
 void fake_exec_lose_all(struct fake_sandbox *sb)

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "backend/backend.h"
+#include "backend/fake.h"
 #include "backend/native.h"
 #include "cmd/config.h"
 #include "core/manager.h"
@@ -27,6 +28,7 @@
 #include "http/server.h"
 #include "io/loop.h"
 #include "rpc/v1.h"
+#include "store/store.h"
 #include "util/alloc.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
@@ -39,21 +41,26 @@
 
 #define FALLBACK_ID 1999999999U /* just below the ids of sessions: nobody's */
 #define DAEMON_USER "box"
+#define FAREWELL_NS (100ULL * NSEC_PER_MSEC) /* for WebSockets to hear that we go */
 #define LARGE_BYTES (128 * 1024) /* from here on an allocation is a mapping of its own */
 
 struct daemon {
     struct loop *loop;
     struct config *config;
     struct backend *backend;
+    struct store *store;
     struct manager *manager;
     struct http_server *server;
     struct loop_signal signals;
-    int lock_fd;
+    struct loop_timer farewell;
+    int lock_fd, state_fd;
     char tag[16];
     char program[PATH_MAX], init_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
     bool rootful;
+    bool adopted; /* what an earlier boxd left is ours */
+    bool keep;    /* what we leave is the next one's */
     int status;
 };
 
@@ -137,6 +144,7 @@ static int take_state(struct daemon *d, struct err *err)
                        "another boxd serves '%s'; use it, or choose another --state-dir", dir);
     (void)snprintf(d->tag, sizeof(d->tag), "box-%011llx",
                    (unsigned long long)(str_hash(dir) & 0xfffffffffff));
+    d->state_fd = TAKE_FD(fd);
     return 0;
 }
 
@@ -171,9 +179,29 @@ static void on_all_gone(void *arg, const struct err *err)
     loop_quit(d->loop);
 }
 
+static void on_farewell(struct loop_timer *t)
+{
+    struct daemon *d = container_of(t, struct daemon, farewell);
+    d->keep = true;
+    loop_quit(d->loop);
+}
+
+/* The next daemon takes over. */
+static void leave(struct daemon *d)
+{
+    log_info(NULL, "leaving %zu sessions to the next boxd", manager_count(d->manager));
+    http_server_drain(d->server, 1001, "boxd is restarting");
+    loop_timer_start(d->loop, &d->farewell, FAREWELL_NS, on_farewell);
+}
+
 static void on_signal(struct loop_signal *s, int signo)
 {
     struct daemon *d = container_of(s, struct daemon, signals);
+    if (signo == SIGUSR2) {
+        leave(d);
+        return;
+    }
+    loop_timer_stop(&d->farewell);
     log_info(NULL, "signal %d: ending %zu sessions", signo, manager_count(d->manager));
     http_server_drain(d->server, 1001, "boxd is shutting down");
     manager_delete_all(d->manager, on_all_gone, d);
@@ -187,7 +215,7 @@ static void on_priv_gone(void *arg)
     loop_quit(d->loop);
 }
 
-static int start_backend(struct daemon *d, struct err *err)
+static int start_native(struct daemon *d, struct err *err)
 {
     struct native_options options = {.program = d->program,
                                      .init_program = d->init_program,
@@ -200,13 +228,30 @@ static int start_backend(struct daemon *d, struct err *err)
                                      .require_limits = d->config->require_limits,
                                      .gone = on_priv_gone,
                                      .gone_arg = d};
-    if (!str_eq(d->config->backend, "native") && !str_eq(d->config->backend, "local"))
-        return err_set(err, ERR_INVALID, "unknown backend '%s'; this boxd has: native",
-                       d->config->backend);
     int r = find_program("box-priv", d->program, err);
     if (r == 0)
         r = find_program("box-init", d->init_program, err);
     return r < 0 ? r : native_new(d->loop, &options, &d->backend, err);
+}
+
+static int start_fake(struct daemon *d, struct err *err)
+{
+    static const struct fake_options at_once = {0};
+    log_warn(NULL, "backend 'fake': commands are simulated, nothing runs");
+    return fake_new(d->loop, &at_once, &d->backend, err);
+}
+
+static int start_backend(struct daemon *d, struct err *err)
+{
+    static const struct {
+        const char *name;
+        int (*start)(struct daemon *d, struct err *err);
+    } backends[] = {{"native", start_native}, {"local", start_native}, {"fake", start_fake}};
+    for (size_t i = 0; i < ARRAY_SIZE(backends); i++)
+        if (str_eq(d->config->backend, backends[i].name))
+            return backends[i].start(d, err);
+    return err_set(err, ERR_INVALID, "unknown backend '%s'; this boxd has: native, fake",
+                   d->config->backend);
 }
 
 static bool accept_peer(void *arg, const struct ucred *peer)
@@ -233,8 +278,6 @@ static int start_server(struct daemon *d, struct err *err)
     const struct config *c = d->config;
     int r = http_server_new(d->loop, &opts, &d->server, err);
     if (r == 0)
-        r = v1_routes(d->server, d->manager, err);
-    if (r == 0)
         r = http_server_listen_unix(d->server, c->socket_path, 0600, err);
     if (r < 0 || c->port == 0)
         return r;
@@ -253,9 +296,48 @@ static int start_server(struct daemon *d, struct err *err)
     return r < 0 ? r : 0;
 }
 
+static void on_adopted(void *arg, const struct err *err)
+{
+    struct daemon *d = arg;
+    d->adopted = true;
+    if (err != NULL)
+        log_warn(NULL, "what an earlier boxd left behind: %s; ignoring", err->msg);
+}
+
+/* As the user that we are from now on: the records are that user's. Nobody is heard before we know
+ * which sessions there are. */
+static int start_manager(struct daemon *d, struct err *err)
+{
+    const struct config *c = d->config;
+    int r = store_open(d->state_fd, &d->store, err);
+    if (r < 0)
+        return r;
+    struct manager_options options = {.max_sessions = c->max_sessions,
+                                      .max_processes = c->max_processes,
+                                      .max_exited = c->max_exited,
+                                      .exited_ns = c->exited_sec * NSEC_PER_SEC,
+                                      .store = d->store,
+                                      .ttl_ns = c->session_ttl_sec * NSEC_PER_SEC,
+                                      .strict_images = c->strict_images};
+    r = manager_new(d->loop, d->backend, &options, &d->manager, err);
+    if (r == 0)
+        r = v1_routes(d->server, d->manager, err);
+    if (r == 0)
+        r = manager_adopt(d->manager, on_adopted, d, err);
+    http_server_hold(d->server, true);
+    while (r >= 0 && !d->adopted && d->status == 0)
+        if ((r = loop_turn(d->loop, -1)) < 0)
+            (void)err_sys(err, -r, "event loop");
+    http_server_hold(d->server, false);
+    if (r >= 0 && manager_count(d->manager) > 0)
+        log_info(NULL, "took over %zu sessions", manager_count(d->manager));
+    if (r >= 0 && d->status != 0)
+        return err_set(err, ERR_BACKEND, "the backend died");
+    return r < 0 ? r : 0;
+}
+
 static int start(struct daemon *d, int argc, char **argv, struct err *err)
 {
-    struct manager_options options;
     sigset_t set;
     int r = config_load(argc, argv, &d->config, err);
     if (r != 0)
@@ -268,21 +350,18 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
         r = loop_new(&clock_system, &d->loop, err);
     if (r == 0)
         r = start_backend(d, err);
-    if (r < 0)
-        return r;
-    options = (struct manager_options){.max_sessions = d->config->max_sessions,
-                                       .ttl_ns = d->config->session_ttl_sec * NSEC_PER_SEC,
-                                       .strict_images = d->config->strict_images};
-    r = manager_new(d->loop, d->backend, &options, &d->manager, err);
     /* Our place may lie below a directory that only root may pass; nothing is read from anybody
      * before the loop runs. */
     if (r == 0)
         r = start_server(d, err);
     if (r == 0)
         r = drop_privileges(d, err);
+    if (r == 0)
+        r = start_manager(d, err);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
+    (void)sigaddset(&set, SIGUSR2);
     /* A terminal that goes away ends us properly too, unless somebody wanted us to outlive it. */
     struct sigaction hup;
     if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN)
@@ -295,12 +374,17 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
 static void stop(struct daemon *d)
 {
     loop_signal_stop(&d->signals);
+    loop_timer_stop(&d->farewell);
     http_server_free(d->server);
-    if (d->backend != NULL)
+    if (d->backend != NULL && d->keep && d->backend->ops->detach != NULL)
+        d->backend->ops->detach(d->backend);
+    else if (d->backend != NULL)
         d->backend->ops->free(d->backend);
     manager_free(d->manager);
+    store_free(d->store);
     loop_free(d->loop);
     config_free(d->config);
+    fd_close_many(&d->state_fd, 1);
     fd_close_many(&d->lock_fd, 1);
 }
 
@@ -314,7 +398,7 @@ static void return_memory(void)
 
 int main(int argc, char **argv)
 {
-    static struct daemon d = {.lock_fd = -1};
+    static struct daemon d = {.lock_fd = -1, .state_fd = -1};
     struct err err = {0};
     return_memory();
     log_init("boxd");

@@ -45,6 +45,9 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_REQUIRE_LIMITS] = {"require_limits", "BOX_REQUIRE_LIMITS", "false", "Refuse sessions whose limits cannot be enforced"},
     [CONFIG_MAX_SESSIONS] = {"max_sessions", "BOX_MAX_SESSIONS", "8000", "Sessions at a time"},
     [CONFIG_SESSION_TTL] = {"session_ttl_sec", "BOX_SESSION_TTL_SEC", "300", "Idle time after which a session is removed; 0: never"},
+    [CONFIG_MAX_PROCESSES] = {"max_managed_processes", "BOX_MAX_MANAGED_PROCESSES", "64", "Managed processes at a time"},
+    [CONFIG_MAX_EXITED] = {"max_completed_processes", "BOX_MAX_COMPLETED_PROCESSES", "256", "Ended ones that are remembered"},
+    [CONFIG_EXITED_SEC] = {"completed_process_retention_sec", "BOX_COMPLETED_PROCESS_RETENTION_SEC", "300", "And for how long; 0: not at all"},
 };
 
 static const struct option options[] = {
@@ -68,7 +71,7 @@ static void usage(void)
         "            [--state-dir DIR] [--config FILE]\n\n"
         "Each setting of the configuration file (YAML) can also come from the environment:\n");
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
-        (void)printf("  %-20s %-24s %s%s%s%s\n", config_keys[i].name, config_keys[i].env,
+        (void)printf("  %-32s %-36s %s%s%s%s\n", config_keys[i].name, config_keys[i].env,
                      config_keys[i].doc, config_keys[i].text != NULL ? " (default: " : "",
                      config_keys[i].text != NULL ? config_keys[i].text : "",
                      config_keys[i].text != NULL ? ")" : "");
@@ -234,6 +237,12 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
         r = number(s, CONFIG_MAX_SESSIONS, 8000, &c->max_sessions, err);
     if (r == 0)
         r = number(s, CONFIG_SESSION_TTL, 31536000, &c->session_ttl_sec, err);
+    if (r == 0)
+        r = number(s, CONFIG_MAX_PROCESSES, 100000, &c->max_processes, err);
+    if (r == 0)
+        r = number(s, CONFIG_MAX_EXITED, 100000, &c->max_exited, err);
+    if (r == 0)
+        r = number(s, CONFIG_EXITED_SEC, 31536000, &c->exited_sec, err);
     if (r == 0)
         r = choice(s, CONFIG_IMAGE_POLICY, "fallback", "strict", &c->strict_images, err);
     if (r == 0)

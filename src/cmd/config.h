@@ -22,6 +22,7 @@ struct config {
     bool mount_roots_builtin; /* nobody chose them: only what lies below may be mounted */
     bool strict_images, require_limits, stdio_control;
     uint64_t max_sessions, session_ttl_sec;
+    uint64_t max_processes, max_exited, exited_sec; /* managed processes; see core/manager.h */
     int ready_fd; /* owned; one byte is written when we serve, -1: none */
 };
 

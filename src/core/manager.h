@@ -40,7 +40,8 @@ struct manager_options {
 
 int manager_new(struct loop *loop, struct backend *backend, const struct manager_options *options,
                 struct manager **ret, struct err *err); /* backend borrowed */
-/* Sessions must be gone or their sandboxes abandoned. Who still waits is not told. */
+/* Sessions must be gone or their sandboxes abandoned: the backend is not called any more, and what
+ * the store knows of them stays. Who still waits is not told. */
 void manager_free(struct manager *m);
 DEFINE_CLEANUP(manager)
 
@@ -57,9 +58,15 @@ const struct manager_options *manager_get_options(const struct manager *m);
  * called once, before the first manager_acquire(). */
 int manager_adopt(struct manager *m, session_gone_fn *done, void *arg, struct err *err);
 
+/* What the timer does: ends sessions that were idle for too long, forgets processes that ended long
+ * ago. For tests, which move the clock. */
+void manager_reap(struct manager *m);
+
 enum acquire_flags {
-    /* An existing session whose extra mounts differ is ended and made anew (LangBot). Without it
-     * they are not compared. */
+    /* An existing session whose extra mounts differ is ended and made anew (LangBot), once those
+     * who asked for it before have it and nothing is executed in it. Without it they are not
+     * compared.
+     */
     ACQUIRE_REMOUNT = 1U << 0,
 };
 
@@ -80,10 +87,13 @@ struct loop *manager_loop(const struct manager *m);
 /* Ends a session: every process, file and trace of it. ERR_NOT_FOUND when there is none. */
 int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, void *arg,
                    struct err *err);
-/* Ends all and tells when the last is gone, after everybody else was told. */
+/* Ends all and tells when the last is gone, after everybody else was told. Until then no session
+ * can be had; then again. */
 void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg);
 
-/* 16 hex digits over what the sandbox was made from, for labels (row F18). */
+/* 16 hex digits over what the sandbox was made from, for labels (row F18): the beginning of the
+ * SHA-256 of the JSON that Python's json.dumps(sort_keys=True) writes of image, network, host_path,
+ * host_path_mode, cpus, memory_mb, pids_limit and read_only_rootfs. */
 #define SESSION_CONFIG_HASH_LEN 16
 void session_config_hash(const struct spec *spec, char ret[SESSION_CONFIG_HASH_LEN + 1]);
 

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "backend/backend.h"
+
 struct attachment;
 struct buf;
 struct err;
@@ -20,7 +22,8 @@ struct session;
 #define PROCESS_STDERR_CHARS 4000U /* of the preview, code points */
 
 /*   STARTING ──► RUNNING ──► EXITED ──► (forgotten)
- *       └───────────┴─► STOPPING ──────────┘          */
+ *       │           └─► STOPPING ──────────┤
+ *       └──────────────────────────────────┘          */
 enum process_state {
     PROCESS_STARTING, /* its predecessor of the same id is still ending */
     PROCESS_RUNNING,
@@ -41,12 +44,13 @@ int process_start(struct session *s, struct process_spec **spec, process_started
 /* Ends it if it runs, and forgets it. ERR_NOT_FOUND. */
 int process_stop(struct session *s, const char *process_id, process_stopped_fn *stopped, void *arg,
                  struct err *err);
-struct process *process_find(struct session *s, const char *process_id); /* NULL: none */
-struct process *process_next(struct session *s, struct process *after);  /* by start; NULL starts */
+/* NULL: none. One that is being replaced is found until its successor runs. */
+struct process *process_find(struct session *s, const char *process_id);
+struct process *process_next(struct session *s, struct process *after); /* by start; NULL starts */
 
 const struct process_spec *process_spec_of(const struct process *p);
 struct session *process_session(const struct process *p);
-bool process_running(const struct process *p);
+bool process_running(const struct process *p);        /* also while it is being stopped */
 bool process_attached(const struct process *p);       /* somebody reads it */
 uint64_t process_started_at(const struct process *p); /* wall clock */
 uint64_t process_exited_at(const struct process *p);  /* wall clock; 0 while it runs */
@@ -54,6 +58,23 @@ uint64_t process_exited_at(const struct process *p);  /* wall clock; 0 while it 
 int process_exit_code(const struct process *p);
 /* The last PROCESS_STDERR_CHARS of stderr as valid UTF-8, white space at the end removed. */
 void process_stderr_preview(struct process *p, struct buf *ret);
+
+/* Output by byte offset, beside any reader: looking takes nothing away. */
+struct proc_range process_range(const struct process *p);
+ssize_t process_read(struct process *p, uint64_t from, char *buf, size_t size);
+/* ERR_CONFLICT while a reader has the process: only it knows what its peer has. */
+int process_release(struct process *p, uint64_t upto, struct err *err);
+
+/* Told, from the loop, whenever the output grows or ends, or the process goes away; `p` is then
+ * NULL and the watch has been stopped. */
+struct process_watch {
+    struct process *p; /* private, like the rest */
+    struct process_watch *prev, *next;
+    void (*fn)(struct process_watch *w, struct process *p);
+};
+void process_watch_start(struct process *p, struct process_watch *w,
+                         void (*fn)(struct process_watch *w, struct process *p));
+void process_watch_stop(struct process_watch *w); /* does nothing on one that was stopped */
 
 size_t manager_processes_running(const struct manager *m);
 size_t manager_processes_exited(const struct manager *m);
@@ -64,19 +85,19 @@ size_t manager_processes_exited(const struct manager *m);
  * has it may call what follows. */
 
 struct attachment_events {
-    void (*active)(void *arg);  /* its turn has come */
+    void (*active)(void *arg);  /* its turn has come; from the loop, also for the first */
     void (*output)(void *arg);  /* there is more to read, or the end has been reached */
     void (*drained)(void *arg); /* attachment_write() may be called again */
-    /* The last call: the process is gone with its output, was stopped or replaced, or the session
-     * was ended. attachment_free() is still owed. */
+    /* The last call: the process has exited and all of its output was released, it was stopped or
+     * replaced, or the session was ended. attachment_free() is still owed. */
     void (*ended)(void *arg);
 };
 
 /* ERR_STATE when the process does not run. */
 int process_attach(struct process *p, const struct attachment_events *events, void *arg,
                    struct attachment **ret, struct err *err);
-void attachment_free(struct attachment *a); /* the next in line becomes active */
-bool attachment_is_active(const struct attachment *a);
+void attachment_free(struct attachment *a);            /* the next in line becomes active */
+bool attachment_is_active(const struct attachment *a); /* from active() on */
 
 /* Where reading goes on: what lies before was released by this reader or an earlier one. */
 uint64_t attachment_begin(const struct attachment *a);

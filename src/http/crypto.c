@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <string.h>
 #include <sys/random.h>
 
 /* Something to be digested, in two pieces. */
@@ -53,6 +54,19 @@ int http_sha256_hex(const void *a, size_t a_len, const void *b, size_t b_len, ch
         ret[2 * i + 1] = digits[md[i] & 15];
     }
     ret[2 * len] = '\0';
+    return 0;
+}
+
+int http_sha256(const void *data, size_t len, unsigned char ret[static HTTP_SHA256_LEN])
+{
+    const struct input in = {data, len, "", 0};
+    unsigned char md[EVP_MAX_MD_SIZE];
+    unsigned md_len = 0;
+    int r = digest(EVP_sha256(), &in, md, &md_len);
+    if (r < 0)
+        return r;
+    assert(md_len == HTTP_SHA256_LEN);
+    memcpy(ret, md, HTTP_SHA256_LEN);
     return 0;
 }
 

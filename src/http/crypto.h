@@ -12,6 +12,10 @@ int http_sha1_base64(const void *a, size_t a_len, const void *b, size_t b_len, c
 /* Lower-case hex of the SHA-256 of a followed by b: 64 digits and NUL. 0 or a negative errno. */
 int http_sha256_hex(const void *a, size_t a_len, const void *b, size_t b_len, char ret[static 65]);
 
+#define HTTP_SHA256_LEN 32
+/* 0 or a negative errno. */
+int http_sha256(const void *data, size_t len, unsigned char ret[static HTTP_SHA256_LEN]);
+
 /* Base64 of 16 bytes from the kernel's random source: 24 characters and NUL. */
 void http_random_base64(char ret[static 25]);
 void http_random(void *ret, size_t len); /* at most 256 bytes; cannot fail */

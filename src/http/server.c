@@ -119,7 +119,7 @@ static void on_accept(struct loop_io *io, uint32_t events);
 static void on_pause_over(struct loop_timer *t)
 {
     struct http_listener *l = container_of(t, struct http_listener, pause);
-    (void)loop_io_events(&l->io, EPOLLIN);
+    (void)loop_io_events(&l->io, l->server->held ? 0 : EPOLLIN);
 }
 
 /* Out of descriptors or memory: the listener would be readable for ever and the loop would spin. So
@@ -168,7 +168,8 @@ static void stop_listener(struct http_listener *l)
 
 static int start_listener(struct http_listener *l, struct err *err)
 {
-    int r = loop_io_start(l->server->loop, &l->io, l->fd, EPOLLIN, on_accept);
+    uint32_t events = l->server->held ? 0 : EPOLLIN;
+    int r = loop_io_start(l->server->loop, &l->io, l->fd, events, on_accept);
     if (r < 0) {
         stop_listener(l);
         return err_sys(err, -r, "watch a listening socket");
@@ -271,6 +272,14 @@ void http_server_free(struct http_server *s)
     free_conns(&s->waiting);
     free_conns(&s->known);
     free(s);
+}
+
+void http_server_hold(struct http_server *s, bool on)
+{
+    s->held = on;
+    for (size_t i = 0; i < SERVER_LISTENERS_MAX; i++)
+        if (s->listeners[i].fd >= 0 && s->listeners[i].pause.loop == NULL)
+            (void)loop_io_events(&s->listeners[i].io, on ? 0 : EPOLLIN);
 }
 
 static void drain_conns(struct conn_list *list)

@@ -86,6 +86,8 @@ int http_server_listen_tcp(struct http_server *s, const char *address, uint16_t 
 /* Serves a connected stream socket; takes fd, also on failure. */
 int http_server_adopt(struct http_server *s, int fd, struct err *err);
 
+/* While it is on, whoever connects waits, unheard, to be accepted. */
+void http_server_hold(struct http_server *s, bool on);
 /* Stops listening and keeping connections alive, and closes every WebSocket with that code.
  * Requests under way are answered as usual. */
 void http_server_drain(struct http_server *s, unsigned code, const char *reason);

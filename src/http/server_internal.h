@@ -40,7 +40,7 @@ struct http_server {
     struct conn_list waiting; /* never had a request authorised */
     struct conn_list known;   /* had */
     struct ws_owner sockets;  /* upgraded */
-    bool draining;
+    bool draining, held;
     uint64_t date_sec; /* of `date` */
     char date[32];
 };

@@ -3,7 +3,9 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <linux/sockios.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #include "http/crypto.h"
 #include "http/ws_conn_internal.h"
@@ -544,6 +546,23 @@ void ws_pause(struct ws_conn *c, bool paused)
 size_t ws_queued(const struct ws_conn *c)
 {
     return stream_queued(&c->stream);
+}
+
+uint64_t ws_written(const struct ws_conn *c)
+{
+    return c->stream.sent + ws_queued(c);
+}
+
+uint64_t ws_acked(const struct ws_conn *c)
+{
+    int waiting = 0;
+
+    /* On a unix socket this counts what has not been read, and in larger units: never too little.
+     */
+    if (c->stream.fd < 0 || c->stream.error != 0 || ioctl(c->stream.fd, SIOCOUTQ, &waiting) < 0 ||
+        waiting < 0)
+        return 0;
+    return c->stream.sent > (uint64_t)waiting ? c->stream.sent - (uint64_t)waiting : 0;
 }
 
 bool ws_full(const struct ws_conn *c)

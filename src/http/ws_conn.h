@@ -52,6 +52,11 @@ void ws_close(struct ws_conn *c, unsigned code, const char *reason);
 void ws_pause(struct ws_conn *c, bool paused);
 
 size_t ws_queued(const struct ws_conn *c);
+/* Bytes given to this connection so far, and how many of them the kernel at the other end has
+ * acknowledged: these reach the peer whatever becomes of us. 0 when that cannot be told (any more).
+ */
+uint64_t ws_written(const struct ws_conn *c);
+uint64_t ws_acked(const struct ws_conn *c);
 /* More than low_water is queued: time to stop sending until writable() comes. */
 bool ws_full(const struct ws_conn *c);
 void ws_set_handlers(struct ws_conn *c, const struct ws_handlers *handlers, void *arg);

@@ -37,7 +37,7 @@ static void call_free(struct call *c)
     free(c);
 }
 
-static void reply_json(struct http_request *req, unsigned status, struct buf *out, struct jw *w)
+void v1_reply_json(struct http_request *req, unsigned status, struct buf *out, struct jw *w)
 {
     if (jw_end(w) < 0)
         http_reply_error(req, 500, "limit", "the answer is too large", NULL);
@@ -58,7 +58,7 @@ static void get_health(struct http_request *req, void *arg)
     if (http_request_peer(req) != NULL)
         jw_kstr(&w, "version", BOX_VERSION);
     jw_object_end(&w);
-    reply_json(req, 200, &out, &w);
+    v1_reply_json(req, 200, &out, &w);
 }
 
 static void on_doctor(void *arg, const char *json, size_t len, const struct err *err)
@@ -95,11 +95,10 @@ static void list_sessions(struct http_request *req, void *arg)
     }
     jw_array_end(&w);
     jw_object_end(&w);
-    reply_json(req, 200, &out, &w);
+    v1_reply_json(req, 200, &out, &w);
 }
 
-/* A body that must be a JSON object; *ret is owned. False: answered. */
-static bool read_body(struct http_request *req, struct json **ret)
+bool v1_read_body(struct http_request *req, struct json **ret)
 {
     struct err err = {0};
     size_t len;
@@ -131,7 +130,7 @@ static void on_session_ready(void *arg, struct session *s, const struct err *err
     jw_object(&w);
     v1_write_session(&w, s);
     jw_object_end(&w);
-    reply_json(c->req, 201, &out, &w);
+    v1_reply_json(c->req, 201, &out, &w);
     call_free(c);
 }
 
@@ -141,7 +140,7 @@ static void create_session(struct http_request *req, void *arg)
     AUTO(spec) struct spec *spec = NULL;
     struct err err = {0};
     uint64_t given = 0;
-    if (!read_body(req, &body))
+    if (!v1_read_body(req, &body))
         return;
     struct call *c = xnew(struct call);
     c->req = req;
@@ -153,7 +152,7 @@ static void create_session(struct http_request *req, void *arg)
     }
 }
 
-static struct session *find_session(struct http_request *req, struct manager *m)
+struct session *v1_find_session(struct http_request *req, struct manager *m)
 {
     const char *id = http_request_param(req, "id");
     struct session *s = manager_find(m, id);
@@ -186,14 +185,14 @@ static void on_receipt(void *arg, const char *json, size_t len, const struct err
     jw_key(&w, "receipt");
     jw_value(&w, receipt);
     jw_object_end(&w);
-    reply_json(c->req, 200, &out, &w);
+    v1_reply_json(c->req, 200, &out, &w);
     call_free(c);
 }
 
 static void get_session(struct http_request *req, void *arg)
 {
     struct err err = {0};
-    struct session *s = find_session(req, arg);
+    struct session *s = v1_find_session(req, arg);
     if (s == NULL)
         return;
     struct sandbox *sb = session_sandbox(s);
@@ -253,7 +252,7 @@ static void on_exec_finished(void *arg, const struct run_result *result)
     write_kept(&w, result, EXEC_STDOUT, "stdout", "stdout_truncated_bytes");
     write_kept(&w, result, EXEC_STDERR, "stderr", "stderr_truncated_bytes");
     jw_object_end(&w);
-    reply_json(c->req, 200, &out, &w);
+    v1_reply_json(c->req, 200, &out, &w);
     call_free(c);
 }
 
@@ -272,8 +271,8 @@ static void exec_in_session(struct http_request *req, void *arg)
     struct err err = {0};
     struct v1_exec e = {0};
     struct run_options options;
-    struct session *s = find_session(req, arg);
-    if (s == NULL || !read_body(req, &body))
+    struct session *s = v1_find_session(req, arg);
+    if (s == NULL || !v1_read_body(req, &body))
         return;
     struct call *c = xnew(struct call);
     c->req = req;
@@ -313,5 +312,6 @@ static const struct http_route routes[] = {
 
 int v1_routes(struct http_server *server, struct manager *manager, struct err *err)
 {
-    return http_server_add_routes(server, routes, manager, err);
+    int r = http_server_add_routes(server, routes, manager, err);
+    return r < 0 ? r : v1_process_routes(server, manager, err);
 }

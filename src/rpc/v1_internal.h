@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/run.h"
@@ -8,6 +9,7 @@
 struct buf;
 struct err;
 struct http_request;
+struct http_server;
 struct json;
 struct jw;
 struct manager;
@@ -49,6 +51,16 @@ unsigned v1_status(const struct err *err);
 /* v1_strict.c: no member that the table does not know, and each of its own JSON type. */
 int v1_strict(const struct model *m, const struct json *object, const char *const *more,
               struct err *err);
+
+/* v1.c */
+void v1_reply_json(struct http_request *req, unsigned status, struct buf *out, struct jw *w);
+/* A body that must be a JSON object; *ret is owned. False: answered. */
+bool v1_read_body(struct http_request *req, struct json **ret);
+/* The session of {id}. NULL: answered. */
+struct session *v1_find_session(struct http_request *req, struct manager *m);
+
+/* v1_process.c */
+int v1_process_routes(struct http_server *server, struct manager *manager, struct err *err);
 
 /* v1_stream.c */
 void v1_stream(struct http_request *req, void *arg);

@@ -36,6 +36,28 @@ int path_open_beneath(int dirfd, const char *path, int flags, mode_t mode)
     }
 }
 
+int path_open_deepest(int dirfd, const char *path, const char **ret_missing)
+{
+    AUTO_CLOSE int at = path_open_beneath(dirfd, ".", O_PATH | O_DIRECTORY, 0);
+
+    while (at >= 0 && *path != '\0') {
+        char name[NAME_MAX + 1];
+        size_t len = strcspn(path, "/");
+        if (len > NAME_MAX)
+            return -ENAMETOOLONG;
+        memcpy(name, path, len);
+        name[len] = '\0';
+        int next = path_open_beneath(at, name, O_PATH | O_DIRECTORY, 0);
+        if (next == -ENOENT)
+            break;
+        (void)close(at);
+        at = next;
+        path += len + (path[len] == '/');
+    }
+    *ret_missing = path;
+    return TAKE_FD(at);
+}
+
 bool path_is_clean_absolute(const char *path)
 {
     if (!path || path[0] != '/' || strnlen(path, PATH_MAX) >= PATH_MAX)

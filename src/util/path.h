@@ -11,6 +11,12 @@
  * the kernel lacks openat2. */
 int path_open_beneath(int dirfd, const char *path, int flags, mode_t mode);
 
+/* Walks from `dirfd` (O_PATH is enough) along a clean relative path to the deepest directory that
+ * is there, one component at a time under the rules of path_open_beneath(). Returns it as O_PATH;
+ * *ret_missing points at what is left of the path, "" when all of it is there. -ENOTDIR when
+ * something else stands in the way. */
+int path_open_deepest(int dirfd, const char *path, const char **ret_missing);
+
 /* Absolute, no "." or ".." component, no empty component, no trailing slash (except "/"), at most
  * 4095 bytes. */
 bool path_is_clean_absolute(const char *path);

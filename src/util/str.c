@@ -185,16 +185,23 @@ static size_t blank_at(const char *s, size_t len, bool at_end)
     return 0;
 }
 
+void str_trim(const char **s, size_t *len)
+{
+    size_t n;
+
+    while ((n = blank_at(*s, *len, false)) > 0) {
+        *s += n;
+        *len -= n;
+    }
+    while ((n = blank_at(*s, *len, true)) > 0)
+        *len -= n;
+}
+
 char *str_strip(const char *s)
 {
-    size_t len = strlen(s), n;
+    size_t len = strlen(s);
 
-    while ((n = blank_at(s, len, false)) > 0) {
-        s += n;
-        len -= n;
-    }
-    while ((n = blank_at(s, len, true)) > 0)
-        len -= n;
+    str_trim(&s, &len);
     return xstrndup(s, len);
 }
 

@@ -26,6 +26,9 @@ int str_fmt(char *dst, size_t size, const char *fmt, ...) __attribute__((format(
  */
 char *str_strip(const char *s);
 
+/* The same in place, for text that may hold NUL. */
+void str_trim(const char **s, size_t *len);
+
 bool utf8_valid(const char *s, size_t len);
 
 /* The first character of s[0..len), len > 0: its length, or minus the length of the maximal invalid

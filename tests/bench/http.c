@@ -16,7 +16,6 @@
 
 #define REQUEST_MAX 4096
 #define CHUNK 4096
-#define WS_TEXT 1
 #define WS_BINARY 2
 #define WS_CLOSE 8
 
@@ -119,14 +118,13 @@ int load_http_receive(int fd, struct buf *reply, unsigned status, struct err *er
     return 0;
 }
 
-static int ws_send_text(int fd, const char *text, struct err *err)
+int load_ws_send(int fd, const char *text, size_t len, struct err *err)
 {
-    unsigned char frame[REQUEST_MAX];
-    size_t len = strlen(text);
-    if (len > sizeof(frame) - 8)
+    unsigned char frame[LOAD_WS_MAX + 8];
+    if (len > LOAD_WS_MAX)
         return err_set(err, ERR_INVALID, "the request does not fit");
     size_t head = len < 126 ? 2 : 4;
-    frame[0] = 0x80 | WS_TEXT;
+    frame[0] = 0x80 | LOAD_WS_TEXT;
     frame[1] = (unsigned char)(0x80 | (len < 126 ? len : 126));
     if (len >= 126) {
         frame[2] = (unsigned char)(len >> 8);
@@ -137,15 +135,7 @@ static int ws_send_text(int fd, const char *text, struct err *err)
     return send_all(fd, frame, head + 4 + len, err);
 }
 
-struct frame {
-    unsigned opcode;
-    const char *data; /* in the buffer */
-    size_t len;
-    size_t total; /* with its header */
-};
-
-/* The frame at the start of *b, read until it is whole. A server's frames are not masked. */
-static int ws_receive(int fd, struct buf *b, struct frame *ret, struct err *err)
+int load_ws_receive(int fd, struct buf *b, struct load_frame *ret, struct err *err)
 {
     for (;;) {
         const unsigned char *p = (const unsigned char *)b->data;
@@ -154,7 +144,7 @@ static int ws_receive(int fd, struct buf *b, struct frame *ret, struct err *err)
             return err_set(err, ERR_BACKEND, "boxd sent a frame that is too long");
         if (b->len >= head) {
             size_t len = head == 2 ? p[1] : ((size_t)p[2] << 8 | p[3]);
-            *ret = (struct frame){p[0] & 15U, b->data + head, len, head + len};
+            *ret = (struct load_frame){p[0] & 15U, b->data + head, len, head + len};
             if (b->len >= ret->total)
                 return 0;
         }
@@ -167,16 +157,16 @@ static int ws_receive(int fd, struct buf *b, struct frame *ret, struct err *err)
 /* Reads messages until the one that says how the command ended. */
 static int ws_await_exit(int fd, struct buf *b, struct err *err)
 {
-    struct frame f = {0};
+    struct load_frame f = {0};
     bool output = false;
     for (;;) {
-        int r = ws_receive(fd, b, &f, err);
+        int r = load_ws_receive(fd, b, &f, err);
         if (r < 0)
             return r;
         if (f.opcode == WS_BINARY)
             output = f.len == strlen(LOAD_EXPECTED) + 1 &&
                      memcmp(f.data + 1, LOAD_EXPECTED, f.len - 1) == 0;
-        bool text = f.opcode == WS_TEXT;
+        bool text = f.opcode == LOAD_WS_TEXT;
         if (text && memmem(f.data, f.len, "\"exit_code\":0", 13) != NULL)
             return output ? 0 : err_set(err, ERR_BACKEND, "the command printed something else");
         if ((text && memmem(f.data, f.len, "\"started\"", 9) == NULL) || f.opcode == WS_CLOSE)
@@ -185,22 +175,35 @@ static int ws_await_exit(int fd, struct buf *b, struct err *err)
     }
 }
 
-int load_ws_exec(const char *path, const char *request, struct buf *scratch, struct err *err)
+int load_ws_open(const char *path, const char *target, const char *headers, struct buf *scratch,
+                 struct err *err)
 {
-    static const char upgrade[] = "GET /v1/exec HTTP/1.1\r\nHost: localhost\r\n"
-                                  "Connection: Upgrade\r\nUpgrade: websocket\r\n"
-                                  "Sec-WebSocket-Version: 13\r\n"
-                                  "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    char request[REQUEST_MAX];
     size_t head;
     AUTO_CLOSE int fd = load_connect(path, err);
     if (fd < 0)
         return fd;
-    int r = send_all(fd, upgrade, strlen(upgrade), err);
+    int r = str_fmt(request, sizeof(request),
+                    "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+                    "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n%s"
+                    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+                    target, headers);
+    if (r < 0)
+        return err_set(err, ERR_INVALID, "the request does not fit");
+    r = send_all(fd, request, strlen(request), err);
     if (r == 0)
         r = receive_head(fd, scratch, 101, &head, err);
     if (r < 0)
         return r;
     buf_consume(scratch, head);
-    r = ws_send_text(fd, request, err);
+    return TAKE_FD(fd);
+}
+
+int load_ws_exec(const char *path, const char *request, struct buf *scratch, struct err *err)
+{
+    AUTO_CLOSE int fd = load_ws_open(path, "/v1/exec", "", scratch, err);
+    if (fd < 0)
+        return fd;
+    int r = load_ws_send(fd, request, strlen(request), err);
     return r < 0 ? r : ws_await_exit(fd, scratch, err);
 }

@@ -81,19 +81,12 @@ int load_spawn(char *const *argv, struct err *err)
     return 0;
 }
 
-/* What a command works with. */
-struct job {
-    char *const *words; /* what follows the name of the command */
-    struct buf reply;   /* scratch */
-    struct buf times;   /* the answer */
-};
-
-static void note(struct job *j, uint64_t since)
+void load_note(struct job *j, uint64_t since)
 {
     (void)buf_printf(&j->times, " %" PRIu64, load_now() - since);
 }
 
-static int job_count(const char *word, uint64_t *ret, struct err *err)
+int load_count(const char *word, uint64_t *ret, struct err *err)
 {
     if (str_to_u64(word, ret) < 0 || *ret > COUNT_MAX)
         return err_set(err, ERR_INVALID, "'%s' is no count", word);
@@ -104,11 +97,11 @@ static int job_count(const char *word, uint64_t *ret, struct err *err)
 static int run_spawn(struct job *j, struct err *err)
 {
     uint64_t count;
-    int r = job_count(j->words[0], &count, err);
+    int r = load_count(j->words[0], &count, err);
     for (uint64_t i = 0; r == 0 && i < count; i++) {
         uint64_t start = load_now();
         r = load_spawn(j->words + 1, err);
-        note(j, start);
+        load_note(j, start);
     }
     return r;
 }
@@ -130,13 +123,13 @@ static int exec_once(int fd, const char *session, struct buf *reply, struct err 
 static int run_exec(struct job *j, struct err *err)
 {
     uint64_t count;
-    int r = job_count(j->words[0], &count, err);
+    int r = load_count(j->words[0], &count, err);
     AUTO_CLOSE int fd = r == 0 ? load_connect(j->words[1], err) : r;
     r = fd < 0 ? fd : exec_once(fd, j->words[2], &j->reply, err); /* the connection is warm too */
     for (uint64_t i = 0; r == 0 && i < count; i++) {
         uint64_t start = load_now();
         r = exec_once(fd, j->words[2], &j->reply, err);
-        note(j, start);
+        load_note(j, start);
     }
     return r;
 }
@@ -146,7 +139,7 @@ static int run_exec_ws(struct job *j, struct err *err)
 {
     char request[256];
     uint64_t count;
-    int r = job_count(j->words[0], &count, err);
+    int r = load_count(j->words[0], &count, err);
     (void)str_fmt(request, sizeof(request),
                   "{\"session\":{\"session_id\":\"%s\"},\"create\":false,"
                   "\"argv\":[\"/bin/echo\",\"hello\"]}",
@@ -154,7 +147,7 @@ static int run_exec_ws(struct job *j, struct err *err)
     for (uint64_t i = 0; r == 0 && i < count; i++) {
         uint64_t start = load_now();
         r = load_ws_exec(j->words[1], request, &j->reply, err);
-        note(j, start);
+        load_note(j, start);
     }
     return r;
 }
@@ -164,11 +157,11 @@ static int run_throwaway(struct job *j, struct err *err)
 {
     static const char request[] = "{\"ephemeral\":true,\"argv\":[\"/bin/echo\",\"hello\"]}";
     uint64_t count;
-    int r = job_count(j->words[0], &count, err);
+    int r = load_count(j->words[0], &count, err);
     for (uint64_t i = 0; r == 0 && i < count; i++) {
         uint64_t start = load_now();
         r = load_ws_exec(j->words[1], request, &j->reply, err);
-        note(j, start);
+        load_note(j, start);
     }
     return r;
 }
@@ -204,7 +197,7 @@ static const struct phase {
 static int run_cycle(struct job *j, struct err *err)
 {
     uint64_t count;
-    int r = job_count(j->words[0], &count, err);
+    int r = load_count(j->words[0], &count, err);
     AUTO_CLOSE int fd = r == 0 ? load_connect(j->words[1], err) : r;
     if (fd < 0)
         return fd;
@@ -236,7 +229,7 @@ static int burst_phase(const struct phase *phase, const int *fds, uint64_t count
         if (r < 0)
             return err_wrap(err, "session %" PRIu64 " of %" PRIu64, i + 1, count);
     }
-    note(j, start);
+    load_note(j, start);
     return r;
 }
 
@@ -245,7 +238,7 @@ static int burst_phase(const struct phase *phase, const int *fds, uint64_t count
 static int run_burst(struct job *j, struct err *err)
 {
     uint64_t count;
-    int r = job_count(j->words[0], &count, err);
+    int r = load_count(j->words[0], &count, err);
     if (r < 0)
         return r;
     AUTO_FREE int *fds = xnew_n(int, count);
@@ -264,8 +257,18 @@ static const struct {
     size_t words; /* at least */
     int (*run)(struct job *j, struct err *err);
 } commands[] = {
-    {"spawn", 2, run_spawn}, {"exec", 3, run_exec},           {"exec-ws", 3, run_exec_ws},
-    {"cycle", 3, run_cycle}, {"throwaway", 2, run_throwaway}, {"burst", 3, run_burst},
+    {"spawn", 2, run_spawn},
+    {"exec", 3, run_exec},
+    {"exec-ws", 3, run_exec_ws},
+    {"cycle", 3, run_cycle},
+    {"throwaway", 2, run_throwaway},
+    {"burst", 3, run_burst},
+    {"rpc", 3, load_rpc},
+    {"exec-rpc", 5, load_rpc_exec},
+    {"relay", 5, load_relay},
+    {"relay-bulk", 5, load_relay_bulk},
+    {"socketpair", 1, load_socketpair},
+    {"cat-bulk", 1, load_cat_bulk},
 };
 
 static int run_line(char **words, struct job *j, struct err *err)

@@ -112,7 +112,7 @@ def test_failure_shows_what_apt_said_and_the_command(fake):
 
 def test_ordinary_user_is_told_the_exact_line(fake):
     installed = "gcc libc6-dev ninja-build pkgconf python3 libseccomp-dev libsqlite3-dev"
-    installed += " libssl-dev"
+    installed += " libssl-dev libyaml-dev libzip-dev"
     (fake.path / "installed").write_text("\n".join(installed.split()) + "\n")
     done = fake.run("build", uid=65534 if os.geteuid() == 0 else None)
     assert done.returncode == 1

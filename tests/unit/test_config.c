@@ -91,6 +91,9 @@ static void nothing_said_means_the_defaults(void **state)
     assert_false(c->stdio_control);
     assert_int_equal(c->max_sessions, 8000);
     assert_int_equal(c->session_ttl_sec, 300);
+    assert_int_equal(c->max_processes, 64);
+    assert_int_equal(c->max_exited, 256);
+    assert_int_equal(c->exited_sec, 300);
     assert_int_equal(c->ready_fd, -1);
     assert_true(config_host_is_loopback(c));
     for (size_t i = 0; c->mount_roots != NULL && c->mount_roots[i] != NULL; i++) {
@@ -132,7 +135,9 @@ static void places_depend_on_who_we_are(void **state)
 static void command_line_beats_environment_beats_file_beats_default(void **state)
 {
     static const char file[] = "port: 1\nhost: 127.0.0.3\nbackend: from-file\nstate_dir: /file\n"
-                               "max_sessions: 7\nsession_ttl_sec: 9\n";
+                               "max_sessions: 7\nsession_ttl_sec: 9\n"
+                               "max_managed_processes: 5\nmax_completed_processes: 0\n"
+                               "completed_process_retention_sec: 1\n";
     AUTO(config) struct config *c = NULL;
     struct err err;
     (void)state;
@@ -152,6 +157,9 @@ static void command_line_beats_environment_beats_file_beats_default(void **state
     assert_string_equal(c->socket_path, "/line/boxd.sock");
     assert_int_equal(c->max_sessions, 7);
     assert_int_equal(c->session_ttl_sec, 9);
+    assert_int_equal(c->max_processes, 5);
+    assert_int_equal(c->max_exited, 0);
+    assert_int_equal(c->exited_sec, 1);
     assert_true(c->stdio_control);
     assert_false(c->strict_images);
 }

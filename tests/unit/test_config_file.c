@@ -85,7 +85,10 @@ static void settings_are_read_by_name(void **state)
         [CONFIG_SESSION_TTL] = "60",
     };
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
-        assert_string_equal(values[i], want[i]);
+        if (want[i] != NULL)
+            assert_string_equal(values[i], want[i]);
+        else
+            assert_null(values[i]); /* the text does not name it */
     forget();
 }
 

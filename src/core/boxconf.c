@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/boxconf.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pwd.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "http/crypto.h"
+#include "util/alloc.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/json.h"
+#include "util/path.h"
+#include "util/str.h"
+#include "util/strv.h"
+
+#define ROOTS_MAX 64U
+#define PROBE_PREFIX ".langbot-box-volume-probe-"
+#define PROBE_DIGITS 32U
+#define PROBE_MAX 1024
+
+const struct box_limits box_limits_default = {
+    .max_sessions = 64,
+    .max_managed_processes = 64,
+    .max_completed_processes = 256,
+    .max_admission_records = 100000,
+    .max_rpc_file_bytes = 20971520,
+    .completed_process_retention_sec = 300,
+};
+
+/* clang-format off */
+static const struct {
+    const char *name;
+    size_t offset;
+    int64_t min, max;
+} limit_rows[] = {
+    {"max_sessions", offsetof(struct box_limits, max_sessions), 0, 5000},
+    {"max_managed_processes", offsetof(struct box_limits, max_managed_processes), 0, 1024},
+    {"max_completed_processes", offsetof(struct box_limits, max_completed_processes), 0, 10000},
+    {"max_admission_records", offsetof(struct box_limits, max_admission_records), 1, 250000},
+    {"max_rpc_file_bytes", offsetof(struct box_limits, max_rpc_file_bytes), 1, 104857600},
+    {"completed_process_retention_sec", offsetof(struct box_limits, completed_process_retention_sec), 0, 86400},
+};
+/* clang-format on */
+
+/* What Python takes for nothing: null, false, 0, "", [] and {}. */
+static bool is_falsy(const struct json *v)
+{
+    switch (json_type(v)) {
+    case JSON_NULL:
+        return true;
+    case JSON_BOOL:
+        return !json_bool(v);
+    case JSON_INT:
+    case JSON_REAL:
+        return json_real(v) == 0;
+    case JSON_STRING:
+        return json_str_len(v) == 0;
+    case JSON_ARRAY:
+    case JSON_OBJECT:
+        return json_len(v) == 0;
+    }
+    return true;
+}
+
+int box_limits_parse(const struct json *limits, struct box_limits *ret, struct err *err)
+{
+    struct box_limits next = *ret;
+    if (is_falsy(limits))
+        return 0;
+    if (json_type(limits) != JSON_OBJECT)
+        return err_set(err, ERR_INVALID, "box.limits must be an object");
+    for (size_t i = 0; i < ARRAY_SIZE(limit_rows); i++) {
+        const struct json *v = json_get(limits, limit_rows[i].name);
+        int64_t value = json_int(v);
+        if (v == NULL)
+            continue;
+        if (json_type(v) != JSON_INT)
+            return err_set(err, ERR_INVALID, "box.limits.%s must be an integer",
+                           limit_rows[i].name);
+        if (value < limit_rows[i].min || value > limit_rows[i].max)
+            return err_set(err, ERR_INVALID,
+                           "box.limits.%s must be between %" PRId64 " and %" PRId64,
+                           limit_rows[i].name, limit_rows[i].min, limit_rows[i].max);
+        *(int64_t *)(void *)((char *)&next + limit_rows[i].offset) = value;
+    }
+    *ret = next;
+    return 0;
+}
+
+/* Paths. */
+
+/* "." and ".." of the part that does not exist yet; there are no links in it to mislead. */
+static void push_component(char *path, size_t size, const char *name, size_t len)
+{
+    size_t used = strlen(path);
+    if (len == 0 || (len == 1 && name[0] == '.'))
+        return;
+    if (len == 2 && memcmp(name, "..", 2) == 0) {
+        char *slash = strrchr(path, '/');
+        if (slash != NULL)
+            *slash = '\0';
+        return;
+    }
+    if (used + len + 2 > size)
+        return; /* the caller has checked the length of the whole */
+    path[used] = '/';
+    memcpy(path + used + 1, name, len);
+    path[used + 1 + len] = '\0';
+}
+
+/* As realpath(3), for a path whose end may not exist. */
+static void resolve_absolute(const char *path, char ret[static PATH_MAX])
+{
+    char head[PATH_MAX], real[PATH_MAX];
+    size_t end = strlen(path);
+    memcpy(head, path, end + 1);
+    while (end > 0 && realpath(head, real) == NULL) {
+        while (end > 0 && head[end - 1] == '/')
+            head[--end] = '\0';
+        while (end > 0 && head[end - 1] != '/')
+            head[--end] = '\0';
+    }
+    (void)str_copy(ret, PATH_MAX, end > 0 && !str_eq(real, "/") ? real : "");
+    for (const char *at = path + end; *at != '\0';) {
+        size_t len = strcspn(at, "/");
+        push_component(ret, PATH_MAX, at, len);
+        at += len + (at[len] == '/');
+    }
+    if (ret[0] == '\0')
+        (void)str_copy(ret, PATH_MAX, "/");
+}
+
+static int resolve(const char *base, const char *text, char **ret, struct err *err)
+{
+    char joined[PATH_MAX], real[PATH_MAX], cwd[PATH_MAX];
+    const char *home = getenv("HOME");
+    int r;
+    if (base == NULL && getcwd(cwd, sizeof(cwd)) == NULL)
+        return err_sys(err, errno, "current directory");
+    if (text[0] == '~' && (text[1] == '/' || text[1] == '\0') && home != NULL && home[0] == '/')
+        r = str_fmt(joined, sizeof(joined), "%s%s", home, text + 1);
+    else if (text[0] == '/')
+        r = str_copy(joined, sizeof(joined), text);
+    else
+        r = str_fmt(joined, sizeof(joined), "%s/%s", base != NULL ? base : cwd, text);
+    if (r < 0)
+        return err_set(err, ERR_INVALID, "a path of box.local is too long");
+    resolve_absolute(joined, real);
+    *ret = xstrdup(real);
+    return 0;
+}
+
+/* The trimmed text of a member, "" when it has none. */
+static char *member_text(const struct json *object, const char *name)
+{
+    const struct json *v = json_get(object, name);
+    const char *text = json_str(v);
+    return text != NULL && strlen(text) == json_str_len(v) ? str_strip(text) : xstrdup("");
+}
+
+static int add_root(struct box_paths *p, const char *text, struct err *err)
+{
+    AUTO_FREE char *stripped = str_strip(text);
+    char *path = NULL;
+    if (stripped[0] == '\0')
+        return 0;
+    if (strv_len(p->mount_roots) >= ROOTS_MAX)
+        return err_set(err, ERR_INVALID, "box.local.allowed_mount_roots has more than %u entries",
+                       ROOTS_MAX);
+    int r = resolve(NULL, stripped, &path, err);
+    if (r == 0)
+        strv_push(&p->mount_roots, path);
+    return r;
+}
+
+static int parse_roots(struct box_paths *p, const struct json *v, struct err *err)
+{
+    int r = 0;
+    if (json_type(v) == JSON_STRING) {
+        AUTO_FREE char *copy = xstrdup(json_str(v));
+        char *save = NULL;
+        for (char *item = strtok_r(copy, ",", &save); item != NULL && r == 0;
+             item = strtok_r(NULL, ",", &save))
+            r = add_root(p, item, err);
+    }
+    for (size_t i = 0; json_type(v) == JSON_ARRAY && i < json_len(v) && r == 0; i++)
+        if (json_str(json_at(v, i)) != NULL)
+            r = add_root(p, json_str(json_at(v, i)), err);
+    if (r == 0 && p->mount_roots == NULL && p->host_root != NULL)
+        strv_add(&p->mount_roots, p->host_root);
+    return r;
+}
+
+int box_paths_parse(const struct json *local, struct box_paths *ret, struct err *err)
+{
+    AUTO_DONE(box_paths) struct box_paths p = {0};
+    AUTO_FREE char *root = member_text(local, "host_root");
+    AUTO_FREE char *workspace = member_text(local, "default_workspace");
+    AUTO_FREE char *skills = member_text(local, "skills_root");
+    AUTO_FREE char *skills_base = NULL;
+    int r = 0;
+    if (root[0] != '\0')
+        r = resolve(NULL, root, &p.host_root, err);
+    if (r == 0 && workspace[0] != '\0')
+        r = resolve(p.host_root, workspace, &p.default_workspace, err);
+    else if (r == 0 && p.host_root != NULL)
+        r = resolve(p.host_root, "default", &p.default_workspace, err);
+    if (r == 0)
+        r = resolve(NULL, root[0] != '\0' ? root : "./data/box", &skills_base, err);
+    if (r == 0)
+        r = resolve(skills_base, skills[0] != '\0' ? skills : "skills", &p.skills_root, err);
+    if (r == 0)
+        r = parse_roots(&p, json_get(local, "allowed_mount_roots"), err);
+    if (r < 0)
+        return r;
+    *ret = p;
+    p = (struct box_paths){0};
+    return 0;
+}
+
+void box_paths_done(struct box_paths *p)
+{
+    free(p->host_root);
+    free(p->default_workspace);
+    free(p->skills_root);
+    strv_free(p->mount_roots);
+    *p = (struct box_paths){0};
+}
+
+static bool is_below_roots(const struct box_paths *p)
+{
+    for (char **root = p->mount_roots; root != NULL && *root != NULL; root++) {
+        size_t n = strlen(*root);
+        if (str_eq(*root, "/") ||
+            (str_starts(p->default_workspace, *root) &&
+             (p->default_workspace[n] == '/' || p->default_workspace[n] == '\0')))
+            return true;
+    }
+    return false;
+}
+
+static void list_roots(const struct box_paths *p, char *ret, size_t size)
+{
+    ret[0] = '\0';
+    for (char **root = p->mount_roots; root != NULL && *root != NULL; root++) {
+        size_t used = strlen(ret);
+        if (str_fmt(ret + used, size - used, "%s%s", used > 0 ? ", " : "", *root) < 0)
+            return;
+    }
+}
+
+/* Whoever reads the message must know for whom the directory has to be writable. */
+static int cannot_make(const char *path, int error, struct err *err)
+{
+    const struct passwd *pw = getpwuid(geteuid());
+    return err_set(err, ERR_INVALID,
+                   "box.local.default_workspace %.100s cannot be created: %s. boxd runs as user "
+                   "'%.32s' (uid %u): make the directory yourself and give it to that user "
+                   "(install -d -o %u DIRECTORY), or name one that it may write to",
+                   path, err_errno_text(error), pw != NULL ? pw->pw_name : "unnamed", geteuid(),
+                   geteuid());
+}
+
+static int make_dirs(const char *path, struct err *err)
+{
+    AUTO_FREE char *copy = xstrdup(path);
+    for (char *at = copy + 1;; at++) {
+        char end = *at;
+        if (end != '/' && end != '\0')
+            continue;
+        *at = '\0';
+        /* Directories that exist above may deny even the question. */
+        if (mkdir(copy, 0755) < 0 && errno != EEXIST) {
+            int error = errno;
+            struct stat st;
+            if (stat(copy, &st) < 0 || !S_ISDIR(st.st_mode))
+                return cannot_make(path, error, err);
+        }
+        *at = end;
+        if (end == '\0')
+            return 0;
+    }
+}
+
+int box_paths_ensure_workspace(const struct box_paths *p, struct err *err)
+{
+    char roots[160];
+    struct stat st;
+    if (p->default_workspace == NULL)
+        return 0;
+    if (stat(p->default_workspace, &st) == 0)
+        return S_ISDIR(st.st_mode) ? 0
+                                   : err_set(err, ERR_INVALID,
+                                             "box.local.default_workspace must point to a "
+                                             "directory on the Box runtime host");
+    if (p->mount_roots == NULL)
+        return err_set(err, ERR_INVALID,
+                       "box.local.default_workspace cannot be created because no "
+                       "allowed_mount_roots are configured");
+    if (!is_below_roots(p)) {
+        list_roots(p, roots, sizeof(roots));
+        return err_set(err, ERR_INVALID,
+                       "box.local.default_workspace is outside allowed_mount_roots: %s", roots);
+    }
+    return make_dirs(p->default_workspace, err);
+}
+
+int box_paths_managed_root(const struct box_paths *p, const char **ret, struct err *err)
+{
+    struct stat st;
+    if (p->default_workspace == NULL)
+        return err_set(err, ERR_STATE,
+                       "Managed sandbox admission requires box.local.default_workspace");
+    if (!is_below_roots(p))
+        return err_set(err, ERR_STATE,
+                       "Managed sandbox workspace is outside box.local.allowed_mount_roots");
+    if (stat(p->default_workspace, &st) < 0 || !S_ISDIR(st.st_mode))
+        return err_set(err, ERR_STATE, "Managed sandbox workspace path is not a directory");
+    if (faccessat(AT_FDCWD, p->default_workspace, R_OK | W_OK | X_OK, AT_EACCESS) < 0)
+        return err_set(err, ERR_STATE, "Managed sandbox workspace path is not writable");
+    *ret = p->default_workspace;
+    return 0;
+}
+
+int box_paths_tenant_dir(const struct box_paths *p, const char *ns, char **ret, struct err *err)
+{
+    const char *root = NULL;
+    int r = box_paths_managed_root(p, &root, err);
+    if (r < 0)
+        return r;
+    AUTO_CLOSE int root_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (root_fd < 0)
+        return err_set(err, ERR_STATE, "Managed sandbox workspace path is not a directory");
+    AUTO_CLOSE int tenants = path_make_dir_at(root_fd, "tenants", 0755);
+    if (tenants < 0)
+        return err_set(err, ERR_STATE,
+                       "Managed sandbox tenant directory escapes the configured workspace");
+    AUTO_CLOSE int dir = path_make_dir_at(tenants, ns, 0755);
+    if (dir < 0)
+        return err_set(err, ERR_STATE,
+                       "Managed sandbox Workspace path escapes its tenant directory");
+    *ret = xasprintf("%s/tenants/%s", root, ns);
+    return 0;
+}
+
+/* The probe. */
+
+static int read_probe(const char *root, const char *name, char ret[static PROBE_MAX + 1],
+                      struct err *err)
+{
+    static const char unreadable[] = "Box Runtime cannot read the Core shared Workspace probe";
+    struct stat before, after;
+    AUTO_CLOSE int dir = open(root, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    /* Nothing that hangs when opened: what lies there is not ours. */
+    AUTO_CLOSE int fd =
+        dir < 0 ? -1 : openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &before) < 0)
+        return err_set(err, ERR_STATE, "%s", unreadable);
+    if (!S_ISREG(before.st_mode))
+        return err_set(err, ERR_STATE, "Box shared Workspace probe is not a regular file");
+    if (before.st_size < 1)
+        return err_set(err, ERR_STATE, "Box shared Workspace probe has an invalid size");
+    if (before.st_size > PROBE_MAX)
+        return err_set(err, ERR_STATE, "Box shared Workspace probe exceeds the size limit");
+    ssize_t n = fd_read_full(fd, ret, PROBE_MAX + 1);
+    if (n < 0 || fstat(fd, &after) < 0)
+        return err_set(err, ERR_STATE, "%s", unreadable);
+    if (n != before.st_size || after.st_size != before.st_size ||
+        after.st_mtim.tv_sec != before.st_mtim.tv_sec ||
+        after.st_mtim.tv_nsec != before.st_mtim.tv_nsec)
+        return err_set(err, ERR_STATE, "Box shared Workspace probe changed while being verified");
+    return (int)n;
+}
+
+int box_paths_probe(const struct box_paths *p, const char *name, char ret_sha256[static 65],
+                    size_t *ret_size, struct err *err)
+{
+    char content[PROBE_MAX + 1];
+    const char *root = NULL;
+    const char *digits = name + strlen(PROBE_PREFIX);
+    if (!str_starts(name, PROBE_PREFIX) || strlen(digits) != PROBE_DIGITS ||
+        strspn(digits, "0123456789abcdef") != PROBE_DIGITS)
+        return err_set(err, ERR_STATE, "Invalid Box shared Workspace probe basename");
+    int r = box_paths_managed_root(p, &root, err);
+    if (r == 0)
+        r = read_probe(root, name, content, err);
+    if (r < 0)
+        return r;
+    if (http_sha256_hex(content, (size_t)r, "", 0, ret_sha256) < 0)
+        return err_set(err, ERR_STATE, "no SHA-256 in this libcrypto");
+    *ret_size = (size_t)r;
+    return 0;
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/core_internal.h"
+#include "http/crypto.h"
+#include "spec/model.h"
+#include "spec/spec.h"
+#include "util/json.h"
+#include "util/str.h"
+
+static const void *member(const struct spec *spec, const struct field *f)
+{
+    return (const char *)spec + f->offset;
+}
+
+static bool same_value(const struct spec *a, const struct spec *b, const struct field *f)
+{
+    const void *x = member(a, f), *y = member(b, f);
+    if (f->kind == FIELD_STR)
+        return str_eq(*(char *const *)x, *(char *const *)y);
+    if (f->kind == FIELD_INT)
+        return *(const int64_t *)x == *(const int64_t *)y;
+    if (f->kind == FIELD_REAL)
+        return *(const double *)x == *(const double *)y;
+    if (f->kind == FIELD_BOOL)
+        return *(const bool *)x == *(const bool *)y;
+    return *(const int *)x == *(const int *)y;
+}
+
+/* As Python writes a float, which is how clients know it. */
+static void real_text(double value, char *ret, size_t size)
+{
+    AUTO_DONE(buf) struct buf text;
+    struct jw w;
+    buf_init(&text, size);
+    jw_init(&w, &text);
+    jw_real(&w, value);
+    (void)snprintf(ret, size, "%s", buf_str(&text));
+}
+
+/* Python's spelling, because clients of the LangBot wire know these sentences. What is too long for
+ * one is cut off. */
+static void value_text(const struct spec *spec, const struct field *f, char *ret, size_t size)
+{
+    const void *value = member(spec, f);
+    if (f->kind == FIELD_STR) {
+        const char *text = *(char *const *)value;
+        (void)snprintf(ret, size, "%s", text != NULL ? text : "None");
+    } else if (f->kind == FIELD_INT) {
+        (void)snprintf(ret, size, "%lld", (long long)*(const int64_t *)value);
+    } else if (f->kind == FIELD_REAL) {
+        real_text(*(const double *)value, ret, size);
+    } else if (f->kind == FIELD_BOOL) {
+        (void)snprintf(ret, size, "%s", *(const bool *)value ? "True" : "False");
+    } else {
+        (void)snprintf(ret, size, "%s", f->names[*(const int *)value]);
+    }
+}
+
+int session_check_same(const struct session *s, const struct spec *want, uint64_t given,
+                       struct err *err)
+{
+    static const enum spec_field compared[] = {
+        SPEC_NETWORK,
+        SPEC_IMAGE,
+        SPEC_HOST_PATH,
+        SPEC_HOST_PATH_MODE,
+        SPEC_MOUNT_PATH,
+        SPEC_PERSISTENT,
+        SPEC_CPUS,
+        SPEC_MEMORY_MB,
+        SPEC_PIDS_LIMIT,
+        SPEC_READ_ONLY_ROOTFS,
+        SPEC_WORKSPACE_QUOTA_MB,
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(compared); i++) {
+        const struct field *f = &spec_model.fields[compared[i]];
+        char have[256];
+        if (!(given & FIELD_BIT(compared[i])) || same_value(s->spec, want, f))
+            continue;
+        value_text(s->spec, f, have, sizeof(have));
+        return err_set(err, ERR_CONFLICT, "Box session %s already exists with %s=%s",
+                       s->spec->session_id, f->name, have);
+    }
+    return 0;
+}
+
+/* Mounts are a set: order and repetition do not matter, and one that is switched off is none. */
+static bool mounts_within(const struct spec *a, const struct spec *b)
+{
+    for (size_t i = 0; i < a->n_extra_mounts; i++) {
+        const struct mount_spec *x = &a->extra_mounts[i];
+        bool found = x->mode == MOUNT_NONE;
+        for (size_t k = 0; k < b->n_extra_mounts && !found; k++) {
+            const struct mount_spec *y = &b->extra_mounts[k];
+            found = x->mode == y->mode && str_eq(x->host_path, y->host_path) &&
+                    str_eq(x->mount_path, y->mount_path);
+        }
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+bool session_same_mounts(const struct spec *a, const struct spec *b)
+{
+    return mounts_within(a, b) && mounts_within(b, a);
+}
+
+#define HASH_TEXT_MAX ((SPEC_PATH_MAX + SPEC_IMAGE_MAX) * 6U + 1024U) /* worst case of escaping */
+
+static uint32_t code_point(const char *s, int len)
+{
+    uint32_t point = (unsigned char)s[0] & (len == 1 ? 0x7fU : 0x7fU >> len);
+    for (int i = 1; i < len; i++)
+        point = point << 6 | ((unsigned char)s[i] & 0x3fU);
+    return point;
+}
+
+/* A string as json.dumps() of Python writes it: everything beyond ASCII escaped. */
+static void put_string(struct buf *out, const char *s)
+{
+    static const char *const shorts[] = {
+        ['\b'] = "\\b", ['\f'] = "\\f", ['\n'] = "\\n", ['\r'] = "\\r",
+        ['\t'] = "\\t", ['"'] = "\\\"", ['\\'] = "\\\\"};
+    if (s == NULL) {
+        (void)buf_puts(out, "null");
+        return;
+    }
+    (void)buf_putc(out, '"');
+    for (size_t left = strlen(s); left > 0;) {
+        bool incomplete;
+        int n = utf8_next(s, left, &incomplete);
+        uint32_t c = n > 0 ? code_point(s, n) : 0xfffd;
+        if (c < ARRAY_SIZE(shorts) && shorts[c] != NULL)
+            (void)buf_puts(out, shorts[c]);
+        else if (c >= ' ' && c <= '~')
+            (void)buf_putc(out, (char)c);
+        else if (c < 0x10000)
+            (void)buf_printf(out, "\\u%04x", c);
+        else
+            (void)buf_printf(out, "\\u%04x\\u%04x", 0xd800 | ((c - 0x10000) >> 10),
+                             0xdc00 | ((c - 0x10000) & 0x3ff));
+        s += n > 0 ? n : -n;
+        left -= (size_t)(n > 0 ? n : -n);
+    }
+    (void)buf_putc(out, '"');
+}
+
+static void put_value(struct buf *out, const struct spec *spec, const struct field *f)
+{
+    const void *value = member(spec, f);
+    char text[32];
+    if (f->kind == FIELD_STR) {
+        put_string(out, *(char *const *)value);
+    } else if (f->kind == FIELD_ENUM) {
+        put_string(out, f->names[*(const int *)value]);
+    } else if (f->kind == FIELD_BOOL) {
+        (void)buf_puts(out, *(const bool *)value ? "true" : "false");
+    } else {
+        value_text(spec, f, text, sizeof(text));
+        (void)buf_puts(out, text);
+    }
+}
+
+void session_config_hash(const struct spec *spec, char ret[SESSION_CONFIG_HASH_LEN + 1])
+{
+    static const enum spec_field hashed[] = {
+        /* sorted by name */
+        SPEC_CPUS,      SPEC_HOST_PATH, SPEC_HOST_PATH_MODE, SPEC_IMAGE,
+        SPEC_MEMORY_MB, SPEC_NETWORK,   SPEC_PIDS_LIMIT,     SPEC_READ_ONLY_ROOTFS,
+    };
+    AUTO_DONE(buf) struct buf text;
+    unsigned char digest[HTTP_SHA256_LEN] = {0};
+    buf_init(&text, HASH_TEXT_MAX);
+    for (size_t i = 0; i < ARRAY_SIZE(hashed); i++) {
+        const struct field *f = &spec_model.fields[hashed[i]];
+        (void)buf_printf(&text, "%s\"%s\": ", i == 0 ? "{" : ", ", f->name);
+        put_value(&text, spec, f);
+    }
+    (void)buf_putc(&text, '}');
+    (void)http_sha256(text.data, text.len, digest);
+    for (size_t i = 0; i < SESSION_CONFIG_HASH_LEN / 2; i++)
+        (void)snprintf(ret + 2 * i, 3, "%02x", digest[i]);
+}

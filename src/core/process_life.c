@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What happens to a process between its start and the moment it is forgotten. */
+
+#include <assert.h>
+#include <signal.h>
+
+#include "core/core_internal.h"
+#include "core/record.h"
+#include "spec/process.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+#define GRACE_NS (5ULL * NSEC_PER_SEC)
+#define LINGER_NS NSEC_PER_SEC /* for output that is still on its way when a process has ended */
+
+static const struct {
+    const char *name;
+    unsigned next; /* set of states this one may move to */
+} states[PROCESS_STATE_MAX] = {
+    [PROCESS_STARTING] = {"starting", 1U << PROCESS_RUNNING | 1U << PROCESS_EXITED},
+    [PROCESS_RUNNING] = {"running", 1U << PROCESS_STOPPING | 1U << PROCESS_EXITED},
+    [PROCESS_STOPPING] = {"stopping", 0},
+    [PROCESS_EXITED] = {"exited", 0},
+};
+
+static void process_move(struct process *p, enum process_state to)
+{
+    assert(states[p->state].next & (1U << to));
+    p->state = to;
+}
+
+static const struct backend_ops *ops(const struct process *p)
+{
+    return p->proc->backend->ops;
+}
+
+struct process *process_new(struct session *s, struct process_spec *spec)
+{
+    struct process *p = xnew(struct process);
+    p->session = s;
+    p->spec = spec;
+    buf_init(&p->preview, PREVIEW_BYTES);
+    return p;
+}
+
+static void list(struct process *p)
+{
+    struct session *s = p->session;
+    p->prev = s->last_process;
+    if (p->prev != NULL)
+        p->prev->next = p;
+    else
+        s->processes = p;
+    s->last_process = p;
+}
+
+static void unlist(struct process *p)
+{
+    struct session *s = p->session;
+    if (p->prev == NULL && s->processes != p)
+        return; /* it never ran */
+    if (p->prev != NULL)
+        p->prev->next = p->next;
+    else
+        s->processes = p->next;
+    if (p->next != NULL)
+        p->next->prev = p->prev;
+    else
+        s->last_process = p->prev;
+}
+
+static void count_running(struct process *p, bool on)
+{
+    struct session *s = p->session;
+    s->n_running += on ? 1 : (size_t)-1;
+    s->m->n_running += on ? 1 : (size_t)-1;
+}
+
+/* By the time of exit; nearly always the last. */
+static void list_exited(struct process *p)
+{
+    struct manager *m = p->session->m;
+    struct process *before = m->exited_last;
+    while (before != NULL && before->exited_real > p->exited_real)
+        before = before->older;
+    p->older = before;
+    p->newer = before != NULL ? before->newer : m->exited_first;
+    *(before != NULL ? &before->newer : &m->exited_first) = p;
+    *(p->newer != NULL ? &p->newer->older : &m->exited_last) = p;
+    m->n_exited++;
+}
+
+static void unlist_exited(struct process *p)
+{
+    struct manager *m = p->session->m;
+    *(p->older != NULL ? &p->older->newer : &m->exited_first) = p->newer;
+    *(p->newer != NULL ? &p->newer->older : &m->exited_last) = p->older;
+    m->n_exited--;
+}
+
+/* Who still waits hears of it first: a stop has come true, a start has not. */
+static void tell_gone(struct process *p)
+{
+    struct err err = {0};
+    if (p->notices == NULL)
+        return;
+    (void)err_set(&err, ERR_STATE, "managed process %.100s was ended before its start was told",
+                  p->spec->process_id);
+    notices_tell_all(p, &err);
+}
+
+void process_free(struct process *p)
+{
+    assert(p->successor == NULL);
+    tell_gone(p);
+    attachments_end(p);
+    process_watches_end(p);
+    loop_timer_stop(&p->timer);
+    if (p->state == PROCESS_EXITED)
+        unlist_exited(p);
+    else if (process_running(p))
+        count_running(p, false);
+    if (p->proc != NULL)
+        ops(p)->proc_free(p->proc);
+    unlist(p);
+    process_spec_free(p->spec);
+    buf_done(&p->preview);
+    free(p);
+}
+
+void process_cancel(struct process *p, const struct err *err)
+{
+    notices_tell_all(p, err);
+    process_free(p);
+}
+
+void process_forget(struct process *p)
+{
+    assert(p->state == PROCESS_EXITED);
+    durable_drop_process(p);
+    process_free(p);
+}
+
+void process_list_running(struct process *p)
+{
+    process_move(p, PROCESS_RUNNING);
+    list(p);
+    count_running(p, true);
+    session_touch(p->session);
+}
+
+void process_settle(struct process *p)
+{
+    if (p->state != PROCESS_EXITED || p->proc == NULL)
+        return;
+    struct proc_range range = ops(p)->proc_range(p->proc);
+    if (range.eof && range.begin == range.end)
+        attachments_end(p);
+}
+
+/* Its last words have had their time to come; they are what is left of it after a restart. */
+static void on_lingered(struct loop_timer *t)
+{
+    process_record_exit(container_of(t, struct process, timer));
+}
+
+/* As Python's subprocess tells it. */
+static int exit_code(const struct outcome *o)
+{
+    if (o->kind == OUTCOME_EXITED || o->kind == OUTCOME_QUOTA_EXCEEDED)
+        return o->exit_code;
+    return o->kind == OUTCOME_SIGNALED ? -o->signo : -SIGKILL;
+}
+
+static void become_exited(struct process *p)
+{
+    process_move(p, PROCESS_EXITED);
+    list_exited(p);
+}
+
+void process_record_exit(struct process *p)
+{
+    struct err err = {0};
+    if (p->state == PROCESS_EXITED && durable_put_process(p, &err) < 0)
+        log_warn(session_id(p->session), "%s; ignoring", err.msg);
+}
+
+/* It was to end, and has. Its successor's turn, or perhaps its session's. */
+static void on_stopped(struct process *p)
+{
+    struct session *s = p->session;
+    struct process *next = TAKE_PTR(p->successor);
+    struct err err = {0};
+    durable_drop_process(p);
+    process_free(p);
+    session_touch(s);
+    if (next != NULL && process_launch(next, &err) < 0)
+        process_cancel(next, &err);
+    if (s->n_running == 0)
+        session_processes_gone(s);
+}
+
+static void on_exited(void *arg, const struct outcome *outcome)
+{
+    struct process *p = arg;
+    struct manager *m = p->session->m;
+    p->exit_code = exit_code(outcome);
+    p->exited_real = clock_real(loop_clock(m->loop));
+    p->exited_boot = clock_boot(loop_clock(m->loop));
+    loop_timer_stop(&p->timer);
+    if (p->state == PROCESS_STOPPING) {
+        on_stopped(p);
+        return;
+    }
+    count_running(p, false);
+    become_exited(p);
+    process_record_exit(p);
+    session_touch(p->session);
+    loop_timer_start(m->loop, &p->timer, LINGER_NS, on_lingered);
+    process_settle(p);
+    process_watches_tell(p);
+    reap_exited(m);
+}
+
+/* A reader may end anything, so it is told last. */
+static void on_output(void *arg)
+{
+    struct process *p = arg;
+    process_settle(p);
+    process_watches_tell(p);
+    attachment_on_output(p);
+}
+
+static void on_drained(void *arg)
+{
+    attachment_on_drained(arg);
+}
+
+const struct proc_events process_events = {
+    .output = on_output, .stdin_drained = on_drained, .exited = on_exited};
+
+static void on_grace_over(struct loop_timer *t)
+{
+    struct process *p = container_of(t, struct process, timer);
+    log_info(session_id(p->session), "managed process %s does not end; killing it",
+             p->spec->process_id);
+    ops(p)->proc_kill(p->proc);
+}
+
+void process_terminate(struct process *p)
+{
+    if (p->state != PROCESS_RUNNING)
+        return;
+    process_move(p, PROCESS_STOPPING);
+    attachments_end(p);
+    ops(p)->proc_close_stdin(p->proc);
+    ops(p)->proc_signal(p->proc, SIGTERM);
+    loop_timer_start(p->session->m->loop, &p->timer, GRACE_NS, on_grace_over);
+}
+
+void processes_stop_all(struct session *s)
+{
+    struct err err = {0};
+    (void)err_set(&err, ERR_STATE, "session %.200s was ended meanwhile", session_id(s));
+    for (struct process *p = s->processes; p != NULL; p = p->next) {
+        if (p->successor != NULL)
+            process_cancel(TAKE_PTR(p->successor), &err);
+        process_terminate(p);
+    }
+}
+
+void processes_drop_all(struct session *s, bool backend_is_there)
+{
+    struct err err = {0};
+    (void)err_set(&err, ERR_STATE, "session %.200s was ended meanwhile", session_id(s));
+    for (struct process *p = s->processes, *next; p != NULL; p = next) {
+        next = p->next;
+        if (p->successor != NULL)
+            process_cancel(TAKE_PTR(p->successor), &err);
+        if (!backend_is_there)
+            p->proc = NULL;
+        process_free(p);
+    }
+}
+
+void process_adopt(struct session *s, struct process_record *record)
+{
+    const struct clock *clock = loop_clock(s->m->loop);
+    const struct backend_ops *b = s->m->backend->ops;
+    struct err err = {0};
+    struct process *p = process_new(s, TAKE_PTR(record->spec));
+    p->number = (uint32_t)record->number;
+    p->started_real = (uint64_t)record->started_ns;
+    if (!record->exited && b->proc_adopt != NULL &&
+        b->proc_adopt(s->sandbox, p->number, &process_events, p, &p->proc, &err) == 0) {
+        process_move(p, PROCESS_RUNNING);
+        list(p);
+        count_running(p, true);
+        return;
+    }
+    uint64_t now = clock_real(clock), gone = (uint64_t)record->exited_ns;
+    if (!record->exited)
+        log_warn(session_id(s), "managed process %s has ended while no boxd was there",
+                 p->spec->process_id);
+    p->exit_code = record->exited ? (int)record->exit_code : -SIGKILL;
+    p->exited_real = record->exited && gone < now ? gone : now;
+    uint64_t age = now - p->exited_real, boot = clock_boot(clock);
+    p->exited_boot = boot > age ? boot - age : 0;
+    (void)buf_puts(&p->preview, record->stderr_text);
+    list(p);
+    become_exited(p);
+}

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/readiness.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backend/backend.h"
+#include "core/admission.h"
+#include "core/boxconf.h"
+#include "core/manager.h"
+#include "core/run.h"
+#include "io/loop.h"
+#include "spec/admission.h"
+#include "spec/spec.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/json.h"
+#include "util/log.h"
+#include "util/path.h"
+#include "util/str.h"
+
+#define PROBE_TIMEOUT_NS (10 * NSEC_PER_SEC)
+#define PROBE_FILE ".mounted"
+#define PROBE_TEXT "readiness"
+#define REQUIRED_BACKEND "nsjail"
+
+struct waiter {
+    struct waiter *next;
+    readiness_fn *done;
+    void *arg;
+};
+
+/*   IDLE ──► DOCTOR ──► CREATE ──► EXEC ──► DELETE ──► IDLE
+ *    │ └──────────────────────────────────────────────► │   when there is nothing to try
+ *    └─ an answer that still counts needs none of this */
+enum probe_state {
+    PROBE_IDLE,
+    PROBE_DOCTOR,
+    PROBE_CREATE,
+    PROBE_EXEC,
+    PROBE_DELETE,
+    PROBE_STATE_MAX,
+};
+
+#define TO(s) (1U << PROBE_##s)
+static const unsigned next_states[PROBE_STATE_MAX] = {
+    [PROBE_IDLE] = TO(DOCTOR),
+    [PROBE_DOCTOR] = TO(CREATE) | TO(IDLE),
+    [PROBE_CREATE] = TO(EXEC) | TO(DELETE) | TO(IDLE),
+    [PROBE_EXEC] = TO(DELETE),
+    [PROBE_DELETE] = TO(IDLE),
+};
+
+struct readiness {
+    struct readiness_options o;
+    struct readiness_report report;
+    enum probe_state state;
+    bool known; /* the report counts until... */
+    bool again; /* what was asked changed while it was being found out */
+    uint64_t until;
+    struct waiter *waiters; /* owned */
+    struct loop_defer defer;
+    struct session *session; /* held */
+    struct run *run;         /* owned */
+    char dir[PATH_MAX];      /* of the probe; "" when there is none */
+    char id[48];
+};
+
+static const struct {
+    const char *name;
+    bool detail;  /* told by the backend */
+    bool storage; /* may be declared good enough without being enforced */
+} rows[READY_CHECK_MAX] = {
+    [READY_CONFIGURATION] = {"configuration", false, false},
+    [READY_REQUIRED_BACKEND] = {"required_backend", false, false},
+    [READY_WORKSPACE_MOUNT] = {"workspace_mount", false, false},
+    [READY_BACKEND_AVAILABLE] = {"backend_available", false, false},
+    [READY_CGROUP_V2] = {"cgroup_v2", true, false},
+    [READY_NAMESPACE_ISOLATION] = {"namespace_isolation", true, false},
+    [READY_MOUNT_ISOLATION] = {"mount_isolation", true, false},
+    [READY_NETWORK_ISOLATION] = {"network_isolation", true, false},
+    [READY_HARD_WORKSPACE_QUOTA] = {"hard_workspace_quota", true, true},
+    [READY_HARD_SKILL_STORAGE_QUOTA] = {"hard_skill_storage_quota", true, true},
+    [READY_BOUNDED_EPHEMERAL_STORAGE] = {"bounded_ephemeral_storage", true, true},
+    [READY_INODE_QUOTA] = {"inode_quota", true, true},
+    [READY_SESSION_CAP] = {"session_cap", false, false},
+    [READY_MANAGED_PROCESS_CAP] = {"managed_process_cap", false, false},
+};
+
+static void start_doctor(struct readiness *r);
+
+static void move(struct readiness *r, enum probe_state to)
+{
+    if ((next_states[r->state] & (1U << to)) == 0)
+        abort();
+    r->state = to;
+}
+
+struct readiness *readiness_new(const struct readiness_options *options)
+{
+    struct readiness *r = xnew(struct readiness);
+    r->o = *options;
+    return r;
+}
+
+static void remove_dir(struct readiness *r)
+{
+    char *slash = strrchr(r->dir, '/');
+    if (slash == NULL)
+        return;
+    *slash = '\0';
+    AUTO_CLOSE int fd = open(r->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int e = fd < 0 ? -errno : path_remove_tree_at(fd, slash + 1);
+    if (e < 0)
+        log_warn(NULL, "remove readiness probe '%s': %s; ignoring", slash + 1, err_errno_text(-e));
+    r->dir[0] = '\0';
+}
+
+static void drop_probe(struct readiness *r)
+{
+    run_free(TAKE_PTR(r->run));
+    if (r->session != NULL)
+        session_release(TAKE_PTR(r->session));
+}
+
+void readiness_free(struct readiness *r)
+{
+    if (r == NULL)
+        return;
+    loop_defer_stop(&r->defer);
+    drop_probe(r);
+    remove_dir(r);
+    for (struct waiter *w = r->waiters, *next; w != NULL; w = next) {
+        next = w->next;
+        free(w);
+    }
+    free(r);
+}
+
+void readiness_clear(struct readiness *r)
+{
+    r->known = false;
+    r->again = r->state != PROBE_IDLE;
+}
+
+/* The answer. */
+
+static void judge(struct readiness *r)
+{
+    struct readiness_report *p = &r->report;
+    p->ready = true;
+    for (int i = 0; i < READY_CHECK_MAX; i++) {
+        p->checks[i] = p->found[i] || (rows[i].storage && p->unsafe_storage);
+        if (p->enforced || i == READY_BACKEND_AVAILABLE)
+            p->ready &= p->checks[i];
+    }
+}
+
+static void answer(struct loop_defer *d)
+{
+    struct readiness *r = container_of(d, struct readiness, defer);
+    struct readiness_report report = r->report;
+    struct waiter *w = TAKE_PTR(r->waiters);
+    while (w != NULL) {
+        struct waiter *next = w->next;
+        w->done(w->arg, &report);
+        free(w);
+        w = next;
+    }
+}
+
+static void finish(struct readiness *r)
+{
+    drop_probe(r);
+    remove_dir(r);
+    if (r->state != PROBE_IDLE)
+        move(r, PROBE_IDLE);
+    judge(r);
+    if (r->again) { /* the question has changed: those who wait want the new answer */
+        r->again = false;
+        start_doctor(r);
+        return;
+    }
+    r->known = r->report.enforced;
+    r->until = loop_now(manager_loop(r->o.manager)) +
+               (uint64_t)admission_rules(r->o.admission)->readiness_cache_sec * NSEC_PER_SEC;
+    loop_defer_start(manager_loop(r->o.manager), &r->defer, answer);
+}
+
+static void note_error(struct readiness *r, const char *text)
+{
+    if (r->report.error[0] == '\0')
+        (void)snprintf(r->report.error, sizeof(r->report.error), "%s", text);
+}
+
+/* A sandbox that shows what it can. */
+
+static void on_probe_gone(void *arg, const struct err *err)
+{
+    struct readiness *r = arg;
+    if (err != NULL)
+        log_warn(r->id, "end the readiness probe: %s; ignoring", err->msg);
+    finish(r);
+}
+
+static void end_probe(struct readiness *r)
+{
+    struct err err = {0};
+    move(r, PROBE_DELETE);
+    if (manager_delete(r->o.manager, r->id, on_probe_gone, r, &err) < 0)
+        finish(r);
+}
+
+static bool shows_other_network(const struct run_result *result)
+{
+    char own[64] = "";
+    const char *text = buf_str(&result->kept[EXEC_STDOUT]);
+    size_t len = result->kept[EXEC_STDOUT].len;
+    if (readlink("/proc/self/ns/net", own, sizeof(own) - 1) < 0)
+        return false;
+    str_trim(&text, &len);
+    return len > 0 && str_starts(text, "net:[") && strncmp(text, own, strlen(own)) != 0;
+}
+
+static bool wrote_to_workspace(const struct readiness *r)
+{
+    char path[PATH_MAX + 16], text[32] = "";
+    return str_fmt(path, sizeof(path), "%s/%s", r->dir, PROBE_FILE) >= 0 &&
+           fd_read_file_at(AT_FDCWD, path, text, sizeof(text)) > 0 && str_eq(text, PROBE_TEXT);
+}
+
+static void on_probe_finished(void *arg, const struct run_result *result)
+{
+    struct readiness *r = arg;
+    bool ran = result->outcome.kind == OUTCOME_EXITED && result->outcome.exit_code == 0;
+    r->report.found[READY_NAMESPACE_ISOLATION] = ran;
+    r->report.found[READY_MOUNT_ISOLATION] = ran && wrote_to_workspace(r);
+    r->report.found[READY_NETWORK_ISOLATION] = ran && shows_other_network(result);
+    if (!ran)
+        note_error(r, "the readiness probe did not run to its end");
+    end_probe(r);
+}
+
+static void on_probe_ready(void *arg, struct session *s, const struct err *err)
+{
+    static const struct run_events events = {.finished = on_probe_finished};
+    static const struct run_options options = {.exec = {.cmd = "printf " PROBE_TEXT
+                                                               " > /workspace/" PROBE_FILE
+                                                               " && readlink /proc/self/ns/net",
+                                                        .cwd = SPEC_DEFAULT_MOUNT,
+                                                        .timeout_ns = PROBE_TIMEOUT_NS},
+                                               .capture = 4096};
+    struct readiness *r = arg;
+    struct err run_err = {0};
+    if (s == NULL) {
+        note_error(r, err->msg);
+        finish(r);
+        return;
+    }
+    r->session = s;
+    if (run_start(s, &options, &events, r, &r->run, &run_err) < 0) {
+        note_error(r, run_err.msg);
+        end_probe(r);
+        return;
+    }
+    move(r, PROBE_EXEC);
+}
+
+static void start_probe(struct readiness *r, const char *root)
+{
+    AUTO(spec) struct spec *spec = spec_new();
+    struct err err = {0};
+    char random[17];
+    move(r, PROBE_CREATE);
+    if (str_fmt(r->dir, sizeof(r->dir), "%s/.box-readiness-XXXXXX", root) < 0 ||
+        mkdtemp(r->dir) == NULL) {
+        r->dir[0] = '\0';
+        note_error(r, "Managed sandbox workspace path is not writable");
+        finish(r);
+        return;
+    }
+    id_random(random);
+    (void)str_fmt(r->id, sizeof(r->id), "readiness-%s", random);
+    spec->session_id = xstrdup(r->id);
+    spec->host_path = xstrdup(r->dir);
+    if (manager_acquire(r->o.manager, &spec, 0, 0, on_probe_ready, r, &err) < 0) {
+        note_error(r, err.msg);
+        finish(r);
+    }
+}
+
+static bool doctor_says(const struct json *doctor, const char *id)
+{
+    const struct json *checks = json_get(doctor, "checks");
+    for (size_t i = 0; i < json_len(checks); i++)
+        if (str_eq(json_str(json_get(json_at(checks, i), "id")), id))
+            return str_eq(json_str(json_get(json_at(checks, i), "status")), "ok");
+    return false;
+}
+
+static void on_doctor(void *arg, const char *json, size_t len, const struct err *err)
+{
+    struct readiness *r = arg;
+    AUTO(json) struct json *doctor = NULL;
+    struct err parse_err = {0};
+    const char *root = NULL;
+    if (err == NULL && json_parse(json, len, &doctor, &parse_err) < 0)
+        err = &parse_err;
+    if (err != NULL)
+        note_error(r, err->msg);
+    r->report.found[READY_CGROUP_V2] = doctor_says(doctor, "limit-cpu") &&
+                                       doctor_says(doctor, "limit-memory") &&
+                                       doctor_says(doctor, "limit-pids");
+    if (err != NULL || box_paths_managed_root(r->o.paths, &root, &parse_err) < 0)
+        finish(r);
+    else
+        start_probe(r, root);
+}
+
+/* What can be said without trying. The workspace is a directory of the host, and so is the store of
+ * skills: no quota of ours reaches there. Everything else a managed sandbox writes goes to memory
+ * file systems of a fixed size, unless its root is writable. */
+static void look(struct readiness *r)
+{
+    const struct admission_policy *rules = admission_rules(r->o.admission);
+    struct readiness_report *p = &r->report;
+    struct err err = {0};
+    const char *root = NULL, *wrong = admission_config_error(r->o.admission);
+    *p = (struct readiness_report){.enforced = admission_enforced(r->o.admission),
+                                   .backend = *r->o.backend,
+                                   .unsafe_storage = r->o.unsafe_storage};
+    p->found[READY_BACKEND_AVAILABLE] = *r->o.backend != NULL;
+    if (!p->enforced)
+        return;
+    p->found[READY_CONFIGURATION] = wrong == NULL;
+    p->found[READY_REQUIRED_BACKEND] = str_eq(*r->o.backend, REQUIRED_BACKEND);
+    p->found[READY_WORKSPACE_MOUNT] = box_paths_managed_root(r->o.paths, &root, &err) == 0;
+    p->found[READY_BOUNDED_EPHEMERAL_STORAGE] = rules->read_only_rootfs;
+    p->found[READY_SESSION_CAP] = rules->max_sessions <= r->o.limits->max_sessions;
+    p->found[READY_MANAGED_PROCESS_CAP] =
+        rules->max_managed_processes <= r->o.limits->max_managed_processes;
+    if (wrong != NULL)
+        note_error(r, wrong);
+    else if (err.code != ERR_NONE)
+        note_error(r, err.msg);
+}
+
+static void start_doctor(struct readiness *r)
+{
+    struct backend *b = manager_backend(r->o.manager);
+    struct err err = {0};
+    look(r);
+    if (!r->report.enforced || !r->report.found[READY_BACKEND_AVAILABLE]) {
+        finish(r);
+        return;
+    }
+    move(r, PROBE_DOCTOR);
+    if (b->ops->doctor(b, on_doctor, r, &err) < 0) {
+        note_error(r, err.msg);
+        finish(r);
+    }
+}
+
+void readiness_get(struct readiness *r, readiness_fn *done, void *arg)
+{
+    struct waiter *w = xnew(struct waiter), **at = &r->waiters;
+    w->done = done;
+    w->arg = arg;
+    while (*at != NULL)
+        at = &(*at)->next;
+    *at = w;
+    if (r->state != PROBE_IDLE)
+        return;
+    if (r->known && loop_now(manager_loop(r->o.manager)) < r->until)
+        loop_defer_start(manager_loop(r->o.manager), &r->defer, answer);
+    else
+        start_doctor(r);
+}
+
+void readiness_failed(const struct readiness_report *report, char *ret, size_t size)
+{
+    ret[0] = '\0';
+    for (int i = 0; i < READY_CHECK_MAX; i++) {
+        size_t used = strlen(ret);
+        if (!report->checks[i] &&
+            str_fmt(ret + used, size - used, "%s%s", used > 0 ? ", " : "", rows[i].name) < 0)
+            return;
+    }
+}
+
+static void write_checks(const struct readiness_report *p, struct jw *w)
+{
+    jw_key(w, "checks");
+    jw_object(w);
+    for (int i = 0; i < READY_CHECK_MAX; i++)
+        if (p->enforced || i == READY_BACKEND_AVAILABLE)
+            jw_kbool(w, rows[i].name, p->checks[i]);
+    jw_object_end(w);
+}
+
+void readiness_write(const struct readiness_report *p, struct jw *w)
+{
+    jw_kbool(w, "ready", p->ready);
+    jw_kstr(w, "mode", p->enforced ? "grant_enforced" : "standard");
+    jw_key(w, "backend");
+    jw_object(w);
+    jw_kstr(w, "name", p->backend);
+    jw_kbool(w, "available", p->found[READY_BACKEND_AVAILABLE]);
+    if (p->enforced) {
+        jw_key(w, "details");
+        jw_object(w);
+        jw_kbool(w, "available", p->found[READY_BACKEND_AVAILABLE]);
+        for (int i = 0; i < READY_CHECK_MAX; i++)
+            if (rows[i].detail)
+                jw_kbool(w, rows[i].name, p->found[i]);
+        jw_object_end(w);
+    }
+    jw_object_end(w);
+    write_checks(p, w);
+    if (p->enforced)
+        jw_kbool(w, "unsafe_soft_storage_limits", p->unsafe_storage);
+    if (p->error[0] != '\0')
+        jw_kstr(w, "error", p->error);
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
+
+#include "core/core_internal.h"
+#include "spec/spec.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/str.h"
+
+static const struct {
+    const char *name;
+    unsigned next; /* set of states this one may move to */
+} states[SESSION_STATE_MAX] = {
+    [SESSION_CREATING] = {"creating", 1U << SESSION_READY | 1U << SESSION_STOPPING},
+    [SESSION_READY] = {"ready", 1U << SESSION_STOPPING},
+    [SESSION_STOPPING] = {"stopping", 0},
+};
+
+static void session_move(struct session *s, enum session_state to)
+{
+    assert(states[s->state].next & (1U << to));
+    s->state = to;
+}
+
+const char *session_state_name(enum session_state state)
+{
+    return states[state].name;
+}
+
+struct session *session_lookup(struct manager *m, const char *id)
+{
+    struct session *s = m->buckets[str_hash(id) % SESSION_BUCKETS];
+    while (s != NULL && !str_eq(s->spec->session_id, id))
+        s = s->bucket_next;
+    return s;
+}
+
+struct session *session_new(struct manager *m, struct spec *spec)
+{
+    struct session *s = xnew(struct session);
+    size_t b = str_hash(spec->session_id) % SESSION_BUCKETS;
+    s->m = m;
+    s->refs = 1;
+    s->spec = spec;
+    s->created_real = clock_real(loop_clock(m->loop));
+    s->next_number = s->numbers_end = 1;
+    s->bucket_next = m->buckets[b];
+    m->buckets[b] = s;
+    s->prev = m->last;
+    if (m->last != NULL)
+        m->last->next = s;
+    else
+        m->first = s;
+    m->last = s;
+    m->n_sessions++;
+    session_touch(s);
+    return s;
+}
+
+void session_unlist(struct session *s)
+{
+    struct manager *m = s->m;
+    struct session **at = &m->buckets[str_hash(s->spec->session_id) % SESSION_BUCKETS];
+    while (*at != s)
+        at = &(*at)->bucket_next;
+    *at = s->bucket_next;
+    if (s->prev != NULL)
+        s->prev->next = s->next;
+    else
+        m->first = s->next;
+    if (s->next != NULL)
+        s->next->prev = s->prev;
+    else
+        m->last = s->prev;
+    m->n_sessions--;
+}
+
+void session_touch(struct session *s)
+{
+    const struct clock *clock = loop_clock(s->m->loop);
+    s->used_real = clock_real(clock);
+    s->used_boot = clock_boot(clock);
+    durable_touch(s);
+    if (s->state == SESSION_READY)
+        session_update_deadline(s);
+}
+
+static void on_destroyed(void *arg, const struct err *err)
+{
+    struct session *s = arg;
+    struct manager *m = s->m;
+    if (err != NULL)
+        log_error(session_id(s), "destroy: %s", err->msg);
+    durable_drop_session(s);
+    session_unlist(s);
+    waiters_wake(s, NULL, err);
+    session_release(s);
+    /* Behind those who wait for this one: nothing may run after that call. */
+    if (m->n_sessions == 0)
+        waiters_wake_all_gone(m);
+}
+
+static void destroy(struct session *s)
+{
+    struct sandbox *sb = s->sandbox;
+    processes_drop_all(s, true);
+    s->sandbox = NULL;
+    sb->backend->ops->destroy(sb, on_destroyed, s);
+}
+
+/* The sandbox is gone with everything in it: there is nothing to be gentle with. */
+static void on_lost(void *arg)
+{
+    struct session *s = arg;
+    log_warn(session_id(s), "the sandbox died by itself; removing the session");
+    if (s->sandbox == NULL)
+        return; /* being destroyed already */
+    if (s->state != SESSION_STOPPING)
+        session_move(s, SESSION_STOPPING);
+    destroy(s);
+}
+
+void session_fail(struct session *s, const struct err *err)
+{
+    if (s->adopting)
+        log_warn(session_id(s), "cannot be taken over from the last boxd: %s; forgetting it",
+                 err->msg);
+    else
+        log_debug(session_id(s), "create: %s", err->msg);
+    waiters_wake(s, err, NULL);
+    session_move(s, SESSION_STOPPING);
+    on_destroyed(s, NULL);
+}
+
+/* Made, and the record is written: from here on it is found again after a crash. */
+static void ready(struct session *s)
+{
+    session_move(s, SESSION_READY);
+    if (!s->adopting)
+        session_touch(s);
+    session_update_deadline(s);
+    if (s->delete_asked)
+        session_stop(s);
+    else
+        waiters_wake(s, NULL, NULL);
+}
+
+static void on_created(void *arg, struct sandbox *sb, const struct err *err)
+{
+    struct session *s = arg;
+    struct err store_err = {0};
+    if (sb == NULL) {
+        session_fail(s, err);
+        return;
+    }
+    s->sandbox = sb;
+    if (!s->delete_asked && durable_put_session(s, &store_err) < 0) {
+        waiters_wake(s, &store_err, NULL);
+        session_move(s, SESSION_STOPPING);
+        destroy(s);
+        return;
+    }
+    ready(s);
+}
+
+static void on_adopted(void *arg, struct sandbox *sb, const struct err *err)
+{
+    struct session *s = arg;
+    struct manager *m = s->m;
+    if (sb == NULL) {
+        session_fail(s, err);
+    } else {
+        s->sandbox = sb;
+        adopt_processes(s);
+        ready(s);
+        s->adopting = false;
+    }
+    adopt_finished_one(m);
+}
+
+int session_create(struct session *s, struct err *err)
+{
+    struct backend *b = s->m->backend;
+    return b->ops->create(b, s->spec, on_created, on_lost, s, err);
+}
+
+int session_adopt(struct session *s, const char *sandbox, struct err *err)
+{
+    struct backend *b = s->m->backend;
+    s->adopting = true;
+    if (b->ops->adopt == NULL)
+        return err_set(err, ERR_UNSUPPORTED, "the %s backend keeps nothing", b->ops->name);
+    return b->ops->adopt(b, sandbox, s->spec, on_adopted, on_lost, s, err);
+}
+
+void session_stop(struct session *s)
+{
+    if (s->state == SESSION_STOPPING)
+        return;
+    if (s->state == SESSION_CREATING) {
+        s->delete_asked = true; /* the backend is at work; what it makes goes at once */
+        return;
+    }
+    session_move(s, SESSION_STOPPING);
+    processes_stop_all(s);
+    if (s->n_running == 0)
+        destroy(s);
+}
+
+void session_processes_gone(struct session *s)
+{
+    if (s->state == SESSION_STOPPING && s->sandbox != NULL)
+        destroy(s);
+}
+
+void session_hold(struct session *s)
+{
+    s->refs++;
+}
+
+void session_release(struct session *s)
+{
+    assert(s->refs > 0);
+    if (--s->refs > 0)
+        return;
+    spec_free(s->spec);
+    free(s);
+}
+
+const char *session_id(const struct session *s)
+{
+    return s->spec->session_id;
+}
+
+const struct spec *session_spec(const struct session *s)
+{
+    return s->spec;
+}
+
+enum session_state session_state(const struct session *s)
+{
+    return s->state;
+}
+
+struct sandbox *session_sandbox(const struct session *s)
+{
+    return s->state == SESSION_READY ? s->sandbox : NULL;
+}
+
+struct manager *session_manager(const struct session *s)
+{
+    return s->m;
+}
+
+uint64_t session_created(const struct session *s)
+{
+    return s->created_real;
+}
+
+uint64_t session_last_used(const struct session *s)
+{
+    return s->used_real;
+}
+
+unsigned session_execs(const struct session *s)
+{
+    return s->execs;
+}
+
+void session_exec_begins(struct session *s)
+{
+    s->execs++;
+    session_touch(s);
+}
+
+void session_exec_ends(struct session *s)
+{
+    assert(s->execs > 0);
+    s->execs--;
+    session_touch(s);
+    if (s->execs == 0 && s->retiring && s->state == SESSION_READY)
+        waiters_wake(s, NULL, NULL); /* whoever wants it made anew */
+}

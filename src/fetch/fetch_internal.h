@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What the operations share. Their failures are sentences that clients of the store read, word for
+ * word, with names of files in them that may be long: they go into a buffer of the job's, not into
+ * a struct err. A function that returns a negative errno here has said why, once. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include "util/buf.h"
+#include "util/cleanup.h"
+#include "util/json.h"
+
+#define FETCH_WHY_MAX (64U << 10)
+#define FETCH_TEXT_MAX (1U << 20) /* bytes of an entry file, and of any file that is read */
+#define FETCH_PATH_MAX 4096U
+#define FETCH_TMP_LEN 21U /* ".tmp-" and 16 digits */
+
+struct fetch {
+    int root_fd;      /* borrowed; everything happens below */
+    const char *root; /* borrowed; what it is called */
+    bool shared;      /* the root also holds the directories of tenants, which are not ours */
+    const struct json *data; /* borrowed; of the request */
+    const char *zip;         /* borrowed; NULL: none came */
+    size_t zip_len;
+    struct jw *out;              /* borrowed; an operation that succeeds has written one value */
+    struct buf why;              /* the sentence of a failure */
+    const char *why_class;       /* literal; NULL: the usual one */
+    char tmp[FETCH_TMP_LEN + 1]; /* our directory for what is not finished; "": not made yet */
+    unsigned serial;             /* for names in it */
+    size_t scanned;              /* directory entries seen by discovery */
+};
+
+/* All return -EINVAL, or the errno given, with the sentence kept. */
+int fetch_fail(struct fetch *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int fetch_fail_sys(struct fetch *f, int error, const char *rel); /* error is positive */
+int fetch_fail_key(struct fetch *f, const char *key);            /* it is missing */
+void fetch_forget(struct fetch *f); /* the failure was expected: on with the next */
+
+/* Texts of the request, as Python's str(value or "") has them. U+0000 is refused. */
+int fetch_text(struct fetch *f, const struct json *v, char **ret);
+/* The same for a member of `object` that must be there. */
+int fetch_need(struct fetch *f, const struct json *object, const char *key, char **ret);
+/* The same, trimmed; NULL when the member is missing or null. */
+int fetch_option(struct fetch *f, const struct json *object, const char *key, char **ret);
+
+char *fetch_path(const struct fetch *f, const char *rel); /* absolute, for people */
+/* As posixpath.normpath(): "a//b/../c/" is "a/c", "" is ".". */
+char *fetch_normal(const char *path);
+char *fetch_join(const char *dir, const char *name); /* "" is the root */
+const char *fetch_leaf(const char *path);            /* what follows the last slash */
+/* Python's strip() and then no slash at either end, every backslash turned over. */
+char *fetch_slashes(const char *text);
+/* The path below the root that an absolute path names, by its text; NULL: it is elsewhere. */
+char *fetch_below_root(const struct fetch *f, const char *path);
+/* "a, b, c"; an empty name is a dot, and a list that is too long for a message is cut. */
+char *fetch_list(char *const *names);
+
+/* files.c ---------------------------------------------------------------------------------- */
+
+/* Kernel-checked: below the root, no links, no other mounts. Negative errno, nothing is said. */
+int fetch_open(const struct fetch *f, const char *rel, int flags, mode_t mode);
+int fetch_open_list(const struct fetch *f, const char *rel); /* a directory, for reading it */
+bool fetch_is_dir(const struct fetch *f, const char *rel);
+bool fetch_is_file(const struct fetch *f, const char *rel);
+bool fetch_exists(const struct fetch *f, const char *rel); /* whatever it is */
+/* Every missing directory of the path. */
+int fetch_make_dirs(struct fetch *f, const char *rel);
+/* Names in the directory, sorted as Python sorts them; at most `max`, else -E2BIG. */
+int fetch_names(const struct fetch *f, const char *rel, size_t max, char ***ret);
+/* A regular file of at most FETCH_TEXT_MAX bytes: -ENOENT when there is none, -EFBIG, -EILSEQ when
+ * it is not UTF-8. Nothing is said. */
+int fetch_read_text(const struct fetch *f, const char *rel, struct buf *ret, struct timespec *ctime,
+                    struct timespec *mtime);
+/* All or nothing: the file has its old content until it has the new one. Keeps the mode of a file
+ * that is replaced. The directory must be there. */
+int fetch_write_file(struct fetch *f, const char *rel, const void *data, size_t len);
+/* The directory for what is not finished, made on first use: ".tmp-<16 hex>". */
+int fetch_tmp(struct fetch *f);
+void fetch_tmp_done(struct fetch *f);
+/* Takes what earlier jobs left when they were killed. Whoever calls this holds the lock. */
+int fetch_sweep(struct fetch *f);
+/* Moves into place; -EEXIST when the place is taken. */
+int fetch_move(struct fetch *f, const char *from, const char *to);
+int fetch_remove_tree(struct fetch *f, const char *rel);
+
+/* skill.c ---------------------------------------------------------------------------------- */
+
+struct skill {
+    char *rel; /* owned; the package below the root, "": the root itself */
+    char *name, *display_name, *description, *instructions; /* owned */
+    size_t instructions_len;
+    const char *entry_file; /* literal */
+    bool python_project;
+    struct timespec created, updated;
+    size_t text_len; /* of the entry file */
+};
+
+struct skills_found {
+    struct skill *items; /* owned */
+    size_t n, cap;
+};
+
+void skill_done(struct skill *s);
+DEFINE_CLEANUP_DONE(skill)
+void skills_found_done(struct skills_found *l);
+DEFINE_CLEANUP_DONE(skills_found)
+
+int skill_check_name(struct fetch *f, const char *name);
+/* The name of the entry file, NULL: this is no package. */
+const char *skill_entry(const struct fetch *f, const char *rel);
+int skill_load(struct fetch *f, const char *rel, struct skill *ret);
+/* Writes SKILL.md. */
+int skill_save(struct fetch *f, const struct skill *s);
+/* `package_root` and `source_path` may be NULL: the skill's own path, and none. */
+void skill_write(const struct fetch *f, struct jw *w, const struct skill *s,
+                 const char *package_root, const char *source_path);
+/* Directories with an entry file below and including `rel`, breadth first, by name. */
+int skill_discover(struct fetch *f, const char *rel, unsigned max_depth, char ***ret);
+/* Every valid package of the store, the latest first. */
+int skill_list(struct fetch *f, struct skills_found *ret);
+/* Moves the skill of that name out of the list; -ENOENT and nothing said when there is none. */
+int skill_find(struct fetch *f, const char *name, struct skill *ret);
+int skill_require(struct fetch *f, const char *name, struct skill *ret);
+
+/* Operations ------------------------------------------------------------------------------- */
+
+typedef int fetch_op_fn(struct fetch *f);
+fetch_op_fn op_list, op_get, op_create, op_update, op_delete, op_scan;
+fetch_op_fn op_list_files, op_read_file, op_write_file;
+fetch_op_fn op_preview_zip, op_install_zip;
+fetch_op_fn op_make_dir, op_read_marker;

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fetch/launcher.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fetch/job.h"
+#include "io/loop.h"
+#include "sandbox/hostcmd.h"
+#include "util/alloc.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/path.h"
+#include "util/str.h"
+
+void fetch_process_done(struct fetch_process *p)
+{
+    fd_close_many(&p->pidfd, 1);
+    fd_close_many(&p->in_fd, 1);
+    fd_close_many(&p->out_fd, 1);
+}
+
+void fetch_launcher_free(struct fetch_launcher *l)
+{
+    if (l != NULL)
+        l->free(l);
+}
+
+static bool is_at_or_below(const char *path, const char *root)
+{
+    size_t len = strlen(root);
+    return str_eq(root, "/") ||
+           (strncmp(path, root, len) == 0 && (path[len] == '\0' || path[len] == '/'));
+}
+
+int fetch_find_root(const struct fetch_roots *roots, const char *path, size_t *ret,
+                    const char **ret_rest, struct err *err)
+{
+    size_t best = 0;
+    bool found = false;
+    if (!path_is_clean_absolute(path))
+        return err_set(err, ERR_INVALID, "'%.200s' must be absolute, without '.', '..' or '//'",
+                       path);
+    for (size_t i = 0; roots->paths != NULL && roots->paths[i] != NULL; i++) {
+        const char *root = roots->paths[i];
+        size_t len = str_eq(root, "/") ? 0 : strlen(root);
+        if (!is_at_or_below(path, root) || (found && len < best) ||
+            (roots->outer && path[len] == '\0'))
+            continue;
+        best = len;
+        found = true;
+        *ret = i;
+        *ret_rest = path[len] == '/' ? path + len + 1 : path + len;
+    }
+    if (!found)
+        return err_set(err, ERR_DENIED,
+                       "'%.200s' is outside the directories that boxd may touch; add it to "
+                       "allowed_mount_roots in the configuration, or set BOX_ALLOWED_MOUNT_ROOTS",
+                       path);
+    return 0;
+}
+
+static int place_error(int error, const char *path, struct err *err)
+{
+    if (error == -ELOOP)
+        return err_set(err, ERR_DENIED,
+                       "'%.200s' has a symbolic link in its path; name the real path", path);
+    if (error == -EXDEV)
+        return err_set(err, ERR_DENIED,
+                       "'%.200s' crosses a mount point; add its own path to allowed_mount_roots",
+                       path);
+    if (error == -ENOTDIR)
+        return err_set(err, ERR_CONFLICT, "'%.200s' is not a directory", path);
+    return err_sys(err, -error, "open directory '%.200s'", path);
+}
+
+/* Jobs of our own ---------------------------------------------------------------------------- */
+
+struct direct {
+    struct fetch_launcher base;
+    struct loop *loop;
+    const char *program;      /* borrowed */
+    struct fetch_roots roots; /* borrowed */
+    struct pending *pending;  /* list, owned */
+};
+
+/* A job that runs and waits for the loop to be handed over. */
+struct pending {
+    struct direct *direct;
+    struct pending *next;
+    struct loop_defer defer;
+    struct fetch_process process;
+    fetch_started_fn *fn;
+    void *arg;
+};
+
+static void on_started(struct loop_defer *d)
+{
+    struct pending *p = container_of(d, struct pending, defer);
+    struct pending **at = &p->direct->pending;
+    while (*at != p)
+        at = &(*at)->next;
+    *at = p->next;
+    p->fn(p->arg, &p->process, NULL);
+    fetch_process_done(&p->process);
+    free(p);
+}
+
+static int open_place(const struct direct *d, const struct fetch_start *s, const char **ret_missing,
+                      struct err *err)
+{
+    size_t index = 0;
+    const char *rest = NULL;
+    int r = fetch_find_root(&d->roots, s->dir, &index, &rest, err);
+    if (r < 0)
+        return r;
+    AUTO_CLOSE int root = open(d->roots.paths[index], O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (root < 0)
+        return err_sys(err, errno, "open directory '%.200s'", d->roots.paths[index]);
+    AUTO_CLOSE int fd = path_open_deepest(root, rest, ret_missing);
+    if (fd < 0)
+        return place_error(fd, s->dir, err);
+    if (**ret_missing != '\0' && !s->create)
+        return err_set(err, ERR_NOT_FOUND, "directory '%.200s' does not exist", s->dir);
+    return TAKE_FD(fd);
+}
+
+static int make_pipes(struct fetch_process *ours, int *ret_in, int *ret_out, struct err *err)
+{
+    int in[2], out[2];
+    if (pipe2(in, O_CLOEXEC) < 0)
+        return err_sys(err, errno, "pipe");
+    ours->in_fd = in[1];
+    *ret_in = in[0];
+    if (pipe2(out, O_CLOEXEC) < 0)
+        return err_sys(err, errno, "pipe");
+    ours->out_fd = out[0];
+    *ret_out = out[1];
+    int r = fd_set_nonblock(ours->in_fd, true);
+    if (r == 0)
+        r = fd_set_nonblock(ours->out_fd, true);
+    return r < 0 ? err_sys(err, -r, "pipe") : 0;
+}
+
+static int direct_start(struct fetch_launcher *l, const struct fetch_start *s, fetch_started_fn *fn,
+                        void *arg, struct err *err)
+{
+    struct direct *d = container_of(l, struct direct, base);
+    struct fetch_process ours = FETCH_PROCESS_NONE;
+    struct hostcmd cmd = {.pidfd = -1};
+    char seconds[16];
+    const char *missing = "";
+    AUTO_CLOSE int in = -1;
+    AUTO_CLOSE int out = -1;
+    AUTO_CLOSE int dir = open_place(d, s, &missing, err);
+    if (dir < 0)
+        return dir;
+    int r = make_pipes(&ours, &in, &out, err);
+    if (r == 0) {
+        (void)snprintf(seconds, sizeof(seconds), "%u", s->seconds);
+        const char *const argv[] = {d->program, "--make", missing, "--seconds", seconds, NULL};
+        const int fds[] = {in, out, -1, dir};
+        r = hostcmd_start(argv, fds, ARRAY_SIZE(fds), &cmd, err);
+    }
+    if (r < 0) {
+        fetch_process_done(&ours);
+        return r;
+    }
+    ours.pidfd = cmd.pidfd;
+    struct pending *p = xnew(struct pending);
+    *p = (struct pending){.direct = d, .next = d->pending, .process = ours, .fn = fn, .arg = arg};
+    d->pending = p;
+    loop_defer_start(d->loop, &p->defer, on_started);
+    return 0;
+}
+
+static void direct_free(struct fetch_launcher *l)
+{
+    struct direct *d = container_of(l, struct direct, base);
+    while (d->pending != NULL) {
+        struct pending *p = d->pending;
+        d->pending = p->next;
+        loop_defer_stop(&p->defer);
+        fetch_process_done(&p->process);
+        free(p);
+    }
+    free(d);
+}
+
+int fetch_launcher_direct(struct loop *loop, const char *program, const struct fetch_roots *roots,
+                          struct fetch_launcher **ret, struct err *err)
+{
+    (void)err;
+    struct direct *d = xnew(struct direct);
+    *d = (struct direct){.base = {.start = direct_start, .free = direct_free},
+                         .loop = loop,
+                         .program = program,
+                         .roots = *roots};
+    *ret = &d->base;
+    return 0;
+}

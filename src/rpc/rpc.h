@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* The runtime that LangBot's own client talks to: action RPC over a WebSocket or over stdin and
+ * stdout, the relay to managed processes, and two endpoints for probes. Parse, call core, answer.
+ * docs/protocol.md describes it. */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "util/cleanup.h"
+
+struct err;
+struct http_server;
+struct manager;
+struct rpc;
+struct rpc_stdio;
+struct skills;
+
+/* All pointers are borrowed for the life of the object. */
+struct rpc_options {
+    struct manager *manager;
+    struct skills *skills;    /* NULL: there is no skill store */
+    const char *token;        /* of TCP clients; NULL: none is asked for */
+    const char *instance;     /* the one that is trusted; NULL: the first that connects */
+    const char *backend_name; /* to report; NULL: the backend's own */
+    const char *config;       /* JSON object as box_init carries it; NULL: none */
+    int spool_fd;             /* directory for files on their way to us; -1: they are refused */
+    bool legacy;              /* serve clients of the first release too */
+    bool unsafe_storage;      /* count soft storage limits as enforced */
+};
+
+/* Fails for what is wrong with the configuration, except text that is not JSON at all. */
+int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err);
+/* After the server and before the manager; who still waits is not told. */
+void rpc_free(struct rpc *r);
+DEFINE_CLEANUP(rpc)
+
+/* Adds the routes. The object must outlive the server. */
+int rpc_routes(struct rpc *r, struct http_server *server, struct err *err);
+
+/* Serves one trusted peer over two descriptors, which are taken. `ended` comes from the loop, once,
+ * when the peer has gone. The instance must have been given. */
+int rpc_stdio_new(struct rpc *r, int in_fd, int out_fd, void (*ended)(void *arg), void *arg,
+                  struct rpc_stdio **ret, struct err *err);
+void rpc_stdio_free(struct rpc_stdio *s);
+DEFINE_CLEANUP(rpc_stdio)

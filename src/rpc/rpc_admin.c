@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "core/manager.h"
+#include "core/process.h"
+#include "core/readiness.h"
+#include "rpc/rpc_internal.h"
+#include "util/clock.h"
+#include "util/err.h"
+#include "util/log.h"
+#include "util/str.h"
+
+void rpc_ping(struct rpc_call *c)
+{
+    rpc_ok(c);
+}
+
+void rpc_init(struct rpc_call *c)
+{
+    enum rpc_class class = RPC_ERROR;
+    struct rpc_reply reply;
+    struct err err = {0};
+    if (rpc_configure(c->rpc, c->msg.data, &class, &err) < 0) {
+        rpc_fail(c, class, "%s", err.msg);
+        return;
+    }
+    rpc_reply_open(c, &reply);
+    jw_kbool(&reply.w, "initialized", true);
+    rpc_reply_close(c, &reply);
+}
+
+static void write_backend(const struct rpc *r, struct jw *w)
+{
+    jw_kstr(w, "name", r->backend);
+    jw_kbool(w, "available", r->backend != NULL);
+}
+
+static void on_health(void *arg, const struct readiness_report *report)
+{
+    struct rpc_call *c = arg;
+    struct rpc_reply reply;
+    if (!report->ready) {
+        rpc_fail(c, RPC_READINESS, "managed sandbox isolation is not ready");
+        return;
+    }
+    rpc_reply_open(c, &reply);
+    readiness_write(report, &reply.w);
+    rpc_reply_close(c, &reply);
+}
+
+static void reply_backend(struct rpc_call *c)
+{
+    struct rpc_reply reply;
+    rpc_reply_open(c, &reply);
+    write_backend(c->rpc, &reply.w);
+    rpc_reply_close(c, &reply);
+}
+
+void rpc_health(struct rpc_call *c)
+{
+    if (admission_enforced(c->rpc->admission))
+        readiness_get(c->rpc->readiness, on_health, c);
+    else
+        reply_backend(c);
+}
+
+static void on_info(void *arg, const struct readiness_report *report)
+{
+    struct rpc_call *c = arg;
+    struct rpc_reply reply;
+    rpc_reply_open(c, &reply);
+    jw_kstr(&reply.w, "name", report->backend);
+    jw_kbool(&reply.w, "available", report->ready);
+    jw_key(&reply.w, "readiness");
+    jw_object(&reply.w);
+    readiness_write(report, &reply.w);
+    jw_object_end(&reply.w);
+    rpc_reply_close(c, &reply);
+}
+
+void rpc_backend_info(struct rpc_call *c)
+{
+    if (admission_enforced(c->rpc->admission))
+        readiness_get(c->rpc->readiness, on_info, c);
+    else
+        reply_backend(c);
+}
+
+static size_t count_sessions(const struct rpc_call *c)
+{
+    struct manager *m = c->rpc->o.manager;
+    size_t n = 0;
+    for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s))
+        n += session_sandbox(s) != NULL && str_starts(session_id(s), c->prefix);
+    return n;
+}
+
+void rpc_status(struct rpc_call *c)
+{
+    const struct manager_options *o = manager_get_options(c->rpc->o.manager);
+    const struct box_limits *l = &c->rpc->limits;
+    struct rpc_reply reply;
+    struct jw *w = &reply.w;
+    rpc_reply_open(c, &reply);
+    jw_key(w, "backend");
+    jw_object(w);
+    write_backend(c->rpc, w);
+    jw_object_end(w);
+    jw_ku64(w, "active_sessions", count_sessions(c));
+    jw_ku64(w, "managed_processes", rpc_count_processes(c->rpc, c->prefix));
+    jw_ku64(w, "session_ttl_sec", o->ttl_ns / NSEC_PER_SEC);
+    if (c->ns[0] != '\0') {
+        jw_key(w, "limits");
+        jw_object(w);
+        jw_ku64(w, "max_sessions", o->max_sessions);
+        jw_ku64(w, "max_managed_processes", o->max_processes);
+        jw_ku64(w, "max_completed_processes", o->max_exited);
+        jw_kint(w, "max_admission_records", l->max_admission_records);
+        jw_kint(w, "max_rpc_file_bytes", l->max_rpc_file_bytes);
+        jw_object_end(w);
+    }
+    rpc_reply_close(c, &reply);
+}
+
+static void shut_down(struct rpc_call *c)
+{
+    c->rpc->draining = false;
+    rpc_ok(c);
+}
+
+/* Only what was made for LangBot goes: the sessions of other fronts are somebody else's. Clients of
+ * the first release name theirs freely, and expect persistent ones to stay. */
+void rpc_shutdown(struct rpc_call *c)
+{
+    const struct sweep_match all = {.physical = true}, first = {.keep_persistent = true};
+    if (c->rpc->draining) { /* one is enough, and it will not take long */
+        rpc_ok(c);
+        return;
+    }
+    log_info(NULL, "a client asks to end its sessions");
+    c->rpc->draining = true;
+    rpc_call_sweep(c, c->conn->flags != 0 ? &first : &all, shut_down);
+}
+
+void rpc_verify_workspace(struct rpc_call *c)
+{
+    char sha256[65];
+    size_t size = 0;
+    struct rpc_reply reply;
+    struct err err = {0};
+    const struct json *name = json_get(c->msg.data, "marker_name");
+    const char *text = json_str(name);
+    if (name == NULL) {
+        rpc_fail(c, RPC_READINESS, "'marker_name'");
+        return;
+    }
+    if (text == NULL || strlen(text) != json_str_len(name))
+        text = "";
+    if (box_paths_probe(&c->rpc->paths, text, sha256, &size, &err) < 0) {
+        rpc_fail(c, RPC_READINESS, "%s", err.msg);
+        return;
+    }
+    rpc_reply_open(c, &reply);
+    jw_kstr(&reply.w, "marker_name", text);
+    jw_kstr(&reply.w, "sha256", sha256);
+    jw_ku64(&reply.w, "size", size);
+    rpc_reply_close(c, &reply);
+}
+
+/* For dashboards. There is no pool of threads here: its numbers are there for those who look for
+ * them, and stay zero. */
+void rpc_write_resources(struct rpc *r, struct jw *w)
+{
+    static const char *const lags[] = {"last_lag_ms", "recent_p95_lag_ms", "recent_max_lag_ms",
+                                       "max_lag_ms"};
+    static const char *const zeros[] = {
+        "max_workers",     "max_pending",    "max_inflight_per_scope", "inflight",
+        "running",         "pending",        "active_scopes",          "submitted_total",
+        "completed_total", "rejected_total", "global_rejected_total",  "scope_rejected_total"};
+    struct manager *m = r->o.manager;
+    size_t creating = 0, closing = 0, calls = 0;
+    for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s)) {
+        creating += session_state(s) == SESSION_CREATING;
+        closing += session_state(s) == SESSION_STOPPING;
+    }
+    for (struct rpc_call *c = r->calls; c != NULL; c = c->next)
+        calls++;
+    jw_key(w, "resources");
+    jw_object(w);
+    jw_key(w, "event_loop");
+    jw_object(w);
+    jw_kbool(w, "running", true);
+    jw_kint(w, "samples_total", 0);
+    for (size_t i = 0; i < ARRAY_SIZE(lags); i++)
+        jw_kreal(w, lags[i], 0.0);
+    jw_object_end(w);
+    jw_key(w, "blocking_executor");
+    jw_object(w);
+    for (size_t i = 0; i < ARRAY_SIZE(zeros); i++)
+        jw_kint(w, zeros[i], 0);
+    jw_object_end(w);
+    jw_ku64(w, "sessions", manager_count(m) - creating - closing);
+    jw_ku64(w, "managed_processes", manager_processes_running(m));
+    jw_ku64(w, "completed_processes", manager_processes_exited(m));
+    jw_ku64(w, "creating_session_tasks", creating);
+    jw_ku64(w, "closing_session_tasks", closing);
+    jw_ku64(w, "background_tasks", calls);
+    jw_object_end(w);
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/manager.h"
+#include "core/readiness.h"
+#include "core/run.h"
+#include "http/crypto.h"
+#include "rpc/rpc_internal.h"
+#include "spec/spec.h"
+#include "util/alloc.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/str.h"
+#include "util/strv.h"
+
+#define PROBLEM_MAX (16U * 1024)
+
+/* A call on its way:
+ *
+ *   envelope ──► action ──► context ──► admission ──► fence ──► sweep ──► handler ──► answer
+ *
+ * Each step may end it with an error. Admission and the sweep take time; the rest happens at once.
+ */
+
+static const char stale_text[] = "Stale Box placement generation";
+
+static void link_call(struct rpc_call *c)
+{
+    struct rpc *r = c->rpc;
+    c->next = r->calls;
+    if (c->next != NULL)
+        c->next->prev = c;
+    r->calls = c;
+    c->conn_next = c->conn->calls;
+    if (c->conn_next != NULL)
+        c->conn_next->conn_prev = c;
+    c->conn->calls = c;
+    c->conn->n_calls++;
+}
+
+/* Nobody waits for it any more. */
+static void leave_conn(struct rpc_call *c)
+{
+    if (c->conn == NULL)
+        return;
+    if (c->conn_prev != NULL)
+        c->conn_prev->conn_next = c->conn_next;
+    else
+        c->conn->calls = c->conn_next;
+    if (c->conn_next != NULL)
+        c->conn_next->conn_prev = c->conn_prev;
+    c->conn->n_calls--;
+    c->conn = NULL;
+}
+
+void rpc_call_free(struct rpc_call *c)
+{
+    leave_conn(c);
+    if (c->prev != NULL)
+        c->prev->next = c->next;
+    else
+        c->rpc->calls = c->next;
+    if (c->next != NULL)
+        c->next->prev = c->prev;
+    rpc_lane_leave(c);
+    sweep_stop(&c->sweep);
+    loop_defer_stop(&c->defer);
+    run_free(c->run);
+    if (c->session != NULL)
+        session_release(c->session);
+    spec_free(c->spec);
+    rpc_message_done(&c->msg);
+    free(c->id);
+    free(c->process_id);
+    free(c->cmd);
+    free(c->cwd);
+    strv_free(c->env);
+    fd_close_many(&c->fd, 1);
+    free(c);
+}
+
+/* Sweeps. */
+
+static void go_on(struct loop_defer *d)
+{
+    struct rpc_call *c = container_of(d, struct rpc_call, defer);
+    c->then(c);
+}
+
+static void on_swept(void *arg)
+{
+    struct rpc_call *c = arg;
+    c->rpc->n_sweeps--;
+    for (struct rpc_call *w = c->rpc->calls; w != NULL; w = w->next) {
+        if (w->waits_for != c)
+            continue;
+        w->waits_for = NULL;
+        loop_defer_start(w->rpc->loop, &w->defer, go_on);
+    }
+    c->then(c);
+}
+
+void rpc_call_sweep(struct rpc_call *c, const struct sweep_match *match,
+                    void (*then)(struct rpc_call *c))
+{
+    c->then = then;
+    c->rpc->n_sweeps++;
+    sweep_start(&c->sweep, c->rpc->o.manager, match, on_swept, c);
+}
+
+/* Everything of the workspace that is not of the current generation. */
+static void sweep_stale(struct rpc_call *c, int64_t current, void (*then)(struct rpc_call *c))
+{
+    char own[NS_SIZE + 1], except[TENANT_PREFIX_SIZE];
+    const struct sweep_match match = {.prefix = own, .except = except};
+    (void)str_fmt(own, sizeof(own), "%s-", c->ns);
+    tenant_prefix(c->ns, current, except);
+    rpc_call_sweep(c, &match, then);
+}
+
+void rpc_call_end(struct rpc_call *c)
+{
+    leave_conn(c);
+    c->cancel = NULL;
+    int64_t current = c->ns[0] != '\0' ? fence_current(c->rpc->fence, c->ns) : 0;
+    if (current <= c->msg.ctx.placement_generation) {
+        rpc_call_free(c);
+        return;
+    }
+    /* A call that was shut out may have made a session after the others went. */
+    rpc_lane_leave(c);
+    sweep_stale(c, current, rpc_call_free);
+}
+
+void rpc_call_cancel(struct rpc_call *c)
+{
+    leave_conn(c);
+    c->cancelled = true;
+    if (c->cancel != NULL)
+        c->cancel(c);
+}
+
+void rpc_shut_out(struct rpc *r, const char *ns, int64_t generation)
+{
+    rpc_relays_close(r, ns, generation);
+    for (struct rpc_call *c = r->calls, *next; c != NULL; c = next) {
+        next = c->next;
+        if (!str_eq(c->ns, ns) || c->msg.ctx.placement_generation >= generation || c->cancelled)
+            continue;
+        rpc_say_error(c, RPC_PERMISSION_ERROR, stale_text);
+        rpc_call_cancel(c);
+    }
+}
+
+/* The steps. */
+
+static void run_handler(struct rpc_call *c)
+{
+    c->then = NULL;
+    if (c->cancelled)
+        rpc_call_end(c);
+    else
+        c->action->run(c);
+}
+
+static struct rpc_call *find_sweeper(const struct rpc_call *c)
+{
+    struct rpc_call *other = c->rpc->n_sweeps > 0 ? c->rpc->calls : NULL;
+    while (other != NULL && !(sweep_active(&other->sweep) && str_eq(other->ns, c->ns)))
+        other = other->next;
+    return other;
+}
+
+static void pass_fence(struct rpc_call *c)
+{
+    struct err err = {0};
+    int64_t generation = c->msg.ctx.placement_generation;
+    if (c->ns[0] == '\0') {
+        run_handler(c);
+        return;
+    }
+    int r = fence_pass(c->rpc->fence, c->ns, generation, &err);
+    if (r < 0) {
+        rpc_fail(c, RPC_PERMISSION_ERROR, "%s", err.msg);
+        return;
+    }
+    if (r > 0) {
+        rpc_shut_out(c->rpc, c->ns, generation);
+        sweep_stale(c, generation, run_handler);
+        return;
+    }
+    c->waits_for = find_sweeper(c);
+    c->then = run_handler;
+    if (c->waits_for == NULL)
+        run_handler(c);
+}
+
+static void on_readiness(void *arg, const struct readiness_report *report)
+{
+    struct rpc_call *c = arg;
+    struct err err = {0};
+    char failed[320];
+    if (c->cancelled) {
+        rpc_call_end(c);
+        return;
+    }
+    if (!report->ready) {
+        readiness_failed(report, failed, sizeof(failed));
+        rpc_fail(c, RPC_READINESS, "Managed sandbox isolation is not ready (failed checks: %s)",
+                 failed);
+        return;
+    }
+    rpc_reap_grants(c->rpc);
+    if (admission_check(c->rpc->admission, c->ns, c->msg.ctx.placement_generation,
+                        rpc_now_us(c->rpc), &c->grant, &err) < 0)
+        rpc_fail(c, RPC_ADMISSION, "%s", err.msg);
+    else
+        pass_fence(c);
+}
+
+static bool trusted(const struct rpc *r, const char *instance)
+{
+    return r->instance != NULL &&
+           http_secret_eq(instance, strlen(instance), r->instance, strlen(r->instance));
+}
+
+/* Whose call it is. False: it has failed. */
+static bool check_context(struct rpc_call *c)
+{
+    bool tenant = (c->action->flags & RPC_TENANT) != 0;
+    bool lenient = c->conn->flags != 0 && !admission_enforced(c->rpc->admission);
+    if (c->conn->flags & RPC_CONN_BARE)
+        c->msg.scoped = false;
+    if (tenant && !c->msg.scoped && !lenient) {
+        rpc_fail(c, RPC_PERMISSION_ERROR, "Box tenant action requires a trusted Workspace context");
+        return false;
+    }
+    if (c->msg.scoped && !trusted(c->rpc, c->msg.ctx.instance_uuid)) {
+        rpc_fail(c, RPC_PERMISSION_ERROR, "Box action context does not match the trusted instance");
+        return false;
+    }
+    if (tenant && c->msg.scoped) {
+        tenant_ns(c->msg.ctx.instance_uuid, c->msg.ctx.workspace_uuid, c->ns);
+        tenant_prefix(c->ns, c->msg.ctx.placement_generation, c->prefix);
+    }
+    return true;
+}
+
+static void start(struct rpc_call *c)
+{
+    c->action = rpc_action_find(c->msg.action);
+    if (c->action == NULL) {
+        rpc_fail(c, RPC_VALUE_ERROR, "Action %s not found", c->msg.action);
+        return;
+    }
+    if (!check_context(c))
+        return;
+    if (c->action->flags == RPC_SANDBOX && admission_enforced(c->rpc->admission))
+        readiness_get(c->rpc->readiness, on_readiness, c);
+    else if (c->action->flags != 0)
+        pass_fence(c);
+    else
+        run_handler(c);
+}
+
+void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m)
+{
+    AUTO_DONE(buf) struct buf problem;
+    struct rpc_call *c = xnew(struct rpc_call);
+    bool busy = conn->n_calls >= RPC_CALLS_MAX;
+    buf_init(&problem, PROBLEM_MAX);
+    c->rpc = conn->rpc;
+    c->conn = conn;
+    c->fd = -1;
+    c->msg = *m;
+    *m = (struct rpc_message){0};
+    link_call(c);
+    if (busy)
+        rpc_fail(c, RPC_BUSY, "Runtime connection is busy (max %d concurrent actions)",
+                 RPC_CALLS_MAX);
+    else if (rpc_message_check(&c->msg, &problem) < 0)
+        rpc_fail(c, RPC_ENVELOPE_ERROR, "%s", buf_str(&problem));
+    else
+        start(c);
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
+#include "rpc/rpc_internal.h"
+#include "util/alloc.h"
+
+struct rpc_conn *rpc_conn_new(struct rpc *r, const struct rpc_transport *transport, void *arg,
+                              unsigned flags)
+{
+    struct rpc_conn *c = xnew(struct rpc_conn);
+    c->rpc = r;
+    c->transport = transport;
+    c->arg = arg;
+    c->flags = flags;
+    c->file_max = r->limits.max_rpc_file_bytes;
+    c->next = r->conns;
+    if (c->next != NULL)
+        c->next->prev = c;
+    r->conns = c;
+    return c;
+}
+
+void rpc_conn_message(struct rpc_conn *c, const char *text, size_t len)
+{
+    struct rpc_message m;
+    if (rpc_message_read(text, len, c->flags == 0, &m))
+        rpc_call_start(c, &m);
+}
+
+void rpc_conn_free(struct rpc_conn *c)
+{
+    if (c == NULL)
+        return;
+    while (c->calls != NULL)
+        rpc_call_cancel(c->calls);
+    rpc_files_free(c);
+    if (c->prev != NULL)
+        c->prev->next = c->next;
+    else
+        c->rpc->conns = c->next;
+    if (c->next != NULL)
+        c->next->prev = c->prev;
+    free(c);
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/admission.h"
+#include "core/boxconf.h"
+#include "core/sweep.h"
+#include "core/tenancy.h"
+#include "io/loop.h"
+#include "rpc/rpc.h"
+#include "util/buf.h"
+#include "util/json.h"
+
+struct http_request;
+struct readiness;
+struct report;
+struct rpc_call;
+struct rpc_conn;
+struct run;
+struct run_result;
+struct session;
+struct spec;
+
+#define RPC_MESSAGE_MAX (16U << 20)
+#define RPC_CALLS_MAX 128 /* in flight on one connection */
+
+/* rpc_message.c: the envelope, without I/O ------------------------------------------------------
+ */
+
+struct rpc_message {
+    struct json *root;         /* owned */
+    char *seq;                 /* owned; the same JSON value, as text */
+    const char *action;        /* in root */
+    const struct json *data;   /* in root; an object */
+    bool scoped;               /* it has a context */
+    struct tenant_context ctx; /* owned */
+};
+
+/* False: not a request at all, to be ignored. `code_first` is the order of checks of today's
+ * protocol; the first release looked for an action only. */
+bool rpc_message_read(const char *text, size_t len, bool code_first, struct rpc_message *ret);
+/* What is wrong with the envelope goes to `problem`: -EINVAL. */
+int rpc_message_check(struct rpc_message *m, struct buf *problem);
+void rpc_message_drop(struct rpc_message *m); /* all but who asked and how to answer */
+void rpc_message_done(struct rpc_message *m);
+
+/* rpc_error.c: names of errors -------------------------------------------------------------------
+ *
+ * A client finds out the class of an error by looking for "<name>:" anywhere in the message. So the
+ * name is put in front here, and no other text can pass for one. */
+
+enum rpc_class {
+    RPC_ERROR, /* BoxError */
+    RPC_ADMISSION,
+    RPC_READINESS,
+    RPC_CAPACITY,
+    RPC_VALIDATION,
+    RPC_SESSION_NOT_FOUND,
+    RPC_SESSION_CONFLICT,
+    RPC_PROCESS_NOT_FOUND,
+    RPC_PROCESS_CONFLICT,
+    RPC_BACKEND_UNAVAILABLE,
+    RPC_RUNTIME_UNAVAILABLE,
+    RPC_VALUE_ERROR,
+    RPC_KEY_ERROR,
+    RPC_PERMISSION_ERROR,
+    RPC_ENVELOPE_ERROR, /* ValidationError */
+    RPC_BASE64_ERROR,   /* Error */
+    RPC_NO_FILE_ERROR,  /* FileNotFoundError */
+    RPC_OS_ERROR,
+    RPC_BUSY, /* has no name in front */
+    RPC_CLASS_MAX,
+};
+
+const char *rpc_class_name(enum rpc_class class); /* as on the wire, "" for RPC_BUSY */
+const char *rpc_class_code(enum rpc_class class); /* stable, for programs */
+enum rpc_class rpc_class_of(const struct err *err);
+/* "<name>: <text>", cut and defused. */
+void rpc_error_text(enum rpc_class class, const char *text, struct buf *out);
+
+/* The runtime -----------------------------------------------------------------------------------
+ */
+
+#define RPC_LANES 1024
+
+struct rpc {
+    struct rpc_options o;
+    struct loop *loop;   /* borrowed */
+    char *instance;      /* owned; NULL: nobody is trusted yet */
+    const char *backend; /* name to report; NULL: the configuration selects one we do not have */
+    char *wanted;        /* owned; what the configuration says about it, "" for nothing */
+    size_t sessions_max; /* of the operator; a client cannot raise it */
+    bool draining;       /* box_shutdown is at work */
+    struct box_limits limits;
+    struct box_paths paths;
+    struct fence *fence;
+    struct admission *admission;
+    struct readiness *readiness;
+    struct rpc_call *calls;        /* all of them; owned by themselves until rpc_free() */
+    struct rpc_conn *conns;        /* owned by their transports */
+    struct rpc_relay *relays;      /* owned by themselves */
+    struct lane *lanes[RPC_LANES]; /* owned; execs by session */
+    size_t n_sweeps;
+    struct loop_timer reaper;
+};
+
+/* rpc_config.c */
+/* All of it or nothing; rpc_class_of() does not apply: *ret_class says which. */
+int rpc_configure(struct rpc *r, const struct json *config, enum rpc_class *ret_class,
+                  struct err *err);
+int rpc_select_defaults(struct rpc *r, struct err *err); /* before anybody has said anything */
+
+/* Connections (rpc_conn.c): whatever carries messages -------------------------------------------
+ */
+
+struct rpc_transport {
+    /* One message; it is copied or sent. */
+    void (*send)(void *arg, const char *text, size_t len);
+};
+
+struct rpc_conn {
+    struct rpc *rpc;
+    struct rpc_conn *prev, *next;
+    const struct rpc_transport *transport;
+    void *arg;
+    struct rpc_call *calls; /* in flight */
+    size_t n_calls;
+    struct rpc_file *files; /* owned; uploads */
+    size_t n_files;
+    int64_t file_max; /* bytes of one, as configured when the connection was opened */
+    unsigned flags;   /* enum rpc_conn_flags */
+};
+
+/* Where the first release is served as well. */
+enum rpc_conn_flags {
+    RPC_CONN_BARE = 1,    /* a peer that has said who it is to nobody: contexts mean nothing */
+    RPC_CONN_LENIENT = 2, /* requests may lack one */
+};
+
+struct rpc_conn *rpc_conn_new(struct rpc *r, const struct rpc_transport *transport, void *arg,
+                              unsigned flags);
+void rpc_conn_message(struct rpc_conn *c, const char *text, size_t len);
+void rpc_conn_free(struct rpc_conn *c); /* what is in flight is cancelled */
+
+/* Calls (rpc_call.c) ----------------------------------------------------------------------------
+ */
+
+enum rpc_action_flags {
+    RPC_TENANT = 1,      /* acts for a workspace */
+    RPC_SANDBOX = 2 | 1, /* and on its sandboxes: needs admission where that is enforced */
+};
+
+struct rpc_action {
+    const char *name;
+    unsigned flags;
+    /* Owes one answer, now or later: rpc_reply_close(), rpc_ok() or one of rpc_fail*(). */
+    void (*run)(struct rpc_call *c);
+};
+
+const struct rpc_action *rpc_action_find(const char *name); /* rpc_actions.c; NULL: none */
+
+/* One request under way. What handlers keep between their steps is here, so that one function frees
+ * it whatever happens. */
+struct rpc_call {
+    struct rpc *rpc;
+    struct rpc_conn *conn;        /* NULL: nobody waits for the answer any more */
+    struct rpc_call *prev, *next; /* of the runtime */
+    struct rpc_call *conn_prev, *conn_next;
+    const struct rpc_action *action;
+    struct rpc_message msg;
+    char ns[NS_SIZE];                /* "" for a client of the first release */
+    char prefix[TENANT_PREFIX_SIZE]; /* of its sessions; "" as well */
+    struct admission_limits grant;   /* where admission is enforced */
+    /* Asked to stop early; may end the call. NULL: it runs to its end unheard. */
+    void (*cancel)(struct rpc_call *c);
+    bool cancelled;
+
+    struct sweep sweep;
+    void (*then)(struct rpc_call *c); /* after the sweep, or after whoever we wait for */
+    struct rpc_call *waits_for;       /* whose sweep ends what is in our way */
+    struct loop_defer defer;
+    struct spec *spec;       /* owned */
+    struct session *session; /* held */
+    struct run *run;         /* owned */
+    char *id;                /* owned; name of the session as core knows it */
+    char *process_id;        /* owned */
+    char *cmd, *cwd;         /* owned; of an exec */
+    char **env;              /* owned */
+    int64_t timeout_sec;
+    const struct run_result *result; /* of run; told when the session has gone */
+    struct lane *lane;
+    struct rpc_call *lane_next;
+    int fd; /* owned; an upload */
+};
+
+void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m); /* takes what is in m */
+void rpc_call_cancel(struct rpc_call *c); /* whoever asked has gone; may free it */
+void rpc_call_free(struct rpc_call *c);   /* without a word */
+/* Ends sessions; `c` goes on by `then` when they are gone. */
+void rpc_call_sweep(struct rpc_call *c, const struct sweep_match *match,
+                    void (*then)(struct rpc_call *c));
+/* A newer generation has come: calls of older ones are answered and cancelled, relays closed. Their
+ * sessions are still there. */
+void rpc_shut_out(struct rpc *r, const char *ns, int64_t generation);
+void rpc_call_end(struct rpc_call *c); /* its answer has been given, or nobody wants it */
+
+/* Answers (rpc_reply.c). All of them end the call. */
+struct rpc_reply {
+    struct buf out;
+    struct jw w; /* inside of the object `data` */
+};
+void rpc_reply_open(struct rpc_call *c, struct rpc_reply *reply);
+void rpc_reply_close(struct rpc_call *c, struct rpc_reply *reply);
+void rpc_ok(struct rpc_call *c); /* data {} */
+void rpc_fail(struct rpc_call *c, enum rpc_class class, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void rpc_fail_err(struct rpc_call *c, const struct err *err);
+void rpc_fail_report(struct rpc_call *c, const struct report *report, const char *model);
+
+/* An error reply that leaves the call alive and its connection unaware of it. */
+void rpc_say_error(struct rpc_call *c, enum rpc_class class, const char *text);
+
+/* The text of a required member. NULL: the call has failed (KeyError). */
+const char *rpc_need_str(struct rpc_call *c, const char *name);
+/* c->id from the member session_id; false: the call has failed. */
+bool rpc_need_session_id(struct rpc_call *c);
+/* The session, ready for use. NULL: the call has failed. */
+struct session *rpc_need_session(struct rpc_call *c);
+const char *rpc_logical(const struct rpc_call *c, const char *physical);
+void rpc_write_time(struct jw *w, const char *key, uint64_t real_ns);
+
+/* Handlers --------------------------------------------------------------------------------------
+ */
+
+/* rpc_session.c */
+/* The spec of the request, rewritten where admission is enforced; `then` has it in c->spec and its
+ * name in c->id. */
+void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c));
+/* c->session from c->spec, made if need be, then `then`. */
+void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c));
+void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s);
+void rpc_create_session(struct rpc_call *c);
+void rpc_get_session(struct rpc_call *c);
+void rpc_get_sessions(struct rpc_call *c);
+void rpc_delete_session(struct rpc_call *c);
+
+/* rpc_exec.c */
+void rpc_exec(struct rpc_call *c);
+void rpc_lane_leave(struct rpc_call *c); /* fine when it is in none */
+
+/* rpc_file.c */
+struct rpc_file;
+void rpc_file_chunk(struct rpc_call *c);
+int rpc_file_take(struct rpc_conn *conn, const char *key); /* descriptor, or -ENOENT */
+void rpc_files_free(struct rpc_conn *conn);
+
+/* rpc_admin.c */
+void rpc_ping(struct rpc_call *c);
+void rpc_init(struct rpc_call *c);
+void rpc_health(struct rpc_call *c);
+void rpc_backend_info(struct rpc_call *c);
+void rpc_status(struct rpc_call *c);
+void rpc_shutdown(struct rpc_call *c);
+void rpc_verify_workspace(struct rpc_call *c);
+void rpc_write_resources(struct rpc *r, struct jw *w);
+
+/* rpc_grant.c */
+void rpc_upsert_grant(struct rpc_call *c);
+void rpc_revoke_grant(struct rpc_call *c);
+void rpc_reap_grants(struct rpc *r);
+int64_t rpc_now_us(const struct rpc *r);
+
+/* rpc_process.c */
+void rpc_start_process(struct rpc_call *c);
+void rpc_get_process(struct rpc_call *c);
+void rpc_stop_process(struct rpc_call *c);
+void rpc_write_processes(struct rpc_call *c, struct jw *w, struct session *s);
+size_t rpc_count_processes(struct rpc *r, const char *prefix);
+
+/* rpc_skill.c */
+void rpc_skill(struct rpc_call *c); /* all of them */
+/* The skill as a mount of c->spec, then `then`. */
+void rpc_mount_skill(struct rpc_call *c, void (*then)(struct rpc_call *c));
+
+/* rpc_auth.c: who is at the other end of an HTTP request ----------------------------------------
+ */
+
+/* Whether token and instance are right. *ret_instance is owned; NULL for a client of the first
+ * release, which has none. Trusts nobody yet when no instance is trusted; that is the caller's. */
+bool rpc_auth(const struct rpc *r, const struct http_request *req, char **ret_instance);
+void rpc_refuse(struct http_request *req); /* 401 */
+/* One header, trimmed and owned; NULL when it is absent or there are two. */
+char *rpc_header(const struct http_request *req, const char *name);
+
+/* rpc_framing.c: pieces of text, without I/O -----------------------------------------------------
+ */
+
+/* The output of a process as messages: one for each line, without its end; what is not UTF-8
+ * becomes U+FFFD. A line that is too long for a message is split. */
+struct rpc_lines {
+    struct buf part; /* of a line that came in pieces, as it will be sent */
+};
+/* `line`: the message ends a line (or is the rest before the end). False: no more for now. */
+typedef bool rpc_line_fn(void *arg, const char *text, size_t len, bool line);
+
+void rpc_lines_init(struct rpc_lines *l);
+void rpc_lines_done(struct rpc_lines *l);
+/* Returns how much of the data was used: all but a character that is cut off at its end, and what
+ * follows the message at which `emit` wanted no more. `eof`: nothing follows. */
+size_t rpc_lines_feed(struct rpc_lines *l, const char *data, size_t len, bool eof,
+                      rpc_line_fn *emit, void *arg);
+
+/* Messages over a pipe: a line each, and large ones in pieces. */
+struct rpc_unpipe {
+    struct buf line;    /* that is not complete yet */
+    struct buf message; /* being put together */
+    bool chunked;
+    size_t total, lines;
+};
+void rpc_unpipe_init(struct rpc_unpipe *u);
+void rpc_unpipe_done(struct rpc_unpipe *u);
+/* 0, or -EPROTO: the peer does not keep to the protocol and has to go. */
+int rpc_unpipe_feed(struct rpc_unpipe *u, const char *data, size_t len,
+                    void (*message)(void *arg, const char *text, size_t len), void *arg);
+int rpc_pipe_write(const char *text, size_t len, struct buf *out); /* 0 or -ENOBUFS */
+
+/* rpc_ws.c, rpc_relay.c: routes */
+void rpc_ws_open(struct http_request *req, void *arg);
+void rpc_relay_open(struct http_request *req, void *arg);
+/* Ends relays of the workspace that are not of this generation. */
+void rpc_relays_close(struct rpc *r, const char *ns, int64_t generation);

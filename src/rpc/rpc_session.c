@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "core/manager.h"
+#include "rpc/rpc_internal.h"
+#include "spec/model.h"
+#include "spec/spec.h"
+#include "util/alloc.h"
+#include "util/err.h"
+#include "util/str.h"
+
+#define ALL_FIELDS (FIELD_BIT(SPEC_FIELD_MAX) - 1)
+
+/* What belongs to one command leaves the spec: a session neither keeps the megabytes of a script
+ * nor gives the variables of one command to the next. */
+static void take_command(struct rpc_call *c, struct spec *spec)
+{
+    c->cmd = TAKE_PTR(spec->cmd);
+    c->env = TAKE_PTR(spec->env);
+    c->cwd = xstrdup(spec->workdir);
+    spec->cmd = xstrdup("");
+}
+
+static void set_id(struct rpc_call *c)
+{
+    free(c->spec->session_id);
+    c->spec->session_id = xstrdup(c->id);
+}
+
+/* False: the call has failed. */
+static bool rewrite(struct rpc_call *c)
+{
+    AUTO_FREE char *dir = NULL;
+    struct err err = {0};
+    if (box_paths_tenant_dir(&c->rpc->paths, c->ns, &dir, &err) < 0) {
+        rpc_fail(c, RPC_READINESS, "%s", err.msg);
+        return false;
+    }
+    if (admission_rewrite(c->rpc->admission, c->spec, dir, &err) < 0) {
+        rpc_fail(c, RPC_ADMISSION, "%s", err.msg);
+        return false;
+    }
+    c->timeout_sec = c->spec->timeout_sec;
+    free(c->id);
+    c->id = xasprintf("%s%s", c->prefix, ADMISSION_SESSION);
+    set_id(c);
+    return true;
+}
+
+void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
+{
+    struct report report = {0};
+    struct err err = {0};
+    if (spec_parse_report(c->msg.data, &c->spec, &report, &err) < 0) {
+        rpc_fail_report(c, &report, spec_model.name);
+        return;
+    }
+    take_command(c, c->spec);
+    c->timeout_sec = c->spec->timeout_sec;
+    if (c->ns[0] == '\0')
+        c->id = xstrdup(c->spec->session_id);
+    else if (tenant_physical(c->prefix, c->spec->session_id, &c->id, &err) < 0) {
+        rpc_fail(c, RPC_VALUE_ERROR, "%s", err.msg);
+        return;
+    }
+    set_id(c);
+    if (c->action->run == rpc_exec && c->cmd[0] == '\0') {
+        rpc_fail(c, RPC_VALIDATION, "cmd must not be empty");
+        return;
+    }
+    if (!admission_enforced(c->rpc->admission))
+        then(c);
+    else if (rewrite(c))
+        rpc_mount_skill(c, then);
+}
+
+/* Acquiring. */
+
+static size_t count_others(const struct rpc_call *c)
+{
+    size_t n = 0;
+    struct manager *m = c->rpc->o.manager;
+    for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s))
+        n += str_starts(session_id(s), c->prefix) && !str_eq(session_id(s), c->id);
+    return n;
+}
+
+/* False: the call has failed. */
+static bool can_create(struct rpc_call *c)
+{
+    if (c->rpc->draining)
+        rpc_fail(c, RPC_RUNTIME_UNAVAILABLE, "Box runtime is shutting down");
+    else if (c->rpc->backend == NULL)
+        rpc_fail(c, RPC_BACKEND_UNAVAILABLE,
+                 "LangBot Box backend unavailable. Install and start Docker or nsjail before using "
+                 "exec.");
+    else if (admission_enforced(c->rpc->admission) &&
+             count_others(c) >= (size_t)c->grant.max_sessions)
+        rpc_fail(c, RPC_ADMISSION, "Sandbox admission session limit reached");
+    else
+        return true;
+    return false;
+}
+
+static void fail_acquire(struct rpc_call *c, const struct err *err)
+{
+    if (err->code == ERR_NOT_FOUND) /* of an image */
+        rpc_fail(c, RPC_ERROR, "%s", err->msg);
+    else
+        rpc_fail_err(c, err);
+}
+
+static void on_ready(void *arg, struct session *s, const struct err *err)
+{
+    struct rpc_call *c = arg;
+    if (s == NULL) {
+        fail_acquire(c, err);
+        return;
+    }
+    c->session = s;
+    if (c->cancelled)
+        rpc_call_end(c);
+    else
+        c->then(c);
+}
+
+void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
+{
+    struct err err = {0};
+    if (!can_create(c))
+        return;
+    c->then = then;
+    if (manager_acquire(c->rpc->o.manager, &c->spec, ALL_FIELDS, ACQUIRE_REMOUNT, on_ready, c,
+                        &err) < 0)
+        fail_acquire(c, &err);
+}
+
+/* Answers. */
+
+void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s)
+{
+    const struct spec *spec = session_spec(s);
+    struct sandbox *sb = session_sandbox(s);
+    const struct backend_ops *ops = manager_backend(c->rpc->o.manager)->ops;
+    jw_kstr(w, "session_id", rpc_logical(c, session_id(s)));
+    jw_kstr(w, "backend_name", c->rpc->backend);
+    jw_kstr(w, "backend_session_id",
+            sb != NULL && ops->sandbox_name != NULL ? ops->sandbox_name(sb) : session_id(s));
+    jw_kstr(w, "image", spec->image);
+    jw_kstr(w, "network", network_names[spec->network]);
+    jw_kstr(w, "host_path", spec->host_path);
+    jw_kstr(w, "host_path_mode", mount_mode_names[spec->host_path_mode]);
+    jw_kstr(w, "mount_path", spec->mount_path);
+    jw_kbool(w, "persistent", spec->persistent);
+    jw_kreal(w, "cpus", spec->cpus);
+    jw_kint(w, "memory_mb", spec->memory_mb);
+    jw_kint(w, "pids_limit", spec->pids_limit);
+    jw_kbool(w, "read_only_rootfs", spec->read_only_rootfs);
+    jw_kint(w, "workspace_quota_mb", spec->workspace_quota_mb);
+    rpc_write_time(w, "created_at", session_created(s));
+    rpc_write_time(w, "last_used_at", session_last_used(s));
+}
+
+static void created(struct rpc_call *c)
+{
+    struct rpc_reply reply;
+    rpc_reply_open(c, &reply);
+    rpc_write_session(c, &reply.w, c->session);
+    rpc_reply_close(c, &reply);
+}
+
+static void create(struct rpc_call *c)
+{
+    rpc_acquire(c, created);
+}
+
+void rpc_create_session(struct rpc_call *c)
+{
+    rpc_spec_begin(c, create);
+}
+
+void rpc_get_session(struct rpc_call *c)
+{
+    struct rpc_reply reply;
+    struct session *s = rpc_need_session_id(c) ? rpc_need_session(c) : NULL;
+    if (s == NULL)
+        return;
+    rpc_reply_open(c, &reply);
+    rpc_write_session(c, &reply.w, s);
+    rpc_write_processes(c, &reply.w, s);
+    rpc_reply_close(c, &reply);
+}
+
+void rpc_get_sessions(struct rpc_call *c)
+{
+    struct manager *m = c->rpc->o.manager;
+    struct rpc_reply reply;
+    rpc_reply_open(c, &reply);
+    jw_key(&reply.w, "sessions");
+    jw_array(&reply.w);
+    for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s)) {
+        if (session_sandbox(s) == NULL || !str_starts(session_id(s), c->prefix))
+            continue;
+        jw_object(&reply.w);
+        rpc_write_session(c, &reply.w, s);
+        jw_object_end(&reply.w);
+    }
+    jw_array_end(&reply.w);
+    rpc_reply_close(c, &reply);
+}
+
+static void on_deleted(void *arg, const struct err *err)
+{
+    struct rpc_call *c = arg;
+    struct rpc_reply reply;
+    if (err != NULL) {
+        rpc_fail_err(c, err);
+        return;
+    }
+    rpc_reply_open(c, &reply);
+    jw_kstr(&reply.w, "deleted", json_str(json_get(c->msg.data, "session_id")));
+    rpc_reply_close(c, &reply);
+}
+
+void rpc_delete_session(struct rpc_call *c)
+{
+    struct err err = {0};
+    if (!rpc_need_session_id(c))
+        return;
+    if (manager_delete(c->rpc->o.manager, c->id, on_deleted, c, &err) < 0)
+        rpc_fail_err(c, &err);
+}

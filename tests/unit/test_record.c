@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/unit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/record.h"
+#include "spec/process.h"
+#include "spec/spec.h"
+#include "store/store.h"
+#include "util/alloc.h"
+#include "util/buf.h"
+#include "util/err.h"
+#include "util/str.h"
+#include "util/strv.h"
+
+static char fake_name[] = "fake", box_name[] = "fake-1", no_text[] = "";
+
+static void session_comes_back_without_its_command(void **state)
+{
+    AUTO(spec) struct spec *spec = spec_new();
+    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(session_record) struct session_record back = {0};
+    struct err err = {0};
+    (void)state;
+    buf_init(&text, STORE_RECORD_MAX);
+    spec->session_id = xstrdup("s \xe2\x82\xac");
+    free(spec->cmd);
+    spec->cmd = xstrdup("secret command");
+    spec->persistent = true;
+    strv_add(&spec->env, "A=b=c");
+    struct session_record record = {.spec = spec,
+                                    .backend = fake_name,
+                                    .sandbox = box_name,
+                                    .created_ns = 1234567890123456789,
+                                    .numbers_end = UINT32_MAX};
+    assert_int_equal(session_record_write(&record, &text), 0);
+    assert_null(strstr(buf_str(&text), "secret"));
+    assert_string_equal(spec->cmd, "secret command");
+    assert_int_equal(session_record_read(text.data, text.len, &back, &err), 0);
+    assert_string_equal(back.spec->session_id, "s \xe2\x82\xac");
+    assert_string_equal(back.spec->env[0], "A=b=c");
+    assert_true(back.spec->persistent);
+    assert_string_equal(back.backend, "fake");
+    assert_string_equal(back.sandbox, "fake-1");
+    assert_int_equal(back.created_ns, 1234567890123456789);
+    assert_int_equal(back.numbers_end, UINT32_MAX);
+}
+
+static void process_comes_back_without_its_secrets(void **state)
+{
+    AUTO(process_spec) struct process_spec *spec = process_spec_new();
+    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(process_record) struct process_record back = {0};
+    struct err err = {0};
+    (void)state;
+    buf_init(&text, STORE_RECORD_MAX);
+    spec->command = xstrdup("npx");
+    strv_add(&spec->args, "");
+    strv_add(&spec->env, "TOKEN=secret");
+    strv_add(&spec->env, "EMPTY=");
+    struct process_record record = {.spec = spec,
+                                    .number = 7,
+                                    .started_ns = 5,
+                                    .exited = true,
+                                    .exited_ns = 6,
+                                    .exit_code = -9,
+                                    .stderr_text = no_text};
+    assert_int_equal(process_record_write(&record, &text), 0);
+    assert_null(strstr(buf_str(&text), "secret"));
+    assert_string_equal(spec->env[0], "TOKEN=secret");
+    assert_int_equal(process_record_read(text.data, text.len, &back, &err), 0);
+    assert_string_equal(back.spec->env[0], "TOKEN=");
+    assert_string_equal(back.spec->env[1], "EMPTY=");
+    assert_int_equal(strv_len(back.spec->args), 1);
+    assert_int_equal(back.number, 7);
+    assert_true(back.exited);
+    assert_int_equal(back.exit_code, -9);
+}
+
+#define SESSION "\"spec\":{\"session_id\":\"s\"}"
+#define STATE "\"backend\":\"fake\",\"sandbox\":\"fake-1\",\"created_ns\":1,\"numbers_end\":1"
+
+static void edited_records_are_refused(void **state)
+{
+    static const struct {
+        const char *text;
+        bool good;
+    } cases[] = {
+        {"{\"version\":1," SESSION ",\"state\":{" STATE "}}", true},
+        {"", false},
+        {"null", false},
+        {"{\"version\":1," SESSION "}", false},
+        {"{\"version\":1,\"state\":{" STATE "}}", false},
+        {"{\"version\":\"1\"," SESSION ",\"state\":{" STATE "}}", false},
+        {"{\"version\":1,\"spec\":{\"session_id\":\" \"},\"state\":{" STATE "}}", false},
+        {"{\"version\":1," SESSION ",\"state\":{" STATE ",\"more\":1}}", false},
+        {"{\"version\":1," SESSION ",\"state\":{\"backend\":\"fake\",\"sandbox\":\"../x\","
+         "\"created_ns\":1,\"numbers_end\":1}}",
+         false},
+        {"{\"version\":1," SESSION ",\"state\":{\"backend\":\"fake\",\"sandbox\":\"\","
+         "\"created_ns\":1,\"numbers_end\":1}}",
+         false},
+        {"{\"version\":1," SESSION ",\"state\":{\"backend\":\"fake\",\"sandbox\":\"a\","
+         "\"created_ns\":-1,\"numbers_end\":1}}",
+         false},
+        {"{\"version\":1," SESSION ",\"state\":{\"backend\":\"fake\",\"sandbox\":\"a\","
+         "\"created_ns\":1,\"numbers_end\":0}}",
+         false},
+        {"{\"version\":1," SESSION ",\"state\":{\"backend\":\"fake\",\"sandbox\":\"a\","
+         "\"created_ns\":1,\"numbers_end\":4294967296}}",
+         false},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct session_record back = {0};
+        struct err err = {0};
+        int r = session_record_read(cases[i].text, strlen(cases[i].text), &back, &err);
+        if ((r == 0) != cases[i].good)
+            fail_msg("%s: %s", cases[i].text, err.msg);
+        assert_true(r == 0 || err.msg[0] != '\0');
+        session_record_done(&back);
+    }
+}
+
+static void record_that_is_too_large_is_not_even_parsed(void **state)
+{
+    AUTO_FREE char *large = xcalloc(1, STORE_RECORD_MAX + 1);
+    struct process_record back = {0};
+    struct err err = {0};
+    (void)state;
+    memset(large, ' ', STORE_RECORD_MAX + 1);
+    assert_int_equal(process_record_read(large, STORE_RECORD_MAX + 1, &back, &err),
+                     err_code_errno(ERR_LIMIT));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(session_comes_back_without_its_command),
+        cmocka_unit_test(process_comes_back_without_its_secrets),
+        cmocka_unit_test(edited_records_are_refused),
+        cmocka_unit_test(record_that_is_too_large_is_not_even_parsed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,73 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: tools/langbot.sh offered           the newest releases of langbot-plugin on PyPI, one a line
+#        tools/langbot.sh install RELEASE   installs it, once, and prints the path of its Python
+#        tools/langbot.sh newest            the newest that can be installed: its Python
+#
+# Each release has a virtual environment of its own in build/interop. Fails without PyPI.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+package=langbot-plugin
+here=$PWD/build/interop
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+unset PYTHONPATH
+mkdir -p "$here"
+
+# environment NAME: makes or finds one.
+environment() {
+    [[ -x $here/$1/bin/python ]] && return
+    rm -rf "${here:?}/$1"
+    if ! /usr/bin/python3 -m venv "$here/$1" >"$here/$1.log" 2>&1; then
+        tail -n 3 "$here/$1.log" >&2
+        return 1
+    fi
+}
+
+offered() {
+    local list
+    environment pip || return 1
+    list=$("$here/pip/bin/python" -m pip index versions "$package" 2>"$here/offered.log" |
+        sed -n 's/^Available versions: //p' | tr -d ' ' | tr ',' '\n' | head -n 5)
+    if [[ -z $list ]]; then
+        tail -n 2 "$here/offered.log" >&2
+        echo "PyPI cannot be reached: there is no $package" >&2
+        return 1
+    fi
+    printf '%s\n' "$list"
+}
+
+# install RELEASE: what was installed half is installed again.
+install() {
+    local dir=$here/langbot-$1
+    environment "langbot-$1" || return 1
+    if [[ ! -e $dir/complete ]]; then
+        if ! "$dir/bin/python" -m pip install -q "$package==$1" pytest >"$dir.log" 2>&1 ||
+            ! "$dir/bin/python" -c 'import langbot_plugin.box.client' >>"$dir.log" 2>&1; then
+            tail -n 5 "$dir.log" >&2
+            echo "$package $1 cannot be installed" >&2
+            return 1
+        fi
+        touch "$dir/complete"
+    fi
+    printf '%s\n' "$dir/bin/python"
+}
+
+newest() {
+    local releases release
+    releases=$(offered) || return 1
+    for release in $releases; do
+        install "$release" && return
+    done
+    return 1
+}
+
+case ${1:-} in
+    offered | newest) "$1" ;;
+    install) install "${2:?which release?}" ;;
+    *)
+        sed -n '4,6s/^# *//p' "$0" >&2
+        exit 2
+        ;;
+esac
