@@ -83,8 +83,12 @@ static bool names_host_path(const struct json *payload)
     return json_type(v) != JSON_NULL && !(json_type(v) == JSON_STRING && json_str_len(v) == 0);
 }
 
-/* A member the profile locks must not shape what the others become. */
-static int without_host_path(const struct json *payload, struct json **ret, struct err *err)
+/* Fields that shape what others become: where they are locked, nothing of the request may be seen.
+ */
+#define SHAPING (FIELD_BIT(SPEC_HOST_PATH) | FIELD_BIT(SPEC_MOUNT_PATH))
+
+static int without_locked(const struct json *payload, const struct policy_decision *d,
+                          struct json **ret, struct err *err)
 {
     AUTO_DONE(buf) struct buf text;
     struct jw w;
@@ -92,11 +96,12 @@ static int without_host_path(const struct json *payload, struct json **ret, stru
     buf_init(&text, PAYLOAD_MAX);
     jw_init(&w, &text);
     jw_object(&w);
-    for (void *it = json_iter(payload); it != NULL; it = json_iter_next(payload, it)) {
-        if (str_eq(json_iter_key(it), "host_path"))
+    for (size_t i = 0; i < SPEC_FIELD_MAX; i++) {
+        const struct json *v = json_get(payload, spec_model.fields[i].name);
+        if (v == NULL || (d->overridden & FIELD_BIT(i)) != 0)
             continue;
-        jw_key(&w, json_iter_key(it));
-        jw_value(&w, json_iter_value(it));
+        jw_key(&w, spec_model.fields[i].name);
+        jw_value(&w, v);
     }
     jw_object_end(&w);
     if (jw_end(&w) < 0)
@@ -157,8 +162,8 @@ static int build(const struct policy *p, const struct policy_request *request,
     if (r < 0)
         return r;
     note(payload, &d);
-    if (profile_locks(d.profile, SPEC_HOST_PATH) && names_host_path(payload)) {
-        r = without_host_path(payload, &reduced, err);
+    if ((d.overridden & SHAPING) != 0) {
+        r = without_locked(payload, &d, &reduced, err);
         if (r < 0)
             return r;
         payload = reduced;
@@ -202,9 +207,9 @@ static int tool_payload(const struct policy_request *request, const char *sessio
     AUTO_DONE(buf) struct buf text;
     struct jw w;
 
+    buf_init(&text, PAYLOAD_MAX);
     if (json_type(command) != JSON_STRING)
         return err_set(err, ERR_INVALID, "command must be text");
-    buf_init(&text, PAYLOAD_MAX);
     jw_init(&w, &text);
     jw_object(&w);
     jw_key(&w, "cmd");

@@ -294,6 +294,7 @@ static int derive(struct policy *p, const struct policy_options *options, struct
     struct policy_source *roots = source_of(p, AT(mount_roots));
     AUTO_DONE(buf) struct buf list;
 
+    buf_init(&list, VALUE_MAX);
     if (s->default_workspace == NULL && s->host_root != NULL) {
         AUTO_FREE char *plain = policy_plain_path(s->host_root, "default");
         s->default_workspace = options->resolve != NULL ? options->resolve(plain) : TAKE_PTR(plain);
@@ -310,7 +311,6 @@ static int derive(struct policy *p, const struct policy_options *options, struct
     int r = policy_set_roots(p, options, err);
     if (r < 0)
         return err_wrap(err, "box.local.allowed_mount_roots (from %s)", roots->where);
-    buf_init(&list, VALUE_MAX);
     for (size_t i = 0; i < p->n_roots; i++)
         (void)buf_printf(&list, "%s%s", i > 0 ? ", " : "", p->roots[i].real);
     free(roots->value);
