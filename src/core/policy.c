@@ -114,9 +114,12 @@ static int place(const struct policy *p, const struct policy_request *request, c
 {
     char *checked = NULL;
 
-    if (request->skip_mount_check)
+    /* Plain in any case: the scope is asked about the path next. */
+    if (request->skip_mount_check && (*path)[0] == '/')
+        checked = policy_plain_path(NULL, *path);
+    if (request->skip_mount_check && checked == NULL)
         return 0;
-    int r = policy_check_mount(p, *path, &checked, err);
+    int r = checked == NULL ? policy_check_mount(p, *path, &checked, err) : 0;
     if (r < 0)
         return r;
     free(*path);
