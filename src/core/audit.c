@@ -71,8 +71,9 @@ void audit_free(struct audit *a)
 {
     if (a == NULL)
         return;
-    if (a->fd >= 0)
-        (void)ftruncate(a->fd, (off_t)a->size);
+    /* What was reserved and not used is given back. */
+    if (a->fd >= 0 && ftruncate(a->fd, (off_t)a->size) < 0)
+        a->error = errno;
     fd_close_many(&a->fd, 1);
     fd_close_many(&a->dir_fd, 1);
     fd_close_many(&a->lock_fd, 1);

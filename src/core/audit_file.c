@@ -234,7 +234,9 @@ int audit_rotate(struct audit *a)
 
     name_for(a->first, name);
     /* What was reserved and not used is given back. */
-    (void)ftruncate(old, (off_t)a->size);
+    if (ftruncate(old, (off_t)a->size) < 0)
+        return -errno;
+    a->reserved = a->size;
     if (a->options.sync)
         (void)fsync(old);
     if (renameat2(a->dir_fd, AUDIT_CURRENT, a->dir_fd, name, RENAME_NOREPLACE) < 0)

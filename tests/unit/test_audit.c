@@ -501,11 +501,15 @@ static void nothing_runs_unrecorded_where_that_is_asked_for(void **state)
 
 static bool own_mounts(void)
 {
-    char map[32];
-    (void)snprintf(map, sizeof(map), "0 %u 1", (unsigned)geteuid());
-    if (unshare(geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
+    char uids[32], gids[32];
+    bool root = geteuid() == 0;
+    (void)snprintf(uids, sizeof(uids), "0 %u 1", (unsigned)geteuid());
+    (void)snprintf(gids, sizeof(gids), "0 %u 1", (unsigned)getegid());
+    if (unshare(root ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
         return false;
-    if (map[2] != '0' && fd_write_file_at(AT_FDCWD, "/proc/self/uid_map", map) < 0)
+    if (!root && (fd_write_file_at(AT_FDCWD, "/proc/self/uid_map", uids) < 0 ||
+                  fd_write_file_at(AT_FDCWD, "/proc/self/setgroups", "deny") < 0 ||
+                  fd_write_file_at(AT_FDCWD, "/proc/self/gid_map", gids) < 0))
         return false;
     return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
            mount("box-audit-test", dir, "tmpfs", 0, "size=256k") == 0;
