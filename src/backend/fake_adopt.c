@@ -30,8 +30,10 @@ static void answer_free(struct fake_answer *a)
 
 void fake_answers_free(struct fake *f)
 {
-    while (f->answers != NULL)
-        answer_free(f->answers);
+    for (struct fake_answer *a = f->answers, *next; a != NULL; a = next) {
+        next = a->next;
+        answer_free(a);
+    }
 }
 
 static void on_answer(struct loop_defer *d)
@@ -73,6 +75,7 @@ static void on_adopted(struct loop_defer *d)
     fake_procs_vanish(sb, 0); /* nobody took them */
 }
 
+/* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */
 int fake_adopt(struct backend *b, const char *name, const struct spec *spec,
                backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err)
 {

@@ -286,6 +286,8 @@ void fake_procs_lose(struct fake_sandbox *sb)
 
 void fake_procs_free(struct fake_sandbox *sb)
 {
-    while (sb->procs != NULL)
-        fake_proc_free(&sb->procs->base);
+    for (struct fake_proc *p = sb->procs, *next; p != NULL; p = next) {
+        next = p->next;
+        fake_proc_free(&p->base);
+    }
 }

@@ -12,7 +12,6 @@
 
 #include "backend/native_internal.h"
 #include "io/dns.h"
-#include "sandbox/init_wire.h"
 #include "sandbox/plan.h"
 #include "sandbox/userns.h"
 #include "spec/spec.h"
@@ -24,6 +23,8 @@
 #include "util/str.h"
 #include "util/strv.h"
 
+#define NO_ROOT "-" /* no path of a mount begins like this */
+
 static const struct {
     const char *name;
     unsigned next;
@@ -33,10 +34,20 @@ static const struct {
     [NATIVE_DESTROYING] = {"destroying", 0},
 };
 
-static void move(struct native_sandbox *sb, enum native_state to)
+void native_move(struct native_sandbox *sb, enum native_state to)
 {
     assert(states[sb->state].next & (1U << to));
     sb->state = to;
+}
+
+void native_index(struct native *n, uint32_t i, bool used)
+{
+    if (i >= USERNS_INDEX_MAX)
+        return;
+    if (used)
+        n->index_used[i / 8] |= (uint8_t)(1U << (i % 8));
+    else
+        n->index_used[i / 8] &= (uint8_t) ~(1U << (i % 8));
 }
 
 /* Ranges go round: one that was just given back is the last to be used again. */
@@ -46,7 +57,7 @@ static int take_index(struct native *n, uint32_t *ret, struct err *err)
         uint32_t i = n->next_index++ % USERNS_INDEX_MAX;
         if (n->index_used[i / 8] & (1U << (i % 8)))
             continue;
-        n->index_used[i / 8] |= (uint8_t)(1U << (i % 8));
+        native_index(n, i, true);
         *ret = i;
         return 0;
     }
@@ -58,13 +69,14 @@ static void stop_watching(struct native_sandbox *sb)
 {
     loop_io_stop(&sb->conn_io);
     loop_io_stop(&sb->pid_io);
+    loop_timer_stop(&sb->patience);
     dns_unlisten(TAKE_PTR(sb->dns));
 }
 
-static void sandbox_free(struct native_sandbox *sb)
+void native_sandbox_free(struct native_sandbox *sb)
 {
     struct native *n = sb->native;
-    n->index_used[sb->uid_index / 8] &= (uint8_t) ~(1U << (sb->uid_index % 8));
+    native_index(n, sb->uid_index, false);
     stop_watching(sb);
     fd_close_many(&sb->conn, 1);
     fd_close_many(&sb->pidfd, 1);
@@ -76,78 +88,29 @@ static void sandbox_free(struct native_sandbox *sb)
 
 /* PID 1 is gone or no longer makes sense. The user of the sandbox hears of it once, and still
  * destroys it. */
-static void lose(struct native_sandbox *sb)
+void native_lose(struct native_sandbox *sb)
 {
+    struct err err = {0};
     if (sb->lost || sb->state == NATIVE_DESTROYING)
         return;
     sb->lost = true;
     stop_watching(sb);
     native_exec_lose_all(sb);
-    if (sb->state == NATIVE_READY)
+    native_proc_lose_all(sb);
+    if (sb->state == NATIVE_READY) {
         sb->on_lost(sb->arg);
-}
-
-static void on_pid1_gone(struct loop_io *io, uint32_t events)
-{
-    (void)events;
-    lose(container_of(io, struct native_sandbox, pid_io));
+    } else if (sb->adopting) {
+        (void)err_set(&err, ERR_NOT_FOUND, "the sandbox is not alive any more");
+        native_abandon(sb, &err);
+    }
 }
 
 static void fail_creation(struct native_sandbox *sb, const struct err *err)
 {
     backend_created_fn *created = sb->created;
     void *arg = sb->arg;
-    sandbox_free(sb);
+    native_sandbox_free(sb);
     created(arg, NULL, err);
-}
-
-static void on_conn(struct loop_io *io, uint32_t events)
-{
-    struct native_sandbox *sb = container_of(io, struct native_sandbox, conn_io);
-    union {
-        uint32_t type;
-        struct init_hello hello;
-        struct init_started started;
-        struct init_exited exited;
-    } m;
-    (void)events;
-    for (;;) {
-        int fds[4];
-        size_t n_fds = 4;
-        ssize_t n = fd_recv_msg(sb->conn, &m, sizeof(m), fds, &n_fds, MSG_DONTWAIT);
-        if (n == -EAGAIN)
-            return;
-        /* All of the message is there, but we had no room for the descriptors that came along. */
-        bool crowded = n == -EMSGSIZE && m.type == INIT_MSG_STARTED;
-        if ((n == (ssize_t)sizeof(m.started) && m.type == INIT_MSG_STARTED && sb->hello) ||
-            crowded) {
-            native_exec_on_started(sb, &m.started, fds, n_fds);
-        } else if (n == (ssize_t)sizeof(m.exited) && m.type == INIT_MSG_EXITED && sb->hello) {
-            native_exec_on_exited(sb, &m.exited);
-        } else if (n == (ssize_t)sizeof(m.hello) && m.type == INIT_MSG_HELLO && !sb->hello &&
-                   m.hello.version == INIT_WIRE_VERSION) {
-            sb->hello = true;
-        } else {
-            fd_close_many(fds, n_fds);
-            lose(sb);
-            return;
-        }
-        fd_close_many(fds, n_fds);
-        if (sb->conn_io.loop == NULL)
-            return; /* a callback has ended the sandbox */
-    }
-}
-
-static int greet_init(struct native_sandbox *sb, struct err *err)
-{
-    struct init_hello hello = {.type = INIT_MSG_HELLO, .version = INIT_WIRE_VERSION};
-    ssize_t n = fd_send_msg(sb->conn, &hello, sizeof(hello), NULL, 0, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n < 0)
-        return err_sys(err, (int)-n, "greet the sandbox's first process");
-    int r = loop_io_start(sb->native->loop, &sb->conn_io, sb->conn, EPOLLIN, on_conn);
-    if (r == 0)
-        r = loop_io_start(sb->native->loop, &sb->pid_io, sb->pidfd, EPOLLIN, on_pid1_gone);
-    return r < 0 ? err_sys(err, -r, "watch the sandbox's first process") : 0;
 }
 
 /* NOLINTNEXTLINE(readability-non-const-parameter): others take the descriptors out of it. */
@@ -163,9 +126,22 @@ static void on_destroyed(void *arg, const struct priv_reply *reply, int *fds, si
         (void)err_set(&err, ERR_BACKEND, "box-priv has gone away");
     else if (reply->result < 0 && reply->err.code != ERR_NOT_FOUND)
         err = reply->err; /* not found: it died by itself and is cleaned up already */
-    sandbox_free(sb);
+    native_sandbox_free(sb);
     if (done != NULL)
         done(done_arg, err.code != ERR_NONE ? &err : NULL);
+}
+
+void native_abandon(struct native_sandbox *sb, const struct err *err)
+{
+    backend_created_fn *created = sb->created;
+    void *arg = sb->arg;
+    struct err ignored, why = *err;
+    native_move(sb, NATIVE_DESTROYING);
+    stop_watching(sb);
+    native_proc_lose_all(sb);
+    if (priv_client_destroy(sb->native->priv, sb->name, on_destroyed, sb, &ignored) < 0)
+        native_sandbox_free(sb);
+    created(arg, NULL, &why);
 }
 
 static void start_dns(struct native_sandbox *sb, int *fds)
@@ -192,6 +168,20 @@ static void tell_changes(const struct native *n, const struct priv_created *m)
                  n->options.tag + strlen(n->options.tag) - NET_TAG_MAX);
 }
 
+void native_take_fds(struct native_sandbox *sb, const struct priv_reply *reply, int *fds,
+                     size_t n_fds)
+{
+    if (n_fds >= 2) {
+        sb->pidfd = TAKE_FD(fds[0]);
+        sb->conn = TAKE_FD(fds[1]);
+    }
+    if (reply->created.network < NET_KIND_MAX)
+        sb->network = reply->created.network;
+    if (n_fds == 4)
+        start_dns(sb, fds + 2);
+    tell_changes(sb->native, &reply->created);
+}
+
 static void on_created(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct native_sandbox *sb = arg;
@@ -205,41 +195,27 @@ static void on_created(void *arg, const struct priv_reply *reply, int *fds, size
         fail_creation(sb, &reply->err);
         return;
     }
-    if (n_fds >= 2) {
-        sb->pidfd = TAKE_FD(fds[0]);
-        sb->conn = TAKE_FD(fds[1]);
-    }
-    if (reply->created.network < NET_KIND_MAX)
-        sb->network = reply->created.network;
-    if (n_fds == 4)
-        start_dns(sb, fds + 2);
-    tell_changes(sb->native, &reply->created);
+    native_take_fds(sb, reply, fds, n_fds);
     if (sb->conn < 0)
         (void)err_set(&err, ERR_LIMIT, "boxd has no file descriptor left for another session");
-    if (sb->conn < 0 || greet_init(sb, &err) < 0) {
-        backend_created_fn *created = sb->created;
-        void *created_arg = sb->arg;
-        move(sb, NATIVE_DESTROYING);
-        struct err ignored;
-        if (priv_client_destroy(sb->native->priv, sb->name, on_destroyed, sb, &ignored) < 0)
-            sandbox_free(sb);
-        created(created_arg, NULL, &err);
+    if (sb->conn < 0 || native_greet(sb, &err) < 0) {
+        native_abandon(sb, &err);
         return;
     }
     /* Requests queue behind our greeting: nobody has to wait for its answer. */
-    move(sb, NATIVE_READY);
+    native_move(sb, NATIVE_READY);
     sb->created(sb->arg, &sb->base, NULL);
 }
 
-static int native_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
-                         backend_lost_fn *lost, void *arg, struct err *err)
+struct native_sandbox *native_sandbox_new(struct native *n, const struct spec *spec,
+                                          backend_created_fn *created, backend_lost_fn *lost,
+                                          void *arg)
 {
-    struct native *n = container_of(b, struct native, base);
-    static struct plan plan; /* large, and needed only here */
     struct native_sandbox *sb = xnew(struct native_sandbox);
-    sb->base.backend = b;
+    sb->base.backend = &n->base;
     sb->native = n;
     sb->conn = sb->pidfd = -1;
+    sb->uid_index = UINT32_MAX;
     sb->created = created;
     sb->on_lost = lost;
     sb->arg = arg;
@@ -249,6 +225,15 @@ static int native_create(struct backend *b, const struct spec *spec, backend_cre
     sb->root_writable = !spec->read_only_rootfs;
     sb->quota_bytes = (uint64_t)spec->workspace_quota_mb << 20;
     sb->next_exec = 1;
+    return sb;
+}
+
+static int native_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
+                         backend_lost_fn *lost, void *arg, struct err *err)
+{
+    struct native *n = container_of(b, struct native, base);
+    static struct plan plan; /* large, and needed only here */
+    struct native_sandbox *sb = native_sandbox_new(n, spec, created, lost, arg);
     id_random(sb->name);
     int r = take_index(n, &sb->uid_index, err);
     if (r == 0)
@@ -256,7 +241,7 @@ static int native_create(struct backend *b, const struct spec *spec, backend_cre
     if (r == 0)
         r = priv_client_create(n->priv, &plan, on_created, sb, err);
     if (r < 0)
-        sandbox_free(sb);
+        native_sandbox_free(sb);
     return r;
 }
 
@@ -266,22 +251,37 @@ static void native_destroy(struct sandbox *base, backend_done_fn *done, void *ar
     struct err err = {0};
     if (sb->state == NATIVE_DESTROYING)
         return;
-    move(sb, NATIVE_DESTROYING);
+    native_move(sb, NATIVE_DESTROYING);
     stop_watching(sb);
     native_exec_lose_all(sb);
+    native_proc_lose_all(sb);
     sb->destroyed = done;
     sb->destroyed_arg = arg;
     if (priv_client_destroy(sb->native->priv, sb->name, on_destroyed, sb, &err) < 0)
         log_error(NULL, "destroy sandbox %s: %s", sb->name, err.msg);
 }
 
-static void native_free(struct backend *b)
+static const char *native_sandbox_name(const struct sandbox *base)
+{
+    return container_of(base, const struct native_sandbox, base)->name;
+}
+
+static void native_detach(struct backend *b)
 {
     struct native *n = container_of(b, struct native, base);
     dns_free(n->dns);
-    priv_client_free(n->priv);
+    priv_client_detach(n->priv);
+    strv_free(n->roots);
+    free(n->found);
     free(n->index_used);
     free(n);
+}
+
+static void native_free(struct backend *b)
+{
+    struct native *n = container_of(b, struct native, base);
+    priv_client_free(TAKE_PTR(n->priv));
+    native_detach(b);
 }
 
 static const struct backend_ops native_ops = {
@@ -296,10 +296,51 @@ static const struct backend_ops native_ops = {
     .exec_resize = native_exec_resize,
     .exec_pause = native_exec_pause,
     .exec_free = native_exec_free,
+    .sandbox_name = native_sandbox_name,
+    .adopt = native_adopt,
+    .sweep = native_sweep,
+    .set_deadline = native_set_deadline,
+    .detach = native_detach,
+    .proc_start = native_proc_start,
+    .proc_adopt = native_proc_adopt,
+    .proc_range = native_proc_range,
+    .proc_read = native_proc_read,
+    .proc_release = native_proc_release,
+    .proc_stderr = native_proc_stderr,
+    .proc_write = native_proc_write,
+    .proc_close_stdin = native_proc_close_stdin,
+    .proc_signal = native_proc_signal,
+    .proc_kill = native_proc_kill,
+    .proc_free = native_proc_free,
     .receipt = native_receipt,
     .doctor = native_doctor,
     .free = native_free,
 };
+
+/* Plans name a root by its number in box-priv's list, which was fixed when that started. What is
+ * not ours any more is covered up; what is new has to wait until box-priv is started again. */
+static void take_roots(struct native *n)
+{
+    char *const *theirs = priv_client_roots(n->priv);
+    char *const *ours = n->options.roots;
+    for (size_t i = 0; theirs != NULL && theirs[i] != NULL; i++) {
+        size_t k = 0;
+        while (ours != NULL && ours[k] != NULL && !str_eq(ours[k], theirs[i]))
+            k++;
+        strv_add(&n->roots, ours != NULL && ours[k] != NULL ? theirs[i] : NO_ROOT);
+    }
+    for (size_t k = 0; ours != NULL && ours[k] != NULL; k++) {
+        size_t i = 0;
+        while (theirs != NULL && theirs[i] != NULL && !str_eq(ours[k], theirs[i]))
+            i++;
+        if (theirs == NULL || theirs[i] == NULL)
+            log_warn(NULL,
+                     "'%s' cannot be mounted yet: sessions of an earlier boxd run on, under the "
+                     "allowed_mount_roots of their time",
+                     ours[k]);
+    }
+    n->facts.roots = n->roots;
+}
 
 int native_new(struct loop *loop, const struct native_options *options, struct backend **ret,
                struct err *err)
@@ -312,21 +353,24 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
     /* Another instance on this host starts elsewhere: its sessions should have ids of their own. */
     n->next_index = (uint32_t)(str_hash(options->tag) % USERNS_INDEX_MAX);
     native_facts_read(&n->facts);
-    n->facts.roots = options->roots;
     n->facts.roots_are_outer = options->roots_are_outer;
     n->facts.require_limits = options->require_limits;
     struct priv_client_options po = {.program = options->program,
+                                     .fetch_program = options->fetch_program,
                                      .init_program = options->init_program,
                                      .state_dir = options->state_dir,
                                      .tag = options->tag,
                                      .uid = options->uid,
                                      .gid = options->gid,
-                                     .roots = options->roots};
+                                     .roots = options->roots,
+                                     .linger_sec = options->linger_sec};
     int r = priv_client_new(loop, &po, &n->priv, err);
     if (r < 0) {
-        native_free(&n->base);
+        native_detach(&n->base);
         return r;
     }
+    take_roots(n);
+    native_find(n);
     priv_client_on_gone(n->priv, options->gone, options->gone_arg);
     *ret = &n->base;
     return 0;

@@ -218,7 +218,7 @@ static int pack(struct buf *out, struct init_exec *head, const struct native_san
     return r;
 }
 
-static int send_request(struct native_sandbox *sb, struct init_exec *head,
+int native_send_request(struct native_sandbox *sb, struct init_exec *head,
                         const struct exec_request *req, struct err *err)
 {
     AUTO_DONE(buf) struct buf message;
@@ -266,7 +266,7 @@ int native_exec_start(struct sandbox *base, const struct exec_request *req,
         .rows = req->rows,
         .cols = req->cols,
     };
-    int r = send_request(sb, &head, req, err);
+    int r = native_send_request(sb, &head, req, err);
     if (r < 0)
         return r;
     struct native_exec *e = xnew(struct native_exec);
@@ -392,7 +392,7 @@ static const char *stage_text(uint32_t stage)
     return stage > INIT_STAGE_NONE && stage <= INIT_STAGE_EXEC ? texts[stage] : "failed";
 }
 
-static void fill_outcome(struct outcome *o, const struct init_exited *m)
+void native_outcome(struct outcome *o, const struct init_exited *m)
 {
     *o = (struct outcome){.duration_ns = m->duration_ns,
                           .cpu_ns = m->cpu_ns,
@@ -435,7 +435,7 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
     if (e == NULL)
         return;
     sb->running--;
-    fill_outcome(&e->outcome, m);
+    native_outcome(&e->outcome, m);
     if (e->crowded)
         e->outcome = (struct outcome){.kind = OUTCOME_EXITED,
                                       .exit_code = 126,

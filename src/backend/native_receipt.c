@@ -137,6 +137,17 @@ static void write_disk(struct jw *w, const struct priv_inspect *in)
     jw_object_end(w);
 }
 
+/* Managed processes whose own memory limit is only that of the session. */
+static void write_processes(struct jw *w, const struct native_sandbox *sb)
+{
+    jw_key(w, "process_memory_unenforced");
+    jw_array(w);
+    for (const struct native_proc *p = sb->procs; p != NULL; p = p->next)
+        if (p->memory_open)
+            jw_u64(w, p->number);
+    jw_array_end(w);
+}
+
 static void write_receipt(struct jw *w, struct receipt *rc)
 {
     static const char *const modes[] = {"none", "v1 with cgroup2 for killing", "v2"};
@@ -170,6 +181,7 @@ static void write_receipt(struct jw *w, struct receipt *rc)
     write_namespaces(w, &rc->inspect);
     write_limits(w, rc);
     write_disk(w, &rc->inspect);
+    write_processes(w, rc->sb);
     jw_key(w, "payload");
     jw_object(w);
     write_status(w, buf_str(&rc->posture));

@@ -180,6 +180,8 @@ static _Noreturn void exec_child(const struct launch *l, pid_t parent)
         dup3(l->log_fd >= 0 ? l->log_fd : null_fd, STDERR_FILENO, 0) < 0 ||
         dup3(l->ready_fd, READY_FD, 0) < 0)
         child_exit(1);
+    if (l->is_private)
+        (void)setenv("BOX_LINGER_SEC", "0", 1); /* nobody would come back for its sessions */
     (void)setenv("BOX_LOG_FORMAT", "text", 0);
     (void)execv(l->program, l->argv);
     (void)dprintf(STDERR_FILENO, "cannot run '%s': %s\n", l->program, err_errno_text(errno));

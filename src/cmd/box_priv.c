@@ -18,6 +18,7 @@
 #include <sys/mount.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -45,28 +46,33 @@
 #define PURGE_TRIES 200
 #define TURN_TRIES 1500
 #define TRY_INTERVAL_MS 10
+#define LINGER_MAX (365ULL * 86400ULL)
 
 struct options {
     int sock;
-    const char *state, *tag, *init, *pool;
+    const char *state, *tag, *init, *pool, *fetch;
     const char *roots[LAUNCH_ROOTS_MAX];
     size_t n_roots;
-    uint64_t uid, gid;
+    uint64_t uid, gid, linger;
 };
 
 static int parse_options(int argc, char **argv, struct options *o, struct err *err)
 {
+    /* clang-format off */
     static const struct option table[] = {
         {"sock", required_argument, NULL, 's'},
         {"state", required_argument, NULL, 'd'},
         {"tag", required_argument, NULL, 't'},
         {"init", required_argument, NULL, 'i'},
         {"pool", required_argument, NULL, 'p'},
+        {"fetch", required_argument, NULL, 'f'},
         {"root", required_argument, NULL, 'r'},
         {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},
+        {"linger", required_argument, NULL, 'l'},
         {0},
     };
+    /* clang-format on */
     uint64_t sock = 0;
     int c;
     while ((c = getopt_long(argc, argv, "", table, NULL)) != -1) {
@@ -81,10 +87,14 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
             o->init = optarg;
         else if (c == 'p')
             o->pool = optarg;
+        else if (c == 'f')
+            o->fetch = optarg;
         else if (c == 'u')
             r = str_to_u64(optarg, &o->uid);
         else if (c == 'g')
             r = str_to_u64(optarg, &o->gid);
+        else if (c == 'l')
+            r = str_to_u64(optarg, &o->linger);
         else if (c == 'r' && o->n_roots < LAUNCH_ROOTS_MAX)
             o->roots[o->n_roots++] = optarg;
         else
@@ -93,6 +103,7 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
             return err_set(err, ERR_INVALID, "box-priv is started by boxd, not by hand");
     }
     o->sock = (int)sock;
+    o->linger = o->linger < LINGER_MAX ? o->linger : LINGER_MAX;
     if (o->state == NULL || o->tag == NULL || o->init == NULL || sock == 0 || !id_valid(o->tag))
         return err_set(err, ERR_INVALID, "box-priv is started by boxd, not by hand");
     return 0;
@@ -261,10 +272,24 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     h->init_exe_fd = load_init(o->init, err);
     if (h->init_exe_fd < 0)
         return h->init_exe_fd;
+    /* Opened now, like everything else: what stands at its path later does not matter. */
+    h->fetch_exe_fd = o->fetch != NULL ? open(o->fetch, O_PATH | O_CLOEXEC) : -1;
+    if (o->fetch != NULL && h->fetch_exe_fd < 0)
+        return err_sys(err, errno, "open '%s'", o->fetch);
     storage_refill(h, LAUNCH_SPARES_MAX);
     ahead_init(&h->ahead, h->rootful);
     ahead_refill(&h->ahead, 0, h->daemon_uid, h->daemon_gid);
     return 0;
+}
+
+/* Two descriptors per sandbox, three with a disk of its own; there may be thousands. */
+static void raise_nofile(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
 }
 
 static int run(int argc, char **argv, struct err *err)
@@ -280,6 +305,7 @@ static int run(int argc, char **argv, struct err *err)
         return r;
     (void)clearenv();
     (void)umask(077);
+    raise_nofile();
     (void)setgroups(0, NULL); /* refused to ordinary users, who have nothing to gain */
     r = enter_namespaces(&host, err);
     if (host.rootful) /* an ordinary user needs it to write the id maps of its own children */
@@ -290,7 +316,9 @@ static int run(int argc, char **argv, struct err *err)
         r = loop_new(&clock_system, &loop, err);
     if (r < 0)
         return r;
-    r = priv_serve(loop, &host, o.sock, err);
+    const struct priv_serve_options serve = {
+        .sock = o.sock, .linger_sec = o.linger, .roots = o.roots, .n_roots = o.n_roots};
+    r = priv_serve(loop, &host, &serve, err);
     if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);
     (void)cgroup_host_remove(&host.cgroups, host.tag);
@@ -303,6 +331,8 @@ int main(int argc, char **argv)
 {
     struct err err = {0};
     log_init("box-priv");
+    /* Whoever reads our messages may go before us. */
+    (void)sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
     int r = run(argc, argv, &err);
     if (r < 0)
         log_error(NULL, "%s", err.msg);

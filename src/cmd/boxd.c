@@ -24,9 +24,12 @@
 #include "backend/native.h"
 #include "cmd/config.h"
 #include "core/manager.h"
+#include "core/skills.h"
+#include "fetch/launcher.h"
 #include "http/crypto.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "rpc/rpc.h"
 #include "rpc/v1.h"
 #include "store/store.h"
 #include "util/alloc.h"
@@ -51,16 +54,21 @@ struct daemon {
     struct store *store;
     struct manager *manager;
     struct http_server *server;
+    struct fetch_launcher *launcher; /* NULL: jobs are our own children */
+    struct skills *skills;
+    struct rpc *rpc;
+    struct rpc_stdio *stdio;
     struct loop_signal signals;
     struct loop_timer farewell;
-    int lock_fd, state_fd;
+    int lock_fd, state_fd, spool_fd, in_fd, out_fd;
     char tag[16];
-    char program[PATH_MAX], init_program[PATH_MAX];
+    char program[PATH_MAX], init_program[PATH_MAX], fetch_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
     bool rootful;
     bool adopted; /* what an earlier boxd left is ours */
     bool keep;    /* what we leave is the next one's */
+    bool served;
     int status;
 };
 
@@ -120,6 +128,17 @@ static int own_dir(const struct daemon *d, const char *dir, int *ret_fd, struct 
     return 0;
 }
 
+/* Where uploads are kept while they are on their way. */
+static int make_spool(struct daemon *d, int state_fd, struct err *err)
+{
+    d->spool_fd = path_make_dir_at(state_fd, "spool", 0700);
+    if (d->spool_fd < 0)
+        return err_sys(err, -d->spool_fd, "directory for uploads");
+    if (d->rootful && fchown(d->spool_fd, d->uid, d->gid) < 0)
+        return err_sys(err, errno, "own the directory for uploads");
+    return 0;
+}
+
 /* Holds the directory for as long as we live: two daemons on one state would take each other's
  * sessions for dead. */
 static int take_state(struct daemon *d, struct err *err)
@@ -142,6 +161,9 @@ static int take_state(struct daemon *d, struct err *err)
     if (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0)
         return err_set(err, ERR_CONFLICT,
                        "another boxd serves '%s'; use it, or choose another --state-dir", dir);
+    r = make_spool(d, fd, err);
+    if (r < 0)
+        return r;
     (void)snprintf(d->tag, sizeof(d->tag), "box-%011llx",
                    (unsigned long long)(str_hash(dir) & 0xfffffffffff));
     d->state_fd = TAKE_FD(fd);
@@ -179,6 +201,12 @@ static void on_all_gone(void *arg, const struct err *err)
     loop_quit(d->loop);
 }
 
+static void end_all(struct daemon *d)
+{
+    http_server_drain(d->server, 1001, "Box runtime shutting down");
+    manager_delete_all(d->manager, on_all_gone, d);
+}
+
 static void on_farewell(struct loop_timer *t)
 {
     struct daemon *d = container_of(t, struct daemon, farewell);
@@ -203,8 +231,15 @@ static void on_signal(struct loop_signal *s, int signo)
     }
     loop_timer_stop(&d->farewell);
     log_info(NULL, "signal %d: ending %zu sessions", signo, manager_count(d->manager));
-    http_server_drain(d->server, 1001, "boxd is shutting down");
-    manager_delete_all(d->manager, on_all_gone, d);
+    end_all(d);
+}
+
+/* Whoever started us for itself alone has gone. */
+static void on_stdio_ended(void *arg)
+{
+    struct daemon *d = arg;
+    log_info(NULL, "the host has left: ending %zu sessions", manager_count(d->manager));
+    end_all(d);
 }
 
 static void on_priv_gone(void *arg)
@@ -219,6 +254,7 @@ static int start_native(struct daemon *d, struct err *err)
 {
     struct native_options options = {.program = d->program,
                                      .init_program = d->init_program,
+                                     .fetch_program = d->fetch_program,
                                      .state_dir = d->config->state_dir,
                                      .tag = d->tag,
                                      .uid = d->uid,
@@ -226,12 +262,17 @@ static int start_native(struct daemon *d, struct err *err)
                                      .roots = d->config->mount_roots,
                                      .roots_are_outer = d->config->mount_roots_builtin,
                                      .require_limits = d->config->require_limits,
+                                     .linger_sec = d->config->linger_sec,
                                      .gone = on_priv_gone,
                                      .gone_arg = d};
     int r = find_program("box-priv", d->program, err);
     if (r == 0)
         r = find_program("box-init", d->init_program, err);
-    return r < 0 ? r : native_new(d->loop, &options, &d->backend, err);
+    if (r == 0)
+        r = native_new(d->loop, &options, &d->backend, err);
+    if (r == 0)
+        d->launcher = native_launcher_new(d->backend);
+    return r;
 }
 
 static int start_fake(struct daemon *d, struct err *err)
@@ -247,6 +288,9 @@ static int start_backend(struct daemon *d, struct err *err)
         const char *name;
         int (*start)(struct daemon *d, struct err *err);
     } backends[] = {{"native", start_native}, {"local", start_native}, {"fake", start_fake}};
+    int r = find_program("box-fetch", d->fetch_program, err);
+    if (r < 0)
+        return r;
     for (size_t i = 0; i < ARRAY_SIZE(backends); i++)
         if (str_eq(d->config->backend, backends[i].name))
             return backends[i].start(d, err);
@@ -260,40 +304,107 @@ static bool accept_peer(void *arg, const struct ucred *peer)
     return peer->uid == 0 || peer->uid == d->uid;
 }
 
+/* What TCP clients have to send; NULL: nothing. */
+static const char *token_of(const struct config *c)
+{
+    return c->token != NULL ? c->token : c->control_token;
+}
+
 static int authorize(void *arg, const struct http_request *req)
 {
     const struct daemon *d = arg;
-    if (http_request_peer(req) != NULL || d->config->token == NULL)
+    const char *token = token_of(d->config);
+    if (http_request_peer(req) != NULL || token == NULL)
         return 0; /* the unix socket is protected by its mode and the peer's uid */
     const char *given = http_request_bearer(req);
-    return given != NULL &&
-                   http_secret_eq(given, strlen(given), d->config->token, strlen(d->config->token))
-               ? 0
-               : 401;
+    return given != NULL && http_secret_eq(given, strlen(given), token, strlen(token)) ? 0 : 401;
 }
 
-static int start_server(struct daemon *d, struct err *err)
+static int listen_tcp(struct daemon *d, struct err *err)
 {
-    struct http_server_opts opts = {.authorize = authorize, .accept_peer = accept_peer, .arg = d};
     const struct config *c = d->config;
-    int r = http_server_new(d->loop, &opts, &d->server, err);
-    if (r == 0)
-        r = http_server_listen_unix(d->server, c->socket_path, 0600, err);
-    if (r < 0 || c->port == 0)
-        return r;
-    if (c->token == NULL && !config_host_is_loopback(c))
+    if (c->port == 0)
+        return 0;
+    if (token_of(c) == NULL && !config_host_is_loopback(c))
         return err_set(err, ERR_DENIED,
                        "listening on %s needs a token: put one of at least 32 characters into a "
-                       "file and name it with "
-                       "token_file in the configuration or $BOX_TOKEN_FILE",
+                       "file and name it with token_file in the configuration or $BOX_TOKEN_FILE, "
+                       "or set $LANGBOT_BOX_CONTROL_TOKEN",
                        c->host);
-    if (c->token == NULL)
+    if (token_of(c) == NULL)
         log_warn(NULL,
                  "listening on %s:%u without a token: every local user can use this boxd; set "
                  "token_file",
                  c->host, c->port);
-    r = http_server_listen_tcp(d->server, c->host, c->port, err);
+    int r = http_server_listen_tcp(d->server, c->host, c->port, err);
+    if (r < 0 && c->stdio_control) {
+        log_warn(NULL, "%s. Managed process WebSocket attach will be unavailable.", err->msg);
+        return 0;
+    }
     return r < 0 ? r : 0;
+}
+
+static int start_server(struct daemon *d, struct err *err)
+{
+    /* Names in Host headers are looked at because pages in a browser can lead here; none of them
+     * knows the token. */
+    static const char *const any_host[] = {"*", NULL};
+    struct http_server_opts opts = {.authorize = authorize,
+                                    .accept_peer = accept_peer,
+                                    .arg = d,
+                                    .hosts = token_of(d->config) != NULL ? any_host : NULL};
+    int r = http_server_new(d->loop, &opts, &d->server, err);
+    if (r == 0)
+        r = http_server_listen_unix(d->server, d->config->socket_path, 0600, err);
+    return r < 0 ? r : listen_tcp(d, err);
+}
+
+static int start_skills(struct daemon *d, struct err *err)
+{
+    struct skills_options options = {
+        .program = d->fetch_program, .launcher = d->launcher, .roots = d->config->mount_roots};
+    return skills_new(d->loop, &options, &d->skills, err);
+}
+
+/* As the user that we are from now on, who must be able to use what the configuration names. */
+static int start_rpc(struct daemon *d, struct err *err)
+{
+    const struct config *c = d->config;
+    struct rpc_options options = {.manager = d->manager,
+                                  .token = c->control_token != NULL ? c->control_token : c->token,
+                                  .instance = c->instance,
+                                  .backend_name = c->report_backend,
+                                  .config = c->box_config,
+                                  .spool_fd = d->spool_fd,
+                                  .legacy = c->legacy_protocol,
+                                  .unsafe_storage = c->unsafe_storage};
+    if (c->unsafe_storage)
+        log_warn(NULL, "LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS is set: storage limits that "
+                       "are not enforced count as if they were");
+    int r = start_skills(d, err);
+    options.skills = d->skills;
+    if (r == 0)
+        r = rpc_new(&options, &d->rpc, err);
+    if (r == 0)
+        r = rpc_routes(d->rpc, d->server, err);
+    if (r == 0 && c->stdio_control)
+        r = rpc_stdio_new(d->rpc, TAKE_FD(d->in_fd), TAKE_FD(d->out_fd), on_stdio_ended, d,
+                          &d->stdio, err);
+    return r;
+}
+
+/* Nobody else gets to see what belongs to the protocol: not our children, not a stray printf. */
+static int take_stdio(struct daemon *d, struct err *err)
+{
+    if (!d->config->stdio_control)
+        return 0;
+    AUTO_CLOSE int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    d->in_fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    d->out_fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (null < 0 || d->in_fd < 0 || d->out_fd < 0 || dup2(null, STDIN_FILENO) < 0 ||
+        dup2(null, STDOUT_FILENO) < 0)
+        return err_sys(err, errno, "take stdin and stdout");
+    return 0;
 }
 
 static void on_adopted(void *arg, const struct err *err)
@@ -345,7 +456,9 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
     assert(d->config != NULL);
     find_ids(d);
     raise_nofile();
-    r = take_state(d, err);
+    r = take_stdio(d, err);
+    if (r == 0)
+        r = take_state(d, err);
     if (r == 0)
         r = loop_new(&clock_system, &d->loop, err);
     if (r == 0)
@@ -358,6 +471,8 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
         r = drop_privileges(d, err);
     if (r == 0)
         r = start_manager(d, err);
+    if (r == 0)
+        r = start_rpc(d, err);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
@@ -375,8 +490,13 @@ static void stop(struct daemon *d)
 {
     loop_signal_stop(&d->signals);
     loop_timer_stop(&d->farewell);
+    rpc_stdio_free(d->stdio);
     http_server_free(d->server);
-    if (d->backend != NULL && d->keep && d->backend->ops->detach != NULL)
+    rpc_free(d->rpc);
+    skills_free(d->skills);
+    fetch_launcher_free(d->launcher);
+    /* One that never came to serve leaves the sessions of an earlier one alone. */
+    if (d->backend != NULL && (d->keep || !d->served) && d->backend->ops->detach != NULL)
         d->backend->ops->detach(d->backend);
     else if (d->backend != NULL)
         d->backend->ops->free(d->backend);
@@ -386,6 +506,9 @@ static void stop(struct daemon *d)
     config_free(d->config);
     fd_close_many(&d->state_fd, 1);
     fd_close_many(&d->lock_fd, 1);
+    fd_close_many(&d->spool_fd, 1);
+    fd_close_many(&d->in_fd, 1);
+    fd_close_many(&d->out_fd, 1);
 }
 
 /* A large answer is held for a moment only. Left to itself malloc learns from the first one to keep
@@ -398,7 +521,8 @@ static void return_memory(void)
 
 int main(int argc, char **argv)
 {
-    static struct daemon d = {.lock_fd = -1, .state_fd = -1};
+    static struct daemon d = {
+        .lock_fd = -1, .state_fd = -1, .spool_fd = -1, .in_fd = -1, .out_fd = -1};
     struct err err = {0};
     return_memory();
     log_init("boxd");
@@ -407,6 +531,7 @@ int main(int argc, char **argv)
     if (r == 0) {
         log_info(NULL, "serving on %s%s", d.config->socket_path,
                  d.config->port != 0 ? " and TCP" : "");
+        d.served = true;
         config_say_ready(d.config);
         r = loop_run(d.loop, &err);
     }

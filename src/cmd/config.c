@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -48,6 +49,9 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_MAX_PROCESSES] = {"max_managed_processes", "BOX_MAX_MANAGED_PROCESSES", "64", "Managed processes at a time"},
     [CONFIG_MAX_EXITED] = {"max_completed_processes", "BOX_MAX_COMPLETED_PROCESSES", "256", "Ended ones that are remembered"},
     [CONFIG_EXITED_SEC] = {"completed_process_retention_sec", "BOX_COMPLETED_PROCESS_RETENTION_SEC", "300", "And for how long; 0: not at all"},
+    [CONFIG_REPORT_BACKEND] = {"report_backend_as", "BOX_REPORT_BACKEND_AS", NULL, "Name of the backend that LangBot is told"},
+    [CONFIG_LEGACY] = {"legacy_protocol", "BOX_LEGACY_PROTOCOL", "false", "Serve LangBot clients of the first release too, which say not who they are"},
+    [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
 };
 
 static const struct option options[] = {
@@ -163,6 +167,47 @@ static int read_token(const char *path, char **ret, struct err *err)
     return 0;
 }
 
+/* A variable without blanks around it; NULL when nothing is left. */
+static char *environment(const char *name)
+{
+    const char *value = getenv(name);
+    char *text = value != NULL ? str_strip(value) : NULL;
+    if (text != NULL && text[0] == '\0') {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+static bool is_on(const char *text)
+{
+    static const char *const words[] = {"1", "true", "yes", "on"};
+    for (size_t i = 0; text != NULL && i < ARRAY_SIZE(words); i++)
+        if (strcasecmp(text, words[i]) == 0)
+            return true;
+    return false;
+}
+
+/* What LangBot gives its runtime when it starts one; the names are theirs. */
+static int read_langbot(struct config *c, struct err *err)
+{
+    AUTO_FREE char *unsafe = environment("LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS");
+    c->control_token = environment("LANGBOT_BOX_CONTROL_TOKEN");
+    c->instance = environment("LANGBOT_BOX_TRUSTED_INSTANCE_UUID");
+    c->box_config = environment("LANGBOT_BOX_CONFIG");
+    c->unsafe_storage = is_on(unsafe);
+    if (c->control_token != NULL &&
+        (strlen(c->control_token) < TOKEN_MIN || strpbrk(c->control_token, " \t\r\n\v\f") != NULL))
+        return err_set(err, ERR_INVALID,
+                       "LANGBOT_BOX_CONTROL_TOKEN must be a non-whitespace secret of at least %u "
+                       "characters",
+                       TOKEN_MIN);
+    if (c->stdio_control && c->instance == NULL)
+        return err_set(err, ERR_INVALID,
+                       "LANGBOT_BOX_TRUSTED_INSTANCE_UUID is required for stdio Box control");
+    return 0;
+}
+
 static int read_roots(struct config *c, const char *list, bool builtin, struct err *err)
 {
     AUTO_FREE char *copy = xstrdup(list);
@@ -244,11 +289,17 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     if (r == 0)
         r = number(s, CONFIG_EXITED_SEC, 31536000, &c->exited_sec, err);
     if (r == 0)
+        r = number(s, CONFIG_LINGER, 31536000, &c->linger_sec, err);
+    if (r == 0)
         r = choice(s, CONFIG_IMAGE_POLICY, "fallback", "strict", &c->strict_images, err);
     if (r == 0)
         r = choice(s, CONFIG_REQUIRE_LIMITS, "false", "true", &c->require_limits, err);
+    if (r == 0)
+        r = choice(s, CONFIG_LEGACY, "false", "true", &c->legacy_protocol, err);
     if (r == 0 && s->values[CONFIG_TOKEN_FILE] != NULL)
         r = read_token(s->values[CONFIG_TOKEN_FILE], &c->token, err);
+    if (r == 0)
+        r = read_langbot(c, err);
     if (r == 0)
         r = read_roots(c, roots != NULL ? roots : builtin_roots, roots == NULL, err);
     if (r == 0)
@@ -258,6 +309,8 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     c->port = (uint16_t)port;
     c->host = xstrdup(s->values[CONFIG_HOST]);
     c->backend = xstrdup(s->values[CONFIG_BACKEND]);
+    if (s->values[CONFIG_REPORT_BACKEND] != NULL)
+        c->report_backend = xstrdup(s->values[CONFIG_REPORT_BACKEND]);
     if (inet_pton(AF_INET, c->host, &address) != 1 && inet_pton(AF_INET6, c->host, &address) != 1)
         return err_set(err, ERR_INVALID, "host must be a numeric address, not '%.80s'", c->host);
     return 0;
@@ -296,13 +349,19 @@ void config_free(struct config *c)
 {
     if (c == NULL)
         return;
-    if (c->token != NULL)
-        explicit_bzero(c->token, strlen(c->token));
+    char *const secrets[] = {c->token, c->control_token};
+    for (size_t i = 0; i < ARRAY_SIZE(secrets); i++)
+        if (secrets[i] != NULL)
+            explicit_bzero(secrets[i], strlen(secrets[i]));
     free(c->state_dir);
     free(c->socket_path);
     free(c->host);
     free(c->backend);
     free(c->token);
+    free(c->report_backend);
+    free(c->control_token);
+    free(c->instance);
+    free(c->box_config);
     strv_free(c->mount_roots);
     fd_close_many(&c->ready_fd, 1);
     free(c);

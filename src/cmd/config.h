@@ -20,10 +20,16 @@ struct config {
     char *token;              /* owned; NULL: none */
     char **mount_roots;       /* owned; real paths of directories that exist */
     bool mount_roots_builtin; /* nobody chose them: only what lies below may be mounted */
-    bool strict_images, require_limits, stdio_control;
-    uint64_t max_sessions, session_ttl_sec;
+    bool strict_images, require_limits, stdio_control, legacy_protocol;
+    uint64_t max_sessions, session_ttl_sec, linger_sec;
     uint64_t max_processes, max_exited, exited_sec; /* managed processes; see core/manager.h */
-    int ready_fd; /* owned; one byte is written when we serve, -1: none */
+    char *report_backend; /* owned; name of the backend on the LangBot wire, NULL: its own */
+    /* What a LangBot host says through the environment. */
+    char *control_token; /* owned; NULL: none */
+    char *instance;      /* owned; the instance that is trusted, NULL: the first that connects */
+    char *box_config;    /* owned; JSON, NULL: none */
+    bool unsafe_storage; /* soft storage limits count as enforced */
+    int ready_fd;        /* owned; one byte is written when we serve, -1: none */
 };
 
 /* 0, or > 0 when --help or --version has been answered, or a negative errno. */

@@ -2,27 +2,19 @@
 #include "core/boxconf.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <pwd.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "http/crypto.h"
 #include "util/alloc.h"
 #include "util/err.h"
-#include "util/fd.h"
 #include "util/json.h"
-#include "util/path.h"
 #include "util/str.h"
 #include "util/strv.h"
 
 #define ROOTS_MAX 64U
-#define PROBE_PREFIX ".langbot-box-volume-probe-"
-#define PROBE_DIGITS 32U
-#define PROBE_MAX 1024
 
 const struct box_limits box_limits_default = {
     .max_sessions = 64,
@@ -224,6 +216,20 @@ int box_paths_parse(const struct json *local, struct box_paths *ret, struct err 
     return 0;
 }
 
+static char *copy_text(const char *s)
+{
+    return s != NULL ? xstrdup(s) : NULL;
+}
+
+int box_paths_copy(const struct box_paths *p, struct box_paths *ret)
+{
+    *ret = (struct box_paths){.host_root = copy_text(p->host_root),
+                              .default_workspace = copy_text(p->default_workspace),
+                              .skills_root = copy_text(p->skills_root),
+                              .mount_roots = strv_copy(p->mount_roots)};
+    return 0;
+}
+
 void box_paths_done(struct box_paths *p)
 {
     free(p->host_root);
@@ -255,43 +261,11 @@ static void list_roots(const struct box_paths *p, char *ret, size_t size)
     }
 }
 
-/* Whoever reads the message must know for whom the directory has to be writable. */
-static int cannot_make(const char *path, int error, struct err *err)
-{
-    const struct passwd *pw = getpwuid(geteuid());
-    return err_set(err, ERR_INVALID,
-                   "box.local.default_workspace %.100s cannot be created: %s. boxd runs as user "
-                   "'%.32s' (uid %u): make the directory yourself and give it to that user "
-                   "(install -d -o %u DIRECTORY), or name one that it may write to",
-                   path, err_errno_text(error), pw != NULL ? pw->pw_name : "unnamed", geteuid(),
-                   geteuid());
-}
-
-static int make_dirs(const char *path, struct err *err)
-{
-    AUTO_FREE char *copy = xstrdup(path);
-    for (char *at = copy + 1;; at++) {
-        char end = *at;
-        if (end != '/' && end != '\0')
-            continue;
-        *at = '\0';
-        /* Directories that exist above may deny even the question. */
-        if (mkdir(copy, 0755) < 0 && errno != EEXIST) {
-            int error = errno;
-            struct stat st;
-            if (stat(copy, &st) < 0 || !S_ISDIR(st.st_mode))
-                return cannot_make(path, error, err);
-        }
-        *at = end;
-        if (end == '\0')
-            return 0;
-    }
-}
-
-int box_paths_ensure_workspace(const struct box_paths *p, struct err *err)
+int box_paths_check_workspace(const struct box_paths *p, bool *ret_make, struct err *err)
 {
     char roots[160];
     struct stat st;
+    *ret_make = false;
     if (p->default_workspace == NULL)
         return 0;
     if (stat(p->default_workspace, &st) == 0)
@@ -308,92 +282,23 @@ int box_paths_ensure_workspace(const struct box_paths *p, struct err *err)
         return err_set(err, ERR_INVALID,
                        "box.local.default_workspace is outside allowed_mount_roots: %s", roots);
     }
-    return make_dirs(p->default_workspace, err);
+    *ret_make = true;
+    return 0;
 }
 
-int box_paths_managed_root(const struct box_paths *p, const char **ret, struct err *err)
+int box_paths_managed_place(const struct box_paths *p, const char **ret, struct err *err)
 {
-    struct stat st;
     if (p->default_workspace == NULL)
         return err_set(err, ERR_STATE,
                        "Managed sandbox admission requires box.local.default_workspace");
     if (!is_below_roots(p))
         return err_set(err, ERR_STATE,
                        "Managed sandbox workspace is outside box.local.allowed_mount_roots");
-    if (stat(p->default_workspace, &st) < 0 || !S_ISDIR(st.st_mode))
-        return err_set(err, ERR_STATE, "Managed sandbox workspace path is not a directory");
-    if (faccessat(AT_FDCWD, p->default_workspace, R_OK | W_OK | X_OK, AT_EACCESS) < 0)
-        return err_set(err, ERR_STATE, "Managed sandbox workspace path is not writable");
     *ret = p->default_workspace;
     return 0;
 }
 
-int box_paths_tenant_dir(const struct box_paths *p, const char *ns, char **ret, struct err *err)
+char *box_paths_tenant_dir(const struct box_paths *p, const char *ns)
 {
-    const char *root = NULL;
-    int r = box_paths_managed_root(p, &root, err);
-    if (r < 0)
-        return r;
-    AUTO_CLOSE int root_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (root_fd < 0)
-        return err_set(err, ERR_STATE, "Managed sandbox workspace path is not a directory");
-    AUTO_CLOSE int tenants = path_make_dir_at(root_fd, "tenants", 0755);
-    if (tenants < 0)
-        return err_set(err, ERR_STATE,
-                       "Managed sandbox tenant directory escapes the configured workspace");
-    AUTO_CLOSE int dir = path_make_dir_at(tenants, ns, 0755);
-    if (dir < 0)
-        return err_set(err, ERR_STATE,
-                       "Managed sandbox Workspace path escapes its tenant directory");
-    *ret = xasprintf("%s/tenants/%s", root, ns);
-    return 0;
-}
-
-/* The probe. */
-
-static int read_probe(const char *root, const char *name, char ret[static PROBE_MAX + 1],
-                      struct err *err)
-{
-    static const char unreadable[] = "Box Runtime cannot read the Core shared Workspace probe";
-    struct stat before, after;
-    AUTO_CLOSE int dir = open(root, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    /* Nothing that hangs when opened: what lies there is not ours. */
-    AUTO_CLOSE int fd =
-        dir < 0 ? -1 : openat(dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 || fstat(fd, &before) < 0)
-        return err_set(err, ERR_STATE, "%s", unreadable);
-    if (!S_ISREG(before.st_mode))
-        return err_set(err, ERR_STATE, "Box shared Workspace probe is not a regular file");
-    if (before.st_size < 1)
-        return err_set(err, ERR_STATE, "Box shared Workspace probe has an invalid size");
-    if (before.st_size > PROBE_MAX)
-        return err_set(err, ERR_STATE, "Box shared Workspace probe exceeds the size limit");
-    ssize_t n = fd_read_full(fd, ret, PROBE_MAX + 1);
-    if (n < 0 || fstat(fd, &after) < 0)
-        return err_set(err, ERR_STATE, "%s", unreadable);
-    if (n != before.st_size || after.st_size != before.st_size ||
-        after.st_mtim.tv_sec != before.st_mtim.tv_sec ||
-        after.st_mtim.tv_nsec != before.st_mtim.tv_nsec)
-        return err_set(err, ERR_STATE, "Box shared Workspace probe changed while being verified");
-    return (int)n;
-}
-
-int box_paths_probe(const struct box_paths *p, const char *name, char ret_sha256[static 65],
-                    size_t *ret_size, struct err *err)
-{
-    char content[PROBE_MAX + 1];
-    const char *root = NULL;
-    const char *digits = name + strlen(PROBE_PREFIX);
-    if (!str_starts(name, PROBE_PREFIX) || strlen(digits) != PROBE_DIGITS ||
-        strspn(digits, "0123456789abcdef") != PROBE_DIGITS)
-        return err_set(err, ERR_STATE, "Invalid Box shared Workspace probe basename");
-    int r = box_paths_managed_root(p, &root, err);
-    if (r == 0)
-        r = read_probe(root, name, content, err);
-    if (r < 0)
-        return r;
-    if (http_sha256_hex(content, (size_t)r, "", 0, ret_sha256) < 0)
-        return err_set(err, ERR_STATE, "no SHA-256 in this libcrypto");
-    *ret_size = (size_t)r;
-    return 0;
+    return xasprintf("%s/tenants/%s", p->default_workspace, ns);
 }

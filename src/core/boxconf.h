@@ -38,17 +38,13 @@ struct box_paths {
 /* From the section `local`, NULL for the defaults. What is relative starts at our working
  * directory. */
 int box_paths_parse(const struct json *local, struct box_paths *ret, struct err *err);
+int box_paths_copy(const struct box_paths *p, struct box_paths *ret); /* 0 */
 void box_paths_done(struct box_paths *p);
 DEFINE_CLEANUP_DONE(box_paths)
 
-/* Makes the default workspace unless it is there. ERR_INVALID says what is wrong with it, who we
- * are and what to do about it. */
-int box_paths_ensure_workspace(const struct box_paths *p, struct err *err);
-/* The default workspace as something sandboxes can be given parts of; ERR_STATE. */
-int box_paths_managed_root(const struct box_paths *p, const char **ret, struct err *err);
-/* Makes the directory of one workspace beneath it; *ret is owned. ERR_STATE. */
-int box_paths_tenant_dir(const struct box_paths *p, const char *ns, char **ret, struct err *err);
-/* Reads what a host that shares the directory with us has put there under `name`. The content is
- * given as its digest. ERR_STATE. */
-int box_paths_probe(const struct box_paths *p, const char *name, char ret_sha256[static 65],
-                    size_t *ret_size, struct err *err);
+/* Whether the default workspace has to be made. ERR_INVALID: it cannot be one. */
+int box_paths_check_workspace(const struct box_paths *p, bool *ret_make, struct err *err);
+/* Where the default workspace is, if sandboxes may be given parts of it; ERR_STATE. */
+int box_paths_managed_place(const struct box_paths *p, const char **ret, struct err *err);
+/* The directory of one workspace beneath it; owned. */
+char *box_paths_tenant_dir(const struct box_paths *p, const char *ns);

@@ -172,7 +172,7 @@ void session_config_hash(const struct spec *spec, char ret[SESSION_CONFIG_HASH_L
         SPEC_MEMORY_MB, SPEC_NETWORK,   SPEC_PIDS_LIMIT,     SPEC_READ_ONLY_ROOTFS,
     };
     AUTO_DONE(buf) struct buf text;
-    unsigned char digest[HTTP_SHA256_LEN] = {0};
+    char digest[65] = {0};
     buf_init(&text, HASH_TEXT_MAX);
     for (size_t i = 0; i < ARRAY_SIZE(hashed); i++) {
         const struct field *f = &spec_model.fields[hashed[i]];
@@ -180,7 +180,7 @@ void session_config_hash(const struct spec *spec, char ret[SESSION_CONFIG_HASH_L
         put_value(&text, spec, f);
     }
     (void)buf_putc(&text, '}');
-    (void)http_sha256(text.data, text.len, digest);
-    for (size_t i = 0; i < SESSION_CONFIG_HASH_LEN / 2; i++)
-        (void)snprintf(ret + 2 * i, 3, "%02x", digest[i]);
+    (void)http_sha256_hex(text.data, text.len, digest);
+    memcpy(ret, digest, SESSION_CONFIG_HASH_LEN);
+    ret[SESSION_CONFIG_HASH_LEN] = '\0';
 }

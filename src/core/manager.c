@@ -22,14 +22,19 @@ static int check_image(const struct manager *m, const struct spec *spec, struct 
                    spec->image);
 }
 
+/* What a session cannot be made with, whatever the backend. */
+static int check_makeable(const struct manager *m, const struct spec *spec, struct err *err)
+{
+    int r = hostpath_check(spec, err);
+    return r < 0 ? r : check_image(m, spec, err);
+}
+
 static int create(struct manager *m, struct waiter *w, struct err *err)
 {
     if (m->n_sessions >= m->options.max_sessions)
         return err_set(err, ERR_LIMIT, "Box session capacity reached (%zu)",
                        m->options.max_sessions);
-    int r = hostpath_check(w->spec, err);
-    if (r == 0)
-        r = check_image(m, w->spec, err);
+    int r = check_makeable(m, w->spec, err);
     if (r < 0)
         return r;
     struct session *s = session_new(m, w->spec);
@@ -78,8 +83,10 @@ int manager_acquire_for(struct manager *m, struct waiter *w, bool queued, struct
     if (r < 0)
         return r;
     if ((w->flags & ACQUIRE_REMOUNT) && !session_same_mounts(s->spec, w->spec)) {
-        remount(s, w, queued);
-        return 0;
+        r = check_makeable(m, w->spec, err); /* before the old one is ended for it */
+        if (r == 0)
+            remount(s, w, queued);
+        return r;
     }
     waiter_add(s, w);
     if (s->retiring)
@@ -92,6 +99,7 @@ int manager_acquire_for(struct manager *m, struct waiter *w, bool queued, struct
     return 0;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): a caller says what, how, and who hears of it. */
 int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, unsigned flags,
                     session_ready_fn *ready, void *arg, struct err *err)
 {

@@ -206,6 +206,8 @@ static void on_exited(void *arg, const struct outcome *outcome)
 {
     struct process *p = arg;
     struct manager *m = p->session->m;
+    if (p->state == PROCESS_EXITED)
+        return; /* an earlier daemon has written down how */
     p->exit_code = exit_code(outcome);
     p->exited_real = clock_real(loop_clock(m->loop));
     p->exited_boot = clock_boot(loop_clock(m->loop));
@@ -285,30 +287,38 @@ void processes_drop_all(struct session *s, bool backend_is_there)
     }
 }
 
+/* How it ended: as the record has it, or unseen. */
+static void restore_exit(struct process *p, const struct process_record *record)
+{
+    const struct clock *clock = loop_clock(p->session->m->loop);
+    uint64_t now = clock_real(clock), boot = clock_boot(clock);
+    uint64_t gone = (uint64_t)record->exited_ns;
+    if (!record->exited)
+        log_warn(session_id(p->session), "managed process %s has ended while no boxd was there",
+                 p->spec->process_id);
+    p->exit_code = record->exited ? (int)record->exit_code : -SIGKILL;
+    p->exited_real = record->exited && gone < now ? gone : now;
+    uint64_t age = now - p->exited_real;
+    p->exited_boot = boot > age ? boot - age : 0;
+    (void)buf_puts(&p->preview, record->stderr_text);
+}
+
 void process_adopt(struct session *s, struct process_record *record)
 {
-    const struct clock *clock = loop_clock(s->m->loop);
     const struct backend_ops *b = s->m->backend->ops;
     struct err err = {0};
     struct process *p = process_new(s, TAKE_PTR(record->spec));
     p->number = (uint32_t)record->number;
     p->started_real = (uint64_t)record->started_ns;
-    if (!record->exited && b->proc_adopt != NULL &&
-        b->proc_adopt(s->sandbox, p->number, &process_events, p, &p->proc, &err) == 0) {
+    list(p);
+    /* Of one that has ended there may still be output. */
+    bool found = b->proc_adopt != NULL &&
+                 b->proc_adopt(s->sandbox, p->number, &process_events, p, &p->proc, &err) == 0;
+    if (found && !record->exited) {
         process_move(p, PROCESS_RUNNING);
-        list(p);
         count_running(p, true);
         return;
     }
-    uint64_t now = clock_real(clock), gone = (uint64_t)record->exited_ns;
-    if (!record->exited)
-        log_warn(session_id(s), "managed process %s has ended while no boxd was there",
-                 p->spec->process_id);
-    p->exit_code = record->exited ? (int)record->exit_code : -SIGKILL;
-    p->exited_real = record->exited && gone < now ? gone : now;
-    uint64_t age = now - p->exited_real, boot = clock_boot(clock);
-    p->exited_boot = boot > age ? boot - age : 0;
-    (void)buf_puts(&p->preview, record->stderr_text);
-    list(p);
+    restore_exit(p, record);
     become_exited(p);
 }

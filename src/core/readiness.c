@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/readiness.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backend/backend.h"
 #include "core/admission.h"
 #include "core/boxconf.h"
+#include "core/hostdir.h"
 #include "core/manager.h"
 #include "core/run.h"
+#include "http/crypto.h"
 #include "io/loop.h"
 #include "spec/admission.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/err.h"
-#include "util/fd.h"
 #include "util/json.h"
 #include "util/log.h"
-#include "util/path.h"
 #include "util/str.h"
 
 #define PROBE_TIMEOUT_NS (10 * NSEC_PER_SEC)
-#define PROBE_FILE ".mounted"
+#define MARKER_PREFIX ".langbot-box-volume-probe-" /* as of a host that looks whether we share it  \
+                                                    */
 #define PROBE_TEXT "readiness"
 #define REQUIRED_BACKEND "nsjail"
 
@@ -37,14 +37,16 @@ struct waiter {
     void *arg;
 };
 
-/*   IDLE ──► DOCTOR ──► CREATE ──► EXEC ──► DELETE ──► IDLE
- *    │ └──────────────────────────────────────────────► │   when there is nothing to try
- *    └─ an answer that still counts needs none of this */
+/*   IDLE ──► DOCTOR ──► CREATE ──► WRITE ──► LOOK ──► WIPE ──► DELETE ──► IDLE
+ *
+ * Each step that fails goes on to the one that undoes what was done. */
 enum probe_state {
     PROBE_IDLE,
-    PROBE_DOCTOR,
+    PROBE_DOCTOR, /* the backend says what it enforces */
     PROBE_CREATE,
-    PROBE_EXEC,
+    PROBE_WRITE, /* the sandbox leaves a file in the workspace */
+    PROBE_LOOK,  /* the host looks at it */
+    PROBE_WIPE,
     PROBE_DELETE,
     PROBE_STATE_MAX,
 };
@@ -53,8 +55,10 @@ enum probe_state {
 static const unsigned next_states[PROBE_STATE_MAX] = {
     [PROBE_IDLE] = TO(DOCTOR),
     [PROBE_DOCTOR] = TO(CREATE) | TO(IDLE),
-    [PROBE_CREATE] = TO(EXEC) | TO(DELETE) | TO(IDLE),
-    [PROBE_EXEC] = TO(DELETE),
+    [PROBE_CREATE] = TO(WRITE) | TO(DELETE) | TO(IDLE),
+    [PROBE_WRITE] = TO(LOOK) | TO(WIPE) | TO(DELETE),
+    [PROBE_LOOK] = TO(WIPE) | TO(DELETE),
+    [PROBE_WIPE] = TO(DELETE),
     [PROBE_DELETE] = TO(IDLE),
 };
 
@@ -69,8 +73,8 @@ struct readiness {
     struct loop_defer defer;
     struct session *session; /* held */
     struct run *run;         /* owned */
-    char dir[PATH_MAX];      /* of the probe; "" when there is none */
-    char id[48];
+    char *root;              /* owned; the workspace */
+    char id[48], marker[64];
 };
 
 static const struct {
@@ -98,8 +102,7 @@ static void start_doctor(struct readiness *r);
 
 static void move(struct readiness *r, enum probe_state to)
 {
-    if ((next_states[r->state] & (1U << to)) == 0)
-        abort();
+    assert((next_states[r->state] & (1U << to)) != 0);
     r->state = to;
 }
 
@@ -108,19 +111,6 @@ struct readiness *readiness_new(const struct readiness_options *options)
     struct readiness *r = xnew(struct readiness);
     r->o = *options;
     return r;
-}
-
-static void remove_dir(struct readiness *r)
-{
-    char *slash = strrchr(r->dir, '/');
-    if (slash == NULL)
-        return;
-    *slash = '\0';
-    AUTO_CLOSE int fd = open(r->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int e = fd < 0 ? -errno : path_remove_tree_at(fd, slash + 1);
-    if (e < 0)
-        log_warn(NULL, "remove readiness probe '%s': %s; ignoring", slash + 1, err_errno_text(-e));
-    r->dir[0] = '\0';
 }
 
 static void drop_probe(struct readiness *r)
@@ -136,7 +126,7 @@ void readiness_free(struct readiness *r)
         return;
     loop_defer_stop(&r->defer);
     drop_probe(r);
-    remove_dir(r);
+    free(r->root);
     for (struct waiter *w = r->waiters, *next; w != NULL; w = next) {
         next = w->next;
         free(w);
@@ -179,7 +169,6 @@ static void answer(struct loop_defer *d)
 static void finish(struct readiness *r)
 {
     drop_probe(r);
-    remove_dir(r);
     if (r->state != PROBE_IDLE)
         move(r, PROBE_IDLE);
     judge(r);
@@ -229,67 +218,104 @@ static bool shows_other_network(const struct run_result *result)
     return len > 0 && str_starts(text, "net:[") && strncmp(text, own, strlen(own)) != 0;
 }
 
-static bool wrote_to_workspace(const struct readiness *r)
+/* A command of ours in the probe. False: it could not even be started. */
+static bool run_probe(struct readiness *r, const char *cmd, const struct run_events *events)
 {
-    char path[PATH_MAX + 16], text[32] = "";
-    return str_fmt(path, sizeof(path), "%s/%s", r->dir, PROBE_FILE) >= 0 &&
-           fd_read_file_at(AT_FDCWD, path, text, sizeof(text)) > 0 && str_eq(text, PROBE_TEXT);
+    const struct run_options options = {
+        .exec = {.cmd = cmd, .cwd = SPEC_DEFAULT_MOUNT, .timeout_ns = PROBE_TIMEOUT_NS},
+        .capture = 4096};
+    struct err err = {0};
+    run_free(TAKE_PTR(r->run));
+    if (run_start(r->session, &options, events, r, &r->run, &err) == 0)
+        return true;
+    note_error(r, err.msg);
+    return false;
 }
 
-static void on_probe_finished(void *arg, const struct run_result *result)
+static void on_wiped(void *arg, const struct run_result *result)
 {
     struct readiness *r = arg;
+    if (result->outcome.kind != OUTCOME_EXITED || result->outcome.exit_code != 0)
+        log_warn(r->id, "%s is left in the workspace; ignoring", r->marker);
+    end_probe(r);
+}
+
+static void wipe(struct readiness *r)
+{
+    static const struct run_events events = {.finished = on_wiped};
+    char cmd[128];
+    (void)str_fmt(cmd, sizeof(cmd), "rm -f %s", r->marker);
+    if (!run_probe(r, cmd, &events)) {
+        end_probe(r);
+        return;
+    }
+    move(r, PROBE_WIPE);
+}
+
+static void on_looked(void *arg, const char *json, size_t len, const char *message)
+{
+    struct readiness *r = arg;
+    AUTO(json) struct json *seen = NULL;
+    struct err err = {0};
+    char sha256[65] = "";
+    (void)http_sha256_hex(PROBE_TEXT, strlen(PROBE_TEXT), sha256);
+    r->report.found[READY_MOUNT_ISOLATION] = json != NULL &&
+                                             json_parse(json, len, &seen, &err) == 0 &&
+                                             str_eq(json_str(json_get(seen, "sha256")), sha256);
+    if (json == NULL)
+        note_error(r, message);
+    wipe(r);
+}
+
+static void on_written(void *arg, const struct run_result *result)
+{
+    struct readiness *r = arg;
+    struct err err = {0};
     bool ran = result->outcome.kind == OUTCOME_EXITED && result->outcome.exit_code == 0;
     r->report.found[READY_NAMESPACE_ISOLATION] = ran;
-    r->report.found[READY_MOUNT_ISOLATION] = ran && wrote_to_workspace(r);
     r->report.found[READY_NETWORK_ISOLATION] = ran && shows_other_network(result);
     if (!ran)
         note_error(r, "the readiness probe did not run to its end");
-    end_probe(r);
+    if (!ran || r->o.skills == NULL ||
+        hostdir_verify_marker(r->o.skills, r->root, r->marker, on_looked, r, &err) < 0)
+        wipe(r);
+    else
+        move(r, PROBE_LOOK);
 }
 
 static void on_probe_ready(void *arg, struct session *s, const struct err *err)
 {
-    static const struct run_events events = {.finished = on_probe_finished};
-    static const struct run_options options = {.exec = {.cmd = "printf " PROBE_TEXT
-                                                               " > /workspace/" PROBE_FILE
-                                                               " && readlink /proc/self/ns/net",
-                                                        .cwd = SPEC_DEFAULT_MOUNT,
-                                                        .timeout_ns = PROBE_TIMEOUT_NS},
-                                               .capture = 4096};
+    static const struct run_events events = {.finished = on_written};
     struct readiness *r = arg;
-    struct err run_err = {0};
+    char cmd[160];
     if (s == NULL) {
         note_error(r, err->msg);
         finish(r);
         return;
     }
     r->session = s;
-    if (run_start(s, &options, &events, r, &r->run, &run_err) < 0) {
-        note_error(r, run_err.msg);
+    (void)str_fmt(cmd, sizeof(cmd), "printf " PROBE_TEXT " > %s && readlink /proc/self/ns/net",
+                  r->marker);
+    if (run_probe(r, cmd, &events))
+        move(r, PROBE_WRITE);
+    else
         end_probe(r);
-        return;
-    }
-    move(r, PROBE_EXEC);
 }
 
 static void start_probe(struct readiness *r, const char *root)
 {
     AUTO(spec) struct spec *spec = spec_new();
     struct err err = {0};
-    char random[17];
+    char one[17], two[17];
     move(r, PROBE_CREATE);
-    if (str_fmt(r->dir, sizeof(r->dir), "%s/.box-readiness-XXXXXX", root) < 0 ||
-        mkdtemp(r->dir) == NULL) {
-        r->dir[0] = '\0';
-        note_error(r, "Managed sandbox workspace path is not writable");
-        finish(r);
-        return;
-    }
-    id_random(random);
-    (void)str_fmt(r->id, sizeof(r->id), "readiness-%s", random);
+    id_random(one);
+    id_random(two);
+    (void)str_fmt(r->id, sizeof(r->id), "readiness-%s", one);
+    (void)str_fmt(r->marker, sizeof(r->marker), MARKER_PREFIX "%s%s", one, two);
+    free(r->root);
+    r->root = xstrdup(root);
     spec->session_id = xstrdup(r->id);
-    spec->host_path = xstrdup(r->dir);
+    spec->host_path = xstrdup(root);
     if (manager_acquire(r->o.manager, &spec, 0, 0, on_probe_ready, r, &err) < 0) {
         note_error(r, err.msg);
         finish(r);
@@ -318,7 +344,7 @@ static void on_doctor(void *arg, const char *json, size_t len, const struct err 
     r->report.found[READY_CGROUP_V2] = doctor_says(doctor, "limit-cpu") &&
                                        doctor_says(doctor, "limit-memory") &&
                                        doctor_says(doctor, "limit-pids");
-    if (err != NULL || box_paths_managed_root(r->o.paths, &root, &parse_err) < 0)
+    if (err != NULL || box_paths_managed_place(r->o.paths, &root, &parse_err) < 0)
         finish(r);
     else
         start_probe(r, root);
@@ -332,6 +358,7 @@ static void look(struct readiness *r)
     const struct admission_policy *rules = admission_rules(r->o.admission);
     struct readiness_report *p = &r->report;
     struct err err = {0};
+    struct stat st;
     const char *root = NULL, *wrong = admission_config_error(r->o.admission);
     *p = (struct readiness_report){.enforced = admission_enforced(r->o.admission),
                                    .backend = *r->o.backend,
@@ -341,7 +368,10 @@ static void look(struct readiness *r)
         return;
     p->found[READY_CONFIGURATION] = wrong == NULL;
     p->found[READY_REQUIRED_BACKEND] = str_eq(*r->o.backend, REQUIRED_BACKEND);
-    p->found[READY_WORKSPACE_MOUNT] = box_paths_managed_root(r->o.paths, &root, &err) == 0;
+    if (box_paths_managed_place(r->o.paths, &root, &err) == 0 && stat(root, &st) == 0 &&
+        !S_ISDIR(st.st_mode))
+        (void)err_set(&err, ERR_STATE, "Managed sandbox workspace path is not a directory");
+    p->found[READY_WORKSPACE_MOUNT] = err.code == ERR_NONE;
     p->found[READY_BOUNDED_EPHEMERAL_STORAGE] = rules->read_only_rootfs;
     p->found[READY_SESSION_CAP] = rules->max_sessions <= r->o.limits->max_sessions;
     p->found[READY_MANAGED_PROCESS_CAP] =

@@ -2,8 +2,9 @@
 #pragma once
 
 /* Whether this runtime is ready for sandboxes. Where admission is enforced the answer is found out
- * by doing: a sandbox is made, writes to its workspace and shows its network namespace; the rest is
- * what the backend says it enforces. An answer counts for a while. */
+ * by doing: a sandbox is made, writes to the workspace, where the host must see it, and shows its
+ * network namespace; the rest is what the backend says it enforces. An answer counts for a while.
+ */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,6 +17,7 @@ struct box_paths;
 struct jw;
 struct manager;
 struct readiness;
+struct skills;
 
 /* In the order of the wire. */
 enum readiness_check {
@@ -49,6 +51,7 @@ struct readiness_report {
 /* All borrowed for the life of the object. */
 struct readiness_options {
     struct manager *manager;
+    struct skills *skills; /* who looks at directories of the host; NULL: nobody does */
     const struct admission *admission;
     const struct box_paths *paths;
     const struct box_limits *limits;

@@ -11,14 +11,19 @@
 #include "util/cleanup.h"
 
 struct err;
+struct fetch_launcher;
 struct json;
 struct loop;
 struct skills;
 
+#define SKILLS_QUEUE_MAX 256U
+
 struct skills_options {
-    const char *program; /* path of box-fetch */
+    const char *program; /* path of box-fetch; borrowed, as are all of these */
     /* How a job is started; NULL: as a child of our own, with our own rights. */
-    const struct fetch_launcher *launcher; /* borrowed */
+    struct fetch_launcher *launcher;
+    /* Without a launcher: directories that jobs may touch, NULL-terminated; NULL: all. */
+    char *const *roots;
 };
 
 enum skills_op {
@@ -41,16 +46,19 @@ int skills_new(struct loop *loop, const struct skills_options *options, struct s
 void skills_free(struct skills *s); /* who still waits is not told */
 DEFINE_CLEANUP(skills)
 
-/* Absolute path of the store ("base" of the wire document, 8.1). Jobs under way keep the old. */
+/* Absolute path of the store ("base" of the wire document, 8.1), clean and without symbolic links.
+ * Jobs under way keep the old. */
 void skills_set_root(struct skills *s, const char *path);
 
-/* `json` is the data of the answer, an object. On failure it is NULL and
- * `message` the whole sentence, which may be longer than struct err holds. */
+/* `json` is the data of the answer, an object. On failure it is NULL and `message` the whole text
+ * for the wire, its class included ("BoxValidationError: Skill name is required"), which may be
+ * longer than struct err holds. Called once, from the loop. */
 typedef void skills_done_fn(void *arg, const char *json, size_t len, const char *message);
 
 /* `workspace` is the namespace ("ws-<24 hex>") or NULL for the store's own root (first release).
- * `request` is the data of the action. `zip_fd` is the uploaded archive, -1 for other calls;
- * borrowed. */
+ * `request` is the data of the action; copied. `zip_fd` is the uploaded archive, read from its
+ * start, -1 for other calls; borrowed for the call. ERR_LIMIT when SKILLS_QUEUE_MAX calls wait;
+ * ERR_STATE without a root. */
 int skills_call(struct skills *s, const char *workspace, enum skills_op op,
                 const struct json *request, int zip_fd, skills_done_fn *done, void *arg,
                 struct err *err);

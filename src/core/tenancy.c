@@ -99,10 +99,13 @@ bool instance_id_valid(const char *s)
 
 void tenant_ns(const char *instance_uuid, const char *workspace_uuid, char ret[static NS_SIZE])
 {
-    char hex[65];
+    char text[2 * (SPEC_ID_MAX + 1)], hex[65];
     /* The NUL of the first part is the separator. */
-    int r = http_sha256_hex(instance_uuid, strlen(instance_uuid) + 1, workspace_uuid,
-                            strlen(workspace_uuid), hex);
+    size_t first = strlen(instance_uuid) + 1, second = strlen(workspace_uuid);
+    assert(first + second < sizeof(text));
+    memcpy(text, instance_uuid, first);
+    memcpy(text + first, workspace_uuid, second);
+    int r = http_sha256_hex(text, first + second, hex);
     assert(r == 0);
     hex[NS_DIGITS] = '\0';
     r = str_fmt(ret, NS_SIZE, "ws-%s", hex);

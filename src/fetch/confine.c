@@ -63,13 +63,16 @@ static const struct {
  * (chmod, chown, utime, xattrs, links), what could undo the alarm or block its signal, processes,
  * sockets, descriptors of others. */
 static const int allowed[] = {
-    SYS_read,     SYS_write,        SYS_readv,      SYS_writev,        SYS_pread64,
-    SYS_close,    SYS_fstat,        SYS_lseek,      SYS_fcntl,         SYS_flock,
-    SYS_openat,   SYS_openat2,      SYS_getdents64, SYS_mkdirat,       SYS_unlinkat,
-    SYS_renameat, SYS_renameat2,    SYS_fchmod,     SYS_faccessat,     SYS_statx,
-    SYS_munmap,   SYS_mremap,       SYS_madvise,    SYS_brk,           SYS_futex,
-    SYS_exit,     SYS_exit_group,   SYS_getrandom,  SYS_getpid,        SYS_gettid,
-    SYS_tgkill,   SYS_rt_sigreturn, SYS_sysinfo,    SYS_clock_gettime, SYS_newfstatat,
+    SYS_read,        SYS_write,        SYS_readv,      SYS_writev,        SYS_pread64,
+    SYS_close,       SYS_fstat,        SYS_lseek,      SYS_fcntl,         SYS_flock,
+    SYS_openat,      SYS_openat2,      SYS_getdents64, SYS_mkdirat,       SYS_unlinkat,
+    SYS_renameat,    SYS_renameat2,    SYS_fchmod,     SYS_faccessat,     SYS_statx,
+    SYS_munmap,      SYS_mremap,       SYS_madvise,    SYS_brk,           SYS_futex,
+    SYS_exit,        SYS_exit_group,   SYS_getrandom,  SYS_getpid,        SYS_gettid,
+    SYS_tgkill,      SYS_rt_sigreturn, SYS_sysinfo,    SYS_clock_gettime, SYS_newfstatat,
+#ifdef SANITIZED /* asks before the process ends */
+    SYS_sigaltstack,
+#endif
 };
 
 #define LOAD(field)                                                                                \
@@ -90,8 +93,8 @@ static int install_filter(void)
     };
     struct sock_filter prog[ARRAY_SIZE(head) + 2 * ARRAY_SIZE(allowed) + 1];
     unsigned short n = 0;
-    for (; n < ARRAY_SIZE(head); n++)
-        prog[n] = head[n];
+    for (size_t i = 0; i < ARRAY_SIZE(head); i++)
+        prog[n++] = head[i];
     for (size_t i = 0; i < ARRAY_SIZE(allowed); i++) {
         prog[n++] = (struct sock_filter)JUMP(BPF_JEQ, allowed[i], 0, 1);
         prog[n++] = (struct sock_filter)RETURN(SECCOMP_RET_ALLOW);

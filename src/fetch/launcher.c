@@ -3,8 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "fetch/job.h"
@@ -21,6 +24,15 @@ void fetch_process_done(struct fetch_process *p)
     fd_close_many(&p->pidfd, 1);
     fd_close_many(&p->in_fd, 1);
     fd_close_many(&p->out_fd, 1);
+}
+
+void fetch_process_kill(const struct fetch_process *p)
+{
+    siginfo_t info;
+    if (p->pidfd < 0 || pidfd_send_signal(p->pidfd, SIGKILL, NULL, 0) < 0)
+        return;
+    while (waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED) < 0 && errno == EINTR)
+        ;
 }
 
 void fetch_launcher_free(struct fetch_launcher *l)
@@ -105,6 +117,7 @@ static void on_started(struct loop_defer *d)
         at = &(*at)->next;
     *at = p->next;
     p->fn(p->arg, &p->process, NULL);
+    fetch_process_kill(&p->process); /* if it was not taken */
     fetch_process_done(&p->process);
     free(p);
 }
@@ -184,6 +197,7 @@ static void direct_free(struct fetch_launcher *l)
         struct pending *p = d->pending;
         d->pending = p->next;
         loop_defer_stop(&p->defer);
+        fetch_process_kill(&p->process);
         fetch_process_done(&p->process);
         free(p);
     }

@@ -22,6 +22,8 @@ struct fetch_process {
 
 #define FETCH_PROCESS_NONE ((struct fetch_process){-1, -1, -1})
 void fetch_process_done(struct fetch_process *p); /* closes; does not kill */
+/* Kills, as far as we may, and reaps a child of our own. */
+void fetch_process_kill(const struct fetch_process *p);
 
 struct fetch_start {
     const char *dir;  /* absolute and clean: the directory that the job may see */

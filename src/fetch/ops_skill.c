@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -84,9 +85,11 @@ static int create_field(struct fetch *f, const struct json *skill, const char *k
     if (v == NULL || json_type(v) == JSON_NULL)
         return 0;
     int r = fetch_text(f, v, &text);
-    AUTO_FREE char *bare = r == 0 ? str_strip(text) : NULL;
-    if (r < 0 || (*bare == '\0' && *field != NULL))
+    if (r < 0)
         return r;
+    AUTO_FREE char *bare = str_strip(text);
+    if (*bare == '\0' && *field != NULL)
+        return 0;
     free(*field);
     *field = TAKE_PTR(text);
     return 0;
@@ -274,6 +277,7 @@ int op_delete(struct fetch *f)
         r = skill_require(f, name, &s);
     if (r < 0)
         return r;
+    assert(s.rel != NULL);
     if (*s.rel == '\0')
         return fetch_fail(f, "Only managed skills under the Box skills root can be deleted");
     AUTO_FREE char *top = xstrndup(s.rel, strcspn(s.rel, "/"));

@@ -2,6 +2,7 @@
 
 /* Skills out of an uploaded archive. */
 
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
@@ -177,6 +178,7 @@ static int find_candidates(struct fetch *f, struct upload *u)
         return fetch_fail(f, "No SKILL.md found in %s or its subdirectories (max depth: %u)", root,
                           PREVIEW_DEPTH);
     }
+    assert(found != NULL);
     u->items = xnew_n(struct candidate, strv_len(found));
     for (size_t i = 0; found[i] != NULL; i++) {
         const char *below = found[i] + strlen(u->root);
@@ -216,21 +218,28 @@ static void add_wanted(char ***wanted, const char *text)
     strv_push(wanted, TAKE_PTR(normal));
 }
 
-/* What the request names, each once. */
-static int wanted_sources(struct fetch *f, char ***ret)
+static int wanted_list(struct fetch *f, const struct json *list, char ***ret)
 {
-    const struct json *list = json_get(f->data, "source_paths");
-    AUTO_FREE char *one = NULL;
-    for (size_t i = 0; json_type(list) == JSON_ARRAY && i < json_len(list); i++) {
+    size_t n = json_type(list) == JSON_ARRAY ? json_len(list) : 0;
+    if (n > UNZIP_ENTRIES_MAX)
+        return fetch_fail(f, "too many source_paths (maximum %u)", UNZIP_ENTRIES_MAX);
+    for (size_t i = 0; i < n; i++) {
         AUTO_FREE char *text = NULL;
         int r = fetch_text(f, json_at(list, i), &text);
         if (r < 0)
             return r;
-        if (i >= UNZIP_ENTRIES_MAX)
-            return fetch_fail(f, "too many source_paths (maximum %u)", UNZIP_ENTRIES_MAX);
         add_wanted(ret, text);
     }
-    int r = fetch_option(f, f->data, "source_path", &one);
+    return 0;
+}
+
+/* What the request names, each once. */
+static int wanted_sources(struct fetch *f, char ***ret)
+{
+    AUTO_FREE char *one = NULL;
+    int r = wanted_list(f, json_get(f->data, "source_paths"), ret);
+    if (r == 0)
+        r = fetch_option(f, f->data, "source_path", &one);
     AUTO_FREE char *normal = one != NULL ? fetch_slashes(one) : NULL;
     if (normal != NULL && *normal != '\0')
         add_wanted(ret, normal);

@@ -38,6 +38,13 @@ static bool is_true(const char *text)
     return is_one_of(text, words);
 }
 
+static unsigned digit_value(char c)
+{
+    if (isdigit((unsigned char)c))
+        return (unsigned)(c - '0');
+    return isxdigit((unsigned char)c) ? (unsigned)(tolower((unsigned char)c) - 'a' + 10) : 99;
+}
+
 /* Digits of a base without the underscores; false when there is anything else, or nothing. */
 static bool digits(const char *s, unsigned base, char ret[static NUMBER_MAX])
 {
@@ -45,10 +52,7 @@ static bool digits(const char *s, unsigned base, char ret[static NUMBER_MAX])
     for (; *s != '\0'; s++) {
         if (*s == '_')
             continue;
-        int value = isdigit((unsigned char)*s)    ? *s - '0'
-                    : isxdigit((unsigned char)*s) ? tolower((unsigned char)*s) - 'a' + 10
-                                                  : 99;
-        if (value >= (int)base || n + 1 >= NUMBER_MAX)
+        if (digit_value(*s) >= base || n + 1 >= NUMBER_MAX)
             return false;
         ret[n++] = *s;
     }
@@ -59,13 +63,10 @@ static bool digits(const char *s, unsigned base, char ret[static NUMBER_MAX])
 static bool to_number(const char *s, unsigned base, uint64_t *ret)
 {
     uint64_t sum = 0;
-    for (; *s != '\0'; s++) {
-        unsigned value = isdigit((unsigned char)*s)
-                             ? (unsigned)(*s - '0')
-                             : (unsigned)(tolower((unsigned char)*s) - 'a' + 10);
-        if (__builtin_mul_overflow(sum, base, &sum) || __builtin_add_overflow(sum, value, &sum))
+    for (; *s != '\0'; s++)
+        if (__builtin_mul_overflow(sum, base, &sum) ||
+            __builtin_add_overflow(sum, digit_value(*s), &sum))
             return false;
-    }
     *ret = sum;
     return true;
 }

@@ -43,6 +43,14 @@ void skills_found_done(struct skills_found *l)
     *l = (struct skills_found){0};
 }
 
+/* Leaves nothing that would be freed twice. */
+static struct skill take(struct skill *s)
+{
+    struct skill taken = *s;
+    *s = (struct skill){0};
+    return taken;
+}
+
 /* Letters, digits, hyphens and underscores of any script, and not only the latter two. Returns the
  * number of characters, 0 when there is another one. */
 static size_t name_chars(const char *name)
@@ -144,8 +152,7 @@ int skill_load(struct fetch *f, const char *rel, struct skill *ret)
     r = skill_check_name(f, s.name);
     if (r < 0)
         return r;
-    *ret = s;
-    s = (struct skill){0};
+    *ret = take(&s);
     return 0;
 }
 
@@ -218,13 +225,13 @@ static void queue_done(struct queue *q)
 }
 DEFINE_CLEANUP_DONE(queue)
 
-static void queue_add(struct queue *q, char *owned, unsigned depth)
+static void queue_add(struct queue *q, struct place at)
 {
     if (q->n == q->cap) {
         q->cap = q->cap > 0 ? 2 * q->cap : 64;
         q->items = xreallocarray(q->items, q->cap, sizeof(*q->items));
     }
-    q->items[q->n++] = (struct place){owned, depth};
+    q->items[q->n++] = at;
 }
 
 /* The directories in a directory. One that cannot be read has none. */
@@ -243,7 +250,7 @@ static int look_into(struct fetch *f, const struct place *at, struct queue *q)
             continue;
         AUTO_FREE char *rel = fetch_join(at->rel, names[i]);
         if (fetch_is_dir(f, rel))
-            queue_add(q, TAKE_PTR(rel), at->depth + 1);
+            queue_add(q, (struct place){TAKE_PTR(rel), at->depth + 1});
     }
     return 0;
 }
@@ -254,7 +261,7 @@ int skill_discover(struct fetch *f, const char *rel, unsigned max_depth, char **
     AUTO_STRV char **found = NULL;
     size_t n = 0;
     f->scanned = 0;
-    queue_add(&q, xstrdup(rel), 0);
+    queue_add(&q, (struct place){xstrdup(rel), 0});
     while (q.first < q.n) {
         struct place at = q.items[q.first++];
         AUTO_FREE char *owned = at.rel;
@@ -322,8 +329,7 @@ int skill_find(struct fetch *f, const char *name, struct skill *ret)
     for (size_t i = 0; r == 0 && i < l.n; i++) {
         if (!str_eq(l.items[i].name, name))
             continue;
-        *ret = l.items[i];
-        l.items[i] = (struct skill){0};
+        *ret = take(&l.items[i]);
         return 0;
     }
     return r < 0 ? r : -ENOENT;

@@ -40,33 +40,20 @@ int http_sha1_base64(const void *a, size_t a_len, const void *b, size_t b_len, c
     return 0;
 }
 
-int http_sha256_hex(const void *a, size_t a_len, const void *b, size_t b_len, char ret[static 65])
+int http_sha256_hex(const void *data, size_t len, char ret[static 65])
 {
     static const char digits[] = "0123456789abcdef";
-    const struct input in = {a, a_len, b, b_len};
+    const struct input in = {data, len, "", 0};
     unsigned char md[EVP_MAX_MD_SIZE];
-    unsigned len = 0;
-    int r = digest(EVP_sha256(), &in, md, &len);
+    unsigned n = 0;
+    int r = digest(EVP_sha256(), &in, md, &n);
     if (r < 0)
         return r;
-    for (unsigned i = 0; i < len; i++) {
+    for (unsigned i = 0; i < n; i++) {
         ret[2 * i] = digits[md[i] >> 4];
         ret[2 * i + 1] = digits[md[i] & 15];
     }
-    ret[2 * len] = '\0';
-    return 0;
-}
-
-int http_sha256(const void *data, size_t len, unsigned char ret[static HTTP_SHA256_LEN])
-{
-    const struct input in = {data, len, "", 0};
-    unsigned char md[EVP_MAX_MD_SIZE];
-    unsigned md_len = 0;
-    int r = digest(EVP_sha256(), &in, md, &md_len);
-    if (r < 0)
-        return r;
-    assert(md_len == HTTP_SHA256_LEN);
-    memcpy(ret, md, HTTP_SHA256_LEN);
+    ret[2 * n] = '\0';
     return 0;
 }
 

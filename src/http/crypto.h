@@ -9,12 +9,8 @@
 /* Base64 of the SHA-1 of a followed by b: 28 characters and NUL. 0 or a negative errno. */
 int http_sha1_base64(const void *a, size_t a_len, const void *b, size_t b_len, char ret[static 29]);
 
-/* Lower-case hex of the SHA-256 of a followed by b: 64 digits and NUL. 0 or a negative errno. */
-int http_sha256_hex(const void *a, size_t a_len, const void *b, size_t b_len, char ret[static 65]);
-
-#define HTTP_SHA256_LEN 32
-/* 0 or a negative errno. */
-int http_sha256(const void *data, size_t len, unsigned char ret[static HTTP_SHA256_LEN]);
+/* SHA-256 in 64 lower-case digits and NUL. 0 or a negative errno. */
+int http_sha256_hex(const void *data, size_t len, char ret[static 65]);
 
 /* Base64 of 16 bytes from the kernel's random source: 24 characters and NUL. */
 void http_random_base64(char ret[static 25]);

@@ -2,27 +2,20 @@
 #include "priv/client.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "io/loop.h"
-#include "sandbox/clone.h"
+#include "priv/client_internal.h"
 #include "util/alloc.h"
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
-#include "util/strv.h"
+#include "util/str.h"
 
-#define HELLO_TIMEOUT_MS 20000
 #define PENDING_MAX 16384U
-#define CHILD_SOCK 3
 #define QUEUE_BYTES_MAX                                                                            \
     (16U << 20) /* of plans that wait for box-priv; what ends a sandbox always goes */
 
@@ -40,48 +33,17 @@ struct outgoing {
 
 struct priv_client {
     struct loop *loop;
-    int sock;
-    pid_t pid;
-    int pidfd;
+    struct priv_conn conn;
     bool lost;
     struct loop_io io, pid_io;
     struct outgoing *first, *last; /* owned */
     size_t queued;                 /* bytes */
-    struct priv_host host;
     priv_gone_fn *gone;
     void *gone_arg;
     struct pending *pending; /* owned, dense */
     size_t n_pending, cap_pending;
     uint32_t next_id;
 };
-
-static _Noreturn void exec_helper(const struct priv_client_options *o, int sock)
-{
-    char uid[16], gid[16], sock_text[8];
-    AUTO_STRV char **argv = NULL;
-    sigset_t none;
-
-    (void)snprintf(uid, sizeof(uid), "%u", o->uid);
-    (void)snprintf(gid, sizeof(gid), "%u", o->gid);
-    (void)snprintf(sock_text, sizeof(sock_text), "%d", CHILD_SOCK);
-    const char *const fixed[] = {"box-priv", "--sock", sock_text, "--state",       o->state_dir,
-                                 "--tag",    o->tag,   "--init",  o->init_program, "--uid",
-                                 uid,        "--gid",  gid};
-    for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
-        strv_add(&argv, fixed[i]);
-    for (size_t i = 0; o->roots != NULL && o->roots[i] != NULL; i++) {
-        strv_add(&argv, "--root");
-        strv_add(&argv, o->roots[i]);
-    }
-    (void)setsid(); /* a Ctrl-C is for boxd, which then tells us */
-    (void)sigemptyset(&none);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
-    if (sock == CHILD_SOCK ? fcntl(sock, F_SETFD, 0) < 0 : dup3(sock, CHILD_SOCK, 0) < 0)
-        child_exit(1);
-    (void)execv(o->program, argv);
-    (void)dprintf(STDERR_FILENO, "cannot run '%s': %s\n", o->program, err_errno_text(errno));
-    child_exit(127);
-}
 
 static void dispatch(struct priv_client *c, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
@@ -127,7 +89,7 @@ static int send_or_queue(struct priv_client *c, const void *data, size_t len)
 {
     ssize_t n = -EAGAIN;
     if (c->first == NULL)
-        n = fd_send_msg(c->sock, data, len, NULL, 0, MSG_NOSIGNAL | MSG_DONTWAIT);
+        n = fd_send_msg(c->conn.sock, data, len, NULL, 0, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n != -EAGAIN)
         return n < 0 ? (int)n : 0;
     struct outgoing *o = xcalloc(1, sizeof(*o) + len);
@@ -145,7 +107,7 @@ static int send_or_queue(struct priv_client *c, const void *data, size_t len)
 static void flush_queue(struct priv_client *c)
 {
     while (c->first != NULL) {
-        ssize_t n = fd_send_msg(c->sock, c->first->data, c->first->len, NULL, 0,
+        ssize_t n = fd_send_msg(c->conn.sock, c->first->data, c->first->len, NULL, 0,
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n == -EAGAIN)
             return;
@@ -167,7 +129,7 @@ static void on_socket(struct loop_io *io, uint32_t events)
     while (!c->lost) {
         int fds[PRIV_FDS_MAX];
         size_t n_fds = PRIV_FDS_MAX;
-        ssize_t n = fd_recv_msg(c->sock, &reply, sizeof(reply), fds, &n_fds, MSG_DONTWAIT);
+        ssize_t n = fd_recv_msg(c->conn.sock, &reply, sizeof(reply), fds, &n_fds, MSG_DONTWAIT);
         if (n == -EAGAIN)
             return;
         /* The answer is there, but we had no room for its descriptors: one request fails, not all.
@@ -191,57 +153,30 @@ static void on_helper_exit(struct loop_io *io, uint32_t events)
     lose(container_of(io, struct priv_client, pid_io));
 }
 
-/* The helper opens everything it will ever need before it answers; a failure has been logged by it.
- */
-static int say_hello(struct priv_client *c, struct err *err)
-{
-    struct priv_hello hello = {.head = {PRIV_HELLO, 0}, .version = PRIV_WIRE_VERSION};
-    struct pollfd p = {.fd = c->sock, .events = POLLIN};
-    struct priv_reply reply = {0};
-    size_t n_fds = 0;
-    ssize_t n = fd_send_msg(c->sock, &hello, sizeof(hello), NULL, 0, MSG_NOSIGNAL);
-    if (n >= 0 && poll(&p, 1, HELLO_TIMEOUT_MS) == 1)
-        n = fd_recv_msg(c->sock, &reply, sizeof(reply), NULL, &n_fds, MSG_DONTWAIT);
-    else
-        n = 0;
-    if (n != (ssize_t)sizeof(reply) || reply.result < 0)
-        return err_set(err, ERR_BACKEND, "box-priv did not start; its own message is above");
-    c->host = reply.host;
-    return 0;
-}
-
 int priv_client_new(struct loop *loop, const struct priv_client_options *options,
                     struct priv_client **ret, struct err *err)
 {
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return err_sys(err, errno, "socketpair");
     struct priv_client *c = xnew(struct priv_client);
     c->loop = loop;
-    c->sock = pair[0];
-    c->pidfd = -1;
+    c->conn = (struct priv_conn){.sock = -1, .pidfd = -1};
     c->next_id = 1;
-    c->pid = clone_process(0, -1, &c->pidfd);
-    if (c->pid == 0)
-        exec_helper(options, pair[1]);
-    (void)close(pair[1]);
-    int r = c->pid < 0 ? err_sys(err, -c->pid, "start box-priv") : say_hello(c, err);
+    int r = priv_connect(options, &c->conn, err);
     if (r == 0) {
-        r = loop_io_start(loop, &c->io, c->sock, EPOLLIN, on_socket);
+        r = loop_io_start(loop, &c->io, c->conn.sock, EPOLLIN, on_socket);
         if (r == 0)
-            r = loop_io_start(loop, &c->pid_io, c->pidfd, EPOLLIN, on_helper_exit);
+            r = loop_io_start(loop, &c->pid_io, c->conn.pidfd, EPOLLIN, on_helper_exit);
         if (r < 0)
             (void)err_sys(err, -r, "watch box-priv");
     }
     if (r < 0) {
-        priv_client_free(c);
+        priv_client_detach(c);
         return r;
     }
     *ret = c;
     return 0;
 }
 
-void priv_client_free(struct priv_client *c)
+void priv_client_detach(struct priv_client *c)
 {
     if (c == NULL)
         return;
@@ -249,12 +184,17 @@ void priv_client_free(struct priv_client *c)
     loop_io_stop(&c->pid_io);
     while (c->first != NULL)
         drop_first(c);
-    fd_close_many(&c->sock, 1);
-    if (c->pid > 0)
-        (void)waitpid(c->pid, NULL, 0);
-    fd_close_many(&c->pidfd, 1);
+    priv_conn_done(&c->conn);
     free(c->pending);
     free(c);
+}
+
+void priv_client_free(struct priv_client *c)
+{
+    if (c == NULL)
+        return;
+    priv_dismiss(&c->conn, -1);
+    priv_client_detach(c);
 }
 
 void priv_client_on_gone(struct priv_client *c, priv_gone_fn *fn, void *arg)
@@ -265,12 +205,23 @@ void priv_client_on_gone(struct priv_client *c, priv_gone_fn *fn, void *arg)
 
 const struct priv_host *priv_client_host(const struct priv_client *c)
 {
-    return &c->host;
+    return &c->conn.host;
 }
 
 pid_t priv_client_pid(const struct priv_client *c)
 {
-    return c->pid;
+    return c->conn.pid;
+}
+
+char *const *priv_client_roots(const struct priv_client *c)
+{
+    return c->conn.roots;
+}
+
+size_t priv_client_found(const struct priv_client *c, const struct priv_item **ret)
+{
+    *ret = c->conn.items;
+    return c->conn.n_items;
 }
 
 static int request(struct priv_client *c, struct priv_head *head, size_t len, priv_reply_fn *fn,
@@ -325,8 +276,41 @@ int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *
     return request_by_name(c, PRIV_INSPECT, name, fn, arg, err);
 }
 
+int priv_client_adopt(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
+                      struct err *err)
+{
+    return request_by_name(c, PRIV_ADOPT, name, fn, arg, err);
+}
+
 int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err)
 {
     struct priv_head head = {.type = PRIV_PROBE};
     return request(c, &head, sizeof(head), fn, arg, err);
+}
+
+int priv_client_job(struct priv_client *c, const struct priv_job_request *request_job,
+                    priv_reply_fn *fn, void *arg, struct err *err)
+{
+    struct priv_job m = {.head = {.type = PRIV_JOB},
+                         .root = request_job->root,
+                         .create = request_job->create,
+                         .seconds = request_job->seconds};
+    if (str_copy(m.path, sizeof(m.path), request_job->path) < 0)
+        return err_set(err, ERR_INVALID, "the path of a directory is too long");
+    return request(c, &m.head, sizeof(m), fn, arg, err);
+}
+
+int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err)
+{
+    struct priv_head head = {.type = PRIV_SWEEP};
+    return request(c, &head, sizeof(head), fn, arg, err);
+}
+
+void priv_client_deadline(struct priv_client *c, const char *name, uint64_t boot_ns)
+{
+    struct priv_deadline m = {.head = {.type = PRIV_DEADLINE}, .boot_ns = boot_ns};
+    if (c->lost || c->queued + sizeof(m) > QUEUE_BYTES_MAX)
+        return;
+    (void)snprintf(m.name, sizeof(m.name), "%s", name);
+    (void)send_or_queue(c, &m, sizeof(m));
 }

@@ -3,6 +3,7 @@
 
 /* boxd's side of the privileged helper. */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -15,10 +16,14 @@ struct priv_client;
 
 struct priv_client_options {
     const char *program, *init_program; /* paths of box-priv and box-init */
+    const char *fetch_program;          /* of box-fetch; NULL: no jobs */
     const char *state_dir, *tag;
     uid_t uid; /* who boxd will be */
     gid_t gid;
     char *const *roots; /* allow-list, real paths; at most 64 */
+    /* How long box-priv keeps sandboxes without a deadline when we are gone without a word; 0: not
+     * at all. */
+    uint64_t linger_sec;
 };
 
 /* Called once per request, from the loop. The descriptors in fds are the callee's to take (set
@@ -26,16 +31,24 @@ struct priv_client_options {
 typedef void priv_reply_fn(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds);
 typedef void priv_gone_fn(void *arg);
 
-/* Starts box-priv and waits for its first word: the only blocking call here, before the loop runs.
- */
+/* Takes over the box-priv that an earlier boxd left on this state directory, or starts one, and
+ * waits for its first word: blocks, so call it before the loop runs, and while we may still do what
+ * starting one needs. One of another version, or for another user, is told to end everything first.
+ * ERR_CONFLICT: another boxd has it. */
 int priv_client_new(struct loop *loop, const struct priv_client_options *options,
                     struct priv_client **ret, struct err *err);
-/* Closes the socket, upon which box-priv ends every sandbox, and waits for it to be done. */
+/* Says goodbye, upon which box-priv ends every sandbox, and waits for it to be done. */
 void priv_client_free(struct priv_client *c);
+/* Goes without a word: box-priv keeps the sandboxes for the next boxd. */
+void priv_client_detach(struct priv_client *c);
 void priv_client_on_gone(struct priv_client *c, priv_gone_fn *fn, void *arg);
 
 const struct priv_host *priv_client_host(const struct priv_client *c);
 pid_t priv_client_pid(const struct priv_client *c);
+/* The allow-list that plans index, as box-priv was started with it. */
+char *const *priv_client_roots(const struct priv_client *c);
+/* The sandboxes that were there already; the names are hostile only as far as box-priv is. */
+size_t priv_client_found(const struct priv_client *c, const struct priv_item **ret);
 
 int priv_client_create(struct priv_client *c, const struct plan *plan, priv_reply_fn *fn, void *arg,
                        struct err *err);
@@ -44,3 +57,19 @@ int priv_client_destroy(struct priv_client *c, const char *name, priv_reply_fn *
 int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err);
 int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
                         struct err *err);
+int priv_client_adopt(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
+                      struct err *err);
+int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err);
+void priv_client_deadline(struct priv_client *c, const char *name, uint64_t boot_ns);
+
+struct priv_job_request {
+    uint32_t root;    /* place in the allow-list */
+    const char *path; /* below it */
+    bool create;
+    unsigned seconds;
+};
+
+/* Answered with pidfd, standard input and standard output of the job, the latter two not blocking.
+ */
+int priv_client_job(struct priv_client *c, const struct priv_job_request *request,
+                    priv_reply_fn *fn, void *arg, struct err *err);

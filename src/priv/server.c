@@ -13,58 +13,40 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "io/loop.h"
-#include "priv/wire.h"
+#include "priv/server_internal.h"
 #include "sandbox/landlock.h"
-#include "sandbox/launch.h"
-#include "sandbox/loopimg.h"
-#include "sandbox/mount.h"
 #include "sandbox/storage.h"
 #include "sandbox/userns.h"
 #include "util/alloc.h"
+#include "util/buf.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
 #include "util/err.h"
 #include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
 
 #define REMOVE_PATIENCE_NS (2ULL * NSEC_PER_SEC)
 #define SWEEP_INTERVAL_NS (500 * NSEC_PER_MSEC)
+#define ROOTS_TEXT_MAX (512U << 10)
 
-struct priv;
-
-struct priv_session {
-    struct priv *priv; /* borrowed */
-    struct launch launch;
-    uint32_t create_id;  /* who waits for the start */
-    bool started;        /* and has heard of it */
-    uint32_t destroy_id; /* who waits for the end, 0: nobody */
-    struct err why;      /* the child's error, told when it is gone */
-    struct loop_io status_io, pid_io;
-    int remover_fd; /* child that removes the files, -1: none */
-    struct loop_io remover_io;
-    struct loop_timer patience;
+static const struct {
+    const char *name;
+    unsigned next;
+} states[PRIV_STATE_MAX] = {
+    [PRIV_NEW] = {"new", 1U << PRIV_SERVING | 1U << PRIV_WAITING | 1U << PRIV_ENDING},
+    [PRIV_SERVING] = {"serving", 1U << PRIV_WAITING | 1U << PRIV_ENDING},
+    [PRIV_WAITING] = {"waiting", 1U << PRIV_NEW | 1U << PRIV_ENDING},
+    [PRIV_ENDING] = {"ending", 0},
 };
 
-/*   NEW ──hello──► SERVING ──peer gone──► ENDING   */
-enum priv_state { PRIV_NEW, PRIV_SERVING, PRIV_ENDING, PRIV_STATE_MAX };
-
-struct priv {
-    struct loop *loop;
-    struct launch_host *host;
-    int sock;
-    enum priv_state state;
-    struct loop_io io;
-    struct loop_signal signals;
-    struct loop_timer sweep; /* runs while leases of networks are to be taken back */
-    struct priv_session *sessions[PRIV_SESSIONS_MAX]; /* owned, dense */
-    size_t n_sessions;
-};
-
-static void answer(struct priv *p, struct priv_reply *reply, const int *fds, size_t n_fds)
+void priv_move(struct priv *p, enum priv_state to)
 {
-    if (p->state == PRIV_ENDING)
+    assert(states[p->state].next & (1U << to));
+    p->state = to;
+}
+
+void priv_answer(struct priv *p, struct priv_reply *reply, const int *fds, size_t n_fds)
+{
+    if (p->sock < 0)
         return;
     /* Blocking: boxd always reads, and never waits for us to read. */
     ssize_t n = fd_send_msg(p->sock, reply, sizeof(*reply), fds, n_fds, MSG_NOSIGNAL);
@@ -75,7 +57,7 @@ static void answer_error(struct priv *p, const struct priv_head *head, int resul
                          const struct err *err)
 {
     struct priv_reply reply = {.head = *head, .result = result, .err = *err};
-    answer(p, &reply, NULL, 0);
+    priv_answer(p, &reply, NULL, 0);
 }
 
 static struct priv_session *find(struct priv *p, const char *name)
@@ -101,8 +83,12 @@ static void session_free(struct priv_session *s)
         }
     }
     free(s);
-    if (p->state == PRIV_ENDING && p->n_sessions == 0)
+    if (p->n_sessions > 0)
+        return;
+    if (p->state == PRIV_ENDING)
         loop_quit(p->loop);
+    else if (p->state == PRIV_WAITING)
+        priv_end_all(p); /* nothing is left that somebody could come for */
 }
 
 /* Nothing is left, or so much that its removal goes on while whoever asked gets the answer. */
@@ -113,19 +99,13 @@ static void finish(struct priv_session *s)
     struct priv_head created = {PRIV_CREATE, s->create_id},
                      destroyed = {PRIV_DESTROY, s->destroy_id};
     session_free(s); /* before the answer: whoever reads it finds nothing of ours any more */
-    if (why.code != ERR_NONE)
+    if (why.code != ERR_NONE && created.id != 0)
         answer_error(p, &created, why.sys > 0 ? -why.sys : err_code_errno(why.code), &why);
     if (destroyed.id != 0) {
         struct priv_reply reply = {.head = destroyed};
-        answer(p, &reply, NULL, 0);
+        priv_answer(p, &reply, NULL, 0);
     }
     storage_refill(p->host, 1);
-}
-
-static void on_removed(struct loop_io *io, uint32_t events)
-{
-    (void)events;
-    finish(container_of(io, struct priv_session, remover_io));
 }
 
 static void on_remove_slow(struct loop_timer *t)
@@ -162,6 +142,14 @@ static void reap_others(struct priv *p)
     }
 }
 
+static void on_removed(struct loop_io *io, uint32_t events)
+{
+    struct priv_session *s = container_of(io, struct priv_session, remover_io);
+    (void)events;
+    reap_others(s->priv); /* whoever gets the answer finds no trace of the child either */
+    finish(s);
+}
+
 /* PID 1 is gone, and with it every process: take the rest away and tell who asked. */
 static void on_pid_gone(struct loop_io *io, uint32_t events)
 {
@@ -173,7 +161,7 @@ static void on_pid_gone(struct loop_io *io, uint32_t events)
     if (!s->started && s->why.code == ERR_NONE)
         (void)err_set(&s->why, ERR_BACKEND,
                       "the sandbox's first process died while it was being set up");
-    launch_kill(&s->launch); /* what is left of the group, if PID 1 died by itself */
+    launch_kill(p->host, &s->launch); /* what is left of the group, if PID 1 died by itself */
     s->remover_fd = launch_cleanup(p->host, &s->launch);
     reap_others(p);
     sweep_later(p);
@@ -182,6 +170,22 @@ static void on_pid_gone(struct loop_io *io, uint32_t events)
         finish(s);
     else
         loop_timer_start(p->loop, &s->patience, REMOVE_PATIENCE_NS, on_remove_slow);
+}
+
+/* What boxd needs to work with a sandbox. We keep the pidfd and the control socket, for the next
+ * boxd; the resolver's sockets can be made again. */
+static void hand_over(struct priv_session *s, const struct priv_head *head, const int *dns_fds)
+{
+    struct priv *p = s->priv;
+    struct priv_reply reply = {.head = *head};
+    struct net_host_info *info = &p->host->net.info;
+    reply.created = (struct priv_created){.network = s->launch.net,
+                                          .uid_index = s->launch.uid_index,
+                                          .forwarding_enabled = info->forwarding_enabled,
+                                          .foreign_rules_added = info->foreign_rules_added};
+    *info = (struct net_host_info){0};
+    const int fds[PRIV_FDS_MAX] = {s->launch.pidfd, s->launch.control_fd, dns_fds[0], dns_fds[1]};
+    priv_answer(p, &reply, fds, dns_fds[1] >= 0 ? 4 : 2);
 }
 
 /* The child has become box-init, or has said why not. */
@@ -194,24 +198,28 @@ static void on_status(struct loop_io *io, uint32_t events)
     if (s->launch.state == LAUNCH_DYING)
         return; /* it is too late for a start; what there is to say is said when it is gone */
     if (launch_finish_start(&s->launch, &s->why) < 0) {
-        launch_kill(&s->launch); /* answered when it is gone */
+        launch_kill(p->host, &s->launch); /* answered when it is gone */
         return;
     }
     s->started = true;
-    struct priv_reply reply = {.head = {PRIV_CREATE, s->create_id}};
-    struct net_host_info *info = &p->host->net.info;
-    reply.created = (struct priv_created){.network = s->launch.net,
-                                          .forwarding_enabled = info->forwarding_enabled,
-                                          .foreign_rules_added = info->foreign_rules_added};
-    *info = (struct net_host_info){0};
-    const int fds[PRIV_FDS_MAX] = {s->launch.pidfd, s->launch.control_fd, s->launch.dns_fds[0],
-                                   s->launch.dns_fds[1]};
-    answer(p, &reply, fds, s->launch.net != NET_NONE ? 4 : 2);
-    fd_close_many(&s->launch.control_fd, 1);
+    if (s->create_id != 0)
+        hand_over(s, &(struct priv_head){PRIV_CREATE, s->create_id}, s->launch.dns_fds);
+    s->create_id = 0;
     fd_close_many(s->launch.dns_fds, 2);
     /* boxd gives out ranges in order, so the next session most likely has the next one. */
     ahead_refill(&p->host->ahead, s->launch.uid_index + 1, p->host->daemon_uid,
                  p->host->daemon_gid);
+}
+
+/* The allow-list that indices of plans mean: a later boxd may have been given another. */
+static int list_roots(const struct priv *p)
+{
+    AUTO_DONE(buf) struct buf text;
+    buf_init(&text, ROOTS_TEXT_MAX);
+    for (size_t i = 0; i < p->options.n_roots; i++)
+        if (buf_append(&text, p->options.roots[i], strlen(p->options.roots[i]) + 1) < 0)
+            return -E2BIG;
+    return fd_sealed_memfd("box-roots", text.len > 0 ? text.data : "", text.len);
 }
 
 static int on_hello(struct priv *p, const void *data, size_t len, struct err *err)
@@ -220,6 +228,11 @@ static int on_hello(struct priv *p, const void *data, size_t len, struct err *er
     const struct launch_host *h = p->host;
     if (len != sizeof(*m) || m->version != PRIV_WIRE_VERSION)
         return err_set(err, ERR_INVALID, "box-priv and boxd are not of the same version");
+    if (h->rootful && (m->uid != h->daemon_uid || m->gid != h->daemon_gid))
+        return err_set(err, ERR_INVALID, "box-priv was started for another user");
+    AUTO_CLOSE int roots = list_roots(p);
+    if (roots < 0)
+        return err_sys(err, -roots, "tell the allow-list");
     struct priv_reply reply = {.head = m->head};
     reply.host.version = PRIV_WIRE_VERSION;
     reply.host.rootful = h->rootful;
@@ -230,8 +243,8 @@ static int on_hello(struct priv *p, const void *data, size_t len, struct err *er
         reply.host.enforced[i] = h->cgroups.enforced[i];
         memcpy(reply.host.why[i], h->cgroups.why[i], sizeof(reply.host.why[i]));
     }
-    p->state = PRIV_SERVING;
-    answer(p, &reply, NULL, 0);
+    priv_move(p, PRIV_SERVING);
+    priv_answer(p, &reply, &roots, 1);
     return 0;
 }
 
@@ -270,14 +283,13 @@ static int on_create(struct priv *p, const void *data, size_t len, struct err *e
         loop_io_start(p->loop, &s->pid_io, s->launch.pidfd, EPOLLIN, on_pid_gone) == 0)
         return 0;
     /* Nobody would tell us when it is gone: it goes now, while we wait. */
-    launch_kill(&s->launch);
+    launch_kill(p->host, &s->launch);
     s->remover_fd = launch_cleanup(p->host, &s->launch);
     session_free(s);
     return err_set(err, ERR_LIMIT, "cannot watch another sandbox");
 }
 
-static struct priv_session *by_request(struct priv *p, const void *data, size_t len,
-                                       struct err *err)
+struct priv_session *priv_by_request(struct priv *p, const void *data, size_t len, struct err *err)
 {
     const struct priv_name *m = data;
     struct priv_session *s = NULL;
@@ -291,127 +303,99 @@ static struct priv_session *by_request(struct priv *p, const void *data, size_t 
 static int on_destroy(struct priv *p, const void *data, size_t len, struct err *err)
 {
     const struct priv_name *m = data;
-    struct priv_session *s = by_request(p, data, len, err);
+    struct priv_session *s = priv_by_request(p, data, len, err);
     if (s == NULL)
         return -ENOENT;
     if (s->destroy_id != 0)
         return err_set(err, ERR_STATE, "the sandbox is being destroyed already");
     s->destroy_id = m->head.id; /* also when it died by itself and its files are just going */
-    launch_kill(&s->launch);
+    launch_kill(p->host, &s->launch);
     return 0;
 }
 
-static void read_namespaces(pid_t pid, uint64_t *ret)
+/* What a boxd gets here it or an earlier one got when the sandbox was made. */
+static int on_adopt(struct priv *p, const void *data, size_t len, struct err *err)
 {
-    /* Of time what the children are in: before Linux 6.2 whoever makes one is not itself in it. */
-    static const char *const names[PRIV_NS_MAX] = {"user", "mnt", "pid",    "net",
-                                                   "ipc",  "uts", "cgroup", "time_for_children"};
-    for (int i = 0; i < PRIV_NS_MAX; i++) {
-        char path[64];
-        struct stat st;
-        (void)snprintf(path, sizeof(path), "/proc/%d/ns/%s", pid, names[i]);
-        ret[i] = stat(path, &st) == 0 ? st.st_ino : 0;
-    }
-}
-
-static void read_disk(const struct launch *l, struct priv_inspect *out)
-{
-    struct loopimg_usage usage = {0};
+    struct priv_session *s = priv_by_request(p, data, len, err);
+    int dns[2] = {-1, -1};
     struct err ignored = {0};
-    if (l->disk_fd < 0 || loopimg_usage(l->disk_fd, &usage, &ignored) < 0)
-        return;
-    out->disk_total = usage.bytes_total;
-    out->disk_used = usage.bytes_used;
-    out->inodes_total = usage.inodes_total;
-    out->inodes_used = usage.inodes_used;
-}
-
-static int on_inspect(struct priv *p, const void *data, size_t len, struct err *err)
-{
-    struct priv_session *s = by_request(p, data, len, err);
-    char path[64];
-    struct stat st;
     if (s == NULL)
         return -ENOENT;
-    struct priv_reply reply = {.head = {PRIV_INSPECT, ((const struct priv_name *)data)->head.id}};
-    struct priv_inspect *out = &reply.inspect;
-    struct cgroup groups;
-    cgroup_open(&p->host->cgroups, s->launch.name, &groups);
-    cgroup_read(&p->host->cgroups, &groups, &out->cgroup);
-    cgroup_close(&groups);
-    read_disk(&s->launch, out);
-    out->pid = (uint32_t)s->launch.pid;
-    out->payload_uid =
-        p->host->rootful ? userns_payload_id(s->launch.uid_index) : p->host->host_uid;
-    read_namespaces(s->launch.pid, out->ns);
-    read_namespaces(getpid(), out->host_ns);
-    (void)snprintf(path, sizeof(path), "/proc/%d", s->launch.pid);
-    out->host_uid = UINT32_MAX;
-    (void)snprintf(path, sizeof(path), "/proc/%d/status", s->launch.pid);
-    (void)fd_read_file_at(AT_FDCWD, path, out->status, sizeof(out->status));
-    const char *uid = strstr(out->status, "\nUid:\t");
-    if (!p->host->rootful) {
-        out->host_uid = p->host->host_uid; /* the kernel tells us numbers of our own namespace */
-    } else if (uid != NULL) {
-        char digits[16] = "";
-        size_t n = strspn(uid + 6, "0123456789");
-        uint64_t value = 0;
-        if (n < sizeof(digits)) {
-            memcpy(digits, uid + 6, n);
-            if (str_to_u64(digits, &value) == 0)
-                out->host_uid = (uint32_t)value;
-        }
-    }
-    (void)snprintf(path, sizeof(path), "/proc/%d/uid_map", s->launch.pid);
-    (void)fd_read_file_at(AT_FDCWD, path, out->uid_map, sizeof(out->uid_map));
-    (void)st;
-    answer(p, &reply, NULL, 0);
+    if (s->launch.state != LAUNCH_LIVE)
+        return err_set(err, ERR_NOT_FOUND, "no such sandbox");
+    /* Without them names are not resolved inside; the rest goes on. */
+    if (s->launch.net != NET_NONE)
+        (void)launch_net_resolver(&s->launch, dns, &ignored);
+    hand_over(s, &((const struct priv_name *)data)->head, dns);
+    fd_close_many(dns, 2);
     return 0;
 }
 
-static int probe_quota(const struct launch_host *h, struct err *err)
-{
-    if (!h->rootful)
-        return err_set(err, ERR_UNSUPPORTED, "an ordinary user cannot mount an image");
-    AUTO_CLOSE int templates = path_make_dir_at(h->state_fd, "templates", 0700);
-    return templates < 0 ? err_sys(err, -templates, "template directory")
-                         : loopimg_probe(h->trash_fd, templates, err);
-}
-
-/* Whether the file system that holds our state can show its files under other ids. */
-static int probe_idmap(const struct launch_host *h, struct err *err)
-{
-    struct idmap_key key = {.index = 0, .uid = h->daemon_uid, .gid = h->daemon_gid};
-    if (!h->rootful)
-        return err_set(err, ERR_UNSUPPORTED, "boxd was not started by root");
-    AUTO_DONE(idmaps) struct idmaps maps = {0};
-    int map = idmaps_get(&maps, &key, err);
-    AUTO_CLOSE int copy = map < 0 ? -1 : mount_clone(h->sessions_fd, 0);
-    if (copy < 0)
-        return map < 0 ? map : err_sys(err, -copy, "copy a mount");
-    int r = mount_set(copy, 0, map, 0);
-    return r < 0 ? err_sys(err, -r, "map the ids of a mount") : 0;
-}
-
-/* Costs a requester nothing but our time: everything it makes is ours and gone when it returns. */
-static int on_probe(struct priv *p, const void *data, size_t len, struct err *err)
+static int on_list(struct priv *p, const void *data, size_t len, struct err *err)
 {
     struct priv_reply reply = {.head = *(const struct priv_head *)data};
-    struct {
-        int (*run)(const struct launch_host *h, struct err *err);
-        uint32_t *ok;
-        char *why;
-    } probes[] = {{probe_quota, &reply.probe.quota.ok, reply.probe.quota.why},
-                  {launch_net_probe, &reply.probe.network.ok, reply.probe.network.why},
-                  {probe_idmap, &reply.probe.idmap.ok, reply.probe.idmap.why}};
+    AUTO_FREE struct priv_item *items = xnew_n(struct priv_item, p->n_sessions + 1);
     if (len != sizeof(struct priv_head))
         return err_set(err, ERR_INVALID, "malformed request");
-    for (size_t i = 0; i < ARRAY_SIZE(probes); i++) {
-        struct err why = {0};
-        *probes[i].ok = probes[i].run(p->host, &why) >= 0;
-        (void)snprintf(probes[i].why, sizeof(reply.probe.quota.why), "%.199s", why.msg);
+    for (size_t i = 0; i < p->n_sessions; i++) {
+        const struct launch *l = &p->sessions[i]->launch;
+        memcpy(items[i].name, l->name, sizeof(items[i].name));
+        items[i].uid_index = l->uid_index;
     }
-    answer(p, &reply, NULL, 0);
+    AUTO_CLOSE int fd = fd_sealed_memfd("box-list", items, p->n_sessions * sizeof(items[0]));
+    if (fd < 0)
+        return err_sys(err, -fd, "list the sandboxes");
+    reply.n_items = (uint32_t)p->n_sessions;
+    priv_answer(p, &reply, &fd, 1);
+    return 0;
+}
+
+/* Counts only while nobody is connected: who is can end a sandbox whenever it likes. */
+static int on_deadline(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    const struct priv_deadline *m = data;
+    struct priv_session *s = NULL;
+    (void)err;
+    if (len == sizeof(*m) && m->name[PLAN_NAME_LEN] == '\0')
+        s = find(p, m->name);
+    if (s != NULL)
+        s->deadline_ns = m->boot_ns;
+    return 0;
+}
+
+static bool is_known(void *arg, const char *name)
+{
+    return find(arg, name) != NULL;
+}
+
+static int on_sweep_request(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    struct priv_reply reply = {.head = *(const struct priv_head *)data};
+    if (len != sizeof(struct priv_head))
+        return err_set(err, ERR_INVALID, "malformed request");
+    launch_sweep(p->host, is_known, p);
+    priv_answer(p, &reply, NULL, 0);
+    return 0;
+}
+
+static int on_bye(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    (void)data;
+    (void)len;
+    (void)err;
+    priv_end_all(p);
+    return 0;
+}
+
+static int on_job(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    struct priv_reply reply = {.head = *(const struct priv_head *)data};
+    int fds[PRIV_JOB_FDS];
+    int r = priv_job_start(&p->jobs, p->host, data, len, fds, err);
+    if (r < 0)
+        return r;
+    priv_answer(p, &reply, fds, PRIV_JOB_FDS);
+    fd_close_many(fds, PRIV_JOB_FDS);
     return 0;
 }
 
@@ -423,36 +407,49 @@ static const struct {
     [PRIV_HELLO] = {1U << PRIV_NEW, on_hello},
     [PRIV_CREATE] = {1U << PRIV_SERVING, on_create},
     [PRIV_DESTROY] = {1U << PRIV_SERVING, on_destroy},
-    [PRIV_INSPECT] = {1U << PRIV_SERVING, on_inspect},
-    [PRIV_PROBE] = {1U << PRIV_SERVING, on_probe},
+    [PRIV_INSPECT] = {1U << PRIV_SERVING, priv_on_inspect},
+    [PRIV_PROBE] = {1U << PRIV_SERVING, priv_on_probe},
+    [PRIV_BYE] = {1U << PRIV_NEW | 1U << PRIV_SERVING, on_bye},
+    [PRIV_LIST] = {1U << PRIV_SERVING, on_list},
+    [PRIV_ADOPT] = {1U << PRIV_SERVING, on_adopt},
+    [PRIV_DEADLINE] = {1U << PRIV_SERVING, on_deadline},
+    [PRIV_SWEEP] = {1U << PRIV_SERVING, on_sweep_request},
+    [PRIV_JOB] = {1U << PRIV_SERVING, on_job},
 };
 
-/* boxd is gone: its sandboxes go too, so that nothing is left that nobody answers for. */
-static void end_all(struct priv *p)
+/* The sandboxes go too, so that nothing is left that nobody answers for. */
+void priv_end_all(struct priv *p)
 {
-    p->state = PRIV_ENDING;
+    if (p->state == PRIV_ENDING)
+        return;
+    priv_move(p, PRIV_ENDING);
+    priv_unlisten(p);
+    /* The connection stays open: its end tells boxd that we are done. */
     loop_io_stop(&p->io);
-    for (size_t i = 0; i < p->n_sessions; i++)
-        launch_kill(&p->sessions[i]->launch);
+    priv_jobs_done(&p->jobs);
+    for (size_t i = 0; i < p->n_sessions; i++) {
+        p->sessions[i]->create_id = p->sessions[i]->destroy_id = 0;
+        launch_kill(p->host, &p->sessions[i]->launch);
+    }
     if (p->n_sessions == 0)
         loop_quit(p->loop);
 }
 
-static void on_request(struct loop_io *io, uint32_t events)
+bool priv_read_request(struct priv *p)
 {
     static struct priv_create m; /* the largest request */
-    struct priv *p = container_of(io, struct priv, io);
     int fds[PRIV_FDS_MAX];
     size_t n_fds = PRIV_FDS_MAX;
     struct err err = {0};
-    (void)events;
 
+    if (p->sock < 0 || p->state == PRIV_ENDING)
+        return false;
     ssize_t n = fd_recv_msg(p->sock, &m, sizeof(m), fds, &n_fds, MSG_DONTWAIT);
     if (n == -EAGAIN)
-        return;
+        return false;
     if (n < (ssize_t)sizeof(m.head)) {
-        end_all(p);
-        return;
+        priv_peer_gone(p);
+        return false;
     }
     fd_close_many(fds, n_fds); /* no request carries descriptors */
     struct priv_head head = m.head;
@@ -465,6 +462,13 @@ static void on_request(struct loop_io *io, uint32_t events)
         r = requests[head.type].run(p, &m, (size_t)n, &err);
     if (r < 0)
         answer_error(p, &head, r, &err);
+    return true;
+}
+
+void priv_on_readable(struct loop_io *io, uint32_t events)
+{
+    (void)events;
+    (void)priv_read_request(container_of(io, struct priv, io));
 }
 
 static void on_signal(struct loop_signal *sig, int signo)
@@ -473,25 +477,35 @@ static void on_signal(struct loop_signal *sig, int signo)
     if (signo == SIGCHLD)
         reap_others(p);
     else
-        end_all(p);
+        priv_end_all(p);
 }
 
-int priv_serve(struct loop *loop, struct launch_host *host, int sock, struct err *err)
+int priv_serve(struct loop *loop, struct launch_host *host,
+               const struct priv_serve_options *options, struct err *err)
 {
     struct priv *p = xnew(struct priv);
     sigset_t set;
     p->loop = loop;
     p->host = host;
-    p->sock = sock;
+    p->options = *options;
+    p->sock = options->sock;
+    p->listen_fd = -1;
+    priv_jobs_init(&p->jobs);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGCHLD);
     (void)sigaddset(&set, SIGTERM);
-    int r = loop_signal_start(loop, &p->signals, &set, on_signal);
+    int r = options->linger_sec > 0 ? priv_listen(p, err) : 0;
+    if (r == 0 && (r = loop_signal_start(loop, &p->signals, &set, on_signal)) < 0)
+        r = err_sys(err, -r, "watch signals");
+    if (r == 0 && (r = loop_io_start(loop, &p->io, p->sock, EPOLLIN, priv_on_readable)) < 0)
+        r = err_sys(err, -r, "watch boxd");
     if (r == 0)
-        r = loop_io_start(loop, &p->io, sock, EPOLLIN, on_request);
-    r = r < 0 ? err_sys(err, -r, "watch boxd") : loop_run(loop, err);
+        r = loop_run(loop, err);
+    priv_unlisten(p);
+    loop_io_stop(&p->io);
     loop_signal_stop(&p->signals);
     loop_timer_stop(&p->sweep);
+    /* boxd sees the end of the connection when we have ended, not before. */
     free(p);
     return r;
 }

@@ -4,7 +4,11 @@
 /* What boxd may ask of box-priv, over one SOCK_SEQPACKET socket: fixed structures, a table of
  * requests, each allowed only in the states the table names. box-priv treats boxd as untrusted: a
  * request can fail, it cannot widen the bounds that were fixed on the command line before the first
- * byte was read. */
+ * byte was read.
+ *
+ * box-priv outlives boxd: when the connection ends without a BYE it keeps the sandboxes and waits
+ * for the next boxd at PRIV_SOCKET in the state directory. The two may then be of different
+ * versions: the type of BYE, the beginning of HELLO and that of its answer never change. */
 
 #include <stdint.h>
 
@@ -13,17 +17,25 @@
 #include "sandbox/plan.h"
 #include "util/err.h"
 
-#define PRIV_WIRE_VERSION 2U
+#define PRIV_WIRE_VERSION 3U
+#define PRIV_SOCKET "priv.sock"
 #define PRIV_SESSIONS_MAX 8192U
 #define PRIV_FDS_MAX 4U
 
 enum priv_type {
     PRIV_HELLO = 1,
-    PRIV_CREATE,  /* a plan; answered when PID 1 runs, with its pidfd and its control socket; and
-                     with a network, the resolver's sockets inside: UDP, TCP */
-    PRIV_DESTROY, /* answered when nothing is left */
-    PRIV_INSPECT, /* what the kernel says about a sandbox */
-    PRIV_PROBE,   /* what this host can do, found out by doing */
+    PRIV_CREATE,   /* a plan; answered when PID 1 runs, with its pidfd and its control socket; and
+                      with a network, the resolver's sockets inside: UDP, TCP */
+    PRIV_DESTROY,  /* answered when nothing is left */
+    PRIV_INSPECT,  /* what the kernel says about a sandbox */
+    PRIV_PROBE,    /* what this host can do, found out by doing */
+    PRIV_BYE,      /* not answered: every sandbox ends, and box-priv too */
+    PRIV_LIST,     /* answered with a sealed memfd: struct priv_item of every sandbox */
+    PRIV_ADOPT,    /* answered like PRIV_CREATE, for a sandbox that is there */
+    PRIV_DEADLINE, /* not answered */
+    PRIV_SWEEP,    /* removes what lies about and belongs to no sandbox */
+    PRIV_JOB,      /* a job of box-fetch; answered when it runs, with its pidfd, its standard input
+                      and its standard output */
     PRIV_TYPE_MAX,
 };
 
@@ -32,9 +44,11 @@ struct priv_head {
     uint32_t id; /* chosen by boxd, echoed */
 };
 
+/* Answered with a sealed memfd: the allow-list in its order, as NUL-terminated strings. */
 struct priv_hello {
     struct priv_head head;
     uint32_t version;
+    uint32_t uid, gid; /* who boxd will be: what box-priv was started for, or it is refused */
 };
 
 struct priv_create {
@@ -47,6 +61,28 @@ struct priv_name {
     char name[PLAN_NAME_LEN + 1];
 };
 
+#define PRIV_JOB_SECONDS_MAX 120U
+
+struct priv_job {
+    struct priv_head head;
+    uint32_t root;   /* place in the allow-list */
+    uint32_t create; /* make what is missing of the path */
+    uint32_t seconds;
+    char path[4096]; /* below the root; clean, no slash in front */
+};
+
+/* Until when a sandbox may live while no boxd is there. */
+struct priv_deadline {
+    struct priv_head head;
+    char name[PLAN_NAME_LEN + 1];
+    uint64_t boot_ns; /* CLOCK_BOOTTIME; 0: as long as any */
+};
+
+struct priv_item {
+    char name[PLAN_NAME_LEN + 1];
+    uint32_t uid_index;
+};
+
 struct priv_host {
     uint32_t version;
     uint32_t rootful;
@@ -55,9 +91,6 @@ struct priv_host {
     uint32_t enforced[CGROUP_CONTROLLERS];
     char why[CGROUP_CONTROLLERS][120];
     uint32_t landlock_abi;
-    uint32_t n_roots;
-    uint32_t root_index[64]; /* allow-list entries that could be opened, by their place on the
-                                command line */
 };
 
 /* Namespaces in the order of the array. */
@@ -91,16 +124,18 @@ struct priv_probe {
 };
 
 struct priv_created {
-    uint32_t network; /* enum net_kind */
+    uint32_t network;   /* enum net_kind */
+    uint32_t uid_index; /* as in the plan */
     /* What this first session with a network made us change on the host. */
     uint32_t forwarding_enabled, foreign_rules_added;
 };
 
 struct priv_reply {
     struct priv_head head;
-    int32_t result; /* 0 or a negative errno */
+    int32_t result; /* 0 or a negative errno; -EBUSY: another boxd is connected */
     struct err err;
     union {
+        uint32_t n_items; /* LIST */
         struct priv_created created;
         struct priv_host host;
         struct priv_inspect inspect;

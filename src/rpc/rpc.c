@@ -31,7 +31,6 @@ static int preset(struct rpc *r, const char *text, struct err *err)
 {
     AUTO(json) struct json *config = NULL;
     struct err parse_err = {0};
-    enum rpc_class class;
     if (text == NULL || text[0] == '\0')
         return 0;
     if (json_parse(text, strlen(text), &config, &parse_err) < 0 ||
@@ -39,8 +38,7 @@ static int preset(struct rpc *r, const char *text, struct err *err)
         log_warn(NULL, "Failed to parse LANGBOT_BOX_CONFIG: %.100s", text);
         return 0;
     }
-    int e = rpc_configure(r, config, &class, err);
-    return e < 0 ? err_wrap(err, "LANGBOT_BOX_CONFIG") : 0;
+    return rpc_preset(r, config, err);
 }
 
 int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err)
@@ -55,6 +53,7 @@ int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err
     r->admission = admission_new((size_t)r->limits.max_admission_records);
     r->readiness =
         readiness_new(&(struct readiness_options){.manager = options->manager,
+                                                  .skills = options->skills,
                                                   .admission = r->admission,
                                                   .paths = &r->paths,
                                                   .limits = &r->limits,

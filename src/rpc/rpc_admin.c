@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "core/hostdir.h"
 #include "core/manager.h"
 #include "core/process.h"
 #include "core/readiness.h"
@@ -13,20 +14,6 @@
 void rpc_ping(struct rpc_call *c)
 {
     rpc_ok(c);
-}
-
-void rpc_init(struct rpc_call *c)
-{
-    enum rpc_class class = RPC_ERROR;
-    struct rpc_reply reply;
-    struct err err = {0};
-    if (rpc_configure(c->rpc, c->msg.data, &class, &err) < 0) {
-        rpc_fail(c, class, "%s", err.msg);
-        return;
-    }
-    rpc_reply_open(c, &reply);
-    jw_kbool(&reply.w, "initialized", true);
-    rpc_reply_close(c, &reply);
 }
 
 static void write_backend(const struct rpc *r, struct jw *w)
@@ -142,29 +129,29 @@ void rpc_shutdown(struct rpc_call *c)
     rpc_call_sweep(c, c->conn->flags != 0 ? &first : &all, shut_down);
 }
 
+static void on_verified(void *arg, const char *json, size_t len, const char *message)
+{
+    struct rpc_call *c = arg;
+    if (json == NULL)
+        rpc_fail_named(c, message);
+    else
+        rpc_reply_json(c, json, len);
+}
+
 void rpc_verify_workspace(struct rpc_call *c)
 {
-    char sha256[65];
-    size_t size = 0;
-    struct rpc_reply reply;
-    struct err err = {0};
     const struct json *name = json_get(c->msg.data, "marker_name");
-    const char *text = json_str(name);
-    if (name == NULL) {
-        rpc_fail(c, RPC_READINESS, "'marker_name'");
-        return;
-    }
+    const char *text = json_str(name), *root = NULL;
+    struct err err = {0};
+    int r = box_paths_managed_place(&c->rpc->paths, &root, &err);
     if (text == NULL || strlen(text) != json_str_len(name))
-        text = "";
-    if (box_paths_probe(&c->rpc->paths, text, sha256, &size, &err) < 0) {
+        text = ""; /* which is no name of a probe */
+    if (name == NULL)
+        rpc_fail(c, RPC_READINESS, "'marker_name'");
+    else if (c->rpc->o.skills == NULL)
+        rpc_fail(c, RPC_READINESS, "Box Runtime cannot read the Core shared Workspace probe");
+    else if (r < 0 || hostdir_verify_marker(c->rpc->o.skills, root, text, on_verified, c, &err) < 0)
         rpc_fail(c, RPC_READINESS, "%s", err.msg);
-        return;
-    }
-    rpc_reply_open(c, &reply);
-    jw_kstr(&reply.w, "marker_name", text);
-    jw_kstr(&reply.w, "sha256", sha256);
-    jw_ku64(&reply.w, "size", size);
-    rpc_reply_close(c, &reply);
 }
 
 /* For dashboards. There is no pool of threads here: its numbers are there for those who look for

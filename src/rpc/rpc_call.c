@@ -28,10 +28,12 @@ static const char stale_text[] = "Stale Box placement generation";
 static void link_call(struct rpc_call *c)
 {
     struct rpc *r = c->rpc;
-    c->next = r->calls;
-    if (c->next != NULL)
-        c->next->prev = c;
-    r->calls = c;
+    c->prev = r->calls_last;
+    if (c->prev != NULL)
+        c->prev->next = c;
+    else
+        r->calls = c;
+    r->calls_last = c;
     c->conn_next = c->conn->calls;
     if (c->conn_next != NULL)
         c->conn_next->conn_prev = c;
@@ -63,6 +65,8 @@ void rpc_call_free(struct rpc_call *c)
         c->rpc->calls = c->next;
     if (c->next != NULL)
         c->next->prev = c->prev;
+    else
+        c->rpc->calls_last = c->prev;
     rpc_lane_leave(c);
     sweep_stop(&c->sweep);
     loop_defer_stop(&c->defer);
@@ -76,29 +80,38 @@ void rpc_call_free(struct rpc_call *c)
     free(c->cmd);
     free(c->cwd);
     strv_free(c->env);
+    box_paths_done(&c->paths);
     fd_close_many(&c->fd, 1);
     free(c);
 }
 
 /* Sweeps. */
 
-static void go_on(struct loop_defer *d)
+static struct rpc_call *find_woken(const struct rpc *r)
 {
-    struct rpc_call *c = container_of(d, struct rpc_call, defer);
-    c->then(c);
+    struct rpc_call *c = r->calls;
+    while (c != NULL && !c->woken)
+        c = c->next;
+    return c;
 }
 
+/* Those who waited go on in the order they came, and before anybody who comes now. Any of them may
+ * be gone after its turn. */
 static void on_swept(void *arg)
 {
     struct rpc_call *c = arg;
-    c->rpc->n_sweeps--;
-    for (struct rpc_call *w = c->rpc->calls; w != NULL; w = w->next) {
-        if (w->waits_for != c)
-            continue;
-        w->waits_for = NULL;
-        loop_defer_start(w->rpc->loop, &w->defer, go_on);
+    struct rpc *r = c->rpc;
+    r->n_sweeps--;
+    for (struct rpc_call *w = r->calls; w != NULL; w = w->next) {
+        w->woken = w->waits_for == c;
+        if (w->woken)
+            w->waits_for = NULL;
     }
     c->then(c);
+    while ((c = find_woken(r)) != NULL) {
+        c->woken = false;
+        c->then(c);
+    }
 }
 
 void rpc_call_sweep(struct rpc_call *c, const struct sweep_match *match,

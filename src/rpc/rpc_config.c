@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "backend/backend.h"
+#include "core/hostdir.h"
 #include "core/manager.h"
 #include "core/readiness.h"
 #include "core/skills.h"
@@ -55,13 +58,11 @@ static void apply(struct rpc *r, const struct json *config, const struct box_lim
         set_caps(r);
     fence_set_max(r->fence, (size_t)limits->max_admission_records);
     admission_set_max(r->admission, (size_t)limits->max_admission_records);
-    if (paths != NULL) {
-        box_paths_done(&r->paths);
-        r->paths = *paths;
-        *paths = (struct box_paths){0};
-        if (r->o.skills != NULL)
-            skills_set_root(r->o.skills, r->paths.skills_root);
-    }
+    box_paths_done(&r->paths);
+    r->paths = *paths;
+    *paths = (struct box_paths){0};
+    if (r->o.skills != NULL)
+        skills_set_root(r->o.skills, r->paths.skills_root);
     if (admission != NULL)
         admission_configure(r->admission, admission);
     if (backend != NULL) {
@@ -74,23 +75,91 @@ static void apply(struct rpc *r, const struct json *config, const struct box_lim
     readiness_clear(r->readiness);
 }
 
-int rpc_configure(struct rpc *r, const struct json *config, enum rpc_class *ret_class,
-                  struct err *err)
+/* What is wrong with it is told before anything changes. *ret_make: the workspace of ret_paths has
+ * to be made. */
+static int check(struct rpc *r, const struct json *config, struct box_limits *ret_limits,
+                 struct box_paths *ret_paths, bool *ret_make, enum rpc_class *ret_class,
+                 struct err *err)
 {
-    AUTO_DONE(box_paths) struct box_paths paths = {0};
-    struct box_limits limits = r->limits;
     const struct json *local = json_get(config, "local");
+    *ret_limits = r->limits;
     *ret_class = RPC_VALUE_ERROR;
-    int e = box_limits_parse(json_get(config, "limits"), &limits, err);
+    int e = box_limits_parse(json_get(config, "limits"), ret_limits, err);
     if (e < 0)
         return e;
     *ret_class = RPC_VALIDATION;
-    if (local != NULL)
-        e = box_paths_parse(local, &paths, err);
-    if (e == 0)
-        e = box_paths_ensure_workspace(local != NULL ? &paths : &r->paths, err);
+    e = local != NULL ? box_paths_parse(local, ret_paths, err)
+                      : box_paths_copy(&r->paths, ret_paths);
+    return e < 0 ? e : box_paths_check_workspace(ret_paths, ret_make, err);
+}
+
+static void on_preset_made(void *arg, const char *json, size_t len, const char *message)
+{
+    (void)arg;
+    (void)len;
+    if (json == NULL)
+        log_warn(NULL, "default workspace: %s; ignoring", message);
+}
+
+int rpc_preset(struct rpc *r, const struct json *config, struct err *err)
+{
+    AUTO_DONE(box_paths) struct box_paths paths = {0};
+    struct box_limits limits;
+    enum rpc_class class = RPC_ERROR;
+    bool make = false;
+    int e = check(r, config, &limits, &paths, &make, &class, err);
+    if (e < 0 && class == RPC_VALIDATION) { /* the host will say it again, and be told */
+        log_warn(NULL, "LANGBOT_BOX_CONFIG: %s; ignoring", err->msg);
+        return 0;
+    }
     if (e < 0)
-        return e;
-    apply(r, config, &limits, local != NULL ? &paths : NULL);
+        return err_wrap(err, "LANGBOT_BOX_CONFIG");
+    if (make && (r->o.skills == NULL ||
+                 hostdir_ensure(r->o.skills, paths.default_workspace, on_preset_made, r, err) < 0))
+        log_warn(NULL, "default workspace: not made; ignoring");
+    apply(r, config, &limits, &paths);
     return 0;
+}
+
+static void initialised(struct rpc_call *c)
+{
+    struct rpc_reply reply;
+    apply(c->rpc, c->msg.data, &c->limits, &c->paths);
+    rpc_reply_open(c, &reply);
+    jw_kbool(&reply.w, "initialized", true);
+    rpc_reply_close(c, &reply);
+}
+
+/* Whoever reads it must know for whom the directory has to be usable. */
+static void on_made(void *arg, const char *json, size_t len, const char *message)
+{
+    struct rpc_call *c = arg;
+    const struct passwd *pw = getpwuid(geteuid());
+    (void)len;
+    if (json != NULL) {
+        initialised(c);
+        return;
+    }
+    const char *text = strstr(message, ": ");
+    rpc_fail(c, RPC_VALIDATION,
+             "box.local.default_workspace %.200s cannot be created: %.300s. boxd runs as user "
+             "'%.32s' (uid %u): make the directory yourself and give it to that user (install -d "
+             "-o %u DIRECTORY), or name one below boxd's allowed_mount_roots that it may write to",
+             c->paths.default_workspace, text != NULL ? text + 2 : message,
+             pw != NULL ? pw->pw_name : "unnamed", geteuid(), geteuid());
+}
+
+void rpc_init(struct rpc_call *c)
+{
+    enum rpc_class class = RPC_ERROR;
+    struct err err = {0};
+    bool make = false;
+    if (check(c->rpc, c->msg.data, &c->limits, &c->paths, &make, &class, &err) < 0)
+        rpc_fail(c, class, "%s", err.msg);
+    else if (!make)
+        initialised(c);
+    else if (c->rpc->o.skills == NULL)
+        on_made(c, NULL, 0, "box-fetch is missing");
+    else if (hostdir_ensure(c->rpc->o.skills, c->paths.default_workspace, on_made, c, &err) < 0)
+        on_made(c, NULL, 0, err.msg);
 }

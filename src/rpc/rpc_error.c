@@ -60,6 +60,19 @@ enum rpc_class rpc_class_of(const struct err *err)
     return by_code[err->code];
 }
 
+enum rpc_class rpc_class_split(const char *message, const char **ret_rest)
+{
+    for (int i = 0; i < RPC_BUSY; i++) {
+        size_t n = strlen(classes[i].name);
+        if (strncmp(message, classes[i].name, n) == 0 && str_starts(message + n, ": ")) {
+            *ret_rest = message + n + 2;
+            return (enum rpc_class)i;
+        }
+    }
+    *ret_rest = message;
+    return RPC_ERROR;
+}
+
 /* Length of a class name with its colon at s, the part that clients search for; 0: none. */
 static size_t marker_at(const char *s)
 {

@@ -90,6 +90,7 @@ static void write_stream(struct jw *w, const char *key, const struct run_result 
     const char *kept = buf_str(&result->kept[stream]);
     size_t len = result->kept[stream].len;
     uint64_t lost = result->produced[stream] - len;
+    buf_init(&text, RUN_CAPTURE_DEFAULT + 256);
     str_trim(&kept, &len);
     jw_key(w, key);
     if (lost == 0) {
@@ -99,7 +100,6 @@ static void write_stream(struct jw *w, const char *key, const struct run_result 
             jw_str(w, if_empty);
         return;
     }
-    buf_init(&text, RUN_CAPTURE_DEFAULT + 256);
     (void)buf_append(&text, kept, len);
     (void)buf_printf(&text, "\n... [raw output clipped at %u bytes, %" PRIu64 " bytes discarded]",
                      RUN_CAPTURE_DEFAULT, lost);

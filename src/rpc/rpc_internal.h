@@ -78,6 +78,9 @@ enum rpc_class {
 const char *rpc_class_name(enum rpc_class class); /* as on the wire, "" for RPC_BUSY */
 const char *rpc_class_code(enum rpc_class class); /* stable, for programs */
 enum rpc_class rpc_class_of(const struct err *err);
+/* The class whose name and ": " the message begins with, and the rest of it; RPC_ERROR: all of it.
+ */
+enum rpc_class rpc_class_split(const char *message, const char **ret_rest);
 /* "<name>: <text>", cut and defused. */
 void rpc_error_text(enum rpc_class class, const char *text, struct buf *out);
 
@@ -99,7 +102,8 @@ struct rpc {
     struct fence *fence;
     struct admission *admission;
     struct readiness *readiness;
-    struct rpc_call *calls;        /* all of them; owned by themselves until rpc_free() */
+    /* All of them, oldest first; owned by themselves until rpc_free(). */
+    struct rpc_call *calls, *calls_last;
     struct rpc_conn *conns;        /* owned by their transports */
     struct rpc_relay *relays;      /* owned by themselves */
     struct lane *lanes[RPC_LANES]; /* owned; execs by session */
@@ -108,9 +112,8 @@ struct rpc {
 };
 
 /* rpc_config.c */
-/* All of it or nothing; rpc_class_of() does not apply: *ret_class says which. */
-int rpc_configure(struct rpc *r, const struct json *config, enum rpc_class *ret_class,
-                  struct err *err);
+/* What box_init would say, before anybody can. */
+int rpc_preset(struct rpc *r, const struct json *config, struct err *err);
 int rpc_select_defaults(struct rpc *r, struct err *err); /* before anybody has said anything */
 
 /* Connections (rpc_conn.c): whatever carries messages -------------------------------------------
@@ -176,7 +179,7 @@ struct rpc_call {
     struct admission_limits grant;   /* where admission is enforced */
     /* Asked to stop early; may end the call. NULL: it runs to its end unheard. */
     void (*cancel)(struct rpc_call *c);
-    bool cancelled;
+    bool cancelled, woken;
 
     struct sweep sweep;
     void (*then)(struct rpc_call *c); /* after the sweep, or after whoever we wait for */
@@ -193,7 +196,9 @@ struct rpc_call {
     const struct run_result *result; /* of run; told when the session has gone */
     struct lane *lane;
     struct rpc_call *lane_next;
-    int fd; /* owned; an upload */
+    int fd;                   /* owned; an upload */
+    struct box_limits limits; /* of a configuration that is not in force yet */
+    struct box_paths paths;   /* owned; the same */
 };
 
 void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m); /* takes what is in m */
@@ -214,11 +219,14 @@ struct rpc_reply {
 };
 void rpc_reply_open(struct rpc_call *c, struct rpc_reply *reply);
 void rpc_reply_close(struct rpc_call *c, struct rpc_reply *reply);
-void rpc_ok(struct rpc_call *c); /* data {} */
+void rpc_reply_json(struct rpc_call *c, const char *json, size_t len); /* data as text */
+void rpc_ok(struct rpc_call *c);                                       /* data {} */
 void rpc_fail(struct rpc_call *c, enum rpc_class class, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void rpc_fail_err(struct rpc_call *c, const struct err *err);
 void rpc_fail_report(struct rpc_call *c, const struct report *report, const char *model);
+/* With a message of core that begins with the name of its class. */
+void rpc_fail_named(struct rpc_call *c, const char *message);
 
 /* An error reply that leaves the call alive and its connection unaware of it. */
 void rpc_say_error(struct rpc_call *c, enum rpc_class class, const char *text);
@@ -259,7 +267,7 @@ void rpc_files_free(struct rpc_conn *conn);
 
 /* rpc_admin.c */
 void rpc_ping(struct rpc_call *c);
-void rpc_init(struct rpc_call *c);
+void rpc_init(struct rpc_call *c); /* rpc_config.c */
 void rpc_health(struct rpc_call *c);
 void rpc_backend_info(struct rpc_call *c);
 void rpc_status(struct rpc_call *c);

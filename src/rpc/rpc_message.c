@@ -33,12 +33,12 @@ bool rpc_message_read(const char *text, size_t len, bool code_first, struct rpc_
     struct err err = {0};
     *ret = (struct rpc_message){0};
     if (json_parse(text, len, &root, &err) < 0) {
-        log_info(NULL, "a message that is no request: %s; ignoring", err.msg);
+        log_debug(NULL, "a message that is no request: %s; ignoring", err.msg);
         return false;
     }
     if (json_type(root) != JSON_OBJECT || json_get(root, "action") == NULL ||
         (code_first && json_get(root, "code") != NULL)) {
-        log_info(NULL, "a message that is no request; ignoring");
+        log_debug(NULL, "a message that is no request; ignoring");
         return false;
     }
     ret->seq = seq_text(json_get(root, "seq_id"));

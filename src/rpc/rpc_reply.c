@@ -83,6 +83,13 @@ void rpc_fail_report(struct rpc_call *c, const struct report *report, const char
     rpc_fail(c, RPC_VALIDATION, "%s", buf_str(&text));
 }
 
+void rpc_fail_named(struct rpc_call *c, const char *message)
+{
+    const char *rest = NULL;
+    enum rpc_class class = rpc_class_split(message, &rest);
+    rpc_fail(c, class, "%s", rest);
+}
+
 void rpc_reply_open(struct rpc_call *c, struct rpc_reply *reply)
 {
     buf_init(&reply->out, RPC_MESSAGE_MAX);
@@ -101,6 +108,23 @@ void rpc_reply_close(struct rpc_call *c, struct rpc_reply *reply)
     }
     buf_done(&reply->out);
     rpc_fail(c, RPC_VALUE_ERROR, "Runtime message exceeds %u byte limit", RPC_MESSAGE_MAX);
+}
+
+void rpc_reply_json(struct rpc_call *c, const char *json, size_t len)
+{
+    AUTO(json) struct json *data = NULL;
+    struct rpc_reply reply;
+    struct err err = {0};
+    if (json_parse(json, len, &data, &err) < 0) {
+        rpc_fail(c, RPC_ERROR, "a helper gave no proper answer: %s", err.msg);
+        return;
+    }
+    rpc_reply_open(c, &reply);
+    for (void *it = json_iter(data); it != NULL; it = json_iter_next(data, it)) {
+        jw_key(&reply.w, json_iter_key(it));
+        jw_value(&reply.w, json_iter_value(it));
+    }
+    rpc_reply_close(c, &reply);
 }
 
 void rpc_ok(struct rpc_call *c)

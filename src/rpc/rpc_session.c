@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "core/hostdir.h"
 #include "core/manager.h"
 #include "rpc/rpc_internal.h"
 #include "spec/model.h"
@@ -29,24 +30,42 @@ static void set_id(struct rpc_call *c)
     c->spec->session_id = xstrdup(c->id);
 }
 
-/* False: the call has failed. */
-static bool rewrite(struct rpc_call *c)
+/* Where admission is enforced: the one session, in the directory of its workspace. */
+static void rewritten(void *arg, const char *json, size_t len, const char *message)
 {
-    AUTO_FREE char *dir = NULL;
-    struct err err = {0};
-    if (box_paths_tenant_dir(&c->rpc->paths, c->ns, &dir, &err) < 0) {
-        rpc_fail(c, RPC_READINESS, "%s", err.msg);
-        return false;
+    struct rpc_call *c = arg;
+    (void)len;
+    if (json == NULL) {
+        const char *rest = NULL;
+        (void)rpc_class_split(message, &rest);
+        rpc_fail(c, RPC_READINESS, "%s", rest);
+        return;
     }
+    if (c->cancelled)
+        rpc_call_end(c);
+    else
+        rpc_mount_skill(c, c->then);
+}
+
+static void rewrite(struct rpc_call *c)
+{
+    struct err err = {0};
+    const char *root = NULL;
+    if (c->rpc->o.skills == NULL || box_paths_managed_place(&c->rpc->paths, &root, &err) < 0) {
+        rpc_fail(c, RPC_READINESS, "%s", err.code != ERR_NONE ? err.msg : "box-fetch is missing");
+        return;
+    }
+    AUTO_FREE char *dir = box_paths_tenant_dir(&c->rpc->paths, c->ns);
     if (admission_rewrite(c->rpc->admission, c->spec, dir, &err) < 0) {
         rpc_fail(c, RPC_ADMISSION, "%s", err.msg);
-        return false;
+        return;
     }
     c->timeout_sec = c->spec->timeout_sec;
     free(c->id);
     c->id = xasprintf("%s%s", c->prefix, ADMISSION_SESSION);
     set_id(c);
-    return true;
+    if (hostdir_ensure(c->rpc->o.skills, dir, rewritten, c, &err) < 0)
+        rpc_fail(c, RPC_READINESS, "%s", err.msg);
 }
 
 void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
@@ -70,10 +89,11 @@ void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
         rpc_fail(c, RPC_VALIDATION, "cmd must not be empty");
         return;
     }
-    if (!admission_enforced(c->rpc->admission))
+    c->then = then;
+    if (admission_enforced(c->rpc->admission))
+        rewrite(c);
+    else
         then(c);
-    else if (rewrite(c))
-        rpc_mount_skill(c, then);
 }
 
 /* Acquiring. */

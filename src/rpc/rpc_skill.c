@@ -12,28 +12,23 @@
 
 /* Skills are the business of core/skills.h; here is only who asks for what. */
 
-#define KEYS_MAX 3
-
-/* clang-format off */
 static const struct skill_row {
     const char *action;
     enum skills_op op;
-    const char *keys[KEYS_MAX]; /* that a request must have */
-    bool bare;                  /* what is wrong is told as it is, not as a validation error */
+    bool zip; /* an upload goes with it */
 } rows[] = {
-    {"box_list_skills", SKILLS_LIST, {NULL}, true},
-    {"box_get_skill", SKILLS_GET, {"name"}, true},
-    {"box_create_skill", SKILLS_CREATE, {"skill"}, false},
-    {"box_update_skill", SKILLS_UPDATE, {"name", "skill"}, false},
-    {"box_delete_skill", SKILLS_DELETE, {"name"}, false},
-    {"box_scan_skill_directory", SKILLS_SCAN, {"path"}, false},
-    {"box_list_skill_files", SKILLS_LIST_FILES, {"name"}, false},
-    {"box_read_skill_file", SKILLS_READ_FILE, {"name", "path"}, false},
-    {"box_write_skill_file", SKILLS_WRITE_FILE, {"name", "path"}, false},
-    {"box_preview_skill_zip", SKILLS_PREVIEW_ZIP, {"file_key"}, false},
-    {"box_install_skill_zip", SKILLS_INSTALL_ZIP, {"file_key"}, false},
+    {"box_list_skills", SKILLS_LIST, false},
+    {"box_get_skill", SKILLS_GET, false},
+    {"box_create_skill", SKILLS_CREATE, false},
+    {"box_update_skill", SKILLS_UPDATE, false},
+    {"box_delete_skill", SKILLS_DELETE, false},
+    {"box_scan_skill_directory", SKILLS_SCAN, false},
+    {"box_list_skill_files", SKILLS_LIST_FILES, false},
+    {"box_read_skill_file", SKILLS_READ_FILE, false},
+    {"box_write_skill_file", SKILLS_WRITE_FILE, false},
+    {"box_preview_skill_zip", SKILLS_PREVIEW_ZIP, true},
+    {"box_install_skill_zip", SKILLS_INSTALL_ZIP, true},
 };
-/* clang-format on */
 
 static const struct skill_row *row_of(const struct rpc_call *c)
 {
@@ -46,44 +41,23 @@ static const struct skill_row *row_of(const struct rpc_call *c)
 static void on_done(void *arg, const char *json, size_t len, const char *message)
 {
     struct rpc_call *c = arg;
-    AUTO(json) struct json *data = NULL;
-    struct rpc_reply reply;
-    struct err err = {0};
-    if (json == NULL) {
-        rpc_fail(c, row_of(c)->bare ? RPC_VALUE_ERROR : RPC_VALIDATION, "%s", message);
-        return;
-    }
-    if (json_parse(json, len, &data, &err) < 0) {
-        rpc_fail(c, RPC_ERROR, "the skill store gave no proper answer: %s", err.msg);
-        return;
-    }
-    rpc_reply_open(c, &reply);
-    for (void *it = json_iter(data); it != NULL; it = json_iter_next(data, it)) {
-        jw_key(&reply.w, json_iter_key(it));
-        jw_value(&reply.w, json_iter_value(it));
-    }
-    rpc_reply_close(c, &reply);
-}
-
-/* False: the call has failed. */
-static bool check_keys(struct rpc_call *c, const struct skill_row *row)
-{
-    for (size_t i = 0; i < KEYS_MAX && row->keys[i] != NULL; i++) {
-        if (json_get(c->msg.data, row->keys[i]) != NULL)
-            continue;
-        rpc_fail(c, row->bare ? RPC_KEY_ERROR : RPC_VALIDATION, "'%s'", row->keys[i]);
-        return false;
-    }
-    return true;
+    if (json == NULL)
+        rpc_fail_named(c, message);
+    else
+        rpc_reply_json(c, json, len);
 }
 
 /* The upload, which is used up. False: the call has failed. */
 static bool take_upload(struct rpc_call *c)
 {
-    const char *key = json_str(json_get(c->msg.data, "file_key"));
-    int fd = key != NULL && strlen(key) == json_str_len(json_get(c->msg.data, "file_key"))
-                 ? rpc_file_take(c->conn, key)
-                 : -ENOENT;
+    const struct json *v = json_get(c->msg.data, "file_key");
+    const char *key = json_str(v);
+    if (v == NULL) {
+        rpc_fail(c, RPC_VALIDATION, "'file_key'");
+        return false;
+    }
+    bool good = key != NULL && strlen(key) == json_str_len(v);
+    int fd = good ? rpc_file_take(c->conn, key) : -ENOENT;
     if (fd < 0) {
         rpc_fail(c, RPC_VALIDATION, "[Errno %d] %s: '%.255s'", -fd, err_errno_text(-fd),
                  key != NULL ? key : "");
@@ -106,10 +80,7 @@ void rpc_skill(struct rpc_call *c)
         rpc_fail(c, RPC_ERROR, "this boxd has no skill store: box-fetch is missing");
         return;
     }
-    if (!check_keys(c, row))
-        return;
-    bool zip = row->op == SKILLS_PREVIEW_ZIP || row->op == SKILLS_INSTALL_ZIP;
-    if (zip && !take_upload(c))
+    if (row->zip && !take_upload(c))
         return;
     if (skills_call(c->rpc->o.skills, workspace_of(c), row->op, c->msg.data, c->fd, on_done, c,
                     &err) < 0)
@@ -156,11 +127,11 @@ void rpc_mount_skill(struct rpc_call *c, void (*then)(struct rpc_call *c))
     AUTO(json) struct json *request = NULL;
     struct err err = {0};
     struct jw w;
+    buf_init(&text, 4096);
     if (c->spec->skill_name == NULL) {
         then(c);
         return;
     }
-    buf_init(&text, 4096);
     jw_init(&w, &text);
     jw_object(&w);
     jw_kstr(&w, "name", c->spec->skill_name);

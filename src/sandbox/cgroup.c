@@ -423,13 +423,6 @@ void cgroup_open(const struct cgroup_host *h, const char *name, struct cgroup *r
         ret->v1_fd[i] = open_existing(h->v1_fd[i], name);
 }
 
-void cgroup_started(struct cgroup *g)
-{
-    fd_close_many(&g->leaf_fd, 1);
-    fd_close_many(g->v1_fd, CGROUP_CONTROLLERS);
-    fd_close_many(g->tasks_fd, CGROUP_CONTROLLERS);
-}
-
 void cgroup_close(struct cgroup *g)
 {
     fd_close_many(&g->v2_fd, 1);
@@ -438,9 +431,13 @@ void cgroup_close(struct cgroup *g)
     fd_close_many(g->tasks_fd, CGROUP_CONTROLLERS);
 }
 
-int cgroup_kill(const struct cgroup *g)
+int cgroup_kill(const struct cgroup_host *h, const char *name)
 {
-    return g->v2_fd < 0 ? -EOPNOTSUPP : fd_write_file_at(g->v2_fd, "cgroup.kill", "1");
+    char path[64];
+    if (h->v2_fd < 0)
+        return -EOPNOTSUPP;
+    int r = str_fmt(path, sizeof(path), "%s/cgroup.kill", name);
+    return r < 0 ? r : fd_write_file_at(h->v2_fd, path, "1");
 }
 
 int cgroup_remove(const struct cgroup_host *h, const char *name)

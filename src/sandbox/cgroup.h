@@ -60,9 +60,8 @@ int cgroup_create(const struct cgroup_host *h, const char *name, const struct cg
                   const struct cgroup_owner *owner, struct cgroup *ret, struct err *err);
 /* The groups of a session that is there, to read or kill them: no tasks_fd, no leaf_fd. */
 void cgroup_open(const struct cgroup_host *h, const char *name, struct cgroup *ret);
-void cgroup_close(struct cgroup *g);     /* descriptors only */
-void cgroup_started(struct cgroup *g);   /* closes all but the one to kill by: there are many */
-int cgroup_kill(const struct cgroup *g); /* everything in it, at once */
+void cgroup_close(struct cgroup *g);                            /* descriptors only */
+int cgroup_kill(const struct cgroup_host *h, const char *name); /* everything in it, at once */
 /* Removes the directories; every process must be gone. */
 int cgroup_remove(const struct cgroup_host *h, const char *name);
 

@@ -2,6 +2,12 @@
 #pragma once
 
 /* What boxd and a sandbox's PID 1 (box-init) say to each other over one SOCK_SEQPACKET connection.
+ * It outlives boxd: a new one says HELLO with an epoch of its own. From that on PID 1 has forgotten
+ * the execs of the earlier one, and tells about the managed processes, which stay. What boxd reads
+ * before the answer with its own epoch was meant for somebody else.
+ *
+ * PID 1 never waits for boxd. All it has to say is kept as a state, never as a queue: while nobody
+ * reads, nothing grows.
  *
  * Fixed structures, native byte order: both sides come from one build and run on one machine; a
  * version mismatch is refused at HELLO. Nothing here ever comes from the program in the sandbox,
@@ -9,8 +15,9 @@
 
 #include <stdint.h>
 
-#define INIT_WIRE_VERSION 1U
+#define INIT_WIRE_VERSION 2U
 #define INIT_EXECS_MAX 64U /* running at once in one sandbox */
+#define INIT_PROCS_MAX 32U /* managed processes that are known at once */
 #define INIT_INLINE_MAX                                                                            \
     (64U * 1024U) /* strings in the datagram; longer ones travel in a sealed memfd */
 #define INIT_STRINGS_MAX (16U << 20) /* argv + environment + cwd, all together */
@@ -23,10 +30,7 @@ enum init_fd {
     INIT_FD_LANDLOCK = 6, /* ruleset; /dev/null when the kernel has no Landlock */
     INIT_FD_CGROUP = 7,   /* this session's directory in the cgroup2 tree; /dev/null without one */
     INIT_FD_MEMCG1 = 8,   /* the same in a v1 memory hierarchy; /dev/null without one */
-    /* The other end of the pair: it keeps the pair alive without a boxd, and a new one can have it.
-     */
-    INIT_FD_SPARE = 9,
-    INIT_FD_PARENT = 10, /* pidfd of box-priv */
+    INIT_FD_PARENT = 9,   /* pidfd of box-priv */
     INIT_FD_MAX,
 };
 
@@ -61,10 +65,27 @@ enum init_msg_type {
     INIT_MSG_KILL,      /* boxd -> init: struct init_kill */
     INIT_MSG_STARTED,   /* init -> boxd: struct init_started + descriptors */
     INIT_MSG_EXITED,    /* init -> boxd: struct init_exited; the last word about an id */
+    /* Managed processes; their ids are numbers of their own. */
+    INIT_MSG_PROC,         /* boxd -> init: struct init_exec + strings */
+    INIT_MSG_PROC_STATE,   /* init -> boxd: struct init_state + descriptors; after a start, and of
+                              each after HELLO */
+    INIT_MSG_PROC_END,     /* init -> boxd: struct init_number; these were all, after HELLO */
+    INIT_MSG_PROC_OUTPUT,  /* init -> boxd: struct init_output; once per RELEASE */
+    INIT_MSG_PROC_EXITED,  /* init -> boxd: struct init_exited; it is known until FORGET */
+    INIT_MSG_PROC_RELEASE, /* boxd -> init: struct init_release */
+    INIT_MSG_PROC_STDIN,   /* boxd -> init: struct init_stdin */
+    INIT_MSG_PROC_KILL,    /* boxd -> init: struct init_kill */
+    INIT_MSG_PROC_FORGET,  /* boxd -> init: struct init_number; what is left of it is killed */
 };
 
 struct init_hello {
     uint32_t type, version;
+    uint64_t epoch;
+};
+
+struct init_number {
+    uint32_t type;
+    uint32_t id;
 };
 
 enum init_exec_flags {
@@ -81,13 +102,14 @@ enum init_exec_flags {
  */
 struct init_exec {
     uint32_t type;
-    uint32_t id;
+    uint32_t id; /* never 0 */
     uint32_t flags;
     uint32_t argc, envc;
     uint32_t strings_len;
     uint64_t timeout_ns; /* 0: none. Enforced by PID 1, also while no boxd is there. */
     uint16_t rows, cols;
     uint32_t pad;
+    uint64_t memory_bytes; /* PROC: 0: what the session has */
 };
 
 enum init_kill_scope { INIT_KILL_MAIN = 1, INIT_KILL_TREE };
@@ -134,4 +156,53 @@ struct init_exited {
     uint64_t duration_ns;
     uint64_t cpu_ns;
     uint64_t max_rss_kb;
+};
+
+enum init_state_flags {
+    INIT_STATE_EXITED = 1U << 0,      /* `exited` says how */
+    INIT_STATE_MIDLINE = 1U << 1,     /* a write to stdin was not finished */
+    INIT_STATE_MEMORY_OPEN = 1U << 2, /* its memory limit could not be set */
+};
+
+/* Descriptors: the ring (ring.h) and, while stdin is open, its writing end. OUTPUT comes only after
+ * a RELEASE. */
+struct init_state {
+    uint32_t type;
+    uint32_t id;
+    uint32_t flags;
+    uint32_t pad;
+    uint64_t begin; /* what lies before was released */
+    struct init_exited exited;
+};
+
+enum init_output_flags { INIT_OUTPUT_EOF = 1U << 0 };
+
+struct init_output {
+    uint32_t type;
+    uint32_t id;
+    uint64_t end;
+    uint32_t flags;
+    uint32_t pad;
+};
+
+/* Also says what boxd knows already: OUTPUT follows when there is more. */
+struct init_release {
+    uint32_t type;
+    uint32_t id;
+    uint64_t begin, end;
+    uint32_t flags; /* enum init_output_flags, as known */
+    uint32_t pad;
+};
+
+enum init_stdin_op {
+    INIT_STDIN_WHOLE,   /* what was begun is written */
+    INIT_STDIN_MIDLINE, /* a write begins that may be cut off */
+    INIT_STDIN_CLOSE,
+};
+
+struct init_stdin {
+    uint32_t type;
+    uint32_t id;
+    uint32_t op;
+    uint32_t pad;
 };

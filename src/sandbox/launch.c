@@ -2,6 +2,7 @@
 #include "sandbox/launch.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -249,13 +250,13 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
     if (r == 0) {
         l.status_fd = TAKE_FD(a.status_read_fd);
         l.disk_fd = TAKE_FD(a.disk_fd);
-        cgroup_started(&l.cgroup);
+        cgroup_close(&l.cgroup); /* it can be killed by its name */
         l.control_fd = TAKE_FD(a.setup.control_fds[1]);
     }
     attempt_done(h, &a, plan->name);
     if (r < 0) {
         if (l.pid > 0)
-            launch_kill(&l);
+            launch_kill(h, &l);
         int remover = launch_cleanup(h, &l);
         fd_close_many(&remover, 1);
         return r;
@@ -286,26 +287,31 @@ int launch_finish_start(struct launch *l, struct err *err)
     return theirs.sys > 0 ? -theirs.sys : err_code_errno(theirs.code);
 }
 
-void launch_kill(struct launch *l)
+void launch_kill(const struct launch_host *h, struct launch *l)
 {
     if (l->state == LAUNCH_DYING)
         return;
     launch_move(l, LAUNCH_DYING);
     /* The group first, so that nothing forks meanwhile; PID 1 takes its whole namespace along in
      * any case. */
-    (void)cgroup_kill(&l->cgroup);
+    (void)cgroup_kill(&h->cgroups, l->name);
     (void)syscall(SYS_pidfd_send_signal, l->pidfd, SIGKILL, NULL, 0);
 }
 
 /* What failed for want of memory or descriptors works a little later. More than fit wait for the
  * next start. */
-static void remove_groups(struct launch_host *h, const char *name)
+static void retry_groups(struct launch_host *h)
 {
     unsigned n = h->n_stale;
     h->n_stale = 0;
     for (unsigned i = 0; i < n; i++)
         if (cgroup_remove(&h->cgroups, h->stale[i]) < 0)
             memmove(h->stale[h->n_stale++], h->stale[i], sizeof(h->stale[0]));
+}
+
+static void remove_groups(struct launch_host *h, const char *name)
+{
+    retry_groups(h);
     if (cgroup_remove(&h->cgroups, name) < 0 && h->n_stale < LAUNCH_STALE_MAX)
         (void)str_copy(h->stale[h->n_stale++], sizeof(h->stale[0]), name);
 }
@@ -323,4 +329,23 @@ int launch_cleanup(struct launch_host *h, struct launch *l)
     fd_close_many(&l->control_fd, 1);
     fd_close_many(&l->disk_fd, 1);
     return storage_remove(h, l->name, l->quota);
+}
+
+void launch_sweep(struct launch_host *h, launch_live_fn *live, void *arg)
+{
+    retry_groups(h);
+    int fd = openat(h->sessions_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (dir == NULL) {
+        fd_close_many(&fd, 1);
+        return;
+    }
+    struct dirent *e;
+    while ((e = readdir(dir)) != NULL) {
+        if (e->d_name[0] == '.' || live(arg, e->d_name))
+            continue;
+        int remover = storage_remove(h, e->d_name, true);
+        fd_close_many(&remover, 1);
+    }
+    (void)closedir(dir);
 }

@@ -15,6 +15,7 @@
 #include "sandbox/slirp.h"
 
 struct err;
+struct stat;
 
 #define LAUNCH_ROOTS_MAX 64
 #define LAUNCH_SPARES_MAX 16U
@@ -32,7 +33,8 @@ struct launch_host {
     int root_fds[LAUNCH_ROOTS_MAX]; /* allow-list: the outer bound of every host mount */
     size_t n_roots;
     int seccomp_fd, init_exe_fd;
-    int self_fd; /* our own pidfd */
+    int fetch_exe_fd; /* box-fetch; -1: there is none */
+    int self_fd;      /* our own pidfd */
     struct ahead ahead;
     struct cgroup_host cgroups;
     char stale[LAUNCH_STALE_MAX][PLAN_NAME_LEN + 1]; /* whose groups could not be removed yet */
@@ -54,10 +56,11 @@ struct launch {
     uint32_t uid_index;
     pid_t pid;
     int pidfd;      /* owned */
-    int control_fd; /* owned until boxd has it: its end of the pair to PID 1 */
+    int control_fd; /* owned; boxd's end of the pair to PID 1: it has a duplicate, as will the next
+                     */
     int disk_fd;    /* owned; the mounted image of a session with a quota, -1: none */
     int status_fd;  /* owned; readable when the child has something to say or has become box-init */
-    struct cgroup cgroup;
+    struct cgroup cgroup; /* its descriptors, until the child has them */
     enum net_kind net;
     uint32_t net_index; /* lease, 0: none */
     struct slirp slirp;
@@ -77,11 +80,19 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
 int launch_finish_start(struct launch *l, struct err *err);
 
 /* Kills every process; the pidfd becomes readable when PID 1 is gone. */
-void launch_kill(struct launch *l);
+void launch_kill(const struct launch_host *h, struct launch *l);
 
 /* After the pidfd is readable: reaps, removes groups, network and storage. Returns the pidfd of a
  * child that is still removing files, or -1 when nothing is left. */
 int launch_cleanup(struct launch_host *h, struct launch *l);
+
+/* 1 when the directory `fd` is the one of `want` or lies somewhere below it, by walking up; 0 when
+ * not, or a negative errno. */
+int launch_is_at_or_below(int fd, const struct stat *want);
+
+/* Removes what earlier removals had to leave: groups, and storage that is nobody's. */
+typedef bool launch_live_fn(void *arg, const char *name);
+void launch_sweep(struct launch_host *h, launch_live_fn *live, void *arg);
 
 /* Detached mounts for every BIND and OVERLAY of the plan, into fds[PLAN_OPS_MAX]. */
 int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,

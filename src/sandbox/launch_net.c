@@ -249,6 +249,12 @@ int launch_net_join(struct launch_host *h, struct launch *l, struct err *err)
     return r;
 }
 
+int launch_net_resolver(const struct launch *l, int ret_fds[2], struct err *err)
+{
+    AUTO_CLOSE int netns = open_ns(l->pid, "net", err);
+    return netns < 0 ? netns : net_dns_open(netns, &ret_fds[0], &ret_fds[1], err);
+}
+
 void launch_net_leave(struct launch_host *h, struct launch *l)
 {
     struct net_lease lease;

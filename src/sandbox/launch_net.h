@@ -45,6 +45,9 @@ int launch_net_init(struct launch_net *net, const char *tag, const char *pool, s
  * on failure is in *l, for launch_net_leave(). */
 int launch_net_join(struct launch_host *h, struct launch *l, struct err *err);
 
+/* The resolver's sockets of a session that has a network: UDP, TCP. There is one pair at a time. */
+int launch_net_resolver(const struct launch *l, int ret_fds[2], struct err *err);
+
 /* Cuts the session off at once. The interface goes with the namespace, a little later. */
 void launch_net_leave(struct launch_host *h, struct launch *l);
 

@@ -52,8 +52,7 @@ static int source_error(int error, const char *source, struct err *err)
     return err_sys(err, -error, "open mount source '%s'", source);
 }
 
-/* 1 when the directory `fd` is the one of `want` or lies somewhere below it, by walking up. */
-static int is_at_or_below(int fd, const struct stat *want)
+int launch_is_at_or_below(int fd, const struct stat *want)
 {
     AUTO_CLOSE int at = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     struct stat st, above;
@@ -85,10 +84,10 @@ static int refuse_own_state(const struct launch_host *h, int dir_fd, int fd, str
         return err_sys(err, errno, "stat mount source");
     if (!S_ISDIR(source.st_mode) && !S_ISREG(source.st_mode))
         return err_set(err, ERR_DENIED, "mount source is neither a directory nor a regular file");
-    int above = S_ISDIR(source.st_mode) ? is_at_or_below(h->state_fd, &source) : 0;
+    int above = S_ISDIR(source.st_mode) ? launch_is_at_or_below(h->state_fd, &source) : 0;
     if (above > 0)
         return err_set(err, ERR_DENIED, "mount source contains the state directory of boxd");
-    int inside = is_at_or_below(S_ISDIR(source.st_mode) ? fd : dir_fd, &state);
+    int inside = launch_is_at_or_below(S_ISDIR(source.st_mode) ? fd : dir_fd, &state);
     if (inside > 0)
         return err_set(err, ERR_DENIED, "mount source lies in the state directory of boxd");
     if (above < 0 || inside < 0)

@@ -227,7 +227,6 @@ static int step_descriptors(const struct setup *s, struct err *err)
     for (int fd = 0; fd < INIT_FD_MAX; fd++)
         from[fd] = null_fd;
     from[INIT_FD_CONTROL] = s->control_fds[0];
-    from[INIT_FD_SPARE] = s->control_fds[1];
     from[INIT_FD_PARENT] = s->parent_fd;
     from[INIT_FD_CONFIG] = config;
     from[INIT_FD_SECCOMP] = s->seccomp_fd;

@@ -27,8 +27,8 @@ static const char *const suffixes[] = {"", "-wal", "-shm", "-journal"};
 static const char prelude[] = "PRAGMA trusted_schema = OFF;"
                               "PRAGMA cell_size_check = ON;"
                               "PRAGMA locking_mode = EXCLUSIVE;"
+                              "PRAGMA synchronous = OFF;" /* until it is made, see below */
                               "PRAGMA journal_mode = WAL;"
-                              "PRAGMA synchronous = NORMAL;"
                               "PRAGMA foreign_keys = ON;"
                               "PRAGMA temp_store = MEMORY;"
                               "PRAGMA cache_size = -1024;"
@@ -153,6 +153,10 @@ static int open_once(struct store *s, struct err *err)
         return 1;
     }
     r = version == 0 ? run_sql(s, "make the tables", schema, err) : check_sound(s, err);
+    /* What is lost of an empty database is made again; waiting for the disk would make every start
+     * of a private daemon slow. From here on there is something to lose. */
+    if (r == 0)
+        r = run_sql(s, "set up", "PRAGMA synchronous = NORMAL", err);
     return r < 0 ? r : store_prepare(s, err);
 }
 

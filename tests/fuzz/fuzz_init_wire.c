@@ -3,18 +3,30 @@
 /* What PID 1 of a sandbox makes of messages, as if boxd or anybody else had written them: a row of
  * datagrams (length of two bytes each) to the code of box-init, with nothing behind it that could
  * run. Each request for a command is answered exactly once, and the strings of one that would run
- * lie where they should. */
+ * lie where they should. Two managed processes are there: one that has written something, and one
+ * that has ended. */
 
+#include <stddef.h>
+#include <sys/mman.h> /* first: it gives its own mmap another name */
+#include <sys/types.h>
 #define child_exit fuzz_child_exit
 #define clone_process fuzz_clone_process
 #define mmap fuzz_mmap
-#include <stddef.h>
-#include <sys/types.h>
 void *fuzz_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset);
 /* NOLINTNEXTLINE(bugprone-suspicious-include): with the names above replaced. */
 #include "sandbox/init/child.c"
+#define start serve_start
 /* NOLINTNEXTLINE(bugprone-suspicious-include) */
 #include "sandbox/init/serve.c"
+#undef start
+/* NOLINTNEXTLINE(bugprone-suspicious-include) */
+#include "sandbox/init/wires.c"
+#define start procs_start_one
+#define find procs_find
+/* NOLINTNEXTLINE(bugprone-suspicious-include) */
+#include "sandbox/init/procs.c"
+#undef start
+#undef find
 
 #include <assert.h>
 #include <setjmp.h>
@@ -24,7 +36,7 @@ void *fuzz_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offse
 
 static struct init in;
 static jmp_buf gone;
-static struct child_report reports[INIT_EXECS_MAX];
+static struct child_report reports[INIT_CELLS_MAX];
 static const struct exec_request *asked;
 
 /* The child's scratch memory as blocks of their own size, which a sanitizer watches. */
@@ -74,6 +86,27 @@ int cell_acquire(struct init *i, struct cell **ret)
 {
     *ret = &i->cells[0];
     return 0;
+}
+
+int cell_acquire_at(struct init *i, unsigned at, struct cell **ret)
+{
+    assert(at >= INIT_EXECS_MAX && at < INIT_CELLS_MAX);
+    *ret = &i->cells[at];
+    return 0;
+}
+
+int cell_limit_memory(const struct init *i, const struct cell *c, uint64_t bytes)
+{
+    (void)i;
+    (void)c;
+    return bytes % 2 ? -EOPNOTSUPP : 0;
+}
+
+uint32_t cell_remaining(struct init *i, const struct cell *c)
+{
+    (void)i;
+    (void)c;
+    return 1;
 }
 
 void cell_prepare(struct init *i)
@@ -132,27 +165,69 @@ static bool would_start(const char *data, size_t len, struct exec_request *ret)
            len == sizeof(*head) + head->strings_len;
 }
 
-static void one_message(int peer, const char *data, size_t len)
+/* Everything that was said; how often each of it. */
+static void hear(int peer, unsigned counts[INIT_MSG_PROC_FORGET + 1])
 {
     char answer[512];
+    ssize_t n;
+    do {
+        int fds[4];
+        size_t n_fds = 4;
+        uint32_t type = 0;
+        n = fd_recv_msg(peer, answer, sizeof(answer), fds, &n_fds, MSG_DONTWAIT);
+        if (n < (ssize_t)sizeof(type))
+            break;
+        memcpy(&type, answer, sizeof(type));
+        assert(type <= INIT_MSG_PROC_FORGET);
+        assert(n_fds == 0 || (type == INIT_MSG_PROC_STATE && n_fds <= 2));
+        counts[type]++;
+        fd_close_many(fds, n_fds);
+    } while (n > 0);
+}
+
+static void one_message(int peer, const char *data, size_t len)
+{
+    unsigned counts[INIT_MSG_PROC_FORGET + 1] = {0};
     struct exec_request req = {.memfd = -1};
-    bool listened = in.hello;
+    bool listened = in.talk != TALK_NONE;
     uint32_t type = 0;
     memcpy(&type, data, len < sizeof(type) ? len : sizeof(type));
     if (send(peer, data, len, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)len)
         return;
     serve_message(&in);
-    ssize_t n = recv(peer, answer, sizeof(answer), MSG_DONTWAIT);
-    if (listened && type == INIT_MSG_EXEC && len >= sizeof(struct init_exec))
-        assert(n == (ssize_t)sizeof(struct init_exited)); /* nothing can start here: refused */
-    if (n > 0) {
-        memcpy(&type, answer, sizeof(type));
-        assert(type == INIT_MSG_HELLO || type == INIT_MSG_EXITED);
-        assert(recv(peer, answer, sizeof(answer), MSG_DONTWAIT) < 0);
-    }
+    serve_flush(&in);
+    hear(peer, counts);
+    /* Nothing can start here: refused, once. */
+    bool exec = listened && len >= sizeof(struct init_exec);
+    assert(counts[INIT_MSG_EXITED] == (exec && type == INIT_MSG_EXEC));
+    assert(!exec || type != INIT_MSG_PROC || counts[INIT_MSG_PROC_EXITED] >= 1);
+    assert(counts[INIT_MSG_HELLO] <= 1 && counts[INIT_MSG_PROC_END] == counts[INIT_MSG_HELLO]);
+    assert(counts[INIT_MSG_PROC_STATE] <= 2 && counts[INIT_MSG_PROC_OUTPUT] <= 1);
+    assert(counts[INIT_MSG_STARTED] == 0);
     if (listened && would_start(data, len, &req))
         read_strings(&req);
     free_blocks();
+}
+
+/* Offsets that a message of a few bytes can name. */
+static void add_proc(unsigned i, uint32_t number, bool exited)
+{
+    struct proc *p = &in.procs[i];
+    int out[2], null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    *p = (struct proc){.number = number, .exited = exited, .in_fd = exited ? -1 : null};
+    if (exited && null >= 0)
+        (void)close(null);
+    p->ring_fd = ring_writer_init(&p->ring);
+    if (p->ring_fd < 0 || pipe2(out, O_CLOEXEC | O_NONBLOCK) < 0)
+        abort();
+    p->out_fd = out[0];
+    p->err_fd = -1;
+    if (write(out[1], "0123456789", 10) != 10 || ring_fill_out(&p->ring, p->out_fd) != 10)
+        abort();
+    (void)close(out[1]);
+    p->result = (struct init_exited){.type = INIT_MSG_PROC_EXITED, .id = number};
+    in.cells[INIT_EXECS_MAX + i].state = exited ? CELL_LINGER : CELL_DONE;
+    in.procs_top = i + 1;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -161,9 +236,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return 0;
     in = (struct init){.conn_fd = pair[1], .reports = reports};
-    in.cells[0].cgroup_fd = -1;
-    for (unsigned i = 0; i < INIT_EXECS_MAX; i++)
+    for (unsigned i = 0; i < INIT_CELLS_MAX; i++) {
+        in.cells[i].cgroup_fd = -1;
         in.cells[i].id = UINT32_MAX;
+    }
+    add_proc(0, 1, false);
+    add_proc(1, 2, true);
     while (size > 2) {
         size_t len = (size_t)(data[0] | data[1] << 8);
         data += 2;
@@ -177,6 +255,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         data += len;
         size -= len;
+    }
+    for (unsigned i = 0; i < in.procs_top; i++) {
+        assert(in.procs[i].number == 0 || ring_room(&in.procs[i].ring) <= RING_OUT_SIZE);
+        if (in.procs[i].number != 0)
+            proc_done(&in.procs[i]);
     }
     (void)close(pair[0]);
     (void)close(pair[1]);

@@ -441,9 +441,18 @@ static void random_bytes(void)
         if (it.n_live > 0 && rnd() % 2)
             memcpy(m.name.name, it.live[rnd() % it.n_live], sizeof(m.name.name));
     }
-    /* A probe is honest work and slow; a destroy of a live one is end_one()'s. */
-    if (m.head.type == PRIV_PROBE || m.head.type == PRIV_DESTROY || m.head.type == PRIV_CREATE)
-        m.head.type = PRIV_INSPECT;
+    /* A probe is honest work and slow; a destroy of a live one is end_one()'s; a goodbye is the
+     * end. */
+    if (m.head.type == PRIV_PROBE || m.head.type == PRIV_DESTROY || m.head.type == PRIV_CREATE ||
+        m.head.type == PRIV_BYE)
+        m.head.type = PRIV_ADOPT;
+    if (m.head.type == PRIV_DEADLINE) { /* never answered; what follows is */
+        it.sent++;
+        if (send(it.sock, &m, len, MSG_NOSIGNAL) != (ssize_t)len)
+            die("a deadline ended box-priv");
+        m.head.type = PRIV_LIST;
+        len = sizeof(m.head);
+    }
     if (request(&m.head, len, &reply) < 0)
         die("random bytes ended box-priv");
 }
@@ -501,7 +510,10 @@ static void flood(double seconds)
 
 int main(int argc, char **argv)
 {
-    struct priv_hello hello = {.head = {.type = PRIV_HELLO}, .version = PRIV_WIRE_VERSION};
+    struct priv_hello hello = {.head = {.type = PRIV_HELLO},
+                               .version = PRIV_WIRE_VERSION,
+                               .uid = 1999999999,
+                               .gid = 1999999999};
     struct priv_head early = {.type = PRIV_PROBE};
     struct priv_reply reply;
     struct err err = {0};

@@ -23,7 +23,7 @@ READY_SECONDS = 1.0 * SCALE * (1 + os.getloadavg()[0] / os.cpu_count())
 @pytest.fixture
 def daemon():
     adopt_orphans()
-    d = Boxd()
+    d = Boxd(env={"BOX_LINGER_SEC": "0"})  # the strict way; test_priv_module.c has the other
     yield d
     with_both_dead(d)
     d.start()  # whatever a test left, the next start removes

@@ -281,3 +281,11 @@ def test_a_read_only_directory_in_a_package():
         with pytest.raises(JobError, match="Permission denied"):
             store.call("list")
         (store.path / "t").chmod(0o755)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="as root it runs by itself")
+def test_jobs_of_a_boxd_that_an_ordinary_user_started():
+    """box-priv is root of a user namespace then, and jobs run as the user."""
+    done = subprocess.run([str(BUILD / "tests/integration/test_job_module"), "--rootless", str(BUILD)],
+                          capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr

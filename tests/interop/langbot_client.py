@@ -91,9 +91,10 @@ def langbot_config(root):
 
 
 class Server:
-    """A daemon with directories of its own. `config` is added to the box configuration it starts with."""
+    """A daemon with directories of its own. `config` is added to the box configuration it starts with, `settings` to
+    the configuration file of boxd."""
 
-    def __init__(self, config=None, token=TOKEN, env=None):
+    def __init__(self, config=None, token=TOKEN, env=None, settings=""):
         self.instance = "inst-" + uuid.uuid4().hex
         self.token = token
         self.port = free_port()
@@ -108,8 +109,9 @@ class Server:
         if token:
             self.env["LANGBOT_BOX_CONTROL_TOKEN"] = token
         self.boxd_config = self.root / "boxd.yaml"
-        self.boxd_config.write_text(f"allowed_mount_roots: [{self.work}]\n"
-                                    + ("legacy_protocol: true\n" if ActionContext is None else ""))
+        if ActionContext is None:
+            settings += "legacy_protocol: true\n"
+        self.boxd_config.write_text(f"allowed_mount_roots: [{self.work}]\n{settings}")
         self.process = None
 
     def command(self, stdio):

@@ -30,7 +30,7 @@ def revocation(box, revision):
 def managed(request, scratch):
     server = Server({"backend": "local", "admission": {"required": True, "max_timeout_sec": 20, "memory_mb": 128,
                                                        "readiness_cache_sec": 0}},
-                    env={"LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS": "1"})
+                    env={"LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS": "1"}, settings="report_backend_as: nsjail\n")
     if request.param == "ws":
         server.start()
     link = Link(server, request.param)

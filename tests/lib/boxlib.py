@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("BOX_BUILD", ROOT / "build"))
@@ -136,7 +137,17 @@ class Boxd:
 
     def priv_pid(self):
         children = pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return int(children[0])
+        return int(children[0]) if children else self.kept_priv_pid()
+
+    def kept_priv_pid(self):
+        """A box-priv that serves this state directory, whichever daemon started it; IndexError without one."""
+        found = []
+        for p in pathlib.Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                words = (p / "cmdline").read_bytes().split(b"\0") if p.name.isdigit() else []
+                if words[:1] == [b"box-priv"] and str(self.state).encode() in words:
+                    found.append(int(p.name))
+        return found[0]
 
     def stop(self, sig=signal.SIGTERM):
         if self.process.poll() is None:
@@ -144,8 +155,20 @@ class Boxd:
             self.process.wait(60)
         return self.process.returncode
 
+    def end_kept(self):
+        """Sessions outlive a daemon that was killed: whoever does not start another ends them here."""
+        with contextlib.suppress(IndexError, ProcessLookupError):
+            pid = self.kept_priv_pid()
+            os.kill(pid, signal.SIGTERM)
+            end = time.monotonic() + 60
+            while pathlib.Path(f"/proc/{pid}/cmdline").exists() and time.monotonic() < end:
+                if not pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                    break  # nobody has reaped it yet
+                time.sleep(0.01)
+
     def close(self):
         self.stop()
+        self.end_kept()
         if self.own_state:
             shutil.rmtree(self.state, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):

@@ -66,6 +66,11 @@ def test_each_start_has_a_time(load):
     assert len(times) == 3 and all(t > 0 for t in times)
 
 
+def test_bare_echoes_have_times(load):
+    assert len(load.ask("socketpair", 5)) == 5
+    assert len(load.ask("cat-bulk", 5)) == 1
+
+
 @pytest.mark.parametrize(
     "words, reason",
     [
@@ -76,6 +81,9 @@ def test_each_start_has_a_time(load):
         (("spawn", "x", *ECHO), "is no count"),
         (("dance", 1, *ECHO), "unknown command"),
         (("exec", 1, "/nonexistent", "s"), "connect '/nonexistent'"),
+        (("rpc", "/nonexistent", "i", "{}"), "connect '/nonexistent'"),
+        (("relay", "x", "/nonexistent", "i", "w", "/t"), "is no count"),
+        (("relay", 1, "/nonexistent", "i", "w"), "too few words"),
     ],
 )
 def test_what_fails_is_no_time(load, words, reason):

@@ -135,16 +135,17 @@ static inline void le(struct buf *b, uint64_t value, unsigned bytes)
         assert_int_equal(buf_putc(b, (char)(value & 0xff)), 0);
 }
 
-static inline size_t squeeze(const char *data, size_t len, unsigned char *ret, size_t size)
+static inline void squeeze(const char *data, size_t len, struct buf *ret)
 {
+    assert_int_equal(buf_reserve(ret, len + 4096), 0);
     z_stream z = {.next_in = (unsigned char *)(uintptr_t)data,
                   .avail_in = (unsigned)len,
-                  .next_out = ret,
-                  .avail_out = (unsigned)size};
+                  .next_out = (unsigned char *)ret->data,
+                  .avail_out = (unsigned)len + 4096};
     assert_int_equal(deflateInit2(&z, 9, Z_DEFLATED, -15, 9, Z_DEFAULT_STRATEGY), Z_OK);
     assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
     (void)deflateEnd(&z);
-    return z.total_out;
+    ret->len = z.total_out;
 }
 
 static inline void zip_start(void)
@@ -161,8 +162,13 @@ static inline void zip_add(const char *name, size_t name_len, const char *data, 
     size_t local_len = lie.local_name != NULL ? strlen(local) : name_len;
     uint32_t crc =
         lie.crc != 0 ? lie.crc : (uint32_t)crc32(0, (const unsigned char *)data, (uInt)len);
-    AUTO_FREE unsigned char *squeezed = malloc(len + 4096);
-    size_t stored = lie.deflate ? squeeze(data, len, squeezed, len + 4096) : len;
+    AUTO_DONE(buf) struct buf body;
+    buf_init(&body, FETCH_ZIP_MAX);
+    if (lie.deflate)
+        squeeze(data, len, &body);
+    else
+        assert_int_equal(buf_append(&body, data, len), 0);
+    size_t stored = body.len;
     uint32_t compressed = lie.compressed != 0 ? lie.compressed : (uint32_t)stored;
     uint32_t size = lie.size != 0 ? lie.size : (uint32_t)len;
     uint32_t method = lie.method != 0 ? lie.method : lie.deflate ? 8 : 0;
@@ -195,7 +201,7 @@ static inline void zip_add(const char *name, size_t name_len, const char *data, 
         }
         assert_int_equal(buf_append(b, central ? name : local, central ? name_len : local_len), 0);
     }
-    assert_int_equal(buf_append(&it.zip, lie.deflate ? (const char *)squeezed : data, stored), 0);
+    assert_int_equal(buf_append(&it.zip, buf_str(&body), body.len), 0);
     made.n++;
 }
 

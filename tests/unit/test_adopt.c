@@ -267,6 +267,28 @@ static void process_that_ended_meanwhile_says_how(void **state)
     world_stop(&w);
 }
 
+static void output_of_an_ended_process_outlives_the_daemon_too(void **state)
+{
+    struct world w;
+    char text[32] = "";
+    (void)state;
+    world_start(&w, NULL);
+    struct session *s = ready_session(&w.f, "s");
+    (void)running(&w.f, s, "p", "echo done; err bye; exit 4");
+    session_release(s);
+    pass(&w.f, 2 * SEC);
+    restart(&w);
+    struct process *p = process_find(manager_find(w.f.m, "s"), "p");
+    assert_false(process_running(p));
+    assert_int_equal(process_exit_code(p), 4);
+    assert_int_equal(process_read(p, 0, text, sizeof(text) - 1), 5);
+    assert_string_equal(text, "done\n");
+    expect_preview(p, "bye");
+    assert_int_equal(manager_processes_running(w.f.m), 0);
+    assert_int_equal(manager_processes_exited(w.f.m), 1);
+    world_stop(&w);
+}
+
 static void numbers_of_processes_are_never_used_again(void **state)
 {
     struct world w;
@@ -494,6 +516,7 @@ int main(void)
         cmocka_unit_test(clock_that_was_set_back_makes_nothing_older),
         cmocka_unit_test(process_runs_on_and_no_byte_is_lost),
         cmocka_unit_test(process_that_ended_meanwhile_says_how),
+        cmocka_unit_test(output_of_an_ended_process_outlives_the_daemon_too),
         cmocka_unit_test(numbers_of_processes_are_never_used_again),
         cmocka_unit_test(test_F21_what_is_nobodys_is_swept),
         cmocka_unit_test(session_that_died_meanwhile_is_forgotten),

@@ -234,9 +234,9 @@ static void group_lives_and_goes(void **state)
     assert_int_equal(cgroup_create(&h, NAME, &limits, &owner, &g, &err), 0);
     assert_true(g.v2_fd >= 0);
     assert_true(exists(NAME));
-    assert_int_equal(cgroup_kill(&g), -ENOENT); /* the file is the kernel's */
+    assert_int_equal(cgroup_kill(&h, NAME), -ENOENT); /* the file is the kernel's */
     put(NAME "/cgroup.kill", "");
-    assert_int_equal(cgroup_kill(&g), 0);
+    assert_int_equal(cgroup_kill(&h, NAME), 0);
     assert_int_equal(unlinkat(dir_fd, NAME "/cgroup.kill", 0), 0);
     put_dir(NAME "/s0");
     put_dir(NAME "/s1");
@@ -247,11 +247,11 @@ static void group_lives_and_goes(void **state)
     cgroup_close(&g);
     cgroup_close(&g);
     assert_int_equal(g.v2_fd, -1);
-    assert_int_equal(cgroup_kill(&g), -EOPNOTSUPP);
     (void)cgroup_remove(&h, NAME);
     assert_false(exists(NAME));
     assert_int_equal(cgroup_remove(&h, NAME), 0); /* again */
     cgroup_host_done(&h);
+    assert_int_equal(cgroup_kill(&h, NAME), -EOPNOTSUPP);
 }
 
 static void failed_creation_leaves_no_group(void **state)

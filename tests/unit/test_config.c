@@ -29,6 +29,7 @@ static void clear_environment(void)
 {
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
         (void)unsetenv(config_keys[i].env);
+    (void)unsetenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID");
     (void)unsetenv("XDG_RUNTIME_DIR");
     (void)unsetenv("XDG_STATE_HOME");
     (void)setenv("HOME", "/home/somebody", 1);
@@ -94,6 +95,7 @@ static void nothing_said_means_the_defaults(void **state)
     assert_int_equal(c->max_processes, 64);
     assert_int_equal(c->max_exited, 256);
     assert_int_equal(c->exited_sec, 300);
+    assert_int_equal(c->linger_sec, 86400);
     assert_int_equal(c->ready_fd, -1);
     assert_true(config_host_is_loopback(c));
     for (size_t i = 0; c->mount_roots != NULL && c->mount_roots[i] != NULL; i++) {
@@ -146,6 +148,7 @@ static void command_line_beats_environment_beats_file_beats_default(void **state
     (void)setenv("BOX_LISTEN_HOST", "127.0.0.2", 1);
     (void)setenv("BOX_MAX_SESSIONS", "", 1); /* empty is as good as not there */
     (void)setenv("BOX_STATE_DIR", "/env", 1);
+    (void)setenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID", "i", 1); /* -s needs one */
     assert_int_equal(load(&c, &err, "--config", "box.yaml", "--ws-control-port", "3",
                           "--state-dir=/line", "-s", NULL),
                      0);

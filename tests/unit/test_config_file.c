@@ -69,7 +69,10 @@ static void settings_are_read_by_name(void **state)
                                "image_policy: strict\n"
                                "require_limits: true\n"
                                "max_sessions: 5\n"
-                               "session_ttl_sec: 60\n",
+                               "session_ttl_sec: 60\n"
+                               "max_managed_processes: 7\n"
+                               "max_completed_processes: 8\n"
+                               "completed_process_retention_sec: 9\n",
                                &err),
                      0);
     static const char *const want[CONFIG_KEY_MAX] = {
@@ -83,6 +86,9 @@ static void settings_are_read_by_name(void **state)
         [CONFIG_REQUIRE_LIMITS] = "true",
         [CONFIG_MAX_SESSIONS] = "5",
         [CONFIG_SESSION_TTL] = "60",
+        [CONFIG_MAX_PROCESSES] = "7",
+        [CONFIG_MAX_EXITED] = "8",
+        [CONFIG_EXITED_SEC] = "9",
     };
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
         if (want[i] != NULL)

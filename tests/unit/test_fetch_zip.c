@@ -2,6 +2,7 @@
 #include "fetch_fixture.h"
 
 #include "fetch/zipdir.h"
+#include "util/alloc.h"
 
 #include <errno.h>
 
@@ -157,7 +158,7 @@ static void no_byte_is_read_beyond_the_end(void **state)
     zip_file("f", "content", (struct zip_lie){0});
     zip_end();
     for (size_t len = 0; len <= it.zip.len; len++) {
-        AUTO_FREE uint8_t *exact = malloc(len > 0 ? len : 1);
+        AUTO_FREE uint8_t *exact = xcalloc(1, len > 0 ? len : 1);
         AUTO_DONE(zipdir) struct zipdir dir = {0};
         memcpy(exact, it.zip.data, len);
         int r = zipdir_read(exact, len, 512, &dir);
@@ -166,7 +167,7 @@ static void no_byte_is_read_beyond_the_end(void **state)
     for (size_t at = 0; at < it.zip.len; at++)
         for (unsigned bit = 0; bit < 8; bit++) {
             AUTO_DONE(zipdir) struct zipdir dir = {0};
-            AUTO_FREE uint8_t *exact = malloc(it.zip.len);
+            AUTO_FREE uint8_t *exact = xcalloc(1, it.zip.len);
             memcpy(exact, it.zip.data, it.zip.len);
             exact[at] ^= (uint8_t)(1U << bit);
             if (zipdir_read(exact, it.zip.len, 512, &dir) < 0)

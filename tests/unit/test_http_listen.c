@@ -100,6 +100,29 @@ static void a_unix_socket_is_private_from_the_start(void **state)
     assert_int_equal(lstat(path, &st), -1);
 }
 
+static void who_comes_while_the_server_holds_waits(void **state)
+{
+    struct fixture f;
+    start(&f, NULL);
+
+    http_server_hold(f.server, true);
+    assert_int_equal(http_server_listen_unix(f.server, path, 0, &f.err), 0);
+    int fd = connect_unix(path); /* the kernel keeps it for us */
+    assert_true(fd >= 0);
+    say(&f, fd, "GET / HTTP/1.1\r\nHost: anything\r\n\r\n");
+    assert_int_equal(http_server_count(f.server), 0);
+    http_server_hold(f.server, false);
+    pump(&f);
+    assert_int_equal(status_of(hear(fd)), 200);
+    http_server_hold(f.server, true);
+    int late = connect_unix(path);
+    pump(&f);
+    assert_int_equal(http_server_count(f.server), 1);
+    (void)close(late);
+    (void)close(fd);
+    fixture_stop(&f);
+}
+
 static void a_long_path_is_reached_through_its_directory(void **state)
 {
     struct fixture f;
@@ -337,6 +360,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_unix_socket_is_private_from_the_start, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(who_comes_while_the_server_holds_waits, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(a_long_path_is_reached_through_its_directory, make_dir,
                                         remove_dir),

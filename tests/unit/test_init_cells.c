@@ -46,7 +46,7 @@ pid_t test_getpid(void)
 }
 
 static struct init in;
-static struct child_report reports[INIT_EXECS_MAX];
+static struct child_report reports[INIT_CELLS_MAX];
 static int peer = -1; /* boxd's end */
 static char dir[64];
 
@@ -64,7 +64,7 @@ static void start(enum init_cgroup_mode mode)
                        .landlock_fd = -1,
                        .reports = reports};
     peer = pair[1];
-    for (unsigned i = 0; i < INIT_EXECS_MAX; i++)
+    for (unsigned i = 0; i < INIT_CELLS_MAX; i++)
         in.cells[i].cgroup_fd = in.cells[i].memcg_fd = in.cells[i].oom_fd = -1;
     if (mode != INIT_CGROUP_NONE)
         in.cgroup_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -73,7 +73,7 @@ static void start(enum init_cgroup_mode mode)
 
 static void stop(void)
 {
-    for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
+    for (unsigned i = 0; i < INIT_CELLS_MAX; i++) {
         int fds[] = {in.cells[i].cgroup_fd, in.cells[i].memcg_fd, in.cells[i].oom_fd};
         fd_close_many(fds, 3);
     }
@@ -336,13 +336,18 @@ static void send_bytes(const void *data, size_t len)
 
 static void greet(void)
 {
-    struct init_hello hello = {.type = INIT_MSG_HELLO, .version = INIT_WIRE_VERSION}, answer = {0};
+    struct init_hello hello = {.type = INIT_MSG_HELLO, .version = INIT_WIRE_VERSION, .epoch = 5},
+                      answer = {0};
+    struct init_number end = {0};
     send_bytes(&hello, sizeof(hello));
     assert_int_equal(fd_recv_msg(peer, &answer, sizeof(answer), NULL, NULL, MSG_DONTWAIT),
                      sizeof(answer));
     assert_int_equal(answer.type, INIT_MSG_HELLO);
     assert_int_equal(answer.version, INIT_WIRE_VERSION);
-    assert_true(in.hello);
+    assert_int_equal(answer.epoch, 5);
+    assert_int_equal(fd_recv_msg(peer, &end, sizeof(end), NULL, NULL, MSG_DONTWAIT), sizeof(end));
+    assert_int_equal(end.type, INIT_MSG_PROC_END);
+    assert_int_equal(in.talk, TALK_OPEN);
 }
 
 static void expect_silence(void)
@@ -385,42 +390,50 @@ static void wrong_hello_is_not_answered(void **state)
     struct {
         struct init_hello hello;
         char more;
-    } __attribute__((packed)) longer = {{INIT_MSG_HELLO, INIT_WIRE_VERSION}, 0};
+    } __attribute__((packed)) longer = {{INIT_MSG_HELLO, INIT_WIRE_VERSION, 5}, 0};
     (void)state;
     start(INIT_CGROUP_NONE);
     send_bytes(&m, sizeof(m));
-    assert_false(in.hello);
+    assert_int_equal(in.talk, TALK_NONE);
     send_bytes(&m, sizeof(m.type));
     send_bytes(&longer, sizeof(longer));
-    assert_false(in.hello);
+    assert_int_equal(in.talk, TALK_NONE);
     expect_silence();
     greet();
     send_bytes(&m, sizeof(m)); /* and takes a greeting back */
-    assert_false(in.hello);
+    assert_int_equal(in.talk, TALK_NONE);
     expect_silence();
     stop();
 }
 
 static void nonsense_is_not_listened_to_until_the_next_hello(void **state)
 {
-    static const uint32_t types[] = {0, INIT_MSG_STARTED, INIT_MSG_EXITED, 6, UINT32_MAX};
+    static const uint32_t types[] = {0,
+                                     INIT_MSG_STARTED,
+                                     INIT_MSG_EXITED,
+                                     INIT_MSG_PROC_STATE,
+                                     INIT_MSG_PROC_OUTPUT,
+                                     INIT_MSG_PROC_RELEASE, /* too short */
+                                     INIT_MSG_PROC_FORGET,
+                                     INIT_MSG_PROC_FORGET + 1,
+                                     UINT32_MAX};
     static char big[sizeof(struct init_exec) + INIT_INLINE_MAX + 1];
     (void)state;
     start(INIT_CGROUP_NONE);
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
         greet();
         send_bytes(&types[i], sizeof(types[i]));
-        assert_false(in.hello);
+        assert_int_equal(in.talk, TALK_NONE);
     }
     for (size_t len = 1; len < 4; len++) { /* not even a type */
         greet();
         send_bytes(&types[1], len);
-        assert_false(in.hello);
+        assert_int_equal(in.talk, TALK_NONE);
     }
     greet();
     big[0] = INIT_MSG_EXEC; /* more than any message */
     send_bytes(big, sizeof(big));
-    assert_false(in.hello);
+    assert_int_equal(in.talk, TALK_NONE);
     expect_silence();
     stop();
 }
@@ -436,13 +449,13 @@ static void requests_of_the_wrong_length_are_nonsense(void **state)
     start(INIT_CGROUP_NONE);
     greet();
     send_bytes(&m, sizeof(m.kill) - 1);
-    assert_false(in.hello);
+    assert_int_equal(in.talk, TALK_NONE);
     greet();
     send_bytes(&m, sizeof(m.kill) + 1);
-    assert_false(in.hello);
+    assert_int_equal(in.talk, TALK_NONE);
     greet();
     send_bytes(&exec, sizeof(exec) - 1);
-    assert_false(in.hello);
+    assert_int_equal(in.talk, TALK_NONE);
     expect_silence();
     assert_int_equal(killed.calls, 0);
     stop();
@@ -477,7 +490,7 @@ static void malformed_exec_gets_its_one_answer(void **state)
         m.member = (value);                                                                        \
         send_exec(m, len, fds, n);                                                                 \
         expect_refusal(9, INIT_STAGE_REQUEST, EBADMSG);                                            \
-        assert_true(in.hello);                                                                     \
+        assert_int_equal(in.talk, TALK_OPEN);                                                      \
     } while (0)
     REFUSED(strings_len, 0, -1, NULL, 0);
     REFUSED(strings_len, 5, 4, NULL, 0); /* says more than it brings */
@@ -556,7 +569,7 @@ static void signals_reach_the_named_exec_only(void **state)
     send_bytes(&m, sizeof(m));
     assert_int_equal(killed.calls, 3);
     assert_int_equal(in.cells[2].result.flags, 0);
-    assert_true(in.hello);
+    assert_int_equal(in.talk, TALK_OPEN);
     stop();
 }
 
@@ -571,12 +584,82 @@ static void result_is_kept_until_somebody_listens(void **state)
     serve_tell(&in, c);
     assert_int_equal(c->state, CELL_DONE);
     expect_silence();
+    in.epoch = 5; /* the same boxd again */
     greet();
-    serve_tell(&in, c);
     assert_int_equal(c->state, CELL_LINGER);
     assert_int_equal(fd_recv_msg(peer, &got, sizeof(got), NULL, NULL, MSG_DONTWAIT), sizeof(got));
     assert_int_equal(got.id, 4);
     assert_int_equal(got.wait_status, 256);
+    stop();
+}
+
+static void next_boxd_hears_nothing_of_the_last_ones_commands(void **state)
+{
+    (void)state;
+    start(INIT_CGROUP_NONE);
+    in.epoch = 4;
+    in.cells[0].state = CELL_DONE;
+    in.cells[1].state = CELL_RUNNING;
+    in.cells[2].state = CELL_LINGER;
+    greet();
+    expect_silence();
+    assert_int_equal(in.cells[0].state, CELL_LINGER);
+    assert_int_equal(killed.calls, 1); /* the one that runs */
+    assert_true(in.cells[1].orphan);
+    in.cells[1].state = CELL_DONE; /* it is gone */
+    serve_flush(&in);
+    assert_int_equal(in.cells[1].state, CELL_LINGER);
+    expect_silence();
+    stop();
+}
+
+static void list_waits_for_room_and_goes_on(void **state)
+{
+    struct init_hello hello = {.type = INIT_MSG_HELLO, .version = INIT_WIRE_VERSION, .epoch = 5};
+    struct init_exited stale = {.type = INIT_MSG_EXITED};
+    char got[256];
+    (void)state;
+    start(INIT_CGROUP_NONE);
+    /* What an earlier boxd did not read fills the socket. */
+    while (fd_send_msg(in.conn_fd, &stale, sizeof(stale), NULL, 0, MSG_DONTWAIT) > 0)
+        ;
+    send_bytes(&hello, sizeof(hello));
+    assert_int_equal(in.talk, TALK_ANSWER);
+    assert_true(in.blocked);
+    while (fd_recv_msg(peer, got, sizeof(got), NULL, NULL, MSG_DONTWAIT) == sizeof(stale))
+        ;
+    serve_flush(&in);
+    assert_int_equal(in.talk, TALK_OPEN);
+    assert_false(in.blocked);
+    assert_int_equal(fd_recv_msg(peer, got, sizeof(got), NULL, NULL, MSG_DONTWAIT), sizeof(hello));
+    assert_int_equal(fd_recv_msg(peer, got, sizeof(got), NULL, NULL, MSG_DONTWAIT),
+                     sizeof(struct init_number));
+    expect_silence();
+    stop();
+}
+
+static void memory_of_a_process_is_limited_in_its_own_group(void **state)
+{
+    struct cell *c = NULL;
+    char text[32];
+    (void)state;
+    start(INIT_CGROUP_V2);
+    assert_int_equal(cell_acquire_at(&in, INIT_EXECS_MAX, &c), 0);
+    assert_int_equal(cell_limit_memory(&in, c, 4096), -ENOENT); /* no controller */
+    put("s64/memory.max", "");
+    put("s64/memory.swap.max", "");
+    assert_int_equal(cell_limit_memory(&in, c, 1 << 20), 0);
+    assert_true(fd_read_file_at(c->cgroup_fd, "memory.max", text, sizeof(text)) > 0);
+    assert_string_equal(text, "1048576");
+    put("s64/memory.max", "");
+    assert_int_equal(cell_limit_memory(&in, c, 0), 0); /* the next in the same group */
+    assert_true(fd_read_file_at(c->cgroup_fd, "memory.max", text, sizeof(text)) > 0);
+    assert_string_equal(text, "max");
+    stop();
+
+    start(INIT_CGROUP_NONE);
+    assert_int_equal(cell_acquire_at(&in, INIT_EXECS_MAX, &c), 0);
+    assert_int_equal(cell_limit_memory(&in, c, 4096), -EOPNOTSUPP);
     stop();
 }
 
@@ -596,11 +679,12 @@ static void result_waits_for_room(void **state)
             break;
     }
     assert_int_equal(c->state, CELL_DONE); /* the peer does not read */
-    assert_true(in.hello);
+    assert_int_equal(in.talk, TALK_OPEN);
     assert_int_equal(fd_recv_msg(peer, &got, sizeof(got), NULL, NULL, MSG_DONTWAIT), sizeof(got));
     while (fd_recv_msg(peer, &got, sizeof(got), NULL, NULL, MSG_DONTWAIT) > 0)
         ;
-    serve_tell(&in, c);
+    assert_true(in.blocked);
+    serve_flush(&in);
     assert_int_equal(c->state, CELL_LINGER);
     stop();
 }
@@ -616,10 +700,7 @@ static void peer_that_is_gone_is_not_told(void **state)
     c->state = CELL_DONE;
     serve_tell(&in, c);
     assert_int_equal(c->state, CELL_DONE);
-    assert_false(in.hello);
-    in.hello = true;
-    serve_message(&in); /* the end of file */
-    assert_false(in.hello);
+    assert_int_equal(in.talk, TALK_NONE);
     stop();
 }
 
@@ -644,6 +725,9 @@ int main(void)
         cmocka_unit_test(exec_without_a_free_cell_is_refused),
         cmocka_unit_test(signals_reach_the_named_exec_only),
         cmocka_unit_test(result_is_kept_until_somebody_listens),
+        cmocka_unit_test(next_boxd_hears_nothing_of_the_last_ones_commands),
+        cmocka_unit_test(list_waits_for_room_and_goes_on),
+        cmocka_unit_test(memory_of_a_process_is_limited_in_its_own_group),
         cmocka_unit_test(result_waits_for_room),
         cmocka_unit_test(peer_that_is_gone_is_not_told),
     };

@@ -152,6 +152,46 @@ static void a_directory_is_made_once_and_never_a_link(void **state)
     assert_int_equal(path_make_dir_at(root, "no/such", 0700), -ENOENT);
 }
 
+static void the_deepest_directory_and_what_is_missing(void **state)
+{
+    static const struct {
+        const char *path, *missing;
+        int result; /* a negative errno, or 0 */
+    } cases[] = {
+        {"", "", 0},
+        {"a", "", 0},
+        {"a/b", "", 0},
+        {"a/b/c", "c", 0},
+        {"a/x/y/z", "x/y/z", 0},
+        {"x", "x", 0},
+        {"link/b", "", -ELOOP},
+        {"plain/x", "", -ENOTDIR},
+        {"a/plain", "", -ENOTDIR},
+    };
+    AUTO_CLOSE int a = path_make_dir_at(root, "a", 0700);
+    AUTO_CLOSE int b = path_make_dir_at(a, "b", 0700);
+    struct stat st, want;
+
+    assert_true(b >= 0);
+    assert_int_equal(symlinkat("a", root, "link"), 0);
+    make_file(root, "plain");
+    make_file(a, "plain");
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const char *missing = NULL;
+        AUTO_CLOSE int fd = path_open_deepest(root, cases[i].path, &missing);
+        if (cases[i].result < 0) {
+            assert_int_equal(fd, cases[i].result);
+            continue;
+        }
+        assert_true(fd >= 0);
+        assert_string_equal(missing, cases[i].missing);
+        int depth = cases[i].path[0] != 'a' ? root : str_starts(cases[i].path, "a/b") ? b : a;
+        assert_int_equal(fstat(fd, &st), 0);
+        assert_int_equal(fstat(depth, &want), 0);
+        assert_int_equal(st.st_ino, want.st_ino);
+    }
+}
+
 static void what_is_missing_is_removed_already(void **state)
 {
     assert_int_equal(path_remove_tree_at(root, "missing"), 0);
@@ -443,6 +483,7 @@ int main(void)
         cmocka_unit_test_teardown(a_mode_matters_only_to_what_is_made, empty_root),
         cmocka_unit_test(clean_paths),
         cmocka_unit_test_teardown(a_directory_is_made_once_and_never_a_link, empty_root),
+        cmocka_unit_test_teardown(the_deepest_directory_and_what_is_missing, empty_root),
         cmocka_unit_test_teardown(what_is_missing_is_removed_already, empty_root),
         cmocka_unit_test_teardown(links_are_removed_and_not_followed, empty_root),
         cmocka_unit_test_teardown(names_of_any_bytes_and_files_of_any_kind, empty_root),

@@ -388,6 +388,23 @@ static void remounting_ends_processes_of_the_old_session(void **state)
     fixture_stop(&f);
 }
 
+static void remounting_what_is_refused_ends_nothing(void **state)
+{
+    struct fixture f;
+    struct heard h;
+    struct err err = {0};
+    (void)state;
+    fixture_start(&f, NULL, &proc_options);
+    struct session *s = ready_session(&f, "s");
+    assert_int_equal(ask(&f, mounted("/etc"), ACQUIRE_REMOUNT, &h, &err),
+                     err_code_errno(ERR_DENIED));
+    pump(&f);
+    assert_ptr_equal(manager_find(f.m, "s"), s);
+    session_release(s);
+    session_release(ready_session(&f, "s")); /* nobody waits in front of us */
+    fixture_stop(&f);
+}
+
 static void failed_making_leaves_the_next_its_own_try(void **state)
 {
     struct fixture f;
@@ -547,6 +564,7 @@ int main(void)
         cmocka_unit_test(remounting_waits_for_those_before),
         cmocka_unit_test(remounting_does_not_overtake_an_answer_on_its_way),
         cmocka_unit_test(remounting_ends_processes_of_the_old_session),
+        cmocka_unit_test(remounting_what_is_refused_ends_nothing),
         cmocka_unit_test(failed_making_leaves_the_next_its_own_try),
         cmocka_unit_test(test_I14_reaping_can_be_asked_for),
         cmocka_unit_test(session_that_somebody_waits_for_is_not_idle),

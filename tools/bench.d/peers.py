@@ -171,11 +171,12 @@ class Peers:
             return str(refusal)
         return None
 
-    def _enter(self, *command):
+    def enter(self, *command):
+        """Where the engines are; with `env`."""
         return ["nsenter", "--target", str(self.cage.pid), "--mount", "--", *command]
 
     def _run(self, *command, timeout=60):
-        return subprocess.run(self._enter(*command), capture_output=True, text=True, timeout=timeout, env=self.env,
+        return subprocess.run(self.enter(*command), capture_output=True, text=True, timeout=timeout, env=self.env,
                               stdin=subprocess.DEVNULL)
 
     def _must(self, *command):
@@ -188,10 +189,10 @@ class Peers:
         busybox = self._need("busybox")
         rootfs = self.rootfs = self.work / "rootfs"
         (rootfs / "bin").mkdir(parents=True)
-        for name in ("dev", "proc", "sys", "tmp", "etc"):
+        for name in ("dev", "proc", "sys", "tmp", "etc", "workspace"):
             (rootfs / name).mkdir()
         shutil.copy(busybox, rootfs / "bin" / "busybox")
-        for name in ("echo", "sh", "sleep"):
+        for name in ("echo", "sh", "sleep", "mkdir"):
             (rootfs / "bin" / name).symlink_to("busybox")
         probe = subprocess.run(["chroot", str(rootfs), *ECHO], capture_output=True, text=True)
         if probe.stdout != "hello\n":
@@ -224,7 +225,7 @@ class Peers:
         state = self.work / "docker"
         state.mkdir()
         self.dockerd = subprocess.Popen(
-            self._enter(
+            self.enter(
                 daemon, "--data-root", str(state / "data"), "--exec-root", str(state / "exec"), "--host",
                 self.env["DOCKER_HOST"], "--pidfile", str(state / "pid"), "--bridge=none", "--iptables=false",
                 "--ip-forward=false", "--ip-masq=false", "--cgroup-parent", f"/{self.group}", "--exec-opt",

@@ -157,24 +157,55 @@ void cell_prepare(struct init *in)
     (void)cell_make_groups(in, &in->cells[0]); /* the first exec tries again, and tells */
 }
 
+int cell_acquire_at(struct init *in, unsigned i, struct cell **ret)
+{
+    struct cell *c = &in->cells[i];
+    if (c->state == CELL_LINGER && group_is_empty(c->cgroup_fd))
+        cell_move(c, CELL_FREE);
+    if (c->state != CELL_FREE || cell_drop_killed(in, c) < 0)
+        return -EAGAIN;
+    int r = cell_make_groups(in, c);
+    if (r < 0)
+        return r == -EAGAIN ? -EBUSY : r;
+    c->oom_seen = cell_oom_count(in, c);
+    c->oom_checks = 0;
+    c->orphan = false;
+    in->reports[i] = (struct child_report){0};
+    *ret = c;
+    return 0;
+}
+
 int cell_acquire(struct init *in, struct cell **ret)
 {
-    for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
-        struct cell *c = &in->cells[i];
-        if (c->state == CELL_LINGER && group_is_empty(c->cgroup_fd))
-            cell_move(c, CELL_FREE);
-        if (c->state != CELL_FREE || cell_drop_killed(in, c) < 0)
-            continue;
-        int r = cell_make_groups(in, c);
-        if (r < 0)
-            return r;
-        c->oom_seen = cell_oom_count(in, c);
-        c->oom_checks = 0;
-        in->reports[i] = (struct child_report){0};
-        *ret = c;
-        return 0;
+    int r = -EAGAIN;
+    for (unsigned i = 0; i < INIT_EXECS_MAX && r == -EAGAIN; i++)
+        r = cell_acquire_at(in, i, ret);
+    return r;
+}
+
+static int limit_v1(int memcg_fd, const char *text)
+{
+    /* Memory with swap may never be less than memory alone, so first both are opened. */
+    (void)fd_write_file_at(memcg_fd, "memory.memsw.limit_in_bytes", "-1");
+    int r = fd_write_file_at(memcg_fd, "memory.limit_in_bytes", text);
+    int swap = r < 0 ? -ENOENT : fd_write_file_at(memcg_fd, "memory.memsw.limit_in_bytes", text);
+    return r < 0 ? r : swap < 0 && swap != -ENOENT ? swap : 0;
+}
+
+/* The group is kept from one process to the next, and with it its limit: it is always set. */
+int cell_limit_memory(const struct init *in, const struct cell *c, uint64_t bytes)
+{
+    char text[32];
+    (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
+    if (in->config.cgroup_mode == INIT_CGROUP_V2) {
+        int r = fd_write_file_at(c->cgroup_fd, "memory.max", bytes > 0 ? text : "max");
+        if (r >= 0 && bytes > 0)
+            (void)fd_write_file_at(c->cgroup_fd, "memory.swap.max", "0");
+        return r < 0 ? r : 0;
     }
-    return -EAGAIN;
+    if (in->config.cgroup_mode != INIT_CGROUP_HYBRID || c->memcg_fd < 0)
+        return -EOPNOTSUPP;
+    return limit_v1(c->memcg_fd, bytes > 0 ? text : "-1");
 }
 
 int cell_kill_tree(struct init *in, struct cell *c)
@@ -184,7 +215,13 @@ int cell_kill_tree(struct init *in, struct cell *c)
         return fd_write_file_at(c->cgroup_fd, "cgroup.kill", "1");
     }
     /* Without a group the only kill that nothing can slip through is the whole namespace, ourselves
-     * excepted. */
+     * and other managed processes excepted. */
+    for (unsigned i = 0; i < in->procs_top; i++) {
+        const struct cell *other = &in->cells[INIT_EXECS_MAX + i];
+        if (other != c && other->state == CELL_RUNNING && in->procs[i].number != 0 &&
+            walk_kill(in, c))
+            return 0;
+    }
     return kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0;
 }
 

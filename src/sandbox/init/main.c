@@ -61,6 +61,14 @@ static bool hit_quota(const struct init *in, int status)
     return status != 0 && ((too_large && in->config.quota_path[0] != '\0') || disk_is_full(in));
 }
 
+static void told_of(struct init *in, struct cell *c)
+{
+    if (cell_index(in, c) >= INIT_EXECS_MAX)
+        procs_exited(in, c);
+    else
+        serve_tell(in, c);
+}
+
 static void finish(struct init *in, struct cell *c, int status, const struct rusage *usage)
 {
     const struct child_report *report = &in->reports[cell_index(in, c)];
@@ -84,7 +92,7 @@ static void finish(struct init *in, struct cell *c, int status, const struct rus
     c->oom_checks = 0;
     cell_move(c, CELL_DONE);
     if (cell_settled(in, c))
-        serve_tell(in, c);
+        told_of(in, c);
 }
 
 static void reap(struct init *in)
@@ -98,7 +106,7 @@ static void reap(struct init *in)
         pid_t pid = wait4(-1, &status, WNOHANG, &usage);
         if (pid <= 0)
             return;
-        for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
+        for (unsigned i = 0; i < INIT_CELLS_MAX; i++) {
             struct cell *c = &in->cells[i];
             if (c->state == CELL_RUNNING && c->pid == pid) {
                 finish(in, c, status, &usage);
@@ -113,11 +121,11 @@ static void reap(struct init *in)
 static uint64_t tend_cells(struct init *in)
 {
     uint64_t now = init_now(), next = UINT64_MAX;
-    for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
+    for (unsigned i = 0; i < INIT_CELLS_MAX; i++) {
         struct cell *c = &in->cells[i];
         uint64_t due = UINT64_MAX;
         if (c->state == CELL_DONE && cell_settled(in, c))
-            serve_tell(in, c);
+            told_of(in, c);
         if (c->state == CELL_DONE && c->settle_ns > 0)
             next = now + SETTLE_STEP_NS < next ? now + SETTLE_STEP_NS : next;
         if (c->state != CELL_RUNNING)
@@ -152,35 +160,51 @@ static void handle_oom_events(struct init *in, const struct pollfd *fds, const u
     }
 }
 
+/* Everything that can wake us: signals and boxd first, then memory, then output. */
+struct wakers {
+    struct pollfd fds[2 + INIT_CELLS_MAX + PROCS_POLL_MAX];
+    unsigned cells[INIT_CELLS_MAX]; /* whose memory */
+    nfds_t n_oom, n_procs;
+};
+
+static void gather(struct init *in, struct wakers *w, uint64_t now, uint64_t *next)
+{
+    w->n_oom = 0;
+    for (unsigned i = 0; i < INIT_CELLS_MAX; i++) {
+        if (in->cells[i].state != CELL_RUNNING || in->cells[i].oom_fd < 0)
+            continue;
+        w->cells[w->n_oom] = i;
+        w->fds[2 + w->n_oom++] = (struct pollfd){.fd = in->cells[i].oom_fd, .events = POLLIN};
+    }
+    w->n_procs = procs_poll(in, w->fds + 2 + w->n_oom, now, next);
+    w->fds[0] = (struct pollfd){.fd = in->signal_fd, .events = POLLIN};
+    w->fds[1] =
+        (struct pollfd){.fd = in->conn_fd, .events = in->blocked ? POLLIN | POLLOUT : POLLIN};
+}
+
 static _Noreturn void run(struct init *in)
 {
+    static struct wakers w;
     for (;;) {
-        struct pollfd fds[2 + INIT_EXECS_MAX];
-        unsigned cells[INIT_EXECS_MAX];
-        nfds_t n = 0;
         uint64_t next = tend_cells(in), now = init_now();
         struct timespec wait = {0};
+        if (!in->blocked)
+            serve_flush(in);
+        gather(in, &w, now, &next);
         if (next != UINT64_MAX && next > now) {
             wait.tv_sec = (time_t)((next - now) / 1000000000ULL);
             wait.tv_nsec = (long)((next - now) % 1000000000ULL);
         }
-        short conn_events = POLLIN;
-        for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
-            if (in->cells[i].state == CELL_DONE && in->cells[i].settle_ns == 0 && in->hello)
-                conn_events = POLLIN | POLLOUT;
-            if (in->cells[i].state == CELL_RUNNING && in->cells[i].oom_fd >= 0) {
-                cells[n] = i;
-                fds[2 + n++] = (struct pollfd){.fd = in->cells[i].oom_fd, .events = POLLIN};
-            }
-        }
-        fds[0] = (struct pollfd){.fd = in->signal_fd, .events = POLLIN};
-        fds[1] = (struct pollfd){.fd = in->conn_fd, .events = conn_events};
-        if (ppoll(fds, 2 + n, next == UINT64_MAX ? NULL : &wait, NULL) <= 0)
+        nfds_t n = 2 + w.n_oom + w.n_procs;
+        if (ppoll(w.fds, n, next == UINT64_MAX ? NULL : &wait, NULL) <= 0)
             continue;
-        handle_oom_events(in, fds + 2, cells, n);
-        if (fds[0].revents)
+        handle_oom_events(in, w.fds + 2, w.cells, w.n_oom);
+        procs_ready(in, w.fds + 2 + w.n_oom, w.n_procs);
+        if (w.fds[0].revents)
             reap(in);
-        if (fds[1].revents)
+        if (w.fds[1].revents & POLLOUT)
+            in->blocked = false;
+        if (w.fds[1].revents & ~POLLOUT)
             serve_message(in);
     }
 }
@@ -226,11 +250,11 @@ static bool start_state(struct init *in)
     in->cgroup_fd = in->config.cgroup_mode != INIT_CGROUP_NONE ? INIT_FD_CGROUP : -1;
     in->memcg_fd = in->config.cgroup_mode == INIT_CGROUP_HYBRID ? INIT_FD_MEMCG1 : -1;
     in->conn_fd = INIT_FD_CONTROL;
-    for (unsigned i = 0; i < INIT_EXECS_MAX; i++)
+    for (unsigned i = 0; i < INIT_CELLS_MAX; i++)
         in->cells[i].cgroup_fd = in->cells[i].memcg_fd = in->cells[i].oom_fd = -1;
     for (int fd = INIT_FD_CONTROL; fd < INIT_FD_MAX; fd++)
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
-    in->reports = mmap(NULL, INIT_EXECS_MAX * sizeof(*in->reports), PROT_READ | PROT_WRITE,
+    in->reports = mmap(NULL, INIT_CELLS_MAX * sizeof(*in->reports), PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL);

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Jobs of box-fetch by way of box-priv: as the owner of the directory, which boxd is not. */
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "backend/native_internal.h"
+#include "fetch/launcher.h"
+#include "priv/client.h"
+#include "util/alloc.h"
+#include "util/err.h"
+#include "util/str.h"
+
+struct native_launcher {
+    struct fetch_launcher base;
+    struct native *native; /* borrowed */
+};
+
+/* Who waits for box-priv's answer. */
+struct native_start {
+    fetch_started_fn *fn;
+    void *arg;
+};
+
+static void on_reply(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    struct native_start *s = arg;
+    struct err err = {0};
+    if (reply == NULL) {
+        (void)err_set(&err, ERR_BACKEND, "box-priv has gone away");
+        s->fn(s->arg, NULL, &err);
+    } else if (reply->result < 0) {
+        s->fn(s->arg, NULL, &reply->err);
+    } else if (n_fds != 3) {
+        (void)err_set(&err, ERR_LIMIT, "no descriptors left for a job");
+        s->fn(s->arg, NULL, &err);
+    } else {
+        struct fetch_process p = {fds[0], fds[1], fds[2]};
+        fds[0] = fds[1] = fds[2] = -1;
+        s->fn(s->arg, &p, NULL);
+        fetch_process_done(&p);
+    }
+    free(s);
+}
+
+static int launcher_start(struct fetch_launcher *l, const struct fetch_start *s,
+                          fetch_started_fn *fn, void *arg, struct err *err)
+{
+    const struct native *n = container_of(l, struct native_launcher, base)->native;
+    const struct fetch_roots roots = {.paths = n->options.roots,
+                                      .outer = n->options.roots_are_outer};
+    size_t root = 0;
+    const char *rest = NULL;
+    int r = fetch_find_root(&roots, s->dir, &root, &rest, err);
+    if (r < 0)
+        return r;
+    struct native_start *start = xnew(struct native_start);
+    *start = (struct native_start){fn, arg};
+    const struct priv_job_request request = {
+        .root = (uint32_t)root, .path = rest, .create = s->create, .seconds = s->seconds};
+    r = priv_client_job(n->priv, &request, on_reply, start, err);
+    if (r < 0)
+        free(start);
+    return r;
+}
+
+static void launcher_free(struct fetch_launcher *l)
+{
+    free(container_of(l, struct native_launcher, base));
+}
+
+struct fetch_launcher *native_launcher_new(struct backend *b)
+{
+    struct native_launcher *l = xnew(struct native_launcher);
+    *l = (struct native_launcher){.base = {.start = launcher_start, .free = launcher_free},
+                                  .native = container_of(b, struct native, base)};
+    return &l->base;
+}

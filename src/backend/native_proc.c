@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "backend/native_internal.h"
+#include "util/alloc.h"
+#include "util/cleanup.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/log.h"
+
+static struct native_proc *proc_of(struct proc *p)
+{
+    return container_of(p, struct native_proc, base);
+}
+
+static struct native_proc *find(struct native_sandbox *sb, uint32_t number)
+{
+    struct native_proc *p = sb->procs;
+    while (p != NULL && p->number != number)
+        p = p->next;
+    return p;
+}
+
+static struct native_proc *proc_new(struct native_sandbox *sb, uint32_t number)
+{
+    struct native_proc *p = xnew(struct native_proc);
+    p->base.backend = &sb->native->base;
+    p->native = sb->native;
+    p->sb = sb;
+    p->number = number;
+    native_stdin_init(p);
+    p->next = sb->procs;
+    if (p->next != NULL)
+        p->next->prev = p;
+    sb->procs = p;
+    return p;
+}
+
+static void take(struct native_proc *p, const struct proc_events *events, void *arg)
+{
+    p->events = *events;
+    p->arg = arg;
+    p->taken = true;
+}
+
+static void unlink_proc(struct native_proc *p)
+{
+    if (p->sb == NULL)
+        return;
+    if (p->prev != NULL)
+        p->prev->next = p->next;
+    else
+        p->sb->procs = p->next;
+    if (p->next != NULL)
+        p->next->prev = p->prev;
+    p->prev = p->next = NULL;
+    p->sb = NULL;
+}
+
+/* What PID 1 has to know of goes now, or when it reads again. */
+
+static int tell_forget(struct native_proc *p)
+{
+    struct init_number m = {.type = INIT_MSG_PROC_FORGET, .id = p->number};
+    return native_tell(p->sb, &m, sizeof(m));
+}
+
+static void tell_kill(struct native_proc *p, enum init_kill_scope scope, int signo)
+{
+    struct init_kill m = {
+        .type = INIT_MSG_PROC_KILL, .id = p->number, .scope = scope, .signo = signo};
+    int r = p->sb == NULL ? -EPIPE : native_tell(p->sb, &m, sizeof(m));
+    if (scope == INIT_KILL_TREE)
+        p->send_kill = r == -EAGAIN;
+    else
+        p->send_signo = r == -EAGAIN ? signo : 0;
+}
+
+/* What is released, and how far we have looked: PID 1 tells when there is more. */
+static void tell_release(struct native_proc *p)
+{
+    struct init_release m = {.type = INIT_MSG_PROC_RELEASE,
+                             .id = p->number,
+                             .begin = p->ring.begin,
+                             .end = p->ring.end,
+                             .flags = p->ring.eof ? INIT_OUTPUT_EOF : 0};
+    loop_defer_stop(&p->sync);
+    if (p->sb != NULL && p->started)
+        p->send_release = native_tell(p->sb, &m, sizeof(m)) == -EAGAIN;
+}
+
+static void on_sync(struct loop_defer *d)
+{
+    tell_release(container_of(d, struct native_proc, sync));
+}
+
+static void proc_delete(struct native_proc *p)
+{
+    unlink_proc(p);
+    loop_defer_stop(&p->news);
+    loop_defer_stop(&p->sync);
+    native_stdin_done(p);
+    ring_reader_done(&p->ring);
+    free(p);
+}
+
+void native_proc_settle(struct native_proc *p)
+{
+    if (p->busy > 0 || !p->freed)
+        return;
+    if (p->sb == NULL || tell_forget(p) != -EAGAIN)
+        proc_delete(p);
+}
+
+/* Telling its user. */
+
+struct proc_range native_proc_range(const struct proc *base)
+{
+    const struct native_proc *p = container_of(base, const struct native_proc, base);
+    bool over = p->started ? p->ring.eof || p->sb == NULL : p->exited;
+    return (struct proc_range){.begin = p->ring.begin, .end = p->ring.end, .eof = over};
+}
+
+static void tell_output(struct native_proc *p)
+{
+    if (p->freed || !p->taken || p->told_eof)
+        return;
+    p->told_eof = native_proc_range(&p->base).eof;
+    p->events.output(p->arg);
+}
+
+static void tell_exited(struct native_proc *p)
+{
+    if (p->freed || !p->taken || p->told || !p->exited)
+        return;
+    p->told = true;
+    p->events.exited(p->arg, &p->outcome);
+}
+
+/* What its user does not know yet, from the loop. */
+static void on_news(struct loop_defer *d)
+{
+    struct native_proc *p = container_of(d, struct native_proc, news);
+    p->busy++;
+    if (p->sb == NULL)
+        (void)ring_reader_look(&p->ring); /* the last bytes of one that is gone */
+    native_stdin_drained(p);
+    struct proc_range range = native_proc_range(&p->base);
+    if (range.end > range.begin || range.eof)
+        tell_output(p);
+    tell_exited(p);
+    p->busy--;
+    native_proc_settle(p);
+}
+
+static void tell_later(struct native_proc *p)
+{
+    loop_defer_start(p->native->loop, &p->news, on_news);
+}
+
+static void end(struct native_proc *p, const struct init_exited *m)
+{
+    native_outcome(&p->outcome, m);
+    if (p->crowded)
+        p->outcome = (struct outcome){.kind = OUTCOME_EXITED,
+                                      .exit_code = 126,
+                                      .error = "boxd has no file descriptor left for its output"};
+    p->exited = true;
+    native_stdin_done(p);
+}
+
+/* From PID 1. */
+
+bool native_proc_on_state(struct native_sandbox *sb, const struct init_state *m, int *fds,
+                          size_t n_fds)
+{
+    struct native_proc *p = find(sb, m->id);
+    if (p == NULL && sb->adopting && m->id != 0)
+        p = proc_new(sb, m->id);
+    if (p == NULL || p->freed)
+        return true; /* forgotten meanwhile */
+    if (p->started)
+        return false;
+    if (n_fds == 0) { /* nobody would see what it does */
+        p->crowded = true;
+        tell_kill(p, INIT_KILL_TREE, SIGKILL);
+        return true;
+    }
+    if (ring_reader_init(&p->ring, fds[0], m->begin) < 0)
+        return false;
+    p->started = true;
+    p->memory_open = (m->flags & INIT_STATE_MEMORY_OPEN) != 0;
+    if (p->memory_open)
+        log_warn(NULL,
+                 "managed process %u of sandbox %s: its memory limit cannot be enforced here; "
+                 "ignoring",
+                 p->number, sb->name);
+    if (n_fds > 1)
+        native_stdin_open(p, TAKE_FD(fds[1]), (m->flags & INIT_STATE_MIDLINE) != 0);
+    if (m->flags & INIT_STATE_EXITED)
+        end(p, &m->exited);
+    if (p->taken) {
+        tell_release(p);
+        tell_later(p);
+    }
+    return true;
+}
+
+bool native_proc_on_output(struct native_sandbox *sb, const struct init_output *m)
+{
+    struct native_proc *p = find(sb, m->id);
+    if (p == NULL || !p->started || p->freed)
+        return true;
+    int r = ring_reader_look(&p->ring);
+    if (r < 0)
+        return false;
+    p->busy++;
+    if (r > 0)
+        tell_output(p);
+    if (!p->freed)
+        tell_release(p);
+    p->busy--;
+    native_proc_settle(p);
+    return true;
+}
+
+bool native_proc_on_exited(struct native_sandbox *sb, const struct init_exited *m)
+{
+    struct native_proc *p = find(sb, m->id);
+    if (p == NULL || p->exited || p->freed)
+        return true;
+    end(p, m);
+    p->busy++;
+    tell_exited(p);
+    if (!p->started) /* nor will it be */
+        tell_output(p);
+    p->busy--;
+    native_proc_settle(p);
+    return true;
+}
+
+void native_proc_flush(struct native_sandbox *sb)
+{
+    (void)loop_io_events(&sb->conn_io, EPOLLIN);
+    for (struct native_proc *p = sb->procs, *next; p != NULL; p = next) {
+        next = p->next;
+        if (p->freed) {
+            native_proc_settle(p);
+            continue;
+        }
+        if (p->send_signo != 0)
+            tell_kill(p, INIT_KILL_MAIN, p->send_signo);
+        if (p->send_kill)
+            tell_kill(p, INIT_KILL_TREE, SIGKILL);
+        if (p->send_release)
+            tell_release(p);
+        native_stdin_flush(p);
+        if (p->held_back && p->in_queue.len == 0)
+            tell_later(p);
+    }
+}
+
+void native_proc_end_untaken(struct native_sandbox *sb)
+{
+    for (struct native_proc *p = sb->procs, *next; p != NULL; p = next) {
+        next = p->next;
+        if (!p->taken)
+            native_proc_free(&p->base);
+    }
+}
+
+void native_proc_lose_all(struct native_sandbox *sb)
+{
+    while (sb->procs != NULL) {
+        struct native_proc *p = sb->procs;
+        unlink_proc(p);
+        if (!p->exited)
+            p->outcome = (struct outcome){.kind = OUTCOME_SESSION_LOST};
+        p->exited = true;
+        native_stdin_done(p);
+        if (!p->taken)
+            p->freed = true;
+        if (p->freed)
+            native_proc_settle(p);
+        else
+            tell_later(p);
+    }
+}
+
+/* From its user. */
+
+int native_proc_start(struct sandbox *base, const struct proc_request *req,
+                      const struct proc_events *events, void *arg, struct proc **ret,
+                      struct err *err)
+{
+    struct native_sandbox *sb = container_of(base, struct native_sandbox, base);
+    const struct priv_host *host = priv_client_host(sb->native->priv);
+    unsigned known = 0;
+    for (const struct native_proc *p = sb->procs; p != NULL; p = p->next)
+        known++;
+    if (sb->state != NATIVE_READY || sb->lost)
+        return err_set(err, ERR_STATE, "the session is not running");
+    if (req->number == 0 || find(sb, req->number) != NULL)
+        return err_set(err, ERR_INVALID, "managed process %u is there already", req->number);
+    if (known >= INIT_PROCS_MAX)
+        return err_set(err, ERR_LIMIT, "%u managed processes are in this session already", known);
+    if (req->memory_bytes > 0 && sb->native->facts.require_limits && !host->enforced[CGROUP_MEMORY])
+        return err_set(err, ERR_UNSUPPORTED, "limits are required but cannot be enforced here: %s",
+                       host->why[CGROUP_MEMORY]);
+    struct init_exec head = {
+        .type = INIT_MSG_PROC, .id = req->number, .memory_bytes = req->memory_bytes};
+    const struct exec_request exec = {.argv = req->argv, .env = req->env, .cwd = req->cwd};
+    int r = native_send_request(sb, &head, &exec, err);
+    if (r < 0)
+        return r;
+    struct native_proc *p = proc_new(sb, req->number);
+    take(p, events, arg);
+    *ret = &p->base;
+    return 0;
+}
+
+int native_proc_adopt(struct sandbox *base, uint32_t number, const struct proc_events *events,
+                      void *arg, struct proc **ret, struct err *err)
+{
+    struct native_sandbox *sb = container_of(base, struct native_sandbox, base);
+    struct native_proc *p = find(sb, number);
+    if (p == NULL || p->taken || p->freed)
+        return err_set(err, ERR_NOT_FOUND, "no managed process %u", number);
+    take(p, events, arg);
+    tell_release(p);
+    tell_later(p);
+    *ret = &p->base;
+    return 0;
+}
+
+ssize_t native_proc_read(struct proc *base, uint64_t from, char *buf, size_t size)
+{
+    const struct native_proc *p = proc_of(base);
+    if (!p->started)
+        return from == 0 ? 0 : -ERANGE;
+    return ring_read(&p->ring, from, buf, size);
+}
+
+void native_proc_release(struct proc *base, uint64_t upto)
+{
+    struct native_proc *p = proc_of(base);
+    /* Told once per turn of the loop, however many lines it was. */
+    if (ring_reader_release(&p->ring, upto) == 0)
+        loop_defer_start(p->native->loop, &p->sync, on_sync);
+}
+
+size_t native_proc_stderr(struct proc *base, char *buf, size_t size)
+{
+    return ring_read_err(&proc_of(base)->ring, buf, size);
+}
+
+void native_proc_signal(struct proc *base, int signo)
+{
+    tell_kill(proc_of(base), INIT_KILL_MAIN, signo);
+}
+
+void native_proc_kill(struct proc *base)
+{
+    tell_kill(proc_of(base), INIT_KILL_TREE, SIGKILL);
+}
+
+void native_proc_free(struct proc *base)
+{
+    if (base == NULL)
+        return;
+    struct native_proc *p = proc_of(base);
+    p->freed = true;
+    loop_defer_stop(&p->news);
+    loop_defer_stop(&p->sync);
+    native_stdin_done(p);
+    native_proc_settle(p);
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "priv/job.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "priv/wire.h"
+#include "sandbox/caps.h"
+#include "sandbox/clone.h"
+#include "sandbox/launch.h"
+#include "sandbox/userns.h"
+#include "util/cleanup.h"
+#include "util/compat.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/path.h"
+#include "util/str.h"
+
+#define CHILD_FDS 4 /* standard input, output, error, and the directory */
+#define CHILD_FD_MIN 16
+
+void priv_jobs_init(struct priv_jobs *jobs)
+{
+    for (size_t i = 0; i < PRIV_JOBS_MAX; i++)
+        jobs->pidfds[i] = -1;
+}
+
+void priv_jobs_done(struct priv_jobs *jobs)
+{
+    for (size_t i = 0; i < PRIV_JOBS_MAX; i++)
+        if (jobs->pidfds[i] >= 0)
+            (void)pidfd_send_signal(jobs->pidfds[i], SIGKILL, NULL, 0);
+    fd_close_many(jobs->pidfds, PRIV_JOBS_MAX);
+}
+
+/* A place for one more, after those that have ended are forgotten. NULL: there is none. */
+static int *find_place(struct priv_jobs *jobs)
+{
+    int *place = NULL;
+    for (size_t i = 0; i < PRIV_JOBS_MAX; i++) {
+        struct pollfd p = {.fd = jobs->pidfds[i], .events = POLLIN};
+        if (p.fd >= 0 && poll(&p, 1, 0) == 1)
+            fd_close_many(&jobs->pidfds[i], 1);
+        if (jobs->pidfds[i] < 0)
+            place = &jobs->pidfds[i];
+    }
+    return place;
+}
+
+static int check(const struct launch_host *h, const struct priv_job *m, size_t len, struct err *err)
+{
+    char absolute[sizeof(m->path) + 1];
+    if (len != sizeof(*m) || m->path[sizeof(m->path) - 1] != '\0')
+        return err_set(err, ERR_INVALID, "malformed request");
+    if (m->seconds == 0 || m->seconds > PRIV_JOB_SECONDS_MAX)
+        return err_set(err, ERR_INVALID, "job: time limit out of bounds");
+    if (str_fmt(absolute, sizeof(absolute), "/%s", m->path) < 0 ||
+        !path_is_clean_absolute(absolute))
+        return err_set(err, ERR_INVALID, "job: path is not clean");
+    if (m->root >= h->n_roots || h->root_fds[m->root] < 0)
+        return err_set(err, ERR_DENIED, "directory root %u is not in the allow-list", m->root);
+    if (h->fetch_exe_fd < 0)
+        return err_set(err, ERR_UNSUPPORTED, "box-fetch is not installed");
+    return 0;
+}
+
+static int place_error(int error, const char *path, struct err *err)
+{
+    if (error == -ELOOP)
+        return err_set(err, ERR_DENIED,
+                       "'%.200s' has a symbolic link in its path; name the real path", path);
+    if (error == -EXDEV)
+        return err_set(err, ERR_DENIED,
+                       "'%.200s' crosses a mount point; add its own path to allowed_mount_roots",
+                       path);
+    if (error == -ENOTDIR)
+        return err_set(err, ERR_CONFLICT, "'%.200s' is not a directory", path);
+    return err_sys(err, -error, "open directory '%.200s'", path);
+}
+
+/* Our state, and the storage of sessions, are no business of jobs: neither from inside nor from
+ * above. Of a directory that is yet to be made only the former can be true. */
+static int refuse_state(const struct launch_host *h, int fd, bool complete, struct err *err)
+{
+    struct stat dir, state;
+    if (fstat(fd, &dir) < 0 || fstat(h->state_fd, &state) < 0)
+        return err_sys(err, errno, "stat directory");
+    int inside = launch_is_at_or_below(fd, &state);
+    int above = complete ? launch_is_at_or_below(h->state_fd, &dir) : 0;
+    if (inside < 0 || above < 0)
+        return err_sys(err, inside < 0 ? -inside : -above, "find out where the directory lies");
+    if (inside > 0 || above > 0)
+        return err_set(err, ERR_DENIED,
+                       "the directory overlaps with the state directory of boxd; choose another");
+    return 0;
+}
+
+/* Who the job becomes. Not the ids of sandboxes: their programs would share an identity with it. */
+static int find_owner(int fd, struct stat *ret, struct err *err)
+{
+    if (fstat(fd, ret) < 0)
+        return err_sys(err, errno, "stat directory");
+    if (ret->st_uid >= USERNS_BLOCK || ret->st_gid >= USERNS_BLOCK)
+        return err_set(err, ERR_DENIED, "the directory belongs to a sandbox");
+    return 0;
+}
+
+struct start {
+    const struct launch_host *host;
+    struct stat owner;
+    int fds[CHILD_FDS]; /* what becomes of 0 to 3 in the child; owned */
+    const char *missing;
+    unsigned seconds;
+};
+
+/* Each source is first moved above all targets. */
+static int place_fds_child(const struct start *s)
+{
+    int high[CHILD_FDS];
+    for (int i = 0; i < CHILD_FDS; i++) {
+        high[i] = fcntl(s->fds[i], F_DUPFD_CLOEXEC, CHILD_FD_MIN);
+        if (high[i] < 0)
+            return -errno;
+    }
+    for (int i = 0; i < CHILD_FDS; i++)
+        if (dup3(high[i], i, 0) < 0)
+            return -errno;
+    /* The program itself is among them: it goes when it has been executed. */
+    return syscall(SYS_close_range, CHILD_FDS, ~0U, CLOSE_RANGE_CLOEXEC) < 0 ? -errno : 0;
+}
+
+/* Root keeps its number where the directory is root's, and nothing else of what makes it root. */
+static int become_owner_child(const struct start *s)
+{
+    int r = caps_lock_securebits();
+    if (r == 0 && s->host->rootful &&
+        (setresgid(s->owner.st_gid, s->owner.st_gid, s->owner.st_gid) < 0 ||
+         setresuid(s->owner.st_uid, s->owner.st_uid, s->owner.st_uid) < 0))
+        r = -errno;
+    return r < 0 ? r : caps_drop_all();
+}
+
+static _Noreturn void job_child(const struct start *s)
+{
+    char seconds[16];
+    char *const env[] = {NULL};
+    const char *const argv[] = {"box-fetch", "--make", s->missing, "--seconds", seconds, NULL};
+    sigset_t none;
+    (void)snprintf(seconds, sizeof(seconds), "%u", s->seconds);
+    (void)setsid();
+    (void)sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    int exe = fcntl(s->host->fetch_exe_fd, F_DUPFD_CLOEXEC, CHILD_FD_MIN);
+    if (exe < 0 || place_fds_child(s) < 0 || become_owner_child(s) < 0)
+        child_exit(126);
+    (void)execveat(exe, "", (char *const *)argv, env, AT_EMPTY_PATH);
+    child_exit(127);
+}
+
+static int make_pipes(struct start *s, int ret_fds[static PRIV_JOB_FDS], struct err *err)
+{
+    int in[2], out[2];
+    if (pipe2(in, O_CLOEXEC) < 0)
+        return err_sys(err, errno, "pipe");
+    s->fds[0] = in[0];
+    ret_fds[1] = in[1];
+    if (pipe2(out, O_CLOEXEC) < 0)
+        return err_sys(err, errno, "pipe");
+    s->fds[1] = out[1];
+    ret_fds[2] = out[0];
+    s->fds[2] = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (s->fds[2] < 0)
+        return err_sys(err, errno, "open /dev/null");
+    int r = fd_set_nonblock(ret_fds[1], true);
+    if (r == 0)
+        r = fd_set_nonblock(ret_fds[2], true);
+    return r < 0 ? err_sys(err, -r, "pipe") : 0;
+}
+
+static int find_dir(const struct launch_host *h, const struct priv_job *m, struct start *s,
+                    struct err *err)
+{
+    int fd = path_open_deepest(h->root_fds[m->root], m->path, &s->missing);
+    if (fd < 0)
+        return place_error(fd, m->path, err);
+    s->fds[3] = fd;
+    if (*s->missing != '\0' && !m->create)
+        return err_set(err, ERR_NOT_FOUND, "directory '%.200s' does not exist", m->path);
+    int r = refuse_state(h, fd, *s->missing == '\0', err);
+    return r < 0 ? r : find_owner(fd, &s->owner, err);
+}
+
+/* A requester gains the rights of a directory's owner, without any capability, for a program of
+ * ours that confines itself to that directory before it reads what the requester sends. The
+ * directory lies below a root that was opened before the first request, reached through no link and
+ * no other mount, so a requester could have had the same by mounting it into a sandbox. What is
+ * missing of it is made by that owner, not by us. */
+int priv_job_start(struct priv_jobs *jobs, const struct launch_host *h, const struct priv_job *m,
+                   size_t len, int ret_fds[static PRIV_JOB_FDS], struct err *err)
+{
+    struct start s = {.host = h, .fds = {-1, -1, -1, -1}};
+    int fds[PRIV_JOB_FDS] = {-1, -1, -1};
+    int r = check(h, m, len, err);
+    if (r < 0)
+        return r;
+    int *place = find_place(jobs);
+    if (place == NULL)
+        return err_set(err, ERR_LIMIT, "too many jobs under way: %u", PRIV_JOBS_MAX);
+    s.seconds = m->seconds;
+    r = find_dir(h, m, &s, err);
+    if (r == 0)
+        r = make_pipes(&s, fds, err);
+    if (r == 0) {
+        pid_t pid = clone_process(CLONE_CLEAR_SIGHAND, -1, &fds[0]);
+        if (pid == 0)
+            job_child(&s);
+        r = pid < 0 ? err_sys(err, -pid, "start a job") : 0;
+    }
+    if (r == 0) {
+        *place = fcntl(fds[0], F_DUPFD_CLOEXEC, 3);
+        if (*place < 0)
+            r = err_sys(err, errno, "keep a job");
+    }
+    fd_close_many(s.fds, CHILD_FDS);
+    if (r < 0)
+        fd_close_many(fds, PRIV_JOB_FDS); /* without a request the child ends by itself */
+    else
+        memcpy(ret_fds, fds, sizeof(fds));
+    return r;
+}

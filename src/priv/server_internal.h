@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "io/loop.h"
+#include "priv/job.h"
+#include "priv/server.h"
+#include "priv/wire.h"
+#include "sandbox/launch.h"
+#include "util/err.h"
+
+struct priv;
+
+struct priv_session {
+    struct priv *priv; /* borrowed */
+    struct launch launch;
+    uint64_t deadline_ns; /* CLOCK_BOOTTIME, while nobody is connected; 0: none of its own */
+    uint32_t create_id;   /* who waits for the start, 0: nobody (any more) */
+    bool started;         /* it has come to run */
+    uint32_t destroy_id;  /* who waits for the end, 0: nobody */
+    struct err why;       /* the child's error, told when it is gone */
+    struct loop_io status_io, pid_io;
+    int remover_fd; /* child that removes the files, -1: none */
+    struct loop_io remover_io;
+    struct loop_timer patience;
+};
+
+enum priv_state { PRIV_NEW, PRIV_SERVING, PRIV_WAITING, PRIV_ENDING, PRIV_STATE_MAX };
+
+struct priv {
+    struct loop *loop;
+    struct launch_host *host;
+    struct priv_serve_options options;
+    int sock; /* owned; -1: no boxd is connected */
+    enum priv_state state;
+    struct loop_io io;
+    int listen_fd; /* owned; for the next boxd, -1: there will be none */
+    struct loop_io listen_io;
+    uint64_t waiting_ns;    /* WAITING: since when, CLOCK_BOOTTIME */
+    struct loop_timer wait; /* WAITING: the next look at the deadlines */
+    struct loop_signal signals;
+    struct loop_timer sweep; /* runs while leases of networks are to be taken back */
+    struct priv_session *sessions[PRIV_SESSIONS_MAX]; /* owned, dense */
+    size_t n_sessions;
+    struct priv_jobs jobs;
+};
+
+/* server.c */
+void priv_move(struct priv *p, enum priv_state to);
+void priv_answer(struct priv *p, struct priv_reply *reply, const int *fds, size_t n_fds);
+struct priv_session *priv_by_request(struct priv *p, const void *data, size_t len, struct err *err);
+void priv_end_all(struct priv *p);
+/* Reads one request; false when there is none just now, or nobody is connected any more. */
+bool priv_read_request(struct priv *p);
+void priv_on_readable(struct loop_io *io, uint32_t events);
+
+/* peer.c: boxds come and go. */
+int priv_listen(struct priv *p, struct err *err);
+void priv_unlisten(struct priv *p);
+void priv_peer_gone(struct priv *p); /* no BYE came before */
+
+/* inspect.c */
+int priv_on_inspect(struct priv *p, const void *data, size_t len, struct err *err);
+int priv_on_probe(struct priv *p, const void *data, size_t len, struct err *err);

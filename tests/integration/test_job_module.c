@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The skill store of somebody else: boxd is an unprivileged user, box-priv starts each job as the
+ * owner of the store. The real programs, on a state directory of their own. */
+
+#include "lib/unit.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backend/backend.h"
+#include "backend/native.h"
+#include "core/hostdir.h"
+#include "core/skills.h"
+#include "fetch/launcher.h"
+#include "io/loop.h"
+#include "util/alloc.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/json.h"
+#include "util/path.h"
+#include "util/str.h"
+#include "util/user.h"
+
+/* Whose store it is: an ordinary user can only have one of its own. */
+#define OWNER (user_is_host_root() ? 61234U : geteuid())
+#define GROUP (user_is_host_root() ? 61235U : getegid())
+#define NOBODYS 1999999999U /* who boxd would be */
+
+static const char *programs = PROGRAMS;
+
+static struct {
+    char dir[64]; /* "allowed" and "state" below it */
+    char allowed[80];
+    struct loop *loop;
+    struct backend *backend;
+    struct fetch_launcher *launcher;
+    struct skills *skills;
+    char *json, *message; /* owned; of the last answer */
+    bool answered;
+} it;
+
+static void on_gone(void *arg)
+{
+    (void)arg;
+    fail_msg("box-priv has died");
+}
+
+static int set_up(void **state)
+{
+    static char *roots[3], state_dir[80], closed[80], program[3][4096];
+    static const char *const names[] = {"box-priv", "box-init", "box-fetch"};
+    struct err err = {0};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (str_fmt(program[i], sizeof(program[i]), "%s/%s", programs, names[i]) < 0)
+            return -1;
+    (void)snprintf(it.dir, sizeof(it.dir), "/tmp/box-job-XXXXXX");
+    if (mkdtemp(it.dir) == NULL || chmod(it.dir, 0755) < 0)
+        return -1;
+    (void)snprintf(it.allowed, sizeof(it.allowed), "%s/allowed", it.dir);
+    (void)snprintf(state_dir, sizeof(state_dir), "%s/allowed/state", it.dir);
+    (void)snprintf(closed, sizeof(closed), "%s/gone", it.dir);
+    roots[0] = it.allowed;
+    roots[1] = closed; /* does not exist when box-priv starts */
+    if (mkdir(it.allowed, 0755) < 0 || mkdir(state_dir, 0711) < 0 ||
+        (user_is_host_root() && chown(state_dir, NOBODYS, NOBODYS) < 0))
+        return -1;
+    const struct native_options options = {.program = program[0],
+                                           .init_program = program[1],
+                                           .fetch_program = program[2],
+                                           .state_dir = state_dir,
+                                           .tag = "box-0j0b0t0e0s0",
+                                           .uid = NOBODYS,
+                                           .gid = NOBODYS,
+                                           .roots = roots,
+                                           .gone = on_gone};
+    int r = loop_new(&clock_system, &it.loop, &err);
+    if (r == 0)
+        r = native_new(it.loop, &options, &it.backend, &err);
+    if (r == 0) {
+        it.launcher = native_launcher_new(it.backend);
+        const struct skills_options so = {.launcher = it.launcher};
+        r = skills_new(it.loop, &so, &it.skills, &err);
+    }
+    if (r < 0)
+        print_error("%s\n", err.msg);
+    return r;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    skills_free(it.skills);
+    fetch_launcher_free(it.launcher);
+    if (it.backend != NULL)
+        it.backend->ops->free(it.backend);
+    loop_free(it.loop);
+    free(it.json);
+    free(it.message);
+    return path_remove_tree_at(AT_FDCWD, it.dir);
+}
+
+static void on_done(void *arg, const char *json, size_t len, const char *message)
+{
+    (void)arg;
+    it.answered = true;
+    free(it.json);
+    free(it.message);
+    it.json = json != NULL ? xstrndup(json, len) : NULL;
+    it.message = message != NULL ? xstrdup(message) : NULL;
+}
+
+static void wait_for_answer(void)
+{
+    for (int i = 0; !it.answered && i < 3000; i++)
+        assert_true(loop_turn(it.loop, 10) >= 0);
+    assert_true(it.answered);
+}
+
+static void call(enum skills_op op, const char *data)
+{
+    struct err err = {0};
+    AUTO(json) struct json *request = NULL;
+    it.answered = false;
+    assert_int_equal(json_parse(data, strlen(data), &request, &err), 0);
+    assert_int_equal(skills_call(it.skills, "ws-1", op, request, -1, on_done, NULL, &err), 0);
+    wait_for_answer();
+}
+
+static void use_root(const char *rel)
+{
+    char path[256];
+    (void)snprintf(path, sizeof(path), "%s/%s", it.allowed, rel);
+    skills_set_root(it.skills, path);
+}
+
+static void make(const char *rel, uid_t uid, gid_t gid, mode_t mode)
+{
+    char path[256];
+    (void)snprintf(path, sizeof(path), "%s/%s", it.allowed, rel);
+    assert_int_equal(mkdir(path, mode), 0);
+    assert_int_equal(chown(path, uid, gid), 0);
+}
+
+static void belongs_to(const char *rel, uid_t uid, gid_t gid)
+{
+    char path[256];
+    struct stat st;
+    (void)snprintf(path, sizeof(path), "%s/%s", it.allowed, rel);
+    assert_int_equal(lstat(path, &st), 0);
+    assert_int_equal(st.st_uid, uid);
+    assert_int_equal(st.st_gid, gid);
+}
+
+static void a_store_is_kept_by_its_owner(void **state)
+{
+    (void)state;
+    make("theirs", OWNER, GROUP, 0700);
+    use_root("theirs/data/skills");
+    call(SKILLS_CREATE, "{\"skill\":{\"name\":\"demo\"}}");
+    assert_non_null(it.json);
+    belongs_to("theirs/data", OWNER, GROUP);
+    belongs_to("theirs/data/skills/tenants/ws-1/demo/SKILL.md", OWNER, GROUP);
+    call(SKILLS_LIST, "{}");
+    assert_non_null(strstr(it.json, "\"name\":\"demo\""));
+    call(SKILLS_DELETE, "{\"name\":\"demo\"}");
+    assert_string_equal(it.json, "{\"deleted\":\"demo\"}");
+}
+
+static void a_store_of_root_is_kept_without_its_powers(void **state)
+{
+    (void)state;
+    make("roots", 0, 0, 0755);
+    use_root("roots/skills");
+    call(SKILLS_CREATE, "{\"skill\":{\"name\":\"demo\"}}");
+    assert_non_null(it.json);
+    belongs_to("roots/skills/tenants/ws-1/demo/SKILL.md", 0, 0);
+    /* Root could read this by DAC_OVERRIDE alone. */
+    make("roots/skills/tenants/ws-1/demo/closed", OWNER, OWNER, 0700);
+    call(SKILLS_LIST_FILES, "{\"name\":\"demo\",\"path\":\"closed\"}");
+    assert_non_null(it.message);
+    assert_non_null(strstr(it.message, "Permission denied"));
+}
+
+static void what_is_not_allowed_is_refused(void **state)
+{
+    char link[256];
+    (void)state;
+    skills_set_root(it.skills, "/etc/skills");
+    call(SKILLS_LIST, "{}");
+    assert_non_null(strstr(it.message, "allowed_mount_roots"));
+    (void)snprintf(link, sizeof(link), "%s/link", it.allowed);
+    assert_int_equal(symlink("/etc", link), 0);
+    use_root("link/skills");
+    call(SKILLS_LIST, "{}");
+    assert_non_null(strstr(it.message, "has a symbolic link in its path"));
+    use_root("state/skills");
+    call(SKILLS_LIST, "{}");
+    assert_non_null(strstr(it.message, "overlaps with the state directory"));
+    struct err err = {0};
+    it.answered = false;
+    assert_int_equal(hostdir_ensure(it.skills, it.allowed, on_done, NULL, &err), 0);
+    wait_for_answer();
+    assert_non_null(strstr(it.message, "overlaps with the state directory"));
+    (void)snprintf(link, sizeof(link), "%s/gone/x", it.dir);
+    skills_set_root(it.skills, link);
+    call(SKILLS_LIST, "{}");
+    assert_non_null(strstr(it.message, "not in the allow-list"));
+    make("sandboxed", 2000000001U, 2000000001U, 0755);
+    use_root("sandboxed");
+    call(SKILLS_LIST, "{}");
+    assert_non_null(strstr(it.message, "belongs to a sandbox"));
+}
+
+static void a_mount_inside_is_another_place(void **state)
+{
+    char path[256];
+    (void)state;
+    (void)snprintf(path, sizeof(path), "%s/mounted", it.allowed);
+    make("mounted", OWNER, GROUP, 0755);
+    assert_int_equal(mount("none", path, "tmpfs", 0, "size=1m"), 0);
+    use_root("mounted/skills");
+    call(SKILLS_LIST, "{}");
+    assert_int_equal(umount(path), 0);
+    assert_non_null(it.message);
+    assert_non_null(strstr(it.message, "crosses a mount point"));
+}
+
+static void directories_of_others_are_made_and_checked(void **state)
+{
+    struct err err = {0};
+    char path[256];
+    (void)state;
+    make("work", OWNER, GROUP, 0755);
+    (void)snprintf(path, sizeof(path), "%s/work/default", it.allowed);
+    it.answered = false;
+    assert_int_equal(hostdir_ensure(it.skills, path, on_done, NULL, &err), 0);
+    wait_for_answer();
+    assert_string_equal(it.json, "{}");
+    belongs_to("work/default", OWNER, GROUP);
+    it.answered = false;
+    assert_int_equal(hostdir_verify_marker(it.skills, path, "x", on_done, NULL, &err), 0);
+    wait_for_answer();
+    assert_string_equal(it.message,
+                        "BoxReadinessError: Invalid Box shared Workspace probe basename");
+    (void)snprintf(path, sizeof(path), "%s/work/no", it.allowed);
+    it.answered = false;
+    assert_int_equal(hostdir_verify_marker(it.skills, path, "x", on_done, NULL, &err), 0);
+    wait_for_answer();
+    assert_string_equal(it.message,
+                        "BoxReadinessError: Managed sandbox workspace path is not a directory");
+}
+
+/* Mounts stay here, and reach the namespace that box-priv makes for itself. */
+static int own_namespace(void)
+{
+    return unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+                   mount(NULL, "/", NULL, MS_REC | MS_SHARED, NULL) < 0
+               ? -errno
+               : 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_store_is_kept_by_its_owner),
+        cmocka_unit_test(directories_of_others_are_made_and_checked),
+        cmocka_unit_test(a_store_of_root_is_kept_without_its_powers),
+        cmocka_unit_test(what_is_not_allowed_is_refused),
+        cmocka_unit_test(a_mount_inside_is_another_place),
+    };
+    const struct CMUnitTest of_users[] = {tests[0], tests[1]};
+    (void)signal(SIGPIPE, SIG_IGN);
+    if (!user_is_host_root() && argc == 3 && str_eq(argv[1], "--rootless")) {
+        programs = argv[2];
+        return cmocka_run_group_tests_name("rootless", of_users, set_up, tear_down);
+    }
+    if (!user_is_host_root()) {
+        (void)fprintf(stderr, "skipped: only root can become the owner of a store\n");
+        return 77;
+    }
+    int r = own_namespace();
+    if (r < 0) {
+        (void)fprintf(stderr, "skipped: no mount namespace: %s\n", err_errno_text(-r));
+        return 77;
+    }
+    return cmocka_run_group_tests_name("root", tests, set_up, tear_down);
+}

@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* A real box-priv and boxds that are killed: what is alive stays, and the next one gets it. Needs
+ * root; skips without. */
+
+#include "lib/unit.h"
+
+#include "priv/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fuzz/plans.h"
+#include "io/loop.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/path.h"
+#include "util/str.h"
+
+#define DAEMON 1999999999U
+#define PATIENCE_MS 30000
+
+static char state[64], tag[24];
+static uint32_t next_index;
+static struct err err;
+
+static const struct priv_client_options *options(uint64_t linger)
+{
+    static struct priv_client_options o;
+    static char root[] = "/srv";
+    static char *roots[] = {root, NULL};
+    o = (struct priv_client_options){.program = BUILD_DIR "/box-priv",
+                                     .init_program = BUILD_DIR "/box-init",
+                                     .state_dir = state,
+                                     .tag = tag,
+                                     .uid = DAEMON,
+                                     .gid = DAEMON,
+                                     .roots = roots,
+                                     .linger_sec = linger};
+    return &o;
+}
+
+static int setup(void **unused)
+{
+    char id[17];
+    (void)unused;
+    (void)snprintf(state, sizeof(state), "/tmp/box-priv-XXXXXX");
+    assert_non_null(mkdtemp(state));
+    id_random(id);
+    (void)snprintf(tag, sizeof(tag), "box-%.11s", id);
+    return 0;
+}
+
+static int teardown(void **unused)
+{
+    (void)unused;
+    while (waitpid(-1, NULL, 0) > 0)
+        ; /* box-privs that came to us when their boxd was killed */
+    return path_remove_tree_at(AT_FDCWD, state);
+}
+
+/* One boxd. */
+
+static struct {
+    struct loop *loop;
+    struct priv_client *client;
+} it;
+
+static void begin(uint64_t linger)
+{
+    err = (struct err){0};
+    assert_int_equal(loop_new(&clock_system, &it.loop, &err), 0);
+    if (priv_client_new(it.loop, options(linger), &it.client, &err) < 0)
+        fail_msg("%s", err.msg);
+}
+
+static void end(bool bye)
+{
+    if (bye)
+        priv_client_free(it.client);
+    else
+        priv_client_detach(it.client);
+    loop_free(it.loop);
+}
+
+struct answer {
+    bool there;
+    struct priv_reply reply;
+    int fds[4];
+    size_t n_fds;
+};
+
+static void on_reply(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    struct answer *a = arg;
+    a->there = true;
+    if (reply == NULL) {
+        a->reply.result = -EPIPE;
+        return;
+    }
+    a->reply = *reply;
+    a->n_fds = n_fds;
+    for (size_t i = 0; i < n_fds; i++)
+        a->fds[i] = TAKE_FD(fds[i]);
+}
+
+static void wait_for(struct answer *a)
+{
+    while (!a->there)
+        assert_true(loop_turn(it.loop, PATIENCE_MS) > 0);
+}
+
+static void forget(struct answer *a)
+{
+    fd_close_many(a->fds, a->n_fds);
+    a->n_fds = 0;
+}
+
+static void ask_create(char name[17], struct answer *a)
+{
+    static struct plan plan;
+    static char root[] = "/srv";
+    id_random(name);
+    plans_make(0, root, name, next_index++, &plan);
+    *a = (struct answer){0};
+    assert_int_equal(priv_client_create(it.client, &plan, on_reply, a, &err), 0);
+}
+
+static void create(char name[17])
+{
+    struct answer a;
+    ask_create(name, &a);
+    wait_for(&a);
+    if (a.reply.result < 0)
+        fail_msg("%s", a.reply.err.msg);
+    assert_int_equal(a.n_fds, 2);
+    forget(&a);
+}
+
+static int adopt(const char *name, struct answer *a)
+{
+    *a = (struct answer){0};
+    assert_int_equal(priv_client_adopt(it.client, name, on_reply, a, &err), 0);
+    wait_for(a);
+    return a->reply.result;
+}
+
+static int destroy(const char *name)
+{
+    struct answer a = {0};
+    assert_int_equal(priv_client_destroy(it.client, name, on_reply, &a, &err), 0);
+    wait_for(&a);
+    return a.reply.result;
+}
+
+static size_t found(const char *name, uint32_t *ret_index)
+{
+    const struct priv_item *items = NULL;
+    size_t n = priv_client_found(it.client, &items);
+    for (size_t i = 0; i < n; i++)
+        if (name != NULL && strcmp(items[i].name, name) == 0)
+            *ret_index = items[i].uid_index;
+    return n;
+}
+
+/* A boxd that does what it is told and then sleeps; the names it made come through the pipe. */
+struct victim {
+    pid_t pid, priv_pid;
+    char names[2][17];
+};
+
+static void victim_start(struct victim *v, uint64_t linger, uint64_t deadline_ms)
+{
+    int out[2];
+    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+    v->pid = fork();
+    if (v->pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        begin(linger);
+        create(v->names[0]);
+        create(v->names[1]);
+        if (deadline_ms > 0)
+            priv_client_deadline(it.client, v->names[0],
+                                 clock_boot(&clock_system) + deadline_ms * NSEC_PER_MSEC);
+        v->priv_pid = priv_client_pid(it.client);
+        (void)fd_write_all(out[1], v, sizeof(*v));
+        (void)pause();
+        _exit(0);
+    }
+    next_index += 2;
+    (void)close(out[1]);
+    pid_t pid = v->pid;
+    assert_int_equal(fd_read_full(out[0], v, sizeof(*v)), sizeof(*v));
+    v->pid = pid;
+    (void)close(out[0]);
+}
+
+static void victim_kill(struct victim *v)
+{
+    assert_int_equal(kill(v->pid, SIGKILL), 0);
+    assert_int_equal(waitpid(v->pid, NULL, 0), v->pid);
+}
+
+static bool gone_within(int pidfd, int ms)
+{
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    return poll(&p, 1, ms) == 1;
+}
+
+static void expect_end_of(pid_t pid)
+{
+    for (int i = 0; kill(pid, 0) == 0; i++) {
+        assert_true(i < PATIENCE_MS / 10);
+        (void)waitpid(pid, NULL, WNOHANG); /* ours since its boxd died */
+        (void)poll(NULL, 0, 10);
+    }
+}
+
+static void sandboxes_outlive_a_killed_boxd(void **unused)
+{
+    struct victim v;
+    struct answer a;
+    uint32_t index = UINT32_MAX;
+    (void)unused;
+    victim_start(&v, 3600, 0);
+    victim_kill(&v);
+    begin(3600);
+    assert_int_equal(priv_client_pid(it.client), v.priv_pid);
+    assert_int_equal(found(v.names[1], &index), 2);
+    assert_int_equal(adopt(v.names[1], &a), 0);
+    assert_int_equal(a.n_fds, 2);
+    assert_int_equal(a.reply.created.uid_index, index);
+    assert_false(gone_within(a.fds[0], 0));
+    /* PID 1 answers on the socket that came with it. */
+    struct init_hello hello = {.type = INIT_MSG_HELLO, .version = INIT_WIRE_VERSION};
+    struct pollfd p = {.fd = a.fds[1], .events = POLLIN};
+    assert_int_equal(send(a.fds[1], &hello, sizeof(hello), 0), sizeof(hello));
+    assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+    /* New ones can be made beside it, and it can be ended. */
+    char name[17];
+    create(name);
+    assert_int_equal(destroy(v.names[1]), 0);
+    assert_true(gone_within(a.fds[0], PATIENCE_MS));
+    forget(&a);
+    assert_int_equal(adopt(v.names[1], &a), -ENOENT);
+    assert_int_equal(adopt(v.names[0], &a), 0);
+    int other = TAKE_FD(a.fds[0]);
+    forget(&a);
+    /* And a third boxd after the second. */
+    end(false);
+    begin(3600);
+    assert_int_equal(priv_client_pid(it.client), v.priv_pid);
+    assert_int_equal(found(NULL, NULL), 2);
+    assert_false(gone_within(other, 0));
+    end(true);
+    assert_true(gone_within(other, 0)); /* a goodbye waits until all is over */
+    (void)close(other);
+    expect_end_of(v.priv_pid);
+}
+
+static void without_lingering_everything_ends_at_once(void **unused)
+{
+    struct victim v;
+    (void)unused;
+    victim_start(&v, 0, 0);
+    victim_kill(&v);
+    expect_end_of(v.priv_pid);
+    begin(0);
+    assert_true(priv_client_pid(it.client) != v.priv_pid);
+    assert_int_equal(found(NULL, NULL), 0);
+    end(true);
+}
+
+static void lingering_ends(void **unused)
+{
+    struct victim v;
+    (void)unused;
+    victim_start(&v, 1, 0);
+    victim_kill(&v);
+    expect_end_of(v.priv_pid);
+}
+
+static void deadline_holds_while_nobody_is_there(void **unused)
+{
+    struct victim v;
+    struct answer a;
+    uint32_t index = UINT32_MAX;
+    (void)unused;
+    victim_start(&v, 3600, 600);
+    /* Not while somebody is. */
+    (void)poll(NULL, 0, 700);
+    victim_kill(&v);
+    for (int i = 0; i < PATIENCE_MS / 10; i++) {
+        begin(3600);
+        size_t n = found(v.names[1], &index);
+        if (n == 1)
+            break;
+        end(false);
+        (void)poll(NULL, 0, 10);
+    }
+    assert_true(index != UINT32_MAX);
+    assert_int_equal(adopt(v.names[0], &a), -ENOENT);
+    assert_int_equal(adopt(v.names[1], &a), 0);
+    forget(&a);
+    end(true);
+    expect_end_of(v.priv_pid);
+}
+
+static void what_nobody_heard_of_is_there(void **unused)
+{
+    char name[17] = "";
+    uint32_t index = UINT32_MAX;
+    int out[2];
+    struct answer a;
+    (void)unused;
+    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        begin(3600);
+        ask_create(name, &a);
+        (void)fd_write_all(out[1], name, sizeof(name));
+        (void)kill(getpid(), SIGKILL);
+    }
+    next_index++;
+    assert_int_equal(fd_read_full(out[0], name, sizeof(name)), sizeof(name));
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    fd_close_many(out, 2);
+    begin(3600);
+    assert_int_equal(found(name, &index), 1);
+    assert_int_equal(index, next_index - 1);
+    assert_int_equal(destroy(name), 0);
+    pid = priv_client_pid(it.client);
+    /* With nothing left it does not wait. */
+    end(false);
+    expect_end_of(pid);
+}
+
+static void one_boxd_at_a_time(void **unused)
+{
+    struct loop *loop = NULL;
+    struct priv_client *second = NULL;
+    char name[17];
+    (void)unused;
+    begin(3600);
+    create(name);
+    assert_int_equal(loop_new(&clock_system, &loop, &err), 0);
+    assert_int_equal(priv_client_new(loop, options(3600), &second, &err), -EEXIST);
+    assert_int_equal(err.code, ERR_CONFLICT);
+    assert_non_null(strstr(err.msg, "another boxd"));
+    loop_free(loop);
+    assert_int_equal(destroy(name), 0); /* the first is not disturbed */
+    end(true);
+}
+
+static int dial(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s/" PRIV_SOCKET, state);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    return connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 ? fd : -1;
+}
+
+static void another_version_can_only_say_goodbye(void **unused)
+{
+    struct victim v;
+    struct priv_reply reply;
+    struct priv_hello hello = {.head = {.type = PRIV_HELLO},
+                               .version = PRIV_WIRE_VERSION + 1,
+                               .uid = DAEMON,
+                               .gid = DAEMON};
+    struct priv_head head = {.type = PRIV_LIST};
+    (void)unused;
+    victim_start(&v, 3600, 0);
+    victim_kill(&v);
+    int fd = dial();
+    assert_true(fd >= 0);
+    assert_int_equal(send(fd, &hello, sizeof(hello), 0), sizeof(hello));
+    assert_int_equal(recv(fd, &reply, sizeof(reply), 0), sizeof(reply));
+    assert_true(reply.result < 0 && reply.result != -EBUSY);
+    assert_int_equal(send(fd, &head, sizeof(head), 0), sizeof(head));
+    assert_int_equal(recv(fd, &reply, sizeof(reply), 0), sizeof(reply));
+    assert_true(reply.result < 0);
+    head.type = PRIV_BYE;
+    assert_int_equal(send(fd, &head, sizeof(head), 0), sizeof(head));
+    assert_int_equal(recv(fd, &reply, sizeof(reply), 0), 0);
+    (void)close(fd);
+    expect_end_of(v.priv_pid);
+}
+
+static void boxd_for_another_user_begins_anew(void **unused)
+{
+    struct victim v;
+    (void)unused;
+    victim_start(&v, 3600, 0);
+    victim_kill(&v);
+    assert_int_equal(loop_new(&clock_system, &it.loop, &err), 0);
+    struct priv_client_options o = *options(3600);
+    o.uid = DAEMON - 1;
+    if (priv_client_new(it.loop, &o, &it.client, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_true(priv_client_pid(it.client) != v.priv_pid);
+    assert_int_equal(found(NULL, NULL), 0);
+    expect_end_of(v.priv_pid);
+    end(true);
+}
+
+static void others_are_not_let_in(void **unused)
+{
+    struct victim v;
+    char path[128];
+    struct stat st;
+    int status = 0;
+    (void)unused;
+    victim_start(&v, 3600, 0);
+    (void)snprintf(path, sizeof(path), "%s/" PRIV_SOCKET, state);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    assert_int_equal(st.st_uid, 0);
+    assert_int_equal(chmod(state, 0711), 0);
+    assert_int_equal(chmod(path, 0666), 0);
+    victim_kill(&v);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct priv_reply reply;
+        struct priv_head bye = {.type = PRIV_BYE};
+        int fd = setresuid(DAEMON, DAEMON, DAEMON) == 0 ? dial() : -1;
+        if (fd < 0)
+            _exit(1);
+        (void)send(fd, &bye, sizeof(bye), MSG_NOSIGNAL);
+        _exit(recv(fd, &reply, sizeof(reply), 0) <= 0 ? 0 : 2);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    begin(3600);
+    assert_int_equal(priv_client_pid(it.client), v.priv_pid);
+    assert_int_equal(found(NULL, NULL), 2);
+    end(true);
+    expect_end_of(v.priv_pid);
+}
+
+static void socket_of_somebody_else_is_not_believed(void **unused)
+{
+    int ready[2];
+    char byte;
+    (void)unused;
+    assert_int_equal(chmod(state, 0777), 0);
+    assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s/" PRIV_SOCKET, state);
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (setresuid(DAEMON, DAEMON, DAEMON) == 0 &&
+            bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(fd, 4) == 0)
+            (void)fd_write_all(ready[1], "r", 1);
+        (void)pause();
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    fd_close_many(ready, 2);
+    begin(3600);
+    assert_true(priv_client_pid(it.client) != pid);
+    char name[17];
+    create(name);
+    end(true);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(sandboxes_outlive_a_killed_boxd),
+        TEST(without_lingering_everything_ends_at_once),
+        TEST(lingering_ends),
+        TEST(deadline_holds_while_nobody_is_there),
+        TEST(what_nobody_heard_of_is_there),
+        TEST(one_boxd_at_a_time),
+        TEST(another_version_can_only_say_goodbye),
+        TEST(boxd_for_another_user_begins_anew),
+        TEST(others_are_not_let_in),
+        TEST(socket_of_somebody_else_is_not_believed),
+    };
+    if (geteuid() != 0) {
+        (void)fprintf(stderr, "skipped: needs root\n");
+        return 77;
+    }
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

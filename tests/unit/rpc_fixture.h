@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* The LangBot front on the fake backend, with a carrier of messages that is a list in memory: the
+ * protocol needs nothing but text in and text out (row I05). */
+
+#include "core_fixture.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/hostdir.h"
+#include "core/skills.h"
+#include "rpc/rpc_internal.h"
+#include "util/json.h"
+#include "util/path.h"
+#include "util/str.h"
+#include "util/strv.h"
+
+#define SEC NSEC_PER_SEC
+#define INSTANCE "inst-a"
+#define NS1 "ws-5ae072b797fd533f5dc5cc63" /* of inst-a and ws-1 */
+#define CTX(ws, gen)                                                                               \
+    "\"context\":{\"instance_uuid\":\"" INSTANCE "\",\"workspace_uuid\":\"" ws                     \
+    "\",\"placement_generation\":" #gen "}"
+#define CTX1 CTX("ws-1", 1)
+
+struct peer {
+    struct rpc_conn *conn;
+    char **heard; /* owned */
+};
+
+struct rpc_fixture {
+    struct fixture f;
+    struct rpc *rpc;
+    struct peer a, b;
+    char dir[64]; /* of our own */
+    int dir_fd;
+};
+
+static inline void peer_hears(void *arg, const char *text, size_t len)
+{
+    struct peer *p = arg;
+    strv_push(&p->heard, xstrndup(text, len));
+}
+
+static const struct rpc_transport peer_transport = {.send = peer_hears};
+
+static inline void peer_open(struct rpc_fixture *x, struct peer *p, unsigned flags)
+{
+    *p = (struct peer){.conn = rpc_conn_new(x->rpc, &peer_transport, p, flags)};
+}
+
+static inline void peer_close(struct peer *p)
+{
+    rpc_conn_free(p->conn);
+    p->conn = NULL;
+}
+
+static inline void start_with(struct rpc_fixture *x, const struct fake_options *fake,
+                              const struct rpc_options *given)
+{
+    static const struct manager_options options = {.max_sessions = 100,
+                                                   .max_processes = 64,
+                                                   .max_exited = 256,
+                                                   .exited_ns = 300 * SEC,
+                                                   .ttl_ns = 300 * SEC};
+    struct rpc_options o = given != NULL ? *given : (struct rpc_options){0};
+    struct err err = {0};
+    *x = (struct rpc_fixture){0};
+    fixture_start(&x->f, fake, &options);
+    (void)snprintf(x->dir, sizeof(x->dir), "/tmp/box-rpc-XXXXXX");
+    assert_non_null(mkdtemp(x->dir));
+    x->dir_fd = open(x->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(x->dir_fd >= 0);
+    o.manager = x->f.m;
+    o.spool_fd = x->dir_fd;
+    if (o.instance == NULL && !o.legacy)
+        o.instance = INSTANCE;
+    assert_int_equal(rpc_new(&o, &x->rpc, &err), 0);
+    peer_open(x, &x->a, o.legacy ? RPC_CONN_BARE : 0);
+    peer_open(x, &x->b, 0);
+}
+
+static inline void start_rpc(struct rpc_fixture *x)
+{
+    start_with(x, NULL, NULL);
+}
+
+static inline void stop_rpc(struct rpc_fixture *x)
+{
+    peer_close(&x->a);
+    peer_close(&x->b);
+    pump(&x->f);
+    rpc_free(x->rpc);
+    fixture_stop(&x->f);
+    strv_free(x->a.heard);
+    strv_free(x->b.heard);
+    assert_int_equal(close(x->dir_fd), 0);
+    assert_int_equal(path_remove_tree_at(AT_FDCWD, x->dir), 0);
+}
+
+static inline void say(struct peer *p, const char *text)
+{
+    rpc_conn_message(p->conn, text, strlen(text));
+}
+
+/* A request: its action, its data, and the rest of the envelope ("" or CTX1). */
+static inline void ask(struct peer *p, int seq, const char *action, const char *data,
+                       const char *rest)
+{
+    AUTO_FREE char *text = xasprintf("{\"seq_id\":%d,\"action\":\"%s\",\"data\":%s%s%s}", seq,
+                                     action, data, rest[0] != '\0' ? "," : "", rest);
+    say(p, text);
+}
+
+/* The reply to that request, parsed (owned); NULL: there is none. */
+static inline struct json *reply_to(const struct peer *p, int seq)
+{
+    for (char **t = p->heard; t != NULL && *t != NULL; t++) {
+        struct json *v = NULL;
+        struct err err = {0};
+        assert_int_equal(json_parse(*t, strlen(*t), &v, &err), 0);
+        if (json_int(json_get(v, "seq_id")) == seq)
+            return v;
+        json_free(v);
+    }
+    return NULL;
+}
+
+static inline bool is_answered(const struct peer *p, int seq)
+{
+    AUTO(json) struct json *v = reply_to(p, seq);
+    return v != NULL;
+}
+
+static inline void expect_error(struct rpc_fixture *x, const struct peer *p, int seq,
+                                const char *message)
+{
+    pump(&x->f);
+    AUTO(json) struct json *v = reply_to(p, seq);
+    assert_non_null(v);
+    assert_string_equal(json_str(json_get(v, "message")), message);
+    assert_int_equal(json_int(json_get(v, "code")), 1);
+    assert_int_equal(json_len(json_get(v, "data")), 0);
+    assert_int_equal(json_type(json_get(v, "data")), JSON_OBJECT);
+    assert_string_equal(json_str(json_get(v, "chunk_status")), "continue");
+    assert_non_null(json_str(json_get(v, "error_code")));
+}
+
+/* The data of a success, as compact text; owned. */
+static inline char *expect_ok(struct rpc_fixture *x, const struct peer *p, int seq)
+{
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    pump(&x->f);
+    buf_init(&out, 1 << 24);
+    AUTO(json) struct json *v = reply_to(p, seq);
+    if (v == NULL)
+        fail_msg("no answer to %d", seq);
+    assert_non_null(v);
+    if (json_int(json_get(v, "code")) != 0)
+        fail_msg("%s", json_str(json_get(v, "message")));
+    assert_string_equal(json_str(json_get(v, "message")), "success");
+    assert_string_equal(json_str(json_get(v, "chunk_status")), "continue");
+    jw_init(&w, &out);
+    jw_value(&w, json_get(v, "data"));
+    assert_int_equal(jw_end(&w), 0);
+    return buf_take(&out);
+}
+
+/* ask() and expect_*() in one, of the first peer. */
+static inline char *ok(struct rpc_fixture *x, int seq, const char *action, const char *data,
+                       const char *rest)
+{
+    ask(&x->a, seq, action, data, rest);
+    return expect_ok(x, &x->a, seq);
+}
+
+static inline void done(struct rpc_fixture *x, int seq, const char *action, const char *data,
+                        const char *rest)
+{
+    free(ok(x, seq, action, data, rest));
+}
+
+static inline void refused(struct rpc_fixture *x, int seq, const char *action, const char *data,
+                           const char *rest, const char *message)
+{
+    ask(&x->a, seq, action, data, rest);
+    expect_error(x, &x->a, seq, message);
+}
+
+/* The skill store, as the front sees it: what was asked for last, to be answered on demand. */
+struct skills {
+    int calls;
+    enum skills_op op;
+    char workspace[NS_SIZE];
+    char *root; /* owned */
+    int zip_fd;
+    char zip[32];
+    char dir[256]; /* of hostdir_*() */
+    skills_done_fn *done;
+    void *arg;
+};
+
+void skills_set_root(struct skills *s, const char *path)
+{
+    free(s->root);
+    s->root = xstrdup(path);
+}
+
+int skills_call(struct skills *s, const char *workspace, enum skills_op op,
+                const struct json *request, int zip_fd, skills_done_fn *done_fn, void *arg,
+                struct err *err)
+{
+    (void)request;
+    (void)err;
+    s->calls++;
+    s->op = op;
+    s->workspace[0] = '\0';
+    if (workspace != NULL)
+        assert_int_equal(str_copy(s->workspace, sizeof(s->workspace), workspace), 0);
+    s->zip_fd = zip_fd;
+    if (zip_fd >= 0)
+        assert_true(read(zip_fd, s->zip, sizeof(s->zip) - 1) >= 0);
+    s->done = done_fn;
+    s->arg = arg;
+    return 0;
+}
+
+int hostdir_ensure(struct skills *s, const char *path, skills_done_fn *done_fn, void *arg,
+                   struct err *err)
+{
+    (void)err;
+    s->calls++;
+    assert_int_equal(str_copy(s->dir, sizeof(s->dir), path), 0);
+    s->done = done_fn;
+    s->arg = arg;
+    return 0;
+}
+
+int hostdir_verify_marker(struct skills *s, const char *path, const char *marker_name,
+                          skills_done_fn *done_fn, void *arg, struct err *err)
+{
+    (void)marker_name;
+    return hostdir_ensure(s, path, done_fn, arg, err);
+}
+
+/* What the store says; `message` instead of a success, with its class. */
+static inline void skills_answer(struct skills *s, const char *json, const char *message)
+{
+    assert_non_null(s->done);
+    skills_done_fn *fn = s->done;
+    s->done = NULL;
+    fn(s->arg, json, json != NULL ? strlen(json) : 0, message);
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/unit.h"
+
+#include "core/admission.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "spec/admission.h"
+#include "spec/spec.h"
+#include "util/alloc.h"
+#include "util/err.h"
+#include "util/json.h"
+#include "util/str.h"
+
+#define NS "ws-5ae072b797fd533f5dc5cc63"
+#define NS_OTHER "ws-000000000000000000000000"
+#define NOW INT64_C(1700000000000000)
+#define SECOND INT64_C(1000000)
+
+static void configure(struct admission *a, const char *text)
+{
+    AUTO(json) struct json *v = NULL;
+    struct err err = {0};
+    assert_int_equal(json_parse(text, strlen(text), &v, &err), 0);
+    admission_configure(a, v);
+}
+
+static struct admission *enforced(void)
+{
+    struct admission *a = admission_new(100);
+    configure(a, "{\"required\":true}");
+    assert_true(admission_enforced(a));
+    return a;
+}
+
+/* A grant of revision 5 in generation 2, for a minute. */
+static struct admission_grant a_grant(void)
+{
+    return (struct admission_grant){.execution_generation = 2,
+                                    .entitlement_revision = 5,
+                                    .expires_at = NOW + 60 * SECOND,
+                                    .max_sessions = 1};
+}
+
+static void install(struct admission *a, const struct admission_grant *g, bool drops)
+{
+    struct err err = {0};
+    bool drop = !drops;
+    assert_int_equal(admission_install(a, NS, g, NOW, &drop, &err), 0);
+    assert_int_equal(drop, drops);
+}
+
+static void refuse(struct admission *a, struct admission_grant g, enum err_code code,
+                   const char *text)
+{
+    struct err err = {0};
+    bool drop = false;
+    assert_true(admission_install(a, NS, &g, NOW, &drop, &err) < 0);
+    assert_int_equal(err.code, code);
+    assert_string_equal(err.msg, text);
+    assert_false(drop);
+}
+
+static int check(struct admission *a, int64_t generation, int64_t now, struct err *err)
+{
+    struct admission_limits limits = {0};
+    *err = (struct err){0};
+    return admission_check(a, NS, generation, now, &limits, err);
+}
+
+static void it_is_off_until_it_is_asked_for(void **state)
+{
+    AUTO(admission) struct admission *a = admission_new(100);
+    const struct admission_revocation r = {.entitlement_revision = 1};
+    const struct admission_grant g = a_grant();
+    struct err err = {0};
+    bool drop;
+    (void)state;
+    assert_false(admission_enforced(a));
+    configure(a, "{\"required\":false}");
+    configure(a, "null");
+    assert_false(admission_enforced(a));
+    assert_null(admission_config_error(a));
+    assert_true(admission_install(a, NS, &g, NOW, &drop, &err) < 0);
+    assert_string_equal(err.msg, "Sandbox admission enforcement is not enabled");
+    assert_true(admission_revoke(a, NS, &r, &err) < 0);
+}
+
+static void what_is_wrong_with_it_turns_it_on(void **state)
+{
+    AUTO(admission) struct admission *a = admission_new(100);
+    (void)state;
+    configure(a, "{\"required\":false,\"max_sessions\":2}");
+    assert_true(admission_enforced(a));
+    assert_string_equal(admission_config_error(a),
+                        "max_sessions: max_sessions must be between 0 and 1");
+    refuse(a, a_grant(), ERR_STATE,
+           "Invalid sandbox admission configuration: max_sessions: max_sessions must be between 0 "
+           "and 1");
+    configure(a, "{\"required\":true}");
+    assert_null(admission_config_error(a));
+}
+
+static void it_cannot_be_turned_off(void **state)
+{
+    AUTO(admission) struct admission *a = enforced();
+    (void)state;
+    configure(a, "{\"required\":false}");
+    assert_true(admission_enforced(a));
+    assert_string_equal(admission_config_error(a),
+                        "Sandbox admission enforcement cannot be disabled without restarting the "
+                        "Box Runtime");
+}
+
+static void grants_are_checked_before_they_count(void **state)
+{
+    AUTO(admission) struct admission *a = enforced();
+    struct admission_grant g = a_grant();
+    (void)state;
+    g.expires_at = NOW;
+    refuse(a, g, ERR_DENIED, "Cannot install an expired sandbox admission grant");
+    g.expires_at = NOW + 300 * SECOND + 1;
+    refuse(a, g, ERR_DENIED, "Sandbox admission grant lifetime exceeds the configured maximum");
+    g = a_grant();
+    g.max_sessions = 2;
+    refuse(a, g, ERR_DENIED, "Sandbox admission grant exceeds the session cap");
+    g = a_grant();
+    g.max_managed_processes = 1;
+    refuse(a, g, ERR_DENIED, "Sandbox admission grant exceeds the managed-process cap");
+    g = a_grant();
+    g.expires_at = NOW + 300 * SECOND;
+    install(a, &g, true);
+}
+
+static void grants_only_move_forward(void **state)
+{
+    AUTO(admission) struct admission *a = enforced();
+    struct admission_grant g = a_grant();
+    struct err err;
+    (void)state;
+    install(a, &g, true); /* a generation never seen */
+    install(a, &g, false);
+    g.entitlement_revision = 4;
+    refuse(a, g, ERR_DENIED, "Sandbox admission grant revision is stale");
+    g = a_grant();
+    g.execution_generation = 1;
+    refuse(a, g, ERR_DENIED, "Sandbox admission execution generation is stale");
+    g = a_grant();
+    g.max_sessions = 0;
+    refuse(a, g, ERR_DENIED, "Sandbox admission limits changed without a new entitlement revision");
+    /* A shorter life of the same grant is taken, and the longer one stays. */
+    g = a_grant();
+    g.expires_at = NOW + SECOND;
+    install(a, &g, false);
+    assert_int_equal(check(a, 2, NOW + 30 * SECOND, &err), 0);
+    g.entitlement_revision = 6; /* a new one may be shorter */
+    install(a, &g, false);
+    assert_true(check(a, 2, NOW + 30 * SECOND, &err) < 0);
+    g.execution_generation = 3;
+    install(a, &g, true);
+    g.entitlement_revision = 7;
+    g.max_sessions = 0;
+    install(a, &g, true);
+}
+
+static void grants_are_taken_back(void **state)
+{
+    AUTO(admission) struct admission *a = enforced();
+    struct admission_grant g = a_grant();
+    struct admission_revocation r = {.entitlement_revision = 4};
+    struct err err = {0};
+    (void)state;
+    install(a, &g, true);
+    assert_true(admission_revoke(a, NS, &r, &err) < 0);
+    assert_string_equal(err.msg, "Sandbox admission revocation is stale");
+    r.entitlement_revision = 5;
+    assert_int_equal(admission_revoke(a, NS, &r, &err), 0);
+    assert_true(check(a, 2, NOW, &err) < 0);
+    assert_string_equal(err.msg, "Sandbox admission grant is missing");
+    refuse(a, g, ERR_DENIED, "Sandbox admission grant revision was revoked");
+    g.entitlement_revision = 6;
+    install(a, &g, false);
+    r.entitlement_revision = 9; /* of what has not even come yet */
+    assert_int_equal(admission_revoke(a, NS_OTHER, &r, &err), 0);
+}
+
+static void use_needs_a_grant_that_fits(void **state)
+{
+    AUTO(admission) struct admission *a = enforced();
+    struct admission_grant g = a_grant();
+    struct err err;
+    (void)state;
+    assert_true(check(a, 2, NOW, &err) < 0);
+    assert_int_equal(err.code, ERR_DENIED);
+    assert_string_equal(err.msg, "Sandbox admission grant is missing");
+    install(a, &g, true);
+    assert_int_equal(check(a, 2, NOW, &err), 0);
+    assert_true(check(a, 2, NOW + 60 * SECOND, &err) < 0);
+    assert_string_equal(err.msg, "Sandbox admission grant has expired");
+    assert_true(check(a, 3, NOW, &err) < 0);
+    assert_string_equal(err.msg, "Sandbox admission grant belongs to another execution generation");
+    configure(a, "{\"required\":true,\"max_sessions\":0}");
+    assert_true(check(a, 2, NOW, &err) < 0);
+    assert_string_equal(err.msg, "Sandbox admission grant exceeds the active runtime policy");
+    g.entitlement_revision = 6;
+    g.max_sessions = 0;
+    install(a, &g, true);
+    assert_true(check(a, 2, NOW, &err) < 0);
+    assert_string_equal(err.msg, "Sandbox admission grant does not permit sessions");
+}
+
+static void records_have_a_cap(void **state)
+{
+    AUTO(admission) struct admission *a = enforced();
+    const struct admission_revocation r = {.entitlement_revision = 1};
+    struct err err = {0};
+    (void)state;
+    admission_set_max(a, 1);
+    assert_int_equal(admission_revoke(a, NS_OTHER, &r, &err), 0);
+    refuse(a, a_grant(), ERR_DENIED,
+           "Sandbox admission record capacity reached; refusing an unbounded Workspace fence "
+           "allocation");
+}
+
+static void note_expired(void *arg, const char *ns)
+{
+    int *n = arg;
+    assert_string_equal(ns, NS);
+    (*n)++;
+}
+
+static void expired_grants_are_told_once(void **state)
+{
+    AUTO(admission) struct admission *a = enforced();
+    const struct admission_grant g = a_grant();
+    struct err err;
+    int n = 0;
+    (void)state;
+    install(a, &g, true);
+    admission_reap(a, NOW, note_expired, &n);
+    assert_int_equal(n, 0);
+    admission_reap(a, NOW + 60 * SECOND, note_expired, &n);
+    admission_reap(a, NOW + 90 * SECOND, note_expired, &n);
+    assert_int_equal(n, 1);
+    assert_true(check(a, 2, NOW + 90 * SECOND, &err) < 0);
+    assert_string_equal(err.msg, "Sandbox admission grant has expired");
+}
+
+static struct spec *a_spec(void)
+{
+    struct spec *s = spec_new();
+    s->session_id = xstrdup("mine");
+    return s;
+}
+
+static void requests_are_rewritten(void **state)
+{
+    AUTO(admission) struct admission *a = admission_new(1);
+    AUTO(spec) struct spec *s = a_spec();
+    struct err err = {0};
+    (void)state;
+    configure(a, "{\"required\":true,\"cpus\":0.5,\"memory_mb\":64,\"pids_limit\":7,"
+                 "\"max_timeout_sec\":9,\"read_only_rootfs\":false,\"workspace_quota_mb\":3}");
+    free(s->image);
+    s->image = xstrdup("other");
+    s->host_path = xstrdup("/w/x");
+    assert_int_equal(admission_rewrite(a, s, "/w/x", &err), 0);
+    assert_string_equal(s->session_id, "global");
+    assert_string_equal(s->image, SPEC_DEFAULT_IMAGE);
+    assert_string_equal(s->host_path, "/w/x");
+    assert_true(s->persistent);
+    assert_int_equal(s->timeout_sec, 9);
+    assert_true(s->cpus == 0.5);
+    assert_int_equal(s->memory_mb, 64);
+    assert_int_equal(s->pids_limit, 7);
+    assert_false(s->read_only_rootfs);
+    assert_int_equal(s->workspace_quota_mb, 3);
+    s->timeout_sec = 2; /* shorter is fine */
+    assert_int_equal(admission_rewrite(a, s, "/w/x", &err), 0);
+    assert_int_equal(s->timeout_sec, 2);
+}
+
+static void forbid(struct admission *a, struct spec *s, const char *text)
+{
+    struct err err = {0};
+    assert_true(admission_rewrite(a, s, "/w/x", &err) < 0);
+    assert_int_equal(err.code, ERR_DENIED);
+    assert_string_equal(err.msg, text);
+    spec_free(s);
+}
+
+static void requests_for_more_are_refused(void **state)
+{
+    static const char *const outside[] = {"/tmp", "/workspacefoo", "/workspace/../etc",
+                                          "/workspace/.."};
+    AUTO(admission) struct admission *a = enforced();
+    struct spec *s = a_spec();
+    (void)state;
+    s->network = NETWORK_ON;
+    forbid(a, s, "Managed sandbox network access is disabled");
+    s = a_spec();
+    s->extra_mounts = xnew(struct mount_spec);
+    s->extra_mounts[0] = (struct mount_spec){xstrdup("/a"), xstrdup("/b"), MOUNT_RO};
+    s->n_extra_mounts = 1;
+    forbid(a, s, "Managed sandbox additional host mounts are disabled");
+    s = a_spec();
+    free(s->mount_path);
+    s->mount_path = xstrdup("/project");
+    forbid(a, s, "Managed sandbox mount_path is runtime-owned");
+    for (size_t i = 0; i < ARRAY_SIZE(outside); i++) {
+        s = a_spec();
+        free(s->workdir);
+        s->workdir = xstrdup(outside[i]);
+        forbid(a, s, "Managed sandbox workdir must stay under /workspace");
+    }
+    s = a_spec();
+    s->host_path = xstrdup("/w/y");
+    forbid(a, s, "Managed sandbox host_path is runtime-owned");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_is_off_until_it_is_asked_for),
+        cmocka_unit_test(what_is_wrong_with_it_turns_it_on),
+        cmocka_unit_test(it_cannot_be_turned_off),
+        cmocka_unit_test(grants_are_checked_before_they_count),
+        cmocka_unit_test(grants_only_move_forward),
+        cmocka_unit_test(grants_are_taken_back),
+        cmocka_unit_test(use_needs_a_grant_that_fits),
+        cmocka_unit_test(records_have_a_cap),
+        cmocka_unit_test(expired_grants_are_told_once),
+        cmocka_unit_test(requests_are_rewritten),
+        cmocka_unit_test(requests_for_more_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

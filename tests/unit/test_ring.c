@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Both sides of the memory between PID 1 and boxd, and heads that no honest writer makes. */
+
+#include "lib/unit.h"
+
+#include "sandbox/ring.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "util/cleanup.h"
+#include "util/compat.h"
+#include "util/fd.h"
+#include "util/str.h"
+
+static struct ring_writer w;
+static struct ring_reader r;
+static int ring_fd, pipe_in, pipe_out;
+
+static int setup(void **state)
+{
+    int ends[2];
+    (void)state;
+    ring_fd = ring_writer_init(&w);
+    assert_true(ring_fd >= 0);
+    assert_int_equal(ring_reader_init(&r, ring_fd, 0), 0);
+    assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+    pipe_out = ends[0];
+    pipe_in = ends[1];
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    int fds[] = {ring_fd, pipe_in, pipe_out};
+    (void)state;
+    fd_close_many(fds, 3);
+    ring_writer_done(&w);
+    ring_reader_done(&r);
+    return 0;
+}
+
+/* The byte at an offset of the stream. */
+static char byte_at(uint64_t at)
+{
+    return (char)(at * 31 + at / 251);
+}
+
+/* Puts n bytes of the stream into the pipe and as many as fit into the ring. */
+static void put(size_t n)
+{
+    static uint64_t sent;
+    char chunk[4096];
+    if (w.out_end == 0)
+        sent = 0;
+    while (n > 0) {
+        size_t len = n < sizeof(chunk) ? n : sizeof(chunk);
+        for (size_t i = 0; i < len; i++)
+            chunk[i] = byte_at(sent + i);
+        assert_int_equal(write(pipe_in, chunk, len), len);
+        assert_int_equal(ring_fill_out(&w, pipe_out), len);
+        sent += len;
+        n -= len;
+    }
+}
+
+static void expect(uint64_t from, size_t n)
+{
+    static char got[RING_OUT_SIZE + 1];
+    assert_int_equal(ring_read(&r, from, got, n), n);
+    for (size_t i = 0; i < n; i++)
+        if (got[i] != byte_at(from + i))
+            fail_msg("byte %zu from %llu on", i, (unsigned long long)from);
+}
+
+static void bytes_come_out_as_they_went_in(void **state)
+{
+    char got[8];
+    (void)state;
+    assert_int_equal(ring_reader_look(&r), 0);
+    assert_int_equal(ring_read(&r, 0, got, sizeof(got)), 0);
+    assert_int_equal(ring_fill_out(&w, pipe_out), -EAGAIN);
+    put(1000);
+    assert_int_equal(ring_read(&r, 0, got, sizeof(got)), 0); /* nobody has looked */
+    assert_int_equal(ring_reader_look(&r), 1);
+    assert_int_equal(ring_reader_look(&r), 0);
+    expect(0, 1000);
+    expect(999, 1);
+    assert_int_equal(ring_read(&r, 1000, got, sizeof(got)), 0);
+    assert_int_equal(ring_read(&r, 1001, got, sizeof(got)), -ERANGE);
+    assert_int_equal(ring_reader_release(&r, 600), 0);
+    assert_int_equal(ring_read(&r, 599, got, sizeof(got)), -ERANGE);
+    assert_int_equal(ring_reader_release(&r, 599), -ERANGE);
+    assert_int_equal(ring_reader_release(&r, 1001), -ERANGE);
+    expect(600, 400);
+}
+
+static void full_ring_holds_back_and_loses_nothing(void **state)
+{
+    (void)state;
+    put(RING_OUT_SIZE);
+    assert_int_equal(ring_room(&w), 0);
+    assert_int_equal(write(pipe_in, "more", 4), 4);
+    assert_int_equal(ring_fill_out(&w, pipe_out), -ENOBUFS);
+    assert_int_equal(ring_reader_look(&r), 1);
+    expect(0, RING_OUT_SIZE);
+    assert_int_equal(ring_reader_release(&r, 3), 0);
+    assert_int_equal(ring_release(&w, 3), 0);
+    assert_int_equal(ring_fill_out(&w, pipe_out), 3);
+    assert_int_equal(ring_fill_out(&w, pipe_out), -ENOBUFS);
+    assert_int_equal(ring_reader_look(&r), 1);
+    char got[4] = "";
+    assert_int_equal(ring_read(&r, RING_OUT_SIZE, got, sizeof(got)), 3);
+    assert_string_equal(got, "mor");
+    expect(3, RING_OUT_SIZE - 3);
+}
+
+static void ring_goes_round(void **state)
+{
+    uint64_t at = 0;
+    (void)state;
+    /* Pieces that divide nothing evenly, with a different rest behind each time. */
+    for (size_t i = 0; i < 600; i++) {
+        size_t n = 1 + i * 977 % 4000;
+        put(n);
+        assert_int_equal(ring_reader_look(&r), 1);
+        expect(at, (size_t)(r.end - at));
+        at = i % 3 == 0 ? r.end : at + (r.end - at) / 2;
+        assert_int_equal(ring_reader_release(&r, at), 0);
+        assert_int_equal(ring_release(&w, at), 0);
+    }
+    assert_true(w.out_end > 2 * RING_OUT_SIZE);
+}
+
+static void only_what_is_there_can_be_released(void **state)
+{
+    (void)state;
+    put(100);
+    assert_int_equal(ring_release(&w, 101), -ERANGE);
+    assert_int_equal(ring_release(&w, UINT64_MAX), -ERANGE);
+    assert_int_equal(ring_release(&w, 50), 0);
+    assert_int_equal(ring_release(&w, 49), -ERANGE);
+    assert_int_equal(ring_release(&w, 50), 0);
+    assert_int_equal(ring_release(&w, 100), 0);
+    assert_int_equal(ring_room(&w), RING_OUT_SIZE);
+}
+
+static void end_of_file_is_told_once(void **state)
+{
+    (void)state;
+    put(10);
+    fd_close_many(&pipe_in, 1);
+    assert_int_equal(ring_fill_out(&w, pipe_out), 0);
+    assert_true(w.out_eof);
+    assert_int_equal(ring_reader_look(&r), 1);
+    assert_true(r.eof);
+    assert_int_equal(r.end, 10);
+    assert_int_equal(ring_reader_look(&r), 0);
+    expect(0, 10);
+}
+
+static void next_reader_goes_on(void **state)
+{
+    struct ring_reader next;
+    (void)state;
+    put(RING_OUT_SIZE);
+    assert_int_equal(ring_release(&w, 7000), 0);
+    put(5000);
+    assert_int_equal(ring_reader_init(&next, ring_fd, 7000), 0);
+    assert_int_equal(next.end, RING_OUT_SIZE + 5000);
+    ring_reader_done(&r);
+    r = next;
+    expect(7000, RING_OUT_SIZE - 2000);
+    /* From a place that cannot be, there is none. */
+    assert_int_equal(ring_reader_init(&next, ring_fd, 4999), -EBADMSG);
+    assert_int_equal(ring_reader_init(&next, ring_fd, RING_OUT_SIZE + 5001), -EBADMSG);
+    assert_int_equal(ring_reader_init(&next, ring_fd, UINT64_MAX), -EBADMSG);
+}
+
+static void put_err(uint64_t from, size_t n)
+{
+    char chunk[4096];
+    assert_true(n <= sizeof(chunk));
+    for (size_t i = 0; i < n; i++)
+        chunk[i] = byte_at(from + i);
+    assert_int_equal(write(pipe_in, chunk, n), n);
+    assert_int_equal(ring_fill_err(&w, pipe_out), n);
+}
+
+static void last_bytes_of_stderr_are_kept(void **state)
+{
+    char got[RING_ERR_SIZE * 2];
+    uint64_t sent = 0;
+    (void)state;
+    assert_int_equal(ring_read_err(&r, got, sizeof(got)), 0);
+    assert_int_equal(ring_fill_err(&w, pipe_out), -EAGAIN);
+    for (size_t i = 0; i < 50; i++) {
+        size_t n = 1 + i * 977 % 4000;
+        put_err(sent, n);
+        sent += n;
+        size_t kept = sent < RING_ERR_SIZE ? (size_t)sent : RING_ERR_SIZE;
+        assert_int_equal(ring_read_err(&r, got, sizeof(got)), kept);
+        for (size_t k = 0; k < kept; k++)
+            if (got[k] != byte_at(sent - kept + k))
+                fail_msg("byte %zu of %zu", k, kept);
+        assert_int_equal(ring_read_err(&r, got, 1), 1);
+        assert_int_equal(got[0], byte_at(sent - 1));
+    }
+    fd_close_many(&pipe_in, 1);
+    assert_int_equal(ring_fill_err(&w, pipe_out), 0);
+    assert_int_equal(ring_read_err(&r, got, sizeof(got)), RING_ERR_SIZE);
+}
+
+/* Heads of a PID 1 that was taken over. */
+
+static void ends_that_make_no_sense_are_refused(void **state)
+{
+    static const uint64_t ends[] = {0,          99,         200 + RING_OUT_SIZE + 1,
+                                    1ULL << 63, UINT64_MAX, UINT64_MAX - RING_OUT_SIZE};
+    char got[16];
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
+        struct ring_reader one;
+        w.head->out_end = 300;
+        assert_int_equal(ring_reader_init(&one, ring_fd, 200), 0);
+        w.head->out_end = ends[i];
+        assert_int_equal(ring_reader_look(&one), -EBADMSG);
+        /* For good, with what was there before. */
+        w.head->out_end = 301;
+        assert_int_equal(ring_reader_look(&one), -EBADMSG);
+        assert_int_equal(one.end, 300);
+        assert_int_equal(ring_read(&one, 290, got, sizeof(got)), 10);
+        assert_int_equal(ring_read(&one, UINT64_MAX, got, sizeof(got)), -ERANGE);
+        ring_reader_done(&one);
+    }
+}
+
+static void what_has_ended_does_not_go_on(void **state)
+{
+    (void)state;
+    w.head->out_end = 5;
+    w.head->out_eof = 0x100; /* any bit will do */
+    assert_int_equal(ring_reader_look(&r), 1);
+    assert_true(r.eof);
+    w.head->out_end = 6;
+    assert_int_equal(ring_reader_look(&r), -EBADMSG);
+    ring_reader_done(&r);
+    w.head->out_end = 5;
+    assert_int_equal(ring_reader_init(&r, ring_fd, 0), 0);
+    w.head->out_eof = 0;
+    assert_int_equal(ring_reader_look(&r), -EBADMSG);
+}
+
+static void offsets_at_the_end_of_the_numbers_are_only_numbers(void **state)
+{
+    char got[64];
+    (void)state;
+    w.head->out_end = UINT64_MAX - 10;
+    assert_int_equal(ring_reader_init(&r, ring_fd, UINT64_MAX - 30), 0);
+    assert_int_equal(ring_read(&r, UINT64_MAX - 30, got, sizeof(got)), 20);
+    w.head->out_end = UINT64_MAX;
+    assert_int_equal(ring_reader_look(&r), 1);
+    assert_int_equal(ring_read(&r, UINT64_MAX - 1, got, sizeof(got)), 1);
+    assert_int_equal(ring_read(&r, UINT64_MAX, got, sizeof(got)), 0);
+    assert_int_equal(ring_reader_release(&r, UINT64_MAX), 0);
+    w.head->out_end = 20; /* past the last number */
+    assert_int_equal(ring_reader_look(&r), -EBADMSG);
+    ring_reader_done(&r);
+    assert_int_equal(ring_reader_init(&r, ring_fd, 0), 0);
+}
+
+static void stderr_head_cannot_lead_astray(void **state)
+{
+    static const uint64_t values[] = {0,
+                                      1,
+                                      RING_ERR_SIZE - 1,
+                                      RING_ERR_SIZE,
+                                      RING_ERR_SIZE + 1,
+                                      1ULL << 63,
+                                      UINT64_MAX - 1,
+                                      UINT64_MAX};
+    char got[RING_ERR_SIZE + 1];
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(values); i++) {
+        for (size_t k = 0; k < ARRAY_SIZE(values); k++) {
+            w.head->err_begin = values[i];
+            w.head->err_end = values[k];
+            assert_true(ring_read_err(&r, got, sizeof(got)) <= RING_ERR_SIZE);
+            assert_true(ring_read_err(&r, got, 100) <= 100);
+            (void)ring_read_err(&r, got, 0);
+        }
+    }
+}
+
+static void only_sealed_memory_of_the_right_size_is_read(void **state)
+{
+    struct ring_reader one;
+    static const struct {
+        off_t size;
+        int seals;
+    } bad[] = {{RING_SIZE, 0},
+               {RING_SIZE, F_SEAL_GROW},
+               {RING_SIZE, F_SEAL_SHRINK},
+               {RING_SIZE - 1, F_SEAL_GROW | F_SEAL_SHRINK},
+               {RING_SIZE + 4096, F_SEAL_GROW | F_SEAL_SHRINK},
+               {0, F_SEAL_GROW | F_SEAL_SHRINK}};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        AUTO_CLOSE int fd = memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        assert_int_equal(ftruncate(fd, bad[i].size), 0);
+        assert_true(bad[i].seals == 0 || fcntl(fd, F_ADD_SEALS, bad[i].seals) == 0);
+        assert_int_equal(ring_reader_init(&one, fd, 0), -EBADMSG);
+    }
+    AUTO_CLOSE int file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(ring_reader_init(&one, file, 0), -EBADMSG);
+    assert_int_equal(ring_reader_init(&one, -1, 0), -EBADMSG);
+    /* And the writer's own can neither grow nor shrink. */
+    assert_int_equal(ftruncate(ring_fd, 0), -1);
+    assert_int_equal(ftruncate(ring_fd, RING_SIZE + 1), -1);
+    assert_int_equal(fcntl(ring_fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(bytes_come_out_as_they_went_in),
+        TEST(full_ring_holds_back_and_loses_nothing),
+        TEST(ring_goes_round),
+        TEST(only_what_is_there_can_be_released),
+        TEST(end_of_file_is_told_once),
+        TEST(next_reader_goes_on),
+        TEST(last_bytes_of_stderr_are_kept),
+        TEST(ends_that_make_no_sense_are_refused),
+        TEST(what_has_ended_does_not_go_on),
+        TEST(offsets_at_the_end_of_the_numbers_are_only_numbers),
+        TEST(stderr_head_cannot_lead_astray),
+        TEST(only_sealed_memory_of_the_right_size_is_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
