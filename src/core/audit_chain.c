@@ -16,7 +16,7 @@ const char audit_no_head[] = "00000000000000000000000000000000000000000000000000
 
 int audit_line_hash(const char *line, size_t len, char ret[static AUDIT_HASH_LEN + 1])
 {
-    return http_sha256_hex(line, len, "", 0, ret);
+    return http_sha256_hex(line, len, ret);
 }
 
 int audit_line_place(const char *line, size_t len, struct audit_place *ret)

@@ -45,7 +45,7 @@ static int put_command(struct jw *w, const struct audit_record *r)
 
     if (r->command == NULL)
         return 0;
-    int e = http_sha256_hex(r->command, r->command_len, "", 0, digest);
+    int e = http_sha256_hex(r->command, r->command_len, digest);
     if (e < 0)
         return e;
     if (kept > AUDIT_COMMAND_MAX)

@@ -130,7 +130,7 @@ static int take_token(struct authz_scope *s, struct err *err)
         return err_set(err, ERR_INVALID, "token '%s' must have either token or sha256", s->name);
     if (s->token == NULL)
         return 0;
-    int r = http_sha256_hex(s->token, strlen(s->token), "", 0, digest);
+    int r = http_sha256_hex(s->token, strlen(s->token), digest);
     wipe(&s->token);
     if (r < 0)
         return err_sys(err, -r, "digest of token '%s'", s->name);
@@ -201,7 +201,7 @@ const struct authz_scope *authz_find(const struct authz *a, const char *token, s
     const struct authz_scope *found = NULL;
     char digest[DIGEST_LEN + 1];
 
-    if (len > AUTHZ_TOKEN_MAX || http_sha256_hex(token, len, "", 0, digest) < 0)
+    if (len > AUTHZ_TOKEN_MAX || http_sha256_hex(token, len, digest) < 0)
         return NULL;
     for (size_t i = 0; i < a->n; i++)
         if (http_secret_eq(digest, DIGEST_LEN, a->scopes[i].sha256, DIGEST_LEN))
