@@ -39,7 +39,7 @@ static const struct setting settings[] = {
      .doc = "Name of a query's session"},
     {"box.limits.max_workspace_entries", NULL, value_clamped, AT(max_workspace_entries), "100000", 1, 1000000,
      .doc = "Files of a workspace with a quota"},
-    {"box.output_limit_chars", NULL, value_int, AT(output_limit_chars), "4000", 0, 1 << 24,
+    {"box.output_limit_chars", NULL, value_int, AT(output_limit_chars), "4000", 0, 1 << 20,
      .doc = "Characters of each stream that an agent is shown"},
     {"system.limitation.force_box_session_id_template", NULL, value_template, AT(force_template), NULL,
      .doc = "Name of every query's session, whatever it asks for"},

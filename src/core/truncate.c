@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/truncate.h"
 
+#include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "util/alloc.h"
 #include "util/buf.h"
 #include "util/str.h"
 
@@ -80,6 +83,118 @@ int truncate_text(const char *text, size_t len, int64_t limit, struct buf *out, 
         r = buf_append(out, c.notice, c.notice_len);
     if (r == 0)
         r = buf_append(out, text + tail_at, len - tail_at);
+    if (r < 0)
+        out->len = start;
+    return r;
+}
+
+/* Pieces. */
+
+#define CHAR_BYTES 4U
+
+struct truncator {
+    size_t limit;    /* code points */
+    size_t total;    /* of them so far */
+    struct buf head; /* the first `limit` */
+    struct buf tail; /* at least the last `limit`, from a boundary on */
+    char rest[CHAR_BYTES];
+    size_t n_rest; /* bytes of a character that is not complete yet */
+};
+
+struct truncator *truncator_new(int64_t limit)
+{
+    struct truncator *t = xnew(struct truncator);
+
+    t->limit = limit > 0 ? (size_t)limit : 0;
+    assert(t->limit <= SIZE_MAX / (4 * CHAR_BYTES));
+    buf_init(&t->head, t->limit * CHAR_BYTES);
+    buf_init(&t->tail, 2 * t->limit * CHAR_BYTES + CHAR_BYTES);
+    return t;
+}
+
+void truncator_free(struct truncator *t)
+{
+    if (t == NULL)
+        return;
+    buf_done(&t->head);
+    buf_done(&t->tail);
+    free(t);
+}
+
+static void add(struct truncator *t, const char *s, size_t len)
+{
+    if (++t->total <= t->limit)
+        (void)buf_append(&t->head, s, len);
+    /* The last `limit` characters have at most this many bytes. */
+    size_t enough = t->limit * CHAR_BYTES;
+    if (t->tail.len + len > t->tail.max) {
+        size_t drop = 0;
+        while (t->tail.len - drop > enough)
+            drop = skip(t->tail.data, t->tail.len, drop, 1);
+        buf_consume(&t->tail, drop);
+    }
+    (void)buf_append(&t->tail, s, len);
+}
+
+/* One character from what is left of the last piece and the beginning of this one. */
+static size_t complete(struct truncator *t, const char *data, size_t len)
+{
+    size_t taken = 0;
+    bool incomplete = true;
+
+    while (t->n_rest > 0 && taken < len && incomplete) {
+        t->rest[t->n_rest++] = data[taken++];
+        int n = utf8_next(t->rest, t->n_rest, &incomplete);
+        if (incomplete)
+            continue;
+        size_t used = (size_t)(n < 0 ? -n : n);
+        add(t, t->rest, used);
+        /* A broken part ends before the byte that broke it, which begins something new. */
+        taken -= t->n_rest - used;
+        t->n_rest = 0;
+    }
+    return taken;
+}
+
+void truncator_feed(struct truncator *t, const char *data, size_t len)
+{
+    size_t at = complete(t, data, len);
+
+    while (at < len) {
+        bool incomplete = false;
+        int n = utf8_next(data + at, len - at, &incomplete);
+        size_t used = (size_t)(n < 0 ? -n : n);
+        if (incomplete) {
+            memcpy(t->rest, data + at, used);
+            t->n_rest = used;
+        } else {
+            add(t, data + at, used);
+        }
+        at += used;
+    }
+}
+
+int truncator_finish(struct truncator *t, struct buf *out, bool *ret_cut)
+{
+    size_t start = out->len;
+    struct cut c = {0};
+
+    if (t->n_rest > 0)
+        add(t, t->rest, t->n_rest);
+    t->n_rest = 0;
+    *ret_cut = t->total > t->limit;
+    if (!*ret_cut)
+        return buf_append(out, buf_str(&t->head), t->head.len);
+    if (t->limit == 0)
+        return 0;
+    find_cut(t->total, t->limit, &c);
+    size_t kept = truncate_count(t->tail.data, t->tail.len);
+    size_t tail_at = skip(t->tail.data, t->tail.len, 0, kept - c.tail);
+    int r = buf_append(out, t->head.data, skip(t->head.data, t->head.len, 0, c.head));
+    if (r == 0)
+        r = buf_append(out, c.notice, c.notice_len);
+    if (r == 0)
+        r = buf_append(out, t->tail.data + tail_at, t->tail.len - tail_at);
     if (r < 0)
         out->len = start;
     return r;

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "util/cleanup.h"
+
 struct buf;
 
 #define TRUNCATE_LIMIT_DEFAULT 4000 /* code points of each stream */
@@ -17,5 +19,14 @@ struct buf;
  * limit of 0 or below leaves nothing. *ret_cut tells whether anything is missing. 0 or -ENOBUFS
  * (out is then as before). */
 int truncate_text(const char *text, size_t len, int64_t limit, struct buf *out, bool *ret_cut);
+
+/* The same for text that comes in pieces and need not fit memory. */
+struct truncator;
+struct truncator *truncator_new(int64_t limit);
+void truncator_free(struct truncator *t);
+DEFINE_CLEANUP(truncator)
+void truncator_feed(struct truncator *t, const char *data, size_t len);
+/* Once, at the end. */
+int truncator_finish(struct truncator *t, struct buf *out, bool *ret_cut);
 
 size_t truncate_count(const char *text, size_t len); /* code points */

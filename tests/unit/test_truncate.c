@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/truncate.h"
@@ -171,6 +172,54 @@ static void a_full_buffer_is_told_and_left_alone(void **state)
     assert_int_equal(out.len, 6);
 }
 
+/* Whatever the pieces, the result is that of the whole. */
+static void pieces_give_what_the_whole_gives(void **state)
+{
+    static const char *const words[] = {"a",    "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x93\xa6",
+                                        "\xff", "\xe2\x82", "\xf0\x9f",     "\n",
+                                        "\xc3"};
+    unsigned seed = 7;
+    (void)state;
+    for (int round = 0; round < 3000; round++) {
+        AUTO_DONE(buf) struct buf text, want, got;
+        int64_t limit = rand_r(&seed) % 70;
+        AUTO(truncator) struct truncator *t = truncator_new(limit);
+        bool cut_want, cut_got;
+        buf_init(&text, 4096);
+        buf_init(&want, 4096);
+        buf_init(&got, 4096);
+        for (int n = rand_r(&seed) % 200; n > 0; n--)
+            assert_int_equal(buf_puts(&text, words[(size_t)rand_r(&seed) % ARRAY_SIZE(words)]), 0);
+        for (size_t at = 0; at < text.len;) {
+            size_t n = 1 + (size_t)rand_r(&seed) % 9;
+            n = n < text.len - at ? n : text.len - at;
+            truncator_feed(t, text.data + at, n);
+            at += n;
+        }
+        assert_int_equal(truncate_text(buf_str(&text), text.len, limit, &want, &cut_want), 0);
+        assert_int_equal(truncator_finish(t, &got, &cut_got), 0);
+        assert_int_equal(cut_got, cut_want);
+        assert_int_equal(got.len, want.len);
+        assert_memory_equal(buf_str(&got), buf_str(&want), want.len);
+    }
+}
+
+static void a_flood_needs_little_memory(void **state)
+{
+    AUTO_DONE(buf) struct buf out;
+    AUTO(truncator) struct truncator *t = truncator_new(4000);
+    AUTO_FREE char *text = letters(1000);
+    bool was_cut;
+    (void)state;
+    buf_init(&out, 8192);
+    for (int i = 0; i < 1000; i++)
+        truncator_feed(t, text, 1000);
+    assert_int_equal(truncator_finish(t, &out, &was_cut), 0);
+    assert_true(was_cut);
+    assert_int_equal(out.len, 4000);
+    assert_non_null(strstr(buf_str(&out), "[996041 characters truncated]"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +232,8 @@ int main(void)
         cmocka_unit_test(code_points_are_counted_not_bytes),
         cmocka_unit_test(broken_bytes_count_as_what_they_are_shown_as),
         cmocka_unit_test(a_full_buffer_is_told_and_left_alone),
+        cmocka_unit_test(pieces_give_what_the_whole_gives),
+        cmocka_unit_test(a_flood_needs_little_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
