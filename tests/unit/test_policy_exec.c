@@ -207,7 +207,7 @@ static void test_F22_F23_a_runtime_that_did_not_start_degrades_with_a_reason(voi
 static void test_T08_T09_workspaces_reach_the_backend(void **state)
 {
     struct stage s;
-    char text[256], dir[64];
+    char text[256], dir[96];
     (void)state;
     stage_start(&s, "{\"box\": {\"shared_host_root\": \"%D\"}}");
     (void)snprintf(dir, sizeof(dir), "%s/default", s.dir);
