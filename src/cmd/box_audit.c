@@ -97,8 +97,9 @@ static int write_text(const struct audit_chain *c, struct buf *out)
     }
     if (c->last == 0)
         return buf_puts(out, "no records\n");
+    uint64_t n = c->last - c->first + 1;
     r = buf_printf(out, "%llu records, %llu to %llu, each follows from the one before\n",
-                   (unsigned long long)(c->last - c->first + 1), (unsigned long long)c->first,
+                   (unsigned long long)n, (unsigned long long)c->first,
                    (unsigned long long)c->last);
     if (r == 0 && c->lost > 0)
         r = buf_printf(out, "%llu more could not be written at the time\n",

@@ -185,7 +185,7 @@ static int set_aside(struct audit *a)
 
 int audit_find_end(struct audit *a, uint64_t *ret_dropped, bool *ret_bad, struct err *err)
 {
-    struct stat st;
+    struct stat st = {0};
     uint64_t end = 0;
 
     (void)str_copy(a->head, sizeof(a->head), audit_no_head);

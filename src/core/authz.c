@@ -72,7 +72,7 @@ static const struct model mount_model = {
 };
 
 #define LIST(member, text) {#member, FIELD_STRV, 0, offsetof(struct authz_scope, member), .max = LIST_MAX, \
-    .max_bytes = LIST_BYTES, .doc = text}
+    .max_bytes = LIST_BYTES, .doc = (text)}
 
 static const struct field scope_fields[] = {
     {"name", FIELD_STR, FIELD_REQUIRED, offsetof(struct authz_scope, name), .max = 64, .valid = id_valid,

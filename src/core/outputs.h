@@ -45,16 +45,21 @@ void output_discard(struct output *out);
 void outputs_put(struct outputs *o, const char *owner, const char *data, size_t len,
                  char ret_id[static OUTPUT_ID_SIZE]);
 
+/* Which one, and who asks. */
+struct output_ref {
+    const char *owner, *id;
+};
+
 /* Reading. ERR_NOT_FOUND for what is gone, never was, or is somebody else's. */
 struct output_info {
     uint64_t produced; /* bytes */
     uint64_t kept;     /* the first of them; these can be read */
 };
-int outputs_stat(struct outputs *o, const char *owner, const char *id, struct output_info *ret,
+int outputs_stat(struct outputs *o, const struct output_ref *ref, struct output_info *ret,
                  struct err *err);
 /* As pread(2): 0 at the end. */
-ssize_t outputs_read(struct outputs *o, const char *owner, const char *id, uint64_t offset,
-                     void *data, size_t size, struct err *err);
+ssize_t outputs_read(struct outputs *o, const struct output_ref *ref, uint64_t offset, void *data,
+                     size_t size, struct err *err);
 /* Drops all of one owner, when its session goes. */
 void outputs_forget(struct outputs *o, const char *owner);
 
@@ -85,7 +90,7 @@ struct grep_match {
 
 typedef void grep_fn(void *arg, const struct grep_match *match);
 
-int output_grep_new(struct outputs *o, const char *owner, const char *id,
+int output_grep_new(struct outputs *o, const struct output_ref *ref,
                     const struct grep_options *options, struct output_grep **ret, struct err *err);
 void output_grep_free(struct output_grep *g);
 DEFINE_CLEANUP(output_grep)

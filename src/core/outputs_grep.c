@@ -26,10 +26,10 @@ struct output_grep {
     size_t len, used;
 };
 
-int output_grep_new(struct outputs *o, const char *owner, const char *id,
+int output_grep_new(struct outputs *o, const struct output_ref *ref,
                     const struct grep_options *options, struct output_grep **ret, struct err *err)
 {
-    struct output *out = outputs_find(o, owner, id, err);
+    struct output *out = outputs_find(o, ref, err);
     struct regex *regex = NULL;
 
     if (out == NULL)

@@ -19,7 +19,7 @@ struct output {
 };
 
 /* NULL: not found, with err filled. Moves it to the newest. */
-struct output *outputs_find(struct outputs *o, const char *owner, const char *id, struct err *err);
+struct output *outputs_find(struct outputs *o, const struct output_ref *ref, struct err *err);
 ssize_t output_pread(struct output *out, uint64_t offset, void *data, size_t size);
 void output_pin(struct output *out);
 void output_unpin(struct output *out);

@@ -127,9 +127,9 @@ static int place(const struct policy *p, const struct policy_request *request, c
     return 0;
 }
 
-/* Every host path, the further mounts too; `own` tells that those are the daemon's. */
+/* Every host path; those of a tool call's further mounts are the daemon's own. */
 static int check_mounts(const struct policy *p, const struct policy_request *request,
-                        struct spec *s, const struct policy_decision *d, bool own, struct err *err)
+                        struct spec *s, const struct policy_decision *d, struct err *err)
 {
     int r = 0;
 
@@ -137,7 +137,7 @@ static int check_mounts(const struct policy *p, const struct policy_request *req
         r = place(p, request, &s->host_path, err);
     if (r == 0 && s->host_path != NULL && !d->own_workspace)
         r = authz_check_mount(request->scope, s->host_path, s->host_path_mode, err);
-    for (size_t i = 0; r == 0 && !own && i < s->n_extra_mounts; i++) {
+    for (size_t i = 0; r == 0 && request->query == NULL && i < s->n_extra_mounts; i++) {
         struct mount_spec *m = &s->extra_mounts[i];
         if (m->mode == MOUNT_NONE)
             continue;
@@ -151,7 +151,7 @@ static int check_mounts(const struct policy *p, const struct policy_request *req
 }
 
 static int build(const struct policy *p, const struct policy_request *request,
-                 const struct json *payload, bool own_mounts, struct spec **ret,
+                 const struct json *payload, struct spec **ret,
                  struct policy_decision *ret_decision, struct err *err)
 {
     const struct policy_settings *set = &p->settings;
@@ -183,7 +183,7 @@ static int build(const struct policy *p, const struct policy_request *request,
     if (r == 0)
         r = authz_check_network(request->scope, s->network, err);
     if (r == 0)
-        r = check_mounts(p, request, s, &d, own_mounts, err);
+        r = check_mounts(p, request, s, &d, err);
     if (r < 0)
         return r;
     if (ret_decision != NULL)
@@ -196,7 +196,10 @@ int policy_payload_spec(const struct policy *p, const struct policy_request *req
                         const struct json *payload, struct spec **ret,
                         struct policy_decision *ret_decision, struct err *err)
 {
-    return build(p, request, payload, false, ret, ret_decision, err);
+    struct policy_request plain = *request;
+
+    plain.query = NULL;
+    return build(p, &plain, payload, ret, ret_decision, err);
 }
 
 /* What a model may say about its command. The rest of what it sends is ignored: network, image,
@@ -236,7 +239,7 @@ static int tool_payload(const struct policy_request *request, const char *sessio
 }
 
 int policy_tool_spec(const struct policy *p, const struct policy_request *request,
-                     const struct json *query, const struct json *arguments, struct spec **ret,
+                     const struct json *arguments, struct spec **ret,
                      struct policy_decision *ret_decision, struct err *err)
 {
     AUTO(json) struct json *payload = NULL;
@@ -244,8 +247,8 @@ int policy_tool_spec(const struct policy *p, const struct policy_request *reques
     int r = authz_check_tool(request->scope, "exec", err);
 
     if (r == 0)
-        r = policy_session_id(p, query, &session_id, err);
+        r = policy_session_id(p, request->query, &session_id, err);
     if (r == 0)
         r = tool_payload(request, session_id, arguments, &payload, err);
-    return r < 0 ? r : build(p, request, payload, true, ret, ret_decision, err);
+    return r < 0 ? r : build(p, request, payload, ret, ret_decision, err);
 }

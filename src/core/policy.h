@@ -104,6 +104,7 @@ struct policy_decision {
 
 struct policy_request {
     const char *profile;             /* NULL: the configured one */
+    const struct json *query;        /* of a tool call: what its session is named after */
     const struct authz_scope *scope; /* NULL: may do everything */
     /* Mounts that the daemon itself adds (skills), a JSON array or NULL: not the caller's, so
      * neither the allow-list nor the scope is asked. */
@@ -112,9 +113,9 @@ struct policy_request {
 };
 
 /* The agent's tool: takes `command`, `workdir`, `timeout_sec` and `env` of the arguments and
- * nothing else, and names the session after the query. `ret_decision` may be NULL. */
+ * nothing else, and names the session after request->query. `ret_decision` may be NULL. */
 int policy_tool_spec(const struct policy *p, const struct policy_request *request,
-                     const struct json *query, const struct json *arguments, struct spec **ret,
+                     const struct json *arguments, struct spec **ret,
                      struct policy_decision *ret_decision, struct err *err);
 
 /* A whole spec from a caller. The first wrong member is told as clients of the LangBot wire know

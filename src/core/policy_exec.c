@@ -384,9 +384,8 @@ static int build(struct policy_exec *e, struct err *err)
     const struct policy_exec_options *o = &e->options;
     const struct policy *p = e->service->policy;
 
-    if (o->query != NULL)
-        return policy_tool_spec(p, &o->request, o->query, o->arguments, &e->spec, &e->decision,
-                                err);
+    if (o->request.query != NULL)
+        return policy_tool_spec(p, &o->request, o->arguments, &e->spec, &e->decision, err);
     return policy_payload_spec(p, &o->request, o->arguments, &e->spec, &e->decision, err);
 }
 
@@ -427,7 +426,7 @@ int policy_exec_start(const struct policy_service *service,
     e->done = done;
     e->arg = arg;
     e->dir_fd = -1;
-    e->query_id = policy_query_id(options->query);
+    e->query_id = policy_query_id(options->request.query);
     e->who = xstrdup(authz_name(options->request.scope));
     int r = prepare(e, &why);
     if (r < 0) {
@@ -442,7 +441,7 @@ int policy_exec_start(const struct policy_service *service,
             *err = why;
         return r;
     }
-    e->options.query = e->options.arguments = NULL;
+    e->options.arguments = NULL;
     e->options.request = (struct policy_request){0};
     e->result.session_id = e->spec->session_id;
     e->result.backend = manager_backend(service->manager)->ops->name;

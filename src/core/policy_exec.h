@@ -20,10 +20,9 @@ struct policy_exec;
 struct policy_service;
 
 struct policy_exec_options {
-    struct policy_request request;
-    const struct json *query;     /* of a tool; NULL: `arguments` is a whole spec */
-    const struct json *arguments; /* both are not needed after the call */
-    const char *via;              /* the front, for the records; static */
+    struct policy_request request; /* with a query it is a tool call */
+    const struct json *arguments;  /* of the tool, or a whole spec; not needed after the call */
+    const char *via;               /* the front, for the records; static */
     /* The command only makes room: see policy_quota.h. */
     bool cleanup;
 };

@@ -34,5 +34,5 @@ int policy_read_profiles(struct policy *p, const struct json *section, struct er
 void policy_profiles_done(struct policy *p);
 
 /* policy_path.c: absolute, without ".", ".." and empty components; owned. */
-char *policy_plain_path(const char *cwd, const char *path);
+char *policy_plain_path(const char *base, const char *path);
 int policy_set_roots(struct policy *p, const struct policy_options *options, struct err *err);

@@ -170,7 +170,9 @@ static int read_profile(struct policy *p, const char *name, const struct json *v
         return err_set(err, ERR_INVALID, "names are letters, digits, '-' and '_'");
     if (find(p, name) != NULL)
         return err_set(err, ERR_INVALID, "it is built in");
-    const struct profile *base = find(p, extends != NULL ? extends : "default");
+    if (extends == NULL)
+        extends = "default";
+    const struct profile *base = find(p, extends);
     if (base == NULL)
         return unknown(p, extends, err);
     uint64_t locked = base->locked;

@@ -48,7 +48,7 @@ static size_t search(const struct grep_options *options, const char *text, size_
     int r = outputs_new(&keep, &o, NULL);
     assert(r == 0);
     outputs_put(o, "f", text, len, id);
-    r = output_grep_new(o, "f", id, options, &g, NULL);
+    r = output_grep_new(o, &(struct output_ref){"f", id}, options, &g, NULL);
     assert(r == 0);
     while (output_grep_step(g, 7, on_match, &n, NULL) > 0)
         continue;

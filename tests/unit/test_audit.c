@@ -246,7 +246,7 @@ static void missing_and_moved_lines_are_named(void **state)
         {{0, 1, 2, -1}, 0, NULL}, /* what a head that was noted finds, see below */
     };
     AUTO_DONE(buf) struct buf text, made;
-    char *lines[8];
+    char *lines[8] = {0};
     (void)state;
     buf_init(&text, 1 << 20);
     buf_init(&made, 1 << 20);

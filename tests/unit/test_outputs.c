@@ -73,7 +73,7 @@ static bool known(struct outputs *o, const char *owner, const char *id)
 {
     struct output_info info;
     struct err err = {0};
-    int r = outputs_stat(o, owner, id, &info, &err);
+    int r = outputs_stat(o, &(struct output_ref){owner, id}, &info, &err);
     assert_true(r == 0 || err.code == ERR_NOT_FOUND);
     return r == 0;
 }
@@ -89,17 +89,22 @@ static void what_was_put_can_be_read_by_range(void **state)
         struct output_info info;
         outputs_put(o, "s", text, sizes[i], id);
         assert_int_equal(exists(id), sizes[i] > 64 * KB);
-        assert_int_equal(outputs_stat(o, "s", id, &info, NULL), 0);
+        assert_int_equal(outputs_stat(o, &(struct output_ref){"s", id}, &info, NULL), 0);
         assert_int_equal(info.produced, sizes[i]);
         assert_int_equal(info.kept, sizes[i]);
-        assert_int_equal(outputs_read(o, "s", id, 0, got, sizes[i] + 10, NULL), sizes[i]);
+        assert_int_equal(
+            outputs_read(o, &(struct output_ref){"s", id}, 0, got, sizes[i] + 10, NULL), sizes[i]);
         assert_memory_equal(got, text, sizes[i]);
         if (sizes[i] > 500) {
-            assert_int_equal(outputs_read(o, "s", id, sizes[i] - 500, got, 200, NULL), 200);
+            assert_int_equal(
+                outputs_read(o, &(struct output_ref){"s", id}, sizes[i] - 500, got, 200, NULL),
+                200);
             assert_memory_equal(got, text + sizes[i] - 500, 200);
         }
-        assert_int_equal(outputs_read(o, "s", id, sizes[i], got, 10, NULL), 0);
-        assert_int_equal(outputs_read(o, "s", id, UINT64_MAX, got, 10, NULL), 0);
+        assert_int_equal(outputs_read(o, &(struct output_ref){"s", id}, sizes[i], got, 10, NULL),
+                         0);
+        assert_int_equal(outputs_read(o, &(struct output_ref){"s", id}, UINT64_MAX, got, 10, NULL),
+                         0);
     }
 }
 
@@ -113,7 +118,8 @@ static void output_is_kept_as_it_comes(void **state)
     for (size_t at = 0; at < 200 * KB; at += 1000)
         output_append(out, text + at, at + 1000 < 200 * KB ? 1000 : 200 * KB - at);
     output_finish(out, id);
-    assert_int_equal(outputs_read(o, "s", id, 0, got, 200 * KB, NULL), 200 * KB);
+    assert_int_equal(outputs_read(o, &(struct output_ref){"s", id}, 0, got, 200 * KB, NULL),
+                     200 * KB);
     assert_memory_equal(got, text, 200 * KB);
 }
 
@@ -127,7 +133,7 @@ static void others_do_not_see_it(void **state)
     assert_true(known(o, "mine", id));
     assert_false(known(o, "yours", id));
     assert_false(known(o, "mine", "0000000000000000"));
-    assert_true(outputs_read(o, "yours", id, 0, &c, 1, &err) < 0);
+    assert_true(outputs_read(o, &(struct output_ref){"yours", id}, 0, &c, 1, &err) < 0);
     assert_int_equal(err.code, ERR_NOT_FOUND);
 }
 
@@ -145,7 +151,7 @@ static void one_output_has_a_bound(void **state)
             output_append(out, text, 60 * KB);
         output_append(out, "x", 1);
         output_finish(out, id);
-        assert_int_equal(outputs_stat(o, "s", id, &info, NULL), 0);
+        assert_int_equal(outputs_stat(o, &(struct output_ref){"s", id}, &info, NULL), 0);
         assert_int_equal(info.produced, 180 * KB + 1);
         assert_int_equal(info.kept, bounds[i]);
         assert_int_equal(outputs_bytes(o), bounds[i]);
@@ -179,12 +185,12 @@ static void what_is_being_written_is_not_dropped(void **state)
     (void)state;
     output_append(out, text, 100 * KB);
     put(o, "s", 100 * KB, b); /* only half of it finds room */
-    assert_int_equal(outputs_stat(o, "s", b, &info, NULL), 0);
+    assert_int_equal(outputs_stat(o, &(struct output_ref){"s", b}, &info, NULL), 0);
     assert_int_equal(info.kept, 50 * KB);
     output_append(out, text, 10); /* now b goes */
     output_finish(out, a);
     assert_false(known(o, "s", b));
-    assert_int_equal(outputs_stat(o, "s", a, &info, NULL), 0);
+    assert_int_equal(outputs_stat(o, &(struct output_ref){"s", a}, &info, NULL), 0);
     assert_int_equal(info.kept, 100 * KB + 10);
 }
 
@@ -261,16 +267,17 @@ static void a_full_disk_costs_the_rest_and_nothing_else(void **state)
     fault_reset();
     output_append(out, text, 10);
     output_finish(out, id);
-    assert_int_equal(outputs_stat(o, "s", id, &info, NULL), 0);
+    assert_int_equal(outputs_stat(o, &(struct output_ref){"s", id}, &info, NULL), 0);
     assert_int_equal(info.produced, 100 * KB + 20);
     assert_int_equal(info.kept, 100 * KB);
-    assert_int_equal(outputs_read(o, "s", id, 0, got, 200 * KB, NULL), 100 * KB);
+    assert_int_equal(outputs_read(o, &(struct output_ref){"s", id}, 0, got, 200 * KB, NULL),
+                     100 * KB);
     assert_memory_equal(got, text, 100 * KB);
 
     fault_set(FAULT_WRITE, 1, ENOSPC); /* already when the file is begun */
     put(o, "s", 100 * KB, id);
     fault_reset();
-    assert_int_equal(outputs_stat(o, "s", id, &info, NULL), 0);
+    assert_int_equal(outputs_stat(o, &(struct output_ref){"s", id}, &info, NULL), 0);
     assert_int_equal(info.kept, 0);
 }
 
@@ -284,13 +291,15 @@ static void without_a_directory_memory_has_to_do(void **state)
     (void)state;
     assert_int_equal(outputs_new(&options, &o, NULL), 0);
     put(o, "s", 64 * KB, id);
-    assert_int_equal(outputs_stat(o, "s", id, &info, NULL), 0);
+    assert_int_equal(outputs_stat(o, &(struct output_ref){"s", id}, &info, NULL), 0);
     assert_int_equal(info.kept, 64 * KB);
 }
 
 /* Searching. */
 
 struct found {
+    bool more; /* and where it goes on */
+    uint64_t offset, line;
     size_t n;
     struct grep_match last;
     uint64_t lines[16];
@@ -309,19 +318,18 @@ static void on_match(void *arg, const struct grep_match *m)
 }
 
 static size_t search(struct outputs *o, const char *id, const struct grep_options *options,
-                     uint64_t work, struct found *f, bool *ret_more, uint64_t *ret_offset,
-                     uint64_t *ret_line)
+                     uint64_t work, struct found *f)
 {
     AUTO(output_grep) struct output_grep *g = NULL;
     struct err err = {0};
     int r;
     *f = (struct found){0};
-    if (output_grep_new(o, "s", id, options, &g, &err) < 0)
+    if (output_grep_new(o, &(struct output_ref){"s", id}, options, &g, &err) < 0)
         fail_msg("%s", err.msg);
     while ((r = output_grep_step(g, work, on_match, f, &err)) > 0)
         continue;
     assert_int_equal(r, 0);
-    *ret_more = output_grep_next(g, ret_offset, ret_line);
+    f->more = output_grep_next(g, &f->offset, &f->line);
     return f->n;
 }
 
@@ -330,11 +338,9 @@ static size_t grep(struct outputs *o, const char *id, const char *pattern, unsig
 {
     const struct grep_options options = {
         .pattern = pattern, .pattern_len = strlen(pattern), .flags = flags};
-    uint64_t offset, line;
-    bool more;
-    size_t n = search(o, id, &options, GREP_STEP, f, &more, &offset, &line);
+    size_t n = search(o, id, &options, GREP_STEP, f);
     struct found again;
-    assert_int_equal(search(o, id, &options, 1, &again, &more, &offset, &line), n);
+    assert_int_equal(search(o, id, &options, 1, &again), n);
     return n;
 }
 
@@ -376,15 +382,16 @@ static void a_search_goes_on_where_it_stopped(void **state)
     struct grep_options options = {.pattern = "x", .pattern_len = 1, .max_matches = 2};
     char id[OUTPUT_ID_SIZE];
     struct found f;
-    bool more;
     size_t total = 0;
     int rounds = 0;
     (void)state;
     put_text(o, "x1\nx2\ny\nx3\ny\nx4\nx5", id);
     do {
-        total += search(o, id, &options, GREP_STEP, &f, &more, &options.offset, &options.line);
+        total += search(o, id, &options, GREP_STEP, &f);
+        options.offset = f.offset;
+        options.line = f.line;
         rounds++;
-    } while (more);
+    } while (f.more);
     assert_int_equal(total, 5);
     assert_int_equal(rounds, 3);
     assert_int_equal(f.last.line, 7);
@@ -432,7 +439,7 @@ static void steps_are_short(void **state)
     (void)state;
     memset(text, 'a', 100000);
     outputs_put(o, "s", text, 100000, id);
-    assert_int_equal(output_grep_new(o, "s", id, &options, &g, NULL), 0);
+    assert_int_equal(output_grep_new(o, &(struct output_ref){"s", id}, &options, &g, NULL), 0);
     while (output_grep_step(g, 100000, on_match, &f, NULL) > 0)
         steps++;
     assert_true(steps > 100);
@@ -448,7 +455,7 @@ static void what_is_searched_stays(void **state)
     char a[OUTPUT_ID_SIZE], b[OUTPUT_ID_SIZE];
     (void)state;
     put(o, "s", 100 * KB, a);
-    assert_int_equal(output_grep_new(o, "s", a, &options, &g, NULL), 0);
+    assert_int_equal(output_grep_new(o, &(struct output_ref){"s", a}, &options, &g, NULL), 0);
     put(o, "s", 100 * KB, b);
     outputs_forget(o, "s");
     assert_true(known(o, "s", a));
@@ -465,9 +472,9 @@ static void a_bad_pattern_is_told(void **state)
     char id[OUTPUT_ID_SIZE];
     (void)state;
     put(o, "s", 10, id);
-    assert_true(output_grep_new(o, "s", id, &options, &g, &err) < 0);
+    assert_true(output_grep_new(o, &(struct output_ref){"s", id}, &options, &g, &err) < 0);
     assert_string_equal(err.msg, "pattern: ( is not closed");
-    assert_true(output_grep_new(o, "other", id, &options, &g, &err) < 0);
+    assert_true(output_grep_new(o, &(struct output_ref){"other", id}, &options, &g, &err) < 0);
     assert_int_equal(err.code, ERR_NOT_FOUND);
 }
 

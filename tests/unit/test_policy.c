@@ -32,7 +32,8 @@ static struct spec *tool(const struct policy *p, const char *arguments)
     AUTO(json) struct json *q = query(7), *a = parse(arguments);
     struct spec *s = NULL;
     struct err err = {0};
-    if (policy_tool_spec(p, &plain, q, a, &s, NULL, &err) < 0)
+    const struct policy_request request = {.query = q};
+    if (policy_tool_spec(p, &request, a, &s, NULL, &err) < 0)
         fail_msg("%s: %s", arguments, err.msg);
     return s;
 }
@@ -335,7 +336,8 @@ static void a_tool_call_without_a_command_is_refused(void **state)
         AUTO(json) struct json *a = parse(bad[i]);
         AUTO(spec) struct spec *s = NULL;
         struct err err = {0};
-        assert_true(policy_tool_spec(p, &plain, q, a, &s, NULL, &err) < 0);
+        const struct policy_request request = {.query = q};
+        assert_true(policy_tool_spec(p, &request, a, &s, NULL, &err) < 0);
         assert_string_equal(err.msg, "command must be text");
     }
 }
@@ -348,11 +350,11 @@ static void own_mounts_are_added_to_a_tool_call(void **state)
     AUTO(json)
     struct json *mounts =
         parse("[{\"host_path\": \"/var/lib/skills/x\", \"mount_path\": \"/workspace/.skills/x\"}]");
-    const struct policy_request request = {.own_mounts = mounts};
+    const struct policy_request request = {.query = q, .own_mounts = mounts};
     AUTO(spec) struct spec *s = NULL;
     struct err err = {0};
     (void)state;
-    assert_int_equal(policy_tool_spec(p, &request, q, a, &s, NULL, &err), 0);
+    assert_int_equal(policy_tool_spec(p, &request, a, &s, NULL, &err), 0);
     assert_int_equal(s->n_extra_mounts, 1);
     assert_string_equal(s->extra_mounts[0].host_path, "/var/lib/skills/x");
 }

@@ -103,7 +103,7 @@ static int begin(struct stage *s, const char *query, const char *arguments, bool
 {
     AUTO(json) struct json *q = query != NULL ? parse(query) : NULL, *a = parse(arguments);
     const struct policy_exec_options options = {
-        .query = q, .arguments = a, .via = "test", .cleanup = cleanup};
+        .request = {.query = q}, .arguments = a, .via = "test", .cleanup = cleanup};
     s->n = 0;
     s->err = (struct err){0};
     return policy_exec_start(&s->service, &options, on_done, s, &s->exec, &s->err);
@@ -254,10 +254,12 @@ static void test_T16_T18_streams_are_cut_each_for_itself(void **state)
     /* The whole can be read by its id; what was shown whole is not kept. */
     assert_int_equal(strlen(s.id[0]), 16);
     assert_string_equal(s.id[1], "");
-    assert_int_equal(outputs_stat(s.outputs, "person_test_user", s.id[0], &info, NULL), 0);
-    assert_int_equal(info.produced, 500);
     assert_int_equal(
-        outputs_read(s.outputs, "person_test_user", s.id[0], 0, got, sizeof(got), NULL), 500);
+        outputs_stat(s.outputs, &(struct output_ref){"person_test_user", s.id[0]}, &info, NULL), 0);
+    assert_int_equal(info.produced, 500);
+    assert_int_equal(outputs_read(s.outputs, &(struct output_ref){"person_test_user", s.id[0]}, 0,
+                                  got, sizeof(got), NULL),
+                     500);
     assert_int_equal(outputs_count(s.outputs), 1);
     stage_stop(&s);
 }
