@@ -119,14 +119,16 @@ void outputs_free(struct outputs *o)
 /* Drops the least recently used one; false: there is none that may go. */
 static bool drop_oldest(struct outputs *o)
 {
+    struct output *out = o->oldest;
+
     /* clang-tidy does not know that neighbours in the list know each other.
      * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
-    for (struct output *out = o->oldest; out != NULL; out = out->newer)
-        if (!out->open && out->pins == 0) {
-            drop(o, out);
-            return true;
-        }
-    return false;
+    while (out != NULL && (out->open || out->pins > 0))
+        out = out->newer;
+    if (out == NULL)
+        return false;
+    drop(o, out);
+    return true;
 }
 
 struct output *output_new(struct outputs *o, const char *owner)
