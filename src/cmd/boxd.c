@@ -387,9 +387,13 @@ static int start_rpc(struct daemon *d, struct err *err)
         r = rpc_new(&options, &d->rpc, err);
     if (r == 0)
         r = rpc_routes(d->rpc, d->server, err);
-    if (r == 0 && c->stdio_control)
-        r = rpc_stdio_new(d->rpc, TAKE_FD(d->in_fd), TAKE_FD(d->out_fd), on_stdio_ended, d,
-                          &d->stdio, err);
+    if (r == 0 && c->stdio_control) {
+        struct rpc_stdio_options pipes = {.in_fd = TAKE_FD(d->in_fd),
+                                          .out_fd = TAKE_FD(d->out_fd),
+                                          .ended = on_stdio_ended,
+                                          .arg = d};
+        r = rpc_stdio_new(d->rpc, &pipes, &d->stdio, err);
+    }
     return r;
 }
 

@@ -26,8 +26,9 @@
 #include "util/str.h"
 
 #define PROBE_TIMEOUT_NS (10 * NSEC_PER_SEC)
-#define MARKER_PREFIX ".langbot-box-volume-probe-" /* as of a host that looks whether we share it  \
-                                                    */
+#define MARKER_PREFIX                                                                              \
+    ".langbot-box-volume-probe-" /* as of a host that looks whether we share it                    \
+                                  */
 #define PROBE_TEXT "readiness"
 #define REQUIRED_BACKEND "nsjail"
 
@@ -435,8 +436,9 @@ static void write_checks(const struct readiness_report *p, struct jw *w)
     jw_object_end(w);
 }
 
-void readiness_write(const struct readiness_report *p, struct jw *w)
+void readiness_write(const struct readiness_report *report, struct jw *w)
 {
+    const struct readiness_report *p = report;
     jw_kbool(w, "ready", p->ready);
     jw_kstr(w, "mode", p->enforced ? "grant_enforced" : "standard");
     jw_key(w, "backend");

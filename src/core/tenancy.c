@@ -94,7 +94,7 @@ bool instance_id_valid(const char *s)
         return false;
     while (is_kept(s[n]) || s[n] == ':')
         n++;
-    return s[n] == '\0' && n <= INSTANCE_MAX;
+    return n <= INSTANCE_MAX && s[n] == '\0';
 }
 
 void tenant_ns(const char *instance_uuid, const char *workspace_uuid, char ret[static NS_SIZE])

@@ -6,6 +6,7 @@
 #include <linux/sockios.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include "http/crypto.h"
 #include "http/ws_conn_internal.h"
@@ -555,12 +556,16 @@ uint64_t ws_written(const struct ws_conn *c)
 
 uint64_t ws_acked(const struct ws_conn *c)
 {
-    int waiting = 0;
+    int waiting = 0, domain = AF_UNSPEC;
+    socklen_t size = sizeof(domain);
 
-    /* On a unix socket this counts what has not been read, and in larger units: never too little.
-     */
-    if (c->stream.fd < 0 || c->stream.error != 0 || ioctl(c->stream.fd, SIOCOUTQ, &waiting) < 0 ||
-        waiting < 0)
+    if (c->stream.fd < 0 || c->stream.error != 0 ||
+        getsockopt(c->stream.fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) < 0)
+        return 0;
+    /* On a unix socket there is one kernel, and what it took lies with the reader. */
+    if (domain == AF_UNIX)
+        return c->stream.sent;
+    if (ioctl(c->stream.fd, SIOCOUTQ, &waiting) < 0 || waiting < 0)
         return 0;
     return c->stream.sent > (uint64_t)waiting ? c->stream.sent - (uint64_t)waiting : 0;
 }

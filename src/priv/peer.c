@@ -4,6 +4,7 @@
  * sandboxes wait for the next. There is never more than one. */
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -50,6 +51,18 @@ static void disconnect(struct priv *p)
         p->sessions[i]->create_id = p->sessions[i]->destroy_id = 0;
 }
 
+/* Whoever reads what boxd and we say waits for its end: with boxd gone nobody is to wait for us. A
+ * file or a journal can be written on. */
+static void let_go_of_readers(void)
+{
+    AUTO_CLOSE int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO && null >= 0; fd++) {
+        struct stat st;
+        if (fstat(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || isatty(fd)))
+            (void)dup3(null, fd, 0);
+    }
+}
+
 void priv_peer_gone(struct priv *p)
 {
     disconnect(p);
@@ -58,6 +71,7 @@ void priv_peer_gone(struct priv *p)
         priv_end_all(p);
         return;
     }
+    let_go_of_readers();
     priv_move(p, PRIV_WAITING);
     p->waiting_ns = clock_boot(loop_clock(p->loop));
     on_wait(&p->wait);

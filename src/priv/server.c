@@ -99,6 +99,7 @@ static void finish(struct priv_session *s)
     struct priv_head created = {PRIV_CREATE, s->create_id},
                      destroyed = {PRIV_DESTROY, s->destroy_id};
     session_free(s); /* before the answer: whoever reads it finds nothing of ours any more */
+    ahead_settle(&p->host->ahead);
     if (why.code != ERR_NONE && created.id != 0)
         answer_error(p, &created, why.sys > 0 ? -why.sys : err_code_errno(why.code), &why);
     if (destroyed.id != 0) {

@@ -39,9 +39,14 @@ DEFINE_CLEANUP(rpc)
 /* Adds the routes. The object must outlive the server. */
 int rpc_routes(struct rpc *r, struct http_server *server, struct err *err);
 
-/* Serves one trusted peer over two descriptors, which are taken. `ended` comes from the loop, once,
- * when the peer has gone. The instance must have been given. */
-int rpc_stdio_new(struct rpc *r, int in_fd, int out_fd, void (*ended)(void *arg), void *arg,
-                  struct rpc_stdio **ret, struct err *err);
+struct rpc_stdio_options {
+    int in_fd, out_fd;        /* taken, also on failure */
+    void (*ended)(void *arg); /* from the loop, once, when the peer has gone */
+    void *arg;
+};
+
+/* Serves one trusted peer over two descriptors. The instance must have been given. */
+int rpc_stdio_new(struct rpc *r, const struct rpc_stdio_options *options, struct rpc_stdio **ret,
+                  struct err *err);
 void rpc_stdio_free(struct rpc_stdio *s);
 DEFINE_CLEANUP(rpc_stdio)

@@ -80,7 +80,7 @@ void rpc_call_free(struct rpc_call *c)
     free(c->cmd);
     free(c->cwd);
     strv_free(c->env);
-    box_paths_done(&c->paths);
+    box_paths_done(&c->setup.paths);
     fd_close_many(&c->fd, 1);
     free(c);
 }

@@ -48,9 +48,9 @@ int rpc_select_defaults(struct rpc *r, struct err *err)
 }
 
 /* Nothing fails from here on. */
-static void apply(struct rpc *r, const struct json *config, const struct box_limits *limits,
-                  struct box_paths *paths)
+static void apply(struct rpc *r, const struct json *config, struct rpc_setup *setup)
 {
+    const struct box_limits *limits = &setup->limits;
     const struct json *admission = json_get(config, "admission");
     const struct json *backend = json_get(config, "backend");
     r->limits = *limits;
@@ -59,8 +59,8 @@ static void apply(struct rpc *r, const struct json *config, const struct box_lim
     fence_set_max(r->fence, (size_t)limits->max_admission_records);
     admission_set_max(r->admission, (size_t)limits->max_admission_records);
     box_paths_done(&r->paths);
-    r->paths = *paths;
-    *paths = (struct box_paths){0};
+    r->paths = setup->paths;
+    setup->paths = (struct box_paths){0};
     if (r->o.skills != NULL)
         skills_set_root(r->o.skills, r->paths.skills_root);
     if (admission != NULL)
@@ -75,22 +75,20 @@ static void apply(struct rpc *r, const struct json *config, const struct box_lim
     readiness_clear(r->readiness);
 }
 
-/* What is wrong with it is told before anything changes. *ret_make: the workspace of ret_paths has
- * to be made. */
-static int check(struct rpc *r, const struct json *config, struct box_limits *ret_limits,
-                 struct box_paths *ret_paths, bool *ret_make, enum rpc_class *ret_class,
-                 struct err *err)
+/* What is wrong with it is told before anything changes. */
+static int check(struct rpc *r, const struct json *config, struct rpc_setup *ret,
+                 enum rpc_class *ret_class, struct err *err)
 {
     const struct json *local = json_get(config, "local");
-    *ret_limits = r->limits;
+    ret->limits = r->limits;
     *ret_class = RPC_VALUE_ERROR;
-    int e = box_limits_parse(json_get(config, "limits"), ret_limits, err);
+    int e = box_limits_parse(json_get(config, "limits"), &ret->limits, err);
     if (e < 0)
         return e;
     *ret_class = RPC_VALIDATION;
-    e = local != NULL ? box_paths_parse(local, ret_paths, err)
-                      : box_paths_copy(&r->paths, ret_paths);
-    return e < 0 ? e : box_paths_check_workspace(ret_paths, ret_make, err);
+    e = local != NULL ? box_paths_parse(local, &ret->paths, err)
+                      : box_paths_copy(&r->paths, &ret->paths);
+    return e < 0 ? e : box_paths_check_workspace(&ret->paths, &ret->make_workspace, err);
 }
 
 static void on_preset_made(void *arg, const char *json, size_t len, const char *message)
@@ -103,28 +101,29 @@ static void on_preset_made(void *arg, const char *json, size_t len, const char *
 
 int rpc_preset(struct rpc *r, const struct json *config, struct err *err)
 {
-    AUTO_DONE(box_paths) struct box_paths paths = {0};
-    struct box_limits limits;
+    struct rpc_setup setup = {0};
     enum rpc_class class = RPC_ERROR;
-    bool make = false;
-    int e = check(r, config, &limits, &paths, &make, &class, err);
+    int e = check(r, config, &setup, &class, err);
+    if (e < 0)
+        box_paths_done(&setup.paths);
     if (e < 0 && class == RPC_VALIDATION) { /* the host will say it again, and be told */
         log_warn(NULL, "LANGBOT_BOX_CONFIG: %s; ignoring", err->msg);
         return 0;
     }
     if (e < 0)
         return err_wrap(err, "LANGBOT_BOX_CONFIG");
-    if (make && (r->o.skills == NULL ||
-                 hostdir_ensure(r->o.skills, paths.default_workspace, on_preset_made, r, err) < 0))
+    if (setup.make_workspace &&
+        (r->o.skills == NULL ||
+         hostdir_ensure(r->o.skills, setup.paths.default_workspace, on_preset_made, r, err) < 0))
         log_warn(NULL, "default workspace: not made; ignoring");
-    apply(r, config, &limits, &paths);
+    apply(r, config, &setup);
     return 0;
 }
 
 static void initialised(struct rpc_call *c)
 {
     struct rpc_reply reply;
-    apply(c->rpc, c->msg.data, &c->limits, &c->paths);
+    apply(c->rpc, c->msg.data, &c->setup);
     rpc_reply_open(c, &reply);
     jw_kbool(&reply.w, "initialized", true);
     rpc_reply_close(c, &reply);
@@ -145,7 +144,7 @@ static void on_made(void *arg, const char *json, size_t len, const char *message
              "box.local.default_workspace %.200s cannot be created: %.300s. boxd runs as user "
              "'%.32s' (uid %u): make the directory yourself and give it to that user (install -d "
              "-o %u DIRECTORY), or name one below boxd's allowed_mount_roots that it may write to",
-             c->paths.default_workspace, text != NULL ? text + 2 : message,
+             c->setup.paths.default_workspace, text != NULL ? text + 2 : message,
              pw != NULL ? pw->pw_name : "unnamed", geteuid(), geteuid());
 }
 
@@ -153,13 +152,13 @@ void rpc_init(struct rpc_call *c)
 {
     enum rpc_class class = RPC_ERROR;
     struct err err = {0};
-    bool make = false;
-    if (check(c->rpc, c->msg.data, &c->limits, &c->paths, &make, &class, &err) < 0)
+    if (check(c->rpc, c->msg.data, &c->setup, &class, &err) < 0)
         rpc_fail(c, class, "%s", err.msg);
-    else if (!make)
+    else if (!c->setup.make_workspace)
         initialised(c);
     else if (c->rpc->o.skills == NULL)
         on_made(c, NULL, 0, "box-fetch is missing");
-    else if (hostdir_ensure(c->rpc->o.skills, c->paths.default_workspace, on_made, c, &err) < 0)
+    else if (hostdir_ensure(c->rpc->o.skills, c->setup.paths.default_workspace, on_made, c, &err) <
+             0)
         on_made(c, NULL, 0, err.msg);
 }

@@ -111,6 +111,13 @@ struct rpc {
     struct loop_timer reaper;
 };
 
+/* A configuration that is not in force yet. */
+struct rpc_setup {
+    struct box_limits limits;
+    struct box_paths paths; /* owned */
+    bool make_workspace;    /* that of the paths has to be made first */
+};
+
 /* rpc_config.c */
 /* What box_init would say, before anybody can. */
 int rpc_preset(struct rpc *r, const struct json *config, struct err *err);
@@ -193,12 +200,12 @@ struct rpc_call {
     char *cmd, *cwd;         /* owned; of an exec */
     char **env;              /* owned */
     int64_t timeout_sec;
+    size_t dirs_made;                /* of those that its mounts need; see rpc_session.c */
     const struct run_result *result; /* of run; told when the session has gone */
     struct lane *lane;
     struct rpc_call *lane_next;
-    int fd;                   /* owned; an upload */
-    struct box_limits limits; /* of a configuration that is not in force yet */
-    struct box_paths paths;   /* owned; the same */
+    int fd; /* owned; an upload */
+    struct rpc_setup setup;
 };
 
 void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m); /* takes what is in m */

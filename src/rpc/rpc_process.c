@@ -26,13 +26,12 @@ static void write_env_keys(struct jw *w, char *const *env)
     AUTO_STRV char **names = NULL;
     for (; env != NULL && *env != NULL; env++)
         strv_push(&names, xstrndup(*env, strcspn(*env, "=")));
-    size_t n = strv_len(names);
-    if (n > 0)
-        qsort(names, n, sizeof(*names), compare);
+    if (names != NULL)
+        qsort(names, strv_len(names), sizeof(*names), compare);
     jw_key(w, "env_keys");
     jw_array(w);
-    for (size_t i = 0; i < n; i++)
-        jw_str(w, names[i]);
+    for (char **name = names; name != NULL && *name != NULL; name++)
+        jw_str(w, *name);
     jw_array_end(w);
 }
 

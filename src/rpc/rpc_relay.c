@@ -24,10 +24,10 @@
 #define READ_SIZE 65536U
 #define TURN_BYTES (1U << 20) /* of output in one turn of the loop */
 #define PENDING_MAX                                                                                \
-    (1U << 20)                 /* bytes of input that wait for their turn before the peer has to   \
-                                */
-#define MARKS_MAX 256          /* lines on their way that are told apart */
-#define LINE_HOLD (64U * 1024) /* bytes of one line that are never released before its end */
+    (1U << 20)                  /* bytes of input that wait for their turn before the peer has to  \
+                                 */
+#define MARKS_MAX 256           /* lines on their way that are told apart */
+#define LINE_HOLD (128U * 1024) /* bytes of one line that are never released before its end */
 #define STUCK_NS (50 * NSEC_PER_MSEC)
 #define POLL_FIRST_NS (1 * NSEC_PER_MSEC)
 #define POLL_LAST_NS (256 * NSEC_PER_MSEC)
@@ -463,14 +463,16 @@ void rpc_relay_open(struct http_request *req, void *arg)
 {
     AUTO_FREE char *instance = NULL;
     AUTO_FREE struct knock *k = xnew(struct knock);
-    k->rpc = arg;
+    struct rpc *r = arg;
+    bool enforced = admission_enforced(r->admission);
+    k->rpc = r;
     k->req = req;
-    if (!rpc_auth(k->rpc, req, &instance) ||
-        (instance != NULL && (k->rpc->instance == NULL || !read_placement(k, instance))) ||
-        (instance == NULL && admission_enforced(k->rpc->admission)))
+    if (!rpc_auth(r, req, &instance) ||
+        (instance != NULL && (r->instance == NULL || !read_placement(k, instance))) ||
+        (instance == NULL && enforced))
         rpc_refuse(req);
-    else if (admission_enforced(k->rpc->admission))
-        readiness_get(k->rpc->readiness, on_readiness, TAKE_PTR(k));
+    else if (enforced)
+        readiness_get(r->readiness, on_readiness, TAKE_PTR(k));
     else
         enter(k);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "backend/backend.h"
 #include "core/hostdir.h"
@@ -10,6 +12,8 @@
 #include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/err.h"
+#include "util/log.h"
+#include "util/path.h"
 #include "util/str.h"
 
 #define ALL_FIELDS (FIELD_BIT(SPEC_FIELD_MAX) - 1)
@@ -146,15 +150,70 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
         c->then(c);
 }
 
-void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
+static void acquire(struct rpc_call *c)
 {
     struct err err = {0};
-    if (!can_create(c))
-        return;
-    c->then = then;
     if (manager_acquire(c->rpc->o.manager, &c->spec, ALL_FIELDS, ACQUIRE_REMOUNT, on_ready, c,
                         &err) < 0)
         fail_acquire(c, &err);
+}
+
+/* What an engine makes before it mounts, and clients rely on: the directory that becomes the
+ * workspace, and in it the places of what is mounted there. Number 0 is the former; the others are
+ * the extra mounts. NULL: that one needs nothing. */
+static char *needed_dir(const struct spec *s, size_t number)
+{
+    if (s->host_path == NULL || s->host_path_mode != MOUNT_RW ||
+        !path_is_clean_absolute(s->host_path))
+        return NULL;
+    if (number == 0)
+        return xstrdup(s->host_path);
+    const struct mount_spec *m = &s->extra_mounts[number - 1];
+    size_t n = strlen(s->mount_path);
+    if (m->mode == MOUNT_NONE || !path_is_clean_absolute(m->mount_path) ||
+        !str_starts(m->mount_path, s->mount_path) || m->mount_path[n] != '/')
+        return NULL;
+    return xasprintf("%s%s", s->host_path, m->mount_path + n);
+}
+
+static void make_dirs(struct rpc_call *c);
+
+static void on_dir_made(void *arg, const char *json, size_t len, const char *message)
+{
+    struct rpc_call *c = arg;
+    (void)len;
+    if (json == NULL) /* the backend will say why it cannot do without */
+        log_debug(c->id, "make a directory to mount: %s; ignoring", message);
+    if (c->cancelled)
+        rpc_call_end(c);
+    else
+        make_dirs(c);
+}
+
+/* The rest of them, one after the other. */
+static void make_dirs(struct rpc_call *c)
+{
+    bool exists = manager_find(c->rpc->o.manager, c->id) != NULL;
+    while (c->dirs_made <= c->spec->n_extra_mounts) {
+        AUTO_FREE char *dir = needed_dir(c->spec, c->dirs_made++);
+        struct err err = {0};
+        struct stat st;
+        /* We may not be allowed to look; whoever owns it is, but that takes time. */
+        if (dir == NULL || c->rpc->o.skills == NULL || stat(dir, &st) == 0 ||
+            (exists && errno != ENOENT))
+            continue;
+        if (hostdir_ensure(c->rpc->o.skills, dir, on_dir_made, c, &err) == 0)
+            return;
+    }
+    acquire(c);
+}
+
+void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
+{
+    if (!can_create(c))
+        return;
+    c->then = then;
+    make_dirs(c);
 }
 
 /* Answers. */

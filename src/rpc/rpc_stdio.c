@@ -136,21 +136,21 @@ static void unblock(int fd)
         (void)fd_set_nonblock(fd, true);
 }
 
-int rpc_stdio_new(struct rpc *r, int in_fd, int out_fd, void (*ended)(void *arg), void *arg,
-                  struct rpc_stdio **ret, struct err *err)
+int rpc_stdio_new(struct rpc *r, const struct rpc_stdio_options *options, struct rpc_stdio **ret,
+                  struct err *err)
 {
     AUTO(rpc_stdio) struct rpc_stdio *s = xnew(struct rpc_stdio);
     s->rpc = r;
-    s->in_fd = in_fd;
-    s->out_fd = out_fd;
-    s->ended = ended;
-    s->arg = arg;
+    s->in_fd = options->in_fd;
+    s->out_fd = options->out_fd;
+    s->ended = options->ended;
+    s->arg = options->arg;
     rpc_unpipe_init(&s->unpipe);
     buf_init(&s->queue, QUEUE_MAX);
-    unblock(in_fd);
-    unblock(out_fd);
+    unblock(s->in_fd);
+    unblock(s->out_fd);
     s->conn = rpc_conn_new(r, &transport, s, r->o.legacy ? RPC_CONN_LENIENT : 0);
-    int e = loop_io_start(r->loop, &s->in, in_fd, EPOLLIN, on_readable);
+    int e = loop_io_start(r->loop, &s->in, s->in_fd, EPOLLIN, on_readable);
     if (e == -EPERM)
         loop_defer_start(r->loop, &s->defer, read_file);
     else if (e < 0)

@@ -19,12 +19,14 @@ static int drop_bounding(uint64_t keep)
 {
     /* The kernel may know more capabilities than our headers: it says EINVAL after its last. */
     for (unsigned cap = 0; cap < 64; cap++) {
+        if (keep & UINT64_C(1) << cap)
+            continue;
         int held = prctl(PR_CAPBSET_READ, cap, 0, 0, 0);
         if (held < 0 && errno == EINVAL)
             return 0;
         if (held < 0)
             return -errno;
-        if (held && !(keep & UINT64_C(1) << cap) && prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0)
+        if (held && prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0)
             return -errno;
     }
     return 0;

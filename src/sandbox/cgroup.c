@@ -214,9 +214,11 @@ static bool is_session_name(const char *name)
     return strlen(name) == 16 && strspn(name, "0123456789abcdef") == 16;
 }
 
-/* Removes `name` and the groups one level below it. */
+/* Removes `name` and the groups one level below it, of which most have none. */
 static int remove_groups(int parent, const char *name)
 {
+    if (unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
+        return 0;
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return errno == ENOENT ? 0 : -errno;
@@ -283,14 +285,31 @@ static int open_session_dir(int parent, const char *name)
     return fd < 0 ? -errno : fd;
 }
 
+/* By one descriptor: every create does this half a dozen times. */
+static int write_and_read(int dirfd, const char *file, const char *text, uint64_t *ret)
+{
+    char back[64];
+    AUTO_CLOSE int fd = openat(dirfd, file, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int r = fd_write_all(fd, text, strlen(text));
+    if (r < 0)
+        return r;
+    ssize_t n = pread(fd, back, sizeof(back) - 1, 0);
+    if (n < 0)
+        return -errno;
+    back[n] = '\0';
+    if (n > 0 && back[n - 1] == '\n')
+        back[n - 1] = '\0';
+    return str_to_u64(back, ret);
+}
+
 int cgroup_set_limit(int dirfd, const char *file, uint64_t value, struct err *err)
 {
     char text[32];
     uint64_t got = 0;
     (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
-    int r = fd_write_file_at(dirfd, file, text);
-    if (r >= 0)
-        r = fd_read_u64_at(dirfd, file, &got);
+    int r = write_and_read(dirfd, file, text, &got);
     if (r < 0)
         return err_sys(err, -r, "set cgroup limit %s", file);
     if (got > value)
@@ -337,7 +356,10 @@ static int set_v1_limits(const struct cgroup *g, const struct cgroup_limits *l, 
     if (r == 0 && g->v1_fd[CGROUP_PIDS] >= 0)
         r = cgroup_set_limit(g->v1_fd[CGROUP_PIDS], "pids.max", l->pids, err);
     if (r == 0 && g->v1_fd[CGROUP_CPU] >= 0 && l->cpu_quota_us > 0) {
-        r = cgroup_set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", PERIOD_US, err);
+        uint64_t period = 0; /* the kernel's own choice is the same */
+        if (fd_read_u64_at(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", &period) < 0 ||
+            period != PERIOD_US)
+            r = cgroup_set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", PERIOD_US, err);
         if (r == 0)
             r = cgroup_set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_quota_us", l->cpu_quota_us, err);
     }
@@ -389,25 +411,29 @@ static int create_v1(const struct cgroup_host *h, const char *name, uid_t uid, g
     return r < 0 ? r : chown_at(g->v1_fd[CGROUP_MEMORY], "cgroup.event_control", uid, gid);
 }
 
-int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
-                  const struct cgroup_owner *owner, struct cgroup *ret, struct err *err)
+int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_owner *owner,
+                  struct cgroup *ret, struct err *err)
 {
     *ret = (struct cgroup){
         .v2_fd = -1, .leaf_fd = -1, .v1_fd = {-1, -1, -1}, .tasks_fd = {-1, -1, -1}};
     int r = create_v2(h, name, owner->uid, owner->gid, ret);
     if (r == 0)
-        r = create_v1(h, name, owner->uid, owner->gid, ret);
-    if (r < 0)
-        r = err_sys(err, -r, "make cgroup '%s'", name);
-    if (r == 0 && h->mode == INIT_CGROUP_V2)
-        r = set_v2_limits(h, ret->v2_fd, limits, err);
-    if (r == 0)
-        r = set_v1_limits(ret, limits, err);
-    if (r < 0) {
-        cgroup_close(ret);
-        (void)cgroup_remove(h, name);
-    }
+        return 0;
+    r = err_sys(err, -r, "make cgroup '%s'", name);
+    cgroup_close(ret);
+    (void)cgroup_remove(h, name);
     return r;
+}
+
+int cgroup_limit(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
+                 const struct cgroup_owner *owner, struct cgroup *g, struct err *err)
+{
+    int r = create_v1(h, name, owner->uid, owner->gid, g);
+    if (r < 0)
+        return err_sys(err, -r, "make cgroup '%s'", name);
+    if (h->mode == INIT_CGROUP_V2)
+        r = set_v2_limits(h, g->v2_fd, limits, err);
+    return r < 0 ? r : set_v1_limits(g, limits, err);
 }
 
 static int open_existing(int parent, const char *name)

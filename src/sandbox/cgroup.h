@@ -55,9 +55,13 @@ int cgroup_host_purge(struct cgroup_host *h);
 int cgroup_host_remove(struct cgroup_host *h,
                        const char *tag); /* the tag's own directories, when empty */
 
-/* Makes the groups and sets the limits, each read back. Delegates what PID 1 needs to the owner. */
-int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
-                  const struct cgroup_owner *owner, struct cgroup *ret, struct err *err);
+/* Makes the group that PID 1 is born into, without limits. On failure nothing is left. */
+int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_owner *owner,
+                  struct cgroup *ret, struct err *err);
+/* Makes the groups of v1, which PID 1 enters by itself, and sets the limits, each read back.
+ * Delegates what PID 1 needs to the owner. On failure the caller closes and removes the group. */
+int cgroup_limit(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
+                 const struct cgroup_owner *owner, struct cgroup *g, struct err *err);
 /* The groups of a session that is there, to read or kill them: no tasks_fd, no leaf_fd. */
 void cgroup_open(const struct cgroup_host *h, const char *name, struct cgroup *ret);
 void cgroup_close(struct cgroup *g);                            /* descriptors only */

@@ -11,5 +11,12 @@
  * negative errno. No allocation. */
 pid_t clone_process(uint64_t flags, int cgroup_fd, int *ret_pidfd);
 
+/* A child without memory and descriptors of its own: it runs `fn` on a stack of its own in ours
+ * (which grows down from `stack_end`), and costs little to make and to end. It shares our errno and
+ * our heap as well, so `fn` allocates nothing and does nothing that is expected to fail.
+ * `ret_pidfd` may be NULL. Returns the pid or a negative errno. */
+pid_t clone_shared(uint64_t flags, int (*fn)(void *arg), void *arg, char *stack_end,
+                   int *ret_pidfd);
+
 /* Leaves a child without running the parent's exit handlers. */
 _Noreturn void child_exit(int status);

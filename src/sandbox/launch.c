@@ -35,6 +35,9 @@
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 #define DISK_IMAGE "disk.img"
 #define DISK_PLACE "disk"
+/* What lives as long as its sandbox has a number from here on. The children of later launches copy
+ * descriptors up to the highest they use, and PID 1 keeps a table of that size. */
+#define LASTING_FDS 512
 #define PIDS_MAX 4194304U /* the kernel's PID_MAX_LIMIT; it takes no limit above */
 
 static const struct {
@@ -118,8 +121,8 @@ static void attempt_done(struct launch_host *h, struct attempt *a, const char *n
 static int make_pipes(struct attempt *a, struct err *err)
 {
     int go[2], status[2];
-    if (pipe2(go, O_CLOEXEC) < 0)
-        return err_sys(err, errno, "pipe");
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, go) < 0)
+        return err_sys(err, errno, "socketpair");
     a->setup.go_fd = go[0];
     a->go_write_fd = go[1];
     if (pipe2(status, O_CLOEXEC) < 0)
@@ -148,24 +151,54 @@ static int prepare(struct launch_host *h, const struct plan *p, struct attempt *
     return r < 0 ? r : make_pipes(a, err);
 }
 
-static int make_groups(struct launch_host *h, const struct plan *p, struct launch *l,
-                       struct err *err)
+static struct cgroup_owner owner_of_groups(const struct launch_host *h, const struct plan *p)
 {
-    struct cgroup_limits limits = {
-        .memory_bytes = p->memory_bytes,
-        .pids = p->pids < PIDS_MAX ? p->pids + 1 : PIDS_MAX, /* PID 1 is ours */
-        .cpu_quota_us = p->cpu_quota_us,
+    return (struct cgroup_owner){
+        .uid = h->rootful ? userns_init_id(p->uid_index) : geteuid(),
+        .gid = h->rootful ? (gid_t)userns_init_id(p->uid_index) : getegid(),
     };
+}
+
+static int make_group(struct launch_host *h, const struct plan *p, struct launch *l,
+                      struct err *err)
+{
+    struct cgroup_owner owner = owner_of_groups(h, p);
     for (int i = 0; i < CGROUP_CONTROLLERS; i++)
         if ((p->flags & PLAN_REQUIRE_LIMITS) && !h->cgroups.enforced[i])
             return err_set(err, ERR_UNSUPPORTED,
                            "limits are required but cannot be enforced here: %s",
                            h->cgroups.why[i]);
-    struct cgroup_owner owner = {
-        .uid = h->rootful ? userns_init_id(p->uid_index) : geteuid(),
-        .gid = h->rootful ? (gid_t)userns_init_id(p->uid_index) : getegid(),
+    return cgroup_create(&h->cgroups, p->name, &owner, &l->cgroup, err);
+}
+
+static int set_limits(struct launch_host *h, const struct plan *p, struct launch *l,
+                      struct err *err)
+{
+    struct cgroup_owner owner = owner_of_groups(h, p);
+    struct cgroup_limits limits = {
+        .memory_bytes = p->memory_bytes,
+        .pids = p->pids < PIDS_MAX ? p->pids + 1 : PIDS_MAX, /* PID 1 is ours */
+        .cpu_quota_us = p->cpu_quota_us,
     };
-    return cgroup_create(&h->cgroups, p->name, &limits, &owner, &l->cgroup, err);
+    return cgroup_limit(&h->cgroups, p->name, &limits, &owner, &l->cgroup, err);
+}
+
+/* The child goes on, and gets what it needs to enter its groups. When it is gone already it has
+ * said why, which is worth more than anything that we could say. */
+static void hand_over_groups(int go_fd, const struct cgroup *g)
+{
+    struct setup_groups groups = {.leaf = g->leaf_fd >= 0, .memcg = g->v1_fd[CGROUP_MEMORY] >= 0};
+    int fds[SETUP_GROUPS_MAX];
+    size_t n = 0;
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++)
+        if (g->tasks_fd[i] >= 0)
+            fds[n++] = g->tasks_fd[i];
+    groups.v1 = (uint8_t)n;
+    if (groups.leaf)
+        fds[n++] = g->leaf_fd;
+    if (groups.memcg)
+        fds[n++] = g->v1_fd[CGROUP_MEMORY];
+    (void)fd_send_msg(go_fd, &groups, sizeof(groups), fds, n, MSG_NOSIGNAL);
 }
 
 static int map_ids(const struct launch_host *h, const struct plan *p, pid_t pid, struct err *err)
@@ -182,34 +215,90 @@ static int map_ids(const struct launch_host *h, const struct plan *p, pid_t pid,
     return userns_map(pid, uids, gids, 2, err);
 }
 
+static unsigned fds_end(const struct setup *s)
+{
+    const int used[] = {s->go_fd,          s->status_fd,      s->parent_fds[0], s->parent_fds[1],
+                        s->control_fds[0], s->control_fds[1], s->seccomp_fd,    s->cgroup_fd,
+                        s->init_exe_fd,    s->parent_fd};
+    int end = INIT_FD_MAX;
+    for (size_t i = 0; i < ARRAY_SIZE(used); i++)
+        end = used[i] >= end ? used[i] + 1 : end;
+    for (size_t i = 0; i < PLAN_OPS_MAX; i++)
+        end = s->source_fds[i] >= end ? s->source_fds[i] + 1 : end;
+    return (unsigned)end;
+}
+
 static int clone_child(struct launch_host *h, struct attempt *a, struct launch *l, struct err *err)
 {
     struct setup *s = &a->setup;
-    for (int i = 0; i < SETUP_V1_MAX; i++)
-        s->v1_tasks_fds[i] = i < CGROUP_CONTROLLERS ? l->cgroup.tasks_fd[i] : -1;
-    s->leaf_fd = l->cgroup.leaf_fd;
     s->cgroup_fd = l->cgroup.v2_fd;
-    s->memcg_fd = l->cgroup.v1_fd[CGROUP_MEMORY];
     s->seccomp_fd = h->seccomp_fd;
     s->init_exe_fd = h->init_exe_fd;
     s->switch_ids = h->rootful;
     s->cgroup_mode = h->cgroups.mode;
     s->parent_fd = h->self_fd;
     s->lo_up = ahead_enter_netns(&h->ahead);
-    uint64_t namespaces = s->lo_up ? NAMESPACES & ~(uint64_t)CLONE_NEWNET : NAMESPACES;
-    l->pid = h->rootful ? userns_clone_owned(namespaces, userns_init_id(l->uid_index),
-                                             l->cgroup.v2_fd, &l->pidfd)
-                        : clone_process(namespaces, l->cgroup.v2_fd, &l->pidfd);
-    if (l->pid == 0) {
-        /* Our copies of the parent's ends: with them we would wait for ourselves once it is gone.
-         */
-        (void)close(a->go_write_fd);
-        (void)close(a->status_read_fd);
+    s->parent_fds[0] = a->go_write_fd;
+    s->parent_fds[1] = a->status_read_fd;
+    s->fds_end = fds_end(s);
+    uint64_t flags = CLONE_FILES | (s->lo_up ? NAMESPACES & ~(uint64_t)CLONE_NEWNET : NAMESPACES);
+    l->pid = h->rootful ? userns_clone_owned(flags, userns_init_id(l->uid_index), l->cgroup.v2_fd,
+                                             &l->pidfd)
+                        : clone_process(flags, l->cgroup.v2_fd, &l->pidfd);
+    if (l->pid == 0)
         setup_child(s);
-    }
     if (s->lo_up)
         ahead_leave_netns(&h->ahead);
     return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
+}
+
+/* Descriptors that the child uses stay as they are until it has copied them. It does so before all
+ * else, so we hardly ever wait. */
+static int wait_for_copy(const struct attempt *a, const struct launch *l, struct err *err)
+{
+    struct pollfd fds[] = {{.fd = a->status_read_fd, .events = POLLIN},
+                           {.fd = l->pidfd, .events = POLLIN}};
+    char byte;
+    while (poll(fds, ARRAY_SIZE(fds), -1) < 0)
+        if (errno != EINTR)
+            return err_sys(err, errno, "wait for the sandbox's first process");
+    if (!(fds[0].revents & POLLIN) || read(a->status_read_fd, &byte, 1) != 1)
+        return err_set(err, ERR_BACKEND, "the sandbox's first process died");
+    return 0;
+}
+
+static void put_up(int *fd)
+{
+    int high = *fd < 0 ? -1 : fcntl(*fd, F_DUPFD_CLOEXEC, LASTING_FDS);
+    if (high < 0)
+        return; /* it will do where it is */
+    (void)close(*fd);
+    *fd = high;
+}
+
+/* What the child needs from us, in the order in which it comes to need it. */
+static int serve_child(struct launch_host *h, const struct plan *plan, const struct attempt *a,
+                       struct launch *l, struct err *err)
+{
+    int r = map_ids(h, plan, l->pid, err);
+    if (r == 0 && fd_send_msg(a->go_write_fd, "g", 1, NULL, 0, MSG_NOSIGNAL) < 0)
+        r = err_set(err, ERR_BACKEND, "the sandbox's first process died");
+    if (r == 0)
+        r = set_limits(h, plan, l, err);
+    if (r == 0 && (plan->flags & PLAN_NET_ON))
+        r = launch_net_join(h, l, err);
+    if (r == 0)
+        hand_over_groups(a->go_write_fd, &l->cgroup);
+    return r;
+}
+
+static int start_child(struct launch_host *h, const struct plan *plan, const struct attempt *a,
+                       struct launch *l, struct err *err)
+{
+    struct err why = {0};
+    int r = serve_child(h, plan, a, l, err);
+    int w = wait_for_copy(a, l, r < 0 ? &why : err);
+    return r < 0 ? r : w;
 }
 
 int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret,
@@ -238,20 +327,20 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
 
     int r = prepare(h, plan, &a, err);
     if (r == 0)
-        r = make_groups(h, plan, &l, err);
+        r = make_group(h, plan, &l, err);
     if (r == 0)
         r = clone_child(h, &a, &l, err);
     if (r == 0)
-        r = map_ids(h, plan, l.pid, err);
-    if (r == 0 && (plan->flags & PLAN_NET_ON))
-        r = launch_net_join(h, &l, err);
-    if (r == 0 && fd_write_all(a.go_write_fd, "g", 1) < 0)
-        r = err_set(err, ERR_BACKEND, "the sandbox's first process died");
+        r = start_child(h, plan, &a, &l, err);
     if (r == 0) {
         l.status_fd = TAKE_FD(a.status_read_fd);
         l.disk_fd = TAKE_FD(a.disk_fd);
         cgroup_close(&l.cgroup); /* it can be killed by its name */
         l.control_fd = TAKE_FD(a.setup.control_fds[1]);
+        int *lasting[] = {&l.pidfd,      &l.cgroup.v2_fd, &l.disk_fd,   &l.status_fd,
+                          &l.control_fd, &l.dns_fds[0],   &l.dns_fds[1]};
+        for (size_t i = 0; i < ARRAY_SIZE(lasting); i++)
+            put_up(lasting[i]);
     }
     attempt_done(h, &a, plan->name);
     if (r < 0) {

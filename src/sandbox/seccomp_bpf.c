@@ -7,6 +7,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <linux/seccomp.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 
 /* The shape of the program:
@@ -14,6 +16,8 @@
  *     load arch; other than ours -> seccomp_ret_foreign
  *     load nr;   binary search over ranges of numbers with one verdict
  *     leaf:      return, or a list of argument rules that all end in a return
+ *
+ * Returns of the same verdict are then shared.
  *
  * We generate it ourselves because a library rule is one comparison per argument, unordered, with
  * one default for all: "every ioctl of this type but these two" and "this errno for a wrong family,
@@ -156,6 +160,76 @@ static size_t add_range(struct range *ranges, size_t n, struct range add)
     return n + 1;
 }
 
+static bool is_cond(const struct sock_filter *insn)
+{
+    return BPF_CLASS(insn->code) == BPF_JMP && BPF_OP(insn->code) != BPF_JA;
+}
+
+/* Where a jump to the return at `to` may go as well: the last return of the same verdict that is
+ * within its reach. */
+static size_t shared_return(const struct program *p, size_t from, size_t to)
+{
+    size_t end = from + 1 + UINT8_MAX;
+    if (BPF_CLASS(p->insn[to].code) != BPF_RET)
+        return to;
+    for (size_t i = end < p->n ? end : p->n - 1; i > to; i--)
+        if (p->insn[i].code == p->insn[to].code && p->insn[i].k == p->insn[to].k)
+            return i;
+    return to;
+}
+
+/* Removes what no way leads to. Jumps go forward only, so one pass finds it. */
+static bool drop_unreachable(struct program *p)
+{
+    AUTO_FREE size_t *at = xnew_n(size_t, p->n + 1); /* first: reached; then: the new place */
+    size_t n = 0;
+    at[0] = 1;
+    for (size_t i = 0; i < p->n; i++) {
+        const struct sock_filter *insn = &p->insn[i];
+        if (at[i] == 0 || BPF_CLASS(insn->code) == BPF_RET)
+            continue;
+        if (is_cond(insn))
+            at[i + 1 + insn->jt] = at[i + 1 + insn->jf] = 1;
+        else
+            at[i + 1 + (BPF_CLASS(insn->code) == BPF_JMP ? insn->k : 0)] = 1;
+    }
+    for (size_t i = 0; i < p->n; i++) {
+        bool reached = at[i] != 0;
+        at[i] = reached ? n : SIZE_MAX;
+        n += reached;
+    }
+    for (size_t i = 0; i < p->n; i++) {
+        struct sock_filter insn = p->insn[i];
+        if (at[i] == SIZE_MAX)
+            continue;
+        if (is_cond(&insn)) {
+            insn.jt = (uint8_t)(at[i + 1 + insn.jt] - at[i] - 1);
+            insn.jf = (uint8_t)(at[i + 1 + insn.jf] - at[i] - 1);
+        } else if (BPF_CLASS(insn.code) == BPF_JMP) {
+            insn.k = (uint32_t)(at[i + 1 + insn.k] - at[i] - 1);
+        }
+        p->insn[at[i]] = insn;
+    }
+    bool dropped = n < p->n;
+    p->n = n;
+    return dropped;
+}
+
+/* The kernel checks, translates and compiles the program for every exec, which takes as long as it
+ * is: returns that say the same become one where a jump can reach it. */
+static void share_returns(struct program *p)
+{
+    do {
+        for (size_t i = 0; i < p->n; i++) {
+            struct sock_filter *insn = &p->insn[i];
+            if (!is_cond(insn))
+                continue;
+            insn->jt = (uint8_t)(shared_return(p, i, i + 1 + insn->jt) - i - 1);
+            insn->jf = (uint8_t)(shared_return(p, i, i + 1 + insn->jf) - i - 1);
+        }
+    } while (drop_unreachable(p));
+}
+
 int seccomp_bpf_build(uint32_t arch, const struct seccomp_entry *entries, size_t n,
                       struct sock_filter *out, size_t cap)
 {
@@ -179,5 +253,8 @@ int seccomp_bpf_build(uint32_t arch, const struct seccomp_entry *entries, size_t
     emit_ret(&p, seccomp_ret_foreign);
     emit_load(&p, offsetof(struct seccomp_data, nr));
     emit_search(&p, ranges, n_ranges);
-    return p.n <= cap ? (int)p.n : -E2BIG;
+    if (p.n > cap)
+        return -E2BIG;
+    share_returns(&p);
+    return (int)p.n;
 }

@@ -33,14 +33,14 @@
  * that nothing here needs any more, because the sources are descriptors already. */
 #define ROOT_PLACE "/usr"
 #define OOM_SCORE "500"
-#define FD_HIGH 64
 
 /* What steps hand to each other. The child is single-threaded and ends in execve. */
 static struct {
     int root_fd;
     int landlock_fd;
     int landlock_abi;
-} built = {.root_fd = -1, .landlock_fd = -1};
+    int memcg_fd;
+} built = {.root_fd = -1, .landlock_fd = -1, .memcg_fd = -1};
 
 static int step_ids(const struct setup *s, struct err *err)
 {
@@ -57,19 +57,28 @@ static int step_ids(const struct setup *s, struct err *err)
     return prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 ? err_sys(err, errno, "own /proc/self") : 0;
 }
 
+/* The parent makes the groups while we build the tree. */
 static int step_groups(const struct setup *s, struct err *err)
 {
+    struct setup_groups groups = {0};
+    int fds[SETUP_GROUPS_MAX];
+    size_t n = SETUP_GROUPS_MAX;
+    if (fd_recv_msg(s->go_fd, &groups, sizeof(groups), fds, &n, 0) != (ssize_t)sizeof(groups) ||
+        n != (size_t)groups.v1 + groups.leaf + groups.memcg)
+        return err_set(err, ERR_BACKEND, "the launcher went away");
     /* "0" is the writing thread itself, which spares the kernel a system-wide lock. The descriptors
      * were opened by the parent, and the kernel checks the opener's rights. */
-    for (int i = 0; i < SETUP_V1_MAX; i++)
-        if (s->v1_tasks_fds[i] >= 0 && fd_write_all(s->v1_tasks_fds[i], "0", 1) < 0)
+    for (int i = 0; i < groups.v1; i++)
+        if (fd_write_all(fds[i], "0", 1) < 0)
             return err_sys(err, EIO, "enter the cgroup");
     if (unshare(CLONE_NEWCGROUP) < 0)
         return err_sys(err, errno, "cgroup namespace");
     /* Only now: the namespace is rooted at the session's group, so that PID 1 may use the groups
      * beside its own. */
-    if (s->leaf_fd >= 0 && fd_write_all(s->leaf_fd, "0", 1) < 0)
+    if (groups.leaf && fd_write_all(fds[groups.v1], "0", 1) < 0)
         return err_sys(err, EIO, "enter the leaf cgroup");
+    if (groups.memcg)
+        built.memcg_fd = fds[n - 1];
     (void)fd_write_file_at(AT_FDCWD, "/proc/self/oom_score_adj", OOM_SCORE);
     return 0;
 }
@@ -216,6 +225,13 @@ static int make_config(const struct setup *s)
     return fd_sealed_memfd("box-init-config", &config, sizeof(config));
 }
 
+/* Above the numbers that step_descriptors() fills, and no higher than it takes: the table never
+ * becomes smaller again. */
+static int out_of_the_way(int fd)
+{
+    return fd >= INIT_FD_MAX ? fd : fcntl(fd, F_DUPFD_CLOEXEC, INIT_FD_MAX);
+}
+
 /* Puts the descriptors of enum init_fd in place; everything else closes at execve. */
 static int step_descriptors(const struct setup *s, struct err *err)
 {
@@ -234,11 +250,11 @@ static int step_descriptors(const struct setup *s, struct err *err)
         from[INIT_FD_LANDLOCK] = built.landlock_fd;
     if (s->cgroup_fd >= 0)
         from[INIT_FD_CGROUP] = s->cgroup_fd;
-    if (s->memcg_fd >= 0)
-        from[INIT_FD_MEMCG1] = s->memcg_fd;
-    /* Out of the way first: a source may sit on the number of another's target. */
+    if (built.memcg_fd >= 0)
+        from[INIT_FD_MEMCG1] = built.memcg_fd;
+    /* A source may sit on the number of another's target. */
     for (int fd = 0; fd < INIT_FD_MAX; fd++) {
-        from[fd] = fcntl(from[fd], F_DUPFD_CLOEXEC, FD_HIGH);
+        from[fd] = out_of_the_way(from[fd]);
         if (from[fd] < 0)
             return err_sys(err, errno, "move descriptors");
     }
@@ -255,24 +271,38 @@ static const struct {
     int (*run)(const struct setup *s, struct err *err);
 } steps[] = {
     {"ids", step_ids},
-    {"cgroups", step_groups},
     {"clock", step_clock},
     {"names", step_names},
     {"root", step_root},
     {"tree", step_tree},
+    {"cgroups", step_groups},
     {"pivot", step_pivot},
     {"landlock", step_landlock},
     {"privilege", step_privilege},
     {"descriptors", step_descriptors},
 };
 
+/* Until here the table is the parent's own, who waits for our word before it changes what we use.
+ */
+static int own_descriptors(const struct setup *s)
+{
+    if (syscall(SYS_close_range, s->fds_end, ~0U, CLOSE_RANGE_UNSHARE) < 0)
+        return -errno;
+    /* With the parent's ends we would wait for ourselves once it is gone. */
+    (void)close(s->parent_fds[0]);
+    (void)close(s->parent_fds[1]);
+    return fd_write_all(s->status_fd, "", 1);
+}
+
 void setup_child(const struct setup *s)
 {
     struct err err = {0};
+    if (own_descriptors(s) < 0)
+        child_exit(1);
     (void)umask(022); /* what is made from here on is what the payload sees */
-    /* Above the numbers that step_descriptors() fills, before anything else can fail. */
-    int status = fcntl(s->status_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);
-    int exe = fcntl(s->init_exe_fd, F_DUPFD_CLOEXEC, FD_HIGH * 8);
+    /* Before anything else can fail. */
+    int status = out_of_the_way(s->status_fd);
+    int exe = out_of_the_way(s->init_exe_fd);
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
         if (steps[i].run(s, &err) < 0) {
@@ -283,7 +313,7 @@ void setup_child(const struct setup *s)
         }
     }
     /* Descriptors that lack close-on-exec end here, whoever opened them. */
-    (void)syscall(SYS_close_range, (unsigned)INIT_FD_MAX, ~0U, 1U << 2 /* CLOSE_RANGE_CLOEXEC */);
+    (void)syscall(SYS_close_range, (unsigned)INIT_FD_MAX, ~0U, CLOSE_RANGE_CLOEXEC);
     char *argv[] = {(char *)(uintptr_t) "box-init", NULL};
     char *envp[] = {NULL};
     (void)syscall(SYS_execveat, exe, "", argv, envp, AT_EMPTY_PATH);

@@ -155,8 +155,20 @@ static int self_mount(int dir, uint64_t attrs, const char *what, struct err *err
     return r < 0 ? r : TAKE_FD(copy);
 }
 
+/* Most directories are new ones right below the root, with the mode that mkdir gives: there is no
+ * link on the way to them, and nothing more to do. */
+static bool plain_dir(const struct setup *s, int root_fd, const struct plan_op *op)
+{
+    const char *target = plan_str(s->plan, op->target);
+    bool owned = (op->flags & PLAN_OP_OWNED) && s->switch_ids;
+    return !owned && op->mode == 0755 && strchr(target + 1, '/') == NULL &&
+           mkdirat(root_fd, target + 1, 0755) == 0;
+}
+
 static int op_dir(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
 {
+    if (plain_dir(s, root_fd, op))
+        return 0;
     AUTO_CLOSE int fd = make_path(s, root_fd, op, true, err);
     if (fd < 0)
         return fd;
@@ -231,20 +243,37 @@ static int open_host_device(const char *name, unsigned major_nr, unsigned minor_
     return TAKE_FD(fd);
 }
 
-/* `cover` is the host's null device for files, an empty directory of ours for directories. */
-static int mask_one(int proc_fd, const char *name, int cover_fd, struct err *err)
+/* The first name that is there gets a copy of `cover_fd` with the attributes of a mask; the others
+ * get copies of that mount, by one system call each: there are some fifty, in every sandbox. Names
+ * are looked up in the working directory, the root of a /proc that nobody else has seen. */
+static int mask_names(int proc_fd, const char *const *names, size_t n, int cover_fd,
+                      struct err *err)
 {
-    AUTO_CLOSE int target = openat(proc_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    if (target < 0)
-        return 0; /* this kernel does not have it */
-    AUTO_CLOSE int cover = mount_clone(cover_fd, 0);
-    int r = cover < 0 ? cover : mount_set(cover, ATTR_MASK, -1, 0);
-    return r < 0 ? err_sys(err, -r, "mask /proc/%s", name) : attach(cover, target, name, err);
+    const char *first = NULL;
+    for (size_t i = 0; i < n; i++) {
+        if (first != NULL) {
+            if (mount(first, names[i], NULL, MS_BIND, NULL) < 0 && errno != ENOENT)
+                return err_sys(err, errno, "mask /proc/%s", names[i]);
+            continue;
+        }
+        AUTO_CLOSE int target = openat(proc_fd, names[i], O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        if (target < 0)
+            continue; /* this kernel does not have it */
+        AUTO_CLOSE int cover = mount_clone(cover_fd, 0);
+        int r = cover < 0 ? cover : mount_set(cover, ATTR_MASK, -1, 0);
+        r = r < 0 ? err_sys(err, -r, "mask /proc/%s", names[i])
+                  : attach(cover, target, names[i], err);
+        if (r < 0)
+            return r;
+        first = names[i];
+    }
+    return 0;
 }
 
+/* Files are covered by the host's null device, directories by an empty one of ours. Afterwards the
+ * working directory is /proc; it changes once more before anything is executed. */
 static int mask_proc(int root_fd, int proc_fd, struct err *err)
 {
-    int r = 0;
     AUTO_CLOSE int null_fd = open_host_device("null", 1, 3, err);
     if (null_fd < 0)
         return null_fd;
@@ -253,11 +282,10 @@ static int mask_proc(int root_fd, int proc_fd, struct err *err)
     AUTO_CLOSE int empty_fd = open_in_root(root_fd, EMPTY_DIR, O_PATH | O_DIRECTORY);
     if (empty_fd < 0)
         return err_sys(err, -empty_fd, "open /" EMPTY_DIR);
-    for (size_t i = 0; i < ARRAY_SIZE(masked_files) && r == 0; i++)
-        r = mask_one(proc_fd, masked_files[i], null_fd, err);
-    for (size_t i = 0; i < ARRAY_SIZE(masked_dirs) && r == 0; i++)
-        r = mask_one(proc_fd, masked_dirs[i], empty_fd, err);
-    return r;
+    if (fchdir(proc_fd) < 0)
+        return err_sys(err, errno, "enter /proc");
+    int r = mask_names(proc_fd, masked_files, ARRAY_SIZE(masked_files), null_fd, err);
+    return r < 0 ? r : mask_names(proc_fd, masked_dirs, ARRAY_SIZE(masked_dirs), empty_fd, err);
 }
 
 static int op_proc(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sandbox/userns.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -14,22 +15,24 @@
 #include <unistd.h>
 
 #include "sandbox/clone.h"
-#include "util/buf.h"
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
 
 #define TAKE_BACK_TRIES 1000
+#define PAIRS_MAX 8
+#define HOLDER_STACK 8192
 
 static int write_map(pid_t pid, const char *file, const struct id_pair *pairs, size_t n)
 {
-    char path[64];
-    AUTO_DONE(buf) struct buf text;
-    buf_init(&text, 1024);
+    char path[64], text[PAIRS_MAX * 32];
+    size_t len = 0;
+    assert(n <= PAIRS_MAX);
     for (size_t i = 0; i < n; i++)
-        (void)buf_printf(&text, "%u %u 1\n", pairs[i].inside, pairs[i].outside);
+        len += (size_t)snprintf(text + len, sizeof(text) - len, "%u %u 1\n", pairs[i].inside,
+                                pairs[i].outside);
     (void)snprintf(path, sizeof(path), "/proc/%d/%s", pid, file);
-    return fd_write_file_at(AT_FDCWD, path, buf_str(&text));
+    return fd_write_file_at(AT_FDCWD, path, text);
 }
 
 int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids, size_t n,
@@ -46,9 +49,9 @@ int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids
 }
 
 /* Waits to be killed, and does not outlive a parent that died before it could. */
-static _Noreturn void hold_namespace_child(pid_t parent)
+static int hold_namespace_child(void *parent)
 {
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == parent)
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == *(const pid_t *)parent)
         (void)pause();
     child_exit(0);
 }
@@ -89,17 +92,16 @@ pid_t userns_clone_owned(uint64_t flags, uid_t owner, int cgroup_fd, int *ret_pi
 /* A namespace lives as long as someone holds it: a child makes it, we open it, the child goes. */
 static int make_idmap(const struct idmap_key *key, struct err *err)
 {
+    _Alignas(16) char stack[HOLDER_STACK];
     char path[64];
-    AUTO_CLOSE int pidfd = -1;
     struct id_pair uids[2] = {{key->uid, userns_payload_id(key->index)},
                               {0, userns_init_id(key->index)}};
     struct id_pair gids[2] = {{key->gid, userns_payload_id(key->index)},
                               {0, userns_init_id(key->index)}};
 
     pid_t self = getpid();
-    pid_t pid = clone_process(CLONE_NEWUSER, -1, &pidfd);
-    if (pid == 0)
-        hold_namespace_child(self);
+    pid_t pid =
+        clone_shared(CLONE_NEWUSER, hold_namespace_child, &self, stack + sizeof(stack), NULL);
     if (pid < 0)
         return err_sys(err, -pid, "user namespace for an id map");
     /* Root has to be left out of either list when the owner is root itself. */

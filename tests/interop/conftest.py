@@ -53,6 +53,8 @@ def scratch():
     before, directory = os.getcwd(), tempfile.mkdtemp(prefix="box-interop-cwd-")
     os.chdir(directory)
     yield
+    for server in list(lb.Server.made):
+        server.close()
     os.chdir(before)
     shutil.rmtree(directory, ignore_errors=True)
 

@@ -94,7 +94,10 @@ class Server:
     """A daemon with directories of its own. `config` is added to the box configuration it starts with, `settings` to
     the configuration file of boxd."""
 
+    made = []  # those of cases that fail are closed at the end
+
     def __init__(self, config=None, token=TOKEN, env=None, settings=""):
+        self.made.append(self)
         self.instance = "inst-" + uuid.uuid4().hex
         self.token = token
         self.port = free_port()
@@ -176,6 +179,7 @@ class Server:
         if isinstance(self.process, Boxd):
             self.process.close()
         shutil.rmtree(self.root, ignore_errors=True)
+        self.made.remove(self)
 
 
 class Link:

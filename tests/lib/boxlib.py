@@ -194,7 +194,8 @@ class Boxd:
             with contextlib.suppress(FileNotFoundError):
                 loops += [backing] if str(self.state) in backing.read_text() else []
         priv = self.priv_pid()
-        owned = pathlib.Path(f"/proc/{priv}/task/{priv}/children").read_text().split()
+        owned = [pid for pid in pathlib.Path(f"/proc/{priv}/task/{priv}/children").read_text().split()
+                 if pathlib.Path(f"/proc/{pid}/comm").read_text() != "box-maker\n"]
         # Empty directories made ahead for coming sessions are refilled when nobody waits.
         files = sorted(str(p.relative_to(self.state)) for d in ("sessions", "trash")
                        for p in (self.state / d).glob("**/*")

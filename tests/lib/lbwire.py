@@ -59,10 +59,16 @@ def connect(address, timeout=60):
     return sock
 
 
-def http_get(address, path, headers=None, method="GET"):
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def http_get(address, path, headers=None, method="GET", host=True):
     """(status, headers, body) of a plain request."""
     with connect(address) as sock:
-        lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
+        lines = [f"{method} {path} HTTP/1.1", "Connection: close"] + ["Host: localhost"] * host
         lines += [f"{k}: {v}" for k, v in (headers or {}).items()]
         sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
         data = b""

@@ -212,6 +212,7 @@ void skills_set_root(struct skills *s, const char *path)
     s->root = xstrdup(path);
 }
 
+/* NOLINTNEXTLINE(readability-function-size): as core/skills.h has it. */
 int skills_call(struct skills *s, const char *workspace, enum skills_op op,
                 const struct json *request, int zip_fd, skills_done_fn *done_fn, void *arg,
                 struct err *err)

@@ -231,7 +231,8 @@ static void group_lives_and_goes(void **state)
     const struct cgroup_limits limits = {.memory_bytes = 1, .pids = 1};
     const struct cgroup_owner owner = {geteuid(), getegid()};
     (void)state;
-    assert_int_equal(cgroup_create(&h, NAME, &limits, &owner, &g, &err), 0);
+    assert_int_equal(cgroup_create(&h, NAME, &owner, &g, &err), 0);
+    assert_int_equal(cgroup_limit(&h, NAME, &limits, &owner, &g, &err), 0); /* nothing enforced */
     assert_true(g.v2_fd >= 0);
     assert_true(exists(NAME));
     assert_int_equal(cgroup_kill(&h, NAME), -ENOENT); /* the file is the kernel's */
@@ -242,7 +243,7 @@ static void group_lives_and_goes(void **state)
     put_dir(NAME "/s1");
     /* Another of the same name is not shared. */
     struct cgroup other;
-    assert_int_equal(cgroup_create(&h, NAME, &limits, &owner, &other, &err), -EEXIST);
+    assert_int_equal(cgroup_create(&h, NAME, &owner, &other, &err), -EEXIST);
     assert_int_equal(other.v2_fd, -1);
     cgroup_close(&g);
     cgroup_close(&g);
@@ -254,7 +255,7 @@ static void group_lives_and_goes(void **state)
     assert_int_equal(cgroup_kill(&h, NAME), -EOPNOTSUPP);
 }
 
-static void failed_creation_leaves_no_group(void **state)
+static void limit_that_cannot_be_set_is_told(void **state)
 {
     struct cgroup_host h = fake_host();
     struct cgroup g;
@@ -264,9 +265,17 @@ static void failed_creation_leaves_no_group(void **state)
     (void)state;
     h.mode = INIT_CGROUP_V2;
     h.enforced[CGROUP_MEMORY] = true; /* whose file does not exist here */
-    assert_true(cgroup_create(&h, NAME, &limits, &owner, &g, &err) < 0);
-    assert_int_not_equal(err.code, ERR_NONE);
+    assert_int_equal(mkdirat(dir_fd, NAME, 0755), 0);
+    assert_int_equal(cgroup_create(&h, NAME, &owner, &g, &err), -EEXIST);
     assert_int_equal(g.v2_fd, -1);
+    assert_false(exists(NAME));  /* a failed creation leaves no group */
+    h.mode = INIT_CGROUP_HYBRID; /* no leaf, whose files do not exist here either */
+    assert_int_equal(cgroup_create(&h, NAME, &owner, &g, &err), 0);
+    h.mode = INIT_CGROUP_V2;
+    assert_int_equal(cgroup_limit(&h, NAME, &limits, &owner, &g, &err), -ENOENT);
+    assert_string_equal(err.msg, "set cgroup limit memory.max: No such file or directory");
+    cgroup_close(&g);
+    assert_int_equal(cgroup_remove(&h, NAME), 0);
     assert_false(exists(NAME));
     cgroup_host_done(&h);
 }
@@ -344,7 +353,7 @@ int main(void)
         cmocka_unit_test(limit_that_came_out_lower_is_as_good),
         cmocka_unit_test(limit_without_a_file_is_an_error),
         cmocka_unit_test(group_lives_and_goes),
-        cmocka_unit_test(failed_creation_leaves_no_group),
+        cmocka_unit_test(limit_that_cannot_be_set_is_told),
         cmocka_unit_test(purge_takes_what_is_ours_and_nothing_else),
         cmocka_unit_test(readings_are_zero_where_there_are_none),
     };

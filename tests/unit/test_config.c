@@ -32,6 +32,9 @@ static void clear_environment(void)
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
         (void)unsetenv(config_keys[i].env);
     (void)unsetenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID");
+    (void)unsetenv("LANGBOT_BOX_CONTROL_TOKEN");
+    (void)unsetenv("LANGBOT_BOX_CONFIG");
+    (void)unsetenv("LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS");
     (void)unsetenv("XDG_RUNTIME_DIR");
     (void)unsetenv("XDG_STATE_HOME");
     (void)setenv("HOME", "/home/somebody", 1);
@@ -381,6 +384,55 @@ static void token_is_the_first_line_and_long_enough(void **state)
     clear_environment();
 }
 
+static void a_langbot_host_is_heard(void **state)
+{
+    AUTO(config) struct config *c = NULL;
+    struct err err;
+    (void)state;
+    assert_int_equal(load(&c, &err, NULL), 0);
+    assert_null(c->control_token);
+    assert_null(c->instance);
+    assert_null(c->box_config);
+    assert_null(c->report_backend);
+    assert_false(c->unsafe_storage);
+    assert_false(c->legacy_protocol);
+    config_free(TAKE_PTR(c));
+    (void)setenv("LANGBOT_BOX_CONTROL_TOKEN", " " TOKEN32 "\n", 1);
+    (void)setenv("LANGBOT_BOX_TRUSTED_INSTANCE_UUID", " i ", 1);
+    (void)setenv("LANGBOT_BOX_CONFIG", "{}", 1);
+    (void)setenv("LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS", "Yes", 1);
+    (void)setenv("BOX_LEGACY_PROTOCOL", "true", 1);
+    (void)setenv("BOX_REPORT_BACKEND_AS", "nsjail", 1);
+    assert_int_equal(load(&c, &err, "-s", NULL), 0);
+    assert_string_equal(c->control_token, TOKEN32);
+    assert_string_equal(c->instance, "i");
+    assert_string_equal(c->box_config, "{}");
+    assert_string_equal(c->report_backend, "nsjail");
+    assert_true(c->unsafe_storage);
+    assert_true(c->legacy_protocol);
+    assert_true(c->stdio_control);
+    clear_environment();
+}
+
+static void what_a_langbot_host_says_is_checked(void **state)
+{
+    static const char *const bad[] = {"short", "0123456789abcdef 123456789abcdef0",
+                                      "0123456789abcdef0123456789abcde"};
+    AUTO(config) struct config *c = NULL;
+    struct err err;
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        (void)setenv("LANGBOT_BOX_CONTROL_TOKEN", bad[i], 1);
+        assert_true(load(&c, &err, NULL) < 0);
+        assert_string_equal(err.msg, "LANGBOT_BOX_CONTROL_TOKEN must be a non-whitespace secret of "
+                                     "at least 32 characters");
+    }
+    clear_environment();
+    assert_true(load(&c, &err, "-s", NULL) < 0);
+    assert_string_equal(err.msg,
+                        "LANGBOT_BOX_TRUSTED_INSTANCE_UUID is required for stdio Box control");
+}
+
 static void roots_are_real_paths(void **state)
 {
     AUTO(config) struct config *c = NULL;
@@ -549,6 +601,8 @@ int main(void)
         cmocka_unit_test(bad_values_are_told_by_name),
         cmocka_unit_test(bad_command_lines_are_refused),
         cmocka_unit_test(token_is_the_first_line_and_long_enough),
+        cmocka_unit_test(a_langbot_host_is_heard),
+        cmocka_unit_test(what_a_langbot_host_says_is_checked),
         cmocka_unit_test(roots_are_real_paths),
         cmocka_unit_test(list_of_no_roots_allows_nothing),
         cmocka_unit_test(roots_are_limited),

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "http_fixture.h"
 
+#include <arpa/inet.h>
 #include <malloc.h>
+#include <netinet/in.h>
 
 #define UPGRADE                                                                                    \
     "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"         \
@@ -454,6 +456,60 @@ static void a_slow_reader_is_told_apart_from_a_dead_one(void **state)
     stop(&f, fd);
 }
 
+/* A peer over TCP: our end of it, not blocking, with a small window. */
+static int tcp_peer(struct fixture *f)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(at);
+    int small = 4096;
+    AUTO_CLOSE int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof(at)), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &len), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    int accepted = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    assert_true(accepted >= 0);
+    assert_int_equal(http_server_adopt(f->server, accepted, &f->err), 0);
+    assert_int_equal(fd_set_nonblock(fd, true), 0);
+    return fd;
+}
+
+static void what_the_other_side_has_is_known(void **state)
+{
+    static char data[1 << 20];
+    struct fixture f;
+    start(&f, NULL);
+    int fd = tcp_peer(&f);
+
+    say(&f, fd, UPGRADE "\r\n");
+    while (status_of(hear(fd)) != 101)
+        pump(&f);
+    uint64_t before = ws_written(seen.conn);
+    assert_int_equal(ws_send(seen.conn, WS_BINARY, data, sizeof(data)), 0);
+    assert_int_equal(ws_written(seen.conn), before + sizeof(data) + 10);
+    assert_true(ws_acked(seen.conn) < ws_written(seen.conn)); /* nobody reads */
+    while (ws_acked(seen.conn) < ws_written(seen.conn)) {     /* bounded by the test's own end */
+        (void)hear(fd);
+        pump(&f);
+    }
+    assert_int_equal(ws_acked(seen.conn), ws_written(seen.conn));
+    stop(&f, fd);
+}
+
+static void on_a_unix_socket_what_was_taken_has_arrived(void **state)
+{
+    struct fixture f;
+    start(&f, NULL);
+    int fd = open_ws(&f);
+
+    assert_int_equal(ws_send(seen.conn, WS_TEXT, "unread", 6), 0);
+    assert_int_equal(ws_acked(seen.conn), ws_written(seen.conn));
+    stop(&f, fd);
+}
+
 static void a_silent_peer_is_pinged_and_dropped(void **state)
 {
     const struct ws_opts opts = {.ping_ns = 30 * NSEC_PER_SEC, .pong_ns = 15 * NSEC_PER_SEC};
@@ -580,6 +636,8 @@ int main(void)
         cmocka_unit_test(a_paused_connection_holds_its_peer_back),
         cmocka_unit_test(what_a_peer_sent_before_it_left_is_read_after_a_pause),
         cmocka_unit_test(a_slow_reader_is_told_apart_from_a_dead_one),
+        cmocka_unit_test(what_the_other_side_has_is_known),
+        cmocka_unit_test(on_a_unix_socket_what_was_taken_has_arrived),
         cmocka_unit_test(a_silent_peer_is_pinged_and_dropped),
         cmocka_unit_test(a_message_must_keep_a_pace),
         cmocka_unit_test(draining_closes_with_a_reason),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc_fixture.h"
 
+#include <inttypes.h>
 #include <sys/stat.h>
 
 #include "core/readiness.h"
@@ -176,6 +177,28 @@ static void skills_are_asked_for_their_workspace(void **state)
     free(store.root);
 }
 
+static void an_answer_that_is_too_large_is_an_error(void **state)
+{
+    struct skills store = {0};
+    const struct rpc_options options = {.skills = &store};
+    struct rpc_fixture x;
+    size_t size = RPC_MESSAGE_MAX;
+    char *json = malloc(size + 16);
+    (void)state;
+    assert_non_null(json);
+    start_with(&x, NULL, &options);
+    ask(&x.a, 1, "box_list_skills", "{}", CTX1);
+    pump(&x.f);
+    memset(json, 'x', size + 16);
+    memcpy(json, "{\"t\":\"", 6);
+    memcpy(json + size, "\"}", 3);
+    skills_answer(&store, json, NULL);
+    expect_error(&x, &x.a, 1, "ValueError: Runtime message exceeds 16777216 byte limit");
+    stop_rpc(&x);
+    free(store.root);
+    free(json);
+}
+
 static void no_store_is_said(void **state)
 {
     struct rpc_fixture x;
@@ -286,10 +309,11 @@ static int64_t now_sec(const struct rpc_fixture *x)
 
 static char *grant(const struct rpc_fixture *x, int rev, int gen, int sessions, int64_t life)
 {
-    return xasprintf("{\"instance_uuid\":\"" INSTANCE "\",\"workspace_uuid\":\"ws-1\","
-                     "\"execution_generation\":%d,\"entitlement_revision\":%d,\"expires_at\":%lld,"
-                     "\"max_sessions\":%d,\"max_managed_processes\":0}",
-                     gen, rev, (long long)(now_sec(x) + life), sessions);
+    return xasprintf(
+        "{\"instance_uuid\":\"" INSTANCE "\",\"workspace_uuid\":\"ws-1\","
+        "\"execution_generation\":%d,\"entitlement_revision\":%d,\"expires_at\":%" PRId64 ","
+        "\"max_sessions\":%d,\"max_managed_processes\":0}",
+        gen, rev, now_sec(x) + life, sessions);
 }
 
 static void grants_are_for_those_who_enforce_them(void **state)
@@ -455,6 +479,7 @@ int main(void)
         cmocka_unit_test(uploads_have_caps),
         cmocka_unit_test(an_upload_is_used_once),
         cmocka_unit_test(skills_are_asked_for_their_workspace),
+        cmocka_unit_test(an_answer_that_is_too_large_is_an_error),
         cmocka_unit_test(no_store_is_said),
         cmocka_unit_test(the_first_release_has_one_store_for_all),
         cmocka_unit_test(the_workspace_is_made_before_anything_changes),

@@ -260,6 +260,7 @@ static void round_trip(const char *text, size_t len)
     }
     assert_int_equal(unpipe(out.data, out.len, 8192, &got), 0);
     assert_int_equal(strv_len(got), 1);
+    assert_non_null(got);
     assert_int_equal(strlen(got[0]), len);
     assert_memory_equal(got[0], text, len);
 }

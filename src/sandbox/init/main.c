@@ -266,7 +266,10 @@ static bool start_state(struct init *in)
     /* We sit in a leaf, so the groups of execs can have memory accounting of their own. */
     if (in->config.cgroup_mode == INIT_CGROUP_V2)
         (void)fd_write_file_at(in->cgroup_fd, "cgroup.subtree_control", "+memory");
-    return in->reports != MAP_FAILED && in->signal_fd >= 0;
+    if (in->reports == MAP_FAILED || in->signal_fd < 0)
+        return false;
+    cell_prepare(in); /* while boxd does not know yet that we are there */
+    return true;
 }
 
 int main(int argc, char **argv)
