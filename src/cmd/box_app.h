@@ -62,4 +62,6 @@ int app_unreachable(const struct app *app, const struct err *cause, struct err *
 int verb_command(struct app *app, const struct args *args, struct err *err); /* run, exec */
 int verb_ps(struct app *app, const struct args *args, struct err *err);
 int verb_rm(struct app *app, const struct args *args, struct err *err);
+int verb_config(struct app *app, const struct args *args, struct err *err);
+int verb_audit(struct app *app, const struct args *args, struct err *err);
 int verb_doctor(struct app *app, const struct args *args, struct err *err);

@@ -24,7 +24,10 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
      "Remove sessions: every process, file and trace of them.", .min_names = 1, .max_names = 4096,
      .name_word = "SESSION"},
     [VERB_DOCTOR] = {"doctor", NULL, "Tell what this host can and cannot enforce."},
-    [VERB_HELP] = {"help", NULL, "Explain a verb.", .max_names = 1, .name_word = "VERB"},
+    [VERB_CONFIG] = {"config", NULL, "Tell what boxd would be configured to do here, or what is wrong."},
+    [VERB_AUDIT] = {"audit", NULL, "Prove that an audit log is whole: box audit verify [FILE...].",
+     .min_names = 1, .max_names = 4096, .name_word = "word: verify", .any_word = true},
+    [VERB_HELP] = {"help", NULL, "Explain a verb.", .max_names = 1, .name_word = "VERB", .any_word = true},
 };
 
 #define COMMAND (FOR(RUN) | FOR(EXEC))
@@ -50,7 +53,12 @@ const struct arg_option arg_options[] = {
     {"interactive", NULL, arg_set_flag, offsetof(struct args, interactive),
      "Pass standard input on, even when it is a terminal.", COMMAND, .letter = 'i'},
     {"all", NULL, arg_set_flag, offsetof(struct args, all), "Remove every session.", FOR(RM)},
-    {"json", NULL, arg_set_flag, offsetof(struct args, json), "JSON instead of a table.", FOR(PS) | FOR(DOCTOR)},
+    {"json", NULL, arg_set_flag, offsetof(struct args, json), "JSON instead of a table.",
+     FOR(PS) | FOR(DOCTOR) | FOR(CONFIG) | FOR(AUDIT)},
+    {"config", "FILE", arg_set_text, offsetof(struct args, config_file), "Configuration file of boxd.", FOR(CONFIG) | FOR(AUDIT)},
+    {"explain", NULL, arg_set_flag, offsetof(struct args, explain), "Where each value comes from, too.", FOR(CONFIG)},
+    {"head", "HASH", arg_set_text, offsetof(struct args, head),
+     "Digest of a record noted earlier: it must still be there.", FOR(AUDIT)},
     {"help", NULL, arg_set_flag, offsetof(struct args, help), "Show this text.", ~0u, .letter = 'h'},
     {"version", NULL, arg_set_flag, offsetof(struct args, version), "Show the version.", FOR(HELP), .letter = 'V'},
 };
@@ -187,7 +195,7 @@ static int check_names(const struct args *a, struct err *err)
         return err_set(err, ERR_INVALID, "--all and names of sessions exclude each other");
     if (n < v->min_names && !a->all)
         return err_set(err, ERR_INVALID, "'box %s' wants a %s", v->name, v->name_word);
-    for (size_t i = 0; i < n && a->verb != VERB_HELP; i++)
+    for (size_t i = 0; i < n && !v->any_word; i++)
         if (spec_check_id(a->names[i], err) < 0)
             return err_wrap(err, "session '%s'", a->names[i]);
     return 0;

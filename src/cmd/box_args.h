@@ -14,15 +14,28 @@ struct buf;
 struct err;
 struct spec;
 
-enum verb { VERB_RUN, VERB_EXEC, VERB_PS, VERB_RM, VERB_DOCTOR, VERB_HELP, VERB_MAX };
+enum verb {
+    VERB_RUN,
+    VERB_EXEC,
+    VERB_PS,
+    VERB_RM,
+    VERB_DOCTOR,
+    VERB_CONFIG,
+    VERB_AUDIT,
+    VERB_HELP,
+    VERB_MAX,
+};
 
 struct args {
     enum verb verb;
-    enum verb topic;      /* VERB_HELP: of this verb; VERB_HELP itself is help on the whole */
-    struct spec *spec;    /* owned; what was not given has its default */
-    uint64_t given;       /* set of FIELD_BIT(enum spec_field) */
-    char **names;         /* owned; sessions of `exec` and `rm` */
-    char *const *command; /* borrowed from argv; NULL-terminated, NULL for verbs without one */
+    enum verb topic;         /* VERB_HELP: of this verb; VERB_HELP itself is help on the whole */
+    struct spec *spec;       /* owned; what was not given has its default */
+    uint64_t given;          /* set of FIELD_BIT(enum spec_field) */
+    char **names;            /* owned; sessions of `exec` and `rm`, words of others */
+    char *const *command;    /* borrowed from argv; NULL-terminated, NULL for verbs without one */
+    const char *config_file; /* borrowed from argv; NULL: none */
+    const char *head;        /* borrowed from argv; NULL: none */
+    bool explain;
     bool tty;
     bool interactive;
     bool json;

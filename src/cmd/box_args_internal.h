@@ -13,7 +13,7 @@ struct arg_option {
     const char *name;  /* without the dashes */
     const char *value; /* how help calls the value; NULL: a flag */
     arg_set_fn *set;
-    size_t where; /* enum spec_field, or the offset of a bool in struct args */
+    size_t where; /* enum spec_field, or the offset of a bool or text in struct args */
     const char *doc;
     unsigned verbs; /* set of FOR() */
     char letter;    /* 0: none */
@@ -28,6 +28,7 @@ struct arg_verb {
     unsigned min_names;    /* unless --all */
     unsigned max_names;    /* 0: none are taken */
     const char *name_word; /* what a name is, for messages */
+    bool any_word;         /* names need not be those of sessions */
 };
 
 extern const struct arg_verb arg_verbs[VERB_MAX];
@@ -36,6 +37,7 @@ extern const size_t arg_n_options;
 
 /* Setters, of box_values.c. */
 int arg_set_flag(const struct arg_option *o, const char *value, struct args *a, struct err *err);
+int arg_set_text(const struct arg_option *o, const char *value, struct args *a, struct err *err);
 int arg_set_field(const struct arg_option *o, const char *value, struct args *a, struct err *err);
 int arg_set_session(const struct arg_option *o, const char *value, struct args *a, struct err *err);
 int arg_set_env(const struct arg_option *o, const char *value, struct args *a, struct err *err);

@@ -19,6 +19,12 @@ int arg_set_flag(const struct arg_option *o, const char *value, struct args *a, 
     return 0;
 }
 
+int arg_set_text(const struct arg_option *o, const char *value, struct args *a, struct err *err)
+{
+    *(const char **)(void *)((char *)a + o->where) = value;
+    return 0;
+}
+
 /* Numbers that no int64 holds become the nearest one, so that the rule of the field words the
  * refusal. */
 static int set_int(const struct arg_option *o, const char *value, void *member, struct err *err)

@@ -13,11 +13,13 @@
 #include <unistd.h>
 
 #include "cmd/config_file.h"
+#include "cmd/config_policy.h"
 #include "cmd/token.h"
 #include "util/alloc.h"
 #include "util/buf.h"
 #include "util/err.h"
 #include "util/fd.h"
+#include "util/json.h"
 #include "util/str.h"
 #include "util/strv.h"
 #include "util/user.h"
@@ -54,6 +56,7 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_EXITED_SEC] = {"completed_process_retention_sec", "BOX_COMPLETED_PROCESS_RETENTION_SEC", "300", "And for how long; 0: not at all"},
     [CONFIG_REPORT_BACKEND] = {"report_backend_as", "BOX_REPORT_BACKEND_AS", NULL, "Name of the backend that LangBot is told"},
     [CONFIG_LEGACY] = {"legacy_protocol", "BOX_LEGACY_PROTOCOL", "false", "Serve LangBot clients of the first release too, which say not who they are"},
+    [CONFIG_TOKENS_FILE] = {"tokens_file", "BOX_TOKENS_FILE", NULL, "File of tokens and what each may do"},
     [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
 };
 
@@ -310,26 +313,57 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     return 0;
 }
 
+/* The command line over the environment over the file over the defaults. */
+static void settle(struct settings *s, struct settings *file, const char *path, size_t i,
+                   struct config_source *source)
+{
+    const char *env = getenv(config_keys[i].env);
+    if (s->values[i] != NULL) {
+        source->where = xstrdup("command line");
+    } else if (env != NULL && *env != '\0') {
+        s->values[i] = xstrdup(env);
+        source->where = xasprintf("environment %s", config_keys[i].env);
+    } else if (file->values[i] != NULL) {
+        s->values[i] = TAKE_PTR(file->values[i]);
+        source->where = xasprintf("file %s", path);
+    } else {
+        if (config_keys[i].text != NULL)
+            s->values[i] = xstrdup(config_keys[i].text);
+        source->where = xstrdup("default");
+    }
+    source->value = xstrdup(s->values[i] != NULL ? s->values[i] : "");
+}
+
+static int read_all(struct config *c, const struct settings *s, const struct json *sections,
+                    const char *path, struct err *err)
+{
+    int r = interpret(c, s, err);
+    if (r == 0)
+        r = config_read_policy(c, sections, path, err);
+    if (r == 0 && s->values[CONFIG_TOKENS_FILE] != NULL)
+        r = config_read_tokens(s->values[CONFIG_TOKENS_FILE], &c->authz, err);
+    if (r == 0 && s->values[CONFIG_STATE_DIR] == NULL)
+        config_source_set(&c->sources[CONFIG_STATE_DIR], c->state_dir);
+    if (r == 0 && c->mount_roots_builtin)
+        config_source_set(&c->sources[CONFIG_MOUNT_ROOTS], builtin_roots);
+    return r;
+}
+
 int config_load(int argc, char **argv, struct config **ret, struct err *err)
 {
     AUTO(config) struct config *c = xnew(struct config);
+    AUTO(json) struct json *sections = NULL;
     struct settings s = {0}, file = {0};
     const char *path = NULL;
     c->ready_fd = -1;
+    c->sources = xnew_n(struct config_source, CONFIG_KEY_MAX);
     int r = parse_command_line(argc, argv, &s, &path, c, err);
     if (r == 0 && path != NULL)
-        r = config_file_read(path, file.values, err);
-    for (size_t i = 0; r == 0 && i < CONFIG_KEY_MAX; i++) {
-        const char *env = getenv(config_keys[i].env);
-        if (s.values[i] == NULL && env != NULL && *env != '\0')
-            s.values[i] = xstrdup(env);
-        if (s.values[i] == NULL)
-            s.values[i] = TAKE_PTR(file.values[i]);
-        if (s.values[i] == NULL && config_keys[i].text != NULL)
-            s.values[i] = xstrdup(config_keys[i].text);
-    }
+        r = config_file_read(path, file.values, &sections, err);
+    for (size_t i = 0; r == 0 && i < CONFIG_KEY_MAX; i++)
+        settle(&s, &file, path, i, &c->sources[i]);
     if (r == 0)
-        r = interpret(c, &s, err);
+        r = read_all(c, &s, sections, path, err);
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++) {
         free(s.values[i]);
         free(file.values[i]);
@@ -357,6 +391,7 @@ void config_free(struct config *c)
     free(c->instance);
     free(c->box_config);
     strv_free(c->mount_roots);
+    config_policy_done(c);
     fd_close_many(&c->ready_fd, 1);
     free(c);
 }

@@ -9,7 +9,10 @@
 
 #include "util/cleanup.h"
 
+struct authz;
 struct err;
+struct policy;
+struct policy_row;
 struct token_file;
 
 struct config {
@@ -28,17 +31,23 @@ struct config {
     uint64_t max_processes, max_exited, exited_sec; /* managed processes; see core/manager.h */
     char *report_backend; /* owned; name of the backend on the LangBot wire, NULL: its own */
     /* What a LangBot host says through the environment. */
-    char *control_token; /* owned; NULL: none */
-    char *instance;      /* owned; the instance that is trusted, NULL: the first that connects */
-    char *box_config;    /* owned; JSON, NULL: none */
-    bool unsafe_storage; /* soft storage limits count as enforced */
-    int ready_fd;        /* owned; one byte is written when we serve, -1: none */
+    char *control_token;   /* owned; NULL: none */
+    char *instance;        /* owned; the instance that is trusted, NULL: the first that connects */
+    char *box_config;      /* owned; JSON, NULL: none */
+    bool unsafe_storage;   /* soft storage limits count as enforced */
+    struct policy *policy; /* owned */
+    struct authz *authz;   /* owned; tokens with scopes, NULL: there are none */
+    struct config_source *sources; /* owned */
+    int ready_fd;                  /* owned; one byte is written when we serve, -1: none */
 };
 
 /* 0, or > 0 when --help or --version has been answered, or a negative errno. */
 int config_load(int argc, char **argv, struct config **ret, struct err *err);
 void config_free(struct config *c);
 DEFINE_CLEANUP(config)
+
+/* The i-th setting, those of the policy after our own, with its source; false: there is none. */
+bool config_explain(const struct config *c, size_t i, struct policy_row *ret);
 
 /* Makes the state directory and that of the socket, parents included. */
 int config_make_dirs(const struct config *c, struct err *err);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <yaml.h>
 
+#include "cmd/config_yaml.h"
 #include "util/alloc.h"
 #include "util/buf.h"
 #include "util/cleanup.h"
@@ -24,11 +25,42 @@ struct reader {
     int key;  /* index of the setting whose value comes next, -1: a key comes next */
     bool top; /* inside the document's mapping */
     bool list;
+    struct config_yaml sections; /* an object that is open all the time */
+    unsigned seen;               /* set of sections */
 };
+
+static const char *const section_names[] = {"audit", "box", "mcp", "outputs", "profiles", "system"};
 
 static int bad(const struct reader *r, size_t line, struct err *err, const char *what)
 {
     return err_set(err, ERR_INVALID, "%s line %zu: %s", r->path, line + 1, what);
+}
+
+/* A value of a section is under way. */
+static bool in_section(const struct reader *r)
+{
+    return r->sections.depth > 1 || !r->sections.wants_key[1];
+}
+
+static int feed(struct reader *r, const yaml_event_t *e, struct err *err)
+{
+    const char *wrong = config_yaml_feed(&r->sections, e);
+    return wrong != NULL ? bad(r, e->start_mark.line, err, wrong) : 0;
+}
+
+/* 1: the key was that of a section, and what follows belongs to it. */
+static int begin_section(struct reader *r, const yaml_event_t *e, struct err *err)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(section_names); i++) {
+        if (!str_eq((const char *)e->data.scalar.value, section_names[i]))
+            continue;
+        if ((r->seen & 1U << i) != 0)
+            return bad(r, e->start_mark.line, err, "setting given twice");
+        r->seen |= 1U << i;
+        int n = feed(r, e, err);
+        return n < 0 ? n : 1;
+    }
+    return 0;
 }
 
 static int on_scalar(struct reader *r, const yaml_event_t *e, struct err *err)
@@ -40,6 +72,9 @@ static int on_scalar(struct reader *r, const yaml_event_t *e, struct err *err)
     if (!r->top)
         return bad(r, line, err, "the file must be a mapping of settings");
     if (r->key < 0) {
+        int section = begin_section(r, e, err);
+        if (section != 0)
+            return section < 0 ? section : 0;
         for (int i = 0; i < CONFIG_KEY_MAX; i++)
             if (str_eq(text, config_keys[i].name))
                 r->key = i;
@@ -69,6 +104,8 @@ static int on_event(struct reader *r, const yaml_event_t *e, struct err *err)
     size_t line = e->start_mark.line;
     if (has_anchor(e))
         return bad(r, line, err, "anchors are not allowed");
+    if (in_section(r))
+        return feed(r, e, err);
     switch (e->type) {
     case YAML_MAPPING_START_EVENT:
         if (r->top)
@@ -100,7 +137,39 @@ static int on_event(struct reader *r, const yaml_event_t *e, struct err *err)
     return 0;
 }
 
-int config_file_read(const char *path, char **values, struct err *err)
+static int read_events(struct reader *r, struct err *err)
+{
+    bool end = false;
+    int e = 0;
+    for (unsigned n = 0; e == 0 && !end; n++) {
+        yaml_event_t event;
+        if (n >= EVENTS_MAX)
+            return err_set(err, ERR_LIMIT, "configuration '%s' is too large", r->path);
+        if (!yaml_parser_parse(&r->parser, &event))
+            return bad(r, r->parser.problem_mark.line, err,
+                       r->parser.problem != NULL ? r->parser.problem : "not valid YAML");
+        end = event.type == YAML_STREAM_END_EVENT;
+        e = on_event(r, &event, err);
+        yaml_event_delete(&event);
+    }
+    return e;
+}
+
+static void begin_sections(struct config_yaml *y)
+{
+    config_yaml_init(y);
+    jw_object(&y->w);
+    y->depth = 1;
+    y->in_mapping[1] = y->wants_key[1] = true;
+}
+
+static int take_sections(struct reader *r, struct json **ret, struct err *err)
+{
+    jw_object_end(&r->sections.w);
+    return config_yaml_take(&r->sections, ret, err) < 0 ? err_wrap(err, "%s", r->path) : 0;
+}
+
+int config_file_read(const char *path, char **values, struct json **ret_sections, struct err *err)
 {
     AUTO_DONE(buf) struct buf text;
     struct reader reader = {.path = path, .values = values, .key = -1};
@@ -112,20 +181,11 @@ int config_file_read(const char *path, char **values, struct err *err)
     if (!yaml_parser_initialize(&reader.parser))
         return err_set(err, ERR_LIMIT, "no memory to read '%s'", path);
     yaml_parser_set_input_string(&reader.parser, (const unsigned char *)buf_str(&text), text.len);
-    bool end = false;
-    for (unsigned n = 0; r == 0 && !end; n++) {
-        yaml_event_t e;
-        if (n >= EVENTS_MAX) {
-            r = err_set(err, ERR_LIMIT, "configuration '%s' is too large", path);
-        } else if (!yaml_parser_parse(&reader.parser, &e)) {
-            r = bad(&reader, reader.parser.problem_mark.line, err,
-                    reader.parser.problem != NULL ? reader.parser.problem : "not valid YAML");
-        } else {
-            end = e.type == YAML_STREAM_END_EVENT;
-            r = on_event(&reader, &e, err);
-            yaml_event_delete(&e);
-        }
-    }
+    begin_sections(&reader.sections);
+    r = read_events(&reader, err);
+    if (r == 0)
+        r = take_sections(&reader, ret_sections, err);
+    config_yaml_done(&reader.sections);
     yaml_parser_delete(&reader.parser);
     return r;
 }

@@ -4,6 +4,7 @@
 /* The settings of boxd, by name, and the YAML file that may hold them. */
 
 struct err;
+struct json;
 
 enum config_name {
     CONFIG_HOST,
@@ -25,6 +26,7 @@ enum config_name {
     CONFIG_REPORT_BACKEND,
     CONFIG_LEGACY,
     CONFIG_LINGER,
+    CONFIG_TOKENS_FILE,
     CONFIG_KEY_MAX,
 };
 
@@ -37,5 +39,7 @@ struct config_key {
 extern const struct config_key config_keys[CONFIG_KEY_MAX];
 
 /* Fills values[CONFIG_KEY_MAX] with owned strings for the keys the file has. Lists become text with
- * commas. Unknown keys, anchors and anything deeper than a list are errors that name the line. */
-int config_file_read(const char *path, char **values, struct err *err);
+ * commas. *ret_sections is an object of the sections (box, profiles, audit, outputs, mcp, system)
+ * for core/policy.h, owned. Unknown keys, anchors and anything else deeper than a list are errors
+ * that name the line. */
+int config_file_read(const char *path, char **values, struct json **ret_sections, struct err *err);

@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 #include "cmd/config_file.h"
+#include "core/authz.h"
+#include "core/policy.h"
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
@@ -107,6 +109,74 @@ static void nothing_said_means_the_defaults(void **state)
         assert_int_equal(stat(c->mount_roots[i], &st), 0);
         assert_string_not_equal(c->mount_roots[i], "/");
     }
+}
+
+static void expect_row(const struct config *c, const char *key, const char *value,
+                       const char *source)
+{
+    struct policy_row row;
+    for (size_t i = 0; config_explain(c, i, &row); i++)
+        if (str_eq(row.key, key)) {
+            assert_string_equal(row.value, value);
+            assert_string_equal(row.source, source);
+            return;
+        }
+    fail_msg("no setting %s", key);
+}
+
+static void each_value_has_a_source(void **state)
+{
+    static const char text[] = "port: 7\nmax_sessions: 8\nbox:\n  profile: network_basic\n"
+                               "profiles:\n  mine: {memory_mb: 64}\n";
+    AUTO(config) struct config *c = NULL;
+    struct err err;
+    (void)state;
+    write_file("f.yaml", text, strlen(text));
+    (void)setenv("BOX_MAX_SESSIONS", "9", 1);
+    (void)setenv("BOX__LOCAL__WORKSPACE_QUOTA_MB", "5", 1);
+    int r = load(&c, &err, "--config", "f.yaml", "--host", "127.0.0.9", NULL);
+    clear_environment();
+    (void)unsetenv("BOX__LOCAL__WORKSPACE_QUOTA_MB");
+    if (r < 0)
+        fail_msg("%s", err.msg);
+    expect_row(c, "host", "127.0.0.9", "command line");
+    expect_row(c, "port", "7", "file f.yaml");
+    expect_row(c, "max_sessions", "9", "environment BOX_MAX_SESSIONS");
+    expect_row(c, "session_ttl_sec", "300", "default");
+    expect_row(c, "box.local.profile", "network_basic", "file f.yaml: box.profile");
+    expect_row(c, "box.local.workspace_quota_mb", "5",
+               "environment BOX__LOCAL__WORKSPACE_QUOTA_MB");
+    assert_non_null(policy_profile_at(c->policy, 4)); /* mine */
+}
+
+static void a_wrong_policy_is_told_at_start(void **state)
+{
+    static const char text[] = "box:\n  local:\n    profil: x\n";
+    AUTO(config) struct config *c = NULL;
+    struct err err;
+    (void)state;
+    write_file("f.yaml", text, strlen(text));
+    assert_true(load(&c, &err, "--config", "f.yaml", NULL) < 0);
+    assert_string_equal(err.msg, "f.yaml: unknown setting 'box.local.profil'");
+}
+
+static void tokens_are_read_from_a_file_of_their_own(void **state)
+{
+    static const char text[] = "tokens:\n- {name: ci, token: " TOKEN32 ", tools: [exec]}\n";
+    AUTO(config) struct config *c = NULL, *open = NULL;
+    struct err err;
+    (void)state;
+    write_file("t.yaml", text, strlen(text));
+    (void)setenv("BOX_TOKENS_FILE", "t.yaml", 1);
+    int r = load(&c, &err, NULL);
+    assert_int_equal(r, 0);
+    assert_non_null(authz_find(c->authz, TOKEN32, 32, 0));
+    assert_int_equal(chmod("t.yaml", 0644), 0);
+    r = load(&open, &err, NULL);
+    clear_environment();
+    assert_true(r < 0);
+    assert_string_equal(err.msg,
+                        "tokens_file 't.yaml' must be a file that others cannot use (chmod 600)");
 }
 
 static void expect_dirs(const char *state_dir, const char *socket)
@@ -577,6 +647,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_said_means_the_defaults),
+        cmocka_unit_test(each_value_has_a_source),
+        cmocka_unit_test(a_wrong_policy_is_told_at_start),
+        cmocka_unit_test(tokens_are_read_from_a_file_of_their_own),
         cmocka_unit_test(places_depend_on_who_we_are),
         cmocka_unit_test(command_line_beats_environment_beats_file_beats_default),
         cmocka_unit_test(every_setting_comes_from_the_environment_too),

@@ -13,10 +13,12 @@
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/fd.h"
+#include "util/json.h"
 #include "util/str.h"
 
 static char path[64];
 static char *values[CONFIG_KEY_MAX];
+static struct json *sections;
 
 static int make_file(void **state)
 {
@@ -38,6 +40,8 @@ static void forget(void)
         free(values[i]);
         values[i] = NULL;
     }
+    json_free(sections);
+    sections = NULL;
 }
 
 static int read_bytes(const char *text, size_t len, struct err *err)
@@ -47,7 +51,7 @@ static int read_bytes(const char *text, size_t len, struct err *err)
     assert_int_equal(fd_write_all(fd, text, len), 0);
     forget();
     *err = (struct err){0};
-    return config_file_read(path, values, err);
+    return config_file_read(path, values, &sections, err);
 }
 
 static int read_text(const char *text, struct err *err)
@@ -135,6 +139,40 @@ static void list_becomes_text_with_commas(void **state)
     forget();
 }
 
+/* Sections are kept for the policy, with the types that YAML gives its values. */
+static void sections_are_kept(void **state)
+{
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        {"port: 1\n", "{}"},
+        {"", "{}"},
+        {"box:\n", "{\"box\":null}"},
+        {"port: 1\nbox:\n  local: {profile: default}\nhost: x\naudit: {}\n",
+         "{\"box\":{\"local\":{\"profile\":\"default\"}},\"audit\":{}}"},
+        {"box: [1, -2, 1.5, true, FALSE, ~, null, '1', \"true\", 1e3, 0x10, a b, '']\n",
+         "{\"box\":[1,-2,1.5,true,false,null,null,\"1\",\"true\",1000.0,\"0x10\",\"a b\",\"\"]}"},
+        {"profiles:\n  a:\n    locked: [env]\n  b: {}\n",
+         "{\"profiles\":{\"a\":{\"locked\":[\"env\"]},\"b\":{}}}"},
+        {"box: {a: [{b: c}, [d]], e: f}\nport: 7\n",
+         "{\"box\":{\"a\":[{\"b\":\"c\"},[\"d\"]],\"e\":\"f\"}}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        AUTO_DONE(buf) struct buf text;
+        struct err err;
+        struct jw w;
+        buf_init(&text, 4096);
+        if (read_text(cases[i].text, &err) < 0)
+            fail_msg("%s: %s", cases[i].text, err.msg);
+        jw_init(&w, &text);
+        jw_value(&w, sections);
+        assert_string_equal(buf_str(&text), cases[i].want);
+    }
+    assert_string_equal(values[CONFIG_PORT], "7");
+    forget();
+}
+
 static void mistakes_are_told_with_their_line(void **state)
 {
     static const struct {
@@ -144,7 +182,13 @@ static void mistakes_are_told_with_their_line(void **state)
         {"port: 1\n\n\nport: 2\n", "line 4: setting given twice"},
         {"allowed_mount_roots: []\nallowed_mount_roots: [/srv]\n", "line 2: setting given twice"},
         {"port:\n  number: 1\n", "line 2: settings have no sections"},
-        {"box:\n  port: 1\n", "line 1: unknown setting 'box'; see boxd --help"},
+        {"boks:\n  port: 1\n", "line 1: unknown setting 'boks'; see boxd --help"},
+        {"box: {}\naudit: {}\nbox: {}\n", "line 3: setting given twice"},
+        {"box:\n  a: &x 1\n", "line 2: anchors are not allowed"},
+        {"box:\n  a: *x\n", "line 2: aliases are not allowed"},
+        {"box:\n  [a]: 1\n", "line 2: a key must be text"},
+        {"box:\n  a: [[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]\n", "line 2: this is nested too deep"},
+        {"box:\n  a: \"x\\0y\"\n", "line 2: NUL is not allowed"},
         {"port: [1]\n", "line 1: a list is not expected here"},
         {"host: 127.0.0.1\nport:\n- 1\n", "line 3: a list is not expected here"},
         {"allowed_mount_roots: [[/srv]]\n", "line 1: a list is not expected here"},
@@ -217,7 +261,7 @@ static void missing_file_is_told(void **state)
 {
     struct err err = {0};
     (void)state;
-    assert_true(config_file_read("/nonexistent/box.yaml", values, &err) < 0);
+    assert_true(config_file_read("/nonexistent/box.yaml", values, &sections, &err) < 0);
     assert_string_equal(err.msg,
                         "read configuration '/nonexistent/box.yaml': No such file or directory");
 }
@@ -228,6 +272,7 @@ int main(void)
         cmocka_unit_test(settings_are_read_by_name),
         cmocka_unit_test(what_the_file_lacks_stays_open),
         cmocka_unit_test(list_becomes_text_with_commas),
+        cmocka_unit_test(sections_are_kept),
         cmocka_unit_test(mistakes_are_told_with_their_line),
         cmocka_unit_test(what_is_no_yaml_is_refused),
         cmocka_unit_test(size_and_number_are_limited),

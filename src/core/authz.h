@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Who may do what: one scope per token. What a scope does not name it does not allow, except
+ * sessions without a network. A caller without a scope (NULL: the unix socket of the user who runs
+ * us) may do everything that the policy allows. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "spec/spec.h"
+#include "util/cleanup.h"
+
+struct authz;
+struct authz_scope;
+struct err;
+struct json;
+struct jw;
+
+#define AUTHZ_TOKENS_MAX 1024
+#define AUTHZ_TOKEN_MIN 32U /* characters */
+#define AUTHZ_TOKEN_MAX 4096U
+
+/* The file of tokens as an object: {"tokens": [{...}]}, see docs/policy.md. ERR_INVALID names the
+ * token and never shows one. */
+int authz_parse(const struct json *object, struct authz **ret, struct err *err);
+void authz_free(struct authz *a);
+DEFINE_CLEANUP(authz)
+
+/* The scope of a token, borrowed; NULL: unknown or expired. Takes as long for a wrong one. */
+const struct authz_scope *authz_find(const struct authz *a, const char *token, size_t len,
+                                     uint64_t now_real_ns);
+const char *authz_name(const struct authz_scope *s); /* for records; "local" for NULL */
+
+/* ERR_DENIED says which token lacks what. */
+int authz_check_profile(const struct authz_scope *s, const char *profile, struct err *err);
+int authz_check_tool(const struct authz_scope *s, const char *tool, struct err *err);
+int authz_check_network(const struct authz_scope *s, enum network network, struct err *err);
+/* `path` is clean and absolute, as policy_check_mount() leaves it. */
+int authz_check_mount(const struct authz_scope *s, const char *path, enum mount_mode mode,
+                      struct err *err);
+/* ERR_NOT_FOUND, just as for a session that does not exist: names of others are not to be probed.
+ */
+int authz_check_session(const struct authz_scope *s, const char *id, struct err *err);

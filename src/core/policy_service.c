@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/policy_service.h"
+
+#include "backend/backend.h"
+#include "core/audit.h"
+#include "core/error_ring.h"
+#include "core/manager.h"
+#include "core/policy.h"
+#include "io/loop.h"
+#include "spec/profile.h"
+#include "util/clock.h"
+#include "util/err.h"
+#include "util/json.h"
+
+int policy_service_guard(const struct policy_service *s, struct err *err)
+{
+    if (!policy_settings(s->policy)->enabled)
+        return err_set(err, ERR_STATE, "Box runtime is disabled in config (box.enabled = false)");
+    if (s->manager == NULL)
+        return err_set(err, ERR_STATE, "Box runtime is not available. %s",
+                       s->unavailable != NULL ? s->unavailable : "It did not start.");
+    if (s->unavailable != NULL)
+        return err_set(err, ERR_BACKEND, "Configured sandbox backend \"%s\" is unavailable: %s",
+                       manager_backend(s->manager)->ops->name, s->unavailable);
+    return 0;
+}
+
+void policy_service_write_status(const struct policy_service *s, struct jw *w)
+{
+    const struct profile *profile = NULL;
+    struct err why = {0};
+    bool available = policy_service_guard(s, &why) == 0;
+
+    (void)policy_profile(s->policy, NULL, &profile, NULL);
+    jw_object(w);
+    jw_kbool(w, "enabled", policy_settings(s->policy)->enabled);
+    jw_kbool(w, "available", available);
+    jw_kstr(w, "profile", profile != NULL ? profile->name : NULL);
+    jw_ku64(w, "recent_error_count", error_ring_count(s->errors, NULL));
+    if (!available)
+        jw_kstr(w, "connector_error", why.msg);
+    if (s->manager != NULL) {
+        jw_key(w, "backend");
+        jw_object(w);
+        jw_kstr(w, "name", manager_backend(s->manager)->ops->name);
+        jw_kbool(w, "available", s->unavailable == NULL);
+        jw_object_end(w);
+        jw_ku64(w, "active_sessions", manager_count(s->manager));
+        jw_ku64(w, "managed_processes", s->managed_processes);
+        jw_ku64(w, "session_ttl_sec", s->session_ttl_sec);
+    }
+    if (s->audit != NULL) {
+        jw_key(w, "audit");
+        audit_write_status(s->audit, w);
+    }
+    jw_object_end(w);
+}
+
+void policy_service_failed(const struct policy_service *s, const struct err *err,
+                           const char *query_id, struct audit_record *record)
+{
+    const struct clock *clock =
+        s->manager != NULL ? loop_clock(manager_loop(s->manager)) : &clock_system;
+
+    error_ring_add(s->errors, clock_real(clock), err, query_id, NULL);
+    if (s->audit == NULL || record == NULL)
+        return;
+    record->outcome = error_class_name(err->code);
+    record->reason = err->msg;
+    (void)audit_write(s->audit, record, NULL); /* it counts what it loses */
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What all fronts share, in one place: the policy, the sessions, and what is remembered about both.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct audit;
+struct audit_record;
+struct err;
+struct error_ring;
+struct jw;
+struct manager;
+struct outputs;
+struct policy;
+
+/* All borrowed. */
+struct policy_service {
+    const struct policy *policy;
+    struct manager *manager; /* NULL: the runtime did not start */
+    const char *unavailable; /* why no sandbox can be had, as a sentence; NULL: they can */
+    struct error_ring *errors;
+    struct audit *audit;      /* NULL: nothing is recorded */
+    struct outputs *outputs;  /* NULL: full outputs are not kept */
+    uint64_t session_ttl_sec; /* for the status */
+    size_t managed_processes;
+};
+
+/* Whether a command may be run at all. ERR_STATE: switched off, or no runtime; ERR_BACKEND: a
+ * runtime without a usable backend. Nothing ever runs elsewhere instead. */
+int policy_service_guard(const struct policy_service *s, struct err *err);
+
+/* An object: enabled, available, profile, recent_error_count; connector_error when not available;
+ * else backend, active_sessions, managed_processes, session_ttl_sec; and audit. */
+void policy_service_write_status(const struct policy_service *s, struct jw *w);
+
+/* Remembers a failure: in the ring, and in the log as `record` (NULL: only the ring) with outcome
+ * and reason filled in. */
+void policy_service_failed(const struct policy_service *s, const struct err *err,
+                           const char *query_id, struct audit_record *record);
