@@ -75,20 +75,6 @@ int fetch_find_root(const struct fetch_roots *roots, const char *path, size_t *r
     return 0;
 }
 
-static int place_error(int error, const char *path, struct err *err)
-{
-    if (error == -ELOOP)
-        return err_set(err, ERR_DENIED,
-                       "'%.200s' has a symbolic link in its path; name the real path", path);
-    if (error == -EXDEV)
-        return err_set(err, ERR_DENIED,
-                       "'%.200s' crosses a mount point; add its own path to allowed_mount_roots",
-                       path);
-    if (error == -ENOTDIR)
-        return err_set(err, ERR_CONFLICT, "'%.200s' is not a directory", path);
-    return err_sys(err, -error, "open directory '%.200s'", path);
-}
-
 /* Jobs of our own ---------------------------------------------------------------------------- */
 
 struct direct {
@@ -135,7 +121,7 @@ static int open_place(const struct direct *d, const struct fetch_start *s, const
         return err_sys(err, errno, "open directory '%.200s'", d->roots.paths[index]);
     AUTO_CLOSE int fd = path_open_deepest(root, rest, ret_missing);
     if (fd < 0)
-        return place_error(fd, s->dir, err);
+        return path_dir_error(fd, s->dir, err);
     if (**ret_missing != '\0' && !s->create)
         return err_set(err, ERR_NOT_FOUND, "directory '%.200s' does not exist", s->dir);
     return TAKE_FD(fd);

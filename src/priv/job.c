@@ -71,20 +71,6 @@ static int check(const struct launch_host *h, const struct priv_job *m, size_t l
     return 0;
 }
 
-static int place_error(int error, const char *path, struct err *err)
-{
-    if (error == -ELOOP)
-        return err_set(err, ERR_DENIED,
-                       "'%.200s' has a symbolic link in its path; name the real path", path);
-    if (error == -EXDEV)
-        return err_set(err, ERR_DENIED,
-                       "'%.200s' crosses a mount point; add its own path to allowed_mount_roots",
-                       path);
-    if (error == -ENOTDIR)
-        return err_set(err, ERR_CONFLICT, "'%.200s' is not a directory", path);
-    return err_sys(err, -error, "open directory '%.200s'", path);
-}
-
 /* Our state, and the storage of sessions, are no business of jobs: neither from inside nor from
  * above. Of a directory that is yet to be made only the former can be true. */
 static int refuse_state(const struct launch_host *h, int fd, bool complete, struct err *err)
@@ -189,7 +175,7 @@ static int find_dir(const struct launch_host *h, const struct priv_job *m, struc
 {
     int fd = path_open_deepest(h->root_fds[m->root], m->path, &s->missing);
     if (fd < 0)
-        return place_error(fd, m->path, err);
+        return path_dir_error(fd, m->path, err);
     s->fds[3] = fd;
     if (*s->missing != '\0' && !m->create)
         return err_set(err, ERR_NOT_FOUND, "directory '%.200s' does not exist", m->path);

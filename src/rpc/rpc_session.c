@@ -7,6 +7,7 @@
 #include "core/hostdir.h"
 #include "core/manager.h"
 #include "rpc/rpc_internal.h"
+#include "rpc/v1_internal.h"
 #include "spec/model.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
@@ -233,17 +234,7 @@ void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s)
     jw_kstr(w, "backend_name", rpc_backend_name(c->rpc));
     jw_kstr(w, "backend_session_id",
             sb != NULL && ops->sandbox_name != NULL ? ops->sandbox_name(sb) : session_id(s));
-    jw_kstr(w, "image", spec->image);
-    jw_kstr(w, "network", network_names[spec->network]);
-    jw_kstr(w, "host_path", spec->host_path);
-    jw_kstr(w, "host_path_mode", mount_mode_names[spec->host_path_mode]);
-    jw_kstr(w, "mount_path", spec->mount_path);
-    jw_kbool(w, "persistent", spec->persistent);
-    jw_kreal(w, "cpus", spec->cpus);
-    jw_kint(w, "memory_mb", spec->memory_mb);
-    jw_kint(w, "pids_limit", spec->pids_limit);
-    jw_kbool(w, "read_only_rootfs", spec->read_only_rootfs);
-    jw_kint(w, "workspace_quota_mb", spec->workspace_quota_mb);
+    v1_write_settings(w, spec);
     rpc_write_time(w, "created_at", session_created(s));
     rpc_write_time(w, "last_used_at", session_last_used(s));
     jw_kstr(w, "status", sb == NULL ? "closing" : session_execs(s) > 0 ? "running" : "idle");

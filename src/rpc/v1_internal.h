@@ -40,6 +40,8 @@ void v1_exec_request(const struct v1_exec *e, struct run_options *ret); /* borro
 int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret,
                   uint64_t *ret_given, struct err *err);
 
+/* What a session was made with, under the names that both fronts use. */
+void v1_write_settings(struct jw *w, const struct spec *spec);
 void v1_write_session(struct jw *w, const struct session *s);
 void v1_write_outcome(struct jw *w, const struct run_result *r);
 

@@ -163,13 +163,8 @@ static void write_unverified(struct jw *w, const struct spec *spec)
         jw_array_end(w);
 }
 
-void v1_write_session(struct jw *w, const struct session *s)
+void v1_write_settings(struct jw *w, const struct spec *spec)
 {
-    char when[40];
-    const struct spec *spec = session_spec(s);
-    jw_kstr(w, "session_id", spec->session_id);
-    jw_kstr(w, "backend_name", manager_backend(session_manager(s))->ops->name);
-    jw_kstr(w, "state", session_state_name(session_state(s)));
     jw_kstr(w, "image", spec->image);
     jw_kstr(w, "network", network_names[spec->network]);
     jw_kstr(w, "host_path", spec->host_path);
@@ -181,6 +176,16 @@ void v1_write_session(struct jw *w, const struct session *s)
     jw_kint(w, "pids_limit", spec->pids_limit);
     jw_kbool(w, "read_only_rootfs", spec->read_only_rootfs);
     jw_kint(w, "workspace_quota_mb", spec->workspace_quota_mb);
+}
+
+void v1_write_session(struct jw *w, const struct session *s)
+{
+    char when[40];
+    const struct spec *spec = session_spec(s);
+    jw_kstr(w, "session_id", spec->session_id);
+    jw_kstr(w, "backend_name", manager_backend(session_manager(s))->ops->name);
+    jw_kstr(w, "state", session_state_name(session_state(s)));
+    v1_write_settings(w, spec);
     clock_format(session_created(s), when, sizeof(when));
     jw_kstr(w, "created_at", when);
     clock_format(session_last_used(s), when, sizeof(when));

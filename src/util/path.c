@@ -12,6 +12,7 @@
 
 #include "util/cleanup.h"
 #include "util/compat.h"
+#include "util/err.h"
 
 /* A rename anywhere on the host may make the kernel give up on proving that we stayed beneath. */
 #define OPEN_TRIES 128
@@ -86,4 +87,18 @@ int path_make_dir_at(int dirfd, const char *name, mode_t mode)
     if (fd >= 0)
         return fd;
     return errno == ELOOP ? -ENOTDIR : -errno;
+}
+
+int path_dir_error(int error, const char *path, struct err *err)
+{
+    if (error == -ELOOP)
+        return err_set(err, ERR_DENIED,
+                       "'%.200s' has a symbolic link in its path; name the real path", path);
+    if (error == -EXDEV)
+        return err_set(err, ERR_DENIED,
+                       "'%.200s' crosses a mount point; add its own path to allowed_mount_roots",
+                       path);
+    if (error == -ENOTDIR)
+        return err_set(err, ERR_CONFLICT, "'%.200s' is not a directory", path);
+    return err_sys(err, -error, "open directory '%.200s'", path);
 }

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+struct err;
+
 /* openat2 with RESOLVE_BENEATH | NO_SYMLINKS | NO_MAGICLINKS | NO_XDEV. `path` is relative ("" or
  * "." is the directory itself). Returns a descriptor (O_CLOEXEC) or a negative errno; -ENOSYS where
  * the kernel lacks openat2. */
@@ -16,6 +18,9 @@ int path_open_beneath(int dirfd, const char *path, int flags, mode_t mode);
  * *ret_missing points at what is left of the path, "" when all of it is there. -ENOTDIR when
  * something else stands in the way. */
 int path_open_deepest(int dirfd, const char *path, const char **ret_missing);
+
+/* Says what such a walk to a directory has failed at (`error` is negative), and returns that. */
+int path_dir_error(int error, const char *path, struct err *err);
 
 /* Absolute, no "." or ".." component, no empty component, no trailing slash (except "/"), at most
  * 4095 bytes. */

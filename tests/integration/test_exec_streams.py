@@ -309,26 +309,30 @@ def test_G08_control_D_ends_the_input(tty):
     assert streamed(s.finish()) == ("exited", 0, None)
 
 
+def press(s, key, answer):
+    """Presses key until it is answered: a shell names a job before it gives it the terminal."""
+    for _ in range(100):
+        s.stdin(key)
+        s.sock.settimeout(0.2 * MOMENT)
+        try:
+            return s.until(answer)
+        except socket.timeout:
+            continue
+        finally:
+            s.sock.settimeout(120)
+    raise AssertionError(f"no {answer!r} after 100 times {key!r}")
+
+
 def test_G08_control_Z_stops_a_job_of_a_shell(tty):
     s = tty("bash", "--norc", "-i", env={"PS1": "prompt> "})
     s.until(b"prompt> ")
     s.stdin(b"sleep 1000\n")
     s.until(b"sleep 1000\r\n")
-    for _ in range(100):  # until the job has the terminal
-        s.stdin(b"\x1a")
-        s.sock.settimeout(0.2 * MOMENT)
-        try:
-            s.until(b"Stopped")
-            break
-        except socket.timeout:
-            continue
-        finally:
-            s.sock.settimeout(120)
+    press(s, b"\x1a", b"Stopped")
     s.until(b"prompt> ")
     s.stdin(b"fg\n")
     s.until(b"sleep 1000\r\n")
-    s.stdin(b"\x03")
-    s.until(b"prompt> ")
+    press(s, b"\x03", b"prompt> ")
     s.stdin(b"exit 6\n")
     assert s.finish()["exit_code"] == 6
 

@@ -243,19 +243,19 @@ static void directories_of_others_are_made_and_checked(void **state)
     struct err err = {0};
     char path[256];
     (void)state;
-    make("work", OWNER, GROUP, 0755);
-    (void)snprintf(path, sizeof(path), "%s/work/default", it.allowed);
+    make("place", OWNER, GROUP, 0755);
+    (void)snprintf(path, sizeof(path), "%s/place/default", it.allowed);
     it.answered = false;
     assert_int_equal(hostdir_ensure(it.skills, path, on_done, NULL, &err), 0);
     wait_for_answer();
     assert_string_equal(it.json, "{}");
-    belongs_to("work/default", OWNER, GROUP);
+    belongs_to("place/default", OWNER, GROUP);
     it.answered = false;
     assert_int_equal(hostdir_verify_marker(it.skills, path, "x", on_done, NULL, &err), 0);
     wait_for_answer();
     assert_string_equal(it.message,
                         "BoxReadinessError: Invalid Box shared Workspace probe basename");
-    (void)snprintf(path, sizeof(path), "%s/work/no", it.allowed);
+    (void)snprintf(path, sizeof(path), "%s/place/no", it.allowed);
     it.answered = false;
     assert_int_equal(hostdir_verify_marker(it.skills, path, "x", on_done, NULL, &err), 0);
     wait_for_answer();

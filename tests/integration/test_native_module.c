@@ -4,6 +4,7 @@
  * processes go on, their output has no gap, their input no half line. As root or as a user. */
 
 #include "lib/unit.h"
+#include "orphans.h"
 
 #include "backend/backend.h"
 #include "backend/native.h"
@@ -56,22 +57,6 @@ static int setup(void **unused)
     (void)snprintf(tag, sizeof(tag), "box-%.11s", id);
     memset(shared, 0, sizeof(*shared));
     return 0;
-}
-
-/* box-privs that came to us when their boxd was killed: all of them are ours, and after a test that
- * failed some may still wait for the next. */
-static void end_children(void)
-{
-    char path[64], list[4096] = "", *save = NULL;
-    (void)snprintf(path, sizeof(path), "/proc/self/task/%d/children", getpid());
-    (void)fd_read_file_at(AT_FDCWD, path, list, sizeof(list));
-    for (char *pid = strtok_r(list, " ", &save); pid != NULL; pid = strtok_r(NULL, " ", &save)) {
-        uint64_t number = 0;
-        if (str_to_u64(pid, &number) == 0 && number > 1)
-            (void)kill((pid_t)number, SIGTERM);
-    }
-    while (waitpid(-1, NULL, 0) > 0)
-        ;
 }
 
 static int teardown(void **unused)

@@ -264,9 +264,9 @@ def test_directories_to_mount_are_made(rpc, directory):
     os.mkdir(directory + "/skill")
     rpc.call("box_init", {"local": {"host_root": directory}}, ctx=None)
     mounts = [{"host_path": directory + "/skill", "mount_path": "/workspace/.skills/demo", "mode": "rw"}]
-    r = rpc.exec("s", "touch .skills/demo/x here; ls", host_path=directory + "/work/deep", extra_mounts=mounts)
+    r = rpc.exec("s", "touch .skills/demo/x here; ls", host_path=directory + "/place/deep", extra_mounts=mounts)
     assert r["stdout"] == "here" and os.listdir(directory + "/skill") == ["x"]
-    assert sorted(os.listdir(directory + "/work/deep")) == [".skills", "here"]
+    assert sorted(os.listdir(directory + "/place/deep")) == [".skills", "here"]
 
 
 def test_a_host_with_very_many_skills(rpc, directory):
