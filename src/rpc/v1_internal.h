@@ -11,6 +11,7 @@ struct audit_record;
 struct authz_scope;
 struct buf;
 struct err;
+struct events;
 struct http_request;
 struct http_server;
 struct json;
@@ -24,6 +25,7 @@ struct spec;
 /* The argument of every handler of the API. */
 struct v1 {
     struct manager *manager;              /* borrowed */
+    struct events *events;                /* borrowed */
     const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
 };
 
