@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "core/audit.h"
 #include "core/authz.h"
+#include "core/error_ring.h"
 #include "core/manager.h"
 #include "core/outputs.h"
 #include "core/policy_service.h"
@@ -80,6 +81,37 @@ static void get_doctor(struct http_request *req, void *arg)
         return;
     if (b->ops->doctor(b, on_doctor, req, &err) < 0)
         v1_fail(req, &err);
+}
+
+static void get_status(struct http_request *req, void *arg)
+{
+    const struct v1 *v = arg;
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    if (!v1_may(req, v, "status"))
+        return;
+    buf_init(&out, LIST_MAX);
+    jw_init(&w, &out);
+    policy_service_write_status(v->service, &w);
+    v1_reply_json(req, 200, &out, &w);
+}
+
+static void get_errors(struct http_request *req, void *arg)
+{
+    const struct v1 *v = arg;
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    if (!v1_may(req, v, "errors"))
+        return;
+    buf_init(&out, LIST_MAX);
+    jw_init(&w, &out);
+    jw_object(&w);
+    jw_key(&w, "errors");
+    /* Those of others name their sessions. */
+    const struct authz_scope *scope = v1_caller(req);
+    error_ring_write_json(v->service->errors, scope != NULL ? authz_name(scope) : NULL, &w);
+    jw_object_end(&w);
+    v1_reply_json(req, 200, &out, &w);
 }
 
 static void list_sessions(struct http_request *req, void *arg)
@@ -273,6 +305,8 @@ static void delete_session(struct http_request *req, void *arg)
 static const struct http_route routes[] = {
     {"GET", "/v1/health", get_health, HTTP_ROUTE_OPEN, 0},
     {"GET", "/v1/doctor", get_doctor, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/status", get_status, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/errors", get_errors, HTTP_ROUTE_SCOPED, 0},
     {"GET", "/v1/sessions", list_sessions, HTTP_ROUTE_SCOPED, 0},
     {"POST", "/v1/sessions", create_session, HTTP_ROUTE_SCOPED, BODY_MAX},
     {"GET", "/v1/sessions/{id}", get_session, HTTP_ROUTE_SCOPED, 0},
@@ -285,7 +319,9 @@ static const struct http_route routes[] = {
 int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
 {
     int r = http_server_add_routes(server, routes, v, err);
-    return r < 0 ? r : v1_process_routes(server, v, err);
+    if (r == 0)
+        r = v1_process_routes(server, v, err);
+    return r < 0 ? r : v1_output_routes(server, v, err);
 }
 
 struct v1 *v1_new(const struct v1_options *options)

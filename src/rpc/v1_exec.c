@@ -195,7 +195,7 @@ void v1_exec(struct http_request *req, void *arg)
     AUTO(json) struct json *body = NULL;
     struct err err = {0};
     struct v1_exec e = {0};
-    struct session *s = v1_find_session(req, arg);
+    struct session *s = v1_use_session(req, arg, "exec");
 
     if (s == NULL || !v1_read_body(req, &body))
         return;

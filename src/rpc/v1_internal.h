@@ -108,6 +108,9 @@ const char *v1_who(const struct http_request *req);
 /* Whether the caller's scope names that tool or call ("exec", "session", "process", "read", …).
  * False: answered, and recorded. */
 bool v1_may(struct http_request *req, const struct v1 *v, const char *tool);
+/* The session of {id} for that tool or call, which its scope must cover in every respect: see
+ * policy_check_use(). NULL: answered. */
+struct session *v1_use_session(struct http_request *req, const struct v1 *v, const char *tool);
 /* Writes it with who and via filled in. 0, or ERR_LIMIT where nothing may happen unrecorded. */
 int v1_audit(const struct v1 *v, const struct http_request *req, struct audit_record *record,
              struct err *err);
@@ -118,6 +121,9 @@ void v1_failed(const struct v1 *v, const struct http_request *req, const struct 
 
 /* v1_process.c */
 int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err);
+
+/* v1_output.c */
+int v1_output_routes(struct http_server *server, struct v1 *v, struct err *err);
 
 /* v1_exec.c */
 void v1_exec(struct http_request *req, void *arg);
