@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/execs_internal.h"
 #include "core/manager.h"
@@ -23,11 +24,10 @@ struct kept {
     struct execs *x;
     struct kept *bucket_next, *prev, *next; /* in order of start */
     struct kept *older, *newer;             /* of those that ended, in that order */
-    char *id, *session_id;                  /* owned */
+    char *id, *session_id, *who;            /* owned */
     struct run *run;                        /* owned; NULL once it ended */
     struct run_result result;               /* without text; valid once it ended */
     bool keep, ended, paused;
-    bool delivered; /* some reader has heard of the end */
     size_t log_max;
     struct exec_log log;
     uint64_t started_real, ended_now, stdin_bytes;
@@ -100,6 +100,7 @@ static void kept_free(struct kept *k)
     log_done(&k->log);
     free(k->id);
     free(k->session_id);
+    free(k->who);
     free(k);
 }
 
@@ -119,7 +120,7 @@ void execs_free(struct execs *x)
 /* Nobody has to come back for it. */
 static bool is_done_with(const struct kept *k)
 {
-    return k->readers == NULL && k->delivered && !k->keep;
+    return k->readers == NULL && !k->keep;
 }
 
 static bool is_too_much(const struct execs *x, const struct kept *k, uint64_t now)
@@ -255,6 +256,8 @@ static void on_finished(void *arg, const struct run_result *result)
     k->older = x->ended_last;
     *(x->ended_last != NULL ? &x->ended_last->newer : &x->ended_first) = k;
     x->ended_last = k;
+    if (x->options.ended != NULL)
+        x->options.ended(x->options.arg, k);
     tell_readers(k);
     sweep_later(x);
 }
@@ -299,8 +302,9 @@ int execs_start(struct execs *x, struct session *s, const struct run_options *ru
     k->x = x;
     k->id = xstrdup(with_id.id);
     k->session_id = xstrdup(session_id(s));
+    k->who = xstrdup(options->who);
     k->keep = options->keep;
-    k->log_max = options->log_max;
+    k->log_max = options->keep ? options->log_max : 0;
     k->started_real = clock_real(loop_clock(x->loop));
     list(x, k);
     *ret = k;
@@ -333,6 +337,11 @@ const char *kept_id(const struct kept *k)
 const char *kept_session_id(const struct kept *k)
 {
     return k->session_id;
+}
+
+const char *kept_who(const struct kept *k)
+{
+    return k->who;
 }
 
 uint64_t kept_started(const struct kept *k)
@@ -394,13 +403,12 @@ void kept_resize(struct kept *k, uint16_t rows, uint16_t cols)
         run_resize(k->run, rows, cols);
 }
 
-int kept_forget(struct kept *k, struct err *err)
+void kept_dismiss(struct kept *k)
 {
-    if (!k->ended || k->readers != NULL)
-        return err_set(err, ERR_STATE, "exec %.64s %s", k->id,
-                       k->ended ? "is being read" : "is still running");
-    kept_free(k);
-    return 0;
+    k->keep = false;
+    kept_kill(k);
+    if (k->ended)
+        sweep_later(k->x);
 }
 
 /* Readers ------------------------------------------------------------------------------------- */
@@ -432,36 +440,50 @@ void kept_detach(struct kept_reader *r)
     if (r->next != NULL)
         r->next->prev = r->prev;
     r->kept = NULL;
+    set_pace(k);
     /* Nobody listens any more, and nobody asked for it to go on. */
     if (k->readers == NULL && !k->keep)
-        kept_kill(k);
-    set_pace(k);
-    if (k->ended)
-        sweep_later(k->x);
+        kept_dismiss(k);
+    trim(k);
 }
 
-size_t kept_peek(struct kept_reader *r, enum exec_stream *ret_stream, const char **ret_data)
+/* The segment with the reader's next byte; NULL: there is none yet. */
+static struct log_segment *next_segment(struct kept_reader *r)
 {
     struct log_segment *s = r->segment != NULL ? r->segment : log_find(&r->kept->log, r->at);
 
     while (s != NULL && s->at + s->len <= r->at)
         s = s->next;
+    if (s != NULL)
+        r->segment = s;
+    return s;
+}
+
+size_t kept_read(struct kept_reader *r, enum exec_stream *ret_stream, char *ret, size_t size)
+{
+    const struct log_segment *s = next_segment(r);
+    size_t done = 0;
+
     if (s == NULL)
         return 0;
-    r->segment = s;
-    size_t skip = (size_t)(r->at - s->at);
     *ret_stream = s->stream;
-    *ret_data = s->data + skip;
-    return s->len - skip;
+    for (; s != NULL && s->stream == *ret_stream && done < size; s = s->next) {
+        size_t skip = (size_t)(r->at + done - s->at), n = s->len - skip;
+        n = n < size - done ? n : size - done;
+        memcpy(ret + done, s->data + skip, n);
+        done += n;
+    }
+    return done;
 }
 
 bool kept_may_grow(const struct kept_reader *r, size_t len)
 {
     const struct log_segment *s = r->segment;
+    enum exec_stream stream = s->stream;
 
-    if (r->at + len < s->at + s->len)
-        return true;
-    return s->next != NULL ? s->next->stream == s->stream : !r->kept->ended;
+    while (s != NULL && s->at + s->len <= r->at + len)
+        s = s->next;
+    return s != NULL ? s->stream == stream : !r->kept->ended;
 }
 
 void kept_advance(struct kept_reader *r, size_t len)
@@ -481,8 +503,5 @@ uint64_t kept_take_dropped(struct kept_reader *r)
 
 bool kept_at_end(const struct kept_reader *r)
 {
-    if (!r->kept->ended || r->at < r->kept->log.end)
-        return false;
-    r->kept->delivered = true;
-    return true;
+    return r->kept->ended && r->at == r->kept->log.end;
 }

@@ -30,6 +30,9 @@ struct execs_options {
     size_t max_ended;   /* of those that ended; the oldest goes first */
     uint64_t ended_ns;  /* and how long they are kept */
     size_t max_bytes;   /* of output, over all; those that ended go first, then old output */
+    /* Told of every end, before readers are; NULL: nobody. */
+    void (*ended)(void *arg, const struct kept *k);
+    void *arg;
 };
 
 extern const struct execs_options execs_defaults;
@@ -40,13 +43,14 @@ void execs_free(struct execs *x);
 DEFINE_CLEANUP(execs)
 
 struct kept_options {
-    const char *id; /* as id_valid() wants it; NULL: a random one */
-    bool keep;      /* it goes on without readers, until its time is up */
-    size_t log_max; /* bytes of output that are kept for readers to come */
+    const char *id;  /* as id_valid() wants it; NULL: a random one */
+    const char *who; /* for records */
+    bool keep;       /* it goes on without readers, until its time is up, and is remembered then */
+    size_t log_max;  /* bytes of output kept for readers to come; only with `keep` */
 };
 
 /* ERR_CONFLICT when the session has an exec of that id already; ERR_LIMIT. Without `keep` the exec
- * is killed when its last reader leaves, so the first should come at once. */
+ * is killed and forgotten when its last reader leaves, so the first should come at once. */
 int execs_start(struct execs *x, struct session *s, const struct run_options *run,
                 const struct kept_options *options, struct kept **ret, struct err *err);
 struct kept *execs_find(const struct execs *x, const char *session_id, const char *id);
@@ -55,6 +59,7 @@ struct kept *execs_next(const struct execs *x, const char *session_id, const str
 
 const char *kept_id(const struct kept *k);
 const char *kept_session_id(const struct kept *k);
+const char *kept_who(const struct kept *k);
 uint64_t kept_started(const struct kept *k);                /* wall clock */
 const struct run_result *kept_result(const struct kept *k); /* NULL while it runs */
 bool kept_keeps(const struct kept *k);                      /* asked to outlive its readers */
@@ -66,8 +71,8 @@ void kept_close_stdin(struct kept *k);
 void kept_signal(struct kept *k, int signo);
 void kept_kill(struct kept *k);
 void kept_resize(struct kept *k, uint16_t rows, uint16_t cols);
-/* Nobody will ask for it any more. ERR_STATE while it runs or is read. */
-int kept_forget(struct kept *k, struct err *err);
+/* Nobody wants it any more: it is killed if it runs, and forgotten once it has ended. */
+void kept_dismiss(struct kept *k);
 
 struct kept_events {
     void (*ready)(void *arg);         /* more to read, or the end */
@@ -89,10 +94,10 @@ struct kept_reader {
 void kept_attach(struct kept *k, struct kept_reader *r, uint64_t from,
                  const struct kept_events *events, void *arg);
 void kept_detach(struct kept_reader *r);
-/* What comes next, of one stream: its length, 0 when there is nothing (yet). */
-size_t kept_peek(struct kept_reader *r, enum exec_stream *ret_stream, const char **ret_data);
-/* Whether what follows the first `len` bytes of it will be of the same stream, for all that is
- * known: a character that is cut there may still become whole. */
+/* Copies what comes next, of one stream: its length, 0 when there is nothing (yet). */
+size_t kept_read(struct kept_reader *r, enum exec_stream *ret_stream, char *ret, size_t size);
+/* Whether more of that stream may follow directly behind these `len` bytes, for all that is known:
+ * a character that is cut there may still become whole. */
 bool kept_may_grow(const struct kept_reader *r, size_t len);
 void kept_advance(struct kept_reader *r, size_t len);
 /* Bytes that were gone before this reader got to them, since it was last asked. */

@@ -8,6 +8,7 @@
 #include "core/audit.h"
 #include "core/authz.h"
 #include "core/error_ring.h"
+#include "core/execs.h"
 #include "core/manager.h"
 #include "core/outputs.h"
 #include "core/policy_service.h"
@@ -321,6 +322,8 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
     int r = http_server_add_routes(server, routes, v, err);
     if (r == 0)
         r = v1_process_routes(server, v, err);
+    if (r == 0)
+        r = v1_execs_routes(server, v, err);
     return r < 0 ? r : v1_output_routes(server, v, err);
 }
 
@@ -328,12 +331,19 @@ struct v1 *v1_new(const struct v1_options *options)
 {
     struct v1 *v = xnew(struct v1);
     v->manager = options->manager;
-    v->events = options->events;
     v->service = options->service;
+    v->events = options->events;
+    struct execs_options execs = execs_defaults;
+    execs.ended = v1_exec_ended;
+    execs.arg = v;
+    v->execs = execs_new(manager_loop(v->manager), &execs);
     return v;
 }
 
 void v1_free(struct v1 *v)
 {
+    if (v == NULL)
+        return;
+    execs_free(v->execs);
     free(v);
 }

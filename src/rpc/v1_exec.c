@@ -197,7 +197,7 @@ void v1_exec(struct http_request *req, void *arg)
     struct v1_exec e = {0};
     struct session *s = v1_use_session(req, arg, "exec");
 
-    if (s == NULL || !v1_read_body(req, &body))
+    if (s == NULL || !v1_read_body(req, &body) || v1_exec_kept(req, arg, s, body))
         return;
     int r = v1_exec_parse(body, NULL, &e, &err);
     if (r == 0 && (e.tty || e.with_stdin))
