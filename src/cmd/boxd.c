@@ -419,6 +419,7 @@ static int start_rpc(struct daemon *d, struct err *err)
 {
     const struct config *c = d->config;
     struct rpc_options options = {.manager = d->manager,
+                                  .service = boxd_service_policy(d->service),
                                   .token = boxd_service_rpc_token(c),
                                   .instance = c->instance,
                                   .backend_name = c->report_backend,

@@ -153,8 +153,8 @@ static int open_outputs(struct boxd_service *s, struct err *err)
     return outputs_new(&options, &s->outputs, err);
 }
 
-/* What nobody asked for at the moment: sessions that went by themselves, processes that ended. What
- * somebody asked for is recorded by the front that was asked. */
+/* What comes by itself, or later than it was asked for: sessions that are gone, processes that have
+ * ended. What somebody asks for is recorded by the front that is asked. */
 static void on_event(void *arg, const struct event *event)
 {
     struct boxd_service *s = arg;
@@ -162,10 +162,13 @@ static void on_event(void *arg, const struct event *event)
     struct audit_record r = {.who = "boxd", .session = event->session};
 
     switch (event->kind) {
+    case EVENT_SESSION_DELETED:
     case EVENT_SESSION_EXPIRED:
     case EVENT_SESSION_LOST:
-        r.event = AUDIT_SESSION_DELETE;
-        r.reason = event->kind == EVENT_SESSION_LOST ? "its sandbox died" : "idle for too long";
+        r.event = AUDIT_SESSION_END;
+        r.reason = event->kind == EVENT_SESSION_LOST      ? "its sandbox died"
+                   : event->kind == EVENT_SESSION_EXPIRED ? "idle for too long"
+                                                          : "deleted";
         break;
     case EVENT_PROCESS_EXITED:
         r.event = AUDIT_PROCESS_END;
@@ -173,7 +176,6 @@ static void on_event(void *arg, const struct event *event)
         r.exit_code = &code;
         break;
     case EVENT_SESSION_CREATED:
-    case EVENT_SESSION_DELETED:
     case EVENT_PROCESS_STARTED:
     case EVENT_EXEC_ENDED:
     case EVENT_KIND_MAX:
