@@ -475,6 +475,7 @@ static int start_service(struct daemon *d, struct err *err)
     struct boxd_service_options options = {.loop = d->loop,
                                            .config = d->config,
                                            .manager = d->manager,
+                                           .events = d->events,
                                            .state_fd = d->state_fd,
                                            .token_changed = on_token_changed,
                                            .arg = d};
@@ -482,7 +483,7 @@ static int start_service(struct daemon *d, struct err *err)
     if (r < 0)
         return r;
     struct v1_options v1 = {
-        .manager = d->manager, .service = boxd_service_policy(d->service), .events = d->events};
+        .manager = d->manager, .events = d->events, .service = boxd_service_policy(d->service)};
     d->v1 = v1_new(&v1);
     return v1_routes(d->server, d->v1, err);
 }

@@ -66,6 +66,8 @@ struct audit_record {
     const char *via;     /* "http", "rpc", "mcp", "stdio" */
     const char *session; /* as the caller names it */
     const char *query;
+    const char *process; /* of process_start and process_end */
+    const char *path;    /* of file_write */
     const char *command;
     size_t command_len;
     const char *outcome; /* "exited", "timed_out", …, or a class of errors */

@@ -13,6 +13,7 @@ struct err;
 struct error_ring;
 struct jw;
 struct manager;
+struct outcome;
 struct outputs;
 struct policy;
 
@@ -35,6 +36,11 @@ int policy_service_guard(const struct policy_service *s, struct err *err);
 /* An object: enabled, available, profile, recent_error_count; connector_error when not available;
  * else backend, active_sessions, managed_processes, session_ttl_sec; and audit. */
 void policy_service_write_status(const struct policy_service *s, struct jw *w);
+
+/* Records how a command ended; `produced` are the bytes of stdout and stderr. It has run: what
+ * cannot be recorded is only counted. */
+void policy_record_outcome(const struct policy_service *s, struct audit_record *record,
+                           const struct outcome *outcome, const uint64_t produced[2]);
 
 /* Remembers a failure: in the ring, and in the log as `record` (NULL: only the ring) with outcome
  * and reason filled in. */

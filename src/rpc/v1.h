@@ -16,8 +16,8 @@ struct v1;
 /* All borrowed, for the life of the object. */
 struct v1_options {
     struct manager *manager;
-    const struct policy_service *service; /* policy, records of what was done, kept outputs */
     struct events *events;                /* that the manager tells */
+    const struct policy_service *service; /* policy, records of what was done, kept outputs */
 };
 
 /* What the handlers share. It must outlive the server, and is freed before the manager. */
