@@ -146,7 +146,7 @@ static int check_mounts(const struct policy *p, const struct policy_request *req
 {
     int r = 0;
 
-    if (s->host_path != NULL)
+    if (s->host_path != NULL && s->host_path_mode != MOUNT_NONE)
         r = place(p, request, &s->host_path, err);
     if (r == 0 && s->host_path != NULL && !d->own_workspace)
         r = authz_check_mount(request->scope, s->host_path, s->host_path_mode, err);

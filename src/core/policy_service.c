@@ -6,6 +6,7 @@
 #include "core/error_ring.h"
 #include "core/manager.h"
 #include "core/policy.h"
+#include "core/process.h"
 #include "io/loop.h"
 #include "spec/profile.h"
 #include "util/clock.h"
@@ -46,7 +47,7 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w)
         jw_kbool(w, "available", s->unavailable == NULL);
         jw_object_end(w);
         jw_ku64(w, "active_sessions", manager_count(s->manager));
-        jw_ku64(w, "managed_processes", s->managed_processes);
+        jw_ku64(w, "managed_processes", manager_processes_running(s->manager));
         jw_ku64(w, "session_ttl_sec", s->session_ttl_sec);
     }
     if (s->audit != NULL) {
@@ -79,7 +80,8 @@ void policy_service_failed(const struct policy_service *s, const struct err *err
     const struct clock *clock =
         s->manager != NULL ? loop_clock(manager_loop(s->manager)) : &clock_system;
 
-    error_ring_add(s->errors, clock_real(clock), err, query_id, NULL);
+    error_ring_add(s->errors, clock_real(clock), err, query_id,
+                   record != NULL ? record->who : NULL);
     if (s->audit == NULL || record == NULL)
         return;
     record->outcome = error_class_name(err->code);

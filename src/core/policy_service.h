@@ -26,7 +26,6 @@ struct policy_service {
     struct audit *audit;      /* NULL: nothing is recorded */
     struct outputs *outputs;  /* NULL: full outputs are not kept */
     uint64_t session_ttl_sec; /* for the status */
-    size_t managed_processes;
 };
 
 /* Whether a command may be run at all. ERR_STATE: switched off, or no runtime; ERR_BACKEND: a
@@ -42,7 +41,7 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w);
 void policy_record_outcome(const struct policy_service *s, struct audit_record *record,
                            const struct outcome *outcome, const uint64_t produced[2]);
 
-/* Remembers a failure: in the ring, and in the log as `record` (NULL: only the ring) with outcome
- * and reason filled in. */
+/* Remembers a failure: in the ring, as one of record->who, and in the log as `record` (NULL: only
+ * the ring) with outcome and reason filled in. */
 void policy_service_failed(const struct policy_service *s, const struct err *err,
                            const char *query_id, struct audit_record *record);

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/policy_gate.h"
 #include "core/run.h"
 #include "rpc/v1.h"
 
@@ -27,7 +28,6 @@ struct spec;
 /* The argument of every handler of the API. */
 struct v1 {
     struct manager *manager;              /* borrowed */
-    struct events *events;                /* borrowed */
     const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
     struct execs *execs;                  /* owned */
 };
@@ -49,6 +49,7 @@ struct v1_exec {
     char *stdin_text;
     double timeout_sec;
     bool tty, with_stdin, stdin_acks;
+    bool cleanup; /* it only makes room */
     int64_t rows, cols, capture_bytes;
     char *exec_id;
     enum v1_disconnect on_disconnect;
@@ -61,8 +62,29 @@ int v1_exec_parse(const struct json *object, const char *const *more, struct v1_
 void v1_exec_done(struct v1_exec *e);
 void v1_exec_request(const struct v1_exec *e, struct run_options *ret); /* borrows from e */
 
-/* A spec from the members that were given; `given` is the set of them. Ids follow the grammar;
- * without one (`id_required` false) a random one is made. */
+/* A session under the policy: profile, locks, defaults, mounts, scope. `given` are the fields in
+ * which a session of that name has to be the same. */
+struct v1_wish {
+    struct spec *spec; /* owned by the caller */
+    uint64_t given;
+    struct policy_decision decision;
+};
+int v1_session_spec(const struct v1 *v, const struct authz_scope *scope, const struct json *object,
+                    bool id_required, struct v1_wish *ret, struct err *err);
+
+/* A command of `exec` in a session under the policy: core/policy_gate.h with what this API knows.
+ * Cuts the timeout to the longest that the caller may have. */
+struct v1_gate {
+    struct session *session;
+    const struct authz_scope *scope;
+    const char *who;
+    void (*over)(void *arg);
+};
+int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, struct v1_exec *exec,
+                 policy_gate_fn *ready, void *arg, struct policy_gate **ret, struct err *err);
+
+/* Without a policy: a spec from the members that were given; `given` is the set of them. Ids follow
+ * the grammar; without one (`id_required` false) a random one is made. */
 int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret,
                   uint64_t *ret_given, struct err *err);
 
@@ -99,6 +121,9 @@ const char *v1_who(const struct http_request *req);
 /* Whether the caller's scope names that tool or call ("exec", "session", "process", "read", …).
  * False: answered, and recorded. */
 bool v1_may(struct http_request *req, const struct v1 *v, const char *tool);
+/* The session of {id} for that tool or call, which its scope must cover in every respect: see
+ * policy_check_use(). NULL: answered. */
+struct session *v1_use_session(struct http_request *req, const struct v1 *v, const char *tool);
 /* Writes it with who and via filled in. 0, or ERR_LIMIT where nothing may happen unrecorded. */
 int v1_audit(const struct v1 *v, const struct http_request *req, struct audit_record *record,
              struct err *err);
@@ -110,6 +135,11 @@ void v1_failed(const struct v1 *v, const struct http_request *req, const struct 
 /* v1_process.c */
 int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err);
 
+/* v1_output.c */
+int v1_output_routes(struct http_server *server, struct v1 *v, struct err *err);
+
+/* v1_exec.c */
+void v1_exec(struct http_request *req, void *arg);
 /* A decimal number of the query. False: answered. */
 bool v1_query_number(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
                      uint64_t *ret);
