@@ -332,10 +332,8 @@ struct v1 *v1_new(const struct v1_options *options)
     struct v1 *v = xnew(struct v1);
     v->manager = options->manager;
     v->service = options->service;
-    v->events = options->events;
     struct execs_options execs = execs_defaults;
-    execs.ended = v1_exec_ended;
-    execs.arg = v;
+    execs.service = v->service;
     v->execs = execs_new(manager_loop(v->manager), &execs);
     return v;
 }

@@ -29,8 +29,13 @@ struct spec;
 struct v1 {
     struct manager *manager;              /* borrowed */
     const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
-    struct events *events;                /* borrowed */
     struct execs *execs;                  /* owned */
+};
+
+/* Who asks; borrowed. */
+struct v1_asker {
+    const struct authz_scope *scope; /* or NULL */
+    const char *who;
 };
 
 enum v1_disconnect { V1_DISCONNECT_KILL, V1_DISCONNECT_KEEP };
@@ -146,15 +151,15 @@ void v1_stream_attach(struct http_request *req, const struct v1 *v, struct kept 
 
 /* v1_execs.c: execs by id. */
 int v1_execs_routes(struct http_server *server, struct v1 *v, struct err *err);
-/* Starts one that is known by its id, and records it. `who` is for the records. */
-int v1_exec_begin(const struct v1 *v, struct session *s, const struct v1_exec *e, const char *who,
-                  struct kept **ret, struct err *err);
-void v1_exec_ended(void *arg, const struct kept *k); /* records it; arg is the struct v1 */
+/* Asks for one that is known by its id; what *e owns is taken, also on failure. */
+int v1_exec_begin(const struct v1 *v, struct session *s, const struct v1_asker *asker,
+                  struct v1_exec *e, struct kept **ret, struct err *err);
 /* POST …/exec that wants a stream, or to be left alone (`detach`). True: answered, or taken over.
  */
 bool v1_exec_kept(struct http_request *req, const struct v1 *v, struct session *s,
                   const struct json *body);
 
+void v1_write_problem(struct jw *w, const char *key, const struct err *err); /* as an object */
 /* Of "INT" and the like; 0: none. */
 int v1_signal_number(const char *name);
 void v1_kept_signal(struct kept *k, int signo); /* KILL ends all it started */
