@@ -297,9 +297,7 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
 
 static int begin(struct stream *st, const struct json *m, struct err *err)
 {
-    AUTO(spec) struct spec *spec = NULL;
     static const char *const ours[] = {"session", "create", "ephemeral", NULL};
-    uint64_t given = 0;
     int r = v1_exec_parse(m, ours, &st->exec, err);
     bool ephemeral = json_bool(json_get(m, "ephemeral"));
     if (r == 0)
@@ -325,20 +323,14 @@ static int begin(struct stream *st, const struct json *m, struct err *err)
         r = json_parse(empty, strlen(empty), &none, err);
         want = none;
     }
-    if (r >= 0)
-        r = v1_spec_parse(want, false, &spec, &given, err);
     if (r < 0)
         return r;
-    if (ephemeral)
-        st->ephemeral = xstrdup(spec->session_id);
-    st->asked = true;
-    r = manager_acquire(st->manager, &spec, given, 0, on_ready, st, err);
-    if (r < 0) {
-        st->asked = false;
-        free(st->ephemeral);
-        st->ephemeral = NULL;
+    const struct v1_asker asker = {.scope = st->scope, .who = st->who};
+    r = v1_session_get(st->v1, &asker, want, false, on_ready, st, ephemeral ? &st->ephemeral : NULL,
+                       err);
+    if (r < 0)
         return r;
-    }
+    st->asked = true;
     ws_pause(st->ws, true); /* stdin that comes early waits for the command */
     return 0;
 }
