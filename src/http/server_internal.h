@@ -6,7 +6,7 @@
 #include "http/stream_internal.h"
 #include "http/ws_conn_internal.h"
 
-#define SERVER_TABLES_MAX 8
+#define SERVER_TABLES_MAX 32
 #define SERVER_LISTENERS_MAX 4
 #define REQUEST_PARAMS_MAX 8
 
@@ -96,6 +96,8 @@ struct http_request {
     void *cancel_arg;
     void (*on_writable)(struct http_request *req, void *arg);
     void *writable_arg;
+    const void *user;
+    void (*user_done)(const void *user);
     struct buf headers; /* of the answer */
     struct buf body;
     bool is_head;    /* HEAD: the answer has no body */
