@@ -51,8 +51,8 @@ int op_mkdir(struct job *j)
         r = -errno;
     /* As `mkdir -p`: one that is there is fine. */
     if ((there && !job_has(j, FILES_PARENTS)) ||
-        (r == -EEXIST && (!job_has(j, FILES_PARENTS) || place_stat(&p, &st) < 0 ||
-                          !S_ISDIR(st.st_mode))))
+        (r == -EEXIST &&
+         (!job_has(j, FILES_PARENTS) || place_stat(&p, &st) < 0 || !S_ISDIR(st.st_mode))))
         r = -EEXIST;
     else if (r == -EEXIST)
         there = true, r = 0;

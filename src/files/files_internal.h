@@ -36,12 +36,12 @@ struct files_stat stat_of(const struct stat *st);
 /* walk.c: the way to a path, one component at a time. A link is read and its text walked, never
  * followed by the kernel: so no link of procfs leads anywhere, and a swap gains nothing. */
 struct place {
-    int dir;                 /* owned; O_PATH */
-    char name[256];          /* in it; "" for the root itself */
+    int dir;                   /* owned; O_PATH */
+    char name[256];            /* in it; "" for the root itself */
     char real[FILES_PATH_MAX]; /* of the directory, from the root, without a leading slash */
 };
-/* What `path` names; the last component need not exist. With FILES_PARENTS of `flags` directories on
- * the way are made; with FILES_NOFOLLOW a link at the end is left alone. */
+/* What `path` names; the last component need not exist. With FILES_PARENTS of `flags` directories
+ * on the way are made; with FILES_NOFOLLOW a link at the end is left alone. */
 int walk_to(struct job *j, const char *path, unsigned flags, struct place *ret);
 void place_done(struct place *p);
 /* lstat of the place itself. 0 or a negative errno. */
@@ -68,8 +68,9 @@ struct tree_entry {
 };
 /* 0: go on; 1: it is enough; or a negative errno. */
 typedef int tree_fn(void *arg, const struct tree_entry *e);
-/* 1 when it ended early: too many entries, or a tree too deep. `fd` is borrowed. */
-int tree_walk(int fd, tree_fn *fn, void *arg);
+/* 1 when it ended early: too many entries, or a tree too deep. `fd` is borrowed. `skip`: what is
+ * noise in every project is left out (.git, node_modules and the like). */
+int tree_walk(int fd, bool skip, tree_fn *fn, void *arg);
 
 /* lines.c: a file line by line. */
 struct lines {
@@ -78,8 +79,8 @@ struct lines {
     size_t len, pos;
     bool eof;
 };
-/* The next piece of a line: its bytes without the newline, at *ret. *ret_end: the line ends here. Its
- * length, or -1 at the end of the file, or a negative errno. */
+/* The next piece of a line: its bytes without the newline, at *ret. *ret_end: the line ends here.
+ * Its length, or -1 at the end of the file, or a negative errno. */
 int lines_next(struct lines *l, const char **ret, size_t *ret_len, bool *ret_end);
 
 /* The operations. 0, or a negative errno; -EPROTO when job_fail() has said more. */

@@ -161,7 +161,8 @@ int files_serve(int in, int out)
     j = (struct job){.in = in, .out = out, .root_fd = -1};
     int r = run(&j);
     if (r < 0)
-        r = job_send(&j, FILES_FRAME_FAIL, &j.fail, sizeof(j.fail), j.text, strlen(j.text), NULL, 0);
+        r = job_send(&j, FILES_FRAME_FAIL, &j.fail, sizeof(j.fail), j.text, strlen(j.text), NULL,
+                     0);
     else
         r = job_send(&j, FILES_FRAME_DONE, &j.done, sizeof(j.done), NULL, 0, NULL, 0);
     fd_close_many(&j.root_fd, 1);

@@ -18,7 +18,7 @@ struct walk {
     struct job *job;
     unsigned flags;
     unsigned links;
-    struct place at;             /* at.dir is where we are */
+    struct place at;               /* at.dir is where we are */
     char todo[2 * FILES_PATH_MAX]; /* what is left of the way */
 };
 
@@ -175,8 +175,8 @@ int walk_to(struct job *j, const char *path, unsigned flags, struct place *ret)
     struct walk w = {.job = j, .flags = flags, .at = {.dir = -1}};
     int r = -ELOOP;
 
-    /* A directory that became a link between looking and opening is ELOOP or ENOTDIR; so is one that
-     * always was, which the next look tells. */
+    /* A directory that became a link between looking and opening is ELOOP or ENOTDIR; so is one
+     * that always was, which the next look tells. */
     for (int i = 0; i < SWAPS_MAX && (r == -ELOOP || r == -ENOTDIR); i++) {
         r = walk_once(&w, path);
         if (w.links > FILES_LINKS_MAX)

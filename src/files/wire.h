@@ -12,18 +12,18 @@
 #include <stdint.h>
 
 #define FILES_WIRE_VERSION 1U
-#define FILES_PATH_MAX 4096U           /* with the NUL */
-#define FILES_STRING_MAX (2U << 20)    /* each of a and b */
-#define FILES_FRAME_MAX (64U << 10)    /* bytes of a frame behind its head */
-#define FILES_DATA_MAX (60U << 10)     /* of content in one frame */
-#define FILES_LINKS_MAX 40U            /* as the kernel */
-#define FILES_LIST_MAX 10000U          /* entries of one LIST */
-#define FILES_LIST_DEFAULT 1000U       /* of whoever names no number */
-#define FILES_EDIT_MAX (1U << 20)      /* bytes of a file that EDIT changes */
-#define FILES_WALK_MAX 100000U         /* entries that GLOB and GREP look at */
-#define FILES_DEPTH_MAX 128U           /* directories below each other that they enter */
+#define FILES_PATH_MAX 4096U        /* with the NUL */
+#define FILES_STRING_MAX (2U << 20) /* each of a and b */
+#define FILES_FRAME_MAX (64U << 10) /* bytes of a frame behind its head */
+#define FILES_DATA_MAX (60U << 10)  /* of content in one frame */
+#define FILES_LINKS_MAX 40U         /* as the kernel */
+#define FILES_LIST_MAX 10000U       /* entries of one LIST */
+#define FILES_LIST_DEFAULT 1000U    /* of whoever names no number */
+#define FILES_EDIT_MAX (1U << 20)   /* bytes of a file that EDIT changes */
+#define FILES_WALK_MAX 100000U      /* entries that GLOB and GREP look at */
+#define FILES_DEPTH_MAX 128U        /* directories below each other that they enter */
 #define FILES_GREP_FILES_MAX 5000U
-#define FILES_GREP_LINE_MAX 500U       /* characters of a line that are shown */
+#define FILES_GREP_LINE_MAX 500U /* characters of a line that are shown */
 #define FILES_GREP_FILE_BYTES (10U << 20)
 #define FILES_GREP_TOTAL_BYTES (50U << 20)
 #define FILES_WATCH_DIRS_MAX 1024U
@@ -115,15 +115,15 @@ struct files_match {
 
 enum files_change {
     FILES_CREATED = 1,
-    FILES_MODIFIED,   /* more was written */
-    FILES_CLOSED,     /* whoever wrote is done */
+    FILES_MODIFIED, /* more was written */
+    FILES_CLOSED,   /* whoever wrote is done */
     FILES_ATTRIBUTES,
     FILES_DELETED,
     FILES_MOVED_FROM, /* `cookie` joins it with a MOVED_TO */
     FILES_MOVED_TO,
-    FILES_GONE,       /* what is watched is not there any more; the last event */
-    FILES_OVERFLOW,   /* events were lost */
-    FILES_PARTIAL,    /* not every directory below is watched */
+    FILES_GONE,     /* what is watched is not there any more; the last event */
+    FILES_OVERFLOW, /* events were lost */
+    FILES_PARTIAL,  /* not every directory below is watched */
     FILES_CHANGE_MAX,
 };
 
@@ -146,9 +146,9 @@ enum files_cut {
 };
 
 struct files_done {
-    uint32_t cut; /* enum files_cut */
-    uint32_t created;    /* WRITE: it was not there before */
-    uint64_t total;      /* LIST, GLOB, GREP: of all that was found; EDIT: places changed */
+    uint32_t cut;         /* enum files_cut */
+    uint32_t created;     /* WRITE: it was not there before */
+    uint64_t total;       /* LIST, GLOB, GREP: of all that was found; EDIT: places changed */
     uint64_t first, last; /* LINES: of the lines given; last < first: none */
     uint64_t next;        /* LINES: where to go on, 0: that was all */
 };

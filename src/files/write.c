@@ -176,9 +176,9 @@ static int append(struct job *j, const struct place *p, bool exists)
     if (exists && !S_ISREG(st.st_mode))
         return -EISDIR;
     int r = receive(j, fd);
-    if (r < 0 && exists)
-        (void)ftruncate(fd, st.st_size);
-    else if (r < 0)
+    if (r < 0 && exists && ftruncate(fd, st.st_size) < 0)
+        return -errno;
+    if (r < 0 && !exists)
         (void)unlinkat(p->dir, p->name, 0);
     if (r == 0)
         r = sync_all(j, fd, p);
