@@ -25,6 +25,7 @@
 #include "backend/native.h"
 #include "cmd/boxd_service.h"
 #include "cmd/config.h"
+#include "core/events.h"
 #include "core/manager.h"
 #include "core/skills.h"
 #include "fetch/launcher.h"
@@ -53,6 +54,7 @@ struct daemon {
     struct config *config;
     struct backend *backend;
     struct store *store;
+    struct events *events;
     struct manager *manager;
     struct boxd_service *service;
     struct v1 *v1;
@@ -482,7 +484,8 @@ static int start_service(struct daemon *d, struct err *err)
     int r = boxd_service_new(&options, &d->service, err);
     if (r < 0)
         return r;
-    struct v1_options v1 = {.manager = d->manager, .service = boxd_service_policy(d->service)};
+    struct v1_options v1 = {
+        .manager = d->manager, .service = boxd_service_policy(d->service), .events = d->events};
     d->v1 = v1_new(&v1);
     return v1_routes(d->server, d->v1, err);
 }
@@ -495,11 +498,13 @@ static int start_manager(struct daemon *d, struct err *err)
     int r = store_open(d->state_fd, &d->store, err);
     if (r < 0)
         return r;
+    d->events = events_new(d->loop, EVENTS_MAX);
     struct manager_options options = {.max_sessions = c->max_sessions,
                                       .max_processes = c->max_processes,
                                       .max_exited = c->max_exited,
                                       .exited_ns = c->exited_sec * NSEC_PER_SEC,
                                       .store = d->store,
+                                      .events = d->events,
                                       .ttl_ns = c->session_ttl_sec * NSEC_PER_SEC,
                                       .strict_images =
                                           c->strict_images && !engine_kind_known(c->backend)};
@@ -576,6 +581,7 @@ static void stop(struct daemon *d)
         d->backend->ops->free(d->backend);
     boxd_service_free(d->service);
     manager_free(d->manager);
+    events_free(d->events);
     store_free(d->store);
     loop_free(d->loop);
     config_free(d->config);

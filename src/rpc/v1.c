@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "core/authz.h"
+#include "core/execs.h"
 #include "core/manager.h"
 #include "core/run.h"
 #include "http/server.h"
@@ -285,7 +286,7 @@ static void exec_in_session(struct http_request *req, void *arg)
     struct v1_exec e = {0};
     struct run_options options;
     struct session *s = v1_find_session(req, arg);
-    if (s == NULL || !v1_read_body(req, &body))
+    if (s == NULL || !v1_read_body(req, &body) || v1_exec_kept(req, arg, s, body))
         return;
     struct call *c = xnew(struct call);
     c->req = req;
@@ -326,7 +327,11 @@ static const struct http_route routes[] = {
 int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
 {
     int r = http_server_add_routes(server, routes, v, err);
-    return r < 0 ? r : v1_process_routes(server, v, err);
+    if (r == 0)
+        r = v1_process_routes(server, v, err);
+    if (r == 0)
+        r = v1_execs_routes(server, v, err);
+    return r;
 }
 
 struct v1 *v1_new(const struct v1_options *options)
@@ -334,10 +339,18 @@ struct v1 *v1_new(const struct v1_options *options)
     struct v1 *v = xnew(struct v1);
     v->manager = options->manager;
     v->service = options->service;
+    v->events = options->events;
+    struct execs_options execs = execs_defaults;
+    execs.ended = v1_exec_ended;
+    execs.arg = v;
+    v->execs = execs_new(manager_loop(v->manager), &execs);
     return v;
 }
 
 void v1_free(struct v1 *v)
 {
+    if (v == NULL)
+        return;
+    execs_free(v->execs);
     free(v);
 }

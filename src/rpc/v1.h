@@ -7,6 +7,7 @@
 #include "util/cleanup.h"
 
 struct err;
+struct events;
 struct http_server;
 struct manager;
 struct policy_service;
@@ -16,6 +17,7 @@ struct v1;
 struct v1_options {
     struct manager *manager;
     const struct policy_service *service; /* policy, records of what was done, kept outputs */
+    struct events *events;                /* that the manager tells */
 };
 
 /* What the handlers share. It must outlive the server, and is freed before the manager. */

@@ -11,10 +11,13 @@ struct audit_record;
 struct authz_scope;
 struct buf;
 struct err;
+struct events;
+struct execs;
 struct http_request;
 struct http_server;
 struct json;
 struct jw;
+struct kept;
 struct manager;
 struct model;
 struct policy_service;
@@ -25,7 +28,11 @@ struct spec;
 struct v1 {
     struct manager *manager;              /* borrowed */
     const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
+    struct events *events;                /* borrowed */
+    struct execs *execs;                  /* owned */
 };
+
+enum v1_disconnect { V1_DISCONNECT_KILL, V1_DISCONNECT_KEEP };
 
 /* What an exec request may say, owned. Read from a table (v1_request.c). */
 struct v1_exec {
@@ -37,6 +44,9 @@ struct v1_exec {
     double timeout_sec;
     bool tty, with_stdin, stdin_acks;
     int64_t rows, cols, capture_bytes;
+    char *exec_id;
+    enum v1_disconnect on_disconnect;
+    bool detach;
 };
 
 /* `more` (NULL, or ending with NULL) names members that are somebody else's. */
@@ -94,5 +104,29 @@ void v1_failed(const struct v1 *v, const struct http_request *req, const struct 
 /* v1_process.c */
 int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err);
 
+/* A decimal number of the query. False: answered. */
+bool v1_query_number(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
+                     uint64_t *ret);
+
 /* v1_stream.c */
 void v1_stream(struct http_request *req, void *arg);
+/* Goes on with one that runs, from that position, over a WebSocket. */
+void v1_stream_attach(struct http_request *req, const struct v1 *v, struct kept *k, uint64_t from);
+
+/* v1_execs.c: execs by id. */
+int v1_execs_routes(struct http_server *server, struct v1 *v, struct err *err);
+/* Starts one that is known by its id, and records it. `who` is for the records. */
+int v1_exec_begin(const struct v1 *v, struct session *s, const struct v1_exec *e, const char *who,
+                  struct kept **ret, struct err *err);
+void v1_exec_ended(void *arg, const struct kept *k); /* records it; arg is the struct v1 */
+/* POST …/exec that wants a stream, or to be left alone (`detach`). True: answered, or taken over.
+ */
+bool v1_exec_kept(struct http_request *req, const struct v1 *v, struct session *s,
+                  const struct json *body);
+
+/* Of "INT" and the like; 0: none. */
+int v1_signal_number(const char *name);
+void v1_kept_signal(struct kept *k, int signo); /* KILL ends all it started */
+
+/* v1_exec_sse.c */
+void v1_exec_sse(struct http_request *req, const struct v1 *v, struct kept *k, uint64_t from);

@@ -160,9 +160,8 @@ struct reading {
     size_t max;
 };
 
-/* A decimal number of the query. False: answered. */
-static bool number_of(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
-                      uint64_t *ret)
+bool v1_query_number(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
+                     uint64_t *ret)
 {
     char text[24];
     struct err err = {0};
@@ -230,10 +229,10 @@ static void read_output(struct http_request *req, void *arg)
     uint64_t from, max, wait_ms, release;
     struct err err = {0};
     struct process *p = find_process(req, arg);
-    if (p == NULL || !number_of(req, "from", UINT64_MAX, process_range(p).begin, &from) ||
-        !number_of(req, "max", READ_MAX, READ_DEFAULT, &max) ||
-        !number_of(req, "wait_ms", WAIT_MAX_MS, 0, &wait_ms) ||
-        !number_of(req, "release", 1, 0, &release))
+    if (p == NULL || !v1_query_number(req, "from", UINT64_MAX, process_range(p).begin, &from) ||
+        !v1_query_number(req, "max", READ_MAX, READ_DEFAULT, &max) ||
+        !v1_query_number(req, "wait_ms", WAIT_MAX_MS, 0, &wait_ms) ||
+        !v1_query_number(req, "release", 1, 0, &release))
         return;
     struct proc_range range = process_range(p);
     if (release && from >= range.begin && from <= range.end && process_release(p, from, &err) < 0) {
