@@ -10,6 +10,7 @@
 #include "core/manager.h"
 #include "core/run.h"
 #include "http/server.h"
+#include "rpc/v1_files.h"
 #include "rpc/v1_internal.h"
 #include "spec/model.h"
 #include "spec/spec.h"
@@ -331,6 +332,8 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
         r = v1_process_routes(server, v, err);
     if (r == 0)
         r = v1_execs_routes(server, v, err);
+    if (r == 0)
+        r = v1_files_routes(server, v, err);
     return r;
 }
 
