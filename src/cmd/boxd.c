@@ -422,6 +422,7 @@ static int start_rpc(struct daemon *d, struct err *err)
 {
     const struct config *c = d->config;
     struct rpc_options options = {.manager = d->manager,
+                                  .service = boxd_service_policy(d->service),
                                   .token = boxd_service_rpc_token(c),
                                   .instance = c->instance,
                                   .backend_name = c->report_backend,
@@ -478,6 +479,7 @@ static int start_service(struct daemon *d, struct err *err)
     struct boxd_service_options options = {.loop = d->loop,
                                            .config = d->config,
                                            .manager = d->manager,
+                                           .events = d->events,
                                            .state_fd = d->state_fd,
                                            .token_changed = on_token_changed,
                                            .arg = d};
@@ -485,7 +487,7 @@ static int start_service(struct daemon *d, struct err *err)
     if (r < 0)
         return r;
     struct v1_options v1 = {
-        .manager = d->manager, .service = boxd_service_policy(d->service), .events = d->events};
+        .manager = d->manager, .events = d->events, .service = boxd_service_policy(d->service)};
     d->v1 = v1_new(&v1);
     return v1_routes(d->server, d->v1, err);
 }

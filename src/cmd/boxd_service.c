@@ -12,6 +12,7 @@
 #include "core/audit.h"
 #include "core/authz.h"
 #include "core/error_ring.h"
+#include "core/events.h"
 #include "core/outputs.h"
 #include "core/policy.h"
 #include "core/policy_service.h"
@@ -152,6 +153,37 @@ static int open_outputs(struct boxd_service *s, struct err *err)
     return outputs_new(&options, &s->outputs, err);
 }
 
+/* What comes by itself, or later than it was asked for: sessions that are gone, processes that have
+ * ended. What somebody asks for is recorded by the front that is asked. */
+static void on_event(void *arg, const struct event *event)
+{
+    struct boxd_service *s = arg;
+    const int64_t code = event->exit_code;
+    struct audit_record r = {.who = "boxd", .session = event->session};
+
+    switch (event->kind) {
+    case EVENT_SESSION_DELETED:
+    case EVENT_SESSION_EXPIRED:
+    case EVENT_SESSION_LOST:
+        r.event = AUDIT_SESSION_END;
+        r.reason = event->kind == EVENT_SESSION_LOST      ? "its sandbox died"
+                   : event->kind == EVENT_SESSION_EXPIRED ? "idle for too long"
+                                                          : "deleted";
+        break;
+    case EVENT_PROCESS_EXITED:
+        r.event = AUDIT_PROCESS_END;
+        r.process = event->name;
+        r.exit_code = &code;
+        break;
+    case EVENT_SESSION_CREATED:
+    case EVENT_PROCESS_STARTED:
+    case EVENT_EXEC_ENDED:
+    case EVENT_KIND_MAX:
+        return;
+    }
+    (void)audit_write(s->audit, &r, NULL); /* it has happened; losses are counted */
+}
+
 int boxd_service_new(const struct boxd_service_options *options, struct boxd_service **ret,
                      struct err *err)
 {
@@ -172,6 +204,8 @@ int boxd_service_new(const struct boxd_service_options *options, struct boxd_ser
                                         .audit = s->audit,
                                         .outputs = s->outputs,
                                         .session_ttl_sec = options->config->session_ttl_sec};
+    if (s->audit != NULL)
+        events_set_sink(options->events, on_event, s);
     if (options->config->token_file != NULL || options->config->tokens != NULL)
         loop_timer_start(options->loop, &s->timer, TOKEN_INTERVAL_NS, on_timer);
     *ret = TAKE_PTR(s);
@@ -183,6 +217,7 @@ void boxd_service_free(struct boxd_service *s)
     if (s == NULL)
         return;
     loop_timer_stop(&s->timer);
+    events_set_sink(s->o.events, NULL, NULL);
     outputs_free(s->outputs);
     audit_free(s->audit);
     error_ring_free(s->errors);

@@ -10,6 +10,7 @@
 struct boxd_service;
 struct config;
 struct err;
+struct events;
 struct http_request;
 struct loop;
 struct manager;
@@ -20,7 +21,8 @@ struct boxd_service_options {
     struct loop *loop;
     struct config *config;
     struct manager *manager;
-    int state_fd; /* of the state directory */
+    struct events *events; /* of the manager; we hear them first */
+    int state_fd;          /* of the state directory */
     /* The token of LangBot clients is another one now; NULL: none is let in. */
     void (*token_changed)(void *arg, const char *token);
     void *arg;

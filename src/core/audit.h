@@ -36,7 +36,8 @@ enum audit_event {
     AUDIT_EXEC_END,
     AUDIT_DENIED, /* policy or scope said no */
     AUDIT_SESSION_CREATE,
-    AUDIT_SESSION_DELETE,
+    AUDIT_SESSION_DELETE, /* somebody asked for it */
+    AUDIT_SESSION_END,    /* it is gone */
     AUDIT_PROCESS_START,
     AUDIT_PROCESS_END,
     AUDIT_FILE_WRITE,
@@ -66,6 +67,8 @@ struct audit_record {
     const char *via;     /* "http", "rpc", "mcp", "stdio" */
     const char *session; /* as the caller names it */
     const char *query;
+    const char *process; /* of process_start and process_end */
+    const char *path;    /* of file_write */
     const char *command;
     size_t command_len;
     const char *outcome; /* "exited", "timed_out", …, or a class of errors */

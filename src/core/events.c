@@ -16,6 +16,8 @@ struct events {
     uint64_t last; /* number of the newest; it lies at (last - 1) % max */
     char epoch[17];
     struct events_reader *readers;
+    void (*sink)(void *arg, const struct event *event); /* NULL: none */
+    void *sink_arg;
 };
 
 static const char *const names[EVENT_KIND_MAX] = {
@@ -105,8 +107,16 @@ void events_emit(struct events *e, const struct event *event)
     to->name = event->name != NULL ? xstrdup(event->name) : NULL;
     to->seq = e->last;
     to->real_ns = clock_real(loop_clock(e->loop));
+    if (e->sink != NULL)
+        e->sink(e->sink_arg, to);
     for (struct events_reader *r = e->readers; r != NULL; r = r->next)
         loop_defer_start(e->loop, &r->defer, on_ready);
+}
+
+void events_set_sink(struct events *e, void (*fn)(void *arg, const struct event *event), void *arg)
+{
+    e->sink = fn;
+    e->sink_arg = arg;
 }
 
 uint64_t events_last(const struct events *e)

@@ -46,7 +46,9 @@ void events_free(struct events *e); /* readers must be gone */
 DEFINE_CLEANUP(events)
 
 void events_emit(struct events *e, const struct event *event); /* e NULL: nobody listens */
-uint64_t events_last(const struct events *e);                  /* number of the last; 0: none */
+/* One who hears of everything at once, before any reader: for records that may not miss any. */
+void events_set_sink(struct events *e, void (*fn)(void *arg, const struct event *event), void *arg);
+uint64_t events_last(const struct events *e);     /* number of the last; 0: none */
 const char *events_epoch(const struct events *e); /* 16 hex digits, this process only */
 const char *event_kind_name(enum event_kind kind);
 /* An object: seq, time, type, session_id, and what belongs to the kind. */

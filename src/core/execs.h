@@ -17,25 +17,26 @@
 #include "io/loop.h"
 #include "util/cleanup.h"
 
+struct authz_scope;
 struct err;
 struct execs;
 struct kept;
 struct log_segment;
+struct policy_service;
 struct session;
 
 #define EXEC_ID_MAX 64U
 
 struct execs_options {
-    size_t max_running; /* of execs */
-    size_t max_ended;   /* of those that ended; the oldest goes first */
-    uint64_t ended_ns;  /* and how long they are kept */
-    size_t max_bytes;   /* of output, over all; those that ended go first, then old output */
-    /* Told of every end, before readers are; NULL: nobody. */
-    void (*ended)(void *arg, const struct kept *k);
-    void *arg;
+    const struct policy_service *service; /* borrowed; whom every exec is asked of */
+    size_t max_running;                   /* of execs */
+    size_t max_ended;                     /* of those that ended; the oldest goes first */
+    uint64_t ended_ns;                    /* and how long they are kept */
+    /* Of output, over all; those that ended go first, then old output. */
+    size_t max_bytes;
 };
 
-extern const struct execs_options execs_defaults;
+extern const struct execs_options execs_defaults; /* without a service */
 
 struct execs *execs_new(struct loop *loop, const struct execs_options *options);
 /* Readers must be gone. What runs goes on unobserved. */
@@ -43,29 +44,53 @@ void execs_free(struct execs *x);
 DEFINE_CLEANUP(execs)
 
 struct kept_options {
-    const char *id;  /* as id_valid() wants it; NULL: a random one */
-    const char *who; /* for records */
-    bool keep;       /* it goes on without readers, until its time is up, and is remembered then */
-    size_t log_max;  /* bytes of output kept for readers to come; only with `keep` */
+    struct session *session;
+    struct run_options run; /* borrows from `owned` */
+    const char *stdin_text; /* the same; NULL: none */
+    void *owned;            /* taken, also on failure */
+    void (*owned_free)(void *owned);
+    /* The rest is borrowed for the call. */
+    const char *id;                  /* as id_valid() wants it; NULL: a random one */
+    const struct authz_scope *scope; /* NULL: may do everything that the policy allows */
+    const char *who;                 /* for the records; NULL: the name of the scope */
+    const char *via;                 /* the front; static */
+    bool keep;      /* it goes on without readers, until its time is up, and is remembered then */
+    size_t log_max; /* bytes of output kept for readers to come; only with `keep` */
 };
 
-/* ERR_CONFLICT when the session has an exec of that id already; ERR_LIMIT. Without `keep` the exec
- * is killed and forgotten when its last reader leaves, so the first should come at once. */
-int execs_start(struct execs *x, struct session *s, const struct run_options *run,
-                const struct kept_options *options, struct kept **ret, struct err *err);
+/*   ASKING ──► RUNNING ──► ENDING ──► ENDED
+ *      └────────────────────────────────┘   */
+enum kept_state {
+    KEPT_ASKING,  /* of the policy */
+    KEPT_RUNNING, /* also while it is being killed */
+    KEPT_ENDING,  /* it has, and the policy looks at what it left */
+    KEPT_ENDED,   /* as kept_result() and kept_error() tell */
+    KEPT_STATE_MAX,
+};
+
+/* ERR_CONFLICT when the session has an exec of that id already; ERR_LIMIT; or what the policy says
+ * at once. Without `keep` the exec is killed and forgotten when its last reader leaves, so the
+ * first should come at once. */
+int execs_start(struct execs *x, const struct kept_options *options, struct kept **ret,
+                struct err *err);
 struct kept *execs_find(const struct execs *x, const char *session_id, const char *id);
 /* Of one session, oldest first; `after` NULL starts. */
 struct kept *execs_next(const struct execs *x, const char *session_id, const struct kept *after);
 
+enum kept_state kept_state(const struct kept *k);
+const char *kept_state_name(const struct kept *k);
+bool kept_ran(const struct kept *k); /* at all */
 const char *kept_id(const struct kept *k);
 const char *kept_session_id(const struct kept *k);
-const char *kept_who(const struct kept *k);
-uint64_t kept_started(const struct kept *k);                /* wall clock */
-const struct run_result *kept_result(const struct kept *k); /* NULL while it runs */
-bool kept_keeps(const struct kept *k);                      /* asked to outlive its readers */
+uint64_t kept_started(const struct kept *k); /* wall clock */
+/* Valid once it has ended and there is no error: one that never ran, or was not allowed to leave
+ * what it left. */
+const struct run_result *kept_result(const struct kept *k);
+const struct err *kept_error(const struct kept *k); /* NULL: none */
+bool kept_keeps(const struct kept *k);              /* asked to outlive its readers */
 void kept_range(const struct kept *k, uint64_t *ret_begin, uint64_t *ret_end);
 uint64_t kept_stdin_bytes(const struct kept *k); /* that were taken so far */
-/* As those of a run; they do nothing on one that ended. */
+/* As those of a run; they do nothing on one that does not run. */
 int kept_write(struct kept *k, const char *data, size_t len);
 void kept_close_stdin(struct kept *k);
 void kept_signal(struct kept *k, int signo);
@@ -75,7 +100,7 @@ void kept_resize(struct kept *k, uint16_t rows, uint16_t cols);
 void kept_dismiss(struct kept *k);
 
 struct kept_events {
-    void (*ready)(void *arg);         /* more to read, or the end */
+    void (*ready)(void *arg);         /* it runs, there is more to read, or it has ended */
     void (*stdin_drained)(void *arg); /* optional */
 };
 

@@ -17,7 +17,6 @@ struct v1;
 struct v1_options {
     struct manager *manager;
     const struct policy_service *service; /* policy, records of what was done, kept outputs */
-    struct events *events;                /* that the manager tells */
 };
 
 /* What the handlers share. It must outlive the server, and is freed before the manager. */

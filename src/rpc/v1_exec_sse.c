@@ -9,6 +9,7 @@
 #include "rpc/v1_sse.h"
 #include "util/alloc.h"
 #include "util/buf.h"
+#include "util/err.h"
 #include "util/json.h"
 #include "util/str.h"
 
@@ -19,15 +20,21 @@
 #define DATA_MAX (PIECE_MAX * 8U) /* worst case of escaping, and the rest */
 
 struct exec_sse {
+    struct http_request *req;
+    struct loop *loop; /* borrowed */
     struct sse sse;
     struct kept_reader reader;
-    uint64_t at; /* position behind what was sent */
+    uint64_t at;  /* position behind what was sent */
+    bool started; /* and said so */
 };
 
 static void end(struct exec_sse *x)
 {
     kept_detach(&x->reader);
-    sse_end(&x->sse);
+    if (x->started)
+        sse_end(&x->sse);
+    else
+        http_abort(x->req);
     free(x);
 }
 
@@ -92,17 +99,33 @@ static void send_output(struct exec_sse *x, enum exec_stream stream, const char 
     send_at(x, "output", x->at, &out);
 }
 
-static void send_exit(struct exec_sse *x)
+/* How it ended, or why it may not have. A browser keeps the name "error" for itself. */
+static void send_end(struct exec_sse *x)
 {
+    const struct err *err = kept_error(x->reader.kept);
     AUTO_DONE(buf) struct buf out;
     struct jw w;
 
     buf_init(&out, DATA_MAX);
     jw_init(&w, &out);
     jw_object(&w);
-    v1_write_outcome(&w, kept_result(x->reader.kept));
+    if (err != NULL)
+        v1_write_problem(&w, "problem", err);
+    else
+        v1_write_outcome(&w, kept_result(x->reader.kept));
     jw_object_end(&w);
-    send_at(x, "exit", x->at + 1, &out);
+    send_at(x, err != NULL ? "failed" : "exit", x->at + 1, &out);
+}
+
+/* It never ran, and nothing was said yet: an answer like any other. */
+static void refuse(struct exec_sse *x)
+{
+    struct http_request *req = x->req;
+    struct err err = *kept_error(x->reader.kept);
+
+    kept_detach(&x->reader);
+    free(x);
+    v1_fail(req, &err);
 }
 
 /* One piece, between characters where that can be had. False: nothing to send for now. */
@@ -123,18 +146,37 @@ static bool send_piece(struct exec_sse *x)
     return true;
 }
 
+/* False: not yet, or never. */
+static bool begin(struct exec_sse *x)
+{
+    const struct kept *k = x->reader.kept;
+
+    if (kept_state(k) == KEPT_ASKING)
+        return false;
+    if (kept_state(k) == KEPT_ENDED && kept_error(k) != NULL && !kept_ran(k)) {
+        refuse(x);
+        return false;
+    }
+    x->started = true;
+    sse_start(&x->sse, x->req, x->loop);
+    send_started(x);
+    return true;
+}
+
 static void pump(void *arg)
 {
     struct exec_sse *x = arg;
-    uint64_t dropped = kept_take_dropped(&x->reader);
 
+    if (!x->started && !begin(x))
+        return;
+    uint64_t dropped = kept_take_dropped(&x->reader);
     if (dropped > 0)
         send_dropped(x, dropped);
     while (!sse_full(&x->sse) && send_piece(x))
         ;
     if (!kept_at_end(&x->reader))
         return;
-    send_exit(x);
+    send_end(x);
     end(x);
 }
 
@@ -155,11 +197,11 @@ void v1_exec_sse(struct http_request *req, const struct v1 *v, struct kept *k, u
     static const struct kept_events events = {.ready = pump};
     struct exec_sse *x = xnew(struct exec_sse);
 
+    x->req = req;
+    x->loop = manager_loop(v->manager);
     x->at = from;
-    sse_start(&x->sse, req, manager_loop(v->manager));
     http_on_cancel(req, on_cancel, x);
     http_on_writable(req, on_writable, x);
     kept_attach(k, &x->reader, from, &events, x);
-    send_started(x);
     pump(x);
 }

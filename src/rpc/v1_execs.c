@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <signal.h>
-#include <string.h>
 
-#include "core/audit.h"
 #include "core/authz.h"
 #include "core/execs.h"
 #include "core/manager.h"
-#include "core/policy_service.h"
 #include "http/server.h"
 #include "rpc/v1_internal.h"
 #include "rpc/v1_sse.h"
@@ -15,91 +12,46 @@
 #include "util/clock.h"
 #include "util/err.h"
 #include "util/json.h"
-#include "util/log.h"
 #include "util/str.h"
-#include "util/strv.h"
 
 #define LIST_MAX (4U << 20)
 
 /* Starting ------------------------------------------------------------------------------------ */
 
-/* As a person would type it, for the log; what counts is the digest beside it. */
-static void command_text(const struct v1_exec *e, struct buf *ret)
+static void free_exec(void *owned)
 {
-    if (e->cmd != NULL) {
-        (void)buf_puts(ret, e->cmd);
-        return;
-    }
-    for (char **arg = e->argv; *arg != NULL; arg++)
-        (void)buf_printf(ret, "%s%s", arg == e->argv ? "" : " ", *arg);
+    struct v1_exec *e = owned;
+
+    v1_exec_done(e);
+    free(e);
 }
 
-static int record_start(const struct v1 *v, const struct session *s, const struct v1_exec *e,
-                        const char *who, struct err *err)
+int v1_exec_begin(const struct v1 *v, struct session *s, const struct v1_asker *asker,
+                  struct v1_exec *e, struct kept **ret, struct err *err)
 {
-    AUTO_DONE(buf) struct buf command;
-    struct audit_record r = {
-        .event = AUDIT_EXEC_START, .who = who, .via = "http", .session = session_id(s)};
+    struct v1_exec *owned = xnew(struct v1_exec);
 
-    if (v->service->audit == NULL)
-        return 0;
-    int ready = audit_ready(v->service->audit, err);
-    if (ready < 0)
-        return ready;
-    buf_init(&command, 16U << 20);
-    command_text(e, &command);
-    r.command = buf_str(&command);
-    r.command_len = command.len;
-    return audit_write(v->service->audit, &r, err);
-}
-
-int v1_exec_begin(const struct v1 *v, struct session *s, const struct v1_exec *e, const char *who,
-                  struct kept **ret, struct err *err)
-{
-    struct kept_options options = {.id = e->exec_id,
-                                   .who = who,
-                                   .keep = e->detach || e->on_disconnect == V1_DISCONNECT_KEEP,
-                                   .log_max = (size_t)e->capture_bytes};
-    struct run_options run;
-    int r = record_start(v, s, e, who, err);
-
-    if (r < 0)
-        return r;
-    v1_exec_request(e, &run);
-    r = execs_start(v->execs, s, &run, &options, ret, err);
-    if (r == 0 && e->stdin_text != NULL) {
-        (void)kept_write(*ret, e->stdin_text, strlen(e->stdin_text));
-        kept_close_stdin(*ret);
-    }
-    return r;
-}
-
-void v1_exec_ended(void *arg, const struct kept *k)
-{
-    const struct v1 *v = arg;
-    const struct run_result *result = kept_result(k);
-    int64_t code = result->outcome.exit_code;
-    uint64_t ms = result->outcome.duration_ns / NSEC_PER_MSEC;
-    struct err err = {0};
-    struct audit_record r = {.event = AUDIT_EXEC_END,
-                             .who = kept_who(k),
-                             .via = "http",
-                             .session = kept_session_id(k),
-                             .outcome = outcome_name(result->outcome.kind),
-                             .duration_ms = &ms,
-                             .bytes = result->produced};
-
-    if (result->outcome.kind == OUTCOME_EXITED)
-        r.exit_code = &code;
-    if (v->service->audit != NULL && audit_write(v->service->audit, &r, &err) < 0)
-        log_warn(kept_session_id(k), "record the end of a command: %s; ignoring", err.msg);
+    *owned = *e;
+    *e = (struct v1_exec){0};
+    struct kept_options options = {.session = s,
+                                   .stdin_text = owned->stdin_text,
+                                   .owned = owned,
+                                   .owned_free = free_exec,
+                                   .id = owned->exec_id,
+                                   .scope = asker->scope,
+                                   .who = asker->who,
+                                   .via = "http",
+                                   .keep =
+                                       owned->detach || owned->on_disconnect == V1_DISCONNECT_KEEP,
+                                   .log_max = (size_t)owned->capture_bytes};
+    v1_exec_request(owned, &options.run);
+    return execs_start(v->execs, &options, ret, err);
 }
 
 /* Answers ------------------------------------------------------------------------------------- */
 
 static void write_kept(struct jw *w, const struct kept *k)
 {
-    const struct run_result *result = kept_result(k);
     uint64_t begin, at_end;
     char when[40];
 
@@ -108,7 +60,7 @@ static void write_kept(struct jw *w, const struct kept *k)
     jw_object(w);
     jw_kstr(w, "session_id", kept_session_id(k));
     jw_kstr(w, "exec_id", kept_id(k));
-    jw_kstr(w, "status", result != NULL ? "ended" : "running");
+    jw_kstr(w, "status", kept_state_name(k));
     jw_kstr(w, "on_disconnect", kept_keeps(k) ? "keep" : "kill");
     jw_kstr(w, "started_at", when);
     jw_key(w, "output");
@@ -117,8 +69,20 @@ static void write_kept(struct jw *w, const struct kept *k)
     jw_ku64(w, "end", at_end);
     jw_object_end(w);
     jw_ku64(w, "stdin_bytes", kept_stdin_bytes(k));
-    if (result != NULL)
-        v1_write_outcome(w, result);
+    if (kept_error(k) != NULL)
+        v1_write_problem(w, "problem", kept_error(k));
+    else if (kept_state(k) == KEPT_ENDED)
+        v1_write_outcome(w, kept_result(k));
+    jw_object_end(w);
+}
+
+void v1_write_problem(struct jw *w, const char *key, const struct err *err)
+{
+    jw_key(w, key);
+    jw_object(w);
+    jw_kstr(w, "code", err_code_name(err->code));
+    jw_kstr(w, "detail", err->msg);
+    jw_kstr(w, "remediation", v1_remedy(err));
     jw_object_end(w);
 }
 
@@ -133,29 +97,64 @@ static void reply_kept(struct http_request *req, unsigned status, const struct k
     v1_reply_json(req, status, &out, &w);
 }
 
+/* A detached command is on its way when the policy has let it in. */
+struct launch {
+    struct http_request *req;
+    struct kept_reader reader;
+};
+
+static void on_launched(void *arg)
+{
+    struct launch *l = arg;
+    const struct kept *k = l->reader.kept;
+    struct http_request *req = l->req;
+    struct err err = {0};
+
+    if (kept_state(k) == KEPT_ASKING)
+        return;
+    if (kept_error(k) != NULL)
+        err = *kept_error(k);
+    else
+        reply_kept(req, 202, k);
+    kept_detach(&l->reader);
+    free(l);
+    if (err.code != ERR_NONE)
+        v1_fail(req, &err);
+}
+
+static void launch(struct http_request *req, struct kept *k)
+{
+    static const struct kept_events events = {.ready = on_launched};
+    struct launch *l = xnew(struct launch);
+
+    l->req = req;
+    kept_attach(k, &l->reader, 0, &events, l);
+}
+
 static int start_kept(struct http_request *req, const struct v1 *v, struct session *s,
                       const struct json *body, struct err *err)
 {
+    const struct v1_asker asker = {.scope = v1_caller(req), .who = v1_who(req)};
     struct v1_exec e = {0};
     struct kept *k = NULL;
     int r = v1_exec_parse(body, NULL, &e, err);
 
     if (r < 0)
         return r;
-    if (!e.detach && !sse_wanted(req))
+    bool detach = e.detach;
+    if (!detach && !sse_wanted(req))
         r = err_set(err, ERR_INVALID,
                     "exec_id and on_disconnect are for streams: send 'Accept: text/event-stream', "
                     "or detach");
     else if (e.tty || e.with_stdin)
         r = err_set(err, ERR_INVALID, "tty and stdin need the streaming endpoint /v1/exec");
     if (r == 0)
-        r = v1_exec_begin(v, s, &e, v1_who(req), &k, err);
-    bool detach = e.detach;
+        r = v1_exec_begin(v, s, &asker, &e, &k, err);
     v1_exec_done(&e);
     if (r < 0)
         return r;
     if (detach)
-        reply_kept(req, 202, k);
+        launch(req, k);
     else
         v1_exec_sse(req, v, k, 0);
     return 0;
@@ -172,7 +171,7 @@ bool v1_exec_kept(struct http_request *req, const struct v1 *v, struct session *
         ours = ours || json_get(body, members[i]) != NULL;
     if (!ours)
         return false;
-    if (v1_may(req, v, "exec") && start_kept(req, v, s, body, &err) < 0)
+    if (start_kept(req, v, s, body, &err) < 0)
         v1_fail(req, &err);
     return true;
 }
@@ -268,8 +267,8 @@ static void signal_exec(struct http_request *req, void *arg)
         (void)err_set(&err, ERR_INVALID,
                       "signal must be one of INT, TERM, HUP, QUIT, KILL, USR1, USR2, TSTP, CONT, "
                       "STOP, ALRM, WINCH, and nothing else is known");
-    else if (kept_result(k) != NULL)
-        (void)err_set(&err, ERR_STATE, "exec %.64s has ended", kept_id(k));
+    else if (kept_state(k) != KEPT_RUNNING)
+        (void)err_set(&err, ERR_STATE, "exec %.64s is not running", kept_id(k));
     if (err.code != ERR_NONE) {
         v1_fail(req, &err);
         return;
@@ -286,7 +285,7 @@ static bool start_of(struct http_request *req, const struct kept *k, uint64_t *r
     uint64_t begin, at_end, most;
 
     kept_range(k, &begin, &at_end);
-    most = kept_result(k) != NULL ? at_end + 1 : at_end;
+    most = kept_state(k) == KEPT_ENDED ? at_end + 1 : at_end;
     *ret = 0;
     if (last != NULL && (str_to_u64(last, ret) < 0 || *ret > most)) {
         (void)err_set(&err, ERR_INVALID, "Last-Event-ID must be a whole number from 0 to %llu",

@@ -51,9 +51,8 @@ static void fail_plain(struct http_request *req, const char *text)
 struct v1_file *v1_file_at(struct http_request *req, const struct v1 *v, const char *tool,
                            const char *path)
 {
-    if (!v1_may(req, v, tool))
-        return NULL;
-    struct session *s = v1_find_session(req, v);
+    struct session *s = v1_use_session(req, v, tool);
+
     if (s == NULL)
         return NULL;
     struct v1_file *f = xnew(struct v1_file);

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/policy_gate.h"
 #include "core/run.h"
 #include "rpc/v1.h"
 
@@ -28,8 +29,13 @@ struct spec;
 struct v1 {
     struct manager *manager;              /* borrowed */
     const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
-    struct events *events;                /* borrowed */
     struct execs *execs;                  /* owned */
+};
+
+/* Who asks; borrowed. */
+struct v1_asker {
+    const struct authz_scope *scope; /* or NULL */
+    const char *who;
 };
 
 enum v1_disconnect { V1_DISCONNECT_KILL, V1_DISCONNECT_KEEP };
@@ -43,6 +49,7 @@ struct v1_exec {
     char *stdin_text;
     double timeout_sec;
     bool tty, with_stdin, stdin_acks;
+    bool cleanup; /* it only makes room */
     int64_t rows, cols, capture_bytes;
     char *exec_id;
     enum v1_disconnect on_disconnect;
@@ -55,8 +62,29 @@ int v1_exec_parse(const struct json *object, const char *const *more, struct v1_
 void v1_exec_done(struct v1_exec *e);
 void v1_exec_request(const struct v1_exec *e, struct run_options *ret); /* borrows from e */
 
-/* A spec from the members that were given; `given` is the set of them. Ids follow the grammar;
- * without one (`id_required` false) a random one is made. */
+/* A session under the policy: profile, locks, defaults, mounts, scope. `given` are the fields in
+ * which a session of that name has to be the same. */
+struct v1_wish {
+    struct spec *spec; /* owned by the caller */
+    uint64_t given;
+    struct policy_decision decision;
+};
+int v1_session_spec(const struct v1 *v, const struct authz_scope *scope, const struct json *object,
+                    bool id_required, struct v1_wish *ret, struct err *err);
+
+/* A command of `exec` in a session under the policy: core/policy_gate.h with what this API knows.
+ * Cuts the timeout to the longest that the caller may have. */
+struct v1_gate {
+    struct session *session;
+    const struct authz_scope *scope;
+    const char *who;
+    void (*over)(void *arg);
+};
+int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, struct v1_exec *exec,
+                 policy_gate_fn *ready, void *arg, struct policy_gate **ret, struct err *err);
+
+/* Without a policy: a spec from the members that were given; `given` is the set of them. Ids follow
+ * the grammar; without one (`id_required` false) a random one is made. */
 int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret,
                   uint64_t *ret_given, struct err *err);
 
@@ -93,6 +121,9 @@ const char *v1_who(const struct http_request *req);
 /* Whether the caller's scope names that tool or call ("exec", "session", "process", "read", …).
  * False: answered, and recorded. */
 bool v1_may(struct http_request *req, const struct v1 *v, const char *tool);
+/* The session of {id} for that tool or call, which its scope must cover in every respect: see
+ * policy_check_use(). NULL: answered. */
+struct session *v1_use_session(struct http_request *req, const struct v1 *v, const char *tool);
 /* Writes it with who and via filled in. 0, or ERR_LIMIT where nothing may happen unrecorded. */
 int v1_audit(const struct v1 *v, const struct http_request *req, struct audit_record *record,
              struct err *err);
@@ -104,6 +135,11 @@ void v1_failed(const struct v1 *v, const struct http_request *req, const struct 
 /* v1_process.c */
 int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err);
 
+/* v1_output.c */
+int v1_output_routes(struct http_server *server, struct v1 *v, struct err *err);
+
+/* v1_exec.c */
+void v1_exec(struct http_request *req, void *arg);
 /* A decimal number of the query. False: answered. */
 bool v1_query_number(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
                      uint64_t *ret);
@@ -115,15 +151,15 @@ void v1_stream_attach(struct http_request *req, const struct v1 *v, struct kept 
 
 /* v1_execs.c: execs by id. */
 int v1_execs_routes(struct http_server *server, struct v1 *v, struct err *err);
-/* Starts one that is known by its id, and records it. `who` is for the records. */
-int v1_exec_begin(const struct v1 *v, struct session *s, const struct v1_exec *e, const char *who,
-                  struct kept **ret, struct err *err);
-void v1_exec_ended(void *arg, const struct kept *k); /* records it; arg is the struct v1 */
+/* Asks for one that is known by its id; what *e owns is taken, also on failure. */
+int v1_exec_begin(const struct v1 *v, struct session *s, const struct v1_asker *asker,
+                  struct v1_exec *e, struct kept **ret, struct err *err);
 /* POST …/exec that wants a stream, or to be left alone (`detach`). True: answered, or taken over.
  */
 bool v1_exec_kept(struct http_request *req, const struct v1 *v, struct session *s,
                   const struct json *body);
 
+void v1_write_problem(struct jw *w, const char *key, const struct err *err); /* as an object */
 /* Of "INT" and the like; 0: none. */
 int v1_signal_number(const char *name);
 void v1_kept_signal(struct kept *k, int signo); /* KILL ends all it started */

@@ -46,6 +46,8 @@ static const struct field exec_fields[] = {
     {"stdin", FIELD_BOOL, .offset = offsetof(struct v1_exec, with_stdin), .doc = "Keep stdin open (streams only)."},
     {"stdin_acks", FIELD_BOOL, .offset = offsetof(struct v1_exec, stdin_acks),
      .doc = "Tell how much of stdin the program has taken (streams only)."},
+    {"cleanup", FIELD_BOOL, .offset = offsetof(struct v1_exec, cleanup),
+     .doc = "It only makes room: it may start although the workspace is over its quota."},
     {"rows", FIELD_INT, .offset = offsetof(struct v1_exec, rows), .number = 24, .min = 1, .max = 4096,
      .rule = "rows must be at least 1", .doc = "Height of the terminal."},
     {"cols", FIELD_INT, .offset = offsetof(struct v1_exec, cols), .number = 80, .min = 1, .max = 4096,
@@ -134,7 +136,11 @@ int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret
     struct report report = {0};
     const struct json *id = json_get(object, "session_id");
     AUTO(spec) struct spec *spec = spec_new();
-    int r = v1_strict(&spec_model, object, NULL, err);
+    static const char *const ours[] = {"profile", NULL};
+    const struct json *profile = json_get(object, "profile");
+    int r = v1_strict(&spec_model, object, ours, err);
+    if (r == 0 && profile != NULL && json_type(profile) != JSON_STRING)
+        r = err_set(err, ERR_INVALID, "profile must be a string");
     if (r == 0 && json_str(id) != NULL)
         r = spec_check_id(json_str(id), err);
     if (r < 0)

@@ -31,14 +31,16 @@
 struct stream {
     const struct v1 *v1;
     struct manager *manager;
-    struct ws_conn *ws;      /* NULL once closed */
-    char *who;               /* owned; for records */
-    struct session *session; /* held */
+    struct ws_conn *ws;              /* NULL once closed */
+    const struct authz_scope *scope; /* held, or NULL */
+    char *who;                       /* owned; for records */
+    struct session *session;         /* held */
     struct kept_reader reader;
     struct v1_exec exec;
     char *ephemeral; /* id of a session that goes with us */
     bool stdin_acks;
     uint64_t from;  /* where output begins */
+    bool started;   /* and said so */
     bool said;      /* how it ended */
     bool ended;     /* the farewell is under way and frees us */
     size_t unacked; /* bytes of stdin that were taken from the client but not acknowledged */
@@ -61,6 +63,7 @@ static void stream_free(struct stream *st)
     v1_exec_done(&st->exec);
     free(st->ephemeral);
     free(st->who);
+    authz_release(st->scope);
     free(st);
 }
 
@@ -161,6 +164,10 @@ static void finish(struct stream *st)
 {
     struct err err = {0};
     const struct run_result *result = kept_result(st->reader.kept);
+    if (kept_error(st->reader.kept) != NULL) {
+        say_error(st, kept_error(st->reader.kept));
+        return; /* what is left of a throw-away session goes when the connection does */
+    }
     if (st->ephemeral == NULL) {
         say_exit(st, result);
         return;
@@ -178,14 +185,39 @@ static void finish(struct stream *st)
     st->ended = true; /* on_closed() leaves the freeing to the farewell */
 }
 
+static void say_started(struct stream *st)
+{
+    const struct kept *k = st->reader.kept;
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    buf_init(&out, TEXT_MAX);
+    jw_init(&w, &out);
+    jw_object(&w);
+    jw_kstr(&w, "type", "started");
+    jw_kstr(&w, "session_id", kept_session_id(k));
+    jw_kstr(&w, "exec_id", kept_id(k));
+    jw_ku64(&w, "seq", st->from);
+    jw_ku64(&w, "stdin_bytes", kept_stdin_bytes(k));
+    if (st->session != NULL)
+        jw_kint(&w, "memory_mb", session_spec(st->session)->memory_mb);
+    if (st->stdin_acks)
+        jw_kint(&w, "stdin_window", STDIN_WINDOW);
+    jw_object_end(&w);
+    send_text(st, &out);
+    st->started = true;
+    ws_pause(st->ws, false);
+}
+
 /* A slow reader holds the program back; nothing of what he has not read is dropped. */
 static void pump(void *arg)
 {
     static char frame[1 + 65536];
     struct stream *st = arg;
     enum exec_stream stream;
-    if (st->ws == NULL || st->said)
+    if (st->ws == NULL || st->said || kept_state(st->reader.kept) == KEPT_ASKING)
         return;
+    if (!st->started && kept_ran(st->reader.kept))
+        say_started(st);
     uint64_t dropped = kept_take_dropped(&st->reader);
     if (dropped > 0)
         say_dropped(st, dropped);
@@ -204,30 +236,11 @@ static void pump(void *arg)
 
 static const struct kept_events reader_events = {.ready = pump, .stdin_drained = on_stdin_drained};
 
-static void say_started(struct stream *st, const struct kept *k)
-{
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, TEXT_MAX);
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_kstr(&w, "type", "started");
-    jw_kstr(&w, "session_id", kept_session_id(k));
-    jw_kstr(&w, "exec_id", kept_id(k));
-    jw_ku64(&w, "seq", st->from);
-    jw_ku64(&w, "stdin_bytes", kept_stdin_bytes(k));
-    if (st->session != NULL)
-        jw_kint(&w, "memory_mb", session_spec(st->session)->memory_mb);
-    if (st->stdin_acks)
-        jw_kint(&w, "stdin_window", STDIN_WINDOW);
-    jw_object_end(&w);
-    send_text(st, &out);
-}
-
 static void attach(struct stream *st, struct kept *k)
 {
     kept_attach(k, &st->reader, st->from, &reader_events, st);
-    say_started(st, k);
+    if (kept_state(k) == KEPT_ASKING)
+        ws_pause(st->ws, true); /* stdin that comes early waits for the command */
     pump(st);
 }
 
@@ -249,7 +262,8 @@ static void start_run(struct stream *st)
     st->stdin_acks = st->exec.stdin_acks;
     if (st->ephemeral != NULL)
         st->exec.capture_bytes = 0;
-    if (v1_exec_begin(st->v1, st->session, &st->exec, st->who, &k, &err) < 0)
+    const struct v1_asker asker = {.scope = st->scope, .who = st->who};
+    if (v1_exec_begin(st->v1, st->session, &asker, &st->exec, &k, &err) < 0)
         say_error(st, &err);
     else
         attach(st, k);
@@ -425,6 +439,7 @@ static struct stream *stream_new(const struct http_request *req, const struct v1
     struct stream *st = xnew(struct stream);
     st->v1 = v;
     st->manager = v->manager;
+    st->scope = authz_hold(v1_caller(req));
     st->who = xstrdup(v1_who(req));
     return st;
 }

@@ -34,7 +34,7 @@ def big_environment():
     (lambda p: {"bogus": True}, "bogus"), (lambda p: {"workdir": "relative"}, "absolute"), (lambda p: {"memory_mb": 3}, "at least 32"),
     (lambda p: {"host_path": str(p / "allowed/missing")}, "does not exist"),
     (lambda p: {"host_path": str(p / "allowed/out")}, "symbolic link"),
-    (lambda p: {"host_path": str(p / "outside")}, "outside the directories"),
+    (lambda p: {"host_path": str(p / "outside")}, "outside"),
     (lambda p: {"env": big_environment()}, "env"),
 ], ids=["unknown", "workdir", "memory", "missing", "link", "outside", "environment"])
 def test_bad_input_over_http(places, spec, words):
