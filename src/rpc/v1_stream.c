@@ -295,44 +295,53 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
     start_run(st);
 }
 
-static int begin(struct stream *st, const struct json *m, struct err *err)
+/* The session that the request names, as it is. */
+static int use_session(struct stream *st, const struct json *m, struct err *err)
 {
-    static const char *const ours[] = {"session", "create", "ephemeral", NULL};
-    int r = v1_exec_parse(m, ours, &st->exec, err);
-    bool ephemeral = json_bool(json_get(m, "ephemeral"));
-    if (r == 0)
-        r = check_life(&st->exec, ephemeral, err);
-    if (r < 0)
-        return r;
-    const struct json *create = json_get(m, "create");
-    if (create != NULL && !json_bool(create)) {
-        const char *id = json_str(json_get(json_get(m, "session"), "session_id"));
-        struct session *s = id != NULL ? manager_find(st->manager, id) : NULL;
-        if (s == NULL || session_sandbox(s) == NULL)
-            return err_set(err, ERR_NOT_FOUND, "session %.80s not found",
-                           id != NULL ? id : "(none given)");
-        session_hold(s);
-        st->session = s;
-        start_run(st);
-        return 0;
-    }
-    static const char empty[] = "{}";
-    AUTO(json) struct json *none = NULL;
-    const struct json *want = json_get(m, "session");
-    if (want == NULL) {
-        r = json_parse(empty, strlen(empty), &none, err);
-        want = none;
-    }
-    if (r < 0)
-        return r;
+    const char *id = json_str(json_get(json_get(m, "session"), "session_id"));
+    bool ours = id != NULL && authz_check_session(st->scope, id, NULL) == 0;
+    struct session *s = ours ? manager_find(st->manager, id) : NULL;
+    if (s == NULL || session_sandbox(s) == NULL)
+        return err_set(err, ERR_NOT_FOUND, "session %.80s not found",
+                       id != NULL ? id : "(none given)");
+    session_hold(s);
+    st->session = s;
+    start_run(st);
+    return 0;
+}
+
+/* The same, made if need be. */
+static int make_session(struct stream *st, const struct json *want, bool ephemeral, struct err *err)
+{
     const struct v1_asker asker = {.scope = st->scope, .who = st->who};
-    r = v1_session_get(st->v1, &asker, want, false, on_ready, st, ephemeral ? &st->ephemeral : NULL,
-                       err);
+    int r = v1_session_get(st->v1, &asker, want, false, on_ready, st,
+                           ephemeral ? &st->ephemeral : NULL, err);
     if (r < 0)
         return r;
     st->asked = true;
     ws_pause(st->ws, true); /* stdin that comes early waits for the command */
     return 0;
+}
+
+static int begin(struct stream *st, const struct json *m, struct err *err)
+{
+    static const char *const ours[] = {"session", "create", "ephemeral", NULL};
+    static const char empty[] = "{}";
+    AUTO(json) struct json *none = NULL;
+    bool ephemeral = json_bool(json_get(m, "ephemeral"));
+    int r = v1_exec_parse(m, ours, &st->exec, err);
+    if (r == 0)
+        r = check_life(&st->exec, ephemeral, err);
+    if (r < 0)
+        return r;
+    const struct json *create = json_get(m, "create"), *want = json_get(m, "session");
+    if (create != NULL && !json_bool(create))
+        return use_session(st, m, err);
+    if (want == NULL) {
+        r = json_parse(empty, strlen(empty), &none, err);
+        want = none;
+    }
+    return r < 0 ? r : make_session(st, want, ephemeral, err);
 }
 
 static void on_control(struct stream *st, const struct json *m)
