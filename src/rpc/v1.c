@@ -303,7 +303,6 @@ struct v1 *v1_new(const struct v1_options *options)
 {
     struct v1 *v = xnew(struct v1);
     v->manager = options->manager;
-    v->events = options->events;
     v->service = options->service;
     v->events = options->events;
     struct execs_options execs = execs_defaults;
