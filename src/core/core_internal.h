@@ -3,10 +3,12 @@
 
 #include "backend/backend.h"
 #include "core/manager.h"
+#include "core/metrics.h"
 #include "core/process.h"
 #include "io/loop.h"
 #include "util/buf.h"
 #include "util/err.h"
+#include "util/log.h"
 
 struct process_record;
 
@@ -26,6 +28,7 @@ struct waiter {
     session_gone_fn *gone;
     void *arg;
     struct err err;
+    struct log_scope request; /* who asked, for the log */
     struct loop_defer defer;
 };
 
@@ -43,12 +46,16 @@ struct session {
     struct spec *spec;       /* owned */
     struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */
     uint64_t created_real, used_real, used_boot;
+    uint64_t begun;              /* to be made; monotonic */
+    enum metrics_end end;        /* why it goes, once it does */
     uint64_t deadline;           /* as the backend was told last; 0: none */
+    struct log_scope request;    /* which had it made or ended, for the log */
     struct waiter_queue waiters; /* told when READY, or gone; first come, first served */
     bool delete_asked;           /* while it was still being created */
     bool retiring; /* somebody waits to make it anew, with other mounts, once it is idle */
     bool adopting; /* CREATING, but it was there before us */
     bool stored;   /* the store has a record of it */
+    bool counted;  /* as one that was made, in the metrics */
     bool used_dirty;
     uint32_t next_number,
         numbers_end; /* of processes; what lies between is reserved in the store */
@@ -68,6 +75,7 @@ struct manager {
     struct notice *notices;                     /* owned; all of them */
     struct process *exited_first, *exited_last; /* in the order they ended */
     size_t n_running, n_exited;                 /* processes */
+    struct metrics metrics;
     struct loop_timer reaper, flusher;
     bool closing;
     struct {
@@ -89,6 +97,7 @@ struct notice {
     process_stopped_fn *stopped;
     void *arg;
     struct err err;
+    struct log_scope request; /* who asked, for the log */
     struct loop_defer defer;
 };
 
@@ -104,6 +113,7 @@ struct process {
     struct notice *notices;
     uint64_t started_real, exited_real, exited_boot;
     int exit_code;
+    uint64_t counted;   /* bytes of output, in the metrics */
     struct buf preview; /* of stderr, once there is no proc, or where it says nothing */
     struct attachment *readers, *last_reader; /* the first has it */
     struct process_watch *watches;

@@ -40,6 +40,7 @@ static int create(struct manager *m, struct waiter *w, struct err *err)
     struct session *s = session_new(m, w->spec);
     r = session_create(s, err);
     if (r < 0) {
+        m->metrics.sessions_failed++;
         s->spec = xnew(struct spec); /* the other stays the waiter's */
         s->spec->session_id = xstrdup(w->spec->session_id);
         session_unlist(s);
@@ -223,4 +224,15 @@ struct backend *manager_backend(const struct manager *m)
 struct loop *manager_loop(const struct manager *m)
 {
     return m->loop;
+}
+
+struct metrics *manager_metrics(struct manager *m)
+{
+    return &m->metrics;
+}
+
+void manager_count_processes(const struct manager *m, size_t *ret_running, size_t *ret_exited)
+{
+    *ret_running = m->n_running;
+    *ret_exited = m->n_exited;
 }

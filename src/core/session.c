@@ -43,7 +43,9 @@ struct session *session_new(struct manager *m, struct spec *spec)
     s->m = m;
     s->refs = 1;
     s->spec = spec;
+    s->request = log_scope_now();
     s->created_real = clock_real(loop_clock(m->loop));
+    s->begun = loop_now(m->loop);
     s->next_number = s->numbers_end = 1;
     s->bucket_next = m->buckets[b];
     m->buckets[b] = s;
@@ -90,8 +92,11 @@ static void on_destroyed(void *arg, const struct err *err)
 {
     struct session *s = arg;
     struct manager *m = s->m;
+    LOG_REQUEST(s->request.id);
     if (err != NULL)
         log_error(session_id(s), "destroy: %s", err->msg);
+    if (s->counted)
+        m->metrics.sessions_ended[s->end]++;
     durable_drop_session(s);
     session_unlist(s);
     waiters_wake(s, NULL, err);
@@ -114,6 +119,7 @@ static void on_lost(void *arg)
 {
     struct session *s = arg;
     log_warn(session_id(s), "the sandbox died by itself; removing the session");
+    s->end = METRICS_LOST;
     if (s->sandbox == NULL)
         return; /* being destroyed already */
     if (s->state != SESSION_STOPPING)
@@ -128,6 +134,7 @@ void session_fail(struct session *s, const struct err *err)
                  err->msg);
     else
         log_debug(session_id(s), "create: %s", err->msg);
+    s->m->metrics.sessions_failed++;
     waiters_wake(s, err, NULL);
     session_move(s, SESSION_STOPPING);
     on_destroyed(s, NULL);
@@ -136,9 +143,16 @@ void session_fail(struct session *s, const struct err *err)
 /* Made, and the record is written: from here on it is found again after a crash. */
 static void ready(struct session *s)
 {
+    struct metrics *metrics = &s->m->metrics;
     session_move(s, SESSION_READY);
-    if (!s->adopting)
+    s->counted = true;
+    if (s->adopting) {
+        metrics->sessions_adopted++;
+    } else {
+        metrics->sessions_created++;
+        hist_add(&metrics->session_create, loop_now(s->m->loop) - s->begun);
         session_touch(s);
+    }
     session_update_deadline(s);
     if (s->delete_asked)
         session_stop(s);
@@ -150,12 +164,14 @@ static void on_created(void *arg, struct sandbox *sb, const struct err *err)
 {
     struct session *s = arg;
     struct err store_err = {0};
+    LOG_REQUEST(s->request.id);
     if (sb == NULL) {
         session_fail(s, err);
         return;
     }
     s->sandbox = sb;
     if (!s->delete_asked && durable_put_session(s, &store_err) < 0) {
+        s->m->metrics.sessions_failed++;
         waiters_wake(s, &store_err, NULL);
         session_move(s, SESSION_STOPPING);
         destroy(s);
@@ -198,6 +214,7 @@ void session_stop(struct session *s)
 {
     if (s->state == SESSION_STOPPING)
         return;
+    s->request = log_scope_now();
     if (s->state == SESSION_CREATING) {
         s->delete_asked = true; /* the backend is at work; what it makes goes at once */
         return;
