@@ -27,7 +27,8 @@ struct loop;
 typedef void http_handler_fn(struct http_request *req, void *arg);
 
 enum http_route_flags {
-    HTTP_ROUTE_OPEN = 1, /* served without asking authorize() */
+    HTTP_ROUTE_OPEN = 1,   /* served without asking authorize() */
+    HTTP_ROUTE_SCOPED = 2, /* its handler asks who calls: see http_request_set_user() */
 };
 
 /* Tables end with {0}. */
@@ -67,7 +68,7 @@ struct http_server_opts {
 
     /* Runs after the head and before the body. 0 lets the request in; any other value is the status
      * to refuse it with (401, 403, 429, 503), in an answer of fixed size that closes. */
-    int (*authorize)(void *arg, const struct http_request *req);
+    int (*authorize)(void *arg, struct http_request *req);
     /* Who may connect to a unix socket. Default: our own uid and root. */
     bool (*accept_peer)(void *arg, const struct ucred *peer);
     /* Hears of the end of every request, once; calls nothing of ours but to look at the request. A
@@ -83,7 +84,7 @@ int http_server_new(struct loop *loop, const struct http_server_opts *opts,
 void http_server_free(struct http_server *s);
 DEFINE_CLEANUP(http_server)
 
-/* `routes` is borrowed; `arg` is for its handlers. At most 8 tables, searched in order. */
+/* `routes` is borrowed; `arg` is for its handlers. At most 32 tables, searched in order. */
 int http_server_add_routes(struct http_server *s, const struct http_route *routes, void *arg,
                            struct err *err);
 
@@ -132,6 +133,13 @@ const char *http_request_body(const struct http_request *req, size_t *ret_len); 
 /* Who is at the other end of a unix socket; NULL on TCP. */
 const struct ucred *http_request_peer(const struct http_request *req);
 bool http_request_cancelled(const struct http_request *req); /* the peer has gone */
+
+/* Who it is, for authorize() to say and handlers to ask; NULL: nobody said. A request with a user
+ * is answered 403 on a route without HTTP_ROUTE_SCOPED, so that a handler that never asks gives
+ * nobody more than is theirs. `done` (or NULL) runs when the request ends. */
+void http_request_set_user(struct http_request *req, const void *user,
+                           void (*done)(const void *user));
+const void *http_request_user(const struct http_request *req);
 
 /* What follows "Authorization: Bearer ", or NULL. Compare with http_secret_eq(). */
 const char *http_request_bearer(const struct http_request *req);

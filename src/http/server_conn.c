@@ -264,7 +264,10 @@ static void on_head(struct http_conn *c, const struct http1_head *head, const ch
     /* Who may not come in does not learn what there is. */
     if (!(found && (c->req->route->flags & HTTP_ROUTE_OPEN) != 0) && !admit(c))
         return;
-    if (found)
+    if (found && c->req->user != NULL && (c->req->route->flags & HTTP_ROUTE_SCOPED) == 0)
+        http_reply_error(c->req, 403, "denied", "a token with a scope may not use this path",
+                         "use a token without a scope, or the unix socket");
+    else if (found)
         begin_body(c, data + head_len, len - head_len);
     else
         answer_no_route(c, &allow);

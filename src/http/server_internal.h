@@ -7,7 +7,7 @@
 #include "http/ws_conn_internal.h"
 #include "util/log.h"
 
-#define SERVER_TABLES_MAX 8
+#define SERVER_TABLES_MAX 32
 #define SERVER_LISTENERS_MAX 4
 #define REQUEST_PARAMS_MAX 8
 
@@ -102,6 +102,8 @@ struct http_request {
     void *cancel_arg;
     void (*on_writable)(struct http_request *req, void *arg);
     void *writable_arg;
+    const void *user;
+    void (*user_done)(const void *user);
     struct buf headers; /* of the answer */
     struct buf body;
     bool is_head;    /* HEAD: the answer has no body */

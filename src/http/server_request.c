@@ -104,6 +104,7 @@ void request_free(struct http_request *req)
     request_tell(req);
     if (req->conn != NULL)
         req->conn->req = NULL;
+    http_request_set_user(req, NULL, NULL);
     buf_done(&req->headers);
     buf_done(&req->body);
     free(req);
@@ -124,6 +125,20 @@ void request_lost(struct http_request *req)
     LOG_REQUEST(req->id);
     if (fn != NULL)
         fn(req, req->cancel_arg);
+}
+
+void http_request_set_user(struct http_request *req, const void *user,
+                           void (*done)(const void *user))
+{
+    if (req->user_done != NULL)
+        req->user_done(req->user);
+    req->user = user;
+    req->user_done = done;
+}
+
+const void *http_request_user(const struct http_request *req)
+{
+    return req->user;
 }
 
 const char *http_request_method(const struct http_request *req)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "core/authz.h"
 #include "core/manager.h"
 #include "core/run.h"
 #include "http/server.h"
@@ -24,7 +25,7 @@
 /* One request under way. */
 struct call {
     struct http_request *req;
-    struct manager *manager;
+    const struct v1 *v1;
     struct session *session; /* held, or NULL */
     struct run *run;         /* owned, or NULL */
 };
@@ -72,15 +73,18 @@ static void on_doctor(void *arg, const char *json, size_t len, const struct err 
 
 static void get_doctor(struct http_request *req, void *arg)
 {
-    struct backend *b = manager_backend(arg);
+    const struct v1 *v = arg;
+    struct backend *b = manager_backend(v->manager);
     struct err err = {0};
+    if (!v1_may(req, v, "doctor"))
+        return;
     if (b->ops->doctor(b, on_doctor, req, &err) < 0)
         v1_fail(req, &err);
 }
 
 static void list_sessions(struct http_request *req, void *arg)
 {
-    struct manager *m = arg;
+    struct manager *m = ((const struct v1 *)arg)->manager;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
     buf_init(&out, LIST_MAX);
@@ -89,6 +93,8 @@ static void list_sessions(struct http_request *req, void *arg)
     jw_key(&w, "sessions");
     jw_array(&w);
     for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s)) {
+        if (authz_check_session(v1_caller(req), session_id(s), NULL) < 0)
+            continue;
         jw_object(&w);
         v1_write_session(&w, s);
         jw_object_end(&w);
@@ -147,18 +153,19 @@ static void create_session(struct http_request *req, void *arg)
         return;
     struct call *c = xnew(struct call);
     c->req = req;
-    c->manager = arg;
+    c->v1 = arg;
     if (v1_spec_parse(body, true, &spec, &given, &err) < 0 ||
-        manager_acquire(c->manager, &spec, given, 0, on_session_ready, c, &err) < 0) {
+        manager_acquire(c->v1->manager, &spec, given, 0, on_session_ready, c, &err) < 0) {
         v1_fail(req, &err);
         call_free(c);
     }
 }
 
-struct session *v1_find_session(struct http_request *req, struct manager *m)
+struct session *v1_find_session(struct http_request *req, const struct v1 *v)
 {
     const char *id = http_request_param(req, "id");
-    struct session *s = manager_find(m, id);
+    bool ours = authz_check_session(v1_caller(req), id, NULL) == 0;
+    struct session *s = ours ? manager_find(v->manager, id) : NULL;
     if (s == NULL) {
         struct err err = {0};
         (void)err_set(&err, ERR_NOT_FOUND, "session %.80s not found", id);
@@ -225,8 +232,11 @@ static void on_deleted(void *arg, const struct err *err)
 
 static void delete_session(struct http_request *req, void *arg)
 {
+    const struct v1 *v = arg;
+    const char *id = http_request_param(req, "id");
     struct err err = {0};
-    if (manager_delete(arg, http_request_param(req, "id"), on_deleted, req, &err) < 0)
+    if (authz_check_session(v1_caller(req), id, &err) < 0 ||
+        manager_delete(v->manager, id, on_deleted, req, &err) < 0)
         v1_fail(req, &err);
 }
 
@@ -303,18 +313,31 @@ static void exec_in_session(struct http_request *req, void *arg)
 
 static const struct http_route routes[] = {
     {"GET", "/v1/health", get_health, HTTP_ROUTE_OPEN, 0},
-    {"GET", "/v1/doctor", get_doctor, 0, 0},
-    {"GET", "/v1/sessions", list_sessions, 0, 0},
-    {"POST", "/v1/sessions", create_session, 0, BODY_MAX},
-    {"GET", "/v1/sessions/{id}", get_session, 0, 0},
-    {"DELETE", "/v1/sessions/{id}", delete_session, 0, 0},
-    {"POST", "/v1/sessions/{id}/exec", exec_in_session, 0, BODY_MAX},
+    {"GET", "/v1/doctor", get_doctor, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/sessions", list_sessions, HTTP_ROUTE_SCOPED, 0},
+    {"POST", "/v1/sessions", create_session, HTTP_ROUTE_SCOPED, BODY_MAX},
+    {"GET", "/v1/sessions/{id}", get_session, HTTP_ROUTE_SCOPED, 0},
+    {"DELETE", "/v1/sessions/{id}", delete_session, HTTP_ROUTE_SCOPED, 0},
+    {"POST", "/v1/sessions/{id}/exec", exec_in_session, HTTP_ROUTE_SCOPED, BODY_MAX},
     {"GET", "/v1/exec", v1_stream, 0, 0},
     {0},
 };
 
-int v1_routes(struct http_server *server, struct manager *manager, struct err *err)
+int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
 {
-    int r = http_server_add_routes(server, routes, manager, err);
-    return r < 0 ? r : v1_process_routes(server, manager, err);
+    int r = http_server_add_routes(server, routes, v, err);
+    return r < 0 ? r : v1_process_routes(server, v, err);
+}
+
+struct v1 *v1_new(const struct v1_options *options)
+{
+    struct v1 *v = xnew(struct v1);
+    v->manager = options->manager;
+    v->service = options->service;
+    return v;
+}
+
+void v1_free(struct v1 *v)
+{
+    free(v);
 }

@@ -5,7 +5,10 @@
 #include <stdint.h>
 
 #include "core/run.h"
+#include "rpc/v1.h"
 
+struct audit_record;
+struct authz_scope;
 struct buf;
 struct err;
 struct http_request;
@@ -14,8 +17,15 @@ struct json;
 struct jw;
 struct manager;
 struct model;
+struct policy_service;
 struct session;
 struct spec;
+
+/* The argument of every handler of the API. */
+struct v1 {
+    struct manager *manager;              /* borrowed */
+    const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
+};
 
 /* What an exec request may say, owned. Read from a table (v1_request.c). */
 struct v1_exec {
@@ -58,11 +68,31 @@ int v1_strict(const struct model *m, const struct json *object, const char *cons
 void v1_reply_json(struct http_request *req, unsigned status, struct buf *out, struct jw *w);
 /* A body that must be a JSON object; *ret is owned. False: answered. */
 bool v1_read_body(struct http_request *req, struct json **ret);
-/* The session of {id}. NULL: answered. */
-struct session *v1_find_session(struct http_request *req, struct manager *m);
+/* The session of {id}; one that is not the caller's is not found. NULL: answered. */
+struct session *v1_find_session(struct http_request *req, const struct v1 *v);
+
+/* v1_caller.c: who calls, what they may, and what is remembered of it. A route whose handler asks
+ * one of these has HTTP_ROUTE_SCOPED; without it tokens with a scope are refused. */
+
+/* NULL: no scope, bound by the policy alone. Lives as long as the request; authz_hold() it for a
+ * stream. */
+const struct authz_scope *v1_caller(const struct http_request *req);
+/* For records: the token's name, "local" for the unix socket, "token" for whoever has the token of
+ * token_file, "anyone" where none is asked for. Lives as long as the request. */
+const char *v1_who(const struct http_request *req);
+/* Whether the caller's scope names that tool or call ("exec", "session", "process", "read", …).
+ * False: answered, and recorded. */
+bool v1_may(struct http_request *req, const struct v1 *v, const char *tool);
+/* Writes it with who and via filled in. 0, or ERR_LIMIT where nothing may happen unrecorded. */
+int v1_audit(const struct v1 *v, const struct http_request *req, struct audit_record *record,
+             struct err *err);
+/* A failure: into the ring of errors, and into the log as `record` (NULL: only the ring), which
+ * gets outcome and reason. `query_id` may be NULL. Does not answer. */
+void v1_failed(const struct v1 *v, const struct http_request *req, const struct err *err,
+               const char *query_id, struct audit_record *record);
 
 /* v1_process.c */
-int v1_process_routes(struct http_server *server, struct manager *manager, struct err *err);
+int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err);
 
 /* v1_stream.c */
 void v1_stream(struct http_request *req, void *arg);

@@ -70,9 +70,9 @@ static void reply_process(struct http_request *req, unsigned status, struct proc
 }
 
 /* The process of {id} and {process}. NULL: answered. */
-static struct process *find_process(struct http_request *req, struct manager *m)
+static struct process *find_process(struct http_request *req, const struct v1 *v)
 {
-    struct session *s = v1_find_session(req, m);
+    struct session *s = v1_find_session(req, v);
     if (s == NULL)
         return NULL;
     const char *id = http_request_param(req, "process");
@@ -249,7 +249,8 @@ static void read_output(struct http_request *req, void *arg)
     r->from = from;
     r->max = max;
     process_watch_start(p, &r->watch, on_output);
-    loop_timer_start(manager_loop(arg), &r->timer, wait_ms * NSEC_PER_MSEC, on_patience);
+    loop_timer_start(manager_loop(((const struct v1 *)arg)->manager), &r->timer,
+                     wait_ms * NSEC_PER_MSEC, on_patience);
 }
 
 static const struct http_route routes[] = {
@@ -261,7 +262,7 @@ static const struct http_route routes[] = {
     {0},
 };
 
-int v1_process_routes(struct http_server *server, struct manager *manager, struct err *err)
+int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err)
 {
-    return http_server_add_routes(server, routes, manager, err);
+    return http_server_add_routes(server, routes, v, err);
 }

@@ -28,6 +28,7 @@
 #define STALL_NS (365ULL * 24 * 3600 * 1000000000ULL)
 
 struct stream {
+    const struct v1 *v1;
     struct manager *manager;
     struct ws_conn *ws; /* NULL once closed */
     struct session *session;
@@ -385,7 +386,8 @@ void v1_stream(struct http_request *req, void *arg)
     struct ws_opts opts = {.max_message = MESSAGE_MAX, .stall_ns = STALL_NS, .hangup_ends = true};
     struct err err = {0};
     struct stream *st = xnew(struct stream);
-    st->manager = arg;
+    st->v1 = arg;
+    st->manager = st->v1->manager;
     if (http_upgrade_ws(req, &opts, &handlers, st, &st->ws, &err) < 0)
         free(st);
 }
