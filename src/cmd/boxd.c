@@ -30,6 +30,7 @@
 #include "fetch/launcher.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "rpc/metrics.h"
 #include "rpc/rpc.h"
 #include "rpc/v1.h"
 #include "store/store.h"
@@ -361,6 +362,11 @@ static int authorize(void *arg, struct http_request *req)
     return boxd_service_authorize(((const struct daemon *)arg)->service, req);
 }
 
+static void on_answered(void *arg, const struct http_answer *answer)
+{
+    metrics_answered(((const struct daemon *)arg)->manager, answer);
+}
+
 static void on_token_changed(void *arg, const char *token)
 {
     rpc_set_token(((const struct daemon *)arg)->rpc, token);
@@ -397,6 +403,7 @@ static int start_server(struct daemon *d, struct err *err)
     static const char *const any_host[] = {"*", NULL};
     struct http_server_opts opts = {.authorize = authorize,
                                     .accept_peer = accept_peer,
+                                    .answered = on_answered,
                                     .arg = d,
                                     .hosts = config_host_is_loopback(d->config) ? NULL : any_host};
     int r = http_server_new(d->loop, &opts, &d->server, err);
@@ -524,6 +531,7 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
     if (r != 0)
         return r; /* > 0: --help or --version already answered */
     assert(d->config != NULL);
+    config_apply_log(d->config);
     find_ids(d);
     raise_nofile();
     r = take_stdio(d, err);

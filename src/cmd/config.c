@@ -21,6 +21,7 @@
 #include "util/err.h"
 #include "util/fd.h"
 #include "util/json.h"
+#include "util/log.h"
 #include "util/str.h"
 #include "util/strv.h"
 #include "util/user.h"
@@ -58,6 +59,9 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_REPORT_BACKEND] = {"report_backend_as", "BOX_REPORT_BACKEND_AS", NULL, "Name of the backend that LangBot is told"},
     [CONFIG_LEGACY] = {"legacy_protocol", "BOX_LEGACY_PROTOCOL", "false", "Serve LangBot clients of the first release too, which say not who they are"},
     [CONFIG_TOKENS_FILE] = {"tokens_file", "BOX_TOKENS_FILE", NULL, "File of tokens and what each may do; read again when it changes"},
+    [CONFIG_LOG_LEVEL] = {"log_level", "BOX_LOG_LEVEL", "info", "error, warn, info or debug: what is logged, and what is graver"},
+    [CONFIG_LOG_FORMAT] = {"log_format", "BOX_LOG_FORMAT", "auto", "json, human, or auto: human on a terminal, JSON elsewhere"},
+    [CONFIG_ACCESS_LOG] = {"access_log", "BOX_ACCESS_LOG", "debug", "Level of one record per request, or off"},
     [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
 };
 
@@ -66,6 +70,8 @@ static const struct option options[] = {
     {"ws-control-port", required_argument, NULL, CONFIG_PORT + 256},
     {"backend", required_argument, NULL, CONFIG_BACKEND + 256},
     {"state-dir", required_argument, NULL, CONFIG_STATE_DIR + 256},
+    {"log-level", required_argument, NULL, CONFIG_LOG_LEVEL + 256},
+    {"log-format", required_argument, NULL, CONFIG_LOG_FORMAT + 256},
     {"config", required_argument, NULL, 'c'},
     {"stdio-control", no_argument, NULL, 's'},
     {"ready-fd", required_argument, NULL, 'r'},
@@ -178,6 +184,34 @@ static bool is_on(const char *text)
         if (strcasecmp(text, words[i]) == 0)
             return true;
     return false;
+}
+
+static int read_log(struct config *c, const struct settings *s, struct err *err)
+{
+    const char *level = s->values[CONFIG_LOG_LEVEL], *access = s->values[CONFIG_ACCESS_LOG];
+    if (log_level_find(level) < 0)
+        return err_set(err, ERR_INVALID,
+                       "log_level must be error, warn, info or debug, not '%.40s'", level);
+    if (log_level_find(access) < 0 && !str_eq(access, "off"))
+        return err_set(err, ERR_INVALID,
+                       "access_log must be error, warn, info, debug or off, not '%.40s'", access);
+    if (!log_format_known(s->values[CONFIG_LOG_FORMAT]))
+        return err_set(err, ERR_INVALID, "log_format must be auto, human or json, not '%.40s'",
+                       s->values[CONFIG_LOG_FORMAT]);
+    c->log_level = xstrdup(level);
+    c->log_format = xstrdup(s->values[CONFIG_LOG_FORMAT]);
+    c->access_log = xstrdup(access);
+    return 0;
+}
+
+void config_apply_log(const struct config *c)
+{
+    (void)log_set_level(c->log_level);
+    (void)log_set_format(c->log_format);
+    (void)log_set_access(c->access_log);
+    /* What we start logs as we do. */
+    (void)setenv("BOX_LOG_LEVEL", c->log_level, 1);
+    (void)setenv("BOX_LOG_FORMAT", c->log_format, 1);
 }
 
 /* What LangBot gives its runtime when it starts one; the names are theirs. */
@@ -293,6 +327,8 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     if (r == 0 && s->values[CONFIG_TOKEN_FILE] != NULL)
         r = token_file_open(s->values[CONFIG_TOKEN_FILE], &c->token_file, err);
     if (r == 0)
+        r = read_log(c, s, err);
+    if (r == 0)
         r = read_langbot(c, err);
     if (r == 0)
         r = read_roots(c, roots != NULL ? roots : builtin_roots, roots == NULL, err);
@@ -388,6 +424,9 @@ void config_free(struct config *c)
     free(c->engine_socket);
     free(c->engine_runtime);
     free(c->report_backend);
+    free(c->log_level);
+    free(c->log_format);
+    free(c->access_log);
     free(c->control_token);
     free(c->instance);
     free(c->box_config);

@@ -6,6 +6,7 @@
 #include "core/core_internal.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
+#include "util/clock.h"
 #include "util/log.h"
 #include "util/str.h"
 
@@ -147,6 +148,7 @@ int manager_new(struct loop *loop, struct backend *backend, const struct manager
     m->loop = loop;
     m->backend = backend;
     m->options = *options;
+    m->metrics.started_real = clock_real(loop_clock(loop));
     reap_start(m);
     *ret = m;
     return 0;

@@ -45,6 +45,7 @@ struct metrics_cells {
 };
 
 struct metrics {
+    uint64_t started_real;
     uint64_t sessions_created, sessions_adopted;
     uint64_t sessions_ended[METRICS_END_MAX];
     uint64_t sessions_failed; /* could not be made */

@@ -9,6 +9,7 @@
 #include "core/manager.h"
 #include "core/run.h"
 #include "http/server.h"
+#include "rpc/metrics.h"
 #include "rpc/v1_internal.h"
 #include "spec/model.h"
 #include "spec/spec.h"
@@ -326,6 +327,8 @@ static const struct http_route routes[] = {
 int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
 {
     int r = http_server_add_routes(server, routes, v, err);
+    if (r == 0)
+        r = metrics_routes(server, v, err);
     return r < 0 ? r : v1_process_routes(server, v, err);
 }
 

@@ -67,18 +67,19 @@ enum log_level log_access_level(void)
     return config.access;
 }
 
+bool log_format_known(const char *name)
+{
+    return str_eq(name, "json") || str_eq(name, "human") || str_eq(name, "text") ||
+           str_eq(name, "auto");
+}
+
 int log_set_format(const char *name)
 {
     bool terminal = isatty(STDERR_FILENO) == 1;
 
-    if (str_eq(name, "json"))
-        config.json = true;
-    else if (str_eq(name, "human") || str_eq(name, "text"))
-        config.json = false;
-    else if (str_eq(name, "auto"))
-        config.json = !terminal;
-    else
+    if (!log_format_known(name))
         return -EINVAL;
+    config.json = str_eq(name, "json") || (str_eq(name, "auto") && !terminal);
     config.colour = terminal && !config.json && !getenv("NO_COLOR");
     return 0;
 }

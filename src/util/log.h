@@ -22,6 +22,7 @@ enum log_level {
 void log_init(const char *program);
 /* Format: auto, human (or text), json. -EINVAL, and nothing is changed, for any other name. */
 int log_set_format(const char *name);
+bool log_format_known(const char *name);
 int log_set_level(const char *name);
 /* -EINVAL, or the level of that name. */
 int log_level_find(const char *name);
