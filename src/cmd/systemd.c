@@ -17,6 +17,7 @@
 
 #define FIRST_FD 3 /* by the protocol */
 #define NSEC_PER_USEC 1000U
+#define SPARE_FDS 4 /* one command needs as many */
 
 /* A variable that is ours alone from here on; NULL: there is none. Owned. */
 static char *take(const char *name)
@@ -149,12 +150,18 @@ void systemd_notify(struct systemd *s, const char *state)
         log_debug(NULL, "tell the service manager: %s; ignoring", err_errno_text(errno));
 }
 
-/* Without a descriptor to spare nobody can be accepted and nothing be started. That passes, or it
+/* Without a few descriptors to spare nothing can be started for those who come. That passes, or it
  * is a leak that only a new process ends; sessions outlive it. */
 static bool is_healthy(void)
 {
-    AUTO_CLOSE int fd = open("/", O_PATH | O_CLOEXEC);
-    return fd >= 0 || (errno != EMFILE && errno != ENFILE);
+    int fds[SPARE_FDS];
+    size_t n = 0;
+
+    while (n < SPARE_FDS && (fds[n] = open("/", O_PATH | O_CLOEXEC)) >= 0)
+        n++;
+    bool healthy = n == SPARE_FDS || (errno != EMFILE && errno != ENFILE);
+    fd_close_many(fds, n);
+    return healthy;
 }
 
 static void on_timer(struct loop_timer *t)
