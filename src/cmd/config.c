@@ -65,28 +65,35 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
 };
 
-static const struct option options[] = {
-    {"host", required_argument, NULL, CONFIG_HOST + 256},
-    {"ws-control-port", required_argument, NULL, CONFIG_PORT + 256},
-    {"backend", required_argument, NULL, CONFIG_BACKEND + 256},
-    {"state-dir", required_argument, NULL, CONFIG_STATE_DIR + 256},
-    {"log-level", required_argument, NULL, CONFIG_LOG_LEVEL + 256},
-    {"log-format", required_argument, NULL, CONFIG_LOG_FORMAT + 256},
-    {"config", required_argument, NULL, 'c'},
-    {"stdio-control", no_argument, NULL, 's'},
-    {"ready-fd", required_argument, NULL, 'r'},
-    {"help", no_argument, NULL, 'h'},
-    {"version", no_argument, NULL, 'v'},
-    {0},
+const struct config_flag config_flags[] = {
+    {"host", 0, CONFIG_HOST + 256, "ADDR", "Address to listen on, numeric."},
+    {"ws-control-port", 0, CONFIG_PORT + 256, "PORT", "TCP port; 0: no TCP listener."},
+    {"stdio-control", 's', 's', NULL, "Serve one LangBot host over standard input and output, and end with it."},
+    {"backend", 0, CONFIG_BACKEND + 256, "NAME", "Backend to use."},
+    {"state-dir", 0, CONFIG_STATE_DIR + 256, "DIR", "Where everything is kept, the unix socket too."},
+    {"config", 0, 'c', "FILE", "Configuration file, see box-config(5)."},
+    {"log-level", 0, CONFIG_LOG_LEVEL + 256, "LEVEL", "error, warn, info or debug."},
+    {"log-format", 0, CONFIG_LOG_FORMAT + 256, "FORMAT", "auto, human or json."},
+    {"ready-fd", 0, 'r', "N", "Write one byte to this descriptor when serving."},
+    {"help", 'h', 'h', NULL, "Show the options and settings."},
+    {"version", 'v', 'v', NULL, "Show the version."},
 };
 /* clang-format on */
+const size_t config_n_flags = ARRAY_SIZE(config_flags);
 
 static void usage(void)
 {
-    (void)printf(
-        "usage: boxd [--host ADDR] [--ws-control-port PORT] [-s|--stdio-control] [--backend NAME]\n"
-        "            [--state-dir DIR] [--config FILE]\n\n"
-        "Each setting of the configuration file (YAML) can also come from the environment:\n");
+    (void)printf("usage: boxd [OPTION...]\n\n");
+    for (size_t i = 0; i < config_n_flags; i++) {
+        const struct config_flag *f = &config_flags[i];
+        char left[64];
+        (void)snprintf(left, sizeof(left), "%c%c%c --%s%s%s", f->letter != '\0' ? '-' : ' ',
+                       f->letter != '\0' ? f->letter : ' ', f->letter != '\0' ? ',' : ' ', f->name,
+                       f->value != NULL ? " " : "", f->value != NULL ? f->value : "");
+        (void)printf("  %-32s %s\n", left, f->doc);
+    }
+    (void)printf("\nEach setting of the configuration file (YAML) can also come from the "
+                 "environment:\n");
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
         (void)printf("  %-32s %-36s %s%s%s%s\n", config_keys[i].name, config_keys[i].env,
                      config_keys[i].doc, config_keys[i].text != NULL ? " (default: " : "",
@@ -115,7 +122,12 @@ static int take_ready_fd(const char *text, int *ret, struct err *err)
 static int parse_command_line(int argc, char **argv, struct settings *s, const char **ret_file,
                               struct config *c, struct err *err)
 {
+    struct option options[ARRAY_SIZE(config_flags) + 1] = {0};
     int o;
+    for (size_t i = 0; i < config_n_flags; i++)
+        options[i] = (struct option){
+            config_flags[i].name, config_flags[i].value != NULL ? required_argument : no_argument,
+            NULL, config_flags[i].code};
     opterr = 0;
     optind = 1;
     while ((o = getopt_long(argc, argv, "shv", options, NULL)) != -1) {
