@@ -19,7 +19,7 @@
     "        [ -S \"$XDG_RUNTIME_DIR/box/boxd.sock\" ] ||\n"                                       \
     "        [ -S \"$HOME/.local/state/box/boxd.sock\" ] || return 0\n"                            \
     "    box ps --json 2>/dev/null | tr '{,' '\\n\\n' |\n"                                         \
-    "        sed -n 's/^ *\"session_id\": *\"\\([A-Za-z0-9_.-]*\\)\" *}*$/\\1/p'\n"
+    "        sed -n 's/^ *\"session_id\": *\"\\([A-Za-z0-9_.-]*\\)\" *[]}]*$/\\1/p'\n"
 
 static bool takes_sessions(const struct arg_verb *v)
 {
@@ -328,7 +328,7 @@ static int write_fish(struct buf *out)
                           "        [ -S \"$HOME/.local/state/box/boxd.sock\" ] || exit 0\n"
                           "    box ps --json 2>/dev/null | tr \"{,\" \"\\n\\n\" |\n"
                           "        sed -n \"s/^ *\\\"session_id\\\": "
-                          "*\\\"\\([A-Za-z0-9_.-]*\\)\\\" *}*$/\\1/p\"\n"
+                          "*\\\"\\([A-Za-z0-9_.-]*\\)\\\" *[]}]*$/\\1/p\"\n"
                           "    '\n"
                           "end\n\n"
                           "complete -c box -f\n");
