@@ -25,12 +25,14 @@
 #include "backend/native.h"
 #include "cmd/boxd_service.h"
 #include "cmd/config.h"
+#include "cmd/systemd.h"
 #include "core/events.h"
 #include "core/manager.h"
 #include "core/skills.h"
 #include "fetch/launcher.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "rpc/metrics.h"
 #include "rpc/rpc.h"
 #include "rpc/v1.h"
 #include "store/store.h"
@@ -65,6 +67,7 @@ struct daemon {
     struct rpc_stdio *stdio;
     struct loop_signal signals;
     struct loop_timer farewell;
+    struct systemd systemd;
     int lock_fd, state_fd, spool_fd, in_fd, out_fd;
     char tag[16];
     char program[PATH_MAX], init_program[PATH_MAX], fetch_program[PATH_MAX],
@@ -233,6 +236,7 @@ static void on_all_gone(void *arg, const struct err *err)
 
 static void end_all(struct daemon *d)
 {
+    systemd_notify(&d->systemd, "STOPPING=1\nSTATUS=ending every session");
     http_server_drain(d->server, 1001, "Box runtime shutting down");
     manager_delete_all(d->manager, on_all_gone, d);
 }
@@ -248,6 +252,7 @@ static void on_farewell(struct loop_timer *t)
 static void leave(struct daemon *d)
 {
     log_info(NULL, "leaving %zu sessions to the next boxd", manager_count(d->manager));
+    systemd_notify(&d->systemd, "STOPPING=1\nSTATUS=leaving the sessions to the next boxd");
     http_server_drain(d->server, 1001, "boxd is restarting");
     loop_timer_start(d->loop, &d->farewell, FAREWELL_NS, on_farewell);
 }
@@ -366,6 +371,11 @@ static int authorize(void *arg, struct http_request *req)
     return boxd_service_authorize(((const struct daemon *)arg)->service, req);
 }
 
+static void on_answered(void *arg, const struct http_answer *answer)
+{
+    metrics_answered(((const struct daemon *)arg)->manager, answer);
+}
+
 static void on_token_changed(void *arg, const char *token)
 {
     rpc_set_token(((const struct daemon *)arg)->rpc, token);
@@ -374,7 +384,7 @@ static void on_token_changed(void *arg, const char *token)
 static int listen_tcp(struct daemon *d, struct err *err)
 {
     const struct config *c = d->config;
-    if (c->port == 0)
+    if (c->port == 0 || d->systemd.has_tcp)
         return 0;
     if (!boxd_service_needs_token(c) && !config_host_is_loopback(c))
         return err_set(err, ERR_DENIED,
@@ -395,17 +405,39 @@ static int listen_tcp(struct daemon *d, struct err *err)
     return r < 0 ? r : 0;
 }
 
+/* Sockets that a service manager made take the place of our own of that kind. */
+static int listen_systemd(struct daemon *d, struct err *err)
+{
+    int r = 0;
+    if (d->systemd.outside && !boxd_service_needs_token(d->config))
+        return err_set(err, ERR_DENIED,
+                       "a socket of the service manager can be reached from outside; that needs a "
+                       "token: set token_file or tokens_file, or listen on 127.0.0.1");
+    for (size_t i = 0; r == 0 && i < d->systemd.n_sockets; i++) {
+        struct systemd_socket *s = &d->systemd.sockets[i];
+        r = http_server_listen_fd(d->server, TAKE_FD(s->fd), err);
+        if (r < 0)
+            return err_wrap(err, "socket '%s' of the service manager", s->name);
+        log_info(NULL, "serving on socket '%s' of the service manager", s->name);
+    }
+    return r;
+}
+
 static int start_server(struct daemon *d, struct err *err)
 {
     /* Names in Host headers are looked at because pages in a browser can lead here. Who is served
      * from outside is reached by names that we cannot know, and no page knows the token. */
     static const char *const any_host[] = {"*", NULL};
-    struct http_server_opts opts = {.authorize = authorize,
-                                    .accept_peer = accept_peer,
-                                    .arg = d,
-                                    .hosts = config_host_is_loopback(d->config) ? NULL : any_host};
+    struct http_server_opts opts = {
+        .authorize = authorize,
+        .accept_peer = accept_peer,
+        .answered = on_answered,
+        .arg = d,
+        .hosts = config_host_is_loopback(d->config) && !d->systemd.outside ? NULL : any_host};
     int r = http_server_new(d->loop, &opts, &d->server, err);
     if (r == 0)
+        r = listen_systemd(d, err);
+    if (r == 0 && !d->systemd.has_unix)
         r = http_server_listen_unix(d->server, d->config->socket_path, 0600, err);
     return r < 0 ? r : listen_tcp(d, err);
 }
@@ -532,10 +564,13 @@ static int start_manager(struct daemon *d, struct err *err)
 static int start(struct daemon *d, int argc, char **argv, struct err *err)
 {
     sigset_t set;
-    int r = config_load(argc, argv, &d->config, err);
+    int r = systemd_take(&d->systemd, err);
+    if (r == 0)
+        r = config_load(argc, argv, &d->config, err);
     if (r != 0)
         return r; /* > 0: --help or --version already answered */
     assert(d->config != NULL);
+    config_apply_log(d->config);
     find_ids(d);
     raise_nofile();
     r = take_stdio(d, err);
@@ -572,6 +607,7 @@ static void stop(struct daemon *d)
 {
     loop_signal_stop(&d->signals);
     loop_timer_stop(&d->farewell);
+    systemd_done(&d->systemd);
     rpc_stdio_free(d->stdio);
     http_server_free(d->server);
     rpc_free(d->rpc);
@@ -618,6 +654,8 @@ int main(int argc, char **argv)
                  d.config->port != 0 ? " and TCP" : "");
         d.served = true;
         config_say_ready(d.config);
+        systemd_notify(&d.systemd, "READY=1\nSTATUS=serving");
+        systemd_watch(&d.systemd, d.loop);
         r = loop_run(d.loop, &err);
     }
     if (r < 0)

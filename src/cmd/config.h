@@ -30,6 +30,7 @@ struct config {
     uint64_t max_sessions, session_ttl_sec, linger_sec;
     uint64_t max_processes, max_exited, exited_sec; /* managed processes; see core/manager.h */
     char *report_backend; /* owned; name of the backend on the LangBot wire, NULL: its own */
+    char *log_level, *log_format, *access_log; /* owned; as in the table of settings */
     /* What a LangBot host says through the environment. */
     char *control_token;   /* owned; NULL: none */
     char *instance;        /* owned; the instance that is trusted, NULL: the first that connects */
@@ -49,6 +50,8 @@ DEFINE_CLEANUP(config)
 /* The i-th setting, those of the policy after our own, with its source; false: there is none. */
 bool config_explain(const struct config *c, size_t i, struct policy_row *ret);
 
+/* From here on the log, also that of programs we start, is as configured. */
+void config_apply_log(const struct config *c);
 /* Makes the state directory and that of the socket, parents included. */
 int config_make_dirs(const struct config *c, struct err *err);
 bool config_host_is_loopback(const struct config *c);

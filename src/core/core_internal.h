@@ -4,10 +4,12 @@
 #include "backend/backend.h"
 #include "core/events.h"
 #include "core/manager.h"
+#include "core/metrics.h"
 #include "core/process.h"
 #include "io/loop.h"
 #include "util/buf.h"
 #include "util/err.h"
+#include "util/log.h"
 
 struct process_record;
 
@@ -27,6 +29,7 @@ struct waiter {
     session_gone_fn *gone;
     void *arg;
     struct err err;
+    struct log_scope request; /* who asked, for the log */
     struct loop_defer defer;
 };
 
@@ -44,14 +47,15 @@ struct session {
     struct spec *spec;       /* owned */
     struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */
     uint64_t created_real, used_real, used_boot;
+    uint64_t begun;              /* to be made; monotonic */
+    enum metrics_end end;        /* why it goes, once it does */
     uint64_t deadline;           /* as the backend was told last; 0: none */
+    struct log_scope request;    /* which had it made or ended, for the log */
     struct waiter_queue waiters; /* told when READY, or gone; first come, first served */
     bool delete_asked;           /* while it was still being created */
     bool retiring; /* somebody waits to make it anew, with other mounts, once it is idle */
     bool adopting; /* CREATING, but it was there before us */
-    bool expired;  /* STOPPING, because it was idle */
-    bool lost;     /* STOPPING, because its sandbox died */
-    bool told;     /* who watches knows of it */
+    bool told;     /* it was made, and who watches or counts knows of it */
     bool stored;   /* the store has a record of it */
     bool used_dirty;
     uint32_t next_number,
@@ -72,6 +76,7 @@ struct manager {
     struct notice *notices;                     /* owned; all of them */
     struct process *exited_first, *exited_last; /* in the order they ended */
     size_t n_running, n_exited;                 /* processes */
+    struct metrics metrics;
     struct loop_timer reaper, flusher;
     bool closing;
     struct {
@@ -93,6 +98,7 @@ struct notice {
     process_stopped_fn *stopped;
     void *arg;
     struct err err;
+    struct log_scope request; /* who asked, for the log */
     struct loop_defer defer;
 };
 
@@ -108,6 +114,7 @@ struct process {
     struct notice *notices;
     uint64_t started_real, exited_real, exited_boot;
     int exit_code;
+    uint64_t counted;   /* bytes of output, in the metrics */
     struct buf preview; /* of stderr, once there is no proc, or where it says nothing */
     struct attachment *readers, *last_reader; /* the first has it */
     struct process_watch *watches;

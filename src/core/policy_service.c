@@ -5,6 +5,7 @@
 #include "core/audit.h"
 #include "core/error_ring.h"
 #include "core/manager.h"
+#include "core/metrics.h"
 #include "core/policy.h"
 #include "core/process.h"
 #include "io/loop.h"
@@ -82,6 +83,8 @@ void policy_service_failed(const struct policy_service *s, const struct err *err
     const struct clock *clock =
         s->manager != NULL ? loop_clock(manager_loop(s->manager)) : &clock_system;
 
+    if (s->manager != NULL && record != NULL && record->event == AUDIT_DENIED)
+        manager_metrics(s->manager)->refused[err->code]++;
     error_ring_add(s->errors, clock_real(clock), err, query_id,
                    record != NULL ? record->who : NULL);
     if (s->audit == NULL || record == NULL)
