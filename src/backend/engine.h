@@ -35,6 +35,12 @@ struct engine_options {
  * usually is. The caller sees to it that it may still use it later. To free. */
 char *engine_find_endpoint(const char *kind, const char *given);
 bool engine_kind_known(const char *kind);
+/* Whether an earlier daemon may have left sessions there. */
+bool engine_has_left(const char *kind, const char *state_dir);
+
+/* A sandbox of this image needs none: an image without anything is made on the way, if it is not
+ * there. There is no program in it to run. */
+#define ENGINE_PROBE_IMAGE "localhost/box-probe:1"
 
 /* Talks to nobody yet: an engine that is down is found out by the first call, and asked again by
  * the next. Call before dropping privileges: the roots are opened. Strings are borrowed for the

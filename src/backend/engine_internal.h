@@ -20,7 +20,8 @@ struct jw;
 struct sock_filter;
 
 #define ENGINE_NAME_MAX 64
-#define ENGINE_ID_MAX 65 /* 64 hex digits and NUL */
+#define ENGINE_PREFIX "langbot-box-" /* of every container, and of its directory */
+#define ENGINE_ID_MAX 65             /* 64 hex digits and NUL */
 #define ENGINE_INSTANCE_LEN 16
 #define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 1)
 #define ENGINE_CREATE_MAX (1U << 20)
@@ -36,8 +37,10 @@ struct engine_kind {
     const char *name;
     const char *const *sockets; /* usual places, first that is there wins; %s: $XDG_RUNTIME_DIR */
     const char *env;            /* that names another */
+    const char *probe_import;   /* what makes ENGINE_PROBE_IMAGE of an archive */
     bool seccomp_by_path; /* the profile is a file that the service reads, not JSON in the call */
-    bool mounts_as_text;  /* it turns typed mounts into comma-separated text on its way */
+    bool is_podman;
+    bool mounts_as_text; /* it turns typed mounts into comma-separated text on its way */
 };
 const struct engine_kind *engine_kind_find(const char *name);
 

@@ -15,11 +15,17 @@ static const char *const podman_sockets[] = {"/run/podman/podman.sock", "~/podma
                                              NULL};
 
 static const struct engine_kind kinds[] = {
-    {.name = "docker", .sockets = docker_sockets, .env = "DOCKER_HOST", .seccomp_by_path = false},
+    {.name = "docker",
+     .sockets = docker_sockets,
+     .env = "DOCKER_HOST",
+     .probe_import = "/images/create?fromSrc=-&repo=localhost%2Fbox-probe&tag=1"},
     {.name = "podman",
      .sockets = podman_sockets,
      .env = "CONTAINER_HOST",
+     /* The other way it forgets the name. */
+     .probe_import = "/v4.0.0/libpod/images/import?reference=localhost%2Fbox-probe%3A1",
      .seccomp_by_path = true,
+     .is_podman = true,
      .mounts_as_text = true},
 };
 
