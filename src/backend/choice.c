@@ -348,9 +348,7 @@ static bool limit(struct backend *b, const char *name)
     free(c->only);
     c->only = xstrdup(name);
     c->quiet_till = 0;
-    if (c->serving != NULL && !choice_eligible(c, c->serving))
-        c->serving = NULL;
-    if (c->serving == NULL) {
+    if (c->serving == NULL || !choice_eligible(c, c->serving)) {
         explain(c);
         serve(c, NULL);
     }

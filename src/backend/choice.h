@@ -27,9 +27,9 @@ struct choice_candidate {
     /* Makes the backend; called again, later, where it failed. */
     int (*make)(void *arg, const char *name, struct backend **ret, struct err *err);
     const char *image; /* what a sandbox that is to prove it is made from */
-    /* No program is run there, but a process that reports how it is confined: for an image without
-     * programs. */
-    bool posture;
+    /* What is run there, without arguments. NULL: no program, but a process that reports how it is
+     * confined; for an image that has none. */
+    const char *program;
     const char *remedy; /* for who wonders why it does not serve */
 };
 

@@ -64,11 +64,13 @@ static void on_output(void *arg, enum exec_stream stream, const char *data, size
 static void on_created(void *arg, struct sandbox *sb, const struct err *err)
 {
     static const struct exec_events events = {.output = on_output, .finished = on_finished};
-    static char word[] = "true";
-    static char *const argv[] = {word, NULL};
     struct choice_probe *p = arg;
-    struct exec_request req = {
-        .argv = argv, .posture = p->def->posture, .cwd = "/", .timeout_ns = PROBE_TIMEOUT_NS};
+    const char *program = p->def->program != NULL ? p->def->program : "posture";
+    char *const argv[] = {(char *)(uintptr_t)program, NULL};
+    struct exec_request req = {.argv = argv,
+                               .posture = p->def->program == NULL,
+                               .cwd = "/",
+                               .timeout_ns = PROBE_TIMEOUT_NS};
     if (sb == NULL) {
         p->err = *err;
         settled(p);

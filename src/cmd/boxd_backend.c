@@ -172,14 +172,14 @@ static int make_fake(void *arg, const char *name, struct backend **ret, struct e
 /* clang-format off */
 /* In the order in which they are tried. */
 static const struct choice_candidate known[] = {
-    {.name = "native", .make = make_native, .image = "host",
+    {.name = "native", .make = make_native, .image = "host", .program = "true",
      .remedy = "start boxd as root, or let users make user namespaces; boxd's log says more"},
-    {.name = "docker", .make = make_engine, .image = ENGINE_PROBE_IMAGE, .posture = true,
+    {.name = "docker", .make = make_engine, .image = ENGINE_PROBE_IMAGE,
      .remedy = "start Docker, and give the user that boxd runs as its socket; or --backend docker"},
-    {.name = "podman", .make = make_engine, .image = ENGINE_PROBE_IMAGE, .posture = true,
+    {.name = "podman", .make = make_engine, .image = ENGINE_PROBE_IMAGE,
      .remedy = "systemctl [--user] start podman.socket, and give the user that boxd runs as its "
                "socket; or --backend podman"},
-    {.name = "fake", .make = make_fake},
+    {.name = "fake", .make = make_fake, .program = "pwd"},
 };
 /* clang-format on */
 
