@@ -88,10 +88,6 @@ struct engine_plan {
 };
 int engine_create_body(const struct engine_plan *plan, struct buf *ret, struct err *err);
 void engine_container_name(const char *session_id, const char *random, char *ret, size_t size);
-/* 16 hex digits over what a sandbox was made from (row F18). */
-#define ENGINE_HASH_LEN 16
-void engine_config_hash(const struct spec *spec, char ret[ENGINE_HASH_LEN + 1]);
-
 /* What the workspace is. */
 enum engine_workspace {
     ENGINE_WORKSPACE_HOST,   /* a directory of the host */

