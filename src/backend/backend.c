@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backend/backend.h"
 
+#include <stdio.h>
+
+#include "http/crypto.h"
+#include "spec/spec.h"
+#include "util/buf.h"
 #include "util/str.h"
 
 const char *outcome_name(enum outcome_kind kind)
@@ -39,4 +44,14 @@ void backend_note(struct backend *b, const struct err *err)
 {
     if (b->ops->note != NULL)
         b->ops->note(b, err);
+}
+
+void backend_config_hash(const struct spec *spec, char ret[BACKEND_CONFIG_HASH_LEN + 1])
+{
+    AUTO_DONE(buf) struct buf text;
+    char digest[65] = "";
+    buf_init(&text, SPEC_CONFIG_TEXT_MAX);
+    spec_config_text(spec, &text);
+    (void)http_sha256_hex(text.data, text.len, digest);
+    (void)snprintf(ret, BACKEND_CONFIG_HASH_LEN + 1, "%s", digest);
 }

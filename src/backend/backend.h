@@ -182,6 +182,10 @@ bool backend_limit(struct backend *b, const char *name);
 int backend_available(const struct backend *b, struct err *err);
 void backend_note(struct backend *b, const struct err *err);
 
+/* Row F18: the first 16 hex digits of the SHA-256 of spec_config_text(), for labels. */
+#define BACKEND_CONFIG_HASH_LEN 16
+void backend_config_hash(const struct spec *spec, char ret[BACKEND_CONFIG_HASH_LEN + 1]);
+
 /* Base of every backend's own sandbox. What it can do is for its own backend's operations: the one
  * that was asked to make it may have asked another. */
 struct sandbox {

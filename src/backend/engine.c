@@ -270,6 +270,17 @@ static const struct backend_ops engine_ops = {
     .detach = engine_detach,
 };
 
+/* What goes over a network in plain is anybody's to change, and an engine does what it is told. */
+static int check_endpoint(const char *endpoint, const struct tls_files *tls, struct err *err)
+{
+    if (tls != NULL || !engine_endpoint_is_tcp(endpoint) || engine_endpoint_is_loopback(endpoint))
+        return 0;
+    return err_set(err, ERR_DENIED,
+                   "engine_socket %.120s is not on this host's loopback and has no TLS: set "
+                   "engine_tls_ca, engine_tls_cert and engine_tls_key",
+                   endpoint);
+}
+
 int engine_new(struct loop *loop, const struct engine_options *options, struct backend **ret,
                struct err *err)
 {
@@ -282,7 +293,9 @@ int engine_new(struct loop *loop, const struct engine_options *options, struct b
     e->kind = engine_kind_find(options->kind);
     e->ops.name = e->kind->name;
     e->dir_fd = -1;
-    int r = engine_api_new(loop, e->kind->name, endpoint, &e->api, err);
+    int r = check_endpoint(endpoint, options->tls, err);
+    if (r == 0)
+        r = engine_api_new_tls(loop, e->kind->name, endpoint, options->tls, &e->api, err);
     if (r == 0)
         r = open_dir(e, err);
     if (r == 0)

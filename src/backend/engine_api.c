@@ -58,11 +58,18 @@ struct engine_call {
 int engine_api_new(struct loop *loop, const char *name, const char *endpoint,
                    struct engine_api **ret, struct err *err)
 {
+    return engine_api_new_tls(loop, name, endpoint, NULL, ret, err);
+}
+
+int engine_api_new_tls(struct loop *loop, const char *name, const char *endpoint,
+                       const struct tls_files *tls, struct engine_api **ret, struct err *err)
+{
     AUTO(engine_api) struct engine_api *api = xnew(struct engine_api);
     api->loop = loop;
     api->name = name;
     api->endpoint = xstrdup(endpoint);
-    int r = http_client_new(loop, endpoint, &api->client, err);
+    int r = tls != NULL ? http_client_new_tls(loop, endpoint, tls, &api->client, err)
+                        : http_client_new(loop, endpoint, &api->client, err);
     if (r < 0)
         return r;
     *ret = TAKE_PTR(api);

@@ -18,6 +18,7 @@ struct err;
 struct http_client;
 struct json;
 struct loop;
+struct tls_files;
 
 #define ENGINE_TIMEOUT_NS (30ULL * 1000000000ULL)
 #define ENGINE_BODY_MAX (8U << 20)
@@ -27,6 +28,9 @@ struct loop;
  * tcp://host:port. */
 int engine_api_new(struct loop *loop, const char *name, const char *endpoint,
                    struct engine_api **ret, struct err *err);
+/* The same under TLS (http/tls.h), for tcp:// only; NULL: plain. */
+int engine_api_new_tls(struct loop *loop, const char *name, const char *endpoint,
+                       const struct tls_files *tls, struct engine_api **ret, struct err *err);
 /* Calls under way end without a callback. */
 void engine_api_free(struct engine_api *api);
 DEFINE_CLEANUP(engine_api)

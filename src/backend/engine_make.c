@@ -64,6 +64,17 @@ static void on_started(void *arg, const struct json *body, const struct err *err
 
 static void create_now(struct engine_sandbox *sb);
 
+/* An engine that does not find our files is not where they are. */
+static void explain_far(const struct engine_sandbox *sb, struct err *err)
+{
+    if (!engine_endpoint_is_tcp(engine_api_endpoint(sb->engine->api)) ||
+        (strstr(err->msg, "bind source path does not exist") == NULL &&
+         strstr(err->msg, "no such file") == NULL))
+        return;
+    (void)err_wrap(err, "the engine at %.80s must be on the same host as boxd",
+                   engine_api_endpoint(sb->engine->api));
+}
+
 /* An engine without an init for containers says so when one is asked for. box-guest reaps as well.
  */
 static bool lacks_init(struct engine_sandbox *sb, const struct err *err)
@@ -92,7 +103,9 @@ static void on_created(void *arg, const struct json *body, const struct err *err
         err = &odd;
     }
     if (err != NULL) {
-        engine_fail(sb, err);
+        odd = *err;
+        explain_far(sb, &odd);
+        engine_fail(sb, &odd);
         return;
     }
     engine_move(sb, ENGINE_STARTING);
@@ -119,9 +132,9 @@ static void create_now(struct engine_sandbox *sb)
     AUTO_FREE char *run_dir = xasprintf("%s/%s", e->dir_path, sb->name);
     AUTO_FREE char *target = xasprintf("/containers/create?name=%s", sb->name);
     AUTO_DONE(buf) struct buf body;
-    char hash[SPEC_CONFIG_HASH_LEN + 1];
+    char hash[BACKEND_CONFIG_HASH_LEN + 1];
     struct err err = {0};
-    spec_config_hash(sb->spec, hash);
+    backend_config_hash(sb->spec, hash);
     struct engine_plan plan = {.spec = sb->spec,
                                .mounts = &sb->mounts,
                                .name = sb->name,

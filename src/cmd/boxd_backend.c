@@ -14,6 +14,7 @@
 #include "backend/native.h"
 #include "cmd/config.h"
 #include "fetch/launcher.h"
+#include "http/tls.h"
 #include "util/alloc.h"
 #include "util/err.h"
 #include "util/log.h"
@@ -26,6 +27,7 @@ struct boxd_backend {
     struct backend *choice;          /* owned */
     struct fetch_launcher *launcher; /* owned; NULL: jobs are our own children */
     struct choice_candidate candidates[CHOICE_MAX];
+    struct tls_files tls;
     char program[PATH_MAX], init_program[PATH_MAX], guest_program[PATH_MAX];
     gid_t groups[GROUPS_MAX];
     size_t n_groups;
@@ -140,8 +142,10 @@ static int make_engine(void *arg, const char *name, struct backend **ret, struct
 {
     struct boxd_backend *b = arg;
     const struct config *c = b->o.config;
+    bool tls = b->tls.ca != NULL || b->tls.cert != NULL || b->tls.key != NULL;
     struct engine_options options = {.kind = name,
                                      .endpoint = c->engine_socket,
+                                     .tls = tls ? &b->tls : NULL,
                                      .state_dir = c->state_dir,
                                      .guest_program = b->guest_program,
                                      .runtime = c->engine_runtime,
@@ -156,6 +160,10 @@ static int make_engine(void *arg, const char *name, struct backend **ret, struct
         return err_set(err, ERR_UNAVAILABLE,
                        "not used: native works, and boxd, started by root, then gives up the right "
                        "to use an engine");
+    AUTO_FREE char *endpoint = engine_find_endpoint(name, c->engine_socket);
+    if (!tls && engine_endpoint_is_tcp(endpoint))
+        log_warn(NULL, "%s: everybody on this host can use an engine at %s, and so be root", name,
+                 endpoint);
     int r = boxd_find_program("box-guest", b->guest_program, err);
     return r < 0 ? r : engine_new(b->o.loop, &options, ret, err);
 }
@@ -252,6 +260,9 @@ int boxd_backend_new(const struct boxd_backend_options *options, struct boxd_bac
     struct boxd_backend *b = xnew(struct boxd_backend);
     int r = 0;
     b->o = *options;
+    b->tls = (struct tls_files){.ca = options->config->engine_tls_ca,
+                                .cert = options->config->engine_tls_cert,
+                                .key = options->config->engine_tls_key};
     *ret = b;
     struct choice_options co = {
         .candidates = b->candidates, .n = pick(b, err), .arg = b, .changed = on_changed};

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <openssl/evp.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "spec/model.h"
@@ -8,8 +6,6 @@
 #include "util/buf.h"
 #include "util/json.h"
 #include "util/str.h"
-
-#define HASH_TEXT_MAX ((SPEC_PATH_MAX + SPEC_IMAGE_MAX) * 6U + 1024U) /* worst case of escaping */
 
 static uint32_t code_point(const char *s, int len)
 {
@@ -67,23 +63,17 @@ static void put_value(struct buf *out, const struct spec *spec, const struct fie
         jw_int(&w, *(const int64_t *)value);
 }
 
-void spec_config_hash(const struct spec *spec, char ret[SPEC_CONFIG_HASH_LEN + 1])
+void spec_config_text(const struct spec *spec, struct buf *out)
 {
-    static const enum spec_field hashed[] = {
+    static const enum spec_field told[] = {
         /* sorted by name */
         SPEC_CPUS,      SPEC_HOST_PATH, SPEC_HOST_PATH_MODE, SPEC_IMAGE,
         SPEC_MEMORY_MB, SPEC_NETWORK,   SPEC_PIDS_LIMIT,     SPEC_READ_ONLY_ROOTFS,
     };
-    AUTO_DONE(buf) struct buf text;
-    unsigned char digest[EVP_MAX_MD_SIZE] = {0};
-    buf_init(&text, HASH_TEXT_MAX);
-    for (size_t i = 0; i < ARRAY_SIZE(hashed); i++) {
-        const struct field *f = &spec_model.fields[hashed[i]];
-        (void)buf_printf(&text, "%s\"%s\": ", i == 0 ? "{" : ", ", f->name);
-        put_value(&text, spec, f);
+    for (size_t i = 0; i < ARRAY_SIZE(told); i++) {
+        const struct field *f = &spec_model.fields[told[i]];
+        (void)buf_printf(out, "%s\"%s\": ", i == 0 ? "{" : ", ", f->name);
+        put_value(out, spec, f);
     }
-    (void)buf_putc(&text, '}');
-    (void)EVP_Digest(text.data, text.len, digest, NULL, EVP_sha256(), NULL);
-    for (size_t i = 0; i < SPEC_CONFIG_HASH_LEN / 2; i++)
-        (void)snprintf(ret + 2 * i, 3, "%02x", digest[i]);
+    (void)buf_putc(out, '}');
 }
