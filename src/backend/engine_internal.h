@@ -141,6 +141,7 @@ struct engine {
     struct engine_options options;
     const struct engine_kind *kind;
     struct engine_api *api; /* owned */
+    bool untidy;            /* something of ours could not be removed; the engine was away */
     struct engine_facts facts;
     char instance[ENGINE_INSTANCE_LEN + 1];
     char *dir_path, *seccomp;   /* owned */

@@ -49,6 +49,24 @@ static struct spec *copy_spec(const struct spec *from)
     return s;
 }
 
+/* What could not be removed while the engine was away. */
+
+static void on_tidied(void *arg, const struct err *err)
+{
+    struct engine *e = arg;
+    e->untidy = e->untidy || err != NULL;
+}
+
+static void tidy_up(struct engine *e)
+{
+    struct err err = {0};
+    if (!e->untidy)
+        return;
+    e->untidy = false;
+    if (engine_sweep(&e->base, on_tidied, e, &err) < 0)
+        on_tidied(e, &err);
+}
+
 /* Starting. */
 
 static void on_started(void *arg, const struct json *body, const struct err *err)
@@ -56,10 +74,12 @@ static void on_started(void *arg, const struct json *body, const struct err *err
     struct engine_sandbox *sb = arg;
     (void)body;
     sb->call = NULL;
-    if (err != NULL)
+    if (err != NULL) {
         engine_fail(sb, err);
-    else
-        engine_greet(sb);
+        return;
+    }
+    tidy_up(sb->engine);
+    engine_greet(sb);
 }
 
 static void create_now(struct engine_sandbox *sb);

@@ -2,6 +2,7 @@
 #include "cmd/boxd_backend.h"
 
 #include <errno.h>
+#include <grp.h>
 #include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -80,14 +81,19 @@ void boxd_backend_ids(const struct config *c, uid_t *uid, gid_t *gid)
              path);
 }
 
+/* Of an engine that is not there yet, the group that packages give its socket. */
 static void keep_group(struct boxd_backend *b, const char *kind)
 {
     struct stat st;
     AUTO_FREE char *path = find_socket(b->o.config, kind);
-    if (!b->o.rootful || path == NULL || stat(path, &st) < 0 || !(st.st_mode & S_IWGRP) ||
-        b->n_groups == GROUPS_MAX)
+    const struct group *usual = getgrnam(kind);
+    if (!b->o.rootful || path == NULL || b->n_groups == GROUPS_MAX)
         return;
-    b->groups[b->n_groups++] = st.st_gid;
+    bool there = stat(path, &st) == 0;
+    if (there && (st.st_mode & S_IWGRP))
+        b->groups[b->n_groups++] = st.st_gid;
+    else if (!there && usual != NULL)
+        b->groups[b->n_groups++] = usual->gr_gid;
 }
 
 size_t boxd_backend_groups(const struct boxd_backend *b, const gid_t **ret)

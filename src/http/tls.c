@@ -70,6 +70,7 @@ struct tunnel {
     enum tunnel_state state;
     struct half out, in;
     uint32_t net_wants; /* EPOLL* bits that TLS waits for */
+    bool heard;         /* something has come from the peer, after the greeting */
 };
 
 static void move(struct tunnel *t, enum tunnel_state to)
@@ -181,8 +182,10 @@ static void fail_tls(struct tunnel *t)
     struct err *err = &t->client->failure;
     unsigned long code = ERR_peek_last_error();
     const char *reason = code != 0 ? ERR_reason_error_string(code) : NULL;
-    /* What breaks later breaks like any connection, unless the peer says what it does not like. */
-    if (t->state == TUNNEL_OPEN && (code == 0 || ERR_GET_REASON(code) < SSL_AD_REASON_OFFSET)) {
+    bool alert = code != 0 && ERR_GET_REASON(code) > SSL_AD_REASON_OFFSET;
+    /* What breaks later breaks like any connection. But a peer judges our certificate only after
+     * the greeting, and may be gone before we hear what it thinks of it. */
+    if (t->state == TUNNEL_OPEN && t->heard && !alert) {
         ERR_clear_error();
         tunnel_free(t);
         return;
@@ -190,6 +193,11 @@ static void fail_tls(struct tunnel *t)
     if (verified != X509_V_OK)
         (void)err_set(err, ERR_DENIED, "the certificate of %.80s is not accepted: %s",
                       t->client->host, X509_verify_cert_error_string(verified));
+    else if (t->state == TUNNEL_OPEN && !alert)
+        (void)err_set(err, ERR_BACKEND,
+                      "TLS with %.80s: it hung up after the greeting; does it want another "
+                      "certificate of ours, or one at all?",
+                      t->client->host);
     else
         (void)err_set(err, ERR_BACKEND, "TLS with %.80s: %.120s", t->client->host,
                       reason != NULL ? reason : "the connection broke");
@@ -264,6 +272,7 @@ static int read_net(struct tunnel *t)
         fail_tls(t); /* an end without a farewell may be somebody else's */
         return -1;
     }
+    t->heard = true;
     h->ended = n <= 0;
     h->pos = 0;
     h->len = n > 0 ? (size_t)n : 0;
