@@ -20,7 +20,8 @@ struct jw;
 struct sock_filter;
 
 #define ENGINE_NAME_MAX 64
-#define ENGINE_ID_MAX 65 /* 64 hex digits and NUL */
+#define ENGINE_PREFIX "langbot-box-" /* of every container, and of its directory */
+#define ENGINE_ID_MAX 65             /* 64 hex digits and NUL */
 #define ENGINE_INSTANCE_LEN 16
 #define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 1)
 #define ENGINE_CREATE_MAX (1U << 20)
@@ -36,8 +37,10 @@ struct engine_kind {
     const char *name;
     const char *const *sockets; /* usual places, first that is there wins; %s: $XDG_RUNTIME_DIR */
     const char *env;            /* that names another */
+    const char *probe_import;   /* what makes ENGINE_PROBE_IMAGE of an archive */
     bool seccomp_by_path; /* the profile is a file that the service reads, not JSON in the call */
-    bool mounts_as_text;  /* it turns typed mounts into comma-separated text on its way */
+    bool is_podman;
+    bool mounts_as_text; /* it turns typed mounts into comma-separated text on its way */
 };
 const struct engine_kind *engine_kind_find(const char *name);
 
@@ -85,10 +88,6 @@ struct engine_plan {
 };
 int engine_create_body(const struct engine_plan *plan, struct buf *ret, struct err *err);
 void engine_container_name(const char *session_id, const char *random, char *ret, size_t size);
-/* 16 hex digits over what a sandbox was made from (row F18). */
-#define ENGINE_HASH_LEN 16
-void engine_config_hash(const struct spec *spec, char ret[ENGINE_HASH_LEN + 1]);
-
 /* What the workspace is. */
 enum engine_workspace {
     ENGINE_WORKSPACE_HOST,   /* a directory of the host */
@@ -142,6 +141,7 @@ struct engine {
     struct engine_options options;
     const struct engine_kind *kind;
     struct engine_api *api; /* owned */
+    bool untidy;            /* something of ours could not be removed; the engine was away */
     struct engine_facts facts;
     char instance[ENGINE_INSTANCE_LEN + 1];
     char *dir_path, *seccomp;   /* owned */

@@ -100,6 +100,8 @@ static void removed(struct engine_sandbox *sb, const struct err *err)
     struct err failure = sb->failure;
     if (err == NULL)
         forget_directory(sb);
+    else
+        sb->engine->untidy = true;
     engine_sandbox_free(sb);
     if (done != NULL)
         done(arg, err);

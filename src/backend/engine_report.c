@@ -148,7 +148,9 @@ static void write_receipt(struct report *r, const struct json *inspected)
     const struct json *host = json_get(inspected, "HostConfig");
     const struct json *state = json_get(inspected, "State");
     const char *network = json_str(json_get(host, "NetworkMode"));
-    const char *runtime = json_str(json_get(host, "Runtime"));
+    /* Podman has its own name for it, and says "oci" where Docker would tell. */
+    const char *theirs = json_str(json_get(inspected, "OCIRuntime"));
+    const char *runtime = theirs != NULL ? theirs : json_str(json_get(host, "Runtime"));
     struct jw *w = &r->w;
     jw_object(w);
     jw_kstr(w, "backend", sb->engine->kind->name);

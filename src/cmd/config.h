@@ -24,8 +24,9 @@ struct config {
     struct token_file *token_file; /* owned; NULL: none */
     char *engine_socket;           /* owned; of Docker or Podman, NULL: the usual places */
     char *engine_runtime;          /* owned; NULL: the engine's own choice */
-    char **mount_roots;            /* owned; real paths of directories that exist */
-    bool mount_roots_builtin;      /* nobody chose them: only what lies below may be mounted */
+    char *engine_tls_ca, *engine_tls_cert, *engine_tls_key; /* owned; PEM files, NULL: none */
+    char **mount_roots;       /* owned; real paths of directories that exist */
+    bool mount_roots_builtin; /* nobody chose them: only what lies below may be mounted */
     bool strict_images, require_limits, stdio_control, legacy_protocol, image_pull;
     uint64_t max_sessions, session_ttl_sec, linger_sec;
     uint64_t max_processes, max_exited, exited_sec; /* managed processes; see core/manager.h */

@@ -139,7 +139,7 @@ struct session *session_lookup(struct manager *m, const char *id); /* in any sta
 void session_unlist(struct session *s);
 void session_touch(struct session *s);
 int session_create(struct session *s, struct err *err);
-int session_adopt(struct session *s, const char *sandbox, struct err *err);
+int session_adopt(struct session *s, struct backend *b, const char *sandbox, struct err *err);
 void session_stop(struct session *s);
 /* The last process of a session that is stopping has ended. */
 void session_processes_gone(struct session *s);

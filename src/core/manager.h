@@ -100,12 +100,6 @@ int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, voi
  * can be had; then again. */
 void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg);
 
-/* 16 hex digits over what the sandbox was made from, for labels (row F18): the beginning of the
- * SHA-256 of the JSON that Python's json.dumps(sort_keys=True) writes of image, network, host_path,
- * host_path_mode, cpus, memory_mb, pids_limit and read_only_rootfs. */
-#define SESSION_CONFIG_HASH_LEN 16
-void session_config_hash(const struct spec *spec, char ret[SESSION_CONFIG_HASH_LEN + 1]);
-
 void session_hold(struct session *s);
 void session_release(struct session *s); /* may free it */
 const char *session_id(const struct session *s);

@@ -27,9 +27,8 @@ static uint64_t age(uint64_t now, uint64_t then)
  * little behind the time at which we would end it ourselves, never before. */
 void session_update_deadline(struct session *s)
 {
-    const struct backend_ops *ops = s->m->backend->ops;
     uint64_t ttl = s->m->options.ttl_ns, slack = ttl / 10, want = 0;
-    if (ops->set_deadline == NULL || s->sandbox == NULL)
+    if (s->sandbox == NULL || s->sandbox->backend->ops->set_deadline == NULL)
         return;
     if (ends_by_itself(s) && s->n_running == 0)
         want = (s->execs > 0 ? clock_boot(loop_clock(s->m->loop)) : s->used_boot) + ttl + slack;
@@ -39,7 +38,7 @@ void session_update_deadline(struct session *s)
     if (same)
         return;
     s->deadline = want;
-    ops->set_deadline(s->sandbox, want);
+    s->sandbox->backend->ops->set_deadline(s->sandbox, want);
 }
 
 static void reap_session(struct session *s, uint64_t now)

@@ -184,6 +184,7 @@ static void on_created(void *arg, struct sandbox *sb, const struct err *err)
     struct session *s = arg;
     struct err store_err = {0};
     LOG_REQUEST(s->request.id);
+    backend_note(s->m->backend, err);
     if (sb == NULL) {
         session_fail(s, err);
         return;
@@ -217,12 +218,17 @@ static void on_adopted(void *arg, struct sandbox *sb, const struct err *err)
 int session_create(struct session *s, struct err *err)
 {
     struct backend *b = s->m->backend;
-    return b->ops->create(b, s->spec, on_created, on_lost, s, err);
+    struct err why = {0};
+    int r = b->ops->create(b, s->spec, on_created, on_lost, s, &why);
+    if (r < 0)
+        backend_note(b, &why);
+    if (r < 0 && err != NULL)
+        *err = why;
+    return r;
 }
 
-int session_adopt(struct session *s, const char *sandbox, struct err *err)
+int session_adopt(struct session *s, struct backend *b, const char *sandbox, struct err *err)
 {
-    struct backend *b = s->m->backend;
     s->adopting = true;
     if (b->ops->adopt == NULL)
         return err_set(err, ERR_UNSUPPORTED, "the %s backend keeps nothing", b->ops->name);
