@@ -155,6 +155,33 @@ def test_a_reader_that_does_not_come_holds_the_process_back(wire):
     assert eventually(lambda: wire.sh("cat /tmp/done")["stdout"] == "done", 20)
 
 
+HOGS = {
+    "one": "dd if=/dev/zero bs=150M count=1 | sleep 1000",
+    "several together": "for i in 1 2 3 4 5; do dd if=/dev/zero bs=30M count=1 | sleep 1000 & done; wait",
+}
+
+
+@pytest.mark.parametrize("how", HOGS)
+def test_a_process_has_a_limit_of_memory_of_its_own(wire, how):
+    wire.new(memory_mb=512)
+    wire.run("sleep", "1000", process_id="beside")
+    wire.run("sh", "-c", HOGS[how], process_id="hog", memory_mb=100)
+    info = wire.ended("hog")
+    assert info["exit_code"] in (-9, 137), info
+    assert wire.info("beside")["status"] == "running"
+    assert wire.sh("ps | grep -c '[d]d if'; true", memory_mb=512)["stdout"] in ("", "0"), "all of it has ended"
+
+
+def test_a_process_within_its_limit_is_left_alone(wire):
+    wire.new(memory_mb=512)
+    # Three shells that have most of their pages in common, beside others that use more than all of that.
+    wire.run("sh", "-c", "dd if=/dev/zero bs=40M count=1 | (sleep 2; cat >/dev/null); echo done; sleep 1000", memory_mb=100)
+    wire.sh("dd if=/dev/zero bs=150M count=1 | sleep 0.5", memory_mb=512)
+    with wire.relay() as ws:
+        assert ws.recv() == "done"
+    assert wire.info()["status"] == "running"
+
+
 # After kill -9.
 
 
