@@ -165,6 +165,7 @@ static void engine_free(struct backend *b)
 /* The same for all kinds but for the name, which people and clients see. */
 static const struct backend_ops engine_ops = {
     .create = engine_create,
+    .abandon = engine_abandon,
     .destroy = engine_destroy,
     .exec = engine_exec_start,
     .exec_write = engine_exec_write,

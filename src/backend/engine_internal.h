@@ -223,6 +223,7 @@ void engine_greet(struct engine_sandbox *sb); /* the container runs: its supervi
 /* engine_make.c */
 int engine_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
                   backend_lost_fn *lost, void *arg, struct err *err);
+void engine_abandon(struct backend *b, void *arg);
 int engine_adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err);
 

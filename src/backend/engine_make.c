@@ -203,7 +203,10 @@ static void on_pulled(void *arg, const struct json *body, const struct err *err)
     sb->call = NULL;
     loop_timer_stop(&sb->timer);
     if (err != NULL) {
-        engine_fail(sb, err);
+        struct err why = *err;
+        if (strstr(why.msg, sb->spec->image) == NULL)
+            (void)err_wrap(&why, "fetch %.100s", sb->spec->image);
+        engine_fail(sb, &why);
         return;
     }
     sb->pulled = true;
@@ -411,6 +414,19 @@ int engine_create(struct backend *b, const struct spec *spec, backend_created_fn
         engine_ask(sb, &(struct engine_request){.target = "/info", .timeout_ns = LOOK_TIMEOUT_NS},
                    on_info);
     return 0;
+}
+
+void engine_abandon(struct backend *b, void *arg)
+{
+    struct engine *e = container_of(b, struct engine, base);
+    struct engine_sandbox *sb = e->sandboxes;
+    struct err err = {0};
+    while (sb != NULL && (sb->arg != arg || sb->state >= ENGINE_READY))
+        sb = sb->next;
+    if (sb == NULL)
+        return;
+    (void)err_set(&err, ERR_STATE, "the session was given up while it was being made");
+    engine_fail(sb, &err);
 }
 
 /* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */

@@ -199,6 +199,9 @@ void session_stop(struct session *s)
     if (s->state == SESSION_STOPPING)
         return;
     if (s->state == SESSION_CREATING) {
+        struct backend *b = s->m->backend;
+        if (!s->delete_asked && !s->adopting && b->ops->abandon != NULL)
+            b->ops->abandon(b, s);
         s->delete_asked = true; /* the backend is at work; what it makes goes at once */
         return;
     }
