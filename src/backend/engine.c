@@ -240,6 +240,7 @@ static const struct backend_ops engine_ops = {
     .own_images = true,
     .ping = engine_ping,
     .create = engine_create,
+    .abandon = engine_abandon,
     .destroy = engine_destroy,
     .exec = engine_exec_start,
     .exec_write = engine_exec_write,

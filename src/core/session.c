@@ -241,6 +241,9 @@ void session_stop(struct session *s)
         return;
     s->request = log_scope_now();
     if (s->state == SESSION_CREATING) {
+        struct backend *b = s->m->backend;
+        if (!s->delete_asked && !s->adopting && b->ops->abandon != NULL)
+            b->ops->abandon(b, s);
         s->delete_asked = true; /* the backend is at work; what it makes goes at once */
         return;
     }
