@@ -39,7 +39,7 @@ struct config_key {
 extern const struct config_key config_keys[CONFIG_KEY_MAX];
 
 /* Fills values[CONFIG_KEY_MAX] with owned strings for the keys the file has. Lists become text with
- * commas. *ret_sections is an object of the sections (box, profiles, audit, outputs, mcp, system)
- * for core/policy.h, owned. Unknown keys, anchors and anything else deeper than a list are errors
- * that name the line. */
+ * commas. *ret_sections is an object of the sections (box, profiles, audit, outputs, mcp, sandbox,
+ * system) for core/policy.h, owned. Unknown keys, anchors and anything else deeper than a list are
+ * errors that name the line. */
 int config_file_read(const char *path, char **values, struct json **ret_sections, struct err *err);

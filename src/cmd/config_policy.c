@@ -35,7 +35,8 @@ int config_read_policy(struct config *c, const struct json *sections, const char
                                            .cwd = cwd,
                                            .resolve = policy_real_path,
                                            .outer_roots = c->mount_roots};
-    return policy_new(&options, &c->policy, err);
+    int r = policy_new(&options, &c->policy, err);
+    return r < 0 ? r : chat_config_check(&policy_settings(c->policy)->chat, err);
 }
 
 int config_read_tokens(const char *path, struct authz **ret, struct err *err)

@@ -50,6 +50,7 @@ struct session {
     bool adopting; /* CREATING, but it was there before us */
     bool stored;   /* the store has a record of it */
     bool used_dirty;
+    bool left; /* it outlives us: whoever waits for all to be gone does not wait for it */
     uint32_t next_number,
         numbers_end; /* of processes; what lies between is reserved in the store */
     struct process *processes, *last_process;
@@ -64,6 +65,7 @@ struct manager {
     struct session *first, *last;
     struct waiter *waiters; /* owned; all of them, also those whose answer is queued */
     size_t n_sessions, n_waiters;
+    size_t n_left;                              /* of the sessions: those that stay when all end */
     struct waiter_queue all_gone;               /* told when the last session is gone */
     struct notice *notices;                     /* owned; all of them */
     struct process *exited_first, *exited_last; /* in the order they ended */

@@ -93,6 +93,9 @@ int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, voi
 /* Ends all and tells when the last is gone, after everybody else was told. Until then no session
  * can be had; then again. */
 void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg);
+/* The same at the end of the daemon: what has an end of its own (spec->own.expires_ns) and is ready
+ * stays as it is, for the next one to adopt, or until it expires. */
+void manager_close(struct manager *m, session_gone_fn *gone, void *arg);
 
 /* 16 hex digits over what the sandbox was made from, for labels (row F18): the beginning of the
  * SHA-256 of the JSON that Python's json.dumps(sort_keys=True) writes of image, network, host_path,

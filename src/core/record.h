@@ -23,6 +23,9 @@ struct session_record {
     char *sandbox;     /* owned; its name in that backend */
     int64_t created_ns;
     int64_t numbers_end; /* process numbers from here on were never used in this sandbox */
+    /* What spec->own has, and has again after reading. Written from there; empty otherwise. */
+    char **labels; /* owned */
+    int64_t expires_ns;
 };
 
 /* Of the environment only the names are kept: what runs is never started again by us, and values

@@ -43,7 +43,8 @@ struct session *session_new(struct manager *m, struct spec *spec)
     s->m = m;
     s->refs = 1;
     s->spec = spec;
-    s->created_real = clock_real(loop_clock(m->loop));
+    s->created_real =
+        spec->own.created_ns > 0 ? spec->own.created_ns : clock_real(loop_clock(m->loop));
     s->next_number = s->numbers_end = 1;
     s->bucket_next = m->buckets[b];
     m->buckets[b] = s;
@@ -74,6 +75,7 @@ void session_unlist(struct session *s)
     else
         m->last = s->prev;
     m->n_sessions--;
+    m->n_left -= s->left;
 }
 
 void session_touch(struct session *s)
@@ -97,7 +99,7 @@ static void on_destroyed(void *arg, const struct err *err)
     waiters_wake(s, NULL, err);
     session_release(s);
     /* Behind those who wait for this one: nothing may run after that call. */
-    if (m->n_sessions == 0)
+    if (m->n_sessions == m->n_left)
         waiters_wake_all_gone(m);
 }
 
