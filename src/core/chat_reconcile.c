@@ -109,7 +109,7 @@ static int on_record(void *arg, const char *id, uint64_t used, const char *json,
     if (session_record_read(json, len, &record, NULL) < 0)
         return 0; /* manager_adopt() says so */
     struct found *f = find(r, id);
-    bool ours = record.spec->own.expires_ns > 0 || record.spec->own.labels != NULL;
+    bool ours = record.spec->own.expires_ns > 0 || strv_len(record.spec->own.labels) > 0;
     if (ours && (chat_labels_parse(record.spec->own.labels, &labels) < 0 ||
                  !str_eq(labels.chat_id, id) || labels.expires_ns != record.spec->own.expires_ns)) {
         log_warn(id, "the record of a chat sandbox makes no sense; forgetting it");
