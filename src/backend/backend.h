@@ -93,6 +93,7 @@ typedef void backend_text_fn(void *arg, const char *json, size_t len, const stru
 /* A sandbox that runs, as its backend knows it. Everything is borrowed. */
 struct backend_found {
     const char *name;    /* for adopt() */
+    const char *id;      /* as sandbox_id() tells it; NULL: the name */
     char *const *labels; /* "name=value" */
     uint64_t created_ns; /* wall clock, by the backend */
 };

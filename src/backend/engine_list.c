@@ -62,6 +62,7 @@ static bool read_found(const struct list *l, const struct json *body, struct bac
     int64_t usec = 0;
     bool zoned = false;
     ret->name = json_str(json_get(labels, LABEL_NAME));
+    ret->id = json_str(json_get(body, "Id"));
     if (ret->name == NULL || !is_ours(l, labels) || json_len(labels) > LABELS_MAX ||
         !json_bool(json_get(json_get(body, "State"), "Running")) ||
         coerce_time(json_get(body, "Created"), &usec, &zoned) != ISSUE_NONE || usec < 0)

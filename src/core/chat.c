@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend/backend.h"
 #include "core/chat_config.h"
 #include "core/chat_internal.h"
 #include "core/manager.h"
@@ -99,20 +98,15 @@ int chat_make_spec(struct chat *c, const struct chat_labels *labels, uint64_t cr
 bool chat_session_of(struct session *s, struct chat_session *ret)
 {
     const struct spec *spec = session_spec(s);
-    const struct sandbox *sb = session_sandbox(s);
     struct chat_labels labels;
-    if (spec->own.expires_ns == 0 || sb == NULL ||
+    if (spec->own.expires_ns == 0 || session_sandbox(s) == NULL ||
         chat_labels_parse(spec->own.labels, &labels) < 0 || !str_eq(labels.chat_id, session_id(s)))
         return false;
-    const struct backend_ops *ops = sb->backend->ops;
-    const char *id = ops->sandbox_id != NULL     ? ops->sandbox_id(sb)
-                     : ops->sandbox_name != NULL ? ops->sandbox_name(sb)
-                                                 : "";
     *ret =
         (struct chat_session){.created_ns = session_created(s), .expires_ns = spec->own.expires_ns};
     memcpy(ret->session_id, labels.session_id, sizeof(ret->session_id));
     memcpy(ret->chat_id, labels.chat_id, sizeof(ret->chat_id));
-    (void)str_copy(ret->container_id, sizeof(ret->container_id), id);
+    (void)str_copy(ret->container_id, sizeof(ret->container_id), session_sandbox_id(s));
     return true;
 }
 

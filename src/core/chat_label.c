@@ -17,25 +17,29 @@ enum label { LABEL_SESSION, LABEL_CHAT, LABEL_EXPIRES };
 const char *const chat_label_names[] = {
     [LABEL_SESSION] = "session_id", [LABEL_CHAT] = "chat_id", [LABEL_EXPIRES] = "expires_at", NULL};
 
-/* With or without "urn:uuid:", braces and hyphens, which may stand anywhere. */
-int chat_uuid_parse(const char *text, char ret[static CHAT_UUID_SIZE])
+/* Takes "urn:uuid:" and braces away; the length of what is left. */
+static size_t unwrap(const char **text)
 {
     static const char prefix[] = "urn:uuid:";
-    size_t digits = 0, at = 0, len = strlen(text);
-    if (str_starts(text, prefix)) {
-        text += strlen(prefix);
-        len -= strlen(prefix);
-    }
-    if (len >= 2 && text[0] == '{' && text[len - 1] == '}') {
-        text++;
-        len -= 2;
-    }
+    if (str_starts(*text, prefix))
+        *text += strlen(prefix);
+    size_t len = strlen(*text);
+    if (len < 2 || (*text)[0] != '{' || (*text)[len - 1] != '}')
+        return len;
+    ++*text;
+    return len - 2;
+}
+
+/* Hyphens may stand anywhere. */
+int chat_uuid_parse(const char *text, char ret[static CHAT_UUID_SIZE])
+{
+    size_t digits = 0, at = 0, len = unwrap(&text);
     for (size_t i = 0; i < len; i++) {
         if (text[i] == '-')
             continue;
         if (!isxdigit((unsigned char)text[i]) || digits == UUID_DIGITS)
             return -EINVAL;
-        if (digits == 8 || digits == 12 || digits == 16 || digits == 20)
+        if (digits >= 8 && digits <= 20 && digits % 4 == 0)
             ret[at++] = '-';
         ret[at++] = (char)tolower((unsigned char)text[i]);
         digits++;

@@ -42,6 +42,7 @@ struct session {
     unsigned claims;         /* acquires that wait for it */
     struct spec *spec;       /* owned */
     struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */
+    char *sandbox_id;        /* owned; what people know it by, as the backend said first; or NULL */
     uint64_t created_real, used_real, used_boot;
     uint64_t deadline;           /* as the backend was told last; 0: none */
     struct waiter_queue waiters; /* told when READY, or gone; first come, first served */

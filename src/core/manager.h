@@ -110,6 +110,9 @@ const struct spec *session_spec(const struct session *s);
 enum session_state session_state(const struct session *s);
 const char *session_state_name(enum session_state state);
 struct sandbox *session_sandbox(const struct session *s); /* NULL unless READY */
+/* What people know the sandbox by in its backend, the same over restarts: a container's id, or its
+ * name there; "" while it has none. */
+const char *session_sandbox_id(const struct session *s);
 struct manager *session_manager(const struct session *s);
 uint64_t session_created(const struct session *s);   /* wall clock, for people */
 uint64_t session_last_used(const struct session *s); /* wall clock, for people */

@@ -40,6 +40,8 @@ static const struct field session_fields[] = {
      .max = BACKEND_MAX, .valid = is_name, .rule = "backend must be a name"},
     {"sandbox", FIELD_STR, FIELD_REQUIRED, offsetof(struct session_record, sandbox),
      .max = RECORD_NAME_MAX, .valid = is_name, .rule = "sandbox must be a name"},
+    {"sandbox_id", FIELD_STR, FIELD_NULLABLE, offsetof(struct session_record, sandbox_id),
+     .max = RECORD_NAME_MAX, .valid = is_name, .rule = "sandbox_id must be a name"},
     {"created_ns", FIELD_INT, FIELD_REQUIRED | FIELD_STRICT, offsetof(struct session_record, created_ns),
      .min = 0, .max = INT64_MAX, .rule = "created_ns must be a time", .strict_text = "created_ns must be a time"},
     {"numbers_end", FIELD_INT, FIELD_REQUIRED | FIELD_STRICT, offsetof(struct session_record, numbers_end),

@@ -157,6 +157,8 @@ static void on_created(void *arg, struct sandbox *sb, const struct err *err)
         return;
     }
     s->sandbox = sb;
+    if (sb->backend->ops->sandbox_id != NULL)
+        s->sandbox_id = xstrdup(sb->backend->ops->sandbox_id(sb));
     if (!s->delete_asked && durable_put_session(s, &store_err) < 0) {
         waiters_wake(s, &store_err, NULL);
         session_move(s, SESSION_STOPPING);
@@ -227,6 +229,7 @@ void session_release(struct session *s)
     if (--s->refs > 0)
         return;
     spec_free(s->spec);
+    free(s->sandbox_id);
     free(s);
 }
 
@@ -248,6 +251,14 @@ enum session_state session_state(const struct session *s)
 struct sandbox *session_sandbox(const struct session *s)
 {
     return s->state == SESSION_READY ? s->sandbox : NULL;
+}
+
+const char *session_sandbox_id(const struct session *s)
+{
+    const struct backend_ops *ops = s->m->backend->ops;
+    if (s->sandbox_id != NULL)
+        return s->sandbox_id;
+    return s->sandbox != NULL && ops->sandbox_name != NULL ? ops->sandbox_name(s->sandbox) : "";
 }
 
 struct manager *session_manager(const struct session *s)

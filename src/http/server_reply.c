@@ -118,7 +118,6 @@ void http_reply(struct http_request *req, unsigned status, const char *type, con
         give_up(req);
 }
 
-/* NOLINTNEXTLINE(readability-function-size): what a problem consists of. */
 static void put_problem(struct buf *out, unsigned status, const char *code, const char *detail,
                         const char *remediation, const char *const *more)
 {

@@ -40,34 +40,23 @@ static void get_health(struct http_request *req, void *arg)
     http_reply(req, 200, "application/json", ok, sizeof(ok) - 1);
 }
 
-/* The request was right: what is wrong is on our side, unless there are too many or we end. */
-static unsigned failure_status(const struct chat_failure *f)
-{
-    switch (f->err.code) {
-    case ERR_LIMIT:
-        return 429;
-    case ERR_CONFLICT:
-        return 409;
-    case ERR_STATE:
-        return 503;
-    case ERR_BACKEND:
-        return 502;
-    case ERR_NONE:
-    case ERR_INVALID:
-    case ERR_NOT_FOUND:
-    case ERR_DENIED:
-    case ERR_UNSUPPORTED:
-    case ERR_SYSTEM:
-    case ERR_CODE_MAX:
-        break;
-    }
-    return 500;
-}
+/* The request was right: what is wrong is on our side, unless it is a question of time or names. */
+static const struct {
+    unsigned status; /* 0: as the last */
+    const char *remedy;
+} answers[ERR_CODE_MAX + 1] = {
+    [ERR_LIMIT] = {429, "try again later, or raise max_sessions in boxd's configuration"},
+    [ERR_CONFLICT] = {409, "end the session of that name first (`box rm`)"},
+    [ERR_STATE] = {503, "try again"},
+    [ERR_BACKEND] = {502, "see boxd's log; `box doctor` checks the host"},
+    [ERR_CODE_MAX] = {500, "correct the section sandbox of boxd's configuration, or what it names"},
+};
 
 static void reply_failure(struct http_request *req, const struct chat_failure *f)
 {
     const char *const more[] = {"chat_id", f->chat_id, NULL};
-    http_reply_problem(req, failure_status(f), f->code, f->err.msg, v1_remedy(&f->err), more);
+    size_t i = answers[f->err.code].status != 0 ? f->err.code : ERR_CODE_MAX;
+    http_reply_problem(req, answers[i].status, f->code, f->err.msg, answers[i].remedy, more);
 }
 
 static void on_created(void *arg, const struct chat_session *s, enum chat_result result,
