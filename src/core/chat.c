@@ -80,9 +80,7 @@ int chat_make_spec(struct chat *c, const struct chat_labels *labels, uint64_t cr
     s->n_extra_mounts = 2;
     int r =
         add_mount(&s->extra_mounts[0], o->dependencies_host_path, o->dependencies_mount_path, err);
-    if (r < 0)
-        s->extra_mounts[1].host_path = xstrdup("");
-    else
+    if (r == 0)
         r = add_mount(&s->extra_mounts[1], o->lambda_tools_host_path, o->lambda_tools_mount_path,
                       err);
     if (r == 0)

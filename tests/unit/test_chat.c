@@ -536,6 +536,23 @@ static void other_fronts_sweep_around_chats(void **state)
     chats_stop(&w);
 }
 
+static void other_fronts_cannot_change_its_mounts(void **state)
+{
+    struct chats w;
+    struct heard h = {0};
+    struct err err = {0};
+    (void)state;
+    chats_start(&w, NULL);
+    struct answer a = create(&w, CHAT_A, CHAT_CREATED);
+    struct spec *spec = named_spec(CHAT_A);
+    assert_true(manager_acquire(w.f.m, &spec, 0, ACQUIRE_REMOUNT, on_ready, &h, &err) < 0);
+    assert_int_equal(err.code, ERR_CONFLICT);
+    spec_free(spec);
+    struct answer b = create(&w, CHAT_A, CHAT_REUSED);
+    assert_string_equal(a.session.session_id, b.session.session_id);
+    chats_stop(&w);
+}
+
 static void spans_begin_and_end_in_pairs(void **state)
 {
     struct chats w;
@@ -605,6 +622,7 @@ int main(void)
         cmocka_unit_test(end_of_the_daemon_leaves_chats_and_ends_the_rest),
         cmocka_unit_test(end_of_the_daemon_does_not_wait_for_chats),
         cmocka_unit_test(other_fronts_sweep_around_chats),
+        cmocka_unit_test(other_fronts_cannot_change_its_mounts),
         cmocka_unit_test(spans_begin_and_end_in_pairs),
         cmocka_unit_test(it_may_go_at_any_time),
     };
