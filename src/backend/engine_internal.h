@@ -236,6 +236,7 @@ void engine_pull_free(struct engine_pull *pull);
 /* engine_life.c again */
 void engine_destroy(struct sandbox *base, backend_done_fn *done, void *arg);
 const char *engine_sandbox_name(const struct sandbox *base);
+const char *engine_sandbox_id(const struct sandbox *base);
 void engine_set_deadline(struct sandbox *base, uint64_t boot_ns);
 void engine_sandbox_free(struct engine_sandbox *sb); /* without a word to anybody */
 int engine_send(struct engine_sandbox *sb, enum guest_type type, uint32_t id, uint32_t flags,
@@ -280,6 +281,10 @@ void engine_proc_forget_found(struct engine_sandbox *sb); /* those nobody has ta
 
 /* engine_sweep.c */
 int engine_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
+
+/* engine_list.c */
+int engine_list(struct backend *b, const char *const *labels, backend_found_fn *each,
+                backend_done_fn *done, void *arg, struct err *err);
 
 /* engine_report.c */
 int engine_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);

@@ -72,6 +72,11 @@ const char *engine_sandbox_name(const struct sandbox *base)
     return container_of(base, struct engine_sandbox, base)->name;
 }
 
+const char *engine_sandbox_id(const struct sandbox *base)
+{
+    return container_of(base, struct engine_sandbox, base)->id;
+}
+
 int engine_send(struct engine_sandbox *sb, enum guest_type type, uint32_t id, uint32_t flags,
                 const void *data, size_t len)
 {

@@ -47,6 +47,7 @@ static struct spec *copy_spec(const struct spec *from)
     s->pids_limit = from->pids_limit;
     s->read_only_rootfs = from->read_only_rootfs;
     s->workspace_quota_mb = from->workspace_quota_mb;
+    s->own.labels = strv_copy(from->own.labels);
     return s;
 }
 

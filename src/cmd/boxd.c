@@ -21,13 +21,17 @@
 
 #include "cmd/boxd_backend.h"
 #include "cmd/boxd_service.h"
+#include "cmd/chat_log.h"
 #include "cmd/config.h"
 #include "cmd/systemd.h"
+#include "core/chat.h"
 #include "core/events.h"
 #include "core/manager.h"
+#include "core/policy.h"
 #include "core/skills.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "rpc/chat_http.h"
 #include "rpc/metrics.h"
 #include "rpc/rpc.h"
 #include "rpc/v1.h"
@@ -57,6 +61,7 @@ struct daemon {
     struct manager *manager;
     struct boxd_service *service;
     struct v1 *v1;
+    struct chat *chat;
     struct http_server *server;
     struct skills *skills;
     struct rpc *rpc;
@@ -64,14 +69,16 @@ struct daemon {
     struct loop_signal signals;
     struct loop_timer farewell;
     struct systemd systemd;
-    int lock_fd, state_fd, spool_fd, in_fd, out_fd;
+    int lock_fd, state_fd, spool_fd, in_fd, out_fd, chats_fd;
     char tag[16];
     char fetch_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
     bool rootful;
-    bool adopted; /* what an earlier boxd left is ours */
-    bool keep;    /* what we leave is the next one's */
+    bool reconciled; /* it is known which chat sandboxes an earlier boxd left */
+    bool adopted;    /* what an earlier boxd left is ours */
+    struct err reconcile_err;
+    bool keep; /* what we leave is the next one's */
     bool served;
     int status;
 };
@@ -181,14 +188,19 @@ static void on_all_gone(void *arg, const struct err *err)
 {
     struct daemon *d = arg;
     (void)err;
+    d->keep = manager_count(d->manager) > 0;
+    if (d->keep)
+        log_info(NULL, "leaving %zu chat sandboxes until they expire, or to the next boxd",
+                 manager_count(d->manager));
     loop_quit(d->loop);
 }
 
+/* Of all but chat sandboxes, which end when they expire and not when we do. */
 static void end_all(struct daemon *d)
 {
     systemd_notify(&d->systemd, "STOPPING=1\nSTATUS=ending every session");
     http_server_drain(d->server, 1001, "Box runtime shutting down");
-    manager_delete_all(d->manager, on_all_gone, d);
+    manager_close(d->manager, on_all_gone, d);
 }
 
 static void on_farewell(struct loop_timer *t)
@@ -394,6 +406,46 @@ static int take_stdio(struct daemon *d, struct err *err)
     return 0;
 }
 
+/* Where each chat has its directory. It is made while we may; what is there already keeps its
+ * owner. */
+static int open_chats(struct daemon *d, struct err *err)
+{
+    const struct chat_config *c = &policy_settings(d->config->policy)->chat;
+    struct stat st;
+    if (!chat_configured(c))
+        return 0;
+    bool there = stat(c->chats_root, &st) == 0;
+    int r = there ? 0 : config_make_path(c->chats_root, 0755, err);
+    if (r < 0)
+        return r;
+    d->chats_fd = open(c->chats_root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (d->chats_fd < 0)
+        return err_sys(err, errno, "open sandbox.chats_root '%.200s'", c->chats_root);
+    if (!there && d->rootful &&
+        fchownat(d->chats_fd, "", d->uid, d->gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0)
+        return err_sys(err, errno, "own sandbox.chats_root '%.200s'", c->chats_root);
+    return 0;
+}
+
+static void on_reconciled(void *arg, const struct err *err)
+{
+    struct daemon *d = arg;
+    d->reconciled = true;
+    if (err != NULL)
+        d->reconcile_err = *err;
+}
+
+static int start_chat(struct daemon *d, struct err *err)
+{
+    const struct chat_options options = {.config = &policy_settings(d->config->policy)->chat,
+                                         .chats_fd = d->chats_fd,
+                                         .observer = &chat_log};
+    int r = chat_new(d->manager, &options, &d->chat, err);
+    if (r == 0)
+        r = chat_routes(d->server, d->chat, err);
+    return r < 0 ? r : chat_reconcile(d->chat, on_reconciled, d, err);
+}
+
 static void on_adopted(void *arg, const struct err *err)
 {
     struct daemon *d = arg;
@@ -421,6 +473,17 @@ static int start_service(struct daemon *d, struct err *err)
     return v1_routes(d->server, d->v1, err);
 }
 
+/* Turns the loop until that has come about, or the backend has died. */
+static int wait_for(struct daemon *d, const bool *done, struct err *err)
+{
+    while (!*done && d->status == 0) {
+        int r = loop_turn(d->loop, -1);
+        if (r < 0)
+            return err_sys(err, -r, "event loop");
+    }
+    return d->status != 0 ? err_set(err, ERR_BACKEND, "the backend died") : 0;
+}
+
 /* As the user that we are from now on: the records are that user's. Nobody is heard before we know
  * which sessions there are. */
 static int start_manager(struct daemon *d, struct err *err)
@@ -441,18 +504,24 @@ static int start_manager(struct daemon *d, struct err *err)
     r = manager_new(d->loop, d->backend, &options, &d->manager, err);
     if (r == 0)
         r = start_service(d, err);
+    http_server_hold(d->server, true);
+    if (r == 0)
+        r = start_chat(d, err);
+    if (r == 0)
+        r = wait_for(d, &d->reconciled, err);
+    if (r == 0 && d->reconcile_err.code != ERR_NONE)
+        r = err_set(err, d->reconcile_err.code, "%s", d->reconcile_err.msg);
     if (r == 0)
         r = manager_adopt(d->manager, on_adopted, d, err);
-    http_server_hold(d->server, true);
-    while (r >= 0 && !d->adopted && d->status == 0)
-        if ((r = loop_turn(d->loop, -1)) < 0)
-            (void)err_sys(err, -r, "event loop");
+    if (r == 0)
+        r = wait_for(d, &d->adopted, err);
     http_server_hold(d->server, false);
-    if (r >= 0 && manager_count(d->manager) > 0)
+    if (r < 0)
+        return r;
+    if (manager_count(d->manager) > 0)
         log_info(NULL, "took over %zu sessions", manager_count(d->manager));
-    if (r >= 0 && d->status != 0)
-        return err_set(err, ERR_BACKEND, "the backend died");
-    return r < 0 ? r : 0;
+    chat_start(d->chat);
+    return 0;
 }
 
 static int start(struct daemon *d, int argc, char **argv, struct err *err)
@@ -478,6 +547,8 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
      * before the loop runs. */
     if (r == 0)
         r = start_server(d, err);
+    if (r == 0)
+        r = open_chats(d, err);
     if (r == 0)
         r = drop_privileges(d, err);
     if (r == 0)
@@ -509,6 +580,7 @@ static void stop(struct daemon *d)
     skills_free(d->skills);
     /* One that never came to serve leaves the sessions of an earlier one alone. */
     boxd_backend_free(d->backends, d->keep || !d->served);
+    chat_free(d->chat);
     boxd_service_free(d->service);
     manager_free(d->manager);
     events_free(d->events);
@@ -520,6 +592,7 @@ static void stop(struct daemon *d)
     fd_close_many(&d->spool_fd, 1);
     fd_close_many(&d->in_fd, 1);
     fd_close_many(&d->out_fd, 1);
+    fd_close_many(&d->chats_fd, 1);
 }
 
 /* A large answer is held for a moment only. Left to itself malloc learns from the first one to keep
@@ -533,7 +606,7 @@ static void return_memory(void)
 int main(int argc, char **argv)
 {
     static struct daemon d = {
-        .lock_fd = -1, .state_fd = -1, .spool_fd = -1, .in_fd = -1, .out_fd = -1};
+        .lock_fd = -1, .state_fd = -1, .spool_fd = -1, .in_fd = -1, .out_fd = -1, .chats_fd = -1};
     struct err err = {0};
     return_memory();
     log_init("boxd");

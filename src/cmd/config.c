@@ -460,7 +460,7 @@ void config_free(struct config *c)
     free(c);
 }
 
-static int make_dirs(const char *path, mode_t mode, struct err *err)
+int config_make_path(const char *path, mode_t mode, struct err *err)
 {
     AUTO_FREE char *copy = xstrdup(path);
     for (char *at = copy + 1;; at++) {
@@ -480,8 +480,8 @@ int config_make_dirs(const struct config *c, struct err *err)
 {
     AUTO_FREE char *run = xstrdup(c->socket_path);
     *strrchr(run, '/') = '\0';
-    int r = make_dirs(c->state_dir, 0711, err);
-    return r < 0 ? r : make_dirs(run, 0711, err);
+    int r = config_make_path(c->state_dir, 0711, err);
+    return r < 0 ? r : config_make_path(run, 0711, err);
 }
 
 bool config_host_is_loopback(const struct config *c)

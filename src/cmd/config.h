@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "util/cleanup.h"
 
@@ -55,5 +56,6 @@ bool config_explain(const struct config *c, size_t i, struct policy_row *ret);
 void config_apply_log(const struct config *c);
 /* Makes the state directory and that of the socket, parents included. */
 int config_make_dirs(const struct config *c, struct err *err);
+int config_make_path(const char *path, mode_t mode, struct err *err); /* like mkdir -p */
 bool config_host_is_loopback(const struct config *c);
 void config_say_ready(struct config *c);

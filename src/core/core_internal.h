@@ -46,6 +46,7 @@ struct session {
     unsigned claims;         /* acquires that wait for it */
     struct spec *spec;       /* owned */
     struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */
+    char *sandbox_id;        /* owned; what people know it by, as the backend said first; or NULL */
     uint64_t created_real, used_real, used_boot;
     uint64_t begun;              /* to be made; monotonic */
     enum metrics_end end;        /* why it goes, once it does */
@@ -58,6 +59,7 @@ struct session {
     bool told;     /* it was made, and who watches or counts knows of it */
     bool stored;   /* the store has a record of it */
     bool used_dirty;
+    bool left; /* it outlives us: whoever waits for all to be gone does not wait for it */
     uint32_t next_number,
         numbers_end; /* of processes; what lies between is reserved in the store */
     struct process *processes, *last_process;
@@ -72,6 +74,7 @@ struct manager {
     struct session *first, *last;
     struct waiter *waiters; /* owned; all of them, also those whose answer is queued */
     size_t n_sessions, n_waiters;
+    size_t n_left;                              /* of the sessions: those that stay when all end */
     struct waiter_queue all_gone;               /* told when the last session is gone */
     struct notice *notices;                     /* owned; all of them */
     struct process *exited_first, *exited_last; /* in the order they ended */

@@ -44,7 +44,8 @@ struct session *session_new(struct manager *m, struct spec *spec)
     s->refs = 1;
     s->spec = spec;
     s->request = log_scope_now();
-    s->created_real = clock_real(loop_clock(m->loop));
+    s->created_real =
+        spec->own.created_ns > 0 ? spec->own.created_ns : clock_real(loop_clock(m->loop));
     s->begun = loop_now(m->loop);
     s->next_number = s->numbers_end = 1;
     s->bucket_next = m->buckets[b];
@@ -76,6 +77,7 @@ void session_unlist(struct session *s)
     else
         m->last = s->prev;
     m->n_sessions--;
+    m->n_left -= s->left;
 }
 
 void session_touch(struct session *s)
@@ -119,7 +121,7 @@ static void on_destroyed(void *arg, const struct err *err)
     waiters_wake(s, NULL, err);
     session_release(s);
     /* Behind those who wait for this one: nothing may run after that call. */
-    if (m->n_sessions == 0)
+    if (m->n_sessions == m->n_left)
         waiters_wake_all_gone(m);
 }
 
@@ -190,6 +192,8 @@ static void on_created(void *arg, struct sandbox *sb, const struct err *err)
         return;
     }
     s->sandbox = sb;
+    if (sb->backend->ops->sandbox_id != NULL)
+        s->sandbox_id = xstrdup(sb->backend->ops->sandbox_id(sb));
     if (!s->delete_asked && durable_put_session(s, &store_err) < 0) {
         s->m->metrics.sessions_failed++;
         waiters_wake(s, &store_err, NULL);
@@ -270,6 +274,7 @@ void session_release(struct session *s)
     if (--s->refs > 0)
         return;
     spec_free(s->spec);
+    free(s->sandbox_id);
     free(s);
 }
 
@@ -291,6 +296,14 @@ enum session_state session_state(const struct session *s)
 struct sandbox *session_sandbox(const struct session *s)
 {
     return s->state == SESSION_READY ? s->sandbox : NULL;
+}
+
+const char *session_sandbox_id(const struct session *s)
+{
+    const struct backend_ops *ops = s->m->backend->ops;
+    if (s->sandbox_id != NULL)
+        return s->sandbox_id;
+    return s->sandbox != NULL && ops->sandbox_name != NULL ? ops->sandbox_name(s->sandbox) : "";
 }
 
 struct manager *session_manager(const struct session *s)

@@ -198,6 +198,23 @@ void v1_write_settings(struct jw *w, const struct spec *spec)
     jw_kint(w, "workspace_quota_mb", spec->workspace_quota_mb);
 }
 
+/* What the daemon itself says of a session: one of a chat has an end and labels. */
+static void write_own(struct jw *w, const struct spec *spec)
+{
+    char when[40];
+    if (spec->own.expires_ns == 0)
+        return;
+    clock_format(spec->own.expires_ns, when, sizeof(when));
+    jw_kstr(w, "expires_at", when);
+    jw_key(w, "labels");
+    jw_object(w);
+    for (char *const *l = spec->own.labels; l != NULL && *l != NULL; l++) {
+        AUTO_FREE char *key = xstrndup(*l, strcspn(*l, "="));
+        jw_kstr(w, key, *l + strlen(key) + 1);
+    }
+    jw_object_end(w);
+}
+
 void v1_write_session(struct jw *w, const struct session *s)
 {
     char when[40];
@@ -213,6 +230,7 @@ void v1_write_session(struct jw *w, const struct session *s)
     clock_format(session_last_used(s), when, sizeof(when));
     jw_kstr(w, "last_used_at", when);
     jw_kint(w, "execs", session_execs(s));
+    write_own(w, spec);
     write_unverified(w, spec);
 }
 
