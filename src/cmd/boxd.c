@@ -23,15 +23,15 @@
 #include "backend/engine.h"
 #include "backend/fake.h"
 #include "backend/native.h"
+#include "cmd/boxd_service.h"
 #include "cmd/chat_log.h"
 #include "cmd/config.h"
-#include "cmd/token.h"
 #include "core/chat.h"
+#include "core/events.h"
 #include "core/manager.h"
 #include "core/policy.h"
 #include "core/skills.h"
 #include "fetch/launcher.h"
-#include "http/crypto.h"
 #include "http/server.h"
 #include "io/loop.h"
 #include "rpc/chat_http.h"
@@ -50,8 +50,7 @@
 
 #define FALLBACK_ID 1999999999U /* just below the ids of sessions: nobody's */
 #define DAEMON_USER "box"
-#define FAREWELL_NS (100ULL * NSEC_PER_MSEC)       /* for WebSockets to hear that we go */
-#define TOKEN_INTERVAL_NS (500ULL * NSEC_PER_MSEC) /* an old token is dead within a second */
+#define FAREWELL_NS (100ULL * NSEC_PER_MSEC) /* for WebSockets to hear that we go */
 #define LARGE_BYTES (128 * 1024) /* from here on an allocation is a mapping of its own */
 
 struct daemon {
@@ -59,8 +58,11 @@ struct daemon {
     struct config *config;
     struct backend *backend;
     struct store *store;
+    struct events *events;
     struct manager *manager;
     struct chat *chat;
+    struct boxd_service *service;
+    struct v1 *v1;
     struct http_server *server;
     struct fetch_launcher *launcher; /* NULL: jobs are our own children */
     struct skills *skills;
@@ -68,11 +70,10 @@ struct daemon {
     struct rpc_stdio *stdio;
     struct loop_signal signals;
     struct loop_timer farewell;
-    struct loop_timer token_timer;
     int lock_fd, state_fd, spool_fd, in_fd, out_fd, chats_fd;
     char tag[16];
     char program[PATH_MAX], init_program[PATH_MAX], fetch_program[PATH_MAX],
-        guest_program[PATH_MAX];
+        files_program[PATH_MAX], guest_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
     gid_t groups[1]; /* kept when privileges go: that of the engine's socket */
@@ -315,6 +316,7 @@ static int start_native(struct daemon *d, struct err *err)
     struct native_options options = {.program = d->program,
                                      .init_program = d->init_program,
                                      .fetch_program = d->fetch_program,
+                                     .files_program = d->files_program,
                                      .state_dir = d->config->state_dir,
                                      .tag = d->tag,
                                      .uid = d->uid,
@@ -328,6 +330,8 @@ static int start_native(struct daemon *d, struct err *err)
     int r = find_program("box-priv", d->program, err);
     if (r == 0)
         r = find_program("box-init", d->init_program, err);
+    if (r == 0)
+        r = find_program("box-files", d->files_program, err);
     if (r == 0)
         r = native_new(d->loop, &options, &d->backend, err);
     if (r == 0)
@@ -369,39 +373,14 @@ static bool accept_peer(void *arg, const struct ucred *peer)
     return peer->uid == 0 || peer->uid == d->uid;
 }
 
-/* Whether TCP clients have to send a token. */
-static bool needs_token(const struct config *c)
+static int authorize(void *arg, struct http_request *req)
 {
-    return c->token_file != NULL || c->control_token != NULL;
+    return boxd_service_authorize(((const struct daemon *)arg)->service, req);
 }
 
-static int authorize(void *arg, const struct http_request *req)
+static void on_token_changed(void *arg, const char *token)
 {
-    const struct config *c = ((const struct daemon *)arg)->config;
-    const char *token = c->token_file != NULL ? token_file_text(c->token_file) : c->control_token;
-    if (http_request_peer(req) != NULL || !needs_token(c))
-        return 0; /* the unix socket is protected by its mode and the peer's uid */
-    const char *given = http_request_bearer(req);
-    return token != NULL && given != NULL &&
-                   http_secret_eq(given, strlen(given), token, strlen(token))
-               ? 0
-               : 401;
-}
-
-static void on_token_timer(struct loop_timer *t)
-{
-    struct daemon *d = container_of(t, struct daemon, token_timer);
-    struct token_file *file = d->config->token_file;
-    struct err err = {0};
-    loop_timer_start(d->loop, t, TOKEN_INTERVAL_NS, on_token_timer);
-    if (token_file_check(file, &err) == 0)
-        return;
-    if (token_file_text(file) == NULL)
-        log_error(NULL, "%s; no TCP client is let in until that is put right", err.msg);
-    else
-        log_info(NULL, "the token has changed");
-    if (d->config->control_token == NULL)
-        rpc_set_token(d->rpc, token_file_text(file));
+    rpc_set_token(((const struct daemon *)arg)->rpc, token);
 }
 
 static int listen_tcp(struct daemon *d, struct err *err)
@@ -409,13 +388,13 @@ static int listen_tcp(struct daemon *d, struct err *err)
     const struct config *c = d->config;
     if (c->port == 0)
         return 0;
-    if (!needs_token(c) && !config_host_is_loopback(c))
+    if (!boxd_service_needs_token(c) && !config_host_is_loopback(c))
         return err_set(err, ERR_DENIED,
                        "listening on %s needs a token: put one of at least 32 characters into a "
                        "file and name it with token_file in the configuration or $BOX_TOKEN_FILE, "
                        "or set $LANGBOT_BOX_CONTROL_TOKEN",
                        c->host);
-    if (!needs_token(c))
+    if (!boxd_service_needs_token(c))
         log_warn(NULL,
                  "listening on %s:%u without a token: every local user can use this boxd; set "
                  "token_file",
@@ -455,7 +434,8 @@ static int start_rpc(struct daemon *d, struct err *err)
 {
     const struct config *c = d->config;
     struct rpc_options options = {.manager = d->manager,
-                                  .token = c->control_token,
+                                  .service = boxd_service_policy(d->service),
+                                  .token = boxd_service_rpc_token(c),
                                   .instance = c->instance,
                                   .backend_name = c->report_backend,
                                   .config = c->box_config,
@@ -465,12 +445,14 @@ static int start_rpc(struct daemon *d, struct err *err)
     if (c->unsafe_storage)
         log_warn(NULL, "LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS is set: storage limits that "
                        "are not enforced count as if they were");
-    if (c->control_token == NULL && c->token_file != NULL)
-        options.token = token_file_text(c->token_file);
     int r = start_skills(d, err);
     options.skills = d->skills;
     if (r == 0)
+        r = boxd_service_set_helper(d->service, d->skills, err);
+    if (r == 0)
         r = rpc_new(&options, &d->rpc, err);
+    if (r == 0 && options.token == NULL && boxd_service_needs_token(c))
+        rpc_set_token(d->rpc, NULL); /* tokens with scopes are not for this front */
     if (r == 0)
         r = rpc_routes(d->rpc, d->server, err);
     if (r == 0 && c->stdio_control) {
@@ -533,7 +515,7 @@ static int start_chat(struct daemon *d, struct err *err)
                                          .observer = &chat_log};
     int r = chat_new(d->manager, &options, &d->chat, err);
     if (r == 0)
-        r = chat_routes(d->server, d->chat, err);
+        r = chat_routes(d->server, d->v1, d->chat, err);
     return r < 0 ? r : chat_reconcile(d->chat, on_reconciled, d, err);
 }
 
@@ -556,6 +538,25 @@ static int wait_for(struct daemon *d, const bool *done, struct err *err)
     return d->status != 0 ? err_set(err, ERR_BACKEND, "the backend died") : 0;
 }
 
+/* What all fronts share, and the first of them. */
+static int start_service(struct daemon *d, struct err *err)
+{
+    struct boxd_service_options options = {.loop = d->loop,
+                                           .config = d->config,
+                                           .manager = d->manager,
+                                           .events = d->events,
+                                           .state_fd = d->state_fd,
+                                           .token_changed = on_token_changed,
+                                           .arg = d};
+    int r = boxd_service_new(&options, &d->service, err);
+    if (r < 0)
+        return r;
+    struct v1_options v1 = {
+        .manager = d->manager, .events = d->events, .service = boxd_service_policy(d->service)};
+    d->v1 = v1_new(&v1);
+    return v1_routes(d->server, d->v1, err);
+}
+
 /* As the user that we are from now on: the records are that user's. Nobody is heard before we know
  * which sessions there are. */
 static int start_manager(struct daemon *d, struct err *err)
@@ -564,17 +565,19 @@ static int start_manager(struct daemon *d, struct err *err)
     int r = store_open(d->state_fd, &d->store, err);
     if (r < 0)
         return r;
+    d->events = events_new(d->loop, EVENTS_MAX);
     struct manager_options options = {.max_sessions = c->max_sessions,
                                       .max_processes = c->max_processes,
                                       .max_exited = c->max_exited,
                                       .exited_ns = c->exited_sec * NSEC_PER_SEC,
                                       .store = d->store,
+                                      .events = d->events,
                                       .ttl_ns = c->session_ttl_sec * NSEC_PER_SEC,
                                       .strict_images =
                                           c->strict_images && !engine_kind_known(c->backend)};
     r = manager_new(d->loop, d->backend, &options, &d->manager, err);
     if (r == 0)
-        r = v1_routes(d->server, d->manager, err);
+        r = start_service(d, err);
     http_server_hold(d->server, true);
     if (r == 0)
         r = start_chat(d, err);
@@ -623,8 +626,6 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
         r = start_manager(d, err);
     if (r == 0)
         r = start_rpc(d, err);
-    if (r == 0 && d->config->token_file != NULL)
-        loop_timer_start(d->loop, &d->token_timer, TOKEN_INTERVAL_NS, on_token_timer);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
@@ -642,10 +643,10 @@ static void stop(struct daemon *d)
 {
     loop_signal_stop(&d->signals);
     loop_timer_stop(&d->farewell);
-    loop_timer_stop(&d->token_timer);
     rpc_stdio_free(d->stdio);
     http_server_free(d->server);
     rpc_free(d->rpc);
+    v1_free(d->v1);
     skills_free(d->skills);
     fetch_launcher_free(d->launcher);
     /* One that never came to serve leaves the sessions of an earlier one alone. */
@@ -654,7 +655,9 @@ static void stop(struct daemon *d)
     else if (d->backend != NULL)
         d->backend->ops->free(d->backend);
     chat_free(d->chat);
+    boxd_service_free(d->service);
     manager_free(d->manager);
+    events_free(d->events);
     store_free(d->store);
     loop_free(d->loop);
     config_free(d->config);

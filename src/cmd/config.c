@@ -15,6 +15,7 @@
 #include "cmd/config_file.h"
 #include "cmd/config_policy.h"
 #include "cmd/token.h"
+#include "cmd/tokens.h"
 #include "util/alloc.h"
 #include "util/buf.h"
 #include "util/err.h"
@@ -56,7 +57,7 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_EXITED_SEC] = {"completed_process_retention_sec", "BOX_COMPLETED_PROCESS_RETENTION_SEC", "300", "And for how long; 0: not at all"},
     [CONFIG_REPORT_BACKEND] = {"report_backend_as", "BOX_REPORT_BACKEND_AS", NULL, "Name of the backend that LangBot is told"},
     [CONFIG_LEGACY] = {"legacy_protocol", "BOX_LEGACY_PROTOCOL", "false", "Serve LangBot clients of the first release too, which say not who they are"},
-    [CONFIG_TOKENS_FILE] = {"tokens_file", "BOX_TOKENS_FILE", NULL, "File of tokens and what each may do"},
+    [CONFIG_TOKENS_FILE] = {"tokens_file", "BOX_TOKENS_FILE", NULL, "File of tokens and what each may do; read again when it changes"},
     [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
 };
 
@@ -341,7 +342,7 @@ static int read_all(struct config *c, const struct settings *s, const struct jso
     if (r == 0)
         r = config_read_policy(c, sections, path, err);
     if (r == 0 && s->values[CONFIG_TOKENS_FILE] != NULL)
-        r = config_read_tokens(s->values[CONFIG_TOKENS_FILE], &c->authz, err);
+        r = tokens_file_open(s->values[CONFIG_TOKENS_FILE], &c->tokens, err);
     if (r == 0 && s->values[CONFIG_STATE_DIR] == NULL)
         config_source_set(&c->sources[CONFIG_STATE_DIR], c->state_dir);
     if (r == 0 && c->mount_roots_builtin)

@@ -10,11 +10,11 @@
 
 #include "util/cleanup.h"
 
-struct authz;
 struct err;
 struct policy;
 struct policy_row;
 struct token_file;
+struct tokens_file;
 
 struct config {
     char *state_dir;               /* owned; absolute */
@@ -37,7 +37,7 @@ struct config {
     char *box_config;      /* owned; JSON, NULL: none */
     bool unsafe_storage;   /* soft storage limits count as enforced */
     struct policy *policy; /* owned */
-    struct authz *authz;   /* owned; tokens with scopes, NULL: there are none */
+    struct tokens_file *tokens;    /* owned; tokens with scopes, NULL: there are none */
     struct config_source *sources; /* owned */
     int ready_fd;                  /* owned; one byte is written when we serve, -1: none */
 };

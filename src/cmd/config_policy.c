@@ -2,17 +2,14 @@
 #include "cmd/config_policy.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cmd/config.h"
 #include "cmd/config_file.h"
-#include "cmd/config_yaml.h"
-#include "core/authz.h"
+#include "cmd/tokens.h"
 #include "core/policy.h"
 #include "util/alloc.h"
 #include "util/err.h"
@@ -69,26 +66,10 @@ int config_read_policy(struct config *c, const struct json *sections, const char
     return r < 0 ? r : check_chat(c, err);
 }
 
-int config_read_tokens(const char *path, struct authz **ret, struct err *err)
-{
-    AUTO(json) struct json *tokens = NULL;
-    AUTO_CLOSE int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return err_sys(err, errno, "read tokens_file '%s'", path);
-    if (!S_ISREG(st.st_mode) || (st.st_mode & S_IRWXO) != 0)
-        return err_set(err, ERR_DENIED,
-                       "tokens_file '%s' must be a file that others cannot use (chmod 600)", path);
-    int r = config_yaml_read(fd, path, &tokens, err);
-    if (r == 0 && authz_parse(tokens, ret, err) < 0)
-        return err_wrap(err, "tokens_file '%s'", path);
-    return r;
-}
-
 void config_policy_done(struct config *c)
 {
     policy_free(c->policy);
-    authz_free(c->authz);
+    tokens_file_free(c->tokens);
     for (size_t i = 0; c->sources != NULL && i < CONFIG_KEY_MAX; i++) {
         free(c->sources[i].value);
         free(c->sources[i].where);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "core/events.h"
 #include "core/manager.h"
 #include "core/process.h"
 #include "io/loop.h"
@@ -49,6 +50,9 @@ struct session {
     bool delete_asked;           /* while it was still being created */
     bool retiring; /* somebody waits to make it anew, with other mounts, once it is idle */
     bool adopting; /* CREATING, but it was there before us */
+    bool expired;  /* STOPPING, because it was idle */
+    bool lost;     /* STOPPING, because its sandbox died */
+    bool told;     /* who watches knows of it */
     bool stored;   /* the store has a record of it */
     bool used_dirty;
     bool left; /* it outlives us: whoever waits for all to be gone does not wait for it */
@@ -137,6 +141,9 @@ void session_stop(struct session *s);
 void session_processes_gone(struct session *s);
 /* It is not there or could not be made: forgets it and tells. */
 void session_fail(struct session *s, const struct err *err);
+
+/* Who watches is told. */
+void session_tell(const struct session *s, enum event_kind kind);
 
 /* compat.c */
 int session_check_same(const struct session *s, const struct spec *want, uint64_t given,

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 
+#include "core/events.h"
 #include "core/manager.h"
 #include "util/alloc.h"
 #include "util/err.h"
@@ -14,6 +15,8 @@ struct run {
     struct run_events events;
     void *arg;
     bool counted; /* the session counts us among its running execs */
+    bool quiet;
+    char *id; /* owned, or NULL */
     struct run_result result;
 };
 
@@ -44,6 +47,20 @@ static void uncount(struct run *r)
     r->counted = false;
 }
 
+static void tell(const struct run *r)
+{
+    const struct outcome *o = &r->result.outcome; /* the backend's own went with the exec */
+    struct manager *m = session_manager(r->session);
+    if (!r->quiet)
+        events_emit(manager_get_options(m)->events,
+                    &(struct event){.kind = EVENT_EXEC_ENDED,
+                                    .session = session_id(r->session),
+                                    .name = r->id,
+                                    .outcome = o->kind,
+                                    .exit_code = o->exit_code,
+                                    .duration_ns = o->duration_ns});
+}
+
 static void on_finished(void *arg, const struct outcome *outcome)
 {
     struct run *r = arg;
@@ -51,6 +68,7 @@ static void on_finished(void *arg, const struct outcome *outcome)
     uncount(r);
     r->ops->exec_free(r->exec);
     r->exec = NULL;
+    tell(r);
     r->events.finished(r->arg, &r->result);
 }
 
@@ -77,6 +95,8 @@ int run_start(struct session *s, const struct run_options *options, const struct
         return e;
     }
     session_hold(s);
+    r->quiet = options->quiet;
+    r->id = options->id != NULL ? xstrdup(options->id) : NULL;
     r->counted = !options->quiet;
     if (r->counted)
         session_exec_begins(s);
@@ -94,6 +114,7 @@ void run_free(struct run *r)
     for (int i = 0; i < 2; i++)
         buf_done(&r->result.kept[i]);
     session_release(r->session);
+    free(r->id);
     free(r);
 }
 

@@ -88,6 +88,19 @@ void session_touch(struct session *s)
         session_update_deadline(s);
 }
 
+void session_tell(const struct session *s, enum event_kind kind)
+{
+    events_emit(s->m->options.events, &(struct event){.kind = kind, .session = session_id(s)});
+}
+
+static void tell_gone(const struct session *s)
+{
+    if (s->told)
+        session_tell(s, s->expired ? EVENT_SESSION_EXPIRED
+                        : s->lost  ? EVENT_SESSION_LOST
+                                   : EVENT_SESSION_DELETED);
+}
+
 static void on_destroyed(void *arg, const struct err *err)
 {
     struct session *s = arg;
@@ -96,6 +109,7 @@ static void on_destroyed(void *arg, const struct err *err)
         log_error(session_id(s), "destroy: %s", err->msg);
     durable_drop_session(s);
     session_unlist(s);
+    tell_gone(s);
     waiters_wake(s, NULL, err);
     session_release(s);
     /* Behind those who wait for this one: nothing may run after that call. */
@@ -118,8 +132,10 @@ static void on_lost(void *arg)
     log_warn(session_id(s), "the sandbox died by itself; removing the session");
     if (s->sandbox == NULL)
         return; /* being destroyed already */
-    if (s->state != SESSION_STOPPING)
+    if (s->state != SESSION_STOPPING) {
         session_move(s, SESSION_STOPPING);
+        s->lost = true;
+    }
     destroy(s);
 }
 
@@ -139,8 +155,11 @@ void session_fail(struct session *s, const struct err *err)
 static void ready(struct session *s)
 {
     session_move(s, SESSION_READY);
-    if (!s->adopting)
+    s->told = true;
+    if (!s->adopting) {
         session_touch(s);
+        session_tell(s, EVENT_SESSION_CREATED);
+    }
     session_update_deadline(s);
     if (s->delete_asked)
         session_stop(s);

@@ -27,7 +27,9 @@ struct loop;
 typedef void http_handler_fn(struct http_request *req, void *arg);
 
 enum http_route_flags {
-    HTTP_ROUTE_OPEN = 1, /* served without asking authorize() */
+    HTTP_ROUTE_OPEN = 1,   /* served without asking authorize() */
+    HTTP_ROUTE_SCOPED = 2, /* its handler asks who calls: see http_request_set_user() */
+    HTTP_ROUTE_STREAM = 4, /* the handler runs before the body: see http_body_start() */
 };
 
 /* Tables end with {0}. */
@@ -58,7 +60,7 @@ struct http_server_opts {
 
     /* Runs after the head and before the body. 0 lets the request in; any other value is the status
      * to refuse it with (401, 403, 429, 503), in an answer of fixed size that closes. */
-    int (*authorize)(void *arg, const struct http_request *req);
+    int (*authorize)(void *arg, struct http_request *req);
     /* Who may connect to a unix socket. Default: our own uid and root. */
     bool (*accept_peer)(void *arg, const struct ucred *peer);
     void *arg;
@@ -71,7 +73,7 @@ int http_server_new(struct loop *loop, const struct http_server_opts *opts,
 void http_server_free(struct http_server *s);
 DEFINE_CLEANUP(http_server)
 
-/* `routes` is borrowed; `arg` is for its handlers. At most 8 tables, searched in order. */
+/* `routes` is borrowed; `arg` is for its handlers. At most 32 tables, searched in order. */
 int http_server_add_routes(struct http_server *s, const struct http_route *routes, void *arg,
                            struct err *err);
 
@@ -114,6 +116,22 @@ const char *http_request_body(const struct http_request *req, size_t *ret_len); 
 const struct ucred *http_request_peer(const struct http_request *req);
 bool http_request_cancelled(const struct http_request *req); /* the peer has gone */
 
+/* Who it is, for authorize() to say and handlers to ask; NULL: nobody said. A request with a user
+ * is answered 403 on a route without HTTP_ROUTE_SCOPED, so that a handler that never asks gives
+ * nobody more than is theirs. `done` (or NULL) runs when the request ends. */
+void http_request_set_user(struct http_request *req, const void *user,
+                           void (*done)(const void *user));
+const void *http_request_user(const struct http_request *req);
+
+/* On a route with HTTP_ROUTE_STREAM the body comes in pieces, from the loop, after this call; at
+ * last with `end` and no bytes. An answer before that closes the connection. A body without a
+ * length may be larger than max_body: the handler counts. */
+typedef void http_body_fn(struct http_request *req, const char *data, size_t len, bool end,
+                          void *arg);
+void http_body_start(struct http_request *req, http_body_fn *fn, void *arg);
+/* While it is held nothing is read, and the peer has to wait. */
+void http_body_hold(struct http_request *req, bool held);
+
 /* What follows "Authorization: Bearer ", or NULL. Compare with http_secret_eq(). */
 const char *http_request_bearer(const struct http_request *req);
 
@@ -146,6 +164,10 @@ void http_reply_problem(struct http_request *req, unsigned status, const char *c
 /* An answer in pieces. http_reply_chunk() gives 0, -ENOBUFS when the queue is full (nothing was
  * taken) or -EPIPE when the peer has gone; http_reply_end() is owed in any case. */
 void http_reply_start(struct http_request *req, unsigned status, const char *type);
+/* The same with a length that is known. Fewer bytes than that, and http_reply_end() drops the
+ * connection, so that the peer can tell; more are refused with -EMSGSIZE. */
+void http_reply_start_length(struct http_request *req, unsigned status, const char *type,
+                             uint64_t length);
 int http_reply_chunk(struct http_request *req, const void *data, size_t len);
 bool http_reply_full(const struct http_request *req); /* more than low_water is queued */
 void http_reply_end(struct http_request *req);

@@ -73,6 +73,7 @@ void request_free(struct http_request *req)
         return;
     if (req->conn != NULL)
         req->conn->req = NULL;
+    http_request_set_user(req, NULL, NULL);
     buf_done(&req->headers);
     buf_done(&req->body);
     free(req);
@@ -91,6 +92,20 @@ void request_lost(struct http_request *req)
     req->on_cancel = NULL;
     if (fn != NULL)
         fn(req, req->cancel_arg);
+}
+
+void http_request_set_user(struct http_request *req, const void *user,
+                           void (*done)(const void *user))
+{
+    if (req->user_done != NULL)
+        req->user_done(req->user);
+    req->user = user;
+    req->user_done = done;
+}
+
+const void *http_request_user(const struct http_request *req)
+{
+    return req->user;
 }
 
 const char *http_request_method(const struct http_request *req)
@@ -177,6 +192,21 @@ const char *http_request_bearer(const struct http_request *req)
         return NULL;
     value += sizeof(scheme) - 1;
     return value + strspn(value, " ");
+}
+
+void http_body_start(struct http_request *req, http_body_fn *fn, void *arg)
+{
+    req->body_fn = fn;
+    req->body_arg = arg;
+    if (req->conn != NULL)
+        conn_body_wanted(req->conn);
+}
+
+void http_body_hold(struct http_request *req, bool held)
+{
+    req->body_held = held;
+    if (req->conn != NULL)
+        conn_body_wanted(req->conn);
 }
 
 void http_on_cancel(struct http_request *req, void (*fn)(struct http_request *req, void *arg),
