@@ -34,9 +34,8 @@ static uint64_t boot_time(const struct clock *clock, uint64_t real_ns)
  * little behind the time at which we would end it ourselves, never before. */
 void session_update_deadline(struct session *s)
 {
-    const struct backend_ops *ops = s->m->backend->ops;
     uint64_t ttl = s->m->options.ttl_ns, slack = ttl / 10, want = 0;
-    if (ops->set_deadline == NULL || s->sandbox == NULL)
+    if (s->sandbox == NULL || s->sandbox->backend->ops->set_deadline == NULL)
         return;
     if (ends_by_itself(s) && s->n_running == 0)
         want = (s->execs > 0 ? clock_boot(loop_clock(s->m->loop)) : s->used_boot) + ttl + slack;
@@ -50,7 +49,7 @@ void session_update_deadline(struct session *s)
     if (same)
         return;
     s->deadline = want;
-    ops->set_deadline(s->sandbox, want);
+    s->sandbox->backend->ops->set_deadline(s->sandbox, want);
 }
 
 static void reap_session(struct session *s, uint64_t now)
@@ -63,7 +62,7 @@ static void reap_session(struct session *s, uint64_t now)
     }
     log_info(session_id(s), "idle for %llu s; removing the session",
              (unsigned long long)(age(now, s->used_boot) / NSEC_PER_SEC));
-    s->expired = true;
+    s->end = METRICS_EXPIRED;
     session_stop(s);
 }
 

@@ -10,6 +10,7 @@ struct waiter *waiter_new(struct manager *m, void *arg)
     struct waiter *w = xnew(struct waiter);
     w->m = m;
     w->arg = arg;
+    w->request = log_scope_now();
     w->all_next = m->waiters;
     if (w->all_next != NULL)
         w->all_next->all_prev = w;
@@ -48,6 +49,7 @@ void waiter_free(struct waiter *w)
 static void on_answer(struct loop_defer *d)
 {
     struct waiter *w = container_of(d, struct waiter, defer);
+    LOG_REQUEST(w->request.id);
     if (w->spec != NULL && w->err.code == ERR_NONE) {
         /* Its turn has come: begin anew. */
         struct err err = {0};

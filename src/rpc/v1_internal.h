@@ -30,6 +30,7 @@ struct spec;
 /* The argument of every handler of the API. */
 struct v1 {
     struct manager *manager;              /* borrowed */
+    const struct http_server *server;     /* borrowed; that it is served by */
     const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
     struct events *events;                /* borrowed */
     struct execs *execs;                  /* owned */

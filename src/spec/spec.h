@@ -11,6 +11,7 @@
 
 #include "util/cleanup.h"
 
+struct buf;
 struct err;
 struct json;
 struct jw;
@@ -135,3 +136,10 @@ bool skill_name_valid(const char *name);
 
 /* Absolute as POSIX means it, or as Windows does ("C:\x", "\\server\share"). */
 bool host_path_valid(const char *path);
+
+/* What a sandbox was made from, as the JSON that Python's json.dumps(sort_keys=True) writes of
+ * image, network, host_path, host_path_mode, cpus, memory_mb, pids_limit and read_only_rootfs: what
+ * the hash in labels is over (row F18; backend_config_hash()). At most SPEC_CONFIG_TEXT_MAX bytes.
+ */
+#define SPEC_CONFIG_TEXT_MAX ((SPEC_PATH_MAX + SPEC_IMAGE_MAX) * 6U + 1024U) /* all escaped */
+void spec_config_text(const struct spec *spec, struct buf *out);

@@ -17,7 +17,7 @@ import uuid
 import enginelib
 import pytest
 from boxlib import ApiError, Boxd
-from engineproxy import Proxy
+from engineproxy import Proxy, said
 from hostlib import until
 from rawlib import Wire
 
@@ -35,7 +35,7 @@ class Chats:
         for name in ("dependencies", "lambda-tools"):
             (self.top / name).mkdir()
             (self.top / name / "who").write_text(name)
-        self.proxy = Proxy(self.engine.socket) if self.engine else None
+        self.proxy = Proxy(self.engine) if self.engine else None
         self.daemon = None
 
     def start(self, **more):
@@ -180,7 +180,7 @@ def test_T66_what_is_missing_is_a_start_error_and_is_not_made(chats, chat):
 
 @pytest.mark.engine
 def test_T66_a_container_without_an_id_is_a_start_error(chats, chat):
-    chats.proxy.rules.append(("POST", r"^/containers/create", 201, {"Id": "", "Warnings": []}))
+    chats.proxy.rules.append(("POST", r"^/containers/create", said(201, {"Id": "", "Warnings": []})))
     with pytest.raises(ApiError) as caught:
         chats.create(chat)
     assert (caught.value.status, caught.value.code) == (502, "sandbox_start_failed")
@@ -200,7 +200,7 @@ def test_T67_stop_ignores_what_is_not_there(chats, chat):
 @pytest.mark.engine
 def test_T67_a_container_that_is_gone_is_looked_for_once(chats, chat):
     made = chats.create(chat)
-    chats.proxy.rules.append(("DELETE", r"^/containers/", 404, {"message": "missing"}))
+    chats.proxy.rules.append(("DELETE", r"^/containers/", said(404, {"message": "missing"})))
     assert chats.delete(chat)["result"] == "deleted"
     assert [place for place, _, _ in chats.proxy.asked("DELETE", "^/containers/")] == [
         f"/containers/{made['container_id']}"]
@@ -209,7 +209,7 @@ def test_T67_a_container_that_is_gone_is_looked_for_once(chats, chat):
 @pytest.mark.engine
 def test_T68_an_engine_that_cannot_stop_it_is_a_stop_error(chats, chat):
     made = chats.create(chat)
-    chats.proxy.rules.append(("DELETE", r"^/containers/", 500, {"message": "boom"}))
+    chats.proxy.rules.append(("DELETE", r"^/containers/", said(500, {"message": "boom"})))
     with pytest.raises(ApiError, match="boom") as caught:
         chats.delete(chat)
     assert (caught.value.status, caught.value.code) == (502, "sandbox_stop_failed")
@@ -267,7 +267,7 @@ def test_T69_the_newest_of_a_chat_wins(chats, chat):
     chats.daemon.stop(signal.SIGKILL)
     for record in chats.daemon.state.glob("state.db*"):
         record.unlink()
-    chats.proxy.rules += [("GET", "^/containers/json", 200, [])]
+    chats.proxy.rules += [("GET", "^/containers/json", said(200, []))]
     chats.start()
     newer = chats.create(chat)
     assert newer["session_id"] != older["session_id"] and len(chats.engine.containers(chat_id=str(chat))) == 2
@@ -356,7 +356,7 @@ def test_it_is_replaced_or_cleaned_once_it_has_expired(stage, chat):
 
 @pytest.mark.engine
 def test_an_engine_that_cannot_be_listed_is_no_engine_to_serve_on(stage, chat):
-    stage.proxy.rules.append(("GET", "^/containers/json", 500, {"message": "boom"}))
+    stage.proxy.rules.append(("GET", "^/containers/json", said(500, {"message": "boom"})))
     with pytest.raises(RuntimeError, match="chat sandboxes cannot be listed: .*boom"):
         stage.start()
 

@@ -1,98 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands between boxd and a real engine: tells what the engine was asked, and answers in its place where a test says so.
-
-It is not an engine: whatever no rule is about goes to the real one and comes back as it is."""
+"""Stands between boxd and a real engine, and spoils what a test wants spoiled."""
 
 import contextlib
-import http.client
-import http.server
 import json
 import pathlib
 import re
 import shutil
 import socket
-import socketserver
 import tempfile
 import threading
 import urllib.parse
 
 
-class _Upstream(http.client.HTTPConnection):
-    def __init__(self, path):
-        super().__init__("localhost", timeout=120)
-        self._path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+def reply(status, body=b"", **headers):
+    """A whole answer; header names with '_' for '-'."""
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close", "Content-Type: application/json"]
+    lines += [f"{k.replace('_', '-')}: {v}" for k, v in headers.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-    def handle_error(self, request, client_address):
-        pass  # whoever asked is gone, which is what some tests are about
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args):
-        pass
-
-    def address_string(self):
-        return "boxd"
-
-    def _answer(self, status, headers, data):
-        self.send_response_only(status)
-        for name, value in headers:
-            if name.lower() not in ("transfer-encoding", "content-length", "connection"):
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-
-    def _forward(self, body):
-        upstream = _Upstream(self.server.proxy.upstream)
-        try:
-            upstream.request(self.command, self.path, body, {"Content-Type": "application/json"})
-            response = upstream.getresponse()
-            return response.status, response.getheaders(), response.read()
-        finally:
-            upstream.close()
-
-    def _serve(self):
-        proxy = self.server.proxy
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        # Without the version, which the two agree on.
-        path = re.sub(r"^/v[0-9.]+(?=/)", "", self.path)
-        proxy.calls.append((self.command, path, body))
-        for method, pattern, status, answer in list(proxy.rules):
-            if method == self.command and re.search(pattern, path):
-                data = json.dumps(answer).encode()
-                self._answer(status, [("Content-Type", "application/json")], data)
-                return
-        self._answer(*self._forward(body))
-
-    do_GET = do_POST = do_DELETE = do_HEAD = _serve
+def said(status, value):
+    """An action: that answer, whatever the engine would say."""
+    return lambda request, ask: reply(status, json.dumps(value).encode())
 
 
 class Proxy:
-    """`socket` is for boxd; `rules` are (method, regular expression, status, JSON), the first that fits answers."""
+    """`rules` is a list of (method, pattern of the target without the version, action). The first that fits acts:
+    action(request, ask) gives the bytes of an answer, after which the connection is closed; ask() is what the engine
+    itself answers. `seen` has (method, target) of all requests, `calls` also their bodies and no version."""
 
-    def __init__(self, upstream):
-        self.upstream, self.calls, self.rules = str(upstream), [], []
-        self.work = pathlib.Path(tempfile.mkdtemp(prefix="box-proxy-"))
-        self.work.chmod(0o755)
-        self.socket = self.work / "engine.sock"
-        self._server = _Server(str(self.socket), _Handler)
-        self._server.proxy = self
+    def __init__(self, engine):
+        self.engine, self.rules, self.seen, self.calls = engine, [], [], []
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="box-proxy-"))
+        self.dir.chmod(0o755)
+        self.socket = self.dir / "engine.sock"
+        self._listen = socket.socket(socket.AF_UNIX)
+        self._listen.bind(str(self.socket))
         self.socket.chmod(0o666)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        self._thread.start()
+        self._listen.listen(64)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = self._listen.accept()
+                threading.Thread(target=self._one, args=(peer,), daemon=True).start()
+
+    @staticmethod
+    def _read(peer):
+        data = b""
+        while b"\r\n\r\n" not in data:
+            more = peer.recv(65536)
+            if not more:
+                return None
+            data += more
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: *(\d+)", head)
+        while len(body) < int(length[1] if length else 0):
+            body += peer.recv(65536)
+        return head, body
+
+    def _ask(self, head, body):
+        head = re.sub(rb"(?i)\r\nconnection:[^\r]*", b"", head) + b"\r\nConnection: close\r\n\r\n"
+        with socket.socket(socket.AF_UNIX) as up:
+            up.connect(str(self.engine.socket))
+            up.sendall(head + body)
+            answer = b""
+            while more := up.recv(65536):
+                answer += more
+        return answer
+
+    def _one(self, peer):
+        with peer, contextlib.suppress(OSError):
+            request = self._read(peer)
+            if request is None:
+                return
+            head, body = request
+            method, target = head.split(b" ", 2)[:2]
+            method, target = method.decode(), target.decode()
+            path = re.sub(r"^/v[0-9.]+(?=/)", "", target)
+            self.seen.append((method, target))
+            self.calls.append((method, path, body))
+            for want, pattern, action in list(self.rules):
+                if want == method and re.search(pattern, path):
+                    peer.sendall(action(request, lambda: self._ask(head, body)))
+                    return
+            peer.sendall(self._ask(head, body))
 
     def asked(self, method, pattern):
         """Calls of that kind so far: (path, query as a dict, body as JSON or None)."""
@@ -107,7 +100,5 @@ class Proxy:
         return found
 
     def close(self):
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(30)
-        shutil.rmtree(self.work, ignore_errors=True)
+        self._listen.close()
+        shutil.rmtree(self.dir)
