@@ -98,6 +98,10 @@ struct backend_ops {
     /* The spec is borrowed until `created` runs. `lost` may come any time after that. */
     int (*create)(struct backend *b, const struct spec *spec, backend_created_fn *created,
                   backend_lost_fn *lost, void *arg, struct err *err);
+    /* Optional: whoever called create() with that arg does not want it any more. `created` comes
+     * all the same, with an error once what was begun is undone, unless it was too late for that.
+     */
+    void (*abandon)(struct backend *b, void *arg);
     /* Ends every process; running execs finish as SESSION_LOST first. The sandbox is freed before
      * `done` runs. */
     void (*destroy)(struct sandbox *sb, backend_done_fn *done, void *arg);

@@ -70,6 +70,14 @@ struct choice {
     uint64_t quiet_till; /* calls begin no round before */
     struct err why;      /* nothing serves */
     bool sweeping;       /* the daemon wants what was left to go */
+    struct {
+        backend_done_fn *done; /* NULL: told already */
+        void *arg;
+        size_t pending;
+        struct loop_timer timer;
+        struct loop_defer begun;
+        struct err err;
+    } sweep;
 };
 
 bool choice_eligible(const struct choice *c, const struct candidate *k);
