@@ -14,7 +14,7 @@ declare -A packages=(
     # What boxd calls at run time: firewall rules, quota images, rootless maps and network.
     [run]="nftables e2fsprogs uidmap slirp4netns"
     # clang and its runtime carry the sanitizers; git to curl are run inside sandboxes.
-    [test]="libcmocka-dev zlib1g-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp
+    [test]="libcmocka-dev zlib1g-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp openssl
             git nodejs cmake sqlite3 curl iproute2 util-linux procps strace python3-venv"
     # The peers; an engine that is running already is left alone.
     [bench]="bubblewrap busybox-static runc crun docker.io podman"

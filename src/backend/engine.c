@@ -88,12 +88,12 @@ static int take_instance(struct engine *e, int dir_fd, struct err *err)
 {
     AUTO_DONE(buf) struct buf fresh;
     char text[64] = "";
+    buf_init(&fresh, sizeof(e->instance));
     ssize_t n = fd_read_file_at(dir_fd, INSTANCE_FILE, text, sizeof(text));
     text[strcspn(text, "\n")] = '\0';
     if (n > 0 && id_valid(text) && str_copy(e->instance, sizeof(e->instance), text) == 0)
         return 0;
     id_random(e->instance);
-    buf_init(&fresh, sizeof(e->instance));
     (void)buf_puts(&fresh, e->instance);
     return write_file(e, dir_fd, INSTANCE_FILE, &fresh, err);
 }

@@ -374,9 +374,9 @@ static int check_runtime(const struct engine *e, const struct json *info, struct
     const struct json *all = json_get(info, "Runtimes");
     const char *wanted = e->options.runtime;
     AUTO_DONE(buf) struct buf names;
+    buf_init(&names, RUNTIMES_MAX);
     if (wanted == NULL || wanted[0] == '/' || json_get(all, wanted) != NULL)
         return 0;
-    buf_init(&names, RUNTIMES_MAX);
     for (void *it = json_iter(all); it != NULL; it = json_iter_next(all, it))
         (void)buf_printf(&names, "%s%s", names.len > 0 ? ", " : "", json_iter_key(it));
     return err_set(
