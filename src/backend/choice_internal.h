@@ -71,6 +71,14 @@ struct choice {
     struct err why;                  /* nothing serves */
     bool sweeping;                   /* the daemon wants what was left to go */
     struct choice_listing *listings; /* owned; under way */
+    struct {
+        backend_done_fn *done; /* NULL: told already */
+        void *arg;
+        size_t pending;
+        struct loop_timer timer;
+        struct loop_defer begun;
+        struct err err;
+    } sweep;
 };
 
 bool choice_eligible(const struct choice *c, const struct candidate *k);
