@@ -84,7 +84,7 @@ struct engine_plan {
     const char *runtime;
     const char *seccomp; /* value of the option: JSON, or a path */
     const char *guest_program, *run_dir;
-    char *const *volumes; /* that the image declares, and that are not to be written to */
+    char *const *volumes; /* that the image declares; they become memory of a size */
     bool init;
     bool flat;   /* no mount comes with what is mounted below it */
     bool own_id; /* the user id is the session's alone */
