@@ -86,6 +86,13 @@ int audit_write(struct audit *a, const struct audit_record *record, struct err *
  * for. Space that came back is noticed. */
 int audit_ready(struct audit *a, struct err *err);
 
+/* Reading back: the records behind number `after`, oldest first, as their lines without the
+ * newline. At most `limit`, and around a megabyte: whoever wants more asks again. Records of files
+ * that were removed are left out. ERR_STATE: there is one that is none. */
+typedef void audit_line_fn(void *arg, uint64_t number, const char *line, size_t len);
+int audit_read(const struct audit *a, uint64_t after, size_t limit, audit_line_fn *fn, void *arg,
+               struct err *err);
+
 /* An object: records, head, lost, full, on_full, error. */
 void audit_write_status(const struct audit *a, struct jw *w);
 uint64_t audit_count(const struct audit *a); /* the number of the last record */

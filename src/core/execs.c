@@ -290,6 +290,7 @@ static int ask(struct kept *k, const struct kept_options *o, struct err *err)
                                        .via = o->via,
                                        .command = command,
                                        .clamped = clamp(k->x, &k->asked),
+                                       .cleanup = o->cleanup,
                                        .over = on_over};
 
     return policy_gate_begin(k->x->options.service, &gate, on_let_in, k, &k->gate, err);

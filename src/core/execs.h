@@ -54,6 +54,7 @@ struct kept_options {
     const struct authz_scope *scope; /* NULL: may do everything that the policy allows */
     const char *who;                 /* for the records; NULL: the name of the scope */
     const char *via;                 /* the front; static */
+    bool cleanup;                    /* it only makes room: see policy_quota.h */
     bool keep;      /* it goes on without readers, until its time is up, and is remembered then */
     size_t log_max; /* bytes of output kept for readers to come; only with `keep` */
 };

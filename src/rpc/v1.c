@@ -314,7 +314,7 @@ static const struct http_route routes[] = {
     {"GET", "/v1/sessions/{id}", get_session, HTTP_ROUTE_SCOPED, 0},
     {"DELETE", "/v1/sessions/{id}", delete_session, HTTP_ROUTE_SCOPED, 0},
     {"POST", "/v1/sessions/{id}/exec", v1_exec, HTTP_ROUTE_SCOPED, BODY_MAX},
-    {"GET", "/v1/exec", v1_stream, 0, 0},
+    {"GET", "/v1/exec", v1_stream, HTTP_ROUTE_SCOPED, 0},
     {0},
 };
 
@@ -327,6 +327,10 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
         r = v1_execs_routes(server, v, err);
     if (r == 0)
         r = v1_files_routes(server, v, err);
+    if (r == 0)
+        r = v1_events_routes(server, v, err);
+    if (r == 0)
+        r = v1_admin_routes(server, v, err);
     return r < 0 ? r : v1_output_routes(server, v, err);
 }
 
@@ -335,6 +339,7 @@ struct v1 *v1_new(const struct v1_options *options)
     struct v1 *v = xnew(struct v1);
     v->manager = options->manager;
     v->service = options->service;
+    v->events = options->events;
     struct execs_options execs = execs_defaults;
     execs.service = v->service;
     v->execs = execs_new(manager_loop(v->manager), &execs);

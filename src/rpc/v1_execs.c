@@ -41,6 +41,7 @@ int v1_exec_begin(const struct v1 *v, struct session *s, const struct v1_asker *
                                    .scope = asker->scope,
                                    .who = asker->who,
                                    .via = "http",
+                                   .cleanup = owned->cleanup,
                                    .keep =
                                        owned->detach || owned->on_disconnect == V1_DISCONNECT_KEEP,
                                    .log_max = (size_t)owned->capture_bytes};

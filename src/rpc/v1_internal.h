@@ -29,6 +29,7 @@ struct spec;
 struct v1 {
     struct manager *manager;              /* borrowed */
     const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
+    struct events *events;                /* borrowed */
     struct execs *execs;                  /* owned */
 };
 
@@ -163,6 +164,10 @@ void v1_write_problem(struct jw *w, const char *key, const struct err *err); /* 
 /* Of "INT" and the like; 0: none. */
 int v1_signal_number(const char *name);
 void v1_kept_signal(struct kept *k, int signo); /* KILL ends all it started */
+
+/* v1_events.c, v1_admin.c */
+int v1_events_routes(struct http_server *server, struct v1 *v, struct err *err);
+int v1_admin_routes(struct http_server *server, struct v1 *v, struct err *err);
 
 /* v1_exec_sse.c */
 void v1_exec_sse(struct http_request *req, const struct v1 *v, struct kept *k, uint64_t from);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server-sent events over boxd's unix socket, read when the test wants to."""
+"""Server-sent events over a socket of boxd, read when the test wants to."""
 
 import base64
 import json
@@ -10,9 +10,10 @@ class Events:
     """One answer of the kind text/event-stream; other answers are in `status` and `body`."""
 
     def __init__(self, path, method, target, body=None, headers=None, timeout=120):
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        tcp = isinstance(path, tuple)
+        self.sock = socket.socket(socket.AF_INET if tcp else socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(timeout)
-        self.sock.connect(str(path))
+        self.sock.connect(path if tcp else str(path))
         payload = b"" if body is None else json.dumps(body).encode()
         lines = [f"{method} {target} HTTP/1.1", "Host: localhost", "Accept: text/event-stream", "Connection: close"]
         lines += [f"{k}: {v}" for k, v in (headers or {}).items()] + [f"Content-Length: {len(payload)}", "", ""]
