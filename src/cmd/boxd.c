@@ -436,6 +436,8 @@ static int start_rpc(struct daemon *d, struct err *err)
     int r = start_skills(d, err);
     options.skills = d->skills;
     if (r == 0)
+        r = boxd_service_set_helper(d->service, d->skills, err);
+    if (r == 0)
         r = rpc_new(&options, &d->rpc, err);
     if (r == 0 && options.token == NULL && boxd_service_needs_token(c))
         rpc_set_token(d->rpc, NULL); /* tokens with scopes are not for this front */

@@ -151,8 +151,10 @@ static void on_watch(struct loop_timer *t)
 static void on_watched(void *arg, const struct usage *usage, const struct err *err)
 {
     struct policy_gate *g = arg;
+    struct quota_check check = g->quota;
     struct err why;
-    bool over = err == NULL && quota_judge(&g->quota, usage, &why) < 0;
+    check.kernel_limit = true; /* what cannot be counted is told at the end */
+    bool over = err == NULL && quota_judge(&check, usage, &why) < 0;
 
     quota_count_free(TAKE_PTR(g->count));
     if (over)
