@@ -419,16 +419,26 @@ static const struct model change_model = {
     .size = sizeof(struct change),
 };
 
+/* What a change has left; first the stat, which others keep alone. */
+struct changed {
+    struct files_stat stat;
+    char to[FILES_PATH_MAX]; /* "": it has not moved */
+};
+
 static void on_changed(void *arg, const struct files_done *done,
                        const struct files_failure *failure, const char *what)
 {
     struct v1_file *f = arg;
+    struct changed *c = f->more;
 
     v1_file_record(f, what, failure != NULL ? &failure->err : NULL);
-    if (failure != NULL)
+    if (failure != NULL) {
         v1_file_fail(f, failure);
-    else
-        reply_stat(f, done->created ? 201 : 200);
+        return;
+    }
+    if (c->to[0] != '\0')
+        memcpy(f->path, c->to, sizeof(f->path));
+    reply_stat(f, done->created ? 201 : 200);
 }
 
 static void on_made(void *arg, const struct files_done *done, const struct files_failure *failure)
@@ -449,20 +459,21 @@ static void start_change(struct http_request *req, const struct v1 *v, const str
                                      .flags = c->parents ? FILES_PARENTS : 0},
                             .timeout_ns = FILES_TIMEOUT_NS};
     struct v1_file *f = v1_file_at(req, v, "write", c->path);
-    char to[FILES_PATH_MAX];
 
     if (f == NULL || !v1_file_recordable(f))
         return;
+    struct changed *kept = xnew(struct changed);
+    f->more = kept;
+    f->more_free = stat_free;
     if (c->op == CHANGE_MOVE) {
-        if (c->to == NULL || c->to[0] == '\0' || !v1_file_path(f->session, c->to, to)) {
+        if (c->to == NULL || c->to[0] == '\0' || !v1_file_path(f->session, c->to, kept->to)) {
             v1_file_free(f);
             fail_plain(req, "to must be a path inside the session");
             return;
         }
-        ask.a = (struct files_text){to, strlen(to)};
+        ask.a = (struct files_text){kept->to, strlen(kept->to)};
         ask.head.flags |= c->replace ? 0 : FILES_MUST_NOT_EXIST;
     }
-    keep_stat(f);
     (void)v1_file_start(f, &ask, c->op == CHANGE_MOVE ? &move : &make);
 }
 
