@@ -4,11 +4,13 @@
 import base64
 import os
 import pathlib
+import re
+import subprocess
 import threading
 import time
 
 import pytest
-from boxlib import BUILD
+from boxlib import BUILD, ROOT
 from filelib import Files
 from hostlib import SCALE
 from ssetext import Events
@@ -352,3 +354,20 @@ def test_the_process_inside_is_confined_like_every_other(api, files, sid):
     until(lambda: not processes("box-files", Uid=other["Uid"]))
     conn.close()
     assert files.put("f", b"x").status == 201
+
+
+def test_the_examples_of_the_documents_work(boxd_shared, api, sid, tmp_path):
+    """docs/files.md and docs/tools.md, as a shell runs them."""
+    (tmp_path / "report.pdf").write_bytes(b"x" * 1000)
+    api.sh(sid, "echo result > out.bin; echo text > a.txt")
+    env = {**os.environ, "SOCK": str(boxd_shared.sock), "ID": sid}
+    outputs = []
+    for page in ("files", "tools"):
+        script = re.search(r"```sh\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.S).group(1)
+        ran = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env=env, text=True, timeout=60,
+                             capture_output=True)
+        assert ran.returncode == 0, ran
+        outputs.append(ran.stdout)
+    assert (tmp_path / "out.bin").read_text() == "result\n"
+    assert "}100\n" in outputs[0] and '"entries"' in outputs[0] and '"content":"text"' in outputs[1]
+    assert "in" not in api.sh(sid, "ls")["stdout"].split("\n")
