@@ -122,6 +122,22 @@ static unsigned status_of(const struct files_failure *failure)
     return v1_status(&failure->err);
 }
 
+/* What to do about it; those of sessions do not fit files. */
+static const char *remedy_of(const struct files_failure *failure)
+{
+    static const char *const remedies[ERR_CODE_MAX] = {
+        [ERR_NOT_FOUND] = "check the path; ?list= shows what is there",
+        [ERR_INVALID] = "correct the path, or what is asked of it",
+        [ERR_DENIED] = "use a place that the session's user may write, such as its workspace",
+        [ERR_CONFLICT] = "look at what is there now, and decide anew",
+    };
+
+    if (failure->error == ENOSPC || failure->error == EDQUOT)
+        return "delete files of the session, or give it more room";
+    const char *text = failure->why != 0 ? remedies[failure->err.code] : NULL;
+    return text != NULL ? text : v1_remedy(&failure->err);
+}
+
 void v1_file_fail(struct v1_file *f, const struct files_failure *failure)
 {
     unsigned status = status_of(failure);
@@ -132,9 +148,7 @@ void v1_file_fail(struct v1_file *f, const struct files_failure *failure)
         (void)snprintf(range, sizeof(range), "bytes */%llu", (unsigned long long)failure->n);
         (void)http_reply_header(f->req, "Content-Range", range);
     }
-    http_reply_error(f->req, status, err_code_name(err->code), err->msg,
-                     status == 507 ? "delete files of the session, or give it more room"
-                                   : v1_remedy(err));
+    http_reply_error(f->req, status, err_code_name(err->code), err->msg, remedy_of(failure));
     v1_file_free(f);
 }
 
