@@ -11,8 +11,8 @@ from boxlib import BUILD
 @pytest.fixture
 def cp(boxd_shared, tmp_path):
     def run(*args, stdin=None, ok=True):
-        done = subprocess.run([str(BUILD / "box"), "cp", *map(str, args)], input=stdin, capture_output=True, timeout=120,
-                              cwd=tmp_path, env={**os.environ, "BOX_HOST": f"unix://{boxd_shared.sock}"})
+        done = subprocess.run([str(BUILD / "box"), "cp", *map(str, args)], input=stdin, capture_output=True,
+                              timeout=120, cwd=tmp_path, env={**os.environ, "BOX_HOST": f"unix://{boxd_shared.sock}"})
         assert (done.returncode == 0) == ok, done
         return done.stdout if ok else done.stderr.decode()
 

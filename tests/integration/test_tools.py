@@ -73,7 +73,8 @@ def test_words_of_refusals(tool):
     assert error(tool("edit", path="twice", old_string="a", new_string="b")) == (
         "old_string matches 2 locations; provide a more unique string.")
     assert error(tool("edit", path="twice", old_string="z", new_string="b")) == "old_string not found in file."
-    assert error(tool("edit", path="large", old_string="y", new_string="b")) == "File exceeds the 1048576-byte edit limit."
+    assert error(tool("edit", path="large", old_string="y", new_string="b")) == (
+        "File exceeds the 1048576-byte edit limit.")
     assert error(tool("glob", pattern="*", path="twice")) == "Path is not a directory: /workspace/twice"
     assert error(tool("grep", pattern="(")).startswith("Invalid regex: ")
     assert error(tool("grep", pattern="x", path="none")) == "Path not found: /workspace/none"
@@ -93,7 +94,7 @@ def test_links_out_of_the_workspace(api, sid, tool):
 
 
 def test_a_search_has_an_end(api, sid, tool):
-    """A pattern that would keep a backtracking engine busy for ever, many matches, long lines, files that are no text."""
+    """A pattern that would keep a backtracking engine busy for ever, many matches, long lines, what is no text."""
     api.sh(sid, "head -c 200000 /dev/zero | tr '\\0' a > as; seq 1000 > many; head -c 1000 /dev/zero > zeros; "
                 "mkdir node_modules; echo 1 > node_modules/x; for i in $(seq 150); do echo > f$i; done")
     assert tool("grep", pattern="(a*)*b", path="as")["matches"] == []
@@ -112,8 +113,8 @@ def test_the_newest_comes_first(api, sid, tool):
 
 
 def test_wrong_arguments(api, sid, tool):
-    for name, arguments in (("read", {}), ("read", {"path": "x", "extra": 1}), ("exec", {"command": "x", "timeout_sec": 0}),
-                            ("grep", {"pattern": "x" * 1025})):
+    for name, arguments in (("read", {}), ("read", {"path": "x", "extra": 1}), ("grep", {"pattern": "x" * 1025}),
+                            ("exec", {"command": "x", "timeout_sec": 0})):
         with pytest.raises(ApiError) as e:
             tool(name, **arguments)
         assert e.value.status == 422
