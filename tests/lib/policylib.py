@@ -88,7 +88,7 @@ class Governed(Boxd):
         fresh.chmod(0o640)
         # Whoever boxd becomes must be able to read what is put in its place by rename.
         if self.tokens_path.exists():
-            owner = (self.state / "boxd.sock").stat()
+            owner = self.state.stat()
             shutil.chown(fresh, owner.st_uid, owner.st_gid)
         fresh.rename(self.tokens_path)
 
