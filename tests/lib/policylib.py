@@ -4,12 +4,11 @@
 import hashlib
 import http.client
 import json
-import pathlib
 import shutil
 import socket
-import tempfile
 
 from boxlib import ApiError, Boxd
+from hostlib import mount_dir
 
 
 def free_port():
@@ -65,8 +64,7 @@ class Governed(Boxd):
     file that is named in it. With `tcp` it listens on a port, too."""
 
     def __init__(self, config="", *args, tokens=None, tcp=False, env=None, prefix=()):
-        self.top = pathlib.Path(tempfile.mkdtemp(prefix="box-policy-")).resolve()
-        self.top.chmod(0o755)
+        self.top = mount_dir("box-policy-")
         self.port = free_port() if tcp or tokens is not None else 0
         self.tokens_path = self.top / "tokens.yaml"
         text = config.replace("{top}", str(self.top))
