@@ -13,6 +13,7 @@
 #include "core/outputs.h"
 #include "core/policy_service.h"
 #include "http/server.h"
+#include "rpc/v1_idem.h"
 #include "rpc/v1_internal.h"
 #include "spec/model.h"
 #include "spec/spec.h"
@@ -194,7 +195,8 @@ static void create_session(struct http_request *req, void *arg)
     struct v1_wish wish = {0};
     struct err err = {0};
     const struct v1 *v = arg;
-    if (!v1_may(req, v, "session") || !v1_read_body(req, &body))
+    if (!v1_may(req, v, "session") || !idem_begin(v->idem, req, v1_who(req)) ||
+        !v1_read_body(req, &body))
         return;
     struct call *c = xnew(struct call);
     c->req = req;
@@ -340,6 +342,7 @@ struct v1 *v1_new(const struct v1_options *options)
     struct execs_options execs = execs_defaults;
     execs.service = v->service;
     v->execs = execs_new(manager_loop(v->manager), &execs);
+    v->idem = idem_new(manager_loop(v->manager), manager_get_options(v->manager)->store);
     return v;
 }
 
@@ -348,5 +351,6 @@ void v1_free(struct v1 *v)
     if (v == NULL)
         return;
     execs_free(v->execs);
+    idem_free(v->idem);
     free(v);
 }
