@@ -36,7 +36,8 @@ enum audit_event {
     AUDIT_EXEC_END,
     AUDIT_DENIED, /* policy or scope said no */
     AUDIT_SESSION_CREATE,
-    AUDIT_SESSION_DELETE,
+    AUDIT_SESSION_DELETE, /* somebody asked for it */
+    AUDIT_SESSION_END,    /* it is gone */
     AUDIT_PROCESS_START,
     AUDIT_PROCESS_END,
     AUDIT_FILE_WRITE,

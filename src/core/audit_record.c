@@ -23,6 +23,7 @@ static const char *const event_names[AUDIT_EVENT_MAX] = {
     [AUDIT_DENIED] = "denied",
     [AUDIT_SESSION_CREATE] = "session_create",
     [AUDIT_SESSION_DELETE] = "session_delete",
+    [AUDIT_SESSION_END] = "session_end",
     [AUDIT_PROCESS_START] = "process_start",
     [AUDIT_PROCESS_END] = "process_end",
     [AUDIT_FILE_WRITE] = "file_write",

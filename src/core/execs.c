@@ -92,6 +92,7 @@ static void kept_free(struct kept *k)
     else
         x->n_running--;
     x->bytes -= k->log.bytes;
+    loop_defer_stop(&k->start);
     run_free(k->run);
     policy_gate_free(k->gate);
     forget_asked(k);
@@ -221,7 +222,8 @@ static void on_finished(void *arg, const struct run_result *result)
         k->result.produced[i] = result->produced[i];
     run_free(TAKE_PTR(k->run));
     move(k, KEPT_ENDING);
-    policy_gate_end(k->gate, &k->result.outcome, k->result.produced, on_judged);
+    if (policy_gate_end(k->gate, &k->result.outcome, k->result.produced, on_judged) == 0)
+        on_judged(k, NULL);
 }
 
 static void on_let_in(void *arg, const struct err *err)
@@ -248,6 +250,12 @@ static void on_let_in(void *arg, const struct err *err)
     }
     forget_asked(k);
     kept_tell_readers(k);
+}
+
+/* Let in at once: still from the loop, so that the first reader is there when it runs. */
+static void on_start(struct loop_defer *d)
+{
+    on_let_in(container_of(d, struct kept, start), NULL);
 }
 
 static void on_over(void *arg)
@@ -293,7 +301,10 @@ static int ask(struct kept *k, const struct kept_options *o, struct err *err)
                                        .cleanup = o->cleanup,
                                        .over = on_over};
 
-    return policy_gate_begin(k->x->options.service, &gate, on_let_in, k, &k->gate, err);
+    int r = policy_gate_begin(k->x->options.service, &gate, on_let_in, k, &k->gate, err);
+    if (r == 0)
+        loop_defer_start(k->x->loop, &k->start, on_start);
+    return r < 0 ? r : 0;
 }
 
 int execs_start(struct execs *x, const struct kept_options *options, struct kept **ret,

@@ -42,6 +42,7 @@ struct kept {
     struct policy_gate *gate;  /* owned; NULL once it has ended */
     struct run *run;           /* owned; NULL unless it runs */
     struct run_result result;  /* without text */
+    struct loop_defer start;   /* it has been let in */
     struct err err;            /* why it never ran, or may not have */
     bool keep, paused, ran;
     size_t log_max;

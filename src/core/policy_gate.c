@@ -116,9 +116,9 @@ void policy_gate_free(struct policy_gate *g)
 }
 
 /* Tells; the caller may free us in it. */
-static void refuse(struct policy_gate *g, enum audit_event event)
+static void refuse(struct policy_gate *g)
 {
-    struct audit_record r = record_of(g, event);
+    struct audit_record r = record_of(g, AUDIT_DENIED);
 
     policy_service_failed(g->service, &g->err, g->query_id, &r);
     move(g, DONE);
@@ -151,8 +151,10 @@ static void on_watch(struct loop_timer *t)
 static void on_watched(void *arg, const struct usage *usage, const struct err *err)
 {
     struct policy_gate *g = arg;
+    struct quota_check check = g->quota;
     struct err why;
-    bool over = err == NULL && quota_judge(&g->quota, usage, &why) < 0;
+    check.kernel_limit = true; /* what cannot be counted is told at the end */
+    bool over = err == NULL && quota_judge(&check, usage, &why) < 0;
 
     quota_count_free(TAKE_PTR(g->count));
     if (over)
@@ -175,17 +177,17 @@ static int record_start(struct policy_gate *g, struct err *err)
     return e < 0 ? e : audit_write(g->service->audit, &r, err);
 }
 
-static void open_gate(struct policy_gate *g)
+static int open_gate(struct policy_gate *g, struct err *err)
 {
-    if (record_start(g, &g->err) < 0) {
-        refuse(g, AUDIT_DENIED);
-        return;
-    }
+    int r = record_start(g, err);
+
+    if (r < 0)
+        return r;
     move(g, OPEN);
     g->quota.phase = QUOTA_AFTER;
     if (counts(g) && g->over != NULL)
         loop_timer_start(loop_of(g), &g->watch, WATCH_NS, on_watch);
-    g->fn(g->arg, NULL);
+    return 0;
 }
 
 static void on_counted_before(void *arg, const struct usage *usage, const struct err *err)
@@ -198,22 +200,12 @@ static void on_counted_before(void *arg, const struct usage *usage, const struct
     else
         g->quota.before = *usage;
     quota_count_free(TAKE_PTR(g->count));
-    if (r < 0)
-        refuse(g, AUDIT_DENIED);
+    if (r == 0)
+        r = open_gate(g, &g->err);
+    if (r == 0)
+        g->fn(g->arg, NULL);
     else
-        open_gate(g);
-}
-
-static void on_ask(struct loop_defer *d)
-{
-    struct policy_gate *g = container_of(d, struct policy_gate, defer);
-
-    g->err = (struct err){0};
-    if (!counts(g))
-        open_gate(g);
-    else if (quota_count_start(g->service, session_spec(g->session)->host_path, on_counted_before,
-                               g, &g->count, &g->err) < 0)
-        refuse(g, AUDIT_DENIED);
+        refuse(g);
 }
 
 static int check(const struct policy_service *service, const struct policy_gate_options *o,
@@ -226,46 +218,56 @@ static int check(const struct policy_service *service, const struct policy_gate_
     return r < 0 ? r : policy_check_use(service->policy, o->scope, session_spec(o->session), err);
 }
 
-int policy_gate_begin(const struct policy_service *service,
-                      const struct policy_gate_options *options, policy_gate_fn *ready, void *arg,
-                      struct policy_gate **ret, struct err *err)
+static struct policy_gate *gate_new(const struct policy_service *service,
+                                    const struct policy_gate_options *o)
 {
-    const char *who = options->who != NULL ? options->who : authz_name(options->scope);
-    struct err why = {0};
-    int r = check(service, options, &why);
-
-    if (r < 0) {
-        struct audit_record denied = {.event = AUDIT_DENIED,
-                                      .who = who,
-                                      .via = options->via,
-                                      .session = session_id(options->session),
-                                      .query = options->query_id};
-        policy_service_failed(service, &why, options->query_id, &denied);
-        if (err != NULL)
-            *err = why;
-        return r;
-    }
     struct policy_gate *g = xnew(struct policy_gate);
+
     g->service = service;
-    g->fn = ready;
-    g->arg = arg;
-    g->over = options->over;
-    g->via = options->via;
-    g->who = xstrdup(who);
-    g->query_id = options->query_id != NULL ? xstrdup(options->query_id) : NULL;
-    g->command = xstrdup(options->command);
-    g->id = xstrdup(session_id(options->session));
-    g->session = options->session;
+    g->over = o->over;
+    g->via = o->via;
+    g->who = xstrdup(o->who != NULL ? o->who : authz_name(o->scope));
+    g->query_id = o->query_id != NULL ? xstrdup(o->query_id) : NULL;
+    g->command = xstrdup(o->command);
+    g->id = xstrdup(session_id(o->session));
+    g->session = o->session;
     session_hold(g->session);
-    g->decision.clamped = options->clamped;
+    g->decision.clamped = o->clamped;
     (void)policy_profile(service->policy, NULL, &g->decision.profile, NULL);
     g->quota = (struct quota_check){
         .spec = session_spec(g->session),
         .max_entries = (uint64_t)policy_settings(service->policy)->max_workspace_entries,
-        .cleanup = options->cleanup};
-    loop_defer_start(loop_of(g), &g->defer, on_ask);
-    *ret = g;
-    return 0;
+        .cleanup = o->cleanup};
+    return g;
+}
+
+int policy_gate_begin(const struct policy_service *service,
+                      const struct policy_gate_options *options, policy_gate_fn *ready, void *arg,
+                      struct policy_gate **ret, struct err *err)
+{
+    struct policy_gate *g = gate_new(service, options);
+    struct err why = {0};
+    int r = check(service, options, &why);
+
+    g->fn = ready;
+    g->arg = arg;
+    if (r == 0 && counts(g)) {
+        r = quota_count_start(service, session_spec(g->session)->host_path, on_counted_before, g,
+                              &g->count, &why);
+        r = r < 0 ? r : 1;
+    } else if (r == 0) {
+        r = open_gate(g, &why);
+    }
+    if (r >= 0) {
+        *ret = g;
+        return r;
+    }
+    struct audit_record denied = record_of(g, AUDIT_DENIED);
+    policy_service_failed(service, &why, g->query_id, &denied);
+    destroy(g);
+    if (err != NULL)
+        *err = why;
+    return r;
 }
 
 /* After. */
@@ -306,7 +308,6 @@ static void finish(struct policy_gate *g)
 
     policy_record_outcome(g->service, &r, &g->outcome, g->produced);
     move(g, DONE);
-    g->fn(g->arg, NULL);
 }
 
 static void on_counted_after(void *arg, const struct usage *usage, const struct err *err)
@@ -317,25 +318,22 @@ static void on_counted_after(void *arg, const struct usage *usage, const struct 
     if (err != NULL)
         g->err = *err;
     quota_count_free(TAKE_PTR(g->count));
-    if (r < 0)
+    if (r < 0) {
         drop(g);
-    else
-        finish(g);
+        return;
+    }
+    finish(g);
+    g->fn(g->arg, NULL);
 }
 
-static void on_end(struct loop_defer *d)
+/* Nobody hears of an end from inside the call. */
+static void on_drop(struct loop_defer *d)
 {
-    struct policy_gate *g = container_of(d, struct policy_gate, defer);
-
-    if (g->outcome.kind == OUTCOME_SESSION_LOST || !counts(g))
-        finish(g);
-    else if (quota_count_start(g->service, session_spec(g->session)->host_path, on_counted_after, g,
-                               &g->count, &g->err) < 0)
-        drop(g);
+    drop(container_of(d, struct policy_gate, defer));
 }
 
-void policy_gate_end(struct policy_gate *g, const struct outcome *outcome,
-                     const uint64_t produced[2], policy_gate_fn *done)
+int policy_gate_end(struct policy_gate *g, const struct outcome *outcome,
+                    const uint64_t produced[2], policy_gate_fn *done)
 {
     move(g, ENDING);
     stop_all(g);
@@ -343,5 +341,12 @@ void policy_gate_end(struct policy_gate *g, const struct outcome *outcome,
     g->outcome = *outcome;
     memcpy(g->produced, produced, sizeof(g->produced));
     g->err = (struct err){0};
-    loop_defer_start(loop_of(g), &g->defer, on_end);
+    if (g->outcome.kind == OUTCOME_SESSION_LOST || !counts(g)) {
+        finish(g);
+        return 0;
+    }
+    if (quota_count_start(g->service, session_spec(g->session)->host_path, on_counted_after, g,
+                          &g->count, &g->err) < 0)
+        loop_defer_start(loop_of(g), &g->defer, on_drop);
+    return 1;
 }

@@ -4,8 +4,8 @@
 /* A command that a front runs in its own way (whole, as a stream, on a terminal), under the policy:
  * asked before, told after.
  *
- *   policy_gate_begin() ──► ready ──► the front starts the command; it ends ──► policy_gate_end()
- *                                                              ──► done ──► the front answers
+ *   policy_gate_begin() ─► (ready) ─► the front starts the command; it ends ─► policy_gate_end()
+ *                                                            ─► (done) ─► the front answers
  *
  * Before: is there a backend, does the scope allow it, is the workspace within its quota, can it be
  * recorded. Meanwhile: does the workspace stay within. After: the same again, and the record of how
@@ -39,17 +39,18 @@ struct policy_gate_options {
     void (*over)(void *arg);
 };
 
-/* err NULL: go on. From the loop. */
+/* err NULL: go on. From the loop, where a call has said that it will come. */
 typedef void policy_gate_fn(void *arg, const struct err *err);
 
-/* What is refused, here or through `ready`, is in the records already. */
+/* 0: it may start now; 1: `ready` comes and says whether it may. What is refused, here or there, is
+ * in the records already. */
 int policy_gate_begin(const struct policy_service *service,
                       const struct policy_gate_options *options, policy_gate_fn *ready, void *arg,
                       struct policy_gate **ret, struct err *err); /* service borrowed */
-/* The command is over. `produced` are the bytes of stdout and stderr. `done` may be told of an
- * error although the command ran: its answer is that error. */
-void policy_gate_end(struct policy_gate *g, const struct outcome *outcome,
-                     const uint64_t produced[2], policy_gate_fn *done);
+/* The command is over. `produced` are the bytes of stdout and stderr. 0: that is all; 1: `done`
+ * comes, and may be told of an error although the command ran: its answer is that error. */
+int policy_gate_end(struct policy_gate *g, const struct outcome *outcome,
+                    const uint64_t produced[2], policy_gate_fn *done);
 /* It could not be started: recorded, nobody is told. */
 void policy_gate_failed(struct policy_gate *g, const struct err *err);
 /* One that was let in and never ended is recorded as given up. */

@@ -40,6 +40,8 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w)
     jw_ku64(w, "recent_error_count", error_ring_count(s->errors, NULL));
     if (!available)
         jw_kstr(w, "connector_error", why.msg);
+    if (s->degraded != NULL)
+        jw_kstr(w, "degraded", s->degraded);
     if (s->manager != NULL) {
         jw_key(w, "backend");
         jw_object(w);

@@ -16,6 +16,7 @@ struct manager;
 struct outcome;
 struct outputs;
 struct policy;
+struct skills;
 
 /* All borrowed. */
 struct policy_service {
@@ -25,7 +26,9 @@ struct policy_service {
     struct error_ring *errors;
     struct audit *audit;      /* NULL: nothing is recorded */
     struct outputs *outputs;  /* NULL: full outputs are not kept */
+    struct skills *helper;    /* looks into directories that we may not; NULL: nobody does */
     uint64_t session_ttl_sec; /* for the status */
+    const char *degraded;     /* what is not as it should be, as a sentence; NULL: nothing */
 };
 
 /* Whether a command may be run at all. ERR_STATE: switched off, or no runtime; ERR_BACKEND: a
@@ -33,7 +36,8 @@ struct policy_service {
 int policy_service_guard(const struct policy_service *s, struct err *err);
 
 /* An object: enabled, available, profile, recent_error_count; connector_error when not available;
- * else backend, active_sessions, managed_processes, session_ttl_sec; and audit. */
+ * degraded when something is amiss; else backend, active_sessions, managed_processes,
+ * session_ttl_sec; and audit. */
 void policy_service_write_status(const struct policy_service *s, struct jw *w);
 
 /* Records how a command ended; `produced` are the bytes of stdout and stderr. It has run: what

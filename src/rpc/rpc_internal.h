@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "core/admission.h"
+#include "core/audit.h"
 #include "core/boxconf.h"
 #include "core/sweep.h"
 #include "core/tenancy.h"
@@ -15,6 +16,7 @@
 #include "util/json.h"
 
 struct http_request;
+struct process_spec;
 struct readiness;
 struct report;
 struct rpc_call;
@@ -210,6 +212,7 @@ struct rpc_call {
     /* Asked to stop early; may end the call. NULL: it runs to its end unheard. */
     void (*cancel)(struct rpc_call *c);
     bool cancelled, woken;
+    bool made; /* the session was not there before */
 
     struct sweep sweep;
     void (*then)(struct rpc_call *c); /* after the sweep, or after whoever we wait for */
@@ -242,6 +245,13 @@ void rpc_call_sweep(struct rpc_call *c, const struct sweep_match *match,
  * sessions are still there. */
 void rpc_shut_out(struct rpc *r, const char *ns, int64_t generation);
 void rpc_call_end(struct rpc_call *c); /* its answer has been given, or nobody wants it */
+
+/* rpc_audit.c: ERR_LIMIT where nothing may happen that cannot be recorded. */
+int rpc_audit_exec(const struct rpc_call *c, struct err *err);
+void rpc_audit_exec_end(const struct rpc_call *c, const struct run_result *result);
+int rpc_audit_process(const struct rpc_call *c, const struct process_spec *spec, struct err *err);
+void rpc_audit_session(const struct rpc_call *c, enum audit_event event);
+void rpc_audit_failed(const struct rpc_call *c, enum audit_event event, const struct err *err);
 
 /* Answers (rpc_reply.c). All of them end the call. */
 struct rpc_reply {

@@ -13,6 +13,7 @@
 #include "core/outputs.h"
 #include "core/policy_service.h"
 #include "http/server.h"
+#include "rpc/v1_files.h"
 #include "rpc/v1_idem.h"
 #include "rpc/v1_internal.h"
 #include "spec/model.h"
@@ -29,15 +30,12 @@
 /* One request under way. */
 struct call {
     struct http_request *req;
-    const struct v1 *v1;
-    struct session *session; /* held, or NULL */
-    bool made;               /* there was none of that name */
+    struct session *session; /* held */
 };
 
 static void call_free(struct call *c)
 {
-    if (c->session != NULL)
-        session_release(c->session);
+    session_release(c->session);
     free(c);
 }
 
@@ -159,63 +157,31 @@ bool v1_read_body(struct http_request *req, struct json **ret)
 
 static void on_session_ready(void *arg, struct session *s, const struct err *err)
 {
-    struct call *c = arg;
+    struct http_request *req = arg;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
-    struct audit_record record = {.event = AUDIT_SESSION_CREATE, .outcome = "ready"};
-    buf_init(&out, LIST_MAX);
     if (s == NULL) {
-        v1_failed(c->v1, c->req, err, NULL, &record);
-        v1_fail(c->req, err);
-        call_free(c);
+        v1_fail(req, err);
         return;
     }
-    c->session = s;
-    record.session = session_id(s);
-    if (c->made)
-        (void)v1_audit(c->v1, c->req, &record, NULL); /* it is there; losses are counted */
+    buf_init(&out, LIST_MAX);
     jw_init(&w, &out);
     jw_object(&w);
     v1_write_session(&w, s);
     jw_object_end(&w);
-    v1_reply_json(c->req, 201, &out, &w);
-    call_free(c);
-}
-
-/* Whether a session may be made at all, and recorded. */
-static int may_create(const struct v1 *v, struct err *err)
-{
-    int r = policy_service_guard(v->service, err);
-    return r == 0 && v->service->audit != NULL ? audit_ready(v->service->audit, err) : r;
+    v1_reply_json(req, 201, &out, &w);
+    session_release(s);
 }
 
 static void create_session(struct http_request *req, void *arg)
 {
+    const struct v1_asker asker = {.scope = v1_caller(req), .who = v1_who(req)};
     AUTO(json) struct json *body = NULL;
-    struct v1_wish wish = {0};
     struct err err = {0};
     const struct v1 *v = arg;
-    if (!v1_may(req, v, "session") || !idem_begin(v->idem, req, v1_who(req)) ||
-        !v1_read_body(req, &body))
-        return;
-    struct call *c = xnew(struct call);
-    c->req = req;
-    c->v1 = v;
-    int r = may_create(v, &err);
-    if (r == 0)
-        r = v1_session_spec(v, v1_caller(req), body, true, &wish, &err);
-    if (r == 0) {
-        c->made = manager_find(v->manager, wish.spec->session_id) == NULL;
-        r = manager_acquire(v->manager, &wish.spec, wish.given, 0, on_session_ready, c, &err);
-    }
-    spec_free(wish.spec);
-    if (r < 0) {
-        struct audit_record record = {.event = AUDIT_DENIED,
-                                      .session = json_str(json_get(body, "session_id"))};
-        v1_failed(v, req, &err, NULL, &record);
+    if (idem_begin(v->idem, req, asker.who) && v1_read_body(req, &body) &&
+        v1_session_get(v, &asker, body, true, on_session_ready, req, NULL, &err) < 0)
         v1_fail(req, &err);
-        call_free(c);
-    }
 }
 
 struct session *v1_find_session(struct http_request *req, const struct v1 *v)
@@ -326,6 +292,8 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
         r = v1_process_routes(server, v, err);
     if (r == 0)
         r = v1_execs_routes(server, v, err);
+    if (r == 0)
+        r = v1_files_routes(server, v, err);
     if (r == 0)
         r = v1_events_routes(server, v, err);
     if (r == 0)

@@ -110,7 +110,8 @@ static void on_finished(void *arg, const struct run_result *result)
 
     c->result.outcome = result->outcome;
     memcpy(c->result.produced, result->produced, sizeof(c->result.produced));
-    policy_gate_end(c->gate, &result->outcome, result->produced, on_judged);
+    if (policy_gate_end(c->gate, &result->outcome, result->produced, on_judged) == 0)
+        on_judged(c, NULL);
 }
 
 static void open_outputs(struct call *c)
@@ -215,8 +216,12 @@ void v1_exec(struct http_request *req, void *arg)
     session_hold(s);
     const struct v1_gate gate = {
         .session = s, .scope = v1_caller(req), .who = v1_who(req), .over = on_over};
-    if (v1_exec_gate(c->v1, &gate, &c->exec, on_let_in, c, &c->gate, &err) < 0)
+    r = v1_exec_gate(c->v1, &gate, &c->exec, on_let_in, c, &c->gate, &err);
+    if (r < 0) {
         fail(c, &err);
-    else
-        http_on_cancel(req, on_cancelled, c);
+        return;
+    }
+    http_on_cancel(req, on_cancelled, c);
+    if (r == 0)
+        on_let_in(c, NULL);
 }

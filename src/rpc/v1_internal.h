@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/manager.h"
 #include "core/policy_gate.h"
 #include "core/run.h"
 #include "rpc/v1.h"
@@ -65,15 +66,12 @@ int v1_exec_parse(const struct json *object, const char *const *more, struct v1_
 void v1_exec_done(struct v1_exec *e);
 void v1_exec_request(const struct v1_exec *e, struct run_options *ret); /* borrows from e */
 
-/* A session under the policy: profile, locks, defaults, mounts, scope. `given` are the fields in
- * which a session of that name has to be the same. */
-struct v1_wish {
-    struct spec *spec; /* owned by the caller */
-    uint64_t given;
-    struct policy_decision decision;
-};
-int v1_session_spec(const struct v1 *v, const struct authz_scope *scope, const struct json *object,
-                    bool id_required, struct v1_wish *ret, struct err *err);
+/* The session that a request describes, made if need be, under the policy: profile, locks,
+ * defaults, mounts, scope; and on record. `ready` as that of manager_acquire(). `ret_id` (or NULL)
+ * is its name, owned. */
+int v1_session_get(const struct v1 *v, const struct v1_asker *asker, const struct json *object,
+                   bool id_required, session_ready_fn *ready, void *arg, char **ret_id,
+                   struct err *err);
 
 /* A command of `exec` in a session under the policy: core/policy_gate.h with what this API knows.
  * Cuts the timeout to the longest that the caller may have. */

@@ -2,6 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/audit.h"
+#include "core/authz.h"
+#include "core/manager.h"
 #include "core/policy.h"
 #include "core/policy_service.h"
 #include "rpc/v1_internal.h"
@@ -73,8 +76,16 @@ static int check_spellings(const struct spec *s, struct err *err)
     return r;
 }
 
-int v1_session_spec(const struct v1 *v, const struct authz_scope *scope, const struct json *object,
-                    bool id_required, struct v1_wish *ret, struct err *err)
+/* What was asked for, as it will be. `given` are the fields in which a session of that name has to
+ * be the same. */
+struct wish {
+    struct spec *spec; /* owned */
+    uint64_t given;
+    struct policy_decision decision;
+};
+
+static int read_wish(const struct v1 *v, const struct authz_scope *scope, const struct json *object,
+                     bool id_required, struct wish *ret, struct err *err)
 {
     AUTO(spec) struct spec *plain = NULL;
     AUTO(json) struct json *payload = NULL;
@@ -93,5 +104,93 @@ int v1_session_spec(const struct v1 *v, const struct authz_scope *scope, const s
                                 err);
     if (r == 0)
         ret->given = given | ret->decision.profile->locked;
+    return r;
+}
+
+/* Somebody who waits for a session, and who it is. */
+struct getting {
+    const struct v1 *v1;
+    char *who, *id; /* owned */
+    struct policy_decision decision;
+    bool made; /* there was none of that name */
+    session_ready_fn *ready;
+    void *arg;
+};
+
+static void getting_free(struct getting *g)
+{
+    free(g->who);
+    free(g->id);
+    free(g);
+}
+
+static void on_ready(void *arg, struct session *s, const struct err *err)
+{
+    struct getting *g = arg;
+    const struct policy_service *service = g->v1->service;
+    struct audit_record record = {.event = AUDIT_SESSION_CREATE,
+                                  .who = g->who,
+                                  .via = "http",
+                                  .session = g->id,
+                                  .decision = &g->decision};
+
+    if (s == NULL) {
+        policy_service_failed(service, err, NULL, &record);
+    } else if (g->made && service->audit != NULL) {
+        record.outcome = "ready";
+        (void)audit_write(service->audit, &record, NULL); /* it is there; losses are counted */
+    }
+    g->ready(g->arg, s, err);
+    getting_free(g);
+}
+
+/* Whether one may be had at all, and recorded. */
+static int check(const struct v1 *v, const struct authz_scope *scope, struct err *err)
+{
+    int r = authz_check_tool(scope, "session", err);
+
+    if (r == 0)
+        r = policy_service_guard(v->service, err);
+    return r == 0 && v->service->audit != NULL ? audit_ready(v->service->audit, err) : r;
+}
+
+static void refused(const struct v1 *v, const struct v1_asker *asker, const struct json *object,
+                    const struct err *err)
+{
+    struct audit_record record = {.event = AUDIT_DENIED,
+                                  .who = asker->who,
+                                  .via = "http",
+                                  .session = json_str(json_get(object, "session_id"))};
+
+    policy_service_failed(v->service, err, NULL, &record);
+}
+
+int v1_session_get(const struct v1 *v, const struct v1_asker *asker, const struct json *object,
+                   bool id_required, session_ready_fn *ready, void *arg, char **ret_id,
+                   struct err *err)
+{
+    struct wish wish = {0};
+    struct getting *g = xnew(struct getting);
+    int r = check(v, asker->scope, err);
+
+    if (r == 0)
+        r = read_wish(v, asker->scope, object, id_required, &wish, err);
+    if (r == 0) {
+        g->v1 = v;
+        g->who = xstrdup(asker->who);
+        g->id = xstrdup(wish.spec->session_id);
+        g->made = manager_find(v->manager, g->id) == NULL;
+        g->decision = wish.decision;
+        g->ready = ready;
+        g->arg = arg;
+        r = manager_acquire(v->manager, &wish.spec, wish.given, 0, on_ready, g, err);
+    }
+    spec_free(wish.spec);
+    if (r < 0) {
+        refused(v, asker, object, err);
+        getting_free(g);
+    } else if (ret_id != NULL) {
+        *ret_id = xstrdup(g->id);
+    }
     return r;
 }

@@ -2,11 +2,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "core/audit.h"
 #include "core/authz.h"
 #include "core/execs.h"
 #include "core/manager.h"
-#include "core/policy_service.h"
 #include "core/run.h"
 #include "http/server.h"
 #include "rpc/v1_internal.h"
@@ -42,7 +40,6 @@ struct stream {
     char *ephemeral; /* id of a session that goes with us */
     bool stdin_acks;
     uint64_t from;  /* where output begins */
-    bool made;      /* the session is our work */
     bool started;   /* and said so */
     bool said;      /* how it ended */
     bool ended;     /* the farewell is under way and frees us */
@@ -272,21 +269,6 @@ static void start_run(struct stream *st)
         attach(st, k);
 }
 
-/* What was asked for is on record; `err` NULL: it is there. */
-static void record(const struct stream *st, enum audit_event event, const struct err *err)
-{
-    struct audit_record r = {.event = event,
-                             .who = st->who,
-                             .via = "http",
-                             .session = st->session != NULL ? session_id(st->session) : NULL,
-                             .outcome = "ready"};
-    const struct policy_service *service = st->v1->service;
-    if (err != NULL)
-        policy_service_failed(service, err, NULL, &r);
-    else if (service->audit != NULL)
-        (void)audit_write(service->audit, &r, NULL); /* it is there; losses are counted */
-}
-
 static void on_ready(void *arg, struct session *s, const struct err *err)
 {
     struct stream *st = arg;
@@ -306,13 +288,10 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
     if (s == NULL) {
         free(st->ephemeral);
         st->ephemeral = NULL;
-        record(st, AUDIT_SESSION_CREATE, err);
         say_error(st, err);
         return;
     }
     st->session = s;
-    if (st->made)
-        record(st, AUDIT_SESSION_CREATE, NULL);
     start_run(st);
 }
 
@@ -331,36 +310,15 @@ static int use_session(struct stream *st, const struct json *m, struct err *err)
     return 0;
 }
 
-static int may_create(const struct stream *st, struct err *err)
-{
-    const struct policy_service *service = st->v1->service;
-    int r = policy_service_guard(service, err);
-    if (r == 0)
-        r = authz_check_tool(st->scope, "session", err);
-    return r == 0 && service->audit != NULL ? audit_ready(service->audit, err) : r;
-}
-
 /* The same, made if need be. */
 static int make_session(struct stream *st, const struct json *want, bool ephemeral, struct err *err)
 {
-    struct v1_wish wish = {0};
-    int r = may_create(st, err);
-    if (r == 0)
-        r = v1_session_spec(st->v1, st->scope, want, false, &wish, err);
+    const struct v1_asker asker = {.scope = st->scope, .who = st->who};
+    int r = v1_session_get(st->v1, &asker, want, false, on_ready, st,
+                           ephemeral ? &st->ephemeral : NULL, err);
     if (r < 0)
         return r;
-    if (ephemeral)
-        st->ephemeral = xstrdup(wish.spec->session_id);
-    st->made = manager_find(st->manager, wish.spec->session_id) == NULL;
     st->asked = true;
-    r = manager_acquire(st->manager, &wish.spec, wish.given, 0, on_ready, st, err);
-    spec_free(wish.spec);
-    if (r < 0) {
-        st->asked = false;
-        free(st->ephemeral);
-        st->ephemeral = NULL;
-        return r;
-    }
     ws_pause(st->ws, true); /* stdin that comes early waits for the command */
     return 0;
 }
@@ -443,8 +401,8 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
         r = err_set(&err, ERR_INVALID, "a message must be a JSON object");
     if (r == 0 && st->reader.kept != NULL)
         on_control(st, m);
-    else if (r == 0 && (r = begin(st, m, &err)) < 0)
-        record(st, AUDIT_DENIED, &err);
+    else if (r == 0)
+        r = begin(st, m, &err);
     if (r < 0)
         say_error(st, &err);
 }

@@ -578,7 +578,7 @@ static void a_scope_bounds_the_request(void **state)
          "token 'ci' may not use the profile 'network_basic'"},
         {NULL, "{\"session_id\": \"ci-1\", \"network\": \"on\"}",
          "token 'ci' may not use sessions with network on"},
-        {NULL, "{\"session_id\": \"other\"}", "no session 'other'"},
+        {NULL, "{\"session_id\": \"other\"}", "session other not found"},
         {NULL,
          "{\"session_id\": \"ci-1\", \"host_path\": \"/srv/data/x\", \"host_path_mode\": "
          "\"ro\"}",
