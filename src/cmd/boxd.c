@@ -68,7 +68,7 @@ struct daemon {
     int lock_fd, state_fd, spool_fd, in_fd, out_fd;
     char tag[16];
     char program[PATH_MAX], init_program[PATH_MAX], fetch_program[PATH_MAX],
-        guest_program[PATH_MAX];
+        files_program[PATH_MAX], guest_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
     gid_t groups[1]; /* kept when privileges go: that of the engine's socket */
@@ -304,6 +304,7 @@ static int start_native(struct daemon *d, struct err *err)
     struct native_options options = {.program = d->program,
                                      .init_program = d->init_program,
                                      .fetch_program = d->fetch_program,
+                                     .files_program = d->files_program,
                                      .state_dir = d->config->state_dir,
                                      .tag = d->tag,
                                      .uid = d->uid,
@@ -317,6 +318,8 @@ static int start_native(struct daemon *d, struct err *err)
     int r = find_program("box-priv", d->program, err);
     if (r == 0)
         r = find_program("box-init", d->init_program, err);
+    if (r == 0)
+        r = find_program("box-files", d->files_program, err);
     if (r == 0)
         r = native_new(d->loop, &options, &d->backend, err);
     if (r == 0)
@@ -487,8 +490,7 @@ static int start_service(struct daemon *d, struct err *err)
     int r = boxd_service_new(&options, &d->service, err);
     if (r < 0)
         return r;
-    struct v1_options v1 = {
-        .manager = d->manager, .events = d->events, .service = boxd_service_policy(d->service)};
+    struct v1_options v1 = {.manager = d->manager, .service = boxd_service_policy(d->service)};
     d->v1 = v1_new(&v1);
     return v1_routes(d->server, d->v1, err);
 }

@@ -40,13 +40,6 @@ static const unsigned moves[STATE_MAX] = {
     [DROPPING] = TO(DONE),
 };
 
-/* Fields that make a session what it is: a command never runs in one that was made otherwise. */
-#define SESSION_FIELDS                                                                             \
-    (FIELD_BIT(SPEC_NETWORK) | FIELD_BIT(SPEC_IMAGE) | FIELD_BIT(SPEC_HOST_PATH) |                 \
-     FIELD_BIT(SPEC_HOST_PATH_MODE) | FIELD_BIT(SPEC_MOUNT_PATH) | FIELD_BIT(SPEC_CPUS) |          \
-     FIELD_BIT(SPEC_MEMORY_MB) | FIELD_BIT(SPEC_PIDS_LIMIT) | FIELD_BIT(SPEC_READ_ONLY_ROOTFS) |   \
-     FIELD_BIT(SPEC_WORKSPACE_QUOTA_MB))
-
 struct policy_exec {
     const struct policy_service *service; /* borrowed */
     enum state state;
@@ -337,8 +330,8 @@ static void acquire(struct policy_exec *e)
     e->spec = keep_command(theirs);
     e->result.session_id = e->spec->session_id;
     e->quota.spec = e->spec;
-    if (manager_acquire(e->service->manager, &theirs, SESSION_FIELDS, ACQUIRE_REMOUNT, on_ready, e,
-                        &e->err) == 0)
+    if (manager_acquire(e->service->manager, &theirs, POLICY_SESSION_FIELDS, ACQUIRE_REMOUNT,
+                        on_ready, e, &e->err) == 0)
         return;
     spec_free(theirs);
     fail(e, &e->err);

@@ -29,6 +29,7 @@ typedef void http_handler_fn(struct http_request *req, void *arg);
 enum http_route_flags {
     HTTP_ROUTE_OPEN = 1,   /* served without asking authorize() */
     HTTP_ROUTE_SCOPED = 2, /* its handler asks who calls: see http_request_set_user() */
+    HTTP_ROUTE_STREAM = 4, /* the handler runs before the body: see http_body_start() */
 };
 
 /* Tables end with {0}. */
@@ -122,6 +123,15 @@ void http_request_set_user(struct http_request *req, const void *user,
                            void (*done)(const void *user));
 const void *http_request_user(const struct http_request *req);
 
+/* On a route with HTTP_ROUTE_STREAM the body comes in pieces, from the loop, after this call; at
+ * last with `end` and no bytes. An answer before that closes the connection. A body without a
+ * length may be larger than max_body: the handler counts. */
+typedef void http_body_fn(struct http_request *req, const char *data, size_t len, bool end,
+                          void *arg);
+void http_body_start(struct http_request *req, http_body_fn *fn, void *arg);
+/* While it is held nothing is read, and the peer has to wait. */
+void http_body_hold(struct http_request *req, bool held);
+
 /* What follows "Authorization: Bearer ", or NULL. Compare with http_secret_eq(). */
 const char *http_request_bearer(const struct http_request *req);
 
@@ -133,6 +143,12 @@ void http_on_cancel(struct http_request *req, void (*fn)(struct http_request *re
 void http_on_writable(struct http_request *req, void (*fn)(struct http_request *req, void *arg),
                       void *arg);
 
+/* Called once with the answer, before it is sent (`type` and `body` are borrowed for the call), or
+ * with status 0 when there is none that is whole. The request must not be answered in it. */
+typedef void http_reply_fn(void *arg, unsigned status, const char *type, const void *body,
+                           size_t len);
+void http_on_reply(struct http_request *req, http_reply_fn *fn, void *arg);
+
 /* Answers ------------------------------------------------------------------------------------ */
 
 /* A header of the coming answer. -EINVAL for text that would break out, -ENOBUFS above 4 KiB. */
@@ -142,14 +158,27 @@ int http_reply_header(struct http_request *req, const char *name, const char *va
 void http_reply(struct http_request *req, unsigned status, const char *type, const void *body,
                 size_t len);
 
-/* RFC 9457: application/problem+json with type, title, status, detail, code and remediation (left
- * out when NULL). `code` is stable, for programs; `detail` is for people. */
+/* RFC 9457: application/problem+json with type, title, status, detail, code, cause and remediation.
+ * `code` is stable, for programs; `detail` is for people. `cause` says what kind of failure it is,
+ * `remediation` what to do; where they are NULL the table in problem.c knows them by the code. */
+struct http_problem {
+    unsigned status;
+    const char *code, *detail, *cause, *remediation;
+};
+void http_reply_problem(struct http_request *req, const struct http_problem *problem);
 void http_reply_error(struct http_request *req, unsigned status, const char *code,
                       const char *detail, const char *remediation);
+/* What is told when nobody knows better; NULL: the code is not known. */
+const char *http_problem_cause(const char *code);
+const char *http_problem_remediation(const char *code);
 
 /* An answer in pieces. http_reply_chunk() gives 0, -ENOBUFS when the queue is full (nothing was
  * taken) or -EPIPE when the peer has gone; http_reply_end() is owed in any case. */
 void http_reply_start(struct http_request *req, unsigned status, const char *type);
+/* The same with a length that is known. Fewer bytes than that, and http_reply_end() drops the
+ * connection, so that the peer can tell; more are refused with -EMSGSIZE. */
+void http_reply_start_length(struct http_request *req, unsigned status, const char *type,
+                             uint64_t length);
 int http_reply_chunk(struct http_request *req, const void *data, size_t len);
 bool http_reply_full(const struct http_request *req); /* more than low_water is queued */
 void http_reply_end(struct http_request *req);

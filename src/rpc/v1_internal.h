@@ -17,6 +17,7 @@ struct events;
 struct execs;
 struct http_request;
 struct http_server;
+struct idem;
 struct json;
 struct jw;
 struct kept;
@@ -32,6 +33,7 @@ struct v1 {
     const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
     struct events *events;                /* borrowed */
     struct execs *execs;                  /* owned */
+    struct idem *idem;                    /* owned */
 };
 
 /* Who asks; borrowed. */

@@ -7,7 +7,6 @@
 #include "core/authz.h"
 #include "core/manager.h"
 #include "core/outputs.h"
-#include "core/outputs_regex.h"
 #include "core/policy_service.h"
 #include "http/server.h"
 #include "io/loop.h"
@@ -16,6 +15,7 @@
 #include "util/buf.h"
 #include "util/err.h"
 #include "util/json.h"
+#include "util/regex.h"
 #include "util/str.h"
 
 /* The whole of what a command wrote, for whoever was shown a part of it. */

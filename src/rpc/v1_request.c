@@ -263,5 +263,11 @@ const char *v1_remedy(const struct err *err)
 
 void v1_fail(struct http_request *req, const struct err *err)
 {
-    http_reply_error(req, v1_status(err), err_code_name(err->code), err->msg, v1_remedy(err));
+    http_reply_problem(req, &(struct http_problem){.status = v1_status(err),
+                                                   .code = err_code_name(err->code),
+                                                   .detail = err->msg,
+                                                   .cause = err->code == ERR_SYSTEM && err->sys != 0
+                                                                ? err_errno_text(err->sys)
+                                                                : NULL,
+                                                   .remediation = v1_remedy(err)});
 }

@@ -753,9 +753,11 @@ static void errors_are_problem_documents(void **state)
     pump(&f);
     const char *text = hear(fd);
     assert_non_null(strstr(text, "Content-Type: application/problem+json\r\n"));
-    assert_string_equal(body_of(text), "{\"type\":\"about:blank\",\"title\":\"Conflict\","
-                                       "\"status\":409,\"detail\":\"no \\\"x\\\"\","
-                                       "\"code\":\"conflict\",\"remediation\":\"try y\"}");
+    assert_string_equal(body_of(text),
+                        "{\"type\":\"about:blank\",\"title\":\"Conflict\","
+                        "\"status\":409,\"detail\":\"no \\\"x\\\"\","
+                        "\"code\":\"conflict\",\"cause\":\"it exists already, or "
+                        "was made with other parameters\",\"remediation\":\"try y\"}");
     (void)close(fd);
     fixture_stop(&f);
 }
