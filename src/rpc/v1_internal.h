@@ -146,6 +146,9 @@ void v1_exec(struct http_request *req, void *arg);
 bool v1_query_number(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
                      uint64_t *ret);
 
+/* v1_tools.c */
+int v1_tools_routes(struct http_server *server, struct v1 *v, struct err *err);
+
 /* v1_stream.c */
 void v1_stream(struct http_request *req, void *arg);
 /* Goes on with one that runs, from that position, over a WebSocket. */

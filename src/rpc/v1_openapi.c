@@ -168,7 +168,8 @@ static void write_path_params(const char *path, struct jw *w)
     } known[] = {{"id", "Name of the session."},
                  {"exec", "Id of the command."},
                  {"process", "Id of the process."},
-                 {"output", "Id of the output."}};
+                 {"output", "Id of the output."},
+                 {"tool", "Name of the tool."}};
 
     for (const char *p = strchr(path, '{'); p != NULL; p = strchr(p + 1, '{'))
         for (size_t i = 0; i < ARRAY_SIZE(known); i++)

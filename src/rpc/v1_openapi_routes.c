@@ -153,6 +153,8 @@ const struct oa_route oa_routes[] = {
     {"GET", "/v1/sessions/{id}/files/watch", "watch_files", "files", "What changes, as it changes", "Server-sent events.",
      watch_params, .answers = {{200, "Events, until the caller leaves.", NULL, EVENTS}}},
     {"GET", "/v1/tools", "list_tools", "tools", "The agent's tools", NULL, .answers = {{200, "With their schemas.", "ToolList"}}},
+    {"POST", "/v1/sessions/{id}/tools/{tool}", "call_tool", "tools", "Call a tool in a session that is there",
+     "The body is its arguments.", .body_name = "object", .answers = {{200, "What it says, also when that is no.", "object"}}},
     {"POST", "/v1/execute-tool", "execute_tool", "tools", "Call a tool of the agent",
      "In the session of a query, which is made if need be, or in one that is there.", .body_name = "ToolRequest",
      .answers = {{200, "What it says, also when that is no.", "ToolResult"}}},

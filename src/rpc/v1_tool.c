@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
-#include "core/authz.h"
 #include "core/tools.h"
 #include "http/server.h"
 #include "rpc/v1_internal.h"
@@ -11,7 +10,7 @@
 #include "util/json.h"
 #include "util/str.h"
 
-/* The agent's tools: the same table that MCP serves. */
+/* A tool of the agent in the session of a query, as LangBot calls them. */
 
 #define BODY_MAX (12U << 20)
 #define ANSWER_MAX (64U << 20)
@@ -26,26 +25,6 @@ static void call_free(struct v1_tool_call *c)
 {
     tool_call_free(c->call);
     free(c);
-}
-
-static void list_tools(struct http_request *req, void *arg)
-{
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-
-    (void)arg;
-    buf_init(&out, ANSWER_MAX);
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_key(&w, "tools");
-    jw_array(&w);
-    /* A tool that the caller may not use is none of his. */
-    for (size_t i = 0; i < tools_count(); i++)
-        if (authz_check_tool(v1_caller(req), tools_at(i)->name, NULL) == 0)
-            tool_write(tools_at(i), &w);
-    jw_array_end(&w);
-    jw_object_end(&w);
-    v1_reply_json(req, 200, &out, &w);
 }
 
 static void on_done(void *arg, const struct tool_result *result, const struct err *err)
@@ -125,7 +104,8 @@ static int start(struct v1_tool_call *c, const struct v1 *v, const struct json *
                                            .query = json_get(body, "query"),
                                            .scope = v1_caller(c->req)},
                                .session_id = json_str(json_get(body, "session_id")),
-                               .via = "http"};
+                               .via = "http",
+                               .who = v1_who(c->req)};
     int r = check_body(body, err);
 
     if (r == 0 && name == NULL)
@@ -160,7 +140,6 @@ static void execute_tool(struct http_request *req, void *arg)
 }
 
 static const struct http_route routes[] = {
-    {"GET", "/v1/tools", list_tools, HTTP_ROUTE_SCOPED, 0},
     {"POST", "/v1/execute-tool", execute_tool, HTTP_ROUTE_SCOPED, BODY_MAX},
     {0},
 };

@@ -113,6 +113,7 @@ def test_answers_are_what_the_document_says(boxd, document):
     call("POST", f, {"op": "move", "path": "/tmp/a", "to": "/tmp/d/b"}, **s)
     call("DELETE", f, query="?path=/tmp/d&recursive=1", want=204, **s)
     call("POST", "/v1/execute-tool", {"tool": "exec", "arguments": {"command": "echo hi"}, "session_id": "s"}, want=200)
+    call("POST", "/v1/sessions/{id}/tools/{tool}", {"command": "echo hi"}, want=200, tool="exec", **s)
     for path in ("/v1/events", "/v1/sessions/s/files/watch?path=/tmp"):
         with Events(boxd.sock, "GET", path) as events:
             assert events.status == 200
