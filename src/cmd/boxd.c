@@ -490,7 +490,8 @@ static int start_service(struct daemon *d, struct err *err)
     int r = boxd_service_new(&options, &d->service, err);
     if (r < 0)
         return r;
-    struct v1_options v1 = {.manager = d->manager, .service = boxd_service_policy(d->service)};
+    struct v1_options v1 = {
+        .manager = d->manager, .events = d->events, .service = boxd_service_policy(d->service)};
     d->v1 = v1_new(&v1);
     return v1_routes(d->server, d->v1, err);
 }

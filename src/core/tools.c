@@ -25,7 +25,7 @@ static const struct tool tools[] = {
      "is shortened in the middle; stdout_id and stderr_id name the whole.",
      &tool_exec_params, TOOL_RUNS, false, &tool_exec_ops},
     {"read", "Read a file",
-     "Read a file under /workspace as numbered pages of lines, or list a directory. When "
+     "Read the lines of a file under /workspace, or list a directory. When "
      "truncated, go on at next_offset. encoding base64 reads bytes of files that are no text.",
      &tool_read_params, TOOL_READS, true, &tool_read_ops},
     {"write", "Write a file",

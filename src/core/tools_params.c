@@ -8,6 +8,7 @@
 #include "util/str.h"
 
 #define CONTENT_MAX (8 << 20)
+#define NUMBER_MAX 9007199254740991 /* what every JSON reader can count to */
 
 static bool not_empty(const char *s)
 {
@@ -39,7 +40,7 @@ static const struct field exec_fields[] = {
 
 static const struct field read_fields[] = {
     PATH_FIELD(read_args, path, FIELD_REQUIRED, NULL, "File or directory, under /workspace."),
-    {"offset", FIELD_INT, .offset = offsetof(struct read_args, offset), .number = 1, .min = 1, .max = INT64_MAX,
+    {"offset", FIELD_INT, .offset = offsetof(struct read_args, offset), .number = 1, .min = 1, .max = NUMBER_MAX,
      .rule = "offset must be at least 1", .doc = "First line to show, counted from 1."},
     {"limit", FIELD_INT, .offset = offsetof(struct read_args, limit), .number = 2000, .min = 1, .max = 10000,
      .rule = "limit must be at least 1", .doc = "Lines to show at most."},
@@ -48,7 +49,7 @@ static const struct field read_fields[] = {
     {"encoding", FIELD_ENUM, .offset = offsetof(struct read_args, encoding), .names = encodings,
      .doc = "base64 for files that are no text; byte_offset and max_bytes then say which part."},
     {"byte_offset", FIELD_INT, .offset = offsetof(struct read_args, byte_offset), .number = 0, .min = 0,
-     .max = INT64_MAX, .rule = "byte_offset must not be negative", .doc = "base64: first byte, counted from 0."},
+     .max = NUMBER_MAX, .rule = "byte_offset must not be negative", .doc = "base64: first byte, counted from 0."},
 };
 
 static const struct field write_fields[] = {

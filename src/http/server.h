@@ -77,6 +77,10 @@ DEFINE_CLEANUP(http_server)
 int http_server_add_routes(struct http_server *s, const struct http_route *routes, void *arg,
                            struct err *err);
 
+/* The i-th route of all tables, and the argument of its handler; NULL: there are no more. */
+const struct http_route *http_server_route_at(const struct http_server *s, size_t i,
+                                              void **ret_arg);
+
 /* A socket file with that mode (0600 if 0) from its first moment. What stands at the path is
  * replaced only when it is a socket that nobody listens on; a symlink or any other file is an
  * error. It is removed when the server ends. */

@@ -295,9 +295,15 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
     if (r == 0)
         r = v1_files_routes(server, v, err);
     if (r == 0)
+        r = v1_tools_routes(server, v, err);
+    if (r == 0)
         r = v1_events_routes(server, v, err);
     if (r == 0)
         r = v1_admin_routes(server, v, err);
+    if (r == 0)
+        r = v1_tool_routes(server, v, err);
+    if (r == 0)
+        r = v1_openapi_routes(server, v, err);
     return r < 0 ? r : v1_output_routes(server, v, err);
 }
 
