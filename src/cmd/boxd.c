@@ -435,8 +435,10 @@ static int start_rpc(struct daemon *d, struct err *err)
                        "are not enforced count as if they were");
     int r = start_skills(d, err);
     options.skills = d->skills;
+    http_server_hold(d->server, true);
     if (r == 0)
         r = boxd_service_set_helper(d->service, d->skills, err);
+    http_server_hold(d->server, false);
     if (r == 0)
         r = rpc_new(&options, &d->rpc, err);
     if (r == 0 && options.token == NULL && boxd_service_needs_token(c))
@@ -488,7 +490,8 @@ static int start_service(struct daemon *d, struct err *err)
     int r = boxd_service_new(&options, &d->service, err);
     if (r < 0)
         return r;
-    struct v1_options v1 = {.manager = d->manager, .service = boxd_service_policy(d->service)};
+    struct v1_options v1 = {
+        .manager = d->manager, .events = d->events, .service = boxd_service_policy(d->service)};
     d->v1 = v1_new(&v1);
     return v1_routes(d->server, d->v1, err);
 }

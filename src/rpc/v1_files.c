@@ -425,7 +425,7 @@ static const struct field change_fields[] = {
 };
 /* clang-format on */
 
-static const struct model change_model = {
+const struct model v1_change_model = {
     .name = "FileChange",
     .doc = "A change of a session's files that is no content.",
     .fields = change_fields,
@@ -500,14 +500,14 @@ static void change_files(struct http_request *req, void *arg)
 
     if (!v1_read_body(req, &body))
         return;
-    model_init(&change_model, &c);
-    if (v1_strict(&change_model, body, NULL, &err) < 0 ||
-        (model_parse(&change_model, body, 0, &c, &report) < 0 &&
+    model_init(&v1_change_model, &c);
+    if (v1_strict(&v1_change_model, body, NULL, &err) < 0 ||
+        (model_parse(&v1_change_model, body, 0, &c, &report) < 0 &&
          report_fail_plain(&report, &err) < 0))
         v1_fail(req, &err);
     else
         start_change(req, arg, &c);
-    model_done(&change_model, &c);
+    model_done(&v1_change_model, &c);
 }
 
 static const struct http_route routes[] = {
