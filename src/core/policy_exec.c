@@ -54,6 +54,7 @@ struct policy_exec {
     struct run *run;           /* owned */
     struct quota_count *count; /* owned; the one under way */
     struct quota_check quota;
+    struct quota_watch watch;
     struct truncator *cutters[2]; /* owned */
     struct output *outputs[2];    /* open until the end */
     struct policy_result result;
@@ -76,6 +77,7 @@ static void destroy(struct policy_exec *e)
 {
     loop_defer_stop(&e->defer);
     quota_count_free(e->count);
+    quota_watch_stop(&e->watch);
     if (e->run != NULL && e->state == RUNNING)
         run_kill(e->run);
     run_free(e->run);
@@ -243,6 +245,7 @@ static void on_finished(void *arg, const struct run_result *result)
 {
     struct policy_exec *e = arg;
 
+    quota_watch_stop(&e->watch);
     e->result.outcome = result->outcome;
     for (int i = 0; i < 2; i++) {
         e->result.produced[i] = result->produced[i];
@@ -257,6 +260,12 @@ static void on_finished(void *arg, const struct run_result *result)
     }
     move(e, RECOUNTING);
     loop_defer_start(loop_of(e), &e->defer, count);
+}
+
+/* A directory of the host has no wall of the kernel's. */
+static void on_over(void *arg)
+{
+    run_kill(((struct policy_exec *)arg)->run);
 }
 
 static void open_streams(struct policy_exec *e)
@@ -299,6 +308,10 @@ static void on_ready(void *arg, struct session *session, const struct err *err)
         return;
     }
     move(e, RUNNING);
+    e->watch =
+        (struct quota_watch){.service = e->service, .check = &e->quota, .over = on_over, .arg = e};
+    if (counts(e))
+        quota_watch_start(&e->watch);
 }
 
 /* The manager takes the spec. What belongs to the command rather than the session stays with us,
