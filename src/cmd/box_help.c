@@ -99,7 +99,8 @@ int args_help(enum verb topic, struct buf *out)
         return put_overview(out);
     int r = buf_printf(out, "usage: box %s", v->name);
     if (r >= 0 && v->max_names > 0)
-        r = buf_printf(out, " %s%s", v->name_word, v->max_names > 1 ? "..." : "");
+        r = buf_printf(out, " %s%s", v->name_word,
+                       v->max_names > 1 && v->max_names > v->min_names ? "..." : "");
     if (r >= 0)
         r = buf_printf(out, " [OPTION...]%s%s\n\n%s\n\n", v->synopsis != NULL ? " " : "",
                        v->synopsis != NULL ? v->synopsis : "", v->doc);

@@ -184,6 +184,7 @@ static int begin(struct tool_call *c, struct err *err)
     const struct read_args *a = c->args;
     bool raw = a->encoding == ENCODING_BASE64;
     struct files_ask ask = {.head = {.op = raw ? FILES_READ : FILES_LINES,
+                                     .flags = raw ? FILES_RANGE : 0,
                                      .offset = (uint64_t)(raw ? a->byte_offset : a->offset),
                                      .length = (uint64_t)(raw ? a->max_bytes : a->limit),
                                      .max = (uint64_t)a->max_bytes}};
