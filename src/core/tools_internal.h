@@ -85,6 +85,7 @@ struct tool_call {
     tool_done_fn *done;
     void *arg;
     struct loop_defer defer;
+    bool recorded; /* that it was refused */
 };
 
 /* The root that paths must not leave: the session's workspace. */
