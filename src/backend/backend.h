@@ -51,6 +51,9 @@ struct exec_request {
     bool with_stdin;     /* else it reads /dev/null */
     bool tty;
     bool posture; /* no program: the confined process reports what the kernel says about itself */
+    /* No program of the session's, but box-files (files/wire.h), confined like any other.
+     * ERR_UNSUPPORTED where there are no files. */
+    bool files;
     uint16_t rows, cols;
 };
 

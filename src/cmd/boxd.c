@@ -26,6 +26,7 @@
 #include "cmd/boxd_service.h"
 #include "cmd/config.h"
 #include "cmd/systemd.h"
+#include "core/events.h"
 #include "core/manager.h"
 #include "core/skills.h"
 #include "fetch/launcher.h"
@@ -55,6 +56,7 @@ struct daemon {
     struct config *config;
     struct backend *backend;
     struct store *store;
+    struct events *events;
     struct manager *manager;
     struct boxd_service *service;
     struct v1 *v1;
@@ -69,7 +71,7 @@ struct daemon {
     int lock_fd, state_fd, spool_fd, in_fd, out_fd;
     char tag[16];
     char program[PATH_MAX], init_program[PATH_MAX], fetch_program[PATH_MAX],
-        guest_program[PATH_MAX];
+        files_program[PATH_MAX], guest_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
     gid_t groups[1]; /* kept when privileges go: that of the engine's socket */
@@ -307,6 +309,7 @@ static int start_native(struct daemon *d, struct err *err)
     struct native_options options = {.program = d->program,
                                      .init_program = d->init_program,
                                      .fetch_program = d->fetch_program,
+                                     .files_program = d->files_program,
                                      .state_dir = d->config->state_dir,
                                      .tag = d->tag,
                                      .uid = d->uid,
@@ -320,6 +323,8 @@ static int start_native(struct daemon *d, struct err *err)
     int r = find_program("box-priv", d->program, err);
     if (r == 0)
         r = find_program("box-init", d->init_program, err);
+    if (r == 0)
+        r = find_program("box-files", d->files_program, err);
     if (r == 0)
         r = native_new(d->loop, &options, &d->backend, err);
     if (r == 0)
@@ -449,6 +454,7 @@ static int start_rpc(struct daemon *d, struct err *err)
 {
     const struct config *c = d->config;
     struct rpc_options options = {.manager = d->manager,
+                                  .service = boxd_service_policy(d->service),
                                   .token = boxd_service_rpc_token(c),
                                   .instance = c->instance,
                                   .backend_name = c->report_backend,
@@ -461,6 +467,8 @@ static int start_rpc(struct daemon *d, struct err *err)
                        "are not enforced count as if they were");
     int r = start_skills(d, err);
     options.skills = d->skills;
+    if (r == 0)
+        r = boxd_service_set_helper(d->service, d->skills, err);
     if (r == 0)
         r = rpc_new(&options, &d->rpc, err);
     if (r == 0 && options.token == NULL && boxd_service_needs_token(c))
@@ -505,13 +513,15 @@ static int start_service(struct daemon *d, struct err *err)
     struct boxd_service_options options = {.loop = d->loop,
                                            .config = d->config,
                                            .manager = d->manager,
+                                           .events = d->events,
                                            .state_fd = d->state_fd,
                                            .token_changed = on_token_changed,
                                            .arg = d};
     int r = boxd_service_new(&options, &d->service, err);
     if (r < 0)
         return r;
-    struct v1_options v1 = {.manager = d->manager, .service = boxd_service_policy(d->service)};
+    struct v1_options v1 = {
+        .manager = d->manager, .events = d->events, .service = boxd_service_policy(d->service)};
     d->v1 = v1_new(&v1);
     return v1_routes(d->server, d->v1, err);
 }
@@ -524,11 +534,13 @@ static int start_manager(struct daemon *d, struct err *err)
     int r = store_open(d->state_fd, &d->store, err);
     if (r < 0)
         return r;
+    d->events = events_new(d->loop, EVENTS_MAX);
     struct manager_options options = {.max_sessions = c->max_sessions,
                                       .max_processes = c->max_processes,
                                       .max_exited = c->max_exited,
                                       .exited_ns = c->exited_sec * NSEC_PER_SEC,
                                       .store = d->store,
+                                      .events = d->events,
                                       .ttl_ns = c->session_ttl_sec * NSEC_PER_SEC,
                                       .strict_images =
                                           c->strict_images && !engine_kind_known(c->backend)};
@@ -609,6 +621,7 @@ static void stop(struct daemon *d)
         d->backend->ops->free(d->backend);
     boxd_service_free(d->service);
     manager_free(d->manager);
+    events_free(d->events);
     store_free(d->store);
     loop_free(d->loop);
     config_free(d->config);

@@ -10,17 +10,20 @@
 struct boxd_service;
 struct config;
 struct err;
+struct events;
 struct http_request;
 struct loop;
 struct manager;
 struct policy_service;
+struct skills;
 
 /* All borrowed. */
 struct boxd_service_options {
     struct loop *loop;
     struct config *config;
     struct manager *manager;
-    int state_fd; /* of the state directory */
+    struct events *events; /* of the manager; we hear them first */
+    int state_fd;          /* of the state directory */
     /* The token of LangBot clients is another one now; NULL: none is let in. */
     void (*token_changed)(void *arg, const char *token);
     void *arg;
@@ -32,6 +35,13 @@ int boxd_service_new(const struct boxd_service_options *options, struct boxd_ser
                      struct err *err);
 void boxd_service_free(struct boxd_service *s);
 DEFINE_CLEANUP(boxd_service)
+
+/* The helper that may look into, and make, directories that we may not. Makes the default workspace
+ * unless it is there: what is wrong with its setting is an error, what is wrong with the host is
+ * told in the status. */
+int boxd_service_set_helper(struct boxd_service *s, struct skills *helper, struct err *err);
+/* Why no sandbox can be had, as a sentence; copied. NULL: they can. */
+void boxd_service_set_unavailable(struct boxd_service *s, const char *why);
 
 const struct policy_service *boxd_service_policy(const struct boxd_service *s);
 

@@ -290,5 +290,5 @@ int authz_check_session(const struct authz_scope *s, const char *id, struct err 
         size_t n = strlen(*p);
         ok = n > 0 && (*p)[n - 1] == '*' ? strncmp(id, *p, n - 1) == 0 : str_eq(id, *p);
     }
-    return ok ? 0 : err_set(err, ERR_NOT_FOUND, "no session '%.200s'", id);
+    return ok ? 0 : err_set(err, ERR_NOT_FOUND, "session %s not found", id);
 }

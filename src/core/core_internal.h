@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "core/events.h"
 #include "core/manager.h"
 #include "core/metrics.h"
 #include "core/process.h"
@@ -47,15 +48,16 @@ struct session {
     struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */
     uint64_t created_real, used_real, used_boot;
     uint64_t begun;              /* to be made; monotonic */
-    enum metrics_end end;        /* why it goes, once it does */
     uint64_t deadline;           /* as the backend was told last; 0: none */
     struct log_scope request;    /* which had it made or ended, for the log */
     struct waiter_queue waiters; /* told when READY, or gone; first come, first served */
     bool delete_asked;           /* while it was still being created */
     bool retiring; /* somebody waits to make it anew, with other mounts, once it is idle */
     bool adopting; /* CREATING, but it was there before us */
+    bool expired;  /* STOPPING, because it was idle */
+    bool lost;     /* STOPPING, because its sandbox died */
+    bool told;     /* who watches knows of it */
     bool stored;   /* the store has a record of it */
-    bool counted;  /* as one that was made, in the metrics */
     bool used_dirty;
     uint32_t next_number,
         numbers_end; /* of processes; what lies between is reserved in the store */
@@ -144,6 +146,9 @@ void session_stop(struct session *s);
 void session_processes_gone(struct session *s);
 /* It is not there or could not be made: forgets it and tells. */
 void session_fail(struct session *s, const struct err *err);
+
+/* Who watches is told. */
+void session_tell(const struct session *s, enum event_kind kind);
 
 /* compat.c */
 int session_check_same(const struct session *s, const struct spec *want, uint64_t given,

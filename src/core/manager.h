@@ -12,6 +12,7 @@
 
 struct backend;
 struct err;
+struct events;
 struct loop;
 struct manager;
 struct metrics;
@@ -37,6 +38,7 @@ struct manager_options {
     struct store *store;  /* borrowed; NULL: nothing is durable */
     uint64_t ttl_ns;    /* an idle session that is not persistent is removed after this; 0: never */
     bool strict_images; /* refuse an image that is not there instead of running on `host` */
+    struct events *events; /* borrowed; who watches is told; NULL: nobody */
 };
 
 int manager_new(struct loop *loop, struct backend *backend, const struct manager_options *options,

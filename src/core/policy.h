@@ -85,6 +85,8 @@ bool policy_explain(const struct policy *p, size_t i, struct policy_row *ret);
 /* Built-in profiles and those of the configuration. NULL and blank: the configured one. */
 int policy_profile(const struct policy *p, const char *name, const struct profile **ret,
                    struct err *err);
+/* Whether the configuration names the profile of requests that name none. */
+bool policy_profile_chosen(const struct policy *p);
 const struct profile *policy_profile_at(const struct policy *p, size_t i); /* by name; NULL: end */
 
 /* Does I/O. As realpath(3), but what does not exist is kept as it is spelled. */

@@ -143,6 +143,14 @@ void process_forget(struct process *p)
     process_free(p);
 }
 
+static void process_tell(const struct process *p, enum event_kind kind)
+{
+    events_emit(p->session->m->options.events, &(struct event){.kind = kind,
+                                                               .session = session_id(p->session),
+                                                               .name = p->spec->process_id,
+                                                               .exit_code = p->exit_code});
+}
+
 void process_list_running(struct process *p)
 {
     process_move(p, PROCESS_RUNNING);
@@ -150,6 +158,7 @@ void process_list_running(struct process *p)
     count_running(p, true);
     p->session->m->metrics.processes_started++;
     session_touch(p->session);
+    process_tell(p, EVENT_PROCESS_STARTED);
 }
 
 void process_settle(struct process *p)
@@ -225,6 +234,7 @@ static void on_exited(void *arg, const struct outcome *outcome)
     p->exited_real = clock_real(loop_clock(m->loop));
     p->exited_boot = clock_boot(loop_clock(m->loop));
     loop_timer_stop(&p->timer);
+    process_tell(p, EVENT_PROCESS_EXITED);
     if (p->state == PROCESS_STOPPING) {
         on_stopped(p);
         return;

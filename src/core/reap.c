@@ -52,7 +52,7 @@ static void reap_session(struct session *s, uint64_t now)
     }
     log_info(session_id(s), "idle for %llu s; removing the session",
              (unsigned long long)(age(now, s->used_boot) / NSEC_PER_SEC));
-    s->end = METRICS_EXPIRED;
+    s->expired = true;
     session_stop(s);
 }
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 
+#include "core/events.h"
 #include "core/manager.h"
 #include "core/metrics.h"
 #include "util/alloc.h"
@@ -17,6 +18,8 @@ struct run {
     void *arg;
     struct log_scope request; /* who asked, for the log */
     bool counted;             /* the session counts us among its running execs */
+    bool quiet;
+    char *id; /* owned, or NULL */
     struct run_result result;
 };
 
@@ -58,6 +61,20 @@ static void uncount(struct run *r, unsigned how)
     session_exec_ends(r->session);
 }
 
+static void tell(const struct run *r)
+{
+    const struct outcome *o = &r->result.outcome; /* the backend's own went with the exec */
+    struct manager *m = session_manager(r->session);
+    if (!r->quiet)
+        events_emit(manager_get_options(m)->events,
+                    &(struct event){.kind = EVENT_EXEC_ENDED,
+                                    .session = session_id(r->session),
+                                    .name = r->id,
+                                    .outcome = o->kind,
+                                    .exit_code = o->exit_code,
+                                    .duration_ns = o->duration_ns});
+}
+
 static void on_finished(void *arg, const struct outcome *outcome)
 {
     struct run *r = arg;
@@ -68,6 +85,7 @@ static void on_finished(void *arg, const struct outcome *outcome)
     uncount(r, outcome->kind);
     r->ops->exec_free(r->exec);
     r->exec = NULL;
+    tell(r);
     r->events.finished(r->arg, &r->result);
 }
 
@@ -97,6 +115,8 @@ int run_start(struct session *s, const struct run_options *options, const struct
         return e;
     }
     session_hold(s);
+    r->quiet = options->quiet;
+    r->id = options->id != NULL ? xstrdup(options->id) : NULL;
     r->counted = !options->quiet;
     if (r->counted) {
         session_exec_begins(s);
@@ -116,6 +136,7 @@ void run_free(struct run *r)
     for (int i = 0; i < 2; i++)
         buf_done(&r->result.kept[i]);
     session_release(r->session);
+    free(r->id);
     free(r);
 }
 

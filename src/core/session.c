@@ -88,6 +88,19 @@ void session_touch(struct session *s)
         session_update_deadline(s);
 }
 
+void session_tell(const struct session *s, enum event_kind kind)
+{
+    events_emit(s->m->options.events, &(struct event){.kind = kind, .session = session_id(s)});
+}
+
+static void tell_gone(const struct session *s)
+{
+    if (s->told)
+        session_tell(s, s->expired ? EVENT_SESSION_EXPIRED
+                        : s->lost  ? EVENT_SESSION_LOST
+                                   : EVENT_SESSION_DELETED);
+}
+
 static void on_destroyed(void *arg, const struct err *err)
 {
     struct session *s = arg;
@@ -95,10 +108,13 @@ static void on_destroyed(void *arg, const struct err *err)
     LOG_REQUEST(s->request.id);
     if (err != NULL)
         log_error(session_id(s), "destroy: %s", err->msg);
-    if (s->counted)
-        m->metrics.sessions_ended[s->end]++;
+    if (s->told)
+        m->metrics.sessions_ended[s->lost      ? METRICS_LOST
+                                  : s->expired ? METRICS_EXPIRED
+                                               : METRICS_DELETED]++;
     durable_drop_session(s);
     session_unlist(s);
+    tell_gone(s);
     waiters_wake(s, NULL, err);
     session_release(s);
     /* Behind those who wait for this one: nothing may run after that call. */
@@ -119,11 +135,12 @@ static void on_lost(void *arg)
 {
     struct session *s = arg;
     log_warn(session_id(s), "the sandbox died by itself; removing the session");
-    s->end = METRICS_LOST;
     if (s->sandbox == NULL)
         return; /* being destroyed already */
-    if (s->state != SESSION_STOPPING)
+    if (s->state != SESSION_STOPPING) {
         session_move(s, SESSION_STOPPING);
+        s->lost = true;
+    }
     destroy(s);
 }
 
@@ -145,13 +162,14 @@ static void ready(struct session *s)
 {
     struct metrics *metrics = &s->m->metrics;
     session_move(s, SESSION_READY);
-    s->counted = true;
+    s->told = true;
     if (s->adopting) {
         metrics->sessions_adopted++;
     } else {
         metrics->sessions_created++;
         hist_add(&metrics->session_create, loop_now(s->m->loop) - s->begun);
         session_touch(s);
+        session_tell(s, EVENT_SESSION_CREATED);
     }
     session_update_deadline(s);
     if (s->delete_asked)

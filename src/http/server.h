@@ -29,6 +29,7 @@ typedef void http_handler_fn(struct http_request *req, void *arg);
 enum http_route_flags {
     HTTP_ROUTE_OPEN = 1,   /* served without asking authorize() */
     HTTP_ROUTE_SCOPED = 2, /* its handler asks who calls: see http_request_set_user() */
+    HTTP_ROUTE_STREAM = 4, /* the handler runs before the body: see http_body_start() */
 };
 
 /* Tables end with {0}. */
@@ -141,6 +142,15 @@ void http_request_set_user(struct http_request *req, const void *user,
                            void (*done)(const void *user));
 const void *http_request_user(const struct http_request *req);
 
+/* On a route with HTTP_ROUTE_STREAM the body comes in pieces, from the loop, after this call; at
+ * last with `end` and no bytes. An answer before that closes the connection. A body without a
+ * length may be larger than max_body: the handler counts. */
+typedef void http_body_fn(struct http_request *req, const char *data, size_t len, bool end,
+                          void *arg);
+void http_body_start(struct http_request *req, http_body_fn *fn, void *arg);
+/* While it is held nothing is read, and the peer has to wait. */
+void http_body_hold(struct http_request *req, bool held);
+
 /* What follows "Authorization: Bearer ", or NULL. Compare with http_secret_eq(). */
 const char *http_request_bearer(const struct http_request *req);
 
@@ -169,6 +179,10 @@ void http_reply_error(struct http_request *req, unsigned status, const char *cod
 /* An answer in pieces. http_reply_chunk() gives 0, -ENOBUFS when the queue is full (nothing was
  * taken) or -EPIPE when the peer has gone; http_reply_end() is owed in any case. */
 void http_reply_start(struct http_request *req, unsigned status, const char *type);
+/* The same with a length that is known. Fewer bytes than that, and http_reply_end() drops the
+ * connection, so that the peer can tell; more are refused with -EMSGSIZE. */
+void http_reply_start_length(struct http_request *req, unsigned status, const char *type,
+                             uint64_t length);
 int http_reply_chunk(struct http_request *req, const void *data, size_t len);
 bool http_reply_full(const struct http_request *req); /* more than low_water is queued */
 void http_reply_end(struct http_request *req);

@@ -77,10 +77,11 @@ struct http_conn {
     uint32_t pace_bytes;
     uint8_t state;
     bool is_unix;
-    bool fresh;    /* no complete request yet */
-    bool close;    /* after this answer */
-    bool above;    /* the queue went above low_water */
-    bool in_input; /* input() runs and will settle() at its end */
+    bool fresh;     /* no complete request yet */
+    bool close;     /* after this answer */
+    bool above;     /* the queue went above low_water */
+    bool in_input;  /* input() runs and will settle() at its end */
+    bool continued; /* the peer was told to send its streamed body, or needs not be */
     struct ucred peer;
 };
 
@@ -104,6 +105,9 @@ struct http_request {
     void *writable_arg;
     const void *user;
     void (*user_done)(const void *user);
+    http_body_fn *body_fn; /* the body is a stream, and wanted */
+    void *body_arg;
+    bool body_held, body_ended;
     struct buf headers; /* of the answer */
     struct buf body;
     bool is_head;    /* HEAD: the answer has no body */
@@ -111,6 +115,8 @@ struct http_request {
     bool started;    /* http_reply_start() was called */
     bool chunked;    /* the answer is */
     bool no_body;    /* its status allows none */
+    bool counted;    /* its length is known: */
+    uint64_t left;   /* bytes to come */
     struct ucred peer;
     bool is_unix;
     size_t n_params;
@@ -141,6 +147,7 @@ void conn_begin_answer(struct http_conn *c); /* to a request that gets no handle
 void conn_answered(struct http_conn *c);     /* the answer to its request is complete */
 void conn_wrote(struct http_conn *c);        /* bytes may have been queued */
 bool conn_will_close(const struct http_conn *c);
+void conn_body_wanted(struct http_conn *c); /* or not, for now; from a handler or later */
 /* Takes the descriptor away for another protocol. */
 int conn_detach(struct http_conn *c);
 

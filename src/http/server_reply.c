@@ -154,7 +154,19 @@ void http_reply_error(struct http_request *req, unsigned status, const char *cod
     http_reply(req, status, problem_type, body.data, body.len);
 }
 
-void http_reply_start(struct http_request *req, unsigned status, const char *type)
+static int put_start(struct buf *head, struct http_request *req, unsigned status, const char *type)
+{
+    int r = put_common(head, req->conn, status, type);
+    if (r == 0)
+        r = put_request_headers(head, req);
+    if (r == 0 && req->counted && status_has_body(status))
+        r = http1_put_length(head, req->left);
+    if (r == 0 && req->chunked)
+        r = http1_put_header(head, "Transfer-Encoding", "chunked");
+    return r == 0 ? http1_put_end(head) : r;
+}
+
+static void start(struct http_request *req, unsigned status, const char *type)
 {
     AUTO_DONE(buf) struct buf head;
     struct http_conn *c = req->conn;
@@ -166,22 +178,29 @@ void http_reply_start(struct http_request *req, unsigned status, const char *typ
         return;
     req->status = status;
     req->no_body = req->is_head || !status_has_body(status);
-    req->chunked = req->head.minor > 0 && status_has_body(status);
-    if (req->head.minor == 0)
+    req->chunked = !req->counted && req->head.minor > 0 && status_has_body(status);
+    if ((req->head.minor == 0 && !req->counted) || !c->body.done)
         c->close = true; /* the end of the connection is the end of the answer */
-    int r = put_common(&head, c, status, type);
-    if (r == 0)
-        r = put_request_headers(&head, req);
-    if (r == 0 && req->chunked)
-        r = http1_put_header(&head, "Transfer-Encoding", "chunked");
-    if (r == 0)
-        r = http1_put_end(&head);
+    int r = put_start(&head, req, status, type);
     if (r == 0)
         r = stream_write(&c->stream, head.data, head.len);
     if (r < 0)
         conn_kill(c);
     else
         conn_wrote(c);
+}
+
+void http_reply_start(struct http_request *req, unsigned status, const char *type)
+{
+    start(req, status, type);
+}
+
+void http_reply_start_length(struct http_request *req, unsigned status, const char *type,
+                             uint64_t length)
+{
+    req->counted = true;
+    req->left = length;
+    start(req, status, type);
 }
 
 int http_reply_chunk(struct http_request *req, const void *data, size_t len)
@@ -193,9 +212,13 @@ int http_reply_chunk(struct http_request *req, const void *data, size_t len)
         return -EPIPE;
     if (len == 0 || req->no_body)
         return 0; /* an empty chunk would be the end */
+    if (req->counted && len > req->left)
+        return -EMSGSIZE;
     size_t n = req->chunked ? http1_chunk_head(line, len) : 0;
     struct iovec iov[] = {{line, n}, {(void *)data, len}, {(void *)"\r\n", req->chunked ? 2 : 0}};
     int r = stream_writev(&req->conn->stream, iov, ARRAY_SIZE(iov));
+    if (r == 0 && req->counted)
+        req->left -= len;
     conn_wrote(req->conn);
     req->sent += r == 0 ? len : 0;
     return r;
@@ -215,7 +238,7 @@ void http_reply_end(struct http_request *req)
         r = stream_write(&req->conn->stream, HTTP1_CHUNK_END, sizeof(HTTP1_CHUNK_END) - 1);
         conn_wrote(req->conn);
     }
-    if (r < 0)
+    if (r < 0 || (req->counted && req->left > 0 && !req->no_body))
         give_up(req); /* cut short, and the peer can tell */
     else
         finish(req);

@@ -232,6 +232,21 @@ const char *http_request_bearer(const struct http_request *req)
     return value + strspn(value, " ");
 }
 
+void http_body_start(struct http_request *req, http_body_fn *fn, void *arg)
+{
+    req->body_fn = fn;
+    req->body_arg = arg;
+    if (req->conn != NULL)
+        conn_body_wanted(req->conn);
+}
+
+void http_body_hold(struct http_request *req, bool held)
+{
+    req->body_held = held;
+    if (req->conn != NULL)
+        conn_body_wanted(req->conn);
+}
+
 void http_on_cancel(struct http_request *req, void (*fn)(struct http_request *req, void *arg),
                     void *arg)
 {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "core/admission.h"
+#include "core/audit.h"
 #include "core/boxconf.h"
 #include "core/sweep.h"
 #include "core/tenancy.h"
@@ -16,6 +17,7 @@
 #include "util/log.h"
 
 struct http_request;
+struct process_spec;
 struct readiness;
 struct report;
 struct rpc_call;
@@ -217,6 +219,7 @@ struct rpc_call {
     /* Asked to stop early; may end the call. NULL: it runs to its end unheard. */
     void (*cancel)(struct rpc_call *c);
     bool cancelled, woken;
+    bool made; /* the session was not there before */
 
     struct sweep sweep;
     void (*then)(struct rpc_call *c); /* after the sweep, or after whoever we wait for */
@@ -251,6 +254,13 @@ void rpc_shut_out(struct rpc *r, const char *ns, int64_t generation);
 /* It has been answered, or never will be: for counters and the log. `result` lives for ever. */
 void rpc_call_answered(struct rpc_call *c, const char *result);
 void rpc_call_end(struct rpc_call *c); /* its answer has been given, or nobody wants it */
+
+/* rpc_audit.c: ERR_LIMIT where nothing may happen that cannot be recorded. */
+int rpc_audit_exec(const struct rpc_call *c, struct err *err);
+void rpc_audit_exec_end(const struct rpc_call *c, const struct run_result *result);
+int rpc_audit_process(const struct rpc_call *c, const struct process_spec *spec, struct err *err);
+void rpc_audit_session(const struct rpc_call *c, enum audit_event event);
+void rpc_audit_failed(const struct rpc_call *c, enum audit_event event, const struct err *err);
 
 /* Answers (rpc_reply.c). All of them end the call. */
 struct rpc_reply {

@@ -7,6 +7,7 @@
 #include "util/cleanup.h"
 
 struct err;
+struct events;
 struct http_server;
 struct manager;
 struct policy_service;
@@ -15,6 +16,7 @@ struct v1;
 /* All borrowed, for the life of the object. */
 struct v1_options {
     struct manager *manager;
+    struct events *events;                /* that the manager tells */
     const struct policy_service *service; /* policy, records of what was done, kept outputs */
 };
 

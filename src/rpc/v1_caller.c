@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/audit.h"
 #include "core/authz.h"
+#include "core/manager.h"
 #include "core/policy_service.h"
 #include "http/server.h"
 #include "rpc/v1_internal.h"
@@ -36,6 +37,20 @@ bool v1_may(struct http_request *req, const struct v1 *v, const char *tool)
     v1_failed(v, req, &err, NULL, &record);
     v1_fail(req, &err);
     return false;
+}
+
+struct session *v1_use_session(struct http_request *req, const struct v1 *v, const char *tool)
+{
+    struct session *s = v1_may(req, v, tool) ? v1_find_session(req, v) : NULL;
+    struct err err = {0};
+
+    if (s == NULL ||
+        policy_check_use(v->service->policy, v1_caller(req), session_spec(s), &err) == 0)
+        return s;
+    struct audit_record record = {.event = AUDIT_DENIED, .session = session_id(s)};
+    v1_failed(v, req, &err, NULL, &record);
+    v1_fail(req, &err);
+    return NULL;
 }
 
 int v1_audit(const struct v1 *v, const struct http_request *req, struct audit_record *record,
