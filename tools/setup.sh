@@ -15,7 +15,8 @@ declare -A packages=(
     [run]="nftables e2fsprogs uidmap slirp4netns"
     # clang and its runtime carry the sanitizers; git to curl are run inside sandboxes.
     [test]="libcmocka-dev zlib1g-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp
-            git nodejs cmake sqlite3 curl iproute2 util-linux procps strace python3-venv"
+            git nodejs cmake sqlite3 curl iproute2 util-linux procps strace python3-venv
+            python3-prometheus-client mandoc man-db"
     # The peers; an engine that is running already is left alone.
     [bench]="bubblewrap busybox-static runc crun docker.io podman"
     [vm]="qemu-system-x86 qemu-utils busybox-static kmod e2fsprogs xz-utils zstd"

@@ -9,7 +9,7 @@ import socket
 import tempfile
 
 import pytest
-from boxlib import ApiError, Boxd
+from boxlib import ROOT, ApiError, Boxd
 from hostlib import SCALE, mount_dir, until
 from lbwire import Rpc, RpcError
 from rawlib import Wire
@@ -184,6 +184,15 @@ def test_the_process_itself(client, talkative):
     assert total(found, "box_backend_up", backend="native") == 1
     assert total(found, "box_build_info") == 1
     assert "box_audit_lost_total" in found
+
+
+def test_the_manual_names_every_metric(client):
+    """docs/operators.md, and nothing that is not there."""
+    text = (ROOT / "docs/operators.md").read_text()
+    client._conn.request("GET", "/metrics")
+    names = set(re.findall(r"^# TYPE (\S+)", client._conn.getresponse().read().decode(), re.M))
+    told = set(re.findall(r"`((?:box|process)_[a-z_]+)`", text))
+    assert told == names
 
 
 def test_idle_sessions_count_as_expired():
