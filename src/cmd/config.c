@@ -42,7 +42,7 @@ struct settings {
 const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_HOST] = {"host", "BOX_LISTEN_HOST", "127.0.0.1", "Address to listen on"},
     [CONFIG_PORT] = {"port", "BOX_LISTEN_PORT", "5410", "TCP port; 0: no TCP listener"},
-    [CONFIG_BACKEND] = {"backend", "BOX_BACKEND", "native", "Backend to use"},
+    [CONFIG_BACKEND] = {"backend", "BOX_BACKEND", "auto", "native, docker, podman; auto: the first of these that works"},
     [CONFIG_STATE_DIR] = {"state_dir", "BOX_STATE_DIR", NULL, "Where everything is kept"},
     [CONFIG_TOKEN_FILE] = {"token_file", "BOX_TOKEN_FILE", NULL, "File with the token that TCP clients send; read again when it changes"},
     [CONFIG_MOUNT_ROOTS] = {"allowed_mount_roots", "BOX_ALLOWED_MOUNT_ROOTS", NULL, "Directories of the host that may be mounted"},
@@ -50,8 +50,11 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_REQUIRE_LIMITS] = {"require_limits", "BOX_REQUIRE_LIMITS", "false", "Refuse sessions whose limits cannot be enforced"},
     [CONFIG_MAX_SESSIONS] = {"max_sessions", "BOX_MAX_SESSIONS", "8000", "Sessions at a time"},
     [CONFIG_SESSION_TTL] = {"session_ttl_sec", "BOX_SESSION_TTL_SEC", "300", "Idle time after which a session is removed; 0: never"},
-    [CONFIG_ENGINE_SOCKET] = {"engine_socket", "BOX_ENGINE_SOCKET", NULL, "Socket of Docker or Podman, for these backends"},
+    [CONFIG_ENGINE_SOCKET] = {"engine_socket", "BOX_ENGINE_SOCKET", NULL, "Docker's or Podman's: a path, unix://path or tcp://host:port"},
     [CONFIG_ENGINE_RUNTIME] = {"engine_runtime", "BOX_ENGINE_RUNTIME", NULL, "Runtime that the engine uses, such as runsc"},
+    [CONFIG_ENGINE_TLS_CA] = {"engine_tls_ca", "BOX_ENGINE_TLS_CA", NULL, "PEM file: who may vouch for an engine at tcp://"},
+    [CONFIG_ENGINE_TLS_CERT] = {"engine_tls_cert", "BOX_ENGINE_TLS_CERT", NULL, "PEM file: our certificate for it"},
+    [CONFIG_ENGINE_TLS_KEY] = {"engine_tls_key", "BOX_ENGINE_TLS_KEY", NULL, "PEM file: its key"},
     [CONFIG_IMAGE_PULL] = {"image_pull", "BOX_IMAGE_PULL", "never", "missing: let the engine fetch an image that it does not have"},
     [CONFIG_MAX_PROCESSES] = {"max_managed_processes", "BOX_MAX_MANAGED_PROCESSES", "64", "Managed processes at a time"},
     [CONFIG_MAX_EXITED] = {"max_completed_processes", "BOX_MAX_COMPLETED_PROCESSES", "256", "Ended ones that are remembered"},
@@ -310,6 +313,12 @@ static int set_paths(struct config *c, const struct settings *s, struct err *err
     return 0;
 }
 
+/* NULL when it is not given. */
+static char *copy(const struct settings *s, enum config_name key)
+{
+    return s->values[key] != NULL ? xstrdup(s->values[key]) : NULL;
+}
+
 static int interpret(struct config *c, const struct settings *s, struct err *err)
 {
     uint64_t port = 0;
@@ -351,12 +360,12 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     c->port = (uint16_t)port;
     c->host = xstrdup(s->values[CONFIG_HOST]);
     c->backend = xstrdup(s->values[CONFIG_BACKEND]);
-    if (s->values[CONFIG_ENGINE_SOCKET] != NULL)
-        c->engine_socket = xstrdup(s->values[CONFIG_ENGINE_SOCKET]);
-    if (s->values[CONFIG_ENGINE_RUNTIME] != NULL)
-        c->engine_runtime = xstrdup(s->values[CONFIG_ENGINE_RUNTIME]);
-    if (s->values[CONFIG_REPORT_BACKEND] != NULL)
-        c->report_backend = xstrdup(s->values[CONFIG_REPORT_BACKEND]);
+    c->engine_socket = copy(s, CONFIG_ENGINE_SOCKET);
+    c->engine_runtime = copy(s, CONFIG_ENGINE_RUNTIME);
+    c->engine_tls_ca = copy(s, CONFIG_ENGINE_TLS_CA);
+    c->engine_tls_cert = copy(s, CONFIG_ENGINE_TLS_CERT);
+    c->engine_tls_key = copy(s, CONFIG_ENGINE_TLS_KEY);
+    c->report_backend = copy(s, CONFIG_REPORT_BACKEND);
     if (inet_pton(AF_INET, c->host, &address) != 1 && inet_pton(AF_INET6, c->host, &address) != 1)
         return err_set(err, ERR_INVALID, "host must be a numeric address, not '%.80s'", c->host);
     return 0;
@@ -435,6 +444,9 @@ void config_free(struct config *c)
     free(c->backend);
     free(c->engine_socket);
     free(c->engine_runtime);
+    free(c->engine_tls_ca);
+    free(c->engine_tls_cert);
+    free(c->engine_tls_key);
     free(c->report_backend);
     free(c->log_level);
     free(c->log_format);
@@ -448,7 +460,7 @@ void config_free(struct config *c)
     free(c);
 }
 
-static int make_dirs(const char *path, mode_t mode, struct err *err)
+int config_make_path(const char *path, mode_t mode, struct err *err)
 {
     AUTO_FREE char *copy = xstrdup(path);
     for (char *at = copy + 1;; at++) {
@@ -468,8 +480,8 @@ int config_make_dirs(const struct config *c, struct err *err)
 {
     AUTO_FREE char *run = xstrdup(c->socket_path);
     *strrchr(run, '/') = '\0';
-    int r = make_dirs(c->state_dir, 0711, err);
-    return r < 0 ? r : make_dirs(run, 0711, err);
+    int r = config_make_path(c->state_dir, 0711, err);
+    return r < 0 ? r : config_make_path(run, 0711, err);
 }
 
 bool config_host_is_loopback(const struct config *c)

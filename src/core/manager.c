@@ -14,7 +14,7 @@
 
 static int check_image(const struct manager *m, const struct spec *spec, struct err *err)
 {
-    if (!m->options.strict_images || str_eq(spec->image, "host"))
+    if (!m->options.strict_images || m->backend->ops->own_images || str_eq(spec->image, "host"))
         return 0;
     return err_set(err, ERR_NOT_FOUND,
                    "image '%.100s' is not available: there is no image store; use image 'host', or "
@@ -85,7 +85,10 @@ int manager_acquire_for(struct manager *m, struct waiter *w, bool queued, struct
     if (r < 0)
         return r;
     if ((w->flags & ACQUIRE_REMOUNT) && !session_same_mounts(s->spec, w->spec)) {
-        r = check_makeable(m, w->spec, err); /* before the old one is ended for it */
+        r = s->spec->own.expires_ns > 0
+                ? err_set(err, ERR_CONFLICT, "session '%.100s' is a chat's: its mounts stay",
+                          session_id(s))
+                : check_makeable(m, w->spec, err); /* before the old one is ended for it */
         if (r == 0)
             remount(s, w, queued);
         return r;

@@ -337,7 +337,7 @@ static void restore_exit(struct process *p, const struct process_record *record)
 
 void process_adopt(struct session *s, struct process_record *record)
 {
-    const struct backend_ops *b = s->m->backend->ops;
+    const struct backend_ops *b = s->sandbox->backend->ops;
     struct err err = {0};
     struct process *p = process_new(s, TAKE_PTR(record->spec));
     p->number = (uint32_t)record->number;

@@ -120,16 +120,30 @@ void waiters_wake_all_gone(struct manager *m)
     }
 }
 
-void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg)
+static void end_sessions(struct manager *m, bool leave, session_gone_fn *gone, void *arg)
 {
     struct waiter *w = waiter_new(m, arg);
     w->gone = gone;
     queue_add(&m->all_gone, w);
     m->closing = true;
+    m->n_left = 0;
     for (struct session *s = m->first, *next; s != NULL; s = next) {
         next = s->next;
-        session_stop(s);
+        s->left = leave && s->spec->own.expires_ns > 0 && s->state == SESSION_READY;
+        m->n_left += s->left;
+        if (!s->left)
+            session_stop(s);
     }
-    if (m->n_sessions == 0)
+    if (m->n_sessions == m->n_left)
         waiters_wake_all_gone(m);
+}
+
+void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg)
+{
+    end_sessions(m, false, gone, arg);
+}
+
+void manager_close(struct manager *m, session_gone_fn *gone, void *arg)
+{
+    end_sessions(m, true, gone, arg);
 }

@@ -176,6 +176,10 @@ void http_reply(struct http_request *req, unsigned status, const char *type, con
 void http_reply_error(struct http_request *req, unsigned status, const char *code,
                       const char *detail, const char *remediation);
 
+/* The same with members of its own kind: `more` is name, value, name, value, ..., NULL. */
+void http_reply_problem(struct http_request *req, unsigned status, const char *code,
+                        const char *detail, const char *remediation, const char *const *more);
+
 /* An answer in pieces. http_reply_chunk() gives 0, -ENOBUFS when the queue is full (nothing was
  * taken) or -EPIPE when the peer has gone; http_reply_end() is owed in any case. */
 void http_reply_start(struct http_request *req, unsigned status, const char *type);

@@ -121,7 +121,7 @@ void http_reply(struct http_request *req, unsigned status, const char *type, con
 }
 
 static void put_problem(struct buf *out, unsigned status, const char *code, const char *detail,
-                        const char *remediation)
+                        const char *remediation, const char *const *more)
 {
     struct jw w;
 
@@ -135,6 +135,8 @@ static void put_problem(struct buf *out, unsigned status, const char *code, cons
     jw_kstr(&w, "code", code);
     if (remediation != NULL)
         jw_kstr(&w, "remediation", remediation);
+    for (; more != NULL && more[0] != NULL; more += 2)
+        jw_kstr(&w, more[0], more[1]);
     jw_object_end(&w);
     if (jw_end(&w) < 0) {
         /* The texts are too long; the code is what programs go by. */
@@ -144,14 +146,20 @@ static void put_problem(struct buf *out, unsigned status, const char *code, cons
     }
 }
 
-void http_reply_error(struct http_request *req, unsigned status, const char *code,
-                      const char *detail, const char *remediation)
+void http_reply_problem(struct http_request *req, unsigned status, const char *code,
+                        const char *detail, const char *remediation, const char *const *more)
 {
     AUTO_DONE(buf) struct buf body;
 
     buf_init(&body, PROBLEM_MAX);
-    put_problem(&body, status, code, detail, remediation);
+    put_problem(&body, status, code, detail, remediation, more);
     http_reply(req, status, problem_type, body.data, body.len);
+}
+
+void http_reply_error(struct http_request *req, unsigned status, const char *code,
+                      const char *detail, const char *remediation)
+{
+    http_reply_problem(req, status, code, detail, remediation, NULL);
 }
 
 static int put_start(struct buf *head, struct http_request *req, unsigned status, const char *type)
@@ -274,7 +282,7 @@ void reply_refusal(struct http_conn *c, unsigned status)
     while (i + 1 < ARRAY_SIZE(refusals) && refusals[i].status != status)
         i++;
     put_problem(&body, status, refusals[i].status == status ? refusals[i].code : "refused", NULL,
-                NULL);
+                NULL, NULL);
     (void)put_common(&out, c, status, problem_type);
     if (refusals[i].status == status && refusals[i].header != NULL)
         (void)buf_puts(&out, refusals[i].header);

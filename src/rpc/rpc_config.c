@@ -30,14 +30,22 @@ static void set_caps(struct rpc *r)
  * that admission requires; see readiness.h for that. */
 static void select_backend(struct rpc *r)
 {
-    const char *own = manager_backend(r->o.manager)->ops->name;
-    const char *name = r->o.backend_name != NULL ? r->o.backend_name : own;
-    bool ours = r->wanted[0] == '\0' || str_eq(r->wanted, "local") || str_eq(r->wanted, own) ||
-                str_eq(r->wanted, name) ||
-                (admission_enforced(r->admission) && str_eq(r->wanted, READINESS_BACKEND));
-    if (!ours)
+    struct backend *b = manager_backend(r->o.manager);
+    bool any = r->wanted[0] == '\0' || str_eq(r->wanted, "local") ||
+               str_eq(r->wanted, r->o.backend_name) ||
+               (admission_enforced(r->admission) && str_eq(r->wanted, READINESS_BACKEND));
+    r->selected = any || backend_find(b, r->wanted) != NULL;
+    if (!r->selected)
         log_warn(NULL, "box.backend is '%s', which this boxd does not have", r->wanted);
-    r->backend = ours ? name : NULL;
+    (void)backend_limit(b, r->selected && !any ? r->wanted : "");
+}
+
+const char *rpc_selected(void *arg)
+{
+    const struct rpc *r = arg;
+    if (!r->selected)
+        return NULL;
+    return r->o.backend_name != NULL ? r->o.backend_name : manager_backend(r->o.manager)->ops->name;
 }
 
 const char *rpc_backend_name(const struct rpc *r)

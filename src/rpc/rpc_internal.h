@@ -103,7 +103,7 @@ struct rpc {
     struct rpc_options o;
     struct loop *loop;   /* borrowed */
     char *instance;      /* owned; NULL: nobody is trusted yet */
-    const char *backend; /* name to report; NULL: the configuration selects one we do not have */
+    bool selected;       /* else the configuration selects a backend that we do not have */
     char *wanted;        /* owned; what the configuration says about it, "" for nothing */
     size_t sessions_max; /* of the operator; a client cannot raise it */
     bool draining;       /* box_shutdown is at work */
@@ -132,6 +132,8 @@ struct rpc_setup {
 /* rpc_config.c */
 /* What clients are told; NULL: the configuration selects one that we do not have. */
 const char *rpc_backend_name(const struct rpc *r);
+/* Of a struct rpc: the backend's name to report, NULL when none is selected. */
+const char *rpc_selected(void *arg);
 /* What box_init would say, before anybody can. */
 int rpc_preset(struct rpc *r, const struct json *config, struct err *err);
 int rpc_select_defaults(struct rpc *r, struct err *err); /* before anybody has said anything */

@@ -288,9 +288,9 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
 {
     int r = http_server_add_routes(server, routes, v, err);
     if (r == 0)
-        r = metrics_routes(server, v, err);
-    if (r == 0)
         r = v1_process_routes(server, v, err);
+    if (r == 0)
+        r = metrics_routes(server, v, err);
     if (r == 0)
         r = v1_execs_routes(server, v, err);
     if (r == 0)

@@ -29,13 +29,16 @@ APPLETS = ("sh", "ash", "ls", "cat", "echo", "sleep", "id", "env", "mkdir", "rm"
            "printf", "setsid", "nohup", "grep", "tail", "cut", "tee", "date", "stty", "tty", "df", "mv", "cp", "sort",
            "awk", "sed", "od", "hostname", "chown", "mknod", "find", "expr", "basename", "dirname", "md5sum", "trap")
 
-CAGE = """
+CAGE = r"""
 mount -t tmpfs tmpfs "$1"
 for dir in etc var/lib; do
     mkdir -p "$1/$dir/upper" "$1/$dir/work"
     mount -t overlay -o "lowerdir=/$dir,upperdir=$1/$dir/upper,workdir=$1/$dir/work" overlay "/$dir"
 done
 mount -t tmpfs tmpfs /run
+mkdir -p /etc/containers/registries.conf.d
+printf '[[registry]]\nprefix = "127.0.0.1"\nlocation = "127.0.0.1"\ninsecure = true\n' \
+    > /etc/containers/registries.conf.d/box-test.conf
 exec tini -- sleep infinity
 """
 
@@ -176,6 +179,16 @@ class Engine:
             time.sleep(0.05)
         # As the packages set it up: a group may use it.
         os.chmod(self.socket, 0o660)
+
+    def pids(self, name):
+        """Processes of that name inside the cage."""
+        found = []
+        for comm in pathlib.Path("/proc").glob("[0-9]*/comm"):
+            with contextlib.suppress(OSError):
+                if comm.read_text() == name + "\n" and os.stat(comm.parent / "ns/mnt").st_ino == os.stat(
+                        f"/proc/{self.cage}/ns/mnt").st_ino:
+                    found.append(int(comm.parent.name))
+        return found
 
     def daemon_pid(self):
         """Of the daemon itself: nsenter becomes it, or is its parent when it entered a pid namespace."""
