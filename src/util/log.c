@@ -127,25 +127,6 @@ static int write_json(struct buf *out, const struct record *r)
     return jw_end(&w);
 }
 
-/* The code point when it must not reach a terminal, 0 otherwise: controls of both sets, line
- * separators, and the marks that make a line read as what it is not (U+200E, 200F, 202A-202E,
- * 2066-2069). */
-static unsigned unsafe_point(const char *s, int n)
-{
-    unsigned c = (unsigned char)s[0];
-
-    if (n == 1)
-        return c < 0x20 || c == 0x7f ? c : 0;
-    if (n == 2) /* U+0080 to U+009F */
-        return c == 0xc2 && (unsigned char)s[1] < 0xa0 ? (unsigned char)s[1] : 0;
-    if (n != 3 || c != 0xe2)
-        return 0;
-    unsigned point = 0x2000U | ((unsigned)s[1] & 0x3f) << 6 | ((unsigned)s[2] & 0x3f);
-    bool unsafe = point == 0x200e || point == 0x200f || (point >= 0x2028 && point <= 0x202e) ||
-                  (point >= 0x2066 && point <= 0x2069);
-    return unsafe ? point : 0;
-}
-
 /* Text from anywhere, harmless to a terminal and on one line. */
 static int put_safe(struct buf *out, const char *text)
 {
@@ -155,7 +136,7 @@ static int put_safe(struct buf *out, const char *text)
     for (size_t len = strlen(text); len > 0 && r == 0;) {
         int n = utf8_next(text, len, &incomplete);
         size_t step = (size_t)abs(n);
-        unsigned point = n > 0 ? unsafe_point(text, n) : 0;
+        unsigned point = n > 0 ? utf8_unsafe(text, n) : 0;
         if (n < 0)
             r = buf_puts(out, "\xef\xbf\xbd");
         else if (point == '\n')
@@ -203,9 +184,13 @@ static void emit(const struct record *r)
 {
     int saved = errno;
     AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf json;
 
     buf_init(&out, RECORD_MAX);
-    int e = config.json ? write_json(&out, r) : write_text(&out, r);
+    buf_init(&json, RECORD_MAX);
+    int e = config.json ? write_json(&json, r) : write_text(&out, r);
+    if (e == 0 && config.json)
+        e = json_plain(&out, json.data, json.len); /* somebody will look at it in a terminal */
     if (e == 0)
         e = buf_putc(&out, '\n');
     /* One write for one record, so that several processes can share a pipe. What does not get out

@@ -15,8 +15,9 @@ from boxlib import BUILD, ROOT, Boxd, box
 from hostlib import SCALE, need
 
 PREFIX = "/usr/local"
-FILES = {
-    "bin/box", "bin/boxd", "libexec/box/box-priv", "libexec/box/box-init", "libexec/box/box-fetch", "libexec/box/box-guest",
+HELPERS = {p.name for p in BUILD.glob("box-*") if p.is_file() and os.access(p, os.X_OK)}
+FILES = {f"libexec/box/{name}" for name in HELPERS} | {
+    "bin/box", "bin/boxd",
     "lib/systemd/system/boxd.service", "lib/systemd/system/boxd.socket", "share/man/man1/box.1", "share/man/man8/boxd.8",
     "share/man/man5/box-config.5", "share/bash-completion/completions/box", "share/zsh/site-functions/_box",
     "share/fish/vendor_completions.d/box.fish", "share/doc/box/config.yaml",
@@ -46,6 +47,7 @@ def tree(tmp_path_factory):
 
 
 def test_everything_is_installed(tree):
+    assert {"box-priv", "box-init", "box-fetch", "box-guest"} <= HELPERS
     assert files(tree) == {f"usr/local/{name}" for name in FILES} | {"etc/box/config.yaml"}
     for name in FILES:
         mode = (tree / "usr/local" / name).stat().st_mode
