@@ -15,7 +15,7 @@ from pathlib import Path
 # From the bottom to the top. Modules of one layer do not see each other.
 LAYERS = [
     {"util"},
-    {"spec", "io", "sandbox"},
+    {"spec", "io", "sandbox", "files"},
     {"http", "store", "priv", "fetch"},
     {"backend"},
     {"core"},

@@ -51,6 +51,9 @@ struct exec_request {
     bool with_stdin;     /* else it reads /dev/null */
     bool tty;
     bool posture; /* no program: the confined process reports what the kernel says about itself */
+    /* No program of the session's, but box-files (files/wire.h), confined like any other.
+     * ERR_UNSUPPORTED where there are no files. */
+    bool files;
     uint16_t rows, cols;
 };
 
@@ -90,6 +93,15 @@ typedef void backend_created_fn(void *arg, struct sandbox *sb,
                                 const struct err *err);         /* sb NULL: err says why */
 typedef void backend_done_fn(void *arg, const struct err *err); /* err NULL: done */
 typedef void backend_text_fn(void *arg, const char *json, size_t len, const struct err *err);
+/* A sandbox that runs, as its backend knows it. Everything is borrowed. */
+struct backend_found {
+    const char *backend; /* name of the one that has it */
+    const char *name;    /* for adopt() */
+    const char *id;      /* as sandbox_id() tells it; NULL: the name */
+    char *const *labels; /* "name=value" */
+    uint64_t created_ns; /* wall clock, by the backend */
+};
+typedef void backend_found_fn(void *arg, const struct backend_found *found);
 typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
 
 struct backend_ops {
@@ -119,6 +131,13 @@ struct backend_ops {
     void (*exec_free)(struct exec *e); /* a running one goes on unobserved, its output drained */
     /* Name of the sandbox in the backend; durable, the same after adopt(). */
     const char *(*sandbox_name)(const struct sandbox *sb);
+    /* Optional: what people know it by, such as a container's id, where that is another. */
+    const char *(*sandbox_id)(const struct sandbox *sb);
+    /* Optional: tells of each sandbox of this instance that runs and has labels of these names
+     * (NULL-terminated, of static life), then that it is done. A backend without it keeps no
+     * labels: the store's are all there are. */
+    int (*list)(struct backend *b, const char *const *labels, backend_found_fn *each,
+                backend_done_fn *done, void *arg, struct err *err);
     /* Takes over what an earlier daemon of this instance left running under that name, as if
      * create() had made it: ERR_NOT_FOUND, here or through `created`, when it is not alive any
      * more. Execs of the earlier daemon are ended; its managed processes can be had by proc_adopt()

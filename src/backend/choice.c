@@ -513,6 +513,7 @@ static void let_go(struct choice *c, bool detach)
         next = w->next;
         free(w);
     }
+    choice_listings_free(c);
     free(c->only);
     free(c);
 }
@@ -534,6 +535,7 @@ static const struct backend_ops choice_ops = {
     .abandon = abandon,
     .adopt = adopt,
     .sweep = sweep,
+    .list = choice_list,
     .doctor = choice_doctor,
     .free = choice_free,
     .detach = choice_detach,

@@ -18,6 +18,7 @@
 
 #define CREATE_TIMEOUT_NS (60ULL * NSEC_PER_SEC)
 #define PULL_SILENCE_NS (120ULL * NSEC_PER_SEC)
+#define PULL_WHOLE_NS (30ULL * 60 * NSEC_PER_SEC)
 #define LOOK_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
 #define ADOPT_LOOKS 22 /* seconds of patience that an adoption has less: others wait for it */
 #define NPROC_MAX 4096U
@@ -46,6 +47,7 @@ static struct spec *copy_spec(const struct spec *from)
     s->pids_limit = from->pids_limit;
     s->read_only_rootfs = from->read_only_rootfs;
     s->workspace_quota_mb = from->workspace_quota_mb;
+    s->own.labels = strv_copy(from->own.labels);
     return s;
 }
 
@@ -113,6 +115,14 @@ static void on_created(void *arg, const struct json *body, const struct err *err
     const char *id = json_str(json_get(body, "Id"));
     struct err odd = {0};
     sb->call = NULL;
+    if (err != NULL && err->sys != 0) /* no answer: it may be there all the same */
+        (void)str_copy(sb->id, sizeof(sb->id), sb->name);
+    if (sb->state == ENGINE_REMOVING) {
+        if (err == NULL && id != NULL && id_valid(id))
+            (void)str_copy(sb->id, sizeof(sb->id), id);
+        engine_remove(sb);
+        return;
+    }
     if (err != NULL && lacks_init(sb, err)) {
         create_now(sb);
         return;
@@ -166,7 +176,9 @@ static void create_now(struct engine_sandbox *sb)
                                .seccomp = e->seccomp,
                                .guest_program = e->options.guest_program,
                                .run_dir = run_dir,
+                               .volumes = sb->spec->read_only_rootfs ? sb->volumes : NULL,
                                .init = !e->facts.no_init,
+                               .flat = !e->facts.narrow,
                                .own_id = sb->own_id,
                                .keep = sb->spec->persistent || e->facts.live_restore,
                                .nproc_max = nproc_max()};
@@ -224,8 +236,12 @@ static void on_pulled(void *arg, const struct json *body, const struct err *err)
     struct engine_sandbox *sb = arg;
     (void)body;
     sb->call = NULL;
+    loop_timer_stop(&sb->timer);
     if (err != NULL) {
-        engine_fail(sb, err);
+        struct err why = *err;
+        if (strstr(why.msg, sb->spec->image) == NULL)
+            (void)err_wrap(&why, "fetch %.100s", sb->spec->image);
+        engine_fail(sb, &why);
         return;
     }
     sb->pulled = true;
@@ -237,6 +253,14 @@ static int on_progress(void *arg, const struct json *object, struct err *err)
     struct engine_sandbox *sb = arg;
     const char *status = json_str(json_get(object, "status"));
     const char *error = json_str(json_get(object, "error"));
+    const char *layer = json_str(json_get(object, "id"));
+    int64_t bytes = json_int(json_get(json_get(object, "progressDetail"), "total"));
+    if (layer != NULL && bytes > 0 && engine_pull_excess(&sb->pull, layer, (uint64_t)bytes))
+        return err_set(
+            err, ERR_LIMIT,
+            "image %.100s is larger than %llu GiB; fetch it by hand (%s pull) if that is "
+            "meant",
+            sb->spec->image, ENGINE_PULL_MAX >> 30, sb->engine->kind->name);
     if (error != NULL)
         return err_set(err, ERR_BACKEND, "%s backend error: pull %.100s: %.200s",
                        sb->engine->kind->name, sb->spec->image, error);
@@ -245,6 +269,16 @@ static int on_progress(void *arg, const struct json *object, struct err *err)
     return 0;
 }
 
+static void on_pull_late(struct loop_timer *t)
+{
+    struct engine_sandbox *sb = container_of(t, struct engine_sandbox, timer);
+    struct err err = {0};
+    (void)err_set(&err, ERR_BACKEND, "image %.100s could not be fetched within %llu minutes",
+                  sb->spec->image, PULL_WHOLE_NS / NSEC_PER_SEC / 60);
+    engine_fail(sb, &err);
+}
+
+/* Whoever gives the session up ends it, by hanging up on the engine. */
 static void pull_now(struct engine_sandbox *sb)
 {
     AUTO_FREE char *image = engine_quote(sb->spec->image);
@@ -255,6 +289,7 @@ static void pull_now(struct engine_sandbox *sb)
         xasprintf("/images/create?fromImage=%s%s", image, tagged ? "" : "&tag=latest");
     engine_move(sb, ENGINE_PULLING);
     log_info(sb->spec->session_id, "fetching image %.100s", sb->spec->image);
+    loop_timer_start(sb->engine->loop, &sb->timer, PULL_WHOLE_NS, on_pull_late);
     engine_ask(
         sb,
         &(struct engine_request){
@@ -300,6 +335,9 @@ static void on_image(void *arg, const struct json *body, const struct err *err)
                       sb->engine->kind->name, sb->spec->image, sb->engine->kind->name);
         err = &missing;
     }
+    if (err == NULL && sb->volumes == NULL &&
+        engine_image_volumes(body, sb->spec, &sb->mounts, &sb->volumes, &missing) < 0)
+        err = &missing;
     if (err != NULL) {
         engine_fail(sb, err);
         return;
@@ -482,6 +520,19 @@ int engine_create(struct backend *b, const struct spec *spec, backend_created_fn
         engine_ask(sb, &(struct engine_request){.target = "/info", .timeout_ns = LOOK_TIMEOUT_NS},
                    on_info);
     return 0;
+}
+
+void engine_abandon(struct backend *b, void *arg)
+{
+    struct engine *e = container_of(b, struct engine, base);
+    struct engine_sandbox *sb = e->sandboxes;
+    struct err err = {0};
+    while (sb != NULL && (sb->arg != arg || sb->state >= ENGINE_READY))
+        sb = sb->next;
+    if (sb == NULL)
+        return;
+    (void)err_set(&err, ERR_STATE, "the session was given up while it was being made");
+    engine_fail(sb, &err);
 }
 
 /* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */

@@ -18,7 +18,7 @@
 
 struct report {
     struct engine_job job;
-    struct engine_sandbox *sb; /* of a receipt; valid until its exec has finished */
+    const struct engine_sandbox *sb; /* of a receipt; NULL once it is gone */
     backend_text_fn *done;
     void *arg;
     struct engine_call *call;
@@ -66,6 +66,22 @@ static void finish(struct report *r, const struct err *err)
 }
 
 /* Receipts. */
+
+void engine_report_forget(const struct engine_sandbox *sb)
+{
+    for (struct engine_job *job = sb->engine->jobs; job != NULL; job = job->next) {
+        struct report *r = container_of(job, struct report, job);
+        if (job->drop == report_free && r->sb == sb)
+            r->sb = NULL;
+    }
+}
+
+static void tell_gone(struct report *r)
+{
+    struct err err = {0};
+    (void)err_set(&err, ERR_NOT_FOUND, "the session has ended meanwhile");
+    finish(r, &err);
+}
 
 /* The value of a line "Name:\tvalue" of a status file, into ret. */
 static void status_field(const char *status, const char *name, char *ret, size_t size)
@@ -184,6 +200,10 @@ static void on_inspected(void *arg, const struct json *body, const struct err *e
 {
     struct report *r = arg;
     r->call = NULL;
+    if (r->sb == NULL) {
+        tell_gone(r);
+        return;
+    }
     if (err == NULL)
         write_receipt(r, body);
     finish(r, err);
@@ -201,6 +221,10 @@ static void on_posture(void *arg, const struct outcome *outcome)
     struct report *r = arg;
     struct err err = {0};
     engine_exec_free(r->exec);
+    if (r->sb == NULL) {
+        tell_gone(r);
+        return;
+    }
     if (outcome->kind != OUTCOME_EXITED || outcome->exit_code != 0) {
         (void)err_set(&err, ERR_BACKEND, "the session could not report on itself: %s %s",
                       outcome_name(outcome->kind), outcome->error);

@@ -29,7 +29,8 @@ struct boxd_backend {
     struct fetch_launcher *launcher; /* owned; NULL: jobs are our own children */
     struct choice_candidate candidates[CHOICE_MAX];
     struct tls_files tls;
-    char program[PATH_MAX], init_program[PATH_MAX], guest_program[PATH_MAX];
+    char program[PATH_MAX], init_program[PATH_MAX], files_program[PATH_MAX],
+        guest_program[PATH_MAX];
     gid_t groups[GROUPS_MAX];
     size_t n_groups;
     bool dropped; /* engines that are not there by now cannot be had: the right to use them went */
@@ -119,6 +120,7 @@ static int make_native(void *arg, const char *name, struct backend **ret, struct
     const struct config *c = b->o.config;
     struct native_options options = {.program = b->program,
                                      .init_program = b->init_program,
+                                     .files_program = b->files_program,
                                      .fetch_program = b->o.fetch_program,
                                      .state_dir = c->state_dir,
                                      .tag = b->o.tag,
@@ -137,6 +139,8 @@ static int make_native(void *arg, const char *name, struct backend **ret, struct
     int r = boxd_find_program("box-priv", b->program, err);
     if (r == 0)
         r = boxd_find_program("box-init", b->init_program, err);
+    if (r == 0)
+        r = boxd_find_program("box-files", b->files_program, err);
     if (r == 0)
         r = native_new(b->o.loop, &options, ret, err);
     if (r == 0)

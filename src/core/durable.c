@@ -47,6 +47,7 @@ static int put_session(struct session *s, uint32_t numbers_end, struct err *err)
     struct session_record record = {.spec = s->spec,
                                     .backend = (char *)(uintptr_t)s->sandbox->backend->ops->name,
                                     .sandbox = (char *)(uintptr_t)name,
+                                    .sandbox_id = s->sandbox_id,
                                     .created_ns = clamp(s->created_real),
                                     .numbers_end = numbers_end};
     if (session_record_write(&record, &text) < 0)

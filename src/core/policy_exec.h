@@ -23,6 +23,7 @@ struct policy_exec_options {
     struct policy_request request; /* with a query it is a tool call */
     const struct json *arguments;  /* of the tool, or a whole spec; not needed after the call */
     const char *via;               /* the front, for the records; static */
+    const char *who;               /* for the records; NULL: the name of the scope */
     /* The command only makes room: see policy_quota.h. */
     bool cleanup;
 };

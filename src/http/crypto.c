@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <string.h>
@@ -55,6 +56,12 @@ int http_sha256_hex(const void *data, size_t len, char ret[static 65])
     }
     ret[2 * n] = '\0';
     return 0;
+}
+
+void http_base64(const void *data, size_t len, char *ret)
+{
+    assert(len <= INT_MAX / 2);
+    (void)EVP_EncodeBlock((unsigned char *)ret, data, (int)len);
 }
 
 void http_random(void *ret, size_t len)

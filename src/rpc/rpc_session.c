@@ -134,6 +134,7 @@ static bool can_create(struct rpc_call *c)
 
 static void fail_acquire(struct rpc_call *c, const struct err *err)
 {
+    rpc_audit_failed(c, AUDIT_SESSION_CREATE, err);
     if (err->code == ERR_NOT_FOUND) /* of an image */
         rpc_fail(c, RPC_ERROR, "%s", err->msg);
     else
@@ -148,6 +149,8 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
         return;
     }
     c->session = s;
+    if (c->made)
+        rpc_audit_session(c, AUDIT_SESSION_CREATE);
     if (c->cancelled)
         rpc_call_end(c);
     else
@@ -157,6 +160,7 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
 static void acquire(struct rpc_call *c)
 {
     struct err err = {0};
+    c->made = manager_find(c->rpc->o.manager, c->id) == NULL;
     if (manager_acquire(c->rpc->o.manager, &c->spec, ALL_FIELDS, ACQUIRE_REMOUNT, on_ready, c,
                         &err) < 0)
         fail_acquire(c, &err);
@@ -312,4 +316,6 @@ void rpc_delete_session(struct rpc_call *c)
         return;
     if (manager_delete(c->rpc->o.manager, c->id, on_deleted, c, &err) < 0)
         rpc_fail_err(c, &err);
+    else
+        rpc_audit_session(c, AUDIT_SESSION_DELETE);
 }

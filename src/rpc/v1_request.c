@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "core/execs.h"
 #include "core/manager.h"
 #include "http/server.h"
 #include "rpc/v1_internal.h"
@@ -25,6 +26,9 @@ static bool is_absolute(const char *s)
 }
 
 /* clang-format off */
+static const char *const disconnect_names[] = {
+    [V1_DISCONNECT_KILL] = "kill", [V1_DISCONNECT_KEEP] = "keep", NULL};
+
 static const struct field exec_fields[] = {
     {"argv", FIELD_STRV, .offset = offsetof(struct v1_exec, argv), .max = SPEC_ARGS_ENTRIES_MAX,
      .max_bytes = SPEC_ARGS_BYTES_MAX, .doc = "Program and arguments; or use cmd."},
@@ -43,13 +47,24 @@ static const struct field exec_fields[] = {
     {"stdin", FIELD_BOOL, .offset = offsetof(struct v1_exec, with_stdin), .doc = "Keep stdin open (streams only)."},
     {"stdin_acks", FIELD_BOOL, .offset = offsetof(struct v1_exec, stdin_acks),
      .doc = "Tell how much of stdin the program has taken (streams only)."},
+    {"cleanup", FIELD_BOOL, .offset = offsetof(struct v1_exec, cleanup),
+     .doc = "It only makes room: it may start although the workspace is over its quota."},
     {"rows", FIELD_INT, .offset = offsetof(struct v1_exec, rows), .number = 24, .min = 1, .max = 4096,
      .rule = "rows must be at least 1", .doc = "Height of the terminal."},
     {"cols", FIELD_INT, .offset = offsetof(struct v1_exec, cols), .number = 80, .min = 1, .max = 4096,
      .rule = "cols must be at least 1", .doc = "Width of the terminal."},
     {"capture_bytes", FIELD_INT, .offset = offsetof(struct v1_exec, capture_bytes), .number = RUN_CAPTURE_DEFAULT,
      .min = 0, .max = RUN_CAPTURE_MAX, .rule = "capture_bytes must not be negative",
-     .doc = "Bytes kept of each stream; the rest is counted."},
+     .doc = "Bytes kept: of each stream in a whole answer, of both for readers who come back to a stream. The rest is "
+            "counted."},
+    {"exec_id", FIELD_STR, FIELD_NULLABLE, .offset = offsetof(struct v1_exec, exec_id), .max = EXEC_ID_MAX,
+     .valid = id_valid,
+     .rule = "exec_id must be 1 to 64 letters, digits, '_' or '-', beginning with a letter or digit",
+     .doc = "Name of a stream, to come back to it; default: a random one (streams only)."},
+    {"on_disconnect", FIELD_ENUM, .offset = offsetof(struct v1_exec, on_disconnect), .names = disconnect_names,
+     .doc = "What becomes of the command when its last reader is gone (streams only)."},
+    {"detach", FIELD_BOOL, .offset = offsetof(struct v1_exec, detach),
+     .doc = "Answer at once; the command goes on by itself, as with on_disconnect keep."},
 };
 /* clang-format on */
 
@@ -122,7 +137,11 @@ int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret
     struct report report = {0};
     const struct json *id = json_get(object, "session_id");
     AUTO(spec) struct spec *spec = spec_new();
-    int r = v1_strict(&spec_model, object, NULL, err);
+    static const char *const ours[] = {"profile", NULL};
+    const struct json *profile = json_get(object, "profile");
+    int r = v1_strict(&spec_model, object, ours, err);
+    if (r == 0 && profile != NULL && json_type(profile) != JSON_STRING)
+        r = err_set(err, ERR_INVALID, "profile must be a string");
     if (r == 0 && json_str(id) != NULL)
         r = spec_check_id(json_str(id), err);
     if (r < 0)
@@ -179,6 +198,23 @@ void v1_write_settings(struct jw *w, const struct spec *spec)
     jw_kint(w, "workspace_quota_mb", spec->workspace_quota_mb);
 }
 
+/* What the daemon itself says of a session: one of a chat has an end and labels. */
+static void write_own(struct jw *w, const struct spec *spec)
+{
+    char when[40];
+    if (spec->own.expires_ns == 0)
+        return;
+    clock_format(spec->own.expires_ns, when, sizeof(when));
+    jw_kstr(w, "expires_at", when);
+    jw_key(w, "labels");
+    jw_object(w);
+    for (char *const *l = spec->own.labels; l != NULL && *l != NULL; l++) {
+        AUTO_FREE char *key = xstrndup(*l, strcspn(*l, "="));
+        jw_kstr(w, key, *l + strlen(key) + 1);
+    }
+    jw_object_end(w);
+}
+
 void v1_write_session(struct jw *w, const struct session *s)
 {
     char when[40];
@@ -194,6 +230,7 @@ void v1_write_session(struct jw *w, const struct session *s)
     clock_format(session_last_used(s), when, sizeof(when));
     jw_kstr(w, "last_used_at", when);
     jw_kint(w, "execs", session_execs(s));
+    write_own(w, spec);
     write_unverified(w, spec);
 }
 

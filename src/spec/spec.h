@@ -73,6 +73,12 @@ struct spec {
     int64_t pids_limit;
     bool read_only_rootfs;
     int64_t workspace_quota_mb; /* 0: no quota */
+    /* What the daemon itself says of a session. No caller can: these are no fields of the table. */
+    struct {
+        char **labels;       /* owned; "name=value", metadata that lasts as long as the sandbox */
+        uint64_t created_ns; /* wall clock; 0: when it is made */
+        uint64_t expires_ns; /* wall clock; when it ends, used or not. 0: when it is idle */
+    } own;
 };
 
 /* Positions in the table, which are the order of declaration and so of errors. */

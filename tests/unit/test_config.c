@@ -3,6 +3,7 @@
 
 #include "cmd/config.h"
 #include "cmd/token.h"
+#include "cmd/tokens.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -170,7 +171,7 @@ static void tokens_are_read_from_a_file_of_their_own(void **state)
     (void)setenv("BOX_TOKENS_FILE", "t.yaml", 1);
     int r = load(&c, &err, NULL);
     assert_int_equal(r, 0);
-    assert_non_null(authz_find(c->authz, TOKEN32, 32, 0));
+    assert_non_null(authz_find(tokens_file_scopes(c->tokens), TOKEN32, 32, 0));
     assert_int_equal(chmod("t.yaml", 0644), 0);
     r = load(&open, &err, NULL);
     clear_environment();

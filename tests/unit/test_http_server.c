@@ -79,6 +79,12 @@ static void get_header(struct http_request *req, void *arg)
     http_reply(req, 200, NULL, "", 0);
 }
 
+static void get_user(struct http_request *req, void *arg)
+{
+    const char *user = http_request_user(req);
+    http_reply(req, 200, "text/plain", user, strlen(user));
+}
+
 static const struct http_route routes[] = {
     {"GET", "/", get_hello, 0, 0},
     {"GET", "/hello", get_hello, 0, 0},
@@ -89,13 +95,28 @@ static const struct http_route routes[] = {
     {"GET", "/later", get_later, 0, 0},
     {"GET", "/peer", get_peer, 0, 0},
     {"GET", "/header", get_header, 0, 0},
+    {"GET", "/user", get_user, HTTP_ROUTE_SCOPED, 0},
     {0},
 };
 
-static int authorize(void *arg, const struct http_request *req)
+static int authorize(void *arg, struct http_request *req)
 {
     const char *token = http_request_bearer(req);
     return token != NULL && http_secret_eq(token, strlen(token), TOKEN, 32) ? 0 : 401;
+}
+
+static int users_left;
+
+static void on_user_done(const void *user)
+{
+    assert_string_equal(user, "alice");
+    users_left++;
+}
+
+static int authorize_alice(void *arg, struct http_request *req)
+{
+    http_request_set_user(req, "alice", on_user_done);
+    return 0;
 }
 
 static void start(struct fixture *f, const struct http_server_opts *opts)
@@ -110,10 +131,11 @@ static void a_request_is_answered(void **state)
     start(&f, NULL);
     int fd = peer_new(&f);
 
-    say(&f, fd, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    say(&f, fd, "GET /hello HTTP/1.1\r\n" HOST "X-Request-Id: a.B-c_9\r\n\r\n");
     assert_string_equal(hear(fd), "HTTP/1.1 200 OK\r\n"
                                   "Date: Thu, 01 Jan 1970 00:16:40 GMT\r\n"
                                   "Content-Type: text/plain\r\n"
+                                  "X-Request-Id: a.B-c_9\r\n"
                                   "Content-Length: 5\r\n\r\nhello");
     say(&f, fd, "GET /s/a%2Fb/p/c?x=&q=1%202+3&q=no HTTP/1.1\r\n" HOST "\r\n");
     assert_string_equal(body_of(hear(fd)), "GET|/s/a%2Fb/p/c|a/b|c|1 2 3");
@@ -649,6 +671,31 @@ static void who_is_not_authorised_learns_nothing(void **state)
     fixture_stop(&f);
 }
 
+/* A handler that never asks who calls does not get to serve somebody with less rights. */
+static void a_user_is_kept_to_the_routes_that_ask(void **state)
+{
+    const struct http_server_opts opts = {.authorize = authorize_alice};
+    struct fixture f;
+    start(&f, &opts);
+    users_left = 0;
+    int fd = peer_new(&f);
+
+    say(&f, fd, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    assert_int_equal(status_of(hear(fd)), 403);
+    assert_int_equal(seen.calls, 0);
+    assert_int_equal(users_left, 1);
+    say(&f, fd, "GET /user HTTP/1.1\r\n" HOST "\r\n");
+    const char *text = hear(fd);
+    assert_int_equal(status_of(text), 200);
+    assert_non_null(strstr(text, "alice"));
+    assert_int_equal(users_left, 2);
+    say(&f, fd, "GET /open HTTP/1.1\r\n" HOST "\r\n");
+    assert_int_equal(status_of(hear(fd)), 200);
+    (void)close(fd);
+    fixture_stop(&f);
+    assert_int_equal(users_left, 2);
+}
+
 static void origins_are_let_through_by_name(void **state)
 {
     static const char *const origins[] = {"http://localhost:3000", NULL};
@@ -782,6 +829,7 @@ int main(void)
         cmocka_unit_test(slow_heads_and_idle_connections_end),
         cmocka_unit_test(a_body_must_keep_a_pace),
         cmocka_unit_test(who_is_not_authorised_learns_nothing),
+        cmocka_unit_test(a_user_is_kept_to_the_routes_that_ask),
         cmocka_unit_test(origins_are_let_through_by_name),
         cmocka_unit_test(strangers_give_way_and_known_peers_stay),
         cmocka_unit_test(errors_are_problem_documents),

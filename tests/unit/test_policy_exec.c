@@ -233,7 +233,7 @@ static void test_T12_a_foreign_directory_is_refused_and_recorded(void **state)
     (void)state;
     stage_start(&s, "{\"box\": {\"allowed_host_mount_roots\": [\"%D\"]}}");
     assert_false(call(&s, NULL, "{\"host_path\": \"/etc\", \"session_id\": \"12\"}"));
-    assert_int_equal(s.err.code, ERR_INVALID);
+    assert_int_equal(s.err.code, ERR_DENIED);
     assert_int_equal(error_ring_count(s.errors, NULL), 1);
     expect_log(&s, "\"event\":\"denied\",\"who\":\"local\",\"via\":\"test\","
                    "\"outcome\":\"BoxValidationError\",\"reason\":\"host_path is outside");

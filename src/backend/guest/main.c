@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -14,8 +15,10 @@
 #include <unistd.h>
 
 #include "backend/guest/guest.h"
+#include "files/files.h"
 #include "sandbox/clone.h"
 #include "util/fd.h"
+#include "util/str.h"
 
 #define MSEC 1000000ULL
 #define RETRY_MIN_NS (10 * MSEC)
@@ -183,12 +186,26 @@ static void turn(struct guest *g)
     serve_flush(g);
 }
 
+/* An image may have put links where we are mounted: then we lie over a program of its own, and who
+ * runs that would run us; or nobody can be met. */
+static bool is_in_place(void)
+{
+    char exe[sizeof(GUEST_PROGRAM) + 1];
+    struct stat st;
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe));
+    return n == (ssize_t)strlen(GUEST_PROGRAM) && memcmp(exe, GUEST_PROGRAM, (size_t)n) == 0 &&
+           lstat(GUEST_DIR, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 int main(int argc, char **argv)
 {
     static struct guest g = {.sock = -1, .retry_ns = RETRY_MIN_NS};
     sigset_t all, child;
-    (void)argc;
-    (void)argv;
+    if (!is_in_place())
+        child_exit(125);
+    /* Mounted read-only, so no program inside can take its place. */
+    if (argc == 2 && str_eq(argv[1], GUEST_FILES))
+        return files_serve(STDIN_FILENO, STDOUT_FILENO);
     /* What runs beside us under the same id must neither look into us nor take our descriptors. */
     if (prctl(PR_SET_NAME, "box-guest", 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ||
         prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
