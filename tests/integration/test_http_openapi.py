@@ -46,7 +46,8 @@ def test_every_route_in_the_source_is_described(document):
     found = set()
     for path in pathlib.Path(ROOT / "src/rpc").glob("v1*.c"):
         if path.name != "v1_openapi_routes.c":
-            found |= {(m.lower(), p) for m, p in re.findall(r'\{\s*"([A-Z]+)",\s*"(/v1/[^"]*)",\s*\w', path.read_text())}
+            rows = re.findall(r'\{\s*"([A-Z]+)",\s*"(/v1/[^"]*)",\s*\w', path.read_text())
+            found |= {(method.lower(), route) for method, route in rows}
     described = {(m, p) for p, item in document["paths"].items() for m in item}
     assert found and found == described
 
