@@ -99,9 +99,9 @@ int engine_proc_start(struct sandbox *base, const struct proc_request *req,
                               .id = req->number | GUEST_PROC_BIT,
                               .flags = GUEST_START_STDIN | GUEST_START_PROC};
     char *const *const envs[2] = {sb->spec->env, req->env};
+    buf_init(&strings, GUEST_STRINGS_MAX);
     if (sb->state != ENGINE_READY || sb->lost)
         return err_set(err, ERR_STATE, "the session is not running");
-    buf_init(&strings, GUEST_STRINGS_MAX);
     if (engine_pack(&strings, &start, req->argv, NULL, envs,
                     req->cwd != NULL ? req->cwd : sb->spec->workdir) < 0)
         return err_set(err, ERR_LIMIT, "arguments and environment are larger than %u MiB in all",
