@@ -95,6 +95,7 @@ typedef void backend_done_fn(void *arg, const struct err *err); /* err NULL: don
 typedef void backend_text_fn(void *arg, const char *json, size_t len, const struct err *err);
 /* A sandbox that runs, as its backend knows it. Everything is borrowed. */
 struct backend_found {
+    const char *backend; /* name of the one that has it */
     const char *name;    /* for adopt() */
     const char *id;      /* as sandbox_id() tells it; NULL: the name */
     char *const *labels; /* "name=value" */

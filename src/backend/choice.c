@@ -16,6 +16,7 @@
 #define PAUSE_MIN_NS (2ULL * NSEC_PER_SEC)
 #define PAUSE_MAX_NS (60ULL * NSEC_PER_SEC)
 #define FRESH_NS (3ULL * NSEC_PER_SEC) /* how long what was seen counts without another look */
+#define SWEEP_PATIENCE_NS (3ULL * NSEC_PER_SEC)
 #define NOTHING "auto"
 
 /* Somebody who waits for the end of a round: for a sandbox, or only for the result. */
@@ -26,6 +27,7 @@ struct waiting {
     backend_lost_fn *lost;
     backend_done_fn *done;
     void *arg;
+    bool abandoned; /* the sandbox is not wanted any more */
 };
 
 #define TO(s) (1U << CANDIDATE_##s)
@@ -173,9 +175,12 @@ static void answer(struct choice *c)
     while (w != NULL) {
         struct waiting *next = w->next;
         struct err err = b != NULL ? (struct err){0} : c->why;
+        if (w->abandoned)
+            (void)err_set(&err, ERR_STATE, "the session was given up while it was being made");
         if (w->spec == NULL)
             w->done(w->arg, b != NULL ? NULL : &err);
-        else if (b == NULL || b->ops->create(b, w->spec, w->created, w->lost, w->arg, &err) < 0)
+        else if (b == NULL || w->abandoned ||
+                 b->ops->create(b, w->spec, w->created, w->lost, w->arg, &err) < 0)
             w->created(w->arg, NULL, &err);
         free(w);
         w = next;
@@ -325,6 +330,18 @@ static int create(struct backend *b, const struct spec *spec, backend_created_fn
     return 0;
 }
 
+static void abandon(struct backend *b, void *arg)
+{
+    struct choice *c = from(b);
+    for (struct waiting *w = c->waiting; w != NULL; w = w->next)
+        w->abandoned = w->abandoned || (w->spec != NULL && w->arg == arg);
+    for (size_t i = 0; i < c->n; i++) { /* whoever has it */
+        struct backend *k = c->list[i].backend;
+        if (k != NULL && k->ops->abandon != NULL)
+            k->ops->abandon(k, arg);
+    }
+}
+
 static int adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err)
 {
@@ -415,33 +432,49 @@ static void note(struct backend *b, const struct err *err)
         loop_timer_start(c->loop, &c->retry, CALM_NS, on_retry);
 }
 
-/* Whoever works is waited for, and so is the only one there is. The others may take their time. */
-struct sweep {
-    backend_done_fn *done;
-    void *arg;
-    size_t pending;
-    struct err err;
-};
+/* Whoever works is waited for, and so is the only one there is, but not for long: nobody is served
+ * before that. The others may take their time. */
+static void sweep_told(struct choice *c)
+{
+    backend_done_fn *done = TAKE_PTR(c->sweep.done);
+    loop_timer_stop(&c->sweep.timer);
+    if (done != NULL)
+        done(c->sweep.arg, c->sweep.err.code != ERR_NONE ? &c->sweep.err : NULL);
+}
+
+static void on_sweep_late(struct loop_timer *timer)
+{
+    sweep_told(container_of(timer, struct choice, sweep.timer));
+}
 
 static void on_swept(void *arg, const struct err *err)
 {
-    struct sweep *s = arg;
-    if (err != NULL && s->err.code == ERR_NONE)
-        s->err = *err;
-    if (--s->pending > 0)
-        return;
-    s->done(s->arg, s->err.code != ERR_NONE ? &s->err : NULL);
-    free(s);
+    struct candidate *k = arg;
+    struct choice *c = k->choice;
+    k->swept = err == NULL;
+    if (err != NULL && c->sweep.err.code == ERR_NONE)
+        c->sweep.err = *err;
+    if (--c->sweep.pending == 0)
+        sweep_told(c);
+}
+
+static void on_sweep_begun(struct loop_defer *d)
+{
+    struct choice *c = container_of(d, struct choice, sweep.begun);
+    if (--c->sweep.pending == 0)
+        sweep_told(c);
 }
 
 static int sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err)
 {
     struct choice *c = from(b);
     const struct candidate *sole = choice_sole(c);
-    struct sweep *s = xnew(struct sweep);
     (void)err;
+    assert(!c->sweeping); /* once in a daemon's life */
     c->sweeping = true;
-    *s = (struct sweep){.done = done, .arg = arg, .pending = 1};
+    c->sweep.done = done;
+    c->sweep.arg = arg;
+    c->sweep.pending = 1;
     for (size_t i = 0; i < c->n; i++) {
         struct candidate *k = &c->list[i];
         struct err why = {0};
@@ -452,11 +485,12 @@ static int sweep(struct backend *b, backend_done_fn *done, void *arg, struct err
             continue;
         }
         k->swept = true;
-        s->pending++;
-        if (k->backend->ops->sweep(k->backend, on_swept, s, &why) < 0)
-            on_swept(s, &why);
+        c->sweep.pending++;
+        if (k->backend->ops->sweep(k->backend, on_swept, k, &why) < 0)
+            on_swept(k, &why);
     }
-    on_swept(s, NULL);
+    loop_defer_start(c->loop, &c->sweep.begun, on_sweep_begun);
+    loop_timer_start(c->loop, &c->sweep.timer, SWEEP_PATIENCE_NS, on_sweep_late);
     return 0;
 }
 
@@ -465,6 +499,8 @@ static void let_go(struct choice *c, bool detach)
     loop_defer_stop(&c->step);
     loop_defer_stop(&c->tell);
     loop_timer_stop(&c->retry);
+    loop_timer_stop(&c->sweep.timer);
+    loop_defer_stop(&c->sweep.begun);
     for (size_t i = 0; i < c->n; i++) {
         struct backend *b = c->list[i].backend;
         choice_probe_drop(&c->list[i].probe);
@@ -477,6 +513,7 @@ static void let_go(struct choice *c, bool detach)
         next = w->next;
         free(w);
     }
+    choice_listings_free(c);
     free(c->only);
     free(c);
 }
@@ -495,8 +532,10 @@ static void choice_detach(struct backend *b)
 static const struct backend_ops choice_ops = {
     .name = NOTHING,
     .create = create,
+    .abandon = abandon,
     .adopt = adopt,
     .sweep = sweep,
+    .list = choice_list,
     .doctor = choice_doctor,
     .free = choice_free,
     .detach = choice_detach,

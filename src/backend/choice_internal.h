@@ -66,15 +66,29 @@ struct choice {
     struct waiting *waiting, **waiting_end;
     struct loop_defer step, tell;
     struct loop_timer retry;
-    uint64_t pause_ns;   /* before the next round */
-    uint64_t quiet_till; /* calls begin no round before */
-    struct err why;      /* nothing serves */
-    bool sweeping;       /* the daemon wants what was left to go */
+    uint64_t pause_ns;               /* before the next round */
+    uint64_t quiet_till;             /* calls begin no round before */
+    struct err why;                  /* nothing serves */
+    bool sweeping;                   /* the daemon wants what was left to go */
+    struct choice_listing *listings; /* owned; under way */
+    struct {
+        backend_done_fn *done; /* NULL: told already */
+        void *arg;
+        size_t pending;
+        struct loop_timer timer;
+        struct loop_defer begun;
+        struct err err;
+    } sweep;
 };
 
 bool choice_eligible(const struct choice *c, const struct candidate *k);
 /* The only one that may serve; NULL: there are several, or none. */
 struct candidate *choice_sole(struct choice *c);
+
+/* choice_list.c */
+int choice_list(struct backend *b, const char *const *labels, backend_found_fn *each,
+                backend_done_fn *done, void *arg, struct err *err);
+void choice_listings_free(struct choice *c); /* without a word */
 
 /* choice_doctor.c */
 int choice_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);

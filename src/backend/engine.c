@@ -50,14 +50,22 @@ void engine_job_remove(struct engine_job *job)
 void engine_facts_read(struct engine_facts *f, const struct json *info)
 {
     const struct json *options = json_get(info, "SecurityOptions");
+    const char *cgroups = json_str(json_get(info, "CgroupVersion"));
+    /* Podman has a word of its own for it. */
+    bool rootless = json_bool(json_get(info, "Rootless"));
+    const char *runtime = json_str(json_get(info, "DefaultRuntime"));
     f->known = true;
-    f->narrow = false;
+    f->runtime[0] = '\0';
+    if (runtime != NULL)
+        (void)str_copy(f->runtime, sizeof(f->runtime), runtime);
+    f->narrow = rootless;
     f->live_restore = json_bool(json_get(info, "LiveRestoreEnabled"));
     for (size_t i = 0; i < json_len(options); i++) {
         const char *text = json_str(json_at(options, i));
-        f->narrow = f->narrow || (text != NULL && (str_starts(text, "name=rootless") ||
-                                                   str_starts(text, "name=userns")));
+        rootless = rootless || (text != NULL && str_starts(text, "name=rootless"));
+        f->narrow = f->narrow || rootless || (text != NULL && str_starts(text, "name=userns"));
     }
+    f->no_limits = rootless && !str_eq(cgroups, "2");
 }
 
 /* A file of ours in the engine's directory, written whole or not at all. */
@@ -80,12 +88,12 @@ static int take_instance(struct engine *e, int dir_fd, struct err *err)
 {
     AUTO_DONE(buf) struct buf fresh;
     char text[64] = "";
+    buf_init(&fresh, sizeof(e->instance));
     ssize_t n = fd_read_file_at(dir_fd, INSTANCE_FILE, text, sizeof(text));
     text[strcspn(text, "\n")] = '\0';
     if (n > 0 && id_valid(text) && str_copy(e->instance, sizeof(e->instance), text) == 0)
         return 0;
     id_random(e->instance);
-    buf_init(&fresh, sizeof(e->instance));
     (void)buf_puts(&fresh, e->instance);
     return write_file(e, dir_fd, INSTANCE_FILE, &fresh, err);
 }

@@ -14,6 +14,7 @@
 #define MIB (1024LL * 1024LL)
 #define NANO 1e9
 #define TMP_SIZE "64m"
+#define VOLUME_MIB 64
 #define NAME_PART_MAX 32U
 /* The engine's init, box-guest and its keepers. Where a limit per user id keeps programs off them,
  * there is place for some. */
@@ -110,13 +111,17 @@ static void put_mount(struct jw *w, const char *source, const char *target, bool
     jw_object_end(w);
 }
 
-/* Without a name: it goes with the container. */
-static void put_volume(struct jw *w, const char *target, bool read_only)
+/* In place of a volume of the image: of a size, and gone with the container. */
+static void put_memory(struct jw *w, const char *target)
 {
     jw_object(w);
-    jw_kstr(w, "Type", "volume");
+    jw_kstr(w, "Type", "tmpfs");
     jw_kstr(w, "Target", target);
-    jw_kbool(w, "ReadOnly", read_only);
+    jw_key(w, "TmpfsOptions");
+    jw_object(w);
+    jw_kint(w, "SizeBytes", VOLUME_MIB * MIB);
+    jw_kint(w, "Mode", 01777);
+    jw_object_end(w);
     jw_object_end(w);
 }
 
@@ -135,10 +140,14 @@ static void put_mounts(struct jw *w, const struct engine_plan *p)
     for (size_t i = 0; i < p->mounts->n; i++)
         put_mount(w, p->mounts->list[i].source, p->mounts->list[i].target,
                   p->mounts->list[i].read_only, p->flat);
-    if (workspace_of(p) == ENGINE_WORKSPACE_VOLUME)
-        put_volume(w, p->spec->mount_path, false);
+    if (workspace_of(p) == ENGINE_WORKSPACE_VOLUME) {
+        jw_object(w); /* without a name: it goes with the container */
+        jw_kstr(w, "Type", "volume");
+        jw_kstr(w, "Target", p->spec->mount_path);
+        jw_object_end(w);
+    }
     for (size_t i = 0; p->volumes != NULL && p->volumes[i] != NULL; i++)
-        put_volume(w, p->volumes[i], true);
+        put_memory(w, p->volumes[i]);
     jw_array_end(w);
 }
 

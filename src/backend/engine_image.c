@@ -160,8 +160,8 @@ static bool is_ours(const char *path, const struct spec *spec, const struct engi
     return ours;
 }
 
-/* A volume is a writable directory on the engine's disk that nothing limits: where the root is
- * read-only they have to be, too, so each is asked for by its path. */
+/* A volume is a writable directory on the engine's disk that nothing limits. Where the root is
+ * read-only something else has to be in its place, so each is asked for by its path. */
 int engine_image_volumes(const struct json *image, const struct spec *spec,
                          const struct engine_mounts *mounts, char ***ret, struct err *err)
 {

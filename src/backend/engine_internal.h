@@ -67,7 +67,9 @@ void engine_mounts_done(struct engine_mounts *m);
 /* What the engine said about itself. */
 struct engine_facts {
     bool known;
+    char runtime[64];  /* that it uses when nobody asks for another */
     bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
+    bool no_limits;    /* it takes them and ignores them: rootless, and no cgroup v2 */
     bool no_init;      /* it has no init program for containers */
     bool live_restore; /* containers outlive it, but not those that are to remove themselves */
 };
@@ -82,7 +84,7 @@ struct engine_plan {
     const char *runtime;
     const char *seccomp; /* value of the option: JSON, or a path */
     const char *guest_program, *run_dir;
-    char *const *volumes; /* that the image declares, and that are not to be written to */
+    char *const *volumes; /* that the image declares; they become memory of a size */
     bool init;
     bool flat;   /* no mount comes with what is mounted below it */
     bool own_id; /* the user id is the session's alone */

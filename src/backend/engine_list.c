@@ -61,6 +61,7 @@ static bool read_found(const struct list *l, const struct json *body, struct bac
     const struct json *labels = json_get(json_get(body, "Config"), "Labels");
     int64_t usec = 0;
     bool zoned = false;
+    ret->backend = l->job.engine->kind->name;
     ret->name = json_str(json_get(labels, LABEL_NAME));
     ret->id = json_str(json_get(body, "Id"));
     if (ret->name == NULL || !is_ours(l, labels) || json_len(labels) > LABELS_MAX ||

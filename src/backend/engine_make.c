@@ -412,9 +412,9 @@ static int check_runtime(const struct engine *e, const struct json *info, struct
     const struct json *all = json_get(info, "Runtimes");
     const char *wanted = e->options.runtime;
     AUTO_DONE(buf) struct buf names;
+    buf_init(&names, RUNTIMES_MAX);
     if (wanted == NULL || wanted[0] == '/' || json_get(all, wanted) != NULL)
         return 0;
-    buf_init(&names, RUNTIMES_MAX);
     for (void *it = json_iter(all); it != NULL; it = json_iter_next(all, it))
         (void)buf_printf(&names, "%s%s", names.len > 0 ? ", " : "", json_iter_key(it));
     return err_set(
@@ -422,6 +422,16 @@ static int check_runtime(const struct engine *e, const struct json *info, struct
         "%s has no runtime '%.60s' (engine_runtime); it has: %.120s. Install it and list "
         "it in the engine's configuration",
         e->kind->name, wanted, names.len > 0 ? buf_str(&names) : "none that it names");
+}
+
+static int check_enforced(const struct engine *e, struct err *err)
+{
+    if (!e->options.require_limits || !e->facts.no_limits)
+        return 0;
+    return err_set(err, ERR_UNSUPPORTED,
+                   "%s enforces no limits: it is rootless, and the host has no cgroup v2 "
+                   "(require_limits)",
+                   e->kind->name);
 }
 
 static void on_info(void *arg, const struct json *body, const struct err *err)
@@ -437,7 +447,10 @@ static void on_info(void *arg, const struct json *body, const struct err *err)
         return;
     }
     engine_facts_read(&sb->engine->facts, body);
-    inspect_now(sb);
+    if (check_enforced(sb->engine, &why) < 0)
+        engine_fail(sb, &why);
+    else
+        inspect_now(sb);
 }
 
 static struct engine_sandbox *begin(struct engine *e, const struct spec *spec, struct err *err)
@@ -486,6 +499,8 @@ int engine_create(struct backend *b, const struct spec *spec, backend_created_fn
     int r = engine_image_check(spec->image, err);
     if (r == 0)
         r = check_limits(e, spec, err);
+    if (r == 0 && e->facts.known)
+        r = check_enforced(e, err);
     if (r < 0)
         return r;
     struct engine_sandbox *sb = begin(e, spec, err);

@@ -55,7 +55,8 @@ static void tell_each(const struct fake *f, const struct fake_answer *a)
 {
     for (const struct fake_sandbox *sb = f->sandboxes; sb != NULL; sb = sb->next)
         if (sb->state == FAKE_READY && has_labels(sb, a->labels))
-            a->each(a->arg, &(struct backend_found){.name = sb->name,
+            a->each(a->arg, &(struct backend_found){.backend = f->base.ops->name,
+                                                    .name = sb->name,
                                                     .labels = sb->labels,
                                                     .created_ns = sb->created_ns});
 }

@@ -442,7 +442,7 @@ static int start_chat(struct daemon *d, struct err *err)
                                          .observer = &chat_log};
     int r = chat_new(d->manager, &options, &d->chat, err);
     if (r == 0)
-        r = chat_routes(d->server, d->chat, err);
+        r = chat_routes(d->server, d->v1, d->chat, err);
     return r < 0 ? r : chat_reconcile(d->chat, on_reconciled, d, err);
 }
 

@@ -38,17 +38,13 @@ void chat_debris_forget(struct chat *c, uint64_t serial)
     }
 }
 
-static void tell(const struct err *err)
-{
-    log_warn(NULL, "chat sandboxes that could not be stopped: %s; trying again later", err->msg);
-}
-
 static void on_swept(void *arg, const struct err *err)
 {
     struct chat *c = arg;
     c->sweeping = false;
     if (err != NULL)
-        tell(err);
+        log_warn(NULL, "chat sandboxes that could not be stopped: %s; trying again later",
+                 err->msg);
     else
         chat_debris_forget(c, c->sweep_serial);
 }
@@ -60,7 +56,7 @@ void chat_debris_sweep(struct chat *c)
     if (c->debris == NULL || c->sweeping || b->ops->sweep == NULL)
         return;
     c->sweep_serial = c->debris_serial;
-    c->sweeping = b->ops->sweep(b, on_swept, c, &err) == 0;
-    if (!c->sweeping)
-        tell(&err);
+    c->sweeping = true;
+    if (b->ops->sweep(b, on_swept, c, &err) < 0)
+        on_swept(c, &err);
 }

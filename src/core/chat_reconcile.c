@@ -24,7 +24,7 @@
 
 struct found {
     struct chat_labels labels;
-    char name[RECORD_NAME_MAX + 1], id[RECORD_NAME_MAX + 1];
+    char backend[32], name[RECORD_NAME_MAX + 1], id[RECORD_NAME_MAX + 1];
     uint64_t created_ns;
     bool recorded; /* the store knows just this one */
     bool foreign;  /* its name is that of a session of another kind */
@@ -83,6 +83,7 @@ static void on_found(void *arg, const struct backend_found *seen)
     struct chat_reconcile *r = arg;
     struct found f = {.created_ns = seen->created_ns};
     if (chat_labels_parse(seen->labels, &f.labels) < 0 ||
+        str_copy(f.backend, sizeof(f.backend), seen->backend) < 0 ||
         str_copy(f.name, sizeof(f.name), seen->name) < 0 ||
         str_copy(f.id, sizeof(f.id), seen->id != NULL ? seen->id : seen->name) < 0) {
         log_warn(NULL, "sandbox '%.80s' has labels of a chat that make no sense; skipping it",
@@ -131,14 +132,12 @@ static int put_record(struct chat *c, const struct found *f, struct err *err)
     AUTO_DONE(buf) struct buf text;
     struct store *store = manager_get_options(c->m)->store;
     struct found copy = *f; /* whose texts the record may point to */
-    char backend[32];
     buf_init(&text, STORE_RECORD_MAX);
     int r = chat_make_spec(c, &f->labels, f->created_ns, &spec, err);
     if (r < 0)
         return r;
-    (void)str_copy(backend, sizeof(backend), manager_backend(c->m)->ops->name);
     struct session_record record = {.spec = spec,
-                                    .backend = backend,
+                                    .backend = copy.backend,
                                     .sandbox = copy.name,
                                     .sandbox_id = copy.id,
                                     .created_ns = (int64_t)f->created_ns,

@@ -300,10 +300,11 @@ struct sandbox *session_sandbox(const struct session *s)
 
 const char *session_sandbox_id(const struct session *s)
 {
-    const struct backend_ops *ops = s->m->backend->ops;
     if (s->sandbox_id != NULL)
         return s->sandbox_id;
-    return s->sandbox != NULL && ops->sandbox_name != NULL ? ops->sandbox_name(s->sandbox) : "";
+    if (s->sandbox == NULL || s->sandbox->backend->ops->sandbox_name == NULL)
+        return "";
+    return s->sandbox->backend->ops->sandbox_name(s->sandbox);
 }
 
 struct manager *session_manager(const struct session *s)

@@ -34,10 +34,11 @@ static void select_backend(struct rpc *r)
     bool any = r->wanted[0] == '\0' || str_eq(r->wanted, "local") ||
                str_eq(r->wanted, r->o.backend_name) ||
                (admission_enforced(r->admission) && str_eq(r->wanted, READINESS_BACKEND));
-    r->selected = any || backend_find(b, r->wanted) != NULL;
-    if (!r->selected)
-        log_warn(NULL, "box.backend is '%s', which this boxd does not have", r->wanted);
-    (void)backend_limit(b, r->selected && !any ? r->wanted : "");
+    r->selected = backend_limit(b, any ? "" : r->wanted);
+    if (r->selected)
+        return;
+    log_warn(NULL, "box.backend is '%s', which this boxd does not have", r->wanted);
+    (void)backend_limit(b, ""); /* others, who did not ask for it, go on */
 }
 
 const char *rpc_selected(void *arg)

@@ -12,6 +12,7 @@
 struct audit_record;
 struct authz_scope;
 struct buf;
+struct chat;
 struct err;
 struct events;
 struct execs;
@@ -33,6 +34,7 @@ struct v1 {
     const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
     struct events *events;                /* borrowed */
     struct execs *execs;                  /* owned */
+    struct chat *chat;                    /* borrowed; NULL without chat_routes() */
 };
 
 /* Who asks; borrowed. */

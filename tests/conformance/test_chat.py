@@ -423,6 +423,50 @@ def test_I12_the_section_comes_from_the_environment_too():
         shutil.rmtree(top, ignore_errors=True)
 
 
+def test_scopes_and_the_audit_log_hold_here_too():
+    mine, other = uuid.uuid4(), uuid.uuid4()
+    top = pathlib.Path(tempfile.mkdtemp(prefix="box-chats-"))
+    top.chmod(0o755)
+    for name in ("d", "l", "state"):
+        (top / name).mkdir()
+    secrets = {name: f"the-token-of-{name}-0123456789abcdef" for name in ("chats", "reader")}
+    tokens = top / "tokens.yaml"
+    tokens.write_text(json.dumps({"tokens": [
+        {"name": "chats", "token": secrets["chats"], "tools": ["session"], "sessions": [str(mine)]},
+        {"name": "reader", "token": secrets["reader"], "tools": ["read"], "sessions": ["*"]}]}))
+    tokens.chmod(0o600)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        where = s.getsockname()
+    daemon = None
+    try:
+        daemon = Boxd("--backend", "fake", "--ws-control-port", str(where[1]), state=top / "state", env={
+            "APP_SANDBOX_IMAGE": "any:1", "APP_SANDBOX_CHATS_ROOT": f"{top}/c", "BOX_TOKENS_FILE": str(tokens),
+            "APP_SANDBOX_DEPENDENCIES_HOST_PATH": f"{top}/d", "APP_SANDBOX_LAMBDA_TOOLS_HOST_PATH": f"{top}/l"})
+
+        def call(name, method, path, chat_id=None):
+            body = json.dumps({"chat_id": str(chat_id)}) if chat_id else ""
+            with Wire(where) as w:
+                w.send(f"{method} {path} HTTP/1.1\r\nHost: {w.host}\r\nAuthorization: Bearer {secrets[name]}\r\n"
+                       f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+                return w.answer()[0]
+
+        assert call("reader", "POST", "/api/v1/create", mine) == 403
+        assert call("chats", "POST", "/api/v1/create", other) == 404, "a name that is not the token's"
+        assert call("chats", "POST", "/api/v1/create", mine.hex) == 201
+        assert call("reader", "DELETE", f"/api/v1/sandboxes/{mine}") == 403
+        assert call("chats", "DELETE", f"/api/v1/sandboxes/{other}") == 404
+        assert call("chats", "DELETE", f"/api/v1/sandboxes/{mine}") == 200
+        records = [json.loads(line) for line in (top / "state" / "audit" / "audit.log").read_text().splitlines()]
+        seen = [(r["event"], r["who"], r.get("session")) for r in records if r.get("session")]
+        assert ("session_create", "chats", str(mine)) in seen and ("session_delete", "chats", str(mine)) in seen
+        assert ("denied", "reader", str(mine)) in seen and ("denied", "chats", str(other)) in seen
+    finally:
+        if daemon is not None:
+            daemon.close()
+        shutil.rmtree(top, ignore_errors=True)
+
+
 @pytest.mark.parametrize("env, message", [
     ({}, "sandbox.chats_root is missing, while sandbox.image is given"),
     ({"CHATS_ROOT": "/tmp/c", "DEPENDENCIES_HOST_PATH": "/usr/d", "LAMBDA_TOOLS_HOST_PATH": "/tmp/l"},

@@ -2,6 +2,7 @@
 """Engines that answer badly, registries that mean harm, and what an engine must never be asked for (L02, L06, L08 to
 L12). A real engine is behind each of them; where its answers have to be spoiled, a proxy does that."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -162,7 +163,7 @@ def test_L06_an_api_that_is_too_old_or_none(spoil, number):
 
 def test_L06_an_api_that_is_newer_is_spoken_to_in_our_version(spoil):
     proxy, api, _ = spoil(("GET", "/_ping", version("1.999")))
-    with pytest.raises(ApiError):  # since the engine behind it does not have that one
+    with contextlib.suppress(ApiError):  # the engine behind it need not have that one
         api.new("v", image=IMAGE)
     assert {t.split("/")[1] for m, t in proxy.seen if t.startswith("/v")} == {"v1.47"}
 

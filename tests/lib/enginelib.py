@@ -76,9 +76,10 @@ def missing(kind):
     return None
 
 
-def _add(tar, name, mode, kind=tarfile.REGTYPE, data=b"", link=""):
+def _add(tar, name, mode, kind=tarfile.REGTYPE, data=b"", link="", device=(0, 0)):
     info = tarfile.TarInfo(name)
     info.mode, info.type, info.size, info.linkname = mode, kind, len(data), link
+    info.devmajor, info.devminor = device
     tar.addfile(info, io.BytesIO(data))
 
 
@@ -96,8 +97,9 @@ def image_tar(extra=(), without=()):
             if f"bin/{name}" in without:
                 continue
             _add(tar, f"bin/{name}", 0o777, tarfile.SYMTYPE, link="busybox")
-        _add(tar, "etc/passwd", 0o644, data=b"root:x:0:0:root:/root:/bin/sh\n")
-        _add(tar, "etc/group", 0o644, data=b"root:x:0:\n")
+        for name, line in (("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n"), ("etc/group", b"root:x:0:\n")):
+            if name not in without:
+                _add(tar, name, 0o644, data=line)
         for entry in extra:
             _add(tar, **entry)
     return out.getvalue()

@@ -55,10 +55,10 @@ class Registry:
         self.host = f"127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
-    def add(self, name, tar, layer_size=None):
-        """Puts an image of one layer there; its digest."""
+    def add(self, name, tar, layer_size=None, settings=None):
+        """Puts an image of one layer there, with settings as Docker's Config; its digest."""
         layer = gzip.compress(tar, 1)
-        config = json.dumps({"architecture": "amd64", "os": "linux", "config": {}, "rootfs": {
+        config = json.dumps({"architecture": "amd64", "os": "linux", "config": settings or {}, "rootfs": {
             "type": "layers", "diff_ids": [digest(tar)]}, "history": [{"created_by": "test"}]}).encode()
         manifest = json.dumps({
             "schemaVersion": 2, "mediaType": MANIFEST,

@@ -439,6 +439,49 @@ static void the_end_may_come_at_any_moment(void **state)
     /* The rest is for teardown, and for those who watch memory. */
 }
 
+static void one_who_gives_up_while_waiting_gets_nothing(void **state)
+{
+    struct heard h;
+    (void)state;
+    start_all(2);
+    t.options[0].create_ns = SEC;
+    acquire_id(&t.f, "a", &h);
+    t.f.backend->ops->abandon(t.f.backend, manager_find(t.f.m, "a"));
+    pass(&t.f, 2 * SEC);
+    assert_int_equal(h.n, 1);
+    assert_int_equal(h.err.code, ERR_STATE);
+    assert_int_equal(fake_creations(t.made[0]), 1); /* the one that proved it */
+}
+
+static backend_done_fn *sweep_done;
+static void *sweep_arg;
+
+static int slow_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err)
+{
+    (void)b, (void)err;
+    sweep_done = done;
+    sweep_arg = arg;
+    return 0;
+}
+
+static void nobody_waits_for_ever_for_what_was_left(void **state)
+{
+    struct heard h = {0};
+    struct err err = {0};
+    (void)state;
+    start_all(1);
+    assert_int_equal(choice_make(t.f.backend, "one", &err), 0);
+    t.ops[0].sweep = slow_sweep;
+    assert_int_equal(t.f.backend->ops->sweep(t.f.backend, on_gone, &h, &err), 0);
+    pass(&t.f, 2 * SEC);
+    assert_int_equal(h.n, 0);
+    pass(&t.f, 2 * SEC);
+    assert_int_equal(h.n, 1);
+    sweep_done(sweep_arg, NULL);
+    pump(&t.f);
+    assert_int_equal(h.n, 1); /* once */
+}
+
 static void before_anybody_is_served_one_can_be_tried_alone(void **state)
 {
     struct err err = {0};
@@ -472,6 +515,8 @@ int main(void)
         TEST(the_doctor_tells_who_serves_and_why_others_do_not),
         TEST(the_doctor_answers_where_nothing_works),
         TEST(the_end_may_come_at_any_moment),
+        TEST(one_who_gives_up_while_waiting_gets_nothing),
+        TEST(nobody_waits_for_ever_for_what_was_left),
         TEST(before_anybody_is_served_one_can_be_tried_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
