@@ -17,6 +17,7 @@ struct spec;
 enum verb {
     VERB_RUN,
     VERB_EXEC,
+    VERB_CP,
     VERB_PS,
     VERB_RM,
     VERB_DOCTOR,

@@ -97,7 +97,8 @@ int args_put_synopsis(enum verb verb, struct buf *out)
     int r = 0;
 
     if (v->max_names > 0 && (v->synopsis == NULL || v->wants_command))
-        r = buf_printf(out, " %s%s", v->name_word, v->max_names > 1 ? "..." : "");
+        r = buf_printf(out, " %s%s", v->name_word,
+                       v->max_names > 1 && v->max_names > v->min_names ? "..." : "");
     return r < 0 ? r
                  : buf_printf(out, " [OPTION...]%s%s", v->synopsis != NULL ? " " : "",
                               v->synopsis != NULL ? v->synopsis : "");

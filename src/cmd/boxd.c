@@ -374,8 +374,10 @@ static int start_rpc(struct daemon *d, struct err *err)
                        "are not enforced count as if they were");
     int r = start_skills(d, err);
     options.skills = d->skills;
+    http_server_hold(d->server, true);
     if (r == 0)
         r = boxd_service_set_helper(d->service, d->skills, err);
+    http_server_hold(d->server, false);
     if (r == 0)
         r = rpc_new(&options, &d->rpc, err);
     if (r == 0 && options.token == NULL && boxd_service_needs_token(c))

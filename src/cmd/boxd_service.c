@@ -48,6 +48,7 @@ struct boxd_service {
     struct audit *audit;          /* owned, or NULL */
     struct outputs *outputs;      /* owned */
     char *degraded, *unavailable; /* owned, or NULL */
+    bool making;                  /* the default workspace is being made */
     struct loop_timer timer;
     struct budget answers, records; /* for wrong tokens */
     uint64_t unrecorded;
@@ -270,9 +271,12 @@ static void degrade(struct boxd_service *s, const char *why)
 
 static void on_workspace(void *arg, const char *json, size_t len, const char *message)
 {
+    struct boxd_service *s = arg;
+
     (void)len;
+    s->making = false;
     if (json == NULL)
-        degrade(arg, message);
+        degrade(s, message);
 }
 
 int boxd_service_set_helper(struct boxd_service *s, struct skills *helper, struct err *err)
@@ -289,8 +293,14 @@ int boxd_service_set_helper(struct boxd_service *s, struct skills *helper, struc
         return r;
     }
     /* Whoever owns the directory above may be allowed what we are not. */
-    if (hostdir_ensure(helper, policy_settings(p)->default_workspace, on_workspace, s, &why) < 0)
+    s->making = true;
+    if (hostdir_ensure(helper, policy_settings(p)->default_workspace, on_workspace, s, &why) < 0) {
+        s->making = false;
         degrade(s, why.msg);
+    }
+    while (s->making)
+        if ((r = loop_turn(s->o.loop, -1)) < 0)
+            return err_sys(err, -r, "event loop");
     return 0;
 }
 

@@ -37,8 +37,8 @@ void boxd_service_free(struct boxd_service *s);
 DEFINE_CLEANUP(boxd_service)
 
 /* The helper that may look into, and make, directories that we may not. Makes the default workspace
- * unless it is there: what is wrong with its setting is an error, what is wrong with the host is
- * told in the status. */
+ * unless it is there, and turns the loop until that is done: what is wrong with its setting is an
+ * error, what is wrong with the host is told in the status. */
 int boxd_service_set_helper(struct boxd_service *s, struct skills *helper, struct err *err);
 /* Why no sandbox can be had, as a sentence; copied. NULL: they can. */
 void boxd_service_set_unavailable(struct boxd_service *s, const char *why);

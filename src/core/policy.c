@@ -257,7 +257,7 @@ int policy_tool_spec(const struct policy *p, const struct policy_request *reques
 {
     AUTO(json) struct json *payload = NULL;
     AUTO_FREE char *session_id = NULL;
-    int r = authz_check_tool(request->scope, "exec", err);
+    int r = authz_check_tool(request->scope, request->tool != NULL ? request->tool : "exec", err);
 
     if (r == 0)
         r = policy_session_id(p, request->query, &session_id, err);

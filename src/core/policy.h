@@ -114,6 +114,7 @@ struct policy_request {
      * neither the allow-list nor the scope is asked. */
     const struct json *own_mounts;
     bool skip_mount_check; /* host paths come from an administrator */
+    const char *tool;      /* that it is for; NULL: "exec" */
 };
 
 /* The agent's tool: takes `command`, `workdir`, `timeout_sec` and `env` of the arguments and

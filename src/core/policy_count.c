@@ -9,13 +9,16 @@
 #include "core/manager.h"
 #include "core/policy.h"
 #include "core/policy_service.h"
-#include "io/loop.h"
+#include "spec/spec.h"
 #include "util/alloc.h"
+#include "util/clock.h"
 #include "util/err.h"
 #include "util/fd.h"
 #include "util/json.h"
 #include "util/log.h"
 #include "util/path.h"
+
+#define WATCH_NS NSEC_PER_SEC /* between two looks at a workspace */
 
 /* A count by somebody who may look further than we: the owner of the directory, see core/hostdir.h.
  * It cannot be taken back. */
@@ -150,4 +153,50 @@ int quota_count_start(const struct policy_service *service, const char *path, qu
     loop_defer_start(manager_loop(service->manager), &c->defer, step);
     *ret = c;
     return 0;
+}
+
+/* Watching. */
+
+static void look(struct loop_timer *t);
+
+static void again(struct quota_watch *w)
+{
+    loop_timer_start(manager_loop(w->service->manager), &w->timer, WATCH_NS, look);
+}
+
+static void on_looked(void *arg, const struct usage *usage, const struct err *err)
+{
+    struct quota_watch *w = arg;
+    struct quota_check check = *w->check;
+    struct err why;
+
+    check.phase = QUOTA_AFTER;
+    check.kernel_limit = true; /* what cannot be counted is told at the end */
+    bool over = err == NULL && quota_judge(&check, usage, &why) < 0;
+    quota_count_free(TAKE_PTR(w->count));
+    if (over)
+        w->over(w->arg);
+    else
+        again(w);
+}
+
+static void look(struct loop_timer *t)
+{
+    struct quota_watch *w = container_of(t, struct quota_watch, timer);
+    struct err ignored;
+
+    if (quota_count_start(w->service, w->check->spec->host_path, on_looked, w, &w->count,
+                          &ignored) < 0)
+        again(w);
+}
+
+void quota_watch_start(struct quota_watch *w)
+{
+    again(w);
+}
+
+void quota_watch_stop(struct quota_watch *w)
+{
+    loop_timer_stop(&w->timer);
+    quota_count_free(TAKE_PTR(w->count));
 }

@@ -4,6 +4,7 @@
 /* Counts what lies in a workspace, for quota_judge(), while others have their turn. */
 
 #include "core/policy_quota.h"
+#include "io/loop.h"
 #include "util/cleanup.h"
 
 struct err;
@@ -20,3 +21,16 @@ int quota_count_start(const struct policy_service *service, const char *path, qu
                       void *arg, struct quota_count **ret, struct err *err); /* service borrowed */
 void quota_count_free(struct quota_count *c);                                /* nobody is told */
 DEFINE_CLEANUP(quota_count)
+
+/* Looks at a workspace again and again while a command runs. Zero-initialised, inside its owner. */
+struct quota_watch {
+    const struct policy_service *service; /* borrowed, like the rest */
+    const struct quota_check *check;
+    void (*over)(void *arg); /* it is over its quota: told once, from the loop */
+    void *arg;
+    struct quota_count *count; /* private, like what follows */
+    struct loop_timer timer;
+};
+
+void quota_watch_start(struct quota_watch *w);
+void quota_watch_stop(struct quota_watch *w); /* does nothing on one that was stopped */

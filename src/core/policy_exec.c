@@ -41,13 +41,6 @@ static const unsigned moves[STATE_MAX] = {
     [DROPPING] = TO(DONE),
 };
 
-/* Fields that make a session what it is: a command never runs in one that was made otherwise. */
-#define SESSION_FIELDS                                                                             \
-    (FIELD_BIT(SPEC_NETWORK) | FIELD_BIT(SPEC_IMAGE) | FIELD_BIT(SPEC_HOST_PATH) |                 \
-     FIELD_BIT(SPEC_HOST_PATH_MODE) | FIELD_BIT(SPEC_MOUNT_PATH) | FIELD_BIT(SPEC_CPUS) |          \
-     FIELD_BIT(SPEC_MEMORY_MB) | FIELD_BIT(SPEC_PIDS_LIMIT) | FIELD_BIT(SPEC_READ_ONLY_ROOTFS) |   \
-     FIELD_BIT(SPEC_WORKSPACE_QUOTA_MB))
-
 struct policy_exec {
     const struct policy_service *service; /* borrowed */
     struct log_scope request;             /* who asked, for the log */
@@ -63,6 +56,7 @@ struct policy_exec {
     struct run *run;           /* owned */
     struct quota_count *count; /* owned; the one under way */
     struct quota_check quota;
+    struct quota_watch watch;
     struct truncator *cutters[2]; /* owned */
     struct output *outputs[2];    /* open until the end */
     struct policy_result result;
@@ -85,6 +79,7 @@ static void destroy(struct policy_exec *e)
 {
     loop_defer_stop(&e->defer);
     quota_count_free(e->count);
+    quota_watch_stop(&e->watch);
     if (e->run != NULL && e->state == RUNNING)
         run_kill(e->run);
     run_free(e->run);
@@ -253,6 +248,7 @@ static void on_finished(void *arg, const struct run_result *result)
 {
     struct policy_exec *e = arg;
 
+    quota_watch_stop(&e->watch);
     e->result.outcome = result->outcome;
     for (int i = 0; i < 2; i++) {
         e->result.produced[i] = result->produced[i];
@@ -267,6 +263,12 @@ static void on_finished(void *arg, const struct run_result *result)
     }
     move(e, RECOUNTING);
     loop_defer_start(loop_of(e), &e->defer, count);
+}
+
+/* A directory of the host has no wall of the kernel's. */
+static void on_over(void *arg)
+{
+    run_kill(((struct policy_exec *)arg)->run);
 }
 
 static void open_streams(struct policy_exec *e)
@@ -309,6 +311,10 @@ static void on_ready(void *arg, struct session *session, const struct err *err)
         return;
     }
     move(e, RUNNING);
+    e->watch =
+        (struct quota_watch){.service = e->service, .check = &e->quota, .over = on_over, .arg = e};
+    if (counts(e))
+        quota_watch_start(&e->watch);
 }
 
 /* The manager takes the spec. What belongs to the command rather than the session stays with us,
@@ -340,8 +346,8 @@ static void acquire(struct policy_exec *e)
     e->spec = keep_command(theirs);
     e->result.session_id = e->spec->session_id;
     e->quota.spec = e->spec;
-    if (manager_acquire(e->service->manager, &theirs, SESSION_FIELDS, ACQUIRE_REMOUNT, on_ready, e,
-                        &e->err) == 0)
+    if (manager_acquire(e->service->manager, &theirs, POLICY_SESSION_FIELDS, ACQUIRE_REMOUNT,
+                        on_ready, e, &e->err) == 0)
         return;
     spec_free(theirs);
     fail(e, &e->err);

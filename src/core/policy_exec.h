@@ -11,6 +11,8 @@
 #include "backend/backend.h"
 #include "core/outputs.h"
 #include "core/policy.h"
+#include "spec/model.h"
+#include "spec/spec.h"
 #include "util/buf.h"
 
 struct err;
@@ -18,6 +20,13 @@ struct json;
 struct jw;
 struct policy_exec;
 struct policy_service;
+
+/* Fields that make a session what it is: a command never runs in one that was made otherwise. */
+#define POLICY_SESSION_FIELDS                                                                      \
+    (FIELD_BIT(SPEC_NETWORK) | FIELD_BIT(SPEC_IMAGE) | FIELD_BIT(SPEC_HOST_PATH) |                 \
+     FIELD_BIT(SPEC_HOST_PATH_MODE) | FIELD_BIT(SPEC_MOUNT_PATH) | FIELD_BIT(SPEC_CPUS) |          \
+     FIELD_BIT(SPEC_MEMORY_MB) | FIELD_BIT(SPEC_PIDS_LIMIT) | FIELD_BIT(SPEC_READ_ONLY_ROOTFS) |   \
+     FIELD_BIT(SPEC_WORKSPACE_QUOTA_MB))
 
 struct policy_exec_options {
     struct policy_request request; /* with a query it is a tool call */

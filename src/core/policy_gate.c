@@ -14,11 +14,8 @@
 #include "io/loop.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
-#include "util/clock.h"
 #include "util/err.h"
 #include "util/log.h"
-
-#define WATCH_NS NSEC_PER_SEC /* between two looks at a workspace while a command runs */
 
 /*   ASKING ──► OPEN ──► ENDING ──► DROPPING ──► DONE
  *      │         │         └────────────────────┤
@@ -46,7 +43,7 @@ struct policy_gate {
     struct session *session;   /* held; NULL once it is to go */
     struct quota_count *count; /* owned; the one under way */
     struct quota_check quota;
-    struct loop_timer watch;
+    struct quota_watch watch;
     struct loop_defer defer;
     struct log_scope request; /* who asked, for the log */
     struct outcome outcome;
@@ -85,7 +82,7 @@ static struct audit_record record_of(const struct policy_gate *g, enum audit_eve
 static void stop_all(struct policy_gate *g)
 {
     quota_count_free(TAKE_PTR(g->count));
-    loop_timer_stop(&g->watch);
+    quota_watch_stop(&g->watch);
     loop_defer_stop(&g->defer);
 }
 
@@ -136,35 +133,6 @@ void policy_gate_failed(struct policy_gate *g, const struct err *err)
     move(g, DONE);
 }
 
-/* While it runs. */
-
-static void on_watched(void *arg, const struct usage *usage, const struct err *err);
-
-static void on_watch(struct loop_timer *t)
-{
-    struct policy_gate *g = container_of(t, struct policy_gate, watch);
-    struct err ignored;
-
-    if (quota_count_start(g->service, session_spec(g->session)->host_path, on_watched, g, &g->count,
-                          &ignored) < 0)
-        loop_timer_start(loop_of(g), &g->watch, WATCH_NS, on_watch);
-}
-
-static void on_watched(void *arg, const struct usage *usage, const struct err *err)
-{
-    struct policy_gate *g = arg;
-    struct quota_check check = g->quota;
-    struct err why;
-    check.kernel_limit = true; /* what cannot be counted is told at the end */
-    bool over = err == NULL && quota_judge(&check, usage, &why) < 0;
-
-    quota_count_free(TAKE_PTR(g->count));
-    if (over)
-        g->over(g->arg); /* what is too much is told at the end */
-    else
-        loop_timer_start(loop_of(g), &g->watch, WATCH_NS, on_watch);
-}
-
 /* Before. */
 
 static int record_start(struct policy_gate *g, struct err *err)
@@ -187,8 +155,10 @@ static int open_gate(struct policy_gate *g, struct err *err)
         return r;
     move(g, OPEN);
     g->quota.phase = QUOTA_AFTER;
+    g->watch = (struct quota_watch){
+        .service = g->service, .check = &g->quota, .over = g->over, .arg = g->arg};
     if (counts(g) && g->over != NULL)
-        loop_timer_start(loop_of(g), &g->watch, WATCH_NS, on_watch);
+        quota_watch_start(&g->watch);
     return 0;
 }
 

@@ -57,6 +57,7 @@ struct tool_where {
     const char *session_id;        /* a session that is there; NULL: that of request.query, made if
                                       need be */
     const char *via;               /* the front, for the records; static */
+    const char *who;               /* for the records; NULL: the name of the scope */
 };
 
 /* `json` is one object, the same that `text` says in words; both are always there, also with an

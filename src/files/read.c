@@ -49,8 +49,7 @@ static int choose_range(struct job *j, struct files_stat *s)
 
     s->begin = 0;
     s->end = size;
-    if ((q->offset == 0 && q->length == UINT64_MAX && !job_has(j, FILES_SUFFIX)) ||
-        (job_has(j, FILES_IF_MATCH) && !tag_eq(&q->expect, &s->tag)))
+    if (!job_has(j, FILES_RANGE) || (job_has(j, FILES_IF_MATCH) && !tag_eq(&q->expect, &s->tag)))
         return 0;
     if (job_has(j, FILES_SUFFIX)) {
         s->begin = q->length < size ? size - q->length : 0;

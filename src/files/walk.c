@@ -119,7 +119,7 @@ static int follow(struct walk *w, const char *name, const char *rest)
         if (r < 0)
             return r;
     }
-    if (str_fmt(todo, sizeof(todo), "%s/%s", to, rest) < 0)
+    if (str_fmt(todo, sizeof(todo), "%s%s", to, rest) < 0)
         return -ENAMETOOLONG;
     return str_copy(w->todo, sizeof(w->todo), todo);
 }

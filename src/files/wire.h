@@ -53,12 +53,13 @@ enum files_flag {
     FILES_MUST_NOT_EXIST = 1U << 5, /* WRITE, MOVE: else CHANGED */
     FILES_MUST_MATCH = 1U << 6,     /* WRITE, EDIT, REMOVE: `expect` is the tag, else CHANGED */
     FILES_IF_MATCH = 1U << 7,       /* READ: the range only if `expect` is the tag, else all */
-    FILES_SUFFIX = 1U << 8,         /* READ: the last `length` bytes */
+    FILES_SUFFIX = 1U << 8,         /* with RANGE: the last `length` bytes */
     FILES_RECURSIVE = 1U << 9,      /* REMOVE, WATCH */
     FILES_ALL = 1U << 10,           /* EDIT: every place */
     FILES_LITERAL = 1U << 11,       /* GREP: no regular expression */
     FILES_IGNORE_CASE = 1U << 12,   /* GREP */
     FILES_GREP_NAMES = 1U << 13,    /* GREP: one MATCH per file, with its number of lines */
+    FILES_RANGE = 1U << 14,         /* READ: offset and length count; else it is all */
 };
 
 /* Changes when the content does: no program inside can turn back ctime. */

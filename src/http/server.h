@@ -89,6 +89,10 @@ DEFINE_CLEANUP(http_server)
 int http_server_add_routes(struct http_server *s, const struct http_route *routes, void *arg,
                            struct err *err);
 
+/* The i-th route of all tables, and the argument of its handler; NULL: there are no more. */
+const struct http_route *http_server_route_at(const struct http_server *s, size_t i,
+                                              void **ret_arg);
+
 /* A socket file with that mode (0600 if 0) from its first moment. What stands at the path is
  * replaced only when it is a socket that nobody listens on; a symlink or any other file is an
  * error. It is removed when the server ends. */
@@ -162,6 +166,12 @@ void http_on_cancel(struct http_request *req, void (*fn)(struct http_request *re
 void http_on_writable(struct http_request *req, void (*fn)(struct http_request *req, void *arg),
                       void *arg);
 
+/* Called once with the answer, before it is sent (`type` and `body` are borrowed for the call), or
+ * with status 0 when there is none that is whole. The request must not be answered in it. */
+typedef void http_reply_fn(void *arg, unsigned status, const char *type, const void *body,
+                           size_t len);
+void http_on_reply(struct http_request *req, http_reply_fn *fn, void *arg);
+
 /* Answers ------------------------------------------------------------------------------------ */
 
 /* A header of the coming answer. -EINVAL for text that would break out, -ENOBUFS above 4 KiB. */
@@ -171,14 +181,20 @@ int http_reply_header(struct http_request *req, const char *name, const char *va
 void http_reply(struct http_request *req, unsigned status, const char *type, const void *body,
                 size_t len);
 
-/* RFC 9457: application/problem+json with type, title, status, detail, code and remediation (left
- * out when NULL). `code` is stable, for programs; `detail` is for people. */
+/* RFC 9457: application/problem+json with type, title, status, detail, code, cause and remediation.
+ * `code` is stable, for programs; `detail` is for people. `cause` says what kind of failure it is,
+ * `remediation` what to do; where they are NULL the table in problem.c knows them by the code. */
+struct http_problem {
+    unsigned status;
+    const char *code, *detail, *cause, *remediation;
+    const char *const *more; /* members of its own kind: name, value, name, value, ..., NULL */
+};
+void http_reply_problem(struct http_request *req, const struct http_problem *problem);
 void http_reply_error(struct http_request *req, unsigned status, const char *code,
                       const char *detail, const char *remediation);
-
-/* The same with members of its own kind: `more` is name, value, name, value, ..., NULL. */
-void http_reply_problem(struct http_request *req, unsigned status, const char *code,
-                        const char *detail, const char *remediation, const char *const *more);
+/* What is told when nobody knows better; NULL: the code is not known. */
+const char *http_problem_cause(const char *code);
+const char *http_problem_remediation(const char *code);
 
 /* An answer in pieces. http_reply_chunk() gives 0, -ENOBUFS when the queue is full (nothing was
  * taken) or -EPIPE when the peer has gone; http_reply_end() is owed in any case. */

@@ -103,6 +103,8 @@ struct http_request {
     void *cancel_arg;
     void (*on_writable)(struct http_request *req, void *arg);
     void *writable_arg;
+    http_reply_fn *on_reply;
+    void *reply_arg;
     const void *user;
     void (*user_done)(const void *user);
     http_body_fn *body_fn; /* the body is a stream, and wanted */
@@ -155,6 +157,9 @@ int conn_detach(struct http_conn *c);
 struct http_request *request_new(struct http_conn *c, const struct http1_head *head,
                                  const char *text, size_t len);
 void request_free(struct http_request *req);
+/* Tells who listens for the answer, once. */
+void request_replied(struct http_request *req, unsigned status, const char *type, const void *body,
+                     size_t len);
 void request_lost(struct http_request *req); /* the peer has gone */
 void request_tell(struct http_request *req); /* how it ended; once */
 

@@ -103,6 +103,7 @@ void http_reply(struct http_request *req, unsigned status, const char *type, con
                 size_t len)
 {
     assert(!req->started);
+    request_replied(req, status, type, body, len);
     if (req->conn != NULL && req->conn->state < CONN_HANDLER)
         conn_begin_answer(req->conn); /* refused before it got to a handler */
     if (!connected(req)) {
@@ -120,46 +121,52 @@ void http_reply(struct http_request *req, unsigned status, const char *type, con
         give_up(req);
 }
 
-static void put_problem(struct buf *out, unsigned status, const char *code, const char *detail,
-                        const char *remediation, const char *const *more)
+static const char *otherwise(const char *text, const char *other)
 {
+    return text != NULL ? text : other;
+}
+
+static void put_problem(struct buf *out, const struct http_problem *p)
+{
+    const char *cause = otherwise(p->cause, http_problem_cause(p->code));
+    const char *remediation = otherwise(p->remediation, http_problem_remediation(p->code));
     struct jw w;
 
     jw_init(&w, out);
     jw_object(&w);
     jw_kstr(&w, "type", "about:blank");
-    jw_kstr(&w, "title", http1_reason(status));
-    jw_kint(&w, "status", status);
-    if (detail != NULL)
-        jw_kstr(&w, "detail", detail);
-    jw_kstr(&w, "code", code);
-    if (remediation != NULL)
-        jw_kstr(&w, "remediation", remediation);
-    for (; more != NULL && more[0] != NULL; more += 2)
+    jw_kstr(&w, "title", http1_reason(p->status));
+    jw_kint(&w, "status", p->status);
+    jw_kstr(&w, "detail", otherwise(p->detail, cause));
+    jw_kstr(&w, "code", p->code);
+    jw_kstr(&w, "cause", otherwise(cause, "an error"));
+    jw_kstr(&w, "remediation", otherwise(remediation, "see boxd's log"));
+    for (const char *const *more = p->more; more != NULL && more[0] != NULL; more += 2)
         jw_kstr(&w, more[0], more[1]);
     jw_object_end(&w);
     if (jw_end(&w) < 0) {
         /* The texts are too long; the code is what programs go by. */
         buf_reset(out);
         (void)buf_printf(out, "{\"type\":\"about:blank\",\"status\":%u,\"code\":\"error\"}",
-                         status);
+                         p->status);
     }
 }
 
-void http_reply_problem(struct http_request *req, unsigned status, const char *code,
-                        const char *detail, const char *remediation, const char *const *more)
+void http_reply_problem(struct http_request *req, const struct http_problem *problem)
 {
     AUTO_DONE(buf) struct buf body;
 
     buf_init(&body, PROBLEM_MAX);
-    put_problem(&body, status, code, detail, remediation, more);
-    http_reply(req, status, problem_type, body.data, body.len);
+    put_problem(&body, problem);
+    http_reply(req, problem->status, problem_type, body.data, body.len);
 }
 
 void http_reply_error(struct http_request *req, unsigned status, const char *code,
                       const char *detail, const char *remediation)
 {
-    http_reply_problem(req, status, code, detail, remediation, NULL);
+    http_reply_problem(
+        req, &(struct http_problem){
+                 .status = status, .code = code, .detail = detail, .remediation = remediation});
 }
 
 static int put_start(struct buf *head, struct http_request *req, unsigned status, const char *type)
@@ -281,8 +288,9 @@ void reply_refusal(struct http_conn *c, unsigned status)
     buf_init(&body, PROBLEM_MAX);
     while (i + 1 < ARRAY_SIZE(refusals) && refusals[i].status != status)
         i++;
-    put_problem(&body, status, refusals[i].status == status ? refusals[i].code : "refused", NULL,
-                NULL, NULL);
+    put_problem(&body, &(struct http_problem){
+                           .status = status,
+                           .code = refusals[i].status == status ? refusals[i].code : "refused"});
     (void)put_common(&out, c, status, problem_type);
     if (refusals[i].status == status && refusals[i].header != NULL)
         (void)buf_puts(&out, refusals[i].header);

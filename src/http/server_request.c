@@ -97,11 +97,28 @@ void request_tell(struct http_request *req)
     s->opts.answered(s->opts.arg, &answer);
 }
 
+void request_replied(struct http_request *req, unsigned status, const char *type, const void *body,
+                     size_t len)
+{
+    http_reply_fn *fn = req->on_reply;
+
+    req->on_reply = NULL;
+    if (fn != NULL)
+        fn(req->reply_arg, status, type, body, len);
+}
+
+void http_on_reply(struct http_request *req, http_reply_fn *fn, void *arg)
+{
+    req->on_reply = fn;
+    req->reply_arg = arg;
+}
+
 void request_free(struct http_request *req)
 {
     if (req == NULL)
         return;
     request_tell(req);
+    request_replied(req, 0, NULL, NULL, 0);
     if (req->conn != NULL)
         req->conn->req = NULL;
     http_request_set_user(req, NULL, NULL);

@@ -61,7 +61,11 @@ static void reply_failure(struct http_request *req, const struct chat_failure *f
 {
     const char *const more[] = {"chat_id", f->chat_id, NULL};
     size_t i = answers[f->err.code].status != 0 ? f->err.code : ERR_CODE_MAX;
-    http_reply_problem(req, answers[i].status, f->code, f->err.msg, answers[i].remedy, more);
+    http_reply_problem(req, &(struct http_problem){.status = answers[i].status,
+                                                   .code = f->code,
+                                                   .detail = f->err.msg,
+                                                   .remediation = answers[i].remedy,
+                                                   .more = more});
 }
 
 /* One request under way. */

@@ -15,6 +15,7 @@
 #include "http/server.h"
 #include "rpc/metrics.h"
 #include "rpc/v1_files.h"
+#include "rpc/v1_idem.h"
 #include "rpc/v1_internal.h"
 #include "spec/model.h"
 #include "spec/spec.h"
@@ -178,8 +179,9 @@ static void create_session(struct http_request *req, void *arg)
     const struct v1_asker asker = {.scope = v1_caller(req), .who = v1_who(req)};
     AUTO(json) struct json *body = NULL;
     struct err err = {0};
-    if (v1_read_body(req, &body) &&
-        v1_session_get(arg, &asker, body, true, on_session_ready, req, NULL, &err) < 0)
+    const struct v1 *v = arg;
+    if (idem_begin(v->idem, req, asker.who) && v1_read_body(req, &body) &&
+        v1_session_get(v, &asker, body, true, on_session_ready, req, NULL, &err) < 0)
         v1_fail(req, &err);
 }
 
@@ -294,11 +296,17 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
     if (r == 0)
         r = v1_execs_routes(server, v, err);
     if (r == 0)
+        r = v1_files_routes(server, v, err);
+    if (r == 0)
+        r = v1_tools_routes(server, v, err);
+    if (r == 0)
         r = v1_events_routes(server, v, err);
     if (r == 0)
         r = v1_admin_routes(server, v, err);
     if (r == 0)
-        r = v1_files_routes(server, v, err);
+        r = v1_tool_routes(server, v, err);
+    if (r == 0)
+        r = v1_openapi_routes(server, v, err);
     return r < 0 ? r : v1_output_routes(server, v, err);
 }
 
@@ -311,6 +319,7 @@ struct v1 *v1_new(const struct v1_options *options)
     struct execs_options execs = execs_defaults;
     execs.service = v->service;
     v->execs = execs_new(manager_loop(v->manager), &execs);
+    v->idem = idem_new(manager_loop(v->manager), manager_get_options(v->manager)->store);
     return v;
 }
 
@@ -319,5 +328,6 @@ void v1_free(struct v1 *v)
     if (v == NULL)
         return;
     execs_free(v->execs);
+    idem_free(v->idem);
     free(v);
 }

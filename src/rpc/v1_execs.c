@@ -5,6 +5,7 @@
 #include "core/execs.h"
 #include "core/manager.h"
 #include "http/server.h"
+#include "rpc/v1_idem.h"
 #include "rpc/v1_internal.h"
 #include "rpc/v1_sse.h"
 #include "util/alloc.h"
@@ -172,6 +173,8 @@ bool v1_exec_kept(struct http_request *req, const struct v1 *v, struct session *
         ours = ours || json_get(body, members[i]) != NULL;
     if (!ours)
         return false;
+    if (json_bool(json_get(body, "detach")) && !idem_begin(v->idem, req, v1_who(req)))
+        return true;
     if (start_kept(req, v, s, body, &err) < 0)
         v1_fail(req, &err);
     return true;

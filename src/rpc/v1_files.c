@@ -122,6 +122,22 @@ static unsigned status_of(const struct files_failure *failure)
     return v1_status(&failure->err);
 }
 
+/* What to do about it; those of sessions do not fit files. */
+static const char *remedy_of(const struct files_failure *failure)
+{
+    static const char *const remedies[ERR_CODE_MAX] = {
+        [ERR_NOT_FOUND] = "check the path; ?list= shows what is there",
+        [ERR_INVALID] = "correct the path, or what is asked of it",
+        [ERR_DENIED] = "use a place that the session's user may write, such as its workspace",
+        [ERR_CONFLICT] = "look at what is there now, and decide anew",
+    };
+
+    if (failure->error == ENOSPC || failure->error == EDQUOT)
+        return "delete files of the session, or give it more room";
+    const char *text = failure->why != 0 ? remedies[failure->err.code] : NULL;
+    return text != NULL ? text : v1_remedy(&failure->err);
+}
+
 void v1_file_fail(struct v1_file *f, const struct files_failure *failure)
 {
     unsigned status = status_of(failure);
@@ -132,9 +148,7 @@ void v1_file_fail(struct v1_file *f, const struct files_failure *failure)
         (void)snprintf(range, sizeof(range), "bytes */%llu", (unsigned long long)failure->n);
         (void)http_reply_header(f->req, "Content-Range", range);
     }
-    http_reply_error(f->req, status, err_code_name(err->code), err->msg,
-                     status == 507 ? "delete files of the session, or give it more room"
-                                   : v1_remedy(err));
+    http_reply_error(f->req, status, err_code_name(err->code), err->msg, remedy_of(failure));
     v1_file_free(f);
 }
 
@@ -411,7 +425,7 @@ static const struct field change_fields[] = {
 };
 /* clang-format on */
 
-static const struct model change_model = {
+const struct model v1_change_model = {
     .name = "FileChange",
     .doc = "A change of a session's files that is no content.",
     .fields = change_fields,
@@ -419,16 +433,26 @@ static const struct model change_model = {
     .size = sizeof(struct change),
 };
 
+/* What a change has left; first the stat, which others keep alone. */
+struct changed {
+    struct files_stat stat;
+    char to[FILES_PATH_MAX]; /* "": it has not moved */
+};
+
 static void on_changed(void *arg, const struct files_done *done,
                        const struct files_failure *failure, const char *what)
 {
     struct v1_file *f = arg;
+    struct changed *c = f->more;
 
     v1_file_record(f, what, failure != NULL ? &failure->err : NULL);
-    if (failure != NULL)
+    if (failure != NULL) {
         v1_file_fail(f, failure);
-    else
-        reply_stat(f, done->created ? 201 : 200);
+        return;
+    }
+    if (c->to[0] != '\0')
+        memcpy(f->path, c->to, sizeof(f->path));
+    reply_stat(f, done->created ? 201 : 200);
 }
 
 static void on_made(void *arg, const struct files_done *done, const struct files_failure *failure)
@@ -449,20 +473,21 @@ static void start_change(struct http_request *req, const struct v1 *v, const str
                                      .flags = c->parents ? FILES_PARENTS : 0},
                             .timeout_ns = FILES_TIMEOUT_NS};
     struct v1_file *f = v1_file_at(req, v, "write", c->path);
-    char to[FILES_PATH_MAX];
 
     if (f == NULL || !v1_file_recordable(f))
         return;
+    struct changed *kept = xnew(struct changed);
+    f->more = kept;
+    f->more_free = stat_free;
     if (c->op == CHANGE_MOVE) {
-        if (c->to == NULL || c->to[0] == '\0' || !v1_file_path(f->session, c->to, to)) {
+        if (c->to == NULL || c->to[0] == '\0' || !v1_file_path(f->session, c->to, kept->to)) {
             v1_file_free(f);
             fail_plain(req, "to must be a path inside the session");
             return;
         }
-        ask.a = (struct files_text){to, strlen(to)};
+        ask.a = (struct files_text){kept->to, strlen(kept->to)};
         ask.head.flags |= c->replace ? 0 : FILES_MUST_NOT_EXIST;
     }
-    keep_stat(f);
     (void)v1_file_start(f, &ask, c->op == CHANGE_MOVE ? &move : &make);
 }
 
@@ -475,14 +500,14 @@ static void change_files(struct http_request *req, void *arg)
 
     if (!v1_read_body(req, &body))
         return;
-    model_init(&change_model, &c);
-    if (v1_strict(&change_model, body, NULL, &err) < 0 ||
-        (model_parse(&change_model, body, 0, &c, &report) < 0 &&
+    model_init(&v1_change_model, &c);
+    if (v1_strict(&v1_change_model, body, NULL, &err) < 0 ||
+        (model_parse(&v1_change_model, body, 0, &c, &report) < 0 &&
          report_fail_plain(&report, &err) < 0))
         v1_fail(req, &err);
     else
         start_change(req, arg, &c);
-    model_done(&change_model, &c);
+    model_done(&v1_change_model, &c);
 }
 
 static const struct http_route routes[] = {

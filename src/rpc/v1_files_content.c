@@ -254,7 +254,9 @@ static void head_file(struct v1_file *f)
 void v1_file_get(struct http_request *req, const struct v1 *v)
 {
     static const struct files_events events = {.frame = on_content, .finished = on_read};
-    struct files_ask ask = {.head = {.op = FILES_READ, .length = UINT64_MAX}};
+    struct files_ask ask = {.head = {
+                                .op = FILES_READ,
+                            }};
     struct v1_file *f = v1_file_new(req, v, "read", "path");
     const char *range = http_request_header(req, "Range");
     const char *if_range = http_request_header(req, "If-Range");
@@ -269,6 +271,8 @@ void v1_file_get(struct http_request *req, const struct v1 *v)
     f->more = d;
     f->more_free = more_free;
     d->ranged = range != NULL && read_range(range, &ask.head);
+    if (d->ranged)
+        ask.head.flags |= FILES_RANGE;
     if (d->ranged && if_range != NULL) {
         ask.head.flags |= FILES_IF_MATCH;
         (void)files_etag_parse(if_range, strlen(if_range), &ask.head.expect);

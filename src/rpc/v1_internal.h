@@ -18,6 +18,7 @@ struct events;
 struct execs;
 struct http_request;
 struct http_server;
+struct idem;
 struct json;
 struct jw;
 struct kept;
@@ -34,6 +35,7 @@ struct v1 {
     const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
     struct events *events;                /* borrowed */
     struct execs *execs;                  /* owned */
+    struct idem *idem;                    /* owned */
     struct chat *chat;                    /* borrowed; NULL without chat_routes() */
 };
 
@@ -146,6 +148,9 @@ void v1_exec(struct http_request *req, void *arg);
 bool v1_query_number(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
                      uint64_t *ret);
 
+/* v1_tools.c */
+int v1_tools_routes(struct http_server *server, struct v1 *v, struct err *err);
+
 /* v1_stream.c */
 void v1_stream(struct http_request *req, void *arg);
 /* Goes on with one that runs, from that position, over a WebSocket. */
@@ -166,9 +171,14 @@ void v1_write_problem(struct jw *w, const char *key, const struct err *err); /* 
 int v1_signal_number(const char *name);
 void v1_kept_signal(struct kept *k, int signo); /* KILL ends all it started */
 
-/* v1_events.c, v1_admin.c */
+/* v1_events.c, v1_admin.c, v1_tool.c, v1_openapi.c */
 int v1_events_routes(struct http_server *server, struct v1 *v, struct err *err);
 int v1_admin_routes(struct http_server *server, struct v1 *v, struct err *err);
+int v1_tool_routes(struct http_server *server, struct v1 *v, struct err *err);
+int v1_openapi_routes(struct http_server *server, struct v1 *v, struct err *err);
+
+/* The tables of request bodies that are nobody else's. */
+extern const struct model v1_exec_model, v1_change_model;
 
 /* v1_exec_sse.c */
 void v1_exec_sse(struct http_request *req, const struct v1 *v, struct kept *k, uint64_t from);

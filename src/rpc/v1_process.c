@@ -11,6 +11,7 @@
 #include "core/process.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "rpc/v1_idem.h"
 #include "rpc/v1_internal.h"
 #include "spec/process.h"
 #include "util/alloc.h"
@@ -157,7 +158,8 @@ static void start_process(struct http_request *req, void *arg)
     AUTO(process_spec) struct process_spec *spec = NULL;
     struct err err = {0};
     struct session *s = v1_use_session(req, arg, "process");
-    if (s == NULL || !v1_read_body(req, &body))
+    const struct v1 *v = arg;
+    if (s == NULL || !idem_begin(v->idem, req, v1_who(req)) || !v1_read_body(req, &body))
         return;
     struct starting *st = xnew(struct starting);
     st->req = req;

@@ -68,7 +68,7 @@ static const struct field exec_fields[] = {
 };
 /* clang-format on */
 
-static const struct model exec_model = {
+const struct model v1_exec_model = {
     .name = "Exec",
     .doc = "One command in a session.",
     .fields = exec_fields,
@@ -81,11 +81,11 @@ int v1_exec_parse(const struct json *object, const char *const *more, struct v1_
 {
     struct report report = {0};
     *ret = (struct v1_exec){0};
-    int r = v1_strict(&exec_model, object, more, err);
+    int r = v1_strict(&v1_exec_model, object, more, err);
     if (r < 0)
         return r;
-    model_init(&exec_model, ret);
-    if (model_parse(&exec_model, object, 0, ret, &report) < 0)
+    model_init(&v1_exec_model, ret);
+    if (model_parse(&v1_exec_model, object, 0, ret, &report) < 0)
         r = report_fail_plain(&report, err);
     bool has_argv = strv_len(ret->argv) > 0, has_cmd = ret->cmd != NULL;
     if (r == 0 && has_argv == has_cmd)
@@ -99,7 +99,7 @@ int v1_exec_parse(const struct json *object, const char *const *more, struct v1_
 
 void v1_exec_done(struct v1_exec *e)
 {
-    model_done(&exec_model, e);
+    model_done(&v1_exec_model, e);
     *e = (struct v1_exec){0};
 }
 
@@ -287,5 +287,11 @@ const char *v1_remedy(const struct err *err)
 
 void v1_fail(struct http_request *req, const struct err *err)
 {
-    http_reply_error(req, v1_status(err), err_code_name(err->code), err->msg, v1_remedy(err));
+    http_reply_problem(req, &(struct http_problem){.status = v1_status(err),
+                                                   .code = err_code_name(err->code),
+                                                   .detail = err->msg,
+                                                   .cause = err->code == ERR_SYSTEM && err->sys != 0
+                                                                ? err_errno_text(err->sys)
+                                                                : NULL,
+                                                   .remediation = v1_remedy(err)});
 }
