@@ -13,6 +13,7 @@
 #include "core/outputs.h"
 #include "core/policy_service.h"
 #include "http/server.h"
+#include "rpc/metrics.h"
 #include "rpc/v1_files.h"
 #include "rpc/v1_idem.h"
 #include "rpc/v1_internal.h"
@@ -290,6 +291,8 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
     int r = http_server_add_routes(server, routes, v, err);
     if (r == 0)
         r = v1_process_routes(server, v, err);
+    if (r == 0)
+        r = metrics_routes(server, v, err);
     if (r == 0)
         r = v1_execs_routes(server, v, err);
     if (r == 0)
