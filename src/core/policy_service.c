@@ -30,9 +30,14 @@ int policy_service_guard(const struct policy_service *s, struct err *err)
 void policy_service_write_status(const struct policy_service *s, struct jw *w)
 {
     const struct profile *profile = NULL;
-    struct err why = {0};
-    bool available = policy_service_guard(s, &why) == 0 &&
-                     backend_available(manager_backend(s->manager), &why) == 0;
+    struct err why = {0}, ignored;
+    bool available = policy_service_guard(s, &why) == 0;
+    bool usable = s->manager != NULL && s->unavailable == NULL;
+
+    /* Nothing is refused for this: who asks for a sandbox has the backends tried again. */
+    if (usable)
+        usable = backend_available(manager_backend(s->manager), available ? &why : &ignored) == 0;
+    available = available && usable;
 
     (void)policy_profile(s->policy, NULL, &profile, NULL);
     jw_object(w);
@@ -48,7 +53,7 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w)
         jw_key(w, "backend");
         jw_object(w);
         jw_kstr(w, "name", manager_backend(s->manager)->ops->name);
-        jw_kbool(w, "available", available);
+        jw_kbool(w, "available", usable);
         jw_object_end(w);
         jw_ku64(w, "active_sessions", manager_count(s->manager));
         jw_ku64(w, "managed_processes", manager_processes_running(s->manager));
