@@ -38,6 +38,7 @@ struct engine_kind {
     const char *const *sockets; /* usual places, first that is there wins; %s: $XDG_RUNTIME_DIR */
     const char *env;            /* that names another */
     bool seccomp_by_path; /* the profile is a file that the service reads, not JSON in the call */
+    bool masks_by_option; /* what is masked is told as an option, not as a list of paths */
     bool mounts_as_text;  /* it turns typed mounts into comma-separated text on its way */
 };
 const struct engine_kind *engine_kind_find(const char *name);
@@ -65,7 +66,6 @@ void engine_mounts_done(struct engine_mounts *m);
 struct engine_facts {
     bool known;
     bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
-    bool no_init;      /* it has no init program for containers */
     bool live_restore; /* containers outlive it, but not those that are to remove themselves */
 };
 
@@ -80,7 +80,7 @@ struct engine_plan {
     const char *seccomp; /* value of the option: JSON, or a path */
     const char *guest_program, *run_dir;
     char *const *volumes; /* that the image declares; they become memory of a size */
-    bool init;
+    bool masks_by_option;
     bool flat;   /* no mount comes with what is mounted below it */
     bool own_id; /* the user id is the session's alone */
     bool keep;   /* what has ended stays until we remove it */

@@ -20,6 +20,7 @@ static const struct engine_kind kinds[] = {
      .sockets = podman_sockets,
      .env = "CONTAINER_HOST",
      .seccomp_by_path = true,
+     .masks_by_option = true,
      .mounts_as_text = true},
 };
 

@@ -45,7 +45,6 @@ static struct json *make_body(const struct spec *spec, const struct engine_mount
                                .seccomp = "{\"x\": \"y\"}",
                                .guest_program = "/opt/box/box-guest",
                                .run_dir = "/var/lib/box/engine/x",
-                               .init = true,
                                .own_id = true,
                                .nproc_max = 100};
     buf_init(&text, ENGINE_CREATE_MAX);
@@ -73,7 +72,9 @@ static void a_container_has_every_wall(void **state)
     assert_string_equal(json_str(json_at(json_get(host, "SecurityOpt"), 1)),
                         "seccomp={\"x\": \"y\"}");
     assert_true(json_bool(json_get(host, "ReadonlyRootfs")));
-    assert_true(json_bool(json_get(host, "Init")));
+    assert_int_equal(json_type(json_get(host, "Init")), JSON_BOOL);
+    assert_false(json_bool(json_get(host, "Init"))); /* box-guest is one */
+    assert_true(json_len(json_get(host, "MaskedPaths")) > 40);
     assert_true(json_bool(json_get(host, "AutoRemove")));
     assert_false(json_bool(json_get(host, "Privileged")));
     assert_int_equal(json_int(json_get(host, "Memory")), 100 << 20);
