@@ -77,6 +77,10 @@ static void put_labels(struct jw *w, const struct engine_plan *p)
     jw_kstr(w, LABEL_INSTANCE, p->instance);
     jw_kstr(w, LABEL_HASH, p->hash);
     jw_kstr(w, LABEL_NAME, p->name);
+    for (char *const *l = p->spec->own.labels; l != NULL && *l != NULL; l++) {
+        AUTO_FREE char *key = xstrndup(*l, strcspn(*l, "="));
+        jw_kstr(w, key, *l + strlen(key) + 1);
+    }
     jw_object_end(w);
 }
 

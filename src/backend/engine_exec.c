@@ -393,15 +393,18 @@ static int send_request(struct engine_sandbox *sb, uint32_t id, const struct exe
     AUTO_DONE(buf) struct buf strings;
     struct guest_start start = {
         .timeout_ns = req->timeout_ns, .rows = req->rows, .cols = req->cols};
+    static char *const files[] = {(char *)(uintptr_t)GUEST_PROGRAM, (char *)(uintptr_t)GUEST_FILES,
+                                  NULL};
+    char *const *argv = req->files ? files : req->argv;
     struct guest_head head = {.type = GUEST_START,
                               .id = id,
                               .flags = (req->with_stdin ? GUEST_START_STDIN : 0) |
                                        (req->tty ? GUEST_START_TTY : 0) |
                                        (req->posture ? GUEST_START_POSTURE : 0) |
-                                       (req->argv == NULL ? GUEST_START_SCRIPT : 0)};
+                                       (argv == NULL ? GUEST_START_SCRIPT : 0)};
     char *const *const envs[2] = {sb->spec->env, req->env};
     buf_init(&strings, GUEST_STRINGS_MAX);
-    int r = engine_pack(&strings, &start, req->argv, req->cmd != NULL ? req->cmd : "", envs,
+    int r = engine_pack(&strings, &start, argv, req->cmd != NULL ? req->cmd : "", envs,
                         req->cwd != NULL ? req->cwd : sb->spec->workdir);
     if (r < 0)
         return err_set(err, ERR_LIMIT,

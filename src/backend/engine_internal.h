@@ -21,7 +21,8 @@ struct jw;
 struct sock_filter;
 
 #define ENGINE_NAME_MAX 64
-#define ENGINE_ID_MAX 65 /* 64 hex digits and NUL */
+#define ENGINE_PREFIX "langbot-box-" /* of every container, and of its directory */
+#define ENGINE_ID_MAX 65             /* 64 hex digits and NUL */
 #define ENGINE_INSTANCE_LEN 16
 #define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 1)
 #define ENGINE_CREATE_MAX (1U << 20)
@@ -37,9 +38,11 @@ struct engine_kind {
     const char *name;
     const char *const *sockets; /* usual places, first that is there wins; %s: $XDG_RUNTIME_DIR */
     const char *env;            /* that names another */
+    const char *probe_import;   /* what makes ENGINE_PROBE_IMAGE of an archive */
     bool seccomp_by_path; /* the profile is a file that the service reads, not JSON in the call */
     bool masks_by_option; /* what is masked is told as an option, not as a list of paths */
-    bool mounts_as_text;  /* it turns typed mounts into comma-separated text on its way */
+    bool is_podman;
+    bool mounts_as_text; /* it turns typed mounts into comma-separated text on its way */
 };
 const struct engine_kind *engine_kind_find(const char *name);
 
@@ -65,7 +68,9 @@ void engine_mounts_done(struct engine_mounts *m);
 /* What the engine said about itself. */
 struct engine_facts {
     bool known;
+    char runtime[64];  /* that it uses when nobody asks for another */
     bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
+    bool no_limits;    /* it takes them and ignores them: rootless, and no cgroup v2 */
     bool live_restore; /* containers outlive it, but not those that are to remove themselves */
 };
 
@@ -88,10 +93,6 @@ struct engine_plan {
 };
 int engine_create_body(const struct engine_plan *plan, struct buf *ret, struct err *err);
 void engine_container_name(const char *session_id, const char *random, char *ret, size_t size);
-/* 16 hex digits over what a sandbox was made from (row F18). */
-#define ENGINE_HASH_LEN 16
-void engine_config_hash(const struct spec *spec, char ret[ENGINE_HASH_LEN + 1]);
-
 /* What the workspace is. */
 enum engine_workspace {
     ENGINE_WORKSPACE_HOST,   /* a directory of the host */
@@ -149,6 +150,7 @@ struct engine {
     struct engine_options options;
     const struct engine_kind *kind;
     struct engine_api *api; /* owned */
+    bool untidy;            /* something of ours could not be removed; the engine was away */
     struct engine_facts facts;
     char instance[ENGINE_INSTANCE_LEN + 1];
     char *dir_path, *seccomp;   /* owned */
@@ -236,6 +238,7 @@ void engine_pull_free(struct engine_pull *pull);
 /* engine_life.c again */
 void engine_destroy(struct sandbox *base, backend_done_fn *done, void *arg);
 const char *engine_sandbox_name(const struct sandbox *base);
+const char *engine_sandbox_id(const struct sandbox *base);
 void engine_set_deadline(struct sandbox *base, uint64_t boot_ns);
 void engine_sandbox_free(struct engine_sandbox *sb); /* without a word to anybody */
 int engine_send(struct engine_sandbox *sb, enum guest_type type, uint32_t id, uint32_t flags,
@@ -280,6 +283,10 @@ void engine_proc_forget_found(struct engine_sandbox *sb); /* those nobody has ta
 
 /* engine_sweep.c */
 int engine_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
+
+/* engine_list.c */
+int engine_list(struct backend *b, const char *const *labels, backend_found_fn *each,
+                backend_done_fn *done, void *arg, struct err *err);
 
 /* engine_report.c */
 int engine_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);

@@ -72,6 +72,11 @@ const char *engine_sandbox_name(const struct sandbox *base)
     return container_of(base, struct engine_sandbox, base)->name;
 }
 
+const char *engine_sandbox_id(const struct sandbox *base)
+{
+    return container_of(base, struct engine_sandbox, base)->id;
+}
+
 int engine_send(struct engine_sandbox *sb, enum guest_type type, uint32_t id, uint32_t flags,
                 const void *data, size_t len)
 {
@@ -104,6 +109,8 @@ static void removed(struct engine_sandbox *sb, const struct err *err)
     struct err failure = sb->failure;
     if (err == NULL)
         forget_directory(sb);
+    else
+        sb->engine->untidy = true;
     engine_sandbox_free(sb);
     if (done != NULL)
         done(arg, err);

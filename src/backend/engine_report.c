@@ -144,14 +144,17 @@ static void put_limits(struct jw *w, const struct engine_sandbox *sb, const stru
 {
     static const char not_set[] = "the engine does not enforce it";
     const struct spec *spec = sb->spec;
-    int64_t pids = json_int(json_get(host, "PidsLimit"));
+    bool none = sb->engine->facts.no_limits;
+    int64_t pids = none ? 0 : json_int(json_get(host, "PidsLimit"));
+    int64_t memory = none ? 0 : json_int(json_get(host, "Memory"));
+    int64_t cpus = none ? 0 : json_int(json_get(host, "NanoCpus"));
     bool sized =
         spec->workspace_quota_mb > 0 && engine_workspace(spec, false) == ENGINE_WORKSPACE_MEMORY;
     jw_key(w, "limits");
     jw_object(w);
-    put_limit(w, "memory_bytes", json_int(json_get(host, "Memory")), not_set);
+    put_limit(w, "memory_bytes", memory, not_set);
     put_limit(w, "pids", pids > 0 ? pids - engine_pids_reserve(sb->own_id) : 0, not_set);
-    put_limit(w, "cpu_quota_us_per_100ms", json_int(json_get(host, "NanoCpus")) / 10000, not_set);
+    put_limit(w, "cpu_quota_us_per_100ms", cpus / 10000, not_set);
     put_limit(w, "disk_bytes", sized ? (int64_t)engine_workspace_bytes(spec) : 0,
               spec->workspace_quota_mb > 0 ? "engines cannot limit a host directory"
                                            : "no quota was asked for");
@@ -165,6 +168,9 @@ static void write_receipt(struct report *r, const struct json *inspected)
     const struct json *state = json_get(inspected, "State");
     const char *network = json_str(json_get(host, "NetworkMode"));
     const char *runtime = json_str(json_get(host, "Runtime"));
+    if (str_eq(runtime, "oci")) /* which is all that Podman says */
+        runtime = sb->engine->options.runtime != NULL ? sb->engine->options.runtime
+                                                      : sb->engine->facts.runtime;
     struct jw *w = &r->w;
     jw_object(w);
     jw_kstr(w, "backend", sb->engine->kind->name);
@@ -281,7 +287,7 @@ static void check_versions(struct jw *w, const struct json *version)
     }
 }
 
-static void check_limits(struct jw *w, const struct json *info)
+static void check_limits(struct jw *w, const struct engine *e, const struct json *info)
 {
     static const struct {
         const char *id, *key;
@@ -294,9 +300,11 @@ static void check_limits(struct jw *w, const struct json *info)
         /* Podman tells by another name. */
         if (v == NULL && str_eq(limits[i].key, "CpuCfsQuota"))
             v = json_get(info, "CPUCfsQuota");
-        bool ok = json_bool(v);
+        bool ok = json_bool(v) && !e->facts.no_limits;
         check(w, limits[i].id, ok ? "ok" : "missing",
-              ok ? "enforced by the engine" : "the engine says that it cannot",
+              ok                   ? "enforced by the engine"
+              : e->facts.no_limits ? "a rootless engine enforces none without cgroup v2"
+                                   : "the engine says that it cannot",
               "delegate the controller to it, or start it as root");
     }
 }
@@ -339,7 +347,7 @@ static void write_doctor(struct report *r, const struct json *info)
     check(w, "engine", "ok", detail, NULL);
     check_ids(w, e);
     check_runtime(w, e, info);
-    check_limits(w, info);
+    check_limits(w, e, info);
     check(w, "seccomp", "ok", "our profile for the container, and our filter for every command",
           NULL);
     check(w, "disk-quota", "warn",

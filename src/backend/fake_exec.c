@@ -339,6 +339,9 @@ int fake_exec_start(struct sandbox *base, const struct exec_request *req,
         *err = fault;
         return err_code_errno(fault.code);
     }
+    if (req->files)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "the backend 'fake' has no files; use another backend");
     AUTO_STRV char **steps = NULL;
     int r = read_steps(req, &steps, err);
     if (r < 0)

@@ -14,6 +14,7 @@
 
 #define GUEST_WIRE_VERSION 2U
 #define GUEST_PROGRAM "/.box/guest"
+#define GUEST_FILES "files" /* its argument when it is to be box-files (files/wire.h) */
 #define GUEST_DIR "/.box/run"
 #define GUEST_SOCKET_NAME "s"
 

@@ -272,6 +272,7 @@ static void native_detach(struct backend *b)
     dns_free(n->dns);
     priv_client_detach(n->priv);
     strv_free(n->roots);
+    fd_close_many(&n->files_fd, 1);
     free(n->found);
     free(n->index_used);
     free(n);
@@ -349,6 +350,7 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
     n->base.ops = &native_ops;
     n->loop = loop;
     n->options = *options;
+    n->files_fd = -1;
     n->index_used = xnew_n(uint8_t, USERNS_INDEX_MAX / 8 + 1);
     /* Another instance on this host starts elsewhere: its sessions should have ids of their own. */
     n->next_index = (uint32_t)(str_hash(options->tag) % USERNS_INDEX_MAX);

@@ -15,6 +15,7 @@ struct loop;
 struct native_options {
     const char *program, *init_program; /* paths of box-priv and box-init */
     const char *fetch_program;          /* of box-fetch; NULL: native_launcher_new() is of no use */
+    const char *files_program;          /* of box-files; NULL: files of sessions cannot be had */
     const char *state_dir, *tag;
     uid_t uid;
     gid_t gid;

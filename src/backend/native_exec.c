@@ -24,7 +24,9 @@
  * pipes. */
 #define DRAIN_NS (50ULL * NSEC_PER_MSEC)
 #define READ_CHUNK 65536U
-#define READS_PER_TURN 16 /* then other sessions get their turn */
+#define FILES_NAME "box-files"
+#define FILES_SIZE_MAX (16U << 20) /* of the program */
+#define READS_PER_TURN 16          /* then other sessions get their turn */
 #define STDIN_QUEUE_MAX                                                                            \
     (16U << 20) /* one message of a client, whole, and what is left before it                      \
                  */
@@ -198,7 +200,10 @@ static int pack(struct buf *out, struct init_exec *head, const struct native_san
         strv_add(&env, "TERM=xterm-256color");
     merge_env(&env, sb->env);
     merge_env(&env, req->env);
-    if (req->argv != NULL) {
+    if (req->files) {
+        head->argc = 1;
+        r = buf_append(out, FILES_NAME, sizeof(FILES_NAME));
+    } else if (req->argv != NULL) {
         head->argc = (uint32_t)strv_len(req->argv);
         for (size_t i = 0; i < head->argc && r == 0; i++)
             r = buf_append(out, req->argv[i], strlen(req->argv[i]) + 1);
@@ -216,6 +221,18 @@ static int pack(struct buf *out, struct init_exec *head, const struct native_san
         r = buf_append(out, cwd, strlen(cwd) + 1);
     head->strings_len = (uint32_t)(out->len - sizeof(*head));
     return r;
+}
+
+/* Bytes that nobody can change any more, whatever happens to the file: the session runs them. */
+static int load_files(struct native *n, struct err *err)
+{
+    const char *path = n->options.files_program;
+    if (n->files_fd >= 0)
+        return 0;
+    if (path == NULL)
+        return err_set(err, ERR_UNSUPPORTED, "there is no %s beside boxd", FILES_NAME);
+    n->files_fd = fd_sealed_program(FILES_NAME, path, FILES_SIZE_MAX);
+    return n->files_fd < 0 ? err_sys(err, -n->files_fd, "load '%s'", path) : 0;
 }
 
 int native_send_request(struct native_sandbox *sb, struct init_exec *head,
@@ -240,8 +257,13 @@ int native_send_request(struct native_sandbox *sb, struct init_exec *head,
         len = sizeof(*head);
     }
     memcpy(message.data, head, sizeof(*head));
-    ssize_t n = fd_send_msg(sb->conn, message.data, len, &memfd, memfd >= 0 ? 1 : 0,
-                            MSG_NOSIGNAL | MSG_DONTWAIT);
+    int fds[2];
+    size_t n_fds = 0;
+    if (memfd >= 0)
+        fds[n_fds++] = memfd;
+    if (req->files)
+        fds[n_fds++] = sb->native->files_fd;
+    ssize_t n = fd_send_msg(sb->conn, message.data, len, fds, n_fds, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n == -EAGAIN)
         return err_set(err, ERR_LIMIT,
                        "too many commands are being started in this session; try again");
@@ -261,12 +283,14 @@ int native_exec_start(struct sandbox *base, const struct exec_request *req,
         .type = INIT_MSG_EXEC,
         .id = sb->next_exec++,
         .flags = (req->with_stdin ? INIT_EXEC_STDIN : 0) | (req->tty ? INIT_EXEC_TTY : 0) |
-                 (req->posture ? INIT_EXEC_POSTURE : 0),
+                 (req->posture ? INIT_EXEC_POSTURE : 0) | (req->files ? INIT_EXEC_PROGRAM : 0),
         .timeout_ns = req->timeout_ns,
         .rows = req->rows,
         .cols = req->cols,
     };
-    int r = native_send_request(sb, &head, req, err);
+    int r = req->files ? load_files(sb->native, err) : 0;
+    if (r == 0)
+        r = native_send_request(sb, &head, req, err);
     if (r < 0)
         return r;
     struct native_exec *e = xnew(struct native_exec);

@@ -34,6 +34,7 @@ struct native {
     struct dns *dns;            /* owned, NULL until a session has a network */
     struct native_found *found; /* owned */
     size_t n_found;
+    int files_fd; /* owned; box-files, sealed; -1 until it is needed */
 };
 
 /*   CREATING ──► READY ──► DESTROYING

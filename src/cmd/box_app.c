@@ -216,21 +216,21 @@ static void on_done(struct http_call *c, const struct err *err, void *arg)
 }
 
 /* application/problem+json, or at least the number. */
-static int problem(const struct call *call, struct err *err)
+int app_problem(unsigned status, const struct buf *body, struct err *err)
 {
     AUTO(json) struct json *v = NULL;
     struct err ignored;
 
-    (void)json_parse(buf_str(call->body), call->body->len, &v, &ignored);
+    (void)json_parse(buf_str(body), body->len, &v, &ignored);
     const char *detail = json_str(json_get(v, "detail"));
     const char *title = json_str(json_get(v, "title"));
     const char *remedy = json_str(json_get(v, "remediation"));
-    enum err_code code = call->status == 404 ? ERR_NOT_FOUND : ERR_BACKEND;
+    enum err_code code = status == 404 ? ERR_NOT_FOUND : ERR_BACKEND;
 
-    if (call->status == 401)
+    if (status == 401)
         remedy = "name the file of the token in BOX_TOKEN_FILE";
     if (detail == NULL)
-        detail = title != NULL ? title : http1_reason(call->status);
+        detail = title != NULL ? title : http1_reason(status);
     if (remedy != NULL && remedy[0] != '\0')
         return err_set(err, code, "%s; %s", detail, remedy);
     return err_set(err, code, "%s", detail);
@@ -256,5 +256,5 @@ int app_call(struct app *app, const char *method, const char *target, struct buf
         return app_unreachable(app, &call.err, err);
     if (call.too_big)
         return err_set(err, ERR_LIMIT, "the answer of boxd is too large");
-    return call.status >= 200 && call.status <= 299 ? 0 : problem(&call, err);
+    return call.status >= 200 && call.status <= 299 ? 0 : app_problem(call.status, ret_body, err);
 }

@@ -55,13 +55,19 @@ int app_wait(struct app *app, struct err *err);
 int app_call(struct app *app, const char *method, const char *target, struct buf *ret_body,
              struct err *err);
 
+/* What an answer with that status says: application/problem+json, or at least the number. Returns
+ * what err_set() does. */
+int app_problem(unsigned status, const struct buf *body, struct err *err);
+
 /* A failure to talk to boxd, with what to do about it. Returns what err_set() does. */
 int app_unreachable(const struct app *app, const struct err *cause, struct err *err);
 
 /* The verbs. Each returns an exit status, or a negative errno with err filled. */
 int verb_command(struct app *app, const struct args *args, struct err *err); /* run, exec */
+int verb_cp(struct app *app, const struct args *args, struct err *err);
 int verb_ps(struct app *app, const struct args *args, struct err *err);
 int verb_rm(struct app *app, const struct args *args, struct err *err);
 int verb_config(struct app *app, const struct args *args, struct err *err);
+int verb_completion(struct app *app, const struct args *args, struct err *err);
 int verb_audit(struct app *app, const struct args *args, struct err *err);
 int verb_doctor(struct app *app, const struct args *args, struct err *err);

@@ -161,24 +161,8 @@ static int open_dirs(struct launch_host *h, const struct options *o, struct err 
 /* PID 1's program as bytes nobody can change any more, whatever happens to the file. */
 static int load_init(const char *path, struct err *err)
 {
-    AUTO_DONE(buf) struct buf bytes;
-    buf_init(&bytes, INIT_SIZE_MAX);
-    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
-    int r = fd < 0 ? -errno : fd_read_to_buf(fd, &bytes);
-    if (r < 0)
-        return err_sys(err, -r, "read '%s'", path);
-    AUTO_CLOSE int mem = memfd_create("box-init", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (mem < 0)
-        return err_sys(err, errno, "memfd");
-    r = fd_write_all(mem, bytes.data, bytes.len);
-    if (r < 0 || fchmod(mem, 0555) < 0 ||
-        fcntl(mem, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
-        return err_sys(err, r < 0 ? -r : errno, "seal box-init");
-    /* A descriptor open for writing would make execve say ETXTBSY. */
-    char self[64];
-    (void)snprintf(self, sizeof(self), "/proc/self/fd/%d", mem);
-    int exe = open(self, O_RDONLY | O_CLOEXEC);
-    return exe < 0 ? err_sys(err, errno, "reopen box-init") : exe;
+    int fd = fd_sealed_program("box-init", path, INIT_SIZE_MAX);
+    return fd < 0 ? err_sys(err, -fd, "load '%s'", path) : fd;
 }
 
 static int load_filter(struct err *err)

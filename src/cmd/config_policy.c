@@ -2,25 +2,53 @@
 #include "cmd/config_policy.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "cmd/config.h"
 #include "cmd/config_file.h"
-#include "cmd/config_yaml.h"
-#include "core/authz.h"
+#include "cmd/tokens.h"
 #include "core/policy.h"
 #include "util/alloc.h"
 #include "util/err.h"
 #include "util/json.h"
+#include "util/str.h"
 
 void config_source_set(struct config_source *s, const char *value)
 {
     free(s->value);
     s->value = xstrdup(value);
+}
+
+static bool may_be_mounted(const struct config *c, const char *path)
+{
+    AUTO_FREE char *real = policy_real_path(path);
+    for (char *const *root = c->mount_roots; root != NULL && *root != NULL; root++) {
+        size_t len = strlen(*root);
+        if (str_starts(real, *root) &&
+            (real[len] == '/' || (real[len] == '\0' && !c->mount_roots_builtin)))
+            return true;
+    }
+    return false;
+}
+
+/* What every sandbox of a chat would fail at is said at once. */
+static int check_chat(const struct config *c, struct err *err)
+{
+    const struct chat_config *chat = &policy_settings(c->policy)->chat;
+    const char *const paths[] = {chat->chats_root, chat->dependencies_host_path,
+                                 chat->lambda_tools_host_path};
+    int r = chat_config_check(chat, err);
+    for (size_t i = 0; r == 0 && chat_configured(chat) && i < ARRAY_SIZE(paths); i++)
+        if (!may_be_mounted(c, paths[i]))
+            r = err_set(err, ERR_INVALID,
+                        "'%.200s' of the section sandbox is outside the directories that may be "
+                        "mounted; add it to allowed_mount_roots",
+                        paths[i]);
+    return r;
 }
 
 int config_read_policy(struct config *c, const struct json *sections, const char *path,
@@ -35,29 +63,14 @@ int config_read_policy(struct config *c, const struct json *sections, const char
                                            .cwd = cwd,
                                            .resolve = policy_real_path,
                                            .outer_roots = c->mount_roots};
-    return policy_new(&options, &c->policy, err);
-}
-
-int config_read_tokens(const char *path, struct authz **ret, struct err *err)
-{
-    AUTO(json) struct json *tokens = NULL;
-    AUTO_CLOSE int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return err_sys(err, errno, "read tokens_file '%s'", path);
-    if (!S_ISREG(st.st_mode) || (st.st_mode & S_IRWXO) != 0)
-        return err_set(err, ERR_DENIED,
-                       "tokens_file '%s' must be a file that others cannot use (chmod 600)", path);
-    int r = config_yaml_read(fd, path, &tokens, err);
-    if (r == 0 && authz_parse(tokens, ret, err) < 0)
-        return err_wrap(err, "tokens_file '%s'", path);
-    return r;
+    int r = policy_new(&options, &c->policy, err);
+    return r < 0 ? r : check_chat(c, err);
 }
 
 void config_policy_done(struct config *c)
 {
     policy_free(c->policy);
-    authz_free(c->authz);
+    tokens_file_free(c->tokens);
     for (size_t i = 0; c->sources != NULL && i < CONFIG_KEY_MAX; i++) {
         free(c->sources[i].value);
         free(c->sources[i].where);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The part of the configuration that core/policy.h and core/authz.h read. */
+/* The part of the configuration that core/policy.h reads. */
 
-struct authz;
 struct config;
 struct err;
 struct json;
@@ -19,6 +18,4 @@ void config_source_set(struct config_source *s, const char *value); /* keeps `wh
 /* `sections` is NULL without a file. After the rest of the configuration, which it builds on. */
 int config_read_policy(struct config *c, const struct json *sections, const char *path,
                        struct err *err);
-/* Others may not be able to read the file. */
-int config_read_tokens(const char *path, struct authz **ret, struct err *err);
 void config_policy_done(struct config *c);

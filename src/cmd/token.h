@@ -3,10 +3,7 @@
 
 /* The file with the token of TCP clients. It is read again every second, so that a token can be
  * replaced while we serve: the old one counts no more from then on. While the file is missing, not
- * to be read, or holds no good token, nobody is let in.
- *
- * The file is kept open: one that only root may read can be written anew in its place also when we
- * are root no more. One that is put in its place by rename must be readable by the user we are. */
+ * to be read, or holds no good token, nobody is let in. What that takes is in cmd/kept_file.h. */
 
 #include "util/cleanup.h"
 

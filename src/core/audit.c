@@ -109,7 +109,7 @@ static int put(struct audit *a, const struct audit_record *record)
         return r;
     if (a->options.max_bytes > 0 && a->size > 0 && a->size + line.len > a->options.max_bytes)
         (void)audit_rotate(a);
-    a->full = audit_reserve(a, line.len) < 0;
+    a->full = audit_reserve(a, AUDIT_LINE_MAX) < 0;
     r = append(a, &line);
     if (r < 0) {
         a->full = true;
@@ -123,8 +123,22 @@ static int put(struct audit *a, const struct audit_record *record)
     return 0;
 }
 
+/* Where what cannot be recorded must not happen, the last of the room is for the ends of what does:
+ * whoever is refused over and over does not use it up. */
+static bool has_room_for(struct audit *a, enum audit_event event)
+{
+    if (!a->options.refuse || !a->full || event != AUDIT_DENIED)
+        return true;
+    return audit_reserve(a, AUDIT_LINE_MAX) == 0;
+}
+
 int audit_write(struct audit *a, const struct audit_record *record, struct err *err)
 {
+    if (!has_room_for(a, record->event)) {
+        a->lost++;
+        a->lost_untold++;
+        return 0;
+    }
     int r = put(a, record);
 
     a->error = -r;

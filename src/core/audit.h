@@ -36,7 +36,8 @@ enum audit_event {
     AUDIT_EXEC_END,
     AUDIT_DENIED, /* policy or scope said no */
     AUDIT_SESSION_CREATE,
-    AUDIT_SESSION_DELETE,
+    AUDIT_SESSION_DELETE, /* somebody asked for it */
+    AUDIT_SESSION_END,    /* it is gone */
     AUDIT_PROCESS_START,
     AUDIT_PROCESS_END,
     AUDIT_FILE_WRITE,
@@ -66,6 +67,8 @@ struct audit_record {
     const char *via;     /* "http", "rpc", "mcp", "stdio" */
     const char *session; /* as the caller names it */
     const char *query;
+    const char *process; /* of process_start and process_end */
+    const char *path;    /* of file_write */
     const char *command;
     size_t command_len;
     const char *outcome; /* "exited", "timed_out", …, or a class of errors */
@@ -82,6 +85,13 @@ int audit_write(struct audit *a, const struct audit_record *record, struct err *
 /* Before a command starts: ERR_LIMIT when its end might not fit the disk and `refuse` was asked
  * for. Space that came back is noticed. */
 int audit_ready(struct audit *a, struct err *err);
+
+/* Reading back: the records behind number `after`, oldest first, as their lines without the
+ * newline. At most `limit`, and around a megabyte: whoever wants more asks again. Records of files
+ * that were removed are left out. ERR_STATE: there is one that is none. */
+typedef void audit_line_fn(void *arg, uint64_t number, const char *line, size_t len);
+int audit_read(const struct audit *a, uint64_t after, size_t limit, audit_line_fn *fn, void *arg,
+               struct err *err);
 
 /* An object: records, head, lost, full, on_full, error. */
 void audit_write_status(const struct audit *a, struct jw *w);

@@ -266,3 +266,34 @@ int audit_reserve(struct audit *a, size_t len)
     a->reserved = want;
     return 0;
 }
+
+int audit_file_of(const struct audit *a, uint64_t number, char ret[static AUDIT_NAME_MAX])
+{
+    uint64_t at_or_before = 0, after = UINT64_MAX;
+    int fd = openat(a->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+    (void)str_copy(ret, AUDIT_NAME_MAX, AUDIT_CURRENT);
+    if (dir == NULL) {
+        int error = errno;
+        if (fd >= 0)
+            (void)close(fd);
+        return -error;
+    }
+    for (const struct dirent *e; a->first == 0 || number < a->first;) {
+        if ((e = readdir(dir)) == NULL)
+            break;
+        uint64_t n = number_of(e->d_name);
+        if (n > 0 && n <= number && n > at_or_before)
+            at_or_before = n;
+        if (n > number && n < after)
+            after = n;
+    }
+    (void)closedir(dir);
+    if (a->first != 0 && number >= a->first)
+        return 1;
+    if (at_or_before == 0 && after == UINT64_MAX)
+        return a->first != 0 ? 1 : 0;
+    name_for(at_or_before > 0 ? at_or_before : after, ret);
+    return 1;
+}

@@ -39,6 +39,8 @@ extern const char audit_no_head[]; /* what the first record of all carries */
 /* audit_file.c */
 int audit_find_end(struct audit *a, uint64_t *ret_dropped, bool *ret_bad, struct err *err);
 int audit_rotate(struct audit *a);
+/* The name of the file that holds the record of that number, or those that follow it. 0: none. */
+int audit_file_of(const struct audit *a, uint64_t number, char ret[static AUDIT_NAME_MAX]);
 int audit_reserve(struct audit *a, size_t len); /* 0, or -ENOSPC and the like */
 
 /* audit_record.c: the line without its newline. */

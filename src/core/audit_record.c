@@ -23,6 +23,7 @@ static const char *const event_names[AUDIT_EVENT_MAX] = {
     [AUDIT_DENIED] = "denied",
     [AUDIT_SESSION_CREATE] = "session_create",
     [AUDIT_SESSION_DELETE] = "session_delete",
+    [AUDIT_SESSION_END] = "session_end",
     [AUDIT_PROCESS_START] = "process_start",
     [AUDIT_PROCESS_END] = "process_end",
     [AUDIT_FILE_WRITE] = "file_write",
@@ -63,7 +64,7 @@ static void put_decision(struct jw *w, const struct policy_decision *d)
         return;
     jw_key(w, "policy");
     jw_object(w);
-    jw_kstr(w, "profile", d->profile->name);
+    jw_kstr(w, "profile", d->profile != NULL ? d->profile->name : NULL);
     jw_key(w, "overridden");
     jw_array(w);
     for (size_t i = 0; i < SPEC_FIELD_MAX; i++)
@@ -90,6 +91,8 @@ int audit_format(const struct audit *a, const struct audit_record *r, uint64_t s
     put_text(&w, "via", r->via);
     put_text(&w, "session", r->session);
     put_text(&w, "query", r->query);
+    put_text(&w, "process", r->process);
+    put_text(&w, "path", r->path);
     int e = put_command(&w, r);
     put_text(&w, "outcome", r->outcome);
     put_text(&w, "reason", r->reason);

@@ -25,9 +25,10 @@ struct authz_mount {
 };
 
 struct authz_scope {
-    char *name;   /* owned */
-    char *token;  /* owned; NULL once it was read */
-    char *sha256; /* owned; lower-case hex */
+    struct authz *all; /* borrowed; that it is one of */
+    char *name;        /* owned */
+    char *token;       /* owned; NULL once it was read */
+    char *sha256;      /* owned; lower-case hex */
     char **profiles, **tools, **denied_tools, **networks, **sessions; /* owned */
     struct authz_mount *mounts;                                       /* owned */
     size_t n_mounts;
@@ -37,6 +38,7 @@ struct authz_scope {
 struct authz {
     struct authz_scope *scopes; /* owned */
     size_t n;
+    size_t held; /* by those who have one of the scopes, and by the owner */
 };
 
 static bool is_clean(const char *path)
@@ -169,6 +171,9 @@ int authz_parse(const struct json *object, struct authz **ret, struct err *err)
     int r = model_parse(&file_model, object, 0, &file, &report);
     a->scopes = file.tokens;
     a->n = file.n_tokens;
+    a->held = 1;
+    for (size_t i = 0; i < a->n; i++)
+        a->scopes[i].all = a;
     if (r < 0)
         return report_fail_plain(&report, err);
     for (size_t i = 0; r == 0 && i < a->n; i++) {
@@ -185,7 +190,7 @@ int authz_parse(const struct json *object, struct authz **ret, struct err *err)
 
 void authz_free(struct authz *a)
 {
-    if (a == NULL)
+    if (a == NULL || --a->held > 0)
         return;
     for (size_t i = 0; i < a->n; i++) {
         wipe(&a->scopes[i].token);
@@ -210,6 +215,19 @@ const struct authz_scope *authz_find(const struct authz *a, const char *token, s
         now_real_ns / NSEC_PER_USEC >= (uint64_t)found->expires)
         return NULL;
     return found;
+}
+
+const struct authz_scope *authz_hold(const struct authz_scope *s)
+{
+    if (s != NULL)
+        s->all->held++;
+    return s;
+}
+
+void authz_release(const struct authz_scope *s)
+{
+    if (s != NULL)
+        authz_free(s->all);
 }
 
 const char *authz_name(const struct authz_scope *s)
@@ -272,5 +290,5 @@ int authz_check_session(const struct authz_scope *s, const char *id, struct err 
         size_t n = strlen(*p);
         ok = n > 0 && (*p)[n - 1] == '*' ? strncmp(id, *p, n - 1) == 0 : str_eq(id, *p);
     }
-    return ok ? 0 : err_set(err, ERR_NOT_FOUND, "no session '%.200s'", id);
+    return ok ? 0 : err_set(err, ERR_NOT_FOUND, "session %s not found", id);
 }

@@ -24,12 +24,15 @@ struct jw;
 /* The file of tokens as an object: {"tokens": [{...}]}, see docs/policy.md. ERR_INVALID names the
  * token and never shows one. */
 int authz_parse(const struct json *object, struct authz **ret, struct err *err);
-void authz_free(struct authz *a);
+void authz_free(struct authz *a); /* scopes that are held stay */
 DEFINE_CLEANUP(authz)
 
 /* The scope of a token, borrowed; NULL: unknown or expired. Takes as long for a wrong one. */
 const struct authz_scope *authz_find(const struct authz *a, const char *token, size_t len,
                                      uint64_t now_real_ns);
+/* A scope that must outlive its file being read again is held; NULL is fine. */
+const struct authz_scope *authz_hold(const struct authz_scope *s);
+void authz_release(const struct authz_scope *s);
 const char *authz_name(const struct authz_scope *s); /* for records; "local" for NULL */
 
 /* ERR_DENIED says which token lacks what. */

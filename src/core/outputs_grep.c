@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "core/outputs_internal.h"
-#include "core/outputs_regex.h"
 #include "util/alloc.h"
 #include "util/err.h"
+#include "util/regex.h"
 #include "util/str.h"
 
 #define CHUNK (64U << 10)

@@ -16,6 +16,21 @@
 /* A command and an environment, each character written as six. */
 #define PAYLOAD_MAX (6U * (SPEC_CMD_MAX + SPEC_ENV_BYTES_MAX) + (1U << 20))
 
+static void explain_profile(const struct policy *p, struct policy_row *ret)
+{
+    for (size_t i = 0; policy_explain(p, i, ret); i++)
+        if (str_eq(ret->key, "box.local.profile"))
+            return;
+}
+
+bool policy_profile_chosen(const struct policy *p)
+{
+    struct policy_row row = {0};
+
+    explain_profile(p, &row);
+    return !str_eq(row.source, "default");
+}
+
 /* A profile that does not exist must not wait for the first request to be found out. */
 static int check_configured(const struct policy *p, struct err *err)
 {
@@ -25,9 +40,7 @@ static int check_configured(const struct policy *p, struct err *err)
 
     if (policy_profile(p, NULL, &ignored, &cause) == 0)
         return 0;
-    for (size_t i = 0; policy_explain(p, i, &row); i++)
-        if (str_eq(row.key, "box.local.profile"))
-            break;
+    explain_profile(p, &row);
     return err_set(err, cause.code, "%s (%s from %s)", cause.msg, row.key, row.source);
 }
 
@@ -133,7 +146,7 @@ static int check_mounts(const struct policy *p, const struct policy_request *req
 {
     int r = 0;
 
-    if (s->host_path != NULL)
+    if (s->host_path != NULL && s->host_path_mode != MOUNT_NONE)
         r = place(p, request, &s->host_path, err);
     if (r == 0 && s->host_path != NULL && !d->own_workspace)
         r = authz_check_mount(request->scope, s->host_path, s->host_path_mode, err);
@@ -244,7 +257,7 @@ int policy_tool_spec(const struct policy *p, const struct policy_request *reques
 {
     AUTO(json) struct json *payload = NULL;
     AUTO_FREE char *session_id = NULL;
-    int r = authz_check_tool(request->scope, "exec", err);
+    int r = authz_check_tool(request->scope, request->tool != NULL ? request->tool : "exec", err);
 
     if (r == 0)
         r = policy_session_id(p, request->query, &session_id, err);

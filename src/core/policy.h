@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/chat_config.h"
 #include "util/cleanup.h"
 
 struct authz_scope;
@@ -51,6 +52,7 @@ struct policy_settings {
     int64_t audit_keep_files; /* 0: all */
     enum policy_sync audit_sync;
     enum policy_full audit_full;
+    struct chat_config chat;
 };
 
 struct policy_options {
@@ -85,6 +87,8 @@ bool policy_explain(const struct policy *p, size_t i, struct policy_row *ret);
 /* Built-in profiles and those of the configuration. NULL and blank: the configured one. */
 int policy_profile(const struct policy *p, const char *name, const struct profile **ret,
                    struct err *err);
+/* Whether the configuration names the profile of requests that name none. */
+bool policy_profile_chosen(const struct policy *p);
 const struct profile *policy_profile_at(const struct policy *p, size_t i); /* by name; NULL: end */
 
 /* Does I/O. As realpath(3), but what does not exist is kept as it is spelled. */
@@ -110,6 +114,7 @@ struct policy_request {
      * neither the allow-list nor the scope is asked. */
     const struct json *own_mounts;
     bool skip_mount_check; /* host paths come from an administrator */
+    const char *tool;      /* that it is for; NULL: "exec" */
 };
 
 /* The agent's tool: takes `command`, `workdir`, `timeout_sec` and `env` of the arguments and

@@ -6,14 +6,13 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/audit.h"
 #include "core/authz.h"
 #include "core/error_ring.h"
 #include "core/manager.h"
-#include "core/policy_quota.h"
+#include "core/policy_count.h"
 #include "core/policy_service.h"
 #include "core/run.h"
 #include "core/truncate.h"
@@ -23,8 +22,9 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/err.h"
-#include "util/fd.h"
 #include "util/json.h"
+#include "util/log.h"
+#include "util/path.h"
 #include "util/str.h"
 
 /*   COUNTING ──► ACQUIRING ──► RUNNING ──► RECOUNTING ──► DONE
@@ -41,15 +41,9 @@ static const unsigned moves[STATE_MAX] = {
     [DROPPING] = TO(DONE),
 };
 
-/* Fields that make a session what it is: a command never runs in one that was made otherwise. */
-#define SESSION_FIELDS                                                                             \
-    (FIELD_BIT(SPEC_NETWORK) | FIELD_BIT(SPEC_IMAGE) | FIELD_BIT(SPEC_HOST_PATH) |                 \
-     FIELD_BIT(SPEC_HOST_PATH_MODE) | FIELD_BIT(SPEC_MOUNT_PATH) | FIELD_BIT(SPEC_CPUS) |          \
-     FIELD_BIT(SPEC_MEMORY_MB) | FIELD_BIT(SPEC_PIDS_LIMIT) | FIELD_BIT(SPEC_READ_ONLY_ROOTFS) |   \
-     FIELD_BIT(SPEC_WORKSPACE_QUOTA_MB))
-
 struct policy_exec {
     const struct policy_service *service; /* borrowed */
+    struct log_scope request;             /* who asked, for the log */
     enum state state;
     bool freed; /* while the manager still owes us an answer */
     policy_exec_fn *done;
@@ -57,12 +51,12 @@ struct policy_exec {
     struct policy_exec_options options; /* what it points to is gone, except via */
     char *query_id, *who;               /* owned */
     struct policy_decision decision;
-    struct spec *spec;       /* owned; of the command only, once the session was asked for */
-    struct session *session; /* held */
-    struct run *run;         /* owned */
-    struct usage_walk *walk; /* owned */
-    int dir_fd;              /* owned; the workspace that is counted */
+    struct spec *spec;         /* owned; of the command only, once the session was asked for */
+    struct session *session;   /* held */
+    struct run *run;           /* owned */
+    struct quota_count *count; /* owned; the one under way */
     struct quota_check quota;
+    struct quota_watch watch;
     struct truncator *cutters[2]; /* owned */
     struct output *outputs[2];    /* open until the end */
     struct policy_result result;
@@ -84,8 +78,8 @@ static struct loop *loop_of(const struct policy_exec *e)
 static void destroy(struct policy_exec *e)
 {
     loop_defer_stop(&e->defer);
-    usage_walk_free(e->walk);
-    fd_close_many(&e->dir_fd, 1);
+    quota_count_free(e->count);
+    quota_watch_stop(&e->watch);
     if (e->run != NULL && e->state == RUNNING)
         run_kill(e->run);
     run_free(e->run);
@@ -143,74 +137,69 @@ static void fail(struct policy_exec *e, const struct err *err)
 
 static void succeed(struct policy_exec *e)
 {
-    const struct outcome *o = &e->result.outcome;
     struct audit_record r = record_of(e, AUDIT_EXEC_END);
-    const int64_t code = o->kind == OUTCOME_SIGNALED ? -o->signo : o->exit_code;
-    const uint64_t ms = o->duration_ns / NSEC_PER_MSEC;
 
-    r.outcome = outcome_name(o->kind);
-    r.exit_code = o->kind == OUTCOME_TIMED_OUT ? NULL : &code;
-    r.duration_ms = &ms;
-    r.bytes = e->result.produced;
-    if (e->service->audit != NULL)
-        (void)audit_write(e->service->audit, &r,
-                          NULL); /* the command has run; losses are counted */
+    policy_record_outcome(e->service, &r, &e->result.outcome, e->result.produced);
     answer(e, NULL);
 }
 
 /* Counting. */
 
-static int open_workspace(struct policy_exec *e, struct err *err)
-{
-    e->dir_fd = open(e->spec->host_path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (e->dir_fd >= 0 || errno == EACCES)
-        return 0;
-    return err_set(err, ERR_INVALID, "host_path must point to an existing directory on the host");
-}
-
-static void begin_count(struct policy_exec *e, enum quota_phase phase)
-{
-    const struct policy_settings *s = policy_settings(e->service->policy);
-
-    e->quota.spec = e->spec;
-    e->quota.phase = phase;
-    e->quota.max_entries = (uint64_t)s->max_workspace_entries;
-    e->quota.cleanup = e->options.cleanup;
-    usage_walk_free(e->walk);
-    e->walk = NULL;
-    if (quota_applies(e->spec) && e->dir_fd >= 0)
-        e->walk = usage_walk_new(e->dir_fd, e->quota.max_entries);
-}
-
 static void acquire(struct policy_exec *e);
 static void drop(struct policy_exec *e);
 
-/* A step at a time, so that others have their turn. */
+static bool counts(const struct policy_exec *e)
+{
+    return quota_applies(e->spec) && e->spec->host_path_mode != MOUNT_NONE;
+}
+
+static void on_counted(void *arg, const struct usage *usage, const struct err *err)
+{
+    struct policy_exec *e = arg;
+    int r = 0;
+
+    if (err != NULL)
+        e->err = *err;
+    else
+        r = quota_judge(&e->quota, usage, &e->err);
+    if (e->state == COUNTING && err == NULL)
+        e->quota.before = *usage;
+    quota_count_free(TAKE_PTR(e->count));
+    if (e->state == COUNTING && err == NULL && r == 0)
+        acquire(e);
+    else if (e->state == COUNTING)
+        fail(e, &e->err);
+    else if (err == NULL && r == 0)
+        succeed(e);
+    else
+        drop(e);
+}
+
+/* Before and after. */
 static void count(struct loop_defer *d)
 {
     struct policy_exec *e = container_of(d, struct policy_exec, defer);
-    int r = e->walk != NULL ? usage_walk_step(e->walk, USAGE_STEP) : 0;
+    bool before = e->state == COUNTING;
+    LOG_REQUEST(e->request.id);
 
-    if (r > 0) {
-        loop_defer_start(loop_of(e), &e->defer, count);
-        return;
-    }
     e->err = (struct err){0};
-    if (r < 0)
-        (void)err_sys(&e->err, -r, "count the files in '%s'", e->spec->host_path);
-    else if (e->walk != NULL)
-        r = quota_judge(&e->quota, usage_walk_result(e->walk), &e->err);
-    if (e->state == COUNTING && r == 0) {
-        if (e->walk != NULL)
-            e->quota.before = *usage_walk_result(e->walk);
+    e->quota.spec = e->spec;
+    e->quota.phase = before ? QUOTA_BEFORE : QUOTA_AFTER;
+    e->quota.max_entries = (uint64_t)policy_settings(e->service->policy)->max_workspace_entries;
+    e->quota.cleanup = e->options.cleanup;
+    int r = counts(e) ? quota_count_start(e->service, e->spec->host_path, on_counted, e, &e->count,
+                                          &e->err)
+                      : 1;
+    if (r == 0)
+        return;
+    if (before && r > 0)
         acquire(e);
-    } else if (e->state == COUNTING) {
+    else if (before)
         fail(e, &e->err);
-    } else if (r == 0) {
+    else if (r > 0)
         succeed(e);
-    } else {
+    else
         drop(e);
-    }
 }
 
 /* Running. */
@@ -259,6 +248,7 @@ static void on_finished(void *arg, const struct run_result *result)
 {
     struct policy_exec *e = arg;
 
+    quota_watch_stop(&e->watch);
     e->result.outcome = result->outcome;
     for (int i = 0; i < 2; i++) {
         e->result.produced[i] = result->produced[i];
@@ -272,8 +262,13 @@ static void on_finished(void *arg, const struct run_result *result)
         return;
     }
     move(e, RECOUNTING);
-    begin_count(e, QUOTA_AFTER);
     loop_defer_start(loop_of(e), &e->defer, count);
+}
+
+/* A directory of the host has no wall of the kernel's. */
+static void on_over(void *arg)
+{
+    run_kill(((struct policy_exec *)arg)->run);
 }
 
 static void open_streams(struct policy_exec *e)
@@ -316,6 +311,10 @@ static void on_ready(void *arg, struct session *session, const struct err *err)
         return;
     }
     move(e, RUNNING);
+    e->watch =
+        (struct quota_watch){.service = e->service, .check = &e->quota, .over = on_over, .arg = e};
+    if (counts(e))
+        quota_watch_start(&e->watch);
 }
 
 /* The manager takes the spec. What belongs to the command rather than the session stays with us,
@@ -326,6 +325,7 @@ static struct spec *keep_command(struct spec *s)
 
     ours->session_id = xstrdup(s->session_id);
     ours->host_path = s->host_path != NULL ? xstrdup(s->host_path) : NULL;
+    ours->host_path_mode = s->host_path_mode;
     ours->workspace_quota_mb = s->workspace_quota_mb;
     ours->timeout_sec = s->timeout_sec;
     ours->env = TAKE_PTR(s->env);
@@ -346,8 +346,8 @@ static void acquire(struct policy_exec *e)
     e->spec = keep_command(theirs);
     e->result.session_id = e->spec->session_id;
     e->quota.spec = e->spec;
-    if (manager_acquire(e->service->manager, &theirs, SESSION_FIELDS, ACQUIRE_REMOUNT, on_ready, e,
-                        &e->err) == 0)
+    if (manager_acquire(e->service->manager, &theirs, POLICY_SESSION_FIELDS, ACQUIRE_REMOUNT,
+                        on_ready, e, &e->err) == 0)
         return;
     spec_free(theirs);
     fail(e, &e->err);
@@ -389,6 +389,18 @@ static int build(struct policy_exec *e, struct err *err)
     return policy_payload_spec(p, &o->request, o->arguments, &e->spec, &e->decision, err);
 }
 
+/* By name, for an answer that says more: whoever mounts it finds it by descriptor. */
+static int find_workspace(const struct policy_exec *e, struct err *err)
+{
+    int fd = path_open_unlinked(e->spec->host_path, O_PATH | O_DIRECTORY);
+
+    if (fd >= 0)
+        (void)close(fd);
+    if (fd >= 0 || fd == -EACCES)
+        return 0;
+    return err_set(err, ERR_INVALID, "host_path must point to an existing directory on the host");
+}
+
 static int record_start(struct policy_exec *e, struct err *err)
 {
     struct audit_record r = record_of(e, AUDIT_EXEC_START);
@@ -408,7 +420,7 @@ static int prepare(struct policy_exec *e, struct err *err)
     if (r == 0)
         r = build(e, err);
     if (r == 0 && e->spec->host_path != NULL && e->spec->host_path_mode != MOUNT_NONE)
-        r = open_workspace(e, err);
+        r = find_workspace(e, err);
     if (r == 0)
         r = record_start(e, err);
     return r;
@@ -422,12 +434,12 @@ int policy_exec_start(const struct policy_service *service,
     struct err why = {0};
 
     e->service = service;
+    e->request = log_scope_now();
     e->options = *options;
     e->done = done;
     e->arg = arg;
-    e->dir_fd = -1;
     e->query_id = policy_query_id(options->request.query);
-    e->who = xstrdup(authz_name(options->request.scope));
+    e->who = xstrdup(options->who != NULL ? options->who : authz_name(options->request.scope));
     int r = prepare(e, &why);
     if (r < 0) {
         struct audit_record denied = {.event = AUDIT_DENIED,
@@ -445,7 +457,6 @@ int policy_exec_start(const struct policy_service *service,
     e->options.request = (struct policy_request){0};
     e->result.session_id = e->spec->session_id;
     e->result.backend = manager_backend(service->manager)->ops->name;
-    begin_count(e, QUOTA_BEFORE);
     loop_defer_start(loop_of(e), &e->defer, count);
     *ret = e;
     return 0;

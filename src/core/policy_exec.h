@@ -11,6 +11,8 @@
 #include "backend/backend.h"
 #include "core/outputs.h"
 #include "core/policy.h"
+#include "spec/model.h"
+#include "spec/spec.h"
 #include "util/buf.h"
 
 struct err;
@@ -19,10 +21,18 @@ struct jw;
 struct policy_exec;
 struct policy_service;
 
+/* Fields that make a session what it is: a command never runs in one that was made otherwise. */
+#define POLICY_SESSION_FIELDS                                                                      \
+    (FIELD_BIT(SPEC_NETWORK) | FIELD_BIT(SPEC_IMAGE) | FIELD_BIT(SPEC_HOST_PATH) |                 \
+     FIELD_BIT(SPEC_HOST_PATH_MODE) | FIELD_BIT(SPEC_MOUNT_PATH) | FIELD_BIT(SPEC_CPUS) |          \
+     FIELD_BIT(SPEC_MEMORY_MB) | FIELD_BIT(SPEC_PIDS_LIMIT) | FIELD_BIT(SPEC_READ_ONLY_ROOTFS) |   \
+     FIELD_BIT(SPEC_WORKSPACE_QUOTA_MB))
+
 struct policy_exec_options {
     struct policy_request request; /* with a query it is a tool call */
     const struct json *arguments;  /* of the tool, or a whole spec; not needed after the call */
     const char *via;               /* the front, for the records; static */
+    const char *who;               /* for the records; NULL: the name of the scope */
     /* The command only makes room: see policy_quota.h. */
     bool cleanup;
 };

@@ -84,14 +84,14 @@ static const char *roots_name(const struct policy *p)
     return p->flat ? "allowed_host_mount_roots" : "allowed_mount_roots";
 }
 
-static int outside(const struct policy *p, const char *what, struct err *err)
+static int outside(const struct policy *p, const char *what, enum err_code code, struct err *err)
 {
     AUTO_DONE(buf) struct buf list;
 
     buf_init(&list, LIST_MAX);
     for (size_t i = 0; i < p->n_roots; i++)
         (void)buf_printf(&list, "%s%s", i > 0 ? ", " : "", p->roots[i].real);
-    return err_set(err, ERR_INVALID, "%s is outside %s: %s", what, roots_name(p), buf_str(&list));
+    return err_set(err, code, "%s is outside %s: %s", what, roots_name(p), buf_str(&list));
 }
 
 /* What follows the root, or NULL when the path does not lie there. */
@@ -120,12 +120,12 @@ static char *placed(const struct policy *p, const char *path)
 int policy_check_mount(const struct policy *p, const char *path, char **ret, struct err *err)
 {
     if (p->n_roots == 0)
-        return err_set(err, ERR_INVALID,
+        return err_set(err, ERR_DENIED,
                        "host_path mounting is disabled because no %s are configured",
                        roots_name(p));
     char *found = path[0] == '/' ? placed(p, path) : NULL;
     if (found == NULL)
-        return outside(p, "host_path", err);
+        return outside(p, "host_path", ERR_DENIED, err);
     *ret = found;
     return 0;
 }
@@ -161,5 +161,5 @@ int policy_ensure_workspace(const struct policy *p, struct err *err)
         return err_set(err, ERR_INVALID, "%s cannot be created because no %s are configured", name,
                        roots_name(p));
     AUTO_FREE char *real = placed(p, path);
-    return real != NULL ? make_all(real, err) : outside(p, name, err);
+    return real != NULL ? make_all(real, err) : outside(p, name, ERR_INVALID, err);
 }

@@ -5,7 +5,9 @@
 #include "core/audit.h"
 #include "core/error_ring.h"
 #include "core/manager.h"
+#include "core/metrics.h"
 #include "core/policy.h"
+#include "core/process.h"
 #include "io/loop.h"
 #include "spec/profile.h"
 #include "util/clock.h"
@@ -39,14 +41,18 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w)
     jw_ku64(w, "recent_error_count", error_ring_count(s->errors, NULL));
     if (!available)
         jw_kstr(w, "connector_error", why.msg);
+    if (s->degraded != NULL)
+        jw_kstr(w, "degraded", s->degraded);
     if (s->manager != NULL) {
         jw_key(w, "backend");
         jw_object(w);
         jw_kstr(w, "name", manager_backend(s->manager)->ops->name);
-        jw_kbool(w, "available", s->unavailable == NULL);
+        jw_kbool(w, "available",
+                 s->unavailable == NULL &&
+                     backend_available(manager_backend(s->manager), &why) == 0);
         jw_object_end(w);
         jw_ku64(w, "active_sessions", manager_count(s->manager));
-        jw_ku64(w, "managed_processes", s->managed_processes);
+        jw_ku64(w, "managed_processes", manager_processes_running(s->manager));
         jw_ku64(w, "session_ttl_sec", s->session_ttl_sec);
     }
     if (s->audit != NULL) {
@@ -56,13 +62,33 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w)
     jw_object_end(w);
 }
 
+void policy_record_outcome(const struct policy_service *s, struct audit_record *record,
+                           const struct outcome *outcome, const uint64_t produced[2])
+{
+    const int64_t code = outcome->kind == OUTCOME_SIGNALED ? -outcome->signo : outcome->exit_code;
+    const uint64_t ms = outcome->duration_ns / NSEC_PER_MSEC;
+    const bool has_code =
+        outcome->kind != OUTCOME_TIMED_OUT && outcome->kind != OUTCOME_SESSION_LOST;
+
+    if (s->audit == NULL)
+        return;
+    record->outcome = outcome_name(outcome->kind);
+    record->exit_code = has_code ? &code : NULL;
+    record->duration_ms = &ms;
+    record->bytes = produced;
+    (void)audit_write(s->audit, record, NULL);
+}
+
 void policy_service_failed(const struct policy_service *s, const struct err *err,
                            const char *query_id, struct audit_record *record)
 {
     const struct clock *clock =
         s->manager != NULL ? loop_clock(manager_loop(s->manager)) : &clock_system;
 
-    error_ring_add(s->errors, clock_real(clock), err, query_id, NULL);
+    if (s->manager != NULL && record != NULL && record->event == AUDIT_DENIED)
+        manager_metrics(s->manager)->refused[err->code]++;
+    error_ring_add(s->errors, clock_real(clock), err, query_id,
+                   record != NULL ? record->who : NULL);
     if (s->audit == NULL || record == NULL)
         return;
     record->outcome = error_class_name(err->code);

@@ -13,8 +13,10 @@ struct err;
 struct error_ring;
 struct jw;
 struct manager;
+struct outcome;
 struct outputs;
 struct policy;
+struct skills;
 
 /* All borrowed. */
 struct policy_service {
@@ -24,8 +26,9 @@ struct policy_service {
     struct error_ring *errors;
     struct audit *audit;      /* NULL: nothing is recorded */
     struct outputs *outputs;  /* NULL: full outputs are not kept */
+    struct skills *helper;    /* looks into directories that we may not; NULL: nobody does */
     uint64_t session_ttl_sec; /* for the status */
-    size_t managed_processes;
+    const char *degraded;     /* what is not as it should be, as a sentence; NULL: nothing */
 };
 
 /* Whether a command may be run at all. ERR_STATE: switched off, or no runtime; ERR_BACKEND: a
@@ -33,10 +36,16 @@ struct policy_service {
 int policy_service_guard(const struct policy_service *s, struct err *err);
 
 /* An object: enabled, available, profile, recent_error_count; connector_error when not available;
- * else backend, active_sessions, managed_processes, session_ttl_sec; and audit. */
+ * degraded when something is amiss; else backend, active_sessions, managed_processes,
+ * session_ttl_sec; and audit. */
 void policy_service_write_status(const struct policy_service *s, struct jw *w);
 
-/* Remembers a failure: in the ring, and in the log as `record` (NULL: only the ring) with outcome
- * and reason filled in. */
+/* Records how a command ended; `produced` are the bytes of stdout and stderr. It has run: what
+ * cannot be recorded is only counted. */
+void policy_record_outcome(const struct policy_service *s, struct audit_record *record,
+                           const struct outcome *outcome, const uint64_t produced[2]);
+
+/* Remembers a failure: in the ring, as one of record->who, and in the log as `record` (NULL: only
+ * the ring) with outcome and reason filled in. */
 void policy_service_failed(const struct policy_service *s, const struct err *err,
                            const char *query_id, struct audit_record *record);

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <string.h>
@@ -57,6 +58,12 @@ int http_sha256_hex(const void *data, size_t len, char ret[static 65])
     return 0;
 }
 
+void http_base64(const void *data, size_t len, char *ret)
+{
+    assert(len <= INT_MAX / 2);
+    (void)EVP_EncodeBlock((unsigned char *)ret, data, (int)len);
+}
+
 void http_random(void *ret, size_t len)
 {
     assert(len <= 256); /* up to there getrandom(2) is all or nothing */
@@ -89,4 +96,36 @@ bool http_secret_eq(const char *given, size_t given_len, const char *expected, s
     if (digest(EVP_sha256(), &theirs, a, &a_len) < 0 || digest(EVP_sha256(), &ours, b, &b_len) < 0)
         return false;
     return expected_len > 0 && CRYPTO_memcmp(a, b, sizeof(a)) == 0;
+}
+
+static int digit_value(char c)
+{
+    if (c >= 'A' && c <= 'Z')
+        return c - 'A';
+    if (c >= 'a' && c <= 'z')
+        return c - 'a' + 26;
+    if (c >= '0' && c <= '9')
+        return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+ssize_t http_base64_decode(const char *s, size_t len, unsigned char *ret)
+{
+    size_t n = 0;
+    if (len % 4 != 0)
+        return -EINVAL;
+    for (size_t i = 0; i < len; i += 4) {
+        bool last = i + 4 == len;
+        int pad = last && s[i + 3] == '=' ? (s[i + 2] == '=' ? 2 : 1) : 0;
+        uint32_t bits = 0;
+        for (int k = 0; k < 4 - pad; k++) {
+            int v = digit_value(s[i + (size_t)k]);
+            if (v < 0)
+                return -EINVAL;
+            bits |= (uint32_t)v << (18 - 6 * k);
+        }
+        for (int k = 0; k < 3 - pad; k++)
+            ret[n++] = (unsigned char)(bits >> (16 - 8 * k));
+    }
+    return (ssize_t)n;
 }

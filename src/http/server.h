@@ -27,7 +27,9 @@ struct loop;
 typedef void http_handler_fn(struct http_request *req, void *arg);
 
 enum http_route_flags {
-    HTTP_ROUTE_OPEN = 1, /* served without asking authorize() */
+    HTTP_ROUTE_OPEN = 1,   /* served without asking authorize() */
+    HTTP_ROUTE_SCOPED = 2, /* its handler asks who calls: see http_request_set_user() */
+    HTTP_ROUTE_STREAM = 4, /* the handler runs before the body: see http_body_start() */
 };
 
 /* Tables end with {0}. */
@@ -37,6 +39,15 @@ struct http_route {
     http_handler_fn *handler;
     unsigned flags;
     size_t max_body; /* bytes; more is answered 413. 0: HTTP_BODY_MAX */
+};
+
+/* How a request ended, for logs and counters. */
+struct http_answer {
+    const struct http_request *req; /* NULL: what came was no request */
+    const struct http_route *route; /* NULL: there is none */
+    unsigned status;                /* 0: the peer left before there was one */
+    uint64_t bytes;                 /* of the body that we sent */
+    uint64_t duration_ns;           /* since its head was complete */
 };
 
 /* Zero means the default. All pointers are borrowed for the life of the server. */
@@ -58,9 +69,12 @@ struct http_server_opts {
 
     /* Runs after the head and before the body. 0 lets the request in; any other value is the status
      * to refuse it with (401, 403, 429, 503), in an answer of fixed size that closes. */
-    int (*authorize)(void *arg, const struct http_request *req);
+    int (*authorize)(void *arg, struct http_request *req);
     /* Who may connect to a unix socket. Default: our own uid and root. */
     bool (*accept_peer)(void *arg, const struct ucred *peer);
+    /* Hears of the end of every request, once; calls nothing of ours but to look at the request. A
+     * request that became a WebSocket ends with 101. */
+    void (*answered)(void *arg, const struct http_answer *answer);
     void *arg;
 };
 
@@ -71,9 +85,13 @@ int http_server_new(struct loop *loop, const struct http_server_opts *opts,
 void http_server_free(struct http_server *s);
 DEFINE_CLEANUP(http_server)
 
-/* `routes` is borrowed; `arg` is for its handlers. At most 8 tables, searched in order. */
+/* `routes` is borrowed; `arg` is for its handlers. At most 32 tables, searched in order. */
 int http_server_add_routes(struct http_server *s, const struct http_route *routes, void *arg,
                            struct err *err);
+
+/* The i-th route of all tables, and the argument of its handler; NULL: there are no more. */
+const struct http_route *http_server_route_at(const struct http_server *s, size_t i,
+                                              void **ret_arg);
 
 /* A socket file with that mode (0600 if 0) from its first moment. What stands at the path is
  * replaced only when it is a socket that nobody listens on; a symlink or any other file is an
@@ -83,6 +101,9 @@ int http_server_listen_unix(struct http_server *s, const char *path, mode_t mode
  * Returns the port. */
 int http_server_listen_tcp(struct http_server *s, const char *address, uint16_t port,
                            struct err *err);
+/* A stream socket that listens already, as a service manager hands it over; takes fd, also on
+ * failure. The same rule for addresses holds. Its file, if any, is left to whoever made it. */
+int http_server_listen_fd(struct http_server *s, int fd, struct err *err);
 /* Serves a connected stream socket; takes fd, also on failure. */
 int http_server_adopt(struct http_server *s, int fd, struct err *err);
 
@@ -91,7 +112,8 @@ void http_server_hold(struct http_server *s, bool on);
 /* Stops listening and keeping connections alive, and closes every WebSocket with that code.
  * Requests under way are answered as usual. */
 void http_server_drain(struct http_server *s, unsigned code, const char *reason);
-size_t http_server_count(const struct http_server *s); /* open connections of either kind */
+size_t http_server_count(const struct http_server *s);    /* open connections of either kind */
+size_t http_server_count_ws(const struct http_server *s); /* those that are WebSockets */
 
 /* Requests ----------------------------------------------------------------------------------- */
 
@@ -100,6 +122,9 @@ size_t http_server_count(const struct http_server *s); /* open connections of ei
  * peer has gone meanwhile (answers then go nowhere), and is gone after. Strings are NUL-terminated
  * and live as long as the request. */
 const char *http_request_method(const struct http_request *req);
+/* X-Request-Id as sent where that is [A-Za-z0-9._-]{1,64}, else one of our own. The answer carries
+ * it, and so does every log record that is written while the handler runs. */
+const char *http_request_id(const struct http_request *req);
 const char *http_request_path(const struct http_request *req);  /* as sent, escapes and all */
 const char *http_request_query(const struct http_request *req); /* as sent; NULL without '?' */
 /* The decoded segment that matched {name}; it may hold any byte but NUL, even '/'. NULL: none. */
@@ -114,6 +139,22 @@ const char *http_request_body(const struct http_request *req, size_t *ret_len); 
 const struct ucred *http_request_peer(const struct http_request *req);
 bool http_request_cancelled(const struct http_request *req); /* the peer has gone */
 
+/* Who it is, for authorize() to say and handlers to ask; NULL: nobody said. A request with a user
+ * is answered 403 on a route without HTTP_ROUTE_SCOPED, so that a handler that never asks gives
+ * nobody more than is theirs. `done` (or NULL) runs when the request ends. */
+void http_request_set_user(struct http_request *req, const void *user,
+                           void (*done)(const void *user));
+const void *http_request_user(const struct http_request *req);
+
+/* On a route with HTTP_ROUTE_STREAM the body comes in pieces, from the loop, after this call; at
+ * last with `end` and no bytes. An answer before that closes the connection. A body without a
+ * length may be larger than max_body: the handler counts. */
+typedef void http_body_fn(struct http_request *req, const char *data, size_t len, bool end,
+                          void *arg);
+void http_body_start(struct http_request *req, http_body_fn *fn, void *arg);
+/* While it is held nothing is read, and the peer has to wait. */
+void http_body_hold(struct http_request *req, bool held);
+
 /* What follows "Authorization: Bearer ", or NULL. Compare with http_secret_eq(). */
 const char *http_request_bearer(const struct http_request *req);
 
@@ -125,6 +166,12 @@ void http_on_cancel(struct http_request *req, void (*fn)(struct http_request *re
 void http_on_writable(struct http_request *req, void (*fn)(struct http_request *req, void *arg),
                       void *arg);
 
+/* Called once with the answer, before it is sent (`type` and `body` are borrowed for the call), or
+ * with status 0 when there is none that is whole. The request must not be answered in it. */
+typedef void http_reply_fn(void *arg, unsigned status, const char *type, const void *body,
+                           size_t len);
+void http_on_reply(struct http_request *req, http_reply_fn *fn, void *arg);
+
 /* Answers ------------------------------------------------------------------------------------ */
 
 /* A header of the coming answer. -EINVAL for text that would break out, -ENOBUFS above 4 KiB. */
@@ -134,14 +181,28 @@ int http_reply_header(struct http_request *req, const char *name, const char *va
 void http_reply(struct http_request *req, unsigned status, const char *type, const void *body,
                 size_t len);
 
-/* RFC 9457: application/problem+json with type, title, status, detail, code and remediation (left
- * out when NULL). `code` is stable, for programs; `detail` is for people. */
+/* RFC 9457: application/problem+json with type, title, status, detail, code, cause and remediation.
+ * `code` is stable, for programs; `detail` is for people. `cause` says what kind of failure it is,
+ * `remediation` what to do; where they are NULL the table in problem.c knows them by the code. */
+struct http_problem {
+    unsigned status;
+    const char *code, *detail, *cause, *remediation;
+    const char *const *more; /* members of its own kind: name, value, name, value, ..., NULL */
+};
+void http_reply_problem(struct http_request *req, const struct http_problem *problem);
 void http_reply_error(struct http_request *req, unsigned status, const char *code,
                       const char *detail, const char *remediation);
+/* What is told when nobody knows better; NULL: the code is not known. */
+const char *http_problem_cause(const char *code);
+const char *http_problem_remediation(const char *code);
 
 /* An answer in pieces. http_reply_chunk() gives 0, -ENOBUFS when the queue is full (nothing was
  * taken) or -EPIPE when the peer has gone; http_reply_end() is owed in any case. */
 void http_reply_start(struct http_request *req, unsigned status, const char *type);
+/* The same with a length that is known. Fewer bytes than that, and http_reply_end() drops the
+ * connection, so that the peer can tell; more are refused with -EMSGSIZE. */
+void http_reply_start_length(struct http_request *req, unsigned status, const char *type,
+                             uint64_t length);
 int http_reply_chunk(struct http_request *req, const void *data, size_t len);
 bool http_reply_full(const struct http_request *req); /* more than low_water is queued */
 void http_reply_end(struct http_request *req);

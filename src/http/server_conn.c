@@ -44,6 +44,13 @@ static size_t body_read_size(const struct http1_body *b)
     return b->left < STREAM_SCRATCH ? (size_t)b->left : STREAM_SCRATCH;
 }
 
+/* The body goes to the handler as it comes, and the handler wants it now. */
+static bool streaming(const struct http_conn *c)
+{
+    return c->state == CONN_HANDLER && c->req != NULL && c->req->body_fn != NULL &&
+           !c->req->body_ended;
+}
+
 /* How much to read in the present state. */
 static void set_reading(struct http_conn *c)
 {
@@ -55,6 +62,16 @@ static void set_reading(struct http_conn *c)
         stream_read(&c->stream, body_read_size(&c->body));
         break;
     case CONN_HANDLER:
+        if (streaming(c) && !c->body.done) {
+            /* What is held is there still, also when the peer will send no more. */
+            if (c->req->body_held || c->in.len > 0)
+                stream_pause(&c->stream, STREAM_HANGUP_FAIL);
+            else
+                stream_read(&c->stream, body_read_size(&c->body));
+            break;
+        }
+        stream_pause(&c->stream, STREAM_HANGUP_EOF);
+        break;
     case CONN_SENDING:
         stream_pause(&c->stream, STREAM_HANGUP_EOF);
         break;
@@ -76,7 +93,10 @@ static uint64_t deadline(const struct http_conn *c)
         return c->since + (c->fresh || c->in.len > 0 ? o->head_ns : o->idle_ns);
     case CONN_BODY:
         return c->since + PACE_NS;
-    case CONN_HANDLER: /* takes the time it takes, but not the peer's time to read */
+    case CONN_HANDLER: /* takes the time it takes, but not the peer's time to read, or to send */
+        if (streaming(c) && !c->body.done && !c->req->body_held)
+            return c->since + PACE_NS;
+        return stream_queued(&c->stream) > 0 ? c->stream.last_out + o->stall_ns : UINT64_MAX;
     case CONN_SENDING:
         return stream_queued(&c->stream) > 0 ? c->stream.last_out + o->stall_ns : UINT64_MAX;
     case CONN_LINGER:
@@ -162,13 +182,38 @@ int conn_detach(struct http_conn *c)
     return fd;
 }
 
+void conn_body_wanted(struct http_conn *c)
+{
+    const struct http_request *req = c->req;
+
+    if (!streaming(c))
+        return;
+    /* What waits is given from the loop; so is the end. */
+    if (!req->body_held) {
+        c->since = loop_now(c->stream.loop);
+        c->pace_bytes = 0;
+        if (req->head.expect == HTTP1_EXPECT_CONTINUE && !c->body.done && !c->continued)
+            reply_continue(c);
+        c->continued = true;
+        stream_kick(&c->stream);
+    }
+    if (!c->in_input)
+        settle(c);
+}
+
 /* Requests. */
 
 static void refuse(struct http_conn *c, unsigned status)
 {
+    const struct http_server_opts *o = &c->server->opts;
+
     c->close = true;
-    if (c->req != NULL)
+    if (c->req != NULL) {
+        c->req->status = status;
         request_free(c->req);
+    } else if (o->answered != NULL) {
+        o->answered(o->arg, &(struct http_answer){.status = status});
+    }
     reply_refusal(c, status);
     conn_answered(c);
 }
@@ -177,6 +222,7 @@ static void dispatch(struct http_conn *c, const char *rest, size_t rest_len)
 {
     struct http_request *req = c->req;
 
+    LOG_REQUEST(req->id);
     move(c, CONN_HANDLER);
     req->dispatched = true;
     c->rest = rest;
@@ -229,7 +275,7 @@ static void begin_body(struct http_conn *c, const char *rest, size_t rest_len)
         return;
     }
     buf_init(&c->req->body, max);
-    if (c->body.done) {
+    if (c->body.done || (route->flags & HTTP_ROUTE_STREAM) != 0) {
         dispatch(c, rest, rest_len);
         return;
     }
@@ -251,13 +297,17 @@ static void on_head(struct http_conn *c, const struct http1_head *head, const ch
         return;
     }
     c->close = !head->keep_alive;
+    c->continued = false;
     http1_body_init(&c->body, http1_request_body(head), head->content_length);
     c->req = request_new(c, head, data, head_len);
     bool found = route_find(c->server, c->req, &allow);
     /* Who may not come in does not learn what there is. */
     if (!(found && (c->req->route->flags & HTTP_ROUTE_OPEN) != 0) && !admit(c))
         return;
-    if (found)
+    if (found && c->req->user != NULL && (c->req->route->flags & HTTP_ROUTE_SCOPED) == 0)
+        http_reply_error(c->req, 403, "denied", "a token with a scope may not use this path",
+                         "use a token without a scope, or the unix socket");
+    else if (found)
         begin_body(c, data + head_len, len - head_len);
     else
         answer_no_route(c, &allow);
@@ -299,6 +349,33 @@ static size_t take_body(struct http_conn *c, const char *data, size_t len)
     return (size_t)n;
 }
 
+/* A piece of the body for a handler that takes it as it comes, and may answer meanwhile. */
+static size_t take_stream(struct http_conn *c, const char *data, size_t len)
+{
+    struct http_request *req = c->req;
+    struct http1_str part;
+    ssize_t n = http1_body_read(&c->body, data, len, &part);
+
+    if (n < 0) {
+        conn_kill(c);
+        return len;
+    }
+    if (part.len > 0)
+        req->body_fn(req, part.p, part.len, false, req->body_arg);
+    return (size_t)n;
+}
+
+/* That was all, once the last piece is taken. */
+static void end_stream(struct http_conn *c)
+{
+    struct http_request *req = c->req;
+
+    if (!streaming(c) || !c->body.done || req->body_held)
+        return;
+    req->body_ended = true;
+    req->body_fn(req, NULL, 0, true, req->body_arg);
+}
+
 static size_t take(struct http_conn *c, const char *data, size_t len)
 {
     size_t pos = 0;
@@ -309,6 +386,8 @@ static size_t take(struct http_conn *c, const char *data, size_t len)
             n = take_head(c, data + pos, len - pos);
         else if (c->state == CONN_BODY)
             n = take_body(c, data + pos, len - pos);
+        else if (streaming(c) && !c->body.done && !c->req->body_held)
+            n = take_stream(c, data + pos, len - pos);
         else if (c->state >= CONN_LINGER)
             n = len - pos;
         if (n == 0)
@@ -342,6 +421,7 @@ static void input(struct http_conn *c, const char *data, size_t len)
     c->in_input = true;
     if (take_all(c, data, len) < 0)
         conn_kill(c);
+    end_stream(c);
     c->in_input = false;
     if (c->state == CONN_HEAD && c->in.len > 0 && !waited && !c->fresh)
         c->since = loop_now(c->stream.loop); /* the clock of a head starts with its first byte */
@@ -352,7 +432,7 @@ static void on_data(struct stream *s, char *data, size_t len)
 {
     struct http_conn *c = from_stream(s);
 
-    if (c->state == CONN_BODY) {
+    if (c->state == CONN_BODY || streaming(c)) {
         c->pace_bytes += (uint32_t)len;
         if (c->pace_bytes >= PACE_BYTES) {
             c->since = loop_now(s->loop);
@@ -388,6 +468,7 @@ static void on_sent(struct stream *s)
     if (c->state != CONN_HANDLER || !c->above || stream_queued(s) > c->server->opts.low_water)
         return;
     c->above = false;
+    LOG_REQUEST(c->req->id);
     if (c->req->on_writable != NULL)
         c->req->on_writable(c->req, c->req->writable_arg);
 }
@@ -421,7 +502,7 @@ static void on_kick(struct stream *s)
         conn_free(c);
         return;
     }
-    if (c->state == CONN_HEAD && c->in.len > 0)
+    if ((c->state == CONN_HEAD && c->in.len > 0) || streaming(c))
         input(c, NULL, 0);
 }
 

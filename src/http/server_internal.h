@@ -5,8 +5,9 @@
 #include "http/server.h"
 #include "http/stream_internal.h"
 #include "http/ws_conn_internal.h"
+#include "util/log.h"
 
-#define SERVER_TABLES_MAX 8
+#define SERVER_TABLES_MAX 32
 #define SERVER_LISTENERS_MAX 4
 #define REQUEST_PARAMS_MAX 8
 
@@ -76,10 +77,11 @@ struct http_conn {
     uint32_t pace_bytes;
     uint8_t state;
     bool is_unix;
-    bool fresh;    /* no complete request yet */
-    bool close;    /* after this answer */
-    bool above;    /* the queue went above low_water */
-    bool in_input; /* input() runs and will settle() at its end */
+    bool fresh;     /* no complete request yet */
+    bool close;     /* after this answer */
+    bool above;     /* the queue went above low_water */
+    bool in_input;  /* input() runs and will settle() at its end */
+    bool continued; /* the peer was told to send its streamed body, or needs not be */
     struct ucred peer;
 };
 
@@ -89,13 +91,25 @@ struct http_param {
 };
 
 struct http_request {
-    struct http_conn *conn; /* borrowed; NULL when the peer has gone */
+    struct http_conn *conn;     /* borrowed; NULL when the peer has gone */
+    struct http_server *server; /* borrowed; NULL once its end has been told */
+    char id[LOG_REQUEST_SIZE];
+    unsigned status; /* of the answer; 0: none yet */
+    uint64_t sent;   /* bytes of its body */
+    uint64_t since;
     const struct http_route *route;
     void *arg;
     void (*on_cancel)(struct http_request *req, void *arg);
     void *cancel_arg;
     void (*on_writable)(struct http_request *req, void *arg);
     void *writable_arg;
+    http_reply_fn *on_reply;
+    void *reply_arg;
+    const void *user;
+    void (*user_done)(const void *user);
+    http_body_fn *body_fn; /* the body is a stream, and wanted */
+    void *body_arg;
+    bool body_held, body_ended;
     struct buf headers; /* of the answer */
     struct buf body;
     bool is_head;    /* HEAD: the answer has no body */
@@ -103,6 +117,8 @@ struct http_request {
     bool started;    /* http_reply_start() was called */
     bool chunked;    /* the answer is */
     bool no_body;    /* its status allows none */
+    bool counted;    /* its length is known: */
+    uint64_t left;   /* bytes to come */
     struct ucred peer;
     bool is_unix;
     size_t n_params;
@@ -123,6 +139,7 @@ int listen_unix(const char *path, mode_t mode, struct http_listener *l, struct e
 void listen_unlink(struct http_listener *l);
 int listen_tcp(const char *address, uint16_t port, bool loopback_only, struct http_listener *l,
                struct err *err); /* returns the port */
+int listen_fd(int fd, bool loopback_only, struct http_listener *l, struct err *err); /* takes fd */
 
 /* server_conn.c */
 int conn_new(struct http_server *s, int fd, const struct ucred *peer); /* takes fd */
@@ -132,6 +149,7 @@ void conn_begin_answer(struct http_conn *c); /* to a request that gets no handle
 void conn_answered(struct http_conn *c);     /* the answer to its request is complete */
 void conn_wrote(struct http_conn *c);        /* bytes may have been queued */
 bool conn_will_close(const struct http_conn *c);
+void conn_body_wanted(struct http_conn *c); /* or not, for now; from a handler or later */
 /* Takes the descriptor away for another protocol. */
 int conn_detach(struct http_conn *c);
 
@@ -139,7 +157,11 @@ int conn_detach(struct http_conn *c);
 struct http_request *request_new(struct http_conn *c, const struct http1_head *head,
                                  const char *text, size_t len);
 void request_free(struct http_request *req);
+/* Tells who listens for the answer, once. */
+void request_replied(struct http_request *req, unsigned status, const char *type, const void *body,
+                     size_t len);
 void request_lost(struct http_request *req); /* the peer has gone */
+void request_tell(struct http_request *req); /* how it ended; once */
 
 /* server_route.c */
 /* 0, or the status to refuse with, before anything of the request is believed. */

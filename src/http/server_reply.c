@@ -33,8 +33,8 @@ static int put_common(struct buf *out, struct http_conn *c, unsigned status, con
 
 static int put_request_headers(struct buf *out, const struct http_request *req)
 {
-    int r = 0;
-    if (req->head.minor == 0 && !conn_will_close(req->conn))
+    int r = http1_put_header(out, "X-Request-Id", req->id);
+    if (r == 0 && req->head.minor == 0 && !conn_will_close(req->conn))
         r = http1_put_header(out, "Connection", "keep-alive");
     if (r == 0 && req->headers.len > 0)
         r = buf_append(out, req->headers.data, req->headers.len);
@@ -94,6 +94,8 @@ static int send_whole(struct http_request *req, unsigned status, const char *typ
     bool with_body = len > 0 && !req->is_head && status_has_body(status);
     r = stream_writev(&c->stream, iov, with_body ? 2 : 1);
     conn_wrote(c);
+    req->status = status;
+    req->sent = with_body ? len : 0;
     return r;
 }
 
@@ -101,6 +103,7 @@ void http_reply(struct http_request *req, unsigned status, const char *type, con
                 size_t len)
 {
     assert(!req->started);
+    request_replied(req, status, type, body, len);
     if (req->conn != NULL && req->conn->state < CONN_HANDLER)
         conn_begin_answer(req->conn); /* refused before it got to a handler */
     if (!connected(req)) {
@@ -118,41 +121,67 @@ void http_reply(struct http_request *req, unsigned status, const char *type, con
         give_up(req);
 }
 
-static void put_problem(struct buf *out, unsigned status, const char *code, const char *detail,
-                        const char *remediation)
+static const char *otherwise(const char *text, const char *other)
 {
+    return text != NULL ? text : other;
+}
+
+static void put_problem(struct buf *out, const struct http_problem *p)
+{
+    const char *cause = otherwise(p->cause, http_problem_cause(p->code));
+    const char *remediation = otherwise(p->remediation, http_problem_remediation(p->code));
     struct jw w;
 
     jw_init(&w, out);
     jw_object(&w);
     jw_kstr(&w, "type", "about:blank");
-    jw_kstr(&w, "title", http1_reason(status));
-    jw_kint(&w, "status", status);
-    if (detail != NULL)
-        jw_kstr(&w, "detail", detail);
-    jw_kstr(&w, "code", code);
-    if (remediation != NULL)
-        jw_kstr(&w, "remediation", remediation);
+    jw_kstr(&w, "title", http1_reason(p->status));
+    jw_kint(&w, "status", p->status);
+    jw_kstr(&w, "detail", otherwise(p->detail, cause));
+    jw_kstr(&w, "code", p->code);
+    jw_kstr(&w, "cause", otherwise(cause, "an error"));
+    jw_kstr(&w, "remediation", otherwise(remediation, "see boxd's log"));
+    for (const char *const *more = p->more; more != NULL && more[0] != NULL; more += 2)
+        jw_kstr(&w, more[0], more[1]);
     jw_object_end(&w);
     if (jw_end(&w) < 0) {
         /* The texts are too long; the code is what programs go by. */
         buf_reset(out);
         (void)buf_printf(out, "{\"type\":\"about:blank\",\"status\":%u,\"code\":\"error\"}",
-                         status);
+                         p->status);
     }
+}
+
+void http_reply_problem(struct http_request *req, const struct http_problem *problem)
+{
+    AUTO_DONE(buf) struct buf body;
+
+    buf_init(&body, PROBLEM_MAX);
+    put_problem(&body, problem);
+    http_reply(req, problem->status, problem_type, body.data, body.len);
 }
 
 void http_reply_error(struct http_request *req, unsigned status, const char *code,
                       const char *detail, const char *remediation)
 {
-    AUTO_DONE(buf) struct buf body;
-
-    buf_init(&body, PROBLEM_MAX);
-    put_problem(&body, status, code, detail, remediation);
-    http_reply(req, status, problem_type, body.data, body.len);
+    http_reply_problem(
+        req, &(struct http_problem){
+                 .status = status, .code = code, .detail = detail, .remediation = remediation});
 }
 
-void http_reply_start(struct http_request *req, unsigned status, const char *type)
+static int put_start(struct buf *head, struct http_request *req, unsigned status, const char *type)
+{
+    int r = put_common(head, req->conn, status, type);
+    if (r == 0)
+        r = put_request_headers(head, req);
+    if (r == 0 && req->counted && status_has_body(status))
+        r = http1_put_length(head, req->left);
+    if (r == 0 && req->chunked)
+        r = http1_put_header(head, "Transfer-Encoding", "chunked");
+    return r == 0 ? http1_put_end(head) : r;
+}
+
+static void start(struct http_request *req, unsigned status, const char *type)
 {
     AUTO_DONE(buf) struct buf head;
     struct http_conn *c = req->conn;
@@ -162,23 +191,31 @@ void http_reply_start(struct http_request *req, unsigned status, const char *typ
     req->started = true;
     if (!connected(req))
         return;
+    req->status = status;
     req->no_body = req->is_head || !status_has_body(status);
-    req->chunked = req->head.minor > 0 && status_has_body(status);
-    if (req->head.minor == 0)
+    req->chunked = !req->counted && req->head.minor > 0 && status_has_body(status);
+    if ((req->head.minor == 0 && !req->counted) || !c->body.done)
         c->close = true; /* the end of the connection is the end of the answer */
-    int r = put_common(&head, c, status, type);
-    if (r == 0)
-        r = put_request_headers(&head, req);
-    if (r == 0 && req->chunked)
-        r = http1_put_header(&head, "Transfer-Encoding", "chunked");
-    if (r == 0)
-        r = http1_put_end(&head);
+    int r = put_start(&head, req, status, type);
     if (r == 0)
         r = stream_write(&c->stream, head.data, head.len);
     if (r < 0)
         conn_kill(c);
     else
         conn_wrote(c);
+}
+
+void http_reply_start(struct http_request *req, unsigned status, const char *type)
+{
+    start(req, status, type);
+}
+
+void http_reply_start_length(struct http_request *req, unsigned status, const char *type,
+                             uint64_t length)
+{
+    req->counted = true;
+    req->left = length;
+    start(req, status, type);
 }
 
 int http_reply_chunk(struct http_request *req, const void *data, size_t len)
@@ -190,10 +227,15 @@ int http_reply_chunk(struct http_request *req, const void *data, size_t len)
         return -EPIPE;
     if (len == 0 || req->no_body)
         return 0; /* an empty chunk would be the end */
+    if (req->counted && len > req->left)
+        return -EMSGSIZE;
     size_t n = req->chunked ? http1_chunk_head(line, len) : 0;
     struct iovec iov[] = {{line, n}, {(void *)data, len}, {(void *)"\r\n", req->chunked ? 2 : 0}};
     int r = stream_writev(&req->conn->stream, iov, ARRAY_SIZE(iov));
+    if (r == 0 && req->counted)
+        req->left -= len;
     conn_wrote(req->conn);
+    req->sent += r == 0 ? len : 0;
     return r;
 }
 
@@ -211,7 +253,7 @@ void http_reply_end(struct http_request *req)
         r = stream_write(&req->conn->stream, HTTP1_CHUNK_END, sizeof(HTTP1_CHUNK_END) - 1);
         conn_wrote(req->conn);
     }
-    if (r < 0)
+    if (r < 0 || (req->counted && req->left > 0 && !req->no_body))
         give_up(req); /* cut short, and the peer can tell */
     else
         finish(req);
@@ -246,8 +288,9 @@ void reply_refusal(struct http_conn *c, unsigned status)
     buf_init(&body, PROBLEM_MAX);
     while (i + 1 < ARRAY_SIZE(refusals) && refusals[i].status != status)
         i++;
-    put_problem(&body, status, refusals[i].status == status ? refusals[i].code : "refused", NULL,
-                NULL);
+    put_problem(&body, &(struct http_problem){
+                           .status = status,
+                           .code = refusals[i].status == status ? refusals[i].code : "refused"});
     (void)put_common(&out, c, status, problem_type);
     if (refusals[i].status == status && refusals[i].header != NULL)
         (void)buf_puts(&out, refusals[i].header);
@@ -287,6 +330,8 @@ static int put_switch(struct buf *out, const struct http_request *req, const cha
         r = http1_put_header(out, "Sec-WebSocket-Accept", accept);
     if (r == 0 && protocol != NULL && ws_offers_protocol(&req->head, protocol))
         r = http1_put_header(out, "Sec-WebSocket-Protocol", protocol);
+    if (r == 0)
+        r = http1_put_header(out, "X-Request-Id", req->id);
     if (r == 0 && req->headers.len > 0)
         r = buf_append(out, req->headers.data, req->headers.len);
     return r == 0 ? http1_put_end(out) : r;
@@ -331,6 +376,7 @@ int http_upgrade_ws(struct http_request *req, const struct ws_opts *opts,
         .answer = answer.data,
         .answer_len = answer.len,
     };
+    req->status = 101;
     request_free(req);
     r = ws_conn_new(&start, ret);
     return r < 0 ? err_sys(err, -r, "start the WebSocket") : 0;

@@ -199,6 +199,17 @@ static bool keep_params(struct http_request *req, const struct http1_str *names,
     return true;
 }
 
+const struct http_route *http_server_route_at(const struct http_server *s, size_t i, void **ret_arg)
+{
+    for (size_t t = 0; t < s->n_tables; t++)
+        for (const struct http_route *r = s->tables[t].routes; r->method != NULL; r++)
+            if (i-- == 0) {
+                *ret_arg = s->tables[t].arg;
+                return r;
+            }
+    return NULL;
+}
+
 bool route_find(struct http_server *s, struct http_request *req, struct buf *allow)
 {
     static const struct http1_str root = {"/", 1};

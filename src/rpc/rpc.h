@@ -13,6 +13,7 @@
 struct err;
 struct http_server;
 struct manager;
+struct policy_service;
 struct rpc;
 struct rpc_stdio;
 struct skills;
@@ -20,8 +21,9 @@ struct skills;
 /* All pointers are borrowed for the life of the object. */
 struct rpc_options {
     struct manager *manager;
-    struct skills *skills;    /* NULL: there is no skill store */
-    const char *token;        /* of TCP clients; NULL: none is asked for */
+    const struct policy_service *service; /* for records; NULL: nothing is recorded */
+    struct skills *skills;                /* NULL: there is no skill store */
+    const char *token;                    /* of TCP clients; NULL: none is asked for */
     const char *instance;     /* the one that is trusted; NULL: the first that connects */
     const char *backend_name; /* to report; NULL: the backend's own */
     const char *config;       /* JSON object as box_init carries it; NULL: none */

@@ -165,6 +165,7 @@ static void on_finished(void *arg, const struct run_result *result)
     struct err err = {0};
     c->result = result;
     c->cancel = NULL;
+    rpc_audit_exec_end(c, result);
     /* What a command that hung has left behind is not for the next one. */
     if (result->outcome.kind == OUTCOME_TIMED_OUT &&
         manager_delete(c->rpc->o.manager, c->id, on_dropped, c, &err) == 0)
@@ -188,7 +189,13 @@ static void run_it(struct rpc_call *c)
                  .timeout_ns = (uint64_t)c->timeout_sec * NSEC_PER_SEC},
         .capture = RUN_CAPTURE_DEFAULT,
     };
+    if (rpc_audit_exec(c, &err) < 0) {
+        rpc_audit_failed(c, AUDIT_DENIED, &err);
+        rpc_fail(c, RPC_ERROR, "%s", err.msg);
+        return;
+    }
     if (run_start(c->session, &options, &events, c, &c->run, &err) < 0) {
+        rpc_audit_failed(c, AUDIT_EXEC_END, &err);
         rpc_fail(c, err.code == ERR_INVALID ? RPC_VALIDATION : RPC_ERROR, "%s", err.msg);
         return;
     }

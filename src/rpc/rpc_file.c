@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "http/crypto.h"
 #include "rpc/rpc_internal.h"
 #include "util/alloc.h"
 #include "util/err.h"
@@ -65,39 +66,6 @@ static bool key_valid(const char *s)
     size_t n = strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
     return s[n] == '\0' && n >= 1 && n <= KEY_MAX && strchr("._-", s[0]) == NULL &&
            strstr(s, "..") == NULL;
-}
-
-static int digit_value(char c)
-{
-    if (c >= 'A' && c <= 'Z')
-        return c - 'A';
-    if (c >= 'a' && c <= 'z')
-        return c - 'a' + 26;
-    if (c >= '0' && c <= '9')
-        return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-/* Padded base64 and nothing else; `ret` holds 3 bytes for every 4 characters. */
-static ssize_t decode(const char *s, size_t len, unsigned char *ret)
-{
-    size_t n = 0;
-    if (len % 4 != 0)
-        return -EINVAL;
-    for (size_t i = 0; i < len; i += 4) {
-        bool last = i + 4 == len;
-        int pad = last && s[i + 3] == '=' ? (s[i + 2] == '=' ? 2 : 1) : 0;
-        uint32_t bits = 0;
-        for (int k = 0; k < 4 - pad; k++) {
-            int v = digit_value(s[i + (size_t)k]);
-            if (v < 0)
-                return -EINVAL;
-            bits |= (uint32_t)v << (18 - 6 * k);
-        }
-        for (int k = 0; k < 3 - pad; k++)
-            ret[n++] = (unsigned char)(bits >> (16 - 8 * k));
-    }
-    return (ssize_t)n;
 }
 
 static int open_unnamed(int dir)
@@ -191,7 +159,7 @@ void rpc_file_chunk(struct rpc_call *c)
         rpc_fail(c, RPC_VALUE_ERROR, "Invalid file chunk position");
         return;
     }
-    ssize_t len = decode(json_str(text), json_str_len(text), data);
+    ssize_t len = http_base64_decode(json_str(text), json_str_len(text), data);
     if (len < 0)
         rpc_fail(c, RPC_BASE64_ERROR, "Only base64 data is allowed");
     else if (len > CHUNK_MAX)

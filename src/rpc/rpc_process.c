@@ -113,6 +113,8 @@ static void reply_process(struct rpc_call *c, struct process *p)
 static void on_started(void *arg, struct process *p, const struct err *err)
 {
     struct rpc_call *c = arg;
+    if (p == NULL)
+        rpc_audit_failed(c, AUDIT_PROCESS_END, err);
     if (p != NULL)
         reply_process(c, p);
     else if (err->code == ERR_CONFLICT || err->code == ERR_STATE)
@@ -143,8 +145,14 @@ void rpc_start_process(struct rpc_call *c)
         return;
     }
     struct session *s = rpc_need_session(c);
-    if (s != NULL && process_start(s, &spec, on_started, c, &err) < 0)
+    if (s == NULL)
+        return;
+    if (rpc_audit_process(c, spec, &err) < 0) {
+        rpc_audit_failed(c, AUDIT_DENIED, &err);
+        rpc_fail(c, RPC_ERROR, "%s", err.msg);
+    } else if (process_start(s, &spec, on_started, c, &err) < 0) {
         on_started(c, NULL, &err);
+    }
 }
 
 /* c->process_id; false: the call has failed. */

@@ -120,7 +120,7 @@ static bool can_create(struct rpc_call *c)
 {
     if (c->rpc->draining)
         rpc_fail(c, RPC_RUNTIME_UNAVAILABLE, "Box runtime is shutting down");
-    else if (c->rpc->backend == NULL)
+    else if (!c->rpc->selected)
         rpc_fail(c, RPC_BACKEND_UNAVAILABLE,
                  "LangBot Box backend unavailable. Install and start Docker or nsjail before using "
                  "exec.");
@@ -134,6 +134,7 @@ static bool can_create(struct rpc_call *c)
 
 static void fail_acquire(struct rpc_call *c, const struct err *err)
 {
+    rpc_audit_failed(c, AUDIT_SESSION_CREATE, err);
     if (err->code == ERR_NOT_FOUND) /* of an image */
         rpc_fail(c, RPC_ERROR, "%s", err->msg);
     else
@@ -148,6 +149,8 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
         return;
     }
     c->session = s;
+    if (c->made)
+        rpc_audit_session(c, AUDIT_SESSION_CREATE);
     if (c->cancelled)
         rpc_call_end(c);
     else
@@ -157,6 +160,7 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
 static void acquire(struct rpc_call *c)
 {
     struct err err = {0};
+    c->made = manager_find(c->rpc->o.manager, c->id) == NULL;
     if (manager_acquire(c->rpc->o.manager, &c->spec, ALL_FIELDS, ACQUIRE_REMOUNT, on_ready, c,
                         &err) < 0)
         fail_acquire(c, &err);
@@ -229,11 +233,15 @@ void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s)
 {
     const struct spec *spec = session_spec(s);
     struct sandbox *sb = session_sandbox(s);
-    const struct backend_ops *ops = manager_backend(c->rpc->o.manager)->ops;
     jw_kstr(w, "session_id", rpc_logical(c, session_id(s)));
-    jw_kstr(w, "backend_name", rpc_backend_name(c->rpc));
+    /* One that was made by another than what serves now says so. */
+    bool other = sb != NULL &&
+                 backend_find(sb->backend, manager_backend(c->rpc->o.manager)->ops->name) == NULL;
+    jw_kstr(w, "backend_name", other ? sb->backend->ops->name : rpc_backend_name(c->rpc));
     jw_kstr(w, "backend_session_id",
-            sb != NULL && ops->sandbox_name != NULL ? ops->sandbox_name(sb) : session_id(s));
+            sb != NULL && sb->backend->ops->sandbox_name != NULL
+                ? sb->backend->ops->sandbox_name(sb)
+                : session_id(s));
     v1_write_settings(w, spec);
     rpc_write_time(w, "created_at", session_created(s));
     rpc_write_time(w, "last_used_at", session_last_used(s));
@@ -308,4 +316,6 @@ void rpc_delete_session(struct rpc_call *c)
         return;
     if (manager_delete(c->rpc->o.manager, c->id, on_deleted, c, &err) < 0)
         rpc_fail_err(c, &err);
+    else
+        rpc_audit_session(c, AUDIT_SESSION_DELETE);
 }

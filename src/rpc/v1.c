@@ -5,9 +5,17 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "core/audit.h"
+#include "core/authz.h"
+#include "core/error_ring.h"
+#include "core/execs.h"
 #include "core/manager.h"
-#include "core/run.h"
+#include "core/outputs.h"
+#include "core/policy_service.h"
 #include "http/server.h"
+#include "rpc/metrics.h"
+#include "rpc/v1_files.h"
+#include "rpc/v1_idem.h"
 #include "rpc/v1_internal.h"
 #include "spec/model.h"
 #include "spec/spec.h"
@@ -15,7 +23,6 @@
 #include "util/buf.h"
 #include "util/err.h"
 #include "util/json.h"
-#include "util/str.h"
 
 #define LIST_MAX (32U << 20)
 #define BODY_MAX (12U << 20)
@@ -24,16 +31,12 @@
 /* One request under way. */
 struct call {
     struct http_request *req;
-    struct manager *manager;
-    struct session *session; /* held, or NULL */
-    struct run *run;         /* owned, or NULL */
+    struct session *session; /* held */
 };
 
 static void call_free(struct call *c)
 {
-    run_free(c->run);
-    if (c->session != NULL)
-        session_release(c->session);
+    session_release(c->session);
     free(c);
 }
 
@@ -72,15 +75,49 @@ static void on_doctor(void *arg, const char *json, size_t len, const struct err 
 
 static void get_doctor(struct http_request *req, void *arg)
 {
-    struct backend *b = manager_backend(arg);
+    const struct v1 *v = arg;
+    struct backend *b = manager_backend(v->manager);
     struct err err = {0};
+    if (!v1_may(req, v, "doctor"))
+        return;
     if (b->ops->doctor(b, on_doctor, req, &err) < 0)
         v1_fail(req, &err);
 }
 
+static void get_status(struct http_request *req, void *arg)
+{
+    const struct v1 *v = arg;
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    if (!v1_may(req, v, "status"))
+        return;
+    buf_init(&out, LIST_MAX);
+    jw_init(&w, &out);
+    policy_service_write_status(v->service, &w);
+    v1_reply_json(req, 200, &out, &w);
+}
+
+static void get_errors(struct http_request *req, void *arg)
+{
+    const struct v1 *v = arg;
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    if (!v1_may(req, v, "errors"))
+        return;
+    buf_init(&out, LIST_MAX);
+    jw_init(&w, &out);
+    jw_object(&w);
+    jw_key(&w, "errors");
+    /* Those of others name their sessions. */
+    const struct authz_scope *scope = v1_caller(req);
+    error_ring_write_json(v->service->errors, scope != NULL ? authz_name(scope) : NULL, &w);
+    jw_object_end(&w);
+    v1_reply_json(req, 200, &out, &w);
+}
+
 static void list_sessions(struct http_request *req, void *arg)
 {
-    struct manager *m = arg;
+    struct manager *m = ((const struct v1 *)arg)->manager;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
     buf_init(&out, LIST_MAX);
@@ -89,6 +126,8 @@ static void list_sessions(struct http_request *req, void *arg)
     jw_key(&w, "sessions");
     jw_array(&w);
     for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s)) {
+        if (authz_check_session(v1_caller(req), session_id(s), NULL) < 0)
+            continue;
         jw_object(&w);
         v1_write_session(&w, s);
         jw_object_end(&w);
@@ -119,46 +158,38 @@ bool v1_read_body(struct http_request *req, struct json **ret)
 
 static void on_session_ready(void *arg, struct session *s, const struct err *err)
 {
-    struct call *c = arg;
+    struct http_request *req = arg;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
-    buf_init(&out, LIST_MAX);
     if (s == NULL) {
-        v1_fail(c->req, err);
-        call_free(c);
+        v1_fail(req, err);
         return;
     }
-    c->session = s;
+    buf_init(&out, LIST_MAX);
     jw_init(&w, &out);
     jw_object(&w);
     v1_write_session(&w, s);
     jw_object_end(&w);
-    v1_reply_json(c->req, 201, &out, &w);
-    call_free(c);
+    v1_reply_json(req, 201, &out, &w);
+    session_release(s);
 }
 
 static void create_session(struct http_request *req, void *arg)
 {
+    const struct v1_asker asker = {.scope = v1_caller(req), .who = v1_who(req)};
     AUTO(json) struct json *body = NULL;
-    AUTO(spec) struct spec *spec = NULL;
     struct err err = {0};
-    uint64_t given = 0;
-    if (!v1_read_body(req, &body))
-        return;
-    struct call *c = xnew(struct call);
-    c->req = req;
-    c->manager = arg;
-    if (v1_spec_parse(body, true, &spec, &given, &err) < 0 ||
-        manager_acquire(c->manager, &spec, given, 0, on_session_ready, c, &err) < 0) {
+    const struct v1 *v = arg;
+    if (idem_begin(v->idem, req, asker.who) && v1_read_body(req, &body) &&
+        v1_session_get(v, &asker, body, true, on_session_ready, req, NULL, &err) < 0)
         v1_fail(req, &err);
-        call_free(c);
-    }
 }
 
-struct session *v1_find_session(struct http_request *req, struct manager *m)
+struct session *v1_find_session(struct http_request *req, const struct v1 *v)
 {
     const char *id = http_request_param(req, "id");
-    struct session *s = manager_find(m, id);
+    bool ours = authz_check_session(v1_caller(req), id, NULL) == 0;
+    struct session *s = ours ? manager_find(v->manager, id) : NULL;
     if (s == NULL) {
         struct err err = {0};
         (void)err_set(&err, ERR_NOT_FOUND, "session %.80s not found", id);
@@ -225,96 +256,78 @@ static void on_deleted(void *arg, const struct err *err)
 
 static void delete_session(struct http_request *req, void *arg)
 {
+    const struct v1 *v = arg;
+    const char *id = http_request_param(req, "id");
+    struct audit_record record = {.event = AUDIT_SESSION_DELETE, .session = id};
     struct err err = {0};
-    if (manager_delete(arg, http_request_param(req, "id"), on_deleted, req, &err) < 0)
-        v1_fail(req, &err);
-}
-
-/* Text that was cut is cut between characters. */
-static void write_kept(struct jw *w, const struct run_result *result, enum exec_stream stream,
-                       const char *key, const char *rest_key)
-{
-    const struct buf *kept = &result->kept[stream];
-    uint64_t produced = result->produced[stream];
-    size_t len = produced > kept->len ? utf8_boundary(buf_str(kept), kept->len) : kept->len;
-    jw_key(w, key);
-    jw_strn(w, buf_str(kept), len);
-    jw_ku64(w, rest_key, produced - len);
-}
-
-static void on_exec_finished(void *arg, const struct run_result *result)
-{
-    struct call *c = arg;
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, LIST_MAX * 4U); /* worst case of escaping */
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_kstr(&w, "session_id", session_id(c->session));
-    v1_write_outcome(&w, result);
-    write_kept(&w, result, EXEC_STDOUT, "stdout", "stdout_truncated_bytes");
-    write_kept(&w, result, EXEC_STDERR, "stderr", "stderr_truncated_bytes");
-    jw_object_end(&w);
-    v1_reply_json(c->req, 200, &out, &w);
-    call_free(c);
-}
-
-/* Whoever asked is gone: nobody will read the result, so the command ends too. */
-static void on_exec_cancelled(struct http_request *req, void *arg)
-{
-    struct call *c = arg;
-    (void)req;
-    run_kill(c->run);
-}
-
-static void exec_in_session(struct http_request *req, void *arg)
-{
-    static const struct run_events events = {.finished = on_exec_finished};
-    AUTO(json) struct json *body = NULL;
-    struct err err = {0};
-    struct v1_exec e = {0};
-    struct run_options options;
-    struct session *s = v1_find_session(req, arg);
-    if (s == NULL || !v1_read_body(req, &body))
+    if (!v1_may(req, v, "session"))
         return;
-    struct call *c = xnew(struct call);
-    c->req = req;
-    c->session = s;
-    session_hold(s);
-    int r = v1_exec_parse(body, NULL, &e, &err);
-    if (r == 0 && (e.tty || e.with_stdin))
-        r = err_set(&err, ERR_INVALID, "tty and stdin need the streaming endpoint /v1/exec");
-    if (r == 0) {
-        v1_exec_request(&e, &options);
-        r = run_start(s, &options, &events, c, &c->run, &err);
-    }
-    if (r == 0 && e.stdin_text != NULL) {
-        (void)run_write(c->run, e.stdin_text, strlen(e.stdin_text));
-        run_close_stdin(c->run);
-    }
-    v1_exec_done(&e);
-    if (r < 0) {
+    if (authz_check_session(v1_caller(req), id, &err) < 0 ||
+        manager_delete(v->manager, id, on_deleted, req, &err) < 0) {
         v1_fail(req, &err);
-        call_free(c);
         return;
     }
-    http_on_cancel(req, on_exec_cancelled, c);
+    (void)v1_audit(v, req, &record, NULL); /* it goes; losses are counted */
+    if (v->service->outputs != NULL)
+        outputs_forget(v->service->outputs, id);
 }
 
 static const struct http_route routes[] = {
     {"GET", "/v1/health", get_health, HTTP_ROUTE_OPEN, 0},
-    {"GET", "/v1/doctor", get_doctor, 0, 0},
-    {"GET", "/v1/sessions", list_sessions, 0, 0},
-    {"POST", "/v1/sessions", create_session, 0, BODY_MAX},
-    {"GET", "/v1/sessions/{id}", get_session, 0, 0},
-    {"DELETE", "/v1/sessions/{id}", delete_session, 0, 0},
-    {"POST", "/v1/sessions/{id}/exec", exec_in_session, 0, BODY_MAX},
-    {"GET", "/v1/exec", v1_stream, 0, 0},
+    {"GET", "/v1/doctor", get_doctor, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/status", get_status, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/errors", get_errors, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/sessions", list_sessions, HTTP_ROUTE_SCOPED, 0},
+    {"POST", "/v1/sessions", create_session, HTTP_ROUTE_SCOPED, BODY_MAX},
+    {"GET", "/v1/sessions/{id}", get_session, HTTP_ROUTE_SCOPED, 0},
+    {"DELETE", "/v1/sessions/{id}", delete_session, HTTP_ROUTE_SCOPED, 0},
+    {"POST", "/v1/sessions/{id}/exec", v1_exec, HTTP_ROUTE_SCOPED, BODY_MAX},
+    {"GET", "/v1/exec", v1_stream, HTTP_ROUTE_SCOPED, 0},
     {0},
 };
 
-int v1_routes(struct http_server *server, struct manager *manager, struct err *err)
+int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
 {
-    int r = http_server_add_routes(server, routes, manager, err);
-    return r < 0 ? r : v1_process_routes(server, manager, err);
+    int r = http_server_add_routes(server, routes, v, err);
+    if (r == 0)
+        r = v1_process_routes(server, v, err);
+    if (r == 0)
+        r = metrics_routes(server, v, err);
+    if (r == 0)
+        r = v1_execs_routes(server, v, err);
+    if (r == 0)
+        r = v1_files_routes(server, v, err);
+    if (r == 0)
+        r = v1_tools_routes(server, v, err);
+    if (r == 0)
+        r = v1_events_routes(server, v, err);
+    if (r == 0)
+        r = v1_admin_routes(server, v, err);
+    if (r == 0)
+        r = v1_tool_routes(server, v, err);
+    if (r == 0)
+        r = v1_openapi_routes(server, v, err);
+    return r < 0 ? r : v1_output_routes(server, v, err);
+}
+
+struct v1 *v1_new(const struct v1_options *options)
+{
+    struct v1 *v = xnew(struct v1);
+    v->manager = options->manager;
+    v->service = options->service;
+    v->events = options->events;
+    struct execs_options execs = execs_defaults;
+    execs.service = v->service;
+    v->execs = execs_new(manager_loop(v->manager), &execs);
+    v->idem = idem_new(manager_loop(v->manager), manager_get_options(v->manager)->store);
+    return v;
+}
+
+void v1_free(struct v1 *v)
+{
+    if (v == NULL)
+        return;
+    execs_free(v->execs);
+    idem_free(v->idem);
+    free(v);
 }

@@ -4,18 +4,48 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/manager.h"
+#include "core/policy_gate.h"
 #include "core/run.h"
+#include "rpc/v1.h"
 
+struct audit_record;
+struct authz_scope;
 struct buf;
+struct chat;
 struct err;
+struct events;
+struct execs;
 struct http_request;
 struct http_server;
+struct idem;
 struct json;
 struct jw;
+struct kept;
 struct manager;
 struct model;
+struct policy_service;
 struct session;
 struct spec;
+
+/* The argument of every handler of the API. */
+struct v1 {
+    struct manager *manager;              /* borrowed */
+    const struct http_server *server;     /* borrowed; that it is served by */
+    const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
+    struct events *events;                /* borrowed */
+    struct execs *execs;                  /* owned */
+    struct idem *idem;                    /* owned */
+    struct chat *chat;                    /* borrowed; NULL without chat_routes() */
+};
+
+/* Who asks; borrowed. */
+struct v1_asker {
+    const struct authz_scope *scope; /* or NULL */
+    const char *who;
+};
+
+enum v1_disconnect { V1_DISCONNECT_KILL, V1_DISCONNECT_KEEP };
 
 /* What an exec request may say, owned. Read from a table (v1_request.c). */
 struct v1_exec {
@@ -26,7 +56,11 @@ struct v1_exec {
     char *stdin_text;
     double timeout_sec;
     bool tty, with_stdin, stdin_acks;
+    bool cleanup; /* it only makes room */
     int64_t rows, cols, capture_bytes;
+    char *exec_id;
+    enum v1_disconnect on_disconnect;
+    bool detach;
 };
 
 /* `more` (NULL, or ending with NULL) names members that are somebody else's. */
@@ -35,8 +69,26 @@ int v1_exec_parse(const struct json *object, const char *const *more, struct v1_
 void v1_exec_done(struct v1_exec *e);
 void v1_exec_request(const struct v1_exec *e, struct run_options *ret); /* borrows from e */
 
-/* A spec from the members that were given; `given` is the set of them. Ids follow the grammar;
- * without one (`id_required` false) a random one is made. */
+/* The session that a request describes, made if need be, under the policy: profile, locks,
+ * defaults, mounts, scope; and on record. `ready` as that of manager_acquire(). `ret_id` (or NULL)
+ * is its name, owned. */
+int v1_session_get(const struct v1 *v, const struct v1_asker *asker, const struct json *object,
+                   bool id_required, session_ready_fn *ready, void *arg, char **ret_id,
+                   struct err *err);
+
+/* A command of `exec` in a session under the policy: core/policy_gate.h with what this API knows.
+ * Cuts the timeout to the longest that the caller may have. */
+struct v1_gate {
+    struct session *session;
+    const struct authz_scope *scope;
+    const char *who;
+    void (*over)(void *arg);
+};
+int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, struct v1_exec *exec,
+                 policy_gate_fn *ready, void *arg, struct policy_gate **ret, struct err *err);
+
+/* Without a policy: a spec from the members that were given; `given` is the set of them. Ids follow
+ * the grammar; without one (`id_required` false) a random one is made. */
 int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret,
                   uint64_t *ret_given, struct err *err);
 
@@ -58,11 +110,75 @@ int v1_strict(const struct model *m, const struct json *object, const char *cons
 void v1_reply_json(struct http_request *req, unsigned status, struct buf *out, struct jw *w);
 /* A body that must be a JSON object; *ret is owned. False: answered. */
 bool v1_read_body(struct http_request *req, struct json **ret);
-/* The session of {id}. NULL: answered. */
-struct session *v1_find_session(struct http_request *req, struct manager *m);
+/* The session of {id}; one that is not the caller's is not found. NULL: answered. */
+struct session *v1_find_session(struct http_request *req, const struct v1 *v);
+
+/* v1_caller.c: who calls, what they may, and what is remembered of it. A route whose handler asks
+ * one of these has HTTP_ROUTE_SCOPED; without it tokens with a scope are refused. */
+
+/* NULL: no scope, bound by the policy alone. Lives as long as the request; authz_hold() it for a
+ * stream. */
+const struct authz_scope *v1_caller(const struct http_request *req);
+/* For records: the token's name, "local" for the unix socket, "token" for whoever has the token of
+ * token_file, "anyone" where none is asked for. Lives as long as the request. */
+const char *v1_who(const struct http_request *req);
+/* Whether the caller's scope names that tool or call ("exec", "session", "process", "read", …).
+ * False: answered, and recorded. */
+bool v1_may(struct http_request *req, const struct v1 *v, const char *tool);
+/* The session of {id} for that tool or call, which its scope must cover in every respect: see
+ * policy_check_use(). NULL: answered. */
+struct session *v1_use_session(struct http_request *req, const struct v1 *v, const char *tool);
+/* Writes it with who and via filled in. 0, or ERR_LIMIT where nothing may happen unrecorded. */
+int v1_audit(const struct v1 *v, const struct http_request *req, struct audit_record *record,
+             struct err *err);
+/* A failure: into the ring of errors, and into the log as `record` (NULL: only the ring), which
+ * gets outcome and reason. `query_id` may be NULL. Does not answer. */
+void v1_failed(const struct v1 *v, const struct http_request *req, const struct err *err,
+               const char *query_id, struct audit_record *record);
 
 /* v1_process.c */
-int v1_process_routes(struct http_server *server, struct manager *manager, struct err *err);
+int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err);
+
+/* v1_output.c */
+int v1_output_routes(struct http_server *server, struct v1 *v, struct err *err);
+
+/* v1_exec.c */
+void v1_exec(struct http_request *req, void *arg);
+/* A decimal number of the query. False: answered. */
+bool v1_query_number(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
+                     uint64_t *ret);
+
+/* v1_tools.c */
+int v1_tools_routes(struct http_server *server, struct v1 *v, struct err *err);
 
 /* v1_stream.c */
 void v1_stream(struct http_request *req, void *arg);
+/* Goes on with one that runs, from that position, over a WebSocket. */
+void v1_stream_attach(struct http_request *req, const struct v1 *v, struct kept *k, uint64_t from);
+
+/* v1_execs.c: execs by id. */
+int v1_execs_routes(struct http_server *server, struct v1 *v, struct err *err);
+/* Asks for one that is known by its id; what *e owns is taken, also on failure. */
+int v1_exec_begin(const struct v1 *v, struct session *s, const struct v1_asker *asker,
+                  struct v1_exec *e, struct kept **ret, struct err *err);
+/* POST …/exec that wants a stream, or to be left alone (`detach`). True: answered, or taken over.
+ */
+bool v1_exec_kept(struct http_request *req, const struct v1 *v, struct session *s,
+                  const struct json *body);
+
+void v1_write_problem(struct jw *w, const char *key, const struct err *err); /* as an object */
+/* Of "INT" and the like; 0: none. */
+int v1_signal_number(const char *name);
+void v1_kept_signal(struct kept *k, int signo); /* KILL ends all it started */
+
+/* v1_events.c, v1_admin.c, v1_tool.c, v1_openapi.c */
+int v1_events_routes(struct http_server *server, struct v1 *v, struct err *err);
+int v1_admin_routes(struct http_server *server, struct v1 *v, struct err *err);
+int v1_tool_routes(struct http_server *server, struct v1 *v, struct err *err);
+int v1_openapi_routes(struct http_server *server, struct v1 *v, struct err *err);
+
+/* The tables of request bodies that are nobody else's. */
+extern const struct model v1_exec_model, v1_change_model;
+
+/* v1_exec_sse.c */
+void v1_exec_sse(struct http_request *req, const struct v1 *v, struct kept *k, uint64_t from);

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "core/audit.h"
 #include "core/manager.h"
+#include "core/policy_gate.h"
+#include "core/policy_service.h"
 #include "core/process.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "rpc/v1_idem.h"
 #include "rpc/v1_internal.h"
 #include "spec/process.h"
 #include "util/alloc.h"
@@ -70,9 +75,9 @@ static void reply_process(struct http_request *req, unsigned status, struct proc
 }
 
 /* The process of {id} and {process}. NULL: answered. */
-static struct process *find_process(struct http_request *req, struct manager *m)
+static struct process *find_process(struct http_request *req, const struct v1 *v)
 {
-    struct session *s = v1_find_session(req, m);
+    struct session *s = v1_use_session(req, v, "process");
     if (s == NULL)
         return NULL;
     const char *id = http_request_param(req, "process");
@@ -89,7 +94,7 @@ static void list_processes(struct http_request *req, void *arg)
 {
     AUTO_DONE(buf) struct buf out;
     struct jw w;
-    struct session *s = v1_find_session(req, arg);
+    struct session *s = v1_use_session(req, arg, "process");
     if (s == NULL)
         return;
     buf_init(&out, ANSWER_MAX * 16U);
@@ -111,12 +116,40 @@ static void get_process(struct http_request *req, void *arg)
         reply_process(req, 200, p);
 }
 
+struct starting {
+    struct http_request *req;
+    const struct v1 *v1;
+};
+
 static void on_started(void *arg, struct process *p, const struct err *err)
 {
-    if (p == NULL)
-        v1_fail(arg, err);
-    else
-        reply_process(arg, 201, p);
+    struct starting *st = arg;
+    if (p == NULL) {
+        struct audit_record record = {.event = AUDIT_PROCESS_END,
+                                      .session = http_request_param(st->req, "id")};
+        v1_failed(st->v1, st->req, err, NULL, &record);
+        v1_fail(st->req, err);
+    } else {
+        reply_process(st->req, 201, p);
+    }
+    free(st);
+}
+
+/* Before it starts: what cannot be recorded does not, where that is asked for. */
+static int record_start(const struct v1 *v, const struct http_request *req,
+                        const struct process_spec *spec, struct err *err)
+{
+    AUTO_FREE char *args = policy_command_text(spec->args, NULL);
+    AUTO_FREE char *command = xasprintf("%s %s", spec->command, args);
+    struct audit_record record = {.event = AUDIT_PROCESS_START,
+                                  .session = http_request_param(req, "id"),
+                                  .process = spec->process_id,
+                                  .command = command,
+                                  .command_len = strlen(command)};
+    int r = policy_service_guard(v->service, err);
+    if (r == 0 && v->service->audit != NULL)
+        r = audit_ready(v->service->audit, err);
+    return r < 0 ? r : v1_audit(v, req, &record, err);
 }
 
 static void start_process(struct http_request *req, void *arg)
@@ -124,13 +157,19 @@ static void start_process(struct http_request *req, void *arg)
     AUTO(json) struct json *body = NULL;
     AUTO(process_spec) struct process_spec *spec = NULL;
     struct err err = {0};
-    struct session *s = v1_find_session(req, arg);
-    if (s == NULL || !v1_read_body(req, &body))
+    struct session *s = v1_use_session(req, arg, "process");
+    const struct v1 *v = arg;
+    if (s == NULL || !idem_begin(v->idem, req, v1_who(req)) || !v1_read_body(req, &body))
         return;
+    struct starting *st = xnew(struct starting);
+    st->req = req;
+    st->v1 = arg;
     if (v1_strict(&process_spec_model, body, NULL, &err) < 0 ||
-        process_spec_parse(body, &spec, &err) < 0 ||
-        process_start(s, &spec, on_started, req, &err) < 0)
+        process_spec_parse(body, &spec, &err) < 0 || record_start(arg, req, spec, &err) < 0 ||
+        process_start(s, &spec, on_started, st, &err) < 0) {
         v1_fail(req, &err);
+        free(st);
+    }
 }
 
 static void on_stopped(void *arg, const struct err *err)
@@ -144,7 +183,7 @@ static void on_stopped(void *arg, const struct err *err)
 static void stop_process(struct http_request *req, void *arg)
 {
     struct err err = {0};
-    struct session *s = v1_find_session(req, arg);
+    struct session *s = v1_use_session(req, arg, "process");
     if (s != NULL && process_stop(s, http_request_param(req, "process"), on_stopped, req, &err) < 0)
         v1_fail(req, &err);
 }
@@ -160,9 +199,8 @@ struct reading {
     size_t max;
 };
 
-/* A decimal number of the query. False: answered. */
-static bool number_of(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
-                      uint64_t *ret)
+bool v1_query_number(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
+                     uint64_t *ret)
 {
     char text[24];
     struct err err = {0};
@@ -230,10 +268,10 @@ static void read_output(struct http_request *req, void *arg)
     uint64_t from, max, wait_ms, release;
     struct err err = {0};
     struct process *p = find_process(req, arg);
-    if (p == NULL || !number_of(req, "from", UINT64_MAX, process_range(p).begin, &from) ||
-        !number_of(req, "max", READ_MAX, READ_DEFAULT, &max) ||
-        !number_of(req, "wait_ms", WAIT_MAX_MS, 0, &wait_ms) ||
-        !number_of(req, "release", 1, 0, &release))
+    if (p == NULL || !v1_query_number(req, "from", UINT64_MAX, process_range(p).begin, &from) ||
+        !v1_query_number(req, "max", READ_MAX, READ_DEFAULT, &max) ||
+        !v1_query_number(req, "wait_ms", WAIT_MAX_MS, 0, &wait_ms) ||
+        !v1_query_number(req, "release", 1, 0, &release))
         return;
     struct proc_range range = process_range(p);
     if (release && from >= range.begin && from <= range.end && process_release(p, from, &err) < 0) {
@@ -249,19 +287,20 @@ static void read_output(struct http_request *req, void *arg)
     r->from = from;
     r->max = max;
     process_watch_start(p, &r->watch, on_output);
-    loop_timer_start(manager_loop(arg), &r->timer, wait_ms * NSEC_PER_MSEC, on_patience);
+    loop_timer_start(manager_loop(((const struct v1 *)arg)->manager), &r->timer,
+                     wait_ms * NSEC_PER_MSEC, on_patience);
 }
 
 static const struct http_route routes[] = {
-    {"GET", "/v1/sessions/{id}/processes", list_processes, 0, 0},
-    {"POST", "/v1/sessions/{id}/processes", start_process, 0, BODY_MAX},
-    {"GET", "/v1/sessions/{id}/processes/{process}", get_process, 0, 0},
-    {"DELETE", "/v1/sessions/{id}/processes/{process}", stop_process, 0, 0},
-    {"GET", "/v1/sessions/{id}/processes/{process}/output", read_output, 0, 0},
+    {"GET", "/v1/sessions/{id}/processes", list_processes, HTTP_ROUTE_SCOPED, 0},
+    {"POST", "/v1/sessions/{id}/processes", start_process, HTTP_ROUTE_SCOPED, BODY_MAX},
+    {"GET", "/v1/sessions/{id}/processes/{process}", get_process, HTTP_ROUTE_SCOPED, 0},
+    {"DELETE", "/v1/sessions/{id}/processes/{process}", stop_process, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/sessions/{id}/processes/{process}/output", read_output, HTTP_ROUTE_SCOPED, 0},
     {0},
 };
 
-int v1_process_routes(struct http_server *server, struct manager *manager, struct err *err)
+int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err)
 {
-    return http_server_add_routes(server, routes, manager, err);
+    return http_server_add_routes(server, routes, v, err);
 }

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/backend.h"
+#include "core/execs.h"
 #include "core/manager.h"
 #include "http/server.h"
 #include "rpc/v1_internal.h"
@@ -24,6 +26,9 @@ static bool is_absolute(const char *s)
 }
 
 /* clang-format off */
+static const char *const disconnect_names[] = {
+    [V1_DISCONNECT_KILL] = "kill", [V1_DISCONNECT_KEEP] = "keep", NULL};
+
 static const struct field exec_fields[] = {
     {"argv", FIELD_STRV, .offset = offsetof(struct v1_exec, argv), .max = SPEC_ARGS_ENTRIES_MAX,
      .max_bytes = SPEC_ARGS_BYTES_MAX, .doc = "Program and arguments; or use cmd."},
@@ -42,17 +47,28 @@ static const struct field exec_fields[] = {
     {"stdin", FIELD_BOOL, .offset = offsetof(struct v1_exec, with_stdin), .doc = "Keep stdin open (streams only)."},
     {"stdin_acks", FIELD_BOOL, .offset = offsetof(struct v1_exec, stdin_acks),
      .doc = "Tell how much of stdin the program has taken (streams only)."},
+    {"cleanup", FIELD_BOOL, .offset = offsetof(struct v1_exec, cleanup),
+     .doc = "It only makes room: it may start although the workspace is over its quota."},
     {"rows", FIELD_INT, .offset = offsetof(struct v1_exec, rows), .number = 24, .min = 1, .max = 4096,
      .rule = "rows must be at least 1", .doc = "Height of the terminal."},
     {"cols", FIELD_INT, .offset = offsetof(struct v1_exec, cols), .number = 80, .min = 1, .max = 4096,
      .rule = "cols must be at least 1", .doc = "Width of the terminal."},
     {"capture_bytes", FIELD_INT, .offset = offsetof(struct v1_exec, capture_bytes), .number = RUN_CAPTURE_DEFAULT,
      .min = 0, .max = RUN_CAPTURE_MAX, .rule = "capture_bytes must not be negative",
-     .doc = "Bytes kept of each stream; the rest is counted."},
+     .doc = "Bytes kept: of each stream in a whole answer, of both for readers who come back to a stream. The rest is "
+            "counted."},
+    {"exec_id", FIELD_STR, FIELD_NULLABLE, .offset = offsetof(struct v1_exec, exec_id), .max = EXEC_ID_MAX,
+     .valid = id_valid,
+     .rule = "exec_id must be 1 to 64 letters, digits, '_' or '-', beginning with a letter or digit",
+     .doc = "Name of a stream, to come back to it; default: a random one (streams only)."},
+    {"on_disconnect", FIELD_ENUM, .offset = offsetof(struct v1_exec, on_disconnect), .names = disconnect_names,
+     .doc = "What becomes of the command when its last reader is gone (streams only)."},
+    {"detach", FIELD_BOOL, .offset = offsetof(struct v1_exec, detach),
+     .doc = "Answer at once; the command goes on by itself, as with on_disconnect keep."},
 };
 /* clang-format on */
 
-static const struct model exec_model = {
+const struct model v1_exec_model = {
     .name = "Exec",
     .doc = "One command in a session.",
     .fields = exec_fields,
@@ -65,11 +81,11 @@ int v1_exec_parse(const struct json *object, const char *const *more, struct v1_
 {
     struct report report = {0};
     *ret = (struct v1_exec){0};
-    int r = v1_strict(&exec_model, object, more, err);
+    int r = v1_strict(&v1_exec_model, object, more, err);
     if (r < 0)
         return r;
-    model_init(&exec_model, ret);
-    if (model_parse(&exec_model, object, 0, ret, &report) < 0)
+    model_init(&v1_exec_model, ret);
+    if (model_parse(&v1_exec_model, object, 0, ret, &report) < 0)
         r = report_fail_plain(&report, err);
     bool has_argv = strv_len(ret->argv) > 0, has_cmd = ret->cmd != NULL;
     if (r == 0 && has_argv == has_cmd)
@@ -83,7 +99,7 @@ int v1_exec_parse(const struct json *object, const char *const *more, struct v1_
 
 void v1_exec_done(struct v1_exec *e)
 {
-    model_done(&exec_model, e);
+    model_done(&v1_exec_model, e);
     *e = (struct v1_exec){0};
 }
 
@@ -121,7 +137,11 @@ int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret
     struct report report = {0};
     const struct json *id = json_get(object, "session_id");
     AUTO(spec) struct spec *spec = spec_new();
-    int r = v1_strict(&spec_model, object, NULL, err);
+    static const char *const ours[] = {"profile", NULL};
+    const struct json *profile = json_get(object, "profile");
+    int r = v1_strict(&spec_model, object, ours, err);
+    if (r == 0 && profile != NULL && json_type(profile) != JSON_STRING)
+        r = err_set(err, ERR_INVALID, "profile must be a string");
     if (r == 0 && json_str(id) != NULL)
         r = spec_check_id(json_str(id), err);
     if (r < 0)
@@ -178,12 +198,31 @@ void v1_write_settings(struct jw *w, const struct spec *spec)
     jw_kint(w, "workspace_quota_mb", spec->workspace_quota_mb);
 }
 
+/* What the daemon itself says of a session: one of a chat has an end and labels. */
+static void write_own(struct jw *w, const struct spec *spec)
+{
+    char when[40];
+    if (spec->own.expires_ns == 0)
+        return;
+    clock_format(spec->own.expires_ns, when, sizeof(when));
+    jw_kstr(w, "expires_at", when);
+    jw_key(w, "labels");
+    jw_object(w);
+    for (char *const *l = spec->own.labels; l != NULL && *l != NULL; l++) {
+        AUTO_FREE char *key = xstrndup(*l, strcspn(*l, "="));
+        jw_kstr(w, key, *l + strlen(key) + 1);
+    }
+    jw_object_end(w);
+}
+
 void v1_write_session(struct jw *w, const struct session *s)
 {
     char when[40];
     const struct spec *spec = session_spec(s);
     jw_kstr(w, "session_id", spec->session_id);
-    jw_kstr(w, "backend_name", manager_backend(session_manager(s))->ops->name);
+    const struct sandbox *sb = session_sandbox(s);
+    const struct backend *b = sb != NULL ? sb->backend : manager_backend(session_manager(s));
+    jw_kstr(w, "backend_name", b->ops->name);
     jw_kstr(w, "state", session_state_name(session_state(s)));
     v1_write_settings(w, spec);
     clock_format(session_created(s), when, sizeof(when));
@@ -191,6 +230,7 @@ void v1_write_session(struct jw *w, const struct session *s)
     clock_format(session_last_used(s), when, sizeof(when));
     jw_kstr(w, "last_used_at", when);
     jw_kint(w, "execs", session_execs(s));
+    write_own(w, spec);
     write_unverified(w, spec);
 }
 
@@ -229,6 +269,9 @@ static const struct {
     [ERR_DENIED] = {403, "change the request, or the policy in boxd's configuration"},
     [ERR_UNSUPPORTED] = {501, "`box doctor` tells what this host lacks and how to get it"},
     [ERR_BACKEND] = {502, "see boxd's log; `box doctor` checks the host"},
+    [ERR_UNAVAILABLE] = {503,
+                         "`box doctor` tells which backends there are and what each lacks; boxd "
+                         "tries again by itself"},
     [ERR_SYSTEM] = {500, "see boxd's log; `box doctor` checks the host"},
 };
 
@@ -244,5 +287,11 @@ const char *v1_remedy(const struct err *err)
 
 void v1_fail(struct http_request *req, const struct err *err)
 {
-    http_reply_error(req, v1_status(err), err_code_name(err->code), err->msg, v1_remedy(err));
+    http_reply_problem(req, &(struct http_problem){.status = v1_status(err),
+                                                   .code = err_code_name(err->code),
+                                                   .detail = err->msg,
+                                                   .cause = err->code == ERR_SYSTEM && err->sys != 0
+                                                                ? err_errno_text(err->sys)
+                                                                : NULL,
+                                                   .remediation = v1_remedy(err)});
 }

@@ -96,6 +96,7 @@ enum init_exec_flags {
     INIT_EXEC_SCRIPT = 1U << 3, /* argv is one shell command string of any size */
     INIT_EXEC_POSTURE =
         1U << 4, /* no program: the confined process prints its own /proc/self/status and ends */
+    INIT_EXEC_PROGRAM = 1U << 5, /* the last descriptor that came along is executed, not argv[0] */
 };
 
 /* Followed by strings_len bytes: argc + envc + 1 NUL-terminated strings (argv, environment, cwd).

@@ -30,6 +30,14 @@ static const struct {
                             "SELECT id, used, record FROM session ORDER BY number"},
     [STORE_EACH_PROCESS] = {"read the processes' records",
                             "SELECT id, record FROM process WHERE session = ?1 ORDER BY number"},
+    [STORE_PUT_ANSWER] = {"write an answer",
+                          "INSERT INTO answer (key, expires, record) VALUES (?1, ?2, ?3)"
+                          " ON CONFLICT (key) DO UPDATE SET expires = excluded.expires,"
+                          " record = excluded.record"},
+    [STORE_DROP_ANSWERS] = {"drop answers", "DELETE FROM answer WHERE expires <= ?1 OR number <="
+                                            " (SELECT max(number) FROM answer) - ?2"},
+    [STORE_EACH_ANSWER] = {"read the answers",
+                           "SELECT key, expires, record FROM answer ORDER BY number"},
 };
 
 /* Only a few codes mean something to whoever reads the message. */
@@ -107,11 +115,15 @@ int store_put_process(struct store *s, const char *id, const char *process_id, c
     return run(s, STORE_PUT_PROCESS, err);
 }
 
+static int64_t sql_time(uint64_t ns)
+{
+    return ns <= INT64_MAX ? (int64_t)ns : INT64_MAX;
+}
+
 int store_set_used(struct store *s, const char *id, uint64_t real_ns, struct err *err)
 {
-    int64_t used = real_ns <= INT64_MAX ? (int64_t)real_ns : INT64_MAX;
     bind_str(s->statements[STORE_SET_USED], 1, id);
-    (void)sqlite3_bind_int64(s->statements[STORE_SET_USED], 2, used);
+    (void)sqlite3_bind_int64(s->statements[STORE_SET_USED], 2, sql_time(real_ns));
     return run(s, STORE_SET_USED, err);
 }
 
@@ -165,23 +177,55 @@ static const char *name_column(sqlite3_stmt *st)
     return strlen(name) == len ? name : NULL;
 }
 
-int store_each_session(struct store *s, store_session_fn *fn, void *arg, struct err *err)
+/* Rows of a name, a time and a record. */
+static int each_dated(struct store *s, enum store_statement which, store_session_fn *fn, void *arg,
+                      struct err *err)
 {
-    sqlite3_stmt *st = s->statements[STORE_EACH_SESSION];
+    sqlite3_stmt *st = s->statements[which];
     int r = 0, code;
     while (r >= 0 && (code = sqlite3_step(st)) != SQLITE_DONE) {
         if (code != SQLITE_ROW) {
-            r = store_fail(s, texts[STORE_EACH_SESSION].name, err);
+            r = store_fail(s, texts[which].name, err);
             break;
         }
         size_t len;
         const char *json = column(st, 2, &len), *id = name_column(st);
-        int64_t used = sqlite3_column_int64(st, 1);
+        int64_t when = sqlite3_column_int64(st, 1);
         if (id != NULL)
-            r = fn(arg, id, used > 0 ? (uint64_t)used : 0, json, len);
+            r = fn(arg, id, when > 0 ? (uint64_t)when : 0, json, len);
     }
     reset(st);
     return r < 0 ? r : 0;
+}
+
+int store_each_session(struct store *s, store_session_fn *fn, void *arg, struct err *err)
+{
+    return each_dated(s, STORE_EACH_SESSION, fn, arg, err);
+}
+
+int store_each_answer(struct store *s, store_session_fn *fn, void *arg, struct err *err)
+{
+    return each_dated(s, STORE_EACH_ANSWER, fn, arg, err);
+}
+
+int store_put_answer(struct store *s, const char *key, uint64_t expires_real_ns, const char *json,
+                     size_t len, struct err *err)
+{
+    sqlite3_stmt *st = s->statements[STORE_PUT_ANSWER];
+    int r = check_size(len, err);
+    if (r < 0)
+        return r;
+    bind_str(st, 1, key);
+    (void)sqlite3_bind_int64(st, 2, sql_time(expires_real_ns));
+    bind_text(st, 3, json, len);
+    return run(s, STORE_PUT_ANSWER, err);
+}
+
+int store_drop_answers(struct store *s, uint64_t now_real_ns, size_t keep, struct err *err)
+{
+    (void)sqlite3_bind_int64(s->statements[STORE_DROP_ANSWERS], 1, sql_time(now_real_ns));
+    (void)sqlite3_bind_int64(s->statements[STORE_DROP_ANSWERS], 2, (int64_t)keep);
+    return run(s, STORE_DROP_ANSWERS, err);
 }
 
 int store_each_process(struct store *s, const char *id, store_process_fn *fn, void *arg,

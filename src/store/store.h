@@ -41,3 +41,12 @@ typedef int store_process_fn(void *arg, const char *process_id, const char *json
 int store_each_session(struct store *s, store_session_fn *fn, void *arg, struct err *err);
 int store_each_process(struct store *s, const char *id, store_process_fn *fn, void *arg,
                        struct err *err);
+
+/* Answers that a repeated request gets again, until they expire; a second one of the same key takes
+ * the place of the first. */
+int store_put_answer(struct store *s, const char *key, uint64_t expires_real_ns, const char *json,
+                     size_t len, struct err *err);
+/* Those that have expired, and all but the newest `keep`. */
+int store_drop_answers(struct store *s, uint64_t now_real_ns, size_t keep, struct err *err);
+/* Oldest first; `used_real_ns` is when it expires. */
+int store_each_answer(struct store *s, store_session_fn *fn, void *arg, struct err *err);

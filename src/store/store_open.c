@@ -13,7 +13,7 @@
 #include "util/log.h"
 #include "util/str.h"
 
-#define VERSION 1
+#define VERSION 2
 #define VALUE_MAX (64 << 20) /* SQLite refuses to hold more in one value, whoever put it there */
 #define BUSY_MS 100          /* somebody looks into the file with another program */
 
@@ -44,6 +44,17 @@ static const char schema[] =
     " id TEXT NOT NULL, record TEXT NOT NULL, UNIQUE (session, id)) STRICT;"
     "PRAGMA user_version = 1;"
     "COMMIT;";
+
+/* From one version to the next, each as a whole. */
+static const char *const upgrades[VERSION] = {
+    [0] = schema,
+    /* Answers that a repeated request gets again. */
+    [1] = "BEGIN;"
+          "CREATE TABLE answer (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE,"
+          " expires INTEGER NOT NULL, record TEXT NOT NULL) STRICT;"
+          "PRAGMA user_version = 2;"
+          "COMMIT;",
+};
 
 static int run_sql(struct store *s, const char *doing, const char *sql, struct err *err)
 {
@@ -152,7 +163,11 @@ static int open_once(struct store *s, struct err *err)
                       (long long)version, VERSION);
         return 1;
     }
-    r = version == 0 ? run_sql(s, "make the tables", schema, err) : check_sound(s, err);
+    if (version != 0)
+        r = check_sound(s, err);
+    for (; r == 0 && version < VERSION; version++)
+        r = version < 0 ? err_set(err, ERR_INVALID, "state database: it is damaged")
+                        : run_sql(s, "make the tables", upgrades[version], err);
     /* What is lost of an empty database is made again; waiting for the disk would make every start
      * of a private daemon slow. From here on there is something to lose. */
     if (r == 0)

@@ -5,9 +5,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "util/buf.h"
@@ -184,6 +186,31 @@ int fd_sealed_memfd(const char *name, const void *data, size_t len)
     if (fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) < 0)
         return -errno;
     return TAKE_FD(fd);
+}
+
+int fd_sealed_program(const char *name, const char *path, size_t max)
+{
+    AUTO_DONE(buf) struct buf bytes;
+    char self[64];
+
+    buf_init(&bytes, max);
+    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int r = fd < 0 ? -errno : fd_read_to_buf(fd, &bytes);
+    if (r < 0)
+        return r;
+    AUTO_CLOSE int mem = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (mem < 0)
+        return -errno;
+    r = fd_write_all(mem, bytes.data, bytes.len);
+    if (r < 0)
+        return r;
+    if (fchmod(mem, 0555) < 0 ||
+        fcntl(mem, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+        return -errno;
+    /* A descriptor open for writing would make execve say ETXTBSY. */
+    (void)snprintf(self, sizeof(self), "/proc/self/fd/%d", mem);
+    int exe = open(self, O_RDONLY | O_CLOEXEC);
+    return exe < 0 ? -errno : exe;
 }
 
 union control {

@@ -26,6 +26,10 @@ int fd_read_u64_at(int dirfd, const char *path, uint64_t *ret);
  * kernel can say so. */
 int fd_sealed_memfd(const char *name, const void *data, size_t len);
 
+/* The program at that path as a memfd that can be executed and never changed. At most `max` bytes.
+ */
+int fd_sealed_program(const char *name, const char *path, size_t max);
+
 /* One datagram or stream chunk with descriptors. At most FD_PASS_MAX. */
 #define FD_PASS_MAX 32
 ssize_t fd_send_msg(int sock, const void *data, size_t len, const int *fds, size_t n_fds,

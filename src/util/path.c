@@ -17,6 +17,17 @@
 /* A rename anywhere on the host may make the kernel give up on proving that we stayed beneath. */
 #define OPEN_TRIES 128
 
+static int open_how(int dirfd, const char *path, const struct open_how *how)
+{
+    for (int tries = 0;;) {
+        long fd = syscall(SYS_openat2, dirfd, path, how, sizeof(*how));
+        if (fd >= 0)
+            return (int)fd;
+        if (errno != EINTR && (errno != EAGAIN || ++tries >= OPEN_TRIES))
+            return -errno;
+    }
+}
+
 int path_open_beneath(int dirfd, const char *path, int flags, mode_t mode)
 {
     bool creates = (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE;
@@ -26,15 +37,15 @@ int path_open_beneath(int dirfd, const char *path, int flags, mode_t mode)
         .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
     };
 
-    if (*path == '\0')
-        path = ".";
-    for (int tries = 0;;) {
-        long fd = syscall(SYS_openat2, dirfd, path, &how, sizeof(how));
-        if (fd >= 0)
-            return (int)fd;
-        if (errno != EINTR && (errno != EAGAIN || ++tries >= OPEN_TRIES))
-            return -errno;
-    }
+    return open_how(dirfd, *path != '\0' ? path : ".", &how);
+}
+
+int path_open_unlinked(const char *path, int flags)
+{
+    struct open_how how = {.flags = (unsigned)(flags | O_CLOEXEC),
+                           .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
+
+    return open_how(AT_FDCWD, path, &how);
 }
 
 int path_open_deepest(int dirfd, const char *path, const char **ret_missing)

@@ -13,6 +13,10 @@ struct err;
  * the kernel lacks openat2. */
 int path_open_beneath(int dirfd, const char *path, int flags, mode_t mode);
 
+/* An absolute path of the host that nobody may bend with a link at any depth; mounts are fine. As
+ * above otherwise. */
+int path_open_unlinked(const char *path, int flags);
+
 /* Walks from `dirfd` (O_PATH is enough) along a clean relative path to the deepest directory that
  * is there, one component at a time under the rules of path_open_beneath(). Returns it as O_PATH;
  * *ret_missing points at what is left of the path, "" when all of it is there. -ENOTDIR when

@@ -82,7 +82,7 @@ def test_L05_the_engine_is_killed_in_the_middle_and_comes_back(setup):
         assert s.api.sh("a", "echo without")["stdout"] == "without\n"
         with pytest.raises(ApiError) as caught:
             s.api.new("b", image=IMAGE)
-        assert caught.value.code == "backend" and "cannot be reached" in caught.value.detail
+        assert caught.value.code == "unavailable" and "cannot be reached" in caught.value.detail
         s.engine.start()  # without live restore it ends what it finds
         result = running.finish()
     assert result["outcome"] == "session_lost"
@@ -163,7 +163,7 @@ def test_L06_an_engine_that_hangs_holds_nobody_else(setup, kind):
             assert s.api.sh("a", "echo still")["stdout"] == "still\n"
         thread.join(90)
         doctor.join(90)
-        assert failures and failures[0][0] == "backend" and failures[0][1] < 60
+        assert failures and failures[0][0] == "unavailable" and failures[0][1] < 60
         assert findings == ["missing"]
     finally:
         s.engine.signal(signal.SIGCONT)
@@ -195,7 +195,7 @@ def test_L06_a_socket_that_is_gone_or_closed(setup, kind):
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert results and {e.code for e in results} == {"backend"}
+        assert results and {e.code for e in results} == {"unavailable"}
         assert all("cannot be reached" in e.detail for e in results)
         assert s.api.sh("a", "echo still")["stdout"] == "still\n"
         mend()

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "core/outputs.h"
-#include "core/outputs_regex.h"
 #include "fuzz.h"
 #include "util/err.h"
+#include "util/regex.h"
 
 static size_t count_lines(struct regex *r, const char *text, size_t len)
 {

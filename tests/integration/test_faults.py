@@ -294,7 +294,7 @@ def record(d, follow=False, **spec):
     return calls
 
 
-def test_J02_kill_at_any_system_call(daemon):
+def test_J02_secF10_kill_at_any_system_call(daemon):
     need("strace")
     found = points(record(daemon, workspace_quota_mb=8))
     assert len(found) > 100

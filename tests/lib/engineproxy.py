@@ -2,15 +2,14 @@
 """Stands between boxd and a real engine, and spoils what a test wants spoiled."""
 
 import contextlib
-import itertools
+import json
 import pathlib
 import re
 import shutil
 import socket
 import tempfile
 import threading
-
-_numbers = itertools.count()
+import urllib.parse
 
 
 def reply(status, body=b"", **headers):
@@ -20,13 +19,18 @@ def reply(status, body=b"", **headers):
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
+def said(status, value):
+    """An action: that answer, whatever the engine would say."""
+    return lambda request, ask: reply(status, json.dumps(value).encode())
+
+
 class Proxy:
-    """`rules` is a list of (method, pattern of the target, action). The first that fits acts: action(request, ask) gives
-    the bytes of an answer, after which the connection is closed; ask() is what the engine itself answers. `seen` has
-    (method, target) of all requests."""
+    """`rules` is a list of (method, pattern of the target without the version, action). The first that fits acts:
+    action(request, ask) gives the bytes of an answer, after which the connection is closed; ask() is what the engine
+    itself answers. `seen` has (method, target) of all requests, `calls` also their bodies and no version."""
 
     def __init__(self, engine):
-        self.engine, self.rules, self.seen = engine, [], []
+        self.engine, self.rules, self.seen, self.calls = engine, [], [], []
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="box-proxy-"))
         self.dir.chmod(0o755)
         self.socket = self.dir / "engine.sock"
@@ -74,12 +78,26 @@ class Proxy:
             head, body = request
             method, target = head.split(b" ", 2)[:2]
             method, target = method.decode(), target.decode()
+            path = re.sub(r"^/v[0-9.]+(?=/)", "", target)
             self.seen.append((method, target))
+            self.calls.append((method, path, body))
             for want, pattern, action in list(self.rules):
-                if want == method and re.search(pattern, target):
+                if want == method and re.search(pattern, path):
                     peer.sendall(action(request, lambda: self._ask(head, body)))
                     return
             peer.sendall(self._ask(head, body))
+
+    def asked(self, method, pattern):
+        """Calls of that kind so far: (path, query as a dict, body as JSON or None)."""
+        found = []
+        for verb, path, body in list(self.calls):
+            if verb == method and re.search(pattern, path):
+                place, _, query = path.partition("?")
+                parsed = None
+                with contextlib.suppress(ValueError):
+                    parsed = json.loads(body)
+                found.append((place, dict(urllib.parse.parse_qsl(query)), parsed))
+        return found
 
     def close(self):
         self._listen.close()

@@ -21,13 +21,13 @@ class Result(dict):
 
 
 class Stream:
-    def __init__(self, path, request=None, timeout=120):
+    def __init__(self, path, request=None, timeout=120, target="/v1/exec"):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(timeout)
         self.sock.connect(str(path))
         key = base64.b64encode(os.urandom(16)).decode()
         self.sock.sendall((
-            "GET /v1/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"GET {target} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n").encode())
         self._in = self._seen = b""
         while b"\r\n\r\n" not in self._in:

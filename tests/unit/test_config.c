@@ -3,6 +3,7 @@
 
 #include "cmd/config.h"
 #include "cmd/token.h"
+#include "cmd/tokens.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -90,7 +91,7 @@ static void nothing_said_means_the_defaults(void **state)
     assert_int_equal(load(&c, &err, NULL), 0);
     assert_string_equal(c->host, "127.0.0.1");
     assert_int_equal(c->port, 5410);
-    assert_string_equal(c->backend, "native");
+    assert_string_equal(c->backend, "auto");
     assert_null(c->token_file);
     assert_true(c->mount_roots_builtin);
     assert_false(c->strict_images);
@@ -170,13 +171,49 @@ static void tokens_are_read_from_a_file_of_their_own(void **state)
     (void)setenv("BOX_TOKENS_FILE", "t.yaml", 1);
     int r = load(&c, &err, NULL);
     assert_int_equal(r, 0);
-    assert_non_null(authz_find(c->authz, TOKEN32, 32, 0));
+    assert_non_null(authz_find(tokens_file_scopes(c->tokens), TOKEN32, 32, 0));
     assert_int_equal(chmod("t.yaml", 0644), 0);
     r = load(&open, &err, NULL);
     clear_environment();
     assert_true(r < 0);
     assert_string_equal(err.msg,
                         "tokens_file 't.yaml' must be a file that others cannot use (chmod 600)");
+}
+
+#define TOKENS(name, token) "tokens:\n- {name: " name ", token: " token "}\n"
+
+/* While we serve: what is put in its place counts, and nothing does while there is something wrong.
+ */
+static void tokens_are_read_again_when_the_file_changes(void **state)
+{
+    static const char one[] = TOKENS("one", TOKEN32), two[] = TOKENS("two", TOKEN32),
+                      bad[] = "tokens: 5\n";
+    AUTO(tokens_file) struct tokens_file *f = NULL;
+    struct err err = {0};
+    (void)state;
+    write_file("t.yaml", one, strlen(one));
+    assert_int_equal(chmod("t.yaml", 0600), 0);
+    assert_int_equal(tokens_file_open("t.yaml", &f, &err), 0);
+    assert_int_equal(tokens_file_check(f, &err), 0);
+    const struct authz_scope *held = authz_hold(authz_find(tokens_file_scopes(f), TOKEN32, 32, 0));
+    write_file("t.new", two, strlen(two));
+    assert_int_equal(chmod("t.new", 0600), 0);
+    assert_int_equal(rename("t.new", "t.yaml"), 0);
+    assert_int_equal(tokens_file_check(f, &err), 1);
+    assert_int_equal(tokens_file_check(f, &err), 0);
+    assert_string_equal(authz_name(authz_find(tokens_file_scopes(f), TOKEN32, 32, 0)), "two");
+    assert_string_equal(authz_name(held), "one"); /* a request under way keeps what it came with */
+    authz_release(held);
+    write_file("t.yaml", bad, strlen(bad));
+    assert_int_equal(tokens_file_check(f, &err), 1);
+    assert_null(tokens_file_scopes(f));
+    assert_int_equal(tokens_file_check(f, &err), 0); /* it has been told */
+    write_file("t.yaml", one, strlen(one));
+    assert_int_equal(tokens_file_check(f, &err), 1);
+    assert_non_null(tokens_file_scopes(f));
+    assert_int_equal(unlink("t.yaml"), 0);
+    assert_int_equal(tokens_file_check(f, &err), 1);
+    assert_null(tokens_file_scopes(f));
 }
 
 static void expect_dirs(const char *state_dir, const char *socket)
@@ -650,6 +687,7 @@ int main(void)
         cmocka_unit_test(each_value_has_a_source),
         cmocka_unit_test(a_wrong_policy_is_told_at_start),
         cmocka_unit_test(tokens_are_read_from_a_file_of_their_own),
+        cmocka_unit_test(tokens_are_read_again_when_the_file_changes),
         cmocka_unit_test(places_depend_on_who_we_are),
         cmocka_unit_test(command_line_beats_environment_beats_file_beats_default),
         cmocka_unit_test(every_setting_comes_from_the_environment_too),

@@ -179,16 +179,16 @@ static void names_are_made_of_ids(void **state)
 static void the_hash_is_that_of_python(void **state)
 {
     AUTO(spec) struct spec *spec = make_spec();
-    char hash[ENGINE_HASH_LEN + 1];
+    char hash[BACKEND_CONFIG_HASH_LEN + 1];
     (void)state;
-    engine_config_hash(spec, hash);
+    backend_config_hash(spec, hash);
     assert_string_equal(hash, "84416d25de0d4533");
     spec->host_path = xstrdup("/srv/\"x\"\\\t/\xc3\xbc\xf0\x9f\x90\xb3");
     spec->host_path_mode = MOUNT_RO;
     spec->network = NETWORK_ON;
     spec->cpus = 2;
     spec->read_only_rootfs = false;
-    engine_config_hash(spec, hash);
+    backend_config_hash(spec, hash);
     assert_string_equal(hash, "0f9390e49cbad9ef");
 }
 

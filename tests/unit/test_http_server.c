@@ -92,7 +92,7 @@ static const struct http_route routes[] = {
     {0},
 };
 
-static int authorize(void *arg, const struct http_request *req)
+static int authorize(void *arg, struct http_request *req)
 {
     const char *token = http_request_bearer(req);
     return token != NULL && http_secret_eq(token, strlen(token), TOKEN, 32) ? 0 : 401;
@@ -110,10 +110,11 @@ static void a_request_is_answered(void **state)
     start(&f, NULL);
     int fd = peer_new(&f);
 
-    say(&f, fd, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    say(&f, fd, "GET /hello HTTP/1.1\r\n" HOST "X-Request-Id: a.B-c_9\r\n\r\n");
     assert_string_equal(hear(fd), "HTTP/1.1 200 OK\r\n"
                                   "Date: Thu, 01 Jan 1970 00:16:40 GMT\r\n"
                                   "Content-Type: text/plain\r\n"
+                                  "X-Request-Id: a.B-c_9\r\n"
                                   "Content-Length: 5\r\n\r\nhello");
     say(&f, fd, "GET /s/a%2Fb/p/c?x=&q=1%202+3&q=no HTTP/1.1\r\n" HOST "\r\n");
     assert_string_equal(body_of(hear(fd)), "GET|/s/a%2Fb/p/c|a/b|c|1 2 3");
@@ -707,9 +708,11 @@ static void errors_are_problem_documents(void **state)
     pump(&f);
     const char *text = hear(fd);
     assert_non_null(strstr(text, "Content-Type: application/problem+json\r\n"));
-    assert_string_equal(body_of(text), "{\"type\":\"about:blank\",\"title\":\"Conflict\","
-                                       "\"status\":409,\"detail\":\"no \\\"x\\\"\","
-                                       "\"code\":\"conflict\",\"remediation\":\"try y\"}");
+    assert_string_equal(body_of(text),
+                        "{\"type\":\"about:blank\",\"title\":\"Conflict\","
+                        "\"status\":409,\"detail\":\"no \\\"x\\\"\","
+                        "\"code\":\"conflict\",\"cause\":\"it exists already, or "
+                        "was made with other parameters\",\"remediation\":\"try y\"}");
     (void)close(fd);
     fixture_stop(&f);
 }

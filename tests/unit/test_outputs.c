@@ -10,12 +10,12 @@
 #include <unistd.h>
 
 #include "core/outputs.h"
-#include "core/outputs_regex.h"
 #include "lib/fault.h"
 #include "util/alloc.h"
 #include "util/buf.h"
 #include "util/err.h"
 #include "util/path.h"
+#include "util/regex.h"
 #include "util/str.h"
 
 #define KB 1024U

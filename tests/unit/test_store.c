@@ -304,12 +304,12 @@ static void newer_database_is_refused_and_left_alone(void **state)
     struct err err = {0};
     put(s, "a", "{}");
     store_free(s);
-    edit(p, "PRAGMA user_version = 2");
+    edit(p, "PRAGMA user_version = 3");
     s = NULL;
     assert_int_equal(store_open(p->fd, &s, &err), err_code_errno(ERR_UNSUPPORTED));
     assert_non_null(strstr(err.msg, "newer boxd"));
     assert_null(s);
-    edit(p, "PRAGMA user_version = 1");
+    edit(p, "PRAGMA user_version = 2");
     s = opened(p);
     assert_string_equal(list(s), "a 0 {};");
     store_free(s);
@@ -373,6 +373,58 @@ static void second_user_of_the_file_is_told(void **state)
     assert_string_equal(list(s), "a 0 {};"); /* it was not taken for damaged */
 }
 
+static int note_answer(void *arg, const char *key, uint64_t expires, const char *json, size_t len)
+{
+    char *text = arg;
+    size_t used = strlen(text);
+    (void)snprintf(text + used, 512 - used, "%s=%llu:%.*s;", key, (unsigned long long)expires,
+                   (int)len, json);
+    return 0;
+}
+
+static void answers_are_kept_until_they_expire(void **state)
+{
+    struct place *p = *state;
+    AUTO(store) struct store *s = NULL;
+    char text[512] = "";
+    struct err err = {0};
+    assert_int_equal(store_open(p->fd, &s, &err), 0);
+    assert_int_equal(store_put_answer(s, "a", 10, "{}", 2, &err), 0);
+    assert_int_equal(store_put_answer(s, "b", 30, "[1]", 3, &err), 0);
+    assert_int_equal(store_put_answer(s, "a", 20, "[2]", 3, &err), 0);
+    store_free(TAKE_PTR(s));
+    assert_int_equal(store_open(p->fd, &s, &err), 0);
+    assert_int_equal(store_each_answer(s, note_answer, text, &err), 0);
+    assert_string_equal(text, "a=20:[2];b=30:[1];");
+    text[0] = '\0';
+    assert_int_equal(store_drop_answers(s, 20, 100, &err), 0);
+    assert_int_equal(store_each_answer(s, note_answer, text, &err), 0);
+    assert_string_equal(text, "b=30:[1];");
+    text[0] = '\0';
+    assert_int_equal(store_put_answer(s, "c", 40, "[3]", 3, &err), 0);
+    assert_int_equal(store_drop_answers(s, 20, 1, &err), 0);
+    assert_int_equal(store_each_answer(s, note_answer, text, &err), 0);
+    assert_string_equal(text, "c=40:[3];");
+}
+
+/* One that was made before there were answers gets the table, and keeps what it has. */
+static void older_database_is_brought_up(void **state)
+{
+    struct place *p = *state;
+    AUTO(store) struct store *s = NULL;
+    char text[512] = "";
+    struct err err = {0};
+    assert_int_equal(store_open(p->fd, &s, &err), 0);
+    assert_int_equal(store_put_session(s, "s", "{}", 2, &err), 0);
+    store_free(TAKE_PTR(s));
+    edit(p, "DROP TABLE answer");
+    edit(p, "PRAGMA user_version = 1");
+    assert_int_equal(store_open(p->fd, &s, &err), 0);
+    assert_int_equal(store_put_answer(s, "a", 10, "{}", 2, &err), 0);
+    assert_int_equal(store_each_session(s, note_answer, text, &err), 0);
+    assert_string_equal(text, "s=0:{};");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -385,6 +437,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(file_is_for_the_owner_only, set_up, tear_down),
         cmocka_unit_test_setup_teardown(damaged_database_is_set_aside, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_no_file_is_set_aside, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(answers_are_kept_until_they_expire, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(older_database_is_brought_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(newer_database_is_refused_and_left_alone, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(triggers_of_an_edited_file_do_not_run, set_up, tear_down),

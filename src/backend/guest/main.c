@@ -15,8 +15,10 @@
 #include <unistd.h>
 
 #include "backend/guest/guest.h"
+#include "files/files.h"
 #include "sandbox/clone.h"
 #include "util/fd.h"
+#include "util/str.h"
 
 #define MSEC 1000000ULL
 #define RETRY_MIN_NS (10 * MSEC)
@@ -199,10 +201,11 @@ int main(int argc, char **argv)
 {
     static struct guest g = {.sock = -1, .retry_ns = RETRY_MIN_NS};
     sigset_t all, child;
-    (void)argc;
-    (void)argv;
     if (!is_in_place())
         child_exit(125);
+    /* Mounted read-only, so no program inside can take its place. */
+    if (argc == 2 && str_eq(argv[1], GUEST_FILES))
+        return files_serve(STDIN_FILENO, STDOUT_FILENO);
     /* What runs beside us under the same id must neither look into us nor take our descriptors. */
     if (prctl(PR_SET_NAME, "box-guest", 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ||
         prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)

@@ -24,6 +24,7 @@
 #define ARG_STRLEN_MAX (128U * 1024U)
 #define SHELL "/bin/sh"
 #define SCRIPT_FD 3
+#define PROGRAM_FD 3
 
 struct strings {
     char **argv, **envp;
@@ -232,6 +233,15 @@ static int exec_search(const struct strings *s)
     return seen;
 }
 
+/* Everything but the standard streams and the program is closed, and that goes with execve. */
+static void keep_program(int fd)
+{
+    if (fd != PROGRAM_FD && dup3(fd, PROGRAM_FD, O_CLOEXEC) < 0)
+        fail(INIT_STAGE_CONFINE, errno);
+    if (syscall(SYS_close_range, PROGRAM_FD + 1U, ~0U, 0U) < 0)
+        fail(INIT_STAGE_CONFINE, errno);
+}
+
 /* The receipt's witness: under every wall, before any program could have changed anything. */
 static _Noreturn void tell_posture(void)
 {
@@ -268,12 +278,14 @@ void exec_child(struct init *in, struct cell *c, const struct exec_request *req,
     enter_cwd(s.cwd);
     if (in->config.landlock > 0 && landlock_restrict(in->landlock_fd) < 0)
         fail(INIT_STAGE_CONFINE, EPERM);
+    if (req->program >= 0)
+        keep_program(req->program);
     /* Our own descriptors are close-on-exec already; this also holds if one ever is not. */
-    if (syscall(SYS_close_range, 3U, ~0U, 0U) < 0)
+    else if (syscall(SYS_close_range, 3U, ~0U, 0U) < 0)
         fail(INIT_STAGE_CONFINE, errno);
     if (req->head.flags & INIT_EXEC_SCRIPT)
         keep_script = shape_script(&s);
-    if (!keep_script && syscall(SYS_close_range, 3U, ~0U, 0U) < 0)
+    if (!keep_script && req->program < 0 && syscall(SYS_close_range, 3U, ~0U, 0U) < 0)
         fail(INIT_STAGE_CONFINE, errno);
     int r = seccomp_install(in->filter, in->filter_len);
     if (r < 0)
@@ -281,7 +293,9 @@ void exec_child(struct init *in, struct cell *c, const struct exec_request *req,
 
     if (req->head.flags & INIT_EXEC_POSTURE)
         tell_posture();
-    if (req->head.flags & INIT_EXEC_SCRIPT)
+    if (req->program >= 0)
+        (void)syscall(SYS_execveat, PROGRAM_FD, "", s.argv, s.envp, AT_EMPTY_PATH);
+    else if (req->head.flags & INIT_EXEC_SCRIPT)
         (void)execve(SHELL, s.argv, s.envp);
     else if (strchr(s.argv[0], '/') != NULL)
         (void)execve(s.argv[0], s.argv, s.envp);

@@ -99,6 +99,7 @@ struct exec_request {
     struct init_exec head;
     const char *strings; /* head.strings_len bytes, unless they are in memfd */
     int memfd;           /* owned by the caller, -1 when inline */
+    int program;         /* the same; -1: argv[0] is looked up */
 };
 
 /* cells.c: kill groups and memory groups. */

@@ -91,7 +91,7 @@ static void start(struct init *in, const struct exec_request *req)
 static void serve_exec(struct init *in, const union message *m, size_t len, const int *fds,
                        size_t n_fds)
 {
-    struct exec_request req = {.head = m->exec, .memfd = -1};
+    struct exec_request req = {.head = m->exec, .memfd = -1, .program = -1};
     const struct init_exec *head = &m->exec;
 
     if (len < sizeof(*head)) {
@@ -99,7 +99,8 @@ static void serve_exec(struct init *in, const union message *m, size_t len, cons
         return;
     }
     bool by_memfd = (head->flags & INIT_EXEC_MEMFD) != 0;
-    if (by_memfd != (n_fds == 1) || n_fds > 1 || head->strings_len == 0 ||
+    bool by_program = (head->flags & INIT_EXEC_PROGRAM) != 0;
+    if (n_fds != (size_t)by_memfd + by_program || head->strings_len == 0 ||
         head->strings_len > INIT_STRINGS_MAX || head->argc == 0 || head->argc > head->strings_len ||
         head->envc > head->strings_len || (!by_memfd && len != sizeof(*head) + head->strings_len)) {
         serve_refuse(in, head, INIT_STAGE_REQUEST, EBADMSG);
@@ -109,6 +110,8 @@ static void serve_exec(struct init *in, const union message *m, size_t len, cons
         req.memfd = fds[0];
     else
         req.strings = m->bytes + sizeof(*head);
+    if (by_program)
+        req.program = fds[n_fds - 1];
     if (head->type == INIT_MSG_PROC)
         procs_start(in, &req);
     else

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/outputs_regex.h"
 #include "util/buf.h"
 #include "util/err.h"
+#include "util/regex.h"
 #include "util/str.h"
 
 static bool matches(struct regex *r, const char *text, size_t len)

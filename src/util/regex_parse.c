@@ -2,8 +2,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "core/outputs_regex_internal.h"
 #include "util/err.h"
+#include "util/regex_internal.h"
 #include "util/str.h"
 
 #define DEPTH_MAX 32U

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "core/outputs_regex.h"
+#include "util/regex.h"
 
 #define PROGRAM_MAX 1024U
 #define RANGES_MAX 1024U
@@ -54,6 +54,6 @@ struct regex {
     uint64_t work;
 };
 
-/* outputs_regex_parse.c */
+/* regex_parse.c */
 int regex_compile(struct regex *r, const char *pattern, size_t len, unsigned flags,
                   struct err *err);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/outputs_regex.h"
+#include "util/regex.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/outputs_regex_internal.h"
 #include "util/alloc.h"
 #include "util/err.h"
+#include "util/regex_internal.h"
 #include "util/str.h"
 
 size_t regex_char(const char *s, size_t len, int32_t *ret)

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/boxd_service.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cmd/config.h"
+#include "cmd/token.h"
+#include "cmd/tokens.h"
+#include "core/audit.h"
+#include "core/authz.h"
+#include "core/error_ring.h"
+#include "core/events.h"
+#include "core/hostdir.h"
+#include "core/outputs.h"
+#include "core/policy.h"
+#include "core/policy_service.h"
+#include "http/crypto.h"
+#include "http/server.h"
+#include "io/loop.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/log.h"
+#include "util/path.h"
+
+#define TOKEN_INTERVAL_NS (500ULL * NSEC_PER_MSEC) /* an old token is dead within a second */
+#define MIB (1ULL << 20)
+#define WRONG_ANSWERED 1000.0 /* wrong tokens that are told so; more are told to wait */
+#define WRONG_ANSWERED_SEC 50.0
+#define WRONG_RECORDED 32.0 /* those that are recorded; the rest is counted in the next record */
+#define WRONG_RECORDED_SEC 0.5
+
+/* So much at once, and so much a second. */
+struct budget {
+    double left;
+    uint64_t at;
+};
+
+struct boxd_service {
+    struct boxd_service_options o;
+    struct policy_service policy;
+    struct error_ring *errors;    /* owned */
+    struct audit *audit;          /* owned, or NULL */
+    struct outputs *outputs;      /* owned */
+    char *degraded, *unavailable; /* owned, or NULL */
+    bool making;                  /* the default workspace is being made */
+    struct loop_timer timer;
+    struct budget answers, records; /* for wrong tokens */
+    uint64_t unrecorded;
+};
+
+bool boxd_service_needs_token(const struct config *c)
+{
+    return c->token_file != NULL || c->control_token != NULL || c->tokens != NULL;
+}
+
+const char *boxd_service_rpc_token(const struct config *c)
+{
+    if (c->control_token != NULL)
+        return c->control_token;
+    return c->token_file != NULL ? token_file_text(c->token_file) : NULL;
+}
+
+static bool is_master(const struct config *c, const char *given)
+{
+    const char *token = c->token_file != NULL ? token_file_text(c->token_file) : c->control_token;
+
+    return token != NULL && http_secret_eq(given, strlen(given), token, strlen(token));
+}
+
+static bool spend(struct boxd_service *s, struct budget *b, double most, double per_sec)
+{
+    uint64_t now = loop_now(s->o.loop);
+
+    b->left = b->at == 0 ? most : b->left + (double)(now - b->at) * per_sec / NSEC_PER_SEC;
+    b->at = now;
+    if (b->left > most)
+        b->left = most;
+    if (b->left < 1.0)
+        return false;
+    b->left -= 1.0;
+    return true;
+}
+
+/* Somebody tries tokens. Neither the log nor anybody else has to suffer from it. */
+static int refuse_token(struct boxd_service *s)
+{
+    struct audit_record r = {
+        .event = AUDIT_DENIED, .who = "anyone", .via = "http", .reason = "wrong token"};
+    char reason[64];
+
+    if (s->audit != NULL && spend(s, &s->records, WRONG_RECORDED, WRONG_RECORDED_SEC)) {
+        if (s->unrecorded > 0) {
+            (void)snprintf(reason, sizeof(reason), "wrong token, and %llu before it",
+                           (unsigned long long)s->unrecorded);
+            r.reason = reason;
+        }
+        s->unrecorded = 0;
+        (void)audit_write(s->audit, &r, NULL); /* it counts what it loses */
+    } else {
+        s->unrecorded++;
+    }
+    return spend(s, &s->answers, WRONG_ANSWERED, WRONG_ANSWERED_SEC) ? 401 : 429;
+}
+
+static void release_scope(const void *scope)
+{
+    authz_release(scope);
+}
+
+int boxd_service_authorize(struct boxd_service *s, struct http_request *req)
+{
+    const struct authz_scope *scope = NULL;
+
+    if (s == NULL)
+        return 503;
+    if (http_request_peer(req) != NULL || !boxd_service_needs_token(s->o.config))
+        return 0; /* the unix socket is protected by its mode and the peer's uid */
+    const char *given = http_request_bearer(req);
+    if (given == NULL)
+        return 401;
+    if (is_master(s->o.config, given))
+        return 0;
+    const struct authz *scopes =
+        s->o.config->tokens != NULL ? tokens_file_scopes(s->o.config->tokens) : NULL;
+    if (scopes != NULL)
+        scope = authz_find(scopes, given, strlen(given), clock_real(loop_clock(s->o.loop)));
+    if (scope == NULL)
+        return refuse_token(s);
+    http_request_set_user(req, authz_hold(scope), release_scope);
+    return 0;
+}
+
+static void check_token_file(struct boxd_service *s)
+{
+    struct token_file *file = s->o.config->token_file;
+    struct err err = {0};
+
+    if (file == NULL || token_file_check(file, &err) == 0)
+        return;
+    if (token_file_text(file) == NULL)
+        log_error(NULL, "%s; no TCP client is let in until that is put right", err.msg);
+    else
+        log_info(NULL, "the token has changed");
+    if (s->o.config->control_token == NULL)
+        s->o.token_changed(s->o.arg, token_file_text(file));
+}
+
+static void check_tokens_file(struct boxd_service *s)
+{
+    struct tokens_file *file = s->o.config->tokens;
+    struct err err = {0};
+
+    if (file == NULL || tokens_file_check(file, &err) == 0)
+        return;
+    if (tokens_file_scopes(file) == NULL)
+        log_error(NULL, "%s; none of its tokens counts until that is put right", err.msg);
+    else
+        log_info(NULL, "the tokens have changed");
+}
+
+static void on_timer(struct loop_timer *t)
+{
+    struct boxd_service *s = container_of(t, struct boxd_service, timer);
+
+    loop_timer_start(s->o.loop, t, TOKEN_INTERVAL_NS, on_timer);
+    check_token_file(s);
+    check_tokens_file(s);
+}
+
+static int open_audit(struct boxd_service *s, struct err *err)
+{
+    const struct policy_settings *p = policy_settings(s->o.config->policy);
+
+    if (!p->audit_enabled)
+        return 0;
+    AUTO_CLOSE int fd = path_make_dir_at(s->o.state_fd, "audit", 0700);
+    if (fd < 0)
+        return err_sys(err, -fd, "directory of the audit log");
+    const struct audit_options options = {.dir_fd = fd,
+                                          .clock = loop_clock(s->o.loop),
+                                          .max_bytes = (uint64_t)p->audit_file_mb * MIB,
+                                          .keep_files = (size_t)p->audit_keep_files,
+                                          .sync = p->audit_sync == POLICY_SYNC_RECORD,
+                                          .refuse = p->audit_full == POLICY_FULL_REFUSE};
+    return audit_open(&options, &s->audit, err);
+}
+
+static int open_outputs(struct boxd_service *s, struct err *err)
+{
+    const struct policy_settings *p = policy_settings(s->o.config->policy);
+    AUTO_CLOSE int fd = path_make_dir_at(s->o.state_fd, "outputs", 0700);
+
+    if (fd < 0)
+        return err_sys(err, -fd, "directory of outputs");
+    const struct outputs_options options = {.dir_fd = fd,
+                                            .max_bytes = (uint64_t)p->outputs_max_mb * MIB,
+                                            .each_bytes = (uint64_t)p->outputs_each_mb * MIB};
+    return outputs_new(&options, &s->outputs, err);
+}
+
+/* What comes by itself, or later than it was asked for: sessions that are gone, processes that have
+ * ended. What somebody asks for is recorded by the front that is asked. */
+static void on_event(void *arg, const struct event *event)
+{
+    struct boxd_service *s = arg;
+    const int64_t code = event->exit_code;
+    struct audit_record r = {.who = "boxd", .session = event->session};
+
+    switch (event->kind) {
+    case EVENT_SESSION_DELETED:
+    case EVENT_SESSION_EXPIRED:
+    case EVENT_SESSION_LOST:
+        r.event = AUDIT_SESSION_END;
+        r.reason = event->kind == EVENT_SESSION_LOST      ? "its sandbox died"
+                   : event->kind == EVENT_SESSION_EXPIRED ? "idle for too long"
+                                                          : "deleted";
+        break;
+    case EVENT_PROCESS_EXITED:
+        r.event = AUDIT_PROCESS_END;
+        r.process = event->name;
+        r.exit_code = &code;
+        break;
+    case EVENT_SESSION_CREATED:
+    case EVENT_PROCESS_STARTED:
+    case EVENT_EXEC_ENDED:
+    case EVENT_KIND_MAX:
+        return;
+    }
+    (void)audit_write(s->audit, &r, NULL); /* it has happened; losses are counted */
+}
+
+int boxd_service_new(const struct boxd_service_options *options, struct boxd_service **ret,
+                     struct err *err)
+{
+    AUTO(boxd_service) struct boxd_service *s = xnew(struct boxd_service);
+
+    s->o = *options;
+    s->errors = error_ring_new();
+    int r = open_audit(s, err);
+    if (r == 0)
+        r = open_outputs(s, err);
+    if (r < 0)
+        return r;
+    s->policy = (struct policy_service){.policy = options->config->policy,
+                                        .manager = options->manager,
+                                        .errors = s->errors,
+                                        .audit = s->audit,
+                                        .outputs = s->outputs,
+                                        .session_ttl_sec = options->config->session_ttl_sec};
+    if (s->audit != NULL)
+        events_set_sink(options->events, on_event, s);
+    if (options->config->token_file != NULL || options->config->tokens != NULL)
+        loop_timer_start(options->loop, &s->timer, TOKEN_INTERVAL_NS, on_timer);
+    *ret = TAKE_PTR(s);
+    return 0;
+}
+
+static void degrade(struct boxd_service *s, const char *why)
+{
+    free(s->degraded);
+    s->degraded = xstrdup(why);
+    s->policy.degraded = s->degraded;
+    log_warn(NULL, "%s; going on without", why);
+}
+
+static void on_workspace(void *arg, const char *json, size_t len, const char *message)
+{
+    struct boxd_service *s = arg;
+
+    (void)len;
+    s->making = false;
+    if (json == NULL)
+        degrade(s, message);
+}
+
+int boxd_service_set_helper(struct boxd_service *s, struct skills *helper, struct err *err)
+{
+    const struct policy *p = s->o.config->policy;
+    struct err why = {0};
+
+    s->policy.helper = helper;
+    int r = policy_ensure_workspace(p, &why);
+    if (r == 0)
+        return 0;
+    if (why.code != ERR_SYSTEM) {
+        *err = why;
+        return r;
+    }
+    /* Whoever owns the directory above may be allowed what we are not. */
+    s->making = true;
+    if (hostdir_ensure(helper, policy_settings(p)->default_workspace, on_workspace, s, &why) < 0) {
+        s->making = false;
+        degrade(s, why.msg);
+    }
+    while (s->making)
+        if ((r = loop_turn(s->o.loop, -1)) < 0)
+            return err_sys(err, -r, "event loop");
+    return 0;
+}
+
+void boxd_service_set_unavailable(struct boxd_service *s, const char *why)
+{
+    free(s->unavailable);
+    s->unavailable = why != NULL ? xstrdup(why) : NULL;
+    s->policy.unavailable = s->unavailable;
+}
+
+void boxd_service_free(struct boxd_service *s)
+{
+    if (s == NULL)
+        return;
+    loop_timer_stop(&s->timer);
+    events_set_sink(s->o.events, NULL, NULL);
+    outputs_free(s->outputs);
+    audit_free(s->audit);
+    error_ring_free(s->errors);
+    free(s->degraded);
+    free(s->unavailable);
+    free(s);
+}
+
+const struct policy_service *boxd_service_policy(const struct boxd_service *s)
+{
+    return &s->policy;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/policy_count.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+
+#include "core/hostdir.h"
+#include "core/manager.h"
+#include "core/policy.h"
+#include "core/policy_service.h"
+#include "spec/spec.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+#include "util/err.h"
+#include "util/fd.h"
+#include "util/json.h"
+#include "util/log.h"
+#include "util/path.h"
+
+#define WATCH_NS NSEC_PER_SEC /* between two looks at a workspace */
+
+/* A count by somebody who may look further than we: the owner of the directory, see core/hostdir.h.
+ * It cannot be taken back. */
+struct asked {
+    struct quota_count *count; /* NULL: nobody wants to know any more */
+};
+
+struct quota_count {
+    const struct policy_service *service; /* borrowed */
+    char *path;                           /* owned */
+    quota_count_fn *done;
+    void *arg;
+    int dir_fd;               /* owned; -1: we may not look into it */
+    struct usage_walk *walk;  /* owned */
+    struct asked *asked;      /* owned by whoever will answer */
+    struct log_scope request; /* who asked, for the log */
+    struct loop_defer defer;
+};
+
+void quota_count_free(struct quota_count *c)
+{
+    if (c == NULL)
+        return;
+    if (c->asked != NULL)
+        c->asked->count = NULL;
+    loop_defer_stop(&c->defer);
+    usage_walk_free(c->walk);
+    fd_close_many(&c->dir_fd, 1);
+    free(c->path);
+    free(c);
+}
+
+static uint64_t max_entries(const struct quota_count *c)
+{
+    return (uint64_t)policy_settings(c->service->policy)->max_workspace_entries;
+}
+
+/* What a job has counted: {"": {"size_bytes", "file_count", "error_count", …}}. The job has met
+ * files of strangers, so its answer is read like a stranger's. */
+static int read_answer(const char *text, size_t len, struct usage *ret)
+{
+    AUTO(json) struct json *answer = NULL;
+    struct err ignored;
+
+    if (json_parse(text, len, &answer, &ignored) < 0)
+        return -EBADMSG;
+    const struct json *all = json_get(answer, "");
+    int64_t bytes = json_int(json_get(all, "size_bytes")),
+            entries = json_int(json_get(all, "file_count")),
+            errors = json_int(json_get(all, "error_count"));
+    if (json_type(all) != JSON_OBJECT || bytes < 0 || entries < 0 || errors < 0)
+        return -EBADMSG;
+    *ret = (struct usage){
+        .bytes = (uint64_t)bytes, .entries = (uint64_t)entries, .unreadable = (uint64_t)errors};
+    return 0;
+}
+
+static void on_answer(void *arg, const char *json, size_t len, const char *message)
+{
+    struct asked *a = arg;
+    struct quota_count *c = a->count;
+    struct usage usage = {.unreadable = 1};
+
+    free(a);
+    if (c == NULL)
+        return;
+    c->asked = NULL;
+    if (json == NULL)
+        log_debug(NULL, "count the files in '%s': %s; ignoring", c->path, message);
+    else if (read_answer(json, len, &usage) == 0)
+        usage.too_many = usage.entries > max_entries(c);
+    c->done(c->arg, &usage, NULL);
+}
+
+/* False: there is nobody to ask. */
+static bool ask_owner(struct quota_count *c)
+{
+    struct err ignored;
+
+    if (c->service->helper == NULL)
+        return false;
+    struct asked *a = xnew(struct asked);
+    a->count = c;
+    if (hostdir_measure(c->service->helper, c->path, NULL, on_answer, a, &ignored) < 0) {
+        free(a);
+        return false;
+    }
+    c->asked = a;
+    return true;
+}
+
+/* A step at a time, so that others have their turn. */
+static void step(struct loop_defer *d)
+{
+    struct quota_count *c = container_of(d, struct quota_count, defer);
+    const struct usage unseen = {.unreadable = 1};
+    struct err err = {0};
+    LOG_REQUEST(c->request.id);
+    int r = c->walk != NULL ? usage_walk_step(c->walk, USAGE_STEP) : 0;
+
+    if (r > 0) {
+        loop_defer_start(manager_loop(c->service->manager), &c->defer, step);
+        return;
+    }
+    if (r < 0) {
+        (void)err_sys(&err, -r, "count the files in '%s'", c->path);
+        c->done(c->arg, NULL, &err);
+        return;
+    }
+    const struct usage *found = c->walk != NULL ? usage_walk_result(c->walk) : &unseen;
+    if (found->unreadable == 0 || found->too_many || !ask_owner(c))
+        c->done(c->arg, found, NULL);
+}
+
+int quota_count_start(const struct policy_service *service, const char *path, quota_count_fn *done,
+                      void *arg, struct quota_count **ret, struct err *err)
+{
+    int fd = path_open_unlinked(path, O_RDONLY | O_DIRECTORY);
+
+    if (fd < 0 && fd != -EACCES)
+        return err_set(err, ERR_INVALID,
+                       "host_path must point to an existing directory on the host");
+    struct quota_count *c = xnew(struct quota_count);
+    c->service = service;
+    c->path = xstrdup(path);
+    c->request = log_scope_now();
+    c->done = done;
+    c->arg = arg;
+    c->dir_fd = fd < 0 ? -1 : fd;
+    if (fd >= 0)
+        c->walk = usage_walk_new(fd, max_entries(c));
+    loop_defer_start(manager_loop(service->manager), &c->defer, step);
+    *ret = c;
+    return 0;
+}
+
+/* Watching. */
+
+static void look(struct loop_timer *t);
+
+static void again(struct quota_watch *w)
+{
+    loop_timer_start(manager_loop(w->service->manager), &w->timer, WATCH_NS, look);
+}
+
+static void on_looked(void *arg, const struct usage *usage, const struct err *err)
+{
+    struct quota_watch *w = arg;
+    struct quota_check check = *w->check;
+    struct err why;
+
+    check.phase = QUOTA_AFTER;
+    check.kernel_limit = true; /* what cannot be counted is told at the end */
+    bool over = err == NULL && quota_judge(&check, usage, &why) < 0;
+    quota_count_free(TAKE_PTR(w->count));
+    if (over)
+        w->over(w->arg);
+    else
+        again(w);
+}
+
+static void look(struct loop_timer *t)
+{
+    struct quota_watch *w = container_of(t, struct quota_watch, timer);
+    struct err ignored;
+
+    if (quota_count_start(w->service, w->check->spec->host_path, on_looked, w, &w->count,
+                          &ignored) < 0)
+        again(w);
+}
+
+void quota_watch_start(struct quota_watch *w)
+{
+    again(w);
+}
+
+void quota_watch_stop(struct quota_watch *w)
+{
+    loop_timer_stop(&w->timer);
+    quota_count_free(TAKE_PTR(w->count));
+}

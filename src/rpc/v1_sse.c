@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rpc/v1_sse.h"
+
+#include <string.h>
+
+#include "http/server.h"
+#include "util/alloc.h"
+#include "util/buf.h"
+#include "util/clock.h"
+
+#define PING_NS (15ULL * NSEC_PER_SEC)
+#define EVENT_MAX (1U << 20)
+
+bool sse_wanted(const struct http_request *req)
+{
+    const char *accept = http_request_header(req, "Accept");
+    return accept != NULL && strstr(accept, "text/event-stream") != NULL;
+}
+
+const char *sse_last_id(const struct http_request *req)
+{
+    return http_request_header(req, "Last-Event-ID");
+}
+
+static void on_ping(struct loop_timer *t)
+{
+    struct sse *s = container_of(t, struct sse, ping);
+    /* A reader that takes nothing has its own deadline. */
+    if (!http_reply_full(s->req))
+        (void)http_reply_chunk(s->req, ":\n\n", 3);
+    loop_timer_start(s->loop, t, PING_NS, on_ping);
+}
+
+void sse_start(struct sse *s, struct http_request *req, struct loop *loop)
+{
+    s->req = req;
+    s->loop = loop;
+    (void)http_reply_header(req, "Cache-Control", "no-store");
+    (void)http_reply_header(req, "X-Accel-Buffering", "no");
+    http_reply_start(req, 200, "text/event-stream");
+    loop_timer_start(loop, &s->ping, PING_NS, on_ping);
+}
+
+void sse_send(struct sse *s, const char *event, const char *id, const struct buf *json)
+{
+    AUTO_DONE(buf) struct buf out;
+
+    if (s->req == NULL)
+        return;
+    buf_init(&out, EVENT_MAX);
+    (void)buf_printf(&out, "event: %s\nid: %s\ndata: ", event, id);
+    if (buf_append(&out, json->data, json->len) == 0 && buf_puts(&out, "\n\n") == 0)
+        (void)http_reply_chunk(s->req, out.data, out.len);
+}
+
+bool sse_full(const struct sse *s)
+{
+    return s->req != NULL && http_reply_full(s->req);
+}
+
+void sse_end(struct sse *s)
+{
+    loop_timer_stop(&s->ping);
+    if (s->req == NULL)
+        return;
+    if (http_request_cancelled(s->req))
+        http_abort(s->req);
+    else
+        http_reply_end(s->req);
+    s->req = NULL;
+}

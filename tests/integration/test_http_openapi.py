@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The document describes every route there is, and what boxd answers is what it says."""
+
+import json
+import pathlib
+import re
+
+import openapilib
+import pytest
+from boxlib import ROOT, _UnixConnection
+from hostlib import until
+from ssetext import Events
+
+
+@pytest.fixture(scope="module")
+def document():
+    return openapilib.load()
+
+
+class Checked:
+    """Every call is held against the document; which operations were called is remembered."""
+
+    def __init__(self, daemon, document):
+        self.daemon, self.document, self.called = daemon, document, set()
+
+    def __call__(self, method, template, body=None, query="", want=None, headers=None, **params):
+        path = template
+        for name, value in params.items():
+            path = path.replace("{" + name + "}", value)
+        conn = _UnixConnection(str(self.daemon.sock), 120)
+        payload = json.dumps(body) if isinstance(body, dict) else body
+        conn.request(method, path + query, payload, headers or {})
+        r = conn.getresponse()
+        data = r.read()
+        conn.close()
+        is_json = "json" in r.headers.get("Content-Type", "")
+        value = json.loads(data) if is_json else None
+        assert want is None or r.status == want, (method, path, r.status, data[:300])
+        openapilib.check(self.document, method, template, r.status, value)
+        self.called.add((method.lower(), template))
+        return value if is_json else data
+
+
+def test_every_route_in_the_source_is_described(document):
+    """By reading the source, not by asking the program that wrote the document."""
+    found = set()
+    for path in pathlib.Path(ROOT / "src/rpc").glob("v1*.c"):
+        if path.name != "v1_openapi_routes.c":
+            found |= {(m.lower(), p) for m, p in re.findall(r'\{\s*"([A-Z]+)",\s*"(/v1/[^"]*)",\s*\w', path.read_text())}
+    described = {(m, p) for p, item in document["paths"].items() for m in item}
+    assert found and found == described
+
+
+def test_the_document_is_served(boxd_shared, document):
+    assert Checked(boxd_shared, document)("GET", "/v1/openapi.json", want=200) == document
+
+
+def test_references_and_names_are_whole(document):
+    names = set(document["components"]["schemas"])
+    assert set(re.findall(r"#/components/schemas/(\w+)", json.dumps(document))) <= names
+    ids = [op["operationId"] for item in document["paths"].values() for op in item.values()]
+    assert len(ids) == len(set(ids))
+    for path, item in document["paths"].items():
+        for op in item.values():
+            assert set(re.findall(r"{(\w+)}", path)) == {p["name"] for p in op["parameters"] if p["in"] == "path"}
+            assert op["summary"] and "default" in op["responses"]
+
+
+def test_answers_are_what_the_document_says(boxd, document):
+    """Each operation at least once, in one story."""
+    call = Checked(boxd, document)
+    s = {"id": "s"}
+    for path in ("/v1/health", "/v1/doctor", "/v1/status", "/v1/errors", "/v1/audit", "/v1/tools"):
+        call("GET", path, want=200)
+    call("POST", "/v1/sessions", {"session_id": "s"}, want=201)
+    call("POST", "/v1/sessions", {"session_id": "s", "nonsense": 1}, want=422)
+    call("GET", "/v1/sessions", want=200)
+    call("GET", "/v1/sessions/{id}", want=200, **s)
+    done = call("POST", "/v1/sessions/{id}/exec", {"cmd": "seq 1 1000; exit 3", "capture_bytes": 10}, want=200, **s)
+    call("POST", "/v1/sessions/{id}/exec", {"cmd": "kill -9 $$"}, want=200, **s)
+    output = {"output": done["stdout_id"], **s}
+    assert call("GET", "/v1/sessions/{id}/outputs/{output}", want=200, **output).startswith(b"1\n2\n")
+    call("GET", "/v1/sessions/{id}/outputs/{output}", headers={"Range": "bytes=2-3"}, want=206, **output)
+    call("GET", "/v1/sessions/{id}/outputs/{output}", headers={"Range": "bytes=99999-"}, want=416, **output)
+    call("GET", "/v1/sessions/{id}/outputs/{output}/grep", query="?pattern=99$&max_matches=2", want=200, **output)
+    call("POST", "/v1/sessions/{id}/exec", {"cmd": "sleep 1000", "detach": True, "exec_id": "x"}, want=202, **s)
+    x = {"exec": "x", **s}
+    call("GET", "/v1/sessions/{id}/execs", want=200, **s)
+    call("GET", "/v1/sessions/{id}/execs/{exec}", want=200, **x)
+    call("POST", "/v1/sessions/{id}/execs/{exec}/signal", {"signal": "TERM"}, want=204, **x)
+    until(lambda: call("GET", "/v1/sessions/{id}/execs/{exec}", **x)["status"] == "ended", what="the end")
+    call("GET", "/v1/sessions/{id}/execs/{exec}/stream", want=200, **x)
+    call("GET", "/v1/sessions/{id}/execs/{exec}/stream", query="?from=1", want=204, **x)
+    call("DELETE", "/v1/sessions/{id}/execs/{exec}", want=204, **x)
+    call("POST", "/v1/sessions/{id}/processes", {"process_id": "p", "command": "echo", "args": ["hi"], "cwd": "/tmp"},
+         want=201, **s)
+    p = {"process": "p", **s}
+    until(lambda: call("GET", "/v1/sessions/{id}/processes/{process}", **p)["status"] == "exited", what="the end")
+    call("GET", "/v1/sessions/{id}/processes", want=200, **s)
+    assert call("GET", "/v1/sessions/{id}/processes/{process}/output", want=200, **p) == b"hi\n"
+    call("DELETE", "/v1/sessions/{id}/processes/{process}", want=204, **p)
+    f = "/v1/sessions/{id}/files"
+    call("PUT", f, b"text", query="?path=/tmp/a", want=201, **s)
+    call("PUT", f, b"more", query="?path=/tmp/a", want=200, **s)
+    assert call("GET", f, query="?path=/tmp/a", want=200, **s) == b"more"
+    for query, schema in (("?list=/tmp", "FileList"), ("?stat=/tmp/a", "FileStat")):
+        conn = _UnixConnection(str(boxd.sock), 60)
+        conn.request("GET", "/v1/sessions/s/files" + query)
+        value = json.loads(conn.getresponse().read())
+        conn.close()
+        assert not openapilib.wrong(document, document["components"]["schemas"][schema], value)
+    call("POST", f, {"op": "mkdir", "path": "/tmp/d"}, **s)
+    call("POST", f, {"op": "move", "path": "/tmp/a", "to": "/tmp/d/b"}, **s)
+    call("DELETE", f, query="?path=/tmp/d&recursive=1", want=204, **s)
+    call("POST", "/v1/execute-tool", {"tool": "exec", "arguments": {"command": "echo hi"}, "session_id": "s"}, want=200)
+    call("POST", "/v1/sessions/{id}/tools/{tool}", {"command": "echo hi"}, want=200, tool="exec", **s)
+    for path in ("/v1/events", "/v1/sessions/s/files/watch?path=/tmp"):
+        with Events(boxd.sock, "GET", path) as events:
+            assert events.status == 200
+    call.called |= {("get", "/v1/events"), ("get", "/v1/sessions/{id}/files/watch"), ("get", "/v1/openapi.json")}
+    call("GET", "/v1/exec", want=400)
+    call("GET", "/v1/errors", want=200)
+    call("GET", "/v1/audit", want=200)
+    call("DELETE", "/v1/sessions/{id}", want=204, **s)
+    assert {(m, p) for p, item in document["paths"].items() for m in item} == call.called

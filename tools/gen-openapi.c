@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes docs/api/openapi.json to standard output, from the tables of the server itself. */
+
+#include <stdio.h>
+
+#include "backend/backend.h"
+#include "backend/fake.h"
+#include "core/manager.h"
+#include "core/policy_service.h"
+#include "http/server.h"
+#include "io/loop.h"
+#include "rpc/v1.h"
+#include "rpc/v1_openapi.h"
+#include "util/buf.h"
+#include "util/clock.h"
+#include "util/err.h"
+
+#define DOCUMENT_MAX (1U << 20)
+
+static int write_document(struct loop *loop, struct manager *m, struct buf *out, struct err *err)
+{
+    static const struct policy_service service = {0}; /* nobody calls */
+    struct v1_options options = {.manager = m, .service = &service};
+    AUTO(http_server) struct http_server *server = NULL;
+    AUTO(v1) struct v1 *v = v1_new(&options);
+    int r = http_server_new(loop, NULL, &server, err);
+
+    if (r == 0)
+        r = v1_routes(server, v, err);
+    return r < 0 ? r : v1_openapi_write(server, v, out, err);
+}
+
+int main(void)
+{
+    static const struct fake_options at_once = {0};
+    static const struct manager_options options = {.max_sessions = 1};
+    AUTO(loop) struct loop *loop = NULL;
+    AUTO_DONE(buf) struct buf out;
+    struct backend *backend = NULL;
+    struct err err = {0};
+
+    buf_init(&out, DOCUMENT_MAX);
+    int r = loop_new(&clock_system, &loop, &err);
+    if (r == 0)
+        r = fake_new(loop, &at_once, &backend, &err);
+    if (r == 0) {
+        AUTO(manager) struct manager *m = NULL;
+        r = manager_new(loop, backend, &options, &m, &err);
+        if (r == 0)
+            r = write_document(loop, m, &out, &err);
+        backend->ops->free(backend);
+    }
+    if (r < 0) {
+        (void)fprintf(stderr, "gen-openapi: %s\n", err.msg);
+        return 1;
+    }
+    return fwrite(out.data, 1, out.len, stdout) == out.len ? 0 : 1;
+}
