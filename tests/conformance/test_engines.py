@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker and Podman: table L of the test catalogue, and what containers look like from outside (F18 to F20)."""
+"""Docker and Podman: table L of the test catalogue, and what containers look like from outside (F18, F20)."""
 
 import contextlib
 import hashlib
@@ -85,16 +85,6 @@ def test_the_name_and_the_labels_are_those_upstream_uses(box):
                  "memory_mb": 100, "pids_limit": 60, "read_only_rootfs": True}
     digest = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
     assert labels["langbot.box.config_hash"] == digest
-
-
-def test_F19_mode_none_mounts_nothing_at_all(box):
-    sid = box.new(host_path="/no/such/place", host_path_mode="none", extra_mounts=[
-        {"host_path": "/no/such/place", "mount_path": "/data", "mode": "none"}])
-    seen = box.container(sid)
-    assert "/no/such/place" not in json.dumps(seen)
-    binds = [m["Destination"] for m in seen["Mounts"] if m.get("Type") == "bind"]
-    assert sorted(binds) == ["/.box/guest", "/.box/run"]
-    assert box.sh(sid, "ls -d /data")["exit_code"] != 0
 
 
 def test_F20_nothing_is_swept_while_it_is_in_use(own, backend):
