@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "core/manager.h"
 #include "core/process.h"
 #include "spec/model.h"
 #include "spec/process.h"
@@ -42,6 +43,9 @@ static const struct field session_fields[] = {
      .min = 0, .max = INT64_MAX, .rule = "created_ns must be a time", .strict_text = "created_ns must be a time"},
     {"numbers_end", FIELD_INT, FIELD_REQUIRED | FIELD_STRICT, offsetof(struct session_record, numbers_end),
      .min = 1, .max = UINT32_MAX, .rule = "numbers_end must be at least 1", .strict_text = "numbers_end must be a number"},
+    {"lease_sec", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, lease_sec),
+     .min = 0, .max = LEASE_SEC_MAX, .rule = "lease_sec must be a number of seconds",
+     .strict_text = "lease_sec must be a number"},
 };
 
 static const struct field process_fields[] = {

@@ -22,6 +22,7 @@ struct session_record {
     char *backend;     /* owned */
     char *sandbox;     /* owned; its name in that backend */
     int64_t created_ns;
+    int64_t lease_sec;   /* 0: nobody has to hold it */
     int64_t numbers_end; /* process numbers from here on were never used in this sandbox */
 };
 

@@ -140,6 +140,8 @@ static void ready(struct session *s)
     if (!s->adopting)
         session_touch(s);
     session_update_deadline(s);
+    if (s->adopting)
+        lease_adopted(s);
     if (s->delete_asked)
         session_stop(s);
     else
@@ -224,6 +226,7 @@ void session_release(struct session *s)
     assert(s->refs > 0);
     if (--s->refs > 0)
         return;
+    loop_timer_stop(&s->lease_timer);
     spec_free(s->spec);
     free(s);
 }

@@ -69,8 +69,7 @@ static void reply_process(struct http_request *req, unsigned status, struct proc
     v1_reply_json(req, status, &out, &w);
 }
 
-/* The process of {id} and {process}. NULL: answered. */
-static struct process *find_process(struct http_request *req, struct manager *m)
+struct process *v1_find_process(struct http_request *req, struct manager *m)
 {
     struct session *s = v1_find_session(req, m);
     if (s == NULL)
@@ -106,7 +105,7 @@ static void list_processes(struct http_request *req, void *arg)
 
 static void get_process(struct http_request *req, void *arg)
 {
-    struct process *p = find_process(req, arg);
+    struct process *p = v1_find_process(req, arg);
     if (p != NULL)
         reply_process(req, 200, p);
 }
@@ -160,9 +159,8 @@ struct reading {
     size_t max;
 };
 
-/* A decimal number of the query. False: answered. */
-static bool number_of(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
-                      uint64_t *ret)
+bool v1_number_of(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
+                  uint64_t *ret)
 {
     char text[24];
     struct err err = {0};
@@ -229,11 +227,11 @@ static void read_output(struct http_request *req, void *arg)
 {
     uint64_t from, max, wait_ms, release;
     struct err err = {0};
-    struct process *p = find_process(req, arg);
-    if (p == NULL || !number_of(req, "from", UINT64_MAX, process_range(p).begin, &from) ||
-        !number_of(req, "max", READ_MAX, READ_DEFAULT, &max) ||
-        !number_of(req, "wait_ms", WAIT_MAX_MS, 0, &wait_ms) ||
-        !number_of(req, "release", 1, 0, &release))
+    struct process *p = v1_find_process(req, arg);
+    if (p == NULL || !v1_number_of(req, "from", UINT64_MAX, process_range(p).begin, &from) ||
+        !v1_number_of(req, "max", READ_MAX, READ_DEFAULT, &max) ||
+        !v1_number_of(req, "wait_ms", WAIT_MAX_MS, 0, &wait_ms) ||
+        !v1_number_of(req, "release", 1, 0, &release))
         return;
     struct proc_range range = process_range(p);
     if (release && from >= range.begin && from <= range.end && process_release(p, from, &err) < 0) {
@@ -258,10 +256,12 @@ static const struct http_route routes[] = {
     {"GET", "/v1/sessions/{id}/processes/{process}", get_process, 0, 0},
     {"DELETE", "/v1/sessions/{id}/processes/{process}", stop_process, 0, 0},
     {"GET", "/v1/sessions/{id}/processes/{process}/output", read_output, 0, 0},
+    {"GET", "/v1/sessions/{id}/processes/{process}/stderr", v1_read_stderr, 0, 0},
     {0},
 };
 
 int v1_process_routes(struct http_server *server, struct manager *manager, struct err *err)
 {
-    return http_server_add_routes(server, routes, manager, err);
+    int r = http_server_add_routes(server, routes, manager, err);
+    return r < 0 ? r : v1_hold_routes(server, manager, err);
 }
