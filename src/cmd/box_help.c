@@ -83,7 +83,7 @@ static int put_overview(struct buf *out)
     int r = buf_puts(out, "usage: box VERB [OPTION...]\n\nSandboxes on this computer.\n\n");
 
     for (size_t i = 0; i < VERB_MAX && r >= 0; i++)
-        r = buf_printf(out, "  %-8s%s\n", arg_verbs[i].name, arg_verbs[i].doc);
+        r = buf_printf(out, "  %-10s%s\n", arg_verbs[i].name, arg_verbs[i].doc);
     if (r >= 0)
         r = buf_putc(out, '\n');
     if (r >= 0)
