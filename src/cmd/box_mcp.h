@@ -97,6 +97,7 @@ struct mcp_run {
     unsigned restarts;
     char error[MCP_ERROR_MAX]; /* "": none */
     int exit_status;
+    bool was_linked; /* there was a boxd at some time */
     bool is_prepared, has_session;
     bool hold_asked;                /* boxd is making the session */
     bool must_release;              /* the session died underneath us */
@@ -134,6 +135,7 @@ struct mcp_run {
     bool line_too_long;
     struct mcp_lines waiting, sent;
     struct mcp_out from_server;
+    bool listening;    /* to the client */
     bool client_ended; /* no more will come from it */
     bool eof_sent;
     uint64_t err_lost;
@@ -162,6 +164,13 @@ void mcp_client_left(struct mcp_run *m);  /* nobody reads us any more */
 void mcp_out_drained(struct mcp_run *m);
 void mcp_tell(struct mcp_run *m); /* boxd what to show of us */
 
+void mcp_enter(struct mcp_run *m, enum mcp_step to);
+void mcp_set_phase(struct mcp_run *m, enum mcp_phase phase);
+
+/* box_mcp_start.c: the two steps that are calls. */
+void mcp_prepare_box(struct mcp_run *m);
+void mcp_start(struct mcp_run *m);
+
 /* box_mcp_link.c: the connection. */
 void mcp_link_open(struct mcp_run *m);
 void mcp_link_hold(struct mcp_run *m);
@@ -177,7 +186,9 @@ void mcp_call(struct mcp_run *m, const char *method, const char *target, const s
 void mcp_call_cancel(struct mcp_run *m);
 
 /* box_mcp_pipe.c: lines between client and server. */
-int mcp_pipe_start(struct mcp_run *m, struct err *err);
+void mcp_pipe_start(struct mcp_run *m);
+/* From here on the client's bytes are ours: no other program can have them any more. */
+void mcp_pipe_listen(struct mcp_run *m);
 void mcp_pipe_done(struct mcp_run *m);
 void mcp_pipe_send(struct mcp_run *m); /* what may be sent now */
 /* Before anything else; the book knows them. */

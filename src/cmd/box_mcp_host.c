@@ -30,9 +30,8 @@ int mcp_run_on_host(struct mcp_run *m, const char *why, struct err *err)
     sigset_t none;
 
     if (!str_eq(m->args->fallback, "host"))
-        return err_set(
-            err, ERR_BACKEND,
-            "box_unavailable: %s; not started: --fallback host would run it without a box", why);
+        return err_set(err, ERR_BACKEND,
+                       "%s; not started: --fallback host would run it without a box", why);
     mcp_say(m, "WARNING: NO BOX: %s", why);
     mcp_say(m, "WARNING: '%s' runs on this host with all of your rights (--fallback host)",
             m->server.command);

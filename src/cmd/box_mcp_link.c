@@ -155,6 +155,8 @@ static void got_exit(struct mcp_run *m, const struct json *v)
 {
     const char *preview = json_str(json_get(v, "stderr_preview"));
 
+    if (!str_eq(json_str(json_get(v, "process_id")), m->process_id) || m->process_number == 0)
+        return; /* one that we are done with */
     mcp_server_exited(m, json_bool(json_get(v, "known")), json_int(json_get(v, "exit_code")),
                       preview != NULL ? preview : "");
 }

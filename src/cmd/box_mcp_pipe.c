@@ -434,7 +434,7 @@ static void watch_reader(struct mcp_run *m)
         (void)loop_io_start(m->app->loop, &m->out_gone, m->out_copy, 0, on_out_gone);
 }
 
-int mcp_pipe_start(struct mcp_run *m, struct err *err)
+void mcp_pipe_start(struct mcp_run *m)
 {
     m->waiting.end = &m->waiting.first;
     m->sent.end = &m->sent.first;
@@ -444,8 +444,18 @@ int mcp_pipe_start(struct mcp_run *m, struct err *err)
     sink_init(&m->out, m->app->loop, STDOUT_FILENO, OUT_QUEUE, on_out);
     sink_init(&m->err_out, m->app->loop, STDERR_FILENO, ERR_QUEUE, on_err_out);
     watch_reader(m);
+}
+
+void mcp_pipe_listen(struct mcp_run *m)
+{
+    if (m->listening || m->step == STEP_LEAVE)
+        return;
+    m->listening = true;
     int r = source_start(&m->in, m->app->loop, STDIN_FILENO, on_input);
-    return r < 0 ? err_sys(err, -r, "read standard input") : 0;
+    if (r < 0) {
+        mcp_say(m, "read standard input: %s", err_errno_text(-r));
+        mcp_leave(m, MCP_STATUS_FAILED);
+    }
 }
 
 void mcp_pipe_done(struct mcp_run *m)

@@ -12,22 +12,19 @@
 #include "cmd/box_outcome.h"
 #include "cmd/box_text.h"
 #include "http/client.h"
-#include "mcp/env.h"
-#include "mcp/payload.h"
 #include "util/alloc.h"
 #include "util/clock.h"
-#include "util/json.h"
 #include "util/str.h"
 #include "util/strv.h"
 
 #define LINK_FIRST_NS (50 * NSEC_PER_MSEC)
 #define LINK_LAST_NS (500 * NSEC_PER_MSEC)
-#define LINK_TRIES 20 /* before another boxd is started where none was named */
+#define LINK_TRIES_FIRST 6 /* before there is no boxd at all */
+#define LINK_TRIES 20      /* before another boxd is started where none was named */
 #define LEAVE_NS (2 * NSEC_PER_SEC)
 #define FINISH_NS (5 * NSEC_PER_SEC) /* for a server whose input has ended */
 #define FINISH_TRIES 12              /* as long as it still owes answers */
 #define GRACE_SEC 5
-#define INSTALL_TEXT 500 /* characters of what an installer said */
 #define SAY_MAX 1024
 
 #define TO(s) (1u << STEP_##s)
@@ -73,7 +70,7 @@ void mcp_tell(struct mcp_run *m)
         mcp_link_info(m);
 }
 
-static void set_phase(struct mcp_run *m, enum mcp_phase phase)
+void mcp_set_phase(struct mcp_run *m, enum mcp_phase phase)
 {
     if (phase == m->phase)
         return;
@@ -101,11 +98,11 @@ static void move(struct mcp_run *m, enum mcp_step to)
 }
 
 /* The phase of a failure stays to be seen until another attempt gets as far. */
-static void enter(struct mcp_run *m, enum mcp_step to)
+void mcp_enter(struct mcp_run *m, enum mcp_step to)
 {
     move(m, to);
     if (to != STEP_WAIT && to != STEP_LEAVE && !(to == STEP_LINK && m->process_number != 0))
-        set_phase(m, steps[to].phase);
+        mcp_set_phase(m, steps[to].phase);
 }
 
 /* Leaving. */
@@ -133,7 +130,7 @@ void mcp_leave(struct mcp_run *m, int status)
 {
     if (m->step == STEP_LEAVE)
         return;
-    enter(m, STEP_LEAVE);
+    mcp_enter(m, STEP_LEAVE);
     m->exit_status = status;
     mcp_call_cancel(m);
     source_stop(&m->in);
@@ -202,6 +199,7 @@ void mcp_step_failed(struct mcp_run *m, const char *why)
         return;
     loop_timer_stop(&m->start_timer);
     mcp_call_cancel(m);
+    mcp_pipe_listen(m);
     m->status = MCP_ERROR;
     set_error(m, why);
     uint64_t delay = mcp_retry_failed(&m->retry);
@@ -213,7 +211,7 @@ void mcp_step_failed(struct mcp_run *m, const char *why)
         mcp_leave(m, MCP_STATUS_FAILED);
         return;
     }
-    enter(m, STEP_WAIT);
+    mcp_enter(m, STEP_WAIT);
     mcp_tell(m);
     loop_timer_start(m->app->loop, &m->timer, delay, on_retry);
 }
@@ -234,6 +232,16 @@ static void on_link_timer(struct loop_timer *t)
     mcp_link_open(m);
 }
 
+/* Nothing that could box it: whether it runs all the same is for its owner to say. */
+static void unavailable(struct mcp_run *m, const char *why)
+{
+    struct err err;
+
+    mcp_set_phase(m, MCP_BOX_UNAVAILABLE);
+    if (mcp_run_on_host(m, why, &err) < 0)
+        mcp_fatal(m, STATUS_FAILED, err.msg);
+}
+
 void mcp_link_lost(struct mcp_run *m, const char *why)
 {
     if (m->step == STEP_LEAVE) {
@@ -247,16 +255,21 @@ void mcp_link_lost(struct mcp_run *m, const char *why)
         m->link_delay_ns = LINK_FIRST_NS;
         mcp_say(m, "%s; connecting again", why);
     }
+    if (!m->was_linked && m->link_failures >= LINK_TRIES_FIRST) {
+        AUTO_FREE char *text = xasprintf("no boxd answers at %s: %s", m->app->endpoint, why);
+        unavailable(m, text);
+        return;
+    }
     if (m->step == STEP_WAIT)
         return; /* its timer connects */
-    enter(m, STEP_LINK);
+    mcp_enter(m, STEP_LINK);
     loop_timer_start(m->app->loop, &m->timer, m->link_delay_ns, on_link_timer);
     m->link_delay_ns = m->link_delay_ns * 2 < LINK_LAST_NS ? m->link_delay_ns * 2 : LINK_LAST_NS;
 }
 
 static void hold(struct mcp_run *m)
 {
-    enter(m, STEP_HOLD);
+    mcp_enter(m, STEP_HOLD);
     m->hold_asked = true;
     mcp_link_hold(m);
 }
@@ -265,10 +278,10 @@ static void begin_attempt(struct mcp_run *m)
 {
     m->status = m->failed ? MCP_ERROR : MCP_CONNECTING;
     if (m->ws == NULL) {
-        enter(m, STEP_LINK);
+        mcp_enter(m, STEP_LINK);
         mcp_link_open(m);
     } else if (m->must_release) {
-        enter(m, STEP_HOLD);
+        mcp_enter(m, STEP_HOLD);
         mcp_link_release(m);
     } else if (!m->has_session) {
         hold(m);
@@ -280,6 +293,7 @@ static void begin_attempt(struct mcp_run *m)
 void mcp_linked(struct mcp_run *m)
 {
     m->must_release = false;
+    m->was_linked = true;
     mcp_tell(m);
     hold(m);
 }
@@ -306,7 +320,6 @@ void mcp_refused(struct mcp_run *m, const char *about, const char *code, const c
 {
     static const char *const wrong[] = {"invalid", "denied", "conflict", "not_found", NULL};
     static const char *const nowhere[] = {"unsupported", "backend", NULL};
-    struct err err;
 
     if (m->step == STEP_LEAVE) {
         quit(m);
@@ -316,10 +329,8 @@ void mcp_refused(struct mcp_run *m, const char *about, const char *code, const c
         m->hold_asked = false;
         if (m->has_session)
             lose_session(m);
-        else if (is_one_of(code, nowhere) && m->restarts == 0 && m->working_since == 0) {
-            set_phase(m, MCP_BOX_UNAVAILABLE);
-            if (mcp_run_on_host(m, why, &err) < 0)
-                mcp_fatal(m, STATUS_FAILED, err.msg);
+        else if (is_one_of(code, nowhere) && m->starts == 0) {
+            unavailable(m, why);
         } else if (is_one_of(code, wrong)) {
             mcp_fatal(m, STATUS_FAILED, why);
         } else {
@@ -333,212 +344,6 @@ void mcp_refused(struct mcp_run *m, const char *about, const char *code, const c
     }
 }
 
-/* Dependencies, and whether the command is there. */
-
-static int answer_error(const struct mcp_run *m, unsigned status, const struct err *err, char *ret,
-                        size_t size)
-{
-    AUTO(json) struct json *v = NULL;
-    struct err ignored;
-
-    if (err == NULL && status >= 200 && status <= 299)
-        return 0;
-    ret[0] = '\0';
-    (void)json_parse(buf_str(&m->answer), m->answer.len, &v, &ignored);
-    const char *detail = err != NULL ? err->msg : json_str(json_get(v, "detail"));
-    const char *remedy = err != NULL ? NULL : json_str(json_get(v, "remediation"));
-    (void)snprintf(ret, size, "%s%s%s", detail != NULL ? detail : "boxd gave no reason",
-                   remedy != NULL ? "; " : "", remedy != NULL ? remedy : "");
-    return -EIO;
-}
-
-static void start_process(struct mcp_run *m);
-
-static void missing_command(struct mcp_run *m)
-{
-    AUTO_FREE char *why = xasprintf(
-        "command '%s' was not found inside the box (image '%s'); install it there, or name another "
-        "image with --image",
-        m->command, m->server.box.image != NULL ? m->server.box.image : "host");
-
-    set_phase(m, MCP_PROCESS_START);
-    mcp_fatal(m, 127, why);
-}
-
-static void install_failed(struct mcp_run *m, const struct json *v)
-{
-    const char *said = json_str(json_get(v, "stderr")), *outcome = json_str(json_get(v, "outcome"));
-    size_t len = said != NULL ? strlen(said) : 0;
-    AUTO_FREE char *why = NULL;
-
-    len = len > INSTALL_TEXT ? utf8_boundary(said, INSTALL_TEXT) : len;
-    if (str_eq(outcome, "timed_out"))
-        why = xasprintf("dependencies were not installed within %lld s (--startup-timeout)",
-                        (long long)m->server.box.startup_timeout_sec);
-    else
-        why = xasprintf("Dependency install failed (exit code %lld): %.*s",
-                        (long long)json_int(json_get(v, "exit_code")), (int)len,
-                        said != NULL ? said : "");
-    mcp_step_failed(m, why);
-}
-
-static void on_prepared(struct mcp_run *m, unsigned status, const struct err *err)
-{
-    AUTO(json) struct json *v = NULL;
-    char why[SAY_MAX];
-    struct err bad;
-
-    if (answer_error(m, status, err, why, sizeof(why)) < 0) {
-        mcp_step_failed(m, why);
-        return;
-    }
-    if (json_parse(buf_str(&m->answer), m->answer.len, &v, &bad) < 0) {
-        mcp_step_failed(m, bad.msg);
-        return;
-    }
-    bool exited = str_eq(json_str(json_get(v, "outcome")), "exited");
-    int64_t code = json_int(json_get(v, "exit_code"));
-    if (exited && code == MCP_PREPARE_MISSING) {
-        missing_command(m);
-        return;
-    }
-    if (!exited || code != 0) {
-        install_failed(m, v);
-        return;
-    }
-    mcp_prepared_done(&m->prepared);
-    const char *said = json_str(json_get(v, "stdout"));
-    if (mcp_prepare_read(said != NULL ? said : "", &m->prepared, &bad) < 0) {
-        mcp_step_failed(m, bad.msg);
-        return;
-    }
-    m->is_prepared = true;
-    start_process(m);
-}
-
-static void put_env(struct jw *w, char *const *env)
-{
-    jw_key(w, "env");
-    jw_object(w);
-    for (size_t i = 0; i < strv_len(env); i++) {
-        AUTO_FREE char *name = xstrndup(env[i], strcspn(env[i], "="));
-        jw_kstr(w, name, env[i] + strlen(name) + 1);
-    }
-    jw_object_end(w);
-}
-
-static void prepare(struct mcp_run *m)
-{
-    AUTO_DONE(buf) struct buf body;
-    AUTO_DONE(buf) struct buf script;
-    AUTO_STRV char **env = mcp_env_for_install(m->server.env);
-    AUTO_FREE char *target = xasprintf("/v1/sessions/%s/exec", m->session_id);
-    struct jw w;
-
-    enter(m, STEP_PREPARE);
-    buf_init(&body, 1 << 20);
-    buf_init(&script, 65536);
-    (void)mcp_prepare_script(&m->prepare, &script);
-    jw_init(&w, &body);
-    jw_object(&w);
-    jw_key(&w, "argv");
-    jw_array(&w);
-    jw_str(&w, "/bin/sh");
-    jw_str(&w, "-c");
-    jw_str(&w, buf_str(&script));
-    jw_str(&w, "sh");
-    jw_str(&w, m->command);
-    jw_str(&w, m->venv);
-    jw_array_end(&w);
-    put_env(&w, env);
-    jw_kreal(&w, "timeout_sec", (double)m->server.box.startup_timeout_sec);
-    jw_object_end(&w);
-    (void)jw_end(&w);
-    mcp_call(m, "POST", target, &body, on_prepared);
-}
-
-/* The process. */
-
-static void on_started(struct mcp_run *m, unsigned status, const struct err *err)
-{
-    char why[SAY_MAX];
-
-    if (answer_error(m, status, err, why, sizeof(why)) < 0) {
-        m->process_number = 0;
-        mcp_step_failed(m, why);
-        return;
-    }
-    enter(m, STEP_ATTACH);
-    mcp_link_attach(m);
-}
-
-/* What the server's own environment says comes last and wins. */
-static char **process_env(const struct mcp_run *m)
-{
-    char **env = NULL;
-    struct err ignored;
-
-    strv_push(&env, xasprintf("PATH=%s", m->prepared.path));
-    if (m->prepared.python_path != NULL)
-        strv_push(&env, xasprintf("PYTHONPATH=%s", m->prepared.python_path));
-    for (size_t i = 0; i < strv_len(m->server.env); i++)
-        (void)mcp_env_set(&env, m->server.env[i], &ignored);
-    return env;
-}
-
-static void on_forgotten(struct mcp_run *m, unsigned status, const struct err *err)
-{
-    (void)status;
-    if (err != NULL) {
-        mcp_step_failed(m, err->msg);
-        return;
-    }
-    m->has_remains = false;
-    start_process(m);
-}
-
-/* What it has left behind in the background goes with its record, which was kept so far for who
- * wants to read its last words. */
-static void end_remains(struct mcp_run *m)
-{
-    AUTO_FREE char *target =
-        xasprintf("/v1/sessions/%s/processes/%s", m->session_id, m->process_id);
-
-    mcp_call(m, "DELETE", target, NULL, on_forgotten);
-}
-
-static void start_process(struct mcp_run *m)
-{
-    AUTO_DONE(buf) struct buf body;
-    AUTO_FREE char *target = xasprintf("/v1/sessions/%s/processes", m->session_id);
-    AUTO_STRV char **env = process_env(m);
-    struct jw w;
-
-    if (m->step != STEP_START)
-        enter(m, STEP_START);
-    if (m->has_remains) {
-        end_remains(m);
-        return;
-    }
-    m->process_number = ++m->starts;
-    (void)str_fmt(m->process_id, sizeof(m->process_id), "server-%u", m->starts);
-    m->at = m->received = m->err_at = m->sent_bytes = 0;
-    m->eof_sent = false;
-    const struct mcp_process_payload payload = {.process_id = m->process_id,
-                                                .command = m->prepared.command,
-                                                .args = m->inside_args,
-                                                .env = env,
-                                                .cwd = m->cwd};
-    buf_init(&body, 4 << 20);
-    jw_init(&w, &body);
-    mcp_write_process(&w, &payload);
-    if (jw_end(&w) < 0) {
-        mcp_fatal(m, STATUS_FAILED, "arguments and environment are larger than 4 MiB");
-        return;
-    }
-    mcp_call(m, "POST", target, &body, on_started);
-}
-
 void mcp_held(struct mcp_run *m)
 {
     m->hold_asked = false;
@@ -547,14 +352,15 @@ void mcp_held(struct mcp_run *m)
         return;
     }
     m->has_session = true;
+    mcp_pipe_listen(m);
     if (m->process_number != 0) {
         if (m->step != STEP_ATTACH)
             move(m, STEP_ATTACH);
         mcp_link_attach(m);
     } else if (m->is_prepared) {
-        start_process(m);
+        mcp_start(m);
     } else {
-        prepare(m);
+        mcp_prepare_box(m);
     }
 }
 
@@ -589,8 +395,9 @@ void mcp_attached(struct mcp_run *m)
         return;
     }
     m->attached_once = m->process_number;
+    m->failed = false; /* whether it works is found out by asking it */
     buf_init(&lines, 2 * MCP_LINE_MAX);
-    set_phase(m, MCP_INIT);
+    mcp_set_phase(m, MCP_INIT);
     loop_timer_start(m->app->loop, &m->start_timer,
                      (uint64_t)m->server.box.startup_timeout_sec * NSEC_PER_SEC, on_start_slow);
     mcp_book_replay(&m->book, &lines);
@@ -606,7 +413,7 @@ void mcp_server_spoke(struct mcp_run *m)
     m->status = MCP_CONNECTED;
     m->failed = false;
     m->error[0] = '\0';
-    set_phase(m, MCP_RUNTIME);
+    mcp_set_phase(m, MCP_RUNTIME);
 }
 
 /* Its end. */
@@ -734,16 +541,13 @@ static void run_done(struct mcp_run *m)
 
 static int serve(struct mcp_run *m, struct err *err)
 {
-    int r = mcp_pipe_start(m, err);
-
-    if (r < 0)
-        return r;
+    mcp_pipe_start(m);
     m->app->take_signal = on_signal;
     m->app->arg = m;
     m->phase = MCP_PHASE_MAX;
     m->step = STEP_WAIT;
     begin_attempt(m);
-    r = m->step == STEP_LEAVE && m->timer.loop == NULL ? 0 : app_wait(m->app, err);
+    int r = m->step == STEP_LEAVE && m->timer.loop == NULL ? 0 : app_wait(m->app, err);
     m->app->take_signal = NULL;
     return r < 0 ? r : m->exit_status;
 }

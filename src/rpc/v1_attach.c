@@ -32,6 +32,7 @@ enum { CHANNEL_STDOUT = 1, CHANNEL_STDERR = 2 };
 
 struct v1_attach {
     struct ws_conn *ws; /* borrowed */
+    char *process_id;   /* owned */
     struct loop *loop;
     struct process_watch watch;
     struct attachment *attachment; /* owned; NULL: it had ended before */
@@ -84,6 +85,7 @@ static void say_exit(struct v1_attach *a, struct process *p)
     jw_init(&w, &out);
     jw_object(&w);
     jw_kstr(&w, "type", "exit");
+    jw_kstr(&w, "process_id", a->process_id);
     jw_kbool(&w, "known", p != NULL);
     if (p != NULL) {
         process_stderr_preview(p, &preview);
@@ -301,6 +303,7 @@ int v1_attach_new(struct session *s, const struct v1_attach_terms *terms, struct
                        (unsigned long long)range.end);
     struct v1_attach *a = xnew(struct v1_attach);
     a->ws = ws;
+    a->process_id = xstrdup(terms->process_id);
     a->loop = manager_loop(session_manager(s));
     a->at = terms->from;
     a->err_at = terms->stderr_from;
@@ -321,5 +324,6 @@ void v1_attach_free(struct v1_attach *a)
     if (!a->ended)
         end(a);
     attachment_free(a->attachment);
+    free(a->process_id);
     free(a);
 }
