@@ -51,6 +51,7 @@ struct mcp_line {
     uint64_t end; /* once it is sent: behind its last byte, as boxd counts */
     size_t len;
     bool booked; /* the book knows it already */
+    bool again;  /* boxd may have written it before it was lost */
     char data[]; /* with its newline */
 };
 

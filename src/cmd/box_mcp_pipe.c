@@ -67,6 +67,9 @@ void mcp_pipe_send(struct mcp_run *m)
 {
     while (m->waiting.first != NULL && may_send(m, m->waiting.first)) {
         struct mcp_line *line = lines_take(&m->waiting);
+        if (line->again)
+            mcp_book_sent_again(&m->book, line->data, line->len);
+        line->again = false;
         bool drop =
             !line->booked && mcp_book_from_client(&m->book, line->data, line->len) == MCP_DROP;
         line->booked = true;
@@ -113,6 +116,8 @@ void mcp_pipe_resend(struct mcp_run *m)
 {
     if (m->sent.first == NULL)
         return;
+    for (struct mcp_line *line = m->sent.first; line != NULL; line = line->next)
+        line->again = true;
     *m->sent.end = m->waiting.first;
     if (m->waiting.first == NULL)
         m->waiting.end = m->sent.end;
@@ -287,7 +292,8 @@ static void server_line(struct mcp_run *m, const char *rest, size_t len)
 {
     struct mcp_out *o = &m->from_server;
     enum mcp_verdict verdict = o->verdict;
-    bool dropped = verdict == MCP_DROP && !o->passing;
+    bool handshake = verdict == MCP_DROP && !o->passing;
+    bool dropped = handshake || (verdict == MCP_TWICE && !o->passing);
 
     if (verdict == MCP_TOOLS && !o->passing) {
         (void)buf_append(&o->part, rest, len);
@@ -305,7 +311,7 @@ static void server_line(struct mcp_run *m, const char *rest, size_t len)
     o->passing = false;
     o->verdict = MCP_PASS;
     mcp_scan_reset(&o->scan);
-    if (dropped)
+    if (handshake)
         replayed(m);
     mcp_server_spoke(m);
     if (verdict == MCP_TOOLS)

@@ -38,6 +38,7 @@ void mcp_book_done(struct mcp_book *b)
         forget(b->asked, &b->n_asked, b->n_asked - 1);
     free(b->asked);
     free(b->called);
+    free(b->twice);
     buf_done(&b->init);
     buf_done(&b->initialized);
     memset(b, 0, sizeof(*b));
@@ -153,9 +154,11 @@ enum mcp_verdict mcp_book_from_server(struct mcp_book *b, const struct mcp_msg *
         b->answered_any = true;
         return MCP_DROP;
     }
-    ssize_t i = find(b->asked, b->n_asked, msg->id);
+    ssize_t i = find(b->asked, b->n_asked, msg->id), again = find(b->twice, b->n_twice, msg->id);
+    if (i < 0 && again >= 0)
+        forget(b->twice, &b->n_twice, (size_t)again);
     if (i < 0)
-        return MCP_PASS;
+        return again >= 0 ? MCP_TWICE : MCP_PASS;
     struct mcp_pending done = b->asked[i];
     b->answered_any = true;
     b->init_answered = b->init_answered || (done.is_init && msg->has_result);
@@ -170,6 +173,22 @@ enum mcp_verdict mcp_book_from_server(struct mcp_book *b, const struct mcp_msg *
 }
 
 /* Ends and beginnings. */
+
+static void on_sent_again(void *arg, const struct mcp_msg *msg)
+{
+    struct mcp_book *b = arg;
+
+    if (mcp_msg_is_request(msg) && !msg->id_cut)
+        (void)note(&b->twice, &b->n_twice, msg->id);
+}
+
+void mcp_book_sent_again(struct mcp_book *b, const char *line, size_t len)
+{
+    struct mcp_scan scan;
+
+    mcp_scan_reset(&scan);
+    mcp_scan_feed(&scan, line, len > 0 ? len - 1 : 0, on_sent_again, b);
+}
 
 static void put_answer(struct buf *out, const char *id, const char *why)
 {
@@ -195,6 +214,7 @@ void mcp_book_server_died(struct mcp_book *b, const char *why, struct buf *answe
         if (!b->asked[i].again)
             forget(b->asked, &b->n_asked, i);
     b->generation++;
+    b->n_twice = 0;
     b->replaying = b->answered_any = b->tools_asked = false;
 }
 

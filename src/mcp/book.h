@@ -20,7 +20,8 @@ struct mcp_pending; /* a request without its answer */
 struct mcp_book {
     struct mcp_pending *asked;  /* owned; by the client */
     struct mcp_pending *called; /* owned; by the server: sampling, roots, elicitation */
-    size_t n_asked, n_called;
+    struct mcp_pending *twice;  /* owned; asked a second time: two answers may come */
+    size_t n_asked, n_called, n_twice;
     struct buf init, initialized; /* the client's own lines, newline and all */
     char init_id[MCP_ID_MAX];
     bool init_answered;
@@ -36,7 +37,8 @@ void mcp_book_done(struct mcp_book *b);
 
 enum mcp_verdict {
     MCP_PASS,
-    MCP_DROP,  /* not for the other side */
+    MCP_DROP,  /* not for the other side: of a server, the answer to the handshake we replayed */
+    MCP_TWICE, /* neither: the second answer to a request that was sent twice */
     MCP_TOOLS, /* passes; it is the answer to tools/list */
 };
 
@@ -44,6 +46,10 @@ enum mcp_verdict {
 enum mcp_verdict mcp_book_from_client(struct mcp_book *b, const char *line, size_t len);
 /* A message of the server, before its line is passed on. */
 enum mcp_verdict mcp_book_from_server(struct mcp_book *b, const struct mcp_msg *msg);
+
+/* A line of the client is sent once more to the same server, which may have had it: of two answers
+ * the second is nobody's. */
+void mcp_book_sent_again(struct mcp_book *b, const char *line, size_t len);
 
 /* The server is gone. Appends an answer to each request that it had, with `why`, except to those
  * that the next one will get again, which mcp_book_replay() writes. */

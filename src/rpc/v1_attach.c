@@ -24,7 +24,10 @@
  * of stderr costs us no more than one look each time. */
 #define LOOK_FIRST_NS (16 * NSEC_PER_MSEC)
 #define LOOK_LAST_NS (512 * NSEC_PER_MSEC)
+/* An acknowledgement wakes the peer, which is on its way to wait for the answer: it goes with the
+ * answer, unless that takes longer than this. */
 #define ACK_FIRST_NS (1 * NSEC_PER_MSEC)
+#define ACK_BYTES (256U << 10)
 #define ACK_LAST_NS (64 * NSEC_PER_MSEC)
 #define REST_NS (500 * NSEC_PER_MSEC) /* for output that is on its way when a process has ended */
 
@@ -127,6 +130,7 @@ static void on_look(struct loop_timer *t)
 
 /* stdout. */
 
+static void acknowledge(struct v1_attach *a);
 static void pump(struct v1_attach *a, struct process *p);
 
 static void on_again(struct loop_defer *d)
@@ -146,6 +150,8 @@ static bool pump_out(struct v1_attach *a, struct process *p)
         ssize_t n = process_read(p, a->at, frame + 1, READ_SIZE);
         if (n <= 0)
             return true;
+        if (a->given > a->acked)
+            acknowledge(a);
         if (budget < (size_t)n) {
             loop_defer_start(a->loop, &a->again, on_again);
             return false;
@@ -244,8 +250,10 @@ void v1_attach_stdin(struct v1_attach *a, const char *data, size_t len)
     a->given += len;
     if (r < 0)
         a->acked = a->given; /* nobody will read it; the end is about to be told */
-    else
+    else if (a->given - a->acked > ACK_BYTES)
         acknowledge(a);
+    else if (a->ack.loop == NULL)
+        loop_timer_start(a->loop, &a->ack, ACK_FIRST_NS, on_ack);
 }
 
 void v1_attach_stdin_eof(struct v1_attach *a)

@@ -219,6 +219,20 @@ static void an_answer_to_a_dead_server_is_not_for_the_next(void **state)
     mcp_book_done(&b);
 }
 
+static void of_two_answers_to_a_request_sent_twice_one_passes(void **state)
+{
+    static const char line[] = "{\"id\":5,\"method\":\"tools/call\"}\n";
+    struct mcp_book b;
+
+    mcp_book_init(&b);
+    assert_int_equal(client(&b, line), MCP_PASS);
+    mcp_book_sent_again(&b, line, strlen(line));
+    assert_int_equal(server(&b, "{\"id\":5,\"result\":1}"), MCP_PASS);
+    assert_int_equal(server(&b, "{\"id\":5,\"result\":1}"), MCP_TWICE);
+    assert_int_equal(server(&b, "{\"id\":5,\"result\":1}"), MCP_PASS); /* its own doing */
+    mcp_book_done(&b);
+}
+
 static void so_many_requests_are_known_and_no_more(void **state)
 {
     struct mcp_book b;
@@ -314,6 +328,7 @@ int main(void)
         cmocka_unit_test(without_a_handshake_nothing_is_replayed),
         cmocka_unit_test(F12_giving_up_answers_everybody),
         cmocka_unit_test(an_answer_to_a_dead_server_is_not_for_the_next),
+        cmocka_unit_test(of_two_answers_to_a_request_sent_twice_one_passes),
         cmocka_unit_test(so_many_requests_are_known_and_no_more),
         cmocka_unit_test(tools_are_read_from_the_answer_to_their_list),
         cmocka_unit_test(F09_retries_come_after_2_4_and_8_seconds_then_slowly_for_ever),
