@@ -69,7 +69,8 @@ for line in sys.stdin:
     if "id" not in m: continue
     if method == "initialize": result = hello
     elif method == "server/discover": result = {"supportedVersions": ["2026-07-28"], "capabilities": {}}
-    elif method == "tools/list": result = {"tools": [{"name": "facts", "description": "what it sees"}, {"name": "echo"}]}
+    elif method == "tools/list":
+        result = {"tools": [{"name": "facts", "description": "what it sees"}, {"name": "echo"}]}
     elif method == "answers": result = answers
     else:
         p = m.get("params", {})
@@ -132,7 +133,8 @@ class Wrapper:
 
     def ask(self, method, params=None):
         self.ids += 1
-        self.send({"jsonrpc": "2.0", "id": self.ids, "method": method, **({} if params is None else {"params": params})})
+        more = {} if params is None else {"params": params}
+        self.send({"jsonrpc": "2.0", "id": self.ids, "method": method, **more})
         return self.ids
 
     def answer(self, request):
@@ -143,8 +145,9 @@ class Wrapper:
         raise AssertionError("the end came before the answer; stderr:\n" + self.so_far())
 
     def initialize(self):
-        answer = self.answer(self.ask("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {
-            "name": "test", "version": "1"}}))
+        who = {"name": "test", "version": "1"}
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": who}
+        answer = self.answer(self.ask("initialize", hello))
         self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return answer
 

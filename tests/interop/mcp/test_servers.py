@@ -27,7 +27,8 @@ def program(package):
 
 
 def node_server(package, *args, options=()):
-    return ["--network", "off", "--host-path", str(HERE / "node"), *options, "--", "node", program(package), *map(str, args)]
+    return ["--network", "off", "--host-path", str(HERE / "node"), *options, "--", "node", program(package),
+            *map(str, args)]
 
 
 def python_server(module, *args, options=()):
@@ -50,11 +51,13 @@ def servers(files):
                         ("write_file", {"path": "/files/new.txt", "content": "written inside"}, "new.txt"),
                         ("read_text_file", {"path": "/etc/passwd"}, "")]),
         "memory": (node_server("server-memory", options=["--env", "MEMORY_FILE_PATH=/home/box/memory.json"]),
-                   [("create_entities", {"entities": [{"name": "Box", "entityType": "thing", "observations": ["small"]}]}, "Box"),
+                   [("create_entities",
+                     {"entities": [{"name": "Box", "entityType": "thing", "observations": ["small"]}]}, "Box"),
                     ("read_graph", {}, "small")]),
         "time": (python_server("mcp_server_time", "--local-timezone", "Europe/Berlin"),
                  [("get_current_time", {"timezone": "UTC"}, "UTC"),
-                  ("convert_time", {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}, "21:00")]),
+                  ("convert_time",
+                   {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}, "21:00")]),
         "git": (python_server("mcp_server_git", "--repository", "/files/repo", options=mount),
                 [("git_status", {"repo_path": "/files/repo"}, "main"),
                  ("git_log", {"repo_path": "/files/repo", "max_count": 5}, "the first")]),
@@ -110,7 +113,8 @@ def test_the_python_client(daemon, case, files):
 def test_the_typescript_client(daemon, case):
     _, words, calls = case
     wanted = json.dumps([{"name": name, "arguments": arguments} for name, arguments, _ in calls])
-    r = subprocess.run(["node", pathlib.Path(__file__).with_name("client.mjs"), NODE, wanted, BUILD / "box", "mcp", "run", *words],
+    client = pathlib.Path(__file__).with_name("client.mjs")
+    r = subprocess.run(["node", client, NODE, wanted, BUILD / "box", "mcp", "run", *words],
                        env=environment(daemon), text=True, capture_output=True, timeout=LIMIT)
     assert r.returncode == 0, r.stderr[-3000:]
     said = json.loads(r.stdout)
