@@ -137,13 +137,11 @@ void mcp_link_info(struct mcp_run *m)
 int mcp_link_stdin(struct mcp_run *m, const char *data, size_t len)
 {
     char small[4096];
-    AUTO_FREE char *large = NULL;
-    char *message = small;
+    AUTO_FREE char *large = len + 1 > sizeof(small) ? xmalloc(len + 1) : NULL;
+    char *message = large != NULL ? large : small;
 
     if (m->ws == NULL)
         return -EPIPE;
-    if (len + 1 > sizeof(small))
-        message = large = xmalloc(len + 1);
     message[0] = CHANNEL_STDIN;
     memcpy(message + 1, data, len);
     return ws_send(m->ws, WS_BINARY, message, len + 1);

@@ -228,9 +228,9 @@ static void on_body(struct http_call *c, const char *data, size_t len, void *arg
     AUTO_DONE(buf) struct buf text;
 
     (void)c;
+    buf_init(&text, 1 << 20);
     if (t->status != 200)
         return;
-    buf_init(&text, 1 << 20);
     for (size_t i = 0, n; i < len && isatty(STDOUT_FILENO); i += n) {
         n = data[i] == '\n' || data[i] == '\t' ? 1 : 0;
         if (n == 1) {

@@ -382,6 +382,7 @@ void mcp_attached(struct mcp_run *m)
     AUTO_DONE(buf) struct buf lines;
     bool again = m->attached_once == m->process_number;
 
+    buf_init(&lines, 2 * MCP_LINE_MAX);
     if (m->step != STEP_ATTACH)
         return;
     move(m, STEP_SERVE);
@@ -396,7 +397,6 @@ void mcp_attached(struct mcp_run *m)
     }
     m->attached_once = m->process_number;
     m->failed = false; /* whether it works is found out by asking it */
-    buf_init(&lines, 2 * MCP_LINE_MAX);
     mcp_set_phase(m, MCP_INIT);
     loop_timer_start(m->app->loop, &m->start_timer,
                      (uint64_t)m->server.box.startup_timeout_sec * NSEC_PER_SEC, on_start_slow);

@@ -194,6 +194,7 @@ void mcp_start(struct mcp_run *m)
     AUTO_STRV char **env = process_env(m);
     struct jw w;
 
+    buf_init(&body, 4 << 20);
     if (m->step != STEP_START)
         mcp_enter(m, STEP_START);
     if (m->has_remains) {
@@ -209,7 +210,6 @@ void mcp_start(struct mcp_run *m)
                                                 .args = m->inside_args,
                                                 .env = env,
                                                 .cwd = m->cwd};
-    buf_init(&body, 4 << 20);
     jw_init(&w, &body);
     mcp_write_process(&w, &payload);
     if (jw_end(&w) < 0) {
