@@ -271,6 +271,8 @@ struct proc_range engine_proc_range(const struct proc *base);
 ssize_t engine_proc_read(struct proc *base, uint64_t from, char *buf, size_t size);
 void engine_proc_release(struct proc *base, uint64_t upto);
 size_t engine_proc_stderr(struct proc *base, char *buf, size_t size);
+size_t engine_proc_stderr_from(struct proc *base, uint64_t *at, char *buf, size_t size);
+size_t engine_proc_unwritten(const struct proc *base);
 int engine_proc_write(struct proc *base, const char *data, size_t len);
 void engine_proc_close_stdin(struct proc *base);
 void engine_proc_signal(struct proc *base, int signo);
