@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`box mcp run` in front of servers that behave, and of servers that do not."""
 
+import asyncio
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import subprocess
 import zipfile
 
 import pytest
+import websockets
 from boxlib import BUILD, Boxd, box
 from hostlib import mount_dir, until
 from mcplib import SERVER, Wrapper, write_server
@@ -97,17 +99,42 @@ def test_F02_or_runs_on_the_host_where_that_was_asked_for(project, nowhere):
         assert w.close()[0] == 0
 
 
-def test_F03_what_a_server_gets_when_nothing_is_said(project):
-    """On a backend that makes nothing, so that the network can be on."""
-    daemon = Boxd("--backend", "fake")
-    try:
-        with Wrapper("--", PYTHON, project / "server.py", sock=daemon.sock, network=None) as w:
-            w.until_said("dep_install")
-            session = daemon.client().ps()[0]
-            assert (session["network"], session["host_path_mode"], session["read_only_rootfs"]) == ("on", "ro", False)
-            assert session["host_path"] == str(project)
-    finally:
-        daemon.close()
+def what_is_asked_for(sock, *words, code="denied", phase="session_create"):
+    """The message in which a session is asked for, of a boxd that grants none: so the network can be on."""
+    asked = []
+
+    async def refuse(ws):
+        async for message in ws:
+            if (m := json.loads(message))["type"] == "hold":
+                asked.append(m)
+                await ws.send(json.dumps({"type": "error", "about": "hold", "code": code, "detail": "not here"}))
+
+    async def serve():
+        async with websockets.unix_serve(refuse, str(sock)):
+            w = await asyncio.to_thread(Wrapper, *words, sock=sock, network=None)
+            return await asyncio.to_thread(w.wait)
+
+    status, said = asyncio.run(serve())
+    assert status == 125 and f"{phase}: not here" in said
+    return asked[0]
+
+
+def test_F03_what_a_server_gets_when_nothing_is_said(project, nowhere):
+    asked = what_is_asked_for(nowhere, "--", PYTHON, project / "server.py")
+    session = asked["session"]
+    assert session.pop("session_id").startswith("mcp-") and asked["create"] is True and asked["grace_sec"] == 5
+    assert session == {"workdir": "/workspace", "env": {}, "network": "on", "read_only_rootfs": False,
+                       "host_path": str(project), "host_path_mode": "ro"}
+
+
+@pytest.mark.parametrize("code", ["unsupported", "backend"])
+def test_F02_a_boxd_without_a_backend_that_works_is_no_box(nowhere, code):
+    assert what_is_asked_for(nowhere, "--", "cat", code=code, phase="box_unavailable")
+
+
+def test_a_profile_is_passed_on(project, nowhere):
+    asked = what_is_asked_for(nowhere, "--profile", "strict", "--host-path-mode", "none", "--", "cat")
+    assert asked["session"]["profile"] == "strict" and "host_path" not in asked["session"]
 
 
 def test_F03_options_say_otherwise(run, project, boxd_shared):
