@@ -27,11 +27,16 @@ struct sock_filter;
 #define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 1)
 #define ENGINE_CREATE_MAX (1U << 20)
 
+#define ENGINE_OWN_LABELS_MAX 512U
+
 #define LABEL_BOX "langbot.box"
 #define LABEL_SESSION "langbot.session_id"
 #define LABEL_INSTANCE "langbot.box.instance_id"
 #define LABEL_HASH "langbot.box.config_hash"
 #define LABEL_NAME "langbot.box.name"
+/* Names of the labels that the session has by itself, with commas between them. A container has
+ * those of its image, too, and an image may carry any. */
+#define LABEL_OWN "langbot.box.labels"
 
 /* engine_kind.c: what differs between the two, all of it. */
 struct engine_kind {

@@ -12,6 +12,7 @@
 #include "util/alloc.h"
 #include "util/json.h"
 #include "util/str.h"
+#include "util/strv.h"
 
 /* What of the engine backend needs no engine: names, references, hashes, the request for a
  * container, versions. */
@@ -104,8 +105,24 @@ static void a_container_is_told_by_its_labels(void **state)
     assert_string_equal(json_str(json_get(labels, "langbot.session_id")), "chat 1/ü");
     assert_string_equal(json_str(json_get(labels, "langbot.box.instance_id")), "0123456789abcdef");
     assert_string_equal(json_str(json_get(labels, "langbot.box.config_hash")), "feedfeedfeedfeed");
+    assert_string_equal(json_str(json_get(labels, "langbot.box.labels")), "");
     assert_null(json_get(body, "User"));
     assert_null(json_get(body, "Env"));
+}
+
+/* What is in an image's labels alone is not the session's. */
+static void the_labels_of_a_session_are_told_from_its_images(void **state)
+{
+    AUTO(spec) struct spec *spec = make_spec();
+    struct engine_mounts none = {0};
+    (void)state;
+    strv_add(&spec->own.labels, "chat_id=a=b");
+    strv_add(&spec->own.labels, "expires_at=");
+    AUTO(json) struct json *body = make_body(spec, &none, NULL);
+    const struct json *labels = json_get(body, "Labels");
+    assert_string_equal(json_str(json_get(labels, "chat_id")), "a=b");
+    assert_string_equal(json_str(json_get(labels, "expires_at")), "");
+    assert_string_equal(json_str(json_get(labels, "langbot.box.labels")), "chat_id,expires_at");
 }
 
 static void mounts_are_typed_and_private(void **state)
@@ -298,6 +315,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_container_has_every_wall),
         cmocka_unit_test(a_container_is_told_by_its_labels),
+        cmocka_unit_test(the_labels_of_a_session_are_told_from_its_images),
         cmocka_unit_test(mounts_are_typed_and_private),
         cmocka_unit_test(a_workspace_of_ones_own),
         cmocka_unit_test(names_are_made_of_ids),
