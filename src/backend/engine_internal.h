@@ -28,6 +28,7 @@ struct sock_filter;
 #define ENGINE_CREATE_MAX (1U << 20)
 
 #define ENGINE_OWN_LABELS_MAX 512U
+#define ENGINE_PAGE 20 /* containers that are listed at a time */
 
 #define LABEL_BOX "langbot.box"
 #define LABEL_SESSION "langbot.session_id"
@@ -112,6 +113,9 @@ int64_t engine_pids_reserve(bool own_id);
 /* engine_image.c: names of images. Strict: what an engine, a registry or a shell could read as
  * something else is refused. */
 int engine_image_check(const char *reference, struct err *err);
+/* Labels of an image, of GET /images/x/json, are in every list of containers, and an answer of an
+ * engine has a limit: more than some are refused. */
+int engine_image_labels(const struct json *image, const char *reference, struct err *err);
 /* What an image declares as volumes, of GET /images/x/json, but for those places where the spec
  * mounts something itself. To free with strv_free(), NULL without any. */
 int engine_image_volumes(const struct json *image, const struct spec *spec,

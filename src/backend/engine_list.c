@@ -13,7 +13,6 @@
  * at, because a list has its time of creation only in seconds. The labels are the engine's to
  * filter by, exactly as they are named; whose container it is we see ourselves. */
 
-#define PAGE 100
 #define FOUND_MAX 10000U
 #define FILTER_MAX 1024U
 #define USEC_NS 1000U
@@ -152,7 +151,7 @@ static void on_listed(void *arg, const struct json *body, const struct err *err)
             l->n++;
         }
     }
-    if (json_len(body) >= PAGE)
+    if (json_len(body) >= ENGINE_PAGE)
         list_page(l);
     else
         look_next(l);
@@ -178,7 +177,7 @@ static void list_page(struct list *l)
     }
     jw_object_end(&w);
     AUTO_FREE char *quoted = engine_quote(buf_str(&filters));
-    AUTO_FREE char *target = xasprintf("/containers/json?limit=%d&filters=%s", PAGE, quoted);
+    AUTO_FREE char *target = xasprintf("/containers/json?limit=%d&filters=%s", ENGINE_PAGE, quoted);
     l->call = engine_call_start(l->job.engine->api, &(struct engine_request){.target = target},
                                 on_listed, l);
 }

@@ -253,6 +253,28 @@ static void only_a_reference_is_an_image(void **state)
     assert_true(engine_image_check(text, &err) < 0);
 }
 
+static void labels_of_an_image_have_a_limit(void **state)
+{
+    static const char head[] = "{\"Config\": {\"Labels\": {\"a\": \"";
+    static const char tail[] = "\", \"b\": \"c\"}}}";
+    (void)state;
+    for (size_t len = 100; len <= 100000; len *= 1000) {
+        AUTO(json) struct json *image = NULL;
+        AUTO_DONE(buf) struct buf text;
+        struct err err = {0};
+        buf_init(&text, 200000);
+        assert_int_equal(buf_puts(&text, head), 0);
+        for (size_t i = 0; i < len; i++)
+            assert_int_equal(buf_putc(&text, 'x'), 0);
+        assert_int_equal(buf_puts(&text, tail), 0);
+        assert_int_equal(json_parse(text.data, text.len, &image, &err), 0);
+        int r = engine_image_labels(image, "large:1", &err);
+        assert_int_equal(r<0, len> 65536);
+        if (r < 0)
+            assert_non_null(strstr(err.msg, "image large:1 has 100015 bytes of labels"));
+    }
+}
+
 static void old_runtimes_are_named(void **state)
 {
     static const struct {
@@ -321,6 +343,7 @@ int main(void)
         cmocka_unit_test(names_are_made_of_ids),
         cmocka_unit_test(the_hash_is_that_of_python),
         cmocka_unit_test(only_a_reference_is_an_image),
+        cmocka_unit_test(labels_of_an_image_have_a_limit),
         cmocka_unit_test(old_runtimes_are_named),
         cmocka_unit_test(what_an_engine_says_about_itself),
     };
