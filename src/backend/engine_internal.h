@@ -46,6 +46,7 @@ struct engine_kind {
     const char *env;            /* that names another */
     const char *probe_import;   /* what makes ENGINE_PROBE_IMAGE of an archive */
     bool seccomp_by_path; /* the profile is a file that the service reads, not JSON in the call */
+    bool masks_by_option; /* what is masked is told as an option, not as a list of paths */
     bool is_podman;
     bool mounts_as_text; /* it turns typed mounts into comma-separated text on its way */
 };
@@ -76,7 +77,6 @@ struct engine_facts {
     char runtime[64];  /* that it uses when nobody asks for another */
     bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
     bool no_limits;    /* it takes them and ignores them: rootless, and no cgroup v2 */
-    bool no_init;      /* it has no init program for containers */
     bool live_restore; /* containers outlive it, but not those that are to remove themselves */
 };
 
@@ -91,7 +91,7 @@ struct engine_plan {
     const char *seccomp; /* value of the option: JSON, or a path */
     const char *guest_program, *run_dir;
     char *const *volumes; /* that the image declares; they become memory of a size */
-    bool init;
+    bool masks_by_option;
     bool flat;   /* no mount comes with what is mounted below it */
     bool own_id; /* the user id is the session's alone */
     bool keep;   /* what has ended stays until we remove it */

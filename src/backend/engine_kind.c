@@ -27,6 +27,7 @@ static const struct engine_kind kinds[] = {
      /* The other way it forgets the name. */
      .probe_import = "/v4.0.0/libpod/images/import?reference=localhost%2Fbox-probe%3A1",
      .seccomp_by_path = true,
+     .masks_by_option = true,
      .is_podman = true,
      .mounts_as_text = true},
 };

@@ -84,8 +84,6 @@ static void on_started(void *arg, const struct json *body, const struct err *err
     engine_greet(sb);
 }
 
-static void create_now(struct engine_sandbox *sb);
-
 /* An engine that does not find our files is not where they are. */
 static void explain_far(const struct engine_sandbox *sb, struct err *err)
 {
@@ -95,18 +93,6 @@ static void explain_far(const struct engine_sandbox *sb, struct err *err)
         return;
     (void)err_wrap(err, "the engine at %.80s must be on the same host as boxd",
                    engine_api_endpoint(sb->engine->api));
-}
-
-/* An engine without an init for containers says so when one is asked for. box-guest reaps as well.
- */
-static bool lacks_init(struct engine_sandbox *sb, const struct err *err)
-{
-    struct engine_facts *f = &sb->engine->facts;
-    if (f->no_init || (strstr(err->msg, "init binary") == NULL &&
-                       strstr(err->msg, "-init") == NULL && strstr(err->msg, "catatonit") == NULL))
-        return false;
-    f->no_init = true;
-    return true;
 }
 
 static void on_created(void *arg, const struct json *body, const struct err *err)
@@ -121,10 +107,6 @@ static void on_created(void *arg, const struct json *body, const struct err *err
         if (err == NULL && id != NULL && id_valid(id))
             (void)str_copy(sb->id, sizeof(sb->id), id);
         engine_remove(sb);
-        return;
-    }
-    if (err != NULL && lacks_init(sb, err)) {
-        create_now(sb);
         return;
     }
     if (err == NULL && (id == NULL || !id_valid(id) || str_copy(sb->id, sizeof(sb->id), id) < 0)) {
@@ -177,7 +159,7 @@ static void create_now(struct engine_sandbox *sb)
                                .guest_program = e->options.guest_program,
                                .run_dir = run_dir,
                                .volumes = sb->spec->read_only_rootfs ? sb->volumes : NULL,
-                               .init = !e->facts.no_init,
+                               .masks_by_option = e->kind->masks_by_option,
                                .flat = !e->facts.narrow,
                                .own_id = sb->own_id,
                                .keep = sb->spec->persistent || e->facts.live_restore,
