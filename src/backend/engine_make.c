@@ -317,6 +317,8 @@ static void on_image(void *arg, const struct json *body, const struct err *err)
                       sb->engine->kind->name, sb->spec->image, sb->engine->kind->name);
         err = &missing;
     }
+    if (err == NULL && engine_image_labels(body, sb->spec->image, &missing) < 0)
+        err = &missing;
     if (err == NULL && sb->volumes == NULL &&
         engine_image_volumes(body, sb->spec, &sb->mounts, &sb->volumes, &missing) < 0)
         err = &missing;
