@@ -432,49 +432,92 @@ static void note(struct backend *b, const struct err *err)
         loop_timer_start(c->loop, &c->retry, CALM_NS, on_retry);
 }
 
-/* Whoever works is waited for, and so is the only one there is, but not for long: nobody is served
- * before that. The others may take their time. */
-static void sweep_told(struct choice *c)
+/* One wish that what was left goes. The daemon has it when it starts, and nobody is served before
+ * it is told: whoever works is waited for then, and so is the only one there is, but not for long.
+ * Later ones want to know what became of it. */
+struct choice_sweep {
+    struct choice *choice; /* borrowed */
+    struct choice_sweep *prev, *next;
+    backend_done_fn *done; /* NULL: told already */
+    void *arg;
+    size_t pending;
+    struct loop_timer timer;
+    struct loop_defer begun;
+    struct err err;
+    struct sweep_part {
+        struct choice_sweep *sweep;
+        struct candidate *candidate;
+    } parts[CHOICE_MAX];
+};
+
+static void sweep_free(struct choice_sweep *s)
 {
-    backend_done_fn *done = TAKE_PTR(c->sweep.done);
-    loop_timer_stop(&c->sweep.timer);
+    loop_timer_stop(&s->timer);
+    loop_defer_stop(&s->begun);
+    if (s->prev != NULL)
+        s->prev->next = s->next;
+    else
+        s->choice->sweeps = s->next;
+    if (s->next != NULL)
+        s->next->prev = s->prev;
+    free(s);
+}
+
+static void sweep_told(struct choice_sweep *s)
+{
+    backend_done_fn *done = TAKE_PTR(s->done);
+    loop_timer_stop(&s->timer);
     if (done != NULL)
-        done(c->sweep.arg, c->sweep.err.code != ERR_NONE ? &c->sweep.err : NULL);
+        done(s->arg, s->err.code != ERR_NONE ? &s->err : NULL);
 }
 
 static void on_sweep_late(struct loop_timer *timer)
 {
-    sweep_told(container_of(timer, struct choice, sweep.timer));
+    sweep_told(container_of(timer, struct choice_sweep, timer));
+}
+
+static void sweep_less(struct choice_sweep *s)
+{
+    if (--s->pending > 0)
+        return;
+    sweep_told(s);
+    sweep_free(s);
 }
 
 static void on_swept(void *arg, const struct err *err)
 {
-    struct candidate *k = arg;
-    struct choice *c = k->choice;
-    k->swept = err == NULL;
-    if (err != NULL && c->sweep.err.code == ERR_NONE)
-        c->sweep.err = *err;
-    if (--c->sweep.pending == 0)
-        sweep_told(c);
+    const struct sweep_part *part = arg;
+    struct choice_sweep *s = part->sweep;
+    part->candidate->swept = err == NULL;
+    if (err != NULL && s->err.code == ERR_NONE)
+        s->err = *err;
+    sweep_less(s);
 }
 
 static void on_sweep_begun(struct loop_defer *d)
 {
-    struct choice *c = container_of(d, struct choice, sweep.begun);
-    if (--c->sweep.pending == 0)
-        sweep_told(c);
+    sweep_less(container_of(d, struct choice_sweep, begun));
+}
+
+static struct choice_sweep *sweep_new(struct choice *c, backend_done_fn *done, void *arg)
+{
+    struct choice_sweep *s = xnew(struct choice_sweep);
+    *s = (struct choice_sweep){.choice = c, .done = done, .arg = arg, .pending = 1};
+    s->next = c->sweeps;
+    if (s->next != NULL)
+        s->next->prev = s;
+    c->sweeps = s;
+    return s;
 }
 
 static int sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err)
 {
     struct choice *c = from(b);
     const struct candidate *sole = choice_sole(c);
+    bool first = !c->sweeping;
+    struct choice_sweep *s = sweep_new(c, done, arg);
     (void)err;
-    assert(!c->sweeping); /* once in a daemon's life */
     c->sweeping = true;
-    c->sweep.done = done;
-    c->sweep.arg = arg;
-    c->sweep.pending = 1;
     for (size_t i = 0; i < c->n; i++) {
         struct candidate *k = &c->list[i];
         struct err why = {0};
@@ -485,12 +528,14 @@ static int sweep(struct backend *b, backend_done_fn *done, void *arg, struct err
             continue;
         }
         k->swept = true;
-        c->sweep.pending++;
-        if (k->backend->ops->sweep(k->backend, on_swept, k, &why) < 0)
-            on_swept(k, &why);
+        s->pending++;
+        s->parts[i] = (struct sweep_part){.sweep = s, .candidate = k};
+        if (k->backend->ops->sweep(k->backend, on_swept, &s->parts[i], &why) < 0)
+            on_swept(&s->parts[i], &why);
     }
-    loop_defer_start(c->loop, &c->sweep.begun, on_sweep_begun);
-    loop_timer_start(c->loop, &c->sweep.timer, SWEEP_PATIENCE_NS, on_sweep_late);
+    loop_defer_start(c->loop, &s->begun, on_sweep_begun);
+    if (first)
+        loop_timer_start(c->loop, &s->timer, SWEEP_PATIENCE_NS, on_sweep_late);
     return 0;
 }
 
@@ -499,8 +544,6 @@ static void let_go(struct choice *c, bool detach)
     loop_defer_stop(&c->step);
     loop_defer_stop(&c->tell);
     loop_timer_stop(&c->retry);
-    loop_timer_stop(&c->sweep.timer);
-    loop_defer_stop(&c->sweep.begun);
     for (size_t i = 0; i < c->n; i++) {
         struct backend *b = c->list[i].backend;
         choice_probe_drop(&c->list[i].probe);
@@ -513,6 +556,8 @@ static void let_go(struct choice *c, bool detach)
         next = w->next;
         free(w);
     }
+    while (c->sweeps != NULL)
+        sweep_free(c->sweeps);
     choice_listings_free(c);
     free(c->only);
     free(c);

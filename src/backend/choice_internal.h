@@ -50,6 +50,7 @@ struct candidate {
     struct choice_probe probe;
 };
 
+struct choice_sweep;
 struct waiting; /* somebody who waits for the end of a round */
 
 struct choice {
@@ -71,14 +72,7 @@ struct choice {
     struct err why;                  /* nothing serves */
     bool sweeping;                   /* the daemon wants what was left to go */
     struct choice_listing *listings; /* owned; under way */
-    struct {
-        backend_done_fn *done; /* NULL: told already */
-        void *arg;
-        size_t pending;
-        struct loop_timer timer;
-        struct loop_defer begun;
-        struct err err;
-    } sweep;
+    struct choice_sweep *sweeps;     /* owned; under way */
 };
 
 bool choice_eligible(const struct choice *c, const struct candidate *k);
