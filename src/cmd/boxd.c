@@ -31,6 +31,7 @@
 #include "fetch/launcher.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "rpc/mcp.h"
 #include "rpc/rpc.h"
 #include "rpc/v1.h"
 #include "store/store.h"
@@ -58,6 +59,7 @@ struct daemon {
     struct manager *manager;
     struct boxd_service *service;
     struct v1 *v1;
+    struct mcp *mcp;
     struct http_server *server;
     struct fetch_launcher *launcher; /* NULL: jobs are our own children */
     struct skills *skills;
@@ -493,7 +495,9 @@ static int start_service(struct daemon *d, struct err *err)
     struct v1_options v1 = {
         .manager = d->manager, .events = d->events, .service = boxd_service_policy(d->service)};
     d->v1 = v1_new(&v1);
-    return v1_routes(d->server, d->v1, err);
+    d->mcp = mcp_new(d->v1);
+    r = v1_routes(d->server, d->v1, err);
+    return r < 0 ? r : mcp_routes(d->server, d->mcp, err);
 }
 
 /* As the user that we are from now on: the records are that user's. Nobody is heard before we know
@@ -577,6 +581,7 @@ static void stop(struct daemon *d)
     rpc_stdio_free(d->stdio);
     http_server_free(d->server);
     rpc_free(d->rpc);
+    mcp_free(d->mcp);
     v1_free(d->v1);
     skills_free(d->skills);
     fetch_launcher_free(d->launcher);
