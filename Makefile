@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = /usr/bin/python3
 NINJA = ninja -j $(JOBS)
 
-.PHONY: build run test test-vm bench interop fuzz lint install clean
+.PHONY: build run test test-vm bench interop fuzz lint install uninstall clean
 
 build: setup-build
 	@tools/configure.sh build gcc
@@ -37,6 +37,9 @@ lint: setup-test setup-lint
 
 install: build
 	@tools/install.sh "$(PREFIX)" "$(DESTDIR)"
+
+uninstall:
+	@tools/install.sh --uninstall "$(PREFIX)" "$(DESTDIR)"
 
 clean:
 	rm -rf build build-asan build-analyzer build-fuzz

@@ -30,7 +30,7 @@ THIRD_PARTY = {
     "jansson.h": "util/json.c",
     "seccomp.h": "sandbox/seccomp.c",
     "sqlite3.h": "store/",
-    "openssl/": "http/crypto.c",
+    "openssl/": "http/",
     "curl/": "fetch/",
     "archive.h": "fetch/",
     "archive_entry.h": "fetch/",

@@ -10,6 +10,7 @@
 #include "core/policy_service.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "rpc/chat_http.h"
 #include "rpc/v1.h"
 #include "rpc/v1_openapi.h"
 #include "util/buf.h"
@@ -28,6 +29,8 @@ static int write_document(struct loop *loop, struct manager *m, struct buf *out,
 
     if (r == 0)
         r = v1_routes(server, v, err);
+    if (r == 0)
+        r = chat_routes(server, v, NULL, err);
     return r < 0 ? r : v1_openapi_write(server, v, out, err);
 }
 

@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the generated sections of docs/protocol.md in step with the tables in the source.
+"""Keeps the generated sections of documents in step with the tables in the source.
 
-usage: gen-protocol-doc.py [--check] GENERATOR FILE
+usage: gen-protocol-doc.py [--check] TARGET GENERATOR FILE...
 
-A section stands between `<!-- generated: NAME -->` and `<!-- end: NAME -->` and is replaced by what
-`GENERATOR NAME` prints. With --check nothing is written: exit status 1 and a diff when stale.
+A section stands between `<!-- generated: NAME -->` and `<!-- end: NAME -->` (in a manual `.\\"` stands
+for the brackets, in YAML `#`) and is replaced by what `GENERATOR NAME` prints. With --check nothing
+is written: exit status 1 and a diff when stale; `ninja TARGET` writes it.
 """
 
 import difflib
@@ -15,7 +16,8 @@ import sys
 from pathlib import Path
 
 SECTION = re.compile(
-    r"^(<!-- generated: (?P<name>[a-z-]+) -->\n).*?^(<!-- end: (?P=name) -->)$", re.S | re.M
+    r'^((?P<mark><!--|\.\\"|#) generated: (?P<name>[a-z-]+)(?: -->)?\n).*?^((?P=mark) end: (?P=name)(?: -->)?)$',
+    re.S | re.M,
 )
 
 
@@ -26,10 +28,11 @@ def regenerate(generator, text):
         made = subprocess.run(
             [generator, match["name"]], check=True, stdout=subprocess.PIPE, encoding="utf-8"
         ).stdout
-        return f"{match[1]}\n{made.strip()}\n\n{match[3]}"
+        blank = "\n" if match["mark"] == "<!--" else ""
+        return f"{match[1]}{blank}{made.strip()}\n{blank}{match[4]}"
 
     new, count = SECTION.subn(section, text)
-    if count == 0 or count != text.count("<!-- generated: "):
+    if count == 0 or count != text.count(" generated: "):
         sys.exit("no generated section, or a marker without its end")
     return new
 
@@ -38,20 +41,23 @@ def main(args):
     check = args[:1] == ["--check"]
     if check:
         args = args[1:]
-    if len(args) != 2:
+    if len(args) < 3:
         sys.exit(__doc__)
-    generator, path = args[0], Path(args[1])
-    old = path.read_text(encoding="utf-8")
-    new = regenerate(generator, old)
-    if not check:
-        path.write_text(new, encoding="utf-8")
-    elif new != old:
-        sys.stdout.writelines(
-            difflib.unified_diff(
-                old.splitlines(True), new.splitlines(True), "committed", "from the tables"
+    target, generator, stale = args[0], args[1], []
+    for path in map(Path, args[2:]):
+        old = path.read_text(encoding="utf-8")
+        new = regenerate(generator, old)
+        if not check:
+            path.write_text(new, encoding="utf-8")
+        elif new != old:
+            stale.append(path.name)
+            sys.stdout.writelines(
+                difflib.unified_diff(
+                    old.splitlines(True), new.splitlines(True), "committed", "from the tables"
+                )
             )
-        )
-        sys.exit(f"{path.name} is stale: run `ninja -C build protocol-doc`")
+    if stale:
+        sys.exit(f"{', '.join(stale)}: stale; run `ninja -C build {target}`")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# make interop: LangBot's own client, unmodified, from PyPI, against boxd. tests/interop runs once
+# make interop: clients that are not ours, against boxd. A client that openapi-python-client makes of
+# docs/api/openapi.json (tests/interop_openapi), and LangBot's own, unmodified, from PyPI: tests/interop runs once
 # for each of these releases, in a virtual environment of its own:
 #
 #   0.4.0       the first with a box client; boxd speaks the legacy protocol to it
@@ -32,6 +33,25 @@ drive() {
     stages+=("langbot-plugin $1:$status:$report")
 }
 
+# What the newest generator on PyPI makes of our document.
+drive_openapi() {
+    local dir=$PWD/build/interop/openapi report=$reports/interop-openapi.xml status=0
+    printf '\n=== openapi-python-client\n'
+    rm -f "$report"
+    if [[ ! -e $dir/complete ]]; then
+        rm -rf "$dir"
+        mkdir -p "${dir%/*}"
+        if ! { /usr/bin/python3 -m venv "$dir" && "$dir/bin/python" -m pip install -q openapi-python-client pytest &&
+            touch "$dir/complete"; } >"$dir.log" 2>&1; then
+            tail -n 5 "$dir.log"
+            stages+=("openapi-python-client:1:/dev/null")
+            return
+        fi
+    fi
+    "$dir/bin/python" -m pytest tests/interop_openapi -W ignore --junit-xml="$report" || status=$?
+    stages+=("openapi-python-client:$status:$report")
+}
+
 # At once: most of the time goes into waiting for files. What fails says so here, and fails below.
 read -ra releases <<<"${INTEROP_RELEASES:-0.4.0 0.5.5}"
 for release in "${releases[@]}"; do tools/langbot.sh install "$release" >/dev/null & done
@@ -46,6 +66,7 @@ if [[ -z ${INTEROP_RELEASES:-} ]]; then
     name=${newest%/bin/python}
     name=${name##*/langbot-}
     drive "${name:-newest}" "$newest"
+    drive_openapi
 fi
 
 printf '\n=== summary\n'

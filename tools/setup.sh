@@ -13,9 +13,12 @@ declare -A packages=(
              libsqlite3-dev libssl-dev libyaml-dev libzip-dev"
     # What boxd calls at run time: firewall rules, quota images, rootless maps and network.
     [run]="nftables e2fsprogs uidmap slirp4netns"
-    # clang and its runtime carry the sanitizers; git to curl are run inside sandboxes.
+    # clang and its runtime carry the sanitizers; git to curl are run inside sandboxes; the last line
+    # is what the suite starts engines of its own from.
     [test]="libcmocka-dev zlib1g-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp
-            git nodejs cmake sqlite3 curl iproute2 util-linux procps strace python3-venv"
+            openssl git nodejs cmake sqlite3 curl iproute2 util-linux procps strace python3-venv
+            python3-prometheus-client mandoc man-db
+            busybox-static docker.io podman runc tini"
     # The peers; an engine that is running already is left alone.
     [bench]="bubblewrap busybox-static runc crun docker.io podman"
     [vm]="qemu-system-x86 qemu-utils busybox-static kmod e2fsprogs xz-utils zstd"
@@ -63,10 +66,35 @@ if ((EUID != 0)); then
     exit 1
 fi
 
+# An engine comes with services. Nobody asked for those: what a test or a benchmark needs it starts
+# itself, so nothing is started now, or enabled for the next boot. A policy that is there stays.
+policy=${BOX_SETUP_ROOT:-}/usr/sbin/policy-rc.d
+units=(docker.service docker.socket containerd.service podman.service podman.socket
+    podman-restart.service podman-auto-update.service podman-auto-update.timer)
+own_policy=
+hold_services() {
+    [[ " ${needed[*]} " == *" docker.io "* || " ${needed[*]} " == *" podman "* ]] || return 0
+    [[ ! -e $policy ]] || return 0
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+    own_policy=$policy
+}
+release_services() {
+    [[ -n $own_policy ]] || return 0
+    rm -f "$own_policy"
+    own_policy=
+    local unit
+    command -v systemctl >/dev/null || return 0
+    for unit in "${units[@]}"; do
+        systemctl disable "$unit" >/dev/null 2>&1 || true
+    done
+}
+
 echo "setup: installing ${needed[*]}"
 export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 LC_ALL=C
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log"; release_services' EXIT
+hold_services
 quiet=(-qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 -o Acquire::Retries=2
     -o Dpkg::Options::=--force-confold)
 

@@ -93,13 +93,27 @@ typedef void backend_created_fn(void *arg, struct sandbox *sb,
                                 const struct err *err);         /* sb NULL: err says why */
 typedef void backend_done_fn(void *arg, const struct err *err); /* err NULL: done */
 typedef void backend_text_fn(void *arg, const char *json, size_t len, const struct err *err);
+/* A sandbox that runs, as its backend knows it. Everything is borrowed. */
+struct backend_found {
+    const char *backend; /* name of the one that has it */
+    const char *name;    /* for adopt() */
+    const char *id;      /* as sandbox_id() tells it; NULL: the name */
+    char *const *labels; /* "name=value" */
+    uint64_t created_ns; /* wall clock, by the backend */
+};
+typedef void backend_found_fn(void *arg, const struct backend_found *found);
 typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
 
 struct backend_ops {
     const char *name;
-    /* The spec is borrowed for the call. `lost` may come any time after `created`. */
+    bool own_images; /* an image's name is for it to judge; else there is none but the host's own */
+    /* The spec is borrowed until `created` runs. `lost` may come any time after that. */
     int (*create)(struct backend *b, const struct spec *spec, backend_created_fn *created,
                   backend_lost_fn *lost, void *arg, struct err *err);
+    /* Optional: whoever called create() with that arg does not want it any more. `created` comes
+     * all the same, with an error once what was begun is undone, unless it was too late for that.
+     */
+    void (*abandon)(struct backend *b, void *arg);
     /* Ends every process; running execs finish as SESSION_LOST first. The sandbox is freed before
      * `done` runs. */
     void (*destroy)(struct sandbox *sb, backend_done_fn *done, void *arg);
@@ -117,6 +131,13 @@ struct backend_ops {
     void (*exec_free)(struct exec *e); /* a running one goes on unobserved, its output drained */
     /* Name of the sandbox in the backend; durable, the same after adopt(). */
     const char *(*sandbox_name)(const struct sandbox *sb);
+    /* Optional: what people know it by, such as a container's id, where that is another. */
+    const char *(*sandbox_id)(const struct sandbox *sb);
+    /* Optional: tells of each sandbox of this instance that runs and has labels of these names
+     * (NULL-terminated, of static life), then that it is done. A backend without it keeps no
+     * labels: the store's are all there are. */
+    int (*list)(struct backend *b, const char *const *labels, backend_found_fn *each,
+                backend_done_fn *done, void *arg, struct err *err);
     /* Takes over what an earlier daemon of this instance left running under that name, as if
      * create() had made it: ERR_NOT_FOUND, here or through `created`, when it is not alive any
      * more. Execs of the earlier daemon are ended; its managed processes can be had by proc_adopt()
@@ -159,13 +180,37 @@ struct backend_ops {
     void (*free)(struct backend *b);
     /* Optional: free() for a daemon that leaves everything running for the next one to adopt(). */
     void (*detach)(struct backend *b);
+    /* Optional: whether it answers at all. Quick, and proves less than a sandbox does. */
+    void (*ping)(struct backend *b, backend_done_fn *done, void *arg);
+
+    /* Optional, all together: of one that stands for several (choice.h). */
+    struct backend *(*find)(struct backend *b, const char *name); /* NULL: it has none such */
+    /* From now on only that one is used for new sandboxes, "": any. False: it has none such. */
+    bool (*limit)(struct backend *b, const char *name);
+    /* Whether a sandbox can be had, as far as is known: 0, or ERR_UNAVAILABLE and why not. */
+    int (*available)(const struct backend *b, struct err *err);
+    /* Finds that out, unless it was found out just now. */
+    void (*probe)(struct backend *b, backend_done_fn *done, void *arg);
+    /* How a creation ended is told here (err NULL: well): it may be time to look again. */
+    void (*note)(struct backend *b, const struct err *err);
 };
 
 struct backend {
     const struct backend_ops *ops;
 };
 
-/* Base of every backend's own sandbox. */
+/* What the optional operations say where they are not there: a backend is one, and can be had. */
+struct backend *backend_find(struct backend *b, const char *name);
+bool backend_limit(struct backend *b, const char *name);
+int backend_available(const struct backend *b, struct err *err);
+void backend_note(struct backend *b, const struct err *err);
+
+/* Row F18: the first 16 hex digits of the SHA-256 of spec_config_text(), for labels. */
+#define BACKEND_CONFIG_HASH_LEN 16
+void backend_config_hash(const struct spec *spec, char ret[BACKEND_CONFIG_HASH_LEN + 1]);
+
+/* Base of every backend's own sandbox. What it can do is for its own backend's operations: the one
+ * that was asked to make it may have asked another. */
 struct sandbox {
     struct backend *backend; /* borrowed */
 };

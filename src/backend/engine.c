@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backend/engine.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -13,6 +14,7 @@
 #include "sandbox/seccomp_json.h"
 #include "util/alloc.h"
 #include "util/cleanup.h"
+#include "util/clock.h"
 #include "util/fd.h"
 #include "util/json.h"
 #include "util/path.h"
@@ -20,8 +22,10 @@
 #include "util/strv.h"
 
 #define PROFILE_MAX (256U << 10)
+#define ENGINE_DIR "engine"
 #define PROFILE_FILE "seccomp.json"
 #define INSTANCE_FILE "instance-id"
+#define PING_TIMEOUT_NS (3ULL * NSEC_PER_SEC)
 
 void engine_job_add(struct engine *e, struct engine_job *job, void (*drop)(struct engine_job *job))
 {
@@ -46,56 +50,92 @@ void engine_job_remove(struct engine_job *job)
 void engine_facts_read(struct engine_facts *f, const struct json *info)
 {
     const struct json *options = json_get(info, "SecurityOptions");
+    const char *cgroups = json_str(json_get(info, "CgroupVersion"));
+    /* Podman has a word of its own for it. */
+    bool rootless = json_bool(json_get(info, "Rootless"));
+    const char *runtime = json_str(json_get(info, "DefaultRuntime"));
     f->known = true;
-    f->narrow = false;
+    f->runtime[0] = '\0';
+    if (runtime != NULL)
+        (void)str_copy(f->runtime, sizeof(f->runtime), runtime);
+    f->narrow = rootless;
     f->live_restore = json_bool(json_get(info, "LiveRestoreEnabled"));
     for (size_t i = 0; i < json_len(options); i++) {
         const char *text = json_str(json_at(options, i));
-        f->narrow = f->narrow || (text != NULL && (str_starts(text, "name=rootless") ||
-                                                   str_starts(text, "name=userns")));
+        rootless = rootless || (text != NULL && str_starts(text, "name=rootless"));
+        f->narrow = f->narrow || rootless || (text != NULL && str_starts(text, "name=userns"));
     }
+    f->no_limits = rootless && !str_eq(cgroups, "2");
 }
 
 /* A file of ours in the engine's directory, written whole or not at all. */
-static int write_file(const struct engine *e, const char *name, const char *text, size_t len,
+static int write_file(const struct engine *e, int dir_fd, const char *name, const struct buf *text,
                       struct err *err)
 {
     AUTO_FREE char *fresh = xasprintf("%s.new", name);
     AUTO_CLOSE int fd =
-        openat(e->dir_fd, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-    int r = fd < 0 ? -errno : fd_write_all(fd, text, len);
+        openat(dir_fd, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    int r = fd < 0 ? -errno : fd_write_all(fd, text->data, text->len);
     if (r == 0 && (fchown(fd, e->options.uid, e->options.gid) < 0 ||
-                   renameat(e->dir_fd, fresh, e->dir_fd, name) < 0))
+                   renameat(dir_fd, fresh, dir_fd, name) < 0))
         r = -errno;
-    return r < 0 ? err_sys(err, -r, "write '%s/%s'", e->dir_path, name) : 0;
+    return r < 0 ? err_sys(err, -r, "write '%s' for %s", name, e->kind->name) : 0;
 }
 
 /* Two daemons may share an engine, each in a container of its own with the same paths: what tells
  * their sessions apart is chosen once and kept. */
-static int take_instance(struct engine *e, struct err *err)
+static int take_instance(struct engine *e, int dir_fd, struct err *err)
 {
+    AUTO_DONE(buf) struct buf fresh;
     char text[64] = "";
-    ssize_t n = fd_read_file_at(e->dir_fd, INSTANCE_FILE, text, sizeof(text));
+    buf_init(&fresh, sizeof(e->instance));
+    ssize_t n = fd_read_file_at(dir_fd, INSTANCE_FILE, text, sizeof(text));
     text[strcspn(text, "\n")] = '\0';
     if (n > 0 && id_valid(text) && str_copy(e->instance, sizeof(e->instance), text) == 0)
         return 0;
     id_random(e->instance);
-    return write_file(e, INSTANCE_FILE, e->instance, strlen(e->instance), err);
+    (void)buf_puts(&fresh, e->instance);
+    return write_file(e, dir_fd, INSTANCE_FILE, &fresh, err);
 }
 
+static int own_dir(const struct engine *e, int parent_fd, const char *name, struct err *err)
+{
+    AUTO_CLOSE int fd = path_make_dir_at(parent_fd, name, 0700);
+    if (fd < 0)
+        return err_sys(err, -fd, "make '%s' for %s", name, e->kind->name);
+    if (fchown(fd, e->options.uid, e->options.gid) < 0 || fchmod(fd, 0700) < 0)
+        return err_sys(err, errno, "own '%s' for %s", name, e->kind->name);
+    return TAKE_FD(fd);
+}
+
+/* One name for all engines, a directory for each: what lies in there without a session is removed.
+ */
 static int open_dir(struct engine *e, struct err *err)
 {
     const struct engine_options *o = &e->options;
     AUTO_CLOSE int state = open(o->state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (state < 0)
         return err_sys(err, errno, "open '%s'", o->state_dir);
-    e->dir_path = xasprintf("%s/engine", o->state_dir);
-    e->dir_fd = path_make_dir_at(state, "engine", 0700);
-    if (e->dir_fd < 0)
-        return err_sys(err, -e->dir_fd, "make '%s'", e->dir_path);
-    if (fchown(e->dir_fd, o->uid, o->gid) < 0 || fchmod(e->dir_fd, 0700) < 0)
-        return err_sys(err, errno, "own '%s'", e->dir_path);
-    return take_instance(e, err);
+    AUTO_CLOSE int all = own_dir(e, state, ENGINE_DIR, err);
+    int r = all < 0 ? all : take_instance(e, all, err);
+    if (r < 0)
+        return r;
+    e->dir_path = xasprintf("%s/" ENGINE_DIR "/%s", o->state_dir, e->kind->name);
+    e->dir_fd = own_dir(e, all, e->kind->name, err);
+    return e->dir_fd < 0 ? e->dir_fd : 0;
+}
+
+bool engine_has_left(const char *kind, const char *state_dir)
+{
+    AUTO_FREE char *path = xasprintf("%s/" ENGINE_DIR "/%s", state_dir, kind);
+    bool found = false;
+    DIR *dir = opendir(path);
+    for (struct dirent *d = dir != NULL ? readdir(dir) : NULL; d != NULL && !found;
+         d = readdir(dir))
+        found = str_starts(d->d_name, ENGINE_PREFIX);
+    if (dir != NULL)
+        (void)closedir(dir);
+    return found;
 }
 
 static int open_roots(struct engine *e, struct err *err)
@@ -125,7 +165,7 @@ static int make_profiles(struct engine *e, struct err *err)
     e->filter_len = n * sizeof(struct sock_filter);
     if (e->kind->seccomp_by_path) {
         e->seccomp = xasprintf("%s/" PROFILE_FILE, e->dir_path);
-        return write_file(e, PROFILE_FILE, text.data, text.len, err);
+        return write_file(e, e->dir_fd, PROFILE_FILE, &text, err);
     }
     e->seccomp = buf_take(&text);
     return 0;
@@ -162,9 +202,53 @@ static void engine_free(struct backend *b)
     engine_detach(b);
 }
 
+/* Whether it is there. */
+struct ping {
+    struct engine_job job;
+    struct engine_call *call;
+    backend_done_fn *done;
+    void *arg;
+};
+
+static void ping_free(struct engine_job *job)
+{
+    struct ping *p = container_of(job, struct ping, job);
+    engine_call_cancel(p->call);
+    engine_job_remove(job);
+    free(p);
+}
+
+static void on_pong(void *arg, const struct json *body, const struct err *err)
+{
+    struct ping *p = arg;
+    backend_done_fn *done = p->done;
+    void *done_arg = p->arg;
+    (void)body;
+    p->call = NULL;
+    ping_free(&p->job);
+    done(done_arg, err);
+}
+
+static void engine_ping(struct backend *b, backend_done_fn *done, void *arg)
+{
+    struct engine *e = container_of(b, struct engine, base);
+    struct ping *p = xnew(struct ping);
+    p->done = done;
+    p->arg = arg;
+    engine_job_add(e, &p->job, ping_free);
+    p->call = engine_call_start(e->api,
+                                &(struct engine_request){.target = "/_ping",
+                                                         .unversioned = true,
+                                                         .timeout_ns = PING_TIMEOUT_NS},
+                                on_pong, p);
+}
+
 /* The same for all kinds but for the name, which people and clients see. */
 static const struct backend_ops engine_ops = {
+    .own_images = true,
+    .ping = engine_ping,
     .create = engine_create,
+    .abandon = engine_abandon,
     .destroy = engine_destroy,
     .exec = engine_exec_start,
     .exec_write = engine_exec_write,
@@ -175,6 +259,8 @@ static const struct backend_ops engine_ops = {
     .exec_pause = engine_exec_pause,
     .exec_free = engine_exec_free,
     .sandbox_name = engine_sandbox_name,
+    .sandbox_id = engine_sandbox_id,
+    .list = engine_list,
     .adopt = engine_adopt,
     .sweep = engine_sweep,
     .set_deadline = engine_set_deadline,
@@ -195,6 +281,17 @@ static const struct backend_ops engine_ops = {
     .detach = engine_detach,
 };
 
+/* What goes over a network in plain is anybody's to change, and an engine does what it is told. */
+static int check_endpoint(const char *endpoint, const struct tls_files *tls, struct err *err)
+{
+    if (tls != NULL || !engine_endpoint_is_tcp(endpoint) || engine_endpoint_is_loopback(endpoint))
+        return 0;
+    return err_set(err, ERR_DENIED,
+                   "engine_socket %.120s is not on this host's loopback and has no TLS: set "
+                   "engine_tls_ca, engine_tls_cert and engine_tls_key",
+                   endpoint);
+}
+
 int engine_new(struct loop *loop, const struct engine_options *options, struct backend **ret,
                struct err *err)
 {
@@ -207,7 +304,9 @@ int engine_new(struct loop *loop, const struct engine_options *options, struct b
     e->kind = engine_kind_find(options->kind);
     e->ops.name = e->kind->name;
     e->dir_fd = -1;
-    int r = engine_api_new(loop, e->kind->name, endpoint, &e->api, err);
+    int r = check_endpoint(endpoint, options->tls, err);
+    if (r == 0)
+        r = engine_api_new_tls(loop, e->kind->name, endpoint, options->tls, &e->api, err);
     if (r == 0)
         r = open_dir(e, err);
     if (r == 0)

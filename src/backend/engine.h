@@ -15,10 +15,12 @@
 struct backend;
 struct err;
 struct loop;
+struct tls_files;
 
 struct engine_options {
-    const char *kind;     /* "docker" or "podman" */
-    const char *endpoint; /* unix:///path or tcp://host:port; NULL: the usual places */
+    const char *kind;            /* "docker" or "podman" */
+    const char *endpoint;        /* unix:///path or tcp://host:port; NULL: the usual places */
+    const struct tls_files *tls; /* NULL: none; then tcp:// must be this host's loopback */
     const char *state_dir;
     const char *guest_program; /* path of box-guest, as the engine sees it */
     const char *runtime;       /* "runsc" and the like; NULL: the engine's default */
@@ -35,6 +37,15 @@ struct engine_options {
  * usually is. The caller sees to it that it may still use it later. To free. */
 char *engine_find_endpoint(const char *kind, const char *given);
 bool engine_kind_known(const char *kind);
+/* Whether it is a place in the network, and whether that is this very host. */
+bool engine_endpoint_is_tcp(const char *endpoint);
+bool engine_endpoint_is_loopback(const char *endpoint);
+/* Whether an earlier daemon may have left sessions there. */
+bool engine_has_left(const char *kind, const char *state_dir);
+
+/* A sandbox of this image needs none: an image without anything is made on the way, if it is not
+ * there. There is no program in it to run. */
+#define ENGINE_PROBE_IMAGE "localhost/box-probe:1"
 
 /* Talks to nobody yet: an engine that is down is found out by the first call, and asked again by
  * the next. Call before dropping privileges: the roots are opened. Strings are borrowed for the

@@ -29,6 +29,7 @@ struct engine_api {
     struct http_client *client; /* owned */
     struct engine_call *calls;  /* owned until they are done */
     unsigned minor;             /* of the version agreed on, 0: none yet */
+    bool libpod;                /* it was Podman that agreed */
     char version[16];
 };
 
@@ -40,12 +41,14 @@ struct engine_call {
     int (*line)(void *arg, const struct json *object, struct err *err);
     void *arg;
     char *method, *target, *body; /* owned */
+    const char *type;             /* of the body; static */
     size_t body_len;
     uint64_t timeout_ns;
     bool pinging;         /* the versions are compared first */
     bool unversioned;     /* no need to */
     bool busy, cancelled; /* a line is being told; it was cancelled meanwhile */
     unsigned status, peer_minor;
+    bool peer_libpod;
     struct buf in;
     struct err err;
     struct loop_timer timer;
@@ -55,11 +58,18 @@ struct engine_call {
 int engine_api_new(struct loop *loop, const char *name, const char *endpoint,
                    struct engine_api **ret, struct err *err)
 {
+    return engine_api_new_tls(loop, name, endpoint, NULL, ret, err);
+}
+
+int engine_api_new_tls(struct loop *loop, const char *name, const char *endpoint,
+                       const struct tls_files *tls, struct engine_api **ret, struct err *err)
+{
     AUTO(engine_api) struct engine_api *api = xnew(struct engine_api);
     api->loop = loop;
     api->name = name;
     api->endpoint = xstrdup(endpoint);
-    int r = http_client_new(loop, endpoint, &api->client, err);
+    int r = tls != NULL ? http_client_new_tls(loop, endpoint, tls, &api->client, err)
+                        : http_client_new(loop, endpoint, &api->client, err);
     if (r < 0)
         return r;
     *ret = TAKE_PTR(api);
@@ -108,6 +118,11 @@ const char *engine_api_version(const struct engine_api *api)
     return api->version;
 }
 
+bool engine_api_is_podman(const struct engine_api *api)
+{
+    return api->libpod;
+}
+
 char *engine_quote(const char *text)
 {
     static const char plain[] =
@@ -152,7 +167,7 @@ static void on_timer(struct loop_timer *t)
 {
     struct engine_call *c = container_of(t, struct engine_call, timer);
     c->api->minor = 0; /* whoever answers next may be another engine */
-    (void)err_set(&c->err, ERR_BACKEND, "%s did not answer within %llu seconds (%.80s)",
+    (void)err_set(&c->err, ERR_UNAVAILABLE, "%s did not answer within %llu seconds (%.80s)",
                   c->api->name, (unsigned long long)(c->timeout_ns / NSEC_PER_SEC), c->target);
     c->err.sys = ETIMEDOUT;
     fail(c);
@@ -235,6 +250,7 @@ static void agree(struct engine_call *c)
     }
     api->minor = c->peer_minor < VERSION_MAX ? c->peer_minor : VERSION_MAX;
     (void)snprintf(api->version, sizeof(api->version), "1.%u", api->minor);
+    api->libpod = c->peer_libpod;
     c->pinging = false;
     buf_reset(&c->in);
     start_http(c);
@@ -299,6 +315,7 @@ static void on_head(struct http_call *http, const struct http1_head *head, void 
     uint64_t n = 0;
     (void)http;
     c->status = head->status;
+    c->peer_libpod = http1_find(head, "Libpod-API-Version") != NULL;
     if (version == NULL || version->value.len < 3 || version->value.len > 5 ||
         strncmp(version->value.p, "1.", 2) != 0)
         return;
@@ -332,7 +349,7 @@ static void on_done(struct http_call *http, const struct err *err, void *arg)
         c->api->minor = 0;
         c->err = *err;
         (void)err_wrap(&c->err, "%s cannot be reached at %s", c->api->name, c->api->endpoint);
-        c->err.code = ERR_BACKEND;
+        c->err.code = ERR_UNAVAILABLE;
         c->err.sys = err->sys != 0 ? err->sys : ECONNRESET;
         finish(c, NULL);
     } else if (c->pinging) {
@@ -355,7 +372,7 @@ static void start_http(struct engine_call *c)
     uint64_t patience = c->timeout_ns;
     if (!c->pinging) {
         opts.method = c->method;
-        opts.type = c->body != NULL ? "application/json" : NULL;
+        opts.type = c->body == NULL ? NULL : c->type != NULL ? c->type : "application/json";
         opts.body = c->body;
         opts.body_len = c->body_len;
     } else if (patience > PING_TIMEOUT_NS) {
@@ -379,7 +396,11 @@ struct engine_call *engine_call_start(struct engine_api *api, const struct engin
     c->arg = arg;
     c->method = xstrdup(req->method != NULL ? req->method : "GET");
     c->target = xstrdup(req->target);
-    c->body = req->body != NULL ? xstrndup(req->body, req->body_len) : NULL;
+    if (req->body != NULL) {
+        c->body = xnew_n(char, req->body_len + 1);
+        memcpy(c->body, req->body, req->body_len);
+    }
+    c->type = req->type;
     c->body_len = req->body_len;
     c->timeout_ns = req->timeout_ns > 0 ? req->timeout_ns : ENGINE_TIMEOUT_NS;
     c->unversioned = req->unversioned;

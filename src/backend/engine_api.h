@@ -18,6 +18,7 @@ struct err;
 struct http_client;
 struct json;
 struct loop;
+struct tls_files;
 
 #define ENGINE_TIMEOUT_NS (30ULL * 1000000000ULL)
 #define ENGINE_BODY_MAX (8U << 20)
@@ -27,17 +28,22 @@ struct loop;
  * tcp://host:port. */
 int engine_api_new(struct loop *loop, const char *name, const char *endpoint,
                    struct engine_api **ret, struct err *err);
+/* The same under TLS (http/tls.h), for tcp:// only; NULL: plain. */
+int engine_api_new_tls(struct loop *loop, const char *name, const char *endpoint,
+                       const struct tls_files *tls, struct engine_api **ret, struct err *err);
 /* Calls under way end without a callback. */
 void engine_api_free(struct engine_api *api);
 DEFINE_CLEANUP(engine_api)
 const char *engine_api_endpoint(const struct engine_api *api);
 /* The version both sides speak, "1.41"; "" before the first answer. */
 const char *engine_api_version(const struct engine_api *api);
+bool engine_api_is_podman(const struct engine_api *api); /* the same way */
 
 struct engine_request {
     const char *method; /* NULL: GET */
     const char *target; /* "/containers/json", without the version; copied */
-    const char *body;   /* JSON, copied; NULL: none */
+    const char *body;   /* copied; NULL: none */
+    const char *type;   /* of the body, static; NULL: JSON */
     size_t body_len;
     uint64_t timeout_ns; /* for the whole call; 0: ENGINE_TIMEOUT_NS */
     /* A stream of JSON objects, one per line, in place of one answer: each is given here as it
@@ -48,8 +54,9 @@ struct engine_request {
 };
 
 /* The answer of a success (2xx, and 304 for what was so already); body NULL when it has none. On
- * failure err says why: ERR_NOT_FOUND for 404, ERR_CONFLICT for 409, ERR_INVALID for 400, else
- * ERR_BACKEND, which is also an engine that cannot be reached (err->sys is not 0 then). */
+ * failure err says why: ERR_NOT_FOUND for 404, ERR_CONFLICT for 409, ERR_INVALID for 400,
+ * ERR_UNAVAILABLE for an engine that cannot be reached or does not answer (err->sys is not 0 then),
+ * else ERR_BACKEND. */
 typedef void engine_answer_fn(void *arg, const struct json *body, const struct err *err);
 
 /* The call is gone once it was answered. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/engine_internal.h"
+#include "sandbox/masks.h"
 #include "util/alloc.h"
 #include "util/json.h"
 #include "util/str.h"
@@ -14,8 +15,9 @@
 #define MIB (1024LL * 1024LL)
 #define NANO 1e9
 #define TMP_SIZE "64m"
+#define VOLUME_MIB 64
 #define NAME_PART_MAX 32U
-/* The engine's init, box-guest and its keepers. Where a limit per user id keeps programs off them,
+/* box-guest and its keepers. Where a limit per user id keeps programs off them,
  * there is place for some. */
 #define RESERVE_OWN 16
 #define RESERVE_SHARED 4
@@ -75,6 +77,10 @@ static void put_labels(struct jw *w, const struct engine_plan *p)
     jw_kstr(w, LABEL_INSTANCE, p->instance);
     jw_kstr(w, LABEL_HASH, p->hash);
     jw_kstr(w, LABEL_NAME, p->name);
+    for (char *const *l = p->spec->own.labels; l != NULL && *l != NULL; l++) {
+        AUTO_FREE char *key = xstrndup(*l, strcspn(*l, "="));
+        jw_kstr(w, key, *l + strlen(key) + 1);
+    }
     jw_object_end(w);
 }
 
@@ -87,7 +93,8 @@ static void put_list(struct jw *w, const char *key, const char *const *items)
     jw_array_end(w);
 }
 
-static void put_mount(struct jw *w, const char *source, const char *target, bool read_only)
+static void put_mount(struct jw *w, const char *source, const char *target, bool read_only,
+                      bool flat)
 {
     jw_object(w);
     jw_kstr(w, "Type", "bind");
@@ -98,6 +105,23 @@ static void put_mount(struct jw *w, const char *source, const char *target, bool
     jw_object(w);
     jw_kstr(w, "Propagation", "rprivate");
     jw_kbool(w, "CreateMountpoint", false); /* of the source: nothing is made on the host */
+    /* What is mounted below it would come along, and would not be read-only. Whoever is not root
+     * has to take it along; then box-guest looks. */
+    jw_kbool(w, "NonRecursive", flat);
+    jw_object_end(w);
+    jw_object_end(w);
+}
+
+/* In place of a volume of the image: of a size, and gone with the container. */
+static void put_memory(struct jw *w, const char *target)
+{
+    jw_object(w);
+    jw_kstr(w, "Type", "tmpfs");
+    jw_kstr(w, "Target", target);
+    jw_key(w, "TmpfsOptions");
+    jw_object(w);
+    jw_kint(w, "SizeBytes", VOLUME_MIB * MIB);
+    jw_kint(w, "Mode", 01777);
     jw_object_end(w);
     jw_object_end(w);
 }
@@ -112,17 +136,19 @@ static void put_mounts(struct jw *w, const struct engine_plan *p)
 {
     jw_key(w, "Mounts");
     jw_array(w);
-    put_mount(w, p->guest_program, GUEST_PROGRAM, true);
-    put_mount(w, p->run_dir, GUEST_DIR, true);
+    put_mount(w, p->guest_program, GUEST_PROGRAM, true, p->flat);
+    put_mount(w, p->run_dir, GUEST_DIR, true, p->flat);
     for (size_t i = 0; i < p->mounts->n; i++)
         put_mount(w, p->mounts->list[i].source, p->mounts->list[i].target,
-                  p->mounts->list[i].read_only);
+                  p->mounts->list[i].read_only, p->flat);
     if (workspace_of(p) == ENGINE_WORKSPACE_VOLUME) {
         jw_object(w); /* without a name: it goes with the container */
         jw_kstr(w, "Type", "volume");
         jw_kstr(w, "Target", p->spec->mount_path);
         jw_object_end(w);
     }
+    for (size_t i = 0; p->volumes != NULL && p->volumes[i] != NULL; i++)
+        put_memory(w, p->volumes[i]);
     jw_array_end(w);
 }
 
@@ -162,18 +188,54 @@ static void put_ulimits(struct jw *w, const struct engine_plan *p)
     jw_array_end(w);
 }
 
+static const char *const masked[] = {SANDBOX_MASKED_FILES, SANDBOX_MASKED_DIRS, "timer_stats"};
+/* What engines mask by themselves, unless they are told what to mask. */
+static const char *const masked_too[] = {"/sys/firmware", "/sys/devices/virtual/powercap"};
+
+static void put_masks(struct jw *w)
+{
+    jw_key(w, "MaskedPaths");
+    jw_array(w);
+    for (size_t i = 0; i < ARRAY_SIZE(masked); i++) {
+        AUTO_FREE char *path = xasprintf("/proc/%s", masked[i]);
+        jw_str(w, path);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(masked_too); i++)
+        jw_str(w, masked_too[i]);
+    jw_array_end(w);
+}
+
+/* The same as one option, in addition to its own. */
+static void put_mask_option(struct jw *w)
+{
+    AUTO_DONE(buf) struct buf option;
+    buf_init(&option, 4096);
+    (void)buf_puts(&option, "mask=");
+    for (size_t i = 0; i < ARRAY_SIZE(masked); i++)
+        (void)buf_printf(&option, "%s/proc/%s", i > 0 ? ":" : "", masked[i]);
+    jw_str(w, buf_str(&option));
+}
+
 static void put_security(struct jw *w, const struct engine_plan *p)
 {
     static const char *const all[] = {"ALL", NULL};
     AUTO_FREE char *seccomp = xasprintf("seccomp=%s", p->seccomp);
-    const char *const options[] = {"no-new-privileges", seccomp, NULL};
     put_list(w, "CapDrop", all);
-    put_list(w, "SecurityOpt", options);
+    jw_key(w, "SecurityOpt");
+    jw_array(w);
+    jw_str(w, "no-new-privileges");
+    jw_str(w, seccomp);
+    if (p->masks_by_option)
+        put_mask_option(w);
+    jw_array_end(w);
+    if (!p->masks_by_option)
+        put_masks(w);
     jw_kbool(w, "Privileged", false);
     jw_kbool(w, "ReadonlyRootfs", p->spec->read_only_rootfs);
     jw_kstr(w, "IpcMode", "private");
     jw_kstr(w, "CgroupnsMode", "private");
-    jw_kbool(w, "Init", p->init);
+    /* box-guest is one that reaps. The engine's could be looked into by programs, and killed. */
+    jw_kbool(w, "Init", false);
     if (p->runtime != NULL)
         jw_kstr(w, "Runtime", p->runtime);
 }

@@ -2,6 +2,11 @@
 #include <string.h>
 
 #include "backend/engine_internal.h"
+#include "util/alloc.h"
+#include "util/json.h"
+#include "util/path.h"
+#include "util/str.h"
+#include "util/strv.h"
 
 /* The grammar of distribution/reference:
  *
@@ -20,6 +25,7 @@
 #define NAME_MAX_LEN 255U
 #define TAG_MAX 128U
 #define DIGEST_LEN 64U
+#define VOLUMES_MAX 32U
 
 static bool digest_valid(const char *s)
 {
@@ -130,5 +136,52 @@ int engine_image_check(const char *reference, struct err *err)
     if (!reference_valid(reference))
         return err_set(err, ERR_INVALID, "image '%.100s' is not a valid image reference",
                        reference);
+    return 0;
+}
+
+/* What nobody may cover. */
+static const char *const kept[] = {"/", "/.box", "/proc", "/sys", "/dev"};
+
+static bool is_kept(const char *path)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++) {
+        size_t len = strlen(kept[i]);
+        if (str_eq(path, kept[i]) || (len > 1 && str_starts(path, kept[i]) && path[len] == '/'))
+            return true;
+    }
+    return false;
+}
+
+static bool is_ours(const char *path, const struct spec *spec, const struct engine_mounts *mounts)
+{
+    bool ours = str_eq(path, "/tmp") || str_eq(path, spec->mount_path);
+    for (size_t i = 0; i < mounts->n; i++)
+        ours = ours || str_eq(path, mounts->list[i].target);
+    return ours;
+}
+
+/* A volume is a writable directory on the engine's disk that nothing limits. Where the root is
+ * read-only something else has to be in its place, so each is asked for by its path. */
+int engine_image_volumes(const struct json *image, const struct spec *spec,
+                         const struct engine_mounts *mounts, char ***ret, struct err *err)
+{
+    const struct json *volumes = json_get(json_get(image, "Config"), "Volumes");
+    AUTO_STRV char **list = NULL;
+    if (json_len(volumes) > VOLUMES_MAX)
+        return err_set(err, ERR_LIMIT, "image %.100s declares %zu volumes; %u is the most",
+                       spec->image, json_len(volumes), VOLUMES_MAX);
+    for (void *it = json_iter(volumes); it != NULL; it = json_iter_next(volumes, it)) {
+        AUTO_FREE char *path = xstrdup(json_iter_key(it));
+        for (size_t len = strlen(path); len > 1 && path[len - 1] == '/'; len--)
+            path[len - 1] = '\0';
+        if (!path_is_clean_absolute(path) || is_kept(path))
+            return err_set(err, ERR_DENIED,
+                           "image %.100s declares a volume at '%.60s'; that is not "
+                           "possible here",
+                           spec->image, path);
+        if (!is_ours(path, spec, mounts))
+            strv_add(&list, path);
+    }
+    *ret = TAKE_PTR(list);
     return 0;
 }

@@ -15,12 +15,14 @@
 struct engine;
 struct engine_exec;
 struct engine_proc;
+struct engine_pull;
 struct engine_sandbox;
 struct jw;
 struct sock_filter;
 
 #define ENGINE_NAME_MAX 64
-#define ENGINE_ID_MAX 65 /* 64 hex digits and NUL */
+#define ENGINE_PREFIX "langbot-box-" /* of every container, and of its directory */
+#define ENGINE_ID_MAX 65             /* 64 hex digits and NUL */
 #define ENGINE_INSTANCE_LEN 16
 #define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 1)
 #define ENGINE_CREATE_MAX (1U << 20)
@@ -36,8 +38,11 @@ struct engine_kind {
     const char *name;
     const char *const *sockets; /* usual places, first that is there wins; %s: $XDG_RUNTIME_DIR */
     const char *env;            /* that names another */
+    const char *probe_import;   /* what makes ENGINE_PROBE_IMAGE of an archive */
     bool seccomp_by_path; /* the profile is a file that the service reads, not JSON in the call */
-    bool mounts_as_text;  /* it turns typed mounts into comma-separated text on its way */
+    bool masks_by_option; /* what is masked is told as an option, not as a list of paths */
+    bool is_podman;
+    bool mounts_as_text; /* it turns typed mounts into comma-separated text on its way */
 };
 const struct engine_kind *engine_kind_find(const char *name);
 
@@ -63,8 +68,9 @@ void engine_mounts_done(struct engine_mounts *m);
 /* What the engine said about itself. */
 struct engine_facts {
     bool known;
+    char runtime[64];  /* that it uses when nobody asks for another */
     bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
-    bool no_init;      /* it has no init program for containers */
+    bool no_limits;    /* it takes them and ignores them: rootless, and no cgroup v2 */
     bool live_restore; /* containers outlive it, but not those that are to remove themselves */
 };
 
@@ -78,17 +84,15 @@ struct engine_plan {
     const char *runtime;
     const char *seccomp; /* value of the option: JSON, or a path */
     const char *guest_program, *run_dir;
-    bool init;
+    char *const *volumes; /* that the image declares; they become memory of a size */
+    bool masks_by_option;
+    bool flat;   /* no mount comes with what is mounted below it */
     bool own_id; /* the user id is the session's alone */
     bool keep;   /* what has ended stays until we remove it */
     uint64_t nproc_max;
 };
 int engine_create_body(const struct engine_plan *plan, struct buf *ret, struct err *err);
 void engine_container_name(const char *session_id, const char *random, char *ret, size_t size);
-/* 16 hex digits over what a sandbox was made from (row F18). */
-#define ENGINE_HASH_LEN 16
-void engine_config_hash(const struct spec *spec, char ret[ENGINE_HASH_LEN + 1]);
-
 /* What the workspace is. */
 enum engine_workspace {
     ENGINE_WORKSPACE_HOST,   /* a directory of the host */
@@ -103,6 +107,10 @@ int64_t engine_pids_reserve(bool own_id);
 /* engine_image.c: names of images. Strict: what an engine, a registry or a shell could read as
  * something else is refused. */
 int engine_image_check(const char *reference, struct err *err);
+/* What an image declares as volumes, of GET /images/x/json, but for those places where the spec
+ * mounts something itself. To free with strv_free(), NULL without any. */
+int engine_image_volumes(const struct json *image, const struct spec *spec,
+                         const struct engine_mounts *mounts, char ***ret, struct err *err);
 
 /* engine_link.c: the connection to one box-guest. */
 struct engine_link {
@@ -142,6 +150,7 @@ struct engine {
     struct engine_options options;
     const struct engine_kind *kind;
     struct engine_api *api; /* owned */
+    bool untidy;            /* something of ours could not be removed; the engine was away */
     struct engine_facts facts;
     char instance[ENGINE_INSTANCE_LEN + 1];
     char *dir_path, *seccomp;   /* owned */
@@ -180,6 +189,8 @@ struct engine_sandbox {
     struct spec *spec;      /* owned copy of what it needs */
     struct engine_mounts mounts;
     char user[32];            /* "": the image's own */
+    char **volumes;           /* owned; of the image */
+    struct engine_pull *pull; /* owned; NULL: nothing is fetched */
     struct engine_call *call; /* under way, or NULL */
     struct engine_link link;
     bool linked; /* the link is open */
@@ -207,18 +218,27 @@ void engine_move(struct engine_sandbox *sb, enum engine_state to);
 void engine_ask(struct engine_sandbox *sb, const struct engine_request *req, engine_answer_fn *fn);
 /* It will not come to be: whatever is there already goes, then its user hears why. */
 void engine_fail(struct engine_sandbox *sb, const struct err *err);
+void engine_remove(struct engine_sandbox *sb); /* in REMOVING: whatever is known by now */
 int engine_listen(struct engine_sandbox *sb, struct err *err);
 void engine_greet(struct engine_sandbox *sb); /* the container runs: its supervisor is awaited */
 
 /* engine_make.c */
 int engine_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
                   backend_lost_fn *lost, void *arg, struct err *err);
+void engine_abandon(struct backend *b, void *arg);
 int engine_adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err);
+
+/* engine_pull.c: how large what is being fetched is, by what the registry says of each layer. */
+#define ENGINE_PULL_MAX (16ULL << 30)
+/* *pull is made at first; true: with this one it is more than ENGINE_PULL_MAX, or too many. */
+bool engine_pull_excess(struct engine_pull **pull, const char *layer, uint64_t bytes);
+void engine_pull_free(struct engine_pull *pull);
 
 /* engine_life.c again */
 void engine_destroy(struct sandbox *base, backend_done_fn *done, void *arg);
 const char *engine_sandbox_name(const struct sandbox *base);
+const char *engine_sandbox_id(const struct sandbox *base);
 void engine_set_deadline(struct sandbox *base, uint64_t boot_ns);
 void engine_sandbox_free(struct engine_sandbox *sb); /* without a word to anybody */
 int engine_send(struct engine_sandbox *sb, enum guest_type type, uint32_t id, uint32_t flags,
@@ -264,9 +284,14 @@ void engine_proc_forget_found(struct engine_sandbox *sb); /* those nobody has ta
 /* engine_sweep.c */
 int engine_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
 
+/* engine_list.c */
+int engine_list(struct backend *b, const char *const *labels, backend_found_fn *each,
+                backend_done_fn *done, void *arg, struct err *err);
+
 /* engine_report.c */
 int engine_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 int engine_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
+void engine_report_forget(const struct engine_sandbox *sb); /* it goes: what is told of it ends */
 
 /* engine_floor.c: what a program of that version is too old for, or NULL. */
 const char *engine_floor_breach(const char *program, const char *text);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <arpa/inet.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,11 +17,18 @@ static const char *const podman_sockets[] = {"/run/podman/podman.sock", "~/podma
                                              NULL};
 
 static const struct engine_kind kinds[] = {
-    {.name = "docker", .sockets = docker_sockets, .env = "DOCKER_HOST", .seccomp_by_path = false},
+    {.name = "docker",
+     .sockets = docker_sockets,
+     .env = "DOCKER_HOST",
+     .probe_import = "/images/create?fromSrc=-&repo=localhost%2Fbox-probe&tag=1"},
     {.name = "podman",
      .sockets = podman_sockets,
      .env = "CONTAINER_HOST",
+     /* The other way it forgets the name. */
+     .probe_import = "/v4.0.0/libpod/images/import?reference=localhost%2Fbox-probe%3A1",
      .seccomp_by_path = true,
+     .masks_by_option = true,
+     .is_podman = true,
      .mounts_as_text = true},
 };
 
@@ -62,4 +71,30 @@ char *engine_find_endpoint(const char *kind, const char *given)
             return xasprintf("unix://%s", path);
     }
     return xasprintf("unix://%s", k->sockets[0]);
+}
+
+/* What follows the scheme, or NULL. */
+static const char *tcp_authority(const char *endpoint)
+{
+    static const char *const schemes[] = {"tcp://", "http://", "https://"};
+    for (size_t i = 0; i < ARRAY_SIZE(schemes); i++)
+        if (str_starts(endpoint, schemes[i]))
+            return endpoint + strlen(schemes[i]);
+    return NULL;
+}
+
+bool engine_endpoint_is_tcp(const char *endpoint)
+{
+    return tcp_authority(endpoint) != NULL;
+}
+
+/* A name is not looked up for that: whoever answers may say anything. */
+bool engine_endpoint_is_loopback(const char *endpoint)
+{
+    const char *at = tcp_authority(endpoint);
+    struct in_addr address;
+    if (at == NULL || str_starts(at, "[::1]"))
+        return at != NULL;
+    AUTO_FREE char *host = xstrndup(at, strcspn(at, ":/"));
+    return inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
 }

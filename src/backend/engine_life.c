@@ -13,6 +13,7 @@
 #include "util/clock.h"
 #include "util/json.h"
 #include "util/str.h"
+#include "util/strv.h"
 
 #define GREET_TIMEOUT_NS (30ULL * NSEC_PER_SEC)
 #define GREET_LOOK_NS (1ULL * NSEC_PER_SEC)
@@ -28,7 +29,7 @@ static const struct {
     [ENGINE_PROBING] = {"probing", TO(INSPECTING) | TO(ADOPTING) | TO(REMOVING)},
     [ENGINE_INSPECTING] = {"inspecting", TO(PULLING) | TO(CREATING) | TO(REMOVING)},
     [ENGINE_PULLING] = {"pulling", TO(INSPECTING) | TO(REMOVING)},
-    [ENGINE_CREATING] = {"creating", TO(CREATING) | TO(STARTING) | TO(REMOVING)},
+    [ENGINE_CREATING] = {"creating", TO(STARTING) | TO(REMOVING)},
     [ENGINE_STARTING] = {"starting", TO(GREETING) | TO(REMOVING)},
     [ENGINE_ADOPTING] = {"adopting", TO(GREETING) | TO(REMOVING)},
     [ENGINE_GREETING] = {"greeting", TO(READY) | TO(REMOVING)},
@@ -56,9 +57,12 @@ void engine_sandbox_free(struct engine_sandbox *sb)
     loop_defer_stop(&sb->defer);
     engine_exec_lose_all(sb);
     engine_proc_lose_all(sb);
+    engine_report_forget(sb);
     if (sb->linked)
         engine_link_close(&sb->link);
     engine_mounts_done(&sb->mounts);
+    engine_pull_free(sb->pull);
+    strv_free(sb->volumes);
     spec_free(sb->spec);
     free(sb);
 }
@@ -66,6 +70,11 @@ void engine_sandbox_free(struct engine_sandbox *sb)
 const char *engine_sandbox_name(const struct sandbox *base)
 {
     return container_of(base, struct engine_sandbox, base)->name;
+}
+
+const char *engine_sandbox_id(const struct sandbox *base)
+{
+    return container_of(base, struct engine_sandbox, base)->id;
 }
 
 int engine_send(struct engine_sandbox *sb, enum guest_type type, uint32_t id, uint32_t flags,
@@ -100,6 +109,8 @@ static void removed(struct engine_sandbox *sb, const struct err *err)
     struct err failure = sb->failure;
     if (err == NULL)
         forget_directory(sb);
+    else
+        sb->engine->untidy = true;
     engine_sandbox_free(sb);
     if (done != NULL)
         done(arg, err);
@@ -107,11 +118,9 @@ static void removed(struct engine_sandbox *sb, const struct err *err)
         created(arg, NULL, &failure);
 }
 
-static void remove_now(struct engine_sandbox *sb);
-
 static void on_remove_again(struct loop_timer *t)
 {
-    remove_now(container_of(t, struct engine_sandbox, timer));
+    engine_remove(container_of(t, struct engine_sandbox, timer));
 }
 
 static void on_removed(void *arg, const struct json *body, const struct err *err)
@@ -134,7 +143,7 @@ static void on_nothing_there(struct loop_defer *d)
     removed(container_of(d, struct engine_sandbox, defer), NULL);
 }
 
-static void remove_now(struct engine_sandbox *sb)
+void engine_remove(struct engine_sandbox *sb)
 {
     if (sb->id[0] == '\0') {
         loop_defer_start(sb->engine->loop, &sb->defer, on_nothing_there);
@@ -144,14 +153,18 @@ static void remove_now(struct engine_sandbox *sb)
     engine_ask(sb, &(struct engine_request){.method = "DELETE", .target = target}, on_removed);
 }
 
+/* What is being made has no id yet, and whoever hangs up does not stop it: on_created() goes on. */
 static void start_removal(struct engine_sandbox *sb)
 {
+    bool making = sb->state == ENGINE_CREATING && sb->call != NULL;
     engine_move(sb, ENGINE_REMOVING);
-    engine_call_cancel(TAKE_PTR(sb->call));
     loop_timer_stop(&sb->timer);
     engine_exec_lose_all(sb);
     engine_proc_lose_all(sb);
-    remove_now(sb);
+    if (making)
+        return;
+    engine_call_cancel(TAKE_PTR(sb->call));
+    engine_remove(sb);
 }
 
 /* It will not come to be: whatever is there already goes, then its user hears why. */
@@ -219,7 +232,7 @@ static void on_link_connected(void *arg)
     add_rlimit(&h, RLIMIT_MSGQUEUE, 65536, 65536);
     add_rlimit(&h, RLIMIT_SIGPENDING, 1024, 1024);
     if (sb->own_id)
-        h.nproc = (uint32_t)sb->spec->pids_limit + 2; /* the engine's init, and box-guest */
+        h.nproc = (uint32_t)sb->spec->pids_limit + 1; /* box-guest */
     if (engine_workspace(sb->spec, false) == ENGINE_WORKSPACE_MEMORY &&
         sb->spec->workspace_quota_mb > 0)
         (void)str_copy(h.quota_path, sizeof(h.quota_path), sb->spec->mount_path);

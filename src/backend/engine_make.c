@@ -18,9 +18,11 @@
 
 #define CREATE_TIMEOUT_NS (60ULL * NSEC_PER_SEC)
 #define PULL_SILENCE_NS (120ULL * NSEC_PER_SEC)
+#define PULL_WHOLE_NS (30ULL * 60 * NSEC_PER_SEC)
 #define LOOK_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
 #define ADOPT_LOOKS 22 /* seconds of patience that an adoption has less: others wait for it */
 #define NPROC_MAX 4096U
+#define RUNTIMES_MAX 1024U
 #define PLAIN_ID 1000U
 
 /* What a sandbox needs of its spec after the call that made it. */
@@ -45,7 +47,26 @@ static struct spec *copy_spec(const struct spec *from)
     s->pids_limit = from->pids_limit;
     s->read_only_rootfs = from->read_only_rootfs;
     s->workspace_quota_mb = from->workspace_quota_mb;
+    s->own.labels = strv_copy(from->own.labels);
     return s;
+}
+
+/* What could not be removed while the engine was away. */
+
+static void on_tidied(void *arg, const struct err *err)
+{
+    struct engine *e = arg;
+    e->untidy = e->untidy || err != NULL;
+}
+
+static void tidy_up(struct engine *e)
+{
+    struct err err = {0};
+    if (!e->untidy)
+        return;
+    e->untidy = false;
+    if (engine_sweep(&e->base, on_tidied, e, &err) < 0)
+        on_tidied(e, &err);
 }
 
 /* Starting. */
@@ -55,24 +76,23 @@ static void on_started(void *arg, const struct json *body, const struct err *err
     struct engine_sandbox *sb = arg;
     (void)body;
     sb->call = NULL;
-    if (err != NULL)
+    if (err != NULL) {
         engine_fail(sb, err);
-    else
-        engine_greet(sb);
+        return;
+    }
+    tidy_up(sb->engine);
+    engine_greet(sb);
 }
 
-static void create_now(struct engine_sandbox *sb);
-
-/* An engine without an init for containers says so when one is asked for. box-guest reaps as well.
- */
-static bool lacks_init(struct engine_sandbox *sb, const struct err *err)
+/* An engine that does not find our files is not where they are. */
+static void explain_far(const struct engine_sandbox *sb, struct err *err)
 {
-    struct engine_facts *f = &sb->engine->facts;
-    if (f->no_init || (strstr(err->msg, "init binary") == NULL &&
-                       strstr(err->msg, "-init") == NULL && strstr(err->msg, "catatonit") == NULL))
-        return false;
-    f->no_init = true;
-    return true;
+    if (!engine_endpoint_is_tcp(engine_api_endpoint(sb->engine->api)) ||
+        (strstr(err->msg, "bind source path does not exist") == NULL &&
+         strstr(err->msg, "no such file") == NULL))
+        return;
+    (void)err_wrap(err, "the engine at %.80s must be on the same host as boxd",
+                   engine_api_endpoint(sb->engine->api));
 }
 
 static void on_created(void *arg, const struct json *body, const struct err *err)
@@ -81,8 +101,12 @@ static void on_created(void *arg, const struct json *body, const struct err *err
     const char *id = json_str(json_get(body, "Id"));
     struct err odd = {0};
     sb->call = NULL;
-    if (err != NULL && lacks_init(sb, err)) {
-        create_now(sb);
+    if (err != NULL && err->sys != 0) /* no answer: it may be there all the same */
+        (void)str_copy(sb->id, sizeof(sb->id), sb->name);
+    if (sb->state == ENGINE_REMOVING) {
+        if (err == NULL && id != NULL && id_valid(id))
+            (void)str_copy(sb->id, sizeof(sb->id), id);
+        engine_remove(sb);
         return;
     }
     if (err == NULL && (id == NULL || !id_valid(id) || str_copy(sb->id, sizeof(sb->id), id) < 0)) {
@@ -91,7 +115,9 @@ static void on_created(void *arg, const struct json *body, const struct err *err
         err = &odd;
     }
     if (err != NULL) {
-        engine_fail(sb, err);
+        odd = *err;
+        explain_far(sb, &odd);
+        engine_fail(sb, &odd);
         return;
     }
     engine_move(sb, ENGINE_STARTING);
@@ -118,9 +144,9 @@ static void create_now(struct engine_sandbox *sb)
     AUTO_FREE char *run_dir = xasprintf("%s/%s", e->dir_path, sb->name);
     AUTO_FREE char *target = xasprintf("/containers/create?name=%s", sb->name);
     AUTO_DONE(buf) struct buf body;
-    char hash[ENGINE_HASH_LEN + 1];
+    char hash[BACKEND_CONFIG_HASH_LEN + 1];
     struct err err = {0};
-    engine_config_hash(sb->spec, hash);
+    backend_config_hash(sb->spec, hash);
     struct engine_plan plan = {.spec = sb->spec,
                                .mounts = &sb->mounts,
                                .name = sb->name,
@@ -132,7 +158,9 @@ static void create_now(struct engine_sandbox *sb)
                                .seccomp = e->seccomp,
                                .guest_program = e->options.guest_program,
                                .run_dir = run_dir,
-                               .init = !e->facts.no_init,
+                               .volumes = sb->spec->read_only_rootfs ? sb->volumes : NULL,
+                               .masks_by_option = e->kind->masks_by_option,
+                               .flat = !e->facts.narrow,
                                .own_id = sb->own_id,
                                .keep = sb->spec->persistent || e->facts.live_restore,
                                .nproc_max = nproc_max()};
@@ -190,8 +218,12 @@ static void on_pulled(void *arg, const struct json *body, const struct err *err)
     struct engine_sandbox *sb = arg;
     (void)body;
     sb->call = NULL;
+    loop_timer_stop(&sb->timer);
     if (err != NULL) {
-        engine_fail(sb, err);
+        struct err why = *err;
+        if (strstr(why.msg, sb->spec->image) == NULL)
+            (void)err_wrap(&why, "fetch %.100s", sb->spec->image);
+        engine_fail(sb, &why);
         return;
     }
     sb->pulled = true;
@@ -203,6 +235,14 @@ static int on_progress(void *arg, const struct json *object, struct err *err)
     struct engine_sandbox *sb = arg;
     const char *status = json_str(json_get(object, "status"));
     const char *error = json_str(json_get(object, "error"));
+    const char *layer = json_str(json_get(object, "id"));
+    int64_t bytes = json_int(json_get(json_get(object, "progressDetail"), "total"));
+    if (layer != NULL && bytes > 0 && engine_pull_excess(&sb->pull, layer, (uint64_t)bytes))
+        return err_set(
+            err, ERR_LIMIT,
+            "image %.100s is larger than %llu GiB; fetch it by hand (%s pull) if that is "
+            "meant",
+            sb->spec->image, ENGINE_PULL_MAX >> 30, sb->engine->kind->name);
     if (error != NULL)
         return err_set(err, ERR_BACKEND, "%s backend error: pull %.100s: %.200s",
                        sb->engine->kind->name, sb->spec->image, error);
@@ -211,6 +251,16 @@ static int on_progress(void *arg, const struct json *object, struct err *err)
     return 0;
 }
 
+static void on_pull_late(struct loop_timer *t)
+{
+    struct engine_sandbox *sb = container_of(t, struct engine_sandbox, timer);
+    struct err err = {0};
+    (void)err_set(&err, ERR_BACKEND, "image %.100s could not be fetched within %llu minutes",
+                  sb->spec->image, PULL_WHOLE_NS / NSEC_PER_SEC / 60);
+    engine_fail(sb, &err);
+}
+
+/* Whoever gives the session up ends it, by hanging up on the engine. */
 static void pull_now(struct engine_sandbox *sb)
 {
     AUTO_FREE char *image = engine_quote(sb->spec->image);
@@ -221,6 +271,7 @@ static void pull_now(struct engine_sandbox *sb)
         xasprintf("/images/create?fromImage=%s%s", image, tagged ? "" : "&tag=latest");
     engine_move(sb, ENGINE_PULLING);
     log_info(sb->spec->session_id, "fetching image %.100s", sb->spec->image);
+    loop_timer_start(sb->engine->loop, &sb->timer, PULL_WHOLE_NS, on_pull_late);
     engine_ask(
         sb,
         &(struct engine_request){
@@ -228,11 +279,34 @@ static void pull_now(struct engine_sandbox *sb)
         on_pulled);
 }
 
+/* Our own image, of nothing: enough for our own supervisor. */
+static void import_now(struct engine_sandbox *sb)
+{
+    static const char empty_tar[1024] = {0};
+    const char *target = sb->engine->kind->probe_import;
+    engine_move(sb, ENGINE_PULLING);
+    engine_ask(sb,
+               &(struct engine_request){.method = "POST",
+                                        .target = target,
+                                        .unversioned = str_starts(target, "/v"),
+                                        .body = empty_tar,
+                                        .body_len = sizeof(empty_tar),
+                                        .type = "application/x-tar",
+                                        .timeout_ns = LOOK_TIMEOUT_NS,
+                                        .line = on_progress},
+               on_pulled);
+}
+
 static void on_image(void *arg, const struct json *body, const struct err *err)
 {
     struct engine_sandbox *sb = arg;
     struct err missing = {0};
     sb->call = NULL;
+    if (err != NULL && err->code == ERR_NOT_FOUND && !sb->pulled &&
+        str_eq(sb->spec->image, ENGINE_PROBE_IMAGE)) {
+        import_now(sb);
+        return;
+    }
     if (err != NULL && err->code == ERR_NOT_FOUND && sb->engine->options.pull && !sb->pulled) {
         pull_now(sb);
         return;
@@ -243,6 +317,9 @@ static void on_image(void *arg, const struct json *body, const struct err *err)
                       sb->engine->kind->name, sb->spec->image, sb->engine->kind->name);
         err = &missing;
     }
+    if (err == NULL && sb->volumes == NULL &&
+        engine_image_volumes(body, sb->spec, &sb->mounts, &sb->volumes, &missing) < 0)
+        err = &missing;
     if (err != NULL) {
         engine_fail(sb, err);
         return;
@@ -300,16 +377,62 @@ static void adopt_now(struct engine_sandbox *sb)
 
 /* The engine itself. */
 
+/* Both speak the same language, and yet not quite. */
+static int check_kind(const struct engine *e, struct err *err)
+{
+    bool podman = engine_api_is_podman(e->api);
+    if (podman == e->kind->is_podman)
+        return 0;
+    return err_set(err, ERR_UNAVAILABLE, "it is %s that listens at %.200s: use backend: %s",
+                   podman ? "Podman" : "Docker", engine_api_endpoint(e->api),
+                   podman ? "podman" : "docker");
+}
+
+/* An engine would say so itself, in the end, but not what there is instead. */
+static int check_runtime(const struct engine *e, const struct json *info, struct err *err)
+{
+    const struct json *all = json_get(info, "Runtimes");
+    const char *wanted = e->options.runtime;
+    AUTO_DONE(buf) struct buf names;
+    buf_init(&names, RUNTIMES_MAX);
+    if (wanted == NULL || wanted[0] == '/' || json_get(all, wanted) != NULL)
+        return 0;
+    for (void *it = json_iter(all); it != NULL; it = json_iter_next(all, it))
+        (void)buf_printf(&names, "%s%s", names.len > 0 ? ", " : "", json_iter_key(it));
+    return err_set(
+        err, ERR_UNAVAILABLE,
+        "%s has no runtime '%.60s' (engine_runtime); it has: %.120s. Install it and list "
+        "it in the engine's configuration",
+        e->kind->name, wanted, names.len > 0 ? buf_str(&names) : "none that it names");
+}
+
+static int check_enforced(const struct engine *e, struct err *err)
+{
+    if (!e->options.require_limits || !e->facts.no_limits)
+        return 0;
+    return err_set(err, ERR_UNSUPPORTED,
+                   "%s enforces no limits: it is rootless, and the host has no cgroup v2 "
+                   "(require_limits)",
+                   e->kind->name);
+}
+
 static void on_info(void *arg, const struct json *body, const struct err *err)
 {
     struct engine_sandbox *sb = arg;
+    struct err why = {0};
     sb->call = NULL;
+    if (err == NULL &&
+        (check_kind(sb->engine, &why) < 0 || check_runtime(sb->engine, body, &why) < 0))
+        err = &why;
     if (err != NULL) {
         engine_fail(sb, err);
         return;
     }
     engine_facts_read(&sb->engine->facts, body);
-    inspect_now(sb);
+    if (check_enforced(sb->engine, &why) < 0)
+        engine_fail(sb, &why);
+    else
+        inspect_now(sb);
 }
 
 static struct engine_sandbox *begin(struct engine *e, const struct spec *spec, struct err *err)
@@ -358,6 +481,8 @@ int engine_create(struct backend *b, const struct spec *spec, backend_created_fn
     int r = engine_image_check(spec->image, err);
     if (r == 0)
         r = check_limits(e, spec, err);
+    if (r == 0 && e->facts.known)
+        r = check_enforced(e, err);
     if (r < 0)
         return r;
     struct engine_sandbox *sb = begin(e, spec, err);
@@ -379,12 +504,25 @@ int engine_create(struct backend *b, const struct spec *spec, backend_created_fn
     return 0;
 }
 
+void engine_abandon(struct backend *b, void *arg)
+{
+    struct engine *e = container_of(b, struct engine, base);
+    struct engine_sandbox *sb = e->sandboxes;
+    struct err err = {0};
+    while (sb != NULL && (sb->arg != arg || sb->state >= ENGINE_READY))
+        sb = sb->next;
+    if (sb == NULL)
+        return;
+    (void)err_set(&err, ERR_STATE, "the session was given up while it was being made");
+    engine_fail(sb, &err);
+}
+
 /* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */
 int engine_adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err)
 {
     struct engine *e = container_of(b, struct engine, base);
-    if (!str_starts(name, "langbot-box-") || strchr(name, '/') != NULL ||
+    if (!str_starts(name, ENGINE_PREFIX) || strchr(name, '/') != NULL ||
         strlen(name) >= ENGINE_NAME_MAX)
         return err_set(err, ERR_INVALID, "'%.60s' is no name of a container of ours", name);
     struct engine_sandbox *sb = begin(e, spec, err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -98,6 +99,25 @@ static int check_text(const struct engine *e, const char *path, struct err *err)
     return 0;
 }
 
+/* The engine's socket and our own state are never inside what a session can reach. Whoever resolves
+ * to it is refused, whatever the allow-list says. */
+static int check_own(const struct engine *e, const char *path, struct err *err)
+{
+    static const char scheme[] = "unix://";
+    const char *endpoint = engine_api_endpoint(e->api);
+    AUTO_FREE char *socket =
+        str_starts(endpoint, scheme) ? realpath(endpoint + strlen(scheme), NULL) : NULL;
+    AUTO_FREE char *state = realpath(e->options.state_dir, NULL);
+    AUTO_FREE char *engine = state != NULL ? xasprintf("%s/engine", state) : NULL;
+    if ((socket != NULL && is_at_or_below(socket, path)) ||
+        (engine != NULL && (is_at_or_below(engine, path) || is_at_or_below(path, engine))))
+        return err_set(err, ERR_DENIED,
+                       "host_path %.200s holds a socket that controls this host; mount a directory "
+                       "beside it",
+                       path);
+    return 0;
+}
+
 static int add(const struct engine *e, const struct mount_spec *want, struct engine_mounts *ret,
                struct err *err)
 {
@@ -120,6 +140,8 @@ static int add(const struct engine *e, const struct mount_spec *want, struct eng
     r = check_text(e, m->source, err);
     if (r == 0)
         r = check_text(e, m->target, err);
+    if (r == 0)
+        r = check_own(e, m->source, err);
     if (r == 0)
         r = find_root(&e->options, m->source, &root, &rest, err);
     return r < 0 ? r : identify(e->root_fds, root, rest, m, err);

@@ -94,14 +94,14 @@ int engine_proc_start(struct sandbox *base, const struct proc_request *req,
 {
     struct engine_sandbox *sb = container_of(base, struct engine_sandbox, base);
     AUTO_DONE(buf) struct buf strings;
-    struct guest_start start = {0};
+    struct guest_start start = {.memory_bytes = req->memory_bytes};
     struct guest_head head = {.type = GUEST_START,
                               .id = req->number | GUEST_PROC_BIT,
                               .flags = GUEST_START_STDIN | GUEST_START_PROC};
     char *const *const envs[2] = {sb->spec->env, req->env};
+    buf_init(&strings, GUEST_STRINGS_MAX);
     if (sb->state != ENGINE_READY || sb->lost)
         return err_set(err, ERR_STATE, "the session is not running");
-    buf_init(&strings, GUEST_STRINGS_MAX);
     if (engine_pack(&strings, &start, req->argv, NULL, envs,
                     req->cwd != NULL ? req->cwd : sb->spec->workdir) < 0)
         return err_set(err, ERR_LIMIT, "arguments and environment are larger than %u MiB in all",

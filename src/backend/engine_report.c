@@ -18,7 +18,7 @@
 
 struct report {
     struct engine_job job;
-    struct engine_sandbox *sb; /* of a receipt; valid until its exec has finished */
+    const struct engine_sandbox *sb; /* of a receipt; NULL once it is gone */
     backend_text_fn *done;
     void *arg;
     struct engine_call *call;
@@ -66,6 +66,22 @@ static void finish(struct report *r, const struct err *err)
 }
 
 /* Receipts. */
+
+void engine_report_forget(const struct engine_sandbox *sb)
+{
+    for (struct engine_job *job = sb->engine->jobs; job != NULL; job = job->next) {
+        struct report *r = container_of(job, struct report, job);
+        if (job->drop == report_free && r->sb == sb)
+            r->sb = NULL;
+    }
+}
+
+static void tell_gone(struct report *r)
+{
+    struct err err = {0};
+    (void)err_set(&err, ERR_NOT_FOUND, "the session has ended meanwhile");
+    finish(r, &err);
+}
 
 /* The value of a line "Name:\tvalue" of a status file, into ret. */
 static void status_field(const char *status, const char *name, char *ret, size_t size)
@@ -128,14 +144,17 @@ static void put_limits(struct jw *w, const struct engine_sandbox *sb, const stru
 {
     static const char not_set[] = "the engine does not enforce it";
     const struct spec *spec = sb->spec;
-    int64_t pids = json_int(json_get(host, "PidsLimit"));
+    bool none = sb->engine->facts.no_limits;
+    int64_t pids = none ? 0 : json_int(json_get(host, "PidsLimit"));
+    int64_t memory = none ? 0 : json_int(json_get(host, "Memory"));
+    int64_t cpus = none ? 0 : json_int(json_get(host, "NanoCpus"));
     bool sized =
         spec->workspace_quota_mb > 0 && engine_workspace(spec, false) == ENGINE_WORKSPACE_MEMORY;
     jw_key(w, "limits");
     jw_object(w);
-    put_limit(w, "memory_bytes", json_int(json_get(host, "Memory")), not_set);
+    put_limit(w, "memory_bytes", memory, not_set);
     put_limit(w, "pids", pids > 0 ? pids - engine_pids_reserve(sb->own_id) : 0, not_set);
-    put_limit(w, "cpu_quota_us_per_100ms", json_int(json_get(host, "NanoCpus")) / 10000, not_set);
+    put_limit(w, "cpu_quota_us_per_100ms", cpus / 10000, not_set);
     put_limit(w, "disk_bytes", sized ? (int64_t)engine_workspace_bytes(spec) : 0,
               spec->workspace_quota_mb > 0 ? "engines cannot limit a host directory"
                                            : "no quota was asked for");
@@ -149,6 +168,9 @@ static void write_receipt(struct report *r, const struct json *inspected)
     const struct json *state = json_get(inspected, "State");
     const char *network = json_str(json_get(host, "NetworkMode"));
     const char *runtime = json_str(json_get(host, "Runtime"));
+    if (str_eq(runtime, "oci")) /* which is all that Podman says */
+        runtime = sb->engine->options.runtime != NULL ? sb->engine->options.runtime
+                                                      : sb->engine->facts.runtime;
     struct jw *w = &r->w;
     jw_object(w);
     jw_kstr(w, "backend", sb->engine->kind->name);
@@ -167,7 +189,7 @@ static void write_receipt(struct report *r, const struct json *inspected)
     jw_ku64(w, "uid", sb->guest_uid);
     jw_kint(w, "host_pid", json_int(json_get(state, "Pid")));
     jw_kbool(w, "privileged", json_bool(json_get(host, "Privileged")));
-    jw_kbool(w, "init", json_bool(json_get(host, "Init")));
+    jw_kstr(w, "init", "box-guest");
     jw_kstr(w, "kill_on_timeout", "the exec's own process tree");
     put_limits(w, sb, host);
     put_payload(w, buf_str(&r->posture));
@@ -178,6 +200,10 @@ static void on_inspected(void *arg, const struct json *body, const struct err *e
 {
     struct report *r = arg;
     r->call = NULL;
+    if (r->sb == NULL) {
+        tell_gone(r);
+        return;
+    }
     if (err == NULL)
         write_receipt(r, body);
     finish(r, err);
@@ -195,6 +221,10 @@ static void on_posture(void *arg, const struct outcome *outcome)
     struct report *r = arg;
     struct err err = {0};
     engine_exec_free(r->exec);
+    if (r->sb == NULL) {
+        tell_gone(r);
+        return;
+    }
     if (outcome->kind != OUTCOME_EXITED || outcome->exit_code != 0) {
         (void)err_set(&err, ERR_BACKEND, "the session could not report on itself: %s %s",
                       outcome_name(outcome->kind), outcome->error);
@@ -257,7 +287,7 @@ static void check_versions(struct jw *w, const struct json *version)
     }
 }
 
-static void check_limits(struct jw *w, const struct json *info)
+static void check_limits(struct jw *w, const struct engine *e, const struct json *info)
 {
     static const struct {
         const char *id, *key;
@@ -270,9 +300,11 @@ static void check_limits(struct jw *w, const struct json *info)
         /* Podman tells by another name. */
         if (v == NULL && str_eq(limits[i].key, "CpuCfsQuota"))
             v = json_get(info, "CPUCfsQuota");
-        bool ok = json_bool(v);
+        bool ok = json_bool(v) && !e->facts.no_limits;
         check(w, limits[i].id, ok ? "ok" : "missing",
-              ok ? "enforced by the engine" : "the engine says that it cannot",
+              ok                   ? "enforced by the engine"
+              : e->facts.no_limits ? "a rootless engine enforces none without cgroup v2"
+                                   : "the engine says that it cannot",
               "delegate the controller to it, or start it as root");
     }
 }
@@ -315,7 +347,7 @@ static void write_doctor(struct report *r, const struct json *info)
     check(w, "engine", "ok", detail, NULL);
     check_ids(w, e);
     check_runtime(w, e, info);
-    check_limits(w, info);
+    check_limits(w, e, info);
     check(w, "seccomp", "ok", "our profile for the container, and our filter for every command",
           NULL);
     check(w, "disk-quota", "warn",

@@ -60,7 +60,7 @@ static void sweep_directories(const struct engine *e)
     }
     rewinddir(dir);
     for (struct dirent *d = readdir(dir); d != NULL; d = readdir(dir))
-        if (str_starts(d->d_name, "langbot-box-") && !is_known(e, "", d->d_name))
+        if (str_starts(d->d_name, ENGINE_PREFIX) && !is_known(e, "", d->d_name))
             (void)path_remove_tree_at(e->dir_fd, d->d_name);
     (void)closedir(dir);
 }

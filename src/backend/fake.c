@@ -8,6 +8,7 @@
 #include "backend/fake_internal.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
+#include "util/clock.h"
 #include "util/json.h"
 #include "util/strv.h"
 
@@ -72,6 +73,7 @@ void fake_sandbox_free(struct fake_sandbox *sb)
     loop_defer_stop(&sb->defer);
     loop_timer_stop(&sb->timer);
     strv_free(sb->env);
+    strv_free(sb->labels);
     free(sb->workdir);
     free(sb);
 }
@@ -151,6 +153,8 @@ static int fake_create(struct backend *b, const struct spec *spec, backend_creat
     sb->on_lost = lost;
     sb->arg = arg;
     sb->env = strv_copy(spec->env);
+    sb->labels = strv_copy(spec->own.labels);
+    sb->created_ns = clock_real(loop_clock(f->loop));
     sb->workdir = xstrdup(spec->workdir);
     (void)snprintf(sb->name, sizeof(sb->name), "fake-%llu", (unsigned long long)++f->names);
     sb->next = f->sandboxes;
@@ -297,6 +301,7 @@ static const struct backend_ops fake_ops = {
     .exec_pause = fake_exec_pause,
     .exec_free = fake_exec_free,
     .sandbox_name = fake_sandbox_name,
+    .list = fake_list,
     .adopt = fake_adopt,
     .sweep = fake_sweep,
     .set_deadline = fake_set_deadline,

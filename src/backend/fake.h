@@ -37,6 +37,7 @@ enum fake_call {
     FAKE_EXEC,
     FAKE_PROC_START,
     FAKE_SWEEP, /* through its completion */
+    FAKE_LIST,  /* through its completion */
     FAKE_CALL_MAX,
 };
 void fake_fail(struct backend *b, enum fake_call call, const struct err *err);

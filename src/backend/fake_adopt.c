@@ -5,12 +5,14 @@
 #include "util/alloc.h"
 #include "util/str.h"
 
-/* The end of a sweep, or an adoption that found nothing, on its way. */
+/* The end of a sweep, a list, or an adoption that found nothing, on its way. */
 struct fake_answer {
     struct fake *fake;
     struct fake_answer *prev, *next;
     backend_created_fn *created;
     backend_done_fn *done;
+    backend_found_fn *each;    /* of a list */
+    const char *const *labels; /* of a list; borrowed, static */
     void *arg;
     struct err err;
     struct loop_defer defer;
@@ -36,11 +38,36 @@ void fake_answers_free(struct fake *f)
     }
 }
 
+static bool has_labels(const struct fake_sandbox *sb, const char *const *names)
+{
+    for (; *names != NULL; names++) {
+        size_t len = strlen(*names);
+        bool found = false;
+        for (char *const *l = sb->labels; l != NULL && *l != NULL && !found; l++)
+            found = strncmp(*l, *names, len) == 0 && (*l)[len] == '=';
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+static void tell_each(const struct fake *f, const struct fake_answer *a)
+{
+    for (const struct fake_sandbox *sb = f->sandboxes; sb != NULL; sb = sb->next)
+        if (sb->state == FAKE_READY && has_labels(sb, a->labels))
+            a->each(a->arg, &(struct backend_found){.backend = f->base.ops->name,
+                                                    .name = sb->name,
+                                                    .labels = sb->labels,
+                                                    .created_ns = sb->created_ns});
+}
+
 static void on_answer(struct loop_defer *d)
 {
     struct fake_answer *a = container_of(d, struct fake_answer, defer);
     struct fake_answer copy = *a;
     answer_free(a);
+    if (copy.each != NULL && copy.err.code == ERR_NONE)
+        tell_each(copy.fake, &copy);
     if (copy.created != NULL)
         copy.created(copy.arg, NULL, &copy.err);
     else
@@ -113,6 +140,19 @@ int fake_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *
     struct fake_answer *a = answer_new(f, arg);
     a->done = done;
     (void)fake_fault(f, FAKE_SWEEP, &a->err);
+    return 0;
+}
+
+int fake_list(struct backend *b, const char *const *labels, backend_found_fn *each,
+              backend_done_fn *done, void *arg, struct err *err)
+{
+    struct fake *f = container_of(b, struct fake, base);
+    struct fake_answer *a = answer_new(f, arg);
+    (void)err;
+    a->done = done;
+    a->each = each;
+    a->labels = labels;
+    (void)fake_fault(f, FAKE_LIST, &a->err);
     return 0;
 }
 

@@ -33,6 +33,8 @@ struct fake_sandbox {
     char name[32];
     bool orphan; /* its daemon is gone: nobody is told anything */
     uint64_t deadline;
+    uint64_t created_ns;     /* wall clock */
+    char **labels;           /* owned; of the spec */
     char **env;              /* owned; of the spec */
     char *workdir;           /* owned */
     bool lost;               /* died by itself */
@@ -59,6 +61,8 @@ void fake_sandbox_free(struct fake_sandbox *sb);
 int fake_adopt(struct backend *b, const char *name, const struct spec *spec,
                backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err);
 int fake_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
+int fake_list(struct backend *b, const char *const *labels, backend_found_fn *each,
+              backend_done_fn *done, void *arg, struct err *err);
 void fake_answers_free(struct fake *f);
 
 /* fake_exec.c */

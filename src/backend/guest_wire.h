@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define GUEST_WIRE_VERSION 1U
+#define GUEST_WIRE_VERSION 2U
 #define GUEST_PROGRAM "/.box/guest"
 #define GUEST_FILES "files" /* its argument when it is to be box-files (files/wire.h) */
 #define GUEST_DIR "/.box/run"
@@ -90,6 +90,10 @@ enum guest_start_flags {
 struct guest_start {
     uint32_t argc, envc;
     uint64_t timeout_ns; /* 0: none. Enforced in the container, also while no boxd is there. */
+    /* 0: what the container has. Of all processes of the tree together, their own and shared
+     * memory. No cgroup can be made inside a container, so the keeper looks ten times a second and
+     * ends the tree; what it takes in between is bounded by the container's own limit. */
+    uint64_t memory_bytes;
     uint16_t rows, cols;
     uint32_t pad;
 };

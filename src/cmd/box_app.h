@@ -68,5 +68,6 @@ int verb_cp(struct app *app, const struct args *args, struct err *err);
 int verb_ps(struct app *app, const struct args *args, struct err *err);
 int verb_rm(struct app *app, const struct args *args, struct err *err);
 int verb_config(struct app *app, const struct args *args, struct err *err);
+int verb_completion(struct app *app, const struct args *args, struct err *err);
 int verb_audit(struct app *app, const struct args *args, struct err *err);
 int verb_doctor(struct app *app, const struct args *args, struct err *err);

@@ -28,8 +28,10 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
      .name_word = "SESSION"},
     [VERB_DOCTOR] = {"doctor", NULL, "Tell what this host can and cannot enforce."},
     [VERB_CONFIG] = {"config", NULL, "Tell what boxd would be configured to do here, or what is wrong."},
-    [VERB_AUDIT] = {"audit", NULL, "Prove that an audit log is whole: box audit verify [FILE...].",
-     .min_names = 1, .max_names = 4096, .name_word = "word: verify", .any_word = true},
+    [VERB_AUDIT] = {"audit", "verify [FILE...]", "Prove that an audit log is whole: box audit verify [FILE...].",
+     .min_names = 1, .max_names = 4096, .name_word = "word: verify", .any_word = true, .words = "verify"},
+    [VERB_COMPLETION] = {"completion", NULL, "Print the completion of a shell: bash, zsh or fish.",
+     .min_names = 1, .max_names = 1, .name_word = "SHELL", .any_word = true, .words = "bash zsh fish"},
     [VERB_HELP] = {"help", NULL, "Explain a verb.", .max_names = 1, .name_word = "VERB", .any_word = true},
 };
 

@@ -23,6 +23,7 @@ enum verb {
     VERB_DOCTOR,
     VERB_CONFIG,
     VERB_AUDIT,
+    VERB_COMPLETION,
     VERB_HELP,
     VERB_MAX,
 };
@@ -51,6 +52,8 @@ void args_done(struct args *a);
 DEFINE_CLEANUP_DONE(args)
 
 int args_help(enum verb topic, struct buf *out);
+int args_man(struct buf *out); /* every verb and option, as mdoc(7) */
+int man_text(struct buf *out, const char *text);
 
 /* The pieces of "HOST:BOX[:ro|rw]". HOST is resolved with realpath(3); it must exist. Appends to
  * the spec's extra mounts. */

@@ -29,11 +29,16 @@ struct arg_verb {
     unsigned max_names;    /* 0: none are taken */
     const char *name_word; /* what a name is, for messages */
     bool any_word;         /* names need not be those of sessions */
+    const char *words;     /* what the first name can be, for shells; NULL: anything */
 };
 
 extern const struct arg_verb arg_verbs[VERB_MAX];
 extern const struct arg_option arg_options[];
 extern const size_t arg_n_options;
+
+/* box_help.c: what manuals and help say alike. */
+int args_put_default(const struct arg_option *o, struct buf *out);
+int args_put_synopsis(enum verb verb, struct buf *out);
 
 /* Setters, of box_values.c. */
 int arg_set_flag(const struct arg_option *o, const char *value, struct args *a, struct err *err);

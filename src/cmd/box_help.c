@@ -21,7 +21,7 @@ static const char statuses[] =
     "box itself failed.\n";
 
 /* The default of the spec, where it is a plain value. A command of ours has no time limit. */
-static int put_default(const struct arg_option *o, struct buf *out)
+int args_put_default(const struct arg_option *o, struct buf *out)
 {
     const struct field *f = &spec_model.fields[o->where];
 
@@ -62,7 +62,7 @@ static int put_option(const struct arg_option *o, struct buf *out)
     if (r >= 0)
         r = buf_printf(out, "%*s%s", (int)(OPTION_COLUMN - used), "", o->doc);
     if (r >= 0)
-        r = put_default(o, out);
+        r = args_put_default(o, out);
     if (r >= 0 && o->many)
         r = buf_puts(out, " May be repeated.");
     return r < 0 ? r : buf_putc(out, '\n');
@@ -83,12 +83,25 @@ static int put_overview(struct buf *out)
     int r = buf_puts(out, "usage: box VERB [OPTION...]\n\nSandboxes on this computer.\n\n");
 
     for (size_t i = 0; i < VERB_MAX && r >= 0; i++)
-        r = buf_printf(out, "  %-8s%s\n", arg_verbs[i].name, arg_verbs[i].doc);
+        r = buf_printf(out, "  %-12s%s\n", arg_verbs[i].name, arg_verbs[i].doc);
     if (r >= 0)
         r = buf_putc(out, '\n');
     if (r >= 0)
         r = put_options(VERB_HELP, out);
     return r < 0 ? r : buf_puts(out, environment);
+}
+
+int args_put_synopsis(enum verb verb, struct buf *out)
+{
+    const struct arg_verb *v = &arg_verbs[verb];
+    int r = 0;
+
+    if (v->max_names > 0 && (v->synopsis == NULL || v->wants_command))
+        r = buf_printf(out, " %s%s", v->name_word,
+                       v->max_names > 1 && v->max_names > v->min_names ? "..." : "");
+    return r < 0 ? r
+                 : buf_printf(out, " [OPTION...]%s%s", v->synopsis != NULL ? " " : "",
+                              v->synopsis != NULL ? v->synopsis : "");
 }
 
 int args_help(enum verb topic, struct buf *out)
@@ -98,12 +111,10 @@ int args_help(enum verb topic, struct buf *out)
     if (topic == VERB_HELP)
         return put_overview(out);
     int r = buf_printf(out, "usage: box %s", v->name);
-    if (r >= 0 && v->max_names > 0)
-        r = buf_printf(out, " %s%s", v->name_word,
-                       v->max_names > 1 && v->max_names > v->min_names ? "..." : "");
     if (r >= 0)
-        r = buf_printf(out, " [OPTION...]%s%s\n\n%s\n\n", v->synopsis != NULL ? " " : "",
-                       v->synopsis != NULL ? v->synopsis : "", v->doc);
+        r = args_put_synopsis(topic, out);
+    if (r >= 0)
+        r = buf_printf(out, "\n\n%s\n\n", v->doc);
     if (r >= 0)
         r = put_options(topic, out);
     return r < 0 || !v->wants_command ? r : buf_puts(out, statuses);

@@ -7,7 +7,6 @@
 #include "util/buf.h"
 #include "util/err.h"
 #include "util/json.h"
-#include "util/str.h"
 
 static void skip(struct items *it, const char *bytes)
 {
@@ -71,22 +70,4 @@ int items_next(struct items *it, struct json **ret, struct err *err)
     it->at = past_object(start, it->end);
     int r = json_parse(start, (size_t)(it->at - start), ret, err);
     return r < 0 ? err_wrap(err, "list of boxd") : 1;
-}
-
-int items_write_plain(struct buf *out, const char *text, size_t len)
-{
-    int r = 0;
-
-    for (size_t i = 0; i < len && r >= 0; i++) {
-        unsigned char c = (unsigned char)text[i];
-        bool c1 = c == 0xc2 && i + 1 < len && (unsigned char)text[i + 1] >= 0x80 &&
-                  (unsigned char)text[i + 1] < 0xa0;
-        if (c1)
-            r = buf_printf(out, "\\u%04x", (unsigned char)text[++i]);
-        else if ((c < 0x20 && c != '\n') || c == 0x7f)
-            r = buf_printf(out, "\\u%04x", c);
-        else
-            r = buf_putc(out, text[i]);
-    }
-    return r;
 }

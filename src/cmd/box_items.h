@@ -20,6 +20,3 @@ struct items {
 int items_init(struct items *it, const char *text, size_t len, const char *key, struct err *err);
 /* 1 and the next object, which the caller owns; 0 at the end. */
 int items_next(struct items *it, struct json **ret, struct err *err);
-
-/* JSON for a terminal: control characters, which only strings can hold, become \u00xx. */
-int items_write_plain(struct buf *out, const char *text, size_t len);

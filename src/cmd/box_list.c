@@ -25,7 +25,7 @@ static int print_json(const struct buf *body, struct err *err)
     AUTO_DONE(buf) struct buf out;
 
     buf_init(&out, 6 * (size_t)APP_BODY_MAX);
-    int r = items_write_plain(&out, buf_str(body), body->len);
+    int r = json_plain(&out, buf_str(body), body->len);
     if (r >= 0 && !str_ends(buf_str(body), "\n"))
         r = buf_putc(&out, '\n');
     return r < 0 ? err_sys(err, -r, "write JSON") : text_print(&out, err);

@@ -26,16 +26,6 @@ static int put_escaped(struct buf *out, const char *s, size_t len)
     return r;
 }
 
-/* U+0080 to U+009F are controls as well: some terminals obey them. */
-static bool is_control(const char *s, int len)
-{
-    unsigned char c = (unsigned char)s[0];
-
-    if (len == 1)
-        return c < 0x20 || c == 0x7f;
-    return len == 2 && c == 0xc2 && (unsigned char)s[1] < 0xa0;
-}
-
 int text_escape(struct buf *out, const char *s, size_t len)
 {
     int r = 0;
@@ -44,7 +34,7 @@ int text_escape(struct buf *out, const char *s, size_t len)
         bool incomplete;
         int n = utf8_next(s + i, len - i, &incomplete);
         size_t size = (size_t)(n < 0 ? -n : n);
-        if (n < 0 || is_control(s + i, n))
+        if (n < 0 || s[i] == '\0' || utf8_unsafe(s + i, n) != 0)
             r = put_escaped(out, s + i, size);
         else
             r = buf_append(out, s + i, size);

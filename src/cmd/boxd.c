@@ -19,19 +19,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend/backend.h"
-#include "backend/engine.h"
-#include "backend/fake.h"
-#include "backend/native.h"
+#include "cmd/boxd_backend.h"
 #include "cmd/boxd_service.h"
+#include "cmd/chat_log.h"
 #include "cmd/config.h"
+#include "cmd/systemd.h"
+#include "core/chat.h"
 #include "core/events.h"
 #include "core/manager.h"
+#include "core/policy.h"
 #include "core/skills.h"
-#include "fetch/launcher.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "rpc/chat_http.h"
 #include "rpc/mcp.h"
+#include "rpc/metrics.h"
 #include "rpc/rpc.h"
 #include "rpc/v1.h"
 #include "store/store.h"
@@ -53,77 +55,35 @@
 struct daemon {
     struct loop *loop;
     struct config *config;
-    struct backend *backend;
+    struct boxd_backend *backends;
+    struct backend *backend; /* of these */
     struct store *store;
     struct events *events;
     struct manager *manager;
     struct boxd_service *service;
     struct v1 *v1;
     struct mcp *mcp;
+    struct chat *chat;
     struct http_server *server;
-    struct fetch_launcher *launcher; /* NULL: jobs are our own children */
     struct skills *skills;
     struct rpc *rpc;
     struct rpc_stdio *stdio;
     struct loop_signal signals;
     struct loop_timer farewell;
-    int lock_fd, state_fd, spool_fd, in_fd, out_fd;
+    struct systemd systemd;
+    int lock_fd, state_fd, spool_fd, in_fd, out_fd, chats_fd;
     char tag[16];
-    char program[PATH_MAX], init_program[PATH_MAX], fetch_program[PATH_MAX],
-        files_program[PATH_MAX], guest_program[PATH_MAX];
+    char fetch_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
-    gid_t groups[1]; /* kept when privileges go: that of the engine's socket */
-    size_t n_groups;
     bool rootful;
-    bool adopted; /* what an earlier boxd left is ours */
-    bool keep;    /* what we leave is the next one's */
+    bool reconciled; /* it is known which chat sandboxes an earlier boxd left */
+    bool adopted;    /* what an earlier boxd left is ours */
+    struct err reconcile_err;
+    bool keep; /* what we leave is the next one's */
     bool served;
     int status;
 };
-
-/* Our helpers stand beside us in a build tree, or in libexec when installed. */
-static int find_program(const char *name, char *ret, struct err *err)
-{
-    static const char *const beside[] = {"%s/%s", "%s/../libexec/box/%s"};
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    if (n <= 0)
-        return err_sys(err, errno, "find our own program");
-    self[n] = '\0';
-    *strrchr(self, '/') = '\0';
-    for (size_t i = 0; i < ARRAY_SIZE(beside); i++) {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-        int r = str_fmt(ret, PATH_MAX, beside[i], self, name);
-#pragma GCC diagnostic pop
-        if (r >= 0 && access(ret, X_OK) == 0)
-            return 0;
-    }
-    if (str_fmt(ret, PATH_MAX, "%s/%s", BOX_LIBEXECDIR, name) >= 0 && access(ret, X_OK) == 0)
-        return 0;
-    return err_set(err, ERR_NOT_FOUND, "'%s' is missing: it should stand beside boxd or in %s",
-                   name, BOX_LIBEXECDIR);
-}
-
-/* Whoever can use a rootful engine is root anyway. What we can still do without is the id of root:
- * the group of the socket is enough, where the socket has one. */
-static void find_engine_ids(struct daemon *d)
-{
-    static const char scheme[] = "unix://";
-    AUTO_FREE char *endpoint = engine_find_endpoint(d->config->backend, d->config->engine_socket);
-    struct stat st;
-    if (!str_starts(endpoint, scheme) || stat(endpoint + strlen(scheme), &st) < 0)
-        return;
-    if (st.st_mode & S_IWGRP) {
-        d->groups[d->n_groups++] = st.st_gid;
-    } else if (!(st.st_mode & S_IWOTH)) {
-        d->uid = st.st_uid;
-        d->gid = st.st_gid;
-        log_warn(NULL, "only uid %u may use '%s': boxd keeps that id; give the socket a group",
-                 d->uid, endpoint);
-    }
-}
 
 static void find_ids(struct daemon *d)
 {
@@ -138,8 +98,7 @@ static void find_ids(struct daemon *d)
     if (pw == NULL)
         log_warn(NULL, "there is no user '%s' (`make install` creates it); running as uid %u",
                  DAEMON_USER, FALLBACK_ID);
-    if (engine_kind_known(d->config->backend))
-        find_engine_ids(d);
+    boxd_backend_ids(d->config, &d->uid, &d->gid);
 }
 
 /* A directory that we can use as the user we are about to become; *ret_fd is the caller's. */
@@ -205,10 +164,11 @@ static int drop_privileges(const struct daemon *d, struct err *err)
 {
     /* Whoever started us may want us to go with it (`box run`); a change of ids forgets that. */
     int death_signal = 0;
+    const gid_t *groups = NULL;
+    size_t n_groups = boxd_backend_groups(d->backends, &groups);
     (void)prctl(PR_GET_PDEATHSIG, &death_signal, 0, 0, 0);
-    if (d->rootful &&
-        (setgroups(d->n_groups, d->groups) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
-         setresuid(d->uid, d->uid, d->uid) < 0))
+    if (d->rootful && (setgroups(n_groups, groups) < 0 || setresgid(d->gid, d->gid, d->gid) < 0 ||
+                       setresuid(d->uid, d->uid, d->uid) < 0))
         return err_sys(err, errno, "become uid %u", d->uid);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
         return err_sys(err, errno, "give up privileges");
@@ -230,13 +190,19 @@ static void on_all_gone(void *arg, const struct err *err)
 {
     struct daemon *d = arg;
     (void)err;
+    d->keep = manager_count(d->manager) > 0;
+    if (d->keep)
+        log_info(NULL, "leaving %zu chat sandboxes until they expire, or to the next boxd",
+                 manager_count(d->manager));
     loop_quit(d->loop);
 }
 
+/* Of all but chat sandboxes, which end when they expire and not when we do. */
 static void end_all(struct daemon *d)
 {
+    systemd_notify(&d->systemd, "STOPPING=1\nSTATUS=ending every session");
     http_server_drain(d->server, 1001, "Box runtime shutting down");
-    manager_delete_all(d->manager, on_all_gone, d);
+    manager_close(d->manager, on_all_gone, d);
 }
 
 static void on_farewell(struct loop_timer *t)
@@ -250,6 +216,7 @@ static void on_farewell(struct loop_timer *t)
 static void leave(struct daemon *d)
 {
     log_info(NULL, "leaving %zu sessions to the next boxd", manager_count(d->manager));
+    systemd_notify(&d->systemd, "STOPPING=1\nSTATUS=leaving the sessions to the next boxd");
     http_server_drain(d->server, 1001, "boxd is restarting");
     loop_timer_start(d->loop, &d->farewell, FAREWELL_NS, on_farewell);
 }
@@ -282,79 +249,23 @@ static void on_priv_gone(void *arg)
     loop_quit(d->loop);
 }
 
-static int start_engine(struct daemon *d, struct err *err)
-{
-    const struct config *c = d->config;
-    struct engine_options options = {.kind = c->backend,
-                                     .endpoint = c->engine_socket,
-                                     .state_dir = c->state_dir,
-                                     .guest_program = d->guest_program,
-                                     .runtime = c->engine_runtime,
-                                     .linger_sec = c->linger_sec,
-                                     .roots = c->mount_roots,
-                                     .roots_are_outer = c->mount_roots_builtin,
-                                     .require_limits = c->require_limits,
-                                     .uid = d->uid,
-                                     .gid = d->gid,
-                                     .pull = c->image_pull};
-    int r = find_program("box-guest", d->guest_program, err);
-    return r < 0 ? r : engine_new(d->loop, &options, &d->backend, err);
-}
-
-static int start_native(struct daemon *d, struct err *err)
-{
-    struct native_options options = {.program = d->program,
-                                     .init_program = d->init_program,
-                                     .fetch_program = d->fetch_program,
-                                     .files_program = d->files_program,
-                                     .state_dir = d->config->state_dir,
-                                     .tag = d->tag,
-                                     .uid = d->uid,
-                                     .gid = d->gid,
-                                     .roots = d->config->mount_roots,
-                                     .roots_are_outer = d->config->mount_roots_builtin,
-                                     .require_limits = d->config->require_limits,
-                                     .linger_sec = d->config->linger_sec,
-                                     .gone = on_priv_gone,
-                                     .gone_arg = d};
-    int r = find_program("box-priv", d->program, err);
-    if (r == 0)
-        r = find_program("box-init", d->init_program, err);
-    if (r == 0)
-        r = find_program("box-files", d->files_program, err);
-    if (r == 0)
-        r = native_new(d->loop, &options, &d->backend, err);
-    if (r == 0)
-        d->launcher = native_launcher_new(d->backend);
-    return r;
-}
-
-static int start_fake(struct daemon *d, struct err *err)
-{
-    static const struct fake_options at_once = {0};
-    log_warn(NULL, "backend 'fake': commands are simulated, nothing runs");
-    return fake_new(d->loop, &at_once, &d->backend, err);
-}
-
 static int start_backend(struct daemon *d, struct err *err)
 {
-    static const struct {
-        const char *name;
-        int (*start)(struct daemon *d, struct err *err);
-    } backends[] = {{"native", start_native},
-                    {"local", start_native},
-                    {"docker", start_engine},
-                    {"podman", start_engine},
-                    {"fake", start_fake}};
-    int r = find_program("box-fetch", d->fetch_program, err);
-    if (r < 0)
-        return r;
-    for (size_t i = 0; i < ARRAY_SIZE(backends); i++)
-        if (str_eq(d->config->backend, backends[i].name))
-            return backends[i].start(d, err);
-    return err_set(err, ERR_INVALID,
-                   "unknown backend '%s'; this boxd has: native, docker, podman, fake",
-                   d->config->backend);
+    struct boxd_backend_options options = {.loop = d->loop,
+                                           .config = d->config,
+                                           .tag = d->tag,
+                                           .uid = d->uid,
+                                           .gid = d->gid,
+                                           .rootful = d->rootful,
+                                           .gone = on_priv_gone,
+                                           .gone_arg = d};
+    int r = boxd_find_program("box-fetch", d->fetch_program, err);
+    options.fetch_program = d->fetch_program;
+    if (r == 0)
+        r = boxd_backend_new(&options, &d->backends, err);
+    if (r == 0)
+        d->backend = boxd_backend_get(d->backends);
+    return r;
 }
 
 static bool accept_peer(void *arg, const struct ucred *peer)
@@ -368,6 +279,11 @@ static int authorize(void *arg, struct http_request *req)
     return boxd_service_authorize(((const struct daemon *)arg)->service, req);
 }
 
+static void on_answered(void *arg, const struct http_answer *answer)
+{
+    metrics_answered(((const struct daemon *)arg)->manager, answer);
+}
+
 static void on_token_changed(void *arg, const char *token)
 {
     rpc_set_token(((const struct daemon *)arg)->rpc, token);
@@ -376,7 +292,7 @@ static void on_token_changed(void *arg, const char *token)
 static int listen_tcp(struct daemon *d, struct err *err)
 {
     const struct config *c = d->config;
-    if (c->port == 0)
+    if (c->port == 0 || d->systemd.has_tcp)
         return 0;
     if (!boxd_service_needs_token(c) && !config_host_is_loopback(c))
         return err_set(err, ERR_DENIED,
@@ -397,25 +313,48 @@ static int listen_tcp(struct daemon *d, struct err *err)
     return r < 0 ? r : 0;
 }
 
+/* Sockets that a service manager made take the place of our own of that kind. */
+static int listen_systemd(struct daemon *d, struct err *err)
+{
+    int r = 0;
+    if (d->systemd.outside && !boxd_service_needs_token(d->config))
+        return err_set(err, ERR_DENIED,
+                       "a socket of the service manager can be reached from outside; that needs a "
+                       "token: set token_file or tokens_file, or listen on 127.0.0.1");
+    for (size_t i = 0; r == 0 && i < d->systemd.n_sockets; i++) {
+        struct systemd_socket *s = &d->systemd.sockets[i];
+        r = http_server_listen_fd(d->server, TAKE_FD(s->fd), err);
+        if (r < 0)
+            return err_wrap(err, "socket '%s' of the service manager", s->name);
+        log_info(NULL, "serving on socket '%s' of the service manager", s->name);
+    }
+    return r;
+}
+
 static int start_server(struct daemon *d, struct err *err)
 {
     /* Names in Host headers are looked at because pages in a browser can lead here. Who is served
      * from outside is reached by names that we cannot know, and no page knows the token. */
     static const char *const any_host[] = {"*", NULL};
-    struct http_server_opts opts = {.authorize = authorize,
-                                    .accept_peer = accept_peer,
-                                    .arg = d,
-                                    .hosts = config_host_is_loopback(d->config) ? NULL : any_host};
+    struct http_server_opts opts = {
+        .authorize = authorize,
+        .accept_peer = accept_peer,
+        .answered = on_answered,
+        .arg = d,
+        .hosts = config_host_is_loopback(d->config) && !d->systemd.outside ? NULL : any_host};
     int r = http_server_new(d->loop, &opts, &d->server, err);
     if (r == 0)
+        r = listen_systemd(d, err);
+    if (r == 0 && !d->systemd.has_unix)
         r = http_server_listen_unix(d->server, d->config->socket_path, 0600, err);
     return r < 0 ? r : listen_tcp(d, err);
 }
 
 static int start_skills(struct daemon *d, struct err *err)
 {
-    struct skills_options options = {
-        .program = d->fetch_program, .launcher = d->launcher, .roots = d->config->mount_roots};
+    struct skills_options options = {.program = d->fetch_program,
+                                     .launcher = boxd_backend_launcher(d->backends),
+                                     .roots = d->config->mount_roots};
     return skills_new(d->loop, &options, &d->skills, err);
 }
 
@@ -471,6 +410,46 @@ static int take_stdio(struct daemon *d, struct err *err)
     return 0;
 }
 
+/* Where each chat has its directory. It is made while we may; what is there already keeps its
+ * owner. */
+static int open_chats(struct daemon *d, struct err *err)
+{
+    const struct chat_config *c = &policy_settings(d->config->policy)->chat;
+    struct stat st;
+    if (!chat_configured(c))
+        return 0;
+    bool there = stat(c->chats_root, &st) == 0;
+    int r = there ? 0 : config_make_path(c->chats_root, 0755, err);
+    if (r < 0)
+        return r;
+    d->chats_fd = open(c->chats_root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (d->chats_fd < 0)
+        return err_sys(err, errno, "open sandbox.chats_root '%.200s'", c->chats_root);
+    if (!there && d->rootful &&
+        fchownat(d->chats_fd, "", d->uid, d->gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0)
+        return err_sys(err, errno, "own sandbox.chats_root '%.200s'", c->chats_root);
+    return 0;
+}
+
+static void on_reconciled(void *arg, const struct err *err)
+{
+    struct daemon *d = arg;
+    d->reconciled = true;
+    if (err != NULL)
+        d->reconcile_err = *err;
+}
+
+static int start_chat(struct daemon *d, struct err *err)
+{
+    const struct chat_options options = {.config = &policy_settings(d->config->policy)->chat,
+                                         .chats_fd = d->chats_fd,
+                                         .observer = &chat_log};
+    int r = chat_new(d->manager, &options, &d->chat, err);
+    if (r == 0)
+        r = chat_routes(d->server, d->v1, d->chat, err);
+    return r < 0 ? r : chat_reconcile(d->chat, on_reconciled, d, err);
+}
+
 static void on_adopted(void *arg, const struct err *err)
 {
     struct daemon *d = arg;
@@ -500,6 +479,17 @@ static int start_service(struct daemon *d, struct err *err)
     return r < 0 ? r : mcp_routes(d->server, d->mcp, err);
 }
 
+/* Turns the loop until that has come about, or the backend has died. */
+static int wait_for(struct daemon *d, const bool *done, struct err *err)
+{
+    while (!*done && d->status == 0) {
+        int r = loop_turn(d->loop, -1);
+        if (r < 0)
+            return err_sys(err, -r, "event loop");
+    }
+    return d->status != 0 ? err_set(err, ERR_BACKEND, "the backend died") : 0;
+}
+
 /* As the user that we are from now on: the records are that user's. Nobody is heard before we know
  * which sessions there are. */
 static int start_manager(struct daemon *d, struct err *err)
@@ -516,32 +506,40 @@ static int start_manager(struct daemon *d, struct err *err)
                                       .store = d->store,
                                       .events = d->events,
                                       .ttl_ns = c->session_ttl_sec * NSEC_PER_SEC,
-                                      .strict_images =
-                                          c->strict_images && !engine_kind_known(c->backend)};
+                                      .strict_images = c->strict_images};
     r = manager_new(d->loop, d->backend, &options, &d->manager, err);
     if (r == 0)
         r = start_service(d, err);
+    http_server_hold(d->server, true);
+    if (r == 0)
+        r = start_chat(d, err);
+    if (r == 0)
+        r = wait_for(d, &d->reconciled, err);
+    if (r == 0 && d->reconcile_err.code != ERR_NONE)
+        r = err_set(err, d->reconcile_err.code, "%s", d->reconcile_err.msg);
     if (r == 0)
         r = manager_adopt(d->manager, on_adopted, d, err);
-    http_server_hold(d->server, true);
-    while (r >= 0 && !d->adopted && d->status == 0)
-        if ((r = loop_turn(d->loop, -1)) < 0)
-            (void)err_sys(err, -r, "event loop");
+    if (r == 0)
+        r = wait_for(d, &d->adopted, err);
     http_server_hold(d->server, false);
-    if (r >= 0 && manager_count(d->manager) > 0)
+    if (r < 0)
+        return r;
+    if (manager_count(d->manager) > 0)
         log_info(NULL, "took over %zu sessions", manager_count(d->manager));
-    if (r >= 0 && d->status != 0)
-        return err_set(err, ERR_BACKEND, "the backend died");
-    return r < 0 ? r : 0;
+    chat_start(d->chat);
+    return 0;
 }
 
 static int start(struct daemon *d, int argc, char **argv, struct err *err)
 {
     sigset_t set;
-    int r = config_load(argc, argv, &d->config, err);
+    int r = systemd_take(&d->systemd, err);
+    if (r == 0)
+        r = config_load(argc, argv, &d->config, err);
     if (r != 0)
         return r; /* > 0: --help or --version already answered */
     assert(d->config != NULL);
+    config_apply_log(d->config);
     find_ids(d);
     raise_nofile();
     r = take_stdio(d, err);
@@ -555,6 +553,8 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
      * before the loop runs. */
     if (r == 0)
         r = start_server(d, err);
+    if (r == 0)
+        r = open_chats(d, err);
     if (r == 0)
         r = drop_privileges(d, err);
     if (r == 0)
@@ -578,18 +578,16 @@ static void stop(struct daemon *d)
 {
     loop_signal_stop(&d->signals);
     loop_timer_stop(&d->farewell);
+    systemd_done(&d->systemd);
     rpc_stdio_free(d->stdio);
     http_server_free(d->server);
     rpc_free(d->rpc);
     mcp_free(d->mcp);
     v1_free(d->v1);
     skills_free(d->skills);
-    fetch_launcher_free(d->launcher);
     /* One that never came to serve leaves the sessions of an earlier one alone. */
-    if (d->backend != NULL && (d->keep || !d->served) && d->backend->ops->detach != NULL)
-        d->backend->ops->detach(d->backend);
-    else if (d->backend != NULL)
-        d->backend->ops->free(d->backend);
+    boxd_backend_free(d->backends, d->keep || !d->served);
+    chat_free(d->chat);
     boxd_service_free(d->service);
     manager_free(d->manager);
     events_free(d->events);
@@ -601,6 +599,7 @@ static void stop(struct daemon *d)
     fd_close_many(&d->spool_fd, 1);
     fd_close_many(&d->in_fd, 1);
     fd_close_many(&d->out_fd, 1);
+    fd_close_many(&d->chats_fd, 1);
 }
 
 /* A large answer is held for a moment only. Left to itself malloc learns from the first one to keep
@@ -614,7 +613,7 @@ static void return_memory(void)
 int main(int argc, char **argv)
 {
     static struct daemon d = {
-        .lock_fd = -1, .state_fd = -1, .spool_fd = -1, .in_fd = -1, .out_fd = -1};
+        .lock_fd = -1, .state_fd = -1, .spool_fd = -1, .in_fd = -1, .out_fd = -1, .chats_fd = -1};
     struct err err = {0};
     return_memory();
     log_init("boxd");
@@ -625,6 +624,8 @@ int main(int argc, char **argv)
                  d.config->port != 0 ? " and TCP" : "");
         d.served = true;
         config_say_ready(d.config);
+        systemd_notify(&d.systemd, "READY=1\nSTATUS=serving");
+        systemd_watch(&d.systemd, d.loop);
         r = loop_run(d.loop, &err);
     }
     if (r < 0)

@@ -21,6 +21,7 @@
 #include "util/err.h"
 #include "util/fd.h"
 #include "util/json.h"
+#include "util/log.h"
 #include "util/str.h"
 #include "util/strv.h"
 #include "util/user.h"
@@ -41,7 +42,7 @@ struct settings {
 const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_HOST] = {"host", "BOX_LISTEN_HOST", "127.0.0.1", "Address to listen on"},
     [CONFIG_PORT] = {"port", "BOX_LISTEN_PORT", "5410", "TCP port; 0: no TCP listener"},
-    [CONFIG_BACKEND] = {"backend", "BOX_BACKEND", "native", "Backend to use"},
+    [CONFIG_BACKEND] = {"backend", "BOX_BACKEND", "auto", "native, docker, podman; auto: the first of these that works"},
     [CONFIG_STATE_DIR] = {"state_dir", "BOX_STATE_DIR", NULL, "Where everything is kept"},
     [CONFIG_TOKEN_FILE] = {"token_file", "BOX_TOKEN_FILE", NULL, "File with the token that TCP clients send; read again when it changes"},
     [CONFIG_MOUNT_ROOTS] = {"allowed_mount_roots", "BOX_ALLOWED_MOUNT_ROOTS", NULL, "Directories of the host that may be mounted"},
@@ -49,8 +50,11 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_REQUIRE_LIMITS] = {"require_limits", "BOX_REQUIRE_LIMITS", "false", "Refuse sessions whose limits cannot be enforced"},
     [CONFIG_MAX_SESSIONS] = {"max_sessions", "BOX_MAX_SESSIONS", "8000", "Sessions at a time"},
     [CONFIG_SESSION_TTL] = {"session_ttl_sec", "BOX_SESSION_TTL_SEC", "300", "Idle time after which a session is removed; 0: never"},
-    [CONFIG_ENGINE_SOCKET] = {"engine_socket", "BOX_ENGINE_SOCKET", NULL, "Socket of Docker or Podman, for these backends"},
+    [CONFIG_ENGINE_SOCKET] = {"engine_socket", "BOX_ENGINE_SOCKET", NULL, "Docker's or Podman's: a path, unix://path or tcp://host:port"},
     [CONFIG_ENGINE_RUNTIME] = {"engine_runtime", "BOX_ENGINE_RUNTIME", NULL, "Runtime that the engine uses, such as runsc"},
+    [CONFIG_ENGINE_TLS_CA] = {"engine_tls_ca", "BOX_ENGINE_TLS_CA", NULL, "PEM file: who may vouch for an engine at tcp://"},
+    [CONFIG_ENGINE_TLS_CERT] = {"engine_tls_cert", "BOX_ENGINE_TLS_CERT", NULL, "PEM file: our certificate for it"},
+    [CONFIG_ENGINE_TLS_KEY] = {"engine_tls_key", "BOX_ENGINE_TLS_KEY", NULL, "PEM file: its key"},
     [CONFIG_IMAGE_PULL] = {"image_pull", "BOX_IMAGE_PULL", "never", "missing: let the engine fetch an image that it does not have"},
     [CONFIG_MAX_PROCESSES] = {"max_managed_processes", "BOX_MAX_MANAGED_PROCESSES", "64", "Managed processes at a time"},
     [CONFIG_MAX_EXITED] = {"max_completed_processes", "BOX_MAX_COMPLETED_PROCESSES", "256", "Ended ones that are remembered"},
@@ -58,29 +62,41 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_REPORT_BACKEND] = {"report_backend_as", "BOX_REPORT_BACKEND_AS", NULL, "Name of the backend that LangBot is told"},
     [CONFIG_LEGACY] = {"legacy_protocol", "BOX_LEGACY_PROTOCOL", "false", "Serve LangBot clients of the first release too, which say not who they are"},
     [CONFIG_TOKENS_FILE] = {"tokens_file", "BOX_TOKENS_FILE", NULL, "File of tokens and what each may do; read again when it changes"},
+    [CONFIG_LOG_LEVEL] = {"log_level", "BOX_LOG_LEVEL", "info", "error, warn, info or debug: what is logged, and what is graver"},
+    [CONFIG_LOG_FORMAT] = {"log_format", "BOX_LOG_FORMAT", "auto", "json, human, or auto: human on a terminal, JSON elsewhere"},
+    [CONFIG_ACCESS_LOG] = {"access_log", "BOX_ACCESS_LOG", "debug", "Level of one record per request, or off"},
     [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
 };
 
-static const struct option options[] = {
-    {"host", required_argument, NULL, CONFIG_HOST + 256},
-    {"ws-control-port", required_argument, NULL, CONFIG_PORT + 256},
-    {"backend", required_argument, NULL, CONFIG_BACKEND + 256},
-    {"state-dir", required_argument, NULL, CONFIG_STATE_DIR + 256},
-    {"config", required_argument, NULL, 'c'},
-    {"stdio-control", no_argument, NULL, 's'},
-    {"ready-fd", required_argument, NULL, 'r'},
-    {"help", no_argument, NULL, 'h'},
-    {"version", no_argument, NULL, 'v'},
-    {0},
+const struct config_flag config_flags[] = {
+    {"host", 0, CONFIG_HOST + 256, "ADDR", "Address to listen on, numeric."},
+    {"ws-control-port", 0, CONFIG_PORT + 256, "PORT", "TCP port; 0: no TCP listener."},
+    {"stdio-control", 's', 's', NULL, "Serve one LangBot host over standard input and output, and end with it."},
+    {"backend", 0, CONFIG_BACKEND + 256, "NAME", "Backend to use."},
+    {"state-dir", 0, CONFIG_STATE_DIR + 256, "DIR", "Where everything is kept, the unix socket too."},
+    {"config", 0, 'c', "FILE", "Configuration file, see box-config(5)."},
+    {"log-level", 0, CONFIG_LOG_LEVEL + 256, "LEVEL", "error, warn, info or debug."},
+    {"log-format", 0, CONFIG_LOG_FORMAT + 256, "FORMAT", "auto, human or json."},
+    {"ready-fd", 0, 'r', "N", "Write one byte to this descriptor when serving."},
+    {"help", 'h', 'h', NULL, "Show the options and settings."},
+    {"version", 'v', 'v', NULL, "Show the version."},
 };
 /* clang-format on */
+const size_t config_n_flags = ARRAY_SIZE(config_flags);
 
 static void usage(void)
 {
-    (void)printf(
-        "usage: boxd [--host ADDR] [--ws-control-port PORT] [-s|--stdio-control] [--backend NAME]\n"
-        "            [--state-dir DIR] [--config FILE]\n\n"
-        "Each setting of the configuration file (YAML) can also come from the environment:\n");
+    (void)printf("usage: boxd [OPTION...]\n\n");
+    for (size_t i = 0; i < config_n_flags; i++) {
+        const struct config_flag *f = &config_flags[i];
+        char left[64];
+        (void)snprintf(left, sizeof(left), "%c%c%c --%s%s%s", f->letter != '\0' ? '-' : ' ',
+                       f->letter != '\0' ? f->letter : ' ', f->letter != '\0' ? ',' : ' ', f->name,
+                       f->value != NULL ? " " : "", f->value != NULL ? f->value : "");
+        (void)printf("  %-32s %s\n", left, f->doc);
+    }
+    (void)printf("\nEach setting of the configuration file (YAML) can also come from the "
+                 "environment:\n");
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
         (void)printf("  %-32s %-36s %s%s%s%s\n", config_keys[i].name, config_keys[i].env,
                      config_keys[i].doc, config_keys[i].text != NULL ? " (default: " : "",
@@ -109,7 +125,12 @@ static int take_ready_fd(const char *text, int *ret, struct err *err)
 static int parse_command_line(int argc, char **argv, struct settings *s, const char **ret_file,
                               struct config *c, struct err *err)
 {
+    struct option options[ARRAY_SIZE(config_flags) + 1] = {0};
     int o;
+    for (size_t i = 0; i < config_n_flags; i++)
+        options[i] = (struct option){
+            config_flags[i].name, config_flags[i].value != NULL ? required_argument : no_argument,
+            NULL, config_flags[i].code};
     opterr = 0;
     optind = 1;
     while ((o = getopt_long(argc, argv, "shv", options, NULL)) != -1) {
@@ -178,6 +199,34 @@ static bool is_on(const char *text)
         if (strcasecmp(text, words[i]) == 0)
             return true;
     return false;
+}
+
+static int read_log(struct config *c, const struct settings *s, struct err *err)
+{
+    const char *level = s->values[CONFIG_LOG_LEVEL], *access = s->values[CONFIG_ACCESS_LOG];
+    if (log_level_find(level) < 0)
+        return err_set(err, ERR_INVALID,
+                       "log_level must be error, warn, info or debug, not '%.40s'", level);
+    if (log_level_find(access) < 0 && !str_eq(access, "off"))
+        return err_set(err, ERR_INVALID,
+                       "access_log must be error, warn, info, debug or off, not '%.40s'", access);
+    if (!log_format_known(s->values[CONFIG_LOG_FORMAT]))
+        return err_set(err, ERR_INVALID, "log_format must be auto, human or json, not '%.40s'",
+                       s->values[CONFIG_LOG_FORMAT]);
+    c->log_level = xstrdup(level);
+    c->log_format = xstrdup(s->values[CONFIG_LOG_FORMAT]);
+    c->access_log = xstrdup(access);
+    return 0;
+}
+
+void config_apply_log(const struct config *c)
+{
+    (void)log_set_level(c->log_level);
+    (void)log_set_format(c->log_format);
+    (void)log_set_access(c->access_log);
+    /* What we start logs as we do. */
+    (void)setenv("BOX_LOG_LEVEL", c->log_level, 1);
+    (void)setenv("BOX_LOG_FORMAT", c->log_format, 1);
 }
 
 /* What LangBot gives its runtime when it starts one; the names are theirs. */
@@ -264,6 +313,12 @@ static int set_paths(struct config *c, const struct settings *s, struct err *err
     return 0;
 }
 
+/* NULL when it is not given. */
+static char *copy(const struct settings *s, enum config_name key)
+{
+    return s->values[key] != NULL ? xstrdup(s->values[key]) : NULL;
+}
+
 static int interpret(struct config *c, const struct settings *s, struct err *err)
 {
     uint64_t port = 0;
@@ -293,6 +348,8 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     if (r == 0 && s->values[CONFIG_TOKEN_FILE] != NULL)
         r = token_file_open(s->values[CONFIG_TOKEN_FILE], &c->token_file, err);
     if (r == 0)
+        r = read_log(c, s, err);
+    if (r == 0)
         r = read_langbot(c, err);
     if (r == 0)
         r = read_roots(c, roots != NULL ? roots : builtin_roots, roots == NULL, err);
@@ -303,12 +360,12 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     c->port = (uint16_t)port;
     c->host = xstrdup(s->values[CONFIG_HOST]);
     c->backend = xstrdup(s->values[CONFIG_BACKEND]);
-    if (s->values[CONFIG_ENGINE_SOCKET] != NULL)
-        c->engine_socket = xstrdup(s->values[CONFIG_ENGINE_SOCKET]);
-    if (s->values[CONFIG_ENGINE_RUNTIME] != NULL)
-        c->engine_runtime = xstrdup(s->values[CONFIG_ENGINE_RUNTIME]);
-    if (s->values[CONFIG_REPORT_BACKEND] != NULL)
-        c->report_backend = xstrdup(s->values[CONFIG_REPORT_BACKEND]);
+    c->engine_socket = copy(s, CONFIG_ENGINE_SOCKET);
+    c->engine_runtime = copy(s, CONFIG_ENGINE_RUNTIME);
+    c->engine_tls_ca = copy(s, CONFIG_ENGINE_TLS_CA);
+    c->engine_tls_cert = copy(s, CONFIG_ENGINE_TLS_CERT);
+    c->engine_tls_key = copy(s, CONFIG_ENGINE_TLS_KEY);
+    c->report_backend = copy(s, CONFIG_REPORT_BACKEND);
     if (inet_pton(AF_INET, c->host, &address) != 1 && inet_pton(AF_INET6, c->host, &address) != 1)
         return err_set(err, ERR_INVALID, "host must be a numeric address, not '%.80s'", c->host);
     return 0;
@@ -387,7 +444,13 @@ void config_free(struct config *c)
     free(c->backend);
     free(c->engine_socket);
     free(c->engine_runtime);
+    free(c->engine_tls_ca);
+    free(c->engine_tls_cert);
+    free(c->engine_tls_key);
     free(c->report_backend);
+    free(c->log_level);
+    free(c->log_format);
+    free(c->access_log);
     free(c->control_token);
     free(c->instance);
     free(c->box_config);
@@ -397,7 +460,7 @@ void config_free(struct config *c)
     free(c);
 }
 
-static int make_dirs(const char *path, mode_t mode, struct err *err)
+int config_make_path(const char *path, mode_t mode, struct err *err)
 {
     AUTO_FREE char *copy = xstrdup(path);
     for (char *at = copy + 1;; at++) {
@@ -417,8 +480,8 @@ int config_make_dirs(const struct config *c, struct err *err)
 {
     AUTO_FREE char *run = xstrdup(c->socket_path);
     *strrchr(run, '/') = '\0';
-    int r = make_dirs(c->state_dir, 0711, err);
-    return r < 0 ? r : make_dirs(run, 0711, err);
+    int r = config_make_path(c->state_dir, 0711, err);
+    return r < 0 ? r : config_make_path(run, 0711, err);
 }
 
 bool config_host_is_loopback(const struct config *c)

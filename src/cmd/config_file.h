@@ -3,6 +3,8 @@
 
 /* The settings of boxd, by name, and the YAML file that may hold them. */
 
+#include <stddef.h>
+
 struct err;
 struct json;
 
@@ -19,6 +21,9 @@ enum config_name {
     CONFIG_SESSION_TTL,
     CONFIG_ENGINE_SOCKET,
     CONFIG_ENGINE_RUNTIME,
+    CONFIG_ENGINE_TLS_CA,
+    CONFIG_ENGINE_TLS_CERT,
+    CONFIG_ENGINE_TLS_KEY,
     CONFIG_IMAGE_PULL,
     CONFIG_MAX_PROCESSES,
     CONFIG_MAX_EXITED,
@@ -27,6 +32,9 @@ enum config_name {
     CONFIG_LEGACY,
     CONFIG_LINGER,
     CONFIG_TOKENS_FILE,
+    CONFIG_LOG_LEVEL,
+    CONFIG_LOG_FORMAT,
+    CONFIG_ACCESS_LOG,
     CONFIG_KEY_MAX,
 };
 
@@ -38,8 +46,19 @@ struct config_key {
 
 extern const struct config_key config_keys[CONFIG_KEY_MAX];
 
+/* The command line of boxd. */
+struct config_flag {
+    const char *name;
+    char letter; /* 0: none */
+    int code;    /* of getopt_long(); above 255 a setting: 256 + enum config_name */
+    const char *value, *doc;
+};
+
+extern const struct config_flag config_flags[];
+extern const size_t config_n_flags;
+
 /* Fills values[CONFIG_KEY_MAX] with owned strings for the keys the file has. Lists become text with
- * commas. *ret_sections is an object of the sections (box, profiles, audit, outputs, mcp, system)
- * for core/policy.h, owned. Unknown keys, anchors and anything else deeper than a list are errors
- * that name the line. */
+ * commas. *ret_sections is an object of the sections (box, profiles, audit, outputs, mcp, sandbox,
+ * system) for core/policy.h, owned. Unknown keys, anchors and anything else deeper than a list are
+ * errors that name the line. */
 int config_file_read(const char *path, char **values, struct json **ret_sections, struct err *err);

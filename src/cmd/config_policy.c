@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cmd/config.h"
@@ -13,11 +15,40 @@
 #include "util/alloc.h"
 #include "util/err.h"
 #include "util/json.h"
+#include "util/str.h"
 
 void config_source_set(struct config_source *s, const char *value)
 {
     free(s->value);
     s->value = xstrdup(value);
+}
+
+static bool may_be_mounted(const struct config *c, const char *path)
+{
+    AUTO_FREE char *real = policy_real_path(path);
+    for (char *const *root = c->mount_roots; root != NULL && *root != NULL; root++) {
+        size_t len = strlen(*root);
+        if (str_starts(real, *root) &&
+            (real[len] == '/' || (real[len] == '\0' && !c->mount_roots_builtin)))
+            return true;
+    }
+    return false;
+}
+
+/* What every sandbox of a chat would fail at is said at once. */
+static int check_chat(const struct config *c, struct err *err)
+{
+    const struct chat_config *chat = &policy_settings(c->policy)->chat;
+    const char *const paths[] = {chat->chats_root, chat->dependencies_host_path,
+                                 chat->lambda_tools_host_path};
+    int r = chat_config_check(chat, err);
+    for (size_t i = 0; r == 0 && chat_configured(chat) && i < ARRAY_SIZE(paths); i++)
+        if (!may_be_mounted(c, paths[i]))
+            r = err_set(err, ERR_INVALID,
+                        "'%.200s' of the section sandbox is outside the directories that may be "
+                        "mounted; add it to allowed_mount_roots",
+                        paths[i]);
+    return r;
 }
 
 int config_read_policy(struct config *c, const struct json *sections, const char *path,
@@ -32,7 +63,8 @@ int config_read_policy(struct config *c, const struct json *sections, const char
                                            .cwd = cwd,
                                            .resolve = policy_real_path,
                                            .outer_roots = c->mount_roots};
-    return policy_new(&options, &c->policy, err);
+    int r = policy_new(&options, &c->policy, err);
+    return r < 0 ? r : check_chat(c, err);
 }
 
 void config_policy_done(struct config *c)

@@ -21,6 +21,7 @@ struct found {
     char **useless; /* owned; ids of records that say nothing we can use */
     struct {
         struct session *session; /* listed, so it lives */
+        struct backend *backend; /* that made it */
         char *sandbox;           /* owned */
     } * list;                    /* owned */
     size_t n;
@@ -39,7 +40,7 @@ static int read_record(const struct manager *m, const char *id, const char *json
         return r;
     if (!str_eq(ret->spec->session_id, id))
         r = err_set(err, ERR_INVALID, "the record is of another session");
-    else if (!str_eq(ret->backend, m->backend->ops->name))
+    else if (backend_find(m->backend, ret->backend) == NULL)
         r = err_set(err, ERR_NOT_FOUND, "it was on backend '%s', this is '%s'", ret->backend,
                     m->backend->ops->name);
     if (r < 0)
@@ -72,10 +73,12 @@ static int on_record(void *arg, const char *id, uint64_t used, const char *json,
     }
     struct session *s = session_new(f->m, TAKE_PTR(record.spec));
     s->stored = true;
+    s->sandbox_id = TAKE_PTR(record.sandbox_id);
     s->next_number = s->numbers_end = (uint32_t)record.numbers_end;
     restore_times(s, &record, used);
     f->list = xreallocarray(f->list, f->n + 1, sizeof(*f->list));
     f->list[f->n].session = s;
+    f->list[f->n].backend = backend_find(f->m->backend, record.backend);
     f->list[f->n++].sandbox = TAKE_PTR(record.sandbox);
     return 0;
 }
@@ -155,7 +158,8 @@ int manager_adopt(struct manager *m, session_gone_fn *done, void *arg, struct er
         if (r < 0) {
             session_unlist(f.list[i].session);
             session_release(f.list[i].session);
-        } else if (session_adopt(f.list[i].session, f.list[i].sandbox, &why) < 0) {
+        } else if (session_adopt(f.list[i].session, f.list[i].backend, f.list[i].sandbox, &why) <
+                   0) {
             session_fail(f.list[i].session, &why);
             adopt_finished_one(m);
         }

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/core_internal.h"
-#include "http/crypto.h"
 #include "spec/model.h"
 #include "spec/spec.h"
 #include "util/json.h"
@@ -109,81 +108,4 @@ static bool mounts_within(const struct spec *a, const struct spec *b)
 bool session_same_mounts(const struct spec *a, const struct spec *b)
 {
     return mounts_within(a, b) && mounts_within(b, a);
-}
-
-#define HASH_TEXT_MAX ((SPEC_PATH_MAX + SPEC_IMAGE_MAX) * 6U + 1024U) /* worst case of escaping */
-
-static uint32_t code_point(const char *s, int len)
-{
-    uint32_t point = (unsigned char)s[0] & (len == 1 ? 0x7fU : 0x7fU >> len);
-    for (int i = 1; i < len; i++)
-        point = point << 6 | ((unsigned char)s[i] & 0x3fU);
-    return point;
-}
-
-/* A string as json.dumps() of Python writes it: everything beyond ASCII escaped. */
-static void put_string(struct buf *out, const char *s)
-{
-    static const char *const shorts[] = {
-        ['\b'] = "\\b", ['\f'] = "\\f", ['\n'] = "\\n", ['\r'] = "\\r",
-        ['\t'] = "\\t", ['"'] = "\\\"", ['\\'] = "\\\\"};
-    if (s == NULL) {
-        (void)buf_puts(out, "null");
-        return;
-    }
-    (void)buf_putc(out, '"');
-    for (size_t left = strlen(s); left > 0;) {
-        bool incomplete;
-        int n = utf8_next(s, left, &incomplete);
-        uint32_t c = n > 0 ? code_point(s, n) : 0xfffd;
-        if (c < ARRAY_SIZE(shorts) && shorts[c] != NULL)
-            (void)buf_puts(out, shorts[c]);
-        else if (c >= ' ' && c <= '~')
-            (void)buf_putc(out, (char)c);
-        else if (c < 0x10000)
-            (void)buf_printf(out, "\\u%04x", c);
-        else
-            (void)buf_printf(out, "\\u%04x\\u%04x", 0xd800 | ((c - 0x10000) >> 10),
-                             0xdc00 | ((c - 0x10000) & 0x3ff));
-        s += n > 0 ? n : -n;
-        left -= (size_t)(n > 0 ? n : -n);
-    }
-    (void)buf_putc(out, '"');
-}
-
-static void put_value(struct buf *out, const struct spec *spec, const struct field *f)
-{
-    const void *value = member(spec, f);
-    char text[32];
-    if (f->kind == FIELD_STR) {
-        put_string(out, *(char *const *)value);
-    } else if (f->kind == FIELD_ENUM) {
-        put_string(out, f->names[*(const int *)value]);
-    } else if (f->kind == FIELD_BOOL) {
-        (void)buf_puts(out, *(const bool *)value ? "true" : "false");
-    } else {
-        value_text(spec, f, text, sizeof(text));
-        (void)buf_puts(out, text);
-    }
-}
-
-void session_config_hash(const struct spec *spec, char ret[SESSION_CONFIG_HASH_LEN + 1])
-{
-    static const enum spec_field hashed[] = {
-        /* sorted by name */
-        SPEC_CPUS,      SPEC_HOST_PATH, SPEC_HOST_PATH_MODE, SPEC_IMAGE,
-        SPEC_MEMORY_MB, SPEC_NETWORK,   SPEC_PIDS_LIMIT,     SPEC_READ_ONLY_ROOTFS,
-    };
-    AUTO_DONE(buf) struct buf text;
-    char digest[65] = {0};
-    buf_init(&text, HASH_TEXT_MAX);
-    for (size_t i = 0; i < ARRAY_SIZE(hashed); i++) {
-        const struct field *f = &spec_model.fields[hashed[i]];
-        (void)buf_printf(&text, "%s\"%s\": ", i == 0 ? "{" : ", ", f->name);
-        put_value(&text, spec, f);
-    }
-    (void)buf_putc(&text, '}');
-    (void)http_sha256_hex(text.data, text.len, digest);
-    memcpy(ret, digest, SESSION_CONFIG_HASH_LEN);
-    ret[SESSION_CONFIG_HASH_LEN] = '\0';
 }

@@ -4,10 +4,12 @@
 #include "backend/backend.h"
 #include "core/events.h"
 #include "core/manager.h"
+#include "core/metrics.h"
 #include "core/process.h"
 #include "io/loop.h"
 #include "util/buf.h"
 #include "util/err.h"
+#include "util/log.h"
 
 struct process_record;
 
@@ -27,6 +29,7 @@ struct waiter {
     session_gone_fn *gone;
     void *arg;
     struct err err;
+    struct log_scope request; /* who asked, for the log */
     struct loop_defer defer;
 };
 
@@ -43,17 +46,20 @@ struct session {
     unsigned claims;         /* acquires that wait for it */
     struct spec *spec;       /* owned */
     struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */
+    char *sandbox_id;        /* owned; what people know it by, as the backend said first; or NULL */
     uint64_t created_real, used_real, used_boot;
+    uint64_t begun;              /* to be made; monotonic */
+    enum metrics_end end;        /* why it goes, once it does */
     uint64_t deadline;           /* as the backend was told last; 0: none */
+    struct log_scope request;    /* which had it made or ended, for the log */
     struct waiter_queue waiters; /* told when READY, or gone; first come, first served */
     bool delete_asked;           /* while it was still being created */
     bool retiring; /* somebody waits to make it anew, with other mounts, once it is idle */
     bool adopting; /* CREATING, but it was there before us */
-    bool expired;  /* STOPPING, because it was idle */
-    bool lost;     /* STOPPING, because its sandbox died */
-    bool told;     /* who watches knows of it */
+    bool told;     /* it was made, and who watches or counts knows of it */
     bool stored;   /* the store has a record of it */
     bool used_dirty;
+    bool left; /* it outlives us: whoever waits for all to be gone does not wait for it */
     uint32_t next_number,
         numbers_end; /* of processes; what lies between is reserved in the store */
     struct process *processes, *last_process;
@@ -68,10 +74,12 @@ struct manager {
     struct session *first, *last;
     struct waiter *waiters; /* owned; all of them, also those whose answer is queued */
     size_t n_sessions, n_waiters;
+    size_t n_left;                              /* of the sessions: those that stay when all end */
     struct waiter_queue all_gone;               /* told when the last session is gone */
     struct notice *notices;                     /* owned; all of them */
     struct process *exited_first, *exited_last; /* in the order they ended */
     size_t n_running, n_exited;                 /* processes */
+    struct metrics metrics;
     struct loop_timer reaper, flusher;
     bool closing;
     struct {
@@ -93,6 +101,7 @@ struct notice {
     process_stopped_fn *stopped;
     void *arg;
     struct err err;
+    struct log_scope request; /* who asked, for the log */
     struct loop_defer defer;
 };
 
@@ -108,6 +117,7 @@ struct process {
     struct notice *notices;
     uint64_t started_real, exited_real, exited_boot;
     int exit_code;
+    uint64_t counted;   /* bytes of output, in the metrics */
     struct buf preview; /* of stderr, once there is no proc, or where it says nothing */
     struct attachment *readers, *last_reader; /* the first has it */
     struct process_watch *watches;
@@ -132,7 +142,7 @@ struct session *session_lookup(struct manager *m, const char *id); /* in any sta
 void session_unlist(struct session *s);
 void session_touch(struct session *s);
 int session_create(struct session *s, struct err *err);
-int session_adopt(struct session *s, const char *sandbox, struct err *err);
+int session_adopt(struct session *s, struct backend *b, const char *sandbox, struct err *err);
 void session_stop(struct session *s);
 /* The last process of a session that is stopping has ended. */
 void session_processes_gone(struct session *s);

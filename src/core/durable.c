@@ -27,7 +27,7 @@ static int too_large(const struct session *s, struct err *err)
 
 static const char *sandbox_name(const struct session *s)
 {
-    const struct backend_ops *ops = s->m->backend->ops;
+    const struct backend_ops *ops = s->sandbox->backend->ops;
     return ops->sandbox_name != NULL ? ops->sandbox_name(s->sandbox) : NULL;
 }
 
@@ -45,8 +45,9 @@ static int put_session(struct session *s, uint32_t numbers_end, struct err *err)
         return 0; /* a backend that cannot name it will not find it again either */
     /* Borrowed for the writing: nothing of it is freed here. */
     struct session_record record = {.spec = s->spec,
-                                    .backend = (char *)(uintptr_t)s->m->backend->ops->name,
+                                    .backend = (char *)(uintptr_t)s->sandbox->backend->ops->name,
                                     .sandbox = (char *)(uintptr_t)name,
+                                    .sandbox_id = s->sandbox_id,
                                     .created_ns = clamp(s->created_real),
                                     .numbers_end = numbers_end};
     if (session_record_write(&record, &text) < 0)

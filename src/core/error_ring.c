@@ -24,6 +24,7 @@ static const char *const classes[ERR_CODE_MAX] = {
     [ERR_DENIED] = "BoxValidationError",
     [ERR_UNSUPPORTED] = "BoxBackendUnavailableError",
     [ERR_BACKEND] = "BoxBackendUnavailableError",
+    [ERR_UNAVAILABLE] = "BoxBackendUnavailableError",
     [ERR_SYSTEM] = "BoxError",
 };
 

@@ -255,7 +255,9 @@ static void on_let_in(void *arg, const struct err *err)
 /* Let in at once: still from the loop, so that the first reader is there when it runs. */
 static void on_start(struct loop_defer *d)
 {
-    on_let_in(container_of(d, struct kept, start), NULL);
+    struct kept *k = container_of(d, struct kept, start);
+    LOG_REQUEST(k->request.id);
+    on_let_in(k, NULL);
 }
 
 static void on_over(void *arg)
@@ -314,6 +316,7 @@ int execs_start(struct execs *x, const struct kept_options *options, struct kept
     char random[17];
 
     k->x = x;
+    k->request = log_scope_now();
     k->asked = *options;
     k->keep = options->keep;
     k->log_max = options->keep ? options->log_max : 0;

@@ -3,6 +3,7 @@
 
 #include "core/execs.h"
 #include "util/err.h"
+#include "util/log.h"
 
 struct policy_gate;
 
@@ -43,6 +44,7 @@ struct kept {
     struct run *run;           /* owned; NULL unless it runs */
     struct run_result result;  /* without text */
     struct loop_defer start;   /* it has been let in */
+    struct log_scope request;  /* who asked, for the log */
     struct err err;            /* why it never ran, or may not have */
     bool keep, paused, ran;
     size_t log_max;

@@ -6,6 +6,7 @@
 #include "core/core_internal.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
+#include "util/clock.h"
 #include "util/log.h"
 #include "util/str.h"
 
@@ -13,7 +14,7 @@
 
 static int check_image(const struct manager *m, const struct spec *spec, struct err *err)
 {
-    if (!m->options.strict_images || str_eq(spec->image, "host"))
+    if (!m->options.strict_images || m->backend->ops->own_images || str_eq(spec->image, "host"))
         return 0;
     return err_set(err, ERR_NOT_FOUND,
                    "image '%.100s' is not available: there is no image store; use image 'host', or "
@@ -40,6 +41,7 @@ static int create(struct manager *m, struct waiter *w, struct err *err)
     struct session *s = session_new(m, w->spec);
     r = session_create(s, err);
     if (r < 0) {
+        m->metrics.sessions_failed++;
         s->spec = xnew(struct spec); /* the other stays the waiter's */
         s->spec->session_id = xstrdup(w->spec->session_id);
         session_unlist(s);
@@ -83,7 +85,10 @@ int manager_acquire_for(struct manager *m, struct waiter *w, bool queued, struct
     if (r < 0)
         return r;
     if ((w->flags & ACQUIRE_REMOUNT) && !session_same_mounts(s->spec, w->spec)) {
-        r = check_makeable(m, w->spec, err); /* before the old one is ended for it */
+        r = s->spec->own.expires_ns > 0
+                ? err_set(err, ERR_CONFLICT, "session '%.100s' is a chat's: its mounts stay",
+                          session_id(s))
+                : check_makeable(m, w->spec, err); /* before the old one is ended for it */
         if (r == 0)
             remount(s, w, queued);
         return r;
@@ -146,6 +151,7 @@ int manager_new(struct loop *loop, struct backend *backend, const struct manager
     m->loop = loop;
     m->backend = backend;
     m->options = *options;
+    m->metrics.started_real = clock_real(loop_clock(loop));
     reap_start(m);
     *ret = m;
     return 0;
@@ -223,4 +229,15 @@ struct backend *manager_backend(const struct manager *m)
 struct loop *manager_loop(const struct manager *m)
 {
     return m->loop;
+}
+
+struct metrics *manager_metrics(struct manager *m)
+{
+    return &m->metrics;
+}
+
+void manager_count_processes(const struct manager *m, size_t *ret_running, size_t *ret_exited)
+{
+    *ret_running = m->n_running;
+    *ret_exited = m->n_exited;
 }

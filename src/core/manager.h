@@ -15,6 +15,7 @@ struct err;
 struct events;
 struct loop;
 struct manager;
+struct metrics;
 struct sandbox;
 struct session;
 struct spec;
@@ -88,6 +89,9 @@ struct session *manager_next(struct manager *m,
                              struct session *after); /* in order of creation; NULL starts */
 struct backend *manager_backend(const struct manager *m);
 struct loop *manager_loop(const struct manager *m);
+struct metrics *manager_metrics(struct manager *m); /* what has happened so far */
+/* Managed processes that run, and ended ones that are remembered. */
+void manager_count_processes(const struct manager *m, size_t *ret_running, size_t *ret_exited);
 
 /* Ends a session: every process, file and trace of it. ERR_NOT_FOUND when there is none. */
 int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, void *arg,
@@ -95,12 +99,9 @@ int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, voi
 /* Ends all and tells when the last is gone, after everybody else was told. Until then no session
  * can be had; then again. */
 void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg);
-
-/* 16 hex digits over what the sandbox was made from, for labels (row F18): the beginning of the
- * SHA-256 of the JSON that Python's json.dumps(sort_keys=True) writes of image, network, host_path,
- * host_path_mode, cpus, memory_mb, pids_limit and read_only_rootfs. */
-#define SESSION_CONFIG_HASH_LEN 16
-void session_config_hash(const struct spec *spec, char ret[SESSION_CONFIG_HASH_LEN + 1]);
+/* The same at the end of the daemon: what has an end of its own (spec->own.expires_ns) and is ready
+ * stays as it is, for the next one to adopt, or until it expires. */
+void manager_close(struct manager *m, session_gone_fn *gone, void *arg);
 
 void session_hold(struct session *s);
 void session_release(struct session *s); /* may free it */
@@ -109,6 +110,9 @@ const struct spec *session_spec(const struct session *s);
 enum session_state session_state(const struct session *s);
 const char *session_state_name(enum session_state state);
 struct sandbox *session_sandbox(const struct session *s); /* NULL unless READY */
+/* What people know the sandbox by in its backend, the same over restarts: a container's id, or its
+ * name there; "" while it has none. */
+const char *session_sandbox_id(const struct session *s);
 struct manager *session_manager(const struct session *s);
 uint64_t session_created(const struct session *s);   /* wall clock, for people */
 uint64_t session_last_used(const struct session *s); /* wall clock, for people */

@@ -10,6 +10,7 @@ struct notice *notice_new(struct process *p, void *arg)
     n->m = m;
     n->process = p;
     n->arg = arg;
+    n->request = log_scope_now();
     n->next = p->notices;
     p->notices = n;
     n->all_next = m->notices;
@@ -47,6 +48,7 @@ static void on_told(struct loop_defer *d)
 {
     struct notice *n = container_of(d, struct notice, defer);
     const struct err *err = n->err.code != ERR_NONE ? &n->err : NULL;
+    LOG_REQUEST(n->request.id);
     if (n->started != NULL)
         n->started(n->arg, err == NULL ? n->process : NULL, err);
     else if (n->stopped != NULL)

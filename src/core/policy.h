@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/chat_config.h"
 #include "util/cleanup.h"
 
 struct authz_scope;
@@ -51,6 +52,7 @@ struct policy_settings {
     int64_t audit_keep_files; /* 0: all */
     enum policy_sync audit_sync;
     enum policy_full audit_full;
+    struct chat_config chat;
 };
 
 struct policy_options {

@@ -31,9 +31,10 @@ struct quota_count {
     char *path;                           /* owned */
     quota_count_fn *done;
     void *arg;
-    int dir_fd;              /* owned; -1: we may not look into it */
-    struct usage_walk *walk; /* owned */
-    struct asked *asked;     /* owned by whoever will answer */
+    int dir_fd;               /* owned; -1: we may not look into it */
+    struct usage_walk *walk;  /* owned */
+    struct asked *asked;      /* owned by whoever will answer */
+    struct log_scope request; /* who asked, for the log */
     struct loop_defer defer;
 };
 
@@ -115,6 +116,7 @@ static void step(struct loop_defer *d)
     struct quota_count *c = container_of(d, struct quota_count, defer);
     const struct usage unseen = {.unreadable = 1};
     struct err err = {0};
+    LOG_REQUEST(c->request.id);
     int r = c->walk != NULL ? usage_walk_step(c->walk, USAGE_STEP) : 0;
 
     if (r > 0) {
@@ -142,6 +144,7 @@ int quota_count_start(const struct policy_service *service, const char *path, qu
     struct quota_count *c = xnew(struct quota_count);
     c->service = service;
     c->path = xstrdup(path);
+    c->request = log_scope_now();
     c->done = done;
     c->arg = arg;
     c->dir_fd = fd < 0 ? -1 : fd;

@@ -23,6 +23,7 @@
 #include "util/clock.h"
 #include "util/err.h"
 #include "util/json.h"
+#include "util/log.h"
 #include "util/path.h"
 #include "util/str.h"
 
@@ -42,6 +43,7 @@ static const unsigned moves[STATE_MAX] = {
 
 struct policy_exec {
     const struct policy_service *service; /* borrowed */
+    struct log_scope request;             /* who asked, for the log */
     enum state state;
     bool freed; /* while the manager still owes us an answer */
     policy_exec_fn *done;
@@ -178,6 +180,7 @@ static void count(struct loop_defer *d)
 {
     struct policy_exec *e = container_of(d, struct policy_exec, defer);
     bool before = e->state == COUNTING;
+    LOG_REQUEST(e->request.id);
 
     e->err = (struct err){0};
     e->quota.spec = e->spec;
@@ -431,6 +434,7 @@ int policy_exec_start(const struct policy_service *service,
     struct err why = {0};
 
     e->service = service;
+    e->request = log_scope_now();
     e->options = *options;
     e->done = done;
     e->arg = arg;

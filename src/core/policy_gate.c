@@ -15,6 +15,7 @@
 #include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/err.h"
+#include "util/log.h"
 
 /*   ASKING ──► OPEN ──► ENDING ──► DROPPING ──► DONE
  *      │         │         └────────────────────┤
@@ -44,6 +45,7 @@ struct policy_gate {
     struct quota_check quota;
     struct quota_watch watch;
     struct loop_defer defer;
+    struct log_scope request; /* who asked, for the log */
     struct outcome outcome;
     uint64_t produced[2];
     struct err err;
@@ -194,6 +196,7 @@ static struct policy_gate *gate_new(const struct policy_service *service,
     struct policy_gate *g = xnew(struct policy_gate);
 
     g->service = service;
+    g->request = log_scope_now();
     g->over = o->over;
     g->via = o->via;
     g->who = xstrdup(o->who != NULL ? o->who : authz_name(o->scope));
@@ -299,7 +302,9 @@ static void on_counted_after(void *arg, const struct usage *usage, const struct 
 /* Nobody hears of an end from inside the call. */
 static void on_drop(struct loop_defer *d)
 {
-    drop(container_of(d, struct policy_gate, defer));
+    struct policy_gate *g = container_of(d, struct policy_gate, defer);
+    LOG_REQUEST(g->request.id);
+    drop(g);
 }
 
 int policy_gate_end(struct policy_gate *g, const struct outcome *outcome,

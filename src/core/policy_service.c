@@ -5,6 +5,7 @@
 #include "core/audit.h"
 #include "core/error_ring.h"
 #include "core/manager.h"
+#include "core/metrics.h"
 #include "core/policy.h"
 #include "core/process.h"
 #include "io/loop.h"
@@ -29,8 +30,14 @@ int policy_service_guard(const struct policy_service *s, struct err *err)
 void policy_service_write_status(const struct policy_service *s, struct jw *w)
 {
     const struct profile *profile = NULL;
-    struct err why = {0};
+    struct err why = {0}, ignored;
     bool available = policy_service_guard(s, &why) == 0;
+    bool usable = s->manager != NULL && s->unavailable == NULL;
+
+    /* Nothing is refused for this: who asks for a sandbox has the backends tried again. */
+    if (usable)
+        usable = backend_available(manager_backend(s->manager), available ? &why : &ignored) == 0;
+    available = available && usable;
 
     (void)policy_profile(s->policy, NULL, &profile, NULL);
     jw_object(w);
@@ -46,7 +53,7 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w)
         jw_key(w, "backend");
         jw_object(w);
         jw_kstr(w, "name", manager_backend(s->manager)->ops->name);
-        jw_kbool(w, "available", s->unavailable == NULL);
+        jw_kbool(w, "available", usable);
         jw_object_end(w);
         jw_ku64(w, "active_sessions", manager_count(s->manager));
         jw_ku64(w, "managed_processes", manager_processes_running(s->manager));
@@ -82,6 +89,8 @@ void policy_service_failed(const struct policy_service *s, const struct err *err
     const struct clock *clock =
         s->manager != NULL ? loop_clock(manager_loop(s->manager)) : &clock_system;
 
+    if (s->manager != NULL && record != NULL && record->event == AUDIT_DENIED)
+        manager_metrics(s->manager)->refused[err->code]++;
     error_ring_add(s->errors, clock_real(clock), err, query_id,
                    record != NULL ? record->who : NULL);
     if (s->audit == NULL || record == NULL)

@@ -55,6 +55,24 @@ static const struct setting settings[] = {
      .doc = "record: each record is on disk before the call goes on"},
     {"audit.on_full", NULL, value_choice, AT(audit_full), "continue", .names = full_names,
      .doc = "refuse: no command runs that cannot be recorded; continue: what is lost is counted"},
+    {"sandbox.image", NULL, value_text, AT(chat.image), NULL, .env = "APP_SANDBOX_IMAGE",
+     .doc = "Image of chat sandboxes; without it there are none"},
+    {"sandbox.ttl_seconds", NULL, value_int, AT(chat.ttl_seconds), "300", 1, 31536000, .env = "APP_SANDBOX_TTL_SECONDS",
+     .doc = "How long a chat sandbox lives, used or not"},
+    {"sandbox.cleanup_interval_seconds", NULL, value_int, AT(chat.cleanup_interval_seconds), "60", 1, 86400,
+     .env = "APP_SANDBOX_CLEANUP_INTERVAL_SECONDS", .doc = "How often those that have expired are ended"},
+    {"sandbox.chats_root", NULL, value_path, AT(chat.chats_root), NULL, .env = "APP_SANDBOX_CHATS_ROOT",
+     .doc = "Where each chat has a directory of its own"},
+    {"sandbox.dependencies_host_path", NULL, value_text, AT(chat.dependencies_host_path), NULL,
+     .env = "APP_SANDBOX_DEPENDENCIES_HOST_PATH", .doc = "Directory of dependencies, read-only in every chat sandbox"},
+    {"sandbox.lambda_tools_host_path", NULL, value_text, AT(chat.lambda_tools_host_path), NULL,
+     .env = "APP_SANDBOX_LAMBDA_TOOLS_HOST_PATH", .doc = "Directory of tools, read-only in every chat sandbox"},
+    {"sandbox.chat_mount_path", NULL, value_text, AT(chat.chat_mount_path), "/workspace/chat",
+     .env = "APP_SANDBOX_CHAT_MOUNT_PATH", .doc = "Where the chat's directory is inside"},
+    {"sandbox.dependencies_mount_path", NULL, value_text, AT(chat.dependencies_mount_path), "/workspace/dependencies",
+     .env = "APP_SANDBOX_DEPENDENCIES_MOUNT_PATH", .doc = "Where the dependencies are inside"},
+    {"sandbox.lambda_tools_mount_path", NULL, value_text, AT(chat.lambda_tools_mount_path), "/workspace/lambda-tools",
+     .env = "APP_SANDBOX_LAMBDA_TOOLS_MOUNT_PATH", .doc = "Where the tools are inside"},
 };
 /* clang-format on */
 
@@ -206,6 +224,17 @@ static int pick_text(const char *text, struct picked *ret, struct err *err)
     return r;
 }
 
+/* A variable of a name of its own. */
+static const char *find_named(char *const *env, const char *name)
+{
+    size_t len = name != NULL ? strlen(name) : 0;
+
+    for (; len > 0 && env != NULL && *env != NULL; env++)
+        if (strncmp(*env, name, len) == 0 && (*env)[len] == '=')
+            return *env;
+    return NULL;
+}
+
 /* The environment wins over the file, and the nested shape over the flat. */
 static int pick(const struct setting *s, const struct policy_options *options, struct picked *ret,
                 struct err *err)
@@ -213,7 +242,9 @@ static int pick(const struct setting *s, const struct policy_options *options, s
     const char *const spelt[] = {s->path, s->alias};
 
     for (int i = 0; i < 2; i++) {
-        const char *entry = find_env(options->env, spelt[i]);
+        const char *entry = i == 0 ? find_named(options->env, s->env) : NULL;
+        if (!says_something(s, entry))
+            entry = find_env(options->env, spelt[i]);
         if (!says_something(s, entry))
             continue;
         const char *value = strchr(entry, '=');
@@ -343,6 +374,7 @@ void policy_settings_done(struct policy *p)
     free(s->host_root);
     free(s->default_workspace);
     strv_free(s->mount_roots);
+    chat_config_done(&s->chat);
     free(s->session_template);
     free(s->force_template);
     for (size_t i = 0; i < p->n_roots; i++) {

@@ -34,6 +34,7 @@ struct setting {
     const char *text; /* default, as it could be given; NULL: not set */
     int64_t min, max;
     const char *const *names; /* two of them */
+    const char *env;          /* a variable that says it too, whole; NULL: none */
     const char *doc;
 };
 

@@ -156,6 +156,7 @@ void process_list_running(struct process *p)
     process_move(p, PROCESS_RUNNING);
     list(p);
     count_running(p, true);
+    p->session->m->metrics.processes_started++;
     session_touch(p->session);
     process_tell(p, EVENT_PROCESS_STARTED);
 }
@@ -227,6 +228,7 @@ static void on_exited(void *arg, const struct outcome *outcome)
     struct manager *m = p->session->m;
     if (p->state == PROCESS_EXITED)
         return; /* an earlier daemon has written down how */
+    m->metrics.processes_exited++;
     p->exit_code = exit_code(outcome);
     explain(p, outcome);
     p->exited_real = clock_real(loop_clock(m->loop));
@@ -247,10 +249,19 @@ static void on_exited(void *arg, const struct outcome *outcome)
     reap_exited(m);
 }
 
+static void count_output(struct process *p)
+{
+    uint64_t end = ops(p)->proc_range(p->proc).end;
+    if (end > p->counted)
+        p->session->m->metrics.process_bytes += end - p->counted;
+    p->counted = end;
+}
+
 /* A reader may end anything, so it is told last. */
 static void on_output(void *arg)
 {
     struct process *p = arg;
+    count_output(p);
     process_settle(p);
     process_watches_tell(p);
     attachment_on_output(p);
@@ -326,7 +337,7 @@ static void restore_exit(struct process *p, const struct process_record *record)
 
 void process_adopt(struct session *s, struct process_record *record)
 {
-    const struct backend_ops *b = s->m->backend->ops;
+    const struct backend_ops *b = s->sandbox->backend->ops;
     struct err err = {0};
     struct process *p = process_new(s, TAKE_PTR(record->spec));
     p->number = (uint32_t)record->number;
@@ -335,6 +346,8 @@ void process_adopt(struct session *s, struct process_record *record)
     /* Of one that has ended there may still be output. */
     bool found = b->proc_adopt != NULL &&
                  b->proc_adopt(s->sandbox, p->number, &process_events, p, &p->proc, &err) == 0;
+    if (found) /* what came before is an earlier daemon's to count */
+        p->counted = b->proc_range(p->proc).end;
     if (found && !record->exited) {
         process_move(p, PROCESS_RUNNING);
         count_running(p, true);

@@ -37,12 +37,13 @@ struct waiter {
     void *arg;
 };
 
-/*   IDLE ──► DOCTOR ──► CREATE ──► WRITE ──► LOOK ──► WIPE ──► DELETE ──► IDLE
+/*   IDLE ──► BACKEND ──► DOCTOR ──► CREATE ──► WRITE ──► LOOK ──► WIPE ──► DELETE ──► IDLE
  *
  * Each step that fails goes on to the one that undoes what was done. */
 enum probe_state {
     PROBE_IDLE,
-    PROBE_DOCTOR, /* the backend says what it enforces */
+    PROBE_BACKEND, /* whether there is one */
+    PROBE_DOCTOR,  /* the backend says what it enforces */
     PROBE_CREATE,
     PROBE_WRITE, /* the sandbox leaves a file in the workspace */
     PROBE_LOOK,  /* the host looks at it */
@@ -53,7 +54,8 @@ enum probe_state {
 
 #define TO(s) (1U << PROBE_##s)
 static const unsigned next_states[PROBE_STATE_MAX] = {
-    [PROBE_IDLE] = TO(DOCTOR),
+    [PROBE_IDLE] = TO(BACKEND) | TO(DOCTOR),
+    [PROBE_BACKEND] = TO(DOCTOR) | TO(IDLE),
     [PROBE_DOCTOR] = TO(CREATE) | TO(IDLE),
     [PROBE_CREATE] = TO(WRITE) | TO(DELETE) | TO(IDLE),
     [PROBE_WRITE] = TO(LOOK) | TO(WIPE) | TO(DELETE),
@@ -106,7 +108,7 @@ static const struct {
     [READY_MANAGED_PROCESS_CAP] = {"managed_process_cap", 0, NULL},
 };
 
-static void start_doctor(struct readiness *r);
+static void begin(struct readiness *r);
 
 static void move(struct readiness *r, enum probe_state to)
 {
@@ -160,8 +162,9 @@ bool readiness_isolates(const struct readiness_report *report)
 
 const char *readiness_backend(const struct readiness *r)
 {
-    bool own = str_eq(*r->o.backend, manager_backend(r->o.manager)->ops->name);
-    return own && r->proven ? READINESS_BACKEND : *r->o.backend;
+    const char *name = r->o.backend(r->o.backend_arg);
+    bool own = str_eq(name, manager_backend(r->o.manager)->ops->name);
+    return own && r->proven ? READINESS_BACKEND : name;
 }
 
 static void judge(struct readiness *r)
@@ -200,7 +203,7 @@ static void finish(struct readiness *r)
     judge(r);
     if (r->again) { /* the question has changed: those who wait want the new answer */
         r->again = false;
-        start_doctor(r);
+        begin(r);
         return;
     }
     r->known = r->report.enforced;
@@ -388,7 +391,11 @@ static void look(struct readiness *r)
     const char *root = NULL, *wrong = admission_config_error(r->o.admission);
     *p = (struct readiness_report){.enforced = admission_enforced(r->o.admission),
                                    .unsafe_storage = r->o.unsafe_storage};
-    p->found[READY_BACKEND_AVAILABLE] = *r->o.backend != NULL;
+    p->found[READY_BACKEND_AVAILABLE] = r->o.backend(r->o.backend_arg) != NULL &&
+                                        backend_available(manager_backend(r->o.manager), &err) == 0;
+    if (err.code != ERR_NONE)
+        note_error(r, err.msg);
+    err = (struct err){0};
     if (!p->enforced)
         return;
     p->found[READY_CONFIGURATION] = wrong == NULL;
@@ -422,6 +429,24 @@ static void start_doctor(struct readiness *r)
     }
 }
 
+static void on_backend(void *arg, const struct err *err)
+{
+    (void)err; /* whether there is one is asked again, with all the rest */
+    start_doctor(arg);
+}
+
+/* Which backend there is comes first. */
+static void begin(struct readiness *r)
+{
+    struct backend *b = manager_backend(r->o.manager);
+    if (b->ops->probe == NULL) {
+        start_doctor(r);
+        return;
+    }
+    move(r, PROBE_BACKEND);
+    b->ops->probe(b, on_backend, r);
+}
+
 void readiness_get(struct readiness *r, readiness_fn *done, void *arg)
 {
     struct waiter *w = xnew(struct waiter), **at = &r->waiters;
@@ -435,7 +460,7 @@ void readiness_get(struct readiness *r, readiness_fn *done, void *arg)
     if (r->known && loop_now(manager_loop(r->o.manager)) < r->until)
         loop_defer_start(manager_loop(r->o.manager), &r->defer, answer);
     else
-        start_doctor(r);
+        begin(r);
 }
 
 void readiness_failed(const struct readiness_report *report, char *ret, size_t size)

@@ -55,7 +55,8 @@ struct readiness_options {
     const struct admission *admission;
     const struct box_paths *paths;
     const struct box_limits *limits;
-    const char *const *backend; /* name to report; *backend NULL: none is selected */
+    const char *(*backend)(void *arg); /* name to report; NULL: none is selected */
+    void *backend_arg;
     bool unsafe_storage;
 };
 

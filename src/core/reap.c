@@ -15,7 +15,7 @@ static bool is_busy(const struct session *s)
 
 static bool ends_by_itself(const struct session *s)
 {
-    return !s->spec->persistent && s->m->options.ttl_ns > 0;
+    return !s->spec->persistent && s->m->options.ttl_ns > 0 && s->spec->own.expires_ns == 0;
 }
 
 static uint64_t age(uint64_t now, uint64_t then)
@@ -23,23 +23,33 @@ static uint64_t age(uint64_t now, uint64_t then)
     return now > then ? now - then : 0;
 }
 
+/* A time of the wall clock by the one that nobody sets; never 0, which would be no time at all. */
+static uint64_t boot_time(const struct clock *clock, uint64_t real_ns)
+{
+    uint64_t now = clock_real(clock), boot = clock_boot(clock);
+    return real_ns > now ? boot + (real_ns - now) : boot;
+}
+
 /* When the sandbox is to end if we are not there to say otherwise. It is told rarely, so it lies a
  * little behind the time at which we would end it ourselves, never before. */
 void session_update_deadline(struct session *s)
 {
-    const struct backend_ops *ops = s->m->backend->ops;
     uint64_t ttl = s->m->options.ttl_ns, slack = ttl / 10, want = 0;
-    if (ops->set_deadline == NULL || s->sandbox == NULL)
+    if (s->sandbox == NULL || s->sandbox->backend->ops->set_deadline == NULL)
         return;
     if (ends_by_itself(s) && s->n_running == 0)
         want = (s->execs > 0 ? clock_boot(loop_clock(s->m->loop)) : s->used_boot) + ttl + slack;
+    if (s->spec->own.expires_ns > 0) {
+        want = boot_time(loop_clock(s->m->loop), s->spec->own.expires_ns);
+        slack = NSEC_PER_SEC; /* two clocks are read, one after the other */
+    }
     bool same = want == 0 || s->deadline == 0
                     ? want == s->deadline
                     : age(want, s->deadline) <= slack && age(s->deadline, want) <= slack;
     if (same)
         return;
     s->deadline = want;
-    ops->set_deadline(s->sandbox, want);
+    s->sandbox->backend->ops->set_deadline(s->sandbox, want);
 }
 
 static void reap_session(struct session *s, uint64_t now)
@@ -52,7 +62,7 @@ static void reap_session(struct session *s, uint64_t now)
     }
     log_info(session_id(s), "idle for %llu s; removing the session",
              (unsigned long long)(age(now, s->used_boot) / NSEC_PER_SEC));
-    s->expired = true;
+    s->end = METRICS_EXPIRED;
     session_stop(s);
 }
 

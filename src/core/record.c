@@ -19,6 +19,8 @@
 
 #define VERSION 1
 #define BACKEND_MAX 32
+#define LABELS_MAX 16
+#define LABELS_BYTES_MAX 4096
 #define UTF8_MAX 4 /* bytes of one code point */
 
 static bool is_name(const char *s)
@@ -38,10 +40,15 @@ static const struct field session_fields[] = {
      .max = BACKEND_MAX, .valid = is_name, .rule = "backend must be a name"},
     {"sandbox", FIELD_STR, FIELD_REQUIRED, offsetof(struct session_record, sandbox),
      .max = RECORD_NAME_MAX, .valid = is_name, .rule = "sandbox must be a name"},
+    {"sandbox_id", FIELD_STR, FIELD_NULLABLE, offsetof(struct session_record, sandbox_id),
+     .max = RECORD_NAME_MAX, .valid = is_name, .rule = "sandbox_id must be a name"},
     {"created_ns", FIELD_INT, FIELD_REQUIRED | FIELD_STRICT, offsetof(struct session_record, created_ns),
      .min = 0, .max = INT64_MAX, .rule = "created_ns must be a time", .strict_text = "created_ns must be a time"},
     {"numbers_end", FIELD_INT, FIELD_REQUIRED | FIELD_STRICT, offsetof(struct session_record, numbers_end),
      .min = 1, .max = UINT32_MAX, .rule = "numbers_end must be at least 1", .strict_text = "numbers_end must be a number"},
+    {"labels", FIELD_ENV, 0, offsetof(struct session_record, labels), .max = LABELS_MAX, .max_bytes = LABELS_BYTES_MAX},
+    {"expires_ns", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, expires_ns),
+     .min = 0, .max = INT64_MAX, .rule = "expires_ns must be a time", .strict_text = "expires_ns must be a time"},
 };
 
 static const struct field process_fields[] = {
@@ -95,8 +102,11 @@ int session_record_write(const struct session_record *record, struct buf *out)
 {
     char nothing[] = "";
     struct spec spec = *record->spec; /* what it owns stays theirs */
+    struct session_record state = *record;
     spec.cmd = nothing;
-    return write_parts(&spec_model, &spec, &session_model, record, out);
+    state.labels = spec.own.labels;
+    state.expires_ns = (int64_t)spec.own.expires_ns;
+    return write_parts(&spec_model, &spec, &session_model, &state, out);
 }
 
 int process_record_write(const struct process_record *record, struct buf *out)
@@ -143,6 +153,8 @@ int session_record_read(const char *text, size_t len, struct session_record *ret
         r = spec_parse(json_get(root, "spec"), &record.spec, err);
     if (r < 0)
         return r;
+    record.spec->own.labels = TAKE_PTR(record.labels);
+    record.spec->own.expires_ns = (uint64_t)record.expires_ns;
     *ret = record;
     record = (struct session_record){0};
     return 0;

@@ -21,8 +21,12 @@ struct session_record {
     struct spec *spec; /* owned; without its command, which was the first caller's business */
     char *backend;     /* owned */
     char *sandbox;     /* owned; its name in that backend */
+    char *sandbox_id;  /* owned; what people know it by there, NULL: the same */
     int64_t created_ns;
     int64_t numbers_end; /* process numbers from here on were never used in this sandbox */
+    /* What spec->own has, and has again after reading. Written from there; empty otherwise. */
+    char **labels; /* owned */
+    int64_t expires_ns;
 };
 
 /* Of the environment only the names are kept: what runs is never started again by us, and values

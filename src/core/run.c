@@ -5,8 +5,10 @@
 
 #include "core/events.h"
 #include "core/manager.h"
+#include "core/metrics.h"
 #include "util/alloc.h"
 #include "util/err.h"
+#include "util/log.h"
 
 struct run {
     struct session *session; /* held */
@@ -14,16 +16,24 @@ struct run {
     const struct backend_ops *ops;
     struct run_events events;
     void *arg;
-    bool counted; /* the session counts us among its running execs */
+    struct log_scope request; /* who asked, for the log */
+    bool counted;             /* the session counts us among its running execs */
     bool quiet;
     char *id; /* owned, or NULL */
     struct run_result result;
 };
 
+static struct metrics *metrics_of(const struct run *r)
+{
+    return manager_metrics(session_manager(r->session));
+}
+
 static void on_output(void *arg, enum exec_stream stream, const char *data, size_t len)
 {
     struct run *r = arg;
     r->result.produced[stream] += len;
+    if (r->counted)
+        metrics_of(r)->output_bytes[stream] += len;
     if (r->events.output != NULL) {
         r->events.output(r->arg, stream, data, len);
         return;
@@ -40,11 +50,15 @@ static void on_stdin_drained(void *arg)
         r->events.stdin_drained(r->arg);
 }
 
-static void uncount(struct run *r)
+/* `how`: enum outcome_kind or enum metrics_exec. */
+static void uncount(struct run *r, unsigned how)
 {
-    if (r->counted)
-        session_exec_ends(r->session);
+    if (!r->counted)
+        return;
+    metrics_of(r)->execs[how]++;
+    metrics_of(r)->execs_running--;
     r->counted = false;
+    session_exec_ends(r->session);
 }
 
 static void tell(const struct run *r)
@@ -64,8 +78,11 @@ static void tell(const struct run *r)
 static void on_finished(void *arg, const struct outcome *outcome)
 {
     struct run *r = arg;
+    LOG_REQUEST(r->request.id);
     r->result.outcome = *outcome;
-    uncount(r);
+    if (r->counted)
+        hist_add(&metrics_of(r)->exec, outcome->duration_ns);
+    uncount(r, outcome->kind);
     r->ops->exec_free(r->exec);
     r->exec = NULL;
     tell(r);
@@ -86,11 +103,14 @@ int run_start(struct session *s, const struct run_options *options, const struct
     r->ops = sb->backend->ops;
     r->events = *events;
     r->arg = arg;
+    r->request = log_scope_now();
     for (int i = 0; i < 2; i++)
         buf_init(&r->result.kept[i],
                  options->capture < RUN_CAPTURE_MAX ? options->capture : RUN_CAPTURE_MAX);
     int e = r->ops->exec(sb, &options->exec, &exec_events, r, &r->exec, err);
     if (e < 0) {
+        if (!options->quiet)
+            metrics_of(r)->execs[METRICS_EXEC_FAILED]++;
         free(r);
         return e;
     }
@@ -98,8 +118,10 @@ int run_start(struct session *s, const struct run_options *options, const struct
     r->quiet = options->quiet;
     r->id = options->id != NULL ? xstrdup(options->id) : NULL;
     r->counted = !options->quiet;
-    if (r->counted)
+    if (r->counted) {
         session_exec_begins(s);
+        metrics_of(r)->execs_running++;
+    }
     *ret = r;
     return 0;
 }
@@ -110,7 +132,7 @@ void run_free(struct run *r)
         return;
     if (r->exec != NULL)
         r->ops->exec_free(r->exec);
-    uncount(r);
+    uncount(r, METRICS_EXEC_ABANDONED);
     for (int i = 0; i < 2; i++)
         buf_done(&r->result.kept[i]);
     session_release(r->session);

@@ -43,7 +43,10 @@ struct session *session_new(struct manager *m, struct spec *spec)
     s->m = m;
     s->refs = 1;
     s->spec = spec;
-    s->created_real = clock_real(loop_clock(m->loop));
+    s->request = log_scope_now();
+    s->created_real =
+        spec->own.created_ns > 0 ? spec->own.created_ns : clock_real(loop_clock(m->loop));
+    s->begun = loop_now(m->loop);
     s->next_number = s->numbers_end = 1;
     s->bucket_next = m->buckets[b];
     m->buckets[b] = s;
@@ -74,6 +77,7 @@ void session_unlist(struct session *s)
     else
         m->last = s->prev;
     m->n_sessions--;
+    m->n_left -= s->left;
 }
 
 void session_touch(struct session *s)
@@ -93,16 +97,22 @@ void session_tell(const struct session *s, enum event_kind kind)
 
 static void tell_gone(const struct session *s)
 {
-    if (s->told)
-        session_tell(s, s->expired ? EVENT_SESSION_EXPIRED
-                        : s->lost  ? EVENT_SESSION_LOST
-                                   : EVENT_SESSION_DELETED);
+    static const enum event_kind kinds[METRICS_END_MAX] = {
+        [METRICS_DELETED] = EVENT_SESSION_DELETED,
+        [METRICS_EXPIRED] = EVENT_SESSION_EXPIRED,
+        [METRICS_LOST] = EVENT_SESSION_LOST,
+    };
+    if (!s->told)
+        return;
+    s->m->metrics.sessions_ended[s->end]++;
+    session_tell(s, kinds[s->end]);
 }
 
 static void on_destroyed(void *arg, const struct err *err)
 {
     struct session *s = arg;
     struct manager *m = s->m;
+    LOG_REQUEST(s->request.id);
     if (err != NULL)
         log_error(session_id(s), "destroy: %s", err->msg);
     durable_drop_session(s);
@@ -111,7 +121,7 @@ static void on_destroyed(void *arg, const struct err *err)
     waiters_wake(s, NULL, err);
     session_release(s);
     /* Behind those who wait for this one: nothing may run after that call. */
-    if (m->n_sessions == 0)
+    if (m->n_sessions == m->n_left)
         waiters_wake_all_gone(m);
 }
 
@@ -132,7 +142,7 @@ static void on_lost(void *arg)
         return; /* being destroyed already */
     if (s->state != SESSION_STOPPING) {
         session_move(s, SESSION_STOPPING);
-        s->lost = true;
+        s->end = METRICS_LOST;
     }
     destroy(s);
 }
@@ -144,6 +154,7 @@ void session_fail(struct session *s, const struct err *err)
                  err->msg);
     else
         log_debug(session_id(s), "create: %s", err->msg);
+    s->m->metrics.sessions_failed++;
     waiters_wake(s, err, NULL);
     session_move(s, SESSION_STOPPING);
     on_destroyed(s, NULL);
@@ -152,9 +163,14 @@ void session_fail(struct session *s, const struct err *err)
 /* Made, and the record is written: from here on it is found again after a crash. */
 static void ready(struct session *s)
 {
+    struct metrics *metrics = &s->m->metrics;
     session_move(s, SESSION_READY);
     s->told = true;
-    if (!s->adopting) {
+    if (s->adopting) {
+        metrics->sessions_adopted++;
+    } else {
+        metrics->sessions_created++;
+        hist_add(&metrics->session_create, loop_now(s->m->loop) - s->begun);
         session_touch(s);
         session_tell(s, EVENT_SESSION_CREATED);
     }
@@ -169,12 +185,17 @@ static void on_created(void *arg, struct sandbox *sb, const struct err *err)
 {
     struct session *s = arg;
     struct err store_err = {0};
+    LOG_REQUEST(s->request.id);
+    backend_note(s->m->backend, err);
     if (sb == NULL) {
         session_fail(s, err);
         return;
     }
     s->sandbox = sb;
+    if (sb->backend->ops->sandbox_id != NULL)
+        s->sandbox_id = xstrdup(sb->backend->ops->sandbox_id(sb));
     if (!s->delete_asked && durable_put_session(s, &store_err) < 0) {
+        s->m->metrics.sessions_failed++;
         waiters_wake(s, &store_err, NULL);
         session_move(s, SESSION_STOPPING);
         destroy(s);
@@ -201,12 +222,17 @@ static void on_adopted(void *arg, struct sandbox *sb, const struct err *err)
 int session_create(struct session *s, struct err *err)
 {
     struct backend *b = s->m->backend;
-    return b->ops->create(b, s->spec, on_created, on_lost, s, err);
+    struct err why = {0};
+    int r = b->ops->create(b, s->spec, on_created, on_lost, s, &why);
+    if (r < 0)
+        backend_note(b, &why);
+    if (r < 0 && err != NULL)
+        *err = why;
+    return r;
 }
 
-int session_adopt(struct session *s, const char *sandbox, struct err *err)
+int session_adopt(struct session *s, struct backend *b, const char *sandbox, struct err *err)
 {
-    struct backend *b = s->m->backend;
     s->adopting = true;
     if (b->ops->adopt == NULL)
         return err_set(err, ERR_UNSUPPORTED, "the %s backend keeps nothing", b->ops->name);
@@ -217,7 +243,11 @@ void session_stop(struct session *s)
 {
     if (s->state == SESSION_STOPPING)
         return;
+    s->request = log_scope_now();
     if (s->state == SESSION_CREATING) {
+        struct backend *b = s->m->backend;
+        if (!s->delete_asked && !s->adopting && b->ops->abandon != NULL)
+            b->ops->abandon(b, s);
         s->delete_asked = true; /* the backend is at work; what it makes goes at once */
         return;
     }
@@ -244,6 +274,7 @@ void session_release(struct session *s)
     if (--s->refs > 0)
         return;
     spec_free(s->spec);
+    free(s->sandbox_id);
     free(s);
 }
 
@@ -265,6 +296,15 @@ enum session_state session_state(const struct session *s)
 struct sandbox *session_sandbox(const struct session *s)
 {
     return s->state == SESSION_READY ? s->sandbox : NULL;
+}
+
+const char *session_sandbox_id(const struct session *s)
+{
+    if (s->sandbox_id != NULL)
+        return s->sandbox_id;
+    if (s->sandbox == NULL || s->sandbox->backend->ops->sandbox_name == NULL)
+        return "";
+    return s->sandbox->backend->ops->sandbox_name(s->sandbox);
 }
 
 struct manager *session_manager(const struct session *s)

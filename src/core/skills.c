@@ -54,6 +54,7 @@ struct call {
     int zip_fd;         /* owned; -1: none */
     skills_done_fn *done;
     void *arg;
+    struct log_scope scope; /* who asked, for the log */
 };
 
 /*   STARTING ──► TALKING ──► ENDING ──► (gone)
@@ -178,6 +179,7 @@ static void job_end(struct job *j, const char *json, size_t len, const char *mes
         job_gone(j);
     else
         loop_timer_start(s->loop, &j->timer, GRACE_NS, on_ending_slow);
+    LOG_REQUEST(c->scope.id);
     c->done(c->arg, json, len, message); /* may call us again, and may free us */
     call_free(c);
 }
@@ -380,6 +382,7 @@ int skills_submit(struct skills *s, const struct job_request *request, skills_do
     c->zip_fd = -1;
     c->done = done;
     c->arg = arg;
+    c->scope = log_scope_now();
     c->dir = xstrdup(request->dir);
     c->note = request->note != NULL ? xstrdup(request->note) : NULL;
     buf_init(&c->request, FETCH_REQUEST_MAX);

@@ -19,6 +19,8 @@ static bool matches(const struct sweep_match *match, const struct session *s)
         return false;
     if (match->physical && !tenant_name_is_physical(id))
         return false;
+    if (session_spec(s)->own.expires_ns > 0)
+        return false; /* the daemon's own, with an end of its own */
     return !(match->keep_persistent && session_spec(s)->persistent);
 }
 

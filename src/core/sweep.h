@@ -10,7 +10,7 @@
 
 struct manager;
 
-/* Which sessions, by name. */
+/* Which sessions, by name. Those of chats (spec->own) are never among them. */
 struct sweep_match {
     const char *prefix; /* names that begin so; NULL: all */
     const char *except; /* but not those that begin so; NULL: no exception */

@@ -306,8 +306,10 @@ static int launch(struct tool_call *c, const struct tool_where *where, const str
 
     if (r < 0)
         return r;
-    if (c->tool->ops->start != NULL)
+    if (c->tool->ops->start != NULL) {
+        c->recorded = true; /* by whoever says no from here on */
         return c->tool->ops->start(c, where, arguments, err);
+    }
     if (where->session_id == NULL)
         return acquire_session(c, where, err);
     loop_defer_start(manager_loop(c->service->manager), &c->defer, on_turn);
@@ -346,7 +348,8 @@ int tool_call_start(const struct tool *t, const struct tool_where *where,
                                   .query = c->query_id[0] != '\0' ? c->query_id : NULL,
                                   .command = t->name,
                                   .command_len = strlen(t->name)};
-    policy_service_failed(c->service, &why, c->query_id, &denied);
+    if (!c->recorded)
+        policy_service_failed(c->service, &why, c->query_id, &denied);
     destroy(c);
     if (err != NULL)
         *err = why;

@@ -86,6 +86,7 @@ struct tool_call {
     void (*output)(void *arg, const char *data, size_t len); /* or NULL */
     void *arg;
     struct loop_defer defer;
+    bool recorded; /* that it was refused */
 };
 
 /* The root that paths must not leave: the session's workspace. */

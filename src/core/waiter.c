@@ -10,6 +10,7 @@ struct waiter *waiter_new(struct manager *m, void *arg)
     struct waiter *w = xnew(struct waiter);
     w->m = m;
     w->arg = arg;
+    w->request = log_scope_now();
     w->all_next = m->waiters;
     if (w->all_next != NULL)
         w->all_next->all_prev = w;
@@ -48,6 +49,7 @@ void waiter_free(struct waiter *w)
 static void on_answer(struct loop_defer *d)
 {
     struct waiter *w = container_of(d, struct waiter, defer);
+    LOG_REQUEST(w->request.id);
     if (w->spec != NULL && w->err.code == ERR_NONE) {
         /* Its turn has come: begin anew. */
         struct err err = {0};
@@ -118,16 +120,30 @@ void waiters_wake_all_gone(struct manager *m)
     }
 }
 
-void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg)
+static void end_sessions(struct manager *m, bool leave, session_gone_fn *gone, void *arg)
 {
     struct waiter *w = waiter_new(m, arg);
     w->gone = gone;
     queue_add(&m->all_gone, w);
     m->closing = true;
+    m->n_left = 0;
     for (struct session *s = m->first, *next; s != NULL; s = next) {
         next = s->next;
-        session_stop(s);
+        s->left = leave && s->spec->own.expires_ns > 0 && s->state == SESSION_READY;
+        m->n_left += s->left;
+        if (!s->left)
+            session_stop(s);
     }
-    if (m->n_sessions == 0)
+    if (m->n_sessions == m->n_left)
         waiters_wake_all_gone(m);
+}
+
+void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg)
+{
+    end_sessions(m, false, gone, arg);
+}
+
+void manager_close(struct manager *m, session_gone_fn *gone, void *arg)
+{
+    end_sessions(m, true, gone, arg);
 }

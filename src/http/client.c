@@ -32,22 +32,23 @@ static int set_unix(struct http_client *c, const char *path, struct err *err)
     return 0;
 }
 
+char *client_host_of(const char *authority, const char **ret_rest)
+{
+    size_t len = strcspn(authority, authority[0] == '[' ? "]" : ":/");
+    if (authority[0] == '[') {
+        *ret_rest = authority + len + (authority[len] == ']');
+        return xstrndup(authority + 1, len - 1);
+    }
+    *ret_rest = authority + len;
+    return xstrndup(authority, len);
+}
+
 static int set_tcp(struct http_client *c, const char *authority, struct err *err)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     const char *rest;
-    AUTO_FREE char *host = NULL;
-
-    if (authority[0] == '[') {
-        size_t len = strcspn(authority + 1, "]");
-        host = xstrndup(authority + 1, len);
-        rest = authority + 1 + len + (authority[1 + len] == ']');
-    } else {
-        size_t len = strcspn(authority, ":/");
-        host = xstrndup(authority, len);
-        rest = authority + len;
-    }
+    AUTO_FREE char *host = client_host_of(authority, &rest);
     AUTO_FREE char *port = NULL;
     if (rest[0] == ':')
         port = xstrndup(rest + 1, strcspn(rest + 1, "/"));
@@ -72,10 +73,10 @@ static const struct {
     {"unix://", set_unix},
     {"http://", set_tcp},
     {"tcp://", set_tcp},
+    {"https://", set_tcp}, /* of http_client_new_tls() only */
 };
 
-int http_client_new(struct loop *loop, const char *endpoint, struct http_client **ret,
-                    struct err *err)
+int client_new(struct loop *loop, const char *endpoint, struct http_client **ret, struct err *err)
 {
     AUTO(http_client) struct http_client *c = xnew(struct http_client);
 
@@ -95,6 +96,14 @@ int http_client_new(struct loop *loop, const char *endpoint, struct http_client 
         return 0;
     }
     return err_set(err, ERR_INVALID, "'%s' is neither unix://path nor http://host:port", endpoint);
+}
+
+int http_client_new(struct loop *loop, const char *endpoint, struct http_client **ret,
+                    struct err *err)
+{
+    if (str_starts(endpoint, "https://"))
+        return err_set(err, ERR_INVALID, "'%s' needs TLS", endpoint);
+    return client_new(loop, endpoint, ret, err);
 }
 
 /* Connections between calls. */
@@ -162,6 +171,8 @@ void http_client_free(struct http_client *c)
         call_free(c->calls);
     for (size_t i = 0; i < CLIENT_IDLE_MAX; i++)
         drop_idle(&c->idle[i]);
+    if (c->dialer != NULL)
+        c->dialer->free(c->dialer_arg);
     free(c->host);
     free(c->name);
     free(c);

@@ -25,6 +25,10 @@ struct loop;
  * block: make clients at start. */
 int http_client_new(struct loop *loop, const char *endpoint, struct http_client **ret,
                     struct err *err);
+/* "tcp://host[:port]" or "https://host[:port]", under TLS (tls.h); the files are read now. */
+struct tls_files;
+int http_client_new_tls(struct loop *loop, const char *endpoint, const struct tls_files *files,
+                        struct http_client **ret, struct err *err);
 /* Calls still under way end without a callback. Not from inside one. */
 void http_client_free(struct http_client *c);
 DEFINE_CLEANUP(http_client)

@@ -82,6 +82,13 @@ static void finish(struct http_call *call)
     loop_defer_start(call->client->loop, &call->defer, on_done);
 }
 
+/* A connection that somebody else has made ends without a word; they know why. */
+static bool dialer_failed(struct http_call *call)
+{
+    const struct http_client *c = call->client;
+    return c->dialer != NULL && c->dialer->failure(c->dialer_arg, &call->err);
+}
+
 /* call->err is filled. */
 static void fail(struct http_call *call)
 {
@@ -274,7 +281,9 @@ static void on_eof(struct stream *s)
     struct http_call *call = from_stream(s);
 
     call->reusable = false;
-    if (call->state == CALL_WAITING)
+    if (call->state == CALL_WAITING && dialer_failed(call))
+        fail(call);
+    else if (call->state == CALL_WAITING)
         fail_with(call, "peer closed the connection without an answer");
     else if (call->state != CALL_DONE && http1_body_eof(&call->body) < 0)
         fail_with(call, "peer closed the connection in the middle of an answer");
@@ -320,7 +329,8 @@ static void on_kick(struct stream *s)
 
     /* A peer that answers and closes before it read all of our request is heard out. */
     if (s->error != 0 && call->state != CALL_DONE && !stream_read_rest(s)) {
-        (void)err_sys(&call->err, s->error, "talk to %s", call->client->name);
+        if (!dialer_failed(call))
+            (void)err_sys(&call->err, s->error, "talk to %s", call->client->name);
         fail(call);
         return;
     }
@@ -436,6 +446,13 @@ int call_start(struct http_client *c, struct http_call *call, struct err *err)
     if (call->fd >= 0) {
         connected(call);
         return 0;
+    }
+    if (c->dialer != NULL) {
+        int r = call->fd = c->dialer->dial(c->dialer_arg, (const struct sockaddr *)&c->address,
+                                           c->address_len, err);
+        if (r >= 0)
+            connected(call);
+        return r < 0 ? r : 0;
     }
     call->fd = socket(c->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (call->fd < 0)

@@ -20,13 +20,22 @@ struct client_idle {
     int fd; /* owned; -1: free place */
 };
 
+/* Somebody else who makes the connections. */
+struct client_dialer {
+    int (*dial)(void *arg, const struct sockaddr *address, socklen_t len, struct err *err);
+    bool (*failure)(void *arg, struct err *ret); /* why the last one broke, once */
+    void (*free)(void *arg);
+};
+
 struct http_client {
     struct loop *loop; /* borrowed */
     struct sockaddr_storage address;
     socklen_t address_len;
-    char *host;              /* owned; for the Host header */
-    char *name;              /* owned; the endpoint, for errors */
-    struct http_call *calls; /* owned until done */
+    const struct client_dialer *dialer; /* NULL: connections are plain ones */
+    void *dialer_arg;                   /* owned */
+    char *host;                         /* owned; for the Host header */
+    char *name;                         /* owned; the endpoint, for errors */
+    struct http_call *calls;            /* owned until done */
     struct client_idle idle[CLIENT_IDLE_MAX];
 };
 
@@ -82,6 +91,9 @@ struct http_call {
 };
 
 /* client.c */
+int client_new(struct loop *loop, const char *endpoint, struct http_client **ret, struct err *err);
+/* Without the brackets of an IPv6 address; *ret_rest is what follows. To free. */
+char *client_host_of(const char *authority, const char **ret_rest);
 int client_take_idle(struct http_client *c);     /* a kept connection, or -1 */
 void client_keep(struct http_client *c, int fd); /* takes fd */
 

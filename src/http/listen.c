@@ -12,6 +12,7 @@
 #include "http/server_internal.h"
 #include "util/alloc.h"
 #include "util/err.h"
+#include "util/fd.h"
 #include "util/str.h"
 
 #define BACKLOG 4096 /* the kernel cuts it to net.core.somaxconn */
@@ -178,4 +179,38 @@ int listen_tcp(const char *address, uint16_t port, bool loopback_only, struct ht
         return err_sys(err, errno, "read the port of %s", address);
     l->fd = TAKE_FD(fd);
     return ntohs(a.any.sa_family == AF_INET ? a.v4.sin_port : a.v6.sin6_port);
+}
+
+/* Nobody but a service manager should hand us sockets; what it got wrong is better said at once
+ * than found out by clients. */
+int listen_fd(int fd, bool loopback_only, struct http_listener *l, struct err *err)
+{
+    AUTO_CLOSE int owned = fd;
+    union address a = {0};
+    socklen_t len = sizeof(a), size = sizeof(int);
+    int type = 0, listening = 0;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) < 0)
+        return err_sys(err, errno, "descriptor %d was to be a socket", fd);
+    size = sizeof(int);
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) < 0)
+        return err_sys(err, errno, "descriptor %d", fd);
+    if (type != SOCK_STREAM || !listening)
+        return err_set(err, ERR_INVALID,
+                       "descriptor %d is not a stream socket that listens (ListenStream=, "
+                       "Accept=no)",
+                       fd);
+    if (getsockname(fd, &a.any, &len) < 0)
+        return err_sys(err, errno, "address of descriptor %d", fd);
+    bool tcp = a.any.sa_family == AF_INET || a.any.sa_family == AF_INET6;
+    if (!tcp && a.any.sa_family != AF_UNIX)
+        return err_set(err, ERR_INVALID, "descriptor %d is neither a unix nor a TCP socket", fd);
+    if (tcp && loopback_only && !is_loopback(&a))
+        return err_set(err, ERR_DENIED,
+                       "descriptor %d can be reached from outside and no token is set", fd);
+    int r = fd_set_nonblock(fd, true);
+    if (r < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+        return err_sys(err, r < 0 ? -r : errno, "descriptor %d", fd);
+    l->fd = TAKE_FD(owned);
+    return 0;
 }

@@ -199,6 +199,17 @@ int http_server_listen_tcp(struct http_server *s, const char *address, uint16_t 
     return r < 0 ? r : bound;
 }
 
+int http_server_listen_fd(struct http_server *s, int fd, struct err *err)
+{
+    AUTO_CLOSE int owned = fd;
+    struct http_listener *l = free_listener(s);
+
+    if (l == NULL)
+        return err_set(err, ERR_LIMIT, "too many listening sockets");
+    int r = listen_fd(TAKE_FD(owned), s->opts.authorize == NULL, l, err);
+    return r < 0 ? r : start_listener(l, err);
+}
+
 int http_server_adopt(struct http_server *s, int fd, struct err *err)
 {
     int r = fd_set_nonblock(fd, true);
@@ -303,6 +314,11 @@ void http_server_drain(struct http_server *s, unsigned code, const char *reason)
 size_t http_server_count(const struct http_server *s)
 {
     return s->waiting.count + s->known.count + s->sockets.count;
+}
+
+size_t http_server_count_ws(const struct http_server *s)
+{
+    return s->sockets.count;
 }
 
 /* Once a second at most; every answer carries it. */

@@ -41,6 +41,15 @@ struct http_route {
     size_t max_body; /* bytes; more is answered 413. 0: HTTP_BODY_MAX */
 };
 
+/* How a request ended, for logs and counters. */
+struct http_answer {
+    const struct http_request *req; /* NULL: what came was no request */
+    const struct http_route *route; /* NULL: there is none */
+    unsigned status;                /* 0: the peer left before there was one */
+    uint64_t bytes;                 /* of the body that we sent */
+    uint64_t duration_ns;           /* since its head was complete */
+};
+
 /* Zero means the default. All pointers are borrowed for the life of the server. */
 struct http_server_opts {
     size_t max_head;      /* bytes; 8 KiB */
@@ -63,6 +72,9 @@ struct http_server_opts {
     int (*authorize)(void *arg, struct http_request *req);
     /* Who may connect to a unix socket. Default: our own uid and root. */
     bool (*accept_peer)(void *arg, const struct ucred *peer);
+    /* Hears of the end of every request, once; calls nothing of ours but to look at the request. A
+     * request that became a WebSocket ends with 101. */
+    void (*answered)(void *arg, const struct http_answer *answer);
     void *arg;
 };
 
@@ -89,6 +101,9 @@ int http_server_listen_unix(struct http_server *s, const char *path, mode_t mode
  * Returns the port. */
 int http_server_listen_tcp(struct http_server *s, const char *address, uint16_t port,
                            struct err *err);
+/* A stream socket that listens already, as a service manager hands it over; takes fd, also on
+ * failure. The same rule for addresses holds. Its file, if any, is left to whoever made it. */
+int http_server_listen_fd(struct http_server *s, int fd, struct err *err);
 /* Serves a connected stream socket; takes fd, also on failure. */
 int http_server_adopt(struct http_server *s, int fd, struct err *err);
 
@@ -97,7 +112,8 @@ void http_server_hold(struct http_server *s, bool on);
 /* Stops listening and keeping connections alive, and closes every WebSocket with that code.
  * Requests under way are answered as usual. */
 void http_server_drain(struct http_server *s, unsigned code, const char *reason);
-size_t http_server_count(const struct http_server *s); /* open connections of either kind */
+size_t http_server_count(const struct http_server *s);    /* open connections of either kind */
+size_t http_server_count_ws(const struct http_server *s); /* those that are WebSockets */
 
 /* Requests ----------------------------------------------------------------------------------- */
 
@@ -106,6 +122,9 @@ size_t http_server_count(const struct http_server *s); /* open connections of ei
  * peer has gone meanwhile (answers then go nowhere), and is gone after. Strings are NUL-terminated
  * and live as long as the request. */
 const char *http_request_method(const struct http_request *req);
+/* X-Request-Id as sent where that is [A-Za-z0-9._-]{1,64}, else one of our own. The answer carries
+ * it, and so does every log record that is written while the handler runs. */
+const char *http_request_id(const struct http_request *req);
 const char *http_request_path(const struct http_request *req);  /* as sent, escapes and all */
 const char *http_request_query(const struct http_request *req); /* as sent; NULL without '?' */
 /* The decoded segment that matched {name}; it may hold any byte but NUL, even '/'. NULL: none. */
@@ -168,6 +187,7 @@ void http_reply(struct http_request *req, unsigned status, const char *type, con
 struct http_problem {
     unsigned status;
     const char *code, *detail, *cause, *remediation;
+    const char *const *more; /* members of its own kind: name, value, name, value, ..., NULL */
 };
 void http_reply_problem(struct http_request *req, const struct http_problem *problem);
 void http_reply_error(struct http_request *req, unsigned status, const char *code,

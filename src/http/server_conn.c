@@ -205,9 +205,15 @@ void conn_body_wanted(struct http_conn *c)
 
 static void refuse(struct http_conn *c, unsigned status)
 {
+    const struct http_server_opts *o = &c->server->opts;
+
     c->close = true;
-    if (c->req != NULL)
+    if (c->req != NULL) {
+        c->req->status = status;
         request_free(c->req);
+    } else if (o->answered != NULL) {
+        o->answered(o->arg, &(struct http_answer){.status = status});
+    }
     reply_refusal(c, status);
     conn_answered(c);
 }
@@ -216,6 +222,7 @@ static void dispatch(struct http_conn *c, const char *rest, size_t rest_len)
 {
     struct http_request *req = c->req;
 
+    LOG_REQUEST(req->id);
     move(c, CONN_HANDLER);
     req->dispatched = true;
     c->rest = rest;
@@ -461,6 +468,7 @@ static void on_sent(struct stream *s)
     if (c->state != CONN_HANDLER || !c->above || stream_queued(s) > c->server->opts.low_water)
         return;
     c->above = false;
+    LOG_REQUEST(c->req->id);
     if (c->req->on_writable != NULL)
         c->req->on_writable(c->req, c->req->writable_arg);
 }

@@ -5,6 +5,7 @@
 #include "http/server.h"
 #include "http/stream_internal.h"
 #include "http/ws_conn_internal.h"
+#include "util/log.h"
 
 #define SERVER_TABLES_MAX 32
 #define SERVER_LISTENERS_MAX 4
@@ -90,7 +91,12 @@ struct http_param {
 };
 
 struct http_request {
-    struct http_conn *conn; /* borrowed; NULL when the peer has gone */
+    struct http_conn *conn;     /* borrowed; NULL when the peer has gone */
+    struct http_server *server; /* borrowed; NULL once its end has been told */
+    char id[LOG_REQUEST_SIZE];
+    unsigned status; /* of the answer; 0: none yet */
+    uint64_t sent;   /* bytes of its body */
+    uint64_t since;
     const struct http_route *route;
     void *arg;
     void (*on_cancel)(struct http_request *req, void *arg);
@@ -133,6 +139,7 @@ int listen_unix(const char *path, mode_t mode, struct http_listener *l, struct e
 void listen_unlink(struct http_listener *l);
 int listen_tcp(const char *address, uint16_t port, bool loopback_only, struct http_listener *l,
                struct err *err); /* returns the port */
+int listen_fd(int fd, bool loopback_only, struct http_listener *l, struct err *err); /* takes fd */
 
 /* server_conn.c */
 int conn_new(struct http_server *s, int fd, const struct ucred *peer); /* takes fd */
@@ -154,6 +161,7 @@ void request_free(struct http_request *req);
 void request_replied(struct http_request *req, unsigned status, const char *type, const void *body,
                      size_t len);
 void request_lost(struct http_request *req); /* the peer has gone */
+void request_tell(struct http_request *req); /* how it ended; once */
 
 /* server_route.c */
 /* 0, or the status to refuse with, before anything of the request is believed. */

@@ -33,8 +33,8 @@ static int put_common(struct buf *out, struct http_conn *c, unsigned status, con
 
 static int put_request_headers(struct buf *out, const struct http_request *req)
 {
-    int r = 0;
-    if (req->head.minor == 0 && !conn_will_close(req->conn))
+    int r = http1_put_header(out, "X-Request-Id", req->id);
+    if (r == 0 && req->head.minor == 0 && !conn_will_close(req->conn))
         r = http1_put_header(out, "Connection", "keep-alive");
     if (r == 0 && req->headers.len > 0)
         r = buf_append(out, req->headers.data, req->headers.len);
@@ -94,6 +94,8 @@ static int send_whole(struct http_request *req, unsigned status, const char *typ
     bool with_body = len > 0 && !req->is_head && status_has_body(status);
     r = stream_writev(&c->stream, iov, with_body ? 2 : 1);
     conn_wrote(c);
+    req->status = status;
+    req->sent = with_body ? len : 0;
     return r;
 }
 
@@ -139,6 +141,8 @@ static void put_problem(struct buf *out, const struct http_problem *p)
     jw_kstr(&w, "code", p->code);
     jw_kstr(&w, "cause", otherwise(cause, "an error"));
     jw_kstr(&w, "remediation", otherwise(remediation, "see boxd's log"));
+    for (const char *const *more = p->more; more != NULL && more[0] != NULL; more += 2)
+        jw_kstr(&w, more[0], more[1]);
     jw_object_end(&w);
     if (jw_end(&w) < 0) {
         /* The texts are too long; the code is what programs go by. */
@@ -187,6 +191,7 @@ static void start(struct http_request *req, unsigned status, const char *type)
     req->started = true;
     if (!connected(req))
         return;
+    req->status = status;
     req->no_body = req->is_head || !status_has_body(status);
     req->chunked = !req->counted && req->head.minor > 0 && status_has_body(status);
     if ((req->head.minor == 0 && !req->counted) || !c->body.done)
@@ -230,6 +235,7 @@ int http_reply_chunk(struct http_request *req, const void *data, size_t len)
     if (r == 0 && req->counted)
         req->left -= len;
     conn_wrote(req->conn);
+    req->sent += r == 0 ? len : 0;
     return r;
 }
 
@@ -324,6 +330,8 @@ static int put_switch(struct buf *out, const struct http_request *req, const cha
         r = http1_put_header(out, "Sec-WebSocket-Accept", accept);
     if (r == 0 && protocol != NULL && ws_offers_protocol(&req->head, protocol))
         r = http1_put_header(out, "Sec-WebSocket-Protocol", protocol);
+    if (r == 0)
+        r = http1_put_header(out, "X-Request-Id", req->id);
     if (r == 0 && req->headers.len > 0)
         r = buf_append(out, req->headers.data, req->headers.len);
     return r == 0 ? http1_put_end(out) : r;
@@ -368,6 +376,7 @@ int http_upgrade_ws(struct http_request *req, const struct ws_opts *opts,
         .answer = answer.data,
         .answer_len = answer.len,
     };
+    req->status = 101;
     request_free(req);
     r = ws_conn_new(&start, ret);
     return r < 0 ? err_sys(err, -r, "start the WebSocket") : 0;

@@ -43,6 +43,17 @@ static void adopt_head(struct http_request *req, const struct http1_head *head, 
     cut(h->query);
 }
 
+/* What a peer calls it is kept only if it can do no harm in a header or a log. */
+static void choose_id(struct http_request *req)
+{
+    const struct http1_header *h = http1_find(&req->head, "X-Request-Id");
+
+    if (h != NULL && http1_count(&req->head, "X-Request-Id") == 1 && log_request_valid(h->value.p))
+        (void)str_copy(req->id, sizeof(req->id), h->value.p);
+    else
+        log_request_make(req->id);
+}
+
 struct http_request *request_new(struct http_conn *c, const struct http1_head *head,
                                  const char *text, size_t len)
 {
@@ -54,6 +65,8 @@ struct http_request *request_new(struct http_conn *c, const struct http1_head *h
     struct http_request *req = xcalloc(1, fixed + len + 1 + params);
 
     req->conn = c;
+    req->server = c->server;
+    req->since = loop_now(c->stream.loop);
     req->text = (char *)req + fixed;
     req->params_text = req->text + len + 1;
     req->params_size = params;
@@ -62,9 +75,26 @@ struct http_request *request_new(struct http_conn *c, const struct http1_head *h
     req->is_head = http1_str_eq(req->head.method, "HEAD");
     req->is_unix = c->is_unix;
     req->peer = c->peer;
+    choose_id(req);
     buf_init(&req->headers, REPLY_HEADERS_MAX);
     buf_init(&req->body, 0);
     return req;
+}
+
+void request_tell(struct http_request *req)
+{
+    struct http_server *s = req->server;
+
+    req->server = NULL;
+    if (s == NULL || s->opts.answered == NULL)
+        return;
+    LOG_REQUEST(req->id);
+    const struct http_answer answer = {.req = req,
+                                       .route = req->route,
+                                       .status = req->status,
+                                       .bytes = req->sent,
+                                       .duration_ns = loop_now(s->loop) - req->since};
+    s->opts.answered(s->opts.arg, &answer);
 }
 
 void request_replied(struct http_request *req, unsigned status, const char *type, const void *body,
@@ -87,6 +117,7 @@ void request_free(struct http_request *req)
 {
     if (req == NULL)
         return;
+    request_tell(req);
     request_replied(req, 0, NULL, NULL, 0);
     if (req->conn != NULL)
         req->conn->req = NULL;
@@ -102,11 +133,13 @@ void request_lost(struct http_request *req)
 
     req->conn->req = NULL;
     req->conn = NULL;
+    request_tell(req); /* the server may be gone when its handler is through */
     if (!req->dispatched) {
         request_free(req);
         return;
     }
     req->on_cancel = NULL;
+    LOG_REQUEST(req->id);
     if (fn != NULL)
         fn(req, req->cancel_arg);
 }
@@ -128,6 +161,11 @@ const void *http_request_user(const struct http_request *req)
 const char *http_request_method(const struct http_request *req)
 {
     return req->head.method.p;
+}
+
+const char *http_request_id(const struct http_request *req)
+{
+    return req->id;
 }
 
 const char *http_request_path(const struct http_request *req)

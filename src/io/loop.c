@@ -12,6 +12,7 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/err.h"
+#include "util/hist.h"
 
 #define EVENTS_PER_TURN 64
 #define NO_SLOT UINT32_MAX
@@ -31,6 +32,7 @@ struct loop {
     bool quit;
     bool in_turn;
     bool coarse; /* the kernel has no epoll_pwait2() */
+    struct hist turns;
 
     struct slot *slots; /* owned */
     uint32_t n_slots;
@@ -99,6 +101,11 @@ const struct clock *loop_clock(const struct loop *loop)
 uint64_t loop_now(const struct loop *loop)
 {
     return clock_mono(loop->clock);
+}
+
+const struct hist *loop_turns(const struct loop *loop)
+{
+    return &loop->turns;
 }
 
 /* Descriptors. */
@@ -354,10 +361,12 @@ int loop_turn(struct loop *loop, int timeout_ms)
     if (n < 0 && n != -EINTR)
         return n;
     loop->in_turn = true;
+    uint64_t begun = loop_now(loop);
     int ran = n > 0 ? run_events(loop, events, n) : 0;
     ran += run_timers(loop);
     ran += run_deferred(loop);
     loop->in_turn = false;
+    hist_add(&loop->turns, loop_now(loop) - begun);
     return ran;
 }
 

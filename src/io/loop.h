@@ -16,6 +16,7 @@
 
 struct clock;
 struct err;
+struct hist;
 struct loop;
 struct loop_io;
 struct loop_timer;
@@ -75,6 +76,9 @@ void loop_free(struct loop *loop);
 DEFINE_CLEANUP(loop)
 const struct clock *loop_clock(const struct loop *loop);
 uint64_t loop_now(const struct loop *loop); /* monotonic ns, read afresh */
+
+/* How long each turn kept everybody else waiting. */
+const struct hist *loop_turns(const struct loop *loop);
 
 int loop_run(struct loop *loop, struct err *err); /* until loop_quit() */
 void loop_quit(struct loop *loop);

@@ -69,7 +69,8 @@ int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err
                                                   .admission = r->admission,
                                                   .paths = &r->paths,
                                                   .limits = &r->limits,
-                                                  .backend = &r->backend,
+                                                  .backend = rpc_selected,
+                                                  .backend_arg = r,
                                                   .unsafe_storage = options->unsafe_storage});
     if (options->instance != NULL && !instance_id_valid(options->instance))
         return err_set(err, ERR_INVALID, "A valid trusted LangBot instance UUID is required");

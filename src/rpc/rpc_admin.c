@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "backend/backend.h"
 #include "core/hostdir.h"
 #include "core/manager.h"
 #include "core/process.h"
@@ -33,8 +34,28 @@ void rpc_stream_ack(struct rpc_call *c)
 
 static void write_backend(const struct rpc *r, struct jw *w)
 {
-    jw_kstr(w, "name", rpc_backend_name(r));
-    jw_kbool(w, "available", r->backend != NULL);
+    struct err why = {0};
+    bool available = r->selected && backend_available(manager_backend(r->o.manager), &why) == 0;
+    jw_kstr(w, "name", available ? rpc_backend_name(r) : NULL);
+    jw_kbool(w, "available", available);
+}
+
+static void on_probed(void *arg, const struct err *err)
+{
+    struct rpc_call *c = arg;
+    (void)err; /* it will be asked again what is available */
+    c->then(c);
+}
+
+/* Whoever asks which backend there is gets the truth of now, not of the last call. */
+static void when_known(struct rpc_call *c, void (*then)(struct rpc_call *c))
+{
+    struct backend *b = manager_backend(c->rpc->o.manager);
+    c->then = then;
+    if (c->rpc->selected && b->ops->probe != NULL)
+        b->ops->probe(b, on_probed, c);
+    else
+        then(c);
 }
 
 static void on_health(void *arg, const struct readiness_report *report)
@@ -63,7 +84,7 @@ void rpc_health(struct rpc_call *c)
     if (admission_enforced(c->rpc->admission))
         readiness_get(c->rpc->readiness, on_health, c);
     else
-        reply_backend(c);
+        when_known(c, reply_backend);
 }
 
 static void on_info(void *arg, const struct readiness_report *report)
@@ -85,7 +106,7 @@ void rpc_backend_info(struct rpc_call *c)
     if (admission_enforced(c->rpc->admission))
         readiness_get(c->rpc->readiness, on_info, c);
     else
-        reply_backend(c);
+        when_known(c, reply_backend);
 }
 
 static size_t count_sessions(const struct rpc_call *c)
@@ -120,7 +141,7 @@ static void write_capacity(const struct rpc_call *c, size_t used, struct jw *w)
     jw_object_end(w);
 }
 
-void rpc_status(struct rpc_call *c)
+static void reply_status(struct rpc_call *c)
 {
     const struct manager_options *o = manager_get_options(c->rpc->o.manager);
     const struct box_limits *l = &c->rpc->limits;
@@ -147,6 +168,11 @@ void rpc_status(struct rpc_call *c)
         write_capacity(c, used, w);
     }
     rpc_reply_close(c, &reply);
+}
+
+void rpc_status(struct rpc_call *c)
+{
+    when_known(c, reply_status);
 }
 
 static void shut_down(struct rpc_call *c)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/manager.h"
+#include "core/metrics.h"
 #include "core/readiness.h"
 #include "core/run.h"
 #include "http/crypto.h"
@@ -58,8 +59,28 @@ static void leave_conn(struct rpc_call *c)
     c->conn = NULL;
 }
 
+void rpc_call_answered(struct rpc_call *c, const char *result)
+{
+    struct metrics *metrics = manager_metrics(c->rpc->o.manager);
+    const char *action = c->action != NULL ? c->action->name : "unknown";
+    uint64_t took = loop_now(c->rpc->loop) - c->begun;
+    if (c->answered)
+        return;
+    c->answered = true;
+    metrics_count(&metrics->rpc, action, result, 0);
+    hist_add(&metrics->rpc_seconds, took);
+    const struct log_field fields[] = {
+        {.key = "action", .text = action},
+        {.key = "result", .text = result},
+        {.key = "duration_us", .number = (int64_t)(took / 1000)},
+    };
+    LOG_REQUEST(c->request.id);
+    log_event(log_access_level(), c->id, fields, ARRAY_SIZE(fields), "rpc");
+}
+
 void rpc_call_free(struct rpc_call *c)
 {
+    rpc_call_answered(c, "cancelled");
     leave_conn(c);
     if (c->prev != NULL)
         c->prev->next = c->next;
@@ -98,6 +119,12 @@ static struct rpc_call *find_woken(const struct rpc *r)
     return c;
 }
 
+static void go_on(struct rpc_call *c)
+{
+    LOG_REQUEST(c->request.id);
+    c->then(c);
+}
+
 /* Those who waited go on in the order they came, and before anybody who comes now. Any of them may
  * be gone after its turn. */
 static void on_swept(void *arg)
@@ -110,10 +137,10 @@ static void on_swept(void *arg)
         if (w->woken)
             w->waits_for = NULL;
     }
-    c->then(c);
+    go_on(c);
     while ((c = find_woken(r)) != NULL) {
         c->woken = false;
-        c->then(c);
+        go_on(c);
     }
 }
 
@@ -254,6 +281,7 @@ static void on_readiness(void *arg, const struct readiness_report *report)
     struct rpc_call *c = arg;
     struct err err = {0};
     char failed[320];
+    LOG_REQUEST(c->request.id);
     if (c->cancelled) {
         rpc_call_end(c);
         return;
@@ -330,6 +358,10 @@ void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m)
     c->fd = -1;
     c->msg = *m;
     *m = (struct rpc_message){0};
+    c->begun = loop_now(c->rpc->loop);
+    (void)str_fmt(c->request.id, sizeof(c->request.id), "%s.%" PRIu64, conn->request,
+                  ++conn->n_requests);
+    LOG_REQUEST(c->request.id);
     link_call(c);
     if (busy)
         rpc_fail(c, RPC_BUSY, "Runtime connection is busy (max %d concurrent actions)",

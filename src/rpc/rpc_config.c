@@ -30,14 +30,23 @@ static void set_caps(struct rpc *r)
  * that admission requires; see readiness.h for that. */
 static void select_backend(struct rpc *r)
 {
-    const char *own = manager_backend(r->o.manager)->ops->name;
-    const char *name = r->o.backend_name != NULL ? r->o.backend_name : own;
-    bool ours = r->wanted[0] == '\0' || str_eq(r->wanted, "local") || str_eq(r->wanted, own) ||
-                str_eq(r->wanted, name) ||
-                (admission_enforced(r->admission) && str_eq(r->wanted, READINESS_BACKEND));
-    if (!ours)
-        log_warn(NULL, "box.backend is '%s', which this boxd does not have", r->wanted);
-    r->backend = ours ? name : NULL;
+    struct backend *b = manager_backend(r->o.manager);
+    bool any = r->wanted[0] == '\0' || str_eq(r->wanted, "local") ||
+               str_eq(r->wanted, r->o.backend_name) ||
+               (admission_enforced(r->admission) && str_eq(r->wanted, READINESS_BACKEND));
+    r->selected = backend_limit(b, any ? "" : r->wanted);
+    if (r->selected)
+        return;
+    log_warn(NULL, "box.backend is '%s', which this boxd does not have", r->wanted);
+    (void)backend_limit(b, ""); /* others, who did not ask for it, go on */
+}
+
+const char *rpc_selected(void *arg)
+{
+    const struct rpc *r = arg;
+    if (!r->selected)
+        return NULL;
+    return r->o.backend_name != NULL ? r->o.backend_name : manager_backend(r->o.manager)->ops->name;
 }
 
 const char *rpc_backend_name(const struct rpc *r)

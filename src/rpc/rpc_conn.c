@@ -4,15 +4,19 @@
 #include "http/ws.h"
 #include "rpc/rpc_internal.h"
 #include "util/alloc.h"
+#include "util/str.h"
 
 struct rpc_conn *rpc_conn_new(struct rpc *r, const struct rpc_transport *transport, void *arg,
                               unsigned flags)
 {
     struct rpc_conn *c = xnew(struct rpc_conn);
+    char id[LOG_REQUEST_SIZE];
     c->rpc = r;
     c->transport = transport;
     c->arg = arg;
     c->flags = flags;
+    log_request_make(id);
+    (void)str_copy(c->request, sizeof(c->request), id);
     c->file_max = r->limits.max_rpc_file_bytes;
     c->next = r->conns;
     if (c->next != NULL)

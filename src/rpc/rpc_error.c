@@ -55,6 +55,7 @@ enum rpc_class rpc_class_of(const struct err *err)
         [ERR_DENIED] = RPC_VALIDATION,
         [ERR_UNSUPPORTED] = RPC_ERROR,
         [ERR_BACKEND] = RPC_ERROR,
+        [ERR_UNAVAILABLE] = RPC_BACKEND_UNAVAILABLE,
         [ERR_SYSTEM] = RPC_ERROR,
     };
     return by_code[err->code];

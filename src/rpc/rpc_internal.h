@@ -14,6 +14,7 @@
 #include "rpc/rpc.h"
 #include "util/buf.h"
 #include "util/json.h"
+#include "util/log.h"
 
 struct http_request;
 struct process_spec;
@@ -28,7 +29,8 @@ struct spec;
 struct usage;
 
 #define RPC_MESSAGE_MAX (16U << 20)
-#define RPC_CALLS_MAX 128 /* in flight on one connection */
+#define RPC_CALLS_MAX 128   /* in flight on one connection */
+#define RPC_REQUEST_MAX 40U /* of the id of a connection's request; a call adds its number */
 
 /* Those who are about other calls pass even when that many are in flight. */
 #define RPC_CANCEL_ACTION "__cancel_action"
@@ -101,7 +103,7 @@ struct rpc {
     struct rpc_options o;
     struct loop *loop;   /* borrowed */
     char *instance;      /* owned; NULL: nobody is trusted yet */
-    const char *backend; /* name to report; NULL: the configuration selects one we do not have */
+    bool selected;       /* else the configuration selects a backend that we do not have */
     char *wanted;        /* owned; what the configuration says about it, "" for nothing */
     size_t sessions_max; /* of the operator; a client cannot raise it */
     bool draining;       /* box_shutdown is at work */
@@ -130,6 +132,8 @@ struct rpc_setup {
 /* rpc_config.c */
 /* What clients are told; NULL: the configuration selects one that we do not have. */
 const char *rpc_backend_name(const struct rpc *r);
+/* Of a struct rpc: the backend's name to report, NULL when none is selected. */
+const char *rpc_selected(void *arg);
 /* What box_init would say, before anybody can. */
 int rpc_preset(struct rpc *r, const struct json *config, struct err *err);
 int rpc_select_defaults(struct rpc *r, struct err *err); /* before anybody has said anything */
@@ -153,11 +157,13 @@ struct rpc_conn {
     size_t n_calls;
     struct rpc_file *files; /* owned; uploads */
     size_t n_files;
-    int64_t file_max; /* bytes of one, as configured when the connection was opened */
-    unsigned flags;   /* enum rpc_conn_flags */
-    bool local;       /* whoever is at the other end started us */
-    bool by_token;    /* what let it in may change */
-    bool outdated;    /* and has: nothing new is begun on it */
+    int64_t file_max;              /* bytes of one, as configured when the connection was opened */
+    unsigned flags;                /* enum rpc_conn_flags */
+    char request[RPC_REQUEST_MAX]; /* id of the request that opened it, or one of our own */
+    uint64_t n_requests;
+    bool local;    /* whoever is at the other end started us */
+    bool by_token; /* what let it in may change */
+    bool outdated; /* and has: nothing new is begun on it */
 };
 
 /* Where the first release is served as well. */
@@ -206,6 +212,9 @@ struct rpc_call {
     struct rpc_call *conn_prev, *conn_next;
     const struct rpc_action *action;
     struct rpc_message msg;
+    struct log_scope request; /* its id, in every log record that it causes */
+    uint64_t begun;
+    bool answered;
     char ns[NS_SIZE];                /* "" for a client of the first release */
     char prefix[TENANT_PREFIX_SIZE]; /* of its sessions; "" as well */
     struct admission_limits grant;   /* where admission is enforced */
@@ -244,6 +253,8 @@ void rpc_call_sweep(struct rpc_call *c, const struct sweep_match *match,
 /* A newer generation has come: calls of older ones are answered and cancelled, relays closed. Their
  * sessions are still there. */
 void rpc_shut_out(struct rpc *r, const char *ns, int64_t generation);
+/* It has been answered, or never will be: for counters and the log. `result` lives for ever. */
+void rpc_call_answered(struct rpc_call *c, const char *result);
 void rpc_call_end(struct rpc_call *c); /* its answer has been given, or nobody wants it */
 
 /* rpc_audit.c: ERR_LIMIT where nothing may happen that cannot be recorded. */

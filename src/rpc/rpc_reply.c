@@ -54,6 +54,7 @@ void rpc_say_error(struct rpc_call *c, enum rpc_class class, const char *text)
     jw_object_end(&w);
     if (jw_end(&w) == 0)
         send_text(c, &out);
+    rpc_call_answered(c, rpc_class_code(class));
 }
 
 void rpc_fail(struct rpc_call *c, enum rpc_class class, const char *fmt, ...)
@@ -103,6 +104,7 @@ void rpc_reply_close(struct rpc_call *c, struct rpc_reply *reply)
     if (jw_end(&reply->w) == 0) {
         send_text(c, &reply->out);
         buf_done(&reply->out);
+        rpc_call_answered(c, "ok");
         rpc_call_end(c);
         return;
     }

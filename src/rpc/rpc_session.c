@@ -120,7 +120,7 @@ static bool can_create(struct rpc_call *c)
 {
     if (c->rpc->draining)
         rpc_fail(c, RPC_RUNTIME_UNAVAILABLE, "Box runtime is shutting down");
-    else if (c->rpc->backend == NULL)
+    else if (!c->rpc->selected)
         rpc_fail(c, RPC_BACKEND_UNAVAILABLE,
                  "LangBot Box backend unavailable. Install and start Docker or nsjail before using "
                  "exec.");
@@ -233,11 +233,15 @@ void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s)
 {
     const struct spec *spec = session_spec(s);
     struct sandbox *sb = session_sandbox(s);
-    const struct backend_ops *ops = manager_backend(c->rpc->o.manager)->ops;
     jw_kstr(w, "session_id", rpc_logical(c, session_id(s)));
-    jw_kstr(w, "backend_name", rpc_backend_name(c->rpc));
+    /* One that was made by another than what serves now says so. */
+    bool other = sb != NULL &&
+                 backend_find(sb->backend, manager_backend(c->rpc->o.manager)->ops->name) == NULL;
+    jw_kstr(w, "backend_name", other ? sb->backend->ops->name : rpc_backend_name(c->rpc));
     jw_kstr(w, "backend_session_id",
-            sb != NULL && ops->sandbox_name != NULL ? ops->sandbox_name(sb) : session_id(s));
+            sb != NULL && sb->backend->ops->sandbox_name != NULL
+                ? sb->backend->ops->sandbox_name(sb)
+                : session_id(s));
     v1_write_settings(w, spec);
     rpc_write_time(w, "created_at", session_created(s));
     rpc_write_time(w, "last_used_at", session_last_used(s));

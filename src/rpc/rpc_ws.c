@@ -8,6 +8,7 @@
 #include "util/alloc.h"
 #include "util/err.h"
 #include "util/log.h"
+#include "util/str.h"
 
 #define QUEUE_MAX (64U << 20)
 
@@ -108,6 +109,8 @@ void rpc_ws_open(struct http_request *req, void *arg)
     }
     bool by_token = r->o.token != NULL && http_request_peer(req) == NULL;
     struct link *l = xnew(struct link);
+    char id[LOG_REQUEST_SIZE];
+    (void)str_copy(id, sizeof(id), http_request_id(req));
     l->rpc = r;
     buf_init(&l->joined, RPC_MESSAGE_MAX);
     if (http_upgrade_ws(req, &opts, &handlers, l, &l->ws, &err) < 0) {
@@ -117,6 +120,9 @@ void rpc_ws_open(struct http_request *req, void *arg)
     log_info(NULL, "a LangBot client has come%s", instance == NULL ? " (first release)" : "");
     l->conn = rpc_conn_new(r, &transport, l, instance == NULL ? RPC_CONN_BARE : 0);
     l->conn->by_token = by_token;
+    /* A peer's own name for it may be too long to carry a number: then ours stays. */
+    if (strlen(id) < sizeof(l->conn->request))
+        (void)str_copy(l->conn->request, sizeof(l->conn->request), id);
     /* Whoever comes first is the one, for as long as we live. */
     if (r->instance == NULL)
         r->instance = TAKE_PTR(instance);

@@ -13,6 +13,7 @@
 #include "core/outputs.h"
 #include "core/policy_service.h"
 #include "http/server.h"
+#include "rpc/metrics.h"
 #include "rpc/v1_files.h"
 #include "rpc/v1_idem.h"
 #include "rpc/v1_internal.h"
@@ -88,9 +89,9 @@ static void get_status(struct http_request *req, void *arg)
     const struct v1 *v = arg;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
+    buf_init(&out, LIST_MAX);
     if (!v1_may(req, v, "status"))
         return;
-    buf_init(&out, LIST_MAX);
     jw_init(&w, &out);
     policy_service_write_status(v->service, &w);
     v1_reply_json(req, 200, &out, &w);
@@ -101,9 +102,9 @@ static void get_errors(struct http_request *req, void *arg)
     const struct v1 *v = arg;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
+    buf_init(&out, LIST_MAX);
     if (!v1_may(req, v, "errors"))
         return;
-    buf_init(&out, LIST_MAX);
     jw_init(&w, &out);
     jw_object(&w);
     jw_key(&w, "errors");
@@ -160,11 +161,11 @@ static void on_session_ready(void *arg, struct session *s, const struct err *err
     struct http_request *req = arg;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
+    buf_init(&out, LIST_MAX);
     if (s == NULL) {
         v1_fail(req, err);
         return;
     }
-    buf_init(&out, LIST_MAX);
     jw_init(&w, &out);
     jw_object(&w);
     v1_write_session(&w, s);
@@ -290,6 +291,8 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
     int r = http_server_add_routes(server, routes, v, err);
     if (r == 0)
         r = v1_process_routes(server, v, err);
+    if (r == 0)
+        r = metrics_routes(server, v, err);
     if (r == 0)
         r = v1_execs_routes(server, v, err);
     if (r == 0)

@@ -204,10 +204,10 @@ static void list_execs(struct http_request *req, void *arg)
     AUTO_DONE(buf) struct buf out;
     struct jw w;
     struct session *s = v1_find_session(req, v);
+    buf_init(&out, LIST_MAX);
 
     if (s == NULL)
         return;
-    buf_init(&out, LIST_MAX);
     jw_init(&w, &out);
     jw_object(&w);
     jw_key(&w, "execs");

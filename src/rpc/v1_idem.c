@@ -133,10 +133,10 @@ static void put_record(const struct entry *e)
     AUTO_DONE(buf) struct buf out;
     struct err err = {0};
     struct jw w;
+    buf_init(&out, RECORD_MAX);
 
     if (e->d->store == NULL)
         return;
-    buf_init(&out, RECORD_MAX);
     jw_init(&w, &out);
     jw_object(&w);
     jw_kstr(&w, "digest", e->digest);

@@ -12,6 +12,7 @@
 struct audit_record;
 struct authz_scope;
 struct buf;
+struct chat;
 struct err;
 struct events;
 struct execs;
@@ -30,11 +31,12 @@ struct spec;
 /* The argument of every handler of the API. */
 struct v1 {
     struct manager *manager;              /* borrowed */
+    const struct http_server *server;     /* borrowed; that it is served by */
     const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
     struct events *events;                /* borrowed */
     struct execs *execs;                  /* owned */
     struct idem *idem;                    /* owned */
-    const struct http_server *server;     /* borrowed; that serves this */
+    struct chat *chat;                    /* borrowed; NULL without chat_routes() */
 };
 
 /* Who asks; borrowed. */

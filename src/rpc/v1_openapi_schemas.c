@@ -205,9 +205,31 @@ static const struct oa_member file_list[] = {
     {0},
 };
 
+static const struct oa_member chat_request[] = {
+    {"chat_id", "string", "A UUID, in any spelling."},
+    {0},
+};
+static const struct oa_member chat_sandbox[] = {
+    {"session_id", "string", "Of this sandbox; the next one of the chat has another."},
+    {"chat_id", "string", "The UUID in its canonical spelling."},
+    {"container_id", "string", "What the backend knows it by."},
+    {"status", "running", "It runs."},
+    {"created_at", "string", "ISO 8601, UTC."},
+    {"expires_at", "string", "When it ends, used or not."},
+    {0},
+};
+static const struct oa_member chat_deleted[] = {
+    {"chat_id", "string", "The UUID in its canonical spelling."},
+    {"result", "deleted|not_found", "Whether there was one."},
+    {0},
+};
+
 const struct oa_schema oa_schemas[] = {
     {"Problem", "RFC 9457: why a request failed.", problem},
     {"Health", "That boxd is there.", health},
+    {"ChatRequest", "Which chat.", chat_request},
+    {"ChatSandbox", "The sandbox of a chat.", chat_sandbox},
+    {"ChatDeleted", "What became of it.", chat_deleted},
     {"StatusBackend", "The backend.", status_backend},
     {"AuditLog", "State of the audit log.", audit_log},
     {"Status", "Whether commands can be run, and with what.", status},

@@ -95,9 +95,9 @@ static void list_processes(struct http_request *req, void *arg)
     AUTO_DONE(buf) struct buf out;
     struct jw w;
     struct session *s = v1_use_session(req, arg, "process");
+    buf_init(&out, ANSWER_MAX * 16U);
     if (s == NULL)
         return;
-    buf_init(&out, ANSWER_MAX * 16U);
     jw_init(&w, &out);
     jw_object(&w);
     jw_key(&w, "processes");

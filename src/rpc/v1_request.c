@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/backend.h"
 #include "core/execs.h"
 #include "core/manager.h"
 #include "http/server.h"
@@ -197,12 +198,31 @@ void v1_write_settings(struct jw *w, const struct spec *spec)
     jw_kint(w, "workspace_quota_mb", spec->workspace_quota_mb);
 }
 
+/* What the daemon itself says of a session: one of a chat has an end and labels. */
+static void write_own(struct jw *w, const struct spec *spec)
+{
+    char when[40];
+    if (spec->own.expires_ns == 0)
+        return;
+    clock_format(spec->own.expires_ns, when, sizeof(when));
+    jw_kstr(w, "expires_at", when);
+    jw_key(w, "labels");
+    jw_object(w);
+    for (char *const *l = spec->own.labels; l != NULL && *l != NULL; l++) {
+        AUTO_FREE char *key = xstrndup(*l, strcspn(*l, "="));
+        jw_kstr(w, key, *l + strlen(key) + 1);
+    }
+    jw_object_end(w);
+}
+
 void v1_write_session(struct jw *w, const struct session *s)
 {
     char when[40];
     const struct spec *spec = session_spec(s);
     jw_kstr(w, "session_id", spec->session_id);
-    jw_kstr(w, "backend_name", manager_backend(session_manager(s))->ops->name);
+    const struct sandbox *sb = session_sandbox(s);
+    const struct backend *b = sb != NULL ? sb->backend : manager_backend(session_manager(s));
+    jw_kstr(w, "backend_name", b->ops->name);
     jw_kstr(w, "state", session_state_name(session_state(s)));
     v1_write_settings(w, spec);
     clock_format(session_created(s), when, sizeof(when));
@@ -210,6 +230,7 @@ void v1_write_session(struct jw *w, const struct session *s)
     clock_format(session_last_used(s), when, sizeof(when));
     jw_kstr(w, "last_used_at", when);
     jw_kint(w, "execs", session_execs(s));
+    write_own(w, spec);
     write_unverified(w, spec);
 }
 
@@ -248,6 +269,9 @@ static const struct {
     [ERR_DENIED] = {403, "change the request, or the policy in boxd's configuration"},
     [ERR_UNSUPPORTED] = {501, "`box doctor` tells what this host lacks and how to get it"},
     [ERR_BACKEND] = {502, "see boxd's log; `box doctor` checks the host"},
+    [ERR_UNAVAILABLE] = {503,
+                         "`box doctor` tells which backends there are and what each lacks; boxd "
+                         "tries again by itself"},
     [ERR_SYSTEM] = {500, "see boxd's log; `box doctor` checks the host"},
 };
 

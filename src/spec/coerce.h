@@ -62,3 +62,4 @@ enum issue coerce_enum(const struct json *v, const char *const *names, int *ret)
 /* A point in time as microseconds since 1970 in UTC: ISO 8601 text, or a number of seconds (or of
  * milliseconds when beyond 2e10). *ret_zoned tells whether the text named a zone. */
 enum issue coerce_time(const struct json *v, int64_t *ret, bool *ret_zoned);
+enum issue coerce_time_text(const char *s, int64_t *ret, bool *ret_zoned);

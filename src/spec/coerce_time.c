@@ -142,6 +142,11 @@ static enum issue time_from_number(double d, int64_t *ret, bool *ret_zoned)
     return ISSUE_NONE;
 }
 
+enum issue coerce_time_text(const char *s, int64_t *ret, bool *ret_zoned)
+{
+    return time_from_text((struct cursor){s}, ret, ret_zoned);
+}
+
 enum issue coerce_time(const struct json *v, int64_t *ret, bool *ret_zoned)
 {
     switch (json_type(v)) {

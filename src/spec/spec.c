@@ -9,6 +9,7 @@
 #include "util/err.h"
 #include "util/json.h"
 #include "util/str.h"
+#include "util/strv.h"
 
 const char *const network_names[] = {"off", "on", NULL};
 const char *const mount_mode_names[] = {"none", "ro", "rw", NULL};
@@ -220,6 +221,7 @@ void spec_free(struct spec *s)
     if (!s)
         return;
     model_done(&spec_model, s);
+    strv_free(s->own.labels);
     free(s);
 }
 

@@ -11,6 +11,7 @@
 
 #include "util/cleanup.h"
 
+struct buf;
 struct err;
 struct json;
 struct jw;
@@ -72,6 +73,12 @@ struct spec {
     int64_t pids_limit;
     bool read_only_rootfs;
     int64_t workspace_quota_mb; /* 0: no quota */
+    /* What the daemon itself says of a session. No caller can: these are no fields of the table. */
+    struct {
+        char **labels;       /* owned; "name=value", metadata that lasts as long as the sandbox */
+        uint64_t created_ns; /* wall clock; 0: when it is made */
+        uint64_t expires_ns; /* wall clock; when it ends, used or not. 0: when it is idle */
+    } own;
 };
 
 /* Positions in the table, which are the order of declaration and so of errors. */
@@ -129,3 +136,10 @@ bool skill_name_valid(const char *name);
 
 /* Absolute as POSIX means it, or as Windows does ("C:\x", "\\server\share"). */
 bool host_path_valid(const char *path);
+
+/* What a sandbox was made from, as the JSON that Python's json.dumps(sort_keys=True) writes of
+ * image, network, host_path, host_path_mode, cpus, memory_mb, pids_limit and read_only_rootfs: what
+ * the hash in labels is over (row F18; backend_config_hash()). At most SPEC_CONFIG_TEXT_MAX bytes.
+ */
+#define SPEC_CONFIG_TEXT_MAX ((SPEC_PATH_MAX + SPEC_IMAGE_MAX) * 6U + 1024U) /* all escaped */
+void spec_config_text(const struct spec *spec, struct buf *out);

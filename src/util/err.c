@@ -30,6 +30,7 @@ static const struct {
     [ERR_DENIED] = {"denied", EACCES},
     [ERR_UNSUPPORTED] = {"unsupported", EOPNOTSUPP},
     [ERR_BACKEND] = {"backend", EREMOTEIO},
+    [ERR_UNAVAILABLE] = {"unavailable", EHOSTDOWN},
     [ERR_SYSTEM] = {"system", EIO},
 };
 

@@ -19,6 +19,7 @@ enum err_code {
     ERR_DENIED,      /* policy or permission says no */
     ERR_UNSUPPORTED, /* this host cannot enforce what was asked for */
     ERR_BACKEND,     /* the backend failed or is gone */
+    ERR_UNAVAILABLE, /* there is no backend to ask; the same request may work later */
     ERR_SYSTEM,      /* a system call failed */
     ERR_CODE_MAX,
 };

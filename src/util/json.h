@@ -76,3 +76,7 @@ void jw_ku64(struct jw *w, const char *key, uint64_t v);
 void jw_kreal(struct jw *w, const char *key, double v);
 void jw_kbool(struct jw *w, const char *key, bool v);
 void jw_knull(struct jw *w, const char *key);
+
+/* JSON for a terminal: what utf8_unsafe() names, which only strings can hold, becomes \uxxxx. 0 or
+ * -ENOBUFS. */
+int json_plain(struct buf *out, const char *text, size_t len);

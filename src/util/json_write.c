@@ -365,3 +365,23 @@ void jw_knull(struct jw *w, const char *key)
     jw_key(w, key);
     jw_null(w);
 }
+
+int json_plain(struct buf *out, const char *text, size_t len)
+{
+    bool incomplete;
+    int r = 0;
+
+    for (size_t i = 0; i < len && r >= 0;) {
+        int n = utf8_next(text + i, len - i, &incomplete);
+        size_t size = (size_t)(n < 0 ? -n : n);
+        unsigned point = n > 0 && text[i] != '\n' ? utf8_unsafe(text + i, n) : 0;
+        if (n < 0)
+            r = buf_puts(out, "\xef\xbf\xbd");
+        else if (point > 0)
+            r = buf_printf(out, "\\u%04x", point);
+        else
+            r = buf_append(out, text + i, size);
+        i += size;
+    }
+    return r;
+}

@@ -2,10 +2,12 @@
 #include "util/log.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,31 +32,76 @@ static const struct {
 /* One thread per process: no lock. Before log_init() everything up to info goes out as text. */
 static struct {
     const char *program;
-    enum log_level level;
+    enum log_level level, access;
     bool json;
     bool colour;
-} config = {.program = "box", .level = LOG_LEVEL_INFO};
+    struct log_scope request;
+} config = {.program = "box", .level = LOG_LEVEL_INFO, .access = LOG_LEVEL_DEBUG};
+
+int log_level_find(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(levels); i++)
+        if (str_eq(name, levels[i].name))
+            return (int)i;
+    return -EINVAL;
+}
+
+int log_set_level(const char *name)
+{
+    int level = log_level_find(name);
+    if (level >= 0)
+        config.level = (enum log_level)level;
+    return level < 0 ? level : 0;
+}
+
+int log_set_access(const char *name)
+{
+    int level = str_eq(name, "off") ? LOG_LEVEL_OFF : log_level_find(name);
+    if (level >= 0)
+        config.access = (enum log_level)level;
+    return level < 0 ? level : 0;
+}
+
+enum log_level log_access_level(void)
+{
+    return config.access;
+}
+
+bool log_format_known(const char *name)
+{
+    return str_eq(name, "json") || str_eq(name, "human") || str_eq(name, "text") ||
+           str_eq(name, "auto");
+}
+
+int log_set_format(const char *name)
+{
+    bool terminal = isatty(STDERR_FILENO) == 1;
+
+    if (!log_format_known(name))
+        return -EINVAL;
+    config.json = str_eq(name, "json") || (str_eq(name, "auto") && !terminal);
+    config.colour = terminal && !config.json && !getenv("NO_COLOR");
+    return 0;
+}
 
 void log_init(const char *program)
 {
-    const char *format = getenv("BOX_LOG_FORMAT");
-    const char *level = getenv("BOX_LOG_LEVEL");
-    bool terminal = isatty(STDERR_FILENO) == 1;
-
     config.program = program;
-    config.json = !terminal;
-    if (str_eq(format, "json"))
-        config.json = true;
-    else if (str_eq(format, "text"))
-        config.json = false;
-    config.colour = terminal && !getenv("NO_COLOR");
     config.level = LOG_LEVEL_INFO;
-    for (size_t i = 0; i < ARRAY_SIZE(levels); i++)
-        if (str_eq(level, levels[i].name))
-            config.level = (enum log_level)i;
+    (void)log_set_level(getenv("BOX_LOG_LEVEL"));
+    if (log_set_format(getenv("BOX_LOG_FORMAT")) < 0)
+        (void)log_set_format("auto");
 }
 
-static int write_json(struct buf *out, enum log_level level, const char *context, const char *text)
+struct record {
+    enum log_level level;
+    const char *context; /* NULL: none */
+    const char *text;
+    const struct log_field *fields;
+    size_t n_fields;
+};
+
+static int write_json(struct buf *out, const struct record *r)
 {
     char now[40];
     struct jw w;
@@ -63,32 +110,21 @@ static int write_json(struct buf *out, enum log_level level, const char *context
     jw_init(&w, out);
     jw_object(&w);
     jw_kstr(&w, "time", now);
-    jw_kstr(&w, "level", levels[level].name);
+    jw_kstr(&w, "level", levels[r->level].name);
     jw_kstr(&w, "program", config.program);
-    if (context)
-        jw_kstr(&w, "session", context);
-    jw_kstr(&w, "msg", text);
+    if (config.request.id[0] != '\0')
+        jw_kstr(&w, "request", config.request.id);
+    if (r->context)
+        jw_kstr(&w, "session", r->context);
+    jw_kstr(&w, "msg", r->text);
+    for (size_t i = 0; i < r->n_fields; i++) {
+        if (r->fields[i].text != NULL)
+            jw_kstr(&w, r->fields[i].key, r->fields[i].text);
+        else
+            jw_kint(&w, r->fields[i].key, r->fields[i].number);
+    }
     jw_object_end(&w);
     return jw_end(&w);
-}
-
-/* The code point when it must not reach a terminal, 0 otherwise: controls of both sets, line
- * separators, and the marks that make a line read as what it is not (U+200E, 200F, 202A-202E,
- * 2066-2069). */
-static unsigned unsafe_point(const char *s, int n)
-{
-    unsigned c = (unsigned char)s[0];
-
-    if (n == 1)
-        return c < 0x20 || c == 0x7f ? c : 0;
-    if (n == 2) /* U+0080 to U+009F */
-        return c == 0xc2 && (unsigned char)s[1] < 0xa0 ? (unsigned char)s[1] : 0;
-    if (n != 3 || c != 0xe2)
-        return 0;
-    unsigned point = 0x2000U | ((unsigned)s[1] & 0x3f) << 6 | ((unsigned)s[2] & 0x3f);
-    bool unsafe = point == 0x200e || point == 0x200f || (point >= 0x2028 && point <= 0x202e) ||
-                  (point >= 0x2066 && point <= 0x2069);
-    return unsafe ? point : 0;
 }
 
 /* Text from anywhere, harmless to a terminal and on one line. */
@@ -100,7 +136,7 @@ static int put_safe(struct buf *out, const char *text)
     for (size_t len = strlen(text); len > 0 && r == 0;) {
         int n = utf8_next(text, len, &incomplete);
         size_t step = (size_t)abs(n);
-        unsigned point = n > 0 ? unsafe_point(text, n) : 0;
+        unsigned point = n > 0 ? utf8_unsafe(text, n) : 0;
         if (n < 0)
             r = buf_puts(out, "\xef\xbf\xbd");
         else if (point == '\n')
@@ -115,22 +151,61 @@ static int put_safe(struct buf *out, const char *text)
     return r;
 }
 
-/* 08:32:43 warn  s1: text */
-static int write_text(struct buf *out, enum log_level level, const char *context, const char *text)
+/* 08:32:43 warn  [request] s1: text key=value */
+static int write_text(struct buf *out, const struct record *r)
 {
     time_t now = (time_t)(clock_real(&clock_system) / NSEC_PER_SEC);
     struct tm tm = {0};
 
     (void)localtime_r(&now, &tm);
-    int r = buf_printf(out, "%s%02d:%02d:%02d %-5s%s ", config.colour ? levels[level].colour : "",
-                       tm.tm_hour, tm.tm_min, tm.tm_sec, levels[level].name,
-                       config.colour ? "\033[0m" : "");
-    if (r == 0 && context) {
-        r = put_safe(out, context);
-        if (r == 0)
-            r = buf_puts(out, ": ");
+    int e = buf_printf(out, "%s%02d:%02d:%02d %-5s%s ",
+                       config.colour ? levels[r->level].colour : "", tm.tm_hour, tm.tm_min,
+                       tm.tm_sec, levels[r->level].name, config.colour ? "\033[0m" : "");
+    if (e == 0 && config.request.id[0] != '\0')
+        e = buf_printf(out, "[%s] ", config.request.id);
+    if (e == 0 && r->context) {
+        e = put_safe(out, r->context);
+        if (e == 0)
+            e = buf_puts(out, ": ");
     }
-    return r < 0 ? r : put_safe(out, text);
+    if (e == 0)
+        e = put_safe(out, r->text);
+    for (size_t i = 0; e == 0 && i < r->n_fields; i++) {
+        const struct log_field *f = &r->fields[i];
+        e = buf_printf(out, " %s=", f->key);
+        if (e == 0)
+            e = f->text != NULL ? put_safe(out, f->text)
+                                : buf_printf(out, "%lld", (long long)f->number);
+    }
+    return e;
+}
+
+static void emit(const struct record *r)
+{
+    int saved = errno;
+    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf json;
+
+    buf_init(&out, RECORD_MAX);
+    buf_init(&json, RECORD_MAX);
+    int e = config.json ? write_json(&json, r) : write_text(&out, r);
+    if (e == 0 && config.json)
+        e = json_plain(&out, json.data, json.len); /* somebody will look at it in a terminal */
+    if (e == 0)
+        e = buf_putc(&out, '\n');
+    /* One write for one record, so that several processes can share a pipe. What does not get out
+     * is lost: there is nobody to tell. */
+    if (e == 0)
+        while (write(STDERR_FILENO, out.data, out.len) < 0 && errno == EINTR)
+            ;
+    errno = saved;
+}
+
+void log_event(enum log_level level, const char *context, const struct log_field *fields, size_t n,
+               const char *text)
+{
+    if (level <= config.level)
+        emit(&(struct record){level, context, text, fields, n});
 }
 
 void log_at(enum log_level level, const char *context, const char *fmt, ...)
@@ -140,10 +215,8 @@ void log_at(enum log_level level, const char *context, const char *fmt, ...)
 
     int saved = errno;
     char text[MESSAGE_MAX];
-    AUTO_DONE(buf) struct buf out;
     va_list ap;
 
-    buf_init(&out, RECORD_MAX);
     va_start(ap, fmt);
     int n = vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
@@ -151,15 +224,45 @@ void log_at(enum log_level level, const char *context, const char *fmt, ...)
         text[0] = '\0';
     if ((size_t)n >= sizeof(text))
         text[utf8_boundary(text, sizeof(text) - 1)] = '\0';
-
-    int r = config.json ? write_json(&out, level, context, text)
-                        : write_text(&out, level, context, text);
-    if (r == 0)
-        r = buf_putc(&out, '\n');
-    /* One write for one record, so that several processes can share a pipe. What does not get out
-     * is lost: there is nobody to tell. */
-    if (r == 0)
-        while (write(STDERR_FILENO, out.data, out.len) < 0 && errno == EINTR)
-            ;
+    emit(&(struct record){.level = level, .context = context, .text = text});
     errno = saved;
+}
+
+/* Requests. */
+
+struct log_scope log_scope_enter(const char *id)
+{
+    struct log_scope before = config.request;
+
+    if (str_copy(config.request.id, sizeof(config.request.id), id != NULL ? id : "") < 0)
+        config.request.id[0] = '\0';
+    return before;
+}
+
+void log_scope_leave(const struct log_scope *before)
+{
+    config.request = *before;
+}
+
+struct log_scope log_scope_now(void)
+{
+    return config.request;
+}
+
+bool log_request_valid(const char *id)
+{
+    size_t n = strlen(id);
+
+    return n > 0 && n < LOG_REQUEST_SIZE &&
+           strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
+}
+
+void log_request_make(char ret[LOG_REQUEST_SIZE])
+{
+    static uint32_t process, count;
+
+    /* An id is no secret: whoever guesses one has gained nothing. */
+    if (process == 0 && getrandom(&process, sizeof(process), GRND_NONBLOCK) < 0)
+        process = (uint32_t)clock_real(&clock_system) | 1U;
+    (void)str_fmt(ret, LOG_REQUEST_SIZE, "%08" PRIx32 "%08" PRIx32, process, ++count);
 }

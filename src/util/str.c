@@ -315,3 +315,19 @@ uint64_t str_hash(const char *s)
         h = (h ^ (unsigned char)*s) * 0x100000001b3ULL;
     return h;
 }
+
+unsigned utf8_unsafe(const char *s, int n)
+{
+    unsigned c = (unsigned char)s[0];
+
+    if (n == 1)
+        return c < 0x20 || c == 0x7f ? c : 0;
+    if (n == 2) /* U+0080 to U+009F */
+        return c == 0xc2 && (unsigned char)s[1] < 0xa0 ? (unsigned char)s[1] : 0;
+    if (n != 3 || c != 0xe2)
+        return 0;
+    unsigned point = 0x2000U | ((unsigned)s[1] & 0x3f) << 6 | ((unsigned)s[2] & 0x3f);
+    bool unsafe = point == 0x200e || point == 0x200f || (point >= 0x2028 && point <= 0x202e) ||
+                  (point >= 0x2066 && point <= 0x2069);
+    return unsafe ? point : 0;
+}

@@ -38,6 +38,10 @@ int utf8_next(const char *s, size_t len, bool *ret_incomplete);
 /* Length of the longest prefix of s[0..len) that ends on a character boundary (an incomplete
  * character at the very end is left out; invalid bytes count as characters of their own). */
 size_t utf8_boundary(const char *s, size_t len);
+/* The code point of the character of n bytes when it must not reach a terminal, 0 otherwise:
+ * controls of both sets but NUL, line separators, and the marks that make a line read as what it is
+ * not (U+200E, 200F, 202A-202E, 2066-2069). */
+unsigned utf8_unsafe(const char *s, int n);
 
 /* Names that become part of a path: [A-Za-z0-9][A-Za-z0-9_-]{0,63}. Refused, never repaired. */
 bool id_valid(const char *s);

@@ -29,6 +29,7 @@
 #define COUNT_MAX 10000
 #define REPLY_MAX (1U << 20)
 #define EXEC_BODY "{\"argv\":[\"/bin/echo\",\"hello\"]}"
+#define EXEC_SH_BODY "{\"cmd\":\"/bin/echo hello\"}" /* what the RPC path runs */
 #define EXEC_DONE "\"stdout\":\"hello\\n\""
 
 extern char **environ;
@@ -106,12 +107,13 @@ static int run_spawn(struct job *j, struct err *err)
     return r;
 }
 
-static int exec_once(int fd, const char *session, struct buf *reply, struct err *err)
+static int exec_once(int fd, const char *session, const char *body, struct buf *reply,
+                     struct err *err)
 {
     char target[128];
     int r = str_fmt(target, sizeof(target), "/v1/sessions/%s/exec", session);
     if (r == 0)
-        r = load_http_send(fd, "POST", target, EXEC_BODY, err);
+        r = load_http_send(fd, "POST", target, body, err);
     if (r == 0)
         r = load_http_receive(fd, reply, 200, err);
     if (r == 0 && strstr(buf_str(reply), EXEC_DONE) == NULL)
@@ -119,19 +121,30 @@ static int exec_once(int fd, const char *session, struct buf *reply, struct err 
     return r;
 }
 
-/* exec COUNT SOCKET SESSION: over one connection that stays open. */
-static int run_exec(struct job *j, struct err *err)
+/* exec, exec-sh COUNT SOCKET SESSION: over one connection that stays open. */
+static int run_execs(struct job *j, const char *body, struct err *err)
 {
     uint64_t count;
     int r = load_count(j->words[0], &count, err);
     AUTO_CLOSE int fd = r == 0 ? load_connect(j->words[1], err) : r;
-    r = fd < 0 ? fd : exec_once(fd, j->words[2], &j->reply, err); /* the connection is warm too */
+    r = fd < 0 ? fd
+               : exec_once(fd, j->words[2], body, &j->reply, err); /* the connection is warm too */
     for (uint64_t i = 0; r == 0 && i < count; i++) {
         uint64_t start = load_now();
-        r = exec_once(fd, j->words[2], &j->reply, err);
+        r = exec_once(fd, j->words[2], body, &j->reply, err);
         load_note(j, start);
     }
     return r;
+}
+
+static int run_exec(struct job *j, struct err *err)
+{
+    return run_execs(j, EXEC_BODY, err);
+}
+
+static int run_exec_sh(struct job *j, struct err *err)
+{
+    return run_execs(j, EXEC_SH_BODY, err);
 }
 
 /* exec-ws COUNT SOCKET SESSION: a WebSocket for each, as the command line does. */
@@ -259,6 +272,7 @@ static const struct {
 } commands[] = {
     {"spawn", 2, run_spawn},
     {"exec", 3, run_exec},
+    {"exec-sh", 3, run_exec_sh},
     {"exec-ws", 3, run_exec_ws},
     {"cycle", 3, run_cycle},
     {"throwaway", 2, run_throwaway},
@@ -269,6 +283,9 @@ static const struct {
     {"relay-bulk", 5, load_relay_bulk},
     {"socketpair", 1, load_socketpair},
     {"cat-bulk", 1, load_cat_bulk},
+    {"engine-exec", 3, load_engine_exec},
+    {"engine-create", 3, load_engine_create},
+    {"session", 4, load_session},
 };
 
 static int run_line(char **words, struct job *j, struct err *err)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Managed processes and the LangBot wire on every backend (T53 to T64), and what is still there after boxd was killed.
-"""
+"""Managed processes on every backend, and what is still there after boxd was killed."""
 
 import contextlib
 import os
@@ -11,7 +10,7 @@ import time
 
 import pytest
 from boxlib import Boxd
-from lbwire import Closed, Rpc, RpcError, eventually, physical, relay
+from lbwire import Closed, Rpc, eventually, physical, relay
 
 pytestmark = pytest.mark.real
 
@@ -68,72 +67,6 @@ def wire(backend):
     made.close()
 
 
-def test_T53_T54_commands_over_the_wire(wire):
-    wire.new()
-    r = wire.sh("echo hello")
-    assert (r["status"], r["exit_code"], r["stdout"]) == ("completed", 0, "hello")
-    wire.sh("echo kept > /tmp/f")
-    assert wire.sh("cat /tmp/f")["stdout"] == "kept"
-
-
-def test_T55_a_time_out_ends_the_session(wire):
-    r = wire.sh("sleep 120", timeout_sec=1)
-    assert (r["status"], r["exit_code"]) == ("timed_out", None)
-    assert wire.rpc.call("box_get_sessions")["sessions"] == []
-    if wire.backend.engine:
-        names = [c["Labels"].get("langbot.session_id") for c in wire.backend.engine.containers()]
-        assert physical("s") not in names
-
-
-def test_T58_the_session_has_a_name_in_the_backend(wire):
-    info = wire.new()
-    assert info["backend_name"] == wire.backend.name
-    if wire.backend.engine:
-        assert info["backend_session_id"].startswith("langbot-box-ws-")
-        assert wire.backend.engine.inspect(info["backend_session_id"])["State"]["Running"]
-
-
-def test_T59_T62_a_process_starts_and_can_be_asked_about(wire):
-    wire.new()
-    assert "managed_process" not in wire.rpc.call("box_get_session", {"session_id": "s"})
-    info = wire.run("sleep", "1000", env={"A": "1"})
-    assert (info["status"], info["command"], info["args"], info["env_keys"]) == ("running", "sleep", ["1000"], ["A"])
-    assert wire.info()["status"] == "running"
-    assert wire.rpc.call("box_get_session", {"session_id": "s"})["managed_process"]["status"] == "running"
-
-
-def test_T60_lines_go_in_and_come_out(wire):
-    wire.new()
-    wire.run("cat")
-    with wire.relay() as ws:
-        for line in ("one", "two", "x" * 100000, "ünïcode"):
-            ws.send(line)
-            assert ws.recv() == line
-
-
-def test_T61_deleting_ends_everything(wire):
-    wire.new()
-    wire.run("sleep", "1000")
-    wire.rpc.call("box_delete_session", {"session_id": "s"})
-    with pytest.raises(RpcError, match="BoxSessionNotFoundError"):
-        wire.rpc.call("box_get_session", {"session_id": "s"})
-
-
-def test_T63_an_end_is_noticed(wire):
-    wire.new()
-    wire.run("sh", "-c", "echo said >&2; exit 7")
-    info = wire.ended()
-    assert (info["exit_code"], info["stderr_preview"]) == (7, "said")
-    wire.run("no-such-program", process_id="none")
-    assert wire.ended("none")["exit_code"] == 127
-
-
-def test_T64_asking_for_the_status_removes_nothing(wire):
-    wire.new()
-    wire.rpc.call("box_status")
-    assert wire.sh("echo still")["stdout"] == "still"
-
-
 def test_a_process_that_is_stopped_takes_its_tree_along(wire):
     wire.new()
     wire.run("sh", "-c", "setsid sh -c 'while :; do echo >> /tmp/beat; sleep 0.05; done' & sleep 1000")
@@ -153,6 +86,33 @@ def test_a_reader_that_does_not_come_holds_the_process_back(wire):
         for n in range(1, 200001):
             assert ws.recv() == f"line-{n}"
     assert eventually(lambda: wire.sh("cat /tmp/done")["stdout"] == "done", 20)
+
+
+HOGS = {
+    "one": "dd if=/dev/zero bs=150M count=1 | sleep 1000",
+    "several together": "for i in 1 2 3 4 5; do dd if=/dev/zero bs=30M count=1 | sleep 1000 & done; wait",
+}
+
+
+@pytest.mark.parametrize("how", HOGS)
+def test_a_process_has_a_limit_of_memory_of_its_own(wire, how):
+    wire.new(memory_mb=512)
+    wire.run("sleep", "1000", process_id="beside")
+    wire.run("sh", "-c", HOGS[how], process_id="hog", memory_mb=100)
+    info = wire.ended("hog")
+    assert info["exit_code"] in (-9, 137), info
+    assert wire.info("beside")["status"] == "running"
+    assert wire.sh("ps | grep -c '[d]d if'; true", memory_mb=512)["stdout"] in ("", "0"), "all of it has ended"
+
+
+def test_a_process_within_its_limit_is_left_alone(wire):
+    wire.new(memory_mb=512)
+    # Three shells that have most of their pages in common, beside others that use more than all of that.
+    wire.run("sh", "-c", "dd if=/dev/zero bs=40M count=1 | (sleep 2; cat >/dev/null); echo done; sleep 1000", memory_mb=100)
+    wire.sh("dd if=/dev/zero bs=150M count=1 | sleep 0.5", memory_mb=512)
+    with wire.relay() as ws:
+        assert ws.recv() == "done"
+    assert wire.info()["status"] == "running"
 
 
 # After kill -9.

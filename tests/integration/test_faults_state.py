@@ -103,7 +103,7 @@ def test_J06_links_in_place_of_our_own_files_are_not_followed(scratch, name):
     (scratch / "victim").write_text("victim")
     (state / name).symlink_to(scratch / "victim")
     try:
-        daemon = Boxd(state=state)
+        daemon = Boxd("--backend", "native", state=state)
     except RuntimeError:
         pass
     else:
@@ -588,7 +588,7 @@ exec "$@"
 @pytest.mark.parametrize("require", ["false", "true"])
 def test_J13_without_cgroups(script, require):
     need("unshare", "awk", "mount")
-    daemon = Boxd(env={"BOX_REQUIRE_LIMITS": require},
+    daemon = Boxd("--backend", "native", env={"BOX_REQUIRE_LIMITS": require},
                   prefix=["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh"])
     try:
         client = daemon.client()
@@ -612,7 +612,7 @@ def as_user(scratch, uid, *prefix, **kwargs):
     state = scratch / f"state-{uid}"
     state.mkdir(exist_ok=True)
     os.chown(state, uid, uid)
-    return Boxd(state=state, prefix=prefix, **kwargs)
+    return Boxd("--backend", "native", state=state, prefix=prefix, **kwargs)
 
 
 @pytest.mark.vm
@@ -661,13 +661,13 @@ def test_J13_as_root_of_a_user_namespace(scratch):
 
 
 def test_J13_where_there_are_no_user_namespaces(scratch):
-    """The wall that everything stands on: boxd says so and does not start without it."""
+    """The wall that everything stands on: boxd says so and, where no other backend may serve, does not start."""
     need("unshare")
     (scratch / "state").mkdir()
     # The limit holds for the namespace it is written in: one of our own.
     script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     with pytest.raises(RuntimeError, match="user namespace"):
-        Boxd(state=scratch / "state", prefix=["unshare", "-r", "sh", "-c", script, "sh"])
+        Boxd("--backend", "native", state=scratch / "state", prefix=["unshare", "-r", "sh", "-c", script, "sh"])
 
 
 def test_J13_without_loop_devices(scratch):

@@ -29,13 +29,16 @@ APPLETS = ("sh", "ash", "ls", "cat", "echo", "sleep", "id", "env", "mkdir", "rm"
            "printf", "setsid", "nohup", "grep", "tail", "cut", "tee", "date", "stty", "tty", "df", "mv", "cp", "sort",
            "awk", "sed", "od", "hostname", "chown", "mknod", "find", "expr", "basename", "dirname", "md5sum", "trap")
 
-CAGE = """
+CAGE = r"""
 mount -t tmpfs tmpfs "$1"
 for dir in etc var/lib; do
     mkdir -p "$1/$dir/upper" "$1/$dir/work"
     mount -t overlay -o "lowerdir=/$dir,upperdir=$1/$dir/upper,workdir=$1/$dir/work" overlay "/$dir"
 done
 mount -t tmpfs tmpfs /run
+mkdir -p /etc/containers/registries.conf.d
+printf '[[registry]]\nprefix = "127.0.0.1"\nlocation = "127.0.0.1"\ninsecure = true\n' \
+    > /etc/containers/registries.conf.d/box-test.conf
 exec tini -- sleep infinity
 """
 
@@ -73,9 +76,10 @@ def missing(kind):
     return None
 
 
-def _add(tar, name, mode, kind=tarfile.REGTYPE, data=b"", link=""):
+def _add(tar, name, mode, kind=tarfile.REGTYPE, data=b"", link="", device=(0, 0)):
     info = tarfile.TarInfo(name)
     info.mode, info.type, info.size, info.linkname = mode, kind, len(data), link
+    info.devmajor, info.devminor = device
     tar.addfile(info, io.BytesIO(data))
 
 
@@ -93,8 +97,9 @@ def image_tar(extra=(), without=()):
             if f"bin/{name}" in without:
                 continue
             _add(tar, f"bin/{name}", 0o777, tarfile.SYMTYPE, link="busybox")
-        _add(tar, "etc/passwd", 0o644, data=b"root:x:0:0:root:/root:/bin/sh\n")
-        _add(tar, "etc/group", 0o644, data=b"root:x:0:\n")
+        for name, line in (("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n"), ("etc/group", b"root:x:0:\n")):
+            if name not in without:
+                _add(tar, name, 0o644, data=line)
         for entry in extra:
             _add(tar, **entry)
     return out.getvalue()
@@ -176,6 +181,16 @@ class Engine:
             time.sleep(0.05)
         # As the packages set it up: a group may use it.
         os.chmod(self.socket, 0o660)
+
+    def pids(self, name):
+        """Processes of that name inside the cage."""
+        found = []
+        for comm in pathlib.Path("/proc").glob("[0-9]*/comm"):
+            with contextlib.suppress(OSError):
+                if comm.read_text() == name + "\n" and os.stat(comm.parent / "ns/mnt").st_ino == os.stat(
+                        f"/proc/{self.cage}/ns/mnt").st_ino:
+                    found.append(int(comm.parent.name))
+        return found
 
     def daemon_pid(self):
         """Of the daemon itself: nsenter becomes it, or is its parent when it entered a pid namespace."""

@@ -3,6 +3,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -25,6 +26,7 @@ exit $status
 """
 APT_GET = r"""#!/bin/bash
 echo "$*" >>"$FAKE/calls"
+[ -x "$FAKE/usr/sbin/policy-rc.d" ] && { "$FAKE/usr/sbin/policy-rc.d"; echo "policy $?" >>"$FAKE/policies"; }
 for a in "$@"; do case $a in update) exit "${FAKE_UPDATE:-0}" ;; esac; done
 if [ -e "$FAKE/fail-once" ]; then rm "$FAKE/fail-once"; echo "E: 404" >&2; exit 100; fi
 [ -e "$FAKE/fail" ] && { echo "E: no such package" >&2; exit 100; }
@@ -108,6 +110,49 @@ def test_failure_shows_what_apt_said_and_the_command(fake):
     assert "E: no such package" in done.stderr
     assert "apt-get install -y --no-install-recommends" in done.stderr
     assert len(fake.calls()) == 4
+
+
+SYSTEMCTL = r"""#!/bin/bash
+echo "$*" >>"$FAKE/units"
+"""
+
+
+@as_root
+def test_services_of_an_engine_are_not_started(fake):
+    (fake.path / "usr" / "sbin").mkdir(parents=True)
+    (fake.path / "systemctl").write_text(SYSTEMCTL)
+    (fake.path / "systemctl").chmod(0o755)
+    done = fake.run("test", BOX_SETUP_ROOT=str(fake.path))
+    assert done.returncode == 0, done.stderr
+    assert set((fake.path / "policies").read_text().split("\n")[:-1]) == {"policy 101"}
+    assert not list((fake.path / "usr" / "sbin").iterdir()), "the policy goes with us"
+    assert {"disable docker.service", "disable podman.socket"} <= set((fake.path / "units").read_text().splitlines())
+
+
+@as_root
+def test_a_policy_that_is_there_stays(fake):
+    (fake.path / "usr" / "sbin").mkdir(parents=True)
+    policy = fake.path / "usr" / "sbin" / "policy-rc.d"
+    policy.write_text("#!/bin/sh\nexit 104\n")
+    policy.chmod(0o755)
+    assert fake.run("test", BOX_SETUP_ROOT=str(fake.path)).returncode == 0
+    assert "104" in policy.read_text() and "policy 104" in (fake.path / "policies").read_text()
+
+
+def engine_programs():
+    """Every program that the suite's engines are started from."""
+    return ("dockerd", "containerd", "podman", "conmon", "runc", "busybox", "tini", "unshare", "nsenter",
+            "setpriv")
+
+
+@pytest.mark.parametrize("program", engine_programs())
+def test_package_of_every_program_of_an_engine_is_installed(program):
+    listed = set(re.search(r"\[test\]=\"([^\"]*)\"", SETUP.read_text())[1].split())
+    path = os.path.realpath(shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin"))
+    owners = subprocess.check_output(["dpkg", "-S", f"*/{os.path.basename(path)}"], text=True).splitlines()
+    owner = next(line.split(":")[0] for line in owners if os.path.realpath(line.split(": ")[1]) == path)
+    pulled = subprocess.check_output(["dpkg-query", "-W", "-f", "${Depends}\n", *listed], text=True)
+    assert owner in listed or re.search(rf"\b{re.escape(owner)}\b", pulled), owner
 
 
 def test_ordinary_user_is_told_the_exact_line(fake):

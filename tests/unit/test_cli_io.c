@@ -35,6 +35,9 @@ static void controls_are_shown_not_obeyed(void **state)
 {
     escapes_to("plain \xc3\xa4 \xe2\x82\xac", 12, "plain \xc3\xa4 \xe2\x82\xac");
     escapes_to("\033]0;x\a", 6, "\\x1b]0;x\\x07");
+    escapes_to("a\xe2\x80\xae"
+               "b",
+               5, "a\\xe2\\x80\\xaeb"); /* right to left from here on */
     escapes_to("a\nb\tc\r\x7f", 7, "a\\x0ab\\x09c\\x0d\\x7f");
     escapes_to("\xc2\x9b"
                "31m",
@@ -128,12 +131,13 @@ static void broken_lists_are_errors(void **state)
 
 static void json_for_people_drives_no_terminal(void **state)
 {
-    static const char text[] = "{\"a\":\"\x1b\x7f\xc2\x9b\xc2\xa9\"}\n";
+    static const char text[] = "{\"a\":\"\x1b\x7f\xc2\x9b\xc2\xa9\xe2\x80\xae\x9b\"}\n";
     AUTO_DONE(buf) struct buf out;
 
     buf_init(&out, 1024);
-    assert_true(items_write_plain(&out, text, strlen(text)) >= 0);
-    assert_string_equal(buf_str(&out), "{\"a\":\"\\u001b\\u007f\\u009b\xc2\xa9\"}\n");
+    assert_true(json_plain(&out, text, strlen(text)) >= 0);
+    assert_string_equal(buf_str(&out),
+                        "{\"a\":\"\\u001b\\u007f\\u009b\xc2\xa9\\u202e\xef\xbf\xbd\"}\n");
 }
 
 /* Pipes. */

@@ -91,7 +91,7 @@ static void nothing_said_means_the_defaults(void **state)
     assert_int_equal(load(&c, &err, NULL), 0);
     assert_string_equal(c->host, "127.0.0.1");
     assert_int_equal(c->port, 5410);
-    assert_string_equal(c->backend, "native");
+    assert_string_equal(c->backend, "auto");
     assert_null(c->token_file);
     assert_true(c->mount_roots_builtin);
     assert_false(c->strict_images);

@@ -12,6 +12,7 @@
 #include "util/alloc.h"
 #include "util/json.h"
 #include "util/str.h"
+#include "util/strv.h"
 
 /* What of the engine backend needs no engine: names, references, hashes, the request for a
  * container, versions. */
@@ -45,7 +46,6 @@ static struct json *make_body(const struct spec *spec, const struct engine_mount
                                .seccomp = "{\"x\": \"y\"}",
                                .guest_program = "/opt/box/box-guest",
                                .run_dir = "/var/lib/box/engine/x",
-                               .init = true,
                                .own_id = true,
                                .nproc_max = 100};
     buf_init(&text, ENGINE_CREATE_MAX);
@@ -73,7 +73,9 @@ static void a_container_has_every_wall(void **state)
     assert_string_equal(json_str(json_at(json_get(host, "SecurityOpt"), 1)),
                         "seccomp={\"x\": \"y\"}");
     assert_true(json_bool(json_get(host, "ReadonlyRootfs")));
-    assert_true(json_bool(json_get(host, "Init")));
+    assert_int_equal(json_type(json_get(host, "Init")), JSON_BOOL);
+    assert_false(json_bool(json_get(host, "Init"))); /* box-guest is one */
+    assert_true(json_len(json_get(host, "MaskedPaths")) > 40);
     assert_true(json_bool(json_get(host, "AutoRemove")));
     assert_false(json_bool(json_get(host, "Privileged")));
     assert_int_equal(json_int(json_get(host, "Memory")), 100 << 20);
@@ -177,16 +179,16 @@ static void names_are_made_of_ids(void **state)
 static void the_hash_is_that_of_python(void **state)
 {
     AUTO(spec) struct spec *spec = make_spec();
-    char hash[ENGINE_HASH_LEN + 1];
+    char hash[BACKEND_CONFIG_HASH_LEN + 1];
     (void)state;
-    engine_config_hash(spec, hash);
+    backend_config_hash(spec, hash);
     assert_string_equal(hash, "84416d25de0d4533");
     spec->host_path = xstrdup("/srv/\"x\"\\\t/\xc3\xbc\xf0\x9f\x90\xb3");
     spec->host_path_mode = MOUNT_RO;
     spec->network = NETWORK_ON;
     spec->cpus = 2;
     spec->read_only_rootfs = false;
-    engine_config_hash(spec, hash);
+    backend_config_hash(spec, hash);
     assert_string_equal(hash, "0f9390e49cbad9ef");
 }
 
@@ -234,6 +236,66 @@ static void only_a_reference_is_an_image(void **state)
     memset(text, 'a', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
     assert_true(engine_image_check(text, &err) < 0);
+}
+
+static int take_volumes(const char *volumes, char ***ret, struct err *err)
+{
+    AUTO(spec) struct spec *spec = make_spec();
+    AUTO(json) struct json *image = NULL;
+    AUTO_FREE char *text = xasprintf("{\"Config\": {\"Volumes\": %s}}", volumes);
+    struct engine_mounts mounts = {.n = 1};
+    mounts.list[0].target = (char *)(uintptr_t) "/mine";
+    assert_int_equal(json_parse(text, strlen(text), &image, err), 0);
+    return engine_image_volumes(image, spec, &mounts, ret, err);
+}
+
+static void volumes_of_an_image_are_taken_over_or_refused(void **state)
+{
+    static const char *const refused[] = {"/",        "/proc", "/proc/x",   "/sys",
+                                          "/dev/shm", "/.box", "/.box/run", "x",
+                                          "/a/../b",  "//a",   ""};
+    struct err err = {0};
+    AUTO_STRV char **list = NULL;
+    (void)state;
+    assert_int_equal(take_volumes("null", &list, &err), 0);
+    assert_null(list);
+    assert_int_equal(take_volumes("{\"/a/\": {}, \"/mine\": {}, \"/tmp\": {}, \"/workspace\": {}, "
+                                  "\"/devices\": {}}",
+                                  &list, &err),
+                     0);
+    assert_int_equal(strv_len(list), 2);
+    assert_string_equal(list[0], "/a");
+    assert_string_equal(list[1], "/devices");
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
+        AUTO_FREE char *text = xasprintf("{\"%s\": {}}", refused[i]);
+        char **none = NULL;
+        assert_true(take_volumes(text, &none, &err) < 0);
+        assert_int_equal(err.code, ERR_DENIED);
+        assert_null(none);
+    }
+}
+
+static void what_is_fetched_is_added_up(void **state)
+{
+    struct engine_pull *pull = NULL;
+    char name[16];
+    (void)state;
+    assert_false(engine_pull_excess(&pull, "a", ENGINE_PULL_MAX - 1));
+    assert_false(engine_pull_excess(&pull, "a", ENGINE_PULL_MAX - 1)); /* the same again */
+    assert_false(engine_pull_excess(&pull, "b", 1));
+    assert_true(engine_pull_excess(&pull, "c", 1));
+    engine_pull_free(pull);
+    pull = NULL;
+    assert_true(engine_pull_excess(&pull, "a", UINT64_MAX));
+    assert_true(engine_pull_excess(&pull, "b", UINT64_MAX));
+    engine_pull_free(pull);
+    pull = NULL;
+    for (unsigned i = 0; i < 127; i++) {
+        (void)snprintf(name, sizeof(name), "%u", i);
+        assert_false(engine_pull_excess(&pull, name, 1));
+    }
+    assert_true(engine_pull_excess(&pull, "more", 1));
+    engine_pull_free(pull);
 }
 
 static void old_runtimes_are_named(void **state)
@@ -303,6 +365,8 @@ int main(void)
         cmocka_unit_test(names_are_made_of_ids),
         cmocka_unit_test(the_hash_is_that_of_python),
         cmocka_unit_test(only_a_reference_is_an_image),
+        cmocka_unit_test(volumes_of_an_image_are_taken_over_or_refused),
+        cmocka_unit_test(what_is_fetched_is_added_up),
         cmocka_unit_test(old_runtimes_are_named),
         cmocka_unit_test(what_an_engine_says_about_itself),
     };

@@ -110,10 +110,11 @@ static void a_request_is_answered(void **state)
     start(&f, NULL);
     int fd = peer_new(&f);
 
-    say(&f, fd, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    say(&f, fd, "GET /hello HTTP/1.1\r\n" HOST "X-Request-Id: a.B-c_9\r\n\r\n");
     assert_string_equal(hear(fd), "HTTP/1.1 200 OK\r\n"
                                   "Date: Thu, 01 Jan 1970 00:16:40 GMT\r\n"
                                   "Content-Type: text/plain\r\n"
+                                  "X-Request-Id: a.B-c_9\r\n"
                                   "Content-Length: 5\r\n\r\nhello");
     say(&f, fd, "GET /s/a%2Fb/p/c?x=&q=1%202+3&q=no HTTP/1.1\r\n" HOST "\r\n");
     assert_string_equal(body_of(hear(fd)), "GET|/s/a%2Fb/p/c|a/b|c|1 2 3");

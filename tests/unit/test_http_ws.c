@@ -120,12 +120,13 @@ static void an_upgrade_is_answered_without_extensions(void **state)
     start(&f, &opts);
     int fd = peer_new(&f);
 
-    say(&f, fd, UPGRADE DEFLATE "Sec-WebSocket-Protocol: a, mcp\r\n\r\n");
+    say(&f, fd, UPGRADE DEFLATE "X-Request-Id: r1\r\nSec-WebSocket-Protocol: a, mcp\r\n\r\n");
     assert_string_equal(hear(fd), "HTTP/1.1 101 Switching Protocols\r\n"
                                   "Upgrade: websocket\r\n"
                                   "Connection: Upgrade\r\n"
                                   "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"
-                                  "Sec-WebSocket-Protocol: mcp\r\n\r\n");
+                                  "Sec-WebSocket-Protocol: mcp\r\n"
+                                  "X-Request-Id: r1\r\n\r\n");
     assert_int_equal(http_server_count(f.server), 1);
     (void)close(fd);
     pump(&f);

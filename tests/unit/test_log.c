@@ -157,6 +157,86 @@ static void a_long_message_is_cut_between_characters(void **state)
     json_free(root);
 }
 
+static void a_record_names_its_request(void **state)
+{
+    static const struct log_field fields[] = {{.key = "path", .text = "/a\x1b\n"},
+                                              {.key = "status", .number = -7}};
+    struct json *root = NULL;
+
+    configure("json", NULL);
+    log_init("boxd");
+    {
+        LOG_REQUEST("outer");
+        char id[] = "inner";
+        struct log_scope outer = log_scope_enter(id);
+        memset(id, 'x', sizeof(id) - 1); /* it was copied */
+        log_event(LOG_LEVEL_INFO, "s1", fields, ARRAY_SIZE(fields), "http");
+        log_scope_leave(&outer);
+        log_info(NULL, "x");
+    }
+    const char *text = record();
+    assert_null(strchr(text, '\x1b'));
+    assert_int_equal(json_parse(text, strlen(text), &root, NULL), 0);
+    assert_string_equal(json_str(json_get(root, "request")), "inner");
+    assert_string_equal(json_str(json_get(root, "session")), "s1");
+    assert_string_equal(json_str(json_get(root, "path")), "/a\x1b\n");
+    assert_int_equal(json_int(json_get(root, "status")), -7);
+    json_free(root);
+    assert_non_null(strstr(record(), "\"request\":\"outer\""));
+    log_info(NULL, "x");
+    assert_null(strstr(record(), "request"));
+
+    configure("human", NULL);
+    log_init("boxd");
+    LOG_REQUEST("r1");
+    log_event(LOG_LEVEL_INFO, "s1", fields, ARRAY_SIZE(fields), "http");
+    assert_true(str_ends(record(), " info  [r1] s1: http path=/a\\u001b\\n status=-7"));
+    log_event(LOG_LEVEL_DEBUG, NULL, fields, ARRAY_SIZE(fields), "http");
+    log_event(LOG_LEVEL_OFF, NULL, fields, ARRAY_SIZE(fields), "http");
+    assert_string_equal(record(), "");
+}
+
+static void settings_are_taken_by_name(void **state)
+{
+    configure("json", NULL);
+    log_init("boxd");
+    assert_int_equal(log_set_level("loud"), -EINVAL);
+    assert_int_equal(log_set_format("xml"), -EINVAL);
+    assert_int_equal(log_set_access("sometimes"), -EINVAL);
+    assert_int_equal(log_access_level(), LOG_LEVEL_DEBUG);
+    assert_int_equal(log_set_access("off"), 0);
+    assert_int_equal(log_access_level(), LOG_LEVEL_OFF);
+    assert_int_equal(log_set_access("warn"), 0);
+    assert_int_equal(log_access_level(), LOG_LEVEL_WARN);
+    assert_int_equal(log_set_format("human"), 0);
+    assert_int_equal(log_set_level("error"), 0);
+    log_warn(NULL, "x");
+    assert_string_equal(record(), "");
+    log_error(NULL, "x");
+    assert_true(str_ends(record(), " error x"));
+    assert_int_equal(log_set_format("auto"), 0); /* no terminal */
+    log_error(NULL, "x");
+    assert_true(str_starts(record(), "{"));
+}
+
+static void ids_of_requests_are_told_apart(void **state)
+{
+    char a[LOG_REQUEST_SIZE], b[LOG_REQUEST_SIZE];
+
+    log_request_make(a);
+    log_request_make(b);
+    assert_string_not_equal(a, b);
+    assert_true(log_request_valid(a) && log_request_valid(b));
+    assert_true(log_request_valid("A-z_0.9"));
+    assert_false(log_request_valid(""));
+    assert_false(log_request_valid("a b"));
+    assert_false(log_request_valid("a\n"));
+    assert_true(
+        log_request_valid("0123456789012345678901234567890123456789012345678901234567890123"));
+    assert_false(
+        log_request_valid("01234567890123456789012345678901234567890123456789012345678901234"));
+}
+
 static void logging_keeps_errno(void **state)
 {
     configure("json", NULL);
@@ -174,6 +254,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(text_cannot_be_forged, capture, release),
         cmocka_unit_test_setup_teardown(levels_are_obeyed, capture, release),
         cmocka_unit_test_setup_teardown(a_long_message_is_cut_between_characters, capture, release),
+        cmocka_unit_test_setup_teardown(a_record_names_its_request, capture, release),
+        cmocka_unit_test_setup_teardown(settings_are_taken_by_name, capture, release),
+        cmocka_unit_test(ids_of_requests_are_told_apart),
         cmocka_unit_test_setup_teardown(logging_keeps_errno, capture, release),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -545,17 +545,17 @@ static void all_can_be_ended_more_than_once(void **state)
 static void test_F18_config_hash_is_pythons(void **state)
 {
     struct spec *s = named_spec("s");
-    char hash[SESSION_CONFIG_HASH_LEN + 1];
+    char hash[BACKEND_CONFIG_HASH_LEN + 1];
     (void)state;
-    session_config_hash(s, hash);
+    backend_config_hash(s, hash);
     assert_string_equal(hash, "fc017b6658b63aba");
     s->workspace_quota_mb = 7; /* is no part of it */
-    session_config_hash(s, hash);
+    backend_config_hash(s, hash);
     assert_string_equal(hash, "fc017b6658b63aba");
     s->network = NETWORK_ON;
     s->cpus = 0.5;
     s->read_only_rootfs = false;
-    session_config_hash(s, hash);
+    backend_config_hash(s, hash);
     assert_string_equal(hash, "96f47dccf6ebbb2a");
     spec_free(s);
 
@@ -563,7 +563,7 @@ static void test_F18_config_hash_is_pythons(void **state)
     s->host_path = xstrdup("/home/\xc3\xa4 \"b\"\\\t\x7f/\xf0\x9f\x98\x80\xe2\x80\xa8");
     s->host_path_mode = MOUNT_RO;
     s->image[0] = '\0';
-    session_config_hash(s, hash);
+    backend_config_hash(s, hash);
     assert_string_equal(hash, "24713e9a5e15d613");
     spec_free(s);
 
@@ -571,7 +571,7 @@ static void test_F18_config_hash_is_pythons(void **state)
     s->cpus = 1e-7;
     s->memory_mb = 1 << 30;
     s->pids_limit = 4194304;
-    session_config_hash(s, hash);
+    backend_config_hash(s, hash);
     assert_string_equal(hash, "0082c26283de4a50");
     spec_free(s);
 }

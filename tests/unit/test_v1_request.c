@@ -362,9 +362,10 @@ static void what_nobody_verified_is_told(void **state)
 static void every_error_has_a_status_and_a_remedy(void **state)
 {
     static const unsigned statuses[ERR_CODE_MAX] = {
-        [ERR_NONE] = 500,    [ERR_INVALID] = 422, [ERR_NOT_FOUND] = 404, [ERR_CONFLICT] = 409,
-        [ERR_STATE] = 409,   [ERR_LIMIT] = 429,   [ERR_DENIED] = 403,    [ERR_UNSUPPORTED] = 501,
-        [ERR_BACKEND] = 502, [ERR_SYSTEM] = 500,
+        [ERR_NONE] = 500,        [ERR_INVALID] = 422,     [ERR_NOT_FOUND] = 404,
+        [ERR_CONFLICT] = 409,    [ERR_STATE] = 409,       [ERR_LIMIT] = 429,
+        [ERR_DENIED] = 403,      [ERR_UNSUPPORTED] = 501, [ERR_BACKEND] = 502,
+        [ERR_UNAVAILABLE] = 503, [ERR_SYSTEM] = 500,
     };
     (void)state;
     for (int code = 0; code < ERR_CODE_MAX; code++) {

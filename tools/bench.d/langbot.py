@@ -40,10 +40,12 @@ def protocol(run):
              request("box_start_managed_process", session_id="rpc", spec={"command": "cat"}))
     who = (sock, INSTANCE, WORKSPACE)
     target = relay_target("rpc")
+    session = target.split("/")[3]  # the same sandbox, under the name that this boxd has for it
     load.ask("exec-rpc", 5, *who, "rpc")
     for done in range(n["rounds"]):
         run.add("bare_sh", "bare fork+exec of sh -c", bare.measure(n["exec"]))
         run.add("exec_rpc", "box: warm exec, RPC WebSocket", load.ask("exec-rpc", n["exec"], *who, "rpc"))
+        run.add("exec_http_sh", "box: the same, HTTP keep-alive", load.ask("exec-sh", n["exec"], sock, session))
         run.add("socketpair", "bare socketpair echo", load.ask("socketpair", n["echo"]))
         run.add("relay", "box: relay echo", load.ask("relay", n["echo"], *who, target))
         if run.late(0.6) and done >= 2:
@@ -58,6 +60,7 @@ def protocol(run):
     run.ratio("warm exec of echo, RPC WebSocket", "≤ 2× a bare fork+exec of the same", 2.0, "exec_rpc", "bare_sh")
     run.ratio("warm exec of echo, RPC WebSocket", "≥ 20× faster than docker exec", 20.0, "docker_exec", "exec_rpc",
               True, run.peers.docker_exec)
+    run.ratio("warm exec of echo, HTTP keep-alive", "≤ 1.2× the RPC path", 1.2, "exec_http_sh", "exec_rpc")
     run.ratio("relay echo round trip", "≤ 5× a socketpair echo", 5.0, "relay", "socketpair")
 
 

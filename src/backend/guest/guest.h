@@ -151,6 +151,9 @@ _Noreturn void keeper_run(struct guest *g, int ctl, const struct start_request *
  * a process that `spare` names is touched, nor that process. How many there were. */
 typedef bool tree_spare_fn(const struct guest *g, pid_t pid);
 unsigned tree_signal(pid_t root, int signo, tree_spare_fn *spare, const struct guest *g);
+/* Whether all processes below `root` together have more than that many bytes. Pages that several of
+ * them have count once. */
+bool tree_above(pid_t root, uint64_t bytes);
 
 /* child.c: everything between clone and execve. */
 struct child_report {

@@ -21,13 +21,15 @@
 
 #define MSEC 1000000ULL
 #define KILL_ROUNDS 4000 /* of a millisecond or more each */
+#define LOOK_NS (100 * MSEC)
 
 struct keeper {
     const struct guest *g;
     int ctl, signal_fd;
     pid_t main; /* -1: ended */
     uint64_t started, deadline, ooms;
-    struct child_report *report; /* shared with the child */
+    uint64_t memory_max, look_at; /* 0: no limit of its own */
+    struct child_report *report;  /* shared with the child */
     struct guest_exited result;
     bool told, failed, oom_seen;
 };
@@ -147,11 +149,35 @@ static void obey(struct keeper *k)
 
 static int patience(const struct keeper *k)
 {
-    uint64_t now = guest_now();
-    if (k->deadline == 0 || k->main < 0)
+    uint64_t now = guest_now(), due = k->look_at;
+    if (k->deadline > 0 && k->main > 0 && (due == 0 || k->deadline < due))
+        due = k->deadline;
+    if (due == 0)
         return -1;
-    uint64_t ms = k->deadline > now ? (k->deadline - now + MSEC - 1) / MSEC : 0;
+    uint64_t ms = due > now ? (due - now + MSEC - 1) / MSEC : 0;
     return ms < 3600000 ? (int)ms : 3600000;
+}
+
+/* What the whole container uses: while that is below the limit, nobody has to be counted. */
+static uint64_t container_memory(void)
+{
+    static const char *const files[] = {"/sys/fs/cgroup/memory.current",
+                                        "/sys/fs/cgroup/memory/memory.usage_in_bytes"};
+    uint64_t bytes;
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++)
+        if (fd_read_u64_at(AT_FDCWD, files[i], &bytes) == 0)
+            return bytes;
+    return UINT64_MAX;
+}
+
+static void watch_memory(struct keeper *k)
+{
+    uint64_t now = guest_now();
+    if (k->memory_max == 0 || now < k->look_at)
+        return;
+    k->look_at = now + LOOK_NS;
+    if (container_memory() > k->memory_max && tree_above(getpid(), k->memory_max))
+        end_with(k, GUEST_EXITED_OOM);
 }
 
 static _Noreturn void watch(struct keeper *k)
@@ -162,6 +188,7 @@ static _Noreturn void watch(struct keeper *k)
         (void)poll(p, 2, patience(k));
         if (k->main > 0 && k->deadline > 0 && guest_now() >= k->deadline)
             end_with(k, GUEST_EXITED_TIMEOUT);
+        watch_memory(k);
         if (p[0].revents != 0)
             obey(k);
         bool children = reap(k);
@@ -186,6 +213,8 @@ void keeper_run(struct guest *g, int ctl, const struct start_request *req,
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     k = (struct keeper){.g = g, .ctl = ctl, .main = -1, .started = guest_now()};
     k.deadline = req->head.timeout_ns > 0 ? k.started + req->head.timeout_ns : 0;
+    k.memory_max = req->head.memory_bytes;
+    k.look_at = k.memory_max > 0 ? k.started : 0;
     k.report =
         mmap(NULL, sizeof(*k.report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     (void)sigemptyset(&child);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -185,10 +186,23 @@ static void turn(struct guest *g)
     serve_flush(g);
 }
 
+/* An image may have put links where we are mounted: then we lie over a program of its own, and who
+ * runs that would run us; or nobody can be met. */
+static bool is_in_place(void)
+{
+    char exe[sizeof(GUEST_PROGRAM) + 1];
+    struct stat st;
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe));
+    return n == (ssize_t)strlen(GUEST_PROGRAM) && memcmp(exe, GUEST_PROGRAM, (size_t)n) == 0 &&
+           lstat(GUEST_DIR, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 int main(int argc, char **argv)
 {
     static struct guest g = {.sock = -1, .retry_ns = RETRY_MIN_NS};
     sigset_t all, child;
+    if (!is_in_place())
+        child_exit(125);
     /* Mounted read-only, so no program inside can take its place. */
     if (argc == 2 && str_eq(argv[1], GUEST_FILES))
         return files_serve(STDIN_FILENO, STDOUT_FILENO);

@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "backend/guest/guest.h"
 #include "util/alloc.h"
 #include "util/fd.h"
+#include "util/str.h"
 
 #define OUT_HIGH_WATER (512U * 1024U)
 #define READ_CHUNK (64U * 1024U)
 #define FILTER_MAX 4096U
+#define MOUNTINFO_MAX (256U * 1024U)
 
 void serve_drop(struct guest *g)
 {
@@ -82,6 +86,65 @@ static void look(const char *path, struct guest_check *ret)
                                 .mount_flags = (uint32_t)fs.f_flags};
 }
 
+/* "\040" and the like, in place. */
+static void unescape(char *s)
+{
+    char *to = s;
+    for (; *s != '\0'; s++) {
+        bool octal = s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' &&
+                     s[3] >= '0' && s[3] <= '7';
+        *to++ = octal ? (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 | (s[3] - '0')) : *s;
+        s += octal ? 3 : 0;
+    }
+    *to = '\0';
+}
+
+static bool is_listed(const char *path, const char *paths, const char *end)
+{
+    for (; paths < end; paths += strlen(paths) + 1)
+        if (strcmp(path, paths) == 0)
+            return true;
+    return false;
+}
+
+/* Whether something that nobody asked for is mounted below a path, and can be written to. */
+static bool writable_below(const char *mountinfo, const char *path, const char *paths,
+                           const char *end)
+{
+    size_t len = strlen(path);
+    struct statfs fs;
+    for (const char *line = mountinfo; line != NULL; line = strchr(line, '\n')) {
+        char target[4096];
+        line += *line == '\n';
+        for (int field = 0; field < 4 && line != NULL; field++) {
+            line = strchr(line, ' ');
+            line += line != NULL;
+        }
+        if (line == NULL)
+            return false;
+        if (str_fmt(target, sizeof(target), "%.*s", (int)strcspn(line, " \n"), line) < 0)
+            return true;
+        unescape(target);
+        if (strncmp(target, path, len) == 0 && target[len] == '/' &&
+            !is_listed(target, paths, end) &&
+            (statfs(target, &fs) < 0 || !(fs.f_flags & ST_RDONLY)))
+            return true;
+    }
+    return false;
+}
+
+/* A mount is as read-only as what came along with it. */
+static void look_below(const char *paths, const char *end, struct guest_check *checks, uint32_t n)
+{
+    static char mountinfo[MOUNTINFO_MAX];
+    ssize_t got = fd_read_file_at(AT_FDCWD, "/proc/self/mountinfo", mountinfo, sizeof(mountinfo));
+    const char *path = paths;
+    for (uint32_t i = 0; i < n && path < end; i++, path += strlen(path) + 1)
+        if (got < 0 || (size_t)got >= sizeof(mountinfo) - 1 ||
+            writable_below(mountinfo, path, paths, end))
+            checks[i].mount_flags &= ~(uint32_t)ST_RDONLY;
+}
+
 static void welcome(struct guest *g, const char *paths, const char *end)
 {
     static struct guest_check checks[GUEST_CHECKS_MAX];
@@ -92,11 +155,14 @@ static void welcome(struct guest *g, const char *paths, const char *end)
                               .n_checks = g->config.n_checks,
                               .uid = geteuid(),
                               .gid = getegid()};
+    const char *path = paths;
     memset(checks, 0, sizeof(checks));
-    for (uint32_t i = 0; i < w.n_checks && paths < end; i++) {
-        look(paths, &checks[i]);
-        paths += strlen(paths) + 1;
+    for (uint32_t i = 0; i < w.n_checks && path < end; i++) {
+        look(path, &checks[i]);
+        path += strlen(path) + 1;
     }
+    if (w.n_checks > 0)
+        look_below(paths, end, checks, w.n_checks);
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++) {
         const struct cell *c = &g->cells[i];
         if (c->state == CELL_FREE || !(c->id & GUEST_PROC_BIT))

@@ -69,7 +69,8 @@ static bool is_below(size_t n, pid_t pid)
     return p != NULL && p->below;
 }
 
-unsigned tree_signal(pid_t root, int signo, tree_spare_fn *spare, const struct guest *g)
+/* Finds all below `root`: how many, and how long the table is. */
+static unsigned mark(pid_t root, tree_spare_fn *spare, const struct guest *g, size_t *ret_n)
 {
     size_t n = read_table();
     unsigned count = 0;
@@ -84,8 +85,75 @@ unsigned tree_signal(pid_t root, int signo, tree_spare_fn *spare, const struct g
             count++;
         }
     }
+    *ret_n = n;
+    return count;
+}
+
+unsigned tree_signal(pid_t root, int signo, tree_spare_fn *spare, const struct guest *g)
+{
+    size_t n;
+    unsigned count = mark(root, spare, g, &n);
     for (size_t i = 0; i < n && signo != 0; i++)
         if (table[i].below)
             (void)kill(table[i].pid, signo);
     return count;
+}
+
+/* The number behind "Name:" in a file of lines, in KiB; false without such a line. */
+static bool find_kb(const char *text, const char *name, uint64_t *ret)
+{
+    const char *at = strstr(text, name);
+    char digits[24];
+    if (at == NULL)
+        return false;
+    at += strlen(name);
+    at += strspn(at, ": \t");
+    size_t len = strspn(at, "0123456789");
+    return str_fmt(digits, sizeof(digits), "%.*s", (int)(len < 20 ? len : 20), at) == 0 &&
+           str_to_u64(digits, ret) == 0;
+}
+
+/* Memory of its own and memory it shares with others, but no files, which the kernel can drop. */
+static uint64_t sum_kb(pid_t pid, const char *file, const char *own, const char *shared)
+{
+    char path[48], text[4096];
+    uint64_t a = 0, b = 0;
+    if (str_fmt(path, sizeof(path), "/proc/%d/%s", pid, file) < 0 ||
+        fd_read_file_at(AT_FDCWD, path, text, sizeof(text)) <= 0)
+        return UINT64_MAX;
+    if (!find_kb(text, own, &a) || !find_kb(text, shared, &b))
+        return UINT64_MAX;
+    return a + b;
+}
+
+/* What a kernel or a container runtime does not tell in parts it tells as a whole. */
+static uint64_t resident_kb(pid_t pid)
+{
+    uint64_t kb = sum_kb(pid, "status", "\nRssAnon", "\nRssShmem");
+    return kb != UINT64_MAX ? kb : sum_kb(pid, "status", "\nVmRSS", "\nVmSwap");
+}
+
+/* Its share: costs a walk over all its pages, so it is asked for only in doubt. One that forbids to
+ * look at it has what it has. */
+static uint64_t share_kb(pid_t pid)
+{
+    uint64_t kb = sum_kb(pid, "smaps_rollup", "\nPss_Anon", "\nPss_Shmem");
+    return kb != UINT64_MAX ? kb : resident_kb(pid);
+}
+
+static bool sum_above(size_t n, uint64_t (*of)(pid_t pid), uint64_t bytes)
+{
+    uint64_t kb = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t more = table[i].below ? of(table[i].pid) : 0;
+        kb += more != UINT64_MAX ? more : 0; /* gone meanwhile */
+    }
+    return kb > bytes / 1024;
+}
+
+bool tree_above(pid_t root, uint64_t bytes)
+{
+    size_t n;
+    return mark(root, NULL, NULL, &n) > 0 && sum_above(n, resident_kb, bytes) &&
+           sum_above(n, share_kb, bytes);
 }

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "backend/choice_internal.h"
+#include "util/alloc.h"
+#include "util/cleanup.h"
+#include "util/clock.h"
+#include "util/str.h"
+
+#define PROBE_TIMEOUT_NS (15ULL * NSEC_PER_SEC)
+#define PROBE_NAME "box-probe"
+
+bool choice_probe_busy(const struct choice_probe *p)
+{
+    return p->backend != NULL;
+}
+
+/* Nothing of it is left. */
+static void settled(struct choice_probe *p)
+{
+    bool late = p->late;
+    struct err err = p->err;
+    loop_timer_stop(&p->timer);
+    spec_free(TAKE_PTR(p->spec));
+    p->backend = NULL;
+    if (!late)
+        p->done(p, err.code != ERR_NONE ? &err : NULL);
+}
+
+static void on_removed(void *arg, const struct err *err)
+{
+    struct choice_probe *p = arg;
+    if (err != NULL && p->err.code == ERR_NONE)
+        p->err = *err;
+    settled(p);
+}
+
+static void remove_it(struct choice_probe *p)
+{
+    struct sandbox *sb = TAKE_PTR(p->sandbox);
+    sb->backend->ops->destroy(sb, on_removed, p);
+}
+
+static void on_finished(void *arg, const struct outcome *outcome)
+{
+    struct choice_probe *p = arg;
+    struct exec *exec = TAKE_PTR(p->exec);
+    exec->backend->ops->exec_free(exec);
+    if (outcome->kind != OUTCOME_EXITED || outcome->exit_code != 0)
+        (void)err_set(&p->err, ERR_BACKEND, "a command did not run in its sandbox: %s %d %.200s",
+                      outcome_name(outcome->kind), outcome->exit_code, outcome->error);
+    if (p->sandbox != NULL)
+        remove_it(p);
+}
+
+static void on_output(void *arg, enum exec_stream stream, const char *data, size_t len)
+{
+    (void)arg;
+    (void)stream;
+    (void)data;
+    (void)len;
+}
+
+static void on_created(void *arg, struct sandbox *sb, const struct err *err)
+{
+    static const struct exec_events events = {.output = on_output, .finished = on_finished};
+    struct choice_probe *p = arg;
+    const char *program = p->def->program != NULL ? p->def->program : "posture";
+    char *const argv[] = {(char *)(uintptr_t)program, NULL};
+    struct exec_request req = {.argv = argv,
+                               .posture = p->def->program == NULL,
+                               .cwd = "/",
+                               .timeout_ns = PROBE_TIMEOUT_NS};
+    if (sb == NULL) {
+        p->err = *err;
+        settled(p);
+        return;
+    }
+    p->sandbox = sb;
+    if (p->late || sb->backend->ops->exec(sb, &req, &events, p, &p->exec, &p->err) < 0)
+        remove_it(p);
+}
+
+/* Its processes end with it, and so does what we wait for. */
+static void on_lost(void *arg)
+{
+    struct choice_probe *p = arg;
+    if (p->err.code == ERR_NONE)
+        (void)err_set(&p->err, ERR_BACKEND, "its sandbox died by itself");
+    if (p->sandbox != NULL && p->exec == NULL)
+        remove_it(p);
+}
+
+static void on_timer(struct loop_timer *t)
+{
+    struct choice_probe *p = container_of(t, struct choice_probe, timer);
+    struct err err = {0};
+    p->late = true;
+    (void)err_set(&err, ERR_UNAVAILABLE, "it did not make a sandbox within %llu seconds",
+                  PROBE_TIMEOUT_NS / NSEC_PER_SEC);
+    p->done(p, &err);
+}
+
+void choice_probe_start(struct choice_probe *p, struct backend *b)
+{
+    char random[17];
+    struct err err = {0};
+    id_random(random);
+    p->backend = b;
+    p->late = false;
+    p->err = (struct err){0};
+    p->spec = spec_new();
+    p->spec->session_id = xasprintf(PROBE_NAME "-%s", random);
+    if (p->def->image != NULL) {
+        free(p->spec->image);
+        p->spec->image = xstrdup(p->def->image);
+    }
+    loop_timer_start(p->loop, &p->timer, PROBE_TIMEOUT_NS, on_timer);
+    if (b->ops->create(b, p->spec, on_created, on_lost, p, &err) < 0) {
+        p->err = err;
+        settled(p);
+    }
+}
+
+void choice_probe_drop(struct choice_probe *p)
+{
+    struct exec *exec = TAKE_PTR(p->exec);
+    p->late = true;
+    p->sandbox = NULL;
+    loop_timer_stop(&p->timer);
+    if (exec != NULL)
+        exec->backend->ops->exec_free(exec);
+    spec_free(TAKE_PTR(p->spec));
+}
