@@ -27,7 +27,7 @@ static int (*const verbs[VERB_MAX])(struct app *app, const struct args *args, st
     [VERB_RUN] = verb_command, [VERB_EXEC] = verb_command,          [VERB_PS] = verb_ps,
     [VERB_RM] = verb_rm,       [VERB_DOCTOR] = verb_doctor,         [VERB_CONFIG] = verb_config,
     [VERB_AUDIT] = verb_audit, [VERB_COMPLETION] = verb_completion, [VERB_CP] = verb_cp,
-    [VERB_HELP] = verb_help,
+    [VERB_HELP] = verb_help,   [VERB_MCP_SERVE] = verb_mcp_serve,
 };
 
 static int run(int argc, char *argv[], struct err *err)

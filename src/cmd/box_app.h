@@ -70,4 +70,5 @@ int verb_rm(struct app *app, const struct args *args, struct err *err);
 int verb_config(struct app *app, const struct args *args, struct err *err);
 int verb_completion(struct app *app, const struct args *args, struct err *err);
 int verb_audit(struct app *app, const struct args *args, struct err *err);
+int verb_mcp_serve(struct app *app, const struct args *args, struct err *err);
 int verb_doctor(struct app *app, const struct args *args, struct err *err);

@@ -30,26 +30,30 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
     [VERB_CONFIG] = {"config", NULL, "Tell what boxd would be configured to do here, or what is wrong."},
     [VERB_AUDIT] = {"audit", "verify [FILE...]", "Prove that an audit log is whole: box audit verify [FILE...].",
      .min_names = 1, .max_names = 4096, .name_word = "word: verify", .any_word = true, .words = "verify"},
+    [VERB_MCP_SERVE] = {"mcp serve", NULL,
+     "Be an MCP server on standard input and output: tools, files and processes of a sandbox.",
+     .makes_session = true},
     [VERB_COMPLETION] = {"completion", NULL, "Print the completion of a shell: bash, zsh or fish.",
      .min_names = 1, .max_names = 1, .name_word = "SHELL", .any_word = true, .words = "bash zsh fish"},
-    [VERB_HELP] = {"help", NULL, "Explain a verb.", .max_names = 1, .name_word = "VERB", .any_word = true},
+    [VERB_HELP] = {"help", NULL, "Explain a verb.", .max_names = 2, .name_word = "VERB", .any_word = true},
 };
 
 #define COMMAND (FOR(RUN) | FOR(EXEC))
+#define SESSION (FOR(RUN) | FOR(MCP_SERVE))
 
 const struct arg_option arg_options[] = {
     {"session", "ID", arg_set_session, SPEC_SESSION_ID,
-     "Use this session, made when it does not exist, and keep it.", FOR(RUN)},
-    {"image", "IMAGE", arg_set_field, SPEC_IMAGE, "Root filesystem.", FOR(RUN)},
-    {"network", "on|off", arg_set_field, SPEC_NETWORK, "Whether the internet can be reached.", FOR(RUN)},
-    {"memory-mb", "N", arg_set_field, SPEC_MEMORY_MB, "Memory of the session, in MiB.", FOR(RUN)},
-    {"cpus", "X", arg_set_field, SPEC_CPUS, "Processor share, such as 0.5.", FOR(RUN)},
-    {"pids", "N", arg_set_field, SPEC_PIDS_LIMIT, "Processes and threads of the session.", FOR(RUN)},
-    {"quota-mb", "N", arg_set_field, SPEC_WORKSPACE_QUOTA_MB, "Disk space, in MiB; 0: no limit.", FOR(RUN)},
+     "Use this session, made when it does not exist, and keep it.", SESSION},
+    {"image", "IMAGE", arg_set_field, SPEC_IMAGE, "Root filesystem.", SESSION},
+    {"network", "on|off", arg_set_field, SPEC_NETWORK, "Whether the internet can be reached.", SESSION},
+    {"memory-mb", "N", arg_set_field, SPEC_MEMORY_MB, "Memory of the session, in MiB.", SESSION},
+    {"cpus", "X", arg_set_field, SPEC_CPUS, "Processor share, such as 0.5.", SESSION},
+    {"pids", "N", arg_set_field, SPEC_PIDS_LIMIT, "Processes and threads of the session.", SESSION},
+    {"quota-mb", "N", arg_set_field, SPEC_WORKSPACE_QUOTA_MB, "Disk space, in MiB; 0: no limit.", SESSION},
     {"read-only-root", "on|off", arg_set_field, SPEC_READ_ONLY_ROOTFS,
-     "Whether only the workspace and /tmp are writable.", FOR(RUN)},
+     "Whether only the workspace and /tmp are writable.", SESSION},
     {"mount", "HOST:BOX[:ro|rw]", arg_set_mount, SPEC_EXTRA_MOUNTS,
-     "Show a path of the host inside, writable unless ro.", FOR(RUN), .many = true},
+     "Show a path of the host inside, writable unless ro.", SESSION, .many = true},
     {"timeout", "SEC", arg_set_field, SPEC_TIMEOUT_SEC,
      "Kill the command and all it started after that long.", COMMAND},
     {"env", "NAME=VALUE", arg_set_env, SPEC_ENV, "Environment variable of the command.", COMMAND, .many = true},
@@ -179,6 +183,14 @@ static int find_verb(const char *name, enum verb *ret, struct err *err)
     return err_set(err, ERR_INVALID, "unknown verb '%s', see 'box --help'", name);
 }
 
+/* Some verbs have two words. The second is NULL where there is none. */
+static char *verb_name(const char *first, const char *second)
+{
+    if (second == NULL || !str_eq(first, "mcp"))
+        return xstrdup(first);
+    return xasprintf("%s %s", first, second);
+}
+
 /* JSON carries text: other bytes would arrive changed, and that silently. */
 static int check_command(const struct args *a, const struct cursor *c, struct err *err)
 {
@@ -225,10 +237,12 @@ static int check(struct args *a, const struct cursor *c, struct err *err)
         r = err_set(err, ERR_INVALID, "'box %s' takes no command", v->name);
     if (r >= 0 && v->wants_command)
         r = check_command(a, c, err);
-    if (r >= 0 && v->wants_command)
+    if (r >= 0 && (v->wants_command || v->makes_session))
         r = check_spec(a, err);
-    if (r >= 0 && a->verb == VERB_HELP && a->names != NULL)
-        r = find_verb(a->names[0], &a->topic, err);
+    if (r >= 0 && a->verb == VERB_HELP && a->names != NULL) {
+        AUTO_FREE char *name = verb_name(a->names[0], a->names[1]);
+        r = find_verb(name, &a->topic, err);
+    }
     return r;
 }
 
@@ -243,10 +257,11 @@ int args_parse(int argc, char *argv[], struct args *ret, struct err *err)
     if (argc < 2)
         return err_set(err, ERR_INVALID, "no verb, see 'box --help'");
     if (argv[1][0] != '-') {
-        int r = find_verb(argv[1], &ret->verb, err);
+        AUTO_FREE char *name = verb_name(argv[1], argv[2]);
+        int r = find_verb(name, &ret->verb, err);
         if (r < 0)
             return r;
-        c.next = 2;
+        c.next = str_eq(name, argv[1]) ? 2 : 3;
     }
     int r = walk(&c, ret, err);
     if (r < 0)

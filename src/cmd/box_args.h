@@ -23,6 +23,7 @@ enum verb {
     VERB_DOCTOR,
     VERB_CONFIG,
     VERB_AUDIT,
+    VERB_MCP_SERVE,
     VERB_COMPLETION,
     VERB_HELP,
     VERB_MAX,

@@ -5,15 +5,21 @@
 #include "http/server.h"
 #include "http/ws_conn.h"
 #include "rpc/mcp_internal.h"
+#include "spec/spec.h"
 #include "util/alloc.h"
+#include "util/clock.h"
 #include "util/str.h"
 
 /* The other end of `box mcp serve`: one WebSocket for one client on stdio, a message for each line.
  * The first message is not the client's: it says what the session is to be like,
- * {"session_id": "…", "settings": {…}}, both optional. With a name the session stays; without, it
- * ends with the connection, however that ends. */
+ * {"session": {…}} as POST /v1/sessions takes it. With a name the session stays; without, it
+ * ends with the connection, however that ends. An empty message says that the client has ended:
+ * what is under way gets a moment. */
 
 #define HELLO_MAX (64U << 10)
+#define GRACE_NS (5ULL * NSEC_PER_SEC)
+/* A client that does not read for a while is still there: the socket tells when it is not. */
+#define STALL_NS (365ULL * 24 * 3600 * NSEC_PER_SEC)
 
 struct line {
     struct mcp *mcp;
@@ -21,6 +27,8 @@ struct line {
     const struct authz_scope *scope; /* held, or NULL */
     char *who;                       /* owned */
     struct mcp_place *place;         /* NULL until the first message */
+    bool ending;                     /* the client has */
+    struct loop_timer grace;
 };
 
 static void say(struct line *l, const struct buf *message)
@@ -42,9 +50,13 @@ static void notify(void *arg, const struct buf *message)
 
 static void answer(void *arg, const struct buf *message, enum mcp_code code)
 {
+    struct line *l = arg;
+
     (void)code;
     if (message != NULL)
-        say(arg, message);
+        say(l, message);
+    if (l->ending && l->ws != NULL && l->place->n_calls == 0)
+        ws_close(l->ws, WS_CODE_NORMAL, NULL);
 }
 
 static const struct mcp_sink sink = {notify, answer};
@@ -58,8 +70,11 @@ static int greet(struct line *l, const char *data, size_t len, struct err *err)
                              : err_set(err, ERR_LIMIT, "the first message is too large");
     if (r < 0)
         return r;
-    const struct json *id = json_get(hello, "session_id");
-    if (json_type(hello) != JSON_OBJECT || (id != NULL && !id_valid(json_str(id))))
+    const struct json *settings = json_get(hello, "session");
+    const struct json *id = json_get(settings, "session_id");
+    if (json_type(settings) != JSON_OBJECT)
+        return err_set(err, ERR_INVALID, "the first message says what the session is to be like");
+    if (id != NULL && (json_str(id) == NULL || spec_check_id(json_str(id), err) < 0))
         return err_set(err, ERR_INVALID, "session_id is not the name of a session");
     id_random(random);
     AUTO_FREE char *tail = xasprintf("mcp-%s", random);
@@ -73,15 +88,24 @@ static int greet(struct line *l, const char *data, size_t len, struct err *err)
     struct jw w;
     buf_init(&text, HELLO_MAX * 2);
     jw_init(&w, &text);
-    const struct json *settings = json_get(hello, "settings");
-    if (json_type(settings) != JSON_OBJECT) {
-        jw_object(&w);
-        jw_object_end(&w);
-    } else {
-        jw_value(&w, settings);
-    }
+    jw_value(&w, settings);
     return jw_end(&w) < 0 ? err_set(err, ERR_LIMIT, "the settings are too large")
                           : json_parse(buf_str(&text), text.len, &l->place->settings, err);
+}
+
+static void on_grace(struct loop_timer *t)
+{
+    ws_close(container_of(t, struct line, grace)->ws, WS_CODE_NORMAL, NULL);
+}
+
+static void finish(struct line *l)
+{
+    if (l->place == NULL || l->place->n_calls == 0) {
+        ws_close(l->ws, WS_CODE_NORMAL, NULL);
+        return;
+    }
+    l->ending = true;
+    loop_timer_start(l->mcp->loop, &l->grace, GRACE_NS, on_grace);
 }
 
 static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *data, size_t len,
@@ -94,6 +118,8 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
 
     if (opcode != WS_TEXT) {
         ws_close(ws, WS_CODE_POLICY, "text only");
+    } else if (len == 0) {
+        finish(l);
     } else if (l->place == NULL) {
         if (greet(l, data, len, &err) < 0)
             ws_close(ws, WS_CODE_POLICY, err.msg);
@@ -118,6 +144,7 @@ static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, voi
     (void)ws;
     (void)reason;
     l->ws = NULL;
+    loop_timer_stop(&l->grace);
     if (l->place != NULL) {
         /* We go, not the client. The next boxd ends the session when it is idle. */
         if (code == WS_CODE_GOING_AWAY)
@@ -133,7 +160,7 @@ void mcp_ws(struct http_request *req, void *arg)
 {
     static const struct ws_handlers handlers = {
         .message = on_message, .writable = on_writable, .closed = on_closed};
-    const struct ws_opts opts = {.max_message = MCP_MESSAGE_MAX};
+    const struct ws_opts opts = {.max_message = MCP_MESSAGE_MAX, .stall_ns = STALL_NS};
     struct line *l = xnew(struct line);
 
     l->mcp = arg;
