@@ -37,6 +37,7 @@ static int (*const verbs[VERB_MAX])(struct app *app, const struct args *args, st
     [VERB_MCP_RUN] = verb_mcp_run,
     [VERB_MCP_LS] = verb_mcp_ls,
     [VERB_MCP_LOGS] = verb_mcp_logs,
+    [VERB_MCP_SERVE] = verb_mcp_serve,
     [VERB_HELP] = verb_help,
 };
 /* clang-format on */

@@ -75,4 +75,5 @@ int verb_audit(struct app *app, const struct args *args, struct err *err);
 int verb_mcp_run(struct app *app, const struct args *args, struct err *err);
 int verb_mcp_ls(struct app *app, const struct args *args, struct err *err);
 int verb_mcp_logs(struct app *app, const struct args *args, struct err *err);
+int verb_mcp_serve(struct app *app, const struct args *args, struct err *err);
 int verb_doctor(struct app *app, const struct args *args, struct err *err);

@@ -30,6 +30,9 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
     [VERB_CONFIG] = {"config", NULL, "Tell what boxd would be configured to do here, or what is wrong."},
     [VERB_AUDIT] = {"audit", "verify [FILE...]", "Prove that an audit log is whole: box audit verify [FILE...].",
      .min_names = 1, .max_names = 4096, .name_word = "word: verify", .any_word = true, .words = "verify"},
+    [VERB_MCP_SERVE] = {"mcp serve", NULL,
+     "Be an MCP server on standard input and output: tools, files and processes of a sandbox.",
+     .makes_session = true},
     [VERB_COMPLETION] = {"completion", NULL, "Print the completion of a shell: bash, zsh or fish.",
      .min_names = 1, .max_names = 1, .name_word = "SHELL", .any_word = true, .words = "bash zsh fish"},
     [VERB_MCP_RUN] = {"mcp run", "-- COMMAND [ARG...]",
@@ -42,11 +45,11 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
 };
 
 #define COMMAND (FOR(RUN) | FOR(EXEC))
-#define SESSION (FOR(RUN) | FOR(MCP_RUN))
+#define SESSION (FOR(RUN) | FOR(MCP_RUN) | FOR(MCP_SERVE))
 
 const struct arg_option arg_options[] = {
     {"session", "ID", arg_set_session, SPEC_SESSION_ID,
-     "Use this session, made when it does not exist, and keep it.", FOR(RUN)},
+     "Use this session, made when it does not exist, and keep it.", FOR(RUN) | FOR(MCP_SERVE)},
     {"image", "IMAGE", arg_set_field, SPEC_IMAGE, "Root filesystem.", SESSION},
     {"network", "on|off", arg_set_field, SPEC_NETWORK, "Whether the internet can be reached.", SESSION},
     {"memory-mb", "N", arg_set_field, SPEC_MEMORY_MB, "Memory of the session, in MiB.", SESSION},
@@ -267,7 +270,7 @@ static int check(struct args *a, const struct cursor *c, struct err *err)
         r = err_set(err, ERR_INVALID, "'box %s' takes no command", v->name);
     if (r >= 0 && v->wants_command)
         r = check_command(a, c, err);
-    if (r >= 0 && v->wants_command)
+    if (r >= 0 && (v->wants_command || v->makes_session))
         r = check_spec(a, err);
     if (r >= 0 && a->verb == VERB_HELP && a->names != NULL) {
         AUTO_FREE char *name = verb_name(a->names[0], a->names[1]);

@@ -25,6 +25,7 @@ struct arg_verb {
     const char *synopsis; /* what follows the options */
     const char *doc;
     bool wants_command;    /* "-- CMD [ARG...]" */
+    bool makes_session;    /* takes the options of one, without a command */
     unsigned min_names;    /* unless --all */
     unsigned max_names;    /* 0: none are taken */
     const char *name_word; /* what a name is, for messages */

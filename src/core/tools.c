@@ -329,6 +329,7 @@ int tool_call_start(const struct tool *t, const struct tool_where *where,
     c->who = xstrdup(where->who != NULL ? where->who : authz_name(where->request.scope));
     c->query_id = policy_query_id(where->request.query);
     c->done = done;
+    c->output = where->output;
     c->arg = arg;
     buf_init(&c->result.json, TOOL_ANSWER_MAX);
     buf_init(&c->result.text, TOOL_ANSWER_MAX);

@@ -83,6 +83,7 @@ struct tool_call {
     void (*own_free)(void *own);
     bool acquiring, freed;
     tool_done_fn *done;
+    void (*output)(void *arg, const char *data, size_t len); /* or NULL */
     void *arg;
     struct loop_defer defer;
     bool recorded; /* that it was refused */

@@ -44,6 +44,8 @@ struct v1 {
 struct v1_asker {
     const struct authz_scope *scope; /* or NULL */
     const char *who;
+    const char *via;  /* the front, for the records; static; NULL: "http" */
+    const char *tool; /* that its scope must name; NULL: "session" */
 };
 
 enum v1_disconnect { V1_DISCONNECT_KILL, V1_DISCONNECT_KEEP };
