@@ -153,7 +153,9 @@ static void answer(struct choice *c)
     c->waiting_end = &c->waiting;
     while (w != NULL) {
         struct waiting *next = w->next;
-        struct err err = b != NULL ? (struct err){0} : c->why;
+        struct err err = {0};
+        if (b == NULL)
+            err = c->why;
         if (w->abandoned)
             (void)err_set(&err, ERR_STATE, "the session was given up while it was being made");
         if (w->spec == NULL)

@@ -28,8 +28,9 @@ static const char *const names[] = {"one", "two", "three"};
 static size_t number(const char *name)
 {
     size_t i = 0;
-    while (!str_eq(names[i], name))
+    while (i < ARRAY_SIZE(names) && !str_eq(names[i], name))
         i++;
+    assert_true(i < ARRAY_SIZE(names));
     return i;
 }
 
