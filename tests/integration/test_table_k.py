@@ -28,9 +28,11 @@ import shutil
 import struct
 import subprocess
 import tarfile
+import threading
 
 import pytest
 from boxlib import BUILD, ApiError, Boxd
+from faultlib import Strace
 from fetchlib import Zip, skill_md
 from hostlib import SCALE, mount_dir, need, until
 from lbwire import Rpc, RpcError, upload
@@ -347,7 +349,9 @@ def images():
     top = mount_dir("box-k07-")
     (top / "root").mkdir()
     (top / "root/marker").write_text("EVIL")
-    subprocess.run(["mkfs.ext4", "-q", "-F", "-d", str(top / "root"), str(top / "ext4.img"), "8M"], check=True)
+    shape = ["-b", "4096", "-I", "256", "-O", "^metadata_csum,^has_journal"]  # as box-priv makes its own
+    subprocess.run(["mkfs.ext4", "-q", "-F", *shape, "-d", str(top / "root"), str(top / "ext4.img"), "8M"], check=True,
+                   stdout=subprocess.DEVNULL)
     (top / "squashfs.img").write_bytes(b"hsqs" + bytes(1 << 16))
     (top / "erofs.img").write_bytes(bytes(1024) + struct.pack("<I", 0xE0F5E1E2) + bytes(1 << 16))
     for path in top.glob("*.img"):
@@ -403,23 +407,25 @@ def test_K07_images_of_users_are_files(api, session, images):
     assert not kinds & {"squashfs", "erofs"}
 
 
+def as_boxd(daemon, script):
+    """What a boxd that was taken over could do, done with its id."""
+    status = pathlib.Path(f"/proc/{daemon.pid}/status").read_text()
+    uid = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1]
+    if uid == "0" or os.geteuid() != 0:
+        pytest.skip("boxd has the ids of box-priv here")
+    subprocess.run(["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "python3", "-c", script], check=True)
+
+
 def test_K07_nobody_but_box_priv_chooses_what_is_mounted(images):
-    """boxd owns the state directory. Taken over, it would like the kernel to parse an image that it made."""
+    """boxd owns the state directory. Taken over, it would like the kernel to parse an image that it made: as a template."""
     daemon = Boxd()
     try:
         client = daemon.client()
         client.new("honest", workspace_quota_mb=8)
-        status = pathlib.Path(f"/proc/{daemon.pid}/status").read_text()
-        uid = int(next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1])
-        if uid == 0 or os.geteuid() != 0:
-            pytest.skip("boxd has the ids of box-priv here")
         own = daemon.state / "templates"
         [template] = [p.name for p in own.glob("ext4-8388608-*")]
-        # What boxd can do there, done with its id.
-        script = (f"import os, shutil\nos.rename({str(own)!r}, {str(own)!r} + '.old')\nos.mkdir({str(own)!r})\n"
-                  f"shutil.copy({str(images / 'ext4.img')!r}, {str(own / template)!r})\n")
-        subprocess.run(["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups", "python3", "-c", script],
-                       check=True)
+        as_boxd(daemon, f"import os, shutil\nos.rename({str(own)!r}, {str(own)!r} + '.old')\nos.mkdir({str(own)!r})\n"
+                        f"shutil.copy({str(images / 'ext4.img')!r}, {str(own / template)!r})\n")
         assert (own / template).stat().st_size == 8 << 20
         with pytest.raises(ApiError) as caught:
             client.new("victim", workspace_quota_mb=8)
@@ -432,6 +438,31 @@ def test_K07_nobody_but_box_priv_chooses_what_is_mounted(images):
         shutil.rmtree(own)
         client.new("victim", workspace_quota_mb=8)
         assert client.sh("victim", "ls -A /workspace")["stdout"] == ""
+        client.close()
+    finally:
+        daemon.close()
+
+
+def test_K07_what_is_mounted_is_what_was_written(images):
+    """The same, in the moment between the making of an image and its mounting."""
+    need("strace")
+    daemon = Boxd()
+    try:
+        client = daemon.client(timeout=120 * SCALE)
+        client.new("warm-up", workspace_quota_mb=8)
+        client.rm("warm-up")
+        until(lambda: not list(daemon.state.glob("sessions/*/disk.img")), what="the end of the first one")
+        result = []
+        with Strace(daemon.priv_pid(), "-e", "trace=pwrite64", "-e", "inject=pwrite64:delay_enter=2000000:when=1"):
+            thread = threading.Thread(target=lambda: result.append(client.new("victim", workspace_quota_mb=8)))
+            thread.start()
+            made = until(lambda: list(daemon.state.glob("sessions/*/disk.img")), what="the image")[0]
+            as_boxd(daemon, f"import os, shutil\nos.rename({str(made)!r}, {str(made)!r} + '.old')\n"
+                            f"shutil.copy({str(images / 'ext4.img')!r}, {str(made)!r})\n")
+            thread.join(120 * SCALE)
+        assert result and result[0]["state"] == "ready"
+        assert [p for p in backing_files() if p.startswith(str(daemon.state))] == [str(made) + ".old"]
+        client.rm("victim")
         client.close()
     finally:
         daemon.close()
