@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table F, disk quota, of the catalogue of checks. Its rows have `secF` in their names: features have F rows of their own.
+"""Table F, disk quota, of the catalogue of checks. Its rows are called secF here: features have F rows of their own.
 
 | row | what | tests |
 |---|---|---|
@@ -16,8 +16,8 @@
 | F11 | accounts agree | test_quota.py |
 | F12 | very many files | test_quota.py |
 
-F08 asks for more than there is: no front can change the size of a disk that is in use, neither up nor down. What has to hold
-until one can is here: whoever asks is told, by every front, and neither the promise nor a byte changes.
+F08 asks for more than there is: no front can change the size of a disk that is in use, neither up nor down. What has to
+hold until one can is here: whoever asks is told, by every front, and neither the promise nor a byte changes.
 """
 
 import os
@@ -39,7 +39,8 @@ def kept(api, name):
     """What the session has, promised and used."""
     receipt = api.receipt(name)
     assert receipt["limits"]["disk_bytes"] == {"enforced": True, "value": QUOTA * MIB}
-    return receipt["disk"]["bytes_total"], receipt["disk"]["inodes_total"], api.sh(name, "sha256sum < /workspace/f")["stdout"]
+    disk = receipt["disk"]
+    return disk["bytes_total"], disk["inodes_total"], api.sh(name, "sha256sum < /workspace/f")["stdout"]
 
 
 @pytest.mark.parametrize("asked", [4 * QUOTA, QUOTA + 1, QUOTA - 1, 4, 0])
