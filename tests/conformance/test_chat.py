@@ -225,6 +225,18 @@ def test_T68_an_engine_that_cannot_stop_it_is_a_stop_error(chats, chat):
 
 
 @pytest.mark.engine
+def test_T66_an_engine_that_is_away_is_no_fault_of_the_section(chats, chat):
+    away = chats.proxy.socket.with_suffix(".away")
+    chats.proxy.socket.rename(away)
+    with pytest.raises(ApiError, match="cannot be reached") as caught:
+        chats.create(chat)
+    assert (caught.value.status, caught.value.code) == (503, "sandbox_start_failed")
+    assert "box doctor" in caught.value.problem["remediation"]
+    away.rename(chats.proxy.socket)
+    assert chats.create(chat)["status"] == "running"
+
+
+@pytest.mark.engine
 def test_T69_found_again_by_labels_alone(chats, chat):
     made, ordinary = chats.create(chat), "ordinary"
     chats.api.new(ordinary, image=enginelib.IMAGE)
