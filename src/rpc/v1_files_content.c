@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -368,7 +369,7 @@ static bool read_mode(struct http_request *req, uint32_t *ret)
         else
             *ret = *ret << 3 | (uint32_t)(text[i] - '0');
     }
-    if (n < 0 || (n > 0 && n <= 4 && *ret > 0 && *ret <= 0777))
+    if (n == -ENOENT || (n > 0 && n <= 4 && *ret > 0 && *ret <= 0777))
         return true;
     (void)err_set(&err, ERR_INVALID, "mode must be an octal number from 1 to 777");
     v1_fail(req, &err);
