@@ -313,7 +313,7 @@ static void reply_written(struct v1_file *f, const struct files_done *done)
 static void on_written(void *arg, const struct files_done *done,
                        const struct files_failure *failure)
 {
-    v1_file_record(arg, "PUT", failure != NULL ? &failure->err : NULL);
+    v1_file_record(arg, failure != NULL ? &failure->err : NULL);
     if (failure != NULL)
         v1_file_fail(arg, failure);
     else
@@ -385,7 +385,7 @@ void v1_file_put(struct http_request *req, void *arg)
     if (!read_mode(req, &ask.head.mode))
         return;
     struct v1_file *f = v1_file_new(req, arg, "write", "path");
-    if (f == NULL || !v1_file_recordable(f))
+    if (f == NULL || !v1_file_recordable(f, "PUT"))
         return;
     f->more = xnew(struct upload);
     f->more_free = more_free;
