@@ -259,11 +259,11 @@ void v1_file_get(struct http_request *req, const struct v1 *v)
                                 .op = FILES_READ,
                             }};
     struct v1_file *f = v1_file_new(req, v, "read", "path");
-    const char *range = http_request_header(req, "Range");
-    const char *if_range = http_request_header(req, "If-Range");
 
     if (f == NULL)
-        return;
+        return; /* and the request is gone */
+    const char *range = http_request_header(req, "Range");
+    const char *if_range = http_request_header(req, "If-Range");
     if (str_eq(http_request_method(req), "HEAD")) {
         head_file(f);
         return;
