@@ -149,6 +149,9 @@ static size_t trim(struct idem *d, const char *who)
             continue;
         own.n -= is_own ? 1 : 0;
         own.bytes -= is_own ? e->body.len : 0;
+        /* Where that fails, newer ones push it out. */
+        if (d->store != NULL)
+            (void)store_drop_answer(d->store, e->key, NULL);
         entry_free(e);
     }
     return own.n;
@@ -184,7 +187,7 @@ static void put_record(const struct entry *e)
     jw_object_end(&w);
     int r = jw_end(&w);
     if (r == 0)
-        r = store_drop_answers(e->d->store, now_real(e->d), ENTRIES_MAX, &err);
+        r = store_drop_answers(e->d->store, now_real(e->d), ENTRIES_MAX - 1, &err);
     if (r == 0)
         r = store_put_answer(e->d->store, e->key, e->expires_real, out.data, out.len, &err);
     if (r < 0)
