@@ -128,6 +128,11 @@ const char *v1_who(const struct http_request *req);
 /* Whether the caller's scope names that tool or call ("exec", "session", "process", "read", …).
  * False: answered, and recorded. */
 bool v1_may(struct http_request *req, const struct v1 *v, const char *tool);
+/* Whether a session of that name is the caller's. What is not is recorded, and for the caller to
+ * answer as if there were none. */
+bool v1_owns(struct http_request *req, const struct v1 *v, const char *session_id);
+/* Whether the caller's scope covers that session in every respect. False: answered, recorded. */
+bool v1_may_use(struct http_request *req, const struct v1 *v, const struct session *s);
 /* The session of {id} for that tool or call, which its scope must cover in every respect: see
  * policy_check_use(). NULL: answered. */
 struct session *v1_use_session(struct http_request *req, const struct v1 *v, const char *tool);

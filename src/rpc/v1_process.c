@@ -163,9 +163,14 @@ static void start_process(struct http_request *req, void *arg)
     struct starting *st = xnew(struct starting);
     st->req = req;
     st->v1 = arg;
-    if (v1_strict(&process_spec_model, body, NULL, &err) < 0 ||
-        process_spec_parse(body, &spec, &err) < 0 || record_start(arg, req, spec, &err) < 0 ||
-        process_start(s, &spec, on_started, st, &err) < 0) {
+    int r = v1_strict(&process_spec_model, body, NULL, &err);
+    if (r == 0)
+        r = process_spec_parse(body, &spec, &err);
+    if (r == 0)
+        r = record_start(arg, req, spec, &err);
+    if (r == 0 && process_start(s, &spec, on_started, st, &err) < 0) {
+        on_started(st, NULL, &err);
+    } else if (r < 0) {
         v1_fail(req, &err);
         free(st);
     }
@@ -260,6 +265,15 @@ static void on_patience(struct loop_timer *t)
     finish_reading(r, r->watch.p);
 }
 
+static void on_reader_gone(struct http_request *req, void *arg)
+{
+    struct reading *r = arg;
+    process_watch_stop(&r->watch);
+    loop_timer_stop(&r->timer);
+    free(r);
+    http_abort(req);
+}
+
 /* from: where to begin; max: bytes at most; wait_ms: how long to wait for the first of them;
  * release=1: what lies before `from` was received and makes room for more. */
 static void read_output(struct http_request *req, void *arg)
@@ -286,6 +300,7 @@ static void read_output(struct http_request *req, void *arg)
     r->from = from;
     r->max = max;
     process_watch_start(p, &r->watch, on_output);
+    http_on_cancel(req, on_reader_gone, r);
     loop_timer_start(manager_loop(((const struct v1 *)arg)->manager), &r->timer,
                      wait_ms * NSEC_PER_MSEC, on_patience);
 }
