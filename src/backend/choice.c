@@ -342,6 +342,7 @@ static void abandon(struct backend *b, void *arg)
     }
 }
 
+/* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */
 static int adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err)
 {
@@ -556,8 +557,12 @@ static void let_go(struct choice *c, bool detach)
         next = w->next;
         free(w);
     }
-    while (c->sweeps != NULL)
-        sweep_free(c->sweeps);
+    for (struct choice_sweep *s = c->sweeps, *next; s != NULL; s = next) {
+        next = s->next;
+        loop_timer_stop(&s->timer);
+        loop_defer_stop(&s->begun);
+        free(s);
+    }
     choice_listings_free(c);
     free(c->only);
     free(c);
