@@ -81,7 +81,8 @@ LINKS = {
 def test_K03_links_of_an_image_lead_nowhere(box, load, shared, what):
     before, etc = os.stat("/etc/passwd").st_mtime_ns, set(os.listdir("/etc"))
     without = ("etc/passwd", "etc/group") if what == "etc is a link" else ()
-    image = load(LINKS[what], ["USER 0", "ENV LD_PRELOAD=/evil.so", "ENV PATH=/evil", "ENTRYPOINT [\"/evil\"]"], without)
+    image = load(LINKS[what], ["USER 0", "ENV LD_PRELOAD=/evil.so", "ENV PATH=/evil", "ENTRYPOINT [\"/evil\"]"],
+                 without)
     for spec in ({"host_path": str(shared)}, {"read_only_rootfs": False}):
         try:
             sid = box.new(image=image, **spec)
@@ -91,12 +92,14 @@ def test_K03_links_of_an_image_lead_nowhere(box, load, shared, what):
         status = box.x(sid, "/bin/cat", "/proc/self/status", cwd="/", timeout_sec=5)
         if status["exit_code"] == 0:
             assert "CapEff:\t0000000000000000" in status["stdout"] and "Seccomp:\t2" in status["stdout"]
-        box.x(sid, "/bin/busybox", "touch", "/workspace/touched", "/dev/touched", "/proc/touched", cwd="/", timeout_sec=5)
+        box.x(sid, "/bin/busybox", "touch", "/workspace/touched", "/dev/touched", "/proc/touched", cwd="/",
+              timeout_sec=5)
         box.rm(sid)
     assert os.stat("/etc/passwd").st_mtime_ns == before and set(os.listdir("/etc")) == etc
     # Engines put these into what they take for /etc, before anybody can look; the session is refused then.
     assert set(os.listdir(shared)) <= {"touched", "hosts", "hostname", "resolv.conf", "passwd", "group"}
-    assert [c for c in box.engine.containers() if c["Image"] == image] == [], "nothing is left of those that were refused"
+    left = [c for c in box.engine.containers() if c["Image"] == image]
+    assert left == [], "nothing is left of those that were refused"
 
 
 def test_K02_setuid_programs_and_devices_of_an_image_are_worth_nothing(box, load):
@@ -267,7 +270,8 @@ def test_L_volumes_of_an_image_are_no_way_around_its_limits(box, load):
                  ["VOLUME /data", "VOLUME /var/more/", "VOLUME /tmp", "VOLUME /workspace"])
     sid = box.new(image=image)
     assert not [m for m in box.container(sid)["Mounts"] if m["Type"] == "volume"]
-    r = box.sh(sid, "for d in /data /var/more /tmp; do dd if=/dev/zero of=$d/x bs=1M count=100; stat -c %s $d/x; rm $d/x; done")
+    r = box.sh(sid, "for d in /data /var/more /tmp; do dd if=/dev/zero of=$d/x bs=1M count=100; stat -c %s $d/x; "
+                    "rm $d/x; done")
     assert all(60 << 20 <= int(n) <= 64 << 20 for n in r["stdout"].split()) and r["stdout"].count("\n") == 3, r
     # Where the root can be written to they are what the image says, and go with the session.
     sid = box.new(image=image, read_only_rootfs=False)

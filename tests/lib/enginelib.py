@@ -25,10 +25,11 @@ CGROUPS = pathlib.Path("/sys/fs/cgroup")
 IMAGE = "box-test:latest"
 READY_TIMEOUT = 120.0
 STARTS = 3
-APPLETS = ("sh", "ash", "ls", "cat", "echo", "sleep", "id", "env", "mkdir", "rm", "touch", "true", "false", "head", "yes",
-           "wget", "ps", "kill", "dd", "wc", "seq", "stat", "mount", "chmod", "ln", "pwd", "tr", "readlink", "test",
-           "printf", "setsid", "nohup", "grep", "tail", "cut", "tee", "date", "stty", "tty", "df", "mv", "cp", "sort",
-           "awk", "sed", "od", "hostname", "chown", "mknod", "find", "expr", "basename", "dirname", "md5sum", "trap")
+APPLETS = ("sh", "ash", "ls", "cat", "echo", "sleep", "id", "env", "mkdir", "rm", "touch", "true", "false", "head",
+           "yes", "wget", "ps", "kill", "dd", "wc", "seq", "stat", "mount", "chmod", "ln", "pwd", "tr", "readlink",
+           "test", "printf", "setsid", "nohup", "grep", "tail", "cut", "tee", "date", "stty", "tty", "df", "mv",
+           "cp", "sort", "awk", "sed", "od", "hostname", "chown", "mknod", "find", "expr", "basename", "dirname",
+           "md5sum", "trap")
 
 CAGE = r"""
 mount -t tmpfs tmpfs "$1"
@@ -133,7 +134,8 @@ class Engine:
         inner.mkdir()
         self.outer = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-             "--propagation", "private", "sh", "-ec", CAGE, "cage", str(inner)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+             "--propagation", "private", "sh", "-ec", CAGE, "cage", str(inner)],
+            stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         children = pathlib.Path(f"/proc/{self.outer.pid}/task/{self.outer.pid}/children")
         deadline = time.monotonic() + READY_TIMEOUT
         while True:
