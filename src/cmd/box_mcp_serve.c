@@ -94,7 +94,7 @@ static void on_out(struct sink *out)
 /* What boxd would have said, had the line reached it. */
 static void refuse(struct serve *s, int code, const char *why)
 {
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     buf_init(&out, 4096);
@@ -206,7 +206,7 @@ static void on_closed(struct ws_conn *c, unsigned code, const char *reason, void
 
 static int greet(struct serve *s, struct err *err)
 {
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = {0};
     struct jw w;
 
     buf_init(&text, HELLO_MAX);

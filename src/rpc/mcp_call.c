@@ -39,7 +39,7 @@ static void write_capabilities(struct jw *w)
 static void initialize(struct mcp_call *c)
 {
     const char *asked = json_str(json_get(c->message.params, "protocolVersion"));
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     if (asked == NULL) {
@@ -61,7 +61,7 @@ static void initialize(struct mcp_call *c)
 
 static void discover(struct mcp_call *c)
 {
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     mcp_call_begin(c, &w, &out);
@@ -75,7 +75,7 @@ static void discover(struct mcp_call *c)
 
 static void ping(struct mcp_call *c)
 {
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     mcp_call_begin(c, &w, &out);
@@ -199,8 +199,8 @@ static struct mcp_call *call_new(struct mcp_place *p, struct mcp_message *messag
 void mcp_refuse(const struct json *id, const struct mcp_error *why, const struct mcp_sink *sink,
                 void *arg)
 {
-    AUTO_DONE(buf) struct buf text;
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf text = {0};
+    AUTO_DONE(buf) struct buf out = {0};
 
     buf_init(&text, MCP_ID_MAX * 8);
     buf_init(&out, MCP_ANSWER_MAX);
@@ -305,7 +305,7 @@ struct mcp_call *mcp_wait_end(struct mcp_wait *w)
 
 void mcp_call_fail(struct mcp_call *c, const struct mcp_error *why)
 {
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
 
     buf_init(&out, MCP_ANSWER_MAX);
     mcp_write_error(&out, buf_str(&c->id), why);
@@ -340,7 +340,7 @@ void mcp_call_end(struct mcp_call *c, struct jw *w)
 void mcp_call_tool(struct mcp_call *c, bool is_error, const struct buf *text,
                    const struct buf *json)
 {
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     mcp_call_begin(c, &w, &out);
@@ -360,7 +360,7 @@ void mcp_call_tool(struct mcp_call *c, bool is_error, const struct buf *text,
 
 void mcp_call_tool_err(struct mcp_call *c, const struct err *err)
 {
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = {0};
     const char *remedy = v1_remedy(err);
 
     buf_init(&text, 4096);
@@ -372,7 +372,7 @@ void mcp_call_tool_err(struct mcp_call *c, const struct err *err)
 
 void mcp_call_tool_json(struct mcp_call *c, struct jw *json, const char *text)
 {
-    AUTO_DONE(buf) struct buf words;
+    AUTO_DONE(buf) struct buf words = {0};
 
     if (jw_end(json) < 0) {
         mcp_call_failf(c, MCP_INTERNAL, "the answer is too large");

@@ -45,7 +45,7 @@ static void begin_events(struct post *p)
 
 static int send_event(struct post *p, const struct buf *message)
 {
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
 
     buf_init(&out, EVENT_MAX);
     (void)buf_puts(&out, "event: message\ndata: ");
@@ -115,7 +115,8 @@ static const struct mcp_sink sink = {notify, answer};
 static void refuse(struct post *p, unsigned status, const struct json *id,
                    const struct mcp_error *why)
 {
-    AUTO_DONE(buf) struct buf out, text;
+    AUTO_DONE(buf) struct buf out = {0};
+    AUTO_DONE(buf) struct buf text = {0};
 
     buf_init(&out, MCP_ANSWER_MAX);
     buf_init(&text, MCP_ID_MAX * 8);

@@ -140,7 +140,7 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
 
 struct json *mcp_place_settings(const struct mcp_place *p, const char *id, const struct json *more)
 {
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = {0};
     struct json *ret = NULL;
     struct jw w;
 

@@ -23,7 +23,7 @@
 void mcp_write_process(struct jw *w, struct process *p)
 {
     const struct process_spec *spec = process_spec_of(p);
-    AUTO_DONE(buf) struct buf preview;
+    AUTO_DONE(buf) struct buf preview = {0};
     struct proc_range range = process_range(p);
     char when[40];
 
@@ -52,7 +52,7 @@ void mcp_write_process(struct jw *w, struct process *p)
 static void reply_process(struct mcp_call *c, struct process *p, const char *what)
 {
     AUTO_FREE char *text = xasprintf("Process %s %s.", process_spec_of(p)->process_id, what);
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     buf_init(&out, ANSWER_MAX);
@@ -132,7 +132,7 @@ static void start_process(struct mcp_call *c, const struct json *arguments)
 
 static void list_in(struct mcp_call *c, struct session *s)
 {
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     buf_init(&out, ANSWER_MAX);
@@ -167,7 +167,7 @@ static void list_processes(struct mcp_call *c, const struct json *arguments)
 static void on_stopped(void *arg, const struct err *err)
 {
     struct mcp_call *c = mcp_wait_end(arg);
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     if (c == NULL)

@@ -128,7 +128,8 @@ static void reply_output(struct mcp_call *c, struct process *p, const struct pro
     uint64_t from = a->offset < 0 ? range.begin : (uint64_t)a->offset;
     AUTO_FREE char *data = xcalloc(1, (size_t)a->max_bytes + 1);
     ssize_t n = process_read(p, from, data, (size_t)a->max_bytes);
-    AUTO_DONE(buf) struct buf out, preview;
+    AUTO_DONE(buf) struct buf out = {0};
+    AUTO_DONE(buf) struct buf preview = {0};
     struct err err = {0};
     struct jw w;
 
@@ -244,7 +245,7 @@ static void on_active(void *arg)
 {
     struct writing *wr = arg;
     struct mcp_call *c = wr->call;
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct err err = {0};
     struct jw w;
 

@@ -33,7 +33,7 @@ static void tell(struct mcp_progress *p)
 {
     double elapsed = (double)(loop_now(p->call->mcp->loop) - p->started_ns) / (double)NSEC_PER_SEC;
     size_t whole = utf8_boundary(buf_str(&p->text), p->text.len);
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     p->last = elapsed > p->last ? elapsed : p->last + 0.001;

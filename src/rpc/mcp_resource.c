@@ -37,7 +37,7 @@ static void put_cache(const struct mcp_call *c, struct jw *w, bool is_public)
 
 void mcp_resources_templates(struct mcp_call *c)
 {
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     mcp_call_begin(c, &w, &out);
@@ -78,7 +78,7 @@ static void put_uri(struct buf *out, const char *id, const char *path)
 
 static void write_workspace(struct jw *w, const struct session *s)
 {
-    AUTO_DONE(buf) struct buf uri;
+    AUTO_DONE(buf) struct buf uri = {0};
     AUTO_FREE char *title = xasprintf("Workspace of session %s", session_id(s));
 
     buf_init(&uri, 3 * (SPEC_ID_MAX + SPEC_PATH_MAX) + 64);
@@ -109,7 +109,7 @@ void mcp_resources_list(struct mcp_call *c)
 {
     const struct json *given = json_get(c->message.params, "cursor");
     struct manager *m = c->mcp->v1->manager;
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct session *s = NULL;
     const char *last = NULL;
     unsigned n = 0;
@@ -233,7 +233,7 @@ static void reply_content(struct mcp_call *c, struct reading *r, const char *typ
 {
     bool text = utf8_valid(buf_str(&r->content), r->content.len) &&
                 memchr(buf_str(&r->content), '\0', r->content.len) == NULL;
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     mcp_call_begin(c, &w, &out);

@@ -108,7 +108,7 @@ static void list_sessions(struct mcp_call *c, const struct json *arguments)
 {
     struct manager *m = c->mcp->v1->manager;
     struct no_args none;
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct err err = {0};
     size_t shown = 0, total = 0;
     struct jw w;
@@ -155,7 +155,7 @@ static int check_network(const struct mcp_call *c, const struct json *arguments,
 
 static void on_created(struct mcp_call *c, struct session *s)
 {
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     AUTO_FREE char *text = xasprintf("Session %s is ready. Pass it as session_id.", session_id(s));
     struct jw w;
 
@@ -210,7 +210,7 @@ static void create_session(struct mcp_call *c, const struct json *arguments)
 static void on_deleted(void *arg, const struct err *err)
 {
     struct mcp_call *c = mcp_wait_end(arg);
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     if (c == NULL)

@@ -79,7 +79,7 @@ static void write_session_id(struct jw *w)
 /* The schema of the model, with the handle that every tool of a session takes beside. */
 static void write_input(const struct mcp_tool *t, struct jw *w)
 {
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = {0};
     AUTO(json) struct json *schema = NULL;
     struct jw model;
 
@@ -146,7 +146,7 @@ void mcp_tools_write(struct buf *out)
 
 void mcp_tools_list(struct mcp_call *c)
 {
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = {0};
     struct jw w;
 
     if (json_get(c->message.params, "cursor") != NULL) {
@@ -224,7 +224,7 @@ static void start_agent(struct mcp_call *c, const struct json *arguments)
 static int take_handle(struct mcp_call *c, const struct json *arguments, struct err *err)
 {
     const struct json *handle = c->tool.in_session ? json_get(arguments, "session_id") : NULL;
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = {0};
     struct jw w;
 
     if (handle != NULL && json_type(handle) != JSON_STRING)

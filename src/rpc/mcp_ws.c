@@ -84,7 +84,7 @@ static int greet(struct line *l, const char *data, size_t len, struct err *err)
         free(l->place->session_id);
         l->place->session_id = xstrdup(json_str(id));
     }
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = {0};
     struct jw w;
     buf_init(&text, HELLO_MAX * 2);
     jw_init(&w, &text);
