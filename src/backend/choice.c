@@ -323,6 +323,7 @@ static void abandon(struct backend *b, void *arg)
     }
 }
 
+/* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */
 static int adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err)
 {
