@@ -221,6 +221,7 @@ static int copy_in(struct copy *c, const char *local, const char *session, const
     AUTO_DONE(buf) struct buf target;
     AUTO_FREE char *whole = xstrdup(path);
     mode_t mode = 0;
+    buf_init(&target, 4 * 8192);
     int r = open_source(c, local, &mode, err);
 
     if (r < 0)
@@ -229,7 +230,6 @@ static int copy_in(struct copy *c, const char *local, const char *session, const
         free(whole);
         whole = xasprintf("%s%s", path, str_eq(local, "-") ? "stdin" : last_part(local));
     }
-    buf_init(&target, 4 * 8192);
     put_target(&target, session, whole);
     if (mode != 0)
         (void)buf_printf(&target, "&mode=%o", (unsigned)mode);

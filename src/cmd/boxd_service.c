@@ -44,11 +44,11 @@ struct budget {
 struct boxd_service {
     struct boxd_service_options o;
     struct policy_service policy;
-    struct error_ring *errors;    /* owned */
-    struct audit *audit;          /* owned, or NULL */
-    struct outputs *outputs;      /* owned */
-    char *degraded, *unavailable; /* owned, or NULL */
-    bool making;                  /* the default workspace is being made */
+    struct error_ring *errors; /* owned */
+    struct audit *audit;       /* owned, or NULL */
+    struct outputs *outputs;   /* owned */
+    char *degraded;            /* owned, or NULL */
+    bool making;               /* the default workspace is being made */
     struct loop_timer timer;
     struct budget answers, records; /* for wrong tokens */
     uint64_t unrecorded;
@@ -304,13 +304,6 @@ int boxd_service_set_helper(struct boxd_service *s, struct skills *helper, struc
     return 0;
 }
 
-void boxd_service_set_unavailable(struct boxd_service *s, const char *why)
-{
-    free(s->unavailable);
-    s->unavailable = why != NULL ? xstrdup(why) : NULL;
-    s->policy.unavailable = s->unavailable;
-}
-
 void boxd_service_free(struct boxd_service *s)
 {
     if (s == NULL)
@@ -321,7 +314,6 @@ void boxd_service_free(struct boxd_service *s)
     audit_free(s->audit);
     error_ring_free(s->errors);
     free(s->degraded);
-    free(s->unavailable);
     free(s);
 }
 

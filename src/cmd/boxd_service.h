@@ -40,8 +40,6 @@ DEFINE_CLEANUP(boxd_service)
  * unless it is there, and turns the loop until that is done: what is wrong with its setting is an
  * error, what is wrong with the host is told in the status. */
 int boxd_service_set_helper(struct boxd_service *s, struct skills *helper, struct err *err);
-/* Why no sandbox can be had, as a sentence; copied. NULL: they can. */
-void boxd_service_set_unavailable(struct boxd_service *s, const char *why);
 
 const struct policy_service *boxd_service_policy(const struct boxd_service *s);
 

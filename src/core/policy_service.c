@@ -30,8 +30,14 @@ int policy_service_guard(const struct policy_service *s, struct err *err)
 void policy_service_write_status(const struct policy_service *s, struct jw *w)
 {
     const struct profile *profile = NULL;
-    struct err why = {0};
+    struct err why = {0}, ignored;
     bool available = policy_service_guard(s, &why) == 0;
+    bool usable = s->manager != NULL && s->unavailable == NULL;
+
+    /* Nothing is refused for this: who asks for a sandbox has the backends tried again. */
+    if (usable)
+        usable = backend_available(manager_backend(s->manager), available ? &why : &ignored) == 0;
+    available = available && usable;
 
     (void)policy_profile(s->policy, NULL, &profile, NULL);
     jw_object(w);
@@ -47,9 +53,7 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w)
         jw_key(w, "backend");
         jw_object(w);
         jw_kstr(w, "name", manager_backend(s->manager)->ops->name);
-        jw_kbool(w, "available",
-                 s->unavailable == NULL &&
-                     backend_available(manager_backend(s->manager), &why) == 0);
+        jw_kbool(w, "available", usable);
         jw_object_end(w);
         jw_ku64(w, "active_sessions", manager_count(s->manager));
         jw_ku64(w, "managed_processes", manager_processes_running(s->manager));
@@ -62,9 +66,10 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w)
     jw_object_end(w);
 }
 
-void policy_record_outcome(const struct policy_service *s, struct audit_record *record,
+void policy_record_outcome(const struct policy_service *s, const struct audit_record *begun,
                            const struct outcome *outcome, const uint64_t produced[2])
 {
+    struct audit_record record = *begun;
     const int64_t code = outcome->kind == OUTCOME_SIGNALED ? -outcome->signo : outcome->exit_code;
     const uint64_t ms = outcome->duration_ns / NSEC_PER_MSEC;
     const bool has_code =
@@ -72,11 +77,11 @@ void policy_record_outcome(const struct policy_service *s, struct audit_record *
 
     if (s->audit == NULL)
         return;
-    record->outcome = outcome_name(outcome->kind);
-    record->exit_code = has_code ? &code : NULL;
-    record->duration_ms = &ms;
-    record->bytes = produced;
-    (void)audit_write(s->audit, record, NULL);
+    record.outcome = outcome_name(outcome->kind);
+    record.exit_code = has_code ? &code : NULL;
+    record.duration_ms = &ms;
+    record.bytes = produced;
+    (void)audit_write(s->audit, &record, NULL);
 }
 
 void policy_service_failed(const struct policy_service *s, const struct err *err,

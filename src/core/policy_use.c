@@ -68,9 +68,9 @@ char *policy_command_text(char *const *argv, const char *cmd)
 {
     AUTO_DONE(buf) struct buf text;
 
+    buf_init(&text, TEXT_MAX);
     if (cmd != NULL)
         return xstrdup(cmd);
-    buf_init(&text, TEXT_MAX);
     for (size_t i = 0; argv != NULL && argv[i] != NULL; i++) {
         if (i > 0)
             (void)buf_putc(&text, ' ');

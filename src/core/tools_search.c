@@ -47,10 +47,10 @@ static void on_hit(void *arg, enum files_type type, const char *data, size_t len
     AUTO_DONE(buf) struct buf path;
     struct files_entry e;
 
+    buf_init(&path, 4 * FILES_PATH_MAX);
     if (type != FILES_FRAME_ENTRY || len < sizeof(e) || c->cut != FILES_CUT_NONE)
         return;
     memcpy(&e, data, sizeof(e));
-    buf_init(&path, 4 * FILES_PATH_MAX);
     put_path(&path, c, data + sizeof(e), e.name_len);
     if (c->result.text.len + path.len + 1 > TOOL_RESULT_BYTES) {
         c->cut = FILES_CUT_BYTES;

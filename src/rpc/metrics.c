@@ -9,7 +9,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "backend/backend.h"
 #include "core/audit.h"
+#include "core/chat.h"
 #include "core/manager.h"
 #include "core/metrics.h"
 #include "core/policy_service.h"
@@ -178,6 +180,7 @@ static void put_rpc(struct page *p)
 static void put_policy(struct page *p)
 {
     const struct policy_service *s = p->v->service;
+    const struct backend *backend = manager_backend(p->v->manager);
 
     head(p, "box_policy_refusals_total", "counter",
          "Requests that the policy or the scope of a token refused, by error.");
@@ -186,14 +189,35 @@ static void put_policy(struct page *p)
             labelled(p, "box_policy_refusals_total", "code", err_code_name((enum err_code)i),
                      p->m->refused[i]);
     head(p, "box_backend_up", "gauge", "Whether sandboxes can be had from the backend.");
-    labelled(p, "box_backend_up", "backend", manager_backend(p->v->manager)->ops->name,
-             s == NULL || s->unavailable == NULL);
+    labelled(p, "box_backend_up", "backend", backend->ops->name,
+             backend_available(backend, NULL) == 0);
     if (s == NULL || s->audit == NULL)
         return;
     plain(p, "box_audit_records_total", "counter",
           "Records of the audit log, since its chain began.", audit_count(s->audit));
     plain(p, "box_audit_lost_total", "counter",
           "Records that could not be written: the disk was full or failed.", audit_lost(s->audit));
+}
+
+/* "sandbox.create.total" as box_sandbox_create_total. */
+static void put_chats(struct page *p)
+{
+    struct chat_metric m;
+    char name[64], last[64] = "";
+
+    for (size_t i = 0; p->v->chat != NULL && chat_metric(p->v->chat, i, &m); i++) {
+        (void)snprintf(name, sizeof(name), "box_%s", m.name);
+        for (char *dot = name; (dot = strchr(dot, '.')) != NULL;)
+            *dot = '_';
+        if (!str_eq(name, last))
+            head(p, name, m.gauge ? "gauge" : "counter",
+                 m.gauge ? "Chat sandboxes that run." : "What was done for chat sandboxes.");
+        if (m.result != NULL)
+            labelled(p, name, "result", m.result, m.value);
+        else
+            put(p, "%s %" PRIu64 "\n", name, m.value);
+        (void)memcpy(last, name, sizeof(last));
+    }
 }
 
 static uint64_t resident_bytes(void)
@@ -264,6 +288,7 @@ static void get_metrics(struct http_request *req, void *arg)
     put_http(&p);
     put_rpc(&p);
     put_policy(&p);
+    put_chats(&p);
     put_process(&p);
     if (p.error < 0)
         http_reply_error(req, 500, "limit", "the answer is too large", NULL);

@@ -89,9 +89,9 @@ static void get_status(struct http_request *req, void *arg)
     const struct v1 *v = arg;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
+    buf_init(&out, LIST_MAX);
     if (!v1_may(req, v, "status"))
         return;
-    buf_init(&out, LIST_MAX);
     jw_init(&w, &out);
     policy_service_write_status(v->service, &w);
     v1_reply_json(req, 200, &out, &w);
@@ -102,9 +102,9 @@ static void get_errors(struct http_request *req, void *arg)
     const struct v1 *v = arg;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
+    buf_init(&out, LIST_MAX);
     if (!v1_may(req, v, "errors"))
         return;
-    buf_init(&out, LIST_MAX);
     jw_init(&w, &out);
     jw_object(&w);
     jw_key(&w, "errors");
@@ -161,11 +161,11 @@ static void on_session_ready(void *arg, struct session *s, const struct err *err
     struct http_request *req = arg;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
+    buf_init(&out, LIST_MAX);
     if (s == NULL) {
         v1_fail(req, err);
         return;
     }
-    buf_init(&out, LIST_MAX);
     jw_init(&w, &out);
     jw_object(&w);
     v1_write_session(&w, s);
@@ -188,8 +188,7 @@ static void create_session(struct http_request *req, void *arg)
 struct session *v1_find_session(struct http_request *req, const struct v1 *v)
 {
     const char *id = http_request_param(req, "id");
-    bool ours = authz_check_session(v1_caller(req), id, NULL) == 0;
-    struct session *s = ours ? manager_find(v->manager, id) : NULL;
+    struct session *s = v1_owns(req, v, id) ? manager_find(v->manager, id) : NULL;
     if (s == NULL) {
         struct err err = {0};
         (void)err_set(&err, ERR_NOT_FOUND, "session %.80s not found", id);
@@ -262,8 +261,9 @@ static void delete_session(struct http_request *req, void *arg)
     struct err err = {0};
     if (!v1_may(req, v, "session"))
         return;
-    if (authz_check_session(v1_caller(req), id, &err) < 0 ||
-        manager_delete(v->manager, id, on_deleted, req, &err) < 0) {
+    int r = v1_owns(req, v, id) ? manager_delete(v->manager, id, on_deleted, req, &err)
+                                : authz_check_session(v1_caller(req), id, &err);
+    if (r < 0) {
         v1_fail(req, &err);
         return;
     }

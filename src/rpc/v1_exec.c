@@ -76,12 +76,12 @@ static void on_judged(void *arg, const struct err *err)
     struct call *c = arg;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
+    buf_init(&out, ANSWER_MAX);
 
     if (err != NULL) {
         fail(c, err);
         return;
     }
-    buf_init(&out, ANSWER_MAX);
     jw_init(&w, &out);
     jw_object(&w);
     jw_kstr(&w, "session_id", session_id(c->session));

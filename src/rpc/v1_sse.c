@@ -44,10 +44,10 @@ void sse_start(struct sse *s, struct http_request *req, struct loop *loop)
 void sse_send(struct sse *s, const char *event, const char *id, const struct buf *json)
 {
     AUTO_DONE(buf) struct buf out;
+    buf_init(&out, EVENT_MAX);
 
     if (s->req == NULL)
         return;
-    buf_init(&out, EVENT_MAX);
     (void)buf_printf(&out, "event: %s\nid: %s\ndata: ", event, id);
     if (buf_append(&out, json->data, json->len) == 0 && buf_puts(&out, "\n\n") == 0)
         (void)http_reply_chunk(s->req, out.data, out.len);

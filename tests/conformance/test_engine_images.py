@@ -300,3 +300,17 @@ def test_L_too_many_volumes(box, load):
     with pytest.raises(ApiError) as caught:
         box.new(image=load([], [f"VOLUME /v{n}" for n in range(40)]))
     assert caught.value.code == "limit"
+
+
+def test_a_request_without_an_image_is_told_to_name_one(box):
+    with pytest.raises(ApiError, match="'host', the programs of this host, is no image .* name one"):
+        box.api.call("POST", "/v1/sessions", {"session_id": f"none{next(_numbers)}"})
+
+
+def test_L_labels_of_an_image_have_a_limit(box, load):
+    """They are in every list of containers: a few sessions must not make those too long to be read."""
+    settings = {"Labels": {"large": "x" * 100_000}}
+    with pytest.raises(ApiError, match="bytes of labels") as caught:
+        box.new(image=load(settings=settings))
+    assert caught.value.code == "limit"
+    assert box.sh(box.new(image=load(settings={"Labels": {"large": "<" * 50_000}})), "echo fine")["stdout"] == "fine\n"

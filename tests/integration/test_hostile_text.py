@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row K09: text of strangers in what operators look at. Nothing of it reaches a terminal as more than text, forges a line, or
-makes one read as what it is not."""
+"""Row K09: text of strangers in what operators look at. Nothing of it reaches a terminal as more than text, forges a
+line, or makes one read as what it is not."""
 
 import contextlib
 import json
@@ -58,7 +58,8 @@ def test_K09_messages_of_the_command_line(watched):
 
 def test_K09_names_in_the_log(watched):
     client = watched.client()
-    for body in ({"session_id": HOSTILE}, {"session_id": "a", HOSTILE: 1}, {"session_id": "a", "host_path": f"/srv/{HOSTILE}"},
+    for body in ({"session_id": HOSTILE}, {"session_id": "a", HOSTILE: 1},
+                 {"session_id": "a", "host_path": f"/srv/{HOSTILE}"},
                  {"session_id": "a", "image": HOSTILE, "extra_mounts": [{"host_path": "/srv", "mount_path": HOSTILE}]}):
         with pytest.raises(ApiError):
             client.call("POST", "/v1/sessions", body)
@@ -68,14 +69,15 @@ def test_K09_names_in_the_log(watched):
     client.rm("k09b")
     client.close()
     with Rpc(watched.sock) as rpc:
-        for action, data in ((HOSTILE, {}), ("box_delete_session", {"session_id": HOSTILE}), ("box_get_skill", {"name": HOSTILE})):
+        for action, data in ((HOSTILE, {}), ("box_delete_session", {"session_id": HOSTILE}),
+                             ("box_get_skill", {"name": HOSTILE})):
             with contextlib.suppress(RpcError):
                 rpc.call(action, data)
         rpc.say(json.dumps({"action": HOSTILE, "seq_id": HOSTILE}))
     raw = HOSTILE.encode()
     with Wire(watched.sock) as w:  # in the path, as it is and escaped, and in a header
-        w.send(b"GET /v1/sessions/%1b%5b31m%0d%0a%c2%9b%e2%80%ae HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: seen-k09\r\n"
-               b"User-Agent: \xe2\x80\xae\xc2\x9b\r\n\r\n")
+        w.send(b"GET /v1/sessions/%1b%5b31m%0d%0a%c2%9b%e2%80%ae HTTP/1.1\r\nHost: localhost\r\n"
+               b"X-Request-Id: seen-k09\r\nUser-Agent: \xe2\x80\xae\xc2\x9b\r\n\r\n")
         assert w.answer()[0] == 404
     with Wire(watched.sock) as w:
         w.send(b"GET /" + raw.replace(b"\r\n", b"") + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")

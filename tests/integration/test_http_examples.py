@@ -42,7 +42,8 @@ def pattern(shown):
 @pytest.fixture(scope="module")
 def shell():
     daemon = Boxd()
-    process = subprocess.Popen(["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True)
     process.stdin.write(f'SOCK={daemon.sock}\nbox() {{ curl -sS --unix-socket "$SOCK" "$@"; }}\n')
 
     def run(command):

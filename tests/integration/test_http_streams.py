@@ -75,7 +75,8 @@ def test_a_client_that_vanishes_takes_its_command_with_it(boxd_shared, api, sid)
 
 def test_resumed_by_last_event_id_without_gap_or_repeat(boxd_shared, api, sid):
     """Cut off again and again, at whatever event; in the end every byte was seen exactly once."""
-    script = "for i in $(seq 1 400); do echo line $i; echo err $i >&2; [ $((i % 20)) != 0 ] || sleep 0.02; done; read x; echo last"
+    script = ("for i in $(seq 1 400); do echo line $i; echo err $i >&2; [ $((i % 20)) != 0 ] || sleep 0.02; done; "
+              "read x; echo last")
     cmd = f"mkfifo /tmp/f; exec 3<>/tmp/f; ({script}) <&3"
     with start(boxd_shared, sid, cmd=cmd, on_disconnect="keep", exec_id="kept", timeout_sec=100) as events:
         assert next(events)[0] == "started"

@@ -66,7 +66,8 @@ def test_I06_the_output_limit_is_configured_and_the_whole_is_addressable(small):
     assert get({"Range": "lines=1-2"})[0] == 200
     found = api.call("GET", f"{base}/grep?pattern=9$&max_matches=3")
     assert [m["text"] for m in found["matches"]] == ["9", "19", "29"]
-    more = api.call("GET", f"{base}/grep?pattern=9$&max_matches=1&offset={found['next_offset']}&line={found['next_line']}")
+    rest = f"offset={found['next_offset']}&line={found['next_line']}"
+    more = api.call("GET", f"{base}/grep?pattern=9$&max_matches=1&{rest}")
     assert more["matches"][0] == {"line": 39, "offset": whole.index(b"\n39\n") + 1, "text": "39"}
     with pytest.raises(ApiError) as e:
         api.call("GET", f"{base}/grep?pattern=(")

@@ -18,16 +18,17 @@ PREFIX = "/usr/local"
 HELPERS = {p.name for p in BUILD.glob("box-*") if p.is_file() and os.access(p, os.X_OK)}
 FILES = {f"libexec/box/{name}" for name in HELPERS} | {
     "bin/box", "bin/boxd",
-    "lib/systemd/system/boxd.service", "lib/systemd/system/boxd.socket", "share/man/man1/box.1", "share/man/man8/boxd.8",
-    "share/man/man5/box-config.5", "share/bash-completion/completions/box", "share/zsh/site-functions/_box",
+    "lib/systemd/system/boxd.service", "lib/systemd/system/boxd.socket", "share/man/man1/box.1",
+    "share/man/man8/boxd.8", "share/man/man5/box-config.5", "share/bash-completion/completions/box",
+    "share/zsh/site-functions/_box",
     "share/fish/vendor_completions.d/box.fish", "share/doc/box/config.yaml",
 }
 
 
 def run_install(*args, **more):
     environment = {**os.environ, "BUILD_DIR": str(BUILD), **more}
-    return subprocess.run([str(ROOT / "tools/install.sh"), *map(str, args)], env=environment, capture_output=True, text=True,
-                          timeout=300)
+    return subprocess.run([str(ROOT / "tools/install.sh"), *map(str, args)], env=environment, capture_output=True,
+                          text=True, timeout=300)
 
 
 def files(top):
@@ -65,8 +66,8 @@ def test_the_installed_tree_works(tree):
     try:
         helper = pathlib.Path(f"/proc/{daemon.priv_pid()}/exe").resolve()
         assert helper == (tree / "usr/local/libexec/box/box-priv").resolve()
-        done = subprocess.run([str(tree / "usr/local/bin/box"), "run", "--", "echo", "installed"], text=True, timeout=120,
-                              env={**os.environ, "BOX_HOST": f"unix://{daemon.sock}"}, capture_output=True)
+        done = subprocess.run([str(tree / "usr/local/bin/box"), "run", "--", "echo", "installed"], text=True,
+                              timeout=120, env={**os.environ, "BOX_HOST": f"unix://{daemon.sock}"}, capture_output=True)
         assert (done.returncode, done.stdout) == (0, "installed\n"), done.stderr
     finally:
         daemon.close()
@@ -122,21 +123,21 @@ def options(text):
 
 def rendered(name):
     need("man")
-    done = subprocess.run(["man", "-E", "UTF-8", "-P", "cat", "-l", str(ROOT / "man" / name)], capture_output=True, text=True,
-                          env={**os.environ, "MANWIDTH": "200", "LC_ALL": "C.UTF-8"}, timeout=60)
+    done = subprocess.run(["man", "-E", "UTF-8", "-P", "cat", "-l", str(ROOT / "man" / name)], capture_output=True,
+                          text=True, env={**os.environ, "MANWIDTH": "200", "LC_ALL": "C.UTF-8"}, timeout=60)
     assert done.returncode == 0
     return re.sub(r".\x08", "", done.stdout).replace("‐", "-").replace("−", "-")
 
 
 def test_the_manual_has_every_option_and_no_other():
     text = rendered("box.1")
-    verbs = re.findall(r"^  (\w+) ", box("--help").stdout, re.M)
+    verbs = re.findall(r"^  (\w+(?: \w+)?) ", box("--help").stdout, re.M)
     assert len(verbs) >= 8
     told = set()
     for verb in verbs:
         section = re.search(rf"^   box {verb}\b.*?(?=^   box |^[A-Z])", text, re.S | re.M)
         assert section, f"no section on {verb}"
-        wanted = options(box("help", verb).stdout) if verb != "help" else options(box("--help").stdout)
+        wanted = options(box("help", *verb.split()).stdout) if verb != "help" else options(box("--help").stdout)
         assert options(section[0]) == wanted, verb
         told |= wanted
     assert {"session", "json", "help"} <= told
@@ -150,8 +151,8 @@ def test_the_manual_has_every_option_and_no_other():
 @pytest.mark.parametrize("name", PAGES)
 def test_manuals_are_well_formed(name):
     need("mandoc")
-    done = subprocess.run(["mandoc", "-Tlint", "-W", "warning", str(ROOT / "man" / name)], capture_output=True, text=True,
-                          timeout=60)
+    done = subprocess.run(["mandoc", "-Tlint", "-W", "warning", str(ROOT / "man" / name)], capture_output=True,
+                          text=True, timeout=60)
     assert done.returncode == 0, done.stdout
 
 
@@ -174,7 +175,8 @@ _box
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
     environment = {**os.environ, "PATH": f"{path or BUILD}:{os.environ['PATH']}", "BOX_HOST": "unix:///nowhere"}
-    done = subprocess.run(["bash", "--norc", "-c", program], capture_output=True, text=True, timeout=60, env=environment, cwd=cwd)
+    done = subprocess.run(["bash", "--norc", "-c", program], capture_output=True, text=True, timeout=60,
+                          env=environment, cwd=cwd)
     assert not done.stderr, done.stderr
     return set(done.stdout.split("\n")) - {""}
 
@@ -198,8 +200,8 @@ def test_bash_offers_what_the_tables_have(bash_script, tmp_path):
     assert "bash" in complete("box run -- bas", bash_script)
     assert complete("box run --session x --net", bash_script) == {"--network"}
     # Every option of every verb.
-    for verb in re.findall(r"^  (\w+) ", box("--help").stdout, re.M):
-        wanted = options(box("help", verb).stdout) if verb != "help" else options(box("--help").stdout)
+    for verb in re.findall(r"^  (\w+(?: \w+)?) ", box("--help").stdout, re.M):
+        wanted = options(box("help", *verb.split()).stdout) if verb != "help" else options(box("--help").stdout)
         assert {w[2:] for w in complete(f"box {verb} --", bash_script)} - {""} == wanted, verb
 
 
@@ -263,8 +265,8 @@ def test_fish_offers_the_same(tmp_path):
     (tmp_path / "box.fish").write_text(script("fish"))
 
     def offers(line):
-        done = subprocess.run(["fish", "--no-config", "-c", f"source {tmp_path}/box.fish; complete -C '{line}'"], text=True,
-                              capture_output=True, timeout=60, env={**os.environ, "HOME": str(tmp_path)})
+        done = subprocess.run(["fish", "--no-config", "-c", f"source {tmp_path}/box.fish; complete -C '{line}'"],
+                              text=True, capture_output=True, timeout=60, env={**os.environ, "HOME": str(tmp_path)})
         return {row.split("\t")[0] for row in done.stdout.splitlines()}
 
     assert offers("box ru") == {"run"}

@@ -157,7 +157,7 @@ def test_rpc_calls_by_action(client, talkative):
             rpc.call("no_such_action")
         during = scrape(client)
         assert total(during, "box_connections", kind="websocket") == 1
-    after = until(lambda: (found := scrape(client)) and total(found, "box_connections", kind="websocket") == 0 and found)
+    after = until(lambda: (found := scrape(client)) and not total(found, "box_connections", kind="websocket") and found)
 
     def grew(name, **labels):
         return total(after, name, **labels) - total(before, name, **labels)
@@ -200,7 +200,8 @@ def test_idle_sessions_count_as_expired():
     try:
         client = daemon.client()
         client.new("idle")
-        found = until(lambda: (now := scrape(client)) and total(now, "box_sessions_ended_total", reason="expired") and now)
+        found = until(lambda: (now := scrape(client)) and total(now, "box_sessions_ended_total", reason="expired")
+                      and now)
         assert total(found, "box_sessions_ended_total", reason="deleted") == 0
         client.close()
     finally:

@@ -274,6 +274,27 @@ def test_T38_the_status_tells_about_both(shared):
     api.rm("t38")
 
 
+def test_T07_F22_without_a_usable_backend_boxd_serves_and_runs_nothing():
+    """It starts all the same, says why, and fails closed: nothing ever runs elsewhere instead."""
+    daemon = Governed("engine_socket: unix:///nonexistent/docker.sock", "--backend", "docker")
+    try:
+        api = daemon.client()
+        status = api.call("GET", "/v1/status")
+        assert (status["enabled"], status["available"]) == (True, False) and "docker" in status["connector_error"]
+        assert status["backend"] == {"name": "docker", "available": False}
+        body = {"tool": "exec", "query": {"query_id": 7}, "arguments": {"command": "touch /tmp/never"}}
+        for call in (lambda: api.new("t07"), lambda: api.call("POST", "/v1/execute-tool", body)):
+            with pytest.raises(ApiError) as caught:
+                call()
+            assert (caught.value.status, caught.value.code) == (503, "unavailable")
+        errors = api.call("GET", "/v1/errors")["errors"]
+        assert [(e["type"], e["query_id"]) for e in errors] == [("BoxBackendUnavailableError", ""),
+                                                                ("BoxBackendUnavailableError", "7")]
+        assert not os.path.exists("/tmp/never") and api.ps() == []
+    finally:
+        daemon.close()
+
+
 def test_F22_F23_a_runtime_that_is_switched_off_says_why():
     """It starts, answers, and runs nothing, by no front."""
     daemon = Governed("box: {enabled: false}", "--backend", "fake")

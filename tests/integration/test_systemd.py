@@ -232,8 +232,9 @@ def test_the_capabilities_that_the_unit_leaves_are_enough(manager, service, tmp_
 
 def test_no_setting_of_the_unit_reaches_into_sandboxes():
     """Filters and mounts of the unit would be those of every sandbox, and of a box-priv of before."""
-    harmful = {"SystemCallFilter", "MemoryDenyWriteExecute", "RestrictNamespaces", "RestrictSUIDSGID", "LockPersonality",
-               "RestrictAddressFamilies", "ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectProc",
+    harmful = {"SystemCallFilter", "MemoryDenyWriteExecute", "RestrictNamespaces", "RestrictSUIDSGID",
+               "LockPersonality", "RestrictAddressFamilies", "ProtectSystem", "ProtectHome", "PrivateTmp",
+               "PrivateDevices", "ProtectProc",
                "ProtectKernelModules", "ProtectKernelTunables", "ProtectKernelLogs", "ProtectControlGroups",
                "ProtectHostname", "ProtectClock", "RestrictRealtime", "OOMScoreAdjust", "User", "DynamicUser",
                "StateDirectory", "Delegate", "PrivateUsers", "PrivateNetwork"}

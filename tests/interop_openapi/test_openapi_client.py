@@ -19,8 +19,9 @@ def made(tmp_path_factory):
     """Generates the client; a warning of the generator is something that it left out."""
     out = tmp_path_factory.mktemp("openapi") / "client"
     bin_dir = str(pathlib.Path(sys.executable).parent)
-    done = subprocess.run([f"{bin_dir}/openapi-python-client", "generate", "--path", str(ROOT / "docs/api/openapi.json"),
-                           "--output-path", str(out), "--fail-on-warning"],
+    document = str(ROOT / "docs/api/openapi.json")
+    done = subprocess.run([f"{bin_dir}/openapi-python-client", "generate", "--path", document, "--output-path", str(out),
+                           "--fail-on-warning"],
                           env={**os.environ, "PATH": f"{bin_dir}:{os.environ['PATH']}"}, capture_output=True, text=True,
                           timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -87,7 +88,8 @@ def test_outputs(box, session):
 
 
 def test_processes(box, session):
-    spec = box.models.BoxManagedProcessSpec.from_dict({"process_id": "p", "command": "echo", "args": ["hi"], "cwd": "/tmp"})
+    spec = box.models.BoxManagedProcessSpec.from_dict(
+        {"process_id": "p", "command": "echo", "args": ["hi"], "cwd": "/tmp"})
     assert box("processes", "start_process", session, body=spec, idempotency_key="k").status_code == 201
     until(lambda: box("processes", "get_process", session, "p").parsed.status == "exited", what="the end")
     assert box("processes", "get_process", session, "p").parsed.exit_code == 0
@@ -104,7 +106,8 @@ def test_files(box, session):
 
 
 def test_tools(box, session):
-    body = box.models.ToolRequest.from_dict({"tool": "exec", "arguments": {"command": "echo hi"}, "session_id": session})
+    body = box.models.ToolRequest.from_dict(
+        {"tool": "exec", "arguments": {"command": "echo hi"}, "session_id": session})
     result = box("tools", "execute_tool", body=body).parsed
     assert not result.is_error and result.result["stdout"] == "hi\n"
     assert "exec" in [t.name for t in box("tools", "list_tools").parsed.tools]

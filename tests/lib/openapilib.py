@@ -19,7 +19,8 @@ def wrong(document, schema, value, where="$"):
         return wrong(document, document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]], value, where)
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    if kinds and not any(isinstance(value, TYPES[k]) and (k == "boolean" or not isinstance(value, bool)) for k in kinds):
+    is_bool = isinstance(value, bool)
+    if kinds and not any(isinstance(value, TYPES[k]) and is_bool == (k == "boolean") for k in kinds):
         return [f"{where}: {value!r} is not {' or '.join(kinds)}"]
     found = []
     if "enum" in schema and value not in schema["enum"]:
