@@ -417,7 +417,7 @@ def as_boxd(daemon, script):
 
 
 def test_K07_nobody_but_box_priv_chooses_what_is_mounted(images):
-    """boxd owns the state directory. Taken over, it would like the kernel to parse an image that it made: as a template."""
+    """boxd owns the state directory. Taken over, it would put an image of its own among the templates."""
     daemon = Boxd()
     try:
         client = daemon.client()
