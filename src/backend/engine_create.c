@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/engine_internal.h"
+#include "sandbox/masks.h"
 #include "util/alloc.h"
 #include "util/json.h"
 #include "util/str.h"
@@ -16,7 +17,7 @@
 #define TMP_SIZE "64m"
 #define VOLUME_MIB 64
 #define NAME_PART_MAX 32U
-/* The engine's init, box-guest and its keepers. Where a limit per user id keeps programs off them,
+/* box-guest and its keepers. Where a limit per user id keeps programs off them,
  * there is place for some. */
 #define RESERVE_OWN 16
 #define RESERVE_SHARED 4
@@ -69,6 +70,8 @@ uint64_t engine_workspace_bytes(const struct spec *spec)
 
 static void put_labels(struct jw *w, const struct engine_plan *p)
 {
+    AUTO_DONE(buf) struct buf own;
+    buf_init(&own, ENGINE_OWN_LABELS_MAX);
     jw_key(w, "Labels");
     jw_object(w);
     jw_kstr(w, LABEL_BOX, "true");
@@ -79,7 +82,9 @@ static void put_labels(struct jw *w, const struct engine_plan *p)
     for (char *const *l = p->spec->own.labels; l != NULL && *l != NULL; l++) {
         AUTO_FREE char *key = xstrndup(*l, strcspn(*l, "="));
         jw_kstr(w, key, *l + strlen(key) + 1);
+        (void)buf_printf(&own, "%s%s", own.len > 0 ? "," : "", key);
     }
+    jw_kstr(w, LABEL_OWN, buf_str(&own)); /* also where there are none: an image's is replaced */
     jw_object_end(w);
 }
 
@@ -187,18 +192,54 @@ static void put_ulimits(struct jw *w, const struct engine_plan *p)
     jw_array_end(w);
 }
 
+static const char *const masked[] = {SANDBOX_MASKED_FILES, SANDBOX_MASKED_DIRS, "timer_stats"};
+/* What engines mask by themselves, unless they are told what to mask. */
+static const char *const masked_too[] = {"/sys/firmware", "/sys/devices/virtual/powercap"};
+
+static void put_masks(struct jw *w)
+{
+    jw_key(w, "MaskedPaths");
+    jw_array(w);
+    for (size_t i = 0; i < ARRAY_SIZE(masked); i++) {
+        AUTO_FREE char *path = xasprintf("/proc/%s", masked[i]);
+        jw_str(w, path);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(masked_too); i++)
+        jw_str(w, masked_too[i]);
+    jw_array_end(w);
+}
+
+/* The same as one option, in addition to its own. */
+static void put_mask_option(struct jw *w)
+{
+    AUTO_DONE(buf) struct buf option;
+    buf_init(&option, 4096);
+    (void)buf_puts(&option, "mask=");
+    for (size_t i = 0; i < ARRAY_SIZE(masked); i++)
+        (void)buf_printf(&option, "%s/proc/%s", i > 0 ? ":" : "", masked[i]);
+    jw_str(w, buf_str(&option));
+}
+
 static void put_security(struct jw *w, const struct engine_plan *p)
 {
     static const char *const all[] = {"ALL", NULL};
     AUTO_FREE char *seccomp = xasprintf("seccomp=%s", p->seccomp);
-    const char *const options[] = {"no-new-privileges", seccomp, NULL};
     put_list(w, "CapDrop", all);
-    put_list(w, "SecurityOpt", options);
+    jw_key(w, "SecurityOpt");
+    jw_array(w);
+    jw_str(w, "no-new-privileges");
+    jw_str(w, seccomp);
+    if (p->masks_by_option)
+        put_mask_option(w);
+    jw_array_end(w);
+    if (!p->masks_by_option)
+        put_masks(w);
     jw_kbool(w, "Privileged", false);
     jw_kbool(w, "ReadonlyRootfs", p->spec->read_only_rootfs);
     jw_kstr(w, "IpcMode", "private");
     jw_kstr(w, "CgroupnsMode", "private");
-    jw_kbool(w, "Init", p->init);
+    /* box-guest is one that reaps. The engine's could be looked into by programs, and killed. */
+    jw_kbool(w, "Init", false);
     if (p->runtime != NULL)
         jw_kstr(w, "Runtime", p->runtime);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <arpa/inet.h>
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,6 +28,7 @@ static const struct engine_kind kinds[] = {
      /* The other way it forgets the name. */
      .probe_import = "/v4.0.0/libpod/images/import?reference=localhost%2Fbox-probe%3A1",
      .seccomp_by_path = true,
+     .masks_by_option = true,
      .is_podman = true,
      .mounts_as_text = true},
 };
@@ -57,6 +59,7 @@ static char *socket_path(const char *place)
 char *engine_find_endpoint(const char *kind, const char *given)
 {
     const struct engine_kind *k = engine_kind_find(kind);
+    assert(k != NULL);
     const char *env = getenv(k->env);
     struct stat st;
     if (given != NULL && given[0] != '\0')

@@ -29,7 +29,7 @@ static const struct {
     [ENGINE_PROBING] = {"probing", TO(INSPECTING) | TO(ADOPTING) | TO(REMOVING)},
     [ENGINE_INSPECTING] = {"inspecting", TO(PULLING) | TO(CREATING) | TO(REMOVING)},
     [ENGINE_PULLING] = {"pulling", TO(INSPECTING) | TO(REMOVING)},
-    [ENGINE_CREATING] = {"creating", TO(CREATING) | TO(STARTING) | TO(REMOVING)},
+    [ENGINE_CREATING] = {"creating", TO(STARTING) | TO(REMOVING)},
     [ENGINE_STARTING] = {"starting", TO(GREETING) | TO(REMOVING)},
     [ENGINE_ADOPTING] = {"adopting", TO(GREETING) | TO(REMOVING)},
     [ENGINE_GREETING] = {"greeting", TO(READY) | TO(REMOVING)},
@@ -232,7 +232,7 @@ static void on_link_connected(void *arg)
     add_rlimit(&h, RLIMIT_MSGQUEUE, 65536, 65536);
     add_rlimit(&h, RLIMIT_SIGPENDING, 1024, 1024);
     if (sb->own_id)
-        h.nproc = (uint32_t)sb->spec->pids_limit + 2; /* the engine's init, and box-guest */
+        h.nproc = (uint32_t)sb->spec->pids_limit + 1; /* box-guest */
     if (engine_workspace(sb->spec, false) == ENGINE_WORKSPACE_MEMORY &&
         sb->spec->workspace_quota_mb > 0)
         (void)str_copy(h.quota_path, sizeof(h.quota_path), sb->spec->mount_path);

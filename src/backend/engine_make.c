@@ -84,8 +84,6 @@ static void on_started(void *arg, const struct json *body, const struct err *err
     engine_greet(sb);
 }
 
-static void create_now(struct engine_sandbox *sb);
-
 /* An engine that does not find our files is not where they are. */
 static void explain_far(const struct engine_sandbox *sb, struct err *err)
 {
@@ -95,18 +93,6 @@ static void explain_far(const struct engine_sandbox *sb, struct err *err)
         return;
     (void)err_wrap(err, "the engine at %.80s must be on the same host as boxd",
                    engine_api_endpoint(sb->engine->api));
-}
-
-/* An engine without an init for containers says so when one is asked for. box-guest reaps as well.
- */
-static bool lacks_init(struct engine_sandbox *sb, const struct err *err)
-{
-    struct engine_facts *f = &sb->engine->facts;
-    if (f->no_init || (strstr(err->msg, "init binary") == NULL &&
-                       strstr(err->msg, "-init") == NULL && strstr(err->msg, "catatonit") == NULL))
-        return false;
-    f->no_init = true;
-    return true;
 }
 
 static void on_created(void *arg, const struct json *body, const struct err *err)
@@ -121,10 +107,6 @@ static void on_created(void *arg, const struct json *body, const struct err *err
         if (err == NULL && id != NULL && id_valid(id))
             (void)str_copy(sb->id, sizeof(sb->id), id);
         engine_remove(sb);
-        return;
-    }
-    if (err != NULL && lacks_init(sb, err)) {
-        create_now(sb);
         return;
     }
     if (err == NULL && (id == NULL || !id_valid(id) || str_copy(sb->id, sizeof(sb->id), id) < 0)) {
@@ -177,7 +159,7 @@ static void create_now(struct engine_sandbox *sb)
                                .guest_program = e->options.guest_program,
                                .run_dir = run_dir,
                                .volumes = sb->spec->read_only_rootfs ? sb->volumes : NULL,
-                               .init = !e->facts.no_init,
+                               .masks_by_option = e->kind->masks_by_option,
                                .flat = !e->facts.narrow,
                                .own_id = sb->own_id,
                                .keep = sb->spec->persistent || e->facts.live_restore,
@@ -315,6 +297,32 @@ static void import_now(struct engine_sandbox *sb)
                on_pulled);
 }
 
+/* What requests without an image ask for, and native has. Whoever offers one of that name in a
+ * registry is not meant. */
+static bool is_host(const struct engine_sandbox *sb)
+{
+    return str_eq(sb->spec->image, "host");
+}
+
+static bool may_pull(const struct engine_sandbox *sb)
+{
+    return sb->engine->options.pull && !sb->pulled && !is_host(sb);
+}
+
+static void explain_missing(const struct engine_sandbox *sb, struct err *err)
+{
+    const char *kind = sb->engine->kind->name;
+    if (is_host(sb))
+        (void)err_set(err, ERR_NOT_FOUND,
+                      "'host', the programs of this host, is no image that %s has: name one "
+                      "(box run --image NAME)",
+                      kind);
+    else
+        (void)err_set(err, ERR_NOT_FOUND,
+                      "%s has no image '%.120s'; fetch it (%s pull), or set image_pull: missing",
+                      kind, sb->spec->image, kind);
+}
+
 static void on_image(void *arg, const struct json *body, const struct err *err)
 {
     struct engine_sandbox *sb = arg;
@@ -325,16 +333,16 @@ static void on_image(void *arg, const struct json *body, const struct err *err)
         import_now(sb);
         return;
     }
-    if (err != NULL && err->code == ERR_NOT_FOUND && sb->engine->options.pull && !sb->pulled) {
+    if (err != NULL && err->code == ERR_NOT_FOUND && may_pull(sb)) {
         pull_now(sb);
         return;
     }
     if (err != NULL && err->code == ERR_NOT_FOUND) {
-        (void)err_set(&missing, ERR_NOT_FOUND,
-                      "%s has no image '%.120s'; fetch it (%s pull), or set image_pull: missing",
-                      sb->engine->kind->name, sb->spec->image, sb->engine->kind->name);
+        explain_missing(sb, &missing);
         err = &missing;
     }
+    if (err == NULL && engine_image_labels(body, sb->spec->image, &missing) < 0)
+        err = &missing;
     if (err == NULL && sb->volumes == NULL &&
         engine_image_volumes(body, sb->spec, &sb->mounts, &sb->volumes, &missing) < 0)
         err = &missing;

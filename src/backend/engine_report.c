@@ -189,7 +189,7 @@ static void write_receipt(struct report *r, const struct json *inspected)
     jw_ku64(w, "uid", sb->guest_uid);
     jw_kint(w, "host_pid", json_int(json_get(state, "Pid")));
     jw_kbool(w, "privileged", json_bool(json_get(host, "Privileged")));
-    jw_kbool(w, "init", json_bool(json_get(host, "Init")));
+    jw_kstr(w, "init", "box-guest");
     jw_kstr(w, "kill_on_timeout", "the exec's own process tree");
     put_limits(w, sb, host);
     put_payload(w, buf_str(&r->posture));

@@ -322,3 +322,15 @@ int authz_check_session(const struct authz_scope *s, const char *id, struct err 
     }
     return ok ? 0 : err_set(err, ERR_NOT_FOUND, "session %s not found", id);
 }
+
+char *authz_session_name(const struct authz_scope *s, const char *tail)
+{
+    if (s == NULL)
+        return xstrdup(tail);
+    for (char **p = s->sessions; p != NULL && *p != NULL; p++) {
+        size_t n = strlen(*p);
+        if (n > 0 && (*p)[n - 1] == '*')
+            return xasprintf("%.*s%s", (int)n - 1, *p, tail);
+    }
+    return s->sessions != NULL && s->sessions[0] != NULL ? xstrdup(s->sessions[0]) : NULL;
+}

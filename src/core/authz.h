@@ -49,3 +49,7 @@ int authz_check_mount(const struct authz_scope *s, const char *path, enum mount_
 /* ERR_NOT_FOUND, just as for a session that does not exist: names of others are not to be probed.
  */
 int authz_check_session(const struct authz_scope *s, const char *id, struct err *err);
+
+/* A name for a session that is made up for it: as its scope has them begin, ending with `tail`; or
+ * the one name that it may use. Owned; NULL: it may use none. */
+char *authz_session_name(const struct authz_scope *s, const char *tail);

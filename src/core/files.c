@@ -238,7 +238,8 @@ static void on_fail(struct files_call *c, const char *data, size_t len)
         return;
     }
     memcpy(&fail, data, sizeof(fail));
-    f.why = fail.why < FILES_WHY_MAX ? (enum files_why)fail.why : FILES_WHY_REQUEST;
+    /* 0 is ours: it says that box-files did not answer. */
+    f.why = fail.why > 0 && fail.why < FILES_WHY_MAX ? (enum files_why)fail.why : FILES_WHY_REQUEST;
     f.error = fail.error > 0 && fail.error < 4096 ? fail.error : 0;
     f.n = fail.n;
     files_explain(&f, data + sizeof(fail), len - sizeof(fail));

@@ -336,9 +336,8 @@ static size_t answer_max(const struct tool *t, const struct policy *policy)
                                                                : TOOL_ANSWER_MAX;
 }
 
-int tool_call_start(const struct tool *t, const struct tool_where *where,
-                    const struct json *arguments, tool_done_fn *done, void *arg,
-                    struct tool_call **ret, struct err *err)
+int tool_call_start(const struct tool *t, const struct tool_where *where, tool_done_fn *done,
+                    void *arg, struct tool_call **ret, struct err *err)
 {
     struct tool_call *c = xnew(struct tool_call);
     struct err why = {0};
@@ -349,14 +348,15 @@ int tool_call_start(const struct tool *t, const struct tool_where *where,
     c->who = xstrdup(where->who != NULL ? where->who : authz_name(where->request.scope));
     c->query_id = policy_query_id(where->request.query);
     c->done = done;
+    c->output = where->output;
     c->arg = arg;
     size_t most = answer_max(t, where->service->policy);
     buf_init(&c->result.json, most);
     buf_init(&c->result.text, most);
     buf_init(&c->text, most);
-    int r = prepare(c, where, arguments, &why);
+    int r = prepare(c, where, where->arguments, &why);
     if (r == 0)
-        r = launch(c, where, arguments, &why);
+        r = launch(c, where, where->arguments, &why);
     if (r == 0) {
         *ret = c;
         return 0;

@@ -84,6 +84,7 @@ struct tool_call {
     bool acquiring, freed;
     bool ended; /* and said so */
     tool_done_fn *done;
+    void (*output)(void *arg, const char *data, size_t len); /* or NULL */
     void *arg;
     struct loop_defer defer;
     bool recorded; /* that it was refused */

@@ -74,8 +74,7 @@ static void reply_process(struct http_request *req, unsigned status, struct proc
     v1_reply_json(req, status, &out, &w);
 }
 
-/* The process of {id} and {process}. NULL: answered. */
-static struct process *find_process(struct http_request *req, const struct v1 *v)
+struct process *v1_find_process(struct http_request *req, const struct v1 *v)
 {
     struct session *s = v1_use_session(req, v, "process");
     if (s == NULL)
@@ -111,7 +110,7 @@ static void list_processes(struct http_request *req, void *arg)
 
 static void get_process(struct http_request *req, void *arg)
 {
-    struct process *p = find_process(req, arg);
+    struct process *p = v1_find_process(req, arg);
     if (p != NULL)
         reply_process(req, 200, p);
 }
@@ -281,7 +280,7 @@ static void read_output(struct http_request *req, void *arg)
 {
     uint64_t from, max, wait_ms, release;
     struct err err = {0};
-    struct process *p = find_process(req, arg);
+    struct process *p = v1_find_process(req, arg);
     if (p == NULL || !v1_query_number(req, "from", UINT64_MAX, process_range(p).begin, &from) ||
         !v1_query_number(req, "max", READ_MAX, READ_DEFAULT, &max) ||
         !v1_query_number(req, "wait_ms", WAIT_MAX_MS, 0, &wait_ms) ||
@@ -312,10 +311,12 @@ static const struct http_route routes[] = {
     {"GET", "/v1/sessions/{id}/processes/{process}", get_process, HTTP_ROUTE_SCOPED, 0},
     {"DELETE", "/v1/sessions/{id}/processes/{process}", stop_process, HTTP_ROUTE_SCOPED, 0},
     {"GET", "/v1/sessions/{id}/processes/{process}/output", read_output, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/sessions/{id}/processes/{process}/stderr", v1_read_stderr, HTTP_ROUTE_SCOPED, 0},
     {0},
 };
 
 int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err)
 {
-    return http_server_add_routes(server, routes, v, err);
+    int r = http_server_add_routes(server, routes, v, err);
+    return r < 0 ? r : v1_hold_routes(server, v, err);
 }

@@ -77,13 +77,14 @@ static void call_tool(struct http_request *req, void *arg)
     if (!v1_read_body(req, &body))
         return;
     const struct tool_where where = {.service = v->service,
+                                     .arguments = body,
                                      .request = {.scope = v1_caller(req)},
                                      .session_id = http_request_param(req, "id"),
                                      .via = "http",
                                      .who = v1_who(req)};
     struct calling *c = xnew(struct calling);
     c->req = req;
-    if (tool_call_start(t, &where, body, on_done, c, &c->call, &err) < 0) {
+    if (tool_call_start(t, &where, on_done, c, &c->call, &err) < 0) {
         v1_fail(req, &err);
         free(c);
         return;

@@ -13,6 +13,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "sandbox/masks.h"
 #include "sandbox/mount.h"
 #include "sandbox/plan.h"
 #include "sandbox/setup.h"
@@ -28,19 +29,8 @@
 #define ATTR_MASK (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC)
 #define EMPTY_DIR ".empty" /* covers directories of /proc, and lies below views */
 
-/* Kernel information that says something about the host, or lets one do something to it. */
-static const char *const masked_files[] = {
-    "keys",       "key-users",  "timer_list",        "kallsyms",      "kcore",         "kmsg",
-    "iomem",      "ioports",    "vmallocinfo",       "slabinfo",      "pagetypeinfo",  "interrupts",
-    "softirqs",   "zoneinfo",   "buddyinfo",         "vmstat",        "cmdline",       "config.gz",
-    "modules",    "locks",      "schedstat",         "sched_debug",   "latency_stats", "diskstats",
-    "partitions", "swaps",      "consoles",          "misc",          "devices",       "crypto",
-    "kpagecount", "kpageflags", "kpagecgroup",       "sysrq-trigger", "mtrr",          "bootconfig",
-    "allocinfo",  "version",    "version_signature",
-};
-
-static const char *const masked_dirs[] = {"acpi",   "scsi",    "irq", "bus",   "fs",
-                                          "driver", "sysvipc", "tty", "asound"};
+static const char *const masked_files[] = {SANDBOX_MASKED_FILES};
+static const char *const masked_dirs[] = {SANDBOX_MASKED_DIRS};
 
 static const struct {
     const char *name;

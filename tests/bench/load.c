@@ -283,6 +283,9 @@ static const struct {
     {"relay-bulk", 5, load_relay_bulk},
     {"socketpair", 1, load_socketpair},
     {"cat-bulk", 1, load_cat_bulk},
+    {"engine-exec", 3, load_engine_exec},
+    {"engine-create", 3, load_engine_create},
+    {"session", 4, load_session},
 };
 
 static int run_line(char **words, struct job *j, struct err *err)

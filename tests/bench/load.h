@@ -68,3 +68,8 @@ int load_relay(struct job *j, struct err *err);
 int load_relay_bulk(struct job *j, struct err *err);
 int load_socketpair(struct job *j, struct err *err);
 int load_cat_bulk(struct job *j, struct err *err);
+
+/* Commands of a container engine's own API, and of a session on it (engine.c). */
+int load_engine_exec(struct job *j, struct err *err);
+int load_engine_create(struct job *j, struct err *err);
+int load_session(struct job *j, struct err *err);

@@ -12,6 +12,7 @@
 #include "util/alloc.h"
 #include "util/json.h"
 #include "util/str.h"
+#include "util/strv.h"
 
 /* What of the engine backend needs no engine: names, references, hashes, the request for a
  * container, versions. */
@@ -45,7 +46,6 @@ static struct json *make_body(const struct spec *spec, const struct engine_mount
                                .seccomp = "{\"x\": \"y\"}",
                                .guest_program = "/opt/box/box-guest",
                                .run_dir = "/var/lib/box/engine/x",
-                               .init = true,
                                .own_id = true,
                                .nproc_max = 100};
     buf_init(&text, ENGINE_CREATE_MAX);
@@ -73,7 +73,9 @@ static void a_container_has_every_wall(void **state)
     assert_string_equal(json_str(json_at(json_get(host, "SecurityOpt"), 1)),
                         "seccomp={\"x\": \"y\"}");
     assert_true(json_bool(json_get(host, "ReadonlyRootfs")));
-    assert_true(json_bool(json_get(host, "Init")));
+    assert_int_equal(json_type(json_get(host, "Init")), JSON_BOOL);
+    assert_false(json_bool(json_get(host, "Init"))); /* box-guest is one */
+    assert_true(json_len(json_get(host, "MaskedPaths")) > 40);
     assert_true(json_bool(json_get(host, "AutoRemove")));
     assert_false(json_bool(json_get(host, "Privileged")));
     assert_int_equal(json_int(json_get(host, "Memory")), 100 << 20);
@@ -104,8 +106,24 @@ static void a_container_is_told_by_its_labels(void **state)
     assert_string_equal(json_str(json_get(labels, "langbot.session_id")), "chat 1/ü");
     assert_string_equal(json_str(json_get(labels, "langbot.box.instance_id")), "0123456789abcdef");
     assert_string_equal(json_str(json_get(labels, "langbot.box.config_hash")), "feedfeedfeedfeed");
+    assert_string_equal(json_str(json_get(labels, "langbot.box.labels")), "");
     assert_null(json_get(body, "User"));
     assert_null(json_get(body, "Env"));
+}
+
+/* What is in an image's labels alone is not the session's. */
+static void the_labels_of_a_session_are_told_from_its_images(void **state)
+{
+    AUTO(spec) struct spec *spec = make_spec();
+    struct engine_mounts none = {0};
+    (void)state;
+    strv_add(&spec->own.labels, "chat_id=a=b");
+    strv_add(&spec->own.labels, "expires_at=");
+    AUTO(json) struct json *body = make_body(spec, &none, NULL);
+    const struct json *labels = json_get(body, "Labels");
+    assert_string_equal(json_str(json_get(labels, "chat_id")), "a=b");
+    assert_string_equal(json_str(json_get(labels, "expires_at")), "");
+    assert_string_equal(json_str(json_get(labels, "langbot.box.labels")), "chat_id,expires_at");
 }
 
 static void mounts_are_typed_and_private(void **state)
@@ -236,6 +254,88 @@ static void only_a_reference_is_an_image(void **state)
     assert_true(engine_image_check(text, &err) < 0);
 }
 
+static void labels_of_an_image_have_a_limit(void **state)
+{
+    static const char head[] = "{\"Config\": {\"Labels\": {\"a\": \"";
+    static const char tail[] = "\", \"b\": \"c\"}}}";
+    (void)state;
+    for (size_t len = 100; len <= 100000; len *= 1000) {
+        AUTO(json) struct json *image = NULL;
+        AUTO_DONE(buf) struct buf text;
+        struct err err = {0};
+        buf_init(&text, 200000);
+        assert_int_equal(buf_puts(&text, head), 0);
+        for (size_t i = 0; i < len; i++)
+            assert_int_equal(buf_putc(&text, 'x'), 0);
+        assert_int_equal(buf_puts(&text, tail), 0);
+        assert_int_equal(json_parse(text.data, text.len, &image, &err), 0);
+        int r = engine_image_labels(image, "large:1", &err);
+        assert_true((r < 0) == (len > 65536));
+        if (r < 0)
+            assert_non_null(strstr(err.msg, "image large:1 has 100015 bytes of labels"));
+    }
+}
+
+static int take_volumes(const char *volumes, char ***ret, struct err *err)
+{
+    AUTO(spec) struct spec *spec = make_spec();
+    AUTO(json) struct json *image = NULL;
+    AUTO_FREE char *text = xasprintf("{\"Config\": {\"Volumes\": %s}}", volumes);
+    struct engine_mounts mounts = {.n = 1};
+    mounts.list[0].target = (char *)(uintptr_t) "/mine";
+    assert_int_equal(json_parse(text, strlen(text), &image, err), 0);
+    return engine_image_volumes(image, spec, &mounts, ret, err);
+}
+
+static void volumes_of_an_image_are_taken_over_or_refused(void **state)
+{
+    static const char *const refused[] = {"/",        "/proc", "/proc/x",   "/sys",
+                                          "/dev/shm", "/.box", "/.box/run", "x",
+                                          "/a/../b",  "//a",   ""};
+    struct err err = {0};
+    AUTO_STRV char **list = NULL;
+    (void)state;
+    assert_int_equal(take_volumes("null", &list, &err), 0);
+    assert_null(list);
+    assert_int_equal(take_volumes("{\"/a/\": {}, \"/mine\": {}, \"/tmp\": {}, \"/workspace\": {}, "
+                                  "\"/devices\": {}}",
+                                  &list, &err),
+                     0);
+    assert_int_equal(strv_len(list), 2);
+    assert_string_equal(list[0], "/a");
+    assert_string_equal(list[1], "/devices");
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
+        AUTO_FREE char *text = xasprintf("{\"%s\": {}}", refused[i]);
+        char **none = NULL;
+        assert_true(take_volumes(text, &none, &err) < 0);
+        assert_int_equal(err.code, ERR_DENIED);
+        assert_null(none);
+    }
+}
+
+static void what_is_fetched_is_added_up(void **state)
+{
+    struct engine_pull *pull = NULL;
+    char name[16];
+    (void)state;
+    assert_false(engine_pull_excess(&pull, "a", ENGINE_PULL_MAX - 1));
+    assert_false(engine_pull_excess(&pull, "a", ENGINE_PULL_MAX - 1)); /* the same again */
+    assert_false(engine_pull_excess(&pull, "b", 1));
+    assert_true(engine_pull_excess(&pull, "c", 1));
+    engine_pull_free(pull);
+    pull = NULL;
+    assert_true(engine_pull_excess(&pull, "a", UINT64_MAX));
+    assert_true(engine_pull_excess(&pull, "b", UINT64_MAX));
+    engine_pull_free(pull);
+    pull = NULL;
+    for (unsigned i = 0; i < 127; i++) {
+        (void)snprintf(name, sizeof(name), "%u", i);
+        assert_false(engine_pull_excess(&pull, name, 1));
+    }
+    assert_true(engine_pull_excess(&pull, "more", 1));
+    engine_pull_free(pull);
+}
+
 static void old_runtimes_are_named(void **state)
 {
     static const struct {
@@ -298,11 +398,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_container_has_every_wall),
         cmocka_unit_test(a_container_is_told_by_its_labels),
+        cmocka_unit_test(the_labels_of_a_session_are_told_from_its_images),
         cmocka_unit_test(mounts_are_typed_and_private),
         cmocka_unit_test(a_workspace_of_ones_own),
         cmocka_unit_test(names_are_made_of_ids),
         cmocka_unit_test(the_hash_is_that_of_python),
         cmocka_unit_test(only_a_reference_is_an_image),
+        cmocka_unit_test(labels_of_an_image_have_a_limit),
+        cmocka_unit_test(volumes_of_an_image_are_taken_over_or_refused),
+        cmocka_unit_test(what_is_fetched_is_added_up),
         cmocka_unit_test(old_runtimes_are_named),
         cmocka_unit_test(what_an_engine_says_about_itself),
     };

@@ -209,8 +209,10 @@ static int start(struct stage *s, const char *tool, const char *arguments,
     s->is_error = false;
     s->json[0] = s->text[0] = '\0';
     struct tool_where here = {.service = &s->service, .session_id = "s", .via = "test"};
-    return tool_call_start(tools_find(tool), where != NULL ? where : &here, json, on_done, s,
-                           &s->call, err);
+    if (where != NULL)
+        here = *where;
+    here.arguments = json;
+    return tool_call_start(tools_find(tool), &here, on_done, s, &s->call, err);
 }
 
 static void call(struct stage *s, const char *tool, const char *arguments)
@@ -576,9 +578,10 @@ static void a_long_output_is_whole(void **state)
     s.policy = policy_good("{\"box\": {\"output_limit_chars\": 1000000}}");
     s.service.policy = s.policy;
     assert_int_equal(json_parse(arguments, strlen(arguments), &json, NULL), 0);
-    const struct tool_where where = {.service = &s.service, .session_id = "s", .via = "test"};
-    assert_int_equal(
-        tool_call_start(tools_find("exec"), &where, json, on_large, &shown, &s.call, &err), 0);
+    const struct tool_where where = {
+        .service = &s.service, .arguments = json, .session_id = "s", .via = "test"};
+    assert_int_equal(tool_call_start(tools_find("exec"), &where, on_large, &shown, &s.call, &err),
+                     0);
     pump(&s.f);
     assert_int_equal(shown, 900000);
     stage_stop(&s);

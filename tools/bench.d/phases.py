@@ -2,9 +2,11 @@
 """What is measured. Each phase fills `run.series` and `run.bars`; rounds are interleaved, so that noise hits all alike."""
 
 import itertools
+import os
 import time
 
 from machine import GLOBAL, KERNEL, init_kib, memory, own_anon_kib
+from peers import HOLDER, IMAGE
 from stats import Bar, Series, median
 
 MIB = 1024.0
@@ -98,6 +100,44 @@ def launches(run):
               peer=peers.bwrap)
     run.ratio("new session + first exec + delete", "≥ 40× faster than docker run", 40.0, "docker_run", "cycle", True,
               peers.docker_run)
+
+
+def engines(run):
+    """A session on Docker beside what Docker's own API takes for the least that does the same."""
+    peers, n = run.peers, run.sizes
+    bars = (("warm exec of echo, on Docker", "≤ 1.1× a bare exec through Docker's API", "docker_box_exec", "docker_api_exec"),
+            ("new session, on Docker", "≤ 1.1× create + start through Docker's API", "docker_box_create",
+             "docker_api_create"),
+            ("session deleted, on Docker", "≤ 1.1× a removal through Docker's API", "docker_box_delete",
+             "docker_api_delete"))
+    if peers.docker_exec.reason is None:
+        sock = str(peers.work / "docker.sock")
+        os.chmod(peers.work, 0o755)  # boxd is nobody there
+        os.chmod(sock, 0o660)
+        daemon = run.new_daemon("--backend", "docker", env={"BOX_ENGINE_SOCKET": sock})
+        try:
+            engine_rounds(run, daemon, sock, n["engine_rounds"])
+        finally:
+            daemon.stop_hard()
+    for what, promise, top, bottom in bars:
+        run.ratio(what, promise, 1.1, top, bottom, peer=peers.docker_exec)
+
+
+def engine_rounds(run, daemon, sock, rounds):
+    load = run.load
+    daemon.client().new("warm", image=f"{IMAGE}:latest")
+    load.ask("engine-create", 1, sock, IMAGE)
+    for done in range(rounds):
+        run.add("docker_api_exec", "docker: exec through the API", load.ask("engine-exec", 3, sock, HOLDER))
+        run.add("docker_box_exec", "box on Docker: warm exec", load.ask("exec", 3, str(daemon.sock), "warm"))
+        made = load.ask("engine-create", 2, sock, IMAGE)
+        run.add("docker_api_create", "docker: create + start through the API", made[0::2])
+        run.add("docker_api_delete", "docker: remove through the API", made[1::2])
+        made = load.ask("session", 2, str(daemon.sock), run.name("d"), f"{IMAGE}:latest")
+        run.add("docker_box_create", "box on Docker: new session", made[0::2])
+        run.add("docker_box_delete", "box on Docker: session deleted", made[1::2])
+        if run.late(0.7) and done >= 4:
+            break
 
 
 def burst(run):
