@@ -9,6 +9,7 @@
 #include "util/alloc.h"
 #include "util/buf.h"
 #include "util/json.h"
+#include "util/str.h"
 
 #define EVENT_MAX (64U << 10)
 
@@ -126,6 +127,11 @@ void v1_file_watch(struct http_request *req, void *arg)
 
     if (f == NULL)
         return;
+    if (str_eq(http_request_method(req), "HEAD")) { /* it would never end */
+        http_reply(req, 200, "text/event-stream", NULL, 0);
+        v1_file_free(f);
+        return;
+    }
     f->more = xnew(struct watching);
     f->more_free = watching_free;
     struct files_ask ask = {

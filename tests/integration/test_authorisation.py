@@ -25,7 +25,8 @@ def mounting(top):
 
 @pytest.fixture(scope="module")
 def daemon():
-    d = Governed("box: {local: {allowed_mount_roots: ['{top}']}}", "--backend", "fake", tokens=[CI, OPS, POOR, GONE, READER])
+    d = Governed("box: {local: {allowed_mount_roots: ['{top}']}}", "--backend", "fake",
+                 tokens=[CI, OPS, POOR, GONE, READER])
     for name in ("ro", "rw", "other"):
         d.directory(name)
     d.put_tokens([CI, OPS, POOR, GONE, READER, mounting(d.top)[0]])

@@ -338,6 +338,16 @@ def test_watching(boxd_shared, api, files, sid):
     assert Events(boxd_shared.sock, "GET", files.url("/watch", path="none")).status == 404
 
 
+def test_who_asks_for_the_head_of_a_stream_is_answered(files, sid):
+    conn = files.connect()
+    for _ in range(2):  # and the next request on the same connection
+        conn.request("HEAD", f"/v1/sessions/{sid}/files/watch?path=/workspace")
+        answer = conn.getresponse()
+        assert (answer.status, answer.headers["Content-Type"]) == (200, "text/event-stream")
+        answer.read()
+    conn.close()
+
+
 def test_a_watcher_that_does_not_read_is_told_what_it_missed(boxd_shared, api, files, sid):
     files.put("swap", (BUILD / "tests/integration/swap_files").read_bytes(), mode="755")
     api.sh(sid, "mkdir -p r/a/b/c; ln -s x r/a.x; ln -s x r/a/b.x; ln -s x r/a/b/c.x")
