@@ -101,8 +101,10 @@ static void on_created(void *arg, const struct json *body, const struct err *err
     const char *id = json_str(json_get(body, "Id"));
     struct err odd = {0};
     sb->call = NULL;
-    if (err != NULL && err->sys != 0) /* no answer: it may be there all the same */
+    if (err != NULL && err->sys != 0) { /* no answer: it may be there all the same, or be yet */
         (void)str_copy(sb->id, sizeof(sb->id), sb->name);
+        sb->engine->untidy = true;
+    }
     if (sb->state == ENGINE_REMOVING) {
         if (err == NULL && id != NULL && id_valid(id))
             (void)str_copy(sb->id, sizeof(sb->id), id);

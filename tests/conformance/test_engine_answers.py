@@ -373,3 +373,24 @@ def test_L12_runtimes_are_named_and_old_ones_are_a_finding(box):
     old = tuple(int(n) for n in number.split("-")[0].split(".")[:2]) < (1, 3)
     assert any(c["status"] == ("warn" if old else "ok") for c in found)
     assert not old or any("CVE-2025-31133" in c["detail"] for c in found)
+
+
+def test_L06_what_is_made_after_nobody_waits_for_it_goes_with_the_next(spoil, backend):
+    """An engine that takes its time makes a container that was not there yet when it was to be removed."""
+    asked = []
+
+    def later(request, ask):
+        asked.append(ask)
+        return b""
+
+    proxy, client, _ = spoil(("POST", "^/containers/create", later))
+    with pytest.raises(ApiError) as caught:
+        client.new("slow", image=IMAGE)
+    assert caught.value.code == "unavailable"
+    proxy.rules.clear()
+    asked[0]()
+    assert ours(backend.engine, "slow") or backend.name == "docker"  # which misses the session's directory by then
+    client.new("next", image=IMAGE)
+    until(lambda: not ours(backend.engine, "slow"))
+    assert client.sh("next", "echo fine")["stdout"] == "fine\n"
+    client.rm("next")
