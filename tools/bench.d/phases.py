@@ -106,10 +106,8 @@ def engines(run):
     """A session on Docker beside what Docker's own API takes for the least that does the same."""
     peers, n = run.peers, run.sizes
     bars = (("warm exec of echo, on Docker", "≤ 1.1× a bare exec through Docker's API", "docker_box_exec", "docker_api_exec"),
-            ("new session, on Docker", "≤ 1.1× create + start through Docker's API", "docker_box_create",
-             "docker_api_create"),
-            ("session deleted, on Docker", "≤ 1.1× a removal through Docker's API", "docker_box_delete",
-             "docker_api_delete"))
+            ("new session and its end, on Docker", "≤ 1.1× create + start + remove through Docker's API",
+             "docker_box", "docker_api"))
     if peers.docker_exec.reason is None:
         sock = str(peers.work / "docker.sock")
         os.chmod(peers.work, 0o755)  # boxd is nobody there
@@ -123,6 +121,13 @@ def engines(run):
         run.ratio(what, promise, 1.1, top, bottom, peer=peers.docker_exec)
 
 
+def add_cycle(run, key, name, parts, times):
+    """Two times for each: it was made, it was removed."""
+    run.add(key, name, [a + b for a, b in zip(times[0::2], times[1::2])])
+    for i, part in enumerate(parts):
+        run.add(f"{key}_{i}", f"  of it: {part}", times[i::2])
+
+
 def engine_rounds(run, daemon, sock, rounds):
     load = run.load
     daemon.client().new("warm", image=f"{IMAGE}:latest")
@@ -130,12 +135,10 @@ def engine_rounds(run, daemon, sock, rounds):
     for done in range(rounds):
         run.add("docker_api_exec", "docker: exec through the API", load.ask("engine-exec", 3, sock, HOLDER))
         run.add("docker_box_exec", "box on Docker: warm exec", load.ask("exec", 3, str(daemon.sock), "warm"))
-        made = load.ask("engine-create", 2, sock, IMAGE)
-        run.add("docker_api_create", "docker: create + start through the API", made[0::2])
-        run.add("docker_api_delete", "docker: remove through the API", made[1::2])
-        made = load.ask("session", 2, str(daemon.sock), run.name("d"), f"{IMAGE}:latest")
-        run.add("docker_box_create", "box on Docker: new session", made[0::2])
-        run.add("docker_box_delete", "box on Docker: session deleted", made[1::2])
+        add_cycle(run, "docker_api", "docker: create + start + remove through the API", ("create + start", "remove"),
+                  load.ask("engine-create", 2, sock, IMAGE))
+        add_cycle(run, "docker_box", "box on Docker: new session + delete", ("new session", "delete"),
+                  load.ask("session", 2, str(daemon.sock), run.name("d"), f"{IMAGE}:latest"))
         if run.late(0.7) and done >= 4:
             break
 
