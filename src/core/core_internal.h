@@ -44,6 +44,7 @@ struct session {
     unsigned refs; /* the manager's own is one while it is listed */
     unsigned execs;
     unsigned claims;         /* acquires that wait for it */
+    unsigned guests;         /* see session_guest_comes() */
     struct spec *spec;       /* owned */
     struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */
     char *sandbox_id;        /* owned; what people know it by, as the backend said first; or NULL */

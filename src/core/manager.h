@@ -142,3 +142,7 @@ struct lease_holder *manager_holder_next(struct manager *m, struct lease_holder 
 /* An exec begins or ends: a session with one running is never idle. */
 void session_exec_begins(struct session *s);
 void session_exec_ends(struct session *s);
+/* Somebody is connected who will come back to it: until they leave it is never idle. Whoever comes
+ * holds it. */
+void session_guest_comes(struct session *s);
+void session_guest_leaves(struct session *s);

@@ -10,7 +10,7 @@
 /* Somebody uses it, or is about to. What a managed process does is use. */
 static bool is_busy(const struct session *s)
 {
-    return s->execs > 0 || s->claims > 0 || s->n_running > 0 || s->holders > 0;
+    return s->execs > 0 || s->claims > 0 || s->guests > 0 || s->n_running > 0 || s->holders > 0;
 }
 
 static bool ends_by_itself(const struct session *s)
@@ -38,7 +38,8 @@ void session_update_deadline(struct session *s)
     if (s->sandbox == NULL || s->sandbox->backend->ops->set_deadline == NULL)
         return;
     if (ends_by_itself(s) && s->n_running == 0)
-        want = (s->execs > 0 ? clock_boot(loop_clock(s->m->loop)) : s->used_boot) + ttl + slack;
+        want = (s->execs + s->guests > 0 ? clock_boot(loop_clock(s->m->loop)) : s->used_boot) +
+               ttl + slack;
     if (s->spec->own.expires_ns > 0) {
         want = boot_time(loop_clock(s->m->loop), s->spec->own.expires_ns);
         slack = NSEC_PER_SEC; /* two clocks are read, one after the other */

@@ -336,6 +336,19 @@ void session_exec_begins(struct session *s)
     session_touch(s);
 }
 
+void session_guest_comes(struct session *s)
+{
+    s->guests++;
+    session_touch(s);
+}
+
+void session_guest_leaves(struct session *s)
+{
+    assert(s->guests > 0);
+    s->guests--;
+    session_touch(s);
+}
+
 void session_exec_ends(struct session *s)
 {
     assert(s->execs > 0);

@@ -288,6 +288,7 @@ struct mcp_listener {
 void mcp_listener_end(struct mcp_listener *listener)
 {
     listener->link->listener = NULL;
+    mcp_place_keep(listener->link->place, false);
     sse_end(&listener->sse);
     free(listener);
 }
@@ -330,6 +331,7 @@ static void on_get(struct http_request *req, void *arg)
     struct mcp_listener *listener = xnew(struct mcp_listener);
     listener->link = l;
     l->listener = listener;
+    mcp_place_keep(l->place, true);
     http_on_cancel(req, on_leave, listener);
     sse_start(&listener->sse, req, l->mcp->loop);
 }

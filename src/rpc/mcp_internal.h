@@ -50,6 +50,8 @@ struct mcp_place {
     bool own_name;          /* nobody else is given that session */
     bool ephemeral;         /* the session goes when the place does */
     bool made;              /* we asked for it */
+    bool keeps;             /* somebody is there: that session is not idle */
+    struct session *kept;   /* held, or NULL: the one that is kept so */
     const char *version;    /* agreed on by `initialize`; static; NULL: not yet */
     bool shared;            /* by clients that do not know of each other's ids */
     struct mcp_call *calls; /* under way */
@@ -69,6 +71,8 @@ struct mcp_place *mcp_place_of_caller(struct mcp *m, const struct authz_scope *s
 /* ERR_NOT_FOUND also for those of others. */
 int mcp_place_find(const struct mcp_place *p, const char *id, struct session **ret,
                    struct err *err);
+/* Whether somebody is there who will use the client's own session again. */
+void mcp_place_keep(struct mcp_place *p, bool on);
 /* As POST /v1/sessions takes them: those of the place, with `more` (or NULL) over them. Owned. */
 struct json *mcp_place_settings(const struct mcp_place *p, const char *id, const struct json *more);
 bool mcp_place_reaches(const struct mcp_place *p, const char *id);
@@ -103,11 +107,14 @@ struct mcp_sink {
     void (*answer)(void *arg, const struct buf *message, enum mcp_code code);
 };
 
+typedef void mcp_session_fn(struct mcp_call *c, struct session *s); /* s is borrowed */
+
 /* Somebody who will call back and cannot be told not to. */
 struct mcp_wait {
     struct mcp_call *call; /* NULL: nobody waits any more */
+    bool own;              /* for the session of the place */
     char *text;            /* of whoever waits */
-    void (*then)(struct mcp_call *c, struct session *s);
+    mcp_session_fn *then;
 };
 
 struct mcp_call {
@@ -163,13 +170,12 @@ struct mcp_call *mcp_wait_end(struct mcp_wait *w);
 
 /* mcp_place.c: the session that is meant, made if need be. `then` gets it borrowed, perhaps at
  * once; where there is none the call is answered. */
-void mcp_call_session(struct mcp_call *c, const char *id,
-                      void (*then)(struct mcp_call *c, struct session *s));
+void mcp_call_session(struct mcp_call *c, const char *id, mcp_session_fn *then);
 
 /* The session of that name, made if need be: with the settings of the place and `more` (or NULL).
  */
 void mcp_call_make_session(struct mcp_call *c, const char *id, const struct json *more,
-                           void (*then)(struct mcp_call *c, struct session *s));
+                           mcp_session_fn *then);
 
 /* mcp_tools.c */
 void mcp_tools_write(struct buf *out); /* the array of tools/list */

@@ -31,6 +31,29 @@ struct mcp_place *mcp_place_new(struct mcp *m, const struct authz_scope *scope, 
     return p;
 }
 
+static void keep(struct mcp_place *p, struct session *s)
+{
+    if (p->kept == s)
+        return;
+    if (p->kept != NULL) {
+        session_guest_leaves(p->kept);
+        session_release(p->kept);
+    }
+    p->kept = s;
+    if (s != NULL) {
+        session_hold(s);
+        session_guest_comes(s);
+    }
+}
+
+void mcp_place_keep(struct mcp_place *p, bool on)
+{
+    struct session *s = p->made ? manager_find(p->mcp->v1->manager, p->session_id) : NULL;
+
+    p->keeps = on;
+    keep(p, on ? s : NULL);
+}
+
 void mcp_place_hold(struct mcp_place *p)
 {
     p->refs++;
@@ -47,6 +70,7 @@ void mcp_place_release(struct mcp_place *p)
 {
     if (p == NULL || --p->refs > 0)
         return;
+    keep(p, NULL);
     if (p->ephemeral && p->own_name && p->made) {
         char *id = xstrdup(p->session_id);
         if (manager_delete(p->mcp->v1->manager, id, on_gone, id, NULL) < 0)
@@ -127,8 +151,12 @@ int mcp_place_find(const struct mcp_place *p, const char *id, struct session **r
 static void on_ready(void *arg, struct session *s, const struct err *err)
 {
     struct mcp_wait *w = arg;
-    void (*then)(struct mcp_call * c, struct session * s) = w->then;
+    mcp_session_fn *then = w->then;
+    bool own = w->own;
     struct mcp_call *c = mcp_wait_end(w);
+
+    if (c != NULL && s != NULL && own && c->place->keeps)
+        keep(c->place, s);
 
     if (c != NULL && s == NULL)
         mcp_call_tool_err(c, err);
@@ -168,7 +196,7 @@ struct json *mcp_place_settings(const struct mcp_place *p, const char *id, const
 }
 
 void mcp_call_make_session(struct mcp_call *c, const char *id, const struct json *more,
-                           void (*then)(struct mcp_call *c, struct session *s))
+                           mcp_session_fn *then)
 {
     const struct mcp_place *p = c->place;
     const struct v1_asker asker = {
@@ -178,6 +206,7 @@ void mcp_call_make_session(struct mcp_call *c, const char *id, const struct json
     struct err err = {0};
 
     w->then = then;
+    w->own = str_eq(id, p->session_id);
     if (v1_session_get(c->mcp->v1, &asker, object, true, on_ready, w, NULL, &err) == 0)
         return;
     (void)mcp_wait_end(w);
@@ -192,8 +221,7 @@ static bool is_there(const struct mcp_place *p)
     return s != NULL && session_state(s) == SESSION_READY;
 }
 
-void mcp_call_session(struct mcp_call *c, const char *id,
-                      void (*then)(struct mcp_call *c, struct session *s))
+void mcp_call_session(struct mcp_call *c, const char *id, mcp_session_fn *then)
 {
     struct mcp_place *p = c->place;
     struct session *s = NULL;

@@ -80,6 +80,7 @@ static int greet(struct line *l, const char *data, size_t len, struct err *err)
     AUTO_FREE char *tail = xasprintf("mcp-%s", random);
     l->place = mcp_place_new(l->mcp, l->scope, l->who, tail);
     l->place->ephemeral = id == NULL;
+    l->place->keeps = true;
     if (id != NULL) {
         free(l->place->session_id);
         l->place->session_id = xstrdup(json_str(id));

@@ -10,6 +10,7 @@ import tempfile
 import langbot_client as lb
 import pytest
 
+collect_ignore = ["mcp_serve"]  # has an environment of its own
 CASE_LIMIT = 120
 collect_ignore = ["mcp"]  # has an environment of its own
 _loop = asyncio.new_event_loop()

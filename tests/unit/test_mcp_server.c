@@ -228,7 +228,9 @@ static void headers_are_compared_after_decoding(void **state)
     assert_false(mcp_header_matches("=?base64?ZXhlYw==?=", "=?base64?ZXhlYw==?="));
     assert_false(mcp_header_matches("=?base64?%%%?=", "exec"));
     assert_false(mcp_header_matches("=?base64?=", "exec"));
-    assert_true(mcp_header_matches("=?base64?" "?=", ""));
+    assert_true(mcp_header_matches("=?base64?"
+                                   "?=",
+                                   ""));
 }
 
 static void the_handshake_agrees_on_the_newest_that_both_know(void **state)
@@ -560,6 +562,39 @@ static void what_is_ephemeral_goes_with_its_client(void **state)
     scene_stop(&c);
 }
 
+static void the_session_of_a_client_that_is_there_is_never_idle(void **state)
+{
+    struct scene c;
+    scene_start(&c, NULL, "local");
+    const struct manager_options *o = manager_get_options(c.s.f.m);
+    ((struct manager_options *)(uintptr_t)o)->ttl_ns = 10 * NSEC_PER_SEC;
+    c.place->keeps = true;
+    call(&c, "1", "exec", "{\"command\":\"pwd\"}");
+    call(&c, "1", "create_session", "{\"name\":\"two\"}");
+    pass(&c.s.f, 60 * NSEC_PER_SEC);
+    manager_reap(c.s.f.m);
+    pump(&c.s.f);
+    assert_non_null(manager_find(c.s.f.m, "mcp-0"));
+    assert_null(manager_find(c.s.f.m, "mcp-0-two")); /* a handle is nobody's */
+    mcp_place_keep(c.place, false);
+    pass(&c.s.f, 60 * NSEC_PER_SEC);
+    manager_reap(c.s.f.m);
+    pump(&c.s.f);
+    assert_null(manager_find(c.s.f.m, "mcp-0"));
+    /* One that goes meanwhile is made again, and kept again. */
+    c.place->keeps = true;
+    call(&c, "1", "exec", "{\"command\":\"pwd\"}");
+    struct heard h;
+    delete_id(&c.s.f, "mcp-0", &h);
+    pump(&c.s.f);
+    call(&c, "1", "exec", "{\"command\":\"pwd\"}");
+    pass(&c.s.f, 60 * NSEC_PER_SEC);
+    manager_reap(c.s.f.m);
+    pump(&c.s.f);
+    assert_non_null(manager_find(c.s.f.m, "mcp-0"));
+    scene_stop(&c);
+}
+
 static void a_token_does_what_its_scope_names(void **state)
 {
     static const char file[] =
@@ -766,6 +801,7 @@ int main(void)
         cmocka_unit_test(a_client_without_a_scope_reaches_only_what_is_its_own),
         cmocka_unit_test(a_model_does_not_outvote_who_started_the_server),
         cmocka_unit_test(what_is_ephemeral_goes_with_its_client),
+        cmocka_unit_test(the_session_of_a_client_that_is_there_is_never_idle),
         cmocka_unit_test(a_token_does_what_its_scope_names),
         cmocka_unit_test(names_of_sessions_follow_the_scope),
         cmocka_unit_test(a_process_is_written_to_and_read),
