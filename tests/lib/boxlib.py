@@ -114,7 +114,13 @@ class Boxd:
         self.args, self.env, self.prefix = list(args), env or {}, list(prefix)
         self.log_path = self.state.parent / (self.state.name + ".log")
         self.process = None
-        self.start()
+        try:
+            self.start()
+        except RuntimeError:
+            if self.own_state:  # nobody has it to close; the log is part of the error
+                shutil.rmtree(self.state, ignore_errors=True)
+                self.log_path.unlink()
+            raise
 
     def start(self):
         ready, ready_child = os.pipe()
