@@ -127,7 +127,11 @@ static void explain(struct choice *c)
             continue;
         const char *why = k->state == CANDIDATE_DOWN ? k->why.msg : "not tried yet";
         char one[sizeof(text)];
-        (void)snprintf(one, sizeof(one), "%s: %s", k->def->name, why);
+        size_t name = strlen(k->def->name); /* some begin with it by themselves */
+        if (str_starts(why, k->def->name) && why[name] == ' ')
+            (void)snprintf(one, sizeof(one), "%s", why);
+        else
+            (void)snprintf(one, sizeof(one), "%s: %s", k->def->name, why);
         size_t len = strlen(one);
         if (len > (size_t)share)
             len = utf8_boundary(one, (size_t)share);

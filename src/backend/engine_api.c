@@ -340,6 +340,16 @@ static void on_body(struct http_call *http, const char *data, size_t len, void *
     }
 }
 
+/* Where it is is told once: what is behind that is what people need. */
+static void set_unreachable(struct engine_call *c, const struct err *err)
+{
+    const struct engine_api *api = c->api;
+    AUTO_FREE char *twice = xasprintf("connect to %s: ", api->endpoint);
+    const char *why = str_starts(err->msg, twice) ? err->msg + strlen(twice) : err->msg;
+    (void)err_set(&c->err, ERR_UNAVAILABLE, "%s cannot be reached at %s: %s", api->name,
+                  api->endpoint, why);
+}
+
 static void on_done(struct http_call *http, const struct err *err, void *arg)
 {
     struct engine_call *c = arg;
@@ -347,9 +357,7 @@ static void on_done(struct http_call *http, const struct err *err, void *arg)
     c->http = NULL;
     if (err != NULL) {
         c->api->minor = 0;
-        c->err = *err;
-        (void)err_wrap(&c->err, "%s cannot be reached at %s", c->api->name, c->api->endpoint);
-        c->err.code = ERR_UNAVAILABLE;
+        set_unreachable(c, err);
         c->err.sys = err->sys != 0 ? err->sys : ECONNRESET;
         finish(c, NULL);
     } else if (c->pinging) {

@@ -95,6 +95,11 @@ static void keep_group(struct boxd_backend *b, const char *kind)
         b->groups[b->n_groups++] = st.st_gid;
     else if (!there && usual != NULL)
         b->groups[b->n_groups++] = usual->gr_gid;
+    else if (there && (st.st_mode & S_IWOTH) == 0 && st.st_uid != b->o.uid)
+        log_warn(NULL,
+                 "%s: only uid %u may use '%s', an id that boxd gives up; give the socket a group, "
+                 "or start boxd with --backend %s",
+                 kind, st.st_uid, path, kind);
 }
 
 size_t boxd_backend_groups(const struct boxd_backend *b, const gid_t **ret)
