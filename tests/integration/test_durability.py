@@ -468,13 +468,15 @@ def test_J06_a_damaged_database_stops_nobody(kept, kind):
 
 
 def test_J06_a_database_of_a_newer_boxd_is_left_alone_and_so_are_its_sessions(kept):
+    with sqlite3.connect(kept.state / "state.db") as db:
+        version = db.execute("PRAGMA user_version").fetchone()[0]
     edit(kept, "PRAGMA user_version = 99")
     before = (kept.state / "state.db").read_bytes()
     with pytest.raises(RuntimeError, match="newer boxd"):
         kept.start()
     assert (kept.state / "state.db").read_bytes() == before
     assert all(alive(pid) for pid in kept.pids.values()), "one that never served ended what was not its own"
-    edit(kept, "PRAGMA user_version = 1")
+    edit(kept, f"PRAGMA user_version = {version}")
     kept.start()
     assert names(kept) == ["a", "b", "c"]
 
@@ -560,7 +562,7 @@ class Installed(Boxd):
 
     def install(self):
         """As package managers do: beside the old one, then in its place."""
-        for name in ("boxd", "box-priv", "box-init", "box-fetch", "box"):
+        for name in ("boxd", "box-priv", "box-init", "box-fetch", "box-files", "box-guest", "box"):
             if (BUILD / name).exists():
                 shutil.copy(BUILD / name, self.place / f"{name}.new")
                 os.rename(self.place / f"{name}.new", self.place / name)

@@ -209,7 +209,10 @@ def test_secF06_a_full_host_is_told_when_no_quota_was_asked_for():
                 outcomes.append(e.code)
         filler.unlink()
         for s in api.ps():
-            api.rm(s["session_id"])
+            try:
+                api.rm(s["session_id"])
+            except ApiError as e:  # one that could not be recorded goes by itself
+                assert e.code == "not_found", e
         api.new("again")
         assert api.sh("again", "echo x > /workspace/f && cat /workspace/f")["stdout"] == "x\n", outcomes
     finally:

@@ -104,5 +104,5 @@ def test_database_of_a_newer_daemon_is_left_alone(fake):
 def test_host_paths_are_refused_whatever_the_backend(fake):
     client = fake.client()
     for path in ("/etc/ssl", "/", "/var", "/srv/../root"):
-        with pytest.raises(ApiError, match="blocked for security"):
+        with pytest.raises(ApiError, match="blocked for security|outside allowed_mount_roots|without '.', '..'"):
             client.new("s", host_path=path)
