@@ -9,7 +9,9 @@
 #   0.5.5       the one docs/protocol.md describes; it has the skill calls
 #   the newest  whatever PyPI offers today, and this Python can install
 #
-# Without PyPI this fails: a client that was not driven is not a client that works. INTEROP_RELEASES
+# and MCP servers of others, boxed, with the official MCP clients (tests/interop/mcp).
+#
+# Without PyPI and npm this fails: a client that was not driven is not a client that works. INTEROP_RELEASES
 # names other releases; INTEROP_SERVER=upstream drives the runtime of the package instead of boxd.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -67,6 +69,19 @@ if [[ -z ${INTEROP_RELEASES:-} ]]; then
     name=${name##*/langbot-}
     drive "${name:-newest}" "$newest"
     drive_openapi
+fi
+
+if [[ -z ${INTEROP_RELEASES:-} ]]; then
+    printf '\n=== MCP servers in boxes\n'
+    status=0
+    mcp=$(tools/mcp-interop.sh) || status=1
+    report=$reports/interop-mcp.xml
+    rm -f "$report"
+    if ((status == 0)); then
+        "$mcp/python/.venv/bin/python" -m pytest tests/interop/mcp --confcutdir=tests/interop/mcp -W ignore \
+            --junit-xml="$report" || status=$?
+    fi
+    stages+=("mcp:$status:$report")
 fi
 
 printf '\n=== summary\n'

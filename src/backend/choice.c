@@ -16,7 +16,6 @@
 #define PAUSE_MIN_NS (2ULL * NSEC_PER_SEC)
 #define PAUSE_MAX_NS (60ULL * NSEC_PER_SEC)
 #define FRESH_NS (3ULL * NSEC_PER_SEC) /* how long what was seen counts without another look */
-#define SWEEP_PATIENCE_NS (3ULL * NSEC_PER_SEC)
 #define NOTHING "auto"
 
 /* Somebody who waits for the end of a round: for a sandbox, or only for the result. */
@@ -92,26 +91,6 @@ static int make(struct candidate *k, struct err *err)
     return k->def->make(c->options.arg, k->def->name, &k->backend, err);
 }
 
-/* What is left of earlier daemons goes once it is known who could have left it. */
-
-static void on_swept_late(void *arg, const struct err *err)
-{
-    struct candidate *k = arg;
-    k->swept = err == NULL; /* else again when it serves */
-    if (err != NULL)
-        log_debug(NULL, "what an earlier daemon left on %s: %s; ignoring", k->def->name, err->msg);
-}
-
-static void sweep_late(struct candidate *k)
-{
-    struct err err = {0};
-    if (!k->choice->sweeping || k->swept || k->backend->ops->sweep == NULL)
-        return;
-    k->swept = true;
-    if (k->backend->ops->sweep(k->backend, on_swept_late, k, &err) < 0)
-        on_swept_late(k, &err);
-}
-
 /* Who serves. */
 
 static void serve(struct choice *c, struct candidate *k)
@@ -124,7 +103,7 @@ static void serve(struct choice *c, struct candidate *k)
         c->ops.own_images = k->backend->ops->own_images;
         c->pause_ns = PAUSE_MIN_NS;
         loop_timer_stop(&c->retry);
-        sweep_late(k);
+        choice_sweep_late(k);
     } else {
         c->ops.name = sole != NULL ? sole->def->name : NOTHING;
         c->ops.own_images = true; /* nobody knows yet */
@@ -174,7 +153,9 @@ static void answer(struct choice *c)
     c->waiting_end = &c->waiting;
     while (w != NULL) {
         struct waiting *next = w->next;
-        struct err err = b != NULL ? (struct err){0} : c->why;
+        struct err err = {0};
+        if (b == NULL)
+            err = c->why;
         if (w->abandoned)
             (void)err_set(&err, ERR_STATE, "the session was given up while it was being made");
         if (w->spec == NULL)
@@ -342,7 +323,6 @@ static void abandon(struct backend *b, void *arg)
     }
 }
 
-/* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */
 static int adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err)
 {
@@ -433,113 +413,6 @@ static void note(struct backend *b, const struct err *err)
         loop_timer_start(c->loop, &c->retry, CALM_NS, on_retry);
 }
 
-/* One wish that what was left goes. The daemon has it when it starts, and nobody is served before
- * it is told: whoever works is waited for then, and so is the only one there is, but not for long.
- * Later ones want to know what became of it. */
-struct choice_sweep {
-    struct choice *choice; /* borrowed */
-    struct choice_sweep *prev, *next;
-    backend_done_fn *done; /* NULL: told already */
-    void *arg;
-    size_t pending;
-    struct loop_timer timer;
-    struct loop_defer begun;
-    struct err err;
-    struct sweep_part {
-        struct choice_sweep *sweep;
-        struct candidate *candidate;
-    } parts[CHOICE_MAX];
-};
-
-static void sweep_free(struct choice_sweep *s)
-{
-    loop_timer_stop(&s->timer);
-    loop_defer_stop(&s->begun);
-    if (s->prev != NULL)
-        s->prev->next = s->next;
-    else
-        s->choice->sweeps = s->next;
-    if (s->next != NULL)
-        s->next->prev = s->prev;
-    free(s);
-}
-
-static void sweep_told(struct choice_sweep *s)
-{
-    backend_done_fn *done = TAKE_PTR(s->done);
-    loop_timer_stop(&s->timer);
-    if (done != NULL)
-        done(s->arg, s->err.code != ERR_NONE ? &s->err : NULL);
-}
-
-static void on_sweep_late(struct loop_timer *timer)
-{
-    sweep_told(container_of(timer, struct choice_sweep, timer));
-}
-
-static void sweep_less(struct choice_sweep *s)
-{
-    if (--s->pending > 0)
-        return;
-    sweep_told(s);
-    sweep_free(s);
-}
-
-static void on_swept(void *arg, const struct err *err)
-{
-    const struct sweep_part *part = arg;
-    struct choice_sweep *s = part->sweep;
-    part->candidate->swept = err == NULL;
-    if (err != NULL && s->err.code == ERR_NONE)
-        s->err = *err;
-    sweep_less(s);
-}
-
-static void on_sweep_begun(struct loop_defer *d)
-{
-    sweep_less(container_of(d, struct choice_sweep, begun));
-}
-
-static struct choice_sweep *sweep_new(struct choice *c, backend_done_fn *done, void *arg)
-{
-    struct choice_sweep *s = xnew(struct choice_sweep);
-    *s = (struct choice_sweep){.choice = c, .done = done, .arg = arg, .pending = 1};
-    s->next = c->sweeps;
-    if (s->next != NULL)
-        s->next->prev = s;
-    c->sweeps = s;
-    return s;
-}
-
-static int sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err)
-{
-    struct choice *c = from(b);
-    const struct candidate *sole = choice_sole(c);
-    bool first = !c->sweeping;
-    struct choice_sweep *s = sweep_new(c, done, arg);
-    (void)err;
-    c->sweeping = true;
-    for (size_t i = 0; i < c->n; i++) {
-        struct candidate *k = &c->list[i];
-        struct err why = {0};
-        if (k->backend == NULL || k->backend->ops->sweep == NULL)
-            continue;
-        if (k != sole && k->state != CANDIDATE_UP) {
-            sweep_late(k);
-            continue;
-        }
-        k->swept = true;
-        s->pending++;
-        s->parts[i] = (struct sweep_part){.sweep = s, .candidate = k};
-        if (k->backend->ops->sweep(k->backend, on_swept, &s->parts[i], &why) < 0)
-            on_swept(&s->parts[i], &why);
-    }
-    loop_defer_start(c->loop, &s->begun, on_sweep_begun);
-    if (first)
-        loop_timer_start(c->loop, &s->timer, SWEEP_PATIENCE_NS, on_sweep_late);
-    return 0;
-}
-
 static void let_go(struct choice *c, bool detach)
 {
     loop_defer_stop(&c->step);
@@ -557,13 +430,8 @@ static void let_go(struct choice *c, bool detach)
         next = w->next;
         free(w);
     }
-    for (struct choice_sweep *s = c->sweeps, *next; s != NULL; s = next) {
-        next = s->next;
-        loop_timer_stop(&s->timer);
-        loop_defer_stop(&s->begun);
-        free(s);
-    }
     choice_listings_free(c);
+    choice_sweeps_free(c);
     free(c->only);
     free(c);
 }
@@ -584,7 +452,7 @@ static const struct backend_ops choice_ops = {
     .create = create,
     .abandon = abandon,
     .adopt = adopt,
-    .sweep = sweep,
+    .sweep = choice_sweep,
     .list = choice_list,
     .doctor = choice_doctor,
     .free = choice_free,

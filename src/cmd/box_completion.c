@@ -49,11 +49,55 @@ static bool fits(const struct arg_option *o, enum verb verb)
     return (o->verbs & (1U << verb)) != 0;
 }
 
+/* Some verbs have two words, of which the first is this. */
+#define GROUP "mcp"
+
+static bool is_grouped(enum verb verb)
+{
+    return str_starts(arg_verbs[verb].name, GROUP " ");
+}
+
+/* Whether a list of first words has this one already. */
+static bool is_repeated(enum verb verb)
+{
+    return is_grouped(verb) && verb > 0 && is_grouped(verb - 1);
+}
+
+static int first_word(enum verb verb)
+{
+    return (int)strcspn(arg_verbs[verb].name, " ");
+}
+
+/* The first words, or the second ones of the group. */
+static int put_words(struct buf *out, bool of_group)
+{
+    const char *blank = "";
+    int r = 0;
+
+    for (int i = 0; i < VERB_MAX && r >= 0; i++) {
+        const char *name = arg_verbs[i].name;
+        if (of_group ? !is_grouped((enum verb)i) : is_repeated((enum verb)i))
+            continue;
+        if (of_group)
+            r = buf_printf(out, "%s%s", blank, name + strlen(GROUP " "));
+        else
+            r = buf_printf(out, "%s%.*s", blank, first_word((enum verb)i), name);
+        blank = " ";
+    }
+    return r;
+}
+
 static int put_verbs(struct buf *out)
 {
+    return put_words(out, false);
+}
+
+/* As a word of a shell. */
+static int put_name(struct buf *out, enum verb verb)
+{
     int r = 0;
-    for (int i = 0; i < VERB_MAX && r >= 0; i++)
-        r = buf_printf(out, "%s%s", i > 0 ? " " : "", arg_verbs[i].name);
+    for (const char *c = arg_verbs[verb].name; r >= 0 && *c != '\0'; c++)
+        r = buf_printf(out, "%s%c", *c == ' ' ? "\\" : "", *c);
     return r;
 }
 
@@ -90,21 +134,29 @@ static const char bash_head[] =
     "            fi\n"
     "            return\n"
     "        fi\n"
-    "        [[ -n $verb || ${COMP_WORDS[i]} == -* ]] || verb=${COMP_WORDS[i]}\n"
+    "        [[ ${COMP_WORDS[i]} != -* ]] || continue\n"
+    "        if [[ -z $verb ]]; then\n"
+    "            verb=${COMP_WORDS[i]}\n"
+    "        elif [[ $verb == " GROUP " ]]; then\n"
+    "            verb+=\" ${COMP_WORDS[i]}\"\n"
+    "        fi\n"
     "    done\n"
     "    case $verb:$prev in\n";
 
 /* What may follow an option, or another word of the verb. */
 static int bash_values(struct buf *out, enum verb verb)
 {
-    const char *name = arg_verbs[verb].name;
     int r = 0;
 
     for (size_t i = 0; i < arg_n_options && r >= 0; i++) {
         const struct arg_option *o = &arg_options[i];
         if (!fits(o, verb) || o->value == NULL)
             continue;
-        r = buf_printf(out, "    %s:--%s) ", name, o->name);
+        r = buf_puts(out, "    ");
+        if (r >= 0)
+            r = put_name(out, verb);
+        if (r >= 0)
+            r = buf_printf(out, ":--%s) ", o->name);
         if (r >= 0 && is_choice(o)) {
             r = buf_puts(out, "mapfile -t COMPREPLY < <(compgen -W '");
             if (r >= 0)
@@ -123,8 +175,12 @@ static int bash_values(struct buf *out, enum verb verb)
 static int bash_words(struct buf *out, enum verb verb)
 {
     const struct arg_verb *v = &arg_verbs[verb];
-    int r = buf_printf(out, "    %s) words='", v->name);
+    int r = buf_puts(out, "    ");
 
+    if (r >= 0)
+        r = put_name(out, verb);
+    if (r >= 0)
+        r = buf_puts(out, ") words='");
     if (r >= 0 && verb == VERB_HELP)
         r = put_verbs(out);
     else if (r >= 0 && v->words != NULL)
@@ -150,6 +206,10 @@ static int write_bash(struct buf *out)
         r = put_verbs(out);
     if (r >= 0)
         r = put_options(out, VERB_HELP);
+    if (r >= 0)
+        r = buf_puts(out, "' ;;\n    " GROUP ") words='");
+    if (r >= 0)
+        r = put_words(out, true);
     if (r >= 0)
         r = buf_puts(out, "' ;;\n");
     for (int i = 0; i < VERB_MAX && r >= 0; i++)
@@ -208,8 +268,12 @@ static int zsh_option(struct buf *out, const struct arg_option *o)
 static int zsh_verb(struct buf *out, enum verb verb)
 {
     const struct arg_verb *v = &arg_verbs[verb];
-    int r = buf_printf(out, "    %s)\n        _arguments \\\n", v->name);
+    int r = buf_puts(out, "    ");
 
+    if (r >= 0)
+        r = put_name(out, verb);
+    if (r >= 0)
+        r = buf_puts(out, ")\n        _arguments \\\n");
     for (size_t i = 0; i < arg_n_options && r >= 0; i++)
         if (fits(&arg_options[i], verb))
             r = zsh_option(out, &arg_options[i]);
@@ -238,7 +302,9 @@ static int write_zsh(struct buf *out)
                       "_box_verbs() {\n    local -a verbs\n    verbs=(\n");
 
     for (int i = 0; i < VERB_MAX && r >= 0; i++) {
-        r = buf_printf(out, "        '%s:", arg_verbs[i].name);
+        if (is_repeated((enum verb)i))
+            continue;
+        r = buf_printf(out, "        '%.*s:", first_word((enum verb)i), arg_verbs[i].name);
         if (r >= 0)
             r = zsh_text(out, arg_verbs[i].doc, ":");
         if (r >= 0)
@@ -250,7 +316,16 @@ static int write_zsh(struct buf *out)
                      "_box() {\n"
                      "    if ((CURRENT == 2)); then\n        _box_verbs\n        return\n    fi\n"
                      "    local verb=$words[2]\n"
-                     "    shift words\n    ((CURRENT--))\n    case $verb in\n");
+                     "    shift words\n    ((CURRENT--))\n"
+                     "    if [[ $verb == " GROUP " ]]; then\n"
+                     "        if ((CURRENT == 2)); then\n            compadd ");
+    if (r >= 0)
+        r = put_words(out, true);
+    if (r >= 0)
+        r = buf_puts(out, "\n            return\n        fi\n"
+                          "        verb+=\" $words[2]\"\n"
+                          "        shift words\n        ((CURRENT--))\n    fi\n"
+                          "    case $verb in\n");
     for (int i = 0; i < VERB_MAX && r >= 0; i++)
         r = zsh_verb(out, (enum verb)i);
     return r < 0 ? r
@@ -269,10 +344,25 @@ static int fish_text(struct buf *out, const char *text)
     return r < 0 ? r : buf_putc(out, '\'');
 }
 
-static int fish_option(struct buf *out, const struct arg_option *o, const char *verb)
+/* Where the verb was given. */
+static int fish_where(struct buf *out, enum verb verb)
 {
-    int r =
-        buf_printf(out, "complete -c box -n '__fish_seen_subcommand_from %s' -l %s", verb, o->name);
+    const char *name = arg_verbs[verb].name;
+
+    if (!is_grouped(verb))
+        return buf_printf(out, "complete -c box -n '__fish_seen_subcommand_from %s'", name);
+    return buf_printf(out,
+                      "complete -c box -n '__fish_seen_subcommand_from " GROUP
+                      "; and __fish_seen_subcommand_from %s'",
+                      name + strlen(GROUP " "));
+}
+
+static int fish_option(struct buf *out, const struct arg_option *o, enum verb verb)
+{
+    int r = fish_where(out, verb);
+
+    if (r >= 0)
+        r = buf_printf(out, " -l %s", o->name);
 
     if (r >= 0 && o->letter != '\0')
         r = buf_printf(out, " -s %c", o->letter);
@@ -292,30 +382,53 @@ static int fish_option(struct buf *out, const struct arg_option *o, const char *
     return r < 0 ? r : buf_putc(out, '\n');
 }
 
-static int fish_verb(struct buf *out, enum verb verb)
+/* Its name; the first of a group stands for the group, too. */
+static int fish_name(struct buf *out, enum verb verb)
 {
     const struct arg_verb *v = &arg_verbs[verb];
-    int r = buf_printf(out, "complete -c box -n __fish_use_subcommand -a %s -d ", v->name);
+    const char *second = is_grouped(verb) ? v->name + strlen(GROUP " ") : NULL;
+    int r = 0;
 
-    if (r >= 0)
+    if (!is_repeated(verb))
+        r = buf_printf(out, "complete -c box -n __fish_use_subcommand -a %.*s -d ",
+                       first_word(verb), v->name);
+    if (r >= 0 && !is_repeated(verb))
+        r = fish_text(out, second == NULL ? v->doc : "Model Context Protocol");
+    if (r >= 0 && second != NULL)
+        r = buf_printf(
+            out, "\ncomplete -c box -n '__fish_seen_subcommand_from " GROUP "' -a %s -d ", second);
+    if (r >= 0 && second != NULL)
         r = fish_text(out, v->doc);
+    return r < 0 ? r : buf_putc(out, '\n');
+}
+
+/* What may follow it. */
+static int fish_words(struct buf *out, enum verb verb)
+{
+    const struct arg_verb *v = &arg_verbs[verb];
+
+    if (!takes_sessions(v) && v->words == NULL && verb != VERB_HELP)
+        return 0;
+    int r = fish_where(out, verb);
     if (r >= 0)
-        r = buf_putc(out, '\n');
+        r = buf_puts(out, " -a '");
+    if (r >= 0 && takes_sessions(v))
+        r = buf_puts(out, "(__box_sessions)");
+    else if (r >= 0 && verb == VERB_HELP)
+        r = put_verbs(out);
+    else if (r >= 0)
+        r = buf_puts(out, v->words);
+    return r < 0 ? r : buf_puts(out, "'\n");
+}
+
+static int fish_verb(struct buf *out, enum verb verb)
+{
+    int r = fish_name(out, verb);
+
     for (size_t i = 0; i < arg_n_options && r >= 0; i++)
         if (fits(&arg_options[i], verb))
-            r = fish_option(out, &arg_options[i], v->name);
-    if (r >= 0 && (takes_sessions(v) || v->words != NULL || verb == VERB_HELP)) {
-        r = buf_printf(out, "complete -c box -n '__fish_seen_subcommand_from %s' -a '", v->name);
-        if (r >= 0 && takes_sessions(v))
-            r = buf_puts(out, "(__box_sessions)");
-        else if (r >= 0 && verb == VERB_HELP)
-            r = put_verbs(out);
-        else if (r >= 0)
-            r = buf_puts(out, v->words);
-        if (r >= 0)
-            r = buf_puts(out, "'\n");
-    }
-    return r;
+            r = fish_option(out, &arg_options[i], verb);
+    return r < 0 ? r : fish_words(out, verb);
 }
 
 static int write_fish(struct buf *out)

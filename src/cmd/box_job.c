@@ -73,7 +73,7 @@ static void put_field(struct jw *w, const struct field *f, const struct spec *sp
 }
 
 /* Only what was given: the rest is for boxd and its profile to decide. */
-static void put_session(struct jw *w, const struct args *args)
+void job_put_session(struct jw *w, const struct args *args)
 {
     uint64_t fields = args->given & ~OF_COMMAND;
 
@@ -122,7 +122,7 @@ int job_write_request(struct buf *out, const struct args *args, const struct job
 
     jw_init(&w, out);
     jw_object(&w);
-    put_session(&w, args);
+    job_put_session(&w, args);
     put_command(&w, args);
     jw_kbool(&w, "tty", args->tty);
     if (args->tty) {

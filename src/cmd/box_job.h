@@ -12,6 +12,7 @@
 
 struct args;
 struct buf;
+struct jw;
 
 /* First byte of a binary message. */
 enum job_channel { JOB_STDIN, JOB_STDOUT, JOB_STDERR };
@@ -27,6 +28,8 @@ struct job_terms {
  * bytes may be on their way unacknowledged. It never stops reading then, so that signals and the
  * end of the connection reach it even while the command does not read. */
 int job_write_request(struct buf *out, const struct args *args, const struct job_terms *terms);
+/* session, ephemeral, create: the part about the session, as members. */
+void job_put_session(struct jw *w, const struct args *args);
 int job_write_signal(struct buf *out, int signo);
 int job_write_resize(struct buf *out, uint16_t rows, uint16_t cols);
 int job_write_stdin_eof(struct buf *out);

@@ -32,6 +32,7 @@
 #include "http/server.h"
 #include "io/loop.h"
 #include "rpc/chat_http.h"
+#include "rpc/mcp.h"
 #include "rpc/metrics.h"
 #include "rpc/rpc.h"
 #include "rpc/v1.h"
@@ -61,6 +62,7 @@ struct daemon {
     struct manager *manager;
     struct boxd_service *service;
     struct v1 *v1;
+    struct mcp *mcp;
     struct chat *chat;
     struct http_server *server;
     struct skills *skills;
@@ -472,7 +474,9 @@ static int start_service(struct daemon *d, struct err *err)
     struct v1_options v1 = {
         .manager = d->manager, .events = d->events, .service = boxd_service_policy(d->service)};
     d->v1 = v1_new(&v1);
-    return v1_routes(d->server, d->v1, err);
+    d->mcp = mcp_new(d->v1);
+    r = v1_routes(d->server, d->v1, err);
+    return r < 0 ? r : mcp_routes(d->server, d->mcp, err);
 }
 
 /* Turns the loop until that has come about, or the backend has died. */
@@ -578,6 +582,7 @@ static void stop(struct daemon *d)
     rpc_stdio_free(d->stdio);
     http_server_free(d->server);
     rpc_free(d->rpc);
+    mcp_free(d->mcp);
     v1_free(d->v1);
     skills_free(d->skills);
     /* One that never came to serve leaves the sessions of an earlier one alone. */

@@ -58,6 +58,8 @@ struct tool_where {
                                       need be */
     const char *via;               /* the front, for the records; static */
     const char *who;               /* for the records; NULL: the name of the scope */
+    /* Optional: what a command in a named session writes, as it comes; with `arg` of the call. */
+    void (*output)(void *arg, const char *data, size_t len);
 };
 
 /* `json` is one object, the same that `text` says in words; both are always there, also with an

@@ -111,11 +111,14 @@ static int start_query(struct tool_call *c, const struct tool_where *where,
 
 static void on_output(void *arg, enum exec_stream stream, const char *data, size_t len)
 {
-    struct running *r = ((struct tool_call *)arg)->own;
+    struct tool_call *c = arg;
+    struct running *r = c->own;
 
     truncator_feed(r->cutters[stream], data, len);
     if (r->outputs[stream] != NULL)
         output_append(r->outputs[stream], data, len);
+    if (c->output != NULL)
+        c->output(c->arg, data, len);
 }
 
 static void on_judged(void *arg, const struct err *err)

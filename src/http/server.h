@@ -61,7 +61,9 @@ struct http_server_opts {
     uint64_t idle_ns;     /* between requests; 60 s */
     uint64_t stall_ns;    /* a peer that takes none of our bytes; 30 s */
 
-    /* Origin headers let through, exactly as sent ("http://localhost:3000"). All others: 403. */
+    /* Origin headers let through, exactly as sent ("http://localhost:3000"). All others: 403, but
+     * that of our own address over TCP ("http://" and the Host header, when that is a loopback name
+     * or the address connected to). */
     const char *const *origins; /* NULL-terminated */
     /* Host names let through on TCP beside loopback names and the address connected to; with
      * ":port" only for that port. "*" lets everything through. */

@@ -98,6 +98,21 @@ static bool host_allowed(const struct http_conn *c, struct http1_str value)
     return false;
 }
 
+/* A page of our own: what it was fetched from is our address, by number or as "localhost", and not
+ * a name that somebody else has made lead here. */
+static bool is_same_origin(const struct http_conn *c, struct http1_str host, struct http1_str value)
+{
+    static const char scheme[] = "http://";
+    size_t n = sizeof(scheme) - 1;
+    struct host h;
+
+    if (c->is_unix || host.p == NULL || value.len != n + host.len ||
+        memcmp(value.p, scheme, n) != 0 || memcmp(value.p + n, host.p, host.len) != 0)
+        return false;
+    return split_host(host, &h) &&
+           (http1_str_case_eq(h.name, "localhost") || is_own_address(c->stream.fd, &h));
+}
+
 static bool origin_allowed(const struct http_conn *c, struct http1_str value)
 {
     for (const char *const *p = c->server->opts.origins; p != NULL && *p != NULL; p++)
@@ -110,7 +125,9 @@ unsigned policy_check(const struct http_conn *c, const struct http1_head *head)
 {
     const struct http1_header *origin = http1_find(head, "Origin");
 
-    if (origin != NULL && (http1_count(head, "Origin") > 1 || !origin_allowed(c, origin->value)))
+    if (origin != NULL &&
+        (http1_count(head, "Origin") > 1 ||
+         (!origin_allowed(c, origin->value) && !is_same_origin(c, head->host, origin->value))))
         return 403;
     /* Any page can make a browser connect to loopback under a name of its own; only the Host header
      * gives that away. Browsers do not speak to unix sockets. */

@@ -107,9 +107,15 @@ static int read_wish(const struct v1 *v, const struct authz_scope *scope, const 
     return r;
 }
 
+static const char *via_of(const struct v1_asker *asker)
+{
+    return asker->via != NULL ? asker->via : "http";
+}
+
 /* Somebody who waits for a session, and who it is. */
 struct getting {
     const struct v1 *v1;
+    const char *via;
     char *who, *id; /* owned */
     struct policy_decision decision;
     bool made; /* there was none of that name */
@@ -130,7 +136,7 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
     const struct policy_service *service = g->v1->service;
     struct audit_record record = {.event = AUDIT_SESSION_CREATE,
                                   .who = g->who,
-                                  .via = "http",
+                                  .via = g->via,
                                   .session = g->id,
                                   .decision = &g->decision};
 
@@ -145,9 +151,9 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
 }
 
 /* Whether one may be had at all, and recorded. */
-static int check(const struct v1 *v, const struct authz_scope *scope, struct err *err)
+static int check(const struct v1 *v, const struct v1_asker *asker, struct err *err)
 {
-    int r = authz_check_tool(scope, "session", err);
+    int r = authz_check_tool(asker->scope, asker->tool != NULL ? asker->tool : "session", err);
 
     if (r == 0)
         r = policy_service_guard(v->service, err);
@@ -159,7 +165,7 @@ static void refused(const struct v1 *v, const struct v1_asker *asker, const stru
 {
     struct audit_record record = {.event = AUDIT_DENIED,
                                   .who = asker->who,
-                                  .via = "http",
+                                  .via = via_of(asker),
                                   .session = json_str(json_get(object, "session_id"))};
 
     policy_service_failed(v->service, err, NULL, &record);
@@ -171,12 +177,13 @@ int v1_session_get(const struct v1 *v, const struct v1_asker *asker, const struc
 {
     struct wish wish = {0};
     struct getting *g = xnew(struct getting);
-    int r = check(v, asker->scope, err);
+    int r = check(v, asker, err);
 
     if (r == 0)
         r = read_wish(v, asker->scope, object, id_required, &wish, err);
     if (r == 0) {
         g->v1 = v;
+        g->via = via_of(asker);
         g->who = xstrdup(asker->who);
         g->id = xstrdup(wish.spec->session_id);
         g->made = manager_find(v->manager, g->id) == NULL;

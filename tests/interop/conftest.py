@@ -11,6 +11,7 @@ import langbot_client as lb
 import pytest
 
 CASE_LIMIT = 120
+collect_ignore = ["mcp"]  # has an environment of its own
 _loop = asyncio.new_event_loop()
 
 

@@ -130,6 +130,9 @@ void cell_start(struct guest *g, uint32_t id, const struct start_request *req)
         return;
     }
     struct cell *c = &g->cells[i];
+    /* While no command ran nobody looked: kills since then are none of this one's. */
+    if (!cell_any_exec(g))
+        g->ooms = keeper_count_ooms();
     *c = (struct cell){.state = CELL_RUNNING,
                        .id = id,
                        .ctl = -1,

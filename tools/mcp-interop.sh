@@ -1,0 +1,47 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: tools/mcp-interop.sh        installs, once, and prints the directory
+#
+# The reference MCP servers and the official client libraries, from npm and from PyPI, for
+# tests/interop/mcp. Everything is fetched here, on the host; the servers run without a network.
+# Fails without npm or PyPI: a server that was not driven is not a server that works.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+here=$PWD/build/interop/mcp
+node_packages=(@modelcontextprotocol/sdk @modelcontextprotocol/server-everything
+    @modelcontextprotocol/server-filesystem @modelcontextprotocol/server-memory)
+python_packages=(mcp mcp-server-time mcp-server-git)
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+unset PYTHONPATH
+mkdir -p "$here/node" "$here/python"
+
+from_npm() {
+    [[ -e $here/node/complete ]] && return
+    if ! npm install --prefix "$here/node" --no-audit --no-fund --loglevel error "${node_packages[@]}" \
+        >"$here/npm.log" 2>&1; then
+        tail -n 5 "$here/npm.log" >&2
+        echo "npm cannot install ${node_packages[*]}" >&2
+        return 1
+    fi
+    touch "$here/node/complete"
+}
+
+from_pypi() {
+    [[ -e $here/python/complete ]] && return
+    if ! /usr/bin/python3 -m venv "$here/python/.venv" >"$here/pip.log" 2>&1 ||
+        ! "$here/python/.venv/bin/python" -m pip install -q "${python_packages[@]}" pytest \
+            >"$here/pip.log" 2>&1; then
+        tail -n 5 "$here/pip.log" >&2
+        echo "PyPI does not give ${python_packages[*]}" >&2
+        return 1
+    fi
+    touch "$here/python/complete"
+}
+
+if ! command -v npm >/dev/null; then
+    echo "npm is missing (tools/setup.sh interop)" >&2
+    exit 1
+fi
+from_npm && from_pypi && echo "$here"
