@@ -26,7 +26,7 @@ test-vm: setup-test setup-vm build
 bench: setup-bench build
 	@tools/bench
 
-interop: setup-test build
+interop: setup-test setup-interop build
 	@tools/interop.sh
 
 fuzz: setup-test
@@ -44,8 +44,8 @@ uninstall:
 clean:
 	rm -rf build build-asan build-analyzer build-fuzz
 
-.PHONY: setup-build setup-run setup-test setup-bench setup-vm setup-lint
+.PHONY: setup-build setup-run setup-test setup-bench setup-interop setup-vm setup-lint
 setup-build:
 	@tools/setup.sh build
-setup-run setup-test setup-bench setup-vm setup-lint: setup-%:
+setup-run setup-test setup-bench setup-interop setup-vm setup-lint: setup-%:
 	@tools/setup.sh build run $*

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: tools/setup.sh PURPOSE...      (build, run, test, bench, vm, lint)
+# usage: tools/setup.sh PURPOSE...      (build, run, test, bench, interop, vm, lint)
 #
 # Installs what is missing for these purposes from Debian's own packages. Every name in the table
 # exists on bookworm and on trixie. When nothing is missing this is one dpkg-query, and the network
@@ -21,6 +21,8 @@ declare -A packages=(
             busybox-static docker.io podman runc tini"
     # The peers; an engine that is running already is left alone.
     [bench]="bubblewrap busybox-static runc crun docker.io podman"
+    # Servers and clients of others come from npm and PyPI.
+    [interop]="nodejs npm python3-venv git"
     [vm]="qemu-system-x86 qemu-utils busybox-static kmod e2fsprogs xz-utils zstd"
     [lint]="clang clang-format clang-tidy cppcheck codespell shellcheck python3-pyflakes git"
 )
@@ -28,6 +30,8 @@ declare -A packages=(
 # From trixie on the client of docker.io is a package of its own.
 release=$(sed -n 's/^VERSION_ID="\{0,1\}\([0-9]*\).*/\1/p' /etc/os-release 2>/dev/null) || true
 ((${release:-0} < 13)) || packages[bench]+=" docker-cli"
+# Node from elsewhere brings an npm of its own, and does not go together with Debian's.
+! command -v npm >/dev/null || packages[interop]=${packages[interop]/npm/}
 
 wanted=()
 for purpose in "$@"; do

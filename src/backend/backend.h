@@ -162,9 +162,14 @@ struct backend_ops {
     ssize_t (*proc_read)(struct proc *p, uint64_t from, char *buf, size_t size);
     void (*proc_release)(struct proc *p, uint64_t upto); /* what lies before is not needed again */
     size_t (*proc_stderr)(struct proc *p, char *buf, size_t size); /* the last `size` bytes */
+    /* From offset *at on, or from the first byte that is still kept; moves *at behind what it
+     * copied, and past what was lost. Nothing tells when there is more: look. */
+    size_t (*proc_stderr_from)(struct proc *p, uint64_t *at, char *buf, size_t size);
     /* As exec_write(). What is given in one call reaches the program whole or, when the daemon
      * dies in the middle, is closed by a newline before anything else follows. */
     int (*proc_write)(struct proc *p, const char *data, size_t len);
+    /* Bytes that proc_write() took and that would be lost if this daemon died now. */
+    size_t (*proc_unwritten)(const struct proc *p);
     void (*proc_close_stdin)(struct proc *p);
     void (*proc_signal)(struct proc *p, int signo); /* the main process */
     void (*proc_kill)(struct proc *p);              /* the whole tree */

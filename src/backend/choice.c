@@ -16,7 +16,6 @@
 #define PAUSE_MIN_NS (2ULL * NSEC_PER_SEC)
 #define PAUSE_MAX_NS (60ULL * NSEC_PER_SEC)
 #define FRESH_NS (3ULL * NSEC_PER_SEC) /* how long what was seen counts without another look */
-#define SWEEP_PATIENCE_NS (3ULL * NSEC_PER_SEC)
 #define NOTHING "auto"
 
 /* Somebody who waits for the end of a round: for a sandbox, or only for the result. */
@@ -92,26 +91,6 @@ static int make(struct candidate *k, struct err *err)
     return k->def->make(c->options.arg, k->def->name, &k->backend, err);
 }
 
-/* What is left of earlier daemons goes once it is known who could have left it. */
-
-static void on_swept_late(void *arg, const struct err *err)
-{
-    struct candidate *k = arg;
-    k->swept = err == NULL; /* else again when it serves */
-    if (err != NULL)
-        log_debug(NULL, "what an earlier daemon left on %s: %s; ignoring", k->def->name, err->msg);
-}
-
-static void sweep_late(struct candidate *k)
-{
-    struct err err = {0};
-    if (!k->choice->sweeping || k->swept || k->backend->ops->sweep == NULL)
-        return;
-    k->swept = true;
-    if (k->backend->ops->sweep(k->backend, on_swept_late, k, &err) < 0)
-        on_swept_late(k, &err);
-}
-
 /* Who serves. */
 
 static void serve(struct choice *c, struct candidate *k)
@@ -124,7 +103,7 @@ static void serve(struct choice *c, struct candidate *k)
         c->ops.own_images = k->backend->ops->own_images;
         c->pause_ns = PAUSE_MIN_NS;
         loop_timer_stop(&c->retry);
-        sweep_late(k);
+        choice_sweep_late(k);
     } else {
         c->ops.name = sole != NULL ? sole->def->name : NOTHING;
         c->ops.own_images = true; /* nobody knows yet */
@@ -174,7 +153,9 @@ static void answer(struct choice *c)
     c->waiting_end = &c->waiting;
     while (w != NULL) {
         struct waiting *next = w->next;
-        struct err err = b != NULL ? (struct err){0} : c->why;
+        struct err err = {0};
+        if (b == NULL)
+            err = c->why;
         if (w->abandoned)
             (void)err_set(&err, ERR_STATE, "the session was given up while it was being made");
         if (w->spec == NULL)
@@ -342,6 +323,7 @@ static void abandon(struct backend *b, void *arg)
     }
 }
 
+/* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */
 static int adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err)
 {
@@ -432,75 +414,11 @@ static void note(struct backend *b, const struct err *err)
         loop_timer_start(c->loop, &c->retry, CALM_NS, on_retry);
 }
 
-/* Whoever works is waited for, and so is the only one there is, but not for long: nobody is served
- * before that. The others may take their time. */
-static void sweep_told(struct choice *c)
-{
-    backend_done_fn *done = TAKE_PTR(c->sweep.done);
-    loop_timer_stop(&c->sweep.timer);
-    if (done != NULL)
-        done(c->sweep.arg, c->sweep.err.code != ERR_NONE ? &c->sweep.err : NULL);
-}
-
-static void on_sweep_late(struct loop_timer *timer)
-{
-    sweep_told(container_of(timer, struct choice, sweep.timer));
-}
-
-static void on_swept(void *arg, const struct err *err)
-{
-    struct candidate *k = arg;
-    struct choice *c = k->choice;
-    k->swept = err == NULL;
-    if (err != NULL && c->sweep.err.code == ERR_NONE)
-        c->sweep.err = *err;
-    if (--c->sweep.pending == 0)
-        sweep_told(c);
-}
-
-static void on_sweep_begun(struct loop_defer *d)
-{
-    struct choice *c = container_of(d, struct choice, sweep.begun);
-    if (--c->sweep.pending == 0)
-        sweep_told(c);
-}
-
-static int sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err)
-{
-    struct choice *c = from(b);
-    const struct candidate *sole = choice_sole(c);
-    (void)err;
-    assert(!c->sweeping); /* once in a daemon's life */
-    c->sweeping = true;
-    c->sweep.done = done;
-    c->sweep.arg = arg;
-    c->sweep.pending = 1;
-    for (size_t i = 0; i < c->n; i++) {
-        struct candidate *k = &c->list[i];
-        struct err why = {0};
-        if (k->backend == NULL || k->backend->ops->sweep == NULL)
-            continue;
-        if (k != sole && k->state != CANDIDATE_UP) {
-            sweep_late(k);
-            continue;
-        }
-        k->swept = true;
-        c->sweep.pending++;
-        if (k->backend->ops->sweep(k->backend, on_swept, k, &why) < 0)
-            on_swept(k, &why);
-    }
-    loop_defer_start(c->loop, &c->sweep.begun, on_sweep_begun);
-    loop_timer_start(c->loop, &c->sweep.timer, SWEEP_PATIENCE_NS, on_sweep_late);
-    return 0;
-}
-
 static void let_go(struct choice *c, bool detach)
 {
     loop_defer_stop(&c->step);
     loop_defer_stop(&c->tell);
     loop_timer_stop(&c->retry);
-    loop_timer_stop(&c->sweep.timer);
-    loop_defer_stop(&c->sweep.begun);
     for (size_t i = 0; i < c->n; i++) {
         struct backend *b = c->list[i].backend;
         choice_probe_drop(&c->list[i].probe);
@@ -514,6 +432,7 @@ static void let_go(struct choice *c, bool detach)
         free(w);
     }
     choice_listings_free(c);
+    choice_sweeps_free(c);
     free(c->only);
     free(c);
 }
@@ -534,7 +453,7 @@ static const struct backend_ops choice_ops = {
     .create = create,
     .abandon = abandon,
     .adopt = adopt,
-    .sweep = sweep,
+    .sweep = choice_sweep,
     .list = choice_list,
     .doctor = choice_doctor,
     .free = choice_free,

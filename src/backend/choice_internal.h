@@ -45,7 +45,7 @@ struct candidate {
     struct err why;  /* it is DOWN */
     uint64_t proven; /* when it was last seen to work */
     uint64_t fell;   /* when it went DOWN */
-    bool swept;      /* what was left of an earlier daemon is gone, or going */
+    bool swept;      /* what was left there is gone, or going */
     bool pinging;    /* it is being asked whether it is there */
     struct choice_probe probe;
 };
@@ -71,14 +71,7 @@ struct choice {
     struct err why;                  /* nothing serves */
     bool sweeping;                   /* the daemon wants what was left to go */
     struct choice_listing *listings; /* owned; under way */
-    struct {
-        backend_done_fn *done; /* NULL: told already */
-        void *arg;
-        size_t pending;
-        struct loop_timer timer;
-        struct loop_defer begun;
-        struct err err;
-    } sweep;
+    struct choice_sweep *sweeps;     /* the same way */
 };
 
 bool choice_eligible(const struct choice *c, const struct candidate *k);
@@ -89,6 +82,11 @@ struct candidate *choice_sole(struct choice *c);
 int choice_list(struct backend *b, const char *const *labels, backend_found_fn *each,
                 backend_done_fn *done, void *arg, struct err *err);
 void choice_listings_free(struct choice *c); /* without a word */
+
+/* choice_sweep.c */
+int choice_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
+void choice_sweep_late(struct candidate *k); /* it serves: what is left there goes */
+void choice_sweeps_free(struct choice *c);   /* without a word */
 
 /* choice_doctor.c */
 int choice_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);

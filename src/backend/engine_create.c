@@ -70,6 +70,8 @@ uint64_t engine_workspace_bytes(const struct spec *spec)
 
 static void put_labels(struct jw *w, const struct engine_plan *p)
 {
+    AUTO_DONE(buf) struct buf own;
+    buf_init(&own, ENGINE_OWN_LABELS_MAX);
     jw_key(w, "Labels");
     jw_object(w);
     jw_kstr(w, LABEL_BOX, "true");
@@ -80,7 +82,9 @@ static void put_labels(struct jw *w, const struct engine_plan *p)
     for (char *const *l = p->spec->own.labels; l != NULL && *l != NULL; l++) {
         AUTO_FREE char *key = xstrndup(*l, strcspn(*l, "="));
         jw_kstr(w, key, *l + strlen(key) + 1);
+        (void)buf_printf(&own, "%s%s", own.len > 0 ? "," : "", key);
     }
+    jw_kstr(w, LABEL_OWN, buf_str(&own)); /* also where there are none: an image's is replaced */
     jw_object_end(w);
 }
 

@@ -108,7 +108,7 @@ static void maybe_finish(struct engine_exec *e)
 static void on_drained(struct loop_timer *t)
 {
     struct engine_exec *e = container_of(t, struct engine_exec, drain);
-    if (e->paused) {
+    if (e->paused || e->kept[0].len > 0 || e->kept[1].len > 0) {
         loop_timer_start(e->engine->loop, t, DRAIN_NS, on_drained);
         return;
     }
@@ -146,18 +146,22 @@ static void on_output(struct engine_exec *e, int stream, const char *data, size_
     e->busy--;
 }
 
-/* Its reader goes on, and may stop again at any piece. */
+/* Its reader goes on, and may stop again at any piece. No piece is larger than those that come
+ * without a stop in between: readers count on that. */
 static void give_kept(struct engine_exec *e)
 {
     e->busy++;
-    for (int i = 0; i < 2 && !e->paused; i++) {
-        struct buf taken = e->kept[i];
-        buf_init(&e->kept[i], GUEST_WINDOW);
-        if (taken.len > 0) {
-            give(e, i, taken.data, taken.len);
-            consumed(e, i, taken.len);
+    for (int i = 0; i < 2; i++) {
+        while (e->kept[i].len > 0 && !e->paused) {
+            char piece[GUEST_DATA_MAX];
+            size_t n = e->kept[i].len < sizeof(piece) ? e->kept[i].len : sizeof(piece);
+            memcpy(piece, e->kept[i].data, n);
+            buf_consume(&e->kept[i], n);
+            give(e, i, piece, n);
+            consumed(e, i, n);
         }
-        buf_done(&taken);
+        if (e->kept[i].len == 0)
+            buf_done(&e->kept[i]);
     }
     e->busy--;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
 #include <string.h>
 
 #include "backend/engine_internal.h"
@@ -26,6 +27,12 @@
 #define TAG_MAX 128U
 #define DIGEST_LEN 64U
 #define VOLUMES_MAX 32U
+#define LABEL_BYTES_MAX (64U * 1024U)
+#define ESCAPE_MAX 6U    /* bytes that JSON may need for one */
+#define LISTED_MAX 8192U /* what else a list says of a container */
+
+static_assert((LABEL_BYTES_MAX * ESCAPE_MAX + LISTED_MAX) * ENGINE_PAGE < ENGINE_BODY_MAX,
+              "a page of containers fits into an answer, whatever labels their images have");
 
 static bool digest_valid(const char *s)
 {
@@ -136,6 +143,18 @@ int engine_image_check(const char *reference, struct err *err)
     if (!reference_valid(reference))
         return err_set(err, ERR_INVALID, "image '%.100s' is not a valid image reference",
                        reference);
+    return 0;
+}
+
+int engine_image_labels(const struct json *image, const char *reference, struct err *err)
+{
+    const struct json *labels = json_get(json_get(image, "Config"), "Labels");
+    size_t bytes = 0;
+    for (void *it = json_iter(labels); it != NULL; it = json_iter_next(labels, it))
+        bytes += strlen(json_iter_key(it)) + json_str_len(json_iter_value(it)) + 6;
+    if (bytes > LABEL_BYTES_MAX)
+        return err_set(err, ERR_LIMIT, "image %.100s has %zu bytes of labels; %u is the most",
+                       reference, bytes, LABEL_BYTES_MAX);
     return 0;
 }
 

@@ -27,11 +27,17 @@ struct sock_filter;
 #define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 1)
 #define ENGINE_CREATE_MAX (1U << 20)
 
+#define ENGINE_OWN_LABELS_MAX 512U
+#define ENGINE_PAGE 20 /* containers that are listed at a time */
+
 #define LABEL_BOX "langbot.box"
 #define LABEL_SESSION "langbot.session_id"
 #define LABEL_INSTANCE "langbot.box.instance_id"
 #define LABEL_HASH "langbot.box.config_hash"
 #define LABEL_NAME "langbot.box.name"
+/* Names of the labels that the session has by itself, with commas between them. A container has
+ * those of its image, too, and an image may carry any. */
+#define LABEL_OWN "langbot.box.labels"
 
 /* engine_kind.c: what differs between the two, all of it. */
 struct engine_kind {
@@ -107,6 +113,9 @@ int64_t engine_pids_reserve(bool own_id);
 /* engine_image.c: names of images. Strict: what an engine, a registry or a shell could read as
  * something else is refused. */
 int engine_image_check(const char *reference, struct err *err);
+/* Labels of an image, of GET /images/x/json, are in every list of containers, and an answer of an
+ * engine has a limit: more than some are refused. */
+int engine_image_labels(const struct json *image, const char *reference, struct err *err);
 /* What an image declares as volumes, of GET /images/x/json, but for those places where the spec
  * mounts something itself. To free with strv_free(), NULL without any. */
 int engine_image_volumes(const struct json *image, const struct spec *spec,
@@ -271,6 +280,8 @@ struct proc_range engine_proc_range(const struct proc *base);
 ssize_t engine_proc_read(struct proc *base, uint64_t from, char *buf, size_t size);
 void engine_proc_release(struct proc *base, uint64_t upto);
 size_t engine_proc_stderr(struct proc *base, char *buf, size_t size);
+size_t engine_proc_stderr_from(struct proc *base, uint64_t *at, char *buf, size_t size);
+size_t engine_proc_unwritten(const struct proc *base);
 int engine_proc_write(struct proc *base, const char *data, size_t len);
 void engine_proc_close_stdin(struct proc *base);
 void engine_proc_signal(struct proc *base, int signo);

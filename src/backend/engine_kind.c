@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <arpa/inet.h>
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -58,6 +59,7 @@ static char *socket_path(const char *place)
 char *engine_find_endpoint(const char *kind, const char *given)
 {
     const struct engine_kind *k = engine_kind_find(kind);
+    assert(k != NULL);
     const char *env = getenv(k->env);
     struct stat st;
     if (given != NULL && given[0] != '\0')

@@ -13,10 +13,8 @@
  * at, because a list has its time of creation only in seconds. The labels are the engine's to
  * filter by, exactly as they are named; whose container it is we see ourselves. */
 
-#define PAGE 100
 #define FOUND_MAX 10000U
 #define FILTER_MAX 1024U
-#define LABELS_MAX 64U
 #define USEC_NS 1000U
 
 struct list {
@@ -54,6 +52,27 @@ static bool is_ours(const struct list *l, const struct json *labels)
     return str_eq(json_str(json_get(labels, LABEL_INSTANCE)), l->job.engine->instance);
 }
 
+/* Whether a label is the session's own, not its image's, which may carry any. */
+static bool is_own(const struct json *labels, const char *name, size_t len)
+{
+    const char *at = json_str(json_get(labels, LABEL_OWN));
+    for (; at != NULL && *at != '\0'; at += *at == ',') {
+        size_t n = strcspn(at, ",");
+        if (n == len && strncmp(at, name, n) == 0)
+            return true;
+        at += n;
+    }
+    return false;
+}
+
+static bool has_all(const struct list *l, const struct json *labels)
+{
+    bool all = true;
+    for (const char *const *name = l->labels; *name != NULL; name++)
+        all = all && is_own(labels, *name, strlen(*name));
+    return all;
+}
+
 /* What the container says of itself; false: nothing that could be taken over. */
 static bool read_found(const struct list *l, const struct json *body, struct backend_found *ret,
                        char ***ret_labels)
@@ -64,14 +83,14 @@ static bool read_found(const struct list *l, const struct json *body, struct bac
     ret->backend = l->job.engine->kind->name;
     ret->name = json_str(json_get(labels, LABEL_NAME));
     ret->id = json_str(json_get(body, "Id"));
-    if (ret->name == NULL || !is_ours(l, labels) || json_len(labels) > LABELS_MAX ||
+    if (ret->name == NULL || !is_ours(l, labels) || !has_all(l, labels) ||
         !json_bool(json_get(json_get(body, "State"), "Running")) ||
         coerce_time(json_get(body, "Created"), &usec, &zoned) != ISSUE_NONE || usec < 0)
         return false;
     for (void *it = json_iter(labels); it != NULL; it = json_iter_next(labels, it)) {
-        const char *value = json_str(json_iter_value(it));
-        if (value != NULL && strchr(json_iter_key(it), '=') == NULL)
-            strv_push(ret_labels, xasprintf("%s=%s", json_iter_key(it), value));
+        const char *key = json_iter_key(it), *value = json_str(json_iter_value(it));
+        if (value != NULL && is_own(labels, key, strlen(key)))
+            strv_push(ret_labels, xasprintf("%s=%s", key, value));
     }
     ret->labels = *ret_labels;
     ret->created_ns = (uint64_t)usec * USEC_NS;
@@ -132,7 +151,7 @@ static void on_listed(void *arg, const struct json *body, const struct err *err)
             l->n++;
         }
     }
-    if (json_len(body) >= PAGE)
+    if (json_len(body) >= ENGINE_PAGE)
         list_page(l);
     else
         look_next(l);
@@ -158,7 +177,7 @@ static void list_page(struct list *l)
     }
     jw_object_end(&w);
     AUTO_FREE char *quoted = engine_quote(buf_str(&filters));
-    AUTO_FREE char *target = xasprintf("/containers/json?limit=%d&filters=%s", PAGE, quoted);
+    AUTO_FREE char *target = xasprintf("/containers/json?limit=%d&filters=%s", ENGINE_PAGE, quoted);
     l->call = engine_call_start(l->job.engine->api, &(struct engine_request){.target = target},
                                 on_listed, l);
 }

@@ -297,6 +297,32 @@ static void import_now(struct engine_sandbox *sb)
                on_pulled);
 }
 
+/* What requests without an image ask for, and native has. Whoever offers one of that name in a
+ * registry is not meant. */
+static bool is_host(const struct engine_sandbox *sb)
+{
+    return str_eq(sb->spec->image, "host");
+}
+
+static bool may_pull(const struct engine_sandbox *sb)
+{
+    return sb->engine->options.pull && !sb->pulled && !is_host(sb);
+}
+
+static void explain_missing(const struct engine_sandbox *sb, struct err *err)
+{
+    const char *kind = sb->engine->kind->name;
+    if (is_host(sb))
+        (void)err_set(err, ERR_NOT_FOUND,
+                      "'host', the programs of this host, is no image that %s has: name one "
+                      "(box run --image NAME)",
+                      kind);
+    else
+        (void)err_set(err, ERR_NOT_FOUND,
+                      "%s has no image '%.120s'; fetch it (%s pull), or set image_pull: missing",
+                      kind, sb->spec->image, kind);
+}
+
 static void on_image(void *arg, const struct json *body, const struct err *err)
 {
     struct engine_sandbox *sb = arg;
@@ -307,16 +333,16 @@ static void on_image(void *arg, const struct json *body, const struct err *err)
         import_now(sb);
         return;
     }
-    if (err != NULL && err->code == ERR_NOT_FOUND && sb->engine->options.pull && !sb->pulled) {
+    if (err != NULL && err->code == ERR_NOT_FOUND && may_pull(sb)) {
         pull_now(sb);
         return;
     }
     if (err != NULL && err->code == ERR_NOT_FOUND) {
-        (void)err_set(&missing, ERR_NOT_FOUND,
-                      "%s has no image '%.120s'; fetch it (%s pull), or set image_pull: missing",
-                      sb->engine->kind->name, sb->spec->image, sb->engine->kind->name);
+        explain_missing(sb, &missing);
         err = &missing;
     }
+    if (err == NULL && engine_image_labels(body, sb->spec->image, &missing) < 0)
+        err = &missing;
     if (err == NULL && sb->volumes == NULL &&
         engine_image_volumes(body, sb->spec, &sb->mounts, &sb->volumes, &missing) < 0)
         err = &missing;

@@ -24,7 +24,8 @@ struct engine_proc {
     struct buf out; /* bytes [begin, end) of stdout */
     uint64_t begin;
     bool ended[2];
-    struct buf tail; /* of stderr, at most GUEST_STDERR_KEPT */
+    struct buf tail;  /* of stderr, at most GUEST_STDERR_KEPT */
+    uint64_t err_end; /* behind its last byte, since this daemon listens */
     struct buf in;
     size_t in_pos;
     uint64_t under_way;
@@ -186,6 +187,21 @@ size_t engine_proc_stderr(struct proc *base, char *buf, size_t size)
     return n;
 }
 
+size_t engine_proc_stderr_from(struct proc *base, uint64_t *at, char *buf, size_t size)
+{
+    const struct engine_proc *p = proc_of(base);
+    uint64_t begin = p->err_end - p->tail.len;
+    if (*at < begin)
+        *at = begin;
+    if (*at > p->err_end) /* it counted with an earlier daemon */
+        *at = p->err_end;
+    size_t n = (size_t)(p->err_end - *at) < size ? (size_t)(p->err_end - *at) : size;
+    if (n > 0)
+        memcpy(buf, p->tail.data + (size_t)(*at - begin), n);
+    *at += n;
+    return n;
+}
+
 static void tell_output(struct engine_proc *p)
 {
     if (!p->freed)
@@ -210,6 +226,7 @@ static void take_stderr(struct engine_proc *p, const char *body, size_t len)
         return;
     body += sizeof(struct guest_at);
     len -= sizeof(struct guest_at);
+    p->err_end += len;
     if (len > GUEST_STDERR_KEPT) {
         body += len - GUEST_STDERR_KEPT;
         len = GUEST_STDERR_KEPT;
@@ -270,6 +287,12 @@ int engine_proc_write(struct proc *base, const char *data, size_t len)
         return 0;
     p->held_back = true;
     return 1;
+}
+
+size_t engine_proc_unwritten(const struct proc *base)
+{
+    const struct engine_proc *p = container_of(base, const struct engine_proc, base);
+    return p->in.len - p->in_pos + (size_t)p->under_way;
 }
 
 void engine_proc_close_stdin(struct proc *base)

@@ -19,7 +19,6 @@
  * the directories they were met in. Only the label of this very instance counts; what another one
  * made, alive or dead, is not ours to judge. */
 
-#define PAGE 100
 #define FILTER_MAX 512U
 
 struct sweep {
@@ -28,7 +27,7 @@ struct sweep {
     void *arg;
     struct engine_call *call;
     char last[ENGINE_ID_MAX]; /* that the next page begins behind */
-    char ids[PAGE][ENGINE_ID_MAX];
+    char ids[ENGINE_PAGE][ENGINE_ID_MAX];
     size_t n, at;
     bool more;
     struct err err; /* the first that went wrong; the others are removed all the same */
@@ -116,7 +115,7 @@ static void take(struct sweep *s, const struct json *container)
     if (id == NULL || !id_valid(id) || str_copy(s->last, sizeof(s->last), id) < 0)
         return;
     if (!str_eq(json_str(json_get(labels, LABEL_INSTANCE)), s->job.engine->instance) ||
-        is_known(s->job.engine, id, name != NULL ? name : "") || s->n == PAGE)
+        is_known(s->job.engine, id, name != NULL ? name : "") || s->n == ENGINE_PAGE)
         return;
     (void)str_copy(s->ids[s->n++], ENGINE_ID_MAX, id);
 }
@@ -131,7 +130,7 @@ static void on_listed(void *arg, const struct json *body, const struct err *err)
         return;
     }
     s->n = s->at = 0;
-    s->more = json_len(body) >= PAGE;
+    s->more = json_len(body) >= ENGINE_PAGE;
     for (size_t i = 0; i < json_len(body); i++)
         take(s, json_at(body, i));
     remove_next(s);
@@ -160,7 +159,8 @@ static void list_page(struct sweep *s)
     }
     jw_object_end(&w);
     AUTO_FREE char *quoted = engine_quote(buf_str(&filters));
-    AUTO_FREE char *target = xasprintf("/containers/json?all=1&limit=%d&filters=%s", PAGE, quoted);
+    AUTO_FREE char *target =
+        xasprintf("/containers/json?all=1&limit=%d&filters=%s", ENGINE_PAGE, quoted);
     s->call = engine_call_start(s->job.engine->api, &(struct engine_request){.target = target},
                                 on_listed, s);
 }

@@ -91,6 +91,8 @@ struct proc_range fake_proc_range(const struct proc *base);
 ssize_t fake_proc_read(struct proc *base, uint64_t from, char *buf, size_t size);
 void fake_proc_release(struct proc *base, uint64_t upto);
 size_t fake_proc_stderr(struct proc *base, char *buf, size_t size);
+size_t fake_proc_stderr_from(struct proc *base, uint64_t *at, char *buf, size_t size);
+size_t fake_proc_unwritten(const struct proc *base);
 int fake_proc_write(struct proc *base, const char *data, size_t len);
 void fake_proc_close_stdin(struct proc *base);
 void fake_proc_signal(struct proc *base, int signo);

@@ -24,7 +24,8 @@ struct fake_proc {
     bool orphan;       /* its daemon is gone */
     struct exec *exec; /* owned; NULL once it has ended */
     struct buf out, err;
-    uint64_t begin; /* offset of the first byte in `out` */
+    uint64_t begin;   /* offset of the first byte in `out` */
+    uint64_t err_end; /* behind the last byte of stderr */
     bool ended;
     struct outcome outcome;
     struct loop_defer defer; /* tells of an end that came before anybody listened */
@@ -73,6 +74,7 @@ static void on_output(void *arg, enum exec_stream stream, const char *data, size
 {
     struct fake_proc *p = arg;
     if (stream == EXEC_STDERR) {
+        p->err_end += len;
         if (len > STDERR_KEPT) {
             data += len - STDERR_KEPT;
             len = STDERR_KEPT;
@@ -219,6 +221,28 @@ size_t fake_proc_stderr(struct proc *base, char *buf, size_t size)
     if (n > 0)
         memcpy(buf, p->err.data + p->err.len - n, n);
     return n;
+}
+
+size_t fake_proc_stderr_from(struct proc *base, uint64_t *at, char *buf, size_t size)
+{
+    const struct fake_proc *p = proc_of(base);
+    uint64_t begin = p->err_end - p->err.len;
+    if (*at < begin)
+        *at = begin;
+    if (*at >= p->err_end)
+        return 0;
+    size_t n = (size_t)(p->err_end - *at) < size ? (size_t)(p->err_end - *at) : size;
+    if (n > 0)
+        memcpy(buf, p->err.data + (size_t)(*at - begin), n);
+    *at += n;
+    return n;
+}
+
+/* Whatever a simulated program is given it has at once. */
+size_t fake_proc_unwritten(const struct proc *base)
+{
+    (void)base;
+    return 0;
 }
 
 int fake_proc_write(struct proc *base, const char *data, size_t len)

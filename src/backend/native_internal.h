@@ -177,6 +177,8 @@ struct proc_range native_proc_range(const struct proc *base);
 ssize_t native_proc_read(struct proc *base, uint64_t from, char *buf, size_t size);
 void native_proc_release(struct proc *base, uint64_t until);
 size_t native_proc_stderr(struct proc *base, char *buf, size_t size);
+size_t native_proc_stderr_from(struct proc *base, uint64_t *at, char *buf, size_t size);
+size_t native_proc_unwritten(const struct proc *base);
 void native_proc_signal(struct proc *base, int signo);
 void native_proc_kill(struct proc *base);
 void native_proc_free(struct proc *base);

@@ -360,6 +360,11 @@ size_t native_proc_stderr(struct proc *base, char *buf, size_t size)
     return ring_read_err(&proc_of(base)->ring, buf, size);
 }
 
+size_t native_proc_stderr_from(struct proc *base, uint64_t *at, char *buf, size_t size)
+{
+    return ring_read_err_from(&proc_of(base)->ring, at, buf, size);
+}
+
 void native_proc_signal(struct proc *base, int signo)
 {
     tell_kill(proc_of(base), INIT_KILL_MAIN, signo);

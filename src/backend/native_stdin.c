@@ -146,6 +146,12 @@ int native_proc_write(struct proc *base, const char *data, size_t len)
     return 1;
 }
 
+size_t native_proc_unwritten(const struct proc *base)
+{
+    const struct native_proc *p = container_of(base, const struct native_proc, base);
+    return p->in_queue.len - p->in_pos;
+}
+
 void native_proc_close_stdin(struct proc *base)
 {
     struct native_proc *p = container_of(base, struct native_proc, base);

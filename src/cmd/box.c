@@ -23,12 +23,24 @@ static int verb_help(struct app *app, const struct args *args, struct err *err)
     return r < 0 ? err_sys(err, -r, "write the help") : text_print(&text, err);
 }
 
+/* clang-format off */
 static int (*const verbs[VERB_MAX])(struct app *app, const struct args *args, struct err *err) = {
-    [VERB_RUN] = verb_command, [VERB_EXEC] = verb_command,          [VERB_PS] = verb_ps,
-    [VERB_RM] = verb_rm,       [VERB_DOCTOR] = verb_doctor,         [VERB_CONFIG] = verb_config,
-    [VERB_AUDIT] = verb_audit, [VERB_COMPLETION] = verb_completion, [VERB_CP] = verb_cp,
-    [VERB_HELP] = verb_help,   [VERB_MCP_SERVE] = verb_mcp_serve,
+    [VERB_RUN] = verb_command,
+    [VERB_EXEC] = verb_command,
+    [VERB_CP] = verb_cp,
+    [VERB_PS] = verb_ps,
+    [VERB_RM] = verb_rm,
+    [VERB_DOCTOR] = verb_doctor,
+    [VERB_CONFIG] = verb_config,
+    [VERB_AUDIT] = verb_audit,
+    [VERB_COMPLETION] = verb_completion,
+    [VERB_MCP_RUN] = verb_mcp_run,
+    [VERB_MCP_LS] = verb_mcp_ls,
+    [VERB_MCP_LOGS] = verb_mcp_logs,
+    [VERB_MCP_SERVE] = verb_mcp_serve,
+    [VERB_HELP] = verb_help,
 };
+/* clang-format on */
 
 static int run(int argc, char *argv[], struct err *err)
 {

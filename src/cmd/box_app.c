@@ -158,6 +158,19 @@ int app_connect(struct app *app, enum app_need need, struct err *err)
     return r;
 }
 
+int app_reconnect(struct app *app, struct err *err)
+{
+    AUTO_FREE char *path = NULL;
+    AUTO_FREE char *ignored = NULL;
+    int r = app->told ? 1 : daemon_default_socket(&path, err);
+
+    if (r == 0)
+        r = daemon_probe(path, err);
+    if (r == 0)
+        r = daemon_start(&app->daemon, DAEMON_KEPT, app->signals.fd, &ignored, err);
+    return r < 0 ? r : 0;
+}
+
 int app_unreachable(const struct app *app, const struct err *cause, struct err *err)
 {
     const char *remedy = "";

@@ -42,6 +42,8 @@ void app_done(struct app *app); /* stops a private boxd */
 DEFINE_CLEANUP_DONE(app)
 
 int app_connect(struct app *app, enum app_need need, struct err *err);
+/* For a client that outlives its boxd: starts another where none was named and none listens. */
+int app_reconnect(struct app *app, struct err *err);
 /* Headers for a call, as http_client_call() wants them; what they point to lives as long as app. */
 struct app_headers {
     const char *const list[2][2];
@@ -70,5 +72,8 @@ int verb_rm(struct app *app, const struct args *args, struct err *err);
 int verb_config(struct app *app, const struct args *args, struct err *err);
 int verb_completion(struct app *app, const struct args *args, struct err *err);
 int verb_audit(struct app *app, const struct args *args, struct err *err);
+int verb_mcp_run(struct app *app, const struct args *args, struct err *err);
+int verb_mcp_ls(struct app *app, const struct args *args, struct err *err);
+int verb_mcp_logs(struct app *app, const struct args *args, struct err *err);
 int verb_mcp_serve(struct app *app, const struct args *args, struct err *err);
 int verb_doctor(struct app *app, const struct args *args, struct err *err);

@@ -35,15 +35,21 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
      .makes_session = true},
     [VERB_COMPLETION] = {"completion", NULL, "Print the completion of a shell: bash, zsh or fish.",
      .min_names = 1, .max_names = 1, .name_word = "SHELL", .any_word = true, .words = "bash zsh fish"},
+    [VERB_MCP_RUN] = {"mcp run", "-- COMMAND [ARG...]",
+     "Run a stdio MCP server in a sandbox of its own, in place of the bare command.",
+     .wants_command = true, .maybe_command = true},
+    [VERB_MCP_LS] = {"mcp ls", NULL, "List the MCP servers that run in sandboxes."},
+    [VERB_MCP_LOGS] = {"mcp logs", NULL, "Show what such a server has written to standard error.",
+     .min_names = 1, .max_names = 1, .name_word = "NAME", .any_word = true},
     [VERB_HELP] = {"help", NULL, "Explain a verb.", .max_names = 2, .name_word = "VERB", .any_word = true},
 };
 
 #define COMMAND (FOR(RUN) | FOR(EXEC))
-#define SESSION (FOR(RUN) | FOR(MCP_SERVE))
+#define SESSION (FOR(RUN) | FOR(MCP_RUN) | FOR(MCP_SERVE))
 
 const struct arg_option arg_options[] = {
     {"session", "ID", arg_set_session, SPEC_SESSION_ID,
-     "Use this session, made when it does not exist, and keep it.", SESSION},
+     "Use this session, made when it does not exist, and keep it.", FOR(RUN) | FOR(MCP_SERVE)},
     {"image", "IMAGE", arg_set_field, SPEC_IMAGE, "Root filesystem.", SESSION},
     {"network", "on|off", arg_set_field, SPEC_NETWORK, "Whether the internet can be reached.", SESSION},
     {"memory-mb", "N", arg_set_field, SPEC_MEMORY_MB, "Memory of the session, in MiB.", SESSION},
@@ -61,10 +67,35 @@ const struct arg_option arg_options[] = {
     {"tty", NULL, arg_set_flag, offsetof(struct args, tty), "Give the command a terminal.", COMMAND, .letter = 't'},
     {"interactive", NULL, arg_set_flag, offsetof(struct args, interactive),
      "Pass standard input on, even when it is a terminal.", COMMAND, .letter = 'i'},
+    {"name", "NAME", arg_set_text, offsetof(struct args, name),
+     "How it is called in 'box mcp ls'; with --config: which server of the file.", FOR(MCP_RUN)},
+    {"host-path", "DIR", arg_set_host_path, SPEC_HOST_PATH,
+     "Directory of the host to show at /workspace; found from the command by default.", FOR(MCP_RUN)},
+    {"host-path-mode", "ro|rw|none", arg_set_field, SPEC_HOST_PATH_MODE,
+     "How it is shown: read-only unless told otherwise here.", FOR(MCP_RUN)},
+    {"env", "NAME[=VALUE]", arg_add_secret, offsetof(struct args, envs),
+     "Variable of the server; a name alone takes the value it has here.", FOR(MCP_RUN), .many = true},
+    {"env-file", "FILE", arg_add_text, offsetof(struct args, env_files),
+     "File with a variable of the server on each line.", FOR(MCP_RUN), .many = true},
+    {"workdir", "DIR", arg_set_text, offsetof(struct args, inside_dir),
+     "Directory the server starts in, inside; /workspace by default.", FOR(MCP_RUN)},
+    {"startup-timeout", "SEC", arg_set_field, SPEC_TIMEOUT_SEC,
+     "How long dependencies and the first answer may take. Default 120.", FOR(MCP_RUN)},
+    {"install", "auto|off", arg_set_text, offsetof(struct args, install),
+     "Whether dependencies of a project are installed before the start.", FOR(MCP_RUN)},
+    {"profile", "NAME", arg_set_text, offsetof(struct args, profile),
+     "Profile of boxd that its session is made with.", FOR(MCP_RUN)},
+    {"fallback", "refuse|host", arg_set_text, offsetof(struct args, fallback),
+     "What to do where no box can be had; host runs it WITHOUT ONE. Default refuse.", FOR(MCP_RUN)},
+    {"retry-delays", "LIST", arg_set_text, offsetof(struct args, retry_delays),
+     "Seconds before each new attempt, the last for ever. Default 2,4,8,60.", FOR(MCP_RUN)},
+    {"follow", NULL, arg_set_flag, offsetof(struct args, follow), "Go on until the server ends.", FOR(MCP_LOGS), .letter = 'f'},
     {"all", NULL, arg_set_flag, offsetof(struct args, all), "Remove every session.", FOR(RM)},
     {"json", NULL, arg_set_flag, offsetof(struct args, json), "JSON instead of a table.",
-     FOR(PS) | FOR(DOCTOR) | FOR(CONFIG) | FOR(AUDIT)},
+     FOR(PS) | FOR(DOCTOR) | FOR(CONFIG) | FOR(AUDIT) | FOR(MCP_LS)},
     {"config", "FILE", arg_set_text, offsetof(struct args, config_file), "Configuration file of boxd.", FOR(CONFIG) | FOR(AUDIT)},
+    {"config", "FILE", arg_set_text, offsetof(struct args, config_file),
+     "File with mcpServers, as clients have it: one of them instead of a command.", FOR(MCP_RUN)},
     {"explain", NULL, arg_set_flag, offsetof(struct args, explain), "Where each value comes from, too.", FOR(CONFIG)},
     {"head", "HASH", arg_set_text, offsetof(struct args, head),
      "Digest of a record noted earlier: it must still be there.", FOR(AUDIT)},
@@ -194,6 +225,8 @@ static char *verb_name(const char *first, const char *second)
 /* JSON carries text: other bytes would arrive changed, and that silently. */
 static int check_command(const struct args *a, const struct cursor *c, struct err *err)
 {
+    if (!c->ended && arg_verbs[a->verb].maybe_command)
+        return 0;
     if (!c->ended || a->command[0] == NULL)
         return err_set(err, ERR_INVALID, "no command: box %s %s[OPTION...] -- CMD [ARG...]",
                        arg_verbs[a->verb].name, a->verb == VERB_EXEC ? "SESSION " : "");
@@ -281,4 +314,7 @@ void args_done(struct args *a)
     a->spec = NULL;
     strv_free(a->names);
     a->names = NULL;
+    strv_free(a->envs);
+    strv_free(a->env_files);
+    a->envs = a->env_files = NULL;
 }

@@ -23,6 +23,9 @@ enum verb {
     VERB_DOCTOR,
     VERB_CONFIG,
     VERB_AUDIT,
+    VERB_MCP_RUN,
+    VERB_MCP_LS,
+    VERB_MCP_LOGS,
     VERB_MCP_SERVE,
     VERB_COMPLETION,
     VERB_HELP,
@@ -38,11 +41,19 @@ struct args {
     char *const *command;    /* borrowed from argv; NULL-terminated, NULL for verbs without one */
     const char *config_file; /* borrowed from argv; NULL: none */
     const char *head;        /* borrowed from argv; NULL: none */
+    const char *name;        /* these too, of `mcp run` */
+    const char *profile;
+    const char *fallback;
+    const char *install;
+    const char *retry_delays;
+    const char *inside_dir;
+    char **envs, **env_files; /* owned; in the order given */
     bool explain;
     bool tty;
     bool interactive;
     bool json;
     bool all;
+    bool follow;
     bool help;
     bool version;
 };

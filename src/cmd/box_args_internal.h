@@ -31,6 +31,7 @@ struct arg_verb {
     const char *name_word; /* what a name is, for messages */
     bool any_word;         /* names need not be those of sessions */
     const char *words;     /* what the first name can be, for shells; NULL: anything */
+    bool maybe_command;    /* with wants_command: something else may stand for it */
 };
 
 extern const struct arg_verb arg_verbs[VERB_MAX];
@@ -47,4 +48,10 @@ int arg_set_text(const struct arg_option *o, const char *value, struct args *a, 
 int arg_set_field(const struct arg_option *o, const char *value, struct args *a, struct err *err);
 int arg_set_session(const struct arg_option *o, const char *value, struct args *a, struct err *err);
 int arg_set_env(const struct arg_option *o, const char *value, struct args *a, struct err *err);
+int arg_set_host_path(const struct arg_option *o, const char *value, struct args *a,
+                      struct err *err);
+/* Into a vector of args; the argument itself is overwritten where it holds a value of a variable,
+ * so that no list of processes shows it. */
+int arg_add_text(const struct arg_option *o, const char *value, struct args *a, struct err *err);
+int arg_add_secret(const struct arg_option *o, const char *value, struct args *a, struct err *err);
 int arg_set_mount(const struct arg_option *o, const char *value, struct args *a, struct err *err);

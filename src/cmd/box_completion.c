@@ -382,7 +382,8 @@ static int fish_option(struct buf *out, const struct arg_option *o, enum verb ve
     return r < 0 ? r : buf_putc(out, '\n');
 }
 
-static int fish_verb(struct buf *out, enum verb verb)
+/* Its name; the first of a group stands for the group, too. */
+static int fish_name(struct buf *out, enum verb verb)
 {
     const struct arg_verb *v = &arg_verbs[verb];
     const char *second = is_grouped(verb) ? v->name + strlen(GROUP " ") : NULL;
@@ -398,25 +399,36 @@ static int fish_verb(struct buf *out, enum verb verb)
             out, "\ncomplete -c box -n '__fish_seen_subcommand_from " GROUP "' -a %s -d ", second);
     if (r >= 0 && second != NULL)
         r = fish_text(out, v->doc);
+    return r < 0 ? r : buf_putc(out, '\n');
+}
+
+/* What may follow it. */
+static int fish_words(struct buf *out, enum verb verb)
+{
+    const struct arg_verb *v = &arg_verbs[verb];
+
+    if (!takes_sessions(v) && v->words == NULL && verb != VERB_HELP)
+        return 0;
+    int r = fish_where(out, verb);
     if (r >= 0)
-        r = buf_putc(out, '\n');
+        r = buf_puts(out, " -a '");
+    if (r >= 0 && takes_sessions(v))
+        r = buf_puts(out, "(__box_sessions)");
+    else if (r >= 0 && verb == VERB_HELP)
+        r = put_verbs(out);
+    else if (r >= 0)
+        r = buf_puts(out, v->words);
+    return r < 0 ? r : buf_puts(out, "'\n");
+}
+
+static int fish_verb(struct buf *out, enum verb verb)
+{
+    int r = fish_name(out, verb);
+
     for (size_t i = 0; i < arg_n_options && r >= 0; i++)
         if (fits(&arg_options[i], verb))
             r = fish_option(out, &arg_options[i], verb);
-    if (r >= 0 && (takes_sessions(v) || v->words != NULL || verb == VERB_HELP)) {
-        r = fish_where(out, verb);
-        if (r >= 0)
-            r = buf_puts(out, " -a '");
-        if (r >= 0 && takes_sessions(v))
-            r = buf_puts(out, "(__box_sessions)");
-        else if (r >= 0 && verb == VERB_HELP)
-            r = put_verbs(out);
-        else if (r >= 0)
-            r = buf_puts(out, v->words);
-        if (r >= 0)
-            r = buf_puts(out, "'\n");
-    }
-    return r;
+    return r < 0 ? r : fish_words(out, verb);
 }
 
 static int write_fish(struct buf *out)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <limits.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -206,4 +207,31 @@ int arg_set_mount(const struct arg_option *o, const char *value, struct args *a,
 {
     a->given |= FIELD_BIT(SPEC_EXTRA_MOUNTS);
     return args_parse_mount(value, a->spec, err);
+}
+
+int arg_set_host_path(const struct arg_option *o, const char *value, struct args *a,
+                      struct err *err)
+{
+    AUTO_FREE char *path = realpath(value, NULL);
+
+    if (path == NULL)
+        return err_sys(err, errno, "--%s '%s'", o->name, value);
+    return arg_set_field(o, path, a, err);
+}
+
+int arg_add_text(const struct arg_option *o, const char *value, struct args *a, struct err *err)
+{
+    strv_add((char ***)(void *)((char *)a + o->where), value);
+    return 0;
+}
+
+int arg_add_secret(const struct arg_option *o, const char *value, struct args *a, struct err *err)
+{
+    int r = arg_add_text(o, value, a, err);
+    const char *equals = strchr(value, '=');
+
+    /* argv is ours to write to, and /proc/PID/cmdline shows it. */
+    if (equals != NULL)
+        memset((char *)(uintptr_t)equals + 1, '*', strlen(equals + 1));
+    return r;
 }

@@ -44,11 +44,11 @@ struct budget {
 struct boxd_service {
     struct boxd_service_options o;
     struct policy_service policy;
-    struct error_ring *errors;    /* owned */
-    struct audit *audit;          /* owned, or NULL */
-    struct outputs *outputs;      /* owned */
-    char *degraded; /* owned, or NULL */
-    bool making;                  /* the default workspace is being made */
+    struct error_ring *errors; /* owned */
+    struct audit *audit;       /* owned, or NULL */
+    struct outputs *outputs;   /* owned */
+    char *degraded;            /* owned, or NULL */
+    bool making;               /* the default workspace is being made */
     struct loop_timer timer;
     struct budget answers, records; /* for wrong tokens */
     uint64_t unrecorded;

@@ -75,6 +75,7 @@ static int on_record(void *arg, const char *id, uint64_t used, const char *json,
     s->stored = true;
     s->sandbox_id = TAKE_PTR(record.sandbox_id);
     s->next_number = s->numbers_end = (uint32_t)record.numbers_end;
+    s->lease_sec = (uint32_t)record.lease_sec;
     restore_times(s, &record, used);
     f->list = xreallocarray(f->list, f->n + 1, sizeof(*f->list));
     f->list[f->n].session = s;

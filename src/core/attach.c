@@ -201,3 +201,14 @@ int attachment_write(struct attachment *a, const char *data, size_t len)
         session_touch(a->process->session);
     return r;
 }
+
+size_t attachment_unwritten(const struct attachment *a)
+{
+    return can_use(a) ? ops(a)->proc_unwritten(a->process->proc) : 0;
+}
+
+void attachment_close_stdin(struct attachment *a)
+{
+    if (can_use(a))
+        ops(a)->proc_close_stdin(a->process->proc);
+}

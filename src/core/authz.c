@@ -38,7 +38,8 @@ struct authz_scope {
 struct authz {
     struct authz_scope *scopes; /* owned */
     size_t n;
-    size_t held; /* by those who have one of the scopes, and by the owner */
+    size_t held;  /* by those who have one of the scopes, and by the owner */
+    bool retired; /* the owner has let go */
 };
 
 static bool is_clean(const char *path)
@@ -148,6 +149,18 @@ static int check_networks(const struct authz_scope *s, struct err *err)
     return 0;
 }
 
+/* Names that records and kept answers give to callers without a scope. */
+static int check_name(const struct authz_scope *s, struct err *err)
+{
+    static const char *const ours[] = {"local", "token", "anyone", "nobody", "boxd"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(ours); i++)
+        if (str_eq(s->name, ours[i]))
+            return err_set(err, ERR_INVALID, "a token cannot have the name '%s'; choose another",
+                           s->name);
+    return 0;
+}
+
 /* Two scopes for one name or token would leave it to chance which one holds. */
 static int check_unique(const struct authz *a, size_t i, struct err *err)
 {
@@ -179,6 +192,8 @@ int authz_parse(const struct json *object, struct authz **ret, struct err *err)
     for (size_t i = 0; r == 0 && i < a->n; i++) {
         r = take_token(&a->scopes[i], err);
         if (r == 0)
+            r = check_name(&a->scopes[i], err);
+        if (r == 0)
             r = check_networks(&a->scopes[i], err);
         if (r == 0)
             r = check_unique(a, i, err);
@@ -188,9 +203,9 @@ int authz_parse(const struct json *object, struct authz **ret, struct err *err)
     return r;
 }
 
-void authz_free(struct authz *a)
+static void let_go(struct authz *a)
 {
-    if (a == NULL || --a->held > 0)
+    if (--a->held > 0)
         return;
     for (size_t i = 0; i < a->n; i++) {
         wipe(&a->scopes[i].token);
@@ -198,6 +213,19 @@ void authz_free(struct authz *a)
     }
     free(a->scopes);
     free(a);
+}
+
+void authz_free(struct authz *a)
+{
+    if (a == NULL)
+        return;
+    a->retired = true;
+    let_go(a);
+}
+
+static bool has_expired(const struct authz_scope *s, uint64_t now_real_ns)
+{
+    return s->expires != 0 && now_real_ns / NSEC_PER_USEC >= (uint64_t)s->expires;
 }
 
 const struct authz_scope *authz_find(const struct authz *a, const char *token, size_t len,
@@ -211,10 +239,7 @@ const struct authz_scope *authz_find(const struct authz *a, const char *token, s
     for (size_t i = 0; i < a->n; i++)
         if (http_secret_eq(digest, DIGEST_LEN, a->scopes[i].sha256, DIGEST_LEN))
             found = &a->scopes[i];
-    if (found != NULL && found->expires != 0 &&
-        now_real_ns / NSEC_PER_USEC >= (uint64_t)found->expires)
-        return NULL;
-    return found;
+    return found != NULL && !has_expired(found, now_real_ns) ? found : NULL;
 }
 
 const struct authz_scope *authz_hold(const struct authz_scope *s)
@@ -227,7 +252,12 @@ const struct authz_scope *authz_hold(const struct authz_scope *s)
 void authz_release(const struct authz_scope *s)
 {
     if (s != NULL)
-        authz_free(s->all);
+        let_go(s->all);
+}
+
+bool authz_is_current(const struct authz_scope *s, uint64_t now_real_ns)
+{
+    return s == NULL || (!s->all->retired && !has_expired(s, now_real_ns));
 }
 
 const char *authz_name(const struct authz_scope *s)

@@ -5,6 +5,7 @@
  * sessions without a network. A caller without a scope (NULL: the unix socket of the user who runs
  * us) may do everything that the policy allows. */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,6 +34,9 @@ const struct authz_scope *authz_find(const struct authz *a, const char *token, s
 /* A scope that must outlive its file being read again is held; NULL is fine. */
 const struct authz_scope *authz_hold(const struct authz_scope *s);
 void authz_release(const struct authz_scope *s);
+/* Whether it is still what its file says: the file was not read anew since, and it has not expired.
+ * For streams, which outlive the request that was let in. */
+bool authz_is_current(const struct authz_scope *s, uint64_t now_real_ns);
 const char *authz_name(const struct authz_scope *s); /* for records; "local" for NULL */
 
 /* ERR_DENIED says which token lacks what. */

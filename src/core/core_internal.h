@@ -64,7 +64,10 @@ struct session {
     uint32_t next_number,
         numbers_end; /* of processes; what lies between is reserved in the store */
     struct process *processes, *last_process;
-    size_t n_running; /* of these */
+    size_t n_running;   /* of these */
+    unsigned holders;   /* of its lease */
+    uint32_t lease_sec; /* it ends so long after its last holder let go; 0: it has no lease */
+    struct loop_timer lease_timer;
 };
 
 struct manager {
@@ -78,6 +81,7 @@ struct manager {
     size_t n_left;                              /* of the sessions: those that stay when all end */
     struct waiter_queue all_gone;               /* told when the last session is gone */
     struct notice *notices;                     /* owned; all of them */
+    struct lease_holder *holders, *last_holder; /* borrowed, in the order they came */
     struct process *exited_first, *exited_last; /* in the order they ended */
     size_t n_running, n_exited;                 /* processes */
     struct metrics metrics;
@@ -174,6 +178,9 @@ void durable_flush(struct manager *m);
 void reap_start(struct manager *m); /* (re)arms the timer */
 void reap_exited(struct manager *m);
 void session_update_deadline(struct session *s);
+
+/* lease.c */
+void lease_adopted(struct session *s); /* its holder has so long to come back */
 
 /* adopt.c */
 void adopt_processes(struct session *s); /* from inside `created` */

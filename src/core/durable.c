@@ -49,7 +49,8 @@ static int put_session(struct session *s, uint32_t numbers_end, struct err *err)
                                     .sandbox = (char *)(uintptr_t)name,
                                     .sandbox_id = s->sandbox_id,
                                     .created_ns = clamp(s->created_real),
-                                    .numbers_end = numbers_end};
+                                    .numbers_end = numbers_end,
+                                    .lease_sec = s->lease_sec};
     if (session_record_write(&record, &text) < 0)
         return too_large(s, err);
     int r = store_put_session(s->m->options.store, session_id(s), text.data, text.len, err);

@@ -160,6 +160,7 @@ static void become_ended(struct kept *k)
     struct execs *x = k->x;
 
     move(k, KEPT_ENDED);
+    loop_defer_stop(&k->start); /* it was let in, but given up before it could begin */
     k->ended_now = loop_now(x->loop);
     policy_gate_free(TAKE_PTR(k->gate));
     forget_asked(k);

@@ -12,7 +12,8 @@ struct policy_gate;
 /* Part of the output, of one stream. */
 struct log_segment {
     struct log_segment *next;
-    uint64_t at; /* position of its first byte */
+    uint64_t at;    /* position of its first byte */
+    uint64_t taken; /* memory of all segments before it, ever */
     uint32_t len, cap;
     enum exec_stream stream;
     char data[];
@@ -22,7 +23,8 @@ struct log_segment {
 struct exec_log {
     struct log_segment *first, *last;
     uint64_t end;
-    size_t bytes; /* of memory */
+    uint64_t taken; /* memory of all segments, also of those that went */
+    size_t bytes;   /* of memory */
 };
 
 void log_append(struct exec_log *log, enum exec_stream stream, const char *data, size_t len);

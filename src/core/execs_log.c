@@ -13,9 +13,7 @@ static struct log_segment *segment_new(struct exec_log *log, enum exec_stream st
     size_t cap = len < SEGMENT_MIN ? SEGMENT_MIN : len < SEGMENT_MAX ? len : SEGMENT_MAX;
     struct log_segment *s = xmalloc(sizeof(*s) + cap);
 
-    *s = (struct log_segment){0};
-
-    s->at = log->end;
+    *s = (struct log_segment){.at = log->end, .taken = log->taken};
     s->cap = (uint32_t)cap;
     s->stream = stream;
     if (log->last != NULL)
@@ -24,6 +22,7 @@ static struct log_segment *segment_new(struct exec_log *log, enum exec_stream st
         log->first = s;
     log->last = s;
     log->bytes += sizeof(*s) + cap;
+    log->taken += sizeof(*s) + cap;
     return s;
 }
 

@@ -7,6 +7,9 @@
  * the second. */
 #define LAG_HIGH (128U * 1024U)
 #define LAG_LOW (32U * 1024U)
+/* The same in memory: a program that changes streams with every byte has a segment for each. */
+#define MEMORY_HIGH (2U * LAG_HIGH)
+#define MEMORY_LOW (2U * LAG_LOW)
 
 enum kept_state kept_state(const struct kept *k)
 {
@@ -74,7 +77,8 @@ static void drop_first(struct kept *k)
     size_t before = k->log.bytes;
 
     for (struct kept_reader *r = k->readers; r != NULL; r = r->next)
-        r->segment = NULL;
+        if (r->segment == k->log.first)
+            r->segment = NULL;
     log_drop(&k->log);
     k->x->bytes -= before - k->log.bytes;
 }
@@ -89,10 +93,36 @@ static void trim(struct kept *k)
         drop_first(k);
 }
 
+/* The segment with the reader's next byte; NULL: there is none yet. */
+static struct log_segment *next_segment(struct kept_reader *r)
+{
+    struct log_segment *s = r->segment != NULL ? r->segment : log_find(&r->kept->log, r->at);
+
+    while (s != NULL && s->at + s->len <= r->at)
+        s = s->next;
+    if (s != NULL)
+        r->segment = s;
+    return s;
+}
+
+/* Memory that is held for the slowest reader. */
+static uint64_t unread_memory(const struct kept *k)
+{
+    uint64_t most = 0;
+
+    for (struct kept_reader *r = k->readers; r != NULL; r = r->next) {
+        const struct log_segment *s = next_segment(r);
+        uint64_t memory = s != NULL ? k->log.taken - s->taken : 0;
+        most = memory > most ? memory : most;
+    }
+    return most;
+}
+
 static void set_pace(struct kept *k)
 {
     uint64_t lag = k->log.end - unread(k);
-    bool pause = lag > (k->paused ? LAG_LOW : LAG_HIGH);
+    bool pause = lag > (k->paused ? LAG_LOW : LAG_HIGH) ||
+                 unread_memory(k) > (k->paused ? MEMORY_LOW : MEMORY_HIGH);
 
     if (pause == k->paused)
         return;
@@ -147,18 +177,6 @@ void kept_detach(struct kept_reader *r)
     /* Nobody listens any more, and nobody asked for it to go on. */
     if (k->readers == NULL && !k->keep)
         kept_dismiss(k);
-}
-
-/* The segment with the reader's next byte; NULL: there is none yet. */
-static struct log_segment *next_segment(struct kept_reader *r)
-{
-    struct log_segment *s = r->segment != NULL ? r->segment : log_find(&r->kept->log, r->at);
-
-    while (s != NULL && s->at + s->len <= r->at)
-        s = s->next;
-    if (s != NULL)
-        r->segment = s;
-    return s;
 }
 
 size_t kept_read(struct kept_reader *r, enum exec_stream *ret_stream, char *ret, size_t size)

@@ -9,6 +9,7 @@
 #include "core/files_internal.h"
 #include "core/manager.h"
 #include "core/run.h"
+#include "io/loop.h"
 #include "util/alloc.h"
 #include "util/buf.h"
 #include "util/str.h"
@@ -25,12 +26,18 @@ struct files_call {
     uint64_t data_left; /* READ: bytes that STAT has announced */
     bool stat_seen;
     uint64_t entries, limit;
+    uint64_t range_max; /* READ: bytes that were asked for at most */
+    bool held_back;     /* WRITE: what was sent is not taken yet */
+    bool paused;
+    struct loop *loop; /* borrowed */
+    struct loop_timer patience;
     char noise[160]; /* the beginning of what came on stderr */
     size_t n_noise;
 };
 
 static void destroy(struct files_call *c)
 {
+    loop_timer_stop(&c->patience);
     run_free(c->run);
     buf_done(&c->in);
     free(c);
@@ -42,6 +49,7 @@ static void finish(struct files_call *c, const struct files_done *done,
     if (c->told)
         return;
     c->told = true;
+    loop_timer_stop(&c->patience);
     c->events.finished(c->arg, done, failure);
 }
 
@@ -55,6 +63,52 @@ static void distrust(struct files_call *c)
     (void)err_set(&f.err, ERR_BACKEND,
                   "the answer from inside the session makes no sense; a program there disturbs it");
     finish(c, NULL, &f);
+}
+
+/* Programs of the same user id can stop box-files, and nobody is to wait for it then. What is no
+ * stream has a time of its own; a stream owes a sign of life whenever it is not for us, or our
+ * caller, to go on. */
+static bool is_due(const struct files_call *c)
+{
+    switch (c->op) {
+    case FILES_READ:
+        return !c->paused;
+    case FILES_WRITE:
+        return c->held_back || c->sent_end;
+    case FILES_WATCH:
+        return !c->stat_seen && !c->paused;
+    case FILES_STAT:
+    case FILES_LINES:
+    case FILES_LIST:
+    case FILES_EDIT:
+    case FILES_REMOVE:
+    case FILES_MKDIR:
+    case FILES_MOVE:
+    case FILES_GLOB:
+    case FILES_GREP:
+    case FILES_OP_MAX:
+        break;
+    }
+    return false;
+}
+
+static void on_impatient(struct loop_timer *t)
+{
+    struct files_call *c = container_of(t, struct files_call, patience);
+    struct files_failure f = {0};
+
+    if (c->run != NULL)
+        run_kill(c->run);
+    (void)err_set(&f.err, ERR_LIMIT, "the session took too long to look at its files");
+    finish(c, NULL, &f);
+}
+
+static void wait_anew(struct files_call *c)
+{
+    if (!c->told && is_due(c))
+        loop_timer_start(c->loop, &c->patience, FILES_TIMEOUT_NS, on_impatient);
+    else
+        loop_timer_stop(&c->patience);
 }
 
 /* Frames that each operation may send. */
@@ -89,7 +143,7 @@ static bool stat_fits(struct files_call *c, const char *data, size_t len)
     if (st.begin > st.end || st.end > st.tag.size)
         return false;
     c->data_left = st.end - st.begin;
-    return true;
+    return c->data_left <= c->range_max;
 }
 
 static bool data_fits(struct files_call *c, size_t len)
@@ -184,7 +238,8 @@ static void on_fail(struct files_call *c, const char *data, size_t len)
         return;
     }
     memcpy(&fail, data, sizeof(fail));
-    f.why = fail.why < FILES_WHY_MAX ? (enum files_why)fail.why : FILES_WHY_REQUEST;
+    /* 0 is ours: it says that box-files did not answer. */
+    f.why = fail.why > 0 && fail.why < FILES_WHY_MAX ? (enum files_why)fail.why : FILES_WHY_REQUEST;
     f.error = fail.error > 0 && fail.error < 4096 ? fail.error : 0;
     f.n = fail.n;
     files_explain(&f, data + sizeof(fail), len - sizeof(fail));
@@ -254,6 +309,7 @@ static void on_output(void *arg, enum exec_stream stream, const char *data, size
     }
     c->busy = true;
     take_input(c, data, len);
+    wait_anew(c);
     c->busy = false;
     if (c->freed)
         destroy(c);
@@ -263,6 +319,8 @@ static void on_drained(void *arg)
 {
     struct files_call *c = arg;
 
+    c->held_back = false;
+    wait_anew(c);
     if (!c->told && c->events.drained != NULL)
         c->events.drained(c->arg);
 }
@@ -343,6 +401,10 @@ int files_start(struct session *s, const struct files_ask *ask, const struct fil
     c->events = *events;
     c->arg = arg;
     c->limit = c->op == FILES_LINES ? ask->head.max : ask->head.length;
+    /* Without If-Range: with it the whole file may come instead. */
+    bool exact = (ask->head.flags & (FILES_RANGE | FILES_IF_MATCH)) == FILES_RANGE;
+    c->range_max = exact ? ask->head.length : UINT64_MAX;
+    c->loop = manager_loop(session_manager(s));
     buf_init(&c->in, sizeof(struct files_head) + FILES_FRAME_MAX + (64U << 10));
     r = run_start(s, &options, &run_events, c, &c->run, err);
     if (r < 0)
@@ -350,6 +412,7 @@ int files_start(struct session *s, const struct files_ask *ask, const struct fil
     r = send_request(c, ask);
     if (r < 0)
         return err_sys(err, -r, "ask for a file of the session");
+    wait_anew(c);
     *ret = TAKE_PTR(c);
     return 0;
 }
@@ -384,6 +447,8 @@ int files_write(struct files_call *c, const char *data, size_t len)
         data += n;
         len -= n;
     }
+    c->held_back = r > 0;
+    wait_anew(c);
     return r;
 }
 
@@ -396,10 +461,14 @@ void files_write_end(struct files_call *c)
     c->sent_end = true;
     (void)run_write(c->run, (const char *)&h, sizeof(h));
     run_close_stdin(c->run);
+    wait_anew(c);
 }
 
 void files_pause(struct files_call *c, bool paused)
 {
-    if (c->run != NULL && !c->told)
-        run_pause(c->run, paused);
+    if (c->run == NULL || c->told)
+        return;
+    run_pause(c->run, paused);
+    c->paused = paused;
+    wait_anew(c);
 }

@@ -17,7 +17,8 @@
 struct files_call;
 struct session;
 
-#define FILES_TIMEOUT_NS (60ULL * 1000000000ULL) /* of what is not a stream */
+#define FILES_TIMEOUT_NS (60ULL * 1000000000ULL) /* of what is not a stream, and of a sign of one  \
+                                                  */
 
 struct files_text {
     const char *p; /* borrowed */
@@ -30,7 +31,7 @@ struct files_ask {
     const char *root;          /* "/", or the directory that must not be left; absolute */
     const char *path;
     struct files_text a, b;
-    uint64_t timeout_ns; /* 0: none, for streams */
+    uint64_t timeout_ns; /* 0: none, for streams, which only must not stand still for that long */
     bool quiet;          /* the session stays idle while it runs */
 };
 

@@ -47,14 +47,17 @@ static void explain_errno(struct files_failure *f)
     (void)err_sys(&f->err, f->error != 0 ? f->error : EIO, "in the session");
 }
 
-/* Text from inside, for a person: printable, or it is left out. */
-static int clean(const char *text, size_t len)
+/* Text from inside, for a person: as far as it is printable. */
+static void explain_pattern(struct err *err, const char *text, size_t len)
 {
     size_t n = 0;
 
     while (n < len && n < 200 && (unsigned char)text[n] >= 0x20 && (unsigned char)text[n] < 0x7f)
         n++;
-    return (int)n;
+    if (n > 0)
+        (void)err_set(err, ERR_INVALID, "%.*s", (int)n, text);
+    else
+        (void)err_set(err, ERR_INVALID, "the pattern is not valid");
 }
 
 void files_explain(struct files_failure *f, const char *text, size_t len)
@@ -80,7 +83,7 @@ void files_explain(struct files_failure *f, const char *text, size_t len)
                       n);
         break;
     case FILES_WHY_PATTERN:
-        (void)err_set(err, ERR_INVALID, "%.*s", clean(text, len), text);
+        explain_pattern(err, text, len);
         break;
     case FILES_WHY_NO_PLACE:
         (void)err_set(err, ERR_NOT_FOUND, "the text is not in the file");

@@ -117,6 +117,28 @@ struct manager *session_manager(const struct session *s);
 uint64_t session_created(const struct session *s);   /* wall clock, for people */
 uint64_t session_last_used(const struct session *s); /* wall clock, for people */
 unsigned session_execs(const struct session *s);
+/* Leases (lease.c). A session with one belongs to whoever holds it: it ends `grace_sec` after the
+ * last holder has let go, which is how long a holder has to come back. The grace is part of its
+ * record, so that the next daemon goes on waiting, from its own start. */
+#define LEASE_SEC_MAX 86400
+int session_lease_take(struct session *s, uint32_t grace_sec, struct err *err);
+void session_lease_drop(struct session *s);
+uint32_t session_lease_sec(const struct session *s); /* 0: it has none */
+bool session_lease_held(const struct session *s);
+
+/* Whoever holds a session, or is about to, and what it says about itself. Lives inside its owner;
+ * the members are the owner's to change. */
+struct lease_holder {
+    struct lease_holder *prev, *next; /* private */
+    struct session *session;          /* NULL: none yet */
+    const char *info;                 /* a JSON object; NULL: it has said nothing */
+    size_t info_len;
+    uint64_t since; /* wall clock */
+};
+void manager_holder_add(struct manager *m, struct lease_holder *h);
+void manager_holder_remove(struct manager *m, struct lease_holder *h);
+struct lease_holder *manager_holder_next(struct manager *m, struct lease_holder *after);
+
 /* An exec begins or ends: a session with one running is never idle. */
 void session_exec_begins(struct session *s);
 void session_exec_ends(struct session *s);

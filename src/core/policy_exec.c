@@ -97,17 +97,6 @@ static void destroy(struct policy_exec *e)
     free(e);
 }
 
-void policy_exec_free(struct policy_exec *e)
-{
-    if (e == NULL)
-        return;
-    /* Callbacks of the manager cannot be taken back: the last of them frees us. */
-    if (e->state == ACQUIRING || e->state == DROPPING)
-        e->freed = true;
-    else
-        destroy(e);
-}
-
 static struct audit_record record_of(const struct policy_exec *e, enum audit_event event)
 {
     return (struct audit_record){.event = event,
@@ -116,6 +105,22 @@ static struct audit_record record_of(const struct policy_exec *e, enum audit_eve
                                  .session = e->spec->session_id,
                                  .query = e->query_id[0] != '\0' ? e->query_id : NULL,
                                  .decision = &e->decision};
+}
+
+void policy_exec_free(struct policy_exec *e)
+{
+    if (e == NULL)
+        return;
+    if (e->state != DONE && e->service->audit != NULL) {
+        struct audit_record r = record_of(e, AUDIT_EXEC_END);
+        r.outcome = "given_up";
+        (void)audit_write(e->service->audit, &r, NULL); /* it counts what it loses */
+    }
+    /* Callbacks of the manager cannot be taken back: the last of them frees us. */
+    if (e->state == ACQUIRING || e->state == DROPPING)
+        e->freed = true;
+    else
+        destroy(e);
 }
 
 /* Tells; the caller may free us in it. */

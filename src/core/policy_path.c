@@ -153,13 +153,17 @@ int policy_ensure_workspace(const struct policy *p, struct err *err)
 
     if (path == NULL)
         return 0;
-    if (stat(path, &st) == 0)
-        return S_ISDIR(st.st_mode)
-                   ? 0
-                   : err_set(err, ERR_INVALID, "%s must point to a directory on the host", name);
-    if (p->n_roots == 0)
+    bool there = stat(path, &st) == 0;
+    if (there && !S_ISDIR(st.st_mode))
+        return err_set(err, ERR_INVALID, "%s must point to a directory on the host", name);
+    if (p->n_roots == 0 && !there)
         return err_set(err, ERR_INVALID, "%s cannot be created because no %s are configured", name,
                        roots_name(p));
+    if (p->n_roots == 0)
+        return 0;
+    /* Also of one that is there: else each request would be refused, and nobody was told. */
     AUTO_FREE char *real = placed(p, path);
-    return real != NULL ? make_all(real, err) : outside(p, name, ERR_INVALID, err);
+    if (real == NULL)
+        return outside(p, name, ERR_INVALID, err);
+    return there ? 0 : make_all(real, err);
 }

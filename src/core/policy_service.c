@@ -66,9 +66,10 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w)
     jw_object_end(w);
 }
 
-void policy_record_outcome(const struct policy_service *s, struct audit_record *record,
+void policy_record_outcome(const struct policy_service *s, const struct audit_record *begun,
                            const struct outcome *outcome, const uint64_t produced[2])
 {
+    struct audit_record record = *begun;
     const int64_t code = outcome->kind == OUTCOME_SIGNALED ? -outcome->signo : outcome->exit_code;
     const uint64_t ms = outcome->duration_ns / NSEC_PER_MSEC;
     const bool has_code =
@@ -76,11 +77,11 @@ void policy_record_outcome(const struct policy_service *s, struct audit_record *
 
     if (s->audit == NULL)
         return;
-    record->outcome = outcome_name(outcome->kind);
-    record->exit_code = has_code ? &code : NULL;
-    record->duration_ms = &ms;
-    record->bytes = produced;
-    (void)audit_write(s->audit, record, NULL);
+    record.outcome = outcome_name(outcome->kind);
+    record.exit_code = has_code ? &code : NULL;
+    record.duration_ms = &ms;
+    record.bytes = produced;
+    (void)audit_write(s->audit, &record, NULL);
 }
 
 void policy_service_failed(const struct policy_service *s, const struct err *err,

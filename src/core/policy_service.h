@@ -42,7 +42,7 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w);
 
 /* Records how a command ended; `produced` are the bytes of stdout and stderr. It has run: what
  * cannot be recorded is only counted. */
-void policy_record_outcome(const struct policy_service *s, struct audit_record *record,
+void policy_record_outcome(const struct policy_service *s, const struct audit_record *begun,
                            const struct outcome *outcome, const uint64_t produced[2]);
 
 /* Remembers a failure: in the ring, as one of record->who, and in the log as `record` (NULL: only

@@ -195,6 +195,11 @@ void process_stderr_preview(struct process *p, struct buf *ret)
         (void)buf_append(ret, buf_str(&p->preview), p->preview.len);
 }
 
+size_t process_stderr_from(struct process *p, uint64_t *at, char *buf, size_t size)
+{
+    return p->proc == NULL ? 0 : p->proc->backend->ops->proc_stderr_from(p->proc, at, buf, size);
+}
+
 size_t manager_processes_running(const struct manager *m)
 {
     return m->n_running;

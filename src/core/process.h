@@ -60,6 +60,10 @@ int process_exit_code(const struct process *p);
  * there is none: why the process never ran, or was killed by the kernel. */
 void process_stderr_preview(struct process *p, struct buf *ret);
 
+/* Bytes of stderr from offset *at on, or from the first that is still kept; *at moves behind them
+ * and past what was lost. Nothing tells when there is more. */
+size_t process_stderr_from(struct process *p, uint64_t *at, char *buf, size_t size);
+
 /* Output by byte offset, beside any reader: looking takes nothing away. */
 struct proc_range process_range(const struct process *p);
 ssize_t process_read(struct process *p, uint64_t from, char *buf, size_t size);
@@ -109,3 +113,5 @@ bool attachment_eof(const struct attachment *a, uint64_t at); /* nothing follows
 void attachment_release(struct attachment *a, uint64_t upto);
 /* As proc_write() of the backend. */
 int attachment_write(struct attachment *a, const char *data, size_t len);
+size_t attachment_unwritten(const struct attachment *a); /* as proc_unwritten() of the backend */
+void attachment_close_stdin(struct attachment *a);

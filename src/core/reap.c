@@ -10,7 +10,7 @@
 /* Somebody uses it, or is about to. What a managed process does is use. */
 static bool is_busy(const struct session *s)
 {
-    return s->execs > 0 || s->claims > 0 || s->guests > 0 || s->n_running > 0;
+    return s->execs > 0 || s->claims > 0 || s->guests > 0 || s->n_running > 0 || s->holders > 0;
 }
 
 static bool ends_by_itself(const struct session *s)

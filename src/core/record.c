@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "core/manager.h"
 #include "core/process.h"
 #include "spec/model.h"
 #include "spec/process.h"
@@ -49,6 +50,9 @@ static const struct field session_fields[] = {
     {"labels", FIELD_ENV, 0, offsetof(struct session_record, labels), .max = LABELS_MAX, .max_bytes = LABELS_BYTES_MAX},
     {"expires_ns", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, expires_ns),
      .min = 0, .max = INT64_MAX, .rule = "expires_ns must be a time", .strict_text = "expires_ns must be a time"},
+    {"lease_sec", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, lease_sec),
+     .min = 0, .max = LEASE_SEC_MAX, .rule = "lease_sec must be a number of seconds",
+     .strict_text = "lease_sec must be a number"},
 };
 
 static const struct field process_fields[] = {

@@ -23,6 +23,7 @@ struct session_record {
     char *sandbox;     /* owned; its name in that backend */
     char *sandbox_id;  /* owned; what people know it by there, NULL: the same */
     int64_t created_ns;
+    int64_t lease_sec;   /* 0: nobody has to hold it */
     int64_t numbers_end; /* process numbers from here on were never used in this sandbox */
     /* What spec->own has, and has again after reading. Written from there; empty otherwise. */
     char **labels; /* owned */

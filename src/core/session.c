@@ -175,6 +175,8 @@ static void ready(struct session *s)
         session_tell(s, EVENT_SESSION_CREATED);
     }
     session_update_deadline(s);
+    if (s->adopting)
+        lease_adopted(s);
     if (s->delete_asked)
         session_stop(s);
     else
@@ -273,6 +275,7 @@ void session_release(struct session *s)
     assert(s->refs > 0);
     if (--s->refs > 0)
         return;
+    loop_timer_stop(&s->lease_timer);
     spec_free(s->spec);
     free(s->sandbox_id);
     free(s);

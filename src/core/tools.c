@@ -78,6 +78,24 @@ void tool_write(const struct tool *t, struct jw *w)
     jw_object_end(w);
 }
 
+static void record(const struct tool_call *c, const char *outcome, const char *reason)
+{
+    char command[FILES_PATH_MAX + 16];
+    struct audit_record r = {.event = AUDIT_FILE_WRITE,
+                             .who = c->who,
+                             .via = c->via,
+                             .session = session_id(c->session),
+                             .query = c->query_id[0] != '\0' ? c->query_id : NULL,
+                             .command = command,
+                             .outcome = outcome,
+                             .reason = reason};
+
+    (void)snprintf(command, sizeof(command), "%s %s", c->tool->name, c->path);
+    r.command_len = strlen(command);
+    if (c->service->audit != NULL)
+        (void)audit_write(c->service->audit, &r, NULL); /* it has happened; losses are counted */
+}
+
 /* The life of a call. */
 
 static void destroy(struct tool_call *c)
@@ -103,6 +121,9 @@ void tool_call_free(struct tool_call *c)
 {
     if (c == NULL)
         return;
+    /* It may have happened all the same: whoever leaves in time is not to change files unseen. */
+    if (c->tool->kind == TOOL_WRITES && c->files != NULL && !c->ended)
+        record(c, "given_up", "whoever asked has gone");
     /* A callback of the manager cannot be taken back: it frees us. */
     if (c->acquiring)
         c->freed = true;
@@ -112,6 +133,7 @@ void tool_call_free(struct tool_call *c)
 
 void tool_finish(struct tool_call *c)
 {
+    c->ended = true;
     c->done(c->arg, &c->result, NULL);
 }
 
@@ -127,6 +149,7 @@ void tool_fail(struct tool_call *c, const struct err *err)
                              .command_len = strlen(c->tool->name)};
 
     policy_service_failed(c->service, &copy, c->query_id, &r);
+    c->ended = true;
     c->done(c->arg, NULL, &copy);
 }
 
@@ -163,20 +186,7 @@ void tool_say_failure(struct tool_call *c, const struct files_failure *f)
 
 void tool_record(const struct tool_call *c, const struct err *err)
 {
-    char command[FILES_PATH_MAX + 16];
-    struct audit_record r = {.event = AUDIT_FILE_WRITE,
-                             .who = c->who,
-                             .via = c->via,
-                             .session = session_id(c->session),
-                             .query = c->query_id[0] != '\0' ? c->query_id : NULL,
-                             .command = command,
-                             .outcome = err == NULL ? "done" : err_code_name(err->code),
-                             .reason = err != NULL ? err->msg : NULL};
-
-    (void)snprintf(command, sizeof(command), "%s %s", c->tool->name, c->path);
-    r.command_len = strlen(command);
-    if (c->service->audit != NULL)
-        (void)audit_write(c->service->audit, &r, NULL); /* it has happened; losses are counted */
+    record(c, err == NULL ? "done" : err_code_name(err->code), err != NULL ? err->msg : NULL);
 }
 
 /* Paths. */
@@ -316,9 +326,18 @@ static int launch(struct tool_call *c, const struct tool_where *where, const str
     return 0;
 }
 
-int tool_call_start(const struct tool *t, const struct tool_where *where,
-                    const struct json *arguments, tool_done_fn *done, void *arg,
-                    struct tool_call **ret, struct err *err)
+/* What the operator lets an agent see of a command: both streams, each twice, every character
+ * escaped. */
+static size_t answer_max(const struct tool *t, const struct policy *policy)
+{
+    size_t shown = (size_t)policy_settings(policy)->output_limit_chars * 2 * 2 * 6;
+
+    return t->kind == TOOL_RUNS && shown > TOOL_ANSWER_MAX / 2 ? shown + TOOL_ANSWER_MAX
+                                                               : TOOL_ANSWER_MAX;
+}
+
+int tool_call_start(const struct tool *t, const struct tool_where *where, tool_done_fn *done,
+                    void *arg, struct tool_call **ret, struct err *err)
 {
     struct tool_call *c = xnew(struct tool_call);
     struct err why = {0};
@@ -331,12 +350,13 @@ int tool_call_start(const struct tool *t, const struct tool_where *where,
     c->done = done;
     c->output = where->output;
     c->arg = arg;
-    buf_init(&c->result.json, TOOL_ANSWER_MAX);
-    buf_init(&c->result.text, TOOL_ANSWER_MAX);
-    buf_init(&c->text, TOOL_ANSWER_MAX);
-    int r = prepare(c, where, arguments, &why);
+    size_t most = answer_max(t, where->service->policy);
+    buf_init(&c->result.json, most);
+    buf_init(&c->result.text, most);
+    buf_init(&c->text, most);
+    int r = prepare(c, where, where->arguments, &why);
     if (r == 0)
-        r = launch(c, where, arguments, &why);
+        r = launch(c, where, where->arguments, &why);
     if (r == 0) {
         *ret = c;
         return 0;

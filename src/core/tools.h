@@ -52,6 +52,7 @@ void tool_write(const struct tool *t, struct jw *w);
 /* Where and for whom. Everything is borrowed for the call of tool_call_start() only, except
  * `service`, which has to outlive the tool call. */
 struct tool_where {
+    const struct json *arguments;
     const struct policy_service *service;
     struct policy_request request; /* scope; and with session_id NULL the query and the profile */
     const char *session_id;        /* a session that is there; NULL: that of request.query, made if
@@ -75,9 +76,8 @@ typedef void tool_done_fn(void *arg, const struct tool_result *result, const str
 
 /* ERR_INVALID for arguments that do not fit tool->params, ERR_DENIED for what the scope does not
  * allow. What is refused here was not begun, and is in the records. */
-int tool_call_start(const struct tool *t, const struct tool_where *where,
-                    const struct json *arguments, tool_done_fn *done, void *arg,
-                    struct tool_call **ret, struct err *err);
+int tool_call_start(const struct tool *t, const struct tool_where *where, tool_done_fn *done,
+                    void *arg, struct tool_call **ret, struct err *err);
 /* Before the end it takes back what was asked: a running command is killed, a file that is not
  * complete is dropped, nobody is told. */
 void tool_call_free(struct tool_call *c); /* NULL is fine */

@@ -82,6 +82,7 @@ struct tool_call {
     void *own;              /* of a tool that needs more */
     void (*own_free)(void *own);
     bool acquiring, freed;
+    bool ended; /* and said so */
     tool_done_fn *done;
     void (*output)(void *arg, const char *data, size_t len); /* or NULL */
     void *arg;

@@ -10,6 +10,7 @@
 #include "util/str.h"
 
 #define LIST_MAX 16384U
+#define LONG_WHY_SHOWN 1000U
 
 /* Clients choose an exception by the first of these names that a message holds, wherever it stands;
  * a file in an archive must not choose for them. Only names that go before the one of our own
@@ -30,8 +31,16 @@ int fetch_fail(struct fetch *f, const char *fmt, ...)
     va_start(ap, fmt);
     int r = buf_vprintf(&f->why, fmt, ap);
     va_end(ap);
-    if (r < 0)
-        (void)buf_puts(&f->why, "the message does not fit");
+    if (r < 0) {
+        /* A name of an archive may be as long as all of it: its beginning will do. */
+        char part[LONG_WHY_SHOWN + 1];
+        va_start(ap, fmt);
+        (void)vsnprintf(part, sizeof(part), fmt, ap);
+        va_end(ap);
+        buf_reset(&f->why);
+        (void)buf_append(&f->why, part, utf8_boundary(part, strlen(part)));
+        (void)buf_puts(&f->why, "\u2026");
+    }
     assert(f->why.data != NULL);
     defuse(f->why.data);
     return -EINVAL;

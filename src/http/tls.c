@@ -152,8 +152,10 @@ void tls_client_free(struct tls_client *c)
 {
     if (c == NULL)
         return;
-    while (c->tunnels != NULL)
-        tunnel_free(c->tunnels);
+    for (struct tunnel *t = c->tunnels, *next; t != NULL; t = next) {
+        next = t->next;
+        tunnel_free(t);
+    }
     SSL_CTX_free(c->ctx);
     free(c->host);
     free(c);

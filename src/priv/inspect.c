@@ -101,9 +101,8 @@ static int probe_quota(const struct launch_host *h, struct err *err)
 {
     if (!h->rootful)
         return err_set(err, ERR_UNSUPPORTED, "an ordinary user cannot mount an image");
-    AUTO_CLOSE int templates = path_make_dir_at(h->state_fd, "templates", 0700);
-    return templates < 0 ? err_sys(err, -templates, "template directory")
-                         : loopimg_probe(h->trash_fd, templates, err);
+    AUTO_CLOSE int templates = loopimg_templates(h->state_fd, err);
+    return templates < 0 ? templates : loopimg_probe(h->trash_fd, templates, err);
 }
 
 /* Whether the file system that holds our state can show its files under other ids. */

@@ -53,6 +53,7 @@ static const struct {
     [ERR_LIMIT] = {429, "try again later, or raise max_sessions in boxd's configuration"},
     [ERR_CONFLICT] = {409, "end the session of that name first (`box rm`)"},
     [ERR_STATE] = {503, "try again"},
+    [ERR_UNAVAILABLE] = {503, "`box doctor` tells which backends there are and what each lacks"},
     [ERR_BACKEND] = {502, "see boxd's log; `box doctor` checks the host"},
     [ERR_CODE_MAX] = {500, "correct the section sandbox of boxd's configuration, or what it names"},
 };

@@ -195,6 +195,7 @@ const struct json *mcp_call_arguments(const struct mcp_call *c)
 static void on_session(struct mcp_call *c, struct session *s)
 {
     const struct tool_where where = {.service = c->mcp->v1->service,
+                                     .arguments = mcp_call_arguments(c),
                                      .request = {.scope = c->place->scope},
                                      .session_id = session_id(s),
                                      .via = "mcp",
@@ -203,8 +204,7 @@ static void on_session(struct mcp_call *c, struct session *s)
     struct tool_call *call = NULL;
     struct err err = {0};
 
-    if (tool_call_start(c->tool.agent, &where, mcp_call_arguments(c), on_done, c, &call, &err) <
-        0) {
+    if (tool_call_start(c->tool.agent, &where, on_done, c, &call, &err) < 0) {
         mcp_call_tool_err(c, &err);
         return;
     }

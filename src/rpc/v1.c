@@ -188,8 +188,7 @@ static void create_session(struct http_request *req, void *arg)
 struct session *v1_find_session(struct http_request *req, const struct v1 *v)
 {
     const char *id = http_request_param(req, "id");
-    bool ours = authz_check_session(v1_caller(req), id, NULL) == 0;
-    struct session *s = ours ? manager_find(v->manager, id) : NULL;
+    struct session *s = v1_owns(req, v, id) ? manager_find(v->manager, id) : NULL;
     if (s == NULL) {
         struct err err = {0};
         (void)err_set(&err, ERR_NOT_FOUND, "session %.80s not found", id);
@@ -262,8 +261,9 @@ static void delete_session(struct http_request *req, void *arg)
     struct err err = {0};
     if (!v1_may(req, v, "session"))
         return;
-    if (authz_check_session(v1_caller(req), id, &err) < 0 ||
-        manager_delete(v->manager, id, on_deleted, req, &err) < 0) {
+    int r = v1_owns(req, v, id) ? manager_delete(v->manager, id, on_deleted, req, &err)
+                                : authz_check_session(v1_caller(req), id, &err);
+    if (r < 0) {
         v1_fail(req, &err);
         return;
     }

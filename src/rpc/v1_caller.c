@@ -39,18 +39,34 @@ bool v1_may(struct http_request *req, const struct v1 *v, const char *tool)
     return false;
 }
 
+bool v1_owns(struct http_request *req, const struct v1 *v, const char *session_id)
+{
+    struct audit_record record = {.event = AUDIT_DENIED, .session = session_id};
+    struct err err = {0};
+
+    if (authz_check_session(v1_caller(req), session_id, &err) == 0)
+        return true;
+    v1_failed(v, req, &err, NULL, &record);
+    return false;
+}
+
+bool v1_may_use(struct http_request *req, const struct v1 *v, const struct session *s)
+{
+    struct audit_record record = {.event = AUDIT_DENIED, .session = session_id(s)};
+    struct err err = {0};
+
+    if (policy_check_use(v->service->policy, v1_caller(req), session_spec(s), &err) == 0)
+        return true;
+    v1_failed(v, req, &err, NULL, &record);
+    v1_fail(req, &err);
+    return false;
+}
+
 struct session *v1_use_session(struct http_request *req, const struct v1 *v, const char *tool)
 {
     struct session *s = v1_may(req, v, tool) ? v1_find_session(req, v) : NULL;
-    struct err err = {0};
 
-    if (s == NULL ||
-        policy_check_use(v->service->policy, v1_caller(req), session_spec(s), &err) == 0)
-        return s;
-    struct audit_record record = {.event = AUDIT_DENIED, .session = session_id(s)};
-    v1_failed(v, req, &err, NULL, &record);
-    v1_fail(req, &err);
-    return NULL;
+    return s == NULL || v1_may_use(req, v, s) ? s : NULL;
 }
 
 int v1_audit(const struct v1 *v, const struct http_request *req, struct audit_record *record,

@@ -189,13 +189,23 @@ static struct kept *find_kept(struct http_request *req, const struct v1 *v)
     struct err err = {0};
     struct kept *k = NULL;
 
-    if (authz_check_session(v1_caller(req), session, NULL) == 0)
+    if (v1_owns(req, v, session))
         k = execs_find(v->execs, session, id);
     if (k == NULL) {
         (void)err_set(&err, ERR_NOT_FOUND, "session %.80s has no exec %.80s", session, id);
         v1_fail(req, &err);
     }
     return k;
+}
+
+/* To follow it, talk to it or end it: as much as running it. What a session was made with is asked
+ * while there is one. NULL: answered. */
+static struct kept *use_kept(struct http_request *req, const struct v1 *v)
+{
+    struct kept *k = v1_may(req, v, "exec") ? find_kept(req, v) : NULL;
+    const struct session *s = k != NULL ? manager_find(v->manager, kept_session_id(k)) : NULL;
+
+    return s == NULL || v1_may_use(req, v, s) ? k : NULL;
 }
 
 static void list_execs(struct http_request *req, void *arg)
@@ -229,7 +239,7 @@ static void get_exec(struct http_request *req, void *arg)
 
 static void delete_exec(struct http_request *req, void *arg)
 {
-    struct kept *k = v1_may(req, arg, "exec") ? find_kept(req, arg) : NULL;
+    struct kept *k = use_kept(req, arg);
     if (k == NULL)
         return;
     kept_dismiss(k);
@@ -262,7 +272,7 @@ static void signal_exec(struct http_request *req, void *arg)
 {
     AUTO(json) struct json *body = NULL;
     struct err err = {0};
-    struct kept *k = v1_may(req, arg, "exec") ? find_kept(req, arg) : NULL;
+    struct kept *k = use_kept(req, arg);
 
     if (k == NULL || !v1_read_body(req, &body))
         return;
@@ -303,7 +313,7 @@ static bool start_of(struct http_request *req, const struct kept *k, uint64_t *r
 static void stream_exec(struct http_request *req, void *arg)
 {
     const struct v1 *v = arg;
-    struct kept *k = v1_may(req, v, "exec") ? find_kept(req, v) : NULL;
+    struct kept *k = use_kept(req, v);
     uint64_t from, begin, at_end;
 
     if (k == NULL || !start_of(req, k, &from))

@@ -88,11 +88,30 @@ void v1_file_free(struct v1_file *f)
     free(f);
 }
 
-/* Whoever asked is gone. */
+static void record(const struct v1_file *f, const char *outcome, const char *reason)
+{
+    char command[FILES_PATH_MAX + 16];
+    struct audit_record r = {.event = AUDIT_FILE_WRITE,
+                             .session = session_id(f->session),
+                             .path = f->to,
+                             .command = command,
+                             .outcome = outcome,
+                             .reason = reason};
+
+    (void)snprintf(command, sizeof(command), "%s %s", f->change, f->path);
+    r.command_len = strlen(command);
+    (void)v1_audit(f->v, f->req, &r, NULL); /* it has happened; losses are counted */
+}
+
+/* Whoever asked is gone. What was to be changed may have been all the same. */
 static void on_cancel(struct http_request *req, void *arg)
 {
+    struct v1_file *f = arg;
+
+    if (f->change != NULL)
+        record(f, "given_up", "whoever asked has gone");
     http_abort(req);
-    v1_file_free(arg);
+    v1_file_free(f);
 }
 
 bool v1_file_start(struct v1_file *f, struct files_ask *ask, const struct files_events *events)
@@ -152,11 +171,12 @@ void v1_file_fail(struct v1_file *f, const struct files_failure *failure)
     v1_file_free(f);
 }
 
-bool v1_file_recordable(struct v1_file *f)
+bool v1_file_recordable(struct v1_file *f, const char *change)
 {
     struct audit *audit = f->v->service->audit;
     struct err err = {0};
 
+    f->change = change;
     if (audit == NULL || audit_ready(audit, &err) == 0)
         return true;
     v1_fail(f->req, &err);
@@ -164,18 +184,9 @@ bool v1_file_recordable(struct v1_file *f)
     return false;
 }
 
-void v1_file_record(const struct v1_file *f, const char *what, const struct err *err)
+void v1_file_record(const struct v1_file *f, const struct err *err)
 {
-    char command[FILES_PATH_MAX + 16];
-    struct audit_record r = {.event = AUDIT_FILE_WRITE,
-                             .session = session_id(f->session),
-                             .command = command,
-                             .outcome = err == NULL ? "done" : err_code_name(err->code),
-                             .reason = err != NULL ? err->msg : NULL};
-
-    (void)snprintf(command, sizeof(command), "%s %s", what, f->path);
-    r.command_len = strlen(command);
-    (void)v1_audit(f->v, f->req, &r, NULL); /* it has happened; losses are counted */
+    record(f, err == NULL ? "done" : err_code_name(err->code), err != NULL ? err->msg : NULL);
 }
 
 void v1_file_write_name(struct jw *w, const char *key, const char *name, size_t len)
@@ -377,7 +388,7 @@ static void on_removed(void *arg, const struct files_done *done,
 {
     struct v1_file *f = arg;
 
-    v1_file_record(f, "DELETE", failure != NULL ? &failure->err : NULL);
+    v1_file_record(f, failure != NULL ? &failure->err : NULL);
     (void)done;
     if (failure != NULL) {
         v1_file_fail(f, failure);
@@ -393,7 +404,7 @@ static void delete_file(struct http_request *req, void *arg)
     struct v1_file *f = v1_file_new(req, arg, "write", "path");
     struct files_ask ask = {.head = {.op = FILES_REMOVE}, .timeout_ns = FILES_TIMEOUT_NS};
 
-    if (f == NULL || !v1_file_recordable(f))
+    if (f == NULL || !v1_file_recordable(f, "DELETE"))
         return;
     v1_file_conditions(req, &ask.head);
     if (v1_query_flag(req, "recursive", false))
@@ -436,45 +447,34 @@ const struct model v1_change_model = {
 /* What a change has left; first the stat, which others keep alone. */
 struct changed {
     struct files_stat stat;
-    char to[FILES_PATH_MAX]; /* "": it has not moved */
+    char to[FILES_PATH_MAX]; /* of a move */
 };
 
 static void on_changed(void *arg, const struct files_done *done,
-                       const struct files_failure *failure, const char *what)
+                       const struct files_failure *failure)
 {
     struct v1_file *f = arg;
-    struct changed *c = f->more;
+    const struct changed *c = f->more;
 
-    v1_file_record(f, what, failure != NULL ? &failure->err : NULL);
+    v1_file_record(f, failure != NULL ? &failure->err : NULL);
     if (failure != NULL) {
         v1_file_fail(f, failure);
         return;
     }
-    if (c->to[0] != '\0')
+    if (f->to != NULL)
         memcpy(f->path, c->to, sizeof(f->path));
     reply_stat(f, done->created ? 201 : 200);
 }
 
-static void on_made(void *arg, const struct files_done *done, const struct files_failure *failure)
-{
-    on_changed(arg, done, failure, "MKDIR");
-}
-
-static void on_moved(void *arg, const struct files_done *done, const struct files_failure *failure)
-{
-    on_changed(arg, done, failure, "MOVE");
-}
-
 static void start_change(struct http_request *req, const struct v1 *v, const struct change *c)
 {
-    static const struct files_events make = {.frame = on_stat, .finished = on_made};
-    static const struct files_events move = {.frame = on_stat, .finished = on_moved};
+    static const struct files_events events = {.frame = on_stat, .finished = on_changed};
     struct files_ask ask = {.head = {.op = c->op == CHANGE_MOVE ? FILES_MOVE : FILES_MKDIR,
                                      .flags = c->parents ? FILES_PARENTS : 0},
                             .timeout_ns = FILES_TIMEOUT_NS};
     struct v1_file *f = v1_file_at(req, v, "write", c->path);
 
-    if (f == NULL || !v1_file_recordable(f))
+    if (f == NULL || !v1_file_recordable(f, c->op == CHANGE_MOVE ? "MOVE" : "MKDIR"))
         return;
     struct changed *kept = xnew(struct changed);
     f->more = kept;
@@ -485,10 +485,11 @@ static void start_change(struct http_request *req, const struct v1 *v, const str
             fail_plain(req, "to must be a path inside the session");
             return;
         }
+        f->to = kept->to;
         ask.a = (struct files_text){kept->to, strlen(kept->to)};
         ask.head.flags |= c->replace ? 0 : FILES_MUST_NOT_EXIST;
     }
-    (void)v1_file_start(f, &ask, c->op == CHANGE_MOVE ? &move : &make);
+    (void)v1_file_start(f, &ask, &events);
 }
 
 static void change_files(struct http_request *req, void *arg)

@@ -21,6 +21,8 @@ struct v1_file {
     struct session *session; /* held */
     struct files_call *call; /* owned */
     char path[FILES_PATH_MAX];
+    const char *change;        /* for the records: "PUT" and the like; NULL: it changes nothing */
+    const char *to;            /* where it moves; borrowed from `more`, or NULL */
     void *more;                /* owned by whoever set it */
     void (*more_free)(void *); /* or NULL */
 };
@@ -42,10 +44,11 @@ void v1_file_fail(struct v1_file *f, const struct files_failure *failure);
 bool v1_file_path(const struct session *s, const char *given, char ret[static FILES_PATH_MAX]);
 /* True for "1" and "true" of the query, or when it is absent and that is the default. */
 bool v1_query_flag(const struct http_request *req, const char *name, bool otherwise);
-/* Before something is changed: false where it could not be recorded; answered then, f is gone. */
-bool v1_file_recordable(struct v1_file *f);
-/* It was changed: `what` is "PUT" and the like. */
-void v1_file_record(const struct v1_file *f, const char *what, const struct err *err);
+/* Before something is changed, by "PUT" or the like: false where it could not be recorded; answered
+ * then, f is gone. */
+bool v1_file_recordable(struct v1_file *f, const char *change);
+/* It was changed, or could not be. */
+void v1_file_record(const struct v1_file *f, const struct err *err);
 
 void v1_file_write_stat(struct jw *w, const struct files_stat *st);
 /* The name of a file as text; when it is none, its bytes as well. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -258,11 +259,11 @@ void v1_file_get(struct http_request *req, const struct v1 *v)
                                 .op = FILES_READ,
                             }};
     struct v1_file *f = v1_file_new(req, v, "read", "path");
-    const char *range = http_request_header(req, "Range");
-    const char *if_range = http_request_header(req, "If-Range");
 
     if (f == NULL)
-        return;
+        return; /* and the request is gone */
+    const char *range = http_request_header(req, "Range");
+    const char *if_range = http_request_header(req, "If-Range");
     if (str_eq(http_request_method(req), "HEAD")) {
         head_file(f);
         return;
@@ -312,7 +313,7 @@ static void reply_written(struct v1_file *f, const struct files_done *done)
 static void on_written(void *arg, const struct files_done *done,
                        const struct files_failure *failure)
 {
-    v1_file_record(arg, "PUT", failure != NULL ? &failure->err : NULL);
+    v1_file_record(arg, failure != NULL ? &failure->err : NULL);
     if (failure != NULL)
         v1_file_fail(arg, failure);
     else
@@ -368,7 +369,7 @@ static bool read_mode(struct http_request *req, uint32_t *ret)
         else
             *ret = *ret << 3 | (uint32_t)(text[i] - '0');
     }
-    if (n < 0 || (n > 0 && n <= 4 && *ret > 0 && *ret <= 0777))
+    if (n == -ENOENT || (n > 0 && n <= 4 && *ret > 0 && *ret <= 0777))
         return true;
     (void)err_set(&err, ERR_INVALID, "mode must be an octal number from 1 to 777");
     v1_fail(req, &err);
@@ -384,7 +385,7 @@ void v1_file_put(struct http_request *req, void *arg)
     if (!read_mode(req, &ask.head.mode))
         return;
     struct v1_file *f = v1_file_new(req, arg, "write", "path");
-    if (f == NULL || !v1_file_recordable(f))
+    if (f == NULL || !v1_file_recordable(f, "PUT"))
         return;
     f->more = xnew(struct upload);
     f->more_free = more_free;

@@ -24,6 +24,9 @@
 #define ANSWER_MAX (256U << 10) /* a larger one is not kept: the request can be made again */
 #define RECORD_MAX (1536U << 10)
 #define BYTES_MAX (16U << 20)
+/* Of one caller: others are not to pay for who is busy. */
+#define OWN_ENTRIES_MAX (ENTRIES_MAX / 4U)
+#define OWN_BYTES_MAX (BYTES_MAX / 4U)
 #define KEEP_NS (24ULL * 3600 * NSEC_PER_SEC)
 #define KEY_MAX 255U
 #define WAITERS_MAX 64U
@@ -105,16 +108,53 @@ static void entry_free(struct entry *e)
     free(e);
 }
 
-/* Makes room: what has expired, and the oldest answers where there are too many. */
-static void trim(struct idem *d)
+/* What one caller has here. */
+struct share {
+    size_t n, bytes;
+};
+
+/* Keys begin with the caller, and a line's end. */
+static bool is_of(const struct entry *e, const char *who)
 {
+    size_t len = strlen(who);
+
+    return strncmp(e->key, who, len) == 0 && e->key[len] == '\n';
+}
+
+static struct share share_of(const struct idem *d, const char *who)
+{
+    struct share own = {0};
+
+    for (const struct entry *e = d->first; e != NULL; e = e->next)
+        if (is_of(e, who)) {
+            own.n++;
+            own.bytes += e->body.len;
+        }
+    return own;
+}
+
+/* Makes room: what has expired, and the oldest answers where there are too many, the caller's own
+ * first. How many the caller has then. */
+static size_t trim(struct idem *d, const char *who)
+{
+    struct share own = share_of(d, who);
     uint64_t now = now_real(d);
 
     for (struct entry *e = d->first, *next; e != NULL; e = next) {
         next = e->next;
-        if (e->done && (e->expires_real <= now || d->n >= ENTRIES_MAX || d->bytes > BYTES_MAX))
-            entry_free(e);
+        bool is_own = is_of(e, who);
+        bool goes = e->expires_real <= now || d->n >= ENTRIES_MAX || d->bytes > BYTES_MAX ||
+                    (is_own && (own.n >= OWN_ENTRIES_MAX || own.bytes > OWN_BYTES_MAX));
+        if (!e->done || !goes)
+            continue;
+        own.n -= is_own ? 1 : 0;
+        own.bytes -= is_own ? e->body.len : 0;
+        /* Where that fails, newer ones push it out. */
+        if (d->store != NULL)
+            (void)store_drop_answer(d->store, e->key, NULL);
+        entry_free(e);
     }
+    return own.n;
 }
 
 static struct entry *find(struct idem *d, const char *key)
@@ -147,7 +187,7 @@ static void put_record(const struct entry *e)
     jw_object_end(&w);
     int r = jw_end(&w);
     if (r == 0)
-        r = store_drop_answers(e->d->store, now_real(e->d), ENTRIES_MAX, &err);
+        r = store_drop_answers(e->d->store, now_real(e->d), ENTRIES_MAX - 1, &err);
     if (r == 0)
         r = store_put_answer(e->d->store, e->key, e->expires_real, out.data, out.len, &err);
     if (r < 0)
@@ -312,9 +352,9 @@ bool idem_begin(struct idem *d, struct http_request *req, const char *who)
     }
     AUTO_FREE char *full =
         xasprintf("%s\n%s %s\n%s", who, http_request_method(req), http_request_path(req), key);
-    trim(d);
+    size_t own = trim(d, who);
     struct entry *e = find(d, full);
-    if (e == NULL && d->n < ENTRIES_MAX) {
+    if (e == NULL && d->n < ENTRIES_MAX && own < OWN_ENTRIES_MAX) {
         http_on_reply(req, on_reply, entry_new(d, full, digest));
         return true;
     }

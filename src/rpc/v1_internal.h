@@ -25,6 +25,7 @@ struct kept;
 struct manager;
 struct model;
 struct policy_service;
+struct process;
 struct session;
 struct spec;
 
@@ -127,6 +128,11 @@ const char *v1_who(const struct http_request *req);
 /* Whether the caller's scope names that tool or call ("exec", "session", "process", "read", …).
  * False: answered, and recorded. */
 bool v1_may(struct http_request *req, const struct v1 *v, const char *tool);
+/* Whether a session of that name is the caller's. What is not is recorded, and for the caller to
+ * answer as if there were none. */
+bool v1_owns(struct http_request *req, const struct v1 *v, const char *session_id);
+/* Whether the caller's scope covers that session in every respect. False: answered, recorded. */
+bool v1_may_use(struct http_request *req, const struct v1 *v, const struct session *s);
 /* The session of {id} for that tool or call, which its scope must cover in every respect: see
  * policy_check_use(). NULL: answered. */
 struct session *v1_use_session(struct http_request *req, const struct v1 *v, const char *tool);
@@ -137,6 +143,9 @@ int v1_audit(const struct v1 *v, const struct http_request *req, struct audit_re
  * gets outcome and reason. `query_id` may be NULL. Does not answer. */
 void v1_failed(const struct v1 *v, const struct http_request *req, const struct err *err,
                const char *query_id, struct audit_record *record);
+
+/* The process of {id} and {process}. NULL: answered. */
+struct process *v1_find_process(struct http_request *req, const struct v1 *v);
 
 /* v1_process.c */
 int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err);
@@ -152,6 +161,33 @@ bool v1_query_number(struct http_request *req, const char *name, uint64_t most, 
 
 /* v1_tools.c */
 int v1_tools_routes(struct http_server *server, struct v1 *v, struct err *err);
+
+/* v1_attach.c: stdin, stdout and stderr of one managed process on one WebSocket, by offset. */
+struct v1_attach;
+struct ws_conn;
+
+struct v1_attach_terms {
+    const char *process_id;
+    uint64_t from;        /* next byte of stdout the peer wants */
+    uint64_t stderr_from; /* and of stderr */
+};
+
+/* Says what happens on `ws` until v1_attach_free(), which is owed in any case. */
+int v1_attach_new(struct session *s, const struct v1_attach_terms *terms, struct ws_conn *ws,
+                  struct v1_attach **ret, struct err *err);
+void v1_attach_free(struct v1_attach *a);
+/* One whole line, or several, for stdin. */
+void v1_attach_stdin(struct v1_attach *a, const char *data, size_t len);
+void v1_attach_stdin_eof(struct v1_attach *a);
+void v1_attach_received(struct v1_attach *a,
+                        uint64_t upto);       /* the peer has these bytes of stdout */
+void v1_attach_writable(struct v1_attach *a); /* the connection is, again */
+
+/* v1_hold.c */
+int v1_hold_routes(struct http_server *server, struct v1 *v, struct err *err);
+
+/* v1_stderr.c */
+void v1_read_stderr(struct http_request *req, void *arg);
 
 /* v1_stream.c */
 void v1_stream(struct http_request *req, void *arg);

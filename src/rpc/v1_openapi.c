@@ -165,12 +165,10 @@ static void write_path_params(const char *path, struct jw *w)
 {
     static const struct {
         const char *name, *doc;
-    } known[] = {{"id", "Name of the session."},
-                 {"exec", "Id of the command."},
-                 {"process", "Id of the process."},
-                 {"output", "Id of the output."},
-                 {"tool", "Name of the tool."},
-                 {"chat_id", "UUID of the chat, in any spelling."}};
+    } known[] = {
+        {"id", "Name of the session."},    {"exec", "Id of the command."},
+        {"process", "Id of the process."}, {"output", "Id of the output."},
+        {"tool", "Name of the tool."},     {"chat_id", "UUID of the chat, in any spelling."}};
 
     for (const char *p = strchr(path, '{'); p != NULL; p = strchr(p + 1, '{'))
         for (size_t i = 0; i < ARRAY_SIZE(known); i++)

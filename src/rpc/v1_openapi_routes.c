@@ -84,6 +84,11 @@ static const struct oa_param watch_params[] = {
     {"recursive", "query", "~boolean", "With the directories below."},
     {0},
 };
+static const struct oa_param stderr_params[] = {
+    {"from", "query", "~integer", "Position of the first byte; 0: all that is kept."},
+    {"wait_ms", "query", "~integer", "How long to wait for the first byte."},
+    {0},
+};
 
 const struct oa_route oa_routes[] = {
     {"GET", "/v1/health", "get_health", "daemon", "Whether boxd is there", "Needs no token.",
@@ -150,6 +155,13 @@ const struct oa_route oa_routes[] = {
     {"GET", "/v1/sessions/{id}/processes/{process}/output", "read_process_output", "processes",
      "Its standard output by byte offset", "Box-Next-Offset tells where to go on, Box-End whether that is the end.",
      process_output_params, .answers = {{200, "Bytes.", NULL, BYTES}}},
+    {"GET", "/v1/sessions/{id}/processes/{process}/stderr", "read_process_stderr", "processes",
+     "What is kept of its standard error, by position", NULL, stderr_params,
+     .answers = {{200, "Bytes; Box-Next-Offset says where the next ones begin.", NULL, BYTES}}},
+    {"GET", "/v1/hold", "hold_session", "sessions", "A session that ends when its connection is lost",
+     "A WebSocket; docs/mcp.md has the messages.", .answers = {{101, "The WebSocket is open.", NULL}}},
+    {"GET", "/v1/holds", "list_holds", "sessions", "Sessions that belong to connections", NULL,
+     .answers = {{200, "Those of the caller.", "HoldList"}}},
     {"GET", "/v1/sessions/{id}/files", "read_files", "files", "Read a file, list a directory, or describe a file", NULL,
      file_get_params, .answers = {{200, "Bytes for path, else FileList or FileStat.", NULL, BYTES},
                                   {206, "The range.", NULL, BYTES}}},

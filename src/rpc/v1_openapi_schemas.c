@@ -223,6 +223,17 @@ static const struct oa_member chat_deleted[] = {
     {"result", "deleted|not_found", "Whether there was one."},
     {0},
 };
+static const struct oa_member hold[] = {
+    {"session_id", "?string", "null: it is still being made."},
+    {"held", "boolean", "Whether its connection is there."},
+    {"since", "string", "RFC 3339."},
+    {"info", "~object", "What the holder says of itself."},
+    {0},
+};
+static const struct oa_member hold_list[] = {
+    {"holds", "[Hold]", "In the order they came."},
+    {0},
+};
 
 const struct oa_schema oa_schemas[] = {
     {"Problem", "RFC 9457: why a request failed.", problem},
@@ -230,6 +241,8 @@ const struct oa_schema oa_schemas[] = {
     {"ChatRequest", "Which chat.", chat_request},
     {"ChatSandbox", "The sandbox of a chat.", chat_sandbox},
     {"ChatDeleted", "What became of it.", chat_deleted},
+    {"Hold", "A session that belongs to a connection.", hold},
+    {"HoldList", "Sessions that belong to connections.", hold_list},
     {"StatusBackend", "The backend.", status_backend},
     {"AuditLog", "State of the audit log.", audit_log},
     {"Status", "Whether commands can be run, and with what.", status},

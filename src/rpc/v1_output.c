@@ -34,7 +34,7 @@ static bool find(struct http_request *req, const struct v1 *v, struct output_ref
     ret->id = http_request_param(req, "output");
     if (!v1_may(req, v, "read"))
         return false;
-    int r = authz_check_session(v1_caller(req), ret->owner, &err);
+    int r = v1_owns(req, v, ret->owner) ? 0 : authz_check_session(v1_caller(req), ret->owner, &err);
     if (r == 0 && v->service->outputs == NULL)
         r = err_set(&err, ERR_NOT_FOUND, "outputs are not kept");
     if (r < 0)
@@ -64,11 +64,11 @@ static int read_range(const char *text, uint64_t kept, uint64_t *ret_from, uint6
     }
     if (str_to_u64(word, &from) < 0)
         return -EINVAL;
-    to = UINT64_MAX - 1;
+    to = UINT64_MAX;
     if (dash[0] != '\0' && (str_to_u64(dash, &to) < 0 || to < from))
         return -EINVAL;
     *ret_from = from;
-    *ret_len = to - from + 1;
+    *ret_len = to - from < UINT64_MAX ? to - from + 1 : UINT64_MAX;
     return 0;
 }
 

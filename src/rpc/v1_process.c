@@ -74,8 +74,7 @@ static void reply_process(struct http_request *req, unsigned status, struct proc
     v1_reply_json(req, status, &out, &w);
 }
 
-/* The process of {id} and {process}. NULL: answered. */
-static struct process *find_process(struct http_request *req, const struct v1 *v)
+struct process *v1_find_process(struct http_request *req, const struct v1 *v)
 {
     struct session *s = v1_use_session(req, v, "process");
     if (s == NULL)
@@ -111,7 +110,7 @@ static void list_processes(struct http_request *req, void *arg)
 
 static void get_process(struct http_request *req, void *arg)
 {
-    struct process *p = find_process(req, arg);
+    struct process *p = v1_find_process(req, arg);
     if (p != NULL)
         reply_process(req, 200, p);
 }
@@ -164,9 +163,14 @@ static void start_process(struct http_request *req, void *arg)
     struct starting *st = xnew(struct starting);
     st->req = req;
     st->v1 = arg;
-    if (v1_strict(&process_spec_model, body, NULL, &err) < 0 ||
-        process_spec_parse(body, &spec, &err) < 0 || record_start(arg, req, spec, &err) < 0 ||
-        process_start(s, &spec, on_started, st, &err) < 0) {
+    int r = v1_strict(&process_spec_model, body, NULL, &err);
+    if (r == 0)
+        r = process_spec_parse(body, &spec, &err);
+    if (r == 0)
+        r = record_start(arg, req, spec, &err);
+    if (r == 0 && process_start(s, &spec, on_started, st, &err) < 0) {
+        on_started(st, NULL, &err);
+    } else if (r < 0) {
         v1_fail(req, &err);
         free(st);
     }
@@ -261,13 +265,22 @@ static void on_patience(struct loop_timer *t)
     finish_reading(r, r->watch.p);
 }
 
+static void on_reader_gone(struct http_request *req, void *arg)
+{
+    struct reading *r = arg;
+    process_watch_stop(&r->watch);
+    loop_timer_stop(&r->timer);
+    free(r);
+    http_abort(req);
+}
+
 /* from: where to begin; max: bytes at most; wait_ms: how long to wait for the first of them;
  * release=1: what lies before `from` was received and makes room for more. */
 static void read_output(struct http_request *req, void *arg)
 {
     uint64_t from, max, wait_ms, release;
     struct err err = {0};
-    struct process *p = find_process(req, arg);
+    struct process *p = v1_find_process(req, arg);
     if (p == NULL || !v1_query_number(req, "from", UINT64_MAX, process_range(p).begin, &from) ||
         !v1_query_number(req, "max", READ_MAX, READ_DEFAULT, &max) ||
         !v1_query_number(req, "wait_ms", WAIT_MAX_MS, 0, &wait_ms) ||
@@ -287,6 +300,7 @@ static void read_output(struct http_request *req, void *arg)
     r->from = from;
     r->max = max;
     process_watch_start(p, &r->watch, on_output);
+    http_on_cancel(req, on_reader_gone, r);
     loop_timer_start(manager_loop(((const struct v1 *)arg)->manager), &r->timer,
                      wait_ms * NSEC_PER_MSEC, on_patience);
 }
@@ -297,10 +311,12 @@ static const struct http_route routes[] = {
     {"GET", "/v1/sessions/{id}/processes/{process}", get_process, HTTP_ROUTE_SCOPED, 0},
     {"DELETE", "/v1/sessions/{id}/processes/{process}", stop_process, HTTP_ROUTE_SCOPED, 0},
     {"GET", "/v1/sessions/{id}/processes/{process}/output", read_output, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/sessions/{id}/processes/{process}/stderr", v1_read_stderr, HTTP_ROUTE_SCOPED, 0},
     {0},
 };
 
 int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err)
 {
-    return http_server_add_routes(server, routes, v, err);
+    int r = http_server_add_routes(server, routes, v, err);
+    return r < 0 ? r : v1_hold_routes(server, v, err);
 }

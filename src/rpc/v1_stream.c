@@ -2,9 +2,11 @@
 #include <errno.h>
 #include <string.h>
 
+#include "core/audit.h"
 #include "core/authz.h"
 #include "core/execs.h"
 #include "core/manager.h"
+#include "core/policy_service.h"
 #include "core/run.h"
 #include "http/server.h"
 #include "rpc/v1_internal.h"
@@ -299,8 +301,12 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
 static int use_session(struct stream *st, const struct json *m, struct err *err)
 {
     const char *id = json_str(json_get(json_get(m, "session"), "session_id"));
-    bool ours = id != NULL && authz_check_session(st->scope, id, NULL) == 0;
+    bool ours = id != NULL && authz_check_session(st->scope, id, err) == 0;
     struct session *s = ours ? manager_find(st->manager, id) : NULL;
+    struct audit_record record = {
+        .event = AUDIT_DENIED, .who = st->who, .via = "http", .session = id};
+    if (id != NULL && !ours)
+        policy_service_failed(st->v1->service, err, NULL, &record);
     if (s == NULL || session_sandbox(s) == NULL)
         return err_set(err, ERR_NOT_FOUND, "session %.80s not found",
                        id != NULL ? id : "(none given)");

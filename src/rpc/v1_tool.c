@@ -98,8 +98,8 @@ static int start(struct v1_tool_call *c, const struct v1 *v, const struct json *
     static const char empty[] = "{}";
     AUTO(json) struct json *none = NULL;
     const char *name = json_str(json_get(body, "tool"));
-    const struct json *arguments = json_get(body, "arguments");
     struct tool_where where = {.service = v->service,
+                               .arguments = json_get(body, "arguments"),
                                .request = {.profile = json_str(json_get(body, "profile")),
                                            .query = json_get(body, "query"),
                                            .scope = v1_caller(c->req)},
@@ -110,15 +110,15 @@ static int start(struct v1_tool_call *c, const struct v1 *v, const struct json *
 
     if (r == 0 && name == NULL)
         r = err_set(err, ERR_INVALID, "tool is missing; GET /v1/tools lists them");
-    if (r == 0 && arguments == NULL) {
+    if (r == 0 && where.arguments == NULL) {
         r = json_parse(empty, sizeof(empty) - 1, &none, err);
-        arguments = none;
+        where.arguments = none;
     }
     c->tool = r == 0 ? tools_find(name) : NULL;
     if (r == 0 && c->tool == NULL)
         r = err_set(err, ERR_NOT_FOUND, "there is no tool %.80s; GET /v1/tools lists them", name);
     if (r == 0)
-        r = tool_call_start(c->tool, &where, arguments, on_done, c, &c->call, err);
+        r = tool_call_start(c->tool, &where, on_done, c, &c->call, err);
     return r;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "core/authz.h"
 #include "core/policy_service.h"
 #include "core/tools.h"
 #include "http/server.h"
@@ -13,7 +14,7 @@
 #define BODY_MAX (12U << 20)
 #define ANSWER_MAX (256U << 10)
 
-/* The table as it is. */
+/* Those of the table that the caller may use. */
 static void list_tools(struct http_request *req, void *arg)
 {
     AUTO_DONE(buf) struct buf out;
@@ -26,7 +27,8 @@ static void list_tools(struct http_request *req, void *arg)
     jw_key(&w, "tools");
     jw_array(&w);
     for (size_t i = 0; i < tools_count(); i++)
-        tool_write(tools_at(i), &w);
+        if (authz_check_tool(v1_caller(req), tools_at(i)->name, NULL) == 0)
+            tool_write(tools_at(i), &w);
     jw_array_end(&w);
     jw_object_end(&w);
     v1_reply_json(req, 200, &out, &w);
@@ -75,13 +77,14 @@ static void call_tool(struct http_request *req, void *arg)
     if (!v1_read_body(req, &body))
         return;
     const struct tool_where where = {.service = v->service,
+                                     .arguments = body,
                                      .request = {.scope = v1_caller(req)},
                                      .session_id = http_request_param(req, "id"),
                                      .via = "http",
                                      .who = v1_who(req)};
     struct calling *c = xnew(struct calling);
     c->req = req;
-    if (tool_call_start(t, &where, body, on_done, c, &c->call, &err) < 0) {
+    if (tool_call_start(t, &where, on_done, c, &c->call, &err) < 0) {
         v1_fail(req, &err);
         free(c);
         return;

@@ -68,18 +68,13 @@ static int make_disk(struct launch_host *h, const struct plan *p, int storage_fd
         return err_set(err, ERR_UNSUPPORTED,
                        "a disk quota needs boxd to be started by root: an ordinary user cannot "
                        "mount an image");
-    AUTO_CLOSE int templates = path_make_dir_at(h->state_fd, "templates", 0700);
+    AUTO_CLOSE int templates = loopimg_templates(h->state_fd, err);
     if (templates < 0)
-        return err_sys(err, -templates, "template directory");
-    int r = loopimg_create(storage_fd, templates, DISK_IMAGE, &spec, err);
+        return templates;
+    AUTO_CLOSE int mnt = -1;
+    int r = loopimg_create_mounted(storage_fd, templates, DISK_IMAGE, &spec, &mnt, err);
     if (r < 0)
         return r;
-    AUTO_CLOSE int mnt = -1;
-    r = loopimg_mount(storage_fd, DISK_IMAGE, &mnt, err);
-    if (r < 0) {
-        loopimg_forget(templates, &spec);
-        return r;
-    }
     AUTO_CLOSE int place = path_make_dir_at(storage_fd, DISK_PLACE, 0700);
     if (place < 0)
         return err_sys(err, -place, "place for the disk");

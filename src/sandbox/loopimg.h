@@ -36,15 +36,22 @@ struct loopimg_usage {
     uint64_t inodes_used;
 };
 
+/* Opens the directory of templates in state_fd, made when missing; the descriptor. Whoever could
+ * write there would choose what the kernel is made to mount, and boxd, which owns the state
+ * directory, can put anything in its place: what is not ours alone is ERR_DENIED. */
+int loopimg_templates(int state_fd, struct err *err);
+
 /* Makes the image `name` (one component, must not exist) in dirfd. Templates are kept in
- * template_dirfd: a directory of ours that nobody else can write to; a bounded number of them, the
- * oldest goes first. ERR_LIMIT when the host lacks the space plus a reserve (the lesser of 1 GiB
+ * template_dirfd, as loopimg_templates() opens it; a bounded number of them, the oldest goes
+ * first. ERR_LIMIT when the host lacks the space plus a reserve (the lesser of 1 GiB
  * and 5 % of that file system), ERR_INVALID for sizes that cannot be. Leaves nothing on failure. */
 int loopimg_create(int dirfd, int template_dirfd, const char *name, const struct loopimg_spec *spec,
                    struct err *err);
 
-/* What came of the template for this size cannot be mounted: the next image is made anew. */
-void loopimg_forget(int template_dirfd, const struct loopimg_spec *spec);
+/* The same, and mounts it as loopimg_mount() does. By one descriptor from the first byte to the
+ * mount: dirfd may belong to somebody who would like another image to be mounted. */
+int loopimg_create_mounted(int dirfd, int template_dirfd, const char *name,
+                           const struct loopimg_spec *spec, int *ret_mnt_fd, struct err *err);
 
 /* Mounts the image. *ret_mnt_fd is a detached mount (as from fsmount(2)) with nosuid and nodev, to
  * be placed with move_mount(2); closing it unplaced unmounts. The loop device clears itself when

@@ -213,7 +213,8 @@ static int template_open(int template_dirfd, const struct geometry *g, struct er
 
     template_name(g, name, sizeof(name));
     AUTO_CLOSE int fd = openat(template_dirfd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == g->bytes)
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+        (uint64_t)st.st_size == g->bytes)
         return TAKE_FD(fd);
     (void)path_remove_tree_at(template_dirfd, name); /* whatever it is, it is not ours */
     return template_make(template_dirfd, name, g, err);
@@ -365,8 +366,35 @@ static int image_fill(int fd, int template_fd, const struct geometry *g,
     return 0;
 }
 
-int loopimg_create(int dirfd, int template_dirfd, const char *name, const struct loopimg_spec *spec,
-                   struct err *err)
+int loopimg_templates(int state_fd, struct err *err)
+{
+    struct stat st;
+
+    AUTO_CLOSE int fd = path_make_dir_at(state_fd, "templates", 0700);
+    if (fd < 0)
+        return err_sys(err, -fd, "quota: open the template directory");
+    if (fstat(fd, &st) < 0)
+        return err_sys(err, errno, "quota: stat the template directory");
+    if (st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        return err_set(err, ERR_DENIED,
+                       "quota: 'templates' in the state directory belongs to uid %u; nothing of it "
+                       "is mounted, remove it",
+                       st.st_uid);
+    return TAKE_FD(fd);
+}
+
+/* What came of the template for this size is of no use: the next image is made anew. */
+static void forget(int template_dirfd, const struct geometry *g)
+{
+    char name[64];
+
+    template_name(g, name, sizeof(name));
+    (void)unlinkat(template_dirfd, name, 0);
+}
+
+/* With ret_mnt_fd: mounted, too. */
+static int image_make(int dirfd, int template_dirfd, const char *name,
+                      const struct loopimg_spec *spec, int *ret_mnt_fd, struct err *err)
 {
     struct geometry g = {0};
     int r = loopimg_name_check(name, err);
@@ -384,23 +412,28 @@ int loopimg_create(int dirfd, int template_dirfd, const char *name, const struct
     if (fd < 0)
         return err_sys(err, errno, "quota: make image '%s'", name);
     r = image_fill(fd, template, &g, spec, err);
+    if (r == -EUCLEAN || r == -EIO)
+        forget(template_dirfd, &g);
+    if (r == 0 && ret_mnt_fd != NULL) {
+        r = loopimg_mount_fd(fd, ret_mnt_fd, err);
+        if (r < 0)
+            forget(template_dirfd, &g);
+    }
     if (r < 0)
         (void)unlinkat(dirfd, name, 0);
-    if (r == -EUCLEAN || r == -EIO)
-        loopimg_forget(template_dirfd, spec);
     return r;
 }
 
-void loopimg_forget(int template_dirfd, const struct loopimg_spec *spec)
+int loopimg_create(int dirfd, int template_dirfd, const char *name, const struct loopimg_spec *spec,
+                   struct err *err)
 {
-    struct geometry g = {0};
-    struct err ignored = {0};
-    char name[64];
+    return image_make(dirfd, template_dirfd, name, spec, NULL, err);
+}
 
-    if (geometry_of(spec, &g, &ignored) < 0)
-        return;
-    template_name(&g, name, sizeof(name));
-    (void)unlinkat(template_dirfd, name, 0);
+int loopimg_create_mounted(int dirfd, int template_dirfd, const char *name,
+                           const struct loopimg_spec *spec, int *ret_mnt_fd, struct err *err)
+{
+    return image_make(dirfd, template_dirfd, name, spec, ret_mnt_fd, err);
 }
 
 static int probe_with(int dirfd, int template_dirfd, const char *name, struct err *err)
@@ -410,13 +443,11 @@ static int probe_with(int dirfd, int template_dirfd, const char *name, struct er
     struct stat st;
     AUTO_CLOSE int mnt = -1;
 
-    int r = loopimg_create(dirfd, template_dirfd, name, &spec, err);
+    int r = loopimg_create_mounted(dirfd, template_dirfd, name, &spec, &mnt, err);
     if (r < 0)
         return r;
-    r = loopimg_mount(dirfd, name, &mnt, err);
     (void)unlinkat(dirfd, name, 0);
-    if (r == 0)
-        r = loopimg_usage(mnt, &usage, err);
+    r = loopimg_usage(mnt, &usage, err);
     if (r < 0)
         return r;
     if (fstat(mnt, &st) < 0)

@@ -217,6 +217,33 @@ size_t ring_read_err(const struct ring_reader *r, char *buf, size_t size)
     return n - lost;
 }
 
+size_t ring_read_err_from(const struct ring_reader *r, uint64_t *at, char *buf, size_t size)
+{
+    struct iovec iov[2];
+    if (r->head == NULL)
+        return 0;
+    uint64_t end = __atomic_load_n(&r->head->err_end, __ATOMIC_ACQUIRE);
+    uint64_t begin = __atomic_load_n(&r->head->err_begin, __ATOMIC_ACQUIRE);
+    if (begin < err_kept(end))
+        begin = err_kept(end);
+    if (begin > end || *at >= end)
+        return 0;
+    if (*at < begin)
+        *at = begin;
+    size_t n = (size_t)(end - *at) < size ? (size_t)(end - *at) : size;
+    if (n == 0)
+        return 0;
+    (void)pieces(err_of(r->head), RING_ERR_SIZE, *at, n, iov);
+    copy_out(buf, iov);
+    /* As above: the writer may have been faster. */
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    uint64_t now = __atomic_load_n(&r->head->err_begin, __ATOMIC_ACQUIRE);
+    size_t lost = now <= *at ? 0 : now - *at < n ? (size_t)(now - *at) : n;
+    memmove(buf, buf + lost, n - lost);
+    *at += n;
+    return n - lost;
+}
+
 int ring_reader_release(struct ring_reader *r, uint64_t until)
 {
     if (until < r->begin || until > r->end)

@@ -65,4 +65,7 @@ int ring_reader_look(struct ring_reader *r);
 /* Bytes copied, 0 at the end, -ERANGE outside of begin .. end as last seen. */
 ssize_t ring_read(const struct ring_reader *r, uint64_t from, char *buf, size_t size);
 size_t ring_read_err(const struct ring_reader *r, char *buf, size_t size); /* the last bytes */
+/* From offset *at on, or from the first byte that is still there; *at is then behind what was
+ * copied. What was lost in between is the difference. */
+size_t ring_read_err_from(const struct ring_reader *r, uint64_t *at, char *buf, size_t size);
 int ring_reader_release(struct ring_reader *r, uint64_t until);

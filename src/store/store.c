@@ -34,8 +34,10 @@ static const struct {
                           "INSERT INTO answer (key, expires, record) VALUES (?1, ?2, ?3)"
                           " ON CONFLICT (key) DO UPDATE SET expires = excluded.expires,"
                           " record = excluded.record"},
-    [STORE_DROP_ANSWERS] = {"drop answers", "DELETE FROM answer WHERE expires <= ?1 OR number <="
-                                            " (SELECT max(number) FROM answer) - ?2"},
+    [STORE_DROP_ANSWERS] = {"drop answers",
+                            "DELETE FROM answer WHERE expires <= ?1 OR number <="
+                            " (SELECT number FROM answer ORDER BY number DESC LIMIT 1 OFFSET ?2)"},
+    [STORE_DROP_ANSWER] = {"drop an answer", "DELETE FROM answer WHERE key = ?1"},
     [STORE_EACH_ANSWER] = {"read the answers",
                            "SELECT key, expires, record FROM answer ORDER BY number"},
 };
@@ -226,6 +228,12 @@ int store_drop_answers(struct store *s, uint64_t now_real_ns, size_t keep, struc
     (void)sqlite3_bind_int64(s->statements[STORE_DROP_ANSWERS], 1, sql_time(now_real_ns));
     (void)sqlite3_bind_int64(s->statements[STORE_DROP_ANSWERS], 2, (int64_t)keep);
     return run(s, STORE_DROP_ANSWERS, err);
+}
+
+int store_drop_answer(struct store *s, const char *key, struct err *err)
+{
+    bind_str(s->statements[STORE_DROP_ANSWER], 1, key);
+    return run(s, STORE_DROP_ANSWER, err);
 }
 
 int store_each_process(struct store *s, const char *id, store_process_fn *fn, void *arg,

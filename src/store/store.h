@@ -48,5 +48,6 @@ int store_put_answer(struct store *s, const char *key, uint64_t expires_real_ns,
                      size_t len, struct err *err);
 /* Those that have expired, and all but the newest `keep`. */
 int store_drop_answers(struct store *s, uint64_t now_real_ns, size_t keep, struct err *err);
+int store_drop_answer(struct store *s, const char *key, struct err *err); /* none is fine */
 /* Oldest first; `used_real_ns` is when it expires. */
 int store_each_answer(struct store *s, store_session_fn *fn, void *arg, struct err *err);

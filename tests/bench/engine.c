@@ -33,11 +33,15 @@ static int take_id(const char *text, char ret[ID_MAX], struct err *err)
     return 0;
 }
 
-static int call(int fd, const char *method, const char *target, const char *body, unsigned status,
-                struct buf *reply, struct err *err)
+struct ask {
+    const char *method, *target, *body;
+    unsigned status; /* that is expected */
+};
+
+static int call(int fd, const struct ask *ask, struct buf *reply, struct err *err)
 {
-    int r = load_http_send(fd, method, target, body, err);
-    return r < 0 ? r : load_http_receive(fd, reply, status, err);
+    int r = load_http_send(fd, ask->method, ask->target, ask->body, err);
+    return r < 0 ? r : load_http_receive(fd, reply, ask->status, err);
 }
 
 /* The stream ends with the connection, so each has one of its own. */
@@ -60,7 +64,7 @@ static int exec_once(int fd, const char *socket, const char *container, struct b
     char target[160], id[ID_MAX] = "";
     int r = str_fmt(target, sizeof(target), API "/containers/%s/exec", container);
     if (r == 0)
-        r = call(fd, "POST", target, EXEC_BODY, 201, reply, err);
+        r = call(fd, &(struct ask){"POST", target, EXEC_BODY, 201}, reply, err);
     if (r == 0)
         r = take_id(buf_str(reply), id, err);
     if (r < 0)
@@ -94,17 +98,17 @@ static int container_once(int fd, const char *image, struct job *j, struct err *
     uint64_t start = load_now();
     int r = str_fmt(text, sizeof(text), CREATE_BODY, image);
     if (r == 0)
-        r = call(fd, "POST", API "/containers/create", text, 201, &j->reply, err);
+        r = call(fd, &(struct ask){"POST", API "/containers/create", text, 201}, &j->reply, err);
     if (r == 0)
         r = take_id(buf_str(&j->reply), id, err);
     (void)str_fmt(text, sizeof(text), API "/containers/%s/start", id);
     if (r == 0)
-        r = call(fd, "POST", text, NULL, 204, &j->reply, err);
+        r = call(fd, &(struct ask){"POST", text, NULL, 204}, &j->reply, err);
     load_note(j, start);
     (void)str_fmt(text, sizeof(text), API "/containers/%s?force=1&v=1", id);
     start = load_now();
     if (r == 0)
-        r = call(fd, "DELETE", text, NULL, 204, &j->reply, err);
+        r = call(fd, &(struct ask){"DELETE", text, NULL, 204}, &j->reply, err);
     load_note(j, start);
     return r;
 }
@@ -128,12 +132,12 @@ static int session_once(int fd, uint64_t i, struct job *j, struct err *err)
     int r = str_fmt(text, sizeof(text), "{\"session_id\":\"%s%" PRIu64 "\",\"image\":\"%s\"}",
                     j->words[2], i, j->words[3]);
     if (r == 0)
-        r = call(fd, "POST", "/v1/sessions", text, 201, &j->reply, err);
+        r = call(fd, &(struct ask){"POST", "/v1/sessions", text, 201}, &j->reply, err);
     load_note(j, start);
     (void)str_fmt(text, sizeof(text), "/v1/sessions/%s%" PRIu64, j->words[2], i);
     start = load_now();
     if (r == 0)
-        r = call(fd, "DELETE", text, NULL, 204, &j->reply, err);
+        r = call(fd, &(struct ask){"DELETE", text, NULL, 204}, &j->reply, err);
     load_note(j, start);
     return r;
 }

@@ -129,7 +129,7 @@ BAD = {
     "an id that is none": ("POST", "/containers/create", nonsense(201, b'{"Id": "../../../x"}')),
     "too much": ("GET", "/images/", lambda request, ask: reply(200, b" " * (9 << 20))),
     "too deep": ("GET", "/images/", nonsense(200, b"[" * 100000)),
-    "too many headers": ("GET", "/images/", lambda request, ask: reply(200, **{f"X_{n}": "y" * 1000 for n in range(500)})),
+    "too many headers": ("GET", "/images/", lambda request, ask: reply(200, **{f"X_{n}": "y" * 99 for n in range(999)})),
     "a name that is taken": ("POST", "/containers/create", nonsense(409, b'{"message": "the name is already in use"}')),
 }
 
@@ -354,8 +354,8 @@ def test_L09_a_pull_can_be_given_up(pulling, backend):
 
 def test_L11_no_session_reaches_the_engine(box):
     sid = box.new()
-    assert box.sh(sid, "find / -xdev -type s 2>/dev/null; find /run /var/run /.box -type s 2>/dev/null")["stdout"].split() in (
-        [], ["/.box/run/s"], ["/.box/run/s", "/.box/run/s"])
+    sockets = box.sh(sid, "find / -xdev -type s 2>/dev/null; find /run /var/run /.box -type s 2>/dev/null")["stdout"]
+    assert set(sockets.split()) <= {"/.box/run/s"}
     place = str(box.engine.socket)
     for path in (place, os.path.dirname(place), str(box.backend.daemon.state), f"{box.backend.daemon.state}/engine"):
         for spec in ({"host_path": path}, {"extra_mounts": [{"host_path": path, "mount_path": "/x", "mode": "ro"}]}):

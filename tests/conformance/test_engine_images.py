@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images that mean harm, or mean well and are odd (the image's side of tables C, K and L)."""
+"""Images that mean harm, or mean well and are odd: what rows K02 to K05 say of images, and the image's side of table L.
+Engines unpack them, Box never does (integration/test_table_k.py has the map of table K)."""
 
+import io
 import itertools
 import os
 import pathlib
 import shutil
+import tarfile
 import tempfile
 import time
 
 import pytest
 from boxlib import ApiError
-from enginelib import image_tar
+from enginelib import EngineError, image_tar
 from registrylib import Registry
 
 pytestmark = [pytest.mark.real, pytest.mark.engine]
@@ -75,10 +78,11 @@ LINKS = {
 
 
 @pytest.mark.parametrize("what", LINKS)
-def test_L_links_of_an_image_lead_nowhere(box, load, shared, what):
+def test_K03_links_of_an_image_lead_nowhere(box, load, shared, what):
     before, etc = os.stat("/etc/passwd").st_mtime_ns, set(os.listdir("/etc"))
     without = ("etc/passwd", "etc/group") if what == "etc is a link" else ()
-    image = load(LINKS[what], ["USER 0", "ENV LD_PRELOAD=/evil.so", "ENV PATH=/evil", "ENTRYPOINT [\"/evil\"]"], without)
+    image = load(LINKS[what], ["USER 0", "ENV LD_PRELOAD=/evil.so", "ENV PATH=/evil", "ENTRYPOINT [\"/evil\"]"],
+                 without)
     for spec in ({"host_path": str(shared)}, {"read_only_rootfs": False}):
         try:
             sid = box.new(image=image, **spec)
@@ -88,15 +92,17 @@ def test_L_links_of_an_image_lead_nowhere(box, load, shared, what):
         status = box.x(sid, "/bin/cat", "/proc/self/status", cwd="/", timeout_sec=5)
         if status["exit_code"] == 0:
             assert "CapEff:\t0000000000000000" in status["stdout"] and "Seccomp:\t2" in status["stdout"]
-        box.x(sid, "/bin/busybox", "touch", "/workspace/touched", "/dev/touched", "/proc/touched", cwd="/", timeout_sec=5)
+        box.x(sid, "/bin/busybox", "touch", "/workspace/touched", "/dev/touched", "/proc/touched", cwd="/",
+              timeout_sec=5)
         box.rm(sid)
     assert os.stat("/etc/passwd").st_mtime_ns == before and set(os.listdir("/etc")) == etc
     # Engines put these into what they take for /etc, before anybody can look; the session is refused then.
     assert set(os.listdir(shared)) <= {"touched", "hosts", "hostname", "resolv.conf", "passwd", "group"}
-    assert [c for c in box.engine.containers() if c["Image"] == image] == [], "nothing is left of those that were refused"
+    left = [c for c in box.engine.containers() if c["Image"] == image]
+    assert left == [], "nothing is left of those that were refused"
 
 
-def test_L_setuid_programs_and_devices_of_an_image_are_worth_nothing(box, load):
+def test_K02_setuid_programs_and_devices_of_an_image_are_worth_nothing(box, load):
     busybox = pathlib.Path(shutil.which("busybox")).read_bytes()
     devices = [{"name": f"tmp2/{name}", "mode": 0o666, "kind": b"3", "device": number}
                for name, number in (("mem", (1, 1)), ("kmsg", (1, 11)), ("null", (1, 3)))]
@@ -112,7 +118,7 @@ def test_L_setuid_programs_and_devices_of_an_image_are_worth_nothing(box, load):
         box.rm(sid)
 
 
-def test_L_the_programs_that_an_image_wants_to_run_do_not_run(box, load):
+def test_K05_the_programs_that_an_image_wants_to_run_do_not_run(box, load):
     evil = file("evil", b"#!/bin/sh\ntouch /tmp/evil-ran; exec sleep 1000\n", 0o755)
     image = load([evil], settings={
         "Entrypoint": ["/evil"], "Cmd": ["/evil"], "OnBuild": ["RUN /evil"], "StopSignal": "SIGUSR1",
@@ -122,7 +128,7 @@ def test_L_the_programs_that_an_image_wants_to_run_do_not_run(box, load):
     assert box.sh(sid, "ls /tmp; cat /proc/[0-9]*/cmdline | tr '\\0' ' '")["stdout"].count("evil") == 0
 
 
-def test_L_a_user_that_does_not_exist(box, load):
+def test_K05_a_user_that_does_not_exist(box, load):
     image = load([], ["USER nobody-here:nowhere"])
     with pytest.raises(ApiError) as caught:
         box.new(image=image)
@@ -130,12 +136,12 @@ def test_L_a_user_that_does_not_exist(box, load):
     assert [c for c in box.engine.containers() if c["Image"] == image] == []
 
 
-def test_an_image_with_a_user_of_its_own_keeps_it(box, load):
+def test_K05_an_image_with_a_user_of_its_own_keeps_it(box, load):
     sid = box.new(image=load([], ["USER 1234:5678"]))
     assert box.sh(sid, "echo $(id -u) $(id -g)")["stdout"] == "1234 5678\n"
 
 
-def test_L_a_user_is_not_root_by_another_name(box, load):
+def test_K04_a_user_is_not_root_by_another_name(box, load):
     """Names are the image's: one may be root's number."""
     image = load([file("etc/passwd", b"toor:x:0:0::/:/bin/sh\n")], ["USER toor"])
     sid = box.new(image=image)
@@ -145,7 +151,7 @@ def test_L_a_user_is_not_root_by_another_name(box, load):
     assert box.sh(sid, "echo x > /bin/x")["exit_code"] != 0
 
 
-def test_L_a_huge_environment(box, load):
+def test_K05_a_huge_environment(box, load):
     """One string that no program can be started with, and many that one can."""
     many = load([], [f"ENV V{n}={'x' * 1000}" for n in range(200)])
     sid = box.new(image=many)
@@ -157,7 +163,94 @@ def test_L_a_huge_environment(box, load):
     assert [c for c in box.engine.containers() if c["Image"] == image] == []
 
 
-def test_L_a_huge_file_of_users(box, load):
+@pytest.mark.parametrize("line", [b"user:x:0:0", b"user:x:-1:-1::/:\n", b"user:x:99999999999999999999:1::/:\n",
+                                  b"user:x:::::\n", b"user:x:0x0:0::/:\n", b"user:" + b"x" * 70000 + b":0:0::/:\n",
+                                  b"\0user:x:0:0::/:\n"], ids=range(7))
+def test_K04_lines_of_users_that_are_none(box, load, line):
+    """The engine looks a name up. Whatever it finds: no capability, and never somebody whom the image did not name."""
+    image = load([file("etc/passwd", line)], ["USER user"])
+    try:
+        sid = box.new(image=image)
+    except ApiError as refused:
+        assert refused.code in ("backend", "invalid", "not_found"), refused
+        assert [c for c in box.engine.containers() if c["Image"] == image] == []
+        return
+    status = box.x(sid, "/bin/cat", "/proc/self/status", cwd="/")["stdout"]
+    assert "CapEff:\t0000000000000000" in status and "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status
+    assert "Uid:\t0\t0\t0\t0" in status, "there is no other number in any of these lines"
+
+
+@pytest.mark.parametrize("workdir", ["/proc/self/fd/8", "/proc/self/fd/3", "/proc/1/cwd", "/proc/self/root/proc/1/cwd"])
+def test_K05_a_working_directory_is_no_descriptor_of_the_engine(box, load, workdir):
+    """CVE-2024-21626: a descriptor that leaked into the container, named by the image."""
+    try:
+        sid = box.new(image=load(settings={"WorkingDir": workdir}))
+    except ApiError as refused:
+        assert refused.code in ("backend", "invalid", "denied", "not_found"), refused
+        return
+    for cwd in ({}, {"cwd": workdir}):
+        try:
+            r = box.sh(sid, "pwd -P; ls -a; ls -a ../..", **cwd)
+        except ApiError as refused:
+            assert refused.code in ("backend", "invalid", "denied", "not_found"), refused
+            continue
+        assert not {"boot", "lost+found", "config.json", "rootfs", "containerd"} & set(r["stdout"].split()), r
+
+
+def evil_layer(entries):
+    """A whole root and these, as no well-behaved program would write them: (name, kind, link, pax headers)."""
+    out = io.BytesIO(image_tar())
+    with tarfile.open(fileobj=out, mode="a", format=tarfile.PAX_FORMAT) as tar:
+        for name, kind, link, headers in entries:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.pax_headers, info.mode = kind, link, headers, 0o6777
+            data = b"evil" if kind == tarfile.REGTYPE else b""
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+LAYERS = {
+    "upwards": [("../../../../../../../../tmp/k02-evil", tarfile.REGTYPE, "", {})],
+    "absolute": [("/tmp/k02-evil", tarfile.REGTYPE, "", {})],
+    "a link and then through it": [("l", tarfile.SYMTYPE, "/tmp", {}), ("l/k02-evil", tarfile.REGTYPE, "", {})],
+    "a link upwards": [("l", tarfile.SYMTYPE, "../../../../../../../tmp", {}), ("l/k02-evil", tarfile.REGTYPE, "", {})],
+    "a hard link outside": [("passwd", tarfile.LNKTYPE, "../../../../../../../../etc/passwd", {})],
+    "a hard link through a link": [("l", tarfile.SYMTYPE, "/etc", {}), ("passwd", tarfile.LNKTYPE, "l/passwd", {})],
+    "another path in its headers": [("ok", tarfile.REGTYPE, "", {"path": "../../../../../../../../tmp/k02-evil"})],
+    "whiteouts": [("usr/.wh..wh..opq", tarfile.REGTYPE, "", {}), ("..wh.", tarfile.REGTYPE, "", {}),
+                  (".wh...", tarfile.REGTYPE, "", {}), (".wh.", tarfile.REGTYPE, "", {})],
+    "attributes of the overlay": [("d", tarfile.DIRTYPE, "", {"SCHILY.xattr.trusted.overlay.redirect": "/etc",
+                                                             "SCHILY.xattr.trusted.overlay.opaque": "y"}),
+                                  ("e", tarfile.DIRTYPE, "", {"SCHILY.xattr.user.overlay.redirect": "/etc"})],
+    "capabilities": [("bin/cap", tarfile.REGTYPE, "", {"SCHILY.xattr.security.capability":
+                                                      "\x01\x00\x00\x02\x7f\x7f\x7f\x7f" + "\x00" * 12})],
+}
+
+
+@pytest.mark.parametrize("what", LAYERS)
+def test_K02_layers_that_reach_out(box, what):
+    """Refused by the engine, or contained: nothing of the host changes, and nothing of it is in the session."""
+    before, passwd = os.stat("/etc/passwd"), pathlib.Path("/etc/passwd").read_bytes()
+    name = f"layer{os.getpid()}:{next(_numbers)}"
+    try:
+        box.engine.load(name, evil_layer(LAYERS[what]))
+        sid = box.new(image=name)
+    except (ApiError, EngineError) as refused:
+        assert not isinstance(refused, ApiError) or refused.code in ("backend", "invalid", "not_found"), refused
+    else:
+        status = box.sh(sid, "cat /proc/self/status")["stdout"]
+        assert "CapEff:\t0000000000000000" in status and "CapPrm:\t0000000000000000" in status
+        shown = box.sh(sid, "cat /passwd /l/passwd /d/shadow /e/shadow; ls /d /e")
+        assert passwd.decode(errors="replace").splitlines()[-1] not in shown["stdout"]
+        assert "shadow" not in shown["stdout"]
+        box.rm(sid)
+    after = os.stat("/etc/passwd")
+    assert (after.st_ino, after.st_nlink, after.st_mtime_ns) == (before.st_ino, before.st_nlink, before.st_mtime_ns)
+    assert not os.path.exists("/tmp/k02-evil")
+
+
+def test_K04_a_huge_file_of_users(box, load):
     line = b"u%d:x:%d:%d::/:/bin/sh\n"
     image = load([file("etc/passwd", b"".join(line % (n, n, n) for n in range(200000))),
                   file("etc/group", b"g:x:1:" + b"u1," * 1000000 + b"\n")])
@@ -177,7 +270,8 @@ def test_L_volumes_of_an_image_are_no_way_around_its_limits(box, load):
                  ["VOLUME /data", "VOLUME /var/more/", "VOLUME /tmp", "VOLUME /workspace"])
     sid = box.new(image=image)
     assert not [m for m in box.container(sid)["Mounts"] if m["Type"] == "volume"]
-    r = box.sh(sid, "for d in /data /var/more /tmp; do dd if=/dev/zero of=$d/x bs=1M count=100; stat -c %s $d/x; rm $d/x; done")
+    r = box.sh(sid, "for d in /data /var/more /tmp; do dd if=/dev/zero of=$d/x bs=1M count=100; stat -c %s $d/x; "
+                    "rm $d/x; done")
     assert all(60 << 20 <= int(n) <= 64 << 20 for n in r["stdout"].split()) and r["stdout"].count("\n") == 3, r
     # Where the root can be written to they are what the image says, and go with the session.
     sid = box.new(image=image, read_only_rootfs=False)
@@ -210,3 +304,17 @@ def test_L_too_many_volumes(box, load):
     with pytest.raises(ApiError) as caught:
         box.new(image=load([], [f"VOLUME /v{n}" for n in range(40)]))
     assert caught.value.code == "limit"
+
+
+def test_a_request_without_an_image_is_told_to_name_one(box):
+    with pytest.raises(ApiError, match="'host', the programs of this host, is no image .* name one"):
+        box.api.call("POST", "/v1/sessions", {"session_id": f"none{next(_numbers)}"})
+
+
+def test_L_labels_of_an_image_have_a_limit(box, load):
+    """They are in every list of containers: a few sessions must not make those too long to be read."""
+    settings = {"Labels": {"large": "x" * 100_000}}
+    with pytest.raises(ApiError, match="bytes of labels") as caught:
+        box.new(image=load(settings=settings))
+    assert caught.value.code == "limit"
+    assert box.sh(box.new(image=load(settings={"Labels": {"large": "<" * 50_000}})), "echo fine")["stdout"] == "fine\n"

@@ -130,6 +130,16 @@ def test_a_slow_reader_loses_nothing(box, sid):
 
 
 @pytest.mark.real
+def test_what_was_written_last_comes_before_the_end(box, sid):
+    """More than any buffer on the way holds; the program has ended long before its reader comes to that."""
+    with stream(box.backend.daemon, sid, cmd="head -c 700000 /dev/zero; echo ended > /tmp/ended") as s:
+        s.started()
+        time.sleep(1)
+        r = s.finish()
+    assert (r["outcome"], len(r.out)) == ("exited", 700000)
+
+
+@pytest.mark.real
 def test_the_end_of_stdin_is_seen_and_a_closed_reader_ends_a_writer(box, sid):
     assert run(box.backend.daemon, sid, cmd="wc -c", stdin=b"12345").out.strip() == b"5"
     assert box.sh(sid, "yes | head -1")["stdout"] == "y\n"

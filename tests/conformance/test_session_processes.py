@@ -108,7 +108,8 @@ def test_a_process_has_a_limit_of_memory_of_its_own(wire, how):
 def test_a_process_within_its_limit_is_left_alone(wire):
     wire.new(memory_mb=512)
     # Three shells that have most of their pages in common, beside others that use more than all of that.
-    wire.run("sh", "-c", "dd if=/dev/zero bs=40M count=1 | (sleep 2; cat >/dev/null); echo done; sleep 1000", memory_mb=100)
+    wire.run("sh", "-c", "dd if=/dev/zero bs=40M count=1 | (sleep 2; cat >/dev/null); echo done; sleep 1000",
+             memory_mb=100)
     wire.sh("dd if=/dev/zero bs=150M count=1 | sleep 0.5", memory_mb=512)
     with wire.relay() as ws:
         assert ws.recv() == "done"

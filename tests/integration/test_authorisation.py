@@ -2,16 +2,18 @@
 """What a token may do, over TCP on a real boxd: profiles, tools, mounts, networks, sessions. What it lacks it is told;
 what is somebody else's is not there."""
 
+import http.client
 import json
 
 import pytest
 from boxlib import ApiError
 from hostlib import until
-from policylib import Governed, token
+from policylib import Caller, Governed, token
 
 CI, CI_TOKEN = token("ci", profiles=["default", "network_basic"], tools=["*"], denied_tools=["doctor", "process"],
                      networks=["off"], sessions=["ci-*"])
 OPS, OPS_TOKEN = token("ops", profiles=["*"], tools=["*"], networks=["*"], sessions=["*"])
+READER, READER_TOKEN = token("reader", tools=["read", "grep", "write"], denied_tools=["write"])
 POOR, POOR_TOKEN = token("poor", tools=["status"])
 GONE, GONE_TOKEN = token("gone", tools=["*"], sessions=["*"], profiles=["*"], expires="2001-01-01T00:00:00Z")
 
@@ -23,10 +25,10 @@ def mounting(top):
 
 @pytest.fixture(scope="module")
 def daemon():
-    d = Governed("box: {local: {allowed_mount_roots: ['{top}']}}", "--backend", "fake", tokens=[CI, OPS, POOR, GONE])
+    d = Governed("box: {local: {allowed_mount_roots: ['{top}']}}", "--backend", "fake", tokens=[CI, OPS, POOR, GONE, READER])
     for name in ("ro", "rw", "other"):
         d.directory(name)
-    d.put_tokens([CI, OPS, POOR, GONE, mounting(d.top)[0]])
+    d.put_tokens([CI, OPS, POOR, GONE, READER, mounting(d.top)[0]])
     caller = d.caller(mounting(d.top)[1])
     until(lambda: caller.raw("GET", "/v1/sessions")[0] == 200, what="the new token")
     yield d
@@ -79,6 +81,13 @@ def test_sessions_of_others_are_not_there(daemon, ops):
             assert told[0] == told[1] and "not found" in told[0], path
         assert denied(caller.new, "theirs", status=404) == "session theirs not found"
         assert denied(caller.new, "nobodys", status=404) == "session nobodys not found"
+        # Somebody may want to know who tries.
+        before = len(daemon.audit(event="denied", who="mounting", session="theirs"))
+        for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/outputs/0123456789abcdef"), ("GET", "/execs/x"),
+                             ("GET", "/files?list=/")):
+            denied(caller.call, method, f"/v1/sessions/theirs{path}", status=404)
+        found = daemon.audit(event="denied", who="mounting", session="theirs")[before:]
+        assert [r["reason"] for r in found] == ["session theirs not found"] * 5
     finally:
         ops.rm("theirs")
 
@@ -88,12 +97,22 @@ def test_profiles(ci):
     assert denied(ci.new, "ci-q", profile="network_extended") == "token 'ci' may not use the profile 'network_extended'"
 
 
-def test_networks(ci, ops):
+def test_networks(daemon, ci, ops):
     assert denied(ci.new, "ci-n", network="on") == "token 'ci' may not use sessions with network on"
     assert denied(ci.new, "ci-n", profile="network_basic") == "token 'ci' may not use sessions with network on"
     # Nor one that somebody else has made under a name that is its own.
     ops.new("ci-online", network="on")
     assert denied(ci.sh, "ci-online", "true") == "token 'ci' may not use sessions with network on"
+    # Nor what runs there: to follow it, to talk to it or to end it is to use it.
+    ops.sh("ci-online", "sleep 100000", detach=True, exec_id="job")
+    upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",
+               "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+    impatient = Caller(daemon.port, CI_TOKEN, timeout=10)  # a stream that is let in has no end
+    for method, path, body, headers in (("GET", "/stream", None, {}), ("GET", "/stream", None, upgrade),
+                                        ("POST", "/signal", {"signal": "TERM"}, {}), ("DELETE", "", None, {})):
+        status, text = impatient.raw(method, f"/v1/sessions/ci-online/execs/job{path}", body, headers)
+        assert (status, json.loads(text)["detail"]) == (403, "token 'ci' may not use sessions with network on"), path
+    assert ops.call("GET", "/v1/sessions/ci-online/execs/job")["status"] == "running"
     ops.rm("ci-online")
 
 
@@ -108,6 +127,51 @@ def test_tools(ci, daemon):
     assert denied(poor.new, "x") == "token 'poor' may not use 'session'"
     assert denied(poor.call, "GET", "/v1/errors") == "token 'poor' may not use 'errors'"
     assert daemon.audit(event="denied", who="poor")[-1]["reason"] == "token 'poor' may not use 'errors'"
+
+
+def test_the_list_of_tools_holds_what_the_caller_may_use(daemon, ci):
+    reader = daemon.caller(READER_TOKEN)
+    assert [t["name"] for t in reader.call("GET", "/v1/tools")["tools"]] == ["read", "grep"]
+    assert len(ci.call("GET", "/v1/tools")["tools"]) == len(daemon.client().call("GET", "/v1/tools")["tools"]) == 6
+    assert daemon.caller(POOR_TOKEN).call("GET", "/v1/tools")["tools"] == []
+
+
+def test_a_busy_caller_does_not_cost_others_their_answers():
+    """Kept answers are so many for each caller, whatever others keep; also after a restart."""
+    key = {"Idempotency-Key": "k"}
+    with_two = Governed("", "--backend", "fake", tokens=[CI, OPS])
+    try:
+        ci, ops = with_two.caller(CI_TOKEN), with_two.caller(OPS_TOKEN)
+        assert ci.raw("POST", "/v1/sessions", {"session_id": "ci-k"}, key)[0] == 201
+        ops.new("busy")
+        for i in range(1100):
+            assert ops.raw("POST", "/v1/sessions", {"session_id": "busy"}, {"Idempotency-Key": f"k{i}"})[0] == 201
+        ci.rm("ci-k")
+        for _ in range(2):
+            status, _body = ci.raw("POST", "/v1/sessions", {"session_id": "ci-k"}, key)
+            assert status == 201 and "ci-k" not in ci.ps()  # told again, and not made again
+            with_two.stop()
+            with_two.start()
+        # The same key of another caller is another.
+        assert ops.raw("POST", "/v1/sessions", {"session_id": "ci-k"}, key)[0] == 201 and "ci-k" in ci.ps()
+    finally:
+        with_two.close()
+
+
+def test_a_stream_of_events_ends_with_its_token(daemon):
+    one, one_token = token("one", tools=["*"], sessions=["*"], profiles=["*"])
+    with_one = Governed("", "--backend", "fake", tokens=[one])
+    try:
+        conn = http.client.HTTPConnection("127.0.0.1", with_one.port, timeout=60)
+        conn.request("GET", "/v1/events", headers={"Authorization": f"Bearer {one_token}"})
+        stream = conn.getresponse()
+        assert stream.readline() == b"event: ready\n"
+        with_one.put_tokens([])
+        until(lambda: with_one.caller(one_token).raw("GET", "/v1/sessions")[0] == 401, what="the end of the token")
+        with_one.client().new("secret")
+        assert b"secret" not in stream.read()  # to its end
+    finally:
+        with_one.close()
 
 
 def test_mounts(daemon, ops):

@@ -107,8 +107,10 @@ def test_J06_links_in_place_of_our_own_files_are_not_followed(scratch, name):
     except RuntimeError:
         pass
     else:
-        works(daemon)
-        daemon.close()
+        try:
+            works(daemon)
+        finally:
+            daemon.close()
     assert (scratch / "victim").read_text() == "victim"
 
 
@@ -319,9 +321,11 @@ def test_J08_a_stopped_daemon_loses_nothing(boxd):
     t.start()
     until(lambda: client.ps()[0]["execs"] == 1, what="the command")
     boxd.process.send_signal(signal.SIGSTOP)
-    time.sleep(2.5)
-    assert t.is_alive()
-    boxd.process.send_signal(signal.SIGCONT)
+    try:
+        time.sleep(2.5)
+        assert t.is_alive()
+    finally:
+        boxd.process.send_signal(signal.SIGCONT)
     t.join(60 * SCALE)
     assert result["outcome"] == "timed_out" and result["duration_ms"] < 2400 * SCALE, result
     assert client.sh("s", "echo ok")["stdout"] == "ok\n"

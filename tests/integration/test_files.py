@@ -2,10 +2,12 @@
 """Files of a session: what is done, is done inside, by a process of the session's own identity."""
 
 import base64
+import json
 import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -163,7 +165,7 @@ def test_a_reader_that_is_slow_holds_the_file_back(api, files, sid):
     assert files.put("other", b"x").status == 201 and files.get("other").body == b"x"
     tail = files.get("sparse", Range="bytes=-5")
     assert tail.status == 206 and tail.body == b"\0" * 5
-    assert len(processes("box-files", Uid=uid)) == 1
+    until(lambda: len(processes("box-files", Uid=uid)) == 1)  # those that have answered may still be ending
     conn.close()
     until(lambda: not processes("box-files", Uid=uid))  # whoever leaves ends it
 
@@ -180,6 +182,24 @@ def test_an_upload_that_breaks_off_leaves_nothing(api, files, sid):
     assert api.sh(sid, "for i in $(seq 500); do ls -A | grep -q '^\\.box-' || exit 0; sleep 0.02; done; exit 1")[
         "exit_code"] == 0
     assert files.get("keep").body == b"old"
+
+
+def test_whoever_leaves_before_the_answer_is_on_record(boxd_shared, api, sid):
+    """The change may have been made: it is not to be made unseen."""
+    def recorded():
+        lines = (boxd_shared.state / "audit" / "audit.log").read_text().splitlines()
+        return [r for r in map(json.loads, lines) if r["event"] == "file_write" and r["session"] == sid]
+
+    api.sh(sid, "mkdir d")
+    for request in ("PUT /v1/sessions/{}/files?path=x HTTP/1.1\r\nContent-Length: 1\r\nHost: x\r\n\r\ny",
+                    "DELETE /v1/sessions/{}/files?path=d HTTP/1.1\r\nHost: x\r\n\r\n"):
+        before = len(recorded())
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(str(boxd_shared.sock))
+            s.sendall(request.format(sid).encode())
+        until(lambda: len(recorded()) > before)
+        assert recorded()[-1]["command"].split()[0] == request.split()[0]
+        assert recorded()[-1]["outcome"] in ("done", "given_up")
 
 
 def test_a_full_disk_is_said_and_nothing_is_half_written(boxd_shared, api, session):

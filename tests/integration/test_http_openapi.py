@@ -103,7 +103,10 @@ def test_answers_are_what_the_document_says(boxd, document):
     until(lambda: call("GET", "/v1/sessions/{id}/processes/{process}", **p)["status"] == "exited", what="the end")
     call("GET", "/v1/sessions/{id}/processes", want=200, **s)
     assert call("GET", "/v1/sessions/{id}/processes/{process}/output", want=200, **p) == b"hi\n"
+    assert call("GET", "/v1/sessions/{id}/processes/{process}/stderr", want=200, **p) == b""
     call("DELETE", "/v1/sessions/{id}/processes/{process}", want=204, **p)
+    call("GET", "/v1/holds", want=200)
+    call("GET", "/v1/hold", want=400)
     f = "/v1/sessions/{id}/files"
     call("PUT", f, b"text", query="?path=/tmp/a", want=201, **s)
     call("PUT", f, b"more", query="?path=/tmp/a", want=200, **s)

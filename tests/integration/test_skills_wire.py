@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Skills over LangBot's wire, from the socket to the files and back, in a store that is not boxd's."""
 
-import base64
-import hashlib
 import io
 import os
 import pathlib
@@ -15,6 +13,7 @@ import pytest
 import lbwire
 from boxlib import Boxd
 from fetchlib import skill_md
+from lbwire import upload
 
 pytestmark = pytest.mark.rootless
 
@@ -42,16 +41,6 @@ def rpc(boxd, place):
 def owners(path):
     return {(os.lstat(os.path.join(base, name)).st_uid, os.lstat(os.path.join(base, name)).st_gid)
             for base, dirs, files in os.walk(path) for name in dirs + files}
-
-
-def upload(rpc, data, size=16384):
-    key = f"{hashlib.sha256(data).hexdigest()[:16]}-{os.urandom(16).hex()}.zip"
-    pieces = [data[i:i + size] for i in range(0, len(data), size)] or [b""]
-    for index, piece in enumerate(pieces):
-        rpc.call("__file_chunk", {"file_key": key, "file_length": len(data), "chunk_index": index,
-                                  "chunk_amount": len(pieces), "chunk_size": size,
-                                  "chunk_base64": base64.b64encode(piece).decode()}, ctx=None)
-    return key
 
 
 def archive(files):

@@ -160,7 +160,12 @@ class Boxd:
     def stop(self, sig=signal.SIGTERM):
         if self.process.poll() is None:
             self.process.send_signal(sig)
-            self.process.wait(60)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:  # a failure of the test, which leaves nothing behind all the same
+                self.process.kill()
+                self.process.wait()
+                raise
         return self.process.returncode
 
     def end_kept(self):

@@ -23,11 +23,13 @@ import urllib.parse
 
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
 IMAGE = "box-test:latest"
-READY_TIMEOUT = 60.0
-APPLETS = ("sh", "ash", "ls", "cat", "echo", "sleep", "id", "env", "mkdir", "rm", "touch", "true", "false", "head", "yes",
-           "wget", "ps", "kill", "dd", "wc", "seq", "stat", "mount", "chmod", "ln", "pwd", "tr", "readlink", "test",
-           "printf", "setsid", "nohup", "grep", "tail", "cut", "tee", "date", "stty", "tty", "df", "mv", "cp", "sort",
-           "awk", "sed", "od", "hostname", "chown", "mknod", "find", "expr", "basename", "dirname", "md5sum", "trap")
+READY_TIMEOUT = 120.0
+STARTS = 3
+APPLETS = ("sh", "ash", "ls", "cat", "echo", "sleep", "id", "env", "mkdir", "rm", "touch", "true", "false", "head",
+           "yes", "wget", "ps", "kill", "dd", "wc", "seq", "stat", "mount", "chmod", "ln", "pwd", "tr", "readlink",
+           "test", "printf", "setsid", "nohup", "grep", "tail", "cut", "tee", "date", "stty", "tty", "df", "mv",
+           "cp", "sort", "awk", "sed", "od", "hostname", "chown", "mknod", "find", "expr", "basename", "dirname",
+           "md5sum", "trap")
 
 CAGE = r"""
 mount -t tmpfs tmpfs "$1"
@@ -132,7 +134,8 @@ class Engine:
         inner.mkdir()
         self.outer = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-             "--propagation", "private", "sh", "-ec", CAGE, "cage", str(inner)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+             "--propagation", "private", "sh", "-ec", CAGE, "cage", str(inner)],
+            stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         children = pathlib.Path(f"/proc/{self.outer.pid}/task/{self.outer.pid}/children")
         deadline = time.monotonic() + READY_TIMEOUT
         while True:
@@ -159,8 +162,7 @@ class Engine:
                 "--events-backend", "file", "--runtime", "runc", *self.options, "system", "service", "--time", "0",
                 f"unix://{self.socket}"]
 
-    def start(self):
-        """Starts the daemon, or starts it again."""
+    def _launch(self):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("DOCKER_", "CONTAINER_", "XDG_"))}
         env.update(HOME=str(self.work), TMPDIR=str(self.work))
         env["PATH"] = env.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -169,12 +171,19 @@ class Engine:
         with open(self.log_path, "ab") as log:
             self.daemon = subprocess.Popen(self._enter(*self._command()), stdin=subprocess.DEVNULL, stdout=log,
                                            stderr=log, env=env)
-        deadline = time.monotonic() + READY_TIMEOUT
+
+    def start(self):
+        """Starts the daemon, or starts it again. After a crash dockerd gives up when the containerd it left behind does
+        not answer in time, which on a busy machine it does not; as systemd would, we start it once more."""
+        self._launch()
+        deadline, more = time.monotonic() + READY_TIMEOUT, STARTS
         while True:
             with contextlib.suppress(OSError, EngineError, http.client.HTTPException):
                 self.api("GET", "/_ping", timeout=5)
                 break
-            if self.daemon.poll() is not None:
+            if self.daemon.poll() is not None and (more := more - 1) > 0:
+                self._launch()
+            elif self.daemon.poll() is not None:
                 raise EngineError(0, f"{self.kind} ended with status {self.daemon.returncode}\n{self.log()}")
             if time.monotonic() > deadline:
                 raise EngineError(0, f"{self.kind} was not ready within {READY_TIMEOUT:.0f} s\n{self.log()}")

@@ -14,7 +14,8 @@ import urllib.parse
 
 def reply(status, body=b"", **headers):
     """A whole answer; header names with '_' for '-'."""
-    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close", "Content-Type: application/json"]
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close"]
+    lines.append("Content-Type: application/json")
     lines += [f"{k.replace('_', '-')}: {v}" for k, v in headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 

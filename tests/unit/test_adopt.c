@@ -182,6 +182,67 @@ static void clock_that_was_set_back_makes_nothing_older(void **state)
     world_stop(&w);
 }
 
+static void F11_a_lease_runs_out_when_nobody_holds_it(void **state)
+{
+    struct world w;
+    struct err err = {0};
+    (void)state;
+    world_start(&w, NULL);
+    struct session *s = ready_session(&w.f, "s");
+    struct told t;
+    assert_int_equal(start_spec(s, steps_spec("mcp", "cat"), &t, &err), 0);
+    assert_int_equal(session_lease_take(s, 5, &err), 0);
+    assert_int_equal(session_lease_take(s, 5, &err), 0);
+    session_lease_drop(s);
+    pass(&w.f, 60 * SEC);
+    assert_non_null(manager_find(w.f.m, "s")); /* somebody still does */
+    session_lease_drop(s);
+    pass(&w.f, 4 * SEC);
+    assert_int_equal(session_lease_take(s, 5, &err), 0); /* and comes back in time */
+    pass(&w.f, 60 * SEC);
+    assert_non_null(manager_find(w.f.m, "s"));
+    session_lease_drop(s);
+    session_release(s);
+    pass(&w.f, 5 * SEC);
+    assert_null(manager_find(w.f.m, "s"));
+    pass(&w.f, 10 * SEC);
+    assert_int_equal(records(&w), 0);
+    world_stop(&w);
+}
+
+static void F11_the_next_daemon_waits_for_the_holder_no_longer_than_the_lease(void **state)
+{
+    struct world w;
+    struct err err = {0};
+    struct told t;
+    (void)state;
+    world_start(&w, NULL);
+    struct session *s = ready_session(&w.f, "s"), *kept = ready_session(&w.f, "kept");
+    assert_int_equal(start_spec(s, steps_spec("mcp", "cat"), &t, &err), 0);
+    assert_int_equal(start_spec(kept, steps_spec("mcp", "cat"), &t, &err), 0);
+    assert_int_equal(session_lease_take(s, 5, &err), 0);
+    assert_int_equal(session_lease_take(kept, 5, &err), 0);
+    session_lease_drop(s);
+    session_lease_drop(kept);
+    session_release(s);
+    session_release(kept);
+    pass(&w.f, 4 * SEC);
+    restart(&w);
+    pass(&w.f, 4 * SEC); /* it counts from the start of the new one */
+    kept = manager_find(w.f.m, "kept");
+    assert_non_null(kept);
+    assert_int_equal(session_lease_sec(kept), 5);
+    assert_false(session_lease_held(kept));
+    session_hold(kept);
+    assert_int_equal(session_lease_take(kept, 5, &err), 0);
+    pass(&w.f, 60 * SEC);
+    assert_null(manager_find(w.f.m, "s"));
+    assert_non_null(manager_find(w.f.m, "kept"));
+    session_lease_drop(kept);
+    session_release(kept);
+    world_stop(&w);
+}
+
 static void process_runs_on_and_no_byte_is_lost(void **state)
 {
     struct world w;
@@ -514,6 +575,8 @@ int main(void)
         cmocka_unit_test(session_is_found_again_with_all_it_was),
         cmocka_unit_test(idle_time_goes_on_over_a_restart),
         cmocka_unit_test(clock_that_was_set_back_makes_nothing_older),
+        cmocka_unit_test(F11_a_lease_runs_out_when_nobody_holds_it),
+        cmocka_unit_test(F11_the_next_daemon_waits_for_the_holder_no_longer_than_the_lease),
         cmocka_unit_test(process_runs_on_and_no_byte_is_lost),
         cmocka_unit_test(process_that_ended_meanwhile_says_how),
         cmocka_unit_test(output_of_an_ended_process_outlives_the_daemon_too),

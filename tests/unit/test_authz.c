@@ -69,6 +69,24 @@ static void a_token_ends_when_it_says(void **state)
     assert_null(authz_find(a, ONE, 32, end + NSEC_PER_SEC));
 }
 
+static void a_scope_that_is_held_knows_when_its_file_is_gone(void **state)
+{
+    struct authz *a = good("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"expires\": "
+                           "\"2026-01-01T00:00:00Z\"}]}");
+    const uint64_t end = 1767225600ULL * NSEC_PER_SEC;
+    const struct authz_scope *s = authz_hold(authz_find(a, ONE, 32, 0));
+    const struct authz_scope *other = authz_hold(s);
+    (void)state;
+    assert_true(authz_is_current(NULL, end));
+    assert_true(authz_is_current(s, end - 1000));
+    assert_false(authz_is_current(s, end));
+    authz_release(other);
+    assert_true(authz_is_current(s, 0));
+    authz_free(a);
+    assert_false(authz_is_current(s, 0));
+    authz_release(s);
+}
+
 static void what_is_not_named_is_not_allowed(void **state)
 {
     AUTO(authz) struct authz *a = good("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\"}]}");
@@ -149,6 +167,8 @@ static void mistakes_are_told_without_the_secret(void **state)
     bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\"}, {\"name\": \"b\", \"token\": "
         "\"" ONE "\"}]}",
         "tokens 'a' and 'b' are the same");
+    bad("{\"tokens\": [{\"name\": \"local\", \"token\": \"" ONE "\"}]}",
+        "a token cannot have the name 'local'; choose another");
     bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"networks\": [\"lan\"]}]}",
         "token 'a': networks are 'off' and 'on'");
     bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"profile\": [\"x\"]}]}",
@@ -169,6 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_token_is_found_by_itself_or_its_digest),
         cmocka_unit_test(a_token_ends_when_it_says),
+        cmocka_unit_test(a_scope_that_is_held_knows_when_its_file_is_gone),
         cmocka_unit_test(what_is_not_named_is_not_allowed),
         cmocka_unit_test(nobody_in_particular_may_do_everything),
         cmocka_unit_test(lists_name_what_is_allowed),

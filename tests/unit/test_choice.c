@@ -28,8 +28,9 @@ static const char *const names[] = {"one", "two", "three"};
 static size_t number(const char *name)
 {
     size_t i = 0;
-    while (!str_eq(names[i], name))
+    while (i < ARRAY_SIZE(names) && !str_eq(names[i], name))
         i++;
+    assert_true(i < ARRAY_SIZE(names));
     return i;
 }
 
@@ -482,6 +483,30 @@ static void nobody_waits_for_ever_for_what_was_left(void **state)
     assert_int_equal(h.n, 1); /* once */
 }
 
+/* Chats ask for it whenever one could not be stopped. */
+static void what_is_left_can_be_swept_again(void **state)
+{
+    struct heard h[3] = {0};
+    struct err err = {0};
+    (void)state;
+    start_all(1);
+    assert_int_equal(choice_make(t.f.backend, "one", &err), 0);
+    assert_int_equal(t.f.backend->ops->sweep(t.f.backend, on_gone, &h[0], &err), 0);
+    pump(&t.f);
+    assert_int_equal(h[0].n, 1);
+    assert_int_equal(h[0].err.code, ERR_NONE);
+    t.ops[0].sweep = slow_sweep;
+    assert_int_equal(t.f.backend->ops->sweep(t.f.backend, on_gone, &h[1], &err), 0);
+    pass(&t.f, 60 * SEC);
+    assert_int_equal(h[1].n, 0); /* who asks later wants to know the end */
+    struct err why = saying(ERR_UNAVAILABLE, "not there");
+    sweep_done(sweep_arg, &why);
+    pump(&t.f);
+    assert_int_equal(h[1].n, 1);
+    assert_string_equal(h[1].err.msg, "not there");
+    assert_int_equal(t.f.backend->ops->sweep(t.f.backend, on_gone, &h[2], &err), 0);
+}
+
 static void before_anybody_is_served_one_can_be_tried_alone(void **state)
 {
     struct err err = {0};
@@ -517,6 +542,7 @@ int main(void)
         TEST(the_end_may_come_at_any_moment),
         TEST(one_who_gives_up_while_waiting_gets_nothing),
         TEST(nobody_waits_for_ever_for_what_was_left),
+        TEST(what_is_left_can_be_swept_again),
         TEST(before_anybody_is_served_one_can_be_tried_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

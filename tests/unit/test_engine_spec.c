@@ -106,8 +106,24 @@ static void a_container_is_told_by_its_labels(void **state)
     assert_string_equal(json_str(json_get(labels, "langbot.session_id")), "chat 1/ü");
     assert_string_equal(json_str(json_get(labels, "langbot.box.instance_id")), "0123456789abcdef");
     assert_string_equal(json_str(json_get(labels, "langbot.box.config_hash")), "feedfeedfeedfeed");
+    assert_string_equal(json_str(json_get(labels, "langbot.box.labels")), "");
     assert_null(json_get(body, "User"));
     assert_null(json_get(body, "Env"));
+}
+
+/* What is in an image's labels alone is not the session's. */
+static void the_labels_of_a_session_are_told_from_its_images(void **state)
+{
+    AUTO(spec) struct spec *spec = make_spec();
+    struct engine_mounts none = {0};
+    (void)state;
+    strv_add(&spec->own.labels, "chat_id=a=b");
+    strv_add(&spec->own.labels, "expires_at=");
+    AUTO(json) struct json *body = make_body(spec, &none, NULL);
+    const struct json *labels = json_get(body, "Labels");
+    assert_string_equal(json_str(json_get(labels, "chat_id")), "a=b");
+    assert_string_equal(json_str(json_get(labels, "expires_at")), "");
+    assert_string_equal(json_str(json_get(labels, "langbot.box.labels")), "chat_id,expires_at");
 }
 
 static void mounts_are_typed_and_private(void **state)
@@ -238,6 +254,28 @@ static void only_a_reference_is_an_image(void **state)
     assert_true(engine_image_check(text, &err) < 0);
 }
 
+static void labels_of_an_image_have_a_limit(void **state)
+{
+    static const char head[] = "{\"Config\": {\"Labels\": {\"a\": \"";
+    static const char tail[] = "\", \"b\": \"c\"}}}";
+    (void)state;
+    for (size_t len = 100; len <= 100000; len *= 1000) {
+        AUTO(json) struct json *image = NULL;
+        AUTO_DONE(buf) struct buf text;
+        struct err err = {0};
+        buf_init(&text, 200000);
+        assert_int_equal(buf_puts(&text, head), 0);
+        for (size_t i = 0; i < len; i++)
+            assert_int_equal(buf_putc(&text, 'x'), 0);
+        assert_int_equal(buf_puts(&text, tail), 0);
+        assert_int_equal(json_parse(text.data, text.len, &image, &err), 0);
+        int r = engine_image_labels(image, "large:1", &err);
+        assert_true((r < 0) == (len > 65536));
+        if (r < 0)
+            assert_non_null(strstr(err.msg, "image large:1 has 100015 bytes of labels"));
+    }
+}
+
 static int take_volumes(const char *volumes, char ***ret, struct err *err)
 {
     AUTO(spec) struct spec *spec = make_spec();
@@ -360,11 +398,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_container_has_every_wall),
         cmocka_unit_test(a_container_is_told_by_its_labels),
+        cmocka_unit_test(the_labels_of_a_session_are_told_from_its_images),
         cmocka_unit_test(mounts_are_typed_and_private),
         cmocka_unit_test(a_workspace_of_ones_own),
         cmocka_unit_test(names_are_made_of_ids),
         cmocka_unit_test(the_hash_is_that_of_python),
         cmocka_unit_test(only_a_reference_is_an_image),
+        cmocka_unit_test(labels_of_an_image_have_a_limit),
         cmocka_unit_test(volumes_of_an_image_are_taken_over_or_refused),
         cmocka_unit_test(what_is_fetched_is_added_up),
         cmocka_unit_test(old_runtimes_are_named),

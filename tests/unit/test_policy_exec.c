@@ -335,6 +335,8 @@ static void a_caller_may_leave_at_any_time(void **state)
         policy_exec_free(TAKE_PTR(s.exec));
         pass(&s.f, NSEC_PER_SEC);
         assert_int_equal(s.n, 0);
+        expect_log(&s, "\"event\":\"exec_end\"");
+        expect_log(&s, "\"outcome\":\"given_up\"");
         stage_stop(&s);
     }
     struct stage s;

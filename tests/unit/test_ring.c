@@ -197,7 +197,9 @@ static void last_bytes_of_stderr_are_kept(void **state)
     char got[RING_ERR_SIZE * 2];
     uint64_t sent = 0;
     (void)state;
+    uint64_t at = 0;
     assert_int_equal(ring_read_err(&r, got, sizeof(got)), 0);
+    assert_int_equal(ring_read_err_from(&r, &at, got, sizeof(got)), 0);
     assert_int_equal(ring_fill_err(&w, pipe_out), -EAGAIN);
     for (size_t i = 0; i < 50; i++) {
         size_t n = 1 + i * 977 % 4000;
@@ -210,6 +212,13 @@ static void last_bytes_of_stderr_are_kept(void **state)
                 fail_msg("byte %zu of %zu", k, kept);
         assert_int_equal(ring_read_err(&r, got, 1), 1);
         assert_int_equal(got[0], byte_at(sent - 1));
+        /* One that follows sees each byte once; one that comes late sees what is left. */
+        assert_int_equal(ring_read_err_from(&r, &at, got, sizeof(got)), n);
+        assert_int_equal(at, sent);
+        assert_int_equal(got[n - 1], byte_at(sent - 1));
+        uint64_t late = 0;
+        assert_int_equal(ring_read_err_from(&r, &late, got, 10), kept < 10 ? kept : 10);
+        assert_int_equal(got[0], byte_at(sent - kept));
     }
     fd_close_many(&pipe_in, 1);
     assert_int_equal(ring_fill_err(&w, pipe_out), 0);
@@ -292,6 +301,8 @@ static void stderr_head_cannot_lead_astray(void **state)
             w.head->err_end = values[k];
             assert_true(ring_read_err(&r, got, sizeof(got)) <= RING_ERR_SIZE);
             assert_true(ring_read_err(&r, got, 100) <= 100);
+            uint64_t at = values[i] / 2;
+            assert_true(ring_read_err_from(&r, &at, got, sizeof(got)) <= RING_ERR_SIZE);
             (void)ring_read_err(&r, got, 0);
         }
     }

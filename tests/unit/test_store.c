@@ -405,6 +405,15 @@ static void answers_are_kept_until_they_expire(void **state)
     assert_int_equal(store_drop_answers(s, 20, 1, &err), 0);
     assert_int_equal(store_each_answer(s, note_answer, text, &err), 0);
     assert_string_equal(text, "c=40:[3];");
+    /* One that went makes room: it is the number that are there that counts. */
+    text[0] = '\0';
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(
+            store_put_answer(s, "d", 40, "[4]", 3, &err) | store_drop_answer(s, "d", &err), 0);
+    assert_int_equal(store_put_answer(s, "e", 40, "[5]", 3, &err), 0);
+    assert_int_equal(store_drop_answers(s, 20, 2, &err), 0);
+    assert_int_equal(store_each_answer(s, note_answer, text, &err), 0);
+    assert_string_equal(text, "c=40:[3];e=40:[5];");
 }
 
 /* One that was made before there were answers gets the table, and keeps what it has. */

@@ -2,11 +2,13 @@
 #include "core_fixture.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/audit.h"
 #include "core/authz.h"
 #include "core/error_ring.h"
 #include "core/files.h"
@@ -14,7 +16,9 @@
 #include "core/tools.h"
 #include "policy_fixture.h"
 #include "util/buf.h"
+#include "util/fd.h"
 #include "util/json.h"
+#include "util/path.h"
 #include "util/str.h"
 
 /* The fake backend with a box-files that says what the test wants it to say. */
@@ -24,10 +28,10 @@ struct stub {
     void *arg;
     struct loop *loop;
     struct loop_defer defer;
-    struct buf asked;  /* what came on stdin */
-    struct buf answer; /* what it says once stdin is closed, or at once */
-    bool at_once;
-    size_t piece; /* bytes at a time; 0: all */
+    struct buf asked;   /* what came on stdin */
+    struct buf answer;  /* what it says once stdin is closed, or at once */
+    bool at_once, deaf; /* deaf: it takes no input and says nothing */
+    size_t piece;       /* bytes at a time; 0: all */
     bool closed, freed, killed, finished;
     unsigned starts;
 };
@@ -52,7 +56,7 @@ static void on_turn(struct loop_defer *d)
         stub.events.output(stub.arg, EXEC_STDOUT, data, n);
         free(data);
     }
-    if (stub.freed || stub.finished)
+    if (stub.freed || stub.finished || stub.deaf)
         return;
     if (stub.answer.len > 0) {
         loop_defer_start(stub.loop, &stub.defer, on_turn);
@@ -83,7 +87,10 @@ static int stub_exec(struct sandbox *sb, const struct exec_request *req,
 
 static int stub_write(struct exec *e, const char *data, size_t len)
 {
-    return is_stub(e) ? buf_append(&stub.asked, data, len) : fake_ops->exec_write(e, data, len);
+    if (!is_stub(e))
+        return fake_ops->exec_write(e, data, len);
+    int r = buf_append(&stub.asked, data, len);
+    return r == 0 && stub.deaf ? 1 : r;
 }
 
 static void stub_close(struct exec *e)
@@ -93,7 +100,8 @@ static void stub_close(struct exec *e)
         return;
     }
     stub.closed = true;
-    loop_defer_start(stub.loop, &stub.defer, on_turn);
+    if (!stub.deaf)
+        loop_defer_start(stub.loop, &stub.defer, on_turn);
 }
 
 static void stub_kill(struct exec *e)
@@ -201,8 +209,10 @@ static int start(struct stage *s, const char *tool, const char *arguments,
     s->is_error = false;
     s->json[0] = s->text[0] = '\0';
     struct tool_where here = {.service = &s->service, .session_id = "s", .via = "test"};
-    return tool_call_start(tools_find(tool), where != NULL ? where : &here, json, on_done, s,
-                           &s->call, err);
+    if (where != NULL)
+        here = *where;
+    here.arguments = json;
+    return tool_call_start(tools_find(tool), &here, on_done, s, &s->call, err);
 }
 
 static void call(struct stage *s, const char *tool, const char *arguments)
@@ -414,7 +424,7 @@ static void a_hostile_answer_is_an_error(void **state)
     struct stage s;
     (void)state;
     stage_start(&s);
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 10; i++) {
         struct files_head h = {.type = FILES_FRAME_DATA, .len = UINT32_MAX};
         const char *tool = "read", *arguments = "{\"path\":\"x\",\"encoding\":\"base64\"}";
         switch (i) {
@@ -448,6 +458,9 @@ static void a_hostile_answer_is_an_error(void **state)
             arguments = "{\"pattern\":\"*\"}";
             say(FILES_FRAME_ENTRY, &entry, sizeof(entry), "x");
             break;
+        case 8: /* more than was asked for */
+            say_stat(51201);
+            break;
         default: /* nothing at all */
             break;
         }
@@ -476,6 +489,101 @@ static void what_is_taken_back_is_not_told(void **state)
     pump(&s.f);
     assert_true(stub.killed && stub.freed);
     assert_int_equal(s.n, 0);
+    stage_stop(&s);
+}
+
+/* A program beside it can stop box-files for good. */
+static void nobody_waits_for_one_that_stands_still(void **state)
+{
+    struct stage s;
+    struct err err = {0};
+    (void)state;
+    stage_start(&s);
+    stub.deaf = true;
+    assert_int_equal(start(&s, "write", "{\"path\":\"x\",\"content\":\"y\"}", NULL, &err), 0);
+    pass(&s.f, FILES_TIMEOUT_NS - 1);
+    assert_int_equal(s.n, 0);
+    pass(&s.f, 2);
+    assert_int_equal(s.n, 1);
+    assert_int_equal(s.err.code, ERR_LIMIT);
+    assert_true(stub.killed);
+
+    assert_int_equal(start(&s, "read", "{\"path\":\"x\",\"encoding\":\"base64\"}", NULL, &err), 0);
+    pass(&s.f, FILES_TIMEOUT_NS - 1);
+    say_stat(1);
+    on_turn(&stub.defer); /* a sign of life */
+    pass(&s.f, FILES_TIMEOUT_NS - 1);
+    assert_int_equal(s.n, 0);
+    pass(&s.f, 2);
+    assert_int_equal(s.n, 1);
+    assert_int_equal(s.err.code, ERR_LIMIT);
+    stage_stop(&s);
+}
+
+/* Whoever leaves in time must not be able to change files unseen. */
+static void a_change_that_is_taken_back_is_recorded(void **state)
+{
+    char dir[] = "/tmp/box-tools-XXXXXX";
+    AUTO_DONE(buf) struct buf text;
+    struct stage s;
+    struct err err = {0};
+    (void)state;
+    stage_start(&s);
+    buf_init(&text, 1 << 20);
+    assert_non_null(mkdtemp(dir));
+    AUTO_CLOSE int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const struct audit_options options = {.dir_fd = dir_fd, .clock = &s.f.clock.clock};
+    assert_int_equal(audit_open(&options, &s.service.audit, &err), 0);
+    stub.deaf = true;
+    assert_int_equal(start(&s, "write", "{\"path\":\"x\",\"content\":\"y\"}", NULL, &err), 0);
+    pump(&s.f);
+    tool_call_free(TAKE_PTR(s.call));
+    stub.deaf = false;
+    say_stat(1);
+    say_done((struct files_done){0});
+    call(&s, "write", "{\"path\":\"y\",\"content\":\"y\"}");
+    tool_call_free(TAKE_PTR(s.call));
+    AUTO_CLOSE int fd = openat(dir_fd, AUDIT_CURRENT, O_RDONLY | O_CLOEXEC);
+    assert_int_equal(fd_read_to_buf(fd, &text), 0);
+    assert_non_null(strstr(buf_str(&text), "\"command\":\"write /workspace/x\""));
+    assert_non_null(strstr(buf_str(&text), "\"outcome\":\"given_up\""));
+    const char *second = strstr(buf_str(&text), "\"command\":\"write /workspace/y\"");
+    assert_non_null(second);
+    assert_non_null(strstr(second, "\"outcome\":\"done\""));
+    assert_null(strstr(second, "given_up"));
+    audit_free(s.service.audit);
+    stage_stop(&s);
+    assert_int_equal(path_remove_tree_at(AT_FDCWD, dir), 0);
+}
+
+static void on_large(void *arg, const struct tool_result *result, const struct err *err)
+{
+    AUTO(json) struct json *object = NULL;
+    assert_null(err);
+    assert_int_equal(json_parse(result->json.data, result->json.len, &object, NULL), 0);
+    *(size_t *)arg = json_str_len(json_get(object, "stdout"));
+}
+
+/* As much as the operator lets an agent see is one object still. */
+static void a_long_output_is_whole(void **state)
+{
+    static const char arguments[] = "{\"command\":\"flood 900000; err x\"}";
+    AUTO(json) struct json *json = NULL;
+    struct stage s;
+    struct err err = {0};
+    size_t shown = 0;
+    (void)state;
+    stage_start(&s);
+    policy_free(s.policy);
+    s.policy = policy_good("{\"box\": {\"output_limit_chars\": 1000000}}");
+    s.service.policy = s.policy;
+    assert_int_equal(json_parse(arguments, strlen(arguments), &json, NULL), 0);
+    const struct tool_where where = {
+        .service = &s.service, .arguments = json, .session_id = "s", .via = "test"};
+    assert_int_equal(tool_call_start(tools_find("exec"), &where, on_large, &shown, &s.call, &err),
+                     0);
+    pump(&s.f);
+    assert_int_equal(shown, 900000);
     stage_stop(&s);
 }
 
@@ -584,6 +692,9 @@ int main(void)
         cmocka_unit_test(results_have_their_members),
         cmocka_unit_test(a_hostile_answer_is_an_error),
         cmocka_unit_test(what_is_taken_back_is_not_told),
+        cmocka_unit_test(nobody_waits_for_one_that_stands_still),
+        cmocka_unit_test(a_change_that_is_taken_back_is_recorded),
+        cmocka_unit_test(a_long_output_is_whole),
         cmocka_unit_test(exec_is_the_same_table),
         cmocka_unit_test(scopes_and_sessions_are_asked),
         cmocka_unit_test(a_query_has_its_session),

@@ -130,6 +130,9 @@ void cell_start(struct guest *g, uint32_t id, const struct start_request *req)
         return;
     }
     struct cell *c = &g->cells[i];
+    /* While no command ran nobody looked: kills since then are none of this one's. */
+    if (!cell_any_exec(g))
+        g->ooms = keeper_count_ooms();
     *c = (struct cell){.state = CELL_RUNNING,
                        .id = id,
                        .ctl = -1,
@@ -345,9 +348,11 @@ void cell_on_output(struct guest *g, struct cell *c, int stream)
         }
         if (n <= 0) {
             fd_close_many(&c->out[stream], 1);
+            c->owed[stream] = 0;
             return;
         }
         take(g, c, stream, chunk, (size_t)n);
+        c->owed[stream] -= (uint64_t)n < c->owed[stream] ? (uint64_t)n : c->owed[stream];
     }
 }
 
@@ -402,7 +407,7 @@ void cell_settle(struct guest *g, struct cell *c)
         if (is_proc(c))
             send_proc(g, c);
         send_ends(g, c);
-        if (c->exited && !c->told) {
+        if (c->exited && !c->told && c->owed[0] == 0 && c->owed[1] == 0) {
             struct guest_head head = {.type = GUEST_EXITED, .id = c->id};
             serve_send(g, &head, &c->result, sizeof(c->result), NULL, 0);
             c->told = true;
@@ -422,8 +427,12 @@ static void on_result(struct guest *g, struct cell *c, const struct keeper_repor
 {
     if (c->exited)
         return;
-    for (int i = 0; i < 2; i++) /* what it wrote before it ended comes before the news */
+    for (int i = 0; i < 2; i++) { /* what it wrote before it ended comes before the news */
+        int left = 0;
         cell_on_output(g, c, i);
+        if (!is_proc(c) && c->out[i] >= 0 && ioctl(c->out[i], FIONREAD, &left) == 0 && left > 0)
+            c->owed[i] = (uint64_t)left; /* it waits for a reader that is slow */
+    }
     c->result = report->result;
     if (report->oom_seen && (report->failed || c->alone))
         c->result.flags |= GUEST_EXITED_OOM;

@@ -58,6 +58,7 @@ struct cell {
     bool part; /* the last input was not the end of a call */
     bool ended_told[2];
     uint64_t credit[2];
+    uint64_t owed[2]; /* of an exec that has ended: bytes it wrote that come before the news */
     struct buf input;
     struct ring ring;
     struct tail tail;

