@@ -9,8 +9,8 @@
 #   0.5.5       the one docs/protocol.md describes; it has the skill calls
 #   the newest  whatever PyPI offers today, and this Python can install
 #
-# MCP servers of others, boxed, with the official MCP clients (tests/interop/mcp), and our own MCP server
-# with the official clients and tools (tests/interop/mcp_serve).
+# and MCP servers of others, boxed, with the official MCP clients (tests/interop/mcp); and our own MCP server with the
+# official clients and tools (tests/interop/mcp_serve).
 #
 # Without PyPI and npm this fails: a client that was not driven is not a client that works. INTEROP_RELEASES
 # names other releases; INTEROP_SERVER=upstream drives the runtime of the package instead of boxd.
@@ -85,12 +85,12 @@ if [[ -z ${INTEROP_RELEASES:-} ]]; then
     stages+=("mcp:$status:$report")
 
     printf '\n=== Box as an MCP server\n'
-    status=0
     report=$reports/interop-mcp-serve.xml
     rm -f "$report"
-    clients=$(tools/mcp-clients.sh) || status=1
-    if ((status == 0)); then
-        "$clients/python/.venv/bin/python" -m pytest tests/interop/mcp_serve --confcutdir=tests/interop/mcp_serve \
+    status=1
+    if [[ -n $mcp ]]; then
+        status=0
+        "$mcp/python/.venv/bin/python" -m pytest tests/interop/mcp_serve --confcutdir=tests/interop/mcp_serve \
             -W ignore --junit-xml="$report" || status=$?
     fi
     stages+=("mcp serve:$status:$report")

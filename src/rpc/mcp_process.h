@@ -22,6 +22,7 @@ struct process_args {
     char *process_id, *data;
     int64_t offset, max_bytes, wait_ms;
     enum process_encoding encoding;
+    bool close;
 };
 
 extern const struct model process_id_model, process_read_model, process_write_model;

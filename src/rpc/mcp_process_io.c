@@ -47,6 +47,8 @@ static const struct field write_fields[] = {
      .doc = "What to write."},
     {"encoding", FIELD_ENUM, .offset = offsetof(struct process_args, encoding), .names = encodings,
      .doc = "How data is written here."},
+    {"close", FIELD_BOOL, .offset = offsetof(struct process_args, close),
+     .doc = "Close the input behind it: the process reads its end."},
 };
 
 #define MODEL(label, text, list) \
@@ -249,7 +251,7 @@ static void on_active(void *arg)
     struct err err = {0};
     struct jw w;
 
-    int r = attachment_write(wr->attachment, wr->bytes, wr->len);
+    int r = wr->len > 0 ? attachment_write(wr->attachment, wr->bytes, wr->len) : 0;
     if (r < 0) {
         (void)err_set(&err, ERR_STATE,
                       r == -ENOBUFS ? "the process does not read its input: try again later"
@@ -257,6 +259,8 @@ static void on_active(void *arg)
         mcp_call_tool_err(c, &err);
         return;
     }
+    if (wr->args->close)
+        attachment_close_stdin(wr->attachment);
     buf_init(&out, 4096);
     jw_init(&w, &out);
     jw_object(&w);

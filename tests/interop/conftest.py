@@ -10,9 +10,8 @@ import tempfile
 import langbot_client as lb
 import pytest
 
-collect_ignore = ["mcp_serve"]  # has an environment of its own
 CASE_LIMIT = 120
-collect_ignore = ["mcp"]  # has an environment of its own
+collect_ignore = ["mcp", "mcp_serve"]  # have an environment of their own
 _loop = asyncio.new_event_loop()
 
 

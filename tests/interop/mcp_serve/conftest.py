@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """boxd and `box mcp serve` as MCP servers, driven by the official clients and tools. Runs in the environment of
-tools/mcp-clients.sh."""
+tools/mcp-interop.sh."""
 
 import pathlib
 import sys
@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "tests" / "lib"))
 from boxlib import BUILD, Boxd  # noqa: E402
 from policylib import free_port  # noqa: E402
 
-CLIENTS = BUILD / "interop" / "mcp-clients"
+CLIENTS = BUILD / "interop" / "mcp"
 
 
 class Server(Boxd):

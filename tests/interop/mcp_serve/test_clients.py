@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import pathlib
 import subprocess
 
 import pytest
@@ -86,7 +87,7 @@ def test_typescript(server, transport, release, mode):
     command, env = server.command()
     target = server.url if transport == "http" else json.dumps({"command": command[0], "args": command[1:], "env": env})
     calls = json.dumps([{"name": n, "arguments": a} for n, a in CALLS])
-    script = str(CLIENTS / ".." / ".." / ".." / "tests" / "interop" / "mcp_serve" / "client.mjs")
+    script = str(pathlib.Path(__file__).with_name("client.mjs"))
     done = subprocess.run([str(CLIENTS / "node" / "node"), script, str(CLIENTS / "node" / "node_modules"), release, mode,
                            target, calls], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
