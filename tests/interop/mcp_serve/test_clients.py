@@ -88,8 +88,9 @@ def test_typescript(server, transport, release, mode):
     target = server.url if transport == "http" else json.dumps({"command": command[0], "args": command[1:], "env": env})
     calls = json.dumps([{"name": n, "arguments": a} for n, a in CALLS])
     script = str(pathlib.Path(__file__).with_name("client.mjs"))
-    done = subprocess.run([str(CLIENTS / "node" / "node"), script, str(CLIENTS / "node" / "node_modules"), release, mode,
-                           target, calls], capture_output=True, text=True, timeout=120)
+    node = CLIENTS / "node"
+    done = subprocess.run([str(node / "node"), script, str(node / "node_modules"), release, mode, target, calls],
+                          capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     got = json.loads(done.stdout)
     assert sorted(got["tools"]) == EVERY and got["server"]["name"] == "box"

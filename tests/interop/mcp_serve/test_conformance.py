@@ -84,5 +84,6 @@ def inspect(server, transport, *args):
 def test_inspector(server, transport):
     tools = inspect(server, transport, "--method", "tools/list")["tools"]
     assert len(tools) == 14
-    result = inspect(server, transport, "--method", "tools/call", "--tool-name", "exec", "--tool-arg", "command=echo hi")
+    result = inspect(server, transport, "--method", "tools/call", "--tool-name", "exec", "--tool-arg",
+                     "command=echo hi")
     assert result["content"][0]["text"] == "hi\n"
