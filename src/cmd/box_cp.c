@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -70,6 +71,7 @@ static const char *last_part(const char *path)
 
 static void put_escaped(struct buf *out, const char *text)
 {
+    assert(text != NULL);
     for (; *text != '\0'; text++) {
         unsigned char c = (unsigned char)*text;
         bool plain = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') ||

@@ -70,8 +70,8 @@ static int next_line(struct source *s, uint64_t at, uint64_t *ret)
 static int number_at(struct source *s, uint64_t at, uint64_t *ret)
 {
     struct audit_place place;
-    const char *line;
-    size_t len;
+    const char *line = NULL;
+    size_t len = 0;
     int r = line_at(s, at, &line, &len);
 
     *ret = UINT64_MAX;
@@ -129,8 +129,8 @@ static int read_source(struct source *s, struct reading *rd)
 {
     uint64_t at;
     struct audit_place place;
-    const char *line;
-    size_t len;
+    const char *line = NULL;
+    size_t len = 0;
     int r = search(s, rd->next, &at);
 
     while (r >= 0 && rd->left > 0 && rd->bytes < READ_BYTES) {

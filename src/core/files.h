@@ -17,8 +17,9 @@
 struct files_call;
 struct session;
 
-#define FILES_TIMEOUT_NS (60ULL * 1000000000ULL) /* of what is not a stream, and of a sign of one  \
-                                                  */
+#define FILES_TIMEOUT_NS                                                                           \
+    (60ULL * 1000000000ULL) /* of what is not a stream, and of a sign of one                       \
+                             */
 
 struct files_text {
     const char *p; /* borrowed */

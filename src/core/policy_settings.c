@@ -209,10 +209,11 @@ struct picked {
 /* Numbers and choices have no empty value, so an empty variable says nothing about them. */
 static bool says_something(const struct setting *s, const char *entry)
 {
-    if (entry == NULL)
+    const char *is = entry != NULL ? strchr(entry, '=') : NULL;
+    if (is == NULL)
         return false;
-    return strchr(entry, '=')[1] != '\0' || (s->set != value_int && s->set != value_clamped &&
-                                             s->set != value_choice && s->set != value_bool);
+    return is[1] != '\0' || (s->set != value_int && s->set != value_clamped &&
+                             s->set != value_choice && s->set != value_bool);
 }
 
 static int pick_text(const char *text, struct picked *ret, struct err *err)

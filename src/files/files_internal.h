@@ -23,9 +23,15 @@ struct job {
 /* serve.c */
 int job_fail(struct job *j, enum files_why why, int error); /* remembers; returns -EPROTO */
 bool job_has(const struct job *j, enum files_flag flag);
-/* One frame of up to three parts; blocks until boxd takes it. */
-int job_send(struct job *j, enum files_type type, const void *head, size_t head_len,
-             const void *text, size_t text_len, const void *more, size_t more_len);
+struct files_part {
+    const void *p;
+    size_t len;
+};
+/* One frame of `n` parts; blocks until boxd takes it. */
+int job_send(struct job *j, enum files_type type, const struct files_part *parts, size_t n);
+#define JOB_SEND(j, type, ...)                                                                     \
+    job_send(j, type, (const struct files_part[]){__VA_ARGS__},                                    \
+             sizeof((const struct files_part[]){__VA_ARGS__}) / sizeof(struct files_part))
 int job_send_stat(struct job *j, const struct files_stat *st);
 /* The next frame of content: its length, 0 at END, or -EPROTO with CUT_OFF. */
 ssize_t job_receive(struct job *j, char *data, size_t size);

@@ -75,7 +75,8 @@ static int send_entry(struct job *j, int dir, const char *name)
     struct files_entry e = {.stat = stat_of(&st),
                             .name_len = (uint32_t)strlen(name),
                             .target_len = n > 0 ? (uint32_t)n : 0};
-    return job_send(j, FILES_FRAME_ENTRY, &e, sizeof(e), name, e.name_len, target, e.target_len);
+    return JOB_SEND(j, FILES_FRAME_ENTRY, {&e, sizeof(e)}, {name, e.name_len},
+                    {target, e.target_len});
 }
 
 int op_list(struct job *j)

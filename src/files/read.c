@@ -84,7 +84,7 @@ int op_read(struct job *j)
             return -errno;
         if (n == 0) /* it is shorter than it was: what was promised is not there */
             return job_fail(j, FILES_WHY_CHANGED, 0);
-        r = job_send(j, FILES_FRAME_DATA, data, (size_t)n, NULL, 0, NULL, 0);
+        r = JOB_SEND(j, FILES_FRAME_DATA, {data, (size_t)n});
         at += (uint64_t)n;
     }
     return r;
@@ -150,9 +150,9 @@ static void end_line(struct found *f, bool wanted)
 static int scan_lines(struct job *j, struct lines *l, struct found *f)
 {
     const struct files_request *q = &j->req;
-    const char *data;
-    bool ends;
-    size_t len;
+    const char *data = NULL;
+    bool ends = false;
+    size_t len = 0;
     int r;
 
     while ((r = lines_next(l, &data, &len, &ends)) > 0) {
@@ -188,7 +188,7 @@ int op_lines(struct job *j)
         r = job_send_stat(j, &s);
     for (size_t at = 0; r == 0 && at < f.whole;) {
         size_t n = f.whole - at < FILES_DATA_MAX ? f.whole - at : FILES_DATA_MAX;
-        r = job_send(j, FILES_FRAME_DATA, f.text.data + at, n, NULL, 0, NULL, 0);
+        r = JOB_SEND(j, FILES_FRAME_DATA, {f.text.data + at, n});
         at += n;
     }
     buf_done(&f.text);

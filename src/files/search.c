@@ -104,7 +104,7 @@ static int send_hits(struct job *j, struct newest *w)
     for (size_t i = 0; i < w->n && r == 0; i++) {
         struct files_entry e = {.stat = w->hits[i].st,
                                 .name_len = (uint32_t)strlen(w->hits[i].path)};
-        r = job_send(j, FILES_FRAME_ENTRY, &e, sizeof(e), w->hits[i].path, e.name_len, NULL, 0);
+        r = JOB_SEND(j, FILES_FRAME_ENTRY, {&e, sizeof(e)}, {w->hits[i].path, e.name_len});
     }
     return r;
 }
@@ -219,7 +219,8 @@ static int tell_match(struct grep *g, const char *path, uint64_t line)
                             .flags = g->shown_cut ? FILES_MATCH_CUT : 0};
     if (g->shown_cut)
         cut(g, FILES_CUT_LINE);
-    int r = job_send(j, FILES_FRAME_MATCH, &m, sizeof(m), path, m.path_len, g->shown, m.text_len);
+    int r =
+        JOB_SEND(j, FILES_FRAME_MATCH, {&m, sizeof(m)}, {path, m.path_len}, {g->shown, m.text_len});
     if (r < 0)
         return r;
     if (++g->matches < j->req.length)
@@ -252,10 +253,10 @@ static int grep_lines(struct grep *g, const char *path)
     bool ends, fresh = true;
     const char *data;
     size_t len;
-    int n, r = 0;
+    int r = 0;
 
     begin_line(g);
-    while (r == 0 && (n = lines_next(&g->lines, &data, &len, &ends)) > 0) {
+    while (r == 0 && lines_next(&g->lines, &data, &len, &ends) > 0) {
         bytes += len + ends;
         g->bytes += len + ends;
         if (bytes > FILES_GREP_FILE_BYTES || g->bytes > FILES_GREP_TOTAL_BYTES) {

@@ -32,32 +32,28 @@ bool job_has(const struct job *j, enum files_flag flag)
     return (j->req.flags & flag) != 0;
 }
 
-int job_send(struct job *j, enum files_type type, const void *head, size_t head_len,
-             const void *text, size_t text_len, const void *more, size_t more_len)
+int job_send(struct job *j, enum files_type type, const struct files_part *parts, size_t n)
 {
     char frame[sizeof(struct files_head) + FILES_FRAME_MAX];
-    size_t len = head_len + text_len + more_len;
-    struct files_head h = {.type = type, .len = (uint32_t)len};
+    struct files_head h = {.type = type};
+    size_t len = 0;
 
-    if (len > FILES_FRAME_MAX)
-        return -EMSGSIZE;
-    /* One write, so that what a peer sees is mostly whole frames. */
-    char *at = frame;
-    const struct {
-        const void *p;
-        size_t len;
-    } parts[] = {{&h, sizeof(h)}, {head, head_len}, {text, text_len}, {more, more_len}};
-    for (size_t i = 0; i < ARRAY_SIZE(parts); i++) {
+    for (size_t i = 0; i < n; i++) {
+        if (parts[i].len > FILES_FRAME_MAX - len)
+            return -EMSGSIZE;
         if (parts[i].len > 0)
-            memcpy(at, parts[i].p, parts[i].len);
-        at += parts[i].len;
+            memcpy(frame + sizeof(h) + len, parts[i].p, parts[i].len);
+        len += parts[i].len;
     }
-    return fd_write_all(j->out, frame, (size_t)(at - frame));
+    h.len = (uint32_t)len;
+    memcpy(frame, &h, sizeof(h));
+    /* One write, so that what a peer sees is mostly whole frames. */
+    return fd_write_all(j->out, frame, sizeof(h) + len);
 }
 
 int job_send_stat(struct job *j, const struct files_stat *st)
 {
-    return job_send(j, FILES_FRAME_STAT, st, sizeof(*st), NULL, 0, NULL, 0);
+    return JOB_SEND(j, FILES_FRAME_STAT, {st, sizeof(*st)});
 }
 
 ssize_t job_receive(struct job *j, char *data, size_t size)
@@ -161,10 +157,9 @@ int files_serve(int in, int out)
     j = (struct job){.in = in, .out = out, .root_fd = -1};
     int r = run(&j);
     if (r < 0)
-        r = job_send(&j, FILES_FRAME_FAIL, &j.fail, sizeof(j.fail), j.text, strlen(j.text), NULL,
-                     0);
+        r = JOB_SEND(&j, FILES_FRAME_FAIL, {&j.fail, sizeof(j.fail)}, {j.text, strlen(j.text)});
     else
-        r = job_send(&j, FILES_FRAME_DONE, &j.done, sizeof(j.done), NULL, 0, NULL, 0);
+        r = JOB_SEND(&j, FILES_FRAME_DONE, {&j.done, sizeof(j.done)});
     fd_close_many(&j.root_fd, 1);
     free(j.root);
     free(j.path);

@@ -226,7 +226,7 @@ int place_open(struct job *j, const struct place *p, int flags, struct stat *ret
 
 int place_open_dir(struct job *j, const struct place *p)
 {
-    struct stat st;
+    struct stat st = {0};
     AUTO_CLOSE int fd = place_open(j, p, O_RDONLY, &st);
 
     if (fd < 0)

@@ -50,7 +50,7 @@ static int send_event(struct watch *w, enum files_change change, const struct in
                             .cookie = e != NULL ? e->cookie : 0,
                             .is_dir = e != NULL && (e->mask & IN_ISDIR) != 0,
                             .path_len = (uint32_t)strlen(path)};
-    return job_send(w->job, FILES_FRAME_EVENT, &f, sizeof(f), path, f.path_len, NULL, 0);
+    return JOB_SEND(w->job, FILES_FRAME_EVENT, {&f, sizeof(f)}, {path, f.path_len});
 }
 
 static struct watched *find(struct watch *w, int wd)
@@ -206,7 +206,7 @@ static int find_root(struct job *j, struct watch *w, struct stat *st)
 int op_watch(struct job *j)
 {
     struct watch *w = xnew(struct watch);
-    struct stat st;
+    struct stat st = {0};
 
     w->job = j;
     w->recursive = job_has(j, FILES_RECURSIVE);

@@ -39,10 +39,11 @@ void mcp_link_free(struct mcp_link *l)
 
 void mcp_links_free(struct mcp *m)
 {
-    while (m->links != NULL) {
+    for (struct mcp_link *l = m->links, *next; l != NULL; l = next) {
+        next = l->next;
         /* We go, not they. Their sessions end when they are idle for long enough. */
-        m->links->place->ephemeral = false;
-        mcp_link_free(m->links);
+        l->place->ephemeral = false;
+        mcp_link_free(l);
     }
 }
 

@@ -207,7 +207,8 @@ void mcp_call_make_session(struct mcp_call *c, const char *id, const struct json
 
     w->then = then;
     w->own = str_eq(id, p->session_id);
-    if (v1_session_get(c->mcp->v1, &asker, object, true, on_ready, w, NULL, &err) == 0)
+    const struct v1_want want = {.object = object, .id_required = true};
+    if (v1_session_get(c->mcp->v1, &asker, &want, on_ready, w, &err) == 0)
         return;
     (void)mcp_wait_end(w);
     mcp_call_tool_err(c, &err);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -250,6 +251,7 @@ static int take_handle(struct mcp_call *c, const struct json *arguments, struct 
 /* What the scope of the token does not name is not begun, and is in the records. */
 static int check_scope(const struct mcp_call *c, struct err *err)
 {
+    assert(c->tool.name != NULL);
     int r = c->tool.scope != NULL ? authz_check_tool(c->place->scope, c->tool.scope, err) : 0;
     struct audit_record denied = {.event = AUDIT_DENIED,
                                   .who = c->place->who,

@@ -181,7 +181,8 @@ static void create_session(struct http_request *req, void *arg)
     struct err err = {0};
     const struct v1 *v = arg;
     if (idem_begin(v->idem, req, asker.who) && v1_read_body(req, &body) &&
-        v1_session_get(v, &asker, body, true, on_session_ready, req, NULL, &err) < 0)
+        v1_session_get(v, &asker, &(struct v1_want){.object = body, .id_required = true},
+                       on_session_ready, req, &err) < 0)
         v1_fail(req, &err);
 }
 

@@ -172,9 +172,10 @@ static void on_over(void *arg)
         run_kill(c->run);
 }
 
-int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, struct v1_exec *exec,
-                 policy_gate_fn *ready, void *arg, struct policy_gate **ret, struct err *err)
+int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, policy_gate_fn *ready, void *arg,
+                 struct policy_gate **ret, struct err *err)
 {
+    struct v1_exec *exec = g->exec;
     AUTO_FREE char *command = policy_command_text(exec->argv, exec->cmd);
     int64_t longest = policy_longest_sec(v->service->policy, g->scope);
     bool clamped = longest > 0 && exec->timeout_sec > (double)longest;
@@ -214,9 +215,12 @@ void v1_exec(struct http_request *req, void *arg)
     c->session = s;
     c->exec = e;
     session_hold(s);
-    const struct v1_gate gate = {
-        .session = s, .scope = v1_caller(req), .who = v1_who(req), .over = on_over};
-    r = v1_exec_gate(c->v1, &gate, &c->exec, on_let_in, c, &c->gate, &err);
+    const struct v1_gate gate = {.session = s,
+                                 .scope = v1_caller(req),
+                                 .who = v1_who(req),
+                                 .exec = &c->exec,
+                                 .over = on_over};
+    r = v1_exec_gate(c->v1, &gate, on_let_in, c, &c->gate, &err);
     if (r < 0) {
         fail(c, &err);
         return;

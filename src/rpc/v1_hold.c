@@ -168,7 +168,8 @@ static int hold(struct hold *h, const struct json *m, struct err *err)
         return 0;
     }
     const struct v1_asker asker = {.scope = h->scope, .who = h->who};
-    int r = v1_session_get(h->v1, &asker, want, true, on_ready, h, NULL, err);
+    int r = v1_session_get(h->v1, &asker, &(struct v1_want){.object = want, .id_required = true},
+                           on_ready, h, err);
     if (r < 0)
         return r;
     h->asked = true;

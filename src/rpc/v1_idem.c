@@ -295,8 +295,9 @@ static void on_reply(void *arg, unsigned status, const char *type, const void *b
     struct err err = {0};
     bool keep = status >= 200 && status < 300 && len <= ANSWER_MAX;
 
-    while (e->waiters != NULL) {
-        struct http_request *req = waiter_free(e->waiters);
+    for (struct waiter *w = e->waiters, *next; w != NULL; w = next) {
+        next = w->next;
+        struct http_request *req = waiter_free(w);
         http_on_cancel(req, NULL, NULL);
         if (status != 0) {
             replay(req, status, type, body, len);

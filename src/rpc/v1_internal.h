@@ -72,12 +72,17 @@ int v1_exec_parse(const struct json *object, const char *const *more, struct v1_
 void v1_exec_done(struct v1_exec *e);
 void v1_exec_request(const struct v1_exec *e, struct run_options *ret); /* borrows from e */
 
+/* A session as a request describes it. */
+struct v1_want {
+    const struct json *object;
+    bool id_required;
+    char **ret_id; /* its name, owned; NULL: nobody asks */
+};
+
 /* The session that a request describes, made if need be, under the policy: profile, locks,
- * defaults, mounts, scope; and on record. `ready` as that of manager_acquire(). `ret_id` (or NULL)
- * is its name, owned. */
-int v1_session_get(const struct v1 *v, const struct v1_asker *asker, const struct json *object,
-                   bool id_required, session_ready_fn *ready, void *arg, char **ret_id,
-                   struct err *err);
+ * defaults, mounts, scope; and on record. `ready` as that of manager_acquire(). */
+int v1_session_get(const struct v1 *v, const struct v1_asker *asker, const struct v1_want *want,
+                   session_ready_fn *ready, void *arg, struct err *err);
 
 /* A command of `exec` in a session under the policy: core/policy_gate.h with what this API knows.
  * Cuts the timeout to the longest that the caller may have. */
@@ -85,10 +90,11 @@ struct v1_gate {
     struct session *session;
     const struct authz_scope *scope;
     const char *who;
+    struct v1_exec *exec;
     void (*over)(void *arg);
 };
-int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, struct v1_exec *exec,
-                 policy_gate_fn *ready, void *arg, struct policy_gate **ret, struct err *err);
+int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, policy_gate_fn *ready, void *arg,
+                 struct policy_gate **ret, struct err *err);
 
 /* Without a policy: a spec from the members that were given; `given` is the set of them. Ids follow
  * the grammar; without one (`id_required` false) a random one is made. */

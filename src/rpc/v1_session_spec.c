@@ -171,16 +171,15 @@ static void refused(const struct v1 *v, const struct v1_asker *asker, const stru
     policy_service_failed(v->service, err, NULL, &record);
 }
 
-int v1_session_get(const struct v1 *v, const struct v1_asker *asker, const struct json *object,
-                   bool id_required, session_ready_fn *ready, void *arg, char **ret_id,
-                   struct err *err)
+int v1_session_get(const struct v1 *v, const struct v1_asker *asker, const struct v1_want *want,
+                   session_ready_fn *ready, void *arg, struct err *err)
 {
     struct wish wish = {0};
     struct getting *g = xnew(struct getting);
     int r = check(v, asker, err);
 
     if (r == 0)
-        r = read_wish(v, asker->scope, object, id_required, &wish, err);
+        r = read_wish(v, asker->scope, want->object, want->id_required, &wish, err);
     if (r == 0) {
         g->v1 = v;
         g->via = via_of(asker);
@@ -194,10 +193,10 @@ int v1_session_get(const struct v1 *v, const struct v1_asker *asker, const struc
     }
     spec_free(wish.spec);
     if (r < 0) {
-        refused(v, asker, object, err);
+        refused(v, asker, want->object, err);
         getting_free(g);
-    } else if (ret_id != NULL) {
-        *ret_id = xstrdup(g->id);
+    } else if (want->ret_id != NULL) {
+        *want->ret_id = xstrdup(g->id);
     }
     return r;
 }

@@ -320,8 +320,8 @@ static int use_session(struct stream *st, const struct json *m, struct err *err)
 static int make_session(struct stream *st, const struct json *want, bool ephemeral, struct err *err)
 {
     const struct v1_asker asker = {.scope = st->scope, .who = st->who};
-    int r = v1_session_get(st->v1, &asker, want, false, on_ready, st,
-                           ephemeral ? &st->ephemeral : NULL, err);
+    const struct v1_want session = {.object = want, .ret_id = ephemeral ? &st->ephemeral : NULL};
+    int r = v1_session_get(st->v1, &asker, &session, on_ready, st, err);
     if (r < 0)
         return r;
     st->asked = true;

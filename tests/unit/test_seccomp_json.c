@@ -145,29 +145,36 @@ static uint64_t interesting(const struct seccomp_family *f, unsigned arg)
     }
 }
 
+/* How often the table allows it, out of *tries. */
+static unsigned compare(const struct seccomp_family *f, const char *name, unsigned *tries)
+{
+    unsigned allowed = 0;
+    for (int round = 0; round < (f->args != NULL ? ROUNDS : 1); round++) {
+        uint64_t args[ARGS] = {0};
+        for (unsigned a = 0; f->args != NULL && a < ARGS; a++)
+            args[a] = interesting(f, a);
+        bool want = table_allows(f, args);
+        if (profile_allows(name, args) != want)
+            fail_msg("%s(%llx, %llx, %llx): %s", name, (unsigned long long)args[0],
+                     (unsigned long long)args[1], (unsigned long long)args[2],
+                     want ? "refused" : "allowed");
+        allowed += want;
+        ++*tries;
+    }
+    return allowed;
+}
+
 static void the_profile_allows_what_the_table_allows(void **state)
 {
-    unsigned allowed = 0, refused = 0;
+    unsigned allowed = 0, tries = 0;
     (void)state;
     for (const struct seccomp_family *f = seccomp_families; f->names[0] != NULL; f++) {
         if (f->profiles != 0 && !(f->profiles & 1U << SECCOMP_DEFAULT))
             continue;
-        for (size_t i = 0; i < SECCOMP_FAMILY_MAX && f->names[i] != NULL; i++) {
-            for (int round = 0; round < (f->args != NULL ? ROUNDS : 1); round++) {
-                uint64_t args[ARGS] = {0};
-                for (unsigned a = 0; f->args != NULL && a < ARGS; a++)
-                    args[a] = interesting(f, a);
-                bool want = table_allows(f, args);
-                if (profile_allows(f->names[i], args) != want)
-                    fail_msg("%s(%llx, %llx, %llx): %s", f->names[i], (unsigned long long)args[0],
-                             (unsigned long long)args[1], (unsigned long long)args[2],
-                             want ? "refused" : "allowed");
-                allowed += want;
-                refused += !want;
-            }
-        }
+        for (size_t i = 0; i < SECCOMP_FAMILY_MAX && f->names[i] != NULL; i++)
+            allowed += compare(f, f->names[i], &tries);
     }
-    assert_true(allowed > 1000 && refused > 1000);
+    assert_true(allowed > 1000 && tries - allowed > 1000);
 }
 
 static void what_is_not_in_the_table_is_refused(void **state)
