@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# make fuzz: a short libFuzzer run of every target, FUZZ_SECONDS (20) each, from the seeds in
-# tests/fuzz/corpus. Inputs found on the way stay in build-fuzz/corpus, crashes in
+# make fuzz: a short libFuzzer run of every target, FUZZ_SECONDS (20) each, or FUZZ_WIRES for those that
+# read what a peer sends in its very first bytes, from the seeds in tests/fuzz/corpus. Inputs found on the way stay in build-fuzz/corpus, crashes in
 # build-fuzz/crashes; a crash that was mended belongs in tests/fuzz/corpus.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -16,9 +16,12 @@ rm -f build-fuzz/status/*
 
 # fuzz_one TARGET: its exit status is left in build-fuzz/status.
 fuzz_one() {
-    local name=${1##*/fuzz_} found=build-fuzz/corpus/${1##*/fuzz_}
+    local name=${1##*/fuzz_} found=build-fuzz/corpus/${1##*/fuzz_} seconds=${FUZZ_SECONDS:-20}
+    case $name in
+    http1 | http_server | init_wire | priv | record | rpc | rpc_framing | ws | zip) seconds=${FUZZ_WIRES:-$seconds} ;;
+    esac
     mkdir -p "$found"
-    UBSAN_OPTIONS=halt_on_error=1 "$1" -max_total_time="${FUZZ_SECONDS:-20}" -timeout=5 \
+    UBSAN_OPTIONS=halt_on_error=1 "$1" -max_total_time="$seconds" -timeout=5 \
         -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="build-fuzz/crashes/$name-" \
         "$found" "tests/fuzz/corpus/$name" >"build-fuzz/$name.log" 2>&1
     echo $? >"build-fuzz/status/$name"
