@@ -46,6 +46,7 @@ static void check(const struct plan *p, size_t len)
 {
     struct err err = {0};
     AUTO_DONE(buf) struct buf text;
+    buf_init(&text, 4U << 20);
     if (plan_check(p, len, &err) < 0) {
         assert(err.code != ERR_NONE && err.msg[0] != '\0');
         return;
@@ -56,7 +57,6 @@ static void check(const struct plan *p, size_t len)
     assert(strspn(p->name, "0123456789abcdef") == PLAN_NAME_LEN && p->name[PLAN_NAME_LEN] == '\0');
     for (uint32_t i = 0; i < p->n_ops; i++)
         check_op(p, &p->ops[i]);
-    buf_init(&text, 4U << 20);
     (void)plan_print(p, &text);
 }
 
