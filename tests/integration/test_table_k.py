@@ -413,7 +413,8 @@ def as_boxd(daemon, script):
     uid = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1]
     if uid == "0" or os.geteuid() != 0:
         pytest.skip("boxd has the ids of box-priv here")
-    subprocess.run(["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "python3", "-c", script], check=True)
+    subprocess.run(["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "/usr/bin/python3", "-c", script],
+                   check=True)
 
 
 def test_K07_nobody_but_box_priv_chooses_what_is_mounted(images):
