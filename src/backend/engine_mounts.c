@@ -7,48 +7,11 @@
 #include <unistd.h>
 
 #include "backend/engine_internal.h"
+#include "backend/shared.h"
 #include "sandbox/plan.h"
 #include "util/alloc.h"
 #include "util/path.h"
 #include "util/str.h"
-
-/* Never mounted, allow-list or not: where hosts keep their secrets and their control sockets. */
-static const char *const blocked[] = {"/etc",  "/proc", "/sys", "/dev",
-                                      "/root", "/boot", "/run", "/var/run"};
-
-static bool is_at_or_below(const char *path, const char *root)
-{
-    size_t len = strlen(root);
-    return strncmp(path, root, len) == 0 && (path[len] == '\0' || path[len] == '/');
-}
-
-/* Which allow-list root covers a path; the longest wins, so that an entry for one directory decides
- * about it. */
-static int find_root(const struct engine_options *o, const char *path, size_t *ret,
-                     const char **ret_rest, struct err *err)
-{
-    size_t best = 0;
-    bool found = false;
-    for (size_t i = 0; i < ARRAY_SIZE(blocked); i++)
-        if (is_at_or_below(path, blocked[i]))
-            return err_set(err, ERR_DENIED, "host_path %.200s is blocked for security", path);
-    for (size_t i = 0; o->roots != NULL && o->roots[i] != NULL; i++) {
-        size_t len = strlen(o->roots[i]);
-        if (!is_at_or_below(path, o->roots[i]) || len < best ||
-            (o->roots_are_outer && path[len] == '\0'))
-            continue;
-        best = len;
-        found = true;
-        *ret = i;
-        *ret_rest = path[len] == '/' ? path + len + 1 : path + len;
-    }
-    if (!found)
-        return err_set(err, ERR_DENIED,
-                       "host_path %.200s is outside the directories that may be mounted; add it to "
-                       "allowed_mount_roots in the configuration, or set BOX_ALLOWED_MOUNT_ROOTS",
-                       path);
-    return 0;
-}
 
 /* No string that is checked here and resolved again later: the descriptor says which file it is,
  * and box-guest which one it became. */
@@ -74,7 +37,8 @@ static int check_target(const struct engine_mounts *all, const char *target, str
     if (!path_is_clean_absolute(target))
         return err_set(err, ERR_INVALID,
                        "mount_path %.200s must be absolute, without '.', '..' or '//'", target);
-    if (plan_target_reserved(target) || is_at_or_below(target, "/.box") || str_eq(target, "/tmp"))
+    if (plan_target_reserved(target) || backend_at_or_below(target, "/.box") ||
+        str_eq(target, "/tmp"))
         return err_set(err, ERR_DENIED,
                        "mount_path %.200s is reserved; use /workspace, /mnt, /data or the like",
                        target);
@@ -109,8 +73,9 @@ static int check_own(const struct engine *e, const char *path, struct err *err)
         str_starts(endpoint, scheme) ? realpath(endpoint + strlen(scheme), NULL) : NULL;
     AUTO_FREE char *state = realpath(e->options.state_dir, NULL);
     AUTO_FREE char *engine = state != NULL ? xasprintf("%s/engine", state) : NULL;
-    if ((socket != NULL && is_at_or_below(socket, path)) ||
-        (engine != NULL && (is_at_or_below(engine, path) || is_at_or_below(path, engine))))
+    if ((socket != NULL && backend_at_or_below(socket, path)) ||
+        (engine != NULL &&
+         (backend_at_or_below(engine, path) || backend_at_or_below(path, engine))))
         return err_set(err, ERR_DENIED,
                        "host_path %.200s holds a socket that controls this host; mount a directory "
                        "beside it",
@@ -143,7 +108,8 @@ static int add(const struct engine *e, const struct mount_spec *want, struct eng
     if (r == 0)
         r = check_own(e, m->source, err);
     if (r == 0)
-        r = find_root(&e->options, m->source, &root, &rest, err);
+        r = backend_find_root(e->options.roots, e->options.roots_are_outer, m->source, &root, &rest,
+                              err);
     return r < 0 ? r : identify(e->root_fds, root, rest, m, err);
 }
 
@@ -153,7 +119,7 @@ static int check_holder(const struct engine *e, const struct engine_mounts *all,
 {
     const struct engine_mount *m = &all->list[at], *holder = NULL;
     for (size_t i = 0; i < all->n; i++)
-        if (i != at && is_at_or_below(m->target, all->list[i].target) &&
+        if (i != at && backend_at_or_below(m->target, all->list[i].target) &&
             (holder == NULL || strlen(all->list[i].target) > strlen(holder->target)))
             holder = &all->list[i];
     if (holder == NULL)
@@ -164,7 +130,8 @@ static int check_holder(const struct engine *e, const struct engine_mounts *all,
     struct engine_mount inner = {0};
     AUTO_FREE char *path = xasprintf("%s%s", holder->source, m->target + strlen(holder->target));
     inner.source = path;
-    if (find_root(&e->options, path, &root, &rest, &ignored) < 0 ||
+    if (backend_find_root(e->options.roots, e->options.roots_are_outer, path, &root, &rest,
+                          &ignored) < 0 ||
         identify(e->root_fds, root, rest, &inner, &ignored) < 0)
         return err_set(err, ERR_NOT_FOUND,
                        "mount target '%.200s' does not exist inside the mount that holds it; "

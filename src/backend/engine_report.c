@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/engine_internal.h"
+#include "backend/shared.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/json.h"
@@ -83,48 +84,11 @@ static void tell_gone(struct report *r)
     finish(r, &err);
 }
 
-/* The value of a line "Name:\tvalue" of a status file, into ret. */
-static void status_field(const char *status, const char *name, char *ret, size_t size)
-{
-    size_t len = strlen(name);
-    ret[0] = '\0';
-    for (const char *line = status; line != NULL && *line != '\0';) {
-        const char *end = strchr(line, '\n');
-        size_t n = end != NULL ? (size_t)(end - line) : strlen(line);
-        if (n > len + 1 && strncmp(line, name, len) == 0 && line[len] == ':') {
-            const char *value = line + len + 1;
-            value += strspn(value, "\t ");
-            (void)snprintf(ret, size, "%.*s", (int)(line + n - value), value);
-            return;
-        }
-        line = end != NULL ? end + 1 : NULL;
-    }
-}
-
 static void put_payload(struct jw *w, const char *status)
 {
-    static const struct {
-        const char *key, *name;
-    } fields[] = {
-        {"uid", "Uid"},
-        {"gid", "Gid"},
-        {"groups", "Groups"},
-        {"cap_inheritable", "CapInh"},
-        {"cap_permitted", "CapPrm"},
-        {"cap_effective", "CapEff"},
-        {"cap_bounding", "CapBnd"},
-        {"cap_ambient", "CapAmb"},
-        {"no_new_privs", "NoNewPrivs"},
-        {"seccomp", "Seccomp"},
-        {"seccomp_filters", "Seccomp_filters"},
-    };
     jw_key(w, "payload");
     jw_object(w);
-    for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
-        char value[128];
-        status_field(status, fields[i].name, value, sizeof(value));
-        jw_kstr(w, fields[i].key, value);
-    }
+    backend_write_status(w, status);
     jw_object_end(w);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backend/native_plan.h"
+#include "backend/shared.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,10 +26,6 @@
 static const char *const host_dirs[NATIVE_HOST_DIRS_MAX - 1] = {"/bin",   "/sbin",  "/lib",
                                                                 "/lib32", "/lib64", "/libx32"};
 
-/* Never mounted, allow-list or not: where hosts keep their secrets and their control sockets. */
-static const char *const blocked[] = {"/etc",  "/proc", "/sys", "/dev",
-                                      "/root", "/boot", "/run", "/var/run"};
-
 void native_facts_read(struct native_facts *f)
 {
     char pattern[8] = "";
@@ -49,41 +46,6 @@ void native_facts_read(struct native_facts *f)
     }
     AUTO_CLOSE int fd = open("/proc/sys/kernel/core_pattern", O_RDONLY | O_CLOEXEC);
     f->core_by_pipe = fd >= 0 && read(fd, pattern, 1) == 1 && pattern[0] == '|';
-}
-
-static bool is_at_or_below(const char *path, const char *root)
-{
-    size_t len = strlen(root);
-    return strncmp(path, root, len) == 0 &&
-           (path[len] == '\0' || path[len] == '/' || str_eq(root, "/"));
-}
-
-/* Which allow-list root covers a path; the longest wins, so that an entry for one directory decides
- * about it. */
-static int find_root(const struct native_facts *facts, const char *path, uint16_t *ret,
-                     const char **ret_rest, struct err *err)
-{
-    size_t best = 0;
-    bool found = false;
-    for (size_t i = 0; i < ARRAY_SIZE(blocked); i++)
-        if (is_at_or_below(path, blocked[i]))
-            return err_set(err, ERR_DENIED, "host_path %.200s is blocked for security", path);
-    for (size_t i = 0; facts->roots != NULL && facts->roots[i] != NULL; i++) {
-        size_t len = strlen(facts->roots[i]);
-        if (!is_at_or_below(path, facts->roots[i]) || len < best ||
-            (facts->roots_are_outer && path[len] == '\0'))
-            continue;
-        best = len;
-        found = true;
-        *ret = (uint16_t)i;
-        *ret_rest = path[len] == '/' ? path + len + 1 : path + len;
-    }
-    if (!found)
-        return err_set(err, ERR_DENIED,
-                       "host_path %.200s is outside the directories that may be mounted; add it to "
-                       "allowed_mount_roots in the configuration, or set BOX_ALLOWED_MOUNT_ROOTS",
-                       path);
-    return 0;
 }
 
 /* A mount of the caller's choice; without a host path it is private storage. */
@@ -109,7 +71,7 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
                           struct err *err)
 {
     char source[4096];
-    uint16_t root = 0;
+    size_t root = 0;
     const char *rest = NULL;
     if (str_copy(source, sizeof(source), w->host_path) < 0)
         return err_set(err, ERR_INVALID, "host_path is longer than 4095 bytes");
@@ -118,12 +80,12 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
     if (!path_is_clean_absolute(source))
         return err_set(err, ERR_INVALID,
                        "host_path %.200s must be absolute, without '.', '..' or '//'", source);
-    int r = find_root(facts, source, &root, &rest, err);
+    int r = backend_find_root(facts->roots, facts->roots_are_outer, source, &root, &rest, err);
     if (r < 0)
         return r;
     struct plan_op *op = plan_add(p, PLAN_OP_BIND, w->target);
     op->source_class = PLAN_SRC_ALLOWED;
-    op->root = root;
+    op->root = (uint16_t)root;
     op->source = plan_string(p, rest);
     op->flags = w->mode == MOUNT_RO ? PLAN_OP_RDONLY : PLAN_OP_LANDLOCK_RW;
     return 0;
@@ -240,7 +202,7 @@ static int collect_mounts(const struct spec *spec, struct wanted *list, size_t *
     w = (struct wanted){.target = HOME, .private_name = "home"};
     for (size_t i = 0; i < *n; i++)
         if (str_eq(list[i].target, HOME) ||
-            (list[i].host_path != NULL && is_at_or_below(HOME, list[i].target)))
+            (list[i].host_path != NULL && backend_at_or_below(HOME, list[i].target)))
             return r;
     return r < 0 ? r : add_wanted(list, n, &w, err);
 }
@@ -261,8 +223,9 @@ static int add_workspace(struct plan *p, const struct spec *spec, const struct n
     if (r == 0 && path_is_clean_absolute(spec->workdir) && !plan_target_reserved(spec->workdir)) {
         bool covered = false;
         for (uint32_t i = 0; i < p->n_ops; i++)
-            covered = covered || (p->ops[i].kind != PLAN_OP_DIR &&
-                                  is_at_or_below(spec->workdir, plan_str(p, p->ops[i].target)));
+            covered =
+                covered || (p->ops[i].kind != PLAN_OP_DIR &&
+                            backend_at_or_below(spec->workdir, plan_str(p, p->ops[i].target)));
         if (!covered)
             add_dir(p, spec->workdir, 0755, true);
     }

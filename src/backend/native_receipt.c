@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/native_internal.h"
+#include "backend/shared.h"
 #include "sandbox/init_wire.h"
 #include "util/alloc.h"
 #include "util/err.h"
@@ -32,52 +33,6 @@ static void receipt_finish(struct receipt *rc, const char *json, size_t len)
     rc->done(rc->arg, json, len, rc->err.code != ERR_NONE ? &rc->err : NULL);
     buf_done(&rc->posture);
     free(rc);
-}
-
-/* The value of a line "Name:\tvalue" of a status file, into ret. */
-static void status_field(const char *status, const char *name, char *ret, size_t size)
-{
-    size_t len = strlen(name);
-    ret[0] = '\0';
-    for (const char *line = status; line != NULL && *line != '\0';) {
-        const char *end = strchr(line, '\n');
-        size_t n = end != NULL ? (size_t)(end - line) : strlen(line);
-        if (n > len + 1 && strncmp(line, name, len) == 0 && line[len] == ':') {
-            const char *value = line + len + 1;
-            while (*value == '\t' || *value == ' ')
-                value++;
-            size_t m = (size_t)(line + n - value);
-            m = m < size ? m : size - 1;
-            memcpy(ret, value, m);
-            ret[m] = '\0';
-            return;
-        }
-        line = end != NULL ? end + 1 : NULL;
-    }
-}
-
-static void write_status(struct jw *w, const char *status)
-{
-    static const struct {
-        const char *key, *name;
-    } fields[] = {
-        {"uid", "Uid"},
-        {"gid", "Gid"},
-        {"groups", "Groups"},
-        {"cap_inheritable", "CapInh"},
-        {"cap_permitted", "CapPrm"},
-        {"cap_effective", "CapEff"},
-        {"cap_bounding", "CapBnd"},
-        {"cap_ambient", "CapAmb"},
-        {"no_new_privs", "NoNewPrivs"},
-        {"seccomp", "Seccomp"},
-        {"seccomp_filters", "Seccomp_filters"},
-    };
-    for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
-        char value[128];
-        status_field(status, fields[i].name, value, sizeof(value));
-        jw_kstr(w, fields[i].key, value);
-    }
 }
 
 static void write_namespaces(struct jw *w, const struct priv_inspect *in)
@@ -185,12 +140,12 @@ static void write_receipt(struct jw *w, struct receipt *rc)
     write_processes(w, rc->sb);
     jw_key(w, "payload");
     jw_object(w);
-    write_status(w, buf_str(&rc->posture));
+    backend_write_status(w, buf_str(&rc->posture));
     jw_object_end(w);
     jw_key(w, "init");
     jw_object(w);
     rc->inspect.status[sizeof(rc->inspect.status) - 1] = '\0';
-    write_status(w, rc->inspect.status);
+    backend_write_status(w, rc->inspect.status);
     jw_object_end(w);
     jw_object_end(w);
 }

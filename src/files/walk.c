@@ -19,7 +19,7 @@ struct walk {
     unsigned flags;
     unsigned links;
     struct place at;               /* at.dir is where we are */
-    char todo[2 * FILES_PATH_MAX]; /* what is left of the way */
+    char ahead[2 * FILES_PATH_MAX]; /* what is left of the way */
 };
 
 void place_done(struct place *p)
@@ -99,7 +99,7 @@ static int down(struct walk *w, const char *name)
 /* The text of a link takes the place of its name. */
 static int follow(struct walk *w, const char *name, const char *rest)
 {
-    char target[FILES_PATH_MAX], todo[sizeof(w->todo)];
+    char target[FILES_PATH_MAX], ahead[sizeof(w->ahead)];
     const char *root = w->job->root, *to = target;
     ssize_t n = readlinkat(w->at.dir, name, target, sizeof(target));
 
@@ -119,16 +119,16 @@ static int follow(struct walk *w, const char *name, const char *rest)
         if (r < 0)
             return r;
     }
-    if (str_fmt(todo, sizeof(todo), "%s%s", to, rest) < 0)
+    if (str_fmt(ahead, sizeof(ahead), "%s%s", to, rest) < 0)
         return -ENAMETOOLONG;
-    return str_copy(w->todo, sizeof(w->todo), todo);
+    return str_copy(w->ahead, sizeof(w->ahead), ahead);
 }
 
 /* 1: w->at is the place; 0: go on. */
 static int step(struct walk *w)
 {
     char name[NAME_MAX + 1];
-    char *begin = w->todo + strspn(w->todo, "/");
+    char *begin = w->ahead + strspn(w->ahead, "/");
     size_t len = strcspn(begin, "/");
     const char *rest = begin + len;
     struct stat st;
@@ -155,14 +155,14 @@ static int step(struct walk *w)
         }
         r = down(w, name);
     }
-    memmove(w->todo, rest, strlen(rest) + 1);
+    memmove(w->ahead, rest, strlen(rest) + 1);
     return r;
 }
 
 static int walk_once(struct walk *w, const char *path)
 {
     w->links = 0;
-    int r = str_copy(w->todo, sizeof(w->todo), path);
+    int r = str_copy(w->ahead, sizeof(w->ahead), path);
     if (r == 0)
         r = to_root(w);
     while (r == 0)

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "backend/shared.h"
+
+#include <string.h>
+
+#include "util/compat.h"
+#include "util/err.h"
+#include "util/json.h"
+#include "util/str.h"
+
+/* Never mounted, allow-list or not: where hosts keep their secrets and their control sockets. */
+static const char *const blocked[] = {"/etc",  "/proc", "/sys", "/dev",
+                                      "/root", "/boot", "/run", "/var/run"};
+
+bool backend_at_or_below(const char *path, const char *root)
+{
+    size_t len = strlen(root);
+    return strncmp(path, root, len) == 0 &&
+           (path[len] == '\0' || path[len] == '/' || str_eq(root, "/"));
+}
+
+int backend_find_root(char *const *roots, bool outer, const char *path, size_t *ret,
+                      const char **ret_rest, struct err *err)
+{
+    size_t best = 0;
+    bool found = false;
+    for (size_t i = 0; i < ARRAY_SIZE(blocked); i++)
+        if (backend_at_or_below(path, blocked[i]))
+            return err_set(err, ERR_DENIED, "host_path %.200s is blocked for security", path);
+    for (size_t i = 0; roots != NULL && roots[i] != NULL; i++) {
+        size_t len = strlen(roots[i]);
+        if (!backend_at_or_below(path, roots[i]) || len < best || (outer && path[len] == '\0'))
+            continue;
+        best = len;
+        found = true;
+        *ret = i;
+        *ret_rest = path[len] == '/' ? path + len + 1 : path + len;
+    }
+    if (!found)
+        return err_set(err, ERR_DENIED,
+                       "host_path %.200s is outside the directories that may be mounted; add it to "
+                       "allowed_mount_roots in the configuration, or set BOX_ALLOWED_MOUNT_ROOTS",
+                       path);
+    return 0;
+}
+
+/* The value of a line "Name:\tvalue" of a status file, into ret. */
+static void status_field(const char *status, const char *name, char *ret, size_t size)
+{
+    size_t len = strlen(name);
+    ret[0] = '\0';
+    for (const char *line = status; line != NULL && *line != '\0';) {
+        const char *end = strchr(line, '\n');
+        size_t n = end != NULL ? (size_t)(end - line) : strlen(line);
+        if (n > len + 1 && strncmp(line, name, len) == 0 && line[len] == ':') {
+            const char *value = line + len + 1;
+            while (*value == '\t' || *value == ' ')
+                value++;
+            size_t m = (size_t)(line + n - value);
+            m = m < size ? m : size - 1;
+            memcpy(ret, value, m);
+            ret[m] = '\0';
+            return;
+        }
+        line = end != NULL ? end + 1 : NULL;
+    }
+}
+
+void backend_write_status(struct jw *w, const char *status)
+{
+    static const struct {
+        const char *key, *name;
+    } fields[] = {
+        {"uid", "Uid"},
+        {"gid", "Gid"},
+        {"groups", "Groups"},
+        {"cap_inheritable", "CapInh"},
+        {"cap_permitted", "CapPrm"},
+        {"cap_effective", "CapEff"},
+        {"cap_bounding", "CapBnd"},
+        {"cap_ambient", "CapAmb"},
+        {"no_new_privs", "NoNewPrivs"},
+        {"seccomp", "Seccomp"},
+        {"seccomp_filters", "Seccomp_filters"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
+        char value[128];
+        status_field(status, fields[i].name, value, sizeof(value));
+        jw_kstr(w, fields[i].key, value);
+    }
+}
