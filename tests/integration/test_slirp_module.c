@@ -167,7 +167,7 @@ static void check_helper(const char *helper)
     AUTO_CLOSE int tcp = -1;
 
     if (helper_missing(helper))
-        skip();
+        print_message("skipped: slirp4netns is not installed\n"), skip();
     struct session s = session_new();
     assert_ok(slirp_start(helper, s.netns, s.userns, &slirp, &err));
     assert_int_equal(try_connect(s.netns, "8.8.8.8", 80), 0);
@@ -203,7 +203,7 @@ static void check_orphan(const char *helper)
     struct slirp slirp = SLIRP_NONE;
 
     if (helper_missing(helper))
-        skip();
+        print_message("skipped: slirp4netns is not installed\n"), skip();
     struct session s = session_new();
     assert_ok(slirp_start(helper, s.netns, s.userns, &slirp, &err));
     (void)close(slirp.exit_fd); /* as the kernel does for a dead process */
@@ -233,7 +233,7 @@ static void failure_is_told_and_leaves_no_process(void **state)
     struct slirp slirp = SLIRP_NONE;
 
     if (helper_missing("slirp4netns"))
-        skip();
+        print_message("skipped: slirp4netns is not installed\n"), skip();
     struct session s = session_new();
     /* The interface that the helper wants to make is there already. */
     assert_ok(net_within(s.netns, make_eth0, NULL, NULL, 0, &err));
@@ -248,7 +248,7 @@ static void failure_is_told_and_leaves_no_process(void **state)
 static void missing_device_is_named(void **state)
 {
     if (helper_missing("slirp4netns"))
-        skip();
+        print_message("skipped: slirp4netns is not installed\n"), skip();
     assert_int_equal(mount("/dev/null", "/dev/net/tun", NULL, MS_BIND, NULL), 0);
     assert_int_equal(mount(NULL, "/dev/net/tun", NULL, MS_REMOUNT | MS_BIND | MS_NODEV, NULL), 0);
     assert_true(slirp_probe(NULL, &err) < 0);

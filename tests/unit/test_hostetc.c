@@ -129,7 +129,7 @@ static void identity_is_made_up(void **state)
 {
     (void)state;
     if (!ready)
-        skip();
+        print_message("skipped: no right to mount here\n"), skip();
     put("/etc/passwd", "alice:x:1000:1000:Alice:/home/alice:/bin/zsh\n", 0644);
     put("/etc/group", "wheel:x:10:alice\n", 0644);
     put("/etc/hostname", "secret-host\n", 0644);
@@ -158,7 +158,7 @@ static void only_what_programs_need_is_copied(void **state)
     char target[64];
     (void)state;
     if (!ready)
-        skip();
+        print_message("skipped: no right to mount here\n"), skip();
     for (size_t i = 0; i < ARRAY_SIZE(secret); i++) {
         (void)snprintf(path, sizeof(path), "/etc/%s", secret[i]);
         put(path, "secret\n", 0644);
@@ -187,7 +187,7 @@ static void what_others_may_not_read_is_left_out(void **state)
 {
     (void)state;
     if (!ready)
-        skip();
+        print_message("skipped: no right to mount here\n"), skip();
     put_dir("/etc/perl", 0755);
     put("/etc/perl/open", "open\n", 0644);
     put("/etc/perl/closed", "secret\n", 0640);
@@ -218,7 +218,7 @@ static void odd_things_do_no_harm(void **state)
     char path[256] = "/etc/fonts";
     (void)state;
     if (!ready)
-        skip();
+        print_message("skipped: no right to mount here\n"), skip();
     put_dir(path, 0755);
     assert_int_equal(mkfifo("/etc/fonts/fifo", 0644), 0); /* would be waited for */
     for (size_t len = strlen(path); len < 34; len += 2) {
@@ -246,7 +246,7 @@ static void place_has_a_file_system_of_its_own(void **state)
     struct statfs st;
     (void)state;
     if (!ready)
-        skip();
+        print_message("skipped: no right to mount here\n"), skip();
     int fd = build("off", NULL, false);
     assert_int_equal(fstatfs(fd, &st), 0);
     assert_int_equal(st.f_type, TMPFS_MAGIC_NUMBER);

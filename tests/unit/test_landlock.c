@@ -197,7 +197,7 @@ static void in_child(int (*check)(void), int min_abi)
     pid_t pid;
 
     if (landlock_abi() < min_abi)
-        skip();
+        print_message("skipped: this kernel's Landlock is too old\n"), skip();
     pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
@@ -233,7 +233,7 @@ static void missing_paths_fail_unless_optional(void **state)
     struct landlock_path closed = {.fd = -1, .access = LANDLOCK_RO};
 
     if (landlock_abi() < 1)
-        skip();
+        print_message("skipped: this kernel's Landlock is too old\n"), skip();
     assert_int_equal(landlock_build(&missing, 1, 0), -ENOENT);
     assert_int_equal(landlock_build(&closed, 1, 0), -EBADF);
     assert_true(landlock_restrict(-1) < 0);

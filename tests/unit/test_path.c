@@ -75,7 +75,7 @@ static void nothing_outside_can_be_opened(void **state)
 
     int fd = path_open_beneath(in, "file", O_RDONLY, 0);
     if (fd == -ENOSYS)
-        skip();
+        print_message("skipped: this kernel has no openat2\n"), skip();
     assert_true(fd >= 0);
     assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
     (void)close(fd);
@@ -103,7 +103,7 @@ static void a_mode_matters_only_to_what_is_made(void **state)
     int fd = path_open_beneath(root, "made", O_WRONLY | O_CREAT | O_EXCL, 0600);
 
     if (fd == -ENOSYS)
-        skip();
+        print_message("skipped: this kernel has no openat2\n"), skip();
     assert_true(fd >= 0);
     assert_int_equal(fstat(fd, &st), 0);
     assert_int_equal(st.st_mode & 07777, 0600);
@@ -357,7 +357,7 @@ static int foreign_tree(void)
 static void what_may_not_be_removed_is_told(void **state)
 {
     if (geteuid() != 0)
-        skip(); /* needs a tree of somebody else's */
+        print_message("skipped: needs root\n"), skip();
     AUTO_CLOSE int tree = make_dir(root, "foreign");
     AUTO_CLOSE int sub = make_dir(tree, "sub");
     make_file(sub, "file");
@@ -413,7 +413,7 @@ static void what_is_mounted_is_not_ours_to_remove(void **state)
         _exit(mounted_tree());
     assert_int_equal(waitpid(pid, &status, 0), pid);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
-        skip(); /* no right to mount */
+        print_message("skipped: no right to mount here\n"), skip();
     assert_int_equal(status, 0);
     assert_true(exists(host, "precious"));
     assert_false(exists(tree, "gone"));
