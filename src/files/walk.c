@@ -18,7 +18,7 @@ struct walk {
     struct job *job;
     unsigned flags;
     unsigned links;
-    struct place at;               /* at.dir is where we are */
+    struct place at;                /* at.dir is where we are */
     char ahead[2 * FILES_PATH_MAX]; /* what is left of the way */
 };
 
