@@ -110,7 +110,7 @@ static int own_dir(const struct engine *e, int parent_fd, const char *name, stru
 
 /* One name for all engines, a directory for each: what lies in there without a session is removed.
  */
-static int open_dir(struct engine *e, struct err *err)
+int engine_open_dir(struct engine *e, struct err *err)
 {
     const struct engine_options *o = &e->options;
     AUTO_CLOSE int state = open(o->state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -172,7 +172,7 @@ static int make_profiles(struct engine *e, struct err *err)
 }
 
 /* The containers stay as they are: their supervisors wait for the next daemon. */
-static void engine_detach(struct backend *b)
+void engine_detach(struct backend *b)
 {
     struct engine *e = container_of(b, struct engine, base);
     while (e->jobs != NULL)
@@ -193,7 +193,7 @@ static void engine_detach(struct backend *b)
 }
 
 /* Whoever had the time has destroyed them properly. Those that are left end by themselves. */
-static void engine_free(struct backend *b)
+void engine_free(struct backend *b)
 {
     const struct engine *e = container_of(b, struct engine, base);
     uint64_t at_once = 1;
@@ -310,7 +310,7 @@ int engine_new(struct loop *loop, const struct engine_options *options, struct b
     if (r == 0)
         r = engine_api_new_tls(loop, e->kind->name, endpoint, options->tls, &e->api, err);
     if (r == 0)
-        r = open_dir(e, err);
+        r = engine_open_dir(e, err);
     if (r == 0)
         r = open_roots(e, err);
     if (r == 0)

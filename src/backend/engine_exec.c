@@ -395,8 +395,10 @@ static int send_request(struct engine_sandbox *sb, uint32_t id, const struct exe
                         struct err *err)
 {
     AUTO_DONE(buf) struct buf strings;
-    struct guest_start start = {
-        .timeout_ns = req->timeout_ns, .rows = req->rows, .cols = req->cols};
+    struct guest_start start = {.timeout_ns = req->timeout_ns,
+                                .memory_bytes = sb->tree_bytes,
+                                .rows = req->rows,
+                                .cols = req->cols};
     static char *const files[] = {(char *)(uintptr_t)GUEST_PROGRAM, (char *)(uintptr_t)GUEST_FILES,
                                   NULL};
     char *const *argv = req->files ? files : req->argv;

@@ -152,14 +152,23 @@ int engine_link_send(struct engine_link *l, const struct guest_head *head, const
                      size_t a_len, const void *b, size_t b_len);
 size_t engine_link_queued(const struct engine_link *l);
 
+/* Who makes the containers, where that is no engine (runsc.c). */
+struct engine_maker {
+    /* Ends what there is of one, then calls engine_removed(). */
+    void (*remove)(struct engine_sandbox *sb);
+    /* What its supervisor is told first is almost complete. */
+    void (*hello)(const struct engine_sandbox *sb, struct guest_hello *h);
+};
+
 struct engine {
     struct backend base;
     struct backend_ops ops; /* those of all engines, under this one's name */
     struct loop *loop;
     struct engine_options options;
     const struct engine_kind *kind;
-    struct engine_api *api; /* owned */
-    bool untidy;            /* something of ours could not be removed; the engine was away */
+    const struct engine_maker *maker; /* NULL: the engine itself */
+    struct engine_api *api;           /* owned; NULL with a maker */
+    bool untidy; /* something of ours could not be removed; the engine was away */
     struct engine_facts facts;
     char instance[ENGINE_INSTANCE_LEN + 1];
     char *dir_path, *seccomp;   /* owned */
@@ -212,6 +221,7 @@ struct engine_sandbox {
     struct guest_proc found[GUEST_CELLS_MAX]; /* at adoption */
     size_t n_found;
     uint32_t next_exec, running, guest_uid;
+    uint64_t tree_bytes; /* memory that box-guest lets each program's tree have; 0: it need not */
     unsigned removals, looks; /* tries to remove it; looks whether it runs at all */
     struct err failure;       /* why it is being removed before it was ready */
     backend_created_fn *created;
@@ -231,7 +241,11 @@ void engine_remove(struct engine_sandbox *sb); /* in REMOVING: whatever is known
 int engine_listen(struct engine_sandbox *sb, struct err *err);
 void engine_greet(struct engine_sandbox *sb); /* the container runs: its supervisor is awaited */
 
+void engine_removed(struct engine_sandbox *sb, const struct err *err); /* err NULL: it is gone */
+void engine_lose(struct engine_sandbox *sb); /* it died by itself: its user hears of it, once */
+
 /* engine_make.c */
+struct spec *engine_copy_spec(const struct spec *from);
 int engine_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
                   backend_lost_fn *lost, void *arg, struct err *err);
 void engine_abandon(struct backend *b, void *arg);
@@ -292,7 +306,13 @@ void engine_proc_lose_all(struct engine_sandbox *sb);
 void engine_proc_drop_all(struct engine_sandbox *sb);     /* frees them, without a word */
 void engine_proc_forget_found(struct engine_sandbox *sb); /* those nobody has taken over */
 
+/* engine.c */
+int engine_open_dir(struct engine *e, struct err *err); /* where sessions meet their guests */
+void engine_detach(struct backend *b);
+void engine_free(struct backend *b);
+
 /* engine_sweep.c */
+void engine_sweep_directories(const struct engine *e); /* those of no session that is known */
 int engine_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
 
 /* engine_list.c */

@@ -26,7 +26,7 @@ static const struct {
     const char *name;
     unsigned next;
 } states[ENGINE_STATE_MAX] = {
-    [ENGINE_PROBING] = {"probing", TO(INSPECTING) | TO(ADOPTING) | TO(REMOVING)},
+    [ENGINE_PROBING] = {"probing", TO(INSPECTING) | TO(STARTING) | TO(ADOPTING) | TO(REMOVING)},
     [ENGINE_INSPECTING] = {"inspecting", TO(PULLING) | TO(CREATING) | TO(REMOVING)},
     [ENGINE_PULLING] = {"pulling", TO(INSPECTING) | TO(REMOVING)},
     [ENGINE_CREATING] = {"creating", TO(STARTING) | TO(REMOVING)},
@@ -101,7 +101,7 @@ static void forget_directory(struct engine_sandbox *sb)
     (void)unlinkat(sb->engine->dir_fd, sb->name, AT_REMOVEDIR);
 }
 
-static void removed(struct engine_sandbox *sb, const struct err *err)
+void engine_removed(struct engine_sandbox *sb, const struct err *err)
 {
     backend_done_fn *done = sb->destroyed;
     backend_created_fn *created = sb->destroyed == NULL ? sb->created : NULL;
@@ -130,21 +130,25 @@ static void on_removed(void *arg, const struct json *body, const struct err *err
     sb->call = NULL;
     /* Gone by itself, or being removed by the engine because it ended: the same to us. */
     if (err == NULL || err->code == ERR_NOT_FOUND || err->code == ERR_CONFLICT) {
-        removed(sb, NULL);
+        engine_removed(sb, NULL);
     } else if (++sb->removals < REMOVE_TRIES) {
         loop_timer_start(sb->engine->loop, &sb->timer, REMOVE_PAUSE_NS, on_remove_again);
     } else {
-        removed(sb, err);
+        engine_removed(sb, err);
     }
 }
 
 static void on_nothing_there(struct loop_defer *d)
 {
-    removed(container_of(d, struct engine_sandbox, defer), NULL);
+    engine_removed(container_of(d, struct engine_sandbox, defer), NULL);
 }
 
 void engine_remove(struct engine_sandbox *sb)
 {
+    if (sb->engine->maker != NULL) {
+        sb->engine->maker->remove(sb);
+        return;
+    }
     if (sb->id[0] == '\0') {
         loop_defer_start(sb->engine->loop, &sb->defer, on_nothing_there);
         return;
@@ -188,7 +192,7 @@ void engine_destroy(struct sandbox *base, backend_done_fn *done, void *arg)
 
 /* The guest. */
 
-static void lose(struct engine_sandbox *sb)
+void engine_lose(struct engine_sandbox *sb)
 {
     if (sb->lost || sb->state == ENGINE_REMOVING)
         return;
@@ -202,7 +206,7 @@ static void on_link_lost(void *arg)
 {
     struct engine_sandbox *sb = arg;
     if (sb->state == ENGINE_READY)
-        lose(sb);
+        engine_lose(sb);
 }
 
 static void add_rlimit(struct guest_hello *h, int resource, uint64_t soft, uint64_t hard)
@@ -236,6 +240,8 @@ static void on_link_connected(void *arg)
     if (engine_workspace(sb->spec, false) == ENGINE_WORKSPACE_MEMORY &&
         sb->spec->workspace_quota_mb > 0)
         (void)str_copy(h.quota_path, sizeof(h.quota_path), sb->spec->mount_path);
+    if (e->maker != NULL)
+        e->maker->hello(sb, &h);
     (void)engine_link_send(&sb->link, &head, &h, sizeof(h), rest.data, rest.len);
 }
 
@@ -332,7 +338,8 @@ static void on_greet_time(struct loop_timer *t)
 {
     struct engine_sandbox *sb = container_of(t, struct engine_sandbox, timer);
     struct err err = {0};
-    if (++sb->looks * GREET_LOOK_NS < GREET_TIMEOUT_NS && sb->call != NULL) {
+    if (++sb->looks * GREET_LOOK_NS < GREET_TIMEOUT_NS &&
+        (sb->call != NULL || sb->engine->maker != NULL)) {
         loop_timer_start(sb->engine->loop, t, GREET_LOOK_NS, on_greet_time);
         return;
     }

@@ -26,7 +26,7 @@
 #define PLAIN_ID 1000U
 
 /* What a sandbox needs of its spec after the call that made it. */
-static struct spec *copy_spec(const struct spec *from)
+struct spec *engine_copy_spec(const struct spec *from)
 {
     struct spec *s = spec_new();
     free(s->image);
@@ -472,7 +472,7 @@ static struct engine_sandbox *begin(struct engine *e, const struct spec *spec, s
     sb->base.backend = &e->base;
     sb->engine = e;
     sb->mounts = mounts;
-    sb->spec = copy_spec(spec);
+    sb->spec = engine_copy_spec(spec);
     sb->next_exec = 1;
     sb->next = e->sandboxes;
     if (sb->next != NULL)

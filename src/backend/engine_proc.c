@@ -95,7 +95,8 @@ int engine_proc_start(struct sandbox *base, const struct proc_request *req,
 {
     struct engine_sandbox *sb = container_of(base, struct engine_sandbox, base);
     AUTO_DONE(buf) struct buf strings;
-    struct guest_start start = {.memory_bytes = req->memory_bytes};
+    struct guest_start start = {.memory_bytes =
+                                    req->memory_bytes > 0 ? req->memory_bytes : sb->tree_bytes};
     struct guest_head head = {.type = GUEST_START,
                               .id = req->number | GUEST_PROC_BIT,
                               .flags = GUEST_START_STDIN | GUEST_START_PROC};

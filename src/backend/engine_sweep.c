@@ -49,7 +49,7 @@ static bool is_known(const struct engine *e, const char *id, const char *name)
     return false;
 }
 
-static void sweep_directories(const struct engine *e)
+void engine_sweep_directories(const struct engine *e)
 {
     int fd = fcntl(e->dir_fd, F_DUPFD_CLOEXEC, 3);
     DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
@@ -59,7 +59,8 @@ static void sweep_directories(const struct engine *e)
     }
     rewinddir(dir);
     for (struct dirent *d = readdir(dir); d != NULL; d = readdir(dir))
-        if (str_starts(d->d_name, ENGINE_PREFIX) && !is_known(e, "", d->d_name))
+        if ((str_starts(d->d_name, ENGINE_PREFIX) || (e->maker != NULL && d->d_name[0] != '.')) &&
+            !is_known(e, "", d->d_name))
             (void)path_remove_tree_at(e->dir_fd, d->d_name);
     (void)closedir(dir);
 }
@@ -70,7 +71,7 @@ static void finish(struct sweep *s)
     void *arg = s->arg;
     struct err err = s->err;
     if (err.code == ERR_NONE)
-        sweep_directories(s->job.engine);
+        engine_sweep_directories(s->job.engine);
     sweep_free(&s->job);
     done(arg, err.code != ERR_NONE ? &err : NULL);
 }

@@ -228,13 +228,15 @@ struct native_sandbox *native_sandbox_new(struct native *n, const struct spec *s
     return sb;
 }
 
-static int native_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
-                         backend_lost_fn *lost, void *arg, struct err *err)
+/* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations, and a name. */
+int native_create_named(struct backend *b, const char *name, const struct spec *spec,
+                        backend_created_fn *created, backend_lost_fn *lost, void *arg,
+                        struct err *err)
 {
     struct native *n = container_of(b, struct native, base);
     static struct plan plan; /* large, and needed only here */
     struct native_sandbox *sb = native_sandbox_new(n, spec, created, lost, arg);
-    id_random(sb->name);
+    (void)str_copy(sb->name, sizeof(sb->name), name);
     int r = take_index(n, &sb->uid_index, err);
     if (r == 0)
         r = native_plan(spec, &n->facts, sb->name, sb->uid_index, &plan, err);
@@ -243,6 +245,14 @@ static int native_create(struct backend *b, const struct spec *spec, backend_cre
     if (r < 0)
         native_sandbox_free(sb);
     return r;
+}
+
+static int native_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
+                         backend_lost_fn *lost, void *arg, struct err *err)
+{
+    char name[PLAN_NAME_LEN + 1];
+    id_random(name);
+    return native_create_named(b, name, spec, created, lost, arg, err);
 }
 
 static void native_destroy(struct sandbox *base, backend_done_fn *done, void *arg)
@@ -359,9 +369,12 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
     native_facts_read(&n->facts);
     n->facts.roots_are_outer = options->roots_are_outer;
     n->facts.require_limits = options->require_limits;
+    n->facts.gvisor = options->runsc_program != NULL;
     struct priv_client_options po = {.program = options->program,
                                      .fetch_program = options->fetch_program,
                                      .init_program = options->init_program,
+                                     .runsc_program = options->runsc_program,
+                                     .guest_program = options->guest_program,
                                      .state_dir = options->state_dir,
                                      .tag = options->tag,
                                      .uid = options->uid,

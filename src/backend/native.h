@@ -16,6 +16,10 @@ struct native_options {
     const char *program, *init_program; /* paths of box-priv and box-init */
     const char *fetch_program;          /* of box-fetch; NULL: native_launcher_new() is of no use */
     const char *files_program;          /* of box-files; NULL: files of sessions cannot be had */
+    /* Of runsc and box-guest; NULL: none. Else sandboxes are gVisor's (runsc.c): they can be made,
+     * adopted, inspected and ended here, but nothing can be started in them. */
+    const char *runsc_program, *guest_program;
+    const char *runsc_version; /* as it told */
     const char *state_dir, *tag;
     uid_t uid;
     gid_t gid;

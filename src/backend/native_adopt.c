@@ -73,7 +73,10 @@ static void on_adopted(void *arg, const struct priv_reply *reply, int *fds, size
         native_abandon(sb, &err);
         return;
     }
-    loop_timer_start(sb->native->loop, &sb->patience, PATIENCE_NS, on_impatient);
+    if (sb->native->facts.gvisor) /* what runs in there is not ours to know */
+        native_on_listed(sb);
+    else
+        loop_timer_start(sb->native->loop, &sb->patience, PATIENCE_NS, on_impatient);
 }
 
 /* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */

@@ -78,8 +78,44 @@ static void on_conn(struct loop_io *io, uint32_t events)
     }
 }
 
+/* runsc says nothing unless something is wrong. The first of it is kept, fit to be shown. */
+static void on_words(struct loop_io *io, uint32_t events)
+{
+    struct native_sandbox *sb = container_of(io, struct native_sandbox, conn_io);
+    char text[1024];
+    (void)events;
+    ssize_t n = recv(sb->conn, text, sizeof(text), MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        loop_io_stop(io); /* that it is gone is told by its pidfd */
+    for (ssize_t i = 0; i < n && sb->n_words + 1 < sizeof(sb->words); i++) {
+        bool blank = text[i] <= ' ' || text[i] > '~';
+        if (!blank || (sb->n_words > 0 && sb->words[sb->n_words - 1] != ' '))
+            sb->words[sb->n_words++] = blank ? ' ' : text[i];
+    }
+}
+
+/* What it said last may still be on its way when it is gone. */
+const char *native_last_words(const struct sandbox *base)
+{
+    struct native_sandbox *sb =
+        (struct native_sandbox *)(uintptr_t)container_of(base, const struct native_sandbox, base);
+    if (sb->conn >= 0)
+        on_words(&sb->conn_io, EPOLLIN);
+    return sb->words;
+}
+
+static int watch(struct native_sandbox *sb, loop_io_fn *fn, struct err *err)
+{
+    int r = loop_io_start(sb->native->loop, &sb->conn_io, sb->conn, EPOLLIN, fn);
+    if (r == 0)
+        r = loop_io_start(sb->native->loop, &sb->pid_io, sb->pidfd, EPOLLIN, on_pid1_gone);
+    return r < 0 ? err_sys(err, -r, "watch the sandbox's first process") : 0;
+}
+
 int native_greet(struct native_sandbox *sb, struct err *err)
 {
+    if (sb->native->facts.gvisor)
+        return watch(sb, on_words, err);
     struct init_hello hello = {.type = INIT_MSG_HELLO, .version = INIT_WIRE_VERSION};
     if (getrandom(&sb->epoch, sizeof(sb->epoch), 0) != (ssize_t)sizeof(sb->epoch))
         return err_sys(err, errno, "random number");
@@ -87,10 +123,7 @@ int native_greet(struct native_sandbox *sb, struct err *err)
     ssize_t n = fd_send_msg(sb->conn, &hello, sizeof(hello), NULL, 0, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0)
         return err_sys(err, (int)-n, "greet the sandbox's first process");
-    int r = loop_io_start(sb->native->loop, &sb->conn_io, sb->conn, EPOLLIN, on_conn);
-    if (r == 0)
-        r = loop_io_start(sb->native->loop, &sb->pid_io, sb->pidfd, EPOLLIN, on_pid1_gone);
-    return r < 0 ? err_sys(err, -r, "watch the sandbox's first process") : 0;
+    return watch(sb, on_conn, err);
 }
 
 int native_tell(struct native_sandbox *sb, const void *data, size_t len)

@@ -22,6 +22,11 @@ struct native_found {
     bool taken; /* by adopt() or sweep(), or it has gone */
 };
 
+/* Starts an exec in the sandbox that `arg` was given for to native_create_named(). */
+typedef int native_posture_fn(void *arg, const struct exec_request *req,
+                              const struct exec_events *events, void *exec_arg, struct exec **ret,
+                              struct err *err);
+
 struct native {
     struct backend base;
     struct loop *loop;
@@ -34,12 +39,15 @@ struct native {
     struct dns *dns;            /* owned, NULL until a session has a network */
     struct native_found *found; /* owned */
     size_t n_found;
-    int files_fd; /* owned; box-files, sealed; -1 until it is needed */
+    native_posture_fn *posture; /* gVisor: whoever can start an exec */
+    int files_fd;               /* owned; box-files, sealed; -1 until it is needed */
 };
 
 /*   CREATING ──► READY ──► DESTROYING
  *       └──────────────────────┘          */
 enum native_state { NATIVE_CREATING, NATIVE_READY, NATIVE_DESTROYING, NATIVE_STATE_MAX };
+
+#define NATIVE_WORDS_MAX 320
 
 struct native_sandbox {
     struct sandbox base;
@@ -60,6 +68,8 @@ struct native_sandbox {
     struct loop_io conn_io, pid_io;
     uint64_t epoch; /* what PID 1 says before was meant for an earlier daemon */
     bool greeted, lost;
+    char words[NATIVE_WORDS_MAX]; /* gVisor: what runsc has to complain about, as one line */
+    size_t n_words;
     bool adopting;              /* CREATING: PID 1 is to tell what there is */
     struct loop_timer patience; /* with a PID 1 that does not */
     uint64_t deadline_ns;       /* as box-priv knows it */
@@ -153,6 +163,12 @@ void native_take_fds(struct native_sandbox *sb, const struct priv_reply *reply, 
 /* Gives up what could not be created or adopted, and says why. */
 void native_abandon(struct native_sandbox *sb, const struct err *err);
 void native_lose(struct native_sandbox *sb);
+
+/* For runsc.c: create() under a name that is known before. */
+int native_create_named(struct backend *b, const char *name, const struct spec *spec,
+                        backend_created_fn *created, backend_lost_fn *lost, void *arg,
+                        struct err *err);
+const char *native_last_words(const struct sandbox *base); /* "": it said nothing */
 
 /* native_conn.c: the connection to PID 1. */
 int native_greet(struct native_sandbox *sb, struct err *err);

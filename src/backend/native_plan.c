@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "sandbox/gvisor.h"
 #include "sandbox/plan.h"
 #include "spec/spec.h"
 #include "util/cleanup.h"
@@ -142,6 +143,22 @@ static void add_private(struct plan *p, const char *target, const char *name)
     op->flags = PLAN_OP_LANDLOCK_RW;
 }
 
+/* gVisor has a /proc, a /dev and a /sys of its own making, and wants places for them. */
+static void add_gvisor(struct plan *p)
+{
+    static const char *const places[] = {"/proc", "/dev", "/sys"};
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++)
+        add_dir(p, places[i], 0755, false);
+    struct plan_op *op = plan_add(p, PLAN_OP_BIND, GVISOR_GUEST);
+    op->source_class = PLAN_SRC_GUEST;
+    op->source = plan_string(p, "program");
+    op->flags = PLAN_OP_RDONLY;
+    op = plan_add(p, PLAN_OP_BIND, GVISOR_MEETING);
+    op->source_class = PLAN_SRC_GUEST;
+    op->source = plan_string(p, "meeting");
+    op->flags = PLAN_OP_RDONLY | PLAN_OP_NOEXEC;
+}
+
 static void add_system(struct plan *p, const struct spec *spec)
 {
     static const char *const dirs[] = {"/home", "/mnt", "/opt", "/root", "/run", "/srv", "/var"};
@@ -149,8 +166,12 @@ static void add_system(struct plan *p, const struct spec *spec)
         add_dir(p, dirs[i], 0755, !spec->read_only_rootfs);
     plan_add(p, PLAN_OP_SYMLINK, "/var/tmp")->source = plan_string(p, "/tmp");
 
-    (void)plan_add(p, PLAN_OP_PROC, "/proc");
-    (void)plan_add(p, PLAN_OP_DEV, "/dev");
+    if (p->flags & PLAN_GVISOR) {
+        add_gvisor(p);
+    } else {
+        (void)plan_add(p, PLAN_OP_PROC, "/proc");
+        (void)plan_add(p, PLAN_OP_DEV, "/dev");
+    }
     struct plan_op *op = plan_add(p, PLAN_OP_SCRATCH, "/tmp");
     op->mode = 01777;
     op->flags = PLAN_OP_LANDLOCK_RW;
@@ -277,7 +298,8 @@ int native_plan(const struct spec *spec, const struct native_facts *facts, const
         return err_set(err, ERR_INVALID, "bad sandbox name");
     p->uid_index = uid_index;
     p->flags = (network_on ? PLAN_NET_ON : 0) | (spec->read_only_rootfs ? 0 : PLAN_ROOT_WRITABLE) |
-               (facts->require_limits ? PLAN_REQUIRE_LIMITS : 0);
+               (facts->require_limits ? PLAN_REQUIRE_LIMITS : 0) |
+               (facts->gvisor ? PLAN_GVISOR : 0);
     /* On a writable root the program is its root, without any capability: packages can then be
      * installed. */
     p->payload_uid = p->payload_gid = spec->read_only_rootfs ? 1000 : 0;

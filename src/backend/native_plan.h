@@ -25,6 +25,7 @@ struct native_facts {
     bool roots_are_outer; /* built-in list: only what lies below a root may be mounted, not the root
                              itself */
     bool require_limits;
+    bool gvisor;       /* sessions are gVisor's: the tree is for box-guest (sandbox/gvisor.h) */
     bool core_by_pipe; /* the host pipes cores to a program: only a limit of 1 stops that */
 };
 

@@ -195,7 +195,11 @@ static void on_inspected(void *arg, const struct priv_reply *reply, int *fds, si
         return;
     }
     rc->inspect = reply->inspect;
-    if (native_exec_start(&rc->sb->base, &req, &events, rc, &rc->exec, &rc->err) < 0)
+    struct native *n = rc->sb->native;
+    int r = n->posture != NULL
+                ? n->posture(rc->sb->arg, &req, &events, rc, &rc->exec, &rc->err)
+                : native_exec_start(&rc->sb->base, &req, &events, rc, &rc->exec, &rc->err);
+    if (r < 0)
         receipt_finish(rc, NULL, 0);
 }
 

@@ -50,7 +50,7 @@
 
 struct options {
     int sock;
-    const char *state, *tag, *init, *pool, *fetch;
+    const char *state, *tag, *init, *pool, *fetch, *runsc, *guest;
     const char *roots[LAUNCH_ROOTS_MAX];
     size_t n_roots;
     uint64_t uid, gid, linger;
@@ -66,6 +66,8 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
         {"init", required_argument, NULL, 'i'},
         {"pool", required_argument, NULL, 'p'},
         {"fetch", required_argument, NULL, 'f'},
+        {"runsc", required_argument, NULL, 'R'},
+        {"guest", required_argument, NULL, 'G'},
         {"root", required_argument, NULL, 'r'},
         {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},
@@ -89,6 +91,10 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
             o->pool = optarg;
         else if (c == 'f')
             o->fetch = optarg;
+        else if (c == 'R')
+            o->runsc = optarg;
+        else if (c == 'G')
+            o->guest = optarg;
         else if (c == 'u')
             r = str_to_u64(optarg, &o->uid);
         else if (c == 'g')
@@ -223,6 +229,12 @@ static int purge(struct launch_host *h, struct err *err)
     return r < 0 ? err_sys(err, -r, "remove what an earlier run left") : 0;
 }
 
+static int open_program(const char *path, int *ret, struct err *err)
+{
+    *ret = path != NULL ? open(path, O_PATH | O_CLOEXEC) : -1;
+    return path != NULL && *ret < 0 ? err_sys(err, errno, "open '%s'", path) : 0;
+}
+
 static int prepare(struct launch_host *h, const struct options *o, int *ret_turn, struct err *err)
 {
     h->daemon_uid = h->rootful ? (uid_t)o->uid : geteuid();
@@ -257,9 +269,13 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     if (h->init_exe_fd < 0)
         return h->init_exe_fd;
     /* Opened now, like everything else: what stands at its path later does not matter. */
-    h->fetch_exe_fd = o->fetch != NULL ? open(o->fetch, O_PATH | O_CLOEXEC) : -1;
-    if (o->fetch != NULL && h->fetch_exe_fd < 0)
-        return err_sys(err, errno, "open '%s'", o->fetch);
+    r = open_program(o->fetch, &h->fetch_exe_fd, err);
+    if (r == 0)
+        r = open_program(o->runsc, &h->runsc_fd, err);
+    if (r == 0)
+        r = open_program(o->guest, &h->guest_fd, err);
+    if (r < 0)
+        return r;
     h->own_view = launch_image_is_plain();
     storage_refill(h, LAUNCH_SPARES_MAX);
     ahead_init(&h->ahead, h->rootful);

@@ -13,6 +13,7 @@
 #include "backend/engine.h"
 #include "backend/fake.h"
 #include "backend/native.h"
+#include "backend/runsc.h"
 #include "cmd/config.h"
 #include "fetch/launcher.h"
 #include "http/tls.h"
@@ -30,7 +31,8 @@ struct boxd_backend {
     struct choice_candidate candidates[CHOICE_MAX];
     struct tls_files tls;
     char program[PATH_MAX], init_program[PATH_MAX], files_program[PATH_MAX],
-        guest_program[PATH_MAX];
+        guest_program[PATH_MAX], runsc_program[PATH_MAX];
+    char runsc_version[RUNSC_VERSION_MAX];
     gid_t groups[GROUPS_MAX];
     size_t n_groups;
     bool dropped; /* engines that are not there by now cannot be had: the right to use them went */
@@ -113,10 +115,24 @@ size_t boxd_backend_groups(const struct boxd_backend *b, const gid_t **ret)
 static void on_priv_gone(void *arg)
 {
     struct boxd_backend *b = arg;
-    if (b->choice != NULL && str_eq(b->choice->ops->name, "native"))
+    const char *name = b->choice != NULL ? b->choice->ops->name : NULL;
+    if (str_eq(name, "native") || str_eq(name, "runsc"))
         b->o.gone(b->o.gone_arg);
     else
         log_warn(NULL, "box-priv has died; the native backend is gone until boxd starts again");
+}
+
+/* What runs inside is gVisor's, what is around it is native's: one maker for both. */
+static int find_gvisor(struct boxd_backend *b, struct native_options *options, struct err *err)
+{
+    int r = runsc_find(b->o.rootful ? NULL : getenv("PATH"), b->runsc_program,
+                       sizeof(b->runsc_program), b->runsc_version, err);
+    if (r == 0)
+        r = boxd_find_program("box-guest", b->guest_program, err);
+    options->runsc_program = b->runsc_program;
+    options->guest_program = b->guest_program;
+    options->runsc_version = b->runsc_version;
+    return r;
 }
 
 static int make_native(void *arg, const char *name, struct backend **ret, struct err *err)
@@ -137,7 +153,7 @@ static int make_native(void *arg, const char *name, struct backend **ret, struct
                                      .linger_sec = c->linger_sec,
                                      .gone = on_priv_gone,
                                      .gone_arg = b};
-    (void)name;
+    bool gvisor = str_eq(name, "runsc");
     if (b->dropped)
         return err_set(err, ERR_UNAVAILABLE,
                        "box-priv did not start when boxd did; start boxd again to try again");
@@ -146,10 +162,13 @@ static int make_native(void *arg, const char *name, struct backend **ret, struct
         r = boxd_find_program("box-init", b->init_program, err);
     if (r == 0)
         r = boxd_find_program("box-files", b->files_program, err);
+    if (r == 0 && gvisor)
+        r = find_gvisor(b, &options, err);
     if (r == 0)
-        r = native_new(b->o.loop, &options, ret, err);
+        r = gvisor ? runsc_new(b->o.loop, &options, ret, err)
+                   : native_new(b->o.loop, &options, ret, err);
     if (r == 0)
-        b->launcher = native_launcher_new(*ret);
+        b->launcher = native_launcher_new(gvisor ? runsc_outer(*ret) : *ret);
     return r;
 }
 
@@ -202,6 +221,8 @@ static const struct choice_candidate known[] = {
     {.name = "podman", .make = make_engine, .image = ENGINE_PROBE_IMAGE,
      .remedy = "systemctl [--user] start podman.socket, and give the user that boxd runs as its "
                "socket; or --backend podman"},
+    {.name = "runsc", .make = make_native, .image = "host", .program = "true",
+     .remedy = "install runsc, and start boxd as root, or let users make user namespaces"},
     {.name = "fake", .make = make_fake, .program = "pwd"},
 };
 /* clang-format on */
@@ -211,23 +232,24 @@ static bool is_any(const char *name)
     return str_eq(name, "auto") || str_eq(name, "local");
 }
 
+/* What runs on gVisor is slower, and not everything runs: that is for people to choose. */
+static bool is_by_name_only(const char *name)
+{
+    return str_eq(name, "runsc") || str_eq(name, "fake");
+}
+
 /* Names that say nothing about which one, and those of one. */
 static size_t pick(struct boxd_backend *b, struct err *err)
 {
     const char *name = b->o.config->backend;
     size_t n = 0;
     for (size_t i = 0; i < ARRAY_SIZE(known); i++)
-        if (str_eq(name, known[i].name) || (is_any(name) && !str_eq(known[i].name, "fake")))
+        if (str_eq(name, known[i].name) || (is_any(name) && !is_by_name_only(known[i].name)))
             b->candidates[n++] = known[i];
-    if (n == 0 && str_eq(name, "runsc"))
-        (void)err_set(
-            err, ERR_UNSUPPORTED,
-            "gVisor is run by an engine here, not by boxd itself: list runsc as a runtime "
-            "of Docker or Podman, and set backend: docker (or podman) and "
-            "engine_runtime: runsc");
-    else if (n == 0)
+    if (n == 0)
         (void)err_set(err, ERR_INVALID,
-                      "unknown backend '%s'; this boxd has: auto, native, docker, podman, fake",
+                      "unknown backend '%s'; this boxd has: auto, native, docker, podman, runsc, "
+                      "fake",
                       name);
     return n;
 }

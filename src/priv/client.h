@@ -15,8 +15,9 @@ struct loop;
 struct priv_client;
 
 struct priv_client_options {
-    const char *program, *init_program; /* paths of box-priv and box-init */
-    const char *fetch_program;          /* of box-fetch; NULL: no jobs */
+    const char *program, *init_program;        /* paths of box-priv and box-init */
+    const char *fetch_program;                 /* of box-fetch; NULL: no jobs */
+    const char *runsc_program, *guest_program; /* NULL: no sandbox is gVisor's */
     const char *state_dir, *tag;
     uid_t uid; /* who boxd will be */
     gid_t gid;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "priv/server_internal.h"
+#include "sandbox/gvisor.h"
 #include "sandbox/loopimg.h"
 #include "sandbox/mount.h"
 #include "sandbox/userns.h"
@@ -47,11 +48,11 @@ static void read_disk(const struct launch *l, struct priv_inspect *out)
 }
 
 /* Read back like everything else: what stands at /usr in there. */
-static bool has_own_view(pid_t pid)
+static bool has_own_view(pid_t pid, bool gvisor)
 {
     char path[64];
     struct statfs fs;
-    (void)snprintf(path, sizeof(path), "/proc/%d/root/usr", pid);
+    (void)snprintf(path, sizeof(path), "/proc/%d/root%s/usr", pid, gvisor ? GVISOR_ROOTFS : "");
     AUTO_CLOSE int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     return fd >= 0 && fstatfs(fd, &fs) == 0 && fs.f_type == OVERLAYFS_SUPER_MAGIC;
 }
@@ -70,7 +71,7 @@ int priv_on_inspect(struct priv *p, const void *data, size_t len, struct err *er
     cgroup_close(&groups);
     read_disk(&s->launch, out);
     out->pid = (uint32_t)s->launch.pid;
-    out->own_view = has_own_view(s->launch.pid);
+    out->own_view = has_own_view(s->launch.pid, (s->launch.flags & PLAN_GVISOR) != 0);
     out->payload_uid =
         p->host->rootful ? userns_payload_id(s->launch.uid_index) : p->host->host_uid;
     read_namespaces(s->launch.pid, out->ns);

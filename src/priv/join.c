@@ -57,9 +57,16 @@ static _Noreturn void exec_helper(const struct priv_client_options *o, int sock)
                                  uid,        "--gid",  gid,       "--linger",      linger};
     for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
         strv_add(&argv, fixed[i]);
-    if (o->fetch_program != NULL) {
-        strv_add(&argv, "--fetch");
-        strv_add(&argv, o->fetch_program);
+    const struct {
+        const char *option, *program;
+    } others[] = {{"--fetch", o->fetch_program},
+                  {"--runsc", o->runsc_program},
+                  {"--guest", o->guest_program}};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        if (others[i].program == NULL)
+            continue;
+        strv_add(&argv, others[i].option);
+        strv_add(&argv, others[i].program);
     }
     for (size_t i = 0; o->roots != NULL && o->roots[i] != NULL; i++) {
         strv_add(&argv, "--root");

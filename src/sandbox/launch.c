@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "sandbox/clone.h"
+#include "sandbox/gvisor.h"
 #include "sandbox/launch_net.h"
 #include "sandbox/loopimg.h"
 #include "sandbox/mount.h"
@@ -102,6 +103,7 @@ struct attempt {
 static void attempt_done(struct launch_host *h, struct attempt *a, const char *name)
 {
     fd_close_many(a->setup.source_fds, PLAN_OPS_MAX);
+    fd_close_many(&a->setup.runsc_fd, 1);
     if (a->disk_attached)
         detach_disk(name, h);
     fd_close_many(&a->disk_fd, 1);
@@ -127,6 +129,24 @@ static int make_pipes(struct attempt *a, struct err *err)
     return 0;
 }
 
+/* The program was chosen before the first request. */
+static int mount_runsc(const struct launch_host *h, const struct plan *p, struct attempt *a,
+                       struct err *err)
+{
+    if (!(p->flags & PLAN_GVISOR))
+        return 0;
+    if (h->runsc_fd < 0 || h->guest_fd < 0)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "this box-priv was started without gVisor, by an earlier boxd; end its "
+                       "sessions, and start boxd again");
+    a->setup.runsc_fd = mount_clone(h->runsc_fd, !h->rootful);
+    int r = a->setup.runsc_fd < 0
+                ? a->setup.runsc_fd
+                : mount_set(a->setup.runsc_fd,
+                            MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, -1, 0);
+    return r < 0 ? err_sys(err, -r, "mount runsc") : 0;
+}
+
 static int prepare(struct launch_host *h, const struct plan *p, struct attempt *a, struct err *err)
 {
     a->storage_fd = storage_make(h, p->name, p->quota_bytes > 0, err);
@@ -143,6 +163,8 @@ static int prepare(struct launch_host *h, const struct plan *p, struct attempt *
         return err_sys(err, errno, "control socket");
     r = launch_sources(h, p, a->disk_attached ? a->disk_fd : a->storage_fd, a->setup.source_fds,
                        err);
+    if (r == 0)
+        r = mount_runsc(h, p, a, err);
     return r < 0 ? r : make_pipes(a, err);
 }
 
@@ -175,6 +197,10 @@ static int set_limits(struct launch_host *h, const struct plan *p, struct launch
         .pids = p->pids < PIDS_MAX ? p->pids + 1 : PIDS_MAX, /* PID 1 is ours */
         .cpu_quota_us = p->cpu_quota_us,
     };
+    if (p->flags & PLAN_GVISOR) {
+        limits.memory_bytes += GVISOR_MEMORY_RESERVE;
+        limits.pids = gvisor_host_tasks(p->pids);
+    }
     return cgroup_limit(&h->cgroups, p->name, &limits, &owner, &l->cgroup, err);
 }
 
@@ -214,7 +240,7 @@ static unsigned fds_end(const struct setup *s)
 {
     const int used[] = {s->go_fd,          s->status_fd,      s->parent_fds[0], s->parent_fds[1],
                         s->control_fds[0], s->control_fds[1], s->seccomp_fd,    s->cgroup_fd,
-                        s->init_exe_fd,    s->parent_fd};
+                        s->init_exe_fd,    s->parent_fd,      s->runsc_fd};
     int end = INIT_FD_MAX;
     for (size_t i = 0; i < ARRAY_SIZE(used); i++)
         end = used[i] >= end ? used[i] + 1 : end;
@@ -300,12 +326,15 @@ static int start_child(struct launch_host *h, const struct plan *plan, const str
 int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret,
                  struct err *err)
 {
-    struct attempt a = {
-        .setup = {.plan = plan, .go_fd = -1, .status_fd = -1, .control_fds = {-1, -1}},
-        .storage_fd = -1,
-        .disk_fd = -1,
-        .go_write_fd = -1,
-        .status_read_fd = -1};
+    struct attempt a = {.setup = {.plan = plan,
+                                  .go_fd = -1,
+                                  .status_fd = -1,
+                                  .control_fds = {-1, -1},
+                                  .runsc_fd = -1},
+                        .storage_fd = -1,
+                        .disk_fd = -1,
+                        .go_write_fd = -1,
+                        .status_read_fd = -1};
     struct launch l = {.state = LAUNCH_STARTING,
                        .pidfd = -1,
                        .status_fd = -1,

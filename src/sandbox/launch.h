@@ -33,9 +33,10 @@ struct launch_host {
     int root_fds[LAUNCH_ROOTS_MAX]; /* allow-list: the outer bound of every host mount */
     size_t n_roots;
     int seccomp_fd, init_exe_fd;
-    bool own_view;    /* nothing is mounted below the host image's directories */
-    int fetch_exe_fd; /* box-fetch; -1: there is none */
-    int self_fd;      /* our own pidfd */
+    int runsc_fd, guest_fd; /* programs of runsc and box-guest; -1: no sandbox is gVisor's */
+    bool own_view;          /* nothing is mounted below the host image's directories */
+    int fetch_exe_fd;       /* box-fetch; -1: there is none */
+    int self_fd;            /* our own pidfd */
     struct ahead ahead;
     struct cgroup_host cgroups;
     char stale[LAUNCH_STALE_MAX][PLAN_NAME_LEN + 1]; /* whose groups could not be removed yet */

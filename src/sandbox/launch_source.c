@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "sandbox/gvisor.h"
 #include "sandbox/launch.h"
 #include "sandbox/mount.h"
 #include "sandbox/userns.h"
@@ -164,6 +165,22 @@ static int open_private(const struct launch_host *h, int storage_fd, const char 
     return TAKE_FD(fd);
 }
 
+/* The program was opened before the first request, and the name of the directory is the session's
+ * own: there is nothing to choose. No link is followed on the way, since boxd could make one. */
+static int open_guest(const struct launch_host *h, const struct plan *p, const char *source,
+                      struct err *err)
+{
+    char path[sizeof(GVISOR_MEETING_DIR) + PLAN_NAME_LEN + 1];
+    int fd;
+    if (str_eq(source, "program")) {
+        fd = fcntl(h->guest_fd, F_DUPFD_CLOEXEC, 3);
+        return fd < 0 ? err_sys(err, errno, "box-guest") : fd;
+    }
+    (void)snprintf(path, sizeof(path), GVISOR_MEETING_DIR "/%s", p->name);
+    fd = path_open_beneath(h->state_fd, path, O_PATH | O_DIRECTORY, 0);
+    return fd < 0 ? err_sys(err, -fd, "open '%s'", path) : fd;
+}
+
 static int open_source(struct launch_host *h, const struct plan *p, const struct plan_op *op,
                        int storage_fd, struct err *err)
 {
@@ -177,6 +194,8 @@ static int open_source(struct launch_host *h, const struct plan *p, const struct
         return fd < 0 ? err_sys(err, errno, "prepared /etc") : fd;
     case PLAN_SRC_PRIVATE:
         return open_private(h, storage_fd, source, err);
+    case PLAN_SRC_GUEST:
+        return open_guest(h, p, source, err);
     case PLAN_SRC_ALLOWED:
         return open_allowed(h, op, source, err);
     case PLAN_SRC_NONE:
@@ -246,7 +265,7 @@ static int make_mount(const struct launch_host *h, struct idmaps *maps, const st
     if (copy < 0)
         return err_sys(err, -copy, "copy the mount for '%s'", target);
     int r = -EINVAL;
-    if (h->rootful) {
+    if (h->rootful && op->source_class != PLAN_SRC_GUEST) { /* nobody there has to own that */
         int map = idmap_for(h, maps, p, op, fd, err);
         if (map < 0)
             return map;

@@ -19,8 +19,8 @@ static const char *const op_names[PLAN_OP_MAX] = {
 };
 
 static const char *const source_names[PLAN_SRC_MAX] = {
-    [PLAN_SRC_NONE] = "-",          [PLAN_SRC_HOST] = "host",       [PLAN_SRC_ETC] = "etc",
-    [PLAN_SRC_PRIVATE] = "private", [PLAN_SRC_ALLOWED] = "allowed",
+    [PLAN_SRC_NONE] = "-",          [PLAN_SRC_HOST] = "host",   [PLAN_SRC_ETC] = "etc",
+    [PLAN_SRC_PRIVATE] = "private", [PLAN_SRC_GUEST] = "guest", [PLAN_SRC_ALLOWED] = "allowed",
 };
 
 static const char *const reserved[] = {
@@ -124,6 +124,9 @@ static int check_op(const struct plan *p, const struct plan_op *op, struct err *
         return err_set(err, ERR_DENIED, "plan: the image must be read-only");
     if (op->source_class == PLAN_SRC_PRIVATE && !id_valid(source))
         return err_set(err, ERR_INVALID, "plan: private source '%.80s'", source);
+    if (op->source_class == PLAN_SRC_GUEST &&
+        (!(p->flags & PLAN_GVISOR) || !(op->flags & PLAN_OP_RDONLY)))
+        return err_set(err, ERR_DENIED, "plan: box-guest is for gVisor, and read-only");
     if (op->source_class == PLAN_SRC_ALLOWED && check_relative(source) < 0)
         return err_set(err, ERR_INVALID, "plan: source '%.200s' is not a clean relative path",
                        source);
@@ -187,9 +190,10 @@ static int print_op(const struct plan *p, const struct plan_op *op, struct buf *
 
 int plan_print(const struct plan *p, struct buf *out)
 {
-    int bad = buf_printf(out, "flags%s%s%s\n", p->flags & PLAN_NET_ON ? " net-on" : "",
+    int bad = buf_printf(out, "flags%s%s%s%s\n", p->flags & PLAN_NET_ON ? " net-on" : "",
                          p->flags & PLAN_ROOT_WRITABLE ? " root-writable" : "",
-                         p->flags & PLAN_REQUIRE_LIMITS ? " require-limits" : "");
+                         p->flags & PLAN_REQUIRE_LIMITS ? " require-limits" : "",
+                         p->flags & PLAN_GVISOR ? " gvisor" : "");
     bad |= buf_printf(out, "ids payload=%u:%u init=%u:%u\n", p->payload_uid, p->payload_gid,
                       p->init_uid, p->init_gid);
     bad |=

@@ -25,7 +25,9 @@ enum plan_flags {
     PLAN_NET_ON = 1U << 0,
     PLAN_ROOT_WRITABLE = 1U << 1,  /* the root stays writable, and the payload is uid 0 inside */
     PLAN_REQUIRE_LIMITS = 1U << 2, /* refuse rather than run with a limit that cannot be enforced */
-    PLAN_FLAGS_ALL = (1U << 3) - 1,
+    PLAN_GVISOR = 1U << 3, /* the tree is the root of a gVisor container, whose own program is
+                              box-guest; PID 1 is runsc (gvisor.h) */
+    PLAN_FLAGS_ALL = (1U << 4) - 1,
 };
 
 enum plan_op_kind {
@@ -44,6 +46,8 @@ enum plan_source {
     PLAN_SRC_HOST,    /* a directory of the host image; `source` must be in box-priv's own table */
     PLAN_SRC_ETC,     /* the prepared /etc: `source` is "off" or "on" (the network it is for) */
     PLAN_SRC_PRIVATE, /* directory `source` in this session's own storage, made on demand */
+    PLAN_SRC_GUEST,   /* with PLAN_GVISOR: `source` is "program" (box-guest) or "meeting", the
+                         directory where boxd waits for this session's */
     PLAN_SRC_ALLOWED, /* `root` is an index into the allow-list, `source` a path relative to it */
     PLAN_SRC_MAX,
 };

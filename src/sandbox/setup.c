@@ -18,6 +18,7 @@
 
 #include "sandbox/caps.h"
 #include "sandbox/clone.h"
+#include "sandbox/gvisor.h"
 #include "sandbox/landlock.h"
 #include "sandbox/mount.h"
 #include "sandbox/net.h"
@@ -107,8 +108,10 @@ static int step_names(const struct setup *s, struct err *err)
     int r = s->lo_up ? 0 : net_lo_up();
     if (r < 0)
         return err_sys(err, -r, "loopback interface");
-    /* A second wall behind the filter: no user namespace can be made below this one. */
-    r = fd_write_file_at(AT_FDCWD, "/proc/sys/user/max_user_namespaces", "0");
+    /* A second wall behind the filter: no user namespace can be made below this one. gVisor puts
+     * its own kernel into one, and needs no more. */
+    const char *most = s->plan->flags & PLAN_GVISOR ? GVISOR_USER_NAMESPACES : "0";
+    r = fd_write_file_at(AT_FDCWD, "/proc/sys/user/max_user_namespaces", most);
     return r < 0 ? err_sys(err, -r, "forbid nested user namespaces") : 0;
 }
 
@@ -137,12 +140,14 @@ static int step_root(const struct setup *s, struct err *err)
 
 static int step_tree(const struct setup *s, struct err *err)
 {
-    return setup_tree_child(s, built.root_fd, err);
+    return s->plan->flags & PLAN_GVISOR ? gvisor_tree_child(s, built.root_fd, err)
+                                        : setup_tree_child(s, built.root_fd, err);
 }
 
 static int step_pivot(const struct setup *s, struct err *err)
 {
-    if ((s->plan->flags & PLAN_ROOT_WRITABLE) && s->switch_ids &&
+    bool gvisor = (s->plan->flags & PLAN_GVISOR) != 0; /* whose root is not the program's */
+    if ((s->plan->flags & PLAN_ROOT_WRITABLE) && !gvisor && s->switch_ids &&
         fchownat(built.root_fd, "", s->plan->payload_uid, s->plan->payload_gid, AT_EMPTY_PATH) < 0)
         return err_sys(err, errno, "chown the root");
     if (fchdir(built.root_fd) < 0 || syscall(SYS_pivot_root, ".", ".") < 0)
@@ -151,7 +156,7 @@ static int step_pivot(const struct setup *s, struct err *err)
      * a path. */
     if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
         return err_sys(err, errno, "leave the host's root");
-    if (!(s->plan->flags & PLAN_ROOT_WRITABLE)) {
+    if (!(s->plan->flags & PLAN_ROOT_WRITABLE) || gvisor) {
         int r = mount_set(built.root_fd, MOUNT_ATTR_RDONLY, -1, 0);
         if (r < 0)
             return err_sys(err, -r, "read-only root");
@@ -165,7 +170,7 @@ static int step_landlock(const struct setup *s, struct err *err)
     size_t n = 0;
     const struct plan *p = s->plan;
 
-    built.landlock_abi = landlock_abi();
+    built.landlock_abi = p->flags & PLAN_GVISOR ? 0 : landlock_abi();
     if (built.landlock_abi <= 0)
         return 0;
     bool root_writable = (p->flags & PLAN_ROOT_WRITABLE) != 0;
@@ -188,7 +193,8 @@ static int step_privilege(const struct setup *s, struct err *err)
 {
     /* What PID 1 needs to turn a copy of itself into the payload, and nothing else; only inside its
      * namespace. */
-    uint64_t keep = s->switch_ids
+    uint64_t keep = s->plan->flags & PLAN_GVISOR ? GVISOR_CAPS
+                    : s->switch_ids
                         ? (1ULL << CAP_SETUID) | (1ULL << CAP_SETGID) | (1ULL << CAP_SETPCAP) |
                               (1ULL << CAP_KILL) /* its children have another uid */
                         : (1ULL << CAP_SETPCAP);
@@ -242,6 +248,9 @@ static int step_descriptors(const struct setup *s, struct err *err)
         return err_sys(err, errno, "prepare descriptors");
     for (int fd = 0; fd < INIT_FD_MAX; fd++)
         from[fd] = null_fd;
+    /* runsc has nothing but somewhere to complain; and what it says ends with it. */
+    if (s->plan->flags & PLAN_GVISOR)
+        from[STDERR_FILENO] = s->control_fds[0];
     from[INIT_FD_CONTROL] = s->control_fds[0];
     from[INIT_FD_PARENT] = s->parent_fd;
     from[INIT_FD_CONFIG] = config;
@@ -317,12 +326,18 @@ void setup_child(const struct setup *s)
             goto fail;
         }
     }
-    /* Descriptors that lack close-on-exec end here, whoever opened them. */
-    (void)syscall(SYS_close_range, (unsigned)INIT_FD_MAX, ~0U, CLOSE_RANGE_CLOEXEC);
+    /* Descriptors that lack close-on-exec end here, whoever opened them. What box-init is given is
+     * not for runsc. */
+    unsigned kept = s->plan->flags & PLAN_GVISOR ? STDERR_FILENO + 1 : INIT_FD_MAX;
+    (void)syscall(SYS_close_range, kept, ~0U, CLOSE_RANGE_CLOEXEC);
     char *argv[] = {(char *)(uintptr_t) "box-init", NULL};
     char *envp[] = {NULL};
-    (void)syscall(SYS_execveat, exe, "", argv, envp, AT_EMPTY_PATH);
-    (void)err_sys(&err, errno, "start box-init");
+    if (s->plan->flags & PLAN_GVISOR)
+        (void)gvisor_exec_child(s->plan, &err);
+    else
+        (void)syscall(SYS_execveat, exe, "", argv, envp, AT_EMPTY_PATH);
+    if (err.code == ERR_NONE)
+        (void)err_sys(&err, errno, "start box-init");
 fail:
     (void)!write(status, &err, sizeof(err));
     child_exit(1);

@@ -27,6 +27,7 @@ struct setup {
     unsigned fds_end;   /* above every descriptor named here: the child copies no others */
     int control_fds[2]; /* the pair between PID 1 and boxd */
     int seccomp_fd, cgroup_fd, init_exe_fd;
+    int runsc_fd;    /* with PLAN_GVISOR: the program, as a detached mount */
     int parent_fd;   /* pidfd of box-priv */
     bool own_view;   /* the image can be seen through an overlay */
     bool lo_up;      /* the network namespace is a prepared one */

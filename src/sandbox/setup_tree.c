@@ -356,15 +356,21 @@ static int dev_shm(int dev_fd, struct err *err)
     return fs < 0 ? fs : 0;
 }
 
+int setup_tree_devices_child(int dev_fd, struct err *err)
+{
+    int r = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(devices) && r == 0; i++)
+        r = dev_node(dev_fd, i, err);
+    return r;
+}
+
 static int op_dev(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
 {
     AUTO_CLOSE int dir = make_path(s, root_fd, op, true, err);
     if (dir < 0)
         return dir;
     AUTO_CLOSE int dev = self_mount(dir, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, "/dev", err);
-    int r = dev < 0 ? dev : 0;
-    for (size_t i = 0; i < ARRAY_SIZE(devices) && r == 0; i++)
-        r = dev_node(dev, i, err);
+    int r = dev < 0 ? dev : setup_tree_devices_child(dev, err);
     for (size_t i = 0; i < ARRAY_SIZE(dev_links) && r == 0; i++)
         if (symlinkat(dev_links[i].to, dev, dev_links[i].name) < 0)
             r = err_sys(err, errno, "/dev/%s", dev_links[i].name);

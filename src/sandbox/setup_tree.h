@@ -9,3 +9,6 @@ struct setup;
 
 /* Executes the operations of the plan, in order, below root_fd (a mounted, empty tmpfs). */
 int setup_tree_child(const struct setup *s, int root_fd, struct err *err);
+
+/* The few devices that everybody has, copied from the host's into a directory. */
+int setup_tree_devices_child(int dev_fd, struct err *err);
