@@ -106,7 +106,7 @@ static int start(struct guest *g, struct cell *c, const struct start_request *re
     if (r == 0)
         r = c->keeper = guest_clone();
     if (r == 0 && c->keeper == 0)
-        keeper_run(g, pair[1], req, &io);
+        keeper_run(g, pair[1], c->brand, req, &io);
     int theirs[5] = {io.in, io.out, io.err, io.tty, pair[1]};
     fd_close_many(theirs, 5);
     c->ctl = pair[0];
@@ -139,6 +139,7 @@ void cell_start(struct guest *g, uint32_t id, const struct start_request *req)
                        .in = -1,
                        .out = {-1, -1},
                        .credit = {GUEST_WINDOW, GUEST_WINDOW},
+                       .brand = g->branded ? brand_new() : 0,
                        .attached = true};
     c->alone = true;
     for (unsigned k = 0; k < GUEST_CELLS_MAX; k++)
@@ -160,6 +161,14 @@ void cell_order(struct cell *c, enum keeper_op op, int signo)
     struct keeper_order order = {.op = op, .signo = signo};
     if (c->ctl >= 0)
         (void)send(c->ctl, &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* Not by an order: those could fill the socket, and the one that matters would not fit. */
+void cell_nudge_keepers(const struct guest *g)
+{
+    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
+        if (g->cells[i].state != CELL_FREE && !g->cells[i].gone)
+            (void)kill(g->cells[i].keeper, SIGCHLD);
 }
 
 void cell_kill(struct cell *c)
