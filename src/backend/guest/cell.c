@@ -10,6 +10,7 @@
 
 #include "backend/guest/guest.h"
 #include "util/fd.h"
+#include "util/str.h"
 
 #define READS_PER_TURN 8
 
@@ -56,15 +57,29 @@ static int open_pipe(int *ours, int *theirs, bool they_read)
     return fd_set_nonblock(*ours, true);
 }
 
+/* By the master, whatever lies at /dev/pts; gVisor can only say which one it is. */
+static int open_slave(int master)
+{
+    int number = 0, fd = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    char path[32];
+    if (fd >= 0)
+        return fd;
+    if (errno != ENOTTY || ioctl(master, TIOCGPTN, &number) < 0 ||
+        str_fmt(path, sizeof(path), "/dev/pts/%d", number) < 0)
+        return -errno;
+    fd = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
 static int open_tty(struct cell *c, const struct guest_start *head, struct child_stdio *io)
 {
     int unlock = 0;
     c->out[0] = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
     if (c->out[0] < 0 || ioctl(c->out[0], TIOCSPTLCK, &unlock) < 0)
         return -errno;
-    io->tty = ioctl(c->out[0], TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    io->tty = open_slave(c->out[0]);
     if (io->tty < 0)
-        return -errno;
+        return io->tty;
     c->in = fcntl(c->out[0], F_DUPFD_CLOEXEC, 3);
     c->tty = true;
     cell_resize(c, head->rows, head->cols);

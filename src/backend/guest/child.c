@@ -249,12 +249,19 @@ static int exec_search(const struct strings *s)
 static _Noreturn void tell_posture(void)
 {
     static const char *const files[] = {"/proc/self/status", "/proc/self/uid_map"};
+    static const char nnp[] = "NoNewPrivs:\t1\n";
     static char text[8192];
+    bool tells = false;
     for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
         ssize_t n = fd_read_file_at(AT_FDCWD, files[i], text, sizeof(text));
         if (n < 0 || fd_write_all(STDOUT_FILENO, text, (size_t)n) < 0)
             fail(GUEST_STAGE_CONFINE, EIO);
+        tells = tells || strstr(text, "\nNoNewPrivs:") != NULL;
     }
+    /* gVisor's file does not have it. */
+    if (!tells && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 &&
+        fd_write_all(STDOUT_FILENO, nnp, strlen(nnp)) < 0)
+        fail(GUEST_STAGE_CONFINE, EIO);
     child_exit(0);
 }
 

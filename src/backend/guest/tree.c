@@ -128,7 +128,7 @@ static uint64_t sum_kb(pid_t pid, const char *file, const char *own, const char 
     if (str_fmt(path, sizeof(path), "/proc/%d/%s", pid, file) < 0 ||
         fd_read_file_at(AT_FDCWD, path, text, sizeof(text)) <= 0)
         return UINT64_MAX;
-    if (!find_kb(text, own, &a) || !find_kb(text, shared, &b))
+    if (!find_kb(text, own, &a) || (shared != NULL && !find_kb(text, shared, &b)))
         return UINT64_MAX;
     return a + b;
 }
@@ -137,7 +137,9 @@ static uint64_t sum_kb(pid_t pid, const char *file, const char *own, const char 
 static uint64_t resident_kb(pid_t pid)
 {
     uint64_t kb = sum_kb(pid, "status", "\nRssAnon", "\nRssShmem");
-    return kb != UINT64_MAX ? kb : sum_kb(pid, "status", "\nVmRSS", "\nVmSwap");
+    if (kb == UINT64_MAX)
+        kb = sum_kb(pid, "status", "\nVmRSS", "\nVmSwap");
+    return kb != UINT64_MAX ? kb : sum_kb(pid, "status", "\nVmRSS", NULL); /* gVisor: no swap */
 }
 
 /* Its share: costs a walk over all its pages, so it is asked for only in doubt. One that forbids to
