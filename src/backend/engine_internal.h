@@ -60,6 +60,7 @@ struct engine_mount {
     uint64_t dev, ino;
     uid_t uid;
     gid_t gid;
+    int fd; /* owned, until it has been compared; -1: none */
 };
 
 /* engine_mounts.c. */
@@ -69,6 +70,11 @@ struct engine_mounts {
 };
 int engine_mounts_collect(const struct spec *spec, const struct engine *e,
                           struct engine_mounts *ret, struct err *err);
+/* Whether what the container has is what was opened, and as read-only as it has to be. `ret_again`:
+ * not for certain, the supervisor should look once more. */
+int engine_mounts_check(const struct engine_mounts *m, const struct guest_check *checks,
+                        bool gvisor, bool *ret_again, struct err *err);
+void engine_mounts_checked(struct engine_mounts *m); /* and are not compared again */
 void engine_mounts_done(struct engine_mounts *m);
 
 /* What the engine said about itself. */
@@ -214,6 +220,7 @@ struct engine_sandbox {
     bool linked; /* the link is open */
     bool own_id; /* its user id is nobody else's */
     bool lost, pulled;
+    bool gvisor; /* its kernel is gVisor's */
     struct loop_timer timer;
     struct loop_defer defer;
     struct engine_exec *execs;
@@ -223,6 +230,7 @@ struct engine_sandbox {
     uint32_t next_exec, running, guest_uid;
     uint64_t tree_bytes; /* memory that box-guest lets each program's tree have; 0: it need not */
     unsigned removals, looks; /* tries to remove it; looks whether it runs at all */
+    unsigned compared;        /* times that its mounts were */
     struct err failure;       /* why it is being removed before it was ready */
     backend_created_fn *created;
     backend_lost_fn *on_lost;
