@@ -386,6 +386,7 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
         native_detach(&n->base);
         return r;
     }
+    n->facts.one_id = !priv_client_host(n->priv)->rootful;
     take_roots(n);
     native_find(n);
     priv_client_on_gone(n->priv, options->gone, options->gone_arg);

@@ -288,6 +288,15 @@ static void set_limits(struct plan *p, const struct spec *spec)
     p->root_inodes = ROOT_INODES;
 }
 
+/* On a writable root the program is its root, without any capability: packages can then be
+ * installed. runsc has to be uid 0, and where that is the only one, so are programs. */
+static void choose_ids(struct plan *p, const struct spec *spec, const struct native_facts *facts)
+{
+    bool root = !spec->read_only_rootfs || (facts->gvisor && facts->one_id);
+    p->payload_uid = p->payload_gid = root ? 0 : 1000;
+    p->init_uid = p->init_gid = root && !facts->gvisor ? 999 : 0;
+}
+
 int native_plan(const struct spec *spec, const struct native_facts *facts, const char *name,
                 uint32_t uid_index, struct plan *ret, struct err *err)
 {
@@ -300,10 +309,7 @@ int native_plan(const struct spec *spec, const struct native_facts *facts, const
     p->flags = (network_on ? PLAN_NET_ON : 0) | (spec->read_only_rootfs ? 0 : PLAN_ROOT_WRITABLE) |
                (facts->require_limits ? PLAN_REQUIRE_LIMITS : 0) |
                (facts->gvisor ? PLAN_GVISOR : 0);
-    /* On a writable root the program is its root, without any capability: packages can then be
-     * installed. */
-    p->payload_uid = p->payload_gid = spec->read_only_rootfs ? 1000 : 0;
-    p->init_uid = p->init_gid = spec->read_only_rootfs ? 0 : 999;
+    choose_ids(p, spec, facts);
     set_limits(p, spec);
     add_rlimits(p, spec, facts);
     add_image(p, facts, network_on);

@@ -229,11 +229,12 @@ static int map_ids(const struct launch_host *h, const struct plan *p, pid_t pid,
         struct id_pair uid = {p->payload_uid, geteuid()}, gid = {p->payload_gid, getegid()};
         return userns_map(pid, &uid, &gid, 1, err);
     }
-    struct id_pair uids[] = {{p->init_uid, userns_init_id(p->uid_index)},
-                             {p->payload_uid, userns_payload_id(p->uid_index)}};
-    struct id_pair gids[] = {{p->init_gid, userns_init_id(p->uid_index)},
-                             {p->payload_gid, userns_payload_id(p->uid_index)}};
-    return userns_map(pid, uids, gids, 2, err);
+    struct id_pair uids[] = {{p->payload_uid, userns_payload_id(p->uid_index)},
+                             {p->init_uid, userns_init_id(p->uid_index)}};
+    struct id_pair gids[] = {{p->payload_gid, userns_payload_id(p->uid_index)},
+                             {p->init_gid, userns_init_id(p->uid_index)}};
+    bool shared = p->payload_uid == p->init_uid; /* only gVisor's may be */
+    return userns_map(pid, uids, gids, shared ? 1 : 2, err);
 }
 
 static unsigned fds_end(const struct setup *s)

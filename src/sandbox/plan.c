@@ -2,6 +2,7 @@
 #include "sandbox/plan.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "util/buf.h"
@@ -150,8 +151,12 @@ int plan_check(const struct plan *p, size_t len, struct err *err)
     if ((p->flags & ~(unsigned)PLAN_FLAGS_ALL) || p->n_ops > PLAN_OPS_MAX ||
         p->n_rlimits > INIT_RLIMITS_MAX)
         return err_set(err, ERR_INVALID, "plan: out of range");
+    /* runsc insists on being uid 0, which on a writable root the program is as well: they then
+     * share an id, and what keeps them apart is gVisor's kernel. */
+    bool shared = (p->flags & PLAN_GVISOR) && p->payload_uid == 0 && p->payload_gid == 0;
     if (p->payload_uid > 65533 || p->payload_gid > 65533 || p->init_uid > 65533 ||
-        p->init_gid > 65533 || p->payload_uid == p->init_uid || p->payload_gid == p->init_gid)
+        p->init_gid > 65533 ||
+        (!shared && (p->payload_uid == p->init_uid || p->payload_gid == p->init_gid)))
         return err_set(err, ERR_INVALID, "plan: bad ids");
     if (p->pids == 0 || p->memory_bytes == 0 || p->root_bytes == 0 || p->root_inodes == 0)
         return err_set(err, ERR_INVALID, "plan: missing limits");

@@ -6,12 +6,13 @@ marked `engine` it is about Docker and Podman alone. $BOX_TEST_BACKENDS chooses 
 
 import itertools
 import os
+import shutil
 
 import enginelib
 import pytest
 from boxlib import Boxd
 
-ALL = ("fake", "native", "docker", "podman")
+ALL = ("fake", "native", "runsc", "docker", "podman")
 ENGINES = ("docker", "podman")
 _ids = itertools.count()
 
@@ -54,6 +55,8 @@ class Backend:
 @pytest.fixture(scope="session")
 def backend(request):
     why = enginelib.missing(request.param) if request.param in ENGINES else None
+    if request.param == "runsc" and shutil.which("runsc") is None:
+        why = "runsc is not installed; Debian has it in bookworm, not in trixie"
     if why is not None:
         pytest.skip(why)
     made = Backend(request.param)
