@@ -47,7 +47,17 @@ void engine_job_remove(struct engine_job *job)
         job->next->prev = job->prev;
 }
 
-void engine_facts_read(struct engine_facts *f, const struct json *info)
+/* By its program, because its name is the administrator's choice. */
+static bool is_gvisor(const char *name, const struct json *runtimes)
+{
+    const char *path = name != NULL ? json_str(json_get(json_get(runtimes, name), "path")) : NULL;
+    if (path == NULL)
+        path = name != NULL ? name : "";
+    const char *slash = strrchr(path, '/');
+    return str_starts(slash != NULL ? slash + 1 : path, "runsc");
+}
+
+void engine_facts_read(struct engine_facts *f, const struct json *info, const char *wanted_runtime)
 {
     const struct json *options = json_get(info, "SecurityOptions");
     const char *cgroups = json_str(json_get(info, "CgroupVersion"));
@@ -58,6 +68,8 @@ void engine_facts_read(struct engine_facts *f, const struct json *info)
     f->runtime[0] = '\0';
     if (runtime != NULL)
         (void)str_copy(f->runtime, sizeof(f->runtime), runtime);
+    f->gvisor =
+        is_gvisor(wanted_runtime != NULL ? wanted_runtime : runtime, json_get(info, "Runtimes"));
     f->narrow = rootless;
     f->live_restore = json_bool(json_get(info, "LiveRestoreEnabled"));
     for (size_t i = 0; i < json_len(options); i++) {

@@ -83,6 +83,7 @@ struct engine_facts {
     char runtime[64];  /* that it uses when nobody asks for another */
     bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
     bool no_limits;    /* it takes them and ignores them: rootless, and no cgroup v2 */
+    bool gvisor;       /* its default runtime, or the one that is asked for, is gVisor's */
     bool live_restore; /* containers outlive it, but not those that are to remove themselves */
 };
 
@@ -101,6 +102,7 @@ struct engine_plan {
     bool flat;   /* no mount comes with what is mounted below it */
     bool own_id; /* the user id is the session's alone */
     bool keep;   /* what has ended stays until we remove it */
+    bool gvisor; /* the runtime needs processes and threads of its own for each of the session's */
     uint64_t nproc_max;
 };
 int engine_create_body(const struct engine_plan *plan, struct buf *ret, struct err *err);
@@ -115,6 +117,8 @@ enum engine_workspace engine_workspace(const struct spec *spec, bool root);
 uint64_t engine_workspace_bytes(const struct spec *spec); /* of one in memory */
 /* Processes of ours beside those of the session. */
 int64_t engine_pids_reserve(bool own_id);
+/* What the engine is asked for, so that programs have spec->pids_limit. */
+int64_t engine_pids_max(const struct spec *spec, bool own_id, bool gvisor);
 
 /* engine_image.c: names of images. Strict: what an engine, a registry or a shell could read as
  * something else is refused. */
@@ -344,4 +348,4 @@ struct engine_job {
 void engine_job_add(struct engine *e, struct engine_job *job, void (*drop)(struct engine_job *job));
 void engine_job_remove(struct engine_job *job);
 /* What GET /info said. */
-void engine_facts_read(struct engine_facts *f, const struct json *info);
+void engine_facts_read(struct engine_facts *f, const struct json *info, const char *wanted_runtime);

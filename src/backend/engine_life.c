@@ -225,6 +225,7 @@ static void on_link_connected(void *arg)
     struct guest_hello h = {.version = GUEST_WIRE_VERSION,
                             .filter_len = (uint32_t)e->filter_len,
                             .n_checks = (uint32_t)sb->mounts.n,
+                            .processes = (uint32_t)sb->spec->pids_limit + 1,
                             .linger_ns = e->options.linger_sec * NSEC_PER_SEC + 1};
     AUTO_DONE(buf) struct buf rest;
     buf_init(&rest, e->filter_len + (size_t)ENGINE_MOUNTS_MAX * (SPEC_PATH_MAX + 1));

@@ -164,6 +164,7 @@ static void create_now(struct engine_sandbox *sb)
                                .masks_by_option = e->kind->masks_by_option,
                                .flat = !e->facts.narrow,
                                .own_id = sb->own_id,
+                               .gvisor = e->facts.gvisor,
                                .keep = sb->spec->persistent || e->facts.live_restore,
                                .nproc_max = nproc_max()};
     buf_init(&body, ENGINE_CREATE_MAX);
@@ -456,7 +457,7 @@ static void on_info(void *arg, const struct json *body, const struct err *err)
         engine_fail(sb, err);
         return;
     }
-    engine_facts_read(&sb->engine->facts, body);
+    engine_facts_read(&sb->engine->facts, body, sb->engine->options.runtime);
     if (check_enforced(sb->engine, &why) < 0)
         engine_fail(sb, &why);
     else

@@ -70,8 +70,9 @@ struct guest_hello {
     uint32_t n_checks;   /* NUL-terminated paths behind the filter */
     uint32_t n_rlimits;
     /* Processes that the user id may have, besides one keeper for each that is started; 0: the
-     * user id is not the session's own, so they cannot be counted. */
-    uint32_t nproc, pad;
+     * user id is not the session's own, so they cannot be counted. `processes` is the same for a
+     * kernel that has no others, whatever the user id. */
+    uint32_t nproc, processes;
     uint64_t linger_ns; /* how long all goes on without a boxd */
     struct guest_rlimit rlimits[GUEST_RLIMITS_MAX];
     char quota_path[64]; /* a place on a disk of limited size, "" without one */

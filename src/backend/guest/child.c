@@ -140,13 +140,13 @@ static void set_limit(const struct guest *g, uint32_t resource, uint64_t soft, u
 static void set_limits(const struct guest *g)
 {
     const struct guest_hello *config = &g->config;
-    uint32_t keepers = 0;
+    uint32_t keepers = 0, nproc = g->gvisor ? config->processes : config->nproc;
     for (uint32_t i = 0; i < config->n_rlimits; i++)
         set_limit(g, config->rlimits[i].resource, config->rlimits[i].soft, config->rlimits[i].hard);
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
         keepers += g->cells[i].state != CELL_FREE && !g->cells[i].gone;
-    if (config->nproc > 0)
-        set_limit(g, RLIMIT_NPROC, config->nproc + keepers, config->nproc + keepers);
+    if (nproc > 0)
+        set_limit(g, RLIMIT_NPROC, nproc + keepers, nproc + keepers);
     /* When memory runs out it is not box-guest that goes. */
     (void)fd_write_file_at(AT_FDCWD, "/proc/self/oom_score_adj", "500");
 }
