@@ -51,15 +51,17 @@ static void check_candidate(struct jw *w, const struct choice *c, const struct c
     check(w, id, status, detail, k->def->remedy);
 }
 
-/* It is no backend by itself: an engine runs it. */
+/* Never chosen by itself, so that it is there is worth knowing. */
 static void check_gvisor(struct jw *w)
 {
     char found[200], detail[300];
     struct err err = {0};
     bool there = hostcmd_find("runsc", found, sizeof(found), &err) == 0;
     (void)snprintf(detail, sizeof(detail), "%.180s%s", there ? found : "runsc is not installed",
-                   there ? ": for docker and podman, with engine_runtime: runsc"
-                         : "; where it is, docker and podman can use it");
+                   there ? ": for --backend runsc, and for docker and podman with "
+                           "engine_runtime: runsc"
+                         : "; where it is, there is --backend runsc, and docker and podman can use "
+                           "it");
     check(w, "gvisor", "ok", detail, NULL);
 }
 

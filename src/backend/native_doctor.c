@@ -6,6 +6,7 @@
 #include <sys/utsname.h>
 
 #include "backend/native_internal.h"
+#include "sandbox/gvisor.h"
 #include "sandbox/init_wire.h"
 #include "util/alloc.h"
 #include "util/err.h"
@@ -67,13 +68,33 @@ static void check_groups(struct jw *w, const struct priv_host *host)
               "boxd");
 }
 
-static void check_kernel(struct jw *w, const struct priv_host *host)
+/* What differs from sessions on the host's own kernel. */
+static void check_gvisor(struct jw *w, const struct native *n)
+{
+    char text[320];
+    (void)snprintf(text, sizeof(text),
+                   "gVisor %.60s (%.120s), inside the walls of a native session; its own filter is "
+                   "around its kernel, ours around every command inside",
+                   n->options.runsc_version, n->options.runsc_program);
+    check(w, "runsc", "ok", text, NULL);
+    (void)snprintf(text, sizeof(text),
+                   "the host's memory limit of a session has %llu MiB for gVisor itself; a command "
+                   "that takes more than its own is ended, but one that is too quick for that ends "
+                   "the session",
+                   GVISOR_MEMORY_RESERVE >> 20);
+    check(w, "gvisor-limits", "warn", text,
+          "use the native backend, where that matters more than a kernel of its own");
+}
+
+static void check_kernel(struct jw *w, const struct priv_host *host, bool gvisor)
 {
     char text[80], value[32] = "";
     struct utsname u;
     (void)uname(&u);
     (void)snprintf(text, sizeof(text), "Linux %.60s", u.release);
     check(w, "kernel", "ok", text, NULL);
+    if (gvisor)
+        return;
     (void)snprintf(text, sizeof(text), "ABI %u", host->landlock_abi);
     check(w, "landlock", host->landlock_abi > 0 ? "ok" : "warn",
           host->landlock_abi > 0 ? text : "not in this kernel, or not switched on",
@@ -109,11 +130,13 @@ static void write_doctor(struct jw *w, const struct native *n, const struct priv
     const struct priv_host *host = priv_client_host(n->priv);
     jw_object(w);
     jw_kstr(w, "version", BOX_VERSION);
-    jw_kstr(w, "backend", "native");
+    jw_kstr(w, "backend", n->facts.gvisor ? "runsc" : "native");
     jw_kbool(w, "rootful", host->rootful);
     jw_key(w, "checks");
     jw_array(w);
-    check_kernel(w, host);
+    if (n->facts.gvisor)
+        check_gvisor(w, n);
+    check_kernel(w, host, n->facts.gvisor);
     check_ids(w, host);
     check_groups(w, host);
     check(w, "idmapped-mounts",

@@ -4,6 +4,7 @@
 
 #include "backend/native_internal.h"
 #include "backend/shared.h"
+#include "sandbox/gvisor.h"
 #include "sandbox/init_wire.h"
 #include "util/alloc.h"
 #include "util/err.h"
@@ -61,17 +62,59 @@ static void write_limit(struct jw *w, const char *key, bool enforced, uint64_t v
     jw_object_end(w);
 }
 
+static bool in_force(const struct receipt *rc, int controller, uint64_t value)
+{
+    return priv_client_host(rc->sb->native->priv)->enforced[controller] && value > 0;
+}
+
+/* What programs have, who sees to that, and the host's limit around gVisor and all of them. */
+static void write_gvisor_limit(struct jw *w, const char *key, uint64_t value, const char *how,
+                               const char *outer_key, uint64_t outer)
+{
+    jw_key(w, key);
+    jw_object(w);
+    jw_kbool(w, "enforced", true);
+    jw_ku64(w, "value", value);
+    jw_kstr(w, "how", how);
+    if (outer > 0)
+        jw_ku64(w, outer_key, outer);
+    else
+        jw_knull(w, outer_key);
+    jw_object_end(w);
+}
+
+static void write_gvisor_limits(struct jw *w, const struct receipt *rc)
+{
+    const struct cgroup_readback *c = &rc->inspect.cgroup;
+    uint64_t memory = in_force(rc, CGROUP_MEMORY, c->memory_max) ? c->memory_max : 0;
+    if (memory > GVISOR_MEMORY_RESERVE)
+        write_gvisor_limit(w, "memory_bytes", memory - GVISOR_MEMORY_RESERVE,
+                           "box-guest ends a command that has more; what is quicker, and all of them "
+                           "together, meets the host's limit, and the session ends",
+                           "host_bytes", memory);
+    else
+        write_limit(w, "memory_bytes", false, 0,
+                    priv_client_host(rc->sb->native->priv)->why[CGROUP_MEMORY]);
+    write_gvisor_limit(w, "pids", rc->sb->pids,
+                       "RLIMIT_NPROC, which gVisor counts for this session alone", "host_tasks",
+                       in_force(rc, CGROUP_PIDS, c->pids_max) ? c->pids_max : 0);
+}
+
 static void write_limits(struct jw *w, const struct receipt *rc)
 {
     const struct priv_host *host = priv_client_host(rc->sb->native->priv);
     const struct cgroup_readback *c = &rc->inspect.cgroup;
     jw_key(w, "limits");
     jw_object(w);
-    write_limit(w, "memory_bytes", host->enforced[CGROUP_MEMORY] && c->memory_max > 0,
-                c->memory_max, host->why[CGROUP_MEMORY]);
-    write_limit(w, "pids", host->enforced[CGROUP_PIDS] && c->pids_max > 0,
-                c->pids_max > 0 ? c->pids_max - 1 : 0, host->why[CGROUP_PIDS]);
-    write_limit(w, "cpu_quota_us_per_100ms", host->enforced[CGROUP_CPU] && c->cpu_quota_us > 0,
+    if (rc->sb->native->facts.gvisor) {
+        write_gvisor_limits(w, rc);
+    } else {
+        write_limit(w, "memory_bytes", in_force(rc, CGROUP_MEMORY, c->memory_max), c->memory_max,
+                    host->why[CGROUP_MEMORY]);
+        write_limit(w, "pids", in_force(rc, CGROUP_PIDS, c->pids_max),
+                    c->pids_max > 0 ? c->pids_max - 1 : 0, host->why[CGROUP_PIDS]);
+    }
+    write_limit(w, "cpu_quota_us_per_100ms", in_force(rc, CGROUP_CPU, c->cpu_quota_us),
                 c->cpu_quota_us, host->why[CGROUP_CPU]);
     write_limit(w, "disk_bytes", rc->sb->quota_bytes > 0, rc->sb->quota_bytes,
                 "no quota was asked for");
@@ -103,6 +146,16 @@ static void write_processes(struct jw *w, const struct native_sandbox *sb)
     jw_array_end(w);
 }
 
+static void write_gvisor(struct jw *w, const struct native_sandbox *sb)
+{
+    jw_kstr(w, "runtime", "runsc");
+    jw_kstr(w, "runtime_version", sb->native->options.runsc_version);
+    jw_kstr(w, "kernel", "gvisor");
+    jw_kstr(w, "network_stack",
+            sb->network == NET_NONE ? "gVisor's" : "the host's, in the session's own namespace");
+    jw_kstr(w, "out_of_memory_ends", "the command, or the session where it is too quick");
+}
+
 static void write_receipt(struct jw *w, struct receipt *rc)
 {
     static const char *const modes[] = {"none", "v1 with cgroup2 for killing", "v2"};
@@ -114,9 +167,11 @@ static void write_receipt(struct jw *w, struct receipt *rc)
     };
     const struct native_sandbox *sb = rc->sb;
     const struct priv_host *host = priv_client_host(sb->native->priv);
-    bool own_range = host->rootful != 0;
+    bool own_range = host->rootful != 0, gvisor = sb->native->facts.gvisor;
     jw_object(w);
-    jw_kstr(w, "backend", "native");
+    jw_kstr(w, "backend", gvisor ? "runsc" : "native");
+    if (gvisor)
+        write_gvisor(w, sb);
     jw_kstr(w, "image_requested", sb->image);
     jw_kstr(w, "image", "host");
     jw_kbool(w, "image_substituted", !str_eq(sb->image, "host"));
@@ -129,11 +184,11 @@ static void write_receipt(struct jw *w, struct receipt *rc)
     jw_ku64(w, "host_uid_init", rc->inspect.host_uid);
     jw_ku64(w, "host_uid_payload", rc->inspect.payload_uid);
     jw_ku64(w, "host_pid", rc->inspect.pid);
-    jw_ku64(w, "landlock_abi", host->landlock_abi);
+    jw_ku64(w, "landlock_abi", gvisor ? 0 : host->landlock_abi);
     jw_kstr(w, "cgroup", modes[host->cgroup_mode <= INIT_CGROUP_V2 ? host->cgroup_mode : 0]);
     jw_kstr(w, "kill_on_timeout",
-            host->cgroup_mode != INIT_CGROUP_NONE ? "the exec's own process tree"
-                                                  : "every process of the session");
+            gvisor || host->cgroup_mode != INIT_CGROUP_NONE ? "the exec's own process tree"
+                                                            : "every process of the session");
     write_namespaces(w, &rc->inspect);
     write_limits(w, rc);
     write_disk(w, &rc->inspect);

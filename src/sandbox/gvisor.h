@@ -30,7 +30,7 @@ struct setup;
 #define GVISOR_CONFIG_MAX (256U * 1024U)
 
 /* What gVisor itself needs of the session's memory group, beside what its programs have. */
-#define GVISOR_MEMORY_RESERVE (128ULL << 20)
+#define GVISOR_MEMORY_RESERVE (192ULL << 20)
 
 /* What runsc wants to have, all of it inside the session's user namespace: it builds the view of
  * the files, and files have two owners there. */

@@ -222,6 +222,8 @@ static int idmap_for(const struct launch_host *h, struct idmaps *maps, const str
         key.uid = st.st_uid;
         key.gid = st.st_gid;
         key.root_too = false;
+        /* Who serves gVisor's files makes them under its own id, and gives them away at once. */
+        key.init_too = (p->flags & PLAN_GVISOR) && p->init_uid != p->payload_uid;
     } else if (op->source_class == PLAN_SRC_HOST || op->source_class == PLAN_SRC_ETC) {
         if (payload_is_root)
             key = (struct idmap_key){.index = p->uid_index, .uid = 0, .gid = 0};

@@ -94,10 +94,11 @@ static int make_idmap(const struct idmap_key *key, struct err *err)
 {
     _Alignas(16) char stack[HOLDER_STACK];
     char path[64];
+    uid_t init = userns_init_id(key->index);
     struct id_pair uids[2] = {{key->uid, userns_payload_id(key->index)},
-                              {0, userns_init_id(key->index)}};
+                              {key->init_too ? init : 0, init}};
     struct id_pair gids[2] = {{key->gid, userns_payload_id(key->index)},
-                              {0, userns_init_id(key->index)}};
+                              {key->init_too ? init : 0, init}};
 
     pid_t self = getpid();
     pid_t pid =
@@ -106,7 +107,7 @@ static int make_idmap(const struct idmap_key *key, struct err *err)
         return err_sys(err, -pid, "user namespace for an id map");
     /* Root has to be left out of either list when the owner is root itself. */
     bool root_too = key->root_too && key->uid != 0 && key->gid != 0;
-    int r = userns_map(pid, uids, gids, root_too ? 2 : 1, err);
+    int r = userns_map(pid, uids, gids, root_too || key->init_too ? 2 : 1, err);
     int fd = -1;
     if (r == 0) {
         (void)snprintf(path, sizeof(path), "/proc/%d/ns/user", pid);
@@ -122,7 +123,7 @@ static int make_idmap(const struct idmap_key *key, struct err *err)
 static bool same_key(const struct idmap_key *a, const struct idmap_key *b)
 {
     return a->index == b->index && a->uid == b->uid && a->gid == b->gid &&
-           a->root_too == b->root_too;
+           a->root_too == b->root_too && a->init_too == b->init_too;
 }
 
 int idmaps_get(struct idmaps *maps, const struct idmap_key *key, struct err *err)

@@ -43,12 +43,13 @@ int userns_map(pid_t pid, const struct id_pair *uids, const struct id_pair *gids
                struct err *err);
 
 /* User namespaces whose only purpose is to be the id map of mounts: on-disk `uid`:`gid` appear as
- * the payload of range `index`; with `root_too`, on-disk root appears as its PID 1. */
+ * the payload of range `index`; with `root_too`, on-disk root appears as its PID 1; with
+ * `init_too`, what PID 1 makes is on disk its own. */
 struct idmap_key {
     uint32_t index;
     uid_t uid;
     gid_t gid;
-    bool root_too;
+    bool root_too, init_too; /* not both */
 };
 
 /* Those of one launch, whose mounts mostly share one. Zero-initialise n. */

@@ -177,9 +177,9 @@ struct tree {
 };
 /* All of them get the signal (0: none). How many there were. */
 unsigned tree_signal(const struct tree *tree, int signo);
-/* Whether all of them together have more than that many bytes. Pages that several of them have
- * count once. */
-bool tree_above(const struct tree *tree, uint64_t bytes);
+/* How many bytes are left until all of them together have that many; 0: they have more. Pages that
+ * several of them have count once, when it comes to that. */
+uint64_t tree_memory_left(const struct tree *tree, uint64_t bytes);
 
 /* child.c: everything between clone and execve. */
 struct child_report {

@@ -16,12 +16,15 @@
 
 #include "backend/guest/guest.h"
 #include "sandbox/clone.h"
+#include "sandbox/disk_full.h"
 #include "util/fd.h"
 #include "util/str.h"
 
 #define MSEC 1000000ULL
 #define KILL_ROUNDS 4000 /* of a millisecond or more each */
 #define LOOK_NS (100 * MSEC)
+#define LOOK_SOON_NS (3 * MSEC)
+#define GREED 2 /* bytes that a program can take in a nanosecond, at the most */
 
 struct keeper {
     const struct guest *g;
@@ -53,11 +56,12 @@ uint64_t keeper_count_ooms(void)
     return 0;
 }
 
-static bool disk_full(const struct keeper *k)
+static bool hit_quota(const struct keeper *k, int status)
 {
     struct statfs fs;
-    return k->g->config.quota_path[0] != '\0' && statfs(k->g->config.quota_path, &fs) == 0 &&
-           (fs.f_bavail == 0 || (fs.f_files > 0 && fs.f_ffree == 0));
+    return k->g->config.quota_path[0] != '\0' &&
+           (disk_file_too_large(status) ||
+            (statfs(k->g->config.quota_path, &fs) == 0 && disk_is_full(&fs)));
 }
 
 static void judge(struct keeper *k, int status, const struct rusage *use)
@@ -73,7 +77,7 @@ static void judge(struct keeper *k, int status, const struct rusage *use)
     r->error = k->report->error;
     k->failed = failed && r->stage == GUEST_STAGE_NONE;
     k->oom_seen = r->stage == GUEST_STAGE_NONE && keeper_count_ooms() > k->ooms;
-    if (k->failed && !k->oom_seen && disk_full(k))
+    if (k->failed && !k->oom_seen && hit_quota(k, status))
         r->flags |= GUEST_EXITED_DISK_FULL;
 }
 
@@ -184,8 +188,15 @@ static void watch_memory(struct keeper *k)
     if (k->memory_max == 0 || now < k->look_at)
         return;
     k->look_at = now + LOOK_NS;
-    if (container_memory() > k->memory_max && tree_above(&k->tree, k->memory_max))
+    if (container_memory() <= k->memory_max)
+        return;
+    uint64_t left = tree_memory_left(&k->tree, k->memory_max);
+    if (left == 0)
         end_with(k, GUEST_EXITED_OOM);
+    /* On gVisor we are the only ones who look before the host does, who would end it all. */
+    uint64_t soon = left / GREED > LOOK_SOON_NS ? left / GREED : LOOK_SOON_NS;
+    if (k->g->gvisor && soon < LOOK_NS)
+        k->look_at = now + soon;
 }
 
 static _Noreturn void watch(struct keeper *k)

@@ -150,18 +150,21 @@ static uint64_t share_kb(pid_t pid)
     return kb != UINT64_MAX ? kb : resident_kb(pid);
 }
 
-static bool sum_above(size_t n, uint64_t (*of)(pid_t pid), uint64_t bytes)
+static uint64_t left_by(size_t n, uint64_t (*of)(pid_t pid), uint64_t bytes)
 {
     uint64_t kb = 0;
     for (size_t i = 0; i < n; i++) {
         uint64_t more = table[i].below ? of(table[i].pid) : 0;
         kb += more != UINT64_MAX ? more : 0; /* gone meanwhile */
     }
-    return kb > bytes / 1024;
+    return kb > bytes / 1024 ? 0 : bytes - kb * 1024 + 1;
 }
 
-bool tree_above(const struct tree *tree, uint64_t bytes)
+uint64_t tree_memory_left(const struct tree *tree, uint64_t bytes)
 {
     size_t n;
-    return mark(tree, &n) > 0 && sum_above(n, resident_kb, bytes) && sum_above(n, share_kb, bytes);
+    if (mark(tree, &n) == 0)
+        return bytes;
+    uint64_t left = left_by(n, resident_kb, bytes);
+    return left > 0 ? left : left_by(n, share_kb, bytes);
 }

@@ -19,6 +19,7 @@
 
 #include "sandbox/caps.h"
 #include "sandbox/clone.h"
+#include "sandbox/disk_full.h"
 #include "sandbox/init/init.h"
 #include "util/fd.h"
 
@@ -27,7 +28,6 @@
 #define KERNEL_SIGNALS 64
 #define SETTLE_NS 500000000ULL /* what a killed tree gets to be gone before its exec is told of */
 #define SETTLE_STEP_NS 1000000ULL /* between looks, unless a child's end wakes us */
-#define NEARLY_FULL (2ULL << 20)
 
 uint64_t init_now(void)
 {
@@ -41,24 +41,12 @@ static uint64_t timeval_ns(struct timeval t)
     return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_usec * 1000ULL;
 }
 
-/* So little left that no program can go on: not one inode, or less than what a write in large
- * pieces is refused for (the file system takes or refuses up to 2 MiB at once), which on a small
- * disk is a tenth of it. */
-static bool disk_is_full(const struct init *in)
-{
-    struct statfs st;
-    if (in->config.quota_path[0] == '\0' || statfs(in->config.quota_path, &st) < 0)
-        return false;
-    uint64_t left = (uint64_t)st.f_bavail * (uint64_t)st.f_bsize;
-    uint64_t tenth = (uint64_t)st.f_blocks * (uint64_t)st.f_bsize / 10;
-    return left < (tenth < NEARLY_FULL ? tenth : NEARLY_FULL) || st.f_ffree == 0;
-}
-
-/* A file may not become larger than the disk: the kernel says that with a signal of its own. */
 static bool hit_quota(const struct init *in, int status)
 {
-    bool too_large = WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ;
-    return status != 0 && ((too_large && in->config.quota_path[0] != '\0') || disk_is_full(in));
+    struct statfs st;
+    return status != 0 && in->config.quota_path[0] != '\0' &&
+           (disk_file_too_large(status) ||
+            (statfs(in->config.quota_path, &st) == 0 && disk_is_full(&st)));
 }
 
 static void told_of(struct init *in, struct cell *c)
