@@ -26,7 +26,7 @@ static const char *const source_names[PLAN_SRC_MAX] = {
 
 static const char *const reserved[] = {
     "/proc", "/sys",   "/dev",   "/usr",    "/etc", "/bin",  "/sbin",
-    "/lib",  "/lib32", "/lib64", "/libx32", "/run", "/boot",
+    "/lib",  "/lib32", "/lib64", "/libx32", "/run", "/boot", "/.box",
 };
 
 void plan_init(struct plan *p)

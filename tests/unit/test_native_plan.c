@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include "backend/native_plan.h"
+#include "sandbox/gvisor.h"
 #include "sandbox/plan.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
@@ -527,6 +528,72 @@ static void limits_follow_the_spec_at_its_bounds(void **state)
     assert_int_equal(plan.quota_inodes, (1ULL << 50) / 16384);
 }
 
+/* The plan, and the container that runsc is told of. */
+static void compare_gvisor(struct spec *s, bool one_id, const char *golden)
+{
+    struct native_facts f = facts;
+    AUTO_DONE(buf) struct buf text;
+    struct err err;
+    f.gvisor = true;
+    f.one_id = one_id;
+    buf_init(&text, GOLDEN_MAX - 1);
+    assert_int_equal(make(s, &f, &err), 0);
+    assert_int_equal(plan_print(&plan, &text), 0);
+    assert_int_equal(gvisor_config(&plan, &text), 0);
+    assert_int_equal(buf_putc(&text, '\n'), 0);
+    golden_check(golden, buf_str(&text));
+}
+
+static void gvisor_has_its_own_proc_and_dev(void **state)
+{
+    struct spec *s = new_spec();
+    (void)state;
+    mount_host(s, "/srv/projects/one/", "/data", MOUNT_RW);
+    add_extra(s, "/home/me/read", "/data/read", MOUNT_RO);
+    compare_gvisor(s, false, "plan-gvisor.txt");
+}
+
+static void gvisor_on_a_writable_root_has_one_id(void **state)
+{
+    struct spec *s = new_spec();
+    (void)state;
+    s->read_only_rootfs = false;
+    s->network = NETWORK_ON;
+    compare_gvisor(s, false, "plan-gvisor-writable-root.txt");
+}
+
+static void gvisor_without_root_has_one_id(void **state)
+{
+    struct native_facts f = facts;
+    struct err err;
+    (void)state;
+    f.gvisor = f.one_id = true;
+    assert_int_equal(make(new_spec(), &f, &err), 0);
+    assert_int_equal(plan.payload_uid, 0);
+    assert_int_equal(plan.init_uid, 0);
+    assert_false(plan.flags & PLAN_ROOT_WRITABLE);
+}
+
+static void gvisor_config_that_does_not_fit_is_an_error(void **state)
+{
+    struct native_facts f = facts;
+    AUTO_DONE(buf) struct buf text;
+    struct err err;
+    (void)state;
+    f.gvisor = true;
+    assert_int_equal(make(new_spec(), &f, &err), 0);
+    buf_init(&text, 200);
+    assert_true(gvisor_config(&plan, &text) < 0);
+}
+
+static void gvisor_gets_more_tasks_than_programs(void **state)
+{
+    (void)state;
+    assert_true(gvisor_host_tasks(1) > 1000);
+    assert_true(gvisor_host_tasks(512) > 512 * 10);
+    assert_int_equal(gvisor_host_tasks(UINT32_MAX), 4194304); /* the kernel takes no more */
+}
+
 static void name_must_fit(void **state)
 {
     struct err err = {0};
@@ -576,6 +643,11 @@ int main(void)
         cmocka_unit_test(mounts_go_from_the_outside_in),
         cmocka_unit_test(home_is_ours_unless_the_caller_has_one),
         cmocka_unit_test(limits_follow_the_spec_at_its_bounds),
+        cmocka_unit_test(gvisor_has_its_own_proc_and_dev),
+        cmocka_unit_test(gvisor_on_a_writable_root_has_one_id),
+        cmocka_unit_test(gvisor_without_root_has_one_id),
+        cmocka_unit_test(gvisor_config_that_does_not_fit_is_an_error),
+        cmocka_unit_test(gvisor_gets_more_tasks_than_programs),
         cmocka_unit_test(name_must_fit),
         cmocka_unit_test(facts_of_this_host_make_a_plan),
     };

@@ -104,7 +104,7 @@ static void wrong_lengths_are_refused(void **state)
 
 HEAD(version_old, version, PLAN_VERSION - 1)
 HEAD(version_new, version, PLAN_VERSION + 1)
-HEAD(flags_unknown, flags, 1U << 3)
+HEAD(flags_unknown, flags, PLAN_FLAGS_ALL + 1U)
 HEAD(flags_high, flags, 1U << 31)
 HEAD(name_upper, name[3], 'A')
 HEAD(name_not_hex, name[15], 'g')
@@ -188,6 +188,32 @@ TEXT(allowed_dot, OP_ALLOWED, source, "./a")
 TEXT(allowed_onto_proc, OP_ALLOWED, target, "/proc")
 TEXT(allowed_below_usr, OP_ALLOWED, target, "/usr/")
 TEXT(allowed_onto_boot, OP_ALLOWED, target, "/boot")
+TEXT(allowed_onto_guest, OP_ALLOWED, target, "/.box")
+
+/* box-guest is for gVisor alone, and for nobody to write to. */
+static void guest_without_gvisor(struct plan *p)
+{
+    p->ops[OP_BIND].source_class = PLAN_SRC_GUEST;
+}
+
+static void guest_writable(struct plan *p)
+{
+    p->flags |= PLAN_GVISOR;
+    p->ops[OP_BIND].source_class = PLAN_SRC_GUEST;
+    p->ops[OP_BIND].flags = 0;
+}
+
+/* Only root inside may share its id with runsc, and only there. */
+static void gvisor_shared_id(struct plan *p)
+{
+    p->flags |= PLAN_GVISOR;
+    p->init_uid = p->init_gid = p->payload_uid;
+}
+
+static void shared_root(struct plan *p)
+{
+    p->payload_uid = p->payload_gid = 0;
+}
 
 static void allowed_up(struct plan *p)
 {
@@ -292,6 +318,11 @@ static const struct {
     {C(allowed_onto_boot), ERR_DENIED},
     {C(allowed_onto_root), ERR_DENIED},
     {C(allowed_below_etc), ERR_DENIED},
+    {C(allowed_onto_guest), ERR_DENIED},
+    {C(guest_without_gvisor), ERR_DENIED},
+    {C(guest_writable), ERR_DENIED},
+    {C(gvisor_shared_id), ERR_INVALID},
+    {C(shared_root), ERR_INVALID},
     {C(ran_out), ERR_LIMIT},
 };
 
@@ -396,7 +427,7 @@ static void plan_is_shown_a_line_per_fact(void **state)
     buf_init(&text, 4096);
     assert_int_equal(plan_print(&p, &text), 0);
     assert_string_equal(buf_str(&text),
-                        "flags net-on root-writable require-limits\n"
+                        "flags net-on root-writable require-limits gvisor\n"
                         "ids payload=1000:1000 init=0:0\n"
                         "limits memory=1048576 pids=10 cpu=0/100000 quota=0/0 root=1048576/16\n"
                         "rlimit 4 0 0\n"
