@@ -84,6 +84,7 @@ struct engine_facts {
     bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
     bool no_limits;    /* it takes them and ignores them: rootless, and no cgroup v2 */
     bool gvisor;       /* its default runtime, or the one that is asked for, is gVisor's */
+    bool no_network;   /* that runtime is told to give its containers none */
     bool live_restore; /* containers outlive it, but not those that are to remove themselves */
 };
 

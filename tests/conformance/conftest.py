@@ -2,7 +2,9 @@
 """One suite for every backend: a session is a session, whatever it is made of.
 
 A test that takes `box` runs once per backend. Marked `real` it needs programs that run, which `fake` has none of;
-marked `engine` it is about Docker and Podman alone. $BOX_TEST_BACKENDS chooses among them."""
+marked `engine` it is about Docker and Podman alone. What a session is to its user (test_session_*.py) also runs on
+`docker-runsc`, Docker with gVisor as its runtime; marked `gvisor` it runs there alone. `runsc` is gVisor without an
+engine: `box.runtime` names it on both. $BOX_TEST_BACKENDS chooses among them."""
 
 import itertools
 import os
@@ -14,6 +16,7 @@ from boxlib import Boxd
 
 ALL = ("fake", "native", "runsc", "docker", "podman")
 ENGINES = ("docker", "podman")
+RUNTIMES = ("docker-runsc",)
 _ids = itertools.count()
 
 
@@ -21,6 +24,10 @@ def pytest_generate_tests(metafunc):
     if "backend" not in metafunc.fixturenames:
         return
     names = ENGINES if metafunc.definition.get_closest_marker("engine") else ALL
+    if metafunc.definition.get_closest_marker("gvisor"):
+        names = RUNTIMES
+    elif metafunc.module.__name__.startswith("test_session_"):
+        names = (*names, *RUNTIMES)
     if metafunc.definition.get_closest_marker("real"):
         names = [n for n in names if n != "fake"]
     chosen = os.environ.get("BOX_TEST_BACKENDS")
@@ -33,12 +40,16 @@ class Backend:
     """A boxd on one backend, with its engine where it has one."""
 
     def __init__(self, name, **env):
-        self.name = name
-        self.engine = enginelib.Engine(name) if name in ENGINES else None
+        self.name, _, self.runtime = name.partition("-")
+        self.engine = enginelib.Engine(self.name, runtime=self.runtime) if self.name in ENGINES else None
         self.image = enginelib.IMAGE if self.engine else "host"
         self.env = env
         if self.engine:
             self.env["BOX_ENGINE_SOCKET"] = str(self.engine.socket)
+        if self.runtime:
+            self.env["BOX_ENGINE_RUNTIME"] = self.runtime
+        if name == "runsc":
+            self.runtime = name  # without an engine
         self.daemon = None
 
     def start(self, *args, **kwargs):
@@ -54,8 +65,9 @@ class Backend:
 
 @pytest.fixture(scope="session")
 def backend(request):
-    why = enginelib.missing(request.param) if request.param in ENGINES else None
-    if request.param == "runsc" and shutil.which("runsc") is None:
+    name, _, runtime = request.param.partition("-")
+    why = enginelib.missing(name, runtime) if name in ENGINES else None
+    if name == "runsc" and shutil.which("runsc") is None:
         why = "runsc is not installed; Debian has it in bookworm, not in trixie"
     if why is not None:
         pytest.skip(why)
@@ -72,7 +84,7 @@ class Box:
 
     def __init__(self, backend):
         self.backend, self.api, self.made = backend, backend.daemon.client(), []
-        self.engine, self.name = backend.engine, backend.name
+        self.engine, self.name, self.runtime = backend.engine, backend.name, backend.runtime
 
     def new(self, **spec):
         name = f"c{os.getpid()}-{next(_ids)}"

@@ -277,9 +277,3 @@ def test_a_runtime_that_the_engine_does_not_know_is_told(start, docker):
     assert error.code == "unavailable" and "docker has no runtime 'kata'" in error.detail and "runsc" in error.detail
     assert ready(daemon)["ready"] is False
     assert rows(daemon)["runtime-choice"]["status"] == "missing"
-
-
-def test_gvisor_alone_is_no_backend_and_says_what_to_do():
-    with pytest.raises(RuntimeError) as caught:
-        Boxd("--backend", "runsc")
-    assert "engine_runtime: runsc" in str(caught.value)

@@ -380,7 +380,7 @@ static void what_an_engine_says_about_itself(void **state)
 {
     static const struct {
         const char *text;
-        bool narrow, live, gvisor;
+        bool narrow, live, gvisor, no_network;
     } cases[] = {
         {"{}", false, false, false},
         {"{\"DefaultRuntime\": \"a\", \"Runtimes\": {\"a\": {\"path\": \"/usr/bin/runsc\"}}}",
@@ -388,6 +388,13 @@ static void what_an_engine_says_about_itself(void **state)
         {"{\"DefaultRuntime\": \"runsc\", \"Runtimes\": {\"runsc\": {\"path\": \"/x/runc\"}}}",
          false, false, false},
         {"{\"DefaultRuntime\": \"runsc\"}", false, false, true},
+        {"{\"DefaultRuntime\": \"r\", \"Runtimes\": {\"r\": {\"path\": \"runsc\", \"runtimeArgs\": "
+         "[1, "
+         "\"--debug\", \"--network=none\"]}}}",
+         false, false, true, true},
+        {"{\"DefaultRuntime\": \"r\", \"Runtimes\": {\"r\": {\"path\": \"runsc\", \"runtimeArgs\": "
+         "[\"--network=host\"]}}}",
+         false, false, true, false},
         {"{\"SecurityOptions\": [\"name=seccomp,profile=default\"]}", false, false},
         {"{\"SecurityOptions\": [\"name=rootless\"], \"LiveRestoreEnabled\": true}", true, true},
         {"{\"SecurityOptions\": [3, null, \"name=userns\"]}", true, false},
@@ -404,6 +411,7 @@ static void what_an_engine_says_about_itself(void **state)
         assert_int_equal(f.narrow, cases[i].narrow);
         assert_int_equal(f.live_restore, cases[i].live);
         assert_int_equal(f.gvisor, cases[i].gvisor);
+        assert_int_equal(f.no_network, cases[i].no_network);
         engine_facts_read(&f, info, "/opt/runsc");
         assert_true(f.gvisor);
     }

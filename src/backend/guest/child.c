@@ -307,6 +307,8 @@ void child_run(const struct guest *g, uint64_t brand, const struct start_request
     if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1)
         fail(GUEST_STAGE_CONFINE, EPERM);
     int r = brand != 0 ? brand_take(brand) : 0;
+    if (r == 0 && g->gvisor)
+        r = brand_guard();
     if (r == 0)
         r = seccomp_install(g->filter,
                             (unsigned short)(g->config.filter_len / sizeof(struct sock_filter)));

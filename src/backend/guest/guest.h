@@ -165,6 +165,7 @@ uint64_t brand_new(void);     /* that nobody has had in this container */
 uint64_t brand_of(pid_t pid); /* 0: it has none, or is gone */
 /* For good, for the caller and all that it starts. 0 or a negative errno. */
 int brand_take(uint64_t brand);
+int brand_guard(void); /* box-guest is not killed by the caller; for a kernel that would let it */
 
 /* tree.c: the processes below `root`, and those with its brand; `root` is not one of them. Nothing
  * below a process that `spare` names is one, nor that process. */
