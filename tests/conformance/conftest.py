@@ -3,8 +3,8 @@
 
 A test that takes `box` runs once per backend. Marked `real` it needs programs that run, which `fake` has none of;
 marked `engine` it is about Docker and Podman alone. What a session is to its user (test_session_*.py) also runs on
-`docker-runsc`, Docker with gVisor as its runtime; marked `gvisor` it runs there alone. `runsc` is gVisor without an
-engine: `box.runtime` names it on both. $BOX_TEST_BACKENDS chooses among them."""
+`docker-runsc`, Docker with gVisor as its runtime; marked `gvisor` it runs there, and on `podman-runsc`, alone. `runsc`
+is gVisor without an engine: `box.runtime` names it on all three. $BOX_TEST_BACKENDS chooses among them."""
 
 import itertools
 import os
@@ -17,6 +17,7 @@ from boxlib import Boxd
 ALL = ("fake", "native", "runsc", "docker", "podman")
 ENGINES = ("docker", "podman")
 RUNTIMES = ("docker-runsc",)
+GVISOR = ("docker-runsc", "podman-runsc")
 _ids = itertools.count()
 
 
@@ -25,7 +26,7 @@ def pytest_generate_tests(metafunc):
         return
     names = ENGINES if metafunc.definition.get_closest_marker("engine") else ALL
     if metafunc.definition.get_closest_marker("gvisor"):
-        names = RUNTIMES
+        names = GVISOR
     elif metafunc.module.__name__.startswith("test_session_"):
         names = (*names, *RUNTIMES)
     if metafunc.definition.get_closest_marker("real"):
@@ -46,7 +47,7 @@ class Backend:
         self.env = env
         if self.engine:
             self.env["BOX_ENGINE_SOCKET"] = str(self.engine.socket)
-        if self.runtime:
+        if self.runtime and self.name == "docker":  # Podman's is its default
             self.env["BOX_ENGINE_RUNTIME"] = self.runtime
         if name == "runsc":
             self.runtime = name  # without an engine

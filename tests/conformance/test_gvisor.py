@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is different when an engine's runtime is gVisor: a kernel of its own, which counts and numbers by itself. The rest
-of what a session is (test_session_*.py) runs there, too."""
+"""What is different when an engine's runtime is gVisor: a kernel of its own, which counts and numbers by itself. The
+rest of what a session is (test_session_*.py) runs there, too."""
 
 import os
 import pathlib
@@ -10,7 +10,8 @@ import time
 import pytest
 from boxlib import ApiError
 # Collected here once more, for this runtime.
-from test_engine_answers import shared, spoil, test_L02_a_directory_that_was_exchanged_meanwhile_is_refused  # noqa: F401
+from test_engine_answers import shared, spoil  # noqa: F401
+from test_engine_answers import test_L02_a_directory_that_was_exchanged_meanwhile_is_refused  # noqa: F401
 from test_engine_answers import test_L02_what_is_mounted_below_does_not_come_along  # noqa: F401
 from test_engines import test_L04_the_program_may_kill_its_keeper_and_gains_nothing  # noqa: F401
 from test_engines import test_L08_a_container_killed_behind_our_back_is_a_lost_session  # noqa: F401
@@ -42,11 +43,12 @@ def test_the_kernel_is_gvisors_and_not_the_hosts(box, sid):
 
 def test_receipt_and_doctor_say_whose_kernel_it_is(box, sid):
     receipt = box.receipt(sid)
-    assert (receipt["runtime"], receipt["kernel"], receipt["out_of_memory_ends"]) == ("runsc", "gvisor", "the session")
+    assert (receipt["kernel"], receipt["out_of_memory_ends"]) == ("gvisor", "the session")
+    assert pathlib.Path(receipt["runtime"]).name == "runsc"
     assert "times" in receipt["mounts_compared_by"] and receipt["payload"]["seccomp"] == "2"
     assert receipt["limits"]["pids"]["host_tasks"] > 10 * receipt["limits"]["pids"]["value"]
     found = {c["id"]: c for c in box.doctor()["checks"]}
-    assert found["runtime-choice"]["detail"] == "runsc" and found["gvisor-limits"]["status"] == "warn"
+    assert found["runtime-choice"]["detail"].endswith("runsc") and found["gvisor-limits"]["status"] == "warn"
 
 
 def test_nobody_gets_out_of_the_tree(box, sid):
@@ -103,7 +105,9 @@ def test_a_directory_that_changes_all_the_time_is_mounted(box, shared):  # noqa:
 
 def test_a_network_is_refused_by_a_runtime_that_has_none(box):
     """The suite's runsc has `--network=none`: a session that asks for one must not be told that it has it."""
-    with pytest.raises(ApiError):
+    if box.name == "podman":
+        pytest.skip("Podman does not tell what its runtimes are given")
+    with pytest.raises(ApiError, match="--network=none"):
         box.new(network="on")
 
 
