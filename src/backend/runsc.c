@@ -146,6 +146,7 @@ static struct runsc_sandbox *begin(struct runsc *r, const char *name, const stru
      * gVisor itself. So box-guest looks, and ends what has too much before that. */
     sb->tree_bytes = (uint64_t)spec->memory_mb * MIB;
     (void)str_copy(sb->name, sizeof(sb->name), name);
+    (void)str_copy(sb->id, sizeof(sb->id), name);
     sb->next = r->engine.sandboxes;
     if (sb->next != NULL)
         sb->next->prev = sb;
