@@ -130,7 +130,7 @@ def test_a_session_whose_gvisor_was_killed_is_lost(api, daemon, who):
     names = {p: pathlib.Path(f"/proc/{p}/cmdline").read_bytes().split(b"\0")[0].decode()
              for p in processes(daemon.tag())}
     os.kill(next(p for p, name in names.items() if name == who), signal.SIGKILL)
-    until(lambda: api.ps() == [] or api.sh("a", "ls /usr/share/doc")["outcome"] == "session_lost")
+    until(lambda: api.ps() == [])
     api.new("b")
     assert api.sh("b", "echo alive")["stdout"] == "alive\n"
 
