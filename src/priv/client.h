@@ -34,7 +34,8 @@ typedef void priv_gone_fn(void *arg);
 
 /* Takes over the box-priv that an earlier boxd left on this state directory, or starts one, and
  * waits for its first word: blocks, so call it before the loop runs, and while we may still do what
- * starting one needs. One of another version, or for another user, is told to end everything first.
+ * starting one needs. One of another version, or for another user, or without the programs that we
+ * name, is told to end everything first.
  * ERR_CONFLICT: another boxd has it. */
 int priv_client_new(struct loop *loop, const struct priv_client_options *options,
                     struct priv_client **ret, struct err *err);

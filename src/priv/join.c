@@ -147,6 +147,8 @@ static enum greeting greet(const struct priv_client_options *o, struct priv_conn
     if (n != (ssize_t)sizeof(reply) || reply.result < 0 ||
         reply.host.version != PRIV_WIRE_VERSION || fd < 0 || read_roots(fd, &c->roots) < 0)
         return GREETING_FOREIGN;
+    if (o->runsc_program != NULL && !reply.host.gvisor)
+        return GREETING_FOREIGN; /* of a boxd with another backend: it cannot make what we need */
     c->host = reply.host;
     return GREETING_FINE;
 }

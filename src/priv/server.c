@@ -240,6 +240,7 @@ static int on_hello(struct priv *p, const void *data, size_t len, struct err *er
     reply.host.host_uid = h->host_uid;
     reply.host.cgroup_mode = h->cgroups.mode;
     reply.host.landlock_abi = (uint32_t)landlock_abi();
+    reply.host.gvisor = h->runsc_fd >= 0 && h->guest_fd >= 0;
     for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
         reply.host.enforced[i] = h->cgroups.enforced[i];
         memcpy(reply.host.why[i], h->cgroups.why[i], sizeof(reply.host.why[i]));

@@ -91,6 +91,7 @@ struct priv_host {
     uint32_t enforced[CGROUP_CONTROLLERS];
     char why[CGROUP_CONTROLLERS][120];
     uint32_t landlock_abi;
+    uint32_t gvisor; /* it was given runsc and box-guest */
 };
 
 /* Namespaces in the order of the array. */

@@ -136,9 +136,7 @@ static int mount_runsc(const struct launch_host *h, const struct plan *p, struct
     if (!(p->flags & PLAN_GVISOR))
         return 0;
     if (h->runsc_fd < 0 || h->guest_fd < 0)
-        return err_set(err, ERR_UNSUPPORTED,
-                       "this box-priv was started without gVisor, by an earlier boxd; end its "
-                       "sessions, and start boxd again");
+        return err_set(err, ERR_UNSUPPORTED, "this box-priv was started without gVisor");
     a->setup.runsc_fd = mount_clone(h->runsc_fd, !h->rootful);
     int r = a->setup.runsc_fd < 0
                 ? a->setup.runsc_fd

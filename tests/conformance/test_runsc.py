@@ -154,6 +154,27 @@ def test_the_next_daemon_has_the_session_and_a_sweep_removes_the_rest():
         daemon.close()
 
 
+def test_a_daemon_with_another_backend_before_is_no_obstacle():
+    top = pathlib.Path(tempfile.mkdtemp(prefix="box-runsc-"))
+    top.chmod(0o755)
+    try:
+        for before, after in (("native", "runsc"), ("runsc", "native")):
+            daemon = Boxd("--backend", before, state=top)
+            daemon.client().new("old")
+            daemon.stop(signal.SIGKILL)
+            daemon.args = ["--backend", after]
+            daemon.start()
+            api = daemon.client()
+            assert api.ps() == [], "it belongs to a backend that is not there"
+            api.new("new")
+            assert api.sh("new", "echo alive")["stdout"] == "alive\n" and api.get("new")["backend_name"] == after
+            api.rm("new")
+            assert_no_leak(daemon)
+            daemon.close()
+    finally:
+        shutil.rmtree(top)
+
+
 # Without it.
 
 
