@@ -42,7 +42,7 @@ struct settings {
 const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_HOST] = {"host", "BOX_LISTEN_HOST", "127.0.0.1", "Address to listen on"},
     [CONFIG_PORT] = {"port", "BOX_LISTEN_PORT", "5410", "TCP port; 0: no TCP listener"},
-    [CONFIG_BACKEND] = {"backend", "BOX_BACKEND", "auto", "native, docker, podman; auto: the first of these that works"},
+    [CONFIG_BACKEND] = {"backend", "BOX_BACKEND", "auto", "native, docker, podman, runsc; auto: the first that works, but for runsc"},
     [CONFIG_STATE_DIR] = {"state_dir", "BOX_STATE_DIR", NULL, "Where everything is kept"},
     [CONFIG_TOKEN_FILE] = {"token_file", "BOX_TOKEN_FILE", NULL, "File with the token that TCP clients send; read again when it changes"},
     [CONFIG_MOUNT_ROOTS] = {"allowed_mount_roots", "BOX_ALLOWED_MOUNT_ROOTS", NULL, "Directories of the host that may be mounted"},
