@@ -26,7 +26,7 @@ struct native_facts {
                              itself */
     bool require_limits;
     bool gvisor;       /* sessions are gVisor's: the tree is for box-guest (sandbox/gvisor.h) */
-    bool one_id; /* box-priv has no other id to give than boxd's own */
+    bool one_id;       /* box-priv has no other id to give than boxd's own */
     bool core_by_pipe; /* the host pipes cores to a program: only a limit of 1 stops that */
 };
 

@@ -88,10 +88,11 @@ static void write_gvisor_limits(struct jw *w, const struct receipt *rc)
     const struct cgroup_readback *c = &rc->inspect.cgroup;
     uint64_t memory = in_force(rc, CGROUP_MEMORY, c->memory_max) ? c->memory_max : 0;
     if (memory > GVISOR_MEMORY_RESERVE)
-        write_gvisor_limit(w, "memory_bytes", memory - GVISOR_MEMORY_RESERVE,
-                           "box-guest ends a command that has more; what is quicker, and all of them "
-                           "together, meets the host's limit, and the session ends",
-                           "host_bytes", memory);
+        write_gvisor_limit(
+            w, "memory_bytes", memory - GVISOR_MEMORY_RESERVE,
+            "box-guest ends a command that has more; what is quicker, and all of them "
+            "together, meets the host's limit, and the session ends",
+            "host_bytes", memory);
     else
         write_limit(w, "memory_bytes", false, 0,
                     priv_client_host(rc->sb->native->priv)->why[CGROUP_MEMORY]);
