@@ -11,6 +11,7 @@ import tempfile
 import pytest
 from boxlib import Boxd
 from hostlib import assert_no_leak, processes, until
+from netstage import HOST, INTERNET, PRIVATE, Stage, has_programs
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(
     shutil.which("runsc") is None, reason="runsc is not installed; Debian has it in bookworm, not in trixie")]
@@ -173,6 +174,47 @@ def test_a_daemon_with_another_backend_before_is_no_obstacle():
             daemon.close()
     finally:
         shutil.rmtree(top)
+
+
+# The network: the host's stack, in a namespace of the session's own.
+
+# Says which of the places it reaches.
+REACH = '''
+import socket, sys
+for place in sys.argv[1:]:
+    host, port = place.split(":")
+    try:
+        with socket.create_connection((host, int(port)), 5):
+            print(place)
+    except OSError:
+        pass
+'''
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not has_programs("ip", "nft", "slirp4netns"),
+                    reason="needs root, iproute2, nftables and slirp4netns to build the stage")
+@pytest.mark.parametrize("user", ["root", "ordinary user"])
+def test_the_internet_is_reached_and_nothing_else(user):
+    stage = Stage()
+    try:
+        daemon = (stage.boxd if user == "root" else stage.boxd_of_user)("--backend", "runsc")
+        try:
+            own, web = stage.host.listen(5411), stage.net.listen(80)
+            api = daemon.client()
+            api.new("on", network="on")
+            api.new("off")
+            places = [f"{INTERNET[0]}:80", "some.example:80", *(f"{a}:80" for a in PRIVATE), f"{HOST}:5411"]
+            r = api.x("on", "python3", "-c", REACH, *places, timeout_sec=100)
+            assert r["stdout"].split() == places[:2], r
+            assert api.x("off", "python3", "-c", REACH, *places, timeout_sec=100)["stdout"] == ""
+            receipt = api.receipt("on")
+            assert receipt["network_stack"].startswith("the host's") and "private ranges" in receipt["network"]
+            own.close()
+            web.close()
+        finally:
+            daemon.close()
+    finally:
+        stage.close()
 
 
 # Without it.
