@@ -83,6 +83,7 @@ void native_sandbox_free(struct native_sandbox *sb)
     strv_free(sb->env);
     free(sb->workdir);
     free(sb->image);
+    free(sb->words);
     free(sb);
 }
 

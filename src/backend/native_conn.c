@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "backend/native_internal.h"
+#include "util/alloc.h"
 #include "util/err.h"
 #include "util/fd.h"
 
@@ -87,21 +88,23 @@ static void on_words(struct loop_io *io, uint32_t events)
     ssize_t n = recv(sb->conn, text, sizeof(text), MSG_DONTWAIT);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
         loop_io_stop(io); /* that it is gone is told by its pidfd */
-    for (ssize_t i = 0; i < n && sb->n_words + 1 < sizeof(sb->words); i++) {
+    if (n > 0 && sb->words == NULL)
+        sb->words = xnew_n(char, NATIVE_WORDS_MAX);
+    size_t len = sb->words != NULL ? strlen(sb->words) : 0;
+    for (ssize_t i = 0; i < n && len + 1 < NATIVE_WORDS_MAX; i++) {
         bool blank = text[i] <= ' ' || text[i] > '~';
-        if (!blank || (sb->n_words > 0 && sb->words[sb->n_words - 1] != ' '))
-            sb->words[sb->n_words++] = blank ? ' ' : text[i];
+        if (!blank || (len > 0 && sb->words[len - 1] != ' '))
+            sb->words[len++] = blank ? ' ' : text[i];
     }
 }
 
 /* What it said last may still be on its way when it is gone. */
-const char *native_last_words(const struct sandbox *base)
+const char *native_last_words(struct sandbox *base)
 {
-    struct native_sandbox *sb =
-        (struct native_sandbox *)(uintptr_t)container_of(base, const struct native_sandbox, base);
+    struct native_sandbox *sb = container_of(base, struct native_sandbox, base);
     if (sb->conn >= 0)
         on_words(&sb->conn_io, EPOLLIN);
-    return sb->words;
+    return sb->words != NULL ? sb->words : "";
 }
 
 static int watch(struct native_sandbox *sb, loop_io_fn *fn, struct err *err)

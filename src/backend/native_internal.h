@@ -69,9 +69,8 @@ struct native_sandbox {
     struct loop_io conn_io, pid_io;
     uint64_t epoch; /* what PID 1 says before was meant for an earlier daemon */
     bool greeted, lost;
-    char words[NATIVE_WORDS_MAX]; /* gVisor: what runsc has to complain about, as one line */
-    size_t n_words;
-    bool adopting;              /* CREATING: PID 1 is to tell what there is */
+    char *words;   /* owned; gVisor: what runsc has to complain about, as one line, or NULL */
+    bool adopting; /* CREATING: PID 1 is to tell what there is */
     struct loop_timer patience; /* with a PID 1 that does not */
     uint64_t deadline_ns;       /* as box-priv knows it */
     bool deadline_known;
@@ -169,7 +168,7 @@ void native_lose(struct native_sandbox *sb);
 int native_create_named(struct backend *b, const char *name, const struct spec *spec,
                         backend_created_fn *created, backend_lost_fn *lost, void *arg,
                         struct err *err);
-const char *native_last_words(const struct sandbox *base); /* "": it said nothing */
+const char *native_last_words(struct sandbox *base); /* "": it said nothing */
 
 /* native_conn.c: the connection to PID 1. */
 int native_greet(struct native_sandbox *sb, struct err *err);

@@ -9,7 +9,7 @@ import signal
 import tempfile
 
 import pytest
-from boxlib import Boxd
+from boxlib import ApiError, Boxd
 from hostlib import assert_no_leak, processes, until
 from netstage import HOST, INTERNET, PRIVATE, Stage, has_programs
 
@@ -227,22 +227,40 @@ def test_without_runsc_it_says_what_to_install():
     assert "does not say that it is gVisor's runsc" in refused([*cover, "/bin/true"])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, who has no privilege")
-def test_an_ordinary_user_has_it_too():
-    top = pathlib.Path(tempfile.mkdtemp(prefix="box-runsc-"))
+@pytest.fixture
+def by_a_user():
+    """A boxd of somebody who has no privilege."""
+    if os.geteuid() != 0:
+        pytest.skip("becomes another user")
+    made, top = [], pathlib.Path(tempfile.mkdtemp(prefix="box-runsc-"))
     top.chmod(0o755)
     (top / "state").mkdir()
     os.chown(top / "state", USER, USER)
-    become = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"]
-    daemon = Boxd("--backend", "runsc", state=top / "state", prefix=become)
-    try:
-        api = daemon.client()
-        api.new("a")
-        r = api.sh("a", "cat /proc/self/status; cat /proc/sentry-meminfo; echo here > f; cat f")
-        lines = dict(line.split(":\t", 1) for line in r["stdout"].splitlines() if ":\t" in line)
-        assert int(lines["CapEff"], 16) == int(lines["CapBnd"], 16) == 0 and r["stdout"].endswith("here\n")
-        assert "shared by all sessions" in api.receipt("a")["host_ids"]
-        api.rm("a")
-    finally:
+
+    def start(*prefix):
+        become = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"]
+        made.append(Boxd("--backend", "runsc", state=top / "state", prefix=[*become, *prefix]))
+        return made[0].client()
+
+    yield start
+    for daemon in made:
         daemon.close()
-        shutil.rmtree(top)
+    shutil.rmtree(top)
+
+
+def test_an_ordinary_user_has_it_too(by_a_user):
+    api = by_a_user()
+    api.new("a")
+    r = api.sh("a", "cat /proc/self/status; cat /proc/sentry-meminfo; echo here > f; cat f")
+    lines = dict(line.split(":\t", 1) for line in r["stdout"].splitlines() if ":\t" in line)
+    assert int(lines["CapEff"], 16) == int(lines["CapBnd"], 16) == 0 and r["stdout"].endswith("here\n")
+    assert "shared by all sessions" in api.receipt("a")["host_ids"]
+    api.rm("a")
+
+
+def test_what_runsc_complains_about_is_the_reason(by_a_user):
+    """With so few processes it has no room for its own threads."""
+    api = by_a_user("prlimit", "--nproc=6:6")
+    with pytest.raises(ApiError, match="gVisor could not start the session: runtime: failed to create new OS thread"):
+        api.new("a")
+    assert api.ps() == []
