@@ -12,6 +12,8 @@
 #include "cmd/box_outcome.h"
 #include "cmd/box_text.h"
 #include "http/client.h"
+#include "mcp/said.h"
+#include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/str.h"
@@ -183,8 +185,9 @@ static void on_retry(struct loop_timer *t)
 
 static void tell_waiters(struct mcp_run *m)
 {
-    AUTO_FREE char *why = xasprintf("box: the server failed after %u attempts: %s: %s",
-                                    m->retry.failed, mcp_phase_name(m->phase), m->error);
+    AUTO_FREE char *why =
+        xasprintf("box: the server failed after %u attempt%s: %s: %s", m->retry.failed,
+                  m->retry.failed == 1 ? "" : "s", mcp_phase_name(m->phase), m->error);
     char *text = xstrdup(why);
 
     m->failed = true;
@@ -431,21 +434,30 @@ static void answer_in_flight(struct mcp_run *m, const char *why)
     mcp_pipe_answer(m, &answers);
 }
 
+/* A tool that downloads what it runs, and never came to run it. */
+static const char *why_at_once(const struct mcp_run *m)
+{
+    bool off = m->server.box.network == NETWORK_OFF && mcp_command_installs(m->server.command);
+
+    return off && m->working_since == 0
+               ? " (the network of this box is off, so nothing can be downloaded: --network on)"
+               : "";
+}
+
 static void how_it_ended(const struct mcp_run *m, bool known, int64_t code, const char *said,
                          char *ret, size_t size)
 {
-    const char *last = strrchr(said, '\n');
+    const char *last;
+    size_t len = mcp_said_last(said, &last);
+    size_t shown = len < 200 ? len : utf8_boundary(last, 200);
 
-    last = last != NULL ? last + 1 : said;
     if (!known)
         (void)snprintf(ret, size, "the server was stopped with its session");
-    else if (code < 0)
-        (void)snprintf(ret, size, "the server was killed by signal %lld%s%.200s", (long long)-code,
-                       last[0] != '\0' ? ": " : "", last);
     else
-        (void)snprintf(ret, size, "the server exited with status %lld%s%.200s", (long long)code,
-                       last[0] != '\0' ? ": " : "", last);
-    (void)m;
+        (void)snprintf(ret, size, "the server %s %lld%s%s%.*s",
+                       code < 0 ? "was killed by signal" : "exited with status",
+                       (long long)(code < 0 ? -code : code), why_at_once(m), len > 0 ? ": " : "",
+                       (int)shown, last);
 }
 
 static void gone(struct mcp_run *m, const char *why)

@@ -10,6 +10,7 @@
 #include "mcp/path.h"
 #include "mcp/payload.h"
 #include "mcp/prepare.h"
+#include "mcp/said.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/buf.h"
@@ -614,6 +615,68 @@ static void secrets_are_hidden_in_what_is_said(void **state)
     assert_string_equal(buf_str(&out), "x *** y *** 1 abc");
 }
 
+static void env_is(char *const *env, const char *expected)
+{
+    AUTO_DONE(buf) struct buf all;
+
+    buf_init(&all, 4096);
+    for (size_t i = 0; i < strv_len(env); i++)
+        assert_int_equal(buf_printf(&all, "%s ", env[i]), 0);
+    assert_string_equal(buf_str(&all), expected);
+}
+
+static void installers_hear_of_proxies_and_certificates_and_of_no_secret(void **state)
+{
+    char *env[] = {W("PIP_INDEX_URL=a"),      W("API_KEY=b"),  W("NODE_EXTRA_CA_CERTS=c"),
+                   W("npm_config_cache=d"),   W("PIPE=e"),     W("ALL_PROXY=f"),
+                   W("REQUESTS_CA_BUNDLE=g"), W("NODE_ENV=h"), NULL};
+    AUTO_STRV char **some = mcp_env_for_install(env);
+
+    env_is(some, "PIP_INDEX_URL=a NODE_EXTRA_CA_CERTS=c npm_config_cache=d ALL_PROXY=f "
+                 "REQUESTS_CA_BUNDLE=g ");
+}
+
+static void without_a_network_installers_need_not_try(void **state)
+{
+    char *mine[] = {W("UV_OFFLINE=0"), W("X=1"), NULL};
+    AUTO_STRV char **on = mcp_env_defaults(NETWORK_ON);
+    AUTO_STRV char **off = mcp_env_with(mcp_env_defaults(NETWORK_OFF), mine);
+
+    assert_int_equal(strv_len(on), 0);
+    env_is(off, "PIP_RETRIES=0 UV_OFFLINE=0 npm_config_offline=true X=1 ");
+}
+
+static void last_is(const char *text, const char *expected)
+{
+    const char *line;
+    size_t len = mcp_said_last(text, &line);
+
+    assert_int_equal(len, strlen(expected));
+    assert_memory_equal(line, expected, len);
+}
+
+static void of_last_words_those_that_say_something_are_repeated(void **state)
+{
+    last_is("", "");
+    last_is("\n \n", "");
+    last_is("one", "one");
+    last_is("Traceback:\n  File x\nKeyError: 'y'\n\n", "KeyError: 'y'");
+    last_is("warn\nnpm error code E404\nnpm error 404 no such thing\nnpm error 404\n"
+            "npm error A complete log of this run can be found in: /x\n",
+            "npm error 404 no such thing");
+    last_is("npm ERR! code X\nnpm ERR! why\n\nnpm ERR! A complete log\nnpm notice new\n",
+            "npm ERR! why");
+    last_is("npm error alone", "npm error alone");
+    last_is("npm error early\nthe server's own words\n", "the server's own words");
+    assert_string_equal(mcp_said_failure("Collecting a\nERROR: no a\nmore\n"),
+                        "ERROR: no a\nmore\n");
+    assert_string_equal(mcp_said_failure("nothing\nof it"), "nothing\nof it");
+    assert_string_equal(mcp_said_failure(""), "");
+    assert_string_equal(mcp_said_tail("a\nb\nc\n", 2), "b\nc\n");
+    assert_string_equal(mcp_said_tail("a\nb", 5), "a\nb");
+    assert_string_equal(mcp_said_tail("", 5), "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -653,6 +716,9 @@ int main(void)
         cmocka_unit_test(F08_only_a_read_only_project_is_copied),
         cmocka_unit_test(what_the_step_says_is_read_from_its_own_lines),
         cmocka_unit_test(files_of_variables),
+        cmocka_unit_test(installers_hear_of_proxies_and_certificates_and_of_no_secret),
+        cmocka_unit_test(without_a_network_installers_need_not_try),
+        cmocka_unit_test(of_last_words_those_that_say_something_are_repeated),
         cmocka_unit_test(secrets_are_hidden_in_what_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
