@@ -76,6 +76,8 @@ struct mcp_run {
     struct mcp_server server; /* owned */
     char *name;               /* owned */
     struct mcp_roots roots;   /* owned */
+    struct mcp_roots chain;   /* owned; the command, when it is the user's own tool */
+    char *chain_path;         /* owned; where that is on PATH inside; "": nowhere */
     struct mcp_prepare prepare;
     char *command;      /* owned; as it is called inside */
     char **inside_args; /* owned */

@@ -48,6 +48,7 @@ void mcp_link_hold(struct mcp_run *m)
         .session_id = m->session_id,
         .box = &m->server.box,
         .roots = &m->roots,
+        .chain = &m->chain,
         .mounts = m->args->spec->extra_mounts,
         .n_mounts = (unsigned)m->args->spec->n_extra_mounts,
         .profile = m->args->profile,

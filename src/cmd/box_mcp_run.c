@@ -319,6 +319,17 @@ static bool is_one_of(const char *word, const char *const *list)
     return false;
 }
 
+static void refused_for_good(struct mcp_run *m, const char *why)
+{
+    AUTO_FREE char *more = NULL;
+
+    if (m->chain.n > 0 && strstr(why, "mount") != NULL)
+        more = xasprintf("%s; '%s' has to be mounted to run '%s' of your own: install it for "
+                         "everybody, such as in /usr/local/bin, or name an image that has it",
+                         why, m->chain.list[0].host, m->command);
+    mcp_fatal(m, STATUS_FAILED, more != NULL ? more : why);
+}
+
 void mcp_refused(struct mcp_run *m, const char *about, const char *code, const char *why)
 {
     static const char *const wrong[] = {"invalid", "denied", "conflict", "not_found", NULL};
@@ -335,7 +346,7 @@ void mcp_refused(struct mcp_run *m, const char *about, const char *code, const c
         else if (is_one_of(code, nowhere) && m->starts == 0) {
             unavailable(m, why);
         } else if (is_one_of(code, wrong)) {
-            mcp_fatal(m, STATUS_FAILED, why);
+            refused_for_good(m, why);
         } else {
             mcp_step_failed(m, why);
         }
@@ -544,6 +555,8 @@ static void run_done(struct mcp_run *m)
     mcp_server_done(&m->server);
     mcp_prepared_done(&m->prepared);
     mcp_roots_done(&m->roots);
+    mcp_roots_done(&m->chain);
+    free(m->chain_path);
     free(m->name);
     free(m->command);
     strv_free(m->inside_args);

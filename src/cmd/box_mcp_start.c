@@ -154,6 +154,7 @@ void mcp_prepare_box(struct mcp_run *m)
     jw_str(&w, "sh");
     jw_str(&w, m->command);
     jw_str(&w, m->venv);
+    jw_str(&w, m->chain_path);
     jw_array_end(&w);
     put_env(&w, env);
     jw_kreal(&w, "timeout_sec", (double)m->server.box.startup_timeout_sec);
