@@ -3,7 +3,7 @@
 
 boxd runs in a network namespace of the test's own. Behind it is another that stands for the internet: with a name
 server, and with an npm registry and a Python index behind TLS, whose authority is known to that host alone. No packet
-leaves the machine.
+leaves the machine. npm and uv are not among what the other tests need: `make interop` has both, and runs this, too.
 """
 
 import json
@@ -12,17 +12,14 @@ import shutil
 import socket
 
 import pytest
-from hostlib import mount_dir, need
+from boxlib import BUILD
+from hostlib import mount_dir
 from mcplib import Wrapper
-from netstage import HOST, INTERNET, PRIVATE, Stage, has_programs
-from packagelib import NAME, NODE_SERVER, PYTHON_SERVER, VERSION, Packages
-from tlslib import Authority
+from netstage import HOST, INTERNET, PRIVATE, has_programs
+from packagelib import BUNDLE, NAME, NODE_SERVER, PYTHON_SERVER, REGISTRY, VERSION, World
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not has_programs("nft", "ip", "nsenter", "unshare", "openssl"),
                                 reason="needs root, nftables, iproute2 and openssl")
-
-REGISTRY = "packages.example.org"
-BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
 BUILDER = r'''
 import zipfile
@@ -35,24 +32,6 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
         z.writestr("mine-1.0.dist-info/RECORD", "")
     return "mine-1.0-py3-none-any.whl"
 '''
-
-
-class World:
-    def __init__(self, top):
-        self.stage = Stage()
-        self.top = top
-        authority = Authority(top / "tls")
-        cert, key = authority.issue("packages", f"DNS:{REGISTRY}")
-        # The host trusts this authority and no other.
-        self.stage.host.run("sh", "-ec", 'mkdir /mnt/certs; cp "$1" /mnt/certs/ca-certificates.crt; '
-                            "mount --bind /mnt/certs /etc/ssl/certs", "sh", str(authority.ca))
-        self.packages = Packages(self.stage.net.listen(443, address=INTERNET[1]), REGISTRY, cert, key)
-        self.daemon = self.stage.boxd()
-
-    def close(self):
-        self.daemon.close()
-        self.packages.close()
-        self.stage.close()
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +55,7 @@ def project(world):
 def run(world):
     """run(word...) -> Wrapper with the network on, as it is when nobody says anything."""
     started = []
-    world.packages.asked.clear()
+    world.packages.forget()
 
     def start(*words, **kwargs):
         kwargs.setdefault("network", None)
@@ -88,38 +67,60 @@ def run(world):
         wrapper.end()
 
 
-def npm_env(world):
-    """What a user of a registry of one's own has in the environment."""
-    return ["--env", f"npm_config_registry={world.packages.npm}", "--env", f"NODE_EXTRA_CA_CERTS={BUNDLE}"]
+def need_npm():
+    if shutil.which("npx", path="/usr/local/bin:/usr/bin:/bin") is None:
+        pytest.skip("npm is not installed (tools/setup.sh interop)")
 
 
-def pip_env(world):
-    return ["--env", f"PIP_INDEX_URL={world.packages.index}"]
-
-
-def check_facts(world, w, language):
-    assert w.initialize()["result"]["serverInfo"]["name"] == NAME
-    facts = w.value("facts")
-    assert (facts["language"], facts["needed"], facts["home"]) == (language, 42, "/home/box")
-    assert world.packages.peers == {HOST}, "what was downloaded was downloaded through the box's own network"
-    assert "trying again" not in w.so_far()
-    return facts
+@pytest.fixture
+def uv(project):
+    """An environment with uv and uvx on PATH where their installer puts them: in a directory of the user's."""
+    place = BUILD / "interop" / "mcp" / "python" / ".venv" / "bin" / "uvx"
+    found = str(place) if place.exists() else shutil.which("uvx")
+    if found is None:
+        pytest.skip("uv is not installed (make interop has it from PyPI)")
+    programs = project / ".local" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("uv", "uvx"):
+        shutil.copy(os.path.join(os.path.dirname(os.path.realpath(found)), name), programs / name)
+    return {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(project)}
 
 
 def test_npx_downloads_and_runs_a_server(world, run):
-    need("npx")
-    w = run(*npm_env(world), "--", "npx", "-y", NAME, "--flag", "value")
-    facts = check_facts(world, w, "node")
+    need_npm()
+    w = run(*world.npm_env(), "--", "npx", "-y", NAME, "--flag", "value")
+    facts = world.check(w, "node")
     assert facts["argv"] == ["--flag", "value"] and facts["file"].startswith("/home/box/.npm/_npx/")
     assert f"/npm/{NAME}/-/{NAME}-{VERSION}.tgz" in world.packages.asked
+    assert w.close()[0] == 0
+
+
+def test_uvx_of_the_users_own_downloads_and_runs_a_server(world, run, uv):
+    w = run(*world.uv_env(), "--", "uvx", NAME, "--flag", env=uv)
+    facts = world.check(w, "python")
+    assert facts["argv"] == ["--flag"] and facts["file"].startswith("/home/box/.cache/uv/")
+    assert f"/simple/{NAME}/" in world.packages.asked
+    assert w.close()[0] == 0
+
+
+def test_uv_runs_a_project_that_it_may_not_write_to(world, run, uv, project):
+    server = project / "server"
+    server.mkdir()
+    (server / "main.py").write_text(PYTHON_SERVER)
+    (server / "pyproject.toml").write_text('[project]\nname = "mine"\nversion = "1.0"\nrequires-python = ">=3.9"\n'
+                                           'dependencies = ["tiny-needed"]\n')
+    w = run(*world.uv_env(), "--", "uv", "--directory", server, "run", "main.py", env=uv)
+    facts = world.check(w, "python")
+    assert facts["executable"].startswith("/home/box/.box-mcp/project/.venv/")
+    assert sorted(p.name for p in server.iterdir()) == ["main.py", "pyproject.toml"]
     assert w.close()[0] == 0
 
 
 def test_requirements_are_downloaded_before_the_start(world, run, project):
     (project / "server.py").write_text(PYTHON_SERVER)
     (project / "requirements.txt").write_text("tiny-needed\n")
-    w = run(*pip_env(world), "--", "python3", project / "server.py")
-    facts = check_facts(world, w, "python")
+    w = run(*world.pip_env(), "--", "python3", project / "server.py")
+    facts = world.check(w, "python")
     assert facts["file"] == "/workspace/server.py" and "/.box-mcp/venv/" in facts["executable"]
     assert "dep_install\n" in w.so_far()
     assert w.close()[0] == 0
@@ -131,19 +132,19 @@ def test_a_project_of_python_is_built_and_its_dependencies_downloaded(world, run
         '[build-system]\nrequires = []\nbuild-backend = "builder"\nbackend-path = ["."]\n'
         '[project]\nname = "mine"\nversion = "1.0"\ndependencies = ["tiny-server"]\n')
     (project / "builder.py").write_text(BUILDER)
-    w = run(*pip_env(world), "--", "python3", "-m", "tiny_server", project, f"--data={project}/x")
-    facts = check_facts(world, w, "python")
+    w = run(*world.pip_env(), "--", "python3", "-m", "tiny_server", project, f"--data={project}/x")
+    facts = world.check(w, "python")
     assert "/.box-mcp/venv/lib/" in facts["file"] and facts["argv"] == ["/workspace", "--data=/workspace/x"]
     assert w.close()[0] == 0
 
 
 def test_modules_of_a_node_project_are_downloaded_from_where_its_npmrc_says(world, run, project):
-    need("npm")
+    need_npm()
     (project / "server.js").write_text(NODE_SERVER)
     (project / "package.json").write_text(json.dumps({"name": "mine", "dependencies": {"tiny-needed": "^1.0.0"}}))
     (project / ".npmrc").write_text(f"registry={world.packages.npm}\ncafile={BUNDLE}\n")
     w = run("--", "node", project / "server.js")
-    facts = check_facts(world, w, "node")
+    facts = world.check(w, "node")
     assert facts["file"] == "/home/box/.box-mcp/project/server.js"
     assert not (project / "node_modules").exists(), "the mount is read-only"
     assert w.close()[0] == 0
@@ -178,12 +179,12 @@ def test_without_a_network_it_is_said_what_failed_and_what_to_do(world, run, pro
     if kind == "requirements":
         (project / "server.py").write_text(PYTHON_SERVER)
         (project / "requirements.txt").write_text("tiny-needed\n")
-        w = run(*pip_env(world), "--", "python3", project / "server.py", network="off", delays="0.05")
+        w = run(*world.pip_env(), "--", "python3", project / "server.py", network="off", delays="0.05")
     else:
-        need("npm")
+        need_npm()
         (project / "server.js").write_text(NODE_SERVER)
         (project / "package.json").write_text(json.dumps({"name": "mine", "dependencies": {"tiny-needed": "^1.0.0"}}))
-        w = run(*npm_env(world), "--", "node", project / "server.js", network="off", delays="0.05")
+        w = run(*world.npm_env(), "--", "node", project / "server.js", network="off", delays="0.05")
     message = w.answer(w.ask("initialize"))["error"]["message"]
     assert "dep_install: Dependency install failed" in message and "the network of this box is off" in message, message
     assert "--network on" in message and "--install off" in message
@@ -191,7 +192,7 @@ def test_without_a_network_it_is_said_what_failed_and_what_to_do(world, run, pro
 
 
 def test_npx_without_a_network_is_told_as_that(world, run):
-    need("npx")
-    w = run(*npm_env(world), "--", "npx", "-y", NAME, network="off", delays="0.05")
+    need_npm()
+    w = run(*world.npm_env(), "--", "npx", "-y", NAME, network="off", delays="0.05")
     message = w.answer(w.ask("initialize"))["error"]["message"]
     assert "the network of this box is off" in message and "--network on" in message, message

@@ -257,13 +257,15 @@ def restarted():
     d.close()
 
 
-def kill_and_start(daemon):
-    daemon.stop(signal.SIGKILL)
+def restart(daemon, how=signal.SIGKILL):
+    """SIGUSR2 is how systemd restarts it: both leave the sessions alone."""
+    daemon.stop(how)
     daemon.start()
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR2])
 @pytest.mark.parametrize("era", ["handshake", "modern"])
-def test_stdio_finds_its_sandbox_again_after_boxd_was_killed(restarted, era):
+def test_stdio_finds_its_sandbox_again_when_boxd_is_restarted(restarted, era, how):
     daemon, start = restarted
     c = start()
     if era == "handshake":
@@ -282,7 +284,7 @@ def test_stdio_finds_its_sandbox_again_after_boxd_was_killed(restarted, era):
     session = tool("exec", command="echo kept > f")["structuredContent"]["session_id"]
     other = tool("create_session", name="other")["structuredContent"]["session_id"]
     for _ in range(2):
-        kill_and_start(daemon)
+        restart(daemon, how)
         assert text(tool("read", path="f")) == "kept"  # and no answer to a handshake before it
         assert tool("exec", command="true", session_id=other)["structuredContent"]["session_id"] == other
     assert {session, other} == names(daemon.client())
@@ -296,7 +298,7 @@ def test_stdio_ends_its_session_also_when_nothing_was_asked_after_boxd_was_kille
     daemon, start = restarted
     c = start()
     c.tool("exec", command="true")
-    kill_and_start(daemon)
+    restart(daemon)
     c.ask("server/discover")
     assert c.end() == 0
     until(lambda: names(daemon.client()) == set(), what="the end of the session")
@@ -320,12 +322,11 @@ def test_stdio_requests_under_way_hear_that_boxd_was_lost(restarted):
     assert later["id"] == "later" and text(later["result"]) == "later\n"
 
 
-def test_stdio_a_boxd_that_was_stopped_is_found_again_too(restarted):
+def test_stdio_a_boxd_that_ended_its_sessions_gives_new_ones(restarted):
     daemon, start = restarted
     c = start("--session", "work")
-    c.tool("exec", command="echo kept > f")
-    daemon.stop()
-    daemon.start()
+    c.tool("exec", command="true")
+    restart(daemon, signal.SIGTERM)
     assert c.tool("exec", command="true")["structuredContent"]["session_id"] == "work"
 
 

@@ -15,7 +15,11 @@ import tarfile
 import threading
 import zipfile
 
+from netstage import HOST, INTERNET, Stage
+from tlslib import Authority
+
 NAME, NEEDED, VERSION = "tiny-server", "tiny-needed", "1.0.0"
+REGISTRY, BUNDLE = "packages.example.org", "/etc/ssl/certs/ca-certificates.crt"
 
 # Both speak JSON-RPC by line and have the same tools: facts, env, connect.
 PYTHON_SERVER = r'''
@@ -126,6 +130,10 @@ class Packages:
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
+    def forget(self):
+        self.asked.clear()
+        self.peers.clear()
+
     def _add_npm(self, name, files, **more):
         package = {"name": name, "version": VERSION, "main": "index.js", **more}
         data = tarball({"package.json": json.dumps(package), **files})
@@ -189,3 +197,42 @@ class Packages:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(20)
+
+
+class World:
+    """boxd on a host of its own, and an internet that has these packages. Needs root. `top` is a directory for it."""
+
+    def __init__(self, top):
+        self.stage = Stage()
+        self.top = top
+        authority = Authority(top / "tls")
+        cert, key = authority.issue("packages", f"DNS:{REGISTRY}")
+        # The host trusts this authority and no other.
+        self.stage.host.run("sh", "-ec", 'mkdir /mnt/certs; cp "$1" /mnt/certs/ca-certificates.crt; '
+                            "mount --bind /mnt/certs /etc/ssl/certs", "sh", str(authority.ca))
+        self.packages = Packages(self.stage.net.listen(443, address=INTERNET[1]), REGISTRY, cert, key)
+        self.daemon = self.stage.boxd()
+
+    def close(self):
+        self.daemon.close()
+        self.packages.close()
+        self.stage.close()
+
+    def npm_env(self):
+        """Options: what a user of a registry of one's own has in the environment."""
+        return ["--env", f"npm_config_registry={self.packages.npm}", "--env", f"NODE_EXTRA_CA_CERTS={BUNDLE}"]
+
+    def pip_env(self):
+        return ["--env", f"PIP_INDEX_URL={self.packages.index}"]
+
+    def uv_env(self):
+        return ["--env", f"UV_DEFAULT_INDEX={self.packages.index}", "--env", f"SSL_CERT_FILE={BUNDLE}"]
+
+    def check(self, w, language):
+        """The server behind that Wrapper answers, and came over this network."""
+        assert w.initialize()["result"]["serverInfo"]["name"] == NAME, w.so_far()
+        facts = w.value("facts")
+        assert (facts["language"], facts["needed"], facts["home"]) == (language, 42, "/home/box")
+        assert self.packages.peers == {HOST}, "it was downloaded from inside the box"
+        assert "trying again" not in w.so_far()
+        return facts
