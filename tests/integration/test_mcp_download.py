@@ -116,6 +116,27 @@ def test_uv_runs_a_project_that_it_may_not_write_to(world, run, uv, project):
     assert w.close()[0] == 0
 
 
+@pytest.mark.parametrize("tool", ["npx", "uvx"])
+def test_a_mounted_cache_makes_the_network_unnecessary(world, run, project, tool, request):
+    """Two boxes: the first fills the cache, the second has no network."""
+    if tool == "npx":
+        need_npm()
+        options, place, env, words = world.npm_env(), "/home/box/.npm", {}, ["npx", "-y", NAME]
+    else:
+        env = request.getfixturevalue("uv")
+        options, place, words = world.uv_env(), "/home/box/.cache/uv", ["uvx", NAME]
+    cache = project / "cache"
+    cache.mkdir()
+    options += ["--mount", f"{cache}:{place}:rw"]
+    first = run(*options, "--", *words, env=env)
+    world.check(first, "node" if tool == "npx" else "python")
+    assert first.close()[0] == 0
+    world.packages.forget()
+    second = run(*options, "--", *words, env=env, network="off")
+    second.initialize()
+    assert second.value("facts")["needed"] == 42 and world.packages.asked == []
+
+
 def test_requirements_are_downloaded_before_the_start(world, run, project):
     (project / "server.py").write_text(PYTHON_SERVER)
     (project / "requirements.txt").write_text("tiny-needed\n")
