@@ -4,8 +4,9 @@
 # usage: tools/mcp-interop.sh        installs, once, and prints the directory
 #
 # The reference MCP servers, the official client libraries and uv, from npm and from PyPI, for
-# tests/interop/mcp, tests/interop/mcp_serve and tests/integration/test_mcp_download.py. Everything is fetched here, on the host; the servers run without a network.
-# Fails without npm or PyPI: a server that was not driven is not a server that works.
+# tests/interop/mcp, tests/interop/mcp_serve and tests/integration/test_mcp_download.py. Everything is
+# fetched here, on the host; these servers run without a network. Fails without npm or PyPI: a server that was not
+# driven is not a server that works.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
