@@ -8,6 +8,7 @@ leaves the machine. npm and uv are not among what the other tests need: `make in
 
 import json
 import os
+import pathlib
 import shutil
 import socket
 
@@ -21,6 +22,7 @@ from packagelib import BUNDLE, NAME, NODE_SERVER, PYTHON_SERVER, REGISTRY, VERSI
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not has_programs("nft", "ip", "nsenter", "unshare", "openssl"),
                                 reason="needs root, nftables, iproute2 and openssl")
 
+REFUSED = {"ECONNREFUSED", "EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM"}
 BUILDER = r'''
 import zipfile
 def build_wheel(directory, config_settings=None, metadata_directory=None):
@@ -58,8 +60,8 @@ def run(world):
     world.packages.forget()
 
     def start(*words, **kwargs):
-        kwargs.setdefault("network", None)
-        started.append(Wrapper(*words, sock=world.daemon.sock, limit=300, **kwargs))
+        options = {"network": None, "sock": world.daemon.sock, "limit": 300, **kwargs}
+        started.append(Wrapper(*words, **options))
         return started[-1]
 
     yield start
@@ -185,12 +187,31 @@ def test_the_rules_of_egress_hold_for_a_server_that_was_downloaded(world, run, p
         assert w.value("connect", places=[[INTERNET[1], 443]]) == ["connected"]
         places = [[a, 8080] for a in (*PRIVATE, "127.0.0.1", HOST, "localhost")]
         for place, result in zip(places, w.value("connect", places=places)):
-            assert result in ("ECONNREFUSED", "EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM"), (place, result)
+            assert result in REFUSED, (place, result)
         assert w.value("resolve", name=REGISTRY) == INTERNET[1]
         world.stage.resolver.address = PRIVATE[0]
         assert "error" in w.answer(w.call("resolve", name="leads-inside.example.org"))
     finally:
         world.stage.resolver.address = INTERNET[1]
+        inside.close()
+        on_host.close()
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/net/tun").exists() or not has_programs("slirp4netns", "setpriv"),
+                    reason="needs /dev/net/tun and slirp4netns")
+def test_a_boxd_of_an_ordinary_user_downloads_too_and_has_the_same_rules(world, run):
+    need_npm()
+    inside, on_host = world.stage.net.listen(8080), world.stage.host.listen(8080)
+    daemon = world.stage.boxd_of_user()
+    try:
+        w = run(*world.npm_env(), "--", "npx", "-y", NAME, sock=daemon.sock)
+        world.check(w, "node")
+        places = [[a, 8080] for a in (*PRIVATE, "127.0.0.1", HOST)]
+        assert set(w.value("connect", places=places)) <= REFUSED
+        assert w.value("connect", places=[[INTERNET[1], 8080]]) == ["connected"]
+        assert w.close()[0] == 0
+    finally:
+        daemon.close()
         inside.close()
         on_host.close()
 
