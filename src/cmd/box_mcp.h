@@ -173,6 +173,8 @@ void mcp_set_phase(struct mcp_run *m, enum mcp_phase phase);
 /* box_mcp_start.c: the two steps that are calls. */
 void mcp_prepare_box(struct mcp_run *m);
 void mcp_start(struct mcp_run *m);
+/* Why nothing could be downloaded, perhaps; static, or NULL. */
+const char *mcp_download_hint(const struct mcp_run *m);
 
 /* box_mcp_link.c: the connection. */
 void mcp_link_open(struct mcp_run *m);

@@ -13,7 +13,6 @@
 #include "cmd/box_text.h"
 #include "http/client.h"
 #include "mcp/said.h"
-#include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/str.h"
@@ -378,11 +377,22 @@ void mcp_held(struct mcp_run *m)
     }
 }
 
+/* Of a tool that downloads what it runs, and never came to run it. */
+static const char *why_at_once(const struct mcp_run *m)
+{
+    bool never = m->working_since == 0 && mcp_command_installs(m->server.command);
+    const char *hint = never ? mcp_download_hint(m) : NULL;
+
+    return hint != NULL ? hint : "";
+}
+
 static void on_start_slow(struct loop_timer *t)
 {
     struct mcp_run *m = container_of(t, struct mcp_run, start_timer);
-    AUTO_FREE char *why = xasprintf("the server has not answered within %lld s (--startup-timeout)",
-                                    (long long)m->server.box.startup_timeout_sec);
+    const char *hint = why_at_once(m);
+    AUTO_FREE char *why =
+        xasprintf("the server has not answered within %lld s (--startup-timeout)%s%s",
+                  (long long)m->server.box.startup_timeout_sec, hint[0] != '\0' ? "; " : "", hint);
 
     if (m->phase != MCP_INIT || m->step != STEP_SERVE)
         return;
@@ -445,30 +455,21 @@ static void answer_in_flight(struct mcp_run *m, const char *why)
     mcp_pipe_answer(m, &answers);
 }
 
-/* A tool that downloads what it runs, and never came to run it. */
-static const char *why_at_once(const struct mcp_run *m)
-{
-    bool off = m->server.box.network == NETWORK_OFF && mcp_command_installs(m->server.command);
-
-    return off && m->working_since == 0
-               ? " (the network of this box is off, so nothing can be downloaded: --network on)"
-               : "";
-}
-
 static void how_it_ended(const struct mcp_run *m, bool known, int64_t code, const char *said,
                          char *ret, size_t size)
 {
     const char *last;
     size_t len = mcp_said_last(said, &last);
     size_t shown = len < 200 ? len : utf8_boundary(last, 200);
+    const char *hint = why_at_once(m);
 
     if (!known)
         (void)snprintf(ret, size, "the server was stopped with its session");
     else
-        (void)snprintf(ret, size, "the server %s %lld%s%s%.*s",
+        (void)snprintf(ret, size, "the server %s %lld%s%s%s%.*s",
                        code < 0 ? "was killed by signal" : "exited with status",
-                       (long long)(code < 0 ? -code : code), why_at_once(m), len > 0 ? ": " : "",
-                       (int)shown, last);
+                       (long long)(code < 0 ? -code : code), hint[0] != '\0' ? "; " : "", hint,
+                       len > 0 ? ": " : "", (int)shown, last);
 }
 
 static void gone(struct mcp_run *m, const char *why)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/box_mcp.h"
@@ -16,9 +17,6 @@
 
 #define INSTALL_TEXT 500 /* characters of what an installer said */
 #define INSTALL_LINES 12 /* of its last words, on standard error */
-#define INSTALL_OFF                                                                                \
-    "the network of this box is off, so nothing can be downloaded (--network on allows it, "       \
-    "--install off starts without): "
 #define SAY_MAX 1024
 
 /* Dependencies, and whether the command is there. */
@@ -51,6 +49,33 @@ static void missing_command(struct mcp_run *m)
     mcp_fatal(m, 127, why);
 }
 
+static bool has_variable(char *const *env, const char *name)
+{
+    size_t len = strlen(name);
+
+    for (size_t i = 0; i < strv_len(env); i++)
+        if (strncmp(env[i], name, len) == 0 && env[i][len] == '=')
+            return true;
+    return false;
+}
+
+const char *mcp_download_hint(const struct mcp_run *m)
+{
+    static const char *const proxies[] = {"HTTPS_PROXY", "https_proxy"};
+    bool set = false, given = false;
+
+    if (m->server.box.network == NETWORK_OFF)
+        return "the network of this box is off, so nothing can be downloaded (--network on allows "
+               "it)";
+    for (size_t i = 0; i < ARRAY_SIZE(proxies); i++) {
+        set = set || getenv(proxies[i]) != NULL;
+        given = given || has_variable(m->server.env, proxies[i]);
+    }
+    return set && !given ? "HTTPS_PROXY is set here, but the server was not given it (--env "
+                           "HTTPS_PROXY)"
+                         : NULL;
+}
+
 /* All that fits in an error is a sentence; whoever has to mend it wants to see more. */
 static void show_installer(struct mcp_run *m, const char *said)
 {
@@ -67,18 +92,19 @@ static void install_failed(struct mcp_run *m, const struct json *v)
     const char *said = json_str(json_get(v, "stderr")), *outcome = json_str(json_get(v, "outcome"));
     const char *from = mcp_said_failure(said != NULL ? said : "");
     size_t len = strlen(from);
-    bool off = m->server.box.network == NETWORK_OFF;
+    const char *hint = mcp_download_hint(m);
     AUTO_FREE char *why = NULL;
 
     show_installer(m, said != NULL ? said : "");
     len = len > INSTALL_TEXT ? utf8_boundary(from, INSTALL_TEXT) : len;
     if (str_eq(outcome, "timed_out"))
-        why = xasprintf("dependencies were not installed within %lld s (--startup-timeout)",
-                        (long long)m->server.box.startup_timeout_sec);
+        why = xasprintf("dependencies were not installed within %lld s (--startup-timeout)%s%s",
+                        (long long)m->server.box.startup_timeout_sec, hint != NULL ? "; " : "",
+                        hint != NULL ? hint : "");
     else
-        why = xasprintf("Dependency install failed (exit code %lld): %s%.*s",
-                        (long long)json_int(json_get(v, "exit_code")), off ? INSTALL_OFF : "",
-                        (int)len, from);
+        why = xasprintf("Dependency install failed (exit code %lld): %s%s%.*s",
+                        (long long)json_int(json_get(v, "exit_code")), hint != NULL ? hint : "",
+                        hint != NULL ? "; --install off starts without: " : "", (int)len, from);
     for (size_t end = strlen(why); end > 0 && why[end - 1] == '\n';)
         why[--end] = '\0';
     for (char *c = strchr(why, '\n'); c != NULL; c = strchr(c, '\n'))

@@ -233,6 +233,14 @@ def test_without_a_network_it_is_said_what_failed_and_what_to_do(world, run, pro
     assert world.packages.asked == []
 
 
+def test_a_proxy_that_was_not_given_is_told(world, run):
+    need_npm()
+    w = run(*world.npm_env(), "--", "npx", "-y", "no-such-server", delays="0.05",
+            env={"HTTPS_PROXY": "http://proxy.example.org:3128"})
+    message = w.answer(w.ask("initialize"))["error"]["message"]
+    assert "--env HTTPS_PROXY" in message and "npm err" in message.lower() and "404" in message, message
+
+
 def test_npx_without_a_network_is_told_as_that(world, run):
     need_npm()
     w = run(*world.npm_env(), "--", "npx", "-y", NAME, network="off", delays="0.05")
