@@ -283,9 +283,13 @@ def test_stdio_finds_its_sandbox_again_when_boxd_is_restarted(restarted, era, ho
 
     session = tool("exec", command="echo kept > f")["structuredContent"]["session_id"]
     other = tool("create_session", name="other")["structuredContent"]["session_id"]
-    for _ in range(2):
+    tool("start_process", process_id="p", command="cat")
+    for n in range(2):
         restart(daemon, how)
         assert text(tool("read", path="f")) == "kept"  # and no answer to a handshake before it
+        tool("write_stdin", process_id="p", data=f"{n}\n")
+        said = tool("read_process_output", process_id="p", offset=2 * n, wait_ms=30000)
+        assert json.loads(text(said))["output"] == f"{n}\n"
         assert tool("exec", command="true", session_id=other)["structuredContent"]["session_id"] == other
     assert {session, other} == names(daemon.client())
     assert c.end() == 0
