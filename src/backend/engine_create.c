@@ -298,6 +298,9 @@ static void put_process(struct jw *w, const struct engine_plan *p)
     put_list(w, "Cmd", none);
     jw_kstr(w, "WorkingDir", "/");
     jw_kstr(w, "Hostname", "box");
+    /* box-guest has nothing to tidy up. A forced removal by Podman 5 waits ten seconds for what
+     * another signal would do, and that signal is otherwise the image's choice. */
+    jw_kstr(w, "StopSignal", "SIGKILL");
     /* Nothing of the caller's environment: that goes with each command, to the command alone. */
     if (p->user != NULL) {
         jw_kstr(w, "User", p->user);

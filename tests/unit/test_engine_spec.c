@@ -92,6 +92,7 @@ static void a_container_has_every_wall(void **state)
     assert_null(json_get(body, "Runtime"));
     assert_string_equal(json_str(json_get(body, "User")), "2000000001:2000000001");
     assert_string_equal(json_str(json_at(find(body, "Healthcheck", "Test"), 0)), "NONE");
+    assert_string_equal(json_str(json_get(body, "StopSignal")), "SIGKILL");
     assert_string_equal(json_str(json_at(json_get(body, "Entrypoint"), 0)), GUEST_PROGRAM);
 }
 

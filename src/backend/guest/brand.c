@@ -3,6 +3,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -21,8 +22,10 @@
 #define BRAND_RESOURCE RLIMIT_RSS
 #define BRAND_BASE (1ULL << 62)
 
-/* The same for a decade, from the first release of gVisor on: its uname(2) is a constant. */
+/* What its uname(2) says are constants. Newer ones call themselves 4.19.0-gvisor, of the same day.
+ */
 #define GVISOR_RELEASE "4.4.0"
+#define GVISOR_RELEASE_PART "gvisor"
 #define GVISOR_VERSION "#1 SMP Sun Jan 10 15:06:54 PST 2016"
 
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
@@ -36,8 +39,9 @@
 bool guest_is_gvisor(void)
 {
     struct utsname name;
-    return uname(&name) == 0 && str_eq(name.release, GVISOR_RELEASE) &&
-           str_eq(name.version, GVISOR_VERSION);
+    return uname(&name) == 0 && str_eq(name.version, GVISOR_VERSION) &&
+           (str_eq(name.release, GVISOR_RELEASE) ||
+            strstr(name.release, GVISOR_RELEASE_PART) != NULL);
 }
 
 /* A child is asked: the first process of a container gets its orphans in any case, and is told that

@@ -249,8 +249,8 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
         g.cells[i].ctl = g.cells[i].in = g.cells[i].out[0] = g.cells[i].out[1] = -1;
     g.ooms = keeper_count_ooms();
-    g.branded = brand_needed();
     g.gvisor = guest_is_gvisor();
+    g.branded = g.gvisor && brand_needed();
     try_connect(&g);
     for (;;)
         turn(&g);
