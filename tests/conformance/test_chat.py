@@ -252,6 +252,7 @@ def test_T69_found_again_by_labels_alone(chats, chat):
         for whose in (instance, "another"):
             chats.engine.api("POST", f"/v1.40/containers/create?name={name}-{whose}", {
                 "Image": enginelib.IMAGE, "Cmd": ["sleep", "1000"], "HostConfig": {"NetworkMode": "none"},
+                "StopSignal": "SIGKILL",  # as ours have it
                 "Labels": {**labels, "langbot.box.instance_id": whose, "langbot.box.name": name,
                            "langbot.box.labels": ",".join(THREE)}})
             chats.engine.api("POST", f"/v1.40/containers/{name}-{whose}/start")

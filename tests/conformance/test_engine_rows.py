@@ -46,6 +46,7 @@ def test_F20_orphans_of_this_instance_are_removed_and_no_others(backend):
                 name = f"langbot-box-orphan{n}-{whose}"
                 engine.api("POST", f"/v1.40/containers/create?name={name}", {
                     "Image": enginelib.IMAGE, "Cmd": ["sleep", "1000"], "HostConfig": {"NetworkMode": "none"},
+                    "StopSignal": "SIGKILL",  # as ours have it
                     "Labels": {"langbot.box": "true", "langbot.box.instance_id": whose, "langbot.box.name": name}})
                 if n > 0:  # one that never ran is an orphan too
                     engine.api("POST", f"/v1.40/containers/{name}/start")
