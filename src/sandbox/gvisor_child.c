@@ -129,7 +129,7 @@ int gvisor_exec_child(const struct plan *p, struct err *err)
                           "--overlay2=none",
                           p->flags & PLAN_NET_ON ? "--network=host" : "--network=none",
                           "run",
-                          "--bundle=/" BUNDLE,
+                          "--bundle=/bundle",
                           "box",
                           NULL};
     static char *const envp[] = {(char *)(uintptr_t) "PATH=/", NULL};
