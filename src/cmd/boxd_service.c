@@ -15,9 +15,11 @@
 #include "core/error_ring.h"
 #include "core/events.h"
 #include "core/hostdir.h"
+#include "core/manager.h"
 #include "core/outputs.h"
 #include "core/policy.h"
 #include "core/policy_service.h"
+#include "core/share.h"
 #include "http/crypto.h"
 #include "http/server.h"
 #include "io/loop.h"
@@ -173,6 +175,31 @@ static void on_timer(struct loop_timer *t)
     check_tokens_file(s);
 }
 
+/* A cap of its own counts as it is; the share of those who have none never takes all there is. */
+static uint64_t cap_of(int64_t own, int64_t otherwise, uint64_t all)
+{
+    uint64_t half = all / 2 > 0 ? all / 2 : 1;
+
+    if (own >= 0)
+        return (uint64_t)own;
+    return (uint64_t)otherwise < half ? (uint64_t)otherwise : half;
+}
+
+static void on_caps(void *arg, const char *name, uint64_t ret[SHARE_KIND_MAX])
+{
+    const struct boxd_service *s = arg;
+    const struct policy_settings *p = policy_settings(s->o.config->policy);
+    const struct manager_options *all = manager_get_options(s->o.manager);
+    const struct authz_caps own = authz_caps_of(
+        s->o.config->tokens != NULL ? tokens_file_scopes(s->o.config->tokens) : NULL, name);
+
+    ret[SHARE_SESSIONS] = cap_of(own.sessions, p->token_sessions, all->max_sessions);
+    ret[SHARE_EXECS] = cap_of(own.execs, p->token_execs, UINT64_MAX);
+    ret[SHARE_PROCESSES] = cap_of(own.processes, p->token_processes, all->max_processes);
+    ret[SHARE_OUTPUT] =
+        MIB * cap_of(own.output_mb, p->token_output_mb, (uint64_t)p->outputs_max_mb);
+}
+
 static int open_audit(struct boxd_service *s, struct err *err)
 {
     const struct policy_settings *p = policy_settings(s->o.config->policy);
@@ -200,7 +227,8 @@ static int open_outputs(struct boxd_service *s, struct err *err)
         return err_sys(err, -fd, "directory of outputs");
     const struct outputs_options options = {.dir_fd = fd,
                                             .max_bytes = (uint64_t)p->outputs_max_mb * MIB,
-                                            .each_bytes = (uint64_t)p->outputs_each_mb * MIB};
+                                            .each_bytes = (uint64_t)p->outputs_each_mb * MIB,
+                                            .shares = s->o.shares};
     return outputs_new(&options, &s->outputs, err);
 }
 
@@ -252,7 +280,9 @@ int boxd_service_new(const struct boxd_service_options *options, struct boxd_ser
                                         .errors = s->errors,
                                         .audit = s->audit,
                                         .outputs = s->outputs,
+                                        .shares = s->o.shares,
                                         .session_ttl_sec = options->config->session_ttl_sec};
+    shares_set_caps(s->o.shares, on_caps, s);
     if (s->audit != NULL)
         events_set_sink(options->events, on_event, s);
     if (options->config->token_file != NULL || options->config->tokens != NULL)
@@ -310,6 +340,7 @@ void boxd_service_free(struct boxd_service *s)
         return;
     loop_timer_stop(&s->timer);
     events_set_sink(s->o.events, NULL, NULL);
+    shares_set_caps(s->o.shares, NULL, NULL);
     outputs_free(s->outputs);
     audit_free(s->audit);
     error_ring_free(s->errors);

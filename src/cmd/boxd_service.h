@@ -15,6 +15,7 @@ struct http_request;
 struct loop;
 struct manager;
 struct policy_service;
+struct shares;
 struct skills;
 
 /* All borrowed. */
@@ -23,6 +24,7 @@ struct boxd_service_options {
     struct config *config;
     struct manager *manager;
     struct events *events; /* of the manager; we hear them first */
+    struct shares *shares; /* of the manager; we say what tokens may have */
     int state_fd;          /* of the state directory */
     /* The token of LangBot clients is another one now; NULL: none is let in. */
     void (*token_changed)(void *arg, const char *token);

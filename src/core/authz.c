@@ -16,6 +16,7 @@
 
 #define DIGEST_LEN 64U
 #define LIST_MAX 256
+#define CAP_MAX (1 << 20)
 #define LIST_BYTES (64 << 10)
 #define NSEC_PER_USEC 1000U
 
@@ -32,6 +33,7 @@ struct authz_scope {
     char **profiles, **tools, **denied_tools, **networks, **sessions; /* owned */
     struct authz_mount *mounts;                                       /* owned */
     size_t n_mounts;
+    struct authz_caps caps;
     int64_t expires; /* microseconds since 1970; 0: never */
 };
 
@@ -77,6 +79,10 @@ static const struct model mount_model = {
 #define LIST(member, text) {#member, FIELD_STRV, 0, offsetof(struct authz_scope, member), .max = LIST_MAX, \
     .max_bytes = LIST_BYTES, .doc = (text)}
 
+#define CAP(member, key, text) {key, FIELD_INT, FIELD_STRICT, offsetof(struct authz_scope, caps.member), .number = -1, \
+    .min = -1, .max = CAP_MAX, .rule = key " must be at least 0, or -1 for the share of all who name none", .max_rule = key " is larger than anything boxd has", \
+    .strict_text = key " must be a whole number", .doc = (text)}
+
 static const struct field scope_fields[] = {
     {"name", FIELD_STR, FIELD_REQUIRED, offsetof(struct authz_scope, name), .max = 64, .valid = id_valid,
      .rule = "name must be up to 64 letters, digits, '-' and '_'", .doc = "For messages and records."},
@@ -91,6 +97,10 @@ static const struct field scope_fields[] = {
     LIST(sessions, "Names of sessions; a `*` at the end stands for the rest."),
     {"mounts", FIELD_LIST, 0, offsetof(struct authz_scope, mounts), .count_offset = offsetof(struct authz_scope, n_mounts),
      .max = LIST_MAX, .items = &mount_model, .doc = "Directories of the host it may mount."},
+    CAP(sessions, "max_sessions", "Sessions it may have."),
+    CAP(execs, "max_execs", "Commands it may run at once."),
+    CAP(processes, "max_processes", "Managed processes it may run at once."),
+    CAP(output_mb, "max_output_mb", "Kept outputs, in MiB."),
     {"expires", FIELD_TIME, 0, offsetof(struct authz_scope, expires), .rule = "expires must name its time zone",
      .doc = "When it stops to be valid."},
 };
@@ -263,6 +273,19 @@ bool authz_is_current(const struct authz_scope *s, uint64_t now_real_ns)
 const char *authz_name(const struct authz_scope *s)
 {
     return s != NULL ? s->name : "local";
+}
+
+const char *authz_share(const struct authz_scope *s)
+{
+    return s != NULL ? s->name : NULL;
+}
+
+struct authz_caps authz_caps_of(const struct authz *a, const char *name)
+{
+    for (size_t i = 0; a != NULL && i < a->n; i++)
+        if (str_eq(a->scopes[i].name, name))
+            return a->scopes[i].caps;
+    return (struct authz_caps){-1, -1, -1, -1};
 }
 
 static bool has(char *const *list, const char *word)

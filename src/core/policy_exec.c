@@ -15,6 +15,7 @@
 #include "core/policy_count.h"
 #include "core/policy_service.h"
 #include "core/run.h"
+#include "core/share.h"
 #include "core/truncate.h"
 #include "io/loop.h"
 #include "spec/model.h"
@@ -52,6 +53,7 @@ struct policy_exec {
     char *query_id, *who;               /* owned */
     struct policy_decision decision;
     struct spec *spec;         /* owned; of the command only, once the session was asked for */
+    struct share *share;       /* held; that it is one command of; NULL: nobody's */
     struct session *session;   /* held */
     struct run *run;           /* owned */
     struct quota_count *count; /* owned; the one under way */
@@ -91,6 +93,7 @@ static void destroy(struct policy_exec *e)
             output_discard(e->outputs[i]);
         buf_done(&e->result.text[i]);
     }
+    share_give(e->share, SHARE_EXECS);
     spec_free(e->spec);
     free(e->query_id);
     free(e->who);
@@ -285,7 +288,8 @@ static void open_streams(struct policy_exec *e)
         /* Four bytes a character, and the notice or a sentence of ours. */
         buf_init(&e->result.text[i], (size_t)s->output_limit_chars * 4 + 512);
         if (e->service->outputs != NULL)
-            e->outputs[i] = output_new(e->service->outputs, e->spec->session_id);
+            e->outputs[i] =
+                output_new(e->service->outputs, e->spec->session_id, share_name(e->share));
     }
 }
 
@@ -420,6 +424,7 @@ static int record_start(struct policy_exec *e, struct err *err)
 
 static int prepare(struct policy_exec *e, struct err *err)
 {
+    const char *payer = authz_share(e->options.request.scope);
     int r = policy_service_guard(e->service, err);
 
     if (r == 0)
@@ -427,7 +432,11 @@ static int prepare(struct policy_exec *e, struct err *err)
     if (r == 0 && e->spec->host_path != NULL && e->spec->host_path_mode != MOUNT_NONE)
         r = find_workspace(e, err);
     if (r == 0)
+        r = shares_check(e->service->shares, payer, SHARE_EXECS, err);
+    if (r == 0)
         r = record_start(e, err);
+    if (r == 0)
+        e->share = shares_take(e->service->shares, payer, SHARE_EXECS);
     return r;
 }
 

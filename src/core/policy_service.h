@@ -16,6 +16,7 @@ struct manager;
 struct outcome;
 struct outputs;
 struct policy;
+struct shares;
 struct skills;
 
 /* All borrowed. */
@@ -26,6 +27,7 @@ struct policy_service {
     struct error_ring *errors;
     struct audit *audit;      /* NULL: nothing is recorded */
     struct outputs *outputs;  /* NULL: full outputs are not kept */
+    struct shares *shares;    /* what tokens use; NULL: nobody counts */
     struct skills *helper;    /* looks into directories that we may not; NULL: nobody does */
     uint64_t session_ttl_sec; /* for the status */
     const char *degraded;     /* what is not as it should be, as a sentence; NULL: nothing */

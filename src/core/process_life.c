@@ -7,6 +7,7 @@
 
 #include "core/core_internal.h"
 #include "core/record.h"
+#include "core/share.h"
 #include "spec/process.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -76,6 +77,10 @@ static void count_running(struct process *p, bool on)
     struct session *s = p->session;
     s->n_running += on ? 1 : (size_t)-1;
     s->m->n_running += on ? 1 : (size_t)-1;
+    if (on)
+        p->share = shares_take(s->m->options.shares, p->spec->owner, SHARE_PROCESSES);
+    else
+        share_give(TAKE_PTR(p->share), SHARE_PROCESSES);
 }
 
 /* By the time of exit; nearly always the last. */

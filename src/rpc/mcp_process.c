@@ -113,6 +113,7 @@ static void start_in(struct mcp_call *c, struct session *s)
         mcp_call_tool_err(c, &err);
         return;
     }
+    spec->owner = v1_owner(c->place->scope);
     struct mcp_wait *w = mcp_wait_new(c);
     w->text = xstrdup(session_id(s));
     if (process_start(s, &spec, on_started, w, &err) == 0)

@@ -131,6 +131,8 @@ const struct authz_scope *v1_caller(const struct http_request *req);
 /* For records: the token's name, "local" for the unix socket, "token" for whoever has the token of
  * token_file, "anyone" where none is asked for. Lives as long as the request. */
 const char *v1_who(const struct http_request *req);
+/* The token whose share something counts to, owned; NULL: nobody's. */
+char *v1_owner(const struct authz_scope *scope);
 /* Whether the caller's scope names that tool or call ("exec", "session", "process", "read", …).
  * False: answered, and recorded. */
 bool v1_may(struct http_request *req, const struct v1 *v, const char *tool);

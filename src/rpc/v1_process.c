@@ -167,6 +167,8 @@ static void start_process(struct http_request *req, void *arg)
     if (r == 0)
         r = process_spec_parse(body, &spec, &err);
     if (r == 0)
+        spec->owner = v1_owner(v1_caller(req));
+    if (r == 0)
         r = record_start(arg, req, spec, &err);
     if (r == 0 && process_start(s, &spec, on_started, st, &err) < 0) {
         on_started(st, NULL, &err);

@@ -184,6 +184,32 @@ static void mistakes_are_told_without_the_secret(void **state)
         "expires must name its time zone");
 }
 
+static void caps_are_as_the_entry_says(void **state)
+{
+    AUTO(authz)
+    struct authz *a = good("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE
+                           "\", \"max_sessions\": 3, \"max_execs\": 0, \"max_processes\": 7, "
+                           "\"max_output_mb\": 9}, {\"name\": \"b\", \"token\": \"" TWO "\"}]}");
+    struct authz_caps caps = authz_caps_of(a, "a");
+    (void)state;
+    assert_int_equal(caps.sessions, 3);
+    assert_int_equal(caps.execs, 0);
+    assert_int_equal(caps.processes, 7);
+    assert_int_equal(caps.output_mb, 9);
+    const struct authz_caps unsaid[] = {authz_caps_of(a, "b"), authz_caps_of(a, "c"),
+                                        authz_caps_of(NULL, "a")};
+    for (size_t i = 0; i < ARRAY_SIZE(unsaid); i++) {
+        assert_int_equal(unsaid[i].sessions, -1);
+        assert_int_equal(unsaid[i].output_mb, -1);
+    }
+    assert_string_equal(authz_share(authz_find(a, ONE, 32, 0)), "a");
+    assert_null(authz_share(NULL));
+    bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"max_sessions\": -2}]}",
+        "max_sessions must be at least 0, or -1 for the share of all who name none");
+    bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"max_execs\": \"3\"}]}",
+        "max_execs must be a whole number");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -194,6 +220,7 @@ int main(void)
         cmocka_unit_test(nobody_in_particular_may_do_everything),
         cmocka_unit_test(lists_name_what_is_allowed),
         cmocka_unit_test(mistakes_are_told_without_the_secret),
+        cmocka_unit_test(caps_are_as_the_entry_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
