@@ -468,6 +468,7 @@ static int start_service(struct daemon *d, struct err *err)
                                            .manager = d->manager,
                                            .events = d->events,
                                            .shares = d->shares,
+                                           .server = d->server,
                                            .state_fd = d->state_fd,
                                            .token_changed = on_token_changed,
                                            .arg = d};

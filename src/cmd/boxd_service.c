@@ -52,6 +52,7 @@ struct boxd_service {
     char *degraded;            /* owned, or NULL */
     bool making;               /* the default workspace is being made */
     struct loop_timer timer;
+    uint64_t master;                /* which token of token_file it is by now, from 1 */
     struct budget answers, records; /* for wrong tokens */
     uint64_t unrecorded;
 };
@@ -126,8 +127,10 @@ int boxd_service_authorize(struct boxd_service *s, struct http_request *req)
     const char *given = http_request_bearer(req);
     if (given == NULL)
         return 401;
-    if (is_master(s->o.config, given))
+    if (is_master(s->o.config, given)) {
+        http_request_set_pass(req, s->master);
         return 0;
+    }
     const struct authz *scopes =
         s->o.config->tokens != NULL ? tokens_file_scopes(s->o.config->tokens) : NULL;
     if (scopes != NULL)
@@ -145,6 +148,7 @@ static void check_token_file(struct boxd_service *s)
 
     if (file == NULL || token_file_check(file, &err) == 0)
         return;
+    s->master++;
     if (token_file_text(file) == NULL)
         log_error(NULL, "%s; no TCP client is let in until that is put right", err.msg);
     else
@@ -166,6 +170,28 @@ static void check_tokens_file(struct boxd_service *s)
         log_info(NULL, "the tokens have changed");
 }
 
+static bool still_counts(void *arg, const void *user, uint64_t pass)
+{
+    const struct boxd_service *s = arg;
+
+    if (user == NULL)
+        return pass == 0 || pass == s->master;
+    return authz_counts(
+        user, s->o.config->tokens != NULL ? tokens_file_scopes(s->o.config->tokens) : NULL,
+        clock_real(loop_clock(s->o.loop)));
+}
+
+/* Each time, not only when a file has changed: tokens expire, and what was let in before may only
+ * now have become a stream. */
+static void end_revoked(struct boxd_service *s)
+{
+    size_t n = http_server_revoke(s->o.server, still_counts, s,
+                                  "the token was removed, has changed or has expired");
+
+    if (n > 0)
+        log_info(NULL, "%zu streams have ended with their tokens", n);
+}
+
 static void on_timer(struct loop_timer *t)
 {
     struct boxd_service *s = container_of(t, struct boxd_service, timer);
@@ -173,6 +199,7 @@ static void on_timer(struct loop_timer *t)
     loop_timer_start(s->o.loop, t, TOKEN_INTERVAL_NS, on_timer);
     check_token_file(s);
     check_tokens_file(s);
+    end_revoked(s);
 }
 
 /* A cap of its own counts as it is; the share of those who have none never takes all there is. */
@@ -283,6 +310,7 @@ int boxd_service_new(const struct boxd_service_options *options, struct boxd_ser
                                         .shares = s->o.shares,
                                         .session_ttl_sec = options->config->session_ttl_sec};
     shares_set_caps(s->o.shares, on_caps, s);
+    s->master = 1;
     if (s->audit != NULL)
         events_set_sink(options->events, on_event, s);
     if (options->config->token_file != NULL || options->config->tokens != NULL)

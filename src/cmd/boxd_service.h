@@ -12,6 +12,7 @@ struct config;
 struct err;
 struct events;
 struct http_request;
+struct http_server;
 struct loop;
 struct manager;
 struct policy_service;
@@ -23,9 +24,10 @@ struct boxd_service_options {
     struct loop *loop;
     struct config *config;
     struct manager *manager;
-    struct events *events; /* of the manager; we hear them first */
-    struct shares *shares; /* of the manager; we say what tokens may have */
-    int state_fd;          /* of the state directory */
+    struct events *events;      /* of the manager; we hear them first */
+    struct shares *shares;      /* of the manager; we say what tokens may have */
+    struct http_server *server; /* whose streams end with the tokens that let them in */
+    int state_fd;               /* of the state directory */
     /* The token of LangBot clients is another one now; NULL: none is let in. */
     void (*token_changed)(void *arg, const char *token);
     void *arg;

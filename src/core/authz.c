@@ -7,6 +7,7 @@
 #include "http/crypto.h"
 #include "spec/model.h"
 #include "util/alloc.h"
+#include "util/buf.h"
 #include "util/clock.h"
 #include "util/err.h"
 #include "util/json.h"
@@ -17,6 +18,7 @@
 #define DIGEST_LEN 64U
 #define LIST_MAX 256
 #define CAP_MAX (1 << 20)
+#define ENTRY_MAX (16U << 20) /* of one token, as JSON */
 #define LIST_BYTES (64 << 10)
 #define NSEC_PER_USEC 1000U
 
@@ -34,14 +36,14 @@ struct authz_scope {
     struct authz_mount *mounts;                                       /* owned */
     size_t n_mounts;
     struct authz_caps caps;
-    int64_t expires; /* microseconds since 1970; 0: never */
+    int64_t expires;                /* microseconds since 1970; 0: never */
+    char all_of_it[DIGEST_LEN + 1]; /* digest of the whole entry */
 };
 
 struct authz {
     struct authz_scope *scopes; /* owned */
     size_t n;
-    size_t held;  /* by those who have one of the scopes, and by the owner */
-    bool retired; /* the owner has let go */
+    size_t held; /* by those who have one of the scopes, and by the owner */
 };
 
 static bool is_clean(const char *path)
@@ -151,6 +153,21 @@ static int take_token(struct authz_scope *s, struct err *err)
     return 0;
 }
 
+/* For whoever wants to know whether anything in it has changed. The token is a digest by now. */
+static int take_digest(struct authz_scope *s, struct err *err)
+{
+    AUTO_DONE(buf) struct buf text;
+    struct jw w;
+
+    buf_init(&text, ENTRY_MAX);
+    jw_init(&w, &text);
+    model_write_json(&scope_model, s, &w);
+    int r = jw_end(&w);
+    if (r == 0)
+        r = http_sha256_hex(text.data, text.len, s->all_of_it);
+    return r < 0 ? err_sys(err, -r, "digest of the entry of token '%s'", s->name) : 0;
+}
+
 static int check_networks(const struct authz_scope *s, struct err *err)
 {
     for (char **n = s->networks; n != NULL && *n != NULL; n++)
@@ -207,6 +224,8 @@ int authz_parse(const struct json *object, struct authz **ret, struct err *err)
             r = check_networks(&a->scopes[i], err);
         if (r == 0)
             r = check_unique(a, i, err);
+        if (r == 0)
+            r = take_digest(&a->scopes[i], err);
     }
     if (r == 0)
         *ret = TAKE_PTR(a);
@@ -229,7 +248,6 @@ void authz_free(struct authz *a)
 {
     if (a == NULL)
         return;
-    a->retired = true;
     let_go(a);
 }
 
@@ -265,9 +283,14 @@ void authz_release(const struct authz_scope *s)
         let_go(s->all);
 }
 
-bool authz_is_current(const struct authz_scope *s, uint64_t now_real_ns)
+bool authz_counts(const struct authz_scope *s, const struct authz *now, uint64_t now_real_ns)
 {
-    return s == NULL || (!s->all->retired && !has_expired(s, now_real_ns));
+    if (s == NULL)
+        return true;
+    bool found = s->all == now;
+    for (size_t i = 0; !found && now != NULL && i < now->n; i++)
+        found = str_eq(now->scopes[i].all_of_it, s->all_of_it);
+    return found && !has_expired(s, now_real_ns);
 }
 
 const char *authz_name(const struct authz_scope *s)
