@@ -60,6 +60,7 @@ struct engine_mount {
     uint64_t dev, ino;
     uid_t uid;
     gid_t gid;
+    mode_t type; /* as stat(2) tells it */
 };
 
 /* engine_mounts.c. */

@@ -92,6 +92,15 @@ def test_L02_mounts_are_typed_private_and_exact(box, shared):
             assert asked["BindOptions"] == {"Propagation": "rprivate", "NonRecursive": True}
 
 
+def test_L02_a_workspace_is_a_directory(box, shared):
+    (shared / "notes.txt").write_text("hello\n")
+    with pytest.raises(ApiError) as caught:
+        box.new(host_path=str(shared / "notes.txt"))
+    assert caught.value.code == "invalid" and "host_path must be a directory" in caught.value.detail, caught.value
+    sid = box.new(extra_mounts=[{"host_path": str(shared / "notes.txt"), "mount_path": "/data/notes.txt", "mode": "ro"}])
+    assert box.sh(sid, "cat /data/notes.txt")["stdout"] == "hello\n"
+
+
 def test_L02_what_is_mounted_below_does_not_come_along(box, shared):
     """It would be writable where what holds it is not."""
     (shared / "inner").mkdir()
