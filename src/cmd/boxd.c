@@ -28,6 +28,7 @@
 #include "core/events.h"
 #include "core/manager.h"
 #include "core/policy.h"
+#include "core/quota_guard.h"
 #include "core/share.h"
 #include "core/skills.h"
 #include "http/server.h"
@@ -61,6 +62,7 @@ struct daemon {
     struct store *store;
     struct events *events;
     struct shares *shares;
+    struct quota_guards *guards;
     struct manager *manager;
     struct boxd_service *service;
     struct v1 *v1;
@@ -468,6 +470,7 @@ static int start_service(struct daemon *d, struct err *err)
                                            .manager = d->manager,
                                            .events = d->events,
                                            .shares = d->shares,
+                                           .guards = d->guards,
                                            .server = d->server,
                                            .state_fd = d->state_fd,
                                            .token_changed = on_token_changed,
@@ -504,6 +507,7 @@ static int start_manager(struct daemon *d, struct err *err)
         return r;
     d->events = events_new(d->loop, EVENTS_MAX);
     d->shares = shares_new();
+    d->guards = quota_guards_new();
     struct manager_options options = {.max_sessions = c->max_sessions,
                                       .max_processes = c->max_processes,
                                       .max_exited = c->max_exited,
@@ -590,6 +594,7 @@ static void stop(struct daemon *d)
     rpc_free(d->rpc);
     mcp_free(d->mcp);
     v1_free(d->v1);
+    quota_guards_free(d->guards);
     skills_free(d->skills);
     /* One that never came to serve leaves the sessions of an earlier one alone. */
     boxd_backend_free(d->backends, d->keep || !d->served);

@@ -308,6 +308,7 @@ int boxd_service_new(const struct boxd_service_options *options, struct boxd_ser
                                         .audit = s->audit,
                                         .outputs = s->outputs,
                                         .shares = s->o.shares,
+                                        .guards = s->o.guards,
                                         .session_ttl_sec = options->config->session_ttl_sec};
     shares_set_caps(s->o.shares, on_caps, s);
     s->master = 1;

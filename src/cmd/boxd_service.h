@@ -16,6 +16,7 @@ struct http_server;
 struct loop;
 struct manager;
 struct policy_service;
+struct quota_guards;
 struct shares;
 struct skills;
 
@@ -24,7 +25,8 @@ struct boxd_service_options {
     struct loop *loop;
     struct config *config;
     struct manager *manager;
-    struct events *events;      /* of the manager; we hear them first */
+    struct events *events; /* of the manager; we hear them first */
+    struct quota_guards *guards;
     struct shares *shares;      /* of the manager; we say what tokens may have */
     struct http_server *server; /* whose streams end with the tokens that let them in */
     int state_fd;               /* of the state directory */

@@ -125,6 +125,7 @@ struct process {
     struct notice *notices;
     uint64_t started_real, exited_real, exited_boot;
     int exit_code;
+    char *reason;       /* owned; why it was killed, or NULL */
     uint64_t counted;   /* bytes of output, in the metrics */
     struct buf preview; /* of stderr, once there is no proc, or where it says nothing */
     struct attachment *readers, *last_reader; /* the first has it */

@@ -14,6 +14,7 @@
 #include "core/manager.h"
 #include "core/policy_count.h"
 #include "core/policy_service.h"
+#include "core/quota_guard.h"
 #include "core/run.h"
 #include "core/share.h"
 #include "core/truncate.h"
@@ -148,6 +149,7 @@ static void succeed(struct policy_exec *e)
     struct audit_record r = record_of(e, AUDIT_EXEC_END);
 
     policy_record_outcome(e->service, &r, &e->result.outcome, e->result.produced);
+    quota_guard(e->service, e->session); /* what it left running may go on writing */
     answer(e, NULL);
 }
 

@@ -11,6 +11,7 @@
 #include "core/manager.h"
 #include "core/policy_count.h"
 #include "core/policy_service.h"
+#include "core/quota_guard.h"
 #include "core/share.h"
 #include "io/loop.h"
 #include "spec/spec.h"
@@ -291,6 +292,7 @@ static void finish(struct policy_gate *g)
     struct audit_record r = record_of(g, AUDIT_EXEC_END);
 
     policy_record_outcome(g->service, &r, &g->outcome, g->produced);
+    quota_guard(g->service, g->session); /* what it left running may go on writing */
     move(g, DONE);
 }
 

@@ -131,6 +131,7 @@ void process_free(struct process *p)
         ops(p)->proc_free(p->proc);
     unlist(p);
     process_spec_free(p->spec);
+    free(p->reason);
     buf_done(&p->preview);
     free(p);
 }
@@ -225,6 +226,8 @@ static void explain(struct process *p, const struct outcome *o)
         (void)buf_printf(&p->preview, "%.500s: %s", p->spec->command, o->error);
     else if (o->kind == OUTCOME_OOM_KILLED)
         (void)buf_puts(&p->preview, "Process was killed: the session is out of memory.");
+    else if (p->reason != NULL)
+        (void)buf_printf(&p->preview, "Process was killed: %s", p->reason);
 }
 
 static void on_exited(void *arg, const struct outcome *outcome)
@@ -286,6 +289,20 @@ static void on_grace_over(struct loop_timer *t)
     log_info(session_id(p->session), "managed process %s does not end; killing it",
              p->spec->process_id);
     ops(p)->proc_kill(p->proc);
+}
+
+void process_kill(struct process *p, const char *why)
+{
+    if (!process_running(p) || p->proc == NULL)
+        return;
+    free(p->reason);
+    p->reason = xstrdup(why);
+    ops(p)->proc_kill(p->proc);
+}
+
+const char *process_reason(const struct process *p)
+{
+    return p->reason;
 }
 
 void process_terminate(struct process *p)
