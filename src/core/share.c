@@ -46,7 +46,13 @@ struct shares *shares_new(void)
 
 void shares_free(struct shares *s)
 {
-    assert(s == NULL || s->first == NULL);
+    if (s == NULL)
+        return;
+    for (struct share *share = s->first, *next; share != NULL; share = next) {
+        next = share->next;
+        free(share->name);
+        free(share);
+    }
     free(s);
 }
 

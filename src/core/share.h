@@ -30,8 +30,10 @@ extern const char *const share_cap_names[SHARE_KIND_MAX];
  * that a cap that has changed holds at once. */
 typedef void share_caps_fn(void *arg, const char *name, uint64_t ret[SHARE_KIND_MAX]);
 
-struct shares *shares_new(void);    /* without caps: everything is counted, nothing refused */
-void shares_free(struct shares *s); /* every share must have been let go */
+struct shares *shares_new(void); /* without caps: everything is counted, nothing refused */
+/* At the end of the daemon: requests that are still under way then hold theirs, and never let go.
+ */
+void shares_free(struct shares *s);
 DEFINE_CLEANUP(shares)
 void shares_set_caps(struct shares *s, share_caps_fn *caps, void *arg);
 

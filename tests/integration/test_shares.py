@@ -11,6 +11,7 @@ import pytest
 from boxlib import BUILD, ApiError
 from hostlib import until
 from policylib import Governed, token
+from ssetext import Events
 
 OPEN = {"tools": ["*"], "profiles": ["*"], "networks": ["*"]}
 SMALL, SMALL_TOKEN = token("small", sessions=["small-*", "common"], max_sessions=2, max_execs=2, max_processes=1,
@@ -84,6 +85,27 @@ def test_sessions_count_after_a_restart():
         assert sorted(caller.ps()) == ["small-1", "small-2"]
         assert "max_sessions" in limited(caller.new, "small-3")
         assert "max_processes" in limited(caller.call, "POST", "/v1/sessions/small-2/processes", {"command": "cat"})
+    finally:
+        d.close()
+
+
+def test_boxd_ends_well_while_somebody_uses_a_share():
+    d = Governed("", tokens=[SMALL])
+    try:
+        d.caller(SMALL_TOKEN).new("small-1")
+        d.caller(SMALL_TOKEN).call("POST", "/v1/sessions/small-1/processes", {"command": "cat", "process_id": "one"})
+        waiting = d.caller(SMALL_TOKEN)
+        waiting._conn.request("POST", "/v1/sessions/small-1/exec", json.dumps({"cmd": "exec sleep 100000"}),
+                              waiting._headers)
+        waiting_too = Events(("127.0.0.1", d.port), "POST", "/v1/sessions/small-1/exec", {"cmd": "exec sleep 100000"},
+                             {"Authorization": f"Bearer {SMALL_TOKEN}"})
+        until(lambda: d.client().get("small-1")["execs"] == 2, what="two commands")
+        process = d.process
+        d.stop(signal.SIGUSR2)
+        assert process.returncode == 0, d.log()
+        waiting.close()
+        waiting_too.close()
+        d.start()
     finally:
         d.close()
 
