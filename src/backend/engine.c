@@ -47,7 +47,30 @@ void engine_job_remove(struct engine_job *job)
         job->next->prev = job->prev;
 }
 
-void engine_facts_read(struct engine_facts *f, const struct json *info)
+/* By its program, because its name is the administrator's choice. */
+static bool is_gvisor(const char *name, const struct json *runtimes)
+{
+    const char *path = name != NULL ? json_str(json_get(json_get(runtimes, name), "path")) : NULL;
+    if (path == NULL)
+        path = name != NULL ? name : "";
+    const char *slash = strrchr(path, '/');
+    return str_starts(slash != NULL ? slash + 1 : path, "runsc");
+}
+
+static bool has_argument(const struct json *runtime, const char *wanted)
+{
+    const struct json *args = json_get(runtime, "runtimeArgs");
+    for (size_t i = 0; i < json_len(args); i++) {
+        const char *arg = json_str(json_at(args, i));
+        while (arg != NULL && *arg == '-')
+            arg++;
+        if (str_eq(arg, wanted))
+            return true;
+    }
+    return false;
+}
+
+void engine_facts_read(struct engine_facts *f, const struct json *info, const char *wanted_runtime)
 {
     const struct json *options = json_get(info, "SecurityOptions");
     const char *cgroups = json_str(json_get(info, "CgroupVersion"));
@@ -58,6 +81,10 @@ void engine_facts_read(struct engine_facts *f, const struct json *info)
     f->runtime[0] = '\0';
     if (runtime != NULL)
         (void)str_copy(f->runtime, sizeof(f->runtime), runtime);
+    const char *used = wanted_runtime != NULL ? wanted_runtime : runtime;
+    f->gvisor = is_gvisor(used, json_get(info, "Runtimes"));
+    f->no_network =
+        f->gvisor && has_argument(json_get(json_get(info, "Runtimes"), used), "network=none");
     f->narrow = rootless;
     f->live_restore = json_bool(json_get(info, "LiveRestoreEnabled"));
     for (size_t i = 0; i < json_len(options); i++) {

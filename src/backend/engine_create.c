@@ -21,6 +21,8 @@
  * there is place for some. */
 #define RESERVE_OWN 16
 #define RESERVE_SHARED 4
+#define GVISOR_TASKS 24
+#define GVISOR_TASKS_OWN 1024
 
 /* langbot-box-<32 characters of the sanitised id>-<8 random hex digits>. */
 void engine_container_name(const char *session_id, const char *random, char *ret, size_t size)
@@ -60,6 +62,16 @@ enum engine_workspace engine_workspace(const struct spec *spec, bool root)
 int64_t engine_pids_reserve(bool own_id)
 {
     return own_id ? RESERVE_OWN : RESERVE_SHARED;
+}
+
+/* gVisor's sandbox is one container to the host: its kernel is a program with threads, and with the
+ * ptrace platform each process inside has more than ten tasks outside. When it gets no more of them
+ * it ends, and the session with it. So the host's limit is one that only a broken gVisor comes
+ * near; RLIMIT_NPROC, which gVisor counts by itself, is the session's. */
+int64_t engine_pids_max(const struct spec *spec, bool own_id, bool gvisor)
+{
+    int64_t inside = spec->pids_limit + engine_pids_reserve(own_id);
+    return gvisor ? inside * GVISOR_TASKS + GVISOR_TASKS_OWN : inside;
 }
 
 uint64_t engine_workspace_bytes(const struct spec *spec)
@@ -250,7 +262,7 @@ static void put_limits(struct jw *w, const struct engine_plan *p)
     jw_kint(w, "Memory", spec->memory_mb * MIB);
     jw_kint(w, "MemorySwap", spec->memory_mb * MIB); /* of both together: no swap */
     jw_kint(w, "NanoCpus", (int64_t)(spec->cpus * NANO));
-    jw_kint(w, "PidsLimit", spec->pids_limit + engine_pids_reserve(p->own_id));
+    jw_kint(w, "PidsLimit", engine_pids_max(spec, p->own_id, p->gvisor));
 }
 
 static void put_host_config(struct jw *w, const struct engine_plan *p)
@@ -286,6 +298,9 @@ static void put_process(struct jw *w, const struct engine_plan *p)
     put_list(w, "Cmd", none);
     jw_kstr(w, "WorkingDir", "/");
     jw_kstr(w, "Hostname", "box");
+    /* box-guest has nothing to tidy up. A forced removal by Podman 5 waits ten seconds for what
+     * another signal would do, and that signal is otherwise the image's choice. */
+    jw_kstr(w, "StopSignal", "SIGKILL");
     /* Nothing of the caller's environment: that goes with each command, to the command alone. */
     if (p->user != NULL) {
         jw_kstr(w, "User", p->user);

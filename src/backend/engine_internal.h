@@ -61,6 +61,7 @@ struct engine_mount {
     uid_t uid;
     gid_t gid;
     mode_t type; /* as stat(2) tells it */
+    int fd;      /* owned, until it has been compared; -1: none */
 };
 
 /* engine_mounts.c. */
@@ -70,6 +71,11 @@ struct engine_mounts {
 };
 int engine_mounts_collect(const struct spec *spec, const struct engine *e,
                           struct engine_mounts *ret, struct err *err);
+/* Whether what the container has is what was opened, and as read-only as it has to be. `ret_again`:
+ * not for certain, the supervisor should look once more. */
+int engine_mounts_check(const struct engine_mounts *m, const struct guest_check *checks,
+                        bool gvisor, bool *ret_again, struct err *err);
+void engine_mounts_checked(struct engine_mounts *m); /* and are not compared again */
 void engine_mounts_done(struct engine_mounts *m);
 
 /* What the engine said about itself. */
@@ -78,6 +84,8 @@ struct engine_facts {
     char runtime[64];  /* that it uses when nobody asks for another */
     bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
     bool no_limits;    /* it takes them and ignores them: rootless, and no cgroup v2 */
+    bool gvisor;       /* its default runtime, or the one that is asked for, is gVisor's */
+    bool no_network;   /* that runtime is told to give its containers none */
     bool live_restore; /* containers outlive it, but not those that are to remove themselves */
 };
 
@@ -96,6 +104,7 @@ struct engine_plan {
     bool flat;   /* no mount comes with what is mounted below it */
     bool own_id; /* the user id is the session's alone */
     bool keep;   /* what has ended stays until we remove it */
+    bool gvisor; /* the runtime needs processes and threads of its own for each of the session's */
     uint64_t nproc_max;
 };
 int engine_create_body(const struct engine_plan *plan, struct buf *ret, struct err *err);
@@ -110,6 +119,8 @@ enum engine_workspace engine_workspace(const struct spec *spec, bool root);
 uint64_t engine_workspace_bytes(const struct spec *spec); /* of one in memory */
 /* Processes of ours beside those of the session. */
 int64_t engine_pids_reserve(bool own_id);
+/* What the engine is asked for, so that programs have spec->pids_limit. */
+int64_t engine_pids_max(const struct spec *spec, bool own_id, bool gvisor);
 
 /* engine_image.c: names of images. Strict: what an engine, a registry or a shell could read as
  * something else is refused. */
@@ -206,6 +217,7 @@ struct engine_sandbox {
     bool linked; /* the link is open */
     bool own_id; /* its user id is nobody else's */
     bool lost, pulled;
+    bool gvisor; /* its kernel is gVisor's */
     struct loop_timer timer;
     struct loop_defer defer;
     struct engine_exec *execs;
@@ -214,6 +226,7 @@ struct engine_sandbox {
     size_t n_found;
     uint32_t next_exec, running, guest_uid;
     unsigned removals, looks; /* tries to remove it; looks whether it runs at all */
+    unsigned compared;        /* times that its mounts were */
     struct err failure;       /* why it is being removed before it was ready */
     backend_created_fn *created;
     backend_lost_fn *on_lost;
@@ -317,4 +330,4 @@ struct engine_job {
 void engine_job_add(struct engine *e, struct engine_job *job, void (*drop)(struct engine_job *job));
 void engine_job_remove(struct engine_job *job);
 /* What GET /info said. */
-void engine_facts_read(struct engine_facts *f, const struct json *info);
+void engine_facts_read(struct engine_facts *f, const struct json *info, const char *wanted_runtime);

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "backend/engine_internal.h"
@@ -19,6 +18,7 @@
 #define GREET_LOOK_NS (1ULL * NSEC_PER_SEC)
 #define LOOK_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
 #define REMOVE_TRIES 3U
+#define COMPARE_MAX 50U /* looks at mounts that change all the time */
 #define REMOVE_PAUSE_NS (1ULL * NSEC_PER_SEC)
 
 #define TO(s) (1U << ENGINE_##s)
@@ -221,6 +221,7 @@ static void on_link_connected(void *arg)
     struct guest_hello h = {.version = GUEST_WIRE_VERSION,
                             .filter_len = (uint32_t)e->filter_len,
                             .n_checks = (uint32_t)sb->mounts.n,
+                            .processes = (uint32_t)sb->spec->pids_limit + 1,
                             .linger_ns = e->options.linger_sec * NSEC_PER_SEC + 1};
     AUTO_DONE(buf) struct buf rest;
     buf_init(&rest, e->filter_len + (size_t)ENGINE_MOUNTS_MAX * (SPEC_PATH_MAX + 1));
@@ -239,27 +240,11 @@ static void on_link_connected(void *arg)
     (void)engine_link_send(&sb->link, &head, &h, sizeof(h), rest.data, rest.len);
 }
 
-/* What the engine mounted is what we opened, and it is read-only where it has to be. Whoever
- * exchanged a directory meanwhile gets nothing, because no program has run yet. */
-static int check_mounts(const struct engine_sandbox *sb, const struct guest_check *checks,
-                        struct err *err)
-{
-    for (size_t i = 0; i < sb->mounts.n; i++) {
-        const struct engine_mount *m = &sb->mounts.list[i];
-        if (checks[i].mode == 0 || checks[i].dev != m->dev || checks[i].ino != m->ino)
-            return err_set(err, ERR_DENIED,
-                           "host_path %.200s was exchanged while it was being mounted", m->source);
-        if (m->read_only && !(checks[i].mount_flags & ST_RDONLY))
-            return err_set(err, ERR_DENIED, "host_path %.200s was not mounted read-only",
-                           m->source);
-    }
-    return 0;
-}
-
 static void become_ready(struct engine_sandbox *sb)
 {
     loop_timer_stop(&sb->timer);
     engine_call_cancel(TAKE_PTR(sb->call));
+    engine_mounts_checked(&sb->mounts);
     engine_move(sb, ENGINE_READY);
     sb->created(sb->arg, &sb->base, NULL);
     if (sb->state == ENGINE_READY)
@@ -271,6 +256,7 @@ static void on_welcome(struct engine_sandbox *sb, const struct guest_head *head,
     struct guest_welcome w;
     struct guest_check checks[GUEST_CHECKS_MAX];
     struct err err = {0};
+    bool again = false;
     memcpy(&w, body, head->len < sizeof(w) ? head->len : sizeof(w));
     if (head->len < sizeof(w) || w.version != GUEST_WIRE_VERSION || w.n_checks != sb->mounts.n ||
         w.n_procs > GUEST_CELLS_MAX ||
@@ -285,10 +271,13 @@ static void on_welcome(struct engine_sandbox *sb, const struct guest_head *head,
            w.n_procs * sizeof(sb->found[0]));
     sb->n_found = w.n_procs;
     sb->guest_uid = w.uid;
-    if (check_mounts(sb, checks, &err) < 0)
-        engine_fail(sb, &err);
-    else
+    sb->gvisor = (w.flags & GUEST_WELCOME_GVISOR) != 0;
+    if (engine_mounts_check(&sb->mounts, checks, sb->gvisor, &again, &err) == 0)
         become_ready(sb);
+    else if (again && ++sb->compared < COMPARE_MAX)
+        on_link_connected(sb);
+    else
+        engine_fail(sb, &err);
 }
 
 static void on_link_frame(void *arg, const struct guest_head *head, const char *body)

@@ -164,6 +164,7 @@ static void create_now(struct engine_sandbox *sb)
                                .masks_by_option = e->kind->masks_by_option,
                                .flat = !e->facts.narrow,
                                .own_id = sb->own_id,
+                               .gvisor = e->facts.gvisor,
                                .keep = sb->spec->persistent || e->facts.live_restore,
                                .nproc_max = nproc_max()};
     buf_init(&body, ENGINE_CREATE_MAX);
@@ -444,6 +445,18 @@ static int check_enforced(const struct engine *e, struct err *err)
                    e->kind->name);
 }
 
+/* A session must not be told that it has what it was asked to have, and have nothing. */
+static int check_network(const struct engine *e, const struct spec *spec, struct err *err)
+{
+    if (spec->network == NETWORK_OFF || !e->facts.no_network)
+        return 0;
+    return err_set(err, ERR_UNSUPPORTED,
+                   "%s's runtime '%.60s' has --network=none among its runtimeArgs: it gives no "
+                   "session a network",
+                   e->kind->name,
+                   e->options.runtime != NULL ? e->options.runtime : e->facts.runtime);
+}
+
 static void on_info(void *arg, const struct json *body, const struct err *err)
 {
     struct engine_sandbox *sb = arg;
@@ -456,8 +469,8 @@ static void on_info(void *arg, const struct json *body, const struct err *err)
         engine_fail(sb, err);
         return;
     }
-    engine_facts_read(&sb->engine->facts, body);
-    if (check_enforced(sb->engine, &why) < 0)
+    engine_facts_read(&sb->engine->facts, body, sb->engine->options.runtime);
+    if (check_enforced(sb->engine, &why) < 0 || check_network(sb->engine, sb->spec, &why) < 0)
         engine_fail(sb, &why);
     else
         inspect_now(sb);
@@ -511,6 +524,8 @@ int engine_create(struct backend *b, const struct spec *spec, backend_created_fn
         r = check_limits(e, spec, err);
     if (r == 0 && e->facts.known)
         r = check_enforced(e, err);
+    if (r == 0 && e->facts.known)
+        r = check_network(e, spec, err);
     if (r < 0)
         return r;
     struct engine_sandbox *sb = begin(e, spec, err);

@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "backend/engine_internal.h"
 #include "backend/shared.h"
 #include "sandbox/plan.h"
 #include "util/alloc.h"
+#include "util/fd.h"
 #include "util/path.h"
 #include "util/str.h"
 
@@ -30,6 +32,7 @@ static int identify(const int *root_fds, size_t root, const char *rest, struct e
     m->uid = st.st_uid;
     m->gid = st.st_gid;
     m->type = st.st_mode & S_IFMT;
+    m->fd = TAKE_FD(fd);
     return 0;
 }
 
@@ -108,7 +111,8 @@ static int add(const struct engine *e, const struct mount_spec *want, struct eng
     struct engine_mount *m = &ret->list[ret->n++];
     *m = (struct engine_mount){.source = xstrdup(want->host_path),
                                .target = xstrdup(want->mount_path),
-                               .read_only = want->mode == MOUNT_RO};
+                               .read_only = want->mode == MOUNT_RO,
+                               .fd = -1};
     for (size_t len = strlen(m->source); len > 1 && m->source[len - 1] == '/'; len--)
         m->source[len - 1] = '\0';
     if (!path_is_clean_absolute(m->source))
@@ -139,7 +143,7 @@ static int check_holder(const struct engine *e, const struct engine_mounts *all,
     size_t root = 0;
     const char *rest = NULL;
     struct err ignored;
-    struct engine_mount inner = {0};
+    struct engine_mount inner = {.fd = -1};
     AUTO_FREE char *path = xasprintf("%s%s", holder->source, m->target + strlen(holder->target));
     inner.source = path;
     if (backend_find_root(e->options.roots, e->options.roots_are_outer, path, &root, &rest,
@@ -149,6 +153,7 @@ static int check_holder(const struct engine *e, const struct engine_mounts *all,
                        "mount target '%.200s' does not exist inside the mount that holds it; "
                        "create it there first",
                        m->target);
+    fd_close_many(&inner.fd, 1);
     return 0;
 }
 
@@ -178,8 +183,52 @@ int engine_mounts_collect(const struct spec *spec, const struct engine *e,
     return r;
 }
 
+static int64_t nanoseconds(const struct timespec *t)
+{
+    return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
+}
+
+/* gVisor invents devices and inodes. It passes on what else the host says, of which the time of the
+ * last change is nothing that anybody can set: another directory has the same one only if it was
+ * changed in the same tick of the clock, by somebody who may change it. */
+static bool looks_alike(const struct engine_mount *m, const struct guest_check *c)
+{
+    struct stat st;
+    return m->fd >= 0 && fstat(m->fd, &st) == 0 && c->mode == st.st_mode && c->uid == st.st_uid &&
+           c->gid == st.st_gid && c->size == (uint64_t)st.st_size &&
+           c->mtime_ns == nanoseconds(&st.st_mtim) && c->ctime_ns == nanoseconds(&st.st_ctim);
+}
+
+/* Whoever exchanged a directory meanwhile gets nothing, because no program has run yet. */
+int engine_mounts_check(const struct engine_mounts *m, const struct guest_check *checks,
+                        bool gvisor, bool *ret_again, struct err *err)
+{
+    *ret_again = false;
+    for (size_t i = 0; i < m->n; i++) {
+        const struct engine_mount *one = &m->list[i];
+        const struct guest_check *c = &checks[i];
+        bool same = gvisor ? looks_alike(one, c) : c->dev == one->dev && c->ino == one->ino;
+        *ret_again = gvisor && !same && c->mode != 0; /* it may have changed between two looks */
+        if (c->mode == 0 || !same)
+            return err_set(err, ERR_DENIED,
+                           "host_path %.200s was exchanged while it was being mounted",
+                           one->source);
+        if (one->read_only && !(c->mount_flags & ST_RDONLY))
+            return err_set(err, ERR_DENIED, "host_path %.200s was not mounted read-only",
+                           one->source);
+    }
+    return 0;
+}
+
+void engine_mounts_checked(struct engine_mounts *m)
+{
+    for (size_t i = 0; i < m->n; i++)
+        fd_close_many(&m->list[i].fd, 1);
+}
+
 void engine_mounts_done(struct engine_mounts *m)
 {
+    engine_mounts_checked(m);
     for (size_t i = 0; i < m->n; i++) {
         free(m->list[i].source);
         free(m->list[i].target);

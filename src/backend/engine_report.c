@@ -92,6 +92,8 @@ static void put_payload(struct jw *w, const char *status)
     jw_object_end(w);
 }
 
+static const char not_set[] = "the engine does not enforce it";
+
 static void put_limit(struct jw *w, const char *key, int64_t value, const char *why)
 {
     jw_key(w, key);
@@ -104,9 +106,28 @@ static void put_limit(struct jw *w, const char *key, int64_t value, const char *
     jw_object_end(w);
 }
 
+static void put_pids(struct jw *w, const struct engine_sandbox *sb, int64_t asked)
+{
+    int64_t got = asked > 0 ? sb->spec->pids_limit : 0;
+    /* Where the engine took it for something else, what is in force is what it says. */
+    if (got > 0 && asked != engine_pids_max(sb->spec, sb->own_id, sb->gvisor))
+        got = asked - engine_pids_reserve(sb->own_id);
+    jw_key(w, "pids");
+    jw_object(w);
+    jw_kbool(w, "enforced", got > 0);
+    if (got > 0)
+        jw_kint(w, "value", got);
+    else
+        jw_kstr(w, "reason", not_set);
+    if (got > 0 && sb->gvisor) {
+        jw_kstr(w, "how", "RLIMIT_NPROC, which gVisor counts for this session alone");
+        jw_kint(w, "host_tasks", asked);
+    }
+    jw_object_end(w);
+}
+
 static void put_limits(struct jw *w, const struct engine_sandbox *sb, const struct json *host)
 {
-    static const char not_set[] = "the engine does not enforce it";
     const struct spec *spec = sb->spec;
     bool none = sb->engine->facts.no_limits;
     int64_t pids = none ? 0 : json_int(json_get(host, "PidsLimit"));
@@ -117,7 +138,7 @@ static void put_limits(struct jw *w, const struct engine_sandbox *sb, const stru
     jw_key(w, "limits");
     jw_object(w);
     put_limit(w, "memory_bytes", memory, not_set);
-    put_limit(w, "pids", pids > 0 ? pids - engine_pids_reserve(sb->own_id) : 0, not_set);
+    put_pids(w, sb, pids);
     put_limit(w, "cpu_quota_us_per_100ms", cpus / 10000, not_set);
     put_limit(w, "disk_bytes", sized ? (int64_t)engine_workspace_bytes(spec) : 0,
               spec->workspace_quota_mb > 0 ? "engines cannot limit a host directory"
@@ -141,6 +162,10 @@ static void write_receipt(struct report *r, const struct json *inspected)
     jw_kstr(w, "container", sb->name);
     jw_kstr(w, "container_id", sb->id);
     jw_kstr(w, "runtime", runtime);
+    jw_kstr(w, "kernel", sb->gvisor ? "gvisor" : "host");
+    jw_kstr(w, "mounts_compared_by",
+            sb->gvisor ? "owner, mode, size and times: gVisor invents inodes" : "device and inode");
+    jw_kstr(w, "out_of_memory_ends", sb->gvisor ? "the session" : "the command");
     jw_kstr(w, "image_requested", sb->spec->image);
     jw_kstr(w, "image", json_str(json_get(inspected, "Image")));
     jw_kbool(w, "image_substituted", false);
@@ -307,11 +332,17 @@ static void write_doctor(struct report *r, const struct json *info)
     (void)snprintf(detail, sizeof(detail), "%s %.60s, API %s, at %.80s", e->kind->name,
                    json_str(version) != NULL ? json_str(version) : "of unknown version",
                    engine_api_version(e->api), engine_api_endpoint(e->api));
-    engine_facts_read(&e->facts, info);
+    engine_facts_read(&e->facts, info, e->options.runtime);
     check(w, "engine", "ok", detail, NULL);
     check_ids(w, e);
     check_runtime(w, e, info);
     check_limits(w, e, info);
+    if (e->facts.gvisor)
+        check(w, "gvisor-limits", "warn",
+              "out of memory ends the whole session; mounts are compared by owner, mode, size and "
+              "times, because gVisor invents inodes",
+              "use the engine's own runtime, or the native backend, where that matters more than a "
+              "kernel of its own");
     check(w, "seccomp", "ok", "our profile for the container, and our filter for every command",
           NULL);
     check(w, "disk-quota", "warn",

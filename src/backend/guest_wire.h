@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define GUEST_WIRE_VERSION 2U
+#define GUEST_WIRE_VERSION 3U
 #define GUEST_PROGRAM "/.box/guest"
 #define GUEST_FILES "files" /* its argument when it is to be box-files (files/wire.h) */
 #define GUEST_DIR "/.box/run"
@@ -70,8 +70,9 @@ struct guest_hello {
     uint32_t n_checks;   /* NUL-terminated paths behind the filter */
     uint32_t n_rlimits;
     /* Processes that the user id may have, besides one keeper for each that is started; 0: the
-     * user id is not the session's own, so they cannot be counted. */
-    uint32_t nproc, pad;
+     * user id is not the session's own, so they cannot be counted. `processes` is the same for a
+     * kernel that has no others, whatever the user id. */
+    uint32_t nproc, processes;
     uint64_t linger_ns; /* how long all goes on without a boxd */
     struct guest_rlimit rlimits[GUEST_RLIMITS_MAX];
     char quota_path[64]; /* a place on a disk of limited size, "" without one */
@@ -107,6 +108,9 @@ struct guest_check {
     uint64_t dev, ino;
     uint32_t mode; /* 0: it could not be looked at */
     uint32_t mount_flags;
+    uint32_t uid, gid;
+    uint64_t size;
+    int64_t mtime_ns, ctime_ns;
 };
 
 struct guest_proc {
@@ -114,10 +118,16 @@ struct guest_proc {
     uint64_t begin, end;
 };
 
+enum guest_welcome_flags {
+    /* The kernel is gVisor's: it invents devices and inodes, so `dev` and `ino` mean nothing. */
+    GUEST_WELCOME_GVISOR = 1U << 0,
+};
+
 struct guest_welcome {
     uint32_t version, pid;
     uint32_t n_checks, n_procs;
     uint32_t uid, gid;
+    uint32_t flags, pad;
 };
 
 struct guest_at {

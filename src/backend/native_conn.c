@@ -18,7 +18,6 @@ union message {
     struct init_exited exited;
     struct init_number number;
     struct init_state state;
-    struct init_output output;
 };
 
 static void on_pid1_gone(struct loop_io *io, uint32_t events)
@@ -40,8 +39,8 @@ static bool dispatch(struct native_sandbox *sb, const union message *m, size_t l
         return false;
     else if (m->type == INIT_MSG_EXITED && len == sizeof(m->exited))
         native_exec_on_exited(sb, &m->exited);
-    else if (m->type == INIT_MSG_PROC_OUTPUT && len == sizeof(m->output))
-        return native_proc_on_output(sb, &m->output);
+    else if (m->type == INIT_MSG_PROC_OUTPUT && len == sizeof(m->number))
+        return native_proc_on_output(sb, m->number.id);
     else if (m->type == INIT_MSG_PROC_EXITED && len == sizeof(m->exited))
         return native_proc_on_exited(sb, &m->exited);
     else if (m->type == INIT_MSG_PROC_END && len == sizeof(m->number))

@@ -134,10 +134,10 @@ struct native_proc {
     bool close_in;  /* stdin is to be closed when everything is written */
     bool midline;   /* PID 1 knows that a write has begun */
     /* What PID 1 is to be told as soon as it reads. */
-    bool send_release, send_close, send_kill;
+    bool send_room, send_close, send_kill;
     int send_signo;
     bool crowded; /* it was ended: boxd could not take its descriptors */
-    struct loop_defer news, sync;
+    struct loop_defer news, again, room;
     struct outcome outcome;
 };
 
@@ -186,7 +186,7 @@ void native_proc_settle(struct native_proc *p); /* after a callback: it may have
 /* From the connection to box-init; false when it makes no sense. */
 bool native_proc_on_state(struct native_sandbox *sb, const struct init_state *m, int *fds,
                           size_t n_fds);
-bool native_proc_on_output(struct native_sandbox *sb, const struct init_output *m);
+bool native_proc_on_output(struct native_sandbox *sb, uint32_t number);
 bool native_proc_on_exited(struct native_sandbox *sb, const struct init_exited *m);
 void native_proc_flush(struct native_sandbox *sb); /* there is room for messages again */
 void native_proc_end_untaken(struct native_sandbox *sb);

@@ -12,6 +12,8 @@
 #include "util/fd.h"
 #include "util/log.h"
 
+#define LOOKS_PER_TURN 4
+
 static struct native_proc *proc_of(struct proc *p)
 {
     return container_of(p, struct native_proc, base);
@@ -80,29 +82,29 @@ static void tell_kill(struct native_proc *p, enum init_kill_scope scope, int sig
         p->send_signo = r == -EAGAIN ? signo : 0;
 }
 
-/* What is released, and how far we have looked: PID 1 tells when there is more. */
-static void tell_release(struct native_proc *p)
+static void tell_room(struct native_proc *p)
 {
-    struct init_release m = {.type = INIT_MSG_PROC_RELEASE,
-                             .id = p->number,
-                             .begin = p->ring.begin,
-                             .end = p->ring.end,
-                             .flags = p->ring.eof ? INIT_OUTPUT_EOF : 0};
-    loop_defer_stop(&p->sync);
-    if (p->sb != NULL && p->started)
-        p->send_release = native_tell(p->sb, &m, sizeof(m)) == -EAGAIN;
+    struct init_number m = {.type = INIT_MSG_PROC_ROOM, .id = p->number};
+    if (p->sb != NULL)
+        p->send_room = native_tell(p->sb, &m, sizeof(m)) == -EAGAIN;
 }
 
-static void on_sync(struct loop_defer *d)
+static void on_room(struct loop_defer *d)
 {
-    tell_release(container_of(d, struct native_proc, sync));
+    tell_room(container_of(d, struct native_proc, room));
+}
+
+static void stop_defers(struct native_proc *p)
+{
+    loop_defer_stop(&p->news);
+    loop_defer_stop(&p->again);
+    loop_defer_stop(&p->room);
 }
 
 static void proc_delete(struct native_proc *p)
 {
     unlink_proc(p);
-    loop_defer_stop(&p->news);
-    loop_defer_stop(&p->sync);
+    stop_defers(p);
     native_stdin_done(p);
     ring_reader_done(&p->ring);
     free(p);
@@ -162,6 +164,42 @@ static void tell_later(struct native_proc *p)
     loop_defer_start(p->native->loop, &p->news, on_news);
 }
 
+/* Passes on what there is, until PID 1 is to tell of more. Others get their turn before one that
+ * writes without end goes on. False when the ring makes no sense. */
+static bool look(struct native_proc *p);
+
+static void on_again(struct loop_defer *d)
+{
+    struct native_proc *p = container_of(d, struct native_proc, again);
+    struct native_sandbox *sb = p->sb; /* p may be gone when its user has looked */
+    if (sb != NULL && !look(p))
+        native_lose(sb);
+}
+
+static bool look(struct native_proc *p)
+{
+    int r = 1;
+    p->busy++;
+    for (int i = 0; i < LOOKS_PER_TURN && r > 0 && !p->freed; i++) {
+        r = ring_reader_wait(&p->ring);
+        if (r > 0)
+            tell_output(p);
+    }
+    if (r > 0 && !p->freed)
+        loop_defer_start(p->native->loop, &p->again, on_again);
+    p->busy--;
+    native_proc_settle(p);
+    return r >= 0;
+}
+
+/* Of one that was started or found: from the loop, like all that its user is told. */
+static void tell_all_later(struct native_proc *p)
+{
+    tell_later(p);
+    if (p->started)
+        loop_defer_start(p->native->loop, &p->again, on_again);
+}
+
 static void end(struct native_proc *p, const struct init_exited *m)
 {
     native_outcome(&p->outcome, m);
@@ -203,29 +241,15 @@ bool native_proc_on_state(struct native_sandbox *sb, const struct init_state *m,
         native_stdin_open(p, TAKE_FD(fds[1]), (m->flags & INIT_STATE_MIDLINE) != 0);
     if (m->flags & INIT_STATE_EXITED)
         end(p, &m->exited);
-    if (p->taken) {
-        tell_release(p);
-        tell_later(p);
-    }
+    if (p->taken)
+        tell_all_later(p);
     return true;
 }
 
-bool native_proc_on_output(struct native_sandbox *sb, const struct init_output *m)
+bool native_proc_on_output(struct native_sandbox *sb, uint32_t number)
 {
-    struct native_proc *p = find(sb, m->id);
-    if (p == NULL || !p->started || p->freed)
-        return true;
-    int r = ring_reader_look(&p->ring);
-    if (r < 0)
-        return false;
-    p->busy++;
-    if (r > 0)
-        tell_output(p);
-    if (!p->freed)
-        tell_release(p);
-    p->busy--;
-    native_proc_settle(p);
-    return true;
+    struct native_proc *p = find(sb, number);
+    return p == NULL || !p->started || p->freed || look(p);
 }
 
 bool native_proc_on_exited(struct native_sandbox *sb, const struct init_exited *m)
@@ -256,8 +280,8 @@ void native_proc_flush(struct native_sandbox *sb)
             tell_kill(p, INIT_KILL_MAIN, p->send_signo);
         if (p->send_kill)
             tell_kill(p, INIT_KILL_TREE, SIGKILL);
-        if (p->send_release)
-            tell_release(p);
+        if (p->send_room)
+            tell_room(p);
         native_stdin_flush(p);
         if (p->held_back && p->in_queue.len == 0)
             tell_later(p);
@@ -333,8 +357,7 @@ int native_proc_adopt(struct sandbox *base, uint32_t number, const struct proc_e
     if (p == NULL || p->taken || p->freed)
         return err_set(err, ERR_NOT_FOUND, "no managed process %u", number);
     take(p, events, arg);
-    tell_release(p);
-    tell_later(p);
+    tell_all_later(p);
     *ret = &p->base;
     return 0;
 }
@@ -351,8 +374,8 @@ void native_proc_release(struct proc *base, uint64_t until)
 {
     struct native_proc *p = proc_of(base);
     /* Told once per turn of the loop, however many lines it was. */
-    if (ring_reader_release(&p->ring, until) == 0)
-        loop_defer_start(p->native->loop, &p->sync, on_sync);
+    if (ring_reader_release(&p->ring, until) > 0)
+        loop_defer_start(p->native->loop, &p->room, on_room);
 }
 
 size_t native_proc_stderr(struct proc *base, char *buf, size_t size)
@@ -381,8 +404,7 @@ void native_proc_free(struct proc *base)
         return;
     struct native_proc *p = proc_of(base);
     p->freed = true;
-    loop_defer_stop(&p->news);
-    loop_defer_stop(&p->sync);
+    stop_defers(p);
     native_stdin_done(p);
     native_proc_settle(p);
 }

@@ -76,6 +76,8 @@ struct mcp_run {
     struct mcp_server server; /* owned */
     char *name;               /* owned */
     struct mcp_roots roots;   /* owned */
+    struct mcp_roots chain;   /* owned; the command, when it is the user's own tool */
+    char *chain_path;         /* owned; where that is on PATH inside; "": nowhere */
     struct mcp_prepare prepare;
     char *command;      /* owned; as it is called inside */
     char **inside_args; /* owned */
@@ -171,6 +173,8 @@ void mcp_set_phase(struct mcp_run *m, enum mcp_phase phase);
 /* box_mcp_start.c: the two steps that are calls. */
 void mcp_prepare_box(struct mcp_run *m);
 void mcp_start(struct mcp_run *m);
+/* Why nothing could be downloaded, perhaps; static, or NULL. */
+const char *mcp_download_hint(const struct mcp_run *m);
 
 /* box_mcp_link.c: the connection. */
 void mcp_link_open(struct mcp_run *m);

@@ -21,7 +21,8 @@
 #define ANSWER_MAX (16u << 20)
 #define NEVER_NS (UINT64_C(10) * 365 * 24 * 3600 * NSEC_PER_SEC)
 
-enum { CHANNEL_STDIN, CHANNEL_STDOUT, CHANNEL_STDERR };
+enum { CHANNEL_STDIN, CHANNEL_STDOUT, CHANNEL_STDERR, CHANNEL_STDOUT_ACK };
+#define ACK_SIZE 8U
 
 /* What we say. */
 
@@ -48,6 +49,7 @@ void mcp_link_hold(struct mcp_run *m)
         .session_id = m->session_id,
         .box = &m->server.box,
         .roots = &m->roots,
+        .chain = &m->chain,
         .mounts = m->args->spec->extra_mounts,
         .n_mounts = (unsigned)m->args->spec->n_extra_mounts,
         .profile = m->args->profile,
@@ -77,6 +79,7 @@ void mcp_link_attach(struct mcp_run *m)
     jw_kstr(&w, "process_id", m->process_id);
     jw_ku64(&w, "from", m->at);
     jw_ku64(&w, "stderr_from", m->err_at);
+    jw_kbool(&w, "joined_acks", true);
     say(m, &text, &w);
 }
 
@@ -223,6 +226,19 @@ static void on_text(struct mcp_run *m, const char *data, size_t len)
         }
 }
 
+/* Output behind the number of bytes that the program was given. */
+static void on_output(struct mcp_run *m, const char *data, size_t len)
+{
+    uint64_t given = 0;
+
+    if (len < ACK_SIZE)
+        return;
+    for (unsigned i = 0; i < ACK_SIZE; i++)
+        given = given << 8 | (unsigned char)data[i];
+    mcp_pipe_stdout(m, data + ACK_SIZE, len - ACK_SIZE);
+    mcp_pipe_acked(m, given);
+}
+
 static void on_message(struct ws_conn *c, enum ws_opcode opcode, const char *data, size_t len,
                        void *arg)
 {
@@ -233,6 +249,8 @@ static void on_message(struct ws_conn *c, enum ws_opcode opcode, const char *dat
         on_text(m, data, len);
     else if (len > 1 && data[0] == CHANNEL_STDOUT)
         mcp_pipe_stdout(m, data + 1, len - 1);
+    else if (len > 1 && data[0] == CHANNEL_STDOUT_ACK)
+        on_output(m, data + 1, len - 1);
     else if (len > 1 && data[0] == CHANNEL_STDERR)
         mcp_pipe_stderr(m, data + 1, len - 1);
 }

@@ -6,6 +6,7 @@
 
 #include "cmd/box_args.h"
 #include "cmd/box_mcp.h"
+#include "mcp/chain.h"
 #include "mcp/env.h"
 #include "mcp/payload.h"
 #include "spec/model.h"
@@ -194,6 +195,20 @@ static int find_roots(struct mcp_run *m, struct err *err)
     return 0;
 }
 
+/* A tool that the system has not, and the user has. */
+static void find_chain(struct mcp_run *m)
+{
+    AUTO_FREE char *home = getenv("HOME") != NULL ? realpath(getenv("HOME"), NULL) : NULL;
+
+    /* Another image need not be able to run it, and a name with a slash is found there. */
+    if ((m->server.box.image == NULL || str_eq(m->server.box.image, "host")) &&
+        m->server.box.host_path_mode != MOUNT_NONE && strchr(m->command, '/') == NULL)
+        m->chain_path =
+            mcp_chain_find(&mcp_fs_host, m->server.command, getenv("PATH"), home, &m->chain);
+    if (m->chain_path == NULL)
+        m->chain_path = xstrdup("");
+}
+
 /* The project, when there is one: what is mounted as the workspace. */
 static const char *project_of(const struct mcp_run *m)
 {
@@ -274,10 +289,12 @@ int mcp_plan(struct mcp_run *m, struct err *err)
         return r;
     name_it(m);
     m->prepare.writable = m->server.box.host_path_mode == MOUNT_RW;
-    m->prepare.install =
-        !str_eq(m->args->install, "off") && !mcp_command_installs(m->server.command);
+    bool wanted = !str_eq(m->args->install, "off");
+    m->prepare.install = wanted && !mcp_command_installs(m->server.command);
+    m->prepare.builds = wanted && mcp_command_builds(m->server.command);
     mcp_project_look(&mcp_fs_host, project_of(m), &m->prepare.project);
     rewrite(m);
+    find_chain(m);
     id_random(random);
     (void)str_fmt(m->session_id, sizeof(m->session_id), "mcp-%s", random);
     return 0;

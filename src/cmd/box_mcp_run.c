@@ -12,6 +12,7 @@
 #include "cmd/box_outcome.h"
 #include "cmd/box_text.h"
 #include "http/client.h"
+#include "mcp/said.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/str.h"
@@ -183,8 +184,9 @@ static void on_retry(struct loop_timer *t)
 
 static void tell_waiters(struct mcp_run *m)
 {
-    AUTO_FREE char *why = xasprintf("box: the server failed after %u attempts: %s: %s",
-                                    m->retry.failed, mcp_phase_name(m->phase), m->error);
+    AUTO_FREE char *why =
+        xasprintf("box: the server failed after %u attempt%s: %s: %s", m->retry.failed,
+                  m->retry.failed == 1 ? "" : "s", mcp_phase_name(m->phase), m->error);
     char *text = xstrdup(why);
 
     m->failed = true;
@@ -316,6 +318,17 @@ static bool is_one_of(const char *word, const char *const *list)
     return false;
 }
 
+static void refused_for_good(struct mcp_run *m, const char *why)
+{
+    AUTO_FREE char *more = NULL;
+
+    if (m->chain.n > 0 && strstr(why, "mount") != NULL)
+        more = xasprintf("%s; '%s' has to be mounted to run '%s' of your own: install it for "
+                         "everybody, such as in /usr/local/bin, or name an image that has it",
+                         why, m->chain.list[0].host, m->command);
+    mcp_fatal(m, STATUS_FAILED, more != NULL ? more : why);
+}
+
 void mcp_refused(struct mcp_run *m, const char *about, const char *code, const char *why)
 {
     static const char *const wrong[] = {"invalid", "denied", "conflict", "not_found", NULL};
@@ -332,7 +345,7 @@ void mcp_refused(struct mcp_run *m, const char *about, const char *code, const c
         else if (is_one_of(code, nowhere) && m->starts == 0) {
             unavailable(m, why);
         } else if (is_one_of(code, wrong)) {
-            mcp_fatal(m, STATUS_FAILED, why);
+            refused_for_good(m, why);
         } else {
             mcp_step_failed(m, why);
         }
@@ -364,11 +377,22 @@ void mcp_held(struct mcp_run *m)
     }
 }
 
+/* Of a tool that downloads what it runs, and never came to run it. */
+static const char *why_at_once(const struct mcp_run *m)
+{
+    bool never = m->working_since == 0 && mcp_command_installs(m->server.command);
+    const char *hint = never ? mcp_download_hint(m) : NULL;
+
+    return hint != NULL ? hint : "";
+}
+
 static void on_start_slow(struct loop_timer *t)
 {
     struct mcp_run *m = container_of(t, struct mcp_run, start_timer);
-    AUTO_FREE char *why = xasprintf("the server has not answered within %lld s (--startup-timeout)",
-                                    (long long)m->server.box.startup_timeout_sec);
+    const char *hint = why_at_once(m);
+    AUTO_FREE char *why =
+        xasprintf("the server has not answered within %lld s (--startup-timeout)%s%s",
+                  (long long)m->server.box.startup_timeout_sec, hint[0] != '\0' ? "; " : "", hint);
 
     if (m->phase != MCP_INIT || m->step != STEP_SERVE)
         return;
@@ -434,18 +458,18 @@ static void answer_in_flight(struct mcp_run *m, const char *why)
 static void how_it_ended(const struct mcp_run *m, bool known, int64_t code, const char *said,
                          char *ret, size_t size)
 {
-    const char *last = strrchr(said, '\n');
+    const char *last;
+    size_t len = mcp_said_last(said, &last);
+    size_t shown = len < 200 ? len : utf8_boundary(last, 200);
+    const char *hint = why_at_once(m);
 
-    last = last != NULL ? last + 1 : said;
     if (!known)
         (void)snprintf(ret, size, "the server was stopped with its session");
-    else if (code < 0)
-        (void)snprintf(ret, size, "the server was killed by signal %lld%s%.200s", (long long)-code,
-                       last[0] != '\0' ? ": " : "", last);
     else
-        (void)snprintf(ret, size, "the server exited with status %lld%s%.200s", (long long)code,
-                       last[0] != '\0' ? ": " : "", last);
-    (void)m;
+        (void)snprintf(ret, size, "the server %s %lld%s%s%s%.*s",
+                       code < 0 ? "was killed by signal" : "exited with status",
+                       (long long)(code < 0 ? -code : code), hint[0] != '\0' ? "; " : "", hint,
+                       len > 0 ? ": " : "", (int)shown, last);
 }
 
 static void gone(struct mcp_run *m, const char *why)
@@ -532,6 +556,8 @@ static void run_done(struct mcp_run *m)
     mcp_server_done(&m->server);
     mcp_prepared_done(&m->prepared);
     mcp_roots_done(&m->roots);
+    mcp_roots_done(&m->chain);
+    free(m->chain_path);
     free(m->name);
     free(m->command);
     strv_free(m->inside_args);

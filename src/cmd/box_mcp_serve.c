@@ -1,79 +1,78 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/box_mcp_serve.h"
+
+#include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cmd/box_app.h"
 #include "cmd/box_args.h"
-#include "cmd/box_job.h"
-#include "cmd/box_pipe.h"
 #include "http/client.h"
 #include "spec/model.h"
 #include "spec/spec.h"
-#include "util/buf.h"
 #include "util/clock.h"
-#include "util/err.h"
 #include "util/json.h"
 #include "util/str.h"
 
-/* `box mcp serve`: lines of the client become messages to boxd, which speaks the protocol, and back
- * (rpc/mcp_ws.c). Nothing is understood here, so nothing can be misunderstood. When this process
- * ends, however it ends, boxd takes back what is under way and ends a session without a name. */
+/* Lines between the client and boxd. */
 
-#define TARGET "/mcp/stdio"
 #define LINE_MAX_BYTES (12u << 20) /* of a message, as boxd takes them */
 #define QUEUE_MAX (64u << 20)
-#define HELLO_MAX (1u << 20)
+#define PATIENCE_SEC 30
+#define PATIENCE_SEC_MAX 86400
 #define CLOSE_NS (10 * NSEC_PER_SEC) /* for boxd to say its last words */
-#define NEVER_NS (UINT64_C(10) * 365 * 24 * 3600 * NSEC_PER_SEC)
 
-/*   OPENING ──► SERVING ──► FINISHING ──► ENDED
- *      └───────────┴──────────────────────► ^      */
-enum serve_state { SERVE_OPENING, SERVE_SERVING, SERVE_FINISHING, SERVE_ENDED };
-
-struct serve {
-    struct app *app;         /* borrowed */
-    const struct args *args; /* borrowed */
-    enum serve_state state;
-    struct ws_conn *ws; /* NULL before it is open and after it is closed */
-    struct source in;
-    struct sink out;
-    struct buf line; /* of the client, not whole yet */
-    bool too_long;   /* the rest of that line is dropped */
-    struct loop_timer timer;
-    bool failed; /* `err` says why */
-    struct err err;
+#define TO(s) (1u << SERVE_##s)
+static const unsigned next_states[SERVE_STATE_MAX] = {
+    [SERVE_OPENING] = TO(SERVING) | TO(ENDED),
+    [SERVE_SERVING] = TO(LOST) | TO(FINISHING) | TO(ENDED),
+    [SERVE_LOST] = TO(SERVING) | TO(ENDED),
+    [SERVE_FINISHING] = TO(ENDED),
+    [SERVE_ENDED] = TO(ENDED),
 };
+
+void serve_move(struct serve *s, enum serve_state to)
+{
+    assert((next_states[s->state] & (1u << to)) != 0);
+    s->state = to;
+}
 
 static void on_timer(struct loop_timer *t)
 {
     loop_quit(container_of(t, struct serve, timer)->app->loop);
 }
 
-static void end(struct serve *s)
+void serve_end(struct serve *s)
 {
-    s->state = SERVE_ENDED;
+    serve_move(s, SERVE_ENDED);
     source_stop(&s->in);
     loop_quit(s->app->loop);
 }
 
-static void fail(struct serve *s, const struct err *err)
+void serve_fail(struct serve *s, const struct err *err)
 {
     if (s->state == SERVE_ENDED)
         return;
     s->failed = true;
     s->err = *err;
-    end(s);
+    serve_end(s);
 }
 
 /* To the client. */
 
-static void put_line(struct serve *s, const char *data, size_t len)
+static void put(struct serve *s, const char *data, size_t len)
 {
     (void)sink_write(&s->out, data, len);
-    (void)sink_write(&s->out, "\n", 1);
     if (s->ws != NULL)
         ws_pause(s->ws, sink_busy(&s->out));
+}
+
+void serve_answer(struct serve *s, const struct buf *lines)
+{
+    if (lines->len > 0)
+        put(s, lines->data, lines->len);
 }
 
 static void on_out(struct sink *out)
@@ -83,12 +82,55 @@ static void on_out(struct sink *out)
 
     if (out->error != 0) {
         (void)err_sys(&err, out->error, "write to standard output");
-        fail(s, &err);
+        serve_fail(s, &err);
     } else if (s->ws != NULL) {
         ws_pause(s->ws, sink_busy(out));
     } else if (s->state == SERVE_FINISHING && !sink_busy(out)) {
-        end(s);
+        serve_end(s);
     }
+}
+
+struct reading {
+    struct mcp_book *book;
+    bool drop;
+};
+
+static void on_message(void *arg, const struct mcp_msg *msg)
+{
+    struct reading *r = arg;
+
+    r->drop = r->drop || mcp_book_from_server(r->book, msg) == MCP_DROP;
+}
+
+/* The answer to a handshake that the client has had from an earlier boxd is not for it. */
+static void replayed(struct serve *s)
+{
+    AUTO_DONE(buf) struct buf lines = {0};
+    struct err err;
+
+    buf_init(&lines, 2 * MCP_LINE_MAX);
+    mcp_book_replayed(&s->book, &lines);
+    serve_link_send(s, &lines);
+    int r = serve_listen(s);
+    if (r < 0) {
+        (void)err_sys(&err, -r, "read standard input");
+        serve_fail(s, &err);
+    }
+}
+
+void serve_got_message(struct serve *s, const char *data, size_t len)
+{
+    struct reading r = {.book = &s->book};
+    struct mcp_scan scan;
+
+    mcp_scan_reset(&scan);
+    mcp_scan_feed(&scan, data, len, on_message, &r);
+    if (r.drop) {
+        replayed(s);
+        return;
+    }
+    put(s, data, len);
+    put(s, "\n", 1);
 }
 
 /* What boxd would have said, had the line reached it. */
@@ -108,25 +150,37 @@ static void refuse(struct serve *s, int code, const char *why)
     jw_kstr(&w, "message", why);
     jw_object_end(&w);
     jw_object_end(&w);
-    if (jw_end(&w) == 0)
-        put_line(s, buf_str(&out), out.len);
+    if (jw_end(&w) == 0 && buf_putc(&out, '\n') == 0)
+        serve_answer(s, &out);
 }
 
 /* From the client. */
 
+static void pass_on(struct serve *s, const char *text, size_t len)
+{
+    AUTO_DONE(buf) struct buf answers = {0};
+
+    if (s->ws != NULL && ws_send(s->ws, WS_TEXT, text, len - 1) == 0) {
+        (void)mcp_book_from_client(&s->book, text, len);
+        return;
+    }
+    buf_init(&answers, 1u << 20);
+    mcp_book_refuse(text, len - 1, "box: boxd does not keep up", &answers);
+    serve_answer(s, &answers);
+}
+
 static void got_line(struct serve *s)
 {
     const char *text = buf_str(&s->line);
-    size_t len = s->line.len;
 
-    while (len > 0 && strchr(" \t\r", text[len - 1]) != NULL)
-        len--;
+    while (s->line.len > 0 && strchr(" \t\r", text[s->line.len - 1]) != NULL)
+        s->line.len--;
     if (s->too_long)
         refuse(s, -32600, "a message has at most 12 MiB");
-    else if (!utf8_valid(text, len))
+    else if (!utf8_valid(text, s->line.len))
         refuse(s, -32700, "a message is UTF-8");
-    else if (len > 0 && s->ws != NULL && ws_send(s->ws, WS_TEXT, text, len) < 0)
-        refuse(s, -32603, "boxd does not keep up");
+    else if (s->line.len > 0 && buf_putc(&s->line, '\n') == 0)
+        pass_on(s, s->line.data, s->line.len);
     s->too_long = false;
     buf_reset(&s->line);
 }
@@ -160,97 +214,24 @@ static void on_input(struct source *in, const char *data, size_t len)
     }
     if (s->line.len > 0 || s->too_long)
         got_line(s);
+    if (s->state != SERVE_SERVING) { /* nobody is there to be told of the end */
+        serve_end(s);
+        return;
+    }
     /* An empty message is the end: boxd answers what it can at once, and hangs up. */
-    s->state = SERVE_FINISHING;
+    serve_move(s, SERVE_FINISHING);
     if (s->ws == NULL || ws_send(s->ws, WS_TEXT, "", 0) < 0)
-        end(s);
+        serve_end(s);
     else
         loop_timer_start(s->app->loop, &s->timer, CLOSE_NS, on_timer);
 }
 
-/* boxd. */
-
-static void on_message(struct ws_conn *c, enum ws_opcode opcode, const char *data, size_t len,
-                       void *arg)
+int serve_listen(struct serve *s)
 {
-    (void)c;
-    if (opcode == WS_TEXT)
-        put_line(arg, data, len);
-}
-
-static void on_writable(struct ws_conn *c, void *arg)
-{
-    struct serve *s = arg;
-
-    (void)c;
-    if (s->state == SERVE_SERVING)
-        source_pause(&s->in, false);
-}
-
-static void on_closed(struct ws_conn *c, unsigned code, const char *reason, void *arg)
-{
-    struct serve *s = arg;
-    struct err err;
-
-    (void)c;
-    s->ws = NULL;
-    if (s->state == SERVE_FINISHING) {
-        if (!sink_busy(&s->out))
-            end(s);
-        return;
-    }
-    (void)err_set(&err, ERR_BACKEND, "the connection to boxd was lost (%u%s%s)", code,
-                  reason != NULL && reason[0] != '\0' ? ": " : "", reason != NULL ? reason : "");
-    fail(s, &err);
-}
-
-static int greet(struct serve *s, struct err *err)
-{
-    AUTO_DONE(buf) struct buf text = {0};
-    struct jw w;
-
-    buf_init(&text, HELLO_MAX);
-    jw_init(&w, &text);
-    jw_object(&w);
-    job_put_session(&w, s->args);
-    jw_object_end(&w);
-    int r = jw_end(&w);
-    if (r == 0)
-        r = ws_send(s->ws, WS_TEXT, buf_str(&text), text.len);
-    if (r == 0)
-        r = source_start(&s->in, s->app->loop, STDIN_FILENO, on_input);
-    return r < 0 ? err_sys(err, -r, "begin to serve") : 0;
-}
-
-static void on_opened(struct ws_conn *c, const struct err *cause, void *arg)
-{
-    struct serve *s = arg;
-    struct err err;
-
-    s->ws = c;
-    s->state = SERVE_SERVING;
-    int r = c == NULL ? app_unreachable(s->app, cause, &err) : greet(s, &err);
-    if (r < 0)
-        fail(s, &err);
-}
-
-static int run(struct serve *s, struct err *err)
-{
-    static const struct ws_handlers handlers = {
-        .message = on_message, .writable = on_writable, .closed = on_closed};
-    const struct ws_opts opts = {.stall_ns = NEVER_NS, .max_message = QUEUE_MAX};
-    struct app_headers headers = app_headers(s->app);
-    const struct http_ws_call call = {.target = TARGET,
-                                      .headers = headers.list,
-                                      .opts = &opts,
-                                      .handlers = &handlers,
-                                      .opened = on_opened,
-                                      .arg = s};
-    struct err cause;
-
-    if (http_client_ws(s->app->client, &call, &cause) < 0)
-        return app_unreachable(s->app, &cause, err);
-    return app_wait(s->app, err);
+    if (s->in.loop == NULL)
+        return source_start(&s->in, s->app->loop, STDIN_FILENO, on_input);
+    source_pause(&s->in, false);
+    return 0;
 }
 
 static void serve_done(struct serve *s)
@@ -258,23 +239,46 @@ static void serve_done(struct serve *s)
     source_stop(&s->in);
     sink_done(&s->out);
     loop_timer_stop(&s->timer);
+    mcp_book_done(&s->book);
     buf_done(&s->line);
 }
 DEFINE_CLEANUP_DONE(serve)
+
+static int set_patience(struct serve *s, struct err *err)
+{
+    const char *text = getenv("BOX_MCP_RECONNECT_SEC");
+    double seconds = PATIENCE_SEC;
+
+    if (text != NULL && text[0] != '\0' &&
+        (str_to_double(text, &seconds) < 0 || !(seconds >= 0 && seconds <= PATIENCE_SEC_MAX)))
+        return err_set(err, ERR_INVALID,
+                       "BOX_MCP_RECONNECT_SEC is '%s', it must be seconds from 0 to %d", text,
+                       PATIENCE_SEC_MAX);
+    s->patience_ns = (uint64_t)(seconds * (double)NSEC_PER_SEC);
+    return 0;
+}
 
 int verb_mcp_serve(struct app *app, const struct args *args, struct err *err)
 {
     AUTO_DONE(serve) struct serve s = {.app = app, .args = args};
     bool named = (args->given & FIELD_BIT(SPEC_SESSION_ID)) != 0;
 
-    buf_init(&s.line, LINE_MAX_BYTES);
+    id_random(s.client);
+    mcp_book_init(&s.book);
+    buf_init(&s.line, LINE_MAX_BYTES + 1);
     sink_init(&s.out, app->loop, STDOUT_FILENO, QUEUE_MAX, on_out);
-    int r = app_connect(app, named ? APP_KEPT : APP_ANY, err);
+    int r = set_patience(&s, err);
     if (r >= 0)
-        r = run(&s, err);
+        r = app_connect(app, named ? APP_KEPT : APP_ANY, err);
+    if (r >= 0)
+        r = serve_link_open(&s, err);
+    if (r >= 0)
+        r = app_wait(app, err);
     if (r >= 0 && s.failed) {
         *err = s.err;
         r = err_code_errno(s.err.code);
     }
+    serve_move(&s, SERVE_ENDED);
+    http_client_free(TAKE_PTR(app->client)); /* its callbacks are ours */
     return r < 0 ? r : 0;
 }

@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/box_mcp.h"
 #include "cmd/box_outcome.h"
 #include "mcp/env.h"
 #include "mcp/payload.h"
+#include "mcp/said.h"
+#include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/json.h"
 #include "util/str.h"
 #include "util/strv.h"
 
 #define INSTALL_TEXT 500 /* characters of what an installer said */
+#define INSTALL_LINES 12 /* of its last words, on standard error */
 #define SAY_MAX 1024
 
 /* Dependencies, and whether the command is there. */
@@ -45,20 +49,66 @@ static void missing_command(struct mcp_run *m)
     mcp_fatal(m, 127, why);
 }
 
+static bool has_variable(char *const *env, const char *name)
+{
+    size_t len = strlen(name);
+
+    for (size_t i = 0; i < strv_len(env); i++)
+        if (strncmp(env[i], name, len) == 0 && env[i][len] == '=')
+            return true;
+    return false;
+}
+
+const char *mcp_download_hint(const struct mcp_run *m)
+{
+    static const char *const proxies[] = {"HTTPS_PROXY", "https_proxy"};
+    bool set = false, given = false;
+
+    if (m->server.box.network == NETWORK_OFF)
+        return "the network of this box is off, so nothing can be downloaded (--network on allows "
+               "it)";
+    for (size_t i = 0; i < ARRAY_SIZE(proxies); i++) {
+        set = set || getenv(proxies[i]) != NULL;
+        given = given || has_variable(m->server.env, proxies[i]);
+    }
+    return set && !given ? "HTTPS_PROXY is set here, but the server was not given it (--env "
+                           "HTTPS_PROXY)"
+                         : NULL;
+}
+
+/* All that fits in an error is a sentence; whoever has to mend it wants to see more. */
+static void show_installer(struct mcp_run *m, const char *said)
+{
+    for (const char *line = mcp_said_tail(said, INSTALL_LINES); *line != '\0';) {
+        size_t len = strcspn(line, "\n");
+        if (len > 0)
+            mcp_say(m, "  | %.*s", (int)(len < INSTALL_TEXT ? len : INSTALL_TEXT), line);
+        line += len + (line[len] != '\0' ? 1 : 0);
+    }
+}
+
 static void install_failed(struct mcp_run *m, const struct json *v)
 {
     const char *said = json_str(json_get(v, "stderr")), *outcome = json_str(json_get(v, "outcome"));
-    size_t len = said != NULL ? strlen(said) : 0;
+    const char *from = mcp_said_failure(said != NULL ? said : "");
+    size_t len = strlen(from);
+    const char *hint = mcp_download_hint(m);
     AUTO_FREE char *why = NULL;
 
-    len = len > INSTALL_TEXT ? utf8_boundary(said, INSTALL_TEXT) : len;
+    show_installer(m, said != NULL ? said : "");
+    len = len > INSTALL_TEXT ? utf8_boundary(from, INSTALL_TEXT) : len;
     if (str_eq(outcome, "timed_out"))
-        why = xasprintf("dependencies were not installed within %lld s (--startup-timeout)",
-                        (long long)m->server.box.startup_timeout_sec);
+        why = xasprintf("dependencies were not installed within %lld s (--startup-timeout)%s%s",
+                        (long long)m->server.box.startup_timeout_sec, hint != NULL ? "; " : "",
+                        hint != NULL ? hint : "");
     else
-        why = xasprintf("Dependency install failed (exit code %lld): %.*s",
-                        (long long)json_int(json_get(v, "exit_code")), (int)len,
-                        said != NULL ? said : "");
+        why = xasprintf("Dependency install failed (exit code %lld): %s%s%.*s",
+                        (long long)json_int(json_get(v, "exit_code")), hint != NULL ? hint : "",
+                        hint != NULL ? "; --install off starts without: " : "", (int)len, from);
+    for (size_t end = strlen(why); end > 0 && why[end - 1] == '\n';)
+        why[--end] = '\0';
+    for (char *c = strchr(why, '\n'); c != NULL; c = strchr(c, '\n'))
+        *c = ' '; /* the lines themselves were shown */
     mcp_step_failed(m, why);
 }
 
@@ -111,7 +161,8 @@ void mcp_prepare_box(struct mcp_run *m)
 {
     AUTO_DONE(buf) struct buf body;
     AUTO_DONE(buf) struct buf script;
-    AUTO_STRV char **env = mcp_env_for_install(m->server.env);
+    AUTO_STRV char **given = mcp_env_for_install(m->server.env);
+    AUTO_STRV char **env = mcp_env_with(mcp_env_defaults(m->server.box.network), given);
     AUTO_FREE char *target = xasprintf("/v1/sessions/%s/exec", m->session_id);
     struct jw w;
 
@@ -129,6 +180,7 @@ void mcp_prepare_box(struct mcp_run *m)
     jw_str(&w, "sh");
     jw_str(&w, m->command);
     jw_str(&w, m->venv);
+    jw_str(&w, m->chain_path);
     jw_array_end(&w);
     put_env(&w, env);
     jw_kreal(&w, "timeout_sec", (double)m->server.box.startup_timeout_sec);
@@ -155,15 +207,12 @@ static void on_started(struct mcp_run *m, unsigned status, const struct err *err
 /* What the server's own environment says comes last and wins. */
 static char **process_env(const struct mcp_run *m)
 {
-    char **env = NULL;
-    struct err ignored;
+    char **env = mcp_env_defaults(m->server.box.network);
 
     strv_push(&env, xasprintf("PATH=%s", m->prepared.path));
     if (m->prepared.python_path != NULL)
         strv_push(&env, xasprintf("PYTHONPATH=%s", m->prepared.python_path));
-    for (size_t i = 0; i < strv_len(m->server.env); i++)
-        (void)mcp_env_set(&env, m->server.env[i], &ignored);
-    return env;
+    return mcp_env_with(env, m->server.env);
 }
 
 static void on_forgotten(struct mcp_run *m, unsigned status, const struct err *err)

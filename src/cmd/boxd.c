@@ -38,6 +38,8 @@
 #include "rpc/metrics.h"
 #include "rpc/rpc.h"
 #include "rpc/v1.h"
+#include "sandbox/seccomp.h"
+#include "sandbox/seccomp_install.h"
 #include "store/store.h"
 #include "util/alloc.h"
 #include "util/cleanup.h"
@@ -164,6 +166,20 @@ static int take_state(struct daemon *d, struct err *err)
     return 0;
 }
 
+/* We read what others send. Whoever takes us over by it finds no namespaces, mounts, tracing, new
+ * kinds of sockets or programs for the kernel: the calls that the programs in our sandboxes have,
+ * and one more. What we start later, to unpack archives, has less still. */
+static int confine(struct err *err)
+{
+    AUTO_FREE struct sock_filter *filter = NULL;
+    size_t n = 0;
+    int r = seccomp_compile(SECCOMP_DAEMON, &filter, &n, err);
+    if (r < 0)
+        return r;
+    r = seccomp_install(filter, (unsigned short)n);
+    return r < 0 ? err_sys(err, -r, "install the system call filter") : 0;
+}
+
 static int drop_privileges(const struct daemon *d, struct err *err)
 {
     /* Whoever started us may want us to go with it (`box run`); a change of ids forgets that. */
@@ -178,7 +194,7 @@ static int drop_privileges(const struct daemon *d, struct err *err)
         return err_sys(err, errno, "give up privileges");
     if (prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0) < 0)
         return err_sys(err, errno, "parent death signal");
-    return 0;
+    return confine(err);
 }
 
 static void raise_nofile(void)

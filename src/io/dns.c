@@ -80,8 +80,9 @@ static void reply_error(struct dns *d, const struct dns_client *client,
                         const struct dns_query *query, enum dns_rcode rcode)
 {
     uint8_t out[DNS_FORWARD_MAX];
+    size_t len = dns_error_write(query, rcode, false, out);
 
-    dns_reply(d, client, out, dns_error_write(query, rcode, false, out));
+    dns_reply(d, client, out, len);
 }
 
 void dns_ask(struct dns *dns, const struct dns_client *client, const uint8_t *data, size_t len)

@@ -71,9 +71,10 @@ static void flight_free(struct dns_flight *f)
 static void flight_fail(struct dns_flight *f)
 {
     uint8_t out[DNS_FORWARD_MAX];
+    size_t len = dns_error_write(&f->query, DNS_SERVFAIL, false, out);
 
     f->dns->stats.failed++;
-    dns_reply(f->dns, &f->client, out, dns_error_write(&f->query, DNS_SERVFAIL, false, out));
+    dns_reply(f->dns, &f->client, out, len);
     flight_free(f);
 }
 
@@ -81,12 +82,13 @@ static void flight_done(struct dns_flight *f, const struct dns_answer *answer, c
 {
     uint8_t out[DNS_TCP_MAX];
     size_t max = f->client.conn != NULL ? sizeof(out) : f->query.udp_max;
+    size_t len = dns_answer_write(answer, data, &f->query, max, out);
 
     if (answer->internal)
         f->dns->stats.refused_answer++;
     else
         f->dns->stats.answered++;
-    dns_reply(f->dns, &f->client, out, dns_answer_write(answer, data, &f->query, max, out));
+    dns_reply(f->dns, &f->client, out, len);
     flight_free(f);
 }
 

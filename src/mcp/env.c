@@ -89,8 +89,10 @@ int mcp_env_read(char ***env, const char *text, size_t len, struct err *err)
 char **mcp_env_for_install(char *const *env)
 {
     static const char *const prefixes[] = {
-        "PIP_",      "UV_",         "NPM_CONFIG_",  "npm_config_", "HTTP_PROXY=", "HTTPS_PROXY=",
-        "NO_PROXY=", "http_proxy=", "https_proxy=", "no_proxy=",   "SSL_CERT_"};
+        "PIP_",         "UV_",         "NPM_CONFIG_",   "npm_config_",          "NPM_TOKEN=",
+        "HTTP_PROXY=",  "http_proxy=", "NO_PROXY=",     "NODE_AUTH_TOKEN=",     "SSL_CERT_",
+        "HTTPS_PROXY=", "ALL_PROXY=",  "no_proxy=",     "NODE_EXTRA_CA_CERTS=", "CURL_CA_BUNDLE=",
+        "https_proxy=", "all_proxy=",  "NODE_OPTIONS=", "REQUESTS_CA_BUNDLE="};
     char **some = NULL;
 
     for (size_t i = 0; i < strv_len(env); i++)
@@ -100,4 +102,26 @@ char **mcp_env_for_install(char *const *env)
                 break;
             }
     return some;
+}
+
+char **mcp_env_defaults(int network)
+{
+    char **env = NULL;
+
+    /* Nobody answers, however often one asks; and what a cache has is taken from there. */
+    if (network == NETWORK_OFF) {
+        strv_add(&env, "PIP_RETRIES=0");
+        strv_add(&env, "UV_OFFLINE=1");
+        strv_add(&env, "npm_config_offline=true");
+    }
+    return env;
+}
+
+char **mcp_env_with(char **env, char *const *more)
+{
+    struct err ignored;
+
+    for (size_t i = 0; i < strv_len(more); i++)
+        (void)mcp_env_set(&env, more[i], &ignored);
+    return env;
 }

@@ -13,5 +13,10 @@ int mcp_env_pass(char ***env, const char *name, struct err *err);
 /* Lines of NAME=value. Blank lines and those that begin with # are left out, so is "export ";
  * quotes around a value are taken off. Says the number of a line that is wrong. */
 int mcp_env_read(char ***env, const char *text, size_t len, struct err *err);
-/* What installers read (proxies, indexes, registries), for the step that installs. */
+/* What installers read (proxies, indexes, registries, certificates), for the step that installs. */
 char **mcp_env_for_install(char *const *env);
+/* What a box says to installers of its own accord, before anybody else does; `network` is an enum
+ * network. Without one they need not try. */
+char **mcp_env_defaults(int network);
+/* Takes `env`, and gives it back with `more` set over it. */
+char **mcp_env_with(char **env, char *const *more);

@@ -324,7 +324,9 @@ char *mcp_rewrite_command(const struct mcp_fs *fs, const char *command,
     AUTO_FREE char *inside = rewrite_absolute(fs, command, roots);
     if (is_venv_python(command) && !str_eq(inside, command))
         return xstrdup("python");
-    if (str_eq(inside, command) && !is_system(command) && is_tool(command))
+    /* What is not there on the host is meant as it is written: it may be in the image. */
+    if (str_eq(inside, command) && !is_system(command) && is_tool(command) &&
+        fs->kind(command) != MCP_MISSING)
         return xstrdup(base_of(command));
     return TAKE_PTR(inside);
 }

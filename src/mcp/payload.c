@@ -34,7 +34,7 @@ static void put_mount(struct jw *w, const char *host, const char *inside, int mo
 
 static void put_mounts(struct jw *w, const struct mcp_session_payload *p)
 {
-    bool some = p->n_mounts > 0;
+    bool some = p->n_mounts > 0 || (p->chain != NULL && p->chain->n > 0);
 
     for (size_t i = 0; p->roots != NULL && i < p->roots->n; i++)
         some = some || !str_eq(p->roots->list[i].inside, MCP_MOUNT);
@@ -45,6 +45,8 @@ static void put_mounts(struct jw *w, const struct mcp_session_payload *p)
     for (size_t i = 0; p->roots != NULL && i < p->roots->n; i++)
         if (!str_eq(p->roots->list[i].inside, MCP_MOUNT))
             put_mount(w, p->roots->list[i].host, p->roots->list[i].inside, p->box->host_path_mode);
+    for (size_t i = 0; p->chain != NULL && i < p->chain->n; i++)
+        put_mount(w, p->chain->list[i].host, p->chain->list[i].inside, MOUNT_RO);
     for (size_t i = 0; i < p->n_mounts; i++)
         put_mount(w, p->mounts[i].host_path, p->mounts[i].mount_path, (int)p->mounts[i].mode);
     jw_array_end(w);

@@ -17,6 +17,7 @@ struct mcp_session_payload {
     const char *workdir;           /* NULL: MCP_MOUNT */
     const struct mcp_box *box;     /* what is null is left out */
     const struct mcp_roots *roots; /* the one at MCP_MOUNT is the workspace */
+    const struct mcp_roots *chain; /* read-only, whatever the others are; or NULL */
     const struct mount_spec *mounts;
     unsigned n_mounts;
     const char *profile; /* NULL: none is asked for */

@@ -44,14 +44,24 @@ bool mcp_command_installs(const char *command)
     return false;
 }
 
+bool mcp_command_builds(const char *command)
+{
+    const char *slash = strrchr(command, '/');
+    const char *name = slash != NULL ? slash + 1 : command;
+
+    return str_eq(name, "uv") || str_eq(name, "uvx");
+}
+
 bool mcp_prepare_stages(const struct mcp_prepare *p)
 {
-    return p->install && p->project.node && !p->writable;
+    return !p->writable &&
+           ((p->install && p->project.node) || (p->builds && p->project.python_package));
 }
 
 /* stdout is ours: descriptor 3 from here on. */
 static const char head[] = "set -e\n"
                            "exec 3>&1 1>&2\n"
+                           "[ -z \"$3\" ] || PATH=$3:$PATH\n"
                            "state=$HOME/.box-mcp\n"
                            "mkdir -p \"$state\"\n";
 
@@ -124,6 +134,8 @@ int mcp_prepare_script(const struct mcp_prepare *p, struct buf *out)
         r = put_python(p, out);
     if (r >= 0 && p->install && p->project.node)
         r = put_node(p, out);
+    else if (r >= 0 && mcp_prepare_stages(p))
+        r = buf_puts(out, stage);
     if (r >= 0)
         r = buf_puts(out, tail);
     return r < 0 || python ? r : buf_puts(out, packages);

@@ -25,16 +25,22 @@ void mcp_project_look(const struct mcp_fs *fs, const char *host_path, struct mcp
 /* Commands that install what they run themselves. */
 bool mcp_command_installs(const char *command);
 
+/* Of these, those that work inside the project: uv makes a virtual environment and a lock there. */
+bool mcp_command_builds(const char *command);
+
 struct mcp_prepare {
     struct mcp_project project;
     bool writable; /* the mount: nothing has to be copied */
     bool install;  /* else only the command is looked for */
+    bool builds;   /* the command does, as mcp_command_builds() says */
 };
 
-/* Whether the server runs from the copy: node looks for its modules beside the program. */
+/* Whether the server runs from the copy: node looks for its modules beside the program, and uv
+ * writes into the project. */
 bool mcp_prepare_stages(const struct mcp_prepare *p);
-/* For `sh -c SCRIPT sh COMMAND VENV`. VENV is the virtual environment that the command was taken
- * from, inside, or "": its packages count where nothing is installed and the version is the same.
+/* For `sh -c SCRIPT sh COMMAND VENV CHAIN`. CHAIN is a directory for the beginning of PATH, or "".
+ * VENV is the virtual environment that the command was taken from, inside, or "": its packages
+ * count where nothing is installed and the version is the same.
  */
 int mcp_prepare_script(const struct mcp_prepare *p, struct buf *out);
 

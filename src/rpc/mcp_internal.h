@@ -14,6 +14,7 @@
 
 struct authz_scope;
 struct mcp_call;
+struct mcp_line;
 struct mcp_link;
 struct session;
 struct tool;
@@ -29,6 +30,7 @@ struct mcp {
     struct mcp_link *links; /* of clients with Mcp-Session-Id, most recent use first */
     size_t n_links;
     struct mcp_place *callers; /* of requests that stand alone, one for each caller */
+    struct mcp_line *lines;    /* clients on stdio */
 };
 
 /* Places ------------------------------------------------------------------------------------ *

@@ -28,10 +28,11 @@
  * answer, unless that takes longer than this. */
 #define ACK_FIRST_NS (1 * NSEC_PER_MSEC)
 #define ACK_BYTES (256U << 10)
+#define ACK_SIZE 8U /* of the number in front of output */
 #define ACK_LAST_NS (64 * NSEC_PER_MSEC)
 #define REST_NS (500 * NSEC_PER_MSEC) /* for output that is on its way when a process has ended */
 
-enum { CHANNEL_STDOUT = 1, CHANNEL_STDERR = 2 };
+enum { CHANNEL_STDOUT = 1, CHANNEL_STDERR = 2, CHANNEL_STDOUT_ACK = 3 };
 
 struct v1_attach {
     struct ws_conn *ws; /* borrowed */
@@ -44,6 +45,7 @@ struct v1_attach {
     struct loop_timer look, ack, rest;
     uint64_t look_ns, ack_ns;
     struct loop_defer again;
+    bool joined_acks;
     bool rested; /* no more output is waited for */
     bool ended;  /* everything has been said */
 };
@@ -130,7 +132,7 @@ static void on_look(struct loop_timer *t)
 
 /* stdout. */
 
-static void acknowledge(struct v1_attach *a);
+static uint64_t written(struct v1_attach *a);
 static void pump(struct v1_attach *a, struct process *p);
 
 static void on_again(struct loop_defer *d)
@@ -140,24 +142,38 @@ static void on_again(struct loop_defer *d)
         pump(a, a->watch.p);
 }
 
+/* Output in one message with an acknowledgement that is due: a second one would wake the peer twice
+ * for each line. */
+static int send_out(struct v1_attach *a, char *room, size_t len)
+{
+    char *head = room - 1;
+    head[0] = CHANNEL_STDOUT;
+    if (a->joined_acks && a->given > a->acked && written(a) > a->acked) {
+        head = room - ACK_SIZE - 1;
+        head[0] = CHANNEL_STDOUT_ACK;
+        a->acked = written(a);
+        for (unsigned i = 0; i < ACK_SIZE; i++)
+            head[1 + i] = (char)(a->acked >> (8 * (ACK_SIZE - 1 - i)));
+    }
+    return ws_send(a->ws, WS_BINARY, head, (size_t)(room - head) + len);
+}
+
 /* Everything that is there, or that the connection takes. */
 static bool pump_out(struct v1_attach *a, struct process *p)
 {
-    static char frame[1 + READ_SIZE];
+    static char frame[1 + ACK_SIZE + READ_SIZE];
+    char *room = frame + 1 + ACK_SIZE;
     size_t budget = TURN_BYTES;
-    frame[0] = CHANNEL_STDOUT;
     while (!ws_full(a->ws)) {
-        ssize_t n = process_read(p, a->at, frame + 1, READ_SIZE);
+        ssize_t n = process_read(p, a->at, room, READ_SIZE);
         if (n <= 0)
             return true;
-        if (a->given > a->acked)
-            acknowledge(a);
         if (budget < (size_t)n) {
             loop_defer_start(a->loop, &a->again, on_again);
             return false;
         }
         budget -= (size_t)n;
-        if (ws_send(a->ws, WS_BINARY, frame, (size_t)n + 1) < 0)
+        if (send_out(a, room, (size_t)n) < 0)
             return false;
         a->at += (uint64_t)n;
     }
@@ -218,14 +234,20 @@ void v1_attach_received(struct v1_attach *a, uint64_t upto)
 
 static void on_ack(struct loop_timer *t);
 
-static void acknowledge(struct v1_attach *a)
+/* Of what we were given, in the program's pipe. */
+static uint64_t written(struct v1_attach *a)
 {
     size_t waits = attachment_unwritten(a->attachment);
-    uint64_t written = waits < a->given ? a->given - waits : 0;
-    if (written > a->acked) {
-        a->acked = written;
+    return waits < a->given ? a->given - waits : 0;
+}
+
+static void acknowledge(struct v1_attach *a)
+{
+    uint64_t bytes = written(a);
+    if (bytes > a->acked) {
+        a->acked = bytes;
         a->ack_ns = ACK_FIRST_NS;
-        say_number(a, "stdin_ack", "bytes", written);
+        say_number(a, "stdin_ack", "bytes", bytes);
     }
     if (a->acked == a->given || a->ended)
         return;
@@ -315,6 +337,7 @@ int v1_attach_new(struct session *s, const struct v1_attach_terms *terms, struct
     a->loop = manager_loop(session_manager(s));
     a->at = terms->from;
     a->err_at = terms->stderr_from;
+    a->joined_acks = terms->joined_acks;
     a->ack_ns = ACK_FIRST_NS;
     process_watch_start(p, &a->watch, on_change);
     *ret = a;

@@ -220,7 +220,8 @@ static int attach(struct hold *h, const struct json *m, struct err *err)
 {
     const struct v1_attach_terms terms = {.process_id = json_str(json_get(m, "process_id")),
                                           .from = (uint64_t)offset_of(m, "from"),
-                                          .stderr_from = (uint64_t)offset_of(m, "stderr_from")};
+                                          .stderr_from = (uint64_t)offset_of(m, "stderr_from"),
+                                          .joined_acks = json_bool(json_get(m, "joined_acks"))};
     if (h->entry.session == NULL || session_sandbox(h->entry.session) == NULL)
         return err_set(err, ERR_STATE, "this connection holds no session");
     if (terms.process_id == NULL || offset_of(m, "from") < 0 || offset_of(m, "stderr_from") < 0)

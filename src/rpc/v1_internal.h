@@ -182,6 +182,7 @@ struct v1_attach_terms {
     const char *process_id;
     uint64_t from;        /* next byte of stdout the peer wants */
     uint64_t stderr_from; /* and of stderr */
+    bool joined_acks;     /* it takes an acknowledgement in front of output */
 };
 
 /* Says what happens on `ws` until v1_attach_free(), which is owed in any case. */

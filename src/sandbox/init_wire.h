@@ -15,7 +15,7 @@
 
 #include <stdint.h>
 
-#define INIT_WIRE_VERSION 2U
+#define INIT_WIRE_VERSION 3U
 #define INIT_EXECS_MAX 64U /* running at once in one sandbox */
 #define INIT_PROCS_MAX 32U /* managed processes that are known at once */
 #define INIT_INLINE_MAX                                                                            \
@@ -66,16 +66,16 @@ enum init_msg_type {
     INIT_MSG_STARTED,   /* init -> boxd: struct init_started + descriptors */
     INIT_MSG_EXITED,    /* init -> boxd: struct init_exited; the last word about an id */
     /* Managed processes; their ids are numbers of their own. */
-    INIT_MSG_PROC,         /* boxd -> init: struct init_exec + strings */
-    INIT_MSG_PROC_STATE,   /* init -> boxd: struct init_state + descriptors; after a start, and of
-                              each after HELLO */
-    INIT_MSG_PROC_END,     /* init -> boxd: struct init_number; these were all, after HELLO */
-    INIT_MSG_PROC_OUTPUT,  /* init -> boxd: struct init_output; once per RELEASE */
-    INIT_MSG_PROC_EXITED,  /* init -> boxd: struct init_exited; it is known until FORGET */
-    INIT_MSG_PROC_RELEASE, /* boxd -> init: struct init_release */
-    INIT_MSG_PROC_STDIN,   /* boxd -> init: struct init_stdin */
-    INIT_MSG_PROC_KILL,    /* boxd -> init: struct init_kill */
-    INIT_MSG_PROC_FORGET,  /* boxd -> init: struct init_number; what is left of it is killed */
+    INIT_MSG_PROC,        /* boxd -> init: struct init_exec + strings */
+    INIT_MSG_PROC_STATE,  /* init -> boxd: struct init_state + descriptors; after a start, and of
+                             each after HELLO */
+    INIT_MSG_PROC_END,    /* init -> boxd: struct init_number; these were all, after HELLO */
+    INIT_MSG_PROC_OUTPUT, /* init -> boxd: struct init_number; boxd waits for it (ring.h) */
+    INIT_MSG_PROC_EXITED, /* init -> boxd: struct init_exited; it is known until FORGET */
+    INIT_MSG_PROC_ROOM,   /* boxd -> init: struct init_number; a ring that was full has room */
+    INIT_MSG_PROC_STDIN,  /* boxd -> init: struct init_stdin */
+    INIT_MSG_PROC_KILL,   /* boxd -> init: struct init_kill */
+    INIT_MSG_PROC_FORGET, /* boxd -> init: struct init_number; what is left of it is killed */
 };
 
 struct init_hello {
@@ -165,8 +165,7 @@ enum init_state_flags {
     INIT_STATE_MEMORY_OPEN = 1U << 2, /* its memory limit could not be set */
 };
 
-/* Descriptors: the ring (ring.h) and, while stdin is open, its writing end. OUTPUT comes only after
- * a RELEASE. */
+/* Descriptors: the ring (ring.h) and, while stdin is open, its writing end. */
 struct init_state {
     uint32_t type;
     uint32_t id;
@@ -174,25 +173,6 @@ struct init_state {
     uint32_t pad;
     uint64_t begin; /* what lies before was released */
     struct init_exited exited;
-};
-
-enum init_output_flags { INIT_OUTPUT_EOF = 1U << 0 };
-
-struct init_output {
-    uint32_t type;
-    uint32_t id;
-    uint64_t end;
-    uint32_t flags;
-    uint32_t pad;
-};
-
-/* Also says what boxd knows already: OUTPUT follows when there is more. */
-struct init_release {
-    uint32_t type;
-    uint32_t id;
-    uint64_t begin, end;
-    uint32_t flags; /* enum init_output_flags, as known */
-    uint32_t pad;
 };
 
 enum init_stdin_op {

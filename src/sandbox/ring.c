@@ -23,6 +23,11 @@ static char *out_of(const struct ring_head *head)
     return (char *)(uintptr_t)head + RING_HEAD_SIZE;
 }
 
+static struct ring_tail *tail_of(const struct ring_head *head)
+{
+    return (struct ring_tail *)((char *)(uintptr_t)head + RING_TAIL_AT);
+}
+
 static char *err_of(const struct ring_head *head)
 {
     return out_of(head) + RING_OUT_SIZE;
@@ -60,9 +65,32 @@ void ring_writer_done(struct ring_writer *w)
     w->head = NULL;
 }
 
-size_t ring_room(const struct ring_writer *w)
+uint64_t ring_released(struct ring_writer *w)
 {
-    return RING_OUT_SIZE - (size_t)(w->out_end - w->out_begin);
+    uint64_t begin = __atomic_load_n(&tail_of(w->head)->begin, __ATOMIC_SEQ_CST);
+    if (begin > w->out_begin && begin <= w->out_end) /* nonsense releases nothing */
+        w->out_begin = begin;
+    return w->out_begin;
+}
+
+static size_t room(struct ring_writer *w)
+{
+    return RING_OUT_SIZE - (size_t)(w->out_end - ring_released(w));
+}
+
+size_t ring_room(struct ring_writer *w)
+{
+    size_t n = room(w);
+    if (n == 0) {
+        w->held = true;
+        __atomic_store_n(&w->head->held, 1, __ATOMIC_SEQ_CST);
+        n = room(w);
+    }
+    if (n > 0 && w->held) {
+        w->held = false;
+        __atomic_store_n(&w->head->held, 0, __ATOMIC_SEQ_CST);
+    }
+    return n;
 }
 
 /* Straight into the ring. Without memory for a page of it the call fails; a copy of our own would
@@ -79,18 +107,18 @@ static ssize_t read_pieces(int fd, const struct iovec *iov, int n)
 ssize_t ring_fill_out(struct ring_writer *w, int fd)
 {
     struct iovec iov[2];
-    size_t room = ring_room(w);
-    if (room == 0)
+    size_t left = ring_room(w);
+    if (left == 0)
         return -ENOBUFS;
     int n_iov =
-        pieces(out_of(w->head), RING_OUT_SIZE, w->out_end, room < READ_MAX ? room : READ_MAX, iov);
+        pieces(out_of(w->head), RING_OUT_SIZE, w->out_end, left < READ_MAX ? left : READ_MAX, iov);
     ssize_t n = read_pieces(fd, iov, n_iov);
     if (n == 0) {
         w->out_eof = true;
-        __atomic_store_n(&w->head->out_eof, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&w->head->out_eof, 1, __ATOMIC_SEQ_CST);
     } else if (n > 0) {
         w->out_end += (size_t)n;
-        __atomic_store_n(&w->head->out_end, w->out_end, __ATOMIC_RELEASE);
+        __atomic_store_n(&w->head->out_end, w->out_end, __ATOMIC_SEQ_CST);
     }
     return n;
 }
@@ -114,12 +142,23 @@ ssize_t ring_fill_err(struct ring_writer *w, int fd)
     return n;
 }
 
-int ring_release(struct ring_writer *w, uint64_t until)
+bool ring_must_tell(const struct ring_writer *w)
 {
-    if (until < w->out_begin || until > w->out_end)
-        return -ERANGE;
-    w->out_begin = until;
-    return 0;
+    uint64_t waits = __atomic_load_n(&tail_of(w->head)->waits, __ATOMIC_SEQ_CST);
+    /* Of what it was told before and has not seen it is about to look. */
+    return waits > w->told && waits <= ring_position(w->out_end, w->out_eof);
+}
+
+void ring_told(struct ring_writer *w)
+{
+    w->told = ring_position(w->out_end, w->out_eof);
+}
+
+void ring_reader_left(struct ring_writer *w)
+{
+    (void)ring_released(w);
+    w->told = 0;
+    __atomic_store_n(&tail_of(w->head)->waits, 0, __ATOMIC_SEQ_CST);
 }
 
 /* A memfd that can neither shrink (reading it would kill us) nor grow, of the right size, in
@@ -141,7 +180,7 @@ int ring_reader_init(struct ring_reader *r, int fd, uint64_t begin)
     if (p == MAP_FAILED)
         return -errno;
     *r = (struct ring_reader){.head = p, .begin = begin, .end = begin};
-    if (ring_reader_look(r) >= 0)
+    if (mprotect(p, RING_HEAD_SIZE, PROT_READ | PROT_WRITE) == 0 && ring_reader_look(r) >= 0)
         return 0;
     ring_reader_done(r);
     return -EBADMSG;
@@ -159,8 +198,8 @@ int ring_reader_look(struct ring_reader *r)
     if (r->broken || r->head == NULL)
         return -EBADMSG;
     /* The flag first: what it says is about the end that was there before it. */
-    bool eof = __atomic_load_n(&r->head->out_eof, __ATOMIC_ACQUIRE) != 0;
-    uint64_t end = __atomic_load_n(&r->head->out_end, __ATOMIC_ACQUIRE);
+    bool eof = __atomic_load_n(&r->head->out_eof, __ATOMIC_SEQ_CST) != 0;
+    uint64_t end = __atomic_load_n(&r->head->out_end, __ATOMIC_SEQ_CST);
     if (end < r->end || end - r->begin > RING_OUT_SIZE || (r->eof && (!eof || end != r->end))) {
         r->broken = true;
         return -EBADMSG;
@@ -169,6 +208,14 @@ int ring_reader_look(struct ring_reader *r)
     r->end = end;
     r->eof = eof;
     return news;
+}
+
+int ring_reader_wait(struct ring_reader *r)
+{
+    if (r->head != NULL)
+        __atomic_store_n(&tail_of(r->head)->waits, 1 + ring_position(r->end, r->eof),
+                         __ATOMIC_SEQ_CST);
+    return ring_reader_look(r);
 }
 
 static void copy_out(char *buf, const struct iovec iov[2])
@@ -249,5 +296,8 @@ int ring_reader_release(struct ring_reader *r, uint64_t until)
     if (until < r->begin || until > r->end)
         return -ERANGE;
     r->begin = until;
-    return 0;
+    if (r->head == NULL)
+        return 0;
+    __atomic_store_n(&tail_of(r->head)->begin, until, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&r->head->held, __ATOMIC_SEQ_CST) != 0;
 }

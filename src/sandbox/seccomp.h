@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The system call filter of a payload: an allow-list whose default is ENOSYS, so that a C library
- * falls back to an older call instead of failing, and a group of well-known denials that answer
- * EPERM, so that tools print a sane error. The policy is the table in seccomp_table.c.
+/* The system call filter of a payload, and of boxd: an allow-list whose default is ENOSYS, so that
+ * a C library falls back to an older call instead of failing, and a group of well-known denials
+ * that answer EPERM, so that tools print a sane error. The policy is the table in seccomp_table.c.
  *
  * The filter is compiled once per profile by the daemon; the child only installs the bytes (see
  * seccomp_install.h). The bytes depend on the profile and the architecture and on nothing else.
@@ -16,7 +16,8 @@ struct sock_filter;
 
 enum seccomp_profile {
     SECCOMP_DEFAULT,
-    SECCOMP_DEBUG, /* also ptrace and process_vm_*: debuggers inside one session */
+    SECCOMP_DEBUG,  /* also ptrace and process_vm_*: debuggers inside one session */
+    SECCOMP_DAEMON, /* boxd itself: also openat2, by which it resolves paths */
     SECCOMP_PROFILE_MAX,
 };
 

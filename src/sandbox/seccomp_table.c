@@ -227,6 +227,7 @@ const struct seccomp_family seccomp_families[] = {
     {.ret = ALLOW, .names = {
         "setxattr", "lsetxattr", "fsetxattr", "getxattr", "lgetxattr", "fgetxattr", "listxattr",
         "llistxattr", "flistxattr", "removexattr", "lremovexattr", "fremovexattr"}},
+    {.ret = ALLOW, .profiles = 1u << SECCOMP_DAEMON, .names = {"openat2"}},
     {.args = open_args, .names = {"open"}},
     {.args = openat_args, .names = {"openat"}},
     {.args = mode1_args, .names = {"creat", "chmod", "fchmod"}},
@@ -299,7 +300,7 @@ const struct seccomp_family seccomp_families[] = {
         "mq_notify", "mq_getsetattr"}},
 
     /* Looking into other processes: for debuggers that were asked for. */
-    {.ret = DENY, .profiles = 1u << SECCOMP_DEFAULT,
+    {.ret = DENY, .profiles = 1u << SECCOMP_DEFAULT | 1u << SECCOMP_DAEMON,
      .names = {"ptrace", "process_vm_readv", "process_vm_writev"}},
     {.ret = ALLOW, .profiles = 1u << SECCOMP_DEBUG,
      .names = {"ptrace", "process_vm_readv", "process_vm_writev"}},

@@ -2,7 +2,9 @@
 """One suite for every backend: a session is a session, whatever it is made of.
 
 A test that takes `box` runs once per backend. Marked `real` it needs programs that run, which `fake` has none of;
-marked `engine` it is about Docker and Podman alone. $BOX_TEST_BACKENDS chooses among them."""
+marked `engine` it is about Docker and Podman alone. What a session is to its user (test_session_*.py) also runs on
+`docker-runsc`, Docker with gVisor as its runtime; marked `gvisor` it runs there, and on `podman-runsc`, alone.
+$BOX_TEST_BACKENDS chooses among them."""
 
 import itertools
 import os
@@ -13,6 +15,8 @@ from boxlib import Boxd
 
 ALL = ("fake", "native", "docker", "podman")
 ENGINES = ("docker", "podman")
+RUNTIMES = ("docker-runsc",)
+GVISOR = ("docker-runsc", "podman-runsc")
 _ids = itertools.count()
 
 
@@ -20,6 +24,10 @@ def pytest_generate_tests(metafunc):
     if "backend" not in metafunc.fixturenames:
         return
     names = ENGINES if metafunc.definition.get_closest_marker("engine") else ALL
+    if metafunc.definition.get_closest_marker("gvisor"):
+        names = GVISOR
+    elif metafunc.module.__name__.startswith("test_session_"):
+        names = (*names, *RUNTIMES)
     if metafunc.definition.get_closest_marker("real"):
         names = [n for n in names if n != "fake"]
     chosen = os.environ.get("BOX_TEST_BACKENDS")
@@ -32,12 +40,14 @@ class Backend:
     """A boxd on one backend, with its engine where it has one."""
 
     def __init__(self, name, **env):
-        self.name = name
-        self.engine = enginelib.Engine(name) if name in ENGINES else None
+        self.name, _, self.runtime = name.partition("-")
+        self.engine = enginelib.Engine(self.name, runtime=self.runtime) if self.name in ENGINES else None
         self.image = enginelib.IMAGE if self.engine else "host"
         self.env = env
         if self.engine:
             self.env["BOX_ENGINE_SOCKET"] = str(self.engine.socket)
+        if self.runtime and self.name == "docker":  # Podman's is its default
+            self.env["BOX_ENGINE_RUNTIME"] = self.runtime
         self.daemon = None
 
     def start(self, *args, **kwargs):
@@ -53,7 +63,8 @@ class Backend:
 
 @pytest.fixture(scope="session")
 def backend(request):
-    why = enginelib.missing(request.param) if request.param in ENGINES else None
+    name, _, runtime = request.param.partition("-")
+    why = enginelib.missing(name, runtime) if name in ENGINES else None
     if why is not None:
         pytest.skip(why)
     made = Backend(request.param)
@@ -69,7 +80,7 @@ class Box:
 
     def __init__(self, backend):
         self.backend, self.api, self.made = backend, backend.daemon.client(), []
-        self.engine, self.name = backend.engine, backend.name
+        self.engine, self.name, self.runtime = backend.engine, backend.name, backend.runtime
 
     def new(self, **spec):
         name = f"c{os.getpid()}-{next(_ids)}"

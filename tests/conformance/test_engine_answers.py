@@ -31,7 +31,7 @@ def spoil(backend):
     def start(*rules):
         made.append(Proxy(backend.engine))
         made[0].rules += rules
-        made.append(Boxd("--backend", backend.name, env={"BOX_ENGINE_SOCKET": str(made[0].socket)}))
+        made.append(Boxd("--backend", backend.name, env={**backend.env, "BOX_ENGINE_SOCKET": str(made[0].socket)}))
         made.append(made[1].client())
         return made[0], made[2], made[1]
 
@@ -123,6 +123,23 @@ def test_L02_what_is_mounted_below_does_not_come_along(box, shared):
     sid = box.new(host_path=str(shared), host_path_mode="ro")
     assert box.sh(sid, "ls /workspace/inner; touch /workspace/inner/x")["stdout"] == ""
     assert sorted(p.name for p in (shared / "inner").iterdir()) == ["secret"]
+
+
+def test_L02_a_directory_that_was_exchanged_meanwhile_is_refused(spoil, shared):
+    """After boxd has looked at it and before the engine mounts its name: both are directories of the same owner."""
+    for name in ("mine", "other"):
+        (shared / name).mkdir()
+        os.chown(shared / name, 4321, 4321)
+
+    def exchange(request, ask):
+        (shared / "mine").rename(shared / "was")
+        (shared / "mine").symlink_to(shared / "other")
+        return ask()
+
+    _, api, _ = spoil(("POST", "/containers/create", exchange))
+    with pytest.raises(ApiError, match="was exchanged") as caught:
+        api.new("x", image=enginelib.IMAGE, host_path=str(shared / "mine"))
+    assert caught.value.status == 403 and not api.ps()
 
 
 # L06

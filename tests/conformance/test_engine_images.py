@@ -126,6 +126,7 @@ def test_K05_the_programs_that_an_image_wants_to_run_do_not_run(box, load):
     sid = box.new(image=image)
     time.sleep(1)  # a health check would have run by now
     assert box.sh(sid, "ls /tmp; cat /proc/[0-9]*/cmdline | tr '\\0' ' '")["stdout"].count("evil") == 0
+    assert box.container(sid)["Config"]["StopSignal"] in ("SIGKILL", "9"), "an end is not the image's to delay"
 
 
 def test_K05_a_user_that_does_not_exist(box, load):

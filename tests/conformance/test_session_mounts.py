@@ -30,6 +30,8 @@ def test_what_is_written_there_is_on_the_host(box, shared):
 
 def test_read_only_is_read_only(box, shared):
     (shared / "f").write_text("given\n")
+    (shared / "f").chmod(0o666)
+    shared.chmod(0o777)  # nothing else is in the way
     sid = box.new(host_path=str(shared), host_path_mode="ro")
     r = box.sh(sid, "cat f; echo x > f; touch g")
     assert r["stdout"] == "given\n" and r["stderr"].count("Read-only") == 2

@@ -193,7 +193,7 @@ def test_B19_programs_that_people_use(long_api, session, host_dir):
 def golden_filter():
     name = "seccomp.txt" if X86 else f"seccomp-{platform.machine()}.txt"
     rows = [line.split() for line in (GOLDEN / name).read_text().splitlines() if line[0] != "#"]
-    return {int(nr): (call, default) for nr, call, default, _debug in rows}
+    return {int(nr): (call, default) for nr, call, default, _debug, _daemon in rows}
 
 
 def test_B20_every_number_is_answered_as_the_golden_file_says(long_api, psession):

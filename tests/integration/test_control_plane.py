@@ -608,6 +608,16 @@ def test_I13_out_of_descriptors_is_not_the_end():
         daemon.close()
 
 
+# The daemon's own walls (layer 13).
+
+
+def test_L13_boxd_has_no_privilege_and_a_filter(boxd):
+    status = dict(line.split(":\t", 1) for line in pathlib.Path(f"/proc/{boxd.pid}/status").read_text().splitlines())
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    assert {status[key] for key in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
+    assert "0" not in status["Uid"].split()
+
+
 # I15: the socket file.
 
 

@@ -141,7 +141,7 @@ def test_only_those_we_trust_are_believed(serve, authority, good, tmp_path):
     theirs = stranger.issue("theirs", "IP:127.0.0.1")
     cases = {"unable to get local issuer certificate": theirs,
              "IP address mismatch": authority.issue("elsewhere", "IP:127.0.0.9", "DNS:localhost"),
-             "certificate has expired": authority.issue("old", "IP:127.0.0.1", days=-1),
+             "certificate has expired": authority.issue("old", "IP:127.0.0.1", days=0),
              "unsuitable certificate purpose": authority.issue("person", "IP:127.0.0.1", usage="clientAuth")}
     for words, pair in cases.items():
         row = engine_row(serve(server_context(pair)), authority.environment())

@@ -242,6 +242,69 @@ def test_F08_a_project_is_built_from_a_copy_because_its_mount_is_read_only(run, 
     assert not (project / "built-here").exists()
 
 
+def write_tool(directory, name, text):
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_text(text)
+    (directory / name).chmod(0o755)
+
+
+@pytest.fixture
+def own_tools(project):
+    """(directory, env): a directory on the PATH of the client that is none of the system's."""
+    if any(shutil.which(t, path="/usr/local/bin:/usr/bin:/bin") for t in ("uv", "uvx", "pnpm")):
+        pytest.skip("this system has uv or pnpm itself, so those of a user are not looked for")
+    bin_dir = project / "chain" / "bin"
+    bin_dir.mkdir(parents=True)
+    return bin_dir, {"PATH": f"{bin_dir}:{os.environ['PATH']}"}
+
+
+def test_a_tool_of_the_users_own_is_shown_to_the_box(run, own_tools):
+    """As the installer of uv leaves them in ~/.local/bin: one calls the other."""
+    bin_dir, env = own_tools
+    write_tool(bin_dir, "uvx", '#!/bin/sh\nexec "$(dirname "$0")/uv" tool run "$@"\n')
+    write_tool(bin_dir, "uv", f"#!{PYTHON}\n{SERVER}")
+    (bin_dir / "private").write_text("x")
+    w = run("--host-path-mode", "rw", argv=["uvx", "some-server"], env=env)
+    w.initialize()
+    assert w.value("facts")["argv"] == ["tool", "run", "some-server"]
+    assert "error" in w.answer(w.call("read", path="/opt/box-tools/bin/private"))
+    assert "error" in w.answer(w.call("write", path="/opt/box-tools/bin/uv"))
+
+
+def test_node_of_a_version_manager_is_shown_with_what_belongs_to_it(run, own_tools):
+    bin_dir, _ = own_tools
+    package = bin_dir.parent / "lib" / "node_modules" / "pnpm"
+    write_tool(bin_dir, "node", f"#!/bin/sh\nexec {PYTHON} \"$@\"\n")
+    write_tool(package, "pnpm.cjs", f"#!/usr/bin/env node\n{SERVER}")
+    (bin_dir / "pnpm").symlink_to("../lib/node_modules/pnpm/pnpm.cjs")
+    w = run(argv=[bin_dir / "pnpm", "dlx", "some-server"], env={"PATH": "/usr/bin:/bin"})
+    w.initialize()
+    assert w.value("facts")["argv"] == ["dlx", "some-server"]
+
+
+def test_uv_works_in_a_copy_of_a_project_because_its_mount_is_read_only(run, project, own_tools):
+    bin_dir, env = own_tools
+    write_tool(bin_dir, "uv", f'#!/bin/sh\ncd "$2" && mkdir .venv && : >uv.lock && exec {PYTHON} "$4"\n')
+    (project / "pyproject.toml").write_text('[project]\nname = "mine"\nversion = "1"\n')
+    w = run(argv=["uv", "--directory", project, "run", "server.py"], env=env)
+    w.initialize()
+    assert w.value("facts")["cwd"] == "/home/box/.box-mcp/project"
+    assert not (project / "uv.lock").exists()
+
+
+def test_a_tool_that_may_not_be_mounted_is_told_as_that(project, own_tools, tmp_path):
+    bin_dir, env = own_tools
+    write_tool(bin_dir, "uvx", "#!/bin/sh\n")
+    daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": str(tmp_path)})
+    try:
+        with Wrapper("--", "uvx", "some-server", sock=daemon.sock, env=env) as w:
+            status, said = w.wait()
+        assert status == 125 and "session_create: " in said
+        assert "install it for everybody, such as in /usr/local/bin" in said, said
+    finally:
+        daemon.close()
+
+
 def test_F09_retries_end_and_begin_again_slowly(run, project):
     """A server that dies at once: three quick retries, then everybody hears of it, then it is tried again for ever."""
     (project / "fails.py").write_text("import sys; sys.stderr.write('no luck\\n'); sys.exit(9)\n")

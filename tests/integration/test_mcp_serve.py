@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Box as an MCP server: raw lines to `box mcp serve` and raw HTTP to /mcp, on the native backend."""
 
+import asyncio
 import base64
 import contextlib
 import http.client
@@ -8,6 +9,8 @@ import json
 import signal
 
 import pytest
+import websockets
+from boxlib import Boxd
 from hostlib import until
 from mcpservelib import INITIALIZE, META, MODERN, Http, Stdio, request
 from policylib import Governed, token
@@ -233,6 +236,141 @@ def test_stdio_without_a_boxd_says_so(tmp_path):
     assert c.process.wait(60) == 125
     assert b"cannot talk to boxd" in c.process.stderr.read()
     c.close()
+
+
+# stdio, and a boxd that goes away
+
+
+@pytest.fixture
+def restarted():
+    """(daemon, start): a daemon of the test's own, which it may kill, and start(*options) -> a client on stdio."""
+    d = Boxd()
+    clients = []
+
+    def start(*args, **kwargs):
+        clients.append(Stdio(d.sock, *args, **kwargs))
+        return clients[-1]
+
+    yield d, start
+    for client in clients:
+        client.close()
+    d.close()
+
+
+def restart(daemon, how=signal.SIGKILL):
+    """SIGUSR2 is how systemd restarts it: both leave the sessions alone."""
+    daemon.stop(how)
+    daemon.start()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR2])
+@pytest.mark.parametrize("era", ["handshake", "modern"])
+def test_stdio_finds_its_sandbox_again_when_boxd_is_restarted(restarted, era, how):
+    daemon, start = restarted
+    c = start()
+    if era == "handshake":
+        c.send(INITIALIZE)
+        assert c.hear()["result"]["protocolVersion"] == "2025-11-25"
+        c.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+    def tool(tool, /, **arguments):
+        """Without _meta what was agreed on counts, also for the next boxd."""
+        c.number += 1
+        c.send(request("tools/call", c.number, None if era == "handshake" else {}, name=tool, arguments=arguments))
+        answer = c.hear()
+        assert answer["id"] == c.number, answer
+        return answer["result"]
+
+    session = tool("exec", command="echo kept > f")["structuredContent"]["session_id"]
+    other = tool("create_session", name="other")["structuredContent"]["session_id"]
+    tool("start_process", process_id="p", command="cat")
+    for n in range(2):
+        restart(daemon, how)
+        assert text(tool("read", path="f")) == "kept"  # and no answer to a handshake before it
+        tool("write_stdin", process_id="p", data=f"{n}\n")
+        said = tool("read_process_output", process_id="p", offset=2 * n, wait_ms=30000)
+        assert json.loads(text(said))["output"] == f"{n}\n"
+        assert tool("exec", command="true", session_id=other)["structuredContent"]["session_id"] == other
+    assert {session, other} == names(daemon.client())
+    assert c.end() == 0
+    said = c.process.stderr.read().decode()
+    assert said.count("connecting again") == said.count("connected to boxd again") == 2, said
+    until(lambda: names(daemon.client()) == {other}, what="the end of the session")
+
+
+def test_stdio_ends_its_session_also_when_nothing_was_asked_after_boxd_was_killed(restarted):
+    daemon, start = restarted
+    c = start()
+    c.tool("exec", command="true")
+    restart(daemon)
+    c.ask("server/discover")
+    assert c.end() == 0
+    until(lambda: names(daemon.client()) == set(), what="the end of the session")
+
+
+def test_stdio_requests_under_way_hear_that_boxd_was_lost(restarted):
+    daemon, start = restarted
+    c = start()
+    session = c.tool("exec", command="true")["structuredContent"]["session_id"]
+    for number in ("a", 7):
+        c.send(request("tools/call", number, {}, name="exec", arguments={"command": HANG}))
+    until(lambda: runs(daemon.client(), session), what="the command")
+    daemon.stop(signal.SIGKILL)
+    for number in ("a", 7):
+        lost = c.hear()
+        assert lost["id"] == number and lost["error"]["code"] == -32000, lost
+        assert "the connection to boxd was lost before it answered" in lost["error"]["message"]
+    c.send(request("tools/call", "later", {}, name="exec", arguments={"command": "echo later"}))
+    daemon.start()
+    later = c.hear()
+    assert later["id"] == "later" and text(later["result"]) == "later\n"
+
+
+def test_stdio_a_boxd_that_ended_its_sessions_gives_new_ones(restarted):
+    daemon, start = restarted
+    c = start("--session", "work")
+    c.tool("exec", command="true")
+    restart(daemon, signal.SIGTERM)
+    assert c.tool("exec", command="true")["structuredContent"]["session_id"] == "work"
+
+
+def test_stdio_a_boxd_that_stays_away_is_given_up(restarted):
+    daemon, start = restarted
+    c = start(env={"BOX_MCP_RECONNECT_SEC": "0.5"})
+    c.tool("exec", command="true")
+    daemon.stop(signal.SIGKILL)
+    assert c.process.wait(600) == 125
+    said = c.process.stderr.read().decode()
+    assert "connecting again" in said and f"nobody answers at unix://{daemon.sock}" in said
+
+
+def test_stdio_whoever_comes_again_takes_over_from_a_connection_that_is_not_known_to_be_lost(restarted):
+    daemon, _ = restarted
+    session = "mcp-0123456789abcdef"
+
+    async def line(client="0123456789abcdef"):
+        ws = await websockets.unix_connect(str(daemon.sock), uri="ws://localhost/mcp/stdio")
+        await ws.send(json.dumps({"client": client, "session": {}}))
+        return ws
+
+    async def run(ws, command):
+        await ws.send(json.dumps(request("tools/call", 1, {}, name="exec", arguments={"command": command})))
+        return json.loads(await ws.recv())["result"]
+
+    async def play():
+        first = await line()
+        assert (await run(first, "echo mine > f"))["structuredContent"]["session_id"] == session
+        second = await line()
+        assert text(await run(second, "cat f")) == "mine\n"
+        await first.close()
+        assert text(await run(second, "cat f")) == "mine\n"
+        await second.close()
+        for bad in ("0123", "0123456789ABCDEF", "../../0123456789", 7):
+            with pytest.raises(websockets.ConnectionClosed):
+                await (await line(bad)).recv()
+
+    asyncio.run(play())
+    until(lambda: names(daemon.client()) == set(), what="the end of the session")
 
 
 # HTTP, requests that stand alone

@@ -508,9 +508,10 @@ static void start_half_line(void)
     static char big[300000];
     memset(big, 'A', sizeof(big));
     create();
-    start(&procs[0], "echo ready; kill -STOP $$; exec cat", 0);
+    start(&procs[0], "trap 'exec cat' USR1; echo ready; while :; do sleep 0.1; done", 0);
     wait_output(&procs[0], 6);
     it.b->ops->proc_release(procs[0].p, 6);
+    turn_briefly(); /* PID 1 is told of a release at the end of a turn */
     assert_int_equal(it.b->ops->proc_write(procs[0].p, "first\n", 6), 0);
     assert_int_equal(it.b->ops->proc_write(procs[0].p, big, sizeof(big)), 0);
 }
@@ -524,7 +525,7 @@ static void half_a_line_is_ended_before_the_next(void **unused)
     assert_true(adopt(shared->name, take_first));
     assert_int_equal(range(&procs[0]).begin, 6);
     assert_int_equal(it.b->ops->proc_write(procs[0].p, "next\n", 5), 0);
-    it.b->ops->proc_signal(procs[0].p, SIGCONT);
+    it.b->ops->proc_signal(procs[0].p, SIGUSR1); /* it reads from now on */
     it.b->ops->proc_close_stdin(procs[0].p);
     wait_end(&procs[0]);
     ssize_t n = it.b->ops->proc_read(procs[0].p, 6, got, sizeof(got) - 1);
@@ -609,7 +610,7 @@ static void kill_takes_the_whole_tree(void **unused)
     begin();
     create();
     char script[128];
-    (void)snprintf(script, sizeof(script), "setsid %s & echo up; trap '' TERM; %s", sleep_text(1),
+    (void)snprintf(script, sizeof(script), "setsid %s & trap '' TERM; echo up; %s", sleep_text(1),
                    "while :; do sleep 1; done");
     start(&procs[0], script, 0);
     start(&procs[1], "echo up; exec cat", 0);

@@ -34,8 +34,8 @@ INITIALIZE = request("initialize", 0, protocolVersion="2025-11-25", capabilities
 class Stdio:
     """A client of `box mcp serve`."""
 
-    def __init__(self, sock, *args):
-        env = {k: v for k, v in os.environ.items() if not k.startswith("BOX_")}
+    def __init__(self, sock, *args, env=None):
+        env = {**{k: v for k, v in os.environ.items() if not k.startswith("BOX_")}, **(env or {})}
         env["BOX_HOST"] = f"unix://{sock}"
         self.process = subprocess.Popen([str(BUILD / "box"), "mcp", "serve", *args], env=env, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)

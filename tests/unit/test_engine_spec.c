@@ -92,7 +92,16 @@ static void a_container_has_every_wall(void **state)
     assert_null(json_get(body, "Runtime"));
     assert_string_equal(json_str(json_get(body, "User")), "2000000001:2000000001");
     assert_string_equal(json_str(json_at(find(body, "Healthcheck", "Test"), 0)), "NONE");
+    assert_string_equal(json_str(json_get(body, "StopSignal")), "SIGKILL");
     assert_string_equal(json_str(json_at(json_get(body, "Entrypoint"), 0)), GUEST_PROGRAM);
+}
+
+static void gvisor_has_room_for_its_own_tasks(void **state)
+{
+    AUTO(spec) struct spec *spec = make_spec();
+    (void)state;
+    assert_int_equal(engine_pids_max(spec, true, false), 60 + engine_pids_reserve(true));
+    assert_true(engine_pids_max(spec, true, true) > 16 * (60 + engine_pids_reserve(true)));
 }
 
 static void a_container_is_told_by_its_labels(void **state)
@@ -372,9 +381,21 @@ static void what_an_engine_says_about_itself(void **state)
 {
     static const struct {
         const char *text;
-        bool narrow, live;
+        bool narrow, live, gvisor, no_network;
     } cases[] = {
-        {"{}", false, false},
+        {"{}", false, false, false},
+        {"{\"DefaultRuntime\": \"a\", \"Runtimes\": {\"a\": {\"path\": \"/usr/bin/runsc\"}}}",
+         false, false, true},
+        {"{\"DefaultRuntime\": \"runsc\", \"Runtimes\": {\"runsc\": {\"path\": \"/x/runc\"}}}",
+         false, false, false},
+        {"{\"DefaultRuntime\": \"runsc\"}", false, false, true},
+        {"{\"DefaultRuntime\": \"r\", \"Runtimes\": {\"r\": {\"path\": \"runsc\", \"runtimeArgs\": "
+         "[1, "
+         "\"--debug\", \"--network=none\"]}}}",
+         false, false, true, true},
+        {"{\"DefaultRuntime\": \"r\", \"Runtimes\": {\"r\": {\"path\": \"runsc\", \"runtimeArgs\": "
+         "[\"--network=host\"]}}}",
+         false, false, true, false},
         {"{\"SecurityOptions\": [\"name=seccomp,profile=default\"]}", false, false},
         {"{\"SecurityOptions\": [\"name=rootless\"], \"LiveRestoreEnabled\": true}", true, true},
         {"{\"SecurityOptions\": [3, null, \"name=userns\"]}", true, false},
@@ -386,10 +407,14 @@ static void what_an_engine_says_about_itself(void **state)
         struct err err = {0};
         AUTO(json) struct json *info = NULL;
         assert_int_equal(json_parse(cases[i].text, strlen(cases[i].text), &info, &err), 0);
-        engine_facts_read(&f, info);
+        engine_facts_read(&f, info, NULL);
         assert_true(f.known);
         assert_int_equal(f.narrow, cases[i].narrow);
         assert_int_equal(f.live_restore, cases[i].live);
+        assert_int_equal(f.gvisor, cases[i].gvisor);
+        assert_int_equal(f.no_network, cases[i].no_network);
+        engine_facts_read(&f, info, "/opt/runsc");
+        assert_true(f.gvisor);
     }
 }
 
@@ -397,6 +422,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_container_has_every_wall),
+        cmocka_unit_test(gvisor_has_room_for_its_own_tasks),
         cmocka_unit_test(a_container_is_told_by_its_labels),
         cmocka_unit_test(the_labels_of_a_session_are_told_from_its_images),
         cmocka_unit_test(mounts_are_typed_and_private),

@@ -212,8 +212,8 @@ static void read_all(const char *path)
 static void expect_why(enum files_why why, int error)
 {
     if (got.done || got.fail.why != why || got.fail.error != error)
-        fail_msg("not %u (%s), but %u (%s)", why, strerror(error), got.fail.why,
-                 strerror(got.fail.error));
+        fail_msg("not %u (%s), but %u (%s)", why, strerrorname_np(error), got.fail.why,
+                 strerrorname_np(got.fail.error));
 }
 
 static size_t entries_of(const char *name)

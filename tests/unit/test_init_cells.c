@@ -413,7 +413,7 @@ static void nonsense_is_not_listened_to_until_the_next_hello(void **state)
                                      INIT_MSG_EXITED,
                                      INIT_MSG_PROC_STATE,
                                      INIT_MSG_PROC_OUTPUT,
-                                     INIT_MSG_PROC_RELEASE, /* too short */
+                                     INIT_MSG_PROC_ROOM, /* too short */
                                      INIT_MSG_PROC_FORGET,
                                      INIT_MSG_PROC_FORGET + 1,
                                      UINT32_MAX};

@@ -45,13 +45,9 @@ static void done(void)
     stop();
 }
 
-static void release(uint32_t id)
+static void tell_room(uint32_t id)
 {
-    struct init_release m = {.type = INIT_MSG_PROC_RELEASE,
-                             .id = id,
-                             .begin = ring.begin,
-                             .end = ring.end,
-                             .flags = ring.eof ? INIT_OUTPUT_EOF : 0};
+    struct init_number m = {.type = INIT_MSG_PROC_ROOM, .id = id};
     assert_int_equal(fd_send_msg(conn, &m, sizeof(m), NULL, 0, 0), sizeof(m));
 }
 
@@ -76,7 +72,7 @@ static void forget(uint32_t id)
 /* The next message, of either kind. */
 union news {
     uint32_t type;
-    struct init_output output;
+    struct init_number output;
     struct init_exited exited;
 };
 
@@ -102,16 +98,35 @@ static struct init_exited watch_to_the_end(uint32_t id)
 {
     struct init_exited exited = {0};
     while (!ring.eof || exited.type == 0) {
-        union news m = next_news(id);
-        if (m.type == INIT_MSG_PROC_EXITED) {
-            exited = m.exited;
+        int r = ring_reader_wait(&ring);
+        assert_true(r >= 0);
+        if (r > 0)
             continue;
-        }
-        assert_int_equal(ring_reader_look(&ring), 1);
-        assert_true(ring.end >= m.output.end);
-        release(id);
+        union news m = next_news(id);
+        if (m.type == INIT_MSG_PROC_EXITED)
+            exited = m.exited;
     }
     return exited;
+}
+
+/* Waits as boxd does: never looks twice without having been told in between. */
+static void expect_output(uint32_t id, uint64_t end)
+{
+    while (ring.end < end) {
+        int r = ring_reader_wait(&ring);
+        assert_true(r >= 0);
+        if (r == 0)
+            assert_int_equal(next_news(id).type, INIT_MSG_PROC_OUTPUT);
+    }
+    assert_int_equal(ring.end, end);
+}
+
+/* Of what we saw before we were told, we may be told all the same. */
+static void expect_only_output(uint32_t id, int wait_ms)
+{
+    struct pollfd p = {.fd = conn, .events = POLLIN};
+    while (poll(&p, 1, wait_ms) > 0)
+        assert_int_equal(next_news(id).type, INIT_MSG_PROC_OUTPUT);
 }
 
 static void expect_text(const char *want)
@@ -141,7 +156,6 @@ static void output_is_kept_by_offset(void **state)
         (struct request){.id = 7, .argv = {"sh", "-c", "echo hello; echo oops >&2; exit 3"}});
     assert_int_equal(m.begin, 0);
     assert_int_equal(m.flags & ~INIT_STATE_EXITED, 0);
-    release(7);
     struct init_exited e = watch_to_the_end(7);
     assert_int_equal(e.stage, INIT_STAGE_NONE);
     assert_int_equal(WEXITSTATUS(e.wait_status), 3);
@@ -166,14 +180,22 @@ static void nothing_is_told_without_being_asked(void **state)
     expect_exit(&e, 0);
     p = (struct pollfd){.fd = conn, .events = POLLIN};
     assert_int_equal(poll(&p, 1, 0), 0);
-    ring.end = 0; /* as if we had not seen it */
-    release(1);
-    assert_int_equal(next_news(1).output.end, 2);
-    assert_int_equal(write(in_fd, "b\n", 2), 2);
+    /* Once, however much follows, until we wait again. */
+    assert_int_equal(ring_reader_wait(&ring), 0);
+    for (uint64_t end = 4; end <= 8; end += 2) {
+        assert_int_equal(write(in_fd, "b\n", 2), 2);
+        while (ring.end < end)
+            assert_true(ring_reader_look(&ring) >= 0);
+    }
+    assert_int_equal(next_news(1).type, INIT_MSG_PROC_OUTPUT);
+    e = run(&(struct request){.id = 6, .argv = {"true"}}, out, sizeof(out));
+    expect_exit(&e, 0);
+    assert_int_equal(poll(&p, 1, 0), 0);
+    assert_int_equal(ring_reader_wait(&ring), 0);
+    assert_int_equal(write(in_fd, "c\n", 2), 2);
+    assert_int_equal(next_news(1).type, INIT_MSG_PROC_OUTPUT);
     assert_int_equal(ring_reader_look(&ring), 1);
-    while (ring.end < 4)
-        assert_true(ring_reader_look(&ring) >= 0);
-    assert_int_equal(poll(&p, 1, 0), 0); /* one message per release */
+    assert_int_equal(ring.end, 10);
     done();
 }
 
@@ -187,15 +209,17 @@ static void full_ring_holds_the_process_back(void **state)
     while (ring.end < RING_OUT_SIZE)
         assert_true(ring_reader_look(&ring) >= 0);
     struct init_exited e = {0};
-    release(1); /* nothing of it */
+    tell_room(1); /* there is none */
     while (!ring.eof || ring.begin < ring.end || e.type == 0) {
         assert_true(ring_reader_look(&ring) >= 0);
         ssize_t n = ring_read(&ring, ring.begin, got, 1 + total % 50000);
         assert_true(n >= 0);
         total += (uint64_t)n;
-        assert_int_equal(ring_reader_release(&ring, ring.begin + (uint64_t)n), 0);
-        release(1);
-        if (n == 0) {
+        int held = ring_reader_release(&ring, ring.begin + (uint64_t)n);
+        assert_true(held >= 0);
+        if (held > 0)
+            tell_room(1);
+        if (n == 0 && ring_reader_wait(&ring) == 0) {
             union news m = next_news(1);
             if (m.type == INIT_MSG_PROC_EXITED)
                 e = m.exited;
@@ -213,7 +237,6 @@ static void stderr_never_holds_back(void **state)
     need(start_config(&plain));
     (void)launch((struct request){
         .id = 1, .argv = {"sh", "-c", "head -c 1000000 /dev/zero >&2; echo end >&2; echo done"}});
-    release(1);
     struct init_exited e = watch_to_the_end(1);
     expect_exit(&e, 0);
     expect_text("done\n");
@@ -228,18 +251,15 @@ static void stderr_never_holds_back(void **state)
 
 static void stdin_is_closed_when_both_ends_are(void **state)
 {
-    struct pollfd p;
     (void)state;
     need(start_config(&plain));
     (void)launch((struct request){.id = 1, .argv = {"cat"}});
     assert_int_equal(write(in_fd, "abc", 3), 3);
-    release(1);
-    assert_int_equal(next_news(1).output.end, 3);
+    expect_output(1, 3);
     fd_close_many(&in_fd, 1); /* PID 1 has another */
-    p = (struct pollfd){.fd = conn, .events = POLLIN};
-    assert_int_equal(ring_reader_look(&ring), 1);
-    release(1);
-    assert_int_equal(poll(&p, 1, 50), 0);
+    assert_int_equal(ring_reader_wait(&ring), 0);
+    expect_only_output(1, 50);
+    assert_int_equal(ring_reader_look(&ring), 0);
     stdin_op(1, INIT_STDIN_CLOSE);
     struct init_exited e = watch_to_the_end(1);
     expect_exit(&e, 0);
@@ -304,7 +324,7 @@ static void next_boxd_finds_everything(void **state)
     while (ring.end < 10)
         assert_true(ring_reader_look(&ring) >= 0);
     assert_int_equal(ring_reader_release(&ring, 4), 0);
-    release(3);
+    assert_int_equal(ring_reader_wait(&ring), 0); /* what it waits for ends with it */
     stdin_op(3, INIT_STDIN_MIDLINE);
     (void)launch((struct request){.id = 4, .argv = {"sh", "-c", "echo bye; exit 9"}});
     send_request(&(struct request){.id = 1, .argv = {"sleep", "100"}});
@@ -374,11 +394,8 @@ static void kill_of_one_spares_the_others(void **state)
     struct ring_reader first_ring = ring;
     ring.head = NULL;
     (void)launch((struct request){.id = 2, .argv = {"sh", "-c", "sleep 100 & echo; wait"}});
-    release(2);
-    assert_int_equal(next_news(2).output.end, 1);
-    assert_int_equal(ring_reader_look(&ring), 1);
+    expect_output(2, 1);
     kill_proc(2, INIT_KILL_TREE, 0);
-    release(2);
     struct init_exited e = watch_to_the_end(2); /* nobody holds its pipe any more */
     assert_int_equal(e.flags, INIT_EXITED_KILLED);
     assert_true(WIFSIGNALED(e.wait_status));

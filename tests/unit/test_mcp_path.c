@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mcp/chain.h"
 #include "mcp/config.h"
 #include "mcp/env.h"
 #include "mcp/info.h"
 #include "mcp/path.h"
 #include "mcp/payload.h"
 #include "mcp/prepare.h"
+#include "mcp/said.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/buf.h"
@@ -44,6 +46,21 @@ static const struct {
     {"/home/u/link/server.py", MCP_FILE, "/home/u/mcp/server.py"},
     {"/home/u/.nvm/node/bin", MCP_DIR, NULL},
     {"/home/u/.nvm/node/bin/npx", MCP_FILE, NULL},
+    {"/home/u/.nvm/node/bin/node", MCP_FILE, NULL},
+    {"/home/u/.nvm/node/lib/node_modules", MCP_DIR, NULL},
+    {"/home/u/.fnm/1/bin", MCP_DIR, "/home/u/.nvm/node/bin"},
+    {"/home/u/.fnm/1/bin/pnpm", MCP_FILE, "/home/u/.nvm/node/lib/node_modules/pnpm/pnpm.cjs"},
+    {"/home/u/.asdf/shims", MCP_DIR, NULL},
+    {"/home/u/.asdf/shims/npx", MCP_FILE, NULL},
+    {"/home/u/.local/bin", MCP_DIR, NULL},
+    {"/home/u/.local/bin/node", MCP_FILE, NULL},
+    {"/home/u/.local/bin/yarn", MCP_FILE, NULL},
+    {"/home/u/.local/bin/uvx", MCP_FILE, NULL},
+    {"/home/u/.local/bin/uv", MCP_FILE, "/home/u/.local/share/pipx/uv"},
+    {"/home/u/.local/bin/deno", MCP_FILE, NULL},
+    {"/home/u/.local/bin/bunx", MCP_FILE, NULL},
+    {"/home/u/.local/lib/node_modules", MCP_DIR, NULL},
+    {"/usr/local/bin/bunx", MCP_FILE, NULL},
     {"/home/u/pkg", MCP_DIR, NULL},
     {"/home/u/pkg/pyproject.toml", MCP_FILE, NULL},
     {"/home/u/built", MCP_DIR, NULL},
@@ -491,8 +508,46 @@ static void an_interpreter_of_a_tool_chain_is_called_by_its_name(void **state)
     AUTO_FREE char *npx = mcp_rewrite_command(&fs, "/home/u/.nvm/node/bin/npx", &none);
     AUTO_FREE char *system = mcp_rewrite_command(&fs, "/usr/bin/python3", &none);
 
+    AUTO_FREE char *inside = mcp_rewrite_command(&fs, "/opt/tool/uvx", &none);
+
     assert_string_equal(npx, "npx");
     assert_string_equal(system, "/usr/bin/python3");
+    assert_string_equal(inside, "/opt/tool/uvx"); /* of the image, or of --mount */
+}
+
+static void chain_is(const char *command, const char *path, const char *expected)
+{
+    AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
+    AUTO_DONE(buf) struct buf text;
+    AUTO_FREE char *on_path = mcp_chain_find(&fs, command, path, "/home/u", &roots);
+
+    buf_init(&text, 4096);
+    assert_int_equal(buf_printf(&text, "%s", on_path != NULL ? on_path : "-"), 0);
+    for (size_t i = 0; i < roots.n; i++)
+        assert_int_equal(buf_printf(&text, " %s=%s", roots.list[i].host, roots.list[i].inside), 0);
+    assert_string_equal(buf_str(&text), expected);
+}
+
+static void a_tool_of_the_user_is_shown_where_the_system_has_none(void **state)
+{
+    static const char all[] = "rel:/nowhere::/home/u/.nvm/node/bin:/home/u/.local/bin:/usr/bin";
+    static const char node[] = "/opt/box-tools/node/bin /home/u/.nvm/node=/opt/box-tools/node";
+
+    chain_is("npx", all, node);
+    chain_is("/home/u/.nvm/node/bin/npx", NULL, node);
+    chain_is("pnpm", "/home/u/.fnm/1/bin", node); /* a link to it */
+    chain_is("uvx", all,
+             "/opt/box-tools/bin /home/u/.local/bin/uvx=/opt/box-tools/bin/uvx "
+             "/home/u/.local/share/pipx/uv=/opt/box-tools/bin/uv");
+    chain_is("deno", all, "/opt/box-tools/bin /home/u/.local/bin/deno=/opt/box-tools/bin/deno");
+    chain_is("bunx", all, "-");                  /* the system has it */
+    chain_is("yarn", "/home/u/.local/bin", "-"); /* never all of ~/.local */
+    chain_is("npx", "/home/u/.asdf/shims", "-"); /* a script of a version manager */
+    chain_is("npx", "/usr/bin:relative", "-");
+    chain_is("npx", NULL, "-");
+    chain_is("./npx", all, "-");
+    chain_is("python3", all, "-");
+    chain_is("server", all, "-");
 }
 
 static void venvs_unwrap_to_their_project(void **state)
@@ -571,6 +626,16 @@ static void F08_only_a_read_only_project_is_copied(void **state)
     assert_false(mcp_prepare_stages(&p));
     p = (struct mcp_prepare){.project = {.node = true}, .install = true};
     assert_true(mcp_prepare_stages(&p));
+    p = (struct mcp_prepare){.project = {.python_package = true}, .builds = true};
+    assert_true(mcp_prepare_stages(&p));
+    buf_reset(&copied);
+    assert_int_equal(mcp_prepare_script(&p, &copied), 0);
+    assert_non_null(strstr(buf_str(&copied), "tar -C /workspace"));
+    assert_null(strstr(buf_str(&copied), "pip install"));
+    p.writable = true;
+    assert_false(mcp_prepare_stages(&p));
+    p = (struct mcp_prepare){.project = {.requirements = true}, .builds = true};
+    assert_false(mcp_prepare_stages(&p));
 }
 
 static void what_the_step_says_is_read_from_its_own_lines(void **state)
@@ -614,6 +679,68 @@ static void secrets_are_hidden_in_what_is_said(void **state)
     assert_string_equal(buf_str(&out), "x *** y *** 1 abc");
 }
 
+static void env_is(char *const *env, const char *expected)
+{
+    AUTO_DONE(buf) struct buf all;
+
+    buf_init(&all, 4096);
+    for (size_t i = 0; i < strv_len(env); i++)
+        assert_int_equal(buf_printf(&all, "%s ", env[i]), 0);
+    assert_string_equal(buf_str(&all), expected);
+}
+
+static void installers_hear_of_proxies_and_certificates_and_of_no_secret(void **state)
+{
+    char *env[] = {W("PIP_INDEX_URL=a"),      W("API_KEY=b"),  W("NODE_EXTRA_CA_CERTS=c"),
+                   W("npm_config_cache=d"),   W("PIPE=e"),     W("ALL_PROXY=f"),
+                   W("REQUESTS_CA_BUNDLE=g"), W("NODE_ENV=h"), NULL};
+    AUTO_STRV char **some = mcp_env_for_install(env);
+
+    env_is(some, "PIP_INDEX_URL=a NODE_EXTRA_CA_CERTS=c npm_config_cache=d ALL_PROXY=f "
+                 "REQUESTS_CA_BUNDLE=g ");
+}
+
+static void without_a_network_installers_need_not_try(void **state)
+{
+    char *mine[] = {W("UV_OFFLINE=0"), W("X=1"), NULL};
+    AUTO_STRV char **on = mcp_env_defaults(NETWORK_ON);
+    AUTO_STRV char **off = mcp_env_with(mcp_env_defaults(NETWORK_OFF), mine);
+
+    assert_int_equal(strv_len(on), 0);
+    env_is(off, "PIP_RETRIES=0 UV_OFFLINE=0 npm_config_offline=true X=1 ");
+}
+
+static void last_is(const char *text, const char *expected)
+{
+    const char *line;
+    size_t len = mcp_said_last(text, &line);
+
+    assert_int_equal(len, strlen(expected));
+    assert_memory_equal(line, expected, len);
+}
+
+static void of_last_words_those_that_say_something_are_repeated(void **state)
+{
+    last_is("", "");
+    last_is("\n \n", "");
+    last_is("one", "one");
+    last_is("Traceback:\n  File x\nKeyError: 'y'\n\n", "KeyError: 'y'");
+    last_is("warn\nnpm error code E404\nnpm error 404 no such thing\nnpm error 404\n"
+            "npm error A complete log of this run can be found in: /x\n",
+            "npm error 404 no such thing");
+    last_is("npm ERR! code X\nnpm ERR! why\n\nnpm ERR! A complete log\nnpm notice new\n",
+            "npm ERR! why");
+    last_is("npm error alone", "npm error alone");
+    last_is("npm error early\nthe server's own words\n", "the server's own words");
+    assert_string_equal(mcp_said_failure("Collecting a\nERROR: no a\nmore\n"),
+                        "ERROR: no a\nmore\n");
+    assert_string_equal(mcp_said_failure("nothing\nof it"), "nothing\nof it");
+    assert_string_equal(mcp_said_failure(""), "");
+    assert_string_equal(mcp_said_tail("a\nb\nc\n", 2), "b\nc\n");
+    assert_string_equal(mcp_said_tail("a\nb", 5), "a\nb");
+    assert_string_equal(mcp_said_tail("", 5), "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -652,7 +779,11 @@ int main(void)
         cmocka_unit_test(F07_projects_are_told_by_their_files),
         cmocka_unit_test(F08_only_a_read_only_project_is_copied),
         cmocka_unit_test(what_the_step_says_is_read_from_its_own_lines),
+        cmocka_unit_test(a_tool_of_the_user_is_shown_where_the_system_has_none),
         cmocka_unit_test(files_of_variables),
+        cmocka_unit_test(installers_hear_of_proxies_and_certificates_and_of_no_secret),
+        cmocka_unit_test(without_a_network_installers_need_not_try),
+        cmocka_unit_test(of_last_words_those_that_say_something_are_repeated),
         cmocka_unit_test(secrets_are_hidden_in_what_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,9 +109,10 @@ static void full_ring_holds_back_and_loses_nothing(void **state)
     assert_int_equal(ring_fill_out(&w, pipe_out), -ENOBUFS);
     assert_int_equal(ring_reader_look(&r), 1);
     expect(0, RING_OUT_SIZE);
-    assert_int_equal(ring_reader_release(&r, 3), 0);
-    assert_int_equal(ring_release(&w, 3), 0);
+    /* The writer has said that it waits for room, until it has had some. */
+    assert_int_equal(ring_reader_release(&r, 3), 1);
     assert_int_equal(ring_fill_out(&w, pipe_out), 3);
+    assert_int_equal(w.head->held, 0);
     assert_int_equal(ring_fill_out(&w, pipe_out), -ENOBUFS);
     assert_int_equal(ring_reader_look(&r), 1);
     char got[4] = "";
@@ -132,7 +133,6 @@ static void ring_goes_round(void **state)
         expect(at, (size_t)(r.end - at));
         at = i % 3 == 0 ? r.end : at + (r.end - at) / 2;
         assert_int_equal(ring_reader_release(&r, at), 0);
-        assert_int_equal(ring_release(&w, at), 0);
     }
     assert_true(w.out_end > 2 * RING_OUT_SIZE);
 }
@@ -140,14 +140,64 @@ static void ring_goes_round(void **state)
 static void only_what_is_there_can_be_released(void **state)
 {
     (void)state;
+    static const struct {
+        uint64_t said, counts;
+    } cases[] = {{101, 0}, {UINT64_MAX, 0}, {50, 50}, {49, 50}, {50, 50}, {0, 50}, {100, 100}};
+    struct ring_tail *tail = (struct ring_tail *)((char *)w.head + RING_TAIL_AT);
     put(100);
-    assert_int_equal(ring_release(&w, 101), -ERANGE);
-    assert_int_equal(ring_release(&w, UINT64_MAX), -ERANGE);
-    assert_int_equal(ring_release(&w, 50), 0);
-    assert_int_equal(ring_release(&w, 49), -ERANGE);
-    assert_int_equal(ring_release(&w, 50), 0);
-    assert_int_equal(ring_release(&w, 100), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        tail->begin = cases[i].said;
+        assert_int_equal(ring_released(&w), cases[i].counts);
+    }
     assert_int_equal(ring_room(&w), RING_OUT_SIZE);
+}
+
+static void reader_is_told_once_of_what_it_has_not_seen(void **state)
+{
+    (void)state;
+    put(1);
+    assert_false(ring_must_tell(&w));          /* nobody waits */
+    assert_int_equal(ring_reader_wait(&r), 1); /* it sees for itself what was there before */
+    assert_int_equal(ring_reader_wait(&r), 0);
+    assert_false(ring_must_tell(&w));
+    put(1);
+    assert_true(ring_must_tell(&w));
+    ring_told(&w);
+    put(1);
+    assert_false(ring_must_tell(&w)); /* it is about to look */
+    assert_int_equal(ring_reader_look(&r), 1);
+    assert_false(ring_must_tell(&w)); /* it has not said how far it is */
+    assert_int_equal(ring_reader_wait(&r), 0);
+    assert_false(ring_must_tell(&w));
+    /* The end is news like a byte. */
+    fd_close_many(&pipe_in, 1);
+    assert_int_equal(ring_fill_out(&w, pipe_out), 0);
+    assert_true(ring_must_tell(&w));
+    ring_told(&w);
+    assert_int_equal(ring_reader_wait(&r), 1);
+    assert_int_equal(ring_reader_wait(&r), 0);
+    assert_false(ring_must_tell(&w));
+}
+
+static void next_reader_is_told_only_when_it_waits(void **state)
+{
+    (void)state;
+    assert_int_equal(ring_reader_wait(&r), 0);
+    put(10);
+    assert_true(ring_must_tell(&w));
+    ring_told(&w);
+    assert_int_equal(ring_reader_look(&r), 1);
+    assert_int_equal(ring_reader_release(&r, 4), 0);
+    ring_reader_left(&w);
+    put(1);
+    assert_false(ring_must_tell(&w));
+    assert_int_equal(w.out_begin, 4);
+    ring_reader_done(&r);
+    assert_int_equal(ring_reader_init(&r, ring_fd, 4), 0);
+    assert_false(ring_must_tell(&w));
+    assert_int_equal(ring_reader_wait(&r), 0);
+    put(1);
+    assert_true(ring_must_tell(&w));
 }
 
 static void end_of_file_is_told_once(void **state)
@@ -169,7 +219,8 @@ static void next_reader_goes_on(void **state)
     struct ring_reader next;
     (void)state;
     put(RING_OUT_SIZE);
-    assert_int_equal(ring_release(&w, 7000), 0);
+    assert_int_equal(ring_reader_look(&r), 1);
+    assert_true(ring_reader_release(&r, 7000) >= 0);
     put(5000);
     assert_int_equal(ring_reader_init(&next, ring_fd, 7000), 0);
     assert_int_equal(next.end, RING_OUT_SIZE + 5000);
@@ -331,6 +382,12 @@ static void only_sealed_memory_of_the_right_size_is_read(void **state)
     assert_int_equal(ring_reader_init(&one, file, 0), -EBADMSG);
     assert_int_equal(ring_reader_init(&one, -1, 0), -EBADMSG);
     /* And the writer's own can neither grow nor shrink. */
+    /* Memory that we may not write to could not be answered. */
+    char path[64];
+    (void)str_fmt(path, sizeof(path), "/proc/self/fd/%d", ring_fd);
+    AUTO_CLOSE int readable = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(readable >= 0);
+    assert_int_equal(ring_reader_init(&one, readable, 0), -EBADMSG);
     assert_int_equal(ftruncate(ring_fd, 0), -1);
     assert_int_equal(ftruncate(ring_fd, RING_SIZE + 1), -1);
     assert_int_equal(fcntl(ring_fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
@@ -344,6 +401,8 @@ int main(void)
         TEST(full_ring_holds_back_and_loses_nothing),
         TEST(ring_goes_round),
         TEST(only_what_is_there_can_be_released),
+        TEST(reader_is_told_once_of_what_it_has_not_seen),
+        TEST(next_reader_is_told_only_when_it_waits),
         TEST(end_of_file_is_told_once),
         TEST(next_reader_goes_on),
         TEST(last_bytes_of_stderr_are_kept),

@@ -451,6 +451,7 @@ static char *render(uint32_t arch)
     struct names names = {0};
     AUTO_DONE(sim) struct sim normal;
     AUTO_DONE(sim) struct sim debug;
+    AUTO_DONE(sim) struct sim daemon;
     char *text = NULL;
     size_t len;
     FILE *f = open_memstream(&text, &len);
@@ -459,11 +460,12 @@ static char *render(uint32_t arch)
     collect_names(arch, &names);
     sim_init_for(&normal, arch, SECCOMP_DEFAULT);
     sim_init_for(&debug, arch, SECCOMP_DEBUG);
-    fprintf(f, "# nr name default debug; * looks at arguments, all zero here\n");
+    sim_init_for(&daemon, arch, SECCOMP_DAEMON);
+    fprintf(f, "# nr name default debug daemon; * looks at arguments, all zero here\n");
     for (uint32_t nr = 0; nr < SWEEP; nr++)
-        fprintf(f, "%u %s%s %s %s\n", nr, names.name[nr] ? names.name[nr] : "-",
+        fprintf(f, "%u %s%s %s %s %s\n", nr, names.name[nr] ? names.name[nr] : "-",
                 names.by_args[nr] ? "*" : "", verdict_name(verdict(&normal, nr, NULL)),
-                verdict_name(verdict(&debug, nr, NULL)));
+                verdict_name(verdict(&debug, nr, NULL)), verdict_name(verdict(&daemon, nr, NULL)));
     assert_int_equal(fclose(f), 0);
     return text;
 }

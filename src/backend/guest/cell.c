@@ -10,6 +10,7 @@
 
 #include "backend/guest/guest.h"
 #include "util/fd.h"
+#include "util/str.h"
 
 #define READS_PER_TURN 8
 
@@ -56,15 +57,29 @@ static int open_pipe(int *ours, int *theirs, bool they_read)
     return fd_set_nonblock(*ours, true);
 }
 
+/* By the master, whatever lies at /dev/pts; gVisor can only say which one it is. */
+static int open_slave(int master)
+{
+    int number = 0, fd = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    char path[32];
+    if (fd >= 0)
+        return fd;
+    if (errno != ENOTTY || ioctl(master, TIOCGPTN, &number) < 0 ||
+        str_fmt(path, sizeof(path), "/dev/pts/%d", number) < 0)
+        return -errno;
+    fd = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
 static int open_tty(struct cell *c, const struct guest_start *head, struct child_stdio *io)
 {
     int unlock = 0;
     c->out[0] = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
     if (c->out[0] < 0 || ioctl(c->out[0], TIOCSPTLCK, &unlock) < 0)
         return -errno;
-    io->tty = ioctl(c->out[0], TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    io->tty = open_slave(c->out[0]);
     if (io->tty < 0)
-        return -errno;
+        return io->tty;
     c->in = fcntl(c->out[0], F_DUPFD_CLOEXEC, 3);
     c->tty = true;
     cell_resize(c, head->rows, head->cols);
@@ -106,7 +121,7 @@ static int start(struct guest *g, struct cell *c, const struct start_request *re
     if (r == 0)
         r = c->keeper = guest_clone();
     if (r == 0 && c->keeper == 0)
-        keeper_run(g, pair[1], req, &io);
+        keeper_run(g, pair[1], c->brand, req, &io);
     int theirs[5] = {io.in, io.out, io.err, io.tty, pair[1]};
     fd_close_many(theirs, 5);
     c->ctl = pair[0];
@@ -139,6 +154,7 @@ void cell_start(struct guest *g, uint32_t id, const struct start_request *req)
                        .in = -1,
                        .out = {-1, -1},
                        .credit = {GUEST_WINDOW, GUEST_WINDOW},
+                       .brand = g->branded ? brand_new() : 0,
                        .attached = true};
     c->alone = true;
     for (unsigned k = 0; k < GUEST_CELLS_MAX; k++)
@@ -160,6 +176,14 @@ void cell_order(struct cell *c, enum keeper_op op, int signo)
     struct keeper_order order = {.op = op, .signo = signo};
     if (c->ctl >= 0)
         (void)send(c->ctl, &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* Not by an order: those could fill the socket, and the one that matters would not fit. */
+void cell_nudge_keepers(const struct guest *g)
+{
+    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
+        if (g->cells[i].state != CELL_FREE && !g->cells[i].gone)
+            (void)kill(g->cells[i].keeper, SIGCHLD);
 }
 
 void cell_kill(struct cell *c)

@@ -120,7 +120,7 @@ static void take_stdio(const struct child_stdio *io)
     move_fd(io->err, STDERR_FILENO);
 }
 
-static void set_limit(uint32_t resource, uint64_t soft, uint64_t hard)
+static void set_limit(const struct guest *g, uint32_t resource, uint64_t soft, uint64_t hard)
 {
     struct rlimit limit;
     /* Where the engine gave less, that is the limit: raising it is not ours. */
@@ -128,7 +128,11 @@ static void set_limit(uint32_t resource, uint64_t soft, uint64_t hard)
         fail(GUEST_STAGE_CONFINE, errno);
     limit.rlim_max = hard < limit.rlim_max ? hard : limit.rlim_max;
     limit.rlim_cur = soft < limit.rlim_max ? soft : limit.rlim_max;
-    if (setrlimit((__rlimit_resource_t)resource, &limit) < 0)
+    /* gVisor does not let anybody set what it does not have: queues of messages and of signals are
+     * memory of its own there, which the container's limit counts. */
+    if (setrlimit((__rlimit_resource_t)resource, &limit) < 0 &&
+        !(errno == EPERM && g->gvisor &&
+          (resource == RLIMIT_MSGQUEUE || resource == RLIMIT_SIGPENDING)))
         fail(GUEST_STAGE_CONFINE, errno);
 }
 
@@ -136,13 +140,13 @@ static void set_limit(uint32_t resource, uint64_t soft, uint64_t hard)
 static void set_limits(const struct guest *g)
 {
     const struct guest_hello *config = &g->config;
-    uint32_t keepers = 0;
+    uint32_t keepers = 0, nproc = g->gvisor ? config->processes : config->nproc;
     for (uint32_t i = 0; i < config->n_rlimits; i++)
-        set_limit(config->rlimits[i].resource, config->rlimits[i].soft, config->rlimits[i].hard);
+        set_limit(g, config->rlimits[i].resource, config->rlimits[i].soft, config->rlimits[i].hard);
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
         keepers += g->cells[i].state != CELL_FREE && !g->cells[i].gone;
-    if (config->nproc > 0)
-        set_limit(RLIMIT_NPROC, config->nproc + keepers, config->nproc + keepers);
+    if (nproc > 0)
+        set_limit(g, RLIMIT_NPROC, nproc + keepers, nproc + keepers);
     /* When memory runs out it is not box-guest that goes. */
     (void)fd_write_file_at(AT_FDCWD, "/proc/self/oom_score_adj", "500");
 }
@@ -245,12 +249,19 @@ static int exec_search(const struct strings *s)
 static _Noreturn void tell_posture(void)
 {
     static const char *const files[] = {"/proc/self/status", "/proc/self/uid_map"};
+    static const char nnp[] = "NoNewPrivs:\t1\n";
     static char text[8192];
+    bool tells = false;
     for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
         ssize_t n = fd_read_file_at(AT_FDCWD, files[i], text, sizeof(text));
         if (n < 0 || fd_write_all(STDOUT_FILENO, text, (size_t)n) < 0)
             fail(GUEST_STAGE_CONFINE, EIO);
+        tells = tells || strstr(text, "\nNoNewPrivs:") != NULL;
     }
+    /* gVisor's file does not have it. */
+    if (!tells && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 &&
+        fd_write_all(STDOUT_FILENO, nnp, strlen(nnp)) < 0)
+        fail(GUEST_STAGE_CONFINE, EIO);
     child_exit(0);
 }
 
@@ -265,8 +276,15 @@ static void default_signals(void)
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-void child_run(const struct guest *g, const struct start_request *req, const struct child_stdio *io,
-               struct child_report *shared)
+static void close_rest(void)
+{
+    int r = guest_close_from(3);
+    if (r < 0)
+        fail(GUEST_STAGE_CONFINE, -r);
+}
+
+void child_run(const struct guest *g, uint64_t brand, const struct start_request *req,
+               const struct child_stdio *io, struct child_report *shared)
 {
     struct strings s = {0};
     bool keep_script = false;
@@ -279,17 +297,20 @@ void child_run(const struct guest *g, const struct start_request *req, const str
     set_limits(g);
     (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
     enter_cwd(s.cwd);
-    if (syscall(SYS_close_range, 3U, ~0U, 0U) < 0)
-        fail(GUEST_STAGE_CONFINE, errno);
+    close_rest();
     if (req->flags & GUEST_START_SCRIPT)
         keep_script = shape_script(&s);
-    if (!keep_script && syscall(SYS_close_range, 3U, ~0U, 0U) < 0)
-        fail(GUEST_STAGE_CONFINE, errno);
+    if (!keep_script)
+        close_rest();
     /* The engine has done both already, for the whole container; an engine that forgot is not
      * trusted to have done the rest. */
     if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1)
         fail(GUEST_STAGE_CONFINE, EPERM);
-    int r = seccomp_install(g->filter,
+    int r = brand != 0 ? brand_take(brand) : 0;
+    if (r == 0 && g->gvisor)
+        r = brand_guard();
+    if (r == 0)
+        r = seccomp_install(g->filter,
                             (unsigned short)(g->config.filter_len / sizeof(struct sock_filter)));
     if (r < 0)
         fail(GUEST_STAGE_CONFINE, -r);

@@ -11,7 +11,9 @@
  *                                                       └─ keeper ── program ── …
  *
  * A *keeper* is a copy of box-guest, one per program, to which the kernel gives every orphan of
- * that program's tree: whatever a process does, it stays below its keeper. */
+ * that program's tree: whatever a process does, it stays below its keeper. A kernel that cannot do
+ * that (gVisor's, at least until 2022) gives all orphans to box-guest: there every process has its
+ * program's *brand*, which it cannot get rid of. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,9 +53,10 @@ struct cell {
     bool exited;   /* result is valid */
     bool alone;    /* nothing else ran beside it so far */
     pid_t keeper;
-    int ctl;    /* to the keeper, -1: gone */
-    int out[2]; /* -1: closed, or never there */
-    int in;     /* -1: closed */
+    uint64_t brand; /* of all its processes; 0: they stay below the keeper */
+    int ctl;        /* to the keeper, -1: gone */
+    int out[2];     /* -1: closed, or never there */
+    int in;         /* -1: closed */
     bool tty, close_in;
     bool part; /* the last input was not the end of a call */
     bool ended_told[2];
@@ -69,6 +72,8 @@ struct guest {
     int sock;      /* -1: not connected */
     int signal_fd; /* SIGCHLD */
     bool hello;
+    bool branded; /* orphans do not stay below their keepers */
+    bool gvisor;
     bool stray; /* a keeper was killed: what it kept is ours to end */
     uint64_t retry_at, retry_ns;
     uint64_t deadline, alone_since; /* 0: none */
@@ -114,6 +119,9 @@ uint64_t guest_now(void);
 /* Like fork(2). Not by clone3(), whose flags a filter cannot read: the profile of the container
  * answers that there is no such call. 0 in the child, a pid, or a negative errno. */
 pid_t guest_clone(void);
+/* Closes `first` and all above. No descriptor is larger than INT_MAX, and gVisor (0.0~20221219)
+ * calls a range that ends beyond it invalid. 0 or a negative errno. */
+int guest_close_from(unsigned first);
 
 /* serve.c */
 void serve_input(struct guest *g);          /* something to read on the socket */
@@ -144,22 +152,40 @@ bool cell_any_exec(const struct guest *g);         /* a command runs */
 void cell_on_oom(struct guest *g);                 /* the kernel has killed for memory */
 void cell_new_connection(struct guest *g);         /* a boxd has introduced itself */
 
+void cell_nudge_keepers(const struct guest *g); /* an orphan has ended: it may have been theirs */
+
 /* keeper.c */
-_Noreturn void keeper_run(struct guest *g, int ctl, const struct start_request *req,
+_Noreturn void keeper_run(struct guest *g, int ctl, uint64_t brand, const struct start_request *req,
                           const struct child_stdio *io);
 
-/* tree.c: every process below `root`, `root` not included, gets the signal (0: none). Nothing below
- * a process that `spare` names is touched, nor that process. How many there were. */
+/* brand.c: which program's tree a process is of, where its parents do not tell. */
+bool guest_is_gvisor(void);
+bool brand_needed(void);      /* the kernel has no subreapers; before anything was started */
+uint64_t brand_new(void);     /* that nobody has had in this container */
+uint64_t brand_of(pid_t pid); /* 0: it has none, or is gone */
+/* For good, for the caller and all that it starts. 0 or a negative errno. */
+int brand_take(uint64_t brand);
+int brand_guard(void); /* box-guest is not killed by the caller; for a kernel that would let it */
+
+/* tree.c: the processes below `root`, and those with its brand; `root` is not one of them. Nothing
+ * below a process that `spare` names is one, nor that process. */
 typedef bool tree_spare_fn(const struct guest *g, pid_t pid);
-unsigned tree_signal(pid_t root, int signo, tree_spare_fn *spare, const struct guest *g);
-/* Whether all processes below `root` together have more than that many bytes. Pages that several of
- * them have count once. */
-bool tree_above(pid_t root, uint64_t bytes);
+struct tree {
+    pid_t root;
+    uint64_t brand;       /* 0: none */
+    tree_spare_fn *spare; /* may be NULL */
+    const struct guest *g;
+};
+/* All of them get the signal (0: none). How many there were. */
+unsigned tree_signal(const struct tree *tree, int signo);
+/* Whether all of them together have more than that many bytes. Pages that several of them have
+ * count once. */
+bool tree_above(const struct tree *tree, uint64_t bytes);
 
 /* child.c: everything between clone and execve. */
 struct child_report {
     uint32_t stage;
     int32_t error;
 };
-_Noreturn void child_run(const struct guest *g, const struct start_request *req,
+_Noreturn void child_run(const struct guest *g, uint64_t brand, const struct start_request *req,
                          const struct child_stdio *io, struct child_report *shared);

@@ -26,6 +26,7 @@
 struct keeper {
     const struct guest *g;
     int ctl, signal_fd;
+    struct tree tree;
     pid_t main; /* -1: ended */
     uint64_t started, deadline, ooms;
     uint64_t memory_max, look_at; /* 0: no limit of its own */
@@ -97,13 +98,20 @@ static bool reap(struct keeper *k)
     }
 }
 
-/* Stopped first, so that none of them makes more while the others die; orphans come to us. */
+/* True while anything of the tree is left. Orphans are our children, or have our brand: then they
+ * are reaped by box-guest, which sends us the signal that we would have had. */
+static bool any_left(struct keeper *k)
+{
+    return reap(k) || (k->tree.brand != 0 && tree_signal(&k->tree, 0) > 0);
+}
+
+/* Stopped first, so that none of them makes more while the others die. */
 static void end_tree(struct keeper *k)
 {
-    (void)tree_signal(getpid(), SIGSTOP, NULL, NULL);
+    (void)tree_signal(&k->tree, SIGSTOP);
     for (int i = 0; i < KILL_ROUNDS; i++) {
-        (void)tree_signal(getpid(), SIGKILL, NULL, NULL);
-        if (!reap(k))
+        (void)tree_signal(&k->tree, SIGKILL);
+        if (!any_left(k))
             return;
         struct pollfd p = {.fd = k->signal_fd, .events = POLLIN};
         (void)poll(&p, 1, 1);
@@ -117,7 +125,7 @@ static void tell(struct keeper *k)
     if (k->told)
         return;
     k->told = true;
-    report.result.remaining = tree_signal(getpid(), 0, NULL, NULL);
+    report.result.remaining = tree_signal(&k->tree, 0);
     (void)send(k->ctl, &report, sizeof(report), MSG_NOSIGNAL);
 }
 
@@ -176,7 +184,7 @@ static void watch_memory(struct keeper *k)
     if (k->memory_max == 0 || now < k->look_at)
         return;
     k->look_at = now + LOOK_NS;
-    if (container_memory() > k->memory_max && tree_above(getpid(), k->memory_max))
+    if (container_memory() > k->memory_max && tree_above(&k->tree, k->memory_max))
         end_with(k, GUEST_EXITED_OOM);
 }
 
@@ -191,20 +199,20 @@ static _Noreturn void watch(struct keeper *k)
         watch_memory(k);
         if (p[0].revents != 0)
             obey(k);
-        bool children = reap(k);
+        bool left = any_left(k);
         if (k->main < 0) {
-            if (!k->told && children && k->oom_seen && k->failed) {
+            if (!k->told && left && k->oom_seen && k->failed) {
                 end_tree(k); /* out of memory ends the whole exec */
-                children = false;
+                left = false;
             }
             tell(k);
         }
-        if (!children)
+        if (!left)
             child_exit(0);
     }
 }
 
-void keeper_run(struct guest *g, int ctl, const struct start_request *req,
+void keeper_run(struct guest *g, int ctl, uint64_t brand, const struct start_request *req,
                 const struct child_stdio *io)
 {
     static struct keeper k;
@@ -212,6 +220,7 @@ void keeper_run(struct guest *g, int ctl, const struct start_request *req,
     (void)prctl(PR_SET_NAME, "box-keeper", 0, 0, 0);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     k = (struct keeper){.g = g, .ctl = ctl, .main = -1, .started = guest_now()};
+    k.tree = (struct tree){.root = getpid(), .brand = brand};
     k.deadline = req->head.timeout_ns > 0 ? k.started + req->head.timeout_ns : 0;
     k.memory_max = req->head.memory_bytes;
     k.look_at = k.memory_max > 0 ? k.started : 0;
@@ -223,10 +232,10 @@ void keeper_run(struct guest *g, int ctl, const struct start_request *req,
     k.ooms = keeper_count_ooms();
     int r = -ENOMEM;
     if (k.report != MAP_FAILED && k.signal_fd >= 0 &&
-        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+        (brand != 0 || prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0))
         r = guest_clone();
     if (r == 0)
-        child_run(g, req, io, k.report);
+        child_run(g, brand, req, io, k.report);
     /* The streams are the program's; while we held them they would never end. */
     int theirs[4] = {io->in, io->out, io->err, io->tty};
     fd_close_many(theirs, 4);

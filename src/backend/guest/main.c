@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -44,6 +45,11 @@ pid_t guest_clone(void)
     return pid < 0 ? -errno : (pid_t)pid;
 }
 
+int guest_close_from(unsigned first)
+{
+    return syscall(SYS_close_range, first, (unsigned)INT_MAX, 0U) < 0 ? -errno : 0;
+}
+
 static void try_connect(struct guest *g)
 {
     struct sockaddr_un sun = {.sun_family = AF_UNIX, .sun_path = GUEST_DIR "/" GUEST_SOCKET_NAME};
@@ -66,18 +72,39 @@ static bool is_keeper(const struct guest *g, pid_t pid)
     return false;
 }
 
+static bool is_kept(const struct guest *g, pid_t pid)
+{
+    uint64_t brand = g->branded ? brand_of(pid) : 0;
+    for (unsigned i = 0; i < GUEST_CELLS_MAX && brand != 0; i++)
+        if (g->cells[i].state != CELL_FREE && !g->cells[i].gone && g->cells[i].brand == brand)
+            return true;
+    return is_keeper(g, pid);
+}
+
+static void end_strays(struct guest *g)
+{
+    const struct tree all = {.root = getpid(), .spare = is_kept, .g = g};
+    if (g->stray)
+        g->stray = tree_signal(&all, SIGKILL) > 0;
+}
+
 static void reap(struct guest *g)
 {
     struct signalfd_siginfo ignored[8];
+    bool orphans = false;
     int status;
     pid_t pid;
     while (read(g->signal_fd, ignored, sizeof(ignored)) > 0)
         ;
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-        if (is_keeper(g, pid) && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))
+        bool keeper = is_keeper(g, pid);
+        orphans = orphans || !keeper;
+        if (keeper && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))
             g->stray = true;
         cell_on_keeper_gone(g, pid);
     }
+    if (orphans && g->branded)
+        cell_nudge_keepers(g);
 }
 
 static short wanted(const struct guest *g, const struct cell *c, enum watch w)
@@ -175,8 +202,7 @@ static void turn(struct guest *g)
         reap(g);
     if (polls[1].revents & (POLLIN | POLLHUP | POLLERR) && g->sock == polls[1].fd)
         serve_input(g);
-    if (g->stray)
-        g->stray = tree_signal(getpid(), SIGKILL, is_keeper, g) > 0;
+    end_strays(g);
     if (g->sock < 0 && guest_now() >= g->retry_at)
         try_connect(g);
     watch_memory(g);
@@ -215,7 +241,7 @@ int main(int argc, char **argv)
     (void)sigemptyset(&child);
     (void)sigaddset(&child, SIGCHLD);
     g.signal_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (g.signal_fd < 0 || syscall(SYS_close_range, (unsigned)g.signal_fd + 1, ~0U, 0U) < 0)
+    if (g.signal_fd < 0 || guest_close_from((unsigned)g.signal_fd + 1) < 0)
         child_exit(125);
     (void)umask(022);
     buf_init(&g.in, GUEST_FRAME_MAX + (1U << 20));
@@ -223,6 +249,8 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
         g.cells[i].ctl = g.cells[i].in = g.cells[i].out[0] = g.cells[i].out[1] = -1;
     g.ooms = keeper_count_ooms();
+    g.branded = brand_needed();
+    g.gvisor = guest_is_gvisor();
     try_connect(&g);
     for (;;)
         turn(&g);

@@ -73,6 +73,11 @@ void serve_flush(struct guest *g)
     }
 }
 
+static int64_t nanoseconds(const struct timespec *t)
+{
+    return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
+}
+
 /* What a mount really is, for boxd to compare with what it had in mind. */
 static void look(const char *path, struct guest_check *ret)
 {
@@ -83,7 +88,12 @@ static void look(const char *path, struct guest_check *ret)
     *ret = (struct guest_check){.dev = st.st_dev,
                                 .ino = st.st_ino,
                                 .mode = st.st_mode,
-                                .mount_flags = (uint32_t)fs.f_flags};
+                                .mount_flags = (uint32_t)fs.f_flags,
+                                .uid = st.st_uid,
+                                .gid = st.st_gid,
+                                .size = (uint64_t)st.st_size,
+                                .mtime_ns = nanoseconds(&st.st_mtim),
+                                .ctime_ns = nanoseconds(&st.st_ctim)};
 }
 
 /* "\040" and the like, in place. */
@@ -107,42 +117,78 @@ static bool is_listed(const char *path, const char *paths, const char *end)
     return false;
 }
 
-/* Whether something that nobody asked for is mounted below a path, and can be written to. */
-static bool writable_below(const char *mountinfo, const char *path, const char *paths,
-                           const char *end)
+struct mounted {
+    char target[4096]; /* "": longer than that */
+    bool read_only;
+};
+
+/* One line of mountinfo: what follows it, or NULL when there is none. */
+static const char *next_mounted(const char *line, struct mounted *ret)
 {
-    size_t len = strlen(path);
-    struct statfs fs;
-    for (const char *line = mountinfo; line != NULL; line = strchr(line, '\n')) {
-        char target[4096];
-        line += *line == '\n';
-        for (int field = 0; field < 4 && line != NULL; field++) {
-            line = strchr(line, ' ');
-            line += line != NULL;
-        }
+    for (int field = 0; field < 4; field++) {
+        line = strchr(line, ' ');
         if (line == NULL)
-            return false;
-        if (str_fmt(target, sizeof(target), "%.*s", (int)strcspn(line, " \n"), line) < 0)
+            return NULL;
+        line++;
+    }
+    size_t len = strcspn(line, " \n");
+    if (str_fmt(ret->target, sizeof(ret->target), "%.*s", (int)len, line) < 0)
+        ret->target[0] = '\0';
+    unescape(ret->target);
+    line += len;
+    ret->read_only = str_starts(line, " ro ") || str_starts(line, " ro,");
+    return line + strcspn(line, "\n");
+}
+
+/* gVisor's statfs(2) does not tell; its list of mounts does. */
+static bool is_read_only(const struct guest *g, const struct mounted *m)
+{
+    struct statfs fs;
+    return g->gvisor ? m->read_only : statfs(m->target, &fs) == 0 && (fs.f_flags & ST_RDONLY);
+}
+
+/* Whether something that nobody asked for is mounted below a path, and can be written to. */
+static bool writable_below(const struct guest *g, const char *mountinfo, const char *path,
+                           const char *paths, const char *end)
+{
+    static struct mounted m;
+    size_t len = strlen(path);
+    for (const char *line = next_mounted(mountinfo, &m); line != NULL;
+         line = next_mounted(line, &m)) {
+        if (m.target[0] == '\0')
             return true;
-        unescape(target);
-        if (strncmp(target, path, len) == 0 && target[len] == '/' &&
-            !is_listed(target, paths, end) &&
-            (statfs(target, &fs) < 0 || !(fs.f_flags & ST_RDONLY)))
+        if (strncmp(m.target, path, len) == 0 && m.target[len] == '/' &&
+            !is_listed(m.target, paths, end) && !is_read_only(g, &m))
             return true;
     }
     return false;
 }
 
+static bool listed_read_only(const char *mountinfo, const char *path)
+{
+    static struct mounted m;
+    bool is = false;
+    for (const char *line = next_mounted(mountinfo, &m); line != NULL;
+         line = next_mounted(line, &m))
+        if (str_eq(m.target, path))
+            is = m.read_only;
+    return is;
+}
+
 /* A mount is as read-only as what came along with it. */
-static void look_below(const char *paths, const char *end, struct guest_check *checks, uint32_t n)
+static void look_below(const struct guest *g, const char *paths, const char *end,
+                       struct guest_check *checks)
 {
     static char mountinfo[MOUNTINFO_MAX];
     ssize_t got = fd_read_file_at(AT_FDCWD, "/proc/self/mountinfo", mountinfo, sizeof(mountinfo));
+    bool whole = got >= 0 && (size_t)got < sizeof(mountinfo) - 1;
     const char *path = paths;
-    for (uint32_t i = 0; i < n && path < end; i++, path += strlen(path) + 1)
-        if (got < 0 || (size_t)got >= sizeof(mountinfo) - 1 ||
-            writable_below(mountinfo, path, paths, end))
+    for (uint32_t i = 0; i < g->config.n_checks && path < end; i++, path += strlen(path) + 1) {
+        if (whole && g->gvisor && listed_read_only(mountinfo, path))
+            checks[i].mount_flags |= (uint32_t)ST_RDONLY;
+        if (!whole || writable_below(g, mountinfo, path, paths, end))
             checks[i].mount_flags &= ~(uint32_t)ST_RDONLY;
+    }
 }
 
 static void welcome(struct guest *g, const char *paths, const char *end)
@@ -154,7 +200,8 @@ static void welcome(struct guest *g, const char *paths, const char *end)
                               .pid = (uint32_t)getpid(),
                               .n_checks = g->config.n_checks,
                               .uid = geteuid(),
-                              .gid = getegid()};
+                              .gid = getegid(),
+                              .flags = g->gvisor ? GUEST_WELCOME_GVISOR : 0};
     const char *path = paths;
     memset(checks, 0, sizeof(checks));
     for (uint32_t i = 0; i < w.n_checks && path < end; i++) {
@@ -162,7 +209,7 @@ static void welcome(struct guest *g, const char *paths, const char *end)
         path += strlen(path) + 1;
     }
     if (w.n_checks > 0)
-        look_below(paths, end, checks, w.n_checks);
+        look_below(g, paths, end, checks);
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++) {
         const struct cell *c = &g->cells[i];
         if (c->state == CELL_FREE || !(c->id & GUEST_PROC_BIT))

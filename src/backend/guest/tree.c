@@ -69,8 +69,16 @@ static bool is_below(size_t n, pid_t pid)
     return p != NULL && p->below;
 }
 
-/* Finds all below `root`: how many, and how long the table is. */
-static unsigned mark(pid_t root, tree_spare_fn *spare, const struct guest *g, size_t *ret_n)
+static bool is_of(const struct tree *tree, size_t n, const struct process *p)
+{
+    if (p->pid == tree->root || (tree->spare != NULL && tree->spare(tree->g, p->pid)))
+        return false;
+    return p->parent == tree->root || is_below(n, p->parent) ||
+           (tree->brand != 0 && brand_of(p->pid) == tree->brand);
+}
+
+/* Finds all of a tree: how many, and how long the table is. */
+static unsigned mark(const struct tree *tree, size_t *ret_n)
 {
     size_t n = read_table();
     unsigned count = 0;
@@ -78,8 +86,7 @@ static unsigned mark(pid_t root, tree_spare_fn *spare, const struct guest *g, si
         more = false;
         for (size_t i = 0; i < n; i++) {
             struct process *p = &table[i];
-            if (p->below || p->pid == root || (spare != NULL && spare(g, p->pid)) ||
-                (p->parent != root && !is_below(n, p->parent)))
+            if (p->below || !is_of(tree, n, p))
                 continue;
             p->below = more = true;
             count++;
@@ -89,10 +96,10 @@ static unsigned mark(pid_t root, tree_spare_fn *spare, const struct guest *g, si
     return count;
 }
 
-unsigned tree_signal(pid_t root, int signo, tree_spare_fn *spare, const struct guest *g)
+unsigned tree_signal(const struct tree *tree, int signo)
 {
     size_t n;
-    unsigned count = mark(root, spare, g, &n);
+    unsigned count = mark(tree, &n);
     for (size_t i = 0; i < n && signo != 0; i++)
         if (table[i].below)
             (void)kill(table[i].pid, signo);
@@ -121,7 +128,7 @@ static uint64_t sum_kb(pid_t pid, const char *file, const char *own, const char 
     if (str_fmt(path, sizeof(path), "/proc/%d/%s", pid, file) < 0 ||
         fd_read_file_at(AT_FDCWD, path, text, sizeof(text)) <= 0)
         return UINT64_MAX;
-    if (!find_kb(text, own, &a) || !find_kb(text, shared, &b))
+    if (!find_kb(text, own, &a) || (shared != NULL && !find_kb(text, shared, &b)))
         return UINT64_MAX;
     return a + b;
 }
@@ -130,7 +137,9 @@ static uint64_t sum_kb(pid_t pid, const char *file, const char *own, const char 
 static uint64_t resident_kb(pid_t pid)
 {
     uint64_t kb = sum_kb(pid, "status", "\nRssAnon", "\nRssShmem");
-    return kb != UINT64_MAX ? kb : sum_kb(pid, "status", "\nVmRSS", "\nVmSwap");
+    if (kb == UINT64_MAX)
+        kb = sum_kb(pid, "status", "\nVmRSS", "\nVmSwap");
+    return kb != UINT64_MAX ? kb : sum_kb(pid, "status", "\nVmRSS", NULL); /* gVisor: no swap */
 }
 
 /* Its share: costs a walk over all its pages, so it is asked for only in doubt. One that forbids to
@@ -151,9 +160,8 @@ static bool sum_above(size_t n, uint64_t (*of)(pid_t pid), uint64_t bytes)
     return kb > bytes / 1024;
 }
 
-bool tree_above(pid_t root, uint64_t bytes)
+bool tree_above(const struct tree *tree, uint64_t bytes)
 {
     size_t n;
-    return mark(root, NULL, NULL, &n) > 0 && sum_above(n, resident_kb, bytes) &&
-           sum_above(n, share_kb, bytes);
+    return mark(tree, &n) > 0 && sum_above(n, resident_kb, bytes) && sum_above(n, share_kb, bytes);
 }

@@ -58,9 +58,6 @@ struct proc {
     bool exited;         /* result is there */
     bool announced;      /* the present boxd has its STATE */
     bool exit_told;      /* and knows that it has exited */
-    bool armed;          /* and waits for output beyond: */
-    uint64_t seen;       /* this offset */
-    bool seen_eof;       /* or for the end */
     uint64_t starved_ns; /* until then no memory is asked for; 0: there was enough */
     struct init_exited result;
 };
@@ -151,7 +148,6 @@ pid_t wires_start(struct init *in, struct cell *c, const struct exec_request *re
 
 /* procs.c: managed processes. */
 void procs_start(struct init *in, const struct exec_request *req);
-void procs_release(struct init *in, const struct init_release *m);
 void procs_stdin(struct init *in, const struct init_stdin *m);
 void procs_kill(struct init *in, const struct init_kill *m);
 void procs_forget(struct init *in, uint32_t number);

@@ -118,9 +118,9 @@ static void reap(struct init *in)
 
 /* Kills what is over time or was hit by the out-of-memory killer. Returns the next moment to look.
  */
-static uint64_t tend_cells(struct init *in)
+static uint64_t tend_cells(struct init *in, uint64_t now)
 {
-    uint64_t now = init_now(), next = UINT64_MAX;
+    uint64_t next = UINT64_MAX;
     for (unsigned i = 0; i < INIT_CELLS_MAX; i++) {
         struct cell *c = &in->cells[i];
         uint64_t due = UINT64_MAX;
@@ -186,7 +186,7 @@ static _Noreturn void run(struct init *in)
 {
     static struct wakers w;
     for (;;) {
-        uint64_t next = tend_cells(in), now = init_now();
+        uint64_t now = init_now(), next = tend_cells(in, now);
         struct timespec wait = {0};
         if (!in->blocked)
             serve_flush(in);

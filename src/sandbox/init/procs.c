@@ -13,6 +13,7 @@
  * follows from the fields of struct proc: nothing is queued. */
 
 #define READS_PER_TURN 16
+#define SHORT_READ 4096        /* less than this has emptied the pipe */
 #define STARVED_NS 50000000ULL /* without memory for the ring: until the next try */
 
 static struct cell *cell_of(struct init *in, const struct proc *p)
@@ -110,17 +111,6 @@ void procs_start(struct init *in, const struct exec_request *req)
         serve_refuse(in, &req->head, INIT_STAGE_LIMIT, -r);
 }
 
-void procs_release(struct init *in, const struct init_release *m)
-{
-    struct proc *p = find(in, m->id);
-    if (p == NULL)
-        return;
-    (void)ring_release(&p->ring, m->begin); /* nonsense releases nothing */
-    p->armed = true;
-    p->seen = m->end;
-    p->seen_eof = (m->flags & INIT_OUTPUT_EOF) != 0;
-}
-
 void procs_stdin(struct init *in, const struct init_stdin *m)
 {
     struct proc *p = find(in, m->id);
@@ -172,8 +162,12 @@ void procs_exited(struct init *in, struct cell *c)
 
 void procs_new_peer(struct init *in)
 {
-    for (unsigned i = 0; i < in->procs_top; i++)
-        in->procs[i].announced = in->procs[i].exit_told = in->procs[i].armed = false;
+    for (unsigned i = 0; i < in->procs_top; i++) {
+        struct proc *p = &in->procs[i];
+        p->announced = p->exit_told = false;
+        if (p->number != 0)
+            ring_reader_left(&p->ring);
+    }
 }
 
 static bool announce(struct init *in, struct proc *p)
@@ -183,7 +177,7 @@ static bool announce(struct init *in, struct proc *p)
                            .flags = (p->exited ? INIT_STATE_EXITED : 0) |
                                     (p->midline ? INIT_STATE_MIDLINE : 0) |
                                     (p->memory_open ? INIT_STATE_MEMORY_OPEN : 0),
-                           .begin = p->ring.out_begin,
+                           .begin = ring_released(&p->ring),
                            .exited = p->result};
     const int fds[] = {p->ring_fd, p->in_fd};
     if (!serve_send(in, &m, sizeof(m), fds, p->in_fd >= 0 ? 2 : 1))
@@ -205,15 +199,12 @@ bool procs_list(struct init *in)
 
 static bool tell_output(struct init *in, struct proc *p)
 {
-    struct init_output m = {.type = INIT_MSG_PROC_OUTPUT,
-                            .id = p->number,
-                            .end = p->ring.out_end,
-                            .flags = p->ring.out_eof ? INIT_OUTPUT_EOF : 0};
-    if (!p->armed || (p->ring.out_end == p->seen && p->ring.out_eof == p->seen_eof))
+    struct init_number m = {.type = INIT_MSG_PROC_OUTPUT, .id = p->number};
+    if (!ring_must_tell(&p->ring))
         return true;
     if (!serve_send(in, &m, sizeof(m), NULL, 0))
         return false;
-    p->armed = false;
+    ring_told(&p->ring);
     return true;
 }
 
@@ -256,8 +247,8 @@ size_t procs_poll(struct init *in, struct pollfd *fds, uint64_t now, uint64_t *n
 
 static void drain(struct proc *p, int *fd, ssize_t (*fill)(struct ring_writer *w, int fd))
 {
-    ssize_t n = 1;
-    for (int i = 0; i < READS_PER_TURN && n > 0; i++)
+    ssize_t n = SHORT_READ;
+    for (int i = 0; i < READS_PER_TURN && n >= SHORT_READ; i++)
         n = fill(&p->ring, *fd);
     if (n == 0)
         fd_close_many(fd, 1);

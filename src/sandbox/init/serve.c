@@ -15,7 +15,6 @@ union message {
     struct init_exec exec;
     struct init_kill kill;
     struct init_number number;
-    struct init_release release;
     struct init_stdin in;
     char bytes[sizeof(struct init_exec) + INIT_INLINE_MAX];
 };
@@ -191,9 +190,9 @@ void serve_flush(struct init *in)
 /* What is about one managed process and has a fixed size. */
 static bool serve_proc(struct init *in, const union message *m, size_t len)
 {
-    if (m->type == INIT_MSG_PROC_RELEASE && len == sizeof(m->release))
-        procs_release(in, &m->release);
-    else if (m->type == INIT_MSG_PROC_STDIN && len == sizeof(m->in))
+    if (m->type == INIT_MSG_PROC_ROOM && len == sizeof(m->number))
+        return true; /* it has woken us, and each turn looks for room */
+    if (m->type == INIT_MSG_PROC_STDIN && len == sizeof(m->in))
         procs_stdin(in, &m->in);
     else if (m->type == INIT_MSG_PROC_KILL && len == sizeof(m->kill))
         procs_kill(in, &m->kill);
