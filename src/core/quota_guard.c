@@ -68,8 +68,10 @@ void quota_guards_free(struct quota_guards *all)
 {
     if (all == NULL)
         return;
-    while (all->first != NULL)
-        guard_free(all->first);
+    for (struct guard *g = all->first, *next; g != NULL; g = next) {
+        next = g->next;
+        guard_free(g);
+    }
     free(all);
 }
 

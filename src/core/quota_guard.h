@@ -17,7 +17,7 @@ struct quota_guards;
 struct session;
 
 struct quota_guards *quota_guards_new(void);
-void quota_guards_free(struct quota_guards *g); /* before the backend goes */
+void quota_guards_free(struct quota_guards *all); /* before the backend goes */
 DEFINE_CLEANUP(quota_guards)
 
 /* From now on until it ends. Does nothing without a quota to count, without service->guards, or
