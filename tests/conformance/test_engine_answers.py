@@ -97,7 +97,8 @@ def test_L02_a_workspace_is_a_directory(box, shared):
     with pytest.raises(ApiError) as caught:
         box.new(host_path=str(shared / "notes.txt"))
     assert caught.value.code == "invalid" and "host_path must be a directory" in caught.value.detail, caught.value
-    sid = box.new(extra_mounts=[{"host_path": str(shared / "notes.txt"), "mount_path": "/data/notes.txt", "mode": "ro"}])
+    mount = {"host_path": str(shared / "notes.txt"), "mount_path": "/data/notes.txt", "mode": "ro"}
+    sid = box.new(extra_mounts=[mount])
     assert box.sh(sid, "cat /data/notes.txt")["stdout"] == "hello\n"
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A workspace is a directory: a host_path that names a file is refused when the session is asked for, on both fronts; as
-a further mount a file is as good as a directory."""
+"""A workspace is a directory: a host_path that names a file is refused when the session is asked for, on both fronts;
+as a further mount a file is as good as a directory."""
 
 import shutil
 
@@ -9,7 +9,8 @@ from boxlib import ApiError, Boxd
 from hostlib import mount_dir
 from lbwire import Rpc, RpcError
 
-SAID = "host_path must be a directory, and 'notes.txt' is a file; name the directory that holds it, or mount it by extra_mounts"
+SAID = ("host_path must be a directory, and 'notes.txt' is a file; name the directory that holds it, or mount it by "
+        "extra_mounts")
 
 
 @pytest.fixture(scope="module")

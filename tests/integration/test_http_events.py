@@ -239,7 +239,8 @@ def test_a_scope_learns_nothing_of_others_from_numbers(scoped):
     bearer = {"Authorization": f"Bearer {TOKEN}"}
 
     def listen(last=None):
-        return Events(scoped.where, "GET", "/v1/events", headers={**bearer, **({"Last-Event-ID": last} if last else {})})
+        more = {"Last-Event-ID": last} if last else {}
+        return Events(scoped.where, "GET", "/v1/events", headers={**bearer, **more})
 
     def others(n):
         for i in range(n):

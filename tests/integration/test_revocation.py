@@ -130,7 +130,7 @@ def test_a_changed_entry_is_asked_again(daemon, change):
 
 
 def test_an_expired_token_ends_what_it_began(daemon):
-    end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=4)
+    end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=10)
     entry, text = token("short", **OPEN, expires=end.isoformat())
     daemon.put_tokens([STAYS, entry])
     caller = daemon.caller(text)

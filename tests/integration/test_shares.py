@@ -199,8 +199,8 @@ def test_tokens_that_name_none_have_a_share():
 def test_box_config_explains_them(tmp_path):
     config = tmp_path / "box.yaml"
     config.write_text("tokens: {max_execs: 5}\n")
-    said = subprocess.run([str(BUILD / "box"), "config", "--explain", "--json", "--config", str(config)], capture_output=True,
-                          text=True, timeout=30, check=True)
+    command = [str(BUILD / "box"), "config", "--explain", "--json", "--config", str(config)]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     settings = json.loads(said.stdout)
     assert settings["tokens.max_execs"]["value"] == "5" and "tokens.max_execs" in settings["tokens.max_execs"]["source"]
     assert {k: v["value"] for k, v in settings.items() if k.startswith("tokens.")} == {

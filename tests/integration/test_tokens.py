@@ -176,7 +176,8 @@ def test_I19_streams_end_with_the_token_that_opened_them(tcp):
     plain = tcp.client()
     plain.new("s")
     auth = {"Authorization": f"Bearer {OLD}"}
-    with Events(tcp.sock, "GET", "/v1/events") as local, Events(tcp.where, "GET", "/v1/events", headers=auth) as events, \
+    with Events(tcp.sock, "GET", "/v1/events") as local, \
+            Events(tcp.where, "GET", "/v1/events", headers=auth) as events, \
             WebSocket(tcp.where, "/v1/exec", auth, timeout=60 * SCALE) as stream:
         assert next(local) and next(events)
         stream.send('{"session": {"session_id": "s"}, "create": false, "cmd": "exec sleep 100000"}')
