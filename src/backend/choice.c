@@ -367,8 +367,9 @@ static int available(const struct backend *b, struct err *err)
         return 0;
     if (!c->round)
         explain(c);
-    *err = c->why;
-    return err_code_errno(err->code);
+    if (err != NULL)
+        *err = c->why;
+    return err_code_errno(c->why.code);
 }
 
 /* Those who only want to know, and need not wait for it. */

@@ -60,7 +60,8 @@ struct engine_mount {
     uint64_t dev, ino;
     uid_t uid;
     gid_t gid;
-    int fd; /* owned, until it has been compared; -1: none */
+    mode_t type; /* as stat(2) tells it */
+    int fd;      /* owned, until it has been compared; -1: none */
 };
 
 /* engine_mounts.c. */

@@ -31,6 +31,7 @@ static int identify(const int *root_fds, size_t root, const char *rest, struct e
     m->ino = st.st_ino;
     m->uid = st.st_uid;
     m->gid = st.st_gid;
+    m->type = st.st_mode & S_IFMT;
     m->fd = TAKE_FD(fd);
     return 0;
 }
@@ -84,6 +85,17 @@ static int check_own(const struct engine *e, const char *path, struct err *err)
                        "beside it",
                        path);
     return 0;
+}
+
+/* The workspace, unlike further mounts, is a directory in any case. */
+static int check_workspace(const struct engine_mount *m, struct err *err)
+{
+    if (S_ISDIR(m->type))
+        return 0;
+    return err_set(err, ERR_INVALID,
+                   "host_path must be a directory, and %.200s is a file; name the directory that "
+                   "holds it, or mount it by extra_mounts",
+                   m->source);
 }
 
 static int add(const struct engine *e, const struct mount_spec *want, struct engine_mounts *ret,
@@ -155,6 +167,8 @@ int engine_mounts_collect(const struct spec *spec, const struct engine *e,
         r = add(e, &workspace, ret, err);
     else
         r = check_target(ret, spec->mount_path, err);
+    if (r == 0 && ret->n > 0)
+        r = check_workspace(&ret->list[0], err);
     for (size_t i = 0; i < spec->n_extra_mounts && r == 0; i++)
         if (spec->extra_mounts[i].mode != MOUNT_NONE)
             r = add(e, &spec->extra_mounts[i], ret, err);

@@ -89,6 +89,7 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
     op->root = (uint16_t)root;
     op->source = plan_string(p, rest);
     op->flags = w->mode == MOUNT_RO ? PLAN_OP_RDONLY : PLAN_OP_LANDLOCK_RW;
+    op->mode = w->private_name != NULL ? PLAN_BIND_DIR : 0; /* it stands in for a workspace */
     return 0;
 }
 

@@ -28,6 +28,8 @@
 #include "core/events.h"
 #include "core/manager.h"
 #include "core/policy.h"
+#include "core/quota_guard.h"
+#include "core/share.h"
 #include "core/skills.h"
 #include "http/server.h"
 #include "io/loop.h"
@@ -61,6 +63,8 @@ struct daemon {
     struct backend *backend; /* of these */
     struct store *store;
     struct events *events;
+    struct shares *shares;
+    struct quota_guards *guards;
     struct manager *manager;
     struct boxd_service *service;
     struct v1 *v1;
@@ -481,6 +485,9 @@ static int start_service(struct daemon *d, struct err *err)
                                            .config = d->config,
                                            .manager = d->manager,
                                            .events = d->events,
+                                           .shares = d->shares,
+                                           .guards = d->guards,
+                                           .server = d->server,
                                            .state_fd = d->state_fd,
                                            .token_changed = on_token_changed,
                                            .arg = d};
@@ -515,12 +522,15 @@ static int start_manager(struct daemon *d, struct err *err)
     if (r < 0)
         return r;
     d->events = events_new(d->loop, EVENTS_MAX);
+    d->shares = shares_new();
+    d->guards = quota_guards_new();
     struct manager_options options = {.max_sessions = c->max_sessions,
                                       .max_processes = c->max_processes,
                                       .max_exited = c->max_exited,
                                       .exited_ns = c->exited_sec * NSEC_PER_SEC,
                                       .store = d->store,
                                       .events = d->events,
+                                      .shares = d->shares,
                                       .ttl_ns = c->session_ttl_sec * NSEC_PER_SEC,
                                       .strict_images = c->strict_images};
     r = manager_new(d->loop, d->backend, &options, &d->manager, err);
@@ -600,6 +610,7 @@ static void stop(struct daemon *d)
     rpc_free(d->rpc);
     mcp_free(d->mcp);
     v1_free(d->v1);
+    quota_guards_free(d->guards);
     skills_free(d->skills);
     /* One that never came to serve leaves the sessions of an earlier one alone. */
     boxd_backend_free(d->backends, d->keep || !d->served);
@@ -607,6 +618,7 @@ static void stop(struct daemon *d)
     boxd_service_free(d->service);
     manager_free(d->manager);
     events_free(d->events);
+    shares_free(d->shares);
     store_free(d->store);
     loop_free(d->loop);
     config_free(d->config);

@@ -15,9 +15,11 @@
 #include "core/error_ring.h"
 #include "core/events.h"
 #include "core/hostdir.h"
+#include "core/manager.h"
 #include "core/outputs.h"
 #include "core/policy.h"
 #include "core/policy_service.h"
+#include "core/share.h"
 #include "http/crypto.h"
 #include "http/server.h"
 #include "io/loop.h"
@@ -50,6 +52,7 @@ struct boxd_service {
     char *degraded;            /* owned, or NULL */
     bool making;               /* the default workspace is being made */
     struct loop_timer timer;
+    uint64_t master;                /* which token of token_file it is by now, from 1 */
     struct budget answers, records; /* for wrong tokens */
     uint64_t unrecorded;
 };
@@ -124,8 +127,10 @@ int boxd_service_authorize(struct boxd_service *s, struct http_request *req)
     const char *given = http_request_bearer(req);
     if (given == NULL)
         return 401;
-    if (is_master(s->o.config, given))
+    if (is_master(s->o.config, given)) {
+        http_request_set_pass(req, s->master);
         return 0;
+    }
     const struct authz *scopes =
         s->o.config->tokens != NULL ? tokens_file_scopes(s->o.config->tokens) : NULL;
     if (scopes != NULL)
@@ -143,6 +148,7 @@ static void check_token_file(struct boxd_service *s)
 
     if (file == NULL || token_file_check(file, &err) == 0)
         return;
+    s->master++;
     if (token_file_text(file) == NULL)
         log_error(NULL, "%s; no TCP client is let in until that is put right", err.msg);
     else
@@ -164,6 +170,28 @@ static void check_tokens_file(struct boxd_service *s)
         log_info(NULL, "the tokens have changed");
 }
 
+static bool still_counts(void *arg, const void *user, uint64_t pass)
+{
+    const struct boxd_service *s = arg;
+
+    if (user == NULL)
+        return pass == 0 || pass == s->master;
+    return authz_counts(
+        user, s->o.config->tokens != NULL ? tokens_file_scopes(s->o.config->tokens) : NULL,
+        clock_real(loop_clock(s->o.loop)));
+}
+
+/* Each time, not only when a file has changed: tokens expire, and what was let in before may only
+ * now have become a stream. */
+static void end_revoked(struct boxd_service *s)
+{
+    size_t n = http_server_revoke(s->o.server, still_counts, s,
+                                  "the token was removed, has changed or has expired");
+
+    if (n > 0)
+        log_info(NULL, "%zu streams have ended with their tokens", n);
+}
+
 static void on_timer(struct loop_timer *t)
 {
     struct boxd_service *s = container_of(t, struct boxd_service, timer);
@@ -171,6 +199,32 @@ static void on_timer(struct loop_timer *t)
     loop_timer_start(s->o.loop, t, TOKEN_INTERVAL_NS, on_timer);
     check_token_file(s);
     check_tokens_file(s);
+    end_revoked(s);
+}
+
+/* A cap of its own counts as it is; the share of those who have none never takes all there is. */
+static uint64_t cap_of(int64_t own, int64_t otherwise, uint64_t all)
+{
+    uint64_t half = all / 2 > 0 ? all / 2 : 1;
+
+    if (own >= 0)
+        return (uint64_t)own;
+    return (uint64_t)otherwise < half ? (uint64_t)otherwise : half;
+}
+
+static void on_caps(void *arg, const char *name, uint64_t ret[SHARE_KIND_MAX])
+{
+    const struct boxd_service *s = arg;
+    const struct policy_settings *p = policy_settings(s->o.config->policy);
+    const struct manager_options *all = manager_get_options(s->o.manager);
+    const struct authz_caps own = authz_caps_of(
+        s->o.config->tokens != NULL ? tokens_file_scopes(s->o.config->tokens) : NULL, name);
+
+    ret[SHARE_SESSIONS] = cap_of(own.sessions, p->token_sessions, all->max_sessions);
+    ret[SHARE_EXECS] = cap_of(own.execs, p->token_execs, UINT64_MAX);
+    ret[SHARE_PROCESSES] = cap_of(own.processes, p->token_processes, all->max_processes);
+    ret[SHARE_OUTPUT] =
+        MIB * cap_of(own.output_mb, p->token_output_mb, (uint64_t)p->outputs_max_mb);
 }
 
 static int open_audit(struct boxd_service *s, struct err *err)
@@ -200,7 +254,8 @@ static int open_outputs(struct boxd_service *s, struct err *err)
         return err_sys(err, -fd, "directory of outputs");
     const struct outputs_options options = {.dir_fd = fd,
                                             .max_bytes = (uint64_t)p->outputs_max_mb * MIB,
-                                            .each_bytes = (uint64_t)p->outputs_each_mb * MIB};
+                                            .each_bytes = (uint64_t)p->outputs_each_mb * MIB,
+                                            .shares = s->o.shares};
     return outputs_new(&options, &s->outputs, err);
 }
 
@@ -252,7 +307,11 @@ int boxd_service_new(const struct boxd_service_options *options, struct boxd_ser
                                         .errors = s->errors,
                                         .audit = s->audit,
                                         .outputs = s->outputs,
+                                        .shares = s->o.shares,
+                                        .guards = s->o.guards,
                                         .session_ttl_sec = options->config->session_ttl_sec};
+    shares_set_caps(s->o.shares, on_caps, s);
+    s->master = 1;
     if (s->audit != NULL)
         events_set_sink(options->events, on_event, s);
     if (options->config->token_file != NULL || options->config->tokens != NULL)
@@ -310,6 +369,7 @@ void boxd_service_free(struct boxd_service *s)
         return;
     loop_timer_stop(&s->timer);
     events_set_sink(s->o.events, NULL, NULL);
+    shares_set_caps(s->o.shares, NULL, NULL);
     outputs_free(s->outputs);
     audit_free(s->audit);
     error_ring_free(s->errors);

@@ -12,9 +12,12 @@ struct config;
 struct err;
 struct events;
 struct http_request;
+struct http_server;
 struct loop;
 struct manager;
 struct policy_service;
+struct quota_guards;
+struct shares;
 struct skills;
 
 /* All borrowed. */
@@ -23,7 +26,10 @@ struct boxd_service_options {
     struct config *config;
     struct manager *manager;
     struct events *events; /* of the manager; we hear them first */
-    int state_fd;          /* of the state directory */
+    struct quota_guards *guards;
+    struct shares *shares;      /* of the manager; we say what tokens may have */
+    struct http_server *server; /* whose streams end with the tokens that let them in */
+    int state_fd;               /* of the state directory */
     /* The token of LangBot clients is another one now; NULL: none is let in. */
     void (*token_changed)(void *arg, const char *token);
     void *arg;

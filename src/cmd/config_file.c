@@ -29,8 +29,8 @@ struct reader {
     unsigned seen;               /* set of sections */
 };
 
-static const char *const section_names[] = {"audit",    "box",     "mcp",   "outputs",
-                                            "profiles", "sandbox", "system"};
+static const char *const section_names[] = {"audit",    "box",     "mcp",    "outputs",
+                                            "profiles", "sandbox", "system", "tokens"};
 
 static int bad(const struct reader *r, size_t line, struct err *err, const char *what)
 {

@@ -7,6 +7,7 @@
 #include "http/crypto.h"
 #include "spec/model.h"
 #include "util/alloc.h"
+#include "util/buf.h"
 #include "util/clock.h"
 #include "util/err.h"
 #include "util/json.h"
@@ -16,6 +17,8 @@
 
 #define DIGEST_LEN 64U
 #define LIST_MAX 256
+#define CAP_MAX (1 << 20)
+#define ENTRY_MAX (16U << 20) /* of one token, as JSON */
 #define LIST_BYTES (64 << 10)
 #define NSEC_PER_USEC 1000U
 
@@ -32,14 +35,15 @@ struct authz_scope {
     char **profiles, **tools, **denied_tools, **networks, **sessions; /* owned */
     struct authz_mount *mounts;                                       /* owned */
     size_t n_mounts;
-    int64_t expires; /* microseconds since 1970; 0: never */
+    struct authz_caps caps;
+    int64_t expires;                /* microseconds since 1970; 0: never */
+    char all_of_it[DIGEST_LEN + 1]; /* digest of the whole entry */
 };
 
 struct authz {
     struct authz_scope *scopes; /* owned */
     size_t n;
-    size_t held;  /* by those who have one of the scopes, and by the owner */
-    bool retired; /* the owner has let go */
+    size_t held; /* by those who have one of the scopes, and by the owner */
 };
 
 static bool is_clean(const char *path)
@@ -77,6 +81,10 @@ static const struct model mount_model = {
 #define LIST(member, text) {#member, FIELD_STRV, 0, offsetof(struct authz_scope, member), .max = LIST_MAX, \
     .max_bytes = LIST_BYTES, .doc = (text)}
 
+#define CAP(member, key, text) {key, FIELD_INT, FIELD_STRICT, offsetof(struct authz_scope, caps.member), .number = -1, \
+    .min = -1, .max = CAP_MAX, .rule = key " must be at least 0, or -1 for the share of all who name none", .max_rule = key " is larger than anything boxd has", \
+    .strict_text = key " must be a whole number", .doc = (text)}
+
 static const struct field scope_fields[] = {
     {"name", FIELD_STR, FIELD_REQUIRED, offsetof(struct authz_scope, name), .max = 64, .valid = id_valid,
      .rule = "name must be up to 64 letters, digits, '-' and '_'", .doc = "For messages and records."},
@@ -91,6 +99,10 @@ static const struct field scope_fields[] = {
     LIST(sessions, "Names of sessions; a `*` at the end stands for the rest."),
     {"mounts", FIELD_LIST, 0, offsetof(struct authz_scope, mounts), .count_offset = offsetof(struct authz_scope, n_mounts),
      .max = LIST_MAX, .items = &mount_model, .doc = "Directories of the host it may mount."},
+    CAP(sessions, "max_sessions", "Sessions it may have."),
+    CAP(execs, "max_execs", "Commands it may run at once."),
+    CAP(processes, "max_processes", "Managed processes it may run at once."),
+    CAP(output_mb, "max_output_mb", "Kept outputs, in MiB."),
     {"expires", FIELD_TIME, 0, offsetof(struct authz_scope, expires), .rule = "expires must name its time zone",
      .doc = "When it stops to be valid."},
 };
@@ -139,6 +151,21 @@ static int take_token(struct authz_scope *s, struct err *err)
         return err_sys(err, -r, "digest of token '%s'", s->name);
     s->sha256 = xstrdup(digest);
     return 0;
+}
+
+/* For whoever wants to know whether anything in it has changed. The token is a digest by now. */
+static int take_digest(struct authz_scope *s, struct err *err)
+{
+    AUTO_DONE(buf) struct buf text;
+    struct jw w;
+
+    buf_init(&text, ENTRY_MAX);
+    jw_init(&w, &text);
+    model_write_json(&scope_model, s, &w);
+    int r = jw_end(&w);
+    if (r == 0)
+        r = http_sha256_hex(text.data, text.len, s->all_of_it);
+    return r < 0 ? err_sys(err, -r, "digest of the entry of token '%s'", s->name) : 0;
 }
 
 static int check_networks(const struct authz_scope *s, struct err *err)
@@ -197,6 +224,8 @@ int authz_parse(const struct json *object, struct authz **ret, struct err *err)
             r = check_networks(&a->scopes[i], err);
         if (r == 0)
             r = check_unique(a, i, err);
+        if (r == 0)
+            r = take_digest(&a->scopes[i], err);
     }
     if (r == 0)
         *ret = TAKE_PTR(a);
@@ -219,7 +248,6 @@ void authz_free(struct authz *a)
 {
     if (a == NULL)
         return;
-    a->retired = true;
     let_go(a);
 }
 
@@ -255,14 +283,32 @@ void authz_release(const struct authz_scope *s)
         let_go(s->all);
 }
 
-bool authz_is_current(const struct authz_scope *s, uint64_t now_real_ns)
+bool authz_counts(const struct authz_scope *s, const struct authz *now, uint64_t now_real_ns)
 {
-    return s == NULL || (!s->all->retired && !has_expired(s, now_real_ns));
+    if (s == NULL)
+        return true;
+    bool found = s->all == now;
+    for (size_t i = 0; !found && now != NULL && i < now->n; i++)
+        found = str_eq(now->scopes[i].all_of_it, s->all_of_it);
+    return found && !has_expired(s, now_real_ns);
 }
 
 const char *authz_name(const struct authz_scope *s)
 {
     return s != NULL ? s->name : "local";
+}
+
+const char *authz_share(const struct authz_scope *s)
+{
+    return s != NULL ? s->name : NULL;
+}
+
+struct authz_caps authz_caps_of(const struct authz *a, const char *name)
+{
+    for (size_t i = 0; a != NULL && i < a->n; i++)
+        if (str_eq(a->scopes[i].name, name))
+            return a->scopes[i].caps;
+    return (struct authz_caps){-1, -1, -1, -1};
 }
 
 static bool has(char *const *list, const char *word)

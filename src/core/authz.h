@@ -34,10 +34,19 @@ const struct authz_scope *authz_find(const struct authz *a, const char *token, s
 /* A scope that must outlive its file being read again is held; NULL is fine. */
 const struct authz_scope *authz_hold(const struct authz_scope *s);
 void authz_release(const struct authz_scope *s);
-/* Whether it is still what its file says: the file was not read anew since, and it has not expired.
- * For streams, which outlive the request that was let in. */
-bool authz_is_current(const struct authz_scope *s, uint64_t now_real_ns);
+/* Whether it still counts: `now` (NULL: there is no file) has the same token with exactly the same
+ * rights, and it has not expired. For streams, which outlive the request that was let in. */
+bool authz_counts(const struct authz_scope *s, const struct authz *now, uint64_t now_real_ns);
 const char *authz_name(const struct authz_scope *s); /* for records; "local" for NULL */
+/* Under which name it counts what it uses (core/share.h): its own; NULL for NULL. */
+const char *authz_share(const struct authz_scope *s);
+
+/* How much a token may have of what all share; -1: its entry does not say. */
+struct authz_caps {
+    int64_t sessions, execs, processes, output_mb;
+};
+/* Of the token of that name; `a` NULL, or a name that is not there: nothing is said. */
+struct authz_caps authz_caps_of(const struct authz *a, const char *name);
 
 /* ERR_DENIED says which token lacks what. */
 int authz_check_profile(const struct authz_scope *s, const char *profile, struct err *err);

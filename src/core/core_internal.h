@@ -12,6 +12,7 @@
 #include "util/log.h"
 
 struct process_record;
+struct share;
 
 #define SESSION_BUCKETS 4096U
 
@@ -46,6 +47,7 @@ struct session {
     unsigned claims;         /* acquires that wait for it */
     unsigned guests;         /* see session_guest_comes() */
     struct spec *spec;       /* owned */
+    struct share *share;     /* that it is one session of; NULL: nobody's */
     struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */
     char *sandbox_id;        /* owned; what people know it by, as the backend said first; or NULL */
     uint64_t created_real, used_real, used_boot;
@@ -116,12 +118,14 @@ struct process {
     struct process *older, *newer; /* of the manager, by exit */
     enum process_state state;
     struct process_spec *spec; /* owned */
+    struct share *share;       /* that it is one process of, while it runs; NULL: nobody's */
     uint32_t number;
     struct proc *proc;         /* owned; NULL before it is started and once its output is gone */
     struct process *successor; /* owned; STARTING, takes our place when we are gone */
     struct notice *notices;
     uint64_t started_real, exited_real, exited_boot;
     int exit_code;
+    char *reason;       /* owned; why it was killed, or NULL */
     uint64_t counted;   /* bytes of output, in the metrics */
     struct buf preview; /* of stderr, once there is no proc, or where it says nothing */
     struct attachment *readers, *last_reader; /* the first has it */

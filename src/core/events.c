@@ -129,6 +129,11 @@ const char *events_epoch(const struct events *e)
     return e->epoch;
 }
 
+uint64_t events_lost(const struct events *e, uint64_t after)
+{
+    return after + 1 < oldest(e) ? oldest(e) - 1 - after : 0;
+}
+
 void events_attach(struct events *e, struct events_reader *r, uint64_t after)
 {
     uint64_t first = oldest(e);
@@ -176,13 +181,13 @@ const struct event *events_next(struct events_reader *r, uint64_t *ret_missed)
     return NULL;
 }
 
-void event_write(const struct event *event, struct jw *w)
+void event_write(const struct event *event, uint64_t seq, struct jw *w)
 {
     char when[40];
 
     clock_format(event->real_ns, when, sizeof(when));
     jw_object(w);
-    jw_ku64(w, "seq", event->seq);
+    jw_ku64(w, "seq", seq);
     jw_kstr(w, "time", when);
     jw_kstr(w, "type", names[event->kind]);
     jw_kstr(w, "session_id", event->session);

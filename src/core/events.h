@@ -51,8 +51,9 @@ void events_set_sink(struct events *e, void (*fn)(void *arg, const struct event 
 uint64_t events_last(const struct events *e);     /* number of the last; 0: none */
 const char *events_epoch(const struct events *e); /* 16 hex digits, this process only */
 const char *event_kind_name(enum event_kind kind);
-/* An object: seq, time, type, session_id, and what belongs to the kind. */
-void event_write(const struct event *event, struct jw *w);
+/* An object: seq (the event's own, or what its reader is to see), time, type, session_id, and what
+ * belongs to the kind. */
+void event_write(const struct event *event, uint64_t seq, struct jw *w);
 
 struct events_reader {
     struct events *hub; /* NULL: not attached; the rest is private but `arg` */
@@ -64,6 +65,8 @@ struct events_reader {
     struct loop_defer defer;
 };
 
+/* Events that a reader who goes on behind `after` cannot have any more, whosever they were. */
+uint64_t events_lost(const struct events *e, uint64_t after);
 /* Goes on behind event number `after`. `ready` comes from the loop, whenever there may be more.
  * Events that `visible` (NULL: all) does not want are neither shown nor counted. */
 void events_attach(struct events *e, struct events_reader *r, uint64_t after);

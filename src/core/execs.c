@@ -4,10 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/authz.h"
 #include "core/execs_internal.h"
 #include "core/manager.h"
 #include "core/policy_gate.h"
 #include "core/policy_service.h"
+#include "core/share.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/str.h"
@@ -97,6 +99,7 @@ static void kept_free(struct kept *k)
     policy_gate_free(k->gate);
     forget_asked(k);
     log_done(&k->log);
+    share_put(k->share);
     free(k->id);
     free(k->session_id);
     free(k);
@@ -115,10 +118,41 @@ void execs_free(struct execs *x)
 
 /* Ended ones ---------------------------------------------------------------------------------- */
 
-static bool is_too_much(const struct execs *x, const struct kept *k, uint64_t now)
+/* How much of what is scarce all of one share have together. */
+static size_t weight(const struct execs *x, const struct share *share, bool by_bytes)
 {
-    return now - k->ended_now >= x->options.ended_ns || x->n_ended > x->options.max_ended ||
-           x->bytes > x->options.max_bytes;
+    size_t sum = 0;
+
+    for (const struct kept *k = x->ended_first; k != NULL; k = k->newer)
+        if (k->share == share)
+            sum += by_bytes ? k->log.bytes : 1;
+    return sum;
+}
+
+/* The oldest that may go of whoever has the most. NULL: none may. */
+static struct kept *find_victim(const struct execs *x)
+{
+    bool by_bytes = x->bytes > x->options.max_bytes;
+    struct kept *found = NULL;
+    size_t most = 0;
+
+    for (struct kept *k = x->ended_first; k != NULL; k = k->newer) {
+        /* clang-tidy does not know that one that was freed is in no list any more.
+         * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+        if (k->readers != NULL || (found != NULL && found->share == k->share))
+            continue;
+        size_t mine = weight(x, k->share, by_bytes);
+        if (found == NULL || mine > most) {
+            found = k;
+            most = mine;
+        }
+    }
+    return found;
+}
+
+static bool is_too_much(const struct execs *x)
+{
+    return x->n_ended > x->options.max_ended || x->bytes > x->options.max_bytes;
 }
 
 static void on_timer(struct loop_timer *t);
@@ -126,12 +160,15 @@ static void on_timer(struct loop_timer *t);
 static void sweep(struct execs *x)
 {
     uint64_t now = loop_now(x->loop);
+    struct kept *victim;
 
     for (struct kept *k = x->ended_first, *newer; k != NULL; k = newer) {
         newer = k->newer;
-        if (k->readers == NULL && (!k->keep || is_too_much(x, k, now)))
+        if (k->readers == NULL && (!k->keep || now - k->ended_now >= x->options.ended_ns))
             kept_free(k);
     }
+    while (is_too_much(x) && (victim = find_victim(x)) != NULL)
+        kept_free(victim);
     if (x->ended_first == NULL)
         loop_timer_stop(&x->timer);
     else if (x->timer.loop == NULL)
@@ -335,6 +372,7 @@ int execs_start(struct execs *x, const struct kept_options *options, struct kept
     k->session_id = xstrdup(session_id(options->session));
     k->session = options->session;
     session_hold(k->session);
+    k->share = shares_get(x->options.service->shares, authz_share(options->scope));
     k->started_real = clock_real(loop_clock(x->loop));
     list(x, k);
     *ret = k;

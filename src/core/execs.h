@@ -30,9 +30,11 @@ struct session;
 struct execs_options {
     const struct policy_service *service; /* borrowed; whom every exec is asked of */
     size_t max_running;                   /* of execs */
-    size_t max_ended;                     /* of those that ended; the oldest goes first */
-    uint64_t ended_ns;                    /* and how long they are kept */
-    /* Of output, over all; those that ended go first, then old output. */
+    /* Of those that ended. The oldest goes first, of whoever has the most: one token does not cost
+     * others what they may still want to read. */
+    size_t max_ended;
+    uint64_t ended_ns; /* and how long they are kept */
+    /* Of output, over all; those that ended go first, as above, then old output. */
     size_t max_bytes;
 };
 

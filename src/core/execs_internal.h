@@ -6,6 +6,7 @@
 #include "util/log.h"
 
 struct policy_gate;
+struct share;
 
 #define EXECS_BUCKETS 256U
 
@@ -43,6 +44,7 @@ struct kept {
     struct kept_options asked; /* until it runs: run, stdin_text and owned */
     struct session *session;   /* held until it runs */
     struct policy_gate *gate;  /* owned; NULL once it has ended */
+    struct share *share;       /* held; whose it is; NULL: nobody's in particular */
     struct run *run;           /* owned; NULL unless it runs */
     struct run_result result;  /* without text */
     struct loop_defer start;   /* it has been let in */

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "core/core_internal.h"
+#include "core/share.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -35,7 +36,9 @@ static int create(struct manager *m, struct waiter *w, struct err *err)
     if (m->n_sessions >= m->options.max_sessions)
         return err_set(err, ERR_LIMIT, "Box session capacity reached (%zu)",
                        m->options.max_sessions);
-    int r = check_makeable(m, w->spec, err);
+    int r = shares_check(m->options.shares, w->spec->own.owner, SHARE_SESSIONS, err);
+    if (r == 0)
+        r = check_makeable(m, w->spec, err);
     if (r < 0)
         return r;
     struct session *s = session_new(m, w->spec);

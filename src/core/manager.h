@@ -18,6 +18,7 @@ struct manager;
 struct metrics;
 struct sandbox;
 struct session;
+struct shares;
 struct spec;
 struct store;
 
@@ -39,6 +40,7 @@ struct manager_options {
     uint64_t ttl_ns;    /* an idle session that is not persistent is removed after this; 0: never */
     bool strict_images; /* refuse an image that is not there instead of running on `host` */
     struct events *events; /* borrowed; who watches is told; NULL: nobody */
+    struct shares *shares; /* borrowed; what tokens have of it; NULL: nobody counts */
 };
 
 int manager_new(struct loop *loop, struct backend *backend, const struct manager_options *options,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/outputs_internal.h"
+#include "core/share.h"
 #include "util/alloc.h"
 #include "util/err.h"
 #include "util/fd.h"
@@ -97,12 +98,14 @@ static void drop(struct outputs *o, struct output *out)
 {
     unlink_from(o, out);
     o->bytes -= out->kept;
+    share_sub(out->payer, SHARE_OUTPUT, out->kept);
     o->memory -= out->spooled ? 0 : out->kept;
     if (out->spooled)
         (void)unlinkat(o->dir_fd, out->id, 0);
     fd_close_many(&out->fd, 1);
     buf_done(&out->memory);
     free(out->owner);
+    share_put(out->payer);
     free(out);
 }
 
@@ -116,14 +119,15 @@ void outputs_free(struct outputs *o)
     free(o);
 }
 
-/* Drops the least recently used one; false: there is none that may go. */
-static bool drop_oldest(struct outputs *o)
+/* Drops the least recently used one, of that payer (NULL: of all); false: there is none that may
+ * go. */
+static bool drop_oldest(struct outputs *o, const struct share *payer)
 {
     struct output *out = o->oldest;
 
     /* clang-tidy does not know that neighbours in the list know each other.
      * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
-    while (out != NULL && (out->open || out->pins > 0))
+    while (out != NULL && (out->open || out->pins > 0 || (payer != NULL && out->payer != payer)))
         out = out->newer;
     if (out == NULL)
         return false;
@@ -131,11 +135,23 @@ static bool drop_oldest(struct outputs *o)
     return true;
 }
 
-struct output *output_new(struct outputs *o, const char *owner)
+static size_t count_of(const struct outputs *o, const struct share *payer)
+{
+    size_t n = 0;
+
+    for (const struct output *out = o->oldest; out != NULL; out = out->newer)
+        n += out->payer == payer ? 1 : 0;
+    return n;
+}
+
+struct output *output_new(struct outputs *o, const char *owner, const char *payer)
 {
     struct output *out = xnew(struct output);
 
-    while (o->n >= OUTPUTS_COUNT_MAX && drop_oldest(o))
+    out->payer = shares_get(o->options.shares, payer);
+    if (out->payer != NULL && count_of(o, out->payer) >= OUTPUTS_COUNT_SHARE)
+        (void)drop_oldest(o, out->payer);
+    while (o->n >= OUTPUTS_COUNT_MAX && drop_oldest(o, NULL))
         continue;
     out->store = o;
     out->owner = xstrdup(owner);
@@ -147,14 +163,25 @@ struct output *output_new(struct outputs *o, const char *owner)
     return out;
 }
 
-/* How much of `len` more bytes there is room for, at the cost of older outputs. */
+static uint64_t share_left(const struct output *out)
+{
+    uint64_t max = share_max(out->payer, SHARE_OUTPUT), used = share_used(out->payer, SHARE_OUTPUT);
+
+    return max > used ? max - used : 0;
+}
+
+/* How much of `len` more bytes there is room for, at the cost of older outputs: first in the share
+ * of whoever pays, at its own cost. */
 static size_t room_for(struct output *out, size_t len)
 {
     struct outputs *o = out->store;
     uint64_t each = o->options.each_bytes - out->kept;
 
     len = len < each ? len : (size_t)each;
-    while (o->bytes + len > o->options.max_bytes && drop_oldest(o))
+    while (share_left(out) < len && drop_oldest(o, out->payer))
+        continue;
+    len = share_left(out) < len ? (size_t)share_left(out) : len;
+    while (o->bytes + len > o->options.max_bytes && drop_oldest(o, NULL))
         continue;
     uint64_t all = o->options.max_bytes > o->bytes ? o->options.max_bytes - o->bytes : 0;
     return len < all ? len : (size_t)all;
@@ -218,6 +245,7 @@ void output_append(struct output *out, const char *data, size_t len)
     }
     out->kept += room;
     out->store->bytes += room;
+    share_add(out->payer, SHARE_OUTPUT, room);
 }
 
 void output_finish(struct output *out, char ret_id[OUTPUT_ID_SIZE])
@@ -238,7 +266,7 @@ void output_discard(struct output *out)
 void outputs_put(struct outputs *o, const char *owner, const char *data, size_t len,
                  char ret_id[static OUTPUT_ID_SIZE])
 {
-    struct output *out = output_new(o, owner);
+    struct output *out = output_new(o, owner, NULL);
 
     output_append(out, data, len);
     output_finish(out, ret_id);

@@ -18,16 +18,21 @@ struct jw;
 struct output;
 struct output_grep;
 struct outputs;
+struct shares;
 
 #define OUTPUT_ID_SIZE 17 /* with the NUL */
 #define OUTPUTS_MEMORY_EACH (64U << 10)
 #define OUTPUTS_MEMORY_MAX (8U << 20)
 #define OUTPUTS_COUNT_MAX 4096U
+#define OUTPUTS_COUNT_SHARE 1024U /* of one token */
 
 struct outputs_options {
     int dir_fd;          /* borrowed for the call; a directory of our own. -1: memory only */
     uint64_t max_bytes;  /* of all */
     uint64_t each_bytes; /* of one */
+    /* Borrowed; what a token has kept counts to its share. Beyond that its own outputs make way,
+     * least recently used first, and nobody else's. NULL: nobody counts. */
+    struct shares *shares;
 };
 
 /* Removes what an earlier process left. */
@@ -35,8 +40,9 @@ int outputs_new(const struct outputs_options *options, struct outputs **ret, str
 void outputs_free(struct outputs *o); /* no output may be open any more */
 DEFINE_CLEANUP(outputs)
 
-/* Writing. `owner` (a session, a tenant) is who may read it. An open output is never dropped. */
-struct output *output_new(struct outputs *o, const char *owner);
+/* Writing. `owner` (a session, a tenant) is who may read it, `payer` the token whose share it
+ * counts to (NULL: nobody's). An open output is never dropped. */
+struct output *output_new(struct outputs *o, const char *owner, const char *payer);
 void output_append(struct output *out, const char *data, size_t len);
 /* It stays in the store; `ret_id` may be NULL. The pointer is not to be used any more. */
 void output_finish(struct output *out, char ret_id[OUTPUT_ID_SIZE]);

@@ -8,9 +8,10 @@ struct output {
     struct outputs *store;        /* borrowed */
     struct output *older, *newer; /* by last use */
     char id[OUTPUT_ID_SIZE];
-    char *owner;       /* owned */
-    struct buf memory; /* while it is small */
-    int fd;            /* owned while it is open and large; -1 */
+    char *owner;         /* owned */
+    struct share *payer; /* held; NULL: nobody */
+    struct buf memory;   /* while it is small */
+    int fd;              /* owned while it is open and large; -1 */
     bool spooled;
     bool open;
     bool stopped;  /* something was left out: nothing that follows is kept */

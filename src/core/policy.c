@@ -199,6 +199,8 @@ static int build(const struct policy *p, const struct policy_request *request,
         r = check_mounts(p, request, s, &d, err);
     if (r < 0)
         return r;
+    if (authz_share(request->scope) != NULL)
+        s->own.owner = xstrdup(authz_share(request->scope));
     if (ret_decision != NULL)
         *ret_decision = d;
     *ret = TAKE_PTR(s);

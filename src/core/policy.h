@@ -47,6 +47,8 @@ struct policy_settings {
     enum policy_fallback mcp_stdio_fallback;
     int64_t outputs_max_mb;  /* of all outputs that are kept */
     int64_t outputs_each_mb; /* of one */
+    /* Of a token that names no cap of its own. */
+    int64_t token_sessions, token_execs, token_processes, token_output_mb;
     bool audit_enabled;
     int64_t audit_file_mb;
     int64_t audit_keep_files; /* 0: all */

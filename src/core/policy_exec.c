@@ -14,7 +14,9 @@
 #include "core/manager.h"
 #include "core/policy_count.h"
 #include "core/policy_service.h"
+#include "core/quota_guard.h"
 #include "core/run.h"
+#include "core/share.h"
 #include "core/truncate.h"
 #include "io/loop.h"
 #include "spec/model.h"
@@ -52,6 +54,7 @@ struct policy_exec {
     char *query_id, *who;               /* owned */
     struct policy_decision decision;
     struct spec *spec;         /* owned; of the command only, once the session was asked for */
+    struct share *share;       /* held; that it is one command of; NULL: nobody's */
     struct session *session;   /* held */
     struct run *run;           /* owned */
     struct quota_count *count; /* owned; the one under way */
@@ -91,6 +94,7 @@ static void destroy(struct policy_exec *e)
             output_discard(e->outputs[i]);
         buf_done(&e->result.text[i]);
     }
+    share_give(e->share, SHARE_EXECS);
     spec_free(e->spec);
     free(e->query_id);
     free(e->who);
@@ -145,6 +149,7 @@ static void succeed(struct policy_exec *e)
     struct audit_record r = record_of(e, AUDIT_EXEC_END);
 
     policy_record_outcome(e->service, &r, &e->result.outcome, e->result.produced);
+    quota_guard(e->service, e->session); /* what it left running may go on writing */
     answer(e, NULL);
 }
 
@@ -285,7 +290,8 @@ static void open_streams(struct policy_exec *e)
         /* Four bytes a character, and the notice or a sentence of ours. */
         buf_init(&e->result.text[i], (size_t)s->output_limit_chars * 4 + 512);
         if (e->service->outputs != NULL)
-            e->outputs[i] = output_new(e->service->outputs, e->spec->session_id);
+            e->outputs[i] =
+                output_new(e->service->outputs, e->spec->session_id, share_name(e->share));
     }
 }
 
@@ -420,6 +426,7 @@ static int record_start(struct policy_exec *e, struct err *err)
 
 static int prepare(struct policy_exec *e, struct err *err)
 {
+    const char *payer = authz_share(e->options.request.scope);
     int r = policy_service_guard(e->service, err);
 
     if (r == 0)
@@ -427,7 +434,11 @@ static int prepare(struct policy_exec *e, struct err *err)
     if (r == 0 && e->spec->host_path != NULL && e->spec->host_path_mode != MOUNT_NONE)
         r = find_workspace(e, err);
     if (r == 0)
+        r = shares_check(e->service->shares, payer, SHARE_EXECS, err);
+    if (r == 0)
         r = record_start(e, err);
+    if (r == 0)
+        e->share = shares_take(e->service->shares, payer, SHARE_EXECS);
     return r;
 }
 

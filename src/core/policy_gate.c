@@ -11,6 +11,8 @@
 #include "core/manager.h"
 #include "core/policy_count.h"
 #include "core/policy_service.h"
+#include "core/quota_guard.h"
+#include "core/share.h"
 #include "io/loop.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
@@ -40,6 +42,7 @@ struct policy_gate {
     const char *via;                     /* static */
     char *who, *query_id, *command, *id; /* owned */
     struct policy_decision decision;
+    struct share *share;       /* held; that it is one command of; NULL: nobody's */
     struct session *session;   /* held; NULL once it is to go */
     struct quota_count *count; /* owned; the one under way */
     struct quota_check quota;
@@ -91,11 +94,17 @@ static void destroy(struct policy_gate *g)
     stop_all(g);
     if (g->session != NULL)
         session_release(g->session);
+    share_give(g->share, SHARE_EXECS);
     free(g->who);
     free(g->query_id);
     free(g->command);
     free(g->id);
     free(g);
+}
+
+const char *policy_gate_payer(const struct policy_gate *g)
+{
+    return share_name(g->share);
 }
 
 void policy_gate_free(struct policy_gate *g)
@@ -187,7 +196,9 @@ static int check(const struct policy_service *service, const struct policy_gate_
 
     if (r == 0)
         r = authz_check_tool(o->scope, "exec", err);
-    return r < 0 ? r : policy_check_use(service->policy, o->scope, session_spec(o->session), err);
+    if (r == 0)
+        r = policy_check_use(service->policy, o->scope, session_spec(o->session), err);
+    return r < 0 ? r : shares_check(service->shares, authz_share(o->scope), SHARE_EXECS, err);
 }
 
 static struct policy_gate *gate_new(const struct policy_service *service,
@@ -205,6 +216,7 @@ static struct policy_gate *gate_new(const struct policy_service *service,
     g->id = xstrdup(session_id(o->session));
     g->session = o->session;
     session_hold(g->session);
+    g->share = shares_take(service->shares, authz_share(o->scope), SHARE_EXECS);
     g->decision.clamped = o->clamped;
     (void)policy_profile(service->policy, NULL, &g->decision.profile, NULL);
     g->quota = (struct quota_check){
@@ -218,9 +230,9 @@ int policy_gate_begin(const struct policy_service *service,
                       const struct policy_gate_options *options, policy_gate_fn *ready, void *arg,
                       struct policy_gate **ret, struct err *err)
 {
-    struct policy_gate *g = gate_new(service, options);
     struct err why = {0};
     int r = check(service, options, &why);
+    struct policy_gate *g = gate_new(service, options);
 
     g->fn = ready;
     g->arg = arg;
@@ -280,6 +292,7 @@ static void finish(struct policy_gate *g)
     struct audit_record r = record_of(g, AUDIT_EXEC_END);
 
     policy_record_outcome(g->service, &r, &g->outcome, g->produced);
+    quota_guard(g->service, g->session); /* what it left running may go on writing */
     move(g, DONE);
 }
 

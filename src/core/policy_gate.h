@@ -7,9 +7,10 @@
  *   policy_gate_begin() ─► (ready) ─► the front starts the command; it ends ─► policy_gate_end()
  *                                                            ─► (done) ─► the front answers
  *
- * Before: is there a backend, does the scope allow it, is the workspace within its quota, can it be
- * recorded. Meanwhile: does the workspace stay within. After: the same again, and the record of how
- * it ended. A session whose workspace is over its quota afterwards is removed. */
+ * Before: is there a backend, does the scope allow it, has the token room for it in its share, is
+ * the workspace within its quota, can it be recorded. Meanwhile: does the workspace stay within.
+ * After: the same again, and the record of how it ended. A session whose workspace is over its
+ * quota afterwards is removed. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,6 +57,8 @@ void policy_gate_failed(struct policy_gate *g, const struct err *err);
 /* One that was let in and never ended is recorded as given up. */
 void policy_gate_free(struct policy_gate *g);
 DEFINE_CLEANUP(policy_gate)
+/* The token whose share what it leaves behind counts to; NULL: nobody's. */
+const char *policy_gate_payer(const struct policy_gate *g);
 
 /* How many seconds a command may take that a front runs for that caller; 0: as long as it likes. A
  * token's may take as long as the longest of its profiles says. Others are bound by the configured

@@ -162,7 +162,8 @@ bool quota_applies(const struct spec *spec)
 
 int quota_judge(const struct quota_check *check, const struct usage *usage, struct err *err)
 {
-    static const char *const phases[] = {"before execution", "after execution"};
+    static const char *const phases[] = {"before execution", "after execution",
+                                         "between executions"};
     const struct spec *spec = check->spec;
     uint64_t limit = (uint64_t)spec->workspace_quota_mb * QUOTA_MB;
 

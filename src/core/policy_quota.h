@@ -34,7 +34,7 @@ DEFINE_CLEANUP(usage_walk)
 int usage_walk_step(struct usage_walk *w, size_t entries);
 const struct usage *usage_walk_result(const struct usage_walk *w);
 
-enum quota_phase { QUOTA_BEFORE, QUOTA_AFTER };
+enum quota_phase { QUOTA_BEFORE, QUOTA_AFTER, QUOTA_BETWEEN };
 
 struct quota_check {
     const struct spec *spec;

@@ -16,6 +16,8 @@ struct manager;
 struct outcome;
 struct outputs;
 struct policy;
+struct quota_guards;
+struct shares;
 struct skills;
 
 /* All borrowed. */
@@ -24,11 +26,13 @@ struct policy_service {
     struct manager *manager; /* NULL: the runtime did not start */
     const char *unavailable; /* why no sandbox can be had, as a sentence; NULL: they can */
     struct error_ring *errors;
-    struct audit *audit;      /* NULL: nothing is recorded */
-    struct outputs *outputs;  /* NULL: full outputs are not kept */
-    struct skills *helper;    /* looks into directories that we may not; NULL: nobody does */
-    uint64_t session_ttl_sec; /* for the status */
-    const char *degraded;     /* what is not as it should be, as a sentence; NULL: nothing */
+    struct audit *audit;         /* NULL: nothing is recorded */
+    struct outputs *outputs;     /* NULL: full outputs are not kept */
+    struct shares *shares;       /* what tokens use; NULL: nobody counts */
+    struct quota_guards *guards; /* look after workspaces between commands; NULL: nobody does */
+    struct skills *helper;       /* looks into directories that we may not; NULL: nobody does */
+    uint64_t session_ttl_sec;    /* for the status */
+    const char *degraded;        /* what is not as it should be, as a sentence; NULL: nothing */
 };
 
 /* Whether a command may be run at all. ERR_STATE: switched off, or no runtime; ERR_BACKEND: a

@@ -2,6 +2,7 @@
 #include "core/process.h"
 
 #include "core/core_internal.h"
+#include "core/share.h"
 #include "spec/process.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -63,13 +64,18 @@ static struct process *lookup(struct session *s, const char *process_id)
     return p;
 }
 
-static int check_room(const struct manager *m, const struct process *old, struct err *err)
+/* One that takes the place of another of the same token needs no more of its share. */
+static int check_room(const struct manager *m, const struct process *old,
+                      const struct process_spec *spec, struct err *err)
 {
-    size_t others = m->n_running - (old != NULL && process_running(old) ? 1 : 0);
+    bool replaces = old != NULL && process_running(old);
+    size_t others = m->n_running - (replaces ? 1 : 0);
     if (others >= m->options.max_processes)
         return err_set(err, ERR_LIMIT, "Box managed process capacity reached (%zu)",
                        m->options.max_processes);
-    return 0;
+    if (replaces && spec->owner != NULL && str_eq(old->spec->owner, spec->owner))
+        return 0;
+    return shares_check(m->options.shares, spec->owner, SHARE_PROCESSES, err);
 }
 
 /* It waits for its predecessor's end. One that waited already is told that it never ran. */
@@ -93,7 +99,7 @@ int process_start(struct session *s, struct process_spec **spec, process_started
         return err_set(err, ERR_STATE, "session %.200s is being deleted", session_id(s));
     reap_exited(m);
     struct process *old = lookup(s, (*spec)->process_id);
-    int r = check_room(m, old, err);
+    int r = check_room(m, old, *spec, err);
     if (r < 0)
         return r;
     struct process *p = process_new(s, *spec);

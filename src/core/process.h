@@ -44,6 +44,9 @@ int process_start(struct session *s, struct process_spec **spec, process_started
 /* Ends it if it runs, and forgets it. ERR_NOT_FOUND. */
 int process_stop(struct session *s, const char *process_id, process_stopped_fn *stopped, void *arg,
                  struct err *err);
+/* Kills it and all it started, if it runs; process_reason() then says why. */
+void process_kill(struct process *p, const char *why);
+const char *process_reason(const struct process *p); /* NULL: nobody killed it */
 /* NULL: none. One that is being replaced is found until its successor runs. */
 struct process *process_find(struct session *s, const char *process_id);
 struct process *process_next(struct session *s, struct process *after); /* by start; NULL starts */

@@ -7,6 +7,7 @@
 
 #include "core/core_internal.h"
 #include "core/record.h"
+#include "core/share.h"
 #include "spec/process.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -76,6 +77,10 @@ static void count_running(struct process *p, bool on)
     struct session *s = p->session;
     s->n_running += on ? 1 : (size_t)-1;
     s->m->n_running += on ? 1 : (size_t)-1;
+    if (on)
+        p->share = shares_take(s->m->options.shares, p->spec->owner, SHARE_PROCESSES);
+    else
+        share_give(TAKE_PTR(p->share), SHARE_PROCESSES);
 }
 
 /* By the time of exit; nearly always the last. */
@@ -126,6 +131,7 @@ void process_free(struct process *p)
         ops(p)->proc_free(p->proc);
     unlist(p);
     process_spec_free(p->spec);
+    free(p->reason);
     buf_done(&p->preview);
     free(p);
 }
@@ -220,6 +226,8 @@ static void explain(struct process *p, const struct outcome *o)
         (void)buf_printf(&p->preview, "%.500s: %s", p->spec->command, o->error);
     else if (o->kind == OUTCOME_OOM_KILLED)
         (void)buf_puts(&p->preview, "Process was killed: the session is out of memory.");
+    else if (p->reason != NULL)
+        (void)buf_printf(&p->preview, "Process was killed: %s", p->reason);
 }
 
 static void on_exited(void *arg, const struct outcome *outcome)
@@ -281,6 +289,20 @@ static void on_grace_over(struct loop_timer *t)
     log_info(session_id(p->session), "managed process %s does not end; killing it",
              p->spec->process_id);
     ops(p)->proc_kill(p->proc);
+}
+
+void process_kill(struct process *p, const char *why)
+{
+    if (!process_running(p) || p->proc == NULL)
+        return;
+    free(p->reason);
+    p->reason = xstrdup(why);
+    ops(p)->proc_kill(p->proc);
+}
+
+const char *process_reason(const struct process *p)
+{
+    return p->reason;
 }
 
 void process_terminate(struct process *p)

@@ -23,6 +23,7 @@
 #define LABELS_MAX 16
 #define LABELS_BYTES_MAX 4096
 #define UTF8_MAX 4 /* bytes of one code point */
+#define OWNER_MAX 64
 
 static bool is_name(const char *s)
 {
@@ -48,6 +49,8 @@ static const struct field session_fields[] = {
     {"numbers_end", FIELD_INT, FIELD_REQUIRED | FIELD_STRICT, offsetof(struct session_record, numbers_end),
      .min = 1, .max = UINT32_MAX, .rule = "numbers_end must be at least 1", .strict_text = "numbers_end must be a number"},
     {"labels", FIELD_ENV, 0, offsetof(struct session_record, labels), .max = LABELS_MAX, .max_bytes = LABELS_BYTES_MAX},
+    {"owner", FIELD_STR, FIELD_NULLABLE, offsetof(struct session_record, owner),
+     .max = OWNER_MAX, .valid = id_valid, .rule = "owner must be the name of a token"},
     {"expires_ns", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, expires_ns),
      .min = 0, .max = INT64_MAX, .rule = "expires_ns must be a time", .strict_text = "expires_ns must be a time"},
     {"lease_sec", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, lease_sec),
@@ -67,6 +70,8 @@ static const struct field process_fields[] = {
      .min = -NSIG, .max = 255, .rule = "exit_code must be one", .strict_text = "exit_code must be a number"},
     {"stderr", FIELD_STR, 0, offsetof(struct process_record, stderr_text),
      .text = "", .max = PROCESS_STDERR_CHARS * UTF8_MAX},
+    {"owner", FIELD_STR, FIELD_NULLABLE, offsetof(struct process_record, owner),
+     .max = OWNER_MAX, .valid = id_valid, .rule = "owner must be the name of a token"},
 };
 /* clang-format on */
 
@@ -109,6 +114,7 @@ int session_record_write(const struct session_record *record, struct buf *out)
     struct session_record state = *record;
     spec.cmd = nothing;
     state.labels = spec.own.labels;
+    state.owner = spec.own.owner;
     state.expires_ns = (int64_t)spec.own.expires_ns;
     return write_parts(&spec_model, &spec, &session_model, &state, out);
 }
@@ -120,7 +126,9 @@ int process_record_write(const struct process_record *record, struct buf *out)
     for (size_t i = 0; spec.env != NULL && spec.env[i] != NULL; i++)
         strv_push(&names, xstrndup(spec.env[i], strcspn(spec.env[i], "=") + 1));
     spec.env = names;
-    return write_parts(&process_spec_model, &spec, &process_model, record, out);
+    struct process_record state = *record;
+    state.owner = spec.owner;
+    return write_parts(&process_spec_model, &spec, &process_model, &state, out);
 }
 
 /* The root is the caller's, also on failure. */
@@ -158,6 +166,7 @@ int session_record_read(const char *text, size_t len, struct session_record *ret
     if (r < 0)
         return r;
     record.spec->own.labels = TAKE_PTR(record.labels);
+    record.spec->own.owner = TAKE_PTR(record.owner);
     record.spec->own.expires_ns = (uint64_t)record.expires_ns;
     *ret = record;
     record = (struct session_record){0};
@@ -175,6 +184,7 @@ int process_record_read(const char *text, size_t len, struct process_record *ret
         r = process_spec_parse(json_get(root, "spec"), &record.spec, err);
     if (r < 0)
         return r;
+    record.spec->owner = TAKE_PTR(record.owner);
     *ret = record;
     record = (struct process_record){0};
     return 0;

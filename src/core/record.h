@@ -27,6 +27,7 @@ struct session_record {
     int64_t numbers_end; /* process numbers from here on were never used in this sandbox */
     /* What spec->own has, and has again after reading. Written from there; empty otherwise. */
     char **labels; /* owned */
+    char *owner;   /* owned */
     int64_t expires_ns;
 };
 
@@ -40,6 +41,7 @@ struct process_record {
     int64_t exited_ns;
     int64_t exit_code;
     char *stderr_text; /* owned; the preview */
+    char *owner;       /* owned; of spec->owner, as above */
 };
 
 /* -ENOBUFS when it does not fit into the buffer's maximum. */

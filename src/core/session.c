@@ -2,6 +2,7 @@
 #include <assert.h>
 
 #include "core/core_internal.h"
+#include "core/share.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -57,6 +58,7 @@ struct session *session_new(struct manager *m, struct spec *spec)
         m->first = s;
     m->last = s;
     m->n_sessions++;
+    s->share = shares_take(m->options.shares, spec->own.owner, SHARE_SESSIONS);
     session_touch(s);
     return s;
 }
@@ -78,6 +80,7 @@ void session_unlist(struct session *s)
         m->last = s->prev;
     m->n_sessions--;
     m->n_left -= s->left;
+    share_give(TAKE_PTR(s->share), SHARE_SESSIONS);
 }
 
 void session_touch(struct session *s)

@@ -172,7 +172,8 @@ static void open_streams(struct tool_call *c)
         /* Four bytes a character, and the notice or a sentence of ours. */
         buf_init(&r->result.text[i], (size_t)limit * 4 + 512);
         if (c->service->outputs != NULL)
-            r->outputs[i] = output_new(c->service->outputs, session_id(c->session));
+            r->outputs[i] =
+                output_new(c->service->outputs, session_id(c->session), policy_gate_payer(r->gate));
     }
 }
 

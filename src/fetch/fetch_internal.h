@@ -12,6 +12,7 @@
 
 #include "util/buf.h"
 #include "util/cleanup.h"
+#include "util/err.h"
 #include "util/json.h"
 
 #define FETCH_WHY_MAX (64U << 10)
@@ -38,6 +39,9 @@ struct fetch {
 int fetch_fail(struct fetch *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int fetch_fail_sys(struct fetch *f, int error, const char *rel); /* error is positive */
 int fetch_fail_key(struct fetch *f, const char *key);            /* it is missing */
+#if defined(__clang_analyzer__) || defined(BOX_ANALYZER)
+#define fetch_fail(...) err_negative((fetch_fail)(__VA_ARGS__)) /* as in util/err.h */
+#endif
 void fetch_forget(struct fetch *f); /* the failure was expected: on with the next */
 
 /* Texts of the request, as Python's str(value or "") has them. U+0000 is refused. */

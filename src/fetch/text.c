@@ -9,6 +9,8 @@
 #include "util/err.h"
 #include "util/str.h"
 
+#undef fetch_fail /* what an analyzer is told of it holds for its callers */
+
 #define LIST_MAX 16384U
 #define LONG_WHY_SHOWN 1000U
 

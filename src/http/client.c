@@ -21,13 +21,12 @@
 
 static int set_unix(struct http_client *c, const char *path, struct err *err)
 {
-    struct sockaddr_un *sun = (struct sockaddr_un *)&c->address;
+    struct sockaddr_un sun = {.sun_family = AF_UNIX};
 
-    sun->sun_family = AF_UNIX;
-    if (path[0] != '/' || str_copy(sun->sun_path, sizeof(sun->sun_path), path) < 0)
+    if (path[0] != '/' || str_copy(sun.sun_path, sizeof(sun.sun_path), path) < 0)
         return err_set(err, ERR_INVALID, "'%s' is not an absolute path of at most %zu bytes", path,
-                       sizeof(sun->sun_path) - 1);
-    c->address_len = sizeof(*sun);
+                       sizeof(sun.sun_path) - 1);
+    (void)places_add(&c->places, (const struct sockaddr *)&sun, sizeof(sun));
     c->host = xstrdup("localhost");
     return 0;
 }
@@ -59,8 +58,9 @@ static int set_tcp(struct http_client *c, const char *authority, struct err *err
     int r = getaddrinfo(host, port != NULL ? port : DEFAULT_PORT, &hints, &found);
     if (r != 0)
         return err_set(err, ERR_NOT_FOUND, "look up '%s': %s", authority, gai_strerror(r));
-    memcpy(&c->address, found->ai_addr, found->ai_addrlen);
-    c->address_len = found->ai_addrlen;
+    for (const struct addrinfo *a = found; a != NULL; a = a->ai_next)
+        if (!places_add(&c->places, a->ai_addr, a->ai_addrlen))
+            break;
     freeaddrinfo(found);
     c->host = xstrndup(authority, strcspn(authority, "/"));
     return 0;

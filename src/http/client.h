@@ -22,7 +22,8 @@ struct http_client;
 struct loop;
 
 /* "unix:///path", "http://host[:port]" or "tcp://host[:port]". Looks a host name up, which may
- * block: make clients at start. */
+ * block: make clients at start. Each address of it is tried, the one that answered last time first.
+ */
 int http_client_new(struct loop *loop, const char *endpoint, struct http_client **ret,
                     struct err *err);
 /* "tcp://host[:port]" or "https://host[:port]", under TLS (tls.h); the files are read now. */

@@ -361,7 +361,7 @@ static void connected(struct http_call *call)
 
     loop_io_stop(&call->connecting);
     loop_timer_stop(&call->timer);
-    if (call->client->address.ss_family != AF_UNIX)
+    if (call->client->places.list[0].address.ss_family != AF_UNIX)
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     int r = stream_init(&call->stream, call->client->loop, fd, &ops, QUEUE_MAX + call->request.max);
     if (r < 0) {
@@ -383,6 +383,30 @@ static void connected(struct http_call *call)
     arm_idle(call);
 }
 
+static void try_connect(struct http_call *call);
+
+/* The peer may listen at another address of its host. */
+static void try_next(struct http_call *call, int error)
+{
+    loop_io_stop(&call->connecting);
+    loop_timer_stop(&call->timer);
+    if (call->fd >= 0)
+        (void)close(call->fd);
+    call->fd = -1;
+    if (places_next(&call->walk)) {
+        try_connect(call);
+        return;
+    }
+    (void)err_sys(&call->err, error, "connect to %s", call->client->name);
+    fail(call);
+}
+
+static void arrived(struct http_call *call)
+{
+    places_arrived(&call->walk);
+    connected(call);
+}
+
 static void on_connect_event(struct loop_io *io, uint32_t events)
 {
     struct http_call *call = container_of(io, struct http_call, connecting);
@@ -391,26 +415,20 @@ static void on_connect_event(struct loop_io *io, uint32_t events)
 
     if (getsockopt(call->fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
         error = errno;
-    if (error != 0) {
-        (void)err_sys(&call->err, error, "connect to %s", call->client->name);
-        fail(call);
-        return;
-    }
-    connected(call);
+    if (error != 0)
+        try_next(call, error);
+    else
+        arrived(call);
 }
-
-static void try_connect(struct http_call *call);
 
 static void on_connect_timer(struct loop_timer *t)
 {
     struct http_call *call = container_of(t, struct http_call, timer);
 
-    if (loop_now(call->client->loop) >= call->connect_due) {
-        (void)err_sys(&call->err, ETIMEDOUT, "connect to %s", call->client->name);
-        fail(call);
-        return;
-    }
-    try_connect(call); /* a unix socket whose backlog was full */
+    if (call->connecting.loop == NULL && loop_now(call->client->loop) < call->connect_due)
+        try_connect(call); /* a unix socket whose backlog was full */
+    else
+        try_next(call, ETIMEDOUT);
 }
 
 static void try_connect(struct http_call *call)
@@ -418,26 +436,25 @@ static void try_connect(struct http_call *call)
     struct http_client *c = call->client;
     uint64_t now = loop_now(c->loop);
     uint64_t left = call->connect_due > now ? call->connect_due - now : 0;
-    int r = connect(call->fd, (struct sockaddr *)&c->address, c->address_len);
 
+    if (call->fd < 0)
+        call->fd = places_socket(&call->walk);
+    int r = call->fd < 0 ? call->fd : places_connect(&call->walk, call->fd);
     if (r == 0) {
-        connected(call);
+        arrived(call);
         return;
     }
-    if (errno == EAGAIN) {
+    if (r == -EAGAIN) {
         loop_timer_start(c->loop, &call->timer, left < RETRY_NS ? left : RETRY_NS,
                          on_connect_timer);
         return;
     }
-    r = errno == EINPROGRESS
-            ? loop_io_start(c->loop, &call->connecting, call->fd, EPOLLOUT, on_connect_event)
-            : -errno;
-    if (r < 0) {
-        (void)err_sys(&call->err, -r, "connect to %s", c->name);
-        fail(call);
-        return;
-    }
-    loop_timer_start(c->loop, &call->timer, left, on_connect_timer);
+    if (r == -EINPROGRESS)
+        r = loop_io_start(c->loop, &call->connecting, call->fd, EPOLLOUT, on_connect_event);
+    if (r < 0)
+        try_next(call, -r);
+    else
+        loop_timer_start(c->loop, &call->timer, places_share(&call->walk, left), on_connect_timer);
 }
 
 int call_start(struct http_client *c, struct http_call *call, struct err *err)
@@ -448,15 +465,12 @@ int call_start(struct http_client *c, struct http_call *call, struct err *err)
         return 0;
     }
     if (c->dialer != NULL) {
-        int r = call->fd = c->dialer->dial(c->dialer_arg, (const struct sockaddr *)&c->address,
-                                           c->address_len, err);
+        int r = call->fd = c->dialer->dial(c->dialer_arg, &c->places, err);
         if (r >= 0)
             connected(call);
         return r < 0 ? r : 0;
     }
-    call->fd = socket(c->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (call->fd < 0)
-        return err_sys(err, errno, "make a socket");
+    call->walk = places_begin(&c->places);
     try_connect(call);
     return 0;
 }

@@ -6,6 +6,7 @@
 
 #include "http/client.h"
 #include "http/http1.h"
+#include "http/places.h"
 #include "http/stream_internal.h"
 #include "http/ws_conn_internal.h"
 #include "util/err.h"
@@ -22,15 +23,14 @@ struct client_idle {
 
 /* Somebody else who makes the connections. */
 struct client_dialer {
-    int (*dial)(void *arg, const struct sockaddr *address, socklen_t len, struct err *err);
+    int (*dial)(void *arg, struct places *places, struct err *err);
     bool (*failure)(void *arg, struct err *ret); /* why the last one broke, once */
     void (*free)(void *arg);
 };
 
 struct http_client {
     struct loop *loop; /* borrowed */
-    struct sockaddr_storage address;
-    socklen_t address_len;
+    struct places places;
     const struct client_dialer *dialer; /* NULL: connections are plain ones */
     void *dialer_arg;                   /* owned */
     char *host;                         /* owned; for the Host header */
@@ -60,6 +60,7 @@ struct http_call {
     struct loop_io connecting;
     struct loop_timer timer; /* of the connect */
     struct loop_defer defer;
+    struct places_walk walk;
     int fd;             /* owned while connecting */
     struct buf request; /* until connected, then empty */
     struct http1_scan scan;

@@ -8,9 +8,9 @@
 
 /* Apart from the rest of the client, so that who has no use for TLS does not carry it. */
 
-static int dial(void *arg, const struct sockaddr *address, socklen_t len, struct err *err)
+static int dial(void *arg, struct places *places, struct err *err)
 {
-    return tls_dial(arg, address, len, err);
+    return tls_dial(arg, places, err);
 }
 
 static bool failure(void *arg, struct err *ret)
@@ -33,7 +33,7 @@ int http_client_new_tls(struct loop *loop, const char *endpoint, const struct tl
     int r = client_new(loop, endpoint, &c, err);
     if (r < 0)
         return r;
-    if (c->address.ss_family == AF_UNIX)
+    if (c->places.list[0].address.ss_family == AF_UNIX)
         return err_set(err, ERR_INVALID, "there is no TLS on the unix socket '%s'", endpoint);
     AUTO_FREE char *host = client_host_of(authority + strlen("://"), &rest);
     struct tls_client *tls = NULL;

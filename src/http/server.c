@@ -311,6 +311,37 @@ void http_server_drain(struct http_server *s, unsigned code, const char *reason)
     drain_conns(&s->known);
 }
 
+static size_t revoke_answers(struct conn_list *list, http_good_fn *good, void *arg,
+                             const char *reason)
+{
+    size_t n = 0;
+
+    for (struct http_conn *c = list->first, *next; c != NULL; c = next) {
+        struct http_request *req = c->req;
+        next = c->next;
+        if (c->state != CONN_HANDLER || req == NULL || !req->started ||
+            good(arg, req->user, request_pass(req)))
+            continue;
+        request_revoke(req, reason);
+        n++;
+    }
+    return n;
+}
+
+size_t http_server_revoke(struct http_server *s, http_good_fn *good, void *arg, const char *reason)
+{
+    size_t n = revoke_answers(&s->known, good, arg, reason);
+
+    for (struct ws_conn *c = s->sockets.first, *next; c != NULL; c = next) {
+        const struct ws_user *user = ws_conn_user(c);
+        next = ws_conn_next(c);
+        if (good(arg, user->user, user->pass) || !ws_conn_end(c, WS_CODE_POLICY, reason))
+            continue;
+        n++;
+    }
+    return n;
+}
+
 size_t http_server_count(const struct http_server *s)
 {
     return s->waiting.count + s->known.count + s->sockets.count;

@@ -114,6 +114,12 @@ void http_server_hold(struct http_server *s, bool on);
 /* Stops listening and keeping connections alive, and closes every WebSocket with that code.
  * Requests under way are answered as usual. */
 void http_server_drain(struct http_server *s, unsigned code, const char *reason);
+/* Ends what is not good any more, by user and pass of the request that was let in: WebSockets, with
+ * WS_CODE_POLICY and that reason; answers in pieces, with last words where somebody has some (see
+ * http_on_revoked()), else by dropping the connection. Requests that were not answered yet are
+ * left alone: whoever was let in is answered. How many there were. */
+typedef bool http_good_fn(void *arg, const void *user, uint64_t pass);
+size_t http_server_revoke(struct http_server *s, http_good_fn *good, void *arg, const char *reason);
 size_t http_server_count(const struct http_server *s);    /* open connections of either kind */
 size_t http_server_count_ws(const struct http_server *s); /* those that are WebSockets */
 
@@ -143,10 +149,20 @@ bool http_request_cancelled(const struct http_request *req); /* the peer has gon
 
 /* Who it is, for authorize() to say and handlers to ask; NULL: nobody said. A request with a user
  * is answered 403 on a route without HTTP_ROUTE_SCOPED, so that a handler that never asks gives
- * nobody more than is theirs. `done` (or NULL) runs when the request ends. */
+ * nobody more than is theirs. `done` (or NULL) runs when the request ends, or the WebSocket that it
+ * has become. */
 void http_request_set_user(struct http_request *req, const void *user,
                            void (*done)(const void *user));
 const void *http_request_user(const struct http_request *req);
+
+/* What let it in, beside a user, for authorize() to say; 0 (the default): nothing that can end.
+ * Only routes with HTTP_ROUTE_SCOPED are asked for it. */
+void http_request_set_pass(struct http_request *req, uint64_t pass);
+/* Called by http_server_revoke() while there is an answer in pieces: for last words. What on_cancel
+ * asks for comes next, with the peer still there: the answer is to be ended. */
+void http_on_revoked(struct http_request *req,
+                     void (*fn)(struct http_request *req, const char *reason, void *arg),
+                     void *arg);
 
 /* On a route with HTTP_ROUTE_STREAM the body comes in pieces, from the loop, after this call; at
  * last with `end` and no bytes. An answer before that closes the connection. A body without a

@@ -107,6 +107,9 @@ struct http_request {
     void *reply_arg;
     const void *user;
     void (*user_done)(const void *user);
+    uint64_t pass; /* see http_request_set_pass() */
+    void (*on_revoked)(struct http_request *req, const char *reason, void *arg);
+    void *revoked_arg;
     http_body_fn *body_fn; /* the body is a stream, and wanted */
     void *body_arg;
     bool body_held, body_ended;
@@ -161,7 +164,12 @@ void request_free(struct http_request *req);
 void request_replied(struct http_request *req, unsigned status, const char *type, const void *body,
                      size_t len);
 void request_lost(struct http_request *req); /* the peer has gone */
+/* Whoever asked is not let in any more: ends the answer that is under way. */
+void request_revoke(struct http_request *req, const char *reason);
 void request_tell(struct http_request *req); /* how it ended; once */
+
+/* What let it in, where the handler asks for that. */
+uint64_t request_pass(const struct http_request *req);
 
 /* server_route.c */
 /* 0, or the status to refuse with, before anything of the request is believed. */

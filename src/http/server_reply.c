@@ -375,7 +375,9 @@ int http_upgrade_ws(struct http_request *req, const struct ws_opts *opts,
         .early_len = c->rest != NULL ? c->rest_len : c->in.len,
         .answer = answer.data,
         .answer_len = answer.len,
+        .user = {req->user, req->user_done, request_pass(req)},
     };
+    req->user_done = NULL; /* the WebSocket's from now on */
     req->status = 101;
     request_free(req);
     r = ws_conn_new(&start, ret);

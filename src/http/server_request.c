@@ -153,6 +153,37 @@ void http_request_set_user(struct http_request *req, const void *user,
     req->user_done = done;
 }
 
+void http_request_set_pass(struct http_request *req, uint64_t pass)
+{
+    req->pass = pass;
+}
+
+uint64_t request_pass(const struct http_request *req)
+{
+    return (req->route->flags & HTTP_ROUTE_SCOPED) != 0 ? req->pass : 0;
+}
+
+void http_on_revoked(struct http_request *req,
+                     void (*fn)(struct http_request *req, const char *reason, void *arg), void *arg)
+{
+    req->on_revoked = fn;
+    req->revoked_arg = arg;
+}
+
+void request_revoke(struct http_request *req, const char *reason)
+{
+    void (*fn)(struct http_request *, void *) = req->on_cancel;
+
+    if (req->on_revoked == NULL || fn == NULL) {
+        conn_kill(req->conn);
+        return;
+    }
+    LOG_REQUEST(req->id);
+    req->on_cancel = NULL;
+    req->on_revoked(req, reason, req->revoked_arg);
+    fn(req, req->cancel_arg);
+}
+
 const void *http_request_user(const struct http_request *req)
 {
     return req->user;

@@ -17,6 +17,7 @@
 #include <openssl/x509v3.h>
 #undef ERR_STATE
 
+#include "http/places.h"
 #include "io/loop.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -67,6 +68,8 @@ struct tunnel {
     int net_fd, own_fd; /* owned */
     struct loop_io net_io, own_io;
     struct loop_timer timer;
+    struct places_walk walk;
+    uint64_t due; /* when it has to be open */
     enum tunnel_state state;
     struct half out, in;
     uint32_t net_wants; /* EPOLL* bits that TLS waits for */
@@ -370,6 +373,15 @@ static void greet(struct tunnel *t)
     }
 }
 
+static uint64_t left(const struct tunnel *t)
+{
+    uint64_t now = loop_now(t->client->loop);
+    return t->due > now ? t->due - now : 0;
+}
+
+static void reach_next(struct tunnel *t, int error);
+static void on_time(struct loop_timer *timer);
+
 static void on_net(struct loop_io *io, uint32_t events)
 {
     struct tunnel *t = container_of(io, struct tunnel, net_io);
@@ -385,10 +397,12 @@ static void on_net(struct loop_io *io, uint32_t events)
         if (getsockopt(t->net_fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
             error = errno;
         if (error != 0) {
-            fail_sys(t, error, "connect");
+            reach_next(t, error);
             return;
         }
         (void)setsockopt(t->net_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+        places_arrived(&t->walk);
+        loop_timer_start(t->client->loop, &t->timer, left(t), on_time);
         move(t, TUNNEL_GREETING);
     }
     greet(t);
@@ -396,14 +410,52 @@ static void on_net(struct loop_io *io, uint32_t events)
 
 static void on_time(struct loop_timer *timer)
 {
-    fail_sys(container_of(timer, struct tunnel, timer), ETIMEDOUT, "connect");
+    struct tunnel *t = container_of(timer, struct tunnel, timer);
+    if (t->state == TUNNEL_CONNECTING)
+        reach_next(t, ETIMEDOUT);
+    else
+        fail_sys(t, ETIMEDOUT, "connect");
+}
+
+/* Begins to connect to the place whose turn it is. */
+static int reach(struct tunnel *t)
+{
+    loop_io_stop(&t->net_io);
+    fd_close_many(&t->net_fd, 1);
+    t->net_fd = places_socket(&t->walk);
+    if (t->net_fd < 0)
+        return t->net_fd;
+    int r = places_connect(&t->walk, t->net_fd);
+    if (r < 0 && r != -EINPROGRESS)
+        return r;
+    if (SSL_set_fd(t->ssl, t->net_fd) != 1)
+        return -ENOMEM;
+    r = loop_io_start(t->client->loop, &t->net_io, t->net_fd, EPOLLOUT, on_net);
+    if (r == 0)
+        loop_timer_start(t->client->loop, &t->timer, places_share(&t->walk, left(t)), on_time);
+    return r;
+}
+
+/* After `error` at one place: the ones that are left. 0, or the error of the last. */
+static int reach_rest(struct tunnel *t, int error)
+{
+    while (error != 0 && places_next(&t->walk))
+        error = -reach(t);
+    return error;
+}
+
+static void reach_next(struct tunnel *t, int error)
+{
+    error = reach_rest(t, error);
+    if (error != 0)
+        fail_sys(t, error, "connect");
 }
 
 static int prepare(struct tunnel *t, struct err *err)
 {
     const struct tls_client *c = t->client;
     t->ssl = SSL_new(c->ctx);
-    bool ok = t->ssl != NULL && SSL_set_fd(t->ssl, t->net_fd) == 1;
+    bool ok = t->ssl != NULL;
     if (ok && c->by_address)
         ok = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(t->ssl), c->host) == 1;
     else if (ok)
@@ -411,7 +463,7 @@ static int prepare(struct tunnel *t, struct err *err)
     return ok ? 0 : err_tls(err, "TLS for", c->host);
 }
 
-int tls_dial(struct tls_client *c, const struct sockaddr *address, socklen_t len, struct err *err)
+int tls_dial(struct tls_client *c, struct places *places, struct err *err)
 {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
@@ -421,21 +473,23 @@ int tls_dial(struct tls_client *c, const struct sockaddr *address, socklen_t len
     struct tunnel *t = xnew(struct tunnel);
     t->client = c;
     t->own_fd = pair[1];
+    t->net_fd = -1;
+    t->walk = places_begin(places);
+    t->due = loop_now(c->loop) + OPEN_NS;
     t->next = c->tunnels;
     if (t->next != NULL)
         t->next->prev = t;
     c->tunnels = t;
-    t->net_fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int r = t->net_fd < 0 ? err_sys(err, errno, "make a socket") : prepare(t, err);
-    if (r == 0 && connect(t->net_fd, address, len) < 0 && errno != EINPROGRESS)
-        r = err_sys(err, errno, "connect");
-    if (r == 0 && ((r = loop_io_start(c->loop, &t->net_io, t->net_fd, EPOLLOUT, on_net)) < 0 ||
-                   (r = loop_io_start(c->loop, &t->own_io, t->own_fd, 0, on_own)) < 0))
+    int r = prepare(t, err);
+    if (r == 0 && (r = loop_io_start(c->loop, &t->own_io, t->own_fd, 0, on_own)) < 0)
         (void)err_sys(err, -r, "watch the connection");
+    if (r == 0) {
+        int error = reach_rest(t, -reach(t));
+        r = error != 0 ? err_sys(err, error, "connect") : 0;
+    }
     if (r < 0) {
         tunnel_free(t);
         return r;
     }
-    loop_timer_start(c->loop, &t->timer, OPEN_NS, on_time);
     return TAKE_FD(theirs);
 }

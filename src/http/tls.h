@@ -7,12 +7,12 @@
  * TLS 1.2 is the least. Nothing blocks but the reading of the files at the start. */
 
 #include <stdbool.h>
-#include <sys/socket.h>
 
 #include "util/cleanup.h"
 
 struct err;
 struct loop;
+struct places;
 struct tls_client;
 
 struct tls_files {
@@ -27,8 +27,9 @@ void tls_client_free(struct tls_client *c); /* connections under way end */
 DEFINE_CLEANUP(tls_client)
 
 /* A connection to be: a non-blocking descriptor, the caller's. Where it does not come about, or
- * breaks, it is closed from the other side, and tls_client_failure() says why. */
-int tls_dial(struct tls_client *c, const struct sockaddr *address, socklen_t len, struct err *err);
+ * breaks, it is closed from the other side, and tls_client_failure() says why. `places` live as
+ * long as the client. */
+int tls_dial(struct tls_client *c, struct places *places, struct err *err);
 
 /* Why the last connection failed, once; false: none has. */
 bool tls_client_failure(struct tls_client *c, struct err *ret);

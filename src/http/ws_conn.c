@@ -68,6 +68,7 @@ struct ws_conn {
     bool above;     /* the queue went above low_water; writable() is owed */
     bool ping_sent; /* and nothing came since */
     bool shut;      /* our side of the connection is shut down */
+    struct ws_user user;
 };
 
 static void move(struct ws_conn *c, enum ws_state state)
@@ -450,6 +451,7 @@ int ws_conn_new(const struct ws_start *start, struct ws_conn **ret)
     set_opts(c, start->opts);
     c->handlers = start->handlers;
     c->arg = start->arg;
+    c->user = start->user;
     c->since = c->last_in = loop_now(start->loop);
     ws_decoder_init(&c->decoder, start->role, c->opts.max_message, c->opts.max_fragments);
     buf_init(&c->in, 2 * STREAM_SCRATCH);
@@ -481,7 +483,25 @@ void ws_conn_free(struct ws_conn *c)
     buf_done(&c->in);
     free(c->pong);
     free(c->reason);
+    if (c->user.done != NULL)
+        c->user.done(c->user.user);
     free(c);
+}
+
+const struct ws_user *ws_conn_user(const struct ws_conn *c)
+{
+    return &c->user;
+}
+
+bool ws_conn_end(struct ws_conn *c, unsigned code, const char *reason)
+{
+    if (c->state >= WS_STATE_ENDING)
+        return false;
+    if (c->state == WS_STATE_OPEN)
+        send_close(c, code, reason);
+    c->paused = false; /* what still comes is thrown away */
+    end(c, WS_STATE_ENDING, code, reason, strlen(reason));
+    return true;
 }
 
 void ws_conn_abort(struct ws_conn *c, unsigned code)

@@ -128,12 +128,13 @@ static void refuse(struct post *p, unsigned status, const struct json *id,
 }
 
 /* From 2026-07-28 on whoever hangs up takes the request back. Before, that is said in words, and
- * the connection may be lost by chance. */
+ * the connection may be lost by chance. Whoever is still there has lost its token, and can take
+ * nothing back. */
 static void on_cancel(struct http_request *req, void *arg)
 {
     struct post *p = arg;
 
-    if (p->modern)
+    if (p->modern || !http_request_cancelled(req))
         mcp_call_free(p->call);
     else if (p->call != NULL)
         mcp_call_detach(p->call);

@@ -8,6 +8,7 @@
 #include "core/policy_gate.h"
 #include "core/policy_service.h"
 #include "core/process.h"
+#include "core/quota_guard.h"
 #include "rpc/mcp_internal.h"
 #include "rpc/mcp_process.h"
 #include "spec/model.h"
@@ -72,6 +73,7 @@ static void on_started(void *arg, struct process *p, const struct err *err)
     struct mcp_call *c = mcp_wait_end(w);
 
     if (c != NULL && p != NULL) {
+        quota_guard(c->mcp->v1->service, process_session(p));
         reply_process(c, p, process_running(p) ? "runs" : "has ended");
     } else if (c != NULL) {
         struct audit_record record = {
@@ -113,6 +115,7 @@ static void start_in(struct mcp_call *c, struct session *s)
         mcp_call_tool_err(c, &err);
         return;
     }
+    spec->owner = v1_owner(c->place->scope);
     struct mcp_wait *w = mcp_wait_new(c);
     w->text = xstrdup(session_id(s));
     if (process_start(s, &spec, on_started, w, &err) == 0)

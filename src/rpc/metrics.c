@@ -15,6 +15,7 @@
 #include "core/manager.h"
 #include "core/metrics.h"
 #include "core/policy_service.h"
+#include "core/share.h"
 #include "http/http1.h"
 #include "http/server.h"
 #include "io/loop.h"
@@ -199,6 +200,32 @@ static void put_policy(struct page *p)
           "Records that could not be written: the disk was full or failed.", audit_lost(s->audit));
 }
 
+/* Names of tokens are the operator's choice, and at most as many as its file may hold. */
+static void put_shares(struct page *p)
+{
+    static const struct {
+        const char *name, *help;
+    } gauges[SHARE_KIND_MAX] = {
+        [SHARE_SESSIONS] = {"box_token_sessions", "Sessions that tokens have made."},
+        [SHARE_EXECS] = {"box_token_execs", "Commands that run for tokens."},
+        [SHARE_PROCESSES] = {"box_token_processes", "Managed processes that run for tokens."},
+        [SHARE_OUTPUT] = {"box_token_output_bytes", "Bytes of outputs kept for tokens."},
+    };
+    const struct shares *all = p->v->service != NULL ? p->v->service->shares : NULL;
+
+    for (int kind = 0; kind < SHARE_KIND_MAX; kind++) {
+        head(p, gauges[kind].name, "gauge", gauges[kind].help);
+        for (const struct share *s = shares_next(all, NULL); s != NULL; s = shares_next(all, s))
+            labelled(p, gauges[kind].name, "token", share_name(s),
+                     share_used(s, (enum share_kind)kind));
+    }
+    head(p, "box_share_refusals_total", "counter",
+         "Requests refused because a token had its share already, by cap.");
+    for (int kind = 0; kind < SHARE_OUTPUT; kind++) /* that one makes room instead */
+        labelled(p, "box_share_refusals_total", "cap", share_cap_names[kind],
+                 shares_refused(all, (enum share_kind)kind));
+}
+
 /* "sandbox.create.total" as box_sandbox_create_total. */
 static void put_chats(struct page *p)
 {
@@ -288,6 +315,7 @@ static void get_metrics(struct http_request *req, void *arg)
     put_http(&p);
     put_rpc(&p);
     put_policy(&p);
+    put_shares(&p);
     put_chats(&p);
     put_process(&p);
     if (p.error < 0)

@@ -12,6 +12,7 @@
 #include "core/manager.h"
 #include "core/outputs.h"
 #include "core/policy_service.h"
+#include "http/crypto.h"
 #include "http/server.h"
 #include "rpc/metrics.h"
 #include "rpc/v1_files.h"
@@ -320,6 +321,7 @@ struct v1 *v1_new(const struct v1_options *options)
     struct execs_options execs = execs_defaults;
     execs.service = v->service;
     v->execs = execs_new(manager_loop(v->manager), &execs);
+    http_random(v->cursor_key, sizeof(v->cursor_key));
     v->idem = idem_new(manager_loop(v->manager), manager_get_options(v->manager)->store);
     return v;
 }

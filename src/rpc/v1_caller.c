@@ -5,6 +5,7 @@
 #include "core/policy_service.h"
 #include "http/server.h"
 #include "rpc/v1_internal.h"
+#include "util/alloc.h"
 #include "util/err.h"
 
 const struct authz_scope *v1_caller(const struct http_request *req)
@@ -19,6 +20,11 @@ const char *v1_who(const struct http_request *req)
     if (scope != NULL || http_request_peer(req) != NULL)
         return authz_name(scope);
     return http_request_bearer(req) != NULL ? "token" : "anyone";
+}
+
+char *v1_owner(const struct authz_scope *scope)
+{
+    return scope != NULL ? xstrdup(authz_share(scope)) : NULL;
 }
 
 static void sign(const struct http_request *req, struct audit_record *record)

@@ -11,13 +11,13 @@
 #include "rpc/v1_sse.h"
 #include "util/alloc.h"
 #include "util/buf.h"
-#include "util/clock.h"
 #include "util/err.h"
 #include "util/json.h"
 #include "util/str.h"
 
 /* What happens, as server-sent events. Ids are "EPOCH-NUMBER": numbers start anew with boxd, and an
- * id of an earlier one must not be taken for one of ours. */
+ * id of an earlier one must not be taken for one of ours. Numbers count the events of everybody, so
+ * whoever has a scope gets a cursor (v1_cursor.c) for an id, and what it is told counts its own. */
 
 #define DATA_MAX 4096U
 #define FILTER_MAX 512U
@@ -25,7 +25,9 @@
 struct watcher {
     struct sse sse;
     struct events_reader reader;
+    const struct v1 *v1;
     const struct authz_scope *scope; /* held, or NULL */
+    uint64_t sent;                   /* events of this stream */
     char session[FILTER_MAX];        /* only of this one; "": of all */
     char types[FILTER_MAX];          /* ",session.created,"; "": all */
 };
@@ -53,10 +55,13 @@ static bool is_visible(void *arg, const struct event *event)
 
 static void send_as(struct watcher *w, const char *event, uint64_t number, const struct buf *json)
 {
-    char id[48];
+    char id[64], text[V1_CURSOR_SIZE];
 
-    (void)str_fmt(id, sizeof(id), "%s-%llu", events_epoch(w->reader.hub),
-                  (unsigned long long)number);
+    if (w->scope != NULL)
+        v1_cursor_write(w->v1, authz_name(w->scope), number, text);
+    else
+        (void)str_fmt(text, sizeof(text), "%llu", (unsigned long long)number);
+    (void)str_fmt(id, sizeof(id), "%s-%s", events_epoch(w->v1->events), text);
     sse_send(&w->sse, event, id, json);
 }
 
@@ -74,6 +79,19 @@ static void send_count(struct watcher *w, const char *event, const char *key, ui
     send_as(w, event, number, &out);
 }
 
+static void send_unknown(struct watcher *w, uint64_t number)
+{
+    AUTO_DONE(buf) struct buf out;
+    struct jw jw;
+
+    buf_init(&out, DATA_MAX);
+    jw_init(&jw, &out);
+    jw_object(&jw);
+    jw_knull(&jw, "events");
+    jw_object_end(&jw);
+    send_as(w, "missed", number, &out);
+}
+
 static void send_event(struct watcher *w, const struct event *event)
 {
     AUTO_DONE(buf) struct buf out;
@@ -81,22 +99,17 @@ static void send_event(struct watcher *w, const struct event *event)
 
     buf_init(&out, DATA_MAX);
     jw_init(&jw, &out);
-    event_write(event, &jw);
+    event_write(event, w->scope != NULL ? ++w->sent : event->seq, &jw);
     send_as(w, event_kind_name(event->kind), event->seq, &out);
 }
 
-/* A reader that is full is left alone until it has read; what it misses meanwhile is counted. One
- * whose token is not what it was is to ask again. */
+/* A reader that is full is left alone until it has read; what it misses meanwhile is counted. */
 static void pump(void *arg)
 {
     struct watcher *w = arg;
     const struct event *event;
     uint64_t missed = 0;
 
-    if (!authz_is_current(w->scope, clock_real(loop_clock(w->sse.loop)))) {
-        end(w);
-        return;
-    }
     while (!sse_full(&w->sse) && (event = events_next(&w->reader, &missed)) != NULL) {
         if (missed > 0)
             send_count(w, "missed", "events", missed, event->seq - 1);
@@ -148,10 +161,21 @@ static int read_filter(const struct http_request *req, struct watcher *w, struct
     return 0;
 }
 
+static bool read_number(const struct http_request *req, const struct v1 *v, const char *text,
+                        uint64_t *ret)
+{
+    const struct authz_scope *scope = v1_caller(req);
+
+    if (scope == NULL)
+        return str_to_u64(text, ret) == 0;
+    return v1_cursor_read(v, authz_name(scope), text, ret);
+}
+
 /* Behind which event to go on. *ret_lost: it was one of an earlier boxd. */
-static int read_last_id(const struct http_request *req, const struct events *e, uint64_t *ret,
+static int read_last_id(const struct http_request *req, const struct v1 *v, uint64_t *ret,
                         bool *ret_lost, struct err *err)
 {
+    const struct events *e = v->events;
     const char *last = sse_last_id(req);
     size_t epoch = strlen(events_epoch(e));
 
@@ -159,13 +183,31 @@ static int read_last_id(const struct http_request *req, const struct events *e, 
     *ret_lost = false;
     if (last == NULL)
         return 0;
-    if (strlen(last) < epoch + 2 || last[epoch] != '-' || str_to_u64(last + epoch + 1, ret) < 0)
+    bool good = strlen(last) >= epoch + 2 && last[epoch] == '-' &&
+                read_number(req, v, last + epoch + 1, ret);
+    bool ours = good && strncmp(last, events_epoch(e), epoch) == 0;
+    /* A cursor that comes out as nothing that ever was is somebody else's, or made up. */
+    if (!good || (ours && v1_caller(req) != NULL && *ret > events_last(e)))
         return err_set(err, ERR_INVALID, "Last-Event-ID must be an id that was sent here");
-    if (strncmp(last, events_epoch(e), epoch) != 0) {
+    if (!ours) {
         *ret = 0;
         *ret_lost = true;
     }
     return 0;
+}
+
+/* How many events somebody has missed who was away for too long is told only to those who may know
+ * how many there were: whose they were is forgotten. */
+static void begin(struct watcher *w, uint64_t after, bool lost)
+{
+    uint64_t gone = events_lost(w->v1->events, after);
+
+    if (w->scope != NULL)
+        after += gone;
+    events_attach(w->v1->events, &w->reader, after);
+    send_count(w, lost ? "restarted" : "ready", "seq", w->scope != NULL ? 0 : after, after);
+    if (w->scope != NULL && gone > 0)
+        send_unknown(w, after);
 }
 
 static void get_events(struct http_request *req, void *arg)
@@ -178,7 +220,7 @@ static void get_events(struct http_request *req, void *arg)
     if (!v1_may(req, v, "events"))
         return;
     struct watcher *w = xnew(struct watcher);
-    if (read_filter(req, w, &err) < 0 || read_last_id(req, v->events, &after, &lost, &err) < 0) {
+    if (read_filter(req, w, &err) < 0 || read_last_id(req, v, &after, &lost, &err) < 0) {
         free(w);
         v1_fail(req, &err);
         return;
@@ -188,6 +230,7 @@ static void get_events(struct http_request *req, void *arg)
         http_reply(req, 200, "text/event-stream", NULL, 0);
         return;
     }
+    w->v1 = v;
     w->scope = authz_hold(v1_caller(req));
     w->reader.visible = is_visible;
     w->reader.ready = pump;
@@ -195,8 +238,7 @@ static void get_events(struct http_request *req, void *arg)
     http_on_cancel(req, on_cancel, w);
     http_on_writable(req, on_writable, w);
     sse_start(&w->sse, req, manager_loop(v->manager));
-    events_attach(v->events, &w->reader, after);
-    send_count(w, lost ? "restarted" : "ready", "seq", after, after);
+    begin(w, after, lost);
 }
 
 static const struct http_route routes[] = {

@@ -121,7 +121,7 @@ static void open_outputs(struct call *c)
     for (int i = 0; i < 2; i++) {
         buf_init(&c->kept[i], (size_t)c->exec.capture_bytes);
         if (store != NULL)
-            c->outputs[i] = output_new(store, session_id(c->session));
+            c->outputs[i] = output_new(store, session_id(c->session), policy_gate_payer(c->gate));
     }
 }
 

@@ -29,6 +29,9 @@ struct process;
 struct session;
 struct spec;
 
+#define V1_CURSOR_KEY 32
+#define V1_CURSOR_SIZE 33 /* with the NUL */
+
 /* The argument of every handler of the API. */
 struct v1 {
     struct manager *manager;              /* borrowed */
@@ -38,6 +41,7 @@ struct v1 {
     struct execs *execs;                  /* owned */
     struct idem *idem;                    /* owned */
     struct chat *chat;                    /* borrowed; NULL without chat_routes() */
+    char cursor_key[V1_CURSOR_KEY];       /* random */
 };
 
 /* Who asks; borrowed. */
@@ -131,6 +135,8 @@ const struct authz_scope *v1_caller(const struct http_request *req);
 /* For records: the token's name, "local" for the unix socket, "token" for whoever has the token of
  * token_file, "anyone" where none is asked for. Lives as long as the request. */
 const char *v1_who(const struct http_request *req);
+/* The token whose share something counts to, owned; NULL: nobody's. */
+char *v1_owner(const struct authz_scope *scope);
 /* Whether the caller's scope names that tool or call ("exec", "session", "process", "read", …).
  * False: answered, and recorded. */
 bool v1_may(struct http_request *req, const struct v1 *v, const char *tool);
@@ -215,6 +221,12 @@ void v1_write_problem(struct jw *w, const char *key, const struct err *err); /* 
 /* Of "INT" and the like; 0: none. */
 int v1_signal_number(const char *name);
 void v1_kept_signal(struct kept *k, int signo); /* KILL ends all it started */
+
+/* v1_cursor.c: a number that tells its reader nothing, and only that reader can give back. False:
+ * it is not even one; whether it ever was is for the caller to say. */
+void v1_cursor_write(const struct v1 *v, const char *who, uint64_t number,
+                     char ret[static V1_CURSOR_SIZE]);
+bool v1_cursor_read(const struct v1 *v, const char *who, const char *text, uint64_t *ret);
 
 /* v1_events.c, v1_admin.c, v1_tool.c, v1_openapi.c */
 int v1_events_routes(struct http_server *server, struct v1 *v, struct err *err);

@@ -127,6 +127,7 @@ static const struct oa_member process[] = {
     {"exited_at", "~string", "ISO 8601."},
     {"exit_code", "~integer", "Or minus the signal."},
     {"stderr_preview", "string", "The end of its standard error."},
+    {"reason", "~string", "Why boxd has killed it; only then."},
     {"output", "OutputRange", "What is kept of its standard output, by byte offset."},
     {0},
 };

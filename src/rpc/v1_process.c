@@ -9,6 +9,7 @@
 #include "core/policy_gate.h"
 #include "core/policy_service.h"
 #include "core/process.h"
+#include "core/quota_guard.h"
 #include "http/server.h"
 #include "io/loop.h"
 #include "rpc/v1_idem.h"
@@ -54,6 +55,8 @@ static void write_process(struct jw *w, struct process *p)
         jw_kstr(w, "exited_at", when);
         jw_kint(w, "exit_code", process_exit_code(p));
     }
+    if (process_reason(p) != NULL)
+        jw_kstr(w, "reason", process_reason(p));
     jw_kstr(w, "stderr_preview", buf_str(&preview));
     jw_key(w, "output");
     jw_object(w);
@@ -130,6 +133,7 @@ static void on_started(void *arg, struct process *p, const struct err *err)
         v1_fail(st->req, err);
     } else {
         reply_process(st->req, 201, p);
+        quota_guard(st->v1->service, process_session(p));
     }
     free(st);
 }
@@ -166,6 +170,8 @@ static void start_process(struct http_request *req, void *arg)
     int r = v1_strict(&process_spec_model, body, NULL, &err);
     if (r == 0)
         r = process_spec_parse(body, &spec, &err);
+    if (r == 0)
+        spec->owner = v1_owner(v1_caller(req));
     if (r == 0)
         r = record_start(arg, req, spec, &err);
     if (r == 0 && process_start(s, &spec, on_started, st, &err) < 0) {

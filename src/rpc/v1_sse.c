@@ -7,6 +7,7 @@
 #include "util/alloc.h"
 #include "util/buf.h"
 #include "util/clock.h"
+#include "util/json.h"
 
 #define PING_NS (15ULL * NSEC_PER_SEC)
 #define EVENT_MAX (1U << 20)
@@ -31,12 +32,33 @@ static void on_ping(struct loop_timer *t)
     loop_timer_start(s->loop, t, PING_NS, on_ping);
 }
 
+/* Not one of the stream's own events: it has no id, so a reader that comes back goes on where it
+ * was.
+ */
+static void on_revoked(struct http_request *req, const char *reason, void *arg)
+{
+    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf json;
+    struct jw w;
+
+    (void)arg;
+    buf_init(&out, EVENT_MAX);
+    buf_init(&json, EVENT_MAX);
+    jw_init(&w, &json);
+    jw_object(&w);
+    jw_kstr(&w, "reason", reason);
+    jw_object_end(&w);
+    if (jw_end(&w) == 0 && buf_printf(&out, "event: revoked\ndata: %s\n\n", buf_str(&json)) == 0)
+        (void)http_reply_chunk(req, out.data, out.len);
+}
+
 void sse_start(struct sse *s, struct http_request *req, struct loop *loop)
 {
     s->req = req;
     s->loop = loop;
     (void)http_reply_header(req, "Cache-Control", "no-store");
     (void)http_reply_header(req, "X-Accel-Buffering", "no");
+    http_on_revoked(req, on_revoked, s);
     http_reply_start(req, 200, "text/event-stream");
     loop_timer_start(loop, &s->ping, PING_NS, on_ping);
 }

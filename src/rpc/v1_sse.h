@@ -2,7 +2,8 @@
 #pragma once
 
 /* Server-sent events (WHATWG HTML, 9.2) as an answer in pieces. A comment goes out now and then, so
- * that both ends notice when the other is gone. */
+ * that both ends notice when the other is gone. A caller whose token does not count any more is
+ * told so by an event `revoked`, and on_cancel of the request comes, for the owner to sse_end(). */
 
 #include <stdbool.h>
 #include <stdint.h>

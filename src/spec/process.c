@@ -60,6 +60,7 @@ void process_spec_free(struct process_spec *p)
     if (!p)
         return;
     model_done(&process_spec_model, p);
+    free(p->owner);
     free(p);
 }
 

@@ -23,6 +23,8 @@ struct process_spec {
     char **env;        /* owned; "NAME=value", names differ */
     char *cwd;         /* owned; absolute */
     int64_t memory_mb; /* 0 or less: that of the session */
+    /* What the daemon itself says of it. No caller can: it is no field of the table. */
+    char *owner; /* owned; the token whose share it counts to; NULL: nobody's */
 };
 
 extern const struct model process_spec_model;

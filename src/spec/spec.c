@@ -222,6 +222,7 @@ void spec_free(struct spec *s)
         return;
     model_done(&spec_model, s);
     strv_free(s->own.labels);
+    free(s->own.owner);
     free(s);
 }
 

@@ -92,6 +92,29 @@ def test_L02_mounts_are_typed_private_and_exact(box, shared):
             assert asked["BindOptions"] == {"Propagation": "rprivate", "NonRecursive": True}
 
 
+def test_L02_a_workspace_is_a_directory(box, shared):
+    (shared / "notes.txt").write_text("hello\n")
+    with pytest.raises(ApiError) as caught:
+        box.new(host_path=str(shared / "notes.txt"))
+    assert caught.value.code == "invalid" and "host_path must be a directory" in caught.value.detail, caught.value
+    mount = {"host_path": str(shared / "notes.txt"), "mount_path": "/data/notes.txt", "mode": "ro"}
+    sid = box.new(extra_mounts=[mount])
+    assert box.sh(sid, "cat /data/notes.txt")["stdout"] == "hello\n"
+
+
+def test_what_a_command_left_running_is_held_to_the_quota(box, shared):
+    """It is killed with everything else that runs, and the session goes on."""
+    (shared / "quota").mkdir()
+    (shared / "quota").chmod(0o777)
+    sid = box.new(host_path=str(shared / "quota"), workspace_quota_mb=4)
+    box.sh(sid, "(i=0; while :; do i=$((i+1)); head -c 1000000 /dev/zero > /workspace/f.$i; sleep 0.05; done) "
+                "</dev/null >/dev/null 2>&1 & echo left")
+    until(lambda: any("between executions" in e["message"] and sid in e["message"]
+                      for e in box.api.call("GET", "/v1/errors")["errors"]))
+    until(lambda: box.api.sh(sid, "rm -f /workspace/f.*", cleanup=True)["exit_code"] == 0)
+    assert box.sh(sid, "ls /workspace; echo on")["stdout"] == "on\n"
+
+
 def test_L02_what_is_mounted_below_does_not_come_along(box, shared):
     """It would be writable where what holds it is not."""
     (shared / "inner").mkdir()

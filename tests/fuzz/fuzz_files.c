@@ -127,7 +127,8 @@ static void see_stat(struct seen *s, const char *data, size_t len)
 {
     struct files_stat st;
 
-    assert(len == sizeof(st) && ++s->stats == 1);
+    s->stats++;
+    assert(len == sizeof(st) && s->stats == 1);
     memcpy(&st, data, sizeof(st));
     assert(s->op != FILES_READ || (st.begin <= st.end && st.end <= st.tag.size));
     s->announced = s->op == FILES_READ ? st.end - st.begin : s->limit;
@@ -181,7 +182,8 @@ static void on_end(void *arg, const struct files_done *done, const struct files_
 {
     struct seen *s = arg;
 
-    assert(++s->ends == 1 && (done == NULL) != (failure == NULL));
+    s->ends++;
+    assert(s->ends == 1 && (done == NULL) != (failure == NULL));
     if (done != NULL) {
         assert(done->cut < FILES_CUT_MAX && (s->op != FILES_READ || s->data == s->announced));
         note(s, done, sizeof(*done));

@@ -92,9 +92,10 @@ def server_context(pair, client_ca=None):
     return context
 
 
-def engine_row(engine, env, host="127.0.0.1"):
+def engine_row(engine, env, host="127.0.0.1", prefix=()):
     """What the doctor of a boxd says about an engine there."""
-    daemon = Boxd("--backend", "docker", env={"BOX_ENGINE_SOCKET": f"tcp://{host}:{engine.port}", **env})
+    env = {"BOX_ENGINE_SOCKET": f"tcp://{host}:{engine.port}", **env}
+    daemon = Boxd("--backend", "docker", env=env, prefix=prefix)
     try:
         client = daemon.client()
         rows = [c for c in client.doctor()["checks"] if c["id"] == "engine"]
@@ -123,8 +124,15 @@ def test_an_engine_with_the_right_certificate(serve, authority, good, slow):
     assert row["status"] == "ok" and "docker 20.10.24, API 1.41" in row["detail"], row
 
 
-def test_a_name_is_as_good_as_an_address(serve, authority, good):
-    assert engine_row(serve(server_context(good)), authority.environment(), "localhost")["status"] == "ok"
+@pytest.mark.parametrize("addresses", [["127.0.0.1"], ["::1", "127.0.0.1"]], ids=["one", "two"])
+def test_a_name_is_as_good_as_an_address(serve, authority, good, tmp_path, addresses):
+    """Debian's own file of hosts has two addresses for this name, and the engine listens at one of them."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("".join(f"{address} localhost\n" for address in addresses))
+    prefix = ["unshare", "--mount", "--propagation=private", "sh", "-c", 'mount --bind "$0" /etc/hosts; exec "$@"',
+              str(hosts)]
+    row = engine_row(serve(server_context(good)), authority.environment(), "localhost", prefix)
+    assert row["status"] == "ok", row
 
 
 def test_an_engine_that_wants_to_know_who_we_are(serve, authority, good):

@@ -193,8 +193,8 @@ def test_G09_many_commands_in_a_row_cost_no_more_in_the_end(boxd):
     api.rm("s")
     settles(boxd, before)
     quarter = max(1, LONG // 4)
-    # Medians on a shared machine; 1.2 is what a quiet one shows.
-    assert statistics.median(times[-quarter:]) < 3 * statistics.median(times[:quarter])
+    # The best at the end: what grows is in each of them, and a shared machine may get busier meanwhile.
+    assert min(times[-quarter:]) < 3 * statistics.median(times[:quarter])
 
 
 def _parallel(jobs):

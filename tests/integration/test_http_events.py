@@ -231,3 +231,51 @@ def test_a_scope_sees_its_own_events_only(scoped):
         with Events(scoped.where, "GET", target) as r:
             assert r.status == 401
     api.close()
+
+
+def test_a_scope_learns_nothing_of_others_from_numbers(scoped):
+    """Neither from what it is told nor from the ids, which bring it back where it was all the same."""
+    api = scoped.client()
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+
+    def listen(last=None):
+        more = {"Last-Event-ID": last} if last else {}
+        return Events(scoped.where, "GET", "/v1/events", headers={**bearer, **more})
+
+    def others(n):
+        for i in range(n):
+            api.new(f"b-{i}")
+            api.rm(f"b-{i}")
+
+    api.new("a-0")
+    others(3)
+    with listen() as events, listen() as beside:
+        _, first, said = next(events)
+        assert said == {"seq": 0} and next(beside)[1] != first  # the same moment, another id
+        others(3)
+        api.new("a-1")
+        others(2)
+        api.new("a-2")
+        told = take(events, 2)
+        assert [(d["session_id"], d["seq"]) for _, _, d in told] == [("a-1", 1), ("a-2", 2)]
+    # It comes back behind the first of them, and gets the second again.
+    with listen(told[0][1]) as events:
+        assert next(events)[0] == "ready"
+        assert next(events)[2]["session_id"] == "a-2"
+    # Numbers of the owner are no ids here, and neither is what was made up.
+    with Events(scoped.sock, "GET", "/v1/events") as local:
+        _, plain, said = next(local)
+        assert said["seq"] > 10 and plain.endswith(f"-{said['seq']}")
+    epoch = plain.split("-")[0]
+    for wrong in (plain, f"{epoch}-{'0' * 32}", f"{epoch}-{'f' * 32}"):
+        with listen(wrong) as r:
+            assert r.status == 422 and "that was sent here" in r.problem()["detail"], wrong
+    # Away for too long: that something is missing is told, how much there was is not.
+    others(600)
+    with listen(told[0][1]) as events:
+        assert next(events)[0] == "ready"
+        kind, _, said = next(events)
+        assert (kind, said) == ("missed", {"events": None})
+        api.new("a-3")
+        assert next(events)[2]["session_id"] == "a-3"
+    api.close()

@@ -11,8 +11,9 @@ import time
 import pytest
 from boxlib import Boxd
 from hostlib import SCALE, until
-from lbwire import Closed, Refused, Rpc, RpcError, relay
+from lbwire import Closed, Refused, Rpc, RpcError, WebSocket, relay
 from rawlib import Wire
+from ssetext import Events
 
 OLD, NEW = "the-token-of-yesterday-0123456789abcdef", "the-token-of-today-0123456789abcdefghij"
 
@@ -169,6 +170,26 @@ def test_I19_no_command_is_dropped(tcp):
             assert [s["session_id"] for s in again.call("box_get_sessions")["sessions"]] == ["s"]
             stream.send("the process has run on")
             assert stream.recv() == "the process has run on"
+
+
+def test_I19_streams_end_with_the_token_that_opened_them(tcp):
+    plain = tcp.client()
+    plain.new("s")
+    auth = {"Authorization": f"Bearer {OLD}"}
+    with Events(tcp.sock, "GET", "/v1/events") as local, \
+            Events(tcp.where, "GET", "/v1/events", headers=auth) as events, \
+            WebSocket(tcp.where, "/v1/exec", auth, timeout=60 * SCALE) as stream:
+        assert next(local) and next(events)
+        stream.send('{"session": {"session_id": "s"}, "create": false, "cmd": "exec sleep 100000"}')
+        until(lambda: plain.get("s")["execs"] == 1, what="the command")
+        tcp.put(NEW)
+        with pytest.raises(Closed) as ended:
+            while True:
+                stream.recv()
+        assert (ended.value.code, ended.value.reason) == (1008, "the token was removed, has changed or has expired")
+        assert [e[0] for e in events][-1] == "revoked"
+        until(lambda: plain.get("s")["execs"] == 0, what="the end of the command")
+        assert next(local)[0] == "exec.ended"  # nobody asked for a token there
 
 
 def over_http(daemon, name, results):

@@ -61,7 +61,7 @@ class Events:
             block, self._text = self._text.split(b"\n\n", 1)
             fields = dict(line.split(": ", 1) for line in block.decode().split("\n") if not line.startswith(":"))
             if fields:
-                return fields["event"], fields["id"], json.loads(fields["data"])
+                return fields["event"], fields.get("id"), json.loads(fields["data"])
 
 
 def output(data):

@@ -69,22 +69,49 @@ static void a_token_ends_when_it_says(void **state)
     assert_null(authz_find(a, ONE, 32, end + NSEC_PER_SEC));
 }
 
-static void a_scope_that_is_held_knows_when_its_file_is_gone(void **state)
+#define ENTRY(more) "{\"name\": \"a\", \"token\": \"" ONE "\"" more "}"
+#define OTHER "{\"name\": \"b\", \"token\": \"" TWO "\"}"
+#define FILE_OF(entries) "{\"tokens\": [" entries "]}"
+
+/* One that is held outlives its file, and knows whether another still says the same of it. */
+static void a_scope_that_is_held_counts_while_nothing_of_it_changes(void **state)
 {
-    struct authz *a = good("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"expires\": "
-                           "\"2026-01-01T00:00:00Z\"}]}");
-    const uint64_t end = 1767225600ULL * NSEC_PER_SEC;
+    static const char *const same[] = {FILE_OF(ENTRY("")), FILE_OF(OTHER ", " ENTRY(""))};
+    static const char *const others[] = {
+        FILE_OF(""),
+        FILE_OF(OTHER),
+        FILE_OF(ENTRY(", \"tools\": [\"exec\"]")),
+        FILE_OF(ENTRY(", \"max_sessions\": 3")),
+        "{\"tokens\": [{\"name\": \"a\", \"token\": \"" TWO "\"}]}",
+        "{\"tokens\": [{\"name\": \"c\", \"token\": \"" ONE "\"}]}"};
+    struct authz *a = good(FILE_OF(ENTRY("")));
     const struct authz_scope *s = authz_hold(authz_find(a, ONE, 32, 0));
-    const struct authz_scope *other = authz_hold(s);
     (void)state;
-    assert_true(authz_is_current(NULL, end));
-    assert_true(authz_is_current(s, end - 1000));
-    assert_false(authz_is_current(s, end));
-    authz_release(other);
-    assert_true(authz_is_current(s, 0));
+    assert_true(authz_counts(s, a, 0));
     authz_free(a);
-    assert_false(authz_is_current(s, 0));
+    assert_string_equal(authz_name(s), "a");
+    for (size_t i = 0; i < ARRAY_SIZE(same); i++) {
+        AUTO(authz) struct authz *now = good(same[i]);
+        assert_true(authz_counts(s, now, 0));
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
+        AUTO(authz) struct authz *now = good(others[i]);
+        assert_false(authz_counts(s, now, 0));
+    }
+    assert_false(authz_counts(s, NULL, 0));
+    assert_true(authz_counts(NULL, NULL, 0));
     authz_release(s);
+}
+
+static void a_scope_that_is_held_ends_when_it_says(void **state)
+{
+    AUTO(authz)
+    struct authz *a = good(FILE_OF(ENTRY(", \"expires\": \"2026-01-01T00:00:00Z\"")));
+    const uint64_t end = 1767225600ULL * NSEC_PER_SEC;
+    const struct authz_scope *s = authz_find(a, ONE, 32, 0);
+    (void)state;
+    assert_true(authz_counts(s, a, end - 1000));
+    assert_false(authz_counts(s, a, end));
 }
 
 static void what_is_not_named_is_not_allowed(void **state)
@@ -184,16 +211,44 @@ static void mistakes_are_told_without_the_secret(void **state)
         "expires must name its time zone");
 }
 
+static void caps_are_as_the_entry_says(void **state)
+{
+    AUTO(authz)
+    struct authz *a = good("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE
+                           "\", \"max_sessions\": 3, \"max_execs\": 0, \"max_processes\": 7, "
+                           "\"max_output_mb\": 9}, {\"name\": \"b\", \"token\": \"" TWO "\"}]}");
+    struct authz_caps caps = authz_caps_of(a, "a");
+    (void)state;
+    assert_int_equal(caps.sessions, 3);
+    assert_int_equal(caps.execs, 0);
+    assert_int_equal(caps.processes, 7);
+    assert_int_equal(caps.output_mb, 9);
+    const struct authz_caps unsaid[] = {authz_caps_of(a, "b"), authz_caps_of(a, "c"),
+                                        authz_caps_of(NULL, "a")};
+    for (size_t i = 0; i < ARRAY_SIZE(unsaid); i++) {
+        assert_int_equal(unsaid[i].sessions, -1);
+        assert_int_equal(unsaid[i].output_mb, -1);
+    }
+    assert_string_equal(authz_share(authz_find(a, ONE, 32, 0)), "a");
+    assert_null(authz_share(NULL));
+    bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"max_sessions\": -2}]}",
+        "max_sessions must be at least 0, or -1 for the share of all who name none");
+    bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"max_execs\": \"3\"}]}",
+        "max_execs must be a whole number");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_token_is_found_by_itself_or_its_digest),
         cmocka_unit_test(a_token_ends_when_it_says),
-        cmocka_unit_test(a_scope_that_is_held_knows_when_its_file_is_gone),
+        cmocka_unit_test(a_scope_that_is_held_counts_while_nothing_of_it_changes),
+        cmocka_unit_test(a_scope_that_is_held_ends_when_it_says),
         cmocka_unit_test(what_is_not_named_is_not_allowed),
         cmocka_unit_test(nobody_in_particular_may_do_everything),
         cmocka_unit_test(lists_name_what_is_allowed),
         cmocka_unit_test(mistakes_are_told_without_the_secret),
+        cmocka_unit_test(caps_are_as_the_entry_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

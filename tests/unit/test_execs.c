@@ -4,10 +4,13 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "core/authz.h"
 #include "core/events.h"
 #include "core/execs.h"
 #include "core/run.h"
+#include "core/share.h"
 #include "util/clock.h"
+#include "util/json.h"
 
 /* Execs by id, in one session, and what a reader has seen of them. */
 struct play {
@@ -190,6 +193,45 @@ static void names_and_numbers_are_bounded(void **state)
     play_stop(&p);
 }
 
+#define TOKEN "11111111111111111111111111111111"
+
+/* Whoever has the most remembered makes room, not whoever has the oldest. */
+static void one_token_does_not_cost_others_what_is_remembered(void **state)
+{
+    static const char file[] = "{\"tokens\": [{\"name\": \"a\", \"token\": \"" TOKEN "\", "
+                               "\"tools\": [\"*\"], \"sessions\": [\"*\"]}]}";
+    AUTO(shares) struct shares *shares = shares_new();
+    AUTO(authz) struct authz *authz = NULL;
+    AUTO(json) struct json *v = NULL;
+    struct play p;
+    (void)state;
+    assert_int_equal(json_parse(file, sizeof(file) - 1, &v, NULL), 0);
+    assert_int_equal(authz_parse(v, &authz, NULL), 0);
+    play_start(&p, 0);
+    p.s.service.shares = shares;
+    assert_int_equal(ask(&p, "echo mine", "mine", true), 0);
+    pump(&p.s.f);
+    for (int i = 0; i < 3; i++) {
+        const char *const names[] = {"a0", "a1", "a2"};
+        const struct kept_options options = {.session = p.session,
+                                             .run = {.exec = {.cmd = "echo theirs"}},
+                                             .id = names[i],
+                                             .scope = authz_find(authz, TOKEN, 32, 0),
+                                             .via = "test",
+                                             .keep = true,
+                                             .log_max = 1 << 20};
+        if (execs_start(p.x, &options, &p.k, &p.err) != 0)
+            fail_msg("%s", p.err.msg);
+        pump(&p.s.f);
+    }
+    assert_non_null(execs_find(p.x, "s", "mine"));
+    assert_null(execs_find(p.x, "s", "a0"));
+    assert_null(execs_find(p.x, "s", "a1"));
+    assert_non_null(execs_find(p.x, "s", "a2"));
+    play_stop(&p);
+    assert_null(shares_next(shares, NULL));
+}
+
 static uint64_t written(const struct kept *k)
 {
     uint64_t begin, end;
@@ -329,6 +371,7 @@ int main(void)
         cmocka_unit_test(without_keep_the_last_reader_takes_it_along),
         cmocka_unit_test(what_is_given_up_before_it_begins_never_runs),
         cmocka_unit_test(names_and_numbers_are_bounded),
+        cmocka_unit_test(one_token_does_not_cost_others_what_is_remembered),
         cmocka_unit_test(a_slow_reader_holds_the_program_back),
         cmocka_unit_test(so_does_one_that_leaves_small_pieces_unread),
         cmocka_unit_test(old_output_goes_and_is_counted),

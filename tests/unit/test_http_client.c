@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "http_fixture.h"
 
+#include <netinet/in.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
 #include "http/client.h"
+#include "http/client_internal.h"
 
 static char dir[64];
 static char path[96];
@@ -559,6 +562,88 @@ static void a_client_may_end_before_its_calls(void **state)
     (void)close(listener);
 }
 
+/* A TCP port of our own, bound but not yet listening. */
+static int own_port(struct sockaddr_in *ret)
+{
+    socklen_t len = sizeof(*ret);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    *ret = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    assert_int_equal(bind(fd, (struct sockaddr *)ret, len), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)ret, &len), 0);
+    return fd;
+}
+
+/* As if the name of the host had another address, before those that it has. */
+static void put_first(struct http_client *c, const struct sockaddr_in *address)
+{
+    struct places old = c->places;
+
+    c->places = (struct places){0};
+    assert_true(places_add(&c->places, (const struct sockaddr *)address, sizeof(*address)));
+    for (size_t i = 0; i < old.n; i++)
+        assert_true(
+            places_add(&c->places, (const struct sockaddr *)&old.list[i].address, old.list[i].len));
+}
+
+/* What the network does it may do a moment later. */
+static void wait_done(struct fixture *f)
+{
+    while (seen.dones == 0)
+        assert_true(loop_turn(f->loop, 20000) > 0);
+}
+
+static void every_address_of_a_host_is_tried(void **state)
+{
+    const struct http_call_opts opts = {.target = "/parts"};
+    struct sockaddr_in address;
+    struct fixture f;
+    struct http_client *c = start(&f, true);
+    int refuses = own_port(&address);
+
+    put_first(c, &address);
+    (void)call(&f, c, &opts);
+    wait_done(&f);
+    assert_string_equal(buf_str(&seen.log), "head:200:text/plain done");
+    assert_int_equal(c->places.at, 1); /* where the next one begins */
+    /* From there it goes round, and ends when all were tried. */
+    pass(&f, 21 * NSEC_PER_SEC);
+    http_server_free(TAKE_PTR(f.server));
+    (void)unlink(path);
+    forget();
+    (void)call(&f, c, &opts);
+    wait_done(&f);
+    assert_string_equal(buf_str(&seen.log), "failed");
+    assert_int_equal(seen.err.sys, ECONNREFUSED); /* of the last */
+    (void)close(refuses);
+    stop(&f, c);
+}
+
+static void an_address_that_does_not_answer_has_its_share_of_the_time(void **state)
+{
+    const struct http_call_opts opts = {.target = "/parts"};
+    struct sockaddr_in address;
+    struct fixture f;
+    struct http_client *c = start(&f, true);
+    int silent = own_port(&address), waiting = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct pollfd queue = {.fd = silent, .events = POLLIN};
+
+    /* There is room for one in its queue; whoever knocks after that hears nothing. */
+    assert_int_equal(listen(silent, 0), 0);
+    assert_int_equal(connect(waiting, (struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(poll(&queue, 1, 20000), 1);
+    put_first(c, &address);
+    (void)call(&f, c, &opts);
+    pump(&f);
+    pass(&f, 4 * NSEC_PER_SEC);
+    assert_string_equal(buf_str(&seen.log), "");
+    pass(&f, 2 * NSEC_PER_SEC);
+    assert_string_equal(buf_str(&seen.log), "head:200:text/plain done");
+    (void)close(waiting);
+    (void)close(silent);
+    stop(&f, c);
+}
+
 #define TEST(t) cmocka_unit_test_setup_teardown(t, make_dir, remove_dir)
 
 int main(void)
@@ -570,6 +655,8 @@ int main(void)
         TEST(failures_are_told_once),
         TEST(nobody_there_is_a_failure_too),
         TEST(a_full_backlog_is_waited_for),
+        TEST(every_address_of_a_host_is_tried),
+        TEST(an_address_that_does_not_answer_has_its_share_of_the_time),
         TEST(a_silent_peer_is_given_up),
         TEST(an_answer_can_be_paused_and_cancelled),
         TEST(a_connection_can_be_hijacked),

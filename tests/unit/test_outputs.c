@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/outputs.h"
+#include "core/share.h"
 #include "lib/fault.h"
 #include "util/alloc.h"
 #include "util/buf.h"
@@ -112,7 +113,7 @@ static void output_is_kept_as_it_comes(void **state)
 {
     AUTO(outputs) struct outputs *o = make(1 << 20, 1 << 20);
     AUTO_FREE char *text = bytes(200 * KB), *got = xcalloc(200 * KB, 1);
-    struct output *out = output_new(o, "s");
+    struct output *out = output_new(o, "s", NULL);
     char id[OUTPUT_ID_SIZE];
     (void)state;
     for (size_t at = 0; at < 200 * KB; at += 1000)
@@ -143,7 +144,7 @@ static void one_output_has_a_bound(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(bounds); i++) {
         AUTO(outputs) struct outputs *o = make(1 << 20, bounds[i]);
-        struct output *out = output_new(o, "s");
+        struct output *out = output_new(o, "s", NULL);
         struct output_info info;
         char id[OUTPUT_ID_SIZE];
         AUTO_FREE char *text = bytes(60 * KB);
@@ -179,7 +180,7 @@ static void what_is_being_written_is_not_dropped(void **state)
 {
     AUTO(outputs) struct outputs *o = make(150 * KB, 150 * KB);
     AUTO_FREE char *text = bytes(100 * KB);
-    struct output *out = output_new(o, "s");
+    struct output *out = output_new(o, "s", NULL);
     struct output_info info;
     char a[OUTPUT_ID_SIZE], b[OUTPUT_ID_SIZE];
     (void)state;
@@ -232,7 +233,7 @@ static void outputs_go_with_their_owner(void **state)
     assert_false(known(o, "gone", c));
     assert_false(exists(c));
     assert_true(known(o, "stays", b));
-    output_discard(output_new(o, "x"));
+    output_discard(output_new(o, "x", NULL));
     assert_int_equal(outputs_count(o), 1);
 }
 
@@ -257,7 +258,7 @@ static void a_full_disk_costs_the_rest_and_nothing_else(void **state)
 {
     AUTO(outputs) struct outputs *o = make(1 << 20, 1 << 20);
     AUTO_FREE char *text = bytes(100 * KB), *got = xcalloc(200 * KB, 1);
-    struct output *out = output_new(o, "s");
+    struct output *out = output_new(o, "s", NULL);
     struct output_info info;
     char id[OUTPUT_ID_SIZE];
     (void)state;
@@ -478,6 +479,72 @@ static void a_bad_pattern_is_told(void **state)
     assert_int_equal(err.code, ERR_NOT_FOUND);
 }
 
+static void small(void *arg, const char *name, uint64_t ret[SHARE_KIND_MAX])
+{
+    (void)arg;
+    (void)name;
+    ret[SHARE_OUTPUT] = 1000;
+}
+
+static void put_for(struct outputs *o, const char *payer, size_t n, char id[static OUTPUT_ID_SIZE])
+{
+    AUTO_FREE char *text = bytes(n);
+    struct output *out = output_new(o, "s", payer);
+    output_append(out, text, n);
+    output_finish(out, id);
+}
+
+/* Whoever has used up its share makes room at its own cost. */
+static void a_share_is_filled_at_its_own_cost(void **state)
+{
+    AUTO(shares) struct shares *shares = shares_new();
+    const struct outputs_options options = {
+        .dir_fd = dir_fd, .max_bytes = 1 << 20, .each_bytes = 1 << 20, .shares = shares};
+    char first[OUTPUT_ID_SIZE], mine[2][OUTPUT_ID_SIZE], other[OUTPUT_ID_SIZE],
+        large[OUTPUT_ID_SIZE];
+    AUTO(outputs) struct outputs *o = NULL;
+    struct output_info info;
+    (void)state;
+    shares_set_caps(shares, small, NULL);
+    assert_int_equal(outputs_new(&options, &o, NULL), 0);
+    put(o, "s", 5000, first);
+    put_for(o, "a", 600, mine[0]);
+    put_for(o, "b", 900, other);
+    put_for(o, "a", 600, mine[1]);
+    assert_true(known(o, "s", first) && known(o, "s", other) && known(o, "s", mine[1]));
+    assert_false(known(o, "s", mine[0]));
+    /* One that is larger than the share: as much as the share holds. */
+    put_for(o, "a", 5000, large);
+    assert_false(known(o, "s", mine[1]));
+    assert_int_equal(outputs_stat(o, &(struct output_ref){"s", large}, &info, NULL), 0);
+    assert_int_equal(info.kept, 1000);
+    assert_int_equal(info.produced, 5000);
+    assert_true(known(o, "s", first) && known(o, "s", other));
+    outputs_forget(o, "s");
+    assert_null(shares_next(shares, NULL));
+}
+
+/* Many tiny ones take a place each. */
+static void a_share_is_a_number_too(void **state)
+{
+    AUTO(shares) struct shares *shares = shares_new();
+    const struct outputs_options options = {
+        .dir_fd = -1, .max_bytes = 1 << 20, .each_bytes = 1 << 20, .shares = shares};
+    char first[OUTPUT_ID_SIZE], other[OUTPUT_ID_SIZE], id[OUTPUT_ID_SIZE];
+    AUTO(outputs) struct outputs *o = NULL;
+    (void)state;
+    assert_int_equal(outputs_new(&options, &o, NULL), 0);
+    put_for(o, "b", 1, other);
+    put_for(o, "a", 1, first);
+    for (unsigned i = 1; i < OUTPUTS_COUNT_SHARE; i++)
+        put_for(o, "a", 1, id);
+    assert_true(known(o, "s", first) && known(o, "s", other));
+    put_for(o, "b", 1, id); /* `first` was just used: it is not the oldest of all */
+    put_for(o, "a", 1, id);
+    assert_int_equal(outputs_count(o), OUTPUTS_COUNT_SHARE + 2);
+    assert_true(known(o, "s", other));
+}
+
 #define IN_DIR(f) cmocka_unit_test_setup_teardown(f, make_dir, remove_dir)
 
 int main(void)
@@ -501,6 +568,8 @@ int main(void)
         IN_DIR(steps_are_short),
         IN_DIR(what_is_searched_stays),
         IN_DIR(a_bad_pattern_is_told),
+        IN_DIR(a_share_is_filled_at_its_own_cost),
+        IN_DIR(a_share_is_a_number_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quota of a directory of the host holds between commands, too: against what a command left running in the
+background, and against managed processes. What runs is killed, with the reason; the session stays and can delete."""
+
+import pytest
+from boxlib import ApiError
+from hostlib import until
+from policylib import Governed
+
+# One file is never larger than the quota, so it takes several.
+WRITER = "i=0; while :; do i=$((i+1)); head -c 1000000 /dev/zero > /workspace/fill.$i; sleep 0.05; done"
+BETWEEN = "workspace quota exceeded between executions: used="
+
+
+@pytest.fixture(scope="module")
+def daemon():
+    d = Governed("box: {local: {allowed_mount_roots: ['{top}']}}")
+    yield d
+    d.close()
+
+
+@pytest.fixture
+def shared(daemon, request):
+    """A session on a directory of the host with 4 MiB, and that directory."""
+    name = request.node.name.split("[")[0].replace("_", "-")[-32:].strip("-")
+    path = daemon.directory(name)
+    api = daemon.client()
+    api.new(name, host_path=str(path), workspace_quota_mb=4)
+    yield api, name, path
+    try:
+        api.rm(name)
+    except ApiError as error:
+        assert error.status == 404
+    api.close()
+
+
+def size(path):
+    return sum(p.stat().st_size for p in path.iterdir())
+
+
+def told(daemon, name):
+    """What is on record about it, once it is."""
+    def found():
+        return [r for r in daemon.audit(event="process_end", session=name) if BETWEEN in (r.get("reason") or "")]
+    until(found, what="the end of what ran", seconds=90)
+    return found()
+
+
+def test_what_runs_in_the_background_is_ended(daemon, shared):
+    api, name, path = shared
+    api.sh(name, "echo kept > /tmp/mark")
+    # Away from the command's own streams, so that nothing waits for it.
+    api.sh(name, f"({WRITER}) </dev/null >/dev/null 2>&1 & echo left")
+    record = told(daemon, name)[0]
+    assert record["who"] == "boxd" and "limit=4194304 bytes" in record["reason"]
+
+    # The same session, with nothing left of it: it can look, delete, and go on.
+    with pytest.raises(ApiError) as caught:
+        api.sh(name, "true")
+    assert "workspace quota exceeded before execution" in caught.value.detail
+    # (What begins in the very moment of the end is ended with it.)
+    look = "cat /tmp/mark; cat /proc/[0-9]*/cmdline | tr '\\0' ' '"
+    seen = until(lambda: api.sh(name, look, cleanup=True)["stdout"], what="a command")
+    assert seen.startswith("kept\n") and "workspace" not in seen, seen
+    before = size(path)
+    until(lambda: api.sh(name, "rm -f /workspace/fill.*", cleanup=True)["exit_code"] == 0, what="room")
+    assert before > 4 << 20 and size(path) == 0
+    assert api.sh(name, "echo on; cat /tmp/mark")["stdout"] == "on\nkept\n"
+
+
+def test_a_managed_process_is_ended_with_the_reason(daemon, shared):
+    api, name, path = shared
+    other = daemon.directory(f"{name}-other")
+    api.new("within", host_path=str(other), workspace_quota_mb=4)
+    start = {"command": "sh", "process_id": "writer", "args": ["-c", WRITER]}
+    idle = {"command": "cat", "process_id": "idle"}
+    assert "reason" not in api.call("POST", f"/v1/sessions/{name}/processes", start)
+    api.call("POST", "/v1/sessions/within/processes", idle)
+
+    def info():
+        return api.call("GET", f"/v1/sessions/{name}/processes/writer")
+    until(lambda: info()["status"] == "exited", what="the end of the process", seconds=90)
+    said = info()
+    assert said["exit_code"] == -9 and BETWEEN in said["reason"] and BETWEEN in said["stderr_preview"], said
+    assert told(daemon, name)
+    assert [e["message"] for e in api.call("GET", "/v1/errors")["errors"] if BETWEEN in e["message"]]
+    # Whoever is within is left alone.
+    assert api.call("GET", "/v1/sessions/within/processes/idle")["status"] == "running"
+    api.rm("within")
+
+    # It may run again once there is room, and is ended again.
+    until(lambda: api.sh(name, "rm -f /workspace/fill.*", cleanup=True)["exit_code"] == 0, what="room")
+    api.call("POST", f"/v1/sessions/{name}/processes", start)
+    until(lambda: info()["status"] == "exited", what="its end again", seconds=90)
+    assert BETWEEN in info()["reason"] and len(told(daemon, name)) >= 2
