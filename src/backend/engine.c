@@ -271,7 +271,7 @@ static void engine_ping(struct backend *b, backend_done_fn *done, void *arg)
 }
 
 /* The same for all kinds but for the name, which people and clients see. */
-static const struct backend_ops engine_ops = {
+const struct backend_ops engine_ops = {
     .own_images = true,
     .ping = engine_ping,
     .create = engine_create,

@@ -321,6 +321,7 @@ void engine_proc_drop_all(struct engine_sandbox *sb);     /* frees them, without
 void engine_proc_forget_found(struct engine_sandbox *sb); /* those nobody has taken over */
 
 /* engine.c */
+extern const struct backend_ops engine_ops;             /* but for the name */
 int engine_open_dir(struct engine *e, struct err *err); /* where sessions meet their guests */
 void engine_detach(struct backend *b);
 void engine_free(struct backend *b);

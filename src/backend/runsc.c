@@ -44,6 +44,8 @@ struct runsc_sandbox {
 _Static_assert(offsetof(struct runsc, engine) == 0 && offsetof(struct runsc_sandbox, sb) == 0,
                "freed by their first members");
 
+static const struct engine_kind kind = {.name = "runsc"};
+
 static struct runsc *runsc_of(const struct engine *e)
 {
     return container_of((struct engine *)(uintptr_t)e, struct runsc, engine);
@@ -288,43 +290,25 @@ static void runsc_free(struct backend *b)
         outer->ops->free(outer);
 }
 
-static const struct backend_ops runsc_ops = {
-    .name = "runsc",
-    .create = runsc_create,
-    .abandon = engine_abandon,
-    .destroy = engine_destroy,
-    .exec = engine_exec_start,
-    .exec_write = engine_exec_write,
-    .exec_close_stdin = engine_exec_close_stdin,
-    .exec_signal = engine_exec_signal,
-    .exec_kill = engine_exec_kill,
-    .exec_resize = engine_exec_resize,
-    .exec_pause = engine_exec_pause,
-    .exec_free = engine_exec_free,
-    .sandbox_name = engine_sandbox_name,
-    .adopt = runsc_adopt,
-    .sweep = runsc_sweep,
-    .set_deadline = runsc_set_deadline,
-    .proc_start = engine_proc_start,
-    .proc_adopt = engine_proc_adopt,
-    .proc_range = engine_proc_range,
-    .proc_read = engine_proc_read,
-    .proc_release = engine_proc_release,
-    .proc_stderr = engine_proc_stderr,
-    .proc_stderr_from = engine_proc_stderr_from,
-    .proc_unwritten = engine_proc_unwritten,
-    .proc_write = engine_proc_write,
-    .proc_close_stdin = engine_proc_close_stdin,
-    .proc_signal = engine_proc_signal,
-    .proc_kill = engine_proc_kill,
-    .proc_free = engine_proc_free,
-    .receipt = runsc_receipt,
-    .doctor = runsc_doctor,
-    .free = runsc_free,
-    .detach = runsc_detach,
-};
-
-static const struct engine_kind kind = {.name = "runsc"};
+/* Commands and managed processes are as in a container; how it comes to be, and what is around it,
+ * is not. */
+static void take_ops(struct backend_ops *ops)
+{
+    *ops = engine_ops;
+    ops->name = kind.name;
+    ops->own_images = false;
+    ops->ping = NULL;
+    ops->create = runsc_create;
+    ops->sandbox_id = NULL;
+    ops->list = NULL;
+    ops->adopt = runsc_adopt;
+    ops->sweep = runsc_sweep;
+    ops->set_deadline = runsc_set_deadline;
+    ops->receipt = runsc_receipt;
+    ops->doctor = runsc_doctor;
+    ops->free = runsc_free;
+    ops->detach = runsc_detach;
+}
 
 /* The program. */
 
@@ -391,7 +375,8 @@ int runsc_new(struct loop *loop, const struct native_options *options, struct ba
 {
     struct runsc *r = xnew(struct runsc);
     struct engine *e = &r->engine;
-    e->base.ops = &runsc_ops;
+    take_ops(&e->ops);
+    e->base.ops = &e->ops;
     e->loop = loop;
     e->kind = &kind;
     e->maker = &maker;
