@@ -70,6 +70,9 @@ static _Noreturn void maker_child(int sock, pid_t parent)
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     (void)prctl(PR_SET_NAME, "box-maker", 0, 0, 0); /* for people who look at processes */
+    /* It is asked when a session has just been made: whoever is about to say so, or to use it, is
+     * not to wait for us. */
+    (void)sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0});
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || getppid() != parent)
         child_exit(1);
     /* Nothing else of box-priv's is its business. */
