@@ -152,8 +152,16 @@ static uint64_t cell_oom_count(const struct init *in, const struct cell *c)
     return 0;
 }
 
+static void cell_touch(struct cell *c)
+{
+    if (!c->touched)
+        c->cgroup_fd = c->memcg_fd = c->oom_fd = -1;
+    c->touched = true;
+}
+
 void cell_prepare(struct init *in)
 {
+    cell_touch(&in->cells[0]);
     (void)cell_make_groups(in, &in->cells[0]); /* the first exec tries again, and tells */
 }
 
@@ -162,7 +170,10 @@ int cell_acquire_at(struct init *in, unsigned at, struct cell **ret)
     struct cell *c = &in->cells[at];
     if (c->state == CELL_LINGER && group_is_empty(c->cgroup_fd))
         cell_move(c, CELL_FREE);
-    if (c->state != CELL_FREE || cell_drop_killed(in, c) < 0)
+    if (c->state != CELL_FREE)
+        return -EAGAIN;
+    cell_touch(c);
+    if (cell_drop_killed(in, c) < 0)
         return -EAGAIN;
     int r = cell_make_groups(in, c);
     if (r < 0)

@@ -38,6 +38,7 @@ struct cell {
     uint64_t
         settle_ns; /* DONE: until then the rest of a killed tree is waited for; 0: it is gone */
     struct init_exited result;
+    bool touched;  /* it was used before; else all of it is zero, and takes no memory */
     int cgroup_fd; /* kill group, -1 while not made */
     bool killed;   /* the group was, and must not be used again */
     bool orphan;   /* of an earlier boxd: nobody is told how it ended */

@@ -238,8 +238,6 @@ static bool start_state(struct init *in)
     in->cgroup_fd = in->config.cgroup_mode != INIT_CGROUP_NONE ? INIT_FD_CGROUP : -1;
     in->memcg_fd = in->config.cgroup_mode == INIT_CGROUP_HYBRID ? INIT_FD_MEMCG1 : -1;
     in->conn_fd = INIT_FD_CONTROL;
-    for (unsigned i = 0; i < INIT_CELLS_MAX; i++)
-        in->cells[i].cgroup_fd = in->cells[i].memcg_fd = in->cells[i].oom_fd = -1;
     for (int fd = INIT_FD_CONTROL; fd < INIT_FD_MAX; fd++)
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     in->reports = mmap(NULL, INIT_CELLS_MAX * sizeof(*in->reports), PROT_READ | PROT_WRITE,

@@ -146,7 +146,8 @@ static void end_orphans(struct init *in)
 {
     for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
         struct cell *c = &in->cells[i];
-        c->id = 0; /* the next boxd counts from the beginning */
+        if (c->id != 0) /* one that was never used is not written to */
+            c->id = 0;  /* the next boxd counts from the beginning */
         if (c->state != CELL_RUNNING && c->state != CELL_DONE)
             continue;
         c->orphan = true;
