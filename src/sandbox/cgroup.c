@@ -469,8 +469,13 @@ int cgroup_kill(const struct cgroup_host *h, const char *name)
 int cgroup_remove(const struct cgroup_host *h, const char *name)
 {
     int r = 0;
-    if (h->v2_fd >= 0)
+    if (h->v2_fd >= 0) {
+        /* Nearly all have this one, of their first command, and no other. */
+        char first[64];
+        if (str_fmt(first, sizeof(first), "%s/s0", name) >= 0)
+            (void)unlinkat(h->v2_fd, first, AT_REMOVEDIR);
         r = remove_groups(h->v2_fd, name);
+    }
     for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
         if (h->v1_fd[i] < 0)
             continue;
