@@ -14,6 +14,9 @@ def lines_of(result):
     yield "|---|---|---|---|---|"
     for bar in result["bars"]:
         yield f"| {bar['what']} | {bar['bar']} | {bar['value']} | {bar['undisturbed']} | {bar['verdict']} |"
+    for remark in result["remarks"]:
+        yield ""
+        yield remark[0].upper() + remark[1:]
     yield ""
     yield "| | n | p10 ms | p50 ms | p99 ms |"
     yield "|---|--:|--:|--:|--:|"

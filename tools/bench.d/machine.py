@@ -50,6 +50,30 @@ def own_anon_kib(pid):
     return status_kib(pid, "RssAnon")
 
 
+def empty_group_kib(name, count=40):
+    """What a memory cgroup takes that nothing is in: it depends on what this host has seen since it was booted. None: cannot
+    be told here."""
+    top = next((top for top in (CGROUPS / "memory", CGROUPS) if (top / "cgroup.procs").exists()), None)
+    if top is None or os.geteuid() != 0:
+        return None
+    base = top / name
+    try:
+        base.mkdir()
+        if (base / "cgroup.subtree_control").exists():
+            (base / "cgroup.subtree_control").write_text("+memory")
+        before = memory()
+        for i in range(count):
+            (base / str(i)).mkdir()
+        after = memory()
+        return round(sum(after[key] - before[key] for key in ("Slab", "Percpu")) / count, 1)
+    except OSError:
+        return None
+    finally:
+        for group in (*(base / str(i) for i in range(count)), base):
+            if group.exists():
+                group.rmdir()
+
+
 KERNEL_STACK_KIB = 16
 
 

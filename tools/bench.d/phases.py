@@ -5,7 +5,7 @@ import itertools
 import os
 import time
 
-from machine import GLOBAL, KERNEL, init_kib, memory, own_anon_kib
+from machine import GLOBAL, KERNEL, empty_group_kib, init_kib, memory, own_anon_kib
 from peers import HOLDER, IMAGE
 from stats import Bar, Series, median
 
@@ -18,7 +18,7 @@ class Run:
     def __init__(self, sizes, daemon, load, peers, cpus):
         self.sizes, self.daemon, self.load, self.peers, self.cpus = sizes, daemon, load, peers, cpus
         self.sock = str(daemon.sock)
-        self.series, self.bars, self.facts = {}, [], {}
+        self.series, self.bars, self.facts, self.notes = {}, [], {}, []
         self.started = time.monotonic()
         self._names = itertools.count()
 
@@ -212,6 +212,10 @@ def scale(run):
     while len(rounds) < n["scale_rounds"] and not (rounds and run.late(0.75)):
         rounds.append(scale_round(run, client, count))
     run.facts["memory_rounds"] = rounds
+    run.facts["empty_memory_cgroup_kib"] = empty = empty_group_kib(f"{run.daemon.tag()}-empty")
+    if empty is not None:
+        run.notes.append(f"of the memory of an idle session {empty:.0f} KiB is what a memory cgroup takes on this host that "
+                         "nothing is in: that grows with the superblocks the host ever had at one time.")
     used = median([r["in_all_kib"] for r in rounds]) / MIB
     rss = median([r["boxd_rss_kib"] for r in rounds]) / MIB
     run.bars += [
