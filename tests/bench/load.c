@@ -281,7 +281,7 @@ static const struct {
     {"exec-rpc", 5, load_rpc_exec},
     {"relay", 5, load_relay},
     {"relay-bulk", 5, load_relay_bulk},
-    {"socketpair", 1, load_socketpair},
+    {"socketpair", 2, load_socketpair},
     {"cat-bulk", 1, load_cat_bulk},
     {"engine-exec", 3, load_engine_exec},
     {"engine-create", 3, load_engine_create},

@@ -157,6 +157,8 @@ int load_relay_bulk(struct job *j, struct err *err)
 }
 
 /* Starts `cat` between two descriptors, which stay the caller's. */
+#define CATS_MAX 8
+
 static int start_cat(int in, int out, pid_t *ret, struct err *err)
 {
     char name[] = "cat", *const argv[] = {name, NULL};
@@ -186,31 +188,54 @@ static int echo_bytes(int to, int from, const char *data, char *room, size_t len
     return 0;
 }
 
-/* socketpair COUNT: the same line to a bare `cat` over a socketpair, and back. */
+/* From `end` through `n` of them, and back to `end`. */
+static int start_cats(int end, uint64_t n, pid_t *pids, struct err *err)
+{
+    AUTO_CLOSE int in = fcntl(end, F_DUPFD_CLOEXEC, 3);
+    int r = in < 0 ? err_sys(err, errno, "copy a descriptor") : 0;
+    for (uint64_t i = 0; i < n && r == 0; i++) {
+        int out[2] = {-1, end};
+        if (i + 1 < n && pipe2(out, O_CLOEXEC) < 0)
+            return err_sys(err, errno, "pipe");
+        r = start_cat(in, out[1], &pids[i], err);
+        if (i + 1 < n)
+            (void)close(out[1]);
+        (void)close(in);
+        in = out[0];
+    }
+    return r;
+}
+
+/* socketpair COUNT N: the same line to a bare `cat` over a socketpair, or through N of them, and
+ * back. */
 int load_socketpair(struct job *j, struct err *err)
 {
     char room[sizeof(ECHO_TEXT)];
-    uint64_t count;
+    uint64_t count, n;
     int ends[2];
-    pid_t pid;
+    pid_t pids[CATS_MAX] = {0};
     int r = load_count(j->words[0], &count, err);
+    if (r == 0)
+        r = load_count(j->words[1], &n, err);
     if (r < 0)
         return r;
+    if (n > CATS_MAX)
+        return err_set(err, ERR_INVALID, "at most %d of them", CATS_MAX);
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
         return err_sys(err, errno, "socketpair");
-    r = start_cat(ends[1], ends[1], &pid, err);
+    r = start_cats(ends[1], n, pids, err);
     (void)close(ends[1]);
     AUTO_CLOSE int fd = ends[0];
-    if (r < 0)
-        return r;
-    r = echo_bytes(fd, fd, ECHO_TEXT, room, strlen(ECHO_TEXT), err);
+    if (r == 0)
+        r = echo_bytes(fd, fd, ECHO_TEXT, room, strlen(ECHO_TEXT), err);
     for (uint64_t i = 0; r == 0 && i < count; i++) {
         uint64_t start = load_now();
         r = echo_bytes(fd, fd, ECHO_TEXT, room, strlen(ECHO_TEXT), err);
         load_note(j, start);
     }
     (void)shutdown(fd, SHUT_RDWR);
-    await_end(pid);
+    for (uint64_t i = 0; i < n && pids[i] > 0; i++)
+        await_end(pids[i]);
     return r;
 }
 

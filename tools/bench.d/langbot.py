@@ -46,7 +46,8 @@ def protocol(run):
         run.add("bare_sh", "bare fork+exec of sh -c", bare.measure(n["exec"]))
         run.add("exec_rpc", "box: warm exec, RPC WebSocket", load.ask("exec-rpc", n["exec"], *who, "rpc"))
         run.add("exec_http_sh", "box: the same, HTTP keep-alive", load.ask("exec-sh", n["exec"], sock, session))
-        run.add("socketpair", "bare socketpair echo", load.ask("socketpair", n["echo"]))
+        run.add("socketpair", "bare socketpair echo", load.ask("socketpair", n["echo"], 1))
+        run.add("chain", "bare echo through four processes", load.ask("socketpair", n["echo"], 4))
         run.add("relay", "box: relay echo", load.ask("relay", n["echo"], *who, target))
         if run.late(0.6) and done >= 2:
             break
