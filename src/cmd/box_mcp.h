@@ -68,6 +68,15 @@ struct mcp_out {
     enum mcp_verdict verdict;
 };
 
+/* How the next answer is waited for. */
+struct mcp_awake {
+    bool possible;   /* there is a processor beside ours */
+    uint64_t until;  /* when we would have gone to sleep; 0: nothing was waited for */
+    bool in_time;    /* the answer came before */
+    unsigned misses; /* in a row */
+    unsigned asleep; /* so many requests are not worth a try */
+};
+
 struct mcp_run {
     struct app *app;         /* borrowed */
     const struct args *args; /* borrowed */
@@ -128,6 +137,7 @@ struct mcp_run {
 
     /* Client and server. */
     struct mcp_book book;
+    struct mcp_awake awake;
     struct mcp_tools tools;
     struct source in;
     struct sink out, err_out;

@@ -11,6 +11,7 @@
 #include "cmd/box_text.h"
 #include "http/client.h"
 #include "util/alloc.h"
+#include "util/clock.h"
 #include "util/fd.h"
 #include "util/str.h"
 
@@ -24,6 +25,8 @@
 #define OUT_QUEUE (24u << 20)      /* boxd sends no more than its ring holds before we ask for it */
 #define ERR_QUEUE (256u << 10)     /* of stderr; what is above is dropped, and counted */
 #define RECEIVED_EVERY (32u << 10) /* bytes, until boxd is told how far we are */
+#define AWAKE_NS (NSEC_PER_MSEC / 2)
+#define MISSES_MAX 8u
 
 static void lines_add(struct mcp_lines *l, struct mcp_line *line)
 {
@@ -50,6 +53,39 @@ static void lines_clear(struct mcp_lines *l)
         free(lines_take(l));
 }
 
+/* Being woken, on another processor, takes longer than the answer of a quick server does. So that
+ * is waited for awake, for a moment; with one that is slower it is tried less and less often. */
+static void expect_answer(struct mcp_run *m)
+{
+    struct mcp_awake *a = &m->awake;
+
+    if (!a->possible)
+        return;
+    if (a->until != 0 && a->in_time)
+        a->misses = 0;
+    else if (a->until != 0)
+        a->asleep = (1u << (a->misses < MISSES_MAX ? ++a->misses : MISSES_MAX)) - 1;
+    a->until = 0;
+    if (a->asleep > 0) {
+        a->asleep--;
+        return;
+    }
+    a->until = loop_now(m->app->loop) + AWAKE_NS;
+    a->in_time = false;
+    loop_stay_awake(m->app->loop, a->until);
+}
+
+static void got_answer(struct mcp_run *m)
+{
+    struct mcp_awake *a = &m->awake;
+
+    if (a->until == 0 || a->in_time)
+        return;
+    a->in_time = loop_now(m->app->loop) <= a->until;
+    if (m->book.n_asked == 0)
+        loop_stay_awake(m->app->loop, 0);
+}
+
 /* To the server. */
 
 static bool may_send(const struct mcp_run *m, const struct mcp_line *line)
@@ -70,6 +106,7 @@ void mcp_pipe_send(struct mcp_run *m)
         if (line->again)
             mcp_book_sent_again(&m->book, line->data, line->len);
         line->again = false;
+        size_t asked = m->book.n_asked;
         bool drop =
             !line->booked && mcp_book_from_client(&m->book, line->data, line->len) == MCP_DROP;
         line->booked = true;
@@ -78,6 +115,8 @@ void mcp_pipe_send(struct mcp_run *m)
             continue;
         }
         (void)mcp_link_stdin(m, line->data, line->len);
+        if (m->book.n_asked > asked)
+            expect_answer(m);
         m->sent_bytes += line->len;
         line->end = m->sent_bytes;
         lines_add(&m->sent, line);
@@ -313,6 +352,7 @@ static void server_line(struct mcp_run *m, const char *rest, size_t len)
     mcp_scan_reset(&o->scan);
     if (handshake)
         replayed(m);
+    got_answer(m);
     mcp_server_spoke(m);
     if (verdict == MCP_TOOLS)
         mcp_tell(m);
@@ -447,6 +487,7 @@ void mcp_pipe_start(struct mcp_run *m)
     buf_init(&m->line, MCP_LINE_MAX);
     buf_init(&m->from_server.part, PART_REPLAY + 65536);
     mcp_book_init(&m->book);
+    m->awake.possible = sysconf(_SC_NPROCESSORS_ONLN) > 1;
     sink_init(&m->out, m->app->loop, STDOUT_FILENO, OUT_QUEUE, on_out);
     sink_init(&m->err_out, m->app->loop, STDERR_FILENO, ERR_QUEUE, on_err_out);
     watch_reader(m);

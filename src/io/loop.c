@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <time.h>
@@ -33,6 +34,7 @@ struct loop {
     bool in_turn;
     bool coarse; /* the kernel has no epoll_pwait2() */
     struct hist turns;
+    uint64_t awake_until;
 
     struct slot *slots; /* owned */
     uint32_t n_slots;
@@ -352,12 +354,45 @@ static int wait_events(struct loop *loop, struct epoll_event *events, uint64_t n
     return n < 0 ? -errno : n;
 }
 
+void loop_stay_awake(struct loop *loop, uint64_t until_ns)
+{
+    loop->awake_until = until_ns;
+}
+
+/* Not beyond the moment when the loop would have been woken. */
+static int wait_awake(struct loop *loop, struct epoll_event *events, uint64_t ns)
+{
+    uint64_t now = loop_now(loop);
+    uint64_t until = ns < loop->awake_until - now ? now + ns : loop->awake_until;
+    int n = 0;
+
+    while (n == 0 && loop_now(loop) < until) {
+        n = wait_events(loop, events, 0);
+        if (n == 0)
+            (void)sched_yield();
+    }
+    return n;
+}
+
+static int wait_or_sleep(struct loop *loop, struct epoll_event *events, int timeout_ms)
+{
+    uint64_t ns = sleep_ns(loop, timeout_ms);
+
+    if (ns > 0 && loop->awake_until > loop_now(loop)) {
+        int n = wait_awake(loop, events, ns);
+        if (n != 0)
+            return n;
+        ns = sleep_ns(loop, timeout_ms);
+    }
+    return wait_events(loop, events, ns);
+}
+
 int loop_turn(struct loop *loop, int timeout_ms)
 {
     struct epoll_event events[EVENTS_PER_TURN];
 
     assert(!loop->in_turn);
-    int n = wait_events(loop, events, sleep_ns(loop, timeout_ms));
+    int n = wait_or_sleep(loop, events, timeout_ms);
     if (n < 0 && n != -EINTR)
         return n;
     loop->in_turn = true;

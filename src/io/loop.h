@@ -80,6 +80,11 @@ uint64_t loop_now(const struct loop *loop); /* monotonic ns, read afresh */
 /* How long each turn kept everybody else waiting. */
 const struct hist *loop_turns(const struct loop *loop);
 
+/* Until then the loop does not sleep but asks what there is, again and again, and lets others have
+ * the processor in between: where what is waited for comes sooner than one can be woken. 0: no
+ * more. */
+void loop_stay_awake(struct loop *loop, uint64_t until_ns);
+
 int loop_run(struct loop *loop, struct err *err); /* until loop_quit() */
 void loop_quit(struct loop *loop);
 /* One turn: waits at most timeout_ms (-1: for ever), runs what is due. For tests. Returns how many

@@ -377,6 +377,35 @@ static void a_timer_wakes_a_sleeping_loop(void **state)
     assert_string_equal(trace, "aa");
 }
 
+static void a_loop_that_stays_awake_misses_nothing(void **state)
+{
+    AUTO(loop) struct loop *loop = new_loop(&clock_system);
+    struct named_timer a = {.name = 'a'};
+    struct pipe_watch p;
+    uint64_t for_ever = loop_now(loop) + 3600 * NSEC_PER_SEC;
+
+    pipe_open(&p, 'p');
+    assert_int_equal(loop_io_start(loop, &p.io, p.fds[0], EPOLLIN, on_pipe), 0);
+    loop_stay_awake(loop, for_ever);
+    assert_int_equal(loop_turn(loop, 1), 0); /* it ends when its sleep would have */
+    loop_timer_start(loop, &a.timer, NSEC_PER_MSEC, on_timer);
+    assert_true(loop_turn(loop, -1) >= 0);
+    while (a.timer.loop)
+        assert_true(loop_turn(loop, -1) >= 0);
+    pipe_fill(&p);
+    assert_int_equal(loop_turn(loop, -1), 1);
+    assert_string_equal(trace, "ap");
+    pipe_close(&p);
+    /* And then it sleeps again. */
+    loop_stay_awake(loop, 0);
+    assert_int_equal(loop_turn(loop, 1), 0);
+    loop_stay_awake(loop, loop_now(loop) + NSEC_PER_MSEC);
+    loop_timer_start(loop, &a.timer, 5 * NSEC_PER_MSEC, on_timer);
+    while (a.timer.loop)
+        assert_true(loop_turn(loop, -1) >= 0);
+    assert_string_equal(trace, "apa");
+}
+
 static void the_wait_may_be_interrupted_or_fail(void **state)
 {
     AUTO(loop) struct loop *loop = new_loop(&fake.clock);
@@ -667,6 +696,7 @@ int main(void)
         LOOP_TEST(a_timer_that_rearms_at_once_lets_others_run),
         LOOP_TEST(a_thousand_timers_keep_their_order),
         LOOP_TEST(a_timer_wakes_a_sleeping_loop),
+        LOOP_TEST(a_loop_that_stays_awake_misses_nothing),
         LOOP_TEST(the_wait_may_be_interrupted_or_fail),
         LOOP_TEST(quit_ends_the_run_after_the_turn),
         LOOP_TEST(deferred_calls_run_once_in_order),
