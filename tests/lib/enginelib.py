@@ -21,6 +21,8 @@ import tempfile
 import time
 import urllib.parse
 
+from hostlib import until
+
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
 IMAGE = "box-test:latest"
 READY_TIMEOUT = 120.0
@@ -222,7 +224,11 @@ class Engine:
         return int(children[0])
 
     def signal(self, sig):
-        os.kill(self.daemon_pid(), sig)
+        pid = self.daemon_pid()
+        os.kill(pid, sig)
+        if sig == signal.SIGSTOP:  # one thread after the other: until then it answers
+            until(lambda: all(stat.read_text().rsplit(")", 1)[1].split()[0] in "TZX"
+                              for stat in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")), what="the engine's stop")
         if sig == signal.SIGCONT:  # nsenter stopped when it saw its child stop
             self.daemon.send_signal(sig)
 

@@ -67,7 +67,10 @@ def test_each_start_has_a_time(load):
 
 
 def test_bare_echoes_have_times(load):
-    assert len(load.ask("socketpair", 5)) == 5
+    assert len(load.ask("socketpair", 5, 1)) == 5
+    assert len(load.ask("socketpair", 5, 4)) == 5
+    with pytest.raises(LoadError, match="at most"):
+        load.ask("socketpair", 5, 9)
     assert len(load.ask("cat-bulk", 5)) == 1
 
 
