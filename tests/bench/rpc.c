@@ -211,7 +211,7 @@ static int start_cats(int end, uint64_t n, pid_t *pids, struct err *err)
 int load_socketpair(struct job *j, struct err *err)
 {
     char room[sizeof(ECHO_TEXT)];
-    uint64_t count, n;
+    uint64_t count, n = 0;
     int ends[2];
     pid_t pids[CATS_MAX] = {0};
     int r = load_count(j->words[0], &count, err);
