@@ -2,6 +2,7 @@
 import itertools
 import os
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -11,6 +12,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "lib"))
 from boxlib import Boxd  # noqa: E402
 
 _ids = itertools.count()
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and so it would be by all that tests start
 
 
 @pytest.fixture(scope="session")
