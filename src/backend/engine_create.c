@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/engine_internal.h"
+#include "sandbox/gvisor.h"
 #include "sandbox/masks.h"
 #include "util/alloc.h"
 #include "util/json.h"
@@ -21,8 +22,6 @@
  * there is place for some. */
 #define RESERVE_OWN 16
 #define RESERVE_SHARED 4
-#define GVISOR_TASKS 24
-#define GVISOR_TASKS_OWN 1024
 
 /* langbot-box-<32 characters of the sanitised id>-<8 random hex digits>. */
 void engine_container_name(const char *session_id, const char *random, char *ret, size_t size)
@@ -71,7 +70,7 @@ int64_t engine_pids_reserve(bool own_id)
 int64_t engine_pids_max(const struct spec *spec, bool own_id, bool gvisor)
 {
     int64_t inside = spec->pids_limit + engine_pids_reserve(own_id);
-    return gvisor ? inside * GVISOR_TASKS + GVISOR_TASKS_OWN : inside;
+    return gvisor ? gvisor_host_tasks((uint32_t)inside) : inside;
 }
 
 uint64_t engine_workspace_bytes(const struct spec *spec)

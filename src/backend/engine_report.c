@@ -94,7 +94,8 @@ static void put_payload(struct jw *w, const char *status)
 
 static const char not_set[] = "the engine does not enforce it";
 
-static void put_limit(struct jw *w, const char *key, int64_t value, const char *why)
+/* An object that is not closed yet. */
+static void begin_limit(struct jw *w, const char *key, int64_t value, const char *why)
 {
     jw_key(w, key);
     jw_object(w);
@@ -103,6 +104,11 @@ static void put_limit(struct jw *w, const char *key, int64_t value, const char *
         jw_kint(w, "value", value);
     else
         jw_kstr(w, "reason", why);
+}
+
+static void put_limit(struct jw *w, const char *key, int64_t value, const char *why)
+{
+    begin_limit(w, key, value, why);
     jw_object_end(w);
 }
 
@@ -112,13 +118,7 @@ static void put_pids(struct jw *w, const struct engine_sandbox *sb, int64_t aske
     /* Where the engine took it for something else, what is in force is what it says. */
     if (got > 0 && asked != engine_pids_max(sb->spec, sb->own_id, sb->gvisor))
         got = asked - engine_pids_reserve(sb->own_id);
-    jw_key(w, "pids");
-    jw_object(w);
-    jw_kbool(w, "enforced", got > 0);
-    if (got > 0)
-        jw_kint(w, "value", got);
-    else
-        jw_kstr(w, "reason", not_set);
+    begin_limit(w, "pids", got, not_set);
     if (got > 0 && sb->gvisor) {
         jw_kstr(w, "how", "RLIMIT_NPROC, which gVisor counts for this session alone");
         jw_kint(w, "host_tasks", asked);

@@ -12,6 +12,7 @@
 
 #include "backend/native_internal.h"
 #include "sandbox/init_wire.h"
+#include "sandbox/plan.h"
 #include "util/alloc.h"
 #include "util/cleanup.h"
 #include "util/clock.h"
@@ -31,15 +32,6 @@
     (16U << 20) /* one message of a client, whole, and what is left before it                      \
                  */
 #define STDIN_HIGH_WATER (256U << 10) /* above it the writer is asked to hold back */
-
-static const char *const base_env[] = {
-    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME=/home/box",
-    "USER=box",
-    "LOGNAME=box",
-    "SHELL=/bin/sh",
-    "LANG=C.UTF-8",
-};
 
 static struct native_exec *exec_of(struct exec *e)
 {
@@ -194,8 +186,8 @@ static int pack(struct buf *out, struct init_exec *head, const struct native_san
 {
     AUTO_STRV char **env = NULL;
     int r = 0;
-    for (size_t i = 0; i < ARRAY_SIZE(base_env); i++)
-        strv_add(&env, base_env[i]);
+    for (size_t i = 0; i < PLAN_ENV_LEN; i++)
+        strv_add(&env, plan_env[i]);
     if (req->tty)
         strv_add(&env, "TERM=xterm-256color");
     merge_env(&env, sb->env);

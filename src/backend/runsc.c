@@ -177,6 +177,17 @@ static void give_up(struct runsc_sandbox *s)
     (void)unlinkat(e->dir_fd, name, AT_REMOVEDIR);
 }
 
+/* Somebody is told of what has begun; nothing is left of what has not. */
+static int begun(struct runsc_sandbox *s, int rc, backend_created_fn *created,
+                 backend_lost_fn *lost, void *arg)
+{
+    if (rc < 0)
+        give_up(s);
+    else
+        promise(s, created, lost, arg);
+    return rc;
+}
+
 static int runsc_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
                         backend_lost_fn *lost, void *arg, struct err *err)
 {
@@ -188,11 +199,7 @@ static int runsc_create(struct backend *b, const struct spec *spec, backend_crea
         return err_code_errno(err->code);
     engine_move(&s->sb, ENGINE_STARTING);
     int rc = native_create_named(r->outer, name, spec, on_outer_created, on_outer_lost, s, err);
-    if (rc < 0)
-        give_up(s);
-    else
-        promise(s, created, lost, arg);
-    return rc;
+    return begun(s, rc, created, lost, arg);
 }
 
 /* box-guest comes back to the directory that it knows; the native half is known to box-priv. */
@@ -209,11 +216,7 @@ static int runsc_adopt(struct backend *b, const char *name, const struct spec *s
         return err_code_errno(err->code);
     engine_move(&s->sb, ENGINE_ADOPTING);
     int rc = native_adopt(r->outer, name, spec, on_outer_created, on_outer_lost, s, err);
-    if (rc < 0)
-        give_up(s);
-    else
-        promise(s, created, lost, arg);
-    return rc;
+    return begun(s, rc, created, lost, arg);
 }
 
 struct sweep {

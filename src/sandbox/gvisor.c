@@ -35,14 +35,6 @@ static void put_strings(struct jw *w, const char *key, const char *const *list)
 static void put_process(struct jw *w, const struct plan *p)
 {
     static const char *const args[] = {GVISOR_GUEST, NULL};
-    static const char *const env[] = {
-        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "HOME=/home/box",
-        "USER=box",
-        "LOGNAME=box",
-        "SHELL=/bin/sh",
-        "LANG=C.UTF-8",
-        NULL};
     static const char *const sets[] = {"bounding", "effective", "inheritable", "permitted",
                                        "ambient"};
     jw_key(w, "process");
@@ -53,7 +45,7 @@ static void put_process(struct jw *w, const struct plan *p)
     jw_ku64(w, "gid", p->payload_gid);
     jw_object_end(w);
     put_strings(w, "args", args);
-    put_strings(w, "env", env);
+    put_strings(w, "env", plan_env);
     jw_kstr(w, "cwd", "/");
     jw_kbool(w, "noNewPrivileges", true);
     jw_key(w, "capabilities");

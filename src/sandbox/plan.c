@@ -24,6 +24,16 @@ static const char *const source_names[PLAN_SRC_MAX] = {
     [PLAN_SRC_PRIVATE] = "private", [PLAN_SRC_GUEST] = "guest", [PLAN_SRC_ALLOWED] = "allowed",
 };
 
+const char *const plan_env[PLAN_ENV_LEN + 1] = {
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME=/home/box",
+    "USER=box",
+    "LOGNAME=box",
+    "SHELL=/bin/sh",
+    "LANG=C.UTF-8",
+    NULL,
+};
+
 static const char *const reserved[] = {
     "/proc", "/sys",   "/dev",   "/usr",    "/etc", "/bin",  "/sbin",
     "/lib",  "/lib32", "/lib64", "/libx32", "/run", "/boot", "/.box",

@@ -21,6 +21,10 @@ struct err;
 #define PLAN_STRINGS_MAX 65536U
 #define PLAN_NAME_LEN 16U /* hex digits */
 
+/* What the environment of programs begins with, and a NULL. */
+#define PLAN_ENV_LEN 6
+extern const char *const plan_env[PLAN_ENV_LEN + 1];
+
 enum plan_flags {
     PLAN_NET_ON = 1U << 0,
     PLAN_ROOT_WRITABLE = 1U << 1,  /* the root stays writable, and the payload is uid 0 inside */
