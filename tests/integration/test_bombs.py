@@ -24,7 +24,7 @@ def victim(boxd_shared, session):
 # E01: processes.
 
 @pytest.mark.parametrize("limit", [64, 400])
-def test_E01_fork_bomb(api, boxd_shared, session, victim, limit):
+def test_check_E01_fork_bomb(api, boxd_shared, session, victim, limit):
     sid = session(pids_limit=limit)
     watch = Watch(api, sid)
     r = {}
@@ -43,7 +43,7 @@ def test_E01_fork_bomb(api, boxd_shared, session, victim, limit):
 
 
 @pytest.mark.vm
-def test_E01_a_fork_bomb_is_deleted_quickly(api, boxd_shared, session, victim):
+def test_check_E01_a_fork_bomb_is_deleted_quickly(api, boxd_shared, session, victim):
     sid = session(pids_limit=400)
     watch = Watch(api, sid)
     stream = wsexec.stream(boxd_shared, sid, "bash", "-c", ":(){ :|:& };: ; sleep 1000")
@@ -58,7 +58,7 @@ def test_E01_a_fork_bomb_is_deleted_quickly(api, boxd_shared, session, victim):
 
 
 @pytest.mark.vm
-def test_E01_a_full_session_says_so(api, boxd_shared, session):
+def test_check_E01_a_full_session_says_so(api, boxd_shared, session):
     """No process is left for another command: that is an answer, not a hang, and it passes."""
     sid = session(pids_limit=16)
     with wsexec.stream(boxd_shared, sid, "bash", "-c", """
@@ -71,7 +71,7 @@ def test_E01_a_full_session_says_so(api, boxd_shared, session):
     wait_for(lambda: api.x(sid, "true")["exit_code"] == 0, what="room for a process")
 
 
-def test_E01_threads_count_as_processes(api, session):
+def test_check_E01_threads_count_as_processes(api, session):
     sid = session(pids_limit=32)
     r = api.x(sid, "python3", "-c", """
 import threading, time
@@ -94,7 +94,7 @@ HOG = "x = []\nfor i in range(1500): x.append(bytearray(1 << 20))"
 
 
 @pytest.mark.vm
-def test_E02_memory_bomb(api, session, victim):
+def test_check_E02_memory_bomb(api, session, victim):
     sid = session(memory_mb=MEMORY_MB)
     for _ in range(amount(5, 2)):
         r = api.x(sid, "python3", "-c", HOG)
@@ -114,7 +114,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("cell", ["first", "later"])
-def test_E02_the_whole_exec_dies_and_no_other(api, boxd_shared, session, victim, family, cell):
+def test_check_E02_the_whole_exec_dies_and_no_other(api, boxd_shared, session, victim, family, cell):
     """Whoever the kernel picks, all of that exec goes, and a second exec of the same session stays. The
     first of a session's execs shares its group of memory with nobody; later ones have one of their own."""
     sid = session(memory_mb=MEMORY_MB, pids_limit=100)
@@ -145,7 +145,7 @@ def test_E02_the_whole_exec_dies_and_no_other(api, boxd_shared, session, victim,
 
 
 @pytest.mark.vm
-def test_E02_an_exec_after_the_bomb_is_not_blamed(api, session):
+def test_check_E02_an_exec_after_the_bomb_is_not_blamed(api, session):
     sid = session(memory_mb=MEMORY_MB)
     for n in range(amount(10, 3)):
         assert api.x(sid, "python3", "-c", HOG)["outcome"] == "oom_killed"
@@ -210,7 +210,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "memfd", "pipe", "socketpair", "mmap-shared", "shm", "sysv-shm"])
-def test_E03_memory_of_every_kind_is_charged_to_the_session(api, boxd_shared, session, kind):
+def test_check_E03_memory_of_every_kind_is_charged_to_the_session(api, boxd_shared, session, kind):
     sid = session(memory_mb=128)
     watch = Watch(api, sid)
     base = watch.memory_now()
@@ -223,7 +223,7 @@ def test_E03_memory_of_every_kind_is_charged_to_the_session(api, boxd_shared, se
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "memfd", "pipe", "socketpair", "mmap-shared", "shm", "sysv-shm"])
-def test_E03_a_bomb_of_that_kind_ends_inside_its_limit(api, boxd_shared, session, victim, kind):
+def test_check_E03_a_bomb_of_that_kind_ends_inside_its_limit(api, boxd_shared, session, victim, kind):
     """Killed, or told by the kernel that there is no more; never more than the limit; and the session
     goes on. The files that remain are the session's own to remove."""
     sid = session(memory_mb=MEMORY_MB)
@@ -245,7 +245,7 @@ def test_E03_a_bomb_of_that_kind_ends_inside_its_limit(api, boxd_shared, session
     wait_for(lambda: watch.memory_now() < 24 * MIB, what="memory given back")
 
 
-def test_E03_all_places_in_memory_filled_at_once_leave_room_for_a_process(api, session, victim):
+def test_check_E03_all_places_in_memory_filled_at_once_leave_room_for_a_process(api, session, victim):
     """What files in memory can hold stays below the limit on memory, also with a writable root."""
     for spec in ({}, {"read_only_rootfs": False}):
         sid = session(memory_mb=MEMORY_MB, **spec)
@@ -256,7 +256,7 @@ def test_E03_all_places_in_memory_filled_at_once_leave_room_for_a_process(api, s
 
 # E04, E05, E08, E16.
 
-def test_E04_a_small_limit_on_memory(api, session):
+def test_check_E04_a_small_limit_on_memory(api, session):
     for mb in (32, 40):
         sid = session(memory_mb=mb)
         r = api.x(sid, "python3", "-c", "print('ran')")
@@ -265,7 +265,7 @@ def test_E04_a_small_limit_on_memory(api, session):
 
 
 @pytest.mark.vm
-def test_E05_cpu_is_shared_as_agreed(api, session, victim):
+def test_check_E05_cpu_is_shared_as_agreed(api, session, victim):
     sid = session(cpus=0.2, pids_limit=100)
     seconds = 4 * MOMENT
     r = api.x(sid, "python3", "-c", f"""
@@ -280,7 +280,7 @@ for i in range(32): os.wait()""")
     assert r["cpu_ms"] <= r["duration_ms"] * 0.2 * 1.15 + 100, r
 
 
-def test_E08_descriptors_are_limited_to_the_session(api, session, victim):
+def test_check_E08_descriptors_are_limited_to_the_session(api, session, victim):
     def host():
         return int(pathlib.Path("/proc/sys/fs/file-nr").read_text().split()[0])
     sid = session()
@@ -301,7 +301,7 @@ except OSError as e:
     assert api.x(sid, "true")["exit_code"] == 0
 
 
-def test_E16_limits_cannot_be_raised(api, session):
+def test_check_E16_limits_cannot_be_raised(api, session):
     sid = session(pids_limit=64, workspace_quota_mb=16)
     r = api.x(sid, "python3", "-c", """
 import resource as R
@@ -325,7 +325,7 @@ print("end")""")
     assert api.x(sid, "bash", "-c", "ulimit -Ht")["stdout"] == "unlimited\n"
 
 
-def test_E16_priority_cannot_be_gained(api, sid):
+def test_check_E16_priority_cannot_be_gained(api, sid):
     r = api.x(sid, "python3", "-c", """
 import os
 for what in (lambda: os.nice(-1), lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)),

@@ -373,7 +373,7 @@ static void numbers_of_processes_are_never_used_again(void **state)
     world_stop(&w);
 }
 
-static void test_F21_what_is_nobodys_is_swept(void **state)
+static void test_row_F21_what_is_nobodys_is_swept(void **state)
 {
     struct world w;
     struct heard h;
@@ -581,7 +581,7 @@ int main(void)
         cmocka_unit_test(process_that_ended_meanwhile_says_how),
         cmocka_unit_test(output_of_an_ended_process_outlives_the_daemon_too),
         cmocka_unit_test(numbers_of_processes_are_never_used_again),
-        cmocka_unit_test(test_F21_what_is_nobodys_is_swept),
+        cmocka_unit_test(test_row_F21_what_is_nobodys_is_swept),
         cmocka_unit_test(session_that_died_meanwhile_is_forgotten),
         cmocka_unit_test(hostile_records_are_dropped_and_the_rest_is_taken),
         cmocka_unit_test(backend_that_keeps_nothing_is_fine),

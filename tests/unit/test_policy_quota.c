@@ -144,7 +144,7 @@ static void many_directories_are_all_seen(void **state)
     assert_int_equal(u.entries, 40 * 7);
 }
 
-static void test_T28_a_full_workspace_is_told_before_execution(void **state)
+static void test_row_T28_a_full_workspace_is_told_before_execution(void **state)
 {
     AUTO(spec) struct spec *s = spec_of(1);
     struct quota_check check = {.spec = s, .phase = QUOTA_BEFORE, .max_entries = 100};
@@ -162,7 +162,7 @@ static void test_T28_a_full_workspace_is_told_before_execution(void **state)
     assert_string_equal(err.msg, want);
 }
 
-static void test_T29_a_workspace_that_grew_is_told_after_execution(void **state)
+static void test_row_T29_a_workspace_that_grew_is_told_after_execution(void **state)
 {
     AUTO(spec) struct spec *s = spec_of(1);
     struct quota_check check = {.spec = s, .phase = QUOTA_AFTER, .max_entries = 100};
@@ -255,8 +255,8 @@ int main(void)
         IN_DIR(counting_ends_at_the_cap),
         IN_DIR(a_tree_too_deep_counts_as_too_much),
         IN_DIR(many_directories_are_all_seen),
-        IN_DIR(test_T28_a_full_workspace_is_told_before_execution),
-        IN_DIR(test_T29_a_workspace_that_grew_is_told_after_execution),
+        IN_DIR(test_row_T28_a_full_workspace_is_told_before_execution),
+        IN_DIR(test_row_T29_a_workspace_that_grew_is_told_after_execution),
         cmocka_unit_test(exactly_the_limit_is_within_it),
         cmocka_unit_test(too_many_entries_are_told),
         cmocka_unit_test(a_cleanup_may_start_and_must_not_add),
