@@ -103,7 +103,16 @@ struct backend_found {
     uint64_t created_ns; /* wall clock, by the backend */
 };
 typedef void backend_found_fn(void *arg, const struct backend_found *found);
+/* `held` NULL: it could not be found out. */
+struct backend_held;
+typedef void backend_held_fn(void *arg, const struct backend_held *held);
 typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
+
+/* Files without a name that processes of a sandbox keep on disks of the host. */
+struct backend_held {
+    uint64_t bytes, files;
+    bool incomplete; /* there is more than can be looked at */
+};
 
 struct backend_ops {
     const char *name;
@@ -179,6 +188,8 @@ struct backend_ops {
 
     /* What is actually enforced, read back from the kernel, as a JSON object. */
     int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
+    /* Optional: what its processes hold of files that no directory has any more. */
+    int (*held)(struct sandbox *sb, backend_held_fn *done, void *arg, struct err *err);
     /* What this host can enforce, found out by doing: a JSON object with "checks", each {id,
      * status, detail, remedy}. */
     int (*doctor)(struct backend *b, backend_text_fn *done, void *arg, struct err *err);

@@ -329,6 +329,7 @@ static const struct backend_ops native_ops = {
     .proc_kill = native_proc_kill,
     .proc_free = native_proc_free,
     .receipt = native_receipt,
+    .held = native_held,
     .doctor = native_doctor,
     .free = native_free,
 };

@@ -241,6 +241,7 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
 void native_exec_lose_all(struct native_sandbox *sb);
 
 /* native_receipt.c */
+int native_held(struct sandbox *base, backend_held_fn *done, void *arg, struct err *err);
 int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 
 /* native_doctor.c */

@@ -273,3 +273,33 @@ int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struc
         free(rc);
     return r;
 }
+
+struct held_wait {
+    backend_held_fn *done;
+    void *arg;
+};
+
+static void on_held(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    struct held_wait *h = arg;
+    struct backend_held held = {0};
+    (void)fds;
+    (void)n_fds;
+    if (reply != NULL && reply->result == 0)
+        held = (struct backend_held){.bytes = reply->held.bytes,
+                                     .files = reply->held.files,
+                                     .incomplete = reply->held.incomplete != 0};
+    h->done(h->arg, reply != NULL && reply->result == 0 ? &held : NULL);
+    free(h);
+}
+
+int native_held(struct sandbox *base, backend_held_fn *done, void *arg, struct err *err)
+{
+    const struct native_sandbox *sb = container_of(base, struct native_sandbox, base);
+    struct held_wait *h = xnew(struct held_wait);
+    *h = (struct held_wait){done, arg};
+    int r = priv_client_held(sb->native->priv, sb->name, on_held, h, err);
+    if (r < 0)
+        free(h);
+    return r;
+}

@@ -218,10 +218,10 @@ static void look(struct loop_timer *t)
         guard_free(g);
         return;
     }
+    const struct quota_place place = {session_spec(g->session)->host_path, g->session};
     g->begun = loop_now(loop_of(g));
     if (session_execs(g->session) > 0 ||
-        quota_count_start(g->service, session_spec(g->session)->host_path, on_counted, g, &g->count,
-                          &ignored) < 0)
+        quota_count_start(g->service, &place, on_counted, g, &g->count, &ignored) < 0)
         wait_for(g, SOON_NS);
 }
 

@@ -36,6 +36,7 @@ enum priv_type {
     PRIV_SWEEP,    /* removes what lies about and belongs to no sandbox */
     PRIV_JOB,      /* a job of box-fetch; answered when it runs, with its pidfd, its standard input
                       and its standard output */
+    PRIV_HELD,     /* what the processes of a sandbox keep on disks without a name */
     PRIV_TYPE_MAX,
 };
 
@@ -118,6 +119,12 @@ struct priv_inspect {
     char status[2048]; /* /proc/PID/status of PID 1 */
 };
 
+/* Files, of no image of the session's own and not in memory, that have no name any more. */
+struct priv_held {
+    uint64_t bytes, files;
+    uint32_t incomplete; /* there was more than we can look at */
+};
+
 struct priv_probe {
     struct {
         uint32_t ok;
@@ -142,5 +149,6 @@ struct priv_reply {
         struct priv_host host;
         struct priv_inspect inspect;
         struct priv_probe probe;
+        struct priv_held held;
     };
 };
