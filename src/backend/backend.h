@@ -24,7 +24,7 @@ enum outcome_kind {
     OUTCOME_SIGNALED,
     OUTCOME_TIMED_OUT,
     OUTCOME_OOM_KILLED,
-    OUTCOME_QUOTA_EXCEEDED, /* it failed and the session's disk is full */
+    OUTCOME_QUOTA_EXCEEDED, /* it failed and the session's disk is full, or was killed for it */
     OUTCOME_SESSION_LOST,   /* the sandbox went away underneath it */
     OUTCOME_KIND_MAX,
 };
@@ -108,10 +108,12 @@ struct backend_held;
 typedef void backend_held_fn(void *arg, const struct backend_held *held);
 typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
 
-/* Files without a name that processes of a sandbox keep on disks of the host. */
+/* What a sandbox keeps on disks of the host. */
 struct backend_held {
-    uint64_t bytes, files;
-    bool incomplete; /* there is more than can be looked at */
+    uint64_t bytes, files;               /* without a name, by its processes */
+    uint64_t stored_bytes, stored_files; /* in storage that has no limit by the kernel */
+    bool idle;                           /* nothing runs in it: nothing was counted */
+    bool incomplete;                     /* there is more than can be looked at */
 };
 
 struct backend_ops {
@@ -188,7 +190,7 @@ struct backend_ops {
 
     /* What is actually enforced, read back from the kernel, as a JSON object. */
     int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
-    /* Optional: what its processes hold of files that no directory has any more. */
+    /* Optional. */
     int (*held)(struct sandbox *sb, backend_held_fn *done, void *arg, struct err *err);
     /* What this host can enforce, found out by doing: a JSON object with "checks", each {id,
      * status, detail, remedy}. */

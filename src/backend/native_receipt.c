@@ -118,7 +118,7 @@ static void write_limits(struct jw *w, const struct receipt *rc)
     write_limit(w, "cpu_quota_us_per_100ms", in_force(rc, CGROUP_CPU, c->cpu_quota_us),
                 c->cpu_quota_us, host->why[CGROUP_CPU]);
     write_limit(w, "disk_bytes", rc->sb->quota_bytes > 0, rc->sb->quota_bytes,
-                "no quota was asked for");
+                "no quota was asked for; what is on disk is counted (box.limits.session_disk_mb)");
     backend_write_counted(w, rc->sb->counted_bytes);
     jw_object_end(w);
 }
@@ -288,6 +288,9 @@ static void on_held(void *arg, const struct priv_reply *reply, int *fds, size_t 
     if (reply != NULL && reply->result == 0)
         held = (struct backend_held){.bytes = reply->held.bytes,
                                      .files = reply->held.files,
+                                     .stored_bytes = reply->held.stored_bytes,
+                                     .stored_files = reply->held.stored_files,
+                                     .idle = reply->held.idle != 0,
                                      .incomplete = reply->held.incomplete != 0};
     h->done(h->arg, reply != NULL && reply->result == 0 ? &held : NULL);
     free(h);

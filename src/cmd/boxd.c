@@ -25,6 +25,7 @@
 #include "cmd/config.h"
 #include "cmd/systemd.h"
 #include "core/chat.h"
+#include "core/disk_guard.h"
 #include "core/events.h"
 #include "core/manager.h"
 #include "core/policy.h"
@@ -65,6 +66,7 @@ struct daemon {
     struct events *events;
     struct shares *shares;
     struct quota_guards *guards;
+    struct disk_guard *disk;
     struct manager *manager;
     struct boxd_service *service;
     struct v1 *v1;
@@ -536,6 +538,9 @@ static int start_manager(struct daemon *d, struct err *err)
     r = manager_new(d->loop, d->backend, &options, &d->manager, err);
     if (r == 0)
         r = start_service(d, err);
+    if (r == 0)
+        d->disk = disk_guard_new(&(struct disk_guard_options){
+            .service = boxd_service_policy(d->service), .dir_fd = d->state_fd});
     http_server_hold(d->server, true);
     if (r == 0)
         r = start_chat(d, err);
@@ -610,6 +615,7 @@ static void stop(struct daemon *d)
     rpc_free(d->rpc);
     mcp_free(d->mcp);
     v1_free(d->v1);
+    disk_guard_free(d->disk);
     quota_guards_free(d->guards);
     skills_free(d->skills);
     /* One that never came to serve leaves the sessions of an earlier one alone. */

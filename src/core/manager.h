@@ -112,6 +112,11 @@ const struct spec *session_spec(const struct session *s);
 enum session_state session_state(const struct session *s);
 const char *session_state_name(enum session_state state);
 struct sandbox *session_sandbox(const struct session *s); /* NULL unless READY */
+/* Everything that runs in it now is to be killed for that reason. Commands that began before and
+ * end by a signal say so: run.h. */
+void session_condemn(struct session *s, const struct err *why);
+/* How often that was; *ret_why is the last reason. */
+unsigned session_condemned(const struct session *s, const char **ret_why);
 /* What people know the sandbox by in its backend, the same over restarts: a container's id, or its
  * name there; "" while it has none. */
 const char *session_sandbox_id(const struct session *s);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What a sandbox keeps on disks without a name: files that were unlinked, or never had one, and
- * that its processes hold open or mapped. No walk over directories finds them. A child of ours
- * looks, so that nobody waits however much there is to see. */
+/* What a sandbox keeps on disks: in its storage, and without a name: files that were unlinked, or
+ * never had one, and that its processes hold open or mapped. No walk over directories finds those.
+ * A child of ours looks, so that nobody waits however much there is to see. */
 
 #include <ctype.h>
 #include <dirent.h>
@@ -28,6 +28,8 @@
 #include "util/err.h"
 #include "util/fd.h"
 #include "util/path.h"
+#include "util/str.h"
+#include "util/usage.h"
 
 #define SEEN_MAX 65536U /* a power of two; three quarters of it are used */
 #define CPU_SECONDS 4
@@ -36,7 +38,8 @@
 
 struct walk {
     struct priv_held held;
-    dev_t own; /* the image of the session: the kernel limits it */
+    int proc_fd, storage_fd; /* of the sandbox; storage -1: it has an image, which has a limit */
+    dev_t own;               /* the image of the session: the kernel limits it */
     bool has_own;
     uint32_t n_seen, looks;
 };
@@ -123,18 +126,47 @@ static void look_at_process(struct walk *w, int dir_fd, const char *name)
         each(w, dir_fd, path, look_at);
 }
 
-/* Nothing of ours but the pipe stays open: whoever waits for us to close it would wait for us. */
-static _Noreturn void held_child(struct walk *w, int proc_fd, int result_fd)
+static void look_at_storage(struct walk *w)
 {
-    int high = fcntl(result_fd, F_DUPFD_CLOEXEC, RESULT_FD + 2);
-    int proc_high = fcntl(proc_fd, F_DUPFD_CLOEXEC, RESULT_FD + 2);
-    if (high < 0 || proc_high < 0 || dup3(high, RESULT_FD, O_CLOEXEC) < 0 ||
-        dup3(proc_high, RESULT_FD + 1, O_CLOEXEC) < 0 ||
-        syscall(SYS_close_range, RESULT_FD + 2, ~0U, 0) < 0)
+    AUTO(usage_walk) struct usage_walk *u = usage_walk_new(w->storage_fd, UINT32_MAX);
+    while (usage_walk_step(u, 1024) > 0) {
+        w->looks |= 1023; /* the time is looked at now */
+        if (enough(w))
+            break;
+    }
+    const struct usage *found = usage_walk_result(u);
+    w->held.stored_bytes = found->bytes;
+    w->held.stored_files = found->entries;
+    w->held.incomplete |= found->too_many;
+}
+
+/* Whoever waits for us to close a descriptor of ours would wait for us: only these stay open. */
+static int keep_fds_child(struct walk *w, int result_fd)
+{
+    const int kept[] = {result_fd, w->proc_fd, w->storage_fd >= 0 ? w->storage_fd : w->proc_fd};
+    int high[ARRAY_SIZE(kept)];
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++) {
+        high[i] = fcntl(kept[i], F_DUPFD_CLOEXEC, RESULT_FD + 3);
+        if (high[i] < 0)
+            return -errno;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+        if (dup3(high[i], RESULT_FD + (int)i, O_CLOEXEC) < 0)
+            return -errno;
+    w->proc_fd = RESULT_FD + 1;
+    w->storage_fd = w->storage_fd >= 0 ? RESULT_FD + 2 : -1;
+    return syscall(SYS_close_range, RESULT_FD + 3, ~0U, 0) < 0 ? -errno : 0;
+}
+
+static _Noreturn void held_child(struct walk *w, int result_fd)
+{
+    if (keep_fds_child(w, result_fd) < 0)
         child_exit(126);
     (void)alarm(WALL_SECONDS);
     (void)setpriority(PRIO_PROCESS, 0, 10);
-    each(w, RESULT_FD + 1, ".", look_at_process);
+    each(w, w->proc_fd, ".", look_at_process);
+    if (w->storage_fd >= 0)
+        look_at_storage(w);
     child_exit(write(RESULT_FD, &w->held, sizeof(w->held)) != sizeof(w->held));
 }
 
@@ -184,31 +216,56 @@ static int open_proc(const struct priv_session *s, struct err *err)
     return fd;
 }
 
+/* Nothing runs in there but PID 1: what there is on disk is what was there. */
+static bool is_idle(const struct priv_session *s)
+{
+    char path[64], text[16];
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", s->launch.pid, s->launch.pid);
+    return fd_read_file_at(AT_FDCWD, path, text, sizeof(text)) == 0;
+}
+
+static int start_child(struct priv_session *s, struct walk *w, struct err *err)
+{
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
+        return err_sys(err, errno, "pipe");
+    pid_t pid = clone_process(CLONE_CLEAR_SIGHAND, -1, NULL);
+    if (pid == 0)
+        held_child(w, fds[1]);
+    (void)close(fds[1]);
+    s->held_fd = fds[0];
+    if (pid > 0 && loop_io_start(s->priv->loop, &s->held_io, s->held_fd, EPOLLIN, on_held) == 0)
+        return 0;
+    priv_held_stop(s);
+    return err_set(err, ERR_LIMIT, "no process left to look");
+}
+
 int priv_on_held(struct priv *p, const void *data, size_t len, struct err *err)
 {
     struct priv_session *s = priv_by_request(p, data, len, err);
     struct stat own;
-    int fds[2];
     if (s == NULL)
         return -ENOENT;
     if (!s->started || s->launch.state == LAUNCH_DYING || s->held_id != 0)
         return err_set(err, ERR_STATE, "it cannot be looked at now");
+    uint32_t id = ((const struct priv_name *)data)->head.id;
+    if (is_idle(s)) {
+        s->held_id = id;
+        tell(s, &(struct priv_held){.idle = 1});
+        return 0;
+    }
     struct walk w = {.has_own = s->launch.disk_fd >= 0 && fstat(s->launch.disk_fd, &own) == 0};
     w.own = w.has_own ? own.st_dev : 0;
     AUTO_CLOSE int proc_fd = open_proc(s, err);
     if (proc_fd < 0)
         return proc_fd;
-    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
-        return err_sys(err, errno, "pipe");
-    pid_t pid = clone_process(CLONE_CLEAR_SIGHAND, -1, NULL);
-    if (pid == 0)
-        held_child(&w, proc_fd, fds[1]);
-    (void)close(fds[1]);
-    s->held_fd = fds[0];
-    if (pid < 0 || loop_io_start(p->loop, &s->held_io, s->held_fd, EPOLLIN, on_held) < 0) {
-        priv_held_stop(s);
-        return err_set(err, ERR_LIMIT, "no process left to look");
-    }
-    s->held_id = ((const struct priv_name *)data)->head.id;
-    return 0;
+    AUTO_CLOSE int storage_fd = w.has_own ? -1
+                                          : openat(p->host->sessions_fd, s->launch.name,
+                                                   O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    w.proc_fd = proc_fd;
+    w.storage_fd = storage_fd;
+    int r = start_child(s, &w, err);
+    if (r == 0)
+        s->held_id = id;
+    return r;
 }

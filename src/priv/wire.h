@@ -36,7 +36,7 @@ enum priv_type {
     PRIV_SWEEP,    /* removes what lies about and belongs to no sandbox */
     PRIV_JOB,      /* a job of box-fetch; answered when it runs, with its pidfd, its standard input
                       and its standard output */
-    PRIV_HELD,     /* what the processes of a sandbox keep on disks without a name */
+    PRIV_HELD,     /* what a sandbox keeps on disks */
     PRIV_TYPE_MAX,
 };
 
@@ -119,10 +119,11 @@ struct priv_inspect {
     char status[2048]; /* /proc/PID/status of PID 1 */
 };
 
-/* Files, of no image of the session's own and not in memory, that have no name any more. */
 struct priv_held {
-    uint64_t bytes, files;
-    uint32_t incomplete; /* there was more than we can look at */
+    uint64_t bytes, files; /* without a name; neither in memory nor in an image of its own */
+    uint64_t stored_bytes, stored_files; /* in its storage, where that is no image */
+    uint32_t idle;                       /* nothing runs: nothing is held, storage not counted */
+    uint32_t incomplete;                 /* there was more than we can look at */
 };
 
 struct priv_probe {
