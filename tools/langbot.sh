@@ -4,8 +4,10 @@
 # usage: tools/langbot.sh offered           the newest releases of langbot-plugin on PyPI, one a line
 #        tools/langbot.sh install RELEASE   installs it, once, and prints the path of its Python
 #        tools/langbot.sh newest            the newest that can be installed: its Python
+#        tools/langbot.sh shared            installs, once, what all releases need
 #
-# Each release has a virtual environment of its own in build/interop. Fails without PyPI.
+# Each release has a virtual environment of its own in build/interop, with nothing in it but the release: what it
+# needs is the same for all of them and installed once. Fails without PyPI.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -38,13 +40,30 @@ offered() {
     printf '%s\n' "$list"
 }
 
-# install RELEASE: what was installed half is installed again.
+# shared: the packages that a release asks for, without the release. What was installed half is installed again.
+shared() {
+    local dir=$here/langbot-shared
+    environment "${dir##*/}" || return 1
+    [[ -e $dir/complete ]] && return
+    if ! { "$dir/bin/python" -m pip install -q "$package" pytest &&
+        "$dir/bin/python" -m pip uninstall -q -y "$package" && touch "$dir/complete"; } >"$dir.log" 2>&1; then
+        tail -n 5 "$dir.log" >&2
+        echo "what $package needs cannot be installed" >&2
+        return 1
+    fi
+}
+
+# install RELEASE: its own packages come before the shared ones.
 install() {
-    local dir=$here/langbot-$1
-    environment "langbot-$1" || return 1
+    local dir=$here/langbot-$1 packages
     if [[ ! -e $dir/complete ]]; then
-        if ! "$dir/bin/python" -m pip install -q "$package==$1" pytest >"$dir.log" 2>&1 ||
-            ! "$dir/bin/python" -c 'import langbot_plugin.box.client' >>"$dir.log" 2>&1; then
+        shared || return 1
+        rm -rf "$dir"
+        if ! { /usr/bin/python3 -m venv --without-pip "$dir" &&
+            packages=$(echo "$dir"/lib/python3*/site-packages) &&
+            echo "$here/langbot-shared/${packages#"$dir"/}" >"$packages/shared.pth" &&
+            "$here/langbot-shared/bin/python" -m pip --python "$dir/bin/python" install -q --no-deps "$package==$1" &&
+            "$dir/bin/python" -c 'import langbot_plugin.box.client'; } >"$dir.log" 2>&1; then
             tail -n 5 "$dir.log" >&2
             echo "$package $1 cannot be installed" >&2
             return 1
@@ -64,10 +83,10 @@ newest() {
 }
 
 case ${1:-} in
-    offered | newest) "$1" ;;
+    offered | newest | shared) "$1" ;;
     install) install "${2:?which release?}" ;;
     *)
-        sed -n '4,6s/^# *//p' "$0" >&2
+        sed -n '4,7s/^# *//p' "$0" >&2
         exit 2
         ;;
 esac

@@ -13,6 +13,7 @@ struct backend;
 struct buf;
 struct err;
 struct exec;
+struct jw;
 struct proc;
 struct sandbox;
 struct spec;
@@ -209,6 +210,11 @@ struct backend *backend_find(struct backend *b, const char *name);
 bool backend_limit(struct backend *b, const char *name);
 int backend_available(const struct backend *b, struct err *err);
 void backend_note(struct backend *b, const struct err *err);
+
+/* The quota of a host directory, for the receipt's limits: no file system of ours is around it, so
+ * it is counted (core/policy_quota.h). 0: there is none, and nothing is written. */
+uint64_t backend_counted_bytes(const struct spec *spec);
+void backend_write_counted(struct jw *w, uint64_t bytes);
 
 /* Row F18: the first 16 hex digits of the SHA-256 of spec_config_text(), for labels. */
 #define BACKEND_CONFIG_HASH_LEN 16

@@ -119,6 +119,7 @@ static void write_limits(struct jw *w, const struct receipt *rc)
                 c->cpu_quota_us, host->why[CGROUP_CPU]);
     write_limit(w, "disk_bytes", rc->sb->quota_bytes > 0, rc->sb->quota_bytes,
                 "no quota was asked for");
+    backend_write_counted(w, rc->sb->counted_bytes);
     jw_object_end(w);
 }
 

@@ -56,7 +56,7 @@ static uint64_t max_entries(const struct quota_count *c)
     return (uint64_t)policy_settings(c->service->policy)->max_workspace_entries;
 }
 
-/* What a job has counted: {"": {"size_bytes", "file_count", "error_count", …}}. The job has met
+/* What a job has counted: {"": {"disk_bytes", "file_count", "error_count", …}}. The job has met
  * files of strangers, so its answer is read like a stranger's. */
 static int read_answer(const char *text, size_t len, struct usage *ret)
 {
@@ -66,7 +66,7 @@ static int read_answer(const char *text, size_t len, struct usage *ret)
     if (json_parse(text, len, &answer, &ignored) < 0)
         return -EBADMSG;
     const struct json *all = json_get(answer, "");
-    int64_t bytes = json_int(json_get(all, "size_bytes")),
+    int64_t bytes = json_int(json_get(all, "disk_bytes")),
             entries = json_int(json_get(all, "file_count")),
             errors = json_int(json_get(all, "error_count"));
     if (json_type(all) != JSON_OBJECT || bytes < 0 || entries < 0 || errors < 0)

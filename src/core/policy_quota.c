@@ -124,7 +124,7 @@ static void count(struct usage_walk *w, const char *name)
     if (S_ISDIR(st.st_mode))
         push(w, name);
     else
-        w->usage.bytes += st.st_size > 0 ? (uint64_t)st.st_size : 0;
+        w->usage.bytes += path_cost(&st);
     if (w->usage.entries > w->max_entries)
         w->usage.too_many = true;
 }

@@ -19,7 +19,7 @@ struct usage_walk;
 #define USAGE_STEP 512 /* entries at a time, a few milliseconds */
 
 struct usage {
-    uint64_t bytes;      /* sizes of all that is no directory; links count themselves */
+    uint64_t bytes;      /* path_cost() of all that is no directory; links count themselves */
     uint64_t entries;    /* all that was seen, directories too */
     uint64_t unreadable; /* directories that we may not look into */
     bool too_many;       /* counting ended at the cap, or lost its way in a tree too deep */

@@ -93,3 +93,16 @@ def test_a_managed_process_is_ended_with_the_reason(daemon, shared):
     api.call("POST", f"/v1/sessions/{name}/processes", start)
     until(lambda: info()["status"] == "exited", what="its end again", seconds=90)
     assert BETWEEN in info()["reason"] and len(told(daemon, name)) >= 2
+
+
+def test_what_is_allocated_beyond_the_end_of_a_file_counts(daemon, shared):
+    api, name, path = shared
+    limit = api.receipt(name)["limits"]["workspace_bytes"]
+    assert limit["enforced"] is False and limit["counted"] == 4 << 20 and "counted" in limit["reason"]
+    keep_size = "import ctypes, os\nlibc = ctypes.CDLL(None)\n" \
+        "for n in range(4):\n    fd = os.open(f'/workspace/{n}', os.O_CREAT | os.O_WRONLY)\n" \
+        "    assert libc.fallocate(fd, 1, ctypes.c_long(0), ctypes.c_long(3 << 20)) == 0\n"
+    with pytest.raises(ApiError) as caught:
+        api.x(name, argv=["python3", "-c", keep_size])
+    assert "workspace quota exceeded after execution" in caught.value.detail
+    assert size(path) == 0, "by their sizes nothing is there"

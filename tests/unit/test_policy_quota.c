@@ -82,6 +82,15 @@ static void sizes_of_all_that_is_no_directory_are_added(void **state)
     }
 }
 
+static void what_is_allocated_beyond_the_end_is_counted(void **state)
+{
+    (void)state;
+    AUTO_CLOSE int fd = openat(dir_fd, "kept", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 3 << 20), 0);
+    assert_in_range(count(100, USAGE_STEP).bytes, 3 << 20, (3 << 20) + 65536);
+}
+
 static void an_empty_workspace_uses_nothing(void **state)
 {
     (void)state;
@@ -257,6 +266,7 @@ int main(void)
         IN_DIR(many_directories_are_all_seen),
         IN_DIR(test_row_T28_a_full_workspace_is_told_before_execution),
         IN_DIR(test_row_T29_a_workspace_that_grew_is_told_after_execution),
+        IN_DIR(what_is_allocated_beyond_the_end_is_counted),
         cmocka_unit_test(exactly_the_limit_is_within_it),
         cmocka_unit_test(too_many_entries_are_told),
         cmocka_unit_test(a_cleanup_may_start_and_must_not_add),
