@@ -201,6 +201,24 @@ def test_row_T57_an_engine_that_comes_later_is_used_without_a_restart(start, cri
     until(lambda: ready(daemon)["ready"])
 
 
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+def test_row_I07_engines_are_found_by_asking_them_and_serve_until_shutdown(start, crippled, request, kind):
+    """Nobody chose a backend. Of each engine its socket is asked, as `docker info` and `podman info` would."""
+    engine = request.getfixturevalue(kind)
+    engine = engine if kind == "podman" else engine.engine
+    variable, other = ("CONTAINER_HOST", "DOCKER_HOST") if kind == "podman" else ("DOCKER_HOST", "CONTAINER_HOST")
+    daemon = start(program=crippled, **{variable: f"unix://{engine.socket}", other: f"unix://{NOWHERE}"})
+    with Rpc(daemon.sock, timeout=90) as rpc:
+        until(lambda: rpc.call("box_get_backend_info") == {"name": kind, "available": True})
+        assert rpc.call("box_status")["backend"]["name"] == kind
+        r = rpc.exec("int", "echo hello-box", image=IMAGE, workdir="/tmp")
+        assert (r["backend_name"], r["status"], r["exit_code"], r["stdout"]) == (kind, "completed", 0, "hello-box")
+        assert len(containers(engine)) == 1
+        assert rpc.call("box_shutdown", ctx=None) == {}
+        assert rpc.call("box_get_sessions") == {"sessions": []}
+    until(lambda: containers(engine) == [])
+
+
 def test_sessions_stay_with_the_backend_that_made_them(start, crippled, docker):
     daemon = start(program=crippled, **docker.env)
     api = daemon.client()

@@ -175,7 +175,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("how", BAD)
-def test_check_L06_L08_answers_that_cannot_be_used(spoil, backend, how):
+def test_check_L06_check_L08_answers_that_cannot_be_used(spoil, backend, how):
     proxy, api, _ = spoil(BAD[how])
     begin = time.monotonic()
     with pytest.raises(ApiError) as caught:

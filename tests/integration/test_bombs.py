@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that take all they can get, while a neighbour goes on working: E01 to E05, E08, E16."""
+"""Programs that take all they can get, while a neighbour goes on working: E01 to E05, E08, E09, E13, E16, E17."""
 
 import os
 import pathlib
@@ -254,7 +254,7 @@ def test_check_E03_all_places_in_memory_filled_at_once_leave_room_for_a_process(
         assert api.sh(sid, "echo usable; rm -f /tmp/fill")["stdout"] == "usable\n"
 
 
-# E04, E05, E08, E16.
+# E04, E05, E08, E09, E13, E16, E17.
 
 def test_check_E04_a_small_limit_on_memory(api, session):
     for mb in (32, 40):
@@ -299,6 +299,70 @@ except OSError as e:
     assert r["stdout"] == "EMFILE True 4096\n"
     assert host() - before < 3000
     assert api.x(sid, "true")["exit_code"] == 0
+
+
+STORMS = {
+    "a loop of programs": "import subprocess\nwhile time.monotonic() < end: subprocess.run(['/bin/true'])",
+    "vfork": "while time.monotonic() < end: os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)",
+    "threads": """
+import threading
+def idle(): pass
+while time.monotonic() < end:
+    some = [threading.Thread(target=idle) for _ in range(20)]
+    for t in some: t.start()
+    for t in some: t.join()""",
+}
+
+
+@pytest.mark.parametrize("how", STORMS)
+def test_check_E09_storms_of_short_lives_stay_inside_their_share(api, session, victim, how):
+    sid = session(cpus=0.2, pids_limit=64)
+    r = api.x(sid, "python3", "-c", f"import os, time\nend = time.monotonic() + {3 * MOMENT}\n{STORMS[how]}")
+    assert r["exit_code"] == 0, r
+    assert r["cpu_ms"] <= r["duration_ms"] * 0.2 * 1.15 + 100, r
+
+
+def test_check_E13_storms_of_syncs_and_holes_disturb_nobody(api, session, victim):
+    """What they do to the host's caches is their own; those of the whole host cannot be dropped."""
+    sid = session()
+    r = api.x(sid, "python3", "-c", f"""
+import ctypes, mmap, os, time
+end = time.monotonic() + {2 * MOMENT}
+libc = ctypes.CDLL(None, use_errno=True)
+f = os.open("/tmp/f", os.O_CREAT | os.O_RDWR)
+area = mmap.mmap(-1, 1 << 20)
+while time.monotonic() < end:
+    os.sync(); libc.syncfs(f)
+    os.posix_fallocate(f, 0, 1 << 20)
+    libc.fallocate(f, 3, ctypes.c_long(0), ctypes.c_long(1 << 20))  # a hole, and the size stays
+    area[:] = bytes(1 << 20)
+    area.madvise(mmap.MADV_DONTNEED)
+try:
+    open("/proc/sys/vm/drop_caches", "w").write("3")
+except OSError as e:
+    print("refused", e.errno in (1, 13, 2, 30))""")
+    assert (r["exit_code"], r["stdout"]) == (0, "refused True\n"), r
+
+
+def test_check_E17_timers_are_limited_and_disturb_nobody(api, session, victim):
+    sid = session(cpus=0.2)
+    r = api.x(sid, "python3", "-c", f"""
+import ctypes, errno, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+n, timer, why = 0, ctypes.c_void_p(), 0
+while n < 100000:
+    if libc.timer_create(1, None, ctypes.byref(timer)) < 0:
+        why = ctypes.get_errno()
+        break
+    n += 1
+print(errno.errorcode.get(why), n <= 1024)
+f = libc.timerfd_create(1, 0)
+spec = (ctypes.c_long * 4)(0, 1, 0, 1)  # every nanosecond
+libc.timerfd_settime(f, 0, spec, None)
+end = time.monotonic() + {2 * MOMENT}
+while time.monotonic() < end: os.read(f, 8)""")
+    assert (r["exit_code"], r["stdout"]) == (0, "EAGAIN True\n"), r
+    assert r["cpu_ms"] <= r["duration_ms"] * 0.2 * 1.15 + 100, r
 
 
 def test_check_E16_limits_cannot_be_raised(api, session):

@@ -104,7 +104,7 @@ for i in range(200):
 
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.vm) if how == "dd" else how for how in FILLERS])
-def test_check_F01_F03_no_way_leads_past_the_quota(api, disk, victim, how):
+def test_check_F01_check_F03_no_way_leads_past_the_quota(api, disk, victim, how):
     r = api.sh(disk.sid, FILLERS[how], timeout_sec=100)
     # The last one to hold a deleted file frees it, and with it the disk, before anybody can look.
     assert r["outcome"] == "quota_exceeded" or (how, r["outcome"]) == ("deleted but open", "exited"), r

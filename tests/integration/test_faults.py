@@ -294,7 +294,7 @@ def record(d, follow=False, **spec):
     return calls
 
 
-def test_check_J02_F10_kill_at_any_system_call(daemon):
+def test_check_J02_check_F10_kill_at_any_system_call(daemon):
     need("strace")
     found = points(record(daemon, workspace_quota_mb=8))
     assert len(found) > 100

@@ -77,7 +77,7 @@ def test_row_I06_the_output_limit_is_configured_and_the_whole_is_addressable(sma
     api.close()
 
 
-def test_row_T36_T37_T38_failures_are_remembered_and_counted(boxd):
+def test_row_T36_row_T37_row_T38_failures_are_remembered_and_counted(boxd):
     api = boxd.client()
     for n in range(60):
         with pytest.raises(ApiError):

@@ -145,7 +145,7 @@ def test_row_F03_options_say_otherwise(run, project, boxd_shared):
     assert w.value("write", path="/workspace/made") == "written" and (project / "made").exists()
 
 
-def test_row_F04_F05_F06_a_project_with_a_venv(run, project):
+def test_row_F04_row_F05_row_F06_a_project_with_a_venv(run, project):
     """The venv's python is a link out of the project, as real ones are."""
     (project / ".venv/bin").mkdir(parents=True)
     (project / ".venv/bin/python").symlink_to(PYTHON)

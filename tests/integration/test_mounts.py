@@ -85,14 +85,14 @@ SYSTEM = ("/", "/etc", "/etc/shadow", "/proc", "/proc/1/root", "/sys", "/dev", "
 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("mode", ["ro", "rw"])
-def test_check_H01_H02_system_directories_are_refused(world, api, field, mode):
+def test_check_H01_check_H02_system_directories_are_refused(world, api, field, mode):
     for path in SYSTEM:
         refused(world.api, FIELDS[field](path, mode), "denied", "not_found")
         refused(api, FIELDS[field](path, mode), "denied", "not_found")  # with the built-in list
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_check_H01_H02_the_state_of_boxd_is_refused(boxd_shared, api, sid, field):
+def test_check_H01_check_H02_the_state_of_boxd_is_refused(boxd_shared, api, sid, field):
     """It lies in a directory that may be mounted (/tmp), and is still out of reach, from above and from inside."""
     state = boxd_shared.state
     assert api.sh(sid, "echo tenant > /workspace/secret")["exit_code"] == 0

@@ -262,7 +262,7 @@ print(json.dumps({"abstract": abstract, "shm": call(libc.shmget, key, 0, 0), "se
 
 
 @pytest.mark.parametrize("network", ["off", "on"])
-def test_check_D02_D03_nothing_of_the_host_is_there(world, network):
+def test_check_D02_check_D03_nothing_of_the_host_is_there(world, network):
     objects = HostObjects(world.host)
     try:
         world.api.new("look", network=network)

@@ -21,6 +21,19 @@ def plain():
     daemon.close()
 
 
+@pytest.fixture
+def governed():
+    made = []
+
+    def start(*args, **kwargs):
+        made.append(Governed(*args, **kwargs))
+        return made[-1]
+
+    yield start
+    for daemon in made:
+        daemon.close()
+
+
 @pytest.fixture(scope="module")
 def offline():
     daemon = Governed("box: {profile: offline_readonly, allowed_host_mount_roots: ['{top}']}", "--backend", "fake")
@@ -53,7 +66,7 @@ def test_row_T08_a_directory_below_an_allowed_root_is_mounted(shared):
     api.rm("t08")
 
 
-def test_row_T09_T10_T11_the_default_workspace_is_made_and_used(shared):
+def test_row_T09_row_T10_row_T11_the_default_workspace_is_made_and_used(shared):
     """Only a root was named: the workspace is below it, was made at start, and serves whoever names none."""
     workspace = shared.top / "data/default"
     assert workspace.is_dir()
@@ -100,7 +113,7 @@ def test_row_T12_a_directory_outside_the_roots_is_refused_and_recorded(shared):
     assert inside.detail.startswith("extra_mounts.0: host_path is outside")
 
 
-def test_row_T19_T26_the_default_profile_fills_what_is_open(plain):
+def test_row_T19_row_T26_the_default_profile_fills_what_is_open(plain):
     made = plain.client().new("t19", profile="default")
     want = {"network": "off", "cpus": 1.0, "memory_mb": 512, "pids_limit": 128, "read_only_rootfs": True,
             "image": "python:3.11-slim"}
@@ -112,7 +125,7 @@ def test_row_T20_what_is_not_locked_can_be_overridden(plain):
     assert (made["network"], made["memory_mb"]) == ("on", 64)
 
 
-def test_row_T21_T30_what_is_locked_cannot_be_overridden(offline):
+def test_row_T21_row_T30_what_is_locked_cannot_be_overridden(offline):
     (offline.top / "w").mkdir()
     made = offline.client().new("t21", network="on", host_path=str(offline.top / "w"), host_path_mode="rw",
                                 read_only_rootfs=False)
@@ -154,6 +167,37 @@ def test_row_T31_network_extended_has_relaxed_limits(plain):
     made = plain.client().new("t31", profile="network_extended")
     want = {"network": "on", "cpus": 2.0, "memory_mb": 1024, "read_only_rootfs": False}
     assert {k: made[k] for k in want} == want
+
+
+# What each profile is: whether it has a network (that of "default" is T19's), how directories are mounted, whether the
+# root is read-only, its CPUs and MiB, the longest time of a command, and what of that nobody can change.
+PROFILES = {
+    "default": ("rw", True, 1.0, 512, 120, set()),
+    "offline_readonly": ("ro", True, 0.5, 256, 60, {"network", "host_path_mode", "read_only_rootfs"}),
+    "network_basic": ("rw", True, 1.0, 512, 120, set()),
+    "network_extended": ("rw", False, 2.0, 1024, 300, set()),
+}
+NETWORKS = {"offline_readonly": "off", "network_basic": "on", "network_extended": "on"}
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_row_T25_a_builtin_profile_is_what_it_says(governed, name):
+    """Of a session that asks for nothing, and of one that asks for the opposite of everything."""
+    mode, read_only, cpus, memory, longest, locked = PROFILES[name]
+    daemon = governed(f"box: {{profile: {name}, allowed_host_mount_roots: ['{{top}}']}}", "--backend", "fake")
+    api, mine = daemon.client(), daemon.directory("mine")
+    made = api.new("plain", host_path=str(mine))
+    assert made["network"] == NETWORKS.get(name, made["network"])
+    wanted = {"host_path_mode": mode, "read_only_rootfs": read_only, "cpus": cpus, "memory_mb": memory}
+    assert {k: made[k] for k in wanted} == wanted
+    opposite = {"network": "off" if made["network"] == "on" else "on", "host_path_mode": "rw" if mode == "ro" else "ro",
+                "read_only_rootfs": not read_only, "cpus": 0.25, "memory_mb": 128}
+    asked = api.new("opposite", host_path=str(mine), **opposite)
+    assert {k for k in opposite if asked[k] == made[k]} == locked
+    for seconds in (longest, longest + 1):
+        api.sh("plain", "true", timeout_sec=seconds)
+    clamped = [r["policy"]["clamped"] for r in daemon.audit(event="exec_start", session="plain")]
+    assert clamped == [False, True]
 
 
 def test_a_profile_of_the_file_serves_requests():
@@ -274,7 +318,7 @@ def test_row_T38_the_status_tells_about_both(shared):
     api.rm("t38")
 
 
-def test_row_T07_F22_without_a_usable_backend_boxd_serves_and_runs_nothing():
+def test_row_T07_row_F22_without_a_usable_backend_boxd_serves_and_runs_nothing():
     """It starts all the same, says why, and fails closed: nothing ever runs elsewhere instead."""
     daemon = Governed("engine_socket: unix:///nonexistent/docker.sock", "--backend", "docker")
     try:
@@ -295,7 +339,7 @@ def test_row_T07_F22_without_a_usable_backend_boxd_serves_and_runs_nothing():
         daemon.close()
 
 
-def test_row_F22_F23_a_runtime_that_is_switched_off_says_why():
+def test_row_F22_row_F23_a_runtime_that_is_switched_off_says_why():
     """It starts, answers, and runs nothing, by no front."""
     daemon = Governed("box: {enabled: false}", "--backend", "fake")
     try:

@@ -31,7 +31,7 @@ def tool(api, command, query=QUERY, **arguments):
     return api.call("POST", "/v1/execute-tool", body)["result"]
 
 
-def test_row_T06_I03_a_tool_call_runs_in_the_session_of_its_query(api):
+def test_row_T06_row_I03_a_tool_call_runs_in_the_session_of_its_query(api):
     first = tool(api, "echo one > /tmp/kept; echo hi")
     assert first["session_id"] == "person_test_user" and first["ok"] and first["stdout"] == "hi\n"
     assert {"backend", "status", "exit_code", "stderr", "stdout_truncated", "stderr_truncated", "duration_ms"} <= first.keys()
@@ -64,7 +64,7 @@ def test_what_a_model_may_not_decide_is_not_up_to_it(api):
     assert [s["session_id"] for s in api.ps() if s["session_id"] == "other"] == []
 
 
-def test_row_T15_T17_output_up_to_the_limit_is_unchanged(api):
+def test_row_T15_row_T17_output_up_to_the_limit_is_unchanged(api):
     for n in (1, 99, 100):
         r = tool(api, f"printf 'é%.0s' $(seq {n})")
         assert (r["stdout"], r["stdout_truncated"]) == ("é" * n, False) and "stdout_id" not in r
@@ -86,7 +86,7 @@ def test_row_T18_streams_are_cut_each_for_itself(api):
 
 
 @pytest.mark.parametrize("given", [999, "999", 999.0, " 999 ", "1_000"])
-def test_row_T22_T23_a_long_timeout_is_clamped_whatever_it_is_written_as(api, daemon, given):
+def test_row_T22_row_T23_a_long_timeout_is_clamped_whatever_it_is_written_as(api, daemon, given):
     tool(api, f"echo {given!r}", timeout_sec=given)
     start = daemon.audit(event="exec_start", command=f"echo {given!r}")[-1]
     assert start["policy"]["clamped"] is True
@@ -105,7 +105,7 @@ def test_a_command_that_takes_too_long_says_so(api):
                                                                   "Command timed out after 1 seconds.")
 
 
-def test_row_T36_T37_failures_are_remembered_by_query_and_the_newest_fifty_stay():
+def test_row_T36_row_T37_failures_are_remembered_by_query_and_the_newest_fifty_stay():
     daemon = Governed("", "--backend", "fake")
     try:
         api = daemon.client()

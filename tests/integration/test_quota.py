@@ -311,7 +311,7 @@ def test_check_F11_no_quota_no_account(api, sid):
     assert "disk" not in receipt and receipt["limits"]["disk_bytes"]["enforced"] is False
 
 
-def test_check_F01_F02_nothing_is_overrun_while_a_session_writes_at_full_speed(boxd_shared, api, quota):
+def test_check_F01_check_F02_nothing_is_overrun_while_a_session_writes_at_full_speed(boxd_shared, api, quota):
     """Bytes and files, by several writers, looked at from outside all the time. Then it deletes and goes on."""
     image = image_of(boxd_shared, api, quota)
     reserved = image.stat()

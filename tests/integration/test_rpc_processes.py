@@ -41,7 +41,7 @@ def exited(rpc, process_id="default"):
     return eventually(lambda: get(rpc, process_id)["status"] == "exited" and get(rpc, process_id), 20)
 
 
-def test_row_T59_T70_I11_start_and_query(rpc):
+def test_row_T59_row_T70_row_I11_start_and_query(rpc):
     info = start(rpc, "cat", "-u", env={"Z": "secret", "A": "1"}, cwd="/tmp")
     assert info["started_at"].endswith("Z")
     expected = {"session_id": "s", "process_id": "default", "status": "running", "command": "cat", "args": ["-u"],
@@ -82,7 +82,7 @@ def test_row_T63_the_end_is_noticed(rpc):
     assert exited(rpc)["exit_code"] == 7
 
 
-def test_row_T64_F20_F21_what_is_ours_is_never_cleaned_up(rpc):
+def test_row_T64_row_F20_row_F21_what_is_ours_is_never_cleaned_up(rpc):
     start(rpc, "sleep", "600")
     for _ in range(3):
         rpc.call("box_status")
@@ -90,7 +90,7 @@ def test_row_T64_F20_F21_what_is_ours_is_never_cleaned_up(rpc):
     assert get(rpc)["status"] == "running"
 
 
-def test_row_F20_F21_what_another_daemon_left_is_not_touched():
+def test_row_F20_row_F21_what_another_daemon_left_is_not_touched():
     """Bug 12 of upstream: two daemons on one host wiped each other's sandboxes."""
     one, two = Boxd(), None
     try:

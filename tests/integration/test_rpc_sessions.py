@@ -94,7 +94,7 @@ def test_row_T34_sessions_are_described(rpc):
     assert "managed_processes" not in info
 
 
-def test_row_T35_T57_no_backend(boxd):
+def test_row_T35_row_T57_no_backend(boxd):
     with Rpc(boxd.sock) as r:
         r.call("box_init", {"backend": "e2b"}, ctx=None)
         assert r.call("box_get_backend_info", ctx=None) == {"name": None, "available": False}
@@ -115,7 +115,7 @@ def test_row_T39_execute(rpc):
     assert isinstance(r["duration_ms"], int)
 
 
-def test_row_T40_T41_T42_T43_lists_and_status(rpc):
+def test_row_T40_row_T41_row_T42_row_T43_lists_and_status(rpc):
     rpc.exec("s", "true")
     assert sessions(rpc) == ["s"]
     assert set(rpc.call("box_status")) == {"backend", "active_sessions", "managed_processes", "session_ttl_sec",
@@ -131,7 +131,7 @@ def test_row_T44_deleting_what_is_not_there(rpc):
     assert e.value.message == f"BoxSessionNotFoundError: session {name_of(rpc, 'none')} not found"
 
 
-def test_row_T45_I10_a_session_without_a_command(rpc):
+def test_row_T45_row_I10_a_session_without_a_command(rpc):
     info = rpc.call("box_create_session", {"session_id": "c", "cmd": ""})
     assert info["session_id"] == "c" and info["image"] == "rockchin/langbot-sandbox:latest"
     assert sessions(rpc) == ["c"]

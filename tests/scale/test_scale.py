@@ -47,7 +47,7 @@ async def each(items, width, work):
     await asyncio.gather(*(run() for _ in range(width)))
 
 
-def test_five_thousand_sessions_live_side_by_side(daemon):
+def test_check_E14_five_thousand_sessions_live_side_by_side(daemon):
     async def scene():
         rpc = await connect(daemon)
         names = [f"s{i}" for i in range(SESSIONS)]

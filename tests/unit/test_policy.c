@@ -210,7 +210,7 @@ static void test_row_T21_what_is_locked_cannot(void **state)
 }
 
 /* T23 too: what can be taken for a number is clamped like one. */
-static void test_row_T22_T23_a_long_timeout_is_clamped(void **state)
+static void test_row_T22_row_T23_a_long_timeout_is_clamped(void **state)
 {
     static const struct {
         const char *given;
@@ -628,7 +628,7 @@ int main(void)
         cmocka_unit_test(test_row_T19_the_default_profile_fills_what_is_open),
         cmocka_unit_test(test_row_T20_what_is_not_locked_can_be_overridden),
         cmocka_unit_test(test_row_T21_what_is_locked_cannot),
-        cmocka_unit_test(test_row_T22_T23_a_long_timeout_is_clamped),
+        cmocka_unit_test(test_row_T22_row_T23_a_long_timeout_is_clamped),
         cmocka_unit_test(what_is_no_number_is_refused),
         cmocka_unit_test(test_row_T26_the_default_profile_limits_resources),
         cmocka_unit_test(test_row_T27_the_configured_quota_reaches_the_spec),

@@ -85,7 +85,7 @@ static void test_row_T07_without_a_backend_nothing_runs(void **state)
     stage_stop(&s);
 }
 
-static void test_row_F22_F23_a_runtime_that_did_not_start_degrades_with_a_reason(void **state)
+static void test_row_F22_row_F23_a_runtime_that_did_not_start_degrades_with_a_reason(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     struct stage s;
@@ -114,7 +114,7 @@ static void test_row_F22_F23_a_runtime_that_did_not_start_degrades_with_a_reason
     stage_stop(&s);
 }
 
-static void test_row_T08_T09_workspaces_reach_the_backend(void **state)
+static void test_row_T08_row_T09_workspaces_reach_the_backend(void **state)
 {
     struct stage s;
     char text[256], dir[96];
@@ -150,7 +150,7 @@ static void test_row_T12_a_foreign_directory_is_refused_and_recorded(void **stat
     stage_stop(&s);
 }
 
-static void test_row_T16_T18_streams_are_cut_each_for_itself(void **state)
+static void test_row_T16_row_T18_streams_are_cut_each_for_itself(void **state)
 {
     struct stage s;
     struct output_info info;
@@ -231,7 +231,7 @@ static void a_cleanup_runs_over_the_quota(void **state)
     stage_stop(&s);
 }
 
-static void test_row_T36_T37_failures_are_remembered(void **state)
+static void test_row_T36_row_T37_failures_are_remembered(void **state)
 {
     struct stage s;
     const struct err broken = {.code = ERR_BACKEND, .msg = "no sandbox today"};
@@ -359,14 +359,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_row_T06_a_tool_call_runs_in_the_session_of_its_query),
         cmocka_unit_test(test_row_T07_without_a_backend_nothing_runs),
-        cmocka_unit_test(test_row_F22_F23_a_runtime_that_did_not_start_degrades_with_a_reason),
-        cmocka_unit_test(test_row_T08_T09_workspaces_reach_the_backend),
+        cmocka_unit_test(test_row_F22_row_F23_a_runtime_that_did_not_start_degrades_with_a_reason),
+        cmocka_unit_test(test_row_T08_row_T09_workspaces_reach_the_backend),
         cmocka_unit_test(test_row_T12_a_foreign_directory_is_refused_and_recorded),
-        cmocka_unit_test(test_row_T16_T18_streams_are_cut_each_for_itself),
+        cmocka_unit_test(test_row_T16_row_T18_streams_are_cut_each_for_itself),
         cmocka_unit_test(test_row_T28_a_full_workspace_starts_no_session),
         cmocka_unit_test(test_row_T29_a_command_over_the_quota_costs_the_session),
         cmocka_unit_test(a_cleanup_runs_over_the_quota),
-        cmocka_unit_test(test_row_T36_T37_failures_are_remembered),
+        cmocka_unit_test(test_row_T36_row_T37_failures_are_remembered),
         cmocka_unit_test(test_row_T38_the_status_tells_about_both),
         cmocka_unit_test(test_row_T58_a_query_without_a_launcher_runs_by_its_id),
         cmocka_unit_test(a_session_made_otherwise_is_a_conflict),

@@ -126,7 +126,7 @@ static void blank_profile_is_the_default(void **state)
     assert_string_equal(find(" network_basic ")->name, "network_basic");
 }
 
-static void test_row_T19_T26_default_profile_fills_what_is_absent(void **state)
+static void test_row_T19_row_T26_default_profile_fills_what_is_absent(void **state)
 {
     const struct spec_policy policy = {.profile = find("default")};
     AUTO(spec) struct spec *s = good(&policy, "{\"cmd\":\"echo\",\"session_id\":\"s\"}");
@@ -151,7 +151,7 @@ static void test_row_T20_unlocked_fields_can_be_overridden(void **state)
     assert_int_equal(s->network, NETWORK_ON);
 }
 
-static void test_row_T21_T30_locked_fields_cannot_be_overridden(void **state)
+static void test_row_T21_row_T30_locked_fields_cannot_be_overridden(void **state)
 {
     const struct spec_policy policy = {.profile = find("offline_readonly")};
     AUTO(spec)
@@ -170,7 +170,7 @@ static void test_row_T21_T30_locked_fields_cannot_be_overridden(void **state)
     assert_int_equal(t->network, NETWORK_OFF);
 }
 
-static void test_row_T22_T23_timeout_is_clamped_after_coercion(void **state)
+static void test_row_T22_row_T23_timeout_is_clamped_after_coercion(void **state)
 {
     static const struct {
         const char *json;
@@ -341,10 +341,10 @@ int main(void)
         cmocka_unit_test(profiles_have_the_documented_values),
         cmocka_unit_test(test_row_T24_unknown_profile_is_an_error),
         cmocka_unit_test(blank_profile_is_the_default),
-        cmocka_unit_test(test_row_T19_T26_default_profile_fills_what_is_absent),
+        cmocka_unit_test(test_row_T19_row_T26_default_profile_fills_what_is_absent),
         cmocka_unit_test(test_row_T20_unlocked_fields_can_be_overridden),
-        cmocka_unit_test(test_row_T21_T30_locked_fields_cannot_be_overridden),
-        cmocka_unit_test(test_row_T22_T23_timeout_is_clamped_after_coercion),
+        cmocka_unit_test(test_row_T21_row_T30_locked_fields_cannot_be_overridden),
+        cmocka_unit_test(test_row_T22_row_T23_timeout_is_clamped_after_coercion),
         cmocka_unit_test(test_row_T31_network_extended_has_relaxed_limits),
         cmocka_unit_test(null_is_not_absent),
         cmocka_unit_test(default_workspace_stands_in_for_an_open_host_path),

@@ -367,7 +367,7 @@ static void test_row_T47_none_mode_is_valid_enum(void **state)
     assert_int_equal(s->host_path_mode, MOUNT_NONE);
 }
 
-static void test_row_T48_F17_none_mode_skips_workdir_check(void **state)
+static void test_row_T48_row_F17_none_mode_skips_workdir_check(void **state)
 {
     AUTO(spec)
     struct spec *s =
@@ -759,7 +759,7 @@ int main(void)
         cmocka_unit_test(workdir_follows_the_mount_path),
         cmocka_unit_test(test_row_T32_box_spec_validates_resource_limits),
         cmocka_unit_test(test_row_T47_none_mode_is_valid_enum),
-        cmocka_unit_test(test_row_T48_F17_none_mode_skips_workdir_check),
+        cmocka_unit_test(test_row_T48_row_F17_none_mode_skips_workdir_check),
         cmocka_unit_test(test_row_F16_none_mode_keeps_host_path_unmounted),
         cmocka_unit_test(test_row_T49_rw_mode_requires_workspace_workdir),
         cmocka_unit_test(test_row_T50_ro_mode_requires_workspace_workdir),
