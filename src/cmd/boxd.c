@@ -389,6 +389,7 @@ static int start_rpc(struct daemon *d, struct err *err)
                                   .backend_name = c->report_backend,
                                   .config = c->box_config,
                                   .spool_fd = d->spool_fd,
+                                  .quiet_probes = c->tokens != NULL,
                                   .legacy = c->legacy_protocol,
                                   .unsafe_storage = c->unsafe_storage};
     if (c->unsafe_storage)
