@@ -21,9 +21,9 @@
 static const char *const neutral[] = {"lost+found", "boxd.log"};
 
 /* What versions without the mark made. Nothing is to be added here. */
-static const char *const early[] = {"audit", "boxd.sock", "engine",    "etc-off",   "etc-on",
-                                    "lock",  "outputs",   "priv.lock", "priv.sock", "sessions",
-                                    "spool", "templates", "trash"};
+static const char *const early[] = {"audit",    "boxd.sock", "engine",    "etc-off",   "etc-on",
+                                    "lock",     "network",   "outputs",   "priv.lock", "priv.sock",
+                                    "sessions", "spool",     "templates", "trash"};
 
 static bool is_among(const char *name, const char *const *names, size_t n)
 {
