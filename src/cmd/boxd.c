@@ -49,6 +49,7 @@
 #include "util/fd.h"
 #include "util/log.h"
 #include "util/path.h"
+#include "util/state_dir.h"
 #include "util/str.h"
 #include "util/user.h"
 
@@ -109,8 +110,10 @@ static void find_ids(struct daemon *d)
     boxd_backend_ids(d->config, &d->uid, &d->gid);
 }
 
-/* A directory that we can use as the user we are about to become; *ret_fd is the caller's. */
-static int own_dir(const struct daemon *d, const char *dir, int *ret_fd, struct err *err)
+/* A directory that we can use as the user we are about to become; *ret_fd is the caller's. `claim`:
+ * for our state, and so for nothing else. */
+static int own_dir(const struct daemon *d, const char *dir, bool claim, int *ret_fd,
+                   struct err *err)
 {
     AUTO_CLOSE int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
@@ -118,6 +121,9 @@ static int own_dir(const struct daemon *d, const char *dir, int *ret_fd, struct 
     struct stat st;
     if (fstat(fd, &st) < 0 || (st.st_uid != geteuid() && st.st_uid != d->uid))
         return err_set(err, ERR_DENIED, "directory '%s' belongs to somebody else", dir);
+    int r = claim ? state_dir_claim(fd, dir, err) : 0;
+    if (r < 0)
+        return r;
     if (d->rootful && fchown(fd, d->uid, d->gid) < 0)
         return err_sys(err, errno, "own directory '%s'", dir);
     if (fchmod(fd, 0711) < 0)
@@ -148,9 +154,9 @@ static int take_state(struct daemon *d, struct err *err)
     *strrchr(run, '/') = '\0';
     int r = config_make_dirs(d->config, err);
     if (r == 0)
-        r = own_dir(d, run, &run_fd, err);
+        r = own_dir(d, dir, true, &fd, err);
     if (r == 0)
-        r = own_dir(d, dir, &fd, err);
+        r = own_dir(d, run, false, &run_fd, err);
     if (r < 0)
         return r;
     d->lock_fd = openat(fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -391,6 +397,7 @@ static int start_rpc(struct daemon *d, struct err *err)
                                   .backend_name = c->report_backend,
                                   .config = c->box_config,
                                   .spool_fd = d->spool_fd,
+                                  .quiet_probes = c->tokens != NULL,
                                   .legacy = c->legacy_protocol,
                                   .unsafe_storage = c->unsafe_storage};
     if (c->unsafe_storage)

@@ -92,8 +92,6 @@ struct session *manager_next(struct manager *m,
 struct backend *manager_backend(const struct manager *m);
 struct loop *manager_loop(const struct manager *m);
 struct metrics *manager_metrics(struct manager *m); /* what has happened so far */
-/* Managed processes that run, and ended ones that are remembered. */
-void manager_count_processes(const struct manager *m, size_t *ret_running, size_t *ret_exited);
 
 /* Ends a session: every process, file and trace of it. ERR_NOT_FOUND when there is none. */
 int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, void *arg,
