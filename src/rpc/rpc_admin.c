@@ -156,7 +156,7 @@ static void reply_status(struct rpc_call *c)
     jw_ku64(w, "active_sessions", used);
     jw_ku64(w, "managed_processes", rpc_count_processes(c->rpc, c->prefix));
     jw_ku64(w, "session_ttl_sec", o->ttl_ns / NSEC_PER_SEC);
-    if (c->ns[0] != '\0') {
+    if (c->rules->tells_of_workspace) {
         jw_key(w, "limits");
         jw_object(w);
         jw_ku64(w, "max_sessions", o->max_sessions);
