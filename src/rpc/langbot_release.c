@@ -22,7 +22,7 @@ const struct langbot_release langbot_releases[LANGBOT_FAMILY_MAX] = {
         .calls = FIRST_CALLS,
     },
     [LANGBOT_SKILLS] = {
-        .releases = "0.5.0 to 0.7.11",
+        .releases = "0.5.0 to 0.7.12",
         .calls = LATER_CALLS | LANGBOT_SKILL,
         .tells_of_workspace = true,
     },
@@ -30,7 +30,8 @@ const struct langbot_release langbot_releases[LANGBOT_FAMILY_MAX] = {
         .releases = "0.7.13 and later",
         .calls = LATER_CALLS,
         .closed = true, .gone = FIELD_BIT(SPEC_SKILL_NAME),
-        .keeps_mounts = true, .admitted_mounts = true, .bad_id_is_checked = true, .tells_of_workspace = true,
+        .keeps_mounts = true, .admitted_mounts = true, .newer_checks = true,
+        .bad_id_is_checked = true, .tells_of_workspace = true,
     },
 };
 /* clang-format on */

@@ -22,19 +22,20 @@ struct json;
 /* Calls that not every release knows, and those that show what a client is. */
 enum langbot_call {
     LANGBOT_SPEC = 1 << 0,    /* carries a BoxSpec */
-    LANGBOT_SKILL = 1 << 1,   /* until 0.7.11 */
+    LANGBOT_SKILL = 1 << 1,   /* until 0.7.12 */
     LANGBOT_GRANT = 1 << 2,   /* since 0.5.0 */
     LANGBOT_STORAGE = 1 << 3, /* since 0.6.1 */
     LANGBOT_FLOW = 1 << 4,    /* cancelling since 0.7.0, acknowledging since 0.7.11 */
 };
 
 struct langbot_release {
-    const char *releases;   /* for people: "0.5.0 to 0.7.11" */
+    const char *releases;   /* for people: "0.5.0 to 0.7.12" */
     unsigned calls;         /* of enum langbot_call; others are not found */
     bool closed;            /* unknown fields of a BoxSpec are errors; they are ignored otherwise */
     uint64_t gone;          /* fields of ours that it does not have: FIELD_BIT(enum spec_field) */
     bool keeps_mounts;      /* other ordinary mounts conflict; else the session is made anew */
     bool admitted_mounts;   /* a managed sandbox may have read-only extra mounts */
+    bool newer_checks;      /* of readiness: hard_read_only_mount_quota, once of skills */
     bool bad_id_is_checked; /* an unusable session_id is a BoxValidationError, not a ValueError */
     bool tells_of_workspace; /* `limits` and `capacity` of box_status, `status` of a session */
 };

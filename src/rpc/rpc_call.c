@@ -287,7 +287,7 @@ static void on_readiness(void *arg, const struct readiness_report *report)
         return;
     }
     if (!report->ready) {
-        readiness_failed(report, failed, sizeof(failed));
+        readiness_failed(report, c->rules->newer_checks, failed, sizeof(failed));
         rpc_fail(c, RPC_READINESS, "Managed sandbox isolation is not ready (failed checks: %s)",
                  failed);
         return;

@@ -130,7 +130,7 @@ static void unknown_fields_are_refused_since_0_7_13(void **state)
     stop_rpc(&x);
 }
 
-static void mounts_are_exchanged_until_0_7_11(void **state)
+static void mounts_are_exchanged_until_0_7_12(void **state)
 {
     struct rpc_fixture x;
     (void)state;
@@ -200,7 +200,7 @@ int main(void)
         cmocka_unit_test(every_row_has_a_name_and_knows_sessions),
         cmocka_unit_test(removed_calls_are_not_found),
         cmocka_unit_test(unknown_fields_are_refused_since_0_7_13),
-        cmocka_unit_test(mounts_are_exchanged_until_0_7_11),
+        cmocka_unit_test(mounts_are_exchanged_until_0_7_12),
         cmocka_unit_test(mounts_conflict_since_0_7_13),
         cmocka_unit_test(an_unusable_id_is_told_as_the_release_does),
         cmocka_unit_test(the_first_release_knows_fewer_calls),
