@@ -73,6 +73,9 @@ enum acquire_flags {
      * compared.
      */
     ACQUIRE_REMOUNT = 1U << 0,
+    /* It is kept, and whoever wants other ordinary mounts is told to take another session:
+     * ERR_CONFLICT. Content-addressed mounts may differ. */
+    ACQUIRE_KEEP_MOUNTS = 1U << 1,
 };
 
 /* The session of that name, made if need be. Takes *spec on success of the call (not of the
