@@ -92,6 +92,7 @@ void engine_facts_read(struct engine_facts *f, const struct json *info, const ch
         rootless = rootless || (text != NULL && str_starts(text, "name=rootless"));
         f->narrow = f->narrow || rootless || (text != NULL && str_starts(text, "name=userns"));
     }
+    f->v1 = cgroups != NULL && str_eq(cgroups, "1");
     f->no_limits = rootless && !str_eq(cgroups, "2");
 }
 

@@ -83,6 +83,7 @@ struct engine_facts {
     bool known;
     char runtime[64];  /* that it uses when nobody asks for another */
     bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
+    bool v1;           /* sockets need a limit of their own, see cgroup_socket_bytes() */
     bool no_limits;    /* it takes them and ignores them: rootless, and no cgroup v2 */
     bool gvisor;       /* its default runtime, or the one that is asked for, is gVisor's */
     bool no_network;   /* that runtime is told to give its containers none */
@@ -104,6 +105,7 @@ struct engine_plan {
     bool flat;   /* no mount comes with what is mounted below it */
     bool own_id; /* the user id is the session's alone */
     bool keep;   /* what has ended stays until we remove it */
+    bool v1;     /* as in engine_facts */
     bool gvisor; /* the runtime needs processes and threads of its own for each of the session's */
     uint64_t nproc_max;
 };
