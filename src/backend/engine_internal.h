@@ -68,6 +68,7 @@ struct engine_mount {
 struct engine_mounts {
     struct engine_mount list[ENGINE_MOUNTS_MAX];
     size_t n;
+    const char *place; /* of the spec; while they are collected */
 };
 int engine_mounts_collect(const struct spec *spec, const struct engine *e,
                           struct engine_mounts *ret, struct err *err);
@@ -187,7 +188,8 @@ struct engine {
     char instance[ENGINE_INSTANCE_LEN + 1];
     char *dir_path, *seccomp;   /* owned */
     int dir_fd;                 /* owned: where sessions meet their guests */
-    int *root_fds;              /* owned; like options.roots */
+    char **roots;               /* owned; the allow-list, with the places of callers behind it */
+    int *root_fds;              /* owned; like roots */
     struct sock_filter *filter; /* owned */
     size_t filter_len;          /* bytes */
     struct engine_sandbox *sandboxes;

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "io/loop.h"
+#include "io/peer.h"
 #include "priv/server.h"
 #include "priv/wire.h"
 #include "sandbox/hostetc.h"
@@ -126,6 +127,7 @@ static int enter_namespaces(struct launch_host *h, struct err *err)
     char text[64];
     h->rootful = user_is_host_root();
     h->host_uid = user_outer_id();
+    h->mnt_ns = peer_mnt_ns();
     if (unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
         return err_sys(
             err, errno,

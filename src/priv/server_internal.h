@@ -49,6 +49,11 @@ struct priv {
     struct priv_session *sessions[PRIV_SESSIONS_MAX]; /* owned, dense */
     size_t n_sessions;
     struct priv_jobs jobs;
+    int request_fd; /* owned; what came with the request that is being served, -1: nothing */
+    int diag_fd;    /* owned; for peer_identify(), -1: not needed yet */
+    struct {
+        char path[PRIV_PLACE_PATH_MAX];
+    } places[LAUNCH_PLACES_MAX]; /* of the roots behind those of the start */
 };
 
 /* server.c */
@@ -68,6 +73,8 @@ void priv_peer_gone(struct priv *p); /* no BYE came before */
 /* held.c */
 int priv_on_held(struct priv *p, const void *data, size_t len, struct err *err);
 void priv_held_stop(struct priv_session *s); /* whoever waits is told that nothing is known */
+/* place.c */
+int priv_on_place(struct priv *p, const void *data, size_t len, struct err *err);
 
 /* inspect.c */
 int priv_on_inspect(struct priv *p, const void *data, size_t len, struct err *err);

@@ -91,6 +91,8 @@ void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
         return;
     }
     take_command(c, c->spec);
+    if (c->rpc->paths.placed)
+        c->spec->own.place = xstrdup(c->rpc->paths.host_root);
     c->timeout_sec = c->spec->timeout_sec;
     bool enforced = admission_enforced(c->rpc->admission); /* then the id is ours to say */
     if (c->ns[0] == '\0' || enforced)
