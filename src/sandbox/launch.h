@@ -32,6 +32,7 @@ struct launch_host {
     int etc_fd[2];     /* prepared /etc for network off, on */
     int root_fds[LAUNCH_ROOTS_MAX]; /* allow-list: the outer bound of every host mount */
     size_t n_roots;
+    int outer_fd; /* mount namespace that these were opened in; -1: our own */
     int seccomp_fd, init_exe_fd;
     int runsc_fd, guest_fd; /* programs of runsc and box-guest; -1: no sandbox is gVisor's */
     bool own_view;          /* nothing is mounted below the host image's directories */
@@ -99,6 +100,14 @@ void launch_sweep(struct launch_host *h, launch_live_fn *live, void *arg);
 /* True when nothing is mounted below a directory of the host image. Looked at once, at the start.
  */
 bool launch_image_is_plain(void);
+
+/* Opens (O_PATH) `source` beneath a root of the allow-list: a regular file or a directory (with
+ * `dir_only` only that) that has nothing to do with our state. */
+int launch_open_allowed(const struct launch_host *h, uint32_t root, const char *source,
+                        bool dir_only, struct err *err);
+
+/* mount_clone() of what that opened. */
+int launch_clone_allowed(const struct launch_host *h, int fd, int recursive);
 
 /* Detached mounts for every BIND and OVERLAY of the plan, into fds[PLAN_OPS_MAX]. */
 int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,
