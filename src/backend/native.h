@@ -11,6 +11,7 @@ struct backend;
 struct err;
 struct fetch_launcher;
 struct loop;
+struct priv_client;
 
 struct native_options {
     const char *program, *init_program; /* paths of box-priv and box-init */
@@ -39,3 +40,5 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
 /* Starts jobs of box-fetch through this backend's box-priv, within its allow-list. Free it before
  * the backend. */
 struct fetch_launcher *native_launcher_new(struct backend *b);
+/* The same through a box-priv that was started with these roots. */
+struct fetch_launcher *native_launcher_by(struct priv_client *priv, char *const *roots, bool outer);

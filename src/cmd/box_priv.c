@@ -50,7 +50,7 @@
 
 struct options {
     int sock;
-    const char *state, *tag, *init, *pool, *fetch, *runsc, *guest;
+    const char *state, *tag, *init, *pool, *fetch, *runsc, *guest, *engine;
     const char *roots[LAUNCH_ROOTS_MAX];
     size_t n_roots;
     uint64_t uid, gid, linger;
@@ -68,6 +68,7 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
         {"fetch", required_argument, NULL, 'f'},
         {"runsc", required_argument, NULL, 'R'},
         {"guest", required_argument, NULL, 'G'},
+        {"engine", required_argument, NULL, 'E'},
         {"root", required_argument, NULL, 'r'},
         {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},
@@ -95,6 +96,8 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
             o->runsc = optarg;
         else if (c == 'G')
             o->guest = optarg;
+        else if (c == 'E')
+            o->engine = optarg;
         else if (c == 'u')
             r = str_to_u64(optarg, &o->uid);
         else if (c == 'g')
@@ -328,8 +331,12 @@ static int run(int argc, char **argv, struct err *err)
         r = loop_new(&clock_system, &loop, err);
     if (r < 0)
         return r;
-    const struct priv_serve_options serve = {
-        .sock = o.sock, .linger_sec = o.linger, .roots = o.roots, .n_roots = o.n_roots};
+    const struct priv_serve_options serve = {.sock = o.sock,
+                                             .linger_sec = o.linger,
+                                             .roots = o.roots,
+                                             .n_roots = o.n_roots,
+                                             .state = o.state,
+                                             .engine = o.engine};
     r = priv_serve(loop, &host, &serve, err);
     if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);

@@ -300,10 +300,33 @@ int priv_client_job(struct priv_client *c, const struct priv_job_request *reques
     return request(c, &m.head, sizeof(m), fn, arg, err);
 }
 
+int priv_client_bind(struct priv_client *c, const struct priv_bind_request *b, priv_reply_fn *fn,
+                     void *arg, struct err *err)
+{
+    struct priv_bind m = {.head = {.type = PRIV_BIND},
+                          .index = b->index,
+                          .root = b->root,
+                          .flags = b->flags,
+                          .uid = b->uid};
+    (void)snprintf(m.name, sizeof(m.name), "%s", b->name);
+    if (str_copy(m.path, sizeof(m.path), b->path) < 0)
+        return err_set(err, ERR_INVALID, "the path of a directory is too long");
+    return request(c, &m.head, sizeof(m), fn, arg, err);
+}
+
 int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err)
 {
     struct priv_head head = {.type = PRIV_SWEEP};
     return request(c, &head, sizeof(head), fn, arg, err);
+}
+
+void priv_client_unbind(struct priv_client *c, const char *name)
+{
+    struct priv_name m = {.head = {.type = PRIV_UNBIND}};
+    if (c->lost)
+        return;
+    (void)snprintf(m.name, sizeof(m.name), "%s", name);
+    (void)send_or_queue(c, &m, sizeof(m));
 }
 
 void priv_client_deadline(struct priv_client *c, const char *name, uint64_t boot_ns)

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "io/loop.h"
+#include "priv/bind.h"
 #include "priv/job.h"
 #include "priv/server.h"
 #include "priv/wire.h"
@@ -46,6 +47,7 @@ struct priv {
     struct priv_session *sessions[PRIV_SESSIONS_MAX]; /* owned, dense */
     size_t n_sessions;
     struct priv_jobs jobs;
+    struct priv_binds binds;
 };
 
 /* server.c */
