@@ -24,7 +24,8 @@ struct native_options {
     const char *state_dir, *tag;
     uid_t uid;
     gid_t gid;
-    char *const *roots; /* allow-list, real paths */
+    char *const *roots;   /* allow-list, real paths */
+    char *const *aliases; /* "name=command": further names in the host image */
     bool roots_are_outer;
     bool require_limits;
     uint64_t linger_sec; /* how long sandboxes outlive a daemon that was killed; 0: not at all */

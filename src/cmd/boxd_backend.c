@@ -156,6 +156,7 @@ static int make_native(void *arg, const char *name, struct backend **ret, struct
                                      .uid = b->o.uid,
                                      .gid = b->o.gid,
                                      .roots = c->mount_roots,
+                                     .aliases = c->aliases,
                                      .roots_are_outer = c->mount_roots_builtin,
                                      .require_limits = c->require_limits,
                                      .linger_sec = c->linger_sec,

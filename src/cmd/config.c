@@ -65,6 +65,7 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_LOG_LEVEL] = {"log_level", "BOX_LOG_LEVEL", "info", "error, warn, info or debug: what is logged, and what is graver"},
     [CONFIG_LOG_FORMAT] = {"log_format", "BOX_LOG_FORMAT", "auto", "json, human, or auto: human on a terminal, JSON elsewhere"},
     [CONFIG_ACCESS_LOG] = {"access_log", "BOX_ACCESS_LOG", "debug", "Level of one record per request, or off"},
+    [CONFIG_ALIASES] = {"command_aliases", "BOX_COMMAND_ALIASES", "python=python3", "Further names of commands in the image 'host': name=command, commas between them; none: no names"},
     [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
 };
 
@@ -354,6 +355,8 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     if (r == 0)
         r = read_roots(c, roots != NULL ? roots : builtin_roots, roots == NULL, err);
     if (r == 0)
+        r = config_read_aliases(s->values[CONFIG_ALIASES], &c->aliases, err);
+    if (r == 0)
         r = set_paths(c, s, err);
     if (r < 0)
         return r;
@@ -455,6 +458,7 @@ void config_free(struct config *c)
     free(c->instance);
     free(c->box_config);
     strv_free(c->mount_roots);
+    strv_free(c->aliases);
     config_policy_done(c);
     fd_close_many(&c->ready_fd, 1);
     free(c);
