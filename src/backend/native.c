@@ -283,6 +283,7 @@ static void native_detach(struct backend *b)
     dns_free(n->dns);
     priv_client_detach(n->priv);
     strv_free(n->roots);
+    strv_free(n->aliases);
     fd_close_many(&n->files_fd, 1);
     free(n->found);
     free(n->index_used);
@@ -370,6 +371,7 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
     /* Another instance on this host starts elsewhere: its sessions should have ids of their own. */
     n->next_index = (uint32_t)(str_hash(options->tag) % USERNS_INDEX_MAX);
     native_facts_read(&n->facts);
+    n->facts.aliases = n->aliases = native_aliases(options->aliases);
     n->facts.roots_are_outer = options->roots_are_outer;
     n->facts.require_limits = options->require_limits;
     n->facts.gvisor = options->runsc_program != NULL;

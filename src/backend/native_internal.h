@@ -36,6 +36,7 @@ struct native {
     uint32_t next_index;
     uint8_t *index_used;        /* owned, a bit per id range */
     char **roots;               /* owned; the allow-list by box-priv's numbers */
+    char **aliases;             /* owned; with paths */
     struct dns *dns;            /* owned, NULL until a session has a network */
     struct native_found *found; /* owned */
     size_t n_found;

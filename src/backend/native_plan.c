@@ -12,10 +12,12 @@
 #include "sandbox/gvisor.h"
 #include "sandbox/plan.h"
 #include "spec/spec.h"
+#include "util/alloc.h"
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/path.h"
 #include "util/str.h"
+#include "util/strv.h"
 
 #define MIB (1024ULL * 1024ULL)
 #define CPU_PERIOD_US 100000.0
@@ -47,6 +49,30 @@ void native_facts_read(struct native_facts *f)
     }
     AUTO_CLOSE int fd = open("/proc/sys/kernel/core_pattern", O_RDONLY | O_CLOEXEC);
     f->core_by_pipe = fd >= 0 && read(fd, pattern, 1) == 1 && pattern[0] == '|';
+}
+
+/* Where the host has the command; one that it does not have yet would most likely come here. */
+static char *find_command(const char *name)
+{
+    static const char *const dirs[] = {"/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"};
+    for (size_t i = 0; i < ARRAY_SIZE(dirs); i++) {
+        struct stat st;
+        AUTO_FREE char *path = xasprintf("%s/%s", dirs[i], name);
+        if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && (st.st_mode & 0111) != 0)
+            return TAKE_PTR(path);
+    }
+    return xasprintf("/usr/bin/%s", name);
+}
+
+char **native_aliases(char *const *aliases)
+{
+    char **paths = NULL;
+    for (; aliases != NULL && *aliases != NULL; aliases++) {
+        const char *target = strchr(*aliases, '=') + 1;
+        AUTO_FREE char *path = target[0] == '/' ? xstrdup(target) : find_command(target);
+        strv_push(&paths, xasprintf("%.*s%s", (int)(target - *aliases), *aliases, path));
+    }
+    return paths;
 }
 
 /* A mount of the caller's choice; without a host path it is private storage. */
@@ -177,6 +203,19 @@ static void add_system(struct plan *p, const struct spec *spec)
     struct plan_op *op = plan_add(p, PLAN_OP_SCRATCH, "/tmp");
     op->mode = 01777;
     op->flags = PLAN_OP_LANDLOCK_RW;
+}
+
+/* At the end of the search path: a command that the image has under that name comes first. */
+static void add_aliases(struct plan *p, const struct native_facts *facts)
+{
+    if (facts->aliases == NULL)
+        return;
+    add_dir(p, PLAN_ALIAS_DIR, 0755, false);
+    for (char *const *a = facts->aliases; *a != NULL; a++) {
+        const char *path = strchr(*a, '=') + 1;
+        AUTO_FREE char *place = xasprintf(PLAN_ALIAS_DIR "/%.*s", (int)(path - 1 - *a), *a);
+        plan_add(p, PLAN_OP_SYMLINK, place)->source = plan_string(p, path);
+    }
 }
 
 static unsigned depth_of(const char *path)
@@ -318,6 +357,7 @@ int native_plan(const struct spec *spec, const struct native_facts *facts, const
     if (!spec->read_only_rootfs)
         add_layers(p);
     add_system(p, spec);
+    add_aliases(p, facts);
     int r = add_workspace(p, spec, facts, err);
     if (r < 0)
         return r;

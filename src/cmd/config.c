@@ -66,6 +66,7 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_LOG_FORMAT] = {"log_format", "BOX_LOG_FORMAT", "auto", "json, human, or auto: human on a terminal, JSON elsewhere"},
     [CONFIG_ACCESS_LOG] = {"access_log", "BOX_ACCESS_LOG", "debug", "Level of one record per request, or off"},
     [CONFIG_LANGBOT_BASE] = {"langbot_base_dir", "BOX_LANGBOT_BASE_DIR", NULL, "Directory that LangBot runs in, where boxd cannot tell; may be mounted"},
+    [CONFIG_ALIASES] = {"command_aliases", "BOX_COMMAND_ALIASES", "python=python3", "Further names of commands in the image 'host': name=command, commas between them; none: no names"},
     [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
 };
 
@@ -380,6 +381,8 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     if (r == 0)
         r = read_langbot_base(c, s->values[CONFIG_LANGBOT_BASE], err);
     if (r == 0)
+        r = config_read_aliases(s->values[CONFIG_ALIASES], &c->aliases, err);
+    if (r == 0)
         r = set_paths(c, s, err);
     if (r < 0)
         return r;
@@ -482,6 +485,7 @@ void config_free(struct config *c)
     free(c->box_config);
     free(c->langbot_base);
     strv_free(c->mount_roots);
+    strv_free(c->aliases);
     config_policy_done(c);
     fd_close_many(&c->ready_fd, 1);
     free(c);

@@ -23,6 +23,7 @@
 #include "util/clock.h"
 #include "util/err.h"
 #include "util/fd.h"
+#include "util/str.h"
 
 #define REMOVE_PATIENCE_NS (2ULL * NSEC_PER_SEC)
 #define SWEEP_INTERVAL_NS (500 * NSEC_PER_MSEC)
@@ -241,6 +242,7 @@ static int on_hello(struct priv *p, const void *data, size_t len, struct err *er
     reply.host.host_uid = h->host_uid;
     reply.host.cgroup_mode = h->cgroups.mode;
     reply.host.landlock_abi = (uint32_t)landlock_abi();
+    reply.host.engine = p->binds.engine != NULL;
     reply.host.gvisor = h->runsc_fd >= 0 && h->guest_fd >= 0;
     for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
         reply.host.enforced[i] = h->cgroups.enforced[i];
@@ -402,6 +404,26 @@ static int on_job(struct priv *p, const void *data, size_t len, struct err *err)
     return 0;
 }
 
+static int on_bind(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    struct priv_reply reply = {.head = *(const struct priv_head *)data};
+    AUTO_CLOSE int fd = -1;
+    int r = priv_bind_make(&p->binds, p->host, data, len, &fd, err);
+    if (r < 0)
+        return r;
+    priv_answer(p, &reply, &fd, fd >= 0 ? 1 : 0);
+    return 0;
+}
+
+static int on_unbind(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    const struct priv_name *m = data;
+    (void)err;
+    if (len == sizeof(*m) && m->name[PLAN_NAME_LEN] == '\0' && id_valid(m->name))
+        priv_bind_remove(&p->binds, p->host, m->name);
+    return 0;
+}
+
 /* Every request there is, and when it may come. */
 static const struct {
     unsigned states;
@@ -420,6 +442,8 @@ static const struct {
     [PRIV_JOB] = {1U << PRIV_SERVING, on_job},
     [PRIV_HELD] = {1U << PRIV_SERVING, priv_on_held},
     [PRIV_PLACE] = {1U << PRIV_SERVING, priv_on_place},
+    [PRIV_BIND] = {1U << PRIV_SERVING, on_bind},
+    [PRIV_UNBIND] = {1U << PRIV_SERVING, on_unbind},
 };
 
 /* The sandboxes go too, so that nothing is left that nobody answers for. */
@@ -498,6 +522,7 @@ int priv_serve(struct loop *loop, struct launch_host *host,
     p->sock = options->sock;
     p->listen_fd = p->request_fd = p->diag_fd = -1;
     priv_jobs_init(&p->jobs);
+    priv_binds_init(&p->binds, host, options->state, options->engine);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGCHLD);
     (void)sigaddset(&set, SIGTERM);
@@ -509,6 +534,7 @@ int priv_serve(struct loop *loop, struct launch_host *host,
     if (r == 0)
         r = loop_run(loop, err);
     priv_unlisten(p);
+    priv_binds_done(&p->binds, host);
     loop_io_stop(&p->io);
     loop_signal_stop(&p->signals);
     loop_timer_stop(&p->sweep);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "io/loop.h"
+#include "priv/bind.h"
 #include "priv/job.h"
 #include "priv/server.h"
 #include "priv/wire.h"
@@ -54,6 +55,7 @@ struct priv {
     struct {
         char path[PRIV_PLACE_PATH_MAX];
     } places[LAUNCH_PLACES_MAX]; /* of the roots behind those of the start */
+    struct priv_binds binds;
 };
 
 /* server.c */

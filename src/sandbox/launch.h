@@ -36,6 +36,7 @@ struct launch_host {
     int root_fds[LAUNCH_ROOTS_MAX + LAUNCH_PLACES_MAX];
     size_t n_roots;
     ino_t mnt_ns; /* of whoever started us; our own is a copy */
+    int outer_fd; /* mount namespace that these were opened in; -1: our own */
     int seccomp_fd, init_exe_fd;
     int runsc_fd, guest_fd; /* programs of runsc and box-guest; -1: no sandbox is gVisor's */
     bool own_view;          /* nothing is mounted below the host image's directories */
@@ -103,6 +104,14 @@ void launch_sweep(struct launch_host *h, launch_live_fn *live, void *arg);
 /* True when nothing is mounted below a directory of the host image. Looked at once, at the start.
  */
 bool launch_image_is_plain(void);
+
+/* Opens (O_PATH) `source` beneath a root of the allow-list: a regular file or a directory (with
+ * `dir_only` only that) that has nothing to do with our state. */
+int launch_open_allowed(const struct launch_host *h, uint32_t root, const char *source,
+                        bool dir_only, struct err *err);
+
+/* mount_clone() of what that opened. */
+int launch_clone_allowed(const struct launch_host *h, int fd, int recursive);
 
 /* Detached mounts for every BIND and OVERLAY of the plan, into fds[PLAN_OPS_MAX]. */
 int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,

@@ -8,6 +8,7 @@ test_check_K03_only_the_host_image_is_ever_mounted.
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -174,6 +175,48 @@ def test_check_H04_another_mount_below_an_allowed_directory_is_not_allowed_by_it
             r = w.sh("above", "ls -A /workspace/sub; echo x > /workspace/sub/new")
             assert "secret" not in r["stdout"]
             assert os.listdir(top / "outside") == ["secret"]
+        finally:
+            daemon.close()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+STORAGE = """
+mount -t tmpfs -o mode=755 volume "$A/volume" || exit 1
+for d in deep/er deep/etc under other; do mkdir -p "$A/volume/$d" || exit 1; done
+mount -t tmpfs -o mode=755 named "$A/named" && mkdir "$A/named/sub" || exit 1
+mount -t tmpfs -o mode=755 nested "$A/volume/under" && touch "$A/volume/under/secret" || exit 1
+mount -t proc proc "$A/proc" && mount -t sysfs sysfs "$A/sys" && mount --bind /dev "$A/dev" || exit 1
+mount --bind "$A/volume/other" "$A/volume/deep/er" && mount --bind /etc "$A/volume/deep/etc" || exit 1
+exec "$@"
+"""
+
+
+def test_a_workspace_may_be_a_mount_of_its_own_below_an_allowed_directory():
+    """Volumes and tmpfs are how people deploy. What only gives another name to a directory elsewhere, or is no
+    storage, is refused as before; and what is mounted below the directory that was asked for does not come along."""
+    need("unshare", "mount")
+    top = mount_dir("box-volume-")
+    names = ("volume", "named", "proc", "sys", "dev", "plain")
+    try:
+        for name in names:
+            (top / "allowed" / name).mkdir(parents=True)
+        daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": f"{top}/allowed,{top}/allowed/named"},
+                      prefix=["env", f"A={top}/allowed", "unshare", "-m", "--propagation", "private", "sh", "-c",
+                              STORAGE, "sh"])
+        try:
+            api = daemon.client()
+            for i, path in enumerate(("volume", "volume/deep", "named", "named/sub")):
+                api.new(f"s{i}", host_path=f"{top}/allowed/{path}")
+                r = api.sh(f"s{i}", "echo inside > made && cat made; ls under")
+                assert r["stdout"] == "inside\n", (path, r)
+                inside = pathlib.Path(f"/proc/{daemon.process.pid}/root{top}/allowed/{path}/made")
+                assert inside.read_text() == "inside\n" and inside.stat().st_uid == 0
+                assert not (top / "allowed" / path / "made").exists(), "the mount was meant, not what it covers"
+            for path in ("proc", "proc/self", "sys", "dev", "dev/shm", "volume/deep/er", "volume/deep/etc",
+                         "volume/deep/etc/ssl"):
+                error = refused(api, {"host_path": f"{top}/allowed/{path}"}, "denied")
+                assert "mount point" in error.detail or "blocked" in error.detail, (path, error)
         finally:
             daemon.close()
     finally:
