@@ -229,6 +229,17 @@ struct native_sandbox *native_sandbox_new(struct native *n, const struct spec *s
     return sb;
 }
 
+static int check_image(const struct native *n, const struct spec *spec, struct err *err)
+{
+    if (!spec->own.image_named || str_eq(spec->image, "host"))
+        return 0;
+    return err_set(
+        err, ERR_NOT_FOUND,
+        "image '%.100s' is not available: %s has none but the host's own files; leave it "
+        "out or name it 'host', or start boxd with --backend docker or podman",
+        spec->image, n->base.ops->name);
+}
+
 /* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations, and a name. */
 int native_create_named(struct backend *b, const char *name, const struct spec *spec,
                         backend_created_fn *created, backend_lost_fn *lost, void *arg,
@@ -238,7 +249,9 @@ int native_create_named(struct backend *b, const char *name, const struct spec *
     static struct plan plan; /* large, and needed only here */
     struct native_sandbox *sb = native_sandbox_new(n, spec, created, lost, arg);
     (void)str_copy(sb->name, sizeof(sb->name), name);
-    int r = take_index(n, &sb->uid_index, err);
+    int r = check_image(n, spec, err);
+    if (r == 0)
+        r = take_index(n, &sb->uid_index, err);
     if (r == 0)
         r = native_plan(spec, &n->facts, sb->name, sb->uid_index, &plan, err);
     if (r == 0)

@@ -511,6 +511,23 @@ static void on_signal(struct loop_signal *sig, int signo)
         priv_end_all(p);
 }
 
+static void on_addresses(struct loop_io *io, uint32_t events)
+{
+    (void)events;
+    launch_net_follow(container_of(io, struct priv, net_io)->host);
+}
+
+/* Without it rules would be those of the first session's time. */
+static int watch_addresses(struct priv *p, struct err *err)
+{
+    launch_net_watch(p->host);
+    int fd = p->host->net.watch_fd;
+    int r = fd >= 0            ? loop_io_start(p->loop, &p->net_io, fd, EPOLLIN, on_addresses)
+            : p->host->rootful ? fd
+                               : 0;
+    return r < 0 ? err_sys(err, -r, "watch the host's addresses") : 0;
+}
+
 int priv_serve(struct loop *loop, struct launch_host *host,
                const struct priv_serve_options *options, struct err *err)
 {
@@ -532,10 +549,13 @@ int priv_serve(struct loop *loop, struct launch_host *host,
     if (r == 0 && (r = loop_io_start(loop, &p->io, p->sock, EPOLLIN, priv_on_readable)) < 0)
         r = err_sys(err, -r, "watch boxd");
     if (r == 0)
+        r = watch_addresses(p, err);
+    if (r == 0)
         r = loop_run(loop, err);
     priv_unlisten(p);
     priv_binds_done(&p->binds, host);
     loop_io_stop(&p->io);
+    loop_io_stop(&p->net_io);
     loop_signal_stop(&p->signals);
     loop_timer_stop(&p->sweep);
     fd_close_many(&p->diag_fd, 1);

@@ -80,6 +80,8 @@ struct spec {
         char *place;   /* owned; directory that is the caller's own wherever it lies, NULL: none */
         uint64_t created_ns; /* wall clock; 0: when it is made */
         uint64_t expires_ns; /* wall clock; when it ends, used or not. 0: when it is idle */
+        bool image_named;    /* whoever asked for it has chosen the image: no other will do */
+        bool env_locked;     /* commands and processes bring no environment of their own */
     } own;
 };
 

@@ -217,6 +217,15 @@ static void default_signals(void)
         (void)syscall(SYS_rt_sigaction, signo, deflt, NULL, sizeof(deflt[0]));
 }
 
+/* What is not there has /dev/null in its place. */
+static bool is_directory(int fd)
+{
+    int dot = openat(fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (dot >= 0)
+        (void)close(dot);
+    return dot >= 0;
+}
+
 static bool start_state(struct init *in)
 {
     size_t len = 0;
@@ -236,7 +245,9 @@ static bool start_state(struct init *in)
     (void)close(INIT_FD_SECCOMP);
     in->landlock_fd = INIT_FD_LANDLOCK;
     in->cgroup_fd = in->config.cgroup_mode != INIT_CGROUP_NONE ? INIT_FD_CGROUP : -1;
-    in->memcg_fd = in->config.cgroup_mode == INIT_CGROUP_HYBRID ? INIT_FD_MEMCG1 : -1;
+    in->memcg_fd = in->config.cgroup_mode == INIT_CGROUP_HYBRID && is_directory(INIT_FD_MEMCG1)
+                       ? INIT_FD_MEMCG1
+                       : -1;
     in->conn_fd = INIT_FD_CONTROL;
     for (int fd = INIT_FD_CONTROL; fd < INIT_FD_MAX; fd++)
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
