@@ -104,6 +104,11 @@ struct backend_found {
 typedef void backend_found_fn(void *arg, const struct backend_found *found);
 typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
 
+/* A time-out is enforced inside, and a kill carried out there. When nothing is heard of it for so
+ * long, boxd answers by itself, and the sandbox is lost: what is in it cannot be ended one by one.
+ */
+#define BACKEND_OVERDUE_NS (10ULL * 1000000000ULL)
+
 struct backend_ops {
     const char *name;
     bool own_images; /* an image's name is for it to judge; else there is none but the host's own */
