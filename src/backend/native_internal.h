@@ -108,6 +108,7 @@ struct native_exec {
     bool detached; /* its user is gone: what it still writes is drained and dropped */
     bool paused, tty, close_in;
     bool crowded;  /* it was ended: boxd could not take its descriptors */
+    bool killed;   /* PID 1 was asked to end it */
     unsigned busy; /* callbacks under way: not to be freed underneath them */
     struct native_output out[2];
     int in_fd; /* owned; with a terminal a duplicate of it */
@@ -115,7 +116,7 @@ struct native_exec {
     struct buf in_queue;
     size_t in_pos;  /* of it is written */
     bool held_back; /* the writer waits for stdin_drained() */
-    struct loop_timer drain;
+    struct loop_timer drain, overdue;
     struct loop_defer defer;
     struct outcome outcome;
 };

@@ -216,10 +216,7 @@ def test_check_I04_host_and_origin_are_checked_on_every_route(tcp):
                    "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==") == 403, (method, path)
 
 
-<<<<<<< HEAD
-def test_check_I02_without_a_token_every_route_but_health_is_closed(tmp_path):
-=======
-def test_I04_the_origin_of_the_own_address_is_served(tcp):
+def test_check_I04_the_origin_of_the_own_address_is_served(tcp):
     """As docs/http.md says."""
     port = tcp.where[1]
     for host, origin, want in (("HOST", "http://HOST", 200), (f"localhost:{port}", f"http://localhost:{port}", 200),
@@ -231,8 +228,7 @@ def test_I04_the_origin_of_the_own_address_is_served(tcp):
         assert w.answer()[0] == 403
 
 
-def test_I02_without_a_token_every_route_but_health_is_closed(tmp_path):
->>>>>>> b-small
+def test_check_I02_without_a_token_every_route_but_health_is_closed(tmp_path):
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")
     with socket.socket() as s:

@@ -472,15 +472,7 @@ def test_check_H10_two_names_never_meet(api):
             api.rm(n)
 
 
-<<<<<<< HEAD
-def test_check_K03_only_the_host_image_is_ever_mounted(api, session):
-    name = session(image="docker.io/evil/../../image:latest")
-    receipt = api.receipt(name)
-    assert (receipt["image"], receipt["image_substituted"]) == ("host", True)
-    sources = {line.split()[3] for line in api.sh(name, "cat /proc/self/mountinfo")["stdout"].splitlines()}
-    assert not any("evil" in s for s in sources), json.dumps(sorted(sources))
-=======
-def test_K03_only_the_host_image_is_ever_mounted(boxd_shared, api, session):
+def test_check_K03_only_the_host_image_is_ever_mounted(boxd_shared, api, session):
     with pytest.raises(ApiError) as caught:
         session(image="docker.io/evil/../../image:latest")
     assert caught.value.status == 404 and "native has none but the host's own files" in caught.value.detail
@@ -494,4 +486,3 @@ def test_K03_only_the_host_image_is_ever_mounted(boxd_shared, api, session):
             assert not any("evil" in s for s in sources), json.dumps(sorted(sources))
         finally:
             api.rm(name)
->>>>>>> b-small

@@ -308,10 +308,7 @@ def test_check_D03_the_host_is_refused_on_every_address(world):
     refused(world.probe("on", targets))
 
 
-<<<<<<< HEAD
-def test_check_D03_other_sessions_are_refused(world):
-=======
-def test_D04_neighbours_of_the_host_are_refused(world):
+def test_check_D04_neighbours_of_the_host_are_refused(world):
     """Whatever their addresses; also of networks that the host comes to stand in later."""
     late = ["12.0.0.1", "12.0.0.9"]
     world.new("on")
@@ -334,8 +331,7 @@ def test_D04_neighbours_of_the_host_are_refused(world):
     world.inet.ip("route", "del", "12.0.0.2/32", "dev", "inet0")
 
 
-def test_D03_other_sessions_are_refused(world):
->>>>>>> b-small
+def test_check_D03_other_sessions_are_refused(world):
     world.new("one")
     world.new("two")
     address = world.address_of("two")

@@ -219,9 +219,6 @@ profiles:
         daemon.close()
 
 
-<<<<<<< HEAD
-def test_row_T28_a_full_workspace_starts_nothing(shared):
-=======
 LOCKED = """
 box: {local: {profile: locked}}
 profiles:
@@ -263,8 +260,7 @@ def test_a_locked_environment_binds_commands_and_processes():
         daemon.close()
 
 
-def test_T28_a_full_workspace_starts_nothing(shared):
->>>>>>> b-small
+def test_row_T28_a_full_workspace_starts_nothing(shared):
     full = shared.top / "data/full"
     full.mkdir()
     os.chmod(full, 0o777)

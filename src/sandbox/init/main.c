@@ -28,6 +28,7 @@
 #define KERNEL_SIGNALS 64
 #define SETTLE_NS 500000000ULL /* what a killed tree gets to be gone before its exec is told of */
 #define SETTLE_STEP_NS 1000000ULL /* between looks, unless a child's end wakes us */
+#define BLIND_NS 20000000L        /* between looks at everything, where poll(2) fails */
 
 uint64_t init_now(void)
 {
@@ -141,10 +142,8 @@ static void handle_oom_events(struct init *in, const struct pollfd *fds, const u
 {
     for (nfds_t i = 0; i < n; i++) {
         uint64_t count;
-        if (fds[i].revents == 0)
-            continue;
-        (void)!read(fds[i].fd, &count, sizeof(count));
-        in->cells[cells[i]].oom_checks = OOM_CHECKS;
+        if (fds[i].revents != 0 && read(fds[i].fd, &count, sizeof(count)) > 0)
+            in->cells[cells[i]].oom_checks = OOM_CHECKS;
     }
 }
 
@@ -170,6 +169,23 @@ static void gather(struct init *in, struct wakers *w, uint64_t now, uint64_t *ne
         (struct pollfd){.fd = in->conn_fd, .events = in->blocked ? POLLIN | POLLOUT : POLLIN};
 }
 
+/* poll(2) refuses to look at more descriptors than we may open, and that limit can be lowered
+ * behind our back. None of ours blocks: after a pause all of them are tried. So commands are
+ * answered, if only by a refusal, and nothing spins. */
+static int look(struct pollfd *fds, nfds_t n, const struct timespec *wait)
+{
+    struct timespec blind = {.tv_nsec = BLIND_NS};
+    int r = ppoll(fds, n, wait, NULL);
+    if (r >= 0 || errno == EINTR)
+        return r;
+    if (wait != NULL && wait->tv_sec == 0 && wait->tv_nsec < blind.tv_nsec)
+        blind = *wait;
+    (void)ppoll(NULL, 0, &blind, NULL);
+    for (nfds_t i = 0; i < n; i++)
+        fds[i].revents = fds[i].events;
+    return (int)n;
+}
+
 static _Noreturn void run(struct init *in)
 {
     static struct wakers w;
@@ -184,7 +200,7 @@ static _Noreturn void run(struct init *in)
             wait.tv_nsec = (long)((next - now) % 1000000000ULL);
         }
         nfds_t n = 2 + w.n_oom + w.n_procs;
-        if (ppoll(w.fds, n, next == UINT64_MAX ? NULL : &wait, NULL) <= 0)
+        if (look(w.fds, n, next == UINT64_MAX ? NULL : &wait) <= 0)
             continue;
         handle_oom_events(in, w.fds + 2, w.cells, w.n_oom);
         procs_ready(in, w.fds + 2 + w.n_oom, w.n_procs);
