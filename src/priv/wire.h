@@ -73,7 +73,7 @@ struct priv_job {
     char path[4096]; /* below the root; clean, no slash in front */
 };
 
-#define PRIV_BINDS_MAX 128U /* of one container */
+#define PRIV_BINDS_MAX 512U /* of one container */
 
 enum priv_bind_flags {
     PRIV_BIND_RDONLY = 1U << 0,
