@@ -477,3 +477,25 @@ def test_K03_only_the_host_image_is_ever_mounted(api, session):
     assert (receipt["image"], receipt["image_substituted"]) == ("host", True)
     sources = {line.split()[3] for line in api.sh(name, "cat /proc/self/mountinfo")["stdout"].splitlines()}
     assert not any("evil" in s for s in sources), json.dumps(sorted(sources))
+
+
+@pytest.mark.rootless
+def test_without_root_a_workspace_may_be_a_mount_of_its_own_too():
+    """In a mount namespace of an ordinary user. There the kernel does not leave behind what is mounted below."""
+    need("unshare", "mount")
+    top = mount_dir("box-volume-")
+    try:
+        (top / "volume").mkdir()
+        script = 'mount -t tmpfs -o mode=755 volume "$A/volume" && mkdir "$A/volume/sub" && exec "$@"'
+        daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": str(top)},
+                      prefix=["env", f"A={top}", "unshare", "-r", "-m", "--propagation", "private", "sh", "-c", script,
+                              "sh"])
+        try:
+            api = daemon.client()
+            api.new("s", host_path=f"{top}/volume/sub")
+            assert api.sh("s", "echo inside > made && cat made")["stdout"] == "inside\n"
+            assert not (top / "volume/sub").exists(), "the mount was meant, not what it covers"
+        finally:
+            daemon.close()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
