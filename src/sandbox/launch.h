@@ -31,6 +31,7 @@ struct launch_host {
     unsigned n_spares; /* empty storage directories kept in the trash for the next sessions */
     int etc_fd[2];     /* prepared /etc for network off, on */
     int root_fds[LAUNCH_ROOTS_MAX]; /* allow-list: the outer bound of every host mount */
+    const char *const *root_paths;  /* of them; borrowed; NULL: not known */
     size_t n_roots;
     int outer_fd; /* mount namespace that these were opened in; -1: our own */
     int seccomp_fd, init_exe_fd;
@@ -100,6 +101,9 @@ void launch_sweep(struct launch_host *h, launch_live_fn *live, void *arg);
 /* True when nothing is mounted below a directory of the host image. Looked at once, at the start.
  */
 bool launch_image_is_plain(void);
+
+/* A descriptor of that root, borrowed, if its name still means what was opened. */
+int launch_allowed_root(const struct launch_host *h, uint32_t root, struct err *err);
 
 /* Opens (O_PATH) `source` beneath a root of the allow-list: a regular file or a directory (with
  * `dir_only` only that) that has nothing to do with our state. */

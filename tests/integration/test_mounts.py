@@ -479,6 +479,33 @@ def test_K03_only_the_host_image_is_ever_mounted(api, session):
     assert not any("evil" in s for s in sources), json.dumps(sorted(sources))
 
 
+def test_an_allowed_directory_that_is_another_one_by_now_is_told():
+    """Not what it was when boxd started, and not quietly what lies below a mount."""
+    need("unshare", "nsenter", "mount")
+    top = mount_dir("box-anew-")
+    try:
+        for name in ("anew", "over"):
+            (top / name / "work").mkdir(parents=True)
+        daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": f"{top}/anew,{top}/over"},
+                      prefix=["unshare", "-m", "--propagation", "private"])
+        try:
+            api = daemon.client()
+            api.new("before", host_path=f"{top}/anew/work")
+            (top / "anew").rename(top / "was")
+            (top / "anew/work").mkdir(parents=True)
+            subprocess.run(["nsenter", "-t", str(daemon.process.pid), "-m", "--", "sh", "-c",
+                            f"mount -t tmpfs over {top}/over && mkdir {top}/over/work"], check=True)
+            for name in ("anew", "over"):
+                with pytest.raises(ApiError, match="another directory than when boxd started") as caught:
+                    api.new("after", host_path=f"{top}/{name}/work")
+                assert f"{top}/{name}" in caught.value.detail and "start boxd again" in caught.value.detail
+            assert api.sh("before", "touch f")["exit_code"] == 0 and (top / "was/work/f").exists()
+        finally:
+            daemon.close()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
 @pytest.mark.rootless
 def test_without_root_a_workspace_may_be_a_mount_of_its_own_too():
     """In a mount namespace of an ordinary user. There the kernel does not leave behind what is mounted below."""
