@@ -26,6 +26,7 @@ struct sock_filter;
 #define ENGINE_ID_MAX 65             /* 64 hex digits and NUL */
 #define ENGINE_INSTANCE_LEN 16
 #define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 1)
+_Static_assert(ENGINE_MOUNTS_MAX <= GUEST_CHECKS_MAX, "each mount is compared");
 #define ENGINE_CREATE_MAX (1U << 20)
 
 #define ENGINE_OWN_LABELS_MAX 512U

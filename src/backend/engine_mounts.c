@@ -39,10 +39,11 @@ static int identify(const int *root_fds, struct engine_mount *m, struct err *err
 {
     int fd = path_open_storage(root_fds[m->root], m->rest, 0);
     if (fd == -EACCES)
-        return err_set(err, ERR_DENIED,
-                       "host_path %.200s: boxd's own user may not pass a directory on the way, and "
-                       "there is no box-priv to look for it; start boxd as root",
-                       m->source);
+        return err_set(
+            err, ERR_DENIED,
+            "host_path %.200s: boxd's own user may not pass a directory on the way, and "
+            "there is no box-priv to look for it: start boxd as root, with CAP_SYS_ADMIN",
+            m->source);
     int r = fd < 0 ? fd : engine_mount_take(m, fd);
     if (r < 0)
         return err_sys(err, -r, "host_path %.200s", m->source);

@@ -122,6 +122,8 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
 
 static void open_roots(struct launch_host *h, const struct options *o)
 {
+    h->root_paths = o->roots;
+    h->n_named = o->n_roots;
     for (size_t i = 0; i < o->n_roots; i++) {
         int fd = open(o->roots[i], O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (fd < 0)

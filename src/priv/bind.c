@@ -217,7 +217,7 @@ void priv_binds_init(struct priv_binds *b, const struct launch_host *h, const ch
                      const char *engine)
 {
     struct err ignored = {0};
-    *b = (struct priv_binds){.state = state, .engine = engine, .ns_fd = -1};
+    *b = (struct priv_binds){.state = state, .engine = engine, .ns_fd = -1, .map.fd = -1};
     if (!h->rootful || engine == NULL)
         return;
     AUTO_CLOSE int ns = find_namespace(engine, &ignored);
@@ -228,14 +228,17 @@ void priv_binds_done(struct priv_binds *b, const struct launch_host *h)
 {
     remove_from(b->ns_fd, b->state, h, NULL, NULL);
     fd_close_many(&b->ns_fd, 1);
+    fd_close_many(&b->map.fd, 1);
 }
 
 void priv_bind_remove(struct priv_binds *b, const struct launch_host *h, const char *name)
 {
     bool all_gone = false;
     remove_from(b->ns_fd, b->state, h, name, &all_gone);
-    if (all_gone)
+    if (all_gone) {
         fd_close_many(&b->ns_fd, 1);
+        fd_close_many(&b->map.fd, 1);
+    }
 }
 
 /* An engine may come back in another namespace than it had. In a new one there is nothing of ours
@@ -276,22 +279,36 @@ static int check(const struct priv_binds *b, const struct launch_host *h, const 
 
 /* On disk the owner, to the container the session's user. gVisor's files are made by root, who has
  * to be somebody on disk and gives them away at once: an id that no session and no account has. */
-static int make_map(const struct priv_bind *m, const struct stat *st, struct err *err)
+static int take_map(struct priv_binds *b, const struct priv_bind *m, const struct stat *st,
+                    struct err *err)
 {
+    uint32_t flags = m->flags & PRIV_BIND_GVISOR;
+    if (b->map.fd >= 0 && b->map.uid == st->st_uid && b->map.gid == st->st_gid &&
+        b->map.seen == m->uid && b->map.flags == flags)
+        return b->map.fd;
+    fd_close_many(&b->map.fd, 1);
     const uint32_t nobody = userns_init_id(USERNS_INDEX_MAX);
     struct id_pair uids[2] = {{st->st_uid, m->uid}, {nobody, 0}};
     struct id_pair gids[2] = {{st->st_gid, m->uid}, {nobody, 0}};
     bool root_too = (m->flags & PRIV_BIND_GVISOR) && m->uid != 0;
-    return userns_idmap(uids, gids, root_too ? 2 : 1, err);
+    b->map.fd = userns_idmap(uids, gids, root_too ? 2 : 1, err);
+    b->map.uid = st->st_uid;
+    b->map.gid = st->st_gid;
+    b->map.seen = m->uid;
+    b->map.flags = flags;
+    return b->map.fd;
 }
 
-static int make_mount(const struct launch_host *h, const struct priv_bind *m, int fd,
-                      const struct stat *st, struct err *err)
+static int make_mount(struct priv_binds *b, const struct launch_host *h, const struct priv_bind *m,
+                      int fd, struct err *err)
 {
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return err_sys(err, errno, "stat mount source");
     AUTO_CLOSE int copy = launch_clone_allowed(h, fd, 0);
     if (copy < 0)
         return err_sys(err, -copy, "copy the mount of '%.200s'", m->path);
-    AUTO_CLOSE int map = make_map(m, st, err);
+    int map = take_map(b, m, &st, err);
     if (map < 0)
         return map;
     uint64_t attrs = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
@@ -319,14 +336,13 @@ int priv_bind_make(struct priv_binds *b, const struct launch_host *h, const stru
         launch_open_allowed(h, m->root, m->path, (m->flags & PRIV_BIND_DIR) != 0, err);
     if (fd < 0 || (m->flags & PRIV_BIND_LOOK))
         return fd < 0 ? fd : 0;
-    if (fstat(fd, &st) < 0)
-        return err_sys(err, errno, "stat mount source");
-    AUTO_CLOSE int copy = make_mount(h, m, fd, &st, err);
-    if (copy < 0)
-        return copy;
+    AUTO_CLOSE int copy = make_mount(b, h, m, fd, err);
+    if (copy < 0 || fstat(copy, &st) < 0)
+        return copy < 0 ? copy : err_sys(err, errno, "stat mount source");
     struct visit v = {
         .host = h, .state = b->state, .bind = m, .mount_fd = copy, .dir = S_ISDIR(st.st_mode)};
-    r = take_namespace(b, h, err);
+    if (m->index == 0 || b->ns_fd < 0)
+        r = take_namespace(b, h, err);
     if (r == 0)
         r = visit(b->ns_fd, place_there, &v, err);
     if (r == 0)

@@ -24,6 +24,10 @@ struct priv_binds {
     const char *state;  /* path of the state directory; borrowed */
     const char *engine; /* path of the engine's socket; borrowed; NULL: there is none */
     int ns_fd;          /* owned; mount namespace where binds are, -1: there are none */
+    struct {
+        uint32_t uid, gid, seen, flags; /* on disk, and to the container */
+        int fd;                         /* owned; -1: none */
+    } map;                              /* the last: a container's directories mostly share one */
 };
 
 /* Removes what an earlier box-priv left there, if the engine can be reached. */

@@ -86,7 +86,7 @@ struct priv_place {
                                        only that directory is to be told */
 };
 
-#define PRIV_BINDS_MAX 128U /* of one container */
+#define PRIV_BINDS_MAX 512U /* of one container */
 
 enum priv_bind_flags {
     PRIV_BIND_RDONLY = 1U << 0,

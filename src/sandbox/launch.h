@@ -34,6 +34,9 @@ struct launch_host {
     /* Allow-list: the outer bound of every host mount. What callers have as their own places comes
      * behind what was fixed at start, see priv/place.c. */
     int root_fds[LAUNCH_ROOTS_MAX + LAUNCH_PLACES_MAX];
+    const char *const
+        *root_paths; /* of those of the start, n_named of them; borrowed; NULL: not known */
+    size_t n_named;
     size_t n_roots;
     ino_t mnt_ns; /* of whoever started us; our own is a copy */
     int outer_fd; /* mount namespace that these were opened in; -1: our own */
@@ -104,6 +107,9 @@ void launch_sweep(struct launch_host *h, launch_live_fn *live, void *arg);
 /* True when nothing is mounted below a directory of the host image. Looked at once, at the start.
  */
 bool launch_image_is_plain(void);
+
+/* A descriptor of that root, borrowed, if its name still means what was opened. */
+int launch_allowed_root(const struct launch_host *h, uint32_t root, struct err *err);
 
 /* Opens (O_PATH) `source` beneath a root of the allow-list: a regular file or a directory (with
  * `dir_only` only that) that has nothing to do with our state. */

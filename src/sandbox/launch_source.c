@@ -142,6 +142,37 @@ static int require_dir(int fd, const char *name, struct err *err)
                    name);
 }
 
+static int open_named(const struct launch_host *h, const char *path)
+{
+    int home = h->outer_fd >= 0 ? mount_ns_enter(h->outer_fd) : -1;
+    if (h->outer_fd >= 0 && home < 0)
+        return home;
+    int fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int r = fd < 0 ? -errno : fd;
+    if (home >= 0)
+        mount_ns_return(home);
+    return r;
+}
+
+/* What was allowed is the directory that stood there at the start. Whoever names it means the one
+ * that stands there now: rather than quietly use another one than was meant, we use none. */
+int launch_allowed_root(const struct launch_host *h, uint32_t root, struct err *err)
+{
+    struct stat was, now;
+    if (root >= h->n_roots || h->root_fds[root] < 0)
+        return err_set(err, ERR_DENIED, "mount root %u is not in the allow-list", root);
+    if (h->root_paths == NULL || root >= h->n_named) /* a place of a caller has no other name */
+        return h->root_fds[root];
+    AUTO_CLOSE int fd = open_named(h, h->root_paths[root]);
+    if (fd < 0 || fstat(fd, &now) < 0 || fstat(h->root_fds[root], &was) < 0 ||
+        now.st_dev != was.st_dev || now.st_ino != was.st_ino)
+        return err_set(err, ERR_STATE,
+                       "'%.200s' of allowed_mount_roots is another directory than when boxd "
+                       "started (mounted over, or made anew); start boxd again",
+                       h->root_paths[root]);
+    return h->root_fds[root];
+}
+
 /* A requester cannot use this to reach anything outside the allow-list: the root was opened before
  * the first request came, and the kernel refuses every way out of it (links, "..") while it walks;
  * of mounts below it, it may enter those that path_open_storage() takes for storage. The directory
@@ -153,12 +184,13 @@ int launch_open_allowed(const struct launch_host *h, uint32_t root, const char *
     char dir_name[4096] = "";
     const char *slash = strrchr(source, '/');
     const char *name = slash != NULL ? slash + 1 : source;
-    if (root >= h->n_roots)
-        return err_set(err, ERR_DENIED, "mount root %u is not in the allow-list", root);
+    int root_fd = launch_allowed_root(h, root, err);
+    if (root_fd < 0)
+        return root_fd;
     if (slash != NULL &&
         str_fmt(dir_name, sizeof(dir_name), "%.*s", (int)(slash - source), source) < 0)
         return err_set(err, ERR_INVALID, "mount source is too long");
-    AUTO_CLOSE int dir = path_open_storage(h->root_fds[root], dir_name, O_DIRECTORY);
+    AUTO_CLOSE int dir = path_open_storage(root_fd, dir_name, O_DIRECTORY);
     if (dir < 0)
         return source_error(dir, source, err);
     AUTO_CLOSE int fd = path_open_storage(dir, name, 0);

@@ -161,6 +161,25 @@ def test_a_proxy_in_front_of_the_engine_leaves_owners_as_they_are_and_says_so(sp
     assert doctor["mount-owners"]["status"] == "warn"
 
 
+def test_root_without_the_right_to_mount_leaves_owners_as_they_are_and_says_so(backend, shared):
+    """boxd in a container of its own, with the engine's socket and nothing else."""
+    daemon = Boxd("--backend", backend.name, env=backend.env,
+                  prefix=["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--"])
+    try:
+        api = daemon.client()
+        api.new("x", image=enginelib.IMAGE, host_path=str(shared))
+        owners = api.receipt("x")["mount_owners"]
+        assert owners["mapped"] is False and "box-priv did not start" in owners["reason"]
+        assert api.sh("x", "id -u; touch made")["stdout"] == "4321\n" and (shared / "made").stat().st_uid == 4321
+        shared.chmod(0o700)  # boxd's own user cannot look inside
+        (shared / "inner").mkdir()
+        with pytest.raises(ApiError) as caught:
+            api.new("y", image=enginelib.IMAGE, host_path=str(shared / "inner"))
+        assert caught.value.code == "denied" and "start boxd as root" in caught.value.detail
+    finally:
+        daemon.close()
+
+
 def test_binds_of_a_daemon_that_was_killed_are_taken_away(backend):
     """Those that a kill -9 of boxd and box-priv left behind in the engine's mount namespace."""
     with tempfile.TemporaryDirectory(prefix="box-state-") as state:

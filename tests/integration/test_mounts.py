@@ -472,17 +472,58 @@ def test_check_H10_two_names_never_meet(api):
             api.rm(n)
 
 
-def test_check_K03_only_the_host_image_is_ever_mounted(boxd_shared, api, session):
-    with pytest.raises(ApiError) as caught:
-        session(image="docker.io/evil/../../image:latest")
-    assert caught.value.status == 404 and "native has none but the host's own files" in caught.value.detail
-    with Rpc(boxd_shared.sock) as rpc:  # LangBot's clients name an image with every request
-        rpc.exec("k03", "true", image="docker.io/evil/../../image:latest")
-        (name,) = [s["session_id"] for s in api.ps() if "k03" in s["session_id"]]
+def test_check_K03_only_the_host_image_is_ever_mounted(api, session):
+    name = session(image="docker.io/evil/../../image:latest")
+    receipt = api.receipt(name)
+    assert (receipt["image"], receipt["image_substituted"]) == ("host", True)
+    sources = {line.split()[3] for line in api.sh(name, "cat /proc/self/mountinfo")["stdout"].splitlines()}
+    assert not any("evil" in s for s in sources), json.dumps(sorted(sources))
+
+
+def test_an_allowed_directory_that_is_another_one_by_now_is_told():
+    """Not what it was when boxd started, and not quietly what lies below a mount."""
+    need("unshare", "nsenter", "mount")
+    top = mount_dir("box-anew-")
+    try:
+        for name in ("anew", "over"):
+            (top / name / "work").mkdir(parents=True)
+        daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": f"{top}/anew,{top}/over"},
+                      prefix=["unshare", "-m", "--propagation", "private"])
         try:
-            receipt = api.receipt(name)
-            assert (receipt["image"], receipt["image_substituted"]) == ("host", True)
-            sources = {line.split()[3] for line in api.sh(name, "cat /proc/self/mountinfo")["stdout"].splitlines()}
-            assert not any("evil" in s for s in sources), json.dumps(sorted(sources))
+            api = daemon.client()
+            api.new("before", host_path=f"{top}/anew/work")
+            (top / "anew").rename(top / "was")
+            (top / "anew/work").mkdir(parents=True)
+            subprocess.run(["nsenter", "-t", str(daemon.process.pid), "-m", "--", "sh", "-c",
+                            f"mount -t tmpfs over {top}/over && mkdir {top}/over/work"], check=True)
+            for name in ("anew", "over"):
+                with pytest.raises(ApiError, match="another directory than when boxd started") as caught:
+                    api.new("after", host_path=f"{top}/{name}/work")
+                assert f"{top}/{name}" in caught.value.detail and "start boxd again" in caught.value.detail
+            assert api.sh("before", "touch f")["exit_code"] == 0 and (top / "was/work/f").exists()
         finally:
-            api.rm(name)
+            daemon.close()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+@pytest.mark.rootless
+def test_without_root_a_workspace_may_be_a_mount_of_its_own_too():
+    """In a mount namespace of an ordinary user. There the kernel does not leave behind what is mounted below."""
+    need("unshare", "mount")
+    top = mount_dir("box-volume-")
+    try:
+        (top / "volume").mkdir()
+        script = 'mount -t tmpfs -o mode=755 volume "$A/volume" && mkdir "$A/volume/sub" && exec "$@"'
+        daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": str(top)},
+                      prefix=["env", f"A={top}", "unshare", "-r", "-m", "--propagation", "private", "sh", "-c", script,
+                              "sh"])
+        try:
+            api = daemon.client()
+            api.new("s", host_path=f"{top}/volume/sub")
+            assert api.sh("s", "echo inside > made && cat made")["stdout"] == "inside\n"
+            assert not (top / "volume/sub").exists(), "the mount was meant, not what it covers"
+        finally:
+            daemon.close()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
