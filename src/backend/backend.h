@@ -24,7 +24,7 @@ enum outcome_kind {
     OUTCOME_SIGNALED,
     OUTCOME_TIMED_OUT,
     OUTCOME_OOM_KILLED,
-    OUTCOME_QUOTA_EXCEEDED, /* it failed and the session's disk is full */
+    OUTCOME_QUOTA_EXCEEDED, /* it failed and the session's disk is full, or was killed for it */
     OUTCOME_SESSION_LOST,   /* the sandbox went away underneath it */
     OUTCOME_KIND_MAX,
 };
@@ -103,7 +103,25 @@ struct backend_found {
     uint64_t created_ns; /* wall clock, by the backend */
 };
 typedef void backend_found_fn(void *arg, const struct backend_found *found);
+/* `held` NULL: it could not be found out. */
+struct backend_held;
+typedef void backend_held_fn(void *arg, const struct backend_held *held);
+/* The working directory of who is at the other end of a connection, or a directory below it. */
+struct backend_place {
+    int sock;         /* borrowed for the call */
+    const char *rest; /* clean, below `base`; "": the working directory itself is asked for */
+    const char *base; /* the working directory, where that is known already */
+};
+typedef void backend_place_fn(void *arg, const char *path, const struct err *err);
 typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
+
+/* What a sandbox keeps on disks of the host. */
+struct backend_held {
+    uint64_t bytes, files;               /* without a name, by its processes */
+    uint64_t stored_bytes, stored_files; /* in storage that has no limit by the kernel */
+    bool idle;                           /* nothing runs in it: nothing was counted */
+    bool incomplete;                     /* there is more than can be looked at */
+};
 
 struct backend_ops {
     const char *name;
@@ -179,8 +197,16 @@ struct backend_ops {
 
     /* What is actually enforced, read back from the kernel, as a JSON object. */
     int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
+    /* Optional. */
+    int (*held)(struct sandbox *sb, backend_held_fn *done, void *arg, struct err *err);
     /* What this host can enforce, found out by doing: a JSON object with "checks", each {id,
      * status, detail, remedy}. */
+    /* Optional. Without `rest`: tells where that process works, when we may not look ourselves.
+     * With it: makes the directory where it is missing, and from now on what lies below may be
+     * mounted. ERR_UNSUPPORTED: this one cannot; other errors say why not. 1: done, fn does not
+     * come. */
+    int (*place)(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
+                 void *arg, struct err *err);
     int (*doctor)(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
     /* Ends every sandbox. Procs that nobody freed go too; none of them may be used after. */
     void (*free)(struct backend *b);

@@ -315,6 +315,19 @@ static int create(struct backend *b, const struct spec *spec, backend_created_fn
     return 0;
 }
 
+static int place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
+                 void *arg, struct err *err)
+{
+    struct choice *c = from(b);
+    struct candidate *k = c->serving;
+    for (size_t i = 0; k == NULL && i < c->n; i++)
+        if (c->list[i].backend != NULL)
+            k = &c->list[i];
+    if (k == NULL || k->backend->ops->place == NULL)
+        return err_set(err, ERR_UNSUPPORTED, "the backend cannot look at other users' processes");
+    return k->backend->ops->place(k->backend, want, fn, arg, err);
+}
+
 static void abandon(struct backend *b, void *arg)
 {
     struct choice *c = from(b);
@@ -460,6 +473,7 @@ static const struct backend_ops choice_ops = {
     .adopt = adopt,
     .sweep = choice_sweep,
     .list = choice_list,
+    .place = place,
     .doctor = choice_doctor,
     .free = choice_free,
     .detach = choice_detach,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/engine_internal.h"
+#include "sandbox/cgroup.h"
 #include "sandbox/gvisor.h"
 #include "sandbox/masks.h"
 #include "util/alloc.h"
@@ -260,6 +261,9 @@ static void put_limits(struct jw *w, const struct engine_plan *p)
     const struct spec *spec = p->spec;
     jw_kint(w, "Memory", spec->memory_mb * MIB);
     jw_kint(w, "MemorySwap", spec->memory_mb * MIB); /* of both together: no swap */
+    if (p->v1)
+        jw_kint(w, "KernelMemoryTCP",
+                (int64_t)cgroup_socket_bytes((uint64_t)spec->memory_mb * MIB));
     jw_kint(w, "NanoCpus", (int64_t)(spec->cpus * NANO));
     jw_kint(w, "PidsLimit", engine_pids_max(spec, p->own_id, p->gvisor));
 }

@@ -68,6 +68,7 @@ struct engine_mount {
 struct engine_mounts {
     struct engine_mount list[ENGINE_MOUNTS_MAX];
     size_t n;
+    const char *place; /* of the spec; while they are collected */
 };
 int engine_mounts_collect(const struct spec *spec, const struct engine *e,
                           struct engine_mounts *ret, struct err *err);
@@ -83,6 +84,7 @@ struct engine_facts {
     bool known;
     char runtime[64];  /* that it uses when nobody asks for another */
     bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
+    bool v1;           /* sockets need a limit of their own, see cgroup_socket_bytes() */
     bool no_limits;    /* it takes them and ignores them: rootless, and no cgroup v2 */
     bool gvisor;       /* its default runtime, or the one that is asked for, is gVisor's */
     bool no_network;   /* that runtime is told to give its containers none */
@@ -104,6 +106,7 @@ struct engine_plan {
     bool flat;   /* no mount comes with what is mounted below it */
     bool own_id; /* the user id is the session's alone */
     bool keep;   /* what has ended stays until we remove it */
+    bool v1;     /* as in engine_facts */
     bool gvisor; /* the runtime needs processes and threads of its own for each of the session's */
     uint64_t nproc_max;
 };
@@ -185,7 +188,8 @@ struct engine {
     char instance[ENGINE_INSTANCE_LEN + 1];
     char *dir_path, *seccomp;   /* owned */
     int dir_fd;                 /* owned: where sessions meet their guests */
-    int *root_fds;              /* owned; like options.roots */
+    char **roots;               /* owned; the allow-list, with the places of callers behind it */
+    int *root_fds;              /* owned; like roots */
     struct sock_filter *filter; /* owned */
     size_t filter_len;          /* bytes */
     struct engine_sandbox *sandboxes;

@@ -165,6 +165,7 @@ static void create_now(struct engine_sandbox *sb)
                                .flat = !e->facts.narrow,
                                .own_id = sb->own_id,
                                .gvisor = e->facts.gvisor,
+                               .v1 = e->facts.v1,
                                .keep = sb->spec->persistent || e->facts.live_restore,
                                .nproc_max = nproc_max()};
     buf_init(&body, ENGINE_CREATE_MAX);

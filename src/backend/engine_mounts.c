@@ -98,6 +98,13 @@ static int check_workspace(const struct engine_mount *m, struct err *err)
                    m->source);
 }
 
+static int find_root(const struct engine *e, const struct engine_mounts *all, const char *path,
+                     size_t *ret, const char **ret_rest, struct err *err)
+{
+    const struct backend_roots roots = {e->roots, e->options.roots_are_outer, all->place};
+    return backend_find_root(&roots, path, ret, ret_rest, err);
+}
+
 static int add(const struct engine *e, const struct mount_spec *want, struct engine_mounts *ret,
                struct err *err)
 {
@@ -124,8 +131,7 @@ static int add(const struct engine *e, const struct mount_spec *want, struct eng
     if (r == 0)
         r = check_own(e, m->source, err);
     if (r == 0)
-        r = backend_find_root(e->options.roots, e->options.roots_are_outer, m->source, &root, &rest,
-                              err);
+        r = find_root(e, ret, m->source, &root, &rest, err);
     return r < 0 ? r : identify(e->root_fds, root, rest, m, err);
 }
 
@@ -146,8 +152,7 @@ static int check_holder(const struct engine *e, const struct engine_mounts *all,
     struct engine_mount inner = {.fd = -1};
     AUTO_FREE char *path = xasprintf("%s%s", holder->source, m->target + strlen(holder->target));
     inner.source = path;
-    if (backend_find_root(e->options.roots, e->options.roots_are_outer, path, &root, &rest,
-                          &ignored) < 0 ||
+    if (find_root(e, all, path, &root, &rest, &ignored) < 0 ||
         identify(e->root_fds, root, rest, &inner, &ignored) < 0)
         return err_set(err, ERR_NOT_FOUND,
                        "mount target '%.200s' does not exist inside the mount that holds it; "
@@ -162,7 +167,7 @@ int engine_mounts_collect(const struct spec *spec, const struct engine *e,
 {
     struct mount_spec workspace = {spec->host_path, spec->mount_path, spec->host_path_mode};
     int r = 0;
-    *ret = (struct engine_mounts){0};
+    *ret = (struct engine_mounts){.place = spec->own.place};
     if (spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE)
         r = add(e, &workspace, ret, err);
     else
@@ -178,6 +183,7 @@ int engine_mounts_collect(const struct spec *spec, const struct engine *e,
             r = err_set(err, ERR_INVALID, "mount_path %.200s is given twice", spec->mount_path);
     for (size_t i = 0; i < ret->n && r == 0; i++)
         r = check_holder(e, ret, i, err);
+    ret->place = NULL;
     if (r < 0)
         engine_mounts_done(ret);
     return r;

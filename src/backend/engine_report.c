@@ -139,6 +139,11 @@ static void put_limits(struct jw *w, const struct engine_sandbox *sb, const stru
     jw_object(w);
     put_limit(w, "memory_bytes", memory, not_set);
     put_pids(w, sb, pids);
+    put_limit(w, "socket_bytes",
+              sb->engine->facts.v1 && !sb->gvisor
+                  ? (none ? 0 : json_int(json_get(host, "KernelMemoryTCP")))
+                  : memory,
+              "the engine does not limit what sockets hold");
     put_limit(w, "cpu_quota_us_per_100ms", cpus / 10000, not_set);
     put_limit(w, "disk_bytes", sized ? (int64_t)engine_workspace_bytes(spec) : 0,
               spec->workspace_quota_mb > 0 ? "engines cannot limit a host directory"

@@ -23,8 +23,6 @@
 #include "util/str.h"
 #include "util/strv.h"
 
-#define NO_ROOT "-" /* no path of a mount begins like this */
-
 static const struct {
     const char *name;
     unsigned next;
@@ -329,6 +327,8 @@ static const struct backend_ops native_ops = {
     .proc_kill = native_proc_kill,
     .proc_free = native_proc_free,
     .receipt = native_receipt,
+    .held = native_held,
+    .place = native_place,
     .doctor = native_doctor,
     .free = native_free,
 };
@@ -343,7 +343,7 @@ static void take_roots(struct native *n)
         size_t k = 0;
         while (ours != NULL && ours[k] != NULL && !str_eq(ours[k], theirs[i]))
             k++;
-        strv_add(&n->roots, ours != NULL && ours[k] != NULL ? theirs[i] : NO_ROOT);
+        strv_add(&n->roots, ours != NULL && ours[k] != NULL ? theirs[i] : NATIVE_NO_ROOT);
     }
     for (size_t k = 0; ours != NULL && ours[k] != NULL; k++) {
         size_t i = 0;

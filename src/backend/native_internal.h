@@ -241,7 +241,13 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
 void native_exec_lose_all(struct native_sandbox *sb);
 
 /* native_receipt.c */
+int native_held(struct sandbox *base, backend_held_fn *done, void *arg, struct err *err);
 int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
+
+/* native_place.c */
+#define NATIVE_NO_ROOT "-" /* no path of a mount begins like this */
+int native_place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
+                 void *arg, struct err *err);
 
 /* native_doctor.c */
 int native_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);

@@ -48,8 +48,7 @@ static int launcher_start(struct fetch_launcher *l, const struct fetch_start *s,
                           fetch_started_fn *fn, void *arg, struct err *err)
 {
     const struct native *n = container_of(l, struct native_launcher, base)->native;
-    const struct fetch_roots roots = {.paths = n->options.roots,
-                                      .outer = n->options.roots_are_outer};
+    const struct fetch_roots roots = {.paths = n->roots, .outer = n->options.roots_are_outer};
     size_t root = 0;
     const char *rest = NULL;
     int r = fetch_find_root(&roots, s->dir, &root, &rest, err);

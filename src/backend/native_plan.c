@@ -68,9 +68,10 @@ static int check_target(const char *target, struct err *err)
     return 0;
 }
 
-static int add_host_mount(struct plan *p, const struct native_facts *facts, const struct wanted *w,
-                          struct err *err)
+static int add_host_mount(struct plan *p, const struct native_facts *facts, const struct spec *spec,
+                          const struct wanted *w, struct err *err)
 {
+    const struct backend_roots roots = {facts->roots, facts->roots_are_outer, spec->own.place};
     char source[4096];
     size_t root = 0;
     const char *rest = NULL;
@@ -81,7 +82,7 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
     if (!path_is_clean_absolute(source))
         return err_set(err, ERR_INVALID,
                        "host_path %.200s must be absolute, without '.', '..' or '//'", source);
-    int r = backend_find_root(facts->roots, facts->roots_are_outer, source, &root, &rest, err);
+    int r = backend_find_root(&roots, source, &root, &rest, err);
     if (r < 0)
         return r;
     struct plan_op *op = plan_add(p, PLAN_OP_BIND, w->target);
@@ -237,7 +238,7 @@ static int add_workspace(struct plan *p, const struct spec *spec, const struct n
     int r = collect_mounts(spec, list, &n, err);
     for (size_t i = 0; i < n && r == 0; i++) {
         if (list[i].host_path != NULL)
-            r = add_host_mount(p, facts, &list[i], err);
+            r = add_host_mount(p, facts, spec, &list[i], err);
         else
             add_private(p, list[i].target, list[i].private_name);
     }

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "io/loop.h"
+#include "io/peer.h"
 #include "priv/server.h"
 #include "priv/wire.h"
 #include "sandbox/hostetc.h"
@@ -39,6 +40,7 @@
 #include "util/fd.h"
 #include "util/log.h"
 #include "util/path.h"
+#include "util/state_dir.h"
 #include "util/str.h"
 #include "util/user.h"
 
@@ -125,6 +127,7 @@ static int enter_namespaces(struct launch_host *h, struct err *err)
     char text[64];
     h->rootful = user_is_host_root();
     h->host_uid = user_outer_id();
+    h->mnt_ns = peer_mnt_ns();
     if (unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
         return err_sys(
             err, errno,
@@ -244,6 +247,8 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     if (h->self_fd < 0 || h->state_fd < 0)
         return err_sys(err, errno, "open state directory '%s'", o->state);
     int r = str_copy(h->tag, sizeof(h->tag), o->tag);
+    if (r == 0) /* boxd has claimed it; this is what removes things there */
+        r = state_dir_claim(h->state_fd, o->state, err);
     if (r == 0)
         r = *ret_turn = take_turn(h, err);
     if (r >= 0)

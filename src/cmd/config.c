@@ -43,7 +43,7 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_HOST] = {"host", "BOX_LISTEN_HOST", "127.0.0.1", "Address to listen on"},
     [CONFIG_PORT] = {"port", "BOX_LISTEN_PORT", "5410", "TCP port; 0: no TCP listener"},
     [CONFIG_BACKEND] = {"backend", "BOX_BACKEND", "auto", "native, docker, podman, runsc; auto: the first that works, but for runsc"},
-    [CONFIG_STATE_DIR] = {"state_dir", "BOX_STATE_DIR", NULL, "Where everything is kept"},
+    [CONFIG_STATE_DIR] = {"state_dir", "BOX_STATE_DIR", NULL, "Where everything is kept: new, empty or made by Box"},
     [CONFIG_TOKEN_FILE] = {"token_file", "BOX_TOKEN_FILE", NULL, "File with the token that TCP clients send; read again when it changes"},
     [CONFIG_MOUNT_ROOTS] = {"allowed_mount_roots", "BOX_ALLOWED_MOUNT_ROOTS", NULL, "Directories of the host that may be mounted"},
     [CONFIG_IMAGE_POLICY] = {"image_policy", "BOX_IMAGE_POLICY", "fallback", "strict: refuse an image that is not there; fallback: run on 'host'"},
@@ -65,6 +65,7 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_LOG_LEVEL] = {"log_level", "BOX_LOG_LEVEL", "info", "error, warn, info or debug: what is logged, and what is graver"},
     [CONFIG_LOG_FORMAT] = {"log_format", "BOX_LOG_FORMAT", "auto", "json, human, or auto: human on a terminal, JSON elsewhere"},
     [CONFIG_ACCESS_LOG] = {"access_log", "BOX_ACCESS_LOG", "debug", "Level of one record per request, or off"},
+    [CONFIG_LANGBOT_BASE] = {"langbot_base_dir", "BOX_LANGBOT_BASE_DIR", NULL, "Directory that LangBot runs in, where boxd cannot tell; may be mounted"},
     [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
 };
 
@@ -276,6 +277,29 @@ static int read_roots(struct config *c, const char *list, bool builtin, struct e
     return 0;
 }
 
+/* Whoever says where LangBot runs means that what it keeps there can be mounted. */
+static int read_langbot_base(struct config *c, const char *text, struct err *err)
+{
+    char real[PATH_MAX], cwd[PATH_MAX];
+    /* A LangBot that starts us for itself runs where we do. */
+    if (text == NULL && c->stdio_control && getcwd(cwd, sizeof(cwd)) != NULL)
+        text = cwd;
+    if (text == NULL)
+        return 0;
+    if (text[0] != '/' || realpath(text, real) == NULL)
+        return err_set(err, ERR_INVALID,
+                       "langbot_base_dir must be the absolute path of a directory that is there, "
+                       "not '%.200s'",
+                       text);
+    if (str_eq(real, "/"))
+        return 0;
+    if (strv_len(c->mount_roots) >= ROOTS_MAX)
+        return err_set(err, ERR_LIMIT, "allowed_mount_roots: more than %u entries", ROOTS_MAX);
+    strv_add(&c->mount_roots, real);
+    c->langbot_base = xstrdup(real);
+    return 0;
+}
+
 static char *default_dir(bool runtime)
 {
     const char *home = getenv("HOME"),
@@ -353,6 +377,8 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
         r = read_langbot(c, err);
     if (r == 0)
         r = read_roots(c, roots != NULL ? roots : builtin_roots, roots == NULL, err);
+    if (r == 0)
+        r = read_langbot_base(c, s->values[CONFIG_LANGBOT_BASE], err);
     if (r == 0)
         r = set_paths(c, s, err);
     if (r < 0)
@@ -454,6 +480,7 @@ void config_free(struct config *c)
     free(c->control_token);
     free(c->instance);
     free(c->box_config);
+    free(c->langbot_base);
     strv_free(c->mount_roots);
     config_policy_done(c);
     fd_close_many(&c->ready_fd, 1);

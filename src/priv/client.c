@@ -2,6 +2,7 @@
 #include "priv/client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -27,6 +28,7 @@ struct pending {
 
 struct outgoing {
     struct outgoing *next;
+    int fd; /* owned; goes with it, -1: none */
     size_t len;
     char data[];
 };
@@ -64,6 +66,7 @@ static void drop_first(struct priv_client *c)
     if (c->first == NULL)
         c->last = NULL;
     c->queued -= o->len;
+    fd_close_many(&o->fd, 1);
     free(o);
 }
 
@@ -85,14 +88,18 @@ static void lose(struct priv_client *c)
 }
 
 /* Never blocks: box-priv may wait for us to read its answers just now. */
-static int send_or_queue(struct priv_client *c, const void *data, size_t len)
+static int send_or_queue(struct priv_client *c, const void *data, size_t len, int fd)
 {
     ssize_t n = -EAGAIN;
     if (c->first == NULL)
-        n = fd_send_msg(c->conn.sock, data, len, NULL, 0, MSG_NOSIGNAL | MSG_DONTWAIT);
+        n = fd_send_msg(c->conn.sock, data, len, &fd, fd >= 0, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n != -EAGAIN)
         return n < 0 ? (int)n : 0;
+    int copy = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1;
+    if (fd >= 0 && copy < 0)
+        return -errno;
     struct outgoing *o = xcalloc(1, sizeof(*o) + len);
+    o->fd = copy;
     o->len = len;
     memcpy(o->data, data, len);
     if (c->last != NULL)
@@ -107,8 +114,8 @@ static int send_or_queue(struct priv_client *c, const void *data, size_t len)
 static void flush_queue(struct priv_client *c)
 {
     while (c->first != NULL) {
-        ssize_t n = fd_send_msg(c->conn.sock, c->first->data, c->first->len, NULL, 0,
-                                MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = fd_send_msg(c->conn.sock, c->first->data, c->first->len, &c->first->fd,
+                                c->first->fd >= 0, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n == -EAGAIN)
             return;
         if (n < 0) {
@@ -224,8 +231,8 @@ size_t priv_client_found(const struct priv_client *c, const struct priv_item **r
     return c->conn.n_items;
 }
 
-static int request(struct priv_client *c, struct priv_head *head, size_t len, priv_reply_fn *fn,
-                   void *arg, struct err *err)
+static int request_with(struct priv_client *c, struct priv_head *head, size_t len, int fd,
+                        priv_reply_fn *fn, void *arg, struct err *err)
 {
     if (c->lost)
         return err_set(err, ERR_BACKEND, "box-priv has gone away");
@@ -239,11 +246,17 @@ static int request(struct priv_client *c, struct priv_head *head, size_t len, pr
     head->id = c->next_id++;
     if (c->next_id == 0)
         c->next_id = 1;
-    int r = send_or_queue(c, head, len);
+    int r = send_or_queue(c, head, len, fd);
     if (r < 0)
         return err_sys(err, -r, "ask box-priv");
     c->pending[c->n_pending++] = (struct pending){head->id, fn, arg};
     return 0;
+}
+
+static int request(struct priv_client *c, struct priv_head *head, size_t len, priv_reply_fn *fn,
+                   void *arg, struct err *err)
+{
+    return request_with(c, head, len, -1, fn, arg, err);
 }
 
 int priv_client_create(struct priv_client *c, const struct plan *plan, priv_reply_fn *fn, void *arg,
@@ -276,6 +289,12 @@ int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *
     return request_by_name(c, PRIV_INSPECT, name, fn, arg, err);
 }
 
+int priv_client_held(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
+                     struct err *err)
+{
+    return request_by_name(c, PRIV_HELD, name, fn, arg, err);
+}
+
 int priv_client_adopt(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
                       struct err *err)
 {
@@ -300,6 +319,15 @@ int priv_client_job(struct priv_client *c, const struct priv_job_request *reques
     return request(c, &m.head, sizeof(m), fn, arg, err);
 }
 
+int priv_client_place(struct priv_client *c, int sock, const char *path, priv_reply_fn *fn,
+                      void *arg, struct err *err)
+{
+    struct priv_place m = {.head = {.type = PRIV_PLACE}};
+    if (str_copy(m.path, sizeof(m.path), path) < 0)
+        return err_set(err, ERR_INVALID, "the path of a directory is too long");
+    return request_with(c, &m.head, sizeof(m), sock, fn, arg, err);
+}
+
 int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err)
 {
     struct priv_head head = {.type = PRIV_SWEEP};
@@ -312,5 +340,5 @@ void priv_client_deadline(struct priv_client *c, const char *name, uint64_t boot
     if (c->lost || c->queued + sizeof(m) > QUEUE_BYTES_MAX)
         return;
     (void)snprintf(m.name, sizeof(m.name), "%s", name);
-    (void)send_or_queue(c, &m, sizeof(m));
+    (void)send_or_queue(c, &m, sizeof(m), -1);
 }

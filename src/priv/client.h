@@ -59,10 +59,17 @@ int priv_client_destroy(struct priv_client *c, const char *name, priv_reply_fn *
 int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err);
 int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
                         struct err *err);
+int priv_client_held(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
+                     struct err *err);
 int priv_client_adopt(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
                       struct err *err);
 int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err);
 void priv_client_deadline(struct priv_client *c, const char *name, uint64_t boot_ns);
+
+/* Where whoever is at the other end of `sock` works, and, with a path, the directory there as a
+ * root that may be mounted (struct priv_place). */
+int priv_client_place(struct priv_client *c, int sock, const char *path, priv_reply_fn *fn,
+                      void *arg, struct err *err);
 
 struct priv_job_request {
     uint32_t root;    /* place in the allow-list */

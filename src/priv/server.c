@@ -75,6 +75,7 @@ static void session_free(struct priv_session *s)
     loop_io_stop(&s->pid_io);
     loop_io_stop(&s->remover_io);
     loop_timer_stop(&s->patience);
+    priv_held_stop(s);
     fd_close_many(&s->remover_fd, 1);
     for (size_t i = 0; i < p->n_sessions; i++) {
         if (p->sessions[i] == s) {
@@ -417,6 +418,8 @@ static const struct {
     [PRIV_DEADLINE] = {1U << PRIV_SERVING, on_deadline},
     [PRIV_SWEEP] = {1U << PRIV_SERVING, on_sweep_request},
     [PRIV_JOB] = {1U << PRIV_SERVING, on_job},
+    [PRIV_HELD] = {1U << PRIV_SERVING, priv_on_held},
+    [PRIV_PLACE] = {1U << PRIV_SERVING, priv_on_place},
 };
 
 /* The sandboxes go too, so that nothing is left that nobody answers for. */
@@ -453,7 +456,8 @@ bool priv_read_request(struct priv *p)
         priv_peer_gone(p);
         return false;
     }
-    fd_close_many(fds, n_fds); /* no request carries descriptors */
+    p->request_fd = n_fds > 0 ? TAKE_FD(fds[0]) : -1; /* at most one request carries one */
+    fd_close_many(fds, n_fds);
     struct priv_head head = m.head;
     int r;
     if (head.type >= PRIV_TYPE_MAX || requests[head.type].run == NULL)
@@ -462,6 +466,7 @@ bool priv_read_request(struct priv *p)
         r = err_set(&err, ERR_STATE, "privileged request in the wrong state");
     else
         r = requests[head.type].run(p, &m, (size_t)n, &err);
+    fd_close_many(&p->request_fd, 1);
     if (r < 0)
         answer_error(p, &head, r, &err);
     return true;
@@ -491,7 +496,7 @@ int priv_serve(struct loop *loop, struct launch_host *host,
     p->host = host;
     p->options = *options;
     p->sock = options->sock;
-    p->listen_fd = -1;
+    p->listen_fd = p->request_fd = p->diag_fd = -1;
     priv_jobs_init(&p->jobs);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGCHLD);
@@ -507,6 +512,7 @@ int priv_serve(struct loop *loop, struct launch_host *host,
     loop_io_stop(&p->io);
     loop_signal_stop(&p->signals);
     loop_timer_stop(&p->sweep);
+    fd_close_many(&p->diag_fd, 1);
     /* boxd sees the end of the connection when we have ended, not before. */
     free(p);
     return r;

@@ -36,6 +36,8 @@ enum priv_type {
     PRIV_SWEEP,    /* removes what lies about and belongs to no sandbox */
     PRIV_JOB,      /* a job of box-fetch; answered when it runs, with its pidfd, its standard input
                       and its standard output */
+    PRIV_HELD,     /* what a sandbox keeps on disks */
+    PRIV_PLACE,    /* a directory where who is connected to boxd works; see struct priv_place */
     PRIV_TYPE_MAX,
 };
 
@@ -69,6 +71,17 @@ struct priv_job {
     uint32_t create; /* make what is missing of the path */
     uint32_t seconds;
     char path[4096]; /* below the root; clean, no slash in front */
+};
+
+#define PRIV_PLACE_PATH_MAX 2048U
+#define PRIV_NO_ROOT UINT32_MAX
+
+/* Carries a descriptor: boxd's connection to whoever works there. Without privilege there is none,
+ * and the path is absolute. */
+struct priv_place {
+    struct priv_head head;
+    char path[PRIV_PLACE_PATH_MAX]; /* clean, below the working directory of who is connected; "":
+                                       only that directory is to be told */
 };
 
 /* Until when a sandbox may live while no boxd is there. */
@@ -118,6 +131,13 @@ struct priv_inspect {
     char status[2048]; /* /proc/PID/status of PID 1 */
 };
 
+struct priv_held {
+    uint64_t bytes, files; /* without a name; neither in memory nor in an image of its own */
+    uint64_t stored_bytes, stored_files; /* in its storage, where that is no image */
+    uint32_t idle;                       /* nothing runs: nothing is held, storage not counted */
+    uint32_t incomplete;                 /* there was more than we can look at */
+};
+
 struct priv_probe {
     struct {
         uint32_t ok;
@@ -132,6 +152,12 @@ struct priv_created {
     uint32_t forwarding_enabled, foreign_rules_added;
 };
 
+struct priv_placed {
+    uint32_t uid;                   /* whose it is */
+    uint32_t root;                  /* its place in the allow-list, or PRIV_NO_ROOT */
+    char path[PRIV_PLACE_PATH_MAX]; /* absolute */
+};
+
 struct priv_reply {
     struct priv_head head;
     int32_t result; /* 0 or a negative errno; -EBUSY: another boxd is connected */
@@ -142,5 +168,9 @@ struct priv_reply {
         struct priv_host host;
         struct priv_inspect inspect;
         struct priv_probe probe;
+        struct priv_held held;
+        struct priv_placed placed;
     };
 };
+/* The size of an answer is part of what both sides of an upgrade agree on. */
+_Static_assert(sizeof(struct priv_placed) <= sizeof(struct priv_inspect), "answers have grown");

@@ -11,8 +11,10 @@
 #include "core/sweep.h"
 #include "core/tenancy.h"
 #include "io/loop.h"
+#include "rpc/langbot_release.h"
 #include "rpc/rpc.h"
 #include "util/buf.h"
+#include "util/err.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -127,7 +129,19 @@ struct rpc_setup {
     struct box_limits limits;
     struct box_paths paths; /* owned */
     bool make_workspace;    /* that of the paths has to be made first */
+    char *base;             /* owned; the directory that LangBot runs in, NULL: not known */
+    char *written;          /* owned; host_root as LangBot has it, where that is relative */
+    struct err why;         /* it is not known */
+    bool from_peer;         /* the peer's own process was looked at */
 };
+
+void rpc_setup_done(struct rpc_setup *s);
+
+/* rpc_place.c: c->setup.base, or why there is none; then `then`. */
+void rpc_find_base(struct rpc_call *c, void (*then)(struct rpc_call *c));
+/* host_root, which is relative, as a place that may be mounted; `then` unless the call has failed.
+ */
+void rpc_open_place(struct rpc_call *c, void (*then)(struct rpc_call *c));
 
 /* rpc_config.c */
 /* What clients are told; NULL: the configuration selects one that we do not have. */
@@ -146,6 +160,8 @@ struct rpc_transport {
     void (*send)(void *arg, const char *text, size_t len);
     /* Optional: the connection is of no use any more. It ends later. */
     void (*close)(void *arg, unsigned code, const char *reason);
+    /* Optional: the socket, borrowed, to ask the kernel who is at its other end. */
+    int (*socket)(void *arg);
 };
 
 struct rpc_conn {
@@ -161,9 +177,10 @@ struct rpc_conn {
     unsigned flags;                /* enum rpc_conn_flags */
     char request[RPC_REQUEST_MAX]; /* id of the request that opened it, or one of our own */
     uint64_t n_requests;
-    bool local;    /* whoever is at the other end started us */
-    bool by_token; /* what let it in may change */
-    bool outdated; /* and has: nothing new is begun on it */
+    enum langbot_family family; /* what its client has shown itself to be */
+    bool local;                 /* whoever is at the other end started us */
+    bool by_token;              /* what let it in may change */
+    bool outdated;              /* and has: nothing new is begun on it */
 };
 
 /* Where the first release is served as well. */
@@ -189,6 +206,7 @@ enum rpc_action_flags {
 struct rpc_action {
     const char *name;
     unsigned flags;
+    unsigned call; /* of enum langbot_call; 0: one that every release knows */
     /* Owes one answer, now or later: rpc_reply_close(), rpc_ok() or one of rpc_fail*(). */
     void (*run)(struct rpc_call *c);
 };
@@ -211,6 +229,7 @@ struct rpc_call {
     struct rpc_call *prev, *next; /* of the runtime */
     struct rpc_call *conn_prev, *conn_next;
     const struct rpc_action *action;
+    const struct langbot_release *rules; /* what the client's release expects, as far as known */
     struct rpc_message msg;
     struct log_scope request; /* its id, in every log record that it causes */
     uint64_t begun;

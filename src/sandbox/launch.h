@@ -18,6 +18,7 @@ struct err;
 struct stat;
 
 #define LAUNCH_ROOTS_MAX 64
+#define LAUNCH_PLACES_MAX 32
 #define LAUNCH_SPARES_MAX 16U
 #define LAUNCH_STALE_MAX 64U
 
@@ -30,8 +31,11 @@ struct launch_host {
     int state_fd, sessions_fd, trash_fd;
     unsigned n_spares; /* empty storage directories kept in the trash for the next sessions */
     int etc_fd[2];     /* prepared /etc for network off, on */
-    int root_fds[LAUNCH_ROOTS_MAX]; /* allow-list: the outer bound of every host mount */
+    /* Allow-list: the outer bound of every host mount. What callers have as their own places comes
+     * behind what was fixed at start, see priv/place.c. */
+    int root_fds[LAUNCH_ROOTS_MAX + LAUNCH_PLACES_MAX];
     size_t n_roots;
+    ino_t mnt_ns; /* of whoever started us; our own is a copy */
     int seccomp_fd, init_exe_fd;
     int runsc_fd, guest_fd; /* programs of runsc and box-guest; -1: no sandbox is gVisor's */
     bool own_view;          /* nothing is mounted below the host image's directories */

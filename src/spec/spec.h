@@ -75,8 +75,9 @@ struct spec {
     int64_t workspace_quota_mb; /* 0: no quota */
     /* What the daemon itself says of a session. No caller can: these are no fields of the table. */
     struct {
-        char **labels;       /* owned; "name=value", metadata that lasts as long as the sandbox */
-        char *owner;         /* owned; the token whose share it counts to; NULL: nobody's */
+        char **labels; /* owned; "name=value", metadata that lasts as long as the sandbox */
+        char *owner;   /* owned; the token whose share it counts to; NULL: nobody's */
+        char *place;   /* owned; directory that is the caller's own wherever it lies, NULL: none */
         uint64_t created_ns; /* wall clock; 0: when it is made */
         uint64_t expires_ns; /* wall clock; when it ends, used or not. 0: when it is idle */
     } own;
@@ -121,6 +122,11 @@ DEFINE_CLEANUP(spec)
 int spec_parse(const struct json *object, struct spec **ret, struct err *err);
 int spec_parse_report(const struct json *object, struct spec **ret, struct report *report,
                       struct err *err);
+
+/* The same where unknown members are errors, too, and those of the fields `gone`, a set of
+ * FIELD_BIT(enum spec_field), are unknown. */
+int spec_parse_closed(const struct json *object, uint64_t gone, struct spec **ret,
+                      struct report *report, struct err *err);
 
 /* For a spec built in C: the same trimming, defaults and rules, but errors in plain words. */
 int spec_validate(struct spec *s, struct err *err);

@@ -72,6 +72,33 @@ int path_open_deepest(int dirfd, const char *path, const char **ret_missing)
     return TAKE_FD(at);
 }
 
+int path_make_beneath(int dirfd, const char *path)
+{
+    AUTO_CLOSE int at = fcntl(dirfd, F_DUPFD_CLOEXEC, 3);
+    char name[NAME_MAX + 1];
+    if (at < 0)
+        return -errno;
+    while (*path != '\0') {
+        size_t len = strcspn(path, "/");
+        if (len > NAME_MAX)
+            return -ENAMETOOLONG;
+        memcpy(name, path, len);
+        name[len] = '\0';
+        int next = path_open_beneath(at, name, O_PATH | O_DIRECTORY, 0);
+        if (next == -ENOENT) {
+            if (mkdirat(at, name, 0755) < 0 && errno != EEXIST)
+                return -errno;
+            next = path_open_beneath(at, name, O_PATH | O_DIRECTORY, 0);
+        }
+        if (next < 0)
+            return next;
+        (void)close(at);
+        at = next;
+        path += len + (path[len] == '/');
+    }
+    return TAKE_FD(at);
+}
+
 bool path_is_clean_absolute(const char *path)
 {
     if (!path || path[0] != '/' || strnlen(path, PATH_MAX) >= PATH_MAX)

@@ -25,6 +25,10 @@ int path_open_unlinked(const char *path, int flags);
  * something else stands in the way. */
 int path_open_deepest(int dirfd, const char *path, const char **ret_missing);
 
+/* The same walk, which makes each directory that is missing, 0755 less the umask. Returns the last
+ * one as O_PATH. */
+int path_make_beneath(int dirfd, const char *path);
+
 /* Says what such a walk to a directory has failed at (`error` is negative), and returns that. */
 int path_dir_error(int error, const char *path, struct err *err);
 

@@ -64,6 +64,7 @@ def test_check_J06_a_state_directory_of_somebody_else_is_refused(scratch):
 def test_check_J06_odd_objects_in_the_state_are_never_followed(scratch, name, kind):
     state, outside = scratch / "state", scratch / "outside"
     state.mkdir()
+    (state / "box-state").touch()  # ours, whatever stands in it
     (outside / "deep").mkdir(parents=True)
     (outside / "deep/precious").write_text("precious")
     os.chmod(outside / "deep/precious", 0o640)
@@ -100,6 +101,7 @@ def test_check_J06_odd_objects_in_the_state_are_never_followed(scratch, name, ki
 def test_check_J06_links_in_place_of_our_own_files_are_not_followed(scratch, name):
     state = scratch / "state"
     state.mkdir()
+    (state / "box-state").touch()
     (scratch / "victim").write_text("victim")
     (state / name).symlink_to(scratch / "victim")
     try:

@@ -20,10 +20,12 @@ import pytest
 from boxlib import ApiError, Boxd
 from hostlib import LIBC, SCALE, Namespace, adopt_orphans, alive, assert_no_leak, need, reap_orphans, until
 
-UPLINK, INTERNET = "203.0.113.2", "203.0.113.1"
+UPLINK, INTERNET = "11.0.0.2", "11.0.0.1"
+NEIGHBOUR = "11.0.0.9"  # on the same wire as the host
 PUBLIC = ["8.8.8.8", "1.1.1.1", "93.184.216.34"]
 INTERNAL = ["169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.16", "192.0.0.192", "10.0.0.1",
-            "10.255.255.1", "172.16.0.1", "172.31.255.1", "192.168.1.1", "100.64.0.1", "100.127.255.1"]
+            "10.255.255.1", "172.16.0.1", "172.31.255.1", "192.168.1.1", "100.64.0.1", "100.127.255.1",
+            "192.0.2.1", "198.51.100.1", "203.0.113.1", "192.88.99.1"]
 PUBLIC6, INTERNAL6 = "2606:4700::1111", ["fd00:ec2::254", "fc00::1"]
 BRIDGE = "172.17.0.1"  # Docker's, on the host itself
 DOWNLOADS = int(os.environ.get("BOX_DOWNLOADS", "25" if SCALE == 1 else "4"))
@@ -71,9 +73,9 @@ class World:
         self.host.ip("link", "set", "docker0", "up")
         self.six = pathlib.Path("/proc/sys/net/ipv6").exists()
         if self.six:
-            for ns, dev, own in ((self.host, "up0", "2001:db8::2"), (self.inet, "inet0", "2001:db8::1")):
+            for ns, dev, own in ((self.host, "up0", "2a00:1450::2"), (self.inet, "inet0", "2a00:1450::1")):
                 ns.ip("-6", "addr", "add", own + "/64", "dev", dev, "nodad")
-            self.host.ip("-6", "route", "add", "default", "via", "2001:db8::1")
+            self.host.ip("-6", "route", "add", "default", "via", "2a00:1450::1")
             for address in (PUBLIC6, *INTERNAL6):
                 self.inet.ip("-6", "addr", "add", address + "/128", "dev", "lo", "nodad")
         self.serve(self.inet, 80, "internet")

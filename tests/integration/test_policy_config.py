@@ -111,7 +111,7 @@ MISTAKES = [
     (
         "box: {profile: x}",
         {},
-        "unknown box profile 'x', available profiles: default, network_basic, network_extended, offline_readonly "
+        "unknown box profile 'x', available profiles: default, network_basic, network_extended, offline, offline_readonly "
         "(box.local.profile from file box.yaml: box.profile)",
     ),
     ("box: {profil: x}", {}, "box.yaml: unknown setting 'box.profil'"),

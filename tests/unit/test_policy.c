@@ -372,7 +372,7 @@ static void a_request_may_choose_a_profile(void **state)
     assert_true(payload_with(p, &none, "{\"session_id\": \"s\"}", &t, NULL, &err) < 0);
     assert_string_equal(err.msg,
                         "unknown box profile 'nope', available profiles: default, network_basic, "
-                        "network_extended, offline_readonly");
+                        "network_extended, offline, offline_readonly");
 }
 
 /* Names of sessions. */
@@ -533,8 +533,8 @@ static void a_profile_extends_another_and_is_at_least_as_tight(void **state)
     assert_string_equal(s->mount_path, "/workspace");
     assert_false(s->persistent);
     assert_int_equal(s->timeout_sec, 45);
-    assert_string_equal(policy_profile_at(p, 4)->name, "student");
-    assert_null(policy_profile_at(p, 5));
+    assert_string_equal(policy_profile_at(p, 5)->name, "student");
+    assert_null(policy_profile_at(p, 6));
 }
 
 static void wrong_profiles_are_told(void **state)
@@ -546,7 +546,7 @@ static void wrong_profiles_are_told(void **state)
         {"{\"a b\": {}}", "box.yaml: profile 'a b': names are letters, digits, '-' and '_'"},
         {"{\"x\": {\"extends\": \"y\"}}",
          "box.yaml: profile 'x': unknown box profile 'y', available profiles: default, "
-         "network_basic, network_extended, offline_readonly"},
+         "network_basic, network_extended, offline, offline_readonly"},
         {"{\"x\": {\"memory_mb\": 8}}", "box.yaml: profile 'x': memory_mb must be at least 32"},
         {"{\"x\": {\"locked\": [\"cmd\"]}}", "box.yaml: profile 'x': 'cmd' cannot be locked"},
         {"{\"x\": {\"locked\": [\"nope\"]}}", "box.yaml: profile 'x': 'nope' cannot be locked"},

@@ -247,11 +247,11 @@ static void test_row_T24_an_unknown_profile_is_told_at_once(void **state)
     (void)state;
     refused("{\"box\": {\"profile\": \"nonexistent\"}}", NULL,
             "unknown box profile 'nonexistent', available profiles: default, network_basic, "
-            "network_extended, offline_readonly (box.local.profile from file box.yaml: "
+            "network_extended, offline, offline_readonly (box.local.profile from file box.yaml: "
             "box.profile)");
     refused("{}", ENV("BOX__LOCAL__PROFILE=x"),
             "unknown box profile 'x', available profiles: default, network_basic, "
-            "network_extended, offline_readonly (box.local.profile from environment "
+            "network_extended, offline, offline_readonly (box.local.profile from environment "
             "BOX__LOCAL__PROFILE)");
     AUTO(policy) struct policy *blank = policy_good("{\"box\": {\"profile\": \"  \"}}");
     const struct profile *p = NULL;

@@ -100,7 +100,7 @@ static void test_row_F22_row_F23_a_runtime_that_did_not_start_degrades_with_a_re
     assert_string_equal(s.err.msg,
                         "Box runtime is not available. The state directory is not writable.");
     jw_init(&w, &out);
-    policy_service_write_status(&s.service, &w);
+    policy_service_write_status(&s.service, NULL, &w);
     assert_string_equal(buf_str(&out),
                         "{\"enabled\":true,\"available\":false,\"profile\":\"default\","
                         "\"recent_error_count\":1,\"connector_error\":\"Box runtime is not "
@@ -261,7 +261,7 @@ static void test_row_T38_the_status_tells_about_both(void **state)
     stage_start(&s, FLAT());
     assert_true(call(&s, QUERY, "{\"command\": \"echo hi\"}"));
     jw_init(&w, &out);
-    policy_service_write_status(&s.service, &w);
+    policy_service_write_status(&s.service, NULL, &w);
     assert_true(str_starts(buf_str(&out),
                            "{\"enabled\":true,\"available\":true,\"profile\":\"default\","
                            "\"recent_error_count\":0,\"backend\":{\"name\":\"fake\","

@@ -54,7 +54,7 @@ static void test_row_T25_builtin_profiles_are_consistent(void **state)
     const struct profile *basic = find("network_basic");
     const struct profile *extended = find("network_extended");
 
-    assert_int_equal(n_profiles, 4);
+    assert_int_equal(n_profiles, 5);
     assert_int_equal(normal->network, NETWORK_OFF);
     assert_int_equal(normal->locked, 0);
     assert_int_equal(offline->network, NETWORK_OFF);
@@ -84,6 +84,7 @@ static void profiles_have_the_documented_values(void **state)
         int64_t max_timeout;
     } rows[] = {
         {"default", NETWORK_OFF, MOUNT_RW, 1.0, 512, 128, true, 120},
+        {"offline", NETWORK_OFF, MOUNT_RW, 1.0, 512, 128, true, 120},
         {"offline_readonly", NETWORK_OFF, MOUNT_RO, 0.5, 256, 64, true, 60},
         {"network_basic", NETWORK_ON, MOUNT_RW, 1.0, 512, 128, true, 120},
         {"network_extended", NETWORK_ON, MOUNT_RW, 2.0, 1024, 256, false, 300},
@@ -115,7 +116,7 @@ static void test_row_T24_unknown_profile_is_an_error(void **state)
     assert_null(p);
     assert_int_equal(err.code, ERR_INVALID);
     assert_string_equal(err.msg, "unknown box profile 'nope', available profiles: default, "
-                                 "network_basic, network_extended, offline_readonly");
+                                 "network_basic, network_extended, offline, offline_readonly");
 }
 
 static void blank_profile_is_the_default(void **state)

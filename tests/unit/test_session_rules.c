@@ -303,6 +303,37 @@ static void another_digest_is_another_mount(void **state)
     fixture_stop(&f);
 }
 
+static void kept_mounts_are_no_reason_to_end_a_session(void **state)
+{
+    struct fixture f;
+    struct heard a, b, c;
+    struct err err = {0};
+    (void)state;
+    fixture_start(&f, &(struct fake_options){.destroy_ns = SEC}, &proc_options);
+    assert_int_equal(ask(&f, mounted("/srv/a"), ACQUIRE_KEEP_MOUNTS, &a, &err), 0);
+    pump(&f);
+    assert_int_equal(ask(&f, mounted("/srv/b"), ACQUIRE_KEEP_MOUNTS, &b, &err),
+                     err_code_errno(ERR_CONFLICT));
+    assert_int_equal(ask(&f, mounted("/srv/a"), ACQUIRE_KEEP_MOUNTS, &b, &err), 0);
+    pump(&f);
+    assert_ptr_equal(a.session, b.session);
+    give_back(&a);
+    give_back(&b);
+    /* Somebody else has it made anew: what it will be counts, not what it was. */
+    assert_int_equal(ask(&f, mounted("/srv/c"), ACQUIRE_REMOUNT, &a, &err), 0);
+    assert_int_equal(ask(&f, mounted("/srv/c"), ACQUIRE_KEEP_MOUNTS, &b, &err), 0);
+    assert_int_equal(ask(&f, mounted("/srv/a"), ACQUIRE_KEEP_MOUNTS, &c, &err), 0);
+    pass(&f, SEC);
+    assert_non_null(a.session);
+    assert_ptr_equal(a.session, b.session);
+    assert_null(c.session);
+    assert_int_equal(c.err.code, ERR_CONFLICT);
+    assert_int_equal(fake_creations(f.backend), 2);
+    give_back(&a);
+    give_back(&b);
+    fixture_stop(&f);
+}
+
 static void without_the_flag_mounts_do_not_matter(void **state)
 {
     struct fixture f;
@@ -587,6 +618,7 @@ int main(void)
         cmocka_unit_test(test_row_F15_paths_are_checked_before_the_backend_is_asked),
         cmocka_unit_test(mounts_are_compared_as_a_set),
         cmocka_unit_test(another_digest_is_another_mount),
+        cmocka_unit_test(kept_mounts_are_no_reason_to_end_a_session),
         cmocka_unit_test(without_the_flag_mounts_do_not_matter),
         cmocka_unit_test(remounting_waits_for_those_before),
         cmocka_unit_test(remounting_does_not_overtake_an_answer_on_its_way),
