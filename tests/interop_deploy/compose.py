@@ -14,6 +14,7 @@ import yaml
 
 VARIABLE = re.compile(r"\$\{(\w+)(?::\?[^}]*)?\}")
 HEALTHY_S = 180
+GATEWAY = "172.31.250.1"  # of the host, as containers know it: host-gateway
 
 
 class Failed(Exception):

@@ -12,14 +12,13 @@ import sys
 
 import pytest
 
-TOP = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "tests/lib"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 
 import enginelib  # noqa: E402
 import images  # noqa: E402
+from compose import GATEWAY  # noqa: E402
 
 CLONE_NEWNET = 0x40000000
-GATEWAY = "172.31.250.1"  # what an engine calls host-gateway
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ import time
 import kubernetes
 import pytest
 from boxlib import Boxd
-from compose import Failed, Project, docker
-from conftest import GATEWAY, TOP
+from compose import GATEWAY, Failed, Project, docker
+from images import TOP
 
 HERE = TOP / "deploy/langbot"
 APPLICATION = sys.prefix

@@ -6,7 +6,7 @@
 deploy_release=4.11.2
 deploy_dir=$PWD/build/interop/app-$deploy_release
 
-# litellm publishes releases for Python 3.12 under versions that pip takes for 3.11.
+# LangBot takes any litellm since 1.0; it is held at what LangBot was tried with.
 deploy_application() {
     "$deploy_dir/bin/python" -c 'import langbot, pytest, yaml' 2>/dev/null ||
         { /usr/bin/python3 -m venv "$deploy_dir" &&
