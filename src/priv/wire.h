@@ -37,6 +37,7 @@ enum priv_type {
     PRIV_JOB,      /* a job of box-fetch; answered when it runs, with its pidfd, its standard input
                       and its standard output */
     PRIV_PLACE,    /* a directory where who is connected to boxd works; see struct priv_place */
+    PRIV_JOB_AS,   /* a job that may run as nobody but one user */
     PRIV_TYPE_MAX,
 };
 
@@ -70,6 +71,11 @@ struct priv_job {
     uint32_t create; /* make what is missing of the path */
     uint32_t seconds;
     char path[4096]; /* below the root; clean, no slash in front */
+};
+
+struct priv_job_as {
+    struct priv_job job;
+    uint32_t uid;
 };
 
 #define PRIV_PLACE_PATH_MAX 2048U
