@@ -60,8 +60,12 @@ static int launcher_start(struct fetch_launcher *l, const struct fetch_start *s,
         return r;
     struct native_start *start = xnew(struct native_start);
     *start = (struct native_start){fn, arg};
-    const struct priv_job_request request = {
-        .root = (uint32_t)root, .path = rest, .create = s->create, .seconds = s->seconds};
+    const struct priv_job_request request = {.root = (uint32_t)root,
+                                             .path = rest,
+                                             .create = s->create,
+                                             .seconds = s->seconds,
+                                             .bound = s->bound,
+                                             .uid = s->uid};
     r = priv_client_job(n->priv, &request, on_reply, start, err);
     if (r < 0)
         free(start);

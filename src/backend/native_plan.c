@@ -98,6 +98,8 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
                           const struct wanted *w, struct err *err)
 {
     const struct backend_roots roots = {facts->roots, facts->roots_are_outer, spec->own.place};
+    if (spec->own.bound && facts->one_id)
+        return backend_refuse_bound(spec, w->host_path, err);
     char source[4096];
     size_t root = 0;
     const char *rest = NULL;
@@ -350,6 +352,10 @@ int native_plan(const struct spec *spec, const struct native_facts *facts, const
     p->flags = (network_on ? PLAN_NET_ON : 0) | (spec->read_only_rootfs ? 0 : PLAN_ROOT_WRITABLE) |
                (facts->require_limits ? PLAN_REQUIRE_LIMITS : 0) |
                (facts->gvisor ? PLAN_GVISOR : 0);
+    if (spec->own.bound) {
+        p->flags |= PLAN_AS_CALLER;
+        p->as_uid = spec->own.uid;
+    }
     choose_ids(p, spec, facts);
     set_limits(p, spec);
     add_rlimits(p, spec, facts);

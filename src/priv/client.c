@@ -348,13 +348,14 @@ int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struc
 int priv_client_job(struct priv_client *c, const struct priv_job_request *request_job,
                     priv_reply_fn *fn, void *arg, struct err *err)
 {
-    struct priv_job m = {.head = {.type = PRIV_JOB},
-                         .root = request_job->root,
-                         .create = request_job->create,
-                         .seconds = request_job->seconds};
-    if (str_copy(m.path, sizeof(m.path), request_job->path) < 0)
+    struct priv_job_as m = {.job = {.head = {.type = request_job->bound ? PRIV_JOB_AS : PRIV_JOB},
+                                    .root = request_job->root,
+                                    .create = request_job->create,
+                                    .seconds = request_job->seconds},
+                            .uid = request_job->uid};
+    if (str_copy(m.job.path, sizeof(m.job.path), request_job->path) < 0)
         return err_set(err, ERR_INVALID, "the path of a directory is too long");
-    return request(c, &m.head, sizeof(m), fn, arg, err);
+    return request(c, &m.job.head, request_job->bound ? sizeof(m) : sizeof(m.job), fn, arg, err);
 }
 
 int priv_client_place(struct priv_client *c, int sock, const char *path, priv_reply_fn *fn,

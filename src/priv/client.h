@@ -80,6 +80,8 @@ struct priv_job_request {
     const char *path; /* below it */
     bool create;
     unsigned seconds;
+    bool bound; /* only as `uid` */
+    uid_t uid;
 };
 
 /* Answered with pidfd, standard input and standard output of the job, the latter two not blocking.

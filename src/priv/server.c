@@ -396,7 +396,12 @@ static int on_job(struct priv *p, const void *data, size_t len, struct err *err)
 {
     struct priv_reply reply = {.head = *(const struct priv_head *)data};
     int fds[PRIV_JOB_FDS];
-    int r = priv_job_start(&p->jobs, p->host, data, len, fds, err);
+    const struct priv_job_as *m = data;
+    bool bound = m->job.head.type == PRIV_JOB_AS;
+    if (bound && len != sizeof(*m))
+        return err_set(err, ERR_INVALID, "malformed request");
+    int r = priv_job_start(&p->jobs, p->host, &m->job, bound ? sizeof(m->job) : len,
+                           bound ? &m->uid : NULL, fds, err);
     if (r < 0)
         return r;
     priv_answer(p, &reply, fds, PRIV_JOB_FDS);
@@ -441,6 +446,7 @@ static const struct {
     [PRIV_SWEEP] = {1U << PRIV_SERVING, on_sweep_request},
     [PRIV_JOB] = {1U << PRIV_SERVING, on_job},
     [PRIV_HELD] = {1U << PRIV_SERVING, priv_on_held},
+    [PRIV_JOB_AS] = {1U << PRIV_SERVING, on_job},
     [PRIV_PLACE] = {1U << PRIV_SERVING, priv_on_place},
     [PRIV_BIND] = {1U << PRIV_SERVING, on_bind},
     [PRIV_UNBIND] = {1U << PRIV_SERVING, on_unbind},

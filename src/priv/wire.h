@@ -40,6 +40,7 @@ enum priv_type {
     PRIV_PLACE,    /* a directory where who is connected to boxd works; see struct priv_place */
     PRIV_BIND,     /* a host directory for a container; answered with what it became (O_PATH) */
     PRIV_UNBIND,   /* those of one container; not answered */
+    PRIV_JOB_AS,   /* a job that may run as nobody but one user */
     PRIV_TYPE_MAX,
 };
 
@@ -73,6 +74,11 @@ struct priv_job {
     uint32_t create; /* make what is missing of the path */
     uint32_t seconds;
     char path[4096]; /* below the root; clean, no slash in front */
+};
+
+struct priv_job_as {
+    struct priv_job job;
+    uint32_t uid;
 };
 
 #define PRIV_PLACE_PATH_MAX 2048U
