@@ -311,7 +311,7 @@ static void raise_nofile(void)
 static int run(int argc, char **argv, struct err *err)
 {
     static struct launch_host host;
-    struct options o = {0};
+    static struct options o;
     struct err ignored = {0};
     AUTO(loop) struct loop *loop = NULL;
     AUTO_CLOSE int turn = -1;
