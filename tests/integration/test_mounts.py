@@ -479,6 +479,24 @@ def test_K03_only_the_host_image_is_ever_mounted(api, session):
     assert not any("evil" in s for s in sources), json.dumps(sorted(sources))
 
 
+def test_without_the_right_to_change_the_root_mounts_go_on():
+    """A container may have all that sandboxes need, and not CAP_SYS_CHROOT."""
+    need("setpriv")
+    top = mount_dir("box-caps-")
+    try:
+        (top / "work").mkdir()
+        daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": str(top)},
+                      prefix=["setpriv", "--bounding-set=-sys_chroot", "--inh-caps=-sys_chroot", "--"])
+        try:
+            api = daemon.client()
+            api.new("s", host_path=f"{top}/work")
+            assert api.sh("s", "echo inside > made && cat made")["stdout"] == "inside\n"
+        finally:
+            daemon.close()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
 def test_an_allowed_directory_that_is_another_one_by_now_is_told():
     """Not what it was when boxd started, and not quietly what lies below a mount."""
     need("unshare", "nsenter", "mount")
