@@ -222,9 +222,10 @@ struct engine {
     bool freeing;
 };
 
-/*   PROBING ► INSPECTING ► (PULLING ► INSPECTING) ► (BINDING) ► CREATING ► STARTING ► GREETING ►
- * READY ADOPTING ──────────────────────────────────────────────────────────► Every state can go to
- * REMOVING, after which there is nothing. */
+/*   PROBING ► INSPECTING ► (PULLING ► INSPECTING) ► CREATING ► STARTING ► GREETING ► READY
+ *   ADOPTING ──────────────────────────────────────────────────────────►
+ *   Before CREATING is BINDING, where something is mounted; CREATING may come again, unmapped.
+ *   Every state can go to REMOVING, after which there is nothing. */
 enum engine_state {
     ENGINE_PROBING,
     ENGINE_INSPECTING,

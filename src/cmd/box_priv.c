@@ -29,6 +29,7 @@
 #include "priv/wire.h"
 #include "sandbox/hostetc.h"
 #include "sandbox/launch.h"
+#include "sandbox/mount.h"
 #include "sandbox/seccomp.h"
 #include "sandbox/storage.h"
 #include "sandbox/userns.h"
@@ -120,8 +121,14 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
     return 0;
 }
 
+/* Root looks for what is to be mounted where boxd was started: a volume that is mounted later is
+ * there, whether or not it is passed on to us. Who cannot go there (that takes CAP_SYS_CHROOT, too)
+ * has to do with what is passed on. */
 static void open_roots(struct launch_host *h, const struct options *o)
 {
+    int home = h->outer_fd >= 0 ? mount_ns_enter(h->outer_fd) : -1;
+    if (home < 0)
+        fd_close_many(&h->outer_fd, 1);
     h->root_paths = o->roots;
     h->n_named = o->n_roots;
     for (size_t i = 0; i < o->n_roots; i++) {
@@ -130,6 +137,8 @@ static void open_roots(struct launch_host *h, const struct options *o)
             log_debug(NULL, "allowed mount root '%s': %s", o->roots[i], err_errno_text(errno));
         h->root_fds[h->n_roots++] = fd; /* keeps the numbering; -1 refuses */
     }
+    if (home >= 0)
+        mount_ns_return(home);
 }
 
 /* A mount namespace of our own: what we attach for a moment never shows on the host, while the
@@ -143,11 +152,7 @@ static int enter_namespaces(struct launch_host *h, const struct options *o, stru
     h->rootful = user_is_host_root();
     h->host_uid = user_outer_id();
     h->mnt_ns = peer_mnt_ns();
-    /* Root looks for what is to be mounted where boxd was started: a volume that is mounted later
-     * is there, whether or not it is passed on to us. */
     h->outer_fd = h->rootful ? open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC) : -1;
-    if (h->outer_fd >= 0)
-        open_roots(h, o);
     if (unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
         return err_sys(
             err, errno,
@@ -166,8 +171,7 @@ static int enter_namespaces(struct launch_host *h, const struct options *o, stru
     }
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
         return err_sys(err, errno, "own mount namespace");
-    if (h->outer_fd < 0)
-        open_roots(h, o);
+    open_roots(h, o);
     return 0;
 }
 
@@ -317,7 +321,7 @@ static void raise_nofile(void)
 static int run(int argc, char **argv, struct err *err)
 {
     static struct launch_host host;
-    struct options o = {0};
+    static struct options o;
     struct err ignored = {0};
     AUTO(loop) struct loop *loop = NULL;
     AUTO_CLOSE int turn = -1;
