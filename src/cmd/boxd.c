@@ -300,12 +300,12 @@ static int start_backend(struct daemon *d, struct err *err)
     return r;
 }
 
-/* authorize() tells whom we do not serve what to do about it. */
+/* A socket that is not open to others has no word for them. Where some are served, authorize()
+ * tells the rest what to do about it. */
 static bool accept_peer(void *arg, const struct peer *peer)
 {
-    (void)arg;
-    (void)peer;
-    return true;
+    const struct daemon *d = arg;
+    return users_any(d->users) || users_rank(d->users, peer) != USERS_REFUSED;
 }
 
 static int authorize(void *arg, struct http_request *req)
@@ -334,7 +334,12 @@ static int listen_tcp(struct daemon *d, struct err *err)
                        "file and name it with token_file in the configuration or $BOX_TOKEN_FILE, "
                        "or set $LANGBOT_BOX_CONTROL_TOKEN",
                        c->host);
-    if (!boxd_service_needs_token(c) && d->diag_fd < 0)
+    if (!boxd_service_needs_token(c) && d->diag_fd >= 0)
+        log_info(NULL,
+                 "listening on %s:%u without a token: root, boxd's own user, allowed_users and "
+                 "allowed_groups are served",
+                 c->host, c->port);
+    else if (!boxd_service_needs_token(c))
         log_warn(NULL,
                  "listening on %s:%u without a token, and this kernel does not tell who connects: "
                  "nobody is served there; set token_file",
