@@ -55,10 +55,19 @@ static int launcher_start(struct fetch_launcher *l, const struct fetch_start *s,
     int r = fetch_find_root(&roots, s->dir, &root, &rest, err);
     if (r < 0)
         return r;
+    struct priv_job_request request = {
+        .root = (uint32_t)root, .path = rest, .create = s->create, .seconds = s->seconds};
+    if (s->source != NULL) {
+        r = fetch_find_root(&roots, s->source, &root, &request.source, err);
+        request.source_root = (uint32_t)root;
+        if (r == 0)
+            r = fetch_find_root(&roots, s->manifest, &root, &request.manifest, err);
+        request.manifest_root = (uint32_t)root;
+        if (r < 0)
+            return r;
+    }
     struct native_start *start = xnew(struct native_start);
     *start = (struct native_start){fn, arg};
-    const struct priv_job_request request = {
-        .root = (uint32_t)root, .path = rest, .create = s->create, .seconds = s->seconds};
     r = priv_client_job(n->priv, &request, on_reply, start, err);
     if (r < 0)
         free(start);

@@ -29,6 +29,8 @@ struct fetch_start {
     const char *dir;  /* absolute and clean: the directory that the job may see */
     bool create;      /* make it where it is missing, owned by whoever owns the one above */
     unsigned seconds; /* then it is killed */
+    /* A directory that it may read, and a file that it may; as `dir`. NULL: neither. */
+    const char *source, *manifest;
 };
 
 /* Called once, from the loop. The process is the callee's to take; NULL: err says why not. */
@@ -54,6 +56,10 @@ struct fetch_roots {
  */
 int fetch_launcher_direct(struct loop *loop, const char *program, const struct fetch_roots *roots,
                           struct fetch_launcher **ret, struct err *err);
+
+/* Where the last component of a path begins, and what is in front of it, without the slash. */
+const char *fetch_path_leaf(const char *path);
+char *fetch_path_parent(const char *path); /* owned by the caller */
 
 /* Which entry of the allow-list covers a path, the longest, and what is left of the path below
  * it. ERR_DENIED: none does. */

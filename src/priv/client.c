@@ -291,13 +291,18 @@ int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struc
 int priv_client_job(struct priv_client *c, const struct priv_job_request *request_job,
                     priv_reply_fn *fn, void *arg, struct err *err)
 {
-    struct priv_job m = {.head = {.type = PRIV_JOB},
-                         .root = request_job->root,
-                         .create = request_job->create,
-                         .seconds = request_job->seconds};
-    if (str_copy(m.path, sizeof(m.path), request_job->path) < 0)
+    bool copies = request_job->source != NULL;
+    struct priv_copy m = {.job = {.head = {.type = copies ? PRIV_COPY : PRIV_JOB},
+                                  .root = request_job->root,
+                                  .create = request_job->create,
+                                  .seconds = request_job->seconds},
+                          .source_root = request_job->source_root,
+                          .manifest_root = request_job->manifest_root};
+    if (str_copy(m.job.path, sizeof(m.job.path), request_job->path) < 0 ||
+        (copies && (str_copy(m.source, sizeof(m.source), request_job->source) < 0 ||
+                    str_copy(m.manifest, sizeof(m.manifest), request_job->manifest) < 0)))
         return err_set(err, ERR_INVALID, "the path of a directory is too long");
-    return request(c, &m.head, sizeof(m), fn, arg, err);
+    return request(c, &m.job.head, copies ? sizeof(m) : sizeof(m.job), fn, arg, err);
 }
 
 int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err)

@@ -417,6 +417,7 @@ static const struct {
     [PRIV_DEADLINE] = {1U << PRIV_SERVING, on_deadline},
     [PRIV_SWEEP] = {1U << PRIV_SERVING, on_sweep_request},
     [PRIV_JOB] = {1U << PRIV_SERVING, on_job},
+    [PRIV_COPY] = {1U << PRIV_SERVING, on_job},
 };
 
 /* The sandboxes go too, so that nothing is left that nobody answers for. */

@@ -36,6 +36,7 @@ enum priv_type {
     PRIV_SWEEP,    /* removes what lies about and belongs to no sandbox */
     PRIV_JOB,      /* a job of box-fetch; answered when it runs, with its pidfd, its standard input
                       and its standard output */
+    PRIV_COPY,     /* the same for a job that copies from another directory */
     PRIV_TYPE_MAX,
 };
 
@@ -69,6 +70,13 @@ struct priv_job {
     uint32_t create; /* make what is missing of the path */
     uint32_t seconds;
     char path[4096]; /* below the root; clean, no slash in front */
+};
+
+struct priv_copy {
+    struct priv_job job;
+    uint32_t source_root, manifest_root; /* places in the allow-list */
+    char source[4096];                   /* a directory; as job.path */
+    char manifest[4096];                 /* a file */
 };
 
 /* Until when a sandbox may live while no boxd is there. */
