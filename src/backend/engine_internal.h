@@ -24,7 +24,7 @@ struct sock_filter;
 #define ENGINE_PREFIX "langbot-box-" /* of every container, and of its directory */
 #define ENGINE_ID_MAX 65             /* 64 hex digits and NUL */
 #define ENGINE_INSTANCE_LEN 16
-#define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 1)
+#define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 2) /* with the workspace and the artifacts */
 #define ENGINE_CREATE_MAX (1U << 20)
 
 #define ENGINE_OWN_LABELS_MAX 512U

@@ -29,6 +29,8 @@ struct session_record {
     char **labels; /* owned */
     char *owner;   /* owned */
     int64_t expires_ns;
+    char *artifacts;         /* owned */
+    char **artifact_digests; /* owned */
 };
 
 /* Of the environment only the names are kept: what runs is never started again by us, and values

@@ -45,7 +45,7 @@ struct mount_spec {
     char *host_path;  /* owned; absolute as POSIX or Windows mean it */
     char *mount_path; /* owned; absolute, normalised */
     enum mount_mode mode;
-    char *content_digest; /* owned or NULL; "sha256:" and 64 digits. A claim: nobody verified it */
+    char *content_digest; /* owned or NULL; "sha256:" and 64 digits. What the caller says */
     char *manifest_path;  /* owned or NULL; absolute as host_path */
 };
 
@@ -75,10 +75,13 @@ struct spec {
     int64_t workspace_quota_mb; /* 0: no quota */
     /* What the daemon itself says of a session. No caller can: these are no fields of the table. */
     struct {
-        char **labels;       /* owned; "name=value", metadata that lasts as long as the sandbox */
-        char *owner;         /* owned; the token whose share it counts to; NULL: nobody's */
-        uint64_t created_ns; /* wall clock; 0: when it is made */
-        uint64_t expires_ns; /* wall clock; when it ends, used or not. 0: when it is idle */
+        char **labels;   /* owned; "name=value", metadata that lasts as long as the sandbox */
+        char *owner;     /* owned; the token whose share it counts to; NULL: nobody's */
+        char *artifacts; /* owned; directory of the host that is mounted read-only at
+                            SPEC_ARTIFACTS; NULL: none */
+        char **artifact_digests; /* owned; what was verified in there: "sha256:…" */
+        uint64_t created_ns;     /* wall clock; 0: when it is made */
+        uint64_t expires_ns;     /* wall clock; when it ends, used or not. 0: when it is idle */
     } own;
 };
 
