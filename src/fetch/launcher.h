@@ -60,9 +60,6 @@ int fetch_launcher_direct(struct loop *loop, const char *program, const struct f
 
 /* One more directory, for good. */
 void fetch_launcher_direct_add(struct fetch_launcher *l, const char *path);
-/* Where the last component of a path begins, and what is in front of it, without the slash. */
-const char *fetch_path_leaf(const char *path);
-char *fetch_path_parent(const char *path); /* owned by the caller */
 
 /* Which entry of the allow-list covers a path, the longest, and what is left of the path below
  * it. ERR_DENIED: none does. */

@@ -49,7 +49,7 @@ def test_added_to_a_session_that_lives(box, talk, root):
     session = physical("s", talk.rpc.ctx["workspace_uuid"])
     assert box.get(session)["artifacts"] == [one.digest, two.digest]
     talk.rpc.call("box_delete_session", {"session_id": "s"})
-    assert eventually(lambda: artifactlib.copies(root) == {}, seconds=30)
+    assert eventually(lambda: artifactlib.copies(root) == {}, seconds=60)
 
 
 def test_changed_content_is_refused(talk, root):
@@ -75,4 +75,4 @@ def test_more_come_after_boxd_was_killed(box, talk, root):
         assert talk.out(f"cat {one.inside}/SKILL.md {two.inside}/SKILL.md /tmp/export", one, two) == "onetwokept"
         assert talk.process()["status"] == "running" and talk.sandbox() == sandbox
         talk.rpc.call("box_delete_session", {"session_id": "s"})
-        assert eventually(lambda: artifactlib.copies(root) == {}, seconds=30)
+        assert eventually(lambda: artifactlib.copies(root) == {}, seconds=60)

@@ -81,10 +81,22 @@ def configure(rpc, host_root):
     rpc.call("box_init", {"local": {"host_root": str(host_root), "allowed_mount_roots": [str(host_root)]}}, ctx=None)
 
 
+def _names(path):
+    """What lies there now; it may vanish while we look."""
+    try:
+        return os.listdir(path)
+    except FileNotFoundError:
+        return []
+
+
+def places(host_root):
+    """The directories of sessions, and the one that was made ahead."""
+    holder = pathlib.Path(host_root, ".box-artifacts")
+    found = [holder / boxd / name for boxd in _names(holder) for name in _names(holder / boxd)]
+    return [place for place in found if "tree" in _names(place)]
+
+
 def copies(host_root):
-    """Directories of sessions with artifacts in them, and what they have: {name: {digest…}}."""
-    found = {}
-    for place in pathlib.Path(host_root).glob(".box-artifacts/*/*/tree"):
-        if names := set(os.listdir(place)):
-            found[place.parent.name] = names
-    return found
+    """Those with artifacts in them, and what they have: {name: {digest…}}."""
+    have = {place.name: set(_names(place / "tree")) for place in places(host_root)}
+    return {name: digests for name, digests in have.items() if digests}
