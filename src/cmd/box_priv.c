@@ -55,6 +55,7 @@ struct options {
     const char *roots[LAUNCH_ROOTS_MAX];
     size_t n_roots;
     uint64_t uid, gid, linger;
+    bool places;
 };
 
 static int parse_options(int argc, char **argv, struct options *o, struct err *err)
@@ -73,6 +74,7 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
         {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},
         {"linger", required_argument, NULL, 'l'},
+        {"places", no_argument, NULL, 'P'},
         {0},
     };
     /* clang-format on */
@@ -96,6 +98,8 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
             o->runsc = optarg;
         else if (c == 'G')
             o->guest = optarg;
+        else if (c == 'P')
+            o->places = true;
         else if (c == 'u')
             r = str_to_u64(optarg, &o->uid);
         else if (c == 'g')
@@ -319,8 +323,11 @@ static int run(int argc, char **argv, struct err *err)
         r = loop_new(&clock_system, &loop, err);
     if (r < 0)
         return r;
-    const struct priv_serve_options serve = {
-        .sock = o.sock, .linger_sec = o.linger, .roots = o.roots, .n_roots = o.n_roots};
+    const struct priv_serve_options serve = {.sock = o.sock,
+                                             .linger_sec = o.linger,
+                                             .roots = o.roots,
+                                             .n_roots = o.n_roots,
+                                             .places = o.places};
     r = priv_serve(loop, &host, &serve, err);
     if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);
