@@ -398,6 +398,7 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
                                      .uid = options->uid,
                                      .gid = options->gid,
                                      .roots = options->roots,
+                                     .places = options->roots_are_outer,
                                      .linger_sec = options->linger_sec};
     int r = priv_client_new(loop, &po, &n->priv, err);
     if (r < 0) {

@@ -57,6 +57,7 @@ struct options {
     const char *roots[LAUNCH_ROOTS_MAX];
     size_t n_roots;
     uint64_t uid, gid, linger;
+    bool places;
 };
 
 static int parse_options(int argc, char **argv, struct options *o, struct err *err)
@@ -76,6 +77,7 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
         {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},
         {"linger", required_argument, NULL, 'l'},
+        {"places", no_argument, NULL, 'P'},
         {0},
     };
     /* clang-format on */
@@ -101,6 +103,8 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
             o->guest = optarg;
         else if (c == 'E')
             o->engine = optarg;
+        else if (c == 'P')
+            o->places = true;
         else if (c == 'u')
             r = str_to_u64(optarg, &o->uid);
         else if (c == 'g')
@@ -347,7 +351,8 @@ static int run(int argc, char **argv, struct err *err)
                                              .roots = o.roots,
                                              .n_roots = o.n_roots,
                                              .state = o.state,
-                                             .engine = o.engine};
+                                             .engine = o.engine,
+                                             .places = o.places};
     r = priv_serve(loop, &host, &serve, err);
     if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);

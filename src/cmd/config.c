@@ -285,7 +285,8 @@ static int read_langbot_base(struct config *c, const char *text, struct err *err
 {
     char real[PATH_MAX], cwd[PATH_MAX];
     /* A LangBot that starts us for itself runs where we do. */
-    if (text == NULL && c->stdio_control && getcwd(cwd, sizeof(cwd)) != NULL)
+    bool own = text == NULL && c->stdio_control && getcwd(cwd, sizeof(cwd)) != NULL;
+    if (own)
         text = cwd;
     if (text == NULL)
         return 0;
@@ -294,12 +295,12 @@ static int read_langbot_base(struct config *c, const char *text, struct err *err
                        "langbot_base_dir must be the absolute path of a directory that is there, "
                        "not '%.200s'",
                        text);
-    if (str_eq(real, "/"))
+    c->langbot_base = xstrdup(real);
+    if (str_eq(real, "/") || (own && !c->mount_roots_builtin))
         return 0;
     if (strv_len(c->mount_roots) >= ROOTS_MAX)
         return err_set(err, ERR_LIMIT, "allowed_mount_roots: more than %u entries", ROOTS_MAX);
     strv_add(&c->mount_roots, real);
-    c->langbot_base = xstrdup(real);
     return 0;
 }
 

@@ -23,6 +23,7 @@ struct priv_client_options {
     uid_t uid; /* who boxd will be */
     gid_t gid;
     char *const *roots; /* allow-list, real paths; at most 64 */
+    bool places;        /* nobody chose that list: callers' own directories may join it */
     /* How long box-priv keeps sandboxes without a deadline when we are gone without a word; 0: not
      * at all. */
     uint64_t linger_sec;

@@ -177,6 +177,8 @@ int priv_on_place(struct priv *p, const void *data, size_t len, struct err *err)
     int r = check_request(p, m, len, err);
     if (r < 0)
         return r;
+    if (m->path[0] != '\0' && !p->options.places)
+        return err_set(err, ERR_DENIED, "it is not below one of allowed_mount_roots; add it there");
     r = p->host->rootful ? place_by_peer(p, m->path, &reply.placed, err)
                          : place_by_path(p, m->path, &reply.placed, err);
     if (r == 0)
