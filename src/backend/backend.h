@@ -122,6 +122,10 @@ struct backend_held {
     bool idle;                           /* nothing runs in it: nothing was counted */
     bool incomplete;                     /* there is more than can be looked at */
 };
+/* A time-out is enforced inside, and a kill carried out there. When nothing is heard of it for so
+ * long, boxd answers by itself, and the sandbox is lost: what is in it cannot be ended one by one.
+ */
+#define BACKEND_OVERDUE_NS (10ULL * 1000000000ULL)
 
 struct backend_ops {
     const char *name;

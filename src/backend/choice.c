@@ -258,12 +258,21 @@ static void on_step(struct loop_defer *d)
 static void on_probed(struct choice_probe *p, const struct err *err)
 {
     struct candidate *k = container_of(p, struct candidate, probe);
+    k->ran = err == NULL;
+    k->refuted = err != NULL && p->made;
     if (err == NULL)
         move(k, CANDIDATE_UP);
     else
         move_down(k, err);
     if (k->choice->round)
         loop_defer_start(k->choice->loop, &k->choice->step, on_step);
+}
+
+void choice_prove(struct choice *c)
+{
+    struct candidate *k = c->serving;
+    if (k != NULL && k->state == CANDIDATE_UP && !k->ran && !choice_probe_busy(&k->probe))
+        move(k, CANDIDATE_UNTRIED);
 }
 
 static void start_round(struct choice *c)
@@ -412,6 +421,8 @@ static void note(struct backend *b, const struct err *err)
     struct candidate *sole = choice_sole(c), *k = sole != NULL ? sole : c->serving;
     if (k == NULL || k->backend == NULL || k->state == CANDIDATE_PROBING)
         return;
+    if (err == NULL && k->refuted)
+        return; /* sandboxes can be made; commands do not run in them */
     if (err == NULL) {
         move(k, CANDIDATE_UP);
         serve(c, k);

@@ -181,21 +181,10 @@ static int open_roots(struct engine *e, struct err *err)
     return 0;
 }
 
-/* What runs as our own user we may look at ourselves; nobody else would do that for us. */
-static int engine_place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
-                        void *arg, struct err *err)
+/* `fd` is taken; -1: only box-priv can open it. */
+static void add_place(struct engine *e, const char *path, int fd)
 {
-    struct engine *e = container_of(b, struct engine, base);
     size_t n = strv_len(e->roots), i = 0;
-    (void)fn;
-    (void)arg;
-    if (want->rest[0] == '\0')
-        return err_set(err, ERR_UNSUPPORTED, "%s cannot look at other users' processes",
-                       e->kind->name);
-    AUTO_CLOSE int fd = backend_make_place(want, err);
-    if (fd < 0)
-        return fd;
-    AUTO_FREE char *path = xasprintf("%s/%s", want->base, want->rest);
     while (i < n && !str_eq(e->roots[i], path))
         i++;
     if (i == n) {
@@ -204,7 +193,32 @@ static int engine_place(struct backend *b, const struct backend_place *want, bac
         e->root_fds[n] = -1;
     }
     fd_close_many(&e->root_fds[i], 1);
-    e->root_fds[i] = TAKE_FD(fd);
+    e->root_fds[i] = fd;
+}
+
+static void learn_place(void *who, uint32_t number, const char *path)
+{
+    (void)number; /* engine_bind.c finds it by the path */
+    int fd = path_open_unlinked(path, O_PATH | O_DIRECTORY);
+    add_place(who, path, fd < 0 ? -1 : fd);
+}
+
+/* Without box-priv: what runs as our own user we may look at ourselves. */
+static int engine_place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
+                        void *arg, struct err *err)
+{
+    struct engine *e = container_of(b, struct engine, base);
+    if (e->options.priv != NULL)
+        return backend_place_by_priv(e->options.priv, want,
+                                     &(struct backend_placer){learn_place, e, fn, arg}, err);
+    if (want->rest[0] == '\0')
+        return err_set(err, ERR_UNSUPPORTED, "%s cannot look at other users' processes",
+                       e->kind->name);
+    int fd = backend_make_place(want, err);
+    if (fd < 0)
+        return fd;
+    AUTO_FREE char *path = xasprintf("%s/%s", want->base, want->rest);
+    add_place(e, path, fd);
     return 1;
 }
 

@@ -19,8 +19,8 @@
 #define TMP_SIZE "64m"
 #define VOLUME_MIB 64
 #define NAME_PART_MAX 32U
-/* box-guest and its keepers. Where a limit per user id keeps programs off them,
- * there is place for some. */
+/* box-guest, and those of its children that are not programs yet. Where a limit per user id keeps
+ * programs off them, there is place for some. */
 #define RESERVE_OWN 16
 #define RESERVE_SHARED 4
 
@@ -147,6 +147,11 @@ static enum engine_workspace workspace_of(const struct engine_plan *p)
     return engine_workspace(p->spec, str_eq(p->user, "0:0"));
 }
 
+static const char *source_of(const struct engine_mount *m)
+{
+    return m->bind != NULL ? m->bind : m->source;
+}
+
 /* Typed, never "source:target:mode" strings: a ':' in a path is nothing but a ':'. */
 static void put_mounts(struct jw *w, const struct engine_plan *p)
 {
@@ -155,7 +160,7 @@ static void put_mounts(struct jw *w, const struct engine_plan *p)
     put_mount(w, p->guest_program, GUEST_PROGRAM, true, p->flat);
     put_mount(w, p->run_dir, GUEST_DIR, true, p->flat);
     for (size_t i = 0; i < p->mounts->n; i++)
-        put_mount(w, p->mounts->list[i].source, p->mounts->list[i].target,
+        put_mount(w, source_of(&p->mounts->list[i]), p->mounts->list[i].target,
                   p->mounts->list[i].read_only, p->flat);
     if (workspace_of(p) == ENGINE_WORKSPACE_VOLUME) {
         jw_object(w); /* without a name: it goes with the container */

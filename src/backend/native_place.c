@@ -15,25 +15,9 @@
 #include "util/str.h"
 #include "util/strv.h"
 
-struct placing {
-    struct native *native;
-    backend_place_fn *fn;
-    void *arg;
-};
-
-/* Plans and jobs name it by box-priv's number. */
-static void learn_root(struct native *n, uint32_t number, const char *path)
-{
-    while (strv_len(n->roots) <= number)
-        strv_add(&n->roots, NATIVE_NO_ROOT);
-    free(n->roots[number]);
-    n->roots[number] = xstrdup(path);
-    n->facts.roots = n->roots;
-}
-
 static void on_placed(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
-    struct placing p = *(struct placing *)arg;
+    struct backend_placer p = *(struct backend_placer *)arg;
     struct err err = {0};
     char path[PRIV_PLACE_PATH_MAX];
     (void)fds;
@@ -49,15 +33,14 @@ static void on_placed(void *arg, const struct priv_reply *reply, int *fds, size_
     }
     (void)str_copy(path, sizeof(path), reply->placed.path);
     if (reply->placed.root != PRIV_NO_ROOT)
-        learn_root(p.native, reply->placed.root, path);
+        p.learn(p.who, reply->placed.root, path);
     p.fn(p.arg, path, NULL);
 }
 
-int native_place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
-                 void *arg, struct err *err)
+int backend_place_by_priv(struct priv_client *priv, const struct backend_place *want,
+                          const struct backend_placer *who, struct err *err)
 {
-    struct native *n = container_of(b, struct native, base);
-    bool rootful = priv_client_host(n->priv)->rootful;
+    bool rootful = priv_client_host(priv)->rootful;
     AUTO_FREE char *path = NULL;
     if (!rootful && want->rest[0] == '\0')
         return err_set(err, ERR_UNSUPPORTED, "boxd was not started by root");
@@ -68,11 +51,30 @@ int native_place(struct backend *b, const struct backend_place *want, backend_pl
             return r;
         (void)close(r);
     }
-    struct placing *p = xnew(struct placing);
-    *p = (struct placing){n, fn, arg};
-    int r = priv_client_place(n->priv, rootful ? want->sock : -1, rootful ? want->rest : path,
+    struct backend_placer *p = xnew(struct backend_placer);
+    *p = *who;
+    int r = priv_client_place(priv, rootful ? want->sock : -1, rootful ? want->rest : path,
                               on_placed, p, err);
     if (r < 0)
         free(p);
     return r;
+}
+
+/* Plans name it by box-priv's number. */
+static void learn_root(void *who, uint32_t number, const char *path)
+{
+    struct native *n = who;
+    while (strv_len(n->roots) <= number)
+        strv_add(&n->roots, NATIVE_NO_ROOT);
+    free(n->roots[number]);
+    n->roots[number] = xstrdup(path);
+    n->facts.roots = n->roots;
+}
+
+int native_place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
+                 void *arg, struct err *err)
+{
+    struct native *n = container_of(b, struct native, base);
+    return backend_place_by_priv(n->priv, want, &(struct backend_placer){learn_root, n, fn, arg},
+                                 err);
 }

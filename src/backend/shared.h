@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "backend/backend.h"
+
 struct err;
 struct jw;
 
@@ -24,9 +26,25 @@ struct backend_roots {
 int backend_find_root(const struct backend_roots *all, const char *path, size_t *ret,
                       const char **ret_rest, struct err *err);
 
+/* Where nobody can find out what the caller's user could open. ERR_DENIED. */
+struct spec;
+int backend_refuse_bound(const struct spec *spec, const char *path, struct err *err);
+
 /* Makes what is missing of a place with our own rights; its descriptor, O_PATH. */
 struct backend_place;
 int backend_make_place(const struct backend_place *want, struct err *err);
+
+/* The same by box-priv. It learns of a root that has a number of box-priv's from then on, before fn
+ * is told the path. */
+struct priv_client;
+struct backend_placer {
+    void (*learn)(void *who, uint32_t number, const char *path);
+    void *who;
+    backend_place_fn *fn;
+    void *arg;
+};
+int backend_place_by_priv(struct priv_client *priv, const struct backend_place *want,
+                          const struct backend_placer *who, struct err *err);
 
 /* What /proc/PID/status says of a confined process, as members of a receipt. */
 void backend_write_status(struct jw *w, const char *status);

@@ -32,6 +32,7 @@
 #include "core/quota_guard.h"
 #include "core/share.h"
 #include "core/skills.h"
+#include "core/users.h"
 #include "http/server.h"
 #include "io/loop.h"
 #include "io/peer.h"
@@ -76,6 +77,7 @@ struct daemon {
     struct chat *chat;
     struct http_server *server;
     struct skills *skills;
+    struct users *users;
     struct rpc *rpc;
     struct rpc_stdio *stdio;
     struct loop_signal signals;
@@ -298,10 +300,12 @@ static int start_backend(struct daemon *d, struct err *err)
     return r;
 }
 
-static bool accept_peer(void *arg, const struct ucred *peer)
+/* authorize() tells whom we do not serve what to do about it. */
+static bool accept_peer(void *arg, const struct peer *peer)
 {
-    const struct daemon *d = arg;
-    return peer->uid == 0 || peer->uid == d->uid;
+    (void)arg;
+    (void)peer;
+    return true;
 }
 
 static int authorize(void *arg, struct http_request *req)
@@ -330,10 +334,10 @@ static int listen_tcp(struct daemon *d, struct err *err)
                        "file and name it with token_file in the configuration or $BOX_TOKEN_FILE, "
                        "or set $LANGBOT_BOX_CONTROL_TOKEN",
                        c->host);
-    if (!boxd_service_needs_token(c))
+    if (!boxd_service_needs_token(c) && d->diag_fd < 0)
         log_warn(NULL,
-                 "listening on %s:%u without a token: every local user can use this boxd; set "
-                 "token_file",
+                 "listening on %s:%u without a token, and this kernel does not tell who connects: "
+                 "nobody is served there; set token_file",
                  c->host, c->port);
     int r = http_server_listen_tcp(d->server, c->host, c->port, err);
     if (r < 0 && c->stdio_control) {
@@ -369,6 +373,7 @@ static int start_server(struct daemon *d, struct err *err)
     struct http_server_opts opts = {
         .authorize = authorize,
         .accept_peer = accept_peer,
+        .diag_fd = d->diag_fd,
         .answered = on_answered,
         .arg = d,
         .hosts = config_host_is_loopback(d->config) && !d->systemd.outside ? NULL : any_host};
@@ -376,7 +381,8 @@ static int start_server(struct daemon *d, struct err *err)
     if (r == 0)
         r = listen_systemd(d, err);
     if (r == 0 && !d->systemd.has_unix)
-        r = http_server_listen_unix(d->server, d->config->socket_path, 0600, err);
+        r = http_server_listen_unix(d->server, d->config->socket_path,
+                                    users_any(d->users) ? 0666 : 0600, err);
     return r < 0 ? r : listen_tcp(d, err);
 }
 
@@ -398,6 +404,7 @@ static int start_rpc(struct daemon *d, struct err *err)
                                   .instance = c->instance,
                                   .backend_name = c->report_backend,
                                   .config = c->box_config,
+                                  .users = d->users,
                                   .base_dir = c->langbot_base,
                                   .roots = c->mount_roots,
                                   .diag_fd = d->diag_fd,
@@ -501,6 +508,7 @@ static int start_service(struct daemon *d, struct err *err)
                                            .events = d->events,
                                            .shares = d->shares,
                                            .guards = d->guards,
+                                           .users = d->users,
                                            .server = d->server,
                                            .state_fd = d->state_fd,
                                            .token_changed = on_token_changed,
@@ -584,6 +592,9 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
     assert(d->config != NULL);
     config_apply_log(d->config);
     find_ids(d);
+    r = users_new(d->uid, d->config->allowed_users, d->config->allowed_groups, &d->users, err);
+    if (r < 0)
+        return r;
     raise_nofile();
     d->diag_fd = peer_socket(); /* our filter will not let us make one */
     r = take_stdio(d, err);
@@ -640,6 +651,7 @@ static void stop(struct daemon *d)
     shares_free(d->shares);
     store_free(d->store);
     loop_free(d->loop);
+    users_free(d->users);
     config_free(d->config);
     fd_close_many(&d->state_fd, 1);
     fd_close_many(&d->lock_fd, 1);

@@ -118,6 +118,11 @@ static int open_place(const struct direct *d, const struct fetch_start *s, const
     int r = fetch_find_root(&d->roots, s->dir, &index, &rest, err);
     if (r < 0)
         return r;
+    /* It would be done with our rights. */
+    if (s->bound && s->uid != geteuid())
+        return err_set(err, ERR_DENIED,
+                       "'%.200s' cannot be used for uid %u: boxd was not started by root", s->dir,
+                       s->uid);
     AUTO_CLOSE int root = open(d->roots.paths[index], O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (root < 0)
         return err_sys(err, errno, "open directory '%.200s'", d->roots.paths[index]);

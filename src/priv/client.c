@@ -45,7 +45,39 @@ struct priv_client {
     struct pending *pending; /* owned, dense */
     size_t n_pending, cap_pending;
     uint32_t next_id;
+    struct place {
+        char *path; /* owned */
+        uint32_t number;
+    } * places; /* owned; directories of callers, by box-priv's numbers */
+    size_t n_places;
 };
+
+static void learn_place(struct priv_client *c, const struct priv_placed *placed)
+{
+    size_t i = 0;
+    while (i < c->n_places && c->places[i].number != placed->root)
+        i++;
+    if (i == c->n_places) {
+        c->places = xreallocarray(c->places, ++c->n_places, sizeof(*c->places));
+        c->places[i] = (struct place){.number = placed->root};
+    }
+    free(c->places[i].path);
+    c->places[i].path = xstrdup(placed->path);
+}
+
+bool priv_client_place_of(const struct priv_client *c, const char *dir, uint32_t *ret,
+                          const char **ret_rest)
+{
+    for (size_t i = 0; i < c->n_places; i++) {
+        size_t len = strlen(c->places[i].path);
+        if (strncmp(dir, c->places[i].path, len) != 0 || (dir[len] != '/' && dir[len] != '\0'))
+            continue;
+        *ret = c->places[i].number;
+        *ret_rest = dir[len] == '/' ? dir + len + 1 : dir + len;
+        return true;
+    }
+    return false;
+}
 
 static void dispatch(struct priv_client *c, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
@@ -54,6 +86,9 @@ static void dispatch(struct priv_client *c, const struct priv_reply *reply, int 
             continue;
         struct pending p = c->pending[i];
         c->pending[i] = c->pending[--c->n_pending];
+        if (reply->head.type == PRIV_PLACE && reply->result >= 0 &&
+            reply->placed.root != PRIV_NO_ROOT)
+            learn_place(c, &reply->placed);
         p.fn(p.arg, reply, fds, n_fds);
         return;
     }
@@ -193,6 +228,9 @@ void priv_client_detach(struct priv_client *c)
         drop_first(c);
     priv_conn_done(&c->conn);
     free(c->pending);
+    for (size_t i = 0; i < c->n_places; i++)
+        free(c->places[i].path);
+    free(c->places);
     free(c);
 }
 
@@ -310,13 +348,14 @@ int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struc
 int priv_client_job(struct priv_client *c, const struct priv_job_request *request_job,
                     priv_reply_fn *fn, void *arg, struct err *err)
 {
-    struct priv_job m = {.head = {.type = PRIV_JOB},
-                         .root = request_job->root,
-                         .create = request_job->create,
-                         .seconds = request_job->seconds};
-    if (str_copy(m.path, sizeof(m.path), request_job->path) < 0)
+    struct priv_job_as m = {.job = {.head = {.type = request_job->bound ? PRIV_JOB_AS : PRIV_JOB},
+                                    .root = request_job->root,
+                                    .create = request_job->create,
+                                    .seconds = request_job->seconds},
+                            .uid = request_job->uid};
+    if (str_copy(m.job.path, sizeof(m.job.path), request_job->path) < 0)
         return err_set(err, ERR_INVALID, "the path of a directory is too long");
-    return request(c, &m.head, sizeof(m), fn, arg, err);
+    return request(c, &m.job.head, request_job->bound ? sizeof(m) : sizeof(m.job), fn, arg, err);
 }
 
 int priv_client_place(struct priv_client *c, int sock, const char *path, priv_reply_fn *fn,
@@ -328,10 +367,33 @@ int priv_client_place(struct priv_client *c, int sock, const char *path, priv_re
     return request_with(c, &m.head, sizeof(m), sock, fn, arg, err);
 }
 
+int priv_client_bind(struct priv_client *c, const struct priv_bind_request *b, priv_reply_fn *fn,
+                     void *arg, struct err *err)
+{
+    struct priv_bind m = {.head = {.type = PRIV_BIND},
+                          .index = b->index,
+                          .root = b->root,
+                          .flags = b->flags,
+                          .uid = b->uid};
+    (void)snprintf(m.name, sizeof(m.name), "%s", b->name);
+    if (str_copy(m.path, sizeof(m.path), b->path) < 0)
+        return err_set(err, ERR_INVALID, "the path of a directory is too long");
+    return request(c, &m.head, sizeof(m), fn, arg, err);
+}
+
 int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err)
 {
     struct priv_head head = {.type = PRIV_SWEEP};
     return request(c, &head, sizeof(head), fn, arg, err);
+}
+
+void priv_client_unbind(struct priv_client *c, const char *name)
+{
+    struct priv_name m = {.head = {.type = PRIV_UNBIND}};
+    if (c->lost)
+        return;
+    (void)snprintf(m.name, sizeof(m.name), "%s", name);
+    (void)send_or_queue(c, &m, sizeof(m), -1);
 }
 
 void priv_client_deadline(struct priv_client *c, const char *name, uint64_t boot_ns)

@@ -173,7 +173,10 @@ static int make_pipes(struct start *s, int ret_fds[static PRIV_JOB_FDS], struct 
 static int find_dir(const struct launch_host *h, const struct priv_job *m, struct start *s,
                     struct err *err)
 {
-    int fd = path_open_deepest(h->root_fds[m->root], m->path, &s->missing);
+    int root = launch_allowed_root(h, m->root, err);
+    if (root < 0)
+        return root;
+    int fd = path_open_deepest(root, m->path, &s->missing);
     if (fd < 0)
         return path_dir_error(fd, m->path, err);
     s->fds[3] = fd;
@@ -189,7 +192,8 @@ static int find_dir(const struct launch_host *h, const struct priv_job *m, struc
  * no other mount, so a requester could have had the same by mounting it into a sandbox. What is
  * missing of it is made by that owner, not by us. */
 int priv_job_start(struct priv_jobs *jobs, const struct launch_host *h, const struct priv_job *m,
-                   size_t len, int ret_fds[static PRIV_JOB_FDS], struct err *err)
+                   size_t len, const uint32_t *only, int ret_fds[static PRIV_JOB_FDS],
+                   struct err *err)
 {
     struct start s = {.host = h, .fds = {-1, -1, -1, -1}};
     int fds[PRIV_JOB_FDS] = {-1, -1, -1};
@@ -201,6 +205,9 @@ int priv_job_start(struct priv_jobs *jobs, const struct launch_host *h, const st
         return err_set(err, ERR_LIMIT, "too many jobs under way: %u", PRIV_JOBS_MAX);
     s.seconds = m->seconds;
     r = find_dir(h, m, &s, err);
+    if (r == 0 && only != NULL && s.owner.st_uid != *only)
+        r = err_set(err, ERR_DENIED, "'%.200s' belongs to uid %u and not to uid %u, who asks",
+                    m->path, s.owner.st_uid, *only);
     if (r == 0)
         r = make_pipes(&s, fds, err);
     if (r == 0) {

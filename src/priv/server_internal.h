@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "io/loop.h"
+#include "priv/bind.h"
 #include "priv/job.h"
 #include "priv/server.h"
 #include "priv/wire.h"
@@ -45,6 +46,7 @@ struct priv {
     uint64_t waiting_ns;    /* WAITING: since when, CLOCK_BOOTTIME */
     struct loop_timer wait; /* WAITING: the next look at the deadlines */
     struct loop_signal signals;
+    struct loop_io net_io;   /* the host's addresses change */
     struct loop_timer sweep; /* runs while leases of networks are to be taken back */
     struct priv_session *sessions[PRIV_SESSIONS_MAX]; /* owned, dense */
     size_t n_sessions;
@@ -54,6 +56,7 @@ struct priv {
     struct {
         char path[PRIV_PLACE_PATH_MAX];
     } places[LAUNCH_PLACES_MAX]; /* of the roots behind those of the start */
+    struct priv_binds binds;
 };
 
 /* server.c */

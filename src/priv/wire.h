@@ -38,6 +38,9 @@ enum priv_type {
                       and its standard output */
     PRIV_HELD,     /* what a sandbox keeps on disks */
     PRIV_PLACE,    /* a directory where who is connected to boxd works; see struct priv_place */
+    PRIV_BIND,     /* a host directory for a container; answered with what it became (O_PATH) */
+    PRIV_UNBIND,   /* those of one container; not answered */
+    PRIV_JOB_AS,   /* a job that may run as nobody but one user */
     PRIV_TYPE_MAX,
 };
 
@@ -73,6 +76,11 @@ struct priv_job {
     char path[4096]; /* below the root; clean, no slash in front */
 };
 
+struct priv_job_as {
+    struct priv_job job;
+    uint32_t uid;
+};
+
 #define PRIV_PLACE_PATH_MAX 2048U
 #define PRIV_NO_ROOT UINT32_MAX
 
@@ -82,6 +90,26 @@ struct priv_place {
     struct priv_head head;
     char path[PRIV_PLACE_PATH_MAX]; /* clean, below the working directory of who is connected; "":
                                        only that directory is to be told */
+};
+
+#define PRIV_BINDS_MAX 512U /* of one container */
+
+enum priv_bind_flags {
+    PRIV_BIND_RDONLY = 1U << 0,
+    PRIV_BIND_DIR = 1U << 1,    /* anything but a directory is an error */
+    PRIV_BIND_GVISOR = 1U << 2, /* root makes the files of the container's user */
+    PRIV_BIND_LOOK = 1U << 3,   /* only tell whether it is there; nothing is mounted */
+    PRIV_BIND_FLAGS = (1U << 4) - 1U,
+};
+
+struct priv_bind {
+    struct priv_head head;
+    char name[PLAN_NAME_LEN + 1]; /* of all binds of one container */
+    uint32_t index;
+    uint32_t root; /* place in the allow-list */
+    uint32_t flags;
+    uint32_t uid;    /* who its owner is to the container, user and group: root or a private id */
+    char path[4096]; /* below the root; clean, no slash in front */
 };
 
 /* Until when a sandbox may live while no boxd is there. */
@@ -105,6 +133,7 @@ struct priv_host {
     char why[CGROUP_CONTROLLERS][120];
     uint32_t landlock_abi;
     uint32_t gvisor; /* it was given runsc and box-guest */
+    uint32_t engine; /* it was given the socket of an engine */
 };
 
 /* Namespaces in the order of the array. */

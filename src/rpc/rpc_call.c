@@ -376,6 +376,8 @@ void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m)
     buf_init(&problem, PROBLEM_MAX);
     c->rpc = conn->rpc;
     c->conn = conn;
+    c->bound = conn->bound;
+    c->uid = conn->uid;
     c->fd = -1;
     c->msg = *m;
     *m = (struct rpc_message){0};

@@ -198,8 +198,7 @@ static void make_workspace(struct rpc_call *c)
         initialised(c);
     else if (c->rpc->o.skills == NULL)
         on_made(c, NULL, 0, "box-fetch is missing");
-    else if (hostdir_ensure(c->rpc->o.skills, c->setup.paths.default_workspace, on_made, c, &err) <
-             0)
+    else if (hostdir_ensure(rpc_skills(c), c->setup.paths.default_workspace, on_made, c, &err) < 0)
         on_made(c, NULL, 0, err.msg);
 }
 

@@ -177,6 +177,8 @@ struct rpc_conn {
     unsigned flags;                /* enum rpc_conn_flags */
     char request[RPC_REQUEST_MAX]; /* id of the request that opened it, or one of our own */
     uint64_t n_requests;
+    bool bound; /* mounts and jobs are only what the user `uid` could do itself */
+    uid_t uid;
     enum langbot_family family; /* what its client has shown itself to be */
     bool local;                 /* whoever is at the other end started us */
     bool by_token;              /* what let it in may change */
@@ -234,6 +236,8 @@ struct rpc_call {
     struct log_scope request; /* its id, in every log record that it causes */
     uint64_t begun;
     bool answered;
+    bool bound; /* as of its connection, which it may outlive */
+    uid_t uid;
     char ns[NS_SIZE];                /* "" for a client of the first release */
     char prefix[TENANT_PREFIX_SIZE]; /* of its sessions; "" as well */
     struct admission_limits grant;   /* where admission is enforced */
@@ -306,8 +310,12 @@ void rpc_say_error(struct rpc_call *c, enum rpc_class class, const char *text);
 const char *rpc_need_str(struct rpc_call *c, const char *name);
 /* c->id from the member session_id; false: the call has failed. */
 bool rpc_need_session_id(struct rpc_call *c);
+/* What is done with it is done for whoever has called. */
+struct skills *rpc_skills(const struct rpc_call *c);
 /* The session, ready for use. NULL: the call has failed. */
 struct session *rpc_need_session(struct rpc_call *c);
+/* Whether the caller may use it; false: the call has failed. */
+bool rpc_may_use(struct rpc_call *c, const struct session *s);
 const char *rpc_logical(const struct rpc_call *c, const char *physical);
 void rpc_write_time(struct jw *w, const char *key, uint64_t real_ns);
 
@@ -373,10 +381,16 @@ void rpc_mount_skill(struct rpc_call *c, void (*then)(struct rpc_call *c));
 /* rpc_auth.c: who is at the other end of an HTTP request ----------------------------------------
  */
 
-/* Whether token and instance are right. *ret_instance is owned; NULL for a client of the first
- * release, which has none. Trusts nobody yet when no instance is trusted; that is the caller's. */
-bool rpc_auth(const struct rpc *r, const struct http_request *req, char **ret_instance);
-void rpc_refuse(struct http_request *req); /* 401 */
+/* Who has come in, by a token or by being a user whom boxd serves without one. */
+struct rpc_guest {
+    char *instance; /* owned; NULL for a client of the first release, which has none */
+    bool bound;     /* as of struct rpc_conn */
+    uid_t uid;
+};
+/* Whether user or token, and instance, are right: 0, or the status to refuse with. Trusts nobody
+ * yet when no instance is trusted; that is the caller's. */
+unsigned rpc_auth(const struct rpc *r, const struct http_request *req, struct rpc_guest *ret);
+void rpc_refuse(struct http_request *req, unsigned status); /* 401 or 403 */
 /* One header, trimmed and owned; NULL when it is absent or there are two. */
 char *rpc_header(const struct http_request *req, const char *name);
 
