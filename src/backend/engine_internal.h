@@ -25,7 +25,7 @@ struct sock_filter;
 #define ENGINE_PREFIX "langbot-box-" /* of every container, and of its directory */
 #define ENGINE_ID_MAX 65             /* 64 hex digits and NUL */
 #define ENGINE_INSTANCE_LEN 16
-#define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 1)
+#define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 2) /* with the workspace and the artifacts */
 _Static_assert(ENGINE_MOUNTS_MAX <= GUEST_CHECKS_MAX, "each mount is compared");
 #define ENGINE_CREATE_MAX (1U << 20)
 

@@ -219,6 +219,9 @@ int engine_mounts_collect(const struct spec *spec, const struct engine *e,
     for (size_t i = 0; i < spec->n_extra_mounts && r == 0; i++)
         if (spec->extra_mounts[i].mode != MOUNT_NONE)
             r = add(e, &spec->extra_mounts[i], ret, err);
+    struct mount_spec artifacts = {spec->own.artifacts, (char[]){SPEC_ARTIFACTS}, MOUNT_RO};
+    if (r == 0 && artifacts.host_path != NULL)
+        r = add(e, &artifacts, ret, err);
     bool ours = spec->host_path == NULL || spec->host_path_mode == MOUNT_NONE;
     for (size_t i = 0; i < ret->n && r == 0 && ours; i++)
         if (str_eq(ret->list[i].target, spec->mount_path))

@@ -24,7 +24,7 @@
 #define ROOT_INODES 65536U
 #define QUOTA_BYTES_PER_INODE 16384U
 #define HOME "/home/box"
-#define WANTED_MAX (SPEC_MOUNTS_MAX + 2U) /* with the workspace and the home */
+#define WANTED_MAX (SPEC_MOUNTS_MAX + 3U) /* with the workspace, the home and the artifacts */
 
 static const char *const host_dirs[NATIVE_HOST_DIRS_MAX - 1] = {"/bin",   "/sbin",  "/lib",
                                                                 "/lib32", "/lib64", "/libx32"};
@@ -262,6 +262,9 @@ static int collect_mounts(const struct spec *spec, struct wanted *list, size_t *
         if (m->mode != MOUNT_NONE)
             r = add_wanted(list, n, &w, err);
     }
+    w = (struct wanted){spec->own.artifacts, SPEC_ARTIFACTS, NULL, MOUNT_RO};
+    if (r == 0 && w.host_path != NULL)
+        r = add_wanted(list, n, &w, err);
     /* The home is ours to give, unless a mount of the caller's is there or holds the place. */
     w = (struct wanted){.target = HOME, .private_name = "home"};
     for (size_t i = 0; i < *n; i++)

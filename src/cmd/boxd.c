@@ -24,6 +24,7 @@
 #include "cmd/chat_log.h"
 #include "cmd/config.h"
 #include "cmd/systemd.h"
+#include "core/artifacts.h"
 #include "core/chat.h"
 #include "core/disk_guard.h"
 #include "core/events.h"
@@ -78,6 +79,7 @@ struct daemon {
     struct http_server *server;
     struct skills *skills;
     struct users *users;
+    struct artifacts *artifacts;
     struct rpc *rpc;
     struct rpc_stdio *stdio;
     struct loop_signal signals;
@@ -86,6 +88,8 @@ struct daemon {
     int lock_fd, state_fd, spool_fd, in_fd, out_fd, chats_fd;
     int diag_fd; /* for peer_identify() */
     char tag[16];
+    char
+        artifacts_tag[40]; /* also of the state directory itself: containers call theirs the same */
     char fetch_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
@@ -155,6 +159,7 @@ static int take_state(struct daemon *d, struct err *err)
     AUTO_FREE char *run = xstrdup(d->config->socket_path);
     AUTO_CLOSE int run_fd = -1;
     AUTO_CLOSE int fd = -1;
+    struct stat st;
     *strrchr(run, '/') = '\0';
     int r = config_make_dirs(d->config, err);
     if (r == 0)
@@ -174,6 +179,10 @@ static int take_state(struct daemon *d, struct err *err)
         return r;
     (void)snprintf(d->tag, sizeof(d->tag), "box-%011llx",
                    (unsigned long long)(str_hash(dir) & 0xfffffffffff));
+    if (fstat(fd, &st) < 0)
+        return err_sys(err, errno, "state directory '%s'", dir);
+    (void)snprintf(d->artifacts_tag, sizeof(d->artifacts_tag), "%s-%llx", d->tag,
+                   (unsigned long long)st.st_ino);
     d->state_fd = TAKE_FD(fd);
     return 0;
 }
@@ -300,12 +309,12 @@ static int start_backend(struct daemon *d, struct err *err)
     return r;
 }
 
-/* authorize() tells whom we do not serve what to do about it. */
+/* A socket that is not open to others has no word for them. Where some are served, authorize()
+ * tells the rest what to do about it. */
 static bool accept_peer(void *arg, const struct peer *peer)
 {
-    (void)arg;
-    (void)peer;
-    return true;
+    const struct daemon *d = arg;
+    return users_any(d->users) || users_rank(d->users, peer) != USERS_REFUSED;
 }
 
 static int authorize(void *arg, struct http_request *req)
@@ -334,7 +343,12 @@ static int listen_tcp(struct daemon *d, struct err *err)
                        "file and name it with token_file in the configuration or $BOX_TOKEN_FILE, "
                        "or set $LANGBOT_BOX_CONTROL_TOKEN",
                        c->host);
-    if (!boxd_service_needs_token(c) && d->diag_fd < 0)
+    if (!boxd_service_needs_token(c) && d->diag_fd >= 0)
+        log_info(NULL,
+                 "listening on %s:%u without a token: root, boxd's own user, allowed_users and "
+                 "allowed_groups are served",
+                 c->host, c->port);
+    else if (!boxd_service_needs_token(c))
         log_warn(NULL,
                  "listening on %s:%u without a token, and this kernel does not tell who connects: "
                  "nobody is served there; set token_file",
@@ -391,7 +405,10 @@ static int start_skills(struct daemon *d, struct err *err)
     struct skills_options options = {.program = d->fetch_program,
                                      .launcher = boxd_backend_launcher(d->backends),
                                      .roots = d->config->mount_roots};
-    return skills_new(d->loop, &options, &d->skills, err);
+    int r = skills_new(d->loop, &options, &d->skills, err);
+    struct artifacts_options artifacts = {
+        .jobs = options, .manager = d->manager, .tag = d->artifacts_tag};
+    return r < 0 ? r : artifacts_new(d->loop, &artifacts, &d->artifacts, err);
 }
 
 /* As the user that we are from now on, who must be able to use what the configuration names. */
@@ -417,6 +434,7 @@ static int start_rpc(struct daemon *d, struct err *err)
                        "are not enforced count as if they were");
     int r = start_skills(d, err);
     options.skills = d->skills;
+    options.artifacts = d->artifacts;
     http_server_hold(d->server, true);
     if (r == 0)
         r = boxd_service_set_helper(d->service, d->skills, err);
@@ -641,6 +659,7 @@ static void stop(struct daemon *d)
     v1_free(d->v1);
     disk_guard_free(d->disk);
     quota_guards_free(d->guards);
+    artifacts_free(d->artifacts);
     skills_free(d->skills);
     /* One that never came to serve leaves the sessions of an earlier one alone. */
     boxd_backend_free(d->backends, d->keep || !d->served);

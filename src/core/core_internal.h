@@ -167,8 +167,6 @@ void session_tell(const struct session *s, enum event_kind kind);
 int session_check_same(const struct session *s, const struct spec *want, uint64_t given,
                        struct err *err);
 bool session_same_mounts(const struct spec *a, const struct spec *b);
-/* Those that are not content-addressed. */
-bool session_same_ordinary_mounts(const struct spec *a, const struct spec *b);
 
 /* hostpath.c */
 int hostpath_check(const struct spec *spec, struct err *err);

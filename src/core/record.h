@@ -31,6 +31,8 @@ struct session_record {
     int64_t bound_uid; /* -1: none */
     int64_t expires_ns;
     bool env_locked;
+    char *artifacts;         /* owned */
+    char **artifact_digests; /* owned */
 };
 
 /* Of the environment only the names are kept: what runs is never started again by us, and values

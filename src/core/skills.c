@@ -50,6 +50,8 @@ struct call {
     const struct job_kind *kind;
     char *dir;          /* owned */
     char *note;         /* owned or NULL */
+    char *source;       /* owned or NULL */
+    char *manifest;     /* owned or NULL */
     struct buf request; /* the line for the job */
     int zip_fd;         /* owned; -1: none */
     bool bound;         /* made for `uid` alone */
@@ -113,6 +115,8 @@ static void call_free(struct call *c)
         return;
     free(c->dir);
     free(c->note);
+    free(c->source);
+    free(c->manifest);
     buf_done(&c->request);
     fd_close_many(&c->zip_fd, 1);
     free(c);
@@ -359,7 +363,9 @@ static void on_next(struct loop_defer *d)
                                       .create = j->call->kind->create,
                                       .seconds = j->call->kind->seconds,
                                       .bound = j->call->bound,
-                                      .uid = j->call->uid};
+                                      .uid = j->call->uid,
+                                      .source = j->call->source,
+                                      .manifest = j->call->manifest};
     if (s->launcher->start(s->launcher, &start, on_started, j, &err) < 0)
         job_not_started(j, &err);
 }
@@ -402,6 +408,8 @@ int skills_submit(struct skills *s, const struct job_request *request, skills_do
     c->scope = log_scope_now();
     c->dir = xstrdup(request->dir);
     c->note = request->note != NULL ? xstrdup(request->note) : NULL;
+    c->source = request->source != NULL ? xstrdup(request->source) : NULL;
+    c->manifest = request->manifest != NULL ? xstrdup(request->manifest) : NULL;
     buf_init(&c->request, FETCH_REQUEST_MAX);
     if (write_request(request, &c->request) < 0) {
         call_free(c);

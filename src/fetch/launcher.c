@@ -134,6 +134,40 @@ static int open_place(const struct direct *d, const struct fetch_start *s, const
     return TAKE_FD(fd);
 }
 
+const char *fetch_path_leaf(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
+char *fetch_path_parent(const char *path)
+{
+    const char *leaf = fetch_path_leaf(path);
+    return xstrndup(path, leaf > path ? (size_t)(leaf - path - 1) : 0);
+}
+
+/* What is copied from, and the directory of its manifest. */
+static int open_source(const struct direct *d, const struct fetch_start *s, int *ret_source,
+                       int *ret_manifest, struct err *err)
+{
+    const char *rest = NULL;
+    size_t index = 0;
+    if (s->source == NULL)
+        return 0;
+    *ret_source = open_place(d, &(struct fetch_start){.dir = s->source}, &rest, err);
+    if (*ret_source < 0)
+        return *ret_source;
+    int r = fetch_find_root(&d->roots, s->manifest, &index, &rest, err);
+    if (r < 0)
+        return r;
+    AUTO_CLOSE int root = open(d->roots.paths[index], O_PATH | O_DIRECTORY | O_CLOEXEC);
+    AUTO_FREE char *parent = fetch_path_parent(rest);
+    *ret_manifest = root < 0 ? -errno : path_open_beneath(root, parent, O_PATH | O_DIRECTORY, 0);
+    return *ret_manifest < 0
+               ? err_sys(err, -*ret_manifest, "Artifact manifest '%.200s'", s->manifest)
+               : 0;
+}
+
 static int make_pipes(struct fetch_process *ours, int *ret_in, int *ret_out, struct err *err)
 {
     int in[2], out[2];
@@ -164,12 +198,18 @@ static int direct_start(struct fetch_launcher *l, const struct fetch_start *s, f
     AUTO_CLOSE int dir = open_place(d, s, &missing, err);
     if (dir < 0)
         return dir;
-    int r = make_pipes(&ours, &in, &out, err);
+    AUTO_CLOSE int source = -1;
+    AUTO_CLOSE int manifest = -1;
+    int r = open_source(d, s, &source, &manifest, err);
+    if (r == 0)
+        r = make_pipes(&ours, &in, &out, err);
     if (r == 0) {
         (void)snprintf(seconds, sizeof(seconds), "%u", s->seconds);
-        const char *const argv[] = {d->program, "--make", missing, "--seconds", seconds, NULL};
-        const int fds[] = {in, out, -1, dir};
-        r = hostcmd_start(argv, fds, ARRAY_SIZE(fds), &cmd, err);
+        const char *name = s->source != NULL ? fetch_path_leaf(s->manifest) : "";
+        const char *const argv[] = {d->program, "--make",    missing, "--manifest",
+                                    name,       "--seconds", seconds, NULL};
+        const int fds[] = {in, out, -1, dir, source, manifest};
+        r = hostcmd_start(argv, fds, s->source != NULL ? 6 : 4, &cmd, err);
     }
     if (r < 0) {
         fetch_process_done(&ours);

@@ -31,6 +31,8 @@ struct fetch_start {
     unsigned seconds; /* then it is killed */
     bool bound;       /* the directory has to belong to `uid` */
     uid_t uid;
+    /* A directory that it may read, and a file that it may; as `dir`. NULL: neither. */
+    const char *source, *manifest;
 };
 
 /* Called once, from the loop. The process is the callee's to take; NULL: err says why not. */
@@ -58,6 +60,9 @@ int fetch_launcher_direct(struct loop *loop, const char *program, const struct f
 
 /* One more directory, for good. */
 void fetch_launcher_direct_add(struct fetch_launcher *l, const char *path);
+/* Where the last component of a path begins, and what is in front of it, without the slash. */
+const char *fetch_path_leaf(const char *path);
+char *fetch_path_parent(const char *path); /* owned by the caller */
 
 /* Which entry of the allow-list covers a path, the longest, and what is left of the path below
  * it. ERR_DENIED: none does. */

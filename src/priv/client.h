@@ -82,6 +82,9 @@ struct priv_job_request {
     unsigned seconds;
     bool bound; /* only as `uid` */
     uid_t uid;
+    /* What is copied from, and the file that lists it; NULL: nothing is. */
+    const char *source, *manifest;
+    uint32_t source_root, manifest_root;
 };
 
 /* Answered with pidfd, standard input and standard output of the job, the latter two not blocking.

@@ -21,8 +21,8 @@ struct priv_jobs {
 void priv_jobs_init(struct priv_jobs *jobs);
 void priv_jobs_done(struct priv_jobs *jobs); /* kills them; whoever reaps children reaps them */
 
-/* Starts a job as the owner of the deepest directory of the request's path that is there, which is
- * to be `only` unless that is NULL. The descriptors are the caller's. */
+/* Starts a job as the owner of the deepest directory of the request's path that is there. The
+ * request is a struct priv_job, priv_job_as or priv_copy; its type says which. The descriptors are
+ * the caller's. */
 int priv_job_start(struct priv_jobs *jobs, const struct launch_host *h, const struct priv_job *m,
-                   size_t len, const uint32_t *only, int ret_fds[static PRIV_JOB_FDS],
-                   struct err *err);
+                   size_t len, int ret_fds[static PRIV_JOB_FDS], struct err *err);

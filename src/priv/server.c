@@ -396,12 +396,7 @@ static int on_job(struct priv *p, const void *data, size_t len, struct err *err)
 {
     struct priv_reply reply = {.head = *(const struct priv_head *)data};
     int fds[PRIV_JOB_FDS];
-    const struct priv_job_as *m = data;
-    bool bound = m->job.head.type == PRIV_JOB_AS;
-    if (bound && len != sizeof(*m))
-        return err_set(err, ERR_INVALID, "malformed request");
-    int r = priv_job_start(&p->jobs, p->host, &m->job, bound ? sizeof(m->job) : len,
-                           bound ? &m->uid : NULL, fds, err);
+    int r = priv_job_start(&p->jobs, p->host, data, len, fds, err);
     if (r < 0)
         return r;
     priv_answer(p, &reply, fds, PRIV_JOB_FDS);
@@ -450,6 +445,7 @@ static const struct {
     [PRIV_PLACE] = {1U << PRIV_SERVING, priv_on_place},
     [PRIV_BIND] = {1U << PRIV_SERVING, on_bind},
     [PRIV_UNBIND] = {1U << PRIV_SERVING, on_unbind},
+    [PRIV_COPY] = {1U << PRIV_SERVING, on_job},
 };
 
 /* The sandboxes go too, so that nothing is left that nobody answers for. */

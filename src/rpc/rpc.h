@@ -10,6 +10,7 @@
 
 #include "util/cleanup.h"
 
+struct artifacts;
 struct err;
 struct http_server;
 struct manager;
@@ -24,6 +25,7 @@ struct rpc_options {
     struct manager *manager;
     const struct policy_service *service; /* for records; NULL: nothing is recorded */
     struct skills *skills;                /* NULL: there is no skill store */
+    struct artifacts *artifacts;          /* NULL: they are mounted like anything else */
     const char *token;                    /* of TCP clients; NULL: none is asked for */
     const char *instance;      /* the one that is trusted; NULL: the first that connects */
     const char *backend_name;  /* to report; NULL: the backend's own */

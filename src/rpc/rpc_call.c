@@ -96,6 +96,7 @@ void rpc_call_free(struct rpc_call *c)
     run_free(c->run);
     if (c->session != NULL)
         session_release(c->session);
+    rpc_artifacts_free(c);
     spec_free(c->spec);
     rpc_message_done(&c->msg);
     free(c->id);

@@ -18,7 +18,9 @@
 #include "util/json.h"
 #include "util/log.h"
 
+struct artifacts_place;
 struct http_request;
+struct mount_spec;
 struct process_spec;
 struct readiness;
 struct report;
@@ -223,6 +225,16 @@ struct rpc_storage {
     struct usage *usage;   /* owned */
 };
 
+/* The content-addressed mounts of a request. */
+struct rpc_artifacts {
+    struct mount_spec *list;       /* owned; taken out of the spec */
+    size_t n, at;                  /* those before `at` are there */
+    char *tree;                    /* owned; where, on the host; NULL: nowhere */
+    struct artifacts_place *place; /* owned; of a session that is to be made; NULL: none */
+    bool found;                    /* the session was there when we looked */
+    void (*then)(struct rpc_call *c);
+};
+
 /* One request under way. What handlers keep between their steps is here, so that one function frees
  * it whatever happens. */
 struct rpc_call {
@@ -258,6 +270,7 @@ struct rpc_call {
     char *cmd, *cwd;         /* owned; of an exec */
     char **env;              /* owned */
     int64_t timeout_sec;
+    struct rpc_artifacts artifacts;
     size_t dirs_made;                /* of those that its mounts need; see rpc_session.c */
     const struct run_result *result; /* of run; told when the session has gone */
     struct lane *lane;
@@ -333,6 +346,17 @@ void rpc_create_session(struct rpc_call *c);
 void rpc_get_session(struct rpc_call *c);
 void rpc_get_sessions(struct rpc_call *c);
 void rpc_delete_session(struct rpc_call *c);
+
+/* rpc_artifact.c */
+/* Takes the content-addressed mounts out of c->spec and puts what they name where the session will
+ * find it; then `then`. */
+void rpc_artifacts_prepare(struct rpc_call *c, void (*then)(struct rpc_call *c));
+/* Once more, if the session that they were prepared for has gone. False: it is there, or was not.
+ */
+bool rpc_artifacts_again(struct rpc_call *c, void (*then)(struct rpc_call *c));
+/* c->session is there: sees to it that it is the one they were prepared for; then c->then. */
+void rpc_artifacts_ready(struct rpc_call *c);
+void rpc_artifacts_free(struct rpc_call *c);
 
 /* rpc_exec.c */
 void rpc_exec(struct rpc_call *c);

@@ -167,12 +167,14 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
     if (c->cancelled)
         rpc_call_end(c);
     else
-        c->then(c);
+        rpc_artifacts_ready(c);
 }
 
 static void acquire(struct rpc_call *c)
 {
     struct err err = {0};
+    if (rpc_artifacts_again(c, acquire))
+        return;
     c->made = manager_find(c->rpc->o.manager, c->id) == NULL;
     unsigned mounts = c->rules->keeps_mounts ? ACQUIRE_KEEP_MOUNTS : ACQUIRE_REMOUNT;
     if (manager_acquire(c->rpc->o.manager, &c->spec, ALL_FIELDS, mounts, on_ready, c, &err) < 0)
@@ -228,11 +230,8 @@ static void make_dirs(struct rpc_call *c)
     acquire(c);
 }
 
-void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
+static void prepared(struct rpc_call *c)
 {
-    if (!can_create(c))
-        return;
-    c->then = then;
     /* A command in a session that is there pays for nothing, and one that is refused leaves
      * nothing. */
     bool kept = c->rules->keeps_mounts && manager_find(c->rpc->o.manager, c->id) != NULL;
@@ -240,6 +239,14 @@ void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
         acquire(c);
     else
         make_dirs(c);
+}
+
+void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
+{
+    if (!can_create(c))
+        return;
+    c->then = then;
+    rpc_artifacts_prepare(c, prepared);
 }
 
 /* Answers. */

@@ -154,7 +154,7 @@ static int require_dir(int fd, const char *name, struct err *err)
                    name);
 }
 
-static int open_named(const struct launch_host *h, const char *path)
+int launch_open_outer(const struct launch_host *h, const char *path)
 {
     int home = h->outer_fd >= 0 ? mount_ns_enter(h->outer_fd) : -1;
     if (h->outer_fd >= 0 && home < 0)
@@ -175,7 +175,7 @@ int launch_allowed_root(const struct launch_host *h, uint32_t root, struct err *
         return err_set(err, ERR_DENIED, "mount root %u is not in the allow-list", root);
     if (h->root_paths == NULL || root >= h->n_named) /* a place of a caller has no other name */
         return h->root_fds[root];
-    AUTO_CLOSE int fd = open_named(h, h->root_paths[root]);
+    AUTO_CLOSE int fd = launch_open_outer(h, h->root_paths[root]);
     if (fd < 0 || fstat(fd, &now) < 0 || fstat(h->root_fds[root], &was) < 0 ||
         now.st_dev != was.st_dev || now.st_ino != was.st_ino)
         return err_set(err, ERR_STATE,

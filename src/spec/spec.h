@@ -46,7 +46,7 @@ struct mount_spec {
     char *host_path;  /* owned; absolute as POSIX or Windows mean it */
     char *mount_path; /* owned; absolute, normalised */
     enum mount_mode mode;
-    char *content_digest; /* owned or NULL; "sha256:" and 64 digits. A claim: nobody verified it */
+    char *content_digest; /* owned or NULL; "sha256:" and 64 digits. What the caller says */
     char *manifest_path;  /* owned or NULL; absolute as host_path */
 };
 
@@ -81,10 +81,13 @@ struct spec {
         char *place;   /* owned; directory that is the caller's own wherever it lies, NULL: none */
         bool bound;    /* mounts are only what the user `uid` could itself open */
         uid_t uid;
-        uint64_t created_ns; /* wall clock; 0: when it is made */
-        uint64_t expires_ns; /* wall clock; when it ends, used or not. 0: when it is idle */
-        bool image_named;    /* whoever asked for it has chosen the image: no other will do */
-        bool env_locked;     /* commands and processes bring no environment of their own */
+        uint64_t created_ns;     /* wall clock; 0: when it is made */
+        uint64_t expires_ns;     /* wall clock; when it ends, used or not. 0: when it is idle */
+        bool image_named;        /* whoever asked for it has chosen the image: no other will do */
+        bool env_locked;         /* commands and processes bring no environment of their own */
+        char *artifacts;         /* owned; directory of the host that is mounted read-only at
+                                    SPEC_ARTIFACTS; NULL: none */
+        char **artifact_digests; /* owned; what was verified in there: "sha256:…" */
     } own;
 };
 
