@@ -41,6 +41,7 @@ struct guard {
     struct usage last;   /* as counted last */
     struct usage killed; /* as counted when all was killed last */
     unsigned strikes;    /* 0: it is within its quota */
+    struct err why;      /* KILLING: over which one it is */
 };
 
 struct quota_guards {
@@ -142,10 +143,15 @@ static void remove_session(struct guard *g, const struct err *why)
 static void on_killed(void *arg, const struct run_result *result)
 {
     struct guard *g = arg;
+    const struct outcome *o = &result->outcome;
+    /* 1: there was nobody. A killer that never ran, was stopped or killed has killed nobody. */
+    bool done = o->kind == OUTCOME_EXITED && o->error[0] == '\0' && o->exit_code <= 1;
 
-    (void)result;
     run_free(TAKE_PTR(g->run));
-    wait_for(g, SOON_NS);
+    if (done)
+        wait_for(g, SOON_NS);
+    else
+        remove_session(g, &g->why);
 }
 
 /* Nobody has a list of what commands left behind, but whoever is inside reaches it all. It does not
@@ -157,6 +163,7 @@ static void kill_all(struct guard *g, const struct err *why)
         .exec = {.cmd = "kill -9 -1", .cwd = "/", .timeout_ns = KILL_NS}, .quiet = true};
     struct err err = {0};
 
+    g->why = *why;
     record(g, AUDIT_PROCESS_END, why);
     log_warn(session_id(g->session), "%s; killing what runs in it", why->msg);
     for (struct process *p = process_next(g->session, NULL); p != NULL;
