@@ -349,6 +349,7 @@ const struct backend_ops engine_ops = {
     .proc_close_stdin = engine_proc_close_stdin,
     .proc_signal = engine_proc_signal,
     .proc_kill = engine_proc_kill,
+    .proc_end = engine_proc_end,
     .proc_free = engine_proc_free,
     .receipt = engine_receipt,
     .place = engine_place,

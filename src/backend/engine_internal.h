@@ -272,6 +272,7 @@ struct engine_sandbox {
     uint32_t next_exec, running, guest_uid;
     uint64_t tree_bytes; /* memory that box-guest lets each program's tree have; 0: it need not */
     unsigned removals, looks; /* tries to remove it; looks whether it runs at all */
+    unsigned conflicts;       /* times that its removal was under way already */
     unsigned compared;        /* times that its mounts were */
     struct err failure;       /* why it is being removed before it was ready */
     backend_created_fn *created;
@@ -351,6 +352,7 @@ int engine_proc_write(struct proc *base, const char *data, size_t len);
 void engine_proc_close_stdin(struct proc *base);
 void engine_proc_signal(struct proc *base, int signo);
 void engine_proc_kill(struct proc *base);
+void engine_proc_end(struct proc *base, backend_done_fn *done, void *arg);
 void engine_proc_free(struct proc *base);
 void engine_proc_frame(struct engine_sandbox *sb, const struct guest_head *head, const char *body);
 void engine_proc_lose_all(struct engine_sandbox *sb);

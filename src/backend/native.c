@@ -339,6 +339,7 @@ static const struct backend_ops native_ops = {
     .proc_close_stdin = native_proc_close_stdin,
     .proc_signal = native_proc_signal,
     .proc_kill = native_proc_kill,
+    .proc_end = native_proc_end,
     .proc_free = native_proc_free,
     .receipt = native_receipt,
     .held = native_held,

@@ -219,7 +219,8 @@ void process_watches_end(struct process *p);
 
 /* notice.c */
 struct notice *notice_new(struct process *p, void *arg);
-void notice_tell(struct notice *n); /* from the loop */
+void notice_tell(struct notice *n);                              /* from the loop */
+void notices_fail_all(struct process *p, const struct err *err); /* whatever they wait for */
 void notices_tell_all(struct process *p, const struct err *start_err);
 void notice_free(struct notice *n);
 

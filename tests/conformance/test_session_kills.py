@@ -5,6 +5,7 @@ who asked for that is answered when nothing of it runs any more."""
 import pathlib
 import shutil
 import tempfile
+import time
 
 import pytest
 from boxlib import BUILD
@@ -66,3 +67,24 @@ def test_a_process_that_attacks_its_supervisor_is_stopped_alone(wire, unruly):  
     wire.rpc.call("box_stop_managed_process", {"session_id": "s", "process_id": "default"})
     assert stands_still(sh)
     assert wire.info("other")["status"] == "running"
+
+
+def test_who_stops_the_one_that_is_to_kill_it_for_its_quota_does_not_live_on(box, unruly):
+    """Either that one was quicker, or it has not killed anybody: then the session goes."""
+    made = pathlib.Path(tempfile.mkdtemp(prefix="box-quota-"))
+    made.chmod(0o777)
+
+    def size():
+        return sum(f.stat().st_size for f in made.iterdir())
+
+    def ended():
+        before = size()
+        time.sleep(2)
+        return before > 1 << 20 and size() == before
+
+    try:
+        sid = box.new(**unruly, host_path=str(made), host_path_mode="rw", workspace_quota_mb=1)
+        box.sh(sid, f"setsid {PROGRAM} all {BEAT} >/dev/null 2>&1 &")
+        assert eventually(ended, 100)
+    finally:
+        shutil.rmtree(made)
