@@ -92,8 +92,8 @@ static int outside(const struct policy *p, const char *what, const char *path, e
     buf_init(&list, LIST_MAX);
     for (size_t i = 0; i < p->n_roots; i++)
         (void)buf_printf(&list, "%s%s", i > 0 ? ", " : "", p->roots[i].real);
-    return err_set(err, code, "%s %.150s is outside %s: %s", what, path, roots_name(p),
-                   buf_str(&list));
+    return err_set(err, code, "%s is outside %s: %.180s (it is %.120s)", what, roots_name(p),
+                   buf_str(&list), path);
 }
 
 /* What follows the root, or NULL when the path does not lie there. */
