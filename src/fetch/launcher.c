@@ -127,16 +127,10 @@ static int open_place(const struct direct *d, const struct fetch_start *s, const
     return TAKE_FD(fd);
 }
 
-const char *fetch_path_leaf(const char *path)
+static const char *leaf_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash != NULL ? slash + 1 : path;
-}
-
-char *fetch_path_parent(const char *path)
-{
-    const char *leaf = fetch_path_leaf(path);
-    return xstrndup(path, leaf > path ? (size_t)(leaf - path - 1) : 0);
 }
 
 /* What is copied from, and the directory of its manifest. */
@@ -154,7 +148,8 @@ static int open_source(const struct direct *d, const struct fetch_start *s, int 
     if (r < 0)
         return r;
     AUTO_CLOSE int root = open(d->roots.paths[index], O_PATH | O_DIRECTORY | O_CLOEXEC);
-    AUTO_FREE char *parent = fetch_path_parent(rest);
+    const char *leaf = leaf_of(rest);
+    AUTO_FREE char *parent = xstrndup(rest, leaf > rest ? (size_t)(leaf - rest - 1) : 0);
     *ret_manifest = root < 0 ? -errno : path_open_beneath(root, parent, O_PATH | O_DIRECTORY, 0);
     return *ret_manifest < 0
                ? err_sys(err, -*ret_manifest, "Artifact manifest '%.200s'", s->manifest)
@@ -198,7 +193,7 @@ static int direct_start(struct fetch_launcher *l, const struct fetch_start *s, f
         r = make_pipes(&ours, &in, &out, err);
     if (r == 0) {
         (void)snprintf(seconds, sizeof(seconds), "%u", s->seconds);
-        const char *name = s->source != NULL ? fetch_path_leaf(s->manifest) : "";
+        const char *name = s->source != NULL ? leaf_of(s->manifest) : "";
         const char *const argv[] = {d->program, "--make",    missing, "--manifest",
                                     name,       "--seconds", seconds, NULL};
         const int fds[] = {in, out, -1, dir, source, manifest};

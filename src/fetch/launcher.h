@@ -57,10 +57,6 @@ struct fetch_roots {
 int fetch_launcher_direct(struct loop *loop, const char *program, const struct fetch_roots *roots,
                           struct fetch_launcher **ret, struct err *err);
 
-/* Where the last component of a path begins, and what is in front of it, without the slash. */
-const char *fetch_path_leaf(const char *path);
-char *fetch_path_parent(const char *path); /* owned by the caller */
-
 /* Which entry of the allow-list covers a path, the longest, and what is left of the path below
  * it. ERR_DENIED: none does. */
 int fetch_find_root(const struct fetch_roots *roots, const char *path, size_t *ret,

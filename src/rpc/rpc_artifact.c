@@ -155,11 +155,13 @@ void rpc_artifacts_prepare(struct rpc_call *c, void (*then)(struct rpc_call *c))
         return;
     }
     take_from_spec(c);
+    if (c->artifacts.n == 0 && !c->rules->adds_artifacts) {
+        then(c);
+        return;
+    }
     c->artifacts.then = then;
     c->artifacts.found = s != NULL;
-    if (c->artifacts.n == 0 && !c->rules->adds_artifacts)
-        then(c);
-    else if (s != NULL)
+    if (s != NULL)
         prepare_for(c, s);
     else
         prepare_new(c);
