@@ -13,6 +13,7 @@ struct backend;
 struct buf;
 struct err;
 struct exec;
+struct jw;
 struct proc;
 struct sandbox;
 struct spec;
@@ -23,7 +24,7 @@ enum outcome_kind {
     OUTCOME_SIGNALED,
     OUTCOME_TIMED_OUT,
     OUTCOME_OOM_KILLED,
-    OUTCOME_QUOTA_EXCEEDED, /* it failed and the session's disk is full */
+    OUTCOME_QUOTA_EXCEEDED, /* it failed and the session's disk is full, or was killed for it */
     OUTCOME_SESSION_LOST,   /* the sandbox went away underneath it */
     OUTCOME_KIND_MAX,
 };
@@ -102,7 +103,29 @@ struct backend_found {
     uint64_t created_ns; /* wall clock, by the backend */
 };
 typedef void backend_found_fn(void *arg, const struct backend_found *found);
+/* `held` NULL: it could not be found out. */
+struct backend_held;
+typedef void backend_held_fn(void *arg, const struct backend_held *held);
+/* The working directory of who is at the other end of a connection, or a directory below it. */
+struct backend_place {
+    int sock;         /* borrowed for the call */
+    const char *rest; /* clean, below `base`; "": the working directory itself is asked for */
+    const char *base; /* the working directory, where that is known already */
+};
+typedef void backend_place_fn(void *arg, const char *path, const struct err *err);
 typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
+
+/* What a sandbox keeps on disks of the host. */
+struct backend_held {
+    uint64_t bytes, files;               /* without a name, by its processes */
+    uint64_t stored_bytes, stored_files; /* in storage that has no limit by the kernel */
+    bool idle;                           /* nothing runs in it: nothing was counted */
+    bool incomplete;                     /* there is more than can be looked at */
+};
+/* A time-out is enforced inside, and a kill carried out there. When nothing is heard of it for so
+ * long, boxd answers by itself, and the sandbox is lost: what is in it cannot be ended one by one.
+ */
+#define BACKEND_OVERDUE_NS (10ULL * 1000000000ULL)
 
 struct backend_ops {
     const char *name;
@@ -178,8 +201,16 @@ struct backend_ops {
 
     /* What is actually enforced, read back from the kernel, as a JSON object. */
     int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
+    /* Optional. */
+    int (*held)(struct sandbox *sb, backend_held_fn *done, void *arg, struct err *err);
     /* What this host can enforce, found out by doing: a JSON object with "checks", each {id,
      * status, detail, remedy}. */
+    /* Optional. Without `rest`: tells where that process works, when we may not look ourselves.
+     * With it: makes the directory where it is missing, and from now on what lies below may be
+     * mounted. ERR_UNSUPPORTED: this one cannot; other errors say why not. 1: done, fn does not
+     * come. */
+    int (*place)(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
+                 void *arg, struct err *err);
     int (*doctor)(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
     /* Ends every sandbox. Procs that nobody freed go too; none of them may be used after. */
     void (*free)(struct backend *b);
@@ -209,6 +240,11 @@ struct backend *backend_find(struct backend *b, const char *name);
 bool backend_limit(struct backend *b, const char *name);
 int backend_available(const struct backend *b, struct err *err);
 void backend_note(struct backend *b, const struct err *err);
+
+/* The quota of a host directory, for the receipt's limits: no file system of ours is around it, so
+ * it is counted (core/policy_quota.h). 0: there is none, and nothing is written. */
+uint64_t backend_counted_bytes(const struct spec *spec);
+void backend_write_counted(struct jw *w, uint64_t bytes);
 
 /* Row F18: the first 16 hex digits of the SHA-256 of spec_config_text(), for labels. */
 #define BACKEND_CONFIG_HASH_LEN 16

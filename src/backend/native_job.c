@@ -14,7 +14,8 @@
 
 struct native_launcher {
     struct fetch_launcher base;
-    struct native *native; /* borrowed */
+    struct priv_client *priv; /* borrowed */
+    struct fetch_roots roots; /* borrowed */
 };
 
 /* Who waits for box-priv's answer. */
@@ -44,28 +45,30 @@ static void on_reply(void *arg, const struct priv_reply *reply, int *fds, size_t
     free(s);
 }
 
+static int find_root(const struct native_launcher *n, const char *dir, uint32_t *ret,
+                     const char **ret_rest, struct err *err)
+{
+    size_t root = 0;
+    if (priv_client_place_of(n->priv, dir, ret, ret_rest))
+        return 0;
+    int r = fetch_find_root(&n->roots, dir, &root, ret_rest, err);
+    *ret = (uint32_t)root;
+    return r;
+}
+
 static int launcher_start(struct fetch_launcher *l, const struct fetch_start *s,
                           fetch_started_fn *fn, void *arg, struct err *err)
 {
-    const struct native *n = container_of(l, struct native_launcher, base)->native;
-    const struct fetch_roots roots = {.paths = n->options.roots,
-                                      .outer = n->options.roots_are_outer};
-    size_t root = 0;
-    const char *rest = NULL;
-    int r = fetch_find_root(&roots, s->dir, &root, &rest, err);
+    const struct native_launcher *n = container_of(l, struct native_launcher, base);
+    struct priv_job_request request = {
+        .create = s->create, .seconds = s->seconds, .bound = s->bound, .uid = s->uid};
+    int r = find_root(n, s->dir, &request.root, &request.path, err);
+    if (r == 0 && s->source != NULL)
+        r = find_root(n, s->source, &request.source_root, &request.source, err);
+    if (r == 0 && s->source != NULL)
+        r = find_root(n, s->manifest, &request.manifest_root, &request.manifest, err);
     if (r < 0)
         return r;
-    struct priv_job_request request = {
-        .root = (uint32_t)root, .path = rest, .create = s->create, .seconds = s->seconds};
-    if (s->source != NULL) {
-        r = fetch_find_root(&roots, s->source, &root, &request.source, err);
-        request.source_root = (uint32_t)root;
-        if (r == 0)
-            r = fetch_find_root(&roots, s->manifest, &root, &request.manifest, err);
-        request.manifest_root = (uint32_t)root;
-        if (r < 0)
-            return r;
-    }
     struct native_start *start = xnew(struct native_start);
     *start = (struct native_start){fn, arg};
     r = priv_client_job(n->priv, &request, on_reply, start, err);
@@ -79,10 +82,17 @@ static void launcher_free(struct fetch_launcher *l)
     free(container_of(l, struct native_launcher, base));
 }
 
-struct fetch_launcher *native_launcher_new(struct backend *b)
+struct fetch_launcher *native_launcher_by(struct priv_client *priv, char *const *roots, bool outer)
 {
     struct native_launcher *l = xnew(struct native_launcher);
     *l = (struct native_launcher){.base = {.start = launcher_start, .free = launcher_free},
-                                  .native = container_of(b, struct native, base)};
+                                  .priv = priv,
+                                  .roots = {.paths = roots, .outer = outer}};
     return &l->base;
+}
+
+struct fetch_launcher *native_launcher_new(struct backend *b)
+{
+    const struct native *n = container_of(b, struct native, base);
+    return native_launcher_by(n->priv, n->options.roots, n->options.roots_are_outer);
 }

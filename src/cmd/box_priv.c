@@ -24,10 +24,12 @@
 #include <unistd.h>
 
 #include "io/loop.h"
+#include "io/peer.h"
 #include "priv/server.h"
 #include "priv/wire.h"
 #include "sandbox/hostetc.h"
 #include "sandbox/launch.h"
+#include "sandbox/mount.h"
 #include "sandbox/seccomp.h"
 #include "sandbox/storage.h"
 #include "sandbox/userns.h"
@@ -39,6 +41,7 @@
 #include "util/fd.h"
 #include "util/log.h"
 #include "util/path.h"
+#include "util/state_dir.h"
 #include "util/str.h"
 #include "util/user.h"
 
@@ -50,10 +53,11 @@
 
 struct options {
     int sock;
-    const char *state, *tag, *init, *pool, *fetch, *runsc, *guest;
+    const char *state, *tag, *init, *pool, *fetch, *runsc, *guest, *engine;
     const char *roots[LAUNCH_ROOTS_MAX];
     size_t n_roots;
     uint64_t uid, gid, linger;
+    bool places;
 };
 
 static int parse_options(int argc, char **argv, struct options *o, struct err *err)
@@ -68,10 +72,12 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
         {"fetch", required_argument, NULL, 'f'},
         {"runsc", required_argument, NULL, 'R'},
         {"guest", required_argument, NULL, 'G'},
+        {"engine", required_argument, NULL, 'E'},
         {"root", required_argument, NULL, 'r'},
         {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},
         {"linger", required_argument, NULL, 'l'},
+        {"places", no_argument, NULL, 'P'},
         {0},
     };
     /* clang-format on */
@@ -95,6 +101,10 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
             o->runsc = optarg;
         else if (c == 'G')
             o->guest = optarg;
+        else if (c == 'E')
+            o->engine = optarg;
+        else if (c == 'P')
+            o->places = true;
         else if (c == 'u')
             r = str_to_u64(optarg, &o->uid);
         else if (c == 'g')
@@ -115,16 +125,38 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
     return 0;
 }
 
+/* Root looks for what is to be mounted where boxd was started: a volume that is mounted later is
+ * there, whether or not it is passed on to us. Who cannot go there (that takes CAP_SYS_CHROOT, too)
+ * has to do with what is passed on. */
+static void open_roots(struct launch_host *h, const struct options *o)
+{
+    int home = h->outer_fd >= 0 ? mount_ns_enter(h->outer_fd) : -1;
+    if (home < 0)
+        fd_close_many(&h->outer_fd, 1);
+    h->root_paths = o->roots;
+    h->n_named = o->n_roots;
+    for (size_t i = 0; i < o->n_roots; i++) {
+        int fd = open(o->roots[i], O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0)
+            log_debug(NULL, "allowed mount root '%s': %s", o->roots[i], err_errno_text(errno));
+        h->root_fds[h->n_roots++] = fd; /* keeps the numbering; -1 refuses */
+    }
+    if (home >= 0)
+        mount_ns_return(home);
+}
+
 /* A mount namespace of our own: what we attach for a moment never shows on the host, while the
  * host's later mounts still arrive. An ordinary user gets the right to do so from a user namespace
  * with just its own id in it. */
-static int enter_namespaces(struct launch_host *h, struct err *err)
+static int enter_namespaces(struct launch_host *h, const struct options *o, struct err *err)
 {
     uid_t uid = geteuid();
     gid_t gid = getegid();
     char text[64];
     h->rootful = user_is_host_root();
     h->host_uid = user_outer_id();
+    h->mnt_ns = peer_mnt_ns();
+    h->outer_fd = h->rootful ? open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC) : -1;
     if (unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
         return err_sys(
             err, errno,
@@ -143,6 +175,7 @@ static int enter_namespaces(struct launch_host *h, struct err *err)
     }
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
         return err_sys(err, errno, "own mount namespace");
+    open_roots(h, o);
     return 0;
 }
 
@@ -155,12 +188,6 @@ static int open_dirs(struct launch_host *h, const struct options *o, struct err 
     /* boxd looks for a session's socket here. */
     if (h->rootful && fchown(h->sessions_fd, h->daemon_uid, h->daemon_gid) < 0)
         return err_sys(err, errno, "own sessions directory");
-    for (size_t i = 0; i < o->n_roots; i++) {
-        int fd = open(o->roots[i], O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-        if (fd < 0)
-            log_debug(NULL, "allowed mount root '%s': %s", o->roots[i], err_errno_text(errno));
-        h->root_fds[h->n_roots++] = fd; /* keeps the numbering; -1 refuses */
-    }
     return 0;
 }
 
@@ -244,6 +271,8 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     if (h->self_fd < 0 || h->state_fd < 0)
         return err_sys(err, errno, "open state directory '%s'", o->state);
     int r = str_copy(h->tag, sizeof(h->tag), o->tag);
+    if (r == 0) /* boxd has claimed it; this is what removes things there */
+        r = state_dir_claim(h->state_fd, o->state, err);
     if (r == 0)
         r = *ret_turn = take_turn(h, err);
     if (r >= 0)
@@ -296,7 +325,7 @@ static void raise_nofile(void)
 static int run(int argc, char **argv, struct err *err)
 {
     static struct launch_host host;
-    struct options o = {0};
+    static struct options o;
     struct err ignored = {0};
     AUTO(loop) struct loop *loop = NULL;
     AUTO_CLOSE int turn = -1;
@@ -308,7 +337,7 @@ static int run(int argc, char **argv, struct err *err)
     (void)umask(077);
     raise_nofile();
     (void)setgroups(0, NULL); /* refused to ordinary users, who have nothing to gain */
-    r = enter_namespaces(&host, err);
+    r = enter_namespaces(&host, &o, err);
     if (host.rootful) /* an ordinary user needs it to write the id maps of its own children */
         (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     if (r == 0)
@@ -317,8 +346,13 @@ static int run(int argc, char **argv, struct err *err)
         r = loop_new(&clock_system, &loop, err);
     if (r < 0)
         return r;
-    const struct priv_serve_options serve = {
-        .sock = o.sock, .linger_sec = o.linger, .roots = o.roots, .n_roots = o.n_roots};
+    const struct priv_serve_options serve = {.sock = o.sock,
+                                             .linger_sec = o.linger,
+                                             .roots = o.roots,
+                                             .n_roots = o.n_roots,
+                                             .state = o.state,
+                                             .engine = o.engine,
+                                             .places = o.places};
     r = priv_serve(loop, &host, &serve, err);
     if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);

@@ -26,14 +26,17 @@
 #include "cmd/systemd.h"
 #include "core/artifacts.h"
 #include "core/chat.h"
+#include "core/disk_guard.h"
 #include "core/events.h"
 #include "core/manager.h"
 #include "core/policy.h"
 #include "core/quota_guard.h"
 #include "core/share.h"
 #include "core/skills.h"
+#include "core/users.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "io/peer.h"
 #include "rpc/chat_http.h"
 #include "rpc/mcp.h"
 #include "rpc/metrics.h"
@@ -49,6 +52,7 @@
 #include "util/fd.h"
 #include "util/log.h"
 #include "util/path.h"
+#include "util/state_dir.h"
 #include "util/str.h"
 #include "util/user.h"
 
@@ -66,6 +70,7 @@ struct daemon {
     struct events *events;
     struct shares *shares;
     struct quota_guards *guards;
+    struct disk_guard *disk;
     struct manager *manager;
     struct boxd_service *service;
     struct v1 *v1;
@@ -73,6 +78,7 @@ struct daemon {
     struct chat *chat;
     struct http_server *server;
     struct skills *skills;
+    struct users *users;
     struct artifacts *artifacts;
     struct rpc *rpc;
     struct rpc_stdio *stdio;
@@ -80,6 +86,7 @@ struct daemon {
     struct loop_timer farewell;
     struct systemd systemd;
     int lock_fd, state_fd, spool_fd, in_fd, out_fd, chats_fd;
+    int diag_fd; /* for peer_identify() */
     char tag[16];
     char
         artifacts_tag[40]; /* also of the state directory itself: containers call theirs the same */
@@ -111,8 +118,10 @@ static void find_ids(struct daemon *d)
     boxd_backend_ids(d->config, &d->uid, &d->gid);
 }
 
-/* A directory that we can use as the user we are about to become; *ret_fd is the caller's. */
-static int own_dir(const struct daemon *d, const char *dir, int *ret_fd, struct err *err)
+/* A directory that we can use as the user we are about to become; *ret_fd is the caller's. `claim`:
+ * for our state, and so for nothing else. */
+static int own_dir(const struct daemon *d, const char *dir, bool claim, int *ret_fd,
+                   struct err *err)
 {
     AUTO_CLOSE int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
@@ -120,6 +129,9 @@ static int own_dir(const struct daemon *d, const char *dir, int *ret_fd, struct 
     struct stat st;
     if (fstat(fd, &st) < 0 || (st.st_uid != geteuid() && st.st_uid != d->uid))
         return err_set(err, ERR_DENIED, "directory '%s' belongs to somebody else", dir);
+    int r = claim ? state_dir_claim(fd, dir, err) : 0;
+    if (r < 0)
+        return r;
     if (d->rootful && fchown(fd, d->uid, d->gid) < 0)
         return err_sys(err, errno, "own directory '%s'", dir);
     if (fchmod(fd, 0711) < 0)
@@ -151,9 +163,9 @@ static int take_state(struct daemon *d, struct err *err)
     *strrchr(run, '/') = '\0';
     int r = config_make_dirs(d->config, err);
     if (r == 0)
-        r = own_dir(d, run, &run_fd, err);
+        r = own_dir(d, dir, true, &fd, err);
     if (r == 0)
-        r = own_dir(d, dir, &fd, err);
+        r = own_dir(d, run, false, &run_fd, err);
     if (r < 0)
         return r;
     d->lock_fd = openat(fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -297,10 +309,12 @@ static int start_backend(struct daemon *d, struct err *err)
     return r;
 }
 
-static bool accept_peer(void *arg, const struct ucred *peer)
+/* A socket that is not open to others has no word for them. Where some are served, authorize()
+ * tells the rest what to do about it. */
+static bool accept_peer(void *arg, const struct peer *peer)
 {
     const struct daemon *d = arg;
-    return peer->uid == 0 || peer->uid == d->uid;
+    return users_any(d->users) || users_rank(d->users, peer) != USERS_REFUSED;
 }
 
 static int authorize(void *arg, struct http_request *req)
@@ -329,10 +343,15 @@ static int listen_tcp(struct daemon *d, struct err *err)
                        "file and name it with token_file in the configuration or $BOX_TOKEN_FILE, "
                        "or set $LANGBOT_BOX_CONTROL_TOKEN",
                        c->host);
-    if (!boxd_service_needs_token(c))
+    if (!boxd_service_needs_token(c) && d->diag_fd >= 0)
+        log_info(NULL,
+                 "listening on %s:%u without a token: root, boxd's own user, allowed_users and "
+                 "allowed_groups are served",
+                 c->host, c->port);
+    else if (!boxd_service_needs_token(c))
         log_warn(NULL,
-                 "listening on %s:%u without a token: every local user can use this boxd; set "
-                 "token_file",
+                 "listening on %s:%u without a token, and this kernel does not tell who connects: "
+                 "nobody is served there; set token_file",
                  c->host, c->port);
     int r = http_server_listen_tcp(d->server, c->host, c->port, err);
     if (r < 0 && c->stdio_control) {
@@ -368,6 +387,7 @@ static int start_server(struct daemon *d, struct err *err)
     struct http_server_opts opts = {
         .authorize = authorize,
         .accept_peer = accept_peer,
+        .diag_fd = d->diag_fd,
         .answered = on_answered,
         .arg = d,
         .hosts = config_host_is_loopback(d->config) && !d->systemd.outside ? NULL : any_host};
@@ -375,7 +395,8 @@ static int start_server(struct daemon *d, struct err *err)
     if (r == 0)
         r = listen_systemd(d, err);
     if (r == 0 && !d->systemd.has_unix)
-        r = http_server_listen_unix(d->server, d->config->socket_path, 0600, err);
+        r = http_server_listen_unix(d->server, d->config->socket_path,
+                                    users_any(d->users) ? 0666 : 0600, err);
     return r < 0 ? r : listen_tcp(d, err);
 }
 
@@ -400,7 +421,12 @@ static int start_rpc(struct daemon *d, struct err *err)
                                   .instance = c->instance,
                                   .backend_name = c->report_backend,
                                   .config = c->box_config,
+                                  .users = d->users,
+                                  .base_dir = c->langbot_base,
+                                  .roots = c->mount_roots,
+                                  .diag_fd = d->diag_fd,
                                   .spool_fd = d->spool_fd,
+                                  .quiet_probes = c->tokens != NULL,
                                   .legacy = c->legacy_protocol,
                                   .unsafe_storage = c->unsafe_storage};
     if (c->unsafe_storage)
@@ -500,6 +526,7 @@ static int start_service(struct daemon *d, struct err *err)
                                            .events = d->events,
                                            .shares = d->shares,
                                            .guards = d->guards,
+                                           .users = d->users,
                                            .server = d->server,
                                            .state_fd = d->state_fd,
                                            .token_changed = on_token_changed,
@@ -549,6 +576,9 @@ static int start_manager(struct daemon *d, struct err *err)
     r = manager_new(d->loop, d->backend, &options, &d->manager, err);
     if (r == 0)
         r = start_service(d, err);
+    if (r == 0)
+        d->disk = disk_guard_new(&(struct disk_guard_options){
+            .service = boxd_service_policy(d->service), .dir_fd = d->state_fd});
     http_server_hold(d->server, true);
     if (r == 0)
         r = start_chat(d, err);
@@ -580,7 +610,11 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
     assert(d->config != NULL);
     config_apply_log(d->config);
     find_ids(d);
+    r = users_new(d->uid, d->config->allowed_users, d->config->allowed_groups, &d->users, err);
+    if (r < 0)
+        return r;
     raise_nofile();
+    d->diag_fd = peer_socket(); /* our filter will not let us make one */
     r = take_stdio(d, err);
     if (r == 0)
         r = take_state(d, err);
@@ -623,6 +657,7 @@ static void stop(struct daemon *d)
     rpc_free(d->rpc);
     mcp_free(d->mcp);
     v1_free(d->v1);
+    disk_guard_free(d->disk);
     quota_guards_free(d->guards);
     artifacts_free(d->artifacts);
     skills_free(d->skills);
@@ -635,6 +670,7 @@ static void stop(struct daemon *d)
     shares_free(d->shares);
     store_free(d->store);
     loop_free(d->loop);
+    users_free(d->users);
     config_free(d->config);
     fd_close_many(&d->state_fd, 1);
     fd_close_many(&d->lock_fd, 1);
@@ -642,6 +678,7 @@ static void stop(struct daemon *d)
     fd_close_many(&d->in_fd, 1);
     fd_close_many(&d->out_fd, 1);
     fd_close_many(&d->chats_fd, 1);
+    fd_close_many(&d->diag_fd, 1);
 }
 
 /* A large answer is held for a moment only. Left to itself malloc learns from the first one to keep
@@ -654,8 +691,13 @@ static void return_memory(void)
 
 int main(int argc, char **argv)
 {
-    static struct daemon d = {
-        .lock_fd = -1, .state_fd = -1, .spool_fd = -1, .in_fd = -1, .out_fd = -1, .chats_fd = -1};
+    static struct daemon d = {.lock_fd = -1,
+                              .state_fd = -1,
+                              .spool_fd = -1,
+                              .in_fd = -1,
+                              .out_fd = -1,
+                              .chats_fd = -1,
+                              .diag_fd = -1};
     struct err err = {0};
     return_memory();
     log_init("boxd");

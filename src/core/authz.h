@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "spec/spec.h"
 #include "util/cleanup.h"
@@ -28,6 +29,11 @@ int authz_parse(const struct json *object, struct authz **ret, struct err *err);
 void authz_free(struct authz *a); /* scopes that are held stay */
 DEFINE_CLEANUP(authz)
 
+/* The scope of a user of this machine who needs no token: everything, but of the host's directories
+ * only what the user could itself open. Held; authz_release(). */
+const struct authz_scope *authz_user(uid_t uid);
+bool authz_is_user(const struct authz_scope *s, uid_t *ret); /* false for NULL and for tokens */
+
 /* The scope of a token, borrowed; NULL: unknown or expired. Takes as long for a wrong one. */
 const struct authz_scope *authz_find(const struct authz *a, const char *token, size_t len,
                                      uint64_t now_real_ns);
@@ -38,7 +44,8 @@ void authz_release(const struct authz_scope *s);
  * rights, and it has not expired. For streams, which outlive the request that was let in. */
 bool authz_counts(const struct authz_scope *s, const struct authz *now, uint64_t now_real_ns);
 const char *authz_name(const struct authz_scope *s); /* for records; "local" for NULL */
-/* Under which name it counts what it uses (core/share.h): its own; NULL for NULL. */
+/* Under which name it counts what it uses (core/share.h): a token's own; NULL for NULL and users.
+ */
 const char *authz_share(const struct authz_scope *s);
 
 /* How much a token may have of what all share; -1: its entry does not say. */
@@ -58,6 +65,16 @@ int authz_check_mount(const struct authz_scope *s, const char *path, enum mount_
 /* ERR_NOT_FOUND, just as for a session that does not exist: names of others are not to be probed.
  */
 int authz_check_session(const struct authz_scope *s, const char *id, struct err *err);
+
+/* Whether it may read about what `who` (a name of records; NULL: nobody in particular) did in
+ * `session` (NULL: in none): what it did itself, and what concerns sessions of its scope. Both
+ * NULL: numbers and texts about everybody, for scopes with all sessions ("*") only. Whatever a
+ * token can read (lists, events, records, counters) is cut by this function and by no other rule.
+ */
+bool authz_sees(const struct authz_scope *s, const char *who, const char *session);
+
+/* Whose errors it may read (core/error_ring.h): NULL for all. */
+const char *authz_errors(const struct authz_scope *s);
 
 /* A name for a session that is made up for it: as its scope has them begin, ending with `tail`; or
  * the one name that it may use. Owned; NULL: it may use none. */

@@ -46,6 +46,8 @@ struct session {
     unsigned execs;
     unsigned claims;         /* acquires that wait for it */
     unsigned guests;         /* see session_guest_comes() */
+    unsigned condemned;      /* how often session_condemn() was called */
+    char *sentence;          /* owned; why, the last time */
     struct spec *spec;       /* owned */
     struct share *share;     /* that it is one session of; NULL: nobody's */
     struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */

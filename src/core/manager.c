@@ -268,9 +268,3 @@ struct metrics *manager_metrics(struct manager *m)
 {
     return &m->metrics;
 }
-
-void manager_count_processes(const struct manager *m, size_t *ret_running, size_t *ret_exited)
-{
-    *ret_running = m->n_running;
-    *ret_exited = m->n_exited;
-}

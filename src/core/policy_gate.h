@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "core/policy.h"
 #include "util/cleanup.h"
@@ -35,6 +36,7 @@ struct policy_gate_options {
     const char *query_id; /* or NULL */
     const char *command;  /* as policy_command_text() writes it */
     bool clamped;         /* its timeout was cut to policy_longest_sec() */
+    bool has_env;         /* it names variables; recorded where they are locked */
     bool cleanup;         /* it only makes room: see policy_quota.h */
     /* The workspace has grown beyond its quota: the command is to be killed. NULL: it is left. */
     void (*over)(void *arg);
@@ -68,6 +70,10 @@ int64_t policy_longest_sec(const struct policy *p, const struct authz_scope *sco
 /* Whether the scope covers what a session was made with: its name, its network, its mounts. */
 int policy_check_use(const struct policy *p, const struct authz_scope *scope,
                      const struct spec *spec, struct err *err);
+
+/* What a user without a token (authz_user()) may use: sessions without directories of the host, and
+ * those that it has made itself. */
+int policy_check_user(const struct spec *spec, uid_t uid, struct err *err);
 
 /* A command for the records, owned: `cmd`, or `argv` with quotes where a shell needs them. */
 char *policy_command_text(char *const *argv, const char *cmd);

@@ -54,6 +54,8 @@ struct call {
     char *manifest;     /* owned or NULL */
     struct buf request; /* the line for the job */
     int zip_fd;         /* owned; -1: none */
+    bool bound;         /* made for `uid` alone */
+    uid_t uid;
     skills_done_fn *done;
     void *arg;
     struct log_scope scope; /* who asked, for the log */
@@ -90,6 +92,8 @@ struct skills {
     size_t waiting;
     struct job *job; /* the one under way, NULL: none */
     struct loop_defer next;
+    bool bound; /* the next call is made for `uid` alone */
+    uid_t uid;
 };
 
 static void on_next(struct loop_defer *d);
@@ -358,6 +362,8 @@ static void on_next(struct loop_defer *d)
     const struct fetch_start start = {.dir = j->call->dir,
                                       .create = j->call->kind->create,
                                       .seconds = j->call->kind->seconds,
+                                      .bound = j->call->bound,
+                                      .uid = j->call->uid,
                                       .source = j->call->source,
                                       .manifest = j->call->manifest};
     if (s->launcher->start(s->launcher, &start, on_started, j, &err) < 0)
@@ -379,13 +385,23 @@ static int write_request(const struct job_request *r, struct buf *out)
     return rc < 0 ? rc : buf_putc(out, '\n');
 }
 
+void skills_act_for(struct skills *s, const uid_t *uid)
+{
+    s->bound = uid != NULL;
+    s->uid = uid != NULL ? *uid : 0;
+}
+
 int skills_submit(struct skills *s, const struct job_request *request, skills_done_fn *done,
                   void *arg, struct err *err)
 {
+    const bool bound = s->bound;
+    s->bound = false;
     if (s->waiting >= SKILLS_QUEUE_MAX)
         return err_set(err, ERR_LIMIT, "too many calls to the skill store wait; try again");
     struct call *c = xnew(struct call);
     c->kind = request->kind;
+    c->bound = bound;
+    c->uid = s->uid;
     c->zip_fd = -1;
     c->done = done;
     c->arg = arg;
@@ -424,9 +440,15 @@ int skills_call(struct skills *s, const char *workspace, enum skills_op op,
                 struct err *err)
 {
     assert(op < SKILLS_OP_MAX);
+    bool known = workspace == NULL || id_valid(workspace);
+    if (s->root == NULL || !known)
+        s->bound = false; /* that call is not made */
     if (s->root == NULL)
-        return err_set(err, ERR_STATE, "no skill store has been configured");
-    if (workspace != NULL && !id_valid(workspace))
+        return err_set(
+            err, ERR_STATE,
+            "boxd does not know where LangBot keeps its skills: set box.local.host_root in "
+            "LangBot's configuration, or langbot_base_dir of boxd");
+    if (!known)
         return err_set(err, ERR_INVALID, "not the name of a workspace");
     AUTO_FREE char *dir =
         workspace != NULL ? xasprintf("%s/tenants/%s", s->root, workspace) : xstrdup(s->root);
@@ -440,11 +462,17 @@ int skills_call(struct skills *s, const char *workspace, enum skills_op op,
 
 void skills_set_root(struct skills *s, const char *path)
 {
-    char *root = xstrdup(path);
-    for (size_t len = strlen(root); len > 1 && root[len - 1] == '/'; len--)
+    char *root = path != NULL ? xstrdup(path) : NULL;
+    for (size_t len = root != NULL ? strlen(root) : 0; len > 1 && root[len - 1] == '/'; len--)
         root[len - 1] = '\0';
     free(s->root);
     s->root = root;
+}
+
+void skills_add_place(struct skills *s, const char *path)
+{
+    if (s->own != NULL)
+        fetch_launcher_direct_add(s->own, path);
 }
 
 int skills_new(struct loop *loop, const struct skills_options *options, struct skills **ret,

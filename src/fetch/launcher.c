@@ -18,6 +18,7 @@
 #include "util/fd.h"
 #include "util/path.h"
 #include "util/str.h"
+#include "util/strv.h"
 
 void fetch_process_done(struct fetch_process *p)
 {
@@ -81,7 +82,8 @@ struct direct {
     struct fetch_launcher base;
     struct loop *loop;
     const char *program;      /* borrowed */
-    struct fetch_roots roots; /* borrowed */
+    struct fetch_roots roots; /* its paths are those: */
+    char **paths;             /* owned */
     struct pending *pending;  /* list, owned */
 };
 
@@ -116,6 +118,11 @@ static int open_place(const struct direct *d, const struct fetch_start *s, const
     int r = fetch_find_root(&d->roots, s->dir, &index, &rest, err);
     if (r < 0)
         return r;
+    /* It would be done with our rights. */
+    if (s->bound && s->uid != geteuid())
+        return err_set(err, ERR_DENIED,
+                       "'%.200s' cannot be used for uid %u: boxd was not started by root", s->dir,
+                       s->uid);
     AUTO_CLOSE int root = open(d->roots.paths[index], O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (root < 0)
         return err_sys(err, errno, "open directory '%.200s'", d->roots.paths[index]);
@@ -222,7 +229,15 @@ static void direct_free(struct fetch_launcher *l)
         fetch_process_done(&p->process);
         free(p);
     }
+    strv_free(d->paths);
     free(d);
+}
+
+void fetch_launcher_direct_add(struct fetch_launcher *l, const char *path)
+{
+    struct direct *d = container_of(l, struct direct, base);
+    strv_add(&d->paths, path);
+    d->roots.paths = d->paths;
 }
 
 int fetch_launcher_direct(struct loop *loop, const char *program, const struct fetch_roots *roots,
@@ -233,7 +248,9 @@ int fetch_launcher_direct(struct loop *loop, const char *program, const struct f
     *d = (struct direct){.base = {.start = direct_start, .free = direct_free},
                          .loop = loop,
                          .program = program,
-                         .roots = *roots};
+                         .roots = {.outer = roots->outer},
+                         .paths = strv_copy(roots->paths)};
+    d->roots.paths = d->paths;
     *ret = &d->base;
     return 0;
 }

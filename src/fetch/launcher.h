@@ -29,6 +29,8 @@ struct fetch_start {
     const char *dir;  /* absolute and clean: the directory that the job may see */
     bool create;      /* make it where it is missing, owned by whoever owns the one above */
     unsigned seconds; /* then it is killed */
+    bool bound;       /* the directory has to belong to `uid` */
+    uid_t uid;
     /* A directory that it may read, and a file that it may; as `dir`. NULL: neither. */
     const char *source, *manifest;
 };
@@ -52,10 +54,12 @@ struct fetch_roots {
     bool outer;         /* only what lies below them, not they themselves */
 };
 
-/* Jobs as our own children. `program` is box-fetch; strings are borrowed for the launcher's life.
- */
+/* Jobs as our own children. `program` is box-fetch, borrowed for the launcher's life. */
 int fetch_launcher_direct(struct loop *loop, const char *program, const struct fetch_roots *roots,
                           struct fetch_launcher **ret, struct err *err);
+
+/* One more directory, for good. */
+void fetch_launcher_direct_add(struct fetch_launcher *l, const char *path);
 
 /* Which entry of the allow-list covers a path, the longest, and what is left of the path below
  * it. ERR_DENIED: none does. */

@@ -74,7 +74,10 @@ static int check_place(const struct launch_host *h, uint32_t root, const char *p
 static int check(const struct launch_host *h, const struct priv_job *m, size_t len, struct err *err)
 {
     const struct priv_copy *copy = m->head.type == PRIV_COPY ? (const void *)m : NULL;
-    if (len != (copy != NULL ? sizeof(*copy) : sizeof(*m)) || !ends(m->path, sizeof(m->path)) ||
+    size_t want = copy != NULL                  ? sizeof(*copy)
+                  : m->head.type == PRIV_JOB_AS ? sizeof(struct priv_job_as)
+                                                : sizeof(*m);
+    if (len != want || !ends(m->path, sizeof(m->path)) ||
         (copy != NULL && (!ends(copy->source, sizeof(copy->source)) ||
                           !ends(copy->manifest, sizeof(copy->manifest)))))
         return err_set(err, ERR_INVALID, "malformed request");
@@ -196,7 +199,10 @@ static int make_pipes(struct start *s, int ret_fds[static PRIV_JOB_FDS], struct 
 static int find_dir(const struct launch_host *h, const struct priv_job *m, struct start *s,
                     struct err *err)
 {
-    int fd = path_open_deepest(h->root_fds[m->root], m->path, &s->missing);
+    int root = launch_allowed_root(h, m->root, err);
+    if (root < 0)
+        return root;
+    int fd = path_open_deepest(root, m->path, &s->missing);
     if (fd < 0)
         return path_dir_error(fd, m->path, err);
     s->fds[3] = fd;
@@ -216,10 +222,14 @@ static int find_source(const struct launch_host *h, const struct priv_copy *m, s
     s->manifest = slash != NULL ? slash + 1 : m->manifest;
     if (slash != NULL)
         memcpy(parent, m->manifest, (size_t)(slash - m->manifest));
-    s->fds[4] = path_open_beneath(h->root_fds[m->source_root], m->source, O_PATH | O_DIRECTORY, 0);
+    int source = launch_allowed_root(h, m->source_root, err);
+    int listed = source < 0 ? source : launch_allowed_root(h, m->manifest_root, err);
+    if (listed < 0)
+        return listed;
+    s->fds[4] = path_open_storage(source, m->source, O_DIRECTORY);
     if (s->fds[4] < 0)
         return path_dir_error(s->fds[4], m->source, err);
-    s->fds[5] = path_open_beneath(h->root_fds[m->manifest_root], parent, O_PATH | O_DIRECTORY, 0);
+    s->fds[5] = path_open_storage(listed, parent, O_DIRECTORY);
     if (s->fds[5] < 0)
         return path_dir_error(s->fds[5], m->manifest, err);
     int r = refuse_state(h, s->fds[4], true, err);
@@ -245,6 +255,10 @@ int priv_job_start(struct priv_jobs *jobs, const struct launch_host *h, const st
         return err_set(err, ERR_LIMIT, "too many jobs under way: %u", PRIV_JOBS_MAX);
     s.seconds = m->seconds;
     r = find_dir(h, m, &s, err);
+    const struct priv_job_as *as = m->head.type == PRIV_JOB ? NULL : (const void *)m;
+    if (r == 0 && as != NULL && as->bound && s.owner.st_uid != as->uid)
+        r = err_set(err, ERR_DENIED, "'%.200s' belongs to uid %u and not to uid %u, who asks",
+                    m->path, s.owner.st_uid, as->uid);
     if (r == 0 && m->head.type == PRIV_COPY)
         r = find_source(h, (const void *)m, &s, err);
     if (r == 0)

@@ -104,7 +104,7 @@ void rpc_call_free(struct rpc_call *c)
     free(c->cmd);
     free(c->cwd);
     strv_free(c->env);
-    box_paths_done(&c->setup.paths);
+    rpc_setup_done(&c->setup);
     fd_close_many(&c->fd, 1);
     rpc_storage_done(&c->storage);
     free(c);
@@ -377,6 +377,8 @@ void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m)
     buf_init(&problem, PROBLEM_MAX);
     c->rpc = conn->rpc;
     c->conn = conn;
+    c->bound = conn->bound;
+    c->uid = conn->uid;
     c->fd = -1;
     c->msg = *m;
     *m = (struct rpc_message){0};

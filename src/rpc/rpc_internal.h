@@ -14,6 +14,7 @@
 #include "rpc/langbot_release.h"
 #include "rpc/rpc.h"
 #include "util/buf.h"
+#include "util/err.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -130,7 +131,19 @@ struct rpc_setup {
     struct box_limits limits;
     struct box_paths paths; /* owned */
     bool make_workspace;    /* that of the paths has to be made first */
+    char *base;             /* owned; the directory that LangBot runs in, NULL: not known */
+    char *written;          /* owned; host_root as LangBot has it, where that is relative */
+    struct err why;         /* it is not known */
+    bool from_peer;         /* the peer's own process was looked at */
 };
+
+void rpc_setup_done(struct rpc_setup *s);
+
+/* rpc_place.c: c->setup.base, or why there is none; then `then`. */
+void rpc_find_base(struct rpc_call *c, void (*then)(struct rpc_call *c));
+/* host_root, which is relative, as a place that may be mounted; `then` unless the call has failed.
+ */
+void rpc_open_place(struct rpc_call *c, void (*then)(struct rpc_call *c));
 
 /* rpc_config.c */
 /* What clients are told; NULL: the configuration selects one that we do not have. */
@@ -149,6 +162,8 @@ struct rpc_transport {
     void (*send)(void *arg, const char *text, size_t len);
     /* Optional: the connection is of no use any more. It ends later. */
     void (*close)(void *arg, unsigned code, const char *reason);
+    /* Optional: the socket, borrowed, to ask the kernel who is at its other end. */
+    int (*socket)(void *arg);
 };
 
 struct rpc_conn {
@@ -164,6 +179,8 @@ struct rpc_conn {
     unsigned flags;                /* enum rpc_conn_flags */
     char request[RPC_REQUEST_MAX]; /* id of the request that opened it, or one of our own */
     uint64_t n_requests;
+    bool bound; /* mounts and jobs are only what the user `uid` could do itself */
+    uid_t uid;
     enum langbot_family family; /* what its client has shown itself to be */
     bool local;                 /* whoever is at the other end started us */
     bool by_token;              /* what let it in may change */
@@ -231,6 +248,8 @@ struct rpc_call {
     struct log_scope request; /* its id, in every log record that it causes */
     uint64_t begun;
     bool answered;
+    bool bound; /* as of its connection, which it may outlive */
+    uid_t uid;
     char ns[NS_SIZE];                /* "" for a client of the first release */
     char prefix[TENANT_PREFIX_SIZE]; /* of its sessions; "" as well */
     struct admission_limits grant;   /* where admission is enforced */
@@ -304,8 +323,12 @@ void rpc_say_error(struct rpc_call *c, enum rpc_class class, const char *text);
 const char *rpc_need_str(struct rpc_call *c, const char *name);
 /* c->id from the member session_id; false: the call has failed. */
 bool rpc_need_session_id(struct rpc_call *c);
+/* What is done with it is done for whoever has called. */
+struct skills *rpc_skills(const struct rpc_call *c);
 /* The session, ready for use. NULL: the call has failed. */
 struct session *rpc_need_session(struct rpc_call *c);
+/* Whether the caller may use it; false: the call has failed. */
+bool rpc_may_use(struct rpc_call *c, const struct session *s);
 const char *rpc_logical(const struct rpc_call *c, const char *physical);
 void rpc_write_time(struct jw *w, const char *key, uint64_t real_ns);
 
@@ -382,10 +405,16 @@ void rpc_mount_skill(struct rpc_call *c, void (*then)(struct rpc_call *c));
 /* rpc_auth.c: who is at the other end of an HTTP request ----------------------------------------
  */
 
-/* Whether token and instance are right. *ret_instance is owned; NULL for a client of the first
- * release, which has none. Trusts nobody yet when no instance is trusted; that is the caller's. */
-bool rpc_auth(const struct rpc *r, const struct http_request *req, char **ret_instance);
-void rpc_refuse(struct http_request *req); /* 401 */
+/* Who has come in, by a token or by being a user whom boxd serves without one. */
+struct rpc_guest {
+    char *instance; /* owned; NULL for a client of the first release, which has none */
+    bool bound;     /* as of struct rpc_conn */
+    uid_t uid;
+};
+/* Whether user or token, and instance, are right: 0, or the status to refuse with. Trusts nobody
+ * yet when no instance is trusted; that is the caller's. */
+unsigned rpc_auth(const struct rpc *r, const struct http_request *req, struct rpc_guest *ret);
+void rpc_refuse(struct http_request *req, unsigned status); /* 401 or 403 */
 /* One header, trimmed and owned; NULL when it is absent or there are two. */
 char *rpc_header(const struct http_request *req, const char *name);
 

@@ -75,7 +75,7 @@ static void rewrite(struct rpc_call *c)
     set_id(c);
     if (manager_find(c->rpc->o.manager, c->id) != NULL) /* then that has been done */
         rpc_mount_skill(c, c->then);
-    else if (hostdir_ensure(c->rpc->o.skills, dir, rewritten, c, &err) < 0)
+    else if (hostdir_ensure(rpc_skills(c), dir, rewritten, c, &err) < 0)
         rpc_fail(c, RPC_READINESS, "%s", err.msg);
 }
 
@@ -91,6 +91,10 @@ void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
         return;
     }
     take_command(c, c->spec);
+    if (c->rpc->paths.placed)
+        c->spec->own.place = xstrdup(c->rpc->paths.host_root);
+    c->spec->own.bound = c->bound;
+    c->spec->own.uid = c->uid;
     c->timeout_sec = c->spec->timeout_sec;
     bool enforced = admission_enforced(c->rpc->admission); /* then the id is ours to say */
     if (c->ns[0] == '\0' || enforced)
@@ -156,6 +160,8 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
         return;
     }
     c->session = s;
+    if (!rpc_may_use(c, s))
+        return;
     if (c->made)
         rpc_audit_session(c, AUDIT_SESSION_CREATE);
     if (c->cancelled)
@@ -218,7 +224,7 @@ static void make_dirs(struct rpc_call *c)
         /* We may not be allowed to look; whoever owns it is. */
         if (dir == NULL || stat(dir, &st) == 0)
             continue;
-        if (hostdir_ensure(c->rpc->o.skills, dir, on_dir_made, c, &err) == 0)
+        if (hostdir_ensure(rpc_skills(c), dir, on_dir_made, c, &err) == 0)
             return;
     }
     acquire(c);

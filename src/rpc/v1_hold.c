@@ -338,7 +338,7 @@ static void open_hold(struct http_request *req, void *arg)
     if (!v1_may(req, arg, "process"))
         return;
     struct hold *h = xnew(struct hold);
-    if (http_request_peer(req) == NULL) { /* whoever dies on this computer is noticed at once */
+    if (!http_request_is_unix(req)) { /* whoever dies on this computer is noticed at once */
         opts.ping_ns = PING_NS;
         opts.pong_ns = PONG_NS;
     }
@@ -376,7 +376,7 @@ static void write_hold(struct jw *w, const struct session *s, const struct lease
 /* One that is still being made has no session, and is its holder's business. */
 static bool is_visible(const struct authz_scope *scope, const struct session *s)
 {
-    return s == NULL ? scope == NULL : authz_check_session(scope, session_id(s), NULL) == 0;
+    return authz_sees(scope, NULL, s != NULL ? session_id(s) : NULL);
 }
 
 static void list_holds(struct http_request *req, void *arg)

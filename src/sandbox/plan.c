@@ -25,7 +25,7 @@ static const char *const source_names[PLAN_SRC_MAX] = {
 };
 
 const char *const plan_env[PLAN_ENV_LEN + 1] = {
-    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" PLAN_ALIAS_DIR,
     "HOME=/home/box",
     "USER=box",
     "LOGNAME=box",
@@ -170,6 +170,8 @@ int plan_check(const struct plan *p, size_t len, struct err *err)
         return err_set(err, ERR_INVALID, "plan: bad ids");
     if (p->pids == 0 || p->memory_bytes == 0 || p->root_bytes == 0 || p->root_inodes == 0)
         return err_set(err, ERR_INVALID, "plan: missing limits");
+    if ((p->flags & PLAN_AS_CALLER) ? p->as_uid == 0 : p->as_uid != 0)
+        return err_set(err, ERR_INVALID, "plan: bad caller");
     for (uint32_t i = 0; i < p->n_ops; i++) {
         int r = check_op(p, &p->ops[i], err);
         if (r < 0)

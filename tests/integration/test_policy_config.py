@@ -51,7 +51,7 @@ audit: {{on_full: refuse, file_mb: 1}}
 """
 
 
-def test_I04_the_flat_shape(tmp_path):
+def test_row_I04_the_flat_shape(tmp_path):
     path = tmp_path / "box.yaml"
     path.write_text(FLAT.format(root=tmp_path))
     rows = explain(path)
@@ -85,7 +85,7 @@ def test_the_nested_shape_wins_and_the_environment_over_both(tmp_path):
     }
 
 
-def test_T11_roots_are_resolved(tmp_path):
+def test_row_T11_roots_are_resolved(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     path = tmp_path / "box.yaml"

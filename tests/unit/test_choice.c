@@ -167,7 +167,7 @@ static void one_that_makes_sandboxes_that_do_not_work_does_not_serve(void **stat
 }
 
 /* Rows T07 and T57: nothing runs elsewhere instead, and everybody hears why. */
-static void test_T07_T57_nothing_works_and_every_call_fails_closed(void **state)
+static void test_row_T07_row_T57_nothing_works_and_every_call_fails_closed(void **state)
 {
     struct heard h[3];
     struct err err = {0};
@@ -191,7 +191,7 @@ static void test_T07_T57_nothing_works_and_every_call_fails_closed(void **state)
     assert_false(is_available());
 }
 
-static void test_T07_a_call_works_as_soon_as_a_backend_does(void **state)
+static void test_row_T07_a_call_works_as_soon_as_a_backend_does(void **state)
 {
     struct heard h;
     (void)state;
@@ -327,6 +327,39 @@ static void the_only_one_is_asked_at_once(void **state)
     assert_true(is_available());
 }
 
+static void on_doctor(void *arg, const char *json, size_t len, const struct err *err)
+{
+    assert_null(err);
+    *(char **)arg = xstrndup(json, len);
+}
+
+static void check_doctor(const char *said)
+{
+    AUTO_FREE char *text = NULL;
+    struct err err = {0};
+    assert_int_equal(t.f.backend->ops->doctor(t.f.backend, on_doctor, &text, &err), 0);
+    pump(&t.f);
+    assert_non_null(text);
+    assert_non_null(strstr(text, said));
+}
+
+static void a_session_is_no_proof_for_the_doctor(void **state)
+{
+    struct err no = saying(ERR_BACKEND, "no program runs");
+    (void)state;
+    start_all(1);
+    end("a", ready_session(&t.f, "a"));
+    assert_true(is_available());
+    fake_fail(t.made[0], FAKE_EXEC, &no);
+    check_doctor("no program runs");
+    assert_false(is_available());
+    end("b", ready_session(&t.f, "b")); /* it can be made, as before */
+    assert_false(is_available());
+    fake_clock_advance(&t.f.clock, 60 * NSEC_PER_SEC);
+    check_doctor("serves: it has made a sandbox and run a command");
+    assert_true(is_available());
+}
+
 static struct {
     int n;
     struct err err; /* to be told */
@@ -374,12 +407,6 @@ static void what_serves_is_asked_whether_it_is_there(void **state)
     pump(&t.f);
     assert_int_equal(h.n, 1);
     assert_string_equal(t.serving, "two");
-}
-
-static void on_doctor(void *arg, const char *json, size_t len, const struct err *err)
-{
-    assert_null(err);
-    *(char **)arg = xstrndup(json, len);
 }
 
 static void the_doctor_tells_who_serves_and_why_others_do_not(void **state)
@@ -528,14 +555,15 @@ int main(void)
         TEST(the_first_that_works_serves),
         TEST(a_call_that_comes_first_waits_for_the_choice),
         TEST(one_that_makes_sandboxes_that_do_not_work_does_not_serve),
-        TEST(test_T07_T57_nothing_works_and_every_call_fails_closed),
-        TEST(test_T07_a_call_works_as_soon_as_a_backend_does),
+        TEST(test_row_T07_row_T57_nothing_works_and_every_call_fails_closed),
+        TEST(test_row_T07_a_call_works_as_soon_as_a_backend_does),
         TEST(what_comes_up_is_noticed_without_a_call),
         TEST(one_that_fails_somebody_has_to_prove_itself_again),
         TEST(one_that_is_gone_is_replaced_and_keeps_what_it_made),
         TEST(one_that_does_not_answer_is_given_up_and_tidied_up),
         TEST(a_name_limits_the_choice_and_unknown_ones_are_told),
         TEST(the_only_one_is_asked_at_once),
+        TEST(a_session_is_no_proof_for_the_doctor),
         TEST(what_serves_is_asked_whether_it_is_there),
         TEST(the_doctor_tells_who_serves_and_why_others_do_not),
         TEST(the_doctor_answers_where_nothing_works),

@@ -44,7 +44,7 @@ static struct run *exec_in(struct session *s, const char *cmd, int *ret)
     return run;
 }
 
-static void test_T05_one_session_serves_all_requests_of_its_id(void **state)
+static void test_row_T05_one_session_serves_all_requests_of_its_id(void **state)
 {
     struct fixture f;
     struct heard h;
@@ -65,7 +65,7 @@ static void test_T05_one_session_serves_all_requests_of_its_id(void **state)
     fixture_stop(&f);
 }
 
-static void test_T13_another_host_path_is_a_conflict(void **state)
+static void test_row_T13_another_host_path_is_a_conflict(void **state)
 {
     struct fixture f;
     struct heard h;
@@ -83,7 +83,7 @@ static void test_T13_another_host_path_is_a_conflict(void **state)
     fixture_stop(&f);
 }
 
-static void test_T14_other_limits_are_a_conflict(void **state)
+static void test_row_T14_other_limits_are_a_conflict(void **state)
 {
     struct fixture f;
     struct heard h;
@@ -121,7 +121,7 @@ static int try_path(struct fixture *f, const char *path, bool extra, enum mount_
     return r;
 }
 
-static void test_F14_blocked_host_paths_are_refused(void **state)
+static void test_row_F14_blocked_host_paths_are_refused(void **state)
 {
     static const char *const bad[] = {
         "/etc",
@@ -169,7 +169,12 @@ static void test_F14_blocked_host_paths_are_refused(void **state)
                 fail_msg("%s was not refused", bad[i]);
             (void)snprintf(text, sizeof(text), "%shost_path %s is blocked for security",
                            extra ? "extra_mounts." : "", bad[i]);
-            assert_string_equal(err.msg, text);
+            /* As it was written; and as it resolves, where that is something else. */
+            size_t n = strlen(text);
+            assert_memory_equal(err.msg, text, n);
+            assert_true(err.msg[n] == '\0' || strncmp(err.msg + n, " (it is /", 9) == 0);
+            if (str_eq(bad[i], "/home/../etc/x"))
+                assert_string_equal(err.msg + n, " (it is /etc/x)");
         }
     for (size_t i = 0; i < ARRAY_SIZE(good); i++)
         for (int extra = 0; extra < 2; extra++)
@@ -179,7 +184,7 @@ static void test_F14_blocked_host_paths_are_refused(void **state)
     fixture_stop(&f);
 }
 
-static void test_F14_links_to_blocked_places_are_refused(void **state)
+static void test_row_F14_links_to_blocked_places_are_refused(void **state)
 {
     static const struct {
         const char *link, *target, *ask;
@@ -211,7 +216,7 @@ static void test_F14_links_to_blocked_places_are_refused(void **state)
     fixture_stop(&f);
 }
 
-static void test_F15_paths_are_checked_before_the_backend_is_asked(void **state)
+static void test_row_F15_paths_are_checked_before_the_backend_is_asked(void **state)
 {
     struct fixture f;
     struct err err;
@@ -481,7 +486,7 @@ static void failed_making_leaves_the_next_its_own_try(void **state)
 
 /* Idle time. */
 
-static void test_I14_reaping_can_be_asked_for(void **state)
+static void test_row_I14_reaping_can_be_asked_for(void **state)
 {
     struct fixture f;
     (void)state;
@@ -573,7 +578,7 @@ static void all_can_be_ended_more_than_once(void **state)
 }
 
 /* Expected values are from Python: hashlib.sha256(json.dumps({...}, sort_keys=True)...)[:16]. */
-static void test_F18_config_hash_is_pythons(void **state)
+static void test_row_F18_config_hash_is_pythons(void **state)
 {
     struct spec *s = named_spec("s");
     char hash[BACKEND_CONFIG_HASH_LEN + 1];
@@ -610,12 +615,12 @@ static void test_F18_config_hash_is_pythons(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_T05_one_session_serves_all_requests_of_its_id),
-        cmocka_unit_test(test_T13_another_host_path_is_a_conflict),
-        cmocka_unit_test(test_T14_other_limits_are_a_conflict),
-        cmocka_unit_test(test_F14_blocked_host_paths_are_refused),
-        cmocka_unit_test(test_F14_links_to_blocked_places_are_refused),
-        cmocka_unit_test(test_F15_paths_are_checked_before_the_backend_is_asked),
+        cmocka_unit_test(test_row_T05_one_session_serves_all_requests_of_its_id),
+        cmocka_unit_test(test_row_T13_another_host_path_is_a_conflict),
+        cmocka_unit_test(test_row_T14_other_limits_are_a_conflict),
+        cmocka_unit_test(test_row_F14_blocked_host_paths_are_refused),
+        cmocka_unit_test(test_row_F14_links_to_blocked_places_are_refused),
+        cmocka_unit_test(test_row_F15_paths_are_checked_before_the_backend_is_asked),
         cmocka_unit_test(mounts_are_compared_as_a_set),
         cmocka_unit_test(another_digest_is_another_mount),
         cmocka_unit_test(kept_mounts_are_no_reason_to_end_a_session),
@@ -625,11 +630,11 @@ int main(void)
         cmocka_unit_test(remounting_ends_processes_of_the_old_session),
         cmocka_unit_test(remounting_what_is_refused_ends_nothing),
         cmocka_unit_test(failed_making_leaves_the_next_its_own_try),
-        cmocka_unit_test(test_I14_reaping_can_be_asked_for),
+        cmocka_unit_test(test_row_I14_reaping_can_be_asked_for),
         cmocka_unit_test(session_that_somebody_waits_for_is_not_idle),
         cmocka_unit_test(backend_knows_when_to_end_it_without_us),
         cmocka_unit_test(all_can_be_ended_more_than_once),
-        cmocka_unit_test(test_F18_config_hash_is_pythons),
+        cmocka_unit_test(test_row_F18_config_hash_is_pythons),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
