@@ -26,8 +26,7 @@
 #define OOM_RECHECK_NS 5000000ULL /* between looks at the kill counter after an event */
 #define OOM_CHECKS 40U
 #define KERNEL_SIGNALS 64
-#define SETTLE_NS 5000000000ULL   /* what a killed tree gets to be gone before its exec is told of \
-                                   */
+#define SETTLE_NS 5000000000ULL   /* what a killed tree gets to be gone, then it is told of */
 #define SETTLE_STEP_NS 1000000ULL /* between looks, unless a child's end wakes us */
 #define BLIND_NS 20000000L        /* between looks at everything, where poll(2) fails */
 
