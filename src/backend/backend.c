@@ -6,6 +6,7 @@
 #include "http/crypto.h"
 #include "spec/spec.h"
 #include "util/buf.h"
+#include "util/json.h"
 #include "util/str.h"
 
 const char *outcome_name(enum outcome_kind kind)
@@ -54,4 +55,24 @@ void backend_config_hash(const struct spec *spec, char ret[BACKEND_CONFIG_HASH_L
     spec_config_text(spec, &text);
     (void)http_sha256_hex(text.data, text.len, digest);
     (void)snprintf(ret, BACKEND_CONFIG_HASH_LEN + 1, "%s", digest);
+}
+
+uint64_t backend_counted_bytes(const struct spec *spec)
+{
+    bool counted = spec->host_path != NULL && spec->host_path_mode == MOUNT_RW;
+    return counted ? (uint64_t)spec->workspace_quota_mb << 20 : 0;
+}
+
+void backend_write_counted(struct jw *w, uint64_t bytes)
+{
+    if (bytes == 0)
+        return;
+    jw_key(w, "workspace_bytes");
+    jw_object(w);
+    jw_kbool(w, "enforced", false);
+    jw_ku64(w, "counted", bytes);
+    jw_kstr(w, "reason",
+            "a directory of the host is counted and its programs are ended; the kernel does not "
+            "stop the first byte too many");
+    jw_object_end(w);
 }

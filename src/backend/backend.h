@@ -13,6 +13,7 @@ struct backend;
 struct buf;
 struct err;
 struct exec;
+struct jw;
 struct proc;
 struct sandbox;
 struct spec;
@@ -23,7 +24,7 @@ enum outcome_kind {
     OUTCOME_SIGNALED,
     OUTCOME_TIMED_OUT,
     OUTCOME_OOM_KILLED,
-    OUTCOME_QUOTA_EXCEEDED, /* it failed and the session's disk is full */
+    OUTCOME_QUOTA_EXCEEDED, /* it failed and the session's disk is full, or was killed for it */
     OUTCOME_SESSION_LOST,   /* the sandbox went away underneath it */
     OUTCOME_KIND_MAX,
 };
@@ -102,7 +103,18 @@ struct backend_found {
     uint64_t created_ns; /* wall clock, by the backend */
 };
 typedef void backend_found_fn(void *arg, const struct backend_found *found);
+/* `held` NULL: it could not be found out. */
+struct backend_held;
+typedef void backend_held_fn(void *arg, const struct backend_held *held);
 typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
+
+/* What a sandbox keeps on disks of the host. */
+struct backend_held {
+    uint64_t bytes, files;               /* without a name, by its processes */
+    uint64_t stored_bytes, stored_files; /* in storage that has no limit by the kernel */
+    bool idle;                           /* nothing runs in it: nothing was counted */
+    bool incomplete;                     /* there is more than can be looked at */
+};
 
 struct backend_ops {
     const char *name;
@@ -178,6 +190,8 @@ struct backend_ops {
 
     /* What is actually enforced, read back from the kernel, as a JSON object. */
     int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
+    /* Optional. */
+    int (*held)(struct sandbox *sb, backend_held_fn *done, void *arg, struct err *err);
     /* What this host can enforce, found out by doing: a JSON object with "checks", each {id,
      * status, detail, remedy}. */
     int (*doctor)(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
@@ -209,6 +223,11 @@ struct backend *backend_find(struct backend *b, const char *name);
 bool backend_limit(struct backend *b, const char *name);
 int backend_available(const struct backend *b, struct err *err);
 void backend_note(struct backend *b, const struct err *err);
+
+/* The quota of a host directory, for the receipt's limits: no file system of ours is around it, so
+ * it is counted (core/policy_quota.h). 0: there is none, and nothing is written. */
+uint64_t backend_counted_bytes(const struct spec *spec);
+void backend_write_counted(struct jw *w, uint64_t bytes);
 
 /* Row F18: the first 16 hex digits of the SHA-256 of spec_config_text(), for labels. */
 #define BACKEND_CONFIG_HASH_LEN 16

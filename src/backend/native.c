@@ -225,6 +225,7 @@ struct native_sandbox *native_sandbox_new(struct native *n, const struct spec *s
     sb->image = xstrdup(spec->image);
     sb->root_writable = !spec->read_only_rootfs;
     sb->quota_bytes = (uint64_t)spec->workspace_quota_mb << 20;
+    sb->counted_bytes = backend_counted_bytes(spec);
     sb->pids = (uint32_t)spec->pids_limit;
     sb->next_exec = 1;
     return sb;
@@ -328,6 +329,7 @@ static const struct backend_ops native_ops = {
     .proc_kill = native_proc_kill,
     .proc_free = native_proc_free,
     .receipt = native_receipt,
+    .held = native_held,
     .doctor = native_doctor,
     .free = native_free,
 };

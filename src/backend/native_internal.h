@@ -63,9 +63,10 @@ struct native_sandbox {
         *dns; /* owned; its sockets are in the sandbox, and keep its network alive */
     bool root_writable;
     uint64_t quota_bytes;
-    uint32_t pids; /* as asked for */
-    int conn;      /* to box-init, owned */
-    int pidfd;     /* of PID 1, owned */
+    uint64_t counted_bytes; /* of a host directory; 0: it has none, or no quota */
+    uint32_t pids;          /* as asked for */
+    int conn;               /* to box-init, owned */
+    int pidfd;              /* of PID 1, owned */
     struct loop_io conn_io, pid_io;
     uint64_t epoch; /* what PID 1 says before was meant for an earlier daemon */
     bool greeted, lost;
@@ -240,6 +241,7 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
 void native_exec_lose_all(struct native_sandbox *sb);
 
 /* native_receipt.c */
+int native_held(struct sandbox *base, backend_held_fn *done, void *arg, struct err *err);
 int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 
 /* native_doctor.c */

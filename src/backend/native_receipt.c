@@ -118,7 +118,8 @@ static void write_limits(struct jw *w, const struct receipt *rc)
     write_limit(w, "cpu_quota_us_per_100ms", in_force(rc, CGROUP_CPU, c->cpu_quota_us),
                 c->cpu_quota_us, host->why[CGROUP_CPU]);
     write_limit(w, "disk_bytes", rc->sb->quota_bytes > 0, rc->sb->quota_bytes,
-                "no quota was asked for");
+                "no quota was asked for; what is on disk is counted (box.limits.session_disk_mb)");
+    backend_write_counted(w, rc->sb->counted_bytes);
     jw_object_end(w);
 }
 
@@ -270,5 +271,38 @@ int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struc
     int r = priv_client_inspect(sb->native->priv, sb->name, on_inspected, rc, err);
     if (r < 0)
         free(rc);
+    return r;
+}
+
+struct held_wait {
+    backend_held_fn *done;
+    void *arg;
+};
+
+static void on_held(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    struct held_wait *h = arg;
+    struct backend_held held = {0};
+    (void)fds;
+    (void)n_fds;
+    if (reply != NULL && reply->result == 0)
+        held = (struct backend_held){.bytes = reply->held.bytes,
+                                     .files = reply->held.files,
+                                     .stored_bytes = reply->held.stored_bytes,
+                                     .stored_files = reply->held.stored_files,
+                                     .idle = reply->held.idle != 0,
+                                     .incomplete = reply->held.incomplete != 0};
+    h->done(h->arg, reply != NULL && reply->result == 0 ? &held : NULL);
+    free(h);
+}
+
+int native_held(struct sandbox *base, backend_held_fn *done, void *arg, struct err *err)
+{
+    const struct native_sandbox *sb = container_of(base, struct native_sandbox, base);
+    struct held_wait *h = xnew(struct held_wait);
+    *h = (struct held_wait){done, arg};
+    int r = priv_client_held(sb->native->priv, sb->name, on_held, h, err);
+    if (r < 0)
+        free(h);
     return r;
 }

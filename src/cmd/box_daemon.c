@@ -23,6 +23,7 @@
 #include "util/err.h"
 #include "util/fd.h"
 #include "util/path.h"
+#include "util/state_dir.h"
 #include "util/str.h"
 #include "util/strv.h"
 #include "util/user.h"
@@ -337,6 +338,14 @@ static int adopt_other(const char *path)
     return r;
 }
 
+/* Before we write the log into it. What else goes wrong is for boxd to tell. */
+static int claim_dir(const char *dir, struct err *err)
+{
+    AUTO_CLOSE int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+
+    return fd < 0 ? 0 : state_dir_claim(fd, dir, err);
+}
+
 static int start_kept(struct daemon *d, struct launch *l, int wake_fd, char **ret_socket,
                       struct err *err)
 {
@@ -349,6 +358,9 @@ static int start_kept(struct daemon *d, struct launch *l, int wake_fd, char **re
     if (r < 0)
         return r;
     make_dirs(dir);
+    r = claim_dir(dir, err);
+    if (r < 0)
+        return r;
     l->log_fd = open_log(dir);
     r = spawn(d, l, wake_fd, err);
     if (r < 0) {

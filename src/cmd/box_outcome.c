@@ -44,7 +44,8 @@ static int say_oom(const struct outcome_report *r, const struct outcome_context 
 static int say_quota(const struct outcome_report *r, const struct outcome_context *c,
                      struct buf *say)
 {
-    return buf_puts(say, "the disk of the session is full (see --quota-mb)");
+    return buf_puts(say, r->error[0] != '\0' ? r->error
+                                             : "the disk of the session is full (see --quota-mb)");
 }
 
 static int say_lost(const struct outcome_report *r, const struct outcome_context *c,

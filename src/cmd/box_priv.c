@@ -39,6 +39,7 @@
 #include "util/fd.h"
 #include "util/log.h"
 #include "util/path.h"
+#include "util/state_dir.h"
 #include "util/str.h"
 #include "util/user.h"
 
@@ -244,6 +245,8 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     if (h->self_fd < 0 || h->state_fd < 0)
         return err_sys(err, errno, "open state directory '%s'", o->state);
     int r = str_copy(h->tag, sizeof(h->tag), o->tag);
+    if (r == 0) /* boxd has claimed it; this is what removes things there */
+        r = state_dir_claim(h->state_fd, o->state, err);
     if (r == 0)
         r = *ret_turn = take_turn(h, err);
     if (r >= 0)

@@ -25,6 +25,7 @@
 #include "cmd/config.h"
 #include "cmd/systemd.h"
 #include "core/chat.h"
+#include "core/disk_guard.h"
 #include "core/events.h"
 #include "core/manager.h"
 #include "core/policy.h"
@@ -48,6 +49,7 @@
 #include "util/fd.h"
 #include "util/log.h"
 #include "util/path.h"
+#include "util/state_dir.h"
 #include "util/str.h"
 #include "util/user.h"
 
@@ -65,6 +67,7 @@ struct daemon {
     struct events *events;
     struct shares *shares;
     struct quota_guards *guards;
+    struct disk_guard *disk;
     struct manager *manager;
     struct boxd_service *service;
     struct v1 *v1;
@@ -107,8 +110,10 @@ static void find_ids(struct daemon *d)
     boxd_backend_ids(d->config, &d->uid, &d->gid);
 }
 
-/* A directory that we can use as the user we are about to become; *ret_fd is the caller's. */
-static int own_dir(const struct daemon *d, const char *dir, int *ret_fd, struct err *err)
+/* A directory that we can use as the user we are about to become; *ret_fd is the caller's. `claim`:
+ * for our state, and so for nothing else. */
+static int own_dir(const struct daemon *d, const char *dir, bool claim, int *ret_fd,
+                   struct err *err)
 {
     AUTO_CLOSE int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
@@ -116,6 +121,9 @@ static int own_dir(const struct daemon *d, const char *dir, int *ret_fd, struct 
     struct stat st;
     if (fstat(fd, &st) < 0 || (st.st_uid != geteuid() && st.st_uid != d->uid))
         return err_set(err, ERR_DENIED, "directory '%s' belongs to somebody else", dir);
+    int r = claim ? state_dir_claim(fd, dir, err) : 0;
+    if (r < 0)
+        return r;
     if (d->rootful && fchown(fd, d->uid, d->gid) < 0)
         return err_sys(err, errno, "own directory '%s'", dir);
     if (fchmod(fd, 0711) < 0)
@@ -146,9 +154,9 @@ static int take_state(struct daemon *d, struct err *err)
     *strrchr(run, '/') = '\0';
     int r = config_make_dirs(d->config, err);
     if (r == 0)
-        r = own_dir(d, run, &run_fd, err);
+        r = own_dir(d, dir, true, &fd, err);
     if (r == 0)
-        r = own_dir(d, dir, &fd, err);
+        r = own_dir(d, run, false, &run_fd, err);
     if (r < 0)
         return r;
     d->lock_fd = openat(fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -389,6 +397,7 @@ static int start_rpc(struct daemon *d, struct err *err)
                                   .backend_name = c->report_backend,
                                   .config = c->box_config,
                                   .spool_fd = d->spool_fd,
+                                  .quiet_probes = c->tokens != NULL,
                                   .legacy = c->legacy_protocol,
                                   .unsafe_storage = c->unsafe_storage};
     if (c->unsafe_storage)
@@ -536,6 +545,9 @@ static int start_manager(struct daemon *d, struct err *err)
     r = manager_new(d->loop, d->backend, &options, &d->manager, err);
     if (r == 0)
         r = start_service(d, err);
+    if (r == 0)
+        d->disk = disk_guard_new(&(struct disk_guard_options){
+            .service = boxd_service_policy(d->service), .dir_fd = d->state_fd});
     http_server_hold(d->server, true);
     if (r == 0)
         r = start_chat(d, err);
@@ -610,6 +622,7 @@ static void stop(struct daemon *d)
     rpc_free(d->rpc);
     mcp_free(d->mcp);
     v1_free(d->v1);
+    disk_guard_free(d->disk);
     quota_guards_free(d->guards);
     skills_free(d->skills);
     /* One that never came to serve leaves the sessions of an earlier one alone. */

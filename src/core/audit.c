@@ -165,12 +165,14 @@ int audit_ready(struct audit *a, struct err *err)
                    err_errno_text(-r));
 }
 
-void audit_write_status(const struct audit *a, struct jw *w)
+void audit_write_status(const struct audit *a, bool counts, struct jw *w)
 {
     jw_object(w);
-    jw_ku64(w, "records", a->seq);
-    jw_kstr(w, "head", a->head);
-    jw_ku64(w, "lost", a->lost);
+    if (counts) {
+        jw_ku64(w, "records", a->seq);
+        jw_kstr(w, "head", a->head);
+        jw_ku64(w, "lost", a->lost);
+    }
     jw_kbool(w, "full", a->full);
     jw_kstr(w, "on_full", a->options.refuse ? "refuse" : "continue");
     jw_kstr(w, "error", a->error != 0 ? err_errno_text(a->error) : NULL);

@@ -93,8 +93,9 @@ typedef void audit_line_fn(void *arg, uint64_t number, const char *line, size_t 
 int audit_read(const struct audit *a, uint64_t after, size_t limit, audit_line_fn *fn, void *arg,
                struct err *err);
 
-/* An object: records, head, lost, full, on_full, error. */
-void audit_write_status(const struct audit *a, struct jw *w);
+/* An object: full, on_full, error; with `counts` also records, head and lost, which tell how much
+ * everybody does. */
+void audit_write_status(const struct audit *a, bool counts, struct jw *w);
 uint64_t audit_count(const struct audit *a); /* the number of the last record */
 const char *audit_head(const struct audit *a);
 uint64_t audit_lost(const struct audit *a); /* by this process */

@@ -358,15 +358,34 @@ int authz_check_mount(const struct authz_scope *s, const char *path, enum mount_
                    mode == MOUNT_RW ? "for writing" : "at all");
 }
 
-int authz_check_session(const struct authz_scope *s, const char *id, struct err *err)
+static bool names_session(const struct authz_scope *s, const char *id)
 {
-    bool ok = s == NULL;
+    bool ok = false;
 
-    for (char **p = s != NULL ? s->sessions : NULL; !ok && p != NULL && *p != NULL; p++) {
+    for (char **p = s->sessions; !ok && p != NULL && *p != NULL; p++) {
         size_t n = strlen(*p);
         ok = n > 0 && (*p)[n - 1] == '*' ? strncmp(id, *p, n - 1) == 0 : str_eq(id, *p);
     }
-    return ok ? 0 : err_set(err, ERR_NOT_FOUND, "session %s not found", id);
+    return ok;
+}
+
+int authz_check_session(const struct authz_scope *s, const char *id, struct err *err)
+{
+    return s == NULL || names_session(s, id)
+               ? 0
+               : err_set(err, ERR_NOT_FOUND, "session %s not found", id);
+}
+
+bool authz_sees(const struct authz_scope *s, const char *who, const char *session)
+{
+    if (s == NULL || has(s->sessions, "*"))
+        return true;
+    return (who != NULL && str_eq(who, s->name)) || (session != NULL && names_session(s, session));
+}
+
+const char *authz_errors(const struct authz_scope *s)
+{
+    return authz_sees(s, NULL, NULL) ? NULL : s->name;
 }
 
 char *authz_session_name(const struct authz_scope *s, const char *tail)

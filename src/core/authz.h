@@ -59,6 +59,16 @@ int authz_check_mount(const struct authz_scope *s, const char *path, enum mount_
  */
 int authz_check_session(const struct authz_scope *s, const char *id, struct err *err);
 
+/* Whether it may read about what `who` (a name of records; NULL: nobody in particular) did in
+ * `session` (NULL: in none): what it did itself, and what concerns sessions of its scope. Both
+ * NULL: numbers and texts about everybody, for scopes with all sessions ("*") only. Whatever a
+ * token can read (lists, events, records, counters) is cut by this function and by no other rule.
+ */
+bool authz_sees(const struct authz_scope *s, const char *who, const char *session);
+
+/* Whose errors it may read (core/error_ring.h): NULL for all. */
+const char *authz_errors(const struct authz_scope *s);
+
 /* A name for a session that is made up for it: as its scope has them begin, ending with `tail`; or
  * the one name that it may use. Owned; NULL: it may use none. */
 char *authz_session_name(const struct authz_scope *s, const char *tail);

@@ -46,6 +46,8 @@ struct session {
     unsigned execs;
     unsigned claims;         /* acquires that wait for it */
     unsigned guests;         /* see session_guest_comes() */
+    unsigned condemned;      /* how often session_condemn() was called */
+    char *sentence;          /* owned; why, the last time */
     struct spec *spec;       /* owned */
     struct share *share;     /* that it is one session of; NULL: nobody's */
     struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */
@@ -165,6 +167,8 @@ void session_tell(const struct session *s, enum event_kind kind);
 int session_check_same(const struct session *s, const struct spec *want, uint64_t given,
                        struct err *err);
 bool session_same_mounts(const struct spec *a, const struct spec *b);
+/* Those that are not content-addressed. */
+bool session_same_ordinary_mounts(const struct spec *a, const struct spec *b);
 
 /* hostpath.c */
 int hostpath_check(const struct spec *spec, struct err *err);

@@ -12,9 +12,9 @@ int hostdir_ensure(struct skills *s, const char *path, skills_done_fn *done, voi
                    struct err *err);
 
 /* How much lies in the directory, and in each of the `parts` (names in it, NULL-terminated):
- * {"": {"exists", "size_bytes", "file_count", "error_count"}, "<part>": {…}}. Bounded in entries
- * and time; what was left out counts as an error. The message for a directory that is not there
- * ends in HOSTDIR_MISSING. */
+ * {"": {"exists", "size_bytes", "disk_bytes" (path_cost()), "file_count", "error_count"},
+ * "<part>": {…}}. Bounded in entries and time; what was left out counts as an error. The message
+ * for a directory that is not there ends in HOSTDIR_MISSING. */
 #define HOSTDIR_MISSING "no such directory"
 int hostdir_measure(struct skills *s, const char *path, const char *const *parts,
                     skills_done_fn *done, void *arg, struct err *err);

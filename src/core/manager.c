@@ -72,6 +72,35 @@ static void remount(struct session *s, struct waiter *w, bool queued)
         session_stop(s);
 }
 
+/* What becomes of a session when others than its extra mounts are asked for. */
+enum mount_change {
+    MOUNTS_FIT, /* or nobody minds */
+    MOUNTS_RECREATE,
+    MOUNTS_CONFLICT,
+};
+
+static enum mount_change mount_change(const struct session *s, const struct waiter *w)
+{
+    if (!(w->flags & (ACQUIRE_REMOUNT | ACQUIRE_KEEP_MOUNTS)) ||
+        session_same_mounts(s->spec, w->spec))
+        return MOUNTS_FIT;
+    if (!(w->flags & ACQUIRE_KEEP_MOUNTS) || session_same_ordinary_mounts(s->spec, w->spec))
+        return MOUNTS_RECREATE;
+    /* One that is about to go is no reason to refuse what comes after it. */
+    return s->retiring ? MOUNTS_FIT : MOUNTS_CONFLICT;
+}
+
+static int refuse_mounts(const struct session *s, struct err *err)
+{
+    if (s->spec->own.expires_ns > 0)
+        return err_set(err, ERR_CONFLICT, "session '%.100s' is a chat's: its mounts stay",
+                       session_id(s));
+    return err_set(err, ERR_CONFLICT,
+                   "Box mounts differ from this session's immutable mount set; acquire a Box with "
+                   "a distinct reuse key for different host mounts. The existing session was "
+                   "preserved.");
+}
+
 int manager_acquire_for(struct manager *m, struct waiter *w, bool queued, struct err *err)
 {
     struct session *s = session_lookup(m, w->spec->session_id);
@@ -87,11 +116,12 @@ int manager_acquire_for(struct manager *m, struct waiter *w, bool queued, struct
     int r = s->retiring ? 0 : session_check_same(s, w->spec, w->given, err);
     if (r < 0)
         return r;
-    if ((w->flags & ACQUIRE_REMOUNT) && !session_same_mounts(s->spec, w->spec)) {
-        r = s->spec->own.expires_ns > 0
-                ? err_set(err, ERR_CONFLICT, "session '%.100s' is a chat's: its mounts stay",
-                          session_id(s))
-                : check_makeable(m, w->spec, err); /* before the old one is ended for it */
+    enum mount_change change = mount_change(s, w);
+    if (change == MOUNTS_CONFLICT ||
+        (change == MOUNTS_RECREATE && s->spec->own.expires_ns > 0)) /* a chat's */
+        return refuse_mounts(s, err);
+    if (change == MOUNTS_RECREATE) {
+        r = check_makeable(m, w->spec, err); /* before the old one is ended for it */
         if (r == 0)
             remount(s, w, queued);
         return r;
@@ -237,10 +267,4 @@ struct loop *manager_loop(const struct manager *m)
 struct metrics *manager_metrics(struct manager *m)
 {
     return &m->metrics;
-}
-
-void manager_count_processes(const struct manager *m, size_t *ret_running, size_t *ret_exited)
-{
-    *ret_running = m->n_running;
-    *ret_exited = m->n_exited;
 }

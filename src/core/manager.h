@@ -73,6 +73,9 @@ enum acquire_flags {
      * compared.
      */
     ACQUIRE_REMOUNT = 1U << 0,
+    /* It is kept, and whoever wants other ordinary mounts is told to take another session:
+     * ERR_CONFLICT. Content-addressed mounts may differ. */
+    ACQUIRE_KEEP_MOUNTS = 1U << 1,
 };
 
 /* The session of that name, made if need be. Takes *spec on success of the call (not of the
@@ -92,8 +95,6 @@ struct session *manager_next(struct manager *m,
 struct backend *manager_backend(const struct manager *m);
 struct loop *manager_loop(const struct manager *m);
 struct metrics *manager_metrics(struct manager *m); /* what has happened so far */
-/* Managed processes that run, and ended ones that are remembered. */
-void manager_count_processes(const struct manager *m, size_t *ret_running, size_t *ret_exited);
 
 /* Ends a session: every process, file and trace of it. ERR_NOT_FOUND when there is none. */
 int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, void *arg,
@@ -112,6 +113,11 @@ const struct spec *session_spec(const struct session *s);
 enum session_state session_state(const struct session *s);
 const char *session_state_name(enum session_state state);
 struct sandbox *session_sandbox(const struct session *s); /* NULL unless READY */
+/* Everything that runs in it now is to be killed for that reason. Commands that began before and
+ * end by a signal say so: run.h. */
+void session_condemn(struct session *s, const struct err *why);
+/* How often that was; *ret_why is the last reason. */
+unsigned session_condemned(const struct session *s, const char **ret_why);
 /* What people know the sandbox by in its backend, the same over restarts: a container's id, or its
  * name there; "" while it has none. */
 const char *session_sandbox_id(const struct session *s);

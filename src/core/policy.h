@@ -40,6 +40,7 @@ struct policy_settings {
     bool has_quota;
     int64_t workspace_quota_mb;
     int64_t max_workspace_entries;
+    int64_t session_disk_mb, disk_reserve_mb; /* core/disk_guard.h */
     int64_t output_limit_chars;
     char *session_template; /* of queries that bring none */
     char *force_template;   /* over every query's own */

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 
+#include "backend/backend.h"
 #include "core/hostdir.h"
 #include "core/manager.h"
 #include "core/policy.h"
@@ -28,6 +29,8 @@ struct asked {
 
 struct quota_count {
     const struct policy_service *service; /* borrowed */
+    struct session *session;              /* held; NULL: there is none yet */
+    struct usage usage;                   /* what directories show */
     char *path;                           /* owned */
     quota_count_fn *done;
     void *arg;
@@ -46,9 +49,45 @@ void quota_count_free(struct quota_count *c)
         c->asked->count = NULL;
     loop_defer_stop(&c->defer);
     usage_walk_free(c->walk);
+    if (c->session != NULL)
+        session_release(c->session);
     fd_close_many(&c->dir_fd, 1);
     free(c->path);
     free(c);
+}
+
+static void on_held(void *arg, const struct backend_held *held)
+{
+    struct asked *a = arg;
+    struct quota_count *c = a->count;
+
+    free(a);
+    if (c == NULL)
+        return;
+    c->asked = NULL;
+    if (held != NULL) {
+        c->usage.bytes += held->bytes;
+        c->usage.entries += held->files;
+        c->usage.too_many |= held->incomplete;
+    }
+    c->done(c->arg, &c->usage, NULL);
+}
+
+/* To what directories show comes what the session's processes hold and no directory has. */
+static void finish(struct quota_count *c, const struct usage *shown)
+{
+    struct sandbox *sb = c->session != NULL ? session_sandbox(c->session) : NULL;
+    struct err ignored;
+
+    c->usage = *shown;
+    if (sb != NULL && sb->backend->ops->held != NULL) {
+        c->asked = xnew(struct asked);
+        c->asked->count = c;
+        if (sb->backend->ops->held(sb, on_held, c->asked, &ignored) == 0)
+            return;
+        free(TAKE_PTR(c->asked));
+    }
+    c->done(c->arg, &c->usage, NULL);
 }
 
 static uint64_t max_entries(const struct quota_count *c)
@@ -56,7 +95,7 @@ static uint64_t max_entries(const struct quota_count *c)
     return (uint64_t)policy_settings(c->service->policy)->max_workspace_entries;
 }
 
-/* What a job has counted: {"": {"size_bytes", "file_count", "error_count", …}}. The job has met
+/* What a job has counted: {"": {"disk_bytes", "file_count", "error_count", …}}. The job has met
  * files of strangers, so its answer is read like a stranger's. */
 static int read_answer(const char *text, size_t len, struct usage *ret)
 {
@@ -66,7 +105,7 @@ static int read_answer(const char *text, size_t len, struct usage *ret)
     if (json_parse(text, len, &answer, &ignored) < 0)
         return -EBADMSG;
     const struct json *all = json_get(answer, "");
-    int64_t bytes = json_int(json_get(all, "size_bytes")),
+    int64_t bytes = json_int(json_get(all, "disk_bytes")),
             entries = json_int(json_get(all, "file_count")),
             errors = json_int(json_get(all, "error_count"));
     if (json_type(all) != JSON_OBJECT || bytes < 0 || entries < 0 || errors < 0)
@@ -90,7 +129,7 @@ static void on_answer(void *arg, const char *json, size_t len, const char *messa
         log_debug(NULL, "count the files in '%s': %s; ignoring", c->path, message);
     else if (read_answer(json, len, &usage) == 0)
         usage.too_many = usage.entries > max_entries(c);
-    c->done(c->arg, &usage, NULL);
+    finish(c, &usage);
 }
 
 /* False: there is nobody to ask. */
@@ -130,20 +169,23 @@ static void step(struct loop_defer *d)
     }
     const struct usage *found = c->walk != NULL ? usage_walk_result(c->walk) : &unseen;
     if (found->unreadable == 0 || found->too_many || !ask_owner(c))
-        c->done(c->arg, found, NULL);
+        finish(c, found);
 }
 
-int quota_count_start(const struct policy_service *service, const char *path, quota_count_fn *done,
-                      void *arg, struct quota_count **ret, struct err *err)
+int quota_count_start(const struct policy_service *service, const struct quota_place *place,
+                      quota_count_fn *done, void *arg, struct quota_count **ret, struct err *err)
 {
-    int fd = path_open_unlinked(path, O_RDONLY | O_DIRECTORY);
+    int fd = path_open_unlinked(place->path, O_RDONLY | O_DIRECTORY);
 
     if (fd < 0 && fd != -EACCES)
         return err_set(err, ERR_INVALID,
                        "host_path must point to an existing directory on the host");
     struct quota_count *c = xnew(struct quota_count);
     c->service = service;
-    c->path = xstrdup(path);
+    c->path = xstrdup(place->path);
+    c->session = place->session;
+    if (c->session != NULL)
+        session_hold(c->session);
     c->request = log_scope_now();
     c->done = done;
     c->arg = arg;
@@ -173,6 +215,8 @@ static void on_looked(void *arg, const struct usage *usage, const struct err *er
     check.phase = QUOTA_AFTER;
     check.kernel_limit = true; /* what cannot be counted is told at the end */
     bool over = err == NULL && quota_judge(&check, usage, &why) < 0;
+    if (over)
+        w->found = *usage;
     quota_count_free(TAKE_PTR(w->count));
     if (over)
         w->over(w->arg);
@@ -185,8 +229,9 @@ static void look(struct loop_timer *t)
     struct quota_watch *w = container_of(t, struct quota_watch, timer);
     struct err ignored;
 
-    if (quota_count_start(w->service, w->check->spec->host_path, on_looked, w, &w->count,
-                          &ignored) < 0)
+    const struct quota_place place = {w->check->spec->host_path, w->session};
+
+    if (quota_count_start(w->service, &place, on_looked, w, &w->count, &ignored) < 0)
         again(w);
 }
 
@@ -199,4 +244,9 @@ void quota_watch_stop(struct quota_watch *w)
 {
     loop_timer_stop(&w->timer);
     quota_count_free(TAKE_PTR(w->count));
+}
+
+const struct usage *quota_watch_most(const struct quota_watch *w, const struct usage *now)
+{
+    return w->found.bytes > now->bytes || w->found.too_many ? &w->found : now;
 }

@@ -171,7 +171,7 @@ static void on_counted(void *arg, const struct usage *usage, const struct err *e
     if (err != NULL)
         e->err = *err;
     else
-        r = quota_judge(&e->quota, usage, &e->err);
+        r = quota_judge(&e->quota, quota_watch_most(&e->watch, usage), &e->err);
     if (e->state == COUNTING && err == NULL)
         e->quota.before = *usage;
     quota_count_free(TAKE_PTR(e->count));
@@ -197,9 +197,9 @@ static void count(struct loop_defer *d)
     e->quota.phase = before ? QUOTA_BEFORE : QUOTA_AFTER;
     e->quota.max_entries = (uint64_t)policy_settings(e->service->policy)->max_workspace_entries;
     e->quota.cleanup = e->options.cleanup;
-    int r = counts(e) ? quota_count_start(e->service, e->spec->host_path, on_counted, e, &e->count,
-                                          &e->err)
-                      : 1;
+    const struct quota_place place = {e->spec->host_path, e->session};
+    int r =
+        counts(e) ? quota_count_start(e->service, &place, on_counted, e, &e->count, &e->err) : 1;
     if (r == 0)
         return;
     if (before && r > 0)
@@ -322,8 +322,8 @@ static void on_ready(void *arg, struct session *session, const struct err *err)
         return;
     }
     move(e, RUNNING);
-    e->watch =
-        (struct quota_watch){.service = e->service, .check = &e->quota, .over = on_over, .arg = e};
+    e->watch = (struct quota_watch){
+        .service = e->service, .check = &e->quota, .session = session, .over = on_over, .arg = e};
     if (counts(e))
         quota_watch_start(&e->watch);
 }

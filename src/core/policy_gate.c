@@ -164,8 +164,11 @@ static int open_gate(struct policy_gate *g, struct err *err)
         return r;
     move(g, OPEN);
     g->quota.phase = QUOTA_AFTER;
-    g->watch = (struct quota_watch){
-        .service = g->service, .check = &g->quota, .over = g->over, .arg = g->arg};
+    g->watch = (struct quota_watch){.service = g->service,
+                                    .check = &g->quota,
+                                    .session = g->session,
+                                    .over = g->over,
+                                    .arg = g->arg};
     if (counts(g) && g->over != NULL)
         quota_watch_start(&g->watch);
     return 0;
@@ -237,8 +240,8 @@ int policy_gate_begin(const struct policy_service *service,
     g->fn = ready;
     g->arg = arg;
     if (r == 0 && counts(g)) {
-        r = quota_count_start(service, session_spec(g->session)->host_path, on_counted_before, g,
-                              &g->count, &why);
+        const struct quota_place place = {session_spec(g->session)->host_path, g->session};
+        r = quota_count_start(service, &place, on_counted_before, g, &g->count, &why);
         r = r < 0 ? r : 1;
     } else if (r == 0) {
         r = open_gate(g, &why);
@@ -299,7 +302,7 @@ static void finish(struct policy_gate *g)
 static void on_counted_after(void *arg, const struct usage *usage, const struct err *err)
 {
     struct policy_gate *g = arg;
-    int r = err != NULL ? -1 : quota_judge(&g->quota, usage, &g->err);
+    int r = err != NULL ? -1 : quota_judge(&g->quota, quota_watch_most(&g->watch, usage), &g->err);
 
     if (err != NULL)
         g->err = *err;
@@ -333,8 +336,8 @@ int policy_gate_end(struct policy_gate *g, const struct outcome *outcome,
         finish(g);
         return 0;
     }
-    if (quota_count_start(g->service, session_spec(g->session)->host_path, on_counted_after, g,
-                          &g->count, &g->err) < 0)
+    const struct quota_place place = {session_spec(g->session)->host_path, g->session};
+    if (quota_count_start(g->service, &place, on_counted_after, g, &g->count, &g->err) < 0)
         loop_defer_start(loop_of(g), &g->defer, on_drop);
     return 1;
 }

@@ -3,6 +3,7 @@
 
 #include "backend/backend.h"
 #include "core/audit.h"
+#include "core/authz.h"
 #include "core/error_ring.h"
 #include "core/manager.h"
 #include "core/metrics.h"
@@ -27,7 +28,32 @@ int policy_service_guard(const struct policy_service *s, struct err *err)
     return 0;
 }
 
-void policy_service_write_status(const struct policy_service *s, struct jw *w)
+void policy_count_seen(struct manager *m, const struct authz_scope *scope,
+                       struct policy_counts *ret)
+{
+    *ret = (struct policy_counts){0};
+    for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s)) {
+        if (!authz_sees(scope, NULL, session_id(s)))
+            continue;
+        ret->sessions++;
+        ret->by_state[session_state(s)]++;
+        for (struct process *p = process_next(s, NULL); p != NULL; p = process_next(s, p))
+            *(process_running(p) ? &ret->running : &ret->exited) += 1;
+    }
+}
+
+static void write_counts(const struct policy_service *s, const struct authz_scope *scope,
+                         struct jw *w)
+{
+    struct policy_counts n;
+
+    policy_count_seen(s->manager, scope, &n);
+    jw_ku64(w, "active_sessions", n.sessions);
+    jw_ku64(w, "managed_processes", n.running);
+}
+
+void policy_service_write_status(const struct policy_service *s, const struct authz_scope *scope,
+                                 struct jw *w)
 {
     const struct profile *profile = NULL;
     struct err why = {0}, ignored;
@@ -44,7 +70,7 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w)
     jw_kbool(w, "enabled", policy_settings(s->policy)->enabled);
     jw_kbool(w, "available", available);
     jw_kstr(w, "profile", profile != NULL ? profile->name : NULL);
-    jw_ku64(w, "recent_error_count", error_ring_count(s->errors, NULL));
+    jw_ku64(w, "recent_error_count", error_ring_count(s->errors, authz_errors(scope)));
     if (!available)
         jw_kstr(w, "connector_error", why.msg);
     if (s->degraded != NULL)
@@ -55,13 +81,12 @@ void policy_service_write_status(const struct policy_service *s, struct jw *w)
         jw_kstr(w, "name", manager_backend(s->manager)->ops->name);
         jw_kbool(w, "available", usable);
         jw_object_end(w);
-        jw_ku64(w, "active_sessions", manager_count(s->manager));
-        jw_ku64(w, "managed_processes", manager_processes_running(s->manager));
+        write_counts(s, scope, w);
         jw_ku64(w, "session_ttl_sec", s->session_ttl_sec);
     }
     if (s->audit != NULL) {
         jw_key(w, "audit");
-        audit_write_status(s->audit, w);
+        audit_write_status(s->audit, authz_sees(scope, NULL, NULL), w);
     }
     jw_object_end(w);
 }

@@ -7,8 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/manager.h"
+
 struct audit;
 struct audit_record;
+struct authz_scope;
 struct err;
 struct error_ring;
 struct jw;
@@ -39,10 +42,19 @@ struct policy_service {
  * runtime without a usable backend. Nothing ever runs elsewhere instead. */
 int policy_service_guard(const struct policy_service *s, struct err *err);
 
+/* Sessions that a scope sees, and their managed processes. */
+struct policy_counts {
+    uint64_t sessions, by_state[SESSION_STATE_MAX];
+    uint64_t running, exited; /* managed processes; ended ones as long as they are remembered */
+};
+void policy_count_seen(struct manager *m, const struct authz_scope *scope,
+                       struct policy_counts *ret);
+
 /* An object: enabled, available, profile, recent_error_count; connector_error when not available;
  * degraded when something is amiss; else backend, active_sessions, managed_processes,
- * session_ttl_sec; and audit. */
-void policy_service_write_status(const struct policy_service *s, struct jw *w);
+ * session_ttl_sec; and audit. Counts are of what that scope sees. */
+void policy_service_write_status(const struct policy_service *s, const struct authz_scope *scope,
+                                 struct jw *w);
 
 /* Records how a command ended; `produced` are the bytes of stdout and stderr. It has run: what
  * cannot be recorded is only counted. */

@@ -116,11 +116,32 @@ static uint64_t next_interval(const struct guard *g, bool changed)
 
 /* Over the quota. */
 
-static void record(const struct guard *g, enum audit_event event, const struct err *err)
+static void record(const struct policy_service *service, const struct session *s,
+                   enum audit_event event, const struct err *err)
 {
-    struct audit_record r = {.event = event, .who = "boxd", .session = session_id(g->session)};
+    struct audit_record r = {.event = event, .who = "boxd", .session = session_id(s)};
 
-    policy_service_failed(g->service, err, NULL, &r);
+    policy_service_failed(service, err, NULL, &r);
+}
+
+/* Nobody has a list of what commands left behind, but whoever is inside reaches it all. It does not
+ * reach itself, nor PID 1, which is ours. */
+int quota_kill(const struct policy_service *service, struct session *s, const struct err *why,
+               const struct run_events *events, void *arg, struct run **ret)
+{
+    static const struct run_options options = {
+        .exec = {.cmd = "kill -9 -1", .cwd = "/", .timeout_ns = KILL_NS}, .quiet = true};
+    struct err err = {0};
+
+    record(service, s, AUDIT_PROCESS_END, why);
+    log_warn(session_id(s), "%s; killing what runs in it", why->msg);
+    session_condemn(s, why);
+    for (struct process *p = process_next(s, NULL); p != NULL; p = process_next(s, p))
+        process_kill(p, why->msg);
+    int r = run_start(s, &options, events, arg, ret, &err);
+    if (r < 0)
+        log_warn(session_id(s), "kill what runs in it: %s; trying again", err.msg);
+    return r;
 }
 
 static void on_gone(void *arg, const struct err *err)
@@ -133,7 +154,7 @@ static void remove_session(struct guard *g, const struct err *why)
 {
     struct err ignored;
 
-    record(g, AUDIT_SESSION_DELETE, why);
+    record(g->service, g->session, AUDIT_SESSION_DELETE, why);
     log_warn(session_id(g->session), "%s; it does not stop, removing it", why->msg);
     (void)manager_delete(g->service->manager, session_id(g->session), on_gone, NULL, &ignored);
     guard_free(g);
@@ -148,24 +169,12 @@ static void on_killed(void *arg, const struct run_result *result)
     wait_for(g, SOON_NS);
 }
 
-/* Nobody has a list of what commands left behind, but whoever is inside reaches it all. It does not
- * reach itself, nor PID 1, which is ours. */
 static void kill_all(struct guard *g, const struct err *why)
 {
     static const struct run_events events = {.finished = on_killed};
-    static const struct run_options options = {
-        .exec = {.cmd = "kill -9 -1", .cwd = "/", .timeout_ns = KILL_NS}, .quiet = true};
-    struct err err = {0};
 
-    record(g, AUDIT_PROCESS_END, why);
-    log_warn(session_id(g->session), "%s; killing what runs in it", why->msg);
-    for (struct process *p = process_next(g->session, NULL); p != NULL;
-         p = process_next(g->session, p))
-        process_kill(p, why->msg);
-    if (run_start(g->session, &options, &events, g, &g->run, &err) == 0)
-        return;
-    log_warn(session_id(g->session), "kill what runs in it: %s; trying again", err.msg);
-    wait_for(g, SOON_NS);
+    if (quota_kill(g->service, g->session, why, &events, g, &g->run) < 0)
+        wait_for(g, SOON_NS);
 }
 
 static void judge(struct guard *g, const struct usage *usage)
@@ -218,10 +227,10 @@ static void look(struct loop_timer *t)
         guard_free(g);
         return;
     }
+    const struct quota_place place = {session_spec(g->session)->host_path, g->session};
     g->begun = loop_now(loop_of(g));
     if (session_execs(g->session) > 0 ||
-        quota_count_start(g->service, session_spec(g->session)->host_path, on_counted, g, &g->count,
-                          &ignored) < 0)
+        quota_count_start(g->service, &place, on_counted, g, &g->count, &ignored) < 0)
         wait_for(g, SOON_NS);
 }
 

@@ -12,8 +12,11 @@
 
 #include "util/cleanup.h"
 
+struct err;
 struct policy_service;
 struct quota_guards;
+struct run;
+struct run_events;
 struct session;
 
 struct quota_guards *quota_guards_new(void);
@@ -23,3 +26,9 @@ DEFINE_CLEANUP(quota_guards)
 /* From now on until it ends. Does nothing without a quota to count, without service->guards, or
  * when it is looked after already. */
 void quota_guard(const struct policy_service *service, struct session *s); /* service borrowed */
+
+/* Kills every process of a session, for that reason, which is on record and told to whoever started
+ * them. The run that does it is *ret; when there is none it was not possible, and has to be tried
+ * again. */
+int quota_kill(const struct policy_service *service, struct session *s, const struct err *why,
+               const struct run_events *events, void *arg, struct run **ret);

@@ -463,13 +463,14 @@ void readiness_get(struct readiness *r, readiness_fn *done, void *arg)
         begin(r);
 }
 
-void readiness_failed(const struct readiness_report *report, char *ret, size_t size)
+void readiness_failed(const struct readiness_report *report, bool newer, char *ret, size_t size)
 {
     ret[0] = '\0';
     for (int i = 0; i < READY_CHECK_MAX; i++) {
         size_t used = strlen(ret);
+        const char *name = newer && rows[i].newer_name != NULL ? rows[i].newer_name : rows[i].name;
         if (!report->checks[i] &&
-            str_fmt(ret + used, size - used, "%s%s", used > 0 ? ", " : "", rows[i].name) < 0)
+            str_fmt(ret + used, size - used, "%s%s", used > 0 ? ", " : "", name) < 0)
             return;
     }
 }

@@ -79,5 +79,5 @@ void readiness_get(struct readiness *r, readiness_fn *done, void *arg);
 void readiness_clear(struct readiness *r); /* the next one looks again */
 
 void readiness_write(const struct readiness_report *report, struct jw *w); /* members only */
-/* "a, b": the checks that fail. */
-void readiness_failed(const struct readiness_report *report, char *ret, size_t size);
+/* "a, b": the checks that fail, under the names that clients know since 0.7.13, or knew before. */
+void readiness_failed(const struct readiness_report *report, bool newer, char *ret, size_t size);

@@ -2,6 +2,7 @@
 #include "core/run.h"
 
 #include <errno.h>
+#include <stdio.h>
 
 #include "core/events.h"
 #include "core/manager.h"
@@ -19,7 +20,8 @@ struct run {
     struct log_scope request; /* who asked, for the log */
     bool counted;             /* the session counts us among its running execs */
     bool quiet;
-    char *id; /* owned, or NULL */
+    unsigned condemned; /* the session, when it began */
+    char *id;           /* owned, or NULL */
     struct run_result result;
 };
 
@@ -75,11 +77,25 @@ static void tell(const struct run *r)
                                     .duration_ns = o->duration_ns});
 }
 
+/* Whoever was killed for what the session did is told why. */
+static void explain(struct run *r)
+{
+    struct outcome *o = &r->result.outcome;
+    const char *why = NULL;
+    if (session_condemned(r->session, &why) == r->condemned || o->kind != OUTCOME_SIGNALED)
+        return;
+    o->kind = OUTCOME_QUOTA_EXCEEDED;
+    o->exit_code = 128 + o->signo;
+    (void)snprintf(o->error, sizeof(o->error), "%.*s", (int)sizeof(o->error) - 1, why);
+}
+
 static void on_finished(void *arg, const struct outcome *outcome)
 {
     struct run *r = arg;
     LOG_REQUEST(r->request.id);
     r->result.outcome = *outcome;
+    explain(r);
+    outcome = &r->result.outcome;
     if (r->counted)
         hist_add(&metrics_of(r)->exec, outcome->duration_ns);
     uncount(r, outcome->kind);
@@ -116,6 +132,8 @@ int run_start(struct session *s, const struct run_options *options, const struct
     }
     session_hold(s);
     r->quiet = options->quiet;
+    const char *ignored = NULL;
+    r->condemned = session_condemned(s, &ignored);
     r->id = options->id != NULL ? xstrdup(options->id) : NULL;
     r->counted = !options->quiet;
     if (r->counted) {

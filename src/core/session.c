@@ -281,6 +281,7 @@ void session_release(struct session *s)
     loop_timer_stop(&s->lease_timer);
     spec_free(s->spec);
     free(s->sandbox_id);
+    free(s->sentence);
     free(s);
 }
 
@@ -302,6 +303,19 @@ enum session_state session_state(const struct session *s)
 struct sandbox *session_sandbox(const struct session *s)
 {
     return s->state == SESSION_READY ? s->sandbox : NULL;
+}
+
+void session_condemn(struct session *s, const struct err *why)
+{
+    free(s->sentence);
+    s->sentence = xstrdup(why->msg);
+    s->condemned++;
+}
+
+unsigned session_condemned(const struct session *s, const char **ret_why)
+{
+    *ret_why = s->sentence;
+    return s->condemned;
 }
 
 const char *session_sandbox_id(const struct session *s)

@@ -14,6 +14,7 @@
 
 #include "fetch/fetch_internal.h"
 #include "util/alloc.h"
+#include "util/path.h"
 #include "util/str.h"
 #include "util/strv.h"
 
@@ -25,6 +26,7 @@
 struct amount {
     bool exists;
     uint64_t bytes, files, errors;
+    uint64_t cost; /* path_cost() */
 };
 
 struct measure {
@@ -68,6 +70,7 @@ static void count(struct measure *m, int dir_fd, const char *dir, const char *na
         push(m, fetch_join(dir, name));
     } else {
         m->to->bytes += (uint64_t)st.st_size;
+        m->to->cost += path_cost(&st);
         m->to->files++;
     }
 }
@@ -120,7 +123,8 @@ static void measure_part(struct measure *m, const char *name, struct amount *to)
     } else if (S_ISDIR(st.st_mode)) {
         measure(m, name, to);
     } else {
-        *to = (struct amount){.exists = true, .bytes = (uint64_t)st.st_size, .files = 1};
+        *to = (struct amount){
+            .exists = true, .bytes = (uint64_t)st.st_size, .files = 1, .cost = path_cost(&st)};
     }
 }
 
@@ -130,6 +134,7 @@ static void write_amount(struct jw *w, const char *key, const struct amount *a)
     jw_object(w);
     jw_kbool(w, "exists", a->exists);
     jw_ku64(w, "size_bytes", a->bytes);
+    jw_ku64(w, "disk_bytes", a->cost);
     jw_ku64(w, "file_count", a->files);
     jw_ku64(w, "error_count", a->errors);
     jw_object_end(w);

@@ -17,6 +17,8 @@
 #define POINTER 0xc0
 #define OPT_LEN 11 /* an OPT record without options */
 #define RECORDS_MAX 512
+#define SVC_IPV4HINT 4
+#define SVC_IPV6HINT 6
 
 /* Types that ask for transfers, for everything, or for nothing a client needs from a forwarder. */
 #define TYPE_META_FIRST 128
@@ -212,6 +214,38 @@ size_t dns_error_write(const struct dns_query *query, enum dns_rcode rcode, bool
     return query->edns ? n + put_opt(out + n) : n;
 }
 
+static bool has_internal(const uint8_t *list, size_t len, size_t bytes)
+{
+    for (size_t i = 0; i + bytes <= len; i += bytes)
+        if (ip_is_internal(list + i, bytes))
+            return true;
+    return false;
+}
+
+/* SVCB and HTTPS (RFC 9460): a priority, a name, and parameters, of which two are lists of
+ * addresses that a client may use without asking for them. */
+static bool parse_service(const uint8_t *rdata, size_t len, bool *internal)
+{
+    struct reader r = {.data = rdata, .len = len};
+    uint8_t name[DNS_NAME_MAX];
+    uint16_t key, size;
+    size_t name_len;
+
+    if (!skip(&r, 2) || !get_plain_name(&r, name, &name_len))
+        return false;
+    while (r.at < r.len) {
+        if (!get16(&r, &key) || !get16(&r, &size))
+            return false;
+        const uint8_t *value = rdata + r.at;
+        const size_t bytes = key == SVC_IPV4HINT ? 4 : key == SVC_IPV6HINT ? 16 : 0;
+        if (!skip(&r, size) || (bytes > 0 && size % bytes != 0))
+            return false;
+        if (bytes > 0)
+            *internal = *internal || has_internal(value, size, bytes);
+    }
+    return true;
+}
+
 /* One record. An address record of any other length than its type's is no address record. */
 static bool parse_record(struct reader *r, bool *internal)
 {
@@ -227,7 +261,7 @@ static bool parse_record(struct reader *r, bool *internal)
             return false;
         *internal = *internal || ip_is_internal(rdata, len);
     }
-    return true;
+    return (type != DNS_TYPE_SVCB && type != DNS_TYPE_HTTPS) || parse_service(rdata, len, internal);
 }
 
 int dns_answer_parse(const uint8_t *data, size_t len, const struct dns_query *query, uint16_t id,

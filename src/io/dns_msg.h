@@ -31,6 +31,8 @@ enum dns_type {
     DNS_TYPE_A = 1,
     DNS_TYPE_AAAA = 28,
     DNS_TYPE_OPT = 41,
+    DNS_TYPE_SVCB = 64,
+    DNS_TYPE_HTTPS = 65,
 };
 
 struct dns_query {

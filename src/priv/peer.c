@@ -48,7 +48,7 @@ static void disconnect(struct priv *p)
     loop_io_stop(&p->io);
     fd_close_many(&p->sock, 1);
     for (size_t i = 0; i < p->n_sessions; i++)
-        p->sessions[i]->create_id = p->sessions[i]->destroy_id = 0;
+        p->sessions[i]->create_id = p->sessions[i]->destroy_id = p->sessions[i]->held_id = 0;
 }
 
 /* Whoever reads what boxd and we say waits for its end: with boxd gone nobody is to wait for us. A

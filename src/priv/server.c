@@ -75,6 +75,7 @@ static void session_free(struct priv_session *s)
     loop_io_stop(&s->pid_io);
     loop_io_stop(&s->remover_io);
     loop_timer_stop(&s->patience);
+    priv_held_stop(s);
     fd_close_many(&s->remover_fd, 1);
     for (size_t i = 0; i < p->n_sessions; i++) {
         if (p->sessions[i] == s) {
@@ -417,6 +418,7 @@ static const struct {
     [PRIV_DEADLINE] = {1U << PRIV_SERVING, on_deadline},
     [PRIV_SWEEP] = {1U << PRIV_SERVING, on_sweep_request},
     [PRIV_JOB] = {1U << PRIV_SERVING, on_job},
+    [PRIV_HELD] = {1U << PRIV_SERVING, priv_on_held},
 };
 
 /* The sandboxes go too, so that nothing is left that nobody answers for. */

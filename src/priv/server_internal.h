@@ -26,6 +26,9 @@ struct priv_session {
     int remover_fd; /* child that removes the files, -1: none */
     struct loop_io remover_io;
     struct loop_timer patience;
+    int held_fd; /* owned; what a child found, 0: none looks */
+    struct loop_io held_io;
+    uint32_t held_id; /* who waits for it, 0: nobody */
 };
 
 enum priv_state { PRIV_NEW, PRIV_SERVING, PRIV_WAITING, PRIV_ENDING, PRIV_STATE_MAX };
@@ -61,6 +64,10 @@ void priv_on_readable(struct loop_io *io, uint32_t events);
 int priv_listen(struct priv *p, struct err *err);
 void priv_unlisten(struct priv *p);
 void priv_peer_gone(struct priv *p); /* no BYE came before */
+
+/* held.c */
+int priv_on_held(struct priv *p, const void *data, size_t len, struct err *err);
+void priv_held_stop(struct priv_session *s); /* whoever waits is told that nothing is known */
 
 /* inspect.c */
 int priv_on_inspect(struct priv *p, const void *data, size_t len, struct err *err);

@@ -36,6 +36,7 @@ enum priv_type {
     PRIV_SWEEP,    /* removes what lies about and belongs to no sandbox */
     PRIV_JOB,      /* a job of box-fetch; answered when it runs, with its pidfd, its standard input
                       and its standard output */
+    PRIV_HELD,     /* what a sandbox keeps on disks */
     PRIV_TYPE_MAX,
 };
 
@@ -118,6 +119,13 @@ struct priv_inspect {
     char status[2048]; /* /proc/PID/status of PID 1 */
 };
 
+struct priv_held {
+    uint64_t bytes, files; /* without a name; neither in memory nor in an image of its own */
+    uint64_t stored_bytes, stored_files; /* in its storage, where that is no image */
+    uint32_t idle;                       /* nothing runs: nothing is held, storage not counted */
+    uint32_t incomplete;                 /* there was more than we can look at */
+};
+
 struct priv_probe {
     struct {
         uint32_t ok;
@@ -142,5 +150,6 @@ struct priv_reply {
         struct priv_host host;
         struct priv_inspect inspect;
         struct priv_probe probe;
+        struct priv_held held;
     };
 };

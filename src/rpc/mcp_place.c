@@ -129,7 +129,7 @@ struct mcp_place *mcp_place_of_caller(struct mcp *m, const struct authz_scope *s
 bool mcp_place_reaches(const struct mcp_place *p, const char *id)
 {
     if (!p->confined)
-        return authz_check_session(p->scope, id, NULL) == 0;
+        return authz_sees(p->scope, NULL, id);
     size_t n = strlen(p->base);
     return str_eq(id, p->session_id) || (strncmp(id, p->base, n) == 0 && id[n] == '-');
 }

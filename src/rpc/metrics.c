@@ -11,6 +11,7 @@
 
 #include "backend/backend.h"
 #include "core/audit.h"
+#include "core/authz.h"
 #include "core/chat.h"
 #include "core/manager.h"
 #include "core/metrics.h"
@@ -36,6 +37,7 @@ struct page {
     int error;
     const struct v1 *v;
     const struct metrics *m;
+    const struct authz_scope *scope; /* of whoever asks */
 };
 
 __attribute__((format(printf, 2, 3))) static void put(struct page *p, const char *fmt, ...)
@@ -83,21 +85,29 @@ static void histogram(struct page *p, const char *name, const char *help, const 
     put(p, "%s_count %" PRIu64 "\n", name, hist_count(h));
 }
 
+/* What can be told of the sessions of one scope: what exists now. */
+static void put_seen(struct page *p)
+{
+    struct manager *m = p->v->manager;
+    struct policy_counts n;
+
+    policy_count_seen(m, p->scope, &n);
+    head(p, "box_sessions", "gauge", "Sessions that exist now.");
+    for (int i = 0; i < SESSION_STATE_MAX; i++)
+        labelled(p, "box_sessions", "state", session_state_name((enum session_state)i),
+                 n.by_state[i]);
+    plain(p, "box_sessions_max", "gauge", "Sessions that may exist at a time.",
+          manager_get_options(m)->max_sessions);
+    head(p, "box_processes", "gauge", "Managed processes that run, and ended ones remembered.");
+    labelled(p, "box_processes", "state", "running", n.running);
+    labelled(p, "box_processes", "state", "exited", n.exited);
+}
+
 static void put_sessions(struct page *p)
 {
     static const char *const ends[METRICS_END_MAX] = {
         [METRICS_DELETED] = "deleted", [METRICS_EXPIRED] = "expired", [METRICS_LOST] = "lost"};
-    uint64_t by_state[SESSION_STATE_MAX] = {0};
-    struct manager *m = p->v->manager;
 
-    for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s))
-        by_state[session_state(s)]++;
-    head(p, "box_sessions", "gauge", "Sessions that exist now.");
-    for (int i = 0; i < SESSION_STATE_MAX; i++)
-        labelled(p, "box_sessions", "state", session_state_name((enum session_state)i),
-                 by_state[i]);
-    plain(p, "box_sessions_max", "gauge", "Sessions that may exist at a time.",
-          manager_get_options(m)->max_sessions);
     plain(p, "box_sessions_created_total", "counter", "Sessions made.", p->m->sessions_created);
     plain(p, "box_sessions_adopted_total", "counter", "Sessions taken over from an earlier boxd.",
           p->m->sessions_adopted);
@@ -112,8 +122,6 @@ static void put_sessions(struct page *p)
 
 static void put_execs(struct page *p)
 {
-    size_t running, exited;
-
     head(p, "box_execs_total", "counter", "Commands, by how they ended.");
     for (int i = 0; i < OUTCOME_KIND_MAX; i++)
         labelled(p, "box_execs_total", "outcome", outcome_name((enum outcome_kind)i),
@@ -126,10 +134,6 @@ static void put_execs(struct page *p)
     labelled(p, "box_exec_output_bytes_total", "stream", "stdout", p->m->output_bytes[EXEC_STDOUT]);
     labelled(p, "box_exec_output_bytes_total", "stream", "stderr", p->m->output_bytes[EXEC_STDERR]);
 
-    manager_count_processes(p->v->manager, &running, &exited);
-    head(p, "box_processes", "gauge", "Managed processes that run, and ended ones remembered.");
-    labelled(p, "box_processes", "state", "running", running);
-    labelled(p, "box_processes", "state", "exited", exited);
     plain(p, "box_processes_started_total", "counter", "Managed processes started.",
           p->m->processes_started);
     plain(p, "box_processes_exited_total", "counter", "Managed processes that ended.",
@@ -181,7 +185,6 @@ static void put_rpc(struct page *p)
 static void put_policy(struct page *p)
 {
     const struct policy_service *s = p->v->service;
-    const struct backend *backend = manager_backend(p->v->manager);
 
     head(p, "box_policy_refusals_total", "counter",
          "Requests that the policy or the scope of a token refused, by error.");
@@ -189,9 +192,6 @@ static void put_policy(struct page *p)
         if (p->m->refused[i] > 0 || i == ERR_DENIED)
             labelled(p, "box_policy_refusals_total", "code", err_code_name((enum err_code)i),
                      p->m->refused[i]);
-    head(p, "box_backend_up", "gauge", "Whether sandboxes can be had from the backend.");
-    labelled(p, "box_backend_up", "backend", backend->ops->name,
-             backend_available(backend, NULL) == 0);
     if (s == NULL || s->audit == NULL)
         return;
     plain(p, "box_audit_records_total", "counter",
@@ -216,9 +216,16 @@ static void put_shares(struct page *p)
     for (int kind = 0; kind < SHARE_KIND_MAX; kind++) {
         head(p, gauges[kind].name, "gauge", gauges[kind].help);
         for (const struct share *s = shares_next(all, NULL); s != NULL; s = shares_next(all, s))
-            labelled(p, gauges[kind].name, "token", share_name(s),
-                     share_used(s, (enum share_kind)kind));
+            if (authz_sees(p->scope, share_name(s), NULL))
+                labelled(p, gauges[kind].name, "token", share_name(s),
+                         share_used(s, (enum share_kind)kind));
     }
+}
+
+static void put_refusals(struct page *p)
+{
+    const struct shares *all = p->v->service != NULL ? p->v->service->shares : NULL;
+
     head(p, "box_share_refusals_total", "counter",
          "Requests refused because a token had its share already, by cap.");
     for (int kind = 0; kind < SHARE_OUTPUT; kind++) /* that one makes room instead */
@@ -297,27 +304,48 @@ static void put_process(struct page *p)
     histogram(p, "box_loop_turn_seconds",
               "How long each turn of the event loop kept all others waiting.",
               loop_turns(manager_loop(p->v->manager)));
+}
+
+static void put_build(struct page *p)
+{
+    const struct backend *backend = manager_backend(p->v->manager);
+
+    head(p, "box_backend_up", "gauge", "Whether sandboxes can be had from the backend.");
+    labelled(p, "box_backend_up", "backend", backend->ops->name,
+             backend_available(backend, NULL) == 0);
     head(p, "box_build_info", "gauge", "Constant 1.");
-    put(p, "box_build_info{version=\"%s\",backend=\"%s\"} 1\n", BOX_VERSION,
-        manager_backend(p->v->manager)->ops->name);
+    put(p, "box_build_info{version=\"%s\",backend=\"%s\"} 1\n", BOX_VERSION, backend->ops->name);
+}
+
+/* Counters that add up what everybody has done. */
+static void put_everybody(struct page *p)
+{
+    put_sessions(p);
+    put_execs(p);
+    put_http(p);
+    put_rpc(p);
+    put_policy(p);
+    put_refusals(p);
+    put_chats(p);
+    put_process(p);
 }
 
 static void get_metrics(struct http_request *req, void *arg)
 {
     struct v1 *v = arg;
-    struct page p = {.v = v, .m = manager_metrics(v->manager)};
+    struct page p = {.v = v, .m = manager_metrics(v->manager), .scope = v1_caller(req)};
 
     if (!v1_may(req, v, "metrics"))
         return;
     buf_init(&p.out, TEXT_MAX);
-    put_sessions(&p);
-    put_execs(&p);
-    put_http(&p);
-    put_rpc(&p);
-    put_policy(&p);
+    put_build(&p);
+    put_seen(&p);
     put_shares(&p);
-    put_chats(&p);
-    put_process(&p);
+    if (authz_sees(p.scope, NULL, NULL))
+        put_everybody(&p);
+    else
+        put(&p, "# What is left out counts everybody: token '%s' lacks sessions: [\"*\"].\n",
+            authz_name(p.scope));
     if (p.error < 0)
         http_reply_error(req, 500, "limit", "the answer is too large", NULL);
     else

@@ -113,6 +113,13 @@ static void reply(struct http_request *req, unsigned status, struct buf *out, st
         http_reply(req, status, JSON_TYPE, out->data, out->len);
 }
 
+/* Where several share boxd by tokens, how much all of them do is not for whoever can connect. */
+static void write_resources(struct rpc *r, const struct http_request *req, struct jw *w)
+{
+    if (!r->o.quiet_probes || http_request_peer(req) != NULL)
+        rpc_write_resources(r, w);
+}
+
 static void get_healthz(struct http_request *req, void *arg)
 {
     AUTO_DONE(buf) struct buf out;
@@ -121,7 +128,7 @@ static void get_healthz(struct http_request *req, void *arg)
     jw_init(&w, &out);
     jw_object(&w);
     jw_kbool(&w, "live", true);
-    rpc_write_resources(arg, &w);
+    write_resources(arg, req, &w);
     jw_object_end(&w);
     reply(req, 200, &out, &w);
 }
@@ -140,7 +147,7 @@ static void on_readyz(void *arg, const struct readiness_report *report)
     jw_init(&w, &out);
     jw_object(&w);
     readiness_write(report, &w);
-    rpc_write_resources(p->rpc, &w);
+    write_resources(p->rpc, p->req, &w);
     jw_object_end(&w);
     reply(p->req, report->ready ? 200 : 503, &out, &w);
 }

@@ -28,6 +28,7 @@ struct rpc_options {
     const char *backend_name; /* to report; NULL: the backend's own */
     const char *config;       /* JSON object as box_init carries it; NULL: none */
     int spool_fd;             /* directory for files on their way to us; -1: they are refused */
+    bool quiet_probes;        /* probes over TCP, which need no token, count nothing */
     bool legacy;              /* serve clients of the first release too */
     bool unsafe_storage;      /* count soft storage limits as enforced */
 };

@@ -87,17 +87,23 @@ void rpc_health(struct rpc_call *c)
         when_known(c, reply_backend);
 }
 
+/* Where admission is enforced: one that isolates less than it must is of no use. */
+static void write_ready_backend(const struct readiness_report *report, struct jw *w)
+{
+    jw_kstr(w, "name", report->backend);
+    jw_kbool(w, "available", report->ready);
+    jw_key(w, "readiness");
+    jw_object(w);
+    readiness_write(report, w);
+    jw_object_end(w);
+}
+
 static void on_info(void *arg, const struct readiness_report *report)
 {
     struct rpc_call *c = arg;
     struct rpc_reply reply;
     rpc_reply_open(c, &reply);
-    jw_kstr(&reply.w, "name", report->backend);
-    jw_kbool(&reply.w, "available", report->ready);
-    jw_key(&reply.w, "readiness");
-    jw_object(&reply.w);
-    readiness_write(report, &reply.w);
-    jw_object_end(&reply.w);
+    write_ready_backend(report, &reply.w);
     rpc_reply_close(c, &reply);
 }
 
@@ -141,7 +147,8 @@ static void write_capacity(const struct rpc_call *c, size_t used, struct jw *w)
     jw_object_end(w);
 }
 
-static void reply_status(struct rpc_call *c)
+/* `report` NULL: admission is not enforced. */
+static void write_status(struct rpc_call *c, const struct readiness_report *report)
 {
     const struct manager_options *o = manager_get_options(c->rpc->o.manager);
     const struct box_limits *l = &c->rpc->limits;
@@ -151,12 +158,15 @@ static void reply_status(struct rpc_call *c)
     rpc_reply_open(c, &reply);
     jw_key(w, "backend");
     jw_object(w);
-    write_backend(c->rpc, w);
+    if (report != NULL)
+        write_ready_backend(report, w);
+    else
+        write_backend(c->rpc, w);
     jw_object_end(w);
     jw_ku64(w, "active_sessions", used);
     jw_ku64(w, "managed_processes", rpc_count_processes(c->rpc, c->prefix));
     jw_ku64(w, "session_ttl_sec", o->ttl_ns / NSEC_PER_SEC);
-    if (c->ns[0] != '\0') {
+    if (c->rules->tells_of_workspace) {
         jw_key(w, "limits");
         jw_object(w);
         jw_ku64(w, "max_sessions", o->max_sessions);
@@ -170,9 +180,22 @@ static void reply_status(struct rpc_call *c)
     rpc_reply_close(c, &reply);
 }
 
+static void reply_status(struct rpc_call *c)
+{
+    write_status(c, NULL);
+}
+
+static void on_status(void *arg, const struct readiness_report *report)
+{
+    write_status(arg, report);
+}
+
 void rpc_status(struct rpc_call *c)
 {
-    when_known(c, reply_status);
+    if (admission_enforced(c->rpc->admission))
+        readiness_get(c->rpc->readiness, on_status, c);
+    else
+        when_known(c, reply_status);
 }
 
 static void shut_down(struct rpc_call *c)

@@ -287,7 +287,7 @@ static void on_readiness(void *arg, const struct readiness_report *report)
         return;
     }
     if (!report->ready) {
-        readiness_failed(report, failed, sizeof(failed));
+        readiness_failed(report, c->rules->newer_checks, failed, sizeof(failed));
         rpc_fail(c, RPC_READINESS, "Managed sandbox isolation is not ready (failed checks: %s)",
                  failed);
         return;
@@ -311,8 +311,6 @@ static bool check_context(struct rpc_call *c)
 {
     bool tenant = (c->action->flags & RPC_TENANT) != 0;
     bool lenient = c->conn->flags != 0 && !admission_enforced(c->rpc->admission);
-    if (c->conn->flags & RPC_CONN_BARE)
-        c->msg.scoped = false;
     if (tenant && !c->msg.scoped && !lenient) {
         rpc_fail(c, RPC_PERMISSION_ERROR, "Box tenant action requires a trusted Workspace context");
         return false;
@@ -328,10 +326,33 @@ static bool check_context(struct rpc_call *c)
     return true;
 }
 
+/* Every request tells, until one has told what the client is. */
+static void recognise(struct rpc_call *c)
+{
+    struct rpc_conn *conn = c->conn;
+    const struct langbot_request request = {
+        .call = c->action->call,
+        .tenant = conn->flags != 0 && (c->action->flags & RPC_TENANT) != 0,
+        .scoped = c->msg.scoped,
+        .data = c->msg.data,
+    };
+    if (conn->family == LANGBOT_UNKNOWN) {
+        conn->family = langbot_recognise(&request);
+        if (conn->family != LANGBOT_UNKNOWN)
+            log_info(NULL, "the client is langbot-plugin %s",
+                     langbot_releases[conn->family].releases);
+    }
+    c->rules = &langbot_releases[conn->family];
+}
+
 static void start(struct rpc_call *c)
 {
     c->action = rpc_action_find(c->msg.action);
-    if (c->action == NULL) {
+    if (c->conn->flags & RPC_CONN_BARE)
+        c->msg.scoped = false;
+    if (c->action != NULL)
+        recognise(c);
+    if (c->action == NULL || (c->action->call & ~c->rules->calls) != 0) {
         rpc_fail(c, RPC_VALUE_ERROR, "Action %s not found", c->msg.action);
         return;
     }

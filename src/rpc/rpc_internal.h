@@ -11,6 +11,7 @@
 #include "core/sweep.h"
 #include "core/tenancy.h"
 #include "io/loop.h"
+#include "rpc/langbot_release.h"
 #include "rpc/rpc.h"
 #include "util/buf.h"
 #include "util/json.h"
@@ -161,9 +162,10 @@ struct rpc_conn {
     unsigned flags;                /* enum rpc_conn_flags */
     char request[RPC_REQUEST_MAX]; /* id of the request that opened it, or one of our own */
     uint64_t n_requests;
-    bool local;    /* whoever is at the other end started us */
-    bool by_token; /* what let it in may change */
-    bool outdated; /* and has: nothing new is begun on it */
+    enum langbot_family family; /* what its client has shown itself to be */
+    bool local;                 /* whoever is at the other end started us */
+    bool by_token;              /* what let it in may change */
+    bool outdated;              /* and has: nothing new is begun on it */
 };
 
 /* Where the first release is served as well. */
@@ -189,6 +191,7 @@ enum rpc_action_flags {
 struct rpc_action {
     const char *name;
     unsigned flags;
+    unsigned call; /* of enum langbot_call; 0: one that every release knows */
     /* Owes one answer, now or later: rpc_reply_close(), rpc_ok() or one of rpc_fail*(). */
     void (*run)(struct rpc_call *c);
 };
@@ -211,6 +214,7 @@ struct rpc_call {
     struct rpc_call *prev, *next; /* of the runtime */
     struct rpc_call *conn_prev, *conn_next;
     const struct rpc_action *action;
+    const struct langbot_release *rules; /* what the client's release expects, as far as known */
     struct rpc_message msg;
     struct log_scope request; /* its id, in every log record that it causes */
     uint64_t begun;

@@ -452,7 +452,7 @@ static void on_readiness(void *arg, const struct readiness_report *report)
     struct err err = {0};
     char failed[320];
     if (!report->ready) {
-        readiness_failed(report, failed, sizeof(failed));
+        readiness_failed(report, false, failed, sizeof(failed));
         refuse(k, RPC_READINESS, "Managed sandbox isolation is not ready (failed checks: %s)",
                failed);
     } else if (admission_check(k->rpc->admission, k->ns, k->generation, rpc_now_us(k->rpc), &grant,

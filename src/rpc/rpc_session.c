@@ -59,6 +59,10 @@ static void rewrite(struct rpc_call *c)
         rpc_fail(c, RPC_READINESS, "%s", err.code != ERR_NONE ? err.msg : "box-fetch is missing");
         return;
     }
+    if (c->spec->n_extra_mounts > 0 && !c->rules->admitted_mounts) {
+        rpc_fail(c, RPC_ADMISSION, "Managed sandbox additional host mounts are disabled");
+        return;
+    }
     AUTO_FREE char *dir = box_paths_tenant_dir(&c->rpc->paths, c->ns);
     if (admission_rewrite(c->rpc->admission, c->spec, dir, &err) < 0 ||
         admission_check_mounts(&c->rpc->paths, c->spec, &err) < 0) {
@@ -79,7 +83,10 @@ void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
 {
     struct report report = {0};
     struct err err = {0};
-    if (spec_parse_report(c->msg.data, &c->spec, &report, &err) < 0) {
+    int r = c->rules->closed
+                ? spec_parse_closed(c->msg.data, c->rules->gone, &c->spec, &report, &err)
+                : spec_parse_report(c->msg.data, &c->spec, &report, &err);
+    if (r < 0) {
         rpc_fail_report(c, &report, spec_model.name);
         return;
     }
@@ -89,7 +96,7 @@ void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
     if (c->ns[0] == '\0' || enforced)
         c->id = xstrdup(c->spec->session_id);
     else if (tenant_physical(c->prefix, c->spec->session_id, &c->id, &err) < 0) {
-        rpc_fail(c, RPC_VALIDATION, "%s", err.msg);
+        rpc_fail(c, c->rules->bad_id_is_checked ? RPC_VALIDATION : RPC_VALUE_ERROR, "%s", err.msg);
         return;
     }
     set_id(c);
@@ -161,8 +168,8 @@ static void acquire(struct rpc_call *c)
 {
     struct err err = {0};
     c->made = manager_find(c->rpc->o.manager, c->id) == NULL;
-    if (manager_acquire(c->rpc->o.manager, &c->spec, ALL_FIELDS, ACQUIRE_REMOUNT, on_ready, c,
-                        &err) < 0)
+    unsigned mounts = c->rules->keeps_mounts ? ACQUIRE_KEEP_MOUNTS : ACQUIRE_REMOUNT;
+    if (manager_acquire(c->rpc->o.manager, &c->spec, ALL_FIELDS, mounts, on_ready, c, &err) < 0)
         fail_acquire(c, &err);
 }
 
@@ -245,7 +252,8 @@ void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s)
     v1_write_settings(w, spec);
     rpc_write_time(w, "created_at", session_created(s));
     rpc_write_time(w, "last_used_at", session_last_used(s));
-    jw_kstr(w, "status", sb == NULL ? "closing" : session_execs(s) > 0 ? "running" : "idle");
+    if (c->rules->tells_of_workspace)
+        jw_kstr(w, "status", sb == NULL ? "closing" : session_execs(s) > 0 ? "running" : "idle");
 }
 
 static void created(struct rpc_call *c)

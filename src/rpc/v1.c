@@ -94,7 +94,7 @@ static void get_status(struct http_request *req, void *arg)
     if (!v1_may(req, v, "status"))
         return;
     jw_init(&w, &out);
-    policy_service_write_status(v->service, &w);
+    policy_service_write_status(v->service, v1_caller(req), &w);
     v1_reply_json(req, 200, &out, &w);
 }
 
@@ -109,9 +109,7 @@ static void get_errors(struct http_request *req, void *arg)
     jw_init(&w, &out);
     jw_object(&w);
     jw_key(&w, "errors");
-    /* Those of others name their sessions. */
-    const struct authz_scope *scope = v1_caller(req);
-    error_ring_write_json(v->service->errors, scope != NULL ? authz_name(scope) : NULL, &w);
+    error_ring_write_json(v->service->errors, authz_errors(v1_caller(req)), &w);
     jw_object_end(&w);
     v1_reply_json(req, 200, &out, &w);
 }
@@ -127,7 +125,7 @@ static void list_sessions(struct http_request *req, void *arg)
     jw_key(&w, "sessions");
     jw_array(&w);
     for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s)) {
-        if (authz_check_session(v1_caller(req), session_id(s), NULL) < 0)
+        if (!authz_sees(v1_caller(req), NULL, session_id(s)))
             continue;
         jw_object(&w);
         v1_write_session(&w, s);

@@ -1,52 +1,130 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "core/audit.h"
+#include "core/authz.h"
 #include "core/policy_service.h"
 #include "http/server.h"
 #include "rpc/v1_internal.h"
 #include "util/buf.h"
 #include "util/err.h"
 #include "util/json.h"
+#include "util/str.h"
 
 #define ANSWER_MAX (8U << 20)
 #define RECORDS_DEFAULT 100U
 #define RECORDS_MAX 1000U
+#define LOOK_MAX 10000U /* records looked at for one page of those that a scope sees */
+#define CURSOR_TEXT 64U
 
 struct page {
     struct jw w;
-    uint64_t last;
+    const struct authz_scope *scope; /* of whoever asks */
+    uint64_t after, limit;           /* as asked for */
+    uint64_t last, looked, n;
     bool broken; /* a line that is no JSON */
 };
+
+/* A refusal concerns who was refused, and not the session that it asked for. */
+static bool sees_record(const struct authz_scope *scope, const struct json *record)
+{
+    const char *event = json_str(json_get(record, "event"));
+    const bool refusal = event != NULL && str_eq(event, "denied");
+
+    return authz_sees(scope, json_str(json_get(record, "who")),
+                      refusal ? NULL : json_str(json_get(record, "session")));
+}
+
+/* Number, hash and losses of a record tell of those between. */
+static void write_cut(struct jw *w, const struct json *record)
+{
+    jw_object(w);
+    for (void *it = json_iter(record); it != NULL; it = json_iter_next(record, it)) {
+        const char *key = json_iter_key(it);
+        if (str_eq(key, "seq") || str_eq(key, "prev") || str_eq(key, "lost"))
+            continue;
+        jw_key(w, key);
+        jw_value(w, json_iter_value(it));
+    }
+    jw_object_end(w);
+}
 
 static void on_line(void *arg, uint64_t number, const char *line, size_t len)
 {
     struct page *p = arg;
     AUTO(json) struct json *record = NULL;
 
-    if (json_parse(line, len, &record, NULL) < 0)
-        p->broken = true;
-    else
-        jw_value(&p->w, record);
+    if (p->n == p->limit)
+        return;
     p->last = number;
+    p->looked++;
+    if (json_parse(line, len, &record, NULL) < 0) {
+        p->broken = true;
+    } else if (authz_sees(p->scope, NULL, NULL)) {
+        jw_value(&p->w, record);
+        p->n++;
+    } else if (sees_record(p->scope, record)) {
+        write_cut(&p->w, record);
+        p->n++;
+    }
 }
 
-static int write_page(const struct audit *a, uint64_t after, uint64_t limit, struct page *p,
-                      struct err *err)
+static void write_next(const struct v1 *v, struct page *p)
 {
+    char text[V1_CURSOR_SIZE];
+
+    if (authz_sees(p->scope, NULL, NULL)) {
+        jw_ku64(&p->w, "next_after", p->last);
+        return;
+    }
+    v1_cursor_write(v, authz_name(p->scope), p->last, text);
+    jw_kstr(&p->w, "next", text);
+    jw_kbool(&p->w, "more", p->n > 0 || p->looked >= LOOK_MAX);
+}
+
+static int write_page(const struct v1 *v, struct page *p, struct err *err)
+{
+    const struct audit *a = v->service->audit;
+    const bool whole = authz_sees(p->scope, NULL, NULL);
+    uint64_t before;
+    int r;
+
     jw_object(&p->w);
     jw_key(&p->w, "records");
     jw_array(&p->w);
-    p->last = after;
-    int r = audit_read(a, after, (size_t)limit, on_line, p, err);
+    p->last = p->after;
+    do {
+        before = p->looked;
+        r = audit_read(a, p->last, whole ? (size_t)p->limit : RECORDS_MAX, on_line, p, err);
+    } while (r == 0 && p->n == 0 && p->looked > before && p->looked < LOOK_MAX);
     jw_array_end(&p->w);
     if (r == 0 && p->broken)
         r = err_set(err, ERR_STATE, "the audit log holds a line that is no record");
-    jw_ku64(&p->w, "next_after", p->last);
+    write_next(v, p);
     jw_key(&p->w, "log");
-    audit_write_status(a, &p->w);
+    audit_write_status(a, whole, &p->w);
     jw_object_end(&p->w);
     return r;
+}
+
+/* Where to begin: by number, or for who sees only some of the records by the cursor of the page
+ * before. False: answered. */
+static bool read_start(struct http_request *req, const struct v1 *v, struct page *p)
+{
+    char text[CURSOR_TEXT] = "";
+
+    if (authz_sees(p->scope, NULL, NULL))
+        return v1_query_number(req, "after", UINT64_MAX - 1, 0, &p->after);
+    ssize_t r = http_request_query_get(req, "cursor", text, sizeof(text));
+    if (r == -ENOENT)
+        return true;
+    if (r >= 0 && v1_cursor_read(v, authz_name(p->scope), text, &p->after) &&
+        p->after <= audit_count(v->service->audit))
+        return true;
+    http_reply_error(req, 400, "invalid", "cursor is none of this boxd and token",
+                     "leave it out, or send `next` of the page before");
+    return false;
 }
 
 /* after: the number of the last record that the caller has; limit: of records. */
@@ -54,21 +132,22 @@ static void get_audit(struct http_request *req, void *arg)
 {
     const struct v1 *v = arg;
     AUTO_DONE(buf) struct buf out;
-    struct page page = {0};
+    struct page page = {.scope = v1_caller(req)};
     struct err err = {0};
-    uint64_t after, limit;
 
     buf_init(&out, ANSWER_MAX);
-    if (!v1_may(req, v, "audit") || !v1_query_number(req, "after", UINT64_MAX - 1, 0, &after) ||
-        !v1_query_number(req, "limit", RECORDS_MAX, RECORDS_DEFAULT, &limit))
+    if (!v1_may(req, v, "audit") ||
+        !v1_query_number(req, "limit", RECORDS_MAX, RECORDS_DEFAULT, &page.limit))
         return;
     if (v->service->audit == NULL) {
         http_reply_error(req, 404, "not_found", "nothing is recorded",
                          "set box.audit.enabled in boxd's configuration");
         return;
     }
+    if (!read_start(req, v, &page))
+        return;
     jw_init(&page.w, &out);
-    if (write_page(v->service->audit, after, limit, &page, &err) < 0)
+    if (write_page(v, &page, &err) < 0)
         http_reply_error(req, v1_status(&err), err_code_name(err.code), err.msg,
                          "`box audit verify` tells which line it is");
     else

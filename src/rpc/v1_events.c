@@ -50,7 +50,7 @@ static bool is_visible(void *arg, const struct event *event)
     (void)str_fmt(name, sizeof(name), ",%s,", event_kind_name(event->kind));
     if (w->types[0] != '\0' && strstr(w->types, name) == NULL)
         return false;
-    return authz_check_session(w->scope, event->session, NULL) == 0;
+    return authz_sees(w->scope, NULL, event->session);
 }
 
 static void send_as(struct watcher *w, const char *event, uint64_t number, const struct buf *json)

@@ -376,7 +376,7 @@ static void write_hold(struct jw *w, const struct session *s, const struct lease
 /* One that is still being made has no session, and is its holder's business. */
 static bool is_visible(const struct authz_scope *scope, const struct session *s)
 {
-    return s == NULL ? scope == NULL : authz_check_session(scope, session_id(s), NULL) == 0;
+    return authz_sees(scope, NULL, s != NULL ? session_id(s) : NULL);
 }
 
 static void list_holds(struct http_request *req, void *arg)

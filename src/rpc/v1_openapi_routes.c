@@ -43,6 +43,7 @@ static const struct oa_param grep_params[] = {
 };
 static const struct oa_param audit_params[] = {
     {"after", "query", "~integer", "Number of the last record that the caller has."},
+    {"cursor", "query", "~string", "`next` of an earlier answer, for tokens that see only some of the records."},
     {"limit", "query", "~integer", "Records at most, up to 1000."},
     {0},
 };

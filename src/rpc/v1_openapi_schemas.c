@@ -34,9 +34,9 @@ static const struct oa_member health[] = {
 static const struct oa_member status_backend[] = {
     {"name", "string", "Of the backend."}, {"available", "boolean", "Whether it can be used."}, {0}};
 static const struct oa_member audit_log[] = {
-    {"records", "integer", "Number of the last record."},
-    {"head", "string", "SHA-256 of the last line: note it elsewhere, and `box audit verify --head` proves the log."},
-    {"lost", "integer", "Records that could not be written by this boxd."},
+    {"records", "~integer", "Number of the last record."},
+    {"head", "~string", "SHA-256 of the last line: note it elsewhere, and `box audit verify --head` proves the log."},
+    {"lost", "~integer", "Records that could not be written by this boxd."},
     {"full", "boolean", "Whether the disk was full at the last attempt."},
     {"on_full", "refuse|continue", "What happens to commands then."},
     {"error", "?string", "The last failure."},
@@ -144,7 +144,9 @@ static const struct oa_member grep[] = {
 };
 static const struct oa_member audit_page[] = {
     {"records", "[object]", "As they stand in the log, oldest first."},
-    {"next_after", "integer", "For `after` of the next page."},
+    {"next_after", "~integer", "For `after` of the next page."},
+    {"next", "~string", "For `cursor` of the next page; a token that sees only some of the records gets this instead."},
+    {"more", "~boolean", "With `next`: whether to ask again now."},
     {"log", "AuditLog", "State of the log."},
     {0},
 };

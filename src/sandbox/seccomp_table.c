@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -48,6 +49,8 @@
 #define NETLINK_ROUTE_PROTO 0
 #define TCP_ULP_OPT 31
 #define IOC_TYPE_BITS 0xff00u
+#define IOPRIO_PROCESS 1
+#define IOPRIO_PGRP 2
 
 const uint32_t seccomp_ret_default = ERRNO(ENOSYS);
 
@@ -196,6 +199,33 @@ static const struct seccomp_arg_rule mknodat_args[] = {
     {{{0}}, DENY},
 };
 
+/* PID 1 is ours, and without a second id it has that of the programs: then a program may take its
+ * descriptors by prlimit(2), its turns by sched_setscheduler(2), and, on gVisor, its life by
+ * kill(2). A filter can compare a number, and PID 1 has the same in every session; nobody inside
+ * can make a namespace in which it had another. */
+static const struct seccomp_arg_rule pid0_args[] = {
+    {{EQ(0, 1)}, DENY},
+    {{{0}}, ALLOW},
+};
+static const struct seccomp_arg_rule pid1_args[] = {
+    {{EQ(1, 1)}, DENY},
+    {{{0}}, ALLOW},
+};
+
+/* By kind and number: a process but PID 1, or one's own group. "All of a user" has PID 1 in it. */
+static const struct seccomp_arg_rule setpriority_args[] = {
+    {{EQ(0, PRIO_PROCESS), EQ(1, 1)}, DENY},
+    {{EQ(0, PRIO_PROCESS)}, ALLOW},
+    {{EQ(0, PRIO_PGRP), EQ(1, 0)}, ALLOW},
+    {{{0}}, DENY},
+};
+static const struct seccomp_arg_rule ioprio_args[] = {
+    {{EQ(0, IOPRIO_PROCESS), EQ(1, 1)}, DENY},
+    {{EQ(0, IOPRIO_PROCESS)}, ALLOW},
+    {{EQ(0, IOPRIO_PGRP), EQ(1, 0)}, ALLOW},
+    {{{0}}, DENY},
+};
+
 const struct seccomp_family seccomp_families[] = {
     /* Bytes in and out of descriptors that the process holds. vmsplice stays out: few use it, and
      * it has pinned pages into more than one kernel exploit. */
@@ -258,16 +288,20 @@ const struct seccomp_family seccomp_families[] = {
 
     /* Scheduling and limits: downwards only, the kernel sees to that. */
     {.ret = ALLOW, .names = {
-        "sched_yield", "sched_getaffinity", "sched_setaffinity", "sched_getparam", "sched_setparam",
-        "sched_getscheduler", "sched_setscheduler", "sched_getattr", "sched_setattr",
+        "sched_yield", "sched_getaffinity", "sched_getparam", "sched_getscheduler", "sched_getattr",
         "sched_get_priority_max", "sched_get_priority_min", "sched_rr_get_interval", "getpriority",
-        "setpriority", "ioprio_get", "ioprio_set", "getrlimit", "setrlimit", "prlimit64"}},
+        "ioprio_get", "getrlimit", "setrlimit"}},
+    {.args = pid0_args, .names = {
+        "sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr", "prlimit64"}},
+    {.args = setpriority_args, .names = {"setpriority"}},
+    {.args = ioprio_args, .names = {"ioprio_set"}},
 
     /* Signals. */
     {.ret = ALLOW, .names = {
         "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending", "rt_sigtimedwait",
-        "rt_sigqueueinfo", "rt_tgsigqueueinfo", "rt_sigsuspend", "sigaltstack", "kill", "tkill",
-        "tgkill", "pause", "restart_syscall", "pidfd_open", "pidfd_send_signal"}},
+        "rt_sigsuspend", "sigaltstack", "pause", "restart_syscall", "pidfd_send_signal"}},
+    {.args = pid0_args, .names = {
+        "kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open"}},
 
     /* Time, as a reader. */
     {.ret = ALLOW, .names = {
@@ -302,8 +336,9 @@ const struct seccomp_family seccomp_families[] = {
     /* Looking into other processes: for debuggers that were asked for. */
     {.ret = DENY, .profiles = 1u << SECCOMP_DEFAULT | 1u << SECCOMP_DAEMON,
      .names = {"ptrace", "process_vm_readv", "process_vm_writev"}},
-    {.ret = ALLOW, .profiles = 1u << SECCOMP_DEBUG,
-     .names = {"ptrace", "process_vm_readv", "process_vm_writev"}},
+    {.args = pid1_args, .profiles = 1u << SECCOMP_DEBUG, .names = {"ptrace"}},
+    {.args = pid0_args, .profiles = 1u << SECCOMP_DEBUG,
+     .names = {"process_vm_readv", "process_vm_writev"}},
     {.ret = DENY, .names = {"pidfd_getfd", "kcmp"}},
 
     /* Well-known denials, so that tools say "Operation not permitted". First the shape of the

@@ -93,7 +93,7 @@ static bool is_known(const struct model *m, const char *name)
 {
     for (size_t i = 0; i < m->n_fields; i++)
         if (str_eq(m->fields[i].name, name))
-            return true;
+            return !(m->gone & FIELD_BIT(i));
     return false;
 }
 
@@ -128,7 +128,7 @@ bool model_parse_at(const struct model *m, const struct json *v, uint64_t fixed,
         const struct field *f = &m->fields[i];
         struct place here = {.up = up, .key = f->name};
 
-        if (!(fixed & FIELD_BIT(i))) {
+        if (!((fixed | m->gone) & FIELD_BIT(i))) {
             const struct json *value = m->lookup ? m->lookup(v, f) : json_get(v, f->name);
             if (!value && (f->flags & FIELD_REQUIRED)) {
                 (void)report_add(report, &here, ISSUE_MISSING, NULL);

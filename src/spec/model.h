@@ -75,6 +75,7 @@ struct model {
     size_t n_fields; /* at most MODEL_FIELDS_MAX, so that a set of them fits a mask */
     size_t size;     /* of the struct */
     bool closed;     /* unknown members are errors; they are ignored otherwise */
+    uint64_t gone;   /* FIELD_BIT() set: fields that are not read, and unknown as others are */
 
     /* Optional: where the value of a field comes from when it is not simply the member. */
     const struct json *(*lookup)(const struct json *object, const struct field *f);

@@ -19,6 +19,8 @@ const struct profile profiles[] = {
      .host_path_mode = MOUNT_RW, .cpus = 1.0, .memory_mb = 512, .pids_limit = 128, .read_only_rootfs = true},
     {.name = "network_extended", .image = PROFILE_DEFAULT_IMAGE, .network = NETWORK_ON, .timeout_sec = 30, .max_timeout_sec = 300,
      .host_path_mode = MOUNT_RW, .cpus = 2.0, .memory_mb = 1024, .pids_limit = 256, .read_only_rootfs = false},
+    {.name = "offline", .image = PROFILE_DEFAULT_IMAGE, .network = NETWORK_OFF, .timeout_sec = 30, .max_timeout_sec = 120,
+     .host_path_mode = MOUNT_RW, .cpus = 1.0, .memory_mb = 512, .pids_limit = 128, .read_only_rootfs = true},
     {.name = "offline_readonly", .image = PROFILE_DEFAULT_IMAGE, .network = NETWORK_OFF, .timeout_sec = 30, .max_timeout_sec = 60,
      .host_path_mode = MOUNT_RO, .cpus = 0.5, .memory_mb = 256, .pids_limit = 64, .read_only_rootfs = true,
      .locked = FIELD_BIT(SPEC_NETWORK) | FIELD_BIT(SPEC_HOST_PATH_MODE) | FIELD_BIT(SPEC_READ_ONLY_ROOTFS)},

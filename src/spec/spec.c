@@ -226,15 +226,30 @@ void spec_free(struct spec *s)
     free(s);
 }
 
-int spec_parse_report(const struct json *object, struct spec **ret, struct report *report,
-                      struct err *err)
+static int parse(const struct model *m, const struct json *object, struct spec **ret,
+                 struct report *report, struct err *err)
 {
     AUTO(spec) struct spec *s = spec_new();
 
-    if (model_parse(&spec_model, object, 0, s, report) < 0)
+    if (model_parse(m, object, 0, s, report) < 0)
         return report_fail(report, err);
     *ret = TAKE_PTR(s);
     return 0;
+}
+
+int spec_parse_report(const struct json *object, struct spec **ret, struct report *report,
+                      struct err *err)
+{
+    return parse(&spec_model, object, ret, report, err);
+}
+
+int spec_parse_closed(const struct json *object, uint64_t gone, struct spec **ret,
+                      struct report *report, struct err *err)
+{
+    struct model closed = spec_model;
+    closed.closed = true;
+    closed.gone = gone;
+    return parse(&closed, object, ret, report, err);
 }
 
 int spec_parse(const struct json *object, struct spec **ret, struct err *err)

@@ -122,6 +122,11 @@ int spec_parse(const struct json *object, struct spec **ret, struct err *err);
 int spec_parse_report(const struct json *object, struct spec **ret, struct report *report,
                       struct err *err);
 
+/* The same where unknown members are errors, too, and those of the fields `gone`, a set of
+ * FIELD_BIT(enum spec_field), are unknown. */
+int spec_parse_closed(const struct json *object, uint64_t gone, struct spec **ret,
+                      struct report *report, struct err *err);
+
 /* For a spec built in C: the same trimming, defaults and rules, but errors in plain words. */
 int spec_validate(struct spec *s, struct err *err);
 

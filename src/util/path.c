@@ -17,6 +17,8 @@
 /* A rename anywhere on the host may make the kernel give up on proving that we stayed beneath. */
 #define OPEN_TRIES 128
 
+#define BLOCK_SLACK 8192U /* the last block, and one of the file system's own */
+
 static int open_how(int dirfd, const char *path, const struct open_how *how)
 {
     for (int tries = 0;;) {
@@ -112,4 +114,11 @@ int path_dir_error(int error, const char *path, struct err *err)
     if (error == -ENOTDIR)
         return err_set(err, ERR_CONFLICT, "'%.200s' is not a directory", path);
     return err_sys(err, -error, "open directory '%.200s'", path);
+}
+
+uint64_t path_cost(const struct stat *st)
+{
+    uint64_t size = st->st_size > 0 ? (uint64_t)st->st_size : 0;
+    uint64_t blocks = (uint64_t)st->st_blocks * 512;
+    return blocks > size + BLOCK_SLACK ? blocks : size;
 }

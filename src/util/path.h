@@ -4,9 +4,11 @@
 /* Every path another party names is resolved here, beneath a descriptor, by the kernel. */
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct err;
+struct stat;
 
 /* openat2 with RESOLVE_BENEATH | NO_SYMLINKS | NO_MAGICLINKS | NO_XDEV. `path` is relative ("" or
  * "." is the directory itself). Returns a descriptor (O_CLOEXEC) or a negative errno; -ENOSYS where
@@ -35,6 +37,11 @@ bool path_is_clean_absolute(const char *path);
  * permission are chmod-ed first. Never enters what is mounted there: -EBUSY, with the rest removed.
  * Entries may be swapped meanwhile; whoever keeps adding some can keep us busy. */
 int path_remove_tree_at(int dirfd, const char *name);
+
+/* What a file costs whoever pays for the disk: its size, or the blocks it has where they are more
+ * than rounding explains (preallocated beyond its end). A sparse file costs its size, as it may be
+ * filled. */
+uint64_t path_cost(const struct stat *st);
 
 /* mkdirat that accepts an existing directory (not a symlink) and opens it. */
 int path_make_dir_at(int dirfd, const char *name, mode_t mode);

@@ -116,7 +116,7 @@ def refused(call):
     return caught.value
 
 
-def test_T07_native_comes_first_and_nobody_else_is_bothered(start, docker):
+def test_row_T07_native_comes_first_and_nobody_else_is_bothered(start, docker):
     daemon = start(**docker.env)
     assert ready(daemon)["backend"] == {"name": "native", "available": True}
     api = daemon.client()
@@ -139,7 +139,7 @@ def test_T07_native_comes_first_and_nobody_else_is_bothered(start, docker):
         assert rpc.exec("x", "echo again")["stdout"] == "again"
 
 
-def test_T57_nothing_works_and_every_call_fails_closed(start, crippled):
+def test_row_T57_nothing_works_and_every_call_fails_closed(start, crippled):
     daemon = start(program=crippled, BOX_ENGINE_SOCKET=NOWHERE)
     api = daemon.client()
     error = refused(lambda: api.new("a"))
@@ -162,7 +162,7 @@ def test_T57_nothing_works_and_every_call_fails_closed(start, crippled):
     assert api.ps() == []
 
 
-def test_T57_an_engine_of_root_alone_is_told_as_such(start, crippled):
+def test_row_T57_an_engine_of_root_alone_is_told_as_such(start, crippled):
     """A boxd that root starts gives root up: with any backend it cannot use a socket that has no group."""
     with tempfile.TemporaryDirectory(prefix="box-alone-") as top, socket.socket(socket.AF_UNIX) as listening:
         os.chmod(top, 0o755)
@@ -176,7 +176,7 @@ def test_T57_an_engine_of_root_alone_is_told_as_such(start, crippled):
         assert f"only uid 0 may use '{path}'" in daemon.log() and "give the socket a group" in daemon.log()
 
 
-def test_T57_an_engine_that_comes_later_is_used_without_a_restart(start, crippled, docker):
+def test_row_T57_an_engine_that_comes_later_is_used_without_a_restart(start, crippled, docker):
     docker.engine.kill()
     try:
         daemon = start(program=crippled, **docker.env)
@@ -199,6 +199,24 @@ def test_T57_an_engine_that_comes_later_is_used_without_a_restart(start, cripple
     until(lambda: ready(daemon)["ready"] is False)
     docker.engine.start()
     until(lambda: ready(daemon)["ready"])
+
+
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+def test_row_I07_engines_are_found_by_asking_them_and_serve_until_shutdown(start, crippled, request, kind):
+    """Nobody chose a backend. Of each engine its socket is asked, as `docker info` and `podman info` would."""
+    engine = request.getfixturevalue(kind)
+    engine = engine if kind == "podman" else engine.engine
+    variable, other = ("CONTAINER_HOST", "DOCKER_HOST") if kind == "podman" else ("DOCKER_HOST", "CONTAINER_HOST")
+    daemon = start(program=crippled, **{variable: f"unix://{engine.socket}", other: f"unix://{NOWHERE}"})
+    with Rpc(daemon.sock, timeout=90) as rpc:
+        until(lambda: rpc.call("box_get_backend_info") == {"name": kind, "available": True})
+        assert rpc.call("box_status")["backend"]["name"] == kind
+        r = rpc.exec("int", "echo hello-box", image=IMAGE, workdir="/tmp")
+        assert (r["backend_name"], r["status"], r["exit_code"], r["stdout"]) == (kind, "completed", 0, "hello-box")
+        assert len(containers(engine)) == 1
+        assert rpc.call("box_shutdown", ctx=None) == {}
+        assert rpc.call("box_get_sessions") == {"sessions": []}
+    until(lambda: containers(engine) == [])
 
 
 def test_sessions_stay_with_the_backend_that_made_them(start, crippled, docker):

@@ -93,7 +93,7 @@ def chat():
     return uuid.uuid4()
 
 
-def test_T65_a_chat_gets_its_directory_three_mounts_and_three_labels(chats, chat):
+def test_row_T65_a_chat_gets_its_directory_three_mounts_and_three_labels(chats, chat):
     made = chats.create(chat.hex.upper())
     created, expires = (datetime.datetime.fromisoformat(made[k]) for k in ("created_at", "expires_at"))
     assert made["chat_id"] == str(chat) and made["status"] == "running"
@@ -123,7 +123,7 @@ def test_T65_a_chat_gets_its_directory_three_mounts_and_three_labels(chats, chat
 
 
 @pytest.mark.real
-def test_T65_what_is_inside(chats, chat):
+def test_row_T65_what_is_inside(chats, chat):
     chats.create(chat)
     r = chats.api.sh(str(chat), "pwd; cat /workspace/dependencies/who /workspace/lambda-tools/who; echo mine > note; "
                                 "touch /workspace/dependencies/x || touch /workspace/lambda-tools/x")
@@ -167,7 +167,7 @@ def test_many_at_once_get_one_sandbox(chats, chat):
     assert list(chats.sessions()) == [str(chat)]
 
 
-def test_T66_what_is_missing_is_a_start_error_and_is_not_made(chats, chat):
+def test_row_T66_what_is_missing_is_a_start_error_and_is_not_made(chats, chat):
     shutil.rmtree(chats.top / "lambda-tools")
     with pytest.raises(ApiError) as caught:
         chats.create(chat.hex)
@@ -179,7 +179,7 @@ def test_T66_what_is_missing_is_a_start_error_and_is_not_made(chats, chat):
 
 
 @pytest.mark.engine
-def test_T66_a_container_without_an_id_is_a_start_error(chats, chat):
+def test_row_T66_a_container_without_an_id_is_a_start_error(chats, chat):
     chats.proxy.rules.append(("POST", r"^/containers/create", said(201, {"Id": "", "Warnings": []})))
     with pytest.raises(ApiError) as caught:
         chats.create(chat)
@@ -189,7 +189,7 @@ def test_T66_a_container_without_an_id_is_a_start_error(chats, chat):
     assert chats.create(chat)["status"] == "running"
 
 
-def test_T67_stop_ignores_what_is_not_there(chats, chat):
+def test_row_T67_stop_ignores_what_is_not_there(chats, chat):
     assert chats.delete(chat) == {"chat_id": str(chat), "result": "not_found"}
     chats.create(chat)
     assert chats.delete(chat.hex.upper()) == {"chat_id": str(chat), "result": "deleted"}
@@ -198,7 +198,7 @@ def test_T67_stop_ignores_what_is_not_there(chats, chat):
 
 
 @pytest.mark.engine
-def test_T67_a_container_that_is_gone_is_looked_for_once(chats, chat):
+def test_row_T67_a_container_that_is_gone_is_looked_for_once(chats, chat):
     made = chats.create(chat)
     chats.proxy.rules.append(("DELETE", r"^/containers/", said(404, {"message": "missing"})))
     assert chats.delete(chat)["result"] == "deleted"
@@ -207,7 +207,7 @@ def test_T67_a_container_that_is_gone_is_looked_for_once(chats, chat):
 
 
 @pytest.mark.engine
-def test_T68_an_engine_that_cannot_stop_it_is_a_stop_error(chats, chat):
+def test_row_T68_an_engine_that_cannot_stop_it_is_a_stop_error(chats, chat):
     made = chats.create(chat)
     chats.proxy.rules.append(("DELETE", r"^/containers/", said(500, {"message": "boom"})))
     with pytest.raises(ApiError, match="boom") as caught:
@@ -225,7 +225,7 @@ def test_T68_an_engine_that_cannot_stop_it_is_a_stop_error(chats, chat):
 
 
 @pytest.mark.engine
-def test_T66_an_engine_that_is_away_is_no_fault_of_the_section(chats, chat):
+def test_row_T66_an_engine_that_is_away_is_no_fault_of_the_section(chats, chat):
     away = chats.proxy.socket.with_suffix(".away")
     chats.proxy.socket.rename(away)
     with pytest.raises(ApiError, match="cannot be reached") as caught:
@@ -237,7 +237,7 @@ def test_T66_an_engine_that_is_away_is_no_fault_of_the_section(chats, chat):
 
 
 @pytest.mark.engine
-def test_T69_found_again_by_labels_alone(chats, chat):
+def test_row_T69_found_again_by_labels_alone(chats, chat):
     made, ordinary = chats.create(chat), "ordinary"
     chats.api.new(ordinary, image=enginelib.IMAGE)
     instance = (chats.daemon.state / "engine" / "instance-id").read_text().strip()
@@ -275,7 +275,7 @@ def test_T69_found_again_by_labels_alone(chats, chat):
 
 
 @pytest.mark.engine
-def test_T69_an_image_cannot_pass_itself_off_as_a_chat(chats, chat):
+def test_row_T69_an_image_cannot_pass_itself_off_as_a_chat(chats, chat):
     """A container has the labels of its image, too: of an ordinary session they say nothing."""
     made, victim, ordinary = chats.create(chat), uuid.uuid4(), uuid.uuid4()
     for n, (name, claimed) in enumerate((("one", victim), ("two", chat), (str(ordinary), ordinary))):
@@ -301,7 +301,7 @@ def test_T69_an_image_cannot_pass_itself_off_as_a_chat(chats, chat):
 
 
 @pytest.mark.engine
-def test_T69_the_newest_of_a_chat_wins(chats, chat):
+def test_row_T69_the_newest_of_a_chat_wins(chats, chat):
     older = chats.create(chat)
     # A daemon that has lost its record, and its engine's word for a while, makes another.
     chats.daemon.stop(signal.SIGKILL)
@@ -319,7 +319,7 @@ def test_T69_the_newest_of_a_chat_wins(chats, chat):
 
 
 @pytest.mark.engine
-def test_T69_a_long_list_is_read_to_its_end(chats, chat):
+def test_row_T69_a_long_list_is_read_to_its_end(chats, chat):
     made = chats.create(chat)
     instance = (chats.daemon.state / "engine" / "instance-id").read_text().strip()
     chats.daemon.stop(signal.SIGKILL)
@@ -427,7 +427,7 @@ def test_without_a_section_there_are_no_chat_sandboxes():
         daemon.close()
 
 
-def test_I12_the_section_comes_from_the_environment_too():
+def test_row_I12_the_section_comes_from_the_environment_too():
     top = pathlib.Path(tempfile.mkdtemp(prefix="box-chats-"))
     top.chmod(0o755)
     for name in ("d", "l"):
@@ -512,7 +512,7 @@ def test_scopes_and_the_audit_log_hold_here_too():
     ({}, "sandbox.chats_root is missing, while sandbox.image is given"),
     ({"CHATS_ROOT": "/tmp/c", "DEPENDENCIES_HOST_PATH": "/usr/d", "LAMBDA_TOOLS_HOST_PATH": "/tmp/l"},
      "'/usr/d' of the section sandbox is outside the directories that may be mounted; add it to allowed_mount_roots")])
-def test_I12_a_section_that_cannot_work_is_refused(env, message):
+def test_row_I12_a_section_that_cannot_work_is_refused(env, message):
     with tempfile.TemporaryDirectory(prefix="box-chats-") as top:
         state = pathlib.Path(top) / "state"
         state.mkdir()

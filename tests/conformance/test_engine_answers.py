@@ -77,7 +77,7 @@ def ours(engine, sid):
 # L02
 
 
-def test_L02_mounts_are_typed_private_and_exact(box, shared):
+def test_check_L02_mounts_are_typed_private_and_exact(box, shared):
     name = "a:b" if box.name == "podman" else "a:b,c"
     (shared / name).mkdir()
     (shared / name / "f").write_text("exact\n")
@@ -92,7 +92,7 @@ def test_L02_mounts_are_typed_private_and_exact(box, shared):
             assert asked["BindOptions"] == {"Propagation": "rprivate", "NonRecursive": True}
 
 
-def test_L02_a_workspace_is_a_directory(box, shared):
+def test_check_L02_a_workspace_is_a_directory(box, shared):
     (shared / "notes.txt").write_text("hello\n")
     with pytest.raises(ApiError) as caught:
         box.new(host_path=str(shared / "notes.txt"))
@@ -115,7 +115,7 @@ def test_what_a_command_left_running_is_held_to_the_quota(box, shared):
     assert box.sh(sid, "ls /workspace; echo on")["stdout"] == "on\n"
 
 
-def test_L02_what_is_mounted_below_does_not_come_along(box, shared):
+def test_check_L02_what_is_mounted_below_does_not_come_along(box, shared):
     """It would be writable where what holds it is not."""
     (shared / "inner").mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(shared / "inner")], check=True)
@@ -126,7 +126,7 @@ def test_L02_what_is_mounted_below_does_not_come_along(box, shared):
     assert sorted(p.name for p in (shared / "inner").iterdir()) == ["secret"]
 
 
-def test_L02_a_directory_that_was_exchanged_meanwhile_is_refused(spoil, shared):
+def test_check_L02_a_directory_that_was_exchanged_meanwhile_is_refused(spoil, shared):
     """After boxd has looked at it and before the engine mounts its name: both are directories of the same owner."""
     for name in ("mine", "other"):
         (shared / name).mkdir()
@@ -175,7 +175,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("how", BAD)
-def test_L06_L08_answers_that_cannot_be_used(spoil, backend, how):
+def test_check_L06_check_L08_answers_that_cannot_be_used(spoil, backend, how):
     proxy, api, _ = spoil(BAD[how])
     begin = time.monotonic()
     with pytest.raises(ApiError) as caught:
@@ -194,21 +194,21 @@ def test_L06_L08_answers_that_cannot_be_used(spoil, backend, how):
 
 
 @pytest.mark.parametrize("number", ["1.24", "1.39", "2.0", "x", ""])
-def test_L06_an_api_that_is_too_old_or_none(spoil, number):
+def test_check_L06_an_api_that_is_too_old_or_none(spoil, number):
     _, api, _ = spoil(("GET", "/_ping", version(number)))
     with pytest.raises(ApiError) as caught:
         api.new("v", image=IMAGE)
     assert caught.value.code in BACKEND and "version" in caught.value.detail
 
 
-def test_L06_an_api_that_is_newer_is_spoken_to_in_our_version(spoil):
+def test_check_L06_an_api_that_is_newer_is_spoken_to_in_our_version(spoil):
     proxy, api, _ = spoil(("GET", "/_ping", version("1.999")))
     with contextlib.suppress(ApiError):  # the engine behind it need not have that one
         api.new("v", image=IMAGE)
     assert {t.split("/")[1] for m, t in proxy.seen if t.startswith("/v")} == {"v1.47"}
 
 
-def test_L06_a_session_that_ends_while_it_is_looked_at(spoil):
+def test_check_L06_a_session_that_ends_while_it_is_looked_at(spoil):
     proxy, api, daemon = spoil()
     api.new("gone", image=IMAGE)
     asked, go, result = threading.Event(), threading.Event(), []
@@ -239,7 +239,7 @@ def test_L06_a_session_that_ends_while_it_is_looked_at(spoil):
     assert api.ps() == []
 
 
-def test_L08_a_session_that_is_given_up_while_it_is_made(spoil, backend):
+def test_check_L08_a_session_that_is_given_up_while_it_is_made(spoil, backend):
     """Hanging up on an engine does not stop it: what it makes is removed once it has an id."""
     proxy, api, daemon = spoil()
     asked, go = threading.Event(), threading.Event()
@@ -282,7 +282,7 @@ def tar(name):
     return enginelib.image_tar([{"name": "etc/name", "mode": 0o644, "data": name.encode()}])
 
 
-def test_L09_a_missing_image_is_fetched(pulling):
+def test_check_L09_a_missing_image_is_fetched(pulling):
     registry, api = pulling
     pinned = registry.add("good", tar(f"good-{registry.host}"))
     api.new("p", image=f"{registry.host}/good:1")
@@ -313,7 +313,7 @@ def other_manifest(handler, what, data):
 
 
 @pytest.mark.parametrize("how", [limited, corrupt])
-def test_L09_what_a_registry_refuses_or_corrupts(pulling, backend, how):
+def test_check_L09_what_a_registry_refuses_or_corrupts(pulling, backend, how):
     registry, api = pulling
     name = f"{how.__name__}-{backend.name}"
     registry.add(name, tar(name))
@@ -325,7 +325,7 @@ def test_L09_what_a_registry_refuses_or_corrupts(pulling, backend, how):
     assert api.ps() == []
 
 
-def test_L09_a_digest_is_what_one_gets_or_nothing(pulling, backend):
+def test_check_L09_a_digest_is_what_one_gets_or_nothing(pulling, backend):
     registry, api = pulling
     name = f"other-{backend.name}"
     pinned = registry.add(name, tar(name))
@@ -350,7 +350,7 @@ def endless(released):
     return spoil
 
 
-def test_L09_an_image_of_twenty_gibibytes_is_too_large(pulling, backend):
+def test_check_L09_an_image_of_twenty_gibibytes_is_too_large(pulling, backend):
     registry, api = pulling
     name, released = f"huge-{backend.name}", threading.Event()
     registry.add(name, tar(name), layer_size=20 << 30)
@@ -363,7 +363,7 @@ def test_L09_an_image_of_twenty_gibibytes_is_too_large(pulling, backend):
         released.set()
 
 
-def test_L09_a_pull_can_be_given_up(pulling, backend):
+def test_check_L09_a_pull_can_be_given_up(pulling, backend):
     registry, api = pulling
     name, released = f"slow-{backend.name}", threading.Event()
     registry.add(name, tar(name))
@@ -392,7 +392,7 @@ def test_L09_a_pull_can_be_given_up(pulling, backend):
 # L11, L12
 
 
-def test_L11_no_session_reaches_the_engine(box):
+def test_check_L11_no_session_reaches_the_engine(box):
     sid = box.new()
     sockets = box.sh(sid, "find / -xdev -type s 2>/dev/null; find /run /var/run /.box -type s 2>/dev/null")["stdout"]
     assert set(sockets.split()) <= {"/.box/run/s"}
@@ -405,7 +405,7 @@ def test_L11_no_session_reaches_the_engine(box):
     assert not any(place.startswith(m["Source"]) for m in box.container(sid)["Mounts"])
 
 
-def test_L12_runtimes_are_named_and_old_ones_are_a_finding(box):
+def test_check_L12_runtimes_are_named_and_old_ones_are_a_finding(box):
     found = [c for c in box.doctor()["checks"] if c["id"] == "runtime"]
     text = subprocess.run(["runc", "--version"], capture_output=True, text=True, check=True).stdout
     number = text.split()[2].split("+")[0]
@@ -415,7 +415,7 @@ def test_L12_runtimes_are_named_and_old_ones_are_a_finding(box):
     assert not old or any("CVE-2025-31133" in c["detail"] for c in found)
 
 
-def test_L06_what_is_made_after_nobody_waits_for_it_goes_with_the_next(spoil, backend):
+def test_check_L06_what_is_made_after_nobody_waits_for_it_goes_with_the_next(spoil, backend):
     """An engine that takes its time makes a container that was not there yet when it was to be removed."""
     asked = []
 

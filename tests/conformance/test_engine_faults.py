@@ -70,7 +70,7 @@ def works(api, name):
     return api.sh(name, "echo fine")["stdout"] == "fine\n"
 
 
-def test_L05_the_engine_is_killed_in_the_middle_and_comes_back(setup):
+def test_check_L05_the_engine_is_killed_in_the_middle_and_comes_back(setup):
     s = setup("docker")
     s.api.new("a", image=IMAGE)
     with stream(s.daemon, "a", cmd="echo up; sleep 1000") as running:
@@ -90,7 +90,7 @@ def test_L05_the_engine_is_killed_in_the_middle_and_comes_back(setup):
     until(lambda: len(s.engine.containers(**{"langbot.box": "true"})) == 1)
 
 
-def test_L05_with_live_restore_sessions_outlive_the_engine(setup):
+def test_check_L05_with_live_restore_sessions_outlive_the_engine(setup):
     s = setup("docker", ["--live-restore"])
     s.api.new("a", image=IMAGE)
     with stream(s.daemon, "a", cmd="echo up; read x; echo got $x", stdin=True) as running:
@@ -106,7 +106,7 @@ def test_L05_with_live_restore_sessions_outlive_the_engine(setup):
     assert s.engine.containers() == []
 
 
-def test_L05_containerd_is_killed_in_the_middle(setup):
+def test_check_L05_containerd_is_killed_in_the_middle(setup):
     s = setup("docker")
     s.api.new("a", image=IMAGE)
     with stream(s.daemon, "a", cmd="echo up; read x; echo got $x", stdin=True) as running:
@@ -121,7 +121,7 @@ def test_L05_containerd_is_killed_in_the_middle(setup):
     until(lambda: len(s.engine.containers(**{"langbot.box": "true"})) == 1)
 
 
-def test_L05_podman_without_its_service(setup):
+def test_check_L05_podman_without_its_service(setup):
     s = setup("podman")
     s.api.new("a", image=IMAGE)
     s.engine.kill()
@@ -133,7 +133,7 @@ def test_L05_podman_without_its_service(setup):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_L06_an_engine_that_hangs_holds_nobody_else(setup, kind):
+def test_check_L06_an_engine_that_hangs_holds_nobody_else(setup, kind):
     s = setup(kind)
     s.api.new("a", image=IMAGE)
     s.engine.signal(signal.SIGSTOP)
@@ -169,7 +169,7 @@ def test_L06_an_engine_that_hangs_holds_nobody_else(setup, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_L06_a_socket_that_is_gone_or_closed(setup, kind):
+def test_check_L06_a_socket_that_is_gone_or_closed(setup, kind):
     s = setup(kind)
     s.api.new("a", image=IMAGE)
     for break_it, mend in ((lambda: os.rename(s.engine.socket, f"{s.engine.socket}.away"),
@@ -200,7 +200,7 @@ def test_L06_a_socket_that_is_gone_or_closed(setup, kind):
     until(lambda: works(s.api, "b"))
 
 
-def test_L10_podman_whose_runtime_cannot_run_here(setup):
+def test_check_L10_podman_whose_runtime_cannot_run_here(setup):
     """Its default, crun, refuses some layouts of cgroups: the reason is told, and nothing is left."""
     s = setup("podman", ["--runtime", "crun"])
     try:
@@ -224,7 +224,7 @@ def test_a_daemon_may_start_before_its_engine(setup):
     until(lambda: works(api, "a"))
 
 
-def test_L07_five_hundred_containers_of_an_earlier_life(setup):
+def test_check_L07_five_hundred_containers_of_an_earlier_life(setup):
     s = setup("docker")
     instance = (s.daemon.state / "engine" / "instance-id").read_text().strip()
     s.api.new("kept", image=IMAGE)

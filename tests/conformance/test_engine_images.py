@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images that mean harm, or mean well and are odd: what rows K02 to K05 say of images, and the image's side of table L.
+"""Images that mean harm, or mean well and are odd: what checks K02 to K05 say of images, and the image's side of table L.
 Engines unpack them, Box never does (integration/test_table_k.py has the map of table K)."""
 
 import io
@@ -78,7 +78,7 @@ LINKS = {
 
 
 @pytest.mark.parametrize("what", LINKS)
-def test_K03_links_of_an_image_lead_nowhere(box, load, shared, what):
+def test_check_K03_links_of_an_image_lead_nowhere(box, load, shared, what):
     before, etc = os.stat("/etc/passwd").st_mtime_ns, set(os.listdir("/etc"))
     without = ("etc/passwd", "etc/group") if what == "etc is a link" else ()
     image = load(LINKS[what], ["USER 0", "ENV LD_PRELOAD=/evil.so", "ENV PATH=/evil", "ENTRYPOINT [\"/evil\"]"],
@@ -102,7 +102,7 @@ def test_K03_links_of_an_image_lead_nowhere(box, load, shared, what):
     assert left == [], "nothing is left of those that were refused"
 
 
-def test_K02_setuid_programs_and_devices_of_an_image_are_worth_nothing(box, load):
+def test_check_K02_setuid_programs_and_devices_of_an_image_are_worth_nothing(box, load):
     busybox = pathlib.Path(shutil.which("busybox")).read_bytes()
     devices = [{"name": f"tmp2/{name}", "mode": 0o666, "kind": b"3", "device": number}
                for name, number in (("mem", (1, 1)), ("kmsg", (1, 11)), ("null", (1, 3)))]
@@ -118,7 +118,7 @@ def test_K02_setuid_programs_and_devices_of_an_image_are_worth_nothing(box, load
         box.rm(sid)
 
 
-def test_K05_the_programs_that_an_image_wants_to_run_do_not_run(box, load):
+def test_check_K05_the_programs_that_an_image_wants_to_run_do_not_run(box, load):
     evil = file("evil", b"#!/bin/sh\ntouch /tmp/evil-ran; exec sleep 1000\n", 0o755)
     image = load([evil], settings={
         "Entrypoint": ["/evil"], "Cmd": ["/evil"], "OnBuild": ["RUN /evil"], "StopSignal": "SIGUSR1",
@@ -129,7 +129,7 @@ def test_K05_the_programs_that_an_image_wants_to_run_do_not_run(box, load):
     assert box.container(sid)["Config"]["StopSignal"] in ("SIGKILL", "9"), "an end is not the image's to delay"
 
 
-def test_K05_a_user_that_does_not_exist(box, load):
+def test_check_K05_a_user_that_does_not_exist(box, load):
     image = load([], ["USER nobody-here:nowhere"])
     with pytest.raises(ApiError) as caught:
         box.new(image=image)
@@ -137,12 +137,12 @@ def test_K05_a_user_that_does_not_exist(box, load):
     assert [c for c in box.engine.containers() if c["Image"] == image] == []
 
 
-def test_K05_an_image_with_a_user_of_its_own_keeps_it(box, load):
+def test_check_K05_an_image_with_a_user_of_its_own_keeps_it(box, load):
     sid = box.new(image=load([], ["USER 1234:5678"]))
     assert box.sh(sid, "echo $(id -u) $(id -g)")["stdout"] == "1234 5678\n"
 
 
-def test_K04_a_user_is_not_root_by_another_name(box, load):
+def test_check_K04_a_user_is_not_root_by_another_name(box, load):
     """Names are the image's: one may be root's number."""
     image = load([file("etc/passwd", b"toor:x:0:0::/:/bin/sh\n")], ["USER toor"])
     sid = box.new(image=image)
@@ -152,7 +152,7 @@ def test_K04_a_user_is_not_root_by_another_name(box, load):
     assert box.sh(sid, "echo x > /bin/x")["exit_code"] != 0
 
 
-def test_K05_a_huge_environment(box, load):
+def test_check_K05_a_huge_environment(box, load):
     """One string that no program can be started with, and many that one can."""
     many = load([], [f"ENV V{n}={'x' * 1000}" for n in range(200)])
     sid = box.new(image=many)
@@ -167,7 +167,7 @@ def test_K05_a_huge_environment(box, load):
 @pytest.mark.parametrize("line", [b"user:x:0:0", b"user:x:-1:-1::/:\n", b"user:x:99999999999999999999:1::/:\n",
                                   b"user:x:::::\n", b"user:x:0x0:0::/:\n", b"user:" + b"x" * 70000 + b":0:0::/:\n",
                                   b"\0user:x:0:0::/:\n"], ids=range(7))
-def test_K04_lines_of_users_that_are_none(box, load, line):
+def test_check_K04_lines_of_users_that_are_none(box, load, line):
     """The engine looks a name up. Whatever it finds: no capability, and never somebody whom the image did not name."""
     image = load([file("etc/passwd", line)], ["USER user"])
     try:
@@ -182,7 +182,7 @@ def test_K04_lines_of_users_that_are_none(box, load, line):
 
 
 @pytest.mark.parametrize("workdir", ["/proc/self/fd/8", "/proc/self/fd/3", "/proc/1/cwd", "/proc/self/root/proc/1/cwd"])
-def test_K05_a_working_directory_is_no_descriptor_of_the_engine(box, load, workdir):
+def test_check_K05_a_working_directory_is_no_descriptor_of_the_engine(box, load, workdir):
     """CVE-2024-21626: a descriptor that leaked into the container, named by the image."""
     try:
         sid = box.new(image=load(settings={"WorkingDir": workdir}))
@@ -230,7 +230,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("what", LAYERS)
-def test_K02_layers_that_reach_out(box, what):
+def test_check_K02_layers_that_reach_out(box, what):
     """Refused by the engine, or contained: nothing of the host changes, and nothing of it is in the session."""
     before, passwd = os.stat("/etc/passwd"), pathlib.Path("/etc/passwd").read_bytes()
     name = f"layer{os.getpid()}:{next(_numbers)}"
@@ -251,7 +251,7 @@ def test_K02_layers_that_reach_out(box, what):
     assert not os.path.exists("/tmp/k02-evil")
 
 
-def test_K04_a_huge_file_of_users(box, load):
+def test_check_K04_a_huge_file_of_users(box, load):
     line = b"u%d:x:%d:%d::/:/bin/sh\n"
     image = load([file("etc/passwd", b"".join(line % (n, n, n) for n in range(200000))),
                   file("etc/group", b"g:x:1:" + b"u1," * 1000000 + b"\n")])

@@ -57,13 +57,13 @@ def test_A_B_every_check_that_an_engine_can_pass_passes(box, probe):
     run_probe(box, sid, "uring").check("B04b", least=2)
 
 
-def test_C02_what_the_kernel_says_about_the_host_is_masked(box, probe):
+def test_check_C02_what_the_kernel_says_about_the_host_is_masked(box, probe):
     report = run_probe(box, box.new(extra_mounts=[probe]), "files", timeout_sec=300)
     # What is left is /proc/sys, which is read-only there and not empty.
     assert {k for k, v in report.row("C02").items() if v[0] == "FAIL"} <= {"C02.sys"}
 
 
-def test_A03_every_way_in_has_the_same_posture(box, probe):
+def test_check_A03_every_way_in_has_the_same_posture(box, probe):
     sid = box.new(extra_mounts=[probe])
     argv = probe_argv("identity")
     want = run_probe(box, sid, "identity", timeout_sec=300).states()
@@ -75,7 +75,7 @@ def test_A03_every_way_in_has_the_same_posture(box, probe):
         assert Report(text).states() == want, how
 
 
-def test_A03_a_writable_root_is_no_weaker(box, probe):
+def test_check_A03_a_writable_root_is_no_weaker(box, probe):
     """Programs are the image's root there: of all the walls that is one, and the others stand."""
     sid = box.new(extra_mounts=[probe], read_only_rootfs=False)
     report = run_probe(box, sid, "identity", timeout_sec=300)
@@ -84,7 +84,7 @@ def test_A03_a_writable_root_is_no_weaker(box, probe):
     assert not failed(run_probe(box, sid, "kernel", timeout_sec=300)) - set(cannot(box.name))
 
 
-def test_B08_nothing_types_into_the_terminal(box, probe):
+def test_check_B08_nothing_types_into_the_terminal(box, probe):
     sid = box.new(extra_mounts=[probe])
     result = ran(stream(box.backend.daemon.sock, sid, *probe_argv("tty"), tty=True))
     Report(result["stdout"]).check("B08", least=5)
@@ -109,7 +109,7 @@ def ids_of(marker):
     return {int(n) for space, lines in all_of if space in spaces for key in ("Uid", "Gid") for n in lines[key].split()}
 
 
-def test_A01_ids_seen_from_the_host_are_private_and_disjoint(box):
+def test_check_A01_ids_seen_from_the_host_are_private_and_disjoint(box):
     seen = []
     for n, sid in enumerate((box.new(), box.new())):
         box.sh(sid, f"sleep {os.getpid()}{n} >/dev/null 2>&1 &")

@@ -19,7 +19,7 @@ def host_mounts(seen):
     return [m for m in seen["Mounts"] if m["Type"] == "bind" and not m["Destination"].startswith(OURS)]
 
 
-def test_F19_mode_none_mounts_nothing(box):
+def test_row_F19_mode_none_mounts_nothing(box):
     shared = pathlib.Path(tempfile.mkdtemp(prefix="box-mount-"))
     shared.chmod(0o755)
     (shared / "f").write_text("secret\n")
@@ -34,7 +34,7 @@ def test_F19_mode_none_mounts_nothing(box):
         shutil.rmtree(shared)
 
 
-def test_F20_orphans_of_this_instance_are_removed_and_no_others(backend):
+def test_row_F20_orphans_of_this_instance_are_removed_and_no_others(backend):
     engine = backend.engine
     daemon = Boxd("--backend", backend.name, env=backend.env)
     try:

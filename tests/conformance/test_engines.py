@@ -41,7 +41,7 @@ def instance(daemon):
 # L01, L02: what is created.
 
 
-def test_L01_every_wall_that_an_engine_has(box):
+def test_check_L01_every_wall_that_an_engine_has(box):
     sid = box.new(memory_mb=100, cpus=0.5, pids_limit=60)
     seen = box.container(sid)
     host, config = seen["HostConfig"], seen["Config"]
@@ -87,7 +87,7 @@ def test_the_name_and_the_labels_are_those_upstream_uses(box):
     assert labels["langbot.box.config_hash"] == digest
 
 
-def test_F20_nothing_is_swept_while_it_is_in_use(own, backend):
+def test_row_F20_nothing_is_swept_while_it_is_in_use(own, backend):
     """As often as a daemon starts: what it finds of its own it takes over, and nothing else goes."""
     daemon = own()
     daemon.client().new("kept", image=enginelib.IMAGE)
@@ -119,7 +119,7 @@ def test_each_session_has_a_host_id_of_its_own(box):
 @pytest.mark.parametrize("image", [
     "--privileged", "-v/:/h", "a;b", "a b", "A/b", "x@sha256:123", "x@md5:" + "a" * 32, "x:" + "t" * 200, "a" * 4096,
     "../../etc", "a//b", "/a", "a/", "a:b:c", "http://x/y", "x\nFROM y", "", "-x", "x?y=1", "x#y", "x%2fy", "x/../y"])
-def test_L03_only_a_reference_is_a_reference(box, image):
+def test_check_L03_only_a_reference_is_a_reference(box, image):
     with pytest.raises(ApiError) as caught:
         box.new(image=image)
     assert caught.value.status in (400, 422), caught.value
@@ -131,7 +131,7 @@ def test_an_image_that_is_not_there_is_a_clear_error(box):
     assert caught.value.status == 404
 
 
-def test_L09_a_pull_that_cannot_work_ends_with_the_reason(own):
+def test_check_L09_a_pull_that_cannot_work_ends_with_the_reason(own):
     api = own(env={"BOX_IMAGE_PULL": "missing"}).client()
     begin = time.monotonic()
     with pytest.raises(ApiError) as caught:
@@ -143,7 +143,7 @@ def test_L09_a_pull_that_cannot_work_ends_with_the_reason(own):
 # L04: the tree, when boxd's own word is all there is.
 
 
-def test_L04_the_program_may_kill_its_keeper_and_gains_nothing(box):
+def test_check_L04_the_program_may_kill_its_keeper_and_gains_nothing(box):
     sid = box.new()
     r = box.sh(sid, "setsid sleep 600 & sleep 600 & kill -9 $PPID; sleep 600", timeout_sec=20)
     assert (r["outcome"], r["signal"]) == ("signaled", 9)
@@ -162,7 +162,7 @@ def test_the_supervisor_is_not_for_programs_to_end(box, sid):
 # L05 to L08: engines and containers that go away, come back, or lie.
 
 
-def test_L08_a_container_killed_behind_our_back_is_a_lost_session(box, sid):
+def test_check_L08_a_container_killed_behind_our_back_is_a_lost_session(box, sid):
     results = []
     with stream(box.backend.daemon, sid, cmd="echo up; sleep 1000") as s:
         s.started()
@@ -178,7 +178,7 @@ def test_L08_a_container_killed_behind_our_back_is_a_lost_session(box, sid):
     assert box.sh(sid, "echo new")["stdout"] == "new\n"
 
 
-def test_L08_a_container_removed_or_renamed_behind_our_back(box):
+def test_check_L08_a_container_removed_or_renamed_behind_our_back(box):
     gone, renamed = box.new(), box.new()
     box.engine.api("DELETE", f"/v1.40/containers/{box.receipt(gone)['container_id']}?force=1")
     box.engine.api("POST", f"/v1.40/containers/{box.receipt(renamed)['container_id']}/rename?name=other-{renamed}")
@@ -191,7 +191,7 @@ def test_L08_a_container_removed_or_renamed_behind_our_back(box):
     assert not [c for c in box.engine.containers() if c["Labels"].get("langbot.session_id") in (gone, renamed)]
 
 
-def test_L08_a_frozen_container_times_out_all_the_same(box):
+def test_check_L08_a_frozen_container_times_out_all_the_same(box):
     sid = box.new()
     results = []
 
@@ -209,7 +209,7 @@ def test_L08_a_frozen_container_times_out_all_the_same(box):
     assert results and results[0]["outcome"] == "timed_out"
 
 
-def test_L07_F20_only_what_is_ours_and_dead_is_swept(own, backend):
+def test_row_F20_check_L07_only_what_is_ours_and_dead_is_swept(own, backend):
     engine = backend.engine
     alive, dead = own(), own()
     alive.client().new("mine", image=enginelib.IMAGE)

@@ -14,10 +14,10 @@ from boxlib import ApiError
 
 # Collected here once more, for this runtime.
 shared, spoil = answers.shared, answers.spoil
-test_L02_exchanged = answers.test_L02_a_directory_that_was_exchanged_meanwhile_is_refused
-test_L02_mounted_below = answers.test_L02_what_is_mounted_below_does_not_come_along
-test_L04_killed_keeper = engines.test_L04_the_program_may_kill_its_keeper_and_gains_nothing
-test_L08_killed_container = engines.test_L08_a_container_killed_behind_our_back_is_a_lost_session
+test_check_L02_exchanged = answers.test_check_L02_a_directory_that_was_exchanged_meanwhile_is_refused
+test_check_L02_mounted_below = answers.test_check_L02_what_is_mounted_below_does_not_come_along
+test_check_L04_killed_keeper = engines.test_check_L04_the_program_may_kill_its_keeper_and_gains_nothing
+test_check_L08_killed_container = engines.test_check_L08_a_container_killed_behind_our_back_is_a_lost_session
 test_the_supervisor = engines.test_the_supervisor_is_not_for_programs_to_end
 
 pytestmark = [pytest.mark.real, pytest.mark.gvisor]

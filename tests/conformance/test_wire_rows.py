@@ -72,7 +72,7 @@ def place(backend):
     made.close()
 
 
-def test_T53_a_simple_command(place):
+def test_row_T53_a_simple_command(place):
     r = place.exec("echo hello from box")
     assert (r["status"], r["exit_code"], r["ok"] if "ok" in r else True) == ("completed", 0, True)
     assert "hello from box" in r["stdout"] and r["backend_name"] == place.backend.name
@@ -80,12 +80,12 @@ def test_T53_a_simple_command(place):
     assert (r["status"], r["exit_code"], r["stdout"], r["stderr"]) == ("completed", 3, "hi", "err")
 
 
-def test_T54_files_stay_from_one_command_to_the_next(place):
+def test_row_T54_files_stay_from_one_command_to_the_next(place):
     place.exec("echo kept > /tmp/f")
     assert place.exec("cat /tmp/f")["stdout"] == "kept"
 
 
-def test_T55_a_time_out_ends_the_command_and_the_session(place):
+def test_row_T55_a_time_out_ends_the_command_and_the_session(place):
     r = place.exec("echo part; sleep 120", timeout_sec=1)
     assert (r["status"], r["exit_code"], r["stdout"]) == ("timed_out", None, "part")
     assert r["stderr"] == "Command timed out after 1 seconds."
@@ -94,13 +94,13 @@ def test_T55_a_time_out_ends_the_command_and_the_session(place):
     assert place.exec("echo anew; ls /tmp")["stdout"] == "anew"
 
 
-def test_T56_without_a_network_there_is_no_network(place):
+def test_row_T56_without_a_network_there_is_no_network(place):
     assert place.exec("wget -T 3 -O - http://1.1.1.1/", timeout_sec=30)["exit_code"] != 0
     assert place.exec("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '")["stdout"] == "lo"
 
 
 @pytest.mark.engine
-def test_T57_no_engine_is_an_error_that_the_client_understands(backend):
+def test_row_T57_no_engine_is_an_error_that_the_client_understands(backend):
     daemon = Boxd("--backend", backend.name, env={"BOX_ENGINE_SOCKET": str(backend.engine.work / "nobody.sock")})
     try:
         with Rpc(daemon.sock) as rpc:
@@ -113,7 +113,7 @@ def test_T57_no_engine_is_an_error_that_the_client_understands(backend):
         daemon.close()
 
 
-def test_T58_a_command_in_the_workspace_of_the_service(workspace, place):
+def test_row_T58_a_command_in_the_workspace_of_the_service(workspace, place):
     """The service's side, which makes "42" of a query without a launcher, is in tests/unit/test_policy_exec.c."""
     r = place.exec("echo from the service | tee result.txt", sid="42", workdir="/workspace", host_path=str(workspace))
     assert (r["status"], r["exit_code"], r["stdout"]) == ("completed", 0, "from the service")
@@ -125,7 +125,7 @@ def test_T58_a_command_in_the_workspace_of_the_service(workspace, place):
         assert place.engine.inspect(session["backend_session_id"])["State"]["Running"]
 
 
-def test_T59_a_process_starts_and_can_be_asked_about(place):
+def test_row_T59_a_process_starts_and_can_be_asked_about(place):
     place.new()
     info = place.run("cat", "-u", env={"Z": "secret", "A": "1"}, cwd="/tmp")
     expected = {"session_id": "s", "process_id": "default", "status": "running", "command": "cat", "args": ["-u"],
@@ -134,7 +134,7 @@ def test_T59_a_process_starts_and_can_be_asked_about(place):
     assert info == expected and place.process() == expected
 
 
-def test_T60_lines_go_in_and_come_out(place):
+def test_row_T60_lines_go_in_and_come_out(place):
     place.new()
     place.run("cat")
     with place.relay() as ws:
@@ -146,7 +146,7 @@ def test_T60_lines_go_in_and_come_out(place):
     assert eventually(lambda: place.process()["attached"] is False)
 
 
-def test_T61_deleting_a_session_ends_all_of_it(place):
+def test_row_T61_deleting_a_session_ends_all_of_it(place):
     place.new()
     place.run("sleep", "600")
     assert place.call("box_delete_session", {"session_id": "s"}) == {"deleted": "s"}
@@ -157,7 +157,7 @@ def test_T61_deleting_a_session_ends_all_of_it(place):
     assert not place.engine or place.containers() == []
 
 
-def test_T62_a_session_shows_its_processes(place):
+def test_row_T62_a_session_shows_its_processes(place):
     place.new()
     before = place.call("box_get_session", {"session_id": "s"})
     assert (before["session_id"], before["image"]) == ("s", place.backend.image) and "managed_process" not in before
@@ -168,7 +168,7 @@ def test_T62_a_session_shows_its_processes(place):
     assert set(after["managed_processes"]) == {"other", "default"}
 
 
-def test_T63_the_end_of_a_process_is_noticed(place):
+def test_row_T63_the_end_of_a_process_is_noticed(place):
     place.new()
     for argv, code in ((("true",), 0), (("sh", "-c", "kill -9 $$"), -9), (("sh", "-c", "exit 7"), 7),
                        (("no-such-program",), 127)):
@@ -179,7 +179,7 @@ def test_T63_the_end_of_a_process_is_noticed(place):
     assert eventually(lambda: place.process()["stderr_preview"] == "said", 20)
 
 
-def test_T64_what_is_ours_is_never_cleaned_up(place):
+def test_row_T64_what_is_ours_is_never_cleaned_up(place):
     place.new()
     place.run("sleep", "600")
     for _ in range(3):

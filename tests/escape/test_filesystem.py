@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_C01_no_setting_of_the_kernel_opens_for_writing(probed, api, sid):
+def test_check_C01_no_setting_of_the_kernel_opens_for_writing(probed, api, sid):
     probed.check("C01", least=12)
     # As another program sees it, and from below the root directory of another process.
     r = ran(api.sh(sid, "find /proc/sys /proc/self/root/proc/sys -type f -writable; "
@@ -30,13 +30,13 @@ def test_C01_no_setting_of_the_kernel_opens_for_writing(probed, api, sid):
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_C02_what_tells_about_the_host_is_empty(probed):
+def test_check_C02_what_tells_about_the_host_is_empty(probed):
     probed.check("C02", least=42)
 
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_C03_the_image_is_read_only(probed, api, sid):
+def test_check_C03_the_image_is_read_only(probed, api, sid):
     probed.check("C03", least=6)
     r = ran(api.sh(sid, "cd /; for d in . usr usr/bin etc bin sbin lib var run srv opt root home; do"
                         " touch $d/c03 2>/dev/null && echo $d; mkdir $d/c03d 2>/dev/null && echo $d; done; true"))
@@ -48,7 +48,7 @@ def test_C03_the_image_is_read_only(probed, api, sid):
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_C04_no_control_groups(probed, api, sid):
+def test_check_C04_no_control_groups(probed, api, sid):
     probed.check("C04")
     probed.check("B02.mount")
     r = ran(api.sh(sid, "find / -xdev -name proc -prune -o \\( -name cgroup.procs -o -name release_agent -o "
@@ -59,7 +59,7 @@ def test_C04_no_control_groups(probed, api, sid):
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_C05_devices_are_the_few(probed, api, sid):
+def test_check_C05_devices_are_the_few(probed, api, sid):
     probed.check("C05", least=2)
     r = ran(api.sh(sid, "for f in /dev/* /dev/*/*; do test -L $f || test ! -c $f -a ! -b $f || echo $f; done"))
     assert r["stdout"].split() == ["/dev/full", "/dev/null", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero",
@@ -71,7 +71,7 @@ def test_C05_devices_are_the_few(probed, api, sid):
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_C06_no_sockets(probed, api, sid):
+def test_check_C06_no_sockets(probed, api, sid):
     probed.check("C06", least=2)
     r = ran(api.sh(sid, "find / -path /proc -prune -o -type s -print 2>/dev/null; cat /proc/net/unix | tail -n +2"))
     assert r["stdout"] == ""
@@ -112,13 +112,13 @@ def check_roots(client, sid, given, on_disk):
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_C07_mounts_are_tight_and_tell_no_paths(probed, api, psid, probe_dir):
+def test_check_C07_mounts_are_tight_and_tell_no_paths(probed, api, psid, probe_dir):
     probed.check("C07.flags")
     check_roots(api, psid, {"/probe": fs_path(probe_dir)}, on_disk=True)
 
 
 @pytest.mark.vm
-def test_C07_a_session_with_a_quota_tells_nothing_at_all(api, session):
+def test_check_C07_a_session_with_a_quota_tells_nothing_at_all(api, session):
     check_roots(api, session(workspace_quota_mb=16), {}, on_disk=False)
 
 
@@ -127,7 +127,7 @@ SECRET = "c08-launchers-secret"
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_C08_nothing_of_the_launcher_gets_in(probe_mount):
+def test_check_C08_nothing_of_the_launcher_gets_in(probe_mount):
     reversed_secret = f"--secret-reversed={SECRET[::-1]}"
     daemon = Boxd(env={"C08_SECRET": SECRET}, prefix=["sh", "-c", 'exec 9</usr 8<"$0"; exec "$@"', "/etc/passwd"])
     try:
@@ -168,7 +168,7 @@ def check_workdir(call):
 
 @pytest.mark.rootless
 @pytest.mark.parametrize("workdir", WORKDIRS)
-def test_C09_a_working_directory_is_inside(api, session, workdir):
+def test_check_C09_a_working_directory_is_inside(api, session, workdir):
     """CVE-2024-21626. The parent of the directory's root is the root itself."""
     ask = "/bin/pwd -P; cd /..; cd ..; /bin/pwd -P"
     sid = session()
@@ -208,7 +208,7 @@ print(done, n)
 
 
 @pytest.mark.rootless
-def test_C10_swapped_names_never_lead_a_start_astray(boxd_shared, psession, probe_mount, host_dir):
+def test_check_C10_swapped_names_never_lead_a_start_astray(boxd_shared, psession, probe_mount, host_dir):
     """CVE-2025-31133, -52565, -52881: masks, terminal and working directory while names are being swapped."""
     sid = psession()
     client = boxd_shared.client(timeout=1800)
@@ -238,7 +238,7 @@ def test_C10_swapped_names_never_lead_a_start_astray(boxd_shared, psession, prob
 
 
 @pytest.mark.rootless
-def test_C10_swapped_names_never_lead_a_mount_astray(boxd_shared, api, session, probe_mount, host_dir):
+def test_check_C10_swapped_names_never_lead_a_mount_astray(boxd_shared, api, session, probe_mount, host_dir):
     """Two sessions share a directory; one swaps the name where the other is about to mount."""
     host_dir.chmod(0o777)
     shared = {"host_path": str(host_dir)}
@@ -269,7 +269,7 @@ def test_C10_swapped_names_never_lead_a_mount_astray(boxd_shared, api, session, 
 
 
 @pytest.mark.rootless
-def test_C11_no_file_of_the_host_or_of_a_neighbour(boxd_shared, api, session):
+def test_check_C11_no_file_of_the_host_or_of_a_neighbour(boxd_shared, api, session):
     a, b = session(), session()
     assert ran(api.sh(b, "echo c11-of-b | tee /workspace/c11-b /tmp/c11-b /home/box/c11-b"))["exit_code"] == 0
     r = ran(api.sh(a, "find / -name 'c11-b' 2>/dev/null; cat /etc/shadow /etc/gshadow /etc/sudoers /root/.* "
@@ -282,7 +282,7 @@ def test_C11_no_file_of_the_host_or_of_a_neighbour(boxd_shared, api, session):
 
 
 @pytest.mark.rootless
-def test_C12_names_and_times_of_the_host_are_hidden(probed, api, session):
+def test_check_C12_names_and_times_of_the_host_are_hidden(probed, api, session):
     probed.check("C12.version")
     for name in ("C12.machine-id", "C12.dbus-machine-id", "C12.dmi"):
         probed.check(name)
@@ -321,7 +321,7 @@ def zombies(pid):
 
 
 @pytest.mark.rootless
-def test_C13_orphans_are_reaped(boxd_shared, long_api, session):
+def test_check_C13_orphans_are_reaped(boxd_shared, long_api, session):
     before = init_pids(boxd_shared)
     sid = session()
     (init,) = init_pids(boxd_shared) - before
@@ -341,7 +341,7 @@ def capacities(report):
 
 
 @pytest.mark.rootless
-def test_C14_capacities_follow_the_memory_limit(api, psession):
+def test_check_C14_capacities_follow_the_memory_limit(api, psession):
     for memory in (64, 1024):
         size = capacities(run_probe(api, psession(memory_mb=memory), "files", cwd="/tmp"))
         # One tmpfs: what the root, /tmp and /dev/shm hold is bounded together.
@@ -349,7 +349,7 @@ def test_C14_capacities_follow_the_memory_limit(api, psession):
             assert size[place][0] == memory * MIB // 2 and size[place][1] == 65536, (place, size)
 
 
-def test_C14_capacity_of_the_workspace_is_the_quota(api, psession):
+def test_check_C14_capacity_of_the_workspace_is_the_quota(api, psession):
     for quota in (16, 64):
         sid = psession(workspace_quota_mb=quota)
         size, inodes = capacities(run_probe(api, sid, "files", cwd="/workspace"))["cwd"]
@@ -406,7 +406,7 @@ def storage_files(daemon):
 
 
 @pytest.mark.rootless
-def test_C15_hostile_files_are_not_followed_and_go(boxd, host_dir):
+def test_check_C15_hostile_files_are_not_followed_and_go(boxd, host_dir):
     keep = host_dir / "keep"
     keep.mkdir()
     (keep / "f").write_text("kept")
@@ -420,7 +420,7 @@ def test_C15_hostile_files_are_not_followed_and_go(boxd, host_dir):
 
 
 @pytest.mark.rootless
-def test_C15_a_directory_of_the_host_stays(api, session, host_dir):
+def test_check_C15_a_directory_of_the_host_stays(api, session, host_dir):
     host_dir.chmod(0o777)
     (host_dir / "given").write_text("kept")
     sid = session(host_path=str(host_dir))
@@ -453,7 +453,7 @@ for d in range(max(1, n // 5000)):
 
 
 @pytest.mark.rootless
-def test_C16_deep_and_wide_trees_go(boxd):
+def test_check_C16_deep_and_wide_trees_go(boxd):
     api = boxd.client(timeout=1800)
     api.new("c16")
     deep, wide = count("BOX_TEST_C16_DEPTH", 10_000, slow=3000), count("BOX_TEST_C16_FILES", 20_000)
@@ -473,7 +473,7 @@ def test_C16_deep_and_wide_trees_go(boxd):
 
 
 @pytest.mark.rootless
-def test_C16_the_probe_is_read_only(api, psid):
+def test_check_C16_the_probe_is_read_only(api, psid):
     """The mount the other tests rely on."""
     r = ran(api.sh(psid, f"echo x >> {PROBE}; rm -f {PROBE}; touch /probe/x; sha256sum {PROBE} | wc -l"))
     assert r["stdout"] == "1\n"

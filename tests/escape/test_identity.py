@@ -61,7 +61,7 @@ def live(boxd_shared, session):
 
 
 @pytest.mark.vm
-def test_A01_ids_seen_from_the_host_are_private_and_disjoint(boxd, live):
+def test_check_A01_ids_seen_from_the_host_are_private_and_disjoint(boxd, live):
     """Also between two daemons, which know nothing of each other."""
     ranges = []
     client = boxd.client()
@@ -83,7 +83,7 @@ def test_A01_ids_seen_from_the_host_are_private_and_disjoint(boxd, live):
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_A02_no_capabilities(probed):
+def test_check_A02_no_capabilities(probed):
     assert set(probed.check("A02")) == {f"A02.{s}" for s in CAPS}
 
 
@@ -111,7 +111,7 @@ def channels(daemon, api, sid):
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_A03_every_way_in_has_the_same_posture(boxd, probe_mount):
+def test_check_A03_every_way_in_has_the_same_posture(boxd, probe_mount):
     client = boxd.client(timeout=600)
     client.new("a03", extra_mounts=[probe_mount])
     want = run_probe(client, "a03", "identity")
@@ -132,7 +132,7 @@ def test_A03_every_way_in_has_the_same_posture(boxd, probe_mount):
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_A03_the_whole_posture_is_the_same_too(boxd_shared, api, psid):
+def test_check_A03_the_whole_posture_is_the_same_too(boxd_shared, api, psid):
     def normal(text):
         # Which group an exec is in depends on what runs beside it.
         return sorted({re.sub(r"^cgroup .*", "cgroup", line) for line in text.splitlines()})
@@ -155,7 +155,7 @@ time.sleep(3600)
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_A04_no_new_privs_and_filter_on_every_thread(probed, live):
+def test_check_A04_no_new_privs_and_filter_on_every_thread(probed, live):
     probed.check("A04")
     one = live("python3", "-c", THREADS)
     tasks = wait_for(lambda: (t := os.listdir(f"/proc/{one.payload}/task")) and len(t) == 9 and t)
@@ -167,7 +167,7 @@ def test_A04_no_new_privs_and_filter_on_every_thread(probed, live):
 
 
 @pytest.mark.vm
-def test_A05_setuid_files_and_file_capabilities_give_nothing(api, psession, probe_dir, host_dir):
+def test_check_A05_setuid_files_and_file_capabilities_give_nothing(api, psession, probe_dir, host_dir):
     host_dir.chmod(0o777)
     for name in ("plain", "suid", "sgid", "caps"):
         shutil.copy(probe_dir / "probe", host_dir / name)
@@ -184,7 +184,7 @@ def test_A05_setuid_files_and_file_capabilities_give_nothing(api, psession, prob
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_A05_setuid_files_cannot_be_made_inside(api, sid):
+def test_check_A05_setuid_files_cannot_be_made_inside(api, sid):
     r = ran(api.sh(sid, "cp /bin/true /workspace/t; chmod u+s /workspace/t; stat -c %a /workspace/t"))
     assert int(r["stdout"], 8) & 0o6000 == 0
     assert "chmod" in r["stderr"]
@@ -192,7 +192,7 @@ def test_A05_setuid_files_cannot_be_made_inside(api, sid):
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_A06_eight_namespaces_of_its_own(api, psession):
+def test_check_A06_eight_namespaces_of_its_own(api, psession):
     seen = [host_ns()]
     for sid in (psession(), psession()):
         report = run_probe(api, sid, "identity")
@@ -204,7 +204,7 @@ def test_A06_eight_namespaces_of_its_own(api, psession):
 
 @pytest.mark.rootless
 @pytest.mark.parametrize("user", ["0", "-1", "4294967295", "0:0", "root\0x", "１", "root", 0, -1, None])
-def test_A07_no_request_chooses_its_user(api, session, user):
+def test_check_A07_no_request_chooses_its_user(api, session, user):
     ask = ("cat", "/proc/self/status", "/proc/self/uid_map")
     for call in (lambda: api.x(session(), *ask, user=user), lambda: api.x(session(user=user), *ask)):
         try:
@@ -310,20 +310,20 @@ def golden_name(name):
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_A08_posture_is_the_golden_one(boxd_shared, api, psession):
+def test_check_A08_posture_is_the_golden_one(boxd_shared, api, psession):
     text = session_posture(boxd_shared, api, psession, lambda sid: posture(api, sid))
     check_golden(golden_name(""), text)
 
 
 @pytest.mark.rootless
-def test_A08_posture_on_a_terminal(boxd_shared, api, psession):
+def test_check_A08_posture_on_a_terminal(boxd_shared, api, psession):
     text = session_posture(boxd_shared, api, psession, lambda sid: ran(
         stream(boxd_shared.sock, sid, *probe_argv("posture"), tty=True))["stdout"])
     check_golden(golden_name("-tty"), text)
 
 
 @pytest.mark.rootless
-def test_A08_posture_with_a_writable_root(boxd_shared, api, psession):
+def test_check_A08_posture_with_a_writable_root(boxd_shared, api, psession):
     if not IS_ROOT and mounts_below("/usr"):
         pytest.skip("an ordinary user cannot lay an overlay over /usr where the host has mounts below it: "
                     + ", ".join(mounts_below("/usr")))
@@ -349,7 +349,7 @@ print(*sorted(seen))
 
 
 @pytest.mark.rootless
-def test_A09_executables_cannot_be_written(boxd_shared, api, psid, probed):
+def test_check_A09_executables_cannot_be_written(boxd_shared, api, psid, probed):
     """CVE-2019-5736: while programs are being started, the image that starts them is not to be had."""
     probed.check("A09", least=3)
     init = BUILD / "box-init"
@@ -369,7 +369,7 @@ def test_A09_executables_cannot_be_written(boxd_shared, api, psid, probed):
 
 @pytest.mark.vm
 @pytest.mark.rootless
-def test_A10_the_first_process_cannot_be_looked_into(probed, api, sid):
+def test_check_A10_the_first_process_cannot_be_looked_into(probed, api, sid):
     probed.check("A10", least=10)
     r = ran(api.sh(sid, "ls -d /proc/1; ls /proc/1/fd; kill -0 1"))
     assert r["stdout"] == ""

@@ -16,30 +16,30 @@ X86 = platform.machine() == "x86_64"
 only_x86 = pytest.mark.skipif(not X86, reason="system calls of another architecture exist on x86-64 only")
 
 
-def test_B01_no_new_namespaces(probed):
+def test_check_B01_no_new_namespaces(probed):
     found = probed.check("B01", least=16)
     assert found["B01.clone3"][1] == "ENOSYS"
 
 
-def test_B02_no_mounts(probed):
+def test_check_B02_no_mounts(probed):
     # EINVAL or ENODEV would mean that the call was looked at.
     assert {v[1] for v in probed.check("B02", least=10).values()} <= {"EPERM", "ENOSYS"}
 
 
-def test_B03_no_chroot_devices_or_other_namespaces(probed):
+def test_check_B03_no_chroot_devices_or_other_namespaces(probed):
     assert {v[1] for v in probed.check("B03", least=4).values()} == {"EPERM"}
 
 
-def test_B04_no_io_uring(probed, api, psid):
+def test_check_B04_no_io_uring(probed, api, psid):
     assert {v[1] for v in probed.check("B04", least=3).values()} == {"ENOSYS"}
     run_probe(api, psid, "uring").check("B04b", least=2)
 
 
-def test_B05_no_sockets_of_odd_families(probed):
+def test_check_B05_no_sockets_of_odd_families(probed):
     probed.check("B05", least=16)
 
 
-def test_B06_no_bpf_perf_userfaultfd(probed):
+def test_check_B06_no_bpf_perf_userfaultfd(probed):
     probed.check("B06", least=3)
 
 
@@ -58,14 +58,14 @@ print(*r)
 """
 
 
-def test_B07_no_keys_and_none_of_a_neighbour(probed, api, session):
+def test_check_B07_no_keys_and_none_of_a_neighbour(probed, api, session):
     probed.check("B07", least=3)
     a, b = session(), session()
     assert ran(api.x(a, "python3", "-c", KEYS.replace("ACTION", "'add'")))["stdout"].split() == ["-1", "-1"]
     assert ran(api.x(b, "python3", "-c", KEYS.replace("ACTION", "'find'")))["stdout"].split() == ["-1"] * 3
 
 
-def test_B08_nothing_types_into_the_terminal(probed, boxd_shared, psid):
+def test_check_B08_nothing_types_into_the_terminal(probed, boxd_shared, psid):
     probed.check("B08", least=5)
     on_tty = ran(stream(boxd_shared.sock, psid, *probe_argv("tty"), tty=True))
     Report(on_tty["stdout"]).check("B08", least=5)
@@ -103,7 +103,7 @@ X32 = elf64(bytes.fromhex("b827000040" "0f05" "89c7" "f7df" "b83c000000" "0f05")
 
 
 @only_x86
-def test_B09_calls_of_other_architectures_kill(probed, api, session, host_dir):
+def test_check_B09_calls_of_other_architectures_kill(probed, api, session, host_dir):
     """The host's kernel says what there is to be stopped: these programs are harmless."""
     probed.check("B09", least=3)
     for name, elf in (("elf32", elf32()), ("int80", INT80), ("x32", X32)):
@@ -124,44 +124,44 @@ def test_B09_calls_of_other_architectures_kill(probed, api, session, host_dir):
     assert (r["outcome"], r["exit_code"]) == ("exited", 38), r  # ENOSYS
 
 
-def test_B10_no_file_handles(probed):
+def test_check_B10_no_file_handles(probed):
     probed.check("B10", least=2)
     assert int(probed.detail("A02.CapBnd"), 16) == 0  # hence no CAP_DAC_READ_SEARCH
 
 
-def test_B11_no_personalities_and_odd_memory(probed):
+def test_check_B11_no_personalities_and_odd_memory(probed):
     probed.check("B11", least=4 if X86 else 3)
 
 
-def test_B12_no_raw_sockets(probed):
+def test_check_B12_no_raw_sockets(probed):
     probed.check("B12", least=3)
     probed.check("B05.packet")
 
 
-def test_B13_no_memory_policies(probed):
+def test_check_B13_no_memory_policies(probed):
     probed.check("B13", least=5)
 
 
-def test_B14_nothing_for_administrators(probed):
+def test_check_B14_nothing_for_administrators(probed):
     assert {v[1] for v in probed.check("B14", least=16).values()} == {"EPERM"}
 
 
-def test_B15_no_file_attributes(probed, api, psid):
+def test_check_B15_no_file_attributes(probed, api, psid):
     probed.check("B15", least=6)
     # The same for a file on disk, where they would mean something.
     r = ran(api.sh(psid, "cd /workspace; echo x > f; chattr +i f; lsattr f; chattr -p 4242 f; rm f && echo removed"))
     assert r["stdout"].endswith("removed\n"), r
 
 
-def test_B16_filters_nest(probed):
+def test_check_B16_filters_nest(probed):
     probed.check("B16", least=2, na=() if has_landlock() else ("B16.landlock",))
 
 
-def test_B17_no_gain_by_prctl(probed):
+def test_check_B17_no_gain_by_prctl(probed):
     probed.check("B17", least=5)
 
 
-def test_B18_no_priorities_and_limits(probed, api, sid):
+def test_check_B18_no_priorities_and_limits(probed, api, sid):
     probed.check("B18", least=7)
     r = ran(api.sh(sid, "for l in c n u l; do ulimit -$l unlimited && echo raised $l; done 2>/dev/null; true"))
     assert r["stdout"] == ""
@@ -170,7 +170,7 @@ def test_B18_no_priorities_and_limits(probed, api, sid):
 # B19
 
 
-def test_B19_programs_that_people_use(long_api, session, host_dir):
+def test_check_B19_programs_that_people_use(long_api, session, host_dir):
     """The script of the filter's own test, under all the walls. A program that is not there is skipped by name."""
     shutil.copy(ROOT / "tests/escape/filtered_programs.sh", host_dir)
     sid = session(extra_mounts=[{"host_path": str(host_dir), "mount_path": "/b19", "mode": "ro"}],
@@ -196,7 +196,7 @@ def golden_filter():
     return {int(nr): (call, default) for nr, call, default, _debug, _daemon in rows}
 
 
-def test_B20_every_number_is_answered_as_the_golden_file_says(long_api, psession):
+def test_check_B20_every_number_is_answered_as_the_golden_file_says(long_api, psession):
     sid = psession(pids_limit=64)
     r = ran(long_api.x(sid, *probe_argv("sweep"), cwd="/tmp"))
     swept = {int(f[0]): f[1:] for f in (line.split(" ") for line in r["stdout"].splitlines())}

@@ -98,7 +98,7 @@ def host_objects(tag, key):
 
 
 @pytest.mark.rootless
-def test_D02_network_off_nothing_of_the_host_is_reached(api, session):
+def test_check_D02_network_off_nothing_of_the_host_is_reached(api, session):
     tag = f"box-d02-{os.getpid()}"
     key = 0x62000000 + os.getpid() % 0xFFFFFF
     with host_objects(tag, key) as port:
@@ -123,13 +123,13 @@ for family, kind, to in ((socket.AF_INET, socket.SOCK_STREAM, ("192.0.2.1", 80))
 
 
 @pytest.mark.rootless
-def test_D01_network_off_is_unreachable_at_once(api, sid):
+def test_check_D01_network_off_is_unreachable_at_once(api, sid):
     r = ran(api.x(sid, "python3", "-c", OUTSIDE))
     assert r["stdout"].split() == ["101"] * 3, r  # ENETUNREACH
 
 
 @pytest.mark.rootless
-def test_M03_sessions_share_nothing(boxd_shared, api, session):
+def test_check_M03_sessions_share_nothing(boxd_shared, api, session):
     a, b = session(), session()
     tag, port, key = "m03-of-a", 4711, 0x6D3
     with beside(boxd_shared, a, "python3", "-c", LEAVE, tag, str(port), str(key),
@@ -190,7 +190,7 @@ print("fine")
 """
 
 
-def test_M06_budgets_of_a_user_are_a_sessions_own(boxd_shared, api, session):
+def test_check_M06_budgets_of_a_user_are_a_sessions_own(boxd_shared, api, session):
     a, b = session(), session()
     with beside(boxd_shared, a, "python3", "-c", EXHAUST,
                 stop=lambda: api.x(a, "touch", "/workspace/stop")) as hog:
@@ -219,7 +219,7 @@ for d in ("/workspace", "/home/box"):
 
 @pytest.mark.rootless
 @pytest.mark.parametrize("small", [True, False])
-def test_M07_a_new_session_finds_nothing_of_an_old_one(boxd, small):
+def test_check_M07_a_new_session_finds_nothing_of_an_old_one(boxd, small):
     """Storage is used again: names, sizes, times and modes of directories must not tell of the one before."""
     api = boxd.client()
     api.new("fresh")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that take all they can get, while a neighbour goes on working: E01 to E05, E08, E16."""
+"""Programs that take all they can get, while a neighbour goes on working: E01 to E05, E08, E09, E13, E16, E17."""
 
 import os
 import pathlib
@@ -24,7 +24,7 @@ def victim(boxd_shared, session):
 # E01: processes.
 
 @pytest.mark.parametrize("limit", [64, 400])
-def test_E01_fork_bomb(api, boxd_shared, session, victim, limit):
+def test_check_E01_fork_bomb(api, boxd_shared, session, victim, limit):
     sid = session(pids_limit=limit)
     watch = Watch(api, sid)
     r = {}
@@ -43,7 +43,7 @@ def test_E01_fork_bomb(api, boxd_shared, session, victim, limit):
 
 
 @pytest.mark.vm
-def test_E01_a_fork_bomb_is_deleted_quickly(api, boxd_shared, session, victim):
+def test_check_E01_a_fork_bomb_is_deleted_quickly(api, boxd_shared, session, victim):
     sid = session(pids_limit=400)
     watch = Watch(api, sid)
     stream = wsexec.stream(boxd_shared, sid, "bash", "-c", ":(){ :|:& };: ; sleep 1000")
@@ -58,7 +58,7 @@ def test_E01_a_fork_bomb_is_deleted_quickly(api, boxd_shared, session, victim):
 
 
 @pytest.mark.vm
-def test_E01_a_full_session_says_so(api, boxd_shared, session):
+def test_check_E01_a_full_session_says_so(api, boxd_shared, session):
     """No process is left for another command: that is an answer, not a hang, and it passes."""
     sid = session(pids_limit=16)
     with wsexec.stream(boxd_shared, sid, "bash", "-c", """
@@ -71,7 +71,7 @@ def test_E01_a_full_session_says_so(api, boxd_shared, session):
     wait_for(lambda: api.x(sid, "true")["exit_code"] == 0, what="room for a process")
 
 
-def test_E01_threads_count_as_processes(api, session):
+def test_check_E01_threads_count_as_processes(api, session):
     sid = session(pids_limit=32)
     r = api.x(sid, "python3", "-c", """
 import threading, time
@@ -94,7 +94,7 @@ HOG = "x = []\nfor i in range(1500): x.append(bytearray(1 << 20))"
 
 
 @pytest.mark.vm
-def test_E02_memory_bomb(api, session, victim):
+def test_check_E02_memory_bomb(api, session, victim):
     sid = session(memory_mb=MEMORY_MB)
     for _ in range(amount(5, 2)):
         r = api.x(sid, "python3", "-c", HOG)
@@ -114,7 +114,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("cell", ["first", "later"])
-def test_E02_the_whole_exec_dies_and_no_other(api, boxd_shared, session, victim, family, cell):
+def test_check_E02_the_whole_exec_dies_and_no_other(api, boxd_shared, session, victim, family, cell):
     """Whoever the kernel picks, all of that exec goes, and a second exec of the same session stays. The
     first of a session's execs shares its group of memory with nobody; later ones have one of their own."""
     sid = session(memory_mb=MEMORY_MB, pids_limit=100)
@@ -145,7 +145,7 @@ def test_E02_the_whole_exec_dies_and_no_other(api, boxd_shared, session, victim,
 
 
 @pytest.mark.vm
-def test_E02_an_exec_after_the_bomb_is_not_blamed(api, session):
+def test_check_E02_an_exec_after_the_bomb_is_not_blamed(api, session):
     sid = session(memory_mb=MEMORY_MB)
     for n in range(amount(10, 3)):
         assert api.x(sid, "python3", "-c", HOG)["outcome"] == "oom_killed"
@@ -210,7 +210,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "memfd", "pipe", "socketpair", "mmap-shared", "shm", "sysv-shm"])
-def test_E03_memory_of_every_kind_is_charged_to_the_session(api, boxd_shared, session, kind):
+def test_check_E03_memory_of_every_kind_is_charged_to_the_session(api, boxd_shared, session, kind):
     sid = session(memory_mb=128)
     watch = Watch(api, sid)
     base = watch.memory_now()
@@ -223,7 +223,7 @@ def test_E03_memory_of_every_kind_is_charged_to_the_session(api, boxd_shared, se
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "memfd", "pipe", "socketpair", "mmap-shared", "shm", "sysv-shm"])
-def test_E03_a_bomb_of_that_kind_ends_inside_its_limit(api, boxd_shared, session, victim, kind):
+def test_check_E03_a_bomb_of_that_kind_ends_inside_its_limit(api, boxd_shared, session, victim, kind):
     """Killed, or told by the kernel that there is no more; never more than the limit; and the session
     goes on. The files that remain are the session's own to remove."""
     sid = session(memory_mb=MEMORY_MB)
@@ -245,7 +245,7 @@ def test_E03_a_bomb_of_that_kind_ends_inside_its_limit(api, boxd_shared, session
     wait_for(lambda: watch.memory_now() < 24 * MIB, what="memory given back")
 
 
-def test_E03_all_places_in_memory_filled_at_once_leave_room_for_a_process(api, session, victim):
+def test_check_E03_all_places_in_memory_filled_at_once_leave_room_for_a_process(api, session, victim):
     """What files in memory can hold stays below the limit on memory, also with a writable root."""
     for spec in ({}, {"read_only_rootfs": False}):
         sid = session(memory_mb=MEMORY_MB, **spec)
@@ -254,9 +254,9 @@ def test_E03_all_places_in_memory_filled_at_once_leave_room_for_a_process(api, s
         assert api.sh(sid, "echo usable; rm -f /tmp/fill")["stdout"] == "usable\n"
 
 
-# E04, E05, E08, E16.
+# E04, E05, E08, E09, E13, E16, E17.
 
-def test_E04_a_small_limit_on_memory(api, session):
+def test_check_E04_a_small_limit_on_memory(api, session):
     for mb in (32, 40):
         sid = session(memory_mb=mb)
         r = api.x(sid, "python3", "-c", "print('ran')")
@@ -265,7 +265,7 @@ def test_E04_a_small_limit_on_memory(api, session):
 
 
 @pytest.mark.vm
-def test_E05_cpu_is_shared_as_agreed(api, session, victim):
+def test_check_E05_cpu_is_shared_as_agreed(api, session, victim):
     sid = session(cpus=0.2, pids_limit=100)
     seconds = 4 * MOMENT
     r = api.x(sid, "python3", "-c", f"""
@@ -280,7 +280,7 @@ for i in range(32): os.wait()""")
     assert r["cpu_ms"] <= r["duration_ms"] * 0.2 * 1.15 + 100, r
 
 
-def test_E08_descriptors_are_limited_to_the_session(api, session, victim):
+def test_check_E08_descriptors_are_limited_to_the_session(api, session, victim):
     def host():
         return int(pathlib.Path("/proc/sys/fs/file-nr").read_text().split()[0])
     sid = session()
@@ -301,7 +301,71 @@ except OSError as e:
     assert api.x(sid, "true")["exit_code"] == 0
 
 
-def test_E16_limits_cannot_be_raised(api, session):
+STORMS = {
+    "a loop of programs": "import subprocess\nwhile time.monotonic() < end: subprocess.run(['/bin/true'])",
+    "vfork": "while time.monotonic() < end: os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)",
+    "threads": """
+import threading
+def idle(): pass
+while time.monotonic() < end:
+    some = [threading.Thread(target=idle) for _ in range(20)]
+    for t in some: t.start()
+    for t in some: t.join()""",
+}
+
+
+@pytest.mark.parametrize("how", STORMS)
+def test_check_E09_storms_of_short_lives_stay_inside_their_share(api, session, victim, how):
+    sid = session(cpus=0.2, pids_limit=64)
+    r = api.x(sid, "python3", "-c", f"import os, time\nend = time.monotonic() + {3 * MOMENT}\n{STORMS[how]}")
+    assert r["exit_code"] == 0, r
+    assert r["cpu_ms"] <= r["duration_ms"] * 0.2 * 1.15 + 100, r
+
+
+def test_check_E13_storms_of_syncs_and_holes_disturb_nobody(api, session, victim):
+    """What they do to the host's caches is their own; those of the whole host cannot be dropped."""
+    sid = session()
+    r = api.x(sid, "python3", "-c", f"""
+import ctypes, mmap, os, time
+end = time.monotonic() + {2 * MOMENT}
+libc = ctypes.CDLL(None, use_errno=True)
+f = os.open("/tmp/f", os.O_CREAT | os.O_RDWR)
+area = mmap.mmap(-1, 1 << 20)
+while time.monotonic() < end:
+    os.sync(); libc.syncfs(f)
+    os.posix_fallocate(f, 0, 1 << 20)
+    libc.fallocate(f, 3, ctypes.c_long(0), ctypes.c_long(1 << 20))  # a hole, and the size stays
+    area[:] = bytes(1 << 20)
+    area.madvise(mmap.MADV_DONTNEED)
+try:
+    open("/proc/sys/vm/drop_caches", "w").write("3")
+except OSError as e:
+    print("refused", e.errno in (1, 13, 2, 30))""")
+    assert (r["exit_code"], r["stdout"]) == (0, "refused True\n"), r
+
+
+def test_check_E17_timers_are_limited_and_disturb_nobody(api, session, victim):
+    sid = session(cpus=0.2)
+    r = api.x(sid, "python3", "-c", f"""
+import ctypes, errno, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+n, timer, why = 0, ctypes.c_void_p(), 0
+while n < 100000:
+    if libc.timer_create(1, None, ctypes.byref(timer)) < 0:
+        why = ctypes.get_errno()
+        break
+    n += 1
+print(errno.errorcode.get(why), n <= 1024)
+f = libc.timerfd_create(1, 0)
+spec = (ctypes.c_long * 4)(0, 1, 0, 1)  # every nanosecond
+libc.timerfd_settime(f, 0, spec, None)
+end = time.monotonic() + {2 * MOMENT}
+while time.monotonic() < end: os.read(f, 8)""")
+    assert (r["exit_code"], r["stdout"]) == (0, "EAGAIN True\n"), r
+    assert r["cpu_ms"] <= r["duration_ms"] * 0.2 * 1.15 + 100, r
+
+
+def test_check_E16_limits_cannot_be_raised(api, session):
     sid = session(pids_limit=64, workspace_quota_mb=16)
     r = api.x(sid, "python3", "-c", """
 import resource as R
@@ -325,7 +389,7 @@ print("end")""")
     assert api.x(sid, "bash", "-c", "ulimit -Ht")["stdout"] == "unlimited\n"
 
 
-def test_E16_priority_cannot_be_gained(api, sid):
+def test_check_E16_priority_cannot_be_gained(api, sid):
     r = api.x(sid, "python3", "-c", """
 import os
 for what in (lambda: os.nice(-1), lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)),

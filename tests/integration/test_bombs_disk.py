@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks that are filled by every means, while a neighbour goes on working: F01, F02, F03, F05."""
+"""Disks that are filled by every means, while a neighbour goes on working: checks F01, F02, F03, F05."""
 
 import pathlib
 
@@ -104,7 +104,7 @@ for i in range(200):
 
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.vm) if how == "dd" else how for how in FILLERS])
-def test_secF01_secF03_no_way_leads_past_the_quota(api, disk, victim, how):
+def test_check_F01_check_F03_no_way_leads_past_the_quota(api, disk, victim, how):
     r = api.sh(disk.sid, FILLERS[how], timeout_sec=100)
     # The last one to hold a deleted file frees it, and with it the disk, before anybody can look.
     assert r["outcome"] == "quota_exceeded" or (how, r["outcome"]) == ("deleted but open", "exited"), r
@@ -116,7 +116,7 @@ def test_secF01_secF03_no_way_leads_past_the_quota(api, disk, victim, how):
     disk.check()
 
 
-def test_secF01_a_single_request_for_too_much(api, disk, victim):
+def test_check_F01_a_single_request_for_too_much(api, disk, victim):
     for cmd in ("fallocate -l 1G /workspace/f", f"truncate -s {QUOTA + 1} /workspace/f"):
         r = api.sh(disk.sid, cmd)
         assert r["exit_code"] != 0 and r["outcome"] in ("exited", "quota_exceeded"), r
@@ -127,7 +127,7 @@ def test_secF01_a_single_request_for_too_much(api, disk, victim):
     disk.check()
 
 
-def test_secF01_a_mapping_that_outgrows_the_disk_is_a_signal_not_a_hang(api, disk, victim):
+def test_check_F01_a_mapping_that_outgrows_the_disk_is_a_signal_not_a_hang(api, disk, victim):
     r = api.x(disk.sid, "python3", "-c", """
 import mmap, os
 maps = []
@@ -143,7 +143,7 @@ for i in range(4):
 
 
 @pytest.mark.vm
-def test_secF02_inode_bomb(api, disk, victim, boxd_shared):
+def test_check_F02_inode_bomb(api, disk, victim, boxd_shared):
     files = len(list(boxd_shared.state.rglob("*")))
     r = api.x(disk.sid, "python3", "-c", """
 import os
@@ -164,7 +164,7 @@ except OSError as e:
     assert (r["outcome"], r["stdout"]) == ("exited", "new\n")
 
 
-def test_secF05_git_works_its_way_out_of_a_full_disk(api, disk):
+def test_check_F05_git_works_its_way_out_of_a_full_disk(api, disk):
     git = "cd /workspace && git -c user.name=a -c user.email=a@b"
     r = api.sh(disk.sid, f"""{git} init -q . && for i in 1 2 3; do head -c 1000000 /dev/urandom > f; git add f;
         git -c user.name=a -c user.email=a@b commit -qm c$i; done; dd if=/dev/zero of=fill bs=4k 2>/dev/null; git --no-optional-locks status --short""")
@@ -174,7 +174,7 @@ def test_secF05_git_works_its_way_out_of_a_full_disk(api, disk):
 
 
 @pytest.mark.vm
-def test_secF05_a_full_session_can_be_deleted(boxd):
+def test_check_F05_a_full_session_can_be_deleted(boxd):
     api = boxd.client()
     api.new("warm", workspace_quota_mb=QUOTA_MB)
     api.rm("warm")
@@ -186,7 +186,7 @@ def test_secF05_a_full_session_can_be_deleted(boxd):
     settles(boxd, before)
 
 
-def test_secF03_places_in_memory_are_bounded_too(api, session, victim):
+def test_check_F03_places_in_memory_are_bounded_too(api, session, victim):
     """Whatever is writable has a size, with and without a quota."""
     for spec in ({"workspace_quota_mb": QUOTA_MB}, {"workspace_quota_mb": QUOTA_MB, "read_only_rootfs": False}):
         sid = session(memory_mb=128, **spec)

@@ -92,7 +92,7 @@ def alone():
           what="the end of what box-priv sweeps up")
 
 
-def test_T01_box_builds_its_own_connection_and_starts_boxd_exactly_once(alone):
+def test_row_T01_box_builds_its_own_connection_and_starts_boxd_exactly_once(alone):
     """No service was named: `box` starts a boxd of its own, waits until it serves, once, and uses it."""
     assert alone.box("run", "--", "echo", "hi") == (0, "hi\n", "")
     assert alone.kinds().count("start") == 1
@@ -102,7 +102,7 @@ def test_T01_box_builds_its_own_connection_and_starts_boxd_exactly_once(alone):
     assert alone.kinds().count("start") == 2
 
 
-def test_T01_a_boxd_that_is_named_is_used_and_none_is_started(alone, boxd_shared):
+def test_row_T01_a_boxd_that_is_named_is_used_and_none_is_started(alone, boxd_shared):
     alone.env["BOX_HOST"] = f"unix://{boxd_shared.sock}"
     assert alone.box("run", "--", "echo", "hi")[:2] == (0, "hi\n")
     assert alone.notes() == []
@@ -142,7 +142,7 @@ class Canned:
         self.server.server_close()
 
 
-def test_T02_the_list_of_sessions_is_passed_on_unchanged_by_one_call(alone):
+def test_row_T02_the_list_of_sessions_is_passed_on_unchanged_by_one_call(alone):
     """Nothing else is asked before, and what `box` does not know stays in the list."""
     sessions = [{"session_id": "b", "state": "ready", "image": "x", "something": {"new": [1, 2]}, "execs": 0},
                 {"session_id": "a", "state": "ready", "image": "y", "execs": 3}]
@@ -156,14 +156,14 @@ def test_T02_the_list_of_sessions_is_passed_on_unchanged_by_one_call(alone):
         canned.close()
 
 
-def test_T03_what_was_started_is_ended_exactly_once(alone):
+def test_row_T03_what_was_started_is_ended_exactly_once(alone):
     """Nobody else waits for anything: `box` ends its boxd and is gone itself."""
     assert alone.box("run", "--", "sh", "-c", "exit 3")[0] == 3
     assert alone.kinds() == ["start", "signal", "end"]
     assert os.listdir(alone.path / "tmp") == []
 
 
-def test_T04_an_end_in_the_middle_of_something_ends_what_was_started_exactly_once(alone):
+def test_row_T04_an_end_in_the_middle_of_something_ends_what_was_started_exactly_once(alone):
     """A command runs and a loop turns: the end is part of it, and comes once whatever else is asked meanwhile."""
     process = alone.start("run", "--", "sh", "-c", "echo on; sleep 1000")
     assert process.stdout.readline() == "on\n"

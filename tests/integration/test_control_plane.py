@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may ask, and how: rows I01, I02, I04, I05, I07 to I10, I13, I15 and I16 of the catalogue."""
+"""Who may ask, and how: checks I01, I02, I04, I05, I07 to I10, I13, I15 and I16 of the catalogue."""
 
 import array
 import contextlib
@@ -73,13 +73,13 @@ def ask(where, method="GET", path="/v1/sessions", headers=(), body=b"", host=Non
 # I01, I02: tokens.
 
 
-def test_I01_no_token_no_address_outside():
+def test_check_I01_no_token_no_address_outside():
     for host in ("0.0.0.0", "::", "192.0.2.1"):
         with pytest.raises(RuntimeError, match="token"):
             Boxd("--host", host, "--ws-control-port", str(free_port()))
 
 
-def test_I01_loopback_without_a_token_is_said():
+def test_check_I01_loopback_without_a_token_is_said():
     daemon = Boxd("--ws-control-port", str(free_port()))
     try:
         assert "without a token" in daemon.log()
@@ -88,12 +88,12 @@ def test_I01_loopback_without_a_token_is_said():
 
 
 @pytest.mark.parametrize("text", ["", "short", "x" * 31, "\n" + TOKEN])
-def test_I01_a_weak_token_is_refused(text):
+def test_check_I01_a_weak_token_is_refused(text):
     with token_file(text) as path, pytest.raises(RuntimeError, match="token"):
         Boxd("--ws-control-port", str(free_port()), env={"BOX_TOKEN_FILE": path})
 
 
-def test_I01_a_missing_token_file_is_refused():
+def test_check_I01_a_missing_token_file_is_refused():
     with pytest.raises(RuntimeError, match="token_file"):
         Boxd("--ws-control-port", str(free_port()), env={"BOX_TOKEN_FILE": "/nonexistent/token"})
 
@@ -110,7 +110,7 @@ WRONG = [[], ["Authorization: Bearer " + TOKEN[:-1]], ["Authorization: Bearer " 
          ["Sec-WebSocket-Protocol: " + TOKEN], ["Authorization: Bearer " + TOKEN + "\0"]]
 
 
-def test_I02_every_door_is_closed_without_the_token(tcp):
+def test_check_I02_every_door_is_closed_without_the_token(tcp):
     answers = set()
     for method, path in ENDPOINTS:
         status, headers, body = ask(tcp.where, method, path)
@@ -122,14 +122,14 @@ def test_I02_every_door_is_closed_without_the_token(tcp):
 
 
 @pytest.mark.parametrize("headers", WRONG, ids=range(len(WRONG)))
-def test_I02_almost_the_token_is_not_the_token(tcp, headers):
+def test_check_I02_almost_the_token_is_not_the_token(tcp, headers):
     with Wire(tcp.where) as w:
         w.send("\r\n".join(["GET /v1/sessions HTTP/1.1", f"Host: {w.host}", *headers, "", ""]).encode())
         assert status_of(w.until_end()) in ((400,) if any("\0" in h for h in headers) else (401,))
     assert ask(tcp.where, headers=["Authorization: Bearer " + TOKEN])[0] == 200
 
 
-def test_I02_a_huge_token_costs_nothing(tcp):
+def test_check_I02_a_huge_token_costs_nothing(tcp):
     before = tcp.rss_kb()
     for _ in range(20):
         with Wire(tcp.where) as w:
@@ -140,13 +140,13 @@ def test_I02_a_huge_token_costs_nothing(tcp):
     assert tcp.rss_kb() - before < 4096
 
 
-def test_I02_the_open_door_says_alive_and_no_more(tcp):
+def test_check_I02_the_open_door_says_alive_and_no_more(tcp):
     status, _, body = ask(tcp.where, "GET", "/v1/health")
     assert status == 200 and json.loads(body) == {"status": "ok"}
     assert json.loads(ask(tcp.sock, "GET", "/v1/health")[2])["version"]  # those who may ask anything
 
 
-def test_I02_the_comparison_does_not_tell_how_much_was_right(tcp):
+def test_check_I02_the_comparison_does_not_tell_how_much_was_right(tcp):
     """Medians of interleaved requests; three attempts, because the machine is not ours alone."""
     guesses = {"first wrong": "X" + TOKEN[1:], "last wrong": TOKEN[:-1] + "X", "short": "X"}
     for attempt in range(3):
@@ -165,7 +165,7 @@ def test_I02_the_comparison_does_not_tell_how_much_was_right(tcp):
     raise AssertionError(f"the answer to a better guess takes longer or shorter: {medians}")
 
 
-def test_I02_the_token_opens_everything(tcp):
+def test_check_I02_the_token_opens_everything(tcp):
     auth = ["Authorization: Bearer " + TOKEN]
     body = json.dumps({"session_id": "over-tcp"}).encode()
     assert ask(tcp.where, "POST", "/v1/sessions", auth, body)[0] == 201
@@ -183,7 +183,7 @@ def test_I02_the_token_opens_everything(tcp):
     ([], "evil.example"), ([], "evil.example:5410"), ([], "localhost.evil.example"), ([], "127.0.0.1.evil.example"),
     ([], "[::1].evil.example"), ([], "169.254.169.254"), ([], "0.0.0.0"), ([], "localhost@evil.example"),
 ])
-def test_I04_pages_of_others_are_refused(tcp, headers, host):
+def test_check_I04_pages_of_others_are_refused(tcp, headers, host):
     auth = ["Authorization: Bearer " + TOKEN]  # even with it: a browser may have been made to send it
     upgrade = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
                "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="]
@@ -194,14 +194,14 @@ def test_I04_pages_of_others_are_refused(tcp, headers, host):
             assert status_of(w.until_end()) in (400, 403), (path, headers, host)
 
 
-def test_I04_names_of_loopback_are_fine(tcp):
+def test_check_I04_names_of_loopback_are_fine(tcp):
     auth = ["Authorization: Bearer " + TOKEN]
     for host in ("localhost", "LOCALHOST", f"localhost:{tcp.where[1]}", "127.0.0.1", f"127.0.0.1:{tcp.where[1]}",
                  "[::1]"):
         assert ask(tcp.where, headers=auth, host=host)[0] == 200, host
 
 
-def test_I04_pages_of_others_are_refused_on_the_unix_socket_too(boxd_shared):
+def test_check_I04_pages_of_others_are_refused_on_the_unix_socket_too(boxd_shared):
     with Wire(boxd_shared.sock) as w:
         w.send(b"GET /v1/sessions HTTP/1.1\r\nHost: x\r\nOrigin: http://evil.example\r\n\r\n")
         assert status_of(w.until_end()) == 403
@@ -210,7 +210,7 @@ def test_I04_pages_of_others_are_refused_on_the_unix_socket_too(boxd_shared):
 # I05: slow and silent peers.
 
 
-def test_I05_slow_peers_are_let_go_and_disturb_nobody(tcp):
+def test_check_I05_slow_peers_are_let_go_and_disturb_nobody(tcp):
     """Heads, bodies and frames that come a byte at a time, and answers nobody reads."""
     api = tcp.client()
     api.new("healthy")
@@ -259,7 +259,7 @@ def test_I05_slow_peers_are_let_go_and_disturb_nobody(tcp):
     assert p99 < max(0.05, 4 * idle[-2]) * SCALE, (p99, idle[-2])
 
 
-def test_I05_silent_connections_are_closed(tcp):
+def test_check_I05_silent_connections_are_closed(tcp):
     wires = [Wire(tcp.where, timeout=30 * SCALE) for _ in range(20)]
     begin = time.monotonic()
     for w in wires:
@@ -298,7 +298,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_I07_lies_close_the_connection(boxd_shared, api, lie):
+def test_check_I07_lies_close_the_connection(boxd_shared, api, lie):
     make, codes = LIES[lie]
     before = boxd_shared.rss_kb()
     with Wire(boxd_shared.sock) as w:
@@ -315,7 +315,7 @@ def test_I07_lies_close_the_connection(boxd_shared, api, lie):
     assert api.call("GET", "/v1/health")["status"] == "ok"
 
 
-def test_I07_a_flood_of_pings_costs_no_memory(boxd_shared, api):
+def test_check_I07_a_flood_of_pings_costs_no_memory(boxd_shared, api):
     before = boxd_shared.rss_kb()
     with Wire(boxd_shared.sock) as w:
         assert w.upgrade() == 101
@@ -329,7 +329,7 @@ def test_I07_a_flood_of_pings_costs_no_memory(boxd_shared, api):
     until(lambda: boxd_shared.rss_kb() - before < 49152, what="memory")
 
 
-def test_I07_an_extension_is_not_agreed_to(boxd_shared):
+def test_check_I07_an_extension_is_not_agreed_to(boxd_shared):
     with Wire(boxd_shared.sock) as w:
         key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
         w.send(("GET /v1/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -346,7 +346,7 @@ def test_I07_an_extension_is_not_agreed_to(boxd_shared):
     (["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="], 426),
     (["Connection: close", "Upgrade: h2c"], 426),
 ])
-def test_I07_a_bad_handshake_is_answered(boxd_shared, headers, status):
+def test_check_I07_a_bad_handshake_is_answered(boxd_shared, headers, status):
     with Wire(boxd_shared.sock) as w:
         w.send("\r\n".join(["GET /v1/exec HTTP/1.1", "Host: x", *headers, "", ""]).encode())
         assert w.answer()[0] in (status, 400)
@@ -359,7 +359,7 @@ STREAM_LIES = [b"", b"[]", b"1", b"{", b'{"cmd": 1}', b'{"cmd": "true", "bogus":
 
 
 @pytest.mark.parametrize("text", STREAM_LIES)
-def test_I09_a_stream_tells_what_is_wrong(boxd_shared, api, text):
+def test_check_I09_a_stream_tells_what_is_wrong(boxd_shared, api, text):
     with Wire(boxd_shared.sock) as w:
         assert w.upgrade() == 101
         w.send(w.frame(1, text))
@@ -397,7 +397,7 @@ BAD_BYTES = [b'{"session_id":"\xff"}', b'{"session_id":"\xc0\x80"}', b'{"session
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_I08_good_json_is_read(api, text):
+def test_check_I08_good_json_is_read(api, text):
     try:
         assert api.call("POST", "/v1/sessions", text.encode())["session_id"] == "json"
     finally:
@@ -406,14 +406,14 @@ def test_I08_good_json_is_read(api, text):
 
 
 @pytest.mark.parametrize("data", [t.encode("utf-8", "surrogatepass") for t in BAD] + BAD_BYTES, ids=range(len(BAD) + len(BAD_BYTES)))
-def test_I08_bad_json_is_refused(api, data):
+def test_check_I08_bad_json_is_refused(api, data):
     with pytest.raises(ApiError) as caught:
         api.call("POST", "/v1/sessions", data)
     assert caught.value.status in (400, 422) and caught.value.code in ("invalid", "limit"), caught.value
     assert caught.value.detail and "session" not in [s["session_id"] for s in api.ps()]
 
 
-def test_I08_numbers_are_exact(api, session):
+def test_check_I08_numbers_are_exact(api, session):
     name = session(workspace_quota_mb=0, timeout_sec=315360000)
     assert api.get(name)["memory_mb"] == 512
     for value, ok in ((2**53 + 1, False), (-0.0, False), (1073741825, False)):
@@ -422,7 +422,7 @@ def test_I08_numbers_are_exact(api, session):
         assert caught.value.code == "invalid" and "memory_mb" in caught.value.detail and not ok
 
 
-def test_I08_a_huge_body_is_not_kept(boxd_shared, api):
+def test_check_I08_a_huge_body_is_not_kept(boxd_shared, api):
     before = boxd_shared.rss_kb()
     with Wire(boxd_shared.sock) as w:
         w.send(b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 104857600\r\n\r\n")
@@ -461,7 +461,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("spec,field", SHAPES, ids=[str(i) for i in range(len(SHAPES))])
-def test_I09_a_wrong_shape_names_the_field_and_does_nothing(api, spec, field):
+def test_check_I09_a_wrong_shape_names_the_field_and_does_nothing(api, spec, field):
     with pytest.raises(ApiError) as caught:
         api.new("shape", **spec)
     assert caught.value.code == "invalid" and caught.value.status == 422, caught.value
@@ -483,7 +483,7 @@ EXEC_SHAPES = [
 
 
 @pytest.mark.parametrize("request_body,field", EXEC_SHAPES, ids=[str(i) for i in range(len(EXEC_SHAPES))])
-def test_I09_a_wrong_exec_names_the_field(api, sid, request_body, field):
+def test_check_I09_a_wrong_exec_names_the_field(api, sid, request_body, field):
     with pytest.raises(ApiError) as caught:
         api.x(sid, **request_body)
     assert caught.value.code == "invalid" and field in caught.value.detail, caught.value
@@ -535,7 +535,7 @@ RAW = {
 
 
 @pytest.mark.parametrize("name", RAW)
-def test_I10_what_is_not_http_is_refused_and_closed(boxd_shared, name):
+def test_check_I10_what_is_not_http_is_refused_and_closed(boxd_shared, name):
     data, allowed = RAW[name]
     with Wire(boxd_shared.sock, timeout=20 * SCALE) as w:
         w.send(data.encode("latin-1"))
@@ -547,7 +547,7 @@ def test_I10_what_is_not_http_is_refused_and_closed(boxd_shared, name):
 
 
 @pytest.mark.parametrize("request_line", ["GET http://x/v1/health HTTP/1.1", "GET /v1/health HTTP/1.0"])
-def test_I10_old_and_long_forms_are_understood(boxd_shared, request_line):
+def test_check_I10_old_and_long_forms_are_understood(boxd_shared, request_line):
     with Wire(boxd_shared.sock) as w:
         w.send(f"{request_line}\r\nHost: x\r\n\r\n".encode())
         if request_line.endswith("1.0"):
@@ -557,7 +557,7 @@ def test_I10_old_and_long_forms_are_understood(boxd_shared, request_line):
             assert w.answer()[0] == 200
 
 
-def test_I10_requests_in_a_row_are_answered_in_order(boxd_shared):
+def test_check_I10_requests_in_a_row_are_answered_in_order(boxd_shared):
     with Wire(boxd_shared.sock) as w:
         w.send(b"".join(b"GET /v1/%s HTTP/1.1\r\nHost: x\r\n\r\n" % p for p in (b"health", b"nothing", b"health") * 50))
         assert [w.answer()[0] for _ in range(150)] == [200, 404, 200] * 50
@@ -571,7 +571,7 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_I13_out_of_descriptors_is_not_the_end():
+def test_check_I13_out_of_descriptors_is_not_the_end():
     need("prlimit")
     limit = 640
     daemon = Boxd(prefix=["prlimit", f"--nofile={limit}:{limit}"])
@@ -611,7 +611,7 @@ def test_I13_out_of_descriptors_is_not_the_end():
 # The daemon's own walls (layer 13).
 
 
-def test_L13_boxd_has_no_privilege_and_a_filter(boxd):
+def test_boxd_has_no_privilege_and_a_filter(boxd):
     status = dict(line.split(":\t", 1) for line in pathlib.Path(f"/proc/{boxd.pid}/status").read_text().splitlines())
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
     assert {status[key] for key in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
@@ -621,7 +621,7 @@ def test_L13_boxd_has_no_privilege_and_a_filter(boxd):
 # I15: the socket file.
 
 
-def test_I15_the_socket_is_for_its_owner(boxd):
+def test_check_I15_the_socket_is_for_its_owner(boxd):
     st = boxd.sock.lstat()
     assert stat.S_ISSOCK(st.st_mode) and stat.S_IMODE(st.st_mode) == 0o600
     assert stat.S_IMODE(boxd.state.stat().st_mode) & 0o022 == 0
@@ -638,7 +638,7 @@ def test_I15_the_socket_is_for_its_owner(boxd):
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "file", "directory"])
-def test_I15_what_is_no_socket_is_not_replaced(boxd, kind):
+def test_check_I15_what_is_no_socket_is_not_replaced(boxd, kind):
     boxd.stop()
     target = boxd.state / "target"
     if kind == "link":
@@ -659,7 +659,7 @@ def test_I15_what_is_no_socket_is_not_replaced(boxd, kind):
     boxd.start()
 
 
-def test_I15_a_stale_socket_is_replaced_and_a_live_one_is_not(boxd):
+def test_check_I15_a_stale_socket_is_replaced_and_a_live_one_is_not(boxd):
     boxd.stop()
     owner = boxd.state.stat()
     with socket.socket(socket.AF_UNIX) as s:
@@ -677,7 +677,7 @@ def test_I15_a_stale_socket_is_replaced_and_a_live_one_is_not(boxd):
     boxd.start()
 
 
-def test_I15_descriptors_sent_to_us_do_not_stay(boxd):
+def test_check_I15_descriptors_sent_to_us_do_not_stay(boxd):
     client = boxd.client()
     client.ps()
     before = fd_count(boxd.pid)
@@ -696,7 +696,7 @@ def test_I15_descriptors_sent_to_us_do_not_stay(boxd):
 # I16: secrets stay where they belong.
 
 
-def test_I16_secrets_are_not_told():
+def test_check_I16_secrets_are_not_told():
     secret = {k: f"hush-{k}-{os.urandom(8).hex()}" for k in ("token", "spec", "exec", "stdin", "file", "out", "cmd")}
     secret["token"] += "-" + "x" * 20
     with token_file(secret["token"]) as path:
@@ -735,7 +735,7 @@ def test_I16_secrets_are_not_told():
             daemon.close()
 
 
-def test_I05_bodies_that_do_not_come_are_not_waited_for(tcp):
+def test_check_I05_bodies_that_do_not_come_are_not_waited_for(tcp):
     """Opened with the daemon of this file, so that the wait costs little here: a body has 30 s for each KiB."""
     for w in tcp.slow_bodies:
         w.sock.settimeout(max(1.0, w.begin + 40 * SCALE - time.monotonic()))

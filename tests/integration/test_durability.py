@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Full disks, power cuts, damaged databases, boots and upgrades: rows J04, J05, J06, J12 and J16 of the catalogue."""
+"""Full disks, power cuts, damaged databases, boots and upgrades: checks J04, J05, J06, J12 and J16 of the catalogue."""
 
 import contextlib
 import json
@@ -94,7 +94,7 @@ def assert_typed(error):
     assert error.detail and error.code, error
 
 
-def test_J04_a_full_disk_refuses_what_is_new_and_keeps_what_runs(small):
+def test_check_J04_a_full_disk_refuses_what_is_new_and_keeps_what_runs(small):
     client = small.client()
     client.new("runs")
     client.sh("runs", "echo kept > /workspace/f")
@@ -128,7 +128,7 @@ def test_J04_a_full_disk_refuses_what_is_new_and_keeps_what_runs(small):
                                                        if n.startswith("spare-")}
 
 
-def test_J04_what_a_full_disk_did_not_take_is_not_there_after_a_crash(small, scratch):
+def test_check_J04_what_a_full_disk_did_not_take_is_not_there_after_a_crash(small, scratch):
     """A session counts as made when its record is written: what was refused leaves no record, what was told does."""
     client = small.client()
     client.new("before")
@@ -157,7 +157,7 @@ def test_J04_what_a_full_disk_did_not_take_is_not_there_after_a_crash(small, scr
 
 
 @pytest.mark.parametrize("error", ["EIO", "EROFS", "ENOSPC", "EDQUOT"])
-def test_J04_a_database_that_cannot_be_written(scratch, error):
+def test_check_J04_a_database_that_cannot_be_written(scratch, error):
     need("strace")
     daemon = Boxd()
     try:
@@ -193,7 +193,7 @@ def test_J04_a_database_that_cannot_be_written(scratch, error):
         daemon.close()
 
 
-def test_J04_a_state_directory_that_cannot_be_written_is_said(scratch):
+def test_check_J04_a_state_directory_that_cannot_be_written_is_said(scratch):
     need("unshare", "mount")
     state = scratch / "state"
     state.mkdir()
@@ -279,7 +279,7 @@ def tear(state, how, rng):
             f.write(bytes(4096) if how == "zeros" else rng.randbytes(512))
 
 
-def test_J05_after_a_power_cut_at_any_moment_boxd_starts(scratch):
+def test_check_J05_after_a_power_cut_at_any_moment_boxd_starts(scratch):
     rng = random.Random(5)
     daemon, copies = Boxd(), []
     try:
@@ -369,7 +369,7 @@ BROKEN = {"not json": "{", "empty": "", "null": "null", "no spec": "{}", "wrong 
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_J06_a_broken_record_costs_its_own_session_alone(kept, kind):
+def test_check_J06_a_broken_record_costs_its_own_session_alone(kept, kind):
     db = sqlite3.connect(kept.state / "state.db")
     (text,) = db.execute("SELECT record FROM session WHERE id = ?", (physical("b"),)).fetchone()
     db.close()
@@ -393,7 +393,7 @@ def test_J06_a_broken_record_costs_its_own_session_alone(kept, kind):
     assert alive(kept.pids["a"]) and alive(kept.pids["c"])
 
 
-def test_J06_a_sandbox_that_two_records_claim_goes_to_one(kept):
+def test_check_J06_a_sandbox_that_two_records_claim_goes_to_one(kept):
     db = sqlite3.connect(kept.state / "state.db")
     rows = dict(db.execute("SELECT id, record FROM session"))
     db.close()
@@ -411,7 +411,7 @@ def test_J06_a_sandbox_that_two_records_claim_goes_to_one(kept):
 
 
 @pytest.mark.parametrize("record", ["{", "{}", '{"spec": {"process_id": "other", "command": "cat"}, "number": 1}'])
-def test_J06_a_broken_record_of_a_process_costs_the_process_alone(kept, record):
+def test_check_J06_a_broken_record_of_a_process_costs_the_process_alone(kept, record):
     edit(kept, "UPDATE process SET record = ?", record)
     kept.start()
     assert names(kept) == ["a", "b", "c"]
@@ -442,7 +442,7 @@ def damage(state, kind, rng):
 
 
 @pytest.mark.parametrize("kind", ["empty", "half", "noise", "header", "zeros", *(f"flip {i}" for i in range(12))])
-def test_J06_a_damaged_database_stops_nobody(kept, kind):
+def test_check_J06_a_damaged_database_stops_nobody(kept, kind):
     """Whatever can still be read is used; what cannot is set aside and told of. Nothing is left running unknown."""
     db = sqlite3.connect(kept.state / "state.db")  # all into one file, so that the damage is there to be found
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -470,7 +470,7 @@ def test_J06_a_damaged_database_stops_nobody(kept, kind):
     assert_no_leak(kept)
 
 
-def test_J06_a_database_of_a_newer_boxd_is_left_alone_and_so_are_its_sessions(kept):
+def test_check_J06_a_database_of_a_newer_boxd_is_left_alone_and_so_are_its_sessions(kept):
     with sqlite3.connect(kept.state / "state.db") as db:
         version = db.execute("PRAGMA user_version").fetchone()[0]
     edit(kept, "PRAGMA user_version = 99")
@@ -485,7 +485,7 @@ def test_J06_a_database_of_a_newer_boxd_is_left_alone_and_so_are_its_sessions(ke
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "directory", "fifo", "not ours"])
-def test_J06_odd_objects_in_place_of_the_database(kept, kind, scratch):
+def test_check_J06_odd_objects_in_place_of_the_database(kept, kind, scratch):
     victim = scratch / "victim"
     victim.write_text("precious")
     victim.chmod(0o666)
@@ -519,7 +519,7 @@ def test_J06_odd_objects_in_place_of_the_database(kept, kind, scratch):
 # J12: the machine was switched off.
 
 
-def test_J12_after_a_boot_sessions_and_processes_are_told_as_lost(scratch):
+def test_check_J12_after_a_boot_sessions_and_processes_are_told_as_lost(scratch):
     daemon = Boxd()
     try:
         with Rpc(daemon.sock) as rpc:
@@ -572,7 +572,7 @@ class Installed(Boxd):
 
 
 @pytest.mark.parametrize("way", ["kill", "usr2"])
-def test_J16_an_upgrade_in_place_disturbs_nobody(scratch, way):
+def test_check_J16_an_upgrade_in_place_disturbs_nobody(scratch, way):
     daemon = Installed(scratch / "bin")
     try:
         with Rpc(daemon.sock) as rpc:
@@ -615,7 +615,7 @@ def test_J16_an_upgrade_in_place_disturbs_nobody(scratch, way):
         daemon.close()
 
 
-def test_J16_usr2_lets_answers_out_before_it_ends(scratch):
+def test_check_J16_usr2_lets_answers_out_before_it_ends(scratch):
     """An orderly change of boxd: what is under way is cut off with a word, never in silence."""
     daemon = Boxd()
     try:

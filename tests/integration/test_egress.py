@@ -62,13 +62,13 @@ def connect(client, places, sid="on"):
 
 
 
-def test_D04_private_ipv6_is_unreachable(client):
+def test_check_D04_private_ipv6_is_unreachable(client):
     for place, (end, _) in connect(client, [("fd00:ec2::254", 80), ("fe80::1", 80), ("2001:4860:4860::8888", 80),
                                             ("64:ff9b::a9fe:a9fe", 80)]).items():
         assert end in ("ENETUNREACH", "EHOSTUNREACH", "EADDRNOTAVAIL", "EINVAL"), (place, end)
 
 
-def test_D06_mapped_and_odd_spellings_of_an_address_gain_nothing(stage, client):
+def test_check_D06_mapped_and_odd_spellings_of_an_address_gain_nothing(stage, client):
     server = stage.net.listen(80)
     try:
         odd = [("::ffff:169.254.169.254", 80), ("::ffff:10.0.0.1", 80), ("2852039166", 80), ("0251.0376.0251.0376", 80),
@@ -79,7 +79,7 @@ def test_D06_mapped_and_odd_spellings_of_an_address_gain_nothing(stage, client):
         server.close()
 
 
-def test_D06_a_name_that_leads_inside_is_refused(stage, client):
+def test_check_D06_a_name_that_leads_inside_is_refused(stage, client):
     stage.resolver.address = PRIVATE[0]
     try:
         r = client.x("on", "python3", "-c", "import socket; print(socket.gethostbyname('rebind.example.com'))")

@@ -19,19 +19,19 @@ def ended(r):
     return r["outcome"], r["exit_code"], r["signal"], r["error"]
 
 
-def test_G01_every_exit_code(api, sid):
+def test_check_G01_every_exit_code(api, sid):
     for code in range(256):
         assert ended(api.x(sid, "sh", "-c", f"exit {code}")) == ("exited", code, None, None)
 
 
-def test_G01_every_fatal_signal(api, sid):
+def test_check_G01_every_fatal_signal(api, sid):
     for signo in [int(s) for s in FATAL] + [34, 35, 63, 64]:
         assert ended(api.x(sid, "sh", "-c", f"kill -{signo} $$")) == ("signaled", None, signo, None)
     # A program that exits with 128 + n was not killed.
     assert ended(api.x(sid, "sh", "-c", "exit 137")) == ("exited", 137, None, None)
 
 
-def test_G01_a_crash_leaves_no_core_file(api, sid):
+def test_check_G01_a_crash_leaves_no_core_file(api, sid):
     r = api.sh(sid, "ulimit -c; ulimit -c unlimited 2>/dev/null; kill -SEGV $$")
     assert ended(r) == ("signaled", None, signal.SIGSEGV, None)
     assert api.sh(sid, "ls -A /workspace /tmp /home/box")["stdout"].split() == [
@@ -51,7 +51,7 @@ def test_G01_a_crash_leaves_no_core_file(api, sid):
     ("ln -s d d", ["/workspace/d"], 126, errno.ELOOP),
     ("", ["/" + "x" * 300], 126, errno.ENAMETOOLONG),
 ])
-def test_G01_a_program_that_cannot_be_executed(api, sid, prepare, argv, code, why):
+def test_check_G01_a_program_that_cannot_be_executed(api, sid, prepare, argv, code, why):
     """126 and 127 as shells mean them; `error` tells that the program never ran."""
     api.sh(sid, f"cd /workspace; {prepare}")
     assert ended(api.x(sid, *argv)) == ("exited", code, None, f"cannot execute: {os.strerror(why)}")
@@ -59,7 +59,7 @@ def test_G01_a_program_that_cannot_be_executed(api, sid, prepare, argv, code, wh
     assert ended(api.x(sid, "sh", "-c", f"exit {code}")) == ("exited", code, None, None)
 
 
-def test_G01_working_directory_that_cannot_be_entered(api, sid):
+def test_check_G01_working_directory_that_cannot_be_entered(api, sid):
     for cwd, why in (("/etc/passwd", errno.ENOTDIR), ("/usr/new", errno.EROFS), ("/proc", errno.EACCES),
                      ("/proc/self/fd", errno.EACCES), ("/proc/1/root", errno.EACCES), ("/proc/self/cwd", None)):
         r = api.x(sid, "pwd", cwd=cwd)
@@ -77,7 +77,7 @@ def test_a_missing_working_directory_is_made(api, sid):
     assert api.x(sid, "pwd", cwd="/workspace/process")["stdout"] == "/workspace/process\n"
 
 
-def test_G02_binary_output_arrives_as_it_was_written(boxd_shared, sid):
+def test_check_G02_binary_output_arrives_as_it_was_written(boxd_shared, sid):
     """The stream carries bytes: all 256 of them, NULs, and whatever else is not text."""
     script = "import sys; w=sys.stdout.buffer.write; w(bytes(range(256))*300); w(b'\\0'*70000); w(b'\\xff\\xfe\\x80')"
     r = wsexec.run(boxd_shared, sid, "python3", "-c", script)
@@ -86,7 +86,7 @@ def test_G02_binary_output_arrives_as_it_was_written(boxd_shared, sid):
     assert r["stdout_bytes"] == len(r.out)
 
 
-def test_G02_text_output_is_valid_and_never_splits_a_character(api, sid):
+def test_check_G02_text_output_is_valid_and_never_splits_a_character(api, sid):
     # One byte at a time, so that every read of ours may end inside a character.
     text = "aé漢😀" * 50
     script = (f"import os,time\nfor b in {text.encode()!r}:\n os.write(1, bytes([b]))\n"
@@ -98,7 +98,7 @@ def test_G02_text_output_is_valid_and_never_splits_a_character(api, sid):
 
 
 @pytest.mark.parametrize("keep", range(8, 14))
-def test_G02_text_is_cut_between_characters(api, sid, keep):
+def test_check_G02_text_is_cut_between_characters(api, sid, keep):
     r = api.x(sid, "printf", "😀😀😀😀", capture_bytes=keep)
     whole = keep // 4
     assert (r["stdout"], r["stdout_bytes"], r["stdout_truncated_bytes"]) == ("😀" * whole, 16, 16 - 4 * whole)
@@ -124,7 +124,7 @@ def test_stdin_text_of_any_permitted_size(api, sid):
     assert e.value.status == 422 and "stdin_text" in e.value.detail
 
 
-def test_E18_a_shell_command_of_a_mebibyte(api, sid):
+def test_check_E18_a_shell_command_of_a_mebibyte(api, sid):
     for size in (131070, 131071, 131072, 1 << 20, 8 << 20):
         cmd = "wc -c <<'END'; echo last; exit 5\n"
         cmd += "y" * (size - len(cmd) - 5) + "\nEND\n"
@@ -136,7 +136,7 @@ def test_E18_a_shell_command_of_a_mebibyte(api, sid):
     assert e.value.status == 422 and "cmd" in e.value.detail
 
 
-def test_E18_arguments_and_environment_up_to_what_the_kernel_takes(api, sid):
+def test_check_E18_arguments_and_environment_up_to_what_the_kernel_takes(api, sid):
     r = api.x(sid, "sh", "-c", 'echo $# ${#1}', "sh", *["a" * 100] * 4000)
     assert r["stdout"] == "4000 100\n"
     assert api.x(sid, "sh", "-c", 'echo ${#1}', "sh", "x" * 131071)["stdout"] == "131071\n"
@@ -153,7 +153,7 @@ def test_E18_arguments_and_environment_up_to_what_the_kernel_takes(api, sid):
     assert e.value.status == 413
 
 
-def test_G11_names_that_no_environment_can_have_are_refused(api, sid):
+def test_check_G11_names_that_no_environment_can_have_are_refused(api, sid):
     for name in ("", "A=B", "=", "A\0B", "\0"):
         with pytest.raises(ApiError) as e:
             api.x(sid, "true", env={name: "x"})
@@ -168,7 +168,7 @@ def test_G11_names_that_no_environment_can_have_are_refused(api, sid):
         assert e.value.status == 400, body
 
 
-def test_G11_every_other_environment_reaches_the_program_and_nothing_else(api, session):
+def test_check_G11_every_other_environment_reaches_the_program_and_nothing_else(api, session):
     """A library that LD_PRELOAD names, a PATH that leads nowhere: none of it may stop PID 1 or what
     starts the program."""
     odd = {"A B": "1", "x\ny": "line1\nline2", "É": "漢", "LD_PRELOAD": "/no/such.so", "LD_DEBUG": "", "BIG": "b" * 100000,
@@ -186,14 +186,14 @@ def test_G11_every_other_environment_reaches_the_program_and_nothing_else(api, s
     assert api.sh(sid, "echo $HOME $X", env={"X": "exec"})["stdout"] == "/tmp exec\n"
 
 
-def test_G11_nothing_of_the_daemon_is_in_the_environment(api, sid):
+def test_check_G11_nothing_of_the_daemon_is_in_the_environment(api, sid):
     names = {line.split("=")[0] for line in api.x(sid, "env")["stdout"].splitlines()}
     assert names == {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG"}
 
 
 @pytest.mark.parametrize("field", ["cmd", "cwd", "argv", "stdin_text", "session_id", "workdir", "mount_path", "image"])
 @pytest.mark.parametrize("text", ["a\\u0000b", "a\\ud800b", "a\\udc00", "\\udc00\\ud800"])
-def test_G12_NUL_and_lone_surrogates_are_refused_before_anything_happens(api, boxd_shared, sid, field, text):
+def test_check_G12_NUL_and_lone_surrogates_are_refused_before_anything_happens(api, boxd_shared, sid, field, text):
     before = sorted(s["session_id"] for s in api.ps())
     value = f'["{text}"]' if field == "argv" else f'"/{text}"' if field in ("cwd", "workdir", "mount_path") else f'"{text}"'
     if field in ("session_id", "workdir", "mount_path", "image"):
@@ -209,7 +209,7 @@ def test_G12_NUL_and_lone_surrogates_are_refused_before_anything_happens(api, bo
     assert api.x(sid, "ls", "/workspace")["stdout"] == ""
 
 
-def test_G12_bytes_that_are_no_text_in_a_path_of_the_api(api):
+def test_check_G12_bytes_that_are_no_text_in_a_path_of_the_api(api):
     for name in ("%00", "a%00b", "%ff", "%ed%a0%80", "..%2f", "%2e%2e", "a%2fb"):
         for method, rest in (("GET", ""), ("DELETE", ""), ("POST", "/exec")):
             with pytest.raises(ApiError) as e:

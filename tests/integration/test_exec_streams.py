@@ -26,20 +26,20 @@ def streamed(r):
 # G03: stdin.
 
 @pytest.mark.parametrize("chunk", [1 << 16, 1000, 3 * MIB + 1, 11 * MIB])
-def test_G03_stdin_of_any_size_in_pieces_of_any_size(boxd_shared, sid, chunk):
+def test_check_G03_stdin_of_any_size_in_pieces_of_any_size(boxd_shared, sid, chunk):
     data = os.urandom(MIB) * amount(32 if chunk > 1000 else 4, 2)
     r = wsexec.run(boxd_shared, sid, "sha256sum", stdin=data, chunk=chunk)
     assert r.out.split()[0].decode() == hashlib.sha256(data).hexdigest()
     assert streamed(r) == ("exited", 0, None)
 
 
-def test_G03_what_goes_in_comes_out_while_both_sides_are_held_back(boxd_shared, sid):
+def test_check_G03_what_goes_in_comes_out_while_both_sides_are_held_back(boxd_shared, sid):
     data = os.urandom(MIB) * amount(24, 2)
     r = wsexec.run(boxd_shared, sid, "cat", stdin=data)
     assert r.out == data
 
 
-def test_G03_a_program_that_never_reads_holds_the_client_back(boxd):
+def test_check_G03_a_program_that_never_reads_holds_the_client_back(boxd):
     """boxd keeps a bounded part; the kernel stops the sender; the command still ends in time."""
     api = boxd.client()
     api.new("s")
@@ -74,13 +74,13 @@ def test_G03_a_program_that_never_reads_holds_the_client_back(boxd):
 
 
 @pytest.mark.parametrize("script", ["exec <&-; sleep 0.3; echo done", "head -c 5 >/dev/null; echo done", "echo done"])
-def test_G03_a_program_that_closes_or_abandons_stdin(boxd_shared, sid, script):
+def test_check_G03_a_program_that_closes_or_abandons_stdin(boxd_shared, sid, script):
     data = b"y" * (4 * MIB)
     r = wsexec.run(boxd_shared, sid, "sh", "-c", script, stdin=data)
     assert streamed(r) == ("exited", 0, None) and r.out == b"done\n"
 
 
-def test_G03_the_end_of_stdin_does_not_end_stdout(boxd_shared, sid):
+def test_check_G03_the_end_of_stdin_does_not_end_stdout(boxd_shared, sid):
     with wsexec.stream(boxd_shared, sid, "sh", "-c", "cat; echo after; sleep 0.2; echo end", stdin=True) as s:
         s.started()
         s.stdin(b"one\n")
@@ -91,7 +91,7 @@ def test_G03_the_end_of_stdin_does_not_end_stdout(boxd_shared, sid):
     assert r.out == b"two\nafter\nend\n" and r["exit_code"] == 0
 
 
-def test_G03_stdin_sent_before_the_session_exists_is_not_lost(boxd_shared):
+def test_check_G03_stdin_sent_before_the_session_exists_is_not_lost(boxd_shared):
     request = {"ephemeral": True, "argv": ["cat"], "stdin": True}
     with wsexec.Stream(boxd_shared.sock) as s:
         s.say(request)
@@ -103,7 +103,7 @@ def test_G03_stdin_sent_before_the_session_exists_is_not_lost(boxd_shared):
     assert r.out == b"early bird"
 
 
-def test_G03_bytes_for_a_program_without_stdin_are_dropped(boxd_shared, sid):
+def test_check_G03_bytes_for_a_program_without_stdin_are_dropped(boxd_shared, sid):
     with wsexec.stream(boxd_shared, sid, "sh", "-c", "cat; sleep 0.2; echo end") as s:
         s.started()
         for _ in range(40):
@@ -115,7 +115,7 @@ def test_G03_bytes_for_a_program_without_stdin_are_dropped(boxd_shared, sid):
 # G04: background processes.
 
 @with_groups
-def test_G04_a_background_child_does_not_hold_the_answer(api, sid):
+def test_check_G04_a_background_child_does_not_hold_the_answer(api, sid):
     """The answer comes when the main process ends and its pipes have been silent for 50 ms; the child
     lives on, and may go on writing where nobody listens."""
     begin = time.monotonic()
@@ -135,21 +135,21 @@ def test_G04_a_background_child_does_not_hold_the_answer(api, sid):
     wait_for(lambda: "sleep" in watch.names())
 
 
-def test_G04_output_of_the_main_process_is_complete_although_a_child_holds_the_pipe(api, sid):
+def test_check_G04_output_of_the_main_process_is_complete_although_a_child_holds_the_pipe(api, sid):
     for _ in range(amount(20, 3)):
         r = api.sh(sid, "sleep 1000 & head -c 3000000 /dev/zero; echo end >&2; exit 4", capture_bytes=0)
         assert (r["stdout_bytes"], r["stderr_bytes"], r["exit_code"]) == (3000000, 4, 4)
 
 
 @with_groups
-def test_G04_a_stream_ends_too_although_a_child_holds_the_pipe(boxd_shared, sid):
+def test_check_G04_a_stream_ends_too_although_a_child_holds_the_pipe(boxd_shared, sid):
     r = wsexec.run(boxd_shared, sid, "sh", "-c", "sleep 1000 & echo main")
     assert r.out == b"main\n" and r["exit_code"] == 0 and r["remaining"] == 1
 
 
 # G06: whoever asked goes away.
 
-def test_G06_a_client_that_leaves_takes_its_command_along(boxd_shared, api, sid):
+def test_check_G06_a_client_that_leaves_takes_its_command_along(boxd_shared, api, sid):
     watch = Watch(api, sid)
     with wsexec.stream(boxd_shared, sid, "sh", "-c", "setsid sleep 1000 & (sleep 1001 &) ; echo up; exec sleep 1002") as s:
         s.started()
@@ -159,7 +159,7 @@ def test_G06_a_client_that_leaves_takes_its_command_along(boxd_shared, api, sid)
     assert api.sh(sid, "echo usable")["stdout"] == "usable\n"
 
 
-def test_G06_also_when_it_is_held_back_by_a_program_that_does_not_read(boxd_shared, api, sid):
+def test_check_G06_also_when_it_is_held_back_by_a_program_that_does_not_read(boxd_shared, api, sid):
     watch = Watch(api, sid)
     with wsexec.stream(boxd_shared, sid, "sleep", "1000", stdin=True) as s:
         s.started()
@@ -171,7 +171,7 @@ def test_G06_also_when_it_is_held_back_by_a_program_that_does_not_read(boxd_shar
     wait_for(lambda: not watch.payload(), what="end of the command")
 
 
-def test_G06_also_when_it_does_not_take_the_output(boxd_shared, api, sid):
+def test_check_G06_also_when_it_does_not_take_the_output(boxd_shared, api, sid):
     watch = Watch(api, sid)
     with wsexec.stream(boxd_shared, sid, "yes") as s:
         s.started()
@@ -179,7 +179,7 @@ def test_G06_also_when_it_does_not_take_the_output(boxd_shared, api, sid):
     wait_for(lambda: not watch.payload(), what="end of the command")
 
 
-def test_G06_an_HTTP_client_that_leaves_takes_its_command_along(boxd_shared, api, sid):
+def test_check_G06_an_HTTP_client_that_leaves_takes_its_command_along(boxd_shared, api, sid):
     watch = Watch(api, sid)
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(str(boxd_shared.sock))
@@ -191,7 +191,7 @@ def test_G06_an_HTTP_client_that_leaves_takes_its_command_along(boxd_shared, api
 
 
 @with_groups
-def test_G06_clients_that_leave_leave_nothing_behind(boxd):
+def test_check_G06_clients_that_leave_leave_nothing_behind(boxd):
     api = boxd.client()
     api.new("s")
     wsexec.run(boxd, "s", "true")
@@ -229,7 +229,7 @@ def test_a_throw_away_session_goes_with_its_client(boxd):
 
 # G07: one command has one client; what is sent to two commands is never mixed.
 
-def test_G07_streams_side_by_side_keep_their_bytes_apart(boxd_shared, sid):
+def test_check_G07_streams_side_by_side_keep_their_bytes_apart(boxd_shared, sid):
     """There is no second attachment to a command: a connection starts its own. So two connections to
     one session never share an input, whatever the pieces."""
     streams = [wsexec.stream(boxd_shared, sid, "cat", stdin=True) for _ in range(6)]
@@ -243,7 +243,7 @@ def test_G07_streams_side_by_side_keep_their_bytes_apart(boxd_shared, sid):
     assert [r.out for r in got] == want
 
 
-def test_G07_a_second_request_on_one_connection_starts_nothing(boxd_shared, api, sid):
+def test_check_G07_a_second_request_on_one_connection_starts_nothing(boxd_shared, api, sid):
     with wsexec.stream(boxd_shared, sid, "cat", stdin=True) as s:
         s.started()
         s.say({"session": {"session_id": sid}, "create": False, "argv": ["touch", "/workspace/second"]})
@@ -270,7 +270,7 @@ def tty(boxd_shared, sid):
         s.close()
 
 
-def test_G08_a_terminal_of_the_size_asked_for_that_can_change(tty):
+def test_check_G08_a_terminal_of_the_size_asked_for_that_can_change(tty):
     s = tty("sh", "-c", "tty; stty size; trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done", rows=33, cols=99)
     assert s.until(b"ready\r\n").split(b"\r\n")[:2] == [b"/dev/pts/0", b"33 99"]
     s.resize(50, 132)
@@ -280,13 +280,13 @@ def test_G08_a_terminal_of_the_size_asked_for_that_can_change(tty):
     assert b"51 133" in s.until(b"51 133")
 
 
-def test_G08_stdin_and_stdout_are_the_terminal(tty):
+def test_check_G08_stdin_and_stdout_are_the_terminal(tty):
     s = tty("sh", "-c", "test -t 0 && test -t 1 && test -t 2 && echo all; echo $TERM; echo to-tty > /dev/tty")
     r = s.finish()
     assert r.out == b"all\r\nxterm-256color\r\nto-tty\r\n" and r["exit_code"] == 0
 
 
-def test_G08_control_C_interrupts(tty):
+def test_check_G08_control_C_interrupts(tty):
     s = tty("sh", "-c", "echo ready; exec sleep 1000")
     s.until(b"ready")
     s.stdin(b"\x03")
@@ -298,7 +298,7 @@ def test_G08_control_C_interrupts(tty):
     assert b"caught" in r.out and streamed(r) == ("exited", 9, None)
 
 
-def test_G08_control_D_ends_the_input(tty):
+def test_check_G08_control_D_ends_the_input(tty):
     s = tty("cat")
     s.stdin(b"line\n")
     s.until(b"line\r\nline\r\n")
@@ -323,7 +323,7 @@ def press(s, key, answer):
     raise AssertionError(f"no {answer!r} after 100 times {key!r}")
 
 
-def test_G08_control_Z_stops_a_job_of_a_shell(tty):
+def test_check_G08_control_Z_stops_a_job_of_a_shell(tty):
     s = tty("bash", "--norc", "-i", env={"PS1": "prompt> "})
     s.until(b"prompt> ")
     s.stdin(b"sleep 1000\n")
@@ -337,7 +337,7 @@ def test_G08_control_Z_stops_a_job_of_a_shell(tty):
     assert s.finish()["exit_code"] == 6
 
 
-def test_G08_hanging_up_ends_everything(tty, api, sid):
+def test_check_G08_hanging_up_ends_everything(tty, api, sid):
     watch = Watch(api, sid)
     s = tty("bash", "--norc", "-i", env={"PS1": "prompt> "})
     s.until(b"prompt> ")
@@ -348,7 +348,7 @@ def test_G08_hanging_up_ends_everything(tty, api, sid):
     wait_for(lambda: not watch.payload(), what="end of the shell and its job")
 
 
-def test_G08_a_paste_of_a_mebibyte(tty):
+def test_check_G08_a_paste_of_a_mebibyte(tty):
     """In raw mode, as an editor would take it; the terminal's own queue is 4 KiB."""
     data = os.urandom(3 * MIB // 4).hex().encode()[:MIB]
     s = tty("sh", "-c", f"stty raw -echo; echo ready; head -c {MIB} | sha256sum")
@@ -358,7 +358,7 @@ def test_G08_a_paste_of_a_mebibyte(tty):
     s.finish()
 
 
-def test_G08_lines_of_a_paste_in_cooked_mode(tty):
+def test_check_G08_lines_of_a_paste_in_cooked_mode(tty):
     lines = b"".join(b"%07d\n" % i for i in range(amount(20000, 1000)))
     s = tty("sh", "-c", "stty -echo; echo ready; sha256sum")
     s.until(b"ready")
@@ -368,7 +368,7 @@ def test_G08_lines_of_a_paste_in_cooked_mode(tty):
     s.finish()
 
 
-def test_G08_modes_last_as_long_as_their_terminal(tty):
+def test_check_G08_modes_last_as_long_as_their_terminal(tty):
     s = tty("sh", "-c", "stty raw -echo; stty -a | head -c 1 >/dev/null")
     s.finish()
     s = tty("sh", "-c", "stty -a")
@@ -376,7 +376,7 @@ def test_G08_modes_last_as_long_as_their_terminal(tty):
     assert b" echo " in out and b"-raw" not in out and b" icanon " in out
 
 
-def test_G08_signals_by_name(boxd_shared, sid):
+def test_check_G08_signals_by_name(boxd_shared, sid):
     with wsexec.stream(boxd_shared, sid, "sh", "-c", "trap 'echo usr1' USR1; echo ready; while :; do sleep 0.05; done") as s:
         s.started()
         s.until(b"ready\n")
@@ -405,7 +405,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_E06_output_floods_are_drained_counted_and_bounded(name):
+def test_check_E06_output_floods_are_drained_counted_and_bounded(name):
     cmd, out, err = FLOODS[name]
     unit = amount(1 << 30, 32 * MIB)
     n = int(unit * max(out, err))
@@ -429,7 +429,7 @@ def test_E06_output_floods_are_drained_counted_and_bounded(name):
         daemon.close()
 
 
-def test_E06_a_reader_that_is_slow_loses_nothing_and_costs_little(boxd):
+def test_check_E06_a_reader_that_is_slow_loses_nothing_and_costs_little(boxd):
     api = boxd.client()
     api.new("s")
     api.sh("s", "true")
@@ -443,7 +443,7 @@ def test_E06_a_reader_that_is_slow_loses_nothing_and_costs_little(boxd):
     assert len(r.out) == total == r["stdout_bytes"]
 
 
-def test_E07_a_trickle_is_passed_on_at_once(boxd_shared, sid):
+def test_check_E07_a_trickle_is_passed_on_at_once(boxd_shared, sid):
     with wsexec.stream(boxd_shared, sid, "sh", "-c", "while read x; do printf $x; done", stdin=True) as s:
         s.started()
         for n in range(20):

@@ -42,7 +42,7 @@ time.sleep(1000)'""",
 
 
 @pytest.mark.parametrize("how", RESISTANCE)
-def test_G05_a_time_out_ends_the_whole_tree_and_nothing_else(api, session, how):
+def test_check_G05_a_time_out_ends_the_whole_tree_and_nothing_else(api, session, how):
     sid = session(pids_limit=300)
     watch = Watch(api, sid)
     # Something older in the same session must survive.
@@ -60,7 +60,7 @@ def test_G05_a_time_out_ends_the_whole_tree_and_nothing_else(api, session, how):
         assert api.sh(sid, f"echo still {n}")["stdout"] == f"still {n}\n"
 
 
-def test_G05_time_outs_are_punctual(api, sid):
+def test_check_G05_time_outs_are_punctual(api, sid):
     """At best: the machine may be busy with something else."""
     late = []
     for _ in range(8):
@@ -70,7 +70,7 @@ def test_G05_time_outs_are_punctual(api, sid):
     assert min(late) < 0.3 * SLOW, late
 
 
-def test_G05_a_time_out_of_a_busy_tree_under_a_small_share_of_cpu(api, session):
+def test_check_G05_a_time_out_of_a_busy_tree_under_a_small_share_of_cpu(api, session):
     sid = session(cpus=0.1, pids_limit=64)
     begin = time.monotonic()
     r = api.sh(sid, "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do (while :; do :; done) & done; wait",
@@ -80,12 +80,12 @@ def test_G05_a_time_out_of_a_busy_tree_under_a_small_share_of_cpu(api, session):
     assert Watch(api, sid).payload() == []
 
 
-def test_G05_output_before_the_time_out_is_kept(api, sid):
+def test_check_G05_output_before_the_time_out_is_kept(api, sid):
     r = api.sh(sid, "printf out; printf err >&2; sleep 1000", timeout_sec=0.5 * MOMENT)
     assert (r["outcome"], r["stdout"], r["stderr"]) == ("timed_out", "out", "err")
 
 
-def test_G05_a_time_out_must_be_positive(api, sid):
+def test_check_G05_a_time_out_must_be_positive(api, sid):
     for bad in (0, -1, "x", "5", None, 1e300):
         with pytest.raises(ApiError) as e:
             api.x(sid, "true", timeout_sec=bad)
@@ -93,7 +93,7 @@ def test_G05_a_time_out_must_be_positive(api, sid):
 
 
 @pytest.mark.parametrize("how", RESISTANCE)
-def test_E11_deleting_a_session_ends_everything(api, boxd_shared, session, how):
+def test_check_E11_deleting_a_session_ends_everything(api, boxd_shared, session, how):
     sid = session(pids_limit=300)
     watch = Watch(api, sid)
     answer = {}
@@ -110,7 +110,7 @@ def test_E11_deleting_a_session_ends_everything(api, boxd_shared, session, how):
     assert answer["outcome"] == "session_lost"
 
 
-def test_E10_a_session_whose_first_process_is_stopped_can_be_deleted(api, session):
+def test_check_E10_a_session_whose_first_process_is_stopped_can_be_deleted(api, session):
     sid = session()
     watch = Watch(api, sid)
     api.sh(sid, "setsid sleep 1000 >/dev/null 2>&1 &")
@@ -122,7 +122,7 @@ def test_E10_a_session_whose_first_process_is_stopped_can_be_deleted(api, sessio
 
 
 @pytest.mark.vm
-def test_E10_a_frozen_session_can_be_deleted(api, session):
+def test_check_E10_a_frozen_session_can_be_deleted(api, session):
     sid = session()
     watch = Watch(api, sid)
     api.sh(sid, "setsid sleep 1000 >/dev/null 2>&1 &")
@@ -133,13 +133,13 @@ def test_E10_a_frozen_session_can_be_deleted(api, session):
     assert watch.payload() == []
 
 
-def test_E10_nothing_inside_can_stop_the_first_process(api, sid):
+def test_check_E10_nothing_inside_can_stop_the_first_process(api, sid):
     r = api.sh(sid, "kill -STOP 1; kill -KILL 1; kill -TERM 1; kill -TRAP 1; echo tried")
     assert r["stdout"] == "tried\n"
     assert api.sh(sid, "echo still here")["stdout"] == "still here\n"
 
 
-def test_E10_a_traced_tree_ends_too(api, sid):
+def test_check_E10_a_traced_tree_ends_too(api, sid):
     """A tracer that stops its child and never lets it go; where tracing is forbidden, just a child."""
     r = api.x(sid, "python3", "-c", """
 import ctypes, os, time
@@ -167,7 +167,7 @@ def test_signals_reach_a_background_process_of_an_earlier_command(api, sid):
 LONG = int(os.environ.get("BOX_TEST_LONG", amount(600, 60)))  # the full measure is 10000
 
 
-def test_G09_many_commands_in_a_row_cost_no_more_in_the_end(boxd):
+def test_check_G09_many_commands_in_a_row_cost_no_more_in_the_end(boxd):
     api = boxd.client()
     api.new("warm")
     api.x("warm", "true")
@@ -227,17 +227,17 @@ def _job(daemon, sid, n, size):
     return run
 
 
-def test_G10_sixty_four_commands_at_once_in_one_session(boxd_shared, session):
+def test_check_G10_sixty_four_commands_at_once_in_one_session(boxd_shared, session):
     sid = session(pids_limit=1000)
     _parallel(_job(boxd_shared, sid, n, 100_000) for n in range(64))
 
 
-def test_G10_sixteen_sessions_at_once(boxd_shared, session):
+def test_check_G10_sixteen_sessions_at_once(boxd_shared, session):
     sids = [session(pids_limit=200) for _ in range(16)]
     _parallel(_job(boxd_shared, sids[n % 16], n, 50_000) for n in range(64))
 
 
-def test_G10_one_command_too_many_is_refused_and_said_so(boxd_shared, api, session):
+def test_check_G10_one_command_too_many_is_refused_and_said_so(boxd_shared, api, session):
     sid = session(pids_limit=1000)
     clients = [boxd_shared.client() for _ in range(64)]
     outcomes = []

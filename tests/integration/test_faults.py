@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of the daemon, at any moment: rows J01 to J03 of the catalogue.
+"""Faults of the daemon, at any moment: checks J01 to J03 of the catalogue.
 
 BOX_FAULT_POINTS=0 takes every system call of a run instead of a sample.
 """
@@ -120,7 +120,7 @@ class Load:
 
 
 @pytest.mark.vm
-def test_J01_kill_of_boxd_ends_everything(daemon):
+def test_check_J01_kill_of_boxd_ends_everything(daemon):
     load = Load(daemon, 50 if SCALE == 1 else 10)
     helper = daemon.priv_pid()
     daemon.process.kill()
@@ -135,7 +135,7 @@ def test_J01_kill_of_boxd_ends_everything(daemon):
 
 
 @pytest.mark.vm
-def test_J01_kill_of_boxd_is_survived_by_every_session(kept):
+def test_check_J01_kill_of_boxd_is_survived_by_every_session(kept):
     """Commands under way are lost with the connections that waited for them; all else is as it was."""
     client = kept.client()
     load = Load(kept, 50 if SCALE == 1 else 10)
@@ -164,7 +164,7 @@ def test_J01_kill_of_boxd_is_survived_by_every_session(kept):
     assert_no_leak(kept)
 
 
-def test_J01_kill_of_box_priv_is_the_end_also_of_what_would_be_kept(kept):
+def test_check_J01_kill_of_box_priv_is_the_end_also_of_what_would_be_kept(kept):
     """PID 1 of each sandbox ends with it; the next boxd starts a new one and forgets the records."""
     load = Load(kept, 10 if SCALE == 1 else 3)
     os.kill(kept.priv_pid(), signal.SIGKILL)
@@ -176,7 +176,7 @@ def test_J01_kill_of_box_priv_is_the_end_also_of_what_would_be_kept(kept):
     assert kept.client().ps() == []
 
 
-def test_J01_kill_of_both_loses_the_sessions_and_says_so(kept):
+def test_check_J01_kill_of_both_loses_the_sessions_and_says_so(kept):
     load = Load(kept, 5 if SCALE == 1 else 2)
     with_both_dead(kept)
     load.join()
@@ -185,7 +185,7 @@ def test_J01_kill_of_both_loses_the_sessions_and_says_so(kept):
     assert kept.client().ps() == []
 
 
-def test_J01_without_another_boxd_a_linger_ends_what_is_left():
+def test_check_J01_without_another_boxd_a_linger_ends_what_is_left():
     """Sessions that nobody comes for go after that time, with all that belongs to them."""
     adopt_orphans()
     d = Boxd(env={"BOX_LINGER_SEC": "1", "BOX_SESSION_TTL_SEC": "0"})
@@ -206,7 +206,7 @@ def test_J01_without_another_boxd_a_linger_ends_what_is_left():
 
 
 @pytest.mark.vm
-def test_J01_kill_of_box_priv_ends_everything(daemon):
+def test_check_J01_kill_of_box_priv_ends_everything(daemon):
     load = Load(daemon, 20 if SCALE == 1 else 5)
     os.kill(daemon.priv_pid(), signal.SIGKILL)
     assert daemon.process.wait(60 * SCALE) == 1
@@ -218,7 +218,7 @@ def test_J01_kill_of_box_priv_ends_everything(daemon):
 
 
 @pytest.mark.vm
-def test_J01_kill_of_both_at_once(daemon):
+def test_check_J01_kill_of_both_at_once(daemon):
     load = Load(daemon, 20 if SCALE == 1 else 5)
     with_both_dead(daemon)
     load.join()
@@ -227,7 +227,7 @@ def test_J01_kill_of_both_at_once(daemon):
     restart(daemon)
 
 
-def test_J01_a_new_daemon_at_once_is_not_disturbed_by_the_end_of_the_old(daemon):
+def test_check_J01_a_new_daemon_at_once_is_not_disturbed_by_the_end_of_the_old(daemon):
     """The old box-priv is still ending its sandboxes while the new one wants the same names."""
     for _ in range(12):
         client = daemon.client()
@@ -239,7 +239,7 @@ def test_J01_a_new_daemon_at_once_is_not_disturbed_by_the_end_of_the_old(daemon)
         client.close()
 
 
-def test_J01_kill_of_boxd_during_creates(daemon):
+def test_check_J01_kill_of_boxd_during_creates(daemon):
     """What is half made goes too, without a new daemon."""
     for i in range(8 if SCALE == 1 else 2):
         helper = daemon.priv_pid()
@@ -268,7 +268,7 @@ def test_J01_kill_of_boxd_during_creates(daemon):
         daemon.start()
 
 
-def test_J01_kill_while_starting(daemon):
+def test_check_J01_kill_while_starting(daemon):
     """At no moment of its start does boxd leave a state from which another cannot start."""
     command = [str(daemon.process.args[0]), "--state-dir", str(daemon.state), "--ws-control-port", "0"]
     daemon.stop()
@@ -294,7 +294,7 @@ def record(d, follow=False, **spec):
     return calls
 
 
-def test_J02_secF10_kill_at_any_system_call(daemon):
+def test_check_J02_check_F10_kill_at_any_system_call(daemon):
     need("strace")
     found = points(record(daemon, workspace_quota_mb=8))
     assert len(found) > 100
@@ -363,13 +363,13 @@ def torture(daemon, found, spec, follow):
 
 
 @pytest.mark.parametrize("spec", [{}, {"workspace_quota_mb": 8}], ids=["plain", "quota"])
-def test_J03_a_call_that_fails_in_box_priv(daemon, spec):
+def test_check_J03_a_call_that_fails_in_box_priv(daemon, spec):
     need("strace")
     found = points(record(daemon, **spec), ignore=CHANNEL | UNFAILING | RELEASING)
     torture(daemon, spread(found, POINTS * 2), spec, follow=False)
 
 
-def test_J03_a_call_that_fails_in_the_child(daemon):
+def test_check_J03_a_call_that_fails_in_the_child(daemon):
     need("strace")
     calls = record(daemon, follow=True)
     # Counted per process by strace: the kinds that only the child uses, each at its first and second call.
@@ -382,7 +382,7 @@ def test_J03_a_call_that_fails_in_the_child(daemon):
     assert outcomes["failed"] > outcomes["succeeded"] / 4, outcomes
 
 
-def test_J03_what_cannot_be_removed_goes_at_the_next_start(daemon):
+def test_check_J03_what_cannot_be_removed_goes_at_the_next_start(daemon):
     need("strace")
     client = daemon.client()
     for name in sorted(RELEASING & set(record(daemon, workspace_quota_mb=8))):
@@ -399,7 +399,7 @@ def test_J03_what_cannot_be_removed_goes_at_the_next_start(daemon):
     restart(daemon)
 
 
-def test_J03_what_failed_is_said_in_the_answer(daemon):
+def test_check_J03_what_failed_is_said_in_the_answer(daemon):
     need("strace")
     client = daemon.client()
     with Strace(daemon.priv_pid(), "-e", "trace=clone3", "-e", "inject=clone3:error=EAGAIN:when=1+"):
@@ -409,7 +409,7 @@ def test_J03_what_failed_is_said_in_the_answer(daemon):
     assert_no_leak(daemon)
 
 
-def test_J03_what_cannot_be_watched_is_not_kept(daemon):
+def test_check_J03_what_cannot_be_watched_is_not_kept(daemon):
     """The event queue of box-priv refuses the new sandbox."""
     need("strace")
     client = daemon.client()
@@ -420,7 +420,7 @@ def test_J03_what_cannot_be_watched_is_not_kept(daemon):
         assert_no_leak(daemon)
 
 
-def test_J01_many_sessions_end_together(daemon):
+def test_check_J01_many_sessions_end_together(daemon):
     """More than fit into the socket between boxd and box-priv at once."""
     client = daemon.client()
     count = 500 if SCALE == 1 else 40

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""box-priv against a boxd that was taken over: row I18 of the catalogue.
+"""box-priv against a boxd that was taken over: check I18 of the catalogue.
 
 BOX_LIVE_SECONDS and BOX_LIVE_SEED make the flood longer or repeat one.
 """
@@ -83,7 +83,7 @@ MUST_REFUSE = {"writable_usr", "writable_etc", "other_host_directory", "host_by_
                "too_many_operations", "unknown_operation", "string_outside", "setuid_mode"}
 
 
-def test_I18_a_taken_over_boxd_gains_nothing(world):
+def test_check_I18_a_taken_over_boxd_gains_nothing(world):
     need("unshare", "find")
     seed = int(os.environ.get("BOX_LIVE_SEED", random.SystemRandom().randrange(1 << 31)))
     since = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -107,7 +107,7 @@ def test_I18_a_taken_over_boxd_gains_nothing(world):
     assert not [line for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if str(world) in line]
 
 
-def test_I18_box_priv_ends_with_whoever_has_taken_it_over(world):
+def test_check_I18_box_priv_ends_with_whoever_has_taken_it_over(world):
     """Killed in the middle of the flood: box-priv takes everything along."""
     need("unshare", "pgrep")
     instance = Instance(world / "state", f"box-{random.SystemRandom().randrange(1 << 44):011x}")
@@ -124,6 +124,6 @@ def test_I18_box_priv_ends_with_whoever_has_taken_it_over(world):
     assert_no_leak(instance)
 
 
-def test_I18_box_priv_by_hand_is_refused():
+def test_check_I18_box_priv_by_hand_is_refused():
     r = subprocess.run([str(BUILD / "box-priv")], text=True, capture_output=True, timeout=60 * SCALE)
     assert r.returncode == 1 and "started by boxd" in r.stderr

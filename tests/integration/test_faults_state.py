@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State, time, signals, rivals and missing walls: rows J06 to J13 of the catalogue."""
+"""State, time, signals, rivals and missing walls: checks J06 to J13 of the catalogue."""
 
 import json
 import mmap
@@ -43,7 +43,7 @@ def works(daemon, **spec):
 # J06: what is on disk is not what we left there.
 
 
-def test_J06_a_state_directory_that_is_a_link_is_refused(scratch):
+def test_check_J06_a_state_directory_that_is_a_link_is_refused(scratch):
     (scratch / "real").mkdir()
     (scratch / "state").symlink_to(scratch / "real")
     with pytest.raises(RuntimeError, match="state"):
@@ -51,7 +51,7 @@ def test_J06_a_state_directory_that_is_a_link_is_refused(scratch):
     assert os.listdir(scratch / "real") == []
 
 
-def test_J06_a_state_directory_of_somebody_else_is_refused(scratch):
+def test_check_J06_a_state_directory_of_somebody_else_is_refused(scratch):
     (scratch / "state").mkdir()
     os.chown(scratch / "state", 4242, 4242)
     with pytest.raises(RuntimeError, match="belongs to somebody else"):
@@ -61,9 +61,10 @@ def test_J06_a_state_directory_of_somebody_else_is_refused(scratch):
 
 @pytest.mark.parametrize("name", ["sessions", "trash", "templates", "etc-on", "etc-off"])
 @pytest.mark.parametrize("kind", ["link", "file", "fifo", "link-to-file", "full"])
-def test_J06_odd_objects_in_the_state_are_never_followed(scratch, name, kind):
+def test_check_J06_odd_objects_in_the_state_are_never_followed(scratch, name, kind):
     state, outside = scratch / "state", scratch / "outside"
     state.mkdir()
+    (state / "box-state").touch()  # ours, whatever stands in it
     (outside / "deep").mkdir(parents=True)
     (outside / "deep/precious").write_text("precious")
     os.chmod(outside / "deep/precious", 0o640)
@@ -97,9 +98,10 @@ def test_J06_odd_objects_in_the_state_are_never_followed(scratch, name, kind):
 
 
 @pytest.mark.parametrize("name", ["lock", "priv.lock", "boxd.sock", "network"])
-def test_J06_links_in_place_of_our_own_files_are_not_followed(scratch, name):
+def test_check_J06_links_in_place_of_our_own_files_are_not_followed(scratch, name):
     state = scratch / "state"
     state.mkdir()
+    (state / "box-state").touch()
     (scratch / "victim").write_text("victim")
     (state / name).symlink_to(scratch / "victim")
     try:
@@ -115,7 +117,7 @@ def test_J06_links_in_place_of_our_own_files_are_not_followed(scratch, name):
 
 
 @pytest.mark.parametrize("damage", ["truncate", "superblock", "group", "inodes", "everywhere", "empty", "directory"])
-def test_J06_damaged_templates_of_disks_do_not_last(boxd, damage):
+def test_check_J06_damaged_templates_of_disks_do_not_last(boxd, damage):
     """Every quota session copies one: a broken one is told of at worst once, and made anew."""
     works(boxd, workspace_quota_mb=8)
     (template,) = [p for p in (boxd.state / "templates").iterdir() if p.is_file()]
@@ -179,7 +181,7 @@ def with_clocks(clocks, **env):
 TEN_YEARS = 10 * 365 * 86400.0
 
 
-def test_J07_the_module_moves_the_clock_of_boxd(clocks):
+def test_check_J07_the_module_moves_the_clock_of_boxd(clocks):
     clocks.set(real=TEN_YEARS)
     daemon = with_clocks(clocks)
     try:
@@ -190,7 +192,7 @@ def test_J07_the_module_moves_the_clock_of_boxd(clocks):
         daemon.close()
 
 
-def test_J07_steps_of_the_wall_clock_change_no_timeout_and_reap_nothing(clocks):
+def test_check_J07_steps_of_the_wall_clock_change_no_timeout_and_reap_nothing(clocks):
     daemon = with_clocks(clocks, BOX_SESSION_TTL_SEC="120")
     try:
         client = daemon.client(timeout=60 * SCALE)
@@ -219,7 +221,7 @@ def test_J07_steps_of_the_wall_clock_change_no_timeout_and_reap_nothing(clocks):
         daemon.close()
 
 
-def test_J07_idle_sessions_go_by_the_time_since_boot(clocks):
+def test_check_J07_idle_sessions_go_by_the_time_since_boot(clocks):
     """A machine that slept for an hour has idle sessions; one with a command in it is not idle."""
     daemon = with_clocks(clocks, BOX_SESSION_TTL_SEC="100")
     try:
@@ -240,7 +242,7 @@ def test_J07_idle_sessions_go_by_the_time_since_boot(clocks):
         daemon.close()
 
 
-def test_J07_pid_1_measures_by_the_monotonic_clock():
+def test_check_J07_pid_1_measures_by_the_monotonic_clock():
     """The code that no preload reaches: no other clock is named in it."""
     source = "".join(p.read_text() for p in (BUILD.parent / "src/sandbox/init").glob("*.c"))
     assert set(re.findall(r"CLOCK_[A-Z]+", source)) == {"CLOCK_MONOTONIC"}
@@ -249,7 +251,7 @@ def test_J07_pid_1_measures_by_the_monotonic_clock():
 
 @pytest.mark.vm
 @pytest.mark.skipif(os.uname().nodename != "box-vm", reason="changes the clock of the machine; only in make test-vm")
-def test_J07_the_real_clock_of_the_machine_jumps(boxd):
+def test_check_J07_the_real_clock_of_the_machine_jumps(boxd):
     client = boxd.client()
     client.new("jump")
     before = time.clock_gettime(time.CLOCK_REALTIME)
@@ -272,7 +274,7 @@ def test_J07_the_real_clock_of_the_machine_jumps(boxd):
 
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGHUP],
                                      [signal.SIGTERM, signal.SIGTERM], [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]])
-def test_J08_an_end_is_orderly(boxd, signals):
+def test_check_J08_an_end_is_orderly(boxd, signals):
     client = boxd.client()
     result = {}
     for i in range(5):
@@ -299,7 +301,7 @@ def test_J08_an_end_is_orderly(boxd, signals):
     works(boxd)
 
 
-def test_J08_a_broken_pipe_is_nothing(boxd):
+def test_check_J08_a_broken_pipe_is_nothing(boxd):
     client = boxd.client()
     client.new("s")
     boxd.process.send_signal(signal.SIGPIPE)
@@ -312,7 +314,7 @@ def test_J08_a_broken_pipe_is_nothing(boxd):
     until(lambda: client.ps()[0]["execs"] == 0, what="the end of what nobody reads")
 
 
-def test_J08_a_stopped_daemon_loses_nothing(boxd):
+def test_check_J08_a_stopped_daemon_loses_nothing(boxd):
     """PID 1 keeps the time meanwhile, and the answer is there when boxd goes on."""
     client = boxd.client(timeout=120 * SCALE)
     client.new("s")
@@ -331,7 +333,7 @@ def test_J08_a_stopped_daemon_loses_nothing(boxd):
     assert client.sh("s", "echo ok")["stdout"] == "ok\n"
 
 
-def test_J08_a_stopped_box_priv_holds_back_only_what_it_must(boxd):
+def test_check_J08_a_stopped_box_priv_holds_back_only_what_it_must(boxd):
     client = boxd.client()
     client.new("s")
     helper = boxd.priv_pid()
@@ -396,7 +398,7 @@ def storm(daemon, seconds, threads, names):
     return counts
 
 
-def test_J09_many_hands_on_the_same_names(boxd):
+def test_check_J09_many_hands_on_the_same_names(boxd):
     counts = storm(boxd, STORM_SECONDS * min(SCALE, 4), STORM_THREADS, ["one", "two", "three"])
     for action in ("new", "exec", "rm", "slow"):
         assert counts.get((action, "ok")), counts
@@ -407,7 +409,7 @@ def test_J09_many_hands_on_the_same_names(boxd):
     works(boxd)
 
 
-def test_J10_one_wins_and_the_others_hear_of_it(boxd):
+def test_check_J10_one_wins_and_the_others_hear_of_it(boxd):
     names = [f"n{i}" for i in range(12)]
     for n in names:
         answers = []
@@ -440,7 +442,7 @@ def test_J10_one_wins_and_the_others_hear_of_it(boxd):
     assert_no_leak(boxd)
 
 
-def test_J10_delete_during_the_kill_of_a_timeout(boxd):
+def test_check_J10_delete_during_the_kill_of_a_timeout(boxd):
     client = boxd.client()
     for i in range(10):
         name = f"t{i}"
@@ -462,7 +464,7 @@ def test_J10_delete_during_the_kill_of_a_timeout(boxd):
 # J11: rivals.
 
 
-def test_J11_a_second_daemon_on_one_state_refuses(boxd):
+def test_check_J11_a_second_daemon_on_one_state_refuses(boxd):
     client = boxd.client()
     client.new("mine")
     for _ in range(3):
@@ -481,7 +483,7 @@ def test_J11_a_second_daemon_on_one_state_refuses(boxd):
 
 @pytest.mark.vm
 @pytest.mark.parametrize("linger", ["0", "86400"], ids=["purged", "adopted"])
-def test_J11_a_daemon_that_starts_or_crashes_leaves_others_alone(boxd, linger):
+def test_check_J11_a_daemon_that_starts_or_crashes_leaves_others_alone(boxd, linger):
     adopt_orphans()
     client = boxd.client()
     client.new("mine", workspace_quota_mb=8)
@@ -506,7 +508,7 @@ def test_J11_a_daemon_that_starts_or_crashes_leaves_others_alone(boxd, linger):
 # J12: the machine was switched off.
 
 
-def test_J12_only_the_state_directory_is_left(boxd):
+def test_check_J12_only_the_state_directory_is_left(boxd):
     adopt_orphans()
     client = boxd.client()
     for i in range(3):
@@ -590,7 +592,7 @@ exec "$@"
 @pytest.mark.vm
 @pytest.mark.parametrize("script", [READ_ONLY_GROUPS, NO_GROUPS], ids=["read-only", "absent"])
 @pytest.mark.parametrize("require", ["false", "true"])
-def test_J13_without_cgroups(script, require):
+def test_check_J13_without_cgroups(script, require):
     need("unshare", "awk", "mount")
     daemon = Boxd("--backend", "native", env={"BOX_REQUIRE_LIMITS": require},
                   prefix=["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh"])
@@ -620,7 +622,7 @@ def as_user(scratch, uid, *prefix, **kwargs):
 
 
 @pytest.mark.vm
-def test_J13_as_an_ordinary_user(scratch):
+def test_check_J13_as_an_ordinary_user(scratch):
     need("setpriv")
     prefix = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups"]
     daemon = as_user(scratch, 12345, *prefix)
@@ -646,7 +648,7 @@ def test_J13_as_an_ordinary_user(scratch):
 
 
 @pytest.mark.vm
-def test_J13_as_root_of_a_user_namespace(scratch):
+def test_check_J13_as_root_of_a_user_namespace(scratch):
     """`unshare -r` of an ordinary user, and of root, which is no real root there."""
     need("unshare", "setpriv")
     for uid, prefix in ((12345, ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups"]), (0, [])):
@@ -664,7 +666,7 @@ def test_J13_as_root_of_a_user_namespace(scratch):
             daemon.close()
 
 
-def test_J13_where_there_are_no_user_namespaces(scratch):
+def test_check_J13_where_there_are_no_user_namespaces(scratch):
     """The wall that everything stands on: boxd says so and, where no other backend may serve, does not start."""
     need("unshare")
     (scratch / "state").mkdir()
@@ -674,7 +676,7 @@ def test_J13_where_there_are_no_user_namespaces(scratch):
         Boxd("--backend", "native", state=scratch / "state", prefix=["unshare", "-r", "sh", "-c", script, "sh"])
 
 
-def test_J13_without_loop_devices(scratch):
+def test_check_J13_without_loop_devices(scratch):
     """A disk quota that cannot be had is refused, and the rest works."""
     need("unshare", "mount")
     (scratch / "dev").mkdir()

@@ -214,7 +214,7 @@ def test_a_full_disk_is_said_and_nothing_is_half_written(boxd_shared, api, sessi
     assert files.get("keep").body == b"old" and files.remove("fill").status == 204, "a full one can be read and cleared"
 
 
-def test_H12_what_is_no_file_is_refused_without_waiting(api, files, sid):
+def test_check_H12_what_is_no_file_is_refused_without_waiting(api, files, sid):
     api.sh(sid, "mkfifo fifo; ln -s fifo lf; ln -s /dev/zero zero; ln -s /dev/tty tty; ln -s loop loop; mkdir d; "
                 "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")' || true")
     for name in ("fifo", "lf", "zero", "tty", "/dev/zero", "/dev/random"):
@@ -225,7 +225,7 @@ def test_H12_what_is_no_file_is_refused_without_waiting(api, files, sid):
     assert api.sh(sid, "stat -c %F fifo")["stdout"] == "fifo\n"
 
 
-def test_H12_links_lead_nowhere_that_the_session_cannot_go(api, files, sid, tmp_path):
+def test_check_H12_links_lead_nowhere_that_the_session_cannot_go(api, files, sid, tmp_path):
     """Links to places of the host, through procfs, and one that was a file a moment ago."""
     secret = tmp_path / "secret"
     secret.write_text("of the host")
@@ -243,7 +243,7 @@ def test_H12_links_lead_nowhere_that_the_session_cannot_go(api, files, sid, tmp_
     assert [e["target"] for e in files.list("/workspace").json["entries"] if e["name"] == "s"] == [str(secret)]
 
 
-def test_H12_a_file_that_grows_ends_where_it_was(api, files, sid):
+def test_check_H12_a_file_that_grows_ends_where_it_was(api, files, sid):
     api.sh(sid, "echo start > g; (while [ ! -e stop ]; do echo more; done >> g) > /dev/null 2>&1 &")
     for _ in range(20):
         got = files.get("g")
@@ -252,7 +252,7 @@ def test_H12_a_file_that_grows_ends_where_it_was(api, files, sid):
     api.sh(sid, "touch stop")
 
 
-def test_H12_another_sessions_files_are_not_there(boxd_shared, api, session):
+def test_check_H12_another_sessions_files_are_not_there(boxd_shared, api, session):
     one, two = session(), session()
     Files(boxd_shared.sock, one).put("/workspace/mine", b"secret of one")
     other = Files(boxd_shared.sock, two)
@@ -260,7 +260,7 @@ def test_H12_another_sessions_files_are_not_there(boxd_shared, api, session):
     assert other.list("/workspace").json["entries"] == []
 
 
-def test_K06_nothing_in_a_workspace_is_run_by_looking(api, files, sid):
+def test_check_K06_nothing_in_a_workspace_is_run_by_looking(api, files, sid):
     """Hooks and start-up files that strangers left: reading, listing and searching start nothing."""
     api.sh(sid, "mkdir -p .git/hooks; for f in .profile .bashrc .gitconfig .git/hooks/post-checkout ls; do "
                 "printf '#!/bin/sh\\ntouch /workspace/ran\\n' > $f; chmod 755 $f; done")
@@ -271,7 +271,7 @@ def test_K06_nothing_in_a_workspace_is_run_by_looking(api, files, sid):
     assert files.get("ran").status == 404
 
 
-def test_K09_names_come_as_they_are_and_cannot_break_out(api, files, sid):
+def test_check_K09_names_come_as_they_are_and_cannot_break_out(api, files, sid):
     """Newlines, escapes, quotes and bytes that are no text, in names: one entry each, and each can be had."""
     names = [b"new\nline", b"\x1b[31mred", b'quo"te', b"back\\slash", b"\xff\xfe", b"sp ace", b"%2e%2e", b"-rf",
              b"\xc3\xa9"]

@@ -13,7 +13,7 @@ SWAPS = 1_000_000
 TRIES = 150  # of each kind, at least
 
 
-def test_H05_a_million_swaps_at_three_depths_lead_nowhere(boxd_shared, api, sid, tmp_path):
+def test_check_H05_a_million_swaps_at_three_depths_lead_nowhere(boxd_shared, api, sid, tmp_path):
     """The links lead to a directory of the host by its own name, to the same through procfs, and out of the workspace
     within the session. Nothing of the host is ever read or written; the tools never leave the workspace."""
     host = tmp_path / "host"

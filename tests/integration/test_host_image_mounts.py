@@ -67,7 +67,7 @@ def host(place):
 
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("root", [{}, {"read_only_rootfs": False}], ids=["read-only root", "writable root"])
-def test_H09_files_belong_to_the_owner_of_the_directory(api, host, owner, root):
+def test_check_H09_files_belong_to_the_owner_of_the_directory(api, host, owner, root):
     d = host(*owner)
     api.new("s", host_path=str(d), host_path_mode="rw", **root)
     r = api.sh("s", """
@@ -82,7 +82,7 @@ def test_H09_files_belong_to_the_owner_of_the_directory(api, host, owner, root):
     assert (d / "old").read_text() == "from the host\nmore\n" and (d / "old").stat().st_nlink == 2
 
 
-def test_H09_no_file_gains_power_on_the_host(api, host):
+def test_check_H09_no_file_gains_power_on_the_host(api, host):
     """Set-id bits, device nodes and file capabilities cannot be made, and those that are there mean nothing."""
     d = host(0, 0)
     shutil.copy("/usr/bin/id", d / "suid")
@@ -112,7 +112,7 @@ END
         assert "security.capability" not in os.listxattr(p), p
 
 
-def test_H09_what_belongs_to_others_stays_theirs(api, host):
+def test_check_H09_what_belongs_to_others_stays_theirs(api, host):
     d = host(1234, 4321)
     (d / "theirs").write_text("private")
     os.chown(d / "theirs", 5555, 5555)

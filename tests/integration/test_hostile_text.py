@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row K09: text of strangers in what operators look at. Nothing of it reaches a terminal as more than text, forges a
+"""Check K09: text of strangers in what operators look at. Nothing of it reaches a terminal as more than text, forges a
 line, or makes one read as what it is not."""
 
 import contextlib
@@ -34,7 +34,7 @@ def watched(request):
     daemon.close()
 
 
-def test_K09_lists_of_sessions(watched):
+def test_check_K09_lists_of_sessions(watched):
     client = watched.client()
     client.new("k09", image=HOSTILE, env={"A": HOSTILE})
     table = box("ps", sock=watched.sock)
@@ -47,7 +47,7 @@ def test_K09_lists_of_sessions(watched):
     client.close()
 
 
-def test_K09_messages_of_the_command_line(watched):
+def test_check_K09_messages_of_the_command_line(watched):
     for args in (["rm", HOSTILE], ["exec", HOSTILE, "--", "true"], ["run", "--session", HOSTILE, "--", "true"],
                  ["run", "--mount", f"/{HOSTILE}:/x", "--", "true"], [HOSTILE], ["run", f"--{HOSTILE}"],
                  ["completion", HOSTILE], ["audit", "verify", f"/{HOSTILE}"], ["config", "--config", f"/{HOSTILE}"]):
@@ -56,7 +56,7 @@ def test_K09_messages_of_the_command_line(watched):
         assert len(done.stderr.splitlines()) == 1, args
 
 
-def test_K09_names_in_the_log(watched):
+def test_check_K09_names_in_the_log(watched):
     client = watched.client()
     for body in ({"session_id": HOSTILE}, {"session_id": "a", HOSTILE: 1},
                  {"session_id": "a", "host_path": f"/srv/{HOSTILE}"},
@@ -88,7 +88,7 @@ def test_K09_names_in_the_log(watched):
         assert line.startswith("{") or re.match(r"\d\d:\d\d:\d\d (error|warn |info |debug)", line), line
 
 
-def test_K09_the_audit_log(watched):
+def test_check_K09_the_audit_log(watched):
     client = watched.client()
     client.new("k09c", image=HOSTILE)
     client.x("k09c", "sh", "-c", f"# {HOSTILE}")
@@ -107,20 +107,20 @@ def test_K09_the_audit_log(watched):
     assert done.returncode == 0 and harmless(done.stdout)
 
 
-def test_K09_metrics(watched):
+def test_check_K09_metrics(watched):
     client = watched.client()
     client._conn.request("GET", "/metrics")
     assert harmless(client._conn.getresponse().read().decode())
     client.close()
 
 
-def test_K09_output_of_a_command_is_its_own(watched):
+def test_check_K09_output_of_a_command_is_its_own(watched):
     """It is what was asked for: bytes are passed on as they are, as a shell does."""
     done = box("run", "--", "printf", "%s", HOSTILE.replace("\r\n", ""), sock=watched.sock)
     assert done.stdout == HOSTILE.replace("\r\n", "")
 
 
-def test_K06_nothing_of_a_workspace_is_run_by_the_daemon(watched):
+def test_check_K06_nothing_of_a_workspace_is_run_by_the_daemon(watched):
     """Start-up files, hooks and the like of a directory that is mounted: only what runs inside reads them."""
     top = mount_dir("box-k06-")
     mark = top / "ran-outside"

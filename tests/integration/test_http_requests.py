@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that are repeated, refused, or come from where they should not: Idempotency-Key, problem documents, Host and
-Origin on every kind of route; security.md rows I02, I04, I10, I11 for what this API added."""
+Origin on every kind of route; security.md checks I02, I04, I10, I11 for what this API added."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ def create(daemon, key, name, **spec):
 
 # Idempotency-Key.
 
-def test_I11_the_same_key_and_body_is_the_same_answer(boxd):
+def test_check_I11_the_same_key_and_body_is_the_same_answer(boxd):
     first = create(boxd, "k1", "s")
     again = create(boxd, "k1", "s")
     assert first[0] == again[0] == 201 and first[2] == again[2]
@@ -43,7 +43,7 @@ def test_I11_the_same_key_and_body_is_the_same_answer(boxd):
     assert ask(boxd, "GET", "/v1/sessions/s")[0] == 404
 
 
-def test_I11_the_same_key_with_another_body_is_refused(boxd):
+def test_check_I11_the_same_key_with_another_body_is_refused(boxd):
     assert create(boxd, "k", "s")[0] == 201
     status, _, problem = create(boxd, "k", "t")
     assert (status, problem["code"]) == (422, "key_reused") and "new key" in problem["remediation"]
@@ -53,7 +53,7 @@ def test_I11_the_same_key_with_another_body_is_refused(boxd):
     assert ask(boxd, "POST", "/v1/sessions/s/processes", body, Idempotency_Key="k")[0] == 201
 
 
-def test_I11_a_failure_may_be_tried_again(boxd):
+def test_check_I11_a_failure_may_be_tried_again(boxd):
     assert create(boxd, "k", "s", memory_mb=-1)[0] == 422
     assert create(boxd, "k", "s")[0] == 201
 
@@ -63,7 +63,7 @@ def test_a_key_that_is_none(boxd_shared, key):
     assert create(boxd_shared, key, "never")[0] == 422
 
 
-def test_I11_concurrent_duplicates_wait_and_one_takes_effect(boxd):
+def test_check_I11_concurrent_duplicates_wait_and_one_takes_effect(boxd):
     api = boxd.client()
     api.new("s")
     answers = []
@@ -84,7 +84,7 @@ def test_I11_concurrent_duplicates_wait_and_one_takes_effect(boxd):
     api.close()
 
 
-def test_I11_a_detached_command_runs_once(boxd):
+def test_check_I11_a_detached_command_runs_once(boxd):
     api = boxd.client()
     api.new("s")
     ids = [ask(boxd, "POST", "/v1/sessions/s/exec", {"cmd": "echo x >> /tmp/n", "detach": True},
@@ -95,7 +95,7 @@ def test_I11_a_detached_command_runs_once(boxd):
     api.close()
 
 
-def test_I11_a_key_is_known_after_a_crash(boxd):
+def test_check_I11_a_key_is_known_after_a_crash(boxd):
     body = {"process_id": "p", "command": "sleep", "args": ["1000"], "cwd": "/tmp"}
     create(boxd, "s", "s")
     first = ask(boxd, "POST", "/v1/sessions/s/processes", body, Idempotency_Key="p")
@@ -161,7 +161,7 @@ RAW = {
 
 
 @pytest.mark.parametrize("status", sorted(RAW))
-def test_I10_every_refusal_is_a_problem_document(tcp, status):
+def test_check_I10_every_refusal_is_a_problem_document(tcp, status):
     with Wire(tcp.where) as w:
         w.send(RAW[status].replace(b"{host}", w.host.encode()))
         got, headers, body = w.answer()
@@ -206,7 +206,7 @@ def raw(tcp, method, path, *headers):
         return w.answer()[0]
 
 
-def test_I04_host_and_origin_are_checked_on_every_route(tcp):
+def test_check_I04_host_and_origin_are_checked_on_every_route(tcp):
     found = routes(tcp)
     assert len(found) > 15
     for method, path in found:
@@ -216,7 +216,7 @@ def test_I04_host_and_origin_are_checked_on_every_route(tcp):
                    "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==") == 403, (method, path)
 
 
-def test_I02_without_a_token_every_route_but_health_is_closed(tmp_path):
+def test_check_I02_without_a_token_every_route_but_health_is_closed(tmp_path):
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")
     with socket.socket() as s:

@@ -28,7 +28,7 @@ def small(tmp_path):
     daemon.close()
 
 
-def test_I03_the_query_names_the_session(boxd):
+def test_row_I03_the_query_names_the_session(boxd):
     api = boxd.client()
     assert run(api, "echo x > /tmp/mark")["result"]["session_id"] == "person_42"
     assert run(api, "cat /tmp/mark", query(2))["result"]["stdout"] == "x\n"
@@ -41,7 +41,7 @@ def test_I03_the_query_names_the_session(boxd):
     api.close()
 
 
-def test_I06_the_output_limit_is_configured_and_the_whole_is_addressable(small):
+def test_row_I06_the_output_limit_is_configured_and_the_whole_is_addressable(small):
     api = small.client()
     result = run(api, "seq 1 1000")["result"]
     whole = "".join(f"{n}\n" for n in range(1, 1001)).encode()
@@ -77,7 +77,7 @@ def test_I06_the_output_limit_is_configured_and_the_whole_is_addressable(small):
     api.close()
 
 
-def test_T36_T37_T38_failures_are_remembered_and_counted(boxd):
+def test_row_T36_row_T37_row_T38_failures_are_remembered_and_counted(boxd):
     api = boxd.client()
     for n in range(60):
         with pytest.raises(ApiError):

@@ -65,7 +65,7 @@ def kill_server(daemon, wrapper, pid):
 # What it does.
 
 
-def test_F01_a_server_is_boxed_without_a_word_about_boxes(run, project, boxd_shared):
+def test_row_F01_a_server_is_boxed_without_a_word_about_boxes(run, project, boxd_shared):
     config = project / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"plain": {"command": PYTHON, "args": [str(project / "server.py")]}}}))
     w = Wrapper("--config", config, "--name", "plain", sock=boxd_shared.sock)
@@ -81,14 +81,14 @@ def nowhere(tmp_path):
     return tmp_path / "nobody.sock"
 
 
-def test_F02_without_a_box_it_is_refused(project, nowhere):
+def test_row_F02_without_a_box_it_is_refused(project, nowhere):
     with Wrapper("--", PYTHON, project / "server.py", sock=nowhere, delays=None) as w:
         w.ask("initialize")
         status, said = w.wait()
         assert status == 125 and "box_unavailable" in said and "--fallback host" in said
 
 
-def test_F02_or_runs_on_the_host_where_that_was_asked_for(project, nowhere):
+def test_row_F02_or_runs_on_the_host_where_that_was_asked_for(project, nowhere):
     words = ["--fallback", "host", "--env", "SEEN=by the host", "--", PYTHON, project / "server.py"]
     with Wrapper(*words, sock=nowhere) as w:
         w.initialize()
@@ -119,7 +119,7 @@ def what_is_asked_for(sock, *words, code="denied", phase="session_create"):
     return asked[0]
 
 
-def test_F03_what_a_server_gets_when_nothing_is_said(project, nowhere):
+def test_row_F03_what_a_server_gets_when_nothing_is_said(project, nowhere):
     asked = what_is_asked_for(nowhere, "--", PYTHON, project / "server.py")
     session = asked["session"]
     assert session.pop("session_id").startswith("mcp-") and asked["create"] is True and asked["grace_sec"] == 5
@@ -128,7 +128,7 @@ def test_F03_what_a_server_gets_when_nothing_is_said(project, nowhere):
 
 
 @pytest.mark.parametrize("code", ["unsupported", "backend"])
-def test_F02_a_boxd_without_a_backend_that_works_is_no_box(nowhere, code):
+def test_row_F02_a_boxd_without_a_backend_that_works_is_no_box(nowhere, code):
     assert what_is_asked_for(nowhere, "--", "cat", code=code, phase="box_unavailable")
 
 
@@ -137,7 +137,7 @@ def test_a_profile_is_passed_on(project, nowhere):
     assert asked["session"]["profile"] == "strict" and "host_path" not in asked["session"]
 
 
-def test_F03_options_say_otherwise(run, project, boxd_shared):
+def test_row_F03_options_say_otherwise(run, project, boxd_shared):
     w = run("--memory-mb", "300", "--pids", "40", "--host-path-mode", "rw", "--name", "mine", "--read-only-root", "on")
     w.initialize()
     session = boxd_shared.client().get(session_of(boxd_shared, w))
@@ -145,7 +145,7 @@ def test_F03_options_say_otherwise(run, project, boxd_shared):
     assert w.value("write", path="/workspace/made") == "written" and (project / "made").exists()
 
 
-def test_F04_F05_F06_a_project_with_a_venv(run, project):
+def test_row_F04_row_F05_row_F06_a_project_with_a_venv(run, project):
     """The venv's python is a link out of the project, as real ones are."""
     (project / ".venv/bin").mkdir(parents=True)
     (project / ".venv/bin/python").symlink_to(PYTHON)
@@ -161,7 +161,7 @@ def test_F04_F05_F06_a_project_with_a_venv(run, project):
     assert w.value("read", path="/workspace/config.json") == "{}"
 
 
-def test_F04_packages_of_the_venv_still_count(run, project):
+def test_row_F04_packages_of_the_venv_still_count(run, project):
     version = subprocess.run([PYTHON, "-c", "import sys; print('python%d.%d' % sys.version_info[:2])"], check=True,
                              text=True, capture_output=True).stdout.strip()
     site = project / ".venv/lib" / version / "site-packages"
@@ -174,7 +174,7 @@ def test_F04_packages_of_the_venv_still_count(run, project):
     assert w.value("import", name="of_the_venv") == 7
 
 
-def test_F05_two_directories_are_shown_and_not_what_lies_between(run, project):
+def test_row_F05_two_directories_are_shown_and_not_what_lies_between(run, project):
     a, b, secret = project / "a", project / "b", project / "secret"
     for d in (a, b, secret):
         d.mkdir()
@@ -197,7 +197,7 @@ def make_wheel(directory, name, value):
         z.writestr(f"{name}-1.0.dist-info/RECORD", "")
 
 
-def test_F07_requirements_are_installed_before_the_start(run, project):
+def test_row_F07_requirements_are_installed_before_the_start(run, project):
     (project / "wheels").mkdir()
     make_wheel(project / "wheels", "needed", 42)
     (project / "requirements.txt").write_text("--no-index\n--find-links /workspace/wheels\nneeded\n")
@@ -207,7 +207,7 @@ def test_F07_requirements_are_installed_before_the_start(run, project):
     assert ".box-mcp/venv" in w.value("facts")["executable"]
 
 
-def test_F07_what_an_installer_says_is_told(run, project):
+def test_row_F07_what_an_installer_says_is_told(run, project):
     (project / "requirements.txt").write_text("--no-index\nthere-is-no-such-thing\n")
     w = run()
     request = w.ask("initialize")
@@ -231,7 +231,7 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 '''
 
 
-def test_F08_a_project_is_built_from_a_copy_because_its_mount_is_read_only(run, project):
+def test_row_F08_a_project_is_built_from_a_copy_because_its_mount_is_read_only(run, project):
     (project / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "builder"\nbackend-path = ["."]\n'
         '[project]\nname = "thing"\nversion = "1.0"\n')
@@ -305,7 +305,7 @@ def test_a_tool_that_may_not_be_mounted_is_told_as_that(project, own_tools, tmp_
         daemon.close()
 
 
-def test_F09_retries_end_and_begin_again_slowly(run, project):
+def test_row_F09_retries_end_and_begin_again_slowly(run, project):
     """A server that dies at once: three quick retries, then everybody hears of it, then it is tried again for ever."""
     (project / "fails.py").write_text("import sys; sys.stderr.write('no luck\\n'); sys.exit(9)\n")
     w = run(argv=[PYTHON, project / "fails.py"])
@@ -318,7 +318,7 @@ def test_F09_retries_end_and_begin_again_slowly(run, project):
     until(lambda: "result" in w.initialize(), what="the server to work")
 
 
-def test_F10_the_end_of_a_server_is_noticed_by_itself(run, boxd_shared):
+def test_row_F10_the_end_of_a_server_is_noticed_by_itself(run, boxd_shared):
     """Nothing is asked of the server here: its end is an event."""
     w = run()
     w.initialize()
@@ -334,7 +334,7 @@ def test_F10_the_end_of_a_server_is_noticed_by_itself(run, boxd_shared):
 
 
 @pytest.mark.parametrize("way", ["eof", "term", "kill"])
-def test_F11_nothing_is_left_however_it_ends(run, boxd_shared, way):
+def test_row_F11_nothing_is_left_however_it_ends(run, boxd_shared, way):
     w = run()
     w.initialize()
     assert w.value("daemon") == "forked"
@@ -349,7 +349,7 @@ def test_F11_nothing_is_left_however_it_ends(run, boxd_shared, way):
     nothing_left(boxd_shared, session)
 
 
-def test_F11_a_reader_that_is_gone_is_noticed_though_nothing_is_written(project, boxd_shared):
+def test_row_F11_a_reader_that_is_gone_is_noticed_though_nothing_is_written(project, boxd_shared):
     ours, theirs = os.pipe()
     words = ["--network", "off", "--name", "unread", "--", PYTHON, project / "server.py"]
     p = subprocess.Popen([BUILD / "box", "mcp", "run", *words],
@@ -364,7 +364,7 @@ def test_F11_a_reader_that_is_gone_is_noticed_though_nothing_is_written(project,
     nothing_left(boxd_shared, session[0])
 
 
-def test_F11_a_client_that_dies_while_dependencies_are_installed(run, project, boxd_shared):
+def test_row_F11_a_client_that_dies_while_dependencies_are_installed(run, project, boxd_shared):
     (project / "requirements.txt").write_text("--no-index\n--find-links /workspace/slow\nx\n")
     os.mkfifo(project / "slow")  # pip waits for it
     w = run()
@@ -375,7 +375,7 @@ def test_F11_a_client_that_dies_while_dependencies_are_installed(run, project, b
     nothing_left(boxd_shared, session)
 
 
-def test_F12_initialize_is_answered_once_by_the_first_that_works(run, project):
+def test_row_F12_initialize_is_answered_once_by_the_first_that_works(run, project):
     (project / "third.py").write_text(
         "import os, sys\nn = int(open('/workspace/n').read()) + 1\nopen('/workspace/n', 'w').write(str(n))\n"
         "if n < 3: sys.exit(1)\nexec(open('/workspace/server.py').read())\n")
@@ -390,7 +390,7 @@ def test_F12_initialize_is_answered_once_by_the_first_that_works(run, project):
     assert (project / "n").read_text() == "3"
 
 
-def test_F13_what_is_told_of_it(run, boxd_shared):
+def test_row_F13_what_is_told_of_it(run, boxd_shared):
     w = run("--env", "TOKEN=super-secret-value", "--name", "told")
     w.initialize()
     w.answer(w.ask("tools/list"))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host paths and names: rows H01 to H08 and H10 of the catalogue.
+"""Host paths and names: checks H01 to H08 and H10 of the catalogue.
 
 K03 (hostile root file systems of images) does not apply yet: there is no image store, and the only image is a
 read-only view of the host's own directories, which box-priv names itself. What can be said is said in
-test_K03_only_the_host_image_is_ever_mounted.
+test_check_K03_only_the_host_image_is_ever_mounted.
 """
 
 import json
@@ -85,14 +85,14 @@ SYSTEM = ("/", "/etc", "/etc/shadow", "/proc", "/proc/1/root", "/sys", "/dev", "
 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("mode", ["ro", "rw"])
-def test_H01_H02_system_directories_are_refused(world, api, field, mode):
+def test_check_H01_check_H02_system_directories_are_refused(world, api, field, mode):
     for path in SYSTEM:
         refused(world.api, FIELDS[field](path, mode), "denied", "not_found")
         refused(api, FIELDS[field](path, mode), "denied", "not_found")  # with the built-in list
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_H01_H02_the_state_of_boxd_is_refused(boxd_shared, api, sid, field):
+def test_check_H01_check_H02_the_state_of_boxd_is_refused(boxd_shared, api, sid, field):
     """It lies in a directory that may be mounted (/tmp), and is still out of reach, from above and from inside."""
     state = boxd_shared.state
     assert api.sh(sid, "echo tenant > /workspace/secret")["exit_code"] == 0
@@ -104,7 +104,7 @@ def test_H01_H02_the_state_of_boxd_is_refused(boxd_shared, api, sid, field):
         refused(api, FIELDS[field](path, "rw"), "denied")
 
 
-def test_H01_a_list_cannot_allow_what_nobody_may_mount():
+def test_check_H01_a_list_cannot_allow_what_nobody_may_mount():
     with pytest.raises(RuntimeError, match="whole file system"):
         Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": "/tmp,/"})
     daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": "/etc,/usr"})
@@ -129,13 +129,13 @@ def odd_spellings(world):
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_H03_odd_spellings_are_refused(world, field):
+def test_check_H03_odd_spellings_are_refused(world, field):
     for path in odd_spellings(world):
         error = refused(world.api, FIELDS[field](path, "rw"), "invalid", "denied", "not_found")
         assert "SECRET" not in error.detail
 
 
-def test_H03_a_trailing_slash_is_the_directory_itself(world):
+def test_check_H03_a_trailing_slash_is_the_directory_itself(world):
     world.api.new("slash", host_path=f"{world.allowed}/sub///")
     assert world.api.sh("slash", "echo x > /workspace/made")["exit_code"] == 0
     assert (world.allowed / "sub/made").read_text() == "x\n"
@@ -143,7 +143,7 @@ def test_H03_a_trailing_slash_is_the_directory_itself(world):
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_H04_links_do_not_lead_out(world, field):
+def test_check_H04_links_do_not_lead_out(world, field):
     a = world.allowed
     for path in (a / "out", a / "out/a", a / "out/marker", a / "a.x", a / "a.x/b/c", a / "a/b.x/c", a / "a/b/c.x",
                  a / "proc-root", a / "proc-root/etc", a / "proc-root/root"):
@@ -152,7 +152,7 @@ def test_H04_links_do_not_lead_out(world, field):
         assert "symbolic link" in error.detail or "blocked for security" in error.detail
 
 
-def test_H04_another_mount_below_an_allowed_directory_is_not_allowed_by_it():
+def test_check_H04_another_mount_below_an_allowed_directory_is_not_allowed_by_it():
     need("unshare", "mount")
     script = 'for d in bound sub; do mkdir -p "$A/$d"; mount --bind "$O" "$A/$d" || exit 1; done; exec "$@"'
     w = None
@@ -180,7 +180,7 @@ def test_H04_another_mount_below_an_allowed_directory_is_not_allowed_by_it():
         shutil.rmtree(top, ignore_errors=True)
 
 
-def test_H05_a_swapped_path_never_leads_out_of_the_code_that_resolves_it(world):
+def test_check_H05_a_swapped_path_never_leads_out_of_the_code_that_resolves_it(world):
     """The resolver of box-priv alone: this many tries need no sandbox. BOX_RACE_TRIES=1000000 for the long one."""
     program = built("integration/swap_race")
     settle(world)
@@ -192,7 +192,7 @@ def test_H05_a_swapped_path_never_leads_out_of_the_code_that_resolves_it(world):
 
 
 @pytest.mark.vm
-def test_H05_a_swapped_path_never_leads_out_of_a_session(world):
+def test_check_H05_a_swapped_path_never_leads_out_of_a_session(world):
     """While creates and execs run: each session shows the inside or does not come to be."""
     settle(world)
     swapper = subprocess.Popen([built("integration/swap_race"), "swap", str(world.allowed)], stdout=subprocess.PIPE)
@@ -235,7 +235,7 @@ def settle(world):
 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("mode", ["ro", "rw"])
-def test_H06_a_missing_source_is_not_made(world, field, mode):
+def test_check_H06_a_missing_source_is_not_made(world, field, mode):
     before = sorted(world.allowed.glob("**/*"))
     for path in (world.allowed / "missing", world.allowed / "missing/deep/er", world.allowed / "file/below"):
         refused(world.api, FIELDS[field](path, mode), "not_found")
@@ -246,7 +246,7 @@ def test_H06_a_missing_source_is_not_made(world, field, mode):
 @pytest.mark.parametrize("target", ["/", "/proc", "/proc/self", "/sys", "/dev", "/dev/null", "/dev/shm", "/usr",
                                     "/usr/bin", "/usr/local/x", "/etc", "/etc/passwd", "/bin", "/bin/sh", "/lib/x",
                                     "/run", "/run/x", "/boot"])
-def test_H07_a_mount_cannot_cover_what_is_ours(world, target):
+def test_check_H07_a_mount_cannot_cover_what_is_ours(world, target):
     a = str(world.allowed / "sub")
     refused(world.api, {"extra_mounts": [{"host_path": a, "mount_path": target}]}, "denied", "invalid")
     refused(world.api, {"host_path": a, "mount_path": target}, "denied", "invalid")
@@ -255,14 +255,14 @@ def test_H07_a_mount_cannot_cover_what_is_ours(world, target):
 
 @pytest.mark.parametrize("target", ["../x", "x", "", "/mnt/../etc", "/mnt/./x", "/mnt//x", "/mnt/x/..", "/..", "//",
                                     "/mnt/\0x", "/mnt/" + "n" * 300, "/mnt/" + "d/" * 2100 + "x"])
-def test_H07_odd_targets_are_refused(world, target):
+def test_check_H07_odd_targets_are_refused(world, target):
     a = str(world.allowed / "sub")
     refused(world.api, {"extra_mounts": [{"host_path": a, "mount_path": target}]}, "denied", "invalid", "limit")
     if target:
         refused(world.api, {"host_path": a, "mount_path": target, "workdir": target}, "denied", "invalid", "limit")
 
 
-def test_H07_links_of_the_image_do_not_lead_a_mount_elsewhere(world):
+def test_check_H07_links_of_the_image_do_not_lead_a_mount_elsewhere(world):
     a = str(world.allowed / "sub")
     refused(world.api, {"extra_mounts": [{"host_path": a, "mount_path": "/var/tmp/x"}]}, "denied", "invalid")
     # A link in a mount of the caller's own, to a place of ours.
@@ -274,7 +274,7 @@ def test_H07_links_of_the_image_do_not_lead_a_mount_elsewhere(world):
         (world.allowed / "sub/link").unlink()
 
 
-def test_H07_one_place_cannot_be_taken_twice(world):
+def test_check_H07_one_place_cannot_be_taken_twice(world):
     a = str(world.allowed / "sub")
     twice = [{"host_path": a, "mount_path": "/data"}, {"host_path": str(world.allowed / "a"), "mount_path": "/data"}]
     error = refused(world.api, {"extra_mounts": twice}, "invalid")
@@ -283,7 +283,7 @@ def test_H07_one_place_cannot_be_taken_twice(world):
 
 
 @pytest.mark.vm
-def test_H07_nested_mounts_show_in_any_order(world):
+def test_check_H07_nested_mounts_show_in_any_order(world):
     outer = {"host_path": str(world.allowed), "mount_path": "/data", "mode": "ro"}
     inner = {"host_path": str(world.allowed / "a/b/c"), "mount_path": "/data/sub", "mode": "rw"}
     for name, mounts in (("down", [outer, inner]), ("up", [inner, outer])):
@@ -305,7 +305,7 @@ def refused_nested(world, mounts):
     assert caught.value.code == "not_found" and "does not exist inside the mount" in caught.value.detail
 
 
-def test_H07_a_workspace_may_hold_the_home(world):
+def test_check_H07_a_workspace_may_hold_the_home(world):
     world.api.new("home", mount_path="/home")
     assert world.api.sh("home", "touch /home/a ~/b && ls /home ~")["exit_code"] == 0
 
@@ -349,7 +349,7 @@ print("sealed")
 
 @pytest.mark.vm
 @pytest.mark.parametrize("owner", [0, 12345])
-def test_H08_read_only_means_read_only(world, owner):
+def test_check_H08_read_only_means_read_only(world, owner):
     d = world.allowed / "a/b/c"
     os.chown(d, owner, owner)
     os.chown(d / "marker", owner, owner)
@@ -366,7 +366,7 @@ def test_H08_read_only_means_read_only(world, owner):
     assert (d / "marker").read_text() == "inside" and sorted(os.listdir(d)) == ["marker"]
 
 
-def test_H08_mounts_below_a_read_only_one_are_no_way_to_write():
+def test_check_H08_mounts_below_a_read_only_one_are_no_way_to_write():
     """A submount of the host is either not there or read-only too."""
     need("unshare", "mount")
     top = mount_dir("box-sub-")
@@ -390,7 +390,7 @@ BAD_IDS = ["../../x", "a/b", "/etc", ".", "..", "", " ", "a b", "a\n", "\na", "a
            "a.b", "a:b", "é", "e\u0301", "\uff41", "a" * 65, "x" * (1 << 20), "a\x1b[31m", '"', "\\", "\u202e"]
 
 
-def test_H10_ids_are_refused_never_repaired(api):
+def test_check_H10_ids_are_refused_never_repaired(api):
     for bad in BAD_IDS:
         with pytest.raises(ApiError) as caught:
             api.new(bad)
@@ -399,13 +399,13 @@ def test_H10_ids_are_refused_never_repaired(api):
 
 
 @pytest.mark.parametrize("bad", [5, 1.5, True, None, [], {}, ["a"]])
-def test_H10_ids_are_text(api, bad):
+def test_check_H10_ids_are_text(api, bad):
     with pytest.raises(ApiError) as caught:
         api.call("POST", "/v1/sessions", {"session_id": bad})
     assert caught.value.code == "invalid" and "session_id" in caught.value.detail
 
 
-def test_H10_names_in_paths_find_only_themselves(api, session):
+def test_check_H10_names_in_paths_find_only_themselves(api, session):
     name = session()
     for path in ("%2e%2e", "..%2f..%2fx", name + "%00", name + "%20", name.upper(), "%2e", name + "%2f"):
         for method, suffix in (("GET", ""), ("DELETE", ""), ("POST", "/exec")):
@@ -415,7 +415,7 @@ def test_H10_names_in_paths_find_only_themselves(api, session):
     assert api.get(name)["session_id"] == name
 
 
-def test_H10_two_names_never_meet(api):
+def test_check_H10_two_names_never_meet(api):
     names = ["case-twin", "Case-Twin", "CASE-TWIN", "case_twin", "case-twin-", "casetwin"]
     try:
         for n in names:
@@ -428,7 +428,7 @@ def test_H10_two_names_never_meet(api):
             api.rm(n)
 
 
-def test_K03_only_the_host_image_is_ever_mounted(api, session):
+def test_check_K03_only_the_host_image_is_ever_mounted(api, session):
     name = session(image="docker.io/evil/../../image:latest")
     receipt = api.receipt(name)
     assert (receipt["image"], receipt["image_substituted"]) == ("host", True)

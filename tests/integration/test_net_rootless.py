@@ -69,7 +69,7 @@ def alone(boxd):
     return len(descendants(boxd.pid)) == 1
 
 
-def test_the_internet_is_reached_and_nothing_else(stage, boxd):
+def test_check_D11_the_internet_is_reached_and_nothing_else(stage, boxd):
     client = boxd.client()
     web, mail = stage.net.listen(80), stage.net.listen(25)
     own = stage.host.listen(5411)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network of a session: rows D01 to D05, D07, D09 and D12 of the catalogue.
+"""The network of a session: checks D01 to D05, D07, D09 and D12 of the catalogue.
 
 boxd runs in a network namespace of the test's own, whose only way out leads to a second one that stands for the
 internet and holds stand-ins for the addresses that matter. The machine's own network is never touched, and no
@@ -20,10 +20,12 @@ import pytest
 from boxlib import ApiError, Boxd
 from hostlib import LIBC, SCALE, Namespace, adopt_orphans, alive, assert_no_leak, need, reap_orphans, until
 
-UPLINK, INTERNET = "203.0.113.2", "203.0.113.1"
+UPLINK, INTERNET = "11.0.0.2", "11.0.0.1"
+NEIGHBOUR = "11.0.0.9"  # on the same wire as the host
 PUBLIC = ["8.8.8.8", "1.1.1.1", "93.184.216.34"]
 INTERNAL = ["169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.16", "192.0.0.192", "10.0.0.1",
-            "10.255.255.1", "172.16.0.1", "172.31.255.1", "192.168.1.1", "100.64.0.1", "100.127.255.1"]
+            "10.255.255.1", "172.16.0.1", "172.31.255.1", "192.168.1.1", "100.64.0.1", "100.127.255.1",
+            "192.0.2.1", "198.51.100.1", "203.0.113.1", "192.88.99.1"]
 PUBLIC6, INTERNAL6 = "2606:4700::1111", ["fd00:ec2::254", "fc00::1"]
 BRIDGE = "172.17.0.1"  # Docker's, on the host itself
 DOWNLOADS = int(os.environ.get("BOX_DOWNLOADS", "25" if SCALE == 1 else "4"))
@@ -71,9 +73,9 @@ class World:
         self.host.ip("link", "set", "docker0", "up")
         self.six = pathlib.Path("/proc/sys/net/ipv6").exists()
         if self.six:
-            for ns, dev, own in ((self.host, "up0", "2001:db8::2"), (self.inet, "inet0", "2001:db8::1")):
+            for ns, dev, own in ((self.host, "up0", "2a00:1450::2"), (self.inet, "inet0", "2a00:1450::1")):
                 ns.ip("-6", "addr", "add", own + "/64", "dev", dev, "nodad")
-            self.host.ip("-6", "route", "add", "default", "via", "2001:db8::1")
+            self.host.ip("-6", "route", "add", "default", "via", "2a00:1450::1")
             for address in (PUBLIC6, *INTERNAL6):
                 self.inet.ip("-6", "addr", "add", address + "/128", "dev", "lo", "nodad")
         self.serve(self.inet, 80, "internet")
@@ -199,7 +201,7 @@ def test_the_stand_ins_are_there(world):
 # Off.
 
 
-def test_D01_off_means_loopback_and_nothing_else(world):
+def test_check_D01_off_means_loopback_and_nothing_else(world):
     world.api.new("off")
     r = world.api.sh("off", "cat /proc/net/dev; cat /proc/net/route; cat /proc/net/if_inet6 /proc/net/ipv6_route")
     devices = [line.split(":")[0].strip() for line in r["stdout"].splitlines() if ":" in line and "|" not in line]
@@ -211,7 +213,7 @@ def test_D01_off_means_loopback_and_nothing_else(world):
         assert took < 0.5 * SCALE, (target, took)
 
 
-def test_D01_its_own_loopback_works(world):
+def test_check_D01_its_own_loopback_works(world):
     world.api.new("lo")
     script = ("import socket; s = socket.create_server(('127.0.0.1', 5000)); c = socket.create_connection(('127.0.0.1',"
               " 5000)); print(s.accept()[1][0])")
@@ -262,7 +264,7 @@ print(json.dumps({"abstract": abstract, "shm": call(libc.shmget, key, 0, 0), "se
 
 
 @pytest.mark.parametrize("network", ["off", "on"])
-def test_D02_D03_nothing_of_the_host_is_there(world, network):
+def test_check_D02_check_D03_nothing_of_the_host_is_there(world, network):
     objects = HostObjects(world.host)
     try:
         world.api.new("look", network=network)
@@ -288,13 +290,13 @@ def refused(found):
 
 
 @pytest.mark.vm
-def test_D05_the_internet_is_reachable_and_sees_only_the_host(world):
+def test_check_D05_the_internet_is_reachable_and_sees_only_the_host(world):
     world.new("on")
     for target, (result, _) in world.probe("on", [(a, 80) for a in PUBLIC]).items():
         assert result.split()[0] == "internet" and result.split()[1].endswith(UPLINK), (target, result)
 
 
-def test_D03_the_host_is_refused_on_every_address(world):
+def test_check_D03_the_host_is_refused_on_every_address(world):
     world.new("on")
     own = world.address_of("on")
     gateway = ".".join(own.split(".")[:3] + [str(int(own.split(".")[3]) - 1)])
@@ -305,7 +307,7 @@ def test_D03_the_host_is_refused_on_every_address(world):
     refused(world.probe("on", targets))
 
 
-def test_D03_other_sessions_are_refused(world):
+def test_check_D03_other_sessions_are_refused(world):
     world.new("one")
     world.new("two")
     address = world.address_of("two")
@@ -318,7 +320,7 @@ def test_D03_other_sessions_are_refused(world):
 
 
 @pytest.mark.vm
-def test_D04_internal_addresses_are_refused_at_once(world):
+def test_check_D04_internal_addresses_are_refused_at_once(world):
     world.new("on")
     targets = [(a, p) for a in INTERNAL for p in (80, 443)]
     refused(world.probe("on", targets))
@@ -326,13 +328,13 @@ def test_D04_internal_addresses_are_refused_at_once(world):
                                                             "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1")]))
 
 
-def test_D04_other_spellings_are_the_same_addresses(world):
+def test_check_D04_other_spellings_are_the_same_addresses(world):
     world.new("on")
     refused(world.probe("on", [(a, 80) for a in ("2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518",
                                                 "0", "127.1", "2130706433")]))
 
 
-def test_D04_mail_is_refused(world):
+def test_check_D04_mail_is_refused(world):
     world.new("on")
     refused(world.probe("on", [("8.8.8.8", p) for p in (25, 465, 587)]))
 
@@ -380,7 +382,7 @@ print(json.dumps(out))
 """
 
 
-def test_D07_nothing_about_the_network_can_be_changed(world):
+def test_check_D07_nothing_about_the_network_can_be_changed(world):
     world.new("on")
     before = world.api.sh("on", "cat /proc/net/route /proc/net/dev | grep -v ' [0-9]* *[0-9]* .*eth0'; "
                                 "cat /sys/class/net/eth0/address 2>&1")["stdout"]
@@ -395,7 +397,7 @@ def test_D07_nothing_about_the_network_can_be_changed(world):
     assert world.probe("on", [("8.8.8.8", 80)])[("8.8.8.8", 80)][0].startswith("internet")
 
 
-def test_D09_what_listens_inside_is_not_reachable_from_outside(world):
+def test_check_D09_what_listens_inside_is_not_reachable_from_outside(world):
     world.new("server")
     address = world.address_of("server")
     script = ("import socket; s = socket.create_server(('0.0.0.0', 4444)); c = socket.create_connection(('127.0.0.1', "
@@ -414,7 +416,7 @@ def test_D09_what_listens_inside_is_not_reachable_from_outside(world):
     refused(world.probe("client", [(address, 4444)]))
 
 
-def test_D12_deleted_in_the_middle_of_a_download(world):
+def test_check_D12_deleted_in_the_middle_of_a_download(world):
     api = world.api
     world.new("warm-up")
     api.rm("warm-up")
@@ -445,7 +447,7 @@ def test_D12_deleted_in_the_middle_of_a_download(world):
     until(lambda: counted() <= 1, seconds=90, what="the end of the counted connections")
 
 
-def test_D12_addresses_come_back(world):
+def test_check_D12_addresses_come_back(world):
     """More sessions than one after the other could have if each kept its address."""
     seen = set()
     for i in range(5):
@@ -468,7 +470,7 @@ def test_the_machine_itself_was_left_alone(world):
     assert world.objects()["table"]
 
 
-def test_J01_a_killed_daemon_leaves_no_rules_once_it_started_again(world):
+def test_check_J01_a_killed_daemon_leaves_no_rules_once_it_started_again(world):
     world.new("on")
     made = world.objects()
     assert made["links"] and made["table"] and made["addresses"]

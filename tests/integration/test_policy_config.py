@@ -51,7 +51,7 @@ audit: {{on_full: refuse, file_mb: 1}}
 """
 
 
-def test_I04_the_flat_shape(tmp_path):
+def test_row_I04_the_flat_shape(tmp_path):
     path = tmp_path / "box.yaml"
     path.write_text(FLAT.format(root=tmp_path))
     rows = explain(path)
@@ -85,7 +85,7 @@ def test_the_nested_shape_wins_and_the_environment_over_both(tmp_path):
     }
 
 
-def test_T11_roots_are_resolved(tmp_path):
+def test_row_T11_roots_are_resolved(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     path = tmp_path / "box.yaml"
@@ -111,7 +111,7 @@ MISTAKES = [
     (
         "box: {profile: x}",
         {},
-        "unknown box profile 'x', available profiles: default, network_basic, network_extended, offline_readonly "
+        "unknown box profile 'x', available profiles: default, network_basic, network_extended, offline, offline_readonly "
         "(box.local.profile from file box.yaml: box.profile)",
     ),
     ("box: {profil: x}", {}, "box.yaml: unknown setting 'box.profil'"),

@@ -21,6 +21,19 @@ def plain():
     daemon.close()
 
 
+@pytest.fixture
+def governed():
+    made = []
+
+    def start(*args, **kwargs):
+        made.append(Governed(*args, **kwargs))
+        return made[-1]
+
+    yield start
+    for daemon in made:
+        daemon.close()
+
+
 @pytest.fixture(scope="module")
 def offline():
     daemon = Governed("box: {profile: offline_readonly, allowed_host_mount_roots: ['{top}']}", "--backend", "fake")
@@ -42,7 +55,7 @@ def refused(caller, *args, **spec):
     return caught.value
 
 
-def test_T08_a_directory_below_an_allowed_root_is_mounted(shared):
+def test_row_T08_a_directory_below_an_allowed_root_is_mounted(shared):
     (shared.top / "data/mine").mkdir()
     os.chmod(shared.top / "data/mine", 0o777)
     api = shared.client()
@@ -53,7 +66,7 @@ def test_T08_a_directory_below_an_allowed_root_is_mounted(shared):
     api.rm("t08")
 
 
-def test_T09_T10_T11_the_default_workspace_is_made_and_used(shared):
+def test_row_T09_row_T10_row_T11_the_default_workspace_is_made_and_used(shared):
     """Only a root was named: the workspace is below it, was made at start, and serves whoever names none."""
     workspace = shared.top / "data/default"
     assert workspace.is_dir()
@@ -65,12 +78,12 @@ def test_T09_T10_T11_the_default_workspace_is_made_and_used(shared):
     api.rm("t09")
 
 
-def test_T10_a_workspace_that_cannot_be_is_told_at_start():
+def test_row_T10_a_workspace_that_cannot_be_is_told_at_start():
     with pytest.raises(RuntimeError, match="default_workspace is outside allowed_mount_roots"):
         Governed("box: {local: {default_workspace: /srv/elsewhere, allowed_mount_roots: ['{top}']}}")
 
 
-def test_T10_a_workspace_below_a_directory_of_somebody_else_is_made_by_its_owner():
+def test_row_T10_a_workspace_below_a_directory_of_somebody_else_is_made_by_its_owner():
     """boxd has no right to write there; whoever owns the directory above has."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
@@ -90,7 +103,7 @@ def test_T10_a_workspace_below_a_directory_of_somebody_else_is_made_by_its_owner
         top.close()
 
 
-def test_T12_a_directory_outside_the_roots_is_refused_and_recorded(shared):
+def test_row_T12_a_directory_outside_the_roots_is_refused_and_recorded(shared):
     error = refused(shared.client(), "t12", host_path="/etc")
     assert (error.status, error.code) == (403, "denied")
     assert error.detail == f"host_path is outside allowed_mount_roots: {shared.top}/data"
@@ -100,19 +113,19 @@ def test_T12_a_directory_outside_the_roots_is_refused_and_recorded(shared):
     assert inside.detail.startswith("extra_mounts.0: host_path is outside")
 
 
-def test_T19_T26_the_default_profile_fills_what_is_open(plain):
+def test_row_T19_row_T26_the_default_profile_fills_what_is_open(plain):
     made = plain.client().new("t19", profile="default")
     want = {"network": "off", "cpus": 1.0, "memory_mb": 512, "pids_limit": 128, "read_only_rootfs": True,
             "image": "python:3.11-slim"}
     assert {k: made[k] for k in want} == want
 
 
-def test_T20_what_is_not_locked_can_be_overridden(plain):
+def test_row_T20_what_is_not_locked_can_be_overridden(plain):
     made = plain.client().new("t20", network="on", memory_mb=64, timeout_sec=60)
     assert (made["network"], made["memory_mb"]) == ("on", 64)
 
 
-def test_T21_T30_what_is_locked_cannot_be_overridden(offline):
+def test_row_T21_row_T30_what_is_locked_cannot_be_overridden(offline):
     (offline.top / "w").mkdir()
     made = offline.client().new("t21", network="on", host_path=str(offline.top / "w"), host_path_mode="rw",
                                 read_only_rootfs=False)
@@ -122,14 +135,14 @@ def test_T21_T30_what_is_locked_cannot_be_overridden(offline):
                                 "overridden": ["network", "host_path_mode", "read_only_rootfs"]}
 
 
-def test_T21_a_session_that_is_otherwise_is_not_handed_out(offline):
+def test_row_T21_a_session_that_is_otherwise_is_not_handed_out(offline):
     """One that was made under another profile does not serve somebody who is bound by this one."""
     offline.client().new("t21b", profile="network_basic")
     error = refused(offline.client(), "t21b")
     assert (error.status, error.code) == (409, "conflict")
 
 
-def test_T22_a_long_timeout_is_cut_to_the_longest_of_the_profile(offline):
+def test_row_T22_a_long_timeout_is_cut_to_the_longest_of_the_profile(offline):
     api = offline.client()
     api.new("t22")
     api.sh("t22", "true", timeout_sec=999)
@@ -138,22 +151,53 @@ def test_T22_a_long_timeout_is_cut_to_the_longest_of_the_profile(offline):
     assert clamped == [True, False]
 
 
-def test_T24_an_unknown_profile_is_told_at_start_and_by_request(plain):
+def test_row_T24_an_unknown_profile_is_told_at_start_and_by_request(plain):
     with pytest.raises(RuntimeError, match="unknown box profile 'none'"):
         Governed("box: {profile: none}", "--backend", "fake")
     error = refused(plain.client(), "t24", profile="none")
     assert error.detail.startswith("unknown box profile 'none', available profiles: default, network_basic")
 
 
-def test_T27_the_configured_quota_reaches_the_session(plain):
+def test_row_T27_the_configured_quota_reaches_the_session(plain):
     assert plain.client().new("t27")["workspace_quota_mb"] == 32
     assert plain.client().new("t27b", workspace_quota_mb=7)["workspace_quota_mb"] == 7
 
 
-def test_T31_network_extended_has_relaxed_limits(plain):
+def test_row_T31_network_extended_has_relaxed_limits(plain):
     made = plain.client().new("t31", profile="network_extended")
     want = {"network": "on", "cpus": 2.0, "memory_mb": 1024, "read_only_rootfs": False}
     assert {k: made[k] for k in want} == want
+
+
+# What each profile is: whether it has a network (that of "default" is T19's), how directories are mounted, whether the
+# root is read-only, its CPUs and MiB, the longest time of a command, and what of that nobody can change.
+PROFILES = {
+    "default": ("rw", True, 1.0, 512, 120, set()),
+    "offline_readonly": ("ro", True, 0.5, 256, 60, {"network", "host_path_mode", "read_only_rootfs"}),
+    "network_basic": ("rw", True, 1.0, 512, 120, set()),
+    "network_extended": ("rw", False, 2.0, 1024, 300, set()),
+}
+NETWORKS = {"offline_readonly": "off", "network_basic": "on", "network_extended": "on"}
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_row_T25_a_builtin_profile_is_what_it_says(governed, name):
+    """Of a session that asks for nothing, and of one that asks for the opposite of everything."""
+    mode, read_only, cpus, memory, longest, locked = PROFILES[name]
+    daemon = governed(f"box: {{profile: {name}, allowed_host_mount_roots: ['{{top}}']}}", "--backend", "fake")
+    api, mine = daemon.client(), daemon.directory("mine")
+    made = api.new("plain", host_path=str(mine))
+    assert made["network"] == NETWORKS.get(name, made["network"])
+    wanted = {"host_path_mode": mode, "read_only_rootfs": read_only, "cpus": cpus, "memory_mb": memory}
+    assert {k: made[k] for k in wanted} == wanted
+    opposite = {"network": "off" if made["network"] == "on" else "on", "host_path_mode": "rw" if mode == "ro" else "ro",
+                "read_only_rootfs": not read_only, "cpus": 0.25, "memory_mb": 128}
+    asked = api.new("opposite", host_path=str(mine), **opposite)
+    assert {k for k in opposite if asked[k] == made[k]} == locked
+    for seconds in (longest, longest + 1):
+        api.sh("plain", "true", timeout_sec=seconds)
+    clamped = [r["policy"]["clamped"] for r in daemon.audit(event="exec_start", session="plain")]
+    assert clamped == [False, True]
 
 
 def test_a_profile_of_the_file_serves_requests():
@@ -174,7 +218,7 @@ profiles:
         daemon.close()
 
 
-def test_T28_a_full_workspace_starts_nothing(shared):
+def test_row_T28_a_full_workspace_starts_nothing(shared):
     full = shared.top / "data/full"
     full.mkdir()
     os.chmod(full, 0o777)
@@ -192,7 +236,7 @@ def test_T28_a_full_workspace_starts_nothing(shared):
     api.rm("t28")
 
 
-def test_T29_a_command_over_the_quota_costs_the_session(shared):
+def test_row_T29_a_command_over_the_quota_costs_the_session(shared):
     grown = shared.top / "data/grown"
     grown.mkdir()
     os.chmod(grown, 0o777)
@@ -261,7 +305,7 @@ def test_a_workspace_that_boxd_may_not_read_is_counted_by_its_owner(shared):
     api.rm("private")
 
 
-def test_T38_the_status_tells_about_both(shared):
+def test_row_T38_the_status_tells_about_both(shared):
     api = shared.client()
     api.new("t38")
     status = api.call("GET", "/v1/status")
@@ -274,7 +318,7 @@ def test_T38_the_status_tells_about_both(shared):
     api.rm("t38")
 
 
-def test_T07_F22_without_a_usable_backend_boxd_serves_and_runs_nothing():
+def test_row_T07_row_F22_without_a_usable_backend_boxd_serves_and_runs_nothing():
     """It starts all the same, says why, and fails closed: nothing ever runs elsewhere instead."""
     daemon = Governed("engine_socket: unix:///nonexistent/docker.sock", "--backend", "docker")
     try:
@@ -295,7 +339,7 @@ def test_T07_F22_without_a_usable_backend_boxd_serves_and_runs_nothing():
         daemon.close()
 
 
-def test_F22_F23_a_runtime_that_is_switched_off_says_why():
+def test_row_F22_row_F23_a_runtime_that_is_switched_off_says_why():
     """It starts, answers, and runs nothing, by no front."""
     daemon = Governed("box: {enabled: false}", "--backend", "fake")
     try:
@@ -310,7 +354,7 @@ def test_F22_F23_a_runtime_that_is_switched_off_says_why():
         daemon.close()
 
 
-def test_I04_box_config_explains_what_boxd_was_told(shared):
+def test_row_I04_box_config_explains_what_boxd_was_told(shared):
     r = subprocess.run([str(BUILD / "box"), "config", "--explain", "--json", "--config", str(shared.config)],
                        capture_output=True, text=True, timeout=30, check=True)
     rows = json.loads(r.stdout)

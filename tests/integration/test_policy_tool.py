@@ -31,7 +31,7 @@ def tool(api, command, query=QUERY, **arguments):
     return api.call("POST", "/v1/execute-tool", body)["result"]
 
 
-def test_T06_I03_a_tool_call_runs_in_the_session_of_its_query(api):
+def test_row_T06_row_I03_a_tool_call_runs_in_the_session_of_its_query(api):
     first = tool(api, "echo one > /tmp/kept; echo hi")
     assert first["session_id"] == "person_test_user" and first["ok"] and first["stdout"] == "hi\n"
     assert {"backend", "status", "exit_code", "stderr", "stdout_truncated", "stderr_truncated", "duration_ms"} <= first.keys()
@@ -39,12 +39,12 @@ def test_T06_I03_a_tool_call_runs_in_the_session_of_its_query(api):
     assert [s["session_id"] for s in api.ps()].count("person_test_user") == 1
 
 
-def test_I03_variables_of_the_query_name_the_session(api):
+def test_row_I03_variables_of_the_query_name_the_session(api):
     query = {"query_id": 8, "variables": {"launcher_type": "group", "launcher_id": "g1"}}
     assert tool(api, "true", query)["session_id"] == "group_g1"
 
 
-def test_T58_a_query_without_a_launcher_runs_by_its_id_in_the_default_workspace(api, daemon):
+def test_row_T58_a_query_without_a_launcher_runs_by_its_id_in_the_default_workspace(api, daemon):
     r = tool(api, "pwd; echo x > made", {"query_id": 42})
     assert (r["session_id"], r["status"], r["ok"], r["stdout"]) == ("42", "completed", True, "/workspace\n")
     assert (daemon.top / "data/default/made").read_text() == "x\n"
@@ -64,13 +64,13 @@ def test_what_a_model_may_not_decide_is_not_up_to_it(api):
     assert [s["session_id"] for s in api.ps() if s["session_id"] == "other"] == []
 
 
-def test_T15_T17_output_up_to_the_limit_is_unchanged(api):
+def test_row_T15_row_T17_output_up_to_the_limit_is_unchanged(api):
     for n in (1, 99, 100):
         r = tool(api, f"printf 'é%.0s' $(seq {n})")
         assert (r["stdout"], r["stdout_truncated"]) == ("é" * n, False) and "stdout_id" not in r
 
 
-def test_T16_head_and_tail_are_kept_and_the_whole_has_an_id(api):
+def test_row_T16_head_and_tail_are_kept_and_the_whole_has_an_id(api):
     r = tool(api, "printf 'HEAD%0512dTAIL' 0")
     out = r["stdout"]
     assert r["stdout_truncated"] and len(out) == 100
@@ -79,20 +79,20 @@ def test_T16_head_and_tail_are_kept_and_the_whole_has_an_id(api):
     assert api._conn.getresponse().read() == b"HEAD" + b"0" * 512 + b"TAIL"
 
 
-def test_T18_streams_are_cut_each_for_itself(api):
+def test_row_T18_streams_are_cut_each_for_itself(api):
     r = tool(api, "echo short; printf '%0300d' 1 >&2")
     assert (r["stdout"], r["stdout_truncated"], r["stderr_truncated"]) == ("short\n", False, True)
     assert len(r["stderr"]) == 100 and f"[238 {NOTICE}]" in r["stderr"]
 
 
 @pytest.mark.parametrize("given", [999, "999", 999.0, " 999 ", "1_000"])
-def test_T22_T23_a_long_timeout_is_clamped_whatever_it_is_written_as(api, daemon, given):
+def test_row_T22_row_T23_a_long_timeout_is_clamped_whatever_it_is_written_as(api, daemon, given):
     tool(api, f"echo {given!r}", timeout_sec=given)
     start = daemon.audit(event="exec_start", command=f"echo {given!r}")[-1]
     assert start["policy"]["clamped"] is True
 
 
-def test_T23_what_is_no_number_is_refused(api):
+def test_row_T23_what_is_no_number_is_refused(api):
     for bad in ("12.5", "abc", 999.5, "", [1]):
         with pytest.raises(ApiError) as caught:
             tool(api, "true", timeout_sec=bad)
@@ -105,7 +105,7 @@ def test_a_command_that_takes_too_long_says_so(api):
                                                                   "Command timed out after 1 seconds.")
 
 
-def test_T36_T37_failures_are_remembered_by_query_and_the_newest_fifty_stay():
+def test_row_T36_row_T37_failures_are_remembered_by_query_and_the_newest_fifty_stay():
     daemon = Governed("", "--backend", "fake")
     try:
         api = daemon.client()

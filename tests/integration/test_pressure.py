@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many hands, little room, long runs: rows I12, J09, J14, J15 and M08 of the catalogue.
+"""Many hands, little room, long runs: checks I12, J09, J14, J15 and M08 of the catalogue.
 
 BOX_STORM_SECONDS, BOX_SOAK_SECONDS, BOX_CLIENTS and BOX_IN_FLIGHT size them.
 """
@@ -96,7 +96,7 @@ class History:
         return len(by_life)
 
 
-def test_J09_all_of_the_wire_on_one_id(boxd):
+def test_check_J09_all_of_the_wire_on_one_id(boxd):
     history, counts = History(), collections.Counter()
 
     def work(number, stop):
@@ -206,7 +206,7 @@ def attach(daemon, name, workspace):
                      timeout=60 * SCALE)
 
 
-def test_J14_a_long_run_leaves_nothing_behind(boxd):
+def test_check_J14_a_long_run_leaves_nothing_behind(boxd):
     counts = collections.Counter()
     work = mixed(boxd, counts)
     run_hands(work, 3, SOAK_SECONDS / 3)  # until what is kept for later is there
@@ -266,7 +266,7 @@ def big_requests(daemon):
 
 
 @pytest.mark.parametrize("megabytes", [24, 40, 64, 96])
-def test_J15_little_address_space(megabytes):
+def test_check_J15_little_address_space(megabytes):
     """Requests that are too large for it are told so, and the daemon goes on. Every byte they sent has a limit of its
     own as well; here it is the sum that does not fit."""
     need("prlimit")
@@ -288,7 +288,7 @@ def test_J15_little_address_space(megabytes):
         daemon.close()
 
 
-def test_J15_few_descriptors():
+def test_check_J15_few_descriptors():
     need("prlimit")
     daemon = Boxd(prefix=["prlimit", "--nofile=160:160"])
     try:
@@ -317,7 +317,7 @@ def test_J15_few_descriptors():
         daemon.close()
 
 
-def test_J15_few_processes():
+def test_check_J15_few_processes():
     need("prlimit")
     daemon = Boxd(prefix=["prlimit", "--nproc=16:16"])
     try:
@@ -369,7 +369,7 @@ def _gone(group):
     return not group.exists()
 
 
-def test_J15_sixty_four_megabytes_are_enough(boxd):
+def test_check_J15_sixty_four_megabytes_are_enough(boxd):
     """Work as usual fits; and were boxd killed for memory, what it had would be the next one's."""
     adopt_orphans()
     with memory_group(boxd.pid, 64 << 20) as group:
@@ -417,7 +417,7 @@ def somebody_else(daemon, spaces):
     return left
 
 
-def test_I12_a_thousand_clients_and_ten_thousand_requests_in_flight(boxd):
+def test_check_I12_a_thousand_clients_and_ten_thousand_requests_in_flight(boxd):
     """What waits costs little, is answered in the end, and keeps nobody of another workspace from being served."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     spaces, each = 50 if SCALE == 1 else 5, IN_FLIGHT // CLIENTS
@@ -468,7 +468,7 @@ def test_I12_a_thousand_clients_and_ten_thousand_requests_in_flight(boxd):
     assert_no_leak(boxd, 60)
 
 
-def test_I12_one_connection_has_a_limit_of_its_own(boxd):
+def test_check_I12_one_connection_has_a_limit_of_its_own(boxd):
     """Typed, at once, and for the one that is too much: those before it are answered."""
     with Rpc(boxd.sock, timeout=120 * SCALE) as rpc:
         rpc.call("box_create_session", {"session_id": "s"})
@@ -487,7 +487,7 @@ def test_I12_one_connection_has_a_limit_of_its_own(boxd):
         rpc.call("box_delete_session", {"session_id": "s"})
 
 
-def test_I12_too_many_sessions_and_processes_are_told_so():
+def test_check_I12_too_many_sessions_and_processes_are_told_so():
     daemon = Boxd(env={"BOX_MAX_SESSIONS": "6", "BOX_MAX_MANAGED_PROCESSES": "3"})
     try:
         with Rpc(daemon.sock, timeout=120 * SCALE) as rpc:
@@ -526,7 +526,7 @@ NOISE = {
 }
 
 
-def test_M08_a_neighbour_at_every_limit_does_not_matter(boxd):
+def test_check_M08_a_neighbour_at_every_limit_does_not_matter(boxd):
     """By what gets done and not by the clock: every command of the other session is right, and none is held up for
     longer than a busy machine explains."""
     client = boxd.client()

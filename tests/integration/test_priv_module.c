@@ -31,6 +31,7 @@
 #include "util/err.h"
 #include "util/fd.h"
 #include "util/path.h"
+#include "util/state_dir.h"
 #include "util/str.h"
 
 #define DAEMON 1999999999U
@@ -62,6 +63,9 @@ static int setup(void **unused)
     (void)unused;
     (void)snprintf(state, sizeof(state), "/tmp/box-priv-XXXXXX");
     assert_non_null(mkdtemp(state));
+    /* As boxd leaves it: some tests put things there before the first box-priv. */
+    AUTO_CLOSE int fd = open(state, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(state_dir_claim(fd, state, NULL), 0);
     id_random(id);
     (void)snprintf(tag, sizeof(tag), "box-%.11s", id);
     return 0;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hard limits on disk: rows F01, F02, F04, F06, F07, F09, F11 and F12 of the catalogue (F10: test_faults.py)."""
+"""Hard limits on disk: checks F01, F02, F04, F06, F07, F09, F11 and F12 of the catalogue (F10: test_faults.py)."""
 
 import json
 import os
@@ -60,7 +60,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_secF01_no_way_past_the_limit(boxd_shared, api, quota, way):
+def test_check_F01_no_way_past_the_limit(boxd_shared, api, quota, way):
     image = image_of(boxd_shared, api, quota)
     reserved = image.stat()
     assert reserved.st_size == QUOTA * MIB and reserved.st_blocks * 512 >= QUOTA * MIB  # all of it promised already
@@ -75,12 +75,12 @@ def test_secF01_no_way_past_the_limit(boxd_shared, api, quota, way):
 
 
 @pytest.mark.vm
-def test_secF01_the_outcome_says_so(api, quota):
+def test_check_F01_the_outcome_says_so(api, quota):
     r = api.sh(quota, "dd if=/dev/zero of=/workspace/a bs=1M count=12; dd if=/dev/zero of=/workspace/b bs=1M")
     assert r["outcome"] == "quota_exceeded" and "No space left" in r["stderr"], r
 
 
-def test_secF01_a_mapping_past_the_end_of_the_disk_is_a_signal(api, quota):
+def test_check_F01_a_mapping_past_the_end_of_the_disk_is_a_signal(api, quota):
     script = ("import mmap, os\nfd = os.open('/workspace/f', os.O_CREAT | os.O_RDWR)\nos.truncate(fd, 20 << 20)\n"
               "os.system('head -c 15000000 /dev/zero > /workspace/g')\nm = mmap.mmap(fd, 20 << 20)\n"
               "for i in range(0, 20 << 20, 4096): m[i] = 1\nm.flush()")
@@ -91,12 +91,12 @@ def test_secF01_a_mapping_past_the_end_of_the_disk_is_a_signal(api, quota):
     assert api.sh(quota, "rm /workspace/*; echo ok")["stdout"] == "ok\n"
 
 
-def test_secF01_sparse_files_take_nothing(api, quota):
+def test_check_F01_sparse_files_take_nothing(api, quota):
     r = api.sh(quota, "truncate -s 20M /workspace/a /workspace/b; du -s /workspace | cut -f1")
     assert int(r["stdout"]) < 100, r
 
 
-def test_secF01_deleted_files_that_are_open_still_count(api, quota):
+def test_check_F01_deleted_files_that_are_open_still_count(api, quota):
     r = api.sh(quota, "exec 3> /workspace/f; rm /workspace/f; dd if=/dev/zero bs=1M count=1000 >&3; "
                       "df --output=avail /workspace | tail -1")
     assert int(r["stdout"].split()[-1]) < 200, r
@@ -104,7 +104,7 @@ def test_secF01_deleted_files_that_are_open_still_count(api, quota):
 
 
 @pytest.mark.vm
-def test_secF02_inodes_are_limited(boxd_shared, api, quota):
+def test_check_F02_inodes_are_limited(boxd_shared, api, quota):
     before = os.statvfs(boxd_shared.state)
     total = int(api.sh(quota, "df --output=itotal /workspace | tail -1")["stdout"])
     assert total <= QUOTA * MIB / 16384 * 1.1
@@ -142,7 +142,7 @@ def close_small(daemon):
     daemon.top.rmdir()
 
 
-def test_secF06_a_full_host_refuses_and_keeps_its_promises():
+def test_check_F06_a_full_host_refuses_and_keeps_its_promises():
     need("unshare", "mkfs.ext4", "mount")
     daemon = on_small_disk(160)
     try:
@@ -182,7 +182,7 @@ def test_secF06_a_full_host_refuses_and_keeps_its_promises():
         close_small(daemon)
 
 
-def test_secF06_a_full_host_is_told_when_no_quota_was_asked_for():
+def test_check_F06_a_full_host_is_told_when_no_quota_was_asked_for():
     """Without room for anything, creates fail with a type, and work again when there is."""
     need("unshare", "mkfs.ext4", "mount")
     daemon = on_small_disk(32)
@@ -219,7 +219,7 @@ def test_secF06_a_full_host_is_told_when_no_quota_was_asked_for():
         close_small(daemon)
 
 
-def test_secF07_a_quota_that_cannot_be_had_is_refused():
+def test_check_F07_a_quota_that_cannot_be_had_is_refused():
     need("setpriv")
     with tempfile.TemporaryDirectory(prefix="box-user-") as top:
         os.chmod(top, 0o755)
@@ -242,13 +242,13 @@ def test_secF07_a_quota_that_cannot_be_had_is_refused():
 
 
 @pytest.mark.parametrize("size,code", [(1 << 29, {"invalid", "limit"}), (1 << 30, {"invalid", "limit"})])
-def test_secF07_a_quota_larger_than_the_host_is_refused(api, size, code):
+def test_check_F07_a_quota_larger_than_the_host_is_refused(api, size, code):
     with pytest.raises(ApiError) as caught:
         api.new("huge", workspace_quota_mb=size)
     assert caught.value.code in code and "huge" not in [s["session_id"] for s in api.ps()]
 
 
-def test_secF09_many_at_once_leave_nothing(boxd):
+def test_check_F09_many_at_once_leave_nothing(boxd):
     """200 sessions with disks of their own, by 8 hands."""
     count, hands = (200, 8) if SCALE == 1 else (12, 3)
     boxd.client().new("warm-up", workspace_quota_mb=8)
@@ -289,7 +289,7 @@ def test_secF09_many_at_once_leave_nothing(boxd):
 
 
 @pytest.mark.vm
-def test_secF11_every_account_agrees(boxd_shared, api, quota):
+def test_check_F11_every_account_agrees(boxd_shared, api, quota):
     image = image_of(boxd_shared, api, quota)
     for megabytes in (0, 3, 10):
         r = api.sh(quota, f"dd if=/dev/zero of=/workspace/f bs=1M count={megabytes} conv=fsync 2>/dev/null; sync; "
@@ -306,12 +306,12 @@ def test_secF11_every_account_agrees(boxd_shared, api, quota):
         assert total <= image.stat().st_size == QUOTA * MIB
 
 
-def test_secF11_no_quota_no_account(api, sid):
+def test_check_F11_no_quota_no_account(api, sid):
     receipt = api.receipt(sid)
     assert "disk" not in receipt and receipt["limits"]["disk_bytes"]["enforced"] is False
 
 
-def test_secF01_secF02_nothing_is_overrun_while_a_session_writes_at_full_speed(boxd_shared, api, quota):
+def test_check_F01_check_F02_nothing_is_overrun_while_a_session_writes_at_full_speed(boxd_shared, api, quota):
     """Bytes and files, by several writers, looked at from outside all the time. Then it deletes and goes on."""
     image = image_of(boxd_shared, api, quota)
     reserved = image.stat()
@@ -334,7 +334,7 @@ def test_secF01_secF02_nothing_is_overrun_while_a_session_writes_at_full_speed(b
     assert api.sh(quota, "rm -rf /workspace/*; echo x > /workspace/again && cat /workspace/again")["stdout"] == "x\n"
 
 
-def test_secF04_a_file_cannot_be_taken_out_of_the_account(api, quota):
+def test_check_F04_a_file_cannot_be_taken_out_of_the_account(api, quota):
     """No other project, no flag that escapes, no rename to where nothing is counted."""
     script = """
 import ctypes, errno, fcntl, os, struct
@@ -362,7 +362,7 @@ print('done')
     assert (r["stdout"], r["exit_code"]) == ("done\n", 0), r
 
 
-def test_secF12_a_session_with_very_many_files_goes_at_once_and_leaves_nothing(boxd):
+def test_check_F12_a_session_with_very_many_files_goes_at_once_and_leaves_nothing(boxd):
     """What lies in an image goes with it; what lies in a directory is removed behind everybody's back."""
     count = 12000 if SCALE == 1 else 2000
     for name, spec in (("image", {"workspace_quota_mb": 64}), ("plain", {})):

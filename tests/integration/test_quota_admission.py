@@ -25,7 +25,7 @@ def small(tmp_path):
     daemon.close()
 
 
-def test_secF06_a_quota_the_disk_cannot_keep_is_refused(small):
+def test_check_F06_a_quota_the_disk_cannot_keep_is_refused(small):
     with pytest.raises(ApiError) as refused:
         small.seen.new("big", workspace_quota_mb=200)
     assert refused.value.status == 429 and "space" in refused.value.detail, refused.value
@@ -35,7 +35,7 @@ def test_secF06_a_quota_the_disk_cannot_keep_is_refused(small):
         small.seen.new("too-many", workspace_quota_mb=80)  # fits alone, but not beside the first
 
 
-def test_secF06_a_promised_quota_is_there_when_the_disk_is_full(small):
+def test_check_F06_a_promised_quota_is_there_when_the_disk_is_full(small):
     small.seen.new("a", workspace_quota_mb=32)
     state = pathlib.Path(f"/proc/{small.pid}/root{small.state}")
     try:
@@ -50,7 +50,7 @@ def test_secF06_a_promised_quota_is_there_when_the_disk_is_full(small):
     (state / "filler").unlink()
 
 
-def test_secF07_without_a_provider_a_quota_is_refused_by_its_type(tmp_path):
+def test_check_F07_without_a_provider_a_quota_is_refused_by_its_type(tmp_path):
     """No loop devices in sight."""
     state = tmp_path / "state"
     state.mkdir()

@@ -22,7 +22,7 @@ def daemon():
 @pytest.fixture
 def shared(daemon, request):
     """A session on a directory of the host with 4 MiB, and that directory."""
-    name = request.node.name.split("[")[0].replace("_", "-")[-32:].strip("-")
+    name = request.node.name.replace("_", "-").replace("[", "-").strip("]")[-32:].strip("-")
     path = daemon.directory(name)
     api = daemon.client()
     api.new(name, host_path=str(path), workspace_quota_mb=4)
@@ -93,3 +93,52 @@ def test_a_managed_process_is_ended_with_the_reason(daemon, shared):
     api.call("POST", f"/v1/sessions/{name}/processes", start)
     until(lambda: info()["status"] == "exited", what="its end again", seconds=90)
     assert BETWEEN in info()["reason"] and len(told(daemon, name)) >= 2
+
+
+def test_what_is_allocated_beyond_the_end_of_a_file_counts(daemon, shared):
+    api, name, path = shared
+    limit = api.receipt(name)["limits"]["workspace_bytes"]
+    assert limit["enforced"] is False and limit["counted"] == 4 << 20 and "counted" in limit["reason"]
+    keep_size = "import ctypes, os\nlibc = ctypes.CDLL(None)\n" \
+        "for n in range(4):\n    fd = os.open(f'/workspace/{n}', os.O_CREAT | os.O_WRONLY)\n" \
+        "    assert libc.fallocate(fd, 1, ctypes.c_long(0), ctypes.c_long(3 << 20)) == 0\n"
+    with pytest.raises(ApiError) as caught:
+        api.x(name, argv=["python3", "-c", keep_size])
+    assert "workspace quota exceeded after execution" in caught.value.detail
+    assert size(path) == 0, "by their sizes nothing is there"
+
+
+# Eight files of a mebibyte that no directory has: their names are gone, or they never had one, and the program holds
+# them open, or by nothing but memory that shows them.
+HOLD = """
+import mmap, os, time
+def make(n):
+    fd = os.open('/workspace', os.O_TMPFILE | os.O_RDWR) if n % 2 else os.open(f'/workspace/{n}', os.O_CREAT | os.O_RDWR)
+    if n % 2 == 0:
+        os.unlink(f'/workspace/{n}')
+    os.write(fd, bytes(1 << 20))
+    return fd
+fds = [make(n) for n in range(8)]
+if WAY == 'mapped':
+    maps = [mmap.mmap(fd, 4096) for fd in fds]
+    os.closerange(3, 256)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("way", ["open", "mapped"])
+def test_files_without_a_name_count(daemon, shared, way):
+    api, name, path = shared
+    program = f"WAY = {way!r}\n{HOLD}"
+    start = {"command": "python3", "process_id": "holder", "args": ["-c", program]}
+    api.call("POST", f"/v1/sessions/{name}/processes", start)
+
+    def info():
+        return api.call("GET", f"/v1/sessions/{name}/processes/holder")
+    until(lambda: info()["status"] == "exited", what="the end of the process", seconds=90)
+    assert BETWEEN in info()["reason"], info()
+    assert size(path) == 0
+
+    with pytest.raises(ApiError) as caught:
+        api.x(name, "python3", "-c", program, timeout_sec=120)
+    assert "workspace quota exceeded after execution" in caught.value.detail

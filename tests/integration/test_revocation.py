@@ -141,7 +141,7 @@ def test_an_expired_token_ends_what_it_began(daemon):
 
 
 def test_whoever_was_let_in_is_answered(daemon):
-    """A request, unlike a stream, comes to its end: row I19 of the catalogue has the same for `token_file`."""
+    """A request, unlike a stream, comes to its end: check I19 of the catalogue has the same for `token_file`."""
     local = daemon.client()
     local.new("a")
     conn = http.client.HTTPConnection(*where(daemon), timeout=60)

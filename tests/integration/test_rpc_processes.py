@@ -41,7 +41,7 @@ def exited(rpc, process_id="default"):
     return eventually(lambda: get(rpc, process_id)["status"] == "exited" and get(rpc, process_id), 20)
 
 
-def test_T59_T70_I11_start_and_query(rpc):
+def test_row_T59_row_T70_row_I11_start_and_query(rpc):
     info = start(rpc, "cat", "-u", env={"Z": "secret", "A": "1"}, cwd="/tmp")
     assert info["started_at"].endswith("Z")
     expected = {"session_id": "s", "process_id": "default", "status": "running", "command": "cat", "args": ["-u"],
@@ -53,14 +53,14 @@ def test_T59_T70_I11_start_and_query(rpc):
         get(rpc)
 
 
-def test_T61_deleting_the_session_ends_it(rpc):
+def test_row_T61_deleting_the_session_ends_it(rpc):
     start(rpc, "sleep", "600")
     rpc.call("box_delete_session", {"session_id": "s"})
     with pytest.raises(RpcError, match="^BoxSessionNotFoundError: session .* not found$"):
         rpc.call("box_get_session", {"session_id": "s"})
 
 
-def test_T62_sessions_show_their_processes(rpc):
+def test_row_T62_sessions_show_their_processes(rpc):
     before = rpc.call("box_get_session", {"session_id": "s"})
     assert before["image"] and "managed_process" not in before and "managed_processes" not in before
     start(rpc, "sleep", "600", process_id="other")
@@ -72,7 +72,7 @@ def test_T62_sessions_show_their_processes(rpc):
     assert set(after["managed_processes"]) == {"other", "default"}
 
 
-def test_T63_the_end_is_noticed(rpc):
+def test_row_T63_the_end_is_noticed(rpc):
     start(rpc, "true")
     info = exited(rpc)
     assert info and info["exit_code"] == 0 and info["exited_at"] >= info["started_at"]
@@ -82,7 +82,7 @@ def test_T63_the_end_is_noticed(rpc):
     assert exited(rpc)["exit_code"] == 7
 
 
-def test_T64_F20_F21_what_is_ours_is_never_cleaned_up(rpc):
+def test_row_T64_row_F20_row_F21_what_is_ours_is_never_cleaned_up(rpc):
     start(rpc, "sleep", "600")
     for _ in range(3):
         rpc.call("box_status")
@@ -90,7 +90,7 @@ def test_T64_F20_F21_what_is_ours_is_never_cleaned_up(rpc):
     assert get(rpc)["status"] == "running"
 
 
-def test_F20_F21_what_another_daemon_left_is_not_touched():
+def test_row_F20_row_F21_what_another_daemon_left_is_not_touched():
     """Bug 12 of upstream: two daemons on one host wiped each other's sandboxes."""
     one, two = Boxd(), None
     try:
@@ -106,7 +106,7 @@ def test_F20_F21_what_another_daemon_left_is_not_touched():
             two.close()
 
 
-def test_T71_a_process_keeps_its_session():
+def test_row_T71_a_process_keeps_its_session():
     d = Boxd(env={"BOX_SESSION_TTL_SEC": "1"})
     try:
         with Rpc(d.sock) as r:

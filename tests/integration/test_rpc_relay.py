@@ -82,7 +82,7 @@ def close_of(ws):
 
 # Rows of the seeds.
 
-def test_T60_I09_echo(place):
+def test_row_T60_row_I09_echo(place):
     place.start("cat")
     with place.relay() as ws:
         assert ws.headers["sec-websocket-protocol"] == "mcp"

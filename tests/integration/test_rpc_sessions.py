@@ -49,13 +49,13 @@ def sessions(rpc):
 
 # Rows of the seeds.
 
-def test_T05_two_commands_share_a_session(rpc):
+def test_row_T05_two_commands_share_a_session(rpc):
     rpc.exec("s", "echo first > /tmp/log")
     assert rpc.exec("s", "echo second >> /tmp/log; cat /tmp/log")["stdout"] == "first\nsecond"
     assert sessions(rpc) == ["s"]
 
 
-def test_T13_another_host_path_is_a_conflict(rpc, directory):
+def test_row_T13_another_host_path_is_a_conflict(rpc, directory):
     os.mkdir(directory + "/a")
     os.mkdir(directory + "/b")
     rpc.exec("s", "true", host_path=directory + "/a")
@@ -71,14 +71,14 @@ def test_T13_another_host_path_is_a_conflict(rpc, directory):
     ("pids_limit", 5, "pids_limit=128"), ("read_only_rootfs", False, "read_only_rootfs=True"),
     ("mount_path", "/p", "mount_path=/workspace"), ("workspace_quota_mb", 3, "workspace_quota_mb=0"),
     ("host_path_mode", "ro", "host_path_mode=rw"), ("host_path", "/tmp/x", "host_path=None")])
-def test_T14_other_limits_are_a_conflict(rpc, field, value, text):
+def test_row_T14_other_limits_are_a_conflict(rpc, field, value, text):
     rpc.call("box_create_session", {"session_id": "s"})
     with pytest.raises(RpcError) as e:
         rpc.call("box_create_session", {"session_id": "s", field: value})
     assert e.value.message == (f"BoxSessionConflictError: Box session {name_of(rpc, 's')} already exists with {text}")
 
 
-def test_T33_status_counts_sessions(rpc):
+def test_row_T33_status_counts_sessions(rpc):
     status = rpc.call("box_status")
     assert status["backend"] == {"name": "native", "available": True}
     assert status["active_sessions"] == 0 and status["session_ttl_sec"] == 300
@@ -86,7 +86,7 @@ def test_T33_status_counts_sessions(rpc):
     assert rpc.call("box_status")["active_sessions"] == 1
 
 
-def test_T34_sessions_are_described(rpc):
+def test_row_T34_sessions_are_described(rpc):
     rpc.exec("s", "true")
     [info] = rpc.call("box_get_sessions")["sessions"]
     assert info["session_id"] == "s" and info["backend_name"] == "native" and info["backend_session_id"]
@@ -94,7 +94,7 @@ def test_T34_sessions_are_described(rpc):
     assert "managed_processes" not in info
 
 
-def test_T35_T57_no_backend(boxd):
+def test_row_T35_row_T57_no_backend(boxd):
     with Rpc(boxd.sock) as r:
         r.call("box_init", {"backend": "e2b"}, ctx=None)
         assert r.call("box_get_backend_info", ctx=None) == {"name": None, "available": False}
@@ -107,7 +107,7 @@ def test_T35_T57_no_backend(boxd):
         assert r.exec("s", "echo back")["stdout"] == "back"
 
 
-def test_T39_execute(rpc):
+def test_row_T39_execute(rpc):
     r = rpc.exec("s", "echo hi; echo err >&2; exit 3")
     assert {k: r[k] for k in ("session_id", "backend_name", "status", "exit_code", "stdout", "stderr")} == {
         "session_id": "s", "backend_name": "native", "status": "completed", "exit_code": 3, "stdout": "hi",
@@ -115,7 +115,7 @@ def test_T39_execute(rpc):
     assert isinstance(r["duration_ms"], int)
 
 
-def test_T40_T41_T42_T43_lists_and_status(rpc):
+def test_row_T40_row_T41_row_T42_row_T43_lists_and_status(rpc):
     rpc.exec("s", "true")
     assert sessions(rpc) == ["s"]
     assert set(rpc.call("box_status")) == {"backend", "active_sessions", "managed_processes", "session_ttl_sec",
@@ -125,13 +125,13 @@ def test_T40_T41_T42_T43_lists_and_status(rpc):
     assert sessions(rpc) == []
 
 
-def test_T44_deleting_what_is_not_there(rpc):
+def test_row_T44_deleting_what_is_not_there(rpc):
     with pytest.raises(RpcError) as e:
         rpc.call("box_delete_session", {"session_id": "none"})
     assert e.value.message == f"BoxSessionNotFoundError: session {name_of(rpc, 'none')} not found"
 
 
-def test_T45_I10_a_session_without_a_command(rpc):
+def test_row_T45_row_I10_a_session_without_a_command(rpc):
     info = rpc.call("box_create_session", {"session_id": "c", "cmd": ""})
     assert info["session_id"] == "c" and info["image"] == "rockchin/langbot-sandbox:latest"
     assert sessions(rpc) == ["c"]
@@ -139,23 +139,23 @@ def test_T45_I10_a_session_without_a_command(rpc):
         rpc.exec("c", "  ")
 
 
-def test_T46_network_conflict(rpc):
+def test_row_T46_network_conflict(rpc):
     rpc.exec("s", "true", network="off")
     with pytest.raises(RpcError, match="^BoxSessionConflictError: .* already exists with network=off$"):
         rpc.exec("s", "true", network="on")
 
 
-def test_T53_simple_command(rpc):
+def test_row_T53_simple_command(rpc):
     r = rpc.exec("s", "echo hello from box", image="alpine:latest", workdir="/tmp")  # I08
     assert (r["status"], r["exit_code"]) == ("completed", 0) and "hello from box" in r["stdout"]
 
 
-def test_T54_files_persist(rpc):
+def test_row_T54_files_persist(rpc):
     rpc.exec("s", "echo kept > /tmp/f", workdir="/tmp")
     assert rpc.exec("s", "cat /tmp/f", workdir="/tmp")["stdout"] == "kept"
 
 
-def test_T55_timeout(rpc):
+def test_row_T55_timeout(rpc):
     r = rpc.exec("s", "echo part; sleep 120", timeout_sec=1)
     assert (r["status"], r["exit_code"], r["stdout"]) == ("timed_out", None, "part")
     assert r["stderr"] == "Command timed out after 1 seconds."
@@ -163,13 +163,13 @@ def test_T55_timeout(rpc):
     assert rpc.exec("s", "echo why >&2; sleep 9", timeout_sec=1)["stderr"] == "why"
 
 
-def test_T56_offline(rpc):
+def test_row_T56_offline(rpc):
     r = rpc.exec("s", "python3 -c \"import socket; socket.create_connection(('1.1.1.1', 80), 3)\"")
     assert r["exit_code"] != 0
     assert rpc.exec("s", "tail -n +3 /proc/net/dev | cut -d: -f1")["stdout"] == "lo"
 
 
-def test_I02_every_action_of_the_client_is_known(rpc):
+def test_row_I02_every_action_of_the_client_is_known(rpc):
     for action in ("box_exec", "box_create_session", "box_get_session", "box_delete_session", "box_get_skill",
                    "box_start_managed_process", "box_get_managed_process", "box_stop_managed_process"):
         with pytest.raises(RpcError) as e:

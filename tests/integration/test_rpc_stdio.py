@@ -48,7 +48,7 @@ def host():
         yield h
 
 
-def test_I07_commands_over_pipes(host):
+def test_row_I05_commands_over_pipes(host):
     assert host.call("__ping", ctx=None) == {}
     assert host.call("box_init", {"limits": {"max_sessions": 5}}, ctx=None) == {"initialized": True}
     assert host.exec("s", "echo hi")["stdout"] == "hi"

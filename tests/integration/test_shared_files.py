@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that all sessions read from one place: rows M01, M02 and M04 of the catalogue.
+"""Files that all sessions read from one place: checks M01, M02 and M04 of the catalogue.
 
 A file of `/usr` is the same file for every session. What that shows of others is written down in
 docs/threat-model.md, under "What sessions can tell of each other"; these tests hold the line there.
@@ -73,7 +73,7 @@ def shared_still(api, session):
 
 
 @pytest.mark.rootless
-def test_M01_what_is_watched_tells_of_others_only_where_it_is_written_down(boxd_shared, api, session):
+def test_check_M01_what_is_watched_tells_of_others_only_where_it_is_written_down(boxd_shared, api, session):
     a, b = session(), session()
     for s in (a, b):
         assert api.sh(s, MAKE)["exit_code"] == 0
@@ -138,7 +138,7 @@ print(json.dumps(held))
 
 
 @pytest.mark.rootless
-def test_M02_locks_of_others_are_seen_only_where_it_is_written_down(boxd_shared, api, session):
+def test_check_M02_locks_of_others_are_seen_only_where_it_is_written_down(boxd_shared, api, session):
     a, b = session(), session()
     for s in (a, b):
         assert api.sh(s, MAKE)["exit_code"] == 0
@@ -192,7 +192,7 @@ def cold_file():
     pytest.skip("no file of /usr can be dropped from memory here")
 
 
-def test_M04_what_is_in_memory_is_not_told_by_a_call(api, sid):
+def test_check_M04_what_is_in_memory_is_not_told_by_a_call(api, sid):
     """Whether others have read a file shows in how long it takes; no call says it outright."""
     path = cold_file()
     r = api.x(sid, "python3", "-c", CACHE, str(path))

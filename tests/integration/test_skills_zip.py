@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archives that people upload: good ones, and those made to harm (rows K01)."""
+"""Archives that people upload: good ones, and those made to harm (check K01)."""
 
 import io
 import json

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table F, disk quota, of the catalogue of checks. Its rows are called secF here: features have F rows of their own.
+"""Table F, disk quota, of the catalogue of checks.
 
-| row | what | tests |
+| check | what | tests |
 |---|---|---|
 | F01 | no way past the limit | test_quota.py, test_bombs_disk.py |
 | F02 | inodes | test_quota.py, test_bombs_disk.py |
@@ -44,7 +44,7 @@ def kept(api, name):
 
 
 @pytest.mark.parametrize("asked", [4 * QUOTA, QUOTA + 1, QUOTA - 1, 4, 0])
-def test_secF08_another_size_is_refused_and_changes_nothing(boxd_shared, api, session, asked):
+def test_check_F08_another_size_is_refused_and_changes_nothing(boxd_shared, api, session, asked):
     name = session(workspace_quota_mb=QUOTA)
     assert api.sh(name, "head -c 10M /dev/urandom > /workspace/f")["exit_code"] == 0
     before = kept(api, name)
@@ -60,7 +60,7 @@ def test_secF08_another_size_is_refused_and_changes_nothing(boxd_shared, api, se
     assert api.new(name)["session_id"] == name and kept(api, name) == before
 
 
-def test_secF08_another_size_is_refused_on_the_langbot_wire(boxd):
+def test_check_F08_another_size_is_refused_on_the_langbot_wire(boxd):
     with Rpc(boxd.sock) as rpc:
         assert rpc.exec("s", "echo kept > f; stat -f -c %b /workspace", workspace_quota_mb=QUOTA)["exit_code"] == 0
         for asked in (2 * QUOTA, 4):
@@ -113,7 +113,7 @@ def killed_at(pid, daemon, call):
 
 # What box-priv does for a disk, in order: LOOP_CONFIGURE, fsopen, fsconfig, fsmount, move_mount, and then the sandbox.
 @pytest.mark.parametrize("call", ["fallocate", "fsopen", "fsconfig", "fsmount", "move_mount", "socketpair"])
-def test_secF10_kill_of_box_priv_between_device_and_mount(daemon, call):
+def test_check_F10_kill_of_box_priv_between_device_and_mount(daemon, call):
     need("strace")
     killed_at(daemon.priv_pid(), daemon, call)
     assert daemon.process.wait(60 * SCALE) == 1
@@ -122,7 +122,7 @@ def test_secF10_kill_of_box_priv_between_device_and_mount(daemon, call):
 
 # boxd hears that it is there (recvmsg), and writes its record (pwrite64).
 @pytest.mark.parametrize("call", ["recvmsg", "pwrite64"])
-def test_secF10_kill_of_boxd_between_mount_and_record(daemon, call):
+def test_check_F10_kill_of_boxd_between_mount_and_record(daemon, call):
     need("strace")
     killed_at(daemon.pid, daemon, call)
     daemon.process.wait()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table H, host paths and names, of the catalogue of checks.
 
-| row | what | tests |
+| check | what | tests |
 |---|---|---|
 | H01 | places that nobody may mount | test_mounts.py |
 | H02 | the same through every field and front | here; `host_path` and `extra_mounts` over HTTP also in test_mounts.py |
@@ -17,8 +17,8 @@
 | H12 | read-back | test_files.py |
 
 H02 speaks of volumes and tmpfs targets: there are no such fields, as
-test_H02_fields_of_other_runtimes_mount_nothing holds. The one
-target without a source is a workspace without a host path: test_H07_a_mount_cannot_cover_what_is_ours.
+test_check_H02_fields_of_other_runtimes_mount_nothing holds. The one
+target without a source is a workspace without a host path: test_check_H07_a_mount_cannot_cover_what_is_ours.
 """
 
 import contextlib
@@ -107,7 +107,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_H02_every_way_refuses_the_same_places(world, way):
+def test_check_H02_every_way_refuses_the_same_places(world, way):
     for path in (*SYSTEM, world.outside, world.state, world.state / "boxd.sock", world.outside.parent):
         WAYS[way](world, path)
     client = world.client()
@@ -116,7 +116,7 @@ def test_H02_every_way_refuses_the_same_places(world, way):
     assert os.listdir(world.outside) == ["secret"]
 
 
-def test_H02_skills_are_kept_and_found_in_allowed_places_only(world):
+def test_check_H02_skills_are_kept_and_found_in_allowed_places_only(world):
     """The store, and a directory that is looked at for skills."""
     with Rpc(world.sock) as rpc:
         host = {"host_root": str(world.allowed / "box")}
@@ -137,7 +137,7 @@ def test_H02_skills_are_kept_and_found_in_allowed_places_only(world):
     assert os.listdir(world.outside) == ["secret"]
 
 
-def test_H02_a_tool_call_mounts_nothing():
+def test_check_H02_a_tool_call_mounts_nothing():
     """What a model says about mounts is not obeyed, whichever tool it calls."""
     daemon = Governed("box: {shared_host_root: '{top}/data'}")
     try:
@@ -166,7 +166,7 @@ OTHERS = {"volumes": ["/etc:/mnt/x"], "binds": ["/etc:/mnt/x"], "mounts": [{"sou
           "rootfs": "/", "privileged": True, "cap_add": ["ALL"]}
 
 
-def test_H02_fields_of_other_runtimes_mount_nothing(world):
+def test_check_H02_fields_of_other_runtimes_mount_nothing(world):
     """Refused where unknown members are, and without effect on the wire where LangBot's runtime ignores them."""
     client = world.client()
     for name, value in OTHERS.items():
@@ -194,13 +194,13 @@ CHAT = "sandbox: {image: host, chats_root: '%s', dependencies_host_path: '%s', l
     (CHAT % ("{top}/chats", "/etc", "{top}"), "'/etc' of the section sandbox is outside"),
     (CHAT % ("{top}/chats", "{top}", "/root"), "'/root' of the section sandbox is outside"),
 ])
-def test_H02_what_the_configuration_mounts_is_held_to_the_same(section, reason):
+def test_check_H02_what_the_configuration_mounts_is_held_to_the_same(section, reason):
     with pytest.raises(RuntimeError, match=reason):
         Governed(section).close()
     assert not os.path.exists("/etc/chats")
 
 
-def test_H02_a_policy_cannot_allow_more_than_boxd_does():
+def test_check_H02_a_policy_cannot_allow_more_than_boxd_does():
     daemon = Governed("box: {local: {allowed_mount_roots: [/etc, /usr, '{top}']}}",
                       env={"BOX_ALLOWED_MOUNT_ROOTS": "/srv"})
     try:
@@ -285,7 +285,7 @@ def records(daemon, text, mark):
     return daemon.log()[log_before:], audit()[audit_before:]
 
 
-def test_H11_one_request_one_record(watched):
+def test_check_H11_one_request_one_record(watched):
     plain_log, plain_audit = records(watched, PLAIN, "h11-plain")
     log, audit = records(watched, HOSTILE, "h11-hostile")
     for text in (log, audit):
@@ -300,7 +300,7 @@ def test_H11_one_request_one_record(watched):
     assert any(json.loads(x).get("command") == f"# {HOSTILE}" for x in audit.splitlines())
 
 
-def test_H11_errors_and_events_are_data(watched):
+def test_check_H11_errors_and_events_are_data(watched):
     """The ring of failures and the stream of events hand the words back as they were, inside of strings."""
     client = watched.client()
     client.new("h11e")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table K, hostile content, of the catalogue of checks.
 
-| row | what | tests |
+| check | what | tests |
 |---|---|---|
 | K01 | zip archives | here, through boxd; every field that can lie: test_skills_zip.py; fuzz_zip |
 | K02 | tar archives, layers of images | here: Box reads none; what engines unpack: conformance/test_engine_images.py |
@@ -15,7 +15,7 @@
 | K10 | preconditions of kernel exploits | test_table_k_kernel.py; every system call: escape/test_kernel.py (B20) |
 
 Not testable yet: layers that Box itself unpacks, and 10^5 of them (K02, K05). It has no image store: engines pull and
-unpack, the native backend shows the host's own directories. test_K02_no_program_of_ours_reads_tar fails when that
+unpack, the native backend shows the host's own directories. test_check_K02_no_program_of_ours_reads_tar fails when that
 changes.
 """
 
@@ -171,7 +171,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_K01_refused_before_the_first_byte(store, what):
+def test_check_K01_refused_before_the_first_byte(store, what):
     data, sentence = REFUSED[what]
     watched = Watched(store.root)
     try:
@@ -199,7 +199,7 @@ LATE = {
 
 
 @pytest.mark.parametrize("what", LATE)
-def test_K01_what_shows_late_leaves_nothing(store, what):
+def test_check_K01_what_shows_late_leaves_nothing(store, what):
     watched = Watched(store.root)
     try:
         with pytest.raises(RpcError, match="^BoxValidationError: "):
@@ -210,7 +210,7 @@ def test_K01_what_shows_late_leaves_nothing(store, what):
     assert os.listdir(store.root) == ["there"]
 
 
-def test_K01_names_that_differ_by_case_are_two_files(store):
+def test_check_K01_names_that_differ_by_case_are_two_files(store):
     """So they are here; nothing of one gets into the other."""
     data = zipped(("readme", b"small"), ("README", b"LARGE"), ("dir/x", b"1"), ("DIR/x", b"2"))
     watched = Watched(store.root)
@@ -227,7 +227,7 @@ def test_K01_names_that_differ_by_case_are_two_files(store):
 # K02
 
 
-def test_K02_no_program_of_ours_reads_tar():
+def test_check_K02_no_program_of_ours_reads_tar():
     """Neither by a library nor by another program."""
     for name in ("boxd", "box", "box-priv", "box-fetch"):
         path = BUILD / name
@@ -237,7 +237,7 @@ def test_K02_no_program_of_ours_reads_tar():
         assert b"/bin/tar" not in content and b"\0tar\0" not in content and b"\0bsdtar\0" not in content, name
 
 
-def test_K02_a_tar_is_no_archive_for_us(store):
+def test_check_K02_a_tar_is_no_archive_for_us(store):
     def tar(mode):
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode=mode, format=tarfile.PAX_FORMAT) as made:
@@ -271,7 +271,7 @@ PASSWD = {
 
 
 @pytest.mark.parametrize("what", PASSWD)
-def test_K04_no_file_of_users_makes_anybody_somebody_else(api, session, what):
+def test_check_K04_no_file_of_users_makes_anybody_somebody_else(api, session, what):
     """Ids come from the plan and are never looked up."""
     name = session(read_only_rootfs=False, memory_mb=512)
     who = "id -u; id -g; grep -E '^(Uid|Gid|CapEff|CapPrm|NoNewPrivs|Seccomp):' /proc/self/status"
@@ -292,7 +292,7 @@ def test_K04_no_file_of_users_makes_anybody_somebody_else(api, session, what):
 
 
 @pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"A\0B": "x"}, {"A": "x\0y"}, {"=": "x"}])
-def test_K05_names_and_values_that_no_environment_has(api, session, env):
+def test_check_K05_names_and_values_that_no_environment_has(api, session, env):
     for ask in (lambda: session(env=env), lambda: api.sh(session(), "env", env=env),
                 lambda: api.call("POST", f"/v1/sessions/{session()}/processes", {"command": "env", "env": env})):
         with pytest.raises(ApiError) as caught:
@@ -305,7 +305,7 @@ WORKDIRS = ("/proc/self/fd/8", "/proc/self/fd/3", "/proc/1/cwd", "/proc/self/cwd
 
 
 @pytest.mark.parametrize("workdir", WORKDIRS)
-def test_K05_a_working_directory_is_no_descriptor_of_ours(api, session, workdir):
+def test_check_K05_a_working_directory_is_no_descriptor_of_ours(api, session, workdir):
     """As C09, for what an image or a spec would say."""
     try:
         name = session(workdir=workdir)
@@ -320,7 +320,7 @@ def test_K05_a_working_directory_is_no_descriptor_of_ours(api, session, workdir)
 
 
 @pytest.mark.parametrize("program", ["evil", "./evil", "bin/evil", "../bin/evil"])
-def test_K05_a_relative_program_is_found_inside_or_not_at_all(api, sid, program):
+def test_check_K05_a_relative_program_is_found_inside_or_not_at_all(api, sid, program):
     r = api.x(sid, program)
     assert r["exit_code"] in (126, 127), r
     api.sh(sid, "mkdir bin; printf '#!/bin/sh\\ncat /proc/self/uid_map\\n' > evil; chmod 755 evil; cp evil bin/")
@@ -385,7 +385,7 @@ print("none")
 """
 
 
-def test_K07_images_of_users_are_files(api, session, images):
+def test_check_K07_images_of_users_are_files(api, session, images):
     """Shown, copied, deleted: never mounted, whichever field names one."""
     image = str(images / "ext4.img")
     name = session(host_path=str(images), image=image,
@@ -417,7 +417,7 @@ def as_boxd(daemon, script):
                    check=True)
 
 
-def test_K07_nobody_but_box_priv_chooses_what_is_mounted(images):
+def test_check_K07_nobody_but_box_priv_chooses_what_is_mounted(images):
     """boxd owns the state directory. Taken over, it would put an image of its own among the templates."""
     daemon = Boxd()
     try:
@@ -444,7 +444,7 @@ def test_K07_nobody_but_box_priv_chooses_what_is_mounted(images):
         daemon.close()
 
 
-def test_K07_what_is_mounted_is_what_was_written(images):
+def test_check_K07_what_is_mounted_is_what_was_written(images):
     """The same, in the moment between the making of an image and its mounting."""
     need("strace")
     daemon = Boxd()
@@ -469,7 +469,7 @@ def test_K07_what_is_mounted_is_what_was_written(images):
         daemon.close()
 
 
-def test_K07_the_image_of_a_session_is_out_of_its_reach(boxd_shared, api, session):
+def test_check_K07_the_image_of_a_session_is_out_of_its_reach(boxd_shared, api, session):
     """It is written through the file system alone: nobody inside can spoil what the kernel has to parse."""
     name = session(workspace_quota_mb=8)
     images = [p for p in boxd_shared.state.glob("sessions/*/disk.img")]

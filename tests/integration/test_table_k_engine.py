@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row K08 of table K: something that says it is Docker, and means harm. No engine is needed for that."""
+"""Check K08 of table K: something that says it is Docker, and means harm. No engine is needed for that."""
 
 import contextlib
 import pathlib
@@ -122,7 +122,7 @@ LIMIT = 48 << 20
 
 
 @pytest.mark.parametrize("how", EVIL)
-def test_K08_an_engine_that_answers_anything(how):
+def test_check_K08_an_engine_that_answers_anything(how):
     """When it is asked for a container: the request fails with a type, and boxd takes in only so much."""
     engine = Engine("/containers/create", EVIL[how])
     daemon = Boxd("--backend", "docker", env={"BOX_ENGINE_SOCKET": str(engine.path)})
@@ -143,7 +143,7 @@ def test_K08_an_engine_that_answers_anything(how):
 
 
 @pytest.mark.parametrize("where", ["/_ping", "/images/", "/info"])
-def test_K08_whatever_is_asked_first(where):
+def test_check_K08_whatever_is_asked_first(where):
     for how in ("10 GiB", "headers for ever", "JSON that is deep", "another protocol"):
         engine = Engine(where, EVIL[how])
         daemon = Boxd("--backend", "docker", env={"BOX_ENGINE_SOCKET": str(engine.path)})
@@ -160,7 +160,7 @@ def test_K08_whatever_is_asked_first(where):
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_K08_nobody_is_sent_elsewhere(status):
+def test_check_K08_nobody_is_sent_elsewhere(status):
     """The engine is where the operator said, and nowhere else."""
     with socket.socket() as elsewhere:
         elsewhere.bind(("127.0.0.1", 0))
@@ -183,7 +183,7 @@ def test_K08_nobody_is_sent_elsewhere(status):
             daemon.close()
 
 
-def test_K08_a_slow_engine_holds_nobody_else():
+def test_check_K08_a_slow_engine_holds_nobody_else():
     """A byte now and then, for ever: that request ends in time, and others do not wait for it."""
     stop = threading.Event()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row K10 of table K: what known exploits of the kernel begin with, looked for from inside. Nothing is exploited."""
+"""Check K10 of table K: what known exploits of the kernel begin with, looked for from inside. Nothing is exploited."""
 
 import json
 
@@ -115,7 +115,7 @@ def documented():
     return {line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")} - {"what"}
 
 
-def test_K10_what_known_exploits_need_is_closed_or_documented(api, sid):
+def test_check_K10_what_known_exploits_need_is_closed_or_documented(api, sid):
     r = api.x(sid, "python3", "-c", PROBE)
     assert r["exit_code"] == 0, r
     found = json.loads(r["stdout"])

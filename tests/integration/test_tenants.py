@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workspaces that share one boxd, as one sees the other: rows I03, I11, I20 and M05 of the catalogue."""
+"""Workspaces that share one boxd, as one sees the other: checks I03, I11, I20 and M05 of the catalogue."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def outcome(call):
 # I03: what is somebody else's is not there.
 
 
-def test_I03_names_of_another_workspace_are_not_found(tenants):
+def test_check_I03_names_of_another_workspace_are_not_found(tenants):
     a, b = tenants
     a.exec("secret", "echo mine > /workspace/f")
     a.call("box_start_managed_process", {"session_id": "secret", "spec": {"command": "cat"}})
@@ -68,7 +68,7 @@ def test_I03_names_of_another_workspace_are_not_found(tenants):
     assert a.exec("secret", "cat /workspace/f")["stdout"] == "mine"
 
 
-def test_I03_the_relay_tells_nothing_about_others(daemon, tenants):
+def test_check_I03_the_relay_tells_nothing_about_others(daemon, tenants):
     a, b = tenants
     a.call("box_create_session", {"session_id": "s"})
     a.call("box_start_managed_process", {"session_id": "s", "spec": {"command": "cat"}})
@@ -95,7 +95,7 @@ def test_I03_the_relay_tells_nothing_about_others(daemon, tenants):
         assert ws.recv() == "hello"
 
 
-def test_I03_nobody_speaks_for_another_instance(daemon, tenants):
+def test_check_I03_nobody_speaks_for_another_instance(daemon, tenants):
     a, _ = tenants
     a.call("box_create_session", {"session_id": "s"})
     for ctx in (context(A, instance="inst-b"), context(A, instance="INST-A"), context(A, instance="inst-a ")):
@@ -107,7 +107,7 @@ def test_I03_nobody_speaks_for_another_instance(daemon, tenants):
     assert (refused.value.status, refused.value.body) == (401, b"Unauthorized")
 
 
-def test_I03_who_was_shut_out_stays_out_when_boxd_is_another():
+def test_check_I03_who_was_shut_out_stays_out_when_boxd_is_another():
     """The generation that counts is known from the sessions that are left, before anybody has said a word."""
     adopt_orphans()
     d = Boxd()
@@ -148,7 +148,7 @@ def shape(text, *names):
     return re.sub(r"ws-[0-9a-f]{24}-g\d+-", "", text)
 
 
-def test_M05_another_workspaces_name_and_an_unknown_one_are_alike(daemon, tenants):
+def test_check_M05_another_workspaces_name_and_an_unknown_one_are_alike(daemon, tenants):
     a, b = tenants
     a.call("box_create_session", {"session_id": "taken"})
     a.call("box_start_managed_process", {"session_id": "taken", "spec": {"command": "cat", "process_id": "p"}})
@@ -164,7 +164,7 @@ def test_M05_another_workspaces_name_and_an_unknown_one_are_alike(daemon, tenant
         outcome(lambda: b.call("box_get_session", {"session_id": "taken"}))[2] for _ in range(2))
 
 
-def test_M05_how_long_it_takes_tells_nothing(tenants):
+def test_check_M05_how_long_it_takes_tells_nothing(tenants):
     a, b = tenants
     a.call("box_create_session", {"session_id": "taken"})
     times = {"taken": [], "never": []}
@@ -179,7 +179,7 @@ def test_M05_how_long_it_takes_tells_nothing(tenants):
     assert abs(taken - never) < 0.5 * max(taken, never) + 50e-6, (taken, never)
 
 
-def test_M05_counters_of_a_workspace_are_its_own(daemon, tenants):
+def test_check_M05_counters_of_a_workspace_are_its_own(daemon, tenants):
     a, b = tenants
     before = b.call("box_status"), b.call("box_get_sessions")
     a.call("box_create_session", {"session_id": "one"})
@@ -201,7 +201,7 @@ def test_M05_counters_of_a_workspace_are_its_own(daemon, tenants):
 # I11: the same thing asked for twice.
 
 
-def test_I11_the_same_request_twice_at_once_has_one_effect(tenants):
+def test_check_I11_the_same_request_twice_at_once_has_one_effect(tenants):
     """What carries a name is made once however often it is asked for. A seq_id names an answer and nothing else: a
     command that is sent twice runs twice, one after the other, and both are told."""
     a, _ = tenants
@@ -225,7 +225,7 @@ def test_I11_the_same_request_twice_at_once_has_one_effect(tenants):
     assert a.call("box_get_sessions")["sessions"] == []
 
 
-def test_I11_a_process_that_is_started_twice_at_once_runs_once(tenants):
+def test_check_I11_a_process_that_is_started_twice_at_once_runs_once(tenants):
     a, _ = tenants
     a.call("box_create_session", {"session_id": "s"})
     start = {"session_id": "s", "spec": {"command": "sh", "args": [
@@ -243,7 +243,7 @@ def test_I11_a_process_that_is_started_twice_at_once_runs_once(tenants):
     assert eventually(one, 20 * SCALE)
 
 
-def test_I11_after_a_crash_the_same_request_finds_what_it_made():
+def test_check_I11_after_a_crash_the_same_request_finds_what_it_made():
     """A client whose answer was lost asks again: the name is the key, and the session is still the one."""
     adopt_orphans()
     d = Boxd()
@@ -278,7 +278,7 @@ def test_I11_after_a_crash_the_same_request_finds_what_it_made():
 
 @pytest.mark.parametrize("action", ["", "box_nothing", "BOX_EXEC", "box_exec ", "__proto__", "x" * 5000, "böx",
                                     "a\x00b", "BoxSessionNotFoundError: fooled"])
-def test_I20_an_unknown_action_is_answered(tenants, action):
+def test_check_I20_an_unknown_action_is_answered(tenants, action):
     a, _ = tenants
     with pytest.raises(RpcError) as error:
         a.call(action)
@@ -293,7 +293,7 @@ ODD = [b"", b"{}", b"[]", b"null", b"1", b'"x"', b"{", b'{"seq_id": 1}', b'{"act
        b'{"jsonrpc": "2.0", "id": 1, "method": "box_exec", "params": {}}', b"[" * 100000, b'{"a":' * 100000]
 
 
-def test_I20_what_is_no_request_of_this_protocol_is_passed_over(tenants):
+def test_check_I20_what_is_no_request_of_this_protocol_is_passed_over(tenants):
     a, _ = tenants
     for text in ODD:
         a.ws.send(text)
@@ -315,7 +315,7 @@ def test_I20_what_is_no_request_of_this_protocol_is_passed_over(tenants):
     assert json.loads(a.hear())["code"] == 0
 
 
-def test_I20_an_answer_that_is_too_large_is_an_error_of_its_own(tenants):
+def test_check_I20_an_answer_that_is_too_large_is_an_error_of_its_own(tenants):
     """Nobody gets a message above 16 MiB: output is cut where it is kept, and the rest is counted."""
     a, _ = tenants
     answer = a.exec("s", "head -c 40000000 /dev/zero | tr '\\0' '\\001'", timeout_sec=60)
@@ -324,7 +324,7 @@ def test_I20_an_answer_that_is_too_large_is_an_error_of_its_own(tenants):
     assert a.exec("s", "echo fine")["stdout"] == "fine"
 
 
-def test_I20_protocols_of_tomorrow_over_http(daemon):
+def test_check_I20_protocols_of_tomorrow_over_http(daemon):
     for line, want in (("GET /v2/sessions HTTP/1.1", {404}), ("GET /v1/sessions HTTP/2.0", {400, 505}),
                        ("PRI * HTTP/2.0", {400, 505}), ("GET /v1/none HTTP/1.1", {404}),
                        ("PATCH /v1/sessions HTTP/1.1", {405})):

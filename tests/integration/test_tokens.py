@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A token is replaced while boxd serves: row I19 of the catalogue."""
+"""A token is replaced while boxd serves: check I19 of the catalogue."""
 
 import os
 import pathlib
@@ -75,7 +75,7 @@ def refused(daemon, token):
 
 
 @pytest.mark.parametrize("way", ["rename", "in place"])
-def test_I19_the_old_token_dies_and_the_new_one_counts(tcp, way):
+def test_check_I19_the_old_token_dies_and_the_new_one_counts(tcp, way):
     assert (tcp.status(OLD), tcp.status(NEW), refused(tcp, NEW)) == (200, 401, 401)
     if way == "rename":
         tcp.put(NEW)
@@ -86,7 +86,7 @@ def test_I19_the_old_token_dies_and_the_new_one_counts(tcp, way):
     assert OLD not in tcp.log() and NEW not in tcp.log()
 
 
-def test_I19_a_file_that_only_root_may_read_is_written_in_place():
+def test_check_I19_a_file_that_only_root_may_read_is_written_in_place():
     """boxd is root no more when it looks again; the file that it opened before serves on."""
     daemon = Daemon()
     try:
@@ -107,7 +107,7 @@ def test_I19_a_file_that_only_root_may_read_is_written_in_place():
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "short", "directory", "huge", "fifo"])
-def test_I19_without_a_good_token_nobody_comes_in(tcp, damage):
+def test_check_I19_without_a_good_token_nobody_comes_in(tcp, damage):
     if damage == "missing":
         tcp.token_path.unlink()
     elif damage == "directory":
@@ -128,7 +128,7 @@ def test_I19_without_a_good_token_nobody_comes_in(tcp, damage):
     until(lambda: tcp.status(NEW) == 200, what="the new token")
 
 
-def test_I19_no_command_is_dropped(tcp):
+def test_check_I19_no_command_is_dropped(tcp):
     """On a WebSocket that the old token opened the answers still come; then it ends, and nothing new is begun."""
     results = {}
     with tcp.rpc(OLD) as rpc, tcp.rpc(OLD) as idle:
@@ -172,7 +172,7 @@ def test_I19_no_command_is_dropped(tcp):
             assert stream.recv() == "the process has run on"
 
 
-def test_I19_streams_end_with_the_token_that_opened_them(tcp):
+def test_check_I19_streams_end_with_the_token_that_opened_them(tcp):
     plain = tcp.client()
     plain.new("s")
     auth = {"Authorization": f"Bearer {OLD}"}
@@ -200,7 +200,7 @@ def over_http(daemon, name, results):
         results["status"], _, results["body"] = w.answer()
 
 
-def test_I19_a_connection_of_the_unix_socket_stays(tcp):
+def test_check_I19_a_connection_of_the_unix_socket_stays(tcp):
     with Rpc(tcp.sock) as rpc:
         rpc.call("box_health", ctx=None)
         tcp.put(NEW)
@@ -208,7 +208,7 @@ def test_I19_a_connection_of_the_unix_socket_stays(tcp):
         rpc.call("box_health", ctx=None)
 
 
-def test_I19_the_token_of_the_environment_is_another(tcp):
+def test_check_I19_the_token_of_the_environment_is_another(tcp):
     """What LangBot gave its runtime by the environment does not change with the file."""
     daemon = Daemon(LANGBOT_BOX_CONTROL_TOKEN="x" * 40)
     try:
@@ -222,7 +222,7 @@ def test_I19_the_token_of_the_environment_is_another(tcp):
         daemon.close()
 
 
-def test_I19_rotation_under_load(tcp):
+def test_check_I19_rotation_under_load(tcp):
     """Many rotations while clients that know the newest token work: whoever is let in is answered in full."""
     stop, failures, counts = threading.Event(), [], {"ok": 0, "refused": 0}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that vanish, and the wires between our own programs: rows I14, I17 and I20 of the catalogue."""
+"""Peers that vanish, and the wires between our own programs: checks I14, I17 and I20 of the catalogue."""
 
 import array
 import contextlib
@@ -77,7 +77,7 @@ def counts(client):
     return {s["session_id"]: s["execs"] for s in client.ps()}
 
 
-def test_I14_peers_that_vanish_are_noticed_within_a_minute(cable):
+def test_check_I14_peers_that_vanish_are_noticed_within_a_minute(cable):
     """All kinds at once, so that the minute is waited for only once. What a peer alone waited for ends with it; managed
     processes go on."""
     client = cable.daemon.client()
@@ -135,14 +135,14 @@ PARSERS = sorted(p.stem.removeprefix("fuzz_") for p in (ROOT / "tests/fuzz").glo
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_I17_seeds_of_every_parser_are_replayed(name):
+def test_check_I17_seeds_of_every_parser_are_replayed(name):
     seeds = ROOT / "tests/fuzz/corpus" / name
     r = subprocess.run([built(f"fuzz/replay_{name}"), str(seeds)], text=True, capture_output=True, timeout=300 * SCALE)
     assert r.returncode == 0, r.stderr[-2000:]
     assert int(re.search(r"(\d+) inputs", r.stdout + r.stderr).group(1)) == len(list(seeds.iterdir())) > 0
 
 
-def test_I17_no_parser_is_forgotten():
+def test_check_I17_no_parser_is_forgotten():
     assert set(PARSERS) >= {"dns", "http1", "init_wire", "json", "priv", "record", "rpc", "skill_md", "spec", "ws",
                             "zip"}
     assert sorted(p.name for p in (ROOT / "tests/fuzz/corpus").iterdir()) == PARSERS
@@ -222,7 +222,7 @@ def all_is_well(d):
     assert d.priv_pid() == d.helper
 
 
-def test_I20_box_priv_and_a_boxd_of_another_version(left):
+def test_check_I20_box_priv_and_a_boxd_of_another_version(left):
     for version, extra in ((PRIV_VERSION + 1, b""), (PRIV_VERSION - 1, b""), (0xFFFFFFFF, b""),
                            (PRIV_VERSION, b"more")):
         with Priv(left) as other:
@@ -235,7 +235,7 @@ def test_I20_box_priv_and_a_boxd_of_another_version(left):
     all_is_well(left)
 
 
-def test_I20_box_priv_and_requests_that_it_does_not_know(left):
+def test_check_I20_box_priv_and_requests_that_it_does_not_know(left):
     with Priv(left) as other:
         for kind in (0, 12, 99, 0xFFFFFFFF):
             result, text, _, fds = other.ask(kind, b"\0" * 64)
@@ -256,7 +256,7 @@ def test_I20_box_priv_and_requests_that_it_does_not_know(left):
     all_is_well(left)
 
 
-def test_I20_a_boxd_that_box_priv_does_not_understand_ends_it_and_begins_anew(left):
+def test_check_I20_a_boxd_that_box_priv_does_not_understand_ends_it_and_begins_anew(left):
     """What a boxd of a later build does when it finds an older box-priv: good-bye means the same for ever."""
     with Priv(left) as other:
         assert other.hello(PRIV_VERSION + 1)[0] < 0
@@ -282,7 +282,7 @@ def control_socket(priv):
     return socket.socket(fileno=fds[1])
 
 
-def test_I20_pid_1_and_a_boxd_of_another_version(left):
+def test_check_I20_pid_1_and_a_boxd_of_another_version(left):
     with Priv(left) as other:
         assert other.hello()[0] == 0
         with control_socket(other) as pid1:
@@ -305,7 +305,7 @@ def test_I20_pid_1_and_a_boxd_of_another_version(left):
     all_is_well(left)
 
 
-def test_I20_programs_tell_their_version():
+def test_check_I20_programs_tell_their_version():
     for program in ("boxd", "box"):
         r = subprocess.run([str(BUILD / program), "--version"], text=True, capture_output=True, timeout=60 * SCALE)
         assert r.returncode == 0 and re.search(r"\d+\.\d+", r.stdout), r

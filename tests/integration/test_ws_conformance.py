@@ -125,7 +125,7 @@ SIZES = [0, 1, 125, 126, 127, 128, 65535, 65536, 65537, 1 << 20, 4 << 20]
 @pytest.mark.parametrize("chop", [None, 997])
 @pytest.mark.parametrize("opcode", [TEXT, BINARY])
 @pytest.mark.parametrize("size", SIZES)
-def test_I06_messages_of_every_size(echo, opcode, size, chop):
+def test_check_I06_messages_of_every_size(echo, opcode, size, chop):
     data = b"*" * size if opcode == TEXT else random.Random(size).randbytes(size)
     if chop is not None and size > 1 << 16:
         chop = 65521
@@ -134,30 +134,30 @@ def test_I06_messages_of_every_size(echo, opcode, size, chop):
 
 @pytest.mark.parametrize("size", [0, 1, 124, 125])
 @pytest.mark.parametrize("chop", [None, 1])
-def test_I06_pings_come_back(echo, size, chop):
+def test_check_I06_pings_come_back(echo, size, chop):
     data = bytes(range(size))
     assert talk(echo, frame(PING, data) + END, chop) == [(PONG, data), BYE]
 
 
-def test_I06_ten_pings_in_order(echo):
+def test_check_I06_ten_pings_in_order(echo):
     data = [b"payload-%d" % i for i in range(10)]
     assert talk(echo, b"".join(frame(PING, d) for d in data) + END) == [(PONG, d) for d in data] + [BYE]
 
 
-def test_I06_unasked_pongs_are_nothing(echo):
+def test_check_I06_unasked_pongs_are_nothing(echo):
     assert talk(echo, frame(PONG) + frame(PONG, b"x" * 125) + frame(PING, b"p") + END) == [(PONG, b"p"), BYE]
 
 
 @pytest.mark.parametrize("opcode", [PING, PONG, CLOSE])
 @pytest.mark.parametrize("size", [126, 65535, 65536])
-def test_I06_long_control_frames(echo, opcode, size):
+def test_check_I06_long_control_frames(echo, opcode, size):
     data = struct.pack("!H", 1000) + b"x" * (size - 2)
     assert talk(echo, frame(opcode, data)) == [("close", 1002)]
 
 
 @pytest.mark.parametrize("rsv", range(1, 8))
 @pytest.mark.parametrize("opcode", [TEXT, BINARY, PING, PONG, CLOSE])
-def test_I06_reserved_bits(echo, rsv, opcode):
+def test_check_I06_reserved_bits(echo, rsv, opcode):
     first = frame(TEXT, b"before")
     assert talk(echo, first + frame(opcode, b"", rsv=rsv)) == [(TEXT, b"before"), ("close", 1002)]
 
@@ -165,27 +165,27 @@ def test_I06_reserved_bits(echo, rsv, opcode):
 @pytest.mark.parametrize("opcode", [3, 4, 5, 6, 7, 11, 12, 13, 14, 15])
 @pytest.mark.parametrize("data", [b"", b"x" * 10])
 @pytest.mark.parametrize("fin", [True, False])
-def test_I06_reserved_opcodes(echo, opcode, data, fin):
+def test_check_I06_reserved_opcodes(echo, opcode, data, fin):
     first = frame(TEXT, b"before")
     assert talk(echo, first + frame(opcode, data, fin=fin)) == [(TEXT, b"before"), ("close", 1002)]
 
 
 @pytest.mark.parametrize("opcode", [TEXT, BINARY, CONT, PING, CLOSE])
-def test_I06_unmasked_frames(echo, opcode):
+def test_check_I06_unmasked_frames(echo, opcode):
     assert talk(echo, frame(opcode, b"", mask=False)) == [("close", 1002)]
 
 
 @pytest.mark.parametrize("opcode", [PING, PONG, CLOSE])
-def test_I06_fragmented_control_frames(echo, opcode):
+def test_check_I06_fragmented_control_frames(echo, opcode):
     assert talk(echo, frame(opcode, b"", fin=False)) == [("close", 1002)]
 
 
 @pytest.mark.parametrize("length", [1 << 63, (1 << 64) - 1, (16 << 20) + 1])
-def test_I06_lengths_nobody_means(echo, length):
+def test_check_I06_lengths_nobody_means(echo, length):
     assert talk(echo, frame(BINARY, b"", length=length)) == [("close", 1002 if length >> 63 else 1009)]
 
 
-def test_I06_a_length_that_is_not_the_shortest(echo):
+def test_check_I06_a_length_that_is_not_the_shortest(echo):
     long_form = bytes([0x82, 0xFE]) + struct.pack("!H", 5) + b"\0\0\0\0hello"
     assert talk(echo, long_form + END) == [("close", 1002)]
 
@@ -196,7 +196,7 @@ def test_I06_a_length_that_is_not_the_shortest(echo):
 @pytest.mark.parametrize("opcode", [TEXT, BINARY])
 @pytest.mark.parametrize("pieces", [1, 2, 3, 8, 255])
 @pytest.mark.parametrize("chop", [None, 1])
-def test_I06_fragments(echo, between, opcode, pieces, chop):
+def test_check_I06_fragments(echo, between, opcode, pieces, chop):
     whole = "fragment ✓ ".encode() * 16
     step = max(1, len(whole) // pieces)
     parts = [whole[i:i + step] for i in range(0, len(whole), step)]
@@ -206,7 +206,7 @@ def test_I06_fragments(echo, between, opcode, pieces, chop):
     assert talk(echo, data + END, chop) == pongs + [(opcode, whole), BYE]
 
 
-def test_I06_empty_fragments(echo):
+def test_check_I06_empty_fragments(echo):
     data = frame(TEXT, b"", fin=False) + frame(CONT, b"", fin=False) + frame(CONT, b"")
     assert talk(echo, data + END) == [(TEXT, b""), BYE]
 
@@ -217,11 +217,11 @@ def test_I06_empty_fragments(echo):
     frame(TEXT, b"a", fin=False) + frame(TEXT, b"b"),
     frame(TEXT, b"a", fin=False) + frame(BINARY, b"b", fin=False),
 ])
-def test_I06_fragments_out_of_place(echo, data):
+def test_check_I06_fragments_out_of_place(echo, data):
     assert talk(echo, data)[-1] == ("close", 1002)
 
 
-def test_I06_endless_continuation(echo):
+def test_check_I06_endless_continuation(echo):
     data = frame(TEXT, b"x", fin=False) + frame(CONT, b"x", fin=False) * 5000
     assert talk(echo, data) == [("close", 1009)]
 
@@ -239,7 +239,7 @@ BAD = [b"\xce\xba\xe1\xbd\xb9\xcf\x83\xce\xbc\xce\xb5\xed\xa0\x80edited", b"\xed
 @pytest.mark.parametrize("text", GOOD)
 @pytest.mark.parametrize("cut", ["whole", "bytes"])
 @pytest.mark.parametrize("chop", [None, 1])
-def test_I06_valid_utf8(echo, text, cut, chop):
+def test_check_I06_valid_utf8(echo, text, cut, chop):
     data = text.encode("utf-8", "surrogatepass")
     if cut == "whole" or len(data) < 2:
         sent = frame(TEXT, data)
@@ -250,7 +250,7 @@ def test_I06_valid_utf8(echo, text, cut, chop):
 
 @pytest.mark.parametrize("data", BAD)
 @pytest.mark.parametrize("cut", ["whole", "bytes", "tail"])
-def test_I06_invalid_utf8(echo, data, cut):
+def test_check_I06_invalid_utf8(echo, data, cut):
     if cut == "tail":
         sent = frame(TEXT, b"fine so far ", fin=False) + frame(CONT, data)
     elif cut == "whole" or len(data) < 2:
@@ -265,41 +265,41 @@ def test_I06_invalid_utf8(echo, data, cut):
 
 @pytest.mark.parametrize("code", [1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 3000, 3999, 4000, 4999])
 @pytest.mark.parametrize("reason", [b"", b"x" * 123, "grüße".encode()])
-def test_I06_valid_close_codes(echo, code, reason):
+def test_check_I06_valid_close_codes(echo, code, reason):
     assert talk(echo, close(code, reason)) == [("close", code)]
 
 
 @pytest.mark.parametrize("code", [0, 1, 999, 1004, 1005, 1006, 1012 + 4, 1100, 2000, 2999, 5000, 65535])
-def test_I06_invalid_close_codes(echo, code):
+def test_check_I06_invalid_close_codes(echo, code):
     assert talk(echo, close(code)) == [("close", 1002)]
 
 
-def test_I06_close_without_a_code(echo):
+def test_check_I06_close_without_a_code(echo):
     assert talk(echo, close()) == [("close", None)]
 
 
-def test_I06_close_with_half_a_code(echo):
+def test_check_I06_close_with_half_a_code(echo):
     assert talk(echo, frame(CLOSE, b"\x03")) == [("close", 1002)]
 
 
 @pytest.mark.parametrize("reason", BAD)
-def test_I06_close_with_a_bad_reason(echo, reason):
+def test_check_I06_close_with_a_bad_reason(echo, reason):
     assert talk(echo, close(1000, reason)) == [("close", 1007)]
 
 
 @pytest.mark.parametrize("after", [frame(TEXT, b"late"), frame(PING, b"late"), close(1001), b"\xff" * 100])
-def test_I06_nothing_counts_after_a_close(echo, after):
+def test_check_I06_nothing_counts_after_a_close(echo, after):
     assert talk(echo, close(1000) + after) == [BYE]
 
 
-def test_I06_close_in_the_middle_of_a_message(echo):
+def test_check_I06_close_in_the_middle_of_a_message(echo):
     assert talk(echo, frame(TEXT, b"half", fin=False) + close(1000)) == [BYE]
 
 
 # Limits and volume: ninth and tenth chapter.
 
 @pytest.mark.parametrize("piece", [64, 4096, 65536, 1 << 20])
-def test_I06_a_large_message_in_pieces(echo, piece):
+def test_check_I06_a_large_message_in_pieces(echo, piece):
     whole = random.Random(piece).randbytes(min(16 << 20, piece * 4096))[:4 << 20]
     parts = [whole[i:i + piece] for i in range(0, len(whole), piece)][:4000]
     whole = b"".join(parts)
@@ -307,13 +307,13 @@ def test_I06_a_large_message_in_pieces(echo, piece):
     assert talk(echo, data + END) == [(BINARY, whole), BYE]
 
 
-def test_I06_the_largest_message_and_one_byte_more(echo):
+def test_check_I06_the_largest_message_and_one_byte_more(echo):
     data = b"x" * (16 << 20)
     assert talk(echo, frame(TEXT, data) + END) == [(TEXT, data), BYE]
     assert talk(echo, frame(TEXT, data + b"x", length=len(data) + 1))[-1] == ("close", 1009)
 
 
 @pytest.mark.parametrize("size", [0, 16, 1024])
-def test_I06_many_messages_in_order(echo, size):
+def test_check_I06_many_messages_in_order(echo, size):
     data = [random.Random(i).randbytes(size) for i in range(1000)]
     assert talk(echo, b"".join(frame(BINARY, d) for d in data) + END) == [(BINARY, d) for d in data] + [BYE]

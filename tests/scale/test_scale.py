@@ -47,7 +47,7 @@ async def each(items, width, work):
     await asyncio.gather(*(run() for _ in range(width)))
 
 
-def test_five_thousand_sessions_live_side_by_side(daemon):
+def test_check_E14_five_thousand_sessions_live_side_by_side(daemon):
     async def scene():
         rpc = await connect(daemon)
         names = [f"s{i}" for i in range(SESSIONS)]
@@ -291,7 +291,7 @@ async def kills(world, processes, running):
     assert took[-1] <= limit, f"ready after {took[-1]:.2f} s, mostly {took[len(took) // 2]:.2f} s"
 
 
-def test_J01_killed_fifty_times_under_load_nothing_acknowledged_is_lost(daemon):
+def test_check_J01_killed_fifty_times_under_load_nothing_acknowledged_is_lost(daemon):
     async def scene():
         world, processes = World(daemon), 3
         tasks = await prepare(world, processes)

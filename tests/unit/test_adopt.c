@@ -182,7 +182,7 @@ static void clock_that_was_set_back_makes_nothing_older(void **state)
     world_stop(&w);
 }
 
-static void F11_a_lease_runs_out_when_nobody_holds_it(void **state)
+static void test_row_F11_a_lease_runs_out_when_nobody_holds_it(void **state)
 {
     struct world w;
     struct err err = {0};
@@ -210,7 +210,7 @@ static void F11_a_lease_runs_out_when_nobody_holds_it(void **state)
     world_stop(&w);
 }
 
-static void F11_the_next_daemon_waits_for_the_holder_no_longer_than_the_lease(void **state)
+static void test_row_F11_the_next_daemon_waits_for_the_holder_no_longer_than_the_lease(void **state)
 {
     struct world w;
     struct err err = {0};
@@ -373,7 +373,7 @@ static void numbers_of_processes_are_never_used_again(void **state)
     world_stop(&w);
 }
 
-static void test_F21_what_is_nobodys_is_swept(void **state)
+static void test_row_F21_what_is_nobodys_is_swept(void **state)
 {
     struct world w;
     struct heard h;
@@ -575,13 +575,14 @@ int main(void)
         cmocka_unit_test(session_is_found_again_with_all_it_was),
         cmocka_unit_test(idle_time_goes_on_over_a_restart),
         cmocka_unit_test(clock_that_was_set_back_makes_nothing_older),
-        cmocka_unit_test(F11_a_lease_runs_out_when_nobody_holds_it),
-        cmocka_unit_test(F11_the_next_daemon_waits_for_the_holder_no_longer_than_the_lease),
+        cmocka_unit_test(test_row_F11_a_lease_runs_out_when_nobody_holds_it),
+        cmocka_unit_test(
+            test_row_F11_the_next_daemon_waits_for_the_holder_no_longer_than_the_lease),
         cmocka_unit_test(process_runs_on_and_no_byte_is_lost),
         cmocka_unit_test(process_that_ended_meanwhile_says_how),
         cmocka_unit_test(output_of_an_ended_process_outlives_the_daemon_too),
         cmocka_unit_test(numbers_of_processes_are_never_used_again),
-        cmocka_unit_test(test_F21_what_is_nobodys_is_swept),
+        cmocka_unit_test(test_row_F21_what_is_nobodys_is_swept),
         cmocka_unit_test(session_that_died_meanwhile_is_forgotten),
         cmocka_unit_test(hostile_records_are_dropped_and_the_rest_is_taken),
         cmocka_unit_test(backend_that_keeps_nothing_is_fine),

@@ -456,7 +456,7 @@ static void what_cannot_be_written_is_counted_and_told(void **state)
     fault_reset();
     assert_int_equal(audit_lost(a), 3);
     jw_init(&w, &status);
-    audit_write_status(a, &w);
+    audit_write_status(a, true, &w);
     assert_non_null(strstr(buf_str(&status), "\"lost\":3,\"full\":true,\"on_full\":\"continue\","
                                              "\"error\":\"No space left on device\""));
     exec_start(a, "kept");

@@ -237,6 +237,26 @@ static void caps_are_as_the_entry_says(void **state)
         "max_execs must be a whole number");
 }
 
+static void a_scope_sees_its_own_doings_and_its_sessions(void **state)
+{
+    AUTO(authz)
+    struct authz *a =
+        good("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE
+             "\", \"tools\": [\"*\"], \"sessions\": [\"a-*\"]}, {\"name\": \"b\", \"token\": \"" TWO
+             "\", \"sessions\": [\"x\", \"*\"]}]}");
+    const struct authz_scope *s = authz_find(a, ONE, 32, 0), *all = authz_find(a, TWO, 32, 0);
+    (void)state;
+    assert_true(authz_sees(s, "a", NULL) && authz_sees(s, "b", "a-1") &&
+                authz_sees(s, NULL, "a-1"));
+    assert_false(authz_sees(s, "b", "b-1") || authz_sees(s, "b", NULL) || authz_sees(s, NULL, "a"));
+    assert_false(authz_sees(s, NULL, NULL));
+    assert_string_equal(authz_errors(s), "a");
+    assert_true(authz_sees(all, NULL, NULL) && authz_sees(all, "a", "a-1"));
+    assert_true(authz_sees(NULL, NULL, NULL));
+    assert_null(authz_errors(all));
+    assert_null(authz_errors(NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -249,6 +269,7 @@ int main(void)
         cmocka_unit_test(lists_name_what_is_allowed),
         cmocka_unit_test(mistakes_are_told_without_the_secret),
         cmocka_unit_test(caps_are_as_the_entry_says),
+        cmocka_unit_test(a_scope_sees_its_own_doings_and_its_sessions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 
 static const struct fake_options slow = {.create_ns = 2 * SEC, .destroy_ns = 2 * SEC};
 
-static void test_T65_a_chat_gets_its_directory_three_mounts_and_three_labels(void **state)
+static void test_row_T65_a_chat_gets_its_directory_three_mounts_and_three_labels(void **state)
 {
     struct chats w;
     char created[CHAT_TIME_SIZE], expires[CHAT_TIME_SIZE];
@@ -48,7 +48,7 @@ static void test_T65_a_chat_gets_its_directory_three_mounts_and_three_labels(voi
     chats_stop(&w);
 }
 
-static void test_T66_what_cannot_be_started_says_so_with_its_chat(void **state)
+static void test_row_T66_what_cannot_be_started_says_so_with_its_chat(void **state)
 {
     struct chats w;
     struct err why = {0};
@@ -375,7 +375,7 @@ static void one_that_cannot_be_ended_does_not_keep_the_others(void **state)
     chats_stop(&w);
 }
 
-static void test_T67_stop_of_what_is_not_there_succeeds(void **state)
+static void test_row_T67_stop_of_what_is_not_there_succeeds(void **state)
 {
     struct chats w;
     (void)state;
@@ -390,7 +390,7 @@ static void test_T67_stop_of_what_is_not_there_succeeds(void **state)
     chats_stop(&w);
 }
 
-static void test_T68_stop_that_fails_says_so_and_is_tried_again(void **state)
+static void test_row_T68_stop_that_fails_says_so_and_is_tried_again(void **state)
 {
     struct chats w;
     struct err why = {0};
@@ -596,8 +596,8 @@ static void it_may_go_at_any_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_T65_a_chat_gets_its_directory_three_mounts_and_three_labels),
-        cmocka_unit_test(test_T66_what_cannot_be_started_says_so_with_its_chat),
+        cmocka_unit_test(test_row_T65_a_chat_gets_its_directory_three_mounts_and_three_labels),
+        cmocka_unit_test(test_row_T66_what_cannot_be_started_says_so_with_its_chat),
         cmocka_unit_test(directory_of_others_is_never_made),
         cmocka_unit_test(link_in_place_of_a_chat_is_not_followed),
         cmocka_unit_test(dependencies_may_be_a_link_that_moves_on),
@@ -614,8 +614,8 @@ int main(void)
         cmocka_unit_test(replacement_made_meanwhile_survives_the_cleanup),
         cmocka_unit_test(create_behind_a_cleanup_gets_a_new_one),
         cmocka_unit_test(one_that_cannot_be_ended_does_not_keep_the_others),
-        cmocka_unit_test(test_T67_stop_of_what_is_not_there_succeeds),
-        cmocka_unit_test(test_T68_stop_that_fails_says_so_and_is_tried_again),
+        cmocka_unit_test(test_row_T67_stop_of_what_is_not_there_succeeds),
+        cmocka_unit_test(test_row_T68_stop_that_fails_says_so_and_is_tried_again),
         cmocka_unit_test(replacement_waits_until_the_old_one_can_be_stopped),
         cmocka_unit_test(name_of_another_kind_of_session_is_a_conflict),
         cmocka_unit_test(backend_knows_when_it_expires),

@@ -28,7 +28,7 @@ static struct policy *with(const char *file, const char *const *env)
     return p;
 }
 
-static void test_I12_every_field_of_the_section(void **state)
+static void test_row_I12_every_field_of_the_section(void **state)
 {
     AUTO(policy) struct policy *p = policy_good(SECTION);
     const struct chat_config *c = chat_of(p);
@@ -47,7 +47,7 @@ static void test_I12_every_field_of_the_section(void **state)
     assert_int_equal(chat_config_check(c, &err), 0);
 }
 
-static void test_I12_the_environment_wins(void **state)
+static void test_row_I12_the_environment_wins(void **state)
 {
     AUTO(policy)
     struct policy *p = with(
@@ -130,8 +130,8 @@ static void numbers_have_bounds_and_names_are_known(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_I12_every_field_of_the_section),
-        cmocka_unit_test(test_I12_the_environment_wins),
+        cmocka_unit_test(test_row_I12_every_field_of_the_section),
+        cmocka_unit_test(test_row_I12_the_environment_wins),
         cmocka_unit_test(nothing_said_means_no_chat_sandboxes),
         cmocka_unit_test(what_cannot_be_meant_is_refused),
         cmocka_unit_test(numbers_have_bounds_and_names_are_known),

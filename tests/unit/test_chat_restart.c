@@ -113,7 +113,7 @@ static void chat_is_found_again_with_all_it_was(void **state)
     chats_stop(&w);
 }
 
-static void test_T69_labels_are_enough_when_the_records_are_lost(void **state)
+static void test_row_T69_labels_are_enough_when_the_records_are_lost(void **state)
 {
     struct chats w;
     (void)state;
@@ -130,7 +130,7 @@ static void test_T69_labels_are_enough_when_the_records_are_lost(void **state)
     chats_stop(&w);
 }
 
-static void test_T69_labels_that_make_no_sense_are_skipped(void **state)
+static void test_row_T69_labels_that_make_no_sense_are_skipped(void **state)
 {
     struct chats w;
     (void)state;
@@ -280,8 +280,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chat_is_found_again_with_all_it_was),
-        cmocka_unit_test(test_T69_labels_are_enough_when_the_records_are_lost),
-        cmocka_unit_test(test_T69_labels_that_make_no_sense_are_skipped),
+        cmocka_unit_test(test_row_T69_labels_are_enough_when_the_records_are_lost),
+        cmocka_unit_test(test_row_T69_labels_that_make_no_sense_are_skipped),
         cmocka_unit_test(newest_of_a_chat_wins),
         cmocka_unit_test(those_that_have_expired_are_left_to_the_cleanup),
         cmocka_unit_test(backend_that_cannot_tell_is_an_error),

@@ -167,7 +167,7 @@ static void one_that_makes_sandboxes_that_do_not_work_does_not_serve(void **stat
 }
 
 /* Rows T07 and T57: nothing runs elsewhere instead, and everybody hears why. */
-static void test_T07_T57_nothing_works_and_every_call_fails_closed(void **state)
+static void test_row_T07_row_T57_nothing_works_and_every_call_fails_closed(void **state)
 {
     struct heard h[3];
     struct err err = {0};
@@ -191,7 +191,7 @@ static void test_T07_T57_nothing_works_and_every_call_fails_closed(void **state)
     assert_false(is_available());
 }
 
-static void test_T07_a_call_works_as_soon_as_a_backend_does(void **state)
+static void test_row_T07_a_call_works_as_soon_as_a_backend_does(void **state)
 {
     struct heard h;
     (void)state;
@@ -528,8 +528,8 @@ int main(void)
         TEST(the_first_that_works_serves),
         TEST(a_call_that_comes_first_waits_for_the_choice),
         TEST(one_that_makes_sandboxes_that_do_not_work_does_not_serve),
-        TEST(test_T07_T57_nothing_works_and_every_call_fails_closed),
-        TEST(test_T07_a_call_works_as_soon_as_a_backend_does),
+        TEST(test_row_T07_row_T57_nothing_works_and_every_call_fails_closed),
+        TEST(test_row_T07_a_call_works_as_soon_as_a_backend_does),
         TEST(what_comes_up_is_noticed_without_a_call),
         TEST(one_that_fails_somebody_has_to_prove_itself_again),
         TEST(one_that_is_gone_is_replaced_and_keeps_what_it_made),

@@ -335,6 +335,10 @@ static void internal_addresses_turn_the_answer_into_nxdomain(void **state)
         {28, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1", 16},
         {28, "\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\1", 16},
         {28, "\xfd\0\x0e\xc2\0\0\0\0\0\0\0\0\0\0\2\x54", 16},
+        /* HTTPS and SVCB: priority, target, parameters; alpn, then hints. */
+        {65, "\0\1\0\0\1\0\3\2h2\0\4\0\x8\x08\x08\x08\x08\x0a\0\0\1", 22},
+        {64, "\0\1\1x\0\0\4\0\4\xa9\xfe\xa9\xfe", 13},
+        {65, "\0\1\0\0\6\0\x10\xfd\0\x0e\xc2\0\0\0\0\0\0\0\0\0\0\2\x54", 23},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -351,6 +355,34 @@ static void internal_addresses_turn_the_answer_into_nxdomain(void **state)
         assert_int_equal(out[3] & 15, DNS_NXDOMAIN);
         assert_memory_equal(out + 4, "\x00\x01\x00\x00\x00\x00\x00\x00", 8);
         assert_int_equal(n, 12 + q.name_len + 4);
+    }
+}
+
+static void services_with_public_hints_pass(void **state)
+{
+    static const char good[] = "\0\1\0\0\1\0\3\2h2\0\4\0\4\x08\x08\x08\x08";
+    static const struct {
+        const char *rdata;
+        size_t len;
+    } bad[] = {
+        {"\0", 1},                                  /* no priority */
+        {"\0\1", 2},                                /* no target */
+        {"\0\1\xc0\x0c", 4},                        /* a pointer for a target */
+        {"\0\1\0\0\4", 5},                          /* half a parameter */
+        {"\0\1\0\0\4\0\5\x0a\0\0\1", 11},           /* longer than the record */
+        {"\0\1\0\0\4\0\5\x08\x08\x08\x08\x08", 12}, /* no list of addresses */
+    };
+    struct dns_query q = parsed("www.example.com", 65);
+    struct msg m = answer_to(&q, 7, 0x8180, 1, 0, 0);
+    struct dns_answer a;
+
+    put_record(&m, 65, good, sizeof(good) - 1);
+    assert_int_equal(dns_answer_parse(m.data, m.len, &q, 7, &a), 0);
+    assert_false(a.internal);
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        m = answer_to(&q, 7, 0x8180, 1, 0, 0);
+        put_record(&m, 65, bad[i].rdata, bad[i].len);
+        assert_int_equal(dns_answer_parse(m.data, m.len, &q, 7, &a), -EBADMSG);
     }
 }
 
@@ -465,6 +497,7 @@ int main(void)
         cmocka_unit_test(inside_names_are_not_asked_outside),
         cmocka_unit_test(good_answer_passes_without_additional_records),
         cmocka_unit_test(internal_addresses_turn_the_answer_into_nxdomain),
+        cmocka_unit_test(services_with_public_hints_pass),
         cmocka_unit_test(answers_to_something_else_are_ignored),
         cmocka_unit_test(every_prefix_of_an_answer_is_refused),
         cmocka_unit_test(lying_records_are_refused),

@@ -22,7 +22,7 @@
 #include "util/json.h"
 #include "util/str.h"
 
-/* The client against an engine that says whatever a test wants it to: row K08. */
+/* The client against an engine that says whatever a test wants it to: check K08. */
 
 #define PING "HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 2\r\n\r\nOK"
 

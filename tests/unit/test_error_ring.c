@@ -20,7 +20,7 @@ static void add(struct error_ring *r, enum err_code code, const char *message, c
     error_ring_add(r, WHEN, &err, query, scope);
 }
 
-static void test_T36_an_error_is_kept_with_type_query_and_time(void **state)
+static void test_row_T36_an_error_is_kept_with_type_query_and_time(void **state)
 {
     AUTO(error_ring) struct error_ring *r = error_ring_new();
     AUTO_DONE(buf) struct buf out;
@@ -38,7 +38,7 @@ static void test_T36_an_error_is_kept_with_type_query_and_time(void **state)
                         "\"message\":\"no backend\\tis usable\",\"query_id\":\"50\"}]");
 }
 
-static void test_T37_the_ring_keeps_the_newest_fifty(void **state)
+static void test_row_T37_the_ring_keeps_the_newest_fifty(void **state)
 {
     AUTO(error_ring) struct error_ring *r = error_ring_new();
     char query[8];
@@ -93,8 +93,8 @@ static void every_code_has_a_class(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_T36_an_error_is_kept_with_type_query_and_time),
-        cmocka_unit_test(test_T37_the_ring_keeps_the_newest_fifty),
+        cmocka_unit_test(test_row_T36_an_error_is_kept_with_type_query_and_time),
+        cmocka_unit_test(test_row_T37_the_ring_keeps_the_newest_fifty),
         cmocka_unit_test(a_scope_sees_its_own_errors_only),
         cmocka_unit_test(what_a_peer_sizes_is_cut_at_a_character),
         cmocka_unit_test(every_code_has_a_class),

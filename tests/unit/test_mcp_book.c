@@ -185,7 +185,7 @@ static void without_a_handshake_nothing_is_replayed(void **state)
     mcp_book_done(&b);
 }
 
-static void F12_giving_up_answers_everybody(void **state)
+static void test_row_F12_giving_up_answers_everybody(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     struct mcp_book b;
@@ -274,7 +274,7 @@ static void tools_are_read_from_the_answer_to_their_list(void **state)
 
 /* Retries. */
 
-static void F09_retries_come_after_2_4_and_8_seconds_then_slowly_for_ever(void **state)
+static void test_row_F09_retries_come_after_2_4_and_8_seconds_then_slowly_for_ever(void **state)
 {
     struct mcp_retry r;
 
@@ -326,12 +326,12 @@ int main(void)
         cmocka_unit_test(a_handshake_is_replayed_and_its_answer_kept_back),
         cmocka_unit_test(an_initialize_without_an_answer_goes_to_the_next_server),
         cmocka_unit_test(without_a_handshake_nothing_is_replayed),
-        cmocka_unit_test(F12_giving_up_answers_everybody),
+        cmocka_unit_test(test_row_F12_giving_up_answers_everybody),
         cmocka_unit_test(an_answer_to_a_dead_server_is_not_for_the_next),
         cmocka_unit_test(of_two_answers_to_a_request_sent_twice_one_passes),
         cmocka_unit_test(so_many_requests_are_known_and_no_more),
         cmocka_unit_test(tools_are_read_from_the_answer_to_their_list),
-        cmocka_unit_test(F09_retries_come_after_2_4_and_8_seconds_then_slowly_for_ever),
+        cmocka_unit_test(test_row_F09_retries_come_after_2_4_and_8_seconds_then_slowly_for_ever),
         cmocka_unit_test(delays_can_be_given),
         cmocka_unit_test(phases_have_the_names_that_people_know),
     };

@@ -128,7 +128,7 @@ static void assert_defaults(const struct mcp_box *b)
     assert_int_equal(b->read_only_rootfs, -1);
 }
 
-static void F25_case_01_F03_default_config_values(void **state)
+static void test_row_F25_row_F03_case_01_default_config_values(void **state)
 {
     AUTO_DONE(mcp_box) struct mcp_box b;
     AUTO_DONE(mcp_box) struct mcp_box of_empty;
@@ -139,7 +139,7 @@ static void F25_case_01_F03_default_config_values(void **state)
     assert_defaults(&of_empty);
 }
 
-static void F25_case_02_F03_custom_config_values(void **state)
+static void test_row_F25_row_F03_case_02_custom_config_values(void **state)
 {
     AUTO_DONE(mcp_box) struct mcp_box b;
 
@@ -164,7 +164,7 @@ static void F25_case_02_F03_custom_config_values(void **state)
     box_refused("{\"read_only_rootfs\":7}", "read_only_rootfs");
 }
 
-static void F25_case_03_F03_extra_fields_are_ignored(void **state)
+static void test_row_F25_row_F03_case_03_extra_fields_are_ignored(void **state)
 {
     AUTO_DONE(mcp_box) struct mcp_box b;
 
@@ -181,38 +181,38 @@ static void rewrites(const char *path, const char *host, const char *expected)
     assert_string_equal(got, expected);
 }
 
-static void F25_case_04_rewrite_without_host_path(void **state)
+static void test_row_F25_case_04_rewrite_without_host_path(void **state)
 {
     rewrites("/home/u/mcp/server.py", NULL, "/home/u/mcp/server.py");
     rewrites("/home/u/mcp/server.py", "", "/home/u/mcp/server.py");
 }
 
-static void F25_case_05_rewrite_empty_path(void **state)
+static void test_row_F25_case_05_rewrite_empty_path(void **state)
 {
     rewrites("", "/home/u/mcp", "");
 }
 
-static void F25_case_06_rewrite_prefix(void **state)
+static void test_row_F25_case_06_rewrite_prefix(void **state)
 {
     rewrites("/home/u/mcp/server.py", "/home/u/mcp", "/workspace/server.py");
 }
 
-static void F25_case_07_rewrite_exact(void **state)
+static void test_row_F25_case_07_rewrite_exact(void **state)
 {
     rewrites("/home/u/mcp", "/home/u/mcp", "/workspace");
 }
 
-static void F25_case_08_rewrite_no_match(void **state)
+static void test_row_F25_case_08_rewrite_no_match(void **state)
 {
     rewrites("/opt/x/server.py", "/home/u/mcp", "/opt/x/server.py");
 }
 
-static void F25_case_09_rewrite_similar_prefix(void **state)
+static void test_row_F25_case_09_rewrite_similar_prefix(void **state)
 {
     rewrites("/home/u/mcp-other/server.py", "/home/u/mcp", "/home/u/mcp-other/server.py");
 }
 
-static void F25_case_10_rewrite_nested(void **state)
+static void test_row_F25_case_10_rewrite_nested(void **state)
 {
     rewrites("/home/u/mcp/src/deep/main.py", "/home/u/mcp", "/workspace/src/deep/main.py");
 }
@@ -229,17 +229,17 @@ static void infers(char *const *argv, const char *expected)
     assert_string_equal(got, expected);
 }
 
-static void F25_case_11_F04_no_absolute_path_infers_nothing(void **state)
+static void test_row_F25_row_F04_case_11_no_absolute_path_infers_nothing(void **state)
 {
     infers(ARGV(W("npx"), W("-y"), W("some-server"), W("server.py")), NULL);
 }
 
-static void F25_case_12_F04_what_does_not_exist_infers_nothing(void **state)
+static void test_row_F25_row_F04_case_12_what_does_not_exist_infers_nothing(void **state)
 {
     infers(ARGV(W("/nonexistent/python"), W("/nonexistent/server.py")), NULL);
 }
 
-static void F25_case_13_F04_a_file_infers_its_directory(void **state)
+static void test_row_F25_row_F04_case_13_a_file_infers_its_directory(void **state)
 {
     infers(ARGV(W("python"), W("/home/u/mcp/server.py")), "/home/u/mcp");
     infers(ARGV(W("python"), W("/home/u/mcp/server.py"), W("/home/u/mcp/src/deep/main.py")),
@@ -258,7 +258,7 @@ static void session_is(const struct mcp_session_payload *p, const char *expected
     assert_string_equal(buf_str(&out), expected);
 }
 
-static void F25_case_14_minimal_session_payload(void **state)
+static void test_row_F25_case_14_minimal_session_payload(void **state)
 {
     AUTO_DONE(mcp_box) struct mcp_box b;
     struct mcp_roots none = {0};
@@ -269,7 +269,7 @@ static void F25_case_14_minimal_session_payload(void **state)
                    "\"network\":\"on\",\"read_only_rootfs\":false}");
 }
 
-static void F25_case_15_session_payload_with_host_path(void **state)
+static void test_row_F25_case_15_session_payload_with_host_path(void **state)
 {
     AUTO_DONE(mcp_box) struct mcp_box b;
     AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
@@ -282,7 +282,7 @@ static void F25_case_15_session_payload_with_host_path(void **state)
                    "\"host_path_mode\":\"ro\"}");
 }
 
-static void F25_case_16_session_payload_with_optional_fields(void **state)
+static void test_row_F25_case_16_session_payload_with_optional_fields(void **state)
 {
     AUTO_DONE(mcp_box) struct mcp_box b;
     AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
@@ -300,7 +300,7 @@ static void F25_case_16_session_payload_with_optional_fields(void **state)
                    "\"workspace_quota_mb\":7,\"profile\":\"strict\"}");
 }
 
-static void F25_case_17_session_payload_leaves_nulls_out(void **state)
+static void test_row_F25_case_17_session_payload_leaves_nulls_out(void **state)
 {
     AUTO_DONE(mcp_box) struct mcp_box b;
 
@@ -332,14 +332,14 @@ static void process_is(char *const *argv, const struct mcp_roots *roots, const c
     "{\"process_id\":\"p\",\"command\":\"" command "\",\"args\":[" args                            \
     "],\"env\":{},\"cwd\":\"/workspace\"}"
 
-static void F25_case_18_process_payload(void **state)
+static void test_row_F25_case_18_process_payload(void **state)
 {
     struct mcp_roots none = {0};
 
     process_is(ARGV(W("npx"), W("-y"), W("server")), &none, PROCESS("npx", "\"-y\",\"server\""));
 }
 
-static void F25_case_19_F05_F06_process_payload_is_rewritten(void **state)
+static void test_row_F25_row_F05_row_F06_case_19_process_payload_is_rewritten(void **state)
 {
     AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
 
@@ -351,7 +351,7 @@ static void F25_case_19_F05_F06_process_payload_is_rewritten(void **state)
         PROCESS("python", "\"/workspace/server.py\",\"--config\",\"/workspace/config.json\""));
 }
 
-static void F25_case_20_process_payload_that_does_not_match_is_untouched(void **state)
+static void test_row_F25_case_20_process_payload_that_does_not_match_is_untouched(void **state)
 {
     AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
 
@@ -370,7 +370,7 @@ static void info_text(const struct mcp_info *info, struct buf *out)
     assert_int_equal(jw_end(&w), 0);
 }
 
-static void F25_case_21_runtime_info_of_what_is_not_stdio_has_no_box(void **state)
+static void test_row_F25_case_21_runtime_info_of_what_is_not_stdio_has_no_box(void **state)
 {
     static const char file[] = "{\"mcpServers\":{\"far\":{\"url\":\"https://example.org/mcp\"}}}";
     AUTO(json) struct json *v = NULL;
@@ -382,7 +382,7 @@ static void F25_case_21_runtime_info_of_what_is_not_stdio_has_no_box(void **stat
     assert_non_null(strstr(err.msg, "only stdio servers are boxed"));
 }
 
-static void F25_case_22_F13_runtime_info_of_a_boxed_server(void **state)
+static void test_row_F25_row_F13_case_22_runtime_info_of_a_boxed_server(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     const struct mcp_info info = {.name = "x",
@@ -400,7 +400,7 @@ static void F25_case_22_F13_runtime_info_of_a_boxed_server(void **state)
                         "\"box_session_id\":\"mcp-1\",\"box_enabled\":true}");
 }
 
-static void F25_case_23_runtime_info_without_a_box_has_neither(void **state)
+static void test_row_F25_case_23_runtime_info_without_a_box_has_neither(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     const struct mcp_info info = {.name = "x",
@@ -425,7 +425,7 @@ static void find_server(const char *text, const char *name, struct mcp_server *r
         fail_msg("%s", err.msg);
 }
 
-static void F25_case_24_a_box_section_is_read(void **state)
+static void test_row_F25_case_24_a_box_section_is_read(void **state)
 {
     AUTO_DONE(mcp_server) struct mcp_server s;
 
@@ -439,7 +439,7 @@ static void F25_case_24_a_box_section_is_read(void **state)
     assert_int_equal(s.box.memory_mb, 99);
 }
 
-static void F25_case_25_without_a_box_section_everything_has_its_default(void **state)
+static void test_row_F25_case_25_without_a_box_section_everything_has_its_default(void **state)
 {
     AUTO_DONE(mcp_server) struct mcp_server s;
     AUTO(json) struct json *v = NULL;
@@ -595,7 +595,7 @@ static void a_home_is_never_mounted_because_two_of_its_directories_are_named(voi
 
 /* Preparing. */
 
-static void F07_projects_are_told_by_their_files(void **state)
+static void test_row_F07_projects_are_told_by_their_files(void **state)
 {
     struct mcp_project p;
 
@@ -610,7 +610,7 @@ static void F07_projects_are_told_by_their_files(void **state)
     assert_true(mcp_command_installs("/x/uvx") && !mcp_command_installs("python"));
 }
 
-static void F08_only_a_read_only_project_is_copied(void **state)
+static void test_row_F08_only_a_read_only_project_is_copied(void **state)
 {
     AUTO_DONE(buf) struct buf copied;
     AUTO_DONE(buf) struct buf placed;
@@ -744,31 +744,31 @@ static void of_last_words_those_that_say_something_are_repeated(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(F25_case_01_F03_default_config_values),
-        cmocka_unit_test(F25_case_02_F03_custom_config_values),
-        cmocka_unit_test(F25_case_03_F03_extra_fields_are_ignored),
-        cmocka_unit_test(F25_case_04_rewrite_without_host_path),
-        cmocka_unit_test(F25_case_05_rewrite_empty_path),
-        cmocka_unit_test(F25_case_06_rewrite_prefix),
-        cmocka_unit_test(F25_case_07_rewrite_exact),
-        cmocka_unit_test(F25_case_08_rewrite_no_match),
-        cmocka_unit_test(F25_case_09_rewrite_similar_prefix),
-        cmocka_unit_test(F25_case_10_rewrite_nested),
-        cmocka_unit_test(F25_case_11_F04_no_absolute_path_infers_nothing),
-        cmocka_unit_test(F25_case_12_F04_what_does_not_exist_infers_nothing),
-        cmocka_unit_test(F25_case_13_F04_a_file_infers_its_directory),
-        cmocka_unit_test(F25_case_14_minimal_session_payload),
-        cmocka_unit_test(F25_case_15_session_payload_with_host_path),
-        cmocka_unit_test(F25_case_16_session_payload_with_optional_fields),
-        cmocka_unit_test(F25_case_17_session_payload_leaves_nulls_out),
-        cmocka_unit_test(F25_case_18_process_payload),
-        cmocka_unit_test(F25_case_19_F05_F06_process_payload_is_rewritten),
-        cmocka_unit_test(F25_case_20_process_payload_that_does_not_match_is_untouched),
-        cmocka_unit_test(F25_case_21_runtime_info_of_what_is_not_stdio_has_no_box),
-        cmocka_unit_test(F25_case_22_F13_runtime_info_of_a_boxed_server),
-        cmocka_unit_test(F25_case_23_runtime_info_without_a_box_has_neither),
-        cmocka_unit_test(F25_case_24_a_box_section_is_read),
-        cmocka_unit_test(F25_case_25_without_a_box_section_everything_has_its_default),
+        cmocka_unit_test(test_row_F25_row_F03_case_01_default_config_values),
+        cmocka_unit_test(test_row_F25_row_F03_case_02_custom_config_values),
+        cmocka_unit_test(test_row_F25_row_F03_case_03_extra_fields_are_ignored),
+        cmocka_unit_test(test_row_F25_case_04_rewrite_without_host_path),
+        cmocka_unit_test(test_row_F25_case_05_rewrite_empty_path),
+        cmocka_unit_test(test_row_F25_case_06_rewrite_prefix),
+        cmocka_unit_test(test_row_F25_case_07_rewrite_exact),
+        cmocka_unit_test(test_row_F25_case_08_rewrite_no_match),
+        cmocka_unit_test(test_row_F25_case_09_rewrite_similar_prefix),
+        cmocka_unit_test(test_row_F25_case_10_rewrite_nested),
+        cmocka_unit_test(test_row_F25_row_F04_case_11_no_absolute_path_infers_nothing),
+        cmocka_unit_test(test_row_F25_row_F04_case_12_what_does_not_exist_infers_nothing),
+        cmocka_unit_test(test_row_F25_row_F04_case_13_a_file_infers_its_directory),
+        cmocka_unit_test(test_row_F25_case_14_minimal_session_payload),
+        cmocka_unit_test(test_row_F25_case_15_session_payload_with_host_path),
+        cmocka_unit_test(test_row_F25_case_16_session_payload_with_optional_fields),
+        cmocka_unit_test(test_row_F25_case_17_session_payload_leaves_nulls_out),
+        cmocka_unit_test(test_row_F25_case_18_process_payload),
+        cmocka_unit_test(test_row_F25_row_F05_row_F06_case_19_process_payload_is_rewritten),
+        cmocka_unit_test(test_row_F25_case_20_process_payload_that_does_not_match_is_untouched),
+        cmocka_unit_test(test_row_F25_case_21_runtime_info_of_what_is_not_stdio_has_no_box),
+        cmocka_unit_test(test_row_F25_row_F13_case_22_runtime_info_of_a_boxed_server),
+        cmocka_unit_test(test_row_F25_case_23_runtime_info_without_a_box_has_neither),
+        cmocka_unit_test(test_row_F25_case_24_a_box_section_is_read),
+        cmocka_unit_test(test_row_F25_case_25_without_a_box_section_everything_has_its_default),
         cmocka_unit_test(a_real_venv_is_a_link_out_of_the_project),
         cmocka_unit_test(paths_behind_an_equals_sign_are_rewritten),
         cmocka_unit_test(what_the_system_has_says_nothing_about_a_project),
@@ -776,8 +776,8 @@ int main(void)
         cmocka_unit_test(an_interpreter_of_a_tool_chain_is_called_by_its_name),
         cmocka_unit_test(venvs_unwrap_to_their_project),
         cmocka_unit_test(a_home_is_never_mounted_because_two_of_its_directories_are_named),
-        cmocka_unit_test(F07_projects_are_told_by_their_files),
-        cmocka_unit_test(F08_only_a_read_only_project_is_copied),
+        cmocka_unit_test(test_row_F07_projects_are_told_by_their_files),
+        cmocka_unit_test(test_row_F08_only_a_read_only_project_is_copied),
         cmocka_unit_test(what_the_step_says_is_read_from_its_own_lines),
         cmocka_unit_test(a_tool_of_the_user_is_shown_where_the_system_has_none),
         cmocka_unit_test(files_of_variables),

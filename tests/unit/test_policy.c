@@ -65,7 +65,7 @@ static void refused(const struct policy *p, const char *text, const char *messag
     assert_string_equal(err.msg, message);
 }
 
-static void test_T06_the_session_is_named_after_the_query(void **state)
+static void test_row_T06_the_session_is_named_after_the_query(void **state)
 {
     AUTO(policy) struct policy *p = policy_good(FLAT());
     AUTO(spec) struct spec *s = tool(p, "{\"command\": \"pwd\"}");
@@ -74,7 +74,7 @@ static void test_T06_the_session_is_named_after_the_query(void **state)
     assert_string_equal(s->cmd, "pwd");
 }
 
-static void test_T08_a_host_path_below_an_allowed_root_is_taken(void **state)
+static void test_row_T08_a_host_path_below_an_allowed_root_is_taken(void **state)
 {
     AUTO(policy)
     struct policy *p = policy_good("{\"box\": {\"allowed_host_mount_roots\": [\"/srv/a\"]}}");
@@ -87,7 +87,7 @@ static void test_T08_a_host_path_below_an_allowed_root_is_taken(void **state)
     assert_string_equal(s->session_id, "11");
 }
 
-static void test_T09_the_default_workspace_stands_in_for_a_missing_host_path(void **state)
+static void test_row_T09_the_default_workspace_stands_in_for_a_missing_host_path(void **state)
 {
     AUTO(policy)
     struct policy *p = policy_good("{\"box\": {\"default_host_workspace\": \"/srv/a/default\", "
@@ -106,7 +106,7 @@ static void test_T09_the_default_workspace_stands_in_for_a_missing_host_path(voi
     assert_string_equal(s->host_path, "/srv/a/default");
 }
 
-static void test_T12_a_host_path_outside_the_roots_is_refused(void **state)
+static void test_row_T12_a_host_path_outside_the_roots_is_refused(void **state)
 {
     AUTO(policy)
     struct policy *p =
@@ -154,7 +154,7 @@ static void what_is_mounted_is_what_was_checked(void **state)
     assert_string_equal(s->extra_mounts[0].host_path, "/srv/a/z");
 }
 
-static void test_F24_an_administrators_mount_is_not_checked(void **state)
+static void test_row_F24_an_administrators_mount_is_not_checked(void **state)
 {
     static const struct policy_request admin = {.skip_mount_check = true};
     AUTO(policy) struct policy *p = policy_good(FLAT());
@@ -168,7 +168,7 @@ static void test_F24_an_administrators_mount_is_not_checked(void **state)
     assert_string_equal(s->host_path, "/opt/server");
 }
 
-static void test_T19_the_default_profile_fills_what_is_open(void **state)
+static void test_row_T19_the_default_profile_fills_what_is_open(void **state)
 {
     AUTO(policy) struct policy *p = policy_good(FLAT());
     AUTO(spec) struct spec *s = tool(p, "{\"command\": \"echo hi\"}");
@@ -178,7 +178,7 @@ static void test_T19_the_default_profile_fills_what_is_open(void **state)
     assert_int_equal(s->timeout_sec, 30);
 }
 
-static void test_T20_what_is_not_locked_can_be_overridden(void **state)
+static void test_row_T20_what_is_not_locked_can_be_overridden(void **state)
 {
     AUTO(policy) struct policy *p = policy_good(FLAT());
     AUTO(spec)
@@ -189,7 +189,7 @@ static void test_T20_what_is_not_locked_can_be_overridden(void **state)
     assert_int_equal(s->network, NETWORK_ON);
 }
 
-static void test_T21_what_is_locked_cannot(void **state)
+static void test_row_T21_what_is_locked_cannot(void **state)
 {
     AUTO(policy) struct policy *p = policy_good("{\"box\": {\"profile\": \"offline_readonly\"}}");
     AUTO(spec) struct spec *s = NULL;
@@ -210,7 +210,7 @@ static void test_T21_what_is_locked_cannot(void **state)
 }
 
 /* T23 too: what can be taken for a number is clamped like one. */
-static void test_T22_T23_a_long_timeout_is_clamped(void **state)
+static void test_row_T22_row_T23_a_long_timeout_is_clamped(void **state)
 {
     static const struct {
         const char *given;
@@ -253,7 +253,7 @@ static void what_is_no_number_is_refused(void **state)
     }
 }
 
-static void test_T26_the_default_profile_limits_resources(void **state)
+static void test_row_T26_the_default_profile_limits_resources(void **state)
 {
     AUTO(policy) struct policy *p = policy_good(FLAT());
     AUTO(spec) struct spec *s = tool(p, "{\"command\": \"echo hi\"}");
@@ -267,7 +267,7 @@ static void test_T26_the_default_profile_limits_resources(void **state)
     assert_int_equal(s->workspace_quota_mb, d->workspace_quota_mb);
 }
 
-static void test_T27_the_configured_quota_reaches_the_spec(void **state)
+static void test_row_T27_the_configured_quota_reaches_the_spec(void **state)
 {
     AUTO(policy)
     struct policy *p =
@@ -279,7 +279,7 @@ static void test_T27_the_configured_quota_reaches_the_spec(void **state)
     assert_int_equal(own->workspace_quota_mb, 7);
 }
 
-static void test_T30_offline_readonly_locks_the_root(void **state)
+static void test_row_T30_offline_readonly_locks_the_root(void **state)
 {
     AUTO(policy) struct policy *p = policy_good("{\"box\": {\"profile\": \"offline_readonly\"}}");
     AUTO(spec)
@@ -289,7 +289,7 @@ static void test_T30_offline_readonly_locks_the_root(void **state)
     assert_true(s->read_only_rootfs);
 }
 
-static void test_T31_network_extended_is_roomier(void **state)
+static void test_row_T31_network_extended_is_roomier(void **state)
 {
     AUTO(policy) struct policy *p = policy_good("{\"box\": {\"profile\": \"network_extended\"}}");
     AUTO(spec) struct spec *s = tool(p, "{\"command\": \"echo hi\"}");
@@ -372,7 +372,7 @@ static void a_request_may_choose_a_profile(void **state)
     assert_true(payload_with(p, &none, "{\"session_id\": \"s\"}", &t, NULL, &err) < 0);
     assert_string_equal(err.msg,
                         "unknown box profile 'nope', available profiles: default, network_basic, "
-                        "network_extended, offline_readonly");
+                        "network_extended, offline, offline_readonly");
 }
 
 /* Names of sessions. */
@@ -388,7 +388,7 @@ static char *name_of(const char *config, const char *query_text)
     return id;
 }
 
-static void test_T58_a_query_without_a_launcher_has_a_session_of_its_own(void **state)
+static void test_row_T58_a_query_without_a_launcher_has_a_session_of_its_own(void **state)
 {
     static const struct {
         const char *query, *want;
@@ -533,8 +533,8 @@ static void a_profile_extends_another_and_is_at_least_as_tight(void **state)
     assert_string_equal(s->mount_path, "/workspace");
     assert_false(s->persistent);
     assert_int_equal(s->timeout_sec, 45);
-    assert_string_equal(policy_profile_at(p, 4)->name, "student");
-    assert_null(policy_profile_at(p, 5));
+    assert_string_equal(policy_profile_at(p, 5)->name, "student");
+    assert_null(policy_profile_at(p, 6));
 }
 
 static void wrong_profiles_are_told(void **state)
@@ -546,7 +546,7 @@ static void wrong_profiles_are_told(void **state)
         {"{\"a b\": {}}", "box.yaml: profile 'a b': names are letters, digits, '-' and '_'"},
         {"{\"x\": {\"extends\": \"y\"}}",
          "box.yaml: profile 'x': unknown box profile 'y', available profiles: default, "
-         "network_basic, network_extended, offline_readonly"},
+         "network_basic, network_extended, offline, offline_readonly"},
         {"{\"x\": {\"memory_mb\": 8}}", "box.yaml: profile 'x': memory_mb must be at least 32"},
         {"{\"x\": {\"locked\": [\"cmd\"]}}", "box.yaml: profile 'x': 'cmd' cannot be locked"},
         {"{\"x\": {\"locked\": [\"nope\"]}}", "box.yaml: profile 'x': 'nope' cannot be locked"},
@@ -618,27 +618,27 @@ static void a_scope_bounds_the_request(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_T06_the_session_is_named_after_the_query),
-        cmocka_unit_test(test_T08_a_host_path_below_an_allowed_root_is_taken),
-        cmocka_unit_test(test_T09_the_default_workspace_stands_in_for_a_missing_host_path),
-        cmocka_unit_test(test_T12_a_host_path_outside_the_roots_is_refused),
+        cmocka_unit_test(test_row_T06_the_session_is_named_after_the_query),
+        cmocka_unit_test(test_row_T08_a_host_path_below_an_allowed_root_is_taken),
+        cmocka_unit_test(test_row_T09_the_default_workspace_stands_in_for_a_missing_host_path),
+        cmocka_unit_test(test_row_T12_a_host_path_outside_the_roots_is_refused),
         cmocka_unit_test(without_roots_nothing_is_mounted),
         cmocka_unit_test(what_is_mounted_is_what_was_checked),
-        cmocka_unit_test(test_F24_an_administrators_mount_is_not_checked),
-        cmocka_unit_test(test_T19_the_default_profile_fills_what_is_open),
-        cmocka_unit_test(test_T20_what_is_not_locked_can_be_overridden),
-        cmocka_unit_test(test_T21_what_is_locked_cannot),
-        cmocka_unit_test(test_T22_T23_a_long_timeout_is_clamped),
+        cmocka_unit_test(test_row_F24_an_administrators_mount_is_not_checked),
+        cmocka_unit_test(test_row_T19_the_default_profile_fills_what_is_open),
+        cmocka_unit_test(test_row_T20_what_is_not_locked_can_be_overridden),
+        cmocka_unit_test(test_row_T21_what_is_locked_cannot),
+        cmocka_unit_test(test_row_T22_row_T23_a_long_timeout_is_clamped),
         cmocka_unit_test(what_is_no_number_is_refused),
-        cmocka_unit_test(test_T26_the_default_profile_limits_resources),
-        cmocka_unit_test(test_T27_the_configured_quota_reaches_the_spec),
-        cmocka_unit_test(test_T30_offline_readonly_locks_the_root),
-        cmocka_unit_test(test_T31_network_extended_is_roomier),
+        cmocka_unit_test(test_row_T26_the_default_profile_limits_resources),
+        cmocka_unit_test(test_row_T27_the_configured_quota_reaches_the_spec),
+        cmocka_unit_test(test_row_T30_offline_readonly_locks_the_root),
+        cmocka_unit_test(test_row_T31_network_extended_is_roomier),
         cmocka_unit_test(a_model_decides_about_its_command_only),
         cmocka_unit_test(a_tool_call_without_a_command_is_refused),
         cmocka_unit_test(own_mounts_are_added_to_a_tool_call),
         cmocka_unit_test(a_request_may_choose_a_profile),
-        cmocka_unit_test(test_T58_a_query_without_a_launcher_has_a_session_of_its_own),
+        cmocka_unit_test(test_row_T58_a_query_without_a_launcher_has_a_session_of_its_own),
         cmocka_unit_test(templates_are_filled_from_the_query),
         cmocka_unit_test(a_template_can_name_and_nothing_else),
         cmocka_unit_test(the_forced_template_wins),

@@ -56,7 +56,7 @@ static void nothing_said_gives_the_defaults(void **state)
     }
 }
 
-static void test_I06_the_output_limit_is_a_setting(void **state)
+static void test_row_I06_the_output_limit_is_a_setting(void **state)
 {
     AUTO(policy) struct policy *p = policy_good("{}");
     AUTO(policy) struct policy *q = policy_good("{\"box\": {\"output_limit_chars\": 100}}");
@@ -65,7 +65,7 @@ static void test_I06_the_output_limit_is_a_setting(void **state)
     assert_int_equal(policy_settings(q)->output_limit_chars, 100);
 }
 
-static void test_I04_both_shapes_are_read_and_the_nested_wins(void **state)
+static void test_row_I04_both_shapes_are_read_and_the_nested_wins(void **state)
 {
     AUTO(policy)
     struct policy *flat =
@@ -92,7 +92,7 @@ static void test_I04_both_shapes_are_read_and_the_nested_wins(void **state)
     assert_string_equal(source_of(both, "box.local.profile"), "file box.yaml: box.local.profile");
 }
 
-static void test_T11_workspace_and_root_derive_from_the_shared_root(void **state)
+static void test_row_T11_workspace_and_root_derive_from_the_shared_root(void **state)
 {
     AUTO(policy)
     struct policy *p =
@@ -242,16 +242,16 @@ static void entries_of_a_workspace_are_clamped(void **state)
     }
 }
 
-static void test_T24_an_unknown_profile_is_told_at_once(void **state)
+static void test_row_T24_an_unknown_profile_is_told_at_once(void **state)
 {
     (void)state;
     refused("{\"box\": {\"profile\": \"nonexistent\"}}", NULL,
             "unknown box profile 'nonexistent', available profiles: default, network_basic, "
-            "network_extended, offline_readonly (box.local.profile from file box.yaml: "
+            "network_extended, offline, offline_readonly (box.local.profile from file box.yaml: "
             "box.profile)");
     refused("{}", ENV("BOX__LOCAL__PROFILE=x"),
             "unknown box profile 'x', available profiles: default, network_basic, "
-            "network_extended, offline_readonly (box.local.profile from environment "
+            "network_extended, offline, offline_readonly (box.local.profile from environment "
             "BOX__LOCAL__PROFILE)");
     AUTO(policy) struct policy *blank = policy_good("{\"box\": {\"profile\": \"  \"}}");
     const struct profile *p = NULL;
@@ -362,7 +362,7 @@ static struct policy *resolved(const char *format)
     return p;
 }
 
-static void test_T10_the_default_workspace_is_made(void **state)
+static void test_row_T10_the_default_workspace_is_made(void **state)
 {
     AUTO(policy)
     struct policy *p = resolved("{\"box\": {\"default_host_workspace\": \"%D/a/b/w\", "
@@ -445,9 +445,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_said_gives_the_defaults),
-        cmocka_unit_test(test_I06_the_output_limit_is_a_setting),
-        cmocka_unit_test(test_I04_both_shapes_are_read_and_the_nested_wins),
-        cmocka_unit_test(test_T11_workspace_and_root_derive_from_the_shared_root),
+        cmocka_unit_test(test_row_I06_the_output_limit_is_a_setting),
+        cmocka_unit_test(test_row_I04_both_shapes_are_read_and_the_nested_wins),
+        cmocka_unit_test(test_row_T11_workspace_and_root_derive_from_the_shared_root),
         cmocka_unit_test(relative_paths_start_where_their_shape_says),
         cmocka_unit_test(the_environment_wins_over_the_file),
         cmocka_unit_test(names_of_variables_follow_the_hosts_rule),
@@ -455,12 +455,12 @@ int main(void)
         cmocka_unit_test(the_switch_is_off_only_when_it_says_so),
         cmocka_unit_test(a_gate_that_is_not_clearly_open_is_shut),
         cmocka_unit_test(entries_of_a_workspace_are_clamped),
-        cmocka_unit_test(test_T24_an_unknown_profile_is_told_at_once),
+        cmocka_unit_test(test_row_T24_an_unknown_profile_is_told_at_once),
         cmocka_unit_test(mistakes_name_the_setting_and_its_source),
         cmocka_unit_test(a_misspelt_setting_is_told),
         cmocka_unit_test(what_belongs_to_others_is_left_alone),
         cmocka_unit_test(boxds_own_list_stands_in_for_one_that_is_not_given),
-        cmocka_unit_test(test_T10_the_default_workspace_is_made),
+        cmocka_unit_test(test_row_T10_the_default_workspace_is_made),
         cmocka_unit_test(a_workspace_that_cannot_be_made_is_told),
         cmocka_unit_test(a_root_is_resolved_once),
         cmocka_unit_test(a_path_that_does_not_exist_keeps_its_end),

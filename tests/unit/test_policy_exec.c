@@ -48,7 +48,7 @@ static bool call(struct stage *s, const char *query, const char *arguments)
     "{\"query_id\": 7, \"launcher_type\": \"person\", \"launcher_id\": \"test_user\", "            \
     "\"sender_id\": \"test_user\"}"
 
-static void test_T06_a_tool_call_runs_in_the_session_of_its_query(void **state)
+static void test_row_T06_a_tool_call_runs_in_the_session_of_its_query(void **state)
 {
     struct stage s;
     (void)state;
@@ -70,7 +70,7 @@ static void test_T06_a_tool_call_runs_in_the_session_of_its_query(void **state)
     stage_stop(&s);
 }
 
-static void test_T07_without_a_backend_nothing_runs(void **state)
+static void test_row_T07_without_a_backend_nothing_runs(void **state)
 {
     struct stage s;
     (void)state;
@@ -85,7 +85,7 @@ static void test_T07_without_a_backend_nothing_runs(void **state)
     stage_stop(&s);
 }
 
-static void test_F22_F23_a_runtime_that_did_not_start_degrades_with_a_reason(void **state)
+static void test_row_F22_row_F23_a_runtime_that_did_not_start_degrades_with_a_reason(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     struct stage s;
@@ -100,7 +100,7 @@ static void test_F22_F23_a_runtime_that_did_not_start_degrades_with_a_reason(voi
     assert_string_equal(s.err.msg,
                         "Box runtime is not available. The state directory is not writable.");
     jw_init(&w, &out);
-    policy_service_write_status(&s.service, &w);
+    policy_service_write_status(&s.service, NULL, &w);
     assert_string_equal(buf_str(&out),
                         "{\"enabled\":true,\"available\":false,\"profile\":\"default\","
                         "\"recent_error_count\":1,\"connector_error\":\"Box runtime is not "
@@ -114,7 +114,7 @@ static void test_F22_F23_a_runtime_that_did_not_start_degrades_with_a_reason(voi
     stage_stop(&s);
 }
 
-static void test_T08_T09_workspaces_reach_the_backend(void **state)
+static void test_row_T08_row_T09_workspaces_reach_the_backend(void **state)
 {
     struct stage s;
     char text[256], dir[96];
@@ -137,7 +137,7 @@ static void test_T08_T09_workspaces_reach_the_backend(void **state)
     stage_stop(&s);
 }
 
-static void test_T12_a_foreign_directory_is_refused_and_recorded(void **state)
+static void test_row_T12_a_foreign_directory_is_refused_and_recorded(void **state)
 {
     struct stage s;
     (void)state;
@@ -150,7 +150,7 @@ static void test_T12_a_foreign_directory_is_refused_and_recorded(void **state)
     stage_stop(&s);
 }
 
-static void test_T16_T18_streams_are_cut_each_for_itself(void **state)
+static void test_row_T16_row_T18_streams_are_cut_each_for_itself(void **state)
 {
     struct stage s;
     struct output_info info;
@@ -174,7 +174,7 @@ static void test_T16_T18_streams_are_cut_each_for_itself(void **state)
     stage_stop(&s);
 }
 
-static void test_T28_a_full_workspace_starts_no_session(void **state)
+static void test_row_T28_a_full_workspace_starts_no_session(void **state)
 {
     struct stage s;
     (void)state;
@@ -191,7 +191,7 @@ static void test_T28_a_full_workspace_starts_no_session(void **state)
 }
 
 /* The fake command writes nothing: the file comes while it runs. */
-static void test_T29_a_command_over_the_quota_costs_the_session(void **state)
+static void test_row_T29_a_command_over_the_quota_costs_the_session(void **state)
 {
     struct stage s;
     (void)state;
@@ -231,7 +231,7 @@ static void a_cleanup_runs_over_the_quota(void **state)
     stage_stop(&s);
 }
 
-static void test_T36_T37_failures_are_remembered(void **state)
+static void test_row_T36_row_T37_failures_are_remembered(void **state)
 {
     struct stage s;
     const struct err broken = {.code = ERR_BACKEND, .msg = "no sandbox today"};
@@ -251,7 +251,7 @@ static void test_T36_T37_failures_are_remembered(void **state)
     stage_stop(&s);
 }
 
-static void test_T38_the_status_tells_about_both(void **state)
+static void test_row_T38_the_status_tells_about_both(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     struct stage s;
@@ -261,7 +261,7 @@ static void test_T38_the_status_tells_about_both(void **state)
     stage_start(&s, FLAT());
     assert_true(call(&s, QUERY, "{\"command\": \"echo hi\"}"));
     jw_init(&w, &out);
-    policy_service_write_status(&s.service, &w);
+    policy_service_write_status(&s.service, NULL, &w);
     assert_true(str_starts(buf_str(&out),
                            "{\"enabled\":true,\"available\":true,\"profile\":\"default\","
                            "\"recent_error_count\":0,\"backend\":{\"name\":\"fake\","
@@ -270,7 +270,7 @@ static void test_T38_the_status_tells_about_both(void **state)
     stage_stop(&s);
 }
 
-static void test_T58_a_query_without_a_launcher_runs_by_its_id(void **state)
+static void test_row_T58_a_query_without_a_launcher_runs_by_its_id(void **state)
 {
     struct stage s;
     (void)state;
@@ -357,18 +357,18 @@ static void a_caller_may_leave_at_any_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_T06_a_tool_call_runs_in_the_session_of_its_query),
-        cmocka_unit_test(test_T07_without_a_backend_nothing_runs),
-        cmocka_unit_test(test_F22_F23_a_runtime_that_did_not_start_degrades_with_a_reason),
-        cmocka_unit_test(test_T08_T09_workspaces_reach_the_backend),
-        cmocka_unit_test(test_T12_a_foreign_directory_is_refused_and_recorded),
-        cmocka_unit_test(test_T16_T18_streams_are_cut_each_for_itself),
-        cmocka_unit_test(test_T28_a_full_workspace_starts_no_session),
-        cmocka_unit_test(test_T29_a_command_over_the_quota_costs_the_session),
+        cmocka_unit_test(test_row_T06_a_tool_call_runs_in_the_session_of_its_query),
+        cmocka_unit_test(test_row_T07_without_a_backend_nothing_runs),
+        cmocka_unit_test(test_row_F22_row_F23_a_runtime_that_did_not_start_degrades_with_a_reason),
+        cmocka_unit_test(test_row_T08_row_T09_workspaces_reach_the_backend),
+        cmocka_unit_test(test_row_T12_a_foreign_directory_is_refused_and_recorded),
+        cmocka_unit_test(test_row_T16_row_T18_streams_are_cut_each_for_itself),
+        cmocka_unit_test(test_row_T28_a_full_workspace_starts_no_session),
+        cmocka_unit_test(test_row_T29_a_command_over_the_quota_costs_the_session),
         cmocka_unit_test(a_cleanup_runs_over_the_quota),
-        cmocka_unit_test(test_T36_T37_failures_are_remembered),
-        cmocka_unit_test(test_T38_the_status_tells_about_both),
-        cmocka_unit_test(test_T58_a_query_without_a_launcher_runs_by_its_id),
+        cmocka_unit_test(test_row_T36_row_T37_failures_are_remembered),
+        cmocka_unit_test(test_row_T38_the_status_tells_about_both),
+        cmocka_unit_test(test_row_T58_a_query_without_a_launcher_runs_by_its_id),
         cmocka_unit_test(a_session_made_otherwise_is_a_conflict),
         cmocka_unit_test(a_timeout_is_told_as_hosts_know_it),
         cmocka_unit_test(a_signal_and_a_lost_session_are_told),

@@ -82,6 +82,15 @@ static void sizes_of_all_that_is_no_directory_are_added(void **state)
     }
 }
 
+static void what_is_allocated_beyond_the_end_is_counted(void **state)
+{
+    (void)state;
+    AUTO_CLOSE int fd = openat(dir_fd, "kept", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 3 << 20), 0);
+    assert_in_range(count(100, USAGE_STEP).bytes, 3 << 20, (3 << 20) + 65536);
+}
+
 static void an_empty_workspace_uses_nothing(void **state)
 {
     (void)state;
@@ -144,7 +153,7 @@ static void many_directories_are_all_seen(void **state)
     assert_int_equal(u.entries, 40 * 7);
 }
 
-static void test_T28_a_full_workspace_is_told_before_execution(void **state)
+static void test_row_T28_a_full_workspace_is_told_before_execution(void **state)
 {
     AUTO(spec) struct spec *s = spec_of(1);
     struct quota_check check = {.spec = s, .phase = QUOTA_BEFORE, .max_entries = 100};
@@ -162,7 +171,7 @@ static void test_T28_a_full_workspace_is_told_before_execution(void **state)
     assert_string_equal(err.msg, want);
 }
 
-static void test_T29_a_workspace_that_grew_is_told_after_execution(void **state)
+static void test_row_T29_a_workspace_that_grew_is_told_after_execution(void **state)
 {
     AUTO(spec) struct spec *s = spec_of(1);
     struct quota_check check = {.spec = s, .phase = QUOTA_AFTER, .max_entries = 100};
@@ -255,8 +264,9 @@ int main(void)
         IN_DIR(counting_ends_at_the_cap),
         IN_DIR(a_tree_too_deep_counts_as_too_much),
         IN_DIR(many_directories_are_all_seen),
-        IN_DIR(test_T28_a_full_workspace_is_told_before_execution),
-        IN_DIR(test_T29_a_workspace_that_grew_is_told_after_execution),
+        IN_DIR(test_row_T28_a_full_workspace_is_told_before_execution),
+        IN_DIR(test_row_T29_a_workspace_that_grew_is_told_after_execution),
+        IN_DIR(what_is_allocated_beyond_the_end_is_counted),
         cmocka_unit_test(exactly_the_limit_is_within_it),
         cmocka_unit_test(too_many_entries_are_told),
         cmocka_unit_test(a_cleanup_may_start_and_must_not_add),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core_process.h"
 
-static void test_T70_started_process_is_tracked(void **state)
+static void test_row_T70_started_process_is_tracked(void **state)
 {
     struct fixture f;
     struct told t;
@@ -342,7 +342,7 @@ static void preview_is_the_end_of_stderr_as_text(void **state)
 
 /* With its session. */
 
-static void test_T71_session_with_a_running_process_is_not_reaped(void **state)
+static void test_row_T71_session_with_a_running_process_is_not_reaped(void **state)
 {
     struct fixture f;
     struct told t;
@@ -478,7 +478,7 @@ static void freed_manager_leaves_nothing_of_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_T70_started_process_is_tracked),
+        cmocka_unit_test(test_row_T70_started_process_is_tracked),
         cmocka_unit_test(exit_is_noticed_and_told_as_python_does),
         cmocka_unit_test(several_live_in_one_session_by_id),
         cmocka_unit_test(stopping_what_is_not_there_is_an_error),
@@ -490,7 +490,7 @@ int main(void)
         cmocka_unit_test(running_processes_are_limited_over_all_sessions),
         cmocka_unit_test(ended_ones_are_kept_for_a_while_and_some_only),
         cmocka_unit_test(preview_is_the_end_of_stderr_as_text),
-        cmocka_unit_test(test_T71_session_with_a_running_process_is_not_reaped),
+        cmocka_unit_test(test_row_T71_session_with_a_running_process_is_not_reaped),
         cmocka_unit_test(exit_is_use_of_the_session),
         cmocka_unit_test(processes_of_an_ended_session_end_gently_too),
         cmocka_unit_test(start_that_waited_hears_of_its_sessions_end),

@@ -47,14 +47,14 @@ static void bad(const struct spec_policy *policy, const char *text, const char *
     assert_string_equal(err.msg, message);
 }
 
-static void test_T25_builtin_profiles_are_consistent(void **state)
+static void test_row_T25_builtin_profiles_are_consistent(void **state)
 {
     const struct profile *normal = find("default");
     const struct profile *offline = find("offline_readonly");
     const struct profile *basic = find("network_basic");
     const struct profile *extended = find("network_extended");
 
-    assert_int_equal(n_profiles, 4);
+    assert_int_equal(n_profiles, 5);
     assert_int_equal(normal->network, NETWORK_OFF);
     assert_int_equal(normal->locked, 0);
     assert_int_equal(offline->network, NETWORK_OFF);
@@ -84,6 +84,7 @@ static void profiles_have_the_documented_values(void **state)
         int64_t max_timeout;
     } rows[] = {
         {"default", NETWORK_OFF, MOUNT_RW, 1.0, 512, 128, true, 120},
+        {"offline", NETWORK_OFF, MOUNT_RW, 1.0, 512, 128, true, 120},
         {"offline_readonly", NETWORK_OFF, MOUNT_RO, 0.5, 256, 64, true, 60},
         {"network_basic", NETWORK_ON, MOUNT_RW, 1.0, 512, 128, true, 120},
         {"network_extended", NETWORK_ON, MOUNT_RW, 2.0, 1024, 256, false, 300},
@@ -106,7 +107,7 @@ static void profiles_have_the_documented_values(void **state)
 }
 
 /* The model's part of T24, which is about the constructor of the policy. */
-static void test_T24_unknown_profile_is_an_error(void **state)
+static void test_row_T24_unknown_profile_is_an_error(void **state)
 {
     const struct profile *p = NULL;
     struct err err = {0};
@@ -115,7 +116,7 @@ static void test_T24_unknown_profile_is_an_error(void **state)
     assert_null(p);
     assert_int_equal(err.code, ERR_INVALID);
     assert_string_equal(err.msg, "unknown box profile 'nope', available profiles: default, "
-                                 "network_basic, network_extended, offline_readonly");
+                                 "network_basic, network_extended, offline, offline_readonly");
 }
 
 static void blank_profile_is_the_default(void **state)
@@ -126,7 +127,7 @@ static void blank_profile_is_the_default(void **state)
     assert_string_equal(find(" network_basic ")->name, "network_basic");
 }
 
-static void test_T19_T26_default_profile_fills_what_is_absent(void **state)
+static void test_row_T19_row_T26_default_profile_fills_what_is_absent(void **state)
 {
     const struct spec_policy policy = {.profile = find("default")};
     AUTO(spec) struct spec *s = good(&policy, "{\"cmd\":\"echo\",\"session_id\":\"s\"}");
@@ -141,7 +142,7 @@ static void test_T19_T26_default_profile_fills_what_is_absent(void **state)
     assert_int_equal(s->workspace_quota_mb, 0);
 }
 
-static void test_T20_unlocked_fields_can_be_overridden(void **state)
+static void test_row_T20_unlocked_fields_can_be_overridden(void **state)
 {
     const struct spec_policy policy = {.profile = find("default")};
     AUTO(spec)
@@ -151,7 +152,7 @@ static void test_T20_unlocked_fields_can_be_overridden(void **state)
     assert_int_equal(s->network, NETWORK_ON);
 }
 
-static void test_T21_T30_locked_fields_cannot_be_overridden(void **state)
+static void test_row_T21_row_T30_locked_fields_cannot_be_overridden(void **state)
 {
     const struct spec_policy policy = {.profile = find("offline_readonly")};
     AUTO(spec)
@@ -170,7 +171,7 @@ static void test_T21_T30_locked_fields_cannot_be_overridden(void **state)
     assert_int_equal(t->network, NETWORK_OFF);
 }
 
-static void test_T22_T23_timeout_is_clamped_after_coercion(void **state)
+static void test_row_T22_row_T23_timeout_is_clamped_after_coercion(void **state)
 {
     static const struct {
         const char *json;
@@ -206,7 +207,7 @@ static void test_T22_T23_timeout_is_clamped_after_coercion(void **state)
     bad(&policy, "{\"session_id\":\"s\",\"timeout_sec\":null}", "Input should be a valid integer");
 }
 
-static void test_T31_network_extended_has_relaxed_limits(void **state)
+static void test_row_T31_network_extended_has_relaxed_limits(void **state)
 {
     const struct spec_policy policy = {.profile = find("network_extended")};
     AUTO(spec) struct spec *s = good(&policy, "{\"session_id\":\"s\",\"timeout_sec\":1000}");
@@ -256,7 +257,7 @@ static void default_workspace_stands_in_for_an_open_host_path(void **state)
     bad(&none, open[2], "Value error, host_path must be an absolute host path");
 }
 
-static void test_T27_configured_quota_stands_in_for_an_open_one(void **state)
+static void test_row_T27_configured_quota_stands_in_for_an_open_one(void **state)
 {
     static const char *const open[] = {"{\"session_id\":\"s\"}",
                                        "{\"session_id\":\"s\",\"workspace_quota_mb\":null}",
@@ -337,18 +338,18 @@ static void quota_of_the_configuration_is_read(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_T25_builtin_profiles_are_consistent),
+        cmocka_unit_test(test_row_T25_builtin_profiles_are_consistent),
         cmocka_unit_test(profiles_have_the_documented_values),
-        cmocka_unit_test(test_T24_unknown_profile_is_an_error),
+        cmocka_unit_test(test_row_T24_unknown_profile_is_an_error),
         cmocka_unit_test(blank_profile_is_the_default),
-        cmocka_unit_test(test_T19_T26_default_profile_fills_what_is_absent),
-        cmocka_unit_test(test_T20_unlocked_fields_can_be_overridden),
-        cmocka_unit_test(test_T21_T30_locked_fields_cannot_be_overridden),
-        cmocka_unit_test(test_T22_T23_timeout_is_clamped_after_coercion),
-        cmocka_unit_test(test_T31_network_extended_has_relaxed_limits),
+        cmocka_unit_test(test_row_T19_row_T26_default_profile_fills_what_is_absent),
+        cmocka_unit_test(test_row_T20_unlocked_fields_can_be_overridden),
+        cmocka_unit_test(test_row_T21_row_T30_locked_fields_cannot_be_overridden),
+        cmocka_unit_test(test_row_T22_row_T23_timeout_is_clamped_after_coercion),
+        cmocka_unit_test(test_row_T31_network_extended_has_relaxed_limits),
         cmocka_unit_test(null_is_not_absent),
         cmocka_unit_test(default_workspace_stands_in_for_an_open_host_path),
-        cmocka_unit_test(test_T27_configured_quota_stands_in_for_an_open_one),
+        cmocka_unit_test(test_row_T27_configured_quota_stands_in_for_an_open_one),
         cmocka_unit_test(configured_image_stands_in_for_an_absent_one),
         cmocka_unit_test(a_lock_beats_the_configuration),
         cmocka_unit_test(quota_of_the_configuration_is_read),

@@ -447,7 +447,7 @@ static void declared_storage_counts_as_enforced(void **state)
     assert_true(report.checks[READY_HARD_WORKSPACE_QUOTA]);
     assert_false(report.found[READY_HARD_WORKSPACE_QUOTA]);
     assert_true(report.checks[READY_INODE_QUOTA]);
-    readiness_failed(&report, failed, sizeof(failed));
+    readiness_failed(&report, false, failed, sizeof(failed));
     assert_string_equal(failed, "cgroup_v2, namespace_isolation, mount_isolation, "
                                 "network_isolation");
     stop_rpc(&x);

@@ -312,8 +312,10 @@ static void what_is_not_proven_keeps_its_own_name(void **state)
     contains(ok(&x, 2, "box_get_backend_info", "{}", ""), "{\"name\":null,\"available\":false}");
     done(&x, 3, "box_init", "{\"backend\":\"nsjail\",\"admission\":{\"required\":true}}", "");
     contains(ok(&x, 4, "box_get_backend_info", "{}", ""), "{\"name\":\"fake\",\"available\":false");
+    /* The status of a workspace says the same, and why. */
     contains(ok(&x, 5, "box_status", "{}", CTX1),
-             "\"backend\":{\"name\":\"fake\",\"available\":true}");
+             "\"backend\":{\"name\":\"fake\",\"available\":false,\"readiness\":{\"ready\":false,"
+             "\"mode\":\"grant_enforced\"");
     stop_rpc(&x);
 }
 

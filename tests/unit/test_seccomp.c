@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -243,6 +244,64 @@ static const struct {
     {SYS_prctl, {62}, E(EINVAL)}, /* PR_SCHED_CORE */
     {SYS_prctl, {67}, E(EINVAL)}, /* PR_SET_MEMORY_MERGE */
 
+    /* PID 1 is nobody's to change. */
+    {SYS_kill, {1}, E(EPERM)},
+    {SYS_kill, {1 | HIGH}, E(EPERM)},
+    {SYS_kill, {2}, ALLOW},
+    {SYS_kill, {0}, ALLOW},
+    {SYS_tkill, {1}, E(EPERM)},
+    {SYS_tkill, {1 | HIGH}, E(EPERM)},
+    {SYS_tkill, {2}, ALLOW},
+    {SYS_tkill, {0}, ALLOW},
+    {SYS_tgkill, {1}, E(EPERM)},
+    {SYS_tgkill, {1 | HIGH}, E(EPERM)},
+    {SYS_tgkill, {2}, ALLOW},
+    {SYS_tgkill, {0}, ALLOW},
+    {SYS_rt_sigqueueinfo, {1}, E(EPERM)},
+    {SYS_rt_sigqueueinfo, {1 | HIGH}, E(EPERM)},
+    {SYS_rt_sigqueueinfo, {2}, ALLOW},
+    {SYS_rt_sigqueueinfo, {0}, ALLOW},
+    {SYS_rt_tgsigqueueinfo, {1}, E(EPERM)},
+    {SYS_rt_tgsigqueueinfo, {1 | HIGH}, E(EPERM)},
+    {SYS_rt_tgsigqueueinfo, {2}, ALLOW},
+    {SYS_rt_tgsigqueueinfo, {0}, ALLOW},
+    {SYS_pidfd_open, {1}, E(EPERM)},
+    {SYS_pidfd_open, {1 | HIGH}, E(EPERM)},
+    {SYS_pidfd_open, {2}, ALLOW},
+    {SYS_pidfd_open, {0}, ALLOW},
+    {SYS_prlimit64, {1}, E(EPERM)},
+    {SYS_prlimit64, {1 | HIGH}, E(EPERM)},
+    {SYS_prlimit64, {2}, ALLOW},
+    {SYS_prlimit64, {0}, ALLOW},
+    {SYS_sched_setaffinity, {1}, E(EPERM)},
+    {SYS_sched_setaffinity, {1 | HIGH}, E(EPERM)},
+    {SYS_sched_setaffinity, {2}, ALLOW},
+    {SYS_sched_setaffinity, {0}, ALLOW},
+    {SYS_sched_setparam, {1}, E(EPERM)},
+    {SYS_sched_setparam, {1 | HIGH}, E(EPERM)},
+    {SYS_sched_setparam, {2}, ALLOW},
+    {SYS_sched_setparam, {0}, ALLOW},
+    {SYS_sched_setscheduler, {1}, E(EPERM)},
+    {SYS_sched_setscheduler, {1 | HIGH}, E(EPERM)},
+    {SYS_sched_setscheduler, {2}, ALLOW},
+    {SYS_sched_setscheduler, {0}, ALLOW},
+    {SYS_sched_setattr, {1}, E(EPERM)},
+    {SYS_sched_setattr, {1 | HIGH}, E(EPERM)},
+    {SYS_sched_setattr, {2}, ALLOW},
+    {SYS_sched_setattr, {0}, ALLOW},
+    {SYS_kill, {UINT64_MAX}, ALLOW}, /* everybody but PID 1 and oneself */
+    {SYS_setpriority, {PRIO_PROCESS, 0}, ALLOW},
+    {SYS_setpriority, {PRIO_PROCESS, 2}, ALLOW},
+    {SYS_setpriority, {PRIO_PROCESS, 1}, E(EPERM)},
+    {SYS_setpriority, {PRIO_PROCESS, 1 | HIGH}, E(EPERM)},
+    {SYS_setpriority, {PRIO_PGRP, 0}, ALLOW},
+    {SYS_setpriority, {PRIO_PGRP, 1}, E(EPERM)},
+    {SYS_setpriority, {PRIO_USER, 0}, E(EPERM)},
+    {SYS_ioprio_set, {1, 0}, ALLOW},
+    {SYS_ioprio_set, {1, 1}, E(EPERM)},
+    {SYS_ioprio_set, {2, 0}, ALLOW},
+    {SYS_ioprio_set, {2, 1}, E(EPERM)},
+    {SYS_ioprio_set, {3, 0}, E(EPERM)},
     {SYS_personality, {0}, ALLOW},
     {SYS_personality, {0xffffffff}, ALLOW},
     {SYS_personality, {UINT64_MAX}, ALLOW},
@@ -385,6 +444,9 @@ static void debug_profile_adds_only_debuggers(void **state)
         bool added = nr == SYS_ptrace || nr == SYS_process_vm_readv || nr == SYS_process_vm_writev;
         assert_int_equal(verdict(&debug, nr, NULL), added ? ALLOW : verdict(&normal, nr, NULL));
     }
+    const uint64_t first[6] = {1}, second[6] = {0, 1};
+    assert_int_equal(verdict(&debug, SYS_process_vm_writev, first), E(EPERM));
+    assert_int_equal(verdict(&debug, SYS_ptrace, second), E(EPERM));
 }
 
 static void every_instruction_has_a_test(void **state)

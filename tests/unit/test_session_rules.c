@@ -44,7 +44,7 @@ static struct run *exec_in(struct session *s, const char *cmd, int *ret)
     return run;
 }
 
-static void test_T05_one_session_serves_all_requests_of_its_id(void **state)
+static void test_row_T05_one_session_serves_all_requests_of_its_id(void **state)
 {
     struct fixture f;
     struct heard h;
@@ -65,7 +65,7 @@ static void test_T05_one_session_serves_all_requests_of_its_id(void **state)
     fixture_stop(&f);
 }
 
-static void test_T13_another_host_path_is_a_conflict(void **state)
+static void test_row_T13_another_host_path_is_a_conflict(void **state)
 {
     struct fixture f;
     struct heard h;
@@ -83,7 +83,7 @@ static void test_T13_another_host_path_is_a_conflict(void **state)
     fixture_stop(&f);
 }
 
-static void test_T14_other_limits_are_a_conflict(void **state)
+static void test_row_T14_other_limits_are_a_conflict(void **state)
 {
     struct fixture f;
     struct heard h;
@@ -121,7 +121,7 @@ static int try_path(struct fixture *f, const char *path, bool extra, enum mount_
     return r;
 }
 
-static void test_F14_blocked_host_paths_are_refused(void **state)
+static void test_row_F14_blocked_host_paths_are_refused(void **state)
 {
     static const char *const bad[] = {
         "/etc",
@@ -179,7 +179,7 @@ static void test_F14_blocked_host_paths_are_refused(void **state)
     fixture_stop(&f);
 }
 
-static void test_F14_links_to_blocked_places_are_refused(void **state)
+static void test_row_F14_links_to_blocked_places_are_refused(void **state)
 {
     static const struct {
         const char *link, *target, *ask;
@@ -211,7 +211,7 @@ static void test_F14_links_to_blocked_places_are_refused(void **state)
     fixture_stop(&f);
 }
 
-static void test_F15_paths_are_checked_before_the_backend_is_asked(void **state)
+static void test_row_F15_paths_are_checked_before_the_backend_is_asked(void **state)
 {
     struct fixture f;
     struct err err;
@@ -300,6 +300,37 @@ static void another_digest_is_another_mount(void **state)
         give_back(&h);
         assert_int_equal(fake_creations(f.backend), i + 1);
     }
+    fixture_stop(&f);
+}
+
+static void kept_mounts_are_no_reason_to_end_a_session(void **state)
+{
+    struct fixture f;
+    struct heard a, b, c;
+    struct err err = {0};
+    (void)state;
+    fixture_start(&f, &(struct fake_options){.destroy_ns = SEC}, &proc_options);
+    assert_int_equal(ask(&f, mounted("/srv/a"), ACQUIRE_KEEP_MOUNTS, &a, &err), 0);
+    pump(&f);
+    assert_int_equal(ask(&f, mounted("/srv/b"), ACQUIRE_KEEP_MOUNTS, &b, &err),
+                     err_code_errno(ERR_CONFLICT));
+    assert_int_equal(ask(&f, mounted("/srv/a"), ACQUIRE_KEEP_MOUNTS, &b, &err), 0);
+    pump(&f);
+    assert_ptr_equal(a.session, b.session);
+    give_back(&a);
+    give_back(&b);
+    /* Somebody else has it made anew: what it will be counts, not what it was. */
+    assert_int_equal(ask(&f, mounted("/srv/c"), ACQUIRE_REMOUNT, &a, &err), 0);
+    assert_int_equal(ask(&f, mounted("/srv/c"), ACQUIRE_KEEP_MOUNTS, &b, &err), 0);
+    assert_int_equal(ask(&f, mounted("/srv/a"), ACQUIRE_KEEP_MOUNTS, &c, &err), 0);
+    pass(&f, SEC);
+    assert_non_null(a.session);
+    assert_ptr_equal(a.session, b.session);
+    assert_null(c.session);
+    assert_int_equal(c.err.code, ERR_CONFLICT);
+    assert_int_equal(fake_creations(f.backend), 2);
+    give_back(&a);
+    give_back(&b);
     fixture_stop(&f);
 }
 
@@ -450,7 +481,7 @@ static void failed_making_leaves_the_next_its_own_try(void **state)
 
 /* Idle time. */
 
-static void test_I14_reaping_can_be_asked_for(void **state)
+static void test_row_I14_reaping_can_be_asked_for(void **state)
 {
     struct fixture f;
     (void)state;
@@ -542,7 +573,7 @@ static void all_can_be_ended_more_than_once(void **state)
 }
 
 /* Expected values are from Python: hashlib.sha256(json.dumps({...}, sort_keys=True)...)[:16]. */
-static void test_F18_config_hash_is_pythons(void **state)
+static void test_row_F18_config_hash_is_pythons(void **state)
 {
     struct spec *s = named_spec("s");
     char hash[BACKEND_CONFIG_HASH_LEN + 1];
@@ -579,25 +610,26 @@ static void test_F18_config_hash_is_pythons(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_T05_one_session_serves_all_requests_of_its_id),
-        cmocka_unit_test(test_T13_another_host_path_is_a_conflict),
-        cmocka_unit_test(test_T14_other_limits_are_a_conflict),
-        cmocka_unit_test(test_F14_blocked_host_paths_are_refused),
-        cmocka_unit_test(test_F14_links_to_blocked_places_are_refused),
-        cmocka_unit_test(test_F15_paths_are_checked_before_the_backend_is_asked),
+        cmocka_unit_test(test_row_T05_one_session_serves_all_requests_of_its_id),
+        cmocka_unit_test(test_row_T13_another_host_path_is_a_conflict),
+        cmocka_unit_test(test_row_T14_other_limits_are_a_conflict),
+        cmocka_unit_test(test_row_F14_blocked_host_paths_are_refused),
+        cmocka_unit_test(test_row_F14_links_to_blocked_places_are_refused),
+        cmocka_unit_test(test_row_F15_paths_are_checked_before_the_backend_is_asked),
         cmocka_unit_test(mounts_are_compared_as_a_set),
         cmocka_unit_test(another_digest_is_another_mount),
+        cmocka_unit_test(kept_mounts_are_no_reason_to_end_a_session),
         cmocka_unit_test(without_the_flag_mounts_do_not_matter),
         cmocka_unit_test(remounting_waits_for_those_before),
         cmocka_unit_test(remounting_does_not_overtake_an_answer_on_its_way),
         cmocka_unit_test(remounting_ends_processes_of_the_old_session),
         cmocka_unit_test(remounting_what_is_refused_ends_nothing),
         cmocka_unit_test(failed_making_leaves_the_next_its_own_try),
-        cmocka_unit_test(test_I14_reaping_can_be_asked_for),
+        cmocka_unit_test(test_row_I14_reaping_can_be_asked_for),
         cmocka_unit_test(session_that_somebody_waits_for_is_not_idle),
         cmocka_unit_test(backend_knows_when_to_end_it_without_us),
         cmocka_unit_test(all_can_be_ended_more_than_once),
-        cmocka_unit_test(test_F18_config_hash_is_pythons),
+        cmocka_unit_test(test_row_F18_config_hash_is_pythons),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -341,7 +341,7 @@ static void workdir_follows_the_mount_path(void **state)
     }
 }
 
-static void test_T32_box_spec_validates_resource_limits(void **state)
+static void test_row_T32_box_spec_validates_resource_limits(void **state)
 {
     bad("{\"cmd\":\"echo\",\"session_id\":\"s1\",\"cpus\":0}", "cpus",
         "Value error, cpus must be greater than 0");
@@ -357,7 +357,7 @@ static void test_T32_box_spec_validates_resource_limits(void **state)
     assert_int_equal(s->memory_mb, 32);
 }
 
-static void test_T47_none_mode_is_valid_enum(void **state)
+static void test_row_T47_none_mode_is_valid_enum(void **state)
 {
     assert_string_equal(mount_mode_names[MOUNT_NONE], "none");
     assert_string_equal(mount_mode_names[MOUNT_RO], "ro");
@@ -367,7 +367,7 @@ static void test_T47_none_mode_is_valid_enum(void **state)
     assert_int_equal(s->host_path_mode, MOUNT_NONE);
 }
 
-static void test_T48_F17_none_mode_skips_workdir_check(void **state)
+static void test_row_T48_row_F17_none_mode_skips_workdir_check(void **state)
 {
     AUTO(spec)
     struct spec *s =
@@ -378,7 +378,7 @@ static void test_T48_F17_none_mode_skips_workdir_check(void **state)
 }
 
 /* The model's part of F16: the mode survives, next to a host path, for the backends to act on. */
-static void test_F16_none_mode_keeps_host_path_unmounted(void **state)
+static void test_row_F16_none_mode_keeps_host_path_unmounted(void **state)
 {
     AUTO(spec)
     struct spec *s =
@@ -389,21 +389,21 @@ static void test_F16_none_mode_keeps_host_path_unmounted(void **state)
     assert_int_equal(s->extra_mounts[0].mode, MOUNT_NONE);
 }
 
-static void test_T49_rw_mode_requires_workspace_workdir(void **state)
+static void test_row_T49_rw_mode_requires_workspace_workdir(void **state)
 {
     bad("{\"cmd\":\"echo\",\"session_id\":\"s\",\"host_path\":\"/home/user/data\","
         "\"host_path_mode\":\"rw\",\"workdir\":\"/opt/custom\"}",
         "", "Value error, workdir must stay under mount_path when host_path is provided");
 }
 
-static void test_T50_ro_mode_requires_workspace_workdir(void **state)
+static void test_row_T50_ro_mode_requires_workspace_workdir(void **state)
 {
     bad("{\"cmd\":\"echo\",\"session_id\":\"s\",\"host_path\":\"/home/user/data\","
         "\"host_path_mode\":\"ro\",\"workdir\":\"/opt/custom\"}",
         "", "Value error, workdir must stay under mount_path when host_path is provided");
 }
 
-static void test_T51_custom_mount_path_allows_matching_workdir(void **state)
+static void test_row_T51_custom_mount_path_allows_matching_workdir(void **state)
 {
     AUTO(spec)
     struct spec *s =
@@ -413,7 +413,7 @@ static void test_T51_custom_mount_path_allows_matching_workdir(void **state)
     assert_string_equal(s->workdir, "/project/src");
 }
 
-static void test_T52_custom_mount_path_rejects_outside_workdir(void **state)
+static void test_row_T52_custom_mount_path_rejects_outside_workdir(void **state)
 {
     bad("{\"cmd\":\"echo\",\"session_id\":\"s\",\"host_path\":\"/home/user/data\","
         "\"mount_path\":\"/project\",\"workdir\":\"/workspace\"}",
@@ -757,14 +757,14 @@ int main(void)
         cmocka_unit_test(session_id_is_required),
         cmocka_unit_test(what_is_no_object_is_no_spec),
         cmocka_unit_test(workdir_follows_the_mount_path),
-        cmocka_unit_test(test_T32_box_spec_validates_resource_limits),
-        cmocka_unit_test(test_T47_none_mode_is_valid_enum),
-        cmocka_unit_test(test_T48_F17_none_mode_skips_workdir_check),
-        cmocka_unit_test(test_F16_none_mode_keeps_host_path_unmounted),
-        cmocka_unit_test(test_T49_rw_mode_requires_workspace_workdir),
-        cmocka_unit_test(test_T50_ro_mode_requires_workspace_workdir),
-        cmocka_unit_test(test_T51_custom_mount_path_allows_matching_workdir),
-        cmocka_unit_test(test_T52_custom_mount_path_rejects_outside_workdir),
+        cmocka_unit_test(test_row_T32_box_spec_validates_resource_limits),
+        cmocka_unit_test(test_row_T47_none_mode_is_valid_enum),
+        cmocka_unit_test(test_row_T48_row_F17_none_mode_skips_workdir_check),
+        cmocka_unit_test(test_row_F16_none_mode_keeps_host_path_unmounted),
+        cmocka_unit_test(test_row_T49_rw_mode_requires_workspace_workdir),
+        cmocka_unit_test(test_row_T50_ro_mode_requires_workspace_workdir),
+        cmocka_unit_test(test_row_T51_custom_mount_path_allows_matching_workdir),
+        cmocka_unit_test(test_row_T52_custom_mount_path_rejects_outside_workdir),
         cmocka_unit_test(workdir_is_free_without_a_host_path),
         cmocka_unit_test(skill_names_are_letters_of_any_script),
         cmocka_unit_test(blank_skill_name_is_none),

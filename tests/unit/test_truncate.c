@@ -28,7 +28,7 @@ static bool cut(const char *text, size_t len, int64_t limit, struct buf *out)
     return was_cut;
 }
 
-static void test_T15_short_output_is_unchanged(void **state)
+static void test_row_T15_short_output_is_unchanged(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     (void)state;
@@ -39,7 +39,7 @@ static void test_T15_short_output_is_unchanged(void **state)
     assert_int_equal(out.len, 0);
 }
 
-static void test_T16_head_and_tail_are_kept(void **state)
+static void test_row_T16_head_and_tail_are_kept(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     char text[1024];
@@ -54,7 +54,7 @@ static void test_T16_head_and_tail_are_kept(void **state)
     assert_int_equal(out.len, 100);
 }
 
-static void test_T17_output_of_exactly_the_limit_is_not_cut(void **state)
+static void test_row_T17_output_of_exactly_the_limit_is_not_cut(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     AUTO_FREE char *text = letters(101);
@@ -223,9 +223,9 @@ static void a_flood_needs_little_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_T15_short_output_is_unchanged),
-        cmocka_unit_test(test_T16_head_and_tail_are_kept),
-        cmocka_unit_test(test_T17_output_of_exactly_the_limit_is_not_cut),
+        cmocka_unit_test(test_row_T15_short_output_is_unchanged),
+        cmocka_unit_test(test_row_T16_head_and_tail_are_kept),
+        cmocka_unit_test(test_row_T17_output_of_exactly_the_limit_is_not_cut),
         cmocka_unit_test(the_reference_vectors_hold),
         cmocka_unit_test(a_limit_below_the_notice_leaves_a_part_of_it),
         cmocka_unit_test(nothing_is_cut_from_nothing_even_without_room),

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "util/usage.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "util/alloc.h"
+#include "util/path.h"
+#include "util/str.h"
+
+#define PENDING_BYTES_MAX (16U << 20)
+#define PATH_LEN_MAX 4095
+
+struct usage_walk {
+    int root; /* borrowed */
+    uint64_t max_entries;
+    DIR *dir;       /* owned; the directory being read */
+    char *dir_path; /* owned; its path below root, "" for root itself */
+    char **pending; /* owned; directories still to be read, the next one last */
+    size_t n_pending, pending_bytes;
+    struct usage usage;
+    bool started;
+};
+
+struct usage_walk *usage_walk_new(int dir_fd, uint64_t max_entries)
+{
+    struct usage_walk *w = xnew(struct usage_walk);
+
+    w->root = dir_fd;
+    w->max_entries = max_entries;
+    return w;
+}
+
+static void leave(struct usage_walk *w)
+{
+    if (w->dir != NULL)
+        (void)closedir(w->dir);
+    w->dir = NULL;
+    free(w->dir_path);
+    w->dir_path = NULL;
+}
+
+void usage_walk_free(struct usage_walk *w)
+{
+    if (w == NULL)
+        return;
+    leave(w);
+    for (size_t i = 0; i < w->n_pending; i++)
+        free(w->pending[i]);
+    free(w->pending);
+    free(w);
+}
+
+const struct usage *usage_walk_result(const struct usage_walk *w)
+{
+    return &w->usage;
+}
+
+static void push(struct usage_walk *w, const char *name)
+{
+    char *path = w->dir_path[0] != '\0' ? xasprintf("%s/%s", w->dir_path, name) : xstrdup(name);
+
+    w->pending_bytes += strlen(path) + 1;
+    if (w->pending_bytes > PENDING_BYTES_MAX || strlen(path) > PATH_LEN_MAX) {
+        w->usage.too_many = true;
+        free(path);
+        return;
+    }
+    if ((w->n_pending & (w->n_pending + 1)) == 0) /* grows by doubling */
+        w->pending = xreallocarray(w->pending, 2 * (w->n_pending + 1), sizeof(*w->pending));
+    w->pending[w->n_pending++] = path;
+}
+
+static char *pop(struct usage_walk *w)
+{
+    char *path = w->pending[--w->n_pending];
+
+    w->pending_bytes -= strlen(path) + 1;
+    return path;
+}
+
+/* Opens the next directory. 1: it is open; 0: there is none left. */
+static int enter(struct usage_walk *w)
+{
+    if (!w->started) {
+        w->started = true;
+        w->dir_path = xstrdup("");
+    } else if (w->n_pending > 0) {
+        w->dir_path = pop(w);
+    } else {
+        return 0;
+    }
+    int fd = path_open_beneath(w->root, w->dir_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd >= 0)
+        w->dir = fdopendir(fd);
+    int error = fd < 0 ? -fd : errno;
+    if (w->dir != NULL)
+        return 1;
+    if (fd >= 0)
+        (void)close(fd);
+    leave(w);
+    if (error == EACCES || error == EPERM)
+        w->usage.unreadable++;
+    /* Gone, replaced, or a mount: not ours to count. */
+    else if (error != ENOENT && error != ENOTDIR && error != ELOOP && error != EXDEV)
+        return -error;
+    return 1;
+}
+
+static void count(struct usage_walk *w, const char *name)
+{
+    struct stat st;
+
+    if (fstatat(dirfd(w->dir), name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return;
+    w->usage.entries++;
+    if (S_ISDIR(st.st_mode))
+        push(w, name);
+    else
+        w->usage.bytes += path_cost(&st);
+    if (w->usage.entries > w->max_entries)
+        w->usage.too_many = true;
+}
+
+int usage_walk_step(struct usage_walk *w, size_t entries)
+{
+    while (entries > 0 && !w->usage.too_many) {
+        if (w->dir == NULL) {
+            int r = enter(w);
+            if (r <= 0)
+                return r;
+            entries--;
+            continue;
+        }
+        errno = 0;
+        const struct dirent *e = readdir(w->dir);
+        if (e == NULL) {
+            if (errno != 0)
+                return -errno;
+            leave(w);
+            continue;
+        }
+        if (str_eq(e->d_name, ".") || str_eq(e->d_name, ".."))
+            continue;
+        count(w, e->d_name);
+        entries--;
+    }
+    return w->usage.too_many ? 0 : 1;
+}

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session that asked for no quota has a limit all the same: what it keeps on the host's disk is counted, and what
+runs in it is ended with the reason. The session stays, so that its files can be removed."""
+
+import pytest
+from boxlib import ApiError
+from hostlib import until
+from policylib import Governed
+
+LIMIT = 32 << 20
+TOLD = "disk limit exceeded: used="
+
+# Each writes until it is stopped, but never more than eight times the limit.
+WRITERS = {
+    "files": "for i in $(seq 64); do head -c 4M /dev/zero > /workspace/$i || exit 1; done; sleep 600",
+    "home": "for i in $(seq 64); do head -c 4M /dev/zero > $HOME/$i || exit 1; done; sleep 600",
+    "many": "cd /workspace; for i in $(seq 40); do mkdir $i; touch $i/$(seq -s ' '$i/ 100); done; "
+            "head -c 20M /dev/zero > big; sleep 600",
+    "unlinked": "exec python3 -c 'import os, time\nfds = []\nfor i in range(64):\n"
+                "    fds.append(os.open(\"/workspace\", os.O_TMPFILE | os.O_RDWR))\n"
+                "    os.write(fds[-1], bytes(4 << 20))\ntime.sleep(600)'",
+}
+
+
+@pytest.fixture(scope="module")
+def daemon():
+    d = Governed("box: {limits: {session_disk_mb: 32}}")
+    yield d
+    d.close()
+
+
+@pytest.fixture
+def session(daemon, request):
+    name = request.node.name.split("_")[-1].replace("[", "-").strip("]")
+    api = daemon.client()
+    api.new(name)
+    yield api, name
+    try:
+        api.rm(name)
+    except ApiError as error:
+        assert error.status == 404
+    api.close()
+
+
+@pytest.mark.parametrize("how", WRITERS)
+def test_command_is_ended_at_the_limit(session, how):
+    api, name = session
+    assert "counted" in api.receipt(name)["limits"]["disk_bytes"]["reason"]
+    api.sh(name, "echo kept > /tmp/mark")
+    said = api.sh(name, WRITERS[how], timeout_sec=300)
+    assert said["outcome"] == "quota_exceeded" and said["error"].startswith(TOLD), said
+    assert f"limit={LIMIT} bytes" in said["error"]
+    # The session can look, remove and go on.
+    assert until(lambda: api.sh(name, "cat /tmp/mark; rm -rf /workspace/* $HOME/*")["stdout"], what="a command") == "kept\n"
+    assert api.sh(name, "echo on")["stdout"] == "on\n"
+
+
+def test_managed_process_is_ended_with_the_reason(session):
+    api, name = session
+    api.call("POST", f"/v1/sessions/{name}/processes",
+             {"command": "sh", "process_id": "writer", "args": ["-c", WRITERS["files"]]})
+
+    def info():
+        return api.call("GET", f"/v1/sessions/{name}/processes/writer")
+    until(lambda: info()["status"] == "exited", what="the end of the process", seconds=120)
+    assert TOLD in info()["reason"], info()
+
+
+def test_what_goes_on_growing_is_removed(session):
+    api, name = session
+    grow = "i=$(ls /workspace | wc -l); while :; do i=$((i+1)); head -c 4M /dev/zero > /workspace/$i; done"
+
+    def strike():
+        """One more command that only adds; 404 in the end."""
+        try:
+            api.sh(name, f"ulimit -f 100000; {grow}", timeout_sec=120)
+        except ApiError as error:
+            return error.status in (404, 409, 500, 502) or str(error)
+        return False
+    assert until(strike, what="the end of the session", seconds=300) is True
+    until(lambda: name not in [s["session_id"] for s in api.ps()], what="that it is gone")
+
+
+def test_session_with_a_quota_has_the_wall_of_the_kernel_alone(daemon, session):
+    api, name = session
+    api.new("walled", workspace_quota_mb=64)
+    api.call("POST", "/v1/sessions/walled/processes",
+             {"command": "sh", "process_id": "p", "args": ["-c", "head -c 48M /dev/zero > /workspace/file; cat"]})
+    try:
+        # When others are ended for less, it was looked at, too, if it ever is.
+        assert api.sh(name, WRITERS["files"], timeout_sec=300)["outcome"] == "quota_exceeded"
+        assert api.call("GET", "/v1/sessions/walled/processes/p")["status"] == "running"
+    finally:
+        api.rm("walled")

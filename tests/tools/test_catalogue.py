@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every row of the feature table and every check of the security catalogue is proved by a test that carries its name.
+
+`test_row_I07_...` proves a row, `test_check_I07_...` a check; one that proves several has a prefix for each. So
+`pytest -k check_I07` runs what stands for one of them, and nothing else."""
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+# How many of each letter there are, beginning with 01.
+ROWS = {"T": 71, "F": 25, "I": 14}
+CHECKS = {"A": 10, "B": 20, "C": 16, "D": 12, "E": 18, "F": 12, "G": 12, "H": 12, "I": 20, "J": 16, "K": 10, "L": 12,
+          "M": 8}
+# What no test proves, and why.
+WITHOUT = {
+    ("check", "D08"): "the limits on connections are in the rules (tests/unit/test_net.c); no test floods a host",
+    ("check", "E12"): "nothing limits the bytes per second that a session writes to a disk; its quota is all",
+    ("check", "E15"): "sessions are not counted against the host's pid_max",
+}
+DEFINITION = re.compile(r"^(?:def|static void|async def) (\w+)\(", re.M)
+ALIAS = re.compile(r"^(test_\w+) = \w", re.M)
+PREFIX = re.compile(r"(row|check)_([A-Z]\d\d)_")
+ID = re.compile(r"(?:^|_)[A-Z]\d\d(?=_)")
+
+
+def ids(table):
+    return {f"{letter}{n:02}" for letter, count in table.items() for n in range(1, count + 1)}
+
+
+def names():
+    for path in [*TESTS.rglob("test_*.py"), *TESTS.rglob("test_*.c")]:
+        text = path.read_text()
+        for name in [*DEFINITION.findall(text), *ALIAS.findall(text)]:
+            yield path, name
+
+
+def prefixes(name):
+    """Those of a test's name, and what follows them."""
+    found, rest = [], name.removeprefix("test_") if name.startswith("test_") else ""
+    while match := PREFIX.match(rest):
+        found.append(match.groups())
+        rest = rest[match.end():]
+    return found, rest
+
+
+def test_ids_stand_in_front_with_what_they_are():
+    loose = [f"{path.relative_to(TESTS)}: {name}" for path, name in names()
+             if ID.search(prefixes(name)[1] if prefixes(name)[0] else name)]
+    assert loose == []
+
+
+def test_every_name_is_of_something_that_there_is():
+    known = {("row", i) for i in ids(ROWS)} | {("check", i) for i in ids(CHECKS)}
+    assert {(p.name, *f) for p, name in names() for f in prefixes(name)[0] if f not in known} == set()
+
+
+def test_every_row_and_check_has_a_test_or_a_reason():
+    named = {f for _, name in names() for f in prefixes(name)[0]}
+    missing = ({("row", i) for i in ids(ROWS)} | {("check", i) for i in ids(CHECKS)}) - named
+    assert missing == set(WITHOUT)
+    assert [f for f in WITHOUT if f[0] == "row"] == []
+
+
+def test_one_name_is_one_test():
+    """Two of one name in one file: the second hides the first."""
+    seen, twice = set(), []
+    for path, name in names():
+        if prefixes(name)[0] and (path, name) in seen:
+            twice.append(f"{path.relative_to(TESTS)}: {name}")
+        seen.add((path, name))
+    assert twice == []
