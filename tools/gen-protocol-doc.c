@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "rpc/langbot_release.h"
 #include "spec/admission.h"
 #include "spec/model.h"
 #include "spec/process.h"
@@ -174,11 +175,70 @@ static void print_spec(void)
     print_profiles();
 }
 
+/* One row for each rule, one column for each family of releases. */
+static void print_rule(const char *rule, const char *(*value)(const struct langbot_release *r))
+{
+    (void)printf("| %s |", rule);
+    for (int i = 0; i < LANGBOT_FAMILY_MAX; i++)
+        (void)printf(" %s |", value(&langbot_releases[i]));
+    (void)printf("\n");
+}
+
+static const char *call(const struct langbot_release *r, unsigned bit)
+{
+    return r->calls & bit ? "served" : "not found";
+}
+
+#define CALL(name, bit)                                                                            \
+    static const char *name(const struct langbot_release *r)                                       \
+    {                                                                                              \
+        return call(r, bit);                                                                       \
+    }
+#define RULE(member, yes, no)                                                                      \
+    static const char *member(const struct langbot_release *r)                                     \
+    {                                                                                              \
+        return r->member ? yes : no;                                                               \
+    }
+CALL(skills, LANGBOT_SKILL)
+CALL(grants, LANGBOT_GRANT)
+CALL(storage, LANGBOT_STORAGE)
+CALL(flow, LANGBOT_FLOW)
+RULE(closed, "refused", "ignored")
+RULE(gone, "unknown", "read")
+RULE(keeps_mounts, "conflict", "made anew")
+RULE(admitted_mounts, "`ro`", "none")
+RULE(newer_checks, "`hard_read_only_mount_quota`", "`hard_skill_storage_quota`")
+RULE(bad_id_is_checked, "`BoxValidationError`", "`ValueError`")
+RULE(tells_of_workspace, "told", "not told")
+
+static const char *releases(const struct langbot_release *r)
+{
+    return r->releases;
+}
+
+static void print_releases(void)
+{
+    print_rule("rule", releases);
+    (void)printf("|---|---|---|---|---|\n");
+    print_rule("skill calls", skills);
+    print_rule("grants, `box_verify_shared_workspace`", grants);
+    print_rule("`box_get_storage_analysis`", storage);
+    print_rule("`__cancel_action`, `__stream_ack`", flow);
+    print_rule("unknown fields of a BoxSpec", closed);
+    print_rule("`skill_name`", gone);
+    print_rule("other extra mounts than the session's", keeps_mounts);
+    print_rule("extra mounts of a managed sandbox", admitted_mounts);
+    print_rule("a check that fails is called", newer_checks);
+    print_rule("a session_id without a usable character", bad_id_is_checked);
+    print_rule("`limits`, `capacity`, `status` of a session", tells_of_workspace);
+}
+
 static const struct {
     const char *name;
     void (*print)(void);
 } sections[] = {
     {"spec", print_spec},
+    {"releases", print_releases},
 };
 
 int main(int argc, char *argv[])

@@ -2,6 +2,7 @@
 """Fixtures of the interop cases. They run in the virtual environment of a LangBot release, on its pytest."""
 
 import asyncio
+import collections
 import inspect
 import os
 import shutil
@@ -29,14 +30,17 @@ def pytest_report_header():
 
 
 def pytest_collection_modifyitems(config, items):
-    """What a release does not have is no case of it: nothing is skipped."""
+    """What a release does not have is no case of it: nothing is skipped, and the summary says what was left out."""
     have = lb.features()
+    missing = {i: {f for mark in i.iter_markers("needs") for f in mark.args} - have for i in items}
+    config.hook.pytest_deselected(items=[i for i in items if missing[i]])
+    config.left_out = collections.Counter(" and ".join(sorted(missing[i])) for i in items if missing[i])
+    items[:] = [i for i in items if not missing[i]]
 
-    def wanted(item):
-        return all(set(mark.args) <= have for mark in item.iter_markers("needs"))
 
-    config.hook.pytest_deselected(items=[i for i in items if not wanted(i)])
-    items[:] = [i for i in items if wanted(i)]
+def pytest_terminal_summary(terminalreporter, config):
+    for features, count in sorted(config.left_out.items()):
+        terminalreporter.write_line(f"{count} cases need what langbot-plugin {lb.VERSION} does not have: {features}")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -56,6 +56,8 @@ def features():
         "capacity": hasattr(errors, "BoxCapacityExceededError"),
         "storage": hasattr(ActionRPCBoxClient, "get_storage_analysis"),
         "artifacts": "content_digest" in models.BoxMountSpec.model_fields,
+        "skill_name": "skill_name" in models.BoxSpec.model_fields,
+        "offline": "offline" in models.BUILTIN_PROFILES,
         "boxd": not UPSTREAM,
     }.items() if there}
 

@@ -82,6 +82,12 @@ async def test_readiness_is_told(box):
             await box.client.initialize()
 
 
+@pytest.mark.needs("boxd")
+async def test_the_status_of_a_workspace_tells_it_too(box):
+    """Where nothing may run the runtime of 0.6.1 and later has no status to tell."""
+    assert (await box.get_status())["backend"] == await box.get_backend_info()
+
+
 async def test_nothing_runs_where_isolation_is_not_proven(box):
     info = await box.get_backend_info()
     if info["available"]:
@@ -152,6 +158,13 @@ async def test_with_a_grant_the_policy_rules(box, ready):
     await refused(box.sh("true", workdir="/tmp"), "Managed sandbox workdir must stay under /workspace")
     await refused(box.sh("true", host_path="/tmp"), "Managed sandbox host_path is runtime-owned")
     await refused(box.start("cat", session_id="global"), "Sandbox admission grant does not permit managed processes")
+
+
+@pytest.mark.needs("skill_name")
+async def test_directories_of_the_host_are_not_shown(box, ready):
+    await box.upsert_sandbox_admission_grant(grant(box))
+    mount = {"host_path": str(box.server.work), "mount_path": "/workspace/.skills/demo", "mode": "ro"}
+    await refused(box.sh("true", extra_mounts=[mount]), "Managed sandbox additional host mounts are disabled")
 
 
 @pytest.mark.needs("artifacts")

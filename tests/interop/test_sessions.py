@@ -7,7 +7,7 @@ import pathlib
 import tempfile
 
 import pytest
-from langbot_client import UPSTREAM, errors, models
+from langbot_client import UPSTREAM, errors, features, models
 
 FIELDS = {"session_id", "backend_name", "backend_session_id", "image", "network", "host_path", "host_path_mode",
           "mount_path", "persistent", "cpus", "memory_mb", "pids_limit", "read_only_rootfs", "workspace_quota_mb",
@@ -169,7 +169,7 @@ async def test_extra_mounts(box, shared):
     assert sorted(os.listdir(f"{shared}/two")) == ["SKILL.md", "x"]
 
 
-@pytest.mark.needs("boxd", "tenancy")
+@pytest.mark.needs("boxd", "skill_name")
 async def test_other_extra_mounts_are_seen_at_once(box, shared):
     """A skill that is installed, or removed, changes the mounts of a session that runs."""
     for name in ("one", "two"):
@@ -179,6 +179,21 @@ async def test_other_extra_mounts_are_seen_at_once(box, shared):
     for mounts, seen in (([one], "one"), ([one, two], "one two"), ([two, one], "one two"), ([two], "two")):
         assert (await box.sh(look, extra_mounts=mounts)).stdout == seen
     assert len(await box.get_sessions()) == 1
+
+
+@pytest.mark.needs("boxd", "artifacts")
+async def test_other_extra_mounts_are_a_conflict(box, shared):
+    """Since 0.7.13: the session stays as it is, with all that runs and lies in it."""
+    for name in ("one", "two"):
+        pathlib.Path(shared, name).mkdir(mode=0o755)
+    one, two = (mount(f"{shared}/{name}", f"/workspace/.skills/{name}") for name in ("one", "two"))
+    await box.sh("echo kept > /tmp/mine", extra_mounts=[one])
+    await box.start("cat")
+    for mounts in ([one, two], [two], []):
+        with pytest.raises(errors.BoxSessionConflictError, match="The existing session was preserved"):
+            await box.sh("true", extra_mounts=mounts)
+    assert (await box.sh("cat /tmp/mine", extra_mounts=[one])).stdout == "kept"
+    assert (await box.get_managed_process("s")).status == models.BoxManagedProcessStatus.RUNNING
 
 
 @pytest.mark.needs("boxd", "tenancy")
@@ -235,8 +250,9 @@ async def test_ids_are_cleaned(box):
 
 @pytest.mark.needs("tenancy")
 async def test_an_id_of_which_nothing_is_left(box):
-    with pytest.raises(errors.BoxError, match="Box session_id must contain a valid character"):
+    with pytest.raises(errors.BoxError, match="Box session_id must contain a valid character") as caught:
         await box.sh("true", "世界")
+    assert (type(caught.value) is errors.BoxValidationError) == ("artifacts" in features())
 
 
 async def test_any_id_a_template_can_make(box):

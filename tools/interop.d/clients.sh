@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # LangBot's own client, unmodified, from PyPI: tests/interop runs once for each release, in a virtual environment of its
-# own (tools/langbot.sh), as many at once as there are processors. A release is named here when the protocol changed with
+# own (tools/langbot.sh), some at once. A release is named here when the protocol changed with
 # it, or LangBot ships it; one that is newer than all of them is driven as well. Part of tools/interop.sh.
 
 client_releases=(0.4.0 0.5.0 0.5.5 0.5.8 0.6.1 0.7.0 0.7.11 0.7.13 0.7.16 0.7.18)
@@ -22,7 +22,7 @@ drive_client() {
 }
 
 tools/langbot.sh shared >/dev/null # once, before all ask for it at the same time
-lanes=${INTEROP_JOBS:-$(nproc)}
+lanes=${INTEROP_JOBS:-$(($(nproc) + 1))} # a part of the time goes into waiting
 running=()
 for release in "${client_releases[@]}"; do
     if ((${#running[@]} >= lanes)); then
