@@ -19,7 +19,7 @@ import traceback
 import uuid
 
 LINE_LIMIT = 1 << 20
-CONNECT_S = 180  # how long anything may take that LangBot repeats until it succeeds
+CONNECT_S = 60  # how long anything may take that LangBot repeats until it succeeds
 HERE = pathlib.Path.cwd()
 STEPS = {}
 

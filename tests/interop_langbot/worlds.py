@@ -14,6 +14,8 @@ import tempfile
 import threading
 import time
 
+import enginelib
+import image
 from boxlib import Boxd
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -128,18 +130,18 @@ class Box:
 class World:
     """A runtime, a directory where LangBot lives, and LangBot."""
 
-    def __init__(self, release, kind, engine, **env):
+    def __init__(self, release, kind, **env):
         self.release, self.kind, self.env = release, kind, env
         self.top = pathlib.Path(tempfile.mkdtemp(prefix=f"box-langbot-{kind}-", dir="/var/tmp"))
         self.top.chmod(0o755)
         self.langbot = self.top / "langbot"
         self.langbot.mkdir()
-        self.server = self.driver = None
+        self.server = self.driver = self.engine = None
         try:
-            if kind == "upstream":
-                self.server = Upstream(release, self.langbot, engine)
-            else:
-                self.server = Box(kind, engine)
+            if kind != "native":  # an engine each: upstream's runtime removes containers that are not its own
+                self.engine = enginelib.Engine("docker")
+                self.engine.load(image.NAME, image.sandbox_tar())
+            self.server = Upstream(release, self.langbot, self.engine) if kind == "upstream" else Box(kind, self.engine)
             self.start()
         except BaseException:
             self.close()
@@ -160,7 +162,7 @@ class World:
         return str(place)
 
     def close(self):
-        for part in (self.driver, self.server):
+        for part in (self.driver, self.server, self.engine):
             if part is not None:
                 with contextlib.suppress(Exception):
                     part.close()
