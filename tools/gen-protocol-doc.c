@@ -197,7 +197,7 @@ static const char *call(const struct langbot_release *r, unsigned bit)
 #define RULE(member, yes, no)                                                                      \
     static const char *member(const struct langbot_release *r)                                     \
     {                                                                                              \
-        return r->member ? yes : no;                                                               \
+        return r->member ? (yes) : (no);                                                           \
     }
 CALL(skills, LANGBOT_SKILL)
 CALL(grants, LANGBOT_GRANT)

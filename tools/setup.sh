@@ -29,7 +29,7 @@ declare -A packages=(
 
 # From trixie on the client of docker.io is a package of its own.
 release=$(sed -n 's/^VERSION_ID="\{0,1\}\([0-9]*\).*/\1/p' /etc/os-release 2>/dev/null) || true
-((${release:-0} < 13)) || packages[bench]+=" docker-cli"
+((${release:-0} < 13)) || { packages[bench]+=" docker-cli" && packages[interop]+=" docker-cli"; }
 # gVisor: bookworm has it, trixie does not. The tests that need it say so where it is missing.
 ((${release:-0} != 12)) || packages[test]+=" runsc"
 # Node from elsewhere brings an npm of its own, and does not go together with Debian's.

@@ -106,6 +106,13 @@ typedef void backend_found_fn(void *arg, const struct backend_found *found);
 /* `held` NULL: it could not be found out. */
 struct backend_held;
 typedef void backend_held_fn(void *arg, const struct backend_held *held);
+/* The working directory of who is at the other end of a connection, or a directory below it. */
+struct backend_place {
+    int sock;         /* borrowed for the call */
+    const char *rest; /* clean, below `base`; "": the working directory itself is asked for */
+    const char *base; /* the working directory, where that is known already */
+};
+typedef void backend_place_fn(void *arg, const char *path, const struct err *err);
 typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
 
 /* What a sandbox keeps on disks of the host. */
@@ -115,6 +122,10 @@ struct backend_held {
     bool idle;                           /* nothing runs in it: nothing was counted */
     bool incomplete;                     /* there is more than can be looked at */
 };
+/* A time-out is enforced inside, and a kill carried out there. When nothing is heard of it for so
+ * long, boxd answers by itself, and the sandbox is lost: what is in it cannot be ended one by one.
+ */
+#define BACKEND_OVERDUE_NS (10ULL * 1000000000ULL)
 
 struct backend_ops {
     const char *name;
@@ -194,6 +205,12 @@ struct backend_ops {
     int (*held)(struct sandbox *sb, backend_held_fn *done, void *arg, struct err *err);
     /* What this host can enforce, found out by doing: a JSON object with "checks", each {id,
      * status, detail, remedy}. */
+    /* Optional. Without `rest`: tells where that process works, when we may not look ourselves.
+     * With it: makes the directory where it is missing, and from now on what lies below may be
+     * mounted. ERR_UNSUPPORTED: this one cannot; other errors say why not. 1: done, fn does not
+     * come. */
+    int (*place)(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
+                 void *arg, struct err *err);
     int (*doctor)(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
     /* Ends every sandbox. Procs that nobody freed go too; none of them may be used after. */
     void (*free)(struct backend *b);

@@ -258,12 +258,21 @@ static void on_step(struct loop_defer *d)
 static void on_probed(struct choice_probe *p, const struct err *err)
 {
     struct candidate *k = container_of(p, struct candidate, probe);
+    k->ran = err == NULL;
+    k->refuted = err != NULL;
     if (err == NULL)
         move(k, CANDIDATE_UP);
     else
         move_down(k, err);
     if (k->choice->round)
         loop_defer_start(k->choice->loop, &k->choice->step, on_step);
+}
+
+void choice_prove(struct choice *c)
+{
+    struct candidate *k = c->serving;
+    if (k != NULL && k->state == CANDIDATE_UP && !k->ran && !choice_probe_busy(&k->probe))
+        move(k, CANDIDATE_UNTRIED);
 }
 
 static void start_round(struct choice *c)
@@ -313,6 +322,19 @@ static int create(struct backend *b, const struct spec *spec, backend_created_fn
     wait_for(c, &(struct waiting){.spec = spec, .created = created, .lost = lost, .arg = arg});
     start_round(c);
     return 0;
+}
+
+static int place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
+                 void *arg, struct err *err)
+{
+    struct choice *c = from(b);
+    struct candidate *k = c->serving;
+    for (size_t i = 0; k == NULL && i < c->n; i++)
+        if (c->list[i].backend != NULL)
+            k = &c->list[i];
+    if (k == NULL || k->backend->ops->place == NULL)
+        return err_set(err, ERR_UNSUPPORTED, "the backend cannot look at other users' processes");
+    return k->backend->ops->place(k->backend, want, fn, arg, err);
 }
 
 static void abandon(struct backend *b, void *arg)
@@ -399,6 +421,8 @@ static void note(struct backend *b, const struct err *err)
     struct candidate *sole = choice_sole(c), *k = sole != NULL ? sole : c->serving;
     if (k == NULL || k->backend == NULL || k->state == CANDIDATE_PROBING)
         return;
+    if (err == NULL && k->refuted)
+        return; /* sandboxes can be made; commands do not run in them */
     if (err == NULL) {
         move(k, CANDIDATE_UP);
         serve(c, k);
@@ -460,6 +484,7 @@ static const struct backend_ops choice_ops = {
     .adopt = adopt,
     .sweep = choice_sweep,
     .list = choice_list,
+    .place = place,
     .doctor = choice_doctor,
     .free = choice_free,
     .detach = choice_detach,

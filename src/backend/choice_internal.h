@@ -45,6 +45,8 @@ struct candidate {
     struct err why;  /* it is DOWN */
     uint64_t proven; /* when it was last seen to work */
     uint64_t fell;   /* when it went DOWN */
+    bool ran;        /* a command has run in a sandbox that proved it */
+    bool refuted;    /* the last such sandbox did not work: that one can be made proves nothing */
     bool swept;      /* what was left there is gone, or going */
     bool pinging;    /* it is being asked whether it is there */
     struct choice_probe probe;
@@ -75,6 +77,8 @@ struct choice {
 };
 
 bool choice_eligible(const struct choice *c, const struct candidate *k);
+/* The one that serves has to run a command before it is said of it that it can. */
+void choice_prove(struct choice *c);
 /* The only one that may serve; NULL: there are several, or none. */
 struct candidate *choice_sole(struct choice *c);
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "backend/engine_internal.h"
+#include "backend/shared.h"
 #include "sandbox/seccomp.h"
 #include "sandbox/seccomp_json.h"
 #include "util/alloc.h"
@@ -92,6 +93,7 @@ void engine_facts_read(struct engine_facts *f, const struct json *info, const ch
         rootless = rootless || (text != NULL && str_starts(text, "name=rootless"));
         f->narrow = f->narrow || rootless || (text != NULL && str_starts(text, "name=userns"));
     }
+    f->v1 = cgroups != NULL && str_eq(cgroups, "1");
     f->no_limits = rootless && !str_eq(cgroups, "2");
 }
 
@@ -167,7 +169,7 @@ bool engine_has_left(const char *kind, const char *state_dir)
 
 static int open_roots(struct engine *e, struct err *err)
 {
-    char *const *roots = e->options.roots;
+    char *const *roots = e->roots = strv_copy(e->options.roots);
     size_t n = strv_len(roots);
     e->root_fds = xnew_n(int, n + 1);
     memset(e->root_fds, 0xff, n * sizeof(int)); /* -1 */
@@ -177,6 +179,47 @@ static int open_roots(struct engine *e, struct err *err)
             return err_sys(err, errno, "open '%.200s' of allowed_mount_roots", roots[i]);
     }
     return 0;
+}
+
+/* `fd` is taken; -1: only box-priv can open it. */
+static void add_place(struct engine *e, const char *path, int fd)
+{
+    size_t n = strv_len(e->roots), i = 0;
+    while (i < n && !str_eq(e->roots[i], path))
+        i++;
+    if (i == n) {
+        strv_add(&e->roots, path);
+        e->root_fds = xreallocarray(e->root_fds, n + 2, sizeof(int));
+        e->root_fds[n] = -1;
+    }
+    fd_close_many(&e->root_fds[i], 1);
+    e->root_fds[i] = fd;
+}
+
+static void learn_place(void *who, uint32_t number, const char *path)
+{
+    (void)number; /* engine_bind.c finds it by the path */
+    int fd = path_open_unlinked(path, O_PATH | O_DIRECTORY);
+    add_place(who, path, fd < 0 ? -1 : fd);
+}
+
+/* Without box-priv: what runs as our own user we may look at ourselves. */
+static int engine_place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
+                        void *arg, struct err *err)
+{
+    struct engine *e = container_of(b, struct engine, base);
+    if (e->options.priv != NULL)
+        return backend_place_by_priv(e->options.priv, want,
+                                     &(struct backend_placer){learn_place, e, fn, arg}, err);
+    if (want->rest[0] == '\0')
+        return err_set(err, ERR_UNSUPPORTED, "%s cannot look at other users' processes",
+                       e->kind->name);
+    int fd = backend_make_place(want, err);
+    if (fd < 0)
+        return fd;
+    AUTO_FREE char *path = xasprintf("%s/%s", want->base, want->rest);
+    add_place(e, path, fd);
+    return 1;
 }
 
 static int make_profiles(struct engine *e, struct err *err)
@@ -209,8 +252,9 @@ void engine_detach(struct backend *b)
         engine_sandbox_free(e->sandboxes);
     }
     engine_api_free(e->api);
-    for (size_t i = 0; e->root_fds != NULL && i < strv_len(e->options.roots); i++)
+    for (size_t i = 0; e->root_fds != NULL && i < strv_len(e->roots); i++)
         fd_close_many(&e->root_fds[i], 1);
+    strv_free(e->roots);
     fd_close_many(&e->dir_fd, 1);
     free(e->root_fds);
     free(e->dir_path);
@@ -305,6 +349,7 @@ const struct backend_ops engine_ops = {
     .proc_kill = engine_proc_kill,
     .proc_free = engine_proc_free,
     .receipt = engine_receipt,
+    .place = engine_place,
     .doctor = engine_doctor,
     .free = engine_free,
     .detach = engine_detach,

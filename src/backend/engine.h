@@ -15,6 +15,7 @@
 struct backend;
 struct err;
 struct loop;
+struct priv_client;
 struct tls_files;
 
 struct engine_options {
@@ -30,6 +31,10 @@ struct engine_options {
     uint64_t linger_sec; /* how long sandboxes outlive a daemon that was killed; 0: not at all */
     uid_t uid;           /* that boxd will run as; the directory of sessions becomes theirs */
     gid_t gid;
+    /* box-priv, which maps owners of mounts for the engine; NULL: `no_priv` says why not. Borrowed,
+     * and free it after the backend. */
+    struct priv_client *priv;
+    const char *no_priv;
     bool pull; /* an image that is not there is fetched; else it is an error */
 };
 

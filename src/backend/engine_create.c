@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/engine_internal.h"
+#include "sandbox/cgroup.h"
 #include "sandbox/gvisor.h"
 #include "sandbox/masks.h"
 #include "util/alloc.h"
@@ -146,6 +147,11 @@ static enum engine_workspace workspace_of(const struct engine_plan *p)
     return engine_workspace(p->spec, str_eq(p->user, "0:0"));
 }
 
+static const char *source_of(const struct engine_mount *m)
+{
+    return m->bind != NULL ? m->bind : m->source;
+}
+
 /* Typed, never "source:target:mode" strings: a ':' in a path is nothing but a ':'. */
 static void put_mounts(struct jw *w, const struct engine_plan *p)
 {
@@ -154,7 +160,7 @@ static void put_mounts(struct jw *w, const struct engine_plan *p)
     put_mount(w, p->guest_program, GUEST_PROGRAM, true, p->flat);
     put_mount(w, p->run_dir, GUEST_DIR, true, p->flat);
     for (size_t i = 0; i < p->mounts->n; i++)
-        put_mount(w, p->mounts->list[i].source, p->mounts->list[i].target,
+        put_mount(w, source_of(&p->mounts->list[i]), p->mounts->list[i].target,
                   p->mounts->list[i].read_only, p->flat);
     if (workspace_of(p) == ENGINE_WORKSPACE_VOLUME) {
         jw_object(w); /* without a name: it goes with the container */
@@ -260,6 +266,9 @@ static void put_limits(struct jw *w, const struct engine_plan *p)
     const struct spec *spec = p->spec;
     jw_kint(w, "Memory", spec->memory_mb * MIB);
     jw_kint(w, "MemorySwap", spec->memory_mb * MIB); /* of both together: no swap */
+    if (p->v1)
+        jw_kint(w, "KernelMemoryTCP",
+                (int64_t)cgroup_socket_bytes((uint64_t)spec->memory_mb * MIB));
     jw_kint(w, "NanoCpus", (int64_t)(spec->cpus * NANO));
     jw_kint(w, "PidsLimit", engine_pids_max(spec, p->own_id, p->gvisor));
 }

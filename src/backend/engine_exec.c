@@ -15,8 +15,6 @@
 /* How long an answer waits for more output once the main process is gone but others still hold the
  * pipes. */
 #define DRAIN_NS (50ULL * NSEC_PER_MSEC)
-/* The container enforces a timeout itself; one that is frozen cannot. */
-#define OVERDUE_NS (10ULL * NSEC_PER_SEC)
 #define STDIN_QUEUE_MAX (16U << 20)
 #define STDIN_HIGH_WATER (256U << 10) /* above it the writer is asked to hold back */
 
@@ -449,7 +447,8 @@ int engine_exec_start(struct sandbox *base, const struct exec_request *req,
     buf_init(&e->kept[0], GUEST_WINDOW);
     buf_init(&e->kept[1], GUEST_WINDOW);
     if (req->timeout_ns > 0)
-        loop_timer_start(e->engine->loop, &e->overdue, req->timeout_ns + OVERDUE_NS, on_overdue);
+        loop_timer_start(e->engine->loop, &e->overdue, req->timeout_ns + BACKEND_OVERDUE_NS,
+                         on_overdue);
     e->next = sb->execs;
     if (e->next != NULL)
         e->next->prev = e;

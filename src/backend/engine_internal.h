@@ -13,6 +13,7 @@
 #include "util/err.h"
 
 struct engine;
+struct engine_binding;
 struct engine_exec;
 struct engine_proc;
 struct engine_pull;
@@ -25,6 +26,7 @@ struct sock_filter;
 #define ENGINE_ID_MAX 65             /* 64 hex digits and NUL */
 #define ENGINE_INSTANCE_LEN 16
 #define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 1)
+_Static_assert(ENGINE_MOUNTS_MAX <= GUEST_CHECKS_MAX, "each mount is compared");
 #define ENGINE_CREATE_MAX (1U << 20)
 
 #define ENGINE_OWN_LABELS_MAX 512U
@@ -56,7 +58,11 @@ const struct engine_kind *engine_kind_find(const char *name);
  * compared with what is really there once the container runs, before any program does. */
 struct engine_mount {
     char *source, *target; /* owned */
-    bool read_only;
+    char *bind;            /* owned; what the engine is given instead of the source, or NULL */
+    size_t root;           /* of the allow-list */
+    const char *rest;      /* of the source, below it */
+    bool read_only, workspace;
+    bool known; /* what follows is */
     uint64_t dev, ino;
     uid_t uid;
     gid_t gid;
@@ -68,9 +74,17 @@ struct engine_mount {
 struct engine_mounts {
     struct engine_mount list[ENGINE_MOUNTS_MAX];
     size_t n;
+    char *place; /* owned; of the spec, or NULL */
 };
+/* By name only: nothing is opened. */
 int engine_mounts_collect(const struct spec *spec, const struct engine *e,
                           struct engine_mounts *ret, struct err *err);
+/* Opens what is not open yet, with our own rights. */
+int engine_mounts_identify(const struct engine *e, struct engine_mounts *m, struct err *err);
+int engine_mount_take(struct engine_mount *m, int fd); /* what it became; the descriptor is taken */
+/* 1 and the place in another mount's source where the target of this one lies, to free; or 0. */
+int engine_mount_inside(const struct engine *e, const struct engine_mounts *all, size_t at,
+                        struct engine_mount *ret, struct err *err);
 /* Whether what the container has is what was opened, and as read-only as it has to be. `ret_again`:
  * not for certain, the supervisor should look once more. */
 int engine_mounts_check(const struct engine_mounts *m, const struct guest_check *checks,
@@ -78,11 +92,23 @@ int engine_mounts_check(const struct engine_mounts *m, const struct guest_check 
 void engine_mounts_checked(struct engine_mounts *m); /* and are not compared again */
 void engine_mounts_done(struct engine_mounts *m);
 
+/* engine_bind.c: owners of mounts. */
+/* Whether the session's user can be made the owner of mounts, or why not. */
+bool engine_can_bind(const struct engine *e, const char **ret_why);
+/* Asks box-priv for all mounts, then engine_bound() follows. On failure it does not. */
+int engine_bind(struct engine_sandbox *sb, uint32_t uid, struct err *err);
+/* Does without: programs have the id of the owner. */
+int engine_bind_plain(struct engine_sandbox *sb, const char *why, struct err *err);
+/* And so does every session from now on: the engine does not see what box-priv mounts. */
+int engine_bind_give_up(struct engine_sandbox *sb, struct err *err);
+void engine_unbind(struct engine_sandbox *sb); /* the container has what it needs, or is gone */
+
 /* What the engine said about itself. */
 struct engine_facts {
     bool known;
     char runtime[64];  /* that it uses when nobody asks for another */
     bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
+    bool v1;           /* sockets need a limit of their own, see cgroup_socket_bytes() */
     bool no_limits;    /* it takes them and ignores them: rootless, and no cgroup v2 */
     bool gvisor;       /* its default runtime, or the one that is asked for, is gVisor's */
     bool no_network;   /* that runtime is told to give its containers none */
@@ -104,6 +130,7 @@ struct engine_plan {
     bool flat;   /* no mount comes with what is mounted below it */
     bool own_id; /* the user id is the session's alone */
     bool keep;   /* what has ended stays until we remove it */
+    bool v1;     /* as in engine_facts */
     bool gvisor; /* the runtime needs processes and threads of its own for each of the session's */
     uint64_t nproc_max;
 };
@@ -180,12 +207,14 @@ struct engine {
     const struct engine_kind *kind;
     const struct engine_maker *maker; /* NULL: the engine itself */
     struct engine_api *api;           /* owned; NULL with a maker */
-    bool untidy; /* something of ours could not be removed; the engine was away */
+    bool binds_unseen; /* it does not see the mounts of box-priv: somebody stands between us */
+    bool untidy;       /* something of ours could not be removed; the engine was away */
     struct engine_facts facts;
     char instance[ENGINE_INSTANCE_LEN + 1];
     char *dir_path, *seccomp;   /* owned */
     int dir_fd;                 /* owned: where sessions meet their guests */
-    int *root_fds;              /* owned; like options.roots */
+    char **roots;               /* owned; the allow-list, with the places of callers behind it */
+    int *root_fds;              /* owned; like roots */
     struct sock_filter *filter; /* owned */
     size_t filter_len;          /* bytes */
     struct engine_sandbox *sandboxes;
@@ -193,13 +222,14 @@ struct engine {
     bool freeing;
 };
 
-/*   PROBING ► INSPECTING ► (PULLING ► INSPECTING) ► CREATING ► STARTING ► GREETING ► READY
- *   ADOPTING ──────────────────────────────────────────────────────────►
- *   Every state can go to REMOVING, after which there is nothing. */
+/*   PROBING ► INSPECTING ► (PULLING ► INSPECTING) ► (BINDING) ► CREATING ► STARTING ► GREETING ►
+ * READY ADOPTING ──────────────────────────────────────────────────────────► Every state can go to
+ * REMOVING, after which there is nothing. */
 enum engine_state {
     ENGINE_PROBING,
     ENGINE_INSPECTING,
     ENGINE_PULLING,
+    ENGINE_BINDING,
     ENGINE_CREATING,
     ENGINE_STARTING,
     ENGINE_ADOPTING,
@@ -223,8 +253,13 @@ struct engine_sandbox {
     struct engine_pull *pull; /* owned; NULL: nothing is fetched */
     struct engine_call *call; /* under way, or NULL */
     struct engine_link link;
-    bool linked; /* the link is open */
-    bool own_id; /* its user id is nobody else's */
+    bool linked;                    /* the link is open */
+    bool image_root;                /* the image names no user of its own */
+    struct engine_binding *binding; /* answers of box-priv that are awaited, or NULL */
+    char bind_name[17];             /* of its binds; "": there are none (any more) */
+    uint32_t bind_uid;
+    char not_mapped[200]; /* why the owners of its mounts are not its user; "": they are */
+    bool own_id;          /* its user id is nobody else's */
     bool lost, pulled;
     bool gvisor; /* its kernel is gVisor's */
     struct loop_timer timer;
@@ -259,6 +294,7 @@ void engine_removed(struct engine_sandbox *sb, const struct err *err); /* err NU
 void engine_lose(struct engine_sandbox *sb); /* it died by itself: its user hears of it, once */
 
 /* engine_make.c */
+void engine_bound(struct engine_sandbox *sb); /* its mounts are settled */
 struct spec *engine_copy_spec(const struct spec *from);
 int engine_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
                   backend_lost_fn *lost, void *arg, struct err *err);

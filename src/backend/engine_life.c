@@ -27,9 +27,10 @@ static const struct {
     unsigned next;
 } states[ENGINE_STATE_MAX] = {
     [ENGINE_PROBING] = {"probing", TO(INSPECTING) | TO(STARTING) | TO(ADOPTING) | TO(REMOVING)},
-    [ENGINE_INSPECTING] = {"inspecting", TO(PULLING) | TO(CREATING) | TO(REMOVING)},
+    [ENGINE_INSPECTING] = {"inspecting", TO(PULLING) | TO(BINDING) | TO(CREATING) | TO(REMOVING)},
     [ENGINE_PULLING] = {"pulling", TO(INSPECTING) | TO(REMOVING)},
-    [ENGINE_CREATING] = {"creating", TO(STARTING) | TO(REMOVING)},
+    [ENGINE_BINDING] = {"binding", TO(CREATING) | TO(REMOVING)},
+    [ENGINE_CREATING] = {"creating", TO(CREATING) | TO(STARTING) | TO(REMOVING)},
     [ENGINE_STARTING] = {"starting", TO(GREETING) | TO(REMOVING)},
     [ENGINE_ADOPTING] = {"adopting", TO(GREETING) | TO(REMOVING)},
     [ENGINE_GREETING] = {"greeting", TO(READY) | TO(REMOVING)},
@@ -60,6 +61,7 @@ void engine_sandbox_free(struct engine_sandbox *sb)
     engine_report_forget(sb);
     if (sb->linked)
         engine_link_close(&sb->link);
+    engine_unbind(sb);
     engine_mounts_done(&sb->mounts);
     engine_pull_free(sb->pull);
     strv_free(sb->volumes);
@@ -251,6 +253,7 @@ static void become_ready(struct engine_sandbox *sb)
     loop_timer_stop(&sb->timer);
     engine_call_cancel(TAKE_PTR(sb->call));
     engine_mounts_checked(&sb->mounts);
+    engine_unbind(sb);
     engine_move(sb, ENGINE_READY);
     sb->created(sb->arg, &sb->base, NULL);
     if (sb->state == ENGINE_READY)

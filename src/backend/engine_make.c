@@ -95,6 +95,22 @@ static void explain_far(const struct engine_sandbox *sb, struct err *err)
                    engine_api_endpoint(sb->engine->api));
 }
 
+/* Whoever listens at the socket only passes on what the engine says, and its mounts are not the
+ * engine's. */
+static bool is_bind_unseen(const struct engine_sandbox *sb, const struct err *err)
+{
+    return sb->bind_name[0] != '\0' && err->sys == 0 && strstr(err->msg, sb->bind_name) != NULL;
+}
+
+static void go_unmapped(struct engine_sandbox *sb)
+{
+    struct err err = {0};
+    if (engine_bind_give_up(sb, &err) < 0)
+        engine_fail(sb, &err);
+    else
+        engine_bound(sb);
+}
+
 static void on_created(void *arg, const struct json *body, const struct err *err)
 {
     struct engine_sandbox *sb = arg;
@@ -115,6 +131,10 @@ static void on_created(void *arg, const struct json *body, const struct err *err
         (void)err_set(&odd, ERR_BACKEND, "%s backend error: it made a container without an id",
                       sb->engine->kind->name);
         err = &odd;
+    }
+    if (err != NULL && is_bind_unseen(sb, err)) {
+        go_unmapped(sb);
+        return;
     }
     if (err != NULL) {
         odd = *err;
@@ -165,6 +185,7 @@ static void create_now(struct engine_sandbox *sb)
                                .flat = !e->facts.narrow,
                                .own_id = sb->own_id,
                                .gvisor = e->facts.gvisor,
+                               .v1 = e->facts.v1,
                                .keep = sb->spec->persistent || e->facts.live_restore,
                                .nproc_max = nproc_max()};
     buf_init(&body, ENGINE_CREATE_MAX);
@@ -182,34 +203,70 @@ static void create_now(struct engine_sandbox *sb)
                on_created);
 }
 
+static uint32_t private_id(const struct engine_sandbox *sb)
+{
+    return userns_payload_id((uint32_t)(str_hash(sb->name) % USERNS_INDEX_MAX));
+}
+
 static bool is_root(const char *user)
 {
     return user == NULL || user[0] == '\0' || str_eq(user, "0") || str_eq(user, "root") ||
            str_starts(user, "0:") || str_starts(user, "root:");
 }
 
-/* Who the programs are. Whoever may write to a host directory must be its owner: an engine maps no
- * ids for us. A root that can be written to is the image's root's. An image that has a user of its
- * own keeps it. Otherwise an id that nobody else on the host has, where the engine can give it. */
-static void choose_user(struct engine_sandbox *sb, const char *image_user)
+/* Who the programs are. With host directories that box-priv maps, or without any: on a root that
+ * can be written to, the image's root; else an id that nobody else on the host has, where the
+ * engine can give it, and an image that has a user of its own keeps it. Whoever may write to a host
+ * directory that nobody maps must be its owner. */
+static void choose_user(struct engine_sandbox *sb)
 {
     const struct engine_mount *shared = NULL;
-    for (size_t i = 0; i < sb->mounts.n && shared == NULL; i++)
+    bool mapped = sb->bind_name[0] != '\0';
+    for (size_t i = 0; i < sb->mounts.n && shared == NULL && !mapped; i++)
         shared = sb->mounts.list[i].read_only ? NULL : &sb->mounts.list[i];
     uint32_t uid = PLAIN_ID, gid = PLAIN_ID;
     sb->user[0] = '\0';
+    sb->own_id = false;
     if (shared != NULL) {
         uid = sb->engine->facts.narrow ? 0 : shared->uid;
         gid = sb->engine->facts.narrow ? 0 : shared->gid;
-    } else if (!is_root(image_user)) {
+    } else if (!sb->image_root && !mapped) {
         return;
     } else if (!sb->spec->read_only_rootfs) {
         uid = gid = 0;
     } else if (!sb->engine->facts.narrow) {
         sb->own_id = true;
-        uid = gid = userns_payload_id((uint32_t)(str_hash(sb->name) % USERNS_INDEX_MAX));
+        uid = gid = private_id(sb);
     }
     (void)snprintf(sb->user, sizeof(sb->user), "%u:%u", uid, gid);
+}
+
+void engine_bound(struct engine_sandbox *sb)
+{
+    choose_user(sb);
+    create_now(sb);
+}
+
+/* Who owns what is mounted, then the container. */
+static void bind_now(struct engine_sandbox *sb)
+{
+    const char *why = NULL;
+    struct err err = {0};
+    int r = 0;
+    if (sb->mounts.n == 0) {
+        engine_bound(sb);
+        return;
+    }
+    engine_move(sb, ENGINE_BINDING);
+    bool mapped = engine_can_bind(sb->engine, &why);
+    if (mapped)
+        r = engine_bind(sb, sb->spec->read_only_rootfs ? private_id(sb) : 0, &err);
+    else
+        r = engine_bind_plain(sb, why, &err);
+    if (r < 0)
+        engine_fail(sb, &err);
+    else if (!mapped)
+        engine_bound(sb);
 }
 
 /* The image. */
@@ -353,8 +410,8 @@ static void on_image(void *arg, const struct json *body, const struct err *err)
         engine_fail(sb, err);
         return;
     }
-    choose_user(sb, json_str(json_get(json_get(body, "Config"), "User")));
-    create_now(sb);
+    sb->image_root = is_root(json_str(json_get(json_get(body, "Config"), "User")));
+    bind_now(sb);
 }
 
 static void inspect_now(struct engine_sandbox *sb)

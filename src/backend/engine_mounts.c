@@ -17,22 +17,39 @@
 
 /* No string that is checked here and resolved again later: the descriptor says which file it is,
  * and box-guest which one it became. */
-static int identify(const int *root_fds, size_t root, const char *rest, struct engine_mount *m,
-                    struct err *err)
+int engine_mount_take(struct engine_mount *m, int fd)
 {
     struct stat st;
-    AUTO_CLOSE int fd = path_open_beneath(root_fds[root], rest, O_PATH, 0);
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return err_sys(err, fd < 0 ? -fd : errno, "host_path %.200s", m->source);
-    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
-        return err_set(err, ERR_DENIED, "host_path %.200s is neither a directory nor a file",
-                       m->source);
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        fd_close_many(&fd, 1);
+        return -EBADF;
+    }
     m->dev = st.st_dev;
     m->ino = st.st_ino;
     m->uid = st.st_uid;
     m->gid = st.st_gid;
     m->type = st.st_mode & S_IFMT;
-    m->fd = TAKE_FD(fd);
+    m->known = true;
+    fd_close_many(&m->fd, 1);
+    m->fd = fd;
+    return 0;
+}
+
+static int identify(const int *root_fds, struct engine_mount *m, struct err *err)
+{
+    int fd = path_open_storage(root_fds[m->root], m->rest, 0);
+    if (fd == -EACCES)
+        return err_set(
+            err, ERR_DENIED,
+            "host_path %.200s: boxd's own user may not pass a directory on the way, and "
+            "there is no box-priv to look for it: start boxd as root, with CAP_SYS_ADMIN",
+            m->source);
+    int r = fd < 0 ? fd : engine_mount_take(m, fd);
+    if (r < 0)
+        return err_sys(err, -r, "host_path %.200s", m->source);
+    if (!S_ISDIR(m->type) && !S_ISREG(m->type))
+        return err_set(err, ERR_DENIED, "host_path %.200s is neither a directory nor a file",
+                       m->source);
     return 0;
 }
 
@@ -98,11 +115,16 @@ static int check_workspace(const struct engine_mount *m, struct err *err)
                    m->source);
 }
 
+static int find_root(const struct engine *e, const struct engine_mounts *all, const char *path,
+                     size_t *ret, const char **ret_rest, struct err *err)
+{
+    const struct backend_roots roots = {e->roots, e->options.roots_are_outer, all->place};
+    return backend_find_root(&roots, path, ret, ret_rest, err);
+}
+
 static int add(const struct engine *e, const struct mount_spec *want, struct engine_mounts *ret,
                struct err *err)
 {
-    size_t root = 0;
-    const char *rest = NULL;
     if (ret->n == ENGINE_MOUNTS_MAX)
         return err_set(err, ERR_LIMIT, "more than %u mounts", SPEC_MOUNTS_MAX);
     int r = check_target(ret, want->mount_path, err);
@@ -118,20 +140,16 @@ static int add(const struct engine *e, const struct mount_spec *want, struct eng
     if (!path_is_clean_absolute(m->source))
         return err_set(err, ERR_INVALID,
                        "host_path %.200s must be absolute, without '.', '..' or '//'", m->source);
-    r = check_text(e, m->source, err);
-    if (r == 0)
-        r = check_text(e, m->target, err);
+    r = check_text(e, m->target, err);
     if (r == 0)
         r = check_own(e, m->source, err);
     if (r == 0)
-        r = backend_find_root(e->options.roots, e->options.roots_are_outer, m->source, &root, &rest,
-                              err);
-    return r < 0 ? r : identify(e->root_fds, root, rest, m, err);
+        r = find_root(e, ret, m->source, &m->root, &m->rest, err);
+    return r;
 }
 
-/* A target inside another mount has to be there: an engine would make it, on the host. */
-static int check_holder(const struct engine *e, const struct engine_mounts *all, size_t at,
-                        struct err *err)
+int engine_mount_inside(const struct engine *e, const struct engine_mounts *all, size_t at,
+                        struct engine_mount *ret, struct err *err)
 {
     const struct engine_mount *m = &all->list[at], *holder = NULL;
     for (size_t i = 0; i < all->n; i++)
@@ -140,21 +158,43 @@ static int check_holder(const struct engine *e, const struct engine_mounts *all,
             holder = &all->list[i];
     if (holder == NULL)
         return 0;
-    size_t root = 0;
-    const char *rest = NULL;
+    ret->source = xasprintf("%s%s", holder->source, m->target + strlen(holder->target));
+    int r = find_root(e, all, ret->source, &ret->root, &ret->rest, err);
+    return r < 0 ? r : 1;
+}
+
+/* A target inside another mount has to be there: an engine would make it, on the host. */
+static int check_holder(const struct engine *e, const struct engine_mounts *all, size_t at,
+                        struct err *err)
+{
     struct err ignored;
     struct engine_mount inner = {.fd = -1};
-    AUTO_FREE char *path = xasprintf("%s%s", holder->source, m->target + strlen(holder->target));
-    inner.source = path;
-    if (backend_find_root(e->options.roots, e->options.roots_are_outer, path, &root, &rest,
-                          &ignored) < 0 ||
-        identify(e->root_fds, root, rest, &inner, &ignored) < 0)
-        return err_set(err, ERR_NOT_FOUND,
-                       "mount target '%.200s' does not exist inside the mount that holds it; "
-                       "create it there first",
-                       m->target);
+    int r = engine_mount_inside(e, all, at, &inner, &ignored);
+    if (r > 0)
+        r = identify(e->root_fds, &inner, &ignored);
+    free(inner.source);
     fd_close_many(&inner.fd, 1);
-    return 0;
+    if (r >= 0)
+        return 0;
+    return err_set(err, ERR_NOT_FOUND,
+                   "mount target '%.200s' does not exist inside the mount that holds it; "
+                   "create it there first",
+                   all->list[at].target);
+}
+
+int engine_mounts_identify(const struct engine *e, struct engine_mounts *m, struct err *err)
+{
+    int r = 0;
+    for (size_t i = 0; i < m->n && r == 0; i++) {
+        r = check_text(e, m->list[i].source, err);
+        if (r == 0)
+            r = identify(e->root_fds, &m->list[i], err);
+        if (r == 0 && m->list[i].workspace)
+            r = check_workspace(&m->list[i], err);
+    }
+    for (size_t i = 0; i < m->n && r == 0; i++)
+        r = check_holder(e, m, i, err);
+    return r;
 }
 
 int engine_mounts_collect(const struct spec *spec, const struct engine *e,
@@ -162,13 +202,14 @@ int engine_mounts_collect(const struct spec *spec, const struct engine *e,
 {
     struct mount_spec workspace = {spec->host_path, spec->mount_path, spec->host_path_mode};
     int r = 0;
-    *ret = (struct engine_mounts){0};
+    *ret =
+        (struct engine_mounts){.place = spec->own.place != NULL ? xstrdup(spec->own.place) : NULL};
     if (spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE)
         r = add(e, &workspace, ret, err);
     else
         r = check_target(ret, spec->mount_path, err);
     if (r == 0 && ret->n > 0)
-        r = check_workspace(&ret->list[0], err);
+        ret->list[0].workspace = true;
     for (size_t i = 0; i < spec->n_extra_mounts && r == 0; i++)
         if (spec->extra_mounts[i].mode != MOUNT_NONE)
             r = add(e, &spec->extra_mounts[i], ret, err);
@@ -176,8 +217,6 @@ int engine_mounts_collect(const struct spec *spec, const struct engine *e,
     for (size_t i = 0; i < ret->n && r == 0 && ours; i++)
         if (str_eq(ret->list[i].target, spec->mount_path))
             r = err_set(err, ERR_INVALID, "mount_path %.200s is given twice", spec->mount_path);
-    for (size_t i = 0; i < ret->n && r == 0; i++)
-        r = check_holder(e, ret, i, err);
     if (r < 0)
         engine_mounts_done(ret);
     return r;
@@ -207,6 +246,8 @@ int engine_mounts_check(const struct engine_mounts *m, const struct guest_check 
     for (size_t i = 0; i < m->n; i++) {
         const struct engine_mount *one = &m->list[i];
         const struct guest_check *c = &checks[i];
+        if (!one->known)
+            continue; /* of an earlier daemon, which has compared it */
         bool same = gvisor ? looks_alike(one, c) : c->dev == one->dev && c->ino == one->ino;
         *ret_again = gvisor && !same && c->mode != 0; /* it may have changed between two looks */
         if (c->mode == 0 || !same)
@@ -231,7 +272,9 @@ void engine_mounts_done(struct engine_mounts *m)
     engine_mounts_checked(m);
     for (size_t i = 0; i < m->n; i++) {
         free(m->list[i].source);
+        free(m->list[i].bind);
         free(m->list[i].target);
     }
     m->n = 0;
+    free(TAKE_PTR(m->place));
 }

@@ -4,6 +4,7 @@
 
 #include "backend/engine_internal.h"
 #include "backend/shared.h"
+#include "priv/bind.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/json.h"
@@ -139,11 +140,37 @@ static void put_limits(struct jw *w, const struct engine_sandbox *sb, const stru
     jw_object(w);
     put_limit(w, "memory_bytes", memory, not_set);
     put_pids(w, sb, pids);
+    put_limit(w, "socket_bytes",
+              sb->engine->facts.v1 && !sb->gvisor
+                  ? (none ? 0 : json_int(json_get(host, "KernelMemoryTCP")))
+                  : memory,
+              "the engine does not limit what sockets hold");
     put_limit(w, "cpu_quota_us_per_100ms", cpus / 10000, not_set);
     put_limit(w, "disk_bytes", sized ? (int64_t)engine_workspace_bytes(spec) : 0,
               spec->workspace_quota_mb > 0 ? "engines cannot limit a host directory"
                                            : "no quota was asked for");
     backend_write_counted(w, backend_counted_bytes(spec));
+    jw_object_end(w);
+}
+
+/* By what the engine says that it mounted: an earlier daemon may have asked for it. */
+static void put_owners(struct jw *w, const struct engine_sandbox *sb, const struct json *inspected)
+{
+    const struct json *mounts = json_get(inspected, "Mounts");
+    AUTO_FREE char *binds = xasprintf("%s/" PRIV_BINDS "/", sb->engine->options.state_dir);
+    bool mapped = false;
+    for (size_t i = 0; i < json_len(mounts); i++) {
+        const char *source = json_str(json_get(json_at(mounts, i), "Source"));
+        mapped = mapped || (source != NULL && str_starts(source, binds));
+    }
+    if (sb->mounts.n == 0)
+        return;
+    jw_key(w, "mount_owners");
+    jw_object(w);
+    jw_kbool(w, "mapped", mapped);
+    if (!mapped)
+        jw_kstr(w, "reason",
+                sb->not_mapped[0] != '\0' ? sb->not_mapped : "an earlier boxd did not say");
     jw_object_end(w);
 }
 
@@ -176,6 +203,7 @@ static void write_receipt(struct report *r, const struct json *inspected)
             sb->engine->facts.narrow       ? "of the engine's own range"
             : sb->guest_uid >= 2000000000U ? "private id of this session"
                                            : "shared with the owner of that id on the host");
+    put_owners(w, sb, inspected);
     jw_ku64(w, "uid", sb->guest_uid);
     jw_kint(w, "host_pid", json_int(json_get(state, "Pid")));
     jw_kbool(w, "privileged", json_bool(json_get(host, "Privileged")));
@@ -312,13 +340,28 @@ static void check_runtime(struct jw *w, const struct engine *e, const struct jso
           "daemon.json)");
 }
 
+static void check_owners(struct jw *w, const struct engine *e)
+{
+    char detail[300];
+    const char *why = NULL;
+    bool ok = engine_can_bind(e, &why);
+    (void)snprintf(detail, sizeof(detail), "%s%s",
+                   ok ? "the owner of a host directory is the session's user inside"
+                      : "sessions have the id of the owner of their host directory: ",
+                   ok ? "" : why);
+    check(w, "mount-owners", ok ? "ok" : "warn", detail,
+          "start boxd as root, with the engine's socket on the same host");
+}
+
 static void check_ids(struct jw *w, const struct engine *e)
 {
     const char *path = engine_api_endpoint(e->api);
     check(w, "id-ranges", "ok",
-          e->facts.narrow ? "the engine maps ids: rootless, or remapped"
-                          : "sessions without a host directory have host ids of their own",
+          e->facts.narrow
+              ? "the engine maps ids: rootless, or remapped"
+              : "sessions have host ids of their own, where nothing below says otherwise",
           NULL);
+    check_owners(w, e);
     check(w, "socket", e->facts.narrow ? "ok" : "warn",
           e->facts.narrow ? path : "whoever can use this socket is root on the host, so boxd is",
           "use a rootless engine, or the native backend");

@@ -26,7 +26,7 @@
 #define GUEST_WINDOW (256U * 1024U)     /* bytes of one stream under way, either direction */
 #define GUEST_RING (1024U * 1024U)      /* stdout of a managed process that is kept for boxd */
 #define GUEST_STDERR_KEPT (64U * 1024U)
-#define GUEST_CHECKS_MAX 80U /* mounts whose identity is reported */
+#define GUEST_CHECKS_MAX 260U /* mounts whose identity is reported */
 #define GUEST_RLIMITS_MAX 12U
 #define GUEST_PROC_BIT 0x80000000U /* in an id: a managed process, by its number */
 

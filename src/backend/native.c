@@ -23,8 +23,6 @@
 #include "util/str.h"
 #include "util/strv.h"
 
-#define NO_ROOT "-" /* no path of a mount begins like this */
-
 static const struct {
     const char *name;
     unsigned next;
@@ -231,6 +229,17 @@ struct native_sandbox *native_sandbox_new(struct native *n, const struct spec *s
     return sb;
 }
 
+static int check_image(const struct native *n, const struct spec *spec, struct err *err)
+{
+    if (!spec->own.image_named || str_eq(spec->image, "host"))
+        return 0;
+    return err_set(
+        err, ERR_NOT_FOUND,
+        "image '%.100s' is not available: %s has none but the host's own files; leave it "
+        "out or name it 'host', or start boxd with --backend docker or podman",
+        spec->image, n->base.ops->name);
+}
+
 /* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations, and a name. */
 int native_create_named(struct backend *b, const char *name, const struct spec *spec,
                         backend_created_fn *created, backend_lost_fn *lost, void *arg,
@@ -240,7 +249,9 @@ int native_create_named(struct backend *b, const char *name, const struct spec *
     static struct plan plan; /* large, and needed only here */
     struct native_sandbox *sb = native_sandbox_new(n, spec, created, lost, arg);
     (void)str_copy(sb->name, sizeof(sb->name), name);
-    int r = take_index(n, &sb->uid_index, err);
+    int r = check_image(n, spec, err);
+    if (r == 0)
+        r = take_index(n, &sb->uid_index, err);
     if (r == 0)
         r = native_plan(spec, &n->facts, sb->name, sb->uid_index, &plan, err);
     if (r == 0)
@@ -285,6 +296,7 @@ static void native_detach(struct backend *b)
     dns_free(n->dns);
     priv_client_detach(n->priv);
     strv_free(n->roots);
+    strv_free(n->aliases);
     fd_close_many(&n->files_fd, 1);
     free(n->found);
     free(n->index_used);
@@ -330,6 +342,7 @@ static const struct backend_ops native_ops = {
     .proc_free = native_proc_free,
     .receipt = native_receipt,
     .held = native_held,
+    .place = native_place,
     .doctor = native_doctor,
     .free = native_free,
 };
@@ -344,7 +357,7 @@ static void take_roots(struct native *n)
         size_t k = 0;
         while (ours != NULL && ours[k] != NULL && !str_eq(ours[k], theirs[i]))
             k++;
-        strv_add(&n->roots, ours != NULL && ours[k] != NULL ? theirs[i] : NO_ROOT);
+        strv_add(&n->roots, ours != NULL && ours[k] != NULL ? theirs[i] : NATIVE_NO_ROOT);
     }
     for (size_t k = 0; ours != NULL && ours[k] != NULL; k++) {
         size_t i = 0;
@@ -371,6 +384,7 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
     /* Another instance on this host starts elsewhere: its sessions should have ids of their own. */
     n->next_index = (uint32_t)(str_hash(options->tag) % USERNS_INDEX_MAX);
     native_facts_read(&n->facts);
+    n->facts.aliases = n->aliases = native_aliases(options->aliases);
     n->facts.roots_are_outer = options->roots_are_outer;
     n->facts.require_limits = options->require_limits;
     n->facts.gvisor = options->runsc_program != NULL;

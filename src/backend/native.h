@@ -11,6 +11,7 @@ struct backend;
 struct err;
 struct fetch_launcher;
 struct loop;
+struct priv_client;
 
 struct native_options {
     const char *program, *init_program; /* paths of box-priv and box-init */
@@ -23,7 +24,8 @@ struct native_options {
     const char *state_dir, *tag;
     uid_t uid;
     gid_t gid;
-    char *const *roots; /* allow-list, real paths */
+    char *const *roots;   /* allow-list, real paths */
+    char *const *aliases; /* "name=command": further names in the host image */
     bool roots_are_outer;
     bool require_limits;
     uint64_t linger_sec; /* how long sandboxes outlive a daemon that was killed; 0: not at all */
@@ -39,3 +41,5 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
 /* Starts jobs of box-fetch through this backend's box-priv, within its allow-list. Free it before
  * the backend. */
 struct fetch_launcher *native_launcher_new(struct backend *b);
+/* The same through a box-priv that was started with these roots. */
+struct fetch_launcher *native_launcher_by(struct priv_client *priv, char *const *roots, bool outer);

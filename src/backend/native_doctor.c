@@ -59,7 +59,11 @@ static void check_groups(struct jw *w, const struct priv_host *host)
         "cgroup v2",
     };
     uint32_t mode = host->cgroup_mode <= INIT_CGROUP_V2 ? host->cgroup_mode : 0;
-    check(w, "kill", mode != INIT_CGROUP_NONE ? "ok" : "warn", modes[mode],
+    bool limits =
+        host->enforced[CGROUP_CPU] || host->enforced[CGROUP_MEMORY] || host->enforced[CGROUP_PIDS];
+    check(w, "kill", mode != INIT_CGROUP_NONE ? "ok" : "warn",
+          mode == INIT_CGROUP_HYBRID && !limits ? "cgroup2 for killing, without controllers"
+                                                : modes[mode],
           "start boxd as root, or as a systemd user service with Delegate=yes");
     for (int i = 0; i < CGROUP_CONTROLLERS; i++)
         check(w, ids[i], host->enforced[i] ? "ok" : "missing",

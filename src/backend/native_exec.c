@@ -18,6 +18,7 @@
 #include "util/clock.h"
 #include "util/err.h"
 #include "util/fd.h"
+#include "util/log.h"
 #include "util/str.h"
 #include "util/strv.h"
 
@@ -77,6 +78,7 @@ static void maybe_free(struct native_exec *e)
         return;
     unlink_exec(e);
     loop_timer_stop(&e->drain);
+    loop_timer_stop(&e->overdue);
     loop_defer_stop(&e->defer);
     close_stdin(e);
     free(e);
@@ -103,6 +105,7 @@ static void maybe_finish(struct native_exec *e)
 }
 
 static void on_output(struct loop_io *io, uint32_t events);
+static void watch_end(struct native_exec *e, uint64_t ns);
 
 /* Nothing came for a while, but background processes hold the pipes: they do not hold the answer.
  */
@@ -303,6 +306,8 @@ int native_exec_start(struct sandbox *base, const struct exec_request *req,
         e->next->prev = e;
     sb->execs = e;
     sb->running++;
+    if (req->timeout_ns > 0)
+        watch_end(e, req->timeout_ns + BACKEND_OVERDUE_NS);
     *ret = &e->base;
     return 0;
 }
@@ -439,6 +444,7 @@ void native_outcome(struct outcome *o, const struct init_exited *m)
 static void end_exec(struct native_exec *e)
 {
     e->exited = true;
+    loop_timer_stop(&e->overdue);
     close_stdin(e);
     if (output_open(e) && !e->told)
         loop_timer_start(e->native->loop, &e->drain, DRAIN_NS, on_drained);
@@ -486,6 +492,27 @@ void native_exec_lose_all(struct native_sandbox *sb)
     }
 }
 
+/* PID 1 ends what is over time, and tells; one that does not is stopped, starved or worse. Nobody
+ * waits for it, and its session ends: nothing in there can be ended otherwise. */
+static void on_overdue(struct loop_timer *t)
+{
+    struct native_exec *e = container_of(t, struct native_exec, overdue);
+    struct native_sandbox *sb = e->sb;
+    if (e->exited || sb == NULL)
+        return;
+    log_warn(NULL, "sandbox %s does not end a command that it is to end; removing it", sb->name);
+    e->outcome = (struct outcome){.kind = e->killed ? OUTCOME_SESSION_LOST : OUTCOME_TIMED_OUT};
+    sb->running--;
+    unlink_exec(e);
+    loop_defer_start(e->native->loop, &e->defer, on_lost);
+    native_lose(sb);
+}
+
+static void watch_end(struct native_exec *e, uint64_t ns)
+{
+    loop_timer_start(e->native->loop, &e->overdue, ns, on_overdue);
+}
+
 int native_exec_write(struct exec *base, const char *data, size_t len)
 {
     struct native_exec *e = exec_of(base);
@@ -531,7 +558,12 @@ void native_exec_signal(struct exec *base, int signo)
 
 void native_exec_kill(struct exec *base)
 {
-    send_kill(exec_of(base), INIT_KILL_TREE, SIGKILL);
+    struct native_exec *e = exec_of(base);
+    send_kill(e, INIT_KILL_TREE, SIGKILL);
+    if (e->sb == NULL || e->exited || e->killed)
+        return;
+    e->killed = true;
+    watch_end(e, BACKEND_OVERDUE_NS);
 }
 
 void native_exec_resize(struct exec *base, uint16_t rows, uint16_t cols)

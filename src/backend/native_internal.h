@@ -36,6 +36,7 @@ struct native {
     uint32_t next_index;
     uint8_t *index_used;        /* owned, a bit per id range */
     char **roots;               /* owned; the allow-list by box-priv's numbers */
+    char **aliases;             /* owned; with paths */
     struct dns *dns;            /* owned, NULL until a session has a network */
     struct native_found *found; /* owned */
     size_t n_found;
@@ -107,6 +108,7 @@ struct native_exec {
     bool detached; /* its user is gone: what it still writes is drained and dropped */
     bool paused, tty, close_in;
     bool crowded;  /* it was ended: boxd could not take its descriptors */
+    bool killed;   /* PID 1 was asked to end it */
     unsigned busy; /* callbacks under way: not to be freed underneath them */
     struct native_output out[2];
     int in_fd; /* owned; with a terminal a duplicate of it */
@@ -114,7 +116,7 @@ struct native_exec {
     struct buf in_queue;
     size_t in_pos;  /* of it is written */
     bool held_back; /* the writer waits for stdin_drained() */
-    struct loop_timer drain;
+    struct loop_timer drain, overdue;
     struct loop_defer defer;
     struct outcome outcome;
 };
@@ -243,6 +245,11 @@ void native_exec_lose_all(struct native_sandbox *sb);
 /* native_receipt.c */
 int native_held(struct sandbox *base, backend_held_fn *done, void *arg, struct err *err);
 int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
+
+/* native_place.c */
+#define NATIVE_NO_ROOT "-" /* no path of a mount begins like this */
+int native_place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
+                 void *arg, struct err *err);
 
 /* native_doctor.c */
 int native_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);

@@ -14,7 +14,8 @@
 
 struct native_launcher {
     struct fetch_launcher base;
-    struct native *native; /* borrowed */
+    struct priv_client *priv; /* borrowed */
+    struct fetch_roots roots; /* borrowed */
 };
 
 /* Who waits for box-priv's answer. */
@@ -47,12 +48,14 @@ static void on_reply(void *arg, const struct priv_reply *reply, int *fds, size_t
 static int launcher_start(struct fetch_launcher *l, const struct fetch_start *s,
                           fetch_started_fn *fn, void *arg, struct err *err)
 {
-    const struct native *n = container_of(l, struct native_launcher, base)->native;
-    const struct fetch_roots roots = {.paths = n->options.roots,
-                                      .outer = n->options.roots_are_outer};
+    const struct native_launcher *n = container_of(l, struct native_launcher, base);
     size_t root = 0;
     const char *rest = NULL;
-    int r = fetch_find_root(&roots, s->dir, &root, &rest, err);
+    uint32_t place = 0;
+    int r = priv_client_place_of(n->priv, s->dir, &place, &rest) ? 0 : -1;
+    root = place;
+    if (r < 0)
+        r = fetch_find_root(&n->roots, s->dir, &root, &rest, err);
     if (r < 0)
         return r;
     struct native_start *start = xnew(struct native_start);
@@ -70,10 +73,17 @@ static void launcher_free(struct fetch_launcher *l)
     free(container_of(l, struct native_launcher, base));
 }
 
-struct fetch_launcher *native_launcher_new(struct backend *b)
+struct fetch_launcher *native_launcher_by(struct priv_client *priv, char *const *roots, bool outer)
 {
     struct native_launcher *l = xnew(struct native_launcher);
     *l = (struct native_launcher){.base = {.start = launcher_start, .free = launcher_free},
-                                  .native = container_of(b, struct native, base)};
+                                  .priv = priv,
+                                  .roots = {.paths = roots, .outer = outer}};
     return &l->base;
+}
+
+struct fetch_launcher *native_launcher_new(struct backend *b)
+{
+    const struct native *n = container_of(b, struct native, base);
+    return native_launcher_by(n->priv, n->options.roots, n->options.roots_are_outer);
 }

@@ -12,10 +12,12 @@
 #include "sandbox/gvisor.h"
 #include "sandbox/plan.h"
 #include "spec/spec.h"
+#include "util/alloc.h"
 #include "util/cleanup.h"
 #include "util/err.h"
 #include "util/path.h"
 #include "util/str.h"
+#include "util/strv.h"
 
 #define MIB (1024ULL * 1024ULL)
 #define CPU_PERIOD_US 100000.0
@@ -49,6 +51,30 @@ void native_facts_read(struct native_facts *f)
     f->core_by_pipe = fd >= 0 && read(fd, pattern, 1) == 1 && pattern[0] == '|';
 }
 
+/* Where the host has the command; one that it does not have yet would most likely come here. */
+static char *find_command(const char *name)
+{
+    static const char *const dirs[] = {"/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"};
+    for (size_t i = 0; i < ARRAY_SIZE(dirs); i++) {
+        struct stat st;
+        AUTO_FREE char *path = xasprintf("%s/%s", dirs[i], name);
+        if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && (st.st_mode & 0111) != 0)
+            return TAKE_PTR(path);
+    }
+    return xasprintf("/usr/bin/%s", name);
+}
+
+char **native_aliases(char *const *aliases)
+{
+    char **paths = NULL;
+    for (; aliases != NULL && *aliases != NULL; aliases++) {
+        const char *target = strchr(*aliases, '=') + 1;
+        AUTO_FREE char *path = target[0] == '/' ? xstrdup(target) : find_command(target);
+        strv_push(&paths, xasprintf("%.*s%s", (int)(target - *aliases), *aliases, path));
+    }
+    return paths;
+}
+
 /* A mount of the caller's choice; without a host path it is private storage. */
 struct wanted {
     const char *host_path, *target;
@@ -68,9 +94,10 @@ static int check_target(const char *target, struct err *err)
     return 0;
 }
 
-static int add_host_mount(struct plan *p, const struct native_facts *facts, const struct wanted *w,
-                          struct err *err)
+static int add_host_mount(struct plan *p, const struct native_facts *facts, const struct spec *spec,
+                          const struct wanted *w, struct err *err)
 {
+    const struct backend_roots roots = {facts->roots, facts->roots_are_outer, spec->own.place};
     char source[4096];
     size_t root = 0;
     const char *rest = NULL;
@@ -81,7 +108,7 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
     if (!path_is_clean_absolute(source))
         return err_set(err, ERR_INVALID,
                        "host_path %.200s must be absolute, without '.', '..' or '//'", source);
-    int r = backend_find_root(facts->roots, facts->roots_are_outer, source, &root, &rest, err);
+    int r = backend_find_root(&roots, source, &root, &rest, err);
     if (r < 0)
         return r;
     struct plan_op *op = plan_add(p, PLAN_OP_BIND, w->target);
@@ -178,6 +205,19 @@ static void add_system(struct plan *p, const struct spec *spec)
     op->flags = PLAN_OP_LANDLOCK_RW;
 }
 
+/* At the end of the search path: a command that the image has under that name comes first. */
+static void add_aliases(struct plan *p, const struct native_facts *facts)
+{
+    if (facts->aliases == NULL)
+        return;
+    add_dir(p, PLAN_ALIAS_DIR, 0755, false);
+    for (char *const *a = facts->aliases; *a != NULL; a++) {
+        const char *path = strchr(*a, '=') + 1;
+        AUTO_FREE char *place = xasprintf(PLAN_ALIAS_DIR "/%.*s", (int)(path - 1 - *a), *a);
+        plan_add(p, PLAN_OP_SYMLINK, place)->source = plan_string(p, path);
+    }
+}
+
 static unsigned depth_of(const char *path)
 {
     unsigned n = 0;
@@ -237,7 +277,7 @@ static int add_workspace(struct plan *p, const struct spec *spec, const struct n
     int r = collect_mounts(spec, list, &n, err);
     for (size_t i = 0; i < n && r == 0; i++) {
         if (list[i].host_path != NULL)
-            r = add_host_mount(p, facts, &list[i], err);
+            r = add_host_mount(p, facts, spec, &list[i], err);
         else
             add_private(p, list[i].target, list[i].private_name);
     }
@@ -317,6 +357,7 @@ int native_plan(const struct spec *spec, const struct native_facts *facts, const
     if (!spec->read_only_rootfs)
         add_layers(p);
     add_system(p, spec);
+    add_aliases(p, facts);
     int r = add_workspace(p, spec, facts, err);
     if (r < 0)
         return r;

@@ -21,6 +21,7 @@ struct native_facts {
         char link[32];    /* "usr/bin", or "" for a real directory */
     } dirs[NATIVE_HOST_DIRS_MAX];
     size_t n_dirs;
+    char *const *aliases; /* "name=/path/of/command"; borrowed */
     char *const *roots;   /* allow-list, real paths; borrowed */
     bool roots_are_outer; /* built-in list: only what lies below a root may be mounted, not the root
                              itself */
@@ -29,6 +30,9 @@ struct native_facts {
     bool one_id;       /* box-priv has no other id to give than boxd's own */
     bool core_by_pipe; /* the host pipes cores to a program: only a limit of 1 stops that */
 };
+
+/* The same list with paths: names of commands are looked up in the host image. To free. */
+char **native_aliases(char *const *aliases);
 
 void native_facts_read(struct native_facts *f); /* asks the host about its directories */
 

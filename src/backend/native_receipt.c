@@ -101,6 +101,18 @@ static void write_gvisor_limits(struct jw *w, const struct receipt *rc)
                        in_force(rc, CGROUP_PIDS, c->pids_max) ? c->pids_max : 0);
 }
 
+/* What sockets hold for programs. gVisor's are its own, in its own memory. */
+static void write_sockets(struct jw *w, const struct receipt *rc)
+{
+    const struct priv_host *host = priv_client_host(rc->sb->native->priv);
+    const struct cgroup_readback *c = &rc->inspect.cgroup;
+    bool with_memory = host->cgroup_mode == INIT_CGROUP_V2 || rc->sb->native->facts.gvisor;
+    write_limit(
+        w, "socket_bytes", in_force(rc, CGROUP_MEMORY, with_memory ? c->memory_max : c->socket_max),
+        with_memory ? c->memory_max : c->socket_max,
+        host->enforced[CGROUP_MEMORY] ? "the kernel counts no sockets" : host->why[CGROUP_MEMORY]);
+}
+
 static void write_limits(struct jw *w, const struct receipt *rc)
 {
     const struct priv_host *host = priv_client_host(rc->sb->native->priv);
@@ -115,6 +127,7 @@ static void write_limits(struct jw *w, const struct receipt *rc)
         write_limit(w, "pids", in_force(rc, CGROUP_PIDS, c->pids_max),
                     c->pids_max > 0 ? c->pids_max - 1 : 0, host->why[CGROUP_PIDS]);
     }
+    write_sockets(w, rc);
     write_limit(w, "cpu_quota_us_per_100ms", in_force(rc, CGROUP_CPU, c->cpu_quota_us),
                 c->cpu_quota_us, host->why[CGROUP_CPU]);
     write_limit(w, "disk_bytes", rc->sb->quota_bytes > 0, rc->sb->quota_bytes,

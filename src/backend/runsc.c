@@ -272,6 +272,12 @@ static int runsc_receipt(struct sandbox *base, backend_text_fn *done, void *arg,
     return native_receipt(s->outer, done, arg, err);
 }
 
+static int runsc_place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
+                       void *arg, struct err *err)
+{
+    return native_place(runsc_outer(b), want, fn, arg, err);
+}
+
 static int runsc_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err)
 {
     return native_doctor(runsc_outer(b), done, arg, err);
@@ -308,6 +314,7 @@ static void take_ops(struct backend_ops *ops)
     ops->sweep = runsc_sweep;
     ops->set_deadline = runsc_set_deadline;
     ops->receipt = runsc_receipt;
+    ops->place = runsc_place;
     ops->doctor = runsc_doctor;
     ops->free = runsc_free;
     ops->detach = runsc_detach;

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backend/shared.h"
 
+#include <fcntl.h>
 #include <string.h>
 
+#include "backend/backend.h"
+#include "util/cleanup.h"
 #include "util/compat.h"
 #include "util/err.h"
 #include "util/json.h"
+#include "util/path.h"
 #include "util/str.h"
 
 /* Never mounted, allow-list or not: where hosts keep their secrets and their control sockets. */
@@ -19,17 +23,20 @@ bool backend_at_or_below(const char *path, const char *root)
            (path[len] == '\0' || path[len] == '/' || str_eq(root, "/"));
 }
 
-int backend_find_root(char *const *roots, bool outer, const char *path, size_t *ret,
+int backend_find_root(const struct backend_roots *all, const char *path, size_t *ret,
                       const char **ret_rest, struct err *err)
 {
+    char *const *roots = all->paths;
+    bool own = all->place != NULL && backend_at_or_below(all->place, "/root") &&
+               backend_at_or_below(path, all->place);
     size_t best = 0;
     bool found = false;
     for (size_t i = 0; i < ARRAY_SIZE(blocked); i++)
-        if (backend_at_or_below(path, blocked[i]))
-            return err_set(err, ERR_DENIED, "host_path %.200s is blocked for security", path);
+        if (backend_at_or_below(path, blocked[i]) && !own)
+            return err_set(err, ERR_DENIED, "host_path %.300s is blocked for security", path);
     for (size_t i = 0; roots != NULL && roots[i] != NULL; i++) {
         size_t len = strlen(roots[i]);
-        if (!backend_at_or_below(path, roots[i]) || len < best || (outer && path[len] == '\0'))
+        if (!backend_at_or_below(path, roots[i]) || len < best || (all->outer && path[len] == '\0'))
             continue;
         best = len;
         found = true;
@@ -38,10 +45,19 @@ int backend_find_root(char *const *roots, bool outer, const char *path, size_t *
     }
     if (!found)
         return err_set(err, ERR_DENIED,
-                       "host_path %.200s is outside the directories that may be mounted; add it to "
+                       "host_path %.300s is outside the directories that may be mounted; add it to "
                        "allowed_mount_roots in the configuration, or set BOX_ALLOWED_MOUNT_ROOTS",
                        path);
     return 0;
+}
+
+int backend_make_place(const struct backend_place *want, struct err *err)
+{
+    AUTO_CLOSE int base = path_open_unlinked(want->base, O_PATH | O_DIRECTORY);
+    if (base < 0)
+        return err_sys(err, -base, "open %.300s", want->base);
+    int fd = path_make_beneath(base, want->rest);
+    return fd < 0 ? err_sys(err, -fd, "make %.200s in %.300s", want->rest, want->base) : fd;
 }
 
 /* The value of a line "Name:\tvalue" of a status file, into ret. */

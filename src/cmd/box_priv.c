@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "io/loop.h"
+#include "io/peer.h"
 #include "priv/server.h"
 #include "priv/wire.h"
 #include "sandbox/hostetc.h"
@@ -51,7 +52,7 @@
 
 struct options {
     int sock;
-    const char *state, *tag, *init, *pool, *fetch, *runsc, *guest;
+    const char *state, *tag, *init, *pool, *fetch, *runsc, *guest, *engine;
     const char *roots[LAUNCH_ROOTS_MAX];
     size_t n_roots;
     uint64_t uid, gid, linger;
@@ -69,6 +70,7 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
         {"fetch", required_argument, NULL, 'f'},
         {"runsc", required_argument, NULL, 'R'},
         {"guest", required_argument, NULL, 'G'},
+        {"engine", required_argument, NULL, 'E'},
         {"root", required_argument, NULL, 'r'},
         {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},
@@ -96,6 +98,8 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
             o->runsc = optarg;
         else if (c == 'G')
             o->guest = optarg;
+        else if (c == 'E')
+            o->engine = optarg;
         else if (c == 'u')
             r = str_to_u64(optarg, &o->uid);
         else if (c == 'g')
@@ -116,16 +120,34 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
     return 0;
 }
 
+static void open_roots(struct launch_host *h, const struct options *o)
+{
+    h->root_paths = o->roots;
+    h->n_named = o->n_roots;
+    for (size_t i = 0; i < o->n_roots; i++) {
+        int fd = open(o->roots[i], O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0)
+            log_debug(NULL, "allowed mount root '%s': %s", o->roots[i], err_errno_text(errno));
+        h->root_fds[h->n_roots++] = fd; /* keeps the numbering; -1 refuses */
+    }
+}
+
 /* A mount namespace of our own: what we attach for a moment never shows on the host, while the
  * host's later mounts still arrive. An ordinary user gets the right to do so from a user namespace
  * with just its own id in it. */
-static int enter_namespaces(struct launch_host *h, struct err *err)
+static int enter_namespaces(struct launch_host *h, const struct options *o, struct err *err)
 {
     uid_t uid = geteuid();
     gid_t gid = getegid();
     char text[64];
     h->rootful = user_is_host_root();
     h->host_uid = user_outer_id();
+    h->mnt_ns = peer_mnt_ns();
+    /* Root looks for what is to be mounted where boxd was started: a volume that is mounted later
+     * is there, whether or not it is passed on to us. */
+    h->outer_fd = h->rootful ? open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC) : -1;
+    if (h->outer_fd >= 0)
+        open_roots(h, o);
     if (unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
         return err_sys(
             err, errno,
@@ -144,6 +166,8 @@ static int enter_namespaces(struct launch_host *h, struct err *err)
     }
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
         return err_sys(err, errno, "own mount namespace");
+    if (h->outer_fd < 0)
+        open_roots(h, o);
     return 0;
 }
 
@@ -156,12 +180,6 @@ static int open_dirs(struct launch_host *h, const struct options *o, struct err 
     /* boxd looks for a session's socket here. */
     if (h->rootful && fchown(h->sessions_fd, h->daemon_uid, h->daemon_gid) < 0)
         return err_sys(err, errno, "own sessions directory");
-    for (size_t i = 0; i < o->n_roots; i++) {
-        int fd = open(o->roots[i], O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-        if (fd < 0)
-            log_debug(NULL, "allowed mount root '%s': %s", o->roots[i], err_errno_text(errno));
-        h->root_fds[h->n_roots++] = fd; /* keeps the numbering; -1 refuses */
-    }
     return 0;
 }
 
@@ -311,7 +329,7 @@ static int run(int argc, char **argv, struct err *err)
     (void)umask(077);
     raise_nofile();
     (void)setgroups(0, NULL); /* refused to ordinary users, who have nothing to gain */
-    r = enter_namespaces(&host, err);
+    r = enter_namespaces(&host, &o, err);
     if (host.rootful) /* an ordinary user needs it to write the id maps of its own children */
         (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     if (r == 0)
@@ -320,8 +338,12 @@ static int run(int argc, char **argv, struct err *err)
         r = loop_new(&clock_system, &loop, err);
     if (r < 0)
         return r;
-    const struct priv_serve_options serve = {
-        .sock = o.sock, .linger_sec = o.linger, .roots = o.roots, .n_roots = o.n_roots};
+    const struct priv_serve_options serve = {.sock = o.sock,
+                                             .linger_sec = o.linger,
+                                             .roots = o.roots,
+                                             .n_roots = o.n_roots,
+                                             .state = o.state,
+                                             .engine = o.engine};
     r = priv_serve(loop, &host, &serve, err);
     if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);

@@ -34,6 +34,7 @@
 #include "core/skills.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "io/peer.h"
 #include "rpc/chat_http.h"
 #include "rpc/mcp.h"
 #include "rpc/metrics.h"
@@ -81,6 +82,7 @@ struct daemon {
     struct loop_timer farewell;
     struct systemd systemd;
     int lock_fd, state_fd, spool_fd, in_fd, out_fd, chats_fd;
+    int diag_fd; /* for peer_identify() */
     char tag[16];
     char fetch_program[PATH_MAX];
     uid_t uid;
@@ -396,6 +398,9 @@ static int start_rpc(struct daemon *d, struct err *err)
                                   .instance = c->instance,
                                   .backend_name = c->report_backend,
                                   .config = c->box_config,
+                                  .base_dir = c->langbot_base,
+                                  .roots = c->mount_roots,
+                                  .diag_fd = d->diag_fd,
                                   .spool_fd = d->spool_fd,
                                   .quiet_probes = c->tokens != NULL,
                                   .legacy = c->legacy_protocol,
@@ -580,6 +585,7 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
     config_apply_log(d->config);
     find_ids(d);
     raise_nofile();
+    d->diag_fd = peer_socket(); /* our filter will not let us make one */
     r = take_stdio(d, err);
     if (r == 0)
         r = take_state(d, err);
@@ -641,6 +647,7 @@ static void stop(struct daemon *d)
     fd_close_many(&d->in_fd, 1);
     fd_close_many(&d->out_fd, 1);
     fd_close_many(&d->chats_fd, 1);
+    fd_close_many(&d->diag_fd, 1);
 }
 
 /* A large answer is held for a moment only. Left to itself malloc learns from the first one to keep
@@ -653,8 +660,13 @@ static void return_memory(void)
 
 int main(int argc, char **argv)
 {
-    static struct daemon d = {
-        .lock_fd = -1, .state_fd = -1, .spool_fd = -1, .in_fd = -1, .out_fd = -1, .chats_fd = -1};
+    static struct daemon d = {.lock_fd = -1,
+                              .state_fd = -1,
+                              .spool_fd = -1,
+                              .in_fd = -1,
+                              .out_fd = -1,
+                              .chats_fd = -1,
+                              .diag_fd = -1};
     struct err err = {0};
     return_memory();
     log_init("boxd");

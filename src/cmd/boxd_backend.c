@@ -17,6 +17,7 @@
 #include "cmd/config.h"
 #include "fetch/launcher.h"
 #include "http/tls.h"
+#include "priv/client.h"
 #include "util/alloc.h"
 #include "util/err.h"
 #include "util/log.h"
@@ -28,6 +29,8 @@ struct boxd_backend {
     struct boxd_backend_options o;
     struct backend *choice;          /* owned */
     struct fetch_launcher *launcher; /* owned; NULL: jobs are our own children */
+    struct priv_client *priv;        /* owned; of an engine; native has its own */
+    struct err no_priv;              /* why there is none */
     struct choice_candidate candidates[CHOICE_MAX];
     struct tls_files tls;
     char program[PATH_MAX], init_program[PATH_MAX], files_program[PATH_MAX],
@@ -110,6 +113,11 @@ size_t boxd_backend_groups(const struct boxd_backend *b, const gid_t **ret)
     return b->n_groups;
 }
 
+static bool is_any(const char *name)
+{
+    return str_eq(name, "auto") || str_eq(name, "local");
+}
+
 /* Makers. */
 
 static void on_priv_gone(void *arg)
@@ -148,6 +156,7 @@ static int make_native(void *arg, const char *name, struct backend **ret, struct
                                      .uid = b->o.uid,
                                      .gid = b->o.gid,
                                      .roots = c->mount_roots,
+                                     .aliases = c->aliases,
                                      .roots_are_outer = c->mount_roots_builtin,
                                      .require_limits = c->require_limits,
                                      .linger_sec = c->linger_sec,
@@ -170,6 +179,45 @@ static int make_native(void *arg, const char *name, struct backend **ret, struct
     if (r == 0)
         b->launcher = native_launcher_new(gvisor ? runsc_outer(*ret) : *ret);
     return r;
+}
+
+static void on_engine_priv_gone(void *arg)
+{
+    (void)arg;
+    log_warn(NULL, "box-priv has died; sessions with host directories are refused until boxd "
+                   "starts again");
+}
+
+/* An engine does without box-priv, and then cannot map the owners of what it mounts. */
+static int start_priv(struct boxd_backend *b, const char *socket, struct err *err)
+{
+    const struct config *c = b->o.config;
+    if (!b->o.rootful)
+        return err_set(err, ERR_UNSUPPORTED, "boxd was not started by root");
+    if (socket == NULL)
+        return err_set(err, ERR_UNSUPPORTED, "the engine is reached over the network");
+    if (is_any(c->backend))
+        return err_set(err, ERR_UNSUPPORTED, "the backend was not asked for by name");
+    int r = boxd_find_program("box-priv", b->program, err);
+    if (r == 0)
+        r = boxd_find_program("box-init", b->init_program, err);
+    struct priv_client_options options = {.program = b->program,
+                                          .fetch_program = b->o.fetch_program,
+                                          .init_program = b->init_program,
+                                          .engine_socket = socket,
+                                          .state_dir = c->state_dir,
+                                          .tag = b->o.tag,
+                                          .uid = b->o.uid,
+                                          .gid = b->o.gid,
+                                          .roots = c->mount_roots,
+                                          .linger_sec = c->linger_sec};
+    if (r == 0)
+        r = priv_client_new(b->o.loop, &options, &b->priv, err);
+    if (r < 0)
+        return r;
+    priv_client_on_gone(b->priv, on_engine_priv_gone, b);
+    b->launcher = native_launcher_by(b->priv, c->mount_roots, c->mount_roots_builtin);
+    return 0;
 }
 
 static int make_engine(void *arg, const char *name, struct backend **ret, struct err *err)
@@ -199,7 +247,14 @@ static int make_engine(void *arg, const char *name, struct backend **ret, struct
         log_warn(NULL, "%s: everybody on this host can use an engine at %s, and so be root", name,
                  endpoint);
     int r = boxd_find_program("box-guest", b->guest_program, err);
-    return r < 0 ? r : engine_new(b->o.loop, &options, ret, err);
+    if (r < 0)
+        return r;
+    AUTO_FREE char *socket = find_socket(c, name);
+    if (b->priv == NULL && start_priv(b, socket, &b->no_priv) < 0)
+        log_info(NULL, "%s: owners of host directories are not mapped: %s", name, b->no_priv.msg);
+    options.priv = b->priv;
+    options.no_priv = b->no_priv.msg;
+    return engine_new(b->o.loop, &options, ret, err);
 }
 
 static int make_fake(void *arg, const char *name, struct backend **ret, struct err *err)
@@ -226,11 +281,6 @@ static const struct choice_candidate known[] = {
     {.name = "fake", .make = make_fake, .program = "pwd"},
 };
 /* clang-format on */
-
-static bool is_any(const char *name)
-{
-    return str_eq(name, "auto") || str_eq(name, "local");
-}
 
 /* What runs on gVisor is slower, and not everything runs: that is for people to choose. */
 static bool is_by_name_only(const char *name)
@@ -332,5 +382,6 @@ void boxd_backend_free(struct boxd_backend *b, bool detach)
         b->choice->ops->detach(b->choice);
     else if (b->choice != NULL)
         b->choice->ops->free(b->choice);
+    priv_client_free(b->priv);
     free(b);
 }

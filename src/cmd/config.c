@@ -46,7 +46,7 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_STATE_DIR] = {"state_dir", "BOX_STATE_DIR", NULL, "Where everything is kept: new, empty or made by Box"},
     [CONFIG_TOKEN_FILE] = {"token_file", "BOX_TOKEN_FILE", NULL, "File with the token that TCP clients send; read again when it changes"},
     [CONFIG_MOUNT_ROOTS] = {"allowed_mount_roots", "BOX_ALLOWED_MOUNT_ROOTS", NULL, "Directories of the host that may be mounted"},
-    [CONFIG_IMAGE_POLICY] = {"image_policy", "BOX_IMAGE_POLICY", "fallback", "strict: refuse an image that is not there; fallback: run on 'host'"},
+    [CONFIG_IMAGE_POLICY] = {"image_policy", "BOX_IMAGE_POLICY", "fallback", "What becomes of an image of LangBot's clients, profiles or settings that is not there. strict: refused; fallback: runs on 'host'. One that box or HTTP names is always refused"},
     [CONFIG_REQUIRE_LIMITS] = {"require_limits", "BOX_REQUIRE_LIMITS", "false", "Refuse sessions whose limits cannot be enforced"},
     [CONFIG_MAX_SESSIONS] = {"max_sessions", "BOX_MAX_SESSIONS", "8000", "Sessions at a time"},
     [CONFIG_SESSION_TTL] = {"session_ttl_sec", "BOX_SESSION_TTL_SEC", "300", "Idle time after which a session is removed; 0: never"},
@@ -65,6 +65,8 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_LOG_LEVEL] = {"log_level", "BOX_LOG_LEVEL", "info", "error, warn, info or debug: what is logged, and what is graver"},
     [CONFIG_LOG_FORMAT] = {"log_format", "BOX_LOG_FORMAT", "auto", "json, human, or auto: human on a terminal, JSON elsewhere"},
     [CONFIG_ACCESS_LOG] = {"access_log", "BOX_ACCESS_LOG", "debug", "Level of one record per request, or off"},
+    [CONFIG_LANGBOT_BASE] = {"langbot_base_dir", "BOX_LANGBOT_BASE_DIR", NULL, "Directory that LangBot runs in, where boxd cannot tell; may be mounted"},
+    [CONFIG_ALIASES] = {"command_aliases", "BOX_COMMAND_ALIASES", "python=python3", "Further names of commands in the image 'host': name=command, commas between them; none: no names"},
     [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
 };
 
@@ -276,6 +278,29 @@ static int read_roots(struct config *c, const char *list, bool builtin, struct e
     return 0;
 }
 
+/* Whoever says where LangBot runs means that what it keeps there can be mounted. */
+static int read_langbot_base(struct config *c, const char *text, struct err *err)
+{
+    char real[PATH_MAX], cwd[PATH_MAX];
+    /* A LangBot that starts us for itself runs where we do. */
+    if (text == NULL && c->stdio_control && getcwd(cwd, sizeof(cwd)) != NULL)
+        text = cwd;
+    if (text == NULL)
+        return 0;
+    if (text[0] != '/' || realpath(text, real) == NULL)
+        return err_set(err, ERR_INVALID,
+                       "langbot_base_dir must be the absolute path of a directory that is there, "
+                       "not '%.200s'",
+                       text);
+    if (str_eq(real, "/"))
+        return 0;
+    if (strv_len(c->mount_roots) >= ROOTS_MAX)
+        return err_set(err, ERR_LIMIT, "allowed_mount_roots: more than %u entries", ROOTS_MAX);
+    strv_add(&c->mount_roots, real);
+    c->langbot_base = xstrdup(real);
+    return 0;
+}
+
 static char *default_dir(bool runtime)
 {
     const char *home = getenv("HOME"),
@@ -353,6 +378,10 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
         r = read_langbot(c, err);
     if (r == 0)
         r = read_roots(c, roots != NULL ? roots : builtin_roots, roots == NULL, err);
+    if (r == 0)
+        r = read_langbot_base(c, s->values[CONFIG_LANGBOT_BASE], err);
+    if (r == 0)
+        r = config_read_aliases(s->values[CONFIG_ALIASES], &c->aliases, err);
     if (r == 0)
         r = set_paths(c, s, err);
     if (r < 0)
@@ -454,7 +483,9 @@ void config_free(struct config *c)
     free(c->control_token);
     free(c->instance);
     free(c->box_config);
+    free(c->langbot_base);
     strv_free(c->mount_roots);
+    strv_free(c->aliases);
     config_policy_done(c);
     fd_close_many(&c->ready_fd, 1);
     free(c);

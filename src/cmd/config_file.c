@@ -114,7 +114,7 @@ static int on_event(struct reader *r, const yaml_event_t *e, struct err *err)
         r->top = true;
         return 0;
     case YAML_SEQUENCE_START_EVENT:
-        if (r->key != CONFIG_MOUNT_ROOTS || r->list)
+        if ((r->key != CONFIG_MOUNT_ROOTS && r->key != CONFIG_ALIASES) || r->list)
             return bad(r, line, err, "a list is not expected here");
         r->list = true;
         r->values[r->key] = xstrdup(""); /* an empty list is not the same as none */

@@ -30,11 +30,13 @@ enum config_name {
     CONFIG_EXITED_SEC,
     CONFIG_REPORT_BACKEND,
     CONFIG_LEGACY,
+    CONFIG_LANGBOT_BASE,
     CONFIG_LINGER,
     CONFIG_TOKENS_FILE,
     CONFIG_LOG_LEVEL,
     CONFIG_LOG_FORMAT,
     CONFIG_ACCESS_LOG,
+    CONFIG_ALIASES, /* a list, or text with commas */
     CONFIG_KEY_MAX,
 };
 
@@ -62,3 +64,6 @@ extern const size_t config_n_flags;
  * system) for core/policy.h, owned. Unknown keys, anchors and anything else deeper than a list are
  * errors that name the line. */
 int config_file_read(const char *path, char **values, struct json **ret_sections, struct err *err);
+
+/* config_alias.c: "name=command,…" as a list of its checked pairs. */
+int config_read_aliases(const char *list, char ***ret, struct err *err);

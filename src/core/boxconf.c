@@ -136,21 +136,33 @@ int box_path_real(const char *path, char ret[static PATH_MAX])
     return 0;
 }
 
-static int resolve(const char *base, const char *text, char **ret, struct err *err)
+static bool is_home(const char *text)
 {
-    char joined[PATH_MAX], real[PATH_MAX], cwd[PATH_MAX];
+    return text[0] == '~' && (text[1] == '/' || text[1] == '\0');
+}
+
+/* `name` is that of the setting. */
+static int resolve(const struct box_base *base, const char *name, const char *text, char **ret,
+                   struct err *err)
+{
+    char joined[PATH_MAX], real[PATH_MAX];
     const char *home = getenv("HOME");
     int r;
-    if (base == NULL && getcwd(cwd, sizeof(cwd)) == NULL)
-        return err_sys(err, errno, "current directory");
-    if (text[0] == '~' && (text[1] == '/' || text[1] == '\0') && home != NULL && home[0] == '/')
+    if (base->dir == NULL && text[0] != '/' && !is_home(text))
+        return err_set(
+            err, ERR_INVALID,
+            "box.local.%s '%.60s' is relative, and boxd cannot tell to what: %.160s. Set "
+            "it to an absolute path in LangBot, or langbot_base_dir of boxd to the "
+            "directory that LangBot runs in",
+            name, text, base->why);
+    if (is_home(text) && home != NULL && home[0] == '/')
         r = str_fmt(joined, sizeof(joined), "%s%s", home, text + 1);
     else if (text[0] == '/')
         r = str_copy(joined, sizeof(joined), text);
     else
-        r = str_fmt(joined, sizeof(joined), "%s/%s", base != NULL ? base : cwd, text);
+        r = str_fmt(joined, sizeof(joined), "%s/%s", base->dir != NULL ? base->dir : "", text);
     if (r < 0)
-        return err_set(err, ERR_INVALID, "a path of box.local is too long");
+        return err_set(err, ERR_INVALID, "box.local.%s is too long", name);
     resolve_absolute(joined, real);
     *ret = xstrdup(real);
     return 0;
@@ -164,7 +176,8 @@ static char *member_text(const struct json *object, const char *name)
     return text != NULL && strlen(text) == json_str_len(v) ? str_strip(text) : xstrdup("");
 }
 
-static int add_root(struct box_paths *p, const char *text, struct err *err)
+static int add_root(struct box_paths *p, const struct box_base *base, const char *text,
+                    struct err *err)
 {
     AUTO_FREE char *stripped = str_strip(text);
     char *path = NULL;
@@ -173,13 +186,14 @@ static int add_root(struct box_paths *p, const char *text, struct err *err)
     if (strv_len(p->mount_roots) >= ROOTS_MAX)
         return err_set(err, ERR_INVALID, "box.local.allowed_mount_roots has more than %u entries",
                        ROOTS_MAX);
-    int r = resolve(NULL, stripped, &path, err);
+    int r = resolve(base, "allowed_mount_roots", stripped, &path, err);
     if (r == 0)
         strv_push(&p->mount_roots, path);
     return r;
 }
 
-static int parse_roots(struct box_paths *p, const struct json *v, struct err *err)
+static int parse_roots(struct box_paths *p, const struct box_base *base, const struct json *v,
+                       struct err *err)
 {
     int r = 0;
     if (json_type(v) == JSON_STRING) {
@@ -187,41 +201,60 @@ static int parse_roots(struct box_paths *p, const struct json *v, struct err *er
         char *save = NULL;
         for (char *item = strtok_r(copy, ",", &save); item != NULL && r == 0;
              item = strtok_r(NULL, ",", &save))
-            r = add_root(p, item, err);
+            r = add_root(p, base, item, err);
     }
     for (size_t i = 0; json_type(v) == JSON_ARRAY && i < json_len(v) && r == 0; i++)
         if (json_str(json_at(v, i)) != NULL)
-            r = add_root(p, json_str(json_at(v, i)), err);
+            r = add_root(p, base, json_str(json_at(v, i)), err);
     if (r == 0 && p->mount_roots == NULL && p->host_root != NULL)
         strv_add(&p->mount_roots, p->host_root);
     return r;
 }
 
-int box_paths_parse(const struct json *local, struct box_paths *ret, struct err *err)
+/* Nobody said where skills are: they are where LangBot has them by default, if we know where that
+ * is. Else there is no store, and who asks for one is told. */
+static int find_skills(struct box_paths *p, const struct box_base *base, const char *text,
+                       struct err *err)
+{
+    AUTO_FREE char *root = NULL;
+    int r = 0;
+    if (p->host_root == NULL && text[0] != '/' && base->dir == NULL)
+        return 0;
+    if (p->host_root == NULL)
+        r = resolve(base, "host_root", BOX_DEFAULT_ROOT, &root, err);
+    const struct box_base below = {.dir = root != NULL ? root : p->host_root};
+    return r < 0 ? r : resolve(&below, "skills_root", text, &p->skills_root, err);
+}
+
+int box_paths_parse(const struct json *local, const struct box_base *base, struct box_paths *ret,
+                    struct err *err)
 {
     AUTO_DONE(box_paths) struct box_paths p = {0};
     AUTO_FREE char *root = member_text(local, "host_root");
     AUTO_FREE char *workspace = member_text(local, "default_workspace");
     AUTO_FREE char *skills = member_text(local, "skills_root");
-    AUTO_FREE char *skills_base = NULL;
     int r = 0;
     if (root[0] != '\0')
-        r = resolve(NULL, root, &p.host_root, err);
-    if (r == 0 && workspace[0] != '\0')
-        r = resolve(p.host_root, workspace, &p.default_workspace, err);
-    else if (r == 0 && p.host_root != NULL)
-        r = resolve(p.host_root, "default", &p.default_workspace, err);
+        r = resolve(base, "host_root", root, &p.host_root, err);
+    const struct box_base below = {.dir = p.host_root};
+    if (r == 0 && (workspace[0] != '\0' || p.host_root != NULL))
+        r = resolve(p.host_root != NULL ? &below : base, "default_workspace",
+                    workspace[0] != '\0' ? workspace : "default", &p.default_workspace, err);
     if (r == 0)
-        r = resolve(NULL, root[0] != '\0' ? root : "./data/box", &skills_base, err);
+        r = find_skills(&p, base, skills[0] != '\0' ? skills : "skills", err);
     if (r == 0)
-        r = resolve(skills_base, skills[0] != '\0' ? skills : "skills", &p.skills_root, err);
-    if (r == 0)
-        r = parse_roots(&p, json_get(local, "allowed_mount_roots"), err);
+        r = parse_roots(&p, base, json_get(local, "allowed_mount_roots"), err);
     if (r < 0)
         return r;
     *ret = p;
     p = (struct box_paths){0};
     return 0;
+}
+
+const char *box_paths_relative_root(const struct json *local, char **ret)
+{
+    *ret = member_text(local, "host_root");
+    return (*ret)[0] != '\0' && (*ret)[0] != '/' && !is_home(*ret) ? *ret : NULL;
 }
 
 static char *copy_text(const char *s)
@@ -234,6 +267,7 @@ int box_paths_copy(const struct box_paths *p, struct box_paths *ret)
     *ret = (struct box_paths){.host_root = copy_text(p->host_root),
                               .default_workspace = copy_text(p->default_workspace),
                               .skills_root = copy_text(p->skills_root),
+                              .placed = p->placed,
                               .mount_roots = strv_copy(p->mount_roots)};
     return 0;
 }

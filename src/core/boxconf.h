@@ -32,13 +32,24 @@ int box_limits_parse(const struct json *limits, struct box_limits *ret, struct e
 struct box_paths {
     char *host_root;         /* owned; NULL: none */
     char *default_workspace; /* owned; NULL: none */
-    char *skills_root;       /* owned */
+    char *skills_root;       /* owned; NULL: nobody knows where */
     char **mount_roots;      /* owned */
+    bool placed;             /* host_root is where its user keeps what is its own */
 };
 
-/* From the section `local`, NULL for the defaults. What is relative starts at our working
- * directory. */
-int box_paths_parse(const struct json *local, struct box_paths *ret, struct err *err);
+#define BOX_DEFAULT_ROOT "./data/box" /* of LangBot */
+
+/* Where relative paths start: the directory that LangBot runs in. */
+struct box_base {
+    const char *dir; /* absolute; NULL: not known */
+    const char *why; /* it is not, as half a sentence */
+};
+
+/* From the section `local`, NULL for the defaults. ERR_INVALID says what to set. */
+int box_paths_parse(const struct json *local, const struct box_base *base, struct box_paths *ret,
+                    struct err *err);
+/* host_root as it is written, if that is relative; NULL: it is not. *ret is owned in any case. */
+const char *box_paths_relative_root(const struct json *local, char **ret);
 int box_paths_copy(const struct box_paths *p, struct box_paths *ret); /* 0 */
 void box_paths_done(struct box_paths *p);
 DEFINE_CLEANUP_DONE(box_paths)

@@ -82,6 +82,11 @@ int session_check_same(const struct session *s, const struct spec *want, uint64_
         return err_set(err, ERR_CONFLICT, "Box session %s already exists with %s=%s",
                        s->spec->session_id, f->name, have);
     }
+    if (want->own.env_locked && !s->spec->own.env_locked)
+        return err_set(err, ERR_CONFLICT,
+                       "Box session %s already exists with an environment that is not locked; "
+                       "delete it, or choose another name",
+                       s->spec->session_id);
     return 0;
 }
 

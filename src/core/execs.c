@@ -338,6 +338,7 @@ static int ask(struct kept *k, const struct kept_options *o, struct err *err)
                                        .via = o->via,
                                        .command = command,
                                        .clamped = clamp(k->x, &k->asked),
+                                       .has_env = o->run.exec.env != NULL,
                                        .cleanup = o->cleanup,
                                        .over = on_over};
 

@@ -34,9 +34,12 @@ static bool is_at_or_below(const char *path, const char *root)
            (path[len] == '\0' || path[len] == '/' || str_eq(root, "/"));
 }
 
-/* Whoever mounts an ancestor mounts what lies below it. */
-static bool is_blocked(const char *path)
+/* Whoever mounts an ancestor mounts what lies below it. Root's home is blocked but for a directory
+ * in it that is the caller's own. */
+static bool is_blocked(const char *path, const char *place)
 {
+    if (place != NULL && is_at_or_below(place, "/root") && is_at_or_below(path, place))
+        return false;
     for (size_t i = 0; i < ARRAY_SIZE(blocked); i++)
         if (is_at_or_below(path, blocked[i]) || is_at_or_below(blocked[i], path))
             return true;
@@ -85,7 +88,7 @@ static char *resolve(const char *path)
     }
 }
 
-static int check(const char *path, const char *field, struct err *err)
+static int check(const char *path, const char *place, const char *field, struct err *err)
 {
     if (path == NULL || path[0] != '/')
         return 0; /* nothing, or what no Linux host has */
@@ -94,16 +97,20 @@ static int check(const char *path, const char *field, struct err *err)
     AUTO_FREE char *real = resolve(plain);
     /* The kernel takes ".." after a link for the parent of what the link leads to. */
     AUTO_FREE char *as_kernel = resolve(path);
-    if (is_blocked(plain) || is_blocked(real) || is_blocked(as_kernel))
-        return err_set(err, ERR_DENIED, "%s %.300s is blocked for security", field, path);
-    return 0;
+    if (!is_blocked(plain, place) && !is_blocked(real, place) && !is_blocked(as_kernel, place))
+        return 0;
+    if (!str_eq(real, path))
+        return err_set(err, ERR_DENIED, "%s %.150s is blocked for security (it is %.150s)", field,
+                       path, real);
+    return err_set(err, ERR_DENIED, "%s %.300s is blocked for security", field, path);
 }
 
 int hostpath_check(const struct spec *spec, struct err *err)
 {
-    int r = check(spec->host_path, "host_path", err);
+    int r = check(spec->host_path, spec->own.place, "host_path", err);
     for (size_t i = 0; r == 0 && i < spec->n_extra_mounts; i++)
         if (spec->extra_mounts[i].mode != MOUNT_NONE)
-            r = check(spec->extra_mounts[i].host_path, "extra_mounts.host_path", err);
+            r = check(spec->extra_mounts[i].host_path, spec->own.place, "extra_mounts.host_path",
+                      err);
     return r;
 }

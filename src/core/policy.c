@@ -201,6 +201,7 @@ static int build(const struct policy *p, const struct policy_request *request,
         return r;
     if (authz_share(request->scope) != NULL)
         s->own.owner = xstrdup(authz_share(request->scope));
+    s->own.env_locked = profile_locks(d.profile, SPEC_ENV);
     if (ret_decision != NULL)
         *ret_decision = d;
     *ret = TAKE_PTR(s);

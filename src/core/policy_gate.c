@@ -14,6 +14,7 @@
 #include "core/quota_guard.h"
 #include "core/share.h"
 #include "io/loop.h"
+#include "spec/model.h"
 #include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/err.h"
@@ -221,6 +222,8 @@ static struct policy_gate *gate_new(const struct policy_service *service,
     session_hold(g->session);
     g->share = shares_take(service->shares, authz_share(o->scope), SHARE_EXECS);
     g->decision.clamped = o->clamped;
+    if (o->has_env && session_spec(o->session)->own.env_locked)
+        g->decision.overridden = FIELD_BIT(SPEC_ENV);
     (void)policy_profile(service->policy, NULL, &g->decision.profile, NULL);
     g->quota = (struct quota_check){
         .spec = session_spec(g->session),

@@ -35,6 +35,7 @@ struct policy_gate_options {
     const char *query_id; /* or NULL */
     const char *command;  /* as policy_command_text() writes it */
     bool clamped;         /* its timeout was cut to policy_longest_sec() */
+    bool has_env;         /* it names variables; recorded where they are locked */
     bool cleanup;         /* it only makes room: see policy_quota.h */
     /* The workspace has grown beyond its quota: the command is to be killed. NULL: it is left. */
     void (*over)(void *arg);

@@ -4,6 +4,7 @@
 #include "core/core_internal.h"
 #include "core/share.h"
 #include "spec/process.h"
+#include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/str.h"
@@ -30,7 +31,7 @@ static int start_proc(struct process *p, struct err *err)
     const struct proc_request request = {
         .number = p->number,
         .argv = argv,
-        .env = p->spec->env,
+        .env = session_spec(p->session)->own.env_locked ? NULL : p->spec->env,
         .cwd = p->spec->cwd,
         .memory_bytes = p->spec->memory_mb > 0 ? (uint64_t)p->spec->memory_mb * MIB : 0,
     };

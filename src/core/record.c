@@ -53,6 +53,7 @@ static const struct field session_fields[] = {
      .max = OWNER_MAX, .valid = id_valid, .rule = "owner must be the name of a token"},
     {"expires_ns", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, expires_ns),
      .min = 0, .max = INT64_MAX, .rule = "expires_ns must be a time", .strict_text = "expires_ns must be a time"},
+    {"env_locked", FIELD_BOOL, 0, offsetof(struct session_record, env_locked)},
     {"lease_sec", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, lease_sec),
      .min = 0, .max = LEASE_SEC_MAX, .rule = "lease_sec must be a number of seconds",
      .strict_text = "lease_sec must be a number"},
@@ -116,6 +117,7 @@ int session_record_write(const struct session_record *record, struct buf *out)
     state.labels = spec.own.labels;
     state.owner = spec.own.owner;
     state.expires_ns = (int64_t)spec.own.expires_ns;
+    state.env_locked = spec.own.env_locked;
     return write_parts(&spec_model, &spec, &session_model, &state, out);
 }
 
@@ -168,6 +170,7 @@ int session_record_read(const char *text, size_t len, struct session_record *ret
     record.spec->own.labels = TAKE_PTR(record.labels);
     record.spec->own.owner = TAKE_PTR(record.owner);
     record.spec->own.expires_ns = (uint64_t)record.expires_ns;
+    record.spec->own.env_locked = record.env_locked;
     *ret = record;
     record = (struct session_record){0};
     return 0;

@@ -29,6 +29,7 @@ struct session_record {
     char **labels; /* owned */
     char *owner;   /* owned */
     int64_t expires_ns;
+    bool env_locked;
 };
 
 /* Of the environment only the names are kept: what runs is never started again by us, and values

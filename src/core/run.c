@@ -7,6 +7,7 @@
 #include "core/events.h"
 #include "core/manager.h"
 #include "core/metrics.h"
+#include "spec/spec.h"
 #include "util/alloc.h"
 #include "util/err.h"
 #include "util/log.h"
@@ -123,7 +124,10 @@ int run_start(struct session *s, const struct run_options *options, const struct
     for (int i = 0; i < 2; i++)
         buf_init(&r->result.kept[i],
                  options->capture < RUN_CAPTURE_MAX ? options->capture : RUN_CAPTURE_MAX);
-    int e = r->ops->exec(sb, &options->exec, &exec_events, r, &r->exec, err);
+    struct exec_request request = options->exec;
+    if (session_spec(s)->own.env_locked && !options->quiet) /* what is quiet is our own */
+        request.env = NULL;
+    int e = r->ops->exec(sb, &request, &exec_events, r, &r->exec, err);
     if (e < 0) {
         if (!options->quiet)
             metrics_of(r)->execs[METRICS_EXEC_FAILED]++;

@@ -416,7 +416,10 @@ int skills_call(struct skills *s, const char *workspace, enum skills_op op,
 {
     assert(op < SKILLS_OP_MAX);
     if (s->root == NULL)
-        return err_set(err, ERR_STATE, "no skill store has been configured");
+        return err_set(
+            err, ERR_STATE,
+            "boxd does not know where LangBot keeps its skills: set box.local.host_root in "
+            "LangBot's configuration, or langbot_base_dir of boxd");
     if (workspace != NULL && !id_valid(workspace))
         return err_set(err, ERR_INVALID, "not the name of a workspace");
     AUTO_FREE char *dir =
@@ -431,11 +434,17 @@ int skills_call(struct skills *s, const char *workspace, enum skills_op op,
 
 void skills_set_root(struct skills *s, const char *path)
 {
-    char *root = xstrdup(path);
-    for (size_t len = strlen(root); len > 1 && root[len - 1] == '/'; len--)
+    char *root = path != NULL ? xstrdup(path) : NULL;
+    for (size_t len = root != NULL ? strlen(root) : 0; len > 1 && root[len - 1] == '/'; len--)
         root[len - 1] = '\0';
     free(s->root);
     s->root = root;
+}
+
+void skills_add_place(struct skills *s, const char *path)
+{
+    if (s->own != NULL)
+        fetch_launcher_direct_add(s->own, path);
 }
 
 int skills_new(struct loop *loop, const struct skills_options *options, struct skills **ret,

@@ -47,8 +47,10 @@ void skills_free(struct skills *s); /* who still waits is not told */
 DEFINE_CLEANUP(skills)
 
 /* Absolute path of the store ("base" of the wire document, 8.1), clean and without symbolic links.
- * Jobs under way keep the old. */
+ * Jobs under way keep the old. NULL: nobody knows where it is, and calls are refused. */
 void skills_set_root(struct skills *s, const char *path);
+/* Without a launcher: one more directory that jobs may touch. */
+void skills_add_place(struct skills *s, const char *path);
 
 /* `json` is the data of the answer, an object. On failure it is NULL and `message` the whole text
  * for the wire, its class included ("BoxValidationError: Skill name is required"), which may be

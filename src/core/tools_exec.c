@@ -227,6 +227,7 @@ static int start_session(struct tool_call *c, const struct tool_where *where, st
                                                 .query_id = c->query_id,
                                                 .command = a->command,
                                                 .clamped = clamped,
+                                                .has_env = a->env != NULL,
                                                 .over = on_over};
     if (clamped)
         a->timeout_sec = longest;

@@ -18,6 +18,7 @@
 #include "util/fd.h"
 #include "util/path.h"
 #include "util/str.h"
+#include "util/strv.h"
 
 void fetch_process_done(struct fetch_process *p)
 {
@@ -81,7 +82,8 @@ struct direct {
     struct fetch_launcher base;
     struct loop *loop;
     const char *program;      /* borrowed */
-    struct fetch_roots roots; /* borrowed */
+    struct fetch_roots roots; /* its paths are those: */
+    char **paths;             /* owned */
     struct pending *pending;  /* list, owned */
 };
 
@@ -187,7 +189,15 @@ static void direct_free(struct fetch_launcher *l)
         fetch_process_done(&p->process);
         free(p);
     }
+    strv_free(d->paths);
     free(d);
+}
+
+void fetch_launcher_direct_add(struct fetch_launcher *l, const char *path)
+{
+    struct direct *d = container_of(l, struct direct, base);
+    strv_add(&d->paths, path);
+    d->roots.paths = d->paths;
 }
 
 int fetch_launcher_direct(struct loop *loop, const char *program, const struct fetch_roots *roots,
@@ -198,7 +208,9 @@ int fetch_launcher_direct(struct loop *loop, const char *program, const struct f
     *d = (struct direct){.base = {.start = direct_start, .free = direct_free},
                          .loop = loop,
                          .program = program,
-                         .roots = *roots};
+                         .roots = {.outer = roots->outer},
+                         .paths = strv_copy(roots->paths)};
+    d->roots.paths = d->paths;
     *ret = &d->base;
     return 0;
 }

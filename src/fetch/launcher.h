@@ -50,10 +50,12 @@ struct fetch_roots {
     bool outer;         /* only what lies below them, not they themselves */
 };
 
-/* Jobs as our own children. `program` is box-fetch; strings are borrowed for the launcher's life.
- */
+/* Jobs as our own children. `program` is box-fetch, borrowed for the launcher's life. */
 int fetch_launcher_direct(struct loop *loop, const char *program, const struct fetch_roots *roots,
                           struct fetch_launcher **ret, struct err *err);
+
+/* One more directory, for good. */
+void fetch_launcher_direct_add(struct fetch_launcher *l, const char *path);
 
 /* Which entry of the allow-list covers a path, the longest, and what is left of the path below
  * it. ERR_DENIED: none does. */

@@ -569,6 +569,11 @@ size_t ws_queued(const struct ws_conn *c)
     return stream_queued(&c->stream);
 }
 
+int ws_socket(const struct ws_conn *c)
+{
+    return c->stream.fd;
+}
+
 uint64_t ws_written(const struct ws_conn *c)
 {
     return c->stream.sent + ws_queued(c);

@@ -2,6 +2,7 @@
 #include "priv/client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -27,6 +28,7 @@ struct pending {
 
 struct outgoing {
     struct outgoing *next;
+    int fd; /* owned; goes with it, -1: none */
     size_t len;
     char data[];
 };
@@ -43,7 +45,39 @@ struct priv_client {
     struct pending *pending; /* owned, dense */
     size_t n_pending, cap_pending;
     uint32_t next_id;
+    struct place {
+        char *path; /* owned */
+        uint32_t number;
+    } * places; /* owned; directories of callers, by box-priv's numbers */
+    size_t n_places;
 };
+
+static void learn_place(struct priv_client *c, const struct priv_placed *placed)
+{
+    size_t i = 0;
+    while (i < c->n_places && c->places[i].number != placed->root)
+        i++;
+    if (i == c->n_places) {
+        c->places = xreallocarray(c->places, ++c->n_places, sizeof(*c->places));
+        c->places[i] = (struct place){.number = placed->root};
+    }
+    free(c->places[i].path);
+    c->places[i].path = xstrdup(placed->path);
+}
+
+bool priv_client_place_of(const struct priv_client *c, const char *dir, uint32_t *ret,
+                          const char **ret_rest)
+{
+    for (size_t i = 0; i < c->n_places; i++) {
+        size_t len = strlen(c->places[i].path);
+        if (strncmp(dir, c->places[i].path, len) != 0 || (dir[len] != '/' && dir[len] != '\0'))
+            continue;
+        *ret = c->places[i].number;
+        *ret_rest = dir[len] == '/' ? dir + len + 1 : dir + len;
+        return true;
+    }
+    return false;
+}
 
 static void dispatch(struct priv_client *c, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
@@ -52,6 +86,9 @@ static void dispatch(struct priv_client *c, const struct priv_reply *reply, int 
             continue;
         struct pending p = c->pending[i];
         c->pending[i] = c->pending[--c->n_pending];
+        if (reply->head.type == PRIV_PLACE && reply->result >= 0 &&
+            reply->placed.root != PRIV_NO_ROOT)
+            learn_place(c, &reply->placed);
         p.fn(p.arg, reply, fds, n_fds);
         return;
     }
@@ -64,6 +101,7 @@ static void drop_first(struct priv_client *c)
     if (c->first == NULL)
         c->last = NULL;
     c->queued -= o->len;
+    fd_close_many(&o->fd, 1);
     free(o);
 }
 
@@ -85,14 +123,18 @@ static void lose(struct priv_client *c)
 }
 
 /* Never blocks: box-priv may wait for us to read its answers just now. */
-static int send_or_queue(struct priv_client *c, const void *data, size_t len)
+static int send_or_queue(struct priv_client *c, const void *data, size_t len, int fd)
 {
     ssize_t n = -EAGAIN;
     if (c->first == NULL)
-        n = fd_send_msg(c->conn.sock, data, len, NULL, 0, MSG_NOSIGNAL | MSG_DONTWAIT);
+        n = fd_send_msg(c->conn.sock, data, len, &fd, fd >= 0, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n != -EAGAIN)
         return n < 0 ? (int)n : 0;
+    int copy = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1;
+    if (fd >= 0 && copy < 0)
+        return -errno;
     struct outgoing *o = xcalloc(1, sizeof(*o) + len);
+    o->fd = copy;
     o->len = len;
     memcpy(o->data, data, len);
     if (c->last != NULL)
@@ -107,8 +149,8 @@ static int send_or_queue(struct priv_client *c, const void *data, size_t len)
 static void flush_queue(struct priv_client *c)
 {
     while (c->first != NULL) {
-        ssize_t n = fd_send_msg(c->conn.sock, c->first->data, c->first->len, NULL, 0,
-                                MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = fd_send_msg(c->conn.sock, c->first->data, c->first->len, &c->first->fd,
+                                c->first->fd >= 0, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n == -EAGAIN)
             return;
         if (n < 0) {
@@ -186,6 +228,9 @@ void priv_client_detach(struct priv_client *c)
         drop_first(c);
     priv_conn_done(&c->conn);
     free(c->pending);
+    for (size_t i = 0; i < c->n_places; i++)
+        free(c->places[i].path);
+    free(c->places);
     free(c);
 }
 
@@ -224,8 +269,8 @@ size_t priv_client_found(const struct priv_client *c, const struct priv_item **r
     return c->conn.n_items;
 }
 
-static int request(struct priv_client *c, struct priv_head *head, size_t len, priv_reply_fn *fn,
-                   void *arg, struct err *err)
+static int request_with(struct priv_client *c, struct priv_head *head, size_t len, int fd,
+                        priv_reply_fn *fn, void *arg, struct err *err)
 {
     if (c->lost)
         return err_set(err, ERR_BACKEND, "box-priv has gone away");
@@ -239,11 +284,17 @@ static int request(struct priv_client *c, struct priv_head *head, size_t len, pr
     head->id = c->next_id++;
     if (c->next_id == 0)
         c->next_id = 1;
-    int r = send_or_queue(c, head, len);
+    int r = send_or_queue(c, head, len, fd);
     if (r < 0)
         return err_sys(err, -r, "ask box-priv");
     c->pending[c->n_pending++] = (struct pending){head->id, fn, arg};
     return 0;
+}
+
+static int request(struct priv_client *c, struct priv_head *head, size_t len, priv_reply_fn *fn,
+                   void *arg, struct err *err)
+{
+    return request_with(c, head, len, -1, fn, arg, err);
 }
 
 int priv_client_create(struct priv_client *c, const struct plan *plan, priv_reply_fn *fn, void *arg,
@@ -306,10 +357,42 @@ int priv_client_job(struct priv_client *c, const struct priv_job_request *reques
     return request(c, &m.head, sizeof(m), fn, arg, err);
 }
 
+int priv_client_place(struct priv_client *c, int sock, const char *path, priv_reply_fn *fn,
+                      void *arg, struct err *err)
+{
+    struct priv_place m = {.head = {.type = PRIV_PLACE}};
+    if (str_copy(m.path, sizeof(m.path), path) < 0)
+        return err_set(err, ERR_INVALID, "the path of a directory is too long");
+    return request_with(c, &m.head, sizeof(m), sock, fn, arg, err);
+}
+
+int priv_client_bind(struct priv_client *c, const struct priv_bind_request *b, priv_reply_fn *fn,
+                     void *arg, struct err *err)
+{
+    struct priv_bind m = {.head = {.type = PRIV_BIND},
+                          .index = b->index,
+                          .root = b->root,
+                          .flags = b->flags,
+                          .uid = b->uid};
+    (void)snprintf(m.name, sizeof(m.name), "%s", b->name);
+    if (str_copy(m.path, sizeof(m.path), b->path) < 0)
+        return err_set(err, ERR_INVALID, "the path of a directory is too long");
+    return request(c, &m.head, sizeof(m), fn, arg, err);
+}
+
 int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err)
 {
     struct priv_head head = {.type = PRIV_SWEEP};
     return request(c, &head, sizeof(head), fn, arg, err);
+}
+
+void priv_client_unbind(struct priv_client *c, const char *name)
+{
+    struct priv_name m = {.head = {.type = PRIV_UNBIND}};
+    if (c->lost)
+        return;
+    (void)snprintf(m.name, sizeof(m.name), "%s", name);
+    (void)send_or_queue(c, &m, sizeof(m), -1);
 }
 
 void priv_client_deadline(struct priv_client *c, const char *name, uint64_t boot_ns)
@@ -318,5 +401,5 @@ void priv_client_deadline(struct priv_client *c, const char *name, uint64_t boot
     if (c->lost || c->queued + sizeof(m) > QUEUE_BYTES_MAX)
         return;
     (void)snprintf(m.name, sizeof(m.name), "%s", name);
-    (void)send_or_queue(c, &m, sizeof(m));
+    (void)send_or_queue(c, &m, sizeof(m), -1);
 }

@@ -18,6 +18,7 @@ struct priv_client_options {
     const char *program, *init_program;        /* paths of box-priv and box-init */
     const char *fetch_program;                 /* of box-fetch; NULL: no jobs */
     const char *runsc_program, *guest_program; /* NULL: no sandbox is gVisor's */
+    const char *engine_socket; /* path of an engine's, for priv_client_bind(); NULL: none */
     const char *state_dir, *tag;
     uid_t uid; /* who boxd will be */
     gid_t gid;
@@ -49,6 +50,9 @@ const struct priv_host *priv_client_host(const struct priv_client *c);
 pid_t priv_client_pid(const struct priv_client *c);
 /* The allow-list that plans index, as box-priv was started with it. */
 char *const *priv_client_roots(const struct priv_client *c);
+/* Which place of a caller, as priv_client_place() has made them, holds a directory. */
+bool priv_client_place_of(const struct priv_client *c, const char *dir, uint32_t *ret,
+                          const char **ret_rest);
 /* The sandboxes that were there already; the names are hostile only as far as box-priv is. */
 size_t priv_client_found(const struct priv_client *c, const struct priv_item **ret);
 
@@ -66,6 +70,11 @@ int priv_client_adopt(struct priv_client *c, const char *name, priv_reply_fn *fn
 int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err);
 void priv_client_deadline(struct priv_client *c, const char *name, uint64_t boot_ns);
 
+/* Where whoever is at the other end of `sock` works, and, with a path, the directory there as a
+ * root that may be mounted (struct priv_place). */
+int priv_client_place(struct priv_client *c, int sock, const char *path, priv_reply_fn *fn,
+                      void *arg, struct err *err);
+
 struct priv_job_request {
     uint32_t root;    /* place in the allow-list */
     const char *path; /* below it */
@@ -77,3 +86,15 @@ struct priv_job_request {
  */
 int priv_client_job(struct priv_client *c, const struct priv_job_request *request,
                     priv_reply_fn *fn, void *arg, struct err *err);
+
+struct priv_bind_request {
+    const char *name; /* of all binds of one container; PLAN_NAME_LEN characters */
+    uint32_t index, root, flags, uid;
+    const char *path; /* below the root */
+};
+
+/* Makes PRIV_BINDS/name/index in the state directory, as the engine sees it. Answered with a
+ * descriptor of it, unless flags have PRIV_BIND_LOOK. */
+int priv_client_bind(struct priv_client *c, const struct priv_bind_request *request,
+                     priv_reply_fn *fn, void *arg, struct err *err);
+void priv_client_unbind(struct priv_client *c, const char *name); /* all that have that name */

@@ -173,7 +173,10 @@ static int make_pipes(struct start *s, int ret_fds[static PRIV_JOB_FDS], struct 
 static int find_dir(const struct launch_host *h, const struct priv_job *m, struct start *s,
                     struct err *err)
 {
-    int fd = path_open_deepest(h->root_fds[m->root], m->path, &s->missing);
+    int root = launch_allowed_root(h, m->root, err);
+    if (root < 0)
+        return root;
+    int fd = path_open_deepest(root, m->path, &s->missing);
     if (fd < 0)
         return path_dir_error(fd, m->path, err);
     s->fds[3] = fd;

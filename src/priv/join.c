@@ -61,7 +61,8 @@ static _Noreturn void exec_helper(const struct priv_client_options *o, int sock)
         const char *option, *program;
     } others[] = {{"--fetch", o->fetch_program},
                   {"--runsc", o->runsc_program},
-                  {"--guest", o->guest_program}};
+                  {"--guest", o->guest_program},
+                  {"--engine", o->engine_socket}};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         if (others[i].program == NULL)
             continue;
@@ -147,7 +148,8 @@ static enum greeting greet(const struct priv_client_options *o, struct priv_conn
     if (n != (ssize_t)sizeof(reply) || reply.result < 0 ||
         reply.host.version != PRIV_WIRE_VERSION || fd < 0 || read_roots(fd, &c->roots) < 0)
         return GREETING_FOREIGN;
-    if (o->runsc_program != NULL && !reply.host.gvisor)
+    if ((o->runsc_program != NULL && !reply.host.gvisor) ||
+        (o->engine_socket != NULL && !reply.host.engine))
         return GREETING_FOREIGN; /* of a boxd with another backend: it cannot make what we need */
     c->host = reply.host;
     return GREETING_FINE;

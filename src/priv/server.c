@@ -23,6 +23,7 @@
 #include "util/clock.h"
 #include "util/err.h"
 #include "util/fd.h"
+#include "util/str.h"
 
 #define REMOVE_PATIENCE_NS (2ULL * NSEC_PER_SEC)
 #define SWEEP_INTERVAL_NS (500 * NSEC_PER_MSEC)
@@ -241,6 +242,7 @@ static int on_hello(struct priv *p, const void *data, size_t len, struct err *er
     reply.host.host_uid = h->host_uid;
     reply.host.cgroup_mode = h->cgroups.mode;
     reply.host.landlock_abi = (uint32_t)landlock_abi();
+    reply.host.engine = p->binds.engine != NULL;
     reply.host.gvisor = h->runsc_fd >= 0 && h->guest_fd >= 0;
     for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
         reply.host.enforced[i] = h->cgroups.enforced[i];
@@ -402,6 +404,26 @@ static int on_job(struct priv *p, const void *data, size_t len, struct err *err)
     return 0;
 }
 
+static int on_bind(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    struct priv_reply reply = {.head = *(const struct priv_head *)data};
+    AUTO_CLOSE int fd = -1;
+    int r = priv_bind_make(&p->binds, p->host, data, len, &fd, err);
+    if (r < 0)
+        return r;
+    priv_answer(p, &reply, &fd, fd >= 0 ? 1 : 0);
+    return 0;
+}
+
+static int on_unbind(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    const struct priv_name *m = data;
+    (void)err;
+    if (len == sizeof(*m) && m->name[PLAN_NAME_LEN] == '\0' && id_valid(m->name))
+        priv_bind_remove(&p->binds, p->host, m->name);
+    return 0;
+}
+
 /* Every request there is, and when it may come. */
 static const struct {
     unsigned states;
@@ -419,6 +441,9 @@ static const struct {
     [PRIV_SWEEP] = {1U << PRIV_SERVING, on_sweep_request},
     [PRIV_JOB] = {1U << PRIV_SERVING, on_job},
     [PRIV_HELD] = {1U << PRIV_SERVING, priv_on_held},
+    [PRIV_PLACE] = {1U << PRIV_SERVING, priv_on_place},
+    [PRIV_BIND] = {1U << PRIV_SERVING, on_bind},
+    [PRIV_UNBIND] = {1U << PRIV_SERVING, on_unbind},
 };
 
 /* The sandboxes go too, so that nothing is left that nobody answers for. */
@@ -455,7 +480,8 @@ bool priv_read_request(struct priv *p)
         priv_peer_gone(p);
         return false;
     }
-    fd_close_many(fds, n_fds); /* no request carries descriptors */
+    p->request_fd = n_fds > 0 ? TAKE_FD(fds[0]) : -1; /* at most one request carries one */
+    fd_close_many(fds, n_fds);
     struct priv_head head = m.head;
     int r;
     if (head.type >= PRIV_TYPE_MAX || requests[head.type].run == NULL)
@@ -464,6 +490,7 @@ bool priv_read_request(struct priv *p)
         r = err_set(&err, ERR_STATE, "privileged request in the wrong state");
     else
         r = requests[head.type].run(p, &m, (size_t)n, &err);
+    fd_close_many(&p->request_fd, 1);
     if (r < 0)
         answer_error(p, &head, r, &err);
     return true;
@@ -484,6 +511,23 @@ static void on_signal(struct loop_signal *sig, int signo)
         priv_end_all(p);
 }
 
+static void on_addresses(struct loop_io *io, uint32_t events)
+{
+    (void)events;
+    launch_net_follow(container_of(io, struct priv, net_io)->host);
+}
+
+/* Without it rules would be those of the first session's time. */
+static int watch_addresses(struct priv *p, struct err *err)
+{
+    launch_net_watch(p->host);
+    int fd = p->host->net.watch_fd;
+    int r = fd >= 0            ? loop_io_start(p->loop, &p->net_io, fd, EPOLLIN, on_addresses)
+            : p->host->rootful ? fd
+                               : 0;
+    return r < 0 ? err_sys(err, -r, "watch the host's addresses") : 0;
+}
+
 int priv_serve(struct loop *loop, struct launch_host *host,
                const struct priv_serve_options *options, struct err *err)
 {
@@ -493,8 +537,9 @@ int priv_serve(struct loop *loop, struct launch_host *host,
     p->host = host;
     p->options = *options;
     p->sock = options->sock;
-    p->listen_fd = -1;
+    p->listen_fd = p->request_fd = p->diag_fd = -1;
     priv_jobs_init(&p->jobs);
+    priv_binds_init(&p->binds, host, options->state, options->engine);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGCHLD);
     (void)sigaddset(&set, SIGTERM);
@@ -504,11 +549,16 @@ int priv_serve(struct loop *loop, struct launch_host *host,
     if (r == 0 && (r = loop_io_start(loop, &p->io, p->sock, EPOLLIN, priv_on_readable)) < 0)
         r = err_sys(err, -r, "watch boxd");
     if (r == 0)
+        r = watch_addresses(p, err);
+    if (r == 0)
         r = loop_run(loop, err);
     priv_unlisten(p);
+    priv_binds_done(&p->binds, host);
     loop_io_stop(&p->io);
+    loop_io_stop(&p->net_io);
     loop_signal_stop(&p->signals);
     loop_timer_stop(&p->sweep);
+    fd_close_many(&p->diag_fd, 1);
     /* boxd sees the end of the connection when we have ended, not before. */
     free(p);
     return r;

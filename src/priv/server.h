@@ -20,6 +20,8 @@ struct priv_serve_options {
     uint64_t linger_sec;
     const char *const *roots; /* the allow-list as it was given; borrowed */
     size_t n_roots;
+    const char *state;  /* path of the state directory; borrowed */
+    const char *engine; /* path of an engine's socket; borrowed; NULL: none */
 };
 
 /* Returns when it is over and everything is cleaned up. The host is borrowed. */

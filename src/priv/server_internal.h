@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "io/loop.h"
+#include "priv/bind.h"
 #include "priv/job.h"
 #include "priv/server.h"
 #include "priv/wire.h"
@@ -45,10 +46,17 @@ struct priv {
     uint64_t waiting_ns;    /* WAITING: since when, CLOCK_BOOTTIME */
     struct loop_timer wait; /* WAITING: the next look at the deadlines */
     struct loop_signal signals;
+    struct loop_io net_io;   /* the host's addresses change */
     struct loop_timer sweep; /* runs while leases of networks are to be taken back */
     struct priv_session *sessions[PRIV_SESSIONS_MAX]; /* owned, dense */
     size_t n_sessions;
     struct priv_jobs jobs;
+    int request_fd; /* owned; what came with the request that is being served, -1: nothing */
+    int diag_fd;    /* owned; for peer_identify(), -1: not needed yet */
+    struct {
+        char path[PRIV_PLACE_PATH_MAX];
+    } places[LAUNCH_PLACES_MAX]; /* of the roots behind those of the start */
+    struct priv_binds binds;
 };
 
 /* server.c */
@@ -68,6 +76,8 @@ void priv_peer_gone(struct priv *p); /* no BYE came before */
 /* held.c */
 int priv_on_held(struct priv *p, const void *data, size_t len, struct err *err);
 void priv_held_stop(struct priv_session *s); /* whoever waits is told that nothing is known */
+/* place.c */
+int priv_on_place(struct priv *p, const void *data, size_t len, struct err *err);
 
 /* inspect.c */
 int priv_on_inspect(struct priv *p, const void *data, size_t len, struct err *err);

@@ -37,6 +37,9 @@ enum priv_type {
     PRIV_JOB,      /* a job of box-fetch; answered when it runs, with its pidfd, its standard input
                       and its standard output */
     PRIV_HELD,     /* what a sandbox keeps on disks */
+    PRIV_PLACE,    /* a directory where who is connected to boxd works; see struct priv_place */
+    PRIV_BIND,     /* a host directory for a container; answered with what it became (O_PATH) */
+    PRIV_UNBIND,   /* those of one container; not answered */
     PRIV_TYPE_MAX,
 };
 
@@ -72,6 +75,37 @@ struct priv_job {
     char path[4096]; /* below the root; clean, no slash in front */
 };
 
+#define PRIV_PLACE_PATH_MAX 2048U
+#define PRIV_NO_ROOT UINT32_MAX
+
+/* Carries a descriptor: boxd's connection to whoever works there. Without privilege there is none,
+ * and the path is absolute. */
+struct priv_place {
+    struct priv_head head;
+    char path[PRIV_PLACE_PATH_MAX]; /* clean, below the working directory of who is connected; "":
+                                       only that directory is to be told */
+};
+
+#define PRIV_BINDS_MAX 512U /* of one container */
+
+enum priv_bind_flags {
+    PRIV_BIND_RDONLY = 1U << 0,
+    PRIV_BIND_DIR = 1U << 1,    /* anything but a directory is an error */
+    PRIV_BIND_GVISOR = 1U << 2, /* root makes the files of the container's user */
+    PRIV_BIND_LOOK = 1U << 3,   /* only tell whether it is there; nothing is mounted */
+    PRIV_BIND_FLAGS = (1U << 4) - 1U,
+};
+
+struct priv_bind {
+    struct priv_head head;
+    char name[PLAN_NAME_LEN + 1]; /* of all binds of one container */
+    uint32_t index;
+    uint32_t root; /* place in the allow-list */
+    uint32_t flags;
+    uint32_t uid;    /* who its owner is to the container, user and group: root or a private id */
+    char path[4096]; /* below the root; clean, no slash in front */
+};
+
 /* Until when a sandbox may live while no boxd is there. */
 struct priv_deadline {
     struct priv_head head;
@@ -93,6 +127,7 @@ struct priv_host {
     char why[CGROUP_CONTROLLERS][120];
     uint32_t landlock_abi;
     uint32_t gvisor; /* it was given runsc and box-guest */
+    uint32_t engine; /* it was given the socket of an engine */
 };
 
 /* Namespaces in the order of the array. */
@@ -140,6 +175,12 @@ struct priv_created {
     uint32_t forwarding_enabled, foreign_rules_added;
 };
 
+struct priv_placed {
+    uint32_t uid;                   /* whose it is */
+    uint32_t root;                  /* its place in the allow-list, or PRIV_NO_ROOT */
+    char path[PRIV_PLACE_PATH_MAX]; /* absolute */
+};
+
 struct priv_reply {
     struct priv_head head;
     int32_t result; /* 0 or a negative errno; -EBUSY: another boxd is connected */
@@ -151,5 +192,8 @@ struct priv_reply {
         struct priv_inspect inspect;
         struct priv_probe probe;
         struct priv_held held;
+        struct priv_placed placed;
     };
 };
+/* The size of an answer is part of what both sides of an upgrade agree on. */
+_Static_assert(sizeof(struct priv_placed) <= sizeof(struct priv_inspect), "answers have grown");

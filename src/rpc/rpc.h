@@ -27,6 +27,9 @@ struct rpc_options {
     const char *instance;     /* the one that is trusted; NULL: the first that connects */
     const char *backend_name; /* to report; NULL: the backend's own */
     const char *config;       /* JSON object as box_init carries it; NULL: none */
+    const char *base_dir;     /* where LangBot runs, if nobody can tell; NULL: not said either */
+    char *const *roots;       /* what may be mounted anyway; NULL: nothing */
+    int diag_fd;              /* for peer_find_process(); -1: only unix sockets */
     int spool_fd;             /* directory for files on their way to us; -1: they are refused */
     bool quiet_probes;        /* probes over TCP, which need no token, count nothing */
     bool legacy;              /* serve clients of the first release too */

@@ -103,7 +103,7 @@ void rpc_call_free(struct rpc_call *c)
     free(c->cmd);
     free(c->cwd);
     strv_free(c->env);
-    box_paths_done(&c->setup.paths);
+    rpc_setup_done(&c->setup);
     fd_close_many(&c->fd, 1);
     rpc_storage_done(&c->storage);
     free(c);

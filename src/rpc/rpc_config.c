@@ -16,6 +16,14 @@
 #include "util/log.h"
 #include "util/str.h"
 
+void rpc_setup_done(struct rpc_setup *s)
+{
+    box_paths_done(&s->paths);
+    free(s->base);
+    free(s->written);
+    *s = (struct rpc_setup){0};
+}
+
 /* Hands the limits to the manager. */
 static void set_caps(struct rpc *r)
 {
@@ -56,8 +64,9 @@ const char *rpc_backend_name(const struct rpc *r)
 
 int rpc_select_defaults(struct rpc *r, struct err *err)
 {
+    const struct box_base base = {.dir = r->o.base_dir};
     select_backend(r);
-    int e = box_paths_parse(NULL, &r->paths, err);
+    int e = box_paths_parse(NULL, &base, &r->paths, err);
     if (e == 0 && r->o.skills != NULL)
         skills_set_root(r->o.skills, r->paths.skills_root);
     return e;
@@ -102,8 +111,12 @@ static int check(struct rpc *r, const struct json *config, struct rpc_setup *ret
     if (e < 0)
         return e;
     *ret_class = RPC_VALIDATION;
-    e = local != NULL ? box_paths_parse(local, &ret->paths, err)
-                      : box_paths_copy(&r->paths, &ret->paths);
+    const struct box_base base = {.dir = ret->base, .why = ret->why.msg};
+    e = local != NULL || r->paths.skills_root == NULL
+            ? box_paths_parse(local, &base, &ret->paths, err)
+            : box_paths_copy(&r->paths, &ret->paths);
+    if (e == 0 && local != NULL && box_paths_relative_root(local, &ret->written) != NULL)
+        ret->paths.placed = ret->base != NULL;
     return e < 0 ? e : box_paths_check_workspace(&ret->paths, &ret->make_workspace, err);
 }
 
@@ -119,9 +132,13 @@ int rpc_preset(struct rpc *r, const struct json *config, struct err *err)
 {
     struct rpc_setup setup = {0};
     enum rpc_class class = RPC_ERROR;
+    char cwd[PATH_MAX];
+    /* Whoever wrote our environment means the directory that we were started in. */
+    if (r->o.base_dir != NULL || getcwd(cwd, sizeof(cwd)) != NULL)
+        setup.base = xstrdup(r->o.base_dir != NULL ? r->o.base_dir : cwd);
     int e = check(r, config, &setup, &class, err);
     if (e < 0)
-        box_paths_done(&setup.paths);
+        rpc_setup_done(&setup);
     if (e < 0 && class == RPC_VALIDATION) { /* the host will say it again, and be told */
         log_warn(NULL, "LANGBOT_BOX_CONFIG: %s; ignoring", err->msg);
         return 0;
@@ -133,6 +150,7 @@ int rpc_preset(struct rpc *r, const struct json *config, struct err *err)
          hostdir_ensure(r->o.skills, setup.paths.default_workspace, on_preset_made, r, err) < 0))
         log_warn(NULL, "default workspace: not made; ignoring");
     apply(r, config, &setup);
+    rpc_setup_done(&setup);
     return 0;
 }
 
@@ -173,21 +191,34 @@ static bool wants_bare_host(const struct rpc_call *c)
     return str_eq(stripped, "host") && c->rpc->o.token == NULL && !c->conn->local;
 }
 
-void rpc_init(struct rpc_call *c)
+static void make_workspace(struct rpc_call *c)
 {
-    enum rpc_class class = RPC_ERROR;
     struct err err = {0};
-    if (wants_bare_host(c))
-        rpc_fail(c, RPC_VALIDATION,
-                 "host backend requires local stdio control or WebSocket control protected by "
-                 "LANGBOT_BOX_CONTROL_TOKEN");
-    else if (check(c->rpc, c->msg.data, &c->setup, &class, &err) < 0)
-        rpc_fail(c, class, "%s", err.msg);
-    else if (!c->setup.make_workspace)
+    if (!c->setup.make_workspace)
         initialised(c);
     else if (c->rpc->o.skills == NULL)
         on_made(c, NULL, 0, "box-fetch is missing");
     else if (hostdir_ensure(c->rpc->o.skills, c->setup.paths.default_workspace, on_made, c, &err) <
              0)
         on_made(c, NULL, 0, err.msg);
+}
+
+static void init_with_base(struct rpc_call *c)
+{
+    enum rpc_class class = RPC_ERROR;
+    struct err err = {0};
+    if (check(c->rpc, c->msg.data, &c->setup, &class, &err) < 0)
+        rpc_fail(c, class, "%s", err.msg);
+    else
+        rpc_open_place(c, make_workspace);
+}
+
+void rpc_init(struct rpc_call *c)
+{
+    if (wants_bare_host(c))
+        rpc_fail(c, RPC_VALIDATION,
+                 "host backend requires local stdio control or WebSocket control protected by "
+                 "LANGBOT_BOX_CONTROL_TOKEN");
+    else
+        rpc_find_base(c, init_with_base);
 }

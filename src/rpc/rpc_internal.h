@@ -14,6 +14,7 @@
 #include "rpc/langbot_release.h"
 #include "rpc/rpc.h"
 #include "util/buf.h"
+#include "util/err.h"
 #include "util/json.h"
 #include "util/log.h"
 
@@ -128,7 +129,19 @@ struct rpc_setup {
     struct box_limits limits;
     struct box_paths paths; /* owned */
     bool make_workspace;    /* that of the paths has to be made first */
+    char *base;             /* owned; the directory that LangBot runs in, NULL: not known */
+    char *written;          /* owned; host_root as LangBot has it, where that is relative */
+    struct err why;         /* it is not known */
+    bool from_peer;         /* the peer's own process was looked at */
 };
+
+void rpc_setup_done(struct rpc_setup *s);
+
+/* rpc_place.c: c->setup.base, or why there is none; then `then`. */
+void rpc_find_base(struct rpc_call *c, void (*then)(struct rpc_call *c));
+/* host_root, which is relative, as a place that may be mounted; `then` unless the call has failed.
+ */
+void rpc_open_place(struct rpc_call *c, void (*then)(struct rpc_call *c));
 
 /* rpc_config.c */
 /* What clients are told; NULL: the configuration selects one that we do not have. */
@@ -147,6 +160,8 @@ struct rpc_transport {
     void (*send)(void *arg, const char *text, size_t len);
     /* Optional: the connection is of no use any more. It ends later. */
     void (*close)(void *arg, unsigned code, const char *reason);
+    /* Optional: the socket, borrowed, to ask the kernel who is at its other end. */
+    int (*socket)(void *arg);
 };
 
 struct rpc_conn {

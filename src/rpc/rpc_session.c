@@ -91,6 +91,8 @@ void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
         return;
     }
     take_command(c, c->spec);
+    if (c->rpc->paths.placed)
+        c->spec->own.place = xstrdup(c->rpc->paths.host_root);
     c->timeout_sec = c->spec->timeout_sec;
     bool enforced = admission_enforced(c->rpc->admission); /* then the id is ours to say */
     if (c->ns[0] == '\0' || enforced)
@@ -227,8 +229,10 @@ void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
     if (!can_create(c))
         return;
     c->then = then;
-    /* A command in a session that is there pays for nothing. */
-    if (c->rpc->o.skills == NULL || manager_has(c->rpc->o.manager, c->spec))
+    /* A command in a session that is there pays for nothing, and one that is refused leaves
+     * nothing. */
+    bool kept = c->rules->keeps_mounts && manager_find(c->rpc->o.manager, c->id) != NULL;
+    if (c->rpc->o.skills == NULL || kept || manager_has(c->rpc->o.manager, c->spec))
         acquire(c);
     else
         make_dirs(c);

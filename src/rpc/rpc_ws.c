@@ -36,7 +36,14 @@ static void close_link(void *arg, unsigned code, const char *reason)
     ws_close(l->ws, code, reason);
 }
 
-static const struct rpc_transport transport = {.send = send_message, .close = close_link};
+static int link_socket(void *arg)
+{
+    struct link *l = arg;
+    return ws_socket(l->ws);
+}
+
+static const struct rpc_transport transport = {
+    .send = send_message, .close = close_link, .socket = link_socket};
 
 static bool is_json(const char *text, size_t len)
 {

@@ -185,6 +185,7 @@ int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, policy_gate_fn *re
                                                 .via = "http",
                                                 .command = command,
                                                 .clamped = clamped,
+                                                .has_env = exec->env != NULL,
                                                 .cleanup = exec->cleanup,
                                                 .over = g->over};
     if (clamped)

@@ -104,6 +104,11 @@ static int read_wish(const struct v1 *v, const struct authz_scope *scope, const 
                                 err);
     if (r == 0)
         ret->given = given | ret->decision.profile->locked;
+    /* Whoever names an image here has typed it. LangBot's clients send their default with every
+     * request, whatever serves them: there image_policy decides. */
+    if (r == 0)
+        ret->spec->own.image_named =
+            (given & ~ret->decision.profile->locked & FIELD_BIT(SPEC_IMAGE)) != 0;
     return r;
 }
 

@@ -18,6 +18,7 @@
 #include "util/str.h"
 
 #define MOUNTINFO_MAX (1U << 20)
+#define SOCKET_LIMIT_V1 "memory.kmem.tcp.limit_in_bytes" /* UDP too, whatever it is called */
 #define PERIOD_US 100000U
 
 static const char *const controller_names[CGROUP_CONTROLLERS] = {
@@ -179,6 +180,10 @@ static void init_v1(struct cgroup_host *h, const struct cgroup_mounts *where, co
         }
         h->v1_fd[i] = fd;
         h->enforced[i] = true;
+        /* The kernel patches its code when the first group has such a limit and when the last one
+         * goes; while ours is there no session pays for that. */
+        if (i == CGROUP_MEMORY)
+            (void)fd_write_file_at(fd, SOCKET_LIMIT_V1, "-1");
     }
 }
 
@@ -341,18 +346,27 @@ static int set_v2_limits(const struct cgroup_host *h, int dir, const struct cgro
     return r;
 }
 
+/* Absent without swap accounting, or without a network: then there is nothing to limit. */
+static int set_if_there(int dirfd, const char *file, uint64_t value, struct err *err)
+{
+    return faccessat(dirfd, file, F_OK, 0) < 0 ? 0 : cgroup_set_limit(dirfd, file, value, err);
+}
+
+static int set_v1_memory(int dirfd, uint64_t bytes, struct err *err)
+{
+    int r = cgroup_set_limit(dirfd, "memory.limit_in_bytes", bytes, err);
+    if (r == 0)
+        r = set_if_there(dirfd, "memory.memsw.limit_in_bytes", bytes, err);
+    if (r == 0)
+        r = set_if_there(dirfd, SOCKET_LIMIT_V1, cgroup_socket_bytes(bytes), err);
+    return r;
+}
+
 static int set_v1_limits(const struct cgroup *g, const struct cgroup_limits *l, struct err *err)
 {
     int r = 0;
-    if (g->v1_fd[CGROUP_MEMORY] >= 0) {
-        r = cgroup_set_limit(g->v1_fd[CGROUP_MEMORY], "memory.limit_in_bytes", l->memory_bytes,
-                             err);
-        /* Absent without swap accounting; then there is nothing to limit. */
-        if (r == 0 &&
-            faccessat(g->v1_fd[CGROUP_MEMORY], "memory.memsw.limit_in_bytes", F_OK, 0) == 0)
-            r = cgroup_set_limit(g->v1_fd[CGROUP_MEMORY], "memory.memsw.limit_in_bytes",
-                                 l->memory_bytes, err);
-    }
+    if (g->v1_fd[CGROUP_MEMORY] >= 0)
+        r = set_v1_memory(g->v1_fd[CGROUP_MEMORY], l->memory_bytes, err);
     if (r == 0 && g->v1_fd[CGROUP_PIDS] >= 0)
         r = cgroup_set_limit(g->v1_fd[CGROUP_PIDS], "pids.max", l->pids, err);
     if (r == 0 && g->v1_fd[CGROUP_CPU] >= 0 && l->cpu_quota_us > 0) {
@@ -513,6 +527,7 @@ void cgroup_read(const struct cgroup_host *h, const struct cgroup *g, struct cgr
         return;
     }
     ret->memory_max = read_or_zero(g->v1_fd[CGROUP_MEMORY], "memory.limit_in_bytes");
+    ret->socket_max = read_or_zero(g->v1_fd[CGROUP_MEMORY], SOCKET_LIMIT_V1);
     ret->memory_now = read_or_zero(g->v1_fd[CGROUP_MEMORY], "memory.usage_in_bytes");
     ret->memory_peak = read_or_zero(g->v1_fd[CGROUP_MEMORY], "memory.max_usage_in_bytes");
     ret->pids_max = read_or_zero(g->v1_fd[CGROUP_PIDS], "pids.max");

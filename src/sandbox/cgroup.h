@@ -24,6 +24,15 @@ struct cgroup_host {
     char why[CGROUP_CONTROLLERS][120]; /* when not enforced: the reason */
 };
 
+/* v1 counts what sockets of IPv4 and IPv6 hold beside all other memory, and limits it only when it
+ * is told to: a quarter as much again. v2 counts it with the rest. */
+#define CGROUP_SOCKET_BYTES_MIN (4ULL << 20)
+static inline uint64_t cgroup_socket_bytes(uint64_t memory_bytes)
+{
+    uint64_t part = memory_bytes / 4;
+    return part > CGROUP_SOCKET_BYTES_MIN ? part : CGROUP_SOCKET_BYTES_MIN;
+}
+
 struct cgroup_limits {
     uint64_t memory_bytes;
     uint32_t pids;
@@ -72,6 +81,7 @@ int cgroup_remove(const struct cgroup_host *h, const char *name);
 /* What the kernel says now; 0 where it does not say. */
 struct cgroup_readback {
     uint64_t memory_max, memory_now, memory_peak;
+    uint64_t socket_max; /* 0 on v2, where it is part of memory_max */
     uint64_t pids_max, pids_now;
     uint64_t cpu_quota_us, cpu_period_us;
 };

@@ -18,6 +18,7 @@ struct err;
 struct stat;
 
 #define LAUNCH_ROOTS_MAX 64
+#define LAUNCH_PLACES_MAX 32
 #define LAUNCH_SPARES_MAX 16U
 #define LAUNCH_STALE_MAX 64U
 
@@ -30,8 +31,15 @@ struct launch_host {
     int state_fd, sessions_fd, trash_fd;
     unsigned n_spares; /* empty storage directories kept in the trash for the next sessions */
     int etc_fd[2];     /* prepared /etc for network off, on */
-    int root_fds[LAUNCH_ROOTS_MAX]; /* allow-list: the outer bound of every host mount */
+    /* Allow-list: the outer bound of every host mount. What callers have as their own places comes
+     * behind what was fixed at start, see priv/place.c. */
+    int root_fds[LAUNCH_ROOTS_MAX + LAUNCH_PLACES_MAX];
+    const char *const
+        *root_paths; /* of those of the start, n_named of them; borrowed; NULL: not known */
+    size_t n_named;
     size_t n_roots;
+    ino_t mnt_ns; /* of whoever started us; our own is a copy */
+    int outer_fd; /* mount namespace that these were opened in; -1: our own */
     int seccomp_fd, init_exe_fd;
     int runsc_fd, guest_fd; /* programs of runsc and box-guest; -1: no sandbox is gVisor's */
     bool own_view;          /* nothing is mounted below the host image's directories */
@@ -99,6 +107,17 @@ void launch_sweep(struct launch_host *h, launch_live_fn *live, void *arg);
 /* True when nothing is mounted below a directory of the host image. Looked at once, at the start.
  */
 bool launch_image_is_plain(void);
+
+/* A descriptor of that root, borrowed, if its name still means what was opened. */
+int launch_allowed_root(const struct launch_host *h, uint32_t root, struct err *err);
+
+/* Opens (O_PATH) `source` beneath a root of the allow-list: a regular file or a directory (with
+ * `dir_only` only that) that has nothing to do with our state. */
+int launch_open_allowed(const struct launch_host *h, uint32_t root, const char *source,
+                        bool dir_only, struct err *err);
+
+/* mount_clone() of what that opened. */
+int launch_clone_allowed(const struct launch_host *h, int fd, int recursive);
 
 /* Detached mounts for every BIND and OVERLAY of the plan, into fds[PLAN_OPS_MAX]. */
 int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,

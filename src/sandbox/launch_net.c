@@ -31,8 +31,28 @@
 
 int launch_net_init(struct launch_net *net, const char *tag, const char *pool, struct err *err)
 {
-    *net = (struct launch_net){.pool = pool, .cleaner_fd = -1};
+    *net = (struct launch_net){.pool = pool, .cleaner_fd = -1, .watch_fd = -1};
     return net_config_init(&net->config, tag, pool, err);
+}
+
+static int update_host(struct launch_net *net, struct err *err)
+{
+    int r = net_host_update(&net->config, err);
+
+    net->stale = r < 0;
+    return r < 0 ? err_wrap(err, "network") : 0;
+}
+
+void launch_net_watch(struct launch_host *h)
+{
+    if (h->rootful)
+        h->net.watch_fd = net_onlink_watch();
+}
+
+void launch_net_follow(struct launch_host *h)
+{
+    if (net_onlink_changed(h->net.watch_fd) && h->net.ready)
+        (void)update_host(&h->net, NULL);
 }
 
 /* The host side comes with the first session that wants it, not before. */
@@ -42,7 +62,7 @@ static int ready_host(struct launch_host *h, struct err *err)
     char tag[NET_TAG_MAX + 1];
 
     if (net->ready)
-        return 0;
+        return net->stale ? update_host(net, err) : 0;
     /* Noted first: whoever comes after a crash knows that there may be something to remove. */
     AUTO_CLOSE int mark =
         openat(h->state_fd, NETWORK_MARK, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -168,6 +188,7 @@ int launch_net_end(struct launch_host *h, struct err *err)
     struct pollfd none;
 
     fd_close_many(&h->net.cleaner_fd, 1);
+    fd_close_many(&h->net.watch_fd, 1);
     if (!h->rootful || faccessat(h->state_fd, NETWORK_MARK, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
         return 0;
     /* The kernel removes the interfaces of many namespaces at once; we would do it one by one. */

@@ -74,8 +74,8 @@ static int source_error(int error, const char *source, struct err *err)
     if (error == -EXDEV)
         return err_set(
             err, ERR_DENIED,
-            "mount source '%s' leaves the allowed directory or crosses a mount point; add "
-            "its own path to allowed_mount_roots",
+            "mount source '%s' leaves the allowed directory or crosses a mount point that is no "
+            "file system of its own; add its own path to allowed_mount_roots",
             source);
     if (error == -ENOENT || error == -ENOTDIR)
         return err_set(err, ERR_NOT_FOUND, "mount source '%s' does not exist", source);
@@ -142,32 +142,77 @@ static int require_dir(int fd, const char *name, struct err *err)
                    name);
 }
 
+static int open_named(const struct launch_host *h, const char *path)
+{
+    int home = h->outer_fd >= 0 ? mount_ns_enter(h->outer_fd) : -1;
+    if (h->outer_fd >= 0 && home < 0)
+        return home;
+    int fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int r = fd < 0 ? -errno : fd;
+    if (home >= 0)
+        mount_ns_return(home);
+    return r;
+}
+
+/* What was allowed is the directory that stood there at the start. Whoever names it means the one
+ * that stands there now: rather than quietly use another one than was meant, we use none. */
+int launch_allowed_root(const struct launch_host *h, uint32_t root, struct err *err)
+{
+    struct stat was, now;
+    if (root >= h->n_roots || h->root_fds[root] < 0)
+        return err_set(err, ERR_DENIED, "mount root %u is not in the allow-list", root);
+    if (h->root_paths == NULL || root >= h->n_named) /* a place of a caller has no other name */
+        return h->root_fds[root];
+    AUTO_CLOSE int fd = open_named(h, h->root_paths[root]);
+    if (fd < 0 || fstat(fd, &now) < 0 || fstat(h->root_fds[root], &was) < 0 ||
+        now.st_dev != was.st_dev || now.st_ino != was.st_ino)
+        return err_set(err, ERR_STATE,
+                       "'%.200s' of allowed_mount_roots is another directory than when boxd "
+                       "started (mounted over, or made anew); start boxd again",
+                       h->root_paths[root]);
+    return h->root_fds[root];
+}
+
 /* A requester cannot use this to reach anything outside the allow-list: the root was opened before
- * the first request came, and the kernel refuses every way out of it (links, "..", other mounts)
- * while it walks. The directory is opened first and the last name from there, so that what is
- * judged is what is mounted, whoever renames things meanwhile. */
-static int open_allowed(const struct launch_host *h, const struct plan_op *op, const char *source,
-                        struct err *err)
+ * the first request came, and the kernel refuses every way out of it (links, "..") while it walks;
+ * of mounts below it, it may enter those that path_open_storage() takes for storage. The directory
+ * is opened first and the last name from there, so that what is judged is what is mounted, whoever
+ * renames things meanwhile. */
+int launch_open_allowed(const struct launch_host *h, uint32_t root, const char *source,
+                        bool dir_only, struct err *err)
 {
     char dir_name[4096] = "";
     const char *slash = strrchr(source, '/');
     const char *name = slash != NULL ? slash + 1 : source;
-    if (op->root >= h->n_roots)
-        return err_set(err, ERR_DENIED, "mount root %u is not in the allow-list", op->root);
+    int root_fd = launch_allowed_root(h, root, err);
+    if (root_fd < 0)
+        return root_fd;
     if (slash != NULL &&
         str_fmt(dir_name, sizeof(dir_name), "%.*s", (int)(slash - source), source) < 0)
         return err_set(err, ERR_INVALID, "mount source is too long");
-    AUTO_CLOSE int dir =
-        path_open_beneath(h->root_fds[op->root], dir_name, O_PATH | O_DIRECTORY, 0);
+    AUTO_CLOSE int dir = path_open_storage(root_fd, dir_name, O_DIRECTORY);
     if (dir < 0)
         return source_error(dir, source, err);
-    AUTO_CLOSE int fd = path_open_beneath(dir, name, O_PATH, 0);
+    AUTO_CLOSE int fd = path_open_storage(dir, name, 0);
     if (fd < 0)
         return source_error(fd, source, err);
     int r = refuse_own_state(h, dir, fd, err);
-    if (r == 0 && op->mode == PLAN_BIND_DIR)
+    if (r == 0 && dir_only)
         r = require_dir(fd, name, err);
     return r < 0 ? r : TAKE_FD(fd);
+}
+
+/* The kernel copies mounts of the namespace that we are in, and no others. */
+int launch_clone_allowed(const struct launch_host *h, int fd, int recursive)
+{
+    if (h->outer_fd < 0)
+        return mount_clone(fd, recursive);
+    int home = mount_ns_enter(h->outer_fd);
+    if (home < 0)
+        return home;
+    int copy = mount_clone(fd, recursive);
+    mount_ns_return(home);
+    return copy;
 }
 
 static int open_private(const struct launch_host *h, int storage_fd, const char *name,
@@ -215,7 +260,7 @@ static int open_source(struct launch_host *h, const struct plan *p, const struct
     case PLAN_SRC_GUEST:
         return open_guest(h, p, source, err);
     case PLAN_SRC_ALLOWED:
-        return open_allowed(h, op, source, err);
+        return launch_open_allowed(h, op->root, source, op->mode == PLAN_BIND_DIR, err);
     case PLAN_SRC_NONE:
     case PLAN_SRC_MAX:
         break;
@@ -281,7 +326,9 @@ static int make_mount(const struct launch_host *h, struct idmaps *maps, const st
     /* In a user namespace the kernel refuses to leave submounts behind, because they may hide
      * something. */
     int recursive = (op->flags & PLAN_OP_RECURSIVE) || !h->rootful;
-    AUTO_CLOSE int copy = mount_clone(fd, recursive);
+    AUTO_CLOSE int copy = op->source_class == PLAN_SRC_ALLOWED
+                              ? launch_clone_allowed(h, fd, recursive)
+                              : mount_clone(fd, recursive);
     if (copy < 0)
         return err_sys(err, -copy, "copy the mount for '%s'", target);
     int r = -EINVAL;

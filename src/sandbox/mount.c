@@ -3,13 +3,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
 #ifndef OPEN_TREE_CLONE
 #include <linux/mount.h>
 #endif
+
+#define RETURN_TRIES 1000
 
 int mount_new(const char *fstype, const struct mount_option *options, uint64_t attrs)
 {
@@ -65,4 +69,24 @@ int mount_attach(int mount_fd, int target_fd)
 {
     unsigned flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
     return move_mount(mount_fd, "", target_fd, "", flags) < 0 ? -errno : 0;
+}
+
+int mount_ns_enter(int ns_fd)
+{
+    int home = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    if (home < 0)
+        return -errno;
+    if (setns(ns_fd, CLONE_NEWNS) == 0)
+        return home;
+    int r = -errno;
+    (void)close(home);
+    return r;
+}
+
+void mount_ns_return(int home_fd)
+{
+    for (int i = 0; setns(home_fd, CLONE_NEWNS) < 0; i++)
+        if (i == RETURN_TRIES)
+            abort();
+    (void)close(home_fd);
 }

@@ -22,5 +22,10 @@ int mount_clone(int fd, int recursive);
 /* Sets MOUNT_ATTR_* on a mount that may still be detached; userns_fd >= 0 maps its ids. */
 int mount_set(int mount_fd, uint64_t attrs, int userns_fd, int recursive);
 
+/* Enters another mount namespace: every name means something else there. The root and the working
+ * directory become that namespace's. Returns a descriptor for the way back, or a negative errno. */
+int mount_ns_enter(int ns_fd);
+void mount_ns_return(int home_fd); /* or ends the process; closes the descriptor */
+
 /* Attaches a detached mount at the place that target_fd (O_PATH) refers to. */
 int mount_attach(int mount_fd, int target_fd);

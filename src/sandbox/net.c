@@ -14,7 +14,6 @@
 #include <linux/veth.h>
 #include <net/if.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -29,6 +28,8 @@
 #define POOL_DEFAULT 0xc6120000U /* 198.18.0.0/15 */
 #define POOL_SLICES 16
 #define POOL_SLICE_PREFIX 19
+#define LO_INDEX 1 /* of every network namespace */
+#define LO_SEGMENT 16384U
 #define LINK_PREFIX 31 /* two ends and nothing else */
 #define DNS_PORT 53
 #define DNS_BACKLOG 16
@@ -165,6 +166,18 @@ static void put_up(struct nl *nl, int index)
     nl_end(nl);
 }
 
+/* The kernel lets every connection hold one segment, whatever the limit of all sockets is. Over lo
+ * that would be 64 KiB each. */
+static void put_lo(struct nl *nl)
+{
+    const struct ifinfomsg m = {.ifi_index = LO_INDEX, .ifi_flags = IFF_UP, .ifi_change = IFF_UP};
+
+    nl_begin(nl, RTM_NEWLINK, 0, &m, sizeof(m));
+    nl_attr_u32(nl, IFLA_MTU, LO_SEGMENT);
+    nl_attr_u32(nl, IFLA_GSO_MAX_SIZE, LO_SEGMENT);
+    nl_end(nl);
+}
+
 /* The host's defaults for interfaces may be lax; what faces a session is not. */
 static void put_strict(struct nl *nl, int index)
 {
@@ -237,12 +250,11 @@ static int guest_end(const struct net_lease *lease, int sock, struct err *err)
     unsigned failed = 0;
     struct nl nl;
 
-    int lo = nl_ifindex(sock, "lo");
     int index = nl_ifindex(sock, NET_GUEST_IFNAME);
-    if (lo < 0 || index < 0)
-        return err_sys(err, lo < 0 ? -lo : -index, "find the session's interfaces");
+    if (index < 0)
+        return err_sys(err, -index, "find the session's interface");
     nl_init(&nl);
-    put_up(&nl, lo);
+    put_lo(&nl);
     put_addr(&nl, RTM_NEWADDR, index, lease->guest);
     put_up(&nl, index);
     put_default_route(&nl, index, lease->host);
@@ -335,13 +347,14 @@ int net_detach(const struct net_lease *lease, struct err *err)
 
 int net_lo_up(void)
 {
-    struct ifreq req = {.ifr_name = "lo"};
-    AUTO_CLOSE int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct nl nl;
+    AUTO_CLOSE int sock = nl_socket(NETLINK_ROUTE);
 
-    if (fd < 0)
-        return -errno;
-    req.ifr_flags = IFF_UP | IFF_RUNNING | IFF_LOOPBACK;
-    return ioctl(fd, SIOCSIFFLAGS, &req) < 0 ? -errno : 0;
+    if (sock < 0)
+        return sock;
+    nl_init(&nl);
+    put_lo(&nl);
+    return nl_send(&nl, sock, NULL);
 }
 
 static int dns_socket(int type, struct err *err)

@@ -8,8 +8,9 @@
  *
  * What a session can reach: public IPv4 addresses, but no mail ports; with caps on new connections
  * per second and on connections at a time. Not: the host (any address of it), other sessions,
- * private ranges, metadata services (util/ipnet.h). IPv6: there is none; the interface has no
- * address, the namespace no route, and the host drops what comes anyway. `::1` inside works.
+ * networks that the host stands in, private ranges, metadata services (util/ipnet.h). IPv6: there
+ * is none; the interface has no address, the namespace no route, and the host drops what comes
+ * anyway. `::1` inside works.
  *
  * All sessions of one instance share one table of rules, which matches the interface names by
  * prefix: attaching a session never runs nft. Instances are told apart by their tag; one never
@@ -67,6 +68,14 @@ struct net_host_info {
  * that it is taken; nothing listens there, no session can reach it. Idempotent: replaces what an
  * earlier run of this tag left. ERR_CONFLICT when the pool overlaps an address of the host. */
 int net_host_init(const struct net_config *config, struct net_host_info *ret, struct err *err);
+
+/* Networks that the host stands in are out of reach of sessions, and the host's addresses change.
+ * net_onlink_watch() opens a socket that becomes readable when they do (or -errno);
+ * net_onlink_changed() reads it, and says whether it is anybody's but a session's; then
+ * net_host_update() loads the present ones into rules that net_host_init() has made. */
+int net_onlink_watch(void);
+bool net_onlink_changed(int fd);
+int net_host_update(const struct net_config *config, struct err *err);
 
 /* Removes interfaces, connections, addresses and rules of this tag. net.ipv4.ip_forward stays as it
  * is: others may rely on it by now. */

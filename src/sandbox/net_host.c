@@ -24,7 +24,8 @@
 #include "util/fd.h"
 #include "util/str.h"
 
-#define RULES_MAX 16384
+#define RULES_MAX (64U << 10)
+#define LIST_MAX (48U << 10) /* of addresses or networks */
 #define FORWARD_SYSCTL "/proc/sys/net/ipv4/ip_forward"
 
 static void ifname_prefix(const struct net_config *c, char *ret, size_t size)
@@ -148,16 +149,27 @@ static int enable_forwarding(struct err *err)
     return r < 0 ? err_sys(err, -r, "write " FORWARD_SYSCTL) : 1;
 }
 
-static int load_rules(const struct net_config *c, struct err *err)
+typedef int rules_fn(const struct net_config *c, const char *onlink, struct buf *out);
+
+static int load_rules(const struct net_config *c, rules_fn *write, struct err *err)
 {
-    AUTO_DONE(buf) struct buf rules;
+    AUTO_DONE(buf) struct buf rules, onlink;
 
     buf_init(&rules, RULES_MAX);
-    int r = net_rules_host(c, &rules);
+    buf_init(&onlink, LIST_MAX);
+    int r = net_onlink_list(&onlink, NULL, err);
+    if (r < 0)
+        return r;
+    r = write(c, buf_str(&onlink), &rules);
     if (r < 0)
         return err_sys(err, -r, "network rules");
     r = nft_load(&rules, err);
     return r < 0 ? err_wrap(err, "load the network rules") : 0;
+}
+
+int net_host_update(const struct net_config *config, struct err *err)
+{
+    return load_rules(config, net_rules_onlink, err);
 }
 
 int net_host_init(const struct net_config *config, struct net_host_info *ret, struct err *err)
@@ -167,7 +179,7 @@ int net_host_init(const struct net_config *config, struct net_host_info *ret, st
 
     /* Rules before forwarding: there is no moment in which a session could pass unjudged. */
     if (r == 0)
-        r = load_rules(config, err);
+        r = load_rules(config, net_rules_host, err);
     if (r == 0)
         r = mark_addr(config, RTM_NEWADDR, config->pool + 1, err);
     if (r == 0)
@@ -237,8 +249,11 @@ int net_rules_guest_self(struct buf *out, struct err *err)
     AUTO_DONE(buf) struct buf v4, v6;
     struct ifaddrs *list = NULL;
 
-    buf_init(&v4, RULES_MAX);
-    buf_init(&v6, RULES_MAX);
+    buf_init(&v4, LIST_MAX / 2);
+    buf_init(&v6, LIST_MAX / 2);
+    int r = net_onlink_list(&v4, &v6, err);
+    if (r < 0)
+        return r;
     if (getifaddrs(&list) < 0)
         return err_sys(err, errno, "list the host's addresses");
     for (struct ifaddrs *i = list; i != NULL; i = i->ifa_next) {
@@ -256,7 +271,7 @@ int net_rules_guest_self(struct buf *out, struct err *err)
         }
     }
     freeifaddrs(list);
-    int r = net_rules_guest(buf_str(&v4), buf_str(&v6), out);
+    r = net_rules_guest(buf_str(&v4), buf_str(&v6), out);
     return r < 0 ? err_sys(err, -r, "network rules") : 0;
 }
 

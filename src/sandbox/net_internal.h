@@ -27,14 +27,21 @@ int net_within(int netns_fd, net_within_fn *fn, void *arg, int *ret_fds, size_t 
  * overlaps it. 1: yes, and its name; 0: no. */
 int net_pool_taken(const struct net_config *config, char *ret_ifname, size_t size, struct err *err);
 
-/* The whole table of an instance, as one nft transaction that replaces an earlier one. */
-int net_rules_host(const struct net_config *config, struct buf *out);
+/* The networks that the host stands in, but for those of ip_internal: "a/b, c/d". Either may be
+ * NULL. (net_onlink.c) */
+int net_onlink_list(struct buf *v4, struct buf *v6, struct err *err);
+
+/* The whole table of an instance, as one nft transaction that replaces an earlier one. `onlink` as
+ * net_onlink_list() has it. */
+int net_rules_host(const struct net_config *config, const char *onlink, struct buf *out);
+/* Puts others in their place, in a table that is there. */
+int net_rules_onlink(const struct net_config *config, const char *onlink, struct buf *out);
 
 /* Rules for the inside of a namespace whose packets leave through a user-mode helper. `addrs` is a
- * list of more addresses to refuse, "a, b, c", or "". */
+ * list of more addresses and networks to refuse, "a, b, c/d", or "". */
 int net_rules_guest(const char *addrs4, const char *addrs6, struct buf *out);
 
-/* The same, with the addresses of the host: those of the namespace we are in. */
+/* The same, with the addresses and networks of the host: those of the namespace we are in. */
 int net_rules_guest_self(struct buf *out, struct err *err);
 
 /* Accept rules in other people's forward chain, where that drops by default. */

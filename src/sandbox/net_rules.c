@@ -94,6 +94,7 @@ static void put_forward(struct buf *out, const struct net_config *c)
                      "  chain from_box {\n"
                      "    oifname \"bx%s_*\" " REFUSE "\n"
                      "    ip daddr @internal4 " REFUSE "\n"
+                     "    ip daddr @onlink4 " REFUSE "\n"
                      "    fib daddr type != unicast drop\n"
                      "    tcp flags syn tcp option maxseg size set rt mtu\n"
                      "    ct state established,related accept\n"
@@ -128,7 +129,24 @@ static void put_nat(struct buf *out, const struct net_config *c)
     (void)buf_printf(out, " oifname != \"lo\" oifname != \"bx%s_*\" masquerade\n  }\n", c->tag);
 }
 
-int net_rules_host(const struct net_config *c, struct buf *out)
+static void put_onlink(struct buf *out, const char *onlink)
+{
+    (void)buf_puts(out, "  set onlink4 {\n    type ipv4_addr; flags interval; auto-merge\n");
+    if (onlink[0] != '\0')
+        (void)buf_printf(out, "    elements = { %s }\n", onlink);
+    (void)buf_puts(out, "  }\n");
+}
+
+int net_rules_onlink(const struct net_config *c, const char *onlink, struct buf *out)
+{
+    int r = buf_printf(out, "flush set inet box_%s onlink4\n", c->tag);
+
+    if (r == 0 && onlink[0] != '\0')
+        r = buf_printf(out, "add element inet box_%s onlink4 { %s }\n", c->tag, onlink);
+    return r;
+}
+
+int net_rules_host(const struct net_config *c, const char *onlink, struct buf *out)
 {
     /* Naming the table first makes deleting it right whether or not it was there. */
     (void)buf_printf(out,
@@ -139,6 +157,7 @@ int net_rules_host(const struct net_config *c, struct buf *out)
                      c->tag, c->tag, c->tag);
     (void)buf_puts(out, REFUSE_CHAIN);
     put_internal(out, 4, c, "");
+    put_onlink(out, onlink);
     put_prerouting(out, c);
     put_forward(out, c);
     put_input(out, c);

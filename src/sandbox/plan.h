@@ -21,6 +21,9 @@ struct err;
 #define PLAN_STRINGS_MAX 65536U
 #define PLAN_NAME_LEN 16U /* hex digits */
 
+/* Where commands have further names: the last place in which they are looked for. */
+#define PLAN_ALIAS_DIR "/.box/bin"
+
 /* What the environment of programs begins with, and a NULL. */
 #define PLAN_ENV_LEN 6
 extern const char *const plan_env[PLAN_ENV_LEN + 1];

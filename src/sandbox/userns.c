@@ -90,24 +90,16 @@ pid_t userns_clone_owned(uint64_t flags, uid_t owner, int cgroup_fd, int *ret_pi
 }
 
 /* A namespace lives as long as someone holds it: a child makes it, we open it, the child goes. */
-static int make_idmap(const struct idmap_key *key, struct err *err)
+int userns_idmap(const struct id_pair *uids, const struct id_pair *gids, size_t n, struct err *err)
 {
     _Alignas(16) char stack[HOLDER_STACK];
     char path[64];
-    uid_t init = userns_init_id(key->index);
-    struct id_pair uids[2] = {{key->uid, userns_payload_id(key->index)},
-                              {key->init_too ? init : 0, init}};
-    struct id_pair gids[2] = {{key->gid, userns_payload_id(key->index)},
-                              {key->init_too ? init : 0, init}};
-
     pid_t self = getpid();
     pid_t pid =
         clone_shared(CLONE_NEWUSER, hold_namespace_child, &self, stack + sizeof(stack), NULL);
     if (pid < 0)
         return err_sys(err, -pid, "user namespace for an id map");
-    /* Root has to be left out of either list when the owner is root itself. */
-    bool root_too = key->root_too && key->uid != 0 && key->gid != 0;
-    int r = userns_map(pid, uids, gids, root_too || key->init_too ? 2 : 1, err);
+    int r = userns_map(pid, uids, gids, n, err);
     int fd = -1;
     if (r == 0) {
         (void)snprintf(path, sizeof(path), "/proc/%d/ns/user", pid);
@@ -118,6 +110,18 @@ static int make_idmap(const struct idmap_key *key, struct err *err)
     (void)kill(pid, SIGKILL);
     (void)waitpid(pid, NULL, 0);
     return r < 0 ? r : fd;
+}
+
+static int make_idmap(const struct idmap_key *key, struct err *err)
+{
+    uid_t init = userns_init_id(key->index);
+    struct id_pair uids[2] = {{key->uid, userns_payload_id(key->index)},
+                              {key->init_too ? init : 0, init}};
+    struct id_pair gids[2] = {{key->gid, userns_payload_id(key->index)},
+                              {key->init_too ? init : 0, init}};
+    /* Root has to be left out of either list when the owner is root itself. */
+    bool root_too = key->root_too && key->uid != 0 && key->gid != 0;
+    return userns_idmap(uids, gids, root_too || key->init_too ? 2 : 1, err);
 }
 
 static bool same_key(const struct idmap_key *a, const struct idmap_key *b)

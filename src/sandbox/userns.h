@@ -52,6 +52,9 @@ struct idmap_key {
     bool root_too, init_too; /* not both */
 };
 
+/* One such namespace of `n` pairs, "inside" being what is on disk and "outside" what is seen. */
+int userns_idmap(const struct id_pair *uids, const struct id_pair *gids, size_t n, struct err *err);
+
 /* Those of one launch, whose mounts mostly share one. Zero-initialise n. */
 #define IDMAPS_MAX 8
 struct idmaps {

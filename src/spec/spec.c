@@ -223,6 +223,7 @@ void spec_free(struct spec *s)
     model_done(&spec_model, s);
     strv_free(s->own.labels);
     free(s->own.owner);
+    free(s->own.place);
     free(s);
 }
 

@@ -75,10 +75,13 @@ struct spec {
     int64_t workspace_quota_mb; /* 0: no quota */
     /* What the daemon itself says of a session. No caller can: these are no fields of the table. */
     struct {
-        char **labels;       /* owned; "name=value", metadata that lasts as long as the sandbox */
-        char *owner;         /* owned; the token whose share it counts to; NULL: nobody's */
+        char **labels; /* owned; "name=value", metadata that lasts as long as the sandbox */
+        char *owner;   /* owned; the token whose share it counts to; NULL: nobody's */
+        char *place;   /* owned; directory that is the caller's own wherever it lies, NULL: none */
         uint64_t created_ns; /* wall clock; 0: when it is made */
         uint64_t expires_ns; /* wall clock; when it ends, used or not. 0: when it is idle */
+        bool image_named;    /* whoever asked for it has chosen the image: no other will do */
+        bool env_locked;     /* commands and processes bring no environment of their own */
     } own;
 };
 

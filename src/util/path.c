@@ -4,20 +4,26 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "util/cleanup.h"
 #include "util/compat.h"
 #include "util/err.h"
+#include "util/str.h"
 
 /* A rename anywhere on the host may make the kernel give up on proving that we stayed beneath. */
 #define OPEN_TRIES 128
 
 #define BLOCK_SLACK 8192U /* the last block, and one of the file system's own */
+/* That <linux/magic.h> does not have. */
+#define ZFS_SUPER_MAGIC 0x2fc12fc1U
+#define GFS2_SUPER_MAGIC 0x01161970U
 
 static int open_how(int dirfd, const char *path, const struct open_how *how)
 {
@@ -50,6 +56,80 @@ int path_open_unlinked(const char *path, int flags)
     return open_how(AT_FDCWD, path, &how);
 }
 
+/* File systems that hold files for their own sake. Not those of the kernel's own objects, those
+ * that mount something when they are entered, and those that an ordinary user can mount (FUSE). */
+static bool is_storage(int fd)
+{
+    static const uint32_t known[] = {
+        TMPFS_MAGIC,      EXT4_SUPER_MAGIC,      XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,
+        F2FS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, NFS_SUPER_MAGIC, CIFS_SUPER_MAGIC,
+        SMB2_SUPER_MAGIC, CEPH_SUPER_MAGIC,      V9FS_MAGIC,      OCFS2_SUPER_MAGIC,
+        ZFS_SUPER_MAGIC,  GFS2_SUPER_MAGIC,
+    };
+    struct statfs fs;
+    if (fstatfs(fd, &fs) < 0)
+        return false;
+    for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+        if ((uint32_t)fs.f_type == known[i])
+            return true;
+    return false;
+}
+
+/* A mount of a file system that is in use where hosts keep what is nobody's to have, or of the one
+ * that it is mounted on, is another name for a directory that lies elsewhere. */
+static bool is_another_name(int holder, const struct stat *st)
+{
+    static const char *const places[] = {"/",     "/etc",  "/proc", "/sys",    "/dev",
+                                         "/root", "/boot", "/run",  "/var/run"};
+    struct stat other;
+    if (fstat(holder, &other) < 0 || other.st_dev == st->st_dev)
+        return true;
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++)
+        if (stat(places[i], &other) == 0 && other.st_dev == st->st_dev)
+            return true;
+    return false;
+}
+
+/* What is judged is what was opened: a mount that comes or goes meanwhile changes nothing. Opening
+ * by O_PATH wakes up no file system. */
+static int enter_mount(int at, const char *name, int flags)
+{
+    struct open_how how = {.flags = (unsigned)(flags | O_PATH | O_NOFOLLOW | O_CLOEXEC),
+                           .resolve =
+                               RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
+    struct stat st;
+    AUTO_CLOSE int fd = open_how(at, name, &how);
+    if (fd < 0)
+        return fd;
+    if (!is_storage(fd) || fstat(fd, &st) < 0 || is_another_name(at, &st))
+        return -EXDEV;
+    return TAKE_FD(fd);
+}
+
+int path_open_storage(int dirfd, const char *path, int flags)
+{
+    int fd = path_open_beneath(dirfd, path, O_PATH | flags, 0);
+    if (fd != -EXDEV)
+        return fd;
+    AUTO_CLOSE int at = path_open_beneath(dirfd, ".", O_PATH | O_DIRECTORY, 0);
+    while (at >= 0 && *path != '\0') {
+        char name[NAME_MAX + 1];
+        size_t len = strcspn(path, "/");
+        if (len > NAME_MAX)
+            return -ENAMETOOLONG;
+        memcpy(name, path, len);
+        name[len] = '\0';
+        path += len + (path[len] == '/');
+        int how = *path != '\0' ? O_DIRECTORY : flags;
+        int next = path_open_beneath(at, name, O_PATH | how, 0);
+        if (next == -EXDEV)
+            next = enter_mount(at, name, how);
+        (void)close(at);
+        at = next;
+    }
+    return TAKE_FD(at);
+}
+
 int path_open_deepest(int dirfd, const char *path, const char **ret_missing)
 {
     AUTO_CLOSE int at = path_open_beneath(dirfd, ".", O_PATH | O_DIRECTORY, 0);
@@ -61,7 +141,7 @@ int path_open_deepest(int dirfd, const char *path, const char **ret_missing)
             return -ENAMETOOLONG;
         memcpy(name, path, len);
         name[len] = '\0';
-        int next = path_open_beneath(at, name, O_PATH | O_DIRECTORY, 0);
+        int next = path_open_storage(at, name, O_DIRECTORY);
         if (next == -ENOENT)
             break;
         (void)close(at);
@@ -69,6 +149,33 @@ int path_open_deepest(int dirfd, const char *path, const char **ret_missing)
         path += len + (path[len] == '/');
     }
     *ret_missing = path;
+    return TAKE_FD(at);
+}
+
+int path_make_beneath(int dirfd, const char *path)
+{
+    AUTO_CLOSE int at = fcntl(dirfd, F_DUPFD_CLOEXEC, 3);
+    char name[NAME_MAX + 1];
+    if (at < 0)
+        return -errno;
+    while (*path != '\0') {
+        size_t len = strcspn(path, "/");
+        if (len > NAME_MAX)
+            return -ENAMETOOLONG;
+        memcpy(name, path, len);
+        name[len] = '\0';
+        int next = path_open_beneath(at, name, O_PATH | O_DIRECTORY, 0);
+        if (next == -ENOENT) {
+            if (mkdirat(at, name, 0755) < 0 && errno != EEXIST)
+                return -errno;
+            next = path_open_beneath(at, name, O_PATH | O_DIRECTORY, 0);
+        }
+        if (next < 0)
+            return next;
+        (void)close(at);
+        at = next;
+        path += len + (path[len] == '/');
+    }
     return TAKE_FD(at);
 }
 
@@ -109,7 +216,8 @@ int path_dir_error(int error, const char *path, struct err *err)
                        "'%.200s' has a symbolic link in its path; name the real path", path);
     if (error == -EXDEV)
         return err_set(err, ERR_DENIED,
-                       "'%.200s' crosses a mount point; add its own path to allowed_mount_roots",
+                       "'%.200s' crosses a mount point that is no file system of its own; add its "
+                       "own path to allowed_mount_roots",
                        path);
     if (error == -ENOTDIR)
         return err_set(err, ERR_CONFLICT, "'%.200s' is not a directory", path);

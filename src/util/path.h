@@ -15,15 +15,25 @@ struct stat;
  * the kernel lacks openat2. */
 int path_open_beneath(int dirfd, const char *path, int flags, mode_t mode);
 
+/* The same beneath a directory that somebody allowed, along a clean relative path, as O_PATH (with
+ * `flags`: 0 or O_DIRECTORY). What is mounted there is part of it when it is storage of its own: a
+ * volume, a tmpfs. -EXDEV for other mounts: of the kernel's own file systems and FUSE, and of
+ * directories that lie elsewhere on the same file system or on that of the host itself. */
+int path_open_storage(int dirfd, const char *path, int flags);
+
 /* An absolute path of the host that nobody may bend with a link at any depth; mounts are fine. As
  * above otherwise. */
 int path_open_unlinked(const char *path, int flags);
 
 /* Walks from `dirfd` (O_PATH is enough) along a clean relative path to the deepest directory that
- * is there, one component at a time under the rules of path_open_beneath(). Returns it as O_PATH;
+ * is there, one component at a time under the rules of path_open_storage(). Returns it as O_PATH;
  * *ret_missing points at what is left of the path, "" when all of it is there. -ENOTDIR when
  * something else stands in the way. */
 int path_open_deepest(int dirfd, const char *path, const char **ret_missing);
+
+/* The same walk, which makes each directory that is missing, 0755 less the umask. Returns the last
+ * one as O_PATH. */
+int path_make_beneath(int dirfd, const char *path);
 
 /* Says what such a walk to a directory has failed at (`error` is negative), and returns that. */
 int path_dir_error(int error, const char *path, struct err *err);

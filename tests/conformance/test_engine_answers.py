@@ -78,14 +78,16 @@ def ours(engine, sid):
 
 
 def test_check_L02_mounts_are_typed_private_and_exact(box, shared):
-    name = "a:b" if box.name == "podman" else "a:b,c"
+    name = "a:b,c"
     (shared / name).mkdir()
     (shared / name / "f").write_text("exact\n")
     sid = box.new(extra_mounts=[{"host_path": str(shared / name), "mount_path": "/data", "mode": "ro"}])
     assert box.sh(sid, "cat /data/f")["stdout"] == "exact\n"
     seen = box.container(sid)
     [mount] = [m for m in seen["Mounts"] if m["Destination"] == "/data"]
-    assert mount["Source"] == str(shared / name) and mount["RW"] is False and mount["Propagation"] == "rprivate"
+    binds = f"{box.backend.daemon.state}/binds/in/"
+    assert mount["Source"].startswith(binds) and mount["RW"] is False and mount["Propagation"] == "rprivate"
+    assert binds not in pathlib.Path(f"/proc/{box.engine.cage}/mountinfo").read_text(), "it was needed only to start"
     if box.name == "docker":
         assert not seen["HostConfig"]["Binds"]
         for asked in seen["HostConfig"]["Mounts"]:
@@ -137,10 +139,63 @@ def test_check_L02_a_directory_that_was_exchanged_meanwhile_is_refused(spoil, sh
         (shared / "mine").symlink_to(shared / "other")
         return ask()
 
-    _, api, _ = spoil(("POST", "/containers/create", exchange))
+    proxy, api, _ = spoil()
+    # The first one finds out that the engine does not see mounts of box-priv's, and is given names.
+    api.new("first", image=enginelib.IMAGE, host_path=str(shared / "other"))
+    api.rm("first")
+    proxy.rules.append(("POST", "/containers/create", exchange))
     with pytest.raises(ApiError, match="was exchanged") as caught:
         api.new("x", image=enginelib.IMAGE, host_path=str(shared / "mine"))
     assert caught.value.status == 403 and not api.ps()
+
+
+def test_a_proxy_in_front_of_the_engine_leaves_owners_as_they_are_and_says_so(spoil, shared):
+    """Mounts that box-priv makes where the proxy is do not reach the engine."""
+    _, api, daemon = spoil()
+    api.new("x", image=enginelib.IMAGE, host_path=str(shared))
+    owners = api.receipt("x")["mount_owners"]
+    assert owners["mapped"] is False and "does not see mounts" in owners["reason"]
+    assert api.sh("x", "id -u; touch made")["stdout"] == "4321\n" and (shared / "made").stat().st_uid == 4321
+    assert not (daemon.state / "binds").exists()
+    doctor = {c["id"]: c for c in api.call("GET", "/v1/doctor")["checks"]}
+    assert doctor["mount-owners"]["status"] == "warn"
+
+
+def test_root_without_the_right_to_mount_leaves_owners_as_they_are_and_says_so(backend, shared):
+    """boxd in a container of its own, with the engine's socket and nothing else."""
+    daemon = Boxd("--backend", backend.name, env=backend.env,
+                  prefix=["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--"])
+    try:
+        api = daemon.client()
+        api.new("x", image=enginelib.IMAGE, host_path=str(shared))
+        owners = api.receipt("x")["mount_owners"]
+        assert owners["mapped"] is False and "box-priv did not start" in owners["reason"]
+        assert api.sh("x", "id -u; touch made")["stdout"] == "4321\n" and (shared / "made").stat().st_uid == 4321
+        shared.chmod(0o700)  # boxd's own user cannot look inside
+        (shared / "inner").mkdir()
+        with pytest.raises(ApiError) as caught:
+            api.new("y", image=enginelib.IMAGE, host_path=str(shared / "inner"))
+        assert caught.value.code == "denied" and "start boxd as root" in caught.value.detail
+    finally:
+        daemon.close()
+
+
+def test_binds_of_a_daemon_that_was_killed_are_taken_away(backend):
+    """Those that a kill -9 of boxd and box-priv left behind in the engine's mount namespace."""
+    with tempfile.TemporaryDirectory(prefix="box-state-") as state:
+        binds = pathlib.Path(state) / "binds"
+        inside = ["nsenter", "--target", str(backend.engine.cage), "--mount", "--"]
+        binds.mkdir()
+        for _ in range(2):
+            subprocess.run([*inside, "mount", "-t", "tmpfs", "tmpfs", str(binds)], check=True)
+        subprocess.run([*inside, "mkdir", f"{binds}/0"], check=True)
+        subprocess.run([*inside, "mount", "--bind", "/mnt", f"{binds}/0"], check=True)
+        daemon = Boxd("--backend", backend.name, state=pathlib.Path(state), env=backend.env)
+        try:
+            assert str(binds) not in pathlib.Path(f"/proc/{backend.engine.cage}/mountinfo").read_text()
+            assert not binds.exists()
+        finally:
+            daemon.close()
 
 
 # L06

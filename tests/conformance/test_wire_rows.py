@@ -188,3 +188,50 @@ def test_row_T64_what_is_ours_is_never_cleaned_up(place):
     assert place.process()["status"] == "running"
     assert place.exec("echo still", workdir="/workspace")["stdout"] == "still"
     assert not place.engine or len(place.containers()) == 1
+
+
+def test_a_host_root_of_roots_own_is_used_as_LangBot_uses_it(backend):
+    """LangBot as root: it names a directory that only root can enter, has the workspace made there, and writes
+    attachments that only root can read."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, whose directory it is")
+    top = pathlib.Path(tempfile.mkdtemp(prefix="box-root-"))
+    daemon = Boxd("--backend", backend.name, env=backend.env)
+    try:
+        with Rpc(daemon.sock) as rpc:
+            rpc.call("box_init", {"local": {"host_root": str(top / "box"), "default_workspace": "default"}}, ctx=None)
+            made = top / "box" / "default"
+            eventually(made.is_dir)
+            assert made.stat().st_uid == 0
+            (made / "attachment").write_text("attached\n")
+            (made / "attachment").chmod(0o600)
+            r = rpc.exec("s", "cat attachment; echo result > out", image=backend.image, workdir="/workspace",
+                         host_path=str(made))
+            assert (r["exit_code"], r["stdout"]) == (0, "attached"), r
+            assert (made / "out").read_text() == "result\n" and (made / "out").stat().st_uid == 0
+            rpc.call("box_delete_session", {"session_id": "s"})
+    finally:
+        daemon.close()
+        shutil.rmtree(top)
+
+
+def test_very_many_skills_of_roots_own(place):
+    """LangBot mounts every skill that is visible, each as a mount of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, whose directories they are")
+    if place.backend.name == "runsc":
+        pytest.skip("this gVisor does not start with so many mounts")
+    top = pathlib.Path(tempfile.mkdtemp(prefix="box-skills-"))
+    try:
+        mounts = []
+        for i in range(256):
+            (top / f"skills/skill-{i}").mkdir(parents=True, mode=0o700)
+            (top / f"work/.skills/skill-{i}").mkdir(parents=True)
+            mounts.append({"host_path": f"{top}/skills/skill-{i}", "mode": "rw",
+                           "mount_path": f"/workspace/.skills/skill-{i}"})
+        r = place.exec("ls .skills | wc -l; touch .skills/skill-255/made", workdir="/workspace", extra_mounts=mounts,
+                       host_path=f"{top}/work")
+        assert r["exit_code"] == 0 and r["stdout"].strip() == "256", r
+        assert (top / "skills/skill-255/made").stat().st_uid == 0
+    finally:
+        shutil.rmtree(top)

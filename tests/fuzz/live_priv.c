@@ -446,10 +446,11 @@ static void random_bytes(void)
     if (m.head.type == PRIV_PROBE || m.head.type == PRIV_DESTROY || m.head.type == PRIV_CREATE ||
         m.head.type == PRIV_BYE)
         m.head.type = PRIV_ADOPT;
-    if (m.head.type == PRIV_DEADLINE) { /* never answered; what follows is */
+    /* Never answered; what follows is. */
+    if (m.head.type == PRIV_DEADLINE || m.head.type == PRIV_UNBIND) {
         it.sent++;
         if (send(it.sock, &m, len, MSG_NOSIGNAL) != (ssize_t)len)
-            die("a deadline ended box-priv");
+            die("a request without an answer ended box-priv");
         m.head.type = PRIV_LIST;
         len = sizeof(m.head);
     }

@@ -120,7 +120,8 @@ int main(int argc, char **argv)
             _exit(2);
         swap(dirs);
     }
-    struct launch_host h = {.rootful = true, .daemon_uid = 1, .daemon_gid = 1, .n_roots = 1};
+    struct launch_host h = {
+        .rootful = true, .daemon_uid = 1, .daemon_gid = 1, .n_roots = 1, .outer_fd = -1};
     h.root_fds[0] = dirs[0];
     h.state_fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* somewhere else */
     int r = swapper < 0 || h.state_fd < 0 ? 2 : attack(&h, strtoul(argv[3], NULL, 10));

@@ -216,6 +216,18 @@ def test_check_I04_host_and_origin_are_checked_on_every_route(tcp):
                    "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==") == 403, (method, path)
 
 
+def test_check_I04_the_origin_of_the_own_address_is_served(tcp):
+    """As docs/http.md says."""
+    port = tcp.where[1]
+    for host, origin, want in (("HOST", "http://HOST", 200), (f"localhost:{port}", f"http://localhost:{port}", 200),
+                               ("HOST", f"http://localhost:{port}", 403), ("HOST", "https://HOST", 403),
+                               ("HOST", "http://HOST/", 403), ("HOST", f"http://127.0.0.1:{port + 1}", 403)):
+        assert raw(tcp, "GET", "/v1/health", f"Host: {host}", f"Origin: {origin}") == want, (host, origin)
+    with Wire(tcp.sock) as w:
+        w.send(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n\r\n")
+        assert w.answer()[0] == 403
+
+
 def test_check_I02_without_a_token_every_route_but_health_is_closed(tmp_path):
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")

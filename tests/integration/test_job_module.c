@@ -231,6 +231,11 @@ static void a_mount_inside_is_another_place(void **state)
     (void)snprintf(path, sizeof(path), "%s/mounted", it.allowed);
     make("mounted", OWNER, GROUP, 0755);
     assert_int_equal(mount("none", path, "tmpfs", 0, "size=1m"), 0);
+    use_root("mounted");
+    call(SKILLS_LIST, "{}");
+    assert_int_equal(umount(path), 0);
+    assert_null(it.message); /* storage of its own, below an allowed directory */
+    assert_int_equal(mount(it.dir, path, NULL, MS_BIND, NULL), 0);
     use_root("mounted/skills");
     call(SKILLS_LIST, "{}");
     assert_int_equal(umount(path), 0);

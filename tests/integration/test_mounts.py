@@ -8,6 +8,7 @@ test_check_K03_only_the_host_image_is_ever_mounted.
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import subprocess
 import pytest
 from boxlib import ApiError, Boxd
 from hostlib import SCALE, assert_no_leak, built, mount_dir, need
+from lbwire import Rpc
 
 RACE_TRIES = int(os.environ.get("BOX_RACE_TRIES", "60000"))
 
@@ -174,6 +176,48 @@ def test_check_H04_another_mount_below_an_allowed_directory_is_not_allowed_by_it
             r = w.sh("above", "ls -A /workspace/sub; echo x > /workspace/sub/new")
             assert "secret" not in r["stdout"]
             assert os.listdir(top / "outside") == ["secret"]
+        finally:
+            daemon.close()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+STORAGE = """
+mount -t tmpfs -o mode=755 volume "$A/volume" || exit 1
+for d in deep/er deep/etc under other; do mkdir -p "$A/volume/$d" || exit 1; done
+mount -t tmpfs -o mode=755 named "$A/named" && mkdir "$A/named/sub" || exit 1
+mount -t tmpfs -o mode=755 nested "$A/volume/under" && touch "$A/volume/under/secret" || exit 1
+mount -t proc proc "$A/proc" && mount -t sysfs sysfs "$A/sys" && mount --bind /dev "$A/dev" || exit 1
+mount --bind "$A/volume/other" "$A/volume/deep/er" && mount --bind /etc "$A/volume/deep/etc" || exit 1
+exec "$@"
+"""
+
+
+def test_a_workspace_may_be_a_mount_of_its_own_below_an_allowed_directory():
+    """Volumes and tmpfs are how people deploy. What only gives another name to a directory elsewhere, or is no
+    storage, is refused as before; and what is mounted below the directory that was asked for does not come along."""
+    need("unshare", "mount")
+    top = mount_dir("box-volume-")
+    names = ("volume", "named", "proc", "sys", "dev", "plain")
+    try:
+        for name in names:
+            (top / "allowed" / name).mkdir(parents=True)
+        daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": f"{top}/allowed,{top}/allowed/named"},
+                      prefix=["env", f"A={top}/allowed", "unshare", "-m", "--propagation", "private", "sh", "-c",
+                              STORAGE, "sh"])
+        try:
+            api = daemon.client()
+            for i, path in enumerate(("volume", "volume/deep", "named", "named/sub")):
+                api.new(f"s{i}", host_path=f"{top}/allowed/{path}")
+                r = api.sh(f"s{i}", "echo inside > made && cat made; ls under")
+                assert r["stdout"] == "inside\n", (path, r)
+                inside = pathlib.Path(f"/proc/{daemon.process.pid}/root{top}/allowed/{path}/made")
+                assert inside.read_text() == "inside\n" and inside.stat().st_uid == 0
+                assert not (top / "allowed" / path / "made").exists(), "the mount was meant, not what it covers"
+            for path in ("proc", "proc/self", "sys", "dev", "dev/shm", "volume/deep/er", "volume/deep/etc",
+                         "volume/deep/etc/ssl"):
+                error = refused(api, {"host_path": f"{top}/allowed/{path}"}, "denied")
+                assert "mount point" in error.detail or "blocked" in error.detail, (path, error)
         finally:
             daemon.close()
     finally:
@@ -434,3 +478,52 @@ def test_check_K03_only_the_host_image_is_ever_mounted(api, session):
     assert (receipt["image"], receipt["image_substituted"]) == ("host", True)
     sources = {line.split()[3] for line in api.sh(name, "cat /proc/self/mountinfo")["stdout"].splitlines()}
     assert not any("evil" in s for s in sources), json.dumps(sorted(sources))
+
+
+def test_an_allowed_directory_that_is_another_one_by_now_is_told():
+    """Not what it was when boxd started, and not quietly what lies below a mount."""
+    need("unshare", "nsenter", "mount")
+    top = mount_dir("box-anew-")
+    try:
+        for name in ("anew", "over"):
+            (top / name / "work").mkdir(parents=True)
+        daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": f"{top}/anew,{top}/over"},
+                      prefix=["unshare", "-m", "--propagation", "private"])
+        try:
+            api = daemon.client()
+            api.new("before", host_path=f"{top}/anew/work")
+            (top / "anew").rename(top / "was")
+            (top / "anew/work").mkdir(parents=True)
+            subprocess.run(["nsenter", "-t", str(daemon.process.pid), "-m", "--", "sh", "-c",
+                            f"mount -t tmpfs over {top}/over && mkdir {top}/over/work"], check=True)
+            for name in ("anew", "over"):
+                with pytest.raises(ApiError, match="another directory than when boxd started") as caught:
+                    api.new("after", host_path=f"{top}/{name}/work")
+                assert f"{top}/{name}" in caught.value.detail and "start boxd again" in caught.value.detail
+            assert api.sh("before", "touch f")["exit_code"] == 0 and (top / "was/work/f").exists()
+        finally:
+            daemon.close()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+@pytest.mark.rootless
+def test_without_root_a_workspace_may_be_a_mount_of_its_own_too():
+    """In a mount namespace of an ordinary user. There the kernel does not leave behind what is mounted below."""
+    need("unshare", "mount")
+    top = mount_dir("box-volume-")
+    try:
+        (top / "volume").mkdir()
+        script = 'mount -t tmpfs -o mode=755 volume "$A/volume" && mkdir "$A/volume/sub" && exec "$@"'
+        daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": str(top)},
+                      prefix=["env", f"A={top}", "unshare", "-r", "-m", "--propagation", "private", "sh", "-c", script,
+                              "sh"])
+        try:
+            api = daemon.client()
+            api.new("s", host_path=f"{top}/volume/sub")
+            assert api.sh("s", "echo inside > made && cat made")["stdout"] == "inside\n"
+            assert not (top / "volume/sub").exists(), "the mount was meant, not what it covers"
+        finally:
+            daemon.close()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from boxlib import ApiError
-from netstage import HOST, INTERNET, PRIVATE, Stage, descendants, has_programs, wait_until
+from netstage import HOST, INTERNET, NEIGHBOUR, PRIVATE, Stage, descendants, has_programs, wait_until
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root to build the stage"),
@@ -75,7 +75,7 @@ def test_check_D11_the_internet_is_reached_and_nothing_else(stage, boxd):
     own = stage.host.listen(5411)
     client.new("s", network="on")
     reached = [f"{a}:80" for a in INTERNET]
-    refused = [*(f"{a}:80" for a in PRIVATE), f"{INTERNET[0]}:25", f"{HOST}:5411", "127.0.0.1:5411", "10.0.2.2:5411"]
+    refused = [*(f"{a}:80" for a in PRIVATE), f"{INTERNET[0]}:25", f"{HOST}:5411", f"{NEIGHBOUR}:80", "127.0.0.1:5411", "10.0.2.2:5411"]
     wanted = {**dict.fromkeys(reached, "connected"), **dict.fromkeys(refused, "ECONNREFUSED")}
     assert connect(client, "s", *wanted) == wanted
     assert client.receipt("s")["network"] == "user-mode (slirp4netns), private ranges refused"

@@ -66,6 +66,7 @@ class World:
         self.inet.ip("addr", "add", INTERNET + "/24", "dev", "inet0")
         self.inet.ip("link", "set", "inet0", "up")
         self.host.ip("route", "add", "default", "via", INTERNET)
+        self.inet.ip("addr", "add", NEIGHBOUR + "/24", "dev", "inet0")
         for address in PUBLIC + INTERNAL:
             self.inet.ip("addr", "add", address + "/32", "dev", "lo")
         self.host.ip("link", "add", "docker0", "type", "bridge")
@@ -189,7 +190,7 @@ def reachable(ns, address, port, timeout=3.0):
 
 def test_the_stand_ins_are_there(world):
     """Else every refusal below would prove nothing."""
-    for address in PUBLIC + INTERNAL:
+    for address in PUBLIC + INTERNAL + [INTERNET, NEIGHBOUR]:
         assert reachable(world.host, address, 80), address
     for address in (UPLINK, "127.0.0.1", BRIDGE):
         assert reachable(world.host, address, 7777) and reachable(world.host, address, 5410), address
@@ -305,6 +306,29 @@ def test_check_D03_the_host_is_refused_on_every_address(world):
     assert gateway in world.host.ip("-o", "-4", "addr")
     assert reachable(world.host, gateway, 7777) and reachable(world.host, resolver, 7777)
     refused(world.probe("on", targets))
+
+
+def test_check_D04_neighbours_of_the_host_are_refused(world):
+    """Whatever their addresses; also of networks that the host comes to stand in later."""
+    late = ["12.0.0.1", "12.0.0.9"]
+    world.new("on")
+    refused(world.probe("on", [(a, p) for a in (INTERNET, NEIGHBOUR) for p in (80, 9999)]))
+    for address in late:
+        world.inet.ip("addr", "add", address + "/32", "dev", "lo")
+    world.inet.ip("route", "add", "12.0.0.2/32", "dev", "inet0")
+
+    def answers():
+        return [result.split()[0] for result, _took in world.probe("on", [(a, 80) for a in late]).values()]
+
+    assert answers() == ["internet"] * 2
+    world.host.ip("addr", "add", "12.0.0.2/24", "dev", "up0")
+    until(lambda: answers() == ["ECONNREFUSED"] * 2, what="rules with the new network")
+    assert reachable(world.host, late[0], 80)
+    world.host.ip("addr", "del", "12.0.0.2/24", "dev", "up0")
+    until(lambda: answers() == ["internet"] * 2, what="rules without it")
+    for address in late:
+        world.inet.ip("addr", "del", address + "/32", "dev", "lo")
+    world.inet.ip("route", "del", "12.0.0.2/32", "dev", "inet0")
 
 
 def test_check_D03_other_sessions_are_refused(world):

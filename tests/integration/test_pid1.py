@@ -2,10 +2,18 @@
 """PID 1 of a session is out of reach of what runs in it, also where both have one id; and where it is not, its session
 ends and everybody is answered."""
 
+import os
 import shutil
+import signal
+import sys
+import threading
 
 import pytest
-from boxlib import BUILD
+from boxlib import BUILD, ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "escape"))
+
+from escapelib import init_pids, wait_for  # noqa: E402
 
 pytestmark = pytest.mark.rootless
 
@@ -28,3 +36,21 @@ def test_nothing_can_be_done_to_pid_1(api, unruly):
     # It starts programs as before, with all the descriptors that takes.
     for _ in range(3):
         assert api.sh(unruly, "echo fine; echo fine >&2")["stdout"] == "fine\n"
+
+
+def test_a_pid_1_that_does_not_answer_ends_with_its_session(boxd):
+    """Stopped from outside, where a wall of ours had a hole it would be from inside."""
+    api, other = boxd.client(), boxd.client()
+    api.new("s")
+    (first,) = init_pids(boxd)
+    result = []
+    thread = threading.Thread(target=lambda: result.append(other.sh("s", "echo here; touch /tmp/on; sleep 1000", timeout_sec=5)))
+    thread.start()
+    api.sh("s", "until test -e /tmp/on; do sleep 0.05; done")
+    os.kill(first, signal.SIGSTOP)
+    thread.join(100)
+    assert result[0]["outcome"] == "timed_out" and result[0]["stdout"] == "here\n", result
+    wait_for(lambda: api.ps() == [])
+    assert not os.path.exists(f"/proc/{first}")
+    api.new("s")
+    assert api.sh("s", "echo fine")["stdout"] == "fine\n"

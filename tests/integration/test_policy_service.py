@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 from boxlib import BUILD, ApiError
+from hostlib import until
 from policylib import Governed
 
 MIB = 1 << 20
@@ -214,6 +215,47 @@ profiles:
         assert daemon.audit(event="exec_start")[-1]["policy"]["profile"] == "student"
         # One that says nothing may take as long as the profile says, and no longer.
         assert daemon.audit(event="exec_start")[-1]["policy"]["clamped"] is True
+    finally:
+        daemon.close()
+
+
+LOCKED = """
+box: {local: {profile: locked}}
+profiles:
+  locked: {locked: [env]}
+  free: {}
+"""
+
+
+def test_a_locked_environment_binds_commands_and_processes():
+    daemon = Governed(LOCKED, "--backend", "native")
+    try:
+        api = daemon.client()
+        api.new("s", env={"MINE": "session"})
+        for attempt in range(2):
+            assert api.sh("s", "echo ${MINE-none}", env={"MINE": "exec"})["stdout"] == "none\n"
+            assert daemon.audit(event="exec_start")[-1]["policy"]["overridden"] == ["env"]
+            api.sh("s", "echo ${MINE-none} > /tmp/kept", env={"MINE": "exec"}, detach=True, exec_id=f"x{attempt}")
+            until(lambda n=attempt: api.call("GET", f"/v1/sessions/s/execs/x{n}")["status"] == "ended", what="the end")
+            assert api.sh("s", "cat /tmp/kept")["stdout"] == "none\n"
+            tool = api.call("POST", "/v1/sessions/s/tools/exec", {"command": "echo ${MINE-none}", "env": {"MINE": "t"}})
+            assert "none" in json.dumps(tool)
+            api.call("POST", "/v1/sessions/s/processes", {
+                "process_id": "p", "command": "sh", "args": ["-c", "echo ${MINE-none}"], "env": {"MINE": "process"}})
+            until(lambda: api.call("GET", "/v1/sessions/s/processes/p")["status"] == "exited", what="the end")
+            api._conn.request("GET", "/v1/sessions/s/processes/p/output")
+            assert api._conn.getresponse().read() == b"none\n"
+            if attempt == 0:  # the next daemon knows it, too
+                daemon.process.kill()
+                daemon.process.wait(60)
+                daemon.start()
+                api = daemon.client()
+        # One that was made without the lock is not handed out under it.
+        api.new("f", profile="free", env={"MINE": "session"})
+        assert api.sh("f", "echo $MINE", env={"MORE": "1"})["stdout"] == "session\n"
+        with pytest.raises(ApiError) as caught:
+            api.new("f")
+        assert caught.value.status == 409 and "environment that is not locked" in caught.value.detail
     finally:
         daemon.close()
 

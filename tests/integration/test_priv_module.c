@@ -516,6 +516,112 @@ static void socket_of_somebody_else_is_not_believed(void **unused)
     assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
+/* We are the engine: who listens, and whose mount namespace counts. */
+static int listen_as_engine(char path[static 96])
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    (void)snprintf(path, 96, "%s/engine.sock", state);
+    assert_int_equal(str_copy(address.sun_path, sizeof(address.sun_path), path), 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(listen(fd, 64), 0);
+    return fd;
+}
+
+static void begin_with_engine(const char *engine, const char *root)
+{
+    char *roots[] = {(char *)(uintptr_t)root, NULL};
+    struct priv_client_options o = *options(0);
+    o.engine_socket = engine;
+    o.roots = roots;
+    err = (struct err){0};
+    assert_int_equal(loop_new(&clock_system, &it.loop, &err), 0);
+    if (priv_client_new(it.loop, &o, &it.client, &err) < 0)
+        fail_msg("%s", err.msg);
+}
+
+static int bind_it(const struct priv_bind_request *b, struct answer *a)
+{
+    *a = (struct answer){0};
+    assert_int_equal(priv_client_bind(it.client, b, on_reply, a, &err), 0);
+    wait_for(a);
+    return a->reply.result;
+}
+
+static void an_engine_gets_directories_under_other_ids(void **unused)
+{
+    static const char name[] = "0123456789abcdef";
+    struct priv_bind_request b = {.name = name, .uid = 2000000017U, .path = "dir"};
+    char engine[96], top[64], dir[80], place[128];
+    struct answer a;
+    struct stat st;
+    (void)unused;
+    AUTO_CLOSE int sock = listen_as_engine(engine);
+    (void)snprintf(top, sizeof(top), "/var/tmp/box-bind-XXXXXX");
+    assert_non_null(mkdtemp(top));
+    (void)snprintf(dir, sizeof(dir), "%s/dir", top);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    assert_int_equal(chown(dir, 4321, 4322), 0);
+    (void)snprintf(place, sizeof(place), "%s/binds/in/%s/0", state, name);
+    begin_with_engine(engine, top);
+    if (bind_it(&b, &a) < 0)
+        fail_msg("%s", a.reply.err.msg);
+    assert_int_equal(a.n_fds, 1);
+    assert_int_equal(fstat(a.fds[0], &st), 0);
+    assert_int_equal(st.st_uid, 2000000017U);
+    assert_int_equal(st.st_gid, 2000000017U);
+    assert_int_equal(stat(place, &st), 0);
+    assert_int_equal(st.st_uid, 2000000017U);
+    forget(&a);
+    priv_client_unbind(it.client, name);
+    b.flags = PRIV_BIND_LOOK; /* answered after that, and without a descriptor */
+    assert_int_equal(bind_it(&b, &a), 0);
+    assert_int_equal(a.n_fds, 0);
+    (void)snprintf(place, sizeof(place), "%s/binds", state);
+    assert_int_equal(stat(place, &st), -1);
+    b.flags = 0;
+    assert_int_equal(bind_it(&b, &a), 0); /* nobody takes it back: it goes with box-priv */
+    forget(&a);
+    end(true);
+    assert_int_equal(stat(place, &st), -1);
+    assert_int_equal(path_remove_tree_at(AT_FDCWD, top), 0);
+}
+
+static void binds_have_bounds(void **unused)
+{
+    static const struct {
+        struct priv_bind_request b;
+        const char *message;
+    } cases[] = {
+        {{.name = "0123456789abcdef", .uid = 1000, .path = ""}, "user id out of bounds"},
+        {{.name = "0123456789abcdef", .uid = UINT32_MAX, .path = ""}, "user id out of bounds"},
+        {{.name = "0123456789abcdef", .index = PRIV_BINDS_MAX, .path = ""}, "out of bounds"},
+        {{.name = "0123456789abcdef", .flags = 1U << 31, .path = ""}, "out of bounds"},
+        {{.name = "0123456789abcdef", .path = "../etc"}, "not clean"},
+        {{.name = "0123456789abcdef", .path = "/etc"}, "not clean"},
+        {{.name = "../..", .path = ""}, "malformed"},
+        {{.name = "0123456789abcdef", .root = 7, .path = ""}, "not in the allow-list"},
+        {{.name = "0123456789abcdef", .path = "missing"}, "does not exist"},
+    };
+    char engine[96];
+    struct answer a;
+    (void)unused;
+    AUTO_CLOSE int sock = listen_as_engine(engine);
+    begin_with_engine(engine, "/srv");
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        assert_true(bind_it(&cases[i].b, &a) < 0);
+        if (strstr(a.reply.err.msg, cases[i].message) == NULL)
+            fail_msg("%zu: %s", i, a.reply.err.msg);
+    }
+    end(true);
+    begin(0); /* without an engine */
+    assert_true(bind_it(&(struct priv_bind_request){.name = "0123456789abcdef", .path = ""}, &a) <
+                0);
+    assert_int_equal(a.reply.err.code, ERR_UNSUPPORTED);
+    end(true);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -531,6 +637,8 @@ int main(void)
         TEST(boxd_for_another_user_begins_anew),
         TEST(others_are_not_let_in),
         TEST(socket_of_somebody_else_is_not_believed),
+        TEST(an_engine_gets_directories_under_other_ids),
+        TEST(binds_have_bounds),
     };
     if (geteuid() != 0) {
         (void)fprintf(stderr, "skipped: needs root\n");

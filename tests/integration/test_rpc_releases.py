@@ -130,6 +130,14 @@ def test_other_mounts_conflict_for_newer_clients_and_nothing_is_lost(newer, dire
     assert process["status"] == "running"
 
 
+def test_mounts_that_conflict_leave_no_directories(daemon, newer, directory):
+    newer.call("box_init", {"local": {"host_root": directory, "allowed_mount_roots": [directory]}}, ctx=None)
+    work = directory + "/default/w"
+    newer.sh("true", host_path=work, mounts=[(directory + "/a", "/workspace/a")])
+    assert refused(newer.sh, "true", host_path=work, mounts=[(directory + "/b", "/workspace/b")]) == KEPT
+    assert os.listdir(work) == ["a"]
+
+
 def test_one_workspace_two_clients(daemon, directory):
     """While LangBot is being updated both are there; each gets the rules it knows."""
     ctx = context(f"rel{next(_workspaces)}")

@@ -388,7 +388,10 @@ print("none")
 def test_check_K07_images_of_users_are_files(api, session, images):
     """Shown, copied, deleted: never mounted, whichever field names one."""
     image = str(images / "ext4.img")
-    name = session(host_path=str(images), image=image,
+    with pytest.raises(ApiError) as caught:
+        session(image=image)
+    assert caught.value.code == "not_found" and "is not available" in caught.value.detail
+    name = session(host_path=str(images),
                    extra_mounts=[{"host_path": image, "mount_path": "/mnt/x", "mode": "ro"}])
     assert api.receipt(name)["image"] == "host"
     r = api.x(name, "python3", "-c", MOUNT)

@@ -20,6 +20,7 @@ from boxlib import BUILD, Boxd
 
 CLONE_NEWNET = 0x40000000
 HOST = "11.0.0.2"
+NEIGHBOUR = "11.0.0.1"  # on the same wire
 INTERNET = ("8.8.8.8", "93.184.216.34")
 PRIVATE = ("10.0.0.1", "100.100.100.200", "169.254.169.254", "192.168.1.1")
 USER = 12345

@@ -209,7 +209,13 @@ struct skills {
 void skills_set_root(struct skills *s, const char *path)
 {
     free(s->root);
-    s->root = xstrdup(path);
+    s->root = path != NULL ? xstrdup(path) : NULL;
+}
+
+void skills_add_place(struct skills *s, const char *path)
+{
+    (void)s;
+    (void)path;
 }
 
 /* NOLINTNEXTLINE(readability-function-size): as core/skills.h has it. */

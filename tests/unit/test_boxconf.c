@@ -95,9 +95,41 @@ static void limits_that_are_wrong_change_nothing(void **state)
 static void paths(const char *text, struct box_paths *ret)
 {
     AUTO(json) struct json *v = NULL;
+    const struct box_base base = {.dir = dir};
     struct err err = {0};
     assert_int_equal(json_parse(text, strlen(text), &v, &err), 0);
-    assert_int_equal(box_paths_parse(v, ret, &err), 0);
+    assert_int_equal(box_paths_parse(v, &base, ret, &err), 0);
+}
+
+/* What is relative to a directory that nobody knows is not taken for one of ours. */
+static void relative_paths_need_a_base(void **state)
+{
+    static const char *const bad[] = {"{\"host_root\":\"./data/box\"}",
+                                      "{\"default_workspace\":\"here\"}",
+                                      "{\"allowed_mount_roots\":[\"/tmp\",\"x\"]}"};
+    static const char *const good[] = {
+        "{}", "{\"host_root\":\"/tmp/box-none\",\"default_workspace\":\"d\"}"};
+    const struct box_base unknown = {.why = "it is raining"};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(bad) + ARRAY_SIZE(good); i++) {
+        const char *text = i < ARRAY_SIZE(bad) ? bad[i] : good[i - ARRAY_SIZE(bad)];
+        AUTO_DONE(box_paths) struct box_paths p = {0};
+        AUTO(json) struct json *v = NULL;
+        struct err err = {0};
+        assert_int_equal(json_parse(text, strlen(text), &v, &err), 0);
+        int r = box_paths_parse(v, &unknown, &p, &err);
+        assert_int_equal(r == 0, i >= ARRAY_SIZE(bad));
+        if (r == 0)
+            continue;
+        assert_non_null(strstr(err.msg, "it is raining. Set it to an absolute path in LangBot, or "
+                                        "langbot_base_dir of boxd"));
+        assert_null(p.host_root);
+    }
+    struct box_paths p = {0};
+    struct err err = {0};
+    assert_int_equal(box_paths_parse(NULL, &unknown, &p, &err), 0);
+    assert_null(p.skills_root);
+    box_paths_done(&p);
 }
 
 static void check_path(const char *got, const char *below)
@@ -258,6 +290,7 @@ int main(void)
         cmocka_unit_test(limits_are_taken_or_left),
         cmocka_unit_test(limits_that_are_wrong_change_nothing),
         cmocka_unit_test(directories_follow_the_root),
+        cmocka_unit_test(relative_paths_need_a_base),
         cmocka_unit_test(links_are_resolved),
         cmocka_unit_test(the_workspace_is_made_below_the_roots_only),
         cmocka_unit_test(a_file_is_no_workspace),

@@ -342,6 +342,25 @@ static void bad_values_are_told_by_name(void **state)
          "allowed_mount_roots: the whole file system cannot be allowed"},
         {"BOX_ALLOWED_MOUNT_ROOTS", "/tmp/..",
          "allowed_mount_roots: the whole file system cannot be allowed"},
+        {"BOX_COMMAND_ALIASES", "python",
+         "command_aliases: 'python' is not name=command (none: no aliases)"},
+        {"BOX_COMMAND_ALIASES", "a/b=c",
+         "command_aliases: 'a/b' is no plain name of a command (letters, digits, '.', '_', '+', "
+         "'-')"},
+        {"BOX_COMMAND_ALIASES", "..=c",
+         "command_aliases: '..' is no plain name of a command (letters, digits, '.', '_', '+', "
+         "'-')"},
+        {"BOX_COMMAND_ALIASES", "a=b/c",
+         "command_aliases: a must be the name of a command or an absolute path without '.', '..' "
+         "or '//', not 'b/c'"},
+        {"BOX_COMMAND_ALIASES", "a=/x/../y",
+         "command_aliases: a must be the name of a command or an absolute path without '.', '..' "
+         "or '//', not '/x/../y'"},
+        {"BOX_COMMAND_ALIASES", "a=",
+         "command_aliases: a must be the name of a command or an absolute path without '.', '..' "
+         "or '//', not ''"},
+        {"BOX_COMMAND_ALIASES", "a=b,a=c", "command_aliases: 'a' is given twice"},
+        {"BOX_COMMAND_ALIASES", "a=a", "command_aliases: 'a' is given as itself"},
     };
     struct config *c = NULL;
     struct err err;
@@ -557,6 +576,47 @@ static void list_of_no_roots_allows_nothing(void **state)
     }
 }
 
+static void aliases_are_pairs_of_names_and_commands(void **state)
+{
+    static const struct {
+        const char *file, *first, *last;
+        size_t n;
+    } cases[] = {
+        {"{}\n", "python=python3", "python=python3", 1},
+        {"command_aliases: [a=b, 'c-1.2+_=/opt/x y/c']\n", "a=b", "c-1.2+_=/opt/x y/c", 2},
+        {"command_aliases: a=b , c=d\n", "a=b", "c=d", 2},
+        {"command_aliases: []\n", NULL, NULL, 0},
+        {"command_aliases: none\n", NULL, NULL, 0},
+    };
+    struct err err;
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        AUTO(config) struct config *c = NULL;
+        write_file("box.yaml", cases[i].file, strlen(cases[i].file));
+        assert_int_equal(load(&c, &err, "--config", "box.yaml", NULL), 0);
+        assert_int_equal(strv_len(c->aliases), cases[i].n);
+        if (cases[i].n == 0)
+            continue;
+        assert_string_equal(c->aliases[0], cases[i].first);
+        assert_string_equal(c->aliases[cases[i].n - 1], cases[i].last);
+    }
+}
+
+static void aliases_are_limited(void **state)
+{
+    AUTO(config) struct config *c = NULL;
+    struct err err;
+    char text[1024] = "";
+    size_t len = 0;
+    (void)state;
+    for (int i = 0; i < 33; i++)
+        len += (size_t)snprintf(text + len, sizeof(text) - len, "n%d=x,", i);
+    (void)setenv("BOX_COMMAND_ALIASES", text, 1);
+    assert_int_equal(load(&c, &err, NULL), err_code_errno(ERR_LIMIT));
+    assert_string_equal(err.msg, "command_aliases: more than 32 entries");
+    clear_environment();
+}
+
 static void roots_are_limited(void **state)
 {
     AUTO(config) struct config *c = NULL;
@@ -700,6 +760,8 @@ int main(void)
         cmocka_unit_test(token_may_come_from_a_pipe),
         cmocka_unit_test(roots_are_real_paths),
         cmocka_unit_test(list_of_no_roots_allows_nothing),
+        cmocka_unit_test(aliases_are_pairs_of_names_and_commands),
+        cmocka_unit_test(aliases_are_limited),
         cmocka_unit_test(roots_are_limited),
         cmocka_unit_test(state_directory_becomes_absolute),
         cmocka_unit_test(directories_are_made_with_their_parents),

@@ -6,6 +6,8 @@
 
 #include "init_fixture.h"
 
+#include <time.h>
+
 static void command_runs_and_its_end_is_told(void **state)
 {
     char out[4096];
@@ -241,6 +243,43 @@ static void signals_and_kills_are_delivered(void **state)
     stop();
 }
 
+static uint64_t cpu_ns(void)
+{
+    clockid_t clock;
+    struct timespec t;
+    assert_int_equal(clock_getcpuclockid(init_pid, &clock), 0);
+    assert_int_equal(clock_gettime(clock, &t), 0);
+    return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_nsec;
+}
+
+/* poll(2) fails then. */
+static void without_descriptors_it_answers_and_does_not_spin(void **state)
+{
+    static const struct rlimit none = {0};
+    int fds[3] = {-1, -1, -1};
+    (void)state;
+    need(start_config(&plain));
+    struct request r = {.id = 1, .flags = INIT_EXEC_STDIN, .argv = {"cat"}};
+    send_request(&r);
+    assert_int_equal(expect_started(1, fds), 3);
+    assert_int_equal(prlimit(init_pid, RLIMIT_NOFILE, &none, NULL), 0);
+
+    r.id = 2;
+    send_request(&r);
+    struct init_exited m = expect_exited(2);
+    assert_int_equal(m.stage, INIT_STAGE_LIMIT);
+    assert_int_equal(m.error, EMFILE);
+    struct pollfd quiet = {.fd = conn, .events = POLLIN};
+    uint64_t before = cpu_ns();
+    assert_int_equal(poll(&quiet, 1, 500), 0);
+    assert_true(cpu_ns() - before < 100000000ULL);
+
+    fd_close_many(fds, 3);
+    m = expect_exited(1);
+    expect_exit(&m, 0);
+    stop();
+}
+
 static void what_is_left_behind_holds_nothing_back(void **state)
 {
     int fds[3] = {-1, -1, -1};
@@ -423,6 +462,7 @@ int main(void)
         cmocka_unit_test(script_may_be_longer_than_an_argument),
         cmocka_unit_test(time_out_ends_the_tree),
         cmocka_unit_test(signals_and_kills_are_delivered),
+        cmocka_unit_test(without_descriptors_it_answers_and_does_not_spin),
         cmocka_unit_test(what_is_left_behind_holds_nothing_back),
         cmocka_unit_test(result_is_kept_for_the_next_hello),
         cmocka_unit_test(limits_are_the_commands),

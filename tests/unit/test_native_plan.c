@@ -12,6 +12,7 @@
 #include "util/buf.h"
 #include "util/err.h"
 #include "util/str.h"
+#include "util/strv.h"
 
 #define NAME "0123456789abcdef"
 
@@ -117,6 +118,30 @@ static void host_directory_is_named_by_its_root(void **state)
     (void)state;
     mount_host(s, "/srv/projects/one/", "/data", MOUNT_RW);
     compare(s, &facts, "plan-host-mount.txt");
+}
+
+static void further_names_are_links_at_the_end_of_the_path(void **state)
+{
+    static char *const aliases[] = {(char *)(uintptr_t) "python=/usr/bin/python3",
+                                    (char *)(uintptr_t) "x=/opt/x", NULL};
+    struct native_facts f = facts;
+    (void)state;
+    f.aliases = aliases;
+    compare(new_spec(), &f, "plan-aliases.txt");
+    assert_non_null(strstr(plan_env[0], ":" PLAN_ALIAS_DIR));
+}
+
+static void aliases_name_commands_of_the_image(void **state)
+{
+    static char *const given[] = {(char *)(uintptr_t) "a=sh", (char *)(uintptr_t) "b=/opt/b",
+                                  (char *)(uintptr_t) "c=no-such-command", NULL};
+    AUTO_STRV char **got = native_aliases(given);
+    (void)state;
+    assert_true(str_eq(got[0], "a=/usr/bin/sh") || str_eq(got[0], "a=/bin/sh"));
+    assert_string_equal(got[1], "b=/opt/b");
+    assert_string_equal(got[2], "c=/usr/bin/no-such-command");
+    assert_null(got[3]);
+    assert_null(native_aliases(NULL));
 }
 
 static void quota_limits_the_disk_and_single_files(void **state)
@@ -648,6 +673,8 @@ int main(void)
         cmocka_unit_test(gvisor_without_root_has_one_id),
         cmocka_unit_test(gvisor_config_that_does_not_fit_is_an_error),
         cmocka_unit_test(gvisor_gets_more_tasks_than_programs),
+        cmocka_unit_test(further_names_are_links_at_the_end_of_the_path),
+        cmocka_unit_test(aliases_name_commands_of_the_image),
         cmocka_unit_test(name_must_fit),
         cmocka_unit_test(facts_of_this_host_make_a_plan),
     };

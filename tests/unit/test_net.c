@@ -83,7 +83,7 @@ static void rules_name_every_internal_range(void **state)
     buf_init(&host, 16384);
     buf_init(&guest, 16384);
     assert_int_equal(net_config_init(&c, "ab", "11.1.0.0/16", &err), 0);
-    assert_int_equal(net_rules_host(&c, &host), 0);
+    assert_int_equal(net_rules_host(&c, "12.0.0.0/24, 13.0.0.0/8", &host), 0);
     assert_int_equal(net_rules_guest("11.9.9.9", "2001:db8::9", &guest), 0);
     for (size_t i = 0; i < ip_internal_count; i++) {
         if (ip_internal[i].bytes == 4)
@@ -91,6 +91,8 @@ static void rules_name_every_internal_range(void **state)
         assert_non_null(strstr(buf_str(&guest), ip_internal[i].text));
     }
     assert_non_null(strstr(buf_str(&host), "11.1.0.0/16"));
+    assert_non_null(strstr(buf_str(&host), "{ 12.0.0.0/24, 13.0.0.0/8 }"));
+    assert_non_null(strstr(buf_str(&host), "ip daddr @onlink4 goto refuse"));
     assert_non_null(strstr(buf_str(&guest), ", 11.9.9.9 }"));
     assert_non_null(strstr(buf_str(&guest), ", 2001:db8::9 }"));
     /* Every base chain accepts by default: other traffic is not ours to judge. */

@@ -151,11 +151,15 @@ static void skills_are_asked_for_their_workspace(void **state)
         {"box_write_skill_file", "{\"name\":\"a\",\"path\":\"b\"}", SKILLS_WRITE_FILE},
     };
     struct skills store = {0};
-    const struct rpc_options options = {.skills = &store};
+    const struct rpc_options nowhere = {.skills = &store};
+    const struct rpc_options options = {.skills = &store, .base_dir = "/srv/langbot"};
     struct rpc_fixture x;
     (void)state;
+    start_with(&x, NULL, &nowhere);
+    assert_null(store.root);
+    stop_rpc(&x);
     start_with(&x, NULL, &options);
-    assert_true(str_ends(store.root, "/data/box/skills"));
+    assert_string_equal(store.root, "/srv/langbot/data/box/skills");
     for (int i = 0; i < (int)ARRAY_SIZE(cases); i++) {
         ask(&x.a, i, cases[i].action, cases[i].data, CTX1);
         pump(&x.f);

@@ -223,10 +223,11 @@ int cell_kill_tree(struct init *in, struct cell *c)
 {
     if (in->config.cgroup_mode != INIT_CGROUP_NONE) {
         c->killed = true;
-        return fd_write_file_at(c->cgroup_fd, "cgroup.kill", "1");
+        if (fd_write_file_at(c->cgroup_fd, "cgroup.kill", "1") >= 0)
+            return 0;
     }
-    /* Without a group the only kill that nothing can slip through is the whole namespace, ourselves
-     * and other managed processes excepted. */
+    /* Without a group, or a descriptor to reach it by, the only kill that nothing can slip through
+     * is the whole namespace, ourselves and other managed processes excepted. */
     for (unsigned i = 0; i < in->procs_top; i++) {
         const struct cell *other = &in->cells[INIT_EXECS_MAX + i];
         if (other != c && other->state == CELL_RUNNING && in->procs[i].number != 0 &&

@@ -28,6 +28,7 @@
 #define KERNEL_SIGNALS 64
 #define SETTLE_NS 500000000ULL /* what a killed tree gets to be gone before its exec is told of */
 #define SETTLE_STEP_NS 1000000ULL /* between looks, unless a child's end wakes us */
+#define BLIND_NS 20000000L        /* between looks at everything, where poll(2) fails */
 
 uint64_t init_now(void)
 {
@@ -141,10 +142,8 @@ static void handle_oom_events(struct init *in, const struct pollfd *fds, const u
 {
     for (nfds_t i = 0; i < n; i++) {
         uint64_t count;
-        if (fds[i].revents == 0)
-            continue;
-        (void)!read(fds[i].fd, &count, sizeof(count));
-        in->cells[cells[i]].oom_checks = OOM_CHECKS;
+        if (fds[i].revents != 0 && read(fds[i].fd, &count, sizeof(count)) > 0)
+            in->cells[cells[i]].oom_checks = OOM_CHECKS;
     }
 }
 
@@ -170,6 +169,23 @@ static void gather(struct init *in, struct wakers *w, uint64_t now, uint64_t *ne
         (struct pollfd){.fd = in->conn_fd, .events = in->blocked ? POLLIN | POLLOUT : POLLIN};
 }
 
+/* poll(2) refuses to look at more descriptors than we may open, and that limit can be lowered
+ * behind our back. None of ours blocks: after a pause all of them are tried. So commands are
+ * answered, if only by a refusal, and nothing spins. */
+static int look(struct pollfd *fds, nfds_t n, const struct timespec *wait)
+{
+    struct timespec blind = {.tv_nsec = BLIND_NS};
+    int r = ppoll(fds, n, wait, NULL);
+    if (r >= 0 || errno == EINTR)
+        return r;
+    if (wait != NULL && wait->tv_sec == 0 && wait->tv_nsec < blind.tv_nsec)
+        blind = *wait;
+    (void)ppoll(NULL, 0, &blind, NULL);
+    for (nfds_t i = 0; i < n; i++)
+        fds[i].revents = fds[i].events;
+    return (int)n;
+}
+
 static _Noreturn void run(struct init *in)
 {
     static struct wakers w;
@@ -184,7 +200,7 @@ static _Noreturn void run(struct init *in)
             wait.tv_nsec = (long)((next - now) % 1000000000ULL);
         }
         nfds_t n = 2 + w.n_oom + w.n_procs;
-        if (ppoll(w.fds, n, next == UINT64_MAX ? NULL : &wait, NULL) <= 0)
+        if (look(w.fds, n, next == UINT64_MAX ? NULL : &wait) <= 0)
             continue;
         handle_oom_events(in, w.fds + 2, w.cells, w.n_oom);
         procs_ready(in, w.fds + 2 + w.n_oom, w.n_procs);
@@ -217,6 +233,15 @@ static void default_signals(void)
         (void)syscall(SYS_rt_sigaction, signo, deflt, NULL, sizeof(deflt[0]));
 }
 
+/* What is not there has /dev/null in its place. */
+static bool is_directory(int fd)
+{
+    int dot = openat(fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (dot >= 0)
+        (void)close(dot);
+    return dot >= 0;
+}
+
 static bool start_state(struct init *in)
 {
     size_t len = 0;
@@ -236,7 +261,9 @@ static bool start_state(struct init *in)
     (void)close(INIT_FD_SECCOMP);
     in->landlock_fd = INIT_FD_LANDLOCK;
     in->cgroup_fd = in->config.cgroup_mode != INIT_CGROUP_NONE ? INIT_FD_CGROUP : -1;
-    in->memcg_fd = in->config.cgroup_mode == INIT_CGROUP_HYBRID ? INIT_FD_MEMCG1 : -1;
+    in->memcg_fd = in->config.cgroup_mode == INIT_CGROUP_HYBRID && is_directory(INIT_FD_MEMCG1)
+                       ? INIT_FD_MEMCG1
+                       : -1;
     in->conn_fd = INIT_FD_CONTROL;
     for (int fd = INIT_FD_CONTROL; fd < INIT_FD_MAX; fd++)
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
