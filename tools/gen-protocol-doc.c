@@ -206,6 +206,7 @@ CALL(flow, LANGBOT_FLOW)
 RULE(closed, "refused", "ignored")
 RULE(gone, "unknown", "read")
 RULE(keeps_mounts, "conflict", "made anew")
+RULE(adds_artifacts, "have a place for artifacts", "have one if they begin with some")
 RULE(admitted_mounts, "`ro`", "none")
 RULE(newer_checks, "`hard_read_only_mount_quota`", "`hard_skill_storage_quota`")
 RULE(bad_id_is_checked, "`BoxValidationError`", "`ValueError`")
@@ -227,6 +228,7 @@ static void print_releases(void)
     print_rule("unknown fields of a BoxSpec", closed);
     print_rule("`skill_name`", gone);
     print_rule("other extra mounts than the session's", keeps_mounts);
+    print_rule("new sessions", adds_artifacts);
     print_rule("extra mounts of a managed sandbox", admitted_mounts);
     print_rule("a check that fails is called", newer_checks);
     print_rule("a session_id without a usable character", bad_id_is_checked);

@@ -17,20 +17,23 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 unset PYTHONPATH
 mkdir -p "$here"
 
-# environment NAME: makes or finds one.
-environment() {
-    [[ -x $here/$1/bin/python ]] && return
-    rm -rf "${here:?}/$1"
-    if ! /usr/bin/python3 -m venv "$here/$1" >"$here/$1.log" 2>&1; then
-        tail -n 3 "$here/$1.log" >&2
+# shared: the packages that a release asks for, without the release. What was installed half is installed again.
+shared() {
+    local dir=$here/langbot-shared
+    [[ -e $dir/complete ]] && return
+    rm -rf "$dir"
+    if ! { /usr/bin/python3 -m venv "$dir" && "$dir/bin/python" -m pip install -q "$package" pytest &&
+        "$dir/bin/python" -m pip uninstall -q -y "$package" && touch "$dir/complete"; } >"$dir.log" 2>&1; then
+        tail -n 5 "$dir.log" >&2
+        echo "what $package needs cannot be installed" >&2
         return 1
     fi
 }
 
 offered() {
     local list
-    environment pip || return 1
-    list=$("$here/pip/bin/python" -m pip index versions "$package" 2>"$here/offered.log" |
+    shared || return 1
+    list=$("$here/langbot-shared/bin/python" -m pip index versions "$package" 2>"$here/offered.log" |
         sed -n 's/^Available versions: //p' | tr -d ' ' | tr ',' '\n' | head -n 5)
     if [[ -z $list ]]; then
         tail -n 2 "$here/offered.log" >&2
@@ -38,19 +41,6 @@ offered() {
         return 1
     fi
     printf '%s\n' "$list"
-}
-
-# shared: the packages that a release asks for, without the release. What was installed half is installed again.
-shared() {
-    local dir=$here/langbot-shared
-    environment "${dir##*/}" || return 1
-    [[ -e $dir/complete ]] && return
-    if ! { "$dir/bin/python" -m pip install -q "$package" pytest &&
-        "$dir/bin/python" -m pip uninstall -q -y "$package" && touch "$dir/complete"; } >"$dir.log" 2>&1; then
-        tail -n 5 "$dir.log" >&2
-        echo "what $package needs cannot be installed" >&2
-        return 1
-    fi
 }
 
 # install RELEASE: its own packages come before the shared ones.

@@ -196,6 +196,10 @@ struct backend_ops {
     void (*proc_close_stdin)(struct proc *p);
     void (*proc_signal)(struct proc *p, int signo); /* the main process */
     void (*proc_kill)(struct proc *p);              /* the whole tree */
+    /* Kills the whole tree and says so when nothing of it runs any more; no other event comes after
+     * the call. When it does not end in time `done` has an error, and the sandbox is lost.
+     * Optional: where kills need no time. proc_free() is still owed, and calls `done` off. */
+    void (*proc_end)(struct proc *p, backend_done_fn *done, void *arg);
     /* Forgets it; the whole tree of a running one is killed. */
     void (*proc_free)(struct proc *p);
 

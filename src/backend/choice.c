@@ -259,7 +259,7 @@ static void on_probed(struct choice_probe *p, const struct err *err)
 {
     struct candidate *k = container_of(p, struct candidate, probe);
     k->ran = err == NULL;
-    k->refuted = err != NULL;
+    k->refuted = err != NULL && p->made;
     if (err == NULL)
         move(k, CANDIDATE_UP);
     else

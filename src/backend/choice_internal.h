@@ -28,6 +28,7 @@ struct choice_probe {
     struct exec *exec;
     struct loop_timer timer;
     struct err err;
+    bool made; /* there was a sandbox */
     bool late; /* whoever waits has been told; the rest is tidying up */
     void (*done)(struct choice_probe *p, const struct err *err);
 };
@@ -46,7 +47,7 @@ struct candidate {
     uint64_t proven; /* when it was last seen to work */
     uint64_t fell;   /* when it went DOWN */
     bool ran;        /* a command has run in a sandbox that proved it */
-    bool refuted;    /* the last such sandbox did not work: that one can be made proves nothing */
+    bool refuted;    /* in the last such sandbox none ran: that one can be made proves nothing */
     bool swept;      /* what was left there is gone, or going */
     bool pinging;    /* it is being asked whether it is there */
     struct choice_probe probe;

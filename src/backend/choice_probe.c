@@ -77,6 +77,7 @@ static void on_created(void *arg, struct sandbox *sb, const struct err *err)
         return;
     }
     p->sandbox = sb;
+    p->made = true;
     if (p->late || sb->backend->ops->exec(sb, &req, &events, p, &p->exec, &p->err) < 0)
         remove_it(p);
 }
@@ -107,7 +108,7 @@ void choice_probe_start(struct choice_probe *p, struct backend *b)
     struct err err = {0};
     id_random(random);
     p->backend = b;
-    p->late = false;
+    p->late = p->made = false;
     p->err = (struct err){0};
     p->spec = spec_new();
     p->spec->session_id = xasprintf(PROBE_NAME "-%s", random);

@@ -214,6 +214,8 @@ static int engine_place(struct backend *b, const struct backend_place *want, bac
     if (want->rest[0] == '\0')
         return err_set(err, ERR_UNSUPPORTED, "%s cannot look at other users' processes",
                        e->kind->name);
+    if (!e->options.roots_are_outer)
+        return err_set(err, ERR_DENIED, "it is not below one of allowed_mount_roots; add it there");
     int fd = backend_make_place(want, err);
     if (fd < 0)
         return fd;
@@ -347,6 +349,7 @@ const struct backend_ops engine_ops = {
     .proc_close_stdin = engine_proc_close_stdin,
     .proc_signal = engine_proc_signal,
     .proc_kill = engine_proc_kill,
+    .proc_end = engine_proc_end,
     .proc_free = engine_proc_free,
     .receipt = engine_receipt,
     .place = engine_place,

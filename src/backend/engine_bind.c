@@ -74,10 +74,12 @@ static void take_answer(struct engine_binding *b, struct engine_mount *m,
     struct err *err = &b->err;
     if (err->code != ERR_NONE)
         return;
-    if (reply->result < 0)
+    if (reply->result < 0) {
         *err = reply->err;
-    else if (n_fds != 1 || engine_mount_take(m, TAKE_FD(fds[0])) < 0)
+        (void)err_wrap(err, "host_path %.200s", m->source);
+    } else if (n_fds != 1 || engine_mount_take(m, TAKE_FD(fds[0])) < 0) {
         (void)err_set(err, ERR_LIMIT, "boxd has no file descriptor left for another mount");
+    }
 }
 
 /* False: nobody waits for it any more. */
@@ -104,7 +106,7 @@ static void finish(struct engine_binding *b)
         struct err why = err;
         err = (struct err){0};
         if (engine_bind_plain(sb, why.msg, &err) < 0)
-            (void)err_wrap(&err, "%.200s; and without that", why.msg);
+            (void)err_wrap(&err, "owners cannot be mapped (%.200s), and without that", why.msg);
     }
     if (err.code != ERR_NONE)
         engine_fail(sb, &err);

@@ -19,8 +19,8 @@
 #define TMP_SIZE "64m"
 #define VOLUME_MIB 64
 #define NAME_PART_MAX 32U
-/* box-guest and its keepers. Where a limit per user id keeps programs off them,
- * there is place for some. */
+/* box-guest, and those of its children that are not programs yet. Where a limit per user id keeps
+ * programs off them, there is place for some. */
 #define RESERVE_OWN 16
 #define RESERVE_SHARED 4
 

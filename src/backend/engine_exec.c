@@ -28,6 +28,7 @@ struct engine_exec {
     void *arg;
     bool exited;   /* the main process is gone, or never was */
     bool told;     /* its user has heard the outcome */
+    bool killed;   /* its supervisor was asked to end it */
     bool detached; /* its user is gone: what it still writes is drained and dropped */
     bool paused, tty, close_in, close_sent, held_back;
     bool ended[2];      /* streams */
@@ -307,7 +308,12 @@ static void on_exited(struct engine_exec *e, const struct guest_exited *m)
     engine_outcome(&e->outcome, m);
     if (m->stage == GUEST_STAGE_LIMIT || m->stage == GUEST_STAGE_REQUEST)
         e->ended[0] = e->ended[1] = true; /* it never had streams, or lost them at once */
+    struct engine_sandbox *sb = e->sb;
     end_exec(e);
+    /* What was killed and runs on can only be ended with its container. */
+    if (m->remaining > 0 &&
+        (m->flags & (GUEST_EXITED_TIMEOUT | GUEST_EXITED_OOM | GUEST_EXITED_KILLED)))
+        engine_lose(sb);
 }
 
 void engine_exec_frame(struct engine_sandbox *sb, const struct guest_head *head, const char *body)
@@ -363,10 +369,10 @@ static void on_overdue(struct loop_timer *t)
     if (e->exited || sb == NULL)
         return;
     sb->running--;
-    e->outcome = (struct outcome){.kind = OUTCOME_TIMED_OUT};
+    e->outcome = (struct outcome){.kind = e->killed ? OUTCOME_SESSION_LOST : OUTCOME_TIMED_OUT};
     unlink_exec(e);
     end_exec(e);
-    sb->link.handlers->lost(sb);
+    engine_lose(sb);
 }
 
 /* Starting. */
@@ -470,8 +476,13 @@ void engine_exec_signal(struct exec *base, int signo)
 void engine_exec_kill(struct exec *base)
 {
     struct engine_exec *e = exec_of(base);
-    if (e->sb != NULL)
-        (void)engine_send(e->sb, GUEST_KILL, e->id, 0, NULL, 0);
+    if (e->sb == NULL)
+        return;
+    (void)engine_send(e->sb, GUEST_KILL, e->id, 0, NULL, 0);
+    if (e->exited || e->killed)
+        return;
+    e->killed = true;
+    loop_timer_start(e->engine->loop, &e->overdue, BACKEND_OVERDUE_NS, on_overdue);
 }
 
 void engine_exec_resize(struct exec *base, uint16_t rows, uint16_t cols)

@@ -25,7 +25,7 @@ struct sock_filter;
 #define ENGINE_PREFIX "langbot-box-" /* of every container, and of its directory */
 #define ENGINE_ID_MAX 65             /* 64 hex digits and NUL */
 #define ENGINE_INSTANCE_LEN 16
-#define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 1)
+#define ENGINE_MOUNTS_MAX (SPEC_MOUNTS_MAX + 2) /* with the workspace and the artifacts */
 _Static_assert(ENGINE_MOUNTS_MAX <= GUEST_CHECKS_MAX, "each mount is compared");
 #define ENGINE_CREATE_MAX (1U << 20)
 
@@ -222,9 +222,10 @@ struct engine {
     bool freeing;
 };
 
-/*   PROBING ► INSPECTING ► (PULLING ► INSPECTING) ► (BINDING) ► CREATING ► STARTING ► GREETING ►
- * READY ADOPTING ──────────────────────────────────────────────────────────► Every state can go to
- * REMOVING, after which there is nothing. */
+/*   PROBING ► INSPECTING ► (PULLING ► INSPECTING) ► CREATING ► STARTING ► GREETING ► READY
+ *   ADOPTING ──────────────────────────────────────────────────────────►
+ *   Before CREATING is BINDING, where something is mounted; CREATING may come again, unmapped.
+ *   Every state can go to REMOVING, after which there is nothing. */
 enum engine_state {
     ENGINE_PROBING,
     ENGINE_INSPECTING,
@@ -271,6 +272,7 @@ struct engine_sandbox {
     uint32_t next_exec, running, guest_uid;
     uint64_t tree_bytes; /* memory that box-guest lets each program's tree have; 0: it need not */
     unsigned removals, looks; /* tries to remove it; looks whether it runs at all */
+    unsigned conflicts;       /* times that its removal was under way already */
     unsigned compared;        /* times that its mounts were */
     struct err failure;       /* why it is being removed before it was ready */
     backend_created_fn *created;
@@ -350,6 +352,7 @@ int engine_proc_write(struct proc *base, const char *data, size_t len);
 void engine_proc_close_stdin(struct proc *base);
 void engine_proc_signal(struct proc *base, int signo);
 void engine_proc_kill(struct proc *base);
+void engine_proc_end(struct proc *base, backend_done_fn *done, void *arg);
 void engine_proc_free(struct proc *base);
 void engine_proc_frame(struct engine_sandbox *sb, const struct guest_head *head, const char *body);
 void engine_proc_lose_all(struct engine_sandbox *sb);

@@ -19,6 +19,8 @@
 #define LOOK_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
 #define REMOVE_TRIES 3U
 #define COMPARE_MAX 50U /* looks at mounts that change all the time */
+#define CONFLICT_TRIES 200U
+#define CONFLICT_PAUSE_NS (100ULL * NSEC_PER_MSEC)
 #define REMOVE_PAUSE_NS (1ULL * NSEC_PER_SEC)
 
 #define TO(s) (1U << ENGINE_##s)
@@ -130,9 +132,12 @@ static void on_removed(void *arg, const struct json *body, const struct err *err
     struct engine_sandbox *sb = arg;
     (void)body;
     sb->call = NULL;
-    /* Gone by itself, or being removed by the engine because it ended: the same to us. */
-    if (err == NULL || err->code == ERR_NOT_FOUND || err->code == ERR_CONFLICT) {
+    if (err == NULL || err->code == ERR_NOT_FOUND) {
         engine_removed(sb, NULL);
+    } else if (err->code == ERR_CONFLICT && ++sb->conflicts < CONFLICT_TRIES) {
+        /* Being removed already: by the engine itself, because it ended. When that is done there
+         * is none, and not before. */
+        loop_timer_start(sb->engine->loop, &sb->timer, CONFLICT_PAUSE_NS, on_remove_again);
     } else if (++sb->removals < REMOVE_TRIES) {
         loop_timer_start(sb->engine->loop, &sb->timer, REMOVE_PAUSE_NS, on_remove_again);
     } else {

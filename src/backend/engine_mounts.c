@@ -204,6 +204,12 @@ int engine_mounts_collect(const struct spec *spec, const struct engine *e,
     int r = 0;
     *ret =
         (struct engine_mounts){.place = spec->own.place != NULL ? xstrdup(spec->own.place) : NULL};
+    for (size_t i = 0; i <= spec->n_extra_mounts && spec->own.bound; i++) {
+        const char *path = i == 0 ? spec->host_path : spec->extra_mounts[i - 1].host_path;
+        enum mount_mode mode = i == 0 ? spec->host_path_mode : spec->extra_mounts[i - 1].mode;
+        if (path != NULL && mode != MOUNT_NONE)
+            return backend_refuse_bound(spec, path, err);
+    }
     if (spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE)
         r = add(e, &workspace, ret, err);
     else
@@ -213,6 +219,9 @@ int engine_mounts_collect(const struct spec *spec, const struct engine *e,
     for (size_t i = 0; i < spec->n_extra_mounts && r == 0; i++)
         if (spec->extra_mounts[i].mode != MOUNT_NONE)
             r = add(e, &spec->extra_mounts[i], ret, err);
+    struct mount_spec artifacts = {spec->own.artifacts, (char[]){SPEC_ARTIFACTS}, MOUNT_RO};
+    if (r == 0 && artifacts.host_path != NULL)
+        r = add(e, &artifacts, ret, err);
     bool ours = spec->host_path == NULL || spec->host_path_mode == MOUNT_NONE;
     for (size_t i = 0; i < ret->n && r == 0 && ours; i++)
         if (str_eq(ret->list[i].target, spec->mount_path))

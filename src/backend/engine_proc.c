@@ -31,6 +31,10 @@ struct engine_proc {
     uint64_t under_way;
     bool close_in, close_sent, held_back;
     bool exited, told, freed;
+    bool ending;           /* nothing else is wanted of it */
+    backend_done_fn *gone; /* NULL: nobody waits for that */
+    void *gone_arg;
+    struct loop_timer overdue;
     unsigned busy;
     struct outcome outcome;
     struct loop_defer defer;
@@ -59,6 +63,7 @@ static void maybe_free(struct engine_proc *p)
 {
     if (!p->freed || p->busy > 0)
         return;
+    loop_timer_stop(&p->overdue);
     loop_defer_stop(&p->defer);
     loop_defer_stop(&p->release);
     buf_done(&p->out);
@@ -205,7 +210,7 @@ size_t engine_proc_stderr_from(struct proc *base, uint64_t *at, char *buf, size_
 
 static void tell_output(struct engine_proc *p)
 {
-    if (!p->freed)
+    if (!p->freed && !p->ending)
         p->events.output(p->arg);
 }
 
@@ -267,7 +272,7 @@ static void on_stdin_taken(struct engine_proc *p, uint64_t n)
     if (!p->held_back || p->in.len > 0 || p->under_way > 0)
         return;
     p->held_back = false;
-    if (!p->freed && p->events.stdin_drained != NULL)
+    if (!p->freed && !p->ending && p->events.stdin_drained != NULL)
         p->events.stdin_drained(p->arg);
 }
 
@@ -319,12 +324,53 @@ void engine_proc_kill(struct proc *base)
         (void)engine_send(p->sb, GUEST_KILL, p->id, 0, NULL, 0);
 }
 
+static void tell_ended(struct engine_proc *p, const struct err *err)
+{
+    backend_done_fn *done = TAKE_PTR(p->gone);
+    loop_timer_stop(&p->overdue);
+    if (done != NULL)
+        done(p->gone_arg, err);
+}
+
+/* A supervisor that says nothing does nothing: its container goes. */
+static void on_overdue(struct loop_timer *t)
+{
+    struct engine_proc *p = container_of(t, struct engine_proc, overdue);
+    struct engine_sandbox *sb = p->sb;
+    struct err err = {0};
+    (void)err_set(&err, ERR_BACKEND,
+                  "the process does not end; its session is removed, with all that runs in it");
+    p->busy++;
+    tell_ended(p, &err);
+    p->busy--;
+    maybe_free(p);
+    if (sb != NULL)
+        engine_lose(sb);
+}
+
+static void on_lost(struct loop_defer *d);
+
+void engine_proc_end(struct proc *base, backend_done_fn *done, void *arg)
+{
+    struct engine_proc *p = proc_of(base);
+    p->ending = true;
+    p->gone = done;
+    p->gone_arg = arg;
+    if (p->sb == NULL) {
+        loop_defer_start(p->engine->loop, &p->defer, on_lost);
+        return;
+    }
+    (void)engine_send(p->sb, GUEST_FORGET, p->id, 0, NULL, 0);
+    loop_timer_start(p->engine->loop, &p->overdue, BACKEND_OVERDUE_NS, on_overdue);
+}
+
 void engine_proc_free(struct proc *base)
 {
     if (base == NULL)
         return;
     struct engine_proc *p = proc_of(base);
-    if (p->sb != NULL)
+    p->gone = NULL;
+    if (p->sb != NULL && !p->ending)
         (void)engine_send(p->sb, GUEST_FORGET, p->id, 0, NULL, 0);
     unlink_proc(p);
     p->freed = true;
@@ -336,7 +382,7 @@ static void tell_exit(struct engine_proc *p)
     if (p->told)
         return;
     p->told = true;
-    if (!p->freed)
+    if (!p->freed && !p->ending)
         p->events.exited(p->arg, &p->outcome);
 }
 
@@ -362,7 +408,10 @@ void engine_proc_frame(struct engine_sandbox *sb, const struct guest_head *head,
     if (p == NULL)
         return;
     p->busy++;
-    if (head->type == GUEST_OUTPUT && head->flags == 0) {
+    if (p->ending) {
+        if (head->type == GUEST_GONE)
+            tell_ended(p, NULL);
+    } else if (head->type == GUEST_OUTPUT && head->flags == 0) {
         if (take_output(p, body, head->len))
             tell_output(p);
     } else if (head->type == GUEST_OUTPUT) {
@@ -395,6 +444,7 @@ static void on_lost(struct loop_defer *d)
     if (more)
         tell_output(p);
     tell_exit(p);
+    tell_ended(p, NULL); /* it went with all the others */
     p->busy--;
     maybe_free(p);
 }

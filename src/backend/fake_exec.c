@@ -205,6 +205,8 @@ static enum progress do_exit(struct fake_exec *e, const char *arg)
 
 static enum progress do_kill(struct fake_exec *e, const char *arg)
 {
+    if (str_eq(arg, "-9 -1")) /* all the others: it has none */
+        return STEP_DONE;
     if (!read_number(e, arg) || e->left == 0 || e->left >= NSIG)
         return leave(e, &(struct outcome){.exit_code = BAD_USAGE});
     return leave(e, &(struct outcome){.kind = OUTCOME_SIGNALED, .signo = (int)e->left});

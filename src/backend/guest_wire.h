@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#define GUEST_WIRE_VERSION 3U
+#define GUEST_WIRE_VERSION 4U
 #define GUEST_PROGRAM "/.box/guest"
 #define GUEST_FILES "files" /* its argument when it is to be box-files (files/wire.h) */
 #define GUEST_DIR "/.box/run"
@@ -48,7 +48,7 @@ enum guest_type {
     GUEST_RESIZE,    /* flags: rows << 16 | columns */
     GUEST_ATTACH,    /* a managed process: send its output from where it begins */
     GUEST_RELEASE,   /* uint64_t: what lies before this offset is not needed again */
-    GUEST_FORGET,    /* a managed process: end it, drop everything */
+    GUEST_FORGET,    /* a managed process: end it, drop everything; answered with GONE */
     GUEST_DEADLINE,  /* uint64_t: nanoseconds from now until all ends if no boxd is there then; 0:
                         after linger_ns */
     /* guest -> boxd */
@@ -57,6 +57,7 @@ enum guest_type {
     GUEST_END,          /* a stream has ended; flags: stream */
     GUEST_DRAINED,      /* uint64_t: bytes of stdin that the program was given */
     GUEST_EXITED,       /* struct guest_exited */
+    GUEST_GONE,         /* nothing of what was to be forgotten runs any more */
 };
 
 struct guest_rlimit {
@@ -69,8 +70,8 @@ struct guest_hello {
     uint32_t filter_len; /* bytes of struct sock_filter[] that follow */
     uint32_t n_checks;   /* NUL-terminated paths behind the filter */
     uint32_t n_rlimits;
-    /* Processes that the user id may have, besides one keeper for each that is started; 0: the
-     * user id is not the session's own, so they cannot be counted. `processes` is the same for a
+    /* Processes that the user id may have; 0: the user id is not the session's own, so they cannot
+     * be counted. `processes` is the same for a
      * kernel that has no others, whatever the user id. */
     uint32_t nproc, processes;
     uint64_t linger_ns; /* how long all goes on without a boxd */
@@ -92,7 +93,7 @@ struct guest_start {
     uint32_t argc, envc;
     uint64_t timeout_ns; /* 0: none. Enforced in the container, also while no boxd is there. */
     /* 0: what the container has. Of all processes of the tree together, their own and shared
-     * memory. No cgroup can be made inside a container, so the keeper looks ten times a second and
+     * memory. No cgroup can be made inside a container, so box-guest looks ten times a second and
      * ends the tree; what it takes in between is bounded by the container's own limit. */
     uint64_t memory_bytes;
     uint16_t rows, cols;
@@ -139,7 +140,6 @@ enum guest_exited_flags {
     GUEST_EXITED_OOM = 1U << 1,
     GUEST_EXITED_KILLED = 1U << 2,    /* by GUEST_KILL */
     GUEST_EXITED_DISK_FULL = 1U << 3, /* what quota_path lies on has nothing left */
-    GUEST_EXITED_UNCLEAR = 1U << 4,   /* the session's own programs killed the one who knows */
 };
 
 /* Why a program never ran; `error` is then the errno. */

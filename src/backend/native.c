@@ -339,6 +339,7 @@ static const struct backend_ops native_ops = {
     .proc_close_stdin = native_proc_close_stdin,
     .proc_signal = native_proc_signal,
     .proc_kill = native_proc_kill,
+    .proc_end = native_proc_end,
     .proc_free = native_proc_free,
     .receipt = native_receipt,
     .held = native_held,
@@ -398,6 +399,7 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
                                      .uid = options->uid,
                                      .gid = options->gid,
                                      .roots = options->roots,
+                                     .places = options->roots_are_outer,
                                      .linger_sec = options->linger_sec};
     int r = priv_client_new(loop, &po, &n->priv, err);
     if (r < 0) {

@@ -44,6 +44,8 @@ static bool dispatch(struct native_sandbox *sb, const union message *m, size_t l
         return native_proc_on_output(sb, m->number.id);
     else if (m->type == INIT_MSG_PROC_EXITED && len == sizeof(m->exited))
         return native_proc_on_exited(sb, &m->exited);
+    else if (m->type == INIT_MSG_PROC_GONE && len == sizeof(m->number))
+        return native_proc_on_gone(sb, m->number.id);
     else if (m->type == INIT_MSG_PROC_END && len == sizeof(m->number))
         native_on_listed(sb);
     else

@@ -454,6 +454,7 @@ static void end_exec(struct native_exec *e)
 void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *m)
 {
     struct native_exec *e = find_exec(sb, m->id);
+    bool ended = (m->flags & (INIT_EXITED_TIMEOUT | INIT_EXITED_OOM | INIT_EXITED_KILLED)) != 0;
     if (e == NULL)
         return;
     sb->running--;
@@ -463,6 +464,11 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
                                       .exit_code = 126,
                                       .error = "boxd has no file descriptor left for its output"};
     end_exec(e);
+    if (!ended || m->remaining == 0)
+        return;
+    log_warn(NULL, "sandbox %s: %u processes of a command do not end; removing it", sb->name,
+             m->remaining);
+    native_lose(sb);
 }
 
 static void on_lost(struct loop_defer *d)

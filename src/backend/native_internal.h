@@ -149,7 +149,12 @@ struct native_proc {
     /* What PID 1 is to be told as soon as it reads. */
     bool send_room, send_close, send_kill;
     int send_signo;
-    bool crowded; /* it was ended: boxd could not take its descriptors */
+    bool crowded;          /* it was ended: boxd could not take its descriptors */
+    bool ending;           /* PID 1 is to end it, and nothing else is wanted of it */
+    bool forgotten;        /* PID 1 was told so */
+    backend_done_fn *gone; /* NULL: nobody waits for that */
+    void *gone_arg;
+    struct loop_timer overdue;
     struct loop_defer news, again, room;
     struct outcome outcome;
 };
@@ -200,7 +205,9 @@ size_t native_proc_stderr_from(struct proc *base, uint64_t *at, char *buf, size_
 size_t native_proc_unwritten(const struct proc *base);
 void native_proc_signal(struct proc *base, int signo);
 void native_proc_kill(struct proc *base);
+void native_proc_end(struct proc *base, backend_done_fn *done, void *arg);
 void native_proc_free(struct proc *base);
+bool native_proc_on_gone(struct native_sandbox *sb, uint32_t number);
 void native_proc_settle(struct native_proc *p); /* after a callback: it may have been freed */
 /* From the connection to box-init; false when it makes no sense. */
 bool native_proc_on_state(struct native_sandbox *sb, const struct init_state *m, int *fds,

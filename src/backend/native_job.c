@@ -45,23 +45,32 @@ static void on_reply(void *arg, const struct priv_reply *reply, int *fds, size_t
     free(s);
 }
 
+static int find_root(const struct native_launcher *n, const char *dir, uint32_t *ret,
+                     const char **ret_rest, struct err *err)
+{
+    size_t root = 0;
+    if (priv_client_place_of(n->priv, dir, ret, ret_rest))
+        return 0;
+    int r = fetch_find_root(&n->roots, dir, &root, ret_rest, err);
+    *ret = (uint32_t)root;
+    return r;
+}
+
 static int launcher_start(struct fetch_launcher *l, const struct fetch_start *s,
                           fetch_started_fn *fn, void *arg, struct err *err)
 {
     const struct native_launcher *n = container_of(l, struct native_launcher, base);
-    size_t root = 0;
-    const char *rest = NULL;
-    uint32_t place = 0;
-    int r = priv_client_place_of(n->priv, s->dir, &place, &rest) ? 0 : -1;
-    root = place;
-    if (r < 0)
-        r = fetch_find_root(&n->roots, s->dir, &root, &rest, err);
+    struct priv_job_request request = {
+        .create = s->create, .seconds = s->seconds, .bound = s->bound, .uid = s->uid};
+    int r = find_root(n, s->dir, &request.root, &request.path, err);
+    if (r == 0 && s->source != NULL)
+        r = find_root(n, s->source, &request.source_root, &request.source, err);
+    if (r == 0 && s->source != NULL)
+        r = find_root(n, s->manifest, &request.manifest_root, &request.manifest, err);
     if (r < 0)
         return r;
     struct native_start *start = xnew(struct native_start);
     *start = (struct native_start){fn, arg};
-    const struct priv_job_request request = {
-        .root = (uint32_t)root, .path = rest, .create = s->create, .seconds = s->seconds};
     r = priv_client_job(n->priv, &request, on_reply, start, err);
     if (r < 0)
         free(start);

@@ -24,7 +24,7 @@
 #define ROOT_INODES 65536U
 #define QUOTA_BYTES_PER_INODE 16384U
 #define HOME "/home/box"
-#define WANTED_MAX (SPEC_MOUNTS_MAX + 2U) /* with the workspace and the home */
+#define WANTED_MAX (SPEC_MOUNTS_MAX + 3U) /* with the workspace, the home and the artifacts */
 
 static const char *const host_dirs[NATIVE_HOST_DIRS_MAX - 1] = {"/bin",   "/sbin",  "/lib",
                                                                 "/lib32", "/lib64", "/libx32"};
@@ -98,6 +98,8 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
                           const struct wanted *w, struct err *err)
 {
     const struct backend_roots roots = {facts->roots, facts->roots_are_outer, spec->own.place};
+    if (spec->own.bound && facts->one_id)
+        return backend_refuse_bound(spec, w->host_path, err);
     char source[4096];
     size_t root = 0;
     const char *rest = NULL;
@@ -260,6 +262,9 @@ static int collect_mounts(const struct spec *spec, struct wanted *list, size_t *
         if (m->mode != MOUNT_NONE)
             r = add_wanted(list, n, &w, err);
     }
+    w = (struct wanted){spec->own.artifacts, SPEC_ARTIFACTS, NULL, MOUNT_RO};
+    if (r == 0 && w.host_path != NULL)
+        r = add_wanted(list, n, &w, err);
     /* The home is ours to give, unless a mount of the caller's is there or holds the place. */
     w = (struct wanted){.target = HOME, .private_name = "home"};
     for (size_t i = 0; i < *n; i++)
@@ -350,6 +355,10 @@ int native_plan(const struct spec *spec, const struct native_facts *facts, const
     p->flags = (network_on ? PLAN_NET_ON : 0) | (spec->read_only_rootfs ? 0 : PLAN_ROOT_WRITABLE) |
                (facts->require_limits ? PLAN_REQUIRE_LIMITS : 0) |
                (facts->gvisor ? PLAN_GVISOR : 0);
+    if (spec->own.bound) {
+        p->flags |= PLAN_AS_CALLER;
+        p->as_uid = spec->own.uid;
+    }
     choose_ids(p, spec, facts);
     set_limits(p, spec);
     add_rlimits(p, spec, facts);

@@ -105,6 +105,7 @@ static void proc_delete(struct native_proc *p)
 {
     unlink_proc(p);
     stop_defers(p);
+    loop_timer_stop(&p->overdue);
     native_stdin_done(p);
     ring_reader_done(&p->ring);
     free(p);
@@ -114,7 +115,7 @@ void native_proc_settle(struct native_proc *p)
 {
     if (p->busy > 0 || !p->freed)
         return;
-    if (p->sb == NULL || tell_forget(p) != -EAGAIN)
+    if (p->sb == NULL || p->forgotten || tell_forget(p) != -EAGAIN)
         proc_delete(p);
 }
 
@@ -129,7 +130,7 @@ struct proc_range native_proc_range(const struct proc *base)
 
 static void tell_output(struct native_proc *p)
 {
-    if (p->freed || !p->taken || p->told_eof)
+    if (p->freed || p->ending || !p->taken || p->told_eof)
         return;
     p->told_eof = native_proc_range(&p->base).eof;
     p->events.output(p->arg);
@@ -137,10 +138,18 @@ static void tell_output(struct native_proc *p)
 
 static void tell_exited(struct native_proc *p)
 {
-    if (p->freed || !p->taken || p->told || !p->exited)
+    if (p->freed || p->ending || !p->taken || p->told || !p->exited)
         return;
     p->told = true;
     p->events.exited(p->arg, &p->outcome);
+}
+
+static void tell_ended(struct native_proc *p, const struct err *err)
+{
+    backend_done_fn *done = TAKE_PTR(p->gone);
+    loop_timer_stop(&p->overdue);
+    if (done != NULL)
+        done(p->gone_arg, err);
 }
 
 /* What its user does not know yet, from the loop. */
@@ -155,6 +164,8 @@ static void on_news(struct loop_defer *d)
     if (range.end > range.begin || range.eof)
         tell_output(p);
     tell_exited(p);
+    if (p->sb == NULL) /* it went with all the others */
+        tell_ended(p, NULL);
     p->busy--;
     native_proc_settle(p);
 }
@@ -267,6 +278,18 @@ bool native_proc_on_exited(struct native_sandbox *sb, const struct init_exited *
     return true;
 }
 
+bool native_proc_on_gone(struct native_sandbox *sb, uint32_t number)
+{
+    struct native_proc *p = find(sb, number);
+    if (p == NULL || !p->ending)
+        return true;
+    p->busy++;
+    tell_ended(p, NULL);
+    p->busy--;
+    native_proc_settle(p);
+    return true;
+}
+
 void native_proc_flush(struct native_sandbox *sb)
 {
     (void)loop_io_events(&sb->conn_io, EPOLLIN);
@@ -274,6 +297,10 @@ void native_proc_flush(struct native_sandbox *sb)
         next = p->next;
         if (p->freed) {
             native_proc_settle(p);
+            continue;
+        }
+        if (p->ending) {
+            p->forgotten = p->forgotten || tell_forget(p) != -EAGAIN;
             continue;
         }
         if (p->send_signo != 0)
@@ -398,12 +425,45 @@ void native_proc_kill(struct proc *base)
     tell_kill(proc_of(base), INIT_KILL_TREE, SIGKILL);
 }
 
+/* PID 1 says nothing: what it is to end cannot be ended but with it. */
+static void on_overdue(struct loop_timer *t)
+{
+    struct native_proc *p = container_of(t, struct native_proc, overdue);
+    struct native_sandbox *sb = p->sb;
+    struct err err = {0};
+    (void)err_set(&err, ERR_BACKEND,
+                  "the process does not end; its session is removed, with all that runs in it");
+    p->busy++;
+    tell_ended(p, &err);
+    p->busy--;
+    native_proc_settle(p);
+    if (sb != NULL)
+        native_lose(sb);
+}
+
+void native_proc_end(struct proc *base, backend_done_fn *done, void *arg)
+{
+    struct native_proc *p = proc_of(base);
+    p->ending = true;
+    p->gone = done;
+    p->gone_arg = arg;
+    stop_defers(p);
+    native_stdin_done(p);
+    if (p->sb == NULL) {
+        tell_later(p);
+        return;
+    }
+    p->forgotten = tell_forget(p) != -EAGAIN;
+    loop_timer_start(p->native->loop, &p->overdue, BACKEND_OVERDUE_NS, on_overdue);
+}
+
 void native_proc_free(struct proc *base)
 {
     if (base == NULL)
         return;
     struct native_proc *p = proc_of(base);
     p->freed = true;
+    p->gone = NULL;
     stop_defers(p);
     native_stdin_done(p);
     native_proc_settle(p);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "spec/spec.h"
 #include "util/cleanup.h"
 #include "util/compat.h"
 #include "util/err.h"
@@ -49,6 +50,14 @@ int backend_find_root(const struct backend_roots *all, const char *path, size_t 
                        "allowed_mount_roots in the configuration, or set BOX_ALLOWED_MOUNT_ROOTS",
                        path);
     return 0;
+}
+
+int backend_refuse_bound(const struct spec *spec, const char *path, struct err *err)
+{
+    return err_set(err, ERR_DENIED,
+                   "host_path %.150s cannot be mounted for uid %u: only the native backend and "
+                   "runsc, started by root, can find out what that user may open; use a token",
+                   path, spec->own.uid);
 }
 
 int backend_make_place(const struct backend_place *want, struct err *err)

@@ -26,6 +26,10 @@ struct backend_roots {
 int backend_find_root(const struct backend_roots *all, const char *path, size_t *ret,
                       const char **ret_rest, struct err *err);
 
+/* Where nobody can find out what the caller's user could open. ERR_DENIED. */
+struct spec;
+int backend_refuse_bound(const struct spec *spec, const char *path, struct err *err);
+
 /* Makes what is missing of a place with our own rights; its descriptor, O_PATH. */
 struct backend_place;
 int backend_make_place(const struct backend_place *want, struct err *err);

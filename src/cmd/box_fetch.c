@@ -21,10 +21,12 @@
 #include "util/err.h"
 #include "util/fd.h"
 #include "util/json.h"
+#include "util/path.h"
 #include "util/str.h"
 
 struct options {
     const char *make;
+    const char *manifest; /* "": nothing is copied from elsewhere */
     uint64_t seconds;
 };
 
@@ -32,6 +34,7 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
 {
     static const struct option table[] = {
         {"make", required_argument, NULL, 'm'},
+        {"manifest", required_argument, NULL, 'f'},
         {"seconds", required_argument, NULL, 's'},
         {0},
     };
@@ -40,6 +43,8 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
     while ((c = getopt_long(argc, argv, "", table, NULL)) != -1) {
         if (c == 'm')
             o->make = optarg;
+        else if (c == 'f')
+            o->manifest = optarg;
         else if (c != 's' || str_to_u64(optarg, &o->seconds) < 0 || o->seconds == 0 ||
                  o->seconds > FETCH_SECONDS_MAX)
             return err_set(err, ERR_INVALID, "box-fetch is started by boxd, not by hand");
@@ -49,21 +54,38 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
     return 0;
 }
 
-/* Everything that can be done wrong is done before the first byte is read. */
-static int prepare(const struct options *o, int *ret_dir, struct err *err)
+/* Opened while we can still go there; looked at afterwards. A fifo keeps nobody waiting. */
+static int open_manifest(const char *name, struct fetch_source *ret, struct err *err)
 {
+    ret->dir_fd = FETCH_SOURCE_FD;
+    ret->manifest_fd = path_open_beneath(FETCH_MANIFEST_FD, name,
+                                         O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0);
+    if (ret->manifest_fd < 0)
+        return err_sys(err, -ret->manifest_fd, "Artifact manifest '%.200s'", name);
+    (void)close(FETCH_MANIFEST_FD);
+    return 0;
+}
+
+/* Everything that can be done wrong is done before the first byte is read. */
+static int prepare(const struct options *o, struct fetch_source *source, int *ret_dir,
+                   struct err *err)
+{
+    bool copies = o->manifest[0] != '\0';
+    unsigned last = copies ? FETCH_MANIFEST_FD : FETCH_DIR_FD;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     /* Nothing that we may call later can take it back. */
     (void)alarm((unsigned)o->seconds);
     (void)sigaction(SIGALRM, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
-    if (syscall(SYS_close_range, FETCH_DIR_FD + 1, ~0U, 0) < 0)
+    if (syscall(SYS_close_range, last + 1, ~0U, 0) < 0)
         return err_sys(err, errno, "close what is not ours");
     (void)umask(022);
     AUTO_CLOSE int dir = fetch_open_dir(FETCH_DIR_FD, o->make, err);
     if (dir < 0)
         return dir;
     (void)close(FETCH_DIR_FD);
-    int r = fetch_confine(dir, err);
+    int r = copies ? open_manifest(o->manifest, source, err) : 0;
+    if (r == 0)
+        r = fetch_confine(dir, copies ? source : NULL, err);
     if (r < 0)
         return r;
     *ret_dir = TAKE_FD(dir);
@@ -90,18 +112,21 @@ static int read_input(struct buf *all, struct fetch_input *ret, struct err *err)
 
 static int run(int argc, char **argv, struct buf *out, struct err *err)
 {
-    struct options o = {.make = "", .seconds = FETCH_SECONDS};
+    struct options o = {.make = "", .manifest = "", .seconds = FETCH_SECONDS};
+    struct fetch_source source = {-1, -1};
     struct fetch_input in;
     AUTO_CLOSE int dir = -1;
     AUTO_DONE(buf) struct buf all;
     buf_init(&all, FETCH_REQUEST_MAX + FETCH_ZIP_MAX + 2);
     int r = parse_options(argc, argv, &o, err);
     if (r == 0)
-        r = prepare(&o, &dir, err);
+        r = prepare(&o, &source, &dir, err);
     if (r == 0)
         r = read_input(&all, &in, err);
-    if (r == 0)
+    if (r == 0) {
+        in.source = source.dir_fd >= 0 ? &source : NULL;
         fetch_run(dir, &in, out);
+    }
     return r;
 }
 

@@ -29,6 +29,7 @@
 #include "priv/wire.h"
 #include "sandbox/hostetc.h"
 #include "sandbox/launch.h"
+#include "sandbox/mount.h"
 #include "sandbox/seccomp.h"
 #include "sandbox/storage.h"
 #include "sandbox/userns.h"
@@ -56,6 +57,7 @@ struct options {
     const char *roots[LAUNCH_ROOTS_MAX];
     size_t n_roots;
     uint64_t uid, gid, linger;
+    bool places;
 };
 
 static int parse_options(int argc, char **argv, struct options *o, struct err *err)
@@ -75,6 +77,7 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
         {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},
         {"linger", required_argument, NULL, 'l'},
+        {"places", no_argument, NULL, 'P'},
         {0},
     };
     /* clang-format on */
@@ -100,6 +103,8 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
             o->guest = optarg;
         else if (c == 'E')
             o->engine = optarg;
+        else if (c == 'P')
+            o->places = true;
         else if (c == 'u')
             r = str_to_u64(optarg, &o->uid);
         else if (c == 'g')
@@ -120,8 +125,14 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
     return 0;
 }
 
+/* Root looks for what is to be mounted where boxd was started: a volume that is mounted later is
+ * there, whether or not it is passed on to us. Who cannot go there (that takes CAP_SYS_CHROOT, too)
+ * has to do with what is passed on. */
 static void open_roots(struct launch_host *h, const struct options *o)
 {
+    int home = h->outer_fd >= 0 ? mount_ns_enter(h->outer_fd) : -1;
+    if (home < 0)
+        fd_close_many(&h->outer_fd, 1);
     h->root_paths = o->roots;
     h->n_named = o->n_roots;
     for (size_t i = 0; i < o->n_roots; i++) {
@@ -130,6 +141,8 @@ static void open_roots(struct launch_host *h, const struct options *o)
             log_debug(NULL, "allowed mount root '%s': %s", o->roots[i], err_errno_text(errno));
         h->root_fds[h->n_roots++] = fd; /* keeps the numbering; -1 refuses */
     }
+    if (home >= 0)
+        mount_ns_return(home);
 }
 
 /* A mount namespace of our own: what we attach for a moment never shows on the host, while the
@@ -143,11 +156,7 @@ static int enter_namespaces(struct launch_host *h, const struct options *o, stru
     h->rootful = user_is_host_root();
     h->host_uid = user_outer_id();
     h->mnt_ns = peer_mnt_ns();
-    /* Root looks for what is to be mounted where boxd was started: a volume that is mounted later
-     * is there, whether or not it is passed on to us. */
     h->outer_fd = h->rootful ? open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC) : -1;
-    if (h->outer_fd >= 0)
-        open_roots(h, o);
     if (unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
         return err_sys(
             err, errno,
@@ -166,8 +175,7 @@ static int enter_namespaces(struct launch_host *h, const struct options *o, stru
     }
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
         return err_sys(err, errno, "own mount namespace");
-    if (h->outer_fd < 0)
-        open_roots(h, o);
+    open_roots(h, o);
     return 0;
 }
 
@@ -317,7 +325,7 @@ static void raise_nofile(void)
 static int run(int argc, char **argv, struct err *err)
 {
     static struct launch_host host;
-    struct options o = {0};
+    static struct options o;
     struct err ignored = {0};
     AUTO(loop) struct loop *loop = NULL;
     AUTO_CLOSE int turn = -1;
@@ -343,7 +351,8 @@ static int run(int argc, char **argv, struct err *err)
                                              .roots = o.roots,
                                              .n_roots = o.n_roots,
                                              .state = o.state,
-                                             .engine = o.engine};
+                                             .engine = o.engine,
+                                             .places = o.places};
     r = priv_serve(loop, &host, &serve, err);
     if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);

@@ -24,6 +24,7 @@
 #include "cmd/chat_log.h"
 #include "cmd/config.h"
 #include "cmd/systemd.h"
+#include "core/artifacts.h"
 #include "core/chat.h"
 #include "core/disk_guard.h"
 #include "core/events.h"
@@ -32,6 +33,7 @@
 #include "core/quota_guard.h"
 #include "core/share.h"
 #include "core/skills.h"
+#include "core/users.h"
 #include "http/server.h"
 #include "io/loop.h"
 #include "io/peer.h"
@@ -76,6 +78,8 @@ struct daemon {
     struct chat *chat;
     struct http_server *server;
     struct skills *skills;
+    struct users *users;
+    struct artifacts *artifacts;
     struct rpc *rpc;
     struct rpc_stdio *stdio;
     struct loop_signal signals;
@@ -84,6 +88,8 @@ struct daemon {
     int lock_fd, state_fd, spool_fd, in_fd, out_fd, chats_fd;
     int diag_fd; /* for peer_identify() */
     char tag[16];
+    char
+        artifacts_tag[40]; /* also of the state directory itself: containers call theirs the same */
     char fetch_program[PATH_MAX];
     uid_t uid;
     gid_t gid;
@@ -153,6 +159,7 @@ static int take_state(struct daemon *d, struct err *err)
     AUTO_FREE char *run = xstrdup(d->config->socket_path);
     AUTO_CLOSE int run_fd = -1;
     AUTO_CLOSE int fd = -1;
+    struct stat st;
     *strrchr(run, '/') = '\0';
     int r = config_make_dirs(d->config, err);
     if (r == 0)
@@ -172,6 +179,10 @@ static int take_state(struct daemon *d, struct err *err)
         return r;
     (void)snprintf(d->tag, sizeof(d->tag), "box-%011llx",
                    (unsigned long long)(str_hash(dir) & 0xfffffffffff));
+    if (fstat(fd, &st) < 0)
+        return err_sys(err, errno, "state directory '%s'", dir);
+    (void)snprintf(d->artifacts_tag, sizeof(d->artifacts_tag), "%s-%llx", d->tag,
+                   (unsigned long long)st.st_ino);
     d->state_fd = TAKE_FD(fd);
     return 0;
 }
@@ -298,10 +309,12 @@ static int start_backend(struct daemon *d, struct err *err)
     return r;
 }
 
-static bool accept_peer(void *arg, const struct ucred *peer)
+/* A socket that is not open to others has no word for them. Where some are served, authorize()
+ * tells the rest what to do about it. */
+static bool accept_peer(void *arg, const struct peer *peer)
 {
     const struct daemon *d = arg;
-    return peer->uid == 0 || peer->uid == d->uid;
+    return users_any(d->users) || users_rank(d->users, peer) != USERS_REFUSED;
 }
 
 static int authorize(void *arg, struct http_request *req)
@@ -330,10 +343,15 @@ static int listen_tcp(struct daemon *d, struct err *err)
                        "file and name it with token_file in the configuration or $BOX_TOKEN_FILE, "
                        "or set $LANGBOT_BOX_CONTROL_TOKEN",
                        c->host);
-    if (!boxd_service_needs_token(c))
+    if (!boxd_service_needs_token(c) && d->diag_fd >= 0)
+        log_info(NULL,
+                 "listening on %s:%u without a token: root, boxd's own user, allowed_users and "
+                 "allowed_groups are served",
+                 c->host, c->port);
+    else if (!boxd_service_needs_token(c))
         log_warn(NULL,
-                 "listening on %s:%u without a token: every local user can use this boxd; set "
-                 "token_file",
+                 "listening on %s:%u without a token, and this kernel does not tell who connects: "
+                 "nobody is served there; set token_file",
                  c->host, c->port);
     int r = http_server_listen_tcp(d->server, c->host, c->port, err);
     if (r < 0 && c->stdio_control) {
@@ -369,6 +387,7 @@ static int start_server(struct daemon *d, struct err *err)
     struct http_server_opts opts = {
         .authorize = authorize,
         .accept_peer = accept_peer,
+        .diag_fd = d->diag_fd,
         .answered = on_answered,
         .arg = d,
         .hosts = config_host_is_loopback(d->config) && !d->systemd.outside ? NULL : any_host};
@@ -376,7 +395,8 @@ static int start_server(struct daemon *d, struct err *err)
     if (r == 0)
         r = listen_systemd(d, err);
     if (r == 0 && !d->systemd.has_unix)
-        r = http_server_listen_unix(d->server, d->config->socket_path, 0600, err);
+        r = http_server_listen_unix(d->server, d->config->socket_path,
+                                    users_any(d->users) ? 0666 : 0600, err);
     return r < 0 ? r : listen_tcp(d, err);
 }
 
@@ -385,7 +405,10 @@ static int start_skills(struct daemon *d, struct err *err)
     struct skills_options options = {.program = d->fetch_program,
                                      .launcher = boxd_backend_launcher(d->backends),
                                      .roots = d->config->mount_roots};
-    return skills_new(d->loop, &options, &d->skills, err);
+    int r = skills_new(d->loop, &options, &d->skills, err);
+    struct artifacts_options artifacts = {
+        .jobs = options, .manager = d->manager, .tag = d->artifacts_tag};
+    return r < 0 ? r : artifacts_new(d->loop, &artifacts, &d->artifacts, err);
 }
 
 /* As the user that we are from now on, who must be able to use what the configuration names. */
@@ -398,6 +421,7 @@ static int start_rpc(struct daemon *d, struct err *err)
                                   .instance = c->instance,
                                   .backend_name = c->report_backend,
                                   .config = c->box_config,
+                                  .users = d->users,
                                   .base_dir = c->langbot_base,
                                   .roots = c->mount_roots,
                                   .diag_fd = d->diag_fd,
@@ -410,6 +434,7 @@ static int start_rpc(struct daemon *d, struct err *err)
                        "are not enforced count as if they were");
     int r = start_skills(d, err);
     options.skills = d->skills;
+    options.artifacts = d->artifacts;
     http_server_hold(d->server, true);
     if (r == 0)
         r = boxd_service_set_helper(d->service, d->skills, err);
@@ -501,6 +526,7 @@ static int start_service(struct daemon *d, struct err *err)
                                            .events = d->events,
                                            .shares = d->shares,
                                            .guards = d->guards,
+                                           .users = d->users,
                                            .server = d->server,
                                            .state_fd = d->state_fd,
                                            .token_changed = on_token_changed,
@@ -584,6 +610,9 @@ static int start(struct daemon *d, int argc, char **argv, struct err *err)
     assert(d->config != NULL);
     config_apply_log(d->config);
     find_ids(d);
+    r = users_new(d->uid, d->config->allowed_users, d->config->allowed_groups, &d->users, err);
+    if (r < 0)
+        return r;
     raise_nofile();
     d->diag_fd = peer_socket(); /* our filter will not let us make one */
     r = take_stdio(d, err);
@@ -630,6 +659,7 @@ static void stop(struct daemon *d)
     v1_free(d->v1);
     disk_guard_free(d->disk);
     quota_guards_free(d->guards);
+    artifacts_free(d->artifacts);
     skills_free(d->skills);
     /* One that never came to serve leaves the sessions of an earlier one alone. */
     boxd_backend_free(d->backends, d->keep || !d->served);
@@ -640,6 +670,7 @@ static void stop(struct daemon *d)
     shares_free(d->shares);
     store_free(d->store);
     loop_free(d->loop);
+    users_free(d->users);
     config_free(d->config);
     fd_close_many(&d->state_fd, 1);
     fd_close_many(&d->lock_fd, 1);

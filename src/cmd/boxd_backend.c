@@ -210,6 +210,7 @@ static int start_priv(struct boxd_backend *b, const char *socket, struct err *er
                                           .uid = b->o.uid,
                                           .gid = b->o.gid,
                                           .roots = c->mount_roots,
+                                          .places = c->mount_roots_builtin,
                                           .linger_sec = c->linger_sec};
     if (r == 0)
         r = priv_client_new(b->o.loop, &options, &b->priv, err);

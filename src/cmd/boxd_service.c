@@ -20,9 +20,11 @@
 #include "core/policy.h"
 #include "core/policy_service.h"
 #include "core/share.h"
+#include "core/users.h"
 #include "http/crypto.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "io/peer.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/err.h"
@@ -116,14 +118,32 @@ static void release_scope(const void *scope)
     authz_release(scope);
 }
 
+/* By who it is and not by a token. */
+static int authorize_user(const struct boxd_service *s, struct http_request *req)
+{
+    const struct peer *peer = http_request_peer(req);
+
+    switch (users_rank(s->o.users, peer)) {
+    case USERS_FULL:
+        return 0;
+    case USERS_BOUND:
+        http_request_set_user(req, authz_user(peer->uid), release_scope);
+        return 0;
+    case USERS_REFUSED:
+        break;
+    }
+    users_log_refusal(peer);
+    return (int)HTTP_REFUSE_USER;
+}
+
 int boxd_service_authorize(struct boxd_service *s, struct http_request *req)
 {
     const struct authz_scope *scope = NULL;
 
     if (s == NULL)
         return 503;
-    if (http_request_peer(req) != NULL || !boxd_service_needs_token(s->o.config))
-        return 0; /* the unix socket is protected by its mode and the peer's uid */
+    if (http_request_is_unix(req) || !boxd_service_needs_token(s->o.config))
+        return authorize_user(s, req);
     const char *given = http_request_bearer(req);
     if (given == NULL)
         return 401;

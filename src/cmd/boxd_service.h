@@ -19,6 +19,7 @@ struct policy_service;
 struct quota_guards;
 struct shares;
 struct skills;
+struct users;
 
 /* All borrowed. */
 struct boxd_service_options {
@@ -28,6 +29,7 @@ struct boxd_service_options {
     struct events *events; /* of the manager; we hear them first */
     struct quota_guards *guards;
     struct shares *shares;      /* of the manager; we say what tokens may have */
+    const struct users *users;  /* who is served without a token */
     struct http_server *server; /* whose streams end with the tokens that let them in */
     int state_fd;               /* of the state directory */
     /* The token of LangBot clients is another one now; NULL: none is let in. */

@@ -65,6 +65,8 @@ const struct config_key config_keys[CONFIG_KEY_MAX] = {
     [CONFIG_LOG_LEVEL] = {"log_level", "BOX_LOG_LEVEL", "info", "error, warn, info or debug: what is logged, and what is graver"},
     [CONFIG_LOG_FORMAT] = {"log_format", "BOX_LOG_FORMAT", "auto", "json, human, or auto: human on a terminal, JSON elsewhere"},
     [CONFIG_ACCESS_LOG] = {"access_log", "BOX_ACCESS_LOG", "debug", "Level of one record per request, or off"},
+    [CONFIG_ALLOWED_USERS] = {"allowed_users", "BOX_ALLOWED_USERS", NULL, "Users served without a token beside root and boxd's own: names or numbers"},
+    [CONFIG_ALLOWED_GROUPS] = {"allowed_groups", "BOX_ALLOWED_GROUPS", NULL, "Groups whose members are served like that"},
     [CONFIG_LANGBOT_BASE] = {"langbot_base_dir", "BOX_LANGBOT_BASE_DIR", NULL, "Directory that LangBot runs in, where boxd cannot tell; may be mounted"},
     [CONFIG_ALIASES] = {"command_aliases", "BOX_COMMAND_ALIASES", "python=python3", "Further names of commands in the image 'host': name=command, commas between them; none: no names"},
     [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
@@ -283,7 +285,8 @@ static int read_langbot_base(struct config *c, const char *text, struct err *err
 {
     char real[PATH_MAX], cwd[PATH_MAX];
     /* A LangBot that starts us for itself runs where we do. */
-    if (text == NULL && c->stdio_control && getcwd(cwd, sizeof(cwd)) != NULL)
+    bool own = text == NULL && c->stdio_control && getcwd(cwd, sizeof(cwd)) != NULL;
+    if (own)
         text = cwd;
     if (text == NULL)
         return 0;
@@ -292,12 +295,12 @@ static int read_langbot_base(struct config *c, const char *text, struct err *err
                        "langbot_base_dir must be the absolute path of a directory that is there, "
                        "not '%.200s'",
                        text);
-    if (str_eq(real, "/"))
+    c->langbot_base = xstrdup(real);
+    if (str_eq(real, "/") || (own && !c->mount_roots_builtin))
         return 0;
     if (strv_len(c->mount_roots) >= ROOTS_MAX)
         return err_set(err, ERR_LIMIT, "allowed_mount_roots: more than %u entries", ROOTS_MAX);
     strv_add(&c->mount_roots, real);
-    c->langbot_base = xstrdup(real);
     return 0;
 }
 
@@ -395,6 +398,8 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     c->engine_tls_cert = copy(s, CONFIG_ENGINE_TLS_CERT);
     c->engine_tls_key = copy(s, CONFIG_ENGINE_TLS_KEY);
     c->report_backend = copy(s, CONFIG_REPORT_BACKEND);
+    c->allowed_users = copy(s, CONFIG_ALLOWED_USERS);
+    c->allowed_groups = copy(s, CONFIG_ALLOWED_GROUPS);
     if (inet_pton(AF_INET, c->host, &address) != 1 && inet_pton(AF_INET6, c->host, &address) != 1)
         return err_set(err, ERR_INVALID, "host must be a numeric address, not '%.80s'", c->host);
     return 0;
@@ -484,6 +489,8 @@ void config_free(struct config *c)
     free(c->instance);
     free(c->box_config);
     free(c->langbot_base);
+    free(c->allowed_users);
+    free(c->allowed_groups);
     strv_free(c->mount_roots);
     strv_free(c->aliases);
     config_policy_done(c);

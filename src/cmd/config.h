@@ -28,8 +28,9 @@ struct config {
     char *engine_tls_ca, *engine_tls_cert, *engine_tls_key; /* owned; PEM files, NULL: none */
     char **mount_roots;       /* owned; real paths of directories that exist */
     bool mount_roots_builtin; /* nobody chose them: only what lies below may be mounted */
-    char *langbot_base;       /* owned; absolute, NULL: not given */
-    char **aliases;           /* owned; "name=command" */
+    char *allowed_users, *allowed_groups; /* owned; as given, NULL: nobody */
+    char *langbot_base;                   /* owned; absolute, NULL: not given */
+    char **aliases;                       /* owned; "name=command" */
     bool strict_images, require_limits, stdio_control, legacy_protocol, image_pull;
     uint64_t max_sessions, session_ttl_sec, linger_sec;
     uint64_t max_processes, max_exited, exited_sec; /* managed processes; see core/manager.h */

@@ -38,6 +38,8 @@ struct authz_scope {
     struct authz_caps caps;
     int64_t expires;                /* microseconds since 1970; 0: never */
     char all_of_it[DIGEST_LEN + 1]; /* digest of the whole entry */
+    bool is_user;                   /* no token: */
+    uid_t uid;
 };
 
 struct authz {
@@ -182,7 +184,7 @@ static int check_name(const struct authz_scope *s, struct err *err)
     static const char *const ours[] = {"local", "token", "anyone", "nobody", "boxd"};
 
     for (size_t i = 0; i < ARRAY_SIZE(ours); i++)
-        if (str_eq(s->name, ours[i]))
+        if (str_eq(s->name, ours[i]) || str_starts(s->name, "uid-"))
             return err_set(err, ERR_INVALID, "a token cannot have the name '%s'; choose another",
                            s->name);
     return 0;
@@ -244,6 +246,32 @@ static void let_go(struct authz *a)
     free(a);
 }
 
+const struct authz_scope *authz_user(uid_t uid)
+{
+    struct authz *a = xnew(struct authz);
+    struct authz_scope *s = a->scopes = xnew(struct authz_scope);
+
+    model_init(&scope_model, s);
+    *a = (struct authz){.scopes = s, .n = 1, .held = 1};
+    s->all = a;
+    s->name = xasprintf("uid-%u", uid);
+    strv_add(&s->profiles, "*");
+    strv_add(&s->tools, "*");
+    strv_add(&s->networks, "*");
+    strv_add(&s->sessions, "*");
+    s->is_user = true;
+    s->uid = uid;
+    return s;
+}
+
+bool authz_is_user(const struct authz_scope *s, uid_t *ret)
+{
+    if (s == NULL || !s->is_user)
+        return false;
+    *ret = s->uid;
+    return true;
+}
+
 void authz_free(struct authz *a)
 {
     if (a == NULL)
@@ -285,7 +313,7 @@ void authz_release(const struct authz_scope *s)
 
 bool authz_counts(const struct authz_scope *s, const struct authz *now, uint64_t now_real_ns)
 {
-    if (s == NULL)
+    if (s == NULL || s->is_user)
         return true;
     bool found = s->all == now;
     for (size_t i = 0; !found && now != NULL && i < now->n; i++)
@@ -300,7 +328,7 @@ const char *authz_name(const struct authz_scope *s)
 
 const char *authz_share(const struct authz_scope *s)
 {
-    return s != NULL ? s->name : NULL;
+    return s != NULL && !s->is_user ? s->name : NULL;
 }
 
 struct authz_caps authz_caps_of(const struct authz *a, const char *name)
@@ -352,8 +380,8 @@ int authz_check_mount(const struct authz_scope *s, const char *path, enum mount_
             mode <= m->mode)
             return 0;
     }
-    if (s == NULL || mode == MOUNT_NONE)
-        return 0;
+    if (s == NULL || s->is_user || mode == MOUNT_NONE)
+        return 0; /* what a user may mount is found out when it is mounted */
     return err_set(err, ERR_DENIED, "token '%s' may not mount '%.200s' %s", s->name, path,
                    mode == MOUNT_RW ? "for writing" : "at all");
 }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "spec/spec.h"
 #include "util/cleanup.h"
@@ -28,6 +29,11 @@ int authz_parse(const struct json *object, struct authz **ret, struct err *err);
 void authz_free(struct authz *a); /* scopes that are held stay */
 DEFINE_CLEANUP(authz)
 
+/* The scope of a user of this machine who needs no token: everything, but of the host's directories
+ * only what the user could itself open. Held; authz_release(). */
+const struct authz_scope *authz_user(uid_t uid);
+bool authz_is_user(const struct authz_scope *s, uid_t *ret); /* false for NULL and for tokens */
+
 /* The scope of a token, borrowed; NULL: unknown or expired. Takes as long for a wrong one. */
 const struct authz_scope *authz_find(const struct authz *a, const char *token, size_t len,
                                      uint64_t now_real_ns);
@@ -38,7 +44,8 @@ void authz_release(const struct authz_scope *s);
  * rights, and it has not expired. For streams, which outlive the request that was let in. */
 bool authz_counts(const struct authz_scope *s, const struct authz *now, uint64_t now_real_ns);
 const char *authz_name(const struct authz_scope *s); /* for records; "local" for NULL */
-/* Under which name it counts what it uses (core/share.h): its own; NULL for NULL. */
+/* Under which name it counts what it uses (core/share.h): a token's own; NULL for NULL and users.
+ */
 const char *authz_share(const struct authz_scope *s);
 
 /* How much a token may have of what all share; -1: its entry does not say. */

@@ -329,8 +329,10 @@ int box_paths_check_workspace(const struct box_paths *p, bool *ret_make, struct 
                        "allowed_mount_roots are configured");
     if (!box_paths_allow(p, p->default_workspace)) {
         list_roots(p, roots, sizeof(roots));
-        return err_set(err, ERR_INVALID,
-                       "box.local.default_workspace is outside allowed_mount_roots: %s", roots);
+        return err_set(
+            err, ERR_INVALID,
+            "box.local.default_workspace is outside allowed_mount_roots: %s (it is %.120s)", roots,
+            p->default_workspace);
     }
     *ret_make = true;
     return 0;

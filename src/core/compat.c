@@ -92,11 +92,11 @@ int session_check_same(const struct session *s, const struct spec *want, uint64_
 
 /* Mounts are a set: order and repetition do not matter, and one that is switched off is none. Most
  * come in the order they came in before, so each is looked for at its own place first. */
-static bool mounts_within(const struct spec *a, const struct spec *b, bool ordinary)
+static bool mounts_within(const struct spec *a, const struct spec *b)
 {
     for (size_t i = 0; i < a->n_extra_mounts; i++) {
         const struct mount_spec *x = &a->extra_mounts[i];
-        bool found = x->mode == MOUNT_NONE || (ordinary && mount_content_addressed(x));
+        bool found = x->mode == MOUNT_NONE;
         for (size_t k = 0; k < b->n_extra_mounts && !found; k++) {
             const struct mount_spec *y = &b->extra_mounts[(i + k) % b->n_extra_mounts];
             found = x->mode == y->mode && str_eq(x->host_path, y->host_path) &&
@@ -112,10 +112,5 @@ static bool mounts_within(const struct spec *a, const struct spec *b, bool ordin
 
 bool session_same_mounts(const struct spec *a, const struct spec *b)
 {
-    return mounts_within(a, b, false) && mounts_within(b, a, false);
-}
-
-bool session_same_ordinary_mounts(const struct spec *a, const struct spec *b)
-{
-    return mounts_within(a, b, true) && mounts_within(b, a, true);
+    return mounts_within(a, b) && mounts_within(b, a);
 }

@@ -167,8 +167,6 @@ void session_tell(const struct session *s, enum event_kind kind);
 int session_check_same(const struct session *s, const struct spec *want, uint64_t given,
                        struct err *err);
 bool session_same_mounts(const struct spec *a, const struct spec *b);
-/* Those that are not content-addressed. */
-bool session_same_ordinary_mounts(const struct spec *a, const struct spec *b);
 
 /* hostpath.c */
 int hostpath_check(const struct spec *spec, struct err *err);
@@ -221,7 +219,8 @@ void process_watches_end(struct process *p);
 
 /* notice.c */
 struct notice *notice_new(struct process *p, void *arg);
-void notice_tell(struct notice *n); /* from the loop */
+void notice_tell(struct notice *n);                              /* from the loop */
+void notices_fail_all(struct process *p, const struct err *err); /* whatever they wait for */
 void notices_tell_all(struct process *p, const struct err *start_err);
 void notice_free(struct notice *n);
 

@@ -34,6 +34,7 @@ struct heavy {
     unsigned strikes;
     bool seen;       /* it was counted before */
     struct run *run; /* owned; that kills */
+    struct err why;
 };
 
 /* A count that was asked for; it cannot be taken back. */
@@ -110,36 +111,45 @@ static struct heavy *find(struct disk_guard *g, struct session *s)
     return h;
 }
 
-static void on_killed(void *arg, const struct run_result *result)
-{
-    struct heavy *h = arg;
-
-    (void)result;
-    run_free(TAKE_PTR(h->run));
-}
-
 static void on_removed(void *arg, const struct err *err)
 {
     (void)arg;
     (void)err; /* the manager has logged it */
 }
 
-static void punish(struct disk_guard *g, struct heavy *h, const struct err *why)
+static void remove_session(struct heavy *h)
+{
+    struct disk_guard *g = h->guard;
+    struct err ignored;
+
+    log_warn(session_id(h->session), "%s; it does not stop, removing it", h->why.msg);
+    (void)manager_delete(g->o.service->manager, session_id(h->session), on_removed, NULL, &ignored);
+    forget(g, h->session);
+}
+
+static void on_killed(void *arg, const struct run_result *result)
+{
+    struct heavy *h = arg;
+    bool done = quota_killed(result);
+
+    run_free(TAKE_PTR(h->run));
+    if (!done)
+        remove_session(h);
+}
+
+static void punish(struct heavy *h, const struct err *why)
 {
     static const struct run_events events = {.finished = on_killed};
-    struct err ignored;
 
     if (h->run != NULL)
         return;
     h->killed_bytes = h->bytes;
     h->killed_files = h->files;
-    if (h->strikes++ < STRIKES) {
-        (void)quota_kill(g->o.service, h->session, why, &events, h, &h->run);
-        return;
-    }
-    log_warn(session_id(h->session), "%s; it does not stop, removing it", why->msg);
-    (void)manager_delete(g->o.service->manager, session_id(h->session), on_removed, NULL, &ignored);
-    forget(g, h->session);
+    h->why = *why;
+    if (h->strikes++ < STRIKES)
+        (void)quota_kill(h->guard->o.service, h->session, why, &events, h, &h->run);
+    else
+        remove_session(h);
 }
 
 static bool too_much(const struct disk_guard *g, const struct heavy *h, bool incomplete,
@@ -170,13 +180,13 @@ static void judge(struct disk_guard *g, struct session *s, const struct backend_
     h->files = held->files + held->stored_files;
     if (too_much(g, h, held->incomplete, &why)) {
         if (h->strikes == 0 || h->bytes > h->killed_bytes || h->files > h->killed_files)
-            punish(g, h, &why);
+            punish(h, &why);
     } else if (g->left == 0 && grew) {
         (void)err_set(&why, ERR_LIMIT,
                       "the host's disk is nearly full: it keeps %lld MiB for itself "
                       "(box.limits.disk_reserve_mb), and this session was writing",
                       (long long)policy_settings(g->o.service->policy)->disk_reserve_mb);
-        punish(g, h, &why);
+        punish(h, &why);
     } else if (h->run == NULL && bytes < STEP_BYTES && g->left > 0) {
         forget(g, s);
     } else {

@@ -107,11 +107,13 @@ static int submit(struct skills *s, struct job_request request, const char *cons
         jw_array_end(&w);
     }
     jw_object_end(&w);
-    if (jw_end(&w) < 0)
-        return err_set(err, ERR_INVALID, "Invalid Box shared Workspace probe basename");
-    int r = json_parse(text.data, text.len, &data, err);
-    if (r < 0)
+    int r = jw_end(&w) < 0
+                ? err_set(err, ERR_INVALID, "Invalid Box shared Workspace probe basename")
+                : json_parse(text.data, text.len, &data, err);
+    if (r < 0) {
+        skills_act_for(s, NULL); /* that call is not made */
         return r;
+    }
     request.data = data;
     request.zip_fd = -1;
     return skills_submit(s, &request, done, arg, err);

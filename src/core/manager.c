@@ -84,7 +84,7 @@ static enum mount_change mount_change(const struct session *s, const struct wait
     if (!(w->flags & (ACQUIRE_REMOUNT | ACQUIRE_KEEP_MOUNTS)) ||
         session_same_mounts(s->spec, w->spec))
         return MOUNTS_FIT;
-    if (!(w->flags & ACQUIRE_KEEP_MOUNTS) || session_same_ordinary_mounts(s->spec, w->spec))
+    if (!(w->flags & ACQUIRE_KEEP_MOUNTS))
         return MOUNTS_RECREATE;
     /* One that is about to go is no reason to refuse what comes after it. */
     return s->retiring ? MOUNTS_FIT : MOUNTS_CONFLICT;

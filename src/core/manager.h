@@ -74,7 +74,7 @@ enum acquire_flags {
      */
     ACQUIRE_REMOUNT = 1U << 0,
     /* It is kept, and whoever wants other ordinary mounts is told to take another session:
-     * ERR_CONFLICT. Content-addressed mounts may differ. */
+     * ERR_CONFLICT. What is added to one that lives is none of them: see core/artifacts.h. */
     ACQUIRE_KEEP_MOUNTS = 1U << 1,
 };
 

@@ -61,6 +61,16 @@ void notice_tell(struct notice *n)
     loop_defer_start(n->m->loop, &n->defer, on_told);
 }
 
+void notices_fail_all(struct process *p, const struct err *err)
+{
+    while (p->notices != NULL) {
+        struct notice *n = p->notices;
+        leave(n);
+        n->err = *err;
+        notice_tell(n);
+    }
+}
+
 void notices_tell_all(struct process *p, const struct err *start_err)
 {
     while (p->notices != NULL) {

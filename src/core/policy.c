@@ -202,6 +202,7 @@ static int build(const struct policy *p, const struct policy_request *request,
     if (authz_share(request->scope) != NULL)
         s->own.owner = xstrdup(authz_share(request->scope));
     s->own.env_locked = profile_locks(d.profile, SPEC_ENV);
+    s->own.bound = authz_is_user(request->scope, &s->own.uid);
     if (ret_decision != NULL)
         *ret_decision = d;
     *ret = TAKE_PTR(s);

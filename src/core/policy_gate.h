@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "core/policy.h"
 #include "util/cleanup.h"
@@ -69,6 +70,10 @@ int64_t policy_longest_sec(const struct policy *p, const struct authz_scope *sco
 /* Whether the scope covers what a session was made with: its name, its network, its mounts. */
 int policy_check_use(const struct policy *p, const struct authz_scope *scope,
                      const struct spec *spec, struct err *err);
+
+/* What a user without a token (authz_user()) may use: sessions without directories of the host, and
+ * those that it has made itself. */
+int policy_check_user(const struct spec *spec, uid_t uid, struct err *err);
 
 /* A command for the records, owned: `cmd`, or `argv` with quotes where a shell needs them. */
 char *policy_command_text(char *const *argv, const char *cmd);

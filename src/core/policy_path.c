@@ -84,14 +84,16 @@ static const char *roots_name(const struct policy *p)
     return p->flat ? "allowed_host_mount_roots" : "allowed_mount_roots";
 }
 
-static int outside(const struct policy *p, const char *what, enum err_code code, struct err *err)
+static int outside(const struct policy *p, const char *what, const char *path, enum err_code code,
+                   struct err *err)
 {
     AUTO_DONE(buf) struct buf list;
 
     buf_init(&list, LIST_MAX);
     for (size_t i = 0; i < p->n_roots; i++)
         (void)buf_printf(&list, "%s%s", i > 0 ? ", " : "", p->roots[i].real);
-    return err_set(err, code, "%s is outside %s: %s", what, roots_name(p), buf_str(&list));
+    return err_set(err, code, "%s is outside %s: %.180s (it is %.120s)", what, roots_name(p),
+                   buf_str(&list), path);
 }
 
 /* What follows the root, or NULL when the path does not lie there. */
@@ -125,7 +127,7 @@ int policy_check_mount(const struct policy *p, const char *path, char **ret, str
                        roots_name(p));
     char *found = path[0] == '/' ? placed(p, path) : NULL;
     if (found == NULL)
-        return outside(p, "host_path", ERR_DENIED, err);
+        return outside(p, "host_path", path, ERR_DENIED, err);
     *ret = found;
     return 0;
 }
@@ -164,6 +166,6 @@ int policy_ensure_workspace(const struct policy *p, struct err *err)
     /* Also of one that is there: else each request would be refused, and nobody was told. */
     AUTO_FREE char *real = placed(p, path);
     if (real == NULL)
-        return outside(p, name, ERR_INVALID, err);
+        return outside(p, name, path, ERR_INVALID, err);
     return there ? 0 : make_all(real, err);
 }

@@ -6,6 +6,7 @@
 #include "spec/profile.h"
 #include "util/alloc.h"
 #include "util/buf.h"
+#include "util/err.h"
 #include "util/str.h"
 
 /* Every byte of the arguments as a quote that is quoted, and what goes around each. */
@@ -25,10 +26,30 @@ int64_t policy_longest_sec(const struct policy *p, const struct authz_scope *sco
     return scope != NULL && longest == 0 ? 1 : longest;
 }
 
+static bool has_mounts(const struct spec *spec)
+{
+    bool any = spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE;
+
+    for (size_t i = 0; i < spec->n_extra_mounts; i++)
+        any = any || spec->extra_mounts[i].mode != MOUNT_NONE;
+    return any;
+}
+
+int policy_check_user(const struct spec *spec, uid_t uid, struct err *err)
+{
+    if (!has_mounts(spec) || (spec->own.bound && spec->own.uid == uid))
+        return 0;
+    return err_set(err, ERR_DENIED,
+                   "session %.100s has directories of the host that another user has mounted; uid "
+                   "%u can use its own sessions, and those without such directories",
+                   spec->session_id, uid);
+}
+
 int policy_check_use(const struct policy *p, const struct authz_scope *scope,
                      const struct spec *spec, struct err *err)
 {
     const char *own = policy_settings(p)->default_workspace;
+    uid_t uid = 0;
     int r = authz_check_session(scope, spec->session_id, err);
 
     if (r == 0)
@@ -38,7 +59,7 @@ int policy_check_use(const struct policy *p, const struct authz_scope *scope,
     for (size_t i = 0; r == 0 && i < spec->n_extra_mounts; i++)
         r = authz_check_mount(scope, spec->extra_mounts[i].host_path, spec->extra_mounts[i].mode,
                               err);
-    return r;
+    return r == 0 && authz_is_user(scope, &uid) ? policy_check_user(spec, uid, err) : r;
 }
 
 static bool is_plain(const char *word)

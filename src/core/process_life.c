@@ -203,12 +203,28 @@ void process_record_exit(struct process *p)
         log_warn(session_id(p->session), "%s; ignoring", err.msg);
 }
 
-/* It was to end, and has. Its successor's turn, or perhaps its session's. */
-static void on_stopped(struct process *p)
+static void tell_exit(struct process *p)
+{
+    const struct clock *clock = loop_clock(p->session->m->loop);
+    p->session->m->metrics.processes_exited++;
+    p->exited_real = clock_real(clock);
+    p->exited_boot = clock_boot(clock);
+    process_tell(p, EVENT_PROCESS_EXITED);
+}
+
+/* It was to end, and has (`why` NULL), or its session has to for it. Its successor's turn, or
+ * perhaps its session's. */
+static void on_stopped(struct process *p, const struct err *why)
 {
     struct session *s = p->session;
     struct process *next = TAKE_PTR(p->successor);
     struct err err = {0};
+    if (why != NULL) {
+        log_error(session_id(s), "managed process %s: %s", p->spec->process_id, why->msg);
+        notices_fail_all(p, why);
+        if (next != NULL)
+            process_cancel(TAKE_PTR(next), why);
+    }
     durable_drop_process(p);
     process_free(p);
     session_touch(s);
@@ -216,6 +232,28 @@ static void on_stopped(struct process *p)
         process_cancel(next, &err);
     if (s->n_running == 0)
         session_processes_gone(s);
+}
+
+static void on_ended(void *arg, const struct err *err)
+{
+    struct process *p = arg;
+    if (p->exited_real == 0) { /* its own word for it is not waited for */
+        p->exit_code = -SIGKILL;
+        tell_exit(p);
+    }
+    on_stopped(p, err);
+}
+
+/* Nobody hears that it has stopped before all is gone that it started. */
+static void end_tree(struct process *p)
+{
+    loop_timer_stop(&p->timer);
+    if (ops(p)->proc_end != NULL)
+        ops(p)->proc_end(p->proc, on_ended, p);
+    else if (p->exited_real != 0)
+        on_stopped(p, NULL);
+    else
+        ops(p)->proc_kill(p->proc);
 }
 
 /* One that never ran, or was killed by the kernel, has said nothing about it itself. People look
@@ -236,15 +274,16 @@ static void on_exited(void *arg, const struct outcome *outcome)
     struct manager *m = p->session->m;
     if (p->state == PROCESS_EXITED)
         return; /* an earlier daemon has written down how */
-    m->metrics.processes_exited++;
     p->exit_code = exit_code(outcome);
     explain(p, outcome);
-    p->exited_real = clock_real(loop_clock(m->loop));
-    p->exited_boot = clock_boot(loop_clock(m->loop));
     loop_timer_stop(&p->timer);
-    process_tell(p, EVENT_PROCESS_EXITED);
+    tell_exit(p);
+    if (p->state == PROCESS_STOPPING && outcome->kind == OUTCOME_SESSION_LOST) {
+        on_stopped(p, NULL);
+        return;
+    }
     if (p->state == PROCESS_STOPPING) {
-        on_stopped(p);
+        end_tree(p);
         return;
     }
     count_running(p, false);
@@ -288,7 +327,17 @@ static void on_grace_over(struct loop_timer *t)
     struct process *p = container_of(t, struct process, timer);
     log_info(session_id(p->session), "managed process %s does not end; killing it",
              p->spec->process_id);
-    ops(p)->proc_kill(p->proc);
+    end_tree(p);
+}
+
+/* It was to be dead long ago. What cannot be killed alone goes with its session. */
+static void on_kill_overdue(struct loop_timer *t)
+{
+    struct process *p = container_of(t, struct process, timer);
+    log_error(session_id(p->session),
+              "managed process %s was killed and runs on; removing its session",
+              p->spec->process_id);
+    session_stop(p->session);
 }
 
 void process_kill(struct process *p, const char *why)
@@ -298,6 +347,8 @@ void process_kill(struct process *p, const char *why)
     free(p->reason);
     p->reason = xstrdup(why);
     ops(p)->proc_kill(p->proc);
+    if (p->state == PROCESS_RUNNING && p->timer.loop == NULL)
+        loop_timer_start(p->session->m->loop, &p->timer, BACKEND_OVERDUE_NS, on_kill_overdue);
 }
 
 const char *process_reason(const struct process *p)

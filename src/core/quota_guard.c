@@ -41,6 +41,7 @@ struct guard {
     struct usage last;   /* as counted last */
     struct usage killed; /* as counted when all was killed last */
     unsigned strikes;    /* 0: it is within its quota */
+    struct err why;      /* KILLING: over which one it is */
 };
 
 struct quota_guards {
@@ -124,6 +125,14 @@ static void record(const struct policy_service *service, const struct session *s
     policy_service_failed(service, err, NULL, &r);
 }
 
+bool quota_killed(const struct run_result *result)
+{
+    const struct outcome *o = &result->outcome;
+
+    /* 1: there was nobody. A killer that never ran, was stopped or killed has killed nobody. */
+    return o->kind == OUTCOME_EXITED && o->error[0] == '\0' && o->exit_code <= 1;
+}
+
 /* Nobody has a list of what commands left behind, but whoever is inside reaches it all. It does not
  * reach itself, nor PID 1, which is ours. */
 int quota_kill(const struct policy_service *service, struct session *s, const struct err *why,
@@ -163,16 +172,20 @@ static void remove_session(struct guard *g, const struct err *why)
 static void on_killed(void *arg, const struct run_result *result)
 {
     struct guard *g = arg;
+    bool done = quota_killed(result);
 
-    (void)result;
     run_free(TAKE_PTR(g->run));
-    wait_for(g, SOON_NS);
+    if (done)
+        wait_for(g, SOON_NS);
+    else
+        remove_session(g, &g->why);
 }
 
 static void kill_all(struct guard *g, const struct err *why)
 {
     static const struct run_events events = {.finished = on_killed};
 
+    g->why = *why;
     if (quota_kill(g->service, g->session, why, &events, g, &g->run) < 0)
         wait_for(g, SOON_NS);
 }

@@ -10,6 +10,8 @@
  * failure is on record. The session stays, so that a command marked `cleanup` can make room. One
  * that goes on growing all the same is removed, as it would be after a command. */
 
+#include <stdbool.h>
+
 #include "util/cleanup.h"
 
 struct err;
@@ -17,6 +19,7 @@ struct policy_service;
 struct quota_guards;
 struct run;
 struct run_events;
+struct run_result;
 struct session;
 
 struct quota_guards *quota_guards_new(void);
@@ -32,3 +35,5 @@ void quota_guard(const struct policy_service *service, struct session *s); /* se
  * again. */
 int quota_kill(const struct policy_service *service, struct session *s, const struct err *why,
                const struct run_events *events, void *arg, struct run **ret);
+/* Whether that run has done it. If not the session is to be removed. */
+bool quota_killed(const struct run_result *result);

@@ -15,6 +15,7 @@
 #include "util/buf.h"
 #include "util/err.h"
 #include "util/json.h"
+#include "util/path.h"
 #include "util/str.h"
 #include "util/strv.h"
 
@@ -54,9 +55,15 @@ static const struct field session_fields[] = {
     {"expires_ns", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, expires_ns),
      .min = 0, .max = INT64_MAX, .rule = "expires_ns must be a time", .strict_text = "expires_ns must be a time"},
     {"env_locked", FIELD_BOOL, 0, offsetof(struct session_record, env_locked)},
+    {"artifacts", FIELD_STR, FIELD_NULLABLE, offsetof(struct session_record, artifacts),
+     .max = SPEC_PATH_MAX, .valid = path_is_clean_absolute, .rule = "artifacts must be a path"},
+    {"artifact_digests", FIELD_STRV, 0, offsetof(struct session_record, artifact_digests),
+     .max = SPEC_MOUNTS_MAX, .max_bytes = SPEC_MOUNTS_MAX * (SPEC_DIGEST_MAX + 1)},
     {"lease_sec", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, lease_sec),
      .min = 0, .max = LEASE_SEC_MAX, .rule = "lease_sec must be a number of seconds",
      .strict_text = "lease_sec must be a number"},
+    {"bound_uid", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, bound_uid), .number = -1,
+     .min = -1, .max = UINT32_MAX, .rule = "bound_uid must be one", .strict_text = "bound_uid must be a number"},
 };
 
 static const struct field process_fields[] = {
@@ -116,8 +123,11 @@ int session_record_write(const struct session_record *record, struct buf *out)
     spec.cmd = nothing;
     state.labels = spec.own.labels;
     state.owner = spec.own.owner;
+    state.bound_uid = spec.own.bound ? (int64_t)spec.own.uid : -1;
     state.expires_ns = (int64_t)spec.own.expires_ns;
     state.env_locked = spec.own.env_locked;
+    state.artifacts = spec.own.artifacts;
+    state.artifact_digests = spec.own.artifact_digests;
     return write_parts(&spec_model, &spec, &session_model, &state, out);
 }
 
@@ -169,8 +179,12 @@ int session_record_read(const char *text, size_t len, struct session_record *ret
         return r;
     record.spec->own.labels = TAKE_PTR(record.labels);
     record.spec->own.owner = TAKE_PTR(record.owner);
+    record.spec->own.bound = record.bound_uid >= 0;
+    record.spec->own.uid = record.bound_uid >= 0 ? (uid_t)record.bound_uid : 0;
     record.spec->own.expires_ns = (uint64_t)record.expires_ns;
     record.spec->own.env_locked = record.env_locked;
+    record.spec->own.artifacts = TAKE_PTR(record.artifacts);
+    record.spec->own.artifact_digests = TAKE_PTR(record.artifact_digests);
     *ret = record;
     record = (struct session_record){0};
     return 0;

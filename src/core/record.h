@@ -26,10 +26,13 @@ struct session_record {
     int64_t lease_sec;   /* 0: nobody has to hold it */
     int64_t numbers_end; /* process numbers from here on were never used in this sandbox */
     /* What spec->own has, and has again after reading. Written from there; empty otherwise. */
-    char **labels; /* owned */
-    char *owner;   /* owned */
+    char **labels;     /* owned */
+    char *owner;       /* owned */
+    int64_t bound_uid; /* -1: none */
     int64_t expires_ns;
     bool env_locked;
+    char *artifacts;         /* owned */
+    char **artifact_digests; /* owned */
 };
 
 /* Of the environment only the names are kept: what runs is never started again by us, and values

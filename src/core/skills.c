@@ -50,8 +50,12 @@ struct call {
     const struct job_kind *kind;
     char *dir;          /* owned */
     char *note;         /* owned or NULL */
+    char *source;       /* owned or NULL */
+    char *manifest;     /* owned or NULL */
     struct buf request; /* the line for the job */
     int zip_fd;         /* owned; -1: none */
+    bool bound;         /* made for `uid` alone */
+    uid_t uid;
     skills_done_fn *done;
     void *arg;
     struct log_scope scope; /* who asked, for the log */
@@ -88,6 +92,8 @@ struct skills {
     size_t waiting;
     struct job *job; /* the one under way, NULL: none */
     struct loop_defer next;
+    bool bound; /* the next call is made for `uid` alone */
+    uid_t uid;
 };
 
 static void on_next(struct loop_defer *d);
@@ -109,6 +115,8 @@ static void call_free(struct call *c)
         return;
     free(c->dir);
     free(c->note);
+    free(c->source);
+    free(c->manifest);
     buf_done(&c->request);
     fd_close_many(&c->zip_fd, 1);
     free(c);
@@ -351,8 +359,13 @@ static void on_next(struct loop_defer *d)
     s->waiting--;
     s->job = j;
     buf_init(&j->out, FETCH_ANSWER_MAX + READ_MAX);
-    const struct fetch_start start = {
-        .dir = j->call->dir, .create = j->call->kind->create, .seconds = j->call->kind->seconds};
+    const struct fetch_start start = {.dir = j->call->dir,
+                                      .create = j->call->kind->create,
+                                      .seconds = j->call->kind->seconds,
+                                      .bound = j->call->bound,
+                                      .uid = j->call->uid,
+                                      .source = j->call->source,
+                                      .manifest = j->call->manifest};
     if (s->launcher->start(s->launcher, &start, on_started, j, &err) < 0)
         job_not_started(j, &err);
 }
@@ -372,19 +385,31 @@ static int write_request(const struct job_request *r, struct buf *out)
     return rc < 0 ? rc : buf_putc(out, '\n');
 }
 
+void skills_act_for(struct skills *s, const uid_t *uid)
+{
+    s->bound = uid != NULL;
+    s->uid = uid != NULL ? *uid : 0;
+}
+
 int skills_submit(struct skills *s, const struct job_request *request, skills_done_fn *done,
                   void *arg, struct err *err)
 {
+    const bool bound = s->bound;
+    s->bound = false;
     if (s->waiting >= SKILLS_QUEUE_MAX)
         return err_set(err, ERR_LIMIT, "too many calls to the skill store wait; try again");
     struct call *c = xnew(struct call);
     c->kind = request->kind;
+    c->bound = bound;
+    c->uid = s->uid;
     c->zip_fd = -1;
     c->done = done;
     c->arg = arg;
     c->scope = log_scope_now();
     c->dir = xstrdup(request->dir);
     c->note = request->note != NULL ? xstrdup(request->note) : NULL;
+    c->source = request->source != NULL ? xstrdup(request->source) : NULL;
+    c->manifest = request->manifest != NULL ? xstrdup(request->manifest) : NULL;
     buf_init(&c->request, FETCH_REQUEST_MAX);
     if (write_request(request, &c->request) < 0) {
         call_free(c);
@@ -415,12 +440,15 @@ int skills_call(struct skills *s, const char *workspace, enum skills_op op,
                 struct err *err)
 {
     assert(op < SKILLS_OP_MAX);
+    bool known = workspace == NULL || id_valid(workspace);
+    if (s->root == NULL || !known)
+        s->bound = false; /* that call is not made */
     if (s->root == NULL)
         return err_set(
             err, ERR_STATE,
             "boxd does not know where LangBot keeps its skills: set box.local.host_root in "
             "LangBot's configuration, or langbot_base_dir of boxd");
-    if (workspace != NULL && !id_valid(workspace))
+    if (!known)
         return err_set(err, ERR_INVALID, "not the name of a workspace");
     AUTO_FREE char *dir =
         workspace != NULL ? xasprintf("%s/tenants/%s", s->root, workspace) : xstrdup(s->root);

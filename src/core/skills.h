@@ -7,6 +7,7 @@
  * the order they were made, one at a time. */
 
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "util/cleanup.h"
 
@@ -51,6 +52,10 @@ DEFINE_CLEANUP(skills)
 void skills_set_root(struct skills *s, const char *path);
 /* Without a launcher: one more directory that jobs may touch. */
 void skills_add_place(struct skills *s, const char *path);
+
+/* The next call, of these and of hostdir.h, is made for a user who is not root: its directory has
+ * to belong to that user. NULL: for somebody who may do all. */
+void skills_act_for(struct skills *s, const uid_t *uid);
 
 /* `json` is the data of the answer, an object. On failure it is NULL and `message` the whole text
  * for the wire, its class included ("BoxValidationError: Skill name is required"), which may be

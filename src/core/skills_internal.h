@@ -31,6 +31,8 @@ struct job_request {
     bool shared;      /* see fetch/job.h */
     const struct json *data;
     int zip_fd; /* borrowed; -1: none */
+    /* A directory that it may also read, and a file; NULL: neither. See fetch/launcher.h. */
+    const char *source, *manifest;
 };
 
 int skills_submit(struct skills *s, const struct job_request *request, skills_done_fn *done,

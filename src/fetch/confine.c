@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "fetch/job.h"
+#include "fetch/manifest.h"
 #include "sandbox/caps.h"
 #include "sandbox/landlock.h"
 #include "sandbox/seccomp_install.h"
@@ -44,6 +45,8 @@
 
 #define MEMORY_MAX (512UL << 20)
 #define FILE_MAX (32UL << 20)
+#define COPY_MAX                                                                                   \
+    ((rlim_t)MANIFEST_BYTES_MAX) /* of one file of an artifact, which may be all of it */
 
 static const struct {
     int resource;
@@ -120,10 +123,12 @@ static int drop_capabilities(void)
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ? -errno : 0;
 }
 
-static int limit_resources(void)
+static int limit_resources(bool copies)
 {
     for (size_t i = 0; i < ARRAY_SIZE(limits); i++) {
         struct rlimit now, limit = {limits[i].value, limits[i].value};
+        if (copies && limits[i].resource == RLIMIT_FSIZE)
+            limit.rlim_cur = limit.rlim_max = COPY_MAX;
         if (getrlimit((__rlimit_resource_t)limits[i].resource, &now) < 0)
             return -errno;
         if (limit.rlim_max > now.rlim_max)
@@ -134,26 +139,30 @@ static int limit_resources(void)
     return 0;
 }
 
-static int enter_landlock(int dir_fd)
+static int enter_landlock(int dir_fd, const struct fetch_source *source)
 {
-    const struct landlock_path rule = {.fd = dir_fd, .access = LANDLOCK_RW_NOEXEC};
-    AUTO_CLOSE int ruleset = landlock_build(&rule, 1, LANDLOCK_NO_TCP | LANDLOCK_SCOPED);
+    const struct landlock_path rules[] = {
+        {.fd = dir_fd, .access = LANDLOCK_RW_NOEXEC},
+        {.fd = source != NULL ? source->dir_fd : -1, .access = LANDLOCK_RO},
+    };
+    AUTO_CLOSE int ruleset =
+        landlock_build(rules, source != NULL ? 2 : 1, LANDLOCK_NO_TCP | LANDLOCK_SCOPED);
     if (ruleset == -EOPNOTSUPP)
         return 0;
     return ruleset < 0 ? ruleset : landlock_restrict(ruleset);
 }
 
-int fetch_confine(int dir_fd, struct err *err)
+int fetch_confine(int dir_fd, const struct fetch_source *source, struct err *err)
 {
     (void)umask(022);
     (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    int r = limit_resources();
+    int r = limit_resources(source != NULL);
     if (r < 0)
         return err_sys(err, -r, "limit the job");
     r = drop_capabilities();
     if (r < 0)
         return err_sys(err, -r, "give up capabilities");
-    r = enter_landlock(dir_fd);
+    r = enter_landlock(dir_fd, source);
     if (r < 0)
         return err_sys(err, -r, "Landlock");
     r = install_filter();

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 #include <time.h>
 
@@ -20,6 +21,8 @@
 #define FETCH_PATH_MAX 4096U
 #define FETCH_TMP_LEN 21U /* ".tmp-" and 16 digits */
 
+struct fetch_source;
+
 struct fetch {
     int root_fd;      /* borrowed; everything happens below */
     const char *root; /* borrowed; what it is called */
@@ -27,6 +30,7 @@ struct fetch {
     const struct json *data; /* borrowed; of the request */
     const char *zip;         /* borrowed; NULL: none came */
     size_t zip_len;
+    const struct fetch_source *source; /* borrowed; NULL: none */
     struct jw *out;              /* borrowed; an operation that succeeds has written one value */
     struct buf why;              /* the sentence of a failure */
     const char *why_class;       /* literal; NULL: the usual one */
@@ -137,3 +141,7 @@ fetch_op_fn op_list, op_get, op_create, op_update, op_delete, op_scan;
 fetch_op_fn op_list_files, op_read_file, op_write_file;
 fetch_op_fn op_preview_zip, op_install_zip;
 fetch_op_fn op_make_dir, op_read_marker, op_measure;
+fetch_op_fn op_make_artifacts, op_add_artifact, op_sweep_artifacts;
+
+/* ops_measure.c: bytes of all files below; -E2BIG when there is too much to be counted. */
+int fetch_tree_bytes(struct fetch *f, const char *rel, uint64_t *ret);

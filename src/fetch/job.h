@@ -4,7 +4,10 @@
 /* One job of box-fetch, the program that meets what people have uploaded. Whoever starts it gives
  * it a directory as descriptor FETCH_DIR_FD and nothing else of the file system:
  *
- *   box-fetch [--make a/b/c] [--seconds N]
+ *   box-fetch [--make a/b/c] [--manifest NAME] [--seconds N]
+ *
+ * With --manifest there are two more: FETCH_SOURCE_FD, a directory that may be read, and
+ * FETCH_MANIFEST_FD, the one that holds the file NAME.
  *
  * It makes the directories a/b/c below that one where they are missing, gives up every right but
  * those to the last of them, and only then reads: one line of JSON from standard input,
@@ -23,6 +26,8 @@ struct buf;
 struct err;
 
 #define FETCH_DIR_FD 3
+#define FETCH_SOURCE_FD 4
+#define FETCH_MANIFEST_FD 5
 #define FETCH_SECONDS 60U
 #define FETCH_SECONDS_MAX 120U
 #define FETCH_REQUEST_MAX (24U << 20)
@@ -33,16 +38,27 @@ struct err;
  * symbolic link is no directory. `fd` may be O_PATH. Returns a descriptor or a negative errno. */
 int fetch_open_dir(int fd, const char *make, struct err *err);
 
-/* Gives up everything but memory, the open descriptors and what lies below `dir_fd`: limits, no
- * capabilities, no_new_privs, Landlock, a system call filter without sockets and processes. For
- * good. Only -EOPNOTSUPP of Landlock is no error: kernels may lack it. */
-int fetch_confine(int dir_fd, struct err *err);
+/* What artifacts of a session are mounted from, in its directory. */
+#define FETCH_ARTIFACTS_TREE "tree"
+
+/* What is copied from elsewhere; both are borrowed. */
+struct fetch_source {
+    int dir_fd;      /* may be O_PATH */
+    int manifest_fd; /* open for reading; whatever it is */
+};
+
+/* Gives up everything but memory, the open descriptors, what lies below `dir_fd` and, for reading,
+ * what lies below that of `source` (NULL: none): limits, no capabilities, no_new_privs, Landlock, a
+ * system call filter without sockets and processes. For good. Only -EOPNOTSUPP of Landlock is no
+ * error: kernels may lack it. */
+int fetch_confine(int dir_fd, const struct fetch_source *source, struct err *err);
 
 struct fetch_input {
     const char *request; /* JSON; borrowed */
     size_t request_len;
     const char *zip; /* borrowed; NULL: none */
     size_t zip_len;
+    const struct fetch_source *source; /* borrowed; NULL: none */
 };
 
 /* Does the job in the directory `root_fd` and writes the answer, whatever happens. */

@@ -118,6 +118,11 @@ static int open_place(const struct direct *d, const struct fetch_start *s, const
     int r = fetch_find_root(&d->roots, s->dir, &index, &rest, err);
     if (r < 0)
         return r;
+    /* It would be done with our rights. */
+    if (s->bound && s->uid != geteuid())
+        return err_set(err, ERR_DENIED,
+                       "'%.200s' cannot be used for uid %u: boxd was not started by root", s->dir,
+                       s->uid);
     AUTO_CLOSE int root = open(d->roots.paths[index], O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (root < 0)
         return err_sys(err, errno, "open directory '%.200s'", d->roots.paths[index]);
@@ -127,6 +132,35 @@ static int open_place(const struct direct *d, const struct fetch_start *s, const
     if (**ret_missing != '\0' && !s->create)
         return err_set(err, ERR_NOT_FOUND, "directory '%.200s' does not exist", s->dir);
     return TAKE_FD(fd);
+}
+
+static const char *leaf_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
+/* What is copied from, and the directory of its manifest. */
+static int open_source(const struct direct *d, const struct fetch_start *s, int *ret_source,
+                       int *ret_manifest, struct err *err)
+{
+    const char *rest = NULL;
+    size_t index = 0;
+    if (s->source == NULL)
+        return 0;
+    *ret_source = open_place(d, &(struct fetch_start){.dir = s->source}, &rest, err);
+    if (*ret_source < 0)
+        return *ret_source;
+    int r = fetch_find_root(&d->roots, s->manifest, &index, &rest, err);
+    if (r < 0)
+        return r;
+    AUTO_CLOSE int root = open(d->roots.paths[index], O_PATH | O_DIRECTORY | O_CLOEXEC);
+    const char *leaf = leaf_of(rest);
+    AUTO_FREE char *parent = xstrndup(rest, leaf > rest ? (size_t)(leaf - rest - 1) : 0);
+    *ret_manifest = root < 0 ? -errno : path_open_beneath(root, parent, O_PATH | O_DIRECTORY, 0);
+    return *ret_manifest < 0
+               ? err_sys(err, -*ret_manifest, "Artifact manifest '%.200s'", s->manifest)
+               : 0;
 }
 
 static int make_pipes(struct fetch_process *ours, int *ret_in, int *ret_out, struct err *err)
@@ -159,12 +193,18 @@ static int direct_start(struct fetch_launcher *l, const struct fetch_start *s, f
     AUTO_CLOSE int dir = open_place(d, s, &missing, err);
     if (dir < 0)
         return dir;
-    int r = make_pipes(&ours, &in, &out, err);
+    AUTO_CLOSE int source = -1;
+    AUTO_CLOSE int manifest = -1;
+    int r = open_source(d, s, &source, &manifest, err);
+    if (r == 0)
+        r = make_pipes(&ours, &in, &out, err);
     if (r == 0) {
         (void)snprintf(seconds, sizeof(seconds), "%u", s->seconds);
-        const char *const argv[] = {d->program, "--make", missing, "--seconds", seconds, NULL};
-        const int fds[] = {in, out, -1, dir};
-        r = hostcmd_start(argv, fds, ARRAY_SIZE(fds), &cmd, err);
+        const char *name = s->source != NULL ? leaf_of(s->manifest) : "";
+        const char *const argv[] = {d->program, "--make",    missing, "--manifest",
+                                    name,       "--seconds", seconds, NULL};
+        const int fds[] = {in, out, -1, dir, source, manifest};
+        r = hostcmd_start(argv, fds, s->source != NULL ? 6 : 4, &cmd, err);
     }
     if (r < 0) {
         fetch_process_done(&ours);

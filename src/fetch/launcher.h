@@ -29,6 +29,10 @@ struct fetch_start {
     const char *dir;  /* absolute and clean: the directory that the job may see */
     bool create;      /* make it where it is missing, owned by whoever owns the one above */
     unsigned seconds; /* then it is killed */
+    bool bound;       /* the directory has to belong to `uid` */
+    uid_t uid;
+    /* A directory that it may read, and a file that it may; as `dir`. NULL: neither. */
+    const char *source, *manifest;
 };
 
 /* Called once, from the loop. The process is the callee's to take; NULL: err says why not. */

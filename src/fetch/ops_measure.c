@@ -153,6 +153,17 @@ static int check_parts(struct fetch *f, const struct json *parts)
     return 0;
 }
 
+int fetch_tree_bytes(struct fetch *f, const char *rel, uint64_t *ret)
+{
+    struct amount all = {0};
+    struct measure m = {.f = f, .until = now() + SECONDS_MAX};
+    m.pending = xnew_n(char *, PENDING_MAX);
+    measure(&m, rel, &all);
+    free(m.pending);
+    *ret = all.bytes;
+    return all.errors > 0 ? -E2BIG : 0;
+}
+
 /* {"parts": [name…]}: the whole as "", and each of the parts. */
 int op_measure(struct fetch *f)
 {

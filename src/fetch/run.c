@@ -30,6 +30,9 @@ static const struct {
     {"make_dir", op_make_dir, false},
     {"read_marker", op_read_marker, false},
     {"measure", op_measure, false},
+    {"make_artifacts", op_make_artifacts, true},
+    {"add_artifact", op_add_artifact, true},
+    {"sweep_artifacts", op_sweep_artifacts, true},
 };
 
 static int take_lock(struct fetch *f)
@@ -86,7 +89,11 @@ static void write_error(struct fetch *f, struct buf *out)
 
 void fetch_run(int root_fd, const struct fetch_input *in, struct buf *out)
 {
-    struct fetch f = {.root_fd = root_fd, .root = "", .zip = in->zip, .zip_len = in->zip_len};
+    struct fetch f = {.root_fd = root_fd,
+                      .root = "",
+                      .zip = in->zip,
+                      .zip_len = in->zip_len,
+                      .source = in->source};
     struct err err = {0};
     struct jw w;
     AUTO(json) struct json *request = NULL;

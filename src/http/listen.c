@@ -94,9 +94,14 @@ int listen_unix(const char *path, mode_t mode, struct http_listener *l, struct e
     AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return err_sys(err, errno, "make a unix socket");
-    /* The mode of an unbound socket becomes that of its file (less the umask): nobody can get in
+    /* The mode of an unbound socket becomes that of its file, less the umask: nobody can get in
      * between bind and a later chmod. bind does not follow a symlink. */
-    if (fchmod(fd, mode) < 0 || bind(fd, (struct sockaddr *)&sun, sizeof(sun)) < 0)
+    mode_t mask = umask(0);
+    bool bound = fchmod(fd, mode) == 0 && bind(fd, (struct sockaddr *)&sun, sizeof(sun)) == 0;
+    int error = errno;
+    (void)umask(mask);
+    errno = error;
+    if (!bound)
         return err_sys(err, errno, "bind '%s'", path);
     if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return err_sys(err, errno, "look at '%s'", path);

@@ -66,7 +66,7 @@ static void drop_oldest_waiting(struct http_server *s)
 
 /* Accepting. */
 
-static bool peer_allowed(const struct http_server *s, const struct ucred *peer)
+static bool peer_allowed(const struct http_server *s, const struct peer *peer)
 {
     if (s->opts.accept_peer != NULL)
         return s->opts.accept_peer(s->opts.arg, peer);
@@ -92,26 +92,22 @@ static void set_tcp_options(int fd)
 static int welcome(struct http_server *s, int fd, bool filter)
 {
     AUTO_CLOSE int owned = fd;
-    struct ucred peer = {0};
-    socklen_t len = sizeof(peer);
+    struct peer peer;
     int domain = 0;
     socklen_t domain_len = sizeof(domain);
 
     if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &domain_len) < 0)
         return -errno;
-    if (domain == AF_UNIX) {
-        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
-            return -errno;
-        if (filter && !peer_allowed(s, &peer))
-            return -EPERM;
-    } else {
+    peer_identify(s->opts.diag_fd > 0 ? s->opts.diag_fd : -1, fd, &peer);
+    if (domain == AF_UNIX && (!peer.known || (filter && !peer_allowed(s, &peer))))
+        return -EPERM;
+    if (domain != AF_UNIX)
         set_tcp_options(fd);
-    }
     if (http_server_count(s) >= s->opts.max_conns)
         return -EMFILE;
     if (s->waiting.count >= s->opts.max_waiting)
         drop_oldest_waiting(s);
-    return conn_new(s, TAKE_FD(owned), domain == AF_UNIX ? &peer : NULL);
+    return conn_new(s, TAKE_FD(owned), domain == AF_UNIX, &peer);
 }
 
 static void on_accept(struct loop_io *io, uint32_t events);

@@ -21,6 +21,7 @@ struct http1_head;
 struct http_request;
 struct http_server;
 struct loop;
+struct peer;
 
 #define HTTP_BODY_MAX (1024u * 1024) /* of a route that names none */
 
@@ -50,6 +51,8 @@ struct http_answer {
     uint64_t duration_ns;           /* since its head was complete */
 };
 
+#define HTTP_REFUSE_USER 1403U /* 403, for who asks and not for what was sent */
+
 /* Zero means the default. All pointers are borrowed for the life of the server. */
 struct http_server_opts {
     size_t max_head;      /* bytes; 8 KiB */
@@ -70,10 +73,12 @@ struct http_server_opts {
     const char *const *hosts; /* NULL-terminated */
 
     /* Runs after the head and before the body. 0 lets the request in; any other value is the status
-     * to refuse it with (401, 403, 429, 503), in an answer of fixed size that closes. */
+     * to refuse it with (401, HTTP_REFUSE_USER, 429, 503), in an answer of fixed size that closes.
+     */
     int (*authorize)(void *arg, struct http_request *req);
     /* Who may connect to a unix socket. Default: our own uid and root. */
-    bool (*accept_peer)(void *arg, const struct ucred *peer);
+    bool (*accept_peer)(void *arg, const struct peer *peer);
+    int diag_fd; /* of peer_socket(); 0 or -1: who connects by TCP stays unknown */
     /* Hears of the end of every request, once; calls nothing of ours but to look at the request. A
      * request that became a WebSocket ends with 101. */
     void (*answered)(void *arg, const struct http_answer *answer);
@@ -143,8 +148,9 @@ ssize_t http_request_query_get(const struct http_request *req, const char *name,
 const char *http_request_header(const struct http_request *req, const char *name); /* or NULL */
 const struct http1_head *http_request_head(const struct http_request *req);
 const char *http_request_body(const struct http_request *req, size_t *ret_len); /* never NULL */
-/* Who is at the other end of a unix socket; NULL on TCP. */
-const struct ucred *http_request_peer(const struct http_request *req);
+/* Who is at the other end, as far as that is known; never NULL. */
+const struct peer *http_request_peer(const struct http_request *req);
+bool http_request_is_unix(const struct http_request *req);   /* else it is TCP */
 bool http_request_cancelled(const struct http_request *req); /* the peer has gone */
 
 /* Who it is, for authorize() to say and handlers to ask; NULL: nobody said. A request with a user

@@ -209,7 +209,7 @@ static void refuse(struct http_conn *c, unsigned status)
 
     c->close = true;
     if (c->req != NULL) {
-        c->req->status = status;
+        c->req->status = status % 1000;
         request_free(c->req);
     } else if (o->answered != NULL) {
         o->answered(o->arg, &(struct http_answer){.status = status});
@@ -514,15 +514,14 @@ static const struct stream_ops ops = {
     .kick = on_kick,
 };
 
-int conn_new(struct http_server *s, int fd, const struct ucred *peer)
+int conn_new(struct http_server *s, int fd, bool is_unix, const struct peer *peer)
 {
     struct http_conn *c = xnew(struct http_conn);
 
     c->server = s;
     c->fresh = true;
-    c->is_unix = peer != NULL;
-    if (peer != NULL)
-        c->peer = *peer;
+    c->is_unix = is_unix;
+    c->peer = *peer;
     c->since = loop_now(s->loop);
     http1_body_init(&c->body, HTTP1_BODY_NONE, 0);
     buf_init(&c->in, s->opts.max_head + CHUNK_READ);

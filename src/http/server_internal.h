@@ -5,6 +5,7 @@
 #include "http/server.h"
 #include "http/stream_internal.h"
 #include "http/ws_conn_internal.h"
+#include "io/peer.h"
 #include "util/log.h"
 
 #define SERVER_TABLES_MAX 32
@@ -82,7 +83,7 @@ struct http_conn {
     bool above;     /* the queue went above low_water */
     bool in_input;  /* input() runs and will settle() at its end */
     bool continued; /* the peer was told to send its streamed body, or needs not be */
-    struct ucred peer;
+    struct peer peer;
 };
 
 struct http_param {
@@ -122,7 +123,7 @@ struct http_request {
     bool no_body;    /* its status allows none */
     bool counted;    /* its length is known: */
     uint64_t left;   /* bytes to come */
-    struct ucred peer;
+    struct peer peer;
     bool is_unix;
     size_t n_params;
     struct http_param params[REQUEST_PARAMS_MAX];
@@ -145,7 +146,7 @@ int listen_tcp(const char *address, uint16_t port, bool loopback_only, struct ht
 int listen_fd(int fd, bool loopback_only, struct http_listener *l, struct err *err); /* takes fd */
 
 /* server_conn.c */
-int conn_new(struct http_server *s, int fd, const struct ucred *peer); /* takes fd */
+int conn_new(struct http_server *s, int fd, bool is_unix, const struct peer *peer); /* takes fd */
 void conn_free(struct http_conn *c);
 void conn_kill(struct http_conn *c);         /* drops it; freed later, from the loop */
 void conn_begin_answer(struct http_conn *c); /* to a request that gets no handler */

@@ -271,11 +271,17 @@ static const struct {
     const char *code;
     const char *header; /* one more header line, or NULL */
 } refusals[] = {
-    {400, "bad_request", NULL},    {401, "unauthorized", "WWW-Authenticate: Bearer\r\n"},
-    {403, "forbidden", NULL},      {408, "timeout", NULL},
-    {413, "too_large", NULL},      {429, "too_many_requests", NULL},
-    {431, "head_too_large", NULL}, {501, "unsupported_transfer_coding", NULL},
-    {503, "unavailable", NULL},    {505, "unsupported_version", NULL},
+    {400, "bad_request", NULL},
+    {401, "unauthorized", "WWW-Authenticate: Bearer\r\n"},
+    {403, "forbidden", NULL},
+    {HTTP_REFUSE_USER, "user_not_served", NULL},
+    {408, "timeout", NULL},
+    {413, "too_large", NULL},
+    {429, "too_many_requests", NULL},
+    {431, "head_too_large", NULL},
+    {501, "unsupported_transfer_coding", NULL},
+    {503, "unavailable", NULL},
+    {505, "unsupported_version", NULL},
 };
 
 void reply_refusal(struct http_conn *c, unsigned status)
@@ -289,9 +295,9 @@ void reply_refusal(struct http_conn *c, unsigned status)
     while (i + 1 < ARRAY_SIZE(refusals) && refusals[i].status != status)
         i++;
     put_problem(&body, &(struct http_problem){
-                           .status = status,
+                           .status = status % 1000,
                            .code = refusals[i].status == status ? refusals[i].code : "refused"});
-    (void)put_common(&out, c, status, problem_type);
+    (void)put_common(&out, c, status % 1000, problem_type);
     if (refusals[i].status == status && refusals[i].header != NULL)
         (void)buf_puts(&out, refusals[i].header);
     (void)http1_put_length(&out, body.len);

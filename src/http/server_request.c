@@ -256,9 +256,14 @@ const char *http_request_body(const struct http_request *req, size_t *ret_len)
     return buf_str(&req->body);
 }
 
-const struct ucred *http_request_peer(const struct http_request *req)
+const struct peer *http_request_peer(const struct http_request *req)
 {
-    return req->is_unix ? &req->peer : NULL;
+    return &req->peer;
+}
+
+bool http_request_is_unix(const struct http_request *req)
+{
+    return req->is_unix;
 }
 
 bool http_request_cancelled(const struct http_request *req)

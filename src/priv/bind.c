@@ -35,7 +35,7 @@ static int connect_engine(const char *path, struct err *err)
         return err_set(err, ERR_UNSUPPORTED, "the path of the engine's socket is too long");
     AUTO_CLOSE int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (sock < 0 || connect(sock, (const struct sockaddr *)&address, sizeof(address)) < 0)
-        return err_set(err, ERR_UNSUPPORTED, "the engine's socket '%.200s': %s", path,
+        return err_set(err, ERR_UNAVAILABLE, "the engine's socket '%.200s': %s", path,
                        err_errno_text(errno));
     return TAKE_FD(sock);
 }
@@ -64,7 +64,7 @@ static int find_namespace(const char *path, struct err *err)
                        err_errno_text(errno));
     struct pollfd p = {.fd = sock, .events = POLLRDHUP};
     if (poll(&p, 1, 0) != 0)
-        return err_set(err, ERR_UNSUPPORTED, "the engine has just ended");
+        return err_set(err, ERR_UNAVAILABLE, "the engine has just ended; try again");
     return TAKE_FD(ns);
 }
 

@@ -348,13 +348,27 @@ int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struc
 int priv_client_job(struct priv_client *c, const struct priv_job_request *request_job,
                     priv_reply_fn *fn, void *arg, struct err *err)
 {
-    struct priv_job m = {.head = {.type = PRIV_JOB},
-                         .root = request_job->root,
-                         .create = request_job->create,
-                         .seconds = request_job->seconds};
-    if (str_copy(m.path, sizeof(m.path), request_job->path) < 0)
+    bool copies = request_job->source != NULL, bound = request_job->bound;
+    struct priv_copy m = {.source_root = request_job->source_root,
+                          .manifest_root = request_job->manifest_root};
+    struct priv_job *job = &m.as.job;
+    *job = (struct priv_job){.head = {.type = copies  ? PRIV_COPY
+                                              : bound ? PRIV_JOB_AS
+                                                      : PRIV_JOB},
+                             .root = request_job->root,
+                             .create = request_job->create,
+                             .seconds = request_job->seconds};
+    m.as.bound = bound;
+    m.as.uid = request_job->uid;
+    if (str_copy(job->path, sizeof(job->path), request_job->path) < 0 ||
+        (copies && (str_copy(m.source, sizeof(m.source), request_job->source) < 0 ||
+                    str_copy(m.manifest, sizeof(m.manifest), request_job->manifest) < 0)))
         return err_set(err, ERR_INVALID, "the path of a directory is too long");
-    return request(c, &m.head, sizeof(m), fn, arg, err);
+    return request(c, &job->head,
+                   copies  ? sizeof(m)
+                   : bound ? sizeof(m.as)
+                           : sizeof(*job),
+                   fn, arg, err);
 }
 
 int priv_client_place(struct priv_client *c, int sock, const char *path, priv_reply_fn *fn,

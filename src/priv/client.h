@@ -23,6 +23,7 @@ struct priv_client_options {
     uid_t uid; /* who boxd will be */
     gid_t gid;
     char *const *roots; /* allow-list, real paths; at most 64 */
+    bool places;        /* nobody chose that list: callers' own directories may join it */
     /* How long box-priv keeps sandboxes without a deadline when we are gone without a word; 0: not
      * at all. */
     uint64_t linger_sec;
@@ -80,6 +81,11 @@ struct priv_job_request {
     const char *path; /* below it */
     bool create;
     unsigned seconds;
+    bool bound; /* only as `uid` */
+    uid_t uid;
+    /* What is copied from, and the file that lists it; NULL: nothing is. */
+    const char *source, *manifest;
+    uint32_t source_root, manifest_root;
 };
 
 /* Answered with pidfd, standard input and standard output of the job, the latter two not blocking.

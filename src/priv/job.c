@@ -23,7 +23,7 @@
 #include "util/path.h"
 #include "util/str.h"
 
-#define CHILD_FDS 4 /* standard input, output, error, and the directory */
+#define CHILD_FDS 6 /* standard input, output, error, the directory; and what is copied from */
 #define CHILD_FD_MIN 16
 
 void priv_jobs_init(struct priv_jobs *jobs)
@@ -54,21 +54,45 @@ static int *find_place(struct priv_jobs *jobs)
     return place;
 }
 
+static bool ends(const char *text, size_t size)
+{
+    return text[size - 1] == '\0';
+}
+
+/* A place in the allow-list, and a clean path below it. */
+static int check_place(const struct launch_host *h, uint32_t root, const char *path,
+                       struct err *err)
+{
+    char absolute[sizeof(((struct priv_job *)NULL)->path) + 1];
+    if (str_fmt(absolute, sizeof(absolute), "/%s", path) < 0 || !path_is_clean_absolute(absolute))
+        return err_set(err, ERR_INVALID, "job: path is not clean");
+    if (root >= h->n_roots || h->root_fds[root] < 0)
+        return err_set(err, ERR_DENIED, "directory root %u is not in the allow-list", root);
+    return 0;
+}
+
 static int check(const struct launch_host *h, const struct priv_job *m, size_t len, struct err *err)
 {
-    char absolute[sizeof(m->path) + 1];
-    if (len != sizeof(*m) || m->path[sizeof(m->path) - 1] != '\0')
+    const struct priv_copy *copy = m->head.type == PRIV_COPY ? (const void *)m : NULL;
+    size_t want = copy != NULL                  ? sizeof(*copy)
+                  : m->head.type == PRIV_JOB_AS ? sizeof(struct priv_job_as)
+                                                : sizeof(*m);
+    if (len != want || !ends(m->path, sizeof(m->path)) ||
+        (copy != NULL && (!ends(copy->source, sizeof(copy->source)) ||
+                          !ends(copy->manifest, sizeof(copy->manifest)))))
         return err_set(err, ERR_INVALID, "malformed request");
     if (m->seconds == 0 || m->seconds > PRIV_JOB_SECONDS_MAX)
         return err_set(err, ERR_INVALID, "job: time limit out of bounds");
-    if (str_fmt(absolute, sizeof(absolute), "/%s", m->path) < 0 ||
-        !path_is_clean_absolute(absolute))
-        return err_set(err, ERR_INVALID, "job: path is not clean");
-    if (m->root >= h->n_roots || h->root_fds[m->root] < 0)
-        return err_set(err, ERR_DENIED, "directory root %u is not in the allow-list", m->root);
-    if (h->fetch_exe_fd < 0)
-        return err_set(err, ERR_UNSUPPORTED, "box-fetch is not installed");
-    return 0;
+    int r = check_place(h, m->root, m->path, err);
+    if (r == 0 && copy != NULL)
+        r = check_place(h, copy->source_root, copy->source, err);
+    if (r == 0 && copy != NULL)
+        r = check_place(h, copy->manifest_root, copy->manifest, err);
+    if (r == 0 && copy != NULL && copy->manifest[0] == '\0')
+        r = err_set(err, ERR_INVALID, "job: the manifest is no file");
+    if (r == 0 && h->fetch_exe_fd < 0)
+        r = err_set(err, ERR_UNSUPPORTED, "box-fetch is not installed");
+    return r;
 }
 
 /* Our state, and the storage of sessions, are no business of jobs: neither from inside nor from
@@ -101,25 +125,26 @@ static int find_owner(int fd, struct stat *ret, struct err *err)
 struct start {
     const struct launch_host *host;
     struct stat owner;
-    int fds[CHILD_FDS]; /* what becomes of 0 to 3 in the child; owned */
+    int fds[CHILD_FDS]; /* what becomes of 0 and so on in the child; owned; the last may be -1 */
     const char *missing;
+    const char *manifest; /* name of the file in the last of them; "": none */
     unsigned seconds;
 };
 
 /* Each source is first moved above all targets. */
 static int place_fds_child(const struct start *s)
 {
-    int high[CHILD_FDS];
-    for (int i = 0; i < CHILD_FDS; i++) {
-        high[i] = fcntl(s->fds[i], F_DUPFD_CLOEXEC, CHILD_FD_MIN);
-        if (high[i] < 0)
+    int high[CHILD_FDS], n = 0;
+    for (; n < CHILD_FDS && s->fds[n] >= 0; n++) {
+        high[n] = fcntl(s->fds[n], F_DUPFD_CLOEXEC, CHILD_FD_MIN);
+        if (high[n] < 0)
             return -errno;
     }
-    for (int i = 0; i < CHILD_FDS; i++)
+    for (int i = 0; i < n; i++)
         if (dup3(high[i], i, 0) < 0)
             return -errno;
     /* The program itself is among them: it goes when it has been executed. */
-    return syscall(SYS_close_range, CHILD_FDS, ~0U, CLOSE_RANGE_CLOEXEC) < 0 ? -errno : 0;
+    return syscall(SYS_close_range, n, ~0U, CLOSE_RANGE_CLOEXEC) < 0 ? -errno : 0;
 }
 
 /* Root keeps its number where the directory is root's, and nothing else of what makes it root. */
@@ -137,7 +162,8 @@ static _Noreturn void job_child(const struct start *s)
 {
     char seconds[16];
     char *const env[] = {NULL};
-    const char *const argv[] = {"box-fetch", "--make", s->missing, "--seconds", seconds, NULL};
+    const char *const argv[] = {"box-fetch", "--make",    s->missing, "--manifest",
+                                s->manifest, "--seconds", seconds,    NULL};
     sigset_t none;
     (void)snprintf(seconds, sizeof(seconds), "%u", s->seconds);
     (void)setsid();
@@ -186,15 +212,40 @@ static int find_dir(const struct launch_host *h, const struct priv_job *m, struc
     return r < 0 ? r : find_owner(fd, &s->owner, err);
 }
 
+/* Opened without any right to read: the job has the owner's rights there, whoever that is. Of the
+ * directory that holds the manifest nothing but that file is opened. */
+static int find_source(const struct launch_host *h, const struct priv_copy *m, struct start *s,
+                       struct err *err)
+{
+    const char *slash = strrchr(m->manifest, '/');
+    char parent[sizeof(m->manifest)] = "";
+    s->manifest = slash != NULL ? slash + 1 : m->manifest;
+    if (slash != NULL)
+        memcpy(parent, m->manifest, (size_t)(slash - m->manifest));
+    int source = launch_allowed_root(h, m->source_root, err);
+    int listed = source < 0 ? source : launch_allowed_root(h, m->manifest_root, err);
+    if (listed < 0)
+        return listed;
+    s->fds[4] = path_open_storage(source, m->source, O_DIRECTORY);
+    if (s->fds[4] < 0)
+        return path_dir_error(s->fds[4], m->source, err);
+    s->fds[5] = path_open_storage(listed, parent, O_DIRECTORY);
+    if (s->fds[5] < 0)
+        return path_dir_error(s->fds[5], m->manifest, err);
+    int r = refuse_state(h, s->fds[4], true, err);
+    return r < 0 ? r : refuse_state(h, s->fds[5], false, err);
+}
+
 /* A requester gains the rights of a directory's owner, without any capability, for a program of
  * ours that confines itself to that directory before it reads what the requester sends. The
  * directory lies below a root that was opened before the first request, reached through no link and
  * no other mount, so a requester could have had the same by mounting it into a sandbox. What is
- * missing of it is made by that owner, not by us. */
+ * missing of it is made by that owner, not by us. A job that copies gets descriptors of two more
+ * directories, found the same way, which that owner has to be allowed to read. */
 int priv_job_start(struct priv_jobs *jobs, const struct launch_host *h, const struct priv_job *m,
                    size_t len, int ret_fds[static PRIV_JOB_FDS], struct err *err)
 {
-    struct start s = {.host = h, .fds = {-1, -1, -1, -1}};
+    struct start s = {.host = h, .fds = {-1, -1, -1, -1, -1, -1}, .manifest = ""};
     int fds[PRIV_JOB_FDS] = {-1, -1, -1};
     int r = check(h, m, len, err);
     if (r < 0)
@@ -204,6 +255,12 @@ int priv_job_start(struct priv_jobs *jobs, const struct launch_host *h, const st
         return err_set(err, ERR_LIMIT, "too many jobs under way: %u", PRIV_JOBS_MAX);
     s.seconds = m->seconds;
     r = find_dir(h, m, &s, err);
+    const struct priv_job_as *as = m->head.type == PRIV_JOB ? NULL : (const void *)m;
+    if (r == 0 && as != NULL && as->bound && s.owner.st_uid != as->uid)
+        r = err_set(err, ERR_DENIED, "'%.200s' belongs to uid %u and not to uid %u, who asks",
+                    m->path, s.owner.st_uid, as->uid);
+    if (r == 0 && m->head.type == PRIV_COPY)
+        r = find_source(h, (const void *)m, &s, err);
     if (r == 0)
         r = make_pipes(&s, fds, err);
     if (r == 0) {

@@ -5,6 +5,7 @@
  * box-priv reads nothing of what they are told or say. */
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct err;
 struct launch_host;
@@ -21,6 +22,7 @@ void priv_jobs_init(struct priv_jobs *jobs);
 void priv_jobs_done(struct priv_jobs *jobs); /* kills them; whoever reaps children reaps them */
 
 /* Starts a job as the owner of the deepest directory of the request's path that is there. The
- * descriptors are the caller's. */
+ * request is a struct priv_job, priv_job_as or priv_copy; its type says which. The descriptors are
+ * the caller's. */
 int priv_job_start(struct priv_jobs *jobs, const struct launch_host *h, const struct priv_job *m,
                    size_t len, int ret_fds[static PRIV_JOB_FDS], struct err *err);

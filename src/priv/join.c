@@ -73,6 +73,8 @@ static _Noreturn void exec_helper(const struct priv_client_options *o, int sock)
         strv_add(&argv, "--root");
         strv_add(&argv, o->roots[i]);
     }
+    if (o->places)
+        strv_add(&argv, "--places");
     (void)setsid(); /* a Ctrl-C is for boxd, which then tells us */
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);

@@ -125,7 +125,12 @@ static int open_place(const struct launch_host *h, const struct peer_process *pe
         return err_set(err, ERR_DENIED, "%.300s belongs to uid %u and not to uid %u, who asks",
                        path, st.st_uid, who.uid);
     r = refuse_overlap(h, fd, path, err);
-    return r < 0 ? r : TAKE_FD(fd);
+    if (r < 0)
+        return r;
+    AUTO_CLOSE int outer = launch_open_outer(h, path);
+    if (outer < 0 || fstat(outer, &st) < 0 || st.st_dev != found.dev || st.st_ino != found.ino)
+        return err_set(err, ERR_DENIED, "%.300s was exchanged meanwhile", path);
+    return TAKE_FD(outer);
 }
 
 /* Without privilege boxd could open all that we can. */
@@ -172,6 +177,8 @@ int priv_on_place(struct priv *p, const void *data, size_t len, struct err *err)
     int r = check_request(p, m, len, err);
     if (r < 0)
         return r;
+    if (m->path[0] != '\0' && !p->options.places)
+        return err_set(err, ERR_DENIED, "it is not below one of allowed_mount_roots; add it there");
     r = p->host->rootful ? place_by_peer(p, m->path, &reply.placed, err)
                          : place_by_path(p, m->path, &reply.placed, err);
     if (r == 0)

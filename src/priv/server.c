@@ -441,9 +441,11 @@ static const struct {
     [PRIV_SWEEP] = {1U << PRIV_SERVING, on_sweep_request},
     [PRIV_JOB] = {1U << PRIV_SERVING, on_job},
     [PRIV_HELD] = {1U << PRIV_SERVING, priv_on_held},
+    [PRIV_JOB_AS] = {1U << PRIV_SERVING, on_job},
     [PRIV_PLACE] = {1U << PRIV_SERVING, priv_on_place},
     [PRIV_BIND] = {1U << PRIV_SERVING, on_bind},
     [PRIV_UNBIND] = {1U << PRIV_SERVING, on_unbind},
+    [PRIV_COPY] = {1U << PRIV_SERVING, on_job},
 };
 
 /* The sandboxes go too, so that nothing is left that nobody answers for. */

@@ -40,6 +40,8 @@ enum priv_type {
     PRIV_PLACE,    /* a directory where who is connected to boxd works; see struct priv_place */
     PRIV_BIND,     /* a host directory for a container; answered with what it became (O_PATH) */
     PRIV_UNBIND,   /* those of one container; not answered */
+    PRIV_JOB_AS,   /* a job that may run as nobody but one user */
+    PRIV_COPY,     /* the same for a job that copies from another directory */
     PRIV_TYPE_MAX,
 };
 
@@ -75,6 +77,12 @@ struct priv_job {
     char path[4096]; /* below the root; clean, no slash in front */
 };
 
+struct priv_job_as {
+    struct priv_job job;
+    uint32_t bound; /* it runs as `uid` or not at all */
+    uint32_t uid;
+};
+
 #define PRIV_PLACE_PATH_MAX 2048U
 #define PRIV_NO_ROOT UINT32_MAX
 
@@ -104,6 +112,13 @@ struct priv_bind {
     uint32_t flags;
     uint32_t uid;    /* who its owner is to the container, user and group: root or a private id */
     char path[4096]; /* below the root; clean, no slash in front */
+};
+
+struct priv_copy {
+    struct priv_job_as as;
+    uint32_t source_root, manifest_root; /* places in the allow-list */
+    char source[4096];                   /* a directory; as job.path */
+    char manifest[4096];                 /* a file */
 };
 
 /* Until when a sandbox may live while no boxd is there. */

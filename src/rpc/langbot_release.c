@@ -32,6 +32,7 @@ const struct langbot_release langbot_releases[LANGBOT_FAMILY_MAX] = {
         .closed = true, .gone = FIELD_BIT(SPEC_SKILL_NAME),
         .keeps_mounts = true, .admitted_mounts = true, .newer_checks = true,
         .bad_id_is_checked = true, .tells_of_workspace = true,
+        .adds_artifacts = true,
     },
 };
 /* clang-format on */

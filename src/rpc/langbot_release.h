@@ -34,6 +34,7 @@ struct langbot_release {
     bool closed;            /* unknown fields of a BoxSpec are errors; they are ignored otherwise */
     uint64_t gone;          /* fields of ours that it does not have: FIELD_BIT(enum spec_field) */
     bool keeps_mounts;      /* other ordinary mounts conflict; else the session is made anew */
+    bool adds_artifacts;    /* content-addressed mounts may come later */
     bool admitted_mounts;   /* a managed sandbox may have read-only extra mounts */
     bool newer_checks;      /* of readiness: hard_read_only_mount_quota, once of skills */
     bool bad_id_is_checked; /* an unusable session_id is a BoxValidationError, not a ValueError */

@@ -10,6 +10,7 @@
 
 #include "util/cleanup.h"
 
+struct artifacts;
 struct err;
 struct http_server;
 struct manager;
@@ -17,23 +18,26 @@ struct policy_service;
 struct rpc;
 struct rpc_stdio;
 struct skills;
+struct users;
 
 /* All pointers are borrowed for the life of the object. */
 struct rpc_options {
     struct manager *manager;
     const struct policy_service *service; /* for records; NULL: nothing is recorded */
     struct skills *skills;                /* NULL: there is no skill store */
+    struct artifacts *artifacts;          /* NULL: they are mounted like anything else */
     const char *token;                    /* of TCP clients; NULL: none is asked for */
-    const char *instance;     /* the one that is trusted; NULL: the first that connects */
-    const char *backend_name; /* to report; NULL: the backend's own */
-    const char *config;       /* JSON object as box_init carries it; NULL: none */
-    const char *base_dir;     /* where LangBot runs, if nobody can tell; NULL: not said either */
-    char *const *roots;       /* what may be mounted anyway; NULL: nothing */
-    int diag_fd;              /* for peer_find_process(); -1: only unix sockets */
-    int spool_fd;             /* directory for files on their way to us; -1: they are refused */
-    bool quiet_probes;        /* probes over TCP, which need no token, count nothing */
-    bool legacy;              /* serve clients of the first release too */
-    bool unsafe_storage;      /* count soft storage limits as enforced */
+    const char *instance;      /* the one that is trusted; NULL: the first that connects */
+    const char *backend_name;  /* to report; NULL: the backend's own */
+    const char *config;        /* JSON object as box_init carries it; NULL: none */
+    const struct users *users; /* who is served without a token; NULL: everybody */
+    const char *base_dir;      /* where LangBot runs, if nobody can tell; NULL: not said either */
+    char *const *roots;        /* what may be mounted anyway; NULL: nothing */
+    int diag_fd;               /* for peer_find_process(); -1: only unix sockets */
+    int spool_fd;              /* directory for files on their way to us; -1: they are refused */
+    bool quiet_probes;         /* probes over TCP, which need no token, count nothing */
+    bool legacy;               /* serve clients of the first release too */
+    bool unsafe_storage;       /* count soft storage limits as enforced */
 };
 
 /* Fails for what is wrong with the configuration, except text that is not JSON at all. */

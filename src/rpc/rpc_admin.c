@@ -239,7 +239,7 @@ void rpc_verify_workspace(struct rpc_call *c)
         rpc_fail(c, RPC_READINESS, "'marker_name'");
     else if (c->rpc->o.skills == NULL)
         rpc_fail(c, RPC_READINESS, "Box Runtime cannot read the Core shared Workspace probe");
-    else if (r < 0 || hostdir_verify_marker(c->rpc->o.skills, root, text, on_verified, c, &err) < 0)
+    else if (r < 0 || hostdir_verify_marker(rpc_skills(c), root, text, on_verified, c, &err) < 0)
         rpc_fail(c, RPC_READINESS, "%s", err.msg);
 }
 

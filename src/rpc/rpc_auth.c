@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "core/users.h"
 #include "http/crypto.h"
 #include "http/http1.h"
 #include "http/server.h"
+#include "io/peer.h"
 #include "rpc/rpc_internal.h"
 #include "util/str.h"
 
@@ -18,32 +20,42 @@ char *rpc_header(const struct http_request *req, const char *name)
 
 static bool token_ok(const struct rpc *r, const struct http_request *req)
 {
-    AUTO_FREE char *given = NULL;
-    /* A unix socket is protected by its mode and the peer's uid. */
-    if (http_request_peer(req) != NULL)
-        return true;
-    if (r->o.token == NULL)
-        return !r->shut;
-    given = rpc_header(req, "X-LangBot-Box-Control-Token");
-    return given != NULL && http_secret_eq(given, strlen(given), r->o.token, strlen(r->o.token));
+    AUTO_FREE char *given = rpc_header(req, "X-LangBot-Box-Control-Token");
+    return r->o.token != NULL && given != NULL &&
+           http_secret_eq(given, strlen(given), r->o.token, strlen(r->o.token));
 }
 
-bool rpc_auth(const struct rpc *r, const struct http_request *req, char **ret_instance)
+/* A unix socket, and TCP without a token, by who it is. */
+static unsigned admit(const struct rpc *r, const struct http_request *req, struct rpc_guest *ret)
+{
+    const struct peer *peer = http_request_peer(req);
+    if (!http_request_is_unix(req) && (r->o.token != NULL || r->shut))
+        return token_ok(r, req) ? 0 : 401;
+    enum users_rank rank = users_rank(r->o.users, peer);
+    ret->bound = rank == USERS_BOUND;
+    ret->uid = peer->uid;
+    if (rank == USERS_REFUSED)
+        users_log_refusal(peer);
+    return rank == USERS_REFUSED ? 403 : 0;
+}
+
+unsigned rpc_auth(const struct rpc *r, const struct http_request *req, struct rpc_guest *ret)
 {
     AUTO_FREE char *instance = NULL;
-    *ret_instance = NULL;
-    if (!token_ok(r, req))
-        return false;
+    *ret = (struct rpc_guest){0};
+    unsigned status = admit(r, req, ret);
+    if (status != 0)
+        return status;
     if (r->o.legacy && http_request_header(req, "X-LangBot-Instance-Id") == NULL)
-        return true;
+        return 0;
     instance = rpc_header(req, "X-LangBot-Instance-Id");
     if (instance == NULL || !instance_id_valid(instance))
-        return false;
+        return 401;
     if (r->instance != NULL &&
         !http_secret_eq(instance, strlen(instance), r->instance, strlen(r->instance)))
-        return false;
-    *ret_instance = TAKE_PTR(instance);
-    return true;
+        return 401;
+    ret->instance = TAKE_PTR(instance);
+    return 0;
 }
 
 void rpc_set_token(struct rpc *r, const char *token)
@@ -58,8 +70,8 @@ void rpc_set_token(struct rpc *r, const char *token)
     }
 }
 
-void rpc_refuse(struct http_request *req)
+void rpc_refuse(struct http_request *req, unsigned status)
 {
-    static const char body[] = "Unauthorized";
-    http_reply(req, 401, "text/plain; charset=utf-8", body, sizeof(body) - 1);
+    const char *body = status == 403 ? USERS_REFUSAL : "Unauthorized";
+    http_reply(req, status, "text/plain; charset=utf-8", body, strlen(body));
 }

@@ -96,6 +96,7 @@ void rpc_call_free(struct rpc_call *c)
     run_free(c->run);
     if (c->session != NULL)
         session_release(c->session);
+    rpc_artifacts_free(c);
     spec_free(c->spec);
     rpc_message_done(&c->msg);
     free(c->id);
@@ -376,6 +377,8 @@ void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m)
     buf_init(&problem, PROBLEM_MAX);
     c->rpc = conn->rpc;
     c->conn = conn;
+    c->bound = conn->bound;
+    c->uid = conn->uid;
     c->fd = -1;
     c->msg = *m;
     *m = (struct rpc_message){0};

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "backend/backend.h"
+#include "core/artifacts.h"
 #include "core/hostdir.h"
 #include "core/manager.h"
 #include "core/readiness.h"
@@ -69,6 +70,8 @@ int rpc_select_defaults(struct rpc *r, struct err *err)
     int e = box_paths_parse(NULL, &base, &r->paths, err);
     if (e == 0 && r->o.skills != NULL)
         skills_set_root(r->o.skills, r->paths.skills_root);
+    if (e == 0 && r->o.artifacts != NULL)
+        artifacts_set_root(r->o.artifacts, r->paths.host_root);
     return e;
 }
 
@@ -88,6 +91,8 @@ static void apply(struct rpc *r, const struct json *config, struct rpc_setup *se
     setup->paths = (struct box_paths){0};
     if (r->o.skills != NULL)
         skills_set_root(r->o.skills, r->paths.skills_root);
+    if (r->o.artifacts != NULL)
+        artifacts_set_root(r->o.artifacts, r->paths.host_root);
     if (admission != NULL)
         admission_configure(r->admission, admission);
     if (backend != NULL) {
@@ -198,8 +203,7 @@ static void make_workspace(struct rpc_call *c)
         initialised(c);
     else if (c->rpc->o.skills == NULL)
         on_made(c, NULL, 0, "box-fetch is missing");
-    else if (hostdir_ensure(c->rpc->o.skills, c->setup.paths.default_workspace, on_made, c, &err) <
-             0)
+    else if (hostdir_ensure(rpc_skills(c), c->setup.paths.default_workspace, on_made, c, &err) < 0)
         on_made(c, NULL, 0, err.msg);
 }
 

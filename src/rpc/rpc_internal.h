@@ -18,7 +18,9 @@
 #include "util/json.h"
 #include "util/log.h"
 
+struct artifacts_place;
 struct http_request;
+struct mount_spec;
 struct process_spec;
 struct readiness;
 struct report;
@@ -177,6 +179,8 @@ struct rpc_conn {
     unsigned flags;                /* enum rpc_conn_flags */
     char request[RPC_REQUEST_MAX]; /* id of the request that opened it, or one of our own */
     uint64_t n_requests;
+    bool bound; /* mounts and jobs are only what the user `uid` could do itself */
+    uid_t uid;
     enum langbot_family family; /* what its client has shown itself to be */
     bool local;                 /* whoever is at the other end started us */
     bool by_token;              /* what let it in may change */
@@ -221,6 +225,16 @@ struct rpc_storage {
     struct usage *usage;   /* owned */
 };
 
+/* The content-addressed mounts of a request. */
+struct rpc_artifacts {
+    struct mount_spec *list;       /* owned; taken out of the spec */
+    size_t n, at;                  /* those before `at` are there */
+    char *tree;                    /* owned; where, on the host; NULL: nowhere */
+    struct artifacts_place *place; /* owned; of a session that is to be made; NULL: none */
+    bool found;                    /* the session was there when we looked */
+    void (*then)(struct rpc_call *c);
+};
+
 /* One request under way. What handlers keep between their steps is here, so that one function frees
  * it whatever happens. */
 struct rpc_call {
@@ -234,6 +248,8 @@ struct rpc_call {
     struct log_scope request; /* its id, in every log record that it causes */
     uint64_t begun;
     bool answered;
+    bool bound; /* as of its connection, which it may outlive */
+    uid_t uid;
     char ns[NS_SIZE];                /* "" for a client of the first release */
     char prefix[TENANT_PREFIX_SIZE]; /* of its sessions; "" as well */
     struct admission_limits grant;   /* where admission is enforced */
@@ -254,6 +270,7 @@ struct rpc_call {
     char *cmd, *cwd;         /* owned; of an exec */
     char **env;              /* owned */
     int64_t timeout_sec;
+    struct rpc_artifacts artifacts;
     size_t dirs_made;                /* of those that its mounts need; see rpc_session.c */
     const struct run_result *result; /* of run; told when the session has gone */
     struct lane *lane;
@@ -306,8 +323,12 @@ void rpc_say_error(struct rpc_call *c, enum rpc_class class, const char *text);
 const char *rpc_need_str(struct rpc_call *c, const char *name);
 /* c->id from the member session_id; false: the call has failed. */
 bool rpc_need_session_id(struct rpc_call *c);
+/* What is done with it is done for whoever has called. */
+struct skills *rpc_skills(const struct rpc_call *c);
 /* The session, ready for use. NULL: the call has failed. */
 struct session *rpc_need_session(struct rpc_call *c);
+/* Whether the caller may use it; false: the call has failed. */
+bool rpc_may_use(struct rpc_call *c, const struct session *s);
 const char *rpc_logical(const struct rpc_call *c, const char *physical);
 void rpc_write_time(struct jw *w, const char *key, uint64_t real_ns);
 
@@ -325,6 +346,17 @@ void rpc_create_session(struct rpc_call *c);
 void rpc_get_session(struct rpc_call *c);
 void rpc_get_sessions(struct rpc_call *c);
 void rpc_delete_session(struct rpc_call *c);
+
+/* rpc_artifact.c */
+/* Takes the content-addressed mounts out of c->spec and puts what they name where the session will
+ * find it; then `then`. */
+void rpc_artifacts_prepare(struct rpc_call *c, void (*then)(struct rpc_call *c));
+/* Once more, if the session that they were prepared for has gone. False: it is there, or was not.
+ */
+bool rpc_artifacts_again(struct rpc_call *c, void (*then)(struct rpc_call *c));
+/* c->session is there: sees to it that it is the one they were prepared for; then c->then. */
+void rpc_artifacts_ready(struct rpc_call *c);
+void rpc_artifacts_free(struct rpc_call *c);
 
 /* rpc_exec.c */
 void rpc_exec(struct rpc_call *c);
@@ -373,10 +405,16 @@ void rpc_mount_skill(struct rpc_call *c, void (*then)(struct rpc_call *c));
 /* rpc_auth.c: who is at the other end of an HTTP request ----------------------------------------
  */
 
-/* Whether token and instance are right. *ret_instance is owned; NULL for a client of the first
- * release, which has none. Trusts nobody yet when no instance is trusted; that is the caller's. */
-bool rpc_auth(const struct rpc *r, const struct http_request *req, char **ret_instance);
-void rpc_refuse(struct http_request *req); /* 401 */
+/* Who has come in, by a token or by being a user whom boxd serves without one. */
+struct rpc_guest {
+    char *instance; /* owned; NULL for a client of the first release, which has none */
+    bool bound;     /* as of struct rpc_conn */
+    uid_t uid;
+};
+/* Whether user or token, and instance, are right: 0, or the status to refuse with. Trusts nobody
+ * yet when no instance is trusted; that is the caller's. */
+unsigned rpc_auth(const struct rpc *r, const struct http_request *req, struct rpc_guest *ret);
+void rpc_refuse(struct http_request *req, unsigned status); /* 401 or 403 */
 /* One header, trimmed and owned; NULL when it is absent or there are two. */
 char *rpc_header(const struct http_request *req, const char *name);
 

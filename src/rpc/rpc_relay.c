@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/manager.h"
+#include "core/policy_gate.h"
 #include "core/process.h"
 #include "core/readiness.h"
 #include "http/server.h"
@@ -361,6 +362,8 @@ struct knock {
     struct http_request *req;
     char ns[NS_SIZE], prefix[TENANT_PREFIX_SIZE];
     int64_t generation;
+    bool bound;
+    uid_t uid;
 };
 
 static void refuse(struct knock *k, enum rpc_class class, const char *fmt, ...)
@@ -400,7 +403,7 @@ static void open_relay(struct knock *k, struct process *p)
                                  .protocol = "mcp"};
     struct err err = {0};
     struct rpc_relay *r = xnew(struct rpc_relay);
-    r->by_token = k->rpc->o.token != NULL && http_request_peer(k->req) == NULL;
+    r->by_token = k->rpc->o.token != NULL && !http_request_is_unix(k->req);
     if (http_upgrade_ws(k->req, &opts, &handlers, r, &r->ws, &err) < 0) {
         free(r);
         return;
@@ -422,19 +425,22 @@ static void enter(struct knock *k)
 {
     const char *session = http_request_param(k->req, "session");
     const char *process = http_request_param(k->req, "process");
+    struct err err = {0};
     if (process == NULL)
         process = PROCESS_DEFAULT_ID;
     bool own = k->ns[0] != '\0' ? str_starts(session, k->prefix) && !str_eq(session, k->prefix)
                                 : !tenant_name_is_physical(session);
     if (!own) {
         log_warn(NULL, "%s has asked for a session of another workspace", k->ns);
-        rpc_refuse(k->req);
+        rpc_refuse(k->req, 401);
         return;
     }
     struct session *s = manager_find(k->rpc->o.manager, session);
     struct process *p = s != NULL ? process_find(s, process) : NULL;
     if (s == NULL || session_sandbox(s) == NULL)
         refuse(k, RPC_SESSION_NOT_FOUND, "session %s not found", session);
+    else if (k->bound && policy_check_user(session_spec(s), k->uid, &err) < 0)
+        refuse(k, RPC_VALIDATION, "%s", err.msg);
     else if (p == NULL)
         refuse(k, RPC_PROCESS_NOT_FOUND, "session %s has no managed process with process_id=%s",
                session, process);
@@ -481,16 +487,21 @@ static bool read_placement(struct knock *k, const char *instance)
 
 void rpc_relay_open(struct http_request *req, void *arg)
 {
-    AUTO_FREE char *instance = NULL;
+    struct rpc_guest guest;
     AUTO_FREE struct knock *k = xnew(struct knock);
     struct rpc *r = arg;
     bool enforced = admission_enforced(r->admission);
     k->rpc = r;
     k->req = req;
-    if (!rpc_auth(r, req, &instance) ||
-        (instance != NULL && (r->instance == NULL || !read_placement(k, instance))) ||
-        (instance == NULL && enforced))
-        rpc_refuse(req);
+    unsigned status = rpc_auth(r, req, &guest);
+    AUTO_FREE char *instance = guest.instance;
+    k->bound = guest.bound;
+    k->uid = guest.uid;
+    if (status != 0)
+        rpc_refuse(req, status);
+    else if ((instance != NULL && (r->instance == NULL || !read_placement(k, instance))) ||
+             (instance == NULL && enforced))
+        rpc_refuse(req, 401);
     else if (enforced)
         readiness_get(r->readiness, on_readiness, TAKE_PTR(k));
     else

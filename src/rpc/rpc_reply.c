@@ -6,6 +6,8 @@
 #include <time.h>
 
 #include "core/manager.h"
+#include "core/policy_gate.h"
+#include "core/skills.h"
 #include "rpc/rpc_internal.h"
 #include "spec/model.h"
 #include "util/clock.h"
@@ -171,11 +173,27 @@ bool rpc_need_session_id(struct rpc_call *c)
     return false;
 }
 
+struct skills *rpc_skills(const struct rpc_call *c)
+{
+    if (c->rpc->o.skills != NULL)
+        skills_act_for(c->rpc->o.skills, c->bound ? &c->uid : NULL);
+    return c->rpc->o.skills;
+}
+
+bool rpc_may_use(struct rpc_call *c, const struct session *s)
+{
+    struct err err = {0};
+    if (!c->bound || policy_check_user(session_spec(s), c->uid, &err) == 0)
+        return true;
+    rpc_fail_err(c, &err);
+    return false;
+}
+
 struct session *rpc_need_session(struct rpc_call *c)
 {
     struct session *s = manager_find(c->rpc->o.manager, c->id);
     if (s != NULL && session_sandbox(s) != NULL)
-        return s;
+        return rpc_may_use(c, s) ? s : NULL;
     rpc_fail(c, RPC_SESSION_NOT_FOUND, "session %s not found", c->id);
     return NULL;
 }

@@ -75,7 +75,7 @@ static void rewrite(struct rpc_call *c)
     set_id(c);
     if (manager_find(c->rpc->o.manager, c->id) != NULL) /* then that has been done */
         rpc_mount_skill(c, c->then);
-    else if (hostdir_ensure(c->rpc->o.skills, dir, rewritten, c, &err) < 0)
+    else if (hostdir_ensure(rpc_skills(c), dir, rewritten, c, &err) < 0)
         rpc_fail(c, RPC_READINESS, "%s", err.msg);
 }
 
@@ -93,6 +93,8 @@ void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c))
     take_command(c, c->spec);
     if (c->rpc->paths.placed)
         c->spec->own.place = xstrdup(c->rpc->paths.host_root);
+    c->spec->own.bound = c->bound;
+    c->spec->own.uid = c->uid;
     c->timeout_sec = c->spec->timeout_sec;
     bool enforced = admission_enforced(c->rpc->admission); /* then the id is ours to say */
     if (c->ns[0] == '\0' || enforced)
@@ -158,17 +160,21 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
         return;
     }
     c->session = s;
+    if (!rpc_may_use(c, s))
+        return;
     if (c->made)
         rpc_audit_session(c, AUDIT_SESSION_CREATE);
     if (c->cancelled)
         rpc_call_end(c);
     else
-        c->then(c);
+        rpc_artifacts_ready(c);
 }
 
 static void acquire(struct rpc_call *c)
 {
     struct err err = {0};
+    if (rpc_artifacts_again(c, acquire))
+        return;
     c->made = manager_find(c->rpc->o.manager, c->id) == NULL;
     unsigned mounts = c->rules->keeps_mounts ? ACQUIRE_KEEP_MOUNTS : ACQUIRE_REMOUNT;
     if (manager_acquire(c->rpc->o.manager, &c->spec, ALL_FIELDS, mounts, on_ready, c, &err) < 0)
@@ -218,17 +224,14 @@ static void make_dirs(struct rpc_call *c)
         /* We may not be allowed to look; whoever owns it is. */
         if (dir == NULL || stat(dir, &st) == 0)
             continue;
-        if (hostdir_ensure(c->rpc->o.skills, dir, on_dir_made, c, &err) == 0)
+        if (hostdir_ensure(rpc_skills(c), dir, on_dir_made, c, &err) == 0)
             return;
     }
     acquire(c);
 }
 
-void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
+static void prepared(struct rpc_call *c)
 {
-    if (!can_create(c))
-        return;
-    c->then = then;
     /* A command in a session that is there pays for nothing, and one that is refused leaves
      * nothing. */
     bool kept = c->rules->keeps_mounts && manager_find(c->rpc->o.manager, c->id) != NULL;
@@ -236,6 +239,14 @@ void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
         acquire(c);
     else
         make_dirs(c);
+}
+
+void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
+{
+    if (!can_create(c))
+        return;
+    c->then = then;
+    rpc_artifacts_prepare(c, prepared);
 }
 
 /* Answers. */

@@ -83,8 +83,8 @@ void rpc_skill(struct rpc_call *c)
     }
     if (row->zip && !take_upload(c))
         return;
-    if (skills_call(c->rpc->o.skills, workspace_of(c), row->op, c->msg.data, c->fd, on_done, c,
-                    &err) < 0)
+    if (skills_call(rpc_skills(c), workspace_of(c), row->op, c->msg.data, c->fd, on_done, c, &err) <
+        0)
         rpc_fail_err(c, &err);
 }
 
@@ -140,7 +140,6 @@ void rpc_mount_skill(struct rpc_call *c, void (*then)(struct rpc_call *c))
     c->then = then;
     if (c->rpc->o.skills == NULL || jw_end(&w) < 0 ||
         json_parse(text.data, text.len, &request, &err) < 0 ||
-        skills_call(c->rpc->o.skills, workspace_of(c), SKILLS_GET, request, -1, on_found, c, &err) <
-            0)
+        skills_call(rpc_skills(c), workspace_of(c), SKILLS_GET, request, -1, on_found, c, &err) < 0)
         on_found(c, NULL, 0, NULL);
 }

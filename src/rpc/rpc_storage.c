@@ -153,7 +153,7 @@ void rpc_storage_analysis(struct rpc_call *c)
     for (size_t i = 1; i < ARRAY_SIZE(parts); i++)
         names[i - 1] = parts[i].name;
     c->storage.dir = box_paths_tenant_dir(&c->rpc->paths, c->ns);
-    if (hostdir_measure(c->rpc->o.skills, c->storage.dir, names, on_measured, c, &err) < 0)
+    if (hostdir_measure(rpc_skills(c), c->storage.dir, names, on_measured, c, &err) < 0)
         on_measured(c, NULL, 0, err.msg);
 }
 

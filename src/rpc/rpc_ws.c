@@ -107,14 +107,16 @@ void rpc_ws_open(struct http_request *req, void *arg)
     static const struct ws_handlers handlers = {
         .message = on_message, .writable = on_writable, .closed = on_closed};
     const struct ws_opts opts = {.max_message = RPC_MESSAGE_MAX, .max_queue = QUEUE_MAX};
-    AUTO_FREE char *instance = NULL;
+    struct rpc_guest guest;
     struct rpc *r = arg;
     struct err err = {0};
-    if (!rpc_auth(r, req, &instance)) {
-        rpc_refuse(req);
+    unsigned status = rpc_auth(r, req, &guest);
+    AUTO_FREE char *instance = guest.instance;
+    if (status != 0) {
+        rpc_refuse(req, status);
         return;
     }
-    bool by_token = r->o.token != NULL && http_request_peer(req) == NULL;
+    bool by_token = r->o.token != NULL && !http_request_is_unix(req);
     struct link *l = xnew(struct link);
     char id[LOG_REQUEST_SIZE];
     (void)str_copy(id, sizeof(id), http_request_id(req));
@@ -127,6 +129,8 @@ void rpc_ws_open(struct http_request *req, void *arg)
     log_info(NULL, "a LangBot client has come%s", instance == NULL ? " (first release)" : "");
     l->conn = rpc_conn_new(r, &transport, l, instance == NULL ? RPC_CONN_BARE : 0);
     l->conn->by_token = by_token;
+    l->conn->bound = guest.bound;
+    l->conn->uid = guest.uid;
     /* A peer's own name for it may be too long to carry a number: then ours stays. */
     if (strlen(id) < sizeof(l->conn->request))
         (void)str_copy(l->conn->request, sizeof(l->conn->request), id);

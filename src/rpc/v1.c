@@ -59,7 +59,7 @@ static void get_health(struct http_request *req, void *arg)
     jw_object(&w);
     jw_kstr(&w, "status", "ok");
     /* Anybody may knock on a TCP port, and learns that somebody is there. */
-    if (http_request_peer(req) != NULL)
+    if (http_request_is_unix(req))
         jw_kstr(&w, "version", BOX_VERSION);
     jw_object_end(&w);
     v1_reply_json(req, 200, &out, &w);

@@ -26,13 +26,16 @@ struct page {
     bool broken; /* a line that is no JSON */
 };
 
-/* A refusal concerns who was refused, and not the session that it asked for. */
+/* A refusal concerns who was refused, and not the session that it asked for. Who asks by LangBot's
+ * front is one of its workspaces, and no token of the same name. */
 static bool sees_record(const struct authz_scope *scope, const struct json *record)
 {
     const char *event = json_str(json_get(record, "event"));
+    const char *via = json_str(json_get(record, "via"));
     const bool refusal = event != NULL && str_eq(event, "denied");
+    const bool workspace = via != NULL && str_eq(via, "rpc");
 
-    return authz_sees(scope, json_str(json_get(record, "who")),
+    return authz_sees(scope, workspace ? NULL : json_str(json_get(record, "who")),
                       refusal ? NULL : json_str(json_get(record, "session")));
 }
 

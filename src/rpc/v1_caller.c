@@ -4,6 +4,7 @@
 #include "core/manager.h"
 #include "core/policy_service.h"
 #include "http/server.h"
+#include "io/peer.h"
 #include "rpc/v1_internal.h"
 #include "util/alloc.h"
 #include "util/err.h"
@@ -17,9 +18,11 @@ const char *v1_who(const struct http_request *req)
 {
     const struct authz_scope *scope = v1_caller(req);
 
-    if (scope != NULL || http_request_peer(req) != NULL)
+    if (scope != NULL || http_request_is_unix(req))
         return authz_name(scope);
-    return http_request_bearer(req) != NULL ? "token" : "anyone";
+    if (http_request_bearer(req) != NULL)
+        return "token";
+    return http_request_peer(req)->known ? authz_name(NULL) : "anyone";
 }
 
 char *v1_owner(const struct authz_scope *scope)

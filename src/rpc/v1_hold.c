@@ -338,7 +338,7 @@ static void open_hold(struct http_request *req, void *arg)
     if (!v1_may(req, arg, "process"))
         return;
     struct hold *h = xnew(struct hold);
-    if (http_request_peer(req) == NULL) { /* whoever dies on this computer is noticed at once */
+    if (!http_request_is_unix(req)) { /* whoever dies on this computer is noticed at once */
         opts.ping_ns = PING_NS;
         opts.pong_ns = PONG_NS;
     }

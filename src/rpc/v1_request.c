@@ -183,6 +183,18 @@ static void write_unverified(struct jw *w, const struct spec *spec)
         jw_array_end(w);
 }
 
+/* What was verified, where it is. */
+static void write_artifacts(struct jw *w, const struct spec *spec)
+{
+    if (spec->own.artifacts == NULL)
+        return;
+    jw_key(w, "artifacts");
+    jw_array(w);
+    for (char *const *d = spec->own.artifact_digests; d != NULL && *d != NULL; d++)
+        jw_str(w, *d);
+    jw_array_end(w);
+}
+
 void v1_write_settings(struct jw *w, const struct spec *spec)
 {
     jw_kstr(w, "image", spec->image);
@@ -232,6 +244,7 @@ void v1_write_session(struct jw *w, const struct session *s)
     jw_kint(w, "execs", session_execs(s));
     write_own(w, spec);
     write_unverified(w, spec);
+    write_artifacts(w, spec);
 }
 
 void v1_write_outcome(struct jw *w, const struct run_result *r)

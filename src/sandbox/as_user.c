@@ -18,6 +18,8 @@
 #include "util/fd.h"
 #include "util/path.h"
 
+#define GROUPS_MAX 65536 /* the kernel's own bound */
+#define NOBODY 65534     /* the kernel's own id for what has none */
 #define PATIENCE_MS 5000 /* with file systems and directories of users that do not answer */
 
 struct look {
@@ -32,29 +34,42 @@ struct answer {
     struct as_user_found found;
 };
 
-static int set_groups_child(const struct as_user *who)
+/* A user without an entry is in no group but one that nobody else is in either. */
+static int set_groups_child(const struct as_user *who, gid_t *gid)
 {
+    *gid = who->gid;
     if (who->groups != NULL)
         return setgroups(who->n_groups, who->groups) < 0 ? -errno : 0;
     const struct passwd *pw = getpwuid(who->uid);
+    *gid = pw != NULL ? pw->pw_gid : NOBODY;
     if (pw == NULL)
         return setgroups(0, NULL) < 0 ? -errno : 0;
-    return initgroups(pw->pw_name, who->gid) < 0 ? -errno : 0;
+    return initgroups(pw->pw_name, pw->pw_gid) < 0 ? -errno : 0;
 }
 
-static int become_child(const struct as_user *who)
+static int become_child(const struct as_user *who, gid_t *gid)
 {
-    int r = set_groups_child(who);
-    if (r == 0 && (setresgid(who->gid, who->gid, who->gid) < 0 ||
-                   setresuid(who->uid, who->uid, who->uid) < 0))
+    int r = set_groups_child(who, gid);
+    if (r == 0 && (setresgid(*gid, *gid, *gid) < 0 || setresuid(who->uid, who->uid, who->uid) < 0))
         r = -errno;
     return r; /* the kernel takes every capability from who is not root any more */
+}
+
+static bool is_member_child(gid_t gid)
+{
+    gid_t groups[GROUPS_MAX];
+    int n = getgroups(GROUPS_MAX, groups);
+    bool found = gid == getegid();
+    for (int i = 0; i < n; i++)
+        found = found || groups[i] == gid;
+    return found;
 }
 
 static int look_child(const struct look *l, struct as_user_found *ret)
 {
     struct stat st;
-    int r = become_child(l->who);
+    gid_t gid = 0;
+    int r = become_child(l->who, &gid);
     if (r < 0)
         return r;
     AUTO_CLOSE int fd =
@@ -66,7 +81,8 @@ static int look_child(const struct look *l, struct as_user_found *ret)
     int mode = R_OK | (S_ISDIR(st.st_mode) ? X_OK : 0) | (l->write ? W_OK : 0);
     if (faccessat(fd, "", mode, AT_EMPTY_PATH | AT_EACCESS) < 0)
         return -errno;
-    *ret = (struct as_user_found){st.st_dev, st.st_ino};
+    bool member = is_member_child(st.st_gid);
+    *ret = (struct as_user_found){st.st_dev, st.st_ino, member, member ? st.st_gid : gid};
     return 0;
 }
 

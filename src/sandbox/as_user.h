@@ -12,13 +12,15 @@
 struct as_user {
     uid_t uid;
     gid_t gid;
-    const gid_t *groups; /* borrowed; NULL: as the host's lists of users and groups have them */
+    const gid_t *groups; /* borrowed; NULL: gid and groups are as the host's lists have them */
     size_t n_groups;
 };
 
 struct as_user_found {
     dev_t dev;
     ino_t ino;
+    bool member; /* the user is in the group that it belongs to, */
+    gid_t gid;   /* which is this one; else the user's own */
 };
 
 /* Walks to an absolute path without any link in it and looks whether the user may read it and, for

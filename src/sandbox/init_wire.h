@@ -15,7 +15,7 @@
 
 #include <stdint.h>
 
-#define INIT_WIRE_VERSION 3U
+#define INIT_WIRE_VERSION 4U
 #define INIT_EXECS_MAX 64U /* running at once in one sandbox */
 #define INIT_PROCS_MAX 32U /* managed processes that are known at once */
 #define INIT_INLINE_MAX                                                                            \
@@ -76,6 +76,7 @@ enum init_msg_type {
     INIT_MSG_PROC_STDIN,  /* boxd -> init: struct init_stdin */
     INIT_MSG_PROC_KILL,   /* boxd -> init: struct init_kill */
     INIT_MSG_PROC_FORGET, /* boxd -> init: struct init_number; what is left of it is killed */
+    INIT_MSG_PROC_GONE,   /* init -> boxd: struct init_number; the answer, when nothing is left */
 };
 
 struct init_hello {

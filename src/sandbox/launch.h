@@ -108,6 +108,9 @@ void launch_sweep(struct launch_host *h, launch_live_fn *live, void *arg);
  */
 bool launch_image_is_plain(void);
 
+/* A directory (O_PATH) as it is seen where boxd was started: only what belongs to that mount
+ * namespace can be mounted by launch_clone_allowed(). */
+int launch_open_outer(const struct launch_host *h, const char *path);
 /* A descriptor of that root, borrowed, if its name still means what was opened. */
 int launch_allowed_root(const struct launch_host *h, uint32_t root, struct err *err);
 

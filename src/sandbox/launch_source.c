@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "sandbox/as_user.h"
 #include "sandbox/gvisor.h"
 #include "sandbox/launch.h"
 #include "sandbox/mount.h"
@@ -65,6 +67,12 @@ bool launch_image_is_plain(void)
     return plain;
 }
 
+/* What is mounted, and for whom. */
+struct source {
+    int fd;    /* borrowed */
+    gid_t gid; /* the caller's own */
+};
+
 static int source_error(int error, const char *source, struct err *err)
 {
     if (error == -ELOOP)
@@ -109,19 +117,23 @@ int launch_is_at_or_below(int fd, const struct stat *want)
 
 /* State, sockets and the storage of other sessions must not be reachable: not through a directory
  * above them, and not as something inside. `dir_fd` holds the source, or is it. */
-static int refuse_own_state(const struct launch_host *h, int dir_fd, int fd, struct err *err)
+static int refuse_own_state(const struct launch_host *h, int dir_fd, int fd, const char *path,
+                            struct err *err)
 {
     struct stat source, state;
     if (fstat(fd, &source) < 0 || fstat(h->state_fd, &state) < 0)
         return err_sys(err, errno, "stat mount source");
     if (!S_ISDIR(source.st_mode) && !S_ISREG(source.st_mode))
-        return err_set(err, ERR_DENIED, "mount source is neither a directory nor a regular file");
+        return err_set(err, ERR_DENIED, "mount source '%s' is neither a directory nor a file",
+                       path);
     int above = S_ISDIR(source.st_mode) ? launch_is_at_or_below(h->state_fd, &source) : 0;
     if (above > 0)
-        return err_set(err, ERR_DENIED, "mount source contains the state directory of boxd");
+        return err_set(err, ERR_DENIED, "mount source '%s' contains the state directory of boxd",
+                       path);
     int inside = launch_is_at_or_below(S_ISDIR(source.st_mode) ? fd : dir_fd, &state);
     if (inside > 0)
-        return err_set(err, ERR_DENIED, "mount source lies in the state directory of boxd");
+        return err_set(err, ERR_DENIED, "mount source '%s' lies in the state directory of boxd",
+                       path);
     if (above < 0 || inside < 0)
         return err_sys(err, above < 0 ? -above : -inside,
                        "tell whether the mount source has to do with our state");
@@ -137,12 +149,12 @@ static int require_dir(int fd, const char *name, struct err *err)
     if (S_ISDIR(st.st_mode))
         return 0;
     return err_set(err, ERR_INVALID,
-                   "host_path must be a directory, and '%.100s' is a file; name the directory that "
+                   "host_path must be a directory, and '%.200s' is a file; name the directory that "
                    "holds it, or mount it by extra_mounts",
                    name);
 }
 
-static int open_named(const struct launch_host *h, const char *path)
+int launch_open_outer(const struct launch_host *h, const char *path)
 {
     int home = h->outer_fd >= 0 ? mount_ns_enter(h->outer_fd) : -1;
     if (h->outer_fd >= 0 && home < 0)
@@ -163,7 +175,7 @@ int launch_allowed_root(const struct launch_host *h, uint32_t root, struct err *
         return err_set(err, ERR_DENIED, "mount root %u is not in the allow-list", root);
     if (h->root_paths == NULL || root >= h->n_named) /* a place of a caller has no other name */
         return h->root_fds[root];
-    AUTO_CLOSE int fd = open_named(h, h->root_paths[root]);
+    AUTO_CLOSE int fd = launch_open_outer(h, h->root_paths[root]);
     if (fd < 0 || fstat(fd, &now) < 0 || fstat(h->root_fds[root], &was) < 0 ||
         now.st_dev != was.st_dev || now.st_ino != was.st_ino)
         return err_set(err, ERR_STATE,
@@ -173,15 +185,53 @@ int launch_allowed_root(const struct launch_host *h, uint32_t root, struct err *
     return h->root_fds[root];
 }
 
+/* The whole path of what lies below a descriptor, for messages; "" leaves that one's own. */
+static void whole_path(int fd, const char *rest, char *ret, size_t size)
+{
+    char link[32], root[PATH_MAX];
+    (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, root, sizeof(root) - 1);
+    root[n > 0 ? n : 0] = '\0';
+    if (str_fmt(ret, size, "%s%s%s", root, rest[0] != '\0' ? "/" : "", rest) < 0)
+        (void)str_copy(ret, size, "(a path that is too long)");
+}
+
+/* The caller's user must be able to reach this very file or directory by its path, to read it, and
+ * to write it where that is wanted. What it then sees inside has this user's rights (idmap_for()),
+ * so nothing below needs a look of its own. */
+static int check_caller(const struct plan *p, const struct plan_op *op, int fd, const char *path,
+                        gid_t *ret_gid, struct err *err)
+{
+    const struct as_user who = {.uid = p->as_uid};
+    struct as_user_found found = {0};
+    struct stat st;
+    bool write = !(op->flags & PLAN_OP_RDONLY);
+    int r = as_user_reach(&who, path, write, &found);
+    *ret_gid = found.gid;
+    if (r == 0 && (fstat(fd, &st) < 0 || st.st_dev != found.dev || st.st_ino != found.ino))
+        r = -ESTALE;
+    /* The kernel lets nobody write where the group has no name inside. */
+    if (r == 0 && write && !found.member)
+        return err_set(err, ERR_DENIED,
+                       "uid %u may not mount '%.200s' for writing: it belongs to gid %u, and that "
+                       "user is no member of it by this machine's lists",
+                       p->as_uid, path, st.st_gid);
+    if (r == 0)
+        return 0;
+    return err_set(err, ERR_DENIED,
+                   "uid %u may not mount '%.200s' for %s: that user could not open it (%s)",
+                   p->as_uid, path, write ? "writing" : "reading", err_errno_text(-r));
+}
+
 /* A requester cannot use this to reach anything outside the allow-list: the root was opened before
- * the first request came, and the kernel refuses every way out of it (links, "..") while it walks;
- * of mounts below it, it may enter those that path_open_storage() takes for storage. The directory
- * is opened first and the last name from there, so that what is judged is what is mounted, whoever
- * renames things meanwhile. */
+ * the first request came, or is a place of who is connected (priv/place.c), and the kernel refuses
+ * every way out of it (links, "..") while it walks; of mounts below it, it may enter those that
+ * path_open_storage() takes for storage. The directory is opened first and the last name from
+ * there, so that what is judged is what is mounted, whoever renames things meanwhile. */
 int launch_open_allowed(const struct launch_host *h, uint32_t root, const char *source,
                         bool dir_only, struct err *err)
 {
-    char dir_name[4096] = "";
+    char dir_name[4096] = "", path[PATH_MAX];
     const char *slash = strrchr(source, '/');
     const char *name = slash != NULL ? slash + 1 : source;
     int root_fd = launch_allowed_root(h, root, err);
@@ -190,15 +240,31 @@ int launch_open_allowed(const struct launch_host *h, uint32_t root, const char *
     if (slash != NULL &&
         str_fmt(dir_name, sizeof(dir_name), "%.*s", (int)(slash - source), source) < 0)
         return err_set(err, ERR_INVALID, "mount source is too long");
+    whole_path(root_fd, source, path, sizeof(path));
     AUTO_CLOSE int dir = path_open_storage(root_fd, dir_name, O_DIRECTORY);
     if (dir < 0)
-        return source_error(dir, source, err);
+        return source_error(dir, path, err);
     AUTO_CLOSE int fd = path_open_storage(dir, name, 0);
     if (fd < 0)
-        return source_error(fd, source, err);
-    int r = refuse_own_state(h, dir, fd, err);
+        return source_error(fd, path, err);
+    int r = refuse_own_state(h, dir, fd, path, err);
     if (r == 0 && dir_only)
-        r = require_dir(fd, name, err);
+        r = require_dir(fd, path, err);
+    return r < 0 ? r : TAKE_FD(fd);
+}
+
+static int open_allowed(const struct launch_host *h, const struct plan *p, const struct plan_op *op,
+                        const char *source, gid_t *ret_gid, struct err *err)
+{
+    char path[PATH_MAX];
+    AUTO_CLOSE int fd = launch_open_allowed(h, op->root, source, op->mode == PLAN_BIND_DIR, err);
+    if (fd < 0)
+        return fd;
+    int r = 0;
+    if (p->flags & PLAN_AS_CALLER) {
+        whole_path(fd, "", path, sizeof(path)); /* where it is now, not where it was looked for */
+        r = check_caller(p, op, fd, path, ret_gid, err);
+    }
     return r < 0 ? r : TAKE_FD(fd);
 }
 
@@ -244,8 +310,9 @@ static int open_guest(const struct launch_host *h, const struct plan *p, const c
     return fd < 0 ? err_sys(err, -fd, "open '%s'", path) : fd;
 }
 
+/* `ret_gid` is the caller's group, of what it could open itself. */
 static int open_source(struct launch_host *h, const struct plan *p, const struct plan_op *op,
-                       int storage_fd, struct err *err)
+                       int storage_fd, gid_t *ret_gid, struct err *err)
 {
     const char *source = plan_str(p, op->source);
     int fd;
@@ -260,7 +327,7 @@ static int open_source(struct launch_host *h, const struct plan *p, const struct
     case PLAN_SRC_GUEST:
         return open_guest(h, p, source, err);
     case PLAN_SRC_ALLOWED:
-        return launch_open_allowed(h, op->root, source, op->mode == PLAN_BIND_DIR, err);
+        return open_allowed(h, p, op, source, ret_gid, err);
     case PLAN_SRC_NONE:
     case PLAN_SRC_MAX:
         break;
@@ -270,9 +337,10 @@ static int open_source(struct launch_host *h, const struct plan *p, const struct
 
 /* How ids on disk look inside. The host image and /etc belong to root there; private storage to the
  * daemon on disk and to the payload inside; a caller's directory to its owner on disk and to the
- * payload inside. */
+ * payload inside, but for a caller that may only do what its own user can: then that user's files
+ * are the payload's, and all others nobody's. */
 static int idmap_for(const struct launch_host *h, struct idmaps *maps, const struct plan *p,
-                     const struct plan_op *op, int fd, struct err *err)
+                     const struct plan_op *op, const struct source *from, struct err *err)
 {
     struct stat st;
     struct idmap_key key = {
@@ -280,10 +348,11 @@ static int idmap_for(const struct launch_host *h, struct idmaps *maps, const str
     bool payload_is_root = p->payload_uid == 0;
 
     if (op->source_class == PLAN_SRC_ALLOWED) {
-        if (fstat(fd, &st) < 0)
+        bool bound = (p->flags & PLAN_AS_CALLER) != 0;
+        if (fstat(from->fd, &st) < 0)
             return err_sys(err, errno, "stat mount source");
-        key.uid = st.st_uid;
-        key.gid = st.st_gid;
+        key.uid = bound ? p->as_uid : st.st_uid;
+        key.gid = bound ? from->gid : st.st_gid;
         key.root_too = false;
         /* Who serves gVisor's files makes them under its own id, and gives them away at once. */
         key.init_too = (p->flags & PLAN_GVISOR) && p->init_uid != p->payload_uid;
@@ -309,36 +378,38 @@ static int without_idmap(const struct plan *p, const struct plan_op *op, int fd,
                          struct err *err)
 {
     uid_t id = userns_payload_id(p->uid_index);
+    char path[PATH_MAX];
+    whole_path(fd, "", path, sizeof(path));
     if (op->source_class == PLAN_SRC_ALLOWED)
         return err_set(err, ERR_UNSUPPORTED,
-                       "the file system behind '%s' has no idmapped mounts (%s); use another "
+                       "the file system of '%.200s' has no idmapped mounts (%s); use another "
                        "directory",
-                       plan_str(p, op->target), err_errno_text(-r));
+                       path, err_errno_text(-r));
     if (op->source_class == PLAN_SRC_PRIVATE && fchown(fd, id, id) < 0)
         return err_sys(err, errno, "own private storage");
     return r;
 }
 
 static int make_mount(const struct launch_host *h, struct idmaps *maps, const struct plan *p,
-                      const struct plan_op *op, int fd, struct err *err)
+                      const struct plan_op *op, const struct source *from, struct err *err)
 {
     const char *target = plan_str(p, op->target);
     /* In a user namespace the kernel refuses to leave submounts behind, because they may hide
      * something. */
     int recursive = (op->flags & PLAN_OP_RECURSIVE) || !h->rootful;
     AUTO_CLOSE int copy = op->source_class == PLAN_SRC_ALLOWED
-                              ? launch_clone_allowed(h, fd, recursive)
-                              : mount_clone(fd, recursive);
+                              ? launch_clone_allowed(h, from->fd, recursive)
+                              : mount_clone(from->fd, recursive);
     if (copy < 0)
         return err_sys(err, -copy, "copy the mount for '%s'", target);
     int r = -EINVAL;
     if (h->rootful && op->source_class != PLAN_SRC_GUEST) { /* nobody there has to own that */
-        int map = idmap_for(h, maps, p, op, fd, err);
+        int map = idmap_for(h, maps, p, op, from, err);
         if (map < 0)
             return map;
         r = mount_set(copy, op_attrs(op), map, recursive);
         if (r < 0)
-            r = without_idmap(p, op, fd, r, err);
+            r = without_idmap(p, op, from->fd, r, err);
         if (r < 0 && err->code != ERR_NONE)
             return r;
     }
@@ -360,14 +431,16 @@ int launch_sources(struct launch_host *h, const struct plan *plan, int storage_f
         const struct plan_op *op = &plan->ops[i];
         if (op->kind != PLAN_OP_BIND && op->kind != PLAN_OP_OVERLAY)
             continue;
-        AUTO_CLOSE int fd = open_source(h, plan, op, storage_fd, err);
+        struct source from = {0};
+        AUTO_CLOSE int fd = open_source(h, plan, op, storage_fd, &from.gid, err);
         if (fd == -ENOENT && (op->flags & PLAN_OP_OPTIONAL))
             continue;
         if (fd < 0)
             return err->code != ERR_NONE
                        ? fd
                        : err_sys(err, -fd, "open '%s'", plan_str(plan, op->source));
-        fds[i] = make_mount(h, &maps, plan, op, fd, err);
+        from.fd = fd;
+        fds[i] = make_mount(h, &maps, plan, op, &from, err);
         if (fds[i] < 0)
             return fds[i];
     }

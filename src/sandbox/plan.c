@@ -170,6 +170,8 @@ int plan_check(const struct plan *p, size_t len, struct err *err)
         return err_set(err, ERR_INVALID, "plan: bad ids");
     if (p->pids == 0 || p->memory_bytes == 0 || p->root_bytes == 0 || p->root_inodes == 0)
         return err_set(err, ERR_INVALID, "plan: missing limits");
+    if ((p->flags & PLAN_AS_CALLER) ? p->as_uid == 0 : p->as_uid != 0)
+        return err_set(err, ERR_INVALID, "plan: bad caller");
     for (uint32_t i = 0; i < p->n_ops; i++) {
         int r = check_op(p, &p->ops[i], err);
         if (r < 0)

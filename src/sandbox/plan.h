@@ -32,9 +32,11 @@ enum plan_flags {
     PLAN_NET_ON = 1U << 0,
     PLAN_ROOT_WRITABLE = 1U << 1,  /* the root stays writable, and the payload is uid 0 inside */
     PLAN_REQUIRE_LIMITS = 1U << 2, /* refuse rather than run with a limit that cannot be enforced */
-    PLAN_GVISOR = 1U << 3, /* the tree is the root of a gVisor container, whose own program is
-                              box-guest; PID 1 is runsc (gvisor.h) */
-    PLAN_FLAGS_ALL = (1U << 4) - 1,
+    PLAN_GVISOR = 1U << 3,    /* the tree is the root of a gVisor container, whose own program is
+                                 box-guest; PID 1 is runsc (gvisor.h) */
+    PLAN_AS_CALLER = 1U << 4, /* what is mounted of the allow-list is what `as_uid` could open, and
+                                 its files are that user's inside and nobody else's */
+    PLAN_FLAGS_ALL = (1U << 5) - 1,
 };
 
 enum plan_op_kind {
@@ -101,7 +103,7 @@ struct plan {
     uint64_t quota_bytes, quota_inodes; /* 0: no limit on private storage */
     uint64_t root_bytes; /* of the root's tmpfs, which holds /tmp and /dev/shm as well */
     uint32_t root_inodes;
-    uint32_t pad2;
+    uint32_t as_uid; /* PLAN_AS_CALLER: never root */
     struct init_rlimit rlimits[INIT_RLIMITS_MAX];
     uint32_t n_ops;
     uint32_t strings_len; /* string 0 is empty */

@@ -6,6 +6,7 @@
 #include "sandbox/seccomp.h"
 
 #include <linux/filter.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,6 +43,7 @@ struct seccomp_family {
     const struct seccomp_arg_rule *args; /* NULL: `ret`, whatever the arguments */
     uint32_t ret;
     unsigned profiles; /* set of 1 << enum seccomp_profile; 0: all */
+    bool inside;       /* the profile of an engine leaves its arguments to our own filter */
     const char *names[SECCOMP_FAMILY_MAX];
 };
 

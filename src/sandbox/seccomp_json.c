@@ -162,7 +162,7 @@ static void put_rules(struct writer *wr, const struct seccomp_arg_rule *rules)
 
 static void put_names(struct jw *w, const struct seccomp_family *f)
 {
-    bool allowed = f->ret == SECCOMP_RET_ALLOW;
+    bool allowed = f->inside || f->ret == SECCOMP_RET_ALLOW;
     jw_object(w);
     jw_key(w, "names");
     jw_array(w);
@@ -196,7 +196,7 @@ int seccomp_json(enum seccomp_profile profile, struct buf *ret, struct err *err)
     for (const struct seccomp_family *f = seccomp_families; f->names[0] != NULL; f++) {
         if (f->profiles != 0 && !(f->profiles & 1U << profile))
             continue;
-        if (f->args == NULL) {
+        if (f->args == NULL || f->inside) {
             put_names(&w, f);
             continue;
         }

@@ -291,16 +291,16 @@ const struct seccomp_family seccomp_families[] = {
         "sched_yield", "sched_getaffinity", "sched_getparam", "sched_getscheduler", "sched_getattr",
         "sched_get_priority_max", "sched_get_priority_min", "sched_rr_get_interval", "getpriority",
         "ioprio_get", "getrlimit", "setrlimit"}},
-    {.args = pid0_args, .names = {
+    {.args = pid0_args, .inside = true, .names = {
         "sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr", "prlimit64"}},
-    {.args = setpriority_args, .names = {"setpriority"}},
-    {.args = ioprio_args, .names = {"ioprio_set"}},
+    {.args = setpriority_args, .inside = true, .names = {"setpriority"}},
+    {.args = ioprio_args, .inside = true, .names = {"ioprio_set"}},
 
     /* Signals. */
     {.ret = ALLOW, .names = {
         "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending", "rt_sigtimedwait",
         "rt_sigsuspend", "sigaltstack", "pause", "restart_syscall", "pidfd_send_signal"}},
-    {.args = pid0_args, .names = {
+    {.args = pid0_args, .inside = true, .names = {
         "kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open"}},
 
     /* Time, as a reader. */
@@ -336,8 +336,8 @@ const struct seccomp_family seccomp_families[] = {
     /* Looking into other processes: for debuggers that were asked for. */
     {.ret = DENY, .profiles = 1u << SECCOMP_DEFAULT | 1u << SECCOMP_DAEMON,
      .names = {"ptrace", "process_vm_readv", "process_vm_writev"}},
-    {.args = pid1_args, .profiles = 1u << SECCOMP_DEBUG, .names = {"ptrace"}},
-    {.args = pid0_args, .profiles = 1u << SECCOMP_DEBUG,
+    {.args = pid1_args, .inside = true, .profiles = 1u << SECCOMP_DEBUG, .names = {"ptrace"}},
+    {.args = pid0_args, .inside = true, .profiles = 1u << SECCOMP_DEBUG,
      .names = {"process_vm_readv", "process_vm_writev"}},
     {.ret = DENY, .names = {"pidfd_getfd", "kcmp"}},
 

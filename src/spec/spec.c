@@ -68,10 +68,11 @@ static const struct field mount_fields[] = {
      .doc = "`none` leaves this mount out."},
     {"content_digest", FIELD_STR, FIELD_NULLABLE | FIELD_TRIM, offsetof(struct mount_spec, content_digest),
      .max = SPEC_DIGEST_MAX, .wrong = bad_digest,
-     .doc = "`sha256:` and 64 digits: what the caller says the content is. It is recorded and compared, not verified."},
+     .doc = "`sha256:` and 64 digits: what the caller says the content is. On the LangBot wire it is verified for mounts "
+            "below `" SPEC_ARTIFACTS "`, see Artifacts; otherwise it is recorded and compared."},
     {"manifest_path", FIELD_STR, FIELD_NULLABLE | FIELD_TRIM, offsetof(struct mount_spec, manifest_path),
      .max = SPEC_PATH_MAX, .valid = host_path_valid, .rule = "manifest_path must be an absolute host path",
-     .doc = "File of the host that lists the content. It is recorded, not read."},
+     .doc = "File of the host that lists the content. It is read where the digest is verified."},
 };
 
 bool mount_content_addressed(const struct mount_spec *m)
@@ -224,6 +225,8 @@ void spec_free(struct spec *s)
     strv_free(s->own.labels);
     free(s->own.owner);
     free(s->own.place);
+    free(s->own.artifacts);
+    strv_free(s->own.artifact_digests);
     free(s);
 }
 

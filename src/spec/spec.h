@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "util/cleanup.h"
 
@@ -45,7 +46,7 @@ struct mount_spec {
     char *host_path;  /* owned; absolute as POSIX or Windows mean it */
     char *mount_path; /* owned; absolute, normalised */
     enum mount_mode mode;
-    char *content_digest; /* owned or NULL; "sha256:" and 64 digits. A claim: nobody verified it */
+    char *content_digest; /* owned or NULL; "sha256:" and 64 digits. What the caller says */
     char *manifest_path;  /* owned or NULL; absolute as host_path */
 };
 
@@ -78,10 +79,15 @@ struct spec {
         char **labels; /* owned; "name=value", metadata that lasts as long as the sandbox */
         char *owner;   /* owned; the token whose share it counts to; NULL: nobody's */
         char *place;   /* owned; directory that is the caller's own wherever it lies, NULL: none */
-        uint64_t created_ns; /* wall clock; 0: when it is made */
-        uint64_t expires_ns; /* wall clock; when it ends, used or not. 0: when it is idle */
-        bool image_named;    /* whoever asked for it has chosen the image: no other will do */
-        bool env_locked;     /* commands and processes bring no environment of their own */
+        bool bound;    /* mounts are only what the user `uid` could itself open */
+        uid_t uid;
+        uint64_t created_ns;     /* wall clock; 0: when it is made */
+        uint64_t expires_ns;     /* wall clock; when it ends, used or not. 0: when it is idle */
+        bool image_named;        /* whoever asked for it has chosen the image: no other will do */
+        bool env_locked;         /* commands and processes bring no environment of their own */
+        char *artifacts;         /* owned; directory of the host that is mounted read-only at
+                                    SPEC_ARTIFACTS; NULL: none */
+        char **artifact_digests; /* owned; what was verified in there: "sha256:…" */
     } own;
 };
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows about what a backend is to those above it, on every backend there is: I01, I08, I13, F16, F24 and T58."""
+"""Rows about what a backend is to those above it, on every backend there is: I01, I08, I13, F06, F16, F24 and T58."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -81,6 +82,33 @@ def test_row_I13_a_process_has_three_pipes(own, backend):
         wire.send("")
     ended = eventually(lambda: info()["status"] == "exited" and info(), 60)
     assert ended and ended["exit_code"] == 5
+
+
+SERVER = """
+import json, sys
+for line in sys.stdin:
+    print(json.dumps({"said": line.strip(), "python": sys.version_info[0], "file": __file__}), flush=True)
+"""
+
+
+@pytest.mark.real
+def test_row_F06_python_stands_in_for_the_interpreter_of_a_venv(own, backend, top):
+    """As LangBot sends an MCP server of a project with a venv: its interpreter, a link that leads out of the project, has
+    become `python`, and its paths those inside."""
+    if backend.engine:
+        pytest.skip("which python an image has is the image's own; that of the tests has none")
+    project = directory(top, "project")
+    (project / ".venv/bin").mkdir(parents=True)
+    (project / ".venv/bin/python").symlink_to("/opt/nowhere/bin/python3")
+    (project / "server.py").write_text(SERVER)
+    spec = {"session_id": "mcp-shared", "cmd": "", "image": backend.image, "host_path": str(project), "host_path_mode": "ro",
+            "workdir": "/workspace", "persistent": True}
+    own.call("box_create_session", spec)
+    own.call("box_start_managed_process", {"session_id": "mcp-shared", "spec": {
+        "process_id": "p", "command": "python", "args": ["/workspace/server.py"], "env": {}, "cwd": "/workspace"}})
+    with relay(own.address, "mcp-shared", "p", timeout=90) as wire:
+        wire.send("hello")
+        assert json.loads(wire.recv()) == {"said": "hello", "python": 3, "file": "/workspace/server.py"}
 
 
 @pytest.mark.real

@@ -31,7 +31,7 @@ def names(box, sid):
     if box.name == "native":
         return Watch(box.api, sid).names()
     out = box.sh(sid, "cat /proc/[0-9]*/comm 2>/dev/null")["stdout"].split()
-    return sorted(n for n in out if n not in ("sh", "cat", "box-init", "box-guest", "box-keeper"))
+    return sorted(n for n in out if n not in ("sh", "cat", "box-init", "box-guest"))
 
 
 @pytest.mark.parametrize("how", RESISTANCE)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* usage: unruly PID|parent [FILE]
+/* usage: unruly PID|parent|all [FILE]
  *
  * Does to one process, under the id it has itself, what would stop or blind it, and prints a line
  * for each: its name, then "done" or the name of the error. With FILE it then goes on for good, and
  * so does a grandchild of it in a session of its own: neither hears of any signal that can be
- * ignored, and both write to FILE that they are there. */
+ * ignored, and both write to FILE that they are there. "all" are those that come, all the time:
+ * each is stopped, while FILE grows, and another one when that may not. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -85,6 +86,19 @@ static void live(const char *path)
     }
 }
 
+static _Noreturn void stop_all(const char *path)
+{
+    static char block[4096];
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    for (unsigned i = 0;; i++) {
+        (void)kill(-1, SIGSTOP);
+        if (i % 64 == 0 && write(fd, block, sizeof(block)) < 0) {
+            (void)close(fd);
+            fd = open("more", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        }
+    }
+}
+
 static void leave_another(const char *path)
 {
     if (fork() != 0)
@@ -103,6 +117,8 @@ int main(int argc, char **argv)
         if (signo != SIGCHLD)
             (void)signal(signo, SIG_IGN);
     pid_t pid = strcmp(argv[1], "parent") == 0 ? getppid() : (pid_t)strtol(argv[1], NULL, 10);
+    if (argc > 2 && strcmp(argv[1], "all") == 0)
+        stop_all(argv[2]);
     if (argc > 2)
         leave_another(argv[2]); /* first: what it is to be ended with may be gone after */
     attack(pid);

@@ -58,14 +58,13 @@ def delegated(controllers=()):
     """A group of the v2 tree that belongs to the user, with these controllers."""
     outer = pathlib.Path(V2, f"box-row-{os.getpid()}")
     inner = outer / "user"
-    (inner / "main").mkdir(parents=True)
+    inner.mkdir(parents=True)
     for name in controllers:
         (outer / "cgroup.subtree_control").write_text("+" + name)
-    for top in (inner, inner / "main"):
-        for name in (".", "cgroup.procs", "cgroup.subtree_control"):
-            os.chown(top / name, USER, USER)
+    for name in (".", "cgroup.procs", "cgroup.subtree_control"):
+        os.chown(inner / name, USER, USER)
     try:
-        yield inner / "main"
+        yield inner
     finally:
         def gone():
             for path in [*sorted((p for p in outer.rglob("*") if p.is_dir()), reverse=True), outer]:

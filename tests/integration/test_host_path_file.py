@@ -9,7 +9,7 @@ from boxlib import ApiError, Boxd
 from hostlib import mount_dir
 from lbwire import Rpc, RpcError
 
-SAID = ("host_path must be a directory, and 'notes.txt' is a file; name the directory that holds it, or mount it by "
+SAID = ("host_path must be a directory, and '{}' is a file; name the directory that holds it, or mount it by "
         "extra_mounts")
 
 
@@ -37,7 +37,7 @@ def test_http_refuses_a_file_at_once(daemon, place, where, mode):
     api = daemon.client()
     with pytest.raises(ApiError) as caught:
         api.new("s", host_path=str(place / where), host_path_mode=mode)
-    assert (caught.value.status, caught.value.code, caught.value.detail) == (422, "invalid", SAID)
+    assert (caught.value.status, caught.value.code, caught.value.detail) == (422, "invalid", SAID.format(place / where))
     assert api.ps() == []
 
 
@@ -47,7 +47,7 @@ def test_the_langbot_wire_refuses_a_file_at_once(daemon, place, action):
         rpc.call("box_init", {}, ctx=None)
         with pytest.raises(RpcError) as caught:
             rpc.call(action, {"session_id": "s", "cmd": "true", "host_path": str(place / "notes.txt")})
-        assert SAID in str(caught.value) and "BoxValidationError" in str(caught.value)
+        assert SAID.format(place / "notes.txt") in str(caught.value) and "BoxValidationError" in str(caught.value)
         assert rpc.call("box_get_sessions")["sessions"] == []
         # What is not mounted is not looked at.
         rpc.call("box_create_session", {"session_id": "t", "host_path": str(place / "notes.txt"),

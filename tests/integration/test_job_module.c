@@ -20,7 +20,7 @@
 #include "backend/backend.h"
 #include "backend/native.h"
 #include "core/hostdir.h"
-#include "core/skills.h"
+#include "core/skills_internal.h"
 #include "fetch/launcher.h"
 #include "io/loop.h"
 #include "util/alloc.h"
@@ -243,6 +243,72 @@ static void a_mount_inside_is_another_place(void **state)
     assert_non_null(strstr(it.message, "crosses a mount point"));
 }
 
+static void put(const char *rel, const char *text)
+{
+    char path[256];
+    (void)snprintf(path, sizeof(path), "%s/%s", it.allowed, rel);
+    AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    assert_true(fd >= 0 && fd_write_all(fd, text, strlen(text)) == 0);
+}
+
+/* What a job says that copies from there, by the manifest of an empty tree. */
+static void copy(const char *source, const char *manifest)
+{
+    static const struct job_kind kind = {
+        .op = "add_artifact", .error_class = "BoxError", .create = true, .seconds = 10};
+    static const char data[] =
+        "{\"content_digest\":"
+        "\"sha256:8e00d1a31787e59c19fc53875e374237e940789d1de2f1bee5273985a41f4e79\"}";
+    struct err err = {0};
+    AUTO(json) struct json *request = NULL;
+    char dir[256], from[256], list[256];
+    (void)snprintf(dir, sizeof(dir), "%s/cache/of/one", it.allowed);
+    (void)snprintf(from, sizeof(from), "%s/%s", it.allowed, source);
+    (void)snprintf(list, sizeof(list), "%s/%s", it.allowed, manifest);
+    assert_int_equal(json_parse(data, strlen(data), &request, &err), 0);
+    it.answered = false;
+    const struct job_request job = {
+        .kind = &kind, .dir = dir, .data = request, .zip_fd = -1, .source = from, .manifest = list};
+    assert_int_equal(skills_submit(it.skills, &job, on_done, NULL, &err), 0);
+    wait_for_answer();
+}
+
+static void copies_belong_to_whoever_has_the_cache(void **state)
+{
+    static const char empty[] = "{\"algorithm\":\"sha256-tree-v1\",\"files\":[],\"total_bytes\":0}";
+    (void)state;
+    make("cache", OWNER, GROUP, 0755);
+    make("tree", OWNER, GROUP, 0700);
+    put("tree.json", empty);
+    copy("tree", "tree.json");
+    assert_string_equal(it.json, "{}");
+    belongs_to("cache/of/one/tree/8e00d1a31787e59c19fc53875e374237e940789d1de2f1bee5273985a41f4e79",
+               OWNER, GROUP);
+    copy("missing", "tree.json");
+    assert_non_null(strstr(it.message, "No such file or directory"));
+    copy("tree", "missing.json");
+    assert_non_null(strstr(it.message, "No such file or directory"));
+    put("state/secret.json", empty);
+    copy("state", "tree.json");
+    assert_non_null(strstr(it.message, "overlaps with the state directory"));
+    copy("tree", "state/secret.json");
+    assert_non_null(strstr(it.message, "overlaps with the state directory"));
+}
+
+/* box-priv opens what it may not read for whoever may. */
+static void copies_are_read_with_the_rights_of_the_caches_owner(void **state)
+{
+    static const char one[] =
+        "{\"algorithm\":\"sha256-tree-v1\",\"files\":[{\"path\":\"f\",\"size\":0,\"sha256\":"
+        "\"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\","
+        "\"executable\":false}],\"total_bytes\":0}";
+    (void)state;
+    make("roots-own", 0, 0, 0700);
+    put("roots-own/tree.json", one);
+    copy("tree", "roots-own/tree.json");
+    assert_non_null(strstr(it.message, "Permission denied"));
+}
+
 static void directories_of_others_are_made_and_checked(void **state)
 {
     struct err err = {0};
@@ -282,11 +348,13 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_store_is_kept_by_its_owner),
         cmocka_unit_test(directories_of_others_are_made_and_checked),
+        cmocka_unit_test(copies_belong_to_whoever_has_the_cache),
+        cmocka_unit_test(copies_are_read_with_the_rights_of_the_caches_owner),
         cmocka_unit_test(a_store_of_root_is_kept_without_its_powers),
         cmocka_unit_test(what_is_not_allowed_is_refused),
         cmocka_unit_test(a_mount_inside_is_another_place),
     };
-    const struct CMUnitTest of_users[] = {tests[0], tests[1]};
+    const struct CMUnitTest of_users[] = {tests[0], tests[1], tests[2]};
     (void)signal(SIGPIPE, SIG_IGN);
     if (!user_is_host_root() && argc == 3 && str_eq(argv[1], "--rootless")) {
         programs = argv[2];

@@ -383,7 +383,7 @@ def test_http_modern(mcp, daemon):
     status, (answer,) = mcp.modern("tools/list")
     assert {t["name"] for t in answer["result"]["tools"]} == TOOLS and answer["result"]["ttlMs"] > 0
     result = mcp.tool("exec", command="echo one; exit 4")
-    assert not result["isError"] and result["structuredContent"]["session_id"] == "mcp-anyone"
+    assert not result["isError"] and result["structuredContent"]["session_id"] == "mcp-local"
     assert mcp.tool("exec", command="cat nope")["structuredContent"]["exit_code"] == 1
     assert mcp.tool("read", path="nope")["isError"]
     assert daemon.audit(via="mcp", event="exec_start")
@@ -428,16 +428,16 @@ def test_http_modern_whoever_hangs_up_ends_the_command(mcp, api):
                                               arguments={"command": HANG, "timeout_sec": 600}),
                               MCP_Protocol_Version=MODERN, Mcp_Method="tools/call", Mcp_Name="exec")
     assert response.getheader("Content-Type") == "text/event-stream"
-    assert runs(api, "mcp-anyone")
+    assert runs(api, "mcp-local")
     response.close()
     conn.close()
-    until(lambda: not runs(api, "mcp-anyone"), what="the end of the command")
+    until(lambda: not runs(api, "mcp-local"), what="the end of the command")
 
 
 def test_http_handles_are_for_whoever_was_given_them(mcp, api):
     api.new("private")
     handle = mcp.tool("create_session", name="h")["structuredContent"]["session_id"]
-    assert handle == "mcp-anyone-h"
+    assert handle == "mcp-local-h"
     assert text(mcp.tool("exec", command="echo x > f; cat f", session_id=handle)) == "x\n"
     assert mcp.tool("read", path="f")["isError"]  # the default session is another one
     assert mcp.tool("exec", command="true", session_id="private")["isError"]

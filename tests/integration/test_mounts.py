@@ -472,12 +472,38 @@ def test_check_H10_two_names_never_meet(api):
             api.rm(n)
 
 
-def test_check_K03_only_the_host_image_is_ever_mounted(api, session):
-    name = session(image="docker.io/evil/../../image:latest")
-    receipt = api.receipt(name)
-    assert (receipt["image"], receipt["image_substituted"]) == ("host", True)
-    sources = {line.split()[3] for line in api.sh(name, "cat /proc/self/mountinfo")["stdout"].splitlines()}
-    assert not any("evil" in s for s in sources), json.dumps(sorted(sources))
+def test_check_K03_only_the_host_image_is_ever_mounted(boxd_shared, api, session):
+    with pytest.raises(ApiError) as caught:
+        session(image="docker.io/evil/../../image:latest")
+    assert caught.value.status == 404 and "native has none but the host's own files" in caught.value.detail
+    with Rpc(boxd_shared.sock) as rpc:  # LangBot's clients name an image with every request
+        rpc.exec("k03", "true", image="docker.io/evil/../../image:latest")
+        (name,) = [s["session_id"] for s in api.ps() if "k03" in s["session_id"]]
+        try:
+            receipt = api.receipt(name)
+            assert (receipt["image"], receipt["image_substituted"]) == ("host", True)
+            sources = {line.split()[3] for line in api.sh(name, "cat /proc/self/mountinfo")["stdout"].splitlines()}
+            assert not any("evil" in s for s in sources), json.dumps(sorted(sources))
+        finally:
+            api.rm(name)
+
+
+def test_without_the_right_to_change_the_root_mounts_go_on():
+    """A container may have all that sandboxes need, and not CAP_SYS_CHROOT."""
+    need("setpriv")
+    top = mount_dir("box-caps-")
+    try:
+        (top / "work").mkdir()
+        daemon = Boxd(env={"BOX_ALLOWED_MOUNT_ROOTS": str(top)},
+                      prefix=["setpriv", "--bounding-set=-sys_chroot", "--inh-caps=-sys_chroot", "--"])
+        try:
+            api = daemon.client()
+            api.new("s", host_path=f"{top}/work")
+            assert api.sh("s", "echo inside > made && cat made")["stdout"] == "inside\n"
+        finally:
+            daemon.close()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
 
 
 def test_an_allowed_directory_that_is_another_one_by_now_is_told():

@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from boxlib import BUILD, ROOT
+from boxlib import BUILD, ROOT, ApiError
 
 sys.path.insert(0, str(ROOT / "tests" / "escape"))
 
@@ -36,6 +36,19 @@ def test_nothing_can_be_done_to_pid_1(api, unruly):
     # It starts programs as before, with all the descriptors that takes.
     for _ in range(3):
         assert api.sh(unruly, "echo fine; echo fine >&2")["stdout"] == "fine\n"
+
+
+def test_a_process_that_cannot_be_ended_is_an_error_and_ends_with_its_session(boxd):
+    api = boxd.client()
+    api.new("s")
+    (first,) = init_pids(boxd)
+    api.call("POST", "/v1/sessions/s/processes", {"command": "sleep", "args": ["1000"], "process_id": "p"})
+    os.kill(first, signal.SIGSTOP)
+    with pytest.raises(ApiError, match="does not end") as caught:
+        api.call("DELETE", "/v1/sessions/s/processes/p")
+    assert (caught.value.status, caught.value.code) == (502, "backend")
+    wait_for(lambda: api.ps() == [])
+    assert not os.path.exists(f"/proc/{first}")
 
 
 def test_a_pid_1_that_does_not_answer_ends_with_its_session(boxd):

@@ -130,6 +130,17 @@ def test_link_in_a_relative_root_is_followed_only_into_what_may_be_mounted(serve
         assert os.listdir(outside) == []
 
 
+def test_roots_that_somebody_has_chosen_are_all_there_are():
+    """The rule of places fills a list that nobody wrote; it does not widen one that somebody did."""
+    with directory() as allowed, directory("/var/lib") as cwd, \
+            daemon(env={"BOX_ALLOWED_MOUNT_ROOTS": allowed}) as (_, address):
+        with pytest.raises(RuntimeError, match="not below one of allowed_mount_roots; add it there"):
+            elsewhere(lambda: langbot(address), cwd)
+        assert os.listdir(cwd) == []
+        os.mkdir(allowed + "/langbot")
+        assert elsewhere(lambda: langbot(address), allowed + "/langbot") == WORKS
+
+
 @pytest.mark.rootless
 def test_relative_root_without_root():
     with directory() as cwd, daemon() as (_, address):

@@ -9,11 +9,13 @@ import re
 import openapilib
 import pytest
 from hostlib import until
+from lbwire import Rpc
 from mcpservelib import Http
 from policylib import Governed, token
 
 A, A_TOKEN = token("alpha", profiles=["*"], tools=["*"], sessions=["alpha-*"])
 B, B_TOKEN = token("bravo", profiles=["*"], tools=["*"], sessions=["bravo-*"])
+SAME, SAME_TOKEN = token("ws-1", tools=["*"], sessions=["none-*"])  # as lbwire's workspace
 OPS, OPS_TOKEN = token("ops", profiles=["*"], tools=["*"], sessions=["*"])
 MARK = "bravo"  # in everything that B names
 STREAMS = {"/v1/events", "/v1/sessions/{id}/files/watch"}
@@ -24,7 +26,7 @@ VOLATILE = re.compile(r'"(last_used_at|last_used|next|request_id|instance)": ?("
 
 @pytest.fixture(scope="module")
 def daemon():
-    d = Governed("", tokens=[A, B, OPS])
+    d = Governed("", tokens=[A, B, SAME, OPS])
     yield d
     d.close()
 
@@ -118,6 +120,16 @@ def test_the_audit_log_is_cut_and_goes_on_by_cursor(daemon):
     # The place of one is no place of another, and nothing that anybody makes up is one.
     for caller, text in ((b, cursor), (a, "&cursor=" + "0" * 32), (a, "&cursor=12")):
         assert caller.raw("GET", f"/v1/audit?limit=2{text}")[0] == 400
+
+
+def test_a_workspace_of_langbot_is_no_token_of_the_same_name(daemon):
+    with Rpc(daemon.sock) as rpc:
+        rpc.exec("s", "true")
+    (made,) = [r for r in daemon.audit(event="session_create", via="rpc")]
+    assert made["who"] == SAME["name"]
+    page = daemon.caller(SAME_TOKEN).call("GET", "/v1/audit?limit=1000")
+    assert page["records"] == []
+    daemon.client().rm(made["session"])
 
 
 def test_whoever_has_all_sessions_sees_everything(daemon):

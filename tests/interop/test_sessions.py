@@ -2,6 +2,7 @@
 """Sessions: create, get, list, delete, reuse, conflicts, mounts."""
 
 import datetime
+import json
 import os
 import pathlib
 import tempfile
@@ -211,18 +212,37 @@ async def test_blocked_extra_mounts(box):
         await box.sh("true", extra_mounts=[mount("/etc", "/workspace/etc")])
 
 
+def publish(shared, name, **files):
+    """A tree, with the manifest and the digest that the release itself makes of it."""
+    from langbot_plugin.artifact import build_tree_manifest
+    tree = pathlib.Path(shared, name)
+    tree.mkdir()
+    for file, content in files.items():
+        (tree / file).write_text(content)
+    digest, manifest = build_tree_manifest(str(tree), max_files=2048, max_total_bytes=1 << 28)
+    pathlib.Path(shared, f"{name}.json").write_text(json.dumps(manifest))
+    inside = f"/opt/langbot-artifacts/{digest.removeprefix('sha256:')}"
+    return inside, {**mount(str(tree), inside), "content_digest": digest, "manifest_path": f"{shared}/{name}.json"}
+
+
 @pytest.mark.needs("artifacts", "boxd")
-async def test_content_addressed_mounts(box, shared):
-    """What the newest release calls an artifact: mounted read-only below a fixed directory."""
-    digest = "0123456789abcdef" * 4
-    pathlib.Path(shared, "tree").mkdir()
-    pathlib.Path(shared, "tree", "f").write_text("artifact")
-    pathlib.Path(shared, "manifest").write_text("{}")
-    where = f"/opt/langbot-artifacts/{digest}"
-    artifact = {**mount(f"{shared}/tree", where), "content_digest": f"sha256:{digest}",
-                "manifest_path": f"{shared}/manifest"}
-    result = await box.sh(f"cat {where}/f; touch {where}/g || echo ' ro'", extra_mounts=[artifact])
-    assert result.stdout == "artifact ro"
+async def test_artifacts_are_added_to_a_session_that_lives(box, shared):
+    """What the newest releases make of skills: read-only trees below a fixed directory, named by their digest."""
+    (one, first), (two, second) = publish(shared, "one", f="1"), publish(shared, "two", f="2", g="ü")
+    await box.sh("echo kept > /tmp/export")
+    await box.start("sleep", "1000")
+    assert (await box.sh(f"cat {one}/f; touch {one}/g || echo ' ro'", extra_mounts=[first])).stdout == "1 ro"
+    result = await box.sh(f"cat {one}/f {two}/f {two}/g /tmp/export", extra_mounts=[first, second])
+    assert result.stdout == "12ükept"
+    assert (await box.get_managed_process("s")).status.value == "running"
+
+
+@pytest.mark.needs("artifacts", "boxd")
+async def test_artifacts_with_another_content_are_refused(box, shared):
+    _, changed = publish(shared, "one", f="1")
+    pathlib.Path(shared, "one", "f").write_text("2")
+    with pytest.raises(errors.BoxError, match="Immutable artifact preparation failed: Artifact source changed: f"):
+        await box.sh("true", extra_mounts=[changed])
 
 
 @pytest.mark.needs("capacity")

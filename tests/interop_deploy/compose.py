@@ -121,7 +121,7 @@ class Project:
         return network["IPAddress"]
 
     def logs(self, name):
-        return docker(self.engine, "logs", "--tail", "60", name, check=False)
+        return docker(self.engine, "logs", "--tail", "400", name, check=False)
 
     def down(self):
         for name in self.started:

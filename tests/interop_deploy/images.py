@@ -102,6 +102,10 @@ def boxd_image(engine, name):
     with tempfile.TemporaryDirectory(prefix="box-image-") as staged:
         subprocess.run(["meson", "install", "-C", str(TOP / "build"), "--no-rebuild", "--quiet"], check=True,
                        env={**os.environ, "DESTDIR": staged}, stdout=subprocess.DEVNULL)
+        for file, line in (("passwd", "box:x:990:990::/var/lib/box:/usr/sbin/nologin"), ("group", "box:x:990:")):
+            rest = [other for other in pathlib.Path("/etc", file).read_text().splitlines() if not other.startswith("box:")]
+            pathlib.Path(staged, "etc").mkdir(exist_ok=True)
+            pathlib.Path(staged, "etc", file).write_text("\n".join([*rest, line, ""]))
         load(engine, name, root(packages, staged), changes)
 
 

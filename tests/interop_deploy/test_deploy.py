@@ -91,10 +91,21 @@ class LangBot:
         status, answer = self.ask("GET", "box/status")
         return answer["data"] if status == 200 else {}
 
+    def add(self):
+        """The MCP server, whatever an earlier LangBot on the same data thought of it."""
+        if self.ask("GET", "mcp/servers/probe")[0] == 200:
+            self.ask("DELETE", "mcp/servers/probe")
+        status, answer = self.ask("POST", "mcp/servers", {
+            "name": "probe", "enable": True, "mode": "stdio",
+            "extra_args": {"command": "python3", "args": ["-c", SERVER], "env": {}}})
+        assert status == 200, answer
+
     def server(self):
         status, answer = self.ask("GET", "mcp/servers/probe")
-        info = (answer["data"]["server"].get("runtime_info") or {}) if status == 200 else {}
-        return info if info.get("status") == "connected" else None
+        return (answer["data"]["server"].get("runtime_info") or {}) if status == 200 else {}
+
+    def connected(self):
+        return self.server().get("status") == "connected"
 
     def report(self):
         status, answer = self.ask("POST", "mcp/servers/probe/resources/read", {"uri": "box://report"})
@@ -124,21 +135,19 @@ def settings(root):
     return {"LANGBOT_BOX_ROOT": str(root), "LANGBOT_BOX_CONTROL_TOKEN": secrets.token_hex(32)}
 
 
-def works(langbot, root, box, logs):
-    """The whole way: LangBot, boxd, a sandbox, and a workspace that both see."""
+def works(langbot, root, box, logs, add=True):
+    """The whole way: LangBot, boxd, a sandbox, and a workspace that both see. `add`: the server is not there yet."""
     try:
         until(lambda: langbot.box().get("available"), "LangBot's connection to boxd")
         assert langbot.box()["backend"]["name"] == "native"
-        if langbot.ask("GET", "mcp/servers/probe")[0] != 200:
-            status, answer = langbot.ask("POST", "mcp/servers", {
-                "name": "probe", "enable": True, "mode": "stdio",
-                "extra_args": {"command": "python3", "args": ["-c", SERVER], "env": {}}})
-            assert status == 200, answer
-        until(langbot.server, "the MCP server in its box")
+        if add:
+            langbot.add()
+        until(langbot.connected, "the MCP server in its box")
         assert langbot.server()["box_enabled"] is True
         seen = langbot.report()
     except AssertionError as error:
-        raise AssertionError(f"{error}\n{logs()}") from None
+        said = [line for line in logs().splitlines() if " GET /api/" not in line]
+        raise AssertionError("\n".join([f"{error}; the server: {langbot.server()}", *said])) from None
     assert seen["on the host"] >= FIRST_UID and seen["capabilities"] == 0 and seen["filter"] == "2", seen
     assert not seen["tokens"] and not seen["docker"] and not seen["state"], seen
     assert [p.read_text() for p in root.rglob("from-the-box")] == ["written inside\n"]
@@ -170,7 +179,7 @@ def test_compose_with_boxd_in_a_container(engine, data, root, settings):
         docker(engine, "restart", "langbot_box")
         project.healthy("langbot_box")
         until(lambda: langbot.box().get("managed_processes"), "the MCP server of the new boxd")
-        works(langbot, root, box, logs)
+        works(langbot, root, box, logs, add=False)
     finally:
         project.down()
 

@@ -96,12 +96,13 @@ def _files(state):
     """What sessions left on disk. Empty directories that are kept for the next session do not count."""
     found = []
     for top in ("sessions", "trash"):
-        for path in sorted((state / top).glob("**/*")):
-            name = path.relative_to(state)
-            spare = name.parts[1].startswith("spare-") and name.parts[2:] in ((), ("workspace",), ("home",))
-            if not spare:
-                found.append(str(name))
-    return found
+        # Not glob(): it raises when a directory goes while it looks.
+        for directory, below, names in os.walk(state / top):
+            for path in (pathlib.Path(directory, name).relative_to(state) for name in below + names):
+                spare = path.parts[1].startswith("spare-") and path.parts[2:] in ((), ("workspace",), ("home",))
+                if not spare:
+                    found.append(str(path))
+    return sorted(found)
 
 
 def leftovers(daemon):

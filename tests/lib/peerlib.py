@@ -4,9 +4,17 @@
 import contextlib
 import json
 import os
+import pwd
 import shutil
 import tempfile
 import traceback
+
+
+def group_of(uid):
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return uid
 
 
 def elsewhere(fn, cwd="/", uid=None, groups=()):
@@ -20,7 +28,8 @@ def elsewhere(fn, cwd="/", uid=None, groups=()):
             try:
                 if uid is not None and uid != os.getuid():
                     os.setgroups(list(groups))
-                    os.setresgid(uid, uid, uid)
+                    gid = group_of(uid)
+                    os.setresgid(gid, gid, gid)
                     os.setresuid(uid, uid, uid)
                 os.chdir(cwd)
                 answer = {"ok": fn()}
@@ -45,7 +54,7 @@ def directory(parent="/tmp", uid=None, mode=0o755):
     path = tempfile.mkdtemp(prefix="box-peer-", dir=parent)
     os.chmod(path, mode)
     if uid is not None:
-        os.chown(path, uid, uid)
+        os.chown(path, uid, group_of(uid))
     try:
         yield path
     finally:

@@ -32,6 +32,7 @@ static struct {
     struct buf zip; /* goes with the next job */
     struct buf out;
     struct json *answer;
+    const struct fetch_source *source; /* of the next jobs; NULL: none */
 } it;
 
 static int store_start(void **state)
@@ -90,7 +91,8 @@ static inline const struct json *job(const char *op, const char *data)
     const struct fetch_input in = {.request = request.data,
                                    .request_len = request.len,
                                    .zip = it.zip.len > 0 ? it.zip.data : NULL,
-                                   .zip_len = it.zip.len};
+                                   .zip_len = it.zip.len,
+                                   .source = it.source};
     buf_reset(&it.out);
     fetch_run(it.fd, &in, &it.out);
     json_free(it.answer);

@@ -209,8 +209,10 @@ static void the_workspace_is_made_below_the_roots_only(void **state)
                     "allowed_mount_roots are configured");
     box_paths_done(&p);
     paths("{\"default_workspace\":\"made2\",\"allowed_mount_roots\":[\"made\",\"mad\"]}", &p);
-    AUTO_FREE char *message = xasprintf(
-        "box.local.default_workspace is outside allowed_mount_roots: %s/made, %s/mad", dir, dir);
+    AUTO_FREE char *message =
+        xasprintf("box.local.default_workspace is outside allowed_mount_roots: %s/made, %s/mad (it "
+                  "is %s/made2)",
+                  dir, dir, dir);
     check_workspace(&p, false, message);
 }
 

@@ -327,6 +327,39 @@ static void the_only_one_is_asked_at_once(void **state)
     assert_true(is_available());
 }
 
+static void on_doctor(void *arg, const char *json, size_t len, const struct err *err)
+{
+    assert_null(err);
+    *(char **)arg = xstrndup(json, len);
+}
+
+static void check_doctor(const char *said)
+{
+    AUTO_FREE char *text = NULL;
+    struct err err = {0};
+    assert_int_equal(t.f.backend->ops->doctor(t.f.backend, on_doctor, &text, &err), 0);
+    pump(&t.f);
+    assert_non_null(text);
+    assert_non_null(strstr(text, said));
+}
+
+static void a_session_is_no_proof_for_the_doctor(void **state)
+{
+    struct err no = saying(ERR_BACKEND, "no program runs");
+    (void)state;
+    start_all(1);
+    end("a", ready_session(&t.f, "a"));
+    assert_true(is_available());
+    fake_fail(t.made[0], FAKE_EXEC, &no);
+    check_doctor("no program runs");
+    assert_false(is_available());
+    end("b", ready_session(&t.f, "b")); /* it can be made, as before */
+    assert_false(is_available());
+    fake_clock_advance(&t.f.clock, 60 * NSEC_PER_SEC);
+    check_doctor("serves: it has made a sandbox and run a command");
+    assert_true(is_available());
+}
+
 static struct {
     int n;
     struct err err; /* to be told */
@@ -374,12 +407,6 @@ static void what_serves_is_asked_whether_it_is_there(void **state)
     pump(&t.f);
     assert_int_equal(h.n, 1);
     assert_string_equal(t.serving, "two");
-}
-
-static void on_doctor(void *arg, const char *json, size_t len, const struct err *err)
-{
-    assert_null(err);
-    *(char **)arg = xstrndup(json, len);
 }
 
 static void the_doctor_tells_who_serves_and_why_others_do_not(void **state)
@@ -536,6 +563,7 @@ int main(void)
         TEST(one_that_does_not_answer_is_given_up_and_tidied_up),
         TEST(a_name_limits_the_choice_and_unknown_ones_are_told),
         TEST(the_only_one_is_asked_at_once),
+        TEST(a_session_is_no_proof_for_the_doctor),
         TEST(what_serves_is_asked_whether_it_is_there),
         TEST(the_doctor_tells_who_serves_and_why_others_do_not),
         TEST(the_doctor_answers_where_nothing_works),

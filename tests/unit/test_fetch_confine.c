@@ -94,6 +94,27 @@ static int try_memory(void)
     return p == MAP_FAILED ? errno : 0;
 }
 
+/* What a job that copies may do in the directory it copies from. */
+
+static struct fetch_source source = {-1, -1};
+
+static int try_read_source(void)
+{
+    AUTO_CLOSE int fd = path_open_beneath(source.dir_fd, "f", O_RDONLY, 0);
+    return fd < 0 ? -fd : 0;
+}
+
+static int try_write_source(void)
+{
+    AUTO_CLOSE int fd = path_open_beneath(source.dir_fd, "f", O_WRONLY, 0);
+    return fd < 0 ? -fd : 0;
+}
+
+static int try_make_in_source(void)
+{
+    return mkdirat(source.dir_fd, "new", 0755) < 0 ? errno : 0;
+}
+
 /* In a child, once it is confined: 255 when it could not be. */
 static int confined(int (*attempt)(void))
 {
@@ -101,7 +122,7 @@ static int confined(int (*attempt)(void))
     pid_t pid = fork();
     if (pid == 0) {
         struct err err = {0};
-        if (fetch_confine(it.fd, &err) < 0)
+        if (fetch_confine(it.fd, source.dir_fd >= 0 ? &source : NULL, &err) < 0)
             _exit(255);
         _exit(attempt());
     }
@@ -146,11 +167,38 @@ static void its_own_work_goes_on(void **state)
     assert_true(there("mine") && there("b/f") && !there("a/f"));
 }
 
+static void a_source_is_only_read(void **state)
+{
+    char other[] = "/tmp/box-fetch-source-XXXXXX";
+    (void)state;
+    if (landlock_abi() == 0) {
+        print_message("skipped: this kernel has no Landlock\n");
+        skip();
+    }
+    assert_non_null(mkdtemp(other));
+    int fd = open(other, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int file = openat(fd, "f", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    assert_true(fd >= 0 && file >= 0 && close(file) == 0);
+    source = (struct fetch_source){fd, -1};
+    int reads = confined(try_read_source), writes = confined(try_write_source),
+        makes = confined(try_make_in_source), elsewhere = confined(try_read_elsewhere),
+        works = confined(try_own_file);
+    source = (struct fetch_source){-1, -1};
+    (void)close(fd);
+    assert_int_equal(path_remove_tree_at(AT_FDCWD, other), 0);
+    assert_int_equal(reads, 0);
+    assert_int_equal(writes, EACCES);
+    assert_int_equal(makes, EACCES);
+    assert_int_equal(elsewhere, EACCES);
+    assert_int_equal(works, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_way_out_is_closed, store_start, store_stop),
         cmocka_unit_test_setup_teardown(other_files_are_out_of_reach, store_start, store_stop),
+        cmocka_unit_test_setup_teardown(a_source_is_only_read, store_start, store_stop),
         cmocka_unit_test_setup_teardown(its_own_work_goes_on, store_start, store_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "http_fixture.h"
 
+#include "io/peer.h"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -10,7 +12,7 @@
 #include <sys/un.h>
 
 static bool let_in = true;
-static struct ucred asked;
+static struct peer asked;
 
 static void get_hello(struct http_request *req, void *arg)
 {
@@ -19,7 +21,7 @@ static void get_hello(struct http_request *req, void *arg)
 
 static const struct http_route routes[] = {{"GET", "/", get_hello, 0, 0}, {0}};
 
-static bool accept_peer(void *arg, const struct ucred *peer)
+static bool accept_peer(void *arg, const struct peer *peer)
 {
     asked = *peer;
     return let_in;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "http_fixture.h"
 
+#include "io/peer.h"
+
 #include "http/crypto.h"
 
 #define HOST "Host: localhost\r\n"
@@ -68,8 +70,9 @@ static void get_later(struct http_request *req, void *arg)
 
 static void get_peer(struct http_request *req, void *arg)
 {
-    const struct ucred *peer = http_request_peer(req);
-    http_reply(req, peer != NULL && peer->pid == getpid() ? 200 : 500, NULL, NULL, 0);
+    const struct peer *peer = http_request_peer(req);
+    bool right = http_request_is_unix(req) && peer->known && peer->pid == getpid();
+    http_reply(req, right ? 200 : 500, NULL, NULL, 0);
 }
 
 static void get_header(struct http_request *req, void *arg)

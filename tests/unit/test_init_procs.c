@@ -69,6 +69,15 @@ static void forget(uint32_t id)
     assert_int_equal(fd_send_msg(conn, &m, sizeof(m), NULL, 0, 0), sizeof(m));
 }
 
+/* That nothing of it runs any more. */
+static void expect_gone(uint32_t id)
+{
+    struct init_number m = {0};
+    assert_true(receive(&m, sizeof(m), sizeof(m), NULL, NULL));
+    assert_int_equal(m.type, INIT_MSG_PROC_GONE);
+    assert_int_equal(m.id, id);
+}
+
 /* The next message, of either kind. */
 union news {
     uint32_t type;
@@ -281,6 +290,9 @@ static void program_that_cannot_run_says_why(void **state)
     e = next_news(1).exited;
     assert_int_equal(e.stage, INIT_STAGE_REQUEST);
     forget(1);
+    expect_gone(1);
+    forget(1); /* nor does anything of what is not known */
+    expect_gone(1);
     (void)launch((struct request){.id = 1, .argv = {"true"}});
     e = next_news(1).exited;
     expect_exit(&e, 0);
@@ -437,6 +449,7 @@ static void what_is_forgotten_ends_and_makes_room(void **state)
     assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
     assert_true(p.revents & POLLERR);
     (void)close(last);
+    expect_gone(INIT_PROCS_MAX);
     for (int i = 0;; i++) { /* its cell is free when it was reaped */
         send_request(&more);
         int fds[2] = {-1, -1};

@@ -186,6 +186,22 @@ static const struct plan_op *op_at(const char *target)
     return NULL;
 }
 
+/* A directory of the daemon's own: read-only, found through the allow-list like any other. */
+static void artifacts_have_a_place(void **state)
+{
+    struct err err = {0};
+    (void)state;
+    AUTO(spec) struct spec *s = new_spec();
+    s->own.artifacts = xstrdup("/home/u/box/.box-artifacts/t/n/tree");
+    assert_int_equal(native_plan(s, &facts, NAME, 7, &plan, &err), 0);
+    const struct plan_op *op = op_at(SPEC_ARTIFACTS);
+    assert_int_equal(op->source_class, PLAN_SRC_ALLOWED);
+    assert_true(op->flags & PLAN_OP_RDONLY);
+    assert_false(op->flags & PLAN_OP_LANDLOCK_RW);
+    set(&s->own.artifacts, "/not/allowed");
+    assert_int_equal(native_plan(s, &facts, NAME, 7, &plan, &err), err_code_errno(ERR_DENIED));
+}
+
 static void mode_none_mounts_nothing(void **state)
 {
     struct spec *s = new_spec();
@@ -647,6 +663,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(default_plan_is_the_golden_one),
+        cmocka_unit_test(artifacts_have_a_place),
         cmocka_unit_test(writable_root_has_layers_and_is_the_payloads),
         cmocka_unit_test(network_changes_the_flag_and_etc),
         cmocka_unit_test(host_directory_is_named_by_its_root),

@@ -192,6 +192,33 @@ static void the_deepest_directory_and_what_is_missing(void **state)
     }
 }
 
+static void storage_is_opened_and_other_mounts_are_not(void **state)
+{
+    static const struct {
+        const char *path;
+        int flags, result;
+    } cases[] = {
+        {"a", O_DIRECTORY, 0},      {"a/plain", 0, 0},
+        {"", O_DIRECTORY, 0},       {"a/plain", O_DIRECTORY, -ENOTDIR},
+        {"link", 0, -ELOOP},        {"link/plain", 0, -ELOOP},
+        {"../outside", 0, -EXDEV},  {"a/missing", 0, -ENOENT},
+        {"a/plain/x", 0, -ENOTDIR},
+    };
+    AUTO_CLOSE int a = path_make_dir_at(root, "a", 0700);
+    AUTO_CLOSE int host = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    (void)state;
+    make_file(a, "plain");
+    assert_int_equal(symlinkat("a", root, "link"), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        AUTO_CLOSE int fd = path_open_storage(root, cases[i].path, cases[i].flags);
+        assert_int_equal(fd < 0 ? fd : 0, cases[i].result);
+    }
+    assert_true(host >= 0);
+    assert_int_equal(path_open_storage(host, "proc", O_DIRECTORY), -EXDEV);
+    assert_int_equal(path_open_storage(host, "proc/self/root", 0), -EXDEV);
+    assert_int_equal(path_open_storage(host, "proc/../etc", 0), -EXDEV);
+}
+
 static void what_is_missing_is_removed_already(void **state)
 {
     assert_int_equal(path_remove_tree_at(root, "missing"), 0);
@@ -484,6 +511,7 @@ int main(void)
         cmocka_unit_test(clean_paths),
         cmocka_unit_test_teardown(a_directory_is_made_once_and_never_a_link, empty_root),
         cmocka_unit_test_teardown(the_deepest_directory_and_what_is_missing, empty_root),
+        cmocka_unit_test_teardown(storage_is_opened_and_other_mounts_are_not, empty_root),
         cmocka_unit_test_teardown(what_is_missing_is_removed_already, empty_root),
         cmocka_unit_test_teardown(links_are_removed_and_not_followed, empty_root),
         cmocka_unit_test_teardown(names_of_any_bytes_and_files_of_any_kind, empty_root),

@@ -118,14 +118,17 @@ static void test_row_T12_a_host_path_outside_the_roots_is_refused(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(outside); i++) {
         (void)snprintf(text, sizeof(text), "{\"host_path\": \"%s\", \"session_id\": \"12\"}",
                        outside[i]);
-        refused(p, text, "host_path is outside allowed_host_mount_roots: /srv/a, /srv/b");
+        AUTO_FREE char *said = xasprintf(
+            "host_path is outside allowed_host_mount_roots: /srv/a, /srv/b (it is %s)", outside[i]);
+        refused(p, text, said);
     }
     refused(p, "{\"host_path\": \"C:\\\\x\", \"session_id\": \"12\"}",
-            "host_path is outside allowed_host_mount_roots: /srv/a, /srv/b");
+            "host_path is outside allowed_host_mount_roots: /srv/a, /srv/b (it is C:\\x)");
     refused(p,
             "{\"session_id\": \"12\", \"extra_mounts\": [{\"host_path\": \"/srv/a\", "
             "\"mount_path\": \"/a\"}, {\"host_path\": \"/srv/c\", \"mount_path\": \"/c\"}]}",
-            "extra_mounts.1: host_path is outside allowed_host_mount_roots: /srv/a, /srv/b");
+            "extra_mounts.1: host_path is outside allowed_host_mount_roots: /srv/a, /srv/b (it is "
+            "/srv/c)");
 }
 
 static void without_roots_nothing_is_mounted(void **state)

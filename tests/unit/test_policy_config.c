@@ -385,7 +385,7 @@ static void a_workspace_that_cannot_be_made_is_told(void **state)
          "default_workspace cannot be created because no allowed_mount_roots are configured"},
         {"{\"box\": {\"default_host_workspace\": \"/nonexistent/w\", \"allowed_host_mount_roots\": "
          "[\"/srv\"]}}",
-         "default_host_workspace is outside allowed_host_mount_roots: /srv"},
+         "default_host_workspace is outside allowed_host_mount_roots: /srv (it is /nonexistent/w)"},
         {"{\"box\": {\"local\": {\"default_workspace\": \"%D/file\"}}}",
          "default_workspace must point to a directory on the host"},
     };

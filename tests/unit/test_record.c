@@ -30,6 +30,8 @@ static void session_comes_back_without_its_command(void **state)
     spec->cmd = xstrdup("secret command");
     spec->persistent = true;
     strv_add(&spec->env, "A=b=c");
+    spec->own.artifacts = xstrdup("/srv/box/tree");
+    strv_add(&spec->own.artifact_digests, "sha256:0");
     struct session_record record = {.spec = spec,
                                     .backend = fake_name,
                                     .sandbox = box_name,
@@ -41,6 +43,9 @@ static void session_comes_back_without_its_command(void **state)
     assert_int_equal(session_record_read(text.data, text.len, &back, &err), 0);
     assert_string_equal(back.spec->session_id, "s \xe2\x82\xac");
     assert_string_equal(back.spec->env[0], "A=b=c");
+    assert_string_equal(back.spec->own.artifacts, "/srv/box/tree");
+    assert_string_equal(back.spec->own.artifact_digests[0], "sha256:0");
+    assert_null(back.spec->own.artifact_digests[1]);
     assert_true(back.spec->persistent);
     assert_string_equal(back.backend, "fake");
     assert_string_equal(back.sandbox, "fake-1");

@@ -97,8 +97,8 @@ static bool cond_holds(const struct seccomp_cond *c, const uint64_t *args)
 
 static bool table_allows(const struct seccomp_family *f, const uint64_t *args)
 {
-    if (f->args == NULL)
-        return f->ret == SECCOMP_RET_ALLOW;
+    if (f->args == NULL || f->inside)
+        return f->inside || f->ret == SECCOMP_RET_ALLOW;
     for (const struct seccomp_arg_rule *r = f->args;; r++) {
         bool all = true;
         for (int i = 0; i < SECCOMP_CONDS && r->cond[i].op != COND_NONE; i++)

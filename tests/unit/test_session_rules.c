@@ -169,7 +169,12 @@ static void test_row_F14_blocked_host_paths_are_refused(void **state)
                 fail_msg("%s was not refused", bad[i]);
             (void)snprintf(text, sizeof(text), "%shost_path %s is blocked for security",
                            extra ? "extra_mounts." : "", bad[i]);
-            assert_string_equal(err.msg, text);
+            /* As it was written; and as it resolves, where that is something else. */
+            size_t n = strlen(text);
+            assert_memory_equal(err.msg, text, n);
+            assert_true(err.msg[n] == '\0' || strncmp(err.msg + n, " (it is /", 9) == 0);
+            if (str_eq(bad[i], "/home/../etc/x"))
+                assert_string_equal(err.msg + n, " (it is /etc/x)");
         }
     for (size_t i = 0; i < ARRAY_SIZE(good); i++)
         for (int extra = 0; extra < 2; extra++)

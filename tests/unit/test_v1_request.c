@@ -340,6 +340,8 @@ static void what_nobody_verified_is_told(void **state)
     struct spec *spec = named_spec("s");
     spec->extra_mounts = xcalloc(3, sizeof(struct mount_spec));
     spec->n_extra_mounts = 3;
+    spec->own.artifacts = xstrdup("/srv/box/tree");
+    strv_add(&spec->own.artifact_digests, "sha256:1");
     for (size_t i = 0; i < 3; i++)
         spec->extra_mounts[i] =
             (struct mount_spec){.host_path = xstrdup("/srv/x"),
@@ -354,7 +356,9 @@ static void what_nobody_verified_is_told(void **state)
     v1_write_session(&w, h.session);
     jw_object_end(&w);
     assert_int_equal(jw_end(&w), 0);
-    assert_non_null(strstr(buf_str(&out), "\"execs\":0,\"content_unverified\":[\"/m1\"]}"));
+    assert_non_null(
+        strstr(buf_str(&out),
+               "\"execs\":0,\"content_unverified\":[\"/m1\"],\"artifacts\":[\"sha256:1\"]}"));
     give_back(&h);
     fixture_stop(&f);
 }

@@ -4,23 +4,22 @@
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "backend/guest/guest.h"
-#include "sandbox/clone.h"
 #include "sandbox/seccomp_install.h"
 #include "util/str.h"
 
 /* The hard limit of a resource that no kernel enforces, neither Linux (since 2.4.30) nor gVisor.
  * Every process has that of its parent. Nobody may raise it, and nobody below us may lower it, for
- * our filter. So large that whoever reads it takes it for none. */
+ * our filter. So large that whoever reads it takes it for none, unless the engine has set it. */
 #define BRAND_RESOURCE RLIMIT_RSS
-#define BRAND_BASE (1ULL << 62)
+#define BRAND_TOP (1ULL << 62)
+
+static uint64_t top, serial; /* brands are below `top`, the last one by `serial` */
 
 /* What its uname(2) says are constants. Newer ones call themselves 4.19.0-gvisor, of the same day.
  */
@@ -44,29 +43,20 @@ bool guest_is_gvisor(void)
             strstr(name.release, GVISOR_RELEASE_PART) != NULL);
 }
 
-/* A child is asked: the first process of a container gets its orphans in any case, and is told that
- * it may. */
-bool brand_needed(void)
-{
-    int status;
-    pid_t pid = guest_clone();
-    if (pid == 0)
-        child_exit(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0 ? 0 : 1);
-    return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) &&
-           WEXITSTATUS(status) == 1;
-}
-
 uint64_t brand_new(void)
 {
-    static uint64_t serial;
-    return BRAND_BASE + ++serial;
+    struct rlimit limit;
+    if (top == 0)
+        top = getrlimit(BRAND_RESOURCE, &limit) == 0 && limit.rlim_max < BRAND_TOP ? limit.rlim_max
+                                                                                   : BRAND_TOP;
+    return top - ++serial;
 }
 
 uint64_t brand_of(pid_t pid)
 {
     struct rlimit limit;
-    if (prlimit(pid, BRAND_RESOURCE, NULL, &limit) < 0 || limit.rlim_max <= BRAND_BASE ||
-        limit.rlim_max == RLIM_INFINITY)
+    if (prlimit(pid, BRAND_RESOURCE, NULL, &limit) < 0 || limit.rlim_max >= top ||
+        limit.rlim_max < top - serial)
         return 0;
     return limit.rlim_max;
 }
@@ -89,31 +79,13 @@ static const struct sock_filter brand_filter[] = {
     ANSWER(SECCOMP_RET_ERRNO | EPERM),
 };
 
-/* gVisor lets the first process of a container be killed by the others, where Linux does not. What
- * comes here by accident or habit is refused as Linux would ignore it; who insists ends its own
- * session. */
-static const struct sock_filter guard_filter[] = {
-    LOAD(nr),
-    IF_EQ(SYS_kill, 4, 0),
-    IF_EQ(SYS_tkill, 3, 0),
-    IF_EQ(SYS_tgkill, 2, 0),
-    IF_EQ(SYS_rt_sigqueueinfo, 1, 0),
-    IF_EQ(SYS_rt_tgsigqueueinfo, 0, 2),
-    LOAD_ARG(0, 0),
-    IF_EQ(1, 1, 0),
-    ANSWER(SECCOMP_RET_ALLOW),
-    ANSWER(SECCOMP_RET_ERRNO | EPERM),
-};
-
-int brand_guard(void)
-{
-    return seccomp_install(guard_filter, (unsigned short)ARRAY_SIZE(guard_filter));
-}
-
 int brand_take(uint64_t brand)
 {
     const struct rlimit limit = {.rlim_cur = brand, .rlim_max = brand};
-    if (setrlimit(BRAND_RESOURCE, &limit) < 0)
-        return -errno;
+    return setrlimit(BRAND_RESOURCE, &limit) < 0 ? -errno : 0;
+}
+
+int brand_keep(void)
+{
     return seccomp_install(brand_filter, (unsigned short)ARRAY_SIZE(brand_filter));
 }

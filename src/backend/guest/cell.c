@@ -38,11 +38,10 @@ static void cell_free(struct cell *c)
 {
     fd_close_many(c->out, 2);
     fd_close_many(&c->in, 1);
-    fd_close_many(&c->ctl, 1);
     buf_done(&c->input);
     unmap(&c->ring.data, GUEST_RING);
     unmap(&c->tail.data, GUEST_STDERR_KEPT);
-    *c = (struct cell){.ctl = -1, .in = -1, .out = {-1, -1}};
+    *c = (struct cell){.in = -1, .out = {-1, -1}};
 }
 
 /* Starting. */
@@ -110,21 +109,20 @@ static int map(char **ret, size_t size)
 static int start(struct guest *g, struct cell *c, const struct start_request *req)
 {
     struct child_stdio io = {-1, -1, -1, -1};
-    int pair[2] = {-1, -1};
     int r = open_streams(c, req, &io);
     if (r == 0 && is_proc(c))
         r = map(&c->ring.data, GUEST_RING);
     if (r == 0 && is_proc(c))
         r = map(&c->tail.data, GUEST_STDERR_KEPT);
-    if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
-        r = -errno;
-    if (r == 0)
-        r = c->keeper = guest_clone();
-    if (r == 0 && c->keeper == 0)
-        keeper_run(g, pair[1], c->brand, req, &io);
-    int theirs[5] = {io.in, io.out, io.err, io.tty, pair[1]};
-    fd_close_many(theirs, 5);
-    c->ctl = pair[0];
+    if (r == 0) {
+        tend_start(c, &req->head);
+        g->reports[c - g->cells] = (struct child_report){0};
+        r = c->main = guest_clone();
+    }
+    if (r == 0 && c->main == 0)
+        child_run(g, c->brand, req, &io, &g->reports[c - g->cells]);
+    int theirs[4] = {io.in, io.out, io.err, io.tty};
+    fd_close_many(theirs, 4);
     return r < 0 ? r : 0;
 }
 
@@ -147,14 +145,14 @@ void cell_start(struct guest *g, uint32_t id, const struct start_request *req)
     struct cell *c = &g->cells[i];
     /* While no command ran nobody looked: kills since then are none of this one's. */
     if (!cell_any_exec(g))
-        g->ooms = keeper_count_ooms();
+        g->ooms = tend_count_ooms();
     *c = (struct cell){.state = CELL_RUNNING,
                        .id = id,
-                       .ctl = -1,
+                       .main = -1,
                        .in = -1,
                        .out = {-1, -1},
                        .credit = {GUEST_WINDOW, GUEST_WINDOW},
-                       .brand = g->branded ? brand_new() : 0,
+                       .brand = brand_new(),
                        .attached = true};
     c->alone = true;
     for (unsigned k = 0; k < GUEST_CELLS_MAX; k++)
@@ -171,26 +169,6 @@ void cell_start(struct guest *g, uint32_t id, const struct start_request *req)
 
 /* Orders. */
 
-void cell_order(struct cell *c, enum keeper_op op, int signo)
-{
-    struct keeper_order order = {.op = op, .signo = signo};
-    if (c->ctl >= 0)
-        (void)send(c->ctl, &order, sizeof(order), MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-/* Not by an order: those could fill the socket, and the one that matters would not fit. */
-void cell_nudge_keepers(const struct guest *g)
-{
-    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
-        if (g->cells[i].state != CELL_FREE && !g->cells[i].gone)
-            (void)kill(g->cells[i].keeper, SIGCHLD);
-}
-
-void cell_kill(struct cell *c)
-{
-    cell_order(c, KEEPER_KILL, SIGKILL);
-}
-
 void cell_resize(struct cell *c, uint32_t rows, uint32_t cols)
 {
     struct winsize size = {.ws_row = (unsigned short)rows, .ws_col = (unsigned short)cols};
@@ -206,8 +184,8 @@ void cell_release(struct cell *c, uint64_t upto)
 
 void cell_forget(struct cell *c)
 {
-    c->silent = true;
-    cell_kill(c);
+    c->silent = c->forget = true;
+    tend_end(c, GUEST_EXITED_KILLED);
 }
 
 void cell_attach(struct cell *c)
@@ -239,7 +217,7 @@ void cell_on_oom(struct guest *g)
         n++;
     }
     if (n == 1 && only->alone && !is_proc(only))
-        cell_order(only, KEEPER_OOM, SIGKILL);
+        tend_end(only, GUEST_EXITED_OOM);
 }
 
 /* A new boxd. Commands of the old one have nobody to answer to; its managed processes go on, and
@@ -253,7 +231,8 @@ void cell_new_connection(struct guest *g)
         c->attached = false;
         if (!is_proc(c))
             cell_forget(c);
-        else if (c->part && c->in >= 0)
+        c->forget = false; /* who asked is gone */
+        if (c->part && c->in >= 0)
             (void)buf_putc(&c->input, '\n');
         c->part = false;
     }
@@ -438,61 +417,29 @@ void cell_settle(struct guest *g, struct cell *c)
         }
         told = c->told && c->ended_told[0] && c->ended_told[1] && !is_proc(c);
     }
-    /* A process in the background may keep the streams of a silent one open: nobody reads them. */
+    if (c->gone && c->forget) {
+        struct guest_head head = {.type = GUEST_GONE, .id = c->id};
+        serve_send(g, &head, NULL, 0, NULL, 0);
+    }
     if (c->gone && told && (c->silent || (c->out[0] < 0 && c->out[1] < 0)))
         cell_free(c);
 }
 
-/* The keeper's word, and its end. */
-
 /* The kernel counts kills for the whole container. They are this one's when nothing else ran, or
  * when it failed meanwhile. */
-static void on_result(struct guest *g, struct cell *c, const struct keeper_report *report)
+void cell_on_result(struct guest *g, struct cell *c)
 {
-    if (c->exited)
-        return;
     for (int i = 0; i < 2; i++) { /* what it wrote before it ended comes before the news */
         int left = 0;
         cell_on_output(g, c, i);
         if (!is_proc(c) && c->out[i] >= 0 && ioctl(c->out[i], FIONREAD, &left) == 0 && left > 0)
             c->owed[i] = (uint64_t)left; /* it waits for a reader that is slow */
     }
-    c->result = report->result;
-    if (report->oom_seen && (report->failed || c->alone))
+    if (c->oom_seen && (c->failed || c->alone))
         c->result.flags |= GUEST_EXITED_OOM;
     c->exited = true;
     c->state = CELL_LINGER;
     c->close_in = true;
     buf_done(&c->input);
     fd_close_many(&c->in, 1);
-}
-
-void cell_on_control(struct guest *g, struct cell *c)
-{
-    struct keeper_report report;
-    ssize_t n = recv(c->ctl, &report, sizeof(report), MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    if (n == (ssize_t)sizeof(report)) {
-        on_result(g, c, &report);
-        return;
-    }
-    fd_close_many(&c->ctl, 1);
-}
-
-void cell_on_keeper_gone(struct guest *g, pid_t pid)
-{
-    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++) {
-        struct cell *c = &g->cells[i];
-        if (c->state == CELL_FREE || c->gone || c->keeper != pid)
-            continue;
-        if (c->ctl >= 0)
-            cell_on_control(g, c); /* its last word may still be there */
-        c->gone = true;
-        on_result(g, c,
-                  &(struct keeper_report){
-                      .result = {.flags = GUEST_EXITED_UNCLEAR, .wait_status = SIGKILL}});
-        fd_close_many(&c->ctl, 1);
-        return;
-    }
 }

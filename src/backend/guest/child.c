@@ -140,13 +140,11 @@ static void set_limit(const struct guest *g, uint32_t resource, uint64_t soft, u
 static void set_limits(const struct guest *g)
 {
     const struct guest_hello *config = &g->config;
-    uint32_t keepers = 0, nproc = g->gvisor ? config->processes : config->nproc;
+    uint32_t nproc = g->gvisor ? config->processes : config->nproc;
     for (uint32_t i = 0; i < config->n_rlimits; i++)
         set_limit(g, config->rlimits[i].resource, config->rlimits[i].soft, config->rlimits[i].hard);
-    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
-        keepers += g->cells[i].state != CELL_FREE && !g->cells[i].gone;
     if (nproc > 0)
-        set_limit(g, RLIMIT_NPROC, nproc + keepers, nproc + keepers);
+        set_limit(g, RLIMIT_NPROC, nproc, nproc);
     /* When memory runs out it is not box-guest that goes. */
     (void)fd_write_file_at(AT_FDCWD, "/proc/self/oom_score_adj", "500");
 }
@@ -290,6 +288,9 @@ void child_run(const struct guest *g, uint64_t brand, const struct start_request
     bool keep_script = false;
 
     report = shared;
+    int r = brand_take(brand); /* first: from here on it is found whatever it does */
+    if (r < 0)
+        fail(GUEST_STAGE_CONFINE, -r);
     default_signals();
     (void)setsid();
     split_strings(req, &s);
@@ -306,9 +307,7 @@ void child_run(const struct guest *g, uint64_t brand, const struct start_request
      * trusted to have done the rest. */
     if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1)
         fail(GUEST_STAGE_CONFINE, EPERM);
-    int r = brand != 0 ? brand_take(brand) : 0;
-    if (r == 0 && g->gvisor)
-        r = brand_guard();
+    r = brand_keep();
     if (r == 0)
         r = seccomp_install(g->filter,
                             (unsigned short)(g->config.filter_len / sizeof(struct sock_filter)));

@@ -3,17 +3,16 @@
 
 /* box-guest, the supervisor inside a container of an engine. It starts processes on request, keeps
  * what managed processes write until boxd has it, kills whole trees on time-out, and says how each
- * one ended. It has no capability and the same user id as what it starts: a session can harm its
- * own supervisor, and with it nothing but itself.
+ * one ended. It has no capability and the same user id as what it starts, and no process but
+ * itself, the first one of the container: no signal from inside reaches that, and the filter of
+ * programs lets them do nothing to the number 1 (sandbox/seccomp_table.c).
  *
  *     boxd ◄── socket in a bind-mounted directory ──► box-guest
- *                                                       ├─ keeper ── program ── …
- *                                                       └─ keeper ── program ── …
+ *                                                       ├─ program ── …
+ *                                                       └─ program ── …
  *
- * A *keeper* is a copy of box-guest, one per program, to which the kernel gives every orphan of
- * that program's tree: whatever a process does, it stays below its keeper. A kernel that cannot do
- * that (gVisor's, at least until 2022) gives all orphans to box-guest: there every process has its
- * program's *brand*, which it cannot get rid of. */
+ * All orphans are box-guest's. Whose they are is told by their *brand*, a number that every process
+ * of a program's tree has and cannot get rid of. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,9 +22,11 @@
 #include "backend/guest_wire.h"
 #include "util/buf.h"
 
+struct child_report;
+struct rusage;
 struct sock_filter;
 
-/*   FREE ──start──► RUNNING ──main ended──► LINGER ──keeper ended, streams closed──► FREE
+/*   FREE ──start──► RUNNING ──main ended──► LINGER ──tree gone, streams closed──► FREE
  *
  * A managed process stays in LINGER until boxd forgets it. */
 enum cell_state { CELL_FREE, CELL_RUNNING, CELL_LINGER, CELL_STATE_MAX };
@@ -46,17 +47,23 @@ struct tail {
 struct cell {
     enum cell_state state;
     uint32_t id;
-    bool silent;   /* of an earlier boxd: nobody wants to hear of it */
-    bool attached; /* a managed process whose output is wanted on this connection */
-    bool told;     /* EXITED is in the queue of this connection */
-    bool gone;     /* the keeper has ended */
-    bool exited;   /* result is valid */
-    bool alone;    /* nothing else ran beside it so far */
-    pid_t keeper;
-    uint64_t brand; /* of all its processes; 0: they stay below the keeper */
-    int ctl;        /* to the keeper, -1: gone */
-    int out[2];     /* -1: closed, or never there */
-    int in;         /* -1: closed */
+    bool silent;    /* of an earlier boxd: nobody wants to hear of it */
+    bool attached;  /* a managed process whose output is wanted on this connection */
+    bool told;      /* EXITED is in the queue of this connection */
+    bool gone;      /* nothing of its tree is left */
+    bool forget;    /* boxd is to be told when it is */
+    bool exited;    /* result is valid */
+    bool alone;     /* nothing else ran beside it so far */
+    pid_t main;     /* -1: ended */
+    uint64_t brand; /* of all its processes */
+    unsigned left;  /* of them, as counted last */
+    uint64_t started, deadline, ooms;
+    uint64_t memory_max, look_at; /* 0: no limit of its own */
+    bool ending;                  /* all of it is being killed */
+    uint64_t round_at, round_ns, end_by;
+    bool failed, oom_seen; /* the main process; the kernel killed for memory while it ran */
+    int out[2];            /* -1: closed, or never there */
+    int in;                /* -1: closed */
     bool tty, close_in;
     bool part; /* the last input was not the end of a call */
     bool ended_told[2];
@@ -72,9 +79,9 @@ struct guest {
     int sock;      /* -1: not connected */
     int signal_fd; /* SIGCHLD */
     bool hello;
-    bool branded; /* orphans do not stay below their keepers */
     bool gvisor;
-    bool stray; /* a keeper was killed: what it kept is ours to end */
+    bool recount;                 /* some process has ended: whose, and what is left? */
+    struct child_report *reports; /* one per cell, shared with children */
     uint64_t retry_at, retry_ns;
     uint64_t deadline, alone_since; /* 0: none */
     uint64_t ooms;                  /* kills for memory so far */
@@ -83,22 +90,6 @@ struct guest {
     struct buf in, out;
     size_t out_pos;
     struct cell cells[GUEST_CELLS_MAX];
-};
-
-/* keeper.c: how often the kernel has killed for memory in this container. */
-uint64_t keeper_count_ooms(void);
-
-/* What a keeper says, once, on its control socket. */
-struct keeper_report {
-    struct guest_exited result;
-    uint32_t oom_seen; /* the kernel killed for memory in this container while it ran */
-    uint32_t failed;
-};
-
-enum keeper_op { KEEPER_SIGNAL = 1, KEEPER_KILL, KEEPER_OOM };
-struct keeper_order {
-    uint32_t op;
-    int32_t signo;
 };
 
 /* A request as received: the numbers checked, the strings not yet. */
@@ -134,53 +125,46 @@ void serve_send(struct guest *g, const struct guest_head *head, const void *a, s
 /* cell.c */
 void cell_start(struct guest *g, uint32_t id, const struct start_request *req);
 struct cell *cell_find(struct guest *g, uint32_t id);
-void cell_kill(struct cell *c);
-void cell_order(struct cell *c, enum keeper_op op, int signo);
 void cell_input(struct guest *g, struct cell *c, const char *data, size_t len, uint32_t flags);
 void cell_resize(struct cell *c, uint32_t rows, uint32_t cols);
 void cell_release(struct cell *c, uint64_t upto);
-void cell_forget(struct cell *c);
+void cell_forget(struct cell *c); /* ends it; boxd is told when nothing of it is left */
 void cell_attach(struct cell *c);
 /* What poll said about its descriptors. */
 void cell_on_output(struct guest *g, struct cell *c, int stream);
 void cell_on_writable(struct guest *g, struct cell *c);
-void cell_on_control(struct guest *g, struct cell *c);
 bool cell_wants_output(const struct cell *c, int stream);
-void cell_on_keeper_gone(struct guest *g, pid_t pid);
+void cell_on_result(struct guest *g, struct cell *c); /* its main process has ended */
 void cell_settle(struct guest *g, struct cell *c); /* sends what can be sent, frees what is over */
 bool cell_any_exec(const struct guest *g);         /* a command runs */
 void cell_on_oom(struct guest *g);                 /* the kernel has killed for memory */
 void cell_new_connection(struct guest *g);         /* a boxd has introduced itself */
 
-void cell_nudge_keepers(const struct guest *g); /* an orphan has ended: it may have been theirs */
+/* tend.c */
+uint64_t tend_count_ooms(void); /* how often the kernel has killed for memory in this container */
+void tend_start(struct cell *c, const struct guest_start *head);
+void tend_reaped(struct guest *g, pid_t pid, int status, const struct rusage *use);
+void tend_signal(const struct cell *c, int signo); /* to the main process */
+void tend_end(struct cell *c, uint32_t flag);      /* all of it; goes on until it is gone */
+void tend_cells(struct guest *g);                  /* once per turn */
+uint64_t tend_due(const struct guest *g);          /* when to look next; UINT64_MAX: never */
 
-/* keeper.c */
-_Noreturn void keeper_run(struct guest *g, int ctl, uint64_t brand, const struct start_request *req,
-                          const struct child_stdio *io);
-
-/* brand.c: which program's tree a process is of, where its parents do not tell. */
+/* brand.c: which program's tree a process is of. Its parents do not tell: they may be gone. */
 bool guest_is_gvisor(void);
-bool brand_needed(void);      /* the kernel has no subreapers; before anything was started */
 uint64_t brand_new(void);     /* that nobody has had in this container */
 uint64_t brand_of(pid_t pid); /* 0: it has none, or is gone */
-/* For good, for the caller and all that it starts. 0 or a negative errno. */
+/* For the caller and all that it starts; then, for good. 0 or a negative errno. */
 int brand_take(uint64_t brand);
-int brand_guard(void); /* box-guest is not killed by the caller; for a kernel that would let it */
+int brand_keep(void);
 
-/* tree.c: the processes below `root`, and those with its brand; `root` is not one of them. Nothing
- * below a process that `spare` names is one, nor that process. */
-typedef bool tree_spare_fn(const struct guest *g, pid_t pid);
-struct tree {
-    pid_t root;
-    uint64_t brand;       /* 0: none */
-    tree_spare_fn *spare; /* may be NULL */
-    const struct guest *g;
-};
-/* All of them get the signal (0: none). How many there were. */
-unsigned tree_signal(const struct tree *tree, int signo);
+/* tree.c: the processes of one brand. */
+/* All of them get the signal. How many there were, with those that have ended and were not reaped;
+ * UINT_MAX: nobody knows. */
+unsigned tree_signal(uint64_t brand, int signo);
+bool tree_count(struct guest *g); /* sets `left` of all cells; false: nobody knows */
 /* How many bytes are left until all of them together have that many; 0: they have more. Pages that
  * several of them have count once, when it comes to that. */
-uint64_t tree_memory_left(const struct tree *tree, uint64_t bytes);
+uint64_t tree_memory_left(uint64_t brand, uint64_t bytes);
 
 /* child.c: everything between clone and execve. */
 struct child_report {

@@ -5,7 +5,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -24,13 +26,13 @@
 #define MSEC 1000000ULL
 #define RETRY_MIN_NS (10 * MSEC)
 #define RETRY_MAX_NS (500 * MSEC)
-#define STRAY_NS (20 * MSEC)
-#define OOM_NS (200 * MSEC) /* there is no event for it that an ordinary process may have */
-#define POLLS_PER_CELL 4U
+#define OOM_NS (200 * MSEC)  /* there is no event for it that an ordinary process may have */
+#define BLIND_NS (20 * MSEC) /* between looks at everything, where poll(2) fails */
+#define POLLS_PER_CELL 3U
 #define POLLS_MAX (2U + GUEST_CELLS_MAX * POLLS_PER_CELL)
 
 /* Order of a cell's descriptors in the list for poll(2). */
-enum watch { WATCH_OUT, WATCH_ERR, WATCH_IN, WATCH_CTL };
+enum watch { WATCH_OUT, WATCH_ERR, WATCH_IN };
 
 uint64_t guest_now(void)
 {
@@ -64,47 +66,16 @@ static void try_connect(struct guest *g)
     g->retry_ns = g->retry_ns * 2 < RETRY_MAX_NS ? g->retry_ns * 2 : RETRY_MAX_NS;
 }
 
-static bool is_keeper(const struct guest *g, pid_t pid)
-{
-    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
-        if (g->cells[i].state != CELL_FREE && !g->cells[i].gone && g->cells[i].keeper == pid)
-            return true;
-    return false;
-}
-
-static bool is_kept(const struct guest *g, pid_t pid)
-{
-    uint64_t brand = g->branded ? brand_of(pid) : 0;
-    for (unsigned i = 0; i < GUEST_CELLS_MAX && brand != 0; i++)
-        if (g->cells[i].state != CELL_FREE && !g->cells[i].gone && g->cells[i].brand == brand)
-            return true;
-    return is_keeper(g, pid);
-}
-
-static void end_strays(struct guest *g)
-{
-    const struct tree all = {.root = getpid(), .spare = is_kept, .g = g};
-    if (g->stray)
-        g->stray = tree_signal(&all, SIGKILL) > 0;
-}
-
 static void reap(struct guest *g)
 {
     struct signalfd_siginfo ignored[8];
-    bool orphans = false;
+    struct rusage use;
     int status;
     pid_t pid;
     while (read(g->signal_fd, ignored, sizeof(ignored)) > 0)
         ;
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-        bool keeper = is_keeper(g, pid);
-        orphans = orphans || !keeper;
-        if (keeper && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))
-            g->stray = true;
-        cell_on_keeper_gone(g, pid);
-    }
-    if (orphans && g->branded)
-        cell_nudge_keepers(g);
+    while ((pid = wait4(-1, &status, WNOHANG | __WALL, &use)) > 0)
+        tend_reaped(g, pid, status, &use);
 }
 
 static short wanted(const struct guest *g, const struct cell *c, enum watch w)
@@ -117,15 +88,13 @@ static short wanted(const struct guest *g, const struct cell *c, enum watch w)
                    : 0;
     case WATCH_IN:
         return c->input.len > 0 ? POLLOUT : 0;
-    case WATCH_CTL:
-        return POLLIN;
     }
     return 0;
 }
 
 static void watch_cell(const struct guest *g, const struct cell *c, struct pollfd *p)
 {
-    const int fds[POLLS_PER_CELL] = {c->out[0], c->out[1], c->in, c->ctl};
+    const int fds[POLLS_PER_CELL] = {c->out[0], c->out[1], c->in};
     for (unsigned w = 0; w < POLLS_PER_CELL; w++) {
         short events = c->state == CELL_FREE ? 0 : wanted(g, c, (enum watch)w);
         p[w] = (struct pollfd){.fd = events != 0 ? fds[w] : -1, .events = events};
@@ -139,8 +108,6 @@ static void serve_cell(struct guest *g, struct cell *c, const struct pollfd *p)
             cell_on_output(g, c, stream);
     if (p[WATCH_IN].revents != 0 && c->in == p[WATCH_IN].fd)
         cell_on_writable(g, c);
-    if (p[WATCH_CTL].revents != 0 && c->ctl == p[WATCH_CTL].fd)
-        cell_on_control(g, c);
 }
 
 /* When all ends, if nobody comes before; UINT64_MAX: never. */
@@ -157,11 +124,11 @@ static uint64_t end_of_all(const struct guest *g)
 /* Milliseconds until something is due. */
 static int patience(const struct guest *g)
 {
-    uint64_t now = guest_now(), due = end_of_all(g);
+    uint64_t now = guest_now(), due = end_of_all(g), tend = tend_due(g);
+    if (tend < due)
+        due = tend;
     if (g->sock < 0 && g->retry_at < due)
         due = g->retry_at;
-    if (g->stray && now + STRAY_NS < due)
-        due = now + STRAY_NS;
     if (cell_any_exec(g) && now + OOM_NS < due)
         due = now + OOM_NS;
     if (due == UINT64_MAX)
@@ -177,10 +144,25 @@ static void watch_memory(struct guest *g)
     if (now - looked < OOM_NS || !cell_any_exec(g))
         return;
     looked = now;
-    uint64_t n = keeper_count_ooms();
+    uint64_t n = tend_count_ooms();
     if (n > g->ooms)
         cell_on_oom(g);
     g->ooms = n;
+}
+
+/* poll(2) refuses to look at more descriptors than we may open, and that limit can be lowered
+ * behind our back. None of ours blocks: after a pause all of them are tried. */
+static bool look(struct pollfd *polls, int ms)
+{
+    int blind = (int)(BLIND_NS / MSEC);
+    if (poll(polls, POLLS_MAX, ms) >= 0)
+        return true;
+    if (errno == EINTR)
+        return false;
+    (void)poll(NULL, 0, ms >= 0 && ms < blind ? ms : blind);
+    for (unsigned i = 0; i < POLLS_MAX; i++)
+        polls[i].revents = polls[i].fd >= 0 ? polls[i].events : 0;
+    return true;
 }
 
 static void turn(struct guest *g)
@@ -191,7 +173,7 @@ static void turn(struct guest *g)
     polls[1] = (struct pollfd){.fd = g->sock, .events = (short)(POLLIN | (sending ? POLLOUT : 0))};
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
         watch_cell(g, &g->cells[i], &polls[2 + i * POLLS_PER_CELL]);
-    if (poll(polls, POLLS_MAX, patience(g)) < 0)
+    if (!look(polls, patience(g)))
         return;
     if (guest_now() >= end_of_all(g))
         child_exit(0); /* the container ends with us */
@@ -202,7 +184,7 @@ static void turn(struct guest *g)
         reap(g);
     if (polls[1].revents & (POLLIN | POLLHUP | POLLERR) && g->sock == polls[1].fd)
         serve_input(g);
-    end_strays(g);
+    tend_cells(g);
     if (g->sock < 0 && guest_now() >= g->retry_at)
         try_connect(g);
     watch_memory(g);
@@ -236,6 +218,8 @@ int main(int argc, char **argv)
     if (prctl(PR_SET_NAME, "box-guest", 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ||
         prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
         child_exit(125);
+    /* Where it is ignored there is nothing to reap. */
+    (void)sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
     (void)sigemptyset(&child);
@@ -247,10 +231,13 @@ int main(int argc, char **argv)
     buf_init(&g.in, GUEST_FRAME_MAX + (1U << 20));
     buf_init(&g.out, SIZE_MAX / 2); /* bounded by serve_can_send() and by what boxd asks for */
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
-        g.cells[i].ctl = g.cells[i].in = g.cells[i].out[0] = g.cells[i].out[1] = -1;
-    g.ooms = keeper_count_ooms();
+        g.cells[i].in = g.cells[i].out[0] = g.cells[i].out[1] = -1;
+    g.reports = mmap(NULL, GUEST_CELLS_MAX * sizeof(*g.reports), PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (g.reports == MAP_FAILED)
+        child_exit(125);
+    g.ooms = tend_count_ooms();
     g.gvisor = guest_is_gvisor();
-    g.branded = g.gvisor && brand_needed();
     try_connect(&g);
     for (;;)
         turn(&g);

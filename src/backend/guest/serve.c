@@ -276,8 +276,12 @@ static uint64_t number(const struct guest_head *head, const char *body)
 static void on_cell(struct guest *g, const struct guest_head *h, const char *body)
 {
     struct cell *c = cell_find(g, h->id);
-    if (c == NULL)
-        return; /* it ended while the message was under way */
+    if (c == NULL) { /* it ended while the message was under way */
+        struct guest_head gone = {.type = GUEST_GONE, .id = h->id};
+        if (h->type == GUEST_FORGET)
+            serve_send(g, &gone, NULL, 0, NULL, 0);
+        return;
+    }
     switch (h->type) {
     case GUEST_INPUT:
         cell_input(g, c, body, h->len, h->flags);
@@ -287,10 +291,10 @@ static void on_cell(struct guest *g, const struct guest_head *h, const char *bod
             c->credit[h->flags] += number(h, body);
         break;
     case GUEST_SIGNAL:
-        cell_order(c, KEEPER_SIGNAL, (int)h->flags);
+        tend_signal(c, (int)h->flags);
         break;
     case GUEST_KILL:
-        cell_kill(c);
+        tend_end(c, GUEST_EXITED_KILLED);
         break;
     case GUEST_RESIZE:
         cell_resize(c, h->flags >> 16, h->flags & 0xffff);

@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,96 +15,63 @@
 /* No more than a container may have; what lies beyond is met in the next round. */
 #define TREE_MAX 32768U
 
-struct process {
-    pid_t pid, parent;
-    bool below;
-};
+static pid_t table[TREE_MAX];
 
-static struct process table[TREE_MAX];
-
-/* The parent of a process stands behind its name, which may hold anything, parentheses too. */
-static pid_t parent_of(const char *pid)
+/* Whoever is in here at the beginning is still in here at the end, as what is left of it at least:
+ * a tree has a process whose parent we are, and we reap none meanwhile. So one that is not found
+ * is not there. */
+static DIR *open_list(void)
 {
-    char path[32], text[512];
-    uint64_t parent = 0;
-    if (str_fmt(path, sizeof(path), "/proc/%.16s/stat", pid) < 0)
-        return -1;
-    ssize_t n = fd_read_file_at(AT_FDCWD, path, text, sizeof(text));
-    char *at = n > 0 ? strrchr(text, ')') : NULL;
-    if (at == NULL || strlen(at) < 5)
-        return -1;
-    at += 4; /* ") S " */
-    at[strcspn(at, " ")] = '\0';
-    return str_to_u64(at, &parent) == 0 ? (pid_t)parent : -1;
+    return opendir("/proc");
 }
 
-static int compare(const void *a, const void *b)
+static pid_t next_pid(DIR *list)
 {
-    const struct process *x = a, *y = b;
-    return (x->pid > y->pid) - (x->pid < y->pid);
+    uint64_t pid;
+    for (struct dirent *d = readdir(list); d != NULL; d = readdir(list))
+        if (str_to_u64(d->d_name, &pid) == 0)
+            return (pid_t)pid;
+    return -1;
 }
 
-static size_t read_table(void)
+/* How many are in the table then; UINT_MAX: nobody knows. */
+static unsigned find(uint64_t brand)
 {
-    size_t n = 0;
-    DIR *dir = opendir("/proc");
-    if (dir == NULL)
-        return 0;
-    for (struct dirent *d = readdir(dir); d != NULL && n < TREE_MAX; d = readdir(dir)) {
-        uint64_t pid;
-        if (str_to_u64(d->d_name, &pid) < 0)
-            continue;
-        pid_t parent = parent_of(d->d_name);
-        if (parent >= 0)
-            table[n++] = (struct process){.pid = (pid_t)pid, .parent = parent};
-    }
-    (void)closedir(dir);
-    qsort(table, n, sizeof(table[0]), compare);
+    unsigned n = 0;
+    DIR *list = open_list();
+    if (list == NULL)
+        return UINT_MAX;
+    for (pid_t pid = next_pid(list); pid > 0 && n < TREE_MAX; pid = next_pid(list))
+        if (brand_of(pid) == brand)
+            table[n++] = pid;
+    (void)closedir(list);
     return n;
 }
 
-static bool is_below(size_t n, pid_t pid)
+unsigned tree_signal(uint64_t brand, int signo)
 {
-    const struct process key = {.pid = pid};
-    const struct process *p = bsearch(&key, table, n, sizeof(table[0]), compare);
-    return p != NULL && p->below;
+    unsigned n = find(brand);
+    for (unsigned i = 0; n != UINT_MAX && i < n; i++)
+        (void)kill(table[i], signo);
+    return n;
 }
 
-static bool is_of(const struct tree *tree, size_t n, const struct process *p)
+bool tree_count(struct guest *g)
 {
-    if (p->pid == tree->root || (tree->spare != NULL && tree->spare(tree->g, p->pid)))
+    DIR *list = open_list();
+    if (list == NULL)
         return false;
-    return p->parent == tree->root || is_below(n, p->parent) ||
-           (tree->brand != 0 && brand_of(p->pid) == tree->brand);
-}
-
-/* Finds all of a tree: how many, and how long the table is. */
-static unsigned mark(const struct tree *tree, size_t *ret_n)
-{
-    size_t n = read_table();
-    unsigned count = 0;
-    for (bool more = true; more;) {
-        more = false;
-        for (size_t i = 0; i < n; i++) {
-            struct process *p = &table[i];
-            if (p->below || !is_of(tree, n, p))
-                continue;
-            p->below = more = true;
-            count++;
-        }
+    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
+        if (g->cells[i].state != CELL_FREE)
+            g->cells[i].left = 0;
+    for (pid_t pid = next_pid(list); pid > 0; pid = next_pid(list)) {
+        uint64_t brand = brand_of(pid);
+        for (unsigned i = 0; i < GUEST_CELLS_MAX && brand != 0; i++)
+            if (g->cells[i].state != CELL_FREE && g->cells[i].brand == brand)
+                g->cells[i].left++;
     }
-    *ret_n = n;
-    return count;
-}
-
-unsigned tree_signal(const struct tree *tree, int signo)
-{
-    size_t n;
-    unsigned count = mark(tree, &n);
-    for (size_t i = 0; i < n && signo != 0; i++)
-        if (table[i].below)
-            (void)kill(table[i].pid, signo);
-    return count;
+    (void)closedir(list);
+    return true;
 }
 
 /* The number behind "Name:" in a file of lines, in KiB; false without such a line. */
@@ -150,20 +118,20 @@ static uint64_t share_kb(pid_t pid)
     return kb != UINT64_MAX ? kb : resident_kb(pid);
 }
 
-static uint64_t left_by(size_t n, uint64_t (*of)(pid_t pid), uint64_t bytes)
+static uint64_t left_by(unsigned n, uint64_t (*of)(pid_t pid), uint64_t bytes)
 {
     uint64_t kb = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t more = table[i].below ? of(table[i].pid) : 0;
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t more = of(table[i]);
         kb += more != UINT64_MAX ? more : 0; /* gone meanwhile */
     }
     return kb > bytes / 1024 ? 0 : bytes - kb * 1024 + 1;
 }
 
-uint64_t tree_memory_left(const struct tree *tree, uint64_t bytes)
+uint64_t tree_memory_left(uint64_t brand, uint64_t bytes)
 {
-    size_t n;
-    if (mark(tree, &n) == 0)
+    unsigned n = find(brand);
+    if (n == 0 || n == UINT_MAX)
         return bytes;
     uint64_t left = left_by(n, resident_kb, bytes);
     return left > 0 ? left : left_by(n, share_kb, bytes);

@@ -170,7 +170,7 @@ int cell_acquire_at(struct init *in, unsigned at, struct cell **ret)
     struct cell *c = &in->cells[at];
     if (c->state == CELL_LINGER && group_is_empty(c->cgroup_fd))
         cell_move(c, CELL_FREE);
-    if (c->state != CELL_FREE)
+    if (c->state != CELL_FREE || c->forgotten != 0)
         return -EAGAIN;
     cell_touch(c);
     if (cell_drop_killed(in, c) < 0)
@@ -252,6 +252,11 @@ uint32_t cell_remaining(struct init *in, const struct cell *c)
             n += text[i] == '\n';
     (void)close(fd);
     return n;
+}
+
+bool cell_empty(const struct cell *c)
+{
+    return (c->state == CELL_FREE || c->state == CELL_LINGER) && group_is_empty(c->cgroup_fd);
 }
 
 bool cell_settled(struct init *in, struct cell *c)

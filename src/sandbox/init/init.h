@@ -38,12 +38,13 @@ struct cell {
     uint64_t
         settle_ns; /* DONE: until then the rest of a killed tree is waited for; 0: it is gone */
     struct init_exited result;
-    bool touched;  /* it was used before; else all of it is zero, and takes no memory */
-    int cgroup_fd; /* kill group, -1 while not made */
-    bool killed;   /* the group was, and must not be used again */
-    bool orphan;   /* of an earlier boxd: nobody is told how it ended */
-    int memcg_fd;  /* own v1 memory group, -1: shares the session's */
-    int oom_fd;    /* eventfd of the v1 memory group, -1 without one */
+    bool touched;       /* it was used before; else all of it is zero, and takes no memory */
+    int cgroup_fd;      /* kill group, -1 while not made */
+    bool killed;        /* the group was, and must not be used again */
+    bool orphan;        /* of an earlier boxd: nobody is told how it ended */
+    uint32_t forgotten; /* number of the process that it was; boxd waits for its end. 0: none */
+    int memcg_fd;       /* own v1 memory group, -1: shares the session's */
+    int oom_fd;         /* eventfd of the v1 memory group, -1 without one */
     uint64_t oom_seen;
     unsigned oom_checks; /* looks left after an event: the kernel signals before it kills */
 };
@@ -111,7 +112,8 @@ uint32_t cell_remaining(struct init *in, const struct cell *c);
 bool cell_settled(struct init *in,
                   struct cell *c); /* DONE, and the tree is gone if it was killed */
 bool cell_oom_check(struct init *in,
-                    struct cell *c); /* true once a process of it was killed for memory */
+                    struct cell *c);   /* true once a process of it was killed for memory */
+bool cell_empty(const struct cell *c); /* nothing runs in its group */
 unsigned cell_index(const struct init *in, const struct cell *c);
 void cell_move(struct cell *c, enum cell_state to);
 
@@ -153,8 +155,9 @@ void procs_stdin(struct init *in, const struct init_stdin *m);
 void procs_kill(struct init *in, const struct init_kill *m);
 void procs_forget(struct init *in, uint32_t number);
 void procs_exited(struct init *in, struct cell *c); /* DONE and settled */
-void procs_new_peer(struct init *in);               /* which knows of none */
-bool procs_list(struct init *in);                   /* true when all are told of */
+bool procs_gone(struct init *in, struct cell *c); /* false: boxd has to be told of its end later */
+void procs_new_peer(struct init *in);             /* which knows of none */
+bool procs_list(struct init *in);                 /* true when all are told of */
 void procs_flush(struct init *in);
 /* For the main loop: what to poll, which of it is ready, and when to look again. */
 #define PROCS_POLL_MAX (2 * INIT_PROCS_MAX)

@@ -138,13 +138,28 @@ void procs_kill(struct init *in, const struct init_kill *m)
 
 void procs_forget(struct init *in, uint32_t number)
 {
+    struct init_number none = {.type = INIT_MSG_PROC_GONE, .id = number};
     struct proc *p = find(in, number);
-    if (p == NULL)
+    if (p == NULL) {
+        (void)serve_send(in, &none, sizeof(none), NULL, 0);
         return;
+    }
     struct cell *c = cell_of(in, p);
-    if (c->state == CELL_RUNNING || cell_remaining(in, c) > 0)
+    if (c->state == CELL_RUNNING || !cell_empty(c))
         (void)cell_kill_tree(in, c);
+    c->forgotten = number;
     proc_done(p);
+}
+
+bool procs_gone(struct init *in, struct cell *c)
+{
+    struct init_number m = {.type = INIT_MSG_PROC_GONE, .id = c->forgotten};
+    if (c->forgotten == 0)
+        return true;
+    if (in->blocked || !cell_empty(c) || !serve_send(in, &m, sizeof(m), NULL, 0))
+        return false;
+    c->forgotten = 0;
+    return true;
 }
 
 void procs_exited(struct init *in, struct cell *c)
@@ -165,6 +180,7 @@ void procs_new_peer(struct init *in)
     for (unsigned i = 0; i < in->procs_top; i++) {
         struct proc *p = &in->procs[i];
         p->announced = p->exit_told = false;
+        cell_of(in, p)->forgotten = 0; /* who asked is gone */
         if (p->number != 0)
             ring_reader_left(&p->ring);
     }
