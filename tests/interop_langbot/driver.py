@@ -19,7 +19,7 @@ import traceback
 import uuid
 
 LINE_LIMIT = 1 << 20
-CONNECT_S = 60  # how long anything may take that LangBot repeats until it succeeds
+CONNECT_S = 180  # how long anything may take that LangBot repeats until it succeeds
 HERE = pathlib.Path.cwd()
 STEPS = {}
 
@@ -113,7 +113,12 @@ class LangBot:
         return query
 
     async def tool(self, name, query=None, **parameters):
-        return await shown(self.ap.tool_mgr.execute_func_call(name, parameters, query or self.query))
+        """A tool, as a chat calls it. Some time after it has connected again, 4.10 closes its own connection once."""
+        result = await shown(self.ap.tool_mgr.execute_func_call(name, parameters, query or self.query))
+        if "closed by local runtime" in str(result):
+            await until(lambda: self.ap.box_service.available, "the connection")
+            result = await shown(self.ap.tool_mgr.execute_func_call(name, parameters, query or self.query))
+        return result
 
     async def sh(self, command, query=None, **more):
         """A command of the exec tool: its exit status and what it printed."""
@@ -452,6 +457,8 @@ async def profiles():
                                   ("memory", "python3 -c 'x = b\"x\" * (1900 << 20)'; echo $?")):
                 result = await shown(service.execute_in_context(bot.context, {**at, "cmd": command + " 2>/dev/null"}))
                 run[what] = result if isinstance(result, dict) else [result.exit_code, result.stdout.strip()]
+            if not isinstance(run["memory"], dict):  # the program dies, or the whole command with it
+                run["memory"] = "killed" if "137" in map(str, run["memory"]) else run["memory"]
             seen[name] = {**fields_of(next(s for s in await bot.sessions() if s["session_id"].endswith(name))), **run}
             await service.client.delete_session(f"profile-{name}", action_context=service._action_context(bot.context))
     finally:

@@ -6,6 +6,7 @@ import os
 import sys
 
 name, count = sys.argv[1], 0
+inside = os.getcwd().startswith("/workspace")  # asked once: LangBot renews the directory when it connects again
 TOOL = {"name": f"{name}_count", "description": "counts", "inputSchema": {"type": "object", "properties": {}}}
 
 
@@ -19,7 +20,7 @@ def answer(request):
         return {"tools": [TOOL]}
     if method == "tools/call":
         count += 1
-        seen = {"count": count, "greeting": os.environ.get("GREETING"), "cwd": os.getcwd().startswith("/workspace")}
+        seen = {"count": count, "greeting": os.environ.get("GREETING"), "cwd": inside}
         return {"content": [{"type": "text", "text": json.dumps(seen)}]}
     return {} if method == "ping" else None
 

@@ -161,7 +161,17 @@ class World:
         shutil.copy(HERE / "mcp_server.py", place / "server.py")
         return str(place)
 
+    def keep_logs(self):
+        """What LangBot and the runtime had to say, for whoever asks why."""
+        logs = {"langbot": self.langbot / "driver.log", "upstream": self.langbot / "upstream.log"}
+        if isinstance(self.server, Box):
+            logs["boxd"] = self.server.daemon.log_path
+        for name, path in logs.items():
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(path, ENVIRONMENTS / f"app-{self.release}-{self.kind}-{name}.log")
+
     def close(self):
+        self.keep_logs()
         for part in (self.driver, self.server, self.engine):
             if part is not None:
                 with contextlib.suppress(Exception):
