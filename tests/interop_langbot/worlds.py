@@ -39,13 +39,13 @@ def free_port():
 class Driver:
     """A LangBot process that does steps. Ends with its world."""
 
-    def __init__(self, release, directory, endpoint, **env):
+    def __init__(self, release, directory, endpoint, steps="driver.py", **env):
         self.directory = directory
         self.log = directory / "driver.log"
-        env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # it is large
-        env = {**env, **QUIET, "BOX__RUNTIME__ENDPOINT": endpoint, **env}
+        host = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # it is large
+        env = {**host, **QUIET, "BOX__RUNTIME__ENDPOINT": endpoint, **env}
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([str(python_of(release)), str(HERE / "driver.py")], cwd=directory, env=env,
+            self.process = subprocess.Popen([str(python_of(release)), str(HERE / steps)], cwd=directory, env=env,
                                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
 
     def step(self, name, *arguments):
@@ -112,9 +112,10 @@ class Upstream:
 class Box:
     """boxd, started far from LangBot's directory."""
 
-    def __init__(self, backend, engine):
+    def __init__(self, backend, engine=None, **env):
         self.port = free_port()
-        env = {"BOX_ENGINE_SOCKET": str(engine.socket)} if backend == "docker" else {}
+        if backend == "docker":
+            env["BOX_ENGINE_SOCKET"] = str(engine.socket)
         self.daemon = Boxd("--backend", backend, "--ws-control-port", str(self.port), env=env)
 
     def start(self):
