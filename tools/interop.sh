@@ -12,7 +12,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-parts=(clients openapi mcp mcp_serve deploy)
+parts=(clients langbot openapi mcp mcp_serve deploy)
 
 [[ -z ${INTEROP_RELEASES:-} ]] || INTEROP_ONLY=clients
 if [[ -n ${INTEROP_ONLY:-} ]]; then

@@ -5,6 +5,7 @@
 #        tools/langbot.sh install RELEASE   installs it, once, and prints the path of its Python
 #        tools/langbot.sh newest            the newest that can be installed: its Python
 #        tools/langbot.sh shared            installs, once, what all releases need
+#        tools/langbot.sh application RELEASE   LangBot itself instead, with the langbot-plugin that it pins
 #
 # Each release has a virtual environment of its own in build/interop, with nothing in it but the release: what it
 # needs is the same for all of them and installed once. Fails without PyPI.
@@ -63,6 +64,24 @@ install() {
     printf '%s\n' "$dir/bin/python"
 }
 
+# application RELEASE: by uv, which LangBot itself brings along; pip takes minutes to choose among its packages. It takes
+# any litellm; the newest do not install beside it.
+application() {
+    local dir=$here/app-$1 uv=$here/uv
+    if ! "$dir/bin/python" -c 'import langbot, pytest' 2>/dev/null; then
+        rm -rf "$dir"
+        if ! { /usr/bin/python3 -m venv "$uv" && "$uv/bin/python" -m pip install -q uv &&
+            "$uv/bin/uv" venv -q --python /usr/bin/python3 "$dir" &&
+            SSL_CERT_FILE=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt} "$uv/bin/uv" pip install -q \
+                --python "$dir/bin/python" --compile-bytecode "langbot==$1" 'litellm<1.101' pytest; } >"$dir.log" 2>&1; then
+            tail -n 5 "$dir.log" >&2
+            echo "LangBot $1 cannot be installed" >&2
+            return 1
+        fi
+    fi
+    printf '%s\n' "$dir/bin/python"
+}
+
 newest() {
     local releases release
     releases=$(offered) || return 1
@@ -74,9 +93,9 @@ newest() {
 
 case ${1:-} in
     offered | newest | shared) "$1" ;;
-    install) install "${2:?which release?}" ;;
+    install | application) "$1" "${2:?which release?}" ;;
     *)
-        sed -n '4,7s/^# *//p' "$0" >&2
+        sed -n '4,8s/^# *//p' "$0" >&2
         exit 2
         ;;
 esac

@@ -20,6 +20,7 @@ INSTANCE, WORKSPACE = "bench", "bench"
 SAME_COMMAND = ["/bin/sh", "-c", "/bin/echo hello"]  # not -l: what a host puts into its profile is its own affair
 LINE_MIB = 32 / 1024
 READY_TIMEOUT = 40.0
+RELEASE = "0.7.16"  # of langbot-plugin: the one that LangBot 4.11.2 pins
 
 
 def request(action, **data):
@@ -72,8 +73,9 @@ def free_port():
 
 
 def client_python():
-    """The Python of the newest release, installed when it is missing."""
-    done = subprocess.run([str(ROOT / "tools" / "langbot.sh"), "newest"], capture_output=True, text=True, timeout=300)
+    """The Python of the release, installed when it is missing."""
+    done = subprocess.run([str(ROOT / "tools" / "langbot.sh"), "install", RELEASE], capture_output=True, text=True,
+                          timeout=300)
     if done.returncode != 0:
         raise Refused((done.stderr.strip().splitlines() or ["LangBot's client cannot be installed"])[-1])
     return done.stdout.strip().splitlines()[-1]
