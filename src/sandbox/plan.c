@@ -25,7 +25,7 @@ static const char *const source_names[PLAN_SRC_MAX] = {
 };
 
 const char *const plan_env[PLAN_ENV_LEN + 1] = {
-    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" PLAN_ALIAS_DIR,
+    ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" PLAN_ALIAS_DIR),
     "HOME=/home/box",
     "USER=box",
     "LOGNAME=box",
