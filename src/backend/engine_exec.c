@@ -310,9 +310,9 @@ static void on_exited(struct engine_exec *e, const struct guest_exited *m)
         e->ended[0] = e->ended[1] = true; /* it never had streams, or lost them at once */
     struct engine_sandbox *sb = e->sb;
     end_exec(e);
-    /* What was killed and runs on can only be ended with its container. */
-    if (m->remaining > 0 &&
-        (m->flags & (GUEST_EXITED_TIMEOUT | GUEST_EXITED_OOM | GUEST_EXITED_KILLED)))
+    /* What was killed and runs on can only be ended with its container. Out of memory may have
+     * ended some of it only. */
+    if (m->remaining > 0 && (m->flags & (GUEST_EXITED_TIMEOUT | GUEST_EXITED_KILLED)))
         engine_lose(sb);
 }
 

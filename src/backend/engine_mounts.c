@@ -197,19 +197,26 @@ int engine_mounts_identify(const struct engine *e, struct engine_mounts *m, stru
     return r;
 }
 
-int engine_mounts_collect(const struct spec *spec, const struct engine *e,
-                          struct engine_mounts *ret, struct err *err)
+static int refuse_bound(const struct spec *spec, struct err *err)
 {
-    struct mount_spec workspace = {spec->host_path, spec->mount_path, spec->host_path_mode};
-    int r = 0;
-    *ret =
-        (struct engine_mounts){.place = spec->own.place != NULL ? xstrdup(spec->own.place) : NULL};
-    for (size_t i = 0; i <= spec->n_extra_mounts && spec->own.bound; i++) {
+    for (size_t i = 0; i <= spec->n_extra_mounts; i++) {
         const char *path = i == 0 ? spec->host_path : spec->extra_mounts[i - 1].host_path;
         enum mount_mode mode = i == 0 ? spec->host_path_mode : spec->extra_mounts[i - 1].mode;
         if (path != NULL && mode != MOUNT_NONE)
             return backend_refuse_bound(spec, path, err);
     }
+    return 0;
+}
+
+int engine_mounts_collect(const struct spec *spec, const struct engine *e,
+                          struct engine_mounts *ret, struct err *err)
+{
+    struct mount_spec workspace = {spec->host_path, spec->mount_path, spec->host_path_mode};
+    *ret = (struct engine_mounts){0};
+    int r = spec->own.bound ? refuse_bound(spec, err) : 0;
+    if (r < 0)
+        return r;
+    ret->place = spec->own.place != NULL ? xstrdup(spec->own.place) : NULL;
     if (spec->host_path != NULL && spec->host_path_mode != MOUNT_NONE)
         r = add(e, &workspace, ret, err);
     else

@@ -15,6 +15,7 @@
 #include "util/str.h"
 #include "util/strv.h"
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): as priv_reply_fn has it. */
 static void on_placed(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct backend_placer p = *(struct backend_placer *)arg;
@@ -23,12 +24,9 @@ static void on_placed(void *arg, const struct priv_reply *reply, int *fds, size_
     (void)fds;
     (void)n_fds;
     free(arg);
-    if (reply == NULL)
+    if (reply == NULL || reply->result < 0) {
         (void)err_set(&err, ERR_BACKEND, "box-priv has gone away");
-    else if (reply->result < 0)
-        err = reply->err;
-    if (err.code != ERR_NONE) {
-        p.fn(p.arg, NULL, &err);
+        p.fn(p.arg, NULL, reply != NULL ? &reply->err : &err);
         return;
     }
     (void)str_copy(path, sizeof(path), reply->placed.path);

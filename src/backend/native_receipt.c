@@ -292,6 +292,7 @@ struct held_wait {
     void *arg;
 };
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): as priv_reply_fn has it. */
 static void on_held(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct held_wait *h = arg;

@@ -15,8 +15,9 @@
 #include "util/fd.h"
 #include "util/str.h"
 
-#define ANSWERS_MAX 8 /* of earlier requests that nobody has read; there are none but by mistake   \
-                       */
+#define ANSWERS_MAX                                                                                \
+    8 /* of earlier requests that nobody has read; there are none but by mistake                   \
+       */
 
 int peer_socket(void)
 {

@@ -157,7 +157,7 @@ static int read_ids(const char *status, const char *name, uint32_t *ret, size_t 
 static int read_rights(int proc, struct peer_process *ret, struct err *err)
 {
     char status[STATUS_MAX];
-    uint32_t uids[4], gids[4];
+    uint32_t uids[4] = {0}, gids[4] = {0};
     ssize_t len = fd_read_file_at(proc, "status", status, sizeof(status));
     int n = len < 0 ? (int)len : read_ids(status, "\nGroups:", ret->groups, PEER_GROUPS_MAX);
     if (n < 0 || read_ids(status, "\nUid:", uids, 4) != 4 ||

@@ -269,13 +269,20 @@ size_t priv_client_found(const struct priv_client *c, const struct priv_item **r
     return c->conn.n_items;
 }
 
-static int request_with(struct priv_client *c, struct priv_head *head, size_t len, int fd,
-                        priv_reply_fn *fn, void *arg, struct err *err)
+struct message {
+    struct priv_head *head;
+    size_t len;
+    int fd; /* that goes along; -1: none */
+};
+
+static int request_with(struct priv_client *c, const struct message *m, priv_reply_fn *fn,
+                        void *arg, struct err *err)
 {
+    struct priv_head *head = m->head;
     if (c->lost)
         return err_set(err, ERR_BACKEND, "box-priv has gone away");
     if (c->n_pending >= PENDING_MAX ||
-        (head->type == PRIV_CREATE && c->queued + len > QUEUE_BYTES_MAX))
+        (head->type == PRIV_CREATE && c->queued + m->len > QUEUE_BYTES_MAX))
         return err_set(err, ERR_LIMIT, "too many requests under way; try again");
     if (c->n_pending == c->cap_pending) {
         c->cap_pending = c->cap_pending > 0 ? c->cap_pending * 2 : 64;
@@ -284,7 +291,7 @@ static int request_with(struct priv_client *c, struct priv_head *head, size_t le
     head->id = c->next_id++;
     if (c->next_id == 0)
         c->next_id = 1;
-    int r = send_or_queue(c, head, len, fd);
+    int r = send_or_queue(c, head, m->len, m->fd);
     if (r < 0)
         return err_sys(err, -r, "ask box-priv");
     c->pending[c->n_pending++] = (struct pending){head->id, fn, arg};
@@ -294,7 +301,7 @@ static int request_with(struct priv_client *c, struct priv_head *head, size_t le
 static int request(struct priv_client *c, struct priv_head *head, size_t len, priv_reply_fn *fn,
                    void *arg, struct err *err)
 {
-    return request_with(c, head, len, -1, fn, arg, err);
+    return request_with(c, &(struct message){head, len, -1}, fn, arg, err);
 }
 
 int priv_client_create(struct priv_client *c, const struct plan *plan, priv_reply_fn *fn, void *arg,
@@ -377,7 +384,7 @@ int priv_client_place(struct priv_client *c, int sock, const char *path, priv_re
     struct priv_place m = {.head = {.type = PRIV_PLACE}};
     if (str_copy(m.path, sizeof(m.path), path) < 0)
         return err_set(err, ERR_INVALID, "the path of a directory is too long");
-    return request_with(c, &m.head, sizeof(m), sock, fn, arg, err);
+    return request_with(c, &(struct message){&m.head, sizeof(m), sock}, fn, arg, err);
 }
 
 int priv_client_bind(struct priv_client *c, const struct priv_bind_request *b, priv_reply_fn *fn,

@@ -101,6 +101,6 @@ struct priv_bind_request {
 
 /* Makes PRIV_BINDS/name/index in the state directory, as the engine sees it. Answered with a
  * descriptor of it, unless flags have PRIV_BIND_LOOK. */
-int priv_client_bind(struct priv_client *c, const struct priv_bind_request *request,
-                     priv_reply_fn *fn, void *arg, struct err *err);
+int priv_client_bind(struct priv_client *c, const struct priv_bind_request *b, priv_reply_fn *fn,
+                     void *arg, struct err *err);
 void priv_client_unbind(struct priv_client *c, const char *name); /* all that have that name */

@@ -23,7 +23,7 @@ struct priv_serve_options {
     size_t n_roots;
     const char *state;  /* path of the state directory; borrowed */
     const char *engine; /* path of an engine's socket; borrowed; NULL: none */
-    bool places; /* directories of callers may join it, see place.c */
+    bool places;        /* directories of callers may join it, see place.c */
 };
 
 /* Returns when it is over and everything is cleaned up. The host is borrowed. */

@@ -120,8 +120,10 @@ static int check(struct rpc *r, const struct json *config, struct rpc_setup *ret
     e = local != NULL || r->paths.skills_root == NULL
             ? box_paths_parse(local, &base, &ret->paths, err)
             : box_paths_copy(&r->paths, &ret->paths);
-    if (e == 0 && local != NULL && box_paths_relative_root(local, &ret->written) != NULL)
-        ret->paths.placed = ret->base != NULL;
+    if (e == 0 && local != NULL && box_paths_relative_root(local, &ret->written) != NULL) {
+        ret->relative = ret->base != NULL;
+        ret->paths.placed = ret->relative && rpc_is_below(ret->paths.host_root, ret->base);
+    }
     return e < 0 ? e : box_paths_check_workspace(&ret->paths, &ret->make_workspace, err);
 }
 

@@ -134,11 +134,13 @@ struct rpc_setup {
     char *base;             /* owned; the directory that LangBot runs in, NULL: not known */
     char *written;          /* owned; host_root as LangBot has it, where that is relative */
     struct err why;         /* it is not known */
+    bool relative;          /* host_root was, and starts at `base` */
     bool from_peer;         /* the peer's own process was looked at */
 };
 
 void rpc_setup_done(struct rpc_setup *s);
 
+bool rpc_is_below(const char *path, const char *dir); /* rpc_place.c; not the directory itself */
 /* rpc_place.c: c->setup.base, or why there is none; then `then`. */
 void rpc_find_base(struct rpc_call *c, void (*then)(struct rpc_call *c));
 /* host_root, which is relative, as a place that may be mounted; `then` unless the call has failed.

@@ -68,16 +68,16 @@ void rpc_find_base(struct rpc_call *c, void (*then)(struct rpc_call *c))
     settle(c);
 }
 
-static bool is_below(const char *path, const char *root)
+bool rpc_is_below(const char *path, const char *dir)
 {
-    size_t n = strlen(root);
-    return strncmp(path, root, n) == 0 && path[n] == '/';
+    size_t n = strlen(dir);
+    return strncmp(path, dir, n) == 0 && path[n] == '/';
 }
 
 static bool is_allowed(const struct rpc *r, const char *path)
 {
     for (char *const *root = r->o.roots; root != NULL && *root != NULL; root++)
-        if (is_below(path, *root))
+        if (rpc_is_below(path, *root))
             return true;
     return false;
 }
@@ -85,13 +85,13 @@ static bool is_allowed(const struct rpc *r, const char *path)
 static void on_placed(void *arg, const char *path, const struct err *err)
 {
     struct rpc_call *c = arg;
-    if (path == NULL)
+    if (path == NULL) {
         rpc_fail(c, RPC_VALIDATION,
                  "box.local.host_root '%.200s' is %.300s for LangBot, and boxd cannot use that: "
                  "%.300s",
                  c->setup.written, c->setup.paths.host_root, err->msg);
-    if (path == NULL)
         return;
+    }
     if (c->rpc->o.skills != NULL)
         skills_add_place(c->rpc->o.skills, path);
     if (c->cancelled)
@@ -106,13 +106,13 @@ void rpc_open_place(struct rpc_call *c, void (*then)(struct rpc_call *c))
     const struct rpc_setup *s = &c->setup;
     struct err err = {0};
     c->then = then;
-    if (!s->paths.placed || !s->from_peer || is_allowed(c->rpc, s->paths.host_root)) {
+    if (!s->relative || !s->from_peer || is_allowed(c->rpc, s->paths.host_root)) {
         then(c);
         return;
     }
     struct backend_place want = {.sock = socket_of(c), .base = s->base};
     int r = -1;
-    if (!is_below(s->paths.host_root, s->base))
+    if (!s->paths.placed)
         (void)err_set(&err, ERR_DENIED, "add it to allowed_mount_roots of boxd");
     else if (b->ops->place == NULL)
         (void)err_set(&err, ERR_UNSUPPORTED, "add it to allowed_mount_roots of boxd");

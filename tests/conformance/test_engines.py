@@ -207,6 +207,22 @@ def test_check_L08_a_frozen_container_times_out_all_the_same(box):
     assert results and results[0]["outcome"] == "timed_out"
 
 
+def test_a_process_that_its_supervisor_does_not_end_is_an_error_and_its_container_goes(box):
+    sid = box.new()
+    box.call("POST", f"/v1/sessions/{sid}/processes", {"command": "sleep", "args": ["1000"], "process_id": "p"})
+    container = box.receipt(sid)["container_id"]
+    box.engine.api("POST", f"/v1.40/containers/{container}/pause")
+    with pytest.raises(ApiError, match="does not end") as caught:
+        box.call("DELETE", f"/v1/sessions/{sid}/processes/p")
+    assert (caught.value.status, caught.value.code) == (502, "backend")
+    deadline = time.monotonic() + 60
+    while any(s["session_id"] == sid for s in box.ps()):
+        assert time.monotonic() < deadline, "the session goes with it"
+        time.sleep(0.05)
+    with pytest.raises(enginelib.EngineError):
+        box.engine.inspect(container)
+
+
 def test_row_F20_check_L07_only_what_is_ours_and_dead_is_swept(own, backend):
     engine = backend.engine
     alive, dead = own(), own()

@@ -10,7 +10,7 @@ import time
 import pytest
 from boxlib import BUILD
 from lbwire import eventually
-from test_session_processes import wire  # noqa: F401: a fixture
+from test_session_processes import Wire
 
 pytestmark = pytest.mark.real
 
@@ -26,6 +26,13 @@ def unruly():
     shutil.copy(BUILD / "tests/escape/unruly", made / "unruly")
     yield {"extra_mounts": [{"host_path": str(made), "mount_path": "/probe", "mode": "ro"}]}
     shutil.rmtree(made)
+
+
+@pytest.fixture
+def wire(backend):
+    made = Wire(backend)
+    yield made
+    made.close()
 
 
 def beats(sh):
@@ -56,7 +63,7 @@ def test_a_time_out_ends_a_program_that_attacks_its_supervisor(box, unruly):
     assert stands_still(lambda cmd: box.sh(sid, cmd))
 
 
-def test_a_process_that_attacks_its_supervisor_is_stopped_alone(wire, unruly):  # noqa: F811
+def test_a_process_that_attacks_its_supervisor_is_stopped_alone(wire, unruly):
     def sh(cmd):
         return wire.sh(cmd, **unruly)
 

@@ -84,6 +84,15 @@ def test_what_lies_beside_the_place_stays_out_of_reach(served):
             api.new("other", host_path=cwd + "/data/box")
 
 
+def test_relative_root_does_not_lead_out_of_the_directory(served):
+    """`..` gets as far as an absolute path would, and root's home is open to nobody by it."""
+    with directory("/root", mode=0o700) as outside, directory() as cwd:
+        up = "../" * cwd.count("/") + outside[1:]
+        with pytest.raises(RuntimeError, match="add it to allowed_mount_roots"):
+            elsewhere(lambda: langbot(served[1], {"local": {"host_root": up}}), cwd)
+        assert os.listdir(outside) == []
+
+
 def test_relative_root_of_a_stranger_is_refused_and_says_what_to_set():
     """boxd is told by the peer, or by a setting, or it says so; it does not use a directory of its own."""
     def init():

@@ -10,7 +10,7 @@ import pytest
 from boxlib import BUILD, Boxd
 
 pytestmark = pytest.mark.rootless
-OURS = ("sessions/work/thesis.txt", "trash/keep.txt", "templates", "etc-off/hosts", "audit/audit.log", "lock")
+OURS = ("sessions/mine/thesis.txt", "trash/keep.txt", "templates", "etc-off/hosts", "audit/audit.log", "lock")
 
 
 def picture(top):

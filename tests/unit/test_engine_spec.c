@@ -418,6 +418,24 @@ static void what_an_engine_says_about_itself(void **state)
     }
 }
 
+static void bound_caller_gets_no_directory_of_the_host(void **state)
+{
+    AUTO(spec) struct spec *s = spec_new();
+    static struct engine e;
+    struct engine_mounts mounts;
+    struct err err = {0};
+    (void)state;
+    s->own.bound = true;
+    s->own.uid = 4321;
+    s->host_path = xstrdup("/home/u");
+    s->host_path_mode = MOUNT_RO;
+    assert_true(engine_mounts_collect(s, &e, &mounts, &err) < 0);
+    assert_int_equal(err.code, ERR_DENIED);
+    assert_non_null(strstr(err.msg, "host_path /home/u cannot be mounted for uid 4321"));
+    s->host_path_mode = MOUNT_NONE;
+    assert_int_equal(engine_mounts_collect(s, &e, &mounts, &err), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -435,6 +453,7 @@ int main(void)
         cmocka_unit_test(what_is_fetched_is_added_up),
         cmocka_unit_test(old_runtimes_are_named),
         cmocka_unit_test(what_an_engine_says_about_itself),
+        cmocka_unit_test(bound_caller_gets_no_directory_of_the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

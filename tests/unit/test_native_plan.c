@@ -431,6 +431,58 @@ static void longest_root_decides(void **state)
     }
 }
 
+/* Of a user who may only do what it could do itself box-priv is told, and where that cannot look
+ * with the user's rights nothing is mounted. */
+static void mounts_of_a_bound_caller_are_for_box_priv_to_judge(void **state)
+{
+    struct native_facts rootless = facts;
+    struct err err;
+    (void)state;
+    rootless.one_id = true;
+    for (int i = 0; i < 4; i++) {
+        bool bound = i % 2 == 1, without = i >= 2;
+        struct spec *s = new_spec();
+        mount_host(s, "/home/u", "/data", MOUNT_RW);
+        s->own.bound = bound;
+        s->own.uid = bound ? 4321 : 0;
+        if (bound && without) {
+            expect_refusal(s, &rootless, ERR_DENIED, "cannot be mounted for uid 4321");
+            continue;
+        }
+        assert_int_equal(make(s, without ? &rootless : &facts, &err), 0);
+        assert_int_equal((plan.flags & PLAN_AS_CALLER) != 0, bound);
+        assert_int_equal(plan.as_uid, bound ? 4321 : 0);
+        plan.as_uid = bound ? 0 : 4321; /* root is never bound, and who is not has no name */
+        assert_true(plan_check(&plan, plan_wire_size(&plan), &err) < 0);
+    }
+}
+
+static void place_of_a_caller_may_lie_in_roots_home(void **state)
+{
+    static const char place[] = "/root/langbot/data/box";
+    static char *const with[] = {(char *)(uintptr_t)place, (char *)(uintptr_t) "/etc/x", NULL};
+    static const char *const never[] = {"/root/langbot/data", "/root/langbot/data/boxes", "/root",
+                                        "/etc/x/y"};
+    struct native_facts home = facts;
+    struct err err;
+    (void)state;
+    home.roots = with;
+    home.roots_are_outer = true;
+    struct spec *s = new_spec();
+    mount_host(s, "/root/langbot/data/box/default", "/data", MOUNT_RW);
+    s->own.place = xstrdup(place);
+    assert_int_equal(make(s, &home, &err), 0);
+    s = new_spec();
+    mount_host(s, "/root/langbot/data/box/default", "/data", MOUNT_RW); /* nobody's place */
+    expect_refusal(s, &home, ERR_DENIED, "is blocked for security");
+    for (size_t i = 0; i < ARRAY_SIZE(never); i++) {
+        s = new_spec();
+        mount_host(s, never[i], "/data", MOUNT_RW);
+        s->own.place = xstrdup(i < 3 ? place : "/etc/x");
+        expect_refusal(s, &home, ERR_DENIED, "is blocked for security");
+    }
+}
+
 static void built_in_roots_are_only_an_outer_bound(void **state)
 {
     struct native_facts outer = facts;
@@ -680,6 +732,8 @@ int main(void)
         cmocka_unit_test(other_targets_are_free),
         cmocka_unit_test(longest_root_decides),
         cmocka_unit_test(built_in_roots_are_only_an_outer_bound),
+        cmocka_unit_test(mounts_of_a_bound_caller_are_for_box_priv_to_judge),
+        cmocka_unit_test(place_of_a_caller_may_lie_in_roots_home),
         cmocka_unit_test(many_mounts_fit_and_too_long_ones_do_not),
         cmocka_unit_test(place_that_is_taken_is_refused),
         cmocka_unit_test(mounts_go_from_the_outside_in),

@@ -50,7 +50,7 @@ static socklen_t address(const char *text, uint16_t port, struct sockaddr_storag
 /* A server at one address, and somebody who connects to it by another. */
 static struct pair open_pair(const char *server, const char *client)
 {
-    struct sockaddr_storage a, bound;
+    struct sockaddr_storage a, bound = {0};
     socklen_t len = address(server, 0, &a), bound_len = sizeof(bound);
     struct pair p = {.listener = socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0)};
     assert_int_equal(bind(p.listener, (struct sockaddr *)&a, len), 0);

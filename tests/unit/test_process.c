@@ -107,6 +107,48 @@ static void stopping_what_is_not_there_is_an_error(void **state)
     fixture_stop(&f);
 }
 
+/* A backend that takes its time to end what a process has started. */
+static backend_done_fn *is_gone;
+static void *is_gone_arg;
+
+static void slow_end(struct proc *p, backend_done_fn *done, void *arg)
+{
+    (void)p;
+    is_gone = done;
+    is_gone_arg = arg;
+}
+
+static void stop_is_told_when_all_of_it_is_gone(void **state)
+{
+    struct err err = {0};
+    (void)state;
+    (void)err_set(&err, ERR_BACKEND, "it does not end");
+    for (int fails = 0; fails < 2; fails++) {
+        struct fixture f;
+        struct told t = {0};
+        fixture_start(&f, NULL, &proc_options);
+        struct backend_ops ops = *f.backend->ops;
+        ops.proc_end = slow_end;
+        f.backend->ops = &ops;
+        struct session *s = ready_session(&f, "s");
+        (void)running(&f, s, "x", "cat");
+        is_gone = NULL;
+        end_it(s, "x", &t);
+        pump(&f);
+        assert_non_null(is_gone); /* its main process has ended */
+        assert_int_equal(t.n, 0);
+        assert_int_equal(manager_processes_running(f.m), 1);
+        is_gone(is_gone_arg, fails ? &err : NULL);
+        pump(&f);
+        assert_int_equal(t.n, 1);
+        assert_int_equal(t.err.code, fails ? ERR_BACKEND : ERR_NONE);
+        assert_null(process_find(s, "x"));
+        assert_int_equal(manager_processes_running(f.m), 0);
+        session_release(s);
+        fixture_stop(&f);
+    }
+}
+
 /* Ending: stdin is closed, SIGTERM is sent, and after five seconds the tree is killed. */
 
 static void gentle_end_comes_first(void **state)
@@ -482,6 +524,7 @@ int main(void)
         cmocka_unit_test(exit_is_noticed_and_told_as_python_does),
         cmocka_unit_test(several_live_in_one_session_by_id),
         cmocka_unit_test(stopping_what_is_not_there_is_an_error),
+        cmocka_unit_test(stop_is_told_when_all_of_it_is_gone),
         cmocka_unit_test(gentle_end_comes_first),
         cmocka_unit_test(stubborn_process_is_killed_after_the_grace),
         cmocka_unit_test(running_one_of_the_same_id_is_ended_first),

@@ -312,11 +312,12 @@ static void directories_are_measured(void **state)
                          0);
         wait_for(&it.heard[i]);
     }
-    assert_string_equal(
-        it.heard[0].json,
-        "{\"\":{\"exists\":true,\"size_bytes\":5,\"file_count\":1,\"error_count\":0},"
-        "\"a\":{\"exists\":true,\"size_bytes\":5,\"file_count\":1,\"error_count\":0},"
-        "\"b\":{\"exists\":false,\"size_bytes\":0,\"file_count\":0,\"error_count\":0}}");
+    assert_string_equal(it.heard[0].json, "{\"\":{\"exists\":true,\"size_bytes\":5,\"disk_bytes\":"
+                                          "5,\"file_count\":1,\"error_count\":0},"
+                                          "\"a\":{\"exists\":true,\"size_bytes\":5,\"disk_bytes\":"
+                                          "5,\"file_count\":1,\"error_count\":0},"
+                                          "\"b\":{\"exists\":false,\"size_bytes\":0,\"disk_bytes\":"
+                                          "0,\"file_count\":0,\"error_count\":0}}");
     for (unsigned i = 1; i < 3; i++)
         assert_string_equal(it.heard[i].message, "BoxError: " HOSTDIR_MISSING);
 }

@@ -26,8 +26,7 @@
 #define OOM_RECHECK_NS 5000000ULL /* between looks at the kill counter after an event */
 #define OOM_CHECKS 40U
 #define KERNEL_SIGNALS 64
-#define SETTLE_NS 5000000000ULL   /* what a killed tree gets to be gone before its exec is told of \
-                                   */
+#define SETTLE_NS 5000000000ULL   /* what a killed tree gets to be gone, then it is told of */
 #define SETTLE_STEP_NS 1000000ULL /* between looks, unless a child's end wakes us */
 #define BLIND_NS 20000000L        /* between looks at everything, where poll(2) fails */
 
@@ -106,6 +105,14 @@ static void reap(struct init *in)
     }
 }
 
+/* False: of what has ended there is still something to tell. */
+static bool tend_ended(struct init *in, struct cell *c)
+{
+    if (c->state == CELL_DONE && cell_settled(in, c))
+        told_of(in, c);
+    return !(c->state == CELL_DONE && c->settle_ns > 0) && procs_gone(in, c);
+}
+
 /* Kills what is over time or was hit by the out-of-memory killer. Returns the next moment to look.
  */
 static uint64_t tend_cells(struct init *in, uint64_t now)
@@ -114,9 +121,7 @@ static uint64_t tend_cells(struct init *in, uint64_t now)
     for (unsigned i = 0; i < INIT_CELLS_MAX; i++) {
         struct cell *c = &in->cells[i];
         uint64_t due = UINT64_MAX;
-        if (c->state == CELL_DONE && cell_settled(in, c))
-            told_of(in, c);
-        if ((c->state == CELL_DONE && c->settle_ns > 0) || !procs_gone(in, c))
+        if (!tend_ended(in, c))
             next = now + SETTLE_STEP_NS < next ? now + SETTLE_STEP_NS : next;
         if (c->state != CELL_RUNNING)
             continue;
