@@ -64,8 +64,8 @@ install() {
     printf '%s\n' "$dir/bin/python"
 }
 
-# application RELEASE: by uv, which LangBot itself brings along; pip takes minutes to choose among its packages. It takes
-# any litellm; the newest do not install beside it.
+# application RELEASE: by uv, which LangBot itself brings along; pip takes minutes to choose among its packages. Any
+# litellm is right for it, but the newest do not install beside it.
 application() {
     local dir=$here/app-$1 uv=$here/uv
     if ! "$dir/bin/python" -c 'import langbot, pytest' 2>/dev/null; then
@@ -73,7 +73,8 @@ application() {
         if ! { /usr/bin/python3 -m venv "$uv" && "$uv/bin/python" -m pip install -q uv &&
             "$uv/bin/uv" venv -q --python /usr/bin/python3 "$dir" &&
             SSL_CERT_FILE=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt} "$uv/bin/uv" pip install -q \
-                --python "$dir/bin/python" --compile-bytecode "langbot==$1" 'litellm<1.101' pytest; } >"$dir.log" 2>&1; then
+                --compile-bytecode --python "$dir/bin/python" "langbot==$1" 'litellm<1.101' pytest; } \
+            >"$dir.log" 2>&1; then
             tail -n 5 "$dir.log" >&2
             echo "LangBot $1 cannot be installed" >&2
             return 1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LangBot's cloud mode, as far as it runs without its cloud: the application's box service, its admission controller and
-its resolver of entitlements, with several workspaces, against a runtime that runs nothing without a grant. What
+"""LangBot's cloud mode, as far as it runs without its cloud: the application's box service, its admission controller
+and its resolver of entitlements, with several workspaces, against a runtime that runs nothing without a grant. What
 LangBot's control plane would tell is told by the steps. Further steps of the driver; runs like it.
 """
 
@@ -8,10 +8,9 @@ import asyncio
 import copy
 import time
 import types
-import uuid
 
 import driver
-from driver import bot, plain, shown, step, text_of
+from driver import bot, plain, shown, step, text_of, workspace
 
 QUOTA_MB = 16
 EXPIRES = int(time.time()) + 3600  # of all revisions: one revision says one thing
@@ -33,32 +32,17 @@ class Application:
         self.entitlement_resolver = EntitlementResolver(bot.context.instance_uuid, self)
         self.box_service = None
 
-    async def get_workspace_entitlement(self, workspace):
+    async def get_workspace_entitlement(self, at):
         from langbot.pkg.cloud.entitlements import EntitlementSnapshot
 
-        revision, status, features, sessions = entitled[workspace]
+        revision, status, features, sessions = entitled[at]
         return EntitlementSnapshot(
-            instance_uuid=bot.context.instance_uuid, workspace_uuid=workspace, entitlement_revision=revision,
+            instance_uuid=bot.context.instance_uuid, workspace_uuid=at, entitlement_revision=revision,
             status=status, not_before=0, expires_at=EXPIRES, features=features,
             limits={"managed_sandbox_sessions": sessions})
 
     def __getattr__(self, name):
         return getattr(bot.ap, name)
-
-
-async def tenant(name):
-    """A workspace of the directory, active on this instance."""
-    import sqlalchemy
-    from langbot.pkg.entity.persistence import workspace as tables
-
-    at, instance = str(uuid.uuid4()), bot.context.instance_uuid
-    for table, row in ((tables.Workspace, {"uuid": at, "name": name, "slug": name, "source": "cloud_projection",
-                                           "instance_uuid": instance}),
-                       (tables.WorkspaceExecutionState, {"workspace_uuid": at, "instance_uuid": instance, "state": "active",
-                                                         "active_generation": 1, "source": "cloud"})):
-        await bot.ap.persistence_mgr.execute_async(sqlalchemy.insert(table).values(row))
-    tenants[name] = bot.scope(await bot.ap.workspace_service.get_execution_binding(at))
-    entitled[at] = (1, "active", {"managed_sandbox": True}, 1)
 
 
 async def run(name, command, **more):
@@ -84,7 +68,8 @@ async def cloud_boot():
     state.service = state.ap.box_service = BoxService(state.ap)
     started = await shown(state.service.initialize())
     for name in ("one", "two"):
-        await tenant(name)
+        tenants[name] = await workspace(name)
+        entitled[tenants[name].workspace_uuid] = (1, "active", {"managed_sandbox": True}, 1)
     return {"available": state.service.available, "refused": started}
 
 
@@ -111,8 +96,8 @@ async def cloud_policy():
     """The limits are the operator's, whatever a tenant asks for."""
     await run("one", "true", memory_mb=4096, pids_limit=1000, cpus=8.0)
     session = (await state.service.get_sessions(tenants["one"]))[0]
-    return {key: session[key] for key in ("memory_mb", "pids_limit", "cpus", "network", "persistent", "read_only_rootfs",
-                                          "workspace_quota_mb")}
+    return {key: session[key] for key in ("memory_mb", "pids_limit", "cpus", "network", "persistent",
+                                          "read_only_rootfs", "workspace_quota_mb")}
 
 
 @step

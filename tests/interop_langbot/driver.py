@@ -205,7 +205,7 @@ async def surroundings():
             "env": await bot.sh("echo $GREETING", env={"GREETING": "hi there"}),
             "stdin": await bot.sh("cat; echo end"),
             "python": await bot.sh("python -c 'print(6 * 7)'"), "python3": await bot.sh("python3 -c 'print(6 * 7)'"),
-            "unicode": await bot.sh("printf 'grüße 你好'"), "root is read-only": await bot.sh("touch /x 2>/dev/null"),
+            "unicode": await bot.sh("printf 'grüße 你好'"), "root": await bot.sh("touch /x 2>/dev/null"),
             "tmp": await bot.sh("echo kept > /tmp/note"), "home": await bot.sh("touch ~/x && echo writable"),
             "not found": (await bot.sh("no-such-program")).get("exit"), "signal": await bot.sh("kill -9 $$")}
 
@@ -347,8 +347,8 @@ async def skill_updated():
 @step
 async def skill_registered():
     """The agent writes a skill in its workspace and publishes it."""
-    await bot.sh("mkdir -p made-skill && printf -- '---\\nname: made\\ndescription: d\\n---\\nDo it.\\n' > made-skill/SKILL.md"
-                 " && echo 'echo made it' > made-skill/run.sh")
+    await bot.sh("mkdir -p made-skill && cd made-skill && echo 'echo made it' > run.sh"
+                 " && printf -- '---\\nname: made\\ndescription: d\\n---\\nDo it.\\n' > SKILL.md")
     result = await bot.tool("register_skill", path="/workspace/made-skill")
     query = await bot.bound(bot.new_query())
     return {"registered": result.get("skill_name", result.get("error")),
@@ -391,8 +391,6 @@ async def attachments_in():
         return items
     same = []
     for item, content in zip(items, data.values()):
-        got = await bot.sh(f"sha256sum '{item['path']}' | cut -c 1-64", query)
-        same.append(got.get("out") == plain(hashlib.sha256(content).hexdigest()) or got)
         raw = await bot.tool("exec", query, command=f"sha256sum < '{item['path']}'")
         same.append(text_of(raw, "stdout")[:64] == hashlib.sha256(content).hexdigest())
     return {"names": [i["name"] for i in items], "sizes": [i["size"] for i in items], "same": same,
@@ -475,10 +473,8 @@ async def quota():
         query = await bot.bound(query, "quota")
     asked = {"session_id": service.resolve_box_session_id(query), "workspace_quota_mb": 32}
     await shown(service.client.delete_session(asked["session_id"], action_context=service._action_context(bot.context)))
-    fits = await shown(service.execute_spec_payload({**asked, "cmd": "head -c 1000000 /dev/zero > fits; echo $?"}, query))
-    much = await shown(service.execute_spec_payload(
-        {**asked, "cmd": "head -c 60000000 /dev/zero > much; echo $?"}, query))
-    then = await shown(service.execute_spec_payload({**asked, "cmd": "echo again"}, query))
+    fits, much, then = [await shown(service.execute_spec_payload({**asked, "cmd": command}, query)) for command in (
+        "head -c 1000000 /dev/zero > fits; echo $?", "head -c 60000000 /dev/zero > much; echo $?", "echo again")]
     await bot.sh("rm -f much fits")
     return {"fits": text_of(fits, "stdout").strip() or fits.get("error"), "too much": refusal(much),
             "next": refusal(then)}
@@ -486,7 +482,7 @@ async def quota():
 
 def refusal(result):
     if "error" in result:
-        return re.sub(r"used=\d+ bytes|entries=\d+|session_id=\S+|host_path=\S+", "", result["error"]).split(":")[1].strip()
+        return result["error"].split(":")[1].strip()  # the numbers come behind it
     return {"exit": result.get("exit_code"), "out": text_of(result, "stdout").strip()}
 
 
@@ -585,20 +581,25 @@ async def kept():
             "skill": await in_skill("leave", query, "sh ./say.sh five")}
 
 
-@step
-async def two_workspaces():
-    """A second workspace of the instance, as LangBot's cloud has many: the same chat in both, at once."""
+async def workspace(name):
+    """One more of the instance, as the directory of LangBot's cloud brings them."""
     import sqlalchemy
     from langbot.pkg.entity.persistence import workspace as tables
 
-    name = str(uuid.uuid4())
-    instance = bot.context.instance_uuid
-    for table, row in ((tables.Workspace, {"uuid": name, "name": "two", "slug": "two", "source": "cloud_projection",
-                                           "instance_uuid": instance}),
-                       (tables.WorkspaceExecutionState, {"workspace_uuid": name, "instance_uuid": instance,
-                                                         "active_generation": 1, "state": "active", "source": "cloud"})):
+    at, instance = str(uuid.uuid4()), bot.context.instance_uuid
+    for table, row in (
+            (tables.Workspace, {"uuid": at, "instance_uuid": instance, "name": name, "slug": name,
+                                "source": "cloud_projection"}),
+            (tables.WorkspaceExecutionState, {"workspace_uuid": at, "instance_uuid": instance, "active_generation": 1,
+                                              "state": "active", "source": "cloud"})):
         await bot.ap.persistence_mgr.execute_async(sqlalchemy.insert(table).values(row))
-    other = bot.scope(await bot.ap.workspace_service.get_execution_binding(name))
+    return bot.scope(await bot.ap.workspace_service.get_execution_binding(at))
+
+
+@step
+async def two_workspaces():
+    """The same chat in two workspaces at once."""
+    other = await workspace("two")
     mine, theirs = await bot.bound(bot.new_query()), await bot.bound(bot.new_query(context=other))
     runs = await asyncio.gather(*(bot.sh(f"echo {word} > /tmp/who; echo {word} > who; sleep 1; cat /tmp/who who", query)
                                   for word, query in (("mine", mine), ("theirs", theirs))))

@@ -4,7 +4,6 @@
 import functools
 import io
 import pathlib
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -62,6 +61,3 @@ def sandbox_tar():
             add(tar, path, seen)
     return out.getvalue()
 
-
-def missing():
-    return None if shutil.which("ldd") else "ldd is not installed"

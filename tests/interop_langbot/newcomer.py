@@ -137,8 +137,8 @@ class LangBot:
             name = self.patiently(lambda: next((r for r in self.runners() if "box-tests/Agent" in r), None))
             config["ai"]["runner"]["id"] = name
             config["ai"].setdefault("runner_config", {})[name] = {"model": model, "enable-all-tools": True}
-        self.ask("PUT", f"pipelines/{pipeline['uuid']}", {"name": pipeline["name"], "description": "", "config": config})
-        return pipeline["uuid"]
+        self.ask("PUT", f"pipelines/{made}", {"name": pipeline["name"], "description": "", "config": config})
+        return made
 
     async def chat(self, token, pipeline):
         address = self.url.replace("http", "ws", 1) + f"/api/v1/pipelines/{pipeline}/ws/connect?session_type=person"

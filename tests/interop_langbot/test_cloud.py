@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LangBot's cloud mode against boxd: readiness, admission, several tenants, hard quotas, with the application's code."""
+"""LangBot's cloud mode against boxd, with the application's code: readiness, admission, tenants, hard quotas."""
 
 import shutil
 
@@ -9,16 +9,15 @@ from hostlib import mount_dir
 
 RELEASE = "4.11.2"
 TOKEN = "a-cloud-has-a-secret-of-its-own--"
-GONE = "EntitlementUnavailableError"
 
 
 class Cloud:
     def __init__(self, **env):
         self.top = mount_dir("box-cloud-")
         # The roots of the cloud are absolute, and named to boxd; its quota is LangBot's, which measures.
-        self.box = worlds.Box("native", None, LANGBOT_BOX_CONTROL_TOKEN=TOKEN, BOX_ALLOWED_MOUNT_ROOTS=str(self.top), **env)
-        self.driver = worlds.Driver(RELEASE, self.top, f"ws://127.0.0.1:{self.box.port}", "cloud.py", BOX__ENABLED="false",
-                                    LANGBOT_BOX_CONTROL_TOKEN=TOKEN)
+        self.box = worlds.Box("native", LANGBOT_BOX_CONTROL_TOKEN=TOKEN, BOX_ALLOWED_MOUNT_ROOTS=str(self.top), **env)
+        self.driver = worlds.Driver(RELEASE, self.top, f"ws://127.0.0.1:{self.box.port}", "cloud.py",
+                                    BOX__ENABLED="false", LANGBOT_BOX_CONTROL_TOKEN=TOKEN)
 
     def close(self):
         self.driver.close()

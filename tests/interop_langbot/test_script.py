@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real LangBot in front of its own runtime and of boxd: the same script, the same picture, or a row of the table."""
+"""The real LangBot in front of its own runtime and of boxd: one script, the same picture, or a row of the table."""
 
 import pytest
 import script
@@ -34,9 +34,10 @@ EVERYWHERE = {
     "two_skills/first/out": "hello from one",
     "two_skills/process/out": "alive",
     "skill_updated/new run/out": "good day from three",
-    "attachments_in/same": [True] * 4,
+    "attachments_in/same": [True, True],
     "attachments_in/appended/out": "ok",
-    "attachments_out/sent": [{"name": "a.txt", "type": "File", "size": 3}, {"name": "b.bin", "type": "File", "size": 2 << 20},
+    "attachments_out/sent": [{"name": "a.txt", "type": "File", "size": 3},
+                             {"name": "b.bin", "type": "File", "size": 2 << 20},
                              {"name": "p.png", "type": "Image", "size": 2}],
     "profiles/offline_readonly/workspace": [1, ""],
     "profiles/network_basic/network": "on",

@@ -40,7 +40,6 @@ class Driver:
     """A LangBot process that does steps. Ends with its world."""
 
     def __init__(self, release, directory, endpoint, steps="driver.py", **env):
-        self.directory = directory
         self.log = directory / "driver.log"
         host = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # it is large
         env = {**host, **QUIET, "BOX__RUNTIME__ENDPOINT": endpoint, **env}
@@ -97,7 +96,7 @@ class Upstream:
                 connection.getresponse()
                 return
             time.sleep(0.1)
-        raise AssertionError("upstream's runtime did not start: " + (self.directory / "upstream.log").read_text()[-3000:])
+        raise AssertionError("it did not start: " + (self.directory / "upstream.log").read_text()[-3000:])
 
     def kill(self):
         self.process.kill()
@@ -131,8 +130,8 @@ class Box:
 class World:
     """A runtime, a directory where LangBot lives, and LangBot."""
 
-    def __init__(self, release, kind, **env):
-        self.release, self.kind, self.env = release, kind, env
+    def __init__(self, release, kind):
+        self.release, self.kind = release, kind
         self.top = pathlib.Path(tempfile.mkdtemp(prefix=f"box-langbot-{kind}-", dir="/var/tmp"))
         self.top.chmod(0o755)
         self.langbot = self.top / "langbot"
@@ -149,8 +148,8 @@ class World:
             raise
 
     def start(self):
-        self.driver = Driver(self.release, self.langbot, f"ws://127.0.0.1:{self.server.port}", API__PORT=str(free_port()),
-                             **self.env)
+        endpoint = f"ws://127.0.0.1:{self.server.port}"
+        self.driver = Driver(self.release, self.langbot, endpoint, API__PORT=str(free_port()))
 
     def step(self, name, *arguments):
         return self.driver.step(name, *arguments)

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The LangBot application itself, from PyPI, in front of its own runtime on Docker and of boxd (tests/interop_langbot).
-# In a network namespace of its own: LangBot calls home when it starts, and a test calls nobody. Part of tools/interop.sh.
+# In a network namespace of its own: LangBot calls home when it starts, and a test calls nobody. Part of
+# tools/interop.sh.
 
 langbot_python=/usr/bin/python3
 for release in ${LANGBOT_RELEASES:-4.11.2 4.10.11}; do
