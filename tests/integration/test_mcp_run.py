@@ -157,7 +157,7 @@ def test_row_F04_row_F05_row_F06_a_project_with_a_venv(run, project):
     facts = w.value("facts")
     assert facts["argv"] == ["--config", "/workspace/config.json", "--data=/workspace/d", "KEY=/workspace", "-m",
                              "/etc/hosts", f"{project}-other"]
-    assert facts["executable"].startswith("/usr/bin/python") and facts["cwd"] == "/workspace"
+    assert facts["executable"].startswith(("/usr/bin/python", "/.box/bin/python")) and facts["cwd"] == "/workspace"
     assert w.value("read", path="/workspace/config.json") == "{}"
 
 

@@ -191,7 +191,7 @@ def test_the_manual_names_every_metric(client):
     text = (ROOT / "docs/operators.md").read_text()
     client._conn.request("GET", "/metrics")
     names = set(re.findall(r"^# TYPE (\S+)", client._conn.getresponse().read().decode(), re.M))
-    told = set(re.findall(r"`((?:box|process)_[a-z_]+)`", text))
+    told = set(re.findall(r"`((?:box|process)_[a-z_]+)`", text)) - {"box_init"}  # a call of LangBot's
     assert told == names
 
 
