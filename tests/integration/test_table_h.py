@@ -240,7 +240,8 @@ def asks(daemon, text, mark):
             client.call(*args)
 
     call("POST", "/v1/sessions", {"session_id": f"-{text}"})
-    call("POST", "/v1/sessions", {"session_id": "h11", "image": text, "env": {"A": text.replace("\0", "")}})
+    call("POST", "/v1/sessions", {"session_id": "h11", "image": text})  # which there is not
+    call("POST", "/v1/sessions", {"session_id": "h11", "env": {"A": text.replace("\0", "")}})
     call("POST", "/v1/sessions/h11/exec", {"cmd": f"# {text}"})
     call("POST", "/v1/sessions/h11/exec", {"argv": ["printf", "%s", text]})
     call("POST", "/v1/sessions/h11/processes", {"process_id": f"-{text}", "command": "true"})
