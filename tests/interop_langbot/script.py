@@ -72,13 +72,10 @@ class Row:
         cells = [c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]]
         self.patterns = re.findall(r"`([^`]+)`", cells[0])
         self.differs = {"native": cells[2] != SAME, "docker": cells[3] != SAME}
-        self.judged, self.used = cells[4], set()
+        self.judged = cells[4]
 
     def covers(self, kind, name):
-        if self.differs[kind] and any(fnmatch.fnmatchcase(name, p) for p in self.patterns):
-            self.used.add(kind)
-            return True
-        return False
+        return self.differs[kind] and any(fnmatch.fnmatchcase(name, p) for p in self.patterns)
 
 
 def rows():
