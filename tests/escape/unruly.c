@@ -80,10 +80,8 @@ static void attack(pid_t pid)
 static void live(const char *path)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    while (fd >= 0) {
-        (void)!write(fd, "x", 1);
+    while (fd >= 0 && write(fd, "x", 1) == 1)
         (void)usleep(BEAT_US);
-    }
 }
 
 static _Noreturn void stop_all(const char *path)

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -56,7 +57,8 @@ static struct pair open_pair(const char *server, const char *client)
     assert_int_equal(bind(p.listener, (struct sockaddr *)&a, len), 0);
     assert_int_equal(listen(p.listener, 4), 0);
     assert_int_equal(getsockname(p.listener, (struct sockaddr *)&bound, &bound_len), 0);
-    uint16_t port = ((struct sockaddr_in *)(void *)&bound)->sin_port; /* both have it there */
+    uint16_t port = 0; /* both kinds have it there */
+    memcpy(&port, (const char *)&bound + offsetof(struct sockaddr_in, sin_port), sizeof(port));
     len = address(client, port, &a);
     p.theirs = socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(connect(p.theirs, (struct sockaddr *)&a, len), 0);
