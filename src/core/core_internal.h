@@ -53,6 +53,7 @@ struct session {
     struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */
     char *sandbox_id;        /* owned; what people know it by, as the backend said first; or NULL */
     uint64_t created_real, used_real, used_boot;
+    uint64_t quiet_boot;         /* nothing ran in it then; 0: that was never seen */
     uint64_t begun;              /* to be made; monotonic */
     enum metrics_end end;        /* why it goes, once it does */
     uint64_t deadline;           /* as the backend was told last; 0: none */

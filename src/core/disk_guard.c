@@ -18,11 +18,12 @@
 #include "util/log.h"
 
 #define MIB (1ULL << 20)
-#define LOOK_NS NSEC_PER_SEC      /* between two looks at the file system */
-#define COST 20U                  /* sessions are counted one part in so many of the time */
-#define STEP_BYTES (16 * MIB)     /* written since, before sessions are looked at */
-#define BYTES_PER_FILE (16384ULL) /* of the limit, for the limit of files */
-#define STRIKES 4U                /* that it may grow again after all was killed */
+#define LOOK_NS NSEC_PER_SEC        /* between two looks at the file system */
+#define ROUND_NS (5 * NSEC_PER_SEC) /* at most between rounds: who removes as much hides it */
+#define COST 20U                    /* sessions are counted one part in so many of the time */
+#define STEP_BYTES (16 * MIB)       /* written since, before sessions are looked at */
+#define BYTES_PER_FILE (16384ULL)   /* of the limit, for the limit of files */
+#define STRIKES 4U                  /* that it may grow again after all was killed */
 
 /* A session that has much on disk, or was killed for it. */
 struct heavy {
@@ -210,7 +211,9 @@ static void on_held(void *arg, const struct backend_held *held)
         return;
     g->asked = NULL;
     struct session *s = g->round[--g->n_round];
-    if (held != NULL && !held->idle && session_state(s) == SESSION_READY)
+    if (held != NULL && held->idle)
+        session_set_quiet(s);
+    else if (held != NULL && session_state(s) == SESSION_READY)
         judge(g, s, held);
     session_release(s);
     loop_defer_start(loop_of(g), &g->defer, next);
@@ -253,7 +256,8 @@ static void begin(struct disk_guard *g)
     g->begun = loop_now(loop_of(g));
     g->round = xreallocarray(g->round, manager_count(m) + 1, sizeof(struct session *));
     for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s)) {
-        if (session_state(s) != SESSION_READY || session_spec(s)->workspace_quota_mb > 0)
+        if (session_state(s) != SESSION_READY || session_spec(s)->workspace_quota_mb > 0 ||
+            session_quiet(s))
             continue;
         session_hold(s);
         g->round[g->n_round++] = s;
@@ -275,7 +279,8 @@ static void look(struct loop_timer *t)
         uint64_t part = (uint64_t)fs.f_blocks * fs.f_frsize / 20;
         reserve = reserve < part ? reserve : part;
         g->left = free_bytes > reserve ? free_bytes - reserve : 0;
-        if (used > g->used + STEP_BYTES || (g->left == 0 && used > g->used)) {
+        if (used > g->used + STEP_BYTES || g->left == 0 ||
+            loop_now(loop_of(g)) >= g->begun + ROUND_NS) {
             g->used = used;
             begin(g);
             return;

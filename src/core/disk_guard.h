@@ -3,8 +3,8 @@
 
 /* The disk of the host, and sessions that asked for no quota. Those with one have a wall of the
  * kernel's around their storage; the others are counted, and have a limit all the same. Once a
- * second the file system is asked how full it is. Only when something was written since are
- * sessions looked at in which something runs.
+ * second the file system is asked how full it is. When something was written since, and every few
+ * seconds anyway, sessions are looked at in which something runs.
  *
  * Over the limit, or growing while the host has less left than its reserve: every process of the
  * session is killed, with the reason. The session stays, so that its files can be removed. One

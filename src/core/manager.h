@@ -113,6 +113,10 @@ const struct spec *session_spec(const struct session *s);
 enum session_state session_state(const struct session *s);
 const char *session_state_name(enum session_state state);
 struct sandbox *session_sandbox(const struct session *s); /* NULL unless READY */
+/* Nothing runs in it now; and whether that was said since it was used last. What runs in the
+ * background after its command has ended is not quiet. */
+void session_set_quiet(struct session *s);
+bool session_quiet(const struct session *s);
 /* Everything that runs in it now is to be killed for that reason. Commands that began before and
  * end by a signal say so: run.h. */
 void session_condemn(struct session *s, const struct err *why);

@@ -305,6 +305,16 @@ struct sandbox *session_sandbox(const struct session *s)
     return s->state == SESSION_READY ? s->sandbox : NULL;
 }
 
+void session_set_quiet(struct session *s)
+{
+    s->quiet_boot = clock_boot(loop_clock(s->m->loop));
+}
+
+bool session_quiet(const struct session *s)
+{
+    return s->execs == 0 && s->n_running == 0 && s->quiet_boot > s->used_boot;
+}
+
 void session_condemn(struct session *s, const struct err *why)
 {
     free(s->sentence);

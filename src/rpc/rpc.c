@@ -116,7 +116,7 @@ static void reply(struct http_request *req, unsigned status, struct buf *out, st
 /* Where several share boxd by tokens, how much all of them do is not for whoever can connect. */
 static void write_resources(struct rpc *r, const struct http_request *req, struct jw *w)
 {
-    if (!r->o.quiet_probes || http_request_peer(req) != NULL)
+    if (!r->o.quiet_probes || http_request_is_unix(req))
         rpc_write_resources(r, w);
 }
 

@@ -15,9 +15,10 @@
 
 #define PENDING_BYTES_MAX (16U << 20)
 #define PATH_LEN_MAX 4095
+#define INNER_MAX 512U /* walks inside of walks, each with two descriptors */
 
 struct usage_walk {
-    int root; /* borrowed */
+    int root; /* borrowed, unless we are inside of another */
     uint64_t max_entries;
     DIR *dir;       /* owned; the directory being read */
     char *dir_path; /* owned; its path below root, "" for root itself */
@@ -25,6 +26,8 @@ struct usage_walk {
     size_t n_pending, pending_bytes;
     struct usage usage;
     bool started;
+    unsigned level;           /* how many are around us */
+    struct usage_walk *inner; /* owned; of a directory that is too deep for a path */
 };
 
 struct usage_walk *usage_walk_new(int dir_fd, uint64_t max_entries)
@@ -49,7 +52,10 @@ void usage_walk_free(struct usage_walk *w)
 {
     if (w == NULL)
         return;
+    usage_walk_free(w->inner);
     leave(w);
+    if (w->level > 0)
+        (void)close(w->root);
     for (size_t i = 0; i < w->n_pending; i++)
         free(w->pending[i]);
     free(w->pending);
@@ -61,10 +67,40 @@ const struct usage *usage_walk_result(const struct usage_walk *w)
     return &w->usage;
 }
 
+/* The kernel takes no longer paths: from here on they begin anew. */
+static void begin_inner(struct usage_walk *w, const char *name)
+{
+    int fd = path_open_beneath(dirfd(w->dir), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+
+    if (fd < 0) {
+        w->usage.unreadable += fd == -EACCES || fd == -EPERM;
+        w->usage.too_many |= fd == -EMFILE || fd == -ENFILE;
+        return;
+    }
+    w->inner = usage_walk_new(fd, w->max_entries - w->usage.entries);
+    w->inner->level = w->level + 1;
+}
+
+static void end_inner(struct usage_walk *w)
+{
+    const struct usage *found = &w->inner->usage;
+
+    w->usage.bytes += found->bytes;
+    w->usage.entries += found->entries;
+    w->usage.unreadable += found->unreadable;
+    w->usage.too_many |= found->too_many;
+    usage_walk_free(TAKE_PTR(w->inner));
+}
+
 static void push(struct usage_walk *w, const char *name)
 {
     char *path = w->dir_path[0] != '\0' ? xasprintf("%s/%s", w->dir_path, name) : xstrdup(name);
 
+    if (strlen(path) > PATH_LEN_MAX && w->level < INNER_MAX) {
+        free(path);
+        begin_inner(w, name);
+        return;
+    }
     w->pending_bytes += strlen(path) + 1;
     if (w->pending_bytes > PENDING_BYTES_MAX || strlen(path) > PATH_LEN_MAX) {
         w->usage.too_many = true;
@@ -130,6 +166,13 @@ static void count(struct usage_walk *w, const char *name)
 int usage_walk_step(struct usage_walk *w, size_t entries)
 {
     while (entries > 0 && !w->usage.too_many) {
+        if (w->inner != NULL) {
+            int r = usage_walk_step(w->inner, entries);
+            if (r != 0)
+                return r;
+            end_inner(w);
+            continue;
+        }
         if (w->dir == NULL) {
             int r = enter(w);
             if (r <= 0)

@@ -17,7 +17,7 @@ struct usage {
     uint64_t bytes;      /* path_cost() of all that is no directory; links count themselves */
     uint64_t entries;    /* all that was seen, directories too */
     uint64_t unreadable; /* directories that we may not look into */
-    bool too_many;       /* counting ended at the cap, or lost its way in a tree too deep */
+    bool too_many;       /* counting ended at the cap */
 };
 
 /* `dir_fd` is borrowed and must stay open. Links are never followed, mounts never entered. */

@@ -186,6 +186,7 @@ def test_binds_of_a_daemon_that_was_killed_are_taken_away(backend):
         binds = pathlib.Path(state) / "binds"
         inside = ["nsenter", "--target", str(backend.engine.cage), "--mount", "--"]
         binds.mkdir()
+        (pathlib.Path(state) / "box-state").touch()
         for _ in range(2):
             subprocess.run([*inside, "mount", "-t", "tmpfs", "tmpfs", str(binds)], check=True)
         subprocess.run([*inside, "mkdir", f"{binds}/0"], check=True)

@@ -237,11 +237,11 @@ def test_check_I20_box_priv_and_a_boxd_of_another_version(left):
 
 def test_check_I20_box_priv_and_requests_that_it_does_not_know(left):
     with Priv(left) as other:
-        for kind in (0, 14, 99, 0xFFFFFFFF):
+        for kind in (0, 40, 99, 0xFFFFFFFF):
             result, text, _, fds = other.ask(kind, b"\0" * 64)
             assert result < 0 and "unknown privileged request" in text and fds == [], (kind, text)
         assert other.hello()[0] == 0
-        for kind in (14, 0x80000001):
+        for kind in (40, 0x80000001):
             assert "unknown" in other.ask(kind)[1]
         assert other.hello()[0] < 0  # once is enough
         assert other.ask(CREATE, b"short")[0] < 0

@@ -114,21 +114,29 @@ static void counting_ends_at_the_cap(void **state)
 }
 
 /* Deeper than any path the kernel takes: counting gives up rather than miss what lies below. */
-static void a_tree_too_deep_counts_as_too_much(void **state)
+static void a_tree_too_deep_for_a_path_is_counted(void **state)
 {
     AUTO_CLOSE int at = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     char name[201];
     (void)state;
     memset(name, 'd', sizeof(name) - 1);
     name[sizeof(name) - 1] = '\0';
-    for (int i = 0; i < 25; i++) {
+    for (int i = 0; i < 50; i++) {
         assert_int_equal(mkdirat(at, name, 0700), 0);
         int next = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         assert_true(next >= 0);
         (void)close(at);
         at = next;
     }
-    assert_true(count(1000, USAGE_STEP).too_many);
+    AUTO_CLOSE int file = openat(at, "f", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_int_equal(ftruncate(file, 12345), 0);
+    for (size_t step = 1; step <= USAGE_STEP; step *= 8) {
+        struct usage u = count(1000, step);
+        assert_false(u.too_many);
+        assert_int_equal(u.bytes, 12345);
+        assert_int_equal(u.entries, 51);
+    }
+    assert_true(count(40, USAGE_STEP).too_many);
 }
 
 static void many_directories_are_all_seen(void **state)
@@ -262,7 +270,7 @@ int main(void)
         IN_DIR(sizes_of_all_that_is_no_directory_are_added),
         IN_DIR(an_empty_workspace_uses_nothing),
         IN_DIR(counting_ends_at_the_cap),
-        IN_DIR(a_tree_too_deep_counts_as_too_much),
+        IN_DIR(a_tree_too_deep_for_a_path_is_counted),
         IN_DIR(many_directories_are_all_seen),
         IN_DIR(test_row_T28_a_full_workspace_is_told_before_execution),
         IN_DIR(test_row_T29_a_workspace_that_grew_is_told_after_execution),
