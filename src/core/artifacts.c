@@ -22,11 +22,17 @@
 #define ERROR_CLASS "BoxError"
 #define REQUEST_MAX (1U << 20)
 
-/* A directory that is no session's yet. */
+#define SPARES_MAX 16U
+
+/* A directory that is no session's yet; or one that a session has, and that is given to another
+ * when it comes back as it was: making one takes a process. */
 struct artifacts_place {
     struct artifacts *a;
     struct artifacts_place *prev, *next;
-    char *tree; /* owned */
+    char *tree;           /* owned */
+    char *lent;           /* owned; the session that has it; NULL: none */
+    bool full;            /* something was put into it */
+    struct timespec born; /* when it was changed last, before it was lent; 0: we may not look */
 };
 
 struct artifacts {
@@ -36,9 +42,10 @@ struct artifacts {
     char *root;              /* owned; of the host; NULL: none */
     char *base;              /* owned; where directories are made, below it */
     struct artifacts_place *places;
-    struct artifacts_place *spare; /* made ahead for the next session; NULL: not yet */
-    bool making;                   /* it is under way */
-    struct err why;                /* it could not be made the last time; ERR_NONE: it could */
+    struct artifacts_place *spares[SPARES_MAX]; /* for the next sessions */
+    size_t n_spares;
+    bool making;    /* one is under way */
+    struct err why; /* it could not be made the last time; ERR_NONE: it could */
     bool sweeping, sweep_again;
     struct events_reader events;
 };
@@ -112,7 +119,8 @@ static void sweep(struct artifacts *a)
     jw_key(&w, "keep");
     jw_array(&w);
     for (const struct artifacts_place *p = a->places; p != NULL; p = p->next)
-        keep(&w, p->tree);
+        if (p->lent == NULL) /* else its session names it */
+            keep(&w, p->tree);
     for (const struct session *s = a->manager->first; s != NULL; s = s->next)
         if (s->spec->own.artifacts != NULL)
             keep(&w, s->spec->own.artifacts);
@@ -130,15 +138,6 @@ static bool is_end(void *arg, const struct event *event)
     (void)arg;
     return event->kind == EVENT_SESSION_DELETED || event->kind == EVENT_SESSION_EXPIRED ||
            event->kind == EVENT_SESSION_LOST;
-}
-
-static void on_events(void *arg)
-{
-    struct artifacts *a = arg;
-    uint64_t missed = 0;
-    while (events_next(&a->events, &missed) != NULL)
-        continue;
-    sweep(a);
 }
 
 /* Places ------------------------------------------------------------------------------------- */
@@ -166,7 +165,54 @@ static void place_drop(struct artifacts_place *p)
     if (p->next != NULL)
         p->next->prev = p->prev;
     free(p->tree);
+    free(p->lent);
     free(p);
+}
+
+static struct timespec changed(const struct artifacts_place *p)
+{
+    struct stat st;
+    return stat(p->tree, &st) == 0 ? st.st_mtim : (struct timespec){0};
+}
+
+/* Its session has ended. True: it is of no use any more. */
+static bool take_back(struct artifacts_place *p)
+{
+    struct artifacts *a = p->a;
+    struct timespec now = changed(p);
+    bool clean = !p->full && p->born.tv_sec != 0 && now.tv_sec == p->born.tv_sec &&
+                 now.tv_nsec == p->born.tv_nsec;
+    if (!clean || a->base == NULL || !str_starts(p->tree, a->base) || a->n_spares == SPARES_MAX) {
+        place_drop(p);
+        return true;
+    }
+    free(TAKE_PTR(p->lent));
+    a->spares[a->n_spares++] = p;
+    return false;
+}
+
+/* What the session of an event had; one of an earlier boxd, or of an older client, is not known. */
+static bool on_end(struct artifacts *a, const char *id)
+{
+    const struct session *s = session_lookup(a->manager, id);
+    bool sweeps = true;
+    for (struct artifacts_place *p = a->places, *next; p != NULL; p = next) {
+        next = p->next;
+        if (str_eq(p->lent, id) && (s == NULL || !str_eq(s->spec->own.artifacts, p->tree)))
+            sweeps = take_back(p);
+    }
+    return sweeps;
+}
+
+static void on_events(void *arg)
+{
+    struct artifacts *a = arg;
+    uint64_t missed = 0;
+    bool sweeps = false;
+    for (const struct event *e; (e = events_next(&a->events, &missed)) != NULL;)
+        sweeps = on_end(a, e->session) || sweeps;
+    if (sweeps || missed > 0)
+        sweep(a);
 }
 
 static void on_spare(void *arg, const char *json, size_t len, const char *message)
@@ -176,8 +222,8 @@ static void on_spare(void *arg, const char *json, size_t len, const char *messag
     (void)len;
     a->making = false;
     bool current = a->base != NULL && str_starts(p->tree, a->base);
-    if (json != NULL && current && a->spare == NULL) {
-        a->spare = p;
+    if (json != NULL && current && a->n_spares < SPARES_MAX) {
+        a->spares[a->n_spares++] = p;
         a->why = (struct err){0};
         return;
     }
@@ -193,7 +239,7 @@ static void on_spare(void *arg, const char *json, size_t len, const char *messag
 static void make_spare(struct artifacts *a)
 {
     struct err err = {0};
-    if (a->base == NULL || a->making || a->spare != NULL)
+    if (a->base == NULL || a->making || a->n_spares > 0)
         return;
     struct artifacts_place *p = place_new(a);
     a->making = artifacts_make(a, p->tree, on_spare, p, &err) == 0;
@@ -206,12 +252,15 @@ void artifacts_place_free(struct artifacts_place *p)
     if (p == NULL)
         return;
     struct artifacts *a = p->a;
-    bool used = false;
-    for (const struct session *s = a->manager->first; s != NULL && !used; s = s->next)
-        used = str_eq(s->spec->own.artifacts, p->tree);
-    place_drop(p);
-    if (!used)
+    const struct session *s = a->manager->first;
+    while (s != NULL && !str_eq(s->spec->own.artifacts, p->tree))
+        s = s->next;
+    if (s != NULL) {
+        p->lent = xstrdup(s->spec->session_id);
+    } else {
+        place_drop(p);
         sweep(a);
+    }
     make_spare(a); /* there are clients that need some */
 }
 
@@ -253,14 +302,15 @@ struct artifacts_place *artifacts_place(struct artifacts *a, struct spec *spec, 
     else if (is_covered(spec))
         (void)err_set(err, ERR_STATE, "a mount of this Box covers %s", SPEC_ARTIFACTS);
     else if (hostpath_check(&there, err) == 0 &&
-             (needed || a->spare != NULL || a->why.code == ERR_NONE))
-        p = a->spare != NULL ? a->spare : place_new(a);
+             (needed || a->n_spares > 0 || a->why.code == ERR_NONE))
+        p = a->n_spares > 0 ? a->spares[a->n_spares - 1] : place_new(a);
     if (p == NULL)
         return NULL;
-    bool ahead = p == a->spare;
+    bool ahead = a->n_spares > 0;
     *ret_ready = ahead && !is_gone(p);
     if (ahead) {
-        a->spare = NULL;
+        p->born = changed(p);
+        a->n_spares--;
         make_spare(a);
     }
     free(spec->own.artifacts);
@@ -320,6 +370,8 @@ int artifacts_add(struct artifacts *a, const char *tree, const struct mount_spec
     jw_object(&w);
     jw_kstr(&w, "content_digest", m->content_digest);
     jw_object_end(&w);
+    for (struct artifacts_place *p = a->places; p != NULL; p = p->next)
+        p->full = p->full || str_eq(p->tree, tree);
     const struct job_request request = {
         .kind = &add_kind, .dir = dir, .source = source, .manifest = manifest};
     return jw_end(&w) < 0 ? err_set(err, ERR_INVALID, "content_digest is too long")
@@ -362,8 +414,8 @@ void artifacts_set_root(struct artifacts *a, const char *host_root)
     free(a->base);
     a->base = TAKE_PTR(base);
     a->why = (struct err){0};
-    if (a->spare != NULL)
-        place_drop(TAKE_PTR(a->spare));
+    while (a->n_spares > 0)
+        place_drop(a->spares[--a->n_spares]);
     sweep(a);
 }
 
