@@ -222,7 +222,8 @@ def test_what_the_kernel_holds_is_bounded(daemon, kind):
             assert said["exit_code"] == 0, said
             assert int(said["stdout"]) <= most * MIB, said
         else:
-            assert said["outcome"] == "oom_killed" or said.get("signal") == 9, said
+            # The last one: PID 1 went with it, and all that was held is gone.
+            assert said["outcome"] in ("oom_killed", "session_lost") or said.get("signal") == 9, said
     finally:
         try:
             api.rm(name)

@@ -195,7 +195,8 @@ def test_signals_look_as_from_an_engine(rpc):
 
 def test_a_command_out_of_memory_says_so(rpc):
     r = rpc.exec("s", "python3 -c \"x = bytearray(300 << 20)\"", memory_mb=64)
-    assert r["exit_code"] == 137 and "memory" in r["stderr"].lower() and r["outcome"] == "oom_killed"
+    assert r["exit_code"] == 137 and r["outcome"] == "oom_killed", r
+    assert "memory" in r["stderr"].lower() or r["stderr"] == "Killed", r  # if the shell came to say it first
 
 
 def test_environment_and_directory_are_the_command_s_own(rpc):
