@@ -50,16 +50,17 @@ static void leave(struct usage_walk *w)
 
 void usage_walk_free(struct usage_walk *w)
 {
-    if (w == NULL)
-        return;
-    usage_walk_free(w->inner);
-    leave(w);
-    if (w->level > 0)
-        (void)close(w->root);
-    for (size_t i = 0; i < w->n_pending; i++)
-        free(w->pending[i]);
-    free(w->pending);
-    free(w);
+    while (w != NULL) {
+        struct usage_walk *inner = w->inner;
+        leave(w);
+        if (w->level > 0)
+            (void)close(w->root);
+        for (size_t i = 0; i < w->n_pending; i++)
+            free(w->pending[i]);
+        free(w->pending);
+        free(w);
+        w = inner;
+    }
 }
 
 const struct usage *usage_walk_result(const struct usage_walk *w)
@@ -163,21 +164,15 @@ static void count(struct usage_walk *w, const char *name)
         w->usage.too_many = true;
 }
 
-int usage_walk_step(struct usage_walk *w, size_t entries)
+/* Goes on until it is done (0), has looked at so many, or has met a directory that is too deep. */
+static int step(struct usage_walk *w, size_t *entries)
 {
-    while (entries > 0 && !w->usage.too_many) {
-        if (w->inner != NULL) {
-            int r = usage_walk_step(w->inner, entries);
-            if (r != 0)
-                return r;
-            end_inner(w);
-            continue;
-        }
+    while (*entries > 0 && !w->usage.too_many && w->inner == NULL) {
         if (w->dir == NULL) {
             int r = enter(w);
             if (r <= 0)
                 return r;
-            entries--;
+            --*entries;
             continue;
         }
         errno = 0;
@@ -191,7 +186,22 @@ int usage_walk_step(struct usage_walk *w, size_t entries)
         if (str_eq(e->d_name, ".") || str_eq(e->d_name, ".."))
             continue;
         count(w, e->d_name);
-        entries--;
+        --*entries;
     }
     return w->usage.too_many ? 0 : 1;
+}
+
+int usage_walk_step(struct usage_walk *w, size_t entries)
+{
+    while (entries > 0) {
+        struct usage_walk *at = w, *outer = NULL;
+        for (; at->inner != NULL; at = at->inner)
+            outer = at;
+        int r = step(at, &entries);
+        if (r < 0 || (r == 0 && outer == NULL))
+            return r;
+        if (r == 0)
+            end_inner(outer);
+    }
+    return 1;
 }
