@@ -445,11 +445,8 @@ void artifacts_free(struct artifacts *a)
     if (a->events.hub != NULL)
         events_detach(&a->events);
     skills_free(a->jobs);
-    for (struct artifacts_place *p = a->places, *next; p != NULL; p = next) {
-        next = p->next;
-        free(p->tree);
-        free(p);
-    }
+    while (a->places != NULL)
+        place_drop(a->places);
     free(a->root);
     free(a->base);
     free(a);
