@@ -445,8 +445,12 @@ void artifacts_free(struct artifacts *a)
     if (a->events.hub != NULL)
         events_detach(&a->events);
     skills_free(a->jobs);
-    while (a->places != NULL)
-        place_drop(a->places);
+    for (struct artifacts_place *p = a->places, *next; p != NULL; p = next) {
+        next = p->next;
+        free(p->tree);
+        free(p->lent);
+        free(p);
+    }
     free(a->root);
     free(a->base);
     free(a);
