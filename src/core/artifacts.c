@@ -32,7 +32,8 @@ struct artifacts_place {
     char *tree;           /* owned */
     char *lent;           /* owned; the session that has it; NULL: none */
     bool full;            /* something was put into it */
-    struct timespec born; /* when it was changed last, before it was lent; 0: we may not look */
+    struct timespec born; /* when it was changed last, before it was lent; 0: we may not look, and
+                             nobody but its owner and who has host_root itself could change it */
 };
 
 struct artifacts {
@@ -180,8 +181,7 @@ static bool take_back(struct artifacts_place *p)
 {
     struct artifacts *a = p->a;
     struct timespec now = changed(p);
-    bool clean = !p->full && p->born.tv_sec != 0 && now.tv_sec == p->born.tv_sec &&
-                 now.tv_nsec == p->born.tv_nsec;
+    bool clean = !p->full && now.tv_sec == p->born.tv_sec && now.tv_nsec == p->born.tv_nsec;
     if (!clean || a->base == NULL || !str_starts(p->tree, a->base) || a->n_spares == SPARES_MAX) {
         place_drop(p);
         return true;
