@@ -106,6 +106,18 @@ static int enter_mount(int at, const char *name, int flags)
     return TAKE_FD(fd);
 }
 
+/* Copies the first component of a relative path, and returns what follows it. NULL: it is too long.
+ */
+static const char *first_name(const char *path, char ret[static NAME_MAX + 1])
+{
+    size_t len = strcspn(path, "/");
+    if (len > NAME_MAX)
+        return NULL;
+    memcpy(ret, path, len);
+    ret[len] = '\0';
+    return path + len + (path[len] == '/');
+}
+
 int path_open_storage(int dirfd, const char *path, int flags)
 {
     int fd = path_open_beneath(dirfd, path, O_PATH | flags, 0);
@@ -114,12 +126,10 @@ int path_open_storage(int dirfd, const char *path, int flags)
     AUTO_CLOSE int at = path_open_beneath(dirfd, ".", O_PATH | O_DIRECTORY, 0);
     while (at >= 0 && *path != '\0') {
         char name[NAME_MAX + 1];
-        size_t len = strcspn(path, "/");
-        if (len > NAME_MAX)
+        const char *rest = first_name(path, name);
+        if (rest == NULL)
             return -ENAMETOOLONG;
-        memcpy(name, path, len);
-        name[len] = '\0';
-        path += len + (path[len] == '/');
+        path = rest;
         int how = *path != '\0' ? O_DIRECTORY : flags;
         int next = path_open_beneath(at, name, O_PATH | how, 0);
         if (next == -EXDEV)
@@ -136,17 +146,15 @@ int path_open_deepest(int dirfd, const char *path, const char **ret_missing)
 
     while (at >= 0 && *path != '\0') {
         char name[NAME_MAX + 1];
-        size_t len = strcspn(path, "/");
-        if (len > NAME_MAX)
+        const char *rest = first_name(path, name);
+        if (rest == NULL)
             return -ENAMETOOLONG;
-        memcpy(name, path, len);
-        name[len] = '\0';
         int next = path_open_storage(at, name, O_DIRECTORY);
         if (next == -ENOENT)
             break;
         (void)close(at);
         at = next;
-        path += len + (path[len] == '/');
+        path = rest;
     }
     *ret_missing = path;
     return TAKE_FD(at);

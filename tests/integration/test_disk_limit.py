@@ -2,9 +2,13 @@
 """A session that asked for no quota has a limit all the same: what it keeps on the host's disk is counted, and what
 runs in it is ended with the reason. The session stays, so that its files can be removed."""
 
+import pathlib
+import shutil
+import subprocess
+
 import pytest
-from boxlib import ApiError
-from hostlib import until
+from boxlib import ApiError, Boxd
+from hostlib import mount_dir, need, until
 from policylib import Governed
 
 LIMIT = 32 << 20
@@ -92,3 +96,30 @@ def test_session_with_a_quota_has_the_wall_of_the_kernel_alone(daemon, session):
         assert api.call("GET", "/v1/sessions/walled/processes/p")["status"] == "running"
     finally:
         api.rm("walled")
+
+
+def test_who_writes_into_the_reserve_of_the_host_is_ended():
+    """On a disk of 256 MiB, of which a twentieth is the host's: the session has no limit that it could reach."""
+    need("unshare", "mount", "mkfs.ext4")
+    top = mount_dir("box-reserve-")
+    image, state = top / "image", top / "state"
+    state.mkdir()
+    with open(image, "wb") as f:
+        f.truncate(256 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+    script = f"mount -o loop {image} {state} && chmod 755 {state} && exec \"$@\""
+    try:
+        daemon = Boxd(state=state, prefix=["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh"])
+        try:
+            daemon.sock = pathlib.Path(f"/proc/{daemon.process.pid}/root{daemon.sock}")  # its disk is in its namespace
+            api = daemon.client()
+            api.new("greedy")
+            said = api.sh("greedy", "i=0; while :; do i=$((i+1)); head -c 1M /dev/zero > /workspace/$i; sleep 0.05; done",
+                          timeout_sec=300)
+            assert said["outcome"] == "quota_exceeded" and "nearly full" in said["error"], said
+            assert "box.limits.disk_reserve_mb" in said["error"]
+            api.rm("greedy")
+        finally:
+            daemon.close()
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
