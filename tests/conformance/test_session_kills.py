@@ -91,6 +91,7 @@ def test_who_stops_the_one_that_is_to_kill_it_for_its_quota_does_not_live_on(box
 
     try:
         sid = box.new(**unruly, host_path=str(made), host_path_mode="rw", workspace_quota_mb=1)
+        # It writes for as long as it lives: a size that stays is the proof that it does not.
         box.sh(sid, f"setsid {PROGRAM} all {BEAT} >/dev/null 2>&1 &")
         assert eventually(ended, 100)
     finally:

@@ -5,8 +5,9 @@
  * Does to one process, under the id it has itself, what would stop or blind it, and prints a line
  * for each: its name, then "done" or the name of the error. With FILE it then goes on for good, and
  * so does a grandchild of it in a session of its own: neither hears of any signal that can be
- * ignored, and both write to FILE that they are there. "all" are those that come, all the time:
- * each is stopped, while FILE grows, and another one when that may not. */
+ * ignored, and both write to FILE that they are there. "all" stops every process that it can reach,
+ * again and again, and writes all the while: to FILE, and to a new file below the current directory
+ * whenever the one before may not grow. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +23,7 @@
 #include <unistd.h>
 
 #define BEAT_US 20000
+#define KILLS_PER_BLOCK 512 /* so that the host's disk lasts */
 #define IDLE_CLASS (3 << 13)
 
 static void say(const char *what, long r)
@@ -88,11 +90,13 @@ static _Noreturn void stop_all(const char *path)
 {
     static char block[4096];
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    char more[32];
     for (unsigned i = 0;; i++) {
         (void)kill(-1, SIGSTOP);
-        if (i % 64 == 0 && write(fd, block, sizeof(block)) < 0) {
+        if (i % KILLS_PER_BLOCK == 0 && write(fd, block, sizeof(block)) < 0) {
             (void)close(fd);
-            fd = open("more", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+            (void)snprintf(more, sizeof(more), "more-%u", i);
+            fd = open(more, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
         }
     }
 }
