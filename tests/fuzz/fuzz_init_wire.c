@@ -172,7 +172,7 @@ static bool would_start(const char *data, size_t len, struct exec_request *ret)
 }
 
 /* Everything that was said; how often each of it. */
-static void hear(int peer, unsigned counts[INIT_MSG_PROC_FORGET + 1])
+static void hear(int peer, unsigned counts[INIT_MSG_PROC_GONE + 1])
 {
     char answer[512];
     ssize_t n;
@@ -184,16 +184,28 @@ static void hear(int peer, unsigned counts[INIT_MSG_PROC_FORGET + 1])
         if (n < (ssize_t)sizeof(type))
             break;
         memcpy(&type, answer, sizeof(type));
-        assert(type <= INIT_MSG_PROC_FORGET);
+        assert(type <= INIT_MSG_PROC_GONE);
         assert(n_fds == 0 || (type == INIT_MSG_PROC_STATE && n_fds <= 2));
         counts[type]++;
         fd_close_many(fds, n_fds);
     } while (n > 0);
 }
 
+/* An input has a greeting's version as what it is off by, so that the seeds outlive the version. */
+static void this_version(char *data, size_t len)
+{
+    struct init_hello hello;
+    if (len < sizeof(hello))
+        return;
+    memcpy(&hello, data, sizeof(hello));
+    if (hello.type == INIT_MSG_HELLO)
+        hello.version += INIT_WIRE_VERSION;
+    memcpy(data, &hello, sizeof(hello));
+}
+
 static void one_message(int peer, const char *data, size_t len)
 {
-    unsigned counts[INIT_MSG_PROC_FORGET + 1] = {0};
+    unsigned counts[INIT_MSG_PROC_GONE + 1] = {0};
     struct exec_request req = {.memfd = -1};
     bool listened = in.talk != TALK_NONE;
     uint32_t type = 0;
@@ -209,6 +221,7 @@ static void one_message(int peer, const char *data, size_t len)
     assert(!exec || type != INIT_MSG_PROC || counts[INIT_MSG_PROC_EXITED] >= 1);
     assert(counts[INIT_MSG_HELLO] <= 1 && counts[INIT_MSG_PROC_END] == counts[INIT_MSG_HELLO]);
     assert(counts[INIT_MSG_PROC_STATE] <= 2 && counts[INIT_MSG_PROC_OUTPUT] <= 1);
+    assert(counts[INIT_MSG_PROC_GONE] <= (type == INIT_MSG_PROC_FORGET));
     assert(counts[INIT_MSG_STARTED] == 0);
     if (listened && would_start(data, len, &req))
         read_strings(&req);
@@ -256,6 +269,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (len > 0) {
             char *copy = malloc(len);
             memcpy(copy, data, len);
+            this_version(copy, len);
             one_message(pair[0], copy, len);
             free(copy);
         }
