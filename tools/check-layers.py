@@ -27,8 +27,8 @@ LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in mod
 
 # <header> (or <directory/>) -> the one file, or the one module, that may include it.
 THIRD_PARTY = {
-    "jansson.h": "util/json.c",
-    "seccomp.h": "sandbox/seccomp.c",
+    "jansson.h": "base/json.c",
+    "seccomp.h": "sandbox/seccomp/seccomp.c",
     "sqlite3.h": "store/",
     "openssl/": "http/",
     "curl/": "fetch/",

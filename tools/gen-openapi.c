@@ -5,17 +5,17 @@
 #include <stdio.h>
 
 #include "backend/backend.h"
-#include "backend/fake.h"
-#include "core/manager.h"
-#include "core/policy_service.h"
-#include "http/server.h"
-#include "io/loop.h"
-#include "rpc/chat_http.h"
-#include "rpc/v1.h"
-#include "rpc/v1_openapi.h"
-#include "util/buf.h"
-#include "util/clock.h"
-#include "util/err.h"
+#include "backend/fake/fake.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "command/policy_service.h"
+#include "front/chat/chat_http.h"
+#include "front/v1/openapi.h"
+#include "front/v1/v1.h"
+#include "http/server/server.h"
+#include "loop/loop.h"
+#include "session/manager.h"
 
 #define DOCUMENT_MAX (1U << 20)
 

@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cmd/box_args.h"
-#include "cmd/config_file.h"
-#include "core/policy.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "cli/args/args.h"
+#include "config/config_file.h"
+#include "policy/policy.h"
 
 static void box_verbs(struct buf *out)
 {

@@ -8,12 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rpc/langbot_release.h"
+#include "base/str.h"
+#include "front/langbot/release.h"
 #include "spec/admission.h"
 #include "spec/model.h"
 #include "spec/process.h"
 #include "spec/profile.h"
-#include "util/str.h"
 
 static void print_type(const struct field *f)
 {

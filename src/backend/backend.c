@@ -3,11 +3,11 @@
 
 #include <stdio.h>
 
-#include "http/crypto.h"
+#include "base/buf.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "http/codec/crypto.h"
 #include "spec/spec.h"
-#include "util/buf.h"
-#include "util/json.h"
-#include "util/str.h"
 
 const char *outcome_name(enum outcome_kind kind)
 {

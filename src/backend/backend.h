@@ -52,7 +52,7 @@ struct exec_request {
     bool with_stdin;     /* else it reads /dev/null */
     bool tty;
     bool posture; /* no program: the confined process reports what the kernel says about itself */
-    /* No program of the session's, but box-files (files/wire.h), confined like any other.
+    /* No program of the session's, but box-files (inside/files/wire.h), confined like any other.
      * ERR_UNSUPPORTED where there are no files. */
     bool files;
     uint16_t rows, cols;
@@ -246,7 +246,7 @@ int backend_available(const struct backend *b, struct err *err);
 void backend_note(struct backend *b, const struct err *err);
 
 /* The quota of a host directory, for the receipt's limits: no file system of ours is around it, so
- * it is counted (core/policy_quota.h). 0: there is none, and nothing is written. */
+ * it is counted (policy/policy_quota.h). 0: there is none, and nothing is written. */
 uint64_t backend_counted_bytes(const struct spec *spec);
 void backend_write_counted(struct jw *w, uint64_t bytes);
 

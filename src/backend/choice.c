@@ -6,11 +6,11 @@
 #include <string.h>
 
 #include "backend/choice_internal.h"
-#include "util/alloc.h"
-#include "util/cleanup.h"
-#include "util/clock.h"
-#include "util/log.h"
-#include "util/str.h"
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/str.h"
 
 #define CALM_NS (1ULL * NSEC_PER_SEC) /* between two rounds that calls have begun */
 #define PAUSE_MIN_NS (2ULL * NSEC_PER_SEC)

@@ -3,12 +3,12 @@
 #include <stdlib.h>
 
 #include "backend/choice_internal.h"
-#include "sandbox/hostcmd.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "sandbox/host/hostcmd.h"
 
 /* Which backend serves, why the others do not, and then what the one that serves has to say. */
 

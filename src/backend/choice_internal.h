@@ -3,9 +3,9 @@
 
 #include "backend/backend.h"
 #include "backend/choice.h"
-#include "io/loop.h"
+#include "base/err.h"
+#include "loop/loop.h"
 #include "spec/spec.h"
-#include "util/err.h"
 
 /*   UNTRIED ──► PROBING ──► UP ──► UNTRIED (it failed somebody)
  *      ▲            └─────► DOWN ──► PROBING

@@ -2,7 +2,7 @@
 #include <assert.h>
 
 #include "backend/choice_internal.h"
-#include "util/alloc.h"
+#include "base/alloc.h"
 
 /* What carries certain labels, on every backend that there is. The only one must be able to tell,
  * and so must one that has proven itself; of the others some may not be there at all. */

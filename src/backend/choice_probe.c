@@ -2,10 +2,10 @@
 #include <string.h>
 
 #include "backend/choice_internal.h"
-#include "util/alloc.h"
-#include "util/cleanup.h"
-#include "util/clock.h"
-#include "util/str.h"
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/str.h"
 
 #define PROBE_TIMEOUT_NS (15ULL * NSEC_PER_SEC)
 #define PROBE_NAME "box-probe"

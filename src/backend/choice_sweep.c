@@ -2,10 +2,10 @@
 #include <assert.h>
 
 #include "backend/choice_internal.h"
-#include "util/alloc.h"
-#include "util/cleanup.h"
-#include "util/clock.h"
-#include "util/log.h"
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
 
 /* What is left of earlier daemons, or could not be removed when it should have been, goes. Whoever
  * works must manage it, and so must the only one there is. The others are asked all the same, and

@@ -5,13 +5,13 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "base/cleanup.h"
+#include "base/compat.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "base/str.h"
 #include "spec/spec.h"
-#include "util/cleanup.h"
-#include "util/compat.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/path.h"
-#include "util/str.h"
 
 /* Never mounted, allow-list or not: where hosts keep their secrets and their control sockets. */
 static const char *const blocked[] = {"/etc",  "/proc", "/sys", "/dev",

@@ -16,16 +16,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/compat.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
 #include "fetch/job.h"
 #include "fetch/manifest.h"
-#include "sandbox/caps.h"
-#include "sandbox/landlock.h"
-#include "sandbox/seccomp_install.h"
-#include "util/cleanup.h"
-#include "util/compat.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/str.h"
+#include "inside/caps.h"
+#include "inside/landlock.h"
+#include "inside/seccomp_install.h"
 
 #if defined(__x86_64__)
 #define ARCH AUDIT_ARCH_X86_64

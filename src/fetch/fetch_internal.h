@@ -11,10 +11,10 @@
 #include <sys/types.h>
 #include <time.h>
 
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/json.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/json.h"
 
 #define FETCH_WHY_MAX (64U << 10)
 #define FETCH_TEXT_MAX (1U << 20) /* bytes of an entry file, and of any file that is read */
@@ -44,7 +44,7 @@ int fetch_fail(struct fetch *f, const char *fmt, ...) __attribute__((format(prin
 int fetch_fail_sys(struct fetch *f, int error, const char *rel); /* error is positive */
 int fetch_fail_key(struct fetch *f, const char *key);            /* it is missing */
 #if defined(__clang_analyzer__) || defined(BOX_ANALYZER)
-#define fetch_fail(...) err_negative((fetch_fail)(__VA_ARGS__)) /* as in util/err.h */
+#define fetch_fail(...) err_negative((fetch_fail)(__VA_ARGS__)) /* as in base/err.h */
 #endif
 void fetch_forget(struct fetch *f); /* the failure was expected: on with the next */
 

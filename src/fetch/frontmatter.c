@@ -6,11 +6,11 @@
 #include <string.h>
 #include <yaml.h>
 
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
 
 #define MARKER "---"
 #define MARKER_LINE_MAX 256U /* bytes, blanks included */

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "util/cleanup.h"
+#include "base/cleanup.h"
 
 struct buf;
 struct err;

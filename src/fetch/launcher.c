@@ -10,15 +10,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "base/strv.h"
 #include "fetch/job.h"
-#include "io/loop.h"
-#include "sandbox/hostcmd.h"
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
-#include "util/strv.h"
+#include "loop/loop.h"
+#include "sandbox/host/hostcmd.h"
 
 void fetch_process_done(struct fetch_process *p)
 {

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#include "util/cleanup.h"
+#include "base/cleanup.h"
 
 struct err;
 struct fetch_launcher;

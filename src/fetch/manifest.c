@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
 
 #define ALGORITHM "sha256-tree-v1"
 

@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "util/cleanup.h"
-#include "util/sha256.h"
+#include "base/cleanup.h"
+#include "base/sha256.h"
 
 struct err;
 struct json;

@@ -14,14 +14,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "base/strv.h"
 #include "fetch/fetch_internal.h"
 #include "fetch/job.h"
 #include "fetch/manifest.h"
-#include "util/alloc.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 #define TREE FETCH_ARTIFACTS_TREE
 #define ARTIFACTS_MAX 256U /* of one session */

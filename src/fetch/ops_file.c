@@ -8,10 +8,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/alloc.h"
+#include "base/str.h"
+#include "base/strv.h"
 #include "fetch/fetch_internal.h"
-#include "util/alloc.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 #define ENTRIES_MAX 10000U
 #define SHOWN_MAX 1000

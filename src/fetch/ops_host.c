@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fd.h"
+#include "base/str.h"
 #include "fetch/fetch_internal.h"
-#include "util/fd.h"
-#include "util/str.h"
 
 #define MARKER_PREFIX ".langbot-box-volume-probe-"
 #define MARKER_DIGITS 32U

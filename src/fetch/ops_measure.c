@@ -12,11 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "base/strv.h"
 #include "fetch/fetch_internal.h"
-#include "util/alloc.h"
-#include "util/path.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 #define ENTRIES_MAX 1000000U
 #define PENDING_MAX 65536U /* directories that wait for their turn */

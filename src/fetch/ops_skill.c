@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/str.h"
+#include "base/strv.h"
 #include "fetch/fetch_internal.h"
-#include "util/alloc.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 #define SCAN_DEPTH 2U
 

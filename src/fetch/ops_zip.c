@@ -7,12 +7,12 @@
 #include <limits.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/str.h"
+#include "base/strv.h"
 #include "fetch/fetch_internal.h"
 #include "fetch/unzip.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 #define PREVIEW_DEPTH 2U
 #define DEFAULT_FILENAME "skill.zip"

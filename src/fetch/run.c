@@ -3,11 +3,11 @@
 #include <string.h>
 #include <sys/file.h>
 
+#include "base/err.h"
+#include "base/path.h"
+#include "base/str.h"
 #include "fetch/fetch_internal.h"
 #include "fetch/job.h"
-#include "util/err.h"
-#include "util/path.h"
-#include "util/str.h"
 
 /* Every operation there is. Those on a store take turns, also with the jobs of another boxd that
  * shares it. */

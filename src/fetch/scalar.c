@@ -8,11 +8,11 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/json.h"
+#include "base/str.h"
 #include "fetch/frontmatter.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/json.h"
-#include "util/str.h"
 
 #define NUMBER_MAX 64U /* digits; whatever is longer stays text */
 

@@ -8,13 +8,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "base/strv.h"
 #include "fetch/fetch_internal.h"
 #include "fetch/frontmatter.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 #define ENTRY "SKILL.md"
 #define NAME_CHARS_MAX 64U

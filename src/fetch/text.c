@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/str.h"
 #include "fetch/fetch_internal.h"
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/str.h"
 
 #undef fetch_fail /* what an analyzer is told of it holds for its callers */
 

@@ -9,12 +9,12 @@
 #include <unistd.h>
 #include <zip.h>
 
+#include "base/alloc.h"
+#include "base/fd.h"
+#include "base/str.h"
 #include "fetch/fetch_internal.h"
 #include "fetch/job.h"
 #include "fetch/zipdir.h"
-#include "util/alloc.h"
-#include "util/fd.h"
-#include "util/str.h"
 
 #define CHUNK 65536U
 

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "util/cleanup.h"
+#include "base/cleanup.h"
 
 struct fetch;
 struct zipdir;

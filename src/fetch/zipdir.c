@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "util/alloc.h"
+#include "base/alloc.h"
 
 /* Signatures and fixed sizes of the format (PKWARE's APPNOTE). */
 #define END_SIGNATURE 0x06054b50U

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "util/cleanup.h"
+#include "base/cleanup.h"
 
 struct zipdir_entry {
     const char *name; /* borrowed from the archive; no NUL at its end, there may be some inside */

@@ -14,15 +14,15 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
 #include "priv/wire.h"
-#include "sandbox/launch.h"
-#include "sandbox/mount.h"
-#include "sandbox/userns.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
+#include "sandbox/launch/launch.h"
+#include "sandbox/setup/mount.h"
+#include "sandbox/setup/userns.h"
 
 #define INSIDE (PRIV_BINDS_INSIDE + sizeof(PRIV_BINDS))
 

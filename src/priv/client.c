@@ -8,13 +8,13 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "io/loop.h"
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "loop/loop.h"
 #include "priv/client_internal.h"
-#include "util/alloc.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/str.h"
 
 #define PENDING_MAX 16384U
 #define QUEUE_BYTES_MAX                                                                            \

@@ -20,16 +20,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/compat.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "base/usage.h"
+#include "inside/clone.h"
 #include "priv/server_internal.h"
-#include "sandbox/clone.h"
-#include "util/cleanup.h"
-#include "util/clock.h"
-#include "util/compat.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
-#include "util/usage.h"
 
 #define SEEN_MAX 65536U /* a power of two; three quarters of it are used */
 #define CPU_SECONDS 4

@@ -11,16 +11,16 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
 #include "priv/server_internal.h"
-#include "sandbox/gvisor.h"
-#include "sandbox/loopimg.h"
-#include "sandbox/mount.h"
-#include "sandbox/userns.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
+#include "sandbox/quota/loopimg.h"
+#include "sandbox/setup/gvisor.h"
+#include "sandbox/setup/mount.h"
+#include "sandbox/setup/userns.h"
 
 static void read_namespaces(pid_t pid, uint64_t *ret)
 {

@@ -11,17 +11,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/compat.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "inside/caps.h"
+#include "inside/clone.h"
 #include "priv/wire.h"
-#include "sandbox/caps.h"
-#include "sandbox/clone.h"
-#include "sandbox/launch.h"
-#include "sandbox/userns.h"
-#include "util/cleanup.h"
-#include "util/compat.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
+#include "sandbox/launch/launch.h"
+#include "sandbox/setup/userns.h"
 
 #define CHILD_FDS 6 /* standard input, output, error, the directory; and what is copied from */
 #define CHILD_FD_MIN 16

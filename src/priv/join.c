@@ -12,16 +12,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/compat.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "base/strv.h"
+#include "inside/clone.h"
 #include "priv/client_internal.h"
-#include "sandbox/clone.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/compat.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 /* It may have to remove what thousands of dead sandboxes have left before it says a word. When it
  * dies we know at once. */

@@ -13,11 +13,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/path.h"
 #include "priv/server_internal.h"
-#include "util/cleanup.h"
-#include "util/clock.h"
-#include "util/fd.h"
-#include "util/path.h"
 
 #define BACKLOG 8
 /* Loop timers stand still while the machine sleeps, deadlines do not. */

@@ -10,14 +10,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "io/peer.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "loop/peer.h"
 #include "priv/server_internal.h"
-#include "sandbox/as_user.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
+#include "sandbox/launch/as_user.h"
 
 /* Never a place, whoever works there. Root's home is none of these: a program that root runs there
  * may well keep what is its own below it. */

@@ -13,17 +13,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "inside/landlock.h"
 #include "priv/server_internal.h"
-#include "sandbox/landlock.h"
-#include "sandbox/storage.h"
-#include "sandbox/userns.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/clock.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/str.h"
+#include "sandbox/launch/storage.h"
+#include "sandbox/setup/userns.h"
 
 #define REMOVE_PATIENCE_NS (2ULL * NSEC_PER_SEC)
 #define SWEEP_INTERVAL_NS (500 * NSEC_PER_MSEC)

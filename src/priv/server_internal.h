@@ -5,13 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "io/loop.h"
+#include "base/err.h"
+#include "loop/loop.h"
 #include "priv/bind.h"
 #include "priv/job.h"
 #include "priv/server.h"
 #include "priv/wire.h"
-#include "sandbox/launch.h"
-#include "util/err.h"
+#include "sandbox/launch/launch.h"
 
 struct priv;
 

@@ -12,10 +12,10 @@
 
 #include <stdint.h>
 
-#include "sandbox/cgroup.h"
-#include "sandbox/net.h"
-#include "sandbox/plan.h"
-#include "util/err.h"
+#include "base/err.h"
+#include "sandbox/cgroup/cgroup.h"
+#include "sandbox/net/net.h"
+#include "sandbox/plan/plan.h"
 
 #define PRIV_WIRE_VERSION 3U
 #define PRIV_SOCKET "priv.sock"

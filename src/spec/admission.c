@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "spec/admission.h"
 
+#include "base/alloc.h"
+#include "base/str.h"
 #include "spec/model.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/str.h"
 
 #define COUNTER_MAX (INT64_MAX - 1) /* counters that only ever grow */
 #define COUNT_MAX 1000000

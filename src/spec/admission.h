@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "util/cleanup.h"
+#include "base/cleanup.h"
 
 struct err;
 struct json;

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <strings.h>
 
-#include "util/buf.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/json.h"
+#include "base/str.h"
 
 #define NUMBER_TEXT_MAX 4300 /* digits the reference implementation takes in one number */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
+#include "base/json.h"
 #include "spec/coerce.h"
-#include "util/json.h"
 
 #define USEC_PER_SEC 1000000LL
 #define MSEC_WATERSHED 2e10           /* larger numbers count milliseconds, not seconds */

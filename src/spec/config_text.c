@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/buf.h"
+#include "base/json.h"
+#include "base/str.h"
 #include "spec/model.h"
 #include "spec/spec.h"
-#include "util/buf.h"
-#include "util/json.h"
-#include "util/str.h"
 
 static uint32_t code_point(const char *s, int len)
 {

@@ -3,11 +3,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/str.h"
+#include "base/strv.h"
 #include "spec/model_internal.h"
-#include "util/alloc.h"
-#include "util/cleanup.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 static bool check_str(const struct field *f, void *object, const struct place *place,
                       struct report *report)

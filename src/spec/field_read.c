@@ -2,13 +2,13 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "base/strv.h"
 #include "spec/model_internal.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/json.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 static bool has_nul(const struct json *v)
 {

@@ -5,12 +5,12 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "base/strv.h"
 #include "spec/model_internal.h"
-#include "util/alloc.h"
-#include "util/cleanup.h"
-#include "util/json.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 static_assert(sizeof(enum field_kind) == sizeof(int), "FIELD_ENUM stores enums as int");
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/strv.h"
 #include "spec/model_internal.h"
-#include "util/alloc.h"
-#include "util/cleanup.h"
-#include "util/clock.h"
-#include "util/json.h"
-#include "util/strv.h"
 
 static void write_env(char *const *env, struct jw *w)
 {

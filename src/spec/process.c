@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "spec/process.h"
 
+#include "base/alloc.h"
+#include "base/str.h"
 #include "spec/model.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/str.h"
 
 static bool is_absolute(const char *s)
 {

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "util/cleanup.h"
+#include "base/cleanup.h"
 
 struct err;
 struct json;

@@ -4,12 +4,12 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
 #include "spec/model.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
 
 /* clang-format off */
 const struct profile profiles[] = {

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/str.h"
 #include "spec/model_internal.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/str.h"
 
 static size_t put(char *dst, size_t size, size_t used, const char *s, size_t len)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/str.h"
 #include "spec/alnum.h"
 #include "spec/spec.h"
-#include "util/str.h"
 
 #define SKILL_NAME_CHARS_MAX 64
 

@@ -4,12 +4,12 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "base/strv.h"
 #include "spec/model.h"
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 const char *const network_names[] = {"off", "on", NULL};
 const char *const mount_mode_names[] = {"none", "ro", "rw", NULL};

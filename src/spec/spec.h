@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "util/cleanup.h"
+#include "base/cleanup.h"
 
 struct buf;
 struct err;

@@ -4,9 +4,9 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/err.h"
+#include "base/str.h"
 #include "store/store_internal.h"
-#include "util/err.h"
-#include "util/str.h"
 
 static const struct {
     const char *name; /* for errors */

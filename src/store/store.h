@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "util/cleanup.h"
+#include "base/cleanup.h"
 
 struct err;
 struct store;

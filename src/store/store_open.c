@@ -7,11 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/str.h"
 #include "store/store_internal.h"
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/log.h"
-#include "util/str.h"
 
 #define VERSION 2
 #define VALUE_MAX (64 << 20) /* SQLite refuses to hold more in one value, whoever put it there */

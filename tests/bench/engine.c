@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/str.h"
 #include "load.h"
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/str.h"
 
 #define API "/v1.41"
 #define ID_MAX 72

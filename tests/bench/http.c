@@ -7,12 +7,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
 #include "load.h"
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/str.h"
 
 #define REQUEST_MAX 4096
 #define CHUNK 4096

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "util/buf.h"
+#include "base/buf.h"
 
 struct err;
 

@@ -12,12 +12,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
 #include "load.h"
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/str.h"
 
 #define LINE_LEN (32U * 1024)
 /* Lines on their way: less than any socket or pipe on the way holds, so that nobody has to read

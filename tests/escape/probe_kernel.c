@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "probe.h"
 
-#include "util/compat.h"
+#include "base/compat.h"
 
 #include <errno.h>
 #include <fcntl.h>

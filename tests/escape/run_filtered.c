@@ -4,12 +4,12 @@
  * filter and without capabilities, and with no other wall. For finding out whether a program bears
  * the filter; tests/escape/filtered_programs.sh does so for the usual ones. */
 
-#include "sandbox/caps.h"
-#include "sandbox/seccomp.h"
-#include "sandbox/seccomp_install.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "inside/caps.h"
+#include "inside/seccomp_install.h"
+#include "sandbox/seccomp/seccomp.h"
 
 #include <errno.h>
 #include <linux/filter.h>

@@ -6,11 +6,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/audit.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
 #include "fuzz.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
+#include "policy/audit/audit.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -6,9 +6,9 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/str.h"
 #include "fuzz.h"
-#include "io/dns_msg.h"
-#include "util/str.h"
+#include "sandbox/dns/dns_msg.h"
 
 static void question(const uint8_t *data, size_t size)
 {

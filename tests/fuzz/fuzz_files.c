@@ -6,7 +6,7 @@
  * through, with lengths that are right; there is one end, and an end that is a failure says what
  * failed. And it does not matter in which pieces the stream arrives. */
 
-#include "core/run.h"
+#include "session/run.h"
 
 #define run_start fuzz_run_start
 #define run_free fuzz_run_free
@@ -27,13 +27,13 @@ struct manager;
 struct manager *fuzz_session_manager(const struct session *s);
 struct loop *fuzz_manager_loop(const struct manager *m);
 /* NOLINTNEXTLINE(bugprone-suspicious-include): with the names above replaced. */
-#include "core/files.c"
+#include "agent/files.c"
 
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "fuzz.h"
-#include "util/clock.h"
 
 /* What came of a stream. */
 struct seen {

@@ -17,12 +17,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backend/engine_internal.h"
+#include "backend/engine/engine_internal.h"
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/path.h"
+#include "base/str.h"
 #include "fuzz.h"
-#include "util/alloc.h"
-#include "util/clock.h"
-#include "util/path.h"
-#include "util/str.h"
 
 #define NAME "langbot-box-fuzz-01234567"
 #define NUMBER 7U

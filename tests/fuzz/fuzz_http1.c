@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "fuzz.h"
-#include "http/http1.h"
-#include "util/buf.h"
+#include "http/codec/http1.h"
 
 #define HEAD_MAX 1024 /* small, so that the cap is met */
 

@@ -8,11 +8,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/err.h"
 #include "fuzz.h"
-#include "http/server.h"
-#include "io/loop.h"
-#include "util/clock.h"
-#include "util/err.h"
+#include "http/server/server.h"
+#include "loop/loop.h"
 
 #define HELD_MAX 4
 

@@ -14,17 +14,17 @@
 #define mmap fuzz_mmap
 void *fuzz_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset);
 /* NOLINTNEXTLINE(bugprone-suspicious-include): with the names above replaced. */
-#include "sandbox/init/child.c"
+#include "inside/init/child.c"
 #define start serve_start
 /* NOLINTNEXTLINE(bugprone-suspicious-include) */
-#include "sandbox/init/serve.c"
+#include "inside/init/serve.c"
 #undef start
 /* NOLINTNEXTLINE(bugprone-suspicious-include) */
-#include "sandbox/init/wires.c"
+#include "inside/init/wires.c"
 #define start procs_start_one
 #define find procs_find
 /* NOLINTNEXTLINE(bugprone-suspicious-include) */
-#include "sandbox/init/procs.c"
+#include "inside/init/procs.c"
 #undef start
 #undef find
 

@@ -5,10 +5,10 @@
 
 #include <assert.h>
 
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
 #include "fuzz.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -6,11 +6,11 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/path.h"
 #include "fetch/manifest.h"
 #include "fuzz.h"
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/path.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -8,18 +8,18 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "backend/fake.h"
-#include "core/error_ring.h"
-#include "core/manager.h"
-#include "core/policy.h"
-#include "core/policy_service.h"
+#include "backend/fake/fake.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "command/policy_service.h"
+#include "front/mcp/mcp_internal.h"
+#include "front/v1/v1.h"
 #include "fuzz.h"
-#include "io/loop.h"
-#include "rpc/mcp_internal.h"
-#include "rpc/v1.h"
-#include "util/clock.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "loop/loop.h"
+#include "policy/error_ring.h"
+#include "policy/policy.h"
+#include "session/manager.h"
 
 #define TURNS_MAX 2000
 

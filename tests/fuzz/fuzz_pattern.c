@@ -6,10 +6,10 @@
 #include <assert.h>
 #include <string.h>
 
-#include "core/outputs.h"
+#include "base/err.h"
+#include "base/regex.h"
 #include "fuzz.h"
-#include "util/err.h"
-#include "util/regex.h"
+#include "policy/outputs.h"
 
 static size_t count_lines(struct regex *r, const char *text, size_t len)
 {

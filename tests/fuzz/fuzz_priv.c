@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/path.h"
 #include "fuzz.h"
 #include "plans.h"
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/path.h"
 
 static void check_text(const struct plan *p, uint32_t offset)
 {

@@ -7,15 +7,15 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "core/process.h"
-#include "core/record.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/str.h"
 #include "fuzz.h"
+#include "session/process.h"
+#include "session/record.h"
 #include "spec/process.h"
 #include "spec/spec.h"
 #include "store/store.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/str.h"
 
 static void check_same(const struct buf *a, const struct buf *b)
 {

@@ -9,14 +9,14 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "backend/fake.h"
-#include "core/manager.h"
+#include "backend/fake/fake.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "front/langbot/langbot_internal.h"
 #include "fuzz.h"
-#include "io/loop.h"
-#include "rpc/rpc_internal.h"
-#include "util/clock.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "loop/loop.h"
+#include "session/manager.h"
 
 #define TURNS_MAX 2000
 

@@ -6,9 +6,9 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/str.h"
+#include "front/langbot/langbot_internal.h"
 #include "fuzz.h"
-#include "rpc/rpc_internal.h"
-#include "util/str.h"
 
 #define OUT_MAX (1U << 20)
 

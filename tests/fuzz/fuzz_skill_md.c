@@ -5,13 +5,13 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/str.h"
 #include "fetch/frontmatter.h"
 #include "fuzz.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/str.h"
 
 /* A blank value is not written. */
 static bool is_written(const char *text)

@@ -7,15 +7,15 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
 #include "fuzz.h"
 #include "spec/admission.h"
 #include "spec/model.h"
 #include "spec/process.h"
 #include "spec/profile.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/json.h"
 
 static void write_object(const struct model *m, const void *object, struct buf *out)
 {

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/str.h"
 #include "fuzz.h"
-#include "http/ws.h"
-#include "util/str.h"
+#include "http/codec/ws.h"
 
 #define MESSAGE_MAX 2048 /* small, so that the caps are met */
 #define FRAGMENTS_MAX 8

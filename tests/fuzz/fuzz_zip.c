@@ -11,13 +11,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/path.h"
 #include "fetch/job.h"
 #include "fetch/zipdir.h"
 #include "fuzz.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/path.h"
 
 static char place[64];
 

@@ -25,10 +25,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fd.h"
+#include "base/str.h"
 #include "plans.h"
 #include "priv/wire.h"
-#include "util/fd.h"
-#include "util/str.h"
 
 #define ANSWER_MS 60000
 #define LIVE_MAX 24U

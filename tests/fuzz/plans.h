@@ -6,11 +6,11 @@
 #include <assert.h>
 #include <string.h>
 
-#include "backend/native_plan.h"
-#include "sandbox/plan.h"
+#include "backend/native/plan.h"
+#include "base/alloc.h"
+#include "base/err.h"
+#include "sandbox/plan/plan.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/err.h"
 
 #define PLANS_COUNT 4U
 

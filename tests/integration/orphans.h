@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "util/fd.h"
-#include "util/str.h"
+#include "base/fd.h"
+#include "base/str.h"
 
 /* box-privs that came to us when their boxd was killed: all of them are ours, and after a test that
  * failed some may still wait for the next. */

@@ -23,12 +23,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "sandbox/launch.h"
-#include "sandbox/plan.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "sandbox/launch/launch.h"
+#include "sandbox/plan/plan.h"
 
 static const char *const names[][2] = {{"a", "a.x"}, {"b", "b.x"}, {"c", "c.x"}};
 

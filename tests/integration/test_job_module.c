@@ -18,20 +18,20 @@
 #include <unistd.h>
 
 #include "backend/backend.h"
-#include "backend/native.h"
-#include "core/hostdir.h"
-#include "core/skills_internal.h"
+#include "backend/native/native.h"
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "base/user.h"
 #include "fetch/launcher.h"
-#include "io/loop.h"
-#include "util/alloc.h"
-#include "util/cleanup.h"
-#include "util/clock.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/json.h"
-#include "util/path.h"
-#include "util/str.h"
-#include "util/user.h"
+#include "jobs/hostdir.h"
+#include "jobs/queue.h"
+#include "loop/loop.h"
 
 /* Whose store it is: an ordinary user can only have one of its own. */
 #define OWNER (user_is_host_root() ? 61234U : geteuid())

@@ -7,7 +7,7 @@
 #include "orphans.h"
 
 #include "backend/backend.h"
-#include "backend/native.h"
+#include "backend/native/native.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -23,15 +23,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "io/loop.h"
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "loop/loop.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/cleanup.h"
-#include "util/clock.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
 
 #define DAEMON 1999999999U
 #define PATIENCE_MS 30000

@@ -23,15 +23,15 @@
 
 #include <cmocka.h>
 
-#include "sandbox/hostcmd.h"
-#include "sandbox/net.h"
-#include "sandbox/netlink.h"
-#include "sandbox/nft.h"
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "sandbox/host/hostcmd.h"
+#include "sandbox/net/net.h"
+#include "sandbox/net/netlink.h"
+#include "sandbox/net/nft.h"
 
 #define HOST_PUBLIC "11.0.0.2"
 #define TIMEOUT_MS 1500

@@ -24,15 +24,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/state_dir.h"
+#include "base/str.h"
 #include "fuzz/plans.h"
-#include "io/loop.h"
-#include "util/cleanup.h"
-#include "util/clock.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/state_dir.h"
-#include "util/str.h"
+#include "loop/loop.h"
 
 #define DAEMON 1999999999U
 #define PATIENCE_MS 30000

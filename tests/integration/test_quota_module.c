@@ -24,10 +24,10 @@
 
 #include <cmocka.h>
 
-#include "sandbox/loopimg.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "sandbox/quota/loopimg.h"
 
 #define MIB (1ULL << 20)
 #define HOST_MIB 192

@@ -23,14 +23,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "sandbox/hostcmd.h"
-#include "sandbox/net.h"
-#include "sandbox/net_internal.h"
-#include "sandbox/slirp.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "sandbox/host/hostcmd.h"
+#include "sandbox/net/net.h"
+#include "sandbox/net/net_internal.h"
+#include "sandbox/net/slirp.h"
 
 #define USER 12345
 #define HOST_PUBLIC "11.0.0.2"

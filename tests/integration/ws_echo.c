@@ -11,10 +11,10 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "http/server.h"
-#include "io/loop.h"
-#include "util/clock.h"
-#include "util/err.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "http/server/server.h"
+#include "loop/loop.h"
 
 static struct loop *loop;
 

@@ -3,7 +3,7 @@
 
 /* A clock that stands still until it is told. Hand &fake.clock to whatever takes a struct clock. */
 
-#include "util/clock.h"
+#include "base/clock.h"
 
 struct fake_clock {
     struct clock clock;

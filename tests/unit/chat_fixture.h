@@ -8,8 +8,8 @@
 
 #include <sys/stat.h>
 
-#include "core/chat.h"
-#include "core/chat_config.h"
+#include "agent/chat/chat.h"
+#include "policy/chat_config.h"
 
 #define CHAT_A "123e4567-e89b-12d3-a456-426614174000"
 #define CHAT_A_OTHERWISE "123E4567E89B12D3A456426614174000"

@@ -7,14 +7,14 @@
 #include "lib/unit.h"
 
 #include "backend/backend.h"
-#include "backend/fake.h"
-#include "core/manager.h"
-#include "io/loop.h"
+#include "backend/fake/fake.h"
+#include "base/alloc.h"
+#include "base/err.h"
 #include "lib/fake_clock.h"
+#include "loop/loop.h"
+#include "session/manager.h"
 #include "spec/model.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/err.h"
 
 struct fixture {
     struct fake_clock clock;

@@ -13,13 +13,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/process.h"
+#include "base/buf.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "base/strv.h"
+#include "session/process.h"
 #include "spec/process.h"
 #include "store/store.h"
-#include "util/buf.h"
-#include "util/path.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 #define SEC NSEC_PER_SEC
 

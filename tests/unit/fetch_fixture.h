@@ -15,14 +15,14 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "base/str.h"
 #include "fetch/job.h"
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/json.h"
-#include "util/path.h"
-#include "util/str.h"
 
 #define CALLED "/srv/store" /* what the store is called in answers */
 

@@ -17,15 +17,15 @@
 
 #include <cmocka.h>
 
-#include "http/http1.h"
-#include "http/server.h"
-#include "io/loop.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/clock.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/str.h"
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "http/codec/http1.h"
+#include "http/server/server.h"
+#include "loop/loop.h"
 
 struct fixture {
     uint64_t now_ns;

@@ -6,8 +6,8 @@
 
 #include "lib/unit.h"
 
-#include "sandbox/clone.h"
-#include "sandbox/init/init.h"
+#include "inside/clone.h"
+#include "inside/init/init.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,12 +29,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/compat.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/compat.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
 
 #define PATIENCE_MS 20000 /* for an answer that is due at once */
 #define HIGH_FD 100       /* out of the way of PID 1's own numbers */

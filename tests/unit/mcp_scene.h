@@ -9,14 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/authz.h"
-#include "core/process.h"
-#include "core/tools.h"
-#include "rpc/mcp_internal.h"
-#include "rpc/v1.h"
-#include "util/clock.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "agent/tools.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "front/mcp/mcp_internal.h"
+#include "front/v1/v1.h"
+#include "policy/authz.h"
+#include "session/process.h"
 
 #define META                                                                                       \
     "\"_meta\":{\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\","                       \

@@ -7,10 +7,10 @@
 
 #include <string.h>
 
-#include "core/policy.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "policy/policy.h"
 
 static inline struct json *parse(const char *text)
 {

@@ -13,16 +13,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/audit.h"
-#include "core/error_ring.h"
-#include "core/outputs.h"
-#include "core/policy.h"
-#include "core/policy_exec.h"
-#include "core/policy_service.h"
+#include "base/buf.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "command/policy_exec.h"
+#include "command/policy_service.h"
+#include "policy/audit/audit.h"
+#include "policy/error_ring.h"
+#include "policy/outputs.h"
+#include "policy/policy.h"
 #include "policy_fixture.h"
-#include "util/buf.h"
-#include "util/fd.h"
-#include "util/path.h"
 
 /* The service of the seeds, on the fake backend. */
 struct stage {

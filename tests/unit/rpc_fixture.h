@@ -12,13 +12,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/hostdir.h"
-#include "core/skills_internal.h"
-#include "rpc/rpc_internal.h"
-#include "util/json.h"
-#include "util/path.h"
-#include "util/str.h"
-#include "util/strv.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "base/strv.h"
+#include "front/langbot/langbot_internal.h"
+#include "jobs/hostdir.h"
+#include "jobs/queue.h"
 
 #define SEC NSEC_PER_SEC
 #define INSTANCE "inst-a"
@@ -232,7 +232,7 @@ void skills_add_place(struct skills *s, const char *path)
     (void)path;
 }
 
-/* NOLINTNEXTLINE(readability-function-size): as core/skills.h has it. */
+/* NOLINTNEXTLINE(readability-function-size): as jobs/skills.h has it. */
 int skills_call(struct skills *s, const char *workspace, enum skills_op op,
                 const struct json *request, int zip_fd, skills_done_fn *done_fn, void *arg,
                 struct err *err)
@@ -277,7 +277,7 @@ int hostdir_verify_marker(struct skills *s, const char *path, const char *marker
     return hostdir_ensure(s, path, done_fn, arg, err);
 }
 
-/* The queue behind core/artifacts.h: its jobs wait for job_answer(). */
+/* The queue behind session/artifacts.h: its jobs wait for job_answer(). */
 static struct skills *last_made;
 
 int skills_new(struct loop *loop, const struct skills_options *options, struct skills **ret,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "core/admission.h"
+#include "front/langbot/tenant/admission.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -11,14 +11,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/boxconf.h"
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "front/langbot/tenant/boxconf.h"
 #include "spec/admission.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/path.h"
-#include "util/str.h"
 
 #define NS "ws-5ae072b797fd533f5dc5cc63"
 #define NS_OTHER "ws-000000000000000000000000"

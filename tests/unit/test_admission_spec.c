@@ -8,13 +8,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
 #include "spec/admission.h"
 #include "spec/model.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
 
 static struct json *parse(const char *text)
 {

@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "util/alloc.h"
-#include "util/cleanup.h"
+#include "base/alloc.h"
+#include "base/cleanup.h"
 
 static void new_memory_is_zero(void **state)
 {

@@ -13,18 +13,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/audit.h"
-#include "core/policy.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "base/str.h"
 #include "lib/fake_clock.h"
 #include "lib/fault.h"
+#include "policy/audit/audit.h"
+#include "policy/policy.h"
 #include "spec/model.h"
 #include "spec/profile.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/json.h"
-#include "util/path.h"
-#include "util/str.h"
 
 static char dir[64];
 static int dir_fd = -1;

@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/authz.h"
-#include "util/clock.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "policy/authz.h"
 
 #define ONE "11111111111111111111111111111111"
 #define TWO "22222222222222222222222222222222"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "core/boxconf.h"
+#include "front/langbot/tenant/boxconf.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,12 +10,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/path.h"
-#include "util/str.h"
-#include "util/strv.h"
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "base/strv.h"
 
 static char dir[4096];
 

@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "lib/fault.h"
-#include "util/buf.h"
 
 static void an_empty_buffer_is_an_empty_string(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sandbox/caps.h"
+#include "inside/caps.h"
 
-#include "util/str.h"
+#include "base/str.h"
 
 #include <errno.h>
 #include <linux/capability.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "sandbox/cgroup_internal.h"
+#include "sandbox/cgroup/cgroup_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,11 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
 
 #define NAME "0123456789abcdef"
 

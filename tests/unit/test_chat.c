@@ -4,7 +4,7 @@
 
 #include "chat_fixture.h"
 
-#include "core/sweep.h"
+#include "front/langbot/tenant/sweep.h"
 
 static const struct fake_options slow = {.create_ns = 2 * SEC, .destroy_ns = 2 * SEC};
 

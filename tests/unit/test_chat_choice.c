@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "backend/choice.h"
-#include "util/str.h"
-#include "util/strv.h"
+#include "base/str.h"
+#include "base/strv.h"
 
 static struct backend *made[2];
 static struct backend_ops ops[2];

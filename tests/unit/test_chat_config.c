@@ -4,7 +4,7 @@
 
 #include "policy_fixture.h"
 
-#include "core/chat_config.h"
+#include "policy/chat_config.h"
 
 #define SECTION                                                                                    \
     "{\"sandbox\": {\"image\": \"sandbox:latest\", \"ttl_seconds\": 300, "                         \

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "backend/choice.h"
-#include "util/clock.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/str.h"
 
 /* Backends that are there, or are not, or say no: each a fake under a name of its own. */
 

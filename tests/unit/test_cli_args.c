@@ -7,13 +7,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cmd/box_args.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "base/strv.h"
+#include "cli/args/args.h"
 #include "spec/model.h"
 #include "spec/spec.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 #define ARGS_MAX 64
 

@@ -10,15 +10,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "cmd/box_items.h"
-#include "cmd/box_pipe.h"
-#include "cmd/box_text.h"
-#include "io/loop.h"
-#include "util/buf.h"
-#include "util/clock.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "cli/items.h"
+#include "cli/pipe.h"
+#include "cli/text.h"
+#include "loop/loop.h"
 
 /* Text. */
 

@@ -4,13 +4,13 @@
 #include <signal.h>
 #include <string.h>
 
-#include "cmd/box_args.h"
-#include "cmd/box_job.h"
-#include "cmd/box_outcome.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "cli/args/args.h"
+#include "cli/job.h"
+#include "cli/outcome.h"
 
 static void request_is(const char *expected, const struct job_terms *terms, int argc, char **argv)
 {

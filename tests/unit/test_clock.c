@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
+#include "base/clock.h"
 #include "lib/fake_clock.h"
-#include "util/clock.h"
 
 static void the_system_clock_goes_forward(void **state)
 {

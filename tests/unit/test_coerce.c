@@ -8,10 +8,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
 #include "spec/coerce.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
 
 /* The tables below were measured on the reference implementation (pydantic 2.13). Where we differ
  * on purpose, a comment says so. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "cmd/config.h"
-#include "cmd/token.h"
-#include "cmd/tokens.h"
+#include "config/config.h"
+#include "config/token.h"
+#include "config/tokens.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,15 +13,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cmd/config_file.h"
-#include "core/authz.h"
-#include "core/policy.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
-#include "util/strv.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "base/strv.h"
+#include "config/config_file.h"
+#include "policy/authz.h"
+#include "policy/policy.h"
 
 #define TOKEN32 "0123456789abcdef0123456789abcdef"
 #define ARGS_MAX 12

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "cmd/config_file.h"
+#include "config/config_file.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,12 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/json.h"
+#include "base/str.h"
 
 static char path[64];
 static char *values[CONFIG_KEY_MAX];

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/str.h"
+#include "base/str.h"
 
 #define SEC NSEC_PER_SEC
 

@@ -17,13 +17,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "io/dns.h"
-#include "io/dns_internal.h"
-#include "io/loop.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
 #include "lib/fake_clock.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/str.h"
+#include "loop/loop.h"
+#include "sandbox/dns/dns.h"
+#include "sandbox/dns/dns_internal.h"
 
 #define NAME "\3www\7example\3com"
 #define NAME_LEN 17

@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "io/dns_msg.h"
-#include "util/str.h"
+#include "base/str.h"
+#include "sandbox/dns/dns_msg.h"
 
 struct msg {
     uint8_t data[2048];

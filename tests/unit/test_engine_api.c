@@ -13,14 +13,14 @@
 
 #include <cmocka.h>
 
-#include "backend/engine_api.h"
-#include "io/loop.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/clock.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "backend/engine/api.h"
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "loop/loop.h"
 
 /* The client against an engine that says whatever a test wants it to: check K08. */
 

@@ -15,10 +15,10 @@
 
 #include <cmocka.h>
 
-#include "backend/engine_internal.h"
-#include "util/clock.h"
-#include "util/fd.h"
-#include "util/str.h"
+#include "backend/engine/engine_internal.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/str.h"
 
 /* The connection to a supervisor, which runs beside hostile code: frames of any shape. */
 

@@ -8,11 +8,11 @@
 
 #include <cmocka.h>
 
-#include "backend/engine_internal.h"
-#include "util/alloc.h"
-#include "util/json.h"
-#include "util/str.h"
-#include "util/strv.h"
+#include "backend/engine/engine_internal.h"
+#include "base/alloc.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "base/strv.h"
 
 /* What of the engine backend needs no engine: names, references, hashes, the request for a
  * container, versions. */

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "util/err.h"
-#include "util/str.h"
+#include "base/err.h"
+#include "base/str.h"
 
 static void every_code_has_a_name_and_an_errno(void **state)
 {

@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/error_ring.h"
-#include "util/buf.h"
-#include "util/clock.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "policy/error_ring.h"
 
 #define WHEN (1790000000ULL * NSEC_PER_SEC)
 

@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-#include "core/events.h"
-#include "util/clock.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "session/events.h"
 
 struct seen {
     struct events_reader reader;

@@ -4,13 +4,13 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "core/authz.h"
-#include "core/events.h"
-#include "core/execs.h"
-#include "core/run.h"
-#include "core/share.h"
-#include "util/clock.h"
-#include "util/json.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "command/execs.h"
+#include "policy/authz.h"
+#include "policy/share.h"
+#include "session/events.h"
+#include "session/run.h"
 
 /* Execs by id, in one session, and what a reader has seen of them. */
 struct play {

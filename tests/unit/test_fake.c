@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/buf.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/json.h"
+#include "base/str.h"
 
 /* One exec straight on the backend, and all that it said. */
 struct seen {

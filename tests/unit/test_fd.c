@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/buf.h"
+#include "base/fd.h"
 #include "lib/fault.h"
-#include "util/buf.h"
-#include "util/fd.h"
 
 static size_t count_fds(void)
 {

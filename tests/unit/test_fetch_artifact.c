@@ -3,8 +3,8 @@
 
 #include <errno.h>
 
+#include "base/alloc.h"
 #include "fetch/manifest.h"
-#include "util/alloc.h"
 
 /* The digests were computed by langbot-plugin 0.7.18 itself (build_tree_manifest). */
 #define EMPTY "{\"algorithm\":\"sha256-tree-v1\",\"files\":[],\"total_bytes\":0}"

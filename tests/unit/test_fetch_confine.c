@@ -9,8 +9,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "sandbox/landlock.h"
-#include "util/compat.h"
+#include "base/compat.h"
+#include "inside/landlock.h"
 
 /* What a job that was taken over would try. Each returns what the kernel said. */
 

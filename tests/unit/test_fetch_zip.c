@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fetch_fixture.h"
 
+#include "base/alloc.h"
 #include "fetch/zipdir.h"
-#include "util/alloc.h"
 
 #include <errno.h>
 

@@ -12,13 +12,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "files/files.h"
-#include "files/files_internal.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "inside/files/files.h"
+#include "inside/files/files_internal.h"
 
 /* box-files as boxd sees it: a process with a request on stdin and frames on stdout. */
 

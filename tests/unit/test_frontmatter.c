@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/str.h"
 
 static struct frontmatter fm;
 static struct err err;

@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backend/guest/guest.h"
-#include "sandbox/clone.h"
+#include "inside/clone.h"
+#include "inside/guest/guest.h"
 
 /* Runs it in a child, and says which of its lines failed; 0: none. */
 static int in_child(int (*fn)(void))

@@ -12,11 +12,11 @@
 
 #include <cmocka.h>
 
-#include "sandbox/hostcmd.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "sandbox/host/hostcmd.h"
 
 #define LONG_MS 10000
 

@@ -4,7 +4,7 @@
 
 #include "lib/unit.h"
 
-#include "sandbox/hostetc.h"
+#include "sandbox/setup/hostetc.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,11 +17,11 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
 
 #define TMPFS_MAGIC_NUMBER 0x01021994
 

@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "http/http1.h"
-#include "util/buf.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/str.h"
+#include "http/codec/http1.h"
 
 #define GET "GET / HTTP/1.1\r\nHost: a\r\n"
 

@@ -7,7 +7,7 @@
 #include <netinet/in.h>
 #include <sys/un.h>
 
-#include "util/log.h"
+#include "base/log.h"
 
 #define HOST "Host: localhost\r\n"
 

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "http/client.h"
-#include "http/client_internal.h"
+#include "http/client/client.h"
+#include "http/client/client_internal.h"
 
 static char dir[64];
 static char path[96];

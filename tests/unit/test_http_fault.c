@@ -5,7 +5,7 @@
 
 #include "http_fixture.h"
 
-#include "http/client.h"
+#include "http/client/client.h"
 #include "lib/fault.h"
 
 static char dir[64];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "http_fixture.h"
 
-#include "io/peer.h"
+#include "loop/peer.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "http_fixture.h"
 
-#include "io/peer.h"
+#include "loop/peer.h"
 
-#include "http/crypto.h"
+#include "http/codec/crypto.h"
 
 #define HOST "Host: localhost\r\n"
 #define TOKEN "0123456789abcdef0123456789abcdef"

@@ -5,7 +5,7 @@
 
 #include "lib/unit.h"
 
-#include "sandbox/init/init.h"
+#include "inside/init/init.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,10 +17,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "util/cleanup.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
 
 /* What PID 1 calls instead of kill(2) and getpid(2); see meson.build. */
 int test_kill(pid_t pid, int signo);

@@ -5,7 +5,7 @@
 
 #include "init_fixture.h"
 
-#include "sandbox/ring.h"
+#include "inside/ring.h"
 
 static struct ring_reader ring;
 static int in_fd = -1;

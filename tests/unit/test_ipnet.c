@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "util/ipnet.h"
-#include "util/str.h"
+#include "base/ipnet.h"
+#include "base/str.h"
 
 static bool internal(const char *text)
 {

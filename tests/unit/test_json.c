@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
 #include "lib/fault.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
 
 /* From the library behind json.c, which only json.c includes. */
 void json_set_alloc_funcs(void *(*malloc_fn)(size_t), void (*free_fn)(void *));

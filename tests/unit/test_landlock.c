@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sandbox/landlock.h"
+#include "inside/landlock.h"
 
-#include "util/str.h"
+#include "base/str.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -9,9 +9,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "util/json.h"
-#include "util/log.h"
-#include "util/str.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/str.h"
 
 /* Standard error while a record is written. Datagrams, so that two writes are seen as two. */
 static int record_socket = -1;

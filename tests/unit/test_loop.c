@@ -12,11 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "io/loop.h"
+#include "base/err.h"
+#include "base/fd.h"
 #include "lib/fake_clock.h"
 #include "lib/fault.h"
-#include "util/err.h"
-#include "util/fd.h"
+#include "loop/loop.h"
 
 static struct fake_clock fake;
 

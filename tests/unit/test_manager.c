@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/run.h"
-#include "util/str.h"
+#include "base/str.h"
+#include "session/run.h"
 
 #define SEC NSEC_PER_SEC
 

@@ -4,13 +4,13 @@
 #include <errno.h>
 #include <string.h>
 
-#include "mcp/book.h"
-#include "mcp/info.h"
-#include "mcp/phase.h"
-#include "mcp/scan.h"
-#include "util/buf.h"
-#include "util/clock.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/str.h"
+#include "cli/mcp/book.h"
+#include "cli/mcp/info.h"
+#include "cli/mcp/phase.h"
+#include "cli/mcp/scan.h"
 
 /* Lines as they pass. */
 

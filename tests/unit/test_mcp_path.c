@@ -4,21 +4,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mcp/chain.h"
-#include "mcp/config.h"
-#include "mcp/env.h"
-#include "mcp/info.h"
-#include "mcp/path.h"
-#include "mcp/payload.h"
-#include "mcp/prepare.h"
-#include "mcp/said.h"
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "base/strv.h"
+#include "cli/mcp/chain.h"
+#include "cli/mcp/config.h"
+#include "cli/mcp/env.h"
+#include "cli/mcp/info.h"
+#include "cli/mcp/path.h"
+#include "cli/mcp/payload.h"
+#include "cli/mcp/prepare.h"
+#include "cli/mcp/said.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 /* The 25 cases that a boxed server has to pass (row F25), by their number, and the mistakes of
  * others that must not be repeated. A file system that is a table. */

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "core/metrics.h"
-#include "util/clock.h"
-#include "util/str.h"
+#include "base/clock.h"
+#include "base/str.h"
+#include "session/metrics.h"
 
 static void durations_fall_into_their_buckets(void **state)
 {

@@ -4,15 +4,15 @@
 #include <errno.h>
 #include <sys/resource.h>
 
-#include "backend/native_plan.h"
-#include "sandbox/gvisor.h"
-#include "sandbox/plan.h"
+#include "backend/native/plan.h"
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "base/strv.h"
+#include "sandbox/plan/plan.h"
+#include "sandbox/setup/gvisor.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 #define NAME "0123456789abcdef"
 

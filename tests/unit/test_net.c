@@ -12,13 +12,13 @@
 
 #include <cmocka.h>
 
-#include "sandbox/net.h"
-#include "sandbox/net_internal.h"
-#include "sandbox/netlink.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/ipnet.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/ipnet.h"
+#include "base/str.h"
+#include "sandbox/net/net.h"
+#include "sandbox/net/net_internal.h"
+#include "sandbox/net/netlink.h"
 
 static void tags_and_pools_are_checked(void **state)
 {

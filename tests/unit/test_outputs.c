@@ -9,15 +9,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/outputs.h"
-#include "core/share.h"
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/path.h"
+#include "base/regex.h"
+#include "base/str.h"
 #include "lib/fault.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/path.h"
-#include "util/regex.h"
-#include "util/str.h"
+#include "policy/outputs.h"
+#include "policy/share.h"
 
 #define KB 1024U
 

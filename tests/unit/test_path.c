@@ -15,9 +15,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "util/cleanup.h"
-#include "util/path.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/path.h"
+#include "base/str.h"
 
 static char root_path[64];
 static int root = -1;

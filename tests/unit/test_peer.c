@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "io/peer.h"
+#include "loop/peer.h"
 
 #include <arpa/inet.h>
 #include <limits.h>
@@ -15,9 +15,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/str.h"
 
 static int diag;
 

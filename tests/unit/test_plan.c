@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "sandbox/plan.h"
+#include "sandbox/plan/plan.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/str.h"
 
 enum { OP_BIND, OP_DIR, OP_LINK, OP_SCRATCH, OP_PROC, OP_DEV, OP_OVERLAY, OP_PRIVATE, OP_ALLOWED };
 

@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/authz.h"
+#include "base/alloc.h"
+#include "base/strv.h"
+#include "policy/authz.h"
 #include "spec/model.h"
 #include "spec/profile.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/strv.h"
 
 static const struct policy_request plain;
 

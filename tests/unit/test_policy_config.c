@@ -6,10 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/path.h"
+#include "base/strv.h"
 #include "spec/profile.h"
-#include "util/alloc.h"
-#include "util/path.h"
-#include "util/strv.h"
 
 #include <fcntl.h>
 

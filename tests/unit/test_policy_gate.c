@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy_stage.h"
 
-#include "core/authz.h"
-#include "core/policy_gate.h"
+#include "command/policy_gate.h"
+#include "policy/authz.h"
 
 /* A front that runs its commands in its own way, and a session for them. */
 struct front {

@@ -9,12 +9,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/policy_quota.h"
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "policy/policy_quota.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/path.h"
-#include "util/str.h"
 
 static char dir[64];
 static int dir_fd;

@@ -8,11 +8,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
 #include "spec/model.h"
 #include "spec/profile.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
 
 static const struct profile *find(const char *name)
 {

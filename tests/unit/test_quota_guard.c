@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy_stage.h"
 
-#include "core/process.h"
-#include "core/quota_guard.h"
+#include "command/quota_guard.h"
 #include "core_process.h"
+#include "session/process.h"
 
 /* A session on a directory of the host, looked after. */
 struct guarded {

@@ -5,15 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/record.h"
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "base/strv.h"
+#include "session/record.h"
 #include "spec/process.h"
 #include "spec/spec.h"
 #include "store/store.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 static char fake_name[] = "fake", box_name[] = "fake-1", no_text[] = "";
 

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/regex.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/regex.h"
+#include "base/str.h"
 
 static bool matches(struct regex *r, const char *text, size_t len)
 {

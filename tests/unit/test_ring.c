@@ -4,7 +4,7 @@
 
 #include "lib/unit.h"
 
-#include "sandbox/ring.h"
+#include "inside/ring.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,10 +13,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "util/cleanup.h"
-#include "util/compat.h"
-#include "util/fd.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/compat.h"
+#include "base/fd.h"
+#include "base/str.h"
 
 static struct ring_writer w;
 static struct ring_reader r;

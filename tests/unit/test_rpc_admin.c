@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <sys/stat.h>
 
-#include "core/readiness.h"
+#include "front/langbot/tenant/readiness.h"
 
 /* Uploads, skills, directories and admission, on the fake backend. */
 

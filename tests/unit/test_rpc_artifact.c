@@ -6,7 +6,7 @@
 
 #include <sys/stat.h>
 
-#include "core/artifacts.h"
+#include "session/artifacts.h"
 
 #define DIGEST "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 #define OTHER "1123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "rpc/rpc_internal.h"
+#include "front/langbot/langbot_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/str.h"
-#include "util/strv.h"
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "base/strv.h"
 
 /* What was handed on: a message each, and whether it ends a line. */
 struct seen {

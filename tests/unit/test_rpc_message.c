@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "rpc/rpc_internal.h"
+#include "front/langbot/langbot_internal.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/str.h"
 
 #define OK_REST "\"action\":\"a\",\"data\":{}}"
 

@@ -3,7 +3,7 @@
 
 #include <sys/stat.h>
 
-#include "core/readiness.h"
+#include "front/langbot/tenant/readiness.h"
 
 /* What the wire has gained since 0.5.5, on the fake backend. */
 

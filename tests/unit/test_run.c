@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/run.h"
+#include "session/run.h"
 
 struct seen {
     struct run *run;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sandbox/seccomp.h"
+#include "sandbox/seccomp/seccomp.h"
 
-#include "sandbox/seccomp_install.h"
-#include "sandbox/seccomp_internal.h"
-#include "util/cleanup.h"
-#include "util/compat.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/compat.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "inside/seccomp_install.h"
+#include "sandbox/seccomp/seccomp_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sandbox/seccomp_json.h"
+#include "sandbox/seccomp/seccomp_json.h"
 
 #include <errno.h>
 #include <linux/seccomp.h>
@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
-#include "sandbox/seccomp_internal.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "sandbox/seccomp/seccomp_internal.h"
 
 /* The profile that engines get, judged as libseccomp does, against the table itself. */
 

@@ -7,7 +7,7 @@
 
 #include <sys/stat.h>
 
-#include "core/run.h"
+#include "session/run.h"
 
 static const uint64_t every_field = ~UINT64_C(0);
 

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/cleanup.h"
-#include "util/sha256.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/sha256.h"
+#include "base/str.h"
 
 /* Of FIPS 180-4's examples. */
 static const struct {

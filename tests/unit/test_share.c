@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "core/share.h"
-#include "util/err.h"
+#include "base/err.h"
+#include "policy/share.h"
 
 /* Two sessions for "small", nothing said about anything else. */
 static void caps(void *arg, const char *name, uint64_t ret[SHARE_KIND_MAX])

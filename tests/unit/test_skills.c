@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "core/hostdir.h"
-#include "core/skills.h"
+#include "jobs/hostdir.h"
+#include "jobs/skills.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -16,17 +16,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "base/str.h"
 #include "fetch/job.h"
 #include "fetch/launcher.h"
-#include "io/loop.h"
 #include "lib/fake_clock.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/json.h"
-#include "util/path.h"
-#include "util/str.h"
+#include "loop/loop.h"
 
 #define CALLS_MAX 512
 

@@ -9,14 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "base/strv.h"
 #include "spec/model.h"
 #include "spec/spec.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
-#include "util/strv.h"
 
 static struct json *parse(const char *text)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "sandbox/storage.h"
+#include "sandbox/launch/storage.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,11 +14,11 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include "util/cleanup.h"
-#include "util/compat.h"
-#include "util/err.h"
-#include "util/path.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/compat.h"
+#include "base/err.h"
+#include "base/path.h"
+#include "base/str.h"
 
 static char dir[64];
 static struct launch_host host;

@@ -11,13 +11,13 @@
 
 #include <sqlite3.h>
 
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
 #include "store/store.h"
-#include "util/alloc.h"
-#include "util/cleanup.h"
-#include "util/err.h"
-#include "util/fd.h"
-#include "util/path.h"
-#include "util/str.h"
 
 struct place {
     char path[64];

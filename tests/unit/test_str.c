@@ -5,8 +5,8 @@
 #include <locale.h>
 #include <string.h>
 
-#include "util/cleanup.h"
-#include "util/str.h"
+#include "base/cleanup.h"
+#include "base/str.h"
 
 static void null_equals_only_null(void **state)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "util/alloc.h"
-#include "util/strv.h"
+#include "base/alloc.h"
+#include "base/strv.h"
 
 static void null_is_the_empty_vector(void **state)
 {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "core/tenancy.h"
+#include "front/langbot/tenant/tenancy.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
 #include "spec/model.h"
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/json.h"
-#include "util/str.h"
 
 #define NS "ws-5ae072b797fd533f5dc5cc63"
 #define NS_OTHER "ws-000000000000000000000000"

@@ -8,18 +8,18 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/audit.h"
-#include "core/authz.h"
-#include "core/error_ring.h"
-#include "core/files.h"
-#include "core/policy_service.h"
-#include "core/tools.h"
+#include "agent/files.h"
+#include "agent/tools.h"
+#include "base/buf.h"
+#include "base/fd.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "command/policy_service.h"
+#include "policy/audit/audit.h"
+#include "policy/authz.h"
+#include "policy/error_ring.h"
 #include "policy_fixture.h"
-#include "util/buf.h"
-#include "util/fd.h"
-#include "util/json.h"
-#include "util/path.h"
-#include "util/str.h"
 
 /* The fake backend with a box-files that says what the test wants it to say. */
 struct stub {

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/truncate.h"
-#include "util/alloc.h"
-#include "util/buf.h"
-#include "util/cleanup.h"
-#include "util/str.h"
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/str.h"
+#include "policy/truncate.h"
 
 static char *letters(size_t n)
 {

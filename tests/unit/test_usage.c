@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core_process.h"
 
-#include "core/run.h"
-#include "core/usage.h"
+#include "front/langbot/tenant/usage.h"
+#include "session/run.h"
 
 struct looked {
     int n;

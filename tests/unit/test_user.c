@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "util/fd.h"
-#include "util/user.h"
+#include "base/fd.h"
+#include "base/user.h"
 
 #define NO_NAMESPACE 3
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "sandbox/userns.h"
+#include "sandbox/setup/userns.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "util/err.h"
-#include "util/str.h"
+#include "base/err.h"
+#include "base/str.h"
 
 static void ranges_do_not_overlap_and_fit(void **state)
 {

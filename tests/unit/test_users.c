@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "core/users.h"
+#include "policy/users.h"
 
 #include <grp.h>
 #include <pwd.h>
 #include <string.h>
 
-#include "core/authz.h"
-#include "io/peer.h"
-#include "util/alloc.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "base/alloc.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "loop/peer.h"
+#include "policy/authz.h"
 
 #define OWN 1234U
 

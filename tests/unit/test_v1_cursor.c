@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "rpc/v1_internal.h"
-#include "util/str.h"
+#include "base/str.h"
+#include "front/v1/v1_internal.h"
 
 static void a_number_comes_back_to_its_reader_only(void **state)
 {

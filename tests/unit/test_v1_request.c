@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core_fixture.h"
 
-#include "rpc/v1_internal.h"
+#include "front/v1/v1_internal.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "util/buf.h"
-#include "util/json.h"
-#include "util/str.h"
-#include "util/strv.h"
+#include "base/buf.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "base/strv.h"
 
 static int parse_exec(const char *text, struct v1_exec *ret, struct err *err)
 {

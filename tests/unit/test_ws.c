@@ -9,10 +9,10 @@
 
 #include <cmocka.h>
 
-#include "http/http1.h"
-#include "http/ws.h"
-#include "util/err.h"
-#include "util/str.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "http/codec/http1.h"
+#include "http/codec/ws.h"
 
 static const uint8_t key[4] = {0x37, 0xfa, 0x21, 0x3d};
 

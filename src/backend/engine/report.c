@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/engine/engine_internal.h"
+#include "backend/shared.h"
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "priv/bind.h"
+
+/* What is in force for a session, and what the engine can do at all. Both as the engine and the
+ * kernel tell it, not as we asked for it. */
+
+#define REPORT_MAX (64U * 1024U)
+#define POSTURE_MAX 16384U
+#define POSTURE_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
+#define DOCTOR_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
+
+struct report {
+    struct engine_job job;
+    const struct engine_sandbox *sb; /* of a receipt; NULL once it is gone */
+    backend_text_fn *done;
+    void *arg;
+    struct engine_call *call;
+    struct exec *exec;
+    struct buf posture, out;
+    struct jw w;
+};
+
+static void report_free(struct engine_job *job)
+{
+    struct report *r = container_of(job, struct report, job);
+    engine_call_cancel(r->call);
+    engine_job_remove(job);
+    buf_done(&r->posture);
+    buf_done(&r->out);
+    free(r);
+}
+
+static struct report *report_new(struct engine *e, backend_text_fn *done, void *arg)
+{
+    struct report *r = xnew(struct report);
+    r->done = done;
+    r->arg = arg;
+    buf_init(&r->posture, POSTURE_MAX);
+    buf_init(&r->out, REPORT_MAX);
+    jw_init(&r->w, &r->out);
+    engine_job_add(e, &r->job, report_free);
+    return r;
+}
+
+static void finish(struct report *r, const struct err *err)
+{
+    struct err large = {0};
+    if (err == NULL && jw_end(&r->w) < 0) {
+        (void)err_set(&large, ERR_LIMIT, "the report is too large");
+        err = &large;
+    }
+    struct buf out = r->out;
+    buf_init(&r->out, REPORT_MAX);
+    backend_text_fn *done = r->done;
+    void *arg = r->arg;
+    report_free(&r->job);
+    done(arg, err == NULL ? out.data : NULL, err == NULL ? out.len : 0, err);
+    buf_done(&out);
+}
+
+/* Receipts. */
+
+void engine_report_forget(const struct engine_sandbox *sb)
+{
+    for (struct engine_job *job = sb->engine->jobs; job != NULL; job = job->next) {
+        struct report *r = container_of(job, struct report, job);
+        if (job->drop == report_free && r->sb == sb)
+            r->sb = NULL;
+    }
+}
+
+static void tell_gone(struct report *r)
+{
+    struct err err = {0};
+    (void)err_set(&err, ERR_NOT_FOUND, "the session has ended meanwhile");
+    finish(r, &err);
+}
+
+static void put_payload(struct jw *w, const char *status)
+{
+    jw_key(w, "payload");
+    jw_object(w);
+    backend_write_status(w, status);
+    jw_object_end(w);
+}
+
+static const char not_set[] = "the engine does not enforce it";
+
+/* An object that is not closed yet. */
+static void begin_limit(struct jw *w, const char *key, int64_t value, const char *why)
+{
+    jw_key(w, key);
+    jw_object(w);
+    jw_kbool(w, "enforced", value > 0);
+    if (value > 0)
+        jw_kint(w, "value", value);
+    else
+        jw_kstr(w, "reason", why);
+}
+
+static void put_limit(struct jw *w, const char *key, int64_t value, const char *why)
+{
+    begin_limit(w, key, value, why);
+    jw_object_end(w);
+}
+
+static void put_pids(struct jw *w, const struct engine_sandbox *sb, int64_t asked)
+{
+    int64_t got = asked > 0 ? sb->spec->pids_limit : 0;
+    /* Where the engine took it for something else, what is in force is what it says. */
+    if (got > 0 && asked != engine_pids_max(sb->spec, sb->own_id, sb->gvisor))
+        got = asked - engine_pids_reserve(sb->own_id);
+    begin_limit(w, "pids", got, not_set);
+    if (got > 0 && sb->gvisor) {
+        jw_kstr(w, "how", "RLIMIT_NPROC, which gVisor counts for this session alone");
+        jw_kint(w, "host_tasks", asked);
+    }
+    jw_object_end(w);
+}
+
+static void put_limits(struct jw *w, const struct engine_sandbox *sb, const struct json *host)
+{
+    const struct spec *spec = sb->spec;
+    bool none = sb->engine->facts.no_limits;
+    int64_t pids = none ? 0 : json_int(json_get(host, "PidsLimit"));
+    int64_t memory = none ? 0 : json_int(json_get(host, "Memory"));
+    int64_t cpus = none ? 0 : json_int(json_get(host, "NanoCpus"));
+    bool sized =
+        spec->workspace_quota_mb > 0 && engine_workspace(spec, false) == ENGINE_WORKSPACE_MEMORY;
+    jw_key(w, "limits");
+    jw_object(w);
+    put_limit(w, "memory_bytes", memory, not_set);
+    put_pids(w, sb, pids);
+    put_limit(w, "socket_bytes",
+              sb->engine->facts.v1 && !sb->gvisor
+                  ? (none ? 0 : json_int(json_get(host, "KernelMemoryTCP")))
+                  : memory,
+              "the engine does not limit what sockets hold");
+    put_limit(w, "cpu_quota_us_per_100ms", cpus / 10000, not_set);
+    put_limit(w, "disk_bytes", sized ? (int64_t)engine_workspace_bytes(spec) : 0,
+              spec->workspace_quota_mb > 0 ? "engines cannot limit a host directory"
+                                           : "no quota was asked for");
+    backend_write_counted(w, backend_counted_bytes(spec));
+    jw_object_end(w);
+}
+
+/* By what the engine says that it mounted: an earlier daemon may have asked for it. */
+static void put_owners(struct jw *w, const struct engine_sandbox *sb, const struct json *inspected)
+{
+    const struct json *mounts = json_get(inspected, "Mounts");
+    AUTO_FREE char *binds = xasprintf("%s/" PRIV_BINDS "/", sb->engine->options.state_dir);
+    bool mapped = false;
+    for (size_t i = 0; i < json_len(mounts); i++) {
+        const char *source = json_str(json_get(json_at(mounts, i), "Source"));
+        mapped = mapped || (source != NULL && str_starts(source, binds));
+    }
+    if (sb->mounts.n == 0)
+        return;
+    jw_key(w, "mount_owners");
+    jw_object(w);
+    jw_kbool(w, "mapped", mapped);
+    if (!mapped)
+        jw_kstr(w, "reason",
+                sb->not_mapped[0] != '\0' ? sb->not_mapped : "an earlier boxd did not say");
+    jw_object_end(w);
+}
+
+static void write_receipt(struct report *r, const struct json *inspected)
+{
+    const struct engine_sandbox *sb = r->sb;
+    const struct json *host = json_get(inspected, "HostConfig");
+    const struct json *state = json_get(inspected, "State");
+    const char *network = json_str(json_get(host, "NetworkMode"));
+    const char *runtime = json_str(json_get(host, "Runtime"));
+    if (str_eq(runtime, "oci")) /* which is all that Podman says */
+        runtime = sb->engine->options.runtime != NULL ? sb->engine->options.runtime
+                                                      : sb->engine->facts.runtime;
+    struct jw *w = &r->w;
+    jw_object(w);
+    jw_kstr(w, "backend", sb->engine->kind->name);
+    jw_kstr(w, "container", sb->name);
+    jw_kstr(w, "container_id", sb->id);
+    jw_kstr(w, "runtime", runtime);
+    jw_kstr(w, "kernel", sb->gvisor ? "gvisor" : "host");
+    jw_kstr(w, "mounts_compared_by",
+            sb->gvisor ? "owner, mode, size and times: gVisor invents inodes" : "device and inode");
+    jw_kstr(w, "out_of_memory_ends", sb->gvisor ? "the session" : "the command");
+    jw_kstr(w, "image_requested", sb->spec->image);
+    jw_kstr(w, "image", json_str(json_get(inspected, "Image")));
+    jw_kbool(w, "image_substituted", false);
+    jw_kbool(w, "root_writable", !json_bool(json_get(host, "ReadonlyRootfs")));
+    jw_kstr(w, "network", str_eq(network, "none") ? "none" : "the engine's own, not filtered");
+    jw_kstr(w, "host_ids",
+            sb->engine->facts.narrow       ? "of the engine's own range"
+            : sb->guest_uid >= 2000000000U ? "private id of this session"
+                                           : "shared with the owner of that id on the host");
+    put_owners(w, sb, inspected);
+    jw_ku64(w, "uid", sb->guest_uid);
+    jw_kint(w, "host_pid", json_int(json_get(state, "Pid")));
+    jw_kbool(w, "privileged", json_bool(json_get(host, "Privileged")));
+    jw_kstr(w, "init", "box-guest");
+    jw_kstr(w, "kill_on_timeout", "the exec's own process tree");
+    put_limits(w, sb, host);
+    put_payload(w, buf_str(&r->posture));
+    jw_object_end(w);
+}
+
+static void on_inspected(void *arg, const struct json *body, const struct err *err)
+{
+    struct report *r = arg;
+    r->call = NULL;
+    if (r->sb == NULL) {
+        tell_gone(r);
+        return;
+    }
+    if (err == NULL)
+        write_receipt(r, body);
+    finish(r, err);
+}
+
+static void on_posture_output(void *arg, enum exec_stream stream, const char *data, size_t len)
+{
+    struct report *r = arg;
+    if (stream == EXEC_STDOUT)
+        (void)buf_append(&r->posture, data, len);
+}
+
+static void on_posture(void *arg, const struct outcome *outcome)
+{
+    struct report *r = arg;
+    struct err err = {0};
+    engine_exec_free(r->exec);
+    if (r->sb == NULL) {
+        tell_gone(r);
+        return;
+    }
+    if (outcome->kind != OUTCOME_EXITED || outcome->exit_code != 0) {
+        (void)err_set(&err, ERR_BACKEND, "the session could not report on itself: %s %s",
+                      outcome_name(outcome->kind), outcome->error);
+        finish(r, &err);
+        return;
+    }
+    AUTO_FREE char *target = xasprintf("/containers/%s/json", r->sb->id);
+    r->call = engine_call_start(r->job.engine->api, &(struct engine_request){.target = target},
+                                on_inspected, r);
+}
+
+int engine_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err)
+{
+    static const struct exec_events events = {.output = on_posture_output, .finished = on_posture};
+    static char *const argv[] = {(char *)(uintptr_t) "posture", NULL};
+    struct engine_sandbox *sb = container_of(base, struct engine_sandbox, base);
+    struct exec_request req = {
+        .argv = argv, .posture = true, .cwd = "/", .timeout_ns = POSTURE_TIMEOUT_NS};
+    struct report *r = report_new(sb->engine, done, arg);
+    r->sb = sb;
+    int e = engine_exec_start(base, &req, &events, r, &r->exec, err);
+    if (e < 0)
+        report_free(&r->job);
+    return e;
+}
+
+/* The doctor. */
+
+static void check(struct jw *w, const char *id, const char *status, const char *detail,
+                  const char *remedy)
+{
+    jw_object(w);
+    jw_kstr(w, "id", id);
+    jw_kstr(w, "status", status);
+    jw_kstr(w, "detail", detail);
+    jw_kstr(w, "remedy", str_eq(status, "ok") ? NULL : remedy);
+    jw_object_end(w);
+}
+
+/* Each runtime and helper program with its version, and what it is too old for. */
+static void check_versions(struct jw *w, const struct json *version)
+{
+    static const char *const programs[] = {"runc", "crun"};
+    const struct json *parts = json_get(version, "Components");
+    for (size_t i = 0; i < json_len(parts); i++) {
+        const char *name = json_str(json_get(json_at(parts, i), "Name"));
+        const char *text = json_str(json_get(json_at(parts, i), "Version"));
+        for (size_t k = 0; name != NULL && text != NULL && k < ARRAY_SIZE(programs); k++) {
+            if (strstr(name, programs[k]) == NULL)
+                continue;
+            const char *cves = engine_floor_breach(programs[k], text);
+            char detail[300];
+            (void)snprintf(detail, sizeof(detail), "%.*s%s%s", (int)strcspn(text, "\n"), text,
+                           cves != NULL ? ": older than the fixes of " : "",
+                           cves != NULL ? cves : "");
+            check(w, "runtime", cves != NULL ? "warn" : "ok", detail,
+                  "upgrade it; a distribution may have the fixes under an older number, see its "
+                  "changelog");
+        }
+    }
+}
+
+static void check_limits(struct jw *w, const struct engine *e, const struct json *info)
+{
+    static const struct {
+        const char *id, *key;
+    } limits[] = {{"limit-memory", "MemoryLimit"},
+                  {"limit-swap", "SwapLimit"},
+                  {"limit-pids", "PidsLimit"},
+                  {"limit-cpu", "CpuCfsQuota"}};
+    for (size_t i = 0; i < ARRAY_SIZE(limits); i++) {
+        const struct json *v = json_get(info, limits[i].key);
+        /* Podman tells by another name. */
+        if (v == NULL && str_eq(limits[i].key, "CpuCfsQuota"))
+            v = json_get(info, "CPUCfsQuota");
+        bool ok = json_bool(v) && !e->facts.no_limits;
+        check(w, limits[i].id, ok ? "ok" : "missing",
+              ok                   ? "enforced by the engine"
+              : e->facts.no_limits ? "a rootless engine enforces none without cgroup v2"
+                                   : "the engine says that it cannot",
+              "delegate the controller to it, or start it as root");
+    }
+}
+
+static void check_runtime(struct jw *w, const struct engine *e, const struct json *info)
+{
+    const char *wanted = e->options.runtime;
+    const struct json *all = json_get(info, "Runtimes");
+    if (wanted == NULL)
+        wanted = json_str(json_get(info, "DefaultRuntime"));
+    bool listed = wanted != NULL && json_get(all, wanted) != NULL;
+    check(w, "runtime-choice", listed ? "ok" : "missing",
+          wanted != NULL ? wanted : "the engine names none",
+          "install it and list it in the engine's configuration (Docker: \"runtimes\" in "
+          "daemon.json)");
+}
+
+static void check_owners(struct jw *w, const struct engine *e)
+{
+    char detail[300];
+    const char *why = NULL;
+    bool ok = engine_can_bind(e, &why);
+    (void)snprintf(detail, sizeof(detail), "%s%s",
+                   ok ? "the owner of a host directory is the session's user inside"
+                      : "sessions have the id of the owner of their host directory: ",
+                   ok ? "" : why);
+    check(w, "mount-owners", ok ? "ok" : "warn", detail,
+          "start boxd as root, with the engine's socket on the same host");
+}
+
+static void check_ids(struct jw *w, const struct engine *e)
+{
+    const char *path = engine_api_endpoint(e->api);
+    check(w, "id-ranges", "ok",
+          e->facts.narrow
+              ? "the engine maps ids: rootless, or remapped"
+              : "sessions have host ids of their own, where nothing below says otherwise",
+          NULL);
+    check_owners(w, e);
+    check(w, "socket", e->facts.narrow ? "ok" : "warn",
+          e->facts.narrow ? path : "whoever can use this socket is root on the host, so boxd is",
+          "use a rootless engine, or the native backend");
+}
+
+static void write_doctor(struct report *r, const struct json *info)
+{
+    struct engine *e = r->job.engine;
+    struct jw *w = &r->w;
+    const struct json *version = json_get(info, "ServerVersion");
+    char detail[200];
+    (void)snprintf(detail, sizeof(detail), "%s %.60s, API %s, at %.80s", e->kind->name,
+                   json_str(version) != NULL ? json_str(version) : "of unknown version",
+                   engine_api_version(e->api), engine_api_endpoint(e->api));
+    engine_facts_read(&e->facts, info, e->options.runtime);
+    check(w, "engine", "ok", detail, NULL);
+    check_ids(w, e);
+    check_runtime(w, e, info);
+    check_limits(w, e, info);
+    if (e->facts.gvisor)
+        check(w, "gvisor-limits", "warn",
+              "out of memory ends the whole session; mounts are compared by owner, mode, size and "
+              "times, because gVisor invents inodes",
+              "use the engine's own runtime, or the native backend, where that matters more than a "
+              "kernel of its own");
+    check(w, "seccomp", "ok", "our profile for the container, and our filter for every command",
+          NULL);
+    check(w, "disk-quota", "warn",
+          "hard for a workspace in memory; a host directory or a writable root has none",
+          "use the native backend where disk limits matter");
+    check(w, "network", "warn", "off is off; on is the engine's own network, private ranges too",
+          "use the native backend where a session with a network must not reach your own");
+}
+
+static void on_version(void *arg, const struct json *body, const struct err *err)
+{
+    struct report *r = arg;
+    r->call = NULL;
+    if (err == NULL)
+        check_versions(&r->w, body);
+    jw_array_end(&r->w);
+    jw_object_end(&r->w);
+    finish(r, NULL);
+}
+
+/* An engine that does not answer is a finding, not a failure of ours. */
+static void on_doctor_info(void *arg, const struct json *body, const struct err *err)
+{
+    struct report *r = arg;
+    r->call = NULL;
+    if (err != NULL) {
+        check(&r->w, "engine", "missing", err->msg,
+              "start it, and let the user that boxd runs as use its socket");
+        jw_array_end(&r->w);
+        jw_object_end(&r->w);
+        finish(r, NULL);
+        return;
+    }
+    write_doctor(r, body);
+    r->call = engine_call_start(
+        r->job.engine->api,
+        &(struct engine_request){.target = "/version", .timeout_ns = DOCTOR_TIMEOUT_NS}, on_version,
+        r);
+}
+
+int engine_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err)
+{
+    struct engine *e = container_of(b, struct engine, base);
+    struct report *r = report_new(e, done, arg);
+    (void)err;
+    jw_object(&r->w);
+    jw_kstr(&r->w, "version", BOX_VERSION);
+    jw_kstr(&r->w, "backend", e->kind->name);
+    jw_key(&r->w, "checks");
+    jw_array(&r->w);
+    r->call = engine_call_start(
+        e->api, &(struct engine_request){.target = "/info", .timeout_ns = DOCTOR_TIMEOUT_NS},
+        on_doctor_info, r);
+    return 0;
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "backend/runsc/runsc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "backend/engine/engine_internal.h"
+#include "backend/native/native_internal.h"
+#include "backend/shared.h"
+#include "base/alloc.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "base/strv.h"
+#include "sandbox/host/hostcmd.h"
+#include "sandbox/seccomp/seccomp.h"
+#include "sandbox/setup/gvisor.h"
+
+#include <linux/filter.h>
+
+/* Two halves: outside, a sandbox of the native backend, which has processes, limits, storage and a
+ * network but nobody to talk to; inside, box-guest, whom engine_link.c and its like talk to. This
+ * is where they are joined: each dies with the other. */
+
+#define MIB (1024ULL * 1024ULL)
+#define VERSION_TIMEOUT_MS 10000U
+#define HOME "/home/box"
+
+struct runsc {
+    struct engine engine;  /* first: it is freed as one */
+    struct backend *outer; /* owned; native */
+};
+
+struct runsc_sandbox {
+    struct engine_sandbox sb; /* first: it is freed as one */
+    struct sandbox *outer;    /* NULL: not yet, or no more */
+    bool making;              /* it will be told how that ended */
+};
+
+_Static_assert(offsetof(struct runsc, engine) == 0 && offsetof(struct runsc_sandbox, sb) == 0,
+               "freed by their first members");
+
+static const struct engine_kind kind = {.name = "runsc"};
+
+static struct runsc *runsc_of(const struct engine *e)
+{
+    return container_of((struct engine *)(uintptr_t)e, struct runsc, engine);
+}
+
+static struct runsc_sandbox *sandbox_of(struct engine_sandbox *sb)
+{
+    return container_of(sb, struct runsc_sandbox, sb);
+}
+
+struct backend *runsc_outer(struct backend *b)
+{
+    return runsc_of(container_of(b, struct engine, base))->outer;
+}
+
+/* Its end. */
+
+static void on_outer_destroyed(void *arg, const struct err *err)
+{
+    engine_removed(arg, err);
+}
+
+static void on_nothing_there(struct loop_defer *d)
+{
+    engine_removed(container_of(d, struct engine_sandbox, defer), NULL);
+}
+
+static void remove_sandbox(struct engine_sandbox *sb)
+{
+    struct runsc_sandbox *s = sandbox_of(sb);
+    struct sandbox *outer = TAKE_PTR(s->outer);
+    if (outer != NULL)
+        outer->backend->ops->destroy(outer, on_outer_destroyed, sb);
+    else if (!s->making) /* else on_outer_created() goes on */
+        loop_defer_start(sb->engine->loop, &sb->defer, on_nothing_there);
+}
+
+static void on_outer_lost(void *arg)
+{
+    struct runsc_sandbox *s = arg;
+    struct err err = {0};
+    if (s->sb.state == ENGINE_READY) {
+        engine_lose(&s->sb);
+        return;
+    }
+    const char *words = s->outer != NULL ? native_last_words(s->outer) : "";
+    (void)err_set(&err, ERR_BACKEND, "gVisor could not start the session%s%.*s",
+                  words[0] != '\0' ? ": " : "", NATIVE_WORDS_MAX, words);
+    engine_fail(&s->sb, &err);
+}
+
+/* Its beginning. */
+
+static void on_outer_created(void *arg, struct sandbox *outer, const struct err *err)
+{
+    struct runsc_sandbox *s = arg;
+    s->outer = outer;
+    s->making = false;
+    if (s->sb.state == ENGINE_REMOVING)
+        remove_sandbox(&s->sb);
+    else if (err != NULL)
+        engine_fail(&s->sb, err);
+    else
+        engine_greet(&s->sb);
+}
+
+/* What box-init does on the native backend: limits of each process, behind those of the groups.
+ * gVisor counts the processes of an id, which are all of the session's. */
+static void hello(const struct engine_sandbox *sb, struct guest_hello *h)
+{
+    const struct spec *spec = sb->spec;
+    const struct guest_rlimit limits[] = {
+        {.resource = RLIMIT_NOFILE, .soft = 1024, .hard = 4096},
+        {.resource = RLIMIT_STACK, .soft = 8 * MIB, .hard = 64 * MIB},
+    };
+    uint64_t quota = (uint64_t)spec->workspace_quota_mb * MIB;
+    for (size_t i = 0; i < ARRAY_SIZE(limits); i++)
+        h->rlimits[h->n_rlimits++] = limits[i];
+    if (quota == 0)
+        return;
+    h->rlimits[h->n_rlimits++] =
+        (struct guest_rlimit){.resource = RLIMIT_FSIZE, .soft = quota, .hard = quota};
+    if (h->quota_path[0] == '\0') /* the workspace is the host's; the rest is on the disk */
+        (void)str_copy(h->quota_path, sizeof(h->quota_path), HOME);
+}
+
+static const struct engine_maker maker = {.remove = remove_sandbox, .hello = hello};
+
+static struct runsc_sandbox *begin(struct runsc *r, const char *name, const struct spec *spec,
+                                   struct err *err)
+{
+    struct runsc_sandbox *s = xnew(struct runsc_sandbox);
+    struct engine_sandbox *sb = &s->sb;
+    sb->base.backend = &r->engine.base;
+    sb->engine = &r->engine;
+    sb->spec = engine_copy_spec(spec);
+    sb->next_exec = 1;
+    sb->own_id = true;
+    /* There is no group for each command in there, and when the session's is full the kernel picks
+     * gVisor itself. So box-guest looks, and ends what has too much before that. */
+    sb->tree_bytes = (uint64_t)spec->memory_mb * MIB;
+    (void)str_copy(sb->name, sizeof(sb->name), name);
+    (void)str_copy(sb->id, sizeof(sb->id), name);
+    sb->next = r->engine.sandboxes;
+    if (sb->next != NULL)
+        sb->next->prev = sb;
+    r->engine.sandboxes = sb;
+    if (engine_listen(sb, err) == 0)
+        return s;
+    engine_sandbox_free(sb);
+    return NULL;
+}
+
+static void promise(struct runsc_sandbox *s, backend_created_fn *created, backend_lost_fn *lost,
+                    void *arg)
+{
+    s->sb.created = created;
+    s->sb.on_lost = lost;
+    s->sb.arg = arg;
+    s->making = true;
+}
+
+static void give_up(struct runsc_sandbox *s)
+{
+    struct engine *e = s->sb.engine;
+    char name[ENGINE_NAME_MAX];
+    (void)str_copy(name, sizeof(name), s->sb.name);
+    engine_sandbox_free(&s->sb);
+    (void)unlinkat(e->dir_fd, name, AT_REMOVEDIR);
+}
+
+/* Somebody is told of what has begun; nothing is left of what has not. */
+static int begun(struct runsc_sandbox *s, int rc, backend_created_fn *created,
+                 backend_lost_fn *lost, void *arg)
+{
+    if (rc < 0)
+        give_up(s);
+    else
+        promise(s, created, lost, arg);
+    return rc;
+}
+
+static int runsc_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
+                        backend_lost_fn *lost, void *arg, struct err *err)
+{
+    struct runsc *r = runsc_of(container_of(b, struct engine, base));
+    char name[PLAN_NAME_LEN + 1];
+    id_random(name);
+    struct runsc_sandbox *s = begin(r, name, spec, err);
+    if (s == NULL)
+        return err_code_errno(err->code);
+    engine_move(&s->sb, ENGINE_STARTING);
+    int rc = native_create_named(r->outer, name, spec, on_outer_created, on_outer_lost, s, err);
+    return begun(s, rc, created, lost, arg);
+}
+
+/* box-guest comes back to the directory that it knows; the native half is known to box-priv. */
+/* NOLINTNEXTLINE(readability-function-size): it is one of the backend's operations. */
+static int runsc_adopt(struct backend *b, const char *name, const struct spec *spec,
+                       backend_created_fn *created, backend_lost_fn *lost, void *arg,
+                       struct err *err)
+{
+    struct runsc *r = runsc_of(container_of(b, struct engine, base));
+    if (strlen(name) != PLAN_NAME_LEN || !id_valid(name))
+        return err_set(err, ERR_INVALID, "'%.40s' is not the name of a sandbox", name);
+    struct runsc_sandbox *s = begin(r, name, spec, err);
+    if (s == NULL)
+        return err_code_errno(err->code);
+    engine_move(&s->sb, ENGINE_ADOPTING);
+    int rc = native_adopt(r->outer, name, spec, on_outer_created, on_outer_lost, s, err);
+    return begun(s, rc, created, lost, arg);
+}
+
+struct sweep {
+    struct runsc *r;
+    backend_done_fn *done;
+    void *arg;
+};
+
+static void on_swept(void *arg, const struct err *err)
+{
+    struct sweep *s = arg;
+    backend_done_fn *done = s->done;
+    void *done_arg = s->arg;
+    if (err == NULL)
+        engine_sweep_directories(&s->r->engine);
+    free(s);
+    done(done_arg, err);
+}
+
+static int runsc_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err)
+{
+    struct runsc *r = runsc_of(container_of(b, struct engine, base));
+    struct sweep *s = xnew(struct sweep);
+    *s = (struct sweep){.r = r, .done = done, .arg = arg};
+    int rc = native_sweep(r->outer, on_swept, s, err);
+    if (rc < 0)
+        free(s);
+    return rc;
+}
+
+/* Both count the time: box-guest for a box-priv that is gone, too. */
+static void runsc_set_deadline(struct sandbox *base, uint64_t boot_ns)
+{
+    struct runsc_sandbox *s = sandbox_of(container_of(base, struct engine_sandbox, base));
+    engine_set_deadline(base, boot_ns);
+    if (s->outer != NULL)
+        native_set_deadline(s->outer, boot_ns);
+}
+
+/* What is in force outside is the native backend's to tell; a process inside is its witness. */
+static int posture(void *arg, const struct exec_request *req, const struct exec_events *events,
+                   void *exec_arg, struct exec **ret, struct err *err)
+{
+    struct runsc_sandbox *s = arg;
+    return engine_exec_start(&s->sb.base, req, events, exec_arg, ret, err);
+}
+
+static int runsc_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err)
+{
+    struct runsc_sandbox *s = sandbox_of(container_of(base, struct engine_sandbox, base));
+    if (s->outer == NULL)
+        return err_set(err, ERR_STATE, "the session is not running");
+    return native_receipt(s->outer, done, arg, err);
+}
+
+static int runsc_place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
+                       void *arg, struct err *err)
+{
+    return native_place(runsc_outer(b), want, fn, arg, err);
+}
+
+static int runsc_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err)
+{
+    return native_doctor(runsc_outer(b), done, arg, err);
+}
+
+static void runsc_detach(struct backend *b)
+{
+    struct backend *outer = runsc_outer(b);
+    engine_detach(b);
+    if (outer != NULL)
+        outer->ops->detach(outer);
+}
+
+static void runsc_free(struct backend *b)
+{
+    struct backend *outer = runsc_outer(b);
+    engine_free(b);
+    if (outer != NULL)
+        outer->ops->free(outer);
+}
+
+/* Commands and managed processes are as in a container; how it comes to be, and what is around it,
+ * is not. */
+static void take_ops(struct backend_ops *ops)
+{
+    *ops = engine_ops;
+    ops->name = kind.name;
+    ops->own_images = false;
+    ops->ping = NULL;
+    ops->create = runsc_create;
+    ops->sandbox_id = NULL;
+    ops->list = NULL;
+    ops->adopt = runsc_adopt;
+    ops->sweep = runsc_sweep;
+    ops->set_deadline = runsc_set_deadline;
+    ops->receipt = runsc_receipt;
+    ops->place = runsc_place;
+    ops->doctor = runsc_doctor;
+    ops->free = runsc_free;
+    ops->detach = runsc_detach;
+}
+
+/* The program. */
+
+/* In the directories of the system, or in those of a list like $PATH, which is for those who are
+ * not root: what root runs is not for a variable to say. */
+static bool find_program(const char *path_list, char *ret, size_t size)
+{
+    struct err ignored = {0};
+    if (hostcmd_find("runsc", ret, size, &ignored) == 0)
+        return true;
+    while (path_list != NULL && *path_list != '\0') {
+        size_t len = strcspn(path_list, ":");
+        if (path_list[0] == '/' && str_fmt(ret, size, "%.*s/runsc", (int)len, path_list) >= 0 &&
+            access(ret, X_OK) == 0)
+            return true;
+        path_list += len + (path_list[len] == ':');
+    }
+    return false;
+}
+
+/* "runsc version release-20240101.0", then more. */
+static int read_version(const char *program, char ret[RUNSC_VERSION_MAX], struct err *err)
+{
+    static const char lead[] = "runsc version ";
+    char text[256] = "";
+    const char *const argv[] = {program, "--version", NULL};
+    AUTO_CLOSE int out = memfd_create("runsc-version", MFD_CLOEXEC);
+    if (out < 0)
+        return err_sys(err, errno, "memory for the version of runsc");
+    const struct hostcmd_opts opts = {
+        .stdin_fd = -1, .stdout_fd = out, .timeout_ms = VERSION_TIMEOUT_MS};
+    int r = hostcmd_wait_opts(argv, &opts, err);
+    if (r < 0)
+        return r;
+    if (pread(out, text, sizeof(text) - 1, 0) < 0 || !str_starts(text, lead))
+        return err_set(err, ERR_UNAVAILABLE, "'%s' does not say that it is gVisor's runsc",
+                       program);
+    text[strcspn(text, "\n")] = '\0';
+    text[strlen(lead) + RUNSC_VERSION_MAX - 1] = '\0';
+    return str_copy(ret, RUNSC_VERSION_MAX, text + strlen(lead));
+}
+
+int runsc_find(const char *path_list, char *ret_path, size_t path_size,
+               char ret_version[RUNSC_VERSION_MAX], struct err *err)
+{
+    if (!find_program(path_list, ret_path, path_size))
+        return err_set(err, ERR_UNAVAILABLE,
+                       "backend runsc needs gVisor's program runsc, which is not installed: on "
+                       "Debian 12 'apt-get install runsc'; elsewhere put it into /usr/local/bin "
+                       "(https://gvisor.dev/docs/user_guide/install)");
+    return read_version(ret_path, ret_version, err);
+}
+
+static int load_filter(struct engine *e, struct err *err)
+{
+    size_t n = 0;
+    int r = seccomp_compile(SECCOMP_DEFAULT, &e->filter, &n, err);
+    e->filter_len = n * sizeof(struct sock_filter);
+    return r;
+}
+
+int runsc_new(struct loop *loop, const struct native_options *options, struct backend **ret,
+              struct err *err)
+{
+    struct runsc *r = xnew(struct runsc);
+    struct engine *e = &r->engine;
+    take_ops(&e->ops);
+    e->base.ops = &e->ops;
+    e->loop = loop;
+    e->kind = &kind;
+    e->maker = &maker;
+    e->dir_fd = -1;
+    e->options = (struct engine_options){.kind = kind.name,
+                                         .state_dir = options->state_dir,
+                                         .linger_sec = options->linger_sec,
+                                         .uid = options->uid,
+                                         .gid = options->gid};
+    int rc = engine_open_dir(e, err);
+    if (rc == 0)
+        rc = load_filter(e, err);
+    if (rc == 0)
+        rc = native_new(loop, options, &r->outer, err);
+    if (rc < 0) {
+        runsc_detach(&e->base);
+        return rc;
+    }
+    container_of(r->outer, struct native, base)->posture = posture;
+    *ret = &e->base;
+    return 0;
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/app.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "cli/text.h"
+#include "http/client/client.h"
+#include "http/codec/http1.h"
+
+#define TOKEN_MAX 4096
+
+static void on_signal(struct loop_signal *s, int signo)
+{
+    struct app *app = container_of(s, struct app, signals);
+
+    if (app->take_signal != NULL) {
+        app->take_signal(app, signo);
+        return;
+    }
+    app->signo = signo;
+    loop_quit(app->loop);
+}
+
+/* Whoever started us with a signal ignored (nohup, a shell's background job) meant it. */
+static void add_signal(sigset_t *set, int signo)
+{
+    struct sigaction now;
+
+    if (sigaction(signo, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+        (void)sigaddset(set, signo);
+}
+
+int app_init(struct app *app, struct err *err)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    const struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigset_t set;
+
+    memset(app, 0, sizeof(*app));
+    app->daemon.pidfd = -1;
+    (void)sigaction(SIGPIPE, &ignore, NULL);
+    (void)sigemptyset(&set);
+    for (size_t i = 0; i < ARRAY_SIZE(signals); i++)
+        add_signal(&set, signals[i]);
+    int r = loop_new(&clock_system, &app->loop, err);
+    if (r < 0)
+        return r;
+    r = loop_signal_start(app->loop, &app->signals, &set, on_signal);
+    return r < 0 ? err_sys(err, -r, "watch signals") : 0;
+}
+
+void app_done(struct app *app)
+{
+    http_client_free(app->client);
+    if (app->loop != NULL)
+        loop_signal_stop(&app->signals);
+    loop_free(app->loop);
+    free(app->endpoint);
+    free(app->authorization);
+    daemon_stop(&app->daemon);
+    memset(app, 0, sizeof(*app));
+    app->daemon.pidfd = -1;
+}
+
+int app_wait(struct app *app, struct err *err)
+{
+    if (app->signo == 0) {
+        int r = loop_run(app->loop, err);
+        if (r < 0)
+            return r;
+    }
+    if (app->signo != 0) {
+        (void)err_set(err, ERR_STATE, "interrupted");
+        return -EINTR;
+    }
+    return 0;
+}
+
+/* Where. */
+
+/* The token of a file, as the value of a header. */
+static int read_token(const char *path, char **ret, struct err *err)
+{
+    char text[TOKEN_MAX];
+    ssize_t n = fd_read_file_at(AT_FDCWD, path, text, sizeof(text));
+
+    if (n < 0)
+        return err_sys(err, (int)-n, "read the token in '%s' (BOX_TOKEN_FILE)", path);
+    AUTO_FREE char *token = str_strip(text);
+    if (token[0] == '\0')
+        return err_set(err, ERR_INVALID, "the file '%s' (BOX_TOKEN_FILE) holds no token", path);
+    for (const char *c = token; *c != '\0'; c++)
+        if (*c <= ' ' || *c == 0x7f)
+            return err_set(err, ERR_INVALID,
+                           "the file '%s' (BOX_TOKEN_FILE) holds more than one token", path);
+    *ret = xasprintf("Bearer %s", token);
+    return 0;
+}
+
+static int connect_told(struct app *app, const char *host, struct err *err)
+{
+    const char *token_file = getenv("BOX_TOKEN_FILE");
+
+    app->told = true;
+    app->endpoint = xstrdup(host);
+    if (!str_starts(host, "unix://") && !str_starts(host, "http://"))
+        return err_set(err, ERR_INVALID,
+                       "BOX_HOST is '%s', it must be unix:///path/boxd.sock or http://host:port",
+                       host);
+    if (str_starts(host, "http://") && token_file != NULL && token_file[0] != '\0')
+        return read_token(token_file, &app->authorization, err);
+    return 0;
+}
+
+static int connect_default(struct app *app, enum app_need need, struct err *err)
+{
+    AUTO_FREE char *path = NULL;
+    int r = daemon_default_socket(&path, err);
+
+    if (r >= 0)
+        r = daemon_probe(path, err);
+    if (r == 0 && need == APP_RUNNING)
+        return err_set(err, ERR_NOT_FOUND,
+                       "no boxd is running (nobody listens on '%s'), so there are no sessions; "
+                       "'box run --session ID -- CMD' makes one",
+                       path);
+    if (r == 0) {
+        free(TAKE_PTR(path));
+        r = daemon_start(&app->daemon, need == APP_KEPT ? DAEMON_KEPT : DAEMON_PRIVATE,
+                         app->signals.fd, &path, err);
+        if (r < 0)
+            (void)loop_turn(app->loop, 0); /* a signal that ended the wait is still to be taken */
+    }
+    if (r >= 0)
+        app->endpoint = xasprintf("unix://%s", path);
+    return r;
+}
+
+int app_connect(struct app *app, enum app_need need, struct err *err)
+{
+    const char *host = getenv("BOX_HOST");
+    int r = host != NULL && host[0] != '\0' ? connect_told(app, host, err)
+                                            : connect_default(app, need, err);
+
+    if (r >= 0)
+        r = http_client_new(app->loop, app->endpoint, &app->client, err);
+    return r;
+}
+
+int app_reconnect(struct app *app, struct err *err)
+{
+    AUTO_FREE char *path = NULL;
+    AUTO_FREE char *ignored = NULL;
+    int r = app->told ? 1 : daemon_default_socket(&path, err);
+
+    if (r == 0)
+        r = daemon_probe(path, err);
+    if (r == 0)
+        r = daemon_start(&app->daemon, DAEMON_KEPT, app->signals.fd, &ignored, err);
+    return r < 0 ? r : 0;
+}
+
+int app_unreachable(const struct app *app, const struct err *cause, struct err *err)
+{
+    const char *remedy = "";
+
+    if (app->told)
+        remedy = "; start it there, or correct or unset BOX_HOST";
+    if (app->told && str_starts(app->endpoint, "http://") && app->authorization == NULL)
+        remedy = "; start it there, name the file of its token in BOX_TOKEN_FILE, or correct or "
+                 "unset BOX_HOST";
+    return err_set(err, ERR_BACKEND, "cannot talk to boxd at %s: %s%s", app->endpoint, cause->msg,
+                   remedy);
+}
+
+struct app_headers app_headers(const struct app *app)
+{
+    const char *name = app->authorization != NULL ? "Authorization" : NULL;
+
+    return (struct app_headers){{{name, app->authorization}, {NULL, NULL}}};
+}
+
+/* Calls. */
+
+struct call {
+    struct app *app;
+    struct buf *body;
+    unsigned status;
+    bool too_big;
+    bool failed;
+    struct err err;
+};
+
+static void on_head(struct http_call *c, const struct http1_head *head, void *arg)
+{
+    struct call *call = arg;
+
+    call->status = head->status;
+}
+
+static void on_body(struct http_call *c, const char *data, size_t len, void *arg)
+{
+    struct call *call = arg;
+
+    if (buf_append(call->body, data, len) < 0)
+        call->too_big = true;
+}
+
+static void on_done(struct http_call *c, const struct err *err, void *arg)
+{
+    struct call *call = arg;
+
+    if (err != NULL) {
+        call->failed = true;
+        call->err = *err;
+    }
+    loop_quit(call->app->loop);
+}
+
+/* application/problem+json, or at least the number. */
+int app_problem(unsigned status, const struct buf *body, struct err *err)
+{
+    AUTO(json) struct json *v = NULL;
+    struct err ignored;
+
+    (void)json_parse(buf_str(body), body->len, &v, &ignored);
+    const char *detail = json_str(json_get(v, "detail"));
+    const char *title = json_str(json_get(v, "title"));
+    const char *remedy = json_str(json_get(v, "remediation"));
+    enum err_code code = status == 404 ? ERR_NOT_FOUND : ERR_BACKEND;
+
+    if (status == 401)
+        remedy = "name the file of the token in BOX_TOKEN_FILE";
+    if (detail == NULL)
+        detail = title != NULL ? title : http1_reason(status);
+    if (remedy != NULL && remedy[0] != '\0')
+        return err_set(err, code, "%s; %s", detail, remedy);
+    return err_set(err, code, "%s", detail);
+}
+
+int app_call(struct app *app, const char *method, const char *target, struct buf *ret_body,
+             struct err *err)
+{
+    static const struct http_call_handlers handlers = {
+        .head = on_head, .body = on_body, .done = on_done};
+    struct app_headers headers = app_headers(app);
+    struct http_call_opts opts = {.method = method, .target = target, .headers = headers.list};
+    struct call call = {.app = app, .body = ret_body};
+    struct err cause;
+
+    int r = http_client_call(app->client, &opts, &handlers, &call, NULL, &cause);
+    if (r < 0)
+        return app_unreachable(app, &cause, err);
+    r = app_wait(app, err);
+    if (r < 0)
+        return r;
+    if (call.failed)
+        return app_unreachable(app, &call.err, err);
+    if (call.too_big)
+        return err_set(err, ERR_LIMIT, "the answer of boxd is too large");
+    return call.status >= 200 && call.status <= 299 ? 0 : app_problem(call.status, ret_body, err);
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Who waits for what between a client and a server that may be started again underneath it. Both
+ * revisions pass untouched: with the handshake (initialize, then notifications/initialized), which
+ * is replayed to a new server, and without it, where there is nothing to replay. */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/buf.h"
+#include "cli/mcp/scan.h"
+
+#define MCP_IN_FLIGHT_MAX 4096
+#define MCP_LINE_MAX                                                                               \
+    (16U << 20) /* of what a client sends; boxd writes a line whole or not at all */
+
+struct mcp_pending; /* a request without its answer */
+
+struct mcp_book {
+    struct mcp_pending *asked;  /* owned; by the client */
+    struct mcp_pending *called; /* owned; by the server: sampling, roots, elicitation */
+    struct mcp_pending *twice;  /* owned; asked a second time: two answers may come */
+    size_t n_asked, n_called, n_twice;
+    struct buf init, initialized; /* the client's own lines, newline and all */
+    char init_id[MCP_ID_MAX];
+    bool init_answered;
+    bool replaying;      /* a new server has been sent the handshake; its answer is nobody's */
+    bool answered_any;   /* this server has said something that makes sense */
+    bool tools_asked;    /* a tools/list is under way */
+    bool tools_more;     /* and it is not the first page */
+    unsigned generation; /* of the server */
+};
+
+void mcp_book_init(struct mcp_book *b);
+void mcp_book_done(struct mcp_book *b);
+
+enum mcp_verdict {
+    MCP_PASS,
+    MCP_DROP,  /* not for the other side: of a server, the answer to the handshake we replayed */
+    MCP_TWICE, /* neither: the second answer to a request that was sent twice */
+    MCP_TOOLS, /* passes; it is the answer to tools/list */
+};
+
+/* A line of the client, with its newline, before it is sent on. */
+enum mcp_verdict mcp_book_from_client(struct mcp_book *b, const char *line, size_t len);
+/* A message of the server, before its line is passed on. */
+enum mcp_verdict mcp_book_from_server(struct mcp_book *b, const struct mcp_msg *msg);
+
+/* A line of the client is sent once more to the same server, which may have had it: of two answers
+ * the second is nobody's. */
+void mcp_book_sent_again(struct mcp_book *b, const char *line, size_t len);
+
+/* The server is gone. Appends an answer to each request that it had, with `why`, except to those
+ * that the next one will get again, which mcp_book_replay() writes. */
+void mcp_book_server_died(struct mcp_book *b, const char *why, struct buf *answers);
+/* What a new server gets before anything else; nothing when there was no handshake. While
+ * b->replaying nothing else may be sent to it. */
+void mcp_book_replay(struct mcp_book *b, struct buf *ret);
+/* It has answered the handshake: what follows it. */
+void mcp_book_replayed(struct mcp_book *b, struct buf *ret);
+/* Every request without an answer gets one, and nothing is sent again. */
+void mcp_book_give_up(struct mcp_book *b, const char *why, struct buf *answers);
+/* Answers a line of the client that no server will see, when it holds requests. */
+void mcp_book_refuse(const char *line, size_t len, const char *why, struct buf *answers);

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/tty.h"
+
+#include <errno.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/err.h"
+
+#define DEFAULT_ROWS 24
+#define DEFAULT_COLS 80
+#define SIZE_MAX_SIDE 4096 /* more is refused */
+
+int tty_make_raw(struct tty *t, int fd, struct err *err)
+{
+    struct termios raw;
+
+    if (tcgetattr(fd, &t->saved) < 0)
+        return err_sys(err, errno, "read the settings of the terminal");
+    raw = t->saved;
+    cfmakeraw(&raw);
+    if (tcsetattr(fd, TCSANOW, &raw) < 0)
+        return err_sys(err, errno, "change the settings of the terminal");
+    t->fd = fd;
+    t->raw = true;
+    return 0;
+}
+
+void tty_restore(struct tty *t)
+{
+    if (!t->raw)
+        return;
+    t->raw = false;
+    (void)tcsetattr(t->fd, TCSANOW, &t->saved);
+}
+
+void tty_size(uint16_t *ret_rows, uint16_t *ret_cols)
+{
+    struct winsize size;
+
+    *ret_rows = DEFAULT_ROWS;
+    *ret_cols = DEFAULT_COLS;
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (ioctl(fd, TIOCGWINSZ, &size) < 0)
+            continue;
+        if (size.ws_row > 0 && size.ws_col > 0) {
+            *ret_rows = size.ws_row < SIZE_MAX_SIDE ? size.ws_row : SIZE_MAX_SIDE;
+            *ret_cols = size.ws_col < SIZE_MAX_SIDE ? size.ws_col : SIZE_MAX_SIDE;
+        }
+        return;
+    }
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Execs that are known by an id, so that a lost connection is not the end of them: the last output
+ * is kept, by position, and can be read again by whoever comes back.
+ *
+ * A position counts the bytes of both streams in the order they came. A reader that goes on where
+ * it stopped sees no gap and no repeat as long as what it wants is still kept; what was dropped
+ * before is counted and said. While somebody reads, nothing he has not read is dropped: the program
+ * is held back instead. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cleanup.h"
+#include "loop/loop.h"
+#include "session/run.h"
+
+struct authz_scope;
+struct err;
+struct execs;
+struct kept;
+struct log_segment;
+struct policy_service;
+struct session;
+
+#define EXEC_ID_MAX 64U
+
+struct execs_options {
+    const struct policy_service *service; /* borrowed; whom every exec is asked of */
+    size_t max_running;                   /* of execs */
+    /* Of those that ended. The oldest goes first, of whoever has the most: one token does not cost
+     * others what they may still want to read. */
+    size_t max_ended;
+    uint64_t ended_ns; /* and how long they are kept */
+    /* Of output, over all; those that ended go first, as above, then old output. */
+    size_t max_bytes;
+};
+
+extern const struct execs_options execs_defaults; /* without a service */
+
+struct execs *execs_new(struct loop *loop, const struct execs_options *options);
+/* Readers must be gone. What runs goes on unobserved. */
+void execs_free(struct execs *x);
+DEFINE_CLEANUP(execs)
+
+struct kept_options {
+    struct session *session;
+    struct run_options run; /* borrows from `owned` */
+    const char *stdin_text; /* the same; NULL: none */
+    void *owned;            /* taken, also on failure */
+    void (*owned_free)(void *owned);
+    /* The rest is borrowed for the call. */
+    const char *id;                  /* as id_valid() wants it; NULL: a random one */
+    const struct authz_scope *scope; /* NULL: may do everything that the policy allows */
+    const char *who;                 /* for the records; NULL: the name of the scope */
+    const char *via;                 /* the front; static */
+    bool cleanup;                    /* it only makes room: see policy_quota.h */
+    bool keep;      /* it goes on without readers, until its time is up, and is remembered then */
+    size_t log_max; /* bytes of output kept for readers to come; only with `keep` */
+};
+
+/*   ASKING ──► RUNNING ──► ENDING ──► ENDED
+ *      └────────────────────────────────┘   */
+enum kept_state {
+    KEPT_ASKING,  /* of the policy */
+    KEPT_RUNNING, /* also while it is being killed */
+    KEPT_ENDING,  /* it has, and the policy looks at what it left */
+    KEPT_ENDED,   /* as kept_result() and kept_error() tell */
+    KEPT_STATE_MAX,
+};
+
+/* ERR_CONFLICT when the session has an exec of that id already; ERR_LIMIT; or what the policy says
+ * at once. Without `keep` the exec is killed and forgotten when its last reader leaves, so the
+ * first should come at once. */
+int execs_start(struct execs *x, const struct kept_options *options, struct kept **ret,
+                struct err *err);
+struct kept *execs_find(const struct execs *x, const char *session_id, const char *id);
+/* Of one session, oldest first; `after` NULL starts. */
+struct kept *execs_next(const struct execs *x, const char *session_id, const struct kept *after);
+
+enum kept_state kept_state(const struct kept *k);
+const char *kept_state_name(const struct kept *k);
+bool kept_ran(const struct kept *k); /* at all */
+const char *kept_id(const struct kept *k);
+const char *kept_session_id(const struct kept *k);
+uint64_t kept_started(const struct kept *k); /* wall clock */
+/* Valid once it has ended and there is no error: one that never ran, or was not allowed to leave
+ * what it left. */
+const struct run_result *kept_result(const struct kept *k);
+const struct err *kept_error(const struct kept *k); /* NULL: none */
+bool kept_keeps(const struct kept *k);              /* asked to outlive its readers */
+void kept_range(const struct kept *k, uint64_t *ret_begin, uint64_t *ret_end);
+uint64_t kept_stdin_bytes(const struct kept *k); /* that were taken so far */
+/* As those of a run; they do nothing on one that does not run. */
+int kept_write(struct kept *k, const char *data, size_t len);
+void kept_close_stdin(struct kept *k);
+void kept_signal(struct kept *k, int signo);
+void kept_kill(struct kept *k);
+void kept_resize(struct kept *k, uint16_t rows, uint16_t cols);
+/* Nobody wants it any more: it is killed if it runs, and forgotten once it has ended. */
+void kept_dismiss(struct kept *k);
+
+struct kept_events {
+    void (*ready)(void *arg);         /* it runs, there is more to read, or it has ended */
+    void (*stdin_drained)(void *arg); /* optional */
+};
+
+/* Zero-initialised, inside its owner. */
+struct kept_reader {
+    struct kept *kept; /* NULL: not attached; the rest is private */
+    struct kept_reader *prev, *next;
+    struct log_segment *segment; /* a hint */
+    uint64_t at, dropped;
+    const struct kept_events *events;
+    void *arg;
+};
+
+/* The caller reads what is there at once; `ready` comes from the loop, for what follows. A reader
+ * may detach itself in it. */
+void kept_attach(struct kept *k, struct kept_reader *r, uint64_t from,
+                 const struct kept_events *events, void *arg);
+void kept_detach(struct kept_reader *r);
+/* Copies what comes next, of one stream: its length, 0 when there is nothing (yet). */
+size_t kept_read(struct kept_reader *r, enum exec_stream *ret_stream, char *ret, size_t size);
+/* Whether more of that stream may follow directly behind these `len` bytes, for all that is known:
+ * a character that is cut there may still become whole. */
+bool kept_may_grow(const struct kept_reader *r, size_t len);
+void kept_advance(struct kept_reader *r, size_t len);
+/* Bytes that were gone before this reader got to them, since it was last asked. */
+uint64_t kept_take_dropped(struct kept_reader *r);
+/* Everything was read and nothing follows. */
+bool kept_at_end(const struct kept_reader *r);

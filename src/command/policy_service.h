@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What all fronts share, in one place: the policy, the sessions, and what is remembered about both.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "session/manager.h"
+
+struct audit;
+struct audit_record;
+struct authz_scope;
+struct err;
+struct error_ring;
+struct jw;
+struct manager;
+struct outcome;
+struct outputs;
+struct policy;
+struct quota_guards;
+struct shares;
+struct skills;
+
+/* All borrowed. */
+struct policy_service {
+    const struct policy *policy;
+    struct manager *manager; /* NULL: the runtime did not start */
+    const char *unavailable; /* why no sandbox can be had, as a sentence; NULL: they can */
+    struct error_ring *errors;
+    struct audit *audit;         /* NULL: nothing is recorded */
+    struct outputs *outputs;     /* NULL: full outputs are not kept */
+    struct shares *shares;       /* what tokens use; NULL: nobody counts */
+    struct quota_guards *guards; /* look after workspaces between commands; NULL: nobody does */
+    struct skills *helper;       /* looks into directories that we may not; NULL: nobody does */
+    uint64_t session_ttl_sec;    /* for the status */
+    const char *degraded;        /* what is not as it should be, as a sentence; NULL: nothing */
+};
+
+/* Whether a command may be run at all. ERR_STATE: switched off, or no runtime; ERR_BACKEND: a
+ * runtime without a usable backend. Nothing ever runs elsewhere instead. */
+int policy_service_guard(const struct policy_service *s, struct err *err);
+
+/* Sessions that a scope sees, and their managed processes. */
+struct policy_counts {
+    uint64_t sessions, by_state[SESSION_STATE_MAX];
+    uint64_t running, exited; /* managed processes; ended ones as long as they are remembered */
+};
+void policy_count_seen(struct manager *m, const struct authz_scope *scope,
+                       struct policy_counts *ret);
+
+/* An object: enabled, available, profile, recent_error_count; connector_error when not available;
+ * degraded when something is amiss; else backend, active_sessions, managed_processes,
+ * session_ttl_sec; and audit. Counts are of what that scope sees. */
+void policy_service_write_status(const struct policy_service *s, const struct authz_scope *scope,
+                                 struct jw *w);
+
+/* Records how a command ended; `produced` are the bytes of stdout and stderr. It has run: what
+ * cannot be recorded is only counted. */
+void policy_record_outcome(const struct policy_service *s, const struct audit_record *begun,
+                           const struct outcome *outcome, const uint64_t produced[2]);
+
+/* Remembers a failure: in the ring, as one of record->who, and in the log as `record` (NULL: only
+ * the ring) with outcome and reason filled in. */
+void policy_service_failed(const struct policy_service *s, const struct err *err,
+                           const char *query_id, struct audit_record *record);

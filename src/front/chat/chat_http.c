@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "front/chat/chat_http.h"
+
+#include <stddef.h>
+
+#include "agent/chat/chat.h"
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "command/policy_service.h"
+#include "front/v1/v1_internal.h"
+#include "http/server/server.h"
+#include "policy/audit/audit.h"
+#include "policy/authz.h"
+#include "policy/outputs.h"
+#include "spec/model.h"
+
+#define BODY_MAX 4096U
+#define ANSWER_MAX 4096U
+#define CHAT_ID_MAX 128
+
+struct create_request {
+    char *chat_id; /* owned */
+};
+
+static const struct field create_fields[] = {
+    {"chat_id", FIELD_STR, FIELD_REQUIRED, offsetof(struct create_request, chat_id),
+     .max = CHAT_ID_MAX, .doc = "UUID of the chat, in any spelling."},
+};
+
+static const struct model create_model = {
+    .name = "CreateSandbox",
+    .doc = "The sandbox of a chat.",
+    .fields = create_fields,
+    .n_fields = ARRAY_SIZE(create_fields),
+    .size = sizeof(struct create_request),
+};
+
+static void get_health(struct http_request *req, void *arg)
+{
+    static const char ok[] = "{\"status\":\"ok\"}";
+    (void)arg;
+    http_reply(req, 200, "application/json", ok, sizeof(ok) - 1);
+}
+
+/* The request was right: what is wrong is on our side, unless it is a question of time or names. */
+static const struct {
+    unsigned status; /* 0: as the last */
+    const char *remedy;
+} answers[ERR_CODE_MAX + 1] = {
+    [ERR_LIMIT] = {429, "try again later, or raise max_sessions in boxd's configuration"},
+    [ERR_CONFLICT] = {409, "end the session of that name first (`box rm`)"},
+    [ERR_STATE] = {503, "try again"},
+    [ERR_UNAVAILABLE] = {503, "`box doctor` tells which backends there are and what each lacks"},
+    [ERR_BACKEND] = {502, "see boxd's log; `box doctor` checks the host"},
+    [ERR_CODE_MAX] = {500, "correct the section sandbox of boxd's configuration, or what it names"},
+};
+
+static void reply_failure(struct http_request *req, const struct chat_failure *f)
+{
+    const char *const more[] = {"chat_id", f->chat_id, NULL};
+    size_t i = answers[f->err.code].status != 0 ? f->err.code : ERR_CODE_MAX;
+    http_reply_problem(req, &(struct http_problem){.status = answers[i].status,
+                                                   .code = f->code,
+                                                   .detail = f->err.msg,
+                                                   .remediation = answers[i].remedy,
+                                                   .more = more});
+}
+
+/* One request under way. */
+struct call {
+    struct http_request *req;
+    const struct v1 *v1; /* borrowed */
+    char chat_id[CHAT_UUID_SIZE];
+};
+
+/* Whether the caller may have sessions, of that name too, and, to make one, whether there are any
+ * now. What is refused is recorded. */
+static int check(struct call *c, const char *chat_id, bool make, struct err *err)
+{
+    const struct policy_service *service = c->v1->service;
+    int r = chat_uuid_parse(chat_id, c->chat_id);
+    if (r < 0)
+        return err_set(err, ERR_INVALID, "chat_id must be a UUID");
+    r = authz_check_tool(v1_caller(c->req), "session", err);
+    if (r == 0)
+        r = authz_check_session(v1_caller(c->req), c->chat_id, err);
+    if (r == 0 && make)
+        r = policy_service_guard(service, err);
+    if (r == 0 && make && service->audit != NULL)
+        r = audit_ready(service->audit, err);
+    if (r < 0) {
+        struct audit_record record = {.event = AUDIT_DENIED, .session = c->chat_id};
+        v1_failed(c->v1, c->req, err, NULL, &record);
+    }
+    return r;
+}
+
+static void record(const struct call *c, enum audit_event event, enum chat_result result,
+                   const struct chat_failure *failure)
+{
+    struct audit_record record = {
+        .event = event, .session = c->chat_id, .outcome = result == CHAT_CREATED ? "ready" : NULL};
+    if (failure != NULL)
+        v1_failed(c->v1, c->req, &failure->err, NULL, &record);
+    else if (result == CHAT_CREATED || result == CHAT_DELETED)
+        (void)v1_audit(c->v1, c->req, &record, NULL); /* it is so; losses are counted */
+}
+
+static struct call *call_new(struct http_request *req, void *arg)
+{
+    struct call *c = xnew(struct call);
+    c->req = req;
+    c->v1 = arg;
+    return c;
+}
+
+static void write_session(struct jw *w, const struct chat_session *s)
+{
+    char when[CHAT_TIME_SIZE];
+    jw_object(w);
+    jw_kstr(w, "session_id", s->session_id);
+    jw_kstr(w, "chat_id", s->chat_id);
+    jw_kstr(w, "container_id", s->container_id);
+    jw_kstr(w, "status", "running");
+    chat_time_format(s->created_ns, when);
+    jw_kstr(w, "created_at", when);
+    chat_time_format(s->expires_ns, when);
+    jw_kstr(w, "expires_at", when);
+    jw_object_end(w);
+}
+
+static void on_created(void *arg, const struct chat_session *s, enum chat_result result,
+                       const struct chat_failure *failure)
+{
+    AUTO_FREE struct call *c = arg;
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    buf_init(&out, ANSWER_MAX);
+    record(c, AUDIT_SESSION_CREATE, result, failure);
+    if (s == NULL) {
+        reply_failure(c->req, failure);
+        return;
+    }
+    jw_init(&w, &out);
+    write_session(&w, s);
+    v1_reply_json(c->req, result == CHAT_CREATED ? 201 : 200, &out, &w);
+}
+
+static int read_request(const struct json *body, struct create_request *ret, struct err *err)
+{
+    struct report report;
+    int r = v1_strict(&create_model, body, NULL, err);
+    if (r < 0)
+        return r;
+    model_init(&create_model, ret);
+    return model_parse(&create_model, body, 0, ret, &report) < 0 ? report_fail_plain(&report, err)
+                                                                 : 0;
+}
+
+static void create_sandbox(struct http_request *req, void *arg)
+{
+    AUTO(json) struct json *body = NULL;
+    struct create_request want = {0};
+    struct err err = {0};
+    if (!v1_read_body(req, &body))
+        return;
+    struct call *c = call_new(req, arg);
+    int r = read_request(body, &want, &err);
+    if (r == 0)
+        r = check(c, want.chat_id, true, &err);
+    if (r == 0)
+        r = chat_create(c->v1->chat, c->chat_id, on_created, c, &err);
+    model_done(&create_model, &want);
+    if (r < 0) {
+        v1_fail(req, &err);
+        free(c);
+    }
+}
+
+static void on_deleted(void *arg, enum chat_result result, const struct chat_failure *failure)
+{
+    AUTO_FREE struct call *c = arg;
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    buf_init(&out, ANSWER_MAX);
+    record(c, AUDIT_SESSION_DELETE, result, failure);
+    if (failure != NULL) {
+        reply_failure(c->req, failure);
+        return;
+    }
+    if (c->v1->service->outputs != NULL)
+        outputs_forget(c->v1->service->outputs, c->chat_id);
+    jw_init(&w, &out);
+    jw_object(&w);
+    jw_kstr(&w, "chat_id", c->chat_id);
+    jw_kstr(&w, "result", chat_result_name(result));
+    jw_object_end(&w);
+    v1_reply_json(c->req, 200, &out, &w);
+}
+
+static void delete_sandbox(struct http_request *req, void *arg)
+{
+    struct call *c = call_new(req, arg);
+    struct err err = {0};
+    int r = check(c, http_request_param(req, "chat_id"), false, &err);
+    if (r == 0)
+        r = chat_delete(c->v1->chat, c->chat_id, on_deleted, c, &err);
+    if (r < 0) {
+        v1_fail(req, &err);
+        free(c);
+    }
+}
+
+static const struct http_route routes[] = {
+    {"GET", "/api/v1/health", get_health, HTTP_ROUTE_OPEN, 0},
+    {"POST", "/api/v1/create", create_sandbox, HTTP_ROUTE_SCOPED, BODY_MAX},
+    {"DELETE", "/api/v1/sandboxes/{chat_id}", delete_sandbox, HTTP_ROUTE_SCOPED, 0},
+    {0},
+};
+
+int chat_routes(struct http_server *server, struct v1 *v, struct chat *chat, struct err *err)
+{
+    v->chat = chat;
+    return http_server_add_routes(server, routes, v, err);
+}

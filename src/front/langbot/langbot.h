@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* The runtime that LangBot's own client talks to: action RPC over a WebSocket or over stdin and
+ * stdout, the relay to managed processes, and two endpoints for probes. Parse, call core, answer.
+ * docs/protocol.md describes it. */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/cleanup.h"
+
+struct artifacts;
+struct err;
+struct http_server;
+struct manager;
+struct policy_service;
+struct rpc;
+struct rpc_stdio;
+struct skills;
+struct users;
+
+/* All pointers are borrowed for the life of the object. */
+struct rpc_options {
+    struct manager *manager;
+    const struct policy_service *service; /* for records; NULL: nothing is recorded */
+    struct skills *skills;                /* NULL: there is no skill store */
+    struct artifacts *artifacts;          /* NULL: they are mounted like anything else */
+    const char *token;                    /* of TCP clients; NULL: none is asked for */
+    const char *instance;      /* the one that is trusted; NULL: the first that connects */
+    const char *backend_name;  /* to report; NULL: the backend's own */
+    const char *config;        /* JSON object as box_init carries it; NULL: none */
+    const struct users *users; /* who is served without a token; NULL: everybody */
+    const char *base_dir;      /* where LangBot runs, if nobody can tell; NULL: not said either */
+    char *const *roots;        /* what may be mounted anyway; NULL: nothing */
+    int diag_fd;               /* for peer_find_process(); -1: only unix sockets */
+    int spool_fd;              /* directory for files on their way to us; -1: they are refused */
+    bool quiet_probes;         /* probes over TCP, which need no token, count nothing */
+    bool legacy;               /* serve clients of the first release too */
+    bool unsafe_storage;       /* count soft storage limits as enforced */
+};
+
+/* Fails for what is wrong with the configuration, except text that is not JSON at all. */
+int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err);
+/* After the server and before the manager; who still waits is not told. */
+void rpc_free(struct rpc *r);
+DEFINE_CLEANUP(rpc)
+
+/* From now on TCP clients need that token, borrowed as above; NULL: none of them is let in. Whoever
+ * came in with the one before gets the answers it waits for, and then has to come again. */
+void rpc_set_token(struct rpc *r, const char *token);
+
+/* Adds the routes. The object must outlive the server. */
+int rpc_routes(struct rpc *r, struct http_server *server, struct err *err);
+
+struct rpc_stdio_options {
+    int in_fd, out_fd;        /* taken, also on failure */
+    void (*ended)(void *arg); /* from the loop, once, when the peer has gone */
+    void *arg;
+};
+
+/* Serves one trusted peer over two descriptors. The instance must have been given. */
+int rpc_stdio_new(struct rpc *r, const struct rpc_stdio_options *options, struct rpc_stdio **ret,
+                  struct err *err);
+void rpc_stdio_free(struct rpc_stdio *s);
+DEFINE_CLEANUP(rpc_stdio)

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <signal.h>
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "command/execs.h"
+#include "front/common/sse.h"
+#include "front/v1/idem.h"
+#include "front/v1/v1_internal.h"
+#include "http/server/server.h"
+#include "policy/authz.h"
+#include "session/manager.h"
+
+#define LIST_MAX (4U << 20)
+
+/* Starting ------------------------------------------------------------------------------------ */
+
+static void free_exec(void *owned)
+{
+    struct v1_exec *e = owned;
+
+    v1_exec_done(e);
+    free(e);
+}
+
+int v1_exec_begin(const struct v1 *v, struct session *s, const struct v1_asker *asker,
+                  struct v1_exec *e, struct kept **ret, struct err *err)
+{
+    struct v1_exec *owned = xnew(struct v1_exec);
+
+    *owned = *e;
+    *e = (struct v1_exec){0};
+    struct kept_options options = {.session = s,
+                                   .stdin_text = owned->stdin_text,
+                                   .owned = owned,
+                                   .owned_free = free_exec,
+                                   .id = owned->exec_id,
+                                   .scope = asker->scope,
+                                   .who = asker->who,
+                                   .via = "http",
+                                   .cleanup = owned->cleanup,
+                                   .keep =
+                                       owned->detach || owned->on_disconnect == V1_DISCONNECT_KEEP,
+                                   .log_max = (size_t)owned->capture_bytes};
+    v1_exec_request(owned, &options.run);
+    return execs_start(v->execs, &options, ret, err);
+}
+
+/* Answers ------------------------------------------------------------------------------------- */
+
+static void write_kept(struct jw *w, const struct kept *k)
+{
+    uint64_t begin, at_end;
+    char when[40];
+
+    kept_range(k, &begin, &at_end);
+    clock_format(kept_started(k), when, sizeof(when));
+    jw_object(w);
+    jw_kstr(w, "session_id", kept_session_id(k));
+    jw_kstr(w, "exec_id", kept_id(k));
+    jw_kstr(w, "status", kept_state_name(k));
+    jw_kstr(w, "on_disconnect", kept_keeps(k) ? "keep" : "kill");
+    jw_kstr(w, "started_at", when);
+    jw_key(w, "output");
+    jw_object(w);
+    jw_ku64(w, "begin", begin);
+    jw_ku64(w, "end", at_end);
+    jw_object_end(w);
+    jw_ku64(w, "stdin_bytes", kept_stdin_bytes(k));
+    if (kept_error(k) != NULL)
+        v1_write_problem(w, "problem", kept_error(k));
+    else if (kept_state(k) == KEPT_ENDED)
+        v1_write_outcome(w, kept_result(k));
+    jw_object_end(w);
+}
+
+void v1_write_problem(struct jw *w, const char *key, const struct err *err)
+{
+    jw_key(w, key);
+    jw_object(w);
+    jw_kstr(w, "code", err_code_name(err->code));
+    jw_kstr(w, "detail", err->msg);
+    jw_kstr(w, "remediation", v1_remedy(err));
+    jw_object_end(w);
+}
+
+static void reply_kept(struct http_request *req, unsigned status, const struct kept *k)
+{
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+
+    buf_init(&out, LIST_MAX);
+    jw_init(&w, &out);
+    write_kept(&w, k);
+    v1_reply_json(req, status, &out, &w);
+}
+
+/* A detached command is on its way when the policy has let it in. */
+struct launch {
+    struct http_request *req;
+    struct kept_reader reader;
+};
+
+static void on_launched(void *arg)
+{
+    struct launch *l = arg;
+    const struct kept *k = l->reader.kept;
+    struct http_request *req = l->req;
+    struct err err = {0};
+
+    if (kept_state(k) == KEPT_ASKING)
+        return;
+    if (kept_error(k) != NULL)
+        err = *kept_error(k);
+    else
+        reply_kept(req, 202, k);
+    kept_detach(&l->reader);
+    free(l);
+    if (err.code != ERR_NONE)
+        v1_fail(req, &err);
+}
+
+static void launch(struct http_request *req, struct kept *k)
+{
+    static const struct kept_events events = {.ready = on_launched};
+    struct launch *l = xnew(struct launch);
+
+    l->req = req;
+    kept_attach(k, &l->reader, 0, &events, l);
+}
+
+static int start_kept(struct http_request *req, const struct v1 *v, struct session *s,
+                      const struct json *body, struct err *err)
+{
+    const struct v1_asker asker = {.scope = v1_caller(req), .who = v1_who(req)};
+    struct v1_exec e = {0};
+    struct kept *k = NULL;
+    int r = v1_exec_parse(body, NULL, &e, err);
+
+    if (r < 0)
+        return r;
+    bool detach = e.detach;
+    if (!detach && !sse_wanted(req))
+        r = err_set(err, ERR_INVALID,
+                    "exec_id and on_disconnect are for streams: send 'Accept: text/event-stream', "
+                    "or detach");
+    else if (e.tty || e.with_stdin)
+        r = err_set(err, ERR_INVALID, "tty and stdin need the streaming endpoint /v1/exec");
+    if (r == 0)
+        r = v1_exec_begin(v, s, &asker, &e, &k, err);
+    v1_exec_done(&e);
+    if (r < 0)
+        return r;
+    if (detach)
+        launch(req, k);
+    else
+        v1_exec_sse(req, v, k, 0);
+    return 0;
+}
+
+bool v1_exec_kept(struct http_request *req, const struct v1 *v, struct session *s,
+                  const struct json *body)
+{
+    static const char *const members[] = {"detach", "exec_id", "on_disconnect"};
+    struct err err = {0};
+    bool ours = sse_wanted(req);
+
+    for (size_t i = 0; i < ARRAY_SIZE(members); i++)
+        ours = ours || json_get(body, members[i]) != NULL;
+    if (!ours)
+        return false;
+    if (json_bool(json_get(body, "detach")) && !idem_begin(v->idem, req, v1_who(req)))
+        return true;
+    if (start_kept(req, v, s, body, &err) < 0)
+        v1_fail(req, &err);
+    return true;
+}
+
+/* Those that are there ------------------------------------------------------------------------ */
+
+/* Of a session that is the caller's, or was. NULL: answered. */
+static struct kept *find_kept(struct http_request *req, const struct v1 *v)
+{
+    const char *session = http_request_param(req, "id"), *id = http_request_param(req, "exec");
+    struct err err = {0};
+    struct kept *k = NULL;
+
+    if (v1_owns(req, v, session))
+        k = execs_find(v->execs, session, id);
+    if (k == NULL) {
+        (void)err_set(&err, ERR_NOT_FOUND, "session %.80s has no exec %.80s", session, id);
+        v1_fail(req, &err);
+    }
+    return k;
+}
+
+/* To follow it, talk to it or end it: as much as running it. What a session was made with is asked
+ * while there is one. NULL: answered. */
+static struct kept *use_kept(struct http_request *req, const struct v1 *v)
+{
+    struct kept *k = v1_may(req, v, "exec") ? find_kept(req, v) : NULL;
+    const struct session *s = k != NULL ? manager_find(v->manager, kept_session_id(k)) : NULL;
+
+    return s == NULL || v1_may_use(req, v, s) ? k : NULL;
+}
+
+static void list_execs(struct http_request *req, void *arg)
+{
+    const struct v1 *v = arg;
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    struct session *s = v1_find_session(req, v);
+    buf_init(&out, LIST_MAX);
+
+    if (s == NULL)
+        return;
+    jw_init(&w, &out);
+    jw_object(&w);
+    jw_key(&w, "execs");
+    jw_array(&w);
+    for (struct kept *k = execs_next(v->execs, session_id(s), NULL); k != NULL;
+         k = execs_next(v->execs, session_id(s), k))
+        write_kept(&w, k);
+    jw_array_end(&w);
+    jw_object_end(&w);
+    v1_reply_json(req, 200, &out, &w);
+}
+
+static void get_exec(struct http_request *req, void *arg)
+{
+    struct kept *k = find_kept(req, arg);
+    if (k != NULL)
+        reply_kept(req, 200, k);
+}
+
+static void delete_exec(struct http_request *req, void *arg)
+{
+    struct kept *k = use_kept(req, arg);
+    if (k == NULL)
+        return;
+    kept_dismiss(k);
+    http_reply(req, 204, NULL, NULL, 0);
+}
+
+int v1_signal_number(const char *name)
+{
+    static const struct {
+        const char *name;
+        int signo;
+    } signals[] = {{"INT", SIGINT},   {"TERM", SIGTERM}, {"HUP", SIGHUP},   {"QUIT", SIGQUIT},
+                   {"KILL", SIGKILL}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"TSTP", SIGTSTP},
+                   {"CONT", SIGCONT}, {"STOP", SIGSTOP}, {"ALRM", SIGALRM}, {"WINCH", SIGWINCH}};
+    for (size_t i = 0; name != NULL && i < ARRAY_SIZE(signals); i++)
+        if (str_eq(name, signals[i].name))
+            return signals[i].signo;
+    return 0;
+}
+
+void v1_kept_signal(struct kept *k, int signo)
+{
+    if (signo == SIGKILL)
+        kept_kill(k); /* and all it started */
+    else if (signo > 0)
+        kept_signal(k, signo);
+}
+
+static void signal_exec(struct http_request *req, void *arg)
+{
+    AUTO(json) struct json *body = NULL;
+    struct err err = {0};
+    struct kept *k = use_kept(req, arg);
+
+    if (k == NULL || !v1_read_body(req, &body))
+        return;
+    int signo = v1_signal_number(json_str(json_get(body, "signal")));
+    if (signo == 0 || json_len(body) != 1)
+        (void)err_set(&err, ERR_INVALID,
+                      "signal must be one of INT, TERM, HUP, QUIT, KILL, USR1, USR2, TSTP, CONT, "
+                      "STOP, ALRM, WINCH, and nothing else is known");
+    else if (kept_state(k) != KEPT_RUNNING)
+        (void)err_set(&err, ERR_STATE, "exec %.64s is not running", kept_id(k));
+    if (err.code != ERR_NONE) {
+        v1_fail(req, &err);
+        return;
+    }
+    v1_kept_signal(k, signo);
+    http_reply(req, 204, NULL, NULL, 0);
+}
+
+/* Where the caller wants to go on: `from`, or behind the last event it has. False: answered. */
+static bool start_of(struct http_request *req, const struct kept *k, uint64_t *ret)
+{
+    const char *last = sse_last_id(req);
+    struct err err = {0};
+    uint64_t begin, at_end, most;
+
+    kept_range(k, &begin, &at_end);
+    most = kept_state(k) == KEPT_ENDED ? at_end + 1 : at_end;
+    *ret = 0;
+    if (last != NULL && (str_to_u64(last, ret) < 0 || *ret > most)) {
+        (void)err_set(&err, ERR_INVALID, "Last-Event-ID must be a whole number from 0 to %llu",
+                      (unsigned long long)most);
+        v1_fail(req, &err);
+        return false;
+    }
+    return v1_query_number(req, "from", most, *ret, ret);
+}
+
+static void stream_exec(struct http_request *req, void *arg)
+{
+    const struct v1 *v = arg;
+    struct kept *k = use_kept(req, v);
+    uint64_t from, begin, at_end;
+
+    if (k == NULL || !start_of(req, k, &from))
+        return;
+    kept_range(k, &begin, &at_end);
+    if (http_request_header(req, "Upgrade") != NULL)
+        v1_stream_attach(req, v, k, from);
+    else if (from > at_end)
+        http_reply(req, 204, NULL, NULL, 0); /* the caller has it all; do not come again */
+    else if (str_eq(http_request_method(req), "HEAD"))
+        http_reply(req, 200, "text/event-stream", NULL, 0);
+    else
+        v1_exec_sse(req, v, k, from);
+}
+
+static const struct http_route routes[] = {
+    {"GET", "/v1/sessions/{id}/execs", list_execs, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/sessions/{id}/execs/{exec}", get_exec, HTTP_ROUTE_SCOPED, 0},
+    {"DELETE", "/v1/sessions/{id}/execs/{exec}", delete_exec, HTTP_ROUTE_SCOPED, 0},
+    {"POST", "/v1/sessions/{id}/execs/{exec}/signal", signal_exec, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/sessions/{id}/execs/{exec}/stream", stream_exec, HTTP_ROUTE_SCOPED, 0},
+    {0},
+};
+
+int v1_execs_routes(struct http_server *server, struct v1 *v, struct err *err)
+{
+    return http_server_add_routes(server, routes, v, err);
+}

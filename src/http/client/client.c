@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "http/client/client.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/str.h"
+#include "http/client/client_internal.h"
+
+#define IDLE_NS (20 * NSEC_PER_SEC) /* less than a server keeps one, so it seldom closes first */
+#define DEFAULT_PORT "80"
+#define REQUEST_HEAD_MAX 65536
+
+/* Endpoints. */
+
+static int set_unix(struct http_client *c, const char *path, struct err *err)
+{
+    struct sockaddr_un sun = {.sun_family = AF_UNIX};
+
+    if (path[0] != '/' || str_copy(sun.sun_path, sizeof(sun.sun_path), path) < 0)
+        return err_set(err, ERR_INVALID, "'%s' is not an absolute path of at most %zu bytes", path,
+                       sizeof(sun.sun_path) - 1);
+    (void)places_add(&c->places, (const struct sockaddr *)&sun, sizeof(sun));
+    c->host = xstrdup("localhost");
+    return 0;
+}
+
+char *client_host_of(const char *authority, const char **ret_rest)
+{
+    size_t len = strcspn(authority, authority[0] == '[' ? "]" : ":/");
+    if (authority[0] == '[') {
+        *ret_rest = authority + len + (authority[len] == ']');
+        return xstrndup(authority + 1, len - 1);
+    }
+    *ret_rest = authority + len;
+    return xstrndup(authority, len);
+}
+
+static int set_tcp(struct http_client *c, const char *authority, struct err *err)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    const char *rest;
+    AUTO_FREE char *host = client_host_of(authority, &rest);
+    AUTO_FREE char *port = NULL;
+    if (rest[0] == ':')
+        port = xstrndup(rest + 1, strcspn(rest + 1, "/"));
+    rest += port != NULL ? 1 + strlen(port) : 0;
+    if (host[0] == '\0' || (rest[0] != '\0' && !str_eq(rest, "/")))
+        return err_set(err, ERR_INVALID, "'%s' is not host[:port]", authority);
+
+    int r = getaddrinfo(host, port != NULL ? port : DEFAULT_PORT, &hints, &found);
+    if (r != 0)
+        return err_set(err, ERR_NOT_FOUND, "look up '%s': %s", authority, gai_strerror(r));
+    for (const struct addrinfo *a = found; a != NULL; a = a->ai_next)
+        if (!places_add(&c->places, a->ai_addr, a->ai_addrlen))
+            break;
+    freeaddrinfo(found);
+    c->host = xstrndup(authority, strcspn(authority, "/"));
+    return 0;
+}
+
+static const struct {
+    const char *prefix;
+    int (*set)(struct http_client *c, const char *rest, struct err *err);
+} schemes[] = {
+    {"unix://", set_unix},
+    {"http://", set_tcp},
+    {"tcp://", set_tcp},
+    {"https://", set_tcp}, /* of http_client_new_tls() only */
+};
+
+int client_new(struct loop *loop, const char *endpoint, struct http_client **ret, struct err *err)
+{
+    AUTO(http_client) struct http_client *c = xnew(struct http_client);
+
+    c->loop = loop;
+    c->name = xstrdup(endpoint);
+    for (size_t i = 0; i < CLIENT_IDLE_MAX; i++) {
+        c->idle[i].client = c;
+        c->idle[i].fd = -1;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(schemes); i++) {
+        if (!str_starts(endpoint, schemes[i].prefix))
+            continue;
+        int r = schemes[i].set(c, endpoint + strlen(schemes[i].prefix), err);
+        if (r < 0)
+            return r;
+        *ret = TAKE_PTR(c);
+        return 0;
+    }
+    return err_set(err, ERR_INVALID, "'%s' is neither unix://path nor http://host:port", endpoint);
+}
+
+int http_client_new(struct loop *loop, const char *endpoint, struct http_client **ret,
+                    struct err *err)
+{
+    if (str_starts(endpoint, "https://"))
+        return err_set(err, ERR_INVALID, "'%s' needs TLS", endpoint);
+    return client_new(loop, endpoint, ret, err);
+}
+
+/* Connections between calls. */
+
+static void drop_idle(struct client_idle *idle)
+{
+    loop_io_stop(&idle->io);
+    loop_timer_stop(&idle->timer);
+    if (idle->fd >= 0)
+        (void)close(TAKE_FD(idle->fd));
+}
+
+/* Whatever happens on a connection nobody uses, it is the end of it. */
+static void on_idle_event(struct loop_io *io, uint32_t events)
+{
+    drop_idle(container_of(io, struct client_idle, io));
+}
+
+static void on_idle_timer(struct loop_timer *t)
+{
+    drop_idle(container_of(t, struct client_idle, timer));
+}
+
+void client_keep(struct http_client *c, int fd)
+{
+    AUTO_CLOSE int owned = fd;
+
+    for (size_t i = 0; i < CLIENT_IDLE_MAX; i++) {
+        struct client_idle *idle = &c->idle[i];
+        if (idle->fd >= 0)
+            continue;
+        if (loop_io_start(c->loop, &idle->io, fd, EPOLLIN | EPOLLRDHUP, on_idle_event) < 0)
+            return;
+        loop_timer_start(c->loop, &idle->timer, IDLE_NS, on_idle_timer);
+        idle->fd = TAKE_FD(owned);
+        return;
+    }
+}
+
+int client_take_idle(struct http_client *c)
+{
+    for (size_t i = 0; i < CLIENT_IDLE_MAX; i++) {
+        struct client_idle *idle = &c->idle[i];
+        char byte;
+        if (idle->fd < 0)
+            continue;
+        /* It may have been closed without our having been told yet. */
+        if (recv(idle->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN) {
+            drop_idle(idle);
+            continue;
+        }
+        int fd = TAKE_FD(idle->fd);
+        loop_timer_stop(&idle->timer);
+        loop_io_stop(&idle->io);
+        return fd;
+    }
+    return -1;
+}
+
+void http_client_free(struct http_client *c)
+{
+    if (c == NULL)
+        return;
+    while (c->calls != NULL)
+        call_free(c->calls);
+    for (size_t i = 0; i < CLIENT_IDLE_MAX; i++)
+        drop_idle(&c->idle[i]);
+    if (c->dialer != NULL)
+        c->dialer->free(c->dialer_arg);
+    free(c->host);
+    free(c->name);
+    free(c);
+}
+
+/* Requests. */
+
+static int put_headers(struct buf *out, const struct http_client *c, const char *const (*extra)[2])
+{
+    int r = http1_put_header(out, "Host", c->host);
+    if (r == 0)
+        r = http1_put_header(out, "User-Agent", "box/" BOX_VERSION);
+    for (; r == 0 && extra != NULL && (*extra)[0] != NULL; extra++)
+        r = http1_put_header(out, (*extra)[0], (*extra)[1]);
+    return r;
+}
+
+static int put_call(struct buf *out, const struct http_client *c, const struct http_call_opts *o)
+{
+    const char *method = o->method != NULL ? o->method : "GET";
+    int r = http1_put_request(out, method, o->target);
+
+    if (r == 0)
+        r = put_headers(out, c, o->headers);
+    if (r == 0 && o->type != NULL)
+        r = http1_put_header(out, "Content-Type", o->type);
+    if (r == 0 && (o->flags & HTTP_CALL_STREAM) != 0)
+        r = http1_put_header(out, "Transfer-Encoding", "chunked");
+    else if (r == 0 && (o->body_len > 0 || !(str_eq(method, "GET") || str_eq(method, "HEAD"))))
+        r = http1_put_length(out, o->body_len);
+    if (r == 0 && (o->flags & HTTP_CALL_HIJACK) != 0) {
+        r = http1_put_header(out, "Connection", "Upgrade");
+        if (r == 0)
+            r = http1_put_header(out, "Upgrade", "tcp");
+    }
+    if (r == 0)
+        r = http1_put_end(out);
+    if (r == 0 && o->body_len > 0)
+        r = buf_append(out, o->body, o->body_len);
+    return r;
+}
+
+static struct http_call *new_call(struct http_client *c, size_t request_max, void *arg)
+{
+    struct http_call *call = xnew(struct http_call);
+
+    call->client = c;
+    call->arg = arg;
+    call->fd = -1;
+    call->next = c->calls;
+    if (c->calls != NULL)
+        c->calls->prev = call;
+    c->calls = call;
+    buf_init(&call->request, request_max);
+    buf_init(&call->in, 2 * STREAM_SCRATCH);
+    return call;
+}
+
+int http_client_call(struct http_client *c, const struct http_call_opts *opts,
+                     const struct http_call_handlers *handlers, void *arg, struct http_call **ret,
+                     struct err *err)
+{
+    struct http_call *call = new_call(c, REQUEST_HEAD_MAX + opts->body_len, arg);
+
+    call->handlers = handlers;
+    call->flags = opts->flags;
+    call->is_head = str_eq(opts->method, "HEAD");
+    call->idle_ns = opts->idle_ns;
+    call->connect_due =
+        loop_now(c->loop) + (opts->connect_ns > 0 ? opts->connect_ns : 10 * NSEC_PER_SEC);
+    int r = put_call(&call->request, c, opts);
+    if (r < 0) {
+        call_free(call);
+        return err_sys(err, -r, "write a request for '%s'", opts->target);
+    }
+    r = call_start(c, call, err);
+    if (r < 0) {
+        call_free(call);
+        return r;
+    }
+    if (ret != NULL)
+        *ret = call;
+    return 0;
+}
+
+static int put_upgrade(struct buf *out, const struct http_client *c, const struct http_ws_call *ws,
+                       const char *key)
+{
+    int r = http1_put_request(out, "GET", ws->target);
+    if (r == 0)
+        r = put_headers(out, c, ws->headers);
+    if (r == 0)
+        r = http1_put_header(out, "Connection", "Upgrade");
+    if (r == 0)
+        r = http1_put_header(out, "Upgrade", "websocket");
+    if (r == 0)
+        r = http1_put_header(out, "Sec-WebSocket-Version", "13");
+    if (r == 0)
+        r = http1_put_header(out, "Sec-WebSocket-Key", key);
+    if (r == 0 && ws->opts != NULL && ws->opts->protocol != NULL)
+        r = http1_put_header(out, "Sec-WebSocket-Protocol", ws->opts->protocol);
+    return r == 0 ? http1_put_end(out) : r;
+}
+
+int http_client_ws(struct http_client *c, const struct http_ws_call *ws, struct err *err)
+{
+    struct http_call *call = new_call(c, REQUEST_HEAD_MAX, ws->arg);
+
+    call->ws.handlers = ws->handlers;
+    call->ws.opened = ws->opened;
+    if (ws->opts != NULL) {
+        call->ws.opts = *ws->opts;
+        call->ws.opts.protocol = NULL;
+        call->ws.protocol = ws->opts->protocol != NULL ? xstrdup(ws->opts->protocol) : NULL;
+    }
+    call->idle_ns = 10 * NSEC_PER_SEC;
+    call->connect_due = loop_now(c->loop) + 10 * NSEC_PER_SEC;
+    ws_make_key(call->ws.key);
+    int r = put_upgrade(&call->request, c, ws, call->ws.key);
+    if (r < 0)
+        (void)err_sys(err, -r, "write a request for '%s'", ws->target);
+    else
+        r = call_start(c, call, err);
+    if (r < 0)
+        call_free(call);
+    return r;
+}

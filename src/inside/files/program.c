@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <signal.h>
+#include <unistd.h>
+
+#include "inside/files/files.h"
+
+int main(void)
+{
+    return files_serve(STDIN_FILENO, STDOUT_FILENO);
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What boxd and the supervisor inside a container (box-guest) say to each other.
+ *
+ * box-guest is the container's own program, bind-mounted read-only. It connects to a socket that
+ * boxd listens on in a directory of the session's own, and connects again when that connection
+ * ends: a new boxd finds its processes where the old one left them. Frames over any byte stream: a
+ * head, then `len` bytes. Native byte order: both sides come from one build and run on one machine;
+ * a version that differs is refused at HELLO. boxd treats every field as hostile, because box-guest
+ * runs under the same user id as the programs it starts. */
+
+#include <stdint.h>
+
+#define GUEST_WIRE_VERSION 4U
+#define GUEST_PROGRAM "/.box/guest"
+#define GUEST_FILES "files" /* its argument when it is to be box-files (inside/files/wire.h) */
+#define GUEST_DIR "/.box/run"
+#define GUEST_SOCKET_NAME "s"
+
+#define GUEST_CELLS_MAX 64U             /* execs and managed processes at once */
+#define GUEST_STRINGS_MAX (16U << 20)   /* argv + environment + cwd, all together */
+#define GUEST_FRAME_MAX (17U << 20)     /* boxd -> guest */
+#define GUEST_ANSWER_MAX (128U * 1024U) /* guest -> boxd */
+#define GUEST_DATA_MAX (32U * 1024U)    /* bytes of a stream in one frame */
+#define GUEST_WINDOW (256U * 1024U)     /* bytes of one stream under way, either direction */
+#define GUEST_RING (1024U * 1024U)      /* stdout of a managed process that is kept for boxd */
+#define GUEST_STDERR_KEPT (64U * 1024U)
+#define GUEST_CHECKS_MAX 260U /* mounts whose identity is reported */
+#define GUEST_RLIMITS_MAX 12U
+#define GUEST_PROC_BIT 0x80000000U /* in an id: a managed process, by its number */
+
+struct guest_head {
+    uint32_t type;
+    uint32_t id;    /* of the exec or process it is about, 0: neither */
+    uint32_t flags; /* by type */
+    uint32_t len;
+};
+
+enum guest_type {
+    /* boxd -> guest */
+    GUEST_HELLO = 1, /* struct guest_hello, filter, paths to check; first on each connection */
+    GUEST_START,     /* struct guest_start, strings; flags: enum guest_start_flags */
+    GUEST_INPUT,     /* bytes for stdin; flags: enum guest_input_flags */
+    GUEST_CREDIT,    /* uint64_t: bytes of output consumed; flags: stream */
+    GUEST_SIGNAL,    /* to the main process; flags: signal number */
+    GUEST_KILL,      /* the whole tree */
+    GUEST_RESIZE,    /* flags: rows << 16 | columns */
+    GUEST_ATTACH,    /* a managed process: send its output from where it begins */
+    GUEST_RELEASE,   /* uint64_t: what lies before this offset is not needed again */
+    GUEST_FORGET,    /* a managed process: end it, drop everything; answered with GONE */
+    GUEST_DEADLINE,  /* uint64_t: nanoseconds from now until all ends if no boxd is there then; 0:
+                        after linger_ns */
+    /* guest -> boxd */
+    GUEST_WELCOME = 32, /* struct guest_welcome, struct guest_check[], struct guest_proc[] */
+    GUEST_OUTPUT,       /* bytes; flags: stream. Of a process: struct guest_at first */
+    GUEST_END,          /* a stream has ended; flags: stream */
+    GUEST_DRAINED,      /* uint64_t: bytes of stdin that the program was given */
+    GUEST_EXITED,       /* struct guest_exited */
+    GUEST_GONE,         /* nothing of what was to be forgotten runs any more */
+};
+
+struct guest_rlimit {
+    uint32_t resource, pad;
+    uint64_t soft, hard;
+};
+
+struct guest_hello {
+    uint32_t version;
+    uint32_t filter_len; /* bytes of struct sock_filter[] that follow */
+    uint32_t n_checks;   /* NUL-terminated paths behind the filter */
+    uint32_t n_rlimits;
+    /* Processes that the user id may have; 0: the user id is not the session's own, so they cannot
+     * be counted. `processes` is the same for a
+     * kernel that has no others, whatever the user id. */
+    uint32_t nproc, processes;
+    uint64_t linger_ns; /* how long all goes on without a boxd */
+    struct guest_rlimit rlimits[GUEST_RLIMITS_MAX];
+    char quota_path[64]; /* a place on a disk of limited size, "" without one */
+};
+
+enum guest_start_flags {
+    GUEST_START_STDIN = 1U << 0, /* a pipe; otherwise it reads /dev/null */
+    GUEST_START_TTY = 1U << 1,
+    GUEST_START_SCRIPT = 1U << 2,  /* argv is one shell command string of any size */
+    GUEST_START_POSTURE = 1U << 3, /* no program: the confined process tells about itself */
+    GUEST_START_PROC = 1U << 4,    /* a managed process */
+};
+
+/* Followed by argc + envc + 1 NUL-terminated strings: argv, environment on top of the image's, cwd.
+ */
+struct guest_start {
+    uint32_t argc, envc;
+    uint64_t timeout_ns; /* 0: none. Enforced in the container, also while no boxd is there. */
+    /* 0: what the container has. Of all processes of the tree together, their own and shared
+     * memory. No cgroup can be made inside a container, so box-guest looks ten times a second and
+     * ends the tree; what it takes in between is bounded by the container's own limit. */
+    uint64_t memory_bytes;
+    uint16_t rows, cols;
+    uint32_t pad;
+};
+
+enum guest_input_flags {
+    GUEST_INPUT_CLOSE = 1U << 0,
+    GUEST_INPUT_PART = 1U << 1, /* more of the same call follows */
+};
+
+struct guest_check {
+    uint64_t dev, ino;
+    uint32_t mode; /* 0: it could not be looked at */
+    uint32_t mount_flags;
+    uint32_t uid, gid;
+    uint64_t size;
+    int64_t mtime_ns, ctime_ns;
+};
+
+struct guest_proc {
+    uint32_t number, exited;
+    uint64_t begin, end;
+};
+
+enum guest_welcome_flags {
+    /* The kernel is gVisor's: it invents devices and inodes, so `dev` and `ino` mean nothing. */
+    GUEST_WELCOME_GVISOR = 1U << 0,
+};
+
+struct guest_welcome {
+    uint32_t version, pid;
+    uint32_t n_checks, n_procs;
+    uint32_t uid, gid;
+    uint32_t flags, pad;
+};
+
+struct guest_at {
+    uint64_t offset;
+};
+
+enum guest_exited_flags {
+    GUEST_EXITED_TIMEOUT = 1U << 0,
+    GUEST_EXITED_OOM = 1U << 1,
+    GUEST_EXITED_KILLED = 1U << 2,    /* by GUEST_KILL */
+    GUEST_EXITED_DISK_FULL = 1U << 3, /* what quota_path lies on has nothing left */
+};
+
+/* Why a program never ran; `error` is then the errno. */
+enum guest_stage {
+    GUEST_STAGE_NONE,
+    GUEST_STAGE_LIMIT,
+    GUEST_STAGE_REQUEST,
+    GUEST_STAGE_CWD,
+    GUEST_STAGE_CONFINE,
+    GUEST_STAGE_EXEC,
+};
+
+struct guest_exited {
+    uint32_t flags, stage;
+    int32_t error;
+    int32_t wait_status; /* as from waitpid(2), valid when stage is NONE */
+    uint32_t remaining;  /* processes of this exec that still run */
+    uint32_t pad;
+    uint64_t duration_ns, cpu_ns, max_rss_kb;
+};

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "inside/caps.h"
+#include "inside/clone.h"
+#include "inside/disk_full.h"
+#include "inside/init/init.h"
+
+#define OOM_RECHECK_NS 5000000ULL /* between looks at the kill counter after an event */
+#define OOM_CHECKS 40U
+#define KERNEL_SIGNALS 64
+#define SETTLE_NS 5000000000ULL   /* what a killed tree gets to be gone, then it is told of */
+#define SETTLE_STEP_NS 1000000ULL /* between looks, unless a child's end wakes us */
+#define BLIND_NS 20000000L        /* between looks at everything, where poll(2) fails */
+
+uint64_t init_now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t timeval_ns(struct timeval t)
+{
+    return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_usec * 1000ULL;
+}
+
+static bool hit_quota(const struct init *in, int status)
+{
+    struct statfs st;
+    return status != 0 && in->config.quota_path[0] != '\0' &&
+           (disk_file_too_large(status) ||
+            (statfs(in->config.quota_path, &st) == 0 && disk_is_full(&st)));
+}
+
+static void told_of(struct init *in, struct cell *c)
+{
+    if (cell_index(in, c) >= INIT_EXECS_MAX)
+        procs_exited(in, c);
+    else
+        serve_tell(in, c);
+}
+
+static void finish(struct init *in, struct cell *c, int status, const struct rusage *usage)
+{
+    const struct child_report *report = &in->reports[cell_index(in, c)];
+    struct init_exited *out = &c->result;
+
+    out->wait_status = status;
+    out->stage = report->stage <= INIT_STAGE_EXEC ? report->stage : INIT_STAGE_CONFINE;
+    out->error = report->error;
+    out->duration_ns = init_now() - c->started_ns;
+    out->cpu_ns = timeval_ns(usage->ru_utime) + timeval_ns(usage->ru_stime);
+    out->max_rss_kb = (uint64_t)usage->ru_maxrss;
+    if (cell_oom_check(in, c)) {
+        out->flags |= INIT_EXITED_OOM;
+        (void)cell_kill_tree(in, c);
+    }
+    if (hit_quota(in, status))
+        out->flags |= INIT_EXITED_DISK_FULL;
+    bool ended = (out->flags & (INIT_EXITED_TIMEOUT | INIT_EXITED_OOM | INIT_EXITED_KILLED)) != 0;
+    c->settle_ns = ended ? init_now() + SETTLE_NS : 0;
+    c->deadline_ns = 0;
+    c->oom_checks = 0;
+    cell_move(c, CELL_DONE);
+    if (cell_settled(in, c))
+        told_of(in, c);
+}
+
+static void reap(struct init *in)
+{
+    struct signalfd_siginfo si[16];
+    while (read(in->signal_fd, si, sizeof(si)) > 0)
+        ;
+    for (;;) {
+        struct rusage usage;
+        int status;
+        pid_t pid = wait4(-1, &status, WNOHANG, &usage);
+        if (pid <= 0)
+            return;
+        for (unsigned i = 0; i < INIT_CELLS_MAX; i++) {
+            struct cell *c = &in->cells[i];
+            if (c->state == CELL_RUNNING && c->pid == pid) {
+                finish(in, c, status, &usage);
+                break;
+            }
+        }
+    }
+}
+
+/* False: of what has ended there is still something to tell. */
+static bool tend_ended(struct init *in, struct cell *c)
+{
+    if (c->state == CELL_DONE && cell_settled(in, c))
+        told_of(in, c);
+    return !(c->state == CELL_DONE && c->settle_ns > 0) && procs_gone(in, c);
+}
+
+/* Kills what is over time or was hit by the out-of-memory killer. Returns the next moment to look.
+ */
+static uint64_t tend_cells(struct init *in, uint64_t now)
+{
+    uint64_t next = UINT64_MAX;
+    for (unsigned i = 0; i < INIT_CELLS_MAX; i++) {
+        struct cell *c = &in->cells[i];
+        uint64_t due = UINT64_MAX;
+        if (!tend_ended(in, c))
+            next = now + SETTLE_STEP_NS < next ? now + SETTLE_STEP_NS : next;
+        if (c->state != CELL_RUNNING)
+            continue;
+        if (c->deadline_ns > 0 && c->deadline_ns <= now) {
+            c->result.flags |= INIT_EXITED_TIMEOUT;
+            c->deadline_ns = 0;
+            (void)cell_kill_tree(in, c);
+        }
+        if (c->oom_checks > 0 && cell_oom_check(in, c)) {
+            c->result.flags |= INIT_EXITED_OOM;
+            (void)cell_kill_tree(in, c);
+        }
+        if (c->deadline_ns > 0)
+            due = c->deadline_ns;
+        if (c->oom_checks > 0 && now + OOM_RECHECK_NS < due)
+            due = now + OOM_RECHECK_NS;
+        next = due < next ? due : next;
+    }
+    return next;
+}
+
+static void handle_oom_events(struct init *in, const struct pollfd *fds, const unsigned *cells,
+                              nfds_t n)
+{
+    for (nfds_t i = 0; i < n; i++) {
+        uint64_t count;
+        if (fds[i].revents != 0 && read(fds[i].fd, &count, sizeof(count)) > 0)
+            in->cells[cells[i]].oom_checks = OOM_CHECKS;
+    }
+}
+
+/* Everything that can wake us: signals and boxd first, then memory, then output. */
+struct wakers {
+    struct pollfd fds[2 + INIT_CELLS_MAX + PROCS_POLL_MAX];
+    unsigned cells[INIT_CELLS_MAX]; /* whose memory */
+    nfds_t n_oom, n_procs;
+};
+
+static void gather(struct init *in, struct wakers *w, uint64_t now, uint64_t *next)
+{
+    w->n_oom = 0;
+    for (unsigned i = 0; i < INIT_CELLS_MAX; i++) {
+        if (in->cells[i].state != CELL_RUNNING || in->cells[i].oom_fd < 0)
+            continue;
+        w->cells[w->n_oom] = i;
+        w->fds[2 + w->n_oom++] = (struct pollfd){.fd = in->cells[i].oom_fd, .events = POLLIN};
+    }
+    w->n_procs = procs_poll(in, w->fds + 2 + w->n_oom, now, next);
+    w->fds[0] = (struct pollfd){.fd = in->signal_fd, .events = POLLIN};
+    w->fds[1] =
+        (struct pollfd){.fd = in->conn_fd, .events = in->blocked ? POLLIN | POLLOUT : POLLIN};
+}
+
+/* poll(2) refuses to look at more descriptors than we may open, and that limit can be lowered
+ * behind our back. None of ours blocks: after a pause all of them are tried. So commands are
+ * answered, if only by a refusal, and nothing spins. */
+static int look(struct pollfd *fds, nfds_t n, const struct timespec *wait)
+{
+    struct timespec blind = {.tv_nsec = BLIND_NS};
+    int r = ppoll(fds, n, wait, NULL);
+    if (r >= 0 || errno == EINTR)
+        return r;
+    if (wait != NULL && wait->tv_sec == 0 && wait->tv_nsec < blind.tv_nsec)
+        blind = *wait;
+    (void)ppoll(NULL, 0, &blind, NULL);
+    for (nfds_t i = 0; i < n; i++)
+        fds[i].revents = fds[i].events;
+    return (int)n;
+}
+
+static _Noreturn void run(struct init *in)
+{
+    static struct wakers w;
+    for (;;) {
+        uint64_t now = init_now(), next = tend_cells(in, now);
+        struct timespec wait = {0};
+        if (!in->blocked)
+            serve_flush(in);
+        gather(in, &w, now, &next);
+        if (next != UINT64_MAX && next > now) {
+            wait.tv_sec = (time_t)((next - now) / 1000000000ULL);
+            wait.tv_nsec = (long)((next - now) % 1000000000ULL);
+        }
+        nfds_t n = 2 + w.n_oom + w.n_procs;
+        if (look(w.fds, n, next == UINT64_MAX ? NULL : &wait) <= 0)
+            continue;
+        handle_oom_events(in, w.fds + 2, w.cells, w.n_oom);
+        procs_ready(in, w.fds + 2 + w.n_oom, w.n_procs);
+        if (w.fds[0].revents)
+            reap(in);
+        if (w.fds[1].revents & POLLOUT)
+            in->blocked = false;
+        if (w.fds[1].revents & ~POLLOUT)
+            serve_message(in);
+    }
+}
+
+static const void *map_all(int fd, size_t *ret_len)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0 || st.st_size <= 0)
+        return NULL;
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    *ret_len = (size_t)st.st_size;
+    return p == MAP_FAILED ? NULL : p;
+}
+
+/* What our launcher ignores, programs would ignore too: `yes | head` must end by SIGPIPE. */
+static void default_signals(void)
+{
+    /* The kernel's own structure, all zero: the C library would leave out the two signals it keeps
+     * for itself, which somebody up the line may ignore as well. */
+    static const unsigned long long deflt[4];
+    for (int signo = 1; signo <= KERNEL_SIGNALS; signo++)
+        (void)syscall(SYS_rt_sigaction, signo, deflt, NULL, sizeof(deflt[0]));
+}
+
+/* What is not there has /dev/null in its place. */
+static bool is_directory(int fd)
+{
+    int dot = openat(fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (dot >= 0)
+        (void)close(dot);
+    return dot >= 0;
+}
+
+static bool start_state(struct init *in)
+{
+    size_t len = 0;
+    sigset_t all;
+
+    if (fd_read_full(INIT_FD_CONFIG, &in->config, sizeof(in->config)) !=
+            (ssize_t)sizeof(in->config) ||
+        in->config.version != INIT_WIRE_VERSION || in->config.n_rlimits > INIT_RLIMITS_MAX ||
+        memchr(in->config.quota_path, 0, sizeof(in->config.quota_path)) == NULL)
+        return false;
+    (void)close(INIT_FD_CONFIG);
+    in->filter = map_all(INIT_FD_SECCOMP, &len);
+    if (in->filter == NULL || len % sizeof(struct sock_filter) != 0 ||
+        len / sizeof(struct sock_filter) > 4096)
+        return false;
+    in->filter_len = (unsigned short)(len / sizeof(struct sock_filter));
+    (void)close(INIT_FD_SECCOMP);
+    in->landlock_fd = INIT_FD_LANDLOCK;
+    in->cgroup_fd = in->config.cgroup_mode != INIT_CGROUP_NONE ? INIT_FD_CGROUP : -1;
+    in->memcg_fd = in->config.cgroup_mode == INIT_CGROUP_HYBRID && is_directory(INIT_FD_MEMCG1)
+                       ? INIT_FD_MEMCG1
+                       : -1;
+    in->conn_fd = INIT_FD_CONTROL;
+    for (int fd = INIT_FD_CONTROL; fd < INIT_FD_MAX; fd++)
+        (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    in->reports = mmap(NULL, INIT_CELLS_MAX * sizeof(*in->reports), PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    (void)sigfillset(&all);
+    (void)sigprocmask(SIG_SETMASK, &all, NULL);
+    default_signals();
+    sigset_t child;
+    (void)sigemptyset(&child);
+    (void)sigaddset(&child, SIGCHLD);
+    in->signal_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    /* We sit in a leaf, so the groups of execs can have memory accounting of their own. */
+    if (in->config.cgroup_mode == INIT_CGROUP_V2)
+        (void)fd_write_file_at(in->cgroup_fd, "cgroup.subtree_control", "+memory");
+    if (in->reports == MAP_FAILED || in->signal_fd < 0)
+        return false;
+    cell_prepare(in); /* while boxd does not know yet that we are there */
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    static struct init in;
+    (void)argc;
+    (void)argv;
+    (void)prctl(PR_SET_NAME, "box-init", 0, 0,
+                0); /* started from a descriptor, we have a number for a name */
+    /* execve made us dumpable again: the payload must not look into us, whatever its uid. What came
+     * through execve by the ambient set stays with us alone. */
+    if (getpid() != 1 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || caps_keep(~0ULL) < 0 ||
+        !start_state(&in))
+        child_exit(125);
+    run(&in);
+}

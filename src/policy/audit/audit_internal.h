@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include "policy/audit/audit.h"
+
+struct buf;
+
+#define AUDIT_NAME_MAX 64
+
+struct audit {
+    int dir_fd;  /* owned */
+    int lock_fd; /* owned */
+    int fd;      /* owned; the current file */
+    struct audit_options options;
+    uint64_t seq;   /* of the last record */
+    uint64_t first; /* of the first record in the current file; 0: it is empty */
+    char head[AUDIT_HASH_LEN + 1];
+    uint64_t size;     /* of the current file */
+    uint64_t reserved; /* up to here the disk space is ours */
+    bool no_reserve;   /* the file system cannot */
+    bool full;         /* the last reservation or write failed */
+    bool torn;         /* what a failed write left could not be removed yet */
+    int error;         /* errno of the last failure, 0: none */
+    uint64_t lost, lost_untold;
+};
+
+/* What one line says about its place in the chain. */
+struct audit_place {
+    uint64_t seq;
+    uint64_t lost;
+    char prev[AUDIT_HASH_LEN + 1];
+};
+
+/* audit_chain.c: 0 or -EBADMSG. */
+int audit_line_place(const char *line, size_t len, struct audit_place *ret);
+int audit_line_hash(const char *line, size_t len, char ret[static AUDIT_HASH_LEN + 1]);
+extern const char audit_no_head[]; /* what the first record of all carries */
+
+/* audit_file.c */
+int audit_find_end(struct audit *a, uint64_t *ret_dropped, bool *ret_bad, struct err *err);
+int audit_rotate(struct audit *a);
+/* The name of the file that holds the record of that number, or those that follow it. 0: none. */
+int audit_file_of(const struct audit *a, uint64_t number, char ret[static AUDIT_NAME_MAX]);
+int audit_reserve(struct audit *a, size_t len); /* 0, or -ENOSPC and the like */
+
+/* audit_record.c: the line without its newline. */
+int audit_format(const struct audit *a, const struct audit_record *record, uint64_t seq,
+                 struct buf *out);

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sandbox/cgroup/cgroup.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "sandbox/cgroup/cgroup_internal.h"
+
+#define MOUNTINFO_MAX (1U << 20)
+#define SOCKET_LIMIT_V1 "memory.kmem.tcp.limit_in_bytes" /* UDP too, whatever it is called */
+#define PERIOD_US 100000U
+
+static const char *const controller_names[CGROUP_CONTROLLERS] = {
+    [CGROUP_CPU] = "cpu",
+    [CGROUP_MEMORY] = "memory",
+    [CGROUP_PIDS] = "pids",
+};
+
+bool cgroup_has_word(const char *list, const char *word)
+{
+    size_t len = strlen(word);
+    for (const char *at = list; (at = strstr(at, word)) != NULL; at += len)
+        if ((at == list || at[-1] == ',' || at[-1] == ' ') && strchr(", \n", at[len]) != NULL)
+            return true;
+    return false;
+}
+
+/* One line of mountinfo: "… root mountpoint options … - fstype source superoptions". Octal escapes
+ * do not occur in the places cgroups are mounted at; such a mount is simply not found. */
+static void read_mount_line(char *line, struct cgroup_mounts *ret)
+{
+    char *fields[12] = {0}, *save = NULL;
+    size_t n = 0;
+    char *dash = strstr(line, " - ");
+    if (dash == NULL)
+        return;
+    *dash = '\0';
+    for (char *f = strtok_r(line, " ", &save); f != NULL && n < 5; f = strtok_r(NULL, " ", &save))
+        fields[n++] = f;
+    char *type = strtok_r(dash + 3, " ", &save);
+    (void)strtok_r(NULL, " ", &save);
+    char *super = strtok_r(NULL, " ", &save);
+    if (n < 5 || type == NULL || super == NULL || !str_eq(fields[3], "/"))
+        return;
+    if (str_eq(type, "cgroup2") && ret->v2[0] == '\0')
+        (void)str_copy(ret->v2, sizeof(ret->v2), fields[4]);
+    for (int i = 0; str_eq(type, "cgroup") && i < CGROUP_CONTROLLERS; i++)
+        if (ret->v1[i][0] == '\0' && cgroup_has_word(super, controller_names[i]))
+            (void)str_copy(ret->v1[i], sizeof(ret->v1[i]), fields[4]);
+}
+
+void cgroup_read_mounts(char *mountinfo, struct cgroup_mounts *ret)
+{
+    char *save = NULL;
+    *ret = (struct cgroup_mounts){0};
+    for (char *line = strtok_r(mountinfo, "\n", &save); line != NULL;
+         line = strtok_r(NULL, "\n", &save))
+        read_mount_line(line, ret);
+}
+
+static int find_mounts(struct cgroup_mounts *ret, struct err *err)
+{
+    AUTO_DONE(buf) struct buf text;
+    buf_init(&text, MOUNTINFO_MAX);
+    AUTO_CLOSE int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+    int r = fd < 0 ? -errno : fd_read_to_buf(fd, &text);
+    if (r < 0)
+        return err_sys(err, -r, "read /proc/self/mountinfo");
+    *ret = (struct cgroup_mounts){0};
+    if (text.data != NULL)
+        cgroup_read_mounts(text.data, ret);
+    return 0;
+}
+
+/* Our own place in the v2 tree when it was handed to us (systemd's Delegate=, or an ordinary user's
+ * own subtree); else -1: the top is ours to use only as root. */
+static int open_delegated(const char *mountpoint)
+{
+    char text[4096], path[4608], mark[4];
+    ssize_t n = fd_read_file_at(AT_FDCWD, "/proc/self/cgroup", text, sizeof(text));
+    char *at = n > 0 ? strstr(text, "0::/") : NULL;
+    if (at == NULL)
+        return -1;
+    at += strlen("0::");
+    at[strcspn(at, "\n")] = '\0';
+    if (str_eq(at, "/") || str_fmt(path, sizeof(path), "%s%s", mountpoint, at) < 0)
+        return -1;
+    bool marked = getxattr(path, "user.delegate", mark, sizeof(mark)) == 1 ||
+                  getxattr(path, "trusted.delegate", mark, sizeof(mark)) == 1;
+    if (!marked && geteuid() == 0 && access("/proc/self/setgroups", F_OK) == 0) {
+        /* Root without a delegation mark uses the top, unless it is root of a user namespace only.
+         */
+        char map[64];
+        if (fd_read_file_at(AT_FDCWD, "/proc/self/uid_map", map, sizeof(map)) > 0 &&
+            strstr(map, "4294967295"))
+            return -1;
+    }
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 &&
+        (faccessat(fd, "cgroup.procs", W_OK, 0) < 0 || faccessat(fd, ".", W_OK, 0) < 0)) {
+        (void)close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* Controllers can only be handed down from a group without processes: those in it move to a leaf.
+ */
+static void vacate(int base)
+{
+    char pids[16384], *save = NULL;
+    if (mkdirat(base, "daemon", 0755) < 0 && errno != EEXIST)
+        return;
+    if (fd_read_file_at(base, "cgroup.procs", pids, sizeof(pids)) <= 0)
+        return;
+    for (char *pid = strtok_r(pids, "\n", &save); pid != NULL; pid = strtok_r(NULL, "\n", &save))
+        (void)fd_write_file_at(base, "daemon/cgroup.procs", pid);
+}
+
+static int make_tag_dir(int base, const char *tag)
+{
+    if (mkdirat(base, tag, 0755) < 0 && errno != EEXIST)
+        return -errno;
+    int fd = openat(base, tag, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    return fd < 0 ? -errno : fd;
+}
+
+static void init_v2(struct cgroup_host *h, const struct cgroup_mounts *where, const char *tag)
+{
+    char have[512] = "";
+    AUTO_CLOSE int base = open_delegated(where->v2);
+    bool delegated = base >= 0;
+    if (base < 0)
+        base = open(where->v2, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (base < 0)
+        return;
+    if (delegated)
+        vacate(base);
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
+        char enable[16];
+        (void)snprintf(enable, sizeof(enable), "+%s", controller_names[i]);
+        (void)fd_write_file_at(base, "cgroup.subtree_control", enable);
+    }
+    h->v2_fd = make_tag_dir(base, tag);
+    if (h->v2_fd < 0)
+        return;
+    (void)fd_read_file_at(h->v2_fd, "cgroup.controllers", have, sizeof(have));
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
+        char enable[16];
+        (void)snprintf(enable, sizeof(enable), "+%s", controller_names[i]);
+        h->enforced[i] = cgroup_has_word(have, controller_names[i]) &&
+                         fd_write_file_at(h->v2_fd, "cgroup.subtree_control", enable) >= 0;
+        if (h->enforced[i])
+            h->mode = INIT_CGROUP_V2;
+    }
+}
+
+static void init_v1(struct cgroup_host *h, const struct cgroup_mounts *where, const char *tag)
+{
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
+        if (where->v1[i][0] == '\0' || h->enforced[i])
+            continue;
+        AUTO_CLOSE int base = open(where->v1[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        int fd = base < 0 ? -errno : make_tag_dir(base, tag);
+        if (fd < 0) {
+            (void)snprintf(h->why[i], sizeof(h->why[i]), "%s: %s", where->v1[i],
+                           err_errno_text(-fd));
+            continue;
+        }
+        h->v1_fd[i] = fd;
+        h->enforced[i] = true;
+        /* The kernel patches its code when the first group has such a limit and when the last one
+         * goes; while ours is there no session pays for that. */
+        if (i == CGROUP_MEMORY)
+            (void)fd_write_file_at(fd, SOCKET_LIMIT_V1, "-1");
+    }
+}
+
+int cgroup_host_init(struct cgroup_host *h, const char *tag, struct err *err)
+{
+    struct cgroup_mounts where = {0};
+    *h = (struct cgroup_host){.mode = INIT_CGROUP_NONE, .v2_fd = -1, .v1_fd = {-1, -1, -1}};
+    int r = find_mounts(&where, err);
+    if (r < 0)
+        return r;
+    if (where.v2[0] != '\0')
+        init_v2(h, &where, tag);
+    if (h->mode != INIT_CGROUP_V2) {
+        init_v1(h, &where, tag);
+        if (h->v2_fd >= 0)
+            h->mode = INIT_CGROUP_HYBRID;
+    }
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++)
+        if (!h->enforced[i] && h->why[i][0] == '\0')
+            (void)snprintf(h->why[i], sizeof(h->why[i]),
+                           "no writable cgroup with the %s controller", controller_names[i]);
+    return 0;
+}
+
+void cgroup_host_done(struct cgroup_host *h)
+{
+    fd_close_many(&h->v2_fd, 1);
+    fd_close_many(h->v1_fd, CGROUP_CONTROLLERS);
+}
+
+static bool is_session_name(const char *name)
+{
+    return strlen(name) == 16 && strspn(name, "0123456789abcdef") == 16;
+}
+
+/* Removes `name` and the groups one level below it, of which most have none. */
+static int remove_groups(int parent, const char *name)
+{
+    if (unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
+        return 0;
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return errno == ENOENT ? 0 : -errno;
+    DIR *dir = fdopendir(fd);
+    if (dir == NULL) {
+        (void)close(fd);
+        return -ENOMEM;
+    }
+    struct dirent *e;
+    while ((e = readdir(dir)) != NULL)
+        if (e->d_type == DT_DIR && e->d_name[0] != '.')
+            (void)unlinkat(dirfd(dir), e->d_name, AT_REMOVEDIR);
+    (void)closedir(dir);
+    return unlinkat(parent, name, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+int cgroup_host_purge(struct cgroup_host *h)
+{
+    int fds[CGROUP_CONTROLLERS + 1] = {h->v2_fd, h->v1_fd[0], h->v1_fd[1], h->v1_fd[2]};
+    int left = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
+        int fd = fds[i] < 0 ? -1 : openat(fds[i], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+        if (dir == NULL)
+            continue;
+        struct dirent *e;
+        while ((e = readdir(dir)) != NULL) {
+            char path[300];
+            if (!is_session_name(e->d_name))
+                continue;
+            (void)snprintf(path, sizeof(path), "%s/cgroup.kill", e->d_name);
+            (void)fd_write_file_at(dirfd(dir), path, "1");
+            int r = remove_groups(dirfd(dir), e->d_name);
+            /* Killed processes need a moment to leave; the caller comes back. */
+            left += r == -EBUSY;
+        }
+        (void)closedir(dir);
+    }
+    return left;
+}
+
+int cgroup_host_remove(struct cgroup_host *h, const char *tag)
+{
+    int fds[CGROUP_CONTROLLERS + 1] = {h->v2_fd, h->v1_fd[0], h->v1_fd[1], h->v1_fd[2]};
+    for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
+        AUTO_CLOSE int parent =
+            fds[i] < 0 ? -1 : openat(fds[i], "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (parent >= 0)
+            (void)unlinkat(parent, tag, AT_REMOVEDIR);
+    }
+    return 0;
+}
+
+static int chown_at(int dirfd, const char *name, uid_t uid, gid_t gid)
+{
+    return fchownat(dirfd, name, uid, gid, AT_SYMLINK_NOFOLLOW) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+static int open_session_dir(int parent, const char *name)
+{
+    if (mkdirat(parent, name, 0755) < 0)
+        return -errno;
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    return fd < 0 ? -errno : fd;
+}
+
+/* By one descriptor: every create does this half a dozen times. */
+static int write_and_read(int dirfd, const char *file, const char *text, uint64_t *ret)
+{
+    char back[64];
+    AUTO_CLOSE int fd = openat(dirfd, file, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int r = fd_write_all(fd, text, strlen(text));
+    if (r < 0)
+        return r;
+    ssize_t n = pread(fd, back, sizeof(back) - 1, 0);
+    if (n < 0)
+        return -errno;
+    back[n] = '\0';
+    if (n > 0 && back[n - 1] == '\n')
+        back[n - 1] = '\0';
+    return str_to_u64(back, ret);
+}
+
+int cgroup_set_limit(int dirfd, const char *file, uint64_t value, struct err *err)
+{
+    char text[32];
+    uint64_t got = 0;
+    (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+    int r = write_and_read(dirfd, file, text, &got);
+    if (r < 0)
+        return err_sys(err, -r, "set cgroup limit %s", file);
+    if (got > value)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "cgroup limit %s: asked for %llu, the kernel made it %llu", file,
+                       (unsigned long long)value, (unsigned long long)got);
+    return 0;
+}
+
+static int set_v2_limits(const struct cgroup_host *h, int dir, const struct cgroup_limits *l,
+                         struct err *err)
+{
+    char text[48], back[48];
+    int r = 0;
+    if (h->enforced[CGROUP_MEMORY]) {
+        r = cgroup_set_limit(dir, "memory.max", l->memory_bytes, err);
+        if (r == 0)
+            (void)fd_write_file_at(dir, "memory.swap.max", "0");
+    }
+    if (r == 0 && h->enforced[CGROUP_PIDS])
+        r = cgroup_set_limit(dir, "pids.max", l->pids, err);
+    if (r == 0 && h->enforced[CGROUP_CPU] && l->cpu_quota_us > 0) {
+        (void)snprintf(text, sizeof(text), "%u %u", l->cpu_quota_us, PERIOD_US);
+        int w = fd_write_file_at(dir, "cpu.max", text);
+        if (w < 0 || fd_read_file_at(dir, "cpu.max", back, sizeof(back)) < 0 ||
+            !str_starts(back, text))
+            r = err_set(err, ERR_UNSUPPORTED, "cgroup limit cpu.max was not taken");
+    }
+    return r;
+}
+
+/* Absent without swap accounting, or without a network: then there is nothing to limit. */
+static int set_if_there(int dirfd, const char *file, uint64_t value, struct err *err)
+{
+    return faccessat(dirfd, file, F_OK, 0) < 0 ? 0 : cgroup_set_limit(dirfd, file, value, err);
+}
+
+static int set_v1_memory(int dirfd, uint64_t bytes, struct err *err)
+{
+    int r = cgroup_set_limit(dirfd, "memory.limit_in_bytes", bytes, err);
+    if (r == 0)
+        r = set_if_there(dirfd, "memory.memsw.limit_in_bytes", bytes, err);
+    if (r == 0)
+        r = set_if_there(dirfd, SOCKET_LIMIT_V1, cgroup_socket_bytes(bytes), err);
+    return r;
+}
+
+static int set_v1_limits(const struct cgroup *g, const struct cgroup_limits *l, struct err *err)
+{
+    int r = 0;
+    if (g->v1_fd[CGROUP_MEMORY] >= 0)
+        r = set_v1_memory(g->v1_fd[CGROUP_MEMORY], l->memory_bytes, err);
+    if (r == 0 && g->v1_fd[CGROUP_PIDS] >= 0)
+        r = cgroup_set_limit(g->v1_fd[CGROUP_PIDS], "pids.max", l->pids, err);
+    if (r == 0 && g->v1_fd[CGROUP_CPU] >= 0 && l->cpu_quota_us > 0) {
+        uint64_t period = 0; /* the kernel's own choice is the same */
+        if (fd_read_u64_at(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", &period) < 0 ||
+            period != PERIOD_US)
+            r = cgroup_set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", PERIOD_US, err);
+        if (r == 0)
+            r = cgroup_set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_quota_us", l->cpu_quota_us, err);
+    }
+    return r;
+}
+
+static int create_v2(const struct cgroup_host *h, const char *name, uid_t uid, gid_t gid,
+                     struct cgroup *g)
+{
+    static const char *const delegate[] = {".", "cgroup.procs", "cgroup.subtree_control"};
+    if (h->v2_fd < 0)
+        return 0;
+    g->v2_fd = open_session_dir(h->v2_fd, name);
+    if (g->v2_fd < 0)
+        return g->v2_fd;
+    if (h->mode == INIT_CGROUP_V2) {
+        if (mkdirat(g->v2_fd, "init", 0755) < 0)
+            return -errno;
+        g->leaf_fd = openat(g->v2_fd, "init/cgroup.procs", O_WRONLY | O_CLOEXEC);
+        if (g->leaf_fd < 0)
+            return -errno;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(delegate); i++) {
+        int r = chown_at(g->v2_fd, delegate[i], uid, gid);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int create_v1(const struct cgroup_host *h, const char *name, uid_t uid, gid_t gid,
+                     struct cgroup *g)
+{
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
+        if (h->v1_fd[i] < 0)
+            continue;
+        g->v1_fd[i] = open_session_dir(h->v1_fd[i], name);
+        if (g->v1_fd[i] < 0)
+            return g->v1_fd[i];
+        g->tasks_fd[i] = openat(g->v1_fd[i], "tasks", O_WRONLY | O_CLOEXEC);
+        if (g->tasks_fd[i] < 0)
+            return -errno;
+    }
+    if (g->v1_fd[CGROUP_MEMORY] < 0)
+        return 0;
+    /* PID 1 makes child groups and listens for out-of-memory events; the limits above stay root's.
+     */
+    int r = chown_at(g->v1_fd[CGROUP_MEMORY], ".", uid, gid);
+    return r < 0 ? r : chown_at(g->v1_fd[CGROUP_MEMORY], "cgroup.event_control", uid, gid);
+}
+
+int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_owner *owner,
+                  struct cgroup *ret, struct err *err)
+{
+    *ret = (struct cgroup){
+        .v2_fd = -1, .leaf_fd = -1, .v1_fd = {-1, -1, -1}, .tasks_fd = {-1, -1, -1}};
+    int r = create_v2(h, name, owner->uid, owner->gid, ret);
+    if (r == 0)
+        return 0;
+    r = err_sys(err, -r, "make cgroup '%s'", name);
+    cgroup_close(ret);
+    (void)cgroup_remove(h, name);
+    return r;
+}
+
+int cgroup_limit(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
+                 const struct cgroup_owner *owner, struct cgroup *g, struct err *err)
+{
+    int r = create_v1(h, name, owner->uid, owner->gid, g);
+    if (r < 0)
+        return err_sys(err, -r, "make cgroup '%s'", name);
+    if (h->mode == INIT_CGROUP_V2)
+        r = set_v2_limits(h, g->v2_fd, limits, err);
+    return r < 0 ? r : set_v1_limits(g, limits, err);
+}
+
+static int open_existing(int parent, const char *name)
+{
+    return parent < 0 ? -1 : openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+}
+
+void cgroup_open(const struct cgroup_host *h, const char *name, struct cgroup *ret)
+{
+    *ret = (struct cgroup){.leaf_fd = -1, .tasks_fd = {-1, -1, -1}};
+    ret->v2_fd = open_existing(h->v2_fd, name);
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++)
+        ret->v1_fd[i] = open_existing(h->v1_fd[i], name);
+}
+
+void cgroup_close(struct cgroup *g)
+{
+    fd_close_many(&g->v2_fd, 1);
+    fd_close_many(&g->leaf_fd, 1);
+    fd_close_many(g->v1_fd, CGROUP_CONTROLLERS);
+    fd_close_many(g->tasks_fd, CGROUP_CONTROLLERS);
+}
+
+int cgroup_kill(const struct cgroup_host *h, const char *name)
+{
+    char path[64];
+    if (h->v2_fd < 0)
+        return -EOPNOTSUPP;
+    int r = str_fmt(path, sizeof(path), "%s/cgroup.kill", name);
+    return r < 0 ? r : fd_write_file_at(h->v2_fd, path, "1");
+}
+
+int cgroup_remove(const struct cgroup_host *h, const char *name)
+{
+    int r = 0;
+    if (h->v2_fd >= 0) {
+        /* Nearly all have this one, of their first command, and no other. */
+        char first[64];
+        if (str_fmt(first, sizeof(first), "%s/s0", name) >= 0)
+            (void)unlinkat(h->v2_fd, first, AT_REMOVEDIR);
+        r = remove_groups(h->v2_fd, name);
+    }
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
+        if (h->v1_fd[i] < 0)
+            continue;
+        int e = remove_groups(h->v1_fd[i], name);
+        r = e < 0 ? e : r;
+    }
+    return r;
+}
+
+static uint64_t read_or_zero(int dirfd, const char *file)
+{
+    uint64_t v = 0;
+    return dirfd >= 0 && fd_read_u64_at(dirfd, file, &v) >= 0 ? v : 0;
+}
+
+void cgroup_read(const struct cgroup_host *h, const struct cgroup *g, struct cgroup_readback *ret)
+{
+    char text[64];
+    *ret = (struct cgroup_readback){0};
+    if (h->mode == INIT_CGROUP_V2) {
+        ret->memory_max = read_or_zero(g->v2_fd, "memory.max");
+        ret->memory_now = read_or_zero(g->v2_fd, "memory.current");
+        ret->memory_peak = read_or_zero(g->v2_fd, "memory.peak");
+        ret->pids_max = read_or_zero(g->v2_fd, "pids.max");
+        ret->pids_now = read_or_zero(g->v2_fd, "pids.current");
+        if (fd_read_file_at(g->v2_fd, "cpu.max", text, sizeof(text)) > 0) {
+            char *space = strchr(text, ' ');
+            if (space != NULL && text[0] != 'm') {
+                *space = '\0';
+                space[strcspn(space + 1, "\n") + 1] = '\0';
+                (void)str_to_u64(text, &ret->cpu_quota_us);
+                (void)str_to_u64(space + 1, &ret->cpu_period_us);
+            }
+        }
+        return;
+    }
+    ret->memory_max = read_or_zero(g->v1_fd[CGROUP_MEMORY], "memory.limit_in_bytes");
+    ret->socket_max = read_or_zero(g->v1_fd[CGROUP_MEMORY], SOCKET_LIMIT_V1);
+    ret->memory_now = read_or_zero(g->v1_fd[CGROUP_MEMORY], "memory.usage_in_bytes");
+    ret->memory_peak = read_or_zero(g->v1_fd[CGROUP_MEMORY], "memory.max_usage_in_bytes");
+    ret->pids_max = read_or_zero(g->v1_fd[CGROUP_PIDS], "pids.max");
+    ret->pids_now = read_or_zero(g->v1_fd[CGROUP_PIDS], "pids.current");
+    ret->cpu_quota_us = read_or_zero(g->v1_fd[CGROUP_CPU], "cpu.cfs_quota_us");
+    ret->cpu_period_us = read_or_zero(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us");
+}

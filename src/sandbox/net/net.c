@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Leases, and the interfaces of one session. The host's part is in net_host.c. */
+
+#include "sandbox/net/net.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if_addr.h>
+#include <linux/if_link.h>
+#include <linux/ip.h>
+#include <linux/rtnetlink.h>
+#include <linux/veth.h>
+#include <net/if.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/ipnet.h"
+#include "base/str.h"
+#include "sandbox/net/net_internal.h"
+#include "sandbox/net/netlink.h"
+
+#define POOL_DEFAULT 0xc6120000U /* 198.18.0.0/15 */
+#define POOL_SLICES 16
+#define POOL_SLICE_PREFIX 19
+#define LO_INDEX 1 /* of every network namespace */
+#define LO_SEGMENT 16384U
+#define LINK_PREFIX 31 /* two ends and nothing else */
+#define DNS_PORT 53
+#define DNS_BACKLOG 16
+
+static bool tag_valid(const char *tag)
+{
+    size_t n = strspn(tag, "abcdefghijklmnopqrstuvwxyz0123456789");
+
+    return n > 0 && n <= NET_TAG_MAX && tag[n] == '\0';
+}
+
+/* By the tag, so that an instance finds its own addresses again after a restart. When all are taken
+ * the first stays, and net_host_init() says what is in the way. */
+static int pick_slice(struct net_config *c, struct err *err)
+{
+    uint32_t first = (uint32_t)str_hash(c->tag) % POOL_SLICES;
+    char ifname[NET_IFNAME_SIZE];
+
+    c->prefix = POOL_SLICE_PREFIX;
+    for (uint32_t i = 0; i <= POOL_SLICES; i++) {
+        c->pool = POOL_DEFAULT + ((first + i) % POOL_SLICES << (32 - POOL_SLICE_PREFIX));
+        int r = net_pool_taken(c, ifname, sizeof(ifname), err);
+        if (r <= 0)
+            return r;
+    }
+    return 0;
+}
+
+int net_config_init(struct net_config *ret, const char *tag, const char *pool, struct err *err)
+{
+    struct net_config c = {.conn_max = 1024, .conn_rate = 200};
+
+    if (!tag_valid(tag))
+        return err_set(err, ERR_INVALID, "network tag '%s' is not 1 to %d of [a-z0-9]", tag,
+                       NET_TAG_MAX);
+    (void)str_copy(c.tag, sizeof(c.tag), tag);
+    if (pool == NULL) {
+        int r = pick_slice(&c, err);
+        if (r < 0)
+            return r;
+    } else if (ip4_net_parse(pool, &c.pool, &c.prefix) < 0 || c.prefix < 8 || c.prefix > 28) {
+        return err_set(err, ERR_INVALID, "network pool '%s' is not an IPv4 network of /8 to /28",
+                       pool);
+    }
+    *ret = c;
+    return 0;
+}
+
+uint32_t net_lease_max(const struct net_config *config)
+{
+    uint32_t pairs = 1U << (31 - config->prefix);
+
+    /* The first pair marks the pool as taken; five digits are what the interface name has room for.
+     */
+    return pairs - 1 < 65535 ? pairs - 1 : 65535;
+}
+
+int net_lease_init(struct net_lease *ret, const struct net_config *config, uint32_t index,
+                   struct err *err)
+{
+    struct net_lease l = {.host = config->pool + 2 * index, .guest = config->pool + 2 * index + 1};
+
+    if (index == 0 || index > net_lease_max(config))
+        return err_set(err, ERR_LIMIT, "network lease %u is not in 1 to %u", index,
+                       net_lease_max(config));
+    (void)str_fmt(l.ifname, sizeof(l.ifname), "bx%s_%u", config->tag, index);
+    *ret = l;
+    return 0;
+}
+
+/* IPv6 off for interfaces still to come; loopback keeps ::1. Then a netlink socket that stays in
+ * the namespace. */
+static int guest_socket(int netns_fd, struct err *err)
+{
+    struct net_visit v = {.home = -1};
+    int r = net_visit_enter(&v, netns_fd, err);
+
+    if (r < 0)
+        return r;
+    int off = fd_write_file_at(AT_FDCWD, "/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    int sock = nl_socket(NETLINK_ROUTE);
+    net_visit_leave(&v);
+    AUTO_CLOSE int fd = sock;
+    /* No such file: the kernel has no IPv6 at all. */
+    if (off < 0 && off != -ENOENT)
+        return err_sys(err, -off, "disable IPv6 in the session");
+    if (fd < 0)
+        return err_sys(err, -fd, "netlink socket in the session");
+    return TAKE_FD(fd);
+}
+
+/* The other end is born in the session's namespace: it never exists on the host, where something
+ * could pick it up. One queue each, as the default of one per processor is slow to make. */
+static void put_veth(struct nl *nl, const char *ifname, int netns_fd)
+{
+    const struct ifinfomsg none = {.ifi_family = AF_UNSPEC};
+
+    nl_begin(nl, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &none, sizeof(none));
+    nl_attr_str(nl, IFLA_IFNAME, ifname);
+    nl_attr_u32(nl, IFLA_NUM_TX_QUEUES, 1);
+    nl_attr_u32(nl, IFLA_NUM_RX_QUEUES, 1);
+    size_t info = nl_nest(nl, IFLA_LINKINFO, NULL, 0);
+    nl_attr_str(nl, IFLA_INFO_KIND, "veth");
+    size_t data = nl_nest(nl, IFLA_INFO_DATA, NULL, 0);
+    size_t peer = nl_nest(nl, VETH_INFO_PEER, &none, sizeof(none));
+    nl_attr_str(nl, IFLA_IFNAME, NET_GUEST_IFNAME);
+    nl_attr_u32(nl, IFLA_NUM_TX_QUEUES, 1);
+    nl_attr_u32(nl, IFLA_NUM_RX_QUEUES, 1);
+    nl_attr_u32(nl, IFLA_NET_NS_FD, (uint32_t)netns_fd);
+    nl_nest_end(nl, peer);
+    nl_nest_end(nl, data);
+    nl_nest_end(nl, info);
+    nl_end(nl);
+}
+
+static void put_addr(struct nl *nl, uint16_t type, int index, uint32_t addr)
+{
+    const uint16_t flags = type == RTM_NEWADDR ? NLM_F_CREATE | NLM_F_EXCL : 0;
+    const struct ifaddrmsg m = {
+        .ifa_family = AF_INET, .ifa_prefixlen = LINK_PREFIX, .ifa_index = (uint32_t)index};
+    uint32_t net = htonl(addr);
+
+    nl_begin(nl, type, flags, &m, sizeof(m));
+    nl_attr(nl, IFA_LOCAL, &net, sizeof(net));
+    nl_attr(nl, IFA_ADDRESS, &net, sizeof(net));
+    nl_end(nl);
+}
+
+static void put_up(struct nl *nl, int index)
+{
+    const struct ifinfomsg m = {.ifi_index = index, .ifi_flags = IFF_UP, .ifi_change = IFF_UP};
+
+    nl_begin(nl, RTM_NEWLINK, 0, &m, sizeof(m));
+    nl_end(nl);
+}
+
+/* The kernel lets every connection hold one segment, whatever the limit of all sockets is. Over lo
+ * that would be 64 KiB each. */
+static void put_lo(struct nl *nl)
+{
+    const struct ifinfomsg m = {.ifi_index = LO_INDEX, .ifi_flags = IFF_UP, .ifi_change = IFF_UP};
+
+    nl_begin(nl, RTM_NEWLINK, 0, &m, sizeof(m));
+    nl_attr_u32(nl, IFLA_MTU, LO_SEGMENT);
+    nl_attr_u32(nl, IFLA_GSO_MAX_SIZE, LO_SEGMENT);
+    nl_end(nl);
+}
+
+/* The host's defaults for interfaces may be lax; what faces a session is not. */
+static void put_strict(struct nl *nl, int index)
+{
+    static const struct {
+        uint16_t id;
+        uint32_t value;
+    } settings[] = {
+        {IPV4_DEVCONF_FORWARDING, 1},     {IPV4_DEVCONF_RP_FILTER, 1},
+        {IPV4_DEVCONF_PROXY_ARP, 0},      {IPV4_DEVCONF_ACCEPT_REDIRECTS, 0},
+        {IPV4_DEVCONF_SEND_REDIRECTS, 0}, {IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE, 0},
+        {IPV4_DEVCONF_ROUTE_LOCALNET, 0}, {IPV4_DEVCONF_ACCEPT_LOCAL, 0},
+        {IPV4_DEVCONF_MC_FORWARDING, 0},
+    };
+    const struct ifinfomsg m = {.ifi_index = index};
+
+    nl_begin(nl, RTM_SETLINK, 0, &m, sizeof(m));
+    size_t spec = nl_nest(nl, IFLA_AF_SPEC, NULL, 0);
+    size_t inet = nl_nest(nl, AF_INET, NULL, 0);
+    size_t conf = nl_nest(nl, IFLA_INET_CONF, NULL, 0);
+    for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
+        nl_attr_u32(nl, settings[i].id, settings[i].value);
+    nl_nest_end(nl, conf);
+    nl_nest_end(nl, inet);
+    nl_nest_end(nl, spec);
+    nl_end(nl);
+}
+
+static void put_default_route(struct nl *nl, int index, uint32_t gateway)
+{
+    const struct rtmsg m = {.rtm_family = AF_INET,
+                            .rtm_table = RT_TABLE_MAIN,
+                            .rtm_protocol = RTPROT_BOOT,
+                            .rtm_scope = RT_SCOPE_UNIVERSE,
+                            .rtm_type = RTN_UNICAST};
+    uint32_t net = htonl(gateway);
+
+    nl_begin(nl, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &m, sizeof(m));
+    nl_attr(nl, RTA_GATEWAY, &net, sizeof(net));
+    nl_attr_u32(nl, RTA_OIF, (uint32_t)index);
+    nl_end(nl);
+}
+
+static int host_end(const struct net_lease *lease, int sock, struct err *err)
+{
+    static const char *const what[] = {"restrict", "address", "bring up"};
+    char path[80];
+    unsigned failed = 0;
+    struct nl nl;
+    int r;
+
+    int index = nl_ifindex(sock, lease->ifname);
+    if (index < 0)
+        return err_sys(err, -index, "find '%s'", lease->ifname);
+    (void)str_fmt(path, sizeof(path), "/proc/sys/net/ipv6/conf/%s/disable_ipv6", lease->ifname);
+    r = fd_write_file_at(AT_FDCWD, path, "1");
+    if (r < 0 && r != -ENOENT)
+        return err_sys(err, -r, "disable IPv6 on '%s'", lease->ifname);
+    nl_init(&nl);
+    put_strict(&nl, index);
+    put_addr(&nl, RTM_NEWADDR, index, lease->host);
+    put_up(&nl, index);
+    r = nl_send(&nl, sock, &failed);
+    return r < 0 ? err_sys(err, -r, "%s '%s'", what[failed], lease->ifname) : 0;
+}
+
+static int guest_end(const struct net_lease *lease, int sock, struct err *err)
+{
+    static const char *const what[] = {"bring up lo", "address " NET_GUEST_IFNAME,
+                                       "bring up " NET_GUEST_IFNAME, "add the default route"};
+    unsigned failed = 0;
+    struct nl nl;
+
+    int index = nl_ifindex(sock, NET_GUEST_IFNAME);
+    if (index < 0)
+        return err_sys(err, -index, "find the session's interface");
+    nl_init(&nl);
+    put_lo(&nl);
+    put_addr(&nl, RTM_NEWADDR, index, lease->guest);
+    put_up(&nl, index);
+    put_default_route(&nl, index, lease->host);
+    int r = nl_send(&nl, sock, &failed);
+    return r < 0 ? err_sys(err, -r, "%s in the session", what[failed]) : 0;
+}
+
+/* An end that came up before its peer can send nothing until the kernel's link watch has run, a
+ * little later; a packet lost in between costs the session a second. Until then, too, programs in
+ * the session see an interface that is not running. Kernels since 6.8 let it run when someone asks
+ * for the link's state. */
+static int settle(const char *ifname, int sock, struct err *err)
+{
+    const struct ifinfomsg m = {.ifi_family = AF_UNSPEC};
+    struct nl nl;
+
+    nl_init(&nl);
+    nl_begin(&nl, RTM_GETLINK, 0, &m, sizeof(m));
+    nl_attr_str(&nl, IFLA_IFNAME, ifname);
+    nl_attr_u32(&nl, IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+    nl_end(&nl);
+    int r = nl_send(&nl, sock, NULL);
+    return r < 0 ? err_sys(err, -r, "state of '%s'", ifname) : 0;
+}
+
+/* The requester names a lease and a namespace that box-priv made itself; names and addresses come
+ * from net_lease_init(), so nothing outside our prefix and pool can be asked for. */
+int net_attach(const struct net_lease *lease, int netns_fd, struct err *err)
+{
+    struct nl nl;
+    int r;
+
+    AUTO_CLOSE int guest = guest_socket(netns_fd, err);
+    if (guest < 0)
+        return guest;
+    AUTO_CLOSE int host = nl_socket(NETLINK_ROUTE);
+    if (host < 0)
+        return err_sys(err, -host, "netlink socket");
+    nl_init(&nl);
+    put_veth(&nl, lease->ifname, netns_fd);
+    r = nl_send(&nl, host, NULL);
+    if (r == -EEXIST)
+        return err_set(err, ERR_CONFLICT, "network lease '%s' is in use", lease->ifname);
+    if (r < 0)
+        return err_sys(err, -r, "make '%s'", lease->ifname);
+    /* Rules and reverse path filter must judge the first packet already: the host's end is ready
+     * before the session's end comes up. */
+    r = host_end(lease, host, err);
+    if (r == 0)
+        r = guest_end(lease, guest, err);
+    if (r == 0)
+        r = settle(lease->ifname, host, err);
+    if (r == 0)
+        r = settle(NET_GUEST_IFNAME, guest, err);
+    if (r < 0)
+        (void)net_detach(lease, NULL);
+    return r;
+}
+
+/* Without an address there is no route to the session, and the rules drop what comes from an
+ * interface that its source is not reached by. */
+void net_cut(const struct net_lease *lease)
+{
+    struct nl nl;
+
+    AUTO_CLOSE int sock = nl_socket(NETLINK_ROUTE);
+    int index = sock < 0 ? sock : nl_ifindex(sock, lease->ifname);
+    if (index < 0)
+        return;
+    nl_init(&nl);
+    put_addr(&nl, RTM_DELADDR, index, lease->host);
+    (void)nl_send(&nl, sock, NULL); /* the kernel may be removing it just now */
+}
+
+int net_detach(const struct net_lease *lease, struct err *err)
+{
+    const struct ifinfomsg m = {.ifi_family = AF_UNSPEC};
+    struct nl nl;
+
+    AUTO_CLOSE int sock = nl_socket(NETLINK_ROUTE);
+    if (sock < 0)
+        return err_sys(err, -sock, "netlink socket");
+    nl_init(&nl);
+    nl_begin(&nl, RTM_DELLINK, 0, &m, sizeof(m));
+    nl_attr_str(&nl, IFLA_IFNAME, lease->ifname);
+    nl_end(&nl);
+    int r = nl_send(&nl, sock, NULL);
+    return r < 0 && r != -ENODEV ? err_sys(err, -r, "remove '%s'", lease->ifname) : 0;
+}
+
+int net_lo_up(void)
+{
+    struct nl nl;
+    AUTO_CLOSE int sock = nl_socket(NETLINK_ROUTE);
+
+    if (sock < 0)
+        return sock;
+    nl_init(&nl);
+    put_lo(&nl);
+    return nl_send(&nl, sock, NULL);
+}
+
+static int dns_socket(int type, struct err *err)
+{
+    const struct sockaddr_in sa = {.sin_family = AF_INET,
+                                   .sin_port = htons(DNS_PORT),
+                                   .sin_addr = {.s_addr = htonl(NET_GUEST_RESOLVER)}};
+    const int on = 1;
+    AUTO_CLOSE int fd = socket(AF_INET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return err_sys(err, errno, "DNS socket");
+    if (type == SOCK_STREAM && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0)
+        return err_sys(err, errno, "DNS socket");
+    if (bind(fd, (const struct sockaddr *)&sa, sizeof(sa)) < 0)
+        return err_sys(err, errno, "bind the DNS %s socket", type == SOCK_STREAM ? "TCP" : "UDP");
+    if (type == SOCK_STREAM && listen(fd, DNS_BACKLOG) < 0)
+        return err_sys(err, errno, "listen on the DNS socket");
+    return TAKE_FD(fd);
+}
+
+static int dns_pair(void *arg, int *ret_fds, struct err *err)
+{
+    AUTO_CLOSE int udp = dns_socket(SOCK_DGRAM, err);
+    if (udp < 0)
+        return udp;
+    AUTO_CLOSE int tcp = dns_socket(SOCK_STREAM, err);
+    if (tcp < 0)
+        return tcp;
+    ret_fds[0] = TAKE_FD(udp);
+    ret_fds[1] = TAKE_FD(tcp);
+    return 0;
+}
+
+int net_dns_open(int netns_fd, int *ret_udp, int *ret_tcp, struct err *err)
+{
+    struct net_visit v = {.home = -1};
+    int fds[2] = {-1, -1}, r;
+
+    if (net_visit_enter(&v, netns_fd, NULL) == 0) {
+        r = dns_pair(NULL, fds, err);
+        net_visit_leave(&v);
+    } else {
+        r = net_within(netns_fd, dns_pair, NULL, fds, 2, err);
+    }
+    if (r < 0)
+        return r;
+    *ret_udp = fds[0];
+    *ret_tcp = fds[1];
+    return 0;
+}

@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "session/artifacts.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "base/strv.h"
+#include "fetch/job.h"
+#include "front/langbot/tenant/boxconf.h"
+#include "jobs/queue.h"
+#include "session/session_internal.h"
+#include "spec/spec.h"
+
+#define TAIL "/" FETCH_ARTIFACTS_TREE
+#define NAME_LEN 16U
+#define ERROR_CLASS "BoxError"
+#define REQUEST_MAX (1U << 20)
+
+#define SPARES_MAX 16U
+
+/* A directory that is no session's yet; or one that a session has, and that is given to another
+ * when it comes back as it was: making one takes a process. */
+struct artifacts_place {
+    struct artifacts *a;
+    struct artifacts_place *prev, *next;
+    char *tree;           /* owned */
+    char *lent;           /* owned; the session that has it; NULL: none */
+    bool full;            /* something was put into it */
+    struct timespec born; /* when it was changed last, before it was lent; 0: we may not look, and
+                             nobody but its owner and who has host_root itself could change it */
+};
+
+struct artifacts {
+    struct skills *jobs;     /* owned */
+    struct manager *manager; /* borrowed */
+    const char *tag;         /* borrowed */
+    char *root;              /* owned; of the host; NULL: none */
+    char *base;              /* owned; where directories are made, below it */
+    struct artifacts_place *places;
+    struct artifacts_place *spares[SPARES_MAX]; /* for the next sessions */
+    size_t n_spares;
+    bool making;    /* one is under way */
+    struct err why; /* it could not be made the last time; ERR_NONE: it could */
+    bool sweeping, sweep_again;
+    struct events_reader events;
+};
+
+static const struct job_kind make_kind = {
+    .op = "make_artifacts",
+    .error_class = ERROR_CLASS,
+    .create = true,
+    .seconds = 10,
+};
+
+static const struct job_kind add_kind = {
+    .op = "add_artifact",
+    .error_class = ERROR_CLASS,
+    .create = true,
+    .seconds = FETCH_SECONDS_MAX,
+};
+
+static const struct job_kind sweep_kind = {
+    .op = "sweep_artifacts",
+    .error_class = ERROR_CLASS,
+    .seconds = FETCH_SECONDS_MAX,
+};
+
+static int submit(struct artifacts *a, struct job_request request, struct buf *text,
+                  skills_done_fn *done, void *arg, struct err *err)
+{
+    AUTO(json) struct json *data = NULL;
+    int r = json_parse(buf_str(text), text->len, &data, err);
+    if (r < 0)
+        return r;
+    request.data = data;
+    request.zip_fd = -1;
+    return skills_submit(a->jobs, &request, done, arg, err);
+}
+
+/* Sweeping ----------------------------------------------------------------------------------- */
+
+static void sweep(struct artifacts *a);
+
+static void on_swept(void *arg, const char *json, size_t len, const char *message)
+{
+    struct artifacts *a = arg;
+    (void)len;
+    if (json == NULL)
+        log_debug(NULL, "remove artifacts of sessions that are gone: %s; ignoring", message);
+    a->sweeping = false;
+    if (a->sweep_again)
+        sweep(a);
+}
+
+static void keep(struct jw *w, const char *tree)
+{
+    size_t len = strlen(tree);
+    if (len > NAME_LEN + strlen(TAIL))
+        jw_strn(w, tree + len - strlen(TAIL) - NAME_LEN, NAME_LEN);
+}
+
+/* What comes into being from now on is made by jobs behind this one. */
+static void sweep(struct artifacts *a)
+{
+    AUTO_DONE(buf) struct buf text;
+    struct err err = {0};
+    struct jw w;
+    a->sweep_again = a->sweeping;
+    if (a->sweeping || a->base == NULL)
+        return;
+    buf_init(&text, REQUEST_MAX);
+    jw_init(&w, &text);
+    jw_object(&w);
+    jw_key(&w, "keep");
+    jw_array(&w);
+    for (const struct artifacts_place *p = a->places; p != NULL; p = p->next)
+        if (p->lent == NULL) /* else its session names it */
+            keep(&w, p->tree);
+    for (const struct session *s = a->manager->first; s != NULL; s = s->next)
+        if (s->spec->own.artifacts != NULL)
+            keep(&w, s->spec->own.artifacts);
+    jw_array_end(&w);
+    jw_object_end(&w);
+    const struct job_request request = {.kind = &sweep_kind, .dir = a->base};
+    if (jw_end(&w) < 0 || submit(a, request, &text, on_swept, a, &err) < 0)
+        log_debug(NULL, "remove artifacts of sessions that are gone: %s; later", err.msg);
+    else
+        a->sweeping = true;
+}
+
+static bool is_end(void *arg, const struct event *event)
+{
+    (void)arg;
+    return event->kind == EVENT_SESSION_DELETED || event->kind == EVENT_SESSION_EXPIRED ||
+           event->kind == EVENT_SESSION_LOST;
+}
+
+/* Places ------------------------------------------------------------------------------------- */
+
+static struct artifacts_place *place_new(struct artifacts *a)
+{
+    struct artifacts_place *p = xnew(struct artifacts_place);
+    char name[NAME_LEN + 1];
+    id_random(name);
+    p->a = a;
+    p->tree = xasprintf("%s/%s" TAIL, a->base, name);
+    p->next = a->places;
+    if (p->next != NULL)
+        p->next->prev = p;
+    a->places = p;
+    return p;
+}
+
+static void place_drop(struct artifacts_place *p)
+{
+    if (p->prev != NULL)
+        p->prev->next = p->next;
+    else
+        p->a->places = p->next;
+    if (p->next != NULL)
+        p->next->prev = p->prev;
+    free(p->tree);
+    free(p->lent);
+    free(p);
+}
+
+static struct timespec changed(const struct artifacts_place *p)
+{
+    struct stat st;
+    return stat(p->tree, &st) == 0 ? st.st_mtim : (struct timespec){0};
+}
+
+/* Its session has ended. True: it is of no use any more. */
+static bool take_back(struct artifacts_place *p)
+{
+    struct artifacts *a = p->a;
+    struct timespec now = changed(p);
+    bool clean = !p->full && now.tv_sec == p->born.tv_sec && now.tv_nsec == p->born.tv_nsec;
+    if (!clean || a->base == NULL || !str_starts(p->tree, a->base) || a->n_spares == SPARES_MAX) {
+        place_drop(p);
+        return true;
+    }
+    free(TAKE_PTR(p->lent));
+    a->spares[a->n_spares++] = p;
+    return false;
+}
+
+/* What the session of an event had; one of an earlier boxd, or of an older client, is not known. */
+static bool on_end(struct artifacts *a, const char *id)
+{
+    const struct session *s = session_lookup(a->manager, id);
+    bool sweeps = true;
+    for (struct artifacts_place *p = a->places, *next; p != NULL; p = next) {
+        next = p->next;
+        if (str_eq(p->lent, id) && (s == NULL || !str_eq(s->spec->own.artifacts, p->tree)))
+            sweeps = take_back(p);
+    }
+    return sweeps;
+}
+
+static void on_events(void *arg)
+{
+    struct artifacts *a = arg;
+    uint64_t missed = 0;
+    bool sweeps = false;
+    for (const struct event *e; (e = events_next(&a->events, &missed)) != NULL;)
+        sweeps = on_end(a, e->session) || sweeps;
+    if (sweeps || missed > 0)
+        sweep(a);
+}
+
+static void on_spare(void *arg, const char *json, size_t len, const char *message)
+{
+    struct artifacts_place *p = arg;
+    struct artifacts *a = p->a;
+    (void)len;
+    a->making = false;
+    bool current = a->base != NULL && str_starts(p->tree, a->base);
+    if (json != NULL && current && a->n_spares < SPARES_MAX) {
+        a->spares[a->n_spares++] = p;
+        a->why = (struct err){0};
+        return;
+    }
+    if (json == NULL && current) {
+        const char *text =
+            str_starts(message, ERROR_CLASS ": ") ? strchr(message, ' ') + 1 : message;
+        (void)err_set(&a->why, ERR_STATE, "%s cannot be made: %s", a->base, text);
+        log_info(NULL, "sessions have no place for artifacts: %s", a->why.msg);
+    }
+    place_drop(p);
+}
+
+static void make_spare(struct artifacts *a)
+{
+    struct err err = {0};
+    if (a->base == NULL || a->making || a->n_spares > 0)
+        return;
+    struct artifacts_place *p = place_new(a);
+    a->making = artifacts_make(a, p->tree, on_spare, p, &err) == 0;
+    if (!a->making)
+        place_drop(p);
+}
+
+void artifacts_place_free(struct artifacts_place *p)
+{
+    if (p == NULL)
+        return;
+    struct artifacts *a = p->a;
+    const struct session *s = a->manager->first;
+    while (s != NULL && !str_eq(s->spec->own.artifacts, p->tree))
+        s = s->next;
+    if (s != NULL) {
+        p->lent = xstrdup(s->spec->session_id);
+    } else {
+        place_drop(p);
+        sweep(a);
+    }
+    make_spare(a); /* there are clients that need some */
+}
+
+/* A mount that our place would lie in: it is the caller's, and we make nothing there. */
+static bool is_covered(const struct spec *spec)
+{
+    static const char place[] = SPEC_ARTIFACTS;
+    bool covered = false;
+    for (size_t i = 0; i <= spec->n_extra_mounts; i++) {
+        bool extra = i < spec->n_extra_mounts;
+        const char *target = extra ? spec->extra_mounts[i].mount_path : spec->mount_path;
+        size_t len = strlen(target);
+        covered = covered ||
+                  ((!extra || spec->extra_mounts[i].mode != MOUNT_NONE) &&
+                   strncmp(place, target, len) == 0 && (place[len] == '\0' || place[len] == '/'));
+    }
+    return covered;
+}
+
+/* Somebody tidied up; then it is made once more. */
+static bool is_gone(const struct artifacts_place *p)
+{
+    struct stat st;
+    return stat(p->tree, &st) < 0 && errno == ENOENT; /* we may not be allowed to look */
+}
+
+const char *artifacts_problem(const struct artifacts *a)
+{
+    return a->base == NULL ? "box.local.host_root is not set" : a->why.msg;
+}
+
+struct artifacts_place *artifacts_place(struct artifacts *a, struct spec *spec, bool needed,
+                                        bool *ret_ready, struct err *err)
+{
+    struct artifacts_place *p = NULL;
+    const struct spec there = {.host_path = a->root};
+    if (a->base == NULL)
+        (void)err_set(err, ERR_STATE, "%s", artifacts_problem(a));
+    else if (is_covered(spec))
+        (void)err_set(err, ERR_STATE, "a mount of this Box covers %s", SPEC_ARTIFACTS);
+    else if (hostpath_check(&there, err) == 0 &&
+             (needed || a->n_spares > 0 || a->why.code == ERR_NONE))
+        p = a->n_spares > 0 ? a->spares[a->n_spares - 1] : place_new(a);
+    if (p == NULL)
+        return NULL;
+    bool ahead = a->n_spares > 0;
+    *ret_ready = ahead && !is_gone(p);
+    if (ahead) {
+        p->born = changed(p);
+        a->n_spares--;
+        make_spare(a);
+    }
+    free(spec->own.artifacts);
+    spec->own.artifacts = xstrdup(p->tree);
+    return p;
+}
+
+/* Jobs --------------------------------------------------------------------------------------- */
+
+static char *holder_of(const char *tree)
+{
+    return xstrndup(tree, strlen(tree) - strlen(TAIL));
+}
+
+int artifacts_make(struct artifacts *a, const char *tree, skills_done_fn *done, void *arg,
+                   struct err *err)
+{
+    AUTO_DONE(buf) struct buf text;
+    AUTO_FREE char *dir = holder_of(tree);
+    buf_init(&text, 8);
+    (void)buf_puts(&text, "{}");
+    return submit(a, (struct job_request){.kind = &make_kind, .dir = dir}, &text, done, arg, err);
+}
+
+/* By name, for an answer that says more: whoever opens it follows no link. */
+static int find_real(const char *path, mode_t type, char ret[static PATH_MAX], struct err *err)
+{
+    const struct spec named = {.host_path = (char *)(uintptr_t)path};
+    struct stat st;
+    int r = hostpath_check(&named, err);
+    if (r < 0)
+        return r;
+    if (!host_path_valid(path) || path[0] != '/' || box_path_real(path, ret) < 0)
+        return err_set(err, ERR_INVALID, "'%.200s' is no path of this host", path);
+    bool seen = stat(ret, &st) == 0; /* we may not be allowed to look */
+    if (seen ? (st.st_mode & S_IFMT) != type : errno == ENOENT || errno == ENOTDIR)
+        return err_set(err, ERR_INVALID, "%s '%.200s' does not exist, or is no %s",
+                       type == S_IFDIR ? "Artifact source" : "Artifact manifest", path,
+                       type == S_IFDIR ? "directory" : "file");
+    return 0;
+}
+
+int artifacts_add(struct artifacts *a, const char *tree, const struct mount_spec *m,
+                  skills_done_fn *done, void *arg, struct err *err)
+{
+    AUTO_DONE(buf) struct buf text;
+    AUTO_FREE char *dir = holder_of(tree);
+    char source[PATH_MAX], manifest[PATH_MAX];
+    struct jw w;
+    int r = find_real(m->host_path, S_IFDIR, source, err);
+    if (r == 0)
+        r = find_real(m->manifest_path, S_IFREG, manifest, err);
+    if (r < 0)
+        return r;
+    buf_init(&text, 256);
+    jw_init(&w, &text);
+    jw_object(&w);
+    jw_kstr(&w, "content_digest", m->content_digest);
+    jw_object_end(&w);
+    for (struct artifacts_place *p = a->places; p != NULL; p = p->next)
+        p->full = p->full || str_eq(p->tree, tree);
+    const struct job_request request = {
+        .kind = &add_kind, .dir = dir, .source = source, .manifest = manifest};
+    return jw_end(&w) < 0 ? err_set(err, ERR_INVALID, "content_digest is too long")
+                          : submit(a, request, &text, done, arg, err);
+}
+
+/* Sessions ----------------------------------------------------------------------------------- */
+
+bool session_has_artifact(const struct session *s, const struct mount_spec *m)
+{
+    for (char *const *d = s->spec->own.artifact_digests; d != NULL && *d != NULL; d++)
+        if (str_eq(*d, m->content_digest))
+            return true;
+    return false;
+}
+
+void session_add_artifact(struct session *s, const struct mount_spec *m)
+{
+    struct err err = {0};
+    if (session_has_artifact(s, m))
+        return;
+    strv_add(&s->spec->own.artifact_digests, m->content_digest);
+    /* Without the record the next daemon copies it once more, and finds that it is there. */
+    if (session_sandbox(s) != NULL && durable_put_session(s, &err) < 0)
+        log_warn(session_id(s), "%s; ignoring", err.msg);
+}
+
+/* The whole ---------------------------------------------------------------------------------- */
+
+void artifacts_set_root(struct artifacts *a, const char *host_root)
+{
+    AUTO_FREE char *base = host_root != NULL
+                               ? xasprintf("%s/" ARTIFACTS_HOLDER "/%s",
+                                           str_eq(host_root, "/") ? "" : host_root, a->tag)
+                               : NULL;
+    if (str_eq(base, a->base))
+        return;
+    free(a->root);
+    a->root = host_root != NULL ? xstrdup(host_root) : NULL;
+    free(a->base);
+    a->base = TAKE_PTR(base);
+    a->why = (struct err){0};
+    while (a->n_spares > 0)
+        place_drop(a->spares[--a->n_spares]);
+    sweep(a);
+}
+
+int artifacts_new(struct loop *loop, const struct artifacts_options *options,
+                  struct artifacts **ret, struct err *err)
+{
+    struct artifacts *a = xnew(struct artifacts);
+    struct events *events = options->manager->options.events;
+    a->manager = options->manager;
+    a->tag = options->tag;
+    a->events = (struct events_reader){.visible = is_end, .ready = on_events, .arg = a};
+    int r = skills_new(loop, &options->jobs, &a->jobs, err);
+    if (r < 0) {
+        free(a);
+        return r;
+    }
+    if (events != NULL)
+        events_attach(events, &a->events, events_last(events));
+    *ret = a;
+    return 0;
+}
+
+void artifacts_free(struct artifacts *a)
+{
+    if (a == NULL)
+        return;
+    if (a->events.hub != NULL)
+        events_detach(&a->events);
+    skills_free(a->jobs);
+    for (struct artifacts_place *p = a->places, *next; p != NULL; p = next) {
+        next = p->next;
+        free(p->tree);
+        free(p->lent);
+        free(p);
+    }
+    free(a->root);
+    free(a->base);
+    free(a);
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What happened, for whoever watches: the last so many events by number, in memory. Readers come
+ * and go, each at its own pace; one that is too slow, or comes back too late, is told how many
+ * events it has missed. Numbers start anew with the process. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/backend.h"
+#include "base/cleanup.h"
+#include "loop/loop.h"
+
+struct events;
+struct jw;
+
+#define EVENTS_MAX 1024U
+
+enum event_kind {
+    EVENT_SESSION_CREATED,
+    EVENT_SESSION_DELETED, /* somebody asked for it */
+    EVENT_SESSION_EXPIRED, /* idle for too long */
+    EVENT_SESSION_LOST,    /* its sandbox died */
+    EVENT_PROCESS_STARTED,
+    EVENT_PROCESS_EXITED,
+    EVENT_EXEC_ENDED,
+    EVENT_KIND_MAX,
+};
+
+/* All text is borrowed, by events_emit() for the call, by readers until the next event. */
+struct event {
+    enum event_kind kind;
+    const char *session;
+    const char *name; /* of the process or exec; NULL: none */
+    enum outcome_kind outcome;
+    int exit_code; /* of a process: minus the signal */
+    uint64_t duration_ns;
+    /* Filled in here. */
+    uint64_t seq, real_ns;
+};
+
+struct events *events_new(struct loop *loop, size_t max);
+void events_free(struct events *e); /* readers must be gone */
+DEFINE_CLEANUP(events)
+
+void events_emit(struct events *e, const struct event *event); /* e NULL: nobody listens */
+/* One who hears of everything at once, before any reader: for records that may not miss any. */
+void events_set_sink(struct events *e, void (*fn)(void *arg, const struct event *event), void *arg);
+uint64_t events_last(const struct events *e);     /* number of the last; 0: none */
+const char *events_epoch(const struct events *e); /* 16 hex digits, this process only */
+const char *event_kind_name(enum event_kind kind);
+/* An object: seq (the event's own, or what its reader is to see), time, type, session_id, and what
+ * belongs to the kind. */
+void event_write(const struct event *event, uint64_t seq, struct jw *w);
+
+struct events_reader {
+    struct events *hub; /* NULL: not attached; the rest is private but `arg` */
+    struct events_reader *prev, *next;
+    uint64_t at, missed;
+    bool (*visible)(void *arg, const struct event *event);
+    void (*ready)(void *arg);
+    void *arg;
+    struct loop_defer defer;
+};
+
+/* Events that a reader who goes on behind `after` cannot have any more, whosever they were. */
+uint64_t events_lost(const struct events *e, uint64_t after);
+/* Goes on behind event number `after`. `ready` comes from the loop, whenever there may be more.
+ * Events that `visible` (NULL: all) does not want are neither shown nor counted. */
+void events_attach(struct events *e, struct events_reader *r, uint64_t after);
+void events_detach(struct events_reader *r);
+/* The next one, or NULL. *ret_missed: events that were dropped before it. */
+const struct event *events_next(struct events_reader *r, uint64_t *ret_missed);

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Sessions: named sandboxes that are made once, used often, and go away by themselves. One owner,
+ * the loop: creating one session never delays another. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cleanup.h"
+
+struct backend;
+struct err;
+struct events;
+struct loop;
+struct manager;
+struct metrics;
+struct sandbox;
+struct session;
+struct shares;
+struct spec;
+struct store;
+
+/*   CREATING ──► READY ──► STOPPING ──► (gone)
+ *       └────────────────────┘               */
+enum session_state {
+    SESSION_CREATING, /* the backend is building the sandbox */
+    SESSION_READY,    /* exec is possible */
+    SESSION_STOPPING, /* destroy requested; the name is free again when it is done */
+    SESSION_STATE_MAX,
+};
+
+struct manager_options {
+    size_t max_sessions;  /* alive or on their way in or out */
+    size_t max_processes; /* managed processes that run, over all sessions */
+    size_t max_exited;    /* records of ended ones; the oldest goes first */
+    uint64_t exited_ns;   /* and how long they are kept; 0: not at all */
+    struct store *store;  /* borrowed; NULL: nothing is durable */
+    uint64_t ttl_ns;    /* an idle session that is not persistent is removed after this; 0: never */
+    bool strict_images; /* refuse an image that is not there instead of running on `host` */
+    struct events *events; /* borrowed; who watches is told; NULL: nobody */
+    struct shares *shares; /* borrowed; what tokens have of it; NULL: nobody counts */
+};
+
+int manager_new(struct loop *loop, struct backend *backend, const struct manager_options *options,
+                struct manager **ret, struct err *err); /* backend borrowed */
+/* Sessions must be gone or their sandboxes abandoned: the backend is not called any more, and what
+ * the store knows of them stays. Who still waits is not told. */
+void manager_free(struct manager *m);
+DEFINE_CLEANUP(manager)
+
+typedef void session_ready_fn(void *arg, struct session *s,
+                              const struct err *err);           /* s NULL: err says why */
+typedef void session_gone_fn(void *arg, const struct err *err); /* err NULL: nothing is left */
+
+/* What may change while it runs: the caps, by box_init of the LangBot wire. */
+void manager_set_caps(struct manager *m, size_t max_sessions, size_t max_processes,
+                      size_t max_exited, uint64_t exited_ns);
+const struct manager_options *manager_get_options(const struct manager *m);
+
+/* Takes over what the store says an earlier daemon left, ends what is nobody's, then tells. To be
+ * called once, before the first manager_acquire(). */
+int manager_adopt(struct manager *m, session_gone_fn *done, void *arg, struct err *err);
+
+/* What the timer does: ends sessions that were idle for too long, forgets processes that ended long
+ * ago. For tests, which move the clock. */
+void manager_reap(struct manager *m);
+
+enum acquire_flags {
+    /* An existing session whose extra mounts differ is ended and made anew (LangBot), once those
+     * who asked for it before have it and nothing is executed in it. Without it they are not
+     * compared.
+     */
+    ACQUIRE_REMOUNT = 1U << 0,
+    /* It is kept, and whoever wants other ordinary mounts is told to take another session:
+     * ERR_CONFLICT. What is added to one that lives is none of them: see session/artifacts.h. */
+    ACQUIRE_KEEP_MOUNTS = 1U << 1,
+};
+
+/* The session of that name, made if need be. Takes *spec on success of the call (not of the
+ * outcome). `given` is a set of FIELD_BIT(enum spec_field): only these are compared with an
+ * existing session; a difference is ERR_CONFLICT. The caller holds the session from `ready` on and
+ * gives it back by session_release(). */
+int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, unsigned flags,
+                    session_ready_fn *ready, void *arg, struct err *err);
+/* Whether there is one already, ready and with these extra mounts: nothing would have to be made.
+ */
+bool manager_has(struct manager *m, const struct spec *spec);
+struct session *manager_find(struct manager *m,
+                             const char *id); /* NULL; stopping ones are not found */
+size_t manager_count(const struct manager *m);
+struct session *manager_next(struct manager *m,
+                             struct session *after); /* in order of creation; NULL starts */
+struct backend *manager_backend(const struct manager *m);
+struct loop *manager_loop(const struct manager *m);
+struct metrics *manager_metrics(struct manager *m); /* what has happened so far */
+
+/* Ends a session: every process, file and trace of it. ERR_NOT_FOUND when there is none. */
+int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, void *arg,
+                   struct err *err);
+/* Ends all and tells when the last is gone, after everybody else was told. Until then no session
+ * can be had; then again. */
+void manager_delete_all(struct manager *m, session_gone_fn *gone, void *arg);
+/* The same at the end of the daemon: what has an end of its own (spec->own.expires_ns) and is ready
+ * stays as it is, for the next one to adopt, or until it expires. */
+void manager_close(struct manager *m, session_gone_fn *gone, void *arg);
+
+void session_hold(struct session *s);
+void session_release(struct session *s); /* may free it */
+const char *session_id(const struct session *s);
+const struct spec *session_spec(const struct session *s);
+enum session_state session_state(const struct session *s);
+const char *session_state_name(enum session_state state);
+struct sandbox *session_sandbox(const struct session *s); /* NULL unless READY */
+/* Nothing runs in it now; and whether that was said since it was used last. What runs in the
+ * background after its command has ended is not quiet. */
+void session_set_quiet(struct session *s);
+bool session_quiet(const struct session *s);
+/* Everything that runs in it now is to be killed for that reason. Commands that began before and
+ * end by a signal say so: run.h. */
+void session_condemn(struct session *s, const struct err *why);
+/* How often that was; *ret_why is the last reason. */
+unsigned session_condemned(const struct session *s, const char **ret_why);
+/* What people know the sandbox by in its backend, the same over restarts: a container's id, or its
+ * name there; "" while it has none. */
+const char *session_sandbox_id(const struct session *s);
+struct manager *session_manager(const struct session *s);
+uint64_t session_created(const struct session *s);   /* wall clock, for people */
+uint64_t session_last_used(const struct session *s); /* wall clock, for people */
+unsigned session_execs(const struct session *s);
+/* Leases (lease.c). A session with one belongs to whoever holds it: it ends `grace_sec` after the
+ * last holder has let go, which is how long a holder has to come back. The grace is part of its
+ * record, so that the next daemon goes on waiting, from its own start. */
+#define LEASE_SEC_MAX 86400
+int session_lease_take(struct session *s, uint32_t grace_sec, struct err *err);
+void session_lease_drop(struct session *s);
+uint32_t session_lease_sec(const struct session *s); /* 0: it has none */
+bool session_lease_held(const struct session *s);
+
+/* Whoever holds a session, or is about to, and what it says about itself. Lives inside its owner;
+ * the members are the owner's to change. */
+struct lease_holder {
+    struct lease_holder *prev, *next; /* private */
+    struct session *session;          /* NULL: none yet */
+    const char *info;                 /* a JSON object; NULL: it has said nothing */
+    size_t info_len;
+    uint64_t since; /* wall clock */
+};
+void manager_holder_add(struct manager *m, struct lease_holder *h);
+void manager_holder_remove(struct manager *m, struct lease_holder *h);
+struct lease_holder *manager_holder_next(struct manager *m, struct lease_holder *after);
+
+/* An exec begins or ends: a session with one running is never idle. */
+void session_exec_begins(struct session *s);
+void session_exec_ends(struct session *s);
+/* Somebody is connected who will come back to it: until they leave it is never idle. Whoever comes
+ * holds it. */
+void session_guest_comes(struct session *s);
+void session_guest_leaves(struct session *s);

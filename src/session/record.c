@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "session/record.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "base/strv.h"
+#include "session/manager.h"
+#include "session/process.h"
+#include "spec/model.h"
+#include "spec/process.h"
+#include "spec/spec.h"
+#include "store/store.h"
+
+#define VERSION 1
+#define BACKEND_MAX 32
+#define LABELS_MAX 16
+#define LABELS_BYTES_MAX 4096
+#define UTF8_MAX 4 /* bytes of one code point */
+#define OWNER_MAX 64
+
+static bool is_name(const char *s)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    if (s[0] == '\0' || strchr(letters, s[0]) == NULL)
+        return false;
+    for (; *s != '\0'; s++)
+        if (strchr(letters, *s) == NULL && strchr("._-", *s) == NULL)
+            return false;
+    return true;
+}
+
+/* clang-format off */
+static const struct field session_fields[] = {
+    {"backend", FIELD_STR, FIELD_REQUIRED, offsetof(struct session_record, backend),
+     .max = BACKEND_MAX, .valid = is_name, .rule = "backend must be a name"},
+    {"sandbox", FIELD_STR, FIELD_REQUIRED, offsetof(struct session_record, sandbox),
+     .max = RECORD_NAME_MAX, .valid = is_name, .rule = "sandbox must be a name"},
+    {"sandbox_id", FIELD_STR, FIELD_NULLABLE, offsetof(struct session_record, sandbox_id),
+     .max = RECORD_NAME_MAX, .valid = is_name, .rule = "sandbox_id must be a name"},
+    {"created_ns", FIELD_INT, FIELD_REQUIRED | FIELD_STRICT, offsetof(struct session_record, created_ns),
+     .min = 0, .max = INT64_MAX, .rule = "created_ns must be a time", .strict_text = "created_ns must be a time"},
+    {"numbers_end", FIELD_INT, FIELD_REQUIRED | FIELD_STRICT, offsetof(struct session_record, numbers_end),
+     .min = 1, .max = UINT32_MAX, .rule = "numbers_end must be at least 1", .strict_text = "numbers_end must be a number"},
+    {"labels", FIELD_ENV, 0, offsetof(struct session_record, labels), .max = LABELS_MAX, .max_bytes = LABELS_BYTES_MAX},
+    {"owner", FIELD_STR, FIELD_NULLABLE, offsetof(struct session_record, owner),
+     .max = OWNER_MAX, .valid = id_valid, .rule = "owner must be the name of a token"},
+    {"expires_ns", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, expires_ns),
+     .min = 0, .max = INT64_MAX, .rule = "expires_ns must be a time", .strict_text = "expires_ns must be a time"},
+    {"env_locked", FIELD_BOOL, 0, offsetof(struct session_record, env_locked)},
+    {"artifacts", FIELD_STR, FIELD_NULLABLE, offsetof(struct session_record, artifacts),
+     .max = SPEC_PATH_MAX, .valid = path_is_clean_absolute, .rule = "artifacts must be a path"},
+    {"artifact_digests", FIELD_STRV, 0, offsetof(struct session_record, artifact_digests),
+     .max = SPEC_MOUNTS_MAX, .max_bytes = SPEC_MOUNTS_MAX * (SPEC_DIGEST_MAX + 1)},
+    {"lease_sec", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, lease_sec),
+     .min = 0, .max = LEASE_SEC_MAX, .rule = "lease_sec must be a number of seconds",
+     .strict_text = "lease_sec must be a number"},
+    {"bound_uid", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, bound_uid), .number = -1,
+     .min = -1, .max = UINT32_MAX, .rule = "bound_uid must be one", .strict_text = "bound_uid must be a number"},
+};
+
+static const struct field process_fields[] = {
+    {"number", FIELD_INT, FIELD_REQUIRED | FIELD_STRICT, offsetof(struct process_record, number),
+     .min = 1, .max = UINT32_MAX, .rule = "number must be at least 1", .strict_text = "number must be a number"},
+    {"started_ns", FIELD_INT, FIELD_REQUIRED | FIELD_STRICT, offsetof(struct process_record, started_ns),
+     .min = 0, .max = INT64_MAX, .rule = "started_ns must be a time", .strict_text = "started_ns must be a time"},
+    {"exited", FIELD_BOOL, 0, offsetof(struct process_record, exited)},
+    {"exited_ns", FIELD_INT, FIELD_STRICT, offsetof(struct process_record, exited_ns),
+     .min = 0, .max = INT64_MAX, .rule = "exited_ns must be a time", .strict_text = "exited_ns must be a time"},
+    {"exit_code", FIELD_INT, FIELD_STRICT, offsetof(struct process_record, exit_code),
+     .min = -NSIG, .max = 255, .rule = "exit_code must be one", .strict_text = "exit_code must be a number"},
+    {"stderr", FIELD_STR, 0, offsetof(struct process_record, stderr_text),
+     .text = "", .max = PROCESS_STDERR_CHARS * UTF8_MAX},
+    {"owner", FIELD_STR, FIELD_NULLABLE, offsetof(struct process_record, owner),
+     .max = OWNER_MAX, .valid = id_valid, .rule = "owner must be the name of a token"},
+};
+/* clang-format on */
+
+static const struct model session_model = {
+    .name = "session record",
+    .fields = session_fields,
+    .n_fields = ARRAY_SIZE(session_fields),
+    .size = sizeof(struct session_record),
+    .closed = true,
+};
+
+static const struct model process_model = {
+    .name = "process record",
+    .fields = process_fields,
+    .n_fields = ARRAY_SIZE(process_fields),
+    .size = sizeof(struct process_record),
+    .closed = true,
+};
+
+/* {"version": 1, "spec": {...}, "state": {...}} */
+static int write_parts(const struct model *spec_of, const void *spec, const struct model *state_of,
+                       const void *state, struct buf *out)
+{
+    struct jw w;
+    jw_init(&w, out);
+    jw_object(&w);
+    jw_kint(&w, "version", VERSION);
+    jw_key(&w, "spec");
+    model_write_json(spec_of, spec, &w);
+    jw_key(&w, "state");
+    model_write_json(state_of, state, &w);
+    jw_object_end(&w);
+    return jw_end(&w);
+}
+
+int session_record_write(const struct session_record *record, struct buf *out)
+{
+    char nothing[] = "";
+    struct spec spec = *record->spec; /* what it owns stays theirs */
+    struct session_record state = *record;
+    spec.cmd = nothing;
+    state.labels = spec.own.labels;
+    state.owner = spec.own.owner;
+    state.bound_uid = spec.own.bound ? (int64_t)spec.own.uid : -1;
+    state.expires_ns = (int64_t)spec.own.expires_ns;
+    state.env_locked = spec.own.env_locked;
+    state.artifacts = spec.own.artifacts;
+    state.artifact_digests = spec.own.artifact_digests;
+    return write_parts(&spec_model, &spec, &session_model, &state, out);
+}
+
+int process_record_write(const struct process_record *record, struct buf *out)
+{
+    AUTO_STRV char **names = NULL;
+    struct process_spec spec = *record->spec;
+    for (size_t i = 0; spec.env != NULL && spec.env[i] != NULL; i++)
+        strv_push(&names, xstrndup(spec.env[i], strcspn(spec.env[i], "=") + 1));
+    spec.env = names;
+    struct process_record state = *record;
+    state.owner = spec.owner;
+    return write_parts(&process_spec_model, &spec, &process_model, &state, out);
+}
+
+/* The root is the caller's, also on failure. */
+static int read_root(const char *text, size_t len, struct json **ret, struct err *err)
+{
+    if (len > STORE_RECORD_MAX)
+        return err_set(err, ERR_LIMIT, "the record is larger than %u bytes", STORE_RECORD_MAX);
+    int r = json_parse(text, len, ret, err);
+    if (r < 0)
+        return r;
+    const struct json *version = json_get(*ret, "version");
+    if (json_type(version) != JSON_INT || json_int(version) != VERSION)
+        return err_set(err, ERR_INVALID, "the record is not of version %d", VERSION);
+    return 0;
+}
+
+static int read_state(const struct json *root, const struct model *m, void *object, struct err *err)
+{
+    struct report report;
+    model_init(m, object);
+    if (model_parse(m, json_get(root, "state"), 0, object, &report) < 0)
+        return report_fail_plain(&report, err);
+    return 0;
+}
+
+int session_record_read(const char *text, size_t len, struct session_record *ret, struct err *err)
+{
+    AUTO(json) struct json *root = NULL;
+    AUTO_DONE(session_record) struct session_record record = {0};
+    int r = read_root(text, len, &root, err);
+    if (r == 0)
+        r = read_state(root, &session_model, &record, err);
+    if (r == 0)
+        r = spec_parse(json_get(root, "spec"), &record.spec, err);
+    if (r < 0)
+        return r;
+    record.spec->own.labels = TAKE_PTR(record.labels);
+    record.spec->own.owner = TAKE_PTR(record.owner);
+    record.spec->own.bound = record.bound_uid >= 0;
+    record.spec->own.uid = record.bound_uid >= 0 ? (uid_t)record.bound_uid : 0;
+    record.spec->own.expires_ns = (uint64_t)record.expires_ns;
+    record.spec->own.env_locked = record.env_locked;
+    record.spec->own.artifacts = TAKE_PTR(record.artifacts);
+    record.spec->own.artifact_digests = TAKE_PTR(record.artifact_digests);
+    *ret = record;
+    record = (struct session_record){0};
+    return 0;
+}
+
+int process_record_read(const char *text, size_t len, struct process_record *ret, struct err *err)
+{
+    AUTO(json) struct json *root = NULL;
+    AUTO_DONE(process_record) struct process_record record = {0};
+    int r = read_root(text, len, &root, err);
+    if (r == 0)
+        r = read_state(root, &process_model, &record, err);
+    if (r == 0)
+        r = process_spec_parse(json_get(root, "spec"), &record.spec, err);
+    if (r < 0)
+        return r;
+    record.spec->owner = TAKE_PTR(record.owner);
+    *ret = record;
+    record = (struct process_record){0};
+    return 0;
+}
+
+void session_record_done(struct session_record *record)
+{
+    model_done(&session_model, record);
+    spec_free(record->spec);
+    *record = (struct session_record){0};
+}
+
+void process_record_done(struct process_record *record)
+{
+    model_done(&process_model, record);
+    process_spec_free(record->spec);
+    *record = (struct process_record){0};
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What the store keeps of sessions and processes, as text. Writing is for us; reading is for a text
+ * that anybody may have edited: every size has a cap, every value a range. No I/O. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/cleanup.h"
+
+struct buf;
+struct err;
+struct process_spec;
+struct spec;
+
+#define RECORD_NAME_MAX 128 /* of a sandbox, in its backend */
+
+struct session_record {
+    struct spec *spec; /* owned; without its command, which was the first caller's business */
+    char *backend;     /* owned */
+    char *sandbox;     /* owned; its name in that backend */
+    char *sandbox_id;  /* owned; what people know it by there, NULL: the same */
+    int64_t created_ns;
+    int64_t lease_sec;   /* 0: nobody has to hold it */
+    int64_t numbers_end; /* process numbers from here on were never used in this sandbox */
+    /* What spec->own has, and has again after reading. Written from there; empty otherwise. */
+    char **labels;     /* owned */
+    char *owner;       /* owned */
+    int64_t bound_uid; /* -1: none */
+    int64_t expires_ns;
+    bool env_locked;
+    char *artifacts;         /* owned */
+    char **artifact_digests; /* owned */
+};
+
+/* Of the environment only the names are kept: what runs is never started again by us, and values
+ * are secrets. */
+struct process_record {
+    struct process_spec *spec; /* owned */
+    int64_t number;
+    int64_t started_ns;
+    bool exited; /* what follows is known */
+    int64_t exited_ns;
+    int64_t exit_code;
+    char *stderr_text; /* owned; the preview */
+    char *owner;       /* owned; of spec->owner, as above */
+};
+
+/* -ENOBUFS when it does not fit into the buffer's maximum. */
+int session_record_write(const struct session_record *record, struct buf *out);
+int process_record_write(const struct process_record *record, struct buf *out);
+
+/* ERR_INVALID or ERR_LIMIT; nothing is owed then. */
+int session_record_read(const char *text, size_t len, struct session_record *ret, struct err *err);
+int process_record_read(const char *text, size_t len, struct process_record *ret, struct err *err);
+
+void session_record_done(struct session_record *record);
+void process_record_done(struct process_record *record);
+DEFINE_CLEANUP_DONE(session_record)
+DEFINE_CLEANUP_DONE(process_record)
