@@ -30,7 +30,7 @@ static int write_document(struct loop *loop, struct manager *m, struct buf *out,
     if (r == 0)
         r = v1_routes(server, v, err);
     if (r == 0)
-        r = chat_routes(server, v, NULL, err);
+        r = chat_routes(server, v1_front(v), NULL, err);
     return r < 0 ? r : v1_openapi_write(server, v, out, err);
 }
 

@@ -3,6 +3,7 @@
 
 /* Every path another party names is resolved here, beneath a descriptor, by the kernel. */
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -41,6 +42,9 @@ int path_dir_error(int error, const char *path, struct err *err);
 /* Absolute, no "." or ".." component, no empty component, no trailing slash (except "/"), at most
  * 4095 bytes. */
 bool path_is_clean_absolute(const char *path);
+
+/* An absolute path as realpath(3), for one whose end may not exist; -ENAMETOOLONG. */
+int path_real(const char *path, char ret[static PATH_MAX]);
 
 /* Removes everything below and including `name` in dirfd, iteratively, without following links,
  * whatever its depth, with a fixed number of descriptors. Missing is fine. Directories without

@@ -505,7 +505,7 @@ static int start_chat(struct daemon *d, struct err *err)
                                          .observer = &chat_log};
     int r = chat_new(d->manager, &options, &d->chat, err);
     if (r == 0)
-        r = chat_routes(d->server, d->v1, d->chat, err);
+        r = chat_routes(d->server, v1_front(d->v1), d->chat, err);
     return r < 0 ? r : chat_reconcile(d->chat, on_reconciled, d, err);
 }
 
@@ -537,7 +537,7 @@ static int start_service(struct daemon *d, struct err *err)
     struct v1_options v1 = {
         .manager = d->manager, .events = d->events, .service = boxd_service_policy(d->service)};
     d->v1 = v1_new(&v1);
-    d->mcp = mcp_new(d->v1);
+    d->mcp = mcp_new(v1_front(d->v1));
     r = v1_routes(d->server, d->v1, err);
     return r < 0 ? r : mcp_routes(d->server, d->mcp, err);
 }

@@ -12,7 +12,6 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "fetch/job.h"
-#include "front/langbot/tenant/boxconf.h"
 #include "jobs/queue.h"
 #include "session/session_internal.h"
 #include "spec/spec.h"
@@ -343,7 +342,7 @@ static int find_real(const char *path, mode_t type, char ret[static PATH_MAX], s
     int r = hostpath_check(&named, err);
     if (r < 0)
         return r;
-    if (!host_path_valid(path) || path[0] != '/' || box_path_real(path, ret) < 0)
+    if (!host_path_valid(path) || path[0] != '/' || path_real(path, ret) < 0)
         return err_set(err, ERR_INVALID, "'%.200s' is no path of this host", path);
     bool seen = stat(ret, &st) == 0; /* we may not be allowed to look */
     if (seen ? (st.st_mode & S_IFMT) != type : errno == ENOENT || errno == ENOTDIR)

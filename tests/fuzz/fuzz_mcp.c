@@ -131,7 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct policy_service service = {.policy = policy, .manager = m, .errors = errors};
     const struct v1_options v1_options = {.manager = m, .service = &service};
     struct v1 *v1 = v1_new(&v1_options);
-    struct mcp *mcp = mcp_new(v1);
+    struct mcp *mcp = mcp_new(v1_front(v1));
     struct mcp_place *place = mcp_place_new(mcp, NULL, "fuzz", "mcp-0");
     place->ephemeral = true;
     feed(loop, place, (const char *)data, size);

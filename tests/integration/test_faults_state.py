@@ -244,7 +244,7 @@ def test_check_J07_idle_sessions_go_by_the_time_since_boot(clocks):
 
 def test_check_J07_pid_1_measures_by_the_monotonic_clock():
     """The code that no preload reaches: no other clock is named in it."""
-    source = "".join(p.read_text() for p in (BUILD.parent / "src/sandbox/init").glob("*.c"))
+    source = "".join(p.read_text() for p in (BUILD.parent / "src/inside/init").glob("*.c"))
     assert set(re.findall(r"CLOCK_[A-Z]+", source)) == {"CLOCK_MONOTONIC"}
     assert not re.search(r"\b(gettimeofday|time)\(", source)
 

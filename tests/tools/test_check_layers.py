@@ -25,36 +25,41 @@ def test_clean_tree_passes(tmp_path):
     status, lines = run(
         tmp_path,
         {
-            "util/err.h": "#include <errno.h>\n",
-            "util/json.c": "#include <jansson.h>\n",
-            "io/loop.c": '#include "io/loop_internal.h"\n#include "util/err.h"\n',
-            "io/loop_internal.h": "",
-            "sandbox/seccomp.c": "#include <seccomp.h>\n",
-            "sandbox/caps.c": "#include <linux/seccomp.h>\n",
-            "sandbox/init/main.c": '#include "sandbox/plan.h"\n#include "near.h"\n',
-            "sandbox/init/near.h": "",
+            "base/err.h": "#include <errno.h>\n",
+            "base/json.c": "#include <jansson.h>\n",
+            "loop/loop.c": '#include "loop/loop_internal.h"\n#include "base/err.h"\n',
+            "loop/loop_internal.h": "",
+            "sandbox/seccomp/seccomp.c": "#include <seccomp.h>\n",
+            "sandbox/seccomp/filter.c": "#include <linux/seccomp.h>\n",
+            "sandbox/launch/main.c": '#include "sandbox/plan.h"\n#include "near.h"\n',
+            "sandbox/launch/near.h": "",
             "sandbox/plan.h": "",
             "store/db.c": "#include <sqlite3.h>\n",
-            "cmd/boxd.c": '#include "io/loop.h"\n#include "util/err.h"\n',
+            "front/common/front.h": "",
+            "front/v1/v1_internal.h": '#include "front/common/front.h"\n',
+            "front/v1/part/a.c": '#include "front/v1/v1_internal.h"\n',
+            "daemon/boxd.c": '#include "loop/loop.h"\n#include "front/common/front.h"\n',
         },
     )
     assert status == 0, lines
-    assert lines == ["layers: 11 files, 0 breaches"]
+    assert lines == ["layers: 14 files, 0 breaches"]
 
 
 BREACHES = {
-    "upwards": ("util/a.c", '#include "io/loop.h"', "util may not include io"),
-    "sideways": ("spec/a.c", '#include "sandbox/plan.h"', "spec may not include sandbox"),
-    "two layers up": ("core/a.h", '#  include "rpc/rpc.h"', "core may not include rpc"),
-    "internal header": ("core/a.c", '#include "backend/x_internal.h"', "internal to backend"),
-    "jansson elsewhere": ("util/a.c", "#include <jansson.h>", "by util/json.c only"),
-    "seccomp elsewhere": ("sandbox/a.c", "#include <seccomp.h>", "by sandbox/seccomp.c only"),
-    "seccomp in quotes": ("sandbox/a.c", '#include "seccomp.h"', "by sandbox/seccomp.c only"),
-    "sqlite elsewhere": ("core/a.c", "#include <sqlite3.h>", "by store/ only"),
+    "upwards": ("base/a.c", '#include "loop/loop.h"', "base may not include loop"),
+    "sideways": ("spec/a.c", '#include "inside/ring.h"', "spec may not include inside"),
+    "two layers up": ("session/a.h", '#  include "agent/tools.h"', "session may not include agent"),
+    "internal header": ("session/a.c", '#include "backend/x_internal.h"', "internal to backend"),
+    "internal header of a front": ("front/mcp/a.c", '#include "front/v1/v1_internal.h"', "internal to front/v1"),
+    "front in a front": ("front/mcp/a.c", '#include "front/v1/v1.h"', "fronts share front/common only"),
+    "jansson elsewhere": ("base/a.c", "#include <jansson.h>", "by base/json.c only"),
+    "seccomp elsewhere": ("sandbox/a.c", "#include <seccomp.h>", "by sandbox/seccomp/seccomp.c only"),
+    "seccomp in quotes": ("sandbox/a.c", '#include "seccomp.h"', "by sandbox/seccomp/seccomp.c only"),
+    "sqlite elsewhere": ("session/a.c", "#include <sqlite3.h>", "by store/ only"),
     "curl in the daemon": ("http/a.c", "#include <curl/curl.h>", "by fetch/ only"),
-    "project header as system header": ("core/a.c", "#include <util/err.h>", "with quotes"),
-    "parent directory": ("core/a.c", '#include "../util/err.h"', 'without ".."'),
-    "header of no module": ("core/a.c", '#include "misc/x.h"', "belongs to no module"),
+    "project header as system header": ("session/a.c", "#include <base/err.h>", "with quotes"),
+    "parent directory": ("session/a.c", '#include "../base/err.h"', 'without ".."'),
+    "header of no module": ("session/a.c", '#include "misc/x.h"', "belongs to no module"),
 }
 
 
@@ -74,6 +79,35 @@ def test_file_outside_every_module_is_a_breach(tmp_path):
         "misc/x.c:1: belongs to no module of the layer list",
         "stray.c:1: belongs to no module of the layer list",
     ]
+
+
+def test_directories_that_include_each_other_are_found(tmp_path):
+    status, lines = run(
+        tmp_path,
+        {
+            "sandbox/net/a.c": '#include "sandbox/host/h.h"\n',
+            "sandbox/host/h.h": '#include "sandbox/setup/s.h"\n',
+            "sandbox/setup/s.h": '#include "sandbox/net/n.h"\n',
+            "sandbox/net/n.h": "",
+        },
+    )
+    assert status == 1
+    assert "sandbox/host includes sandbox/setup, which includes sandbox/host" in lines[0]
+
+
+@pytest.mark.parametrize("n, status", [(25, 0), (26, 1)])
+def test_a_crowded_directory_is_a_breach(tmp_path, n, status):
+    assert run(tmp_path, {f"base/f{i}.c": "" for i in range(n)})[0] == status
+
+
+def test_the_picture_has_every_module_above_what_it_includes(tmp_path):
+    files = {"base/err.h": "", "session/a.c": '#include "base/err.h"\n'}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    done = subprocess.run([sys.executable, str(CHECK), "--graph", str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines.index(["session/", "─►", "base"]) < lines.index(["base/"])
 
 
 def test_empty_tree_is_not_a_pass(tmp_path):

@@ -190,7 +190,7 @@ static int parse_spec(const char *text, bool id_required, struct spec **ret, uin
     AUTO(json) struct json *v = NULL;
     *err = (struct err){0};
     assert_int_equal(json_parse(text, strlen(text), &v, err), 0);
-    return v1_spec_parse(v, id_required, ret, given, err);
+    return front_spec_parse(v, id_required, ret, given, err);
 }
 
 static void spec_knows_what_was_given(void **state)
@@ -374,8 +374,8 @@ static void every_error_has_a_status_and_a_remedy(void **state)
     (void)state;
     for (int code = 0; code < ERR_CODE_MAX; code++) {
         struct err err = {.code = (enum err_code)code};
-        assert_int_equal(v1_status(&err), statuses[code]);
-        assert_true(code == ERR_NONE || v1_remedy(&err) != NULL);
+        assert_int_equal(front_status(&err), statuses[code]);
+        assert_true(code == ERR_NONE || front_remedy(&err) != NULL);
     }
 }
 

@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "command/policy_service.h"
-#include "front/v1/v1_internal.h"
+#include "front/common/front.h"
 #include "http/server/server.h"
 #include "policy/audit/audit.h"
 #include "policy/authz.h"
@@ -72,7 +72,7 @@ static void reply_failure(struct http_request *req, const struct chat_failure *f
 /* One request under way. */
 struct call {
     struct http_request *req;
-    const struct v1 *v1; /* borrowed */
+    const struct front *front; /* borrowed */
     char chat_id[CHAT_UUID_SIZE];
 };
 
@@ -80,20 +80,20 @@ struct call {
  * now. What is refused is recorded. */
 static int check(struct call *c, const char *chat_id, bool make, struct err *err)
 {
-    const struct policy_service *service = c->v1->service;
+    const struct policy_service *service = c->front->service;
     int r = chat_uuid_parse(chat_id, c->chat_id);
     if (r < 0)
         return err_set(err, ERR_INVALID, "chat_id must be a UUID");
-    r = authz_check_tool(v1_caller(c->req), "session", err);
+    r = authz_check_tool(front_caller(c->req), "session", err);
     if (r == 0)
-        r = authz_check_session(v1_caller(c->req), c->chat_id, err);
+        r = authz_check_session(front_caller(c->req), c->chat_id, err);
     if (r == 0 && make)
         r = policy_service_guard(service, err);
     if (r == 0 && make && service->audit != NULL)
         r = audit_ready(service->audit, err);
     if (r < 0) {
         struct audit_record record = {.event = AUDIT_DENIED, .session = c->chat_id};
-        v1_failed(c->v1, c->req, err, NULL, &record);
+        front_failed(c->front, c->req, err, NULL, &record);
     }
     return r;
 }
@@ -104,16 +104,16 @@ static void record(const struct call *c, enum audit_event event, enum chat_resul
     struct audit_record record = {
         .event = event, .session = c->chat_id, .outcome = result == CHAT_CREATED ? "ready" : NULL};
     if (failure != NULL)
-        v1_failed(c->v1, c->req, &failure->err, NULL, &record);
+        front_failed(c->front, c->req, &failure->err, NULL, &record);
     else if (result == CHAT_CREATED || result == CHAT_DELETED)
-        (void)v1_audit(c->v1, c->req, &record, NULL); /* it is so; losses are counted */
+        (void)front_audit(c->front, c->req, &record, NULL); /* it is so; losses are counted */
 }
 
 static struct call *call_new(struct http_request *req, void *arg)
 {
     struct call *c = xnew(struct call);
     c->req = req;
-    c->v1 = arg;
+    c->front = arg;
     return c;
 }
 
@@ -146,13 +146,13 @@ static void on_created(void *arg, const struct chat_session *s, enum chat_result
     }
     jw_init(&w, &out);
     write_session(&w, s);
-    v1_reply_json(c->req, result == CHAT_CREATED ? 201 : 200, &out, &w);
+    front_reply_json(c->req, result == CHAT_CREATED ? 201 : 200, &out, &w);
 }
 
 static int read_request(const struct json *body, struct create_request *ret, struct err *err)
 {
     struct report report;
-    int r = v1_strict(&create_model, body, NULL, err);
+    int r = front_strict(&create_model, body, NULL, err);
     if (r < 0)
         return r;
     model_init(&create_model, ret);
@@ -165,17 +165,17 @@ static void create_sandbox(struct http_request *req, void *arg)
     AUTO(json) struct json *body = NULL;
     struct create_request want = {0};
     struct err err = {0};
-    if (!v1_read_body(req, &body))
+    if (!front_read_body(req, &body))
         return;
     struct call *c = call_new(req, arg);
     int r = read_request(body, &want, &err);
     if (r == 0)
         r = check(c, want.chat_id, true, &err);
     if (r == 0)
-        r = chat_create(c->v1->chat, c->chat_id, on_created, c, &err);
+        r = chat_create(c->front->chat, c->chat_id, on_created, c, &err);
     model_done(&create_model, &want);
     if (r < 0) {
-        v1_fail(req, &err);
+        front_fail(req, &err);
         free(c);
     }
 }
@@ -191,14 +191,14 @@ static void on_deleted(void *arg, enum chat_result result, const struct chat_fai
         reply_failure(c->req, failure);
         return;
     }
-    if (c->v1->service->outputs != NULL)
-        outputs_forget(c->v1->service->outputs, c->chat_id);
+    if (c->front->service->outputs != NULL)
+        outputs_forget(c->front->service->outputs, c->chat_id);
     jw_init(&w, &out);
     jw_object(&w);
     jw_kstr(&w, "chat_id", c->chat_id);
     jw_kstr(&w, "result", chat_result_name(result));
     jw_object_end(&w);
-    v1_reply_json(c->req, 200, &out, &w);
+    front_reply_json(c->req, 200, &out, &w);
 }
 
 static void delete_sandbox(struct http_request *req, void *arg)
@@ -207,9 +207,9 @@ static void delete_sandbox(struct http_request *req, void *arg)
     struct err err = {0};
     int r = check(c, http_request_param(req, "chat_id"), false, &err);
     if (r == 0)
-        r = chat_delete(c->v1->chat, c->chat_id, on_deleted, c, &err);
+        r = chat_delete(c->front->chat, c->chat_id, on_deleted, c, &err);
     if (r < 0) {
-        v1_fail(req, &err);
+        front_fail(req, &err);
         free(c);
     }
 }
@@ -221,8 +221,8 @@ static const struct http_route routes[] = {
     {0},
 };
 
-int chat_routes(struct http_server *server, struct v1 *v, struct chat *chat, struct err *err)
+int chat_routes(struct http_server *server, struct front *f, struct chat *chat, struct err *err)
 {
-    v->chat = chat;
-    return http_server_add_routes(server, routes, v, err);
+    f->chat = chat;
+    return http_server_add_routes(server, routes, f, err);
 }

@@ -6,8 +6,8 @@
 struct chat;
 struct err;
 struct http_server;
-struct v1;
+struct front;
 
 /* Adds the routes to those of `v`, whose policy, scopes and records hold here too. The chat is
  * borrowed for the life of the server. */
-int chat_routes(struct http_server *server, struct v1 *v, struct chat *chat, struct err *err);
+int chat_routes(struct http_server *server, struct front *f, struct chat *chat, struct err *err);

@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "front/v1/v1_internal.h"
+#include "front/common/front.h"
 #include "spec/model.h"
 
 /* This API takes what it documents and nothing else. The tables it shares with the LangBot wire
@@ -112,8 +112,8 @@ static int check_object(const struct model *m, const struct json *object, const 
     return 0;
 }
 
-int v1_strict(const struct model *m, const struct json *object, const char *const *more,
-              struct err *err)
+int front_strict(const struct model *m, const struct json *object, const char *const *more,
+                 struct err *err)
 {
     if (json_type(object) != JSON_OBJECT)
         return err_set(err, ERR_INVALID, "a JSON object is needed");

@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "base/path.h"
 #include "base/str.h"
+#include "front/common/front.h"
 #include "front/langbot/langbot_internal.h"
-#include "front/v1/v1_internal.h"
 #include "jobs/hostdir.h"
 #include "session/manager.h"
 #include "spec/model.h"
@@ -264,7 +264,7 @@ void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s)
             sb != NULL && sb->backend->ops->sandbox_name != NULL
                 ? sb->backend->ops->sandbox_name(sb)
                 : session_id(s));
-    v1_write_settings(w, spec);
+    front_write_settings(w, spec);
     rpc_write_time(w, "created_at", session_created(s));
     rpc_write_time(w, "last_used_at", session_last_used(s));
     if (c->rules->tells_of_workspace)

@@ -361,7 +361,7 @@ void mcp_call_tool(struct mcp_call *c, bool is_error, const struct buf *text,
 void mcp_call_tool_err(struct mcp_call *c, const struct err *err)
 {
     AUTO_DONE(buf) struct buf text = {0};
-    const char *remedy = v1_remedy(err);
+    const char *remedy = front_remedy(err);
 
     buf_init(&text, 4096);
     (void)buf_puts(&text, err->msg);

@@ -196,7 +196,7 @@ static void receive(struct post *p, struct mcp_place *place, struct mcp_message 
 /* One that stands alone. */
 static void receive_modern(struct post *p, struct mcp_message *m)
 {
-    const struct authz_scope *scope = v1_caller(p->req);
+    const struct authz_scope *scope = front_caller(p->req);
     struct mcp_error why;
     int r = m->kind == MCP_RESPONSE
                 ? mcp_fail(&why, MCP_INVALID_REQUEST, "requests and notifications are taken here")
@@ -208,15 +208,15 @@ static void receive_modern(struct post *p, struct mcp_message *m)
     if (r < 0)
         refuse(p, 400, m->id, &why);
     else
-        receive(p, mcp_place_of_caller(p->mcp, scope, v1_who(p->req)), m);
+        receive(p, mcp_place_of_caller(p->mcp, scope, front_who(p->req)), m);
 }
 
 /* One that `initialize` came before, or is. */
 static void receive_legacy(struct post *p, struct mcp_message *m)
 {
     const char *id = http_request_header(p->req, SESSION_HEADER);
-    const struct authz_scope *scope = v1_caller(p->req);
-    const char *who = v1_who(p->req);
+    const struct authz_scope *scope = front_caller(p->req);
+    const char *who = front_who(p->req);
     struct mcp_error why;
 
     if (m->kind == MCP_REQUEST && str_eq(m->method, "initialize")) {
@@ -304,7 +304,8 @@ static void on_leave(struct http_request *req, void *arg)
 static struct mcp_link *find_link(struct http_request *req, struct mcp *m)
 {
     const char *id = http_request_header(req, SESSION_HEADER);
-    struct mcp_link *l = id != NULL ? mcp_link_find(m, id, v1_caller(req), v1_who(req)) : NULL;
+    struct mcp_link *l =
+        id != NULL ? mcp_link_find(m, id, front_caller(req), front_who(req)) : NULL;
 
     if (id == NULL)
         http_reply_error(req, 405, "unsupported", "there is nothing here without " SESSION_HEADER,

@@ -9,12 +9,12 @@
 
 #define TOOLS_MAX (1U << 20)
 
-struct mcp *mcp_new(struct v1 *v)
+struct mcp *mcp_new(const struct front *f)
 {
     struct mcp *m = xnew(struct mcp);
 
-    m->v1 = v;
-    m->loop = manager_loop(v->manager);
+    m->front = f;
+    m->loop = manager_loop(f->manager);
     buf_init(&m->tools, TOOLS_MAX);
     mcp_tools_write(&m->tools);
     return m;

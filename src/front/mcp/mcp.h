@@ -10,10 +10,10 @@
 struct err;
 struct http_server;
 struct mcp;
-struct v1;
+struct front;
 
 /* `v` is borrowed: sessions are made as its front makes them. Freed after the server, before v. */
-struct mcp *mcp_new(struct v1 *v);
+struct mcp *mcp_new(const struct front *f);
 void mcp_free(struct mcp *m);
 DEFINE_CLEANUP(mcp)
 

@@ -7,9 +7,9 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "front/common/front.h"
 #include "front/mcp/mcp.h"
 #include "front/mcp/message.h"
-#include "front/v1/v1_internal.h"
 #include "loop/loop.h"
 
 struct authz_scope;
@@ -24,10 +24,10 @@ struct tool;
 #define MCP_SHARED_CALLS_MAX 1024U /* at a place that many share */
 
 struct mcp {
-    struct v1 *v1;          /* borrowed */
-    struct loop *loop;      /* borrowed */
-    struct buf tools;       /* the list of tools, as JSON */
-    struct mcp_link *links; /* of clients with Mcp-Session-Id, most recent use first */
+    const struct front *front; /* borrowed */
+    struct loop *loop;         /* borrowed */
+    struct buf tools;          /* the list of tools, as JSON */
+    struct mcp_link *links;    /* of clients with Mcp-Session-Id, most recent use first */
     size_t n_links;
     struct mcp_place *callers; /* of requests that stand alone, one for each caller */
     struct mcp_line *lines;    /* clients on stdio */

@@ -48,7 +48,7 @@ static void keep(struct mcp_place *p, struct session *s)
 
 void mcp_place_keep(struct mcp_place *p, bool on)
 {
-    struct session *s = p->made ? manager_find(p->mcp->v1->manager, p->session_id) : NULL;
+    struct session *s = p->made ? manager_find(p->mcp->front->manager, p->session_id) : NULL;
 
     p->keeps = on;
     keep(p, on ? s : NULL);
@@ -73,7 +73,7 @@ void mcp_place_release(struct mcp_place *p)
     keep(p, NULL);
     if (p->ephemeral && p->own_name && p->made) {
         char *id = xstrdup(p->session_id);
-        if (manager_delete(p->mcp->v1->manager, id, on_gone, id, NULL) < 0)
+        if (manager_delete(p->mcp->front->manager, id, on_gone, id, NULL) < 0)
             free(id); /* it is gone already */
     }
     authz_release(p->scope);
@@ -136,14 +136,14 @@ bool mcp_place_reaches(const struct mcp_place *p, const char *id)
 
 int mcp_place_find(const struct mcp_place *p, const char *id, struct session **ret, struct err *err)
 {
-    const struct v1 *v = p->mcp->v1;
-    struct session *s = mcp_place_reaches(p, id) ? manager_find(v->manager, id) : NULL;
+    const struct front *f = p->mcp->front;
+    struct session *s = mcp_place_reaches(p, id) ? manager_find(f->manager, id) : NULL;
 
     if (s == NULL)
         return err_set(err, ERR_NOT_FOUND,
                        "session %.80s not found; list_sessions tells which there are", id);
     *ret = s;
-    return policy_check_use(v->service->policy, p->scope, session_spec(s), err);
+    return policy_check_use(f->service->policy, p->scope, session_spec(s), err);
 }
 
 /* The one that is meant, made. */
@@ -199,7 +199,7 @@ void mcp_call_make_session(struct mcp_call *c, const char *id, const struct json
                            mcp_session_fn *then)
 {
     const struct mcp_place *p = c->place;
-    const struct v1_asker asker = {
+    const struct front_asker asker = {
         .scope = p->scope, .who = p->who, .via = "mcp", .tool = c->tool.scope};
     AUTO(json) struct json *object = mcp_place_settings(p, id, more);
     struct mcp_wait *w = mcp_wait_new(c);
@@ -207,8 +207,8 @@ void mcp_call_make_session(struct mcp_call *c, const char *id, const struct json
 
     w->then = then;
     w->own = str_eq(id, p->session_id);
-    const struct v1_want want = {.object = object, .id_required = true};
-    if (v1_session_get(c->mcp->v1, &asker, &want, on_ready, w, &err) == 0)
+    const struct front_want want = {.object = object, .id_required = true};
+    if (front_session_get(c->mcp->front, &asker, &want, on_ready, w, &err) == 0)
         return;
     (void)mcp_wait_end(w);
     mcp_call_tool_err(c, &err);
@@ -217,7 +217,7 @@ void mcp_call_make_session(struct mcp_call *c, const char *id, const struct json
 /* Nothing has to be made or waited for. */
 static bool is_there(const struct mcp_place *p)
 {
-    const struct session *s = p->made ? manager_find(p->mcp->v1->manager, p->session_id) : NULL;
+    const struct session *s = p->made ? manager_find(p->mcp->front->manager, p->session_id) : NULL;
 
     return s != NULL && session_state(s) == SESSION_READY;
 }

@@ -73,12 +73,12 @@ static void on_started(void *arg, struct process *p, const struct err *err)
     struct mcp_call *c = mcp_wait_end(w);
 
     if (c != NULL && p != NULL) {
-        quota_guard(c->mcp->v1->service, process_session(p));
+        quota_guard(c->mcp->front->service, process_session(p));
         reply_process(c, p, process_running(p) ? "runs" : "has ended");
     } else if (c != NULL) {
         struct audit_record record = {
             .event = AUDIT_PROCESS_END, .who = c->place->who, .via = "mcp", .session = session};
-        policy_service_failed(c->mcp->v1->service, err, NULL, &record);
+        policy_service_failed(c->mcp->front->service, err, NULL, &record);
         mcp_call_tool_err(c, err);
     }
 }
@@ -87,7 +87,7 @@ static void on_started(void *arg, struct process *p, const struct err *err)
 static int record_start(const struct mcp_call *c, const struct session *s,
                         const struct process_spec *spec, struct err *err)
 {
-    const struct policy_service *service = c->mcp->v1->service;
+    const struct policy_service *service = c->mcp->front->service;
     AUTO_FREE char *args = policy_command_text(spec->args, NULL);
     AUTO_FREE char *command = xasprintf("%s %s", spec->command, args);
     const struct audit_record record = {.event = AUDIT_PROCESS_START,
@@ -110,12 +110,12 @@ static void start_in(struct mcp_call *c, struct session *s)
     const struct json *arguments = mcp_call_arguments(c);
     struct err err = {0};
 
-    if (v1_strict(&process_spec_model, arguments, NULL, &err) < 0 ||
+    if (front_strict(&process_spec_model, arguments, NULL, &err) < 0 ||
         process_spec_parse(arguments, &spec, &err) < 0 || record_start(c, s, spec, &err) < 0) {
         mcp_call_tool_err(c, &err);
         return;
     }
-    spec->owner = v1_owner(c->place->scope);
+    spec->owner = front_owner(c->place->scope);
     struct mcp_wait *w = mcp_wait_new(c);
     w->text = xstrdup(session_id(s));
     if (process_start(s, &spec, on_started, w, &err) == 0)

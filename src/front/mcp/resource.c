@@ -95,7 +95,7 @@ static void write_workspace(struct jw *w, const struct session *s)
  * as far as anybody can tell. */
 static struct session *after_cursor(struct mcp_call *c, const char *cursor)
 {
-    struct manager *m = c->mcp->v1->manager;
+    struct manager *m = c->mcp->front->manager;
     struct session *s = cursor != NULL ? manager_find(m, cursor) : NULL;
 
     if (cursor != NULL && (s == NULL || !mcp_place_reaches(c->place, cursor))) {
@@ -108,7 +108,7 @@ static struct session *after_cursor(struct mcp_call *c, const char *cursor)
 void mcp_resources_list(struct mcp_call *c)
 {
     const struct json *given = json_get(c->message.params, "cursor");
-    struct manager *m = c->mcp->v1->manager;
+    struct manager *m = c->mcp->front->manager;
     AUTO_DONE(buf) struct buf out = {0};
     struct session *s = NULL;
     const char *last = NULL;

@@ -106,7 +106,7 @@ static void write_session(const struct mcp_place *p, const struct session *s, st
 
 static void list_sessions(struct mcp_call *c, const struct json *arguments)
 {
-    struct manager *m = c->mcp->v1->manager;
+    struct manager *m = c->mcp->front->manager;
     struct no_args none;
     AUTO_DONE(buf) struct buf out = {0};
     struct err err = {0};
@@ -229,7 +229,7 @@ static void on_deleted(void *arg, const struct err *err)
 
 static void delete_session(struct mcp_call *c, const struct json *arguments)
 {
-    const struct policy_service *service = c->mcp->v1->service;
+    const struct policy_service *service = c->mcp->front->service;
     struct delete_args a = {0};
     struct session *s = NULL;
     struct err err = {0};
@@ -239,7 +239,7 @@ static void delete_session(struct mcp_call *c, const struct json *arguments)
         r = mcp_place_find(c->place, a.session_id, &s, &err);
     struct mcp_wait *w = r == 0 ? mcp_wait_new(c) : NULL;
     if (r == 0)
-        r = manager_delete(c->mcp->v1->manager, a.session_id, on_deleted, w, &err);
+        r = manager_delete(c->mcp->front->manager, a.session_id, on_deleted, w, &err);
     if (r == 0) {
         const struct audit_record record = {.event = AUDIT_SESSION_DELETE,
                                             .who = c->place->who,

@@ -195,7 +195,7 @@ const struct json *mcp_call_arguments(const struct mcp_call *c)
 
 static void on_session(struct mcp_call *c, struct session *s)
 {
-    const struct tool_where where = {.service = c->mcp->v1->service,
+    const struct tool_where where = {.service = c->mcp->front->service,
                                      .arguments = mcp_call_arguments(c),
                                      .request = {.scope = c->place->scope},
                                      .session_id = session_id(s),
@@ -261,7 +261,7 @@ static int check_scope(const struct mcp_call *c, struct err *err)
                                   .command_len = strlen(c->tool.name)};
 
     if (r < 0)
-        policy_service_failed(c->mcp->v1->service, err, NULL, &denied);
+        policy_service_failed(c->mcp->front->service, err, NULL, &denied);
     return r;
 }
 

@@ -75,7 +75,7 @@ static void take_over(struct mcp_line *l)
     for (struct mcp_line *other = l->mcp->lines; other != NULL; other = other->next)
         if (other != l && other->place != NULL && str_eq(other->place->base, p->base))
             other->place->ephemeral = false;
-    p->made = p->session_id != NULL && manager_find(l->mcp->v1->manager, p->session_id) != NULL;
+    p->made = p->session_id != NULL && manager_find(l->mcp->front->manager, p->session_id) != NULL;
     mcp_place_keep(p, true);
 }
 
@@ -204,8 +204,8 @@ void mcp_ws(struct http_request *req, void *arg)
     struct mcp_line *l = xnew(struct mcp_line);
 
     l->mcp = arg;
-    l->scope = authz_hold(v1_caller(req));
-    l->who = xstrdup(v1_who(req));
+    l->scope = authz_hold(front_caller(req));
+    l->who = xstrdup(front_who(req));
     if (http_upgrade_ws(req, &opts, &handlers, l, &l->ws, NULL) == 0) {
         l->next = l->mcp->lines;
         l->mcp->lines = l;

@@ -88,7 +88,7 @@ static void write_next(const struct v1 *v, struct page *p)
 
 static int write_page(const struct v1 *v, struct page *p, struct err *err)
 {
-    const struct audit *a = v->service->audit;
+    const struct audit *a = v->front.service->audit;
     const bool whole = authz_sees(p->scope, NULL, NULL);
     uint64_t before;
     int r;
@@ -123,7 +123,7 @@ static bool read_start(struct http_request *req, const struct v1 *v, struct page
     if (r == -ENOENT)
         return true;
     if (r >= 0 && v1_cursor_read(v, authz_name(p->scope), text, &p->after) &&
-        p->after <= audit_count(v->service->audit))
+        p->after <= audit_count(v->front.service->audit))
         return true;
     http_reply_error(req, 400, "invalid", "cursor is none of this boxd and token",
                      "leave it out, or send `next` of the page before");
@@ -135,14 +135,14 @@ static void get_audit(struct http_request *req, void *arg)
 {
     const struct v1 *v = arg;
     AUTO_DONE(buf) struct buf out;
-    struct page page = {.scope = v1_caller(req)};
+    struct page page = {.scope = front_caller(req)};
     struct err err = {0};
 
     buf_init(&out, ANSWER_MAX);
-    if (!v1_may(req, v, "audit") ||
+    if (!front_may(req, &v->front, "audit") ||
         !v1_query_number(req, "limit", RECORDS_MAX, RECORDS_DEFAULT, &page.limit))
         return;
-    if (v->service->audit == NULL) {
+    if (v->front.service->audit == NULL) {
         http_reply_error(req, 404, "not_found", "nothing is recorded",
                          "set box.audit.enabled in boxd's configuration");
         return;
@@ -151,10 +151,10 @@ static void get_audit(struct http_request *req, void *arg)
         return;
     jw_init(&page.w, &out);
     if (write_page(v, &page, &err) < 0)
-        http_reply_error(req, v1_status(&err), err_code_name(err.code), err.msg,
+        http_reply_error(req, front_status(&err), err_code_name(err.code), err.msg,
                          "`box audit verify` tells which line it is");
     else
-        v1_reply_json(req, 200, &out, &page.w);
+        front_reply_json(req, 200, &out, &page.w);
 }
 
 static const struct http_route routes[] = {

@@ -164,7 +164,7 @@ static int read_filter(const struct http_request *req, struct watcher *w, struct
 static bool read_number(const struct http_request *req, const struct v1 *v, const char *text,
                         uint64_t *ret)
 {
-    const struct authz_scope *scope = v1_caller(req);
+    const struct authz_scope *scope = front_caller(req);
 
     if (scope == NULL)
         return str_to_u64(text, ret) == 0;
@@ -187,7 +187,7 @@ static int read_last_id(const struct http_request *req, const struct v1 *v, uint
                 read_number(req, v, last + epoch + 1, ret);
     bool ours = good && strncmp(last, events_epoch(e), epoch) == 0;
     /* A cursor that comes out as nothing that ever was is somebody else's, or made up. */
-    if (!good || (ours && v1_caller(req) != NULL && *ret > events_last(e)))
+    if (!good || (ours && front_caller(req) != NULL && *ret > events_last(e)))
         return err_set(err, ERR_INVALID, "Last-Event-ID must be an id that was sent here");
     if (!ours) {
         *ret = 0;
@@ -217,12 +217,12 @@ static void get_events(struct http_request *req, void *arg)
     uint64_t after;
     bool lost;
 
-    if (!v1_may(req, v, "events"))
+    if (!front_may(req, &v->front, "events"))
         return;
     struct watcher *w = xnew(struct watcher);
     if (read_filter(req, w, &err) < 0 || read_last_id(req, v, &after, &lost, &err) < 0) {
         free(w);
-        v1_fail(req, &err);
+        front_fail(req, &err);
         return;
     }
     if (str_eq(http_request_method(req), "HEAD")) {
@@ -231,13 +231,13 @@ static void get_events(struct http_request *req, void *arg)
         return;
     }
     w->v1 = v;
-    w->scope = authz_hold(v1_caller(req));
+    w->scope = authz_hold(front_caller(req));
     w->reader.visible = is_visible;
     w->reader.ready = pump;
     w->reader.arg = w;
     http_on_cancel(req, on_cancel, w);
     http_on_writable(req, on_writable, w);
-    sse_start(&w->sse, req, manager_loop(v->manager));
+    sse_start(&w->sse, req, manager_loop(v->front.manager));
     begin(w, after, lost);
 }
 

@@ -48,7 +48,7 @@ static void call_free(struct call *c)
 
 static void fail(struct call *c, const struct err *err)
 {
-    v1_fail(c->req, err);
+    front_fail(c->req, err);
     call_free(c);
 }
 
@@ -89,7 +89,7 @@ static void on_judged(void *arg, const struct err *err)
     write_stream(c, EXEC_STDOUT, &w);
     write_stream(c, EXEC_STDERR, &w);
     jw_object_end(&w);
-    v1_reply_json(c->req, 200, &out, &w);
+    front_reply_json(c->req, 200, &out, &w);
     call_free(c);
 }
 
@@ -116,7 +116,7 @@ static void on_finished(void *arg, const struct run_result *result)
 
 static void open_outputs(struct call *c)
 {
-    struct outputs *store = c->v1->service->outputs;
+    struct outputs *store = c->v1->front.service->outputs;
 
     for (int i = 0; i < 2; i++) {
         buf_init(&c->kept[i], (size_t)c->exec.capture_bytes);
@@ -177,7 +177,7 @@ int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, policy_gate_fn *re
 {
     struct v1_exec *exec = g->exec;
     AUTO_FREE char *command = policy_command_text(exec->argv, exec->cmd);
-    int64_t longest = policy_longest_sec(v->service->policy, g->scope);
+    int64_t longest = policy_longest_sec(v->front.service->policy, g->scope);
     bool clamped = longest > 0 && exec->timeout_sec > (double)longest;
     const struct policy_gate_options options = {.session = g->session,
                                                 .scope = g->scope,
@@ -190,7 +190,7 @@ int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, policy_gate_fn *re
                                                 .over = g->over};
     if (clamped)
         exec->timeout_sec = (double)longest;
-    return policy_gate_begin(v->service, &options, ready, arg, ret, err);
+    return policy_gate_begin(v->front.service, &options, ready, arg, ret, err);
 }
 
 void v1_exec(struct http_request *req, void *arg)
@@ -198,16 +198,16 @@ void v1_exec(struct http_request *req, void *arg)
     AUTO(json) struct json *body = NULL;
     struct err err = {0};
     struct v1_exec e = {0};
-    struct session *s = v1_use_session(req, arg, "exec");
+    struct session *s = front_use_session(req, &((const struct v1 *)arg)->front, "exec");
 
-    if (s == NULL || !v1_read_body(req, &body) || v1_exec_kept(req, arg, s, body))
+    if (s == NULL || !front_read_body(req, &body) || v1_exec_kept(req, arg, s, body))
         return;
     int r = v1_exec_parse(body, NULL, &e, &err);
     if (r == 0 && (e.tty || e.with_stdin))
         r = err_set(&err, ERR_INVALID, "tty and stdin need the streaming endpoint /v1/exec");
     if (r < 0) {
         v1_exec_done(&e);
-        v1_fail(req, &err);
+        front_fail(req, &err);
         return;
     }
     struct call *c = xnew(struct call);
@@ -217,8 +217,8 @@ void v1_exec(struct http_request *req, void *arg)
     c->exec = e;
     session_hold(s);
     const struct v1_gate gate = {.session = s,
-                                 .scope = v1_caller(req),
-                                 .who = v1_who(req),
+                                 .scope = front_caller(req),
+                                 .who = front_who(req),
                                  .exec = &c->exec,
                                  .over = on_over};
     r = v1_exec_gate(c->v1, &gate, on_let_in, c, &c->gate, &err);

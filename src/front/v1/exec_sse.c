@@ -125,7 +125,7 @@ static void refuse(struct exec_sse *x)
 
     kept_detach(&x->reader);
     free(x);
-    v1_fail(req, &err);
+    front_fail(req, &err);
 }
 
 /* One piece, between characters where that can be had. False: nothing to send for now. */
@@ -198,7 +198,7 @@ void v1_exec_sse(struct http_request *req, const struct v1 *v, struct kept *k, u
     struct exec_sse *x = xnew(struct exec_sse);
 
     x->req = req;
-    x->loop = manager_loop(v->manager);
+    x->loop = manager_loop(v->front.manager);
     x->at = from;
     http_on_cancel(req, on_cancel, x);
     http_on_writable(req, on_writable, x);

@@ -27,7 +27,7 @@ static void free_exec(void *owned)
     free(e);
 }
 
-int v1_exec_begin(const struct v1 *v, struct session *s, const struct v1_asker *asker,
+int v1_exec_begin(const struct v1 *v, struct session *s, const struct front_asker *asker,
                   struct v1_exec *e, struct kept **ret, struct err *err)
 {
     struct v1_exec *owned = xnew(struct v1_exec);
@@ -84,7 +84,7 @@ void v1_write_problem(struct jw *w, const char *key, const struct err *err)
     jw_object(w);
     jw_kstr(w, "code", err_code_name(err->code));
     jw_kstr(w, "detail", err->msg);
-    jw_kstr(w, "remediation", v1_remedy(err));
+    jw_kstr(w, "remediation", front_remedy(err));
     jw_object_end(w);
 }
 
@@ -96,7 +96,7 @@ static void reply_kept(struct http_request *req, unsigned status, const struct k
     buf_init(&out, LIST_MAX);
     jw_init(&w, &out);
     write_kept(&w, k);
-    v1_reply_json(req, status, &out, &w);
+    front_reply_json(req, status, &out, &w);
 }
 
 /* A detached command is on its way when the policy has let it in. */
@@ -121,7 +121,7 @@ static void on_launched(void *arg)
     kept_detach(&l->reader);
     free(l);
     if (err.code != ERR_NONE)
-        v1_fail(req, &err);
+        front_fail(req, &err);
 }
 
 static void launch(struct http_request *req, struct kept *k)
@@ -136,7 +136,7 @@ static void launch(struct http_request *req, struct kept *k)
 static int start_kept(struct http_request *req, const struct v1 *v, struct session *s,
                       const struct json *body, struct err *err)
 {
-    const struct v1_asker asker = {.scope = v1_caller(req), .who = v1_who(req)};
+    const struct front_asker asker = {.scope = front_caller(req), .who = front_who(req)};
     struct v1_exec e = {0};
     struct kept *k = NULL;
     int r = v1_exec_parse(body, NULL, &e, err);
@@ -173,10 +173,10 @@ bool v1_exec_kept(struct http_request *req, const struct v1 *v, struct session *
         ours = ours || json_get(body, members[i]) != NULL;
     if (!ours)
         return false;
-    if (json_bool(json_get(body, "detach")) && !idem_begin(v->idem, req, v1_who(req)))
+    if (json_bool(json_get(body, "detach")) && !idem_begin(v->idem, req, front_who(req)))
         return true;
     if (start_kept(req, v, s, body, &err) < 0)
-        v1_fail(req, &err);
+        front_fail(req, &err);
     return true;
 }
 
@@ -189,11 +189,11 @@ static struct kept *find_kept(struct http_request *req, const struct v1 *v)
     struct err err = {0};
     struct kept *k = NULL;
 
-    if (v1_owns(req, v, session))
+    if (front_owns(req, &v->front, session))
         k = execs_find(v->execs, session, id);
     if (k == NULL) {
         (void)err_set(&err, ERR_NOT_FOUND, "session %.80s has no exec %.80s", session, id);
-        v1_fail(req, &err);
+        front_fail(req, &err);
     }
     return k;
 }
@@ -202,10 +202,10 @@ static struct kept *find_kept(struct http_request *req, const struct v1 *v)
  * while there is one. NULL: answered. */
 static struct kept *use_kept(struct http_request *req, const struct v1 *v)
 {
-    struct kept *k = v1_may(req, v, "exec") ? find_kept(req, v) : NULL;
-    const struct session *s = k != NULL ? manager_find(v->manager, kept_session_id(k)) : NULL;
+    struct kept *k = front_may(req, &v->front, "exec") ? find_kept(req, v) : NULL;
+    const struct session *s = k != NULL ? manager_find(v->front.manager, kept_session_id(k)) : NULL;
 
-    return s == NULL || v1_may_use(req, v, s) ? k : NULL;
+    return s == NULL || front_may_use(req, &v->front, s) ? k : NULL;
 }
 
 static void list_execs(struct http_request *req, void *arg)
@@ -213,7 +213,7 @@ static void list_execs(struct http_request *req, void *arg)
     const struct v1 *v = arg;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
-    struct session *s = v1_find_session(req, v);
+    struct session *s = front_find_session(req, &v->front);
     buf_init(&out, LIST_MAX);
 
     if (s == NULL)
@@ -227,7 +227,7 @@ static void list_execs(struct http_request *req, void *arg)
         write_kept(&w, k);
     jw_array_end(&w);
     jw_object_end(&w);
-    v1_reply_json(req, 200, &out, &w);
+    front_reply_json(req, 200, &out, &w);
 }
 
 static void get_exec(struct http_request *req, void *arg)
@@ -274,7 +274,7 @@ static void signal_exec(struct http_request *req, void *arg)
     struct err err = {0};
     struct kept *k = use_kept(req, arg);
 
-    if (k == NULL || !v1_read_body(req, &body))
+    if (k == NULL || !front_read_body(req, &body))
         return;
     int signo = v1_signal_number(json_str(json_get(body, "signal")));
     if (signo == 0 || json_len(body) != 1)
@@ -284,7 +284,7 @@ static void signal_exec(struct http_request *req, void *arg)
     else if (kept_state(k) != KEPT_RUNNING)
         (void)err_set(&err, ERR_STATE, "exec %.64s is not running", kept_id(k));
     if (err.code != ERR_NONE) {
-        v1_fail(req, &err);
+        front_fail(req, &err);
         return;
     }
     v1_kept_signal(k, signo);
@@ -304,7 +304,7 @@ static bool start_of(struct http_request *req, const struct kept *k, uint64_t *r
     if (last != NULL && (str_to_u64(last, ret) < 0 || *ret > most)) {
         (void)err_set(&err, ERR_INVALID, "Last-Event-ID must be a whole number from 0 to %llu",
                       (unsigned long long)most);
-        v1_fail(req, &err);
+        front_fail(req, &err);
         return false;
     }
     return v1_query_number(req, "from", most, *ret, ret);

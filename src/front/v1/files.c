@@ -45,13 +45,13 @@ static void fail_plain(struct http_request *req, const char *text)
 {
     struct err err = {0};
     (void)err_set(&err, ERR_INVALID, "%s", text);
-    v1_fail(req, &err);
+    front_fail(req, &err);
 }
 
 struct v1_file *v1_file_at(struct http_request *req, const struct v1 *v, const char *tool,
                            const char *path)
 {
-    struct session *s = v1_use_session(req, v, tool);
+    struct session *s = front_use_session(req, &v->front, tool);
 
     if (s == NULL)
         return NULL;
@@ -100,7 +100,7 @@ static void record(const struct v1_file *f, const char *outcome, const char *rea
 
     (void)snprintf(command, sizeof(command), "%s %s", f->change, f->path);
     r.command_len = strlen(command);
-    (void)v1_audit(f->v, f->req, &r, NULL); /* it has happened; losses are counted */
+    (void)front_audit(&f->v->front, f->req, &r, NULL); /* it has happened; losses are counted */
 }
 
 /* Whoever asked is gone. What was to be changed may have been all the same. */
@@ -121,7 +121,7 @@ bool v1_file_start(struct v1_file *f, struct files_ask *ask, const struct files_
     ask->root = "/";
     ask->path = f->path;
     if (files_start(f->session, ask, events, f, &f->call, &err) < 0) {
-        v1_fail(f->req, &err);
+        front_fail(f->req, &err);
         v1_file_free(f);
         return false;
     }
@@ -138,7 +138,7 @@ static unsigned status_of(const struct files_failure *failure)
         return 413;
     if (failure->error == ENOSPC || failure->error == EDQUOT)
         return 507;
-    return v1_status(&failure->err);
+    return front_status(&failure->err);
 }
 
 /* What to do about it; those of sessions do not fit files. */
@@ -154,7 +154,7 @@ static const char *remedy_of(const struct files_failure *failure)
     if (failure->error == ENOSPC || failure->error == EDQUOT)
         return "delete files of the session, or give it more room";
     const char *text = failure->why != 0 ? remedies[failure->err.code] : NULL;
-    return text != NULL ? text : v1_remedy(&failure->err);
+    return text != NULL ? text : front_remedy(&failure->err);
 }
 
 void v1_file_fail(struct v1_file *f, const struct files_failure *failure)
@@ -173,13 +173,13 @@ void v1_file_fail(struct v1_file *f, const struct files_failure *failure)
 
 bool v1_file_recordable(struct v1_file *f, const char *change)
 {
-    struct audit *audit = f->v->service->audit;
+    struct audit *audit = f->v->front.service->audit;
     struct err err = {0};
 
     f->change = change;
     if (audit == NULL || audit_ready(audit, &err) == 0)
         return true;
-    v1_fail(f->req, &err);
+    front_fail(f->req, &err);
     v1_file_free(f);
     return false;
 }
@@ -272,7 +272,7 @@ static void on_listed(void *arg, const struct files_done *done, const struct fil
     if (done->cut != FILES_CUT_NONE && l->last != NULL)
         v1_file_write_name(&l->w, "next", l->last, strlen(l->last));
     jw_object_end(&l->w);
-    v1_reply_json(f->req, 200, &l->out, &l->w);
+    front_reply_json(f->req, 200, &l->out, &l->w);
     v1_file_free(f);
 }
 
@@ -342,7 +342,7 @@ static void reply_stat(struct v1_file *f, unsigned status)
     v1_file_write_name(&w, "path", f->path, strlen(f->path));
     v1_file_write_stat(&w, st);
     jw_object_end(&w);
-    v1_reply_json(f->req, status, &out, &w);
+    front_reply_json(f->req, status, &out, &w);
     v1_file_free(f);
 }
 
@@ -499,13 +499,13 @@ static void change_files(struct http_request *req, void *arg)
     struct change c = {0};
     struct err err = {0};
 
-    if (!v1_read_body(req, &body))
+    if (!front_read_body(req, &body))
         return;
     model_init(&v1_change_model, &c);
-    if (v1_strict(&v1_change_model, body, NULL, &err) < 0 ||
+    if (front_strict(&v1_change_model, body, NULL, &err) < 0 ||
         (model_parse(&v1_change_model, body, 0, &c, &report) < 0 &&
          report_fail_plain(&report, &err) < 0))
-        v1_fail(req, &err);
+        front_fail(req, &err);
     else
         start_change(req, arg, &c);
     model_done(&v1_change_model, &c);

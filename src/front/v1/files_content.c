@@ -306,7 +306,7 @@ static void reply_written(struct v1_file *f, const struct files_done *done)
     v1_file_write_name(&w, "path", f->path, strlen(f->path));
     v1_file_write_stat(&w, &u->st);
     jw_object_end(&w);
-    v1_reply_json(f->req, done->created ? 201 : 200, &out, &w);
+    front_reply_json(f->req, done->created ? 201 : 200, &out, &w);
     v1_file_free(f);
 }
 
@@ -372,7 +372,7 @@ static bool read_mode(struct http_request *req, uint32_t *ret)
     if (n == -ENOENT || (n > 0 && n <= 4 && *ret > 0 && *ret <= 0777))
         return true;
     (void)err_set(&err, ERR_INVALID, "mode must be an octal number from 1 to 777");
-    v1_fail(req, &err);
+    front_fail(req, &err);
     return false;
 }
 

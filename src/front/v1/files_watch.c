@@ -40,7 +40,7 @@ static void begin(struct v1_file *f, const struct files_stat *st)
     struct jw jw;
 
     buf_init(&out, EVENT_MAX);
-    sse_start(&w->sse, f->req, manager_loop(f->v->manager));
+    sse_start(&w->sse, f->req, manager_loop(f->v->front.manager));
     jw_init(&jw, &out);
     jw_object(&jw);
     v1_file_write_name(&jw, "path", f->path, strlen(f->path));

@@ -72,7 +72,7 @@ static void say_error(struct hold *h, const char *about, const struct err *err)
     jw_kstr(&w, "about", about);
     jw_kstr(&w, "code", err_code_name(err->code));
     jw_kstr(&w, "detail", err->msg);
-    jw_kstr(&w, "remediation", v1_remedy(err));
+    jw_kstr(&w, "remediation", front_remedy(err));
     send_text(h, &out, &w);
 }
 
@@ -167,9 +167,10 @@ static int hold(struct hold *h, const struct json *m, struct err *err)
         got_session(h, s);
         return 0;
     }
-    const struct v1_asker asker = {.scope = h->scope, .who = h->who};
-    int r = v1_session_get(h->v1, &asker, &(struct v1_want){.object = want, .id_required = true},
-                           on_ready, h, err);
+    const struct front_asker asker = {.scope = h->scope, .who = h->who};
+    int r = front_session_get(&h->v1->front, &asker,
+                              &(struct front_want){.object = want, .id_required = true}, on_ready,
+                              h, err);
     if (r < 0)
         return r;
     h->asked = true;
@@ -335,7 +336,7 @@ static void open_hold(struct http_request *req, void *arg)
         .message = on_message, .writable = on_writable, .closed = on_closed};
     struct ws_opts opts = {.max_message = MESSAGE_MAX, .stall_ns = STALL_NS};
     struct err err = {0};
-    if (!v1_may(req, arg, "process"))
+    if (!front_may(req, &((const struct v1 *)arg)->front, "process"))
         return;
     struct hold *h = xnew(struct hold);
     if (!http_request_is_unix(req)) { /* whoever dies on this computer is noticed at once */
@@ -343,9 +344,9 @@ static void open_hold(struct http_request *req, void *arg)
         opts.pong_ns = PONG_NS;
     }
     h->v1 = arg;
-    h->manager = h->v1->manager;
-    h->scope = authz_hold(v1_caller(req));
-    h->who = xstrdup(v1_who(req));
+    h->manager = h->v1->front.manager;
+    h->scope = authz_hold(front_caller(req));
+    h->who = xstrdup(front_who(req));
     buf_init(&h->info, INFO_MAX);
     if (http_upgrade_ws(req, &opts, &handlers, h, &h->ws, &err) < 0) {
         hold_free(h);
@@ -381,12 +382,12 @@ static bool is_visible(const struct authz_scope *scope, const struct session *s)
 
 static void list_holds(struct http_request *req, void *arg)
 {
-    struct manager *m = ((const struct v1 *)arg)->manager;
-    const struct authz_scope *scope = v1_caller(req);
+    struct manager *m = ((const struct v1 *)arg)->front.manager;
+    const struct authz_scope *scope = front_caller(req);
     AUTO_DONE(buf) struct buf out;
     struct jw w;
     buf_init(&out, LIST_MAX);
-    if (!v1_may(req, arg, "process"))
+    if (!front_may(req, &((const struct v1 *)arg)->front, "process"))
         return;
     jw_init(&w, &out);
     jw_object(&w);
@@ -401,7 +402,7 @@ static void list_holds(struct http_request *req, void *arg)
             write_hold(&w, s, NULL);
     jw_array_end(&w);
     jw_object_end(&w);
-    v1_reply_json(req, 200, &out, &w);
+    front_reply_json(req, 200, &out, &w);
 }
 
 static const struct http_route routes[] = {

@@ -276,7 +276,7 @@ static void wait_for(struct entry *e, struct http_request *req)
 
     if (e->n_waiters >= WAITERS_MAX) {
         (void)err_set(&err, ERR_LIMIT, "too many requests wait for this Idempotency-Key");
-        v1_fail(req, &err);
+        front_fail(req, &err);
         return;
     }
     struct waiter *w = xnew(struct waiter);
@@ -304,7 +304,7 @@ static void on_reply(void *arg, unsigned status, const char *type, const void *b
             continue;
         }
         (void)err_set(&err, ERR_STATE, "the first request of this Idempotency-Key was given up");
-        v1_fail(req, &err);
+        front_fail(req, &err);
     }
     if (!keep) {
         entry_free(e);
@@ -348,7 +348,7 @@ bool idem_begin(struct idem *d, struct http_request *req, const char *who)
     if (!key_valid(key) || http_sha256_hex(body, len, digest) < 0) {
         (void)err_set(&err, ERR_INVALID,
                       "Idempotency-Key must be 1 to %u visible characters of ASCII", KEY_MAX);
-        v1_fail(req, &err);
+        front_fail(req, &err);
         return false;
     }
     AUTO_FREE char *full =
@@ -361,7 +361,7 @@ bool idem_begin(struct idem *d, struct http_request *req, const char *who)
     }
     if (e == NULL) {
         (void)err_set(&err, ERR_LIMIT, "too many requests with an Idempotency-Key are at work");
-        v1_fail(req, &err);
+        front_fail(req, &err);
     } else if (!str_eq(e->digest, digest)) {
         refuse_reuse(req);
     } else if (e->done) {

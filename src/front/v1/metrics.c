@@ -88,7 +88,7 @@ static void histogram(struct page *p, const char *name, const char *help, const 
 /* What can be told of the sessions of one scope: what exists now. */
 static void put_seen(struct page *p)
 {
-    struct manager *m = p->v->manager;
+    struct manager *m = p->v->front.manager;
     struct policy_counts n;
 
     policy_count_seen(m, p->scope, &n);
@@ -184,7 +184,7 @@ static void put_rpc(struct page *p)
 
 static void put_policy(struct page *p)
 {
-    const struct policy_service *s = p->v->service;
+    const struct policy_service *s = p->v->front.service;
 
     head(p, "box_policy_refusals_total", "counter",
          "Requests that the policy or the scope of a token refused, by error.");
@@ -211,7 +211,7 @@ static void put_shares(struct page *p)
         [SHARE_PROCESSES] = {"box_token_processes", "Managed processes that run for tokens."},
         [SHARE_OUTPUT] = {"box_token_output_bytes", "Bytes of outputs kept for tokens."},
     };
-    const struct shares *all = p->v->service != NULL ? p->v->service->shares : NULL;
+    const struct shares *all = p->v->front.service != NULL ? p->v->front.service->shares : NULL;
 
     for (int kind = 0; kind < SHARE_KIND_MAX; kind++) {
         head(p, gauges[kind].name, "gauge", gauges[kind].help);
@@ -224,7 +224,7 @@ static void put_shares(struct page *p)
 
 static void put_refusals(struct page *p)
 {
-    const struct shares *all = p->v->service != NULL ? p->v->service->shares : NULL;
+    const struct shares *all = p->v->front.service != NULL ? p->v->front.service->shares : NULL;
 
     head(p, "box_share_refusals_total", "counter",
          "Requests refused because a token had its share already, by cap.");
@@ -239,7 +239,7 @@ static void put_chats(struct page *p)
     struct chat_metric m;
     char name[64], last[64] = "";
 
-    for (size_t i = 0; p->v->chat != NULL && chat_metric(p->v->chat, i, &m); i++) {
+    for (size_t i = 0; p->v->front.chat != NULL && chat_metric(p->v->front.chat, i, &m); i++) {
         (void)snprintf(name, sizeof(name), "box_%s", m.name);
         for (char *dot = name; (dot = strchr(dot, '.')) != NULL;)
             *dot = '_';
@@ -303,12 +303,12 @@ static void put_process(struct page *p)
     put(p, "process_start_time_seconds %.3f\n", (double)p->m->started_real / (double)NSEC_PER_SEC);
     histogram(p, "box_loop_turn_seconds",
               "How long each turn of the event loop kept all others waiting.",
-              loop_turns(manager_loop(p->v->manager)));
+              loop_turns(manager_loop(p->v->front.manager)));
 }
 
 static void put_build(struct page *p)
 {
-    const struct backend *backend = manager_backend(p->v->manager);
+    const struct backend *backend = manager_backend(p->v->front.manager);
 
     head(p, "box_backend_up", "gauge", "Whether sandboxes can be had from the backend.");
     labelled(p, "box_backend_up", "backend", backend->ops->name,
@@ -333,9 +333,9 @@ static void put_everybody(struct page *p)
 static void get_metrics(struct http_request *req, void *arg)
 {
     struct v1 *v = arg;
-    struct page p = {.v = v, .m = manager_metrics(v->manager), .scope = v1_caller(req)};
+    struct page p = {.v = v, .m = manager_metrics(v->front.manager), .scope = front_caller(req)};
 
-    if (!v1_may(req, v, "metrics"))
+    if (!front_may(req, &v->front, "metrics"))
         return;
     buf_init(&p.out, TEXT_MAX);
     put_build(&p);
@@ -384,7 +384,7 @@ static void log_answer(const struct http_answer *a)
         {.key = "status", .number = a->status},
         {.key = "bytes", .number = (int64_t)a->bytes},
         {.key = "duration_us", .number = (int64_t)(a->duration_ns / 1000)},
-        {.key = "who", .text = a->status == 401 ? "nobody" : v1_who(a->req)},
+        {.key = "who", .text = a->status == 401 ? "nobody" : front_who(a->req)},
     };
     log_event(level, NULL, fields, ARRAY_SIZE(fields), "http");
 }

@@ -380,7 +380,7 @@ static void get_openapi(struct http_request *req, void *arg)
 
     buf_init(&out, DOCUMENT_MAX);
     if (v1_openapi_write(v->server, v, &out, &err) < 0)
-        v1_fail(req, &err);
+        front_fail(req, &err);
     else
         http_reply(req, 200, JSON_TYPE, out.data, out.len);
 }

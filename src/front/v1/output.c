@@ -32,13 +32,15 @@ static bool find(struct http_request *req, const struct v1 *v, struct output_ref
 
     ret->owner = http_request_param(req, "id");
     ret->id = http_request_param(req, "output");
-    if (!v1_may(req, v, "read"))
+    if (!front_may(req, &v->front, "read"))
         return false;
-    int r = v1_owns(req, v, ret->owner) ? 0 : authz_check_session(v1_caller(req), ret->owner, &err);
-    if (r == 0 && v->service->outputs == NULL)
+    int r = front_owns(req, &v->front, ret->owner)
+                ? 0
+                : authz_check_session(front_caller(req), ret->owner, &err);
+    if (r == 0 && v->front.service->outputs == NULL)
         r = err_set(&err, ERR_NOT_FOUND, "outputs are not kept");
     if (r < 0)
-        v1_fail(req, &err);
+        front_fail(req, &err);
     return r == 0;
 }
 
@@ -103,8 +105,8 @@ static void read_output(struct http_request *req, void *arg)
 
     if (!find(req, v, &ref))
         return;
-    if (outputs_stat(v->service->outputs, &ref, &info, &err) < 0) {
-        v1_fail(req, &err);
+    if (outputs_stat(v->front.service->outputs, &ref, &info, &err) < 0) {
+        front_fail(req, &err);
         return;
     }
     const char *range = http_request_header(req, "Range");
@@ -120,9 +122,9 @@ static void read_output(struct http_request *req, void *arg)
     /* A reader that takes more than one answer holds comes again for the rest. */
     size_t max = len < READ_MAX ? (size_t)len : READ_MAX;
     AUTO_FREE char *data = xcalloc(1, max);
-    ssize_t n = outputs_read(v->service->outputs, &ref, from, data, max, &err);
+    ssize_t n = outputs_read(v->front.service->outputs, &ref, from, data, max, &err);
     if (n < 0)
-        v1_fail(req, &err);
+        front_fail(req, &err);
     else if (ranged || (uint64_t)n < info.kept)
         reply_range(req, &info, from, data, (size_t)n);
     else
@@ -172,7 +174,7 @@ static void step(struct loop_defer *d)
         return;
     }
     if (r < 0) {
-        v1_fail(s->req, &err);
+        front_fail(s->req, &err);
         search_free(s);
         return;
     }
@@ -182,7 +184,7 @@ static void step(struct loop_defer *d)
         jw_ku64(&s->w, "next_line", line);
     }
     jw_object_end(&s->w);
-    v1_reply_json(s->req, 200, &s->out, &s->w);
+    front_reply_json(s->req, 200, &s->out, &s->w);
     search_free(s);
 }
 
@@ -239,13 +241,13 @@ static void grep_output(struct http_request *req, void *arg)
         return;
     struct search *s = xnew(struct search);
     if (read_search(req, pattern, &options, &err) < 0 ||
-        output_grep_new(v->service->outputs, &ref, &options, &s->grep, &err) < 0) {
+        output_grep_new(v->front.service->outputs, &ref, &options, &s->grep, &err) < 0) {
         free(s);
-        v1_fail(req, &err);
+        front_fail(req, &err);
         return;
     }
     s->req = req;
-    s->loop = manager_loop(v->manager);
+    s->loop = manager_loop(v->front.manager);
     buf_init(&s->out, ANSWER_MAX);
     jw_init(&s->w, &s->out);
     jw_object(&s->w);

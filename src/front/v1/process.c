@@ -74,12 +74,12 @@ static void reply_process(struct http_request *req, unsigned status, struct proc
     buf_init(&out, ANSWER_MAX);
     jw_init(&w, &out);
     write_process(&w, p);
-    v1_reply_json(req, status, &out, &w);
+    front_reply_json(req, status, &out, &w);
 }
 
 struct process *v1_find_process(struct http_request *req, const struct v1 *v)
 {
-    struct session *s = v1_use_session(req, v, "process");
+    struct session *s = front_use_session(req, &v->front, "process");
     if (s == NULL)
         return NULL;
     const char *id = http_request_param(req, "process");
@@ -87,7 +87,7 @@ struct process *v1_find_process(struct http_request *req, const struct v1 *v)
     if (p == NULL) {
         struct err err = {0};
         (void)err_set(&err, ERR_NOT_FOUND, "session %.80s has no process %.80s", session_id(s), id);
-        v1_fail(req, &err);
+        front_fail(req, &err);
     }
     return p;
 }
@@ -96,7 +96,7 @@ static void list_processes(struct http_request *req, void *arg)
 {
     AUTO_DONE(buf) struct buf out;
     struct jw w;
-    struct session *s = v1_use_session(req, arg, "process");
+    struct session *s = front_use_session(req, &((const struct v1 *)arg)->front, "process");
     buf_init(&out, ANSWER_MAX * 16U);
     if (s == NULL)
         return;
@@ -108,7 +108,7 @@ static void list_processes(struct http_request *req, void *arg)
         write_process(&w, p);
     jw_array_end(&w);
     jw_object_end(&w);
-    v1_reply_json(req, 200, &out, &w);
+    front_reply_json(req, 200, &out, &w);
 }
 
 static void get_process(struct http_request *req, void *arg)
@@ -129,11 +129,11 @@ static void on_started(void *arg, struct process *p, const struct err *err)
     if (p == NULL) {
         struct audit_record record = {.event = AUDIT_PROCESS_END,
                                       .session = http_request_param(st->req, "id")};
-        v1_failed(st->v1, st->req, err, NULL, &record);
-        v1_fail(st->req, err);
+        front_failed(&st->v1->front, st->req, err, NULL, &record);
+        front_fail(st->req, err);
     } else {
         reply_process(st->req, 201, p);
-        quota_guard(st->v1->service, process_session(p));
+        quota_guard(st->v1->front.service, process_session(p));
     }
     free(st);
 }
@@ -149,10 +149,10 @@ static int record_start(const struct v1 *v, const struct http_request *req,
                                   .process = spec->process_id,
                                   .command = command,
                                   .command_len = strlen(command)};
-    int r = policy_service_guard(v->service, err);
-    if (r == 0 && v->service->audit != NULL)
-        r = audit_ready(v->service->audit, err);
-    return r < 0 ? r : v1_audit(v, req, &record, err);
+    int r = policy_service_guard(v->front.service, err);
+    if (r == 0 && v->front.service->audit != NULL)
+        r = audit_ready(v->front.service->audit, err);
+    return r < 0 ? r : front_audit(&v->front, req, &record, err);
 }
 
 static void start_process(struct http_request *req, void *arg)
@@ -160,24 +160,24 @@ static void start_process(struct http_request *req, void *arg)
     AUTO(json) struct json *body = NULL;
     AUTO(process_spec) struct process_spec *spec = NULL;
     struct err err = {0};
-    struct session *s = v1_use_session(req, arg, "process");
+    struct session *s = front_use_session(req, &((const struct v1 *)arg)->front, "process");
     const struct v1 *v = arg;
-    if (s == NULL || !idem_begin(v->idem, req, v1_who(req)) || !v1_read_body(req, &body))
+    if (s == NULL || !idem_begin(v->idem, req, front_who(req)) || !front_read_body(req, &body))
         return;
     struct starting *st = xnew(struct starting);
     st->req = req;
     st->v1 = arg;
-    int r = v1_strict(&process_spec_model, body, NULL, &err);
+    int r = front_strict(&process_spec_model, body, NULL, &err);
     if (r == 0)
         r = process_spec_parse(body, &spec, &err);
     if (r == 0)
-        spec->owner = v1_owner(v1_caller(req));
+        spec->owner = front_owner(front_caller(req));
     if (r == 0)
         r = record_start(arg, req, spec, &err);
     if (r == 0 && process_start(s, &spec, on_started, st, &err) < 0) {
         on_started(st, NULL, &err);
     } else if (r < 0) {
-        v1_fail(req, &err);
+        front_fail(req, &err);
         free(st);
     }
 }
@@ -185,7 +185,7 @@ static void start_process(struct http_request *req, void *arg)
 static void on_stopped(void *arg, const struct err *err)
 {
     if (err != NULL)
-        v1_fail(arg, err);
+        front_fail(arg, err);
     else
         http_reply(arg, 204, NULL, NULL, 0);
 }
@@ -193,9 +193,9 @@ static void on_stopped(void *arg, const struct err *err)
 static void stop_process(struct http_request *req, void *arg)
 {
     struct err err = {0};
-    struct session *s = v1_use_session(req, arg, "process");
+    struct session *s = front_use_session(req, &((const struct v1 *)arg)->front, "process");
     if (s != NULL && process_stop(s, http_request_param(req, "process"), on_stopped, req, &err) < 0)
-        v1_fail(req, &err);
+        front_fail(req, &err);
 }
 
 /* Output ------------------------------------------------------------------------------------- */
@@ -220,7 +220,7 @@ bool v1_query_number(struct http_request *req, const char *name, uint64_t most, 
         return true;
     (void)err_set(&err, ERR_INVALID, "%s must be a whole number from 0 to %llu", name,
                   (unsigned long long)most);
-    v1_fail(req, &err);
+    front_fail(req, &err);
     return false;
 }
 
@@ -235,7 +235,7 @@ static void reply_output(struct http_request *req, struct process *p, uint64_t f
         (void)err_set(&err, ERR_NOT_FOUND, "offset %llu is outside of what is kept, %llu to %llu",
                       (unsigned long long)from, (unsigned long long)range.begin,
                       (unsigned long long)range.end);
-        v1_fail(req, &err);
+        front_fail(req, &err);
     } else {
         (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)from + (uint64_t)n);
         (void)http_reply_header(req, "Box-Next-Offset", text);
@@ -255,7 +255,7 @@ static void finish_reading(struct reading *r, struct process *p)
     } else {
         struct err err = {0};
         (void)err_set(&err, ERR_NOT_FOUND, "the process was stopped or replaced meanwhile");
-        v1_fail(r->req, &err);
+        front_fail(r->req, &err);
     }
     free(r);
 }
@@ -294,7 +294,7 @@ static void read_output(struct http_request *req, void *arg)
         return;
     struct proc_range range = process_range(p);
     if (release && from >= range.begin && from <= range.end && process_release(p, from, &err) < 0) {
-        v1_fail(req, &err);
+        front_fail(req, &err);
         return;
     }
     if (from != range.end || range.eof || wait_ms == 0) {
@@ -307,7 +307,7 @@ static void read_output(struct http_request *req, void *arg)
     r->max = max;
     process_watch_start(p, &r->watch, on_output);
     http_on_cancel(req, on_reader_gone, r);
-    loop_timer_start(manager_loop(((const struct v1 *)arg)->manager), &r->timer,
+    loop_timer_start(manager_loop(((const struct v1 *)arg)->front.manager), &r->timer,
                      wait_ms * NSEC_PER_MSEC, on_patience);
 }
 

@@ -81,7 +81,7 @@ int v1_exec_parse(const struct json *object, const char *const *more, struct v1_
 {
     struct report report = {0};
     *ret = (struct v1_exec){0};
-    int r = v1_strict(&v1_exec_model, object, more, err);
+    int r = front_strict(&v1_exec_model, object, more, err);
     if (r < 0)
         return r;
     model_init(&v1_exec_model, ret);
@@ -122,48 +122,6 @@ void v1_exec_request(const struct v1_exec *e, struct run_options *ret)
     };
 }
 
-static uint64_t given_fields(const struct json *object)
-{
-    uint64_t given = 0;
-    for (size_t i = 0; i < spec_model.n_fields; i++)
-        if (json_get(object, spec_model.fields[i].name) != NULL)
-            given |= FIELD_BIT(i);
-    return given;
-}
-
-int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret,
-                  uint64_t *ret_given, struct err *err)
-{
-    struct report report = {0};
-    const struct json *id = json_get(object, "session_id");
-    AUTO(spec) struct spec *spec = spec_new();
-    static const char *const ours[] = {"profile", NULL};
-    const struct json *profile = json_get(object, "profile");
-    int r = v1_strict(&spec_model, object, ours, err);
-    if (r == 0 && profile != NULL && json_type(profile) != JSON_STRING)
-        r = err_set(err, ERR_INVALID, "profile must be a string");
-    if (r == 0 && json_str(id) != NULL)
-        r = spec_check_id(json_str(id), err);
-    if (r < 0)
-        return r;
-    *ret_given = given_fields(object);
-    bool has_id = (*ret_given & FIELD_BIT(SPEC_SESSION_ID)) != 0;
-    if (!has_id && !id_required) {
-        char random[17];
-        id_random(random);
-        spec->session_id = xasprintf("tmp-%s", random);
-    }
-    if (!(*ret_given & FIELD_BIT(SPEC_IMAGE))) {
-        free(spec->image);
-        spec->image = xstrdup("host");
-    }
-    uint64_t fixed = !has_id && !id_required ? FIELD_BIT(SPEC_SESSION_ID) : 0;
-    if (model_parse(&spec_model, object, fixed, spec, &report) < 0)
-        return report_fail_plain(&report, err);
-    *ret = TAKE_PTR(spec);
-    return 0;
-}
-
 /* Where content is said to be of a digest that nobody has verified. */
 static void write_unverified(struct jw *w, const struct spec *spec)
 {
@@ -195,21 +153,6 @@ static void write_artifacts(struct jw *w, const struct spec *spec)
     jw_array_end(w);
 }
 
-void v1_write_settings(struct jw *w, const struct spec *spec)
-{
-    jw_kstr(w, "image", spec->image);
-    jw_kstr(w, "network", network_names[spec->network]);
-    jw_kstr(w, "host_path", spec->host_path);
-    jw_kstr(w, "host_path_mode", mount_mode_names[spec->host_path_mode]);
-    jw_kstr(w, "mount_path", spec->mount_path);
-    jw_kbool(w, "persistent", spec->persistent);
-    jw_kreal(w, "cpus", spec->cpus);
-    jw_kint(w, "memory_mb", spec->memory_mb);
-    jw_kint(w, "pids_limit", spec->pids_limit);
-    jw_kbool(w, "read_only_rootfs", spec->read_only_rootfs);
-    jw_kint(w, "workspace_quota_mb", spec->workspace_quota_mb);
-}
-
 /* What the daemon itself says of a session: one of a chat has an end and labels. */
 static void write_own(struct jw *w, const struct spec *spec)
 {
@@ -236,7 +179,7 @@ void v1_write_session(struct jw *w, const struct session *s)
     const struct backend *b = sb != NULL ? sb->backend : manager_backend(session_manager(s));
     jw_kstr(w, "backend_name", b->ops->name);
     jw_kstr(w, "state", session_state_name(session_state(s)));
-    v1_write_settings(w, spec);
+    front_write_settings(w, spec);
     clock_format(session_created(s), when, sizeof(when));
     jw_kstr(w, "created_at", when);
     clock_format(session_last_used(s), when, sizeof(when));
@@ -267,44 +210,4 @@ void v1_write_outcome(struct jw *w, const struct run_result *r)
     jw_kint(w, "remaining", o->remaining);
     jw_ku64(w, "stdout_bytes", r->produced[EXEC_STDOUT]);
     jw_ku64(w, "stderr_bytes", r->produced[EXEC_STDERR]);
-}
-
-static const struct {
-    unsigned status;
-    const char *remedy;
-} answers[ERR_CODE_MAX] = {
-    [ERR_NONE] = {500, NULL},
-    [ERR_INVALID] = {422, "correct the request and send it again"},
-    [ERR_NOT_FOUND] = {404, "check the name; `box ps` lists the sessions"},
-    [ERR_CONFLICT] = {409, "use the session as it is, another name, or remove it first (`box rm`)"},
-    [ERR_STATE] = {409, "try again"},
-    [ERR_LIMIT] = {429, "lower the demand, raise the limit, or try again later"},
-    [ERR_DENIED] = {403, "change the request, or the policy in boxd's configuration"},
-    [ERR_UNSUPPORTED] = {501, "`box doctor` tells what this host lacks and how to get it"},
-    [ERR_BACKEND] = {502, "see boxd's log; `box doctor` checks the host"},
-    [ERR_UNAVAILABLE] = {503,
-                         "`box doctor` tells which backends there are and what each lacks; boxd "
-                         "tries again by itself"},
-    [ERR_SYSTEM] = {500, "see boxd's log; `box doctor` checks the host"},
-};
-
-unsigned v1_status(const struct err *err)
-{
-    return answers[err->code].status;
-}
-
-const char *v1_remedy(const struct err *err)
-{
-    return answers[err->code].remedy;
-}
-
-void v1_fail(struct http_request *req, const struct err *err)
-{
-    http_reply_problem(req, &(struct http_problem){.status = v1_status(err),
-                                                   .code = err_code_name(err->code),
-                                                   .detail = err->msg,
-                                                   .cause = err->code == ERR_SYSTEM && err->sys != 0
-                                                                ? err_errno_text(err->sys)
-                                                                : NULL,
-                                                   .remediation = v1_remedy(err)});
 }

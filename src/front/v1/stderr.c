@@ -65,7 +65,7 @@ static void on_change(struct process_watch *w, struct process *p)
     if (p != NULL)
         return; /* seen at the next look */
     (void)err_set(&err, ERR_NOT_FOUND, "the process was stopped or replaced meanwhile");
-    v1_fail(l->req, &err);
+    front_fail(l->req, &err);
     looking_free(l);
 }
 
@@ -81,7 +81,7 @@ void v1_read_stderr(struct http_request *req, void *arg)
         return;
     struct looking *l = xnew(struct looking);
     l->req = req;
-    l->loop = manager_loop(((const struct v1 *)arg)->manager);
+    l->loop = manager_loop(((const struct v1 *)arg)->front.manager);
     l->from = from;
     l->until = loop_now(l->loop) + wait_ms * NSEC_PER_MSEC;
     process_watch_start(p, &l->watch, on_change);

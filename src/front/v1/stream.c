@@ -85,7 +85,7 @@ static void say_error(struct stream *st, const struct err *err)
     jw_kstr(&w, "type", "error");
     jw_kstr(&w, "code", err_code_name(err->code));
     jw_kstr(&w, "detail", err->msg);
-    jw_kstr(&w, "remediation", v1_remedy(err));
+    jw_kstr(&w, "remediation", front_remedy(err));
     jw_object_end(&w);
     send_text(st, &out);
     if (st->ws != NULL)
@@ -264,7 +264,7 @@ static void start_run(struct stream *st)
     st->stdin_acks = st->exec.stdin_acks;
     if (st->ephemeral != NULL)
         st->exec.capture_bytes = 0;
-    const struct v1_asker asker = {.scope = st->scope, .who = st->who};
+    const struct front_asker asker = {.scope = st->scope, .who = st->who};
     if (v1_exec_begin(st->v1, st->session, &asker, &st->exec, &k, &err) < 0)
         say_error(st, &err);
     else
@@ -306,7 +306,7 @@ static int use_session(struct stream *st, const struct json *m, struct err *err)
     struct audit_record record = {
         .event = AUDIT_DENIED, .who = st->who, .via = "http", .session = id};
     if (id != NULL && !ours)
-        policy_service_failed(st->v1->service, err, NULL, &record);
+        policy_service_failed(st->v1->front.service, err, NULL, &record);
     if (s == NULL || session_sandbox(s) == NULL)
         return err_set(err, ERR_NOT_FOUND, "session %.80s not found",
                        id != NULL ? id : "(none given)");
@@ -319,9 +319,9 @@ static int use_session(struct stream *st, const struct json *m, struct err *err)
 /* The same, made if need be. */
 static int make_session(struct stream *st, const struct json *want, bool ephemeral, struct err *err)
 {
-    const struct v1_asker asker = {.scope = st->scope, .who = st->who};
-    const struct v1_want session = {.object = want, .ret_id = ephemeral ? &st->ephemeral : NULL};
-    int r = v1_session_get(st->v1, &asker, &session, on_ready, st, err);
+    const struct front_asker asker = {.scope = st->scope, .who = st->who};
+    const struct front_want session = {.object = want, .ret_id = ephemeral ? &st->ephemeral : NULL};
+    int r = front_session_get(&st->v1->front, &asker, &session, on_ready, st, err);
     if (r < 0)
         return r;
     st->asked = true;
@@ -445,9 +445,9 @@ static struct stream *stream_new(const struct http_request *req, const struct v1
 {
     struct stream *st = xnew(struct stream);
     st->v1 = v;
-    st->manager = v->manager;
-    st->scope = authz_hold(v1_caller(req));
-    st->who = xstrdup(v1_who(req));
+    st->manager = v->front.manager;
+    st->scope = authz_hold(front_caller(req));
+    st->who = xstrdup(front_who(req));
     return st;
 }
 

@@ -39,7 +39,7 @@ static void on_done(void *arg, const struct tool_result *result, const struct er
     if (err == NULL && json_parse(buf_str(&result->json), result->json.len, &object, &why) < 0)
         err = &why;
     if (err != NULL) {
-        v1_fail(c->req, err);
+        front_fail(c->req, err);
         call_free(c);
         return;
     }
@@ -52,7 +52,7 @@ static void on_done(void *arg, const struct tool_result *result, const struct er
     jw_key(&w, "text");
     jw_strn(&w, buf_str(&result->text), result->text.len);
     jw_object_end(&w);
-    v1_reply_json(c->req, 200, &out, &w);
+    front_reply_json(c->req, 200, &out, &w);
     call_free(c);
 }
 
@@ -98,14 +98,14 @@ static int start(struct v1_tool_call *c, const struct v1 *v, const struct json *
     static const char empty[] = "{}";
     AUTO(json) struct json *none = NULL;
     const char *name = json_str(json_get(body, "tool"));
-    struct tool_where where = {.service = v->service,
+    struct tool_where where = {.service = v->front.service,
                                .arguments = json_get(body, "arguments"),
                                .request = {.profile = json_str(json_get(body, "profile")),
                                            .query = json_get(body, "query"),
-                                           .scope = v1_caller(c->req)},
+                                           .scope = front_caller(c->req)},
                                .session_id = json_str(json_get(body, "session_id")),
                                .via = "http",
-                               .who = v1_who(c->req)};
+                               .who = front_who(c->req)};
     int r = check_body(body, err);
 
     if (r == 0 && name == NULL)
@@ -127,13 +127,13 @@ static void execute_tool(struct http_request *req, void *arg)
     AUTO(json) struct json *body = NULL;
     struct err err = {0};
 
-    if (!v1_read_body(req, &body))
+    if (!front_read_body(req, &body))
         return;
     struct v1_tool_call *c = xnew(struct v1_tool_call);
     c->req = req;
     if (start(c, arg, body, &err) < 0) {
         call_free(c);
-        v1_fail(req, &err);
+        front_fail(req, &err);
         return;
     }
     http_on_cancel(req, on_cancel, c);

@@ -27,11 +27,11 @@ static void list_tools(struct http_request *req, void *arg)
     jw_key(&w, "tools");
     jw_array(&w);
     for (size_t i = 0; i < tools_count(); i++)
-        if (authz_check_tool(v1_caller(req), tools_at(i)->name, NULL) == 0)
+        if (authz_check_tool(front_caller(req), tools_at(i)->name, NULL) == 0)
             tool_write(tools_at(i), &w);
     jw_array_end(&w);
     jw_object_end(&w);
-    v1_reply_json(req, 200, &out, &w);
+    front_reply_json(req, 200, &out, &w);
 }
 
 struct calling {
@@ -44,7 +44,7 @@ static void on_done(void *arg, const struct tool_result *result, const struct er
     struct calling *c = arg;
 
     if (err != NULL)
-        v1_fail(c->req, err);
+        front_fail(c->req, err);
     else
         http_reply(c->req, 200, "application/json", result->json.data, result->json.len);
     tool_call_free(c->call);
@@ -71,21 +71,21 @@ static void call_tool(struct http_request *req, void *arg)
     if (t == NULL) {
         (void)err_set(&err, ERR_NOT_FOUND, "there is no tool %.40s; GET /v1/tools lists them",
                       http_request_param(req, "tool"));
-        v1_fail(req, &err);
+        front_fail(req, &err);
         return;
     }
-    if (!v1_read_body(req, &body))
+    if (!front_read_body(req, &body))
         return;
-    const struct tool_where where = {.service = v->service,
+    const struct tool_where where = {.service = v->front.service,
                                      .arguments = body,
-                                     .request = {.scope = v1_caller(req)},
+                                     .request = {.scope = front_caller(req)},
                                      .session_id = http_request_param(req, "id"),
                                      .via = "http",
-                                     .who = v1_who(req)};
+                                     .who = front_who(req)};
     struct calling *c = xnew(struct calling);
     c->req = req;
     if (tool_call_start(t, &where, on_done, c, &c->call, &err) < 0) {
-        v1_fail(req, &err);
+        front_fail(req, &err);
         free(c);
         return;
     }

@@ -41,14 +41,6 @@ static void call_free(struct call *c)
     free(c);
 }
 
-void v1_reply_json(struct http_request *req, unsigned status, struct buf *out, struct jw *w)
-{
-    if (jw_end(w) < 0)
-        http_reply_error(req, 500, "limit", "the answer is too large", NULL);
-    else
-        http_reply(req, status, JSON_TYPE, out->data, out->len);
-}
-
 static void get_health(struct http_request *req, void *arg)
 {
     AUTO_DONE(buf) struct buf out;
@@ -62,14 +54,14 @@ static void get_health(struct http_request *req, void *arg)
     if (http_request_is_unix(req))
         jw_kstr(&w, "version", BOX_VERSION);
     jw_object_end(&w);
-    v1_reply_json(req, 200, &out, &w);
+    front_reply_json(req, 200, &out, &w);
 }
 
 static void on_doctor(void *arg, const char *json, size_t len, const struct err *err)
 {
     struct http_request *req = arg;
     if (err != NULL)
-        v1_fail(req, err);
+        front_fail(req, err);
     else
         http_reply(req, 200, JSON_TYPE, json, len);
 }
@@ -77,12 +69,12 @@ static void on_doctor(void *arg, const char *json, size_t len, const struct err 
 static void get_doctor(struct http_request *req, void *arg)
 {
     const struct v1 *v = arg;
-    struct backend *b = manager_backend(v->manager);
+    struct backend *b = manager_backend(v->front.manager);
     struct err err = {0};
-    if (!v1_may(req, v, "doctor"))
+    if (!front_may(req, &v->front, "doctor"))
         return;
     if (b->ops->doctor(b, on_doctor, req, &err) < 0)
-        v1_fail(req, &err);
+        front_fail(req, &err);
 }
 
 static void get_status(struct http_request *req, void *arg)
@@ -91,11 +83,11 @@ static void get_status(struct http_request *req, void *arg)
     AUTO_DONE(buf) struct buf out;
     struct jw w;
     buf_init(&out, LIST_MAX);
-    if (!v1_may(req, v, "status"))
+    if (!front_may(req, &v->front, "status"))
         return;
     jw_init(&w, &out);
-    policy_service_write_status(v->service, v1_caller(req), &w);
-    v1_reply_json(req, 200, &out, &w);
+    policy_service_write_status(v->front.service, front_caller(req), &w);
+    front_reply_json(req, 200, &out, &w);
 }
 
 static void get_errors(struct http_request *req, void *arg)
@@ -104,19 +96,19 @@ static void get_errors(struct http_request *req, void *arg)
     AUTO_DONE(buf) struct buf out;
     struct jw w;
     buf_init(&out, LIST_MAX);
-    if (!v1_may(req, v, "errors"))
+    if (!front_may(req, &v->front, "errors"))
         return;
     jw_init(&w, &out);
     jw_object(&w);
     jw_key(&w, "errors");
-    error_ring_write_json(v->service->errors, authz_errors(v1_caller(req)), &w);
+    error_ring_write_json(v->front.service->errors, authz_errors(front_caller(req)), &w);
     jw_object_end(&w);
-    v1_reply_json(req, 200, &out, &w);
+    front_reply_json(req, 200, &out, &w);
 }
 
 static void list_sessions(struct http_request *req, void *arg)
 {
-    struct manager *m = ((const struct v1 *)arg)->manager;
+    struct manager *m = ((const struct v1 *)arg)->front.manager;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
     buf_init(&out, LIST_MAX);
@@ -125,7 +117,7 @@ static void list_sessions(struct http_request *req, void *arg)
     jw_key(&w, "sessions");
     jw_array(&w);
     for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s)) {
-        if (!authz_sees(v1_caller(req), NULL, session_id(s)))
+        if (!authz_sees(front_caller(req), NULL, session_id(s)))
             continue;
         jw_object(&w);
         v1_write_session(&w, s);
@@ -133,26 +125,7 @@ static void list_sessions(struct http_request *req, void *arg)
     }
     jw_array_end(&w);
     jw_object_end(&w);
-    v1_reply_json(req, 200, &out, &w);
-}
-
-bool v1_read_body(struct http_request *req, struct json **ret)
-{
-    struct err err = {0};
-    size_t len;
-    const char *body = http_request_body(req, &len);
-    int r = json_parse(body, len, ret, &err);
-    if (r == 0 && json_type(*ret) != JSON_OBJECT)
-        r = err_set(&err, ERR_INVALID, "the body must be a JSON object");
-    if (r == 0)
-        return true;
-    if (err.sys == ENOMEM)
-        http_reply_error(req, 503, err_code_name(err.code), err.msg, "try again later");
-    else
-        http_reply_error(req, 400, err_code_name(err.code), err.msg, "send one JSON object");
-    json_free(*ret);
-    *ret = NULL;
-    return false;
+    front_reply_json(req, 200, &out, &w);
 }
 
 static void on_session_ready(void *arg, struct session *s, const struct err *err)
@@ -162,39 +135,28 @@ static void on_session_ready(void *arg, struct session *s, const struct err *err
     struct jw w;
     buf_init(&out, LIST_MAX);
     if (s == NULL) {
-        v1_fail(req, err);
+        front_fail(req, err);
         return;
     }
     jw_init(&w, &out);
     jw_object(&w);
     v1_write_session(&w, s);
     jw_object_end(&w);
-    v1_reply_json(req, 201, &out, &w);
+    front_reply_json(req, 201, &out, &w);
     session_release(s);
 }
 
 static void create_session(struct http_request *req, void *arg)
 {
-    const struct v1_asker asker = {.scope = v1_caller(req), .who = v1_who(req)};
+    const struct front_asker asker = {.scope = front_caller(req), .who = front_who(req)};
     AUTO(json) struct json *body = NULL;
     struct err err = {0};
     const struct v1 *v = arg;
-    if (idem_begin(v->idem, req, asker.who) && v1_read_body(req, &body) &&
-        v1_session_get(v, &asker, &(struct v1_want){.object = body, .id_required = true},
-                       on_session_ready, req, &err) < 0)
-        v1_fail(req, &err);
-}
-
-struct session *v1_find_session(struct http_request *req, const struct v1 *v)
-{
-    const char *id = http_request_param(req, "id");
-    struct session *s = v1_owns(req, v, id) ? manager_find(v->manager, id) : NULL;
-    if (s == NULL) {
-        struct err err = {0};
-        (void)err_set(&err, ERR_NOT_FOUND, "session %.80s not found", id);
-        v1_fail(req, &err);
-    }
-    return s;
+    if (idem_begin(v->idem, req, asker.who) && front_read_body(req, &body) &&
+        front_session_get(&v->front, &asker,
+                          &(struct front_want){.object = body, .id_required = true},
+                          on_session_ready, req, &err) < 0)
+        front_fail(req, &err);
 }
 
 static void on_receipt(void *arg, const char *json, size_t len, const struct err *err)
@@ -208,7 +170,7 @@ static void on_receipt(void *arg, const char *json, size_t len, const struct err
     if (err == NULL && json_parse(json, len, &receipt, &parse_err) < 0)
         err = &parse_err;
     if (err != NULL) {
-        v1_fail(c->req, err);
+        front_fail(c->req, err);
         call_free(c);
         return;
     }
@@ -218,20 +180,20 @@ static void on_receipt(void *arg, const char *json, size_t len, const struct err
     jw_key(&w, "receipt");
     jw_value(&w, receipt);
     jw_object_end(&w);
-    v1_reply_json(c->req, 200, &out, &w);
+    front_reply_json(c->req, 200, &out, &w);
     call_free(c);
 }
 
 static void get_session(struct http_request *req, void *arg)
 {
     struct err err = {0};
-    struct session *s = v1_find_session(req, arg);
+    struct session *s = front_find_session(req, &((const struct v1 *)arg)->front);
     if (s == NULL)
         return;
     struct sandbox *sb = session_sandbox(s);
     if (sb == NULL) {
         (void)err_set(&err, ERR_STATE, "session %s is still being made", session_id(s));
-        v1_fail(req, &err);
+        front_fail(req, &err);
         return;
     }
     struct call *c = xnew(struct call);
@@ -239,7 +201,7 @@ static void get_session(struct http_request *req, void *arg)
     c->session = s;
     session_hold(s);
     if (sb->backend->ops->receipt(sb, on_receipt, c, &err) < 0) {
-        v1_fail(req, &err);
+        front_fail(req, &err);
         call_free(c);
     }
 }
@@ -248,7 +210,7 @@ static void on_deleted(void *arg, const struct err *err)
 {
     struct http_request *req = arg;
     if (err != NULL)
-        v1_fail(req, err);
+        front_fail(req, err);
     else
         http_reply(req, 204, NULL, NULL, 0);
 }
@@ -259,17 +221,18 @@ static void delete_session(struct http_request *req, void *arg)
     const char *id = http_request_param(req, "id");
     struct audit_record record = {.event = AUDIT_SESSION_DELETE, .session = id};
     struct err err = {0};
-    if (!v1_may(req, v, "session"))
+    if (!front_may(req, &v->front, "session"))
         return;
-    int r = v1_owns(req, v, id) ? manager_delete(v->manager, id, on_deleted, req, &err)
-                                : authz_check_session(v1_caller(req), id, &err);
+    int r = front_owns(req, &v->front, id)
+                ? manager_delete(v->front.manager, id, on_deleted, req, &err)
+                : authz_check_session(front_caller(req), id, &err);
     if (r < 0) {
-        v1_fail(req, &err);
+        front_fail(req, &err);
         return;
     }
-    (void)v1_audit(v, req, &record, NULL); /* it goes; losses are counted */
-    if (v->service->outputs != NULL)
-        outputs_forget(v->service->outputs, id);
+    (void)front_audit(&v->front, req, &record, NULL); /* it goes; losses are counted */
+    if (v->front.service->outputs != NULL)
+        outputs_forget(v->front.service->outputs, id);
 }
 
 static const struct http_route routes[] = {
@@ -313,15 +276,21 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
 struct v1 *v1_new(const struct v1_options *options)
 {
     struct v1 *v = xnew(struct v1);
-    v->manager = options->manager;
-    v->service = options->service;
+    v->front.manager = options->manager;
+    v->front.service = options->service;
     v->events = options->events;
     struct execs_options execs = execs_defaults;
-    execs.service = v->service;
-    v->execs = execs_new(manager_loop(v->manager), &execs);
+    execs.service = v->front.service;
+    v->execs = execs_new(manager_loop(v->front.manager), &execs);
     http_random(v->cursor_key, sizeof(v->cursor_key));
-    v->idem = idem_new(manager_loop(v->manager), manager_get_options(v->manager)->store);
+    v->idem =
+        idem_new(manager_loop(v->front.manager), manager_get_options(v->front.manager)->store);
     return v;
+}
+
+struct front *v1_front(struct v1 *v)
+{
+    return &v->front;
 }
 
 void v1_free(struct v1 *v)

@@ -8,6 +8,7 @@
 
 struct err;
 struct events;
+struct front;
 struct http_server;
 struct manager;
 struct policy_service;
@@ -24,6 +25,9 @@ struct v1_options {
 struct v1 *v1_new(const struct v1_options *options);
 void v1_free(struct v1 *v);
 DEFINE_CLEANUP(v1)
+
+/* What other fronts share with this one; it lives as long. */
+struct front *v1_front(struct v1 *v);
 
 /* Adds the routes. */
 int v1_routes(struct http_server *server, struct v1 *v, struct err *err);

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "command/policy_gate.h"
+#include "front/common/front.h"
 #include "front/v1/v1.h"
 #include "session/manager.h"
 #include "session/run.h"
@@ -34,22 +35,12 @@ struct spec;
 
 /* The argument of every handler of the API. */
 struct v1 {
-    struct manager *manager;              /* borrowed */
-    const struct http_server *server;     /* borrowed; that it is served by */
-    const struct policy_service *service; /* borrowed; policy, errors, audit log, outputs */
-    struct events *events;                /* borrowed */
-    struct execs *execs;                  /* owned */
-    struct idem *idem;                    /* owned */
-    struct chat *chat;                    /* borrowed; NULL without chat_routes() */
-    char cursor_key[V1_CURSOR_KEY];       /* random */
-};
-
-/* Who asks; borrowed. */
-struct v1_asker {
-    const struct authz_scope *scope; /* or NULL */
-    const char *who;
-    const char *via;  /* the front, for the records; static; NULL: "http" */
-    const char *tool; /* that its scope must name; NULL: "session" */
+    struct front front;
+    const struct http_server *server; /* borrowed; that it is served by */
+    struct events *events;            /* borrowed */
+    struct execs *execs;              /* owned */
+    struct idem *idem;                /* owned */
+    char cursor_key[V1_CURSOR_KEY];   /* random */
 };
 
 enum v1_disconnect { V1_DISCONNECT_KILL, V1_DISCONNECT_KEEP };
@@ -76,18 +67,6 @@ int v1_exec_parse(const struct json *object, const char *const *more, struct v1_
 void v1_exec_done(struct v1_exec *e);
 void v1_exec_request(const struct v1_exec *e, struct run_options *ret); /* borrows from e */
 
-/* A session as a request describes it. */
-struct v1_want {
-    const struct json *object;
-    bool id_required;
-    char **ret_id; /* its name, owned; NULL: nobody asks */
-};
-
-/* The session that a request describes, made if need be, under the policy: profile, locks,
- * defaults, mounts, scope; and on record. `ready` as that of manager_acquire(). */
-int v1_session_get(const struct v1 *v, const struct v1_asker *asker, const struct v1_want *want,
-                   session_ready_fn *ready, void *arg, struct err *err);
-
 /* A command of `exec` in a session under the policy: command/policy_gate.h with what this API
  * knows. Cuts the timeout to the longest that the caller may have. */
 struct v1_gate {
@@ -100,61 +79,8 @@ struct v1_gate {
 int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, policy_gate_fn *ready, void *arg,
                  struct policy_gate **ret, struct err *err);
 
-/* Without a policy: a spec from the members that were given; `given` is the set of them. Ids follow
- * the grammar; without one (`id_required` false) a random one is made. */
-int v1_spec_parse(const struct json *object, bool id_required, struct spec **ret,
-                  uint64_t *ret_given, struct err *err);
-
-/* What a session was made with, under the names that both fronts use. */
-void v1_write_settings(struct jw *w, const struct spec *spec);
 void v1_write_session(struct jw *w, const struct session *s);
 void v1_write_outcome(struct jw *w, const struct run_result *r);
-
-/* Problem details for an error of ours. */
-void v1_fail(struct http_request *req, const struct err *err);
-const char *v1_remedy(const struct err *err);
-unsigned v1_status(const struct err *err);
-
-/* v1_strict.c: no member that the table does not know, and each of its own JSON type. */
-int v1_strict(const struct model *m, const struct json *object, const char *const *more,
-              struct err *err);
-
-/* v1.c */
-void v1_reply_json(struct http_request *req, unsigned status, struct buf *out, struct jw *w);
-/* A body that must be a JSON object; *ret is owned. False: answered. */
-bool v1_read_body(struct http_request *req, struct json **ret);
-/* The session of {id}; one that is not the caller's is not found. NULL: answered. */
-struct session *v1_find_session(struct http_request *req, const struct v1 *v);
-
-/* v1_caller.c: who calls, what they may, and what is remembered of it. A route whose handler asks
- * one of these has HTTP_ROUTE_SCOPED; without it tokens with a scope are refused. */
-
-/* NULL: no scope, bound by the policy alone. Lives as long as the request; authz_hold() it for a
- * stream. */
-const struct authz_scope *v1_caller(const struct http_request *req);
-/* For records: the token's name, "local" for the unix socket, "token" for whoever has the token of
- * token_file, "anyone" where none is asked for. Lives as long as the request. */
-const char *v1_who(const struct http_request *req);
-/* The token whose share something counts to, owned; NULL: nobody's. */
-char *v1_owner(const struct authz_scope *scope);
-/* Whether the caller's scope names that tool or call ("exec", "session", "process", "read", …).
- * False: answered, and recorded. */
-bool v1_may(struct http_request *req, const struct v1 *v, const char *tool);
-/* Whether a session of that name is the caller's. What is not is recorded, and for the caller to
- * answer as if there were none. */
-bool v1_owns(struct http_request *req, const struct v1 *v, const char *session_id);
-/* Whether the caller's scope covers that session in every respect. False: answered, recorded. */
-bool v1_may_use(struct http_request *req, const struct v1 *v, const struct session *s);
-/* The session of {id} for that tool or call, which its scope must cover in every respect: see
- * policy_check_use(). NULL: answered. */
-struct session *v1_use_session(struct http_request *req, const struct v1 *v, const char *tool);
-/* Writes it with who and via filled in. 0, or ERR_LIMIT where nothing may happen unrecorded. */
-int v1_audit(const struct v1 *v, const struct http_request *req, struct audit_record *record,
-             struct err *err);
-/* A failure: into the ring of errors, and into the log as `record` (NULL: only the ring), which
- * gets outcome and reason. `query_id` may be NULL. Does not answer. */
-void v1_failed(const struct v1 *v, const struct http_request *req, const struct err *err,
-               const char *query_id, struct audit_record *record);
 
 /* The process of {id} and {process}. NULL: answered. */
 struct process *v1_find_process(struct http_request *req, const struct v1 *v);
@@ -210,7 +136,7 @@ void v1_stream_attach(struct http_request *req, const struct v1 *v, struct kept 
 /* v1_execs.c: execs by id. */
 int v1_execs_routes(struct http_server *server, struct v1 *v, struct err *err);
 /* Asks for one that is known by its id; what *e owns is taken, also on failure. */
-int v1_exec_begin(const struct v1 *v, struct session *s, const struct v1_asker *asker,
+int v1_exec_begin(const struct v1 *v, struct session *s, const struct front_asker *asker,
                   struct v1_exec *e, struct kept **ret, struct err *err);
 /* POST …/exec that wants a stream, or to be left alone (`detach`). True: answered, or taken over.
  */

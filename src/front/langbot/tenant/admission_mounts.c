@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/err.h"
+#include "base/path.h"
 #include "base/str.h"
 #include "front/langbot/tenant/admission.h"
 #include "front/langbot/tenant/boxconf.h"
@@ -33,7 +34,7 @@ static int check_source(const struct box_paths *paths, char **path, size_t kind,
 {
     char real[PATH_MAX];
     struct stat st;
-    if ((*path)[0] != '/' || box_path_real(*path, real) < 0)
+    if ((*path)[0] != '/' || path_real(*path, real) < 0)
         return err_set(err, ERR_DENIED, "%s", kinds[kind].unavailable);
     /* What we may not look at may well be there: box-priv will see. */
     bool seen = stat(real, &st) == 0;

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/path.h"
 #include "base/str.h"
 #include "base/strv.h"
 
@@ -87,55 +88,6 @@ int box_limits_parse(const struct json *limits, struct box_limits *ret, struct e
 
 /* Paths. */
 
-/* "." and ".." of the part that does not exist yet; there are no links in it to mislead. */
-static void push_component(char *path, size_t size, const char *name, size_t len)
-{
-    size_t used = strlen(path);
-    if (len == 0 || (len == 1 && name[0] == '.'))
-        return;
-    if (len == 2 && memcmp(name, "..", 2) == 0) {
-        char *slash = strrchr(path, '/');
-        if (slash != NULL)
-            *slash = '\0';
-        return;
-    }
-    if (used + len + 2 > size)
-        return; /* the caller has checked the length of the whole */
-    path[used] = '/';
-    memcpy(path + used + 1, name, len);
-    path[used + 1 + len] = '\0';
-}
-
-/* As realpath(3), for a path whose end may not exist. */
-static void resolve_absolute(const char *path, char ret[static PATH_MAX])
-{
-    char head[PATH_MAX], real[PATH_MAX];
-    size_t end = strlen(path);
-    memcpy(head, path, end + 1);
-    while (end > 0 && realpath(head, real) == NULL) {
-        while (end > 0 && head[end - 1] == '/')
-            head[--end] = '\0';
-        while (end > 0 && head[end - 1] != '/')
-            head[--end] = '\0';
-    }
-    (void)str_copy(ret, PATH_MAX, end > 0 && !str_eq(real, "/") ? real : "");
-    for (const char *at = path + end; *at != '\0';) {
-        size_t len = strcspn(at, "/");
-        push_component(ret, PATH_MAX, at, len);
-        at += len + (at[len] == '/');
-    }
-    if (ret[0] == '\0')
-        (void)str_copy(ret, PATH_MAX, "/");
-}
-
-int box_path_real(const char *path, char ret[static PATH_MAX])
-{
-    if (strlen(path) >= PATH_MAX)
-        return -ENAMETOOLONG;
-    resolve_absolute(path, ret);
-    return 0;
-}
-
 static bool is_home(const char *text)
 {
     return text[0] == '~' && (text[1] == '/' || text[1] == '\0');
@@ -161,9 +113,8 @@ static int resolve(const struct box_base *base, const char *name, const char *te
         r = str_copy(joined, sizeof(joined), text);
     else
         r = str_fmt(joined, sizeof(joined), "%s/%s", base->dir != NULL ? base->dir : "", text);
-    if (r < 0)
+    if (r < 0 || path_real(joined, real) < 0)
         return err_set(err, ERR_INVALID, "box.local.%s is too long", name);
-    resolve_absolute(joined, real);
     *ret = xstrdup(real);
     return 0;
 }

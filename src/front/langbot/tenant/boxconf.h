@@ -58,8 +58,6 @@ DEFINE_CLEANUP_DONE(box_paths)
 int box_paths_check_workspace(const struct box_paths *p, bool *ret_make, struct err *err);
 /* Where the default workspace is, if sandboxes may be given parts of it; ERR_STATE. */
 int box_paths_managed_place(const struct box_paths *p, const char **ret, struct err *err);
-/* An absolute path as realpath(3), for one whose end may not exist; -ENAMETOOLONG. */
-int box_path_real(const char *path, char ret[static PATH_MAX]);
 /* Whether such a path is, or lies below, one of the allowed roots. */
 bool box_paths_allow(const struct box_paths *p, const char *path);
 /* Whether an absolute path is, or lies below, the default workspace or the directory that all of

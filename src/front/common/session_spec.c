@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The session that a request describes: read, judged by the policy, found or made. */
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,8 +10,9 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/path.h"
+#include "base/str.h"
 #include "command/policy_service.h"
-#include "front/v1/v1_internal.h"
+#include "front/common/front.h"
 #include "policy/audit/audit.h"
 #include "policy/authz.h"
 #include "policy/policy.h"
@@ -19,6 +23,48 @@
 
 #define PAYLOAD_MAX (80U << 20) /* a body, each byte of it escaped */
 #define HOST_IMAGE "host"
+
+static uint64_t given_fields(const struct json *object)
+{
+    uint64_t given = 0;
+    for (size_t i = 0; i < spec_model.n_fields; i++)
+        if (json_get(object, spec_model.fields[i].name) != NULL)
+            given |= FIELD_BIT(i);
+    return given;
+}
+
+int front_spec_parse(const struct json *object, bool id_required, struct spec **ret,
+                     uint64_t *ret_given, struct err *err)
+{
+    struct report report = {0};
+    const struct json *id = json_get(object, "session_id");
+    AUTO(spec) struct spec *spec = spec_new();
+    static const char *const ours[] = {"profile", NULL};
+    const struct json *profile = json_get(object, "profile");
+    int r = front_strict(&spec_model, object, ours, err);
+    if (r == 0 && profile != NULL && json_type(profile) != JSON_STRING)
+        r = err_set(err, ERR_INVALID, "profile must be a string");
+    if (r == 0 && json_str(id) != NULL)
+        r = spec_check_id(json_str(id), err);
+    if (r < 0)
+        return r;
+    *ret_given = given_fields(object);
+    bool has_id = (*ret_given & FIELD_BIT(SPEC_SESSION_ID)) != 0;
+    if (!has_id && !id_required) {
+        char random[17];
+        id_random(random);
+        spec->session_id = xasprintf("tmp-%s", random);
+    }
+    if (!(*ret_given & FIELD_BIT(SPEC_IMAGE))) {
+        free(spec->image);
+        spec->image = xstrdup("host");
+    }
+    uint64_t fixed = !has_id && !id_required ? FIELD_BIT(SPEC_SESSION_ID) : 0;
+    if (model_parse(&spec_model, object, fixed, spec, &report) < 0)
+        return report_fail_plain(&report, err);
+    *ret = TAKE_PTR(spec);
+    return 0;
+}
 
 /* The request as the policy reads it: what was given, a name, and the image of this API where
  * nobody has chosen one. */
@@ -84,8 +130,8 @@ struct wish {
     struct policy_decision decision;
 };
 
-static int read_wish(const struct v1 *v, const struct authz_scope *scope, const struct json *object,
-                     bool id_required, struct wish *ret, struct err *err)
+static int read_wish(const struct front *f, const struct authz_scope *scope,
+                     const struct json *object, bool id_required, struct wish *ret, struct err *err)
 {
     AUTO(spec) struct spec *plain = NULL;
     AUTO(json) struct json *payload = NULL;
@@ -94,13 +140,13 @@ static int read_wish(const struct v1 *v, const struct authz_scope *scope, const 
     uint64_t given = 0;
 
     /* First as a request to this API, which forgives less; then as the policy makes it. */
-    int r = v1_spec_parse(object, id_required, &plain, &given, err);
+    int r = front_spec_parse(object, id_required, &plain, &given, err);
     if (r == 0)
         r = check_spellings(plain, err);
     if (r == 0)
-        r = write_payload(v->service->policy, object, plain->session_id, &payload, err);
+        r = write_payload(f->service->policy, object, plain->session_id, &payload, err);
     if (r == 0)
-        r = policy_payload_spec(v->service->policy, &request, payload, &ret->spec, &ret->decision,
+        r = policy_payload_spec(f->service->policy, &request, payload, &ret->spec, &ret->decision,
                                 err);
     if (r == 0)
         ret->given = given | ret->decision.profile->locked;
@@ -112,14 +158,14 @@ static int read_wish(const struct v1 *v, const struct authz_scope *scope, const 
     return r;
 }
 
-static const char *via_of(const struct v1_asker *asker)
+static const char *via_of(const struct front_asker *asker)
 {
     return asker->via != NULL ? asker->via : "http";
 }
 
 /* Somebody who waits for a session, and who it is. */
 struct getting {
-    const struct v1 *v1;
+    const struct front *front;
     const char *via;
     char *who, *id; /* owned */
     struct policy_decision decision;
@@ -138,7 +184,7 @@ static void getting_free(struct getting *g)
 static void on_ready(void *arg, struct session *s, const struct err *err)
 {
     struct getting *g = arg;
-    const struct policy_service *service = g->v1->service;
+    const struct policy_service *service = g->front->service;
     struct audit_record record = {.event = AUDIT_SESSION_CREATE,
                                   .who = g->who,
                                   .via = g->via,
@@ -156,52 +202,68 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
 }
 
 /* Whether one may be had at all, and recorded. */
-static int check(const struct v1 *v, const struct v1_asker *asker, struct err *err)
+static int check(const struct front *f, const struct front_asker *asker, struct err *err)
 {
     int r = authz_check_tool(asker->scope, asker->tool != NULL ? asker->tool : "session", err);
 
     if (r == 0)
-        r = policy_service_guard(v->service, err);
-    return r == 0 && v->service->audit != NULL ? audit_ready(v->service->audit, err) : r;
+        r = policy_service_guard(f->service, err);
+    return r == 0 && f->service->audit != NULL ? audit_ready(f->service->audit, err) : r;
 }
 
-static void refused(const struct v1 *v, const struct v1_asker *asker, const struct json *object,
-                    const struct err *err)
+static void refused(const struct front *f, const struct front_asker *asker,
+                    const struct json *object, const struct err *err)
 {
     struct audit_record record = {.event = AUDIT_DENIED,
                                   .who = asker->who,
                                   .via = via_of(asker),
                                   .session = json_str(json_get(object, "session_id"))};
 
-    policy_service_failed(v->service, err, NULL, &record);
+    policy_service_failed(f->service, err, NULL, &record);
 }
 
-int v1_session_get(const struct v1 *v, const struct v1_asker *asker, const struct v1_want *want,
-                   session_ready_fn *ready, void *arg, struct err *err)
+int front_session_get(const struct front *f, const struct front_asker *asker,
+                      const struct front_want *want, session_ready_fn *ready, void *arg,
+                      struct err *err)
 {
     struct wish wish = {0};
     struct getting *g = xnew(struct getting);
-    int r = check(v, asker, err);
+    int r = check(f, asker, err);
 
     if (r == 0)
-        r = read_wish(v, asker->scope, want->object, want->id_required, &wish, err);
+        r = read_wish(f, asker->scope, want->object, want->id_required, &wish, err);
     if (r == 0) {
-        g->v1 = v;
+        g->front = f;
         g->via = via_of(asker);
         g->who = xstrdup(asker->who);
         g->id = xstrdup(wish.spec->session_id);
-        g->made = manager_find(v->manager, g->id) == NULL;
+        g->made = manager_find(f->manager, g->id) == NULL;
         g->decision = wish.decision;
         g->ready = ready;
         g->arg = arg;
-        r = manager_acquire(v->manager, &wish.spec, wish.given, 0, on_ready, g, err);
+        r = manager_acquire(f->manager, &wish.spec, wish.given, 0, on_ready, g, err);
     }
     spec_free(wish.spec);
     if (r < 0) {
-        refused(v, asker, want->object, err);
+        refused(f, asker, want->object, err);
         getting_free(g);
     } else if (want->ret_id != NULL) {
         *want->ret_id = xstrdup(g->id);
     }
     return r;
+}
+
+void front_write_settings(struct jw *w, const struct spec *spec)
+{
+    jw_kstr(w, "image", spec->image);
+    jw_kstr(w, "network", network_names[spec->network]);
+    jw_kstr(w, "host_path", spec->host_path);
+    jw_kstr(w, "host_path_mode", mount_mode_names[spec->host_path_mode]);
+    jw_kstr(w, "mount_path", spec->mount_path);
+    jw_kbool(w, "persistent", spec->persistent);
+    jw_kreal(w, "cpus", spec->cpus);
+    jw_kint(w, "memory_mb", spec->memory_mb);
+    jw_kint(w, "pids_limit", spec->pids_limit);
+    jw_kbool(w, "read_only_rootfs", spec->read_only_rootfs);
+    jw_kint(w, "workspace_quota_mb", spec->workspace_quota_mb);
 }
