@@ -164,7 +164,6 @@ void mcp_fatal(struct mcp_run *m, int status, const char *why);
 void mcp_leave(struct mcp_run *m, int status);
 void mcp_linked(struct mcp_run *m); /* there is a connection */
 /* It runs, but not as it should. */
-void mcp_stop_process(struct mcp_run *m, const char *why);
 void mcp_client_ended(struct mcp_run *m); /* it will say nothing more */
 void mcp_server_exited(struct mcp_run *m, bool known, int64_t code, const char *stderr_preview);
 void mcp_held(struct mcp_run *m);

@@ -386,6 +386,8 @@ static const char *why_at_once(const struct mcp_run *m)
     return hint != NULL ? hint : "";
 }
 
+static void mcp_stop_process(struct mcp_run *m, const char *why);
+
 static void on_start_slow(struct loop_timer *t)
 {
     struct mcp_run *m = container_of(t, struct mcp_run, start_timer);
@@ -507,7 +509,7 @@ void mcp_server_exited(struct mcp_run *m, bool known, int64_t code, const char *
     mcp_step_failed(m, why);
 }
 
-void mcp_stop_process(struct mcp_run *m, const char *why)
+static void mcp_stop_process(struct mcp_run *m, const char *why)
 {
     gone(m, why);
     mcp_step_failed(m, why);

@@ -185,7 +185,7 @@ static void on_sweep(struct loop_defer *d)
     sweep(container_of(d, struct execs, sweep));
 }
 
-void kept_sweep_later(struct kept *k)
+static void kept_sweep_later(struct kept *k)
 {
     loop_defer_start(k->x->loop, &k->x->sweep, on_sweep);
 }

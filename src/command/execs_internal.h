@@ -70,7 +70,6 @@ struct execs {
 };
 
 /* Forgets it soon, if there is reason to. From the loop: whoever calls may still look. */
-void kept_sweep_later(struct kept *k);
 /* execs_read.c */
 void kept_tell_readers(struct kept *k);
 /* Drops what is too much, and holds the program back or lets it go on. */

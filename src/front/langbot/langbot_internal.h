@@ -322,7 +322,6 @@ void rpc_fail_named(struct rpc_call *c, const char *message);
 void rpc_say_error(struct rpc_call *c, enum rpc_class class, const char *text);
 
 /* The text of a required member. NULL: the call has failed (KeyError). */
-const char *rpc_need_str(struct rpc_call *c, const char *name);
 /* c->id from the member session_id; false: the call has failed. */
 bool rpc_need_session_id(struct rpc_call *c);
 /* What is done with it is done for whoever has called. */
@@ -343,7 +342,6 @@ void rpc_write_time(struct jw *w, const char *key, uint64_t real_ns);
 void rpc_spec_begin(struct rpc_call *c, void (*then)(struct rpc_call *c));
 /* c->session from c->spec, made if need be, then `then`. */
 void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c));
-void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s);
 void rpc_create_session(struct rpc_call *c);
 void rpc_get_session(struct rpc_call *c);
 void rpc_get_sessions(struct rpc_call *c);

@@ -140,7 +140,7 @@ void rpc_ok(struct rpc_call *c)
 
 /* What handlers read and write alike. */
 
-const char *rpc_need_str(struct rpc_call *c, const char *name)
+static const char *rpc_need_str(struct rpc_call *c, const char *name)
 {
     const struct json *v = json_get(c->msg.data, name);
     const char *text = json_str(v);

@@ -251,7 +251,7 @@ void rpc_acquire(struct rpc_call *c, void (*then)(struct rpc_call *c))
 
 /* Answers. */
 
-void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s)
+static void rpc_write_session(struct rpc_call *c, struct jw *w, struct session *s)
 {
     const struct spec *spec = session_spec(s);
     struct sandbox *sb = session_sandbox(s);

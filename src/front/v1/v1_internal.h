@@ -76,8 +76,6 @@ struct v1_gate {
     struct v1_exec *exec;
     void (*over)(void *arg);
 };
-int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, policy_gate_fn *ready, void *arg,
-                 struct policy_gate **ret, struct err *err);
 
 void v1_write_session(struct jw *w, const struct session *s);
 void v1_write_outcome(struct jw *w, const struct run_result *r);

@@ -50,7 +50,7 @@ static const struct {
     [LAUNCH_DYING] = {"dying", 0},
 };
 
-void launch_move(struct launch *l, enum launch_state to)
+static void launch_move(struct launch *l, enum launch_state to)
 {
     assert(states[l->state].next & (1U << to));
     l->state = to;

@@ -79,8 +79,6 @@ struct launch {
     uint32_t flags;
 };
 
-void launch_move(struct launch *l, enum launch_state to);
-
 /* Makes storage, groups and process. On success the child works on its own; wait for status_fd. On
  * failure nothing is left behind. */
 int launch_start(struct launch_host *h, const struct plan *plan, struct launch *ret,
