@@ -11,12 +11,12 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "cli/mcp/book.h"
 #include "cli/mcp/config.h"
 #include "cli/mcp/info.h"
 #include "cli/mcp/path.h"
 #include "cli/mcp/phase.h"
 #include "cli/mcp/prepare.h"
+#include "cli/mcp/requests.h"
 #include "cli/pipe.h"
 #include "loop/loop.h"
 
@@ -136,7 +136,7 @@ struct mcp_run {
     void (*call_done)(struct mcp_run *m, unsigned status, const struct err *err);
 
     /* Client and server. */
-    struct mcp_book book;
+    struct mcp_requests book;
     struct mcp_awake awake;
     struct mcp_tools tools;
     struct source in;

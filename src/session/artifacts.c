@@ -36,7 +36,7 @@ struct artifacts_place {
 };
 
 struct artifacts {
-    struct skills *jobs;     /* owned */
+    struct jobs *jobs;       /* owned */
     struct manager *manager; /* borrowed */
     const char *tag;         /* borrowed */
     char *root;              /* owned; of the host; NULL: none */
@@ -71,7 +71,7 @@ static const struct job_kind sweep_kind = {
 };
 
 static int submit(struct artifacts *a, struct job_request request, struct buf *text,
-                  skills_done_fn *done, void *arg, struct err *err)
+                  jobs_done_fn *done, void *arg, struct err *err)
 {
     AUTO(json) struct json *data = NULL;
     int r = json_parse(buf_str(text), text->len, &data, err);
@@ -79,7 +79,7 @@ static int submit(struct artifacts *a, struct job_request request, struct buf *t
         return r;
     request.data = data;
     request.zip_fd = -1;
-    return skills_submit(a->jobs, &request, done, arg, err);
+    return jobs_submit(a->jobs, &request, done, arg, err);
 }
 
 /* Sweeping ----------------------------------------------------------------------------------- */
@@ -324,7 +324,7 @@ static char *holder_of(const char *tree)
     return xstrndup(tree, strlen(tree) - strlen(TAIL));
 }
 
-int artifacts_make(struct artifacts *a, const char *tree, skills_done_fn *done, void *arg,
+int artifacts_make(struct artifacts *a, const char *tree, jobs_done_fn *done, void *arg,
                    struct err *err)
 {
     AUTO_DONE(buf) struct buf text;
@@ -353,7 +353,7 @@ static int find_real(const char *path, mode_t type, char ret[static PATH_MAX], s
 }
 
 int artifacts_add(struct artifacts *a, const char *tree, const struct mount_spec *m,
-                  skills_done_fn *done, void *arg, struct err *err)
+                  jobs_done_fn *done, void *arg, struct err *err)
 {
     AUTO_DONE(buf) struct buf text;
     AUTO_FREE char *dir = holder_of(tree);
@@ -426,7 +426,7 @@ int artifacts_new(struct loop *loop, const struct artifacts_options *options,
     a->manager = options->manager;
     a->tag = options->tag;
     a->events = (struct events_reader){.visible = is_end, .ready = on_events, .arg = a};
-    int r = skills_new(loop, &options->jobs, &a->jobs, err);
+    int r = jobs_new(loop, &options->jobs, &a->jobs, err);
     if (r < 0) {
         free(a);
         return r;
@@ -443,7 +443,7 @@ void artifacts_free(struct artifacts *a)
         return;
     if (a->events.hub != NULL)
         events_detach(&a->events);
-    skills_free(a->jobs);
+    jobs_free(a->jobs);
     for (struct artifacts_place *p = a->places, *next; p != NULL; p = next) {
         next = p->next;
         free(p->tree);

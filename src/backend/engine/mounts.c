@@ -7,8 +7,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "backend/common.h"
 #include "backend/engine/engine_internal.h"
-#include "backend/shared.h"
 #include "base/alloc.h"
 #include "base/fd.h"
 #include "base/path.h"

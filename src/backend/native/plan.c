@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backend/native/plan.h"
-#include "backend/shared.h"
+#include "backend/common.h"
 
 #include <errno.h>
 #include <fcntl.h>

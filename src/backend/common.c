@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "backend/shared.h"
+#include "backend/common.h"
 
 #include <fcntl.h>
 #include <string.h>
