@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/host_path.h"
 #include "base/json.h"
-#include "base/path.h"
 #include "base/str.h"
 #include "base/strv.h"
 #include "fetch/job.h"
@@ -335,16 +335,17 @@ int artifacts_make(struct artifacts *a, const char *tree, jobs_done_fn *done, vo
 }
 
 /* By name, for an answer that says more: whoever opens it follows no link. */
-static int find_real(const char *path, mode_t type, char ret[static PATH_MAX], struct err *err)
+static int find_real(const char *path, mode_t type, char **ret, struct err *err)
 {
     const struct spec named = {.host_path = (char *)(uintptr_t)path};
     struct stat st;
     int r = hostpath_check(&named, err);
     if (r < 0)
         return r;
-    if (!host_path_valid(path) || path[0] != '/' || path_real(path, ret) < 0)
+    if (!host_path_valid(path) || path[0] != '/')
         return err_set(err, ERR_INVALID, "'%.200s' is no path of this host", path);
-    bool seen = stat(ret, &st) == 0; /* we may not be allowed to look */
+    *ret = path_real(path);
+    bool seen = stat(*ret, &st) == 0; /* we may not be allowed to look */
     if (seen ? (st.st_mode & S_IFMT) != type : errno == ENOENT || errno == ENOTDIR)
         return err_set(err, ERR_INVALID, "%s '%.200s' does not exist, or is no %s",
                        type == S_IFDIR ? "Artifact source" : "Artifact manifest", path,
@@ -357,11 +358,11 @@ int artifacts_add(struct artifacts *a, const char *tree, const struct mount_spec
 {
     AUTO_DONE(buf) struct buf text;
     AUTO_FREE char *dir = holder_of(tree);
-    char source[PATH_MAX], manifest[PATH_MAX];
+    AUTO_FREE char *source = NULL, *manifest = NULL;
     struct jw w;
-    int r = find_real(m->host_path, S_IFDIR, source, err);
+    int r = find_real(m->host_path, S_IFDIR, &source, err);
     if (r == 0)
-        r = find_real(m->manifest_path, S_IFREG, manifest, err);
+        r = find_real(m->manifest_path, S_IFREG, &manifest, err);
     if (r < 0)
         return r;
     buf_init(&text, 256);
