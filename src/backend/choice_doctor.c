@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "backend/choice_internal.h"
+#include "backend/common.h"
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -19,17 +20,6 @@ struct report {
     backend_text_fn *done;
     void *arg;
 };
-
-static void check(struct jw *w, const char *id, const char *status, const char *detail,
-                  const char *remedy)
-{
-    jw_object(w);
-    jw_kstr(w, "id", id);
-    jw_kstr(w, "status", status);
-    jw_kstr(w, "detail", detail);
-    jw_kstr(w, "remedy", str_eq(status, "ok") ? NULL : remedy);
-    jw_object_end(w);
-}
 
 static void check_candidate(struct jw *w, const struct choice *c, const struct candidate *k)
 {
@@ -48,7 +38,7 @@ static void check_candidate(struct jw *w, const struct choice *c, const struct c
     } else {
         (void)snprintf(detail, sizeof(detail), "not tried: %s serves", c->ops.name);
     }
-    check(w, id, status, detail, k->def->remedy);
+    doctor_check(w, id, status, detail, k->def->remedy);
 }
 
 /* Never chosen by itself, so that it is there is worth knowing. */
@@ -62,7 +52,7 @@ static void check_gvisor(struct jw *w)
                            "engine_runtime: runsc"
                          : "; where it is, there is --backend runsc, and docker and podman can use "
                            "it");
-    check(w, "gvisor", "ok", detail, NULL);
+    doctor_check(w, "gvisor", "ok", detail, NULL);
 }
 
 static void write_report(const struct choice *c, const struct json *theirs, struct jw *w)

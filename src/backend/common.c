@@ -101,3 +101,14 @@ void backend_write_status(struct jw *w, const char *status)
         jw_kstr(w, fields[i].key, value);
     }
 }
+
+void doctor_check(struct jw *w, const char *id, const char *status, const char *detail,
+                  const char *remedy)
+{
+    jw_object(w);
+    jw_kstr(w, "id", id);
+    jw_kstr(w, "status", status);
+    jw_kstr(w, "detail", detail);
+    jw_kstr(w, "remedy", str_eq(status, "ok") ? NULL : remedy);
+    jw_object_end(w);
+}

@@ -46,3 +46,7 @@ int backend_place_by_priv(struct priv_client *priv, const struct backend_place *
 
 /* What /proc/PID/status says of a confined process, as members of a receipt. */
 void backend_write_status(struct jw *w, const char *status);
+
+/* One row of the doctor's report. The remedy is left out where the status is "ok". */
+void doctor_check(struct jw *w, const char *id, const char *status, const char *detail,
+                  const char *remedy);

@@ -271,17 +271,6 @@ int engine_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struc
 
 /* The doctor. */
 
-static void check(struct jw *w, const char *id, const char *status, const char *detail,
-                  const char *remedy)
-{
-    jw_object(w);
-    jw_kstr(w, "id", id);
-    jw_kstr(w, "status", status);
-    jw_kstr(w, "detail", detail);
-    jw_kstr(w, "remedy", str_eq(status, "ok") ? NULL : remedy);
-    jw_object_end(w);
-}
-
 /* Each runtime and helper program with its version, and what it is too old for. */
 static void check_versions(struct jw *w, const struct json *version)
 {
@@ -298,9 +287,10 @@ static void check_versions(struct jw *w, const struct json *version)
             (void)snprintf(detail, sizeof(detail), "%.*s%s%s", (int)strcspn(text, "\n"), text,
                            cves != NULL ? ": older than the fixes of " : "",
                            cves != NULL ? cves : "");
-            check(w, "runtime", cves != NULL ? "warn" : "ok", detail,
-                  "upgrade it; a distribution may have the fixes under an older number, see its "
-                  "changelog");
+            doctor_check(
+                w, "runtime", cves != NULL ? "warn" : "ok", detail,
+                "upgrade it; a distribution may have the fixes under an older number, see its "
+                "changelog");
         }
     }
 }
@@ -319,11 +309,11 @@ static void check_limits(struct jw *w, const struct engine *e, const struct json
         if (v == NULL && str_eq(limits[i].key, "CpuCfsQuota"))
             v = json_get(info, "CPUCfsQuota");
         bool ok = json_bool(v) && !e->facts.no_limits;
-        check(w, limits[i].id, ok ? "ok" : "missing",
-              ok                   ? "enforced by the engine"
-              : e->facts.no_limits ? "a rootless engine enforces none without cgroup v2"
-                                   : "the engine says that it cannot",
-              "delegate the controller to it, or start it as root");
+        doctor_check(w, limits[i].id, ok ? "ok" : "missing",
+                     ok                   ? "enforced by the engine"
+                     : e->facts.no_limits ? "a rootless engine enforces none without cgroup v2"
+                                          : "the engine says that it cannot",
+                     "delegate the controller to it, or start it as root");
     }
 }
 
@@ -334,10 +324,10 @@ static void check_runtime(struct jw *w, const struct engine *e, const struct jso
     if (wanted == NULL)
         wanted = json_str(json_get(info, "DefaultRuntime"));
     bool listed = wanted != NULL && json_get(all, wanted) != NULL;
-    check(w, "runtime-choice", listed ? "ok" : "missing",
-          wanted != NULL ? wanted : "the engine names none",
-          "install it and list it in the engine's configuration (Docker: \"runtimes\" in "
-          "daemon.json)");
+    doctor_check(w, "runtime-choice", listed ? "ok" : "missing",
+                 wanted != NULL ? wanted : "the engine names none",
+                 "install it and list it in the engine's configuration (Docker: \"runtimes\" in "
+                 "daemon.json)");
 }
 
 static void check_owners(struct jw *w, const struct engine *e)
@@ -349,22 +339,23 @@ static void check_owners(struct jw *w, const struct engine *e)
                    ok ? "the owner of a host directory is the session's user inside"
                       : "sessions have the id of the owner of their host directory: ",
                    ok ? "" : why);
-    check(w, "mount-owners", ok ? "ok" : "warn", detail,
-          "start boxd as root, with the engine's socket on the same host");
+    doctor_check(w, "mount-owners", ok ? "ok" : "warn", detail,
+                 "start boxd as root, with the engine's socket on the same host");
 }
 
 static void check_ids(struct jw *w, const struct engine *e)
 {
     const char *path = engine_api_endpoint(e->api);
-    check(w, "id-ranges", "ok",
-          e->facts.narrow
-              ? "the engine maps ids: rootless, or remapped"
-              : "sessions have host ids of their own, where nothing below says otherwise",
-          NULL);
+    doctor_check(w, "id-ranges", "ok",
+                 e->facts.narrow
+                     ? "the engine maps ids: rootless, or remapped"
+                     : "sessions have host ids of their own, where nothing below says otherwise",
+                 NULL);
     check_owners(w, e);
-    check(w, "socket", e->facts.narrow ? "ok" : "warn",
-          e->facts.narrow ? path : "whoever can use this socket is root on the host, so boxd is",
-          "use a rootless engine, or the native backend");
+    doctor_check(w, "socket", e->facts.narrow ? "ok" : "warn",
+                 e->facts.narrow ? path
+                                 : "whoever can use this socket is root on the host, so boxd is",
+                 "use a rootless engine, or the native backend");
 }
 
 static void write_doctor(struct report *r, const struct json *info)
@@ -377,23 +368,25 @@ static void write_doctor(struct report *r, const struct json *info)
                    json_str(version) != NULL ? json_str(version) : "of unknown version",
                    engine_api_version(e->api), engine_api_endpoint(e->api));
     engine_facts_read(&e->facts, info, e->options.runtime);
-    check(w, "engine", "ok", detail, NULL);
+    doctor_check(w, "engine", "ok", detail, NULL);
     check_ids(w, e);
     check_runtime(w, e, info);
     check_limits(w, e, info);
     if (e->facts.gvisor)
-        check(w, "gvisor-limits", "warn",
-              "out of memory ends the whole session; mounts are compared by owner, mode, size and "
-              "times, because gVisor invents inodes",
-              "use the engine's own runtime, or the native backend, where that matters more than a "
-              "kernel of its own");
-    check(w, "seccomp", "ok", "our profile for the container, and our filter for every command",
-          NULL);
-    check(w, "disk-quota", "warn",
-          "hard for a workspace in memory; a host directory or a writable root has none",
-          "use the native backend where disk limits matter");
-    check(w, "network", "warn", "off is off; on is the engine's own network, private ranges too",
-          "use the native backend where a session with a network must not reach your own");
+        doctor_check(
+            w, "gvisor-limits", "warn",
+            "out of memory ends the whole session; mounts are compared by owner, mode, size and "
+            "times, because gVisor invents inodes",
+            "use the engine's own runtime, or the native backend, where that matters more than a "
+            "kernel of its own");
+    doctor_check(w, "seccomp", "ok",
+                 "our profile for the container, and our filter for every command", NULL);
+    doctor_check(w, "disk-quota", "warn",
+                 "hard for a workspace in memory; a host directory or a writable root has none",
+                 "use the native backend where disk limits matter");
+    doctor_check(w, "network", "warn",
+                 "off is off; on is the engine's own network, private ranges too",
+                 "use the native backend where a session with a network must not reach your own");
 }
 
 static void on_version(void *arg, const struct json *body, const struct err *err)
@@ -413,8 +406,8 @@ static void on_doctor_info(void *arg, const struct json *body, const struct err 
     struct report *r = arg;
     r->call = NULL;
     if (err != NULL) {
-        check(&r->w, "engine", "missing", err->msg,
-              "start it, and let the user that boxd runs as use its socket");
+        doctor_check(&r->w, "engine", "missing", err->msg,
+                     "start it, and let the user that boxd runs as use its socket");
         jw_array_end(&r->w);
         jw_object_end(&r->w);
         finish(r, NULL);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/utsname.h>
 
+#include "backend/common.h"
 #include "backend/native/native_internal.h"
 #include "base/alloc.h"
 #include "base/err.h"
@@ -25,29 +26,18 @@ struct doctor {
     void *arg;
 };
 
-static void check(struct jw *w, const char *id, const char *status, const char *detail,
-                  const char *remedy)
-{
-    jw_object(w);
-    jw_kstr(w, "id", id);
-    jw_kstr(w, "status", status);
-    jw_kstr(w, "detail", detail);
-    jw_kstr(w, "remedy", str_eq(status, "ok") ? NULL : remedy);
-    jw_object_end(w);
-}
-
 static void check_ids(struct jw *w, const struct priv_host *host)
 {
     bool as_root = !host->rootful && host->host_uid == 0;
-    check(w, "id-ranges",
-          host->rootful ? "ok"
-          : as_root     ? "missing"
-                        : "warn",
-          host->rootful ? "every session has host ids of its own"
-          : as_root     ? "sessions have the id of the host's root, without its capabilities"
-                        : "all sessions share the host id of this user",
-          as_root ? "start boxd outside of this user namespace"
-                  : "start boxd as root: it then gives every session its own range");
+    doctor_check(w, "id-ranges",
+                 host->rootful ? "ok"
+                 : as_root     ? "missing"
+                               : "warn",
+                 host->rootful ? "every session has host ids of its own"
+                 : as_root     ? "sessions have the id of the host's root, without its capabilities"
+                               : "all sessions share the host id of this user",
+                 as_root ? "start boxd outside of this user namespace"
+                         : "start boxd as root: it then gives every session its own range");
 }
 
 static void check_groups(struct jw *w, const struct priv_host *host)
@@ -61,15 +51,16 @@ static void check_groups(struct jw *w, const struct priv_host *host)
     uint32_t mode = host->cgroup_mode <= INIT_CGROUP_V2 ? host->cgroup_mode : 0;
     bool limits =
         host->enforced[CGROUP_CPU] || host->enforced[CGROUP_MEMORY] || host->enforced[CGROUP_PIDS];
-    check(w, "kill", mode != INIT_CGROUP_NONE ? "ok" : "warn",
-          mode == INIT_CGROUP_HYBRID && !limits ? "cgroup2 for killing, without controllers"
-                                                : modes[mode],
-          "start boxd as root, or as a systemd user service with Delegate=yes");
+    doctor_check(w, "kill", mode != INIT_CGROUP_NONE ? "ok" : "warn",
+                 mode == INIT_CGROUP_HYBRID && !limits ? "cgroup2 for killing, without controllers"
+                                                       : modes[mode],
+                 "start boxd as root, or as a systemd user service with Delegate=yes");
     for (int i = 0; i < CGROUP_CONTROLLERS; i++)
-        check(w, ids[i], host->enforced[i] ? "ok" : "missing",
-              host->enforced[i] ? "enforced by cgroup" : host->why[i],
-              "start boxd as root, or delegate the controller: systemd-run --user -p Delegate=yes "
-              "boxd");
+        doctor_check(
+            w, ids[i], host->enforced[i] ? "ok" : "missing",
+            host->enforced[i] ? "enforced by cgroup" : host->why[i],
+            "start boxd as root, or delegate the controller: systemd-run --user -p Delegate=yes "
+            "boxd");
 }
 
 /* What differs from sessions on the host's own kernel. */
@@ -80,14 +71,14 @@ static void check_gvisor(struct jw *w, const struct native *n)
                    "gVisor %.60s (%.120s), inside the walls of a native session; its own filter is "
                    "around its kernel, ours around every command inside",
                    n->options.runsc_version, n->options.runsc_program);
-    check(w, "runsc", "ok", text, NULL);
+    doctor_check(w, "runsc", "ok", text, NULL);
     (void)snprintf(text, sizeof(text),
                    "the host's memory limit of a session has %llu MiB for gVisor itself; a command "
                    "that takes more than its own is ended, but one that is too quick for that ends "
                    "the session",
                    GVISOR_MEMORY_RESERVE >> 20);
-    check(w, "gvisor-limits", "warn", text,
-          "use the native backend, where that matters more than a kernel of its own");
+    doctor_check(w, "gvisor-limits", "warn", text,
+                 "use the native backend, where that matters more than a kernel of its own");
 }
 
 static void check_kernel(struct jw *w, const struct priv_host *host, bool gvisor)
@@ -96,20 +87,21 @@ static void check_kernel(struct jw *w, const struct priv_host *host, bool gvisor
     struct utsname u;
     (void)uname(&u);
     (void)snprintf(text, sizeof(text), "Linux %.60s", u.release);
-    check(w, "kernel", "ok", text, NULL);
+    doctor_check(w, "kernel", "ok", text, NULL);
     if (gvisor)
         return;
     (void)snprintf(text, sizeof(text), "ABI %u", host->landlock_abi);
-    check(w, "landlock", host->landlock_abi > 0 ? "ok" : "warn",
-          host->landlock_abi > 0 ? text : "not in this kernel, or not switched on",
-          "boot with lsm=landlock,… ; it is a second wall, sessions run without it");
-    check(w, "seccomp", "ok", "filter compiled and loaded for every command", NULL);
+    doctor_check(w, "landlock", host->landlock_abi > 0 ? "ok" : "warn",
+                 host->landlock_abi > 0 ? text : "not in this kernel, or not switched on",
+                 "boot with lsm=landlock,… ; it is a second wall, sessions run without it");
+    doctor_check(w, "seccomp", "ok", "filter compiled and loaded for every command", NULL);
     if (fd_read_file_at(AT_FDCWD, "/proc/sys/kernel/core_pattern", value, sizeof(value)) > 0 &&
         value[0] == '|')
-        check(w, "core-pattern", "warn",
-              "the host pipes core dumps to a program; sessions get a core limit of 1, which "
-              "stops that",
-              "sysctl kernel.core_pattern=core");
+        doctor_check(
+            w, "core-pattern", "warn",
+            "the host pipes core dumps to a program; sessions get a core limit of 1, which "
+            "stops that",
+            "sysctl kernel.core_pattern=core");
 }
 
 static void check_network(struct jw *w, const struct priv_host *host,
@@ -122,11 +114,12 @@ static void check_network(struct jw *w, const struct priv_host *host,
                              ? "own namespace, NAT, private ranges refused; the first session with "
                                "a network turns on net.ipv4.ip_forward"
                              : "own namespace, NAT, private ranges refused";
-    check(w, "network", probe->network.ok ? "ok" : "missing",
-          probe->network.ok ? detail : probe->network.why,
-          host->rootful ? "start boxd as root with nftables (apt-get install nftables)"
-                        : "apt-get install slirp4netns nftables, and /dev/net/tun open to users "
-                          "(chmod 666 /dev/net/tun); or start boxd as root");
+    doctor_check(w, "network", probe->network.ok ? "ok" : "missing",
+                 probe->network.ok ? detail : probe->network.why,
+                 host->rootful
+                     ? "start boxd as root with nftables (apt-get install nftables)"
+                     : "apt-get install slirp4netns nftables, and /dev/net/tun open to users "
+                       "(chmod 666 /dev/net/tun); or start boxd as root");
 }
 
 static void write_doctor(struct jw *w, const struct native *n, const struct priv_probe *probe)
@@ -143,15 +136,15 @@ static void write_doctor(struct jw *w, const struct native *n, const struct priv
     check_kernel(w, host, n->facts.gvisor);
     check_ids(w, host);
     check_groups(w, host);
-    check(w, "idmapped-mounts",
-          probe->idmap.ok ? "ok"
-          : host->rootful ? "missing"
-                          : "warn",
-          probe->idmap.ok ? "host directories keep their owners" : probe->idmap.why,
-          "keep the state directory on ext4, xfs, btrfs or tmpfs, on Linux 5.19 or newer");
-    check(w, "disk-quota", probe->quota.ok ? "ok" : "missing",
-          probe->quota.ok ? "hard, by an image per session" : probe->quota.why,
-          "start boxd as root with loop devices and e2fsprogs (apt-get install e2fsprogs)");
+    doctor_check(w, "idmapped-mounts",
+                 probe->idmap.ok ? "ok"
+                 : host->rootful ? "missing"
+                                 : "warn",
+                 probe->idmap.ok ? "host directories keep their owners" : probe->idmap.why,
+                 "keep the state directory on ext4, xfs, btrfs or tmpfs, on Linux 5.19 or newer");
+    doctor_check(w, "disk-quota", probe->quota.ok ? "ok" : "missing",
+                 probe->quota.ok ? "hard, by an image per session" : probe->quota.why,
+                 "start boxd as root with loop devices and e2fsprogs (apt-get install e2fsprogs)");
     check_network(w, host, probe);
     jw_array_end(w);
     jw_object_end(w);
