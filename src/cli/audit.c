@@ -13,9 +13,9 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "base/strv.h"
-#include "cli/app.h"
 #include "cli/args/args.h"
-#include "cli/text.h"
+#include "cli/io/app.h"
+#include "cli/io/text.h"
 #include "config/config.h"
 #include "policy/audit/audit.h"
 

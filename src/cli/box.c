@@ -8,10 +8,10 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "cli/app.h"
 #include "cli/args/args.h"
-#include "cli/outcome.h"
-#include "cli/text.h"
+#include "cli/io/app.h"
+#include "cli/io/outcome.h"
+#include "cli/io/text.h"
 
 static int verb_help(struct app *app, const struct args *args, struct err *err)
 {

@@ -4,9 +4,9 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/str.h"
-#include "cli/app.h"
 #include "cli/args/box_args_internal.h"
-#include "cli/text.h"
+#include "cli/io/app.h"
+#include "cli/io/text.h"
 
 /* Completion for shells, from the tables of verbs and options. What comes from boxd (names of
  * sessions) is hostile: only plain names get through, and no shell ever expands them. */

@@ -4,9 +4,9 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
-#include "cli/app.h"
 #include "cli/args/args.h"
-#include "cli/text.h"
+#include "cli/io/app.h"
+#include "cli/io/text.h"
 #include "config/config.h"
 #include "policy/policy.h"
 

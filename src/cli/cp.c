@@ -15,8 +15,8 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "base/strv.h"
-#include "cli/app.h"
 #include "cli/args/args.h"
+#include "cli/io/app.h"
 #include "http/client/client.h"
 #include "http/codec/http1.h"
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "cli/outcome.h"
+#include "cli/io/outcome.h"
 
 struct args;
 struct buf;

@@ -8,11 +8,11 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "cli/app.h"
 #include "cli/args/args.h"
-#include "cli/items.h"
-#include "cli/outcome.h"
-#include "cli/text.h"
+#include "cli/io/app.h"
+#include "cli/io/items.h"
+#include "cli/io/outcome.h"
+#include "cli/io/text.h"
 #include "spec/coerce.h"
 
 /* What box says when the host lacks something that it needs. */

@@ -11,13 +11,13 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "cli/io/pipe.h"
 #include "cli/mcp/config.h"
 #include "cli/mcp/info.h"
 #include "cli/mcp/path.h"
 #include "cli/mcp/phase.h"
 #include "cli/mcp/prepare.h"
 #include "cli/mcp/requests.h"
-#include "cli/pipe.h"
 #include "loop/loop.h"
 
 #define MCP_STATUS_FAILED 1 /* the server could not be kept running */

@@ -9,8 +9,8 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "cli/args/args.h"
+#include "cli/io/text.h"
 #include "cli/mcp.h"
-#include "cli/text.h"
 
 /* Without a box. Only for who asked for it by --fallback host: the program then has every right
  * that its user has, which is what a box is there to prevent. */

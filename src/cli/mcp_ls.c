@@ -11,10 +11,10 @@
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "cli/app.h"
 #include "cli/args/args.h"
-#include "cli/items.h"
-#include "cli/text.h"
+#include "cli/io/app.h"
+#include "cli/io/items.h"
+#include "cli/io/text.h"
 #include "http/client/client.h"
 #include "http/codec/http1.h"
 

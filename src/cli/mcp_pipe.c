@@ -10,9 +10,9 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
-#include "cli/app.h"
+#include "cli/io/app.h"
+#include "cli/io/text.h"
 #include "cli/mcp.h"
-#include "cli/text.h"
 #include "http/client/client.h"
 
 /* Lines between a client and a server. Bytes are passed on as they are; what is looked at is which

@@ -10,12 +10,12 @@
 #include "base/clock.h"
 #include "base/str.h"
 #include "base/strv.h"
-#include "cli/app.h"
 #include "cli/args/args.h"
+#include "cli/io/app.h"
+#include "cli/io/outcome.h"
+#include "cli/io/text.h"
 #include "cli/mcp.h"
 #include "cli/mcp/npm_errors.h"
-#include "cli/outcome.h"
-#include "cli/text.h"
 #include "http/client/client.h"
 
 #define LINK_FIRST_NS (50 * NSEC_PER_MSEC)

@@ -12,8 +12,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "cli/io/pipe.h"
 #include "cli/mcp/requests.h"
-#include "cli/pipe.h"
 #include "loop/loop.h"
 
 struct app;

@@ -6,10 +6,10 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "cli/app.h"
+#include "cli/io/app.h"
+#include "cli/io/text.h"
 #include "cli/job.h"
 #include "cli/mcp_serve.h"
-#include "cli/text.h"
 #include "http/client/client.h"
 
 /* The connection of `box mcp serve`, and finding boxd again when it was lost. */

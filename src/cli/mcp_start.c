@@ -8,11 +8,11 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "base/strv.h"
+#include "cli/io/outcome.h"
 #include "cli/mcp.h"
 #include "cli/mcp/env.h"
 #include "cli/mcp/npm_errors.h"
 #include "cli/mcp/payload.h"
-#include "cli/outcome.h"
 #include "spec/spec.h"
 
 #define INSTALL_TEXT 500 /* characters of what an installer said */

@@ -15,9 +15,9 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "cli/items.h"
-#include "cli/pipe.h"
-#include "cli/text.h"
+#include "cli/io/items.h"
+#include "cli/io/pipe.h"
+#include "cli/io/text.h"
 #include "loop/loop.h"
 
 /* Text. */

@@ -9,8 +9,8 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "cli/args/args.h"
+#include "cli/io/outcome.h"
 #include "cli/job.h"
-#include "cli/outcome.h"
 
 static void request_is(const char *expected, const struct job_terms *terms, int argc, char **argv)
 {

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "base/cleanup.h"
-#include "cli/daemon.h"
+#include "cli/io/daemon.h"
 #include "loop/loop.h"
 
 struct args;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/text.h"
+#include "cli/io/text.h"
 
 #include <assert.h>
 #include <errno.h>

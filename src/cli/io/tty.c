@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/tty.h"
+#include "cli/io/tty.h"
 
 #include <errno.h>
 #include <sys/ioctl.h>

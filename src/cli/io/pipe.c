@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/pipe.h"
+#include "cli/io/pipe.h"
 
 #include <errno.h>
 #include <fcntl.h>

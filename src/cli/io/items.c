@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/items.h"
+#include "cli/io/items.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/app.h"
+#include "cli/io/app.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "cli/text.h"
+#include "cli/io/text.h"
 #include "http/client/client.h"
 #include "http/codec/http1.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/outcome.h"
+#include "cli/io/outcome.h"
 
 #include <signal.h>
 #include <string.h>

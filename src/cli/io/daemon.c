@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/daemon.h"
+#include "cli/io/daemon.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "base/user.h"
-#include "cli/text.h"
+#include "cli/io/text.h"
 #include "inside/clone.h"
 
 #define READY_FD 3
