@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every row of the feature table and every check of the security catalogue is proved by a test that carries its name.
+"""Every row of the feature table and every check of docs/checks.md is proved by a test that carries its name.
 
 `test_row_I07_...` proves a row, `test_check_I07_...` a check; one that proves several has a prefix for each. So
-`pytest -k check_I07` runs what stands for one of them, and nothing else."""
+`pytest -k check_I07` runs what stands for one of them, and nothing else. docs/checks.md has a line for each check, with its
+main test."""
 
 import re
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
+PAGE = TESTS.parent / "docs/checks.md"
 # How many of each letter there are, beginning with 01.
 ROWS = {"T": 71, "F": 25, "I": 14}
 CHECKS = {"A": 10, "B": 20, "C": 16, "D": 12, "E": 18, "F": 12, "G": 12, "H": 12, "I": 20, "J": 16, "K": 10, "L": 12,
@@ -21,6 +23,8 @@ WITHOUT = {
 DEFINITION = re.compile(r"^(?:def|static void|async def) (\w+)\(", re.M)
 ALIAS = re.compile(r"^(test_\w+) = \w", re.M)
 PREFIX = re.compile(r"(row|check)_([A-Z]\d\d)_")
+PAGE_ROW = re.compile(r"^\| ([A-Z]\d\d) \| (.+) \| (.+) \|$", re.M)
+PAGE_TEST = re.compile(r"`tests/([\w/.]+)::(\w+)`")
 ID = re.compile(r"(?:^|_)[A-Z]\d\d(?=_)")
 
 
@@ -70,3 +74,33 @@ def test_one_name_is_one_test():
             twice.append(f"{path.relative_to(TESTS)}: {name}")
         seen.add((path, name))
     assert twice == []
+
+
+def page_rows():
+    """Of docs/checks.md: id, what is checked, where."""
+    return PAGE_ROW.findall(PAGE.read_text())
+
+
+def test_the_page_has_one_row_for_every_check_in_order():
+    assert [row[0] for row in page_rows()] == sorted(ids(CHECKS))
+
+
+def test_every_letter_has_a_title_and_a_line():
+    found = re.findall(r"^## ([A-Z]): \w.*\n\n\w.*\.\n\n\| id \| check \| test \|\n", PAGE.read_text(), re.M)
+    assert found == sorted(CHECKS)
+
+
+def test_every_row_of_the_page_names_a_test_of_that_check_or_the_reason():
+    there = {(str(path.relative_to(TESTS)), name) for path, name in names()}
+    wrong = []
+    for check, what, where in page_rows():
+        if not what.endswith("."):
+            wrong.append((check, "is no sentence"))
+        if reason := WITHOUT.get(("check", check)):
+            if where != f"no test: {reason}":
+                wrong.append((check, where))
+        elif not (named := PAGE_TEST.fullmatch(where)) or named.groups() not in there:
+            wrong.append((check, where))
+        elif ("check", check) not in prefixes(named.group(2))[0]:
+            wrong.append((check, f"{where} is a test of another check"))
+    assert wrong == []
