@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every row of the feature table and every check of docs/checks.md is proved by a test that carries its name.
+"""Every row of docs/rows.md and every check of docs/checks.md is proved by a test that carries its name.
 
 `test_row_I07_...` proves a row, `test_check_I07_...` a check; one that proves several has a prefix for each. So
-`pytest -k check_I07` runs what stands for one of them, and nothing else. docs/checks.md has a line for each check, with its
+`pytest -k check_I07` runs what stands for one of them, and nothing else. The two pages have a line for each, with its
 main test."""
 
 import re
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).resolve().parents[1]
-PAGE = TESTS.parent / "docs/checks.md"
+DOCS = TESTS.parent / "docs"
 # How many of each letter there are, beginning with 01.
 ROWS = {"T": 71, "F": 25, "I": 14}
 CHECKS = {"A": 10, "B": 20, "C": 16, "D": 12, "E": 18, "F": 12, "G": 12, "H": 12, "I": 20, "J": 16, "K": 10, "L": 12,
@@ -76,31 +78,37 @@ def test_one_name_is_one_test():
     assert twice == []
 
 
-def page_rows():
-    """Of docs/checks.md: id, what is checked, where."""
-    return PAGE_ROW.findall(PAGE.read_text())
+PAGES = pytest.mark.parametrize("page, kind, table", [("checks.md", "check", CHECKS), ("rows.md", "row", ROWS)])
 
 
-def test_the_page_has_one_row_for_every_check_in_order():
-    assert [row[0] for row in page_rows()] == sorted(ids(CHECKS))
+def page_rows(page):
+    """Id, what is proved, where."""
+    return PAGE_ROW.findall((DOCS / page).read_text())
 
 
-def test_every_letter_has_a_title_and_a_line():
-    found = re.findall(r"^## ([A-Z]): \w.*\n\n\w.*\.\n\n\| id \| check \| test \|\n", PAGE.read_text(), re.M)
-    assert found == sorted(CHECKS)
+@PAGES
+def test_the_page_has_one_row_for_each_in_order(page, kind, table):
+    assert [row[0] for row in page_rows(page)] == sorted(ids(table), key=lambda i: (list(table).index(i[0]), i))
 
 
-def test_every_row_of_the_page_names_a_test_of_that_check_or_the_reason():
+@PAGES
+def test_every_letter_has_a_title_and_a_line(page, kind, table):
+    head = rf"^## ([A-Z]): \w.*\n\n\w.*\.\n\n\| id \| {kind} \| test \|\n"
+    assert re.findall(head, (DOCS / page).read_text(), re.M) == list(table)
+
+
+@PAGES
+def test_every_line_of_the_page_names_a_test_of_its_id_or_the_reason(page, kind, table):
     there = {(str(path.relative_to(TESTS)), name) for path, name in names()}
     wrong = []
-    for check, what, where in page_rows():
+    for number, what, where in page_rows(page):
         if not what.endswith("."):
-            wrong.append((check, "is no sentence"))
-        if reason := WITHOUT.get(("check", check)):
+            wrong.append((number, "is no sentence"))
+        if reason := WITHOUT.get((kind, number)):
             if where != f"no test: {reason}":
-                wrong.append((check, where))
+                wrong.append((number, where))
         elif not (named := PAGE_TEST.fullmatch(where)) or named.groups() not in there:
-            wrong.append((check, where))
-        elif ("check", check) not in prefixes(named.group(2))[0]:
-            wrong.append((check, f"{where} is a test of another check"))
+            wrong.append((number, where))
+        elif (kind, number) not in prefixes(named.group(2))[0]:
+            wrong.append((number, f"{where} is a test of another"))
     assert wrong == []
