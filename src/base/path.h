@@ -43,9 +43,6 @@ int path_dir_error(int error, const char *path, struct err *err);
  * 4095 bytes. */
 bool path_is_clean_absolute(const char *path);
 
-/* An absolute path as realpath(3), for one whose end may not exist; -ENAMETOOLONG. */
-int path_real(const char *path, char ret[static PATH_MAX]);
-
 /* Removes everything below and including `name` in dirfd, iteratively, without following links,
  * whatever its depth, with a fixed number of descriptors. Missing is fine. Directories without
  * permission are chmod-ed first. Never enters what is mounted there: -EBUSY, with the rest removed.

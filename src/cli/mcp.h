@@ -11,12 +11,12 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "cli/mcp/book.h"
 #include "cli/mcp/config.h"
 #include "cli/mcp/info.h"
 #include "cli/mcp/path.h"
 #include "cli/mcp/phase.h"
 #include "cli/mcp/prepare.h"
+#include "cli/mcp/requests.h"
 #include "cli/pipe.h"
 #include "loop/loop.h"
 
@@ -136,7 +136,7 @@ struct mcp_run {
     void (*call_done)(struct mcp_run *m, unsigned status, const struct err *err);
 
     /* Client and server. */
-    struct mcp_book book;
+    struct mcp_requests book;
     struct mcp_awake awake;
     struct mcp_tools tools;
     struct source in;
@@ -164,7 +164,6 @@ void mcp_fatal(struct mcp_run *m, int status, const char *why);
 void mcp_leave(struct mcp_run *m, int status);
 void mcp_linked(struct mcp_run *m); /* there is a connection */
 /* It runs, but not as it should. */
-void mcp_stop_process(struct mcp_run *m, const char *why);
 void mcp_client_ended(struct mcp_run *m); /* it will say nothing more */
 void mcp_server_exited(struct mcp_run *m, bool known, int64_t code, const char *stderr_preview);
 void mcp_held(struct mcp_run *m);

@@ -104,11 +104,11 @@ void mcp_pipe_send(struct mcp_run *m)
     while (m->waiting.first != NULL && may_send(m, m->waiting.first)) {
         struct mcp_line *line = lines_take(&m->waiting);
         if (line->again)
-            mcp_book_sent_again(&m->book, line->data, line->len);
+            mcp_requests_sent_again(&m->book, line->data, line->len);
         line->again = false;
         size_t asked = m->book.n_asked;
         bool drop =
-            !line->booked && mcp_book_from_client(&m->book, line->data, line->len) == MCP_DROP;
+            !line->booked && mcp_requests_from_client(&m->book, line->data, line->len) == MCP_DROP;
         line->booked = true;
         if (drop) {
             free(line);
@@ -180,11 +180,11 @@ void mcp_pipe_refuse_all(struct mcp_run *m, const char *why)
     AUTO_DONE(buf) struct buf answers;
 
     buf_init(&answers, OUT_QUEUE / 2);
-    mcp_book_give_up(&m->book, why, &answers);
+    mcp_requests_give_up(&m->book, why, &answers);
     while (m->waiting.first != NULL) {
         struct mcp_line *line = lines_take(&m->waiting);
         if (!line->booked)
-            mcp_book_refuse(line->data, line->len, why, &answers);
+            mcp_requests_refuse(line->data, line->len, why, &answers);
         free(line);
     }
     lines_clear(&m->sent);
@@ -204,7 +204,8 @@ static void on_long_line(void *arg, const struct mcp_msg *msg)
     buf_init(&line, 4096);
     (void)buf_printf(&line, "{\"id\":%s,\"method\":\"x\"}", msg->id);
     if (mcp_msg_is_request(msg) && !msg->id_cut)
-        mcp_book_refuse(buf_str(&line), line.len, "box: a request has at most 16 MiB", &answers);
+        mcp_requests_refuse(buf_str(&line), line.len, "box: a request has at most 16 MiB",
+                            &answers);
     mcp_pipe_answer(m, &answers);
 }
 
@@ -216,7 +217,7 @@ static void client_line(struct mcp_run *m, const char *data, size_t len)
     if (len == 1)
         return; /* an empty line is nothing to anybody */
     if (m->failed) {
-        mcp_book_refuse(data, len, m->error, &answers);
+        mcp_requests_refuse(data, len, m->error, &answers);
         mcp_pipe_answer(m, &answers);
         return;
     }
@@ -310,7 +311,7 @@ static void tell_received(struct mcp_run *m)
 static void on_server(void *arg, const struct mcp_msg *msg)
 {
     struct mcp_run *m = arg;
-    enum mcp_verdict v = mcp_book_from_server(&m->book, msg);
+    enum mcp_verdict v = mcp_requests_from_server(&m->book, msg);
 
     if (v != MCP_PASS)
         m->from_server.verdict = v;
@@ -322,7 +323,7 @@ static void replayed(struct mcp_run *m)
     AUTO_DONE(buf) struct buf lines;
 
     buf_init(&lines, 2 * MCP_LINE_MAX);
-    mcp_book_replayed(&m->book, &lines);
+    mcp_requests_replayed(&m->book, &lines);
     mcp_pipe_send_first(m, &lines);
 }
 
@@ -486,7 +487,7 @@ void mcp_pipe_start(struct mcp_run *m)
     m->sent.end = &m->sent.first;
     buf_init(&m->line, MCP_LINE_MAX);
     buf_init(&m->from_server.part, PART_REPLAY + 65536);
-    mcp_book_init(&m->book);
+    mcp_requests_init(&m->book);
     m->awake.possible = sysconf(_SC_NPROCESSORS_ONLN) > 1;
     sink_init(&m->out, m->app->loop, STDOUT_FILENO, OUT_QUEUE, on_out);
     sink_init(&m->err_out, m->app->loop, STDERR_FILENO, ERR_QUEUE, on_err_out);
@@ -517,5 +518,5 @@ void mcp_pipe_done(struct mcp_run *m)
     lines_clear(&m->sent);
     buf_done(&m->line);
     buf_done(&m->from_server.part);
-    mcp_book_done(&m->book);
+    mcp_requests_done(&m->book);
 }

@@ -13,7 +13,7 @@
 #include "cli/app.h"
 #include "cli/args/args.h"
 #include "cli/mcp.h"
-#include "cli/mcp/said.h"
+#include "cli/mcp/npm_errors.h"
 #include "cli/outcome.h"
 #include "cli/text.h"
 #include "http/client/client.h"
@@ -386,6 +386,8 @@ static const char *why_at_once(const struct mcp_run *m)
     return hint != NULL ? hint : "";
 }
 
+static void mcp_stop_process(struct mcp_run *m, const char *why);
+
 static void on_start_slow(struct loop_timer *t)
 {
     struct mcp_run *m = container_of(t, struct mcp_run, start_timer);
@@ -424,7 +426,7 @@ void mcp_attached(struct mcp_run *m)
     mcp_set_phase(m, MCP_INIT);
     loop_timer_start(m->app->loop, &m->start_timer,
                      (uint64_t)m->server.box.startup_timeout_sec * NSEC_PER_SEC, on_start_slow);
-    mcp_book_replay(&m->book, &lines);
+    mcp_requests_replay(&m->book, &lines);
     mcp_pipe_send_first(m, &lines);
 }
 
@@ -451,7 +453,7 @@ static void answer_in_flight(struct mcp_run *m, const char *why)
     buf_init(&answers, 8u << 20);
     buf_init(&hidden, 4096);
     mcp_hide_secrets(text, m->server.env, &hidden);
-    mcp_book_server_died(&m->book, buf_str(&hidden), &answers);
+    mcp_requests_server_died(&m->book, buf_str(&hidden), &answers);
     mcp_pipe_answer(m, &answers);
 }
 
@@ -459,7 +461,7 @@ static void how_it_ended(const struct mcp_run *m, bool known, int64_t code, cons
                          char *ret, size_t size)
 {
     const char *last;
-    size_t len = mcp_said_last(said, &last);
+    size_t len = mcp_npm_last(said, &last);
     size_t shown = len < 200 ? len : utf8_boundary(last, 200);
     const char *hint = why_at_once(m);
 
@@ -507,7 +509,7 @@ void mcp_server_exited(struct mcp_run *m, bool known, int64_t code, const char *
     mcp_step_failed(m, why);
 }
 
-void mcp_stop_process(struct mcp_run *m, const char *why)
+static void mcp_stop_process(struct mcp_run *m, const char *why)
 {
     gone(m, why);
     mcp_step_failed(m, why);

@@ -91,7 +91,7 @@ static void on_out(struct sink *out)
 }
 
 struct reading {
-    struct mcp_book *book;
+    struct mcp_requests *book;
     bool drop;
 };
 
@@ -99,7 +99,7 @@ static void on_message(void *arg, const struct mcp_msg *msg)
 {
     struct reading *r = arg;
 
-    r->drop = r->drop || mcp_book_from_server(r->book, msg) == MCP_DROP;
+    r->drop = r->drop || mcp_requests_from_server(r->book, msg) == MCP_DROP;
 }
 
 /* The answer to a handshake that the client has had from an earlier boxd is not for it. */
@@ -109,7 +109,7 @@ static void replayed(struct serve *s)
     struct err err;
 
     buf_init(&lines, 2 * MCP_LINE_MAX);
-    mcp_book_replayed(&s->book, &lines);
+    mcp_requests_replayed(&s->book, &lines);
     serve_link_send(s, &lines);
     int r = serve_listen(s);
     if (r < 0) {
@@ -161,11 +161,11 @@ static void pass_on(struct serve *s, const char *text, size_t len)
     AUTO_DONE(buf) struct buf answers = {0};
 
     if (s->ws != NULL && ws_send(s->ws, WS_TEXT, text, len - 1) == 0) {
-        (void)mcp_book_from_client(&s->book, text, len);
+        (void)mcp_requests_from_client(&s->book, text, len);
         return;
     }
     buf_init(&answers, 1u << 20);
-    mcp_book_refuse(text, len - 1, "box: boxd does not keep up", &answers);
+    mcp_requests_refuse(text, len - 1, "box: boxd does not keep up", &answers);
     serve_answer(s, &answers);
 }
 
@@ -239,7 +239,7 @@ static void serve_done(struct serve *s)
     source_stop(&s->in);
     sink_done(&s->out);
     loop_timer_stop(&s->timer);
-    mcp_book_done(&s->book);
+    mcp_requests_done(&s->book);
     buf_done(&s->line);
 }
 DEFINE_CLEANUP_DONE(serve)
@@ -264,7 +264,7 @@ int verb_mcp_serve(struct app *app, const struct args *args, struct err *err)
     bool named = (args->given & FIELD_BIT(SPEC_SESSION_ID)) != 0;
 
     id_random(s.client);
-    mcp_book_init(&s.book);
+    mcp_requests_init(&s.book);
     buf_init(&s.line, LINE_MAX_BYTES + 1);
     sink_init(&s.out, app->loop, STDOUT_FILENO, QUEUE_MAX, on_out);
     int r = set_patience(&s, err);

@@ -12,7 +12,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "cli/mcp/book.h"
+#include "cli/mcp/requests.h"
 #include "cli/pipe.h"
 #include "loop/loop.h"
 
@@ -42,7 +42,7 @@ struct serve {
     char client[17];    /* who we are to boxd, also to the next one: it finds our session by it */
     uint64_t patience_ns, give_up_at; /* with a boxd that is away; then clients start us again */
     unsigned tries;
-    struct mcp_book book;
+    struct mcp_requests book;
     struct source in;
     struct sink out;
     struct buf line; /* of the client, not whole yet */

@@ -74,7 +74,7 @@ static void give_up(struct serve *s)
     struct err err;
 
     buf_init(&answers, 8u << 20);
-    mcp_book_give_up(&s->book, away, &answers);
+    mcp_requests_give_up(&s->book, away, &answers);
     serve_answer(s, &answers);
     (void)err_set(&err, ERR_BACKEND,
                   "the connection to boxd was lost, and nobody answers at %s; see why it does not "
@@ -122,7 +122,7 @@ static void on_closed(struct ws_conn *c, unsigned code, const char *reason, void
     }
     text_say("%s; connecting again", err.msg);
     source_pause(&s->in, true);
-    mcp_book_server_died(&s->book, away, &answers);
+    mcp_requests_server_died(&s->book, away, &answers);
     serve_answer(s, &answers);
     serve_move(s, SERVE_LOST);
     s->tries = 0;
@@ -150,7 +150,7 @@ static int greet(struct serve *s, struct err *err)
     if (r == 0)
         r = ws_send(s->ws, WS_TEXT, buf_str(&text), text.len);
     if (r == 0) {
-        mcp_book_replay(&s->book, &again);
+        mcp_requests_replay(&s->book, &again);
         serve_link_send(s, &again);
         r = s->book.replaying ? 0 : serve_listen(s);
     }

@@ -10,8 +10,8 @@
 #include "base/strv.h"
 #include "cli/mcp.h"
 #include "cli/mcp/env.h"
+#include "cli/mcp/npm_errors.h"
 #include "cli/mcp/payload.h"
-#include "cli/mcp/said.h"
 #include "cli/outcome.h"
 #include "spec/spec.h"
 
@@ -79,7 +79,7 @@ const char *mcp_download_hint(const struct mcp_run *m)
 /* All that fits in an error is a sentence; whoever has to mend it wants to see more. */
 static void show_installer(struct mcp_run *m, const char *said)
 {
-    for (const char *line = mcp_said_tail(said, INSTALL_LINES); *line != '\0';) {
+    for (const char *line = mcp_npm_tail(said, INSTALL_LINES); *line != '\0';) {
         size_t len = strcspn(line, "\n");
         if (len > 0)
             mcp_say(m, "  | %.*s", (int)(len < INSTALL_TEXT ? len : INSTALL_TEXT), line);
@@ -90,7 +90,7 @@ static void show_installer(struct mcp_run *m, const char *said)
 static void install_failed(struct mcp_run *m, const struct json *v)
 {
     const char *said = json_str(json_get(v, "stderr")), *outcome = json_str(json_get(v, "outcome"));
-    const char *from = mcp_said_failure(said != NULL ? said : "");
+    const char *from = mcp_npm_failure(said != NULL ? said : "");
     size_t len = strlen(from);
     const char *hint = mcp_download_hint(m);
     AUTO_FREE char *why = NULL;

@@ -20,14 +20,14 @@ const struct execs_options execs_defaults = {
 static const struct {
     const char *name;
     unsigned next; /* set of states this one may move to */
-} states[KEPT_STATE_MAX] = {
-    [KEPT_ASKING] = {"starting", 1U << KEPT_RUNNING | 1U << KEPT_ENDED},
-    [KEPT_RUNNING] = {"running", 1U << KEPT_ENDING},
-    [KEPT_ENDING] = {"running", 1U << KEPT_ENDED},
-    [KEPT_ENDED] = {"ended", 0},
+} states[NAMED_EXEC_STATE_MAX] = {
+    [NAMED_EXEC_ASKING] = {"starting", 1U << NAMED_EXEC_RUNNING | 1U << NAMED_EXEC_ENDED},
+    [NAMED_EXEC_RUNNING] = {"running", 1U << NAMED_EXEC_ENDING},
+    [NAMED_EXEC_ENDING] = {"running", 1U << NAMED_EXEC_ENDED},
+    [NAMED_EXEC_ENDED] = {"ended", 0},
 };
 
-static void move(struct kept *k, enum kept_state to)
+static void move(struct named_exec *k, enum named_exec_state to)
 {
     assert((states[k->state].next & 1U << to) != 0);
     k->state = to;
@@ -42,14 +42,14 @@ struct execs *execs_new(struct loop *loop, const struct execs_options *options)
     return x;
 }
 
-static struct kept **bucket_of(struct execs *x, const char *id)
+static struct named_exec **bucket_of(struct execs *x, const char *id)
 {
     return &x->buckets[str_hash(id) % EXECS_BUCKETS];
 }
 
-static void list(struct execs *x, struct kept *k)
+static void list(struct execs *x, struct named_exec *k)
 {
-    struct kept **bucket = bucket_of(x, k->id);
+    struct named_exec **bucket = bucket_of(x, k->id);
 
     k->bucket_next = *bucket;
     *bucket = k;
@@ -59,7 +59,7 @@ static void list(struct execs *x, struct kept *k)
     x->n_running++;
 }
 
-static void unlist_ended(struct kept *k)
+static void unlist_ended(struct named_exec *k)
 {
     struct execs *x = k->x;
 
@@ -69,19 +69,19 @@ static void unlist_ended(struct kept *k)
 }
 
 /* What was only needed to start it. */
-static void forget_asked(struct kept *k)
+static void forget_asked(struct named_exec *k)
 {
     if (k->asked.owned != NULL)
         k->asked.owned_free(k->asked.owned);
-    k->asked = (struct kept_options){0};
+    k->asked = (struct named_exec_options){0};
     if (k->session != NULL)
         session_release(TAKE_PTR(k->session));
 }
 
-static void kept_free(struct kept *k)
+static void named_exec_free(struct named_exec *k)
 {
     struct execs *x = k->x;
-    struct kept **at = bucket_of(x, k->id);
+    struct named_exec **at = bucket_of(x, k->id);
 
     assert(k->readers == NULL);
     while (*at != k)
@@ -89,7 +89,7 @@ static void kept_free(struct kept *k)
     *at = k->bucket_next;
     *(k->prev != NULL ? &k->prev->next : &x->first) = k->next;
     *(k->next != NULL ? &k->next->prev : &x->last) = k->prev;
-    if (k->state == KEPT_ENDED)
+    if (k->state == NAMED_EXEC_ENDED)
         unlist_ended(k);
     else
         x->n_running--;
@@ -112,7 +112,7 @@ void execs_free(struct execs *x)
     loop_timer_stop(&x->timer);
     loop_defer_stop(&x->sweep);
     while (x->first != NULL)
-        kept_free(x->first);
+        named_exec_free(x->first);
     free(x);
 }
 
@@ -123,20 +123,20 @@ static size_t weight(const struct execs *x, const struct share *share, bool by_b
 {
     size_t sum = 0;
 
-    for (const struct kept *k = x->ended_first; k != NULL; k = k->newer)
+    for (const struct named_exec *k = x->ended_first; k != NULL; k = k->newer)
         if (k->share == share)
             sum += by_bytes ? k->log.bytes : 1;
     return sum;
 }
 
 /* The oldest that may go of whoever has the most. NULL: none may. */
-static struct kept *find_victim(const struct execs *x)
+static struct named_exec *find_victim(const struct execs *x)
 {
     bool by_bytes = x->bytes > x->options.max_bytes;
-    struct kept *found = NULL;
+    struct named_exec *found = NULL;
     size_t most = 0;
 
-    for (struct kept *k = x->ended_first; k != NULL; k = k->newer) {
+    for (struct named_exec *k = x->ended_first; k != NULL; k = k->newer) {
         /* clang-tidy does not know that one that was freed is in no list any more.
          * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         if (k->readers != NULL || (found != NULL && found->share == k->share))
@@ -160,15 +160,15 @@ static void on_timer(struct loop_timer *t);
 static void sweep(struct execs *x)
 {
     uint64_t now = loop_now(x->loop);
-    struct kept *victim;
+    struct named_exec *victim;
 
-    for (struct kept *k = x->ended_first, *newer; k != NULL; k = newer) {
+    for (struct named_exec *k = x->ended_first, *newer; k != NULL; k = newer) {
         newer = k->newer;
         if (k->readers == NULL && (!k->keep || now - k->ended_now >= x->options.ended_ns))
-            kept_free(k);
+            named_exec_free(k);
     }
     while (is_too_much(x) && (victim = find_victim(x)) != NULL)
-        kept_free(victim);
+        named_exec_free(victim);
     if (x->ended_first == NULL)
         loop_timer_stop(&x->timer);
     else if (x->timer.loop == NULL)
@@ -185,18 +185,18 @@ static void on_sweep(struct loop_defer *d)
     sweep(container_of(d, struct execs, sweep));
 }
 
-void kept_sweep_later(struct kept *k)
+static void named_exec_sweep_later(struct named_exec *k)
 {
     loop_defer_start(k->x->loop, &k->x->sweep, on_sweep);
 }
 
 /* The life of one ----------------------------------------------------------------------------- */
 
-static void become_ended(struct kept *k)
+static void become_ended(struct named_exec *k)
 {
     struct execs *x = k->x;
 
-    move(k, KEPT_ENDED);
+    move(k, NAMED_EXEC_ENDED);
     loop_defer_stop(&k->start); /* it was let in, but given up before it could begin */
     k->ended_now = loop_now(x->loop);
     policy_gate_free(TAKE_PTR(k->gate));
@@ -206,12 +206,12 @@ static void become_ended(struct kept *k)
     k->older = x->ended_last;
     *(x->ended_last != NULL ? &x->ended_last->newer : &x->ended_first) = k;
     x->ended_last = k;
-    kept_tell_readers(k);
-    kept_sweep_later(k);
+    named_exec_tell_readers(k);
+    named_exec_sweep_later(k);
 }
 
 /* One that never ran is remembered by nobody but those who wait for it. */
-static void refuse(struct kept *k, const struct err *err)
+static void refuse(struct named_exec *k, const struct err *err)
 {
     k->err = *err;
     k->keep = false;
@@ -220,22 +220,22 @@ static void refuse(struct kept *k, const struct err *err)
 
 static void on_output(void *arg, enum exec_stream stream, const char *data, size_t len)
 {
-    struct kept *k = arg;
+    struct named_exec *k = arg;
     size_t before = k->log.bytes;
 
     log_append(&k->log, stream, data, len);
     k->x->bytes += k->log.bytes - before;
-    kept_tell_readers(k);
-    kept_settle(k);
+    named_exec_tell_readers(k);
+    named_exec_settle(k);
     if (k->x->bytes > k->x->options.max_bytes && k->x->ended_first != NULL)
-        kept_sweep_later(k);
+        named_exec_sweep_later(k);
 }
 
 static void on_stdin_drained(void *arg)
 {
-    struct kept *k = arg;
+    struct named_exec *k = arg;
 
-    for (struct kept_reader *r = k->readers, *next; r != NULL; r = next) {
+    for (struct named_exec_reader *r = k->readers, *next; r != NULL; r = next) {
         next = r->next;
         if (r->events->stdin_drained != NULL)
             r->events->stdin_drained(r->arg);
@@ -244,7 +244,7 @@ static void on_stdin_drained(void *arg)
 
 static void on_judged(void *arg, const struct err *err)
 {
-    struct kept *k = arg;
+    struct named_exec *k = arg;
 
     if (err != NULL)
         k->err = *err;
@@ -253,13 +253,13 @@ static void on_judged(void *arg, const struct err *err)
 
 static void on_finished(void *arg, const struct run_result *result)
 {
-    struct kept *k = arg;
+    struct named_exec *k = arg;
 
     k->result.outcome = result->outcome;
     for (int i = 0; i < 2; i++)
         k->result.produced[i] = result->produced[i];
     run_free(TAKE_PTR(k->run));
-    move(k, KEPT_ENDING);
+    move(k, NAMED_EXEC_ENDING);
     if (policy_gate_end(k->gate, &k->result.outcome, k->result.produced, on_judged) == 0)
         on_judged(k, NULL);
 }
@@ -268,7 +268,7 @@ static void on_let_in(void *arg, const struct err *err)
 {
     static const struct run_events events = {
         .output = on_output, .stdin_drained = on_stdin_drained, .finished = on_finished};
-    struct kept *k = arg;
+    struct named_exec *k = arg;
     struct err why = {0};
 
     if (err != NULL) {
@@ -280,32 +280,32 @@ static void on_let_in(void *arg, const struct err *err)
         refuse(k, &why);
         return;
     }
-    move(k, KEPT_RUNNING);
+    move(k, NAMED_EXEC_RUNNING);
     k->ran = true;
     if (k->asked.stdin_text != NULL) {
-        (void)kept_write(k, k->asked.stdin_text, strlen(k->asked.stdin_text));
-        kept_close_stdin(k);
+        (void)named_exec_write(k, k->asked.stdin_text, strlen(k->asked.stdin_text));
+        named_exec_close_stdin(k);
     }
     forget_asked(k);
-    kept_tell_readers(k);
+    named_exec_tell_readers(k);
 }
 
 /* Let in at once: still from the loop, so that the first reader is there when it runs. */
 static void on_start(struct loop_defer *d)
 {
-    struct kept *k = container_of(d, struct kept, start);
+    struct named_exec *k = container_of(d, struct named_exec, start);
     LOG_REQUEST(k->request.id);
     on_let_in(k, NULL);
 }
 
 static void on_over(void *arg)
 {
-    kept_kill(arg);
+    named_exec_kill(arg);
 }
 
 /* Starting ------------------------------------------------------------------------------------ */
 
-static int check(const struct execs *x, const struct kept_options *o, struct err *err)
+static int check(const struct execs *x, const struct named_exec_options *o, struct err *err)
 {
     const char *session = session_id(o->session);
 
@@ -318,7 +318,7 @@ static int check(const struct execs *x, const struct kept_options *o, struct err
 }
 
 /* A command may take as long as its caller's profile says, whatever was asked for. */
-static bool clamp(const struct execs *x, struct kept_options *o)
+static bool clamp(const struct execs *x, struct named_exec_options *o)
 {
     int64_t most = policy_longest_sec(x->options.service->policy, o->scope);
     uint64_t *timeout = &o->run.exec.timeout_ns;
@@ -329,7 +329,7 @@ static bool clamp(const struct execs *x, struct kept_options *o)
     return true;
 }
 
-static int ask(struct kept *k, const struct kept_options *o, struct err *err)
+static int ask(struct named_exec *k, const struct named_exec_options *o, struct err *err)
 {
     AUTO_FREE char *command = policy_command_text(o->run.exec.argv, o->run.exec.cmd);
     struct policy_gate_options gate = {.session = o->session,
@@ -348,10 +348,10 @@ static int ask(struct kept *k, const struct kept_options *o, struct err *err)
     return r < 0 ? r : 0;
 }
 
-int execs_start(struct execs *x, const struct kept_options *options, struct kept **ret,
+int execs_start(struct execs *x, const struct named_exec_options *options, struct named_exec **ret,
                 struct err *err)
 {
-    struct kept *k = xnew(struct kept);
+    struct named_exec *k = xnew(struct named_exec);
     char random[17];
 
     k->x = x;
@@ -380,32 +380,33 @@ int execs_start(struct execs *x, const struct kept_options *options, struct kept
     return 0;
 }
 
-struct kept *execs_find(const struct execs *x, const char *session_id, const char *id)
+struct named_exec *execs_find(const struct execs *x, const char *session_id, const char *id)
 {
-    struct kept *k = x->buckets[str_hash(id) % EXECS_BUCKETS];
+    struct named_exec *k = x->buckets[str_hash(id) % EXECS_BUCKETS];
 
     while (k != NULL && !(str_eq(k->id, id) && str_eq(k->session_id, session_id)))
         k = k->bucket_next;
     return k;
 }
 
-struct kept *execs_next(const struct execs *x, const char *session_id, const struct kept *after)
+struct named_exec *execs_next(const struct execs *x, const char *session_id,
+                              const struct named_exec *after)
 {
-    struct kept *k = after != NULL ? after->next : x->first;
+    struct named_exec *k = after != NULL ? after->next : x->first;
 
     while (k != NULL && !str_eq(k->session_id, session_id))
         k = k->next;
     return k;
 }
 
-const char *kept_state_name(const struct kept *k)
+const char *named_exec_state_name(const struct named_exec *k)
 {
     return states[k->state].name;
 }
 
 /* Using one ----------------------------------------------------------------------------------- */
 
-int kept_write(struct kept *k, const char *data, size_t len)
+int named_exec_write(struct named_exec *k, const char *data, size_t len)
 {
     int r = k->run != NULL ? run_write(k->run, data, len) : -EPIPE;
 
@@ -414,40 +415,40 @@ int kept_write(struct kept *k, const char *data, size_t len)
     return r;
 }
 
-void kept_close_stdin(struct kept *k)
+void named_exec_close_stdin(struct named_exec *k)
 {
     if (k->run != NULL)
         run_close_stdin(k->run);
 }
 
-void kept_signal(struct kept *k, int signo)
+void named_exec_signal(struct named_exec *k, int signo)
 {
     if (k->run != NULL)
         run_signal(k->run, signo);
 }
 
-void kept_kill(struct kept *k)
+void named_exec_kill(struct named_exec *k)
 {
     struct err err = {0};
 
     if (k->run != NULL) {
         run_kill(k->run);
-    } else if (k->state == KEPT_ASKING) {
+    } else if (k->state == NAMED_EXEC_ASKING) {
         (void)err_set(&err, ERR_STATE, "the command was given up before it ran");
         refuse(k, &err);
     }
 }
 
-void kept_resize(struct kept *k, uint16_t rows, uint16_t cols)
+void named_exec_resize(struct named_exec *k, uint16_t rows, uint16_t cols)
 {
     if (k->run != NULL)
         run_resize(k->run, rows, cols);
 }
 
-void kept_dismiss(struct kept *k)
+void named_exec_dismiss(struct named_exec *k)
 {
     k->keep = false;
-    kept_kill(k);
-    if (k->state == KEPT_ENDED)
-        kept_sweep_later(k);
+    named_exec_kill(k);
+    if (k->state == NAMED_EXEC_ENDED)
+        named_exec_sweep_later(k);
 }

@@ -20,7 +20,7 @@
 struct authz_scope;
 struct err;
 struct execs;
-struct kept;
+struct named_exec;
 struct log_segment;
 struct policy_service;
 struct session;
@@ -45,7 +45,7 @@ struct execs *execs_new(struct loop *loop, const struct execs_options *options);
 void execs_free(struct execs *x);
 DEFINE_CLEANUP(execs)
 
-struct kept_options {
+struct named_exec_options {
     struct session *session;
     struct run_options run; /* borrows from `owned` */
     const char *stdin_text; /* the same; NULL: none */
@@ -63,72 +63,74 @@ struct kept_options {
 
 /*   ASKING ──► RUNNING ──► ENDING ──► ENDED
  *      └────────────────────────────────┘   */
-enum kept_state {
-    KEPT_ASKING,  /* of the policy */
-    KEPT_RUNNING, /* also while it is being killed */
-    KEPT_ENDING,  /* it has, and the policy looks at what it left */
-    KEPT_ENDED,   /* as kept_result() and kept_error() tell */
-    KEPT_STATE_MAX,
+enum named_exec_state {
+    NAMED_EXEC_ASKING,  /* of the policy */
+    NAMED_EXEC_RUNNING, /* also while it is being killed */
+    NAMED_EXEC_ENDING,  /* it has, and the policy looks at what it left */
+    NAMED_EXEC_ENDED,   /* as named_exec_result() and named_exec_error() tell */
+    NAMED_EXEC_STATE_MAX,
 };
 
 /* ERR_CONFLICT when the session has an exec of that id already; ERR_LIMIT; or what the policy says
  * at once. Without `keep` the exec is killed and forgotten when its last reader leaves, so the
  * first should come at once. */
-int execs_start(struct execs *x, const struct kept_options *options, struct kept **ret,
+int execs_start(struct execs *x, const struct named_exec_options *options, struct named_exec **ret,
                 struct err *err);
-struct kept *execs_find(const struct execs *x, const char *session_id, const char *id);
+struct named_exec *execs_find(const struct execs *x, const char *session_id, const char *id);
 /* Of one session, oldest first; `after` NULL starts. */
-struct kept *execs_next(const struct execs *x, const char *session_id, const struct kept *after);
+struct named_exec *execs_next(const struct execs *x, const char *session_id,
+                              const struct named_exec *after);
 
-enum kept_state kept_state(const struct kept *k);
-const char *kept_state_name(const struct kept *k);
-bool kept_ran(const struct kept *k); /* at all */
-const char *kept_id(const struct kept *k);
-const char *kept_session_id(const struct kept *k);
-uint64_t kept_started(const struct kept *k); /* wall clock */
+enum named_exec_state named_exec_state(const struct named_exec *k);
+const char *named_exec_state_name(const struct named_exec *k);
+bool named_exec_ran(const struct named_exec *k); /* at all */
+const char *named_exec_id(const struct named_exec *k);
+const char *named_exec_session_id(const struct named_exec *k);
+uint64_t named_exec_started(const struct named_exec *k); /* wall clock */
 /* Valid once it has ended and there is no error: one that never ran, or was not allowed to leave
  * what it left. */
-const struct run_result *kept_result(const struct kept *k);
-const struct err *kept_error(const struct kept *k); /* NULL: none */
-bool kept_keeps(const struct kept *k);              /* asked to outlive its readers */
-void kept_range(const struct kept *k, uint64_t *ret_begin, uint64_t *ret_end);
-uint64_t kept_stdin_bytes(const struct kept *k); /* that were taken so far */
+const struct run_result *named_exec_result(const struct named_exec *k);
+const struct err *named_exec_error(const struct named_exec *k); /* NULL: none */
+bool named_exec_keeps(const struct named_exec *k);              /* asked to outlive its readers */
+void named_exec_range(const struct named_exec *k, uint64_t *ret_begin, uint64_t *ret_end);
+uint64_t named_exec_stdin_bytes(const struct named_exec *k); /* that were taken so far */
 /* As those of a run; they do nothing on one that does not run. */
-int kept_write(struct kept *k, const char *data, size_t len);
-void kept_close_stdin(struct kept *k);
-void kept_signal(struct kept *k, int signo);
-void kept_kill(struct kept *k);
-void kept_resize(struct kept *k, uint16_t rows, uint16_t cols);
+int named_exec_write(struct named_exec *k, const char *data, size_t len);
+void named_exec_close_stdin(struct named_exec *k);
+void named_exec_signal(struct named_exec *k, int signo);
+void named_exec_kill(struct named_exec *k);
+void named_exec_resize(struct named_exec *k, uint16_t rows, uint16_t cols);
 /* Nobody wants it any more: it is killed if it runs, and forgotten once it has ended. */
-void kept_dismiss(struct kept *k);
+void named_exec_dismiss(struct named_exec *k);
 
-struct kept_events {
+struct named_exec_events {
     void (*ready)(void *arg);         /* it runs, there is more to read, or it has ended */
     void (*stdin_drained)(void *arg); /* optional */
 };
 
 /* Zero-initialised, inside its owner. */
-struct kept_reader {
-    struct kept *kept; /* NULL: not attached; the rest is private */
-    struct kept_reader *prev, *next;
+struct named_exec_reader {
+    struct named_exec *kept; /* NULL: not attached; the rest is private */
+    struct named_exec_reader *prev, *next;
     struct log_segment *segment; /* a hint */
     uint64_t at, dropped;
-    const struct kept_events *events;
+    const struct named_exec_events *events;
     void *arg;
 };
 
 /* The caller reads what is there at once; `ready` comes from the loop, for what follows. A reader
  * may detach itself in it. */
-void kept_attach(struct kept *k, struct kept_reader *r, uint64_t from,
-                 const struct kept_events *events, void *arg);
-void kept_detach(struct kept_reader *r);
+void named_exec_attach(struct named_exec *k, struct named_exec_reader *r, uint64_t from,
+                       const struct named_exec_events *events, void *arg);
+void named_exec_detach(struct named_exec_reader *r);
 /* Copies what comes next, of one stream: its length, 0 when there is nothing (yet). */
-size_t kept_read(struct kept_reader *r, enum exec_stream *ret_stream, char *ret, size_t size);
+size_t named_exec_read(struct named_exec_reader *r, enum exec_stream *ret_stream, char *ret,
+                       size_t size);
 /* Whether more of that stream may follow directly behind these `len` bytes, for all that is known:
  * a character that is cut there may still become whole. */
-bool kept_may_grow(const struct kept_reader *r, size_t len);
-void kept_advance(struct kept_reader *r, size_t len);
+bool named_exec_may_grow(const struct named_exec_reader *r, size_t len);
+void named_exec_advance(struct named_exec_reader *r, size_t len);
 /* Bytes that were gone before this reader got to them, since it was last asked. */
-uint64_t kept_take_dropped(struct kept_reader *r);
+uint64_t named_exec_take_dropped(struct named_exec_reader *r);
 /* Everything was read and nothing follows. */
-bool kept_at_end(const struct kept_reader *r);
+bool named_exec_at_end(const struct named_exec_reader *r);

@@ -35,43 +35,42 @@ struct log_segment *log_find(const struct exec_log *log, uint64_t at);
 void log_drop(struct exec_log *log); /* the first segment */
 void log_done(struct exec_log *log);
 
-struct kept {
+struct named_exec {
     struct execs *x;
-    struct kept *bucket_next, *prev, *next; /* in order of start */
-    struct kept *older, *newer;             /* of those that ended, in that order */
-    enum kept_state state;
-    char *id, *session_id;     /* owned */
-    struct kept_options asked; /* until it runs: run, stdin_text and owned */
-    struct session *session;   /* held until it runs */
-    struct policy_gate *gate;  /* owned; NULL once it has ended */
-    struct share *share;       /* held; whose it is; NULL: nobody's in particular */
-    struct run *run;           /* owned; NULL unless it runs */
-    struct run_result result;  /* without text */
-    struct loop_defer start;   /* it has been let in */
-    struct log_scope request;  /* who asked, for the log */
-    struct err err;            /* why it never ran, or may not have */
+    struct named_exec *bucket_next, *prev, *next; /* in order of start */
+    struct named_exec *older, *newer;             /* of those that ended, in that order */
+    enum named_exec_state state;
+    char *id, *session_id;           /* owned */
+    struct named_exec_options asked; /* until it runs: run, stdin_text and owned */
+    struct session *session;         /* held until it runs */
+    struct policy_gate *gate;        /* owned; NULL once it has ended */
+    struct share *share;             /* held; whose it is; NULL: nobody's in particular */
+    struct run *run;                 /* owned; NULL unless it runs */
+    struct run_result result;        /* without text */
+    struct loop_defer start;         /* it has been let in */
+    struct log_scope request;        /* who asked, for the log */
+    struct err err;                  /* why it never ran, or may not have */
     bool keep, paused, ran;
     size_t log_max;
     struct exec_log log;
     uint64_t started_real, ended_now, stdin_bytes;
-    struct kept_reader *readers;
+    struct named_exec_reader *readers;
 };
 
-/* execs.c: what all have together; for kept_settle(). */
+/* execs.c: what all have together; for named_exec_settle(). */
 struct execs {
     struct loop *loop; /* borrowed */
     struct execs_options options;
-    struct kept *buckets[EXECS_BUCKETS];
-    struct kept *first, *last;
-    struct kept *ended_first, *ended_last;
+    struct named_exec *buckets[EXECS_BUCKETS];
+    struct named_exec *first, *last;
+    struct named_exec *ended_first, *ended_last;
     size_t n_running, n_ended, bytes;
     struct loop_timer timer;
     struct loop_defer sweep;
 };
 
 /* Forgets it soon, if there is reason to. From the loop: whoever calls may still look. */
-void kept_sweep_later(struct kept *k);
 /* execs_read.c */
-void kept_tell_readers(struct kept *k);
+void named_exec_tell_readers(struct named_exec *k);
 /* Drops what is too much, and holds the program back or lets it go on. */
-void kept_settle(struct kept *k);
+void named_exec_settle(struct named_exec *k);

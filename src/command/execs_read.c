@@ -11,79 +11,79 @@
 #define MEMORY_HIGH (2U * LAG_HIGH)
 #define MEMORY_LOW (2U * LAG_LOW)
 
-enum kept_state kept_state(const struct kept *k)
+enum named_exec_state named_exec_state(const struct named_exec *k)
 {
     return k->state;
 }
 
-bool kept_ran(const struct kept *k)
+bool named_exec_ran(const struct named_exec *k)
 {
     return k->ran;
 }
 
-const char *kept_id(const struct kept *k)
+const char *named_exec_id(const struct named_exec *k)
 {
     return k->id;
 }
 
-const char *kept_session_id(const struct kept *k)
+const char *named_exec_session_id(const struct named_exec *k)
 {
     return k->session_id;
 }
 
-uint64_t kept_started(const struct kept *k)
+uint64_t named_exec_started(const struct named_exec *k)
 {
     return k->started_real;
 }
 
-const struct run_result *kept_result(const struct kept *k)
+const struct run_result *named_exec_result(const struct named_exec *k)
 {
     return &k->result;
 }
 
-const struct err *kept_error(const struct kept *k)
+const struct err *named_exec_error(const struct named_exec *k)
 {
     return k->err.code != ERR_NONE ? &k->err : NULL;
 }
 
-bool kept_keeps(const struct kept *k)
+bool named_exec_keeps(const struct named_exec *k)
 {
     return k->keep;
 }
 
-void kept_range(const struct kept *k, uint64_t *ret_begin, uint64_t *ret_end)
+void named_exec_range(const struct named_exec *k, uint64_t *ret_begin, uint64_t *ret_end)
 {
     *ret_begin = log_begin(&k->log);
     *ret_end = k->log.end;
 }
 
-uint64_t kept_stdin_bytes(const struct kept *k)
+uint64_t named_exec_stdin_bytes(const struct named_exec *k)
 {
     return k->stdin_bytes;
 }
 
 /* What lies before this position is needed by nobody who is here. */
-static uint64_t unread(const struct kept *k)
+static uint64_t unread(const struct named_exec *k)
 {
     uint64_t least = k->log.end;
 
-    for (const struct kept_reader *r = k->readers; r != NULL; r = r->next)
+    for (const struct named_exec_reader *r = k->readers; r != NULL; r = r->next)
         least = r->at < least ? r->at : least;
     return least;
 }
 
-static void drop_first(struct kept *k)
+static void drop_first(struct named_exec *k)
 {
     size_t before = k->log.bytes;
 
-    for (struct kept_reader *r = k->readers; r != NULL; r = r->next)
+    for (struct named_exec_reader *r = k->readers; r != NULL; r = r->next)
         if (r->segment == k->log.first)
             r->segment = NULL;
     log_drop(&k->log);
     k->x->bytes -= before - k->log.bytes;
 }
 
-static void trim(struct kept *k)
+static void trim(struct named_exec *k)
 {
     const struct execs *x = k->x;
     uint64_t upto = unread(k);
@@ -94,7 +94,7 @@ static void trim(struct kept *k)
 }
 
 /* The segment with the reader's next byte; NULL: there is none yet. */
-static struct log_segment *next_segment(struct kept_reader *r)
+static struct log_segment *next_segment(struct named_exec_reader *r)
 {
     struct log_segment *s = r->segment != NULL ? r->segment : log_find(&r->kept->log, r->at);
 
@@ -106,11 +106,11 @@ static struct log_segment *next_segment(struct kept_reader *r)
 }
 
 /* Memory that is held for the slowest reader. */
-static uint64_t unread_memory(const struct kept *k)
+static uint64_t unread_memory(const struct named_exec *k)
 {
     uint64_t most = 0;
 
-    for (struct kept_reader *r = k->readers; r != NULL; r = r->next) {
+    for (struct named_exec_reader *r = k->readers; r != NULL; r = r->next) {
         const struct log_segment *s = next_segment(r);
         uint64_t memory = s != NULL ? k->log.taken - s->taken : 0;
         most = memory > most ? memory : most;
@@ -118,7 +118,7 @@ static uint64_t unread_memory(const struct kept *k)
     return most;
 }
 
-static void set_pace(struct kept *k)
+static void set_pace(struct named_exec *k)
 {
     uint64_t lag = k->log.end - unread(k);
     bool pause = lag > (k->paused ? LAG_LOW : LAG_HIGH) ||
@@ -131,26 +131,26 @@ static void set_pace(struct kept *k)
         run_pause(k->run, pause);
 }
 
-void kept_settle(struct kept *k)
+void named_exec_settle(struct named_exec *k)
 {
     trim(k);
     set_pace(k);
 }
 
-void kept_tell_readers(struct kept *k)
+void named_exec_tell_readers(struct named_exec *k)
 {
-    for (struct kept_reader *r = k->readers, *next; r != NULL; r = next) {
+    for (struct named_exec_reader *r = k->readers, *next; r != NULL; r = next) {
         next = r->next;
         r->events->ready(r->arg);
     }
 }
 
-void kept_attach(struct kept *k, struct kept_reader *r, uint64_t from,
-                 const struct kept_events *events, void *arg)
+void named_exec_attach(struct named_exec *k, struct named_exec_reader *r, uint64_t from,
+                       const struct named_exec_events *events, void *arg)
 {
     uint64_t begin = log_begin(&k->log);
 
-    *r = (struct kept_reader){.kept = k, .at = from, .events = events, .arg = arg};
+    *r = (struct named_exec_reader){.kept = k, .at = from, .events = events, .arg = arg};
     r->next = k->readers;
     if (r->next != NULL)
         r->next->prev = r;
@@ -163,9 +163,9 @@ void kept_attach(struct kept *k, struct kept_reader *r, uint64_t from,
     }
 }
 
-void kept_detach(struct kept_reader *r)
+void named_exec_detach(struct named_exec_reader *r)
 {
-    struct kept *k = r->kept;
+    struct named_exec *k = r->kept;
 
     if (k == NULL)
         return;
@@ -173,13 +173,14 @@ void kept_detach(struct kept_reader *r)
     if (r->next != NULL)
         r->next->prev = r->prev;
     r->kept = NULL;
-    kept_settle(k);
+    named_exec_settle(k);
     /* Nobody listens any more, and nobody asked for it to go on. */
     if (k->readers == NULL && !k->keep)
-        kept_dismiss(k);
+        named_exec_dismiss(k);
 }
 
-size_t kept_read(struct kept_reader *r, enum exec_stream *ret_stream, char *ret, size_t size)
+size_t named_exec_read(struct named_exec_reader *r, enum exec_stream *ret_stream, char *ret,
+                       size_t size)
 {
     const struct log_segment *s = next_segment(r);
     size_t done = 0;
@@ -196,7 +197,7 @@ size_t kept_read(struct kept_reader *r, enum exec_stream *ret_stream, char *ret,
     return done;
 }
 
-bool kept_may_grow(const struct kept_reader *r, size_t len)
+bool named_exec_may_grow(const struct named_exec_reader *r, size_t len)
 {
     const struct log_segment *s = r->segment;
     enum exec_stream stream = s->stream;
@@ -206,14 +207,14 @@ bool kept_may_grow(const struct kept_reader *r, size_t len)
     return s != NULL ? s->stream == stream : r->kept->run != NULL;
 }
 
-void kept_advance(struct kept_reader *r, size_t len)
+void named_exec_advance(struct named_exec_reader *r, size_t len)
 {
     r->at += len;
     if (r->kept->paused)
         set_pace(r->kept);
 }
 
-uint64_t kept_take_dropped(struct kept_reader *r)
+uint64_t named_exec_take_dropped(struct named_exec_reader *r)
 {
     uint64_t dropped = r->dropped;
 
@@ -221,7 +222,7 @@ uint64_t kept_take_dropped(struct kept_reader *r)
     return dropped;
 }
 
-bool kept_at_end(const struct kept_reader *r)
+bool named_exec_at_end(const struct named_exec_reader *r)
 {
-    return r->kept->state == KEPT_ENDED && r->at == r->kept->log.end;
+    return r->kept->state == NAMED_EXEC_ENDED && r->at == r->kept->log.end;
 }

@@ -21,7 +21,7 @@ struct outputs;
 struct policy;
 struct quota_guards;
 struct shares;
-struct skills;
+struct jobs;
 
 /* All borrowed. */
 struct policy_service {
@@ -33,7 +33,7 @@ struct policy_service {
     struct outputs *outputs;     /* NULL: full outputs are not kept */
     struct shares *shares;       /* what tokens use; NULL: nobody counts */
     struct quota_guards *guards; /* look after workspaces between commands; NULL: nobody does */
-    struct skills *helper;       /* looks into directories that we may not; NULL: nobody does */
+    struct jobs *helper;         /* looks into directories that we may not; NULL: nobody does */
     uint64_t session_ttl_sec;    /* for the status */
     const char *degraded;        /* what is not as it should be, as a sentence; NULL: nothing */
 };

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/err.h"
+#include "base/host_path.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "config/config.h"
@@ -25,7 +26,7 @@ void config_source_set(struct config_source *s, const char *value)
 
 static bool may_be_mounted(const struct config *c, const char *path)
 {
-    AUTO_FREE char *real = policy_real_path(path);
+    AUTO_FREE char *real = path_real(path);
     for (char *const *root = c->mount_roots; root != NULL && *root != NULL; root++) {
         size_t len = strlen(*root);
         if (str_starts(real, *root) &&
@@ -61,7 +62,7 @@ int config_read_policy(struct config *c, const struct json *sections, const char
                                            .file_name = path != NULL ? path : "(none)",
                                            .env = environ,
                                            .cwd = cwd,
-                                           .resolve = policy_real_path,
+                                           .resolve = path_real,
                                            .outer_roots = c->mount_roots};
     int r = policy_new(&options, &c->policy, err);
     return r < 0 ? r : check_chat(c, err);

@@ -7,14 +7,14 @@
 #include "base/alloc.h"
 #include "base/err.h"
 #include "base/fd.h"
-#include "base/kept_file.h"
+#include "base/reread_file.h"
 #include "base/str.h"
 
 #define TOKEN_MIN 32U
 #define TOKEN_MAX 4096U
 
 struct token_file {
-    struct kept_file file;
+    struct reread_file file;
     char *text; /* owned, NULL: none */
 };
 
@@ -30,7 +30,7 @@ void token_file_free(struct token_file *f)
     if (f == NULL)
         return;
     forget(f->text);
-    kept_file_done(&f->file);
+    reread_file_done(&f->file);
     free(f);
 }
 
@@ -63,7 +63,7 @@ int token_file_check(struct token_file *f, struct err *err)
     AUTO_FREE char *text = NULL;
     if (f->file.fd < 0)
         return 0;
-    int r = kept_file_again(&f->file, err);
+    int r = reread_file_again(&f->file, err);
     if (r == 0)
         (void)read_text(f, &text, err);
     if (str_eq(text, f->text)) {
@@ -79,12 +79,12 @@ int token_file_check(struct token_file *f, struct err *err)
 int token_file_open(const char *path, struct token_file **ret, struct err *err)
 {
     AUTO(token_file) struct token_file *f = xnew(struct token_file);
-    int r = kept_file_open(&f->file, path, "token_file", err);
+    int r = reread_file_open(&f->file, path, "token_file", err);
     if (r == 0)
         r = read_text(f, &f->text, err);
     if (r < 0)
         return r;
-    kept_file_settle(&f->file);
+    reread_file_settle(&f->file);
     *ret = TAKE_PTR(f);
     return 0;
 }

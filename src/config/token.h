@@ -3,7 +3,8 @@
 
 /* The file with the token of TCP clients. It is read again every second, so that a token can be
  * replaced while we serve: the old one counts no more from then on. While the file is missing, not
- * to be read, or holds no good token, nobody is let in. What that takes is in base/kept_file.h. */
+ * to be read, or holds no good token, nobody is let in. What that takes is in base/reread_file.h.
+ */
 
 #include "base/cleanup.h"
 

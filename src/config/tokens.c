@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/json.h"
-#include "base/kept_file.h"
+#include "base/reread_file.h"
 #include "base/str.h"
 #include "config/config_yaml.h"
 #include "http/codec/crypto.h"
@@ -24,7 +24,7 @@
 #define DIGEST_SIZE 65
 
 struct tokens_file {
-    struct kept_file file;
+    struct reread_file file;
     struct authz *scopes;     /* owned, NULL: none */
     struct stat seen;         /* when it was read last */
     char digest[DIGEST_SIZE]; /* of what was read, "": it was not good */
@@ -35,7 +35,7 @@ void tokens_file_free(struct tokens_file *f)
     if (f == NULL)
         return;
     authz_free(f->scopes);
-    kept_file_done(&f->file);
+    reread_file_done(&f->file);
     free(f);
 }
 
@@ -117,7 +117,7 @@ static int read_again(struct tokens_file *f, struct err *err)
 int tokens_file_open(const char *path, struct tokens_file **ret, struct err *err)
 {
     AUTO(tokens_file) struct tokens_file *f = xnew(struct tokens_file);
-    int r = kept_file_open(&f->file, path, "tokens_file", err);
+    int r = reread_file_open(&f->file, path, "tokens_file", err);
 
     if (r == 0)
         r = read_again(f, err);
@@ -129,7 +129,7 @@ int tokens_file_open(const char *path, struct tokens_file **ret, struct err *err
 
 int tokens_file_check(struct tokens_file *f, struct err *err)
 {
-    int r = kept_file_again(&f->file, err);
+    int r = reread_file_again(&f->file, err);
 
     if (r == 0)
         r = read_again(f, err);

@@ -3,7 +3,7 @@
 
 /* The file of tokens with scopes (policy/authz.h), read again when it changes: a token that is not
  * in it any more counts no more from then on. While the file is missing, not to be read, open to
- * others or wrong in any line, none of its tokens counts. What that takes is in base/kept_file.h.
+ * others or wrong in any line, none of its tokens counts. What that takes is in base/reread_file.h.
  */
 
 #include "base/cleanup.h"

@@ -44,7 +44,7 @@
 #include "front/v1/v1.h"
 #include "http/server/server.h"
 #include "inside/seccomp_install.h"
-#include "jobs/skills.h"
+#include "jobs/jobs.h"
 #include "loop/loop.h"
 #include "loop/peer.h"
 #include "policy/policy.h"
@@ -77,11 +77,11 @@ struct daemon {
     struct mcp *mcp;
     struct chat *chat;
     struct http_server *server;
-    struct skills *skills;
+    struct jobs *skills;
     struct users *users;
     struct artifacts *artifacts;
-    struct rpc *rpc;
-    struct rpc_stdio *stdio;
+    struct langbot *rpc;
+    struct langbot_stdio *stdio;
     struct loop_signal signals;
     struct loop_timer farewell;
     struct systemd systemd;
@@ -329,7 +329,7 @@ static void on_answered(void *arg, const struct http_answer *answer)
 
 static void on_token_changed(void *arg, const char *token)
 {
-    rpc_set_token(((const struct daemon *)arg)->rpc, token);
+    langbot_set_token(((const struct daemon *)arg)->rpc, token);
 }
 
 static int listen_tcp(struct daemon *d, struct err *err)
@@ -402,10 +402,10 @@ static int start_server(struct daemon *d, struct err *err)
 
 static int start_skills(struct daemon *d, struct err *err)
 {
-    struct skills_options options = {.program = d->fetch_program,
-                                     .launcher = boxd_backend_launcher(d->backends),
-                                     .roots = d->config->mount_roots};
-    int r = skills_new(d->loop, &options, &d->skills, err);
+    struct jobs_options options = {.program = d->fetch_program,
+                                   .launcher = boxd_backend_launcher(d->backends),
+                                   .roots = d->config->mount_roots};
+    int r = jobs_new(d->loop, &options, &d->skills, err);
     struct artifacts_options artifacts = {
         .jobs = options, .manager = d->manager, .tag = d->artifacts_tag};
     return r < 0 ? r : artifacts_new(d->loop, &artifacts, &d->artifacts, err);
@@ -415,20 +415,20 @@ static int start_skills(struct daemon *d, struct err *err)
 static int start_rpc(struct daemon *d, struct err *err)
 {
     const struct config *c = d->config;
-    struct rpc_options options = {.manager = d->manager,
-                                  .service = boxd_service_policy(d->service),
-                                  .token = boxd_service_rpc_token(c),
-                                  .instance = c->instance,
-                                  .backend_name = c->report_backend,
-                                  .config = c->box_config,
-                                  .users = d->users,
-                                  .base_dir = c->langbot_base,
-                                  .roots = c->mount_roots,
-                                  .diag_fd = d->diag_fd,
-                                  .spool_fd = d->spool_fd,
-                                  .quiet_probes = c->tokens != NULL,
-                                  .legacy = c->legacy_protocol,
-                                  .unsafe_storage = c->unsafe_storage};
+    struct langbot_options options = {.manager = d->manager,
+                                      .service = boxd_service_policy(d->service),
+                                      .token = boxd_service_rpc_token(c),
+                                      .instance = c->instance,
+                                      .backend_name = c->report_backend,
+                                      .config = c->box_config,
+                                      .users = d->users,
+                                      .base_dir = c->langbot_base,
+                                      .roots = c->mount_roots,
+                                      .diag_fd = d->diag_fd,
+                                      .spool_fd = d->spool_fd,
+                                      .quiet_probes = c->tokens != NULL,
+                                      .legacy = c->legacy_protocol,
+                                      .unsafe_storage = c->unsafe_storage};
     if (c->unsafe_storage)
         log_warn(NULL, "LANGBOT_BOX_ALLOW_UNSAFE_SOFT_STORAGE_LIMITS is set: storage limits that "
                        "are not enforced count as if they were");
@@ -440,17 +440,17 @@ static int start_rpc(struct daemon *d, struct err *err)
         r = boxd_service_set_helper(d->service, d->skills, err);
     http_server_hold(d->server, false);
     if (r == 0)
-        r = rpc_new(&options, &d->rpc, err);
+        r = langbot_new(&options, &d->rpc, err);
     if (r == 0 && options.token == NULL && boxd_service_needs_token(c))
-        rpc_set_token(d->rpc, NULL); /* tokens with scopes are not for this front */
+        langbot_set_token(d->rpc, NULL); /* tokens with scopes are not for this front */
     if (r == 0)
-        r = rpc_routes(d->rpc, d->server, err);
+        r = langbot_routes(d->rpc, d->server, err);
     if (r == 0 && c->stdio_control) {
-        struct rpc_stdio_options pipes = {.in_fd = TAKE_FD(d->in_fd),
-                                          .out_fd = TAKE_FD(d->out_fd),
-                                          .ended = on_stdio_ended,
-                                          .arg = d};
-        r = rpc_stdio_new(d->rpc, &pipes, &d->stdio, err);
+        struct langbot_stdio_options pipes = {.in_fd = TAKE_FD(d->in_fd),
+                                              .out_fd = TAKE_FD(d->out_fd),
+                                              .ended = on_stdio_ended,
+                                              .arg = d};
+        r = langbot_stdio_new(d->rpc, &pipes, &d->stdio, err);
     }
     return r;
 }
@@ -652,15 +652,15 @@ static void stop(struct daemon *d)
     loop_signal_stop(&d->signals);
     loop_timer_stop(&d->farewell);
     systemd_done(&d->systemd);
-    rpc_stdio_free(d->stdio);
+    langbot_stdio_free(d->stdio);
     http_server_free(d->server);
-    rpc_free(d->rpc);
+    langbot_free(d->rpc);
     mcp_free(d->mcp);
     v1_free(d->v1);
     disk_guard_free(d->disk);
     quota_guards_free(d->guards);
     artifacts_free(d->artifacts);
-    skills_free(d->skills);
+    jobs_free(d->skills);
     /* One that never came to serve leaves the sessions of an earlier one alone. */
     boxd_backend_free(d->backends, d->keep || !d->served);
     chat_free(d->chat);

@@ -358,7 +358,7 @@ static void on_workspace(void *arg, const char *json, size_t len, const char *me
         degrade(s, message);
 }
 
-int boxd_service_set_helper(struct boxd_service *s, struct skills *helper, struct err *err)
+int boxd_service_set_helper(struct boxd_service *s, struct jobs *helper, struct err *err)
 {
     const struct policy *p = s->o.config->policy;
     struct err why = {0};

@@ -18,7 +18,7 @@ struct manager;
 struct policy_service;
 struct quota_guards;
 struct shares;
-struct skills;
+struct jobs;
 struct users;
 
 /* All borrowed. */
@@ -47,7 +47,7 @@ DEFINE_CLEANUP(boxd_service)
 /* The helper that may look into, and make, directories that we may not. Makes the default workspace
  * unless it is there, and turns the loop until that is done: what is wrong with its setting is an
  * error, what is wrong with the host is told in the status. */
-int boxd_service_set_helper(struct boxd_service *s, struct skills *helper, struct err *err);
+int boxd_service_set_helper(struct boxd_service *s, struct jobs *helper, struct err *err);
 
 const struct policy_service *boxd_service_policy(const struct boxd_service *s);
 

@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/host_path.h"
 #include "base/path.h"
 #include "base/str.h"
 #include "base/strv.h"
@@ -42,13 +43,6 @@ void fetch_launcher_free(struct fetch_launcher *l)
         l->free(l);
 }
 
-static bool is_at_or_below(const char *path, const char *root)
-{
-    size_t len = strlen(root);
-    return str_eq(root, "/") ||
-           (strncmp(path, root, len) == 0 && (path[len] == '\0' || path[len] == '/'));
-}
-
 int fetch_find_root(const struct fetch_roots *roots, const char *path, size_t *ret,
                     const char **ret_rest, struct err *err)
 {
@@ -60,7 +54,7 @@ int fetch_find_root(const struct fetch_roots *roots, const char *path, size_t *r
     for (size_t i = 0; roots->paths != NULL && roots->paths[i] != NULL; i++) {
         const char *root = roots->paths[i];
         size_t len = str_eq(root, "/") ? 0 : strlen(root);
-        if (!is_at_or_below(path, root) || (found && len < best) ||
+        if (!path_at_or_below(path, root) || (found && len < best) ||
             (roots->outer && path[len] == '\0'))
             continue;
         best = len;

@@ -88,8 +88,8 @@ static int marker_answer(const struct json *data, const char *note, struct buf *
 }
 
 /* The request of a job that is about one directory and, maybe, names in it. */
-static int submit(struct skills *s, struct job_request request, const char *const *parts,
-                  skills_done_fn *done, void *arg, struct err *err)
+static int submit(struct jobs *s, struct job_request request, const char *const *parts,
+                  jobs_done_fn *done, void *arg, struct err *err)
 {
     AUTO_DONE(buf) struct buf text;
     AUTO(json) struct json *data = NULL;
@@ -111,29 +111,28 @@ static int submit(struct skills *s, struct job_request request, const char *cons
                 ? err_set(err, ERR_INVALID, "Invalid Box shared Workspace probe basename")
                 : json_parse(text.data, text.len, &data, err);
     if (r < 0) {
-        skills_act_for(s, NULL); /* that call is not made */
+        jobs_act_for(s, NULL); /* that call is not made */
         return r;
     }
     request.data = data;
     request.zip_fd = -1;
-    return skills_submit(s, &request, done, arg, err);
+    return jobs_submit(s, &request, done, arg, err);
 }
 
-int hostdir_ensure(struct skills *s, const char *path, skills_done_fn *done, void *arg,
-                   struct err *err)
+int hostdir_ensure(struct jobs *s, const char *path, jobs_done_fn *done, void *arg, struct err *err)
 {
     return submit(s, (struct job_request){.kind = &ensure_kind, .dir = path}, NULL, done, arg, err);
 }
 
-int hostdir_measure(struct skills *s, const char *path, const char *const *parts,
-                    skills_done_fn *done, void *arg, struct err *err)
+int hostdir_measure(struct jobs *s, const char *path, const char *const *parts, jobs_done_fn *done,
+                    void *arg, struct err *err)
 {
     return submit(s, (struct job_request){.kind = &measure_kind, .dir = path}, parts, done, arg,
                   err);
 }
 
-int hostdir_verify_marker(struct skills *s, const char *path, const char *marker_name,
-                          skills_done_fn *done, void *arg, struct err *err)
+int hostdir_verify_marker(struct jobs *s, const char *path, const char *marker_name,
+                          jobs_done_fn *done, void *arg, struct err *err)
 {
     const struct job_request request = {.kind = &marker_kind, .dir = path, .note = marker_name};
     return submit(s, request, NULL, done, arg, err);

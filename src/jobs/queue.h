@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "jobs/skills.h"
+#include "jobs/jobs.h"
 
 struct buf;
 
@@ -35,5 +35,5 @@ struct job_request {
     const char *source, *manifest;
 };
 
-int skills_submit(struct skills *s, const struct job_request *request, skills_done_fn *done,
-                  void *arg, struct err *err);
+int jobs_submit(struct jobs *s, const struct job_request *request, jobs_done_fn *done, void *arg,
+                struct err *err);

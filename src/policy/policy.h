@@ -64,7 +64,7 @@ struct policy_options {
     char *const *env;        /* "NAME=value", NULL-terminated; NULL: none */
     const char *cwd;         /* absolute; where relative paths start */
     /* Resolves links of an absolute path whose end may not exist; the result is owned. NULL: paths
-     * are taken as they are spelled. policy_real_path() is the one for a daemon. */
+     * are taken as they are spelled. path_real() is the one for a daemon. */
     char *(*resolve)(const char *path);
     char *const *outer_roots; /* the allow-list when the settings name none; NULL: nothing */
 };
@@ -94,8 +94,6 @@ int policy_profile(const struct policy *p, const char *name, const struct profil
 bool policy_profile_chosen(const struct policy *p);
 const struct profile *policy_profile_at(const struct policy *p, size_t i); /* by name; NULL: end */
 
-/* Does I/O. As realpath(3), but what does not exist is kept as it is spelled. */
-char *policy_real_path(const char *path);
 /* Does I/O: makes the default workspace unless it is there. Nothing to do without one. */
 int policy_ensure_workspace(const struct policy *p, struct err *err);
 

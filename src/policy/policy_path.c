@@ -8,56 +8,18 @@
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/host_path.h"
 #include "base/str.h"
 #include "base/strv.h"
 #include "policy/policy_internal.h"
 
 #define LIST_MAX 65536U
 
-/* In place, for an absolute path. */
-static void collapse(char *path)
-{
-    char *out = path;
-
-    for (const char *in = path; *in != '\0';) {
-        in += strspn(in, "/");
-        size_t len = strcspn(in, "/");
-        if (len == 2 && in[0] == '.' && in[1] == '.') {
-            while (out > path && *--out != '/')
-                continue;
-        } else if (len > 0 && !(len == 1 && in[0] == '.')) {
-            *out++ = '/';
-            memmove(out, in, len);
-            out += len;
-        }
-        in += len;
-    }
-    if (out == path)
-        *out++ = '/';
-    *out = '\0';
-}
-
 char *policy_plain_path(const char *base, const char *path)
 {
     char *whole = xasprintf("%s/%s", path[0] != '/' && base != NULL ? base : "", path);
 
-    collapse(whole);
-    return whole;
-}
-
-char *policy_real_path(const char *path)
-{
-    AUTO_FREE char *head = xstrdup(path);
-    char real[PATH_MAX];
-
-    while (realpath(head, real) == NULL) {
-        char *slash = strrchr(head, '/');
-        if (slash == NULL || slash == head)
-            return xstrdup(path);
-        *slash = '\0';
-    }
-    char *whole = xasprintf("%s%s", real, path + strlen(head));
-    collapse(whole);
+    path_normalise(whole);
     return whole;
 }
 

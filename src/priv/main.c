@@ -307,8 +307,8 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
         return r;
     h->own_view = launch_image_is_plain();
     storage_refill(h, LAUNCH_SPARES_MAX);
-    ahead_init(&h->ahead, h->rootful);
-    ahead_refill(&h->ahead, 0, h->daemon_uid, h->daemon_gid);
+    prewarm_init(&h->ahead, h->rootful);
+    prewarm_refill(&h->ahead, 0, h->daemon_uid, h->daemon_gid);
     return 0;
 }
 
@@ -357,7 +357,7 @@ static int run(int argc, char **argv, struct err *err)
     if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);
     (void)cgroup_host_remove(&host.cgroups, host.tag);
-    ahead_done(&host.ahead);
+    prewarm_done(&host.ahead);
     cgroup_host_done(&host.cgroups);
     return r;
 }

@@ -101,7 +101,7 @@ static void finish(struct priv_session *s)
     struct priv_head created = {PRIV_CREATE, s->create_id},
                      destroyed = {PRIV_DESTROY, s->destroy_id};
     session_free(s); /* before the answer: whoever reads it finds nothing of ours any more */
-    ahead_settle(&p->host->ahead);
+    prewarm_settle(&p->host->ahead);
     if (why.code != ERR_NONE && created.id != 0)
         answer_error(p, &created, why.sys > 0 ? -why.sys : err_code_errno(why.code), &why);
     if (destroyed.id != 0) {
@@ -210,8 +210,8 @@ static void on_status(struct loop_io *io, uint32_t events)
     s->create_id = 0;
     fd_close_many(s->launch.dns_fds, 2);
     /* boxd gives out ranges in order, so the next session most likely has the next one. */
-    ahead_refill(&p->host->ahead, s->launch.uid_index + 1, p->host->daemon_uid,
-                 p->host->daemon_gid);
+    prewarm_refill(&p->host->ahead, s->launch.uid_index + 1, p->host->daemon_uid,
+                   p->host->daemon_gid);
 }
 
 /* The allow-list that indices of plans mean: a later boxd may have been given another. */

@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/host_path.h"
 #include "base/json.h"
-#include "base/path.h"
 #include "base/str.h"
 #include "base/strv.h"
 #include "fetch/job.h"
@@ -36,7 +36,7 @@ struct artifacts_place {
 };
 
 struct artifacts {
-    struct skills *jobs;     /* owned */
+    struct jobs *jobs;       /* owned */
     struct manager *manager; /* borrowed */
     const char *tag;         /* borrowed */
     char *root;              /* owned; of the host; NULL: none */
@@ -71,7 +71,7 @@ static const struct job_kind sweep_kind = {
 };
 
 static int submit(struct artifacts *a, struct job_request request, struct buf *text,
-                  skills_done_fn *done, void *arg, struct err *err)
+                  jobs_done_fn *done, void *arg, struct err *err)
 {
     AUTO(json) struct json *data = NULL;
     int r = json_parse(buf_str(text), text->len, &data, err);
@@ -79,7 +79,7 @@ static int submit(struct artifacts *a, struct job_request request, struct buf *t
         return r;
     request.data = data;
     request.zip_fd = -1;
-    return skills_submit(a->jobs, &request, done, arg, err);
+    return jobs_submit(a->jobs, &request, done, arg, err);
 }
 
 /* Sweeping ----------------------------------------------------------------------------------- */
@@ -324,7 +324,7 @@ static char *holder_of(const char *tree)
     return xstrndup(tree, strlen(tree) - strlen(TAIL));
 }
 
-int artifacts_make(struct artifacts *a, const char *tree, skills_done_fn *done, void *arg,
+int artifacts_make(struct artifacts *a, const char *tree, jobs_done_fn *done, void *arg,
                    struct err *err)
 {
     AUTO_DONE(buf) struct buf text;
@@ -335,16 +335,17 @@ int artifacts_make(struct artifacts *a, const char *tree, skills_done_fn *done, 
 }
 
 /* By name, for an answer that says more: whoever opens it follows no link. */
-static int find_real(const char *path, mode_t type, char ret[static PATH_MAX], struct err *err)
+static int find_real(const char *path, mode_t type, char **ret, struct err *err)
 {
     const struct spec named = {.host_path = (char *)(uintptr_t)path};
     struct stat st;
     int r = hostpath_check(&named, err);
     if (r < 0)
         return r;
-    if (!host_path_valid(path) || path[0] != '/' || path_real(path, ret) < 0)
+    if (!host_path_valid(path) || path[0] != '/')
         return err_set(err, ERR_INVALID, "'%.200s' is no path of this host", path);
-    bool seen = stat(ret, &st) == 0; /* we may not be allowed to look */
+    *ret = path_real(path);
+    bool seen = stat(*ret, &st) == 0; /* we may not be allowed to look */
     if (seen ? (st.st_mode & S_IFMT) != type : errno == ENOENT || errno == ENOTDIR)
         return err_set(err, ERR_INVALID, "%s '%.200s' does not exist, or is no %s",
                        type == S_IFDIR ? "Artifact source" : "Artifact manifest", path,
@@ -353,15 +354,15 @@ static int find_real(const char *path, mode_t type, char ret[static PATH_MAX], s
 }
 
 int artifacts_add(struct artifacts *a, const char *tree, const struct mount_spec *m,
-                  skills_done_fn *done, void *arg, struct err *err)
+                  jobs_done_fn *done, void *arg, struct err *err)
 {
     AUTO_DONE(buf) struct buf text;
     AUTO_FREE char *dir = holder_of(tree);
-    char source[PATH_MAX], manifest[PATH_MAX];
+    AUTO_FREE char *source = NULL, *manifest = NULL;
     struct jw w;
-    int r = find_real(m->host_path, S_IFDIR, source, err);
+    int r = find_real(m->host_path, S_IFDIR, &source, err);
     if (r == 0)
-        r = find_real(m->manifest_path, S_IFREG, manifest, err);
+        r = find_real(m->manifest_path, S_IFREG, &manifest, err);
     if (r < 0)
         return r;
     buf_init(&text, 256);
@@ -426,7 +427,7 @@ int artifacts_new(struct loop *loop, const struct artifacts_options *options,
     a->manager = options->manager;
     a->tag = options->tag;
     a->events = (struct events_reader){.visible = is_end, .ready = on_events, .arg = a};
-    int r = skills_new(loop, &options->jobs, &a->jobs, err);
+    int r = jobs_new(loop, &options->jobs, &a->jobs, err);
     if (r < 0) {
         free(a);
         return r;
@@ -443,7 +444,7 @@ void artifacts_free(struct artifacts *a)
         return;
     if (a->events.hub != NULL)
         events_detach(&a->events);
-    skills_free(a->jobs);
+    jobs_free(a->jobs);
     for (struct artifacts_place *p = a->places, *next; p != NULL; p = next) {
         next = p->next;
         free(p->tree);

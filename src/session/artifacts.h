@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "jobs/skills.h"
+#include "jobs/jobs.h"
 
 #define ARTIFACTS_HOLDER ".box-artifacts" /* no mount may be there or below */
 
@@ -27,7 +27,7 @@ struct session;
 struct spec;
 
 struct artifacts_options {
-    struct skills_options jobs;
+    struct jobs_options jobs;
     struct manager *manager; /* borrowed; whose sessions refer to directories */
     const char *tag;         /* borrowed; of this boxd: others may share the root */
 };
@@ -52,12 +52,12 @@ void artifacts_place_free(struct artifacts_place *p); /* NULL is fine */
 const char *artifacts_problem(const struct artifacts *a);
 
 /* Makes such a directory; `tree` is what spec->own.artifacts has of it. */
-int artifacts_make(struct artifacts *a, const char *tree, skills_done_fn *done, void *arg,
+int artifacts_make(struct artifacts *a, const char *tree, jobs_done_fn *done, void *arg,
                    struct err *err);
 /* Copies one into it, and verifies what was copied. One that is there already is fine. ERR_DENIED:
  * it may not be read. */
 int artifacts_add(struct artifacts *a, const char *tree, const struct mount_spec *m,
-                  skills_done_fn *done, void *arg, struct err *err);
+                  jobs_done_fn *done, void *arg, struct err *err);
 
 /* What a session has, also after a restart. */
 bool session_has_artifact(const struct session *s, const struct mount_spec *m);

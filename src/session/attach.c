@@ -137,7 +137,7 @@ void attachments_end(struct process *p)
     }
 }
 
-struct attachment *attachment_active(const struct process *p)
+static struct attachment *attachment_active(const struct process *p)
 {
     return p->readers != NULL && p->readers->state == ATTACHMENT_ACTIVE ? p->readers : NULL;
 }

@@ -64,7 +64,7 @@ struct metrics {
     uint64_t http_bytes;
     uint64_t ws_opened;
     struct metrics_cells rpc; /* action, "ok" or the code of the error */
-    struct hist rpc_seconds;
+    struct hist langbot_seconds;
     uint64_t refused[ERR_CODE_MAX]; /* by the policy or a scope */
 };
 

@@ -93,7 +93,8 @@ void session_touch(struct session *s)
         session_update_deadline(s);
 }
 
-void session_tell(const struct session *s, enum event_kind kind)
+/* Who watches is told. */
+static void session_tell(const struct session *s, enum event_kind kind)
 {
     events_emit(s->m->options.events, &(struct event){.kind = kind, .session = session_id(s)});
 }

@@ -161,9 +161,6 @@ void session_processes_gone(struct session *s);
 /* It is not there or could not be made: forgets it and tells. */
 void session_fail(struct session *s, const struct err *err);
 
-/* Who watches is told. */
-void session_tell(const struct session *s, enum event_kind kind);
-
 /* compat.c */
 int session_check_same(const struct session *s, const struct spec *want, uint64_t given,
                        struct err *err);
@@ -227,7 +224,6 @@ void notice_free(struct notice *n);
 
 /* attach.c */
 void attachments_end(struct process *p);
-struct attachment *attachment_active(const struct process *p); /* NULL: none */
 void attachment_on_output(struct process *p);
 void attachment_on_drained(struct process *p);
 

@@ -265,7 +265,7 @@ static bool is_decimal(struct span t)
     return t.len == 0;
 }
 
-enum issue coerce_real_text(const char *s, size_t len, double *ret)
+static enum issue coerce_real_text(const char *s, size_t len, double *ret)
 {
     struct span t = trim((struct span){s, len});
     AUTO_DONE(buf) struct buf text;

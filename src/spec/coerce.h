@@ -50,7 +50,6 @@ enum issue coerce_int_text(const char *s, size_t len, int64_t *ret);
 /* Numbers, true and false, and strings such as " 1.5 ", ".5" or "1e3". Never infinite, never NaN.
  */
 enum issue coerce_real(const struct json *v, double *ret);
-enum issue coerce_real_text(const char *s, size_t len, double *ret);
 
 /* true, false, 1, 0 and the words true/false, yes/no, on/off, t/f, y/n, 1/0 in any case, unpadded.
  */

@@ -31,9 +31,9 @@ static uint64_t now_ns(void *arg)
 static unsigned count_markers(const char *message)
 {
     unsigned n = 0;
-    for (int i = RPC_ADMISSION; i <= RPC_BACKEND_UNAVAILABLE; i++) {
+    for (int i = LANGBOT_ADMISSION; i <= LANGBOT_BACKEND_UNAVAILABLE; i++) {
         char marker[64];
-        (void)snprintf(marker, sizeof(marker), "%s:", rpc_class_name((enum rpc_class)i));
+        (void)snprintf(marker, sizeof(marker), "%s:", langbot_class_name((enum langbot_class)i));
         for (const char *at = message; (at = strstr(at, marker)) != NULL; at++)
             n++;
     }
@@ -44,7 +44,7 @@ static void hear(void *arg, const char *text, size_t len)
 {
     struct json *v = NULL;
     struct err err = {0};
-    assert(len <= RPC_MESSAGE_MAX);
+    assert(len <= LANGBOT_MESSAGE_MAX);
     assert(json_parse(text, len, &v, &err) == 0);
     assert(json_get(v, "seq_id") != NULL);
     assert(json_type(json_get(v, "code")) == JSON_INT);
@@ -62,7 +62,7 @@ static void turn(struct loop *loop)
         continue;
 }
 
-static void feed(struct loop *loop, struct rpc_conn *conn, const char *data, size_t size)
+static void feed(struct loop *loop, struct langbot_conn *conn, const char *data, size_t size)
 {
     while (size > 0) {
         const char *end = memchr(data, '\n', size);
@@ -72,7 +72,7 @@ static void feed(struct loop *loop, struct rpc_conn *conn, const char *data, siz
             now += (uint64_t)(data[0] - '0') * NSEC_PER_SEC;
             turn(loop);
         } else {
-            rpc_conn_message(conn, data, n);
+            langbot_conn_message(conn, data, n);
         }
         data += n + (end != NULL);
         size -= n + (end != NULL);
@@ -81,7 +81,7 @@ static void feed(struct loop *loop, struct rpc_conn *conn, const char *data, siz
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct rpc_transport transport = {.send = hear};
+    static const struct langbot_transport transport = {.send = hear};
     static const struct fake_options fake = {.create_ns = NSEC_PER_SEC, .destroy_ns = NSEC_PER_SEC};
     static const struct manager_options options = {.max_sessions = 5,
                                                    .max_processes = 5,
@@ -92,7 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct loop *loop = NULL;
     struct backend *backend = NULL;
     struct manager *m = NULL;
-    struct rpc *rpc = NULL;
+    struct langbot *rpc = NULL;
     struct err err = {0};
 
     if (size == 0)
@@ -100,15 +100,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     now = 1794745180 * NSEC_PER_SEC;
     assert(loop_new(&clock, &loop, &err) == 0 && fake_new(loop, &fake, &backend, &err) == 0 &&
            manager_new(loop, backend, &options, &m, &err) == 0);
-    const struct rpc_options o = {
+    const struct langbot_options o = {
         .manager = m, .instance = "i", .spool_fd = -1, .unsafe_storage = data[0] & 1};
-    assert(rpc_new(&o, &rpc, &err) == 0);
-    struct rpc_conn *conn = rpc_conn_new(rpc, &transport, NULL, data[0] & 2 ? RPC_CONN_BARE : 0);
+    assert(langbot_new(&o, &rpc, &err) == 0);
+    struct langbot_conn *conn =
+        langbot_conn_new(rpc, &transport, NULL, data[0] & 2 ? LANGBOT_CONN_BARE : 0);
     feed(loop, conn, (const char *)data + 1, size - 1);
     turn(loop);
-    rpc_conn_free(conn);
+    langbot_conn_free(conn);
     turn(loop);
-    rpc_free(rpc);
+    langbot_free(rpc);
     backend->ops->free(backend);
     manager_free(m);
     loop_free(loop);

@@ -22,16 +22,16 @@ static bool line(void *arg, const char *text, size_t len, bool end)
 
 static void lines(const char *data, size_t size, size_t step, struct buf *out)
 {
-    struct rpc_lines l;
+    struct langbot_lines l;
     size_t at = 0, end = 0;
-    rpc_lines_init(&l);
+    langbot_lines_init(&l);
     do {
         end = end + step < size ? end + step : size;
-        at += rpc_lines_feed(&l, data + at, end - at, end == size, line, out);
+        at += langbot_lines_feed(&l, data + at, end - at, end == size, line, out);
         assert(at <= end && end - at < 4); /* never more than part of a character is left */
     } while (end < size);
     assert(at == size);
-    rpc_lines_done(&l);
+    langbot_lines_done(&l);
 }
 
 static void message(void *arg, const char *text, size_t len)
@@ -42,12 +42,12 @@ static void message(void *arg, const char *text, size_t len)
 
 static int messages(const char *data, size_t size, size_t step, struct buf *out)
 {
-    struct rpc_unpipe u;
+    struct langbot_unpipe u;
     int r = 0;
-    rpc_unpipe_init(&u);
+    langbot_unpipe_init(&u);
     for (size_t at = 0; at < size && r == 0; at += step)
-        r = rpc_unpipe_feed(&u, data + at, size - at < step ? size - at : step, message, out);
-    rpc_unpipe_done(&u);
+        r = langbot_unpipe_feed(&u, data + at, size - at < step ? size - at : step, message, out);
+    langbot_unpipe_done(&u);
     return r;
 }
 

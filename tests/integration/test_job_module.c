@@ -46,7 +46,7 @@ static struct {
     struct loop *loop;
     struct backend *backend;
     struct fetch_launcher *launcher;
-    struct skills *skills;
+    struct jobs *skills;
     char *json, *message; /* owned; of the last answer */
     bool answered;
 } it;
@@ -91,8 +91,8 @@ static int set_up(void **state)
         r = native_new(it.loop, &options, &it.backend, &err);
     if (r == 0) {
         it.launcher = native_launcher_new(it.backend);
-        const struct skills_options so = {.launcher = it.launcher};
-        r = skills_new(it.loop, &so, &it.skills, &err);
+        const struct jobs_options so = {.launcher = it.launcher};
+        r = jobs_new(it.loop, &so, &it.skills, &err);
     }
     if (r < 0)
         print_error("%s\n", err.msg);
@@ -102,7 +102,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    skills_free(it.skills);
+    jobs_free(it.skills);
     fetch_launcher_free(it.launcher);
     if (it.backend != NULL)
         it.backend->ops->free(it.backend);
@@ -135,7 +135,7 @@ static void call(enum skills_op op, const char *data)
     AUTO(json) struct json *request = NULL;
     it.answered = false;
     assert_int_equal(json_parse(data, strlen(data), &request, &err), 0);
-    assert_int_equal(skills_call(it.skills, "ws-1", op, request, -1, on_done, NULL, &err), 0);
+    assert_int_equal(jobs_skill(it.skills, "ws-1", op, request, -1, on_done, NULL, &err), 0);
     wait_for_answer();
 }
 
@@ -143,7 +143,7 @@ static void use_root(const char *rel)
 {
     char path[256];
     (void)snprintf(path, sizeof(path), "%s/%s", it.allowed, rel);
-    skills_set_root(it.skills, path);
+    jobs_set_skills_root(it.skills, path);
 }
 
 static void make(const char *rel, uid_t uid, gid_t gid, mode_t mode)
@@ -198,7 +198,7 @@ static void what_is_not_allowed_is_refused(void **state)
 {
     char link[256];
     (void)state;
-    skills_set_root(it.skills, "/etc/skills");
+    jobs_set_skills_root(it.skills, "/etc/skills");
     call(SKILLS_LIST, "{}");
     assert_non_null(strstr(it.message, "allowed_mount_roots"));
     (void)snprintf(link, sizeof(link), "%s/link", it.allowed);
@@ -215,7 +215,7 @@ static void what_is_not_allowed_is_refused(void **state)
     wait_for_answer();
     assert_non_null(strstr(it.message, "overlaps with the state directory"));
     (void)snprintf(link, sizeof(link), "%s/gone/x", it.dir);
-    skills_set_root(it.skills, link);
+    jobs_set_skills_root(it.skills, link);
     call(SKILLS_LIST, "{}");
     assert_non_null(strstr(it.message, "not in the allow-list"));
     make("sandboxed", 2000000001U, 2000000001U, 0755);
@@ -269,7 +269,7 @@ static void copy(const char *source, const char *manifest)
     it.answered = false;
     const struct job_request job = {
         .kind = &kind, .dir = dir, .data = request, .zip_fd = -1, .source = from, .manifest = list};
-    assert_int_equal(skills_submit(it.skills, &job, on_done, NULL, &err), 0);
+    assert_int_equal(jobs_submit(it.skills, &job, on_done, NULL, &err), 0);
     wait_for_answer();
 }
 

@@ -29,13 +29,13 @@
 #define CTX1 CTX("ws-1", 1)
 
 struct peer {
-    struct rpc_conn *conn;
+    struct langbot_conn *conn;
     char **heard; /* owned */
 };
 
-struct rpc_fixture {
+struct langbot_fixture {
     struct fixture f;
-    struct rpc *rpc;
+    struct langbot *rpc;
     struct peer a, b;
     char dir[64]; /* of our own */
     int dir_fd;
@@ -47,30 +47,30 @@ static inline void peer_hears(void *arg, const char *text, size_t len)
     strv_push(&p->heard, xstrndup(text, len));
 }
 
-static const struct rpc_transport peer_transport = {.send = peer_hears};
+static const struct langbot_transport peer_transport = {.send = peer_hears};
 
-static inline void peer_open(struct rpc_fixture *x, struct peer *p, unsigned flags)
+static inline void peer_open(struct langbot_fixture *x, struct peer *p, unsigned flags)
 {
-    *p = (struct peer){.conn = rpc_conn_new(x->rpc, &peer_transport, p, flags)};
+    *p = (struct peer){.conn = langbot_conn_new(x->rpc, &peer_transport, p, flags)};
 }
 
 static inline void peer_close(struct peer *p)
 {
-    rpc_conn_free(p->conn);
+    langbot_conn_free(p->conn);
     p->conn = NULL;
 }
 
-static inline void start_with(struct rpc_fixture *x, const struct fake_options *fake,
-                              const struct rpc_options *given)
+static inline void start_with(struct langbot_fixture *x, const struct fake_options *fake,
+                              const struct langbot_options *given)
 {
     static const struct manager_options options = {.max_sessions = 100,
                                                    .max_processes = 64,
                                                    .max_exited = 256,
                                                    .exited_ns = 300 * SEC,
                                                    .ttl_ns = 300 * SEC};
-    struct rpc_options o = given != NULL ? *given : (struct rpc_options){0};
+    struct langbot_options o = given != NULL ? *given : (struct langbot_options){0};
     struct err err = {0};
-    *x = (struct rpc_fixture){0};
+    *x = (struct langbot_fixture){0};
     fixture_start(&x->f, fake, &options);
     (void)snprintf(x->dir, sizeof(x->dir), "/tmp/box-rpc-XXXXXX");
     assert_non_null(mkdtemp(x->dir));
@@ -80,22 +80,22 @@ static inline void start_with(struct rpc_fixture *x, const struct fake_options *
     o.spool_fd = x->dir_fd;
     if (o.instance == NULL && !o.legacy)
         o.instance = INSTANCE;
-    assert_int_equal(rpc_new(&o, &x->rpc, &err), 0);
-    peer_open(x, &x->a, o.legacy ? RPC_CONN_BARE : 0);
+    assert_int_equal(langbot_new(&o, &x->rpc, &err), 0);
+    peer_open(x, &x->a, o.legacy ? LANGBOT_CONN_BARE : 0);
     peer_open(x, &x->b, 0);
 }
 
-static inline void start_rpc(struct rpc_fixture *x)
+static inline void start_rpc(struct langbot_fixture *x)
 {
     start_with(x, NULL, NULL);
 }
 
-static inline void stop_rpc(struct rpc_fixture *x)
+static inline void stop_rpc(struct langbot_fixture *x)
 {
     peer_close(&x->a);
     peer_close(&x->b);
     pump(&x->f);
-    rpc_free(x->rpc);
+    langbot_free(x->rpc);
     fixture_stop(&x->f);
     strv_free(x->a.heard);
     strv_free(x->b.heard);
@@ -105,7 +105,7 @@ static inline void stop_rpc(struct rpc_fixture *x)
 
 static inline void say(struct peer *p, const char *text)
 {
-    rpc_conn_message(p->conn, text, strlen(text));
+    langbot_conn_message(p->conn, text, strlen(text));
 }
 
 /* A request: its action, its data, and the rest of the envelope ("" or CTX1). */
@@ -137,7 +137,7 @@ static inline bool is_answered(const struct peer *p, int seq)
     return v != NULL;
 }
 
-static inline void expect_error(struct rpc_fixture *x, const struct peer *p, int seq,
+static inline void expect_error(struct langbot_fixture *x, const struct peer *p, int seq,
                                 const char *message)
 {
     pump(&x->f);
@@ -152,7 +152,7 @@ static inline void expect_error(struct rpc_fixture *x, const struct peer *p, int
 }
 
 /* The data of a success, as compact text; owned. */
-static inline char *expect_ok(struct rpc_fixture *x, const struct peer *p, int seq)
+static inline char *expect_ok(struct langbot_fixture *x, const struct peer *p, int seq)
 {
     AUTO_DONE(buf) struct buf out;
     struct jw w;
@@ -173,20 +173,20 @@ static inline char *expect_ok(struct rpc_fixture *x, const struct peer *p, int s
 }
 
 /* ask() and expect_*() in one, of the first peer. */
-static inline char *ok(struct rpc_fixture *x, int seq, const char *action, const char *data,
+static inline char *ok(struct langbot_fixture *x, int seq, const char *action, const char *data,
                        const char *rest)
 {
     ask(&x->a, seq, action, data, rest);
     return expect_ok(x, &x->a, seq);
 }
 
-static inline void done(struct rpc_fixture *x, int seq, const char *action, const char *data,
+static inline void done(struct langbot_fixture *x, int seq, const char *action, const char *data,
                         const char *rest)
 {
     free(ok(x, seq, action, data, rest));
 }
 
-static inline void refused(struct rpc_fixture *x, int seq, const char *action, const char *data,
+static inline void refused(struct langbot_fixture *x, int seq, const char *action, const char *data,
                            const char *rest, const char *message)
 {
     ask(&x->a, seq, action, data, rest);
@@ -194,7 +194,7 @@ static inline void refused(struct rpc_fixture *x, int seq, const char *action, c
 }
 
 /* The skill store, as the front sees it: what was asked for last, to be answered on demand. */
-struct skills {
+struct jobs {
     int calls;
     enum skills_op op;
     char workspace[NS_SIZE];
@@ -202,40 +202,39 @@ struct skills {
     int zip_fd;
     char zip[32];
     char dir[256]; /* of hostdir_*() */
-    skills_done_fn *done;
+    jobs_done_fn *done;
     void *arg;
     struct submitted {
         const char *op;
         char dir[256];
         char *data; /* owned */
-        skills_done_fn *done;
+        jobs_done_fn *done;
         void *arg;
-    } jobs[16]; /* of skills_submit(), in order */
+    } jobs[16]; /* of jobs_submit(), in order */
     size_t n_jobs;
 };
 
-void skills_set_root(struct skills *s, const char *path)
+void jobs_set_skills_root(struct jobs *s, const char *path)
 {
     free(s->root);
     s->root = path != NULL ? xstrdup(path) : NULL;
 }
 
-void skills_act_for(struct skills *s, const uid_t *uid)
+void jobs_act_for(struct jobs *s, const uid_t *uid)
 {
     (void)s;
     (void)uid;
 }
 
-void skills_add_place(struct skills *s, const char *path)
+void jobs_add_place(struct jobs *s, const char *path)
 {
     (void)s;
     (void)path;
 }
 
-/* NOLINTNEXTLINE(readability-function-size): as jobs/skills.h has it. */
-int skills_call(struct skills *s, const char *workspace, enum skills_op op,
-                const struct json *request, int zip_fd, skills_done_fn *done_fn, void *arg,
-                struct err *err)
+/* NOLINTNEXTLINE(readability-function-size): as jobs/jobs.h has it. */
+int jobs_skill(struct jobs *s, const char *workspace, enum skills_op op, const struct json *request,
+               int zip_fd, jobs_done_fn *done_fn, void *arg, struct err *err)
 {
     (void)request;
     (void)err;
@@ -252,7 +251,7 @@ int skills_call(struct skills *s, const char *workspace, enum skills_op op,
     return 0;
 }
 
-int hostdir_ensure(struct skills *s, const char *path, skills_done_fn *done_fn, void *arg,
+int hostdir_ensure(struct jobs *s, const char *path, jobs_done_fn *done_fn, void *arg,
                    struct err *err)
 {
     (void)err;
@@ -263,34 +262,34 @@ int hostdir_ensure(struct skills *s, const char *path, skills_done_fn *done_fn, 
     return 0;
 }
 
-int hostdir_measure(struct skills *s, const char *path, const char *const *parts,
-                    skills_done_fn *done_fn, void *arg, struct err *err)
+int hostdir_measure(struct jobs *s, const char *path, const char *const *parts,
+                    jobs_done_fn *done_fn, void *arg, struct err *err)
 {
     (void)parts;
     return hostdir_ensure(s, path, done_fn, arg, err);
 }
 
-int hostdir_verify_marker(struct skills *s, const char *path, const char *marker_name,
-                          skills_done_fn *done_fn, void *arg, struct err *err)
+int hostdir_verify_marker(struct jobs *s, const char *path, const char *marker_name,
+                          jobs_done_fn *done_fn, void *arg, struct err *err)
 {
     (void)marker_name;
     return hostdir_ensure(s, path, done_fn, arg, err);
 }
 
 /* The queue behind session/artifacts.h: its jobs wait for job_answer(). */
-static struct skills *last_made;
+static struct jobs *last_made;
 
-int skills_new(struct loop *loop, const struct skills_options *options, struct skills **ret,
-               struct err *err)
+int jobs_new(struct loop *loop, const struct jobs_options *options, struct jobs **ret,
+             struct err *err)
 {
     (void)loop;
     (void)options;
     (void)err;
-    last_made = *ret = xnew(struct skills);
+    last_made = *ret = xnew(struct jobs);
     return 0;
 }
 
-void skills_free(struct skills *s)
+void jobs_free(struct jobs *s)
 {
     if (s == NULL)
         return;
@@ -300,8 +299,8 @@ void skills_free(struct skills *s)
     free(s);
 }
 
-int skills_submit(struct skills *s, const struct job_request *request, skills_done_fn *done_fn,
-                  void *arg, struct err *err)
+int jobs_submit(struct jobs *s, const struct job_request *request, jobs_done_fn *done_fn, void *arg,
+                struct err *err)
 {
     AUTO_DONE(buf) struct buf text;
     struct jw w;
@@ -319,7 +318,7 @@ int skills_submit(struct skills *s, const struct job_request *request, skills_do
 }
 
 /* Answers the job that was submitted first, which must be this one. */
-static inline void job_answer(struct skills *s, const char *op, const char *message)
+static inline void job_answer(struct jobs *s, const char *op, const char *message)
 {
     assert_true(s->n_jobs > 0);
     struct submitted first = s->jobs[0];
@@ -330,10 +329,10 @@ static inline void job_answer(struct skills *s, const char *op, const char *mess
 }
 
 /* What the store says; `message` instead of a success, with its class. */
-static inline void skills_answer(struct skills *s, const char *json, const char *message)
+static inline void skills_answer(struct jobs *s, const char *json, const char *message)
 {
     assert_non_null(s->done);
-    skills_done_fn *fn = s->done;
+    jobs_done_fn *fn = s->done;
     s->done = NULL;
     fn(s->arg, json, json != NULL ? strlen(json) : 0, message);
 }

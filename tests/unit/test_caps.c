@@ -131,7 +131,7 @@ static int exec_shows(int (*keep)(uint64_t mask), const char *pattern)
     return __LINE__;
 }
 
-static int kept_over_exec(void)
+static int named_exec_over_exec(void)
 {
     return exec_shows(caps_keep_over_exec, "^CapEff:[[:space:]]*0*101$");
 }
@@ -229,7 +229,7 @@ static void keep_reduces_to_the_mask(void **state)
 
 static void keep_survives_exec_when_asked_to(void **state)
 {
-    in_child(kept_over_exec);
+    in_child(named_exec_over_exec);
     in_child(lost_at_exec);
     in_child(locked_bits_refuse_ambient);
 }

@@ -17,12 +17,12 @@ struct play {
     struct stage s;
     struct execs *x;
     struct session *session;
-    struct kept *k;
+    struct named_exec *k;
     struct err err;
 };
 
 struct watcher {
-    struct kept_reader reader;
+    struct named_exec_reader reader;
     unsigned ready, drained;
     bool reads;
     char text[4096];
@@ -52,12 +52,12 @@ static void play_stop(struct play *p)
 
 static int ask(struct play *p, const char *cmd, const char *id, bool keep)
 {
-    const struct kept_options options = {.session = p->session,
-                                         .run = {.exec = {.cmd = cmd, .with_stdin = true}},
-                                         .id = id,
-                                         .via = "test",
-                                         .keep = keep,
-                                         .log_max = 1 << 20};
+    const struct named_exec_options options = {.session = p->session,
+                                               .run = {.exec = {.cmd = cmd, .with_stdin = true}},
+                                               .id = id,
+                                               .via = "test",
+                                               .keep = keep,
+                                               .log_max = 1 << 20};
     return execs_start(p->x, &options, &p->k, &p->err);
 }
 
@@ -67,9 +67,9 @@ static void on_more(void *arg)
     enum exec_stream stream;
     size_t n;
     w->ready++;
-    while (w->reads && (n = kept_read(&w->reader, &stream, w->text + w->len,
-                                      sizeof(w->text) - 1 - w->len)) > 0) {
-        kept_advance(&w->reader, n);
+    while (w->reads && (n = named_exec_read(&w->reader, &stream, w->text + w->len,
+                                            sizeof(w->text) - 1 - w->len)) > 0) {
+        named_exec_advance(&w->reader, n);
         w->len += n;
     }
 }
@@ -79,12 +79,12 @@ static void on_drained(void *arg)
     ((struct watcher *)arg)->drained++;
 }
 
-static void watch(struct watcher *w, struct kept *k, uint64_t from, bool reads)
+static void watch(struct watcher *w, struct named_exec *k, uint64_t from, bool reads)
 {
-    static const struct kept_events events = {.ready = on_more, .stdin_drained = on_drained};
+    static const struct named_exec_events events = {.ready = on_more, .stdin_drained = on_drained};
     memset(w, 0, sizeof(*w));
     w->reads = reads;
-    kept_attach(k, &w->reader, from, &events, w);
+    named_exec_attach(k, &w->reader, from, &events, w);
     on_more(w);
 }
 
@@ -95,15 +95,15 @@ static void a_reader_sees_both_streams_in_order_to_the_end(void **state)
     (void)state;
     play_start(&p, 0);
     assert_int_equal(ask(&p, "echo one;err two;echo three;exit 4", NULL, false), 0);
-    assert_int_equal(kept_state(p.k), KEPT_ASKING);
+    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_ASKING);
     watch(&w, p.k, 0, true);
     pump(&p.s.f);
     assert_string_equal(w.text, "one\ntwo\nthree\n");
-    assert_int_equal(kept_state(p.k), KEPT_ENDED);
-    assert_true(kept_at_end(&w.reader));
-    assert_int_equal(kept_result(p.k)->outcome.exit_code, 4);
-    assert_int_equal(kept_result(p.k)->produced[EXEC_STDERR], 4);
-    kept_detach(&w.reader);
+    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_ENDED);
+    assert_true(named_exec_at_end(&w.reader));
+    assert_int_equal(named_exec_result(p.k)->outcome.exit_code, 4);
+    assert_int_equal(named_exec_result(p.k)->produced[EXEC_STDERR], 4);
+    named_exec_detach(&w.reader);
     pump(&p.s.f);
     assert_null(execs_next(p.x, "s", NULL)); /* nobody asked for it to be remembered */
     play_stop(&p);
@@ -118,14 +118,14 @@ static void whoever_comes_back_goes_on_without_gap_or_repeat(void **state)
     assert_int_equal(ask(&p, "echo one;sleep 10;echo two", "x", true), 0);
     watch(&w, p.k, 0, true);
     pump(&p.s.f);
-    kept_detach(&w.reader);
+    named_exec_detach(&w.reader);
     pass(&p.s.f, 20 * NSEC_PER_MSEC);
     assert_ptr_equal(execs_find(p.x, "s", "x"), p.k);
     assert_null(execs_find(p.x, "other", "x")); /* an id is one of its session */
     watch(&w, p.k, 4, true);
     assert_string_equal(w.text, "two\n");
-    assert_true(kept_at_end(&w.reader));
-    kept_detach(&w.reader);
+    assert_true(named_exec_at_end(&w.reader));
+    named_exec_detach(&w.reader);
     play_stop(&p);
 }
 
@@ -138,8 +138,8 @@ static void without_keep_the_last_reader_takes_it_along(void **state)
     assert_int_equal(ask(&p, "sleep 1000000", NULL, false), 0);
     watch(&w, p.k, 0, true);
     pump(&p.s.f);
-    assert_int_equal(kept_state(p.k), KEPT_RUNNING);
-    kept_detach(&w.reader);
+    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_RUNNING);
+    named_exec_detach(&w.reader);
     pump(&p.s.f);
     assert_null(execs_next(p.x, "s", NULL));
     expect_log(&p.s, "\"event\":\"exec_end\"");
@@ -155,20 +155,20 @@ static void what_is_given_up_before_it_begins_never_runs(void **state)
     play_start(&p, 0);
     assert_int_equal(ask(&p, "echo ran", NULL, false), 0);
     watch(&w, p.k, 0, true);
-    kept_detach(&w.reader);
+    named_exec_detach(&w.reader);
     assert_int_equal(ask(&p, "echo ran", "x", true), 0);
-    kept_dismiss(p.k);
+    named_exec_dismiss(p.k);
     pump(&p.s.f);
     assert_null(execs_next(p.x, "s", NULL));
 
     assert_int_equal(ask(&p, "echo ran", "y", true), 0);
     watch(&w, p.k, 0, true);
-    kept_kill(p.k);
+    named_exec_kill(p.k);
     pump(&p.s.f);
     assert_int_equal(w.len, 0);
-    assert_false(kept_ran(p.k));
-    assert_int_equal(kept_error(p.k)->code, ERR_STATE);
-    kept_detach(&w.reader);
+    assert_false(named_exec_ran(p.k));
+    assert_int_equal(named_exec_error(p.k)->code, ERR_STATE);
+    named_exec_detach(&w.reader);
     expect_log(&p.s, "\"outcome\":\"given_up\"");
     play_stop(&p);
 }
@@ -213,13 +213,13 @@ static void one_token_does_not_cost_others_what_is_remembered(void **state)
     pump(&p.s.f);
     for (int i = 0; i < 3; i++) {
         const char *const names[] = {"a0", "a1", "a2"};
-        const struct kept_options options = {.session = p.session,
-                                             .run = {.exec = {.cmd = "echo theirs"}},
-                                             .id = names[i],
-                                             .scope = authz_find(authz, TOKEN, 32, 0),
-                                             .via = "test",
-                                             .keep = true,
-                                             .log_max = 1 << 20};
+        const struct named_exec_options options = {.session = p.session,
+                                                   .run = {.exec = {.cmd = "echo theirs"}},
+                                                   .id = names[i],
+                                                   .scope = authz_find(authz, TOKEN, 32, 0),
+                                                   .via = "test",
+                                                   .keep = true,
+                                                   .log_max = 1 << 20};
         if (execs_start(p.x, &options, &p.k, &p.err) != 0)
             fail_msg("%s", p.err.msg);
         pump(&p.s.f);
@@ -232,10 +232,10 @@ static void one_token_does_not_cost_others_what_is_remembered(void **state)
     assert_null(shares_next(shares, NULL));
 }
 
-static uint64_t written(const struct kept *k)
+static uint64_t written(const struct named_exec *k)
 {
     uint64_t begin, end;
-    kept_range(k, &begin, &end);
+    named_exec_range(k, &begin, &end);
     return end;
 }
 
@@ -248,9 +248,9 @@ static void a_slow_reader_holds_the_program_back(void **state)
     assert_int_equal(ask(&p, "flood 1000000;echo end", NULL, false), 0);
     watch(&w, p.k, 0, false);
     pump(&p.s.f);
-    assert_int_equal(kept_state(p.k), KEPT_RUNNING);
+    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_RUNNING);
     assert_in_range(written(p.k), 1, 400000);
-    kept_detach(&w.reader);
+    named_exec_detach(&w.reader);
     play_stop(&p);
 }
 
@@ -268,16 +268,16 @@ static void so_does_one_that_leaves_small_pieces_unread(void **state)
     assert_int_equal(ask(&p, buf_str(&cmd), NULL, false), 0);
     watch(&w, p.k, 0, false);
     pump(&p.s.f);
-    assert_int_equal(kept_state(p.k), KEPT_RUNNING);
+    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_RUNNING);
     assert_in_range(written(p.k), 1, 1000); /* of 8000 */
     w.reads = true;
-    for (int i = 0; i < 100 && kept_state(p.k) != KEPT_ENDED; i++) {
+    for (int i = 0; i < 100 && named_exec_state(p.k) != NAMED_EXEC_ENDED; i++) {
         w.len = 0;
         on_more(&w);
         pump(&p.s.f);
     }
-    assert_int_equal(kept_state(p.k), KEPT_ENDED);
-    kept_detach(&w.reader);
+    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_ENDED);
+    named_exec_detach(&w.reader);
     play_stop(&p);
 }
 
@@ -291,10 +291,10 @@ static void old_output_goes_and_is_counted(void **state)
     pump(&p.s.f);
     assert_int_equal(written(p.k), 300004);
     watch(&w, p.k, 0, false);
-    uint64_t dropped = kept_take_dropped(&w.reader);
+    uint64_t dropped = named_exec_take_dropped(&w.reader);
     assert_in_range(dropped, 200000, 300004);
-    assert_int_equal(kept_take_dropped(&w.reader), 0);
-    kept_detach(&w.reader);
+    assert_int_equal(named_exec_take_dropped(&w.reader), 0);
+    named_exec_detach(&w.reader);
     play_stop(&p);
 }
 
@@ -305,16 +305,16 @@ static void stdin_is_counted_and_its_end_ends_the_program(void **state)
     (void)state;
     play_start(&p, 0);
     assert_int_equal(ask(&p, "cat", "x", true), 0);
-    assert_int_equal(kept_write(p.k, "early", 5), -EPIPE); /* it does not run yet */
+    assert_int_equal(named_exec_write(p.k, "early", 5), -EPIPE); /* it does not run yet */
     watch(&w, p.k, 0, true);
     pump(&p.s.f);
-    assert_true(kept_write(p.k, "hello", 5) >= 0);
-    assert_int_equal(kept_stdin_bytes(p.k), 5);
-    kept_close_stdin(p.k);
+    assert_true(named_exec_write(p.k, "hello", 5) >= 0);
+    assert_int_equal(named_exec_stdin_bytes(p.k), 5);
+    named_exec_close_stdin(p.k);
     pump(&p.s.f);
     assert_string_equal(w.text, "hello");
-    assert_int_equal(kept_state(p.k), KEPT_ENDED);
-    kept_detach(&w.reader);
+    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_ENDED);
+    named_exec_detach(&w.reader);
     play_stop(&p);
 }
 

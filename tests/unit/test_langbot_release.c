@@ -89,7 +89,7 @@ static void every_row_has_a_name_and_knows_sessions(void **state)
 
 static void removed_calls_are_not_found(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     done(&x, 1, "box_exec", ARTIFACTS_SPEC, CTX1);
@@ -107,7 +107,7 @@ static void removed_calls_are_not_found(void **state)
 
 static void unknown_fields_are_refused_since_0_7_13(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     done(&x, 1, "box_exec", "{\"cmd\":\"x\",\"session_id\":\"s\",\"unknown\":1}", CTX1);
@@ -132,7 +132,7 @@ static void unknown_fields_are_refused_since_0_7_13(void **state)
 
 static void mounts_are_exchanged_until_0_7_12(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     done(&x, 1, "box_exec", SKILLS_SPEC, CTX1);
@@ -145,7 +145,7 @@ static void mounts_are_exchanged_until_0_7_12(void **state)
 
 static void mounts_conflict_since_0_7_13(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     done(&x, 1, "box_exec", SPEC(MOUNT("/srv/a", DIGESTS)), CTX1);
@@ -159,7 +159,7 @@ static void mounts_conflict_since_0_7_13(void **state)
 static void an_unusable_id_is_told_as_the_release_does(void **state)
 {
     static const char bad[] = "{\"session_id\":\"!!!\",\"cmd\":\"x\"}";
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     refused(&x, 1, "box_exec", bad, CTX1,
@@ -178,9 +178,9 @@ static void the_first_release_knows_fewer_calls(void **state)
     static const char *const later[] = {"box_get_storage_analysis", "__cancel_action",
                                         "__stream_ack", "box_upsert_sandbox_admission_grant",
                                         "box_verify_shared_workspace"};
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
-    start_with(&x, NULL, &(struct rpc_options){.legacy = true});
+    start_with(&x, NULL, &(struct langbot_options){.legacy = true});
     AUTO_FREE char *session = ok(&x, 1, "box_create_session", "{\"session_id\":\"s\"}", "");
     assert_null(strstr(session, "\"status\""));
     AUTO_FREE char *status = ok(&x, 2, "box_status", "{}", "");

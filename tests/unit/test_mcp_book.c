@@ -7,9 +7,9 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/str.h"
-#include "cli/mcp/book.h"
 #include "cli/mcp/info.h"
 #include "cli/mcp/phase.h"
+#include "cli/mcp/requests.h"
 #include "cli/mcp/scan.h"
 
 /* Lines as they pass. */
@@ -62,28 +62,28 @@ static void what_is_no_json_is_no_message(void **state)
 static void an_id_that_is_too_long_is_not_relied_on(void **state)
 {
     AUTO_DONE(buf) struct buf line;
-    struct mcp_book b;
+    struct mcp_requests b;
 
     buf_init(&line, 4096);
     (void)buf_puts(&line, "{\"method\":\"a\",\"id\":\"");
     for (int i = 0; i < 300; i++)
         (void)buf_putc(&line, 'x');
     (void)buf_puts(&line, "\"}\n");
-    mcp_book_init(&b);
-    assert_int_equal(mcp_book_from_client(&b, line.data, line.len), MCP_PASS);
+    mcp_requests_init(&b);
+    assert_int_equal(mcp_requests_from_client(&b, line.data, line.len), MCP_PASS);
     assert_int_equal(b.n_asked, 0);
-    mcp_book_done(&b);
+    mcp_requests_done(&b);
 }
 
 /* Who waits for what. */
 
-static enum mcp_verdict client(struct mcp_book *b, const char *line)
+static enum mcp_verdict client(struct mcp_requests *b, const char *line)
 {
-    return mcp_book_from_client(b, line, strlen(line));
+    return mcp_requests_from_client(b, line, strlen(line));
 }
 
 struct server_line {
-    struct mcp_book *book;
+    struct mcp_requests *book;
     enum mcp_verdict verdict;
 };
 
@@ -91,10 +91,10 @@ static void on_server(void *arg, const struct mcp_msg *msg)
 {
     struct server_line *l = arg;
 
-    l->verdict = mcp_book_from_server(l->book, msg);
+    l->verdict = mcp_requests_from_server(l->book, msg);
 }
 
-static enum mcp_verdict server(struct mcp_book *b, const char *line)
+static enum mcp_verdict server(struct mcp_requests *b, const char *line)
 {
     struct server_line l = {.book = b, .verdict = MCP_PASS};
     struct mcp_scan s;
@@ -108,38 +108,38 @@ static enum mcp_verdict server(struct mcp_book *b, const char *line)
 #define INITIALIZED "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n"
 #define ANSWER0 "{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{}}"
 
-static void died_says(struct mcp_book *b, const char *expected)
+static void died_says(struct mcp_requests *b, const char *expected)
 {
     AUTO_DONE(buf) struct buf out;
 
     buf_init(&out, 65536);
-    mcp_book_server_died(b, "gone", &out);
+    mcp_requests_server_died(b, "gone", &out);
     assert_string_equal(buf_str(&out), expected);
 }
 
-static void replay_is(struct mcp_book *b, const char *expected)
+static void replay_is(struct mcp_requests *b, const char *expected)
 {
     AUTO_DONE(buf) struct buf out;
 
     buf_init(&out, 65536);
-    mcp_book_replay(b, &out);
+    mcp_requests_replay(b, &out);
     assert_string_equal(buf_str(&out), expected);
 }
 
-static void replayed_is(struct mcp_book *b, const char *expected)
+static void replayed_is(struct mcp_requests *b, const char *expected)
 {
     AUTO_DONE(buf) struct buf out;
 
     buf_init(&out, 65536);
-    mcp_book_replayed(b, &out);
+    mcp_requests_replayed(b, &out);
     assert_string_equal(buf_str(&out), expected);
 }
 
 static void a_handshake_is_replayed_and_its_answer_kept_back(void **state)
 {
-    struct mcp_book b;
+    struct mcp_requests b;
 
-    mcp_book_init(&b);
+    mcp_requests_init(&b);
     assert_int_equal(client(&b, INIT), MCP_PASS);
     assert_false(b.answered_any);
     assert_int_equal(server(&b, ANSWER0), MCP_PASS);
@@ -156,95 +156,95 @@ static void a_handshake_is_replayed_and_its_answer_kept_back(void **state)
     replayed_is(&b, INITIALIZED);
     assert_false(b.replaying);
     died_says(&b, "");
-    mcp_book_done(&b);
+    mcp_requests_done(&b);
 }
 
 static void an_initialize_without_an_answer_goes_to_the_next_server(void **state)
 {
-    struct mcp_book b;
+    struct mcp_requests b;
 
-    mcp_book_init(&b);
+    mcp_requests_init(&b);
     assert_int_equal(client(&b, INIT), MCP_PASS);
     died_says(&b, "");
     replay_is(&b, INIT);
     assert_false(b.replaying); /* this time the client waits for it */
     assert_int_equal(server(&b, ANSWER0), MCP_PASS);
-    mcp_book_done(&b);
+    mcp_requests_done(&b);
 }
 
 static void without_a_handshake_nothing_is_replayed(void **state)
 {
-    struct mcp_book b;
+    struct mcp_requests b;
 
-    mcp_book_init(&b);
+    mcp_requests_init(&b);
     assert_int_equal(client(&b, "{\"id\":1,\"method\":\"tools/call\",\"params\":{\"_meta\":{}}}\n"),
                      MCP_PASS);
     died_says(&b,
               "{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32000,\"message\":\"gone\"}}\n");
     replay_is(&b, "");
-    mcp_book_done(&b);
+    mcp_requests_done(&b);
 }
 
 static void test_row_F12_giving_up_answers_everybody(void **state)
 {
     AUTO_DONE(buf) struct buf out;
-    struct mcp_book b;
+    struct mcp_requests b;
 
     buf_init(&out, 65536);
-    mcp_book_init(&b);
+    mcp_requests_init(&b);
     assert_int_equal(client(&b, INIT), MCP_PASS);
-    mcp_book_give_up(&b, "no", &out);
+    mcp_requests_give_up(&b, "no", &out);
     assert_string_equal(buf_str(&out), "{\"jsonrpc\":\"2.0\",\"id\":0,\"error\":{\"code\":-32000,"
                                        "\"message\":\"no\"}}\n");
     assert_int_equal(b.n_asked, 0);
     replay_is(&b, "");
     buf_reset(&out);
-    mcp_book_refuse("[{\"id\":1,\"method\":\"a\"},{\"method\":\"b\"},{\"id\":2,\"result\":0}]", 56,
-                    "no", &out);
+    mcp_requests_refuse("[{\"id\":1,\"method\":\"a\"},{\"method\":\"b\"},{\"id\":2,\"result\":0}]",
+                        56, "no", &out);
     assert_string_equal(buf_str(&out), "{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-32000,"
                                        "\"message\":\"no\"}}\n");
-    mcp_book_done(&b);
+    mcp_requests_done(&b);
 }
 
 static void an_answer_to_a_dead_server_is_not_for_the_next(void **state)
 {
-    struct mcp_book b;
+    struct mcp_requests b;
 
-    mcp_book_init(&b);
+    mcp_requests_init(&b);
     assert_int_equal(server(&b, "{\"id\":0,\"method\":\"roots/list\"}"), MCP_PASS);
     died_says(&b, "");
     assert_int_equal(server(&b, "{\"id\":0,\"method\":\"roots/list\"}"), MCP_PASS);
     assert_int_equal(client(&b, "{\"id\":0,\"result\":{}}\n"), MCP_DROP);
     assert_int_equal(client(&b, "{\"id\":0,\"result\":{}}\n"), MCP_PASS);
-    mcp_book_done(&b);
+    mcp_requests_done(&b);
 }
 
 static void of_two_answers_to_a_request_sent_twice_one_passes(void **state)
 {
     static const char line[] = "{\"id\":5,\"method\":\"tools/call\"}\n";
-    struct mcp_book b;
+    struct mcp_requests b;
 
-    mcp_book_init(&b);
+    mcp_requests_init(&b);
     assert_int_equal(client(&b, line), MCP_PASS);
-    mcp_book_sent_again(&b, line, strlen(line));
+    mcp_requests_sent_again(&b, line, strlen(line));
     assert_int_equal(server(&b, "{\"id\":5,\"result\":1}"), MCP_PASS);
     assert_int_equal(server(&b, "{\"id\":5,\"result\":1}"), MCP_TWICE);
     assert_int_equal(server(&b, "{\"id\":5,\"result\":1}"), MCP_PASS); /* its own doing */
-    mcp_book_done(&b);
+    mcp_requests_done(&b);
 }
 
 static void so_many_requests_are_known_and_no_more(void **state)
 {
-    struct mcp_book b;
+    struct mcp_requests b;
 
-    mcp_book_init(&b);
+    mcp_requests_init(&b);
     for (int i = 0; i < MCP_IN_FLIGHT_MAX + 10; i++) {
         char line[64];
         (void)str_fmt(line, sizeof(line), "{\"id\":%d,\"method\":\"a\"}\n", i);
         assert_int_equal(client(&b, line), MCP_PASS);
     }
     assert_int_equal(b.n_asked, MCP_IN_FLIGHT_MAX);
-    mcp_book_done(&b);
+    mcp_requests_done(&b);
 }
 
 static void tools_are_read_from_the_answer_to_their_list(void **state)
@@ -252,9 +252,9 @@ static void tools_are_read_from_the_answer_to_their_list(void **state)
     static const char line[] = "{\"id\":1,\"result\":{\"tools\":[{\"name\":\"a\",\"description\":"
                                "\"d\"},{\"name\":\"b\"}]}}";
     struct mcp_tools t = {0};
-    struct mcp_book b;
+    struct mcp_requests b;
 
-    mcp_book_init(&b);
+    mcp_requests_init(&b);
     assert_int_equal(client(&b, "{\"id\":1,\"method\":\"tools/list\"}\n"), MCP_PASS);
     assert_int_equal(server(&b, line), MCP_TOOLS);
     mcp_tools_read(&t, line, strlen(line), b.tools_more);
@@ -269,7 +269,7 @@ static void tools_are_read_from_the_answer_to_their_list(void **state)
     mcp_tools_read(&t, "{\"result\":7}", 12, false);
     assert_int_equal(t.total, 4);
     mcp_tools_done(&t);
-    mcp_book_done(&b);
+    mcp_requests_done(&b);
 }
 
 /* Retries. */

@@ -14,10 +14,10 @@
 #include "cli/mcp/config.h"
 #include "cli/mcp/env.h"
 #include "cli/mcp/info.h"
+#include "cli/mcp/npm_errors.h"
 #include "cli/mcp/path.h"
 #include "cli/mcp/payload.h"
 #include "cli/mcp/prepare.h"
-#include "cli/mcp/said.h"
 #include "spec/spec.h"
 
 /* The 25 cases that a boxed server has to pass (row F25), by their number, and the mistakes of
@@ -713,7 +713,7 @@ static void without_a_network_installers_need_not_try(void **state)
 static void last_is(const char *text, const char *expected)
 {
     const char *line;
-    size_t len = mcp_said_last(text, &line);
+    size_t len = mcp_npm_last(text, &line);
 
     assert_int_equal(len, strlen(expected));
     assert_memory_equal(line, expected, len);
@@ -732,13 +732,13 @@ static void of_last_words_those_that_say_something_are_repeated(void **state)
             "npm ERR! why");
     last_is("npm error alone", "npm error alone");
     last_is("npm error early\nthe server's own words\n", "the server's own words");
-    assert_string_equal(mcp_said_failure("Collecting a\nERROR: no a\nmore\n"),
+    assert_string_equal(mcp_npm_failure("Collecting a\nERROR: no a\nmore\n"),
                         "ERROR: no a\nmore\n");
-    assert_string_equal(mcp_said_failure("nothing\nof it"), "nothing\nof it");
-    assert_string_equal(mcp_said_failure(""), "");
-    assert_string_equal(mcp_said_tail("a\nb\nc\n", 2), "b\nc\n");
-    assert_string_equal(mcp_said_tail("a\nb", 5), "a\nb");
-    assert_string_equal(mcp_said_tail("", 5), "");
+    assert_string_equal(mcp_npm_failure("nothing\nof it"), "nothing\nof it");
+    assert_string_equal(mcp_npm_failure(""), "");
+    assert_string_equal(mcp_npm_tail("a\nb\nc\n", 2), "b\nc\n");
+    assert_string_equal(mcp_npm_tail("a\nb", 5), "a\nb");
+    assert_string_equal(mcp_npm_tail("", 5), "");
 }
 
 int main(void)

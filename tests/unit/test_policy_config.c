@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/host_path.h"
 #include "base/path.h"
 #include "base/strv.h"
 #include "spec/profile.h"
@@ -356,7 +357,7 @@ static struct policy *resolved(const char *format)
     }
     root = parse(format);
     const struct policy_options options = {
-        .file = root, .file_name = "f", .cwd = dir, .resolve = policy_real_path};
+        .file = root, .file_name = "f", .cwd = dir, .resolve = path_real};
     if (policy_new(&options, &p, &err) < 0)
         fail_msg("%s", err.msg);
     return p;
@@ -432,9 +433,9 @@ static void a_root_is_resolved_once(void **state)
 
 static void a_path_that_does_not_exist_keeps_its_end(void **state)
 {
-    AUTO_FREE char *real = policy_real_path("/usr/./nonexistent-box/a/../b");
-    AUTO_FREE char *root = policy_real_path("/");
-    AUTO_FREE char *top = policy_real_path("/nonexistent-box");
+    AUTO_FREE char *real = path_real("/usr/./nonexistent-box/a/../b");
+    AUTO_FREE char *root = path_real("/");
+    AUTO_FREE char *top = path_real("/nonexistent-box");
     (void)state;
     assert_string_equal(real, "/usr/nonexistent-box/b");
     assert_string_equal(root, "/");

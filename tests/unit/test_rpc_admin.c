@@ -44,7 +44,7 @@ static void pieces_are_checked(void **state)
         {CHUNK("a", 0, 1, "YQ==YQ=="), "Error: Only base64 data is allowed"},
         {CHUNK("a", 0, 1, "YW-x"), "Error: Only base64 data is allowed"},
     };
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     for (int i = 0; i < (int)ARRAY_SIZE(cases); i++)
@@ -55,7 +55,7 @@ static void pieces_are_checked(void **state)
 
 static void pieces_have_a_cap(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     AUTO_DONE(buf) struct buf text;
     (void)state;
     buf_init(&text, 65536);
@@ -80,7 +80,7 @@ static void pieces_have_a_cap(void **state)
 
 static void uploads_have_caps(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     for (int i = 0; i < 128; i++) {
@@ -108,9 +108,9 @@ static void uploads_have_caps(void **state)
 
 static void an_upload_is_used_once(void **state)
 {
-    struct skills store = {0};
-    const struct rpc_options options = {.skills = &store};
-    struct rpc_fixture x;
+    struct jobs store = {0};
+    const struct langbot_options options = {.skills = &store};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &options);
     done(&x, 1, "__file_chunk", CHUNK("k.zip", 0, 2, "b2xk"), "");
@@ -150,10 +150,10 @@ static void skills_are_asked_for_their_workspace(void **state)
         {"box_read_skill_file", "{\"name\":\"a\",\"path\":\"b\"}", SKILLS_READ_FILE},
         {"box_write_skill_file", "{\"name\":\"a\",\"path\":\"b\"}", SKILLS_WRITE_FILE},
     };
-    struct skills store = {0};
-    const struct rpc_options nowhere = {.skills = &store};
-    const struct rpc_options options = {.skills = &store, .base_dir = "/srv/langbot"};
-    struct rpc_fixture x;
+    struct jobs store = {0};
+    const struct langbot_options nowhere = {.skills = &store};
+    const struct langbot_options options = {.skills = &store, .base_dir = "/srv/langbot"};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &nowhere);
     assert_null(store.root);
@@ -183,10 +183,10 @@ static void skills_are_asked_for_their_workspace(void **state)
 
 static void an_answer_that_is_too_large_is_an_error(void **state)
 {
-    struct skills store = {0};
-    const struct rpc_options options = {.skills = &store};
-    struct rpc_fixture x;
-    size_t size = RPC_MESSAGE_MAX;
+    struct jobs store = {0};
+    const struct langbot_options options = {.skills = &store};
+    struct langbot_fixture x;
+    size_t size = LANGBOT_MESSAGE_MAX;
     char *json = malloc(size + 16);
     (void)state;
     assert_non_null(json);
@@ -205,7 +205,7 @@ static void an_answer_that_is_too_large_is_an_error(void **state)
 
 static void no_store_is_said(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     refused(&x, 1, "box_list_skills", "{}", CTX1,
@@ -215,9 +215,9 @@ static void no_store_is_said(void **state)
 
 static void the_first_release_has_one_store_for_all(void **state)
 {
-    struct skills store = {0};
-    const struct rpc_options options = {.skills = &store, .legacy = true};
-    struct rpc_fixture x;
+    struct jobs store = {0};
+    const struct langbot_options options = {.skills = &store, .legacy = true};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &options);
     ask(&x.a, 1, "box_list_skills", "{}", "");
@@ -234,9 +234,9 @@ static void the_first_release_has_one_store_for_all(void **state)
 /* Upstream bug 14: nothing may change before all of it is known to be good. */
 static void the_workspace_is_made_before_anything_changes(void **state)
 {
-    struct skills store = {0};
-    const struct rpc_options options = {.skills = &store};
-    struct rpc_fixture x;
+    struct jobs store = {0};
+    const struct langbot_options options = {.skills = &store};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &options);
     AUTO_FREE char *data =
@@ -269,9 +269,9 @@ static void the_workspace_is_made_before_anything_changes(void **state)
 
 static void the_shared_workspace_is_looked_at(void **state)
 {
-    struct skills store = {0};
-    const struct rpc_options options = {.skills = &store};
-    struct rpc_fixture x;
+    struct jobs store = {0};
+    const struct langbot_options options = {.skills = &store};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &options);
     refused(&x, 1, "box_verify_shared_workspace", "{\"marker_name\":\"m\"}", "",
@@ -297,7 +297,7 @@ static void the_shared_workspace_is_looked_at(void **state)
 /* Admission. */
 
 /* Enforcement, with a workspace or without one. */
-static void enforce(struct rpc_fixture *x, bool ready)
+static void enforce(struct langbot_fixture *x, bool ready)
 {
     const char *config = "{\"admission\":{\"required\":true}}";
     AUTO_FREE char *local =
@@ -306,12 +306,12 @@ static void enforce(struct rpc_fixture *x, bool ready)
     done(x, 9000 + ready, "box_init", ready ? local : config, "");
 }
 
-static int64_t now_sec(const struct rpc_fixture *x)
+static int64_t now_sec(const struct langbot_fixture *x)
 {
     return (int64_t)(x->f.clock.real_ns / SEC);
 }
 
-static char *grant(const struct rpc_fixture *x, int rev, int gen, int sessions, int64_t life)
+static char *grant(const struct langbot_fixture *x, int rev, int gen, int sessions, int64_t life)
 {
     return xasprintf(
         "{\"instance_uuid\":\"" INSTANCE "\",\"workspace_uuid\":\"ws-1\","
@@ -322,7 +322,7 @@ static char *grant(const struct rpc_fixture *x, int rev, int gen, int sessions, 
 
 static void grants_are_for_those_who_enforce_them(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     AUTO_FREE char *g = grant(&x, 1, 1, 1, 60);
@@ -348,7 +348,7 @@ static void grants_are_for_those_who_enforce_them(void **state)
 
 static void grants_come_and_go(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     done(&x, 1, "box_create_session", "{\"session_id\":\"before\"}", CTX1);
@@ -373,7 +373,7 @@ static void grants_come_and_go(void **state)
 
 static void sandboxes_need_readiness_first(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     enforce(&x, false);
@@ -394,7 +394,7 @@ static void sandboxes_need_readiness_first(void **state)
 
 static void the_probe_leaves_nothing_behind(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     struct stat st;
     (void)state;
     start_rpc(&x);
@@ -420,7 +420,7 @@ static void the_probe_leaves_nothing_behind(void **state)
 static void a_probe_may_be_cut_short(void **state)
 {
     const struct fake_options slow = {.create_ns = 1 * SEC};
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, &slow, NULL);
     enforce(&x, true);
@@ -438,9 +438,9 @@ static void on_report(void *arg, const struct readiness_report *report)
 
 static void declared_storage_counts_as_enforced(void **state)
 {
-    const struct rpc_options options = {.unsafe_storage = true, .backend_name = "nsjail"};
+    const struct langbot_options options = {.unsafe_storage = true, .backend_name = "nsjail"};
     struct readiness_report report = {0};
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     char failed[320];
     (void)state;
     start_with(&x, NULL, &options);
@@ -459,7 +459,7 @@ static void declared_storage_counts_as_enforced(void **state)
 
 static void expired_grants_end_their_sessions(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     enforce(&x, false);

@@ -25,9 +25,9 @@
 #define NAME NS1 "-g1-s"
 
 static struct {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     struct artifacts *a;
-    struct skills *jobs;
+    struct jobs *jobs;
 } it;
 
 /* What the job does. */

@@ -12,14 +12,14 @@ static void contains(char *owned, const char *part)
         fail_msg("%s is not in %s", part, text);
 }
 
-static size_t count_sessions(const struct rpc_fixture *x)
+static size_t count_sessions(const struct langbot_fixture *x)
 {
     return manager_count(x->f.m);
 }
 
 static void hosts_are_answered_without_a_context(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     contains(ok(&x, 1, "__ping", "{}", ""), "{}");
@@ -36,7 +36,7 @@ static void tenants_need_a_context(void **state)
 {
     static const char *const actions[] = {"box_status", "box_exec", "box_get_sessions",
                                           "box_list_skills"};
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     for (int i = 0; i < (int)ARRAY_SIZE(actions); i++) {
@@ -51,8 +51,8 @@ static void tenants_need_a_context(void **state)
 
 static void nobody_is_trusted_before_somebody_came(void **state)
 {
-    const struct rpc_options options = {.legacy = true};
-    struct rpc_fixture x;
+    const struct langbot_options options = {.legacy = true};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &options);
     ask(&x.b, 1, "box_status", "{}", CTX1);
@@ -63,7 +63,7 @@ static void nobody_is_trusted_before_somebody_came(void **state)
 
 static void a_command_is_run(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     contains(ok(&x, 1, "box_exec", EXEC("s", "echo  hi ;err e;exit 3"), CTX1),
@@ -83,7 +83,7 @@ static void a_command_is_run(void **state)
 
 static void requests_are_validated_in_order(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     refused(&x, 1, "box_exec", "{\"session_id\":\"/\",\"cmd\":\"\",\"memory_mb\":3}", CTX1,
@@ -106,7 +106,7 @@ static void requests_are_validated_in_order(void **state)
 /* I10: a session may be made without a command. */
 static void sessions_are_made_found_and_ended(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     contains(ok(&x, 1, "box_create_session", "{\"session_id\":\"a b/c\",\"cmd\":\"\"}", CTX1),
@@ -135,7 +135,7 @@ static void sessions_are_made_found_and_ended(void **state)
 
 static void times_are_written_as_pydantic_does(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
     (void)state;
@@ -143,8 +143,8 @@ static void times_are_written_as_pydantic_does(void **state)
     buf_init(&out, 256);
     jw_init(&w, &out);
     jw_object(&w);
-    rpc_write_time(&w, "a", 1794745180 * SEC);
-    rpc_write_time(&w, "b", 1794745180 * SEC + 164467999);
+    langbot_write_time(&w, "a", 1794745180 * SEC);
+    langbot_write_time(&w, "b", 1794745180 * SEC + 164467999);
     jw_object_end(&w);
     assert_string_equal(buf_str(&out), "{\"a\":\"2026-11-15T12:19:40Z\","
                                        "\"b\":\"2026-11-15T12:19:40.164467Z\"}");
@@ -153,7 +153,7 @@ static void times_are_written_as_pydantic_does(void **state)
 
 static void commands_of_a_session_take_turns(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     ask(&x.a, 1, "box_exec", EXEC("s", "sleep 100;echo 1"), CTX1);
@@ -178,7 +178,7 @@ static void commands_of_a_session_take_turns(void **state)
 static void a_timeout_ends_the_session_before_the_answer(void **state)
 {
     const struct fake_options slow = {.destroy_ns = 5 * SEC};
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, &slow, NULL);
     ask(&x.a, 1, "box_exec",
@@ -197,7 +197,7 @@ static void a_timeout_ends_the_session_before_the_answer(void **state)
 
 static void stderr_of_a_timeout_is_kept(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     ask(&x.a, 1, "box_exec",
@@ -209,7 +209,7 @@ static void stderr_of_a_timeout_is_kept(void **state)
 
 static void output_is_clipped(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     contains(ok(&x, 1, "box_exec", EXEC("s", "flood 1048576"), CTX1), "\"stderr\":\"\"");
@@ -220,7 +220,7 @@ static void output_is_clipped(void **state)
 
 static void a_session_that_dies_fails_its_command(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     refused(&x, 1, "box_exec", EXEC("s", "die"), CTX1,
@@ -231,7 +231,7 @@ static void a_session_that_dies_fails_its_command(void **state)
 
 static void a_peer_that_leaves_takes_its_commands_along(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     ask(&x.a, 1, "box_exec", EXEC("s", "sleep 10000"), CTX1);
@@ -249,7 +249,7 @@ static void a_peer_that_leaves_takes_its_commands_along(void **state)
 static void a_peer_may_leave_at_any_time(void **state)
 {
     const struct fake_options slow = {.create_ns = 1 * SEC, .destroy_ns = 1 * SEC};
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, &slow, NULL);
     ask(&x.a, 1, "box_exec", EXEC("s", "echo"), CTX1);
@@ -266,7 +266,7 @@ static void a_peer_may_leave_at_any_time(void **state)
 
 static void more_than_128_at_once_are_refused(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     for (int i = 0; i < 128; i++)
@@ -290,7 +290,7 @@ static void more_than_128_at_once_are_refused(void **state)
 /* Upstream bug 9: calls of an older generation got no answer at all. */
 static void a_newer_generation_shuts_out_older_ones(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     done(&x, 1, "box_create_session", "{\"session_id\":\"old\",\"persistent\":true}", CTX1);
@@ -313,7 +313,7 @@ static void a_newer_generation_shuts_out_older_ones(void **state)
 static void a_newer_generation_waits_for_the_end_of_the_older(void **state)
 {
     const struct fake_options slow = {.create_ns = 1 * SEC, .destroy_ns = 1 * SEC};
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, &slow, NULL);
     ask(&x.a, 1, "box_exec", EXEC("s", "echo"), CTX1);
@@ -333,7 +333,7 @@ static void a_newer_generation_waits_for_the_end_of_the_older(void **state)
 
 static void shutdown_ends_what_was_made_here(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     struct session *other = ready_session(&x.f, "of-another-front");
@@ -352,7 +352,7 @@ static void shutdown_ends_what_was_made_here(void **state)
 
 static void limits_take_effect(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     contains(ok(&x, 1, "box_init", "{\"limits\":{\"max_sessions\":1},\"unknown\":{}}", ""),
@@ -378,7 +378,7 @@ static void limits_take_effect(void **state)
 /* T35, T57: a backend that we do not have. */
 static void an_unknown_backend_is_none(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     done(&x, 1, "box_init", "{\"backend\":\" e2b \"}", "");
@@ -395,8 +395,8 @@ static void an_unknown_backend_is_none(void **state)
 
 static void the_backend_has_the_name_it_is_given(void **state)
 {
-    const struct rpc_options options = {.backend_name = "nsjail"};
-    struct rpc_fixture x;
+    const struct langbot_options options = {.backend_name = "nsjail"};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &options);
     contains(ok(&x, 1, "box_get_backend_info", "{}", ""),
@@ -409,23 +409,23 @@ static void the_backend_has_the_name_it_is_given(void **state)
 /* Upstream bug 23, kept: limits in the environment that are wrong keep us from starting. */
 static void the_environment_configures_first(void **state)
 {
-    const struct rpc_options options = {.config = "{\"limits\":{\"max_sessions\":2}}"};
-    struct rpc_options bad = {.config = "{\"limits\":{\"max_sessions\":-2}}", .spool_fd = -1};
-    struct rpc_fixture x;
-    struct rpc *none = NULL;
+    const struct langbot_options options = {.config = "{\"limits\":{\"max_sessions\":2}}"};
+    struct langbot_options bad = {.config = "{\"limits\":{\"max_sessions\":-2}}", .spool_fd = -1};
+    struct langbot_fixture x;
+    struct langbot *none = NULL;
     struct err err = {0};
     (void)state;
     start_with(&x, NULL, &options);
     contains(ok(&x, 1, "box_status", "{}", CTX1), "\"max_sessions\":2,");
     bad.manager = x.f.m;
-    assert_true(rpc_new(&bad, &none, &err) < 0);
+    assert_true(langbot_new(&bad, &none, &err) < 0);
     assert_string_equal(err.msg,
                         "LANGBOT_BOX_CONFIG: box.limits.max_sessions must be between 0 and 5000");
     bad.config = "{not json";
-    assert_int_equal(rpc_new(&bad, &none, &err), 0);
-    rpc_free(none);
+    assert_int_equal(langbot_new(&bad, &none, &err), 0);
+    langbot_free(none);
     bad.instance = "no good";
-    assert_true(rpc_new(&bad, &none, &err) < 0);
+    assert_true(langbot_new(&bad, &none, &err) < 0);
     assert_string_equal(err.msg, "A valid trusted LangBot instance UUID is required");
     stop_rpc(&x);
 }
@@ -433,8 +433,8 @@ static void the_environment_configures_first(void **state)
 /* The first release: no contexts, names as they are, persistent sessions survive. */
 static void the_first_release_is_served_when_asked_for(void **state)
 {
-    const struct rpc_options options = {.legacy = true};
-    struct rpc_fixture x;
+    const struct langbot_options options = {.legacy = true};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &options);
     contains(ok(&x, 1, "box_exec", EXEC("a b", "echo x"), ""), "\"session_id\":\"a b\"");
@@ -453,7 +453,7 @@ static void the_first_release_is_served_when_asked_for(void **state)
 /* T71: see also the tests of core. */
 static void sessions_in_use_by_a_process_are_counted(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     done(&x, 1, "box_create_session", "{\"session_id\":\"s\"}", CTX1);

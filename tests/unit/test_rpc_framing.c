@@ -23,7 +23,7 @@ static bool see(void *arg, const char *text, size_t len, bool line)
 {
     struct seen *s = arg;
     assert_true(utf8_valid(text, len));
-    assert_true(len <= RPC_MESSAGE_MAX);
+    assert_true(len <= LANGBOT_MESSAGE_MAX);
     if (len < 4096)
         strv_push(&s->texts, xstrndup(text, len));
     s->n++;
@@ -35,18 +35,18 @@ static bool see(void *arg, const char *text, size_t len, bool line)
 /* Feeds it in steps of that size, as a reader does that comes back for what was left. */
 static void feed(struct seen *s, const char *data, size_t len, size_t step)
 {
-    struct rpc_lines l;
+    struct langbot_lines l;
     size_t at = 0, end = 0;
-    rpc_lines_init(&l);
+    langbot_lines_init(&l);
     while (at < len || end < len) {
         end = end + step < len ? end + step : len;
-        at += rpc_lines_feed(&l, data + at, end - at, end == len, see, s);
+        at += langbot_lines_feed(&l, data + at, end - at, end == len, see, s);
         if (end == len)
             break;
     }
     if (len == 0)
-        (void)rpc_lines_feed(&l, "", 0, true, see, s);
-    rpc_lines_done(&l);
+        (void)langbot_lines_feed(&l, "", 0, true, see, s);
+    langbot_lines_done(&l);
 }
 
 static void lines_are(const char *data, size_t len, const char *const *want)
@@ -98,48 +98,48 @@ static void what_is_no_character_is_replaced(void **state)
 static void nothing_is_lost_when_the_reader_wants_a_pause(void **state)
 {
     static const char data[] = "one\ntwo\nthree\n\xff\nfive";
-    struct rpc_lines l;
+    struct langbot_lines l;
     size_t at = 0;
     struct seen s = {0};
     (void)state;
-    rpc_lines_init(&l);
+    langbot_lines_init(&l);
     for (size_t turn = 1; turn <= 5; turn++) {
         s.stop_at = turn;
-        at += rpc_lines_feed(&l, data + at, sizeof(data) - 1 - at, true, see, &s);
+        at += langbot_lines_feed(&l, data + at, sizeof(data) - 1 - at, true, see, &s);
         assert_int_equal(s.n, turn);
     }
     assert_int_equal(at, sizeof(data) - 1);
     assert_string_equal(s.texts[2], "three");
     assert_string_equal(s.texts[4], "five");
     strv_free(s.texts);
-    rpc_lines_done(&l);
+    langbot_lines_done(&l);
 }
 
 static void a_line_up_to_the_limit_is_one_message(void **state)
 {
-    char *data = malloc(RPC_MESSAGE_MAX + 2);
+    char *data = malloc(LANGBOT_MESSAGE_MAX + 2);
     struct seen s = {0};
     (void)state;
     assert_non_null(data);
-    memset(data, 'x', RPC_MESSAGE_MAX + 2);
-    data[RPC_MESSAGE_MAX] = '\n';
-    feed(&s, data, RPC_MESSAGE_MAX + 1, 65536);
+    memset(data, 'x', LANGBOT_MESSAGE_MAX + 2);
+    data[LANGBOT_MESSAGE_MAX] = '\n';
+    feed(&s, data, LANGBOT_MESSAGE_MAX + 1, 65536);
     assert_int_equal(s.n, 1);
-    assert_int_equal(s.longest, RPC_MESSAGE_MAX);
+    assert_int_equal(s.longest, LANGBOT_MESSAGE_MAX);
     s = (struct seen){0};
-    data[RPC_MESSAGE_MAX] = 'x';
-    data[RPC_MESSAGE_MAX + 1] = '\n';
-    feed(&s, data, RPC_MESSAGE_MAX + 2, 65536);
+    data[LANGBOT_MESSAGE_MAX] = 'x';
+    data[LANGBOT_MESSAGE_MAX + 1] = '\n';
+    feed(&s, data, LANGBOT_MESSAGE_MAX + 2, 65536);
     assert_int_equal(s.n, 2);
     assert_int_equal(s.splits, 1);
     assert_string_equal(s.texts[0], "x");
     strv_free(s.texts);
     /* What stands for a byte that is none takes three. */
     s = (struct seen){0};
-    memset(data, 0xff, RPC_MESSAGE_MAX / 2);
-    feed(&s, data, RPC_MESSAGE_MAX / 2, 65536);
+    memset(data, 0xff, LANGBOT_MESSAGE_MAX / 2);
+    feed(&s, data, LANGBOT_MESSAGE_MAX / 2, 65536);
     assert_int_equal(s.n, 2);
-    assert_true(s.longest > RPC_MESSAGE_MAX - 3);
+    assert_true(s.longest > LANGBOT_MESSAGE_MAX - 3);
     free(data);
 }
 
@@ -153,12 +153,12 @@ static void note(void *arg, const char *text, size_t len)
 /* How feeding all of it in steps of one size ends; the messages are the caller's. */
 static int unpipe(const char *data, size_t len, size_t step, char ***ret)
 {
-    struct rpc_unpipe u;
+    struct langbot_unpipe u;
     int r = 0;
-    rpc_unpipe_init(&u);
+    langbot_unpipe_init(&u);
     for (size_t at = 0; at < len && r == 0; at += step)
-        r = rpc_unpipe_feed(&u, data + at, len - at < step ? len - at : step, note, ret);
-    rpc_unpipe_done(&u);
+        r = langbot_unpipe_feed(&u, data + at, len - at < step ? len - at : step, note, ret);
+    langbot_unpipe_done(&u);
     return r;
 }
 
@@ -252,7 +252,7 @@ static void round_trip(const char *text, size_t len)
     AUTO_DONE(buf) struct buf out;
     AUTO_STRV char **got = NULL;
     buf_init(&out, 128U << 20);
-    assert_int_equal(rpc_pipe_write(text, len, &out), 0);
+    assert_int_equal(langbot_pipe_write(text, len, &out), 0);
     for (const char *line = out.data, *end; line < out.data + out.len; line = end + 1) {
         end = strchr(line, '\n');
         assert_non_null(end);
@@ -297,10 +297,10 @@ static void a_message_goes_whole_or_not_at_all(void **state)
     (void)state;
     memset(text, 'x', sizeof(text));
     buf_init(&out, 20050);
-    assert_int_equal(rpc_pipe_write("{}", 2, &out), 0);
-    assert_int_equal(rpc_pipe_write(text, sizeof(text), &out), -ENOBUFS);
+    assert_int_equal(langbot_pipe_write("{}", 2, &out), 0);
+    assert_int_equal(langbot_pipe_write(text, sizeof(text), &out), -ENOBUFS);
     assert_int_equal(out.len, 3);
-    assert_int_equal(rpc_pipe_write("{}", 2, &out), 0);
+    assert_int_equal(langbot_pipe_write("{}", 2, &out), 0);
     assert_int_equal(out.len, 6);
 }
 

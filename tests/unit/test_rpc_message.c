@@ -12,9 +12,9 @@
 
 #define OK_REST "\"action\":\"a\",\"data\":{}}"
 
-static bool reads(const char *text, bool code_first, struct rpc_message *m)
+static bool reads(const char *text, bool code_first, struct langbot_message *m)
 {
-    return rpc_message_read(text, strlen(text), code_first, m);
+    return langbot_message_read(text, strlen(text), code_first, m);
 }
 
 static void what_is_no_request_is_ignored(void **state)
@@ -31,7 +31,7 @@ static void what_is_no_request_is_ignored(void **state)
         "{\"seq_id\":1,\"action\":\"a\",\"data\":{}}x",
         "{\"seq_id\":1,\"action\":\"a\",\"data\":{\"n\":NaN}}",
     };
-    struct rpc_message m;
+    struct langbot_message m;
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
         assert_false(reads(others[i], true, &m));
@@ -39,7 +39,7 @@ static void what_is_no_request_is_ignored(void **state)
     }
     /* The first release took whatever has an action. */
     assert_true(reads(others[7], false, &m));
-    rpc_message_done(&m);
+    langbot_message_done(&m);
 }
 
 static void the_same_number_comes_back(void **state)
@@ -60,16 +60,16 @@ static void the_same_number_comes_back(void **state)
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        struct rpc_message m;
+        struct langbot_message m;
         assert_true(reads(cases[i].given, true, &m));
         assert_string_equal(m.seq, cases[i].back);
-        rpc_message_done(&m);
+        langbot_message_done(&m);
     }
 }
 
 static void a_number_has_a_cap(void **state)
 {
-    struct rpc_message m;
+    struct langbot_message m;
     char digits[300];
     (void)state;
     memset(digits, '7', sizeof(digits));
@@ -78,7 +78,7 @@ static void a_number_has_a_cap(void **state)
         AUTO_FREE char *text = xasprintf("{\"seq_id\":\"%s\"," OK_REST, digits);
         assert_true(reads(text, true, &m));
         assert_int_equal(str_eq(m.seq, "-1"), too_long);
-        rpc_message_done(&m);
+        langbot_message_done(&m);
         digits[254 + too_long] = '7';
     }
 }
@@ -86,12 +86,12 @@ static void a_number_has_a_cap(void **state)
 static void check(const char *text, const char *problem)
 {
     AUTO_DONE(buf) struct buf out;
-    struct rpc_message m;
+    struct langbot_message m;
     buf_init(&out, 4096);
     assert_true(reads(text, true, &m));
-    assert_int_equal(rpc_message_check(&m, &out), problem != NULL ? -EINVAL : 0);
+    assert_int_equal(langbot_message_check(&m, &out), problem != NULL ? -EINVAL : 0);
     assert_string_equal(buf_str(&out), problem != NULL ? problem : "");
-    rpc_message_done(&m);
+    langbot_message_done(&m);
 }
 
 static void envelopes_are_checked(void **state)
@@ -121,41 +121,41 @@ static void envelopes_are_checked(void **state)
 static void context_is_read(void **state)
 {
     AUTO_DONE(buf) struct buf out;
-    struct rpc_message m;
+    struct langbot_message m;
     (void)state;
     buf_init(&out, 4096);
     assert_true(reads("{\"seq_id\":1,\"action\":\"a\",\"data\":{\"k\":1},\"context\":"
                       "{\"instance_uuid\":\"i\",\"workspace_uuid\":\"w\"}}",
                       true, &m));
-    assert_int_equal(rpc_message_check(&m, &out), 0);
+    assert_int_equal(langbot_message_check(&m, &out), 0);
     assert_true(m.scoped);
     assert_string_equal(m.ctx.workspace_uuid, "w");
     assert_int_equal(json_int(json_get(m.data, "k")), 1);
-    rpc_message_drop(&m); /* what was asked may go before the answer */
+    langbot_message_drop(&m); /* what was asked may go before the answer */
     assert_null(m.data);
     assert_string_equal(m.seq, "1");
-    rpc_message_done(&m);
+    langbot_message_done(&m);
 }
 
 /* Errors. */
 
-static void text_is(enum rpc_class class, const char *text, const char *want)
+static void text_is(enum langbot_class class, const char *text, const char *want)
 {
     AUTO_DONE(buf) struct buf out;
     buf_init(&out, 65536);
-    rpc_error_text(class, text, &out);
+    langbot_error_text(class, text, &out);
     assert_string_equal(buf_str(&out), want);
 }
 
 static void names_stand_in_front(void **state)
 {
     (void)state;
-    text_is(RPC_SESSION_NOT_FOUND, "session x not found",
+    text_is(LANGBOT_SESSION_NOT_FOUND, "session x not found",
             "BoxSessionNotFoundError: session x not found");
-    text_is(RPC_KEY_ERROR, "'session_id'", "KeyError: 'session_id'");
-    text_is(RPC_BUSY, "busy", "busy");
-    for (int i = 0; i < RPC_CLASS_MAX; i++)
-        assert_non_null(rpc_class_code((enum rpc_class)i));
+    text_is(LANGBOT_KEY_ERROR, "'session_id'", "KeyError: 'session_id'");
+    text_is(LANGBOT_BUSY, "busy", "busy");
+    for (int i = 0; i < LANGBOT_CLASS_MAX; i++)
+        assert_non_null(langbot_class_code((enum langbot_class)i));
 }
 
 /* Upstream defect: the client takes the first class whose name it finds anywhere in the text, so
@@ -163,19 +163,19 @@ static void names_stand_in_front(void **state)
 static void no_text_passes_for_another_class(void **state)
 {
     (void)state;
-    text_is(RPC_SESSION_CONFLICT, "Box session s already exists with image=BoxAdmissionError:x",
+    text_is(LANGBOT_SESSION_CONFLICT, "Box session s already exists with image=BoxAdmissionError:x",
             "BoxSessionConflictError: Box session s already exists with image=BoxAdmissionError "
             ":x");
-    text_is(RPC_ERROR, "BoxValidationError:BoxValidationError::",
+    text_is(LANGBOT_ERROR, "BoxValidationError:BoxValidationError::",
             "BoxError: BoxValidationError :BoxValidationError ::");
-    text_is(RPC_ERROR, "BoxBoxReadinessError:", "BoxError: BoxBoxReadinessError :");
-    text_is(RPC_ERROR, "BoxAdmissionError and BoxReadinessError",
+    text_is(LANGBOT_ERROR, "BoxBoxReadinessError:", "BoxError: BoxBoxReadinessError :");
+    text_is(LANGBOT_ERROR, "BoxAdmissionError and BoxReadinessError",
             "BoxError: BoxAdmissionError and BoxReadinessError");
-    for (int i = RPC_ADMISSION; i <= RPC_BACKEND_UNAVAILABLE; i++) {
+    for (int i = LANGBOT_ADMISSION; i <= LANGBOT_BACKEND_UNAVAILABLE; i++) {
         AUTO_DONE(buf) struct buf out;
-        AUTO_FREE char *marker = xasprintf("%s:", rpc_class_name((enum rpc_class)i));
+        AUTO_FREE char *marker = xasprintf("%s:", langbot_class_name((enum langbot_class)i));
         buf_init(&out, 65536);
-        rpc_error_text(RPC_VALUE_ERROR, marker, &out);
+        langbot_error_text(LANGBOT_VALUE_ERROR, marker, &out);
         assert_null(strstr(buf_str(&out), marker));
     }
 }
@@ -188,11 +188,11 @@ static void long_texts_are_cut(void **state)
     buf_init(&out, 65536);
     for (size_t i = 0; i < 4096; i++)
         memcpy(text + 3 * i, "\xe2\x82\xac", 3); /* characters are counted, not bytes */
-    rpc_error_text(RPC_ERROR, text, &out);
+    langbot_error_text(LANGBOT_ERROR, text, &out);
     assert_int_equal(out.len, strlen("BoxError: ") + 3 * 4096);
     buf_reset(&out);
     memcpy(text + 3 * 4096, "\xe2\x82\xac", 4);
-    rpc_error_text(RPC_ERROR, text, &out);
+    langbot_error_text(LANGBOT_ERROR, text, &out);
     assert_int_equal(out.len,
                      strlen("BoxError: ") + 3 * 4096 + strlen("... [protocol error truncated]"));
     assert_true(str_ends(buf_str(&out), "\xe2\x82\xac... [protocol error truncated]"));

@@ -18,7 +18,7 @@ static void contains(char *owned, const char *part)
 
 static void a_session_tells_whether_it_is_busy(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     contains(ok(&x, 1, "box_create_session", "{\"session_id\":\"s\"}", CTX1),
@@ -35,7 +35,7 @@ static void a_session_tells_whether_it_is_busy(void **state)
 
 static void capacity_is_what_is_left(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     done(&x, 1, "box_init", "{\"limits\":{\"max_sessions\":3}}", "");
@@ -53,7 +53,7 @@ static void capacity_is_what_is_left(void **state)
 
 static void without_a_grant_there_is_no_capacity(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     done(&x, 1, "box_init", "{\"admission\":{\"required\":true}}", "");
@@ -74,7 +74,7 @@ static void without_a_grant_there_is_no_capacity(void **state)
 
 static void a_call_can_be_cancelled(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     ask(&x.a, 1, "box_exec", EXEC("s", "sleep 9000"), CTX1);
@@ -90,7 +90,7 @@ static void a_call_can_be_cancelled(void **state)
 
 static void only_whoever_asked_can_cancel(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     ask(&x.a, 1, "box_exec", EXEC("s", "sleep 9000"), CTX1);
@@ -110,7 +110,7 @@ static void numbers_are_asked_for(void **state)
 {
     static const char *const bad[] = {"{}", "{\"seq_id\":true,\"index\":0}",
                                       "{\"seq_id\":\"1\",\"index\":0}"};
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     for (int i = 0; i < (int)ARRAY_SIZE(bad); i++) {
@@ -125,10 +125,10 @@ static void numbers_are_asked_for(void **state)
 
 static void cancelling_is_possible_when_all_is_busy(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
-    for (int i = 0; i < RPC_CALLS_MAX; i++)
+    for (int i = 0; i < LANGBOT_CALLS_MAX; i++)
         ask(&x.a, i, "box_exec", EXEC("s", "sleep 9000"), CTX1);
     contains(ok(&x, 500, "__stream_ack", "{\"seq_id\":1,\"index\":0}", ""), "false");
     contains(ok(&x, 501, "__cancel_action", "{\"seq_id\":7}", CTX1), "{\"cancelled\":true}");
@@ -138,7 +138,7 @@ static void cancelling_is_possible_when_all_is_busy(void **state)
 
 /* Storage. */
 
-static char *workspace_config(struct rpc_fixture *x)
+static char *workspace_config(struct langbot_fixture *x)
 {
     (void)mkdirat(x->dir_fd, "default", 0755);
     return xasprintf("{\"local\":{\"host_root\":\"%s\"}}", x->dir);
@@ -146,9 +146,9 @@ static char *workspace_config(struct rpc_fixture *x)
 
 static void storage_is_that_of_host_and_sessions(void **state)
 {
-    struct skills store = {0};
-    const struct rpc_options options = {.skills = &store};
-    struct rpc_fixture x;
+    struct jobs store = {0};
+    const struct langbot_options options = {.skills = &store};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &options);
     AUTO_FREE char *config = workspace_config(&x);
@@ -194,9 +194,9 @@ static void storage_is_that_of_host_and_sessions(void **state)
 
 static void storage_that_cannot_be_had(void **state)
 {
-    struct skills store = {0};
-    const struct rpc_options options = {.skills = &store};
-    struct rpc_fixture x;
+    struct jobs store = {0};
+    const struct langbot_options options = {.skills = &store};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &options);
     /* Nowhere to look. */
@@ -228,9 +228,9 @@ static void storage_that_cannot_be_had(void **state)
 
 static void a_missing_workspace_is_made_once(void **state)
 {
-    struct skills store = {0};
-    const struct rpc_options options = {.skills = &store};
-    struct rpc_fixture x;
+    struct jobs store = {0};
+    const struct langbot_options options = {.skills = &store};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &options);
     assert_int_equal(mkdirat(x.dir_fd, "default", 0755), 0);
@@ -269,9 +269,9 @@ static void other_directories_are_not_made(void **state)
         "\"host_path\":\"/srv/box/x\",\"host_path_mode\":\"none\"",
         "\"extra_mounts\":[{\"host_path\":\"/srv/box/x\",\"mount_path\":\"/m\"}]",
     };
-    struct skills store = {0};
-    const struct rpc_options options = {.skills = &store};
-    struct rpc_fixture x;
+    struct jobs store = {0};
+    const struct langbot_options options = {.skills = &store};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &options);
     x.rpc->paths.host_root = xstrdup("/srv/box");
@@ -304,7 +304,7 @@ static void the_name_stands_for_isolation(void **state)
 
 static void what_is_not_proven_keeps_its_own_name(void **state)
 {
-    struct rpc_fixture x;
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     /* Asked for by that name, we are there, but go by it only after the proof. */
@@ -321,8 +321,8 @@ static void what_is_not_proven_keeps_its_own_name(void **state)
 
 static void checks_have_their_newer_names_too(void **state)
 {
-    const struct rpc_options options = {.unsafe_storage = true};
-    struct rpc_fixture x;
+    const struct langbot_options options = {.unsafe_storage = true};
+    struct langbot_fixture x;
     (void)state;
     start_with(&x, NULL, &options);
     done(&x, 1, "box_init", "{\"admission\":{\"required\":true}}", "");
@@ -338,8 +338,8 @@ static void the_bare_host_is_not_for_everybody(void **state)
 {
     static const char text[] = "BoxValidationError: host backend requires local stdio control or "
                                "WebSocket control protected by LANGBOT_BOX_CONTROL_TOKEN";
-    const struct rpc_options guarded = {.token = "01234567890123456789012345678901"};
-    struct rpc_fixture x;
+    const struct langbot_options guarded = {.token = "01234567890123456789012345678901"};
+    struct langbot_fixture x;
     (void)state;
     start_rpc(&x);
     refused(&x, 1, "box_init", "{\"backend\":\" host \",\"limits\":{\"max_sessions\":1}}", "",

@@ -308,7 +308,7 @@ static void another_digest_is_another_mount(void **state)
     fixture_stop(&f);
 }
 
-static void kept_mounts_are_no_reason_to_end_a_session(void **state)
+static void named_exec_mounts_are_no_reason_to_end_a_session(void **state)
 {
     struct fixture f;
     struct heard a, b, c;
@@ -623,7 +623,7 @@ int main(void)
         cmocka_unit_test(test_row_F15_paths_are_checked_before_the_backend_is_asked),
         cmocka_unit_test(mounts_are_compared_as_a_set),
         cmocka_unit_test(another_digest_is_another_mount),
-        cmocka_unit_test(kept_mounts_are_no_reason_to_end_a_session),
+        cmocka_unit_test(named_exec_mounts_are_no_reason_to_end_a_session),
         cmocka_unit_test(without_the_flag_mounts_do_not_matter),
         cmocka_unit_test(remounting_waits_for_those_before),
         cmocka_unit_test(remounting_does_not_overtake_an_answer_on_its_way),

@@ -2,7 +2,7 @@
 #include "lib/unit.h"
 
 #include "jobs/hostdir.h"
-#include "jobs/skills.h"
+#include "jobs/jobs.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -58,7 +58,7 @@ static struct {
     char dir[64];
     struct fake_clock clock;
     struct loop *loop;
-    struct skills *skills;
+    struct jobs *skills;
     struct json *none; /* {} */
     struct heard heard[CALLS_MAX];
     unsigned order;
@@ -74,10 +74,10 @@ static int start_with(struct fetch_launcher *launcher)
     fake_clock_init(&it.clock);
     static char *roots[2];
     roots[0] = it.dir;
-    const struct skills_options options = {
+    const struct jobs_options options = {
         .program = BOX_FETCH, .launcher = launcher, .roots = roots};
     if (loop_new(launcher != NULL ? &it.clock.clock : &clock_system, &it.loop, &err) < 0 ||
-        skills_new(it.loop, &options, &it.skills, &err) < 0 ||
+        jobs_new(it.loop, &options, &it.skills, &err) < 0 ||
         json_parse("{}", 2, &it.none, &err) < 0)
         return -1;
     return 0;
@@ -92,7 +92,7 @@ static int start_real(void **state)
 static int stop(void **state)
 {
     (void)state;
-    skills_free(it.skills);
+    jobs_free(it.skills);
     loop_free(it.loop);
     json_free(it.none);
     for (size_t i = 0; i < CALLS_MAX; i++) {
@@ -128,8 +128,8 @@ static struct heard *call(unsigned n, enum skills_op op, const char *data, int z
     struct err err = {0};
     AUTO(json) struct json *request = NULL;
     assert_int_equal(json_parse(data, strlen(data), &request, &err), 0);
-    assert_int_equal(skills_call(it.skills, "ws-0123456789abcdef01234567", op, request, zip_fd,
-                                 on_done, &it.heard[n], &err),
+    assert_int_equal(jobs_skill(it.skills, "ws-0123456789abcdef01234567", op, request, zip_fd,
+                                on_done, &it.heard[n], &err),
                      0);
     return &it.heard[n];
 }
@@ -148,7 +148,7 @@ static void calls_are_answered_in_their_order(void **state)
 {
     (void)state;
     AUTO_FREE char *root = xasprintf("%s/deep/skills///", it.dir);
-    skills_set_root(it.skills, root);
+    jobs_set_skills_root(it.skills, root);
     for (unsigned i = 0; i < 4; i++) {
         char data[64];
         (void)snprintf(data, sizeof(data), "{\"skill\":{\"name\":\"s%u\"}}", i);
@@ -173,7 +173,7 @@ static void calls_are_answered_in_their_order(void **state)
 static void errors_carry_the_class_that_clients_know(void **state)
 {
     (void)state;
-    skills_set_root(it.skills, it.dir);
+    jobs_set_skills_root(it.skills, it.dir);
     says(0, SKILLS_GET, "{}", "KeyError: 'name'");
     says(1, SKILLS_CREATE, "{}", "BoxValidationError: 'skill'");
     says(2, SKILLS_DELETE, "{\"name\":\"x\"}", "BoxValidationError: Skill \"x\" not found");
@@ -183,7 +183,7 @@ static void errors_carry_the_class_that_clients_know(void **state)
 static void an_archive_goes_to_the_job_from_its_start(void **state)
 {
     (void)state;
-    skills_set_root(it.skills, it.dir);
+    jobs_set_skills_root(it.skills, it.dir);
     AUTO_CLOSE int fd = memfd_create("zip", MFD_CLOEXEC);
     static char data[300000];
     assert_int_equal(fd_write_all(fd, data, sizeof(data)), 0);
@@ -205,22 +205,22 @@ static void stores_outside_the_allow_list_are_refused(void **state)
     AUTO_FREE char *inside = xasprintf("%s/a", it.dir);
     AUTO_FREE char *link = xasprintf("%s/link", it.dir);
     AUTO_FREE char *file = xasprintf("%s/file", it.dir);
-    skills_set_root(it.skills, "/var/lib/elsewhere");
+    jobs_set_skills_root(it.skills, "/var/lib/elsewhere");
     struct heard *h = call(0, SKILLS_LIST, "{}", -1);
     wait_for(h);
     assert_non_null(strstr(h->message, "allowed_mount_roots"));
     assert_int_equal(symlink("/tmp", link), 0);
-    skills_set_root(it.skills, link);
+    jobs_set_skills_root(it.skills, link);
     h = call(1, SKILLS_LIST, "{}", -1);
     wait_for(h);
     assert_non_null(strstr(h->message, "has a symbolic link in its path"));
     AUTO_CLOSE int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
-    skills_set_root(it.skills, file);
+    jobs_set_skills_root(it.skills, file);
     h = call(2, SKILLS_LIST, "{}", -1);
     wait_for(h);
     assert_non_null(strstr(h->message, "is not a directory"));
-    skills_set_root(it.skills, inside);
+    jobs_set_skills_root(it.skills, inside);
     h = call(3, SKILLS_LIST, "{}", -1);
     wait_for(h);
     assert_string_equal(h->json, "{\"skills\":[]}");
@@ -230,12 +230,12 @@ static void nothing_is_asked_of_a_store_that_is_not_there(void **state)
 {
     struct err err = {0};
     (void)state;
-    assert_true(
-        skills_call(it.skills, NULL, SKILLS_LIST, it.none, -1, on_done, &it.heard[0], &err) < 0);
+    assert_true(jobs_skill(it.skills, NULL, SKILLS_LIST, it.none, -1, on_done, &it.heard[0], &err) <
+                0);
     assert_int_equal(err.code, ERR_STATE);
-    skills_set_root(it.skills, it.dir);
+    jobs_set_skills_root(it.skills, it.dir);
     assert_true(
-        skills_call(it.skills, "../x", SKILLS_LIST, it.none, -1, on_done, &it.heard[0], &err) < 0);
+        jobs_skill(it.skills, "../x", SKILLS_LIST, it.none, -1, on_done, &it.heard[0], &err) < 0);
     assert_int_equal(err.code, ERR_INVALID);
 }
 
@@ -325,12 +325,12 @@ static void directories_are_measured(void **state)
 static void who_leaves_while_a_job_runs_is_not_called(void **state)
 {
     (void)state;
-    skills_set_root(it.skills, it.dir);
+    jobs_set_skills_root(it.skills, it.dir);
     for (unsigned i = 0; i < 3; i++)
         (void)call(i, SKILLS_LIST, "{}", -1);
     assert_true(loop_turn(it.loop, 0) >= 0);
     assert_true(loop_turn(it.loop, 0) >= 0);
-    skills_free(it.skills);
+    jobs_free(it.skills);
     it.skills = NULL;
     assert_true(loop_turn(it.loop, 0) >= 0);
     for (unsigned i = 0; i < 3; i++)
@@ -397,7 +397,7 @@ static int start_play(void **state)
     it.play = (struct play){.base = {play_start, play_free}, .repeat = 1, .say = "{\"data\":{}}"};
     int r = start_with(&it.play.base);
     if (r == 0)
-        skills_set_root(it.skills, "/store");
+        jobs_set_skills_root(it.skills, "/store");
     return r;
 }
 
@@ -513,7 +513,7 @@ static void the_queue_has_an_end(void **state)
     for (unsigned i = 0; i < SKILLS_QUEUE_MAX; i++)
         (void)call(i, SKILLS_LIST, "{}", -1);
     assert_true(
-        skills_call(it.skills, NULL, SKILLS_LIST, it.none, -1, on_done, &it.heard[400], &err) < 0);
+        jobs_skill(it.skills, NULL, SKILLS_LIST, it.none, -1, on_done, &it.heard[400], &err) < 0);
     assert_int_equal(err.code, ERR_LIMIT);
     wait_for(&it.heard[SKILLS_QUEUE_MAX - 1]);
     assert_int_equal(it.order, SKILLS_QUEUE_MAX);
@@ -526,7 +526,7 @@ static void a_launcher_that_answers_too_late_finds_nobody(void **state)
     (void)call(0, SKILLS_LIST, "{}", -1);
     while (it.play.started == 0)
         assert_true(loop_turn(it.loop, 0) >= 0);
-    skills_free(it.skills);
+    jobs_free(it.skills);
     it.skills = NULL;
     assert_true(loop_turn(it.loop, 0) >= 0);
     assert_int_equal(it.heard[0].n, 0);

@@ -9,6 +9,7 @@
 #include "agent/chat/chat_internal.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/host_path.h"
 #include "base/log.h"
 #include "base/path.h"
 #include "base/str.h"
@@ -36,7 +37,7 @@ static int make_dir(const struct chat *c, const char *chat_id, struct err *err)
  * to another version. One that we may not look at is for the backend to judge. */
 static int find_dir(const char *path, char **ret, struct err *err)
 {
-    AUTO_FREE char *real = policy_real_path(path);
+    AUTO_FREE char *real = path_real(path);
     struct stat st;
     int r = stat(real, &st) < 0 ? errno : 0;
     if (r == 0 && !S_ISDIR(st.st_mode))

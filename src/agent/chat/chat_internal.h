@@ -77,7 +77,6 @@ struct chat_labels {
 int chat_labels_parse(char *const *labels, struct chat_labels *ret);
 char **chat_labels_new(const struct chat_labels *l); /* in their order */
 void chat_uuid_random(char ret[static CHAT_UUID_SIZE]);
-const char *chat_label(char *const *labels, const char *name); /* NULL: it has none */
 
 /* chat.c: what to make, the chat's own directory included. */
 int chat_make_spec(struct chat *c, const struct chat_labels *labels, uint64_t created_ns,

@@ -68,7 +68,7 @@ void chat_time_format(uint64_t real_ns, char ret[static CHAT_TIME_SIZE])
         memmove(dot, dot + strlen(none), strlen(dot + strlen(none)) + 1);
 }
 
-const char *chat_label(char *const *labels, const char *name)
+static const char *chat_label(char *const *labels, const char *name)
 {
     size_t len = strlen(name);
     for (; labels != NULL && *labels != NULL; labels++)

@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backend/common.h"
 #include "backend/engine/engine_internal.h"
-#include "backend/shared.h"
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/clock.h"

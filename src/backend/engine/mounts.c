@@ -7,10 +7,11 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "backend/common.h"
 #include "backend/engine/engine_internal.h"
-#include "backend/shared.h"
 #include "base/alloc.h"
 #include "base/fd.h"
+#include "base/host_path.h"
 #include "base/path.h"
 #include "base/str.h"
 #include "sandbox/plan/plan.h"
@@ -58,8 +59,7 @@ static int check_target(const struct engine_mounts *all, const char *target, str
     if (!path_is_clean_absolute(target))
         return err_set(err, ERR_INVALID,
                        "mount_path %.200s must be absolute, without '.', '..' or '//'", target);
-    if (plan_target_reserved(target) || backend_at_or_below(target, "/.box") ||
-        str_eq(target, "/tmp"))
+    if (plan_target_reserved(target) || path_at_or_below(target, "/.box") || str_eq(target, "/tmp"))
         return err_set(err, ERR_DENIED,
                        "mount_path %.200s is reserved; use /workspace, /mnt, /data or the like",
                        target);
@@ -94,9 +94,8 @@ static int check_own(const struct engine *e, const char *path, struct err *err)
         str_starts(endpoint, scheme) ? realpath(endpoint + strlen(scheme), NULL) : NULL;
     AUTO_FREE char *state = realpath(e->options.state_dir, NULL);
     AUTO_FREE char *engine = state != NULL ? xasprintf("%s/engine", state) : NULL;
-    if ((socket != NULL && backend_at_or_below(socket, path)) ||
-        (engine != NULL &&
-         (backend_at_or_below(engine, path) || backend_at_or_below(path, engine))))
+    if ((socket != NULL && path_at_or_below(socket, path)) ||
+        (engine != NULL && (path_at_or_below(engine, path) || path_at_or_below(path, engine))))
         return err_set(err, ERR_DENIED,
                        "host_path %.200s holds a socket that controls this host; mount a directory "
                        "beside it",
@@ -153,7 +152,7 @@ int engine_mount_inside(const struct engine *e, const struct engine_mounts *all,
 {
     const struct engine_mount *m = &all->list[at], *holder = NULL;
     for (size_t i = 0; i < all->n; i++)
-        if (i != at && backend_at_or_below(m->target, all->list[i].target) &&
+        if (i != at && path_at_or_below(m->target, all->list[i].target) &&
             (holder == NULL || strlen(all->list[i].target) > strlen(holder->target)))
             holder = &all->list[i];
     if (holder == NULL)

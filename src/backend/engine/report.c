@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/common.h"
 #include "backend/engine/engine_internal.h"
-#include "backend/shared.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/json.h"

@@ -33,7 +33,7 @@ static const struct {
     [FAKE_DESTROYING] = {"destroying", 0},
 };
 
-void fake_move(struct fake_sandbox *sb, enum fake_state to)
+static void fake_move(struct fake_sandbox *sb, enum fake_state to)
 {
     assert(states[sb->state].next & (1U << to));
     sb->state = to;

@@ -54,7 +54,6 @@ bool fake_fault(struct fake *f, enum fake_call call, struct err *err);
 
 /* The sandbox dies by itself. */
 void fake_lose(struct fake_sandbox *sb);
-void fake_move(struct fake_sandbox *sb, enum fake_state to);
 void fake_sandbox_free(struct fake_sandbox *sb);
 
 /* fake_adopt.c */

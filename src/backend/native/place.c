@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "backend/common.h"
 #include "backend/native/native_internal.h"
-#include "backend/shared.h"
 #include "base/alloc.h"
 #include "base/err.h"
 #include "base/str.h"

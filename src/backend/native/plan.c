@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backend/native/plan.h"
-#include "backend/shared.h"
+#include "backend/common.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/host_path.h"
 #include "base/path.h"
 #include "base/str.h"
 #include "base/strv.h"
@@ -269,7 +270,7 @@ static int collect_mounts(const struct spec *spec, struct wanted *list, size_t *
     w = (struct wanted){.target = HOME, .private_name = "home"};
     for (size_t i = 0; i < *n; i++)
         if (str_eq(list[i].target, HOME) ||
-            (list[i].host_path != NULL && backend_at_or_below(HOME, list[i].target)))
+            (list[i].host_path != NULL && path_at_or_below(HOME, list[i].target)))
             return r;
     return r < 0 ? r : add_wanted(list, n, &w, err);
 }
@@ -290,9 +291,8 @@ static int add_workspace(struct plan *p, const struct spec *spec, const struct n
     if (r == 0 && path_is_clean_absolute(spec->workdir) && !plan_target_reserved(spec->workdir)) {
         bool covered = false;
         for (uint32_t i = 0; i < p->n_ops; i++)
-            covered =
-                covered || (p->ops[i].kind != PLAN_OP_DIR &&
-                            backend_at_or_below(spec->workdir, plan_str(p, p->ops[i].target)));
+            covered = covered || (p->ops[i].kind != PLAN_OP_DIR &&
+                                  path_at_or_below(spec->workdir, plan_str(p, p->ops[i].target)));
         if (!covered)
             add_dir(p, spec->workdir, 0755, true);
     }

@@ -2,8 +2,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "backend/common.h"
 #include "backend/native/native_internal.h"
-#include "backend/shared.h"
 #include "base/alloc.h"
 #include "base/err.h"
 #include "base/json.h"

@@ -8,9 +8,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "backend/common.h"
 #include "backend/engine/engine_internal.h"
 #include "backend/native/native_internal.h"
-#include "backend/shared.h"
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/fd.h"

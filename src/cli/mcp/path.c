@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/host_path.h"
 #include "base/str.h"
 
 static enum mcp_kind host_kind(const char *path)
@@ -32,15 +33,6 @@ static bool one_of(const char *word, size_t len, const char *const *names)
     return false;
 }
 
-static bool is_at_or_below(const char *path, const char *root)
-{
-    size_t len = strlen(root);
-
-    if (str_eq(root, "/"))
-        return path[0] == '/';
-    return strncmp(path, root, len) == 0 && (path[len] == '\0' || path[len] == '/');
-}
-
 /* What the image brings itself, and what nobody mounts. */
 static bool is_system(const char *path)
 {
@@ -49,7 +41,7 @@ static bool is_system(const char *path)
                                         "/dev",   "/run",    "/boot", "/snap", "/nix"};
 
     for (size_t i = 0; i < ARRAY_SIZE(roots); i++)
-        if (is_at_or_below(path, roots[i]))
+        if (path_at_or_below(path, roots[i]))
             return true;
     return false;
 }
@@ -145,7 +137,7 @@ static char *place_of(const struct mcp_fs *fs, const char *word, bool is_command
 /* Cuts `a` down to what it has in common with `b`. */
 static void common(char *a, const char *b)
 {
-    while (!is_at_or_below(b, a)) {
+    while (!path_at_or_below(b, a)) {
         char *slash = strrchr(a, '/');
         if (slash == a) {
             a[1] = '\0';
@@ -198,7 +190,7 @@ static bool has_inside(const struct mcp_roots *r, const char *inside)
 static bool is_covered(const struct mcp_roots *r, const char *host)
 {
     for (size_t i = 0; i < r->n; i++)
-        if (is_at_or_below(host, r->list[i].host))
+        if (path_at_or_below(host, r->list[i].host))
             return true;
     return false;
 }
@@ -217,7 +209,7 @@ static void add_apart(struct mcp_roots *r, const char *host, const char *mount)
 /* All of a user's files, keys and all. Whoever means that says --host-path. */
 static bool holds_home(const char *host, const char *home)
 {
-    return str_eq(host, "/") || (home != NULL && is_at_or_below(home, host));
+    return str_eq(host, "/") || (home != NULL && path_at_or_below(home, host));
 }
 
 /* Whether a word of the command line speaks of just that directory. */
@@ -253,7 +245,7 @@ void mcp_infer_roots(const struct mcp_fs *fs, char *const *argv, const char *hom
 
 char *mcp_rewrite_path(const char *path, const char *host, const char *mount)
 {
-    if (host == NULL || host[0] == '\0' || path[0] == '\0' || !is_at_or_below(path, host))
+    if (host == NULL || host[0] == '\0' || path[0] == '\0' || !path_at_or_below(path, host))
         return xstrdup(path);
     const char *rest = path + strlen(host);
     return xasprintf("%s%s", mount, rest);
@@ -262,7 +254,7 @@ char *mcp_rewrite_path(const char *path, const char *host, const char *mount)
 static char *below_roots(const char *path, const struct mcp_roots *roots)
 {
     for (size_t i = 0; i < roots->n; i++)
-        if (is_at_or_below(path, roots->list[i].host))
+        if (path_at_or_below(path, roots->list[i].host))
             return mcp_rewrite_path(path, roots->list[i].host, roots->list[i].inside);
     return NULL;
 }

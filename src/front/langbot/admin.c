@@ -12,43 +12,44 @@
 #include "session/manager.h"
 #include "session/process.h"
 
-void rpc_ping(struct rpc_call *c)
+void langbot_ping(struct langbot_call *c)
 {
-    rpc_ok(c);
+    langbot_ok(c);
 }
 
 /* Nothing of ours comes in pieces, so there is nothing to go on with. */
-void rpc_stream_ack(struct rpc_call *c)
+void langbot_stream_ack(struct langbot_call *c)
 {
     const struct json *seq = json_get(c->msg.data, "seq_id"),
                       *index = json_get(c->msg.data, "index");
-    struct rpc_reply reply;
+    struct langbot_reply reply;
     if (json_type(seq) != JSON_INT || json_type(index) != JSON_INT) {
-        rpc_fail(c, RPC_VALUE_ERROR, "Stream acknowledgement requires integer sequence and index");
+        langbot_fail(c, LANGBOT_VALUE_ERROR,
+                     "Stream acknowledgement requires integer sequence and index");
         return;
     }
-    rpc_reply_open(c, &reply);
+    langbot_reply_open(c, &reply);
     jw_kbool(&reply.w, "accepted", false);
-    rpc_reply_close(c, &reply);
+    langbot_reply_close(c, &reply);
 }
 
-static void write_backend(const struct rpc *r, struct jw *w)
+static void write_backend(const struct langbot *r, struct jw *w)
 {
     struct err why = {0};
     bool available = r->selected && backend_available(manager_backend(r->o.manager), &why) == 0;
-    jw_kstr(w, "name", available ? rpc_backend_name(r) : NULL);
+    jw_kstr(w, "name", available ? langbot_backend_name(r) : NULL);
     jw_kbool(w, "available", available);
 }
 
 static void on_probed(void *arg, const struct err *err)
 {
-    struct rpc_call *c = arg;
+    struct langbot_call *c = arg;
     (void)err; /* it will be asked again what is available */
     c->then(c);
 }
 
 /* Whoever asks which backend there is gets the truth of now, not of the last call. */
-static void when_known(struct rpc_call *c, void (*then)(struct rpc_call *c))
+static void when_known(struct langbot_call *c, void (*then)(struct langbot_call *c))
 {
     struct backend *b = manager_backend(c->rpc->o.manager);
     c->then = then;
@@ -60,26 +61,26 @@ static void when_known(struct rpc_call *c, void (*then)(struct rpc_call *c))
 
 static void on_health(void *arg, const struct readiness_report *report)
 {
-    struct rpc_call *c = arg;
-    struct rpc_reply reply;
+    struct langbot_call *c = arg;
+    struct langbot_reply reply;
     if (!report->ready) {
-        rpc_fail(c, RPC_READINESS, "managed sandbox isolation is not ready");
+        langbot_fail(c, LANGBOT_READINESS, "managed sandbox isolation is not ready");
         return;
     }
-    rpc_reply_open(c, &reply);
+    langbot_reply_open(c, &reply);
     readiness_write(report, &reply.w);
-    rpc_reply_close(c, &reply);
+    langbot_reply_close(c, &reply);
 }
 
-static void reply_backend(struct rpc_call *c)
+static void reply_backend(struct langbot_call *c)
 {
-    struct rpc_reply reply;
-    rpc_reply_open(c, &reply);
+    struct langbot_reply reply;
+    langbot_reply_open(c, &reply);
     write_backend(c->rpc, &reply.w);
-    rpc_reply_close(c, &reply);
+    langbot_reply_close(c, &reply);
 }
 
-void rpc_health(struct rpc_call *c)
+void langbot_health(struct langbot_call *c)
 {
     if (admission_enforced(c->rpc->admission))
         readiness_get(c->rpc->readiness, on_health, c);
@@ -100,14 +101,14 @@ static void write_ready_backend(const struct readiness_report *report, struct jw
 
 static void on_info(void *arg, const struct readiness_report *report)
 {
-    struct rpc_call *c = arg;
-    struct rpc_reply reply;
-    rpc_reply_open(c, &reply);
+    struct langbot_call *c = arg;
+    struct langbot_reply reply;
+    langbot_reply_open(c, &reply);
     write_ready_backend(report, &reply.w);
-    rpc_reply_close(c, &reply);
+    langbot_reply_close(c, &reply);
 }
 
-void rpc_backend_info(struct rpc_call *c)
+void langbot_backend_info(struct langbot_call *c)
 {
     if (admission_enforced(c->rpc->admission))
         readiness_get(c->rpc->readiness, on_info, c);
@@ -115,7 +116,7 @@ void rpc_backend_info(struct rpc_call *c)
         when_known(c, reply_backend);
 }
 
-static size_t count_sessions(const struct rpc_call *c)
+static size_t count_sessions(const struct langbot_call *c)
 {
     struct manager *m = c->rpc->o.manager;
     size_t n = 0;
@@ -126,7 +127,7 @@ static size_t count_sessions(const struct rpc_call *c)
 
 /* How many sessions the workspace may still have. Making one decides again. Without a grant, where
  * one is needed, that is none. */
-static void write_capacity(const struct rpc_call *c, size_t used, struct jw *w)
+static void write_capacity(const struct langbot_call *c, size_t used, struct jw *w)
 {
     struct manager *m = c->rpc->o.manager;
     struct admission_limits grant = {0};
@@ -134,7 +135,7 @@ static void write_capacity(const struct rpc_call *c, size_t used, struct jw *w)
     size_t max = manager_get_options(m)->max_sessions, all = manager_count(m), limit = max;
     if (admission_enforced(c->rpc->admission)) {
         if (admission_check(c->rpc->admission, c->ns, c->msg.ctx.placement_generation,
-                            rpc_now_us(c->rpc), &grant, &err) < 0)
+                            langbot_now_us(c->rpc), &grant, &err) < 0)
             grant = (struct admission_limits){0};
         limit = (size_t)grant.max_sessions < max ? (size_t)grant.max_sessions : max;
     }
@@ -148,14 +149,14 @@ static void write_capacity(const struct rpc_call *c, size_t used, struct jw *w)
 }
 
 /* `report` NULL: admission is not enforced. */
-static void write_status(struct rpc_call *c, const struct readiness_report *report)
+static void write_status(struct langbot_call *c, const struct readiness_report *report)
 {
     const struct manager_options *o = manager_get_options(c->rpc->o.manager);
     const struct box_limits *l = &c->rpc->limits;
     size_t used = count_sessions(c);
-    struct rpc_reply reply;
+    struct langbot_reply reply;
     struct jw *w = &reply.w;
-    rpc_reply_open(c, &reply);
+    langbot_reply_open(c, &reply);
     jw_key(w, "backend");
     jw_object(w);
     if (report != NULL)
@@ -164,7 +165,7 @@ static void write_status(struct rpc_call *c, const struct readiness_report *repo
         write_backend(c->rpc, w);
     jw_object_end(w);
     jw_ku64(w, "active_sessions", used);
-    jw_ku64(w, "managed_processes", rpc_count_processes(c->rpc, c->prefix));
+    jw_ku64(w, "managed_processes", langbot_count_processes(c->rpc, c->prefix));
     jw_ku64(w, "session_ttl_sec", o->ttl_ns / NSEC_PER_SEC);
     if (c->rules->tells_of_workspace) {
         jw_key(w, "limits");
@@ -177,10 +178,10 @@ static void write_status(struct rpc_call *c, const struct readiness_report *repo
         jw_object_end(w);
         write_capacity(c, used, w);
     }
-    rpc_reply_close(c, &reply);
+    langbot_reply_close(c, &reply);
 }
 
-static void reply_status(struct rpc_call *c)
+static void reply_status(struct langbot_call *c)
 {
     write_status(c, NULL);
 }
@@ -190,7 +191,7 @@ static void on_status(void *arg, const struct readiness_report *report)
     write_status(arg, report);
 }
 
-void rpc_status(struct rpc_call *c)
+void langbot_status(struct langbot_call *c)
 {
     if (admission_enforced(c->rpc->admission))
         readiness_get(c->rpc->readiness, on_status, c);
@@ -198,36 +199,36 @@ void rpc_status(struct rpc_call *c)
         when_known(c, reply_status);
 }
 
-static void shut_down(struct rpc_call *c)
+static void shut_down(struct langbot_call *c)
 {
     c->rpc->draining = false;
-    rpc_ok(c);
+    langbot_ok(c);
 }
 
 /* Only what was made for LangBot goes: the sessions of other fronts are somebody else's. Clients of
  * the first release name theirs freely, and expect persistent ones to stay. */
-void rpc_shutdown(struct rpc_call *c)
+void langbot_shutdown(struct langbot_call *c)
 {
     const struct sweep_match all = {.physical = true}, first = {.keep_persistent = true};
     if (c->rpc->draining) { /* one is enough, and it will not take long */
-        rpc_ok(c);
+        langbot_ok(c);
         return;
     }
     log_info(NULL, "a client asks to end its sessions");
     c->rpc->draining = true;
-    rpc_call_sweep(c, c->conn->flags != 0 ? &first : &all, shut_down);
+    langbot_call_sweep(c, c->conn->flags != 0 ? &first : &all, shut_down);
 }
 
 static void on_verified(void *arg, const char *json, size_t len, const char *message)
 {
-    struct rpc_call *c = arg;
+    struct langbot_call *c = arg;
     if (json == NULL)
-        rpc_fail_named(c, message);
+        langbot_fail_named(c, message);
     else
-        rpc_reply_json(c, json, len);
+        langbot_reply_json(c, json, len);
 }
 
-void rpc_verify_workspace(struct rpc_call *c)
+void langbot_verify_workspace(struct langbot_call *c)
 {
     const struct json *name = json_get(c->msg.data, "marker_name");
     const char *text = json_str(name), *root = NULL;
@@ -236,16 +237,18 @@ void rpc_verify_workspace(struct rpc_call *c)
     if (text == NULL || strlen(text) != json_str_len(name))
         text = ""; /* which is no name of a probe */
     if (name == NULL)
-        rpc_fail(c, RPC_READINESS, "'marker_name'");
+        langbot_fail(c, LANGBOT_READINESS, "'marker_name'");
     else if (c->rpc->o.skills == NULL)
-        rpc_fail(c, RPC_READINESS, "Box Runtime cannot read the Core shared Workspace probe");
-    else if (r < 0 || hostdir_verify_marker(rpc_skills(c), root, text, on_verified, c, &err) < 0)
-        rpc_fail(c, RPC_READINESS, "%s", err.msg);
+        langbot_fail(c, LANGBOT_READINESS,
+                     "Box Runtime cannot read the Core shared Workspace probe");
+    else if (r < 0 ||
+             hostdir_verify_marker(langbot_skills(c), root, text, on_verified, c, &err) < 0)
+        langbot_fail(c, LANGBOT_READINESS, "%s", err.msg);
 }
 
 /* For dashboards. There is no pool of threads here: its numbers are there for those who look for
  * them, and stay zero. */
-void rpc_write_resources(struct rpc *r, struct jw *w)
+void langbot_write_resources(struct langbot *r, struct jw *w)
 {
     static const char *const lags[] = {"last_lag_ms", "recent_p95_lag_ms", "recent_max_lag_ms",
                                        "max_lag_ms"};
@@ -259,7 +262,7 @@ void rpc_write_resources(struct rpc *r, struct jw *w)
         creating += session_state(s) == SESSION_CREATING;
         closing += session_state(s) == SESSION_STOPPING;
     }
-    for (struct rpc_call *c = r->calls; c != NULL; c = c->next)
+    for (struct langbot_call *c = r->calls; c != NULL; c = c->next)
         calls++;
     jw_key(w, "resources");
     jw_object(w);

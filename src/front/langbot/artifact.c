@@ -17,10 +17,10 @@
 #include "spec/model.h"
 #include "spec/spec.h"
 
-static void add_next(struct rpc_call *c);
+static void add_next(struct langbot_call *c);
 
 /* They are moved, not copied. */
-static void take_from_spec(struct rpc_call *c)
+static void take_from_spec(struct langbot_call *c)
 {
     struct spec *spec = c->spec;
     size_t kept = 0;
@@ -36,7 +36,7 @@ static void take_from_spec(struct rpc_call *c)
     spec->n_extra_mounts = kept;
 }
 
-void rpc_artifacts_free(struct rpc_call *c)
+void langbot_artifacts_free(struct langbot_call *c)
 {
     for (size_t i = 0; i < c->artifacts.n; i++)
         model_done(&mount_spec_model, &c->artifacts.list[i]);
@@ -45,31 +45,31 @@ void rpc_artifacts_free(struct rpc_call *c)
     artifacts_place_free(c->artifacts.place);
 }
 
-static void fail(struct rpc_call *c, const char *why)
+static void fail(struct langbot_call *c, const char *why)
 {
-    rpc_fail(c, RPC_ERROR, "Immutable artifact preparation failed: %s", why);
+    langbot_fail(c, LANGBOT_ERROR, "Immutable artifact preparation failed: %s", why);
 }
 
-static void fail_named(struct rpc_call *c, const char *message)
+static void fail_named(struct langbot_call *c, const char *message)
 {
     const char *rest = NULL;
-    (void)rpc_class_split(message, &rest);
+    (void)langbot_class_split(message, &rest);
     fail(c, rest);
 }
 
 /* The session has no place for them, or could have none. */
-static void fail_place(struct rpc_call *c, const char *why, const char *then)
+static void fail_place(struct langbot_call *c, const char *why, const char *then)
 {
-    rpc_fail(c, RPC_ERROR, "Immutable artifact cache is unavailable%s%s%s",
-             why[0] != '\0' ? ": " : "", why, then);
+    langbot_fail(c, LANGBOT_ERROR, "Immutable artifact cache is unavailable%s%s%s",
+                 why[0] != '\0' ? ": " : "", why, then);
 }
 
 static void on_added(void *arg, const char *json, size_t len, const char *message)
 {
-    struct rpc_call *c = arg;
+    struct langbot_call *c = arg;
     (void)len;
     if (c->cancelled)
-        rpc_call_end(c);
+        langbot_call_end(c);
     else if (json == NULL)
         fail_named(c, message);
     else {
@@ -79,7 +79,7 @@ static void on_added(void *arg, const char *json, size_t len, const char *messag
 }
 
 /* The rest of them, one after the other. */
-static void add_next(struct rpc_call *c)
+static void add_next(struct langbot_call *c)
 {
     struct err err = {0};
     const struct session *s =
@@ -92,16 +92,16 @@ static void add_next(struct rpc_call *c)
         c->artifacts.then(c);
     else if (artifacts_add(c->rpc->o.artifacts, c->artifacts.tree,
                            &c->artifacts.list[c->artifacts.at], on_added, c, &err) < 0)
-        err.code == ERR_DENIED ? rpc_fail_err(c, &err) : fail(c, err.msg);
+        err.code == ERR_DENIED ? langbot_fail_err(c, &err) : fail(c, err.msg);
 }
 
 /* A session without a place does for whoever has no artifacts. */
 static void on_place_made(void *arg, const char *json, size_t len, const char *message)
 {
-    struct rpc_call *c = arg;
+    struct langbot_call *c = arg;
     (void)len;
     if (c->cancelled) {
-        rpc_call_end(c);
+        langbot_call_end(c);
         return;
     }
     if (json == NULL) {
@@ -112,14 +112,14 @@ static void on_place_made(void *arg, const char *json, size_t len, const char *m
     add_next(c);
 }
 
-static void prepare_new(struct rpc_call *c)
+static void prepare_new(struct langbot_call *c)
 {
     struct err err = {0};
     bool ready = false;
     c->artifacts.place =
         artifacts_place(c->rpc->o.artifacts, c->spec, c->artifacts.n > 0, &ready, &err);
     if (c->artifacts.place == NULL && c->artifacts.n > 0) {
-        err.code == ERR_DENIED ? rpc_fail_err(c, &err) : fail_place(c, err.msg, "");
+        err.code == ERR_DENIED ? langbot_fail_err(c, &err) : fail_place(c, err.msg, "");
         return;
     }
     if (c->artifacts.place == NULL) {
@@ -134,7 +134,7 @@ static void prepare_new(struct rpc_call *c)
         on_place_made(c, NULL, 0, err.msg);
 }
 
-static void prepare_for(struct rpc_call *c, const struct session *s)
+static void prepare_for(struct langbot_call *c, const struct session *s)
 {
     const char *tree = session_spec(s)->own.artifacts;
     c->artifacts.at = 0;
@@ -147,7 +147,7 @@ static void prepare_for(struct rpc_call *c, const struct session *s)
     add_next(c);
 }
 
-void rpc_artifacts_prepare(struct rpc_call *c, void (*then)(struct rpc_call *c))
+void langbot_artifacts_prepare(struct langbot_call *c, void (*then)(struct langbot_call *c))
 {
     const struct session *s = manager_find(c->rpc->o.manager, c->id);
     if (c->rpc->o.artifacts == NULL) {
@@ -167,7 +167,7 @@ void rpc_artifacts_prepare(struct rpc_call *c, void (*then)(struct rpc_call *c))
         prepare_new(c);
 }
 
-bool rpc_artifacts_again(struct rpc_call *c, void (*then)(struct rpc_call *c))
+bool langbot_artifacts_again(struct langbot_call *c, void (*then)(struct langbot_call *c))
 {
     if (!c->artifacts.found || manager_find(c->rpc->o.manager, c->id) != NULL)
         return false;
@@ -181,14 +181,14 @@ bool rpc_artifacts_again(struct rpc_call *c, void (*then)(struct rpc_call *c))
 }
 
 /* All of them are there, in the directory that the session has. */
-static void settle(struct rpc_call *c)
+static void settle(struct langbot_call *c)
 {
     for (size_t i = 0; i < c->artifacts.n; i++)
         session_add_artifact(c->session, &c->artifacts.list[i]);
     c->then(c);
 }
 
-void rpc_artifacts_ready(struct rpc_call *c)
+void langbot_artifacts_ready(struct langbot_call *c)
 {
     bool same = str_eq(session_spec(c->session)->own.artifacts, c->artifacts.tree);
     artifacts_place_free(TAKE_PTR(c->artifacts.place));

@@ -13,7 +13,7 @@
 /* What LangBot asks for is recorded like anybody's. Its own policy came before; nothing here
  * changes what it gets, except that nothing runs unrecorded where that is asked for. */
 
-static struct audit_record record_of(const struct rpc_call *c, enum audit_event event)
+static struct audit_record record_of(const struct langbot_call *c, enum audit_event event)
 {
     const char *workspace = c->msg.scoped ? c->msg.ctx.workspace_uuid : NULL;
 
@@ -23,12 +23,12 @@ static struct audit_record record_of(const struct rpc_call *c, enum audit_event 
                                  .session = c->id};
 }
 
-static struct audit *audit_of(const struct rpc_call *c)
+static struct audit *audit_of(const struct langbot_call *c)
 {
     return c->rpc->o.service != NULL ? c->rpc->o.service->audit : NULL;
 }
 
-static int write_command(const struct rpc_call *c, struct audit_record *r, const char *command,
+static int write_command(const struct langbot_call *c, struct audit_record *r, const char *command,
                          struct err *err)
 {
     struct audit *a = audit_of(c);
@@ -41,14 +41,14 @@ static int write_command(const struct rpc_call *c, struct audit_record *r, const
     return e < 0 ? e : audit_write(a, r, err);
 }
 
-int rpc_audit_exec(const struct rpc_call *c, struct err *err)
+int langbot_audit_exec(const struct langbot_call *c, struct err *err)
 {
     struct audit_record r = record_of(c, AUDIT_EXEC_START);
 
     return write_command(c, &r, c->cmd, err);
 }
 
-void rpc_audit_exec_end(const struct rpc_call *c, const struct run_result *result)
+void langbot_audit_exec_end(const struct langbot_call *c, const struct run_result *result)
 {
     struct audit_record r = record_of(c, AUDIT_EXEC_END);
 
@@ -56,7 +56,8 @@ void rpc_audit_exec_end(const struct rpc_call *c, const struct run_result *resul
         policy_record_outcome(c->rpc->o.service, &r, &result->outcome, result->produced);
 }
 
-int rpc_audit_process(const struct rpc_call *c, const struct process_spec *spec, struct err *err)
+int langbot_audit_process(const struct langbot_call *c, const struct process_spec *spec,
+                          struct err *err)
 {
     AUTO_FREE char *args = policy_command_text(spec->args, NULL);
     AUTO_FREE char *command = xasprintf("%s %s", spec->command, args);
@@ -66,7 +67,7 @@ int rpc_audit_process(const struct rpc_call *c, const struct process_spec *spec,
     return write_command(c, &r, command, err);
 }
 
-void rpc_audit_session(const struct rpc_call *c, enum audit_event event)
+void langbot_audit_session(const struct langbot_call *c, enum audit_event event)
 {
     struct audit_record r = record_of(c, event);
 
@@ -74,7 +75,8 @@ void rpc_audit_session(const struct rpc_call *c, enum audit_event event)
         (void)audit_write(audit_of(c), &r, NULL); /* it has happened; losses are counted */
 }
 
-void rpc_audit_failed(const struct rpc_call *c, enum audit_event event, const struct err *err)
+void langbot_audit_failed(const struct langbot_call *c, enum audit_event event,
+                          const struct err *err)
 {
     struct audit_record r = record_of(c, event);
 

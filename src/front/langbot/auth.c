@@ -9,7 +9,7 @@
 #include "loop/peer.h"
 #include "policy/users.h"
 
-char *rpc_header(const struct http_request *req, const char *name)
+char *langbot_header(const struct http_request *req, const char *name)
 {
     const char *value = http_request_header(req, name);
     /* Two of them would leave it open who is asking. */
@@ -18,15 +18,16 @@ char *rpc_header(const struct http_request *req, const char *name)
     return str_strip(value);
 }
 
-static bool token_ok(const struct rpc *r, const struct http_request *req)
+static bool token_ok(const struct langbot *r, const struct http_request *req)
 {
-    AUTO_FREE char *given = rpc_header(req, "X-LangBot-Box-Control-Token");
+    AUTO_FREE char *given = langbot_header(req, "X-LangBot-Box-Control-Token");
     return r->o.token != NULL && given != NULL &&
            http_secret_eq(given, strlen(given), r->o.token, strlen(r->o.token));
 }
 
 /* A unix socket, and TCP without a token, by who it is. */
-static unsigned admit(const struct rpc *r, const struct http_request *req, struct rpc_guest *ret)
+static unsigned admit(const struct langbot *r, const struct http_request *req,
+                      struct langbot_guest *ret)
 {
     const struct peer *peer = http_request_peer(req);
     if (!http_request_is_unix(req) && (r->o.token != NULL || r->shut))
@@ -39,16 +40,17 @@ static unsigned admit(const struct rpc *r, const struct http_request *req, struc
     return rank == USERS_REFUSED ? 403 : 0;
 }
 
-unsigned rpc_auth(const struct rpc *r, const struct http_request *req, struct rpc_guest *ret)
+unsigned langbot_auth(const struct langbot *r, const struct http_request *req,
+                      struct langbot_guest *ret)
 {
     AUTO_FREE char *instance = NULL;
-    *ret = (struct rpc_guest){0};
+    *ret = (struct langbot_guest){0};
     unsigned status = admit(r, req, ret);
     if (status != 0)
         return status;
     if (r->o.legacy && http_request_header(req, "X-LangBot-Instance-Id") == NULL)
         return 0;
-    instance = rpc_header(req, "X-LangBot-Instance-Id");
+    instance = langbot_header(req, "X-LangBot-Instance-Id");
     if (instance == NULL || !instance_id_valid(instance))
         return 401;
     if (r->instance != NULL &&
@@ -58,19 +60,19 @@ unsigned rpc_auth(const struct rpc *r, const struct http_request *req, struct rp
     return 0;
 }
 
-void rpc_set_token(struct rpc *r, const char *token)
+void langbot_set_token(struct langbot *r, const char *token)
 {
     r->o.token = token;
     r->shut = token == NULL;
-    rpc_relays_outdated(r);
-    for (struct rpc_conn *c = r->conns; c != NULL; c = c->next) {
+    langbot_relays_outdated(r);
+    for (struct langbot_conn *c = r->conns; c != NULL; c = c->next) {
         c->outdated = c->outdated || c->by_token;
         if (c->n_calls == 0)
-            rpc_conn_idle(c);
+            langbot_conn_idle(c);
     }
 }
 
-void rpc_refuse(struct http_request *req, unsigned status)
+void langbot_refuse(struct http_request *req, unsigned status)
 {
     const char *body = status == 403 ? USERS_REFUSAL : "Unauthorized";
     http_reply(req, status, "text/plain; charset=utf-8", body, strlen(body));

@@ -27,9 +27,9 @@
 
 static const char stale_text[] = "Stale Box placement generation";
 
-static void link_call(struct rpc_call *c)
+static void link_call(struct langbot_call *c)
 {
-    struct rpc *r = c->rpc;
+    struct langbot *r = c->rpc;
     c->prev = r->calls_last;
     if (c->prev != NULL)
         c->prev->next = c;
@@ -44,7 +44,7 @@ static void link_call(struct rpc_call *c)
 }
 
 /* Nobody waits for it any more. */
-static void leave_conn(struct rpc_call *c)
+static void leave_conn(struct langbot_call *c)
 {
     if (c->conn == NULL)
         return;
@@ -55,11 +55,11 @@ static void leave_conn(struct rpc_call *c)
     if (c->conn_next != NULL)
         c->conn_next->conn_prev = c->conn_prev;
     if (--c->conn->n_calls == 0)
-        rpc_conn_idle(c->conn);
+        langbot_conn_idle(c->conn);
     c->conn = NULL;
 }
 
-void rpc_call_answered(struct rpc_call *c, const char *result)
+void langbot_call_answered(struct langbot_call *c, const char *result)
 {
     struct metrics *metrics = manager_metrics(c->rpc->o.manager);
     const char *action = c->action != NULL ? c->action->name : "unknown";
@@ -68,7 +68,7 @@ void rpc_call_answered(struct rpc_call *c, const char *result)
         return;
     c->answered = true;
     metrics_count(&metrics->rpc, action, result, 0);
-    hist_add(&metrics->rpc_seconds, took);
+    hist_add(&metrics->langbot_seconds, took);
     const struct log_field fields[] = {
         {.key = "action", .text = action},
         {.key = "result", .text = result},
@@ -78,9 +78,9 @@ void rpc_call_answered(struct rpc_call *c, const char *result)
     log_event(log_access_level(), c->id, fields, ARRAY_SIZE(fields), "rpc");
 }
 
-void rpc_call_free(struct rpc_call *c)
+void langbot_call_free(struct langbot_call *c)
 {
-    rpc_call_answered(c, "cancelled");
+    langbot_call_answered(c, "cancelled");
     leave_conn(c);
     if (c->prev != NULL)
         c->prev->next = c->next;
@@ -90,37 +90,37 @@ void rpc_call_free(struct rpc_call *c)
         c->next->prev = c->prev;
     else
         c->rpc->calls_last = c->prev;
-    rpc_lane_leave(c);
+    langbot_lane_leave(c);
     sweep_stop(&c->sweep);
     loop_defer_stop(&c->defer);
     run_free(c->run);
     if (c->session != NULL)
         session_release(c->session);
-    rpc_artifacts_free(c);
+    langbot_artifacts_free(c);
     spec_free(c->spec);
-    rpc_message_done(&c->msg);
+    langbot_message_done(&c->msg);
     free(c->id);
     free(c->process_id);
     free(c->cmd);
     free(c->cwd);
     strv_free(c->env);
-    rpc_setup_done(&c->setup);
+    langbot_setup_done(&c->setup);
     fd_close_many(&c->fd, 1);
-    rpc_storage_done(&c->storage);
+    langbot_storage_done(&c->storage);
     free(c);
 }
 
 /* Sweeps. */
 
-static struct rpc_call *find_woken(const struct rpc *r)
+static struct langbot_call *find_woken(const struct langbot *r)
 {
-    struct rpc_call *c = r->calls;
+    struct langbot_call *c = r->calls;
     while (c != NULL && !c->woken)
         c = c->next;
     return c;
 }
 
-static void go_on(struct rpc_call *c)
+static void go_on(struct langbot_call *c)
 {
     LOG_REQUEST(c->request.id);
     c->then(c);
@@ -130,10 +130,10 @@ static void go_on(struct rpc_call *c)
  * be gone after its turn. */
 static void on_swept(void *arg)
 {
-    struct rpc_call *c = arg;
-    struct rpc *r = c->rpc;
+    struct langbot_call *c = arg;
+    struct langbot *r = c->rpc;
     r->n_sweeps--;
-    for (struct rpc_call *w = r->calls; w != NULL; w = w->next) {
+    for (struct langbot_call *w = r->calls; w != NULL; w = w->next) {
         w->woken = w->waits_for == c;
         if (w->woken)
             w->waits_for = NULL;
@@ -145,8 +145,8 @@ static void on_swept(void *arg)
     }
 }
 
-void rpc_call_sweep(struct rpc_call *c, const struct sweep_match *match,
-                    void (*then)(struct rpc_call *c))
+void langbot_call_sweep(struct langbot_call *c, const struct sweep_match *match,
+                        void (*then)(struct langbot_call *c))
 {
     c->then = then;
     c->rpc->n_sweeps++;
@@ -154,30 +154,31 @@ void rpc_call_sweep(struct rpc_call *c, const struct sweep_match *match,
 }
 
 /* Everything of the workspace that is not of the current generation. */
-static void sweep_stale(struct rpc_call *c, int64_t current, void (*then)(struct rpc_call *c))
+static void sweep_stale(struct langbot_call *c, int64_t current,
+                        void (*then)(struct langbot_call *c))
 {
     char own[NS_SIZE + 1], except[TENANT_PREFIX_SIZE];
     const struct sweep_match match = {.prefix = own, .except = except};
     (void)str_fmt(own, sizeof(own), "%s-", c->ns);
     tenant_prefix(c->ns, current, except);
-    rpc_call_sweep(c, &match, then);
+    langbot_call_sweep(c, &match, then);
 }
 
-void rpc_call_end(struct rpc_call *c)
+void langbot_call_end(struct langbot_call *c)
 {
     leave_conn(c);
     c->cancel = NULL;
     int64_t current = c->ns[0] != '\0' ? fence_current(c->rpc->fence, c->ns) : 0;
     if (current <= c->msg.ctx.placement_generation) {
-        rpc_call_free(c);
+        langbot_call_free(c);
         return;
     }
     /* A call that was shut out may have made a session after the others went. */
-    rpc_lane_leave(c);
-    sweep_stale(c, current, rpc_call_free);
+    langbot_lane_leave(c);
+    sweep_stale(c, current, langbot_call_free);
 }
 
-void rpc_call_cancel(struct rpc_call *c)
+void langbot_call_cancel(struct langbot_call *c)
 {
     leave_conn(c);
     c->cancelled = true;
@@ -186,7 +187,7 @@ void rpc_call_cancel(struct rpc_call *c)
 }
 
 /* Who may stop a call: whoever it was made for. */
-static bool same_context(const struct rpc_message *a, const struct rpc_message *b)
+static bool same_context(const struct langbot_message *a, const struct langbot_message *b)
 {
     return a->scoped == b->scoped && a->ctx.placement_generation == b->ctx.placement_generation &&
            str_eq(a->ctx.instance_uuid, b->ctx.instance_uuid) &&
@@ -194,10 +195,10 @@ static bool same_context(const struct rpc_message *a, const struct rpc_message *
 }
 
 /* The call of this connection that has that number, as the client wrote it. */
-static struct rpc_call *find_seq(const struct rpc_call *c, int64_t number)
+static struct langbot_call *find_seq(const struct langbot_call *c, int64_t number)
 {
     char text[24];
-    struct rpc_call *other = c->conn->calls;
+    struct langbot_call *other = c->conn->calls;
     (void)str_fmt(text, sizeof(text), "%" PRId64, number);
     while (other != NULL && (other == c || !str_eq(other->msg.seq, text)))
         other = other->conn_next;
@@ -205,55 +206,55 @@ static struct rpc_call *find_seq(const struct rpc_call *c, int64_t number)
 }
 
 /* What is stopped is not answered any more. */
-void rpc_cancel_action(struct rpc_call *c)
+void langbot_cancel_action(struct langbot_call *c)
 {
     const struct json *seq = json_get(c->msg.data, "seq_id");
-    struct rpc_reply reply;
+    struct langbot_reply reply;
     if (json_type(seq) != JSON_INT) {
-        rpc_fail(c, RPC_VALUE_ERROR, "Cancellation requires an integer seq_id");
+        langbot_fail(c, LANGBOT_VALUE_ERROR, "Cancellation requires an integer seq_id");
         return;
     }
-    struct rpc_call *other = find_seq(c, json_int(seq));
+    struct langbot_call *other = find_seq(c, json_int(seq));
     bool cancelled = other != NULL && same_context(&c->msg, &other->msg);
     if (cancelled)
-        rpc_call_cancel(other);
-    rpc_reply_open(c, &reply);
+        langbot_call_cancel(other);
+    langbot_reply_open(c, &reply);
     jw_kbool(&reply.w, "cancelled", cancelled);
-    rpc_reply_close(c, &reply);
+    langbot_reply_close(c, &reply);
 }
 
-void rpc_shut_out(struct rpc *r, const char *ns, int64_t generation)
+void langbot_shut_out(struct langbot *r, const char *ns, int64_t generation)
 {
-    rpc_relays_close(r, ns, generation);
-    for (struct rpc_call *c = r->calls, *next; c != NULL; c = next) {
+    langbot_relays_close(r, ns, generation);
+    for (struct langbot_call *c = r->calls, *next; c != NULL; c = next) {
         next = c->next;
         if (!str_eq(c->ns, ns) || c->msg.ctx.placement_generation >= generation || c->cancelled)
             continue;
-        rpc_say_error(c, RPC_PERMISSION_ERROR, stale_text);
-        rpc_call_cancel(c);
+        langbot_say_error(c, LANGBOT_PERMISSION_ERROR, stale_text);
+        langbot_call_cancel(c);
     }
 }
 
 /* The steps. */
 
-static void run_handler(struct rpc_call *c)
+static void run_handler(struct langbot_call *c)
 {
     c->then = NULL;
     if (c->cancelled)
-        rpc_call_end(c);
+        langbot_call_end(c);
     else
         c->action->run(c);
 }
 
-static struct rpc_call *find_sweeper(const struct rpc_call *c)
+static struct langbot_call *find_sweeper(const struct langbot_call *c)
 {
-    struct rpc_call *other = c->rpc->n_sweeps > 0 ? c->rpc->calls : NULL;
+    struct langbot_call *other = c->rpc->n_sweeps > 0 ? c->rpc->calls : NULL;
     while (other != NULL && !(sweep_active(&other->sweep) && str_eq(other->ns, c->ns)))
         other = other->next;
     return other;
 }
 
-static void pass_fence(struct rpc_call *c)
+static void pass_fence(struct langbot_call *c)
 {
     struct err err = {0};
     int64_t generation = c->msg.ctx.placement_generation;
@@ -263,11 +264,11 @@ static void pass_fence(struct rpc_call *c)
     }
     int r = fence_pass(c->rpc->fence, c->ns, generation, &err);
     if (r < 0) {
-        rpc_fail(c, RPC_PERMISSION_ERROR, "%s", err.msg);
+        langbot_fail(c, LANGBOT_PERMISSION_ERROR, "%s", err.msg);
         return;
     }
     if (r > 0) {
-        rpc_shut_out(c->rpc, c->ns, generation);
+        langbot_shut_out(c->rpc, c->ns, generation);
         sweep_stale(c, generation, run_handler);
         return;
     }
@@ -279,45 +280,47 @@ static void pass_fence(struct rpc_call *c)
 
 static void on_readiness(void *arg, const struct readiness_report *report)
 {
-    struct rpc_call *c = arg;
+    struct langbot_call *c = arg;
     struct err err = {0};
     char failed[320];
     LOG_REQUEST(c->request.id);
     if (c->cancelled) {
-        rpc_call_end(c);
+        langbot_call_end(c);
         return;
     }
     if (!report->ready) {
         readiness_failed(report, c->rules->newer_checks, failed, sizeof(failed));
-        rpc_fail(c, RPC_READINESS, "Managed sandbox isolation is not ready (failed checks: %s)",
-                 failed);
+        langbot_fail(c, LANGBOT_READINESS,
+                     "Managed sandbox isolation is not ready (failed checks: %s)", failed);
         return;
     }
-    rpc_reap_grants(c->rpc);
+    langbot_reap_grants(c->rpc);
     if (admission_check(c->rpc->admission, c->ns, c->msg.ctx.placement_generation,
-                        rpc_now_us(c->rpc), &c->grant, &err) < 0)
-        rpc_fail(c, RPC_ADMISSION, "%s", err.msg);
+                        langbot_now_us(c->rpc), &c->grant, &err) < 0)
+        langbot_fail(c, LANGBOT_ADMISSION, "%s", err.msg);
     else
         pass_fence(c);
 }
 
-static bool trusted(const struct rpc *r, const char *instance)
+static bool trusted(const struct langbot *r, const char *instance)
 {
     return r->instance != NULL &&
            http_secret_eq(instance, strlen(instance), r->instance, strlen(r->instance));
 }
 
 /* Whose call it is. False: it has failed. */
-static bool check_context(struct rpc_call *c)
+static bool check_context(struct langbot_call *c)
 {
-    bool tenant = (c->action->flags & RPC_TENANT) != 0;
+    bool tenant = (c->action->flags & LANGBOT_TENANT) != 0;
     bool lenient = c->conn->flags != 0 && !admission_enforced(c->rpc->admission);
     if (tenant && !c->msg.scoped && !lenient) {
-        rpc_fail(c, RPC_PERMISSION_ERROR, "Box tenant action requires a trusted Workspace context");
+        langbot_fail(c, LANGBOT_PERMISSION_ERROR,
+                     "Box tenant action requires a trusted Workspace context");
         return false;
     }
     if (c->msg.scoped && !trusted(c->rpc, c->msg.ctx.instance_uuid)) {
-        rpc_fail(c, RPC_PERMISSION_ERROR, "Box action context does not match the trusted instance");
+        langbot_fail(c, LANGBOT_PERMISSION_ERROR,
+                     "Box action context does not match the trusted instance");
         return false;
     }
     if (tenant && c->msg.scoped) {
@@ -328,12 +331,12 @@ static bool check_context(struct rpc_call *c)
 }
 
 /* Every request tells, until one has told what the client is. */
-static void recognise(struct rpc_call *c)
+static void recognise(struct langbot_call *c)
 {
-    struct rpc_conn *conn = c->conn;
+    struct langbot_conn *conn = c->conn;
     const struct langbot_request request = {
         .call = c->action->call,
-        .tenant = conn->flags != 0 && (c->action->flags & RPC_TENANT) != 0,
+        .tenant = conn->flags != 0 && (c->action->flags & LANGBOT_TENANT) != 0,
         .scoped = c->msg.scoped,
         .data = c->msg.data,
     };
@@ -346,20 +349,20 @@ static void recognise(struct rpc_call *c)
     c->rules = &langbot_releases[conn->family];
 }
 
-static void start(struct rpc_call *c)
+static void start(struct langbot_call *c)
 {
-    c->action = rpc_action_find(c->msg.action);
-    if (c->conn->flags & RPC_CONN_BARE)
+    c->action = langbot_action_find(c->msg.action);
+    if (c->conn->flags & LANGBOT_CONN_BARE)
         c->msg.scoped = false;
     if (c->action != NULL)
         recognise(c);
     if (c->action == NULL || (c->action->call & ~c->rules->calls) != 0) {
-        rpc_fail(c, RPC_VALUE_ERROR, "Action %s not found", c->msg.action);
+        langbot_fail(c, LANGBOT_VALUE_ERROR, "Action %s not found", c->msg.action);
         return;
     }
     if (!check_context(c))
         return;
-    if (c->action->flags == RPC_SANDBOX && admission_enforced(c->rpc->admission))
+    if (c->action->flags == LANGBOT_SANDBOX && admission_enforced(c->rpc->admission))
         readiness_get(c->rpc->readiness, on_readiness, c);
     else if (c->action->flags != 0)
         pass_fence(c);
@@ -367,13 +370,13 @@ static void start(struct rpc_call *c)
         run_handler(c);
 }
 
-void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m)
+void langbot_call_start(struct langbot_conn *conn, struct langbot_message *m)
 {
     AUTO_DONE(buf) struct buf problem;
-    struct rpc_call *c = xnew(struct rpc_call);
+    struct langbot_call *c = xnew(struct langbot_call);
     const char *action = json_str(json_get(m->root, "action"));
-    bool busy = conn->n_calls >= RPC_CALLS_MAX && !str_eq(action, RPC_CANCEL_ACTION) &&
-                !str_eq(action, RPC_STREAM_ACK);
+    bool busy = conn->n_calls >= LANGBOT_CALLS_MAX && !str_eq(action, LANGBOT_CANCEL_ACTION) &&
+                !str_eq(action, LANGBOT_STREAM_ACK);
     buf_init(&problem, PROBLEM_MAX);
     c->rpc = conn->rpc;
     c->conn = conn;
@@ -381,19 +384,19 @@ void rpc_call_start(struct rpc_conn *conn, struct rpc_message *m)
     c->uid = conn->uid;
     c->fd = -1;
     c->msg = *m;
-    *m = (struct rpc_message){0};
+    *m = (struct langbot_message){0};
     c->begun = loop_now(c->rpc->loop);
     (void)str_fmt(c->request.id, sizeof(c->request.id), "%s.%" PRIu64, conn->request,
                   ++conn->n_requests);
     LOG_REQUEST(c->request.id);
     link_call(c);
     if (busy)
-        rpc_fail(c, RPC_BUSY, "Runtime connection is busy (max %d concurrent actions)",
-                 RPC_CALLS_MAX);
+        langbot_fail(c, LANGBOT_BUSY, "Runtime connection is busy (max %d concurrent actions)",
+                     LANGBOT_CALLS_MAX);
     else if (conn->outdated)
-        rpc_fail(c, RPC_PERMISSION_ERROR, "the token has changed; connect again");
-    else if (rpc_message_check(&c->msg, &problem) < 0)
-        rpc_fail(c, RPC_ENVELOPE_ERROR, "%s", buf_str(&problem));
+        langbot_fail(c, LANGBOT_PERMISSION_ERROR, "the token has changed; connect again");
+    else if (langbot_message_check(&c->msg, &problem) < 0)
+        langbot_fail(c, LANGBOT_ENVELOPE_ERROR, "%s", buf_str(&problem));
     else
         start(c);
 }

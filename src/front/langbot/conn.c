@@ -6,10 +6,10 @@
 #include "front/langbot/langbot_internal.h"
 #include "http/codec/ws.h"
 
-struct rpc_conn *rpc_conn_new(struct rpc *r, const struct rpc_transport *transport, void *arg,
-                              unsigned flags)
+struct langbot_conn *langbot_conn_new(struct langbot *r, const struct langbot_transport *transport,
+                                      void *arg, unsigned flags)
 {
-    struct rpc_conn *c = xnew(struct rpc_conn);
+    struct langbot_conn *c = xnew(struct langbot_conn);
     char id[LOG_REQUEST_SIZE];
     c->rpc = r;
     c->transport = transport;
@@ -25,29 +25,29 @@ struct rpc_conn *rpc_conn_new(struct rpc *r, const struct rpc_transport *transpo
     return c;
 }
 
-void rpc_conn_message(struct rpc_conn *c, const char *text, size_t len)
+void langbot_conn_message(struct langbot_conn *c, const char *text, size_t len)
 {
-    struct rpc_message m;
-    if (rpc_message_read(text, len, c->flags == 0, &m))
-        rpc_call_start(c, &m);
+    struct langbot_message m;
+    if (langbot_message_read(text, len, c->flags == 0, &m))
+        langbot_call_start(c, &m);
     else if (m.no_memory && c->transport->close != NULL)
         c->transport->close(c->arg, WS_CODE_TOO_BIG, "out of memory for this message");
 }
 
-void rpc_conn_idle(struct rpc_conn *c)
+void langbot_conn_idle(struct langbot_conn *c)
 {
     if (c->outdated && c->transport->close != NULL)
         c->transport->close(c->arg, WS_CODE_POLICY, "the token has changed");
 }
 
-void rpc_conn_free(struct rpc_conn *c)
+void langbot_conn_free(struct langbot_conn *c)
 {
     if (c == NULL)
         return;
     c->outdated = false; /* it has ended already */
     while (c->calls != NULL)
-        rpc_call_cancel(c->calls);
-    rpc_files_free(c);
+        langbot_call_cancel(c->calls);
+    langbot_files_free(c);
     if (c->prev != NULL)
         c->prev->next = c->next;
     else

@@ -10,68 +10,68 @@
 /* clang-format off */
 static const struct {
     const char *name, *code;
-} classes[RPC_CLASS_MAX] = {
-    [RPC_ERROR] = {"BoxError", "box_error"},
-    [RPC_ADMISSION] = {"BoxAdmissionError", "admission"},
-    [RPC_READINESS] = {"BoxReadinessError", "not_ready"},
-    [RPC_CAPACITY] = {"BoxCapacityExceededError", "capacity_exceeded"},
-    [RPC_VALIDATION] = {"BoxValidationError", "invalid"},
-    [RPC_SESSION_NOT_FOUND] = {"BoxSessionNotFoundError", "session_not_found"},
-    [RPC_SESSION_CONFLICT] = {"BoxSessionConflictError", "session_conflict"},
-    [RPC_PROCESS_NOT_FOUND] = {"BoxManagedProcessNotFoundError", "process_not_found"},
-    [RPC_PROCESS_CONFLICT] = {"BoxManagedProcessConflictError", "process_conflict"},
-    [RPC_BACKEND_UNAVAILABLE] = {"BoxBackendUnavailableError", "backend_unavailable"},
-    [RPC_RUNTIME_UNAVAILABLE] = {"BoxRuntimeUnavailableError", "runtime_unavailable"},
-    [RPC_VALUE_ERROR] = {"ValueError", "bad_value"},
-    [RPC_KEY_ERROR] = {"KeyError", "missing_key"},
-    [RPC_PERMISSION_ERROR] = {"PermissionError", "denied"},
-    [RPC_ENVELOPE_ERROR] = {"ValidationError", "bad_request"},
-    [RPC_BASE64_ERROR] = {"Error", "bad_base64"},
-    [RPC_NO_FILE_ERROR] = {"FileNotFoundError", "file_not_found"},
-    [RPC_OS_ERROR] = {"OSError", "system"},
-    [RPC_BUSY] = {"", "busy"},
+} classes[LANGBOT_CLASS_MAX] = {
+    [LANGBOT_ERROR] = {"BoxError", "box_error"},
+    [LANGBOT_ADMISSION] = {"BoxAdmissionError", "admission"},
+    [LANGBOT_READINESS] = {"BoxReadinessError", "not_ready"},
+    [LANGBOT_CAPACITY] = {"BoxCapacityExceededError", "capacity_exceeded"},
+    [LANGBOT_VALIDATION] = {"BoxValidationError", "invalid"},
+    [LANGBOT_SESSION_NOT_FOUND] = {"BoxSessionNotFoundError", "session_not_found"},
+    [LANGBOT_SESSION_CONFLICT] = {"BoxSessionConflictError", "session_conflict"},
+    [LANGBOT_PROCESS_NOT_FOUND] = {"BoxManagedProcessNotFoundError", "process_not_found"},
+    [LANGBOT_PROCESS_CONFLICT] = {"BoxManagedProcessConflictError", "process_conflict"},
+    [LANGBOT_BACKEND_UNAVAILABLE] = {"BoxBackendUnavailableError", "backend_unavailable"},
+    [LANGBOT_RUNTIME_UNAVAILABLE] = {"BoxRuntimeUnavailableError", "runtime_unavailable"},
+    [LANGBOT_VALUE_ERROR] = {"ValueError", "bad_value"},
+    [LANGBOT_KEY_ERROR] = {"KeyError", "missing_key"},
+    [LANGBOT_PERMISSION_ERROR] = {"PermissionError", "denied"},
+    [LANGBOT_ENVELOPE_ERROR] = {"ValidationError", "bad_request"},
+    [LANGBOT_BASE64_ERROR] = {"Error", "bad_base64"},
+    [LANGBOT_NO_FILE_ERROR] = {"FileNotFoundError", "file_not_found"},
+    [LANGBOT_OS_ERROR] = {"OSError", "system"},
+    [LANGBOT_BUSY] = {"", "busy"},
 };
 /* clang-format on */
 
-const char *rpc_class_name(enum rpc_class class)
+const char *langbot_class_name(enum langbot_class class)
 {
     return classes[class].name;
 }
 
-const char *rpc_class_code(enum rpc_class class)
+const char *langbot_class_code(enum langbot_class class)
 {
     return classes[class].code;
 }
 
-enum rpc_class rpc_class_of(const struct err *err)
+enum langbot_class langbot_class_of(const struct err *err)
 {
-    static const enum rpc_class by_code[ERR_CODE_MAX] = {
-        [ERR_NONE] = RPC_ERROR,
-        [ERR_INVALID] = RPC_VALIDATION,
-        [ERR_NOT_FOUND] = RPC_SESSION_NOT_FOUND,
-        [ERR_CONFLICT] = RPC_SESSION_CONFLICT,
-        [ERR_STATE] = RPC_ERROR,
-        [ERR_LIMIT] = RPC_CAPACITY,
-        [ERR_DENIED] = RPC_VALIDATION,
-        [ERR_UNSUPPORTED] = RPC_ERROR,
-        [ERR_BACKEND] = RPC_ERROR,
-        [ERR_UNAVAILABLE] = RPC_BACKEND_UNAVAILABLE,
-        [ERR_SYSTEM] = RPC_ERROR,
+    static const enum langbot_class by_code[ERR_CODE_MAX] = {
+        [ERR_NONE] = LANGBOT_ERROR,
+        [ERR_INVALID] = LANGBOT_VALIDATION,
+        [ERR_NOT_FOUND] = LANGBOT_SESSION_NOT_FOUND,
+        [ERR_CONFLICT] = LANGBOT_SESSION_CONFLICT,
+        [ERR_STATE] = LANGBOT_ERROR,
+        [ERR_LIMIT] = LANGBOT_CAPACITY,
+        [ERR_DENIED] = LANGBOT_VALIDATION,
+        [ERR_UNSUPPORTED] = LANGBOT_ERROR,
+        [ERR_BACKEND] = LANGBOT_ERROR,
+        [ERR_UNAVAILABLE] = LANGBOT_BACKEND_UNAVAILABLE,
+        [ERR_SYSTEM] = LANGBOT_ERROR,
     };
     return by_code[err->code];
 }
 
-enum rpc_class rpc_class_split(const char *message, const char **ret_rest)
+enum langbot_class langbot_class_split(const char *message, const char **ret_rest)
 {
-    for (int i = 0; i < RPC_BUSY; i++) {
+    for (int i = 0; i < LANGBOT_BUSY; i++) {
         size_t n = strlen(classes[i].name);
         if (strncmp(message, classes[i].name, n) == 0 && str_starts(message + n, ": ")) {
             *ret_rest = message + n + 2;
-            return (enum rpc_class)i;
+            return (enum langbot_class)i;
         }
     }
     *ret_rest = message;
-    return RPC_ERROR;
+    return LANGBOT_ERROR;
 }
 
 /* Length of a class name with its colon at s, the part that clients search for; 0: none. */
@@ -79,7 +79,7 @@ static size_t marker_at(const char *s)
 {
     if (s[0] != 'B')
         return 0;
-    for (int i = RPC_ADMISSION; i <= RPC_BACKEND_UNAVAILABLE; i++) {
+    for (int i = LANGBOT_ADMISSION; i <= LANGBOT_BACKEND_UNAVAILABLE; i++) {
         size_t n = strlen(classes[i].name);
         if (strncmp(s, classes[i].name, n) == 0 && s[n] == ':')
             return n + 1;
@@ -87,10 +87,10 @@ static size_t marker_at(const char *s)
     return 0;
 }
 
-void rpc_error_text(enum rpc_class class, const char *text, struct buf *out)
+void langbot_error_text(enum langbot_class class, const char *text, struct buf *out)
 {
     size_t left = strlen(text), chars = 0;
-    if (class != RPC_BUSY)
+    if (class != LANGBOT_BUSY)
         (void)buf_printf(out, "%s: ", classes[class].name);
     while (left > 0 && chars < TEXT_CHARS_MAX) {
         bool incomplete = false;

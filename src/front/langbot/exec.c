@@ -16,13 +16,13 @@
  * that has any. The first call of a lane is at work, the others wait. */
 struct lane {
     struct lane *next; /* of the bucket */
-    struct rpc_call *first, *last;
+    struct langbot_call *first, *last;
     char *id; /* owned */
 };
 
-static struct lane **find_lane(struct rpc *r, const char *id)
+static struct lane **find_lane(struct langbot *r, const char *id)
 {
-    struct lane **at = &r->lanes[str_hash(id) % RPC_LANES];
+    struct lane **at = &r->lanes[str_hash(id) % LANGBOT_LANES];
     while (*at != NULL && !str_eq((*at)->id, id))
         at = &(*at)->next;
     return at;
@@ -30,13 +30,13 @@ static struct lane **find_lane(struct rpc *r, const char *id)
 
 static void go_on(struct loop_defer *d)
 {
-    struct rpc_call *c = container_of(d, struct rpc_call, defer);
+    struct langbot_call *c = container_of(d, struct langbot_call, defer);
     c->cancel = NULL;
     c->then(c);
 }
 
 /* `begin` comes when all earlier ones have left, now or later; it may be cancelled before. */
-static void lane_enter(struct rpc_call *c, void (*begin)(struct rpc_call *c))
+static void lane_enter(struct langbot_call *c, void (*begin)(struct langbot_call *c))
 {
     struct lane **at = find_lane(c->rpc, c->id);
     bool first = *at == NULL;
@@ -53,17 +53,17 @@ static void lane_enter(struct rpc_call *c, void (*begin)(struct rpc_call *c))
     if (first)
         begin(c);
     else
-        c->cancel = rpc_call_end; /* nothing has begun */
+        c->cancel = langbot_call_end; /* nothing has begun */
 }
 
-void rpc_lane_leave(struct rpc_call *c)
+void langbot_lane_leave(struct langbot_call *c)
 {
     struct lane *lane = c->lane;
-    struct rpc_call *before = NULL;
+    struct langbot_call *before = NULL;
     if (lane == NULL)
         return;
     c->lane = NULL;
-    for (struct rpc_call *it = lane->first; it != c; it = it->lane_next)
+    for (struct langbot_call *it = lane->first; it != c; it = it->lane_next)
         before = it;
     if (before != NULL)
         before->lane_next = c->lane_next;
@@ -107,7 +107,7 @@ static void write_stream(struct jw *w, const char *key, const struct run_result 
 }
 
 /* A command that did not end by itself says so where a person will look for it. */
-static void describe(const struct rpc_call *c, const struct outcome *o, char *ret, size_t size)
+static void describe(const struct langbot_call *c, const struct outcome *o, char *ret, size_t size)
 {
     ret[0] = '\0';
     if (o->kind == OUTCOME_TIMED_OUT)
@@ -129,28 +129,28 @@ static void write_exit(struct jw *w, const struct outcome *o)
         jw_kint(w, "exit_code", o->kind == OUTCOME_OOM_KILLED ? 137 : o->exit_code);
 }
 
-static void reply_result(struct rpc_call *c)
+static void reply_result(struct langbot_call *c)
 {
     const struct run_result *result = c->result;
     const struct outcome *o = &result->outcome;
-    struct rpc_reply reply;
+    struct langbot_reply reply;
     struct jw *w = &reply.w;
     char text[256];
     if (o->kind == OUTCOME_SESSION_LOST) {
-        rpc_fail(c, RPC_ERROR, "session %s ended while the command was running", c->id);
+        langbot_fail(c, LANGBOT_ERROR, "session %s ended while the command was running", c->id);
         return;
     }
     describe(c, o, text, sizeof(text));
-    rpc_reply_open(c, &reply);
-    jw_kstr(w, "session_id", rpc_logical(c, c->id));
-    jw_kstr(w, "backend_name", rpc_backend_name(c->rpc));
+    langbot_reply_open(c, &reply);
+    jw_kstr(w, "session_id", langbot_logical(c, c->id));
+    jw_kstr(w, "backend_name", langbot_backend_name(c->rpc));
     jw_kstr(w, "status", o->kind == OUTCOME_TIMED_OUT ? "timed_out" : "completed");
     write_exit(w, o);
     write_stream(w, "stdout", result, EXEC_STDOUT, NULL);
     write_stream(w, "stderr", result, EXEC_STDERR, text[0] != '\0' ? text : NULL);
     jw_ku64(w, "duration_ms", o->duration_ns / NSEC_PER_MSEC);
     jw_kstr(w, "outcome", outcome_name(o->kind));
-    rpc_reply_close(c, &reply);
+    langbot_reply_close(c, &reply);
 }
 
 static void on_dropped(void *arg, const struct err *err)
@@ -161,11 +161,11 @@ static void on_dropped(void *arg, const struct err *err)
 
 static void on_finished(void *arg, const struct run_result *result)
 {
-    struct rpc_call *c = arg;
+    struct langbot_call *c = arg;
     struct err err = {0};
     c->result = result;
     c->cancel = NULL;
-    rpc_audit_exec_end(c, result);
+    langbot_audit_exec_end(c, result);
     /* What a command that hung has left behind is not for the next one. */
     if (result->outcome.kind == OUTCOME_TIMED_OUT &&
         manager_delete(c->rpc->o.manager, c->id, on_dropped, c, &err) == 0)
@@ -173,12 +173,12 @@ static void on_finished(void *arg, const struct run_result *result)
     reply_result(c);
 }
 
-static void kill_run(struct rpc_call *c)
+static void kill_run(struct langbot_call *c)
 {
     run_kill(c->run);
 }
 
-static void run_it(struct rpc_call *c)
+static void run_it(struct langbot_call *c)
 {
     static const struct run_events events = {.finished = on_finished};
     struct err err = {0};
@@ -189,32 +189,33 @@ static void run_it(struct rpc_call *c)
                  .timeout_ns = (uint64_t)c->timeout_sec * NSEC_PER_SEC},
         .capture = RUN_CAPTURE_DEFAULT,
     };
-    if (rpc_audit_exec(c, &err) < 0) {
-        rpc_audit_failed(c, AUDIT_DENIED, &err);
-        rpc_fail(c, RPC_ERROR, "%s", err.msg);
+    if (langbot_audit_exec(c, &err) < 0) {
+        langbot_audit_failed(c, AUDIT_DENIED, &err);
+        langbot_fail(c, LANGBOT_ERROR, "%s", err.msg);
         return;
     }
     if (run_start(c->session, &options, &events, c, &c->run, &err) < 0) {
-        rpc_audit_failed(c, AUDIT_EXEC_END, &err);
-        rpc_fail(c, err.code == ERR_INVALID ? RPC_VALIDATION : RPC_ERROR, "%s", err.msg);
+        langbot_audit_failed(c, AUDIT_EXEC_END, &err);
+        langbot_fail(c, err.code == ERR_INVALID ? LANGBOT_VALIDATION : LANGBOT_ERROR, "%s",
+                     err.msg);
         return;
     }
     free(TAKE_PTR(c->cmd)); /* it may be megabytes, and is on its way */
     c->cancel = kill_run;
 }
 
-static void begin(struct rpc_call *c)
+static void begin(struct langbot_call *c)
 {
-    rpc_acquire(c, run_it);
+    langbot_acquire(c, run_it);
 }
 
-static void enter(struct rpc_call *c)
+static void enter(struct langbot_call *c)
 {
-    rpc_message_drop(&c->msg); /* the request may be megabytes, and all of it has been read */
+    langbot_message_drop(&c->msg); /* the request may be megabytes, and all of it has been read */
     lane_enter(c, begin);
 }
 
-void rpc_exec(struct rpc_call *c)
+void langbot_exec(struct langbot_call *c)
 {
-    rpc_spec_begin(c, enter);
+    langbot_spec_begin(c, enter);
 }

@@ -21,39 +21,39 @@
 #define CHUNK_TEXT_MAX 21848
 #define FILES_MAX 128
 
-struct rpc_file {
-    struct rpc_file *next;
+struct langbot_file {
+    struct langbot_file *next;
     int fd; /* owned */
     int64_t size;
     char key[KEY_MAX + 1];
 };
 
-static struct rpc_file **find_file(struct rpc_conn *conn, const char *key)
+static struct langbot_file **find_file(struct langbot_conn *conn, const char *key)
 {
-    struct rpc_file **at = &conn->files;
+    struct langbot_file **at = &conn->files;
     while (*at != NULL && !str_eq((*at)->key, key))
         at = &(*at)->next;
     return at;
 }
 
-static void drop_file(struct rpc_conn *conn, struct rpc_file **at)
+static void drop_file(struct langbot_conn *conn, struct langbot_file **at)
 {
-    struct rpc_file *f = *at;
+    struct langbot_file *f = *at;
     *at = f->next;
     conn->n_files--;
     fd_close_many(&f->fd, 1);
     free(f);
 }
 
-void rpc_files_free(struct rpc_conn *conn)
+void langbot_files_free(struct langbot_conn *conn)
 {
     while (conn->files != NULL)
         drop_file(conn, &conn->files);
 }
 
-int rpc_file_take(struct rpc_conn *conn, const char *key)
+int langbot_file_take(struct langbot_conn *conn, const char *key)
 {
-    struct rpc_file **at = find_file(conn, key);
+    struct langbot_file **at = find_file(conn, key);
     if (*at == NULL)
         return -ENOENT;
     int fd = TAKE_FD((*at)->fd);
@@ -82,14 +82,14 @@ static int open_unnamed(int dir)
     return fd;
 }
 
-static int open_file(struct rpc_conn *conn, const char *key, struct rpc_file **ret)
+static int open_file(struct langbot_conn *conn, const char *key, struct langbot_file **ret)
 {
-    struct rpc_file **at = find_file(conn, key);
+    struct langbot_file **at = find_file(conn, key);
     if (*at == NULL) {
         int fd = conn->rpc->o.spool_fd < 0 ? -ENOENT : open_unnamed(conn->rpc->o.spool_fd);
         if (fd < 0)
             return fd;
-        *at = xnew(struct rpc_file);
+        *at = xnew(struct langbot_file);
         (*at)->fd = fd;
         (void)str_copy((*at)->key, sizeof((*at)->key), key);
         conn->n_files++;
@@ -99,12 +99,12 @@ static int open_file(struct rpc_conn *conn, const char *key, struct rpc_file **r
 }
 
 /* The piece into its file. The call is answered in any case. */
-static void store(struct rpc_call *c, const char *key, bool first, const void *data, size_t len)
+static void store(struct langbot_call *c, const char *key, bool first, const void *data, size_t len)
 {
-    struct rpc_file *f = NULL;
-    struct rpc_conn *conn = c->conn;
+    struct langbot_file *f = NULL;
+    struct langbot_conn *conn = c->conn;
     if (*find_file(conn, key) == NULL && conn->n_files >= FILES_MAX) {
-        rpc_fail(c, RPC_VALUE_ERROR, "Active file transfer capacity reached");
+        langbot_fail(c, LANGBOT_VALUE_ERROR, "Active file transfer capacity reached");
         return;
     }
     int r = open_file(conn, key, &f);
@@ -113,7 +113,7 @@ static void store(struct rpc_call *c, const char *key, bool first, const void *d
         r = ftruncate(f->fd, 0) < 0 ? -errno : 0;
     }
     if (r == 0 && f->size + (int64_t)len > conn->file_max) {
-        rpc_fail(c, RPC_VALUE_ERROR, "File transfer exceeds the configured size limit");
+        langbot_fail(c, LANGBOT_VALUE_ERROR, "File transfer exceeds the configured size limit");
         return;
     }
     if (r == 0 && lseek(f->fd, f->size, SEEK_SET) < 0)
@@ -121,22 +121,22 @@ static void store(struct rpc_call *c, const char *key, bool first, const void *d
     if (r == 0)
         r = fd_write_all(f->fd, data, len);
     if (r < 0) {
-        rpc_fail(c, RPC_OS_ERROR, "[Errno %d] %s", -r, err_errno_text(-r));
+        langbot_fail(c, LANGBOT_OS_ERROR, "[Errno %d] %s", -r, err_errno_text(-r));
         return;
     }
     f->size += (int64_t)len;
-    rpc_ok(c);
+    langbot_ok(c);
 }
 
-static const struct json *need(struct rpc_call *c, const char *name)
+static const struct json *need(struct langbot_call *c, const char *name)
 {
     const struct json *v = json_get(c->msg.data, name);
     if (v == NULL)
-        rpc_fail(c, RPC_KEY_ERROR, "'%s'", name);
+        langbot_fail(c, LANGBOT_KEY_ERROR, "'%s'", name);
     return v;
 }
 
-void rpc_file_chunk(struct rpc_call *c)
+void langbot_file_chunk(struct langbot_call *c)
 {
     unsigned char data[CHUNK_TEXT_MAX / 4 * 3];
     const struct json *key = need(c, "file_key");
@@ -147,23 +147,23 @@ void rpc_file_chunk(struct rpc_call *c)
         return;
     if (json_str(key) == NULL || strlen(json_str(key)) != json_str_len(key) ||
         !key_valid(json_str(key))) {
-        rpc_fail(c, RPC_VALUE_ERROR, "Invalid file transfer key");
+        langbot_fail(c, LANGBOT_VALUE_ERROR, "Invalid file transfer key");
         return;
     }
     if (json_str(text) == NULL || json_str_len(text) > CHUNK_TEXT_MAX) {
-        rpc_fail(c, RPC_VALUE_ERROR, "File transfer chunk exceeds the protocol limit");
+        langbot_fail(c, LANGBOT_VALUE_ERROR, "File transfer chunk exceeds the protocol limit");
         return;
     }
     if (json_type(index) != JSON_INT || json_type(amount) != JSON_INT || json_int(amount) <= 0 ||
         json_int(index) < 0 || json_int(index) >= json_int(amount)) {
-        rpc_fail(c, RPC_VALUE_ERROR, "Invalid file chunk position");
+        langbot_fail(c, LANGBOT_VALUE_ERROR, "Invalid file chunk position");
         return;
     }
     ssize_t len = http_base64_decode(json_str(text), json_str_len(text), data);
     if (len < 0)
-        rpc_fail(c, RPC_BASE64_ERROR, "Only base64 data is allowed");
+        langbot_fail(c, LANGBOT_BASE64_ERROR, "Only base64 data is allowed");
     else if (len > CHUNK_MAX)
-        rpc_fail(c, RPC_VALUE_ERROR, "File transfer chunk exceeds the protocol limit");
+        langbot_fail(c, LANGBOT_VALUE_ERROR, "File transfer chunk exceeds the protocol limit");
     else
         store(c, json_str(key), json_int(index) == 0, data, (size_t)len);
 }

@@ -12,22 +12,23 @@
 
 /* Lines. */
 
-void rpc_lines_init(struct rpc_lines *l)
+void langbot_lines_init(struct langbot_lines *l)
 {
-    buf_init(&l->part, RPC_MESSAGE_MAX);
+    buf_init(&l->part, LANGBOT_MESSAGE_MAX);
 }
 
-void rpc_lines_done(struct rpc_lines *l)
+void langbot_lines_done(struct langbot_lines *l)
 {
     buf_done(&l->part);
 }
 
 /* One character, or what stands for the bytes that are none. Splits the line when there is no room.
  */
-static bool put(struct rpc_lines *l, const char *text, size_t len, rpc_line_fn *emit, void *arg)
+static bool put(struct langbot_lines *l, const char *text, size_t len, langbot_line_fn *emit,
+                void *arg)
 {
     bool more = true;
-    if (l->part.len + len > RPC_MESSAGE_MAX) {
+    if (l->part.len + len > LANGBOT_MESSAGE_MAX) {
         more = emit(arg, l->part.data, l->part.len, false);
         buf_reset(&l->part);
     }
@@ -36,11 +37,12 @@ static bool put(struct rpc_lines *l, const char *text, size_t len, rpc_line_fn *
 }
 
 /* Appends s as valid UTF-8; returns how much of it was used. */
-static size_t convert(struct rpc_lines *l, const char *s, size_t len, rpc_line_fn *emit, void *arg)
+static size_t convert(struct langbot_lines *l, const char *s, size_t len, langbot_line_fn *emit,
+                      void *arg)
 {
     static const char replacement[] = "\xef\xbf\xbd";
     size_t used = 0;
-    if (l->part.len + len <= RPC_MESSAGE_MAX && utf8_valid(s, len)) {
+    if (l->part.len + len <= LANGBOT_MESSAGE_MAX && utf8_valid(s, len)) {
         (void)buf_append(&l->part, s, len);
         return len;
     }
@@ -58,7 +60,7 @@ static size_t convert(struct rpc_lines *l, const char *s, size_t len, rpc_line_f
     return used;
 }
 
-static bool end_line(struct rpc_lines *l, rpc_line_fn *emit, void *arg)
+static bool end_line(struct langbot_lines *l, langbot_line_fn *emit, void *arg)
 {
     bool more = emit(arg, buf_str(&l->part), l->part.len, true);
     if (l->part.cap > PIECE_MAX)
@@ -68,8 +70,8 @@ static bool end_line(struct rpc_lines *l, rpc_line_fn *emit, void *arg)
     return more;
 }
 
-size_t rpc_lines_feed(struct rpc_lines *l, const char *data, size_t len, bool eof,
-                      rpc_line_fn *emit, void *arg)
+size_t langbot_lines_feed(struct langbot_lines *l, const char *data, size_t len, bool eof,
+                          langbot_line_fn *emit, void *arg)
 {
     size_t used = 0;
     while (used < len) {
@@ -99,24 +101,24 @@ size_t rpc_lines_feed(struct rpc_lines *l, const char *data, size_t len, bool eo
 
 /* Pipes. */
 
-void rpc_unpipe_init(struct rpc_unpipe *u)
+void langbot_unpipe_init(struct langbot_unpipe *u)
 {
-    *u = (struct rpc_unpipe){0};
-    buf_init(&u->line, RPC_MESSAGE_MAX);
-    buf_init(&u->message, RPC_MESSAGE_MAX);
+    *u = (struct langbot_unpipe){0};
+    buf_init(&u->line, LANGBOT_MESSAGE_MAX);
+    buf_init(&u->message, LANGBOT_MESSAGE_MAX);
 }
 
-void rpc_unpipe_done(struct rpc_unpipe *u)
+void langbot_unpipe_done(struct langbot_unpipe *u)
 {
     buf_done(&u->line);
     buf_done(&u->message);
 }
 
-static int begin_chunks(struct rpc_unpipe *u, const struct json *m)
+static int begin_chunks(struct langbot_unpipe *u, const struct json *m)
 {
     const struct json *total = json_get(m, "total_size");
     if (json_type(total) != JSON_INT || json_int(total) < 0 ||
-        json_int(total) > (int64_t)RPC_MESSAGE_MAX)
+        json_int(total) > (int64_t)LANGBOT_MESSAGE_MAX)
         return -EPROTO;
     u->chunked = true;
     u->total = (size_t)json_int(total);
@@ -125,7 +127,7 @@ static int begin_chunks(struct rpc_unpipe *u, const struct json *m)
     return 0;
 }
 
-static int add_chunk(struct rpc_unpipe *u, const struct json *m)
+static int add_chunk(struct langbot_unpipe *u, const struct json *m)
 {
     const struct json *data = json_get(m, "data"), *offset = json_get(m, "offset");
     size_t len = json_str_len(data);
@@ -137,7 +139,7 @@ static int add_chunk(struct rpc_unpipe *u, const struct json *m)
 
 /* One line, trimmed. Returns 1 when it completes a message that came in pieces, 2 when it is one.
  */
-static int take_line(struct rpc_unpipe *u, const char *line, size_t len)
+static int take_line(struct langbot_unpipe *u, const char *line, size_t len)
 {
     AUTO(json) struct json *m = NULL;
     struct err err = {0};
@@ -162,8 +164,8 @@ static int take_line(struct rpc_unpipe *u, const char *line, size_t len)
     return u->message.len == u->total ? 1 : -EPROTO;
 }
 
-int rpc_unpipe_feed(struct rpc_unpipe *u, const char *data, size_t len,
-                    void (*message)(void *arg, const char *text, size_t len), void *arg)
+int langbot_unpipe_feed(struct langbot_unpipe *u, const char *data, size_t len,
+                        void (*message)(void *arg, const char *text, size_t len), void *arg)
 {
     while (len > 0) {
         const char *end = memchr(data, '\n', len);
@@ -204,7 +206,7 @@ static int write_piece(const char *text, size_t len, size_t offset, struct buf *
     return jw_end(&w) < 0 ? -ENOBUFS : buf_putc(out, '\n');
 }
 
-int rpc_pipe_write(const char *text, size_t len, struct buf *out)
+int langbot_pipe_write(const char *text, size_t len, struct buf *out)
 {
     size_t before = out->len;
     int r;

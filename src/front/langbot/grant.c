@@ -18,29 +18,30 @@
 
 #define USEC_PER_SEC 1000000
 
-int64_t rpc_now_us(const struct rpc *r)
+int64_t langbot_now_us(const struct langbot *r)
 {
     return (int64_t)(clock_real(loop_clock(r->loop)) / 1000);
 }
 
-static bool is_trusted(const struct rpc *r, const char *instance)
+static bool is_trusted(const struct langbot *r, const char *instance)
 {
     return r->instance != NULL &&
            http_secret_eq(instance, strlen(instance), r->instance, strlen(r->instance));
 }
 
-static void fail_admission(struct rpc_call *c, const struct err *err)
+static void fail_admission(struct langbot_call *c, const struct err *err)
 {
-    rpc_fail(c, err->code == ERR_STATE ? RPC_READINESS : RPC_ADMISSION, "%s", err->msg);
+    langbot_fail(c, err->code == ERR_STATE ? LANGBOT_READINESS : LANGBOT_ADMISSION, "%s", err->msg);
 }
 
 /* All sessions of the workspace that the call is about, then `then`. */
-static void drop_workspace(struct rpc_call *c, const char *ns, void (*then)(struct rpc_call *c))
+static void drop_workspace(struct langbot_call *c, const char *ns,
+                           void (*then)(struct langbot_call *c))
 {
     char own[NS_SIZE + 1];
     const struct sweep_match match = {.prefix = own};
     (void)str_fmt(own, sizeof(own), "%s-", ns);
-    rpc_call_sweep(c, &match, then);
+    langbot_call_sweep(c, &match, then);
 }
 
 /* As datetime.isoformat() of Python. */
@@ -59,16 +60,16 @@ static void write_expiry(struct jw *w, int64_t us)
 }
 
 /* The request is read again rather than kept: it is small and has been found good. */
-static void installed(struct rpc_call *c)
+static void installed(struct langbot_call *c)
 {
     AUTO(admission_grant) struct admission_grant *g = NULL;
-    struct rpc_reply reply;
+    struct langbot_reply reply;
     struct err err = {0};
     if (admission_grant_parse(c->msg.data, &g, NULL, &err) < 0) {
-        rpc_fail_err(c, &err);
+        langbot_fail_err(c, &err);
         return;
     }
-    rpc_reply_open(c, &reply);
+    langbot_reply_open(c, &reply);
     jw_kbool(&reply.w, "installed", true);
     jw_kstr(&reply.w, "workspace_uuid", g->workspace_uuid);
     jw_kint(&reply.w, "execution_generation", g->execution_generation);
@@ -76,10 +77,10 @@ static void installed(struct rpc_call *c)
     jw_kint(&reply.w, "max_sessions", g->max_sessions);
     jw_kint(&reply.w, "max_managed_processes", g->max_managed_processes);
     write_expiry(&reply.w, g->expires_at);
-    rpc_reply_close(c, &reply);
+    langbot_reply_close(c, &reply);
 }
 
-void rpc_upsert_grant(struct rpc_call *c)
+void langbot_upsert_grant(struct langbot_call *c)
 {
     AUTO(admission_grant) struct admission_grant *g = NULL;
     struct report report = {0};
@@ -87,58 +88,58 @@ void rpc_upsert_grant(struct rpc_call *c)
     char ns[NS_SIZE];
     bool drop = false;
     if (admission_grant_parse(c->msg.data, &g, &report, &err) < 0) {
-        rpc_fail_report(c, &report, admission_grant_model.name);
+        langbot_fail_report(c, &report, admission_grant_model.name);
         return;
     }
     if (!is_trusted(c->rpc, g->instance_uuid)) {
-        rpc_fail(c, RPC_PERMISSION_ERROR,
-                 "Sandbox admission grant does not match the trusted instance");
+        langbot_fail(c, LANGBOT_PERMISSION_ERROR,
+                     "Sandbox admission grant does not match the trusted instance");
         return;
     }
     tenant_ns(g->instance_uuid, g->workspace_uuid, ns);
-    if (admission_install(c->rpc->admission, ns, g, rpc_now_us(c->rpc), &drop, &err) < 0) {
+    if (admission_install(c->rpc->admission, ns, g, langbot_now_us(c->rpc), &drop, &err) < 0) {
         fail_admission(c, &err);
         return;
     }
     /* A grant for a generation is a sign of it; one for an older generation than we have seen is of
      * no use, and says so when it is used. */
     if (fence_pass(c->rpc->fence, ns, g->execution_generation, &err) > 0)
-        rpc_shut_out(c->rpc, ns, g->execution_generation);
+        langbot_shut_out(c->rpc, ns, g->execution_generation);
     if (drop)
         drop_workspace(c, ns, installed);
     else
         installed(c);
 }
 
-static void revoked(struct rpc_call *c)
+static void revoked(struct langbot_call *c)
 {
     AUTO(admission_revocation) struct admission_revocation *revocation = NULL;
-    struct rpc_reply reply;
+    struct langbot_reply reply;
     struct err err = {0};
     if (admission_revocation_parse(c->msg.data, &revocation, NULL, &err) < 0) {
-        rpc_fail_err(c, &err);
+        langbot_fail_err(c, &err);
         return;
     }
-    rpc_reply_open(c, &reply);
+    langbot_reply_open(c, &reply);
     jw_kbool(&reply.w, "revoked", true);
     jw_kstr(&reply.w, "workspace_uuid", revocation->workspace_uuid);
     jw_kint(&reply.w, "entitlement_revision", revocation->entitlement_revision);
-    rpc_reply_close(c, &reply);
+    langbot_reply_close(c, &reply);
 }
 
-void rpc_revoke_grant(struct rpc_call *c)
+void langbot_revoke_grant(struct langbot_call *c)
 {
     AUTO(admission_revocation) struct admission_revocation *revocation = NULL;
     struct report report = {0};
     struct err err = {0};
     char ns[NS_SIZE];
     if (admission_revocation_parse(c->msg.data, &revocation, &report, &err) < 0) {
-        rpc_fail_report(c, &report, admission_revocation_model.name);
+        langbot_fail_report(c, &report, admission_revocation_model.name);
         return;
     }
     if (!is_trusted(c->rpc, revocation->instance_uuid)) {
-        rpc_fail(c, RPC_PERMISSION_ERROR,
-                 "Sandbox admission revocation does not match the trusted instance");
+        langbot_fail(c, LANGBOT_PERMISSION_ERROR,
+                     "Sandbox admission revocation does not match the trusted instance");
         return;
     }
     tenant_ns(revocation->instance_uuid, revocation->workspace_uuid, ns);
@@ -159,7 +160,7 @@ static void on_gone(void *arg, const struct err *err)
 
 static void on_expired(void *arg, const char *ns)
 {
-    struct rpc *r = arg;
+    struct langbot *r = arg;
     struct manager *m = r->o.manager;
     char own[NS_SIZE + 1];
     (void)str_fmt(own, sizeof(own), "%s-", ns);
@@ -173,7 +174,7 @@ static void on_expired(void *arg, const char *ns)
     }
 }
 
-void rpc_reap_grants(struct rpc *r)
+void langbot_reap_grants(struct langbot *r)
 {
-    admission_reap(r->admission, rpc_now_us(r), on_expired, r);
+    admission_reap(r->admission, langbot_now_us(r), on_expired, r);
 }

@@ -12,7 +12,7 @@
 #include "front/langbot/langbot_internal.h"
 #include "front/langbot/tenant/readiness.h"
 #include "http/server/server.h"
-#include "jobs/skills.h"
+#include "jobs/jobs.h"
 #include "session/manager.h"
 
 #define REAP_NS (30 * NSEC_PER_SEC)
@@ -21,13 +21,13 @@
 
 static void on_reap(struct loop_timer *t)
 {
-    struct rpc *r = container_of(t, struct rpc, reaper);
-    rpc_reap_grants(r);
+    struct langbot *r = container_of(t, struct langbot, reaper);
+    langbot_reap_grants(r);
     loop_timer_start(r->loop, t, REAP_NS, on_reap);
 }
 
 /* What the environment says, as if a client had said it first. */
-static int preset(struct rpc *r, const char *text, struct err *err)
+static int preset(struct langbot *r, const char *text, struct err *err)
 {
     AUTO(json) struct json *config = NULL;
     struct err parse_err = {0};
@@ -38,12 +38,12 @@ static int preset(struct rpc *r, const char *text, struct err *err)
         log_warn(NULL, "Failed to parse LANGBOT_BOX_CONFIG: %.100s", text);
         return 0;
     }
-    return rpc_preset(r, config, err);
+    return langbot_preset(r, config, err);
 }
 
 /* Sessions that were taken over say how far their workspaces have come: whoever was shut out before
  * we were started still is. */
-static void find_generations(struct rpc *r)
+static void find_generations(struct langbot *r)
 {
     struct manager *m = r->o.manager;
     char ns[NS_SIZE];
@@ -53,9 +53,9 @@ static void find_generations(struct rpc *r)
             fence_found(r->fence, ns, generation);
 }
 
-int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err)
+int langbot_new(const struct langbot_options *options, struct langbot **ret, struct err *err)
 {
-    AUTO(rpc) struct rpc *r = xnew(struct rpc);
+    AUTO(langbot) struct langbot *r = xnew(struct langbot);
     r->o = *options;
     r->loop = manager_loop(options->manager);
     r->limits = box_limits_default;
@@ -69,14 +69,14 @@ int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err
                                                   .admission = r->admission,
                                                   .paths = &r->paths,
                                                   .limits = &r->limits,
-                                                  .backend = rpc_selected,
+                                                  .backend = langbot_selected,
                                                   .backend_arg = r,
                                                   .unsafe_storage = options->unsafe_storage});
     if (options->instance != NULL && !instance_id_valid(options->instance))
         return err_set(err, ERR_INVALID, "A valid trusted LangBot instance UUID is required");
     if (options->instance != NULL)
         r->instance = xstrdup(options->instance);
-    int e = rpc_select_defaults(r, err);
+    int e = langbot_select_defaults(r, err);
     if (e == 0)
         e = preset(r, options->config, err);
     if (e < 0)
@@ -87,14 +87,14 @@ int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err
     return 0;
 }
 
-void rpc_free(struct rpc *r)
+void langbot_free(struct langbot *r)
 {
     if (r == NULL)
         return;
     loop_timer_stop(&r->reaper);
     readiness_free(r->readiness);
     while (r->calls != NULL)
-        rpc_call_free(r->calls);
+        langbot_call_free(r->calls);
     fence_free(r->fence);
     admission_free(r->admission);
     box_paths_done(&r->paths);
@@ -114,10 +114,10 @@ static void reply(struct http_request *req, unsigned status, struct buf *out, st
 }
 
 /* Where several share boxd by tokens, how much all of them do is not for whoever can connect. */
-static void write_resources(struct rpc *r, const struct http_request *req, struct jw *w)
+static void write_resources(struct langbot *r, const struct http_request *req, struct jw *w)
 {
     if (!r->o.quiet_probes || http_request_is_unix(req))
-        rpc_write_resources(r, w);
+        langbot_write_resources(r, w);
 }
 
 static void get_healthz(struct http_request *req, void *arg)
@@ -134,7 +134,7 @@ static void get_healthz(struct http_request *req, void *arg)
 }
 
 struct probe {
-    struct rpc *rpc;
+    struct langbot *rpc;
     struct http_request *req;
 };
 
@@ -154,7 +154,7 @@ static void on_readyz(void *arg, const struct readiness_report *report)
 
 static void get_readyz(struct http_request *req, void *arg)
 {
-    struct rpc *r = arg;
+    struct langbot *r = arg;
     struct probe *p = xnew(struct probe);
     p->rpc = r;
     p->req = req;
@@ -165,14 +165,14 @@ static void get_readyz(struct http_request *req, void *arg)
 static const struct http_route routes[] = {
     {"GET", "/healthz", get_healthz, HTTP_ROUTE_OPEN, 0},
     {"GET", "/readyz", get_readyz, HTTP_ROUTE_OPEN, 0},
-    {"GET", "/rpc/ws", rpc_ws_open, HTTP_ROUTE_OPEN, 0},
-    {"GET", "/v1/sessions/{session}/managed-process/{process}/ws", rpc_relay_open, HTTP_ROUTE_OPEN,
-     0},
-    {"GET", "/v1/sessions/{session}/managed-process/ws", rpc_relay_open, HTTP_ROUTE_OPEN, 0},
+    {"GET", "/rpc/ws", langbot_ws_open, HTTP_ROUTE_OPEN, 0},
+    {"GET", "/v1/sessions/{session}/managed-process/{process}/ws", langbot_relay_open,
+     HTTP_ROUTE_OPEN, 0},
+    {"GET", "/v1/sessions/{session}/managed-process/ws", langbot_relay_open, HTTP_ROUTE_OPEN, 0},
     {0},
 };
 
-int rpc_routes(struct rpc *r, struct http_server *server, struct err *err)
+int langbot_routes(struct langbot *r, struct http_server *server, struct err *err)
 {
     return http_server_add_routes(server, routes, r, err);
 }

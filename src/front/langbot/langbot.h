@@ -15,16 +15,16 @@ struct err;
 struct http_server;
 struct manager;
 struct policy_service;
-struct rpc;
-struct rpc_stdio;
-struct skills;
+struct langbot;
+struct langbot_stdio;
+struct jobs;
 struct users;
 
 /* All pointers are borrowed for the life of the object. */
-struct rpc_options {
+struct langbot_options {
     struct manager *manager;
     const struct policy_service *service; /* for records; NULL: nothing is recorded */
-    struct skills *skills;                /* NULL: there is no skill store */
+    struct jobs *skills;                  /* NULL: there is no skill store */
     struct artifacts *artifacts;          /* NULL: they are mounted like anything else */
     const char *token;                    /* of TCP clients; NULL: none is asked for */
     const char *instance;      /* the one that is trusted; NULL: the first that connects */
@@ -41,26 +41,26 @@ struct rpc_options {
 };
 
 /* Fails for what is wrong with the configuration, except text that is not JSON at all. */
-int rpc_new(const struct rpc_options *options, struct rpc **ret, struct err *err);
+int langbot_new(const struct langbot_options *options, struct langbot **ret, struct err *err);
 /* After the server and before the manager; who still waits is not told. */
-void rpc_free(struct rpc *r);
-DEFINE_CLEANUP(rpc)
+void langbot_free(struct langbot *r);
+DEFINE_CLEANUP(langbot)
 
 /* From now on TCP clients need that token, borrowed as above; NULL: none of them is let in. Whoever
  * came in with the one before gets the answers it waits for, and then has to come again. */
-void rpc_set_token(struct rpc *r, const char *token);
+void langbot_set_token(struct langbot *r, const char *token);
 
 /* Adds the routes. The object must outlive the server. */
-int rpc_routes(struct rpc *r, struct http_server *server, struct err *err);
+int langbot_routes(struct langbot *r, struct http_server *server, struct err *err);
 
-struct rpc_stdio_options {
+struct langbot_stdio_options {
     int in_fd, out_fd;        /* taken, also on failure */
     void (*ended)(void *arg); /* from the loop, once, when the peer has gone */
     void *arg;
 };
 
 /* Serves one trusted peer over two descriptors. The instance must have been given. */
-int rpc_stdio_new(struct rpc *r, const struct rpc_stdio_options *options, struct rpc_stdio **ret,
-                  struct err *err);
-void rpc_stdio_free(struct rpc_stdio *s);
-DEFINE_CLEANUP(rpc_stdio)
+int langbot_stdio_new(struct langbot *r, const struct langbot_stdio_options *options,
+                      struct langbot_stdio **ret, struct err *err);
+void langbot_stdio_free(struct langbot_stdio *s);
+DEFINE_CLEANUP(langbot_stdio)

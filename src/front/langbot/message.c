@@ -27,11 +27,12 @@ static char *seq_text(const struct json *v)
     return jw_end(&w) < 0 ? xstrdup(NO_SEQ) : xstrdup(buf_str(&out));
 }
 
-bool rpc_message_read(const char *text, size_t len, bool code_first, struct rpc_message *ret)
+bool langbot_message_read(const char *text, size_t len, bool code_first,
+                          struct langbot_message *ret)
 {
     AUTO(json) struct json *root = NULL;
     struct err err = {0};
-    *ret = (struct rpc_message){0};
+    *ret = (struct langbot_message){0};
     if (json_parse(text, len, &root, &err) < 0) {
         log_debug(NULL, "a message that is no request: %s; ignoring", err.msg);
         ret->no_memory = err.sys == ENOMEM;
@@ -59,7 +60,7 @@ static void add(struct issues *i, const char *where, enum issue issue)
     (void)buf_printf(&i->text, "\n%s\n  %s [type=%s]", where, issue_text(issue), issue_type(issue));
 }
 
-static void check_context(struct rpc_message *m, struct issues *issues)
+static void check_context(struct langbot_message *m, struct issues *issues)
 {
     const struct json *context = json_get(m->root, "context");
     struct report report = {0};
@@ -80,7 +81,7 @@ static void check_context(struct rpc_message *m, struct issues *issues)
     }
 }
 
-int rpc_message_check(struct rpc_message *m, struct buf *problem)
+int langbot_message_check(struct langbot_message *m, struct buf *problem)
 {
     const struct json *seq = json_get(m->root, "seq_id"), *action = json_get(m->root, "action");
     struct issues issues = {.n = 0};
@@ -105,7 +106,7 @@ int rpc_message_check(struct rpc_message *m, struct buf *problem)
     return issues.n > 0 ? -EINVAL : 0;
 }
 
-void rpc_message_drop(struct rpc_message *m)
+void langbot_message_drop(struct langbot_message *m)
 {
     json_free(m->root);
     m->root = NULL;
@@ -113,10 +114,10 @@ void rpc_message_drop(struct rpc_message *m)
     m->data = NULL;
 }
 
-void rpc_message_done(struct rpc_message *m)
+void langbot_message_done(struct langbot_message *m)
 {
     json_free(m->root);
     free(m->seq);
     tenant_context_done(&m->ctx);
-    *m = (struct rpc_message){0};
+    *m = (struct langbot_message){0};
 }

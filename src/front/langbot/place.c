@@ -13,20 +13,20 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "front/langbot/langbot_internal.h"
-#include "jobs/skills.h"
+#include "jobs/jobs.h"
 #include "loop/peer.h"
 #include "session/manager.h"
 
-static int socket_of(const struct rpc_call *c)
+static int socket_of(const struct langbot_call *c)
 {
-    const struct rpc_conn *conn = c->conn;
+    const struct langbot_conn *conn = c->conn;
     return conn != NULL && conn->transport->socket != NULL ? conn->transport->socket(conn->arg)
                                                            : -1;
 }
 
-static void settle(struct rpc_call *c)
+static void settle(struct langbot_call *c)
 {
-    struct rpc_setup *s = &c->setup;
+    struct langbot_setup *s = &c->setup;
     s->from_peer = s->base != NULL;
     if (s->base == NULL && c->rpc->o.base_dir != NULL)
         s->base = xstrdup(c->rpc->o.base_dir);
@@ -35,18 +35,18 @@ static void settle(struct rpc_call *c)
 
 static void on_told(void *arg, const char *path, const struct err *err)
 {
-    struct rpc_call *c = arg;
+    struct langbot_call *c = arg;
     if (path != NULL)
         c->setup.base = xstrdup(path);
     else
         c->setup.why = *err;
     if (c->cancelled)
-        rpc_call_end(c);
+        langbot_call_end(c);
     else
         settle(c);
 }
 
-void rpc_find_base(struct rpc_call *c, void (*then)(struct rpc_call *c))
+void langbot_find_base(struct langbot_call *c, void (*then)(struct langbot_call *c))
 {
     AUTO_DONE(peer_process) struct peer_process peer = {.cwd = -1};
     struct backend *b = manager_backend(c->rpc->o.manager);
@@ -68,42 +68,43 @@ void rpc_find_base(struct rpc_call *c, void (*then)(struct rpc_call *c))
     settle(c);
 }
 
-bool rpc_is_below(const char *path, const char *dir)
+bool langbot_is_below(const char *path, const char *dir)
 {
     size_t n = strlen(dir);
     return strncmp(path, dir, n) == 0 && path[n] == '/';
 }
 
-static bool is_allowed(const struct rpc *r, const char *path)
+static bool is_allowed(const struct langbot *r, const char *path)
 {
     for (char *const *root = r->o.roots; root != NULL && *root != NULL; root++)
-        if (rpc_is_below(path, *root))
+        if (langbot_is_below(path, *root))
             return true;
     return false;
 }
 
 static void on_placed(void *arg, const char *path, const struct err *err)
 {
-    struct rpc_call *c = arg;
+    struct langbot_call *c = arg;
     if (path == NULL) {
-        rpc_fail(c, RPC_VALIDATION,
-                 "box.local.host_root '%.200s' is %.300s for LangBot, and boxd cannot use that: "
-                 "%.300s",
-                 c->setup.written, c->setup.paths.host_root, err->msg);
+        langbot_fail(
+            c, LANGBOT_VALIDATION,
+            "box.local.host_root '%.200s' is %.300s for LangBot, and boxd cannot use that: "
+            "%.300s",
+            c->setup.written, c->setup.paths.host_root, err->msg);
         return;
     }
     if (c->rpc->o.skills != NULL)
-        skills_add_place(c->rpc->o.skills, path);
+        jobs_add_place(c->rpc->o.skills, path);
     if (c->cancelled)
-        rpc_call_end(c);
+        langbot_call_end(c);
     else
         c->then(c);
 }
 
-void rpc_open_place(struct rpc_call *c, void (*then)(struct rpc_call *c))
+void langbot_open_place(struct langbot_call *c, void (*then)(struct langbot_call *c))
 {
     struct backend *b = manager_backend(c->rpc->o.manager);
-    const struct rpc_setup *s = &c->setup;
+    const struct langbot_setup *s = &c->setup;
     struct err err = {0};
     c->then = then;
     if (!s->relative || !s->from_peer || is_allowed(c->rpc, s->paths.host_root)) {

@@ -35,13 +35,13 @@ static void write_env_keys(struct jw *w, char *const *env)
     jw_array_end(w);
 }
 
-static void write_process(const struct rpc_call *c, struct jw *w, struct process *p)
+static void write_process(const struct langbot_call *c, struct jw *w, struct process *p)
 {
     AUTO_DONE(buf) struct buf preview;
     const struct process_spec *spec = process_spec_of(p);
     bool running = process_running(p);
     buf_init(&preview, PREVIEW_MAX);
-    jw_kstr(w, "session_id", rpc_logical(c, session_id(process_session(p))));
+    jw_kstr(w, "session_id", langbot_logical(c, session_id(process_session(p))));
     jw_kstr(w, "process_id", spec->process_id);
     jw_kstr(w, "status", running ? "running" : "exited");
     jw_kstr(w, "command", spec->command);
@@ -53,11 +53,11 @@ static void write_process(const struct rpc_call *c, struct jw *w, struct process
     jw_kstr(w, "cwd", spec->cwd);
     write_env_keys(w, spec->env);
     jw_kbool(w, "attached", process_attached(p));
-    rpc_write_time(w, "started_at", process_started_at(p));
+    langbot_write_time(w, "started_at", process_started_at(p));
     if (running)
         jw_knull(w, "exited_at");
     else
-        rpc_write_time(w, "exited_at", process_exited_at(p));
+        langbot_write_time(w, "exited_at", process_exited_at(p));
     if (running)
         jw_knull(w, "exit_code");
     else
@@ -67,7 +67,7 @@ static void write_process(const struct rpc_call *c, struct jw *w, struct process
     jw_strn(w, buf_str(&preview), preview.len);
 }
 
-void rpc_write_processes(struct rpc_call *c, struct jw *w, struct session *s)
+void langbot_write_processes(struct langbot_call *c, struct jw *w, struct session *s)
 {
     struct process *p = process_next(s, NULL), *main = process_find(s, PROCESS_DEFAULT_ID);
     if (p == NULL)
@@ -89,7 +89,7 @@ void rpc_write_processes(struct rpc_call *c, struct jw *w, struct session *s)
     jw_object_end(w);
 }
 
-size_t rpc_count_processes(struct rpc *r, const char *prefix)
+size_t langbot_count_processes(struct langbot *r, const char *prefix)
 {
     struct manager *m = r->o.manager;
     size_t n = 0;
@@ -102,83 +102,84 @@ size_t rpc_count_processes(struct rpc *r, const char *prefix)
     return n;
 }
 
-static void reply_process(struct rpc_call *c, struct process *p)
+static void reply_process(struct langbot_call *c, struct process *p)
 {
-    struct rpc_reply reply;
-    rpc_reply_open(c, &reply);
+    struct langbot_reply reply;
+    langbot_reply_open(c, &reply);
     write_process(c, &reply.w, p);
-    rpc_reply_close(c, &reply);
+    langbot_reply_close(c, &reply);
 }
 
 static void on_started(void *arg, struct process *p, const struct err *err)
 {
-    struct rpc_call *c = arg;
+    struct langbot_call *c = arg;
     if (p == NULL)
-        rpc_audit_failed(c, AUDIT_PROCESS_END, err);
+        langbot_audit_failed(c, AUDIT_PROCESS_END, err);
     if (p != NULL)
         reply_process(c, p);
     else if (err->code == ERR_CONFLICT || err->code == ERR_STATE)
-        rpc_fail(c, RPC_PROCESS_CONFLICT, "%s", err->msg);
+        langbot_fail(c, LANGBOT_PROCESS_CONFLICT, "%s", err->msg);
     else
-        rpc_fail_err(c, err);
+        langbot_fail_err(c, err);
 }
 
-void rpc_start_process(struct rpc_call *c)
+void langbot_start_process(struct langbot_call *c)
 {
     AUTO(process_spec) struct process_spec *spec = NULL;
     const struct json *wanted = json_get(c->msg.data, "spec");
     struct report report = {0};
     struct err err = {0};
-    if (!rpc_need_session_id(c))
+    if (!langbot_need_session_id(c))
         return;
     if (wanted == NULL) {
-        rpc_fail(c, RPC_KEY_ERROR, "'spec'");
+        langbot_fail(c, LANGBOT_KEY_ERROR, "'spec'");
         return;
     }
     if (process_spec_parse_report(wanted, &spec, &report, &err) < 0) {
-        rpc_fail_report(c, &report, process_spec_model.name);
+        langbot_fail_report(c, &report, process_spec_model.name);
         return;
     }
     if (admission_enforced(c->rpc->admission) &&
-        rpc_count_processes(c->rpc, c->prefix) >= (size_t)c->grant.max_managed_processes) {
-        rpc_fail(c, RPC_ADMISSION, "Sandbox admission grant does not permit managed processes");
+        langbot_count_processes(c->rpc, c->prefix) >= (size_t)c->grant.max_managed_processes) {
+        langbot_fail(c, LANGBOT_ADMISSION,
+                     "Sandbox admission grant does not permit managed processes");
         return;
     }
-    struct session *s = rpc_need_session(c);
+    struct session *s = langbot_need_session(c);
     if (s == NULL)
         return;
-    if (rpc_audit_process(c, spec, &err) < 0) {
-        rpc_audit_failed(c, AUDIT_DENIED, &err);
-        rpc_fail(c, RPC_ERROR, "%s", err.msg);
+    if (langbot_audit_process(c, spec, &err) < 0) {
+        langbot_audit_failed(c, AUDIT_DENIED, &err);
+        langbot_fail(c, LANGBOT_ERROR, "%s", err.msg);
     } else if (process_start(s, &spec, on_started, c, &err) < 0) {
         on_started(c, NULL, &err);
     }
 }
 
 /* c->process_id; false: the call has failed. */
-static bool need_process_id(struct rpc_call *c)
+static bool need_process_id(struct langbot_call *c)
 {
     const struct json *v = json_get(c->msg.data, "process_id");
     const char *text = v == NULL ? PROCESS_DEFAULT_ID : json_str(v);
     if (text == NULL || (v != NULL && strlen(text) != json_str_len(v))) {
-        rpc_fail(c, RPC_VALUE_ERROR, "process_id must be a string");
+        langbot_fail(c, LANGBOT_VALUE_ERROR, "process_id must be a string");
         return false;
     }
     c->process_id = xstrdup(text);
     return true;
 }
 
-static void fail_not_found(struct rpc_call *c)
+static void fail_not_found(struct langbot_call *c)
 {
-    rpc_fail(c, RPC_PROCESS_NOT_FOUND, "session %s has no managed process with process_id=%s",
-             c->id, c->process_id);
+    langbot_fail(c, LANGBOT_PROCESS_NOT_FOUND,
+                 "session %s has no managed process with process_id=%s", c->id, c->process_id);
 }
 
-void rpc_get_process(struct rpc_call *c)
+void langbot_get_process(struct langbot_call *c)
 {
-    if (!rpc_need_session_id(c) || !need_process_id(c))
+    if (!langbot_need_session_id(c) || !need_process_id(c))
         return;
-    struct session *s = rpc_need_session(c);
+    struct session *s = langbot_need_session(c);
     if (s == NULL)
         return;
     struct process *p = process_find(s, c->process_id);
@@ -190,23 +191,23 @@ void rpc_get_process(struct rpc_call *c)
 
 static void on_stopped(void *arg, const struct err *err)
 {
-    struct rpc_call *c = arg;
-    struct rpc_reply reply;
+    struct langbot_call *c = arg;
+    struct langbot_reply reply;
     if (err != NULL) {
-        rpc_fail(c, RPC_ERROR, "%s", err->msg);
+        langbot_fail(c, LANGBOT_ERROR, "%s", err->msg);
         return;
     }
-    rpc_reply_open(c, &reply);
+    langbot_reply_open(c, &reply);
     jw_kstr(&reply.w, "stopped", c->process_id);
-    rpc_reply_close(c, &reply);
+    langbot_reply_close(c, &reply);
 }
 
-void rpc_stop_process(struct rpc_call *c)
+void langbot_stop_process(struct langbot_call *c)
 {
     struct err err = {0};
-    if (!rpc_need_session_id(c) || !need_process_id(c))
+    if (!langbot_need_session_id(c) || !need_process_id(c))
         return;
-    struct session *s = rpc_need_session(c);
+    struct session *s = langbot_need_session(c);
     if (s == NULL)
         return;
     if (process_find(s, c->process_id) == NULL)

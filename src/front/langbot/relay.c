@@ -49,12 +49,12 @@ struct mark {
     uint64_t position, offset;
 };
 
-struct rpc_relay {
-    struct rpc *rpc;
-    struct rpc_relay *prev, *next;
+struct langbot_relay {
+    struct langbot *rpc;
+    struct langbot_relay *prev, *next;
     struct ws_conn *ws;
     struct attachment *attachment; /* owned */
-    struct rpc_lines lines;
+    struct langbot_lines lines;
     uint64_t at;       /* next byte to read */
     uint64_t released; /* bytes before this are nobody's any more */
     struct mark marks[MARKS_MAX];
@@ -74,7 +74,7 @@ struct rpc_relay {
     bool by_token;
 };
 
-static void link_relay(struct rpc_relay *r)
+static void link_relay(struct langbot_relay *r)
 {
     r->next = r->rpc->relays;
     if (r->next != NULL)
@@ -82,7 +82,7 @@ static void link_relay(struct rpc_relay *r)
     r->rpc->relays = r;
 }
 
-static void relay_free(struct rpc_relay *r)
+static void relay_free(struct langbot_relay *r)
 {
     if (r->prev != NULL)
         r->prev->next = r->next;
@@ -98,26 +98,26 @@ static void relay_free(struct rpc_relay *r)
         free(i);
     }
     attachment_free(r->attachment);
-    rpc_lines_done(&r->lines);
+    langbot_lines_done(&r->lines);
     free(r);
 }
 
-static void end_relay(struct rpc_relay *r)
+static void end_relay(struct langbot_relay *r)
 {
     r->closing = true;
     ws_close(r->ws, WS_CODE_NORMAL, NULL);
 }
 
-void rpc_relays_close(struct rpc *rpc, const char *ns, int64_t generation)
+void langbot_relays_close(struct langbot *rpc, const char *ns, int64_t generation)
 {
-    for (struct rpc_relay *r = rpc->relays; r != NULL; r = r->next)
+    for (struct langbot_relay *r = rpc->relays; r != NULL; r = r->next)
         if (str_eq(r->ns, ns) && r->generation != generation)
             end_relay(r);
 }
 
-void rpc_relays_outdated(struct rpc *rpc)
+void langbot_relays_outdated(struct langbot *rpc)
 {
-    for (struct rpc_relay *r = rpc->relays; r != NULL; r = r->next) {
+    for (struct langbot_relay *r = rpc->relays; r != NULL; r = r->next) {
         if (!r->by_token || r->closing)
             continue;
         r->closing = true;
@@ -127,7 +127,7 @@ void rpc_relays_outdated(struct rpc *rpc)
 
 /* What the peer has. */
 
-static void release(struct rpc_relay *r, uint64_t upto)
+static void release(struct langbot_relay *r, uint64_t upto)
 {
     if (upto <= r->released || !attachment_is_active(r->attachment))
         return;
@@ -136,7 +136,7 @@ static void release(struct rpc_relay *r, uint64_t upto)
 }
 
 /* Whether anything was. */
-static bool release_acked(struct rpc_relay *r)
+static bool release_acked(struct langbot_relay *r)
 {
     uint64_t acked = r->n_marks > 0 ? ws_acked(r->ws) : 0;
     size_t n = 0;
@@ -153,7 +153,7 @@ static bool release_acked(struct rpc_relay *r)
 /* Nothing tells when bytes are acknowledged, so we look: soon at first, then less often. */
 static void on_poll(struct loop_timer *t)
 {
-    struct rpc_relay *r = container_of(t, struct rpc_relay, poll);
+    struct langbot_relay *r = container_of(t, struct langbot_relay, poll);
     bool some = release_acked(r);
     r->poll_ns = some ? POLL_FIRST_NS : r->poll_ns * 2;
     if (r->poll_ns > POLL_LAST_NS)
@@ -162,7 +162,7 @@ static void on_poll(struct loop_timer *t)
         loop_timer_start(r->rpc->loop, t, r->poll_ns, on_poll);
 }
 
-static void add_mark(struct rpc_relay *r, uint64_t offset)
+static void add_mark(struct langbot_relay *r, uint64_t offset)
 {
     struct mark *m = &r->marks[r->n_marks < MARKS_MAX ? r->n_marks++ : MARKS_MAX - 1];
     *m = (struct mark){ws_written(r->ws), offset};
@@ -176,7 +176,7 @@ static void add_mark(struct rpc_relay *r, uint64_t offset)
 
 static bool emit(void *arg, const char *text, size_t len, bool line)
 {
-    struct rpc_relay *r = arg;
+    struct langbot_relay *r = arg;
     (void)line;
     if (ws_send(r->ws, WS_TEXT, text, len) < 0) {
         end_relay(r); /* the queue has room for any one message: the peer is on its way out */
@@ -189,7 +189,7 @@ static bool emit(void *arg, const char *text, size_t len, bool line)
  * the part that we have is released early: it is in our memory only, and in no other case. */
 static void on_stuck(struct loop_timer *t)
 {
-    struct rpc_relay *r = container_of(t, struct rpc_relay, stuck);
+    struct langbot_relay *r = container_of(t, struct langbot_relay, stuck);
     r->long_line = true;
     if (r->n_marks == 0)
         release(r, r->at);
@@ -198,9 +198,9 @@ static void on_stuck(struct loop_timer *t)
 static void on_again(struct loop_defer *d);
 
 /* Hands on what came between two offsets, and notes where the last whole line of it ends. */
-static size_t hand_on(struct rpc_relay *r, const char *data, size_t len, bool eof)
+static size_t hand_on(struct langbot_relay *r, const char *data, size_t len, bool eof)
 {
-    size_t used = rpc_lines_feed(&r->lines, data, len, eof, emit, r);
+    size_t used = langbot_lines_feed(&r->lines, data, len, eof, emit, r);
     if (r->closing)
         return used; /* the peer left in the middle: whoever comes next gets all of this again */
     const char *end = used > 0 ? memrchr(data, '\n', used) : NULL;
@@ -212,7 +212,7 @@ static size_t hand_on(struct rpc_relay *r, const char *data, size_t len, bool eo
     return used;
 }
 
-static void watch_for_stuck(struct rpc_relay *r)
+static void watch_for_stuck(struct langbot_relay *r)
 {
     if (r->n_marks > 0 || r->at - r->released < LINE_HOLD)
         return;
@@ -222,15 +222,15 @@ static void watch_for_stuck(struct rpc_relay *r)
         loop_timer_start(r->rpc->loop, &r->stuck, STUCK_NS, on_stuck);
 }
 
-static void finish_output(struct rpc_relay *r)
+static void finish_output(struct langbot_relay *r)
 {
-    (void)rpc_lines_feed(&r->lines, "", 0, true, emit, r);
+    (void)langbot_lines_feed(&r->lines, "", 0, true, emit, r);
     if (!r->closing)
         add_mark(r, r->at);
     end_relay(r);
 }
 
-static void pump_out(struct rpc_relay *r)
+static void pump_out(struct langbot_relay *r)
 {
     static char data[READ_SIZE];
     size_t budget = TURN_BYTES;
@@ -263,12 +263,12 @@ static void pump_out(struct rpc_relay *r)
 
 static void on_again(struct loop_defer *d)
 {
-    pump_out(container_of(d, struct rpc_relay, again));
+    pump_out(container_of(d, struct langbot_relay, again));
 }
 
 /* From the peer to the process. */
 
-static void pump_in(struct rpc_relay *r)
+static void pump_in(struct langbot_relay *r)
 {
     while (r->input != NULL && !r->blocked && attachment_is_active(r->attachment)) {
         struct input *i = r->input;
@@ -292,7 +292,7 @@ static void pump_in(struct rpc_relay *r)
 static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *data, size_t len,
                        void *arg)
 {
-    struct rpc_relay *r = arg;
+    struct langbot_relay *r = arg;
     if (opcode != WS_TEXT || r->closing)
         return;
     struct input *i = calloc(1, sizeof(*i) + len + 1); /* the peer sizes it */
@@ -319,7 +319,7 @@ static void on_writable(struct ws_conn *ws, void *arg)
 
 static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, void *arg)
 {
-    struct rpc_relay *r = arg;
+    struct langbot_relay *r = arg;
     (void)ws;
     (void)code;
     (void)reason;
@@ -329,7 +329,7 @@ static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, voi
 
 static void on_active(void *arg)
 {
-    struct rpc_relay *r = arg;
+    struct langbot_relay *r = arg;
     r->at = r->released = attachment_begin(r->attachment);
     pump_out(r);
     if (!r->closing)
@@ -343,7 +343,7 @@ static void on_output(void *arg)
 
 static void on_drained(void *arg)
 {
-    struct rpc_relay *r = arg;
+    struct langbot_relay *r = arg;
     r->blocked = false;
     if (!r->closing)
         pump_in(r);
@@ -358,7 +358,7 @@ static void on_ended(void *arg)
 
 /* A request that waits for its answer. */
 struct knock {
-    struct rpc *rpc;
+    struct langbot *rpc;
     struct http_request *req;
     char ns[NS_SIZE], prefix[TENANT_PREFIX_SIZE];
     int64_t generation;
@@ -366,9 +366,9 @@ struct knock {
     uid_t uid;
 };
 
-static void refuse(struct knock *k, enum rpc_class class, const char *fmt, ...)
+static void refuse(struct knock *k, enum langbot_class class, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-static void refuse(struct knock *k, enum rpc_class class, const char *fmt, ...)
+static void refuse(struct knock *k, enum langbot_class class, const char *fmt, ...)
 {
     AUTO_DONE(buf) struct buf out;
     AUTO_DONE(buf) struct buf text;
@@ -383,7 +383,7 @@ static void refuse(struct knock *k, enum rpc_class class, const char *fmt, ...)
     jw_object(&w);
     jw_key(&w, "error");
     jw_object(&w);
-    jw_kstr(&w, "code", rpc_class_name(class));
+    jw_kstr(&w, "code", langbot_class_name(class));
     jw_kstr(&w, "message", buf_str(&text));
     jw_object_end(&w);
     jw_object_end(&w);
@@ -396,13 +396,13 @@ static void open_relay(struct knock *k, struct process *p)
         .message = on_message, .writable = on_writable, .closed = on_closed};
     static const struct attachment_events events = {
         .active = on_active, .output = on_output, .drained = on_drained, .ended = on_ended};
-    const struct ws_opts opts = {.max_message = RPC_MESSAGE_MAX,
+    const struct ws_opts opts = {.max_message = LANGBOT_MESSAGE_MAX,
                                  .ping_ns = PING_NS,
                                  .pong_ns = PONG_NS,
                                  .stall_ns = STALL_NS,
                                  .protocol = "mcp"};
     struct err err = {0};
-    struct rpc_relay *r = xnew(struct rpc_relay);
+    struct langbot_relay *r = xnew(struct langbot_relay);
     r->by_token = k->rpc->o.token != NULL && !http_request_is_unix(k->req);
     if (http_upgrade_ws(k->req, &opts, &handlers, r, &r->ws, &err) < 0) {
         free(r);
@@ -412,7 +412,7 @@ static void open_relay(struct knock *k, struct process *p)
     r->generation = k->generation;
     r->input_end = &r->input;
     (void)str_copy(r->ns, sizeof(r->ns), k->ns);
-    rpc_lines_init(&r->lines);
+    langbot_lines_init(&r->lines);
     link_relay(r);
     if (process_attach(p, &events, r, &r->attachment, &err) < 0) {
         log_warn(NULL, "attach: %s", err.msg);
@@ -432,21 +432,21 @@ static void enter(struct knock *k)
                                 : !tenant_name_is_physical(session);
     if (!own) {
         log_warn(NULL, "%s has asked for a session of another workspace", k->ns);
-        rpc_refuse(k->req, 401);
+        langbot_refuse(k->req, 401);
         return;
     }
     struct session *s = manager_find(k->rpc->o.manager, session);
     struct process *p = s != NULL ? process_find(s, process) : NULL;
     if (s == NULL || session_sandbox(s) == NULL)
-        refuse(k, RPC_SESSION_NOT_FOUND, "session %s not found", session);
+        refuse(k, LANGBOT_SESSION_NOT_FOUND, "session %s not found", session);
     else if (k->bound && policy_check_user(session_spec(s), k->uid, &err) < 0)
-        refuse(k, RPC_VALIDATION, "%s", err.msg);
+        refuse(k, LANGBOT_VALIDATION, "%s", err.msg);
     else if (p == NULL)
-        refuse(k, RPC_PROCESS_NOT_FOUND, "session %s has no managed process with process_id=%s",
+        refuse(k, LANGBOT_PROCESS_NOT_FOUND, "session %s has no managed process with process_id=%s",
                session, process);
     else if (!process_running(p))
-        refuse(k, RPC_PROCESS_CONFLICT, "managed process %s in session %s is not running", process,
-               session);
+        refuse(k, LANGBOT_PROCESS_CONFLICT, "managed process %s in session %s is not running",
+               process, session);
     else
         open_relay(k, p);
 }
@@ -459,13 +459,14 @@ static void on_readiness(void *arg, const struct readiness_report *report)
     char failed[320];
     if (!report->ready) {
         readiness_failed(report, false, failed, sizeof(failed));
-        refuse(k, RPC_READINESS, "Managed sandbox isolation is not ready (failed checks: %s)",
+        refuse(k, LANGBOT_READINESS, "Managed sandbox isolation is not ready (failed checks: %s)",
                failed);
-    } else if (admission_check(k->rpc->admission, k->ns, k->generation, rpc_now_us(k->rpc), &grant,
-                               &err) < 0) {
-        refuse(k, RPC_ADMISSION, "%s", err.msg);
+    } else if (admission_check(k->rpc->admission, k->ns, k->generation, langbot_now_us(k->rpc),
+                               &grant, &err) < 0) {
+        refuse(k, LANGBOT_ADMISSION, "%s", err.msg);
     } else if (grant.max_managed_processes <= 0) {
-        refuse(k, RPC_ADMISSION, "Sandbox admission grant does not permit managed process relay");
+        refuse(k, LANGBOT_ADMISSION,
+               "Sandbox admission grant does not permit managed process relay");
     } else {
         enter(k);
     }
@@ -474,8 +475,8 @@ static void on_readiness(void *arg, const struct readiness_report *report)
 /* Who it says it acts for: a number in its one spelling, of the generation that counts. */
 static bool read_placement(struct knock *k, const char *instance)
 {
-    AUTO_FREE char *workspace = rpc_header(k->req, "X-LangBot-Workspace-Id");
-    AUTO_FREE char *generation = rpc_header(k->req, "X-LangBot-Placement-Generation");
+    AUTO_FREE char *workspace = langbot_header(k->req, "X-LangBot-Workspace-Id");
+    AUTO_FREE char *generation = langbot_header(k->req, "X-LangBot-Placement-Generation");
     if (workspace == NULL || generation == NULL || workspace[0] == '\0' ||
         strlen(workspace) > WORKSPACE_MAX || generation[0] == '0' ||
         str_to_i64(generation, &k->generation) < 0 || k->generation < 1)
@@ -485,23 +486,23 @@ static bool read_placement(struct knock *k, const char *instance)
     return fence_current(k->rpc->fence, k->ns) == k->generation;
 }
 
-void rpc_relay_open(struct http_request *req, void *arg)
+void langbot_relay_open(struct http_request *req, void *arg)
 {
-    struct rpc_guest guest;
+    struct langbot_guest guest;
     AUTO_FREE struct knock *k = xnew(struct knock);
-    struct rpc *r = arg;
+    struct langbot *r = arg;
     bool enforced = admission_enforced(r->admission);
     k->rpc = r;
     k->req = req;
-    unsigned status = rpc_auth(r, req, &guest);
+    unsigned status = langbot_auth(r, req, &guest);
     AUTO_FREE char *instance = guest.instance;
     k->bound = guest.bound;
     k->uid = guest.uid;
     if (status != 0)
-        rpc_refuse(req, status);
+        langbot_refuse(req, status);
     else if ((instance != NULL && (r->instance == NULL || !read_placement(k, instance))) ||
              (instance == NULL && enforced))
-        rpc_refuse(req, 401);
+        langbot_refuse(req, 401);
     else if (enforced)
         readiness_get(r->readiness, on_readiness, TAKE_PTR(k));
     else

@@ -20,7 +20,7 @@
 struct json;
 
 /* Calls that not every release knows, and those that show what a client is. */
-enum langbot_call {
+enum langbot_kind {
     LANGBOT_SPEC = 1 << 0,    /* carries a BoxSpec */
     LANGBOT_SKILL = 1 << 1,   /* until 0.7.12 */
     LANGBOT_GRANT = 1 << 2,   /* since 0.5.0 */
@@ -30,7 +30,7 @@ enum langbot_call {
 
 struct langbot_release {
     const char *releases;   /* for people: "0.5.0 to 0.7.12" */
-    unsigned calls;         /* of enum langbot_call; others are not found */
+    unsigned calls;         /* of enum langbot_kind; others are not found */
     bool closed;            /* unknown fields of a BoxSpec are errors; they are ignored otherwise */
     uint64_t gone;          /* fields of ours that it does not have: FIELD_BIT(enum spec_field) */
     bool keeps_mounts;      /* other ordinary mounts conflict; else the session is made anew */
@@ -54,7 +54,7 @@ extern const struct langbot_release langbot_releases[LANGBOT_FAMILY_MAX];
 
 /* What a request shows of whoever sent it. */
 struct langbot_request {
-    unsigned call;           /* of enum langbot_call; 0: one that all know */
+    unsigned call;           /* of enum langbot_kind; 0: one that all know */
     bool tenant;             /* is about a workspace */
     bool scoped;             /* and says which */
     const struct json *data; /* borrowed */

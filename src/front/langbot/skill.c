@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "jobs/skills.h"
+#include "jobs/jobs.h"
 
 #include <errno.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "front/langbot/langbot_internal.h"
 #include "spec/spec.h"
 
-/* Skills are the business of jobs/skills.h; here is only who asks for what. */
+/* Skills are the business of jobs/jobs.h; here is only who asks for what. */
 
 static const struct skill_row {
     const char *action;
@@ -31,7 +31,7 @@ static const struct skill_row {
 };
 
 /* Every action that comes here has one. */
-static const struct skill_row *row_of(const struct rpc_call *c)
+static const struct skill_row *row_of(const struct langbot_call *c)
 {
     size_t i = 0;
     while (i + 1 < ARRAY_SIZE(rows) && !str_eq(rows[i].action, c->action->name))
@@ -41,51 +41,51 @@ static const struct skill_row *row_of(const struct rpc_call *c)
 
 static void on_done(void *arg, const char *json, size_t len, const char *message)
 {
-    struct rpc_call *c = arg;
+    struct langbot_call *c = arg;
     if (json == NULL)
-        rpc_fail_named(c, message);
+        langbot_fail_named(c, message);
     else
-        rpc_reply_json(c, json, len);
+        langbot_reply_json(c, json, len);
 }
 
 /* The upload, which is used up. False: the call has failed. */
-static bool take_upload(struct rpc_call *c)
+static bool take_upload(struct langbot_call *c)
 {
     const struct json *v = json_get(c->msg.data, "file_key");
     const char *key = json_str(v);
     if (v == NULL) {
-        rpc_fail(c, RPC_VALIDATION, "'file_key'");
+        langbot_fail(c, LANGBOT_VALIDATION, "'file_key'");
         return false;
     }
     bool good = key != NULL && strlen(key) == json_str_len(v);
-    int fd = good ? rpc_file_take(c->conn, key) : -ENOENT;
+    int fd = good ? langbot_file_take(c->conn, key) : -ENOENT;
     if (fd < 0) {
-        rpc_fail(c, RPC_VALIDATION, "[Errno %d] %s: '%.255s'", -fd, err_errno_text(-fd),
-                 key != NULL ? key : "");
+        langbot_fail(c, LANGBOT_VALIDATION, "[Errno %d] %s: '%.255s'", -fd, err_errno_text(-fd),
+                     key != NULL ? key : "");
         return false;
     }
     c->fd = fd;
     return true;
 }
 
-static const char *workspace_of(const struct rpc_call *c)
+static const char *workspace_of(const struct langbot_call *c)
 {
     return c->ns[0] != '\0' ? c->ns : NULL;
 }
 
-void rpc_skill(struct rpc_call *c)
+void langbot_skill(struct langbot_call *c)
 {
     const struct skill_row *row = row_of(c);
     struct err err = {0};
     if (c->rpc->o.skills == NULL) {
-        rpc_fail(c, RPC_ERROR, "this boxd has no skill store: box-fetch is missing");
+        langbot_fail(c, LANGBOT_ERROR, "this boxd has no skill store: box-fetch is missing");
         return;
     }
     if (row->zip && !take_upload(c))
         return;
-    if (skills_call(rpc_skills(c), workspace_of(c), row->op, c->msg.data, c->fd, on_done, c, &err) <
-        0)
-        rpc_fail_err(c, &err);
+    if (jobs_skill(langbot_skills(c), workspace_of(c), row->op, c->msg.data, c->fd, on_done, c,
+                   &err) < 0)
+        langbot_fail_err(c, &err);
 }
 
 /* A skill inside a managed sandbox. */
@@ -103,7 +103,7 @@ static void add_mount(struct spec *spec, const char *package_root)
 
 static void on_found(void *arg, const char *json, size_t len, const char *message)
 {
-    struct rpc_call *c = arg;
+    struct langbot_call *c = arg;
     AUTO(json) struct json *data = NULL;
     struct err err = {0};
     const char *root = NULL;
@@ -111,18 +111,19 @@ static void on_found(void *arg, const char *json, size_t len, const char *messag
     if (json != NULL && json_parse(json, len, &data, &err) == 0)
         root = json_str(json_get(json_get(data, "skill"), "package_root"));
     if (root == NULL) {
-        rpc_fail(c, RPC_ADMISSION, "Managed sandbox skill is unavailable in this Workspace");
+        langbot_fail(c, LANGBOT_ADMISSION,
+                     "Managed sandbox skill is unavailable in this Workspace");
         return;
     }
     if (c->cancelled) {
-        rpc_call_end(c);
+        langbot_call_end(c);
         return;
     }
     add_mount(c->spec, root);
     c->then(c);
 }
 
-void rpc_mount_skill(struct rpc_call *c, void (*then)(struct rpc_call *c))
+void langbot_mount_skill(struct langbot_call *c, void (*then)(struct langbot_call *c))
 {
     AUTO_DONE(buf) struct buf text;
     AUTO(json) struct json *request = NULL;
@@ -140,6 +141,7 @@ void rpc_mount_skill(struct rpc_call *c, void (*then)(struct rpc_call *c))
     c->then = then;
     if (c->rpc->o.skills == NULL || jw_end(&w) < 0 ||
         json_parse(text.data, text.len, &request, &err) < 0 ||
-        skills_call(rpc_skills(c), workspace_of(c), SKILLS_GET, request, -1, on_found, c, &err) < 0)
+        jobs_skill(langbot_skills(c), workspace_of(c), SKILLS_GET, request, -1, on_found, c, &err) <
+            0)
         on_found(c, NULL, 0, NULL);
 }

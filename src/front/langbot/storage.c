@@ -53,7 +53,7 @@ static uint64_t amount(const struct json *part, const char *name)
     return value > 0 ? (uint64_t)value : 0;
 }
 
-static uint64_t write_host(const struct rpc_call *c, struct jw *w)
+static uint64_t write_host(const struct langbot_call *c, struct jw *w)
 {
     uint64_t total = 0;
     if (c->storage.dir == NULL)
@@ -101,11 +101,11 @@ static uint64_t write_sessions(const struct usage_report *report, struct jw *w)
 
 static void on_usage(void *arg, const struct usage_report *report)
 {
-    struct rpc_call *c = arg;
-    struct rpc_reply reply;
+    struct langbot_call *c = arg;
+    struct langbot_reply reply;
     struct jw *w = &reply.w;
     c->cancel = NULL;
-    rpc_reply_open(c, &reply);
+    langbot_reply_open(c, &reply);
     jw_key(w, "directories");
     jw_array(w);
     uint64_t total = write_host(c, w);
@@ -114,19 +114,19 @@ static void on_usage(void *arg, const struct usage_report *report)
     jw_ku64(w, "size_bytes", total);
     jw_ku64(w, "active_sessions", report->sessions);
     jw_ku64(w, "managed_processes", report->processes);
-    rpc_reply_close(c, &reply);
+    langbot_reply_close(c, &reply);
 }
 
-static void ask_sessions(struct rpc_call *c)
+static void ask_sessions(struct langbot_call *c)
 {
     const struct usage_options options = {.manager = c->rpc->o.manager, .prefix = c->prefix};
-    c->cancel = rpc_call_end;
+    c->cancel = langbot_call_end;
     c->storage.usage = usage_new(&options, on_usage, c);
 }
 
 static void on_measured(void *arg, const char *json, size_t len, const char *message)
 {
-    struct rpc_call *c = arg;
+    struct langbot_call *c = arg;
     struct err err = {0};
     if (json != NULL ? json_parse(json, len, &c->storage.measured, &err) < 0
                      : !str_ends(message, HOSTDIR_MISSING)) {
@@ -135,12 +135,12 @@ static void on_measured(void *arg, const char *json, size_t len, const char *mes
         c->storage.failed = true;
     }
     if (c->cancelled)
-        rpc_call_end(c);
+        langbot_call_end(c);
     else
         ask_sessions(c);
 }
 
-void rpc_storage_analysis(struct rpc_call *c)
+void langbot_storage_analysis(struct langbot_call *c)
 {
     const char *names[ARRAY_SIZE(parts)] = {NULL}; /* all but the first */
     const char *root = NULL;
@@ -153,14 +153,14 @@ void rpc_storage_analysis(struct rpc_call *c)
     for (size_t i = 1; i < ARRAY_SIZE(parts); i++)
         names[i - 1] = parts[i].name;
     c->storage.dir = box_paths_tenant_dir(&c->rpc->paths, c->ns);
-    if (hostdir_measure(rpc_skills(c), c->storage.dir, names, on_measured, c, &err) < 0)
+    if (hostdir_measure(langbot_skills(c), c->storage.dir, names, on_measured, c, &err) < 0)
         on_measured(c, NULL, 0, err.msg);
 }
 
-void rpc_storage_done(struct rpc_storage *s)
+void langbot_storage_done(struct langbot_storage *s)
 {
     usage_free(s->usage);
     json_free(s->measured);
     free(s->dir);
-    *s = (struct rpc_storage){0};
+    *s = (struct langbot_storage){0};
 }

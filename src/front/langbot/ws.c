@@ -14,9 +14,9 @@
 
 /* Action RPC over a WebSocket: a message each way is one JSON object, as text. */
 struct link {
-    struct rpc *rpc;
+    struct langbot *rpc;
     struct ws_conn *ws;
-    struct rpc_conn *conn;
+    struct langbot_conn *conn;
     struct buf joined; /* what a client of the first release has cut into several messages */
 };
 
@@ -42,7 +42,7 @@ static int link_socket(void *arg)
     return ws_socket(l->ws);
 }
 
-static const struct rpc_transport transport = {
+static const struct langbot_transport transport = {
     .send = send_message, .close = close_link, .socket = link_socket};
 
 static bool is_json(const char *text, size_t len)
@@ -58,7 +58,7 @@ static void join(struct link *l, const char *data, size_t len)
 {
     bool end = len > 0 && data[len - 1] == '}';
     if (l->joined.len == 0 && end && is_json(data, len)) {
-        rpc_conn_message(l->conn, data, len);
+        langbot_conn_message(l->conn, data, len);
         return;
     }
     if (buf_append(&l->joined, data, len) < 0) {
@@ -68,7 +68,7 @@ static void join(struct link *l, const char *data, size_t len)
     if (l->joined.data[0] != '{') { /* never was one */
         buf_done(&l->joined);
     } else if (end && is_json(l->joined.data, l->joined.len)) {
-        rpc_conn_message(l->conn, l->joined.data, l->joined.len);
+        langbot_conn_message(l->conn, l->joined.data, l->joined.len);
         buf_done(&l->joined);
     }
 }
@@ -79,10 +79,10 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
     struct link *l = arg;
     if (opcode == WS_BINARY)
         ws_close(ws, WS_CODE_NORMAL, NULL);
-    else if (l->conn->flags & RPC_CONN_BARE)
+    else if (l->conn->flags & LANGBOT_CONN_BARE)
         join(l, data, len);
     else
-        rpc_conn_message(l->conn, data, len);
+        langbot_conn_message(l->conn, data, len);
 }
 
 static void on_writable(struct ws_conn *ws, void *arg)
@@ -97,23 +97,23 @@ static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, voi
     (void)ws;
     (void)reason;
     log_info(NULL, "a LangBot client has left (%u)", code);
-    rpc_conn_free(l->conn);
+    langbot_conn_free(l->conn);
     buf_done(&l->joined);
     free(l);
 }
 
-void rpc_ws_open(struct http_request *req, void *arg)
+void langbot_ws_open(struct http_request *req, void *arg)
 {
     static const struct ws_handlers handlers = {
         .message = on_message, .writable = on_writable, .closed = on_closed};
-    const struct ws_opts opts = {.max_message = RPC_MESSAGE_MAX, .max_queue = QUEUE_MAX};
-    struct rpc_guest guest;
-    struct rpc *r = arg;
+    const struct ws_opts opts = {.max_message = LANGBOT_MESSAGE_MAX, .max_queue = QUEUE_MAX};
+    struct langbot_guest guest;
+    struct langbot *r = arg;
     struct err err = {0};
-    unsigned status = rpc_auth(r, req, &guest);
+    unsigned status = langbot_auth(r, req, &guest);
     AUTO_FREE char *instance = guest.instance;
     if (status != 0) {
-        rpc_refuse(req, status);
+        langbot_refuse(req, status);
         return;
     }
     bool by_token = r->o.token != NULL && !http_request_is_unix(req);
@@ -121,13 +121,13 @@ void rpc_ws_open(struct http_request *req, void *arg)
     char id[LOG_REQUEST_SIZE];
     (void)str_copy(id, sizeof(id), http_request_id(req));
     l->rpc = r;
-    buf_init(&l->joined, RPC_MESSAGE_MAX);
+    buf_init(&l->joined, LANGBOT_MESSAGE_MAX);
     if (http_upgrade_ws(req, &opts, &handlers, l, &l->ws, &err) < 0) {
         free(l);
         return;
     }
     log_info(NULL, "a LangBot client has come%s", instance == NULL ? " (first release)" : "");
-    l->conn = rpc_conn_new(r, &transport, l, instance == NULL ? RPC_CONN_BARE : 0);
+    l->conn = langbot_conn_new(r, &transport, l, instance == NULL ? LANGBOT_CONN_BARE : 0);
     l->conn->by_token = by_token;
     l->conn->bound = guest.bound;
     l->conn->uid = guest.uid;

@@ -303,7 +303,7 @@ struct mcp_call *mcp_wait_end(struct mcp_wait *w)
 
 /* Answers. */
 
-void mcp_call_fail(struct mcp_call *c, const struct mcp_error *why)
+static void mcp_call_fail(struct mcp_call *c, const struct mcp_error *why)
 {
     AUTO_DONE(buf) struct buf out = {0};
 

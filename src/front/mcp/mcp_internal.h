@@ -76,7 +76,6 @@ int mcp_place_find(const struct mcp_place *p, const char *id, struct session **r
 /* Whether somebody is there who will use the client's own session again. */
 void mcp_place_keep(struct mcp_place *p, bool on);
 /* As POST /v1/sessions takes them: those of the place, with `more` (or NULL) over them. Owned. */
-struct json *mcp_place_settings(const struct mcp_place *p, const char *id, const struct json *more);
 bool mcp_place_reaches(const struct mcp_place *p, const char *id);
 
 /* Tools ------------------------------------------------------------------------------------- */
@@ -151,7 +150,6 @@ void mcp_call_free(struct mcp_call *c);
 void mcp_call_detach(struct mcp_call *c);
 
 /* Answers; the call is gone after. */
-void mcp_call_fail(struct mcp_call *c, const struct mcp_error *why);
 void mcp_call_failf(struct mcp_call *c, enum mcp_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Between the two the caller writes the members of the result. */

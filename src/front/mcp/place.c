@@ -166,7 +166,8 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
         session_release(s);
 }
 
-struct json *mcp_place_settings(const struct mcp_place *p, const char *id, const struct json *more)
+static struct json *mcp_place_settings(const struct mcp_place *p, const char *id,
+                                       const struct json *more)
 {
     AUTO_DONE(buf) struct buf text = {0};
     struct json *ret = NULL;

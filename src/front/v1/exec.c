@@ -172,8 +172,8 @@ static void on_over(void *arg)
         run_kill(c->run);
 }
 
-int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, policy_gate_fn *ready, void *arg,
-                 struct policy_gate **ret, struct err *err)
+static int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, policy_gate_fn *ready,
+                        void *arg, struct policy_gate **ret, struct err *err)
 {
     struct v1_exec *exec = g->exec;
     AUTO_FREE char *command = policy_command_text(exec->argv, exec->cmd);

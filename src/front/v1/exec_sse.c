@@ -23,14 +23,14 @@ struct exec_sse {
     struct http_request *req;
     struct loop *loop; /* borrowed */
     struct sse sse;
-    struct kept_reader reader;
+    struct named_exec_reader reader;
     uint64_t at;  /* position behind what was sent */
     bool started; /* and said so */
 };
 
 static void end(struct exec_sse *x)
 {
-    kept_detach(&x->reader);
+    named_exec_detach(&x->reader);
     if (x->started)
         sse_end(&x->sse);
     else
@@ -48,15 +48,15 @@ static void send_at(struct exec_sse *x, const char *event, uint64_t id, const st
 
 static void send_started(struct exec_sse *x)
 {
-    const struct kept *k = x->reader.kept;
+    const struct named_exec *k = x->reader.kept;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
 
     buf_init(&out, DATA_MAX);
     jw_init(&w, &out);
     jw_object(&w);
-    jw_kstr(&w, "session_id", kept_session_id(k));
-    jw_kstr(&w, "exec_id", kept_id(k));
+    jw_kstr(&w, "session_id", named_exec_session_id(k));
+    jw_kstr(&w, "exec_id", named_exec_id(k));
     jw_ku64(&w, "seq", x->at);
     jw_object_end(&w);
     send_at(x, "started", x->at, &out);
@@ -102,7 +102,7 @@ static void send_output(struct exec_sse *x, enum exec_stream stream, const char 
 /* How it ended, or why it may not have. A browser keeps the name "error" for itself. */
 static void send_end(struct exec_sse *x)
 {
-    const struct err *err = kept_error(x->reader.kept);
+    const struct err *err = named_exec_error(x->reader.kept);
     AUTO_DONE(buf) struct buf out;
     struct jw w;
 
@@ -112,7 +112,7 @@ static void send_end(struct exec_sse *x)
     if (err != NULL)
         v1_write_problem(&w, "problem", err);
     else
-        v1_write_outcome(&w, kept_result(x->reader.kept));
+        v1_write_outcome(&w, named_exec_result(x->reader.kept));
     jw_object_end(&w);
     send_at(x, err != NULL ? "failed" : "exit", x->at + 1, &out);
 }
@@ -121,9 +121,9 @@ static void send_end(struct exec_sse *x)
 static void refuse(struct exec_sse *x)
 {
     struct http_request *req = x->req;
-    struct err err = *kept_error(x->reader.kept);
+    struct err err = *named_exec_error(x->reader.kept);
 
-    kept_detach(&x->reader);
+    named_exec_detach(&x->reader);
     free(x);
     front_fail(req, &err);
 }
@@ -133,27 +133,28 @@ static bool send_piece(struct exec_sse *x)
 {
     static char data[PIECE_MAX];
     enum exec_stream stream;
-    size_t len = kept_read(&x->reader, &stream, data, sizeof(data));
+    size_t len = named_exec_read(&x->reader, &stream, data, sizeof(data));
 
     if (len == 0)
         return false;
     size_t whole = utf8_boundary(data, len);
-    if (whole == 0 && kept_may_grow(&x->reader, len))
+    if (whole == 0 && named_exec_may_grow(&x->reader, len))
         return false; /* the rest of the character is on its way */
     len = whole > 0 ? whole : len;
     send_output(x, stream, data, len);
-    kept_advance(&x->reader, len);
+    named_exec_advance(&x->reader, len);
     return true;
 }
 
 /* False: not yet, or never. */
 static bool begin(struct exec_sse *x)
 {
-    const struct kept *k = x->reader.kept;
+    const struct named_exec *k = x->reader.kept;
 
-    if (kept_state(k) == KEPT_ASKING)
+    if (named_exec_state(k) == NAMED_EXEC_ASKING)
         return false;
-    if (kept_state(k) == KEPT_ENDED && kept_error(k) != NULL && !kept_ran(k)) {
+    if (named_exec_state(k) == NAMED_EXEC_ENDED && named_exec_error(k) != NULL &&
+        !named_exec_ran(k)) {
         refuse(x);
         return false;
     }
@@ -169,12 +170,12 @@ static void pump(void *arg)
 
     if (!x->started && !begin(x))
         return;
-    uint64_t dropped = kept_take_dropped(&x->reader);
+    uint64_t dropped = named_exec_take_dropped(&x->reader);
     if (dropped > 0)
         send_dropped(x, dropped);
     while (!sse_full(&x->sse) && send_piece(x))
         ;
-    if (!kept_at_end(&x->reader))
+    if (!named_exec_at_end(&x->reader))
         return;
     send_end(x);
     end(x);
@@ -192,9 +193,9 @@ static void on_cancel(struct http_request *req, void *arg)
     end(arg);
 }
 
-void v1_exec_sse(struct http_request *req, const struct v1 *v, struct kept *k, uint64_t from)
+void v1_exec_sse(struct http_request *req, const struct v1 *v, struct named_exec *k, uint64_t from)
 {
-    static const struct kept_events events = {.ready = pump};
+    static const struct named_exec_events events = {.ready = pump};
     struct exec_sse *x = xnew(struct exec_sse);
 
     x->req = req;
@@ -202,6 +203,6 @@ void v1_exec_sse(struct http_request *req, const struct v1 *v, struct kept *k, u
     x->at = from;
     http_on_cancel(req, on_cancel, x);
     http_on_writable(req, on_writable, x);
-    kept_attach(k, &x->reader, from, &events, x);
+    named_exec_attach(k, &x->reader, from, &events, x);
     pump(x);
 }

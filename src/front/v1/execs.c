@@ -28,53 +28,53 @@ static void free_exec(void *owned)
 }
 
 int v1_exec_begin(const struct v1 *v, struct session *s, const struct front_asker *asker,
-                  struct v1_exec *e, struct kept **ret, struct err *err)
+                  struct v1_exec *e, struct named_exec **ret, struct err *err)
 {
     struct v1_exec *owned = xnew(struct v1_exec);
 
     *owned = *e;
     *e = (struct v1_exec){0};
-    struct kept_options options = {.session = s,
-                                   .stdin_text = owned->stdin_text,
-                                   .owned = owned,
-                                   .owned_free = free_exec,
-                                   .id = owned->exec_id,
-                                   .scope = asker->scope,
-                                   .who = asker->who,
-                                   .via = "http",
-                                   .cleanup = owned->cleanup,
-                                   .keep =
-                                       owned->detach || owned->on_disconnect == V1_DISCONNECT_KEEP,
-                                   .log_max = (size_t)owned->capture_bytes};
+    struct named_exec_options options = {.session = s,
+                                         .stdin_text = owned->stdin_text,
+                                         .owned = owned,
+                                         .owned_free = free_exec,
+                                         .id = owned->exec_id,
+                                         .scope = asker->scope,
+                                         .who = asker->who,
+                                         .via = "http",
+                                         .cleanup = owned->cleanup,
+                                         .keep = owned->detach ||
+                                                 owned->on_disconnect == V1_DISCONNECT_KEEP,
+                                         .log_max = (size_t)owned->capture_bytes};
     v1_exec_request(owned, &options.run);
     return execs_start(v->execs, &options, ret, err);
 }
 
 /* Answers ------------------------------------------------------------------------------------- */
 
-static void write_kept(struct jw *w, const struct kept *k)
+static void write_kept(struct jw *w, const struct named_exec *k)
 {
     uint64_t begin, at_end;
     char when[40];
 
-    kept_range(k, &begin, &at_end);
-    clock_format(kept_started(k), when, sizeof(when));
+    named_exec_range(k, &begin, &at_end);
+    clock_format(named_exec_started(k), when, sizeof(when));
     jw_object(w);
-    jw_kstr(w, "session_id", kept_session_id(k));
-    jw_kstr(w, "exec_id", kept_id(k));
-    jw_kstr(w, "status", kept_state_name(k));
-    jw_kstr(w, "on_disconnect", kept_keeps(k) ? "keep" : "kill");
+    jw_kstr(w, "session_id", named_exec_session_id(k));
+    jw_kstr(w, "exec_id", named_exec_id(k));
+    jw_kstr(w, "status", named_exec_state_name(k));
+    jw_kstr(w, "on_disconnect", named_exec_keeps(k) ? "keep" : "kill");
     jw_kstr(w, "started_at", when);
     jw_key(w, "output");
     jw_object(w);
     jw_ku64(w, "begin", begin);
     jw_ku64(w, "end", at_end);
     jw_object_end(w);
-    jw_ku64(w, "stdin_bytes", kept_stdin_bytes(k));
-    if (kept_error(k) != NULL)
-        v1_write_problem(w, "problem", kept_error(k));
-    else if (kept_state(k) == KEPT_ENDED)
-        v1_write_outcome(w, kept_result(k));
+    jw_ku64(w, "stdin_bytes", named_exec_stdin_bytes(k));
+    if (named_exec_error(k) != NULL)
+        v1_write_problem(w, "problem", named_exec_error(k));
+    else if (named_exec_state(k) == NAMED_EXEC_ENDED)
+        v1_write_outcome(w, named_exec_result(k));
     jw_object_end(w);
 }
 
@@ -88,7 +88,7 @@ void v1_write_problem(struct jw *w, const char *key, const struct err *err)
     jw_object_end(w);
 }
 
-static void reply_kept(struct http_request *req, unsigned status, const struct kept *k)
+static void reply_kept(struct http_request *req, unsigned status, const struct named_exec *k)
 {
     AUTO_DONE(buf) struct buf out;
     struct jw w;
@@ -102,35 +102,35 @@ static void reply_kept(struct http_request *req, unsigned status, const struct k
 /* A detached command is on its way when the policy has let it in. */
 struct launch {
     struct http_request *req;
-    struct kept_reader reader;
+    struct named_exec_reader reader;
 };
 
 static void on_launched(void *arg)
 {
     struct launch *l = arg;
-    const struct kept *k = l->reader.kept;
+    const struct named_exec *k = l->reader.kept;
     struct http_request *req = l->req;
     struct err err = {0};
 
-    if (kept_state(k) == KEPT_ASKING)
+    if (named_exec_state(k) == NAMED_EXEC_ASKING)
         return;
-    if (kept_error(k) != NULL)
-        err = *kept_error(k);
+    if (named_exec_error(k) != NULL)
+        err = *named_exec_error(k);
     else
         reply_kept(req, 202, k);
-    kept_detach(&l->reader);
+    named_exec_detach(&l->reader);
     free(l);
     if (err.code != ERR_NONE)
         front_fail(req, &err);
 }
 
-static void launch(struct http_request *req, struct kept *k)
+static void launch(struct http_request *req, struct named_exec *k)
 {
-    static const struct kept_events events = {.ready = on_launched};
+    static const struct named_exec_events events = {.ready = on_launched};
     struct launch *l = xnew(struct launch);
 
     l->req = req;
-    kept_attach(k, &l->reader, 0, &events, l);
+    named_exec_attach(k, &l->reader, 0, &events, l);
 }
 
 static int start_kept(struct http_request *req, const struct v1 *v, struct session *s,
@@ -138,7 +138,7 @@ static int start_kept(struct http_request *req, const struct v1 *v, struct sessi
 {
     const struct front_asker asker = {.scope = front_caller(req), .who = front_who(req)};
     struct v1_exec e = {0};
-    struct kept *k = NULL;
+    struct named_exec *k = NULL;
     int r = v1_exec_parse(body, NULL, &e, err);
 
     if (r < 0)
@@ -183,11 +183,11 @@ bool v1_exec_kept(struct http_request *req, const struct v1 *v, struct session *
 /* Those that are there ------------------------------------------------------------------------ */
 
 /* Of a session that is the caller's, or was. NULL: answered. */
-static struct kept *find_kept(struct http_request *req, const struct v1 *v)
+static struct named_exec *find_kept(struct http_request *req, const struct v1 *v)
 {
     const char *session = http_request_param(req, "id"), *id = http_request_param(req, "exec");
     struct err err = {0};
-    struct kept *k = NULL;
+    struct named_exec *k = NULL;
 
     if (front_owns(req, &v->front, session))
         k = execs_find(v->execs, session, id);
@@ -200,10 +200,11 @@ static struct kept *find_kept(struct http_request *req, const struct v1 *v)
 
 /* To follow it, talk to it or end it: as much as running it. What a session was made with is asked
  * while there is one. NULL: answered. */
-static struct kept *use_kept(struct http_request *req, const struct v1 *v)
+static struct named_exec *use_kept(struct http_request *req, const struct v1 *v)
 {
-    struct kept *k = front_may(req, &v->front, "exec") ? find_kept(req, v) : NULL;
-    const struct session *s = k != NULL ? manager_find(v->front.manager, kept_session_id(k)) : NULL;
+    struct named_exec *k = front_may(req, &v->front, "exec") ? find_kept(req, v) : NULL;
+    const struct session *s =
+        k != NULL ? manager_find(v->front.manager, named_exec_session_id(k)) : NULL;
 
     return s == NULL || front_may_use(req, &v->front, s) ? k : NULL;
 }
@@ -222,7 +223,7 @@ static void list_execs(struct http_request *req, void *arg)
     jw_object(&w);
     jw_key(&w, "execs");
     jw_array(&w);
-    for (struct kept *k = execs_next(v->execs, session_id(s), NULL); k != NULL;
+    for (struct named_exec *k = execs_next(v->execs, session_id(s), NULL); k != NULL;
          k = execs_next(v->execs, session_id(s), k))
         write_kept(&w, k);
     jw_array_end(&w);
@@ -232,17 +233,17 @@ static void list_execs(struct http_request *req, void *arg)
 
 static void get_exec(struct http_request *req, void *arg)
 {
-    struct kept *k = find_kept(req, arg);
+    struct named_exec *k = find_kept(req, arg);
     if (k != NULL)
         reply_kept(req, 200, k);
 }
 
 static void delete_exec(struct http_request *req, void *arg)
 {
-    struct kept *k = use_kept(req, arg);
+    struct named_exec *k = use_kept(req, arg);
     if (k == NULL)
         return;
-    kept_dismiss(k);
+    named_exec_dismiss(k);
     http_reply(req, 204, NULL, NULL, 0);
 }
 
@@ -260,19 +261,19 @@ int v1_signal_number(const char *name)
     return 0;
 }
 
-void v1_kept_signal(struct kept *k, int signo)
+void v1_kept_signal(struct named_exec *k, int signo)
 {
     if (signo == SIGKILL)
-        kept_kill(k); /* and all it started */
+        named_exec_kill(k); /* and all it started */
     else if (signo > 0)
-        kept_signal(k, signo);
+        named_exec_signal(k, signo);
 }
 
 static void signal_exec(struct http_request *req, void *arg)
 {
     AUTO(json) struct json *body = NULL;
     struct err err = {0};
-    struct kept *k = use_kept(req, arg);
+    struct named_exec *k = use_kept(req, arg);
 
     if (k == NULL || !front_read_body(req, &body))
         return;
@@ -281,8 +282,8 @@ static void signal_exec(struct http_request *req, void *arg)
         (void)err_set(&err, ERR_INVALID,
                       "signal must be one of INT, TERM, HUP, QUIT, KILL, USR1, USR2, TSTP, CONT, "
                       "STOP, ALRM, WINCH, and nothing else is known");
-    else if (kept_state(k) != KEPT_RUNNING)
-        (void)err_set(&err, ERR_STATE, "exec %.64s is not running", kept_id(k));
+    else if (named_exec_state(k) != NAMED_EXEC_RUNNING)
+        (void)err_set(&err, ERR_STATE, "exec %.64s is not running", named_exec_id(k));
     if (err.code != ERR_NONE) {
         front_fail(req, &err);
         return;
@@ -292,14 +293,14 @@ static void signal_exec(struct http_request *req, void *arg)
 }
 
 /* Where the caller wants to go on: `from`, or behind the last event it has. False: answered. */
-static bool start_of(struct http_request *req, const struct kept *k, uint64_t *ret)
+static bool start_of(struct http_request *req, const struct named_exec *k, uint64_t *ret)
 {
     const char *last = sse_last_id(req);
     struct err err = {0};
     uint64_t begin, at_end, most;
 
-    kept_range(k, &begin, &at_end);
-    most = kept_state(k) == KEPT_ENDED ? at_end + 1 : at_end;
+    named_exec_range(k, &begin, &at_end);
+    most = named_exec_state(k) == NAMED_EXEC_ENDED ? at_end + 1 : at_end;
     *ret = 0;
     if (last != NULL && (str_to_u64(last, ret) < 0 || *ret > most)) {
         (void)err_set(&err, ERR_INVALID, "Last-Event-ID must be a whole number from 0 to %llu",
@@ -313,12 +314,12 @@ static bool start_of(struct http_request *req, const struct kept *k, uint64_t *r
 static void stream_exec(struct http_request *req, void *arg)
 {
     const struct v1 *v = arg;
-    struct kept *k = use_kept(req, v);
+    struct named_exec *k = use_kept(req, v);
     uint64_t from, begin, at_end;
 
     if (k == NULL || !start_of(req, k, &from))
         return;
-    kept_range(k, &begin, &at_end);
+    named_exec_range(k, &begin, &at_end);
     if (http_request_header(req, "Upgrade") != NULL)
         v1_stream_attach(req, v, k, from);
     else if (from > at_end)

@@ -35,7 +35,8 @@ bool v1_query_flag(const struct http_request *req, const char *name, bool otherw
     return n == 0 || (n > 0 && (str_eq(text, "1") || str_eq(text, "true")));
 }
 
-bool v1_file_path(const struct session *s, const char *given, char ret[static FILES_PATH_MAX])
+static bool v1_file_path(const struct session *s, const char *given,
+                         char ret[static FILES_PATH_MAX])
 {
     const char *base = given[0] == '/' ? "" : session_spec(s)->mount_path;
     return str_fmt(ret, FILES_PATH_MAX, "%s%s%s", base, given[0] == '/' ? "" : "/", given) >= 0;
@@ -48,8 +49,8 @@ static void fail_plain(struct http_request *req, const char *text)
     front_fail(req, &err);
 }
 
-struct v1_file *v1_file_at(struct http_request *req, const struct v1 *v, const char *tool,
-                           const char *path)
+static struct v1_file *v1_file_at(struct http_request *req, const struct v1 *v, const char *tool,
+                                  const char *path)
 {
     struct session *s = front_use_session(req, &v->front, tool);
 

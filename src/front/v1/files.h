@@ -32,8 +32,6 @@ struct v1_file {
 struct v1_file *v1_file_new(struct http_request *req, const struct v1 *v, const char *tool,
                             const char *member);
 /* The same with a path that is known already. */
-struct v1_file *v1_file_at(struct http_request *req, const struct v1 *v, const char *tool,
-                           const char *path);
 void v1_file_free(struct v1_file *f);
 /* Asks, with f as the argument of the events; whoever leaves takes it back. False: answered, and f
  * is gone. */
@@ -41,7 +39,6 @@ bool v1_file_start(struct v1_file *f, struct files_ask *ask, const struct files_
 /* Answers with the failure and frees f. */
 void v1_file_fail(struct v1_file *f, const struct files_failure *failure);
 /* A path as files take it: absolute. False: too long. */
-bool v1_file_path(const struct session *s, const char *given, char ret[static FILES_PATH_MAX]);
 /* True for "1" and "true" of the query, or when it is absent and that is the default. */
 bool v1_query_flag(const struct http_request *req, const char *name, bool otherwise);
 /* Before something is changed, by "PUT" or the like: false where it could not be recorded; answered

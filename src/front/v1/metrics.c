@@ -179,7 +179,7 @@ static void put_rpc(struct page *p)
         if (t->cells[i].a != NULL)
             put(p, "box_rpc_calls_total{action=\"%s\",result=\"%s\"} %" PRIu64 "\n", t->cells[i].a,
                 t->cells[i].b, t->cells[i].count);
-    histogram(p, "box_rpc_call_seconds", "From a call to its answer.", &p->m->rpc_seconds);
+    histogram(p, "box_rpc_call_seconds", "From a call to its answer.", &p->m->langbot_seconds);
 }
 
 static void put_policy(struct page *p)

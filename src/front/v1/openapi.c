@@ -20,7 +20,7 @@
 
 /* Types. */
 
-int oa_type_required(const char *type)
+static int oa_type_required(const char *type)
 {
     return type[0] != '~';
 }
@@ -74,7 +74,8 @@ static void write_bare(const char *type, size_t len, bool nullable, struct jw *w
     }
 }
 
-void oa_type_write(const char *type, struct jw *w)
+/* Whether a member of that type must be there. */
+static void oa_type_write(const char *type, struct jw *w)
 {
     bool nullable = false;
 

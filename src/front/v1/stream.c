@@ -37,7 +37,7 @@ struct stream {
     const struct authz_scope *scope; /* held, or NULL */
     char *who;                       /* owned; for records */
     struct session *session;         /* held */
-    struct kept_reader reader;
+    struct named_exec_reader reader;
     struct v1_exec exec;
     char *ephemeral; /* id of a session that goes with us */
     bool stdin_acks;
@@ -59,7 +59,7 @@ static void end_ephemeral_done(void *arg, const struct err *err)
 
 static void stream_free(struct stream *st)
 {
-    kept_detach(&st->reader);
+    named_exec_detach(&st->reader);
     if (st->session != NULL)
         session_release(st->session);
     v1_exec_done(&st->exec);
@@ -165,9 +165,9 @@ static void on_ephemeral_gone(void *arg, const struct err *err)
 static void finish(struct stream *st)
 {
     struct err err = {0};
-    const struct run_result *result = kept_result(st->reader.kept);
-    if (kept_error(st->reader.kept) != NULL) {
-        say_error(st, kept_error(st->reader.kept));
+    const struct run_result *result = named_exec_result(st->reader.kept);
+    if (named_exec_error(st->reader.kept) != NULL) {
+        say_error(st, named_exec_error(st->reader.kept));
         return; /* what is left of a throw-away session goes when the connection does */
     }
     if (st->ephemeral == NULL) {
@@ -189,17 +189,17 @@ static void finish(struct stream *st)
 
 static void say_started(struct stream *st)
 {
-    const struct kept *k = st->reader.kept;
+    const struct named_exec *k = st->reader.kept;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
     buf_init(&out, TEXT_MAX);
     jw_init(&w, &out);
     jw_object(&w);
     jw_kstr(&w, "type", "started");
-    jw_kstr(&w, "session_id", kept_session_id(k));
-    jw_kstr(&w, "exec_id", kept_id(k));
+    jw_kstr(&w, "session_id", named_exec_session_id(k));
+    jw_kstr(&w, "exec_id", named_exec_id(k));
     jw_ku64(&w, "seq", st->from);
-    jw_ku64(&w, "stdin_bytes", kept_stdin_bytes(k));
+    jw_ku64(&w, "stdin_bytes", named_exec_stdin_bytes(k));
     if (st->session != NULL)
         jw_kint(&w, "memory_mb", session_spec(st->session)->memory_mb);
     if (st->stdin_acks)
@@ -216,32 +216,33 @@ static void pump(void *arg)
     static char frame[1 + 65536];
     struct stream *st = arg;
     enum exec_stream stream;
-    if (st->ws == NULL || st->said || kept_state(st->reader.kept) == KEPT_ASKING)
+    if (st->ws == NULL || st->said || named_exec_state(st->reader.kept) == NAMED_EXEC_ASKING)
         return;
-    if (!st->started && kept_ran(st->reader.kept))
+    if (!st->started && named_exec_ran(st->reader.kept))
         say_started(st);
-    uint64_t dropped = kept_take_dropped(&st->reader);
+    uint64_t dropped = named_exec_take_dropped(&st->reader);
     if (dropped > 0)
         say_dropped(st, dropped);
     for (size_t n; !ws_full(st->ws) &&
-                   (n = kept_read(&st->reader, &stream, frame + 1, sizeof(frame) - 1)) > 0;) {
+                   (n = named_exec_read(&st->reader, &stream, frame + 1, sizeof(frame) - 1)) > 0;) {
         frame[0] = stream == EXEC_STDERR ? 2 : 1;
         if (ws_send(st->ws, WS_BINARY, frame, n + 1) < 0)
             return;
-        kept_advance(&st->reader, n);
+        named_exec_advance(&st->reader, n);
     }
-    if (!kept_at_end(&st->reader))
+    if (!named_exec_at_end(&st->reader))
         return;
     st->said = true;
     finish(st);
 }
 
-static const struct kept_events reader_events = {.ready = pump, .stdin_drained = on_stdin_drained};
+static const struct named_exec_events reader_events = {.ready = pump,
+                                                       .stdin_drained = on_stdin_drained};
 
-static void attach(struct stream *st, struct kept *k)
+static void attach(struct stream *st, struct named_exec *k)
 {
-    kept_attach(k, &st->reader, st->from, &reader_events, st);
-    if (kept_state(k) == KEPT_ASKING)
+    named_exec_attach(k, &st->reader, st->from, &reader_events, st);
+    if (named_exec_state(k) == NAMED_EXEC_ASKING)
         ws_pause(st->ws, true); /* stdin that comes early waits for the command */
     pump(st);
 }
@@ -260,7 +261,7 @@ static int check_life(const struct v1_exec *e, bool ephemeral, struct err *err)
 static void start_run(struct stream *st)
 {
     struct err err = {0};
-    struct kept *k = NULL;
+    struct named_exec *k = NULL;
     st->stdin_acks = st->exec.stdin_acks;
     if (st->ephemeral != NULL)
         st->exec.capture_bytes = 0;
@@ -353,15 +354,15 @@ static int begin(struct stream *st, const struct json *m, struct err *err)
 static void on_control(struct stream *st, const struct json *m)
 {
     const char *type = json_str(json_get(m, "type"));
-    struct kept *k = st->reader.kept;
+    struct named_exec *k = st->reader.kept;
     if (type == NULL)
         return;
     if (str_eq(type, "stdin_eof")) {
-        kept_close_stdin(k);
+        named_exec_close_stdin(k);
     } else if (str_eq(type, "resize")) {
         int64_t rows = json_int(json_get(m, "rows")), cols = json_int(json_get(m, "cols"));
         if (rows > 0 && rows <= TERMINAL_MAX && cols > 0 && cols <= TERMINAL_MAX)
-            kept_resize(k, (uint16_t)rows, (uint16_t)cols);
+            named_exec_resize(k, (uint16_t)rows, (uint16_t)cols);
     } else if (str_eq(type, "signal")) {
         v1_kept_signal(k, v1_signal_number(json_str(json_get(m, "signal"))));
     }
@@ -379,7 +380,7 @@ static void on_stdin(struct stream *st, const char *data, size_t len)
 {
     if (st->reader.kept == NULL || len < 1 || data[0] != 0)
         return;
-    int r = kept_write(st->reader.kept, data + 1, len - 1);
+    int r = named_exec_write(st->reader.kept, data + 1, len - 1);
     if (st->ws == NULL)
         return;
     /* The queue takes any one message on top of what does not hold the client back. */
@@ -461,7 +462,8 @@ void v1_stream(struct http_request *req, void *arg)
 }
 
 /* One of several who watch: that he is slow holds the others back only for so long. */
-void v1_stream_attach(struct http_request *req, const struct v1 *v, struct kept *k, uint64_t from)
+void v1_stream_attach(struct http_request *req, const struct v1 *v, struct named_exec *k,
+                      uint64_t from)
 {
     struct ws_opts opts = {.max_message = MESSAGE_MAX, .hangup_ends = true};
     struct err err = {0};

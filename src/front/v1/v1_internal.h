@@ -22,7 +22,7 @@ struct http_server;
 struct idem;
 struct json;
 struct jw;
-struct kept;
+struct named_exec;
 struct manager;
 struct model;
 struct policy_service;
@@ -76,8 +76,6 @@ struct v1_gate {
     struct v1_exec *exec;
     void (*over)(void *arg);
 };
-int v1_exec_gate(const struct v1 *v, const struct v1_gate *g, policy_gate_fn *ready, void *arg,
-                 struct policy_gate **ret, struct err *err);
 
 void v1_write_session(struct jw *w, const struct session *s);
 void v1_write_outcome(struct jw *w, const struct run_result *r);
@@ -131,13 +129,14 @@ void v1_read_stderr(struct http_request *req, void *arg);
 /* v1_stream.c */
 void v1_stream(struct http_request *req, void *arg);
 /* Goes on with one that runs, from that position, over a WebSocket. */
-void v1_stream_attach(struct http_request *req, const struct v1 *v, struct kept *k, uint64_t from);
+void v1_stream_attach(struct http_request *req, const struct v1 *v, struct named_exec *k,
+                      uint64_t from);
 
 /* v1_execs.c: execs by id. */
 int v1_execs_routes(struct http_server *server, struct v1 *v, struct err *err);
 /* Asks for one that is known by its id; what *e owns is taken, also on failure. */
 int v1_exec_begin(const struct v1 *v, struct session *s, const struct front_asker *asker,
-                  struct v1_exec *e, struct kept **ret, struct err *err);
+                  struct v1_exec *e, struct named_exec **ret, struct err *err);
 /* POST …/exec that wants a stream, or to be left alone (`detach`). True: answered, or taken over.
  */
 bool v1_exec_kept(struct http_request *req, const struct v1 *v, struct session *s,
@@ -146,7 +145,7 @@ bool v1_exec_kept(struct http_request *req, const struct v1 *v, struct session *
 void v1_write_problem(struct jw *w, const char *key, const struct err *err); /* as an object */
 /* Of "INT" and the like; 0: none. */
 int v1_signal_number(const char *name);
-void v1_kept_signal(struct kept *k, int signo); /* KILL ends all it started */
+void v1_kept_signal(struct named_exec *k, int signo); /* KILL ends all it started */
 
 /* v1_cursor.c: a number that tells its reader nothing, and only that reader can give back. False:
  * it is not even one; whether it ever was is for the caller to say. */
@@ -164,4 +163,4 @@ int v1_openapi_routes(struct http_server *server, struct v1 *v, struct err *err)
 extern const struct model v1_exec_model, v1_change_model;
 
 /* v1_exec_sse.c */
-void v1_exec_sse(struct http_request *req, const struct v1 *v, struct kept *k, uint64_t from);
+void v1_exec_sse(struct http_request *req, const struct v1 *v, struct named_exec *k, uint64_t from);

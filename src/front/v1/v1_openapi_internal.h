@@ -48,7 +48,3 @@ struct oa_route {
 
 extern const struct oa_schema oa_schemas[];
 extern const struct oa_route oa_routes[];
-
-/* Whether a member of that type must be there. */
-int oa_type_required(const char *type);
-void oa_type_write(const char *type, struct jw *w); /* the members of its schema, in an object */

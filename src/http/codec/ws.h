@@ -132,4 +132,3 @@ void ws_make_key(char ret[static WS_KEY_SIZE]); /* a client's fresh random key *
 /* Checks the answer to our upgrade request; `protocol` is what we offered, or NULL. */
 int ws_check_response(const struct http1_head *head, const char *key, const char *protocol,
                       struct err *err);
-int ws_accept_for(const char *key, size_t len, char ret[static WS_ACCEPT_SIZE]);

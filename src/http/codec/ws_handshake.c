@@ -9,7 +9,7 @@
 
 static const char accept_guid[] = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-int ws_accept_for(const char *key, size_t len, char ret[static WS_ACCEPT_SIZE])
+static int ws_accept_for(const char *key, size_t len, char ret[static WS_ACCEPT_SIZE])
 {
     return http_sha1_base64(key, len, accept_guid, sizeof(accept_guid) - 1, ret);
 }

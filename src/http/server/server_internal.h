@@ -167,7 +167,6 @@ void request_replied(struct http_request *req, unsigned status, const char *type
 void request_lost(struct http_request *req); /* the peer has gone */
 /* Whoever asked is not let in any more: ends the answer that is under way. */
 void request_revoke(struct http_request *req, const char *reason);
-void request_tell(struct http_request *req); /* how it ended; once */
 
 /* What let it in, where the handler asks for that. */
 uint64_t request_pass(const struct http_request *req);

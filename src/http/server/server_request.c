@@ -81,7 +81,7 @@ struct http_request *request_new(struct http_conn *c, const struct http1_head *h
     return req;
 }
 
-void request_tell(struct http_request *req)
+static void request_tell(struct http_request *req)
 {
     struct http_server *s = req->server;
 

@@ -307,6 +307,9 @@ static void on_sent(struct stream *s)
     }
 }
 
+static void ws_conn_free(struct ws_conn *c);
+static int ws_ping(struct ws_conn *c);
+
 static void on_open_timer(struct ws_conn *c, uint64_t now)
 {
     if (stream_queued(&c->stream) > 0 && now >= c->stream.last_out + c->opts.stall_ns) {
@@ -473,7 +476,7 @@ int ws_conn_new(const struct ws_start *start, struct ws_conn **ret)
     return 0;
 }
 
-void ws_conn_free(struct ws_conn *c)
+static void ws_conn_free(struct ws_conn *c)
 {
     if (c == NULL)
         return;
@@ -527,7 +530,7 @@ int ws_send(struct ws_conn *c, enum ws_opcode opcode, const void *data, size_t l
     return send_frame(c, opcode, data, len);
 }
 
-int ws_ping(struct ws_conn *c)
+static int ws_ping(struct ws_conn *c)
 {
     if (c->state != WS_STATE_OPEN)
         return -EPIPE;
@@ -598,10 +601,4 @@ uint64_t ws_acked(const struct ws_conn *c)
 bool ws_full(const struct ws_conn *c)
 {
     return ws_queued(c) > c->opts.low_water;
-}
-
-void ws_set_handlers(struct ws_conn *c, const struct ws_handlers *handlers, void *arg)
-{
-    c->handlers = handlers;
-    c->arg = arg;
 }

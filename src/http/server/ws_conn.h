@@ -41,7 +41,6 @@ struct ws_opts {
 /* Queues one message. 0, -ENOBUFS when the queue is full (nothing was queued), -EPIPE when the
  * connection is closing. Text must be valid UTF-8. */
 int ws_send(struct ws_conn *c, enum ws_opcode opcode, const void *data, size_t len);
-int ws_ping(struct ws_conn *c);
 
 /* Starts the closing handshake after what is queued; `reason` may be NULL. Messages that still
  * arrive are dropped; closed() comes later. Does nothing on a closing connection. */
@@ -61,4 +60,3 @@ uint64_t ws_written(const struct ws_conn *c);
 uint64_t ws_acked(const struct ws_conn *c);
 /* More than low_water is queued: time to stop sending until writable() comes. */
 bool ws_full(const struct ws_conn *c);
-void ws_set_handlers(struct ws_conn *c, const struct ws_handlers *handlers, void *arg);

@@ -35,7 +35,6 @@ struct ws_start {
 int ws_conn_new(const struct ws_start *start, struct ws_conn **ret);
 /* At once, with closed() from here: for an owner that goes away. */
 void ws_conn_abort(struct ws_conn *c, unsigned code);
-void ws_conn_free(struct ws_conn *c); /* without */
 const struct ws_user *ws_conn_user(const struct ws_conn *c);
 /* Ends it: the close frame leaves, nothing more is taken in, and closed() comes from the loop,
  * without waiting for the peer. False: it was ending already. */

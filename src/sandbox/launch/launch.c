@@ -50,7 +50,7 @@ static const struct {
     [LAUNCH_DYING] = {"dying", 0},
 };
 
-void launch_move(struct launch *l, enum launch_state to)
+static void launch_move(struct launch *l, enum launch_state to)
 {
     assert(states[l->state].next & (1U << to));
     l->state = to;
@@ -258,7 +258,7 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     s->own_view = h->own_view;
     s->cgroup_mode = h->cgroups.mode;
     s->parent_fd = h->self_fd;
-    s->lo_up = ahead_enter_netns(&h->ahead);
+    s->lo_up = prewarm_enter_netns(&h->ahead);
     s->parent_fds[0] = a->go_write_fd;
     s->parent_fds[1] = a->status_read_fd;
     s->fds_end = fds_end(s);
@@ -269,7 +269,7 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     if (l->pid == 0)
         setup_child(s);
     if (s->lo_up)
-        ahead_leave_netns(&h->ahead);
+        prewarm_leave_netns(&h->ahead);
     return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
 }
 

@@ -9,8 +9,8 @@
 #include <sys/types.h>
 
 #include "sandbox/cgroup/cgroup.h"
-#include "sandbox/launch/ahead.h"
 #include "sandbox/launch/launch_net.h"
+#include "sandbox/launch/prewarm.h"
 #include "sandbox/net/slirp.h"
 #include "sandbox/plan/plan.h"
 
@@ -45,7 +45,7 @@ struct launch_host {
     bool own_view;          /* nothing is mounted below the host image's directories */
     int fetch_exe_fd;       /* box-fetch; -1: there is none */
     int self_fd;            /* our own pidfd */
-    struct ahead ahead;
+    struct prewarm ahead;
     struct cgroup_host cgroups;
     char stale[LAUNCH_STALE_MAX][PLAN_NAME_LEN + 1]; /* whose groups could not be removed yet */
     unsigned n_stale;
@@ -78,8 +78,6 @@ struct launch {
     bool quota;
     uint32_t flags;
 };
-
-void launch_move(struct launch *l, enum launch_state to);
 
 /* Makes storage, groups and process. On success the child works on its own; wait for status_fd. On
  * failure nothing is left behind. */

@@ -424,7 +424,7 @@ int launch_sources(struct launch_host *h, const struct plan *plan, int storage_f
                    struct err *err)
 {
     AUTO_DONE(idmaps) struct idmaps maps = {0};
-    ahead_take_maps(&h->ahead, plan->uid_index, &maps);
+    prewarm_take_maps(&h->ahead, plan->uid_index, &maps);
     for (uint32_t i = 0; i < PLAN_OPS_MAX; i++)
         fds[i] = -1;
     for (uint32_t i = 0; i < plan->n_ops; i++) {

@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/err.h"
-#include "base/path.h"
+#include "base/host_path.h"
 #include "base/str.h"
 #include "front/langbot/tenant/admission.h"
 #include "front/langbot/tenant/boxconf.h"
@@ -32,9 +32,9 @@ static const struct {
 /* Replaces the path by the one without links. */
 static int check_source(const struct box_paths *paths, char **path, size_t kind, struct err *err)
 {
-    char real[PATH_MAX];
+    AUTO_FREE char *real = path_real(*path);
     struct stat st;
-    if ((*path)[0] != '/' || path_real(*path, real) < 0)
+    if ((*path)[0] != '/')
         return err_set(err, ERR_DENIED, "%s", kinds[kind].unavailable);
     /* What we may not look at may well be there: box-priv will see. */
     bool seen = stat(real, &st) == 0;
@@ -43,7 +43,7 @@ static int check_source(const struct box_paths *paths, char **path, size_t kind,
     if (!box_paths_allow(paths, real))
         return err_set(err, ERR_DENIED, "%s", kinds[kind].outside);
     free(*path);
-    *path = xstrdup(real);
+    *path = TAKE_PTR(real);
     return 0;
 }
 

@@ -10,8 +10,8 @@
 
 #include "base/alloc.h"
 #include "base/err.h"
+#include "base/host_path.h"
 #include "base/json.h"
-#include "base/path.h"
 #include "base/str.h"
 #include "base/strv.h"
 
@@ -97,7 +97,7 @@ static bool is_home(const char *text)
 static int resolve(const struct box_base *base, const char *name, const char *text, char **ret,
                    struct err *err)
 {
-    char joined[PATH_MAX], real[PATH_MAX];
+    char joined[PATH_MAX];
     const char *home = getenv("HOME");
     int r;
     if (base->dir == NULL && text[0] != '/' && !is_home(text))
@@ -113,9 +113,9 @@ static int resolve(const struct box_base *base, const char *name, const char *te
         r = str_copy(joined, sizeof(joined), text);
     else
         r = str_fmt(joined, sizeof(joined), "%s/%s", base->dir != NULL ? base->dir : "", text);
-    if (r < 0 || path_real(joined, real) < 0)
+    if (r < 0)
         return err_set(err, ERR_INVALID, "box.local.%s is too long", name);
-    *ret = xstrdup(real);
+    *ret = path_real(joined);
     return 0;
 }
 
@@ -232,24 +232,18 @@ void box_paths_done(struct box_paths *p)
     *p = (struct box_paths){0};
 }
 
-static bool is_at_or_below(const char *path, const char *root)
-{
-    size_t n = strlen(root);
-    return str_eq(root, "/") || (str_starts(path, root) && (path[n] == '/' || path[n] == '\0'));
-}
-
 bool box_paths_allow(const struct box_paths *p, const char *path)
 {
     for (char **root = p->mount_roots; root != NULL && *root != NULL; root++)
-        if (is_at_or_below(path, *root))
+        if (path_at_or_below(path, *root))
             return true;
     return false;
 }
 
 bool box_paths_own(const struct box_paths *p, const char *path)
 {
-    return (p->default_workspace != NULL && is_at_or_below(path, p->default_workspace)) ||
-           (p->host_root != NULL && is_at_or_below(path, p->host_root));
+    return (p->default_workspace != NULL && path_at_or_below(path, p->default_workspace)) ||
+           (p->host_root != NULL && path_at_or_below(path, p->host_root));
 }
 
 static void list_roots(const struct box_paths *p, char *ret, size_t size)

@@ -17,7 +17,7 @@ struct box_paths;
 struct jw;
 struct manager;
 struct readiness;
-struct skills;
+struct jobs;
 
 /* In the order of the wire. */
 enum readiness_check {
@@ -51,7 +51,7 @@ struct readiness_report {
 /* All borrowed for the life of the object. */
 struct readiness_options {
     struct manager *manager;
-    struct skills *skills; /* who looks at directories of the host; NULL: nobody does */
+    struct jobs *skills; /* who looks at directories of the host; NULL: nobody does */
     const struct admission *admission;
     const struct box_paths *paths;
     const struct box_limits *limits;

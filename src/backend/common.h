@@ -11,8 +11,6 @@
 struct err;
 struct jw;
 
-bool backend_at_or_below(const char *path, const char *root);
-
 /* Allow-lists; borrowed. */
 struct backend_roots {
     char *const *paths; /* NULL, or ending with NULL */

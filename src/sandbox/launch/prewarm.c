@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sandbox/launch/ahead.h"
+#include "sandbox/launch/prewarm.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -84,10 +84,10 @@ static _Noreturn void maker_child(int sock, pid_t parent)
     child_exit(0);
 }
 
-void ahead_init(struct ahead *a, bool on)
+void prewarm_init(struct prewarm *a, bool on)
 {
     int pair[2];
-    *a = (struct ahead){.home_fd = -1, .sock = -1, .netns_fd = -1, .map_fd = -1};
+    *a = (struct prewarm){.home_fd = -1, .sock = -1, .netns_fd = -1, .map_fd = -1};
     if (!on || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return;
     pid_t parent = getpid();
@@ -101,10 +101,10 @@ void ahead_init(struct ahead *a, bool on)
     a->home_fd = open_netns();
     a->on = pid > 0 && a->home_fd >= 0;
     if (!a->on)
-        ahead_done(a);
+        prewarm_done(a);
 }
 
-void ahead_done(struct ahead *a)
+void prewarm_done(struct prewarm *a)
 {
     fd_close_many(&a->home_fd, 1);
     fd_close_many(&a->sock, 1);
@@ -114,7 +114,7 @@ void ahead_done(struct ahead *a)
 }
 
 /* Takes what has come. A maker that fails is done without. */
-static void collect(struct ahead *a, int flags)
+static void collect(struct prewarm *a, int flags)
 {
     struct delivery d = {0};
     int fds[2];
@@ -131,7 +131,7 @@ static void collect(struct ahead *a, int flags)
     if (r != (ssize_t)sizeof(d) || n != (size_t)d.map + (size_t)d.netns) {
         if (r >= 0)
             fd_close_many(fds, n);
-        ahead_done(a);
+        prewarm_done(a);
         return;
     }
     if (d.map)
@@ -140,7 +140,7 @@ static void collect(struct ahead *a, int flags)
         a->netns_fd = fds[i++];
 }
 
-void ahead_leave_netns(const struct ahead *a)
+void prewarm_leave_netns(const struct prewarm *a)
 {
     for (int i = 0; i < RETURN_TRIES; i++)
         if (setns(a->home_fd, CLONE_NEWNET) == 0)
@@ -148,7 +148,7 @@ void ahead_leave_netns(const struct ahead *a)
     abort();
 }
 
-void ahead_refill(struct ahead *a, uint32_t next_index, uid_t daemon_uid, gid_t daemon_gid)
+void prewarm_refill(struct prewarm *a, uint32_t next_index, uid_t daemon_uid, gid_t daemon_gid)
 {
     collect(a, MSG_DONTWAIT);
     if (!a->on || a->asked)
@@ -163,12 +163,12 @@ void ahead_refill(struct ahead *a, uint32_t next_index, uid_t daemon_uid, gid_t 
     a->asked = send(a->sock, &o, sizeof(o), MSG_NOSIGNAL) == (ssize_t)sizeof(o);
 }
 
-void ahead_settle(struct ahead *a)
+void prewarm_settle(struct prewarm *a)
 {
     collect(a, 0);
 }
 
-void ahead_take_maps(struct ahead *a, uint32_t index, struct idmaps *ret)
+void prewarm_take_maps(struct prewarm *a, uint32_t index, struct idmaps *ret)
 {
     collect(a, MSG_DONTWAIT);
     if (a->map_fd < 0 || a->key.index != index)
@@ -178,7 +178,7 @@ void ahead_take_maps(struct ahead *a, uint32_t index, struct idmaps *ret)
     ret->n = 1;
 }
 
-bool ahead_enter_netns(struct ahead *a)
+bool prewarm_enter_netns(struct prewarm *a)
 {
     collect(a, MSG_DONTWAIT);
     if (!a->on || a->netns_fd < 0)

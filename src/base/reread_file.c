@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/kept_file.h"
+#include "base/reread_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 
-static int open_it(struct kept_file *f, int flags, struct err *err)
+static int open_it(struct reread_file *f, int flags, struct err *err)
 {
     int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | flags);
     if (fd < 0)
@@ -21,7 +21,7 @@ static int open_it(struct kept_file *f, int flags, struct err *err)
     return 0;
 }
 
-int kept_file_open(struct kept_file *f, const char *path, const char *what, struct err *err)
+int reread_file_open(struct reread_file *f, const char *path, const char *what, struct err *err)
 {
     f->path = xstrdup(path);
     f->what = what;
@@ -29,7 +29,7 @@ int kept_file_open(struct kept_file *f, const char *path, const char *what, stru
     return open_it(f, 0, err);
 }
 
-static int follow(struct kept_file *f, struct err *err)
+static int follow(struct reread_file *f, struct err *err)
 {
     struct stat here, kept;
     if (fstat(f->fd, &kept) < 0)
@@ -46,7 +46,7 @@ static int follow(struct kept_file *f, struct err *err)
     return open_it(f, O_NONBLOCK, err);
 }
 
-int kept_file_again(struct kept_file *f, struct err *err)
+int reread_file_again(struct reread_file *f, struct err *err)
 {
     int r = follow(f, err);
     if (r == 0 && lseek(f->fd, 0, SEEK_SET) < 0)
@@ -54,14 +54,14 @@ int kept_file_again(struct kept_file *f, struct err *err)
     return r;
 }
 
-void kept_file_settle(struct kept_file *f)
+void reread_file_settle(struct reread_file *f)
 {
     struct stat st;
     if (f->fd >= 0 && (fstat(f->fd, &st) < 0 || !S_ISREG(st.st_mode)))
         fd_close_many(&f->fd, 1);
 }
 
-void kept_file_done(struct kept_file *f)
+void reread_file_done(struct reread_file *f)
 {
     free(f->path);
     fd_close_many(&f->fd, 1);

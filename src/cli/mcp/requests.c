@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/mcp/book.h"
+#include "cli/mcp/requests.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ struct mcp_pending {
     char *line; /* owned; while `again` */
 };
 
-void mcp_book_init(struct mcp_book *b)
+void mcp_requests_init(struct mcp_requests *b)
 {
     memset(b, 0, sizeof(*b));
     buf_init(&b->init, MCP_LINE_MAX);
@@ -32,7 +32,7 @@ static void forget(struct mcp_pending *list, size_t *n, size_t i)
     (*n)--;
 }
 
-void mcp_book_done(struct mcp_book *b)
+void mcp_requests_done(struct mcp_requests *b)
 {
     while (b->n_asked > 0)
         forget(b->asked, &b->n_asked, b->n_asked - 1);
@@ -68,7 +68,7 @@ static struct mcp_pending *note(struct mcp_pending **list, size_t *n, const char
 /* The client. */
 
 struct reading {
-    struct mcp_book *book;
+    struct mcp_requests *book;
     const char *line;
     size_t len;
     size_t messages, stale; /* answers to a server that is gone */
@@ -83,7 +83,7 @@ static void keep(struct buf *b, const char *line, size_t len)
 static void client_asks(struct reading *r, const struct mcp_msg *msg)
 {
     static const char *const harmless[] = {"initialize", "server/discover", "ping"};
-    struct mcp_book *b = r->book;
+    struct mcp_requests *b = r->book;
 
     if (msg->id_cut)
         return; /* nothing that could be answered in its place */
@@ -106,7 +106,7 @@ static void client_asks(struct reading *r, const struct mcp_msg *msg)
 
 static void client_answers(struct reading *r, const struct mcp_msg *msg)
 {
-    struct mcp_book *b = r->book;
+    struct mcp_requests *b = r->book;
     ssize_t i = find(b->called, b->n_called, msg->id);
 
     if (i < 0)
@@ -129,7 +129,7 @@ static void on_client(void *arg, const struct mcp_msg *msg)
         keep(&r->book->initialized, r->line, r->len);
 }
 
-enum mcp_verdict mcp_book_from_client(struct mcp_book *b, const char *line, size_t len)
+enum mcp_verdict mcp_requests_from_client(struct mcp_requests *b, const char *line, size_t len)
 {
     struct mcp_scan scan;
     struct reading r = {.book = b, .line = line, .len = len};
@@ -141,7 +141,7 @@ enum mcp_verdict mcp_book_from_client(struct mcp_book *b, const char *line, size
 
 /* The server. */
 
-enum mcp_verdict mcp_book_from_server(struct mcp_book *b, const struct mcp_msg *msg)
+enum mcp_verdict mcp_requests_from_server(struct mcp_requests *b, const struct mcp_msg *msg)
 {
     if (mcp_msg_is_request(msg)) {
         if (!msg->id_cut)
@@ -176,13 +176,13 @@ enum mcp_verdict mcp_book_from_server(struct mcp_book *b, const struct mcp_msg *
 
 static void on_sent_again(void *arg, const struct mcp_msg *msg)
 {
-    struct mcp_book *b = arg;
+    struct mcp_requests *b = arg;
 
     if (mcp_msg_is_request(msg) && !msg->id_cut)
         (void)note(&b->twice, &b->n_twice, msg->id);
 }
 
-void mcp_book_sent_again(struct mcp_book *b, const char *line, size_t len)
+void mcp_requests_sent_again(struct mcp_requests *b, const char *line, size_t len)
 {
     struct mcp_scan scan;
 
@@ -205,7 +205,7 @@ static void put_answer(struct buf *out, const char *id, const char *why)
         (void)buf_puts(out, "}\n");
 }
 
-void mcp_book_server_died(struct mcp_book *b, const char *why, struct buf *answers)
+void mcp_requests_server_died(struct mcp_requests *b, const char *why, struct buf *answers)
 {
     for (size_t i = 0; i < b->n_asked; i++)
         if (!b->asked[i].again)
@@ -218,7 +218,7 @@ void mcp_book_server_died(struct mcp_book *b, const char *why, struct buf *answe
     b->replaying = b->answered_any = b->tools_asked = false;
 }
 
-void mcp_book_replay(struct mcp_book *b, struct buf *ret)
+void mcp_requests_replay(struct mcp_requests *b, struct buf *ret)
 {
     if (b->init_answered && b->init.len > 0) {
         (void)buf_append(ret, b->init.data, b->init.len);
@@ -230,7 +230,7 @@ void mcp_book_replay(struct mcp_book *b, struct buf *ret)
             (void)buf_puts(ret, b->asked[i].line);
 }
 
-void mcp_book_replayed(struct mcp_book *b, struct buf *ret)
+void mcp_requests_replayed(struct mcp_requests *b, struct buf *ret)
 {
     b->replaying = false;
     if (b->initialized.len > 0)
@@ -240,7 +240,7 @@ void mcp_book_replayed(struct mcp_book *b, struct buf *ret)
             (void)buf_puts(ret, b->asked[i].line);
 }
 
-void mcp_book_give_up(struct mcp_book *b, const char *why, struct buf *answers)
+void mcp_requests_give_up(struct mcp_requests *b, const char *why, struct buf *answers)
 {
     for (size_t i = 0; i < b->n_asked; i++)
         put_answer(answers, b->asked[i].id, why);
@@ -265,7 +265,7 @@ static void on_refused(void *arg, const struct mcp_msg *msg)
         put_answer(r->answers, msg->id, r->why);
 }
 
-void mcp_book_refuse(const char *line, size_t len, const char *why, struct buf *answers)
+void mcp_requests_refuse(const char *line, size_t len, const char *why, struct buf *answers)
 {
     struct mcp_scan scan;
     struct refusing r = {.why = why, .answers = answers};

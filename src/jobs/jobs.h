@@ -15,11 +15,11 @@ struct err;
 struct fetch_launcher;
 struct json;
 struct loop;
-struct skills;
+struct jobs;
 
 #define SKILLS_QUEUE_MAX 256U
 
-struct skills_options {
+struct jobs_options {
     const char *program; /* path of box-fetch; borrowed, as are all of these */
     /* How a job is started; NULL: as a child of our own, with our own rights. */
     struct fetch_launcher *launcher;
@@ -42,30 +42,29 @@ enum skills_op {
     SKILLS_OP_MAX,
 };
 
-int skills_new(struct loop *loop, const struct skills_options *options, struct skills **ret,
-               struct err *err);
-void skills_free(struct skills *s); /* who still waits is not told */
-DEFINE_CLEANUP(skills)
+int jobs_new(struct loop *loop, const struct jobs_options *options, struct jobs **ret,
+             struct err *err);
+void jobs_free(struct jobs *s); /* who still waits is not told */
+DEFINE_CLEANUP(jobs)
 
 /* Absolute path of the store ("base" of the wire document, 8.1), clean and without symbolic links.
  * Jobs under way keep the old. NULL: nobody knows where it is, and calls are refused. */
-void skills_set_root(struct skills *s, const char *path);
+void jobs_set_skills_root(struct jobs *s, const char *path);
 /* Without a launcher: one more directory that jobs may touch. */
-void skills_add_place(struct skills *s, const char *path);
+void jobs_add_place(struct jobs *s, const char *path);
 
 /* The next call, of these and of hostdir.h, is made for a user who is not root: its directory has
  * to belong to that user. NULL: for somebody who may do all. */
-void skills_act_for(struct skills *s, const uid_t *uid);
+void jobs_act_for(struct jobs *s, const uid_t *uid);
 
 /* `json` is the data of the answer, an object. On failure it is NULL and `message` the whole text
  * for the wire, its class included ("BoxValidationError: Skill name is required"), which may be
  * longer than struct err holds. Called once, from the loop. */
-typedef void skills_done_fn(void *arg, const char *json, size_t len, const char *message);
+typedef void jobs_done_fn(void *arg, const char *json, size_t len, const char *message);
 
 /* `workspace` is the namespace ("ws-<24 hex>") or NULL for the store's own root (first release).
  * `request` is the data of the action; copied. `zip_fd` is the uploaded archive, read from its
  * start, -1 for other calls; borrowed for the call. ERR_LIMIT when SKILLS_QUEUE_MAX calls wait;
  * ERR_STATE without a root. */
-int skills_call(struct skills *s, const char *workspace, enum skills_op op,
-                const struct json *request, int zip_fd, skills_done_fn *done, void *arg,
-                struct err *err);
+int jobs_skill(struct jobs *s, const char *workspace, enum skills_op op, const struct json *request,
+               int zip_fd, jobs_done_fn *done, void *arg, struct err *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/mcp/said.h"
+#include "cli/mcp/npm_errors.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static bool begins_failure(const char *line)
     return false;
 }
 
-const char *mcp_said_failure(const char *text)
+const char *mcp_npm_failure(const char *text)
 {
     for (const char *line = text; line != NULL && *line != '\0';) {
         if (begins_failure(line))
@@ -51,7 +51,7 @@ static const char *first_of_npm(const char *text, const char *line)
     return word != NULL ? line : NULL;
 }
 
-size_t mcp_said_last(const char *text, const char **ret)
+size_t mcp_npm_last(const char *text, const char **ret)
 {
     const char *end = text + strlen(text);
 
@@ -70,7 +70,7 @@ size_t mcp_said_last(const char *text, const char **ret)
     return 0;
 }
 
-const char *mcp_said_tail(const char *text, unsigned lines)
+const char *mcp_npm_tail(const char *text, unsigned lines)
 {
     const char *at = text + strlen(text);
 

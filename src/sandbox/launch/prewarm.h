@@ -14,7 +14,7 @@
 
 #include "sandbox/setup/userns.h"
 
-struct ahead {
+struct prewarm {
     bool on;
     int home_fd;          /* our own network namespace, owned */
     int sock;             /* to the maker, owned */
@@ -25,20 +25,20 @@ struct ahead {
 };
 
 /* Starts the maker. Without one nothing is prepared; `on` false leaves it at that. */
-void ahead_init(struct ahead *a, bool on);
-void ahead_done(struct ahead *a); /* the maker ends by itself */
+void prewarm_init(struct prewarm *a, bool on);
+void prewarm_done(struct prewarm *a); /* the maker ends by itself */
 
 /* Has what is missing made, for a session that will have this range. */
-void ahead_refill(struct ahead *a, uint32_t next_index, uid_t daemon_uid, gid_t daemon_gid);
+void prewarm_refill(struct prewarm *a, uint32_t next_index, uid_t daemon_uid, gid_t daemon_gid);
 
 /* Waits for what was asked for, so that no descriptor comes after somebody has counted them. */
-void ahead_settle(struct ahead *a);
+void prewarm_settle(struct prewarm *a);
 
 /* Hands over the map for this range, if it is the prepared one. */
-void ahead_take_maps(struct ahead *a, uint32_t index, struct idmaps *ret);
+void prewarm_take_maps(struct prewarm *a, uint32_t index, struct idmaps *ret);
 
 /* Moves this process into the prepared namespace, so that a child is born there; true when it did.
- * ahead_leave_netns() brings us back, or ends us: going on in a session's network is the one thing
- * worse. */
-bool ahead_enter_netns(struct ahead *a);
-void ahead_leave_netns(const struct ahead *a);
+ * prewarm_leave_netns() brings us back, or ends us: going on in a session's network is the one
+ * thing worse. */
+bool prewarm_enter_netns(struct prewarm *a);
+void prewarm_leave_netns(const struct prewarm *a);

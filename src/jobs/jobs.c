@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "jobs/skills.h"
+#include "jobs/jobs.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -56,7 +56,7 @@ struct call {
     int zip_fd;         /* owned; -1: none */
     bool bound;         /* made for `uid` alone */
     uid_t uid;
-    skills_done_fn *done;
+    jobs_done_fn *done;
     void *arg;
     struct log_scope scope; /* who asked, for the log */
 };
@@ -71,7 +71,7 @@ enum job_state {
 };
 
 struct job {
-    struct skills *skills; /* borrowed; NULL: nobody is there any more to be told */
+    struct jobs *skills; /* borrowed; NULL: nobody is there any more to be told */
     enum job_state state;
     struct call *call; /* owned until it is answered */
     struct fetch_process process;
@@ -83,7 +83,7 @@ struct job {
     struct buf out;
 };
 
-struct skills {
+struct jobs {
     struct loop *loop;
     struct fetch_launcher *launcher; /* borrowed, or `own` */
     struct fetch_launcher *own;      /* owned or NULL */
@@ -142,7 +142,7 @@ static void job_free(struct job *j)
 /* The job is over in every respect: the next one may start. */
 static void job_gone(struct job *j)
 {
-    struct skills *s = j->skills;
+    struct jobs *s = j->skills;
     job_free(j);
     s->job = NULL;
     if (s->first != NULL)
@@ -182,7 +182,7 @@ static void job_end(struct job *j, const char *json, size_t len, const char *mes
     loop_timer_stop(&j->timer);
     fd_close_many(&j->process.in_fd, 1);
     fd_close_many(&j->process.out_fd, 1);
-    struct skills *s = j->skills;
+    struct jobs *s = j->skills;
     if (j->child.loop == NULL)
         job_gone(j);
     else
@@ -317,7 +317,7 @@ static void on_timeout(struct loop_timer *t)
 static void on_started(void *arg, struct fetch_process *p, const struct err *err)
 {
     struct job *j = arg;
-    struct skills *s = j->skills;
+    struct jobs *s = j->skills;
     if (s == NULL) { /* nobody waits any more; without a request it ends by itself */
         job_free(j);
         return;
@@ -345,7 +345,7 @@ static void on_started(void *arg, struct fetch_process *p, const struct err *err
 
 static void on_next(struct loop_defer *d)
 {
-    struct skills *s = container_of(d, struct skills, next);
+    struct jobs *s = container_of(d, struct jobs, next);
     struct err err = {0};
     if (s->job != NULL || s->first == NULL)
         return;
@@ -385,14 +385,14 @@ static int write_request(const struct job_request *r, struct buf *out)
     return rc < 0 ? rc : buf_putc(out, '\n');
 }
 
-void skills_act_for(struct skills *s, const uid_t *uid)
+void jobs_act_for(struct jobs *s, const uid_t *uid)
 {
     s->bound = uid != NULL;
     s->uid = uid != NULL ? *uid : 0;
 }
 
-int skills_submit(struct skills *s, const struct job_request *request, skills_done_fn *done,
-                  void *arg, struct err *err)
+int jobs_submit(struct jobs *s, const struct job_request *request, jobs_done_fn *done, void *arg,
+                struct err *err)
 {
     const bool bound = s->bound;
     s->bound = false;
@@ -435,9 +435,8 @@ int skills_submit(struct skills *s, const struct job_request *request, skills_do
 }
 
 /* NOLINTNEXTLINE(readability-function-size): what a call of the wire consists of. */
-int skills_call(struct skills *s, const char *workspace, enum skills_op op,
-                const struct json *request, int zip_fd, skills_done_fn *done, void *arg,
-                struct err *err)
+int jobs_skill(struct jobs *s, const char *workspace, enum skills_op op, const struct json *request,
+               int zip_fd, jobs_done_fn *done, void *arg, struct err *err)
 {
     assert(op < SKILLS_OP_MAX);
     bool known = workspace == NULL || id_valid(workspace);
@@ -457,10 +456,10 @@ int skills_call(struct skills *s, const char *workspace, enum skills_op op,
                                   .shared = workspace == NULL,
                                   .data = request,
                                   .zip_fd = zip_fd};
-    return skills_submit(s, &r, done, arg, err);
+    return jobs_submit(s, &r, done, arg, err);
 }
 
-void skills_set_root(struct skills *s, const char *path)
+void jobs_set_skills_root(struct jobs *s, const char *path)
 {
     char *root = path != NULL ? xstrdup(path) : NULL;
     for (size_t len = root != NULL ? strlen(root) : 0; len > 1 && root[len - 1] == '/'; len--)
@@ -469,19 +468,19 @@ void skills_set_root(struct skills *s, const char *path)
     s->root = root;
 }
 
-void skills_add_place(struct skills *s, const char *path)
+void jobs_add_place(struct jobs *s, const char *path)
 {
     if (s->own != NULL)
         fetch_launcher_direct_add(s->own, path);
 }
 
-int skills_new(struct loop *loop, const struct skills_options *options, struct skills **ret,
-               struct err *err)
+int jobs_new(struct loop *loop, const struct jobs_options *options, struct jobs **ret,
+             struct err *err)
 {
     static char everything[] = "/";
     static char *const anywhere[] = {everything, NULL};
     const struct fetch_roots roots = {.paths = options->roots != NULL ? options->roots : anywhere};
-    struct skills *s = xnew(struct skills);
+    struct jobs *s = xnew(struct jobs);
     s->loop = loop;
     s->launcher = options->launcher;
     if (s->launcher == NULL) {
@@ -496,7 +495,7 @@ int skills_new(struct loop *loop, const struct skills_options *options, struct s
     return 0;
 }
 
-void skills_free(struct skills *s)
+void jobs_free(struct jobs *s)
 {
     if (s == NULL)
         return;

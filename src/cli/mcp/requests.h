@@ -17,7 +17,7 @@
 
 struct mcp_pending; /* a request without its answer */
 
-struct mcp_book {
+struct mcp_requests {
     struct mcp_pending *asked;  /* owned; by the client */
     struct mcp_pending *called; /* owned; by the server: sampling, roots, elicitation */
     struct mcp_pending *twice;  /* owned; asked a second time: two answers may come */
@@ -32,8 +32,8 @@ struct mcp_book {
     unsigned generation; /* of the server */
 };
 
-void mcp_book_init(struct mcp_book *b);
-void mcp_book_done(struct mcp_book *b);
+void mcp_requests_init(struct mcp_requests *b);
+void mcp_requests_done(struct mcp_requests *b);
 
 enum mcp_verdict {
     MCP_PASS,
@@ -43,23 +43,23 @@ enum mcp_verdict {
 };
 
 /* A line of the client, with its newline, before it is sent on. */
-enum mcp_verdict mcp_book_from_client(struct mcp_book *b, const char *line, size_t len);
+enum mcp_verdict mcp_requests_from_client(struct mcp_requests *b, const char *line, size_t len);
 /* A message of the server, before its line is passed on. */
-enum mcp_verdict mcp_book_from_server(struct mcp_book *b, const struct mcp_msg *msg);
+enum mcp_verdict mcp_requests_from_server(struct mcp_requests *b, const struct mcp_msg *msg);
 
 /* A line of the client is sent once more to the same server, which may have had it: of two answers
  * the second is nobody's. */
-void mcp_book_sent_again(struct mcp_book *b, const char *line, size_t len);
+void mcp_requests_sent_again(struct mcp_requests *b, const char *line, size_t len);
 
 /* The server is gone. Appends an answer to each request that it had, with `why`, except to those
- * that the next one will get again, which mcp_book_replay() writes. */
-void mcp_book_server_died(struct mcp_book *b, const char *why, struct buf *answers);
+ * that the next one will get again, which mcp_requests_replay() writes. */
+void mcp_requests_server_died(struct mcp_requests *b, const char *why, struct buf *answers);
 /* What a new server gets before anything else; nothing when there was no handshake. While
  * b->replaying nothing else may be sent to it. */
-void mcp_book_replay(struct mcp_book *b, struct buf *ret);
+void mcp_requests_replay(struct mcp_requests *b, struct buf *ret);
 /* It has answered the handshake: what follows it. */
-void mcp_book_replayed(struct mcp_book *b, struct buf *ret);
+void mcp_requests_replayed(struct mcp_requests *b, struct buf *ret);
 /* Every request without an answer gets one, and nothing is sent again. */
-void mcp_book_give_up(struct mcp_book *b, const char *why, struct buf *answers);
+void mcp_requests_give_up(struct mcp_requests *b, const char *why, struct buf *answers);
 /* Answers a line of the client that no server will see, when it holds requests. */
-void mcp_book_refuse(const char *line, size_t len, const char *why, struct buf *answers);
+void mcp_requests_refuse(const char *line, size_t len, const char *why, struct buf *answers);

@@ -10,17 +10,17 @@
 
 struct err;
 
-struct kept_file {
+struct reread_file {
     char *path;       /* owned */
     const char *what; /* its setting, for messages; static */
     int fd;           /* owned, -1: not open, or it was no file and is not looked at again */
 };
 
 /* Opens it for the first time, whatever it is. */
-int kept_file_open(struct kept_file *f, const char *path, const char *what, struct err *err);
+int reread_file_open(struct reread_file *f, const char *path, const char *what, struct err *err);
 /* Has `fd` be what stands at the path now, at its beginning. Where we may not look at the path any
  * more, a file that was replaced is known by having no name left. */
-int kept_file_again(struct kept_file *f, struct err *err);
+int reread_file_again(struct reread_file *f, struct err *err);
 /* A pipe that somebody filled for us has said all it has to say: closed, unless it is a file. */
-void kept_file_settle(struct kept_file *f);
-void kept_file_done(struct kept_file *f);
+void reread_file_settle(struct reread_file *f);
+void reread_file_done(struct reread_file *f);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "backend/shared.h"
+#include "backend/common.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -8,36 +8,23 @@
 #include "base/cleanup.h"
 #include "base/compat.h"
 #include "base/err.h"
+#include "base/host_path.h"
 #include "base/json.h"
 #include "base/path.h"
 #include "base/str.h"
 #include "spec/spec.h"
 
-/* Never mounted, allow-list or not: where hosts keep their secrets and their control sockets. */
-static const char *const blocked[] = {"/etc",  "/proc", "/sys", "/dev",
-                                      "/root", "/boot", "/run", "/var/run"};
-
-bool backend_at_or_below(const char *path, const char *root)
-{
-    size_t len = strlen(root);
-    return strncmp(path, root, len) == 0 &&
-           (path[len] == '\0' || path[len] == '/' || str_eq(root, "/"));
-}
-
 int backend_find_root(const struct backend_roots *all, const char *path, size_t *ret,
                       const char **ret_rest, struct err *err)
 {
     char *const *roots = all->paths;
-    bool own = all->place != NULL && backend_at_or_below(all->place, "/root") &&
-               backend_at_or_below(path, all->place);
     size_t best = 0;
     bool found = false;
-    for (size_t i = 0; i < ARRAY_SIZE(blocked); i++)
-        if (backend_at_or_below(path, blocked[i]) && !own)
-            return err_set(err, ERR_DENIED, "host_path %.300s is blocked for security", path);
+    if (host_path_blocked(path, all->place))
+        return err_set(err, ERR_DENIED, "host_path %.300s is blocked for security", path);
     for (size_t i = 0; roots != NULL && roots[i] != NULL; i++) {
         size_t len = strlen(roots[i]);
-        if (!backend_at_or_below(path, roots[i]) || len < best || (all->outer && path[len] == '\0'))
+        if (!path_at_or_below(path, roots[i]) || len < best || (all->outer && path[len] == '\0'))
             continue;
         best = len;
         found = true;
