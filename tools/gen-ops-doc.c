@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Prints the generated sections of the manuals, of docs/config.md and of the example of a
+/* Prints the generated sections of the manuals, of docs/reference/config.md and of the example of a
  * configuration, from the tables that parse command lines and files: gen-ops-doc SECTION.
  * tools/gen-protocol-doc.py puts them in their place. */
 

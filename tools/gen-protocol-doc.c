@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Prints the generated sections of docs/protocol.md, from the tables that the daemon itself reads
- * requests with: gen-protocol-doc SECTION. tools/gen-protocol-doc.py puts them in their place. */
+/* Prints the generated sections of docs/reference/protocol.md, from the tables that the daemon
+ * itself reads requests with: gen-protocol-doc SECTION. tools/gen-protocol-doc.py puts them in
+ * their place. */
 
 #include <inttypes.h>
 #include <stdbool.h>

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # make interop: clients and servers that are not ours, against boxd. Each part is a file in tools/interop.d, read into
-# this shell, which says what it installs and drives; docs/interop.md tells about all of them.
+# this shell, which says what it installs and drives; docs/internals/interop.md tells about all of them.
 #
 # Without PyPI and npm this fails: a client that was not driven is not a client that works.
 #

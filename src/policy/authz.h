@@ -23,8 +23,8 @@ struct jw;
 #define AUTHZ_TOKEN_MIN 32U /* characters */
 #define AUTHZ_TOKEN_MAX 4096U
 
-/* The file of tokens as an object: {"tokens": [{...}]}, see docs/policy.md. ERR_INVALID names the
- * token and never shows one. */
+/* The file of tokens as an object: {"tokens": [{...}]}, see docs/reference/policy.md. ERR_INVALID
+ * names the token and never shows one. */
 int authz_parse(const struct json *object, struct authz **ret, struct err *err);
 void authz_free(struct authz *a); /* scopes that are held stay */
 DEFINE_CLEANUP(authz)

@@ -2,7 +2,7 @@
 #pragma once
 
 /* One table per kind of request object. The same rows read JSON, supply defaults, check, write the
- * canonical form, free, document (docs/protocol.md) and describe (JSON Schema). */
+ * canonical form, free, document (docs/reference/protocol.md) and describe (JSON Schema). */
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`box audit verify`: logs made here, by the description in docs/audit.md, and what is wrong with them."""
+"""`box audit verify`: logs made here, by the description in docs/reference/audit.md, and what is wrong with them."""
 
 import hashlib
 import json

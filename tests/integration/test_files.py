@@ -411,13 +411,13 @@ def test_without_root():
 
 
 def test_the_examples_of_the_documents_work(boxd_shared, api, sid, tmp_path):
-    """docs/files.md and docs/tools.md, as a shell runs them."""
+    """docs/reference/files.md and docs/reference/tools.md, as a shell runs them."""
     (tmp_path / "report.pdf").write_bytes(b"x" * 1000)
     api.sh(sid, "echo result > out.bin; echo text > a.txt")
     env = {**os.environ, "SOCK": str(boxd_shared.sock), "ID": sid}
     outputs = []
     for page in ("files", "tools"):
-        script = re.search(r"```sh\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.S).group(1)
+        script = re.search(r"```sh\n(.*?)```", (ROOT / f"docs/reference/{page}.md").read_text(), re.S).group(1)
         ran = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env=env, text=True, timeout=60,
                              capture_output=True)
         assert ran.returncode == 0, ran

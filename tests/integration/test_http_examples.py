@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/http.md are run, in order, in one shell, and come out as they are shown."""
+"""The examples of docs/reference/http.md are run, in order, in one shell, and come out as they are shown."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ END = "--- end of an example ---"
 def examples():
     """(command, what is shown)"""
     found = []
-    for block in re.findall(r"^```console\n(.*?)^```$", (ROOT / "docs/http.md").read_text(), re.S | re.M):
+    for block in re.findall(r"^```console\n(.*?)^```$", (ROOT / "docs/reference/http.md").read_text(), re.S | re.M):
         for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
             lines = part.split("\n")
             n = 1
@@ -65,7 +65,7 @@ def shell():
 
 
 def test_there_are_examples_for_every_part_of_the_page():
-    text = (ROOT / "docs/http.md").read_text()
+    text = (ROOT / "docs/reference/http.md").read_text()
     assert len(examples()) > 40
     for section in re.split(r"^## ", text, flags=re.M)[1:]:
         assert "```console" in section, section.split("\n")[0]

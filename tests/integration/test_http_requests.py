@@ -217,7 +217,7 @@ def test_check_I04_host_and_origin_are_checked_on_every_route(tcp):
 
 
 def test_check_I04_the_origin_of_the_own_address_is_served(tcp):
-    """As docs/http.md says."""
+    """As docs/reference/http.md says."""
     port = tcp.where[1]
     for host, origin, want in (("HOST", "http://HOST", 200), (f"localhost:{port}", f"http://localhost:{port}", 200),
                                ("HOST", f"http://localhost:{port}", 403), ("HOST", "https://HOST", 403),

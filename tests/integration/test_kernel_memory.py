@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a session can make the kernel hold for it is bounded, by the memory limit or by a bound of its own, kind by kind:
-docs/limits.md. Each program here takes as much as it is given and says how much that was. It is stopped by an error,
-or killed for its memory, before it has several times the limit."""
+docs/reference/limits.md. Each program here takes as much as it is given and says how much that was. It is stopped by an
+error, or killed for its memory, before it has several times the limit."""
 
 import pytest
 from boxlib import ApiError, Boxd

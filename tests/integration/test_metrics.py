@@ -187,8 +187,8 @@ def test_the_process_itself(client, talkative):
 
 
 def test_the_manual_names_every_metric(client):
-    """docs/operators.md, and nothing that is not there."""
-    text = (ROOT / "docs/operators.md").read_text()
+    """docs/how-to/operators.md, and nothing that is not there."""
+    text = (ROOT / "docs/how-to/operators.md").read_text()
     client._conn.request("GET", "/metrics")
     names = set(re.findall(r"^# TYPE (\S+)", client._conn.getresponse().read().decode(), re.M))
     told = set(re.findall(r"`((?:box|process)_[a-z_]+)`", text)) - {"box_init"}  # a call of LangBot's

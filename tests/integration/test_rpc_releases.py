@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows from the release of LangBot's client: each is known by the fields it writes (docs/interop.md)."""
+"""What follows from the release of LangBot's client: each is known by its fields (docs/internals/interop.md)."""
 
 import itertools
 import os

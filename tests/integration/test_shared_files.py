@@ -2,7 +2,7 @@
 """Files that all sessions read from one place: checks M01, M02 and M04 of the catalogue.
 
 A file of `/usr` is the same file for every session. What that shows of others is written down in
-docs/threat-model.md, under "What sessions can tell of each other"; these tests hold the line there.
+docs/reference/threat-model.md, under "What sessions can tell of each other"; these tests hold the line there.
 """
 
 import json
@@ -15,7 +15,7 @@ import pytest
 from boxlib import ROOT
 from hostlib import until
 
-DOC = ROOT / "docs/threat-model.md"
+DOC = ROOT / "docs/reference/threat-model.md"
 
 WATCH = r"""
 import ctypes, json, os, select, struct, sys
@@ -46,7 +46,7 @@ MAKE = "for f in /workspace/own /tmp/own /dev/shm/own /home/box/own; do echo x >
 def documented(word):
     text = DOC.read_text()
     section = text.split("## What sessions can tell of each other")[1].split("\n## ")[0]
-    assert word in section, f"docs/threat-model.md does not speak of {word}"
+    assert word in section, f"docs/reference/threat-model.md does not speak of {word}"
 
 
 def beside(api, daemon, session, script, *args):

@@ -104,7 +104,7 @@ sys("timers", number(222, 107), 1, 0, zero)
 sys("nested filters", number(317, 277), 2, 0, struct.pack("I", 0x7fff0000))
 print(json.dumps(found))
 """
-DOC = ROOT / "docs/threat-model.md"
+DOC = ROOT / "docs/reference/threat-model.md"
 CLOSED = {"EPERM", "ENOSYS", "EAFNOSUPPORT", "EPROTONOSUPPORT", "ESOCKTNOSUPPORT", "ENOPROTOOPT"}
 PATHS = {"EPERM", "EACCES", "EROFS", "ENOENT"}
 

@@ -187,7 +187,7 @@ def test_check_M05_counters_of_a_workspace_are_its_own(daemon, tenants):
     after = b.call("box_status"), b.call("box_get_sessions")
 
     def no_times(status):
-        # How many more there may be depends on everybody; docs/threat-model.md says so.
+        # How many more there may be depends on everybody; docs/reference/threat-model.md says so.
         status.get("capacity", {}).pop("remaining", None)
         return json.loads(re.sub(r'"[^"]*(_at|uptime[^"]*|_ms|_sec)": [^,}]*', '"t": 0', json.dumps(status)))
     assert [no_times(s) for s in after] == [no_times(s) for s in before]

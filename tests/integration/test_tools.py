@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's tools as a host calls them, and docs/tools.md against the table."""
+"""The agent's tools as a host calls them, and docs/reference/tools.md against the table."""
 
 import base64
 import json
@@ -162,7 +162,7 @@ def test_many_at_once(boxd_shared, sid):
 
 def test_the_document_says_what_the_table_says(api):
     """Every tool, every parameter with its type and default, in the order of the table; nothing else."""
-    text = (ROOT / "docs/tools.md").read_text()
+    text = (ROOT / "docs/reference/tools.md").read_text()
     documented = {}
     for name, body in re.findall(r"^### `(\w+)`\n(.*?)(?=^##)", text, re.M | re.S):
         documented[name] = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.*?) \|$", body, re.M)

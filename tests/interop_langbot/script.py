@@ -9,7 +9,7 @@ from worlds import World
 
 RELEASES = ("4.11.2", "4.10.11")
 KINDS = ("upstream", "native", "docker")
-TABLE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "interop.md"
+TABLE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "internals" / "interop.md"
 SAME = "="
 
 # A name of its own for each, and the step of the driver. 4.10.11 does not find its MCP servers again after the runtime

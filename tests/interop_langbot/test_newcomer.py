@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/langbot.md, done: a LangBot that was just installed, one setting, a chat whose tool runs in Box."""
+"""docs/tutorials/langbot.md, done: a LangBot that was just installed, one setting, a chat whose tool runs in Box."""
 
 import os
 import pathlib
@@ -19,7 +19,7 @@ TOKEN = "newcomer" * 8
 
 def commands():
     """What the page tells to type."""
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "langbot.md").read_text(), re.S)
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/tutorials/langbot.md").read_text(), re.S)
     return [block.strip() for block in blocks]
 
 

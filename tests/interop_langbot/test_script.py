@@ -80,7 +80,7 @@ def test_langbot_does_what_it_is_told(seen, release, kind):
 @pytest.mark.parametrize("name", script.NAMES)
 @pytest.mark.parametrize("kind", BOXD)
 def test_boxd_shows_what_the_own_runtime_shows(seen, table, kind, name):
-    """What differs has a row in docs/interop.md, where it is judged."""
+    """What differs has a row in docs/internals/interop.md, where it is judged."""
     found = script.differences(script.flat(seen("upstream")[name], name), script.flat(seen(kind)[name], name))
     unjudged = {at: pair for at, pair in found.items() if not any(row.covers(kind, at) for row in table)}
     assert not unjudged, "differences without a row (upstream's, boxd's)"

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every row of the feature table and every check of the security catalogue is proved by a test that carries its name.
+"""Every row of docs/rows.md and every check of docs/checks.md is proved by a test that carries its name.
 
 `test_row_I07_...` proves a row, `test_check_I07_...` a check; one that proves several has a prefix for each. So
-`pytest -k check_I07` runs what stands for one of them, and nothing else."""
+`pytest -k check_I07` runs what stands for one of them, and nothing else. The two pages have a line for each, with its
+main test."""
 
 import re
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).resolve().parents[1]
+DOCS = TESTS.parent / "docs"
 # How many of each letter there are, beginning with 01.
 ROWS = {"T": 71, "F": 25, "I": 14}
 CHECKS = {"A": 10, "B": 20, "C": 16, "D": 12, "E": 18, "F": 12, "G": 12, "H": 12, "I": 20, "J": 16, "K": 10, "L": 12,
@@ -21,6 +25,8 @@ WITHOUT = {
 DEFINITION = re.compile(r"^(?:def|static void|async def) (\w+)\(", re.M)
 ALIAS = re.compile(r"^(test_\w+) = \w", re.M)
 PREFIX = re.compile(r"(row|check)_([A-Z]\d\d)_")
+PAGE_ROW = re.compile(r"^\| ([A-Z]\d\d) \| (.+) \| (.+) \|$", re.M)
+PAGE_TEST = re.compile(r"`tests/([\w/.]+)::(\w+)`")
 ID = re.compile(r"(?:^|_)[A-Z]\d\d(?=_)")
 
 
@@ -70,3 +76,39 @@ def test_one_name_is_one_test():
             twice.append(f"{path.relative_to(TESTS)}: {name}")
         seen.add((path, name))
     assert twice == []
+
+
+PAGES = pytest.mark.parametrize("page, kind, table", [("checks.md", "check", CHECKS), ("rows.md", "row", ROWS)])
+
+
+def page_rows(page):
+    """Id, what is proved, where."""
+    return PAGE_ROW.findall((DOCS / page).read_text())
+
+
+@PAGES
+def test_the_page_has_one_row_for_each_in_order(page, kind, table):
+    assert [row[0] for row in page_rows(page)] == sorted(ids(table), key=lambda i: (list(table).index(i[0]), i))
+
+
+@PAGES
+def test_every_letter_has_a_title_and_a_line(page, kind, table):
+    head = rf"^## ([A-Z]): \w.*\n\n\w.*\.\n\n\| id \| {kind} \| test \|\n"
+    assert re.findall(head, (DOCS / page).read_text(), re.M) == list(table)
+
+
+@PAGES
+def test_every_line_of_the_page_names_a_test_of_its_id_or_the_reason(page, kind, table):
+    there = {(str(path.relative_to(TESTS)), name) for path, name in names()}
+    wrong = []
+    for number, what, where in page_rows(page):
+        if not what.endswith("."):
+            wrong.append((number, "is no sentence"))
+        if reason := WITHOUT.get((kind, number)):
+            if where != f"no test: {reason}":
+                wrong.append((number, where))
+        elif not (named := PAGE_TEST.fullmatch(where)) or named.groups() not in there:
+            wrong.append((number, where))
+        elif (kind, number) not in prefixes(named.group(2))[0]:
+            wrong.append((number, f"{where} is a test of another"))
+    assert wrong == []

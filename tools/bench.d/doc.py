@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as the last section of docs/benchmarks.md."""
+"""A run as the last section of docs/internals/benchmarks.md."""
 
 HEADING = "## The last run\n"
 

@@ -3,7 +3,7 @@
 
 /* The runtime that LangBot's own client talks to: action RPC over a WebSocket or over stdin and
  * stdout, the relay to managed processes, and two endpoints for probes. Parse, call core, answer.
- * docs/protocol.md describes it. */
+ * docs/reference/protocol.md describes it. */
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,8 +4,8 @@
 #include "base/str.h"
 #include "front/mcp/mcp_internal.h"
 
-/* What the tools of the agent answer, for programs (docs/tools.md has it for people). A tool that
- * says no answers `ok` and `error` alone. */
+/* What the tools of the agent answer, for programs (docs/reference/tools.md has it for people). A
+ * tool that says no answers `ok` and `error` alone. */
 
 /* clang-format off */
 #define OK {"ok", "boolean", "Whether it worked.", false}

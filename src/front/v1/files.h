@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Files of sessions over HTTP; docs/files.md says what there is. */
+/* Files of sessions over HTTP; docs/reference/files.md says what there is. */
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* GET /metrics: what boxd counts, in the text format of Prometheus (0.0.4); docs/operators.md. */
+/* GET /metrics: what boxd counts, in the text format of Prometheus (0.0.4);
+ * docs/how-to/operators.md. */
 
 struct err;
 struct http_answer;

@@ -347,7 +347,7 @@ int v1_openapi_write(const struct http_server *server, const void *arg, struct b
     jw_object(&w);
     jw_kstr(&w, "title", "Box");
     jw_kstr(&w, "version", BOX_VERSION);
-    jw_kstr(&w, "description", "Sandboxes for agents. See docs/http.md.");
+    jw_kstr(&w, "description", "Sandboxes for agents. See docs/reference/http.md.");
     jw_key(&w, "license");
     jw_object(&w);
     jw_kstr(&w, "name", "Apache-2.0");

@@ -3,7 +3,7 @@
 #include "http/server/server.h"
 
 /* Every code that this program answers with, and what can be said about it wherever it comes from.
- * docs/http.md lists them. */
+ * docs/reference/http.md lists them. */
 /* clang-format off */
 static const struct {
     const char *code, *cause, *remediation;

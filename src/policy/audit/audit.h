@@ -3,7 +3,7 @@
 
 /* Who ran what, and how it ended: an append-only log of JSON lines. Each record carries its number
  * and the SHA-256 of the line before, so that whoever changes, removes or reorders lines has to
- * rewrite everything after them. See docs/audit.md for what is promised when.
+ * rewrite everything after them. See docs/reference/audit.md for what is promised when.
  *
  *   DIR/audit.log                the current file
  *   DIR/audit-<number>.log       full ones, by the number of their first record, 20 digits

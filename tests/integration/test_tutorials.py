@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command of the tutorials is run as it stands there, and its output is what the page shows. The tutorial about
+LangBot needs a LangBot: tests/interop_langbot/test_newcomer.py runs it."""
+
+import pytest
+from boxlib import ROOT
+from pagelib import Reader, blocks, commands_and_outputs, shown_pattern
+
+ELSEWHERE = {"langbot"}
+PAGES = sorted(page.stem for page in (ROOT / "docs/tutorials").glob("*.md"))
+# The others show a limit of memory and a writable root, which an ordinary user does not have on every host.
+ROOTLESS = {"agent"}
+
+
+@pytest.fixture
+def reader(boxd):
+    someone = Reader(boxd)
+    yield someone
+    someone.close()
+
+
+def test_every_block_says_what_it_is():
+    for page in PAGES:
+        found = blocks(f"docs/tutorials/{page}.md")
+        assert found and {mark for mark, _ in found} <= {"sh", "text"}, page
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.rootless] * (page in ROOTLESS))
+                                  for page in PAGES if page not in ELSEWHERE])
+def test_the_commands_do_what_the_page_shows(boxd, reader, page):
+    typed = commands_and_outputs(f"docs/tutorials/{page}.md")
+    for (command, shown), got in zip(typed, reader.type([command for command, _ in typed])):
+        assert got.status == 0, f"\n{command}\n{got.out}"
+        if shown is not None:
+            assert shown_pattern(shown).fullmatch(got.out.strip("\n")), f"\n{command}\n{got.out}\n--- shown:\n{shown}"
+    assert boxd.client().ps() == [], "the page leaves nothing behind"
