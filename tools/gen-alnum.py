@@ -24,7 +24,11 @@ def main():
     rows = [f'{{0x{a:x}, 0x{b:x}}},' for a, b in ranges()]
     out = [
         '/* SPDX-License-Identifier: Apache-2.0 */',
-        '/* Made by tools/gen-alnum.py from Unicode ' + unicodedata.unidata_version + '; do not edit. */',
+        '',
+        '/* The table of letters and digits. Made by tools/gen-alnum.py from Unicode '
+        + unicodedata.unidata_version + ';',
+        ' * do not edit. */',
+        '',
         '#include "spec/alnum.h"',
         '',
         '/* clang-format off */',

@@ -138,6 +138,7 @@ lint_spdx() {
 
 check "layers" "$python" tools/check-layers.py
 check "sizes" "$python" tools/check-sizes.py
+check "heads" "$python" tools/check-heads.py
 check "exports" "$python" tools/check-exports.py
 check "addresses" lint_addresses
 check "unfinished" lint_unfinished

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Runs box-files in a session for one request, and checks each frame that comes back. */
+
 #include "agent/files.h"
 
 #include <errno.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* Explains the failure of a file operation; private to the file operations. */
+
 #include <stddef.h>
 
 struct files_failure;

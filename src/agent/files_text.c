@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Texts about files: error messages, entity tags, and names of types and changes. */
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of tools, and the life of one tool call. */
+
 #include "agent/tools.h"
 
 #include <errno.h>

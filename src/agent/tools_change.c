@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The tools `write` and `edit`. */
+
 #include <errno.h>
 #include <string.h>
 

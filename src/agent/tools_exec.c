@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The tool `exec`: runs a command by a query or in a named session. */
+
 #include <string.h>
 
 #include "agent/tools_internal.h"

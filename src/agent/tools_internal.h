@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the agent's tools share: arguments, operations, calls. */
+
 #include "agent/files.h"
 #include "agent/tools.h"
 #include "base/err.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The tables of parameters of each tool. */
+
 #include <stddef.h>
 
 #include "agent/tools_internal.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The tool `read`: lines or bytes of a file, or the names in a directory. */
+
 #include <errno.h>
 #include <string.h>
 

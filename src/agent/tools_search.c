@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The tools `glob` and `grep`. */
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

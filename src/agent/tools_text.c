@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes text of files, and the reason why a result was cut, into answers of tools. */
+
 #include "agent/tools_internal.h"
 #include "base/json.h"
 #include "base/str.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Calls that a backend may leave out, and values that all backends compute alike. */
+
 #include "backend/backend.h"
 
 #include <stdio.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Tries the candidates in rounds, lets the first that works serve, and routes calls to it. */
+
 #include "backend/choice.h"
 
 #include <assert.h>

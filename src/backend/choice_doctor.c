@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The doctor's report of a choice: which backend serves, why the others do not, then its own
+ * report. */
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,8 +14,6 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "sandbox/host/hostcmd.h"
-
-/* Which backend serves, why the others do not, and then what the one that serves has to say. */
 
 #define REPORT_MAX (128U * 1024U)
 

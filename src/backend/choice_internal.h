@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* The state of a choice of backends: its candidates, the probe, and sweeps and lists under way. */
+
 #include "backend/backend.h"
 #include "backend/choice.h"
 #include "base/err.h"

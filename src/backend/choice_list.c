@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Lists sandboxes with certain labels on every candidate. A sole candidate must be able to answer,
+ * and so must one that has proven itself; others may be absent altogether. */
+
 #include <assert.h>
 
 #include "backend/choice_internal.h"
 #include "base/alloc.h"
-
-/* What carries certain labels, on every backend that there is. The only one must be able to tell,
- * and so must one that has proven itself; of the others some may not be there at all. */
 
 struct choice_listing {
     struct choice *choice; /* borrowed */

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Proves a candidate: creates a sandbox, runs a process in it, and removes it. */
+
 #include <string.h>
 
 #include "backend/choice_internal.h"

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Removes what earlier daemons left behind, on every candidate. A candidate that works must manage
+ * it, and so must a sole one. The others are asked too, and again when they serve. */
+
 #include <assert.h>
 
 #include "backend/choice_internal.h"
@@ -6,10 +10,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
-
-/* What is left of earlier daemons, or could not be removed when it should have been, goes. Whoever
- * works must manage it, and so must the only one there is. The others are asked all the same, and
- * again when they serve. */
 
 #define PATIENCE_NS (3ULL * NSEC_PER_SEC)
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Checks mount sources, makes places for them, and writes the status part of receipts. */
+
 #include "backend/common.h"
 
 #include <fcntl.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Wrappers of malloc and its kin that abort the process when memory is out. */
+
 #include "base/alloc.h"
 
 #include <stdarg.h>

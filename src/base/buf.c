@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Grows, fills, consumes and hands out the bytes of a buffer. */
+
 #include "base/buf.h"
 
 #include <assert.h>

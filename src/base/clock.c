@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The system's clocks, and a time as text in UTC. */
+
 #include "base/clock.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of error codes, and the functions that fill an error's message. */
+
 #include "base/err.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads, writes, seals and passes descriptors. */
+
 #include "base/fd.h"
 
 #include <assert.h>

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* Reading and writing whole files, sealed memory files, and passing descriptors over sockets. All
+ * of these return >= 0 or a negative errno, retry EINTR, and make only O_CLOEXEC descriptors. */
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 struct buf;
-
-/* All of these return >= 0 or a negative errno, retry EINTR, and make only O_CLOEXEC descriptors.
- */
 
 int fd_write_all(int fd, const void *data, size_t len);
 ssize_t fd_read_full(int fd, void *data, size_t len); /* until len or end of file; bytes read */

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The bounds of the ranges of durations, and counting into them. */
+
 #include "base/hist.h"
 
 #include "base/clock.h"

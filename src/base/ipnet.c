@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of internal ranges, and parsing and matching of networks. */
+
 #include "base/ipnet.h"
 
 #include <arpa/inet.h>

@@ -2,6 +2,7 @@
 
 /* The only file that knows the JSON library. Some of its names are ours as well: they are renamed
  * while its header is read. */
+
 #define json_type jansson_type
 #define json_real jansson_real
 #define JSON_OBJECT JANSSON_OBJECT

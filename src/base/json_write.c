@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The streaming JSON writer: structure, escapes, and numbers as Python prints them. */
+
 #include <assert.h>
 #include <float.h>
 #include <inttypes.h>

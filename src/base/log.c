@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Formats and writes log records, and keeps the id of the current request. */
+
 #include "base/log.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Opens, creates and checks paths beneath a descriptor, by openat2(2). */
+
 #include "base/path.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Removes a directory tree of any depth and size. */
+
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Matches text with a compiled pattern, all alternatives at once. */
+
 #include "base/regex.h"
 
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* The program that a pattern is compiled to, and the state of a match. */
+
 #include "base/regex.h"
 
 #define PROGRAM_MAX 1024U

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses a pattern and compiles it to a program. */
+
 #include <errno.h>
 #include <string.h>
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Opens a file that boxd reads again while it runs, and follows its replacement. */
+
 #include "base/reread_file.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The compression function of SHA-256 and its padding. */
+
 #include "base/sha256.h"
 
 #include <string.h>

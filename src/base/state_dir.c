@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Recognises a state directory by its mark or its content, and marks a new one. */
+
 #include "base/state_dir.h"
 
 #include <dirent.h>

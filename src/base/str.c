@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses numbers, strips and copies strings, and walks UTF-8. */
+
 #include "base/str.h"
 
 #include <assert.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* Strings: comparing, parsing numbers, copying with bounds, UTF-8, ids. */
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Adds to, copies and frees NULL-terminated vectors of strings. */
+
 #include "base/strv.h"
 
 #include <stdlib.h>

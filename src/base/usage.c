@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Walks a directory tree step by step and adds up its files and blocks. */
+
 #include "base/usage.h"
 
 #include <dirent.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads the id map of the calling process from /proc. */
+
 #include "base/user.h"
 
 #include <fcntl.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* Tells root of the host from root of a user namespace. */
+
 #include <stdbool.h>
 #include <sys/types.h>
 

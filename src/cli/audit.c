@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* `box audit`: checks the hash chain of the audit log's files. */
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

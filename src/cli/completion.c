@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Completion for shells, from the tables of verbs and options. What comes from boxd (names of
+ * sessions) is hostile: only plain names get through, and no shell ever expands them. */
+
 #include <string.h>
 
 #include "base/buf.h"
@@ -7,9 +11,6 @@
 #include "cli/args/box_args_internal.h"
 #include "cli/io/app.h"
 #include "cli/io/text.h"
-
-/* Completion for shells, from the tables of verbs and options. What comes from boxd (names of
- * sessions) is hostile: only plain names get through, and no shell ever expands them. */
 
 #define SCRIPT_MAX (256U << 10)
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* `box config`: shows the settings that boxd would use, and where each comes from. */
+
 #include <stdint.h>
 
 #include "base/buf.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* `box cp`: copies one file into a session or out of it. */
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>

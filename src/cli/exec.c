@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* `box run` and `box exec`: one command over a WebSocket, with its streams, signals and
+ * terminal. */
+
 #include <errno.h>
 #include <signal.h>
 #include <string.h>

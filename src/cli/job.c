@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the messages for /v1/exec and parses those that boxd sends. */
+
 #include "cli/job.h"
 
 #include <signal.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* `box ps`, `box rm` and `box doctor`. */
+
 #include <errno.h>
 #include <string.h>
 

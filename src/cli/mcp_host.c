@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Runs an MCP server without a box. Only for a user who asked for it by --fallback host: the
+ * program then has every right that its user has, which is what a box is there to prevent. */
+
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,9 +15,6 @@
 #include "cli/args/args.h"
 #include "cli/io/text.h"
 #include "cli/mcp.h"
-
-/* Without a box. Only for who asked for it by --fallback host: the program then has every right
- * that its user has, which is what a box is there to prevent. */
 
 static void set_environment(const struct mcp_run *m)
 {

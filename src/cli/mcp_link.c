@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The connection of `box mcp run` on which boxd holds the session, and single HTTP calls beside
+ * it. */
+
 #include <errno.h>
 #include <string.h>
 
@@ -13,8 +17,6 @@
 #include "http/client/client.h"
 #include "http/codec/http1.h"
 #include "spec/spec.h"
-
-/* The connection on which boxd holds the session for us, and single calls beside it. */
 
 #define TARGET "/v1/hold"
 #define REQUEST_MAX (24u << 20)

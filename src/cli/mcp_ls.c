@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* `box mcp ls` and `box mcp logs`: the servers that `box mcp run` has put into boxes. */
+
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -17,8 +20,6 @@
 #include "cli/io/text.h"
 #include "http/client/client.h"
 #include "http/codec/http1.h"
-
-/* What boxd knows of the servers that `box mcp run` has put into boxes. */
 
 #define WAIT_MS 30000
 

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Passes lines between an MCP client and its server. Bytes stay as they are; each line is scanned
+ * for the request that it asks or answers. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -14,9 +18,6 @@
 #include "cli/io/text.h"
 #include "cli/mcp.h"
 #include "http/client/client.h"
-
-/* Lines between a client and a server. Bytes are passed on as they are; what is looked at is which
- * request a line asks or answers. */
 
 #define WINDOW (1u << 20)          /* bytes of lines that were sent and not acknowledged */
 #define WAITING_MAX (2u << 20)     /* of those that wait for a server; then the client has to */

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Plans `box mcp run`: from options and configuration files to the session and process to ask
+ * for. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The states of `box mcp run`: connect, hold a session, prepare, start, run, retry, leave. */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdarg.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Passes lines between the client and boxd, and holds the states of `box mcp serve`. */
+
 #include "cli/mcp_serve.h"
 
 #include <assert.h>
@@ -15,8 +18,6 @@
 #include "http/client/client.h"
 #include "spec/model.h"
 #include "spec/spec.h"
-
-/* Lines between the client and boxd. */
 
 #define LINE_MAX_BYTES (12u << 20) /* of a message, as boxd takes them */
 #define QUEUE_MAX (64u << 20)

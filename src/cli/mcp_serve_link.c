@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The connection of `box mcp serve` to boxd, and its reconnection after a loss. */
+
 #include <errno.h>
 #include <string.h>
 
@@ -11,8 +14,6 @@
 #include "cli/job.h"
 #include "cli/mcp_serve.h"
 #include "http/client/client.h"
-
-/* The connection of `box mcp serve`, and finding boxd again when it was lost. */
 
 #define TARGET "/mcp/stdio"
 #define QUEUE_MAX (64u << 20)

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Prepares a box for an MCP server (dependencies, its command) and starts the server's process. */
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Watches the free space of the host's disk, and kills or removes sessions that hold too much. */
+
 #include "command/disk_guard.h"
 
 #include <stdlib.h>

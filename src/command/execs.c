@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Starts, finds, signals and forgets execs with an id, within caps on all and on each token. */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>

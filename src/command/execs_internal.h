@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of execs with an id share: the log of output, the execs and their list. */
+
 #include "base/err.h"
 #include "base/log.h"
 #include "command/execs.h"

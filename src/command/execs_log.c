@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The log of an exec's output: segments by position, the oldest dropped first. */
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Readers of an exec's output, and the pace at which the program may write. */
+
 #include <string.h>
 
 #include "command/execs_internal.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Counts the usage of a workspace, once or repeatedly while a command runs. */
+
 #include "command/policy_count.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The states of one command under the policy, from counting the quota to the answer. */
+
 #include "command/policy_exec.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The states of the gate around a command: asking, open, ending, dropping the session. */
+
 #include "command/policy_gate.h"
 
 #include <assert.h>

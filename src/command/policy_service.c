@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes boxd's status and records outcomes and failures for all fronts. */
+
 #include "command/policy_service.h"
 
 #include "backend/backend.h"

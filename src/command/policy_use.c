@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Checks whether a caller may use a session, and writes a command as text for records. */
+
 #include <string.h>
 
 #include "base/alloc.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Counts workspaces by a timer, and kills or removes sessions that are over their quota. */
+
 #include "command/quota_guard.h"
 
 #include <stdlib.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The tables of settings and options of boxd, and their interpretation. */
+
 #include "config/config.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses the setting that gives commands of the host another name inside a session. */
+
 #include <ctype.h>
 #include <string.h>
 

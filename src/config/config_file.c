@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads the YAML file: plain settings as text, sections as JSON. */
+
 #include "config/config_file.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads the policy and chat sections, and explains where each setting comes from. */
+
 #include "config/config_policy.h"
 
 #include <errno.h>

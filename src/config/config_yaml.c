@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Turns events of libyaml into JSON text. */
+
 #include "config/config_yaml.h"
 
 #include <string.h>

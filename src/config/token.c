@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Opens and rereads the token file, and wipes old tokens from memory. */
+
 #include "config/token.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Opens and rereads the file of tokens with scopes, when its time or digest has changed. */
+
 #include "config/tokens.h"
 
 #include <errno.h>

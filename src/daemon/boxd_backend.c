@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of backends that boxd knows, and the functions that make each of them. */
+
 #include "daemon/boxd_backend.h"
 
 #include <errno.h>

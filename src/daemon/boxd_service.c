@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Opens the policy, tokens, audit log and outputs, judges tokens and users, and ends revoked
+ * requests. */
+
 #include "daemon/boxd_service.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The names of log events for chat operations, and the observer that writes them. */
+
 #include "daemon/chat_log.h"
 
 #include "agent/chat/chat.h"

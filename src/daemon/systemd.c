@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Takes inherited sockets, sends readiness, and feeds the watchdog. */
+
 #include "daemon/systemd.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Finds, parses and writes the YAML block of a SKILL.md file. */
+
 #include "fetch/frontmatter.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Starts a job as a child of boxd itself, and finds the allowed root of its directory. */
+
 #include "fetch/launcher.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses the manifest of an artifact, and computes its digest. */
+
 #include "fetch/manifest.h"
 
 #include <limits.h>

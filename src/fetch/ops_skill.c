@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Operations on skills: list, get, create, update, delete, scan. */
+
 #include <assert.h>
 #include <errno.h>
 #include <string.h>

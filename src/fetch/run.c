@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of operations of box-fetch, and the running of one request. */
+
 #include <errno.h>
 #include <string.h>
 #include <sys/file.h>

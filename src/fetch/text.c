@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Error messages, texts of requests, and paths for the operations of box-fetch. */
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>

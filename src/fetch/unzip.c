@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Judges the entries of a zip archive, then extracts them by libzip. */
+
 #include "fetch/unzip.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses and checks the central directory of a zip archive. */
+
 #include "fetch/zipdir.h"
 
 #include <errno.h>

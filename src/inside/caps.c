@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reduces the capability sets and locks the secure bits. */
+
 #include "inside/caps.h"
 
 #include <errno.h>

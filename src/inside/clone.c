@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Calls clone3(2), with a pidfd and a cgroup where asked for. */
+
 #include "inside/clone.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Builds a ruleset that fits the kernel's Landlock version, and applies it. */
+
 #include "inside/landlock.h"
 
 #include "base/cleanup.h"

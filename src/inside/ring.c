@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Creates, fills, reads and checks the rings of a managed process's output. */
+
 #include "inside/ring.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Calls seccomp(2) without touching anything else of the process. */
+
 #include "inside/seccomp_install.h"
 
 #include <errno.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* Installs a system call filter in the calling thread. */
+
 struct sock_filter;
 
 /* Installs a compiled filter in the calling thread and all it will ever start. The last step before

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The jobs that make, measure and verify a directory of the host. */
+
 #include "jobs/hostdir.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Runs jobs of box-fetch one at a time: starts, talks, times out and parses the answer. */
+
 #include "jobs/jobs.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The event loop: epoll slots, the heap of timers, deferred calls, and one turn. */
+
 #include "loop/loop.h"
 
 #include <assert.h>

@@ -2,6 +2,7 @@
 
 /* Signals and children: descriptors with a meaning. Each callback is the last thing done, because
  * it may free its watcher. */
+
 #include <assert.h>
 #include <errno.h>
 #include <sys/epoll.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Asks the kernel for the user of a socket's other end, for TCP by sock_diag. */
+
 #include "loop/peer.h"
 
 #include <errno.h>

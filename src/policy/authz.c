@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses the file of tokens into scopes, finds the scope of a token, and checks requests against
+ * it. */
+
 #include "policy/authz.h"
 
 #include <stdlib.h>

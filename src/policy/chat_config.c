@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Checks the settings of chat sandboxes. */
+
 #include "policy/chat_config.h"
 
 #include <stddef.h>

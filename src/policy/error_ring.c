@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Adds, filters and writes the remembered errors. */
+
 #include "policy/error_ring.h"
 
 #include <stdlib.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Stores outputs in memory or files, within the caps of all and of each token. */
+
 #include "policy/outputs.h"
 
 #include <assert.h>

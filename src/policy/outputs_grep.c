@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Searches a stored output for a regular expression, a bounded step at a time. */
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* One stored output, as the store and its search see it. */
+
 #include "base/buf.h"
 #include "policy/outputs.h"
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Makes a spec of a request: profile, locked fields, limits and mounts applied. */
+
 #include "policy/policy.h"
 
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the policy share: its settings, profiles and mount roots. */
+
 #include "policy/policy.h"
 #include "spec/profile.h"
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Resolves host paths and checks them against the allowed mount roots. */
+
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>

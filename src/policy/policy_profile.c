@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads the profiles of the configuration, and finds one by name. */
+
 #include <stdlib.h>
 #include <string.h>
 

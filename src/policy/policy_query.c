@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Makes the session id of a query by the configured template. */
+
 #include <string.h>
 
 #include "base/alloc.h"

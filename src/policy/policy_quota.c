@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Compares the counted usage of a workspace with its quota. */
+
 #include "policy/policy_quota.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of policy settings, read from the file and the environment, with their sources. */
+
 #include <assert.h>
 #include <ctype.h>
 #include <stdio.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* One parser for each kind of setting: flags, numbers, choices, texts, paths. */
+
 #include "policy/policy_value.h"
 
 #include <stdlib.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Counts the use of each token and checks it against the token's caps. */
+
 #include "policy/share.h"
 
 #include <assert.h>

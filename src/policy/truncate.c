@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Cuts a text, or a stream of pieces, to head, notice and tail. */
+
 #include "policy/truncate.h"
 
 #include <assert.h>

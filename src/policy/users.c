@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Resolves the configured users and groups, and ranks a connected user. */
+
 #include "policy/users.h"
 
 #include <grp.h>

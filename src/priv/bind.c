@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Makes and removes the id-mapped mounts in the mount namespace of a container engine. */
+
 #include "priv/bind.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Sends requests to box-priv from the loop and dispatches its answers. */
+
 #include "priv/client.h"
 
 #include <errno.h>

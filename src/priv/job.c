@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Checks the directories of a job, becomes their owner in a child, and starts box-fetch. */
+
 #include "priv/job.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Connects boxd to a running box-priv, or starts one, and greets it. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of requests of box-priv, and the sandboxes that it keeps. */
+
 #include "priv/server.h"
 
 #include <assert.h>

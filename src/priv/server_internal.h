@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of box-priv's server share: its state, sandboxes and handlers. */
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Makes, fills, reuses and sweeps the artifact directories of sessions, by jobs. */
+
 #include "session/artifacts.h"
 
 #include <errno.h>

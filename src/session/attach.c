@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Readers attached to a managed process: one is active, the others wait for their turn. */
+
 #include <assert.h>
 #include <errno.h>
 

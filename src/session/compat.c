@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Compares a session with a spec that asks for it again, and names the field that differs. */
+
 #include <stdio.h>
 #include <string.h>
 

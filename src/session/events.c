@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The ring of events, its readers, and the JSON of an event. */
+
 #include "session/events.h"
 
 #include <assert.h>

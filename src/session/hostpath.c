@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Refuses host paths that no session may mount, whatever the policy allows. */
+
 #include <string.h>
 
 #include "base/alloc.h"

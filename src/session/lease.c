@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Leases: a session ends when its holder has been gone for a grace period. */
+
 #include <assert.h>
 
 #include "base/clock.h"

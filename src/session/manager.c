@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Finds or makes a session for a caller, deletes sessions, and makes the manager itself. */
+
 #include "session/manager.h"
 
 #include <errno.h>

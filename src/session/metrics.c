@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Counts events by pairs of names in a small hash table. */
+
 #include "session/metrics.h"
 
 #include <stdint.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Callbacks that wait for a managed process to start or to stop. */
+
 #include "base/alloc.h"
 #include "session/session_internal.h"
 #include "spec/process.h"

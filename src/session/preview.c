@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Decodes the last part of a process's stderr into valid text. */
+
 #include <string.h>
 
 #include "base/cleanup.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Starts, replaces, stops and finds managed processes. */
+
 #include "session/process.h"
 
 #include "base/alloc.h"

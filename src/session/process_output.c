@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads and releases the output of a managed process, and notifies its watchers. */
+
 #include <errno.h>
 
 #include "session/session_internal.h"

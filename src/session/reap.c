@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Ends idle and expired sessions and forgets exited processes, by a timer. */
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "session/session_internal.h"

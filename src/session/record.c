@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The tables of a record's fields, and writing and reading of records. */
+
 #include "session/record.h"
 
 #include <errno.h>

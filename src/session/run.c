@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Starts an exec in the session's sandbox, keeps its output, and reports its result. */
+
 #include "session/run.h"
 
 #include <errno.h>

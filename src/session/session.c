@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The states of one session, from creation or adoption to its end. */
+
 #include <assert.h>
 
 #include "base/alloc.h"

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of sessions share: sessions, the manager, processes, waiters, notices. */
+
 #include "backend/backend.h"
 #include "base/buf.h"
 #include "base/err.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Callers that wait for a session to be ready or to be gone. */
+
 #include <string.h>
 
 #include "base/alloc.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The tables of fields of grants, revocations and the admission policy, and their parsers. */
+
 #include "spec/admission.h"
 
 #include "base/alloc.h"

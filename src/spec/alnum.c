@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Made by tools/gen-alnum.py from Unicode 14.0.0; do not edit. */
+
+/* The table of letters and digits. Made by tools/gen-alnum.py from Unicode 14.0.0;
+ * do not edit. */
+
 #include "spec/alnum.h"
 
 /* clang-format off */

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Converts JSON values to integers, reals, flags and choices, as pydantic does. */
+
 #include "spec/coerce.h"
 
 #include <assert.h>

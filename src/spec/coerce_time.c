@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Converts a date and time, as ISO 8601 text or as a number, to microseconds since 1970. */
+
 #include <math.h>
 
 #include "base/json.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the parts of a spec that identify a configuration, as Python's json.dumps() would. */
+
 #include <string.h>
 
 #include "base/buf.h"

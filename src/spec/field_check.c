@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Checks the value of one field of an object against its row in the table. */
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>

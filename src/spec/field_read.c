@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads one JSON value into the field that a row of the table describes. */
+
 #include <assert.h>
 #include <string.h>
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Initialises, parses, checks and frees an object by its table of fields. */
+
 #include "spec/model.h"
 
 #include <assert.h>

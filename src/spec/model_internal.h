@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of models share: places in a request, and reading and checking a field. */
+
 #include "spec/model.h"
 
 /* Where in the request we are: a chain on the stack, turned into text only when needed. */

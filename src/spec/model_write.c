@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes an object as JSON, and a table of fields as a JSON schema. */
+
 #include <string.h>
 
 #include "base/alloc.h"

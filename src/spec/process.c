@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of fields of a managed process, and its parser. */
+
 #include "spec/process.h"
 
 #include "base/alloc.h"

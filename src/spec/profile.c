@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The built-in profiles, and the making of a spec from a request and a profile. */
+
 #include "spec/profile.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Collects the issues of a request, and writes them as one error or in pydantic's shape. */
+
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Checks the name of a skill. */
+
 #include <string.h>
 
 #include "base/str.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The tables of fields of a spec and its mounts, and their parsers. */
+
 #include "spec/spec.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The SQL statements of the store, and writing and reading of its records. */
+
 #include "store/store.h"
 
 #include <assert.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the store share: the database and its prepared statements. */
+
 #include <sqlite3.h>
 
 #include "store/store.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Opens, checks and upgrades the database, and sets a damaged one aside. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Makes the spec of a chat's sandbox, and takes requests to create and delete one. */
+
 #include "agent/chat/chat.h"
 
 #include <errno.h>

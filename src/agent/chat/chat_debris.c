@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Remembers chats whose sandbox could not be stopped, and tries again to remove it. */
+
 #include <string.h>
 
 #include "agent/chat/chat_internal.h"

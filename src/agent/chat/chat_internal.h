@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of chat sandboxes share: operations, lanes, debris, labels. */
+
 #include "agent/chat/chat.h"
 #include "loop/loop.h"
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The labels of a chat sandbox, and the UUIDs and times in them. */
+
 #include <ctype.h>
 #include <errno.h>
 #include <string.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Operations of one chat run one after the other: create, delete, clean up. */
+
 #include <assert.h>
 #include <string.h>
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Counts and traces the operations of chat sandboxes. */
+
 #include <assert.h>
 
 #include "agent/chat/chat_internal.h"

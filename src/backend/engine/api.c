@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Makes calls to the engine, agrees on an API version, and turns its answers into JSON or
+ * errors. */
+
 #include "backend/engine/api.h"
 
 #include <errno.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Host directories whose owner is, inside, the session's user: box-priv makes an id-mapped mount of
+ * each, and the engine is given the name of that mount. */
+
 #include <stdio.h>
 #include <string.h>
 
@@ -9,9 +13,6 @@
 #include "base/str.h"
 #include "priv/bind.h"
 #include "priv/client.h"
-
-/* Host directories whose owner is, inside, the session's user: box-priv makes an id-mapped mount of
- * each (priv/bind.h), and the engine is given the name of that. */
 
 static const char unseen[] =
     "the engine does not see mounts of the process that listens at its socket";

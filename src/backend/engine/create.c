@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the engine's request to create a container from a plan: a pure function, so that a test
+ * can look at all of it. */
+
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,9 +14,6 @@
 #include "sandbox/cgroup/cgroup.h"
 #include "sandbox/setup/gvisor.h"
 #include "sandbox/setup/masks.h"
-
-/* From what a caller wants to what the engine is asked: pure, so that a test can look at all of it.
- */
 
 #define MIB (1024LL * 1024LL)
 #define NANO 1e9

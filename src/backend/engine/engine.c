@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Makes and frees an engine backend: its directory, instance id, seccomp profiles, roots and
+ * ping. */
+
 #include "backend/engine/engine.h"
 
 #include <dirent.h>

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the engine backend share: kinds, mounts, plans, sandboxes and their
+ * calls. */
+
 #include <sys/types.h>
 
 #include "backend/backend.h"

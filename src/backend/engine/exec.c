@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Commands in a container: starts them through box-guest and passes their output, stdin and end
+ * on. */
+
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

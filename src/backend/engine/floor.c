@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The oldest safe version of each container runtime, compared with the one that is installed. Row
+ * L12: runtimes below these have known ways out of a container. A branch without a fix counts as
+ * below. Docker's own floor (29.4.3, for kernels with AF_ALG) is not here: our system call profile
+ * has no AF_ALG. */
+
 #include <string.h>
 
 #include "backend/engine/engine_internal.h"
 #include "base/str.h"
-
-/* Row L12: runtimes below these have known ways out of a container. A branch without a fix counts
- * as below. Docker's own floor (29.4.3, for kernels with AF_ALG) is not here: our system call
- * profile has no AF_ALG. */
 
 struct version {
     unsigned major, minor, patch, rc; /* rc 0: none */

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Checks image references, and the labels and volumes that an image declares. */
+
 #include <assert.h>
 #include <string.h>
 

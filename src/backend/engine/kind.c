@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of what differs between Docker and Podman, and where their sockets are found. */
+
 #include <arpa/inet.h>
 #include <assert.h>
 #include <stdlib.h>

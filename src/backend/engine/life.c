@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The states of a session's container, the link to its box-guest, and its removal. */
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>

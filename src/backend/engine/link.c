@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The unix socket of one session that its box-guest connects to: frames in both directions. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Lists the running containers of this instance that carry certain labels: page by page, then each
+ * is inspected, because a list has the time of creation only in seconds. The engine filters by the
+ * labels, exactly as they are named; whether a container is of this instance is checked here. */
+
 #include <string.h>
 
 #include "backend/engine/engine_internal.h"
@@ -8,10 +13,6 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "spec/coerce.h"
-
-/* Which containers of this instance run and carry certain labels: page by page, then each is looked
- * at, because a list has its time of creation only in seconds. The labels are the engine's to
- * filter by, exactly as they are named; whose container it is we see ourselves. */
 
 #define FOUND_MAX 10000U
 #define FILTER_MAX 1024U

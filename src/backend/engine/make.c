@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Creates or adopts a session's container, step by step; each step is one call to the engine. */
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,8 +16,6 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "sandbox/setup/userns.h"
-
-/* How a session comes to be, step by step; each is one call to the engine. */
 
 #define CREATE_TIMEOUT_NS (60ULL * NSEC_PER_SEC)
 #define PULL_SILENCE_NS (120ULL * NSEC_PER_SEC)

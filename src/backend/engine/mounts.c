@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Resolves the host directories of a session by descriptor, and compares them with what box-guest
+ * sees. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

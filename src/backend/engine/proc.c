@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Managed processes. Their output is kept in the container until it is released; what is here is a
+ * copy of that, never more than the guest keeps, so that reading needs no waiting. */
+
 #include <errno.h>
 #include <string.h>
 
@@ -6,9 +10,6 @@
 #include "base/alloc.h"
 #include "base/str.h"
 #include "base/strv.h"
-
-/* Managed processes. Their output is kept in the container until it is released; what is here is a
- * copy of that, never more than the guest keeps, so that reading needs no waiting. */
 
 #define STDIN_QUEUE_MAX (16U << 20)
 #define STDIN_HIGH_WATER (256U << 10)

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Adds up the layers of an image that is being pulled, and says when they are too many bytes. */
+
 #include "backend/engine/engine_internal.h"
 #include "base/alloc.h"
 #include "base/str.h"

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The receipt of a session and the doctor's report of an engine. Both say what the engine and the
+ * kernel report, not what was asked for. */
+
 #include <stdio.h>
 #include <string.h>
 
@@ -9,9 +13,6 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "priv/bind.h"
-
-/* What is in force for a session, and what the engine can do at all. Both as the engine and the
- * kernel tell it, not as we asked for it. */
 
 #define REPORT_MAX (64U * 1024U)
 #define POSTURE_MAX 16384U

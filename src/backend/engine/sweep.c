@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Ends what an earlier daemon of this instance left: containers by their label, page by page, then
+ * the directories they were met in. Only the label of this very instance counts; what another one
+ * made, alive or dead, is not ours to judge. */
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -14,10 +19,6 @@
 #include "base/log.h"
 #include "base/path.h"
 #include "base/str.h"
-
-/* Ends what an earlier daemon of this instance left: containers by their label, page by page, then
- * the directories they were met in. Only the label of this very instance counts; what another one
- * made, alive or dead, is not ours to judge. */
 
 #define FILTER_MAX 512U
 

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Sandboxes of an earlier daemon in the fake backend: adopting, sweeping, listing, and restarts in
+ * tests. */
+
 #include <string.h>
 
 #include "backend/fake/fake_internal.h"

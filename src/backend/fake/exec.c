@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Commands of the fake backend: runs their steps on the loop, with output, stdin, signals and
+ * timeout. */
+
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Makes the fake backend: its sandboxes, its injected faults, receipts and doctor's report. */
+
 #include "backend/fake/fake.h"
 
 #include <assert.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the fake backend share: its sandboxes, commands and processes. */
+
 #include "backend/backend.h"
 #include "backend/fake/fake.h"
 #include "base/buf.h"

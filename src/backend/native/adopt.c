@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Sandboxes that an earlier daemon left: taken over by name, or ended. */
+
 #include <errno.h>
 #include <string.h>
 
@@ -9,8 +12,6 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "spec/spec.h"
-
-/* What an earlier daemon left: taken over by name, or ended. */
 
 #define PATIENCE_NS (15ULL * NSEC_PER_SEC) /* a PID 1 that has nothing to say by then is stuck */
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The control connection to PID 1 of a sandbox: receives its messages and sends ours. */
+
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The doctor's report of the native backend: what this host can and cannot enforce. box-priv tries
+ * things out now; the rest it reported when it started. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,9 +18,6 @@
 #include "base/str.h"
 #include "inside/init_wire.h"
 #include "sandbox/setup/gvisor.h"
-
-/* What this host can and cannot enforce. box-priv tries things out; the rest it told when it
- * started. */
 
 #define DOCTOR_MAX (64U * 1024U)
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Commands in a native sandbox: sends them to PID 1 and passes their pipes, stdin and end on. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Creates and destroys native sandboxes through box-priv, and makes the backend itself. */
+
 #include "backend/native/native.h"
 
 #include <assert.h>

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the native backend share: its sandboxes, commands and managed
+ * processes. */
+
 #include "backend/backend.h"
 #include "backend/native/native.h"
 #include "backend/native/plan.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Turns mounts, limits, ids and environment of a spec into the operations of a plan. */
+
 #include "backend/native/plan.h"
 #include "backend/common.h"
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Managed processes of a native sandbox: follows their rings and passes output and exits on. */
+
 #include <errno.h>
 #include <signal.h>
 #include <string.h>

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The isolation receipt: what is in force for this session, as the kernel tells it. Two witnesses:
+ * box-priv reads the cgroups, ids and namespaces from outside; a process inside, confined like
+ * every command, reads its own status. */
+
 #include <errno.h>
 #include <string.h>
 
@@ -10,10 +15,6 @@
 #include "base/str.h"
 #include "inside/init_wire.h"
 #include "sandbox/setup/gvisor.h"
-
-/* The isolation receipt: what is in force for this session, as the kernel tells it. Two witnesses:
- * box-priv reads the cgroups, ids and namespaces from outside; a process inside, confined like
- * every command, reads its own status. */
 
 #define POSTURE_MAX 16384U
 #define RECEIPT_MAX (64U * 1024U)

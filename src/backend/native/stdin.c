@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the stdin of a managed process, which outlives boxd: the next boxd must not go on in the
+ * middle of a line that this one was writing. A write that the kernel does whole or not at all
+ * needs nothing for that. Before any other PID 1 is told that a line has begun, and afterwards that
+ * it is whole; the next daemon ends the line if the second message never came. */
+
 #include <errno.h>
 #include <limits.h>
 #include <sys/epoll.h>
@@ -6,11 +12,6 @@
 
 #include "backend/native/native_internal.h"
 #include "base/fd.h"
-
-/* The stdin of a managed process outlives us, and whoever comes next must not go on in the middle
- * of what we were writing. A write that the kernel does whole or not at all needs nothing for that.
- * Before any other PID 1 is told that a line has begun, and afterwards that it is whole; it is the
- * next daemon that ends the line if the second never came. */
 
 #define QUEUE_MAX (16U << 20)   /* one message of a client, whole, and what is left before it */
 #define HIGH_WATER (256U << 10) /* above it the writer is asked to hold back */

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Joins the two halves of a session: outside, a sandbox of the native backend, which has processes,
+ * limits, storage and a network but no control connection; inside, box-guest, which the code of the
+ * engine backend talks to. Each half ends with the other. */
+
 #include "backend/runsc/runsc.h"
 
 #include <errno.h>
@@ -21,10 +26,6 @@
 #include "sandbox/setup/gvisor.h"
 
 #include <linux/filter.h>
-
-/* Two halves: outside, a sandbox of the native backend, which has processes, limits, storage and a
- * network but nobody to talk to; inside, box-guest, whom engine_link.c and its like talk to. This
- * is where they are joined: each dies with the other. */
 
 #define MIB (1024ULL * 1024ULL)
 #define VERSION_TIMEOUT_MS 10000U

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The tables of verbs and options, and the parser that walks the arguments by them. */
+
 #include "cli/args/args.h"
 
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* The rows of the tables of verbs and options, and the functions that set a value. */
+
 #include "cli/args/args.h"
 
 #define FOR(verb) (1u << VERB_##verb)

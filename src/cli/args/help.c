@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the texts of `box help` and `--help`. */
+
 #include <string.h>
 
 #include "base/buf.h"

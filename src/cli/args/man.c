@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the verbs as mdoc(7), from the tables that parse them. The manual page man/box.1 is made
+ * with this. */
+
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/str.h"
 #include "cli/args/box_args_internal.h"
-
-/* The verbs as mdoc(7), from the tables that parse them: tools/gen-ops-doc.c puts this into
- * man/box.1. */
 
 /* Text that does not begin with a blank. */
 int man_text(struct buf *out, const char *text)

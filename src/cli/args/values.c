@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses the value of one option into the arguments: numbers, choices, variables, mounts. */
+
 #include <errno.h>
 #include <limits.h>
 #include <stdint.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Sets up the loop and signals of `box`, finds and connects to boxd, and makes plain HTTP calls. */
+
 #include "cli/io/app.h"
 
 #include <errno.h>

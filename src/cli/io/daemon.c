@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Finds the boxd program, starts it, waits until it is ready, and stops it again. */
+
 #include "cli/io/daemon.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Walks the text of a JSON list and parses one object at a time. */
+
 #include "cli/io/items.h"
 
 #include <stdbool.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses an outcome, writes the message for the user and chooses the exit status. */
+
 #include "cli/io/outcome.h"
 
 #include <signal.h>

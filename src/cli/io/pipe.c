@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Non-blocking reading and writing of descriptors that may not be switched to non-blocking. */
+
 #include "cli/io/pipe.h"
 
 #include <errno.h>

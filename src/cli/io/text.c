@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Escapes text for terminals, prints messages, and lays out tables. */
+
 #include "cli/io/text.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Switches a terminal to raw mode and back, and reads its size. */
+
 #include "cli/io/tty.h"
 
 #include <errno.h>

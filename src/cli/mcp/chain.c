@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Finds the tool chain of a command in $PATH and the directories that have to be mounted for it. */
+
 #include "cli/mcp/chain.h"
 
 #include <stdlib.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The tables of fields of a server and its box, and their parser. */
+
 #include "cli/mcp/config.h"
 
 #include <string.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses NAME=value texts and files, and chooses variables for installers. */
+
 #include "cli/mcp/env.h"
 
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* The environment of an MCP server: reading it, and what installers get of it. */
+
 #include <stddef.h>
 
 struct err;

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the description of a server, reads its list of tools, and hides secrets in texts. */
+
 #include "cli/mcp/info.h"
 
 #include <stdlib.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Finds the lines of npm's output that say what went wrong. */
+
 #include "cli/mcp/npm_errors.h"
 
 #include <stdbool.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Infers the directories to mount from a command line, and rewrites its paths to those inside. */
+
 #include "cli/mcp/path.h"
 
 #include <stdlib.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the JSON that asks boxd for the session and the process of an MCP server. */
+
 #include "cli/mcp/payload.h"
 
 #include <string.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The names of an MCP server's phases, and the delays between its attempts to start. */
+
 #include "cli/mcp/phase.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the shell script that prepares a box, and reads what it found. */
+
 #include "cli/mcp/prepare.h"
 
 #include <string.h>

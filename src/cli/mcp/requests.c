@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Keeps the requests under way, replays the handshake, and answers what a dead server cannot. */
+
 #include "cli/mcp/requests.h"
 
 #include <stdlib.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Scans JSON-RPC lines byte by byte for the kind, id and method of each message. */
+
 #include "cli/mcp/scan.h"
 
 #include <string.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Routes, request tables and answers of the chat API. */
+
 #include "front/chat/chat_http.h"
 
 #include <stddef.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes events, keep-alive comments and the `revoked` event to an HTTP answer. */
+
 #include "front/common/sse.h"
 
 #include <string.h>

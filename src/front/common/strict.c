@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Checks a request strictly against its table of fields, before the table parses it. This API takes
+ * what it documents and nothing else. The tables it shares with the LangBot wire forgive more (a
+ * number given as text, true for 1, an unknown member), because clients there rely on it; here a
+ * slip would go unnoticed. */
+
 #include <ctype.h>
 #include <string.h>
 
@@ -8,10 +14,6 @@
 #include "base/str.h"
 #include "front/common/front.h"
 #include "spec/model.h"
-
-/* This API takes what it documents and nothing else. The tables it shares with the LangBot wire
- * forgive more (a number given as text, true for 1, a member that nobody knows), because clients
- * there rely on it; here a slip would go unnoticed. */
 
 #define WHERE_MAX 96
 

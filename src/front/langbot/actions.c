@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of all actions that LangBot's client can call, by name. */
+
 #include "base/str.h"
 #include "front/langbot/langbot_internal.h"
 

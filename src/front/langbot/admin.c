@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Actions about the runtime itself: ping, health, backend, status, shutdown, workspace check. */
+
 #include <string.h>
 
 #include "backend/backend.h"

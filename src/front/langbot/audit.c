@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes what LangBot asks for into the audit log, as for every other front. LangBot has applied
+ * its own policy before; nothing here changes what it gets, except that a command which cannot be
+ * recorded does not run where the policy demands records. */
+
 #include <string.h>
 
 #include "base/alloc.h"
@@ -9,9 +14,6 @@
 #include "policy/audit/audit.h"
 #include "session/run.h"
 #include "spec/process.h"
-
-/* What LangBot asks for is recorded like anybody's. Its own policy came before; nothing here
- * changes what it gets, except that nothing runs unrecorded where that is asked for. */
 
 static struct audit_record record_of(const struct langbot_call *c, enum audit_event event)
 {

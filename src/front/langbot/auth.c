@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Decides whether a connection may use the LangBot front: by token, or by the user behind the
+ * socket. */
+
 #include <string.h>
 
 #include "base/str.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The life of one action call, from its envelope through the checks to the answer; cancelling. */
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

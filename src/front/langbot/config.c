@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The `box_init` action: checks and applies the limits, paths and backend that LangBot
+ * configures. */
+
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>

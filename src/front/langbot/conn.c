@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* One connection of a LangBot client, independent of its transport: makes calls of its messages. */
+
 #include <stdlib.h>
 
 #include "base/alloc.h"

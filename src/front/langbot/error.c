@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of LangBot's error classes, and the mapping of our errors to them. */
+
 #include <string.h>
 
 #include "base/err.h"

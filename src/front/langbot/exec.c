@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The action that runs a command; commands of one session run one after the other. */
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Files that come in pieces ahead of the action that uses them. They have no name on our disk, so
+ * nothing is left of them when their connection or we go away. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -12,9 +16,6 @@
 #include "base/str.h"
 #include "front/langbot/langbot_internal.h"
 #include "http/codec/crypto.h"
-
-/* Files that come in pieces ahead of the action that uses them. They have no name on our disk, so
- * nothing is left of them when their connection or we go away. */
 
 #define KEY_MAX 255
 #define CHUNK_MAX 16384

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Splits process output into UTF-8 lines, and joins and splits messages of the stdio transport. */
+
 #include <errno.h>
 #include <string.h>
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Actions that install and revoke admission grants, and the removal of those that expired. */
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

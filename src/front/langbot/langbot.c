@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Creates the LangBot front, registers its HTTP routes and answers the health probes. */
+
 #include "front/langbot/langbot.h"
 
 #include <stdlib.h>

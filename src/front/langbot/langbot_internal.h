@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the LangBot front share: messages, calls, connections, errors,
+ * actions. */
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads and checks the envelope of an action request. */
+
 #include <errno.h>
 #include <string.h>
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Actions that start, show and stop managed processes. */
+
 #include "session/process.h"
 
 #include <stdlib.h>

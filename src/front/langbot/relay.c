@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The relay: stdin and stdout of a managed process over a WebSocket, a message for each line. The
+ * process outlives its reader, and boxd's reader may outlive boxd: a line counts as delivered, and
+ * is released, when the kernel at the other end has it. The next reader goes on behind it. */
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,10 +21,6 @@
 #include "session/manager.h"
 #include "session/process.h"
 #include "spec/process.h"
-
-/* The relay: stdin and stdout of a managed process over a WebSocket, a message for each line. The
- * process outlives its reader, and boxd's reader may outlive boxd: a line counts as delivered, and
- * is released, when the kernel at the other end has it. Whoever comes next goes on behind it. */
 
 #define WORKSPACE_MAX 256
 #define READ_SIZE 65536U

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of langbot-plugin releases and the rules that tell them apart by their first
+ * requests. */
+
 #include "front/langbot/release.h"
 
 #include "base/cleanup.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the answers and errors of actions, and reads the arguments that many actions share. */
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>

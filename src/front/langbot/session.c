@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Actions that create, show and delete sessions, and getting a session for other actions. */
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

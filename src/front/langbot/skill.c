@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of skill actions, each with the job it starts, and the mount of a skill in a
+ * sandbox. */
+
 #include "jobs/jobs.h"
 
 #include <errno.h>
@@ -9,8 +13,6 @@
 #include "base/str.h"
 #include "front/langbot/langbot_internal.h"
 #include "spec/spec.h"
-
-/* Skills are the business of jobs/jobs.h; here is only who asks for what. */
 
 static const struct skill_row {
     const char *action;

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Action RPC over stdin and stdout, for a host that starts us as its child. */
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +14,6 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "front/langbot/langbot_internal.h"
-
-/* Action RPC over stdin and stdout, for a host that starts us as its child. */
 
 #define QUEUE_MAX                                                                                  \
     (128U << 20) /* a message in pieces is somewhat larger, and there may be several */

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* How much a workspace keeps: in its directory of the host, and in its sandboxes. Roots add up to
+ * the whole; details lie inside of a root. */
+
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -8,9 +12,6 @@
 #include "front/langbot/langbot_internal.h"
 #include "front/langbot/tenant/usage.h"
 #include "jobs/hostdir.h"
-
-/* How much a workspace keeps: in its directory of the host, and in its sandboxes. Roots add up to
- * the whole; details lie inside of a root. */
 
 static const struct {
     const char *key, *name; /* in the directory of the workspace; "": itself */

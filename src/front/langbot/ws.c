@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The WebSocket transport of the LangBot front; joins requests that old clients send in pieces. */
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

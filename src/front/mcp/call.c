@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of MCP methods, and the life of one call from its message to the answer. */
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The MCP transport "streamable HTTP": POST, GET and DELETE on /mcp. One message a POST; the answer
+ * is JSON, or a stream of events where a notification precedes it or where it takes its time. */
+
 #include "front/mcp/http.h"
 
 #include <stdlib.h>
@@ -9,9 +13,6 @@
 #include "base/str.h"
 #include "front/common/sse.h"
 #include "http/server/server.h"
-
-/* Streamable HTTP. One message a POST; the answer is JSON, or a stream of events where something is
- * told before it, or where it takes its time. */
 
 #define SESSION_HEADER "Mcp-Session-Id"
 #define PATIENCE_NS                                                                                \

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Clients of the revisions with a handshake, by their Mcp-Session-Id. Most recent use first. */
+
 #include <stdlib.h>
 
 #include "base/alloc.h"
 #include "base/str.h"
 #include "front/mcp/http.h"
 #include "policy/authz.h"
-
-/* Clients of the revisions with a handshake, by their Mcp-Session-Id. Most recent use first. */
 
 #define LINKS_MAX 1024U
 #define LINKS_EACH 64U /* of one caller */

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Creates and frees the MCP front and registers its routes. */
+
 #include "front/mcp/mcp.h"
 
 #include <stdlib.h>

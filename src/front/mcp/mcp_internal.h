@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the MCP front share: places, calls, tools, answers and transports. */
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses and checks MCP messages, negotiates the protocol version, and writes answers and
+ * errors. */
+
 #include "front/mcp/message.h"
 
 #include <errno.h>

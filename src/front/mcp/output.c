@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The output schemas of the agent's tools, for programs (docs/reference/tools.md has them for
+ * people). A tool that refuses answers `ok` and `error` alone. */
+
 #include <string.h>
 
 #include "base/str.h"
 #include "front/mcp/mcp_internal.h"
-
-/* What the tools of the agent answer, for programs (docs/reference/tools.md has it for people). A
- * tool that says no answers `ok` and `error` alone. */
 
 /* clang-format off */
 #define OK {"ok", "boolean", "Whether it worked.", false}

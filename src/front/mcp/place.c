@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Finds, creates, keeps and ends the sessions that an MCP client may use. */
+
 #include <stdlib.h>
 #include <string.h>
 

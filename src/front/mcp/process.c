@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* MCP tools that start, list and stop managed processes. */
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +19,6 @@
 #include "session/process.h"
 #include "spec/model.h"
 #include "spec/process.h"
-
-/* Processes that go on running: start, list, stop. Their streams are in mcp_process_io.c. */
 
 #define ANSWER_MAX (8U << 20)
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* MCP tools that read the output of a managed process and write to its stdin. */
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Progress notifications of a running tool call: the last output, or a sign of life. */
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* MCP resources: lists workspaces and reads files and directories of sessions. Files as resources:
+ * box://sessions/{id}/files{path}, the path absolute as inside and with escapes where a URI needs
+ * them. The list has the workspaces; a directory is read as the URIs of what is in it. */
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +17,6 @@
 #include "policy/authz.h"
 #include "session/manager.h"
 #include "spec/spec.h"
-
-/* Files as resources: box://sessions/{id}/files{path}, the path absolute as inside and with escapes
- * where a URI needs them. The list has the workspaces; a directory is read as the URIs of what is
- * in it. */
 
 #define SCHEME "box://sessions/"
 #define FILES "/files"

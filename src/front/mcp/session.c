@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* MCP tools that list, create and delete sessions by their handle. A model may choose only settings
+ * of a new session that reach no further than its own: never a directory of the host. */
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,9 +16,6 @@
 #include "session/manager.h"
 #include "spec/model.h"
 #include "spec/spec.h"
-
-/* Sessions by their handle. What a model may choose of a new one is what cannot reach further than
- * the one it has: never a directory of the host. */
 
 #define LIST_MAX (4U << 20)
 #define SHOWN_MAX 1000 /* sessions of one list */

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Lists the MCP tools with their schemas and calls them: those of the agent and those of this
+ * front. */
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

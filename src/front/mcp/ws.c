@@ -1,4 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The other end of `box mcp serve`: one WebSocket for one client on stdio, a message for each line.
+ * The first message is not the client's: it says what the session is to be like,
+ * {"session": {…}, "client": "…"}, the session as POST /v1/sessions takes it. With a name the
+ * session stays; without, it ends with the connection, however that ends. "client" is 16
+ * hexadecimal digits of its own choice: with the same ones it finds its sessions again when boxd
+ * was restarted. That gives it nothing that it could not have by a name. An empty message says that
+ * the client has ended: what is under way gets a moment. */
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,14 +20,6 @@
 #include "policy/authz.h"
 #include "session/manager.h"
 #include "spec/spec.h"
-
-/* The other end of `box mcp serve`: one WebSocket for one client on stdio, a message for each line.
- * The first message is not the client's: it says what the session is to be like,
- * {"session": {…}, "client": "…"}, the session as POST /v1/sessions takes it. With a name the
- * session stays; without, it ends with the connection, however that ends. "client" is 16
- * hexadecimal digits of its own choice: with the same ones it finds its sessions again when boxd
- * was restarted. That gives it nothing that it could not have by a name. An empty message says that
- * the client has ended: what is under way gets a moment. */
 
 #define HELLO_MAX (64U << 10)
 #define GRACE_NS (5ULL * NSEC_PER_SEC)

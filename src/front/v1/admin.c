@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* GET /v1/audit: pages of audit records, cut to what the caller's scope may see. */
+
 #include <errno.h>
 #include <stdlib.h>
 

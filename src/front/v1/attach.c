@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Attaches a connection to a managed process by byte offsets, for a peer that may outlive boxd. A
+ * peer that outlives us. It names the offsets where it goes on and says how far it has got; only
+ * then is output released. Input is acknowledged once it is in the program's pipe, so that what we
+ * take with us when we die is sent again. */
+
 #include <errno.h>
 
 #include "base/alloc.h"
@@ -11,10 +17,6 @@
 #include "loop/loop.h"
 #include "session/manager.h"
 #include "session/process.h"
-
-/* A peer that outlives us. It names the offsets where it goes on and says how far it has got; only
- * then is output released. Input is acknowledged once it is in the program's pipe, so that what we
- * take with us when we die is sent again. */
 
 #define READ_SIZE 65536U
 #define TURN_BYTES (512U << 10) /* of output in one turn of the loop */

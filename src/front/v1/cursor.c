@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Encrypts event and record numbers into opaque cursors for callers with a scope. The number goes,
+ * beside a random one, through a Feistel network of four rounds whose function is SHA-256 under a
+ * key of this process and the caller's name. So two ids of the same number differ, ids of different
+ * numbers cannot be told apart, and a caller cannot use those of another. A text that was not made
+ * here decodes to a number that was never used. */
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,12 +14,6 @@
 #include "base/str.h"
 #include "front/v1/v1_internal.h"
 #include "http/codec/crypto.h"
-
-/* A number for somebody who is not to read it: beside a random one, through a Feistel network of
- * four rounds whose function is SHA-256 under a key of this process and the name of whoever it is
- * for. So two ids of the same number differ, ids of different numbers cannot be told apart, and
- * those of one caller are nothing to another. What was not made here comes out as a number that
- * never was. */
 
 #define ROUNDS 4
 #define NAME_MAX_LEN 64

@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* GET /v1/events: what happens to sessions, as server-sent events. Ids are "EPOCH-NUMBER": numbers
+ * start anew with boxd, and an id of an earlier boxd must not be taken for one of this. Numbers
+ * count the events of all callers, so a caller with a scope gets an encrypted cursor for an id, and
+ * the counts that it sees are of its own events. */
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +20,6 @@
 #include "policy/authz.h"
 #include "session/events.h"
 #include "session/manager.h"
-
-/* What happens, as server-sent events. Ids are "EPOCH-NUMBER": numbers start anew with boxd, and an
- * id of an earlier one must not be taken for one of ours. Numbers count the events of everybody, so
- * whoever has a scope gets a cursor (v1_cursor.c) for an id, and what it is told counts its own. */
 
 #define DATA_MAX 4096U
 #define FILTER_MAX 512U

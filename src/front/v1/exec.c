@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* POST /v1/sessions/{id}/exec: runs one command and answers with its result when it has ended. */
+
 #include <stdlib.h>
 #include <string.h>
 

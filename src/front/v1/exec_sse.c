@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* One exec as server-sent events. The id of an event is the position behind it, so that a client
+ * that comes back with the last id goes on without gap or repeat; the id of the end is one more. */
+
 #include <string.h>
 
 #include "base/alloc.h"
@@ -12,9 +16,6 @@
 #include "http/codec/crypto.h"
 #include "http/server/server.h"
 #include "session/manager.h"
-
-/* One exec as server-sent events. The id of an event is the position behind it, so that whoever
- * comes back with the last id goes on without gap or repeat; the id of the end is one more. */
 
 #define PIECE_MAX 16384U
 #define DATA_MAX (PIECE_MAX * 8U) /* worst case of escaping, and the rest */

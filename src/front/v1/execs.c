@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Execs with an id: starts them detached, lists, shows, signals, streams and deletes them. */
+
 #include <signal.h>
 
 #include "base/alloc.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Lists, stats, removes, creates and moves files of a session, and what all file requests share. */
+
 #include "front/v1/files.h"
 
 #include <errno.h>

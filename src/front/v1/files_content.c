@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* GET, HEAD and PUT of a file's content, with ranges and conditions. */
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Streams changes below a directory of a session as server-sent events. */
+
 #include <stdio.h>
 #include <string.h>
 

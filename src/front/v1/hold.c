@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* A session that belongs to a connection: it ends when the connection has been lost for as long as
+ * its lease says. The processes in it can be attached to over the same connection, but are not part
+ * of it: a process outlives a connection, and boxd itself. docs/reference/mcp.md has the messages.
+ */
+
 #include <string.h>
 
 #include "base/alloc.h"
@@ -14,11 +20,6 @@
 #include "policy/authz.h"
 #include "session/manager.h"
 #include "spec/spec.h"
-
-/* A session that belongs to a connection: it ends when the connection has been lost for as long as
- * its lease says. What runs in it can be attached to over the same connection, and is told apart
- * from it: a process outlives a connection, and boxd itself. docs/reference/mcp.md has the
- * messages. */
 
 #define MESSAGE_MAX (17U << 20) /* the longest line of stdin, and its head */
 #define TEXT_MAX (64U << 10)

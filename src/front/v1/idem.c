@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Keeps answers by their key, also over a restart, and holds repeated requests until the first
+ * ends. */
+
 #include "front/v1/idem.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the metrics page, and counts and logs each answered request. */
+
 #include "front/v1/metrics.h"
 
 #include <dirent.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the OpenAPI document from the served routes, the request models and the tables of
+ * routes. */
+
 #include "front/v1/openapi.h"
 
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* Writes the OpenAPI document of the HTTP API. */
+
 struct buf;
 struct err;
 struct http_server;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table that documents each route of the HTTP API. A route that is missing here, or is only
+ * here, fails the build of docs/api/openapi.json and its test. */
+
 #include "front/v1/v1_internal.h"
 #include "front/v1/v1_openapi_internal.h"
 #include "spec/process.h"
 #include "spec/spec.h"
-
-/* What every route of the API is for. One that is missing here, or here and nowhere else, fails the
- * build of docs/api/openapi.json and its test. */
 
 /* clang-format off */
 #define BYTES "application/octet-stream"

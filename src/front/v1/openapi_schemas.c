@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "front/v1/v1_openapi_internal.h"
 
-/* Answers of the API. tests/integration/test_http_openapi.py holds what boxd sends against them. */
+/* The tables of members of each answer of the HTTP API. tests/integration/test_http_openapi.py
+ * compares them with the answers of boxd. */
+
+#include "front/v1/v1_openapi_internal.h"
 
 /* clang-format off */
 #define OUTCOME_MEMBERS(opt) \

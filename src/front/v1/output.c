@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads ranges of a command's whole stored output, and searches it for a pattern. */
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +20,6 @@
 #include "policy/authz.h"
 #include "policy/outputs.h"
 #include "session/manager.h"
-
-/* The whole of what a command wrote, for whoever was shown a part of it. */
 
 #define READ_MAX (4U << 20)
 #define PATTERN_MAX (REGEX_PATTERN_MAX + 1U)

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Lists, starts, shows and stops managed processes over HTTP, and reads their stdout by offset. */
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

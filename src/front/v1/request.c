@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of fields of an exec request, and the JSON of sessions and outcomes in answers. */
+
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads the stderr of a managed process by byte offset. Only the last part of it is kept, so a slow
+ * reader misses bytes: Box-Next-Offset tells where those it got end. */
+
 #include <stdio.h>
 
 #include "base/alloc.h"
@@ -9,9 +13,6 @@
 #include "loop/loop.h"
 #include "session/manager.h"
 #include "session/process.h"
-
-/* What a managed process says on stderr, by byte offset. Only the last of it is kept, so a reader
- * that is slow misses bytes: Box-Next-Offset tells where those it got end. */
 
 #define STDERR_MAX (16U << 10)
 #define WAIT_MAX_MS 60000U

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* One command over one WebSocket: the protocol of `box run` and `box exec`. The first message is
+ * the request, as text; a client that comes back to a running command sends none. After that binary
+ * messages carry bytes (first byte: 0 stdin, 1 stdout, 2 stderr) and text messages carry events. */
+
 #include <errno.h>
 #include <string.h>
 
@@ -17,10 +22,6 @@
 #include "session/manager.h"
 #include "session/run.h"
 #include "spec/spec.h"
-
-/* One command over one WebSocket: what `box run` and `box exec` speak. The first message is the
- * request, as text; whoever comes back to a command that runs sends none. After that binary
- * messages carry bytes (first byte: 0 stdin, 1 stdout, 2 stderr) and text messages say things. */
 
 #define MESSAGE_MAX (12U << 20)
 #define TEXT_MAX (64U * 1024U)

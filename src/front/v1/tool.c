@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* POST /v1/execute-tool: calls a tool of the agent in the session of a query, as LangBot does. */
+
 #include <stdlib.h>
 
 #include "agent/tools.h"
@@ -9,8 +12,6 @@
 #include "base/str.h"
 #include "front/v1/v1_internal.h"
 #include "http/server/server.h"
-
-/* A tool of the agent in the session of a query, as LangBot calls them. */
 
 #define BODY_MAX (12U << 20)
 #define ANSWER_MAX (64U << 20)

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* GET /v1/tools, and POST to call one tool of the agent in a session. */
+
 #include <string.h>
 
 #include "agent/tools.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Creates the HTTP API, and its routes for health, doctor, status, errors and sessions. */
+
 #include "front/v1/v1.h"
 
 #include <errno.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the HTTP API share: its state, exec requests, files and route tables. */
+
 #include <stdbool.h>
 #include <stdint.h>
 

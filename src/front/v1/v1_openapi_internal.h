@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* The tables that the OpenAPI document is written from: members, schemas, parameters, routes. */
+
 #include <stddef.h>
 
 struct jw;

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses endpoints, keeps idle connections, and writes requests for calls and WebSockets. */
+
 #include "http/client/client.h"
 
 #include <arpa/inet.h>

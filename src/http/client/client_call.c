@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The states of one call of the HTTP client, from connecting to the end of the answer. */
+
 #include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the HTTP client share: clients, idle connections, calls, dialers. */
+
 #include <sys/socket.h>
 #include <sys/un.h>
 

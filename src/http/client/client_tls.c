@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* An HTTP client over TLS. It is apart from the rest, so that programs without TLS do not link
+ * it. */
+
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "http/client/client_internal.h"
 #include "http/stream/tls.h"
-
-/* Apart from the rest of the client, so that who has no use for TLS does not carry it. */
 
 static int dial(void *arg, struct places *places, struct err *err)
 {

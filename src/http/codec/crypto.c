@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Digests, base64, random bytes and comparison of secrets, by libcrypto. */
+
 #include "http/codec/crypto.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Decodes the body of an HTTP/1.1 message: by length, chunked, or until the end. */
+
 #include "http/codec/http1.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses and checks the head of an HTTP/1.1 message, and finds headers in it. */
+
 #include "http/codec/http1.h"
 
 #include <errno.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* Classes of bytes that the parts of the HTTP/1.1 codec share. */
+
 #include <stdbool.h>
 #include <stdint.h>
 

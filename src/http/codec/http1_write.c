@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes request lines, status lines and headers of HTTP/1.1. */
+
 #include "http/codec/http1.h"
 
 #include <errno.h>

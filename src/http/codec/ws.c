@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Decodes frames into messages, and writes frame heads and close payloads. */
+
 #include "http/codec/ws.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The opening handshake of a WebSocket, for both roles. */
+
 #include "http/codec/ws.h"
 
 #include <string.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Checks that text which comes in pieces is valid UTF-8. */
+
 #include "http/codec/ws.h"
 
 #include <string.h>

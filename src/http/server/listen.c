@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Opens and checks the listening sockets of the HTTP server: unix, TCP, or inherited. */
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of problem codes, each with its cause and remedy. */
+
 #include "base/str.h"
 #include "http/server/server.h"
 

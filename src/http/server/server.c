@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Listeners, accepting, the lists of connections, and the life of the HTTP server. */
+
 #include "http/server/server.h"
 
 #include <assert.h>

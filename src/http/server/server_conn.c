@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The states of one connection of the HTTP server, from its first head to its end. */
+
 #include <assert.h>
 #include <errno.h>
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the HTTP server share: listeners, connections, requests. */
+
 #include "base/log.h"
 #include "http/codec/http1.h"
 #include "http/server/server.h"

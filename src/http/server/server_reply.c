@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes answers: whole, in pieces, problems, refusals, and the upgrade to a WebSocket. */
+
 #include <assert.h>
 #include <errno.h>
 #include <string.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* One request: its copy of the head, its accessors, and its callbacks. */
+
 #include <errno.h>
 #include <string.h>
 #include <strings.h>

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Checks Host and Origin of a request, and finds its route. */
+
 #include <arpa/inet.h>
 #include <string.h>
 #include <strings.h>
 
 #include "base/str.h"
 #include "http/server/server_internal.h"
-
-/* Who a request says it is for, and where it says it comes from. */
 
 struct host {
     struct http1_str name; /* without brackets */

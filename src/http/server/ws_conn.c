@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The states, pings, deadlines and queues of an open WebSocket. */
+
 #include "http/server/ws_conn.h"
 
 #include <assert.h>

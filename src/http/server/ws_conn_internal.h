@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* Starts and ends a WebSocket for its owner, a server or a client. */
+
 #include "http/server/ws_conn.h"
 #include "http/stream/stream_internal.h"
 

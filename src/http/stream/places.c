@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Keeps a list of addresses and walks it, beginning with the one that worked last. */
+
 #include "http/stream/places.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Buffered reading and writing of a socket on the loop, with a timer and a deferred call. */
+
 #include "http/stream/stream_internal.h"
 
 #include <assert.h>

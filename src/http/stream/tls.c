@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The TLS client and its tunnels, by OpenSSL. */
+
 #include "http/stream/tls.h"
 
 #include <arpa/inet.h>

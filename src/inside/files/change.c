@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Removes, creates and moves files and directories for box-files. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

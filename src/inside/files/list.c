@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Lists a page of a directory for box-files. */
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

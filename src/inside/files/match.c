@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Matches paths against glob patterns with braces, classes and "**". */
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The main function of box-files. */
+
 #include <signal.h>
 #include <unistd.h>
 

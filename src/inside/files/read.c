@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Stats files, and reads ranges of bytes or lines of them for box-files. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Searches trees for box-files: names by glob pattern, contents by regular expression. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

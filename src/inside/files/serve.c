@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads the one request of box-files, runs its operation and sends the answer. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Visits every file below a directory, sorted by name, within fixed limits. */
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

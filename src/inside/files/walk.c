@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Resolves a path beneath the root one component at a time, safe against files that are swapped. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Watches a file or a tree by inotify for box-files and sends its changes. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes, appends to and edits files for box-files; a new content takes its place by rename. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Marks the processes of one program by a resource limit that they inherit and cannot change. */
+
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

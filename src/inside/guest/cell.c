@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* One program of box-guest: its pipes or terminal, its output rings, and orders from boxd. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

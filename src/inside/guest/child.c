@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The child of box-guest before execve: streams, limits, directory, filter, environment. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>

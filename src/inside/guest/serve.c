@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The connection of box-guest to boxd: frames in both directions, and the check of mounts. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>

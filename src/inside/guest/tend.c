@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Looks after a program from its start to the end of the last process that it left: its time, its
+ * memory, its death. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -12,9 +16,6 @@
 #include "base/str.h"
 #include "inside/disk_full.h"
 #include "inside/guest/guest.h"
-
-/* What happens to a program between its start and the end of the last process that it left: its
- * time, its memory, its death. */
 
 #define MSEC 1000000ULL
 #define ROUND_NS (1 * MSEC) /* between two rounds of killing; later ones take their time */

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Finds all processes of one program in /proc, to signal them and to add up their memory. */
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

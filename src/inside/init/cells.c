@@ -1,4 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Every exec runs in a cgroup2 group of its own, so that a time-out ends all of its processes and
+ * nothing else. The groups are kept and used again: a warm exec makes no directory. Only one that
+ * was killed is made anew: kernels up to at least 6.18 compare the kill counter of the parent's
+ * group with that of the group a process is cloned into, and so kill every newcomer to it.
+ *
+ * Memory on v1: the first cell uses the session's own group, further cells get a child group, so
+ * that the kernel's counter of kills tells whose process died. On v2 memory.oom.group lets the
+ * kernel end the whole group itself. */
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,15 +21,6 @@
 
 #include "base/fd.h"
 #include "inside/init/init.h"
-
-/* Every exec runs in a cgroup2 group of its own, so that a time-out ends all of its processes and
- * nothing else. The groups are kept and used again: a warm exec makes no directory. Only one that
- * was killed is made anew: kernels up to at least 6.18 compare the kill counter of the parent's
- * group with that of the group a process is cloned into, and so kill every newcomer to it.
- *
- * Memory on v1: the first cell uses the session's own group, further cells get a child group, so
- * that the kernel's counter of kills tells whose process died. On v2 memory.oom.group lets the
- * kernel end the whole group itself. */
 
 static const struct {
     const char *name;

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The child of box-init before execve: puts up the walls around a command. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The main function and poll loop of box-init: reaps, times out and handles out of memory. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>

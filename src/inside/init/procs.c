@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Managed processes. Their output is read here, whether a boxd is there or not, into a ring that
+ * the next one finds again; a full ring stops the reading, and so the process. What boxd is to know
+ * follows from the fields of struct proc: nothing is queued. */
+
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -7,10 +12,6 @@
 
 #include "base/fd.h"
 #include "inside/init/init.h"
-
-/* Managed processes. Their output is read here, whether a boxd is there or not, into a ring that
- * the next one finds again; a full ring stops the reading, and so the process. What boxd is to know
- * follows from the fields of struct proc: nothing is queued. */
 
 #define READS_PER_TURN 16
 #define SHORT_READ 4096        /* less than this has emptied the pipe */

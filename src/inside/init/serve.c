@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The control connection of box-init to boxd: receives orders, sends starts, exits and output. */
+
 #include <errno.h>
 #include <signal.h>
 #include <string.h>

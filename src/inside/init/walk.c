@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Kills processes without a kill group: all that do not provably belong to another managed process.
+ * None can slip through, because all of them are stopped meanwhile; what a managed process has
+ * detached from itself (its session and its parents) is not spared. */
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -9,10 +14,6 @@
 
 #include "base/fd.h"
 #include "inside/init/init.h"
-
-/* Killing without a kill group: everything goes that is not provably of another managed process.
- * Nobody can slip through, because all of them are stopped meanwhile; what a managed process has
- * detached from itself (its session and its parents) is not spared. */
 
 #define DEPTH_MAX 256
 

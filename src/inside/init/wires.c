@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Makes the pipes or the terminal of a command, and clones its child. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

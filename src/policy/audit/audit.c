@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Opens the log, appends records, and says whether there is room for more. */
+
 #include "policy/audit/audit.h"
 
 #include <errno.h>

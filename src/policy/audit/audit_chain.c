@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Hashes lines of the audit log and verifies the chain over its files. */
+
 #include <errno.h>
 #include <string.h>
 

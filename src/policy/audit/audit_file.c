@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The files of the audit log: finding the end, rotation, removal of old ones. */
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the audit log share: its state, files, chain and records. */
+
 #include "policy/audit/audit.h"
 
 struct buf;

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads records from the audit log by number, by binary search in its files. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes one audit record as a line of JSON. */
+
 #include <string.h>
 
 #include "base/buf.h"

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Finds the host's cgroup trees, makes the groups of a session, sets its limits and reads them
+ * back. */
+
 #include "sandbox/cgroup/cgroup.h"
 
 #include <dirent.h>

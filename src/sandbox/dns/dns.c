@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Takes questions over UDP and TCP, limits their rate, and answers or forwards them. */
+
 #include "sandbox/dns/dns.h"
 
 #include <errno.h>

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of the resolver share: servers, listeners, clients, questions under way. */
+
 #include <stdbool.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses questions and answers, and writes questions, answers and errors. */
+
 #include "sandbox/dns/dns_msg.h"
 
 #include <errno.h>

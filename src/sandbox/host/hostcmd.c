@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Finds, spawns, waits for and kills a program of the host. */
+
 #include "sandbox/host/hostcmd.h"
 
 #include <assert.h>

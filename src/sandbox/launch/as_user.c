@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The child that becomes another user, and the parent that reads its findings. */
+
 #include "sandbox/launch/as_user.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Clones a process that shares memory with its parent and has a stack of its own. */
+
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Starts, kills and cleans up sandboxes: prepares, clones, maps ids, sets limits. */
+
 #include "sandbox/launch/launch.h"
 
 #include <assert.h>

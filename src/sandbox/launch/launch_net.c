@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Leases of addresses, joining and leaving a network, and the removal of old interfaces. */
+
 #include "sandbox/launch/launch_net.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Opens the source of each mount of a plan as a detached, id-mapped mount. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

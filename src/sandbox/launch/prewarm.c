@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The child that makes namespaces and id maps ahead, and the orders to it. */
+
 #include "sandbox/launch/prewarm.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Makes, reuses and removes storage directories. */
+
 #include "sandbox/launch/storage.h"
 
 #include <dirent.h>

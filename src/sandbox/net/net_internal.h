@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of session networks share: visits to namespaces, packet rules, host
+ * networks. */
+
 #include <stddef.h>
 #include <stdint.h>
 

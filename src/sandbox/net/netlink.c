@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Builds, sends and reads netlink messages. */
+
 #include "sandbox/net/netlink.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Runs nft(8) to load a script, or to read rules. */
+
 #include "sandbox/net/nft.h"
 
 #include <errno.h>

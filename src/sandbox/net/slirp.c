@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Starts and stops slirp4netns or pasta for a session, with packet rules inside. */
+
 #include "sandbox/net/slirp.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Builds, checks and prints plans. */
+
 #include "sandbox/plan/plan.h"
 
 #include <errno.h>

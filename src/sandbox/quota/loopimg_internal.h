@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* What the source files of disk images share: mounting an image, checking a name. */
+
 #include <stdint.h>
 
 struct err;

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Compiles the policy of a profile into a BPF program for an architecture. */
+
 #include "sandbox/seccomp/seccomp.h"
 
 #include "base/alloc.h"

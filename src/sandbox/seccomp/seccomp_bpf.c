@@ -1,17 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sandbox/seccomp/seccomp_internal.h"
 
-#include "base/alloc.h"
-#include "base/cleanup.h"
-
-#include <assert.h>
-#include <errno.h>
-#include <linux/seccomp.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-
-/* The shape of the program:
+/* Generates the BPF program of a system call filter. The shape of the program:
  *
  *     load arch; other than ours -> seccomp_ret_foreign
  *     load nr;   binary search over ranges of numbers with one verdict
@@ -24,6 +13,18 @@
  * that one for a wrong type" cannot be said in it. Numbers with the x32 bit are simply larger than
  * any we know, so they get the default like every number of the future.
  */
+
+#include "sandbox/seccomp/seccomp_internal.h"
+
+#include "base/alloc.h"
+#include "base/cleanup.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <linux/seccomp.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half of an argument comes first");
 

@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the policy as a seccomp profile for container engines. Engines hand the profile to
+ * libseccomp, which knows no order of rules: each says ALLOW for arguments that no earlier row of
+ * the table refuses. It compares 64 bits, the table means the low 32, so every condition is a
+ * masked one. */
+
 #include "sandbox/seccomp/seccomp_json.h"
 
 #include <errno.h>
@@ -10,10 +16,6 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "sandbox/seccomp/seccomp_internal.h"
-
-/* Engines hand the profile to libseccomp, which knows no order of rules: each says ALLOW for
- * arguments that no earlier row of the table refuses. It compares 64 bits, the table means the low
- * 32 (seccomp_internal.h), so every condition is a masked one. */
 
 #define ARGS 6
 #define BITS 32

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* Writes the system call policy as a profile that container engines read. */
+
 #include "sandbox/seccomp/seccomp.h"
 
 struct buf;

@@ -1,4 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of system calls and what each may do. The policy. A call that stands nowhere below
+ * answers ENOSYS: that is the right answer for what is newer than this list, and for what we keep
+ * closed although programs probe for it and have a fallback (io_uring_*, keyctl and its kin,
+ * userfaultfd, clone3, openat2, the new mount calls, mbind and its kin, memfd_secret, modify_ldt,
+ * the old aio calls, file_setattr, open_tree_attr). clone3 and openat2 hide their flags behind a
+ * pointer, where a filter cannot look. */
+
 #include "sandbox/seccomp/seccomp_internal.h"
 
 #include "sandbox/seccomp/seccomp.h"
@@ -11,12 +19,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-
-/* The policy. A call that stands nowhere below answers ENOSYS: that is the right answer for what is
- * newer than this list, and for what we keep closed although programs probe for it and have a
- * fallback (io_uring_*, keyctl and its kin, userfaultfd, clone3, openat2, the new mount calls,
- * mbind and its kin, memfd_secret, modify_ldt, the old aio calls, file_setattr, open_tree_attr).
- * clone3 and openat2 hide their flags behind a pointer, where a filter cannot look. */
 
 #define ALLOW SECCOMP_RET_ALLOW
 #define ERRNO(e) (SECCOMP_RET_ERRNO | (e))

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes the configuration of gVisor's sandbox from a plan. */
+
 #include "sandbox/setup/gvisor.h"
 
 #include <errno.h>

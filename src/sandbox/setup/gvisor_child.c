@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The last steps of a gVisor sandbox's child: the bundle, its mounts, and execve of runsc. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mount.h>

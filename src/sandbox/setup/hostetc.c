@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Copies the listed files of the host's /etc, within a budget of files and bytes. */
+
 #include "sandbox/setup/hostetc.h"
 
 #include <dirent.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Makes, clones, changes and attaches mounts by descriptor. */
+
 #include "sandbox/setup/mount.h"
 
 #include <errno.h>

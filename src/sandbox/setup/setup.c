@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table of steps of a new sandbox's child, from its ids to execve. */
+
 #include "sandbox/setup/setup.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Carries out each operation of a plan: directories, links, binds, /proc, /dev. */
+
 #include "sandbox/setup/setup_tree.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Writes id maps, clones into user namespaces of another owner, and caches id-map namespaces. */
+
 #include "sandbox/setup/userns.h"
 
 #include <assert.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Installs, revokes, expires and checks grants, and rewrites a spec into that of a managed
+ * sandbox. */
+
 #include "front/langbot/tenant/admission.h"
 
 #include <assert.h>

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Checks the extra mounts of a managed sandbox: read-only directories of a trusted host, beside the
+ * workspace. They are looked at by name, for an answer that says what is wrong; when they are
+ * mounted they are resolved again, by descriptor and without links. */
+
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
@@ -11,10 +16,6 @@
 #include "front/langbot/tenant/admission.h"
 #include "front/langbot/tenant/boxconf.h"
 #include "spec/spec.h"
-
-/* What a trusted host may show to a managed sandbox beside its workspace: directories of its own,
- * read-only. Looked at by name, for an answer that says what is wrong; whoever mounts them resolves
- * them again, by descriptor and without links. */
 
 #define MOUNTS_MAX 256U
 #define BELOW_WORKSPACE SPEC_DEFAULT_MOUNT "/"

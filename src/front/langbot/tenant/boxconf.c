@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses the limits and paths of `box_init`, and checks paths against the allowed roots. */
+
 #include "front/langbot/tenant/boxconf.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* A chained hash table that doubles its buckets as it fills. */
+
 #include "front/langbot/tenant/nsmap.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The readiness probe as a state machine, and the report that it fills. */
+
 #include "front/langbot/tenant/readiness.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Destroys the matching sessions and calls back once when the last one has ended. */
+
 #include "front/langbot/tenant/sweep.h"
 
 #include <assert.h>

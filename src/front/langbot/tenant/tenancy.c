@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Parses the tenant context, maps session names, and keeps the fence of placement generations. */
+
 #include "front/langbot/tenant/tenancy.h"
 
 #include <assert.h>

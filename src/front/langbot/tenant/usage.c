@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Runs the measuring script in a few sessions at once and adds up what they report. */
+
 #include "front/langbot/tenant/usage.h"
 
 #include <string.h>
