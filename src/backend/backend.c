@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "base/buf.h"
+#include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "http/codec/crypto.h"
@@ -23,6 +24,18 @@ const char *outcome_name(enum outcome_kind kind)
         [OUTCOME_SESSION_LOST] = "session_lost",
     };
     return kind < OUTCOME_KIND_MAX ? names[kind] : "unknown";
+}
+
+struct outcome backend_overdue(bool killed)
+{
+    return (struct outcome){.kind = killed ? OUTCOME_SESSION_LOST : OUTCOME_TIMED_OUT,
+                            .unended = true};
+}
+
+int backend_unended(struct err *err, const char *what)
+{
+    return err_set(err, ERR_BACKEND,
+                   "the %s does not end; its session is removed, with all that runs in it", what);
 }
 
 struct backend *backend_find(struct backend *b, const char *name)

@@ -37,6 +37,7 @@ struct outcome {
     char error[200]; /* why the program never ran, "" when it did */
     uint64_t duration_ns, cpu_ns, max_rss_kb;
     uint32_t remaining; /* processes it left running */
+    bool unended;       /* it was to end and has not, or not all of it: its sandbox is removed */
 };
 
 const char *outcome_name(enum outcome_kind kind);
@@ -127,6 +128,11 @@ struct backend_held {
  */
 #define BACKEND_OVERDUE_NS (10ULL * 1000000000ULL)
 
+/* How an exec ended of which nothing was heard: killed, or out of time. */
+struct outcome backend_overdue(bool killed);
+/* The error for that, of a command or a process. */
+int backend_unended(struct err *err, const char *what);
+
 struct backend_ops {
     const char *name;
     bool own_images; /* an image's name is for it to judge; else there is none but the host's own */
@@ -147,7 +153,9 @@ struct backend_ops {
     int (*exec_write)(struct exec *e, const char *data, size_t len);
     void (*exec_close_stdin)(struct exec *e);
     void (*exec_signal)(struct exec *e, int signo);
-    void (*exec_kill)(struct exec *e); /* the whole tree */
+    /* The whole tree. finished() comes when nothing of it runs any more, also where its output is
+     * held back; or in time, with an outcome that says that it is `unended`. */
+    void (*exec_kill)(struct exec *e);
     void (*exec_resize)(struct exec *e, uint16_t rows, uint16_t cols);
     void (*exec_pause)(struct exec *e,
                        bool paused);   /* stop reading its output: it will block, not lose */

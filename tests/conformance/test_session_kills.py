@@ -10,6 +10,7 @@ import time
 import pytest
 from boxlib import BUILD
 from lbwire import eventually
+from ssetext import Events
 from test_session_processes import Wire
 
 pytestmark = pytest.mark.real
@@ -61,6 +62,40 @@ def test_a_time_out_ends_a_program_that_attacks_its_supervisor(box, unruly):
     assert r["outcome"] == "timed_out", r
     assert beats(lambda cmd: box.sh(sid, cmd)) > 0
     assert stands_still(lambda cmd: box.sh(sid, cmd))
+
+
+def test_a_command_that_attacks_its_supervisor_is_ended_alone(box, unruly):
+    sid = box.new(**unruly)
+
+    def sh(cmd):
+        return box.sh(sid, cmd)
+
+    def launch(exec_id, *argv):
+        box.call("POST", f"/v1/sessions/{sid}/exec", {"argv": argv, "exec_id": exec_id, "detach": True})
+
+    launch("other", "sleep", "1000")
+    launch("unruly", PROGRAM, "parent", BEAT)
+    eventually(lambda: beats(sh) > 0)
+    box.call("DELETE", f"/v1/sessions/{sid}/execs/unruly")
+    assert stands_still(sh)
+    assert box.call("GET", f"/v1/sessions/{sid}/execs/other")["status"] == "running"
+
+
+def test_a_reader_that_reads_nothing_does_not_hold_back_a_kill(box):
+    sid = box.new()
+    path = f"/v1/sessions/{sid}/execs/slow"
+
+    def stopped():
+        before = box.call("GET", path)["output"]["end"]
+        time.sleep(0.2)
+        return before > 0 and box.call("GET", path)["output"]["end"] == before
+
+    with Events(box.backend.daemon.sock, "POST", f"/v1/sessions/{sid}/exec", {"cmd": "yes", "exec_id": "slow"}) as events:
+        eventually(stopped)
+        box.call("DELETE", path)
+        # It was not cut off for that, and is told of the end.
+        *_, (kind, _, data) = events
+        assert (kind, data["outcome"]) == ("exit", "signaled")
 
 
 def test_a_process_that_attacks_its_supervisor_is_stopped_alone(wire, unruly):

@@ -2,9 +2,13 @@
 """PID 1 of a session is out of reach of what runs in it, also where both have one id; and where it is not, its session
 ends and everybody is answered."""
 
+import http.client
+import json
 import os
+import select
 import shutil
 import signal
+import socket
 import sys
 import threading
 
@@ -13,7 +17,7 @@ from boxlib import BUILD, ROOT, ApiError
 
 sys.path.insert(0, str(ROOT / "tests" / "escape"))
 
-from escapelib import init_pids, wait_for  # noqa: E402
+from escapelib import children, init_pids, wait_for  # noqa: E402
 
 pytestmark = pytest.mark.rootless
 
@@ -46,6 +50,48 @@ def test_a_process_that_cannot_be_ended_is_an_error_and_ends_with_its_session(bo
     os.kill(first, signal.SIGSTOP)
     with pytest.raises(ApiError, match="does not end") as caught:
         api.call("DELETE", "/v1/sessions/s/processes/p")
+    assert (caught.value.status, caught.value.code) == (502, "backend")
+    wait_for(lambda: api.ps() == [])
+    assert not os.path.exists(f"/proc/{first}")
+
+
+KILLS = [("DELETE", "", None), ("POST", "/signal", {"signal": "KILL"})]
+
+
+@pytest.mark.parametrize("method, rest, body", KILLS)
+def test_a_kill_of_a_command_is_answered_when_nothing_of_it_runs(boxd, method, rest, body):
+    api, killer = boxd.client(), http.client.HTTPConnection("localhost")
+    killer.sock = socket.socket(socket.AF_UNIX)
+    killer.sock.connect(str(boxd.sock))
+    api.new("s")
+    (first,) = init_pids(boxd)
+    api.call("POST", "/v1/sessions/s/exec", {"cmd": "sleep 1000 & sleep 1000; :", "exec_id": "x", "detach": True})
+    wait_for(lambda: len(children(first)) == 1 and len(children(*children(first))) == 2)
+    (shell,) = children(first)
+    tree = [shell, *children(shell)]
+    os.kill(first, signal.SIGSTOP)
+    try:
+        killer.request(method, f"/v1/sessions/s/execs/x{rest}", body and json.dumps(body))
+        for _ in range(3):
+            assert api.call("GET", "/v1/sessions/s/execs/x")["status"] == "running"
+        assert not select.select([killer.sock], [], [], 0)[0]
+    finally:
+        os.kill(first, signal.SIGCONT)
+    assert killer.getresponse().status == 204
+    assert not [pid for pid in tree if os.path.exists(f"/proc/{pid}")]
+    assert api.sh("s", "echo fine")["stdout"] == "fine\n"
+
+
+@pytest.mark.parametrize("method, rest, body", KILLS)
+def test_a_command_that_cannot_be_ended_is_an_error_and_ends_with_its_session(boxd, method, rest, body):
+    api = boxd.client()
+    api.new("s")
+    (first,) = init_pids(boxd)
+    api.call("POST", "/v1/sessions/s/exec", {"cmd": "sleep 1000", "exec_id": "x", "detach": True})
+    wait_for(lambda: children(first))
+    os.kill(first, signal.SIGSTOP)
+    with pytest.raises(ApiError, match="the command does not end; its session is removed") as caught:
+        api.call(method, f"/v1/sessions/s/execs/x{rest}", body)
     assert (caught.value.status, caught.value.code) == (502, "backend")
     wait_for(lambda: api.ps() == [])
     assert not os.path.exists(f"/proc/{first}")

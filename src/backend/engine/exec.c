@@ -174,14 +174,18 @@ static void on_resumed(struct loop_defer *d)
     struct engine_exec *e = container_of(d, struct engine_exec, resume);
     if (!e->paused)
         give_kept(e);
+    if (e->exited && !e->told) /* more may follow, now that there is room for it */
+        loop_timer_start(e->engine->loop, &e->drain, DRAIN_NS, on_drained);
     maybe_finish(e);
 }
 
 void engine_exec_pause(struct exec *base, bool paused)
 {
     struct engine_exec *e = exec_of(base);
-    e->paused = paused;
-    if (!paused && (e->kept[0].len > 0 || e->kept[1].len > 0))
+    /* What was killed has written its last: no more follows than a window, and who waits for its
+     * end does not wait for who reads it. */
+    e->paused = paused && !(e->killed && e->exited);
+    if (!e->paused && (e->kept[0].len > 0 || e->kept[1].len > 0))
         loop_defer_start(e->engine->loop, &e->resume, on_resumed);
 }
 
@@ -296,9 +300,11 @@ void engine_outcome(struct outcome *o, const struct guest_exited *m)
 static void end_exec(struct engine_exec *e)
 {
     e->exited = true;
-    loop_timer_stop(&e->overdue);
+    if (!e->killed)
+        loop_timer_stop(&e->overdue);
     buf_done(&e->in_queue);
     e->in_pos = 0;
+    engine_exec_pause(&e->base, e->paused);
     if (e->sb != NULL && !streams_ended(e) && !e->told)
         loop_timer_start(e->engine->loop, &e->drain, DRAIN_NS, on_drained);
     maybe_finish(e);
@@ -312,11 +318,14 @@ static void on_exited(struct engine_exec *e, const struct guest_exited *m)
     engine_outcome(&e->outcome, m);
     if (m->stage == GUEST_STAGE_LIMIT || m->stage == GUEST_STAGE_REQUEST)
         e->ended[0] = e->ended[1] = true; /* it never had streams, or lost them at once */
-    struct engine_sandbox *sb = e->sb;
-    end_exec(e);
     /* What was killed and runs on can only be ended with its container. Out of memory may have
      * ended some of it only. */
-    if (m->remaining > 0 && (m->flags & (GUEST_EXITED_TIMEOUT | GUEST_EXITED_KILLED)))
+    bool unended =
+        m->remaining > 0 && (m->flags & (GUEST_EXITED_TIMEOUT | GUEST_EXITED_KILLED)) != 0;
+    struct engine_sandbox *sb = e->sb;
+    e->outcome.unended = unended;
+    end_exec(e);
+    if (unended)
         engine_lose(sb);
 }
 
@@ -370,10 +379,15 @@ static void on_overdue(struct loop_timer *t)
 {
     struct engine_exec *e = container_of(t, struct engine_exec, overdue);
     struct engine_sandbox *sb = e->sb;
-    if (e->exited || sb == NULL)
+    if (e->exited) {
+        tell(e); /* killed; a process of another command goes on writing to its pipes */
+        maybe_free(e);
+        return;
+    }
+    if (sb == NULL)
         return;
     sb->running--;
-    e->outcome = (struct outcome){.kind = e->killed ? OUTCOME_SESSION_LOST : OUTCOME_TIMED_OUT};
+    e->outcome = backend_overdue(e->killed);
     unlink_exec(e);
     end_exec(e);
     engine_lose(sb);

@@ -339,8 +339,7 @@ static void on_overdue(struct loop_timer *t)
     struct engine_proc *p = container_of(t, struct engine_proc, overdue);
     struct engine_sandbox *sb = p->sb;
     struct err err = {0};
-    (void)err_set(&err, ERR_BACKEND,
-                  "the process does not end; its session is removed, with all that runs in it");
+    (void)backend_unended(&err, "process");
     p->busy++;
     tell_ended(p, &err);
     p->busy--;

@@ -447,8 +447,10 @@ void native_outcome(struct outcome *o, const struct init_exited *m)
 static void end_exec(struct native_exec *e)
 {
     e->exited = true;
-    loop_timer_stop(&e->overdue);
+    if (!e->killed)
+        loop_timer_stop(&e->overdue);
     close_stdin(e);
+    native_exec_pause(&e->base, e->paused);
     if (output_open(e) && !e->told)
         loop_timer_start(e->native->loop, &e->drain, DRAIN_NS, on_drained);
     maybe_finish(e);
@@ -466,8 +468,10 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
         e->outcome = (struct outcome){.kind = OUTCOME_EXITED,
                                       .exit_code = 126,
                                       .error = "boxd has no file descriptor left for its output"};
+    bool unended = ended && m->remaining > 0;
+    e->outcome.unended = unended;
     end_exec(e);
-    if (!ended || m->remaining == 0)
+    if (!unended)
         return;
     log_warn(NULL, "sandbox %s: %u processes of a command do not end; removing it", sb->name,
              m->remaining);
@@ -507,10 +511,15 @@ static void on_overdue(struct loop_timer *t)
 {
     struct native_exec *e = container_of(t, struct native_exec, overdue);
     struct native_sandbox *sb = e->sb;
-    if (e->exited || sb == NULL)
+    if (e->exited) {
+        tell(e); /* killed; a process of another command goes on writing to its pipes */
+        maybe_free(e);
+        return;
+    }
+    if (sb == NULL)
         return;
     log_warn(NULL, "sandbox %s does not end a command that it is to end; removing it", sb->name);
-    e->outcome = (struct outcome){.kind = e->killed ? OUTCOME_SESSION_LOST : OUTCOME_TIMED_OUT};
+    e->outcome = backend_overdue(e->killed);
     sb->running--;
     unlink_exec(e);
     loop_defer_start(e->native->loop, &e->defer, on_lost);
@@ -586,9 +595,11 @@ void native_exec_resize(struct exec *base, uint16_t rows, uint16_t cols)
 void native_exec_pause(struct exec *base, bool paused)
 {
     struct native_exec *e = exec_of(base);
-    e->paused = paused;
+    /* What was killed has written its last: no more follows than its pipes hold, and who waits for
+     * its end does not wait for who reads it. */
+    e->paused = paused && !(e->killed && e->exited);
     for (int i = 0; i < 2; i++) {
-        if (paused)
+        if (e->paused)
             loop_io_stop(&e->out[i].io);
         else if (watch_output(&e->out[i]) < 0)
             close_output(&e->out[i]);

@@ -434,8 +434,7 @@ static void on_overdue(struct loop_timer *t)
     struct native_proc *p = container_of(t, struct native_proc, overdue);
     struct native_sandbox *sb = p->sb;
     struct err err = {0};
-    (void)err_set(&err, ERR_BACKEND,
-                  "the process does not end; its session is removed, with all that runs in it");
+    (void)backend_unended(&err, "process");
     p->busy++;
     tell_ended(p, &err);
     p->busy--;

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include "backend/backend.h"
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -241,11 +242,66 @@ static void get_exec(struct http_request *req, void *arg)
         reply_kept(req, 200, k);
 }
 
+/* Who ended an exec and is answered when nothing of it runs any more. */
+struct ending {
+    struct http_request *req;
+    struct named_exec_reader reader; /* of nothing but its end */
+};
+
+static void ending_free(struct ending *e)
+{
+    named_exec_detach(&e->reader);
+    free(e);
+}
+
+static void on_ending(void *arg)
+{
+    struct ending *e = arg;
+    struct named_exec *k = e->reader.kept;
+    uint64_t begin, at_end;
+    struct err err = {0};
+
+    named_exec_range(k, &begin, &at_end);
+    named_exec_advance(&e->reader,
+                       at_end - e->reader.at); /* nothing is held back for this reader */
+    if (named_exec_state(k) != NAMED_EXEC_ENDED)
+        return;
+    if (named_exec_result(k)->outcome.unended) {
+        (void)backend_unended(&err, "command");
+        v1_fail(e->req, &err);
+    } else {
+        http_reply(e->req, 204, NULL, NULL, 0);
+    }
+    ending_free(e);
+}
+
+static void on_ender_gone(struct http_request *req, void *arg)
+{
+    ending_free(arg);
+    http_abort(req);
+}
+
+static void end_kept(struct http_request *req, struct named_exec *k,
+                     void (*end)(struct named_exec *k))
+{
+    static const struct named_exec_events events = {.ready = on_ending};
+    struct ending *e = xnew(struct ending);
+
+    e->req = req;
+    named_exec_attach(k, &e->reader, UINT64_MAX, &events, e);
+    http_on_cancel(req, on_ender_gone, e);
+    end(k); /* what has not begun ends in here */
+}
+
 static void delete_exec(struct http_request *req, void *arg)
 {
     struct named_exec *k = use_kept(req, arg);
     if (k == NULL)
         return;
+    if (named_exec_state(k) != NAMED_EXEC_ENDED) {
+        end_kept(req, k, named_exec_dismiss);
+        return;
+    }
     named_exec_dismiss(k);
     http_reply(req, 204, NULL, NULL, 0);
 }
@@ -291,7 +347,11 @@ static void signal_exec(struct http_request *req, void *arg)
         front_fail(req, &err);
         return;
     }
-    v1_kept_signal(k, signo);
+    if (signo == SIGKILL) {
+        end_kept(req, k, named_exec_kill); /* and all it started */
+        return;
+    }
+    named_exec_signal(k, signo);
     http_reply(req, 204, NULL, NULL, 0);
 }
 

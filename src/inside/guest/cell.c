@@ -406,6 +406,14 @@ static void send_ends(struct guest *g, struct cell *c)
     }
 }
 
+/* The end is told behind what was written before it, but for one that boxd waits for to end: that
+ * must not depend on who reads its output. */
+static bool owes(const struct cell *c, int stream)
+{
+    const uint32_t ended = GUEST_EXITED_KILLED | GUEST_EXITED_TIMEOUT;
+    return c->owed[stream] > 0 && (room(c, stream) > 0 || (c->result.flags & ended) == 0);
+}
+
 void cell_settle(struct guest *g, struct cell *c)
 {
     bool told = c->silent;
@@ -413,7 +421,7 @@ void cell_settle(struct guest *g, struct cell *c)
         if (is_proc(c))
             send_proc(g, c);
         send_ends(g, c);
-        if (c->exited && !c->told && c->owed[0] == 0 && c->owed[1] == 0) {
+        if (c->exited && !c->told && !owes(c, 0) && !owes(c, 1)) {
             struct guest_head head = {.type = GUEST_EXITED, .id = c->id};
             serve_send(g, &head, &c->result, sizeof(c->result), NULL, 0);
             c->told = true;
