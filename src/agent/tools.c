@@ -262,7 +262,7 @@ static int find_session(struct tool_call *c, const struct tool_where *where, str
     struct session *s = ours ? manager_find(c->service->manager, where->session_id) : NULL;
 
     if (s == NULL)
-        return err_set(err, ERR_NOT_FOUND, "session %.80s not found", where->session_id);
+        return err_missing(err, ERR_THING_SESSION, "session %.80s not found", where->session_id);
     int r = policy_check_use(c->service->policy, scope, session_spec(s), err);
     if (r < 0)
         return r;

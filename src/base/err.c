@@ -14,6 +14,7 @@
 
 /* What an analyzer is told of these functions holds for their callers. */
 #undef err_set
+#undef err_missing
 #undef err_sys
 #undef err_wrap
 
@@ -89,21 +90,41 @@ static void set_text(char *msg, size_t size, const char *head, const char *tail)
 /* Twice the size of a message, so that a cut is made by us and not inside a character. */
 #define HEAD_SIZE (2 * sizeof(((struct err *)NULL)->msg))
 
-int err_set(struct err *err, enum err_code code, const char *fmt, ...)
+static int set(struct err *err, enum err_code code, const char *fmt, va_list ap)
 {
     char head[HEAD_SIZE];
-    va_list ap;
 
     assert(code > ERR_NONE && code < ERR_CODE_MAX);
     if (!err)
         return err_code_errno(code);
-    va_start(ap, fmt);
     (void)vsnprintf(head, sizeof(head), fmt, ap);
-    va_end(ap);
     err->code = code;
     err->sys = 0;
+    err->thing = ERR_THING_ANY;
     set_text(err->msg, sizeof(err->msg), head, NULL);
     return err_code_errno(code);
+}
+
+int err_set(struct err *err, enum err_code code, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    int r = set(err, code, fmt, ap);
+    va_end(ap);
+    return r;
+}
+
+int err_missing(struct err *err, enum err_thing thing, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    int r = set(err, ERR_NOT_FOUND, fmt, ap);
+    va_end(ap);
+    if (err)
+        err->thing = thing;
+    return r;
 }
 
 int err_sys(struct err *err, int error, const char *fmt, ...)
@@ -119,6 +140,7 @@ int err_sys(struct err *err, int error, const char *fmt, ...)
     va_end(ap);
     err->code = ERR_SYSTEM;
     err->sys = error;
+    err->thing = ERR_THING_ANY;
     set_text(err->msg, sizeof(err->msg), head, err_errno_text(error));
     return -error;
 }

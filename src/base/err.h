@@ -24,14 +24,32 @@ enum err_code {
     ERR_CODE_MAX,
 };
 
+/* Of which kind the thing is that was not found: what to do about it differs. */
+enum err_thing {
+    ERR_THING_ANY,
+    ERR_THING_SESSION,
+    ERR_THING_EXEC,
+    ERR_THING_PROCESS,
+    ERR_THING_IMAGE,
+    ERR_THING_MOUNT, /* its source, or the place for it */
+    ERR_THING_OUTPUT,
+    ERR_THING_TOOL,
+    ERR_THING_MAX,
+};
+
 struct err {
     enum err_code code;
     int sys; /* errno, 0 when there is none */
-    char msg[360];
+    char msg[356];
+    enum err_thing thing; /* of ERR_NOT_FOUND */
 };
 
 /* Fills *err (NULL is fine) and returns the negative errno that stands for `code`. */
 int err_set(struct err *err, enum err_code code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* err_set() with ERR_NOT_FOUND. */
+int err_missing(struct err *err, enum err_thing thing, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Like err_set() for a failed system call: appends ": <strerror>", returns -error. `error` is
@@ -61,6 +79,7 @@ static inline int err_negative(int r)
     return r;
 }
 #define err_set(...) err_negative((err_set)(__VA_ARGS__))
+#define err_missing(...) err_negative((err_missing)(__VA_ARGS__))
 #define err_sys(...) err_negative((err_sys)(__VA_ARGS__))
 #define err_wrap(...) err_negative((err_wrap)(__VA_ARGS__))
 #endif

@@ -405,7 +405,7 @@ int authz_check_session(const struct authz_scope *s, const char *id, struct err 
 {
     return s == NULL || names_session(s, id)
                ? 0
-               : err_set(err, ERR_NOT_FOUND, "session %s not found", id);
+               : err_missing(err, ERR_THING_SESSION, "session %s not found", id);
 }
 
 bool authz_sees(const struct authz_scope *s, const char *who, const char *session)

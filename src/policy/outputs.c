@@ -283,8 +283,8 @@ struct output *outputs_find(struct outputs *o, const struct output_ref *ref, str
             link_newest(o, out);
             return out;
         }
-    (void)err_set(err, ERR_NOT_FOUND, "no output '%.32s'; it may have made room for newer ones",
-                  ref->id);
+    (void)err_missing(err, ERR_THING_OUTPUT,
+                      "no output '%.32s'; it may have made room for newer ones", ref->id);
     return NULL;
 }
 

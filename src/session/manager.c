@@ -20,11 +20,12 @@ static int check_image(const struct manager *m, const struct spec *spec, struct 
 {
     if (!m->options.strict_images || m->backend->ops->own_images || str_eq(spec->image, "host"))
         return 0;
-    return err_set(err, ERR_NOT_FOUND,
-                   "image '%.100s' is not available: there is no image store; use image 'host', or "
-                   "set image_policy: "
-                   "fallback",
-                   spec->image);
+    return err_missing(
+        err, ERR_THING_IMAGE,
+        "image '%.100s' is not available: there is no image store; use image 'host', or "
+        "set image_policy: "
+        "fallback",
+        spec->image);
 }
 
 /* What a session cannot be made with, whatever the backend. */
@@ -166,7 +167,7 @@ int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, voi
 {
     struct session *s = session_lookup(m, id);
     if (s == NULL)
-        return err_set(err, ERR_NOT_FOUND, "session %s not found", id);
+        return err_missing(err, ERR_THING_SESSION, "session %s not found", id);
     for (struct waiter *o = s->waiters.first; o != NULL && s->state == SESSION_CREATING;
          o = o->next)
         if (o->ready != NULL && o->spec == NULL)

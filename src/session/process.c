@@ -132,9 +132,9 @@ int process_stop(struct session *s, const char *process_id, process_stopped_fn *
     struct process *p = lookup(s, process_id);
     struct err cancelled = {0};
     if (p == NULL)
-        return err_set(err, ERR_NOT_FOUND,
-                       "session %.150s has no managed process with process_id=%.100s",
-                       session_id(s), process_id);
+        return err_missing(err, ERR_THING_PROCESS,
+                           "session %.150s has no managed process with process_id=%.100s",
+                           session_id(s), process_id);
     notice_new(p, arg)->stopped = stopped;
     if (p->successor != NULL) {
         (void)err_set(&cancelled, ERR_STATE, "managed process %.100s was stopped before it started",

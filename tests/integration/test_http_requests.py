@@ -190,6 +190,26 @@ def test_failures_say_what_why_and_what_to_do(boxd_shared, method, path, body, s
     assert problem["detail"] and problem["cause"] and problem["remediation"] and problem["title"]
 
 
+def test_what_to_do_fits_the_kind_of_thing_that_is_not_there(boxd_shared, session):
+    sid = session()
+    exec_path, gone = f"/v1/sessions/{sid}/execs/none", [{"host_path": "/tmp/none", "mount_path": "/x", "mode": "ro"}]
+    for method, path, body, want in (
+            ("GET", "/v1/sessions/none", None, "`box ps`"),
+            ("DELETE", "/v1/sessions/none", None, "`box ps`"),
+            ("GET", exec_path, None, "/execs lists"),
+            ("DELETE", exec_path, None, "/execs lists"),
+            ("GET", f"/v1/sessions/{sid}/processes/none", None, "/processes lists"),
+            ("DELETE", f"/v1/sessions/{sid}/processes/none", None, "/processes lists"),
+            ("GET", f"/v1/sessions/{sid}/outputs/0123456789abcdef", None, "run the command again"),
+            ("GET", f"/v1/sessions/{sid}/files?path=none", None, "check the path"),
+            ("POST", f"/v1/sessions/{sid}/tools/none", {}, "GET /v1/tools"),
+            ("POST", "/v1/sessions", {"session_id": "y", "image": "none:1"}, "name an image"),
+            ("POST", "/v1/sessions", {"session_id": "y", "extra_mounts": gone}, "correct the path of the mount")):
+        status, _, problem = ask(boxd_shared, method, path, body)
+        assert status == 404 and want in problem["remediation"], (path, problem)
+        assert ("box ps" in problem["remediation"]) == (want == "`box ps`"), problem
+
+
 # Host and Origin, on every route there is.
 
 def routes(daemon):

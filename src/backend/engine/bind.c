@@ -133,10 +133,10 @@ static void on_looked(void *arg, const struct priv_reply *reply, int *fds, size_
     if (!note_answer(b, reply))
         return;
     if (reply != NULL && reply->result < 0 && b->err.code == ERR_NONE)
-        (void)err_set(&b->err, ERR_NOT_FOUND,
-                      "a mount target does not exist inside the mount that holds it; create it "
-                      "there first: %.200s",
-                      reply->err.msg);
+        (void)err_missing(&b->err, ERR_THING_MOUNT,
+                          "a mount target does not exist inside the mount that holds it; create it "
+                          "there first: %.200s",
+                          reply->err.msg);
     finish(b);
 }
 

@@ -284,6 +284,7 @@ static void on_pulled(void *arg, const struct json *body, const struct err *err)
         struct err why = *err;
         if (strstr(why.msg, sb->spec->image) == NULL)
             (void)err_wrap(&why, "fetch %.100s", sb->spec->image);
+        why.thing = ERR_THING_IMAGE;
         engine_fail(sb, &why);
         return;
     }
@@ -374,14 +375,15 @@ static void explain_missing(const struct engine_sandbox *sb, struct err *err)
 {
     const char *kind = sb->engine->kind->name;
     if (is_host(sb))
-        (void)err_set(err, ERR_NOT_FOUND,
-                      "'host', the programs of this host, is no image that %s has: name one "
-                      "(box run --image NAME)",
-                      kind);
+        (void)err_missing(err, ERR_THING_IMAGE,
+                          "'host', the programs of this host, is no image that %s has: name one "
+                          "(box run --image NAME)",
+                          kind);
     else
-        (void)err_set(err, ERR_NOT_FOUND,
-                      "%s has no image '%.120s'; fetch it (%s pull), or set image_pull: missing",
-                      kind, sb->spec->image, kind);
+        (void)err_missing(
+            err, ERR_THING_IMAGE,
+            "%s has no image '%.120s'; fetch it (%s pull), or set image_pull: missing", kind,
+            sb->spec->image, kind);
 }
 
 static void on_image(void *arg, const struct json *body, const struct err *err)

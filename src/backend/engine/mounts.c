@@ -179,10 +179,10 @@ static int check_holder(const struct engine *e, const struct engine_mounts *all,
     fd_close_many(&inner.fd, 1);
     if (r >= 0)
         return 0;
-    return err_set(err, ERR_NOT_FOUND,
-                   "mount target '%.200s' does not exist inside the mount that holds it; "
-                   "create it there first",
-                   all->list[at].target);
+    return err_missing(err, ERR_THING_MOUNT,
+                       "mount target '%.200s' does not exist inside the mount that holds it; "
+                       "create it there first",
+                       all->list[at].target);
 }
 
 int engine_mounts_identify(const struct engine *e, struct engine_mounts *m, struct err *err)

@@ -236,8 +236,8 @@ static int check_image(const struct native *n, const struct spec *spec, struct e
 {
     if (!spec->own.image_named || str_eq(spec->image, "host"))
         return 0;
-    return err_set(
-        err, ERR_NOT_FOUND,
+    return err_missing(
+        err, ERR_THING_IMAGE,
         "image '%.100s' is not available: %s has none but the host's own files; leave it "
         "out or name it 'host', or start boxd with --backend docker or podman",
         spec->image, n->base.ops->name);

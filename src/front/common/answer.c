@@ -18,7 +18,7 @@ static const struct {
 } answers[ERR_CODE_MAX] = {
     [ERR_NONE] = {500, NULL},
     [ERR_INVALID] = {422, "correct the request and send it again"},
-    [ERR_NOT_FOUND] = {404, "check the name; `box ps` lists the sessions"},
+    [ERR_NOT_FOUND] = {404, NULL}, /* see below */
     [ERR_CONFLICT] = {409, "use the session as it is, another name, or remove it first (`box rm`)"},
     [ERR_STATE] = {409, "try again"},
     [ERR_LIMIT] = {429, "lower the demand, raise the limit, or try again later"},
@@ -31,6 +31,19 @@ static const struct {
     [ERR_SYSTEM] = {500, "see boxd's log; `box doctor` checks the host"},
 };
 
+static const char *const missing[ERR_THING_MAX] = {
+    [ERR_THING_ANY] = "check what was asked for, and whether it is still there",
+    [ERR_THING_SESSION] = "check the name; `box ps` lists the sessions",
+    [ERR_THING_EXEC] = "check the id; GET /v1/sessions/ID/execs lists the commands that have one, "
+                       "and forgets them a while after their end",
+    [ERR_THING_PROCESS] = "check the id; GET /v1/sessions/ID/processes lists the processes",
+    [ERR_THING_IMAGE] = "name an image that the backend has; with Docker or Podman fetch it there, "
+                        "or set image_pull: missing",
+    [ERR_THING_MOUNT] = "make the directory or the file first, or correct the path of the mount",
+    [ERR_THING_OUTPUT] = "run the command again: outputs make room for newer ones",
+    [ERR_THING_TOOL] = "check the name; GET /v1/tools lists the tools",
+};
+
 unsigned front_status(const struct err *err)
 {
     return answers[err->code].status;
@@ -38,6 +51,8 @@ unsigned front_status(const struct err *err)
 
 const char *front_remedy(const struct err *err)
 {
+    if (err->code == ERR_NOT_FOUND && (unsigned)err->thing < ERR_THING_MAX)
+        return missing[err->thing];
     return answers[err->code].remedy;
 }
 

@@ -81,7 +81,7 @@ struct session *front_find_session(struct http_request *req, const struct front 
     struct session *s = front_owns(req, f, id) ? manager_find(f->manager, id) : NULL;
     if (s == NULL) {
         struct err err = {0};
-        (void)err_set(&err, ERR_NOT_FOUND, "session %.80s not found", id);
+        (void)err_missing(&err, ERR_THING_SESSION, "session %.80s not found", id);
         front_fail(req, &err);
     }
     return s;

@@ -143,8 +143,8 @@ int mcp_place_find(const struct mcp_place *p, const char *id, struct session **r
     struct session *s = mcp_place_reaches(p, id) ? manager_find(f->manager, id) : NULL;
 
     if (s == NULL)
-        return err_set(err, ERR_NOT_FOUND,
-                       "session %.80s not found; list_sessions tells which there are", id);
+        return err_missing(err, ERR_THING_SESSION,
+                           "session %.80s not found; list_sessions tells which there are", id);
     *ret = s;
     return policy_check_use(f->service->policy, p->scope, session_spec(s), err);
 }

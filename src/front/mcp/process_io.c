@@ -101,9 +101,9 @@ static struct process *find(struct session *s, const char *id, struct err *err)
     struct process *p = process_find(s, id);
 
     if (p == NULL)
-        (void)err_set(err, ERR_NOT_FOUND,
-                      "session %.80s has no process %.80s; start_process makes one", session_id(s),
-                      id);
+        (void)err_missing(err, ERR_THING_PROCESS,
+                          "session %.80s has no process %.80s; start_process makes one",
+                          session_id(s), id);
     return p;
 }
 
@@ -176,7 +176,7 @@ static void finish_reading(struct reading *r, struct process *p)
         reply_output(c, p, r->args);
         return;
     }
-    (void)err_set(&err, ERR_NOT_FOUND, "the process was stopped or replaced meanwhile");
+    (void)err_missing(&err, ERR_THING_PROCESS, "the process was stopped or replaced meanwhile");
     mcp_call_tool_err(c, &err);
 }
 

@@ -326,8 +326,8 @@ int v1_attach_new(struct session *s, const struct v1_attach_terms *terms, struct
 {
     struct process *p = process_find(s, terms->process_id);
     if (p == NULL)
-        return err_set(err, ERR_NOT_FOUND, "session %.80s has no process %.80s", session_id(s),
-                       terms->process_id);
+        return err_missing(err, ERR_THING_PROCESS, "session %.80s has no process %.80s",
+                           session_id(s), terms->process_id);
     struct proc_range range = process_range(p);
     if (terms->from < range.begin || terms->from > range.end)
         return err_set(err, ERR_INVALID, "offset %llu is outside of what is kept, %llu to %llu",

@@ -196,7 +196,7 @@ static struct named_exec *find_kept(struct http_request *req, const struct v1 *v
     if (front_owns(req, &v->front, session))
         k = execs_find(v->execs, session, id);
     if (k == NULL) {
-        (void)err_set(&err, ERR_NOT_FOUND, "session %.80s has no exec %.80s", session, id);
+        (void)err_missing(&err, ERR_THING_EXEC, "session %.80s has no exec %.80s", session, id);
         front_fail(req, &err);
     }
     return k;

@@ -163,8 +163,8 @@ static int hold(struct hold *h, const struct json *m, struct err *err)
         bool ours = id != NULL && authz_check_session(h->scope, id, NULL) == 0;
         struct session *s = ours ? manager_find(h->manager, id) : NULL;
         if (s == NULL || session_sandbox(s) == NULL)
-            return err_set(err, ERR_NOT_FOUND, "session %.80s not found",
-                           id != NULL ? id : "(none given)");
+            return err_missing(err, ERR_THING_SESSION, "session %.80s not found",
+                               id != NULL ? id : "(none given)");
         session_hold(s);
         got_session(h, s);
         return 0;

@@ -89,7 +89,8 @@ struct process *v1_find_process(struct http_request *req, const struct v1 *v)
     struct process *p = process_find(s, id);
     if (p == NULL) {
         struct err err = {0};
-        (void)err_set(&err, ERR_NOT_FOUND, "session %.80s has no process %.80s", session_id(s), id);
+        (void)err_missing(&err, ERR_THING_PROCESS, "session %.80s has no process %.80s",
+                          session_id(s), id);
         front_fail(req, &err);
     }
     return p;
@@ -257,7 +258,7 @@ static void finish_reading(struct reading *r, struct process *p)
         reply_output(r->req, p, r->from, r->max);
     } else {
         struct err err = {0};
-        (void)err_set(&err, ERR_NOT_FOUND, "the process was stopped or replaced meanwhile");
+        (void)err_missing(&err, ERR_THING_PROCESS, "the process was stopped or replaced meanwhile");
         front_fail(r->req, &err);
     }
     free(r);

@@ -65,7 +65,7 @@ static void on_change(struct process_watch *w, struct process *p)
     struct err err = {0};
     if (p != NULL)
         return; /* seen at the next look */
-    (void)err_set(&err, ERR_NOT_FOUND, "the process was stopped or replaced meanwhile");
+    (void)err_missing(&err, ERR_THING_PROCESS, "the process was stopped or replaced meanwhile");
     front_fail(l->req, &err);
     looking_free(l);
 }

@@ -310,8 +310,8 @@ static int use_session(struct stream *st, const struct json *m, struct err *err)
     if (id != NULL && !ours)
         policy_service_failed(st->v1->front.service, err, NULL, &record);
     if (s == NULL || session_sandbox(s) == NULL)
-        return err_set(err, ERR_NOT_FOUND, "session %.80s not found",
-                       id != NULL ? id : "(none given)");
+        return err_missing(err, ERR_THING_SESSION, "session %.80s not found",
+                           id != NULL ? id : "(none given)");
     session_hold(s);
     st->session = s;
     start_run(st);

@@ -117,7 +117,8 @@ static int start(struct v1_tool_call *c, const struct v1 *v, const struct json *
     }
     c->tool = r == 0 ? tools_find(name) : NULL;
     if (r == 0 && c->tool == NULL)
-        r = err_set(err, ERR_NOT_FOUND, "there is no tool %.80s; GET /v1/tools lists them", name);
+        r = err_missing(err, ERR_THING_TOOL, "there is no tool %.80s; GET /v1/tools lists them",
+                        name);
     if (r == 0)
         r = tool_call_start(c->tool, &where, on_done, c, &c->call, err);
     return r;

@@ -72,8 +72,8 @@ static void call_tool(struct http_request *req, void *arg)
     struct err err = {0};
 
     if (t == NULL) {
-        (void)err_set(&err, ERR_NOT_FOUND, "there is no tool %.40s; GET /v1/tools lists them",
-                      http_request_param(req, "tool"));
+        (void)err_missing(&err, ERR_THING_TOOL, "there is no tool %.40s; GET /v1/tools lists them",
+                          http_request_param(req, "tool"));
         front_fail(req, &err);
         return;
     }

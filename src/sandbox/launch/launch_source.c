@@ -89,7 +89,7 @@ static int source_error(int error, const char *source, struct err *err)
             "file system of its own; add its own path to allowed_mount_roots",
             source);
     if (error == -ENOENT || error == -ENOTDIR)
-        return err_set(err, ERR_NOT_FOUND, "mount source '%s' does not exist", source);
+        return err_missing(err, ERR_THING_MOUNT, "mount source '%s' does not exist", source);
     if (error == -ENAMETOOLONG)
         return err_set(err, ERR_INVALID, "mount source '%s' has a name that is too long", source);
     return err_sys(err, -error, "open mount source '%s'", source);

@@ -108,10 +108,11 @@ static int make_path(const struct setup *s, int root_fd, const struct plan_op *o
     if (fd != -ENOENT)
         return target_error(fd, target, err);
     if (!may_create(p, op))
-        return err_set(err, ERR_NOT_FOUND,
-                       "mount target '%s' does not exist inside the mount that holds it; create "
-                       "it there first",
-                       target);
+        return err_missing(
+            err, ERR_THING_MOUNT,
+            "mount target '%s' does not exist inside the mount that holds it; create "
+            "it there first",
+            target);
     for (size_t i = 1;; i++) {
         if (target[i] != '/' && target[i] != '\0')
             continue;
