@@ -7,6 +7,8 @@
 
 #include "inside/ring.h"
 
+#define KILLS 100
+
 static struct ring_reader ring;
 static int in_fd = -1;
 
@@ -437,6 +439,40 @@ static void kill_of_one_spares_the_others(void **state)
     done();
 }
 
+/* Whoever makes a process while all are stopped for a kill makes one that begins stopped: it must
+ * not stay so. */
+static void a_process_that_forks_while_another_is_killed_goes_on(void **state)
+{
+    (void)state;
+    start_in_namespace();
+    (void)launch((struct request){.id = 1, .argv = {"sh", "-c", "while :; do (:); echo; done"}});
+    int first = in_fd;
+    in_fd = -1;
+    struct ring_reader first_ring = ring;
+    ring.head = NULL;
+    for (uint32_t i = 2; i < 2 + KILLS; i++) {
+        (void)launch((struct request){.id = i, .argv = {"sleep", "100"}});
+        kill_proc(i, INIT_KILL_TREE, 0);
+        assert_int_equal(watch_to_the_end(i).flags, INIT_EXITED_KILLED);
+        ring_reader_done(&ring);
+        fd_close_many(&in_fd, 1);
+        forget(i);
+        expect_gone(i);
+        /* It has made one more. */
+        uint64_t until = first_ring.end + 2;
+        for (int ms = 0; first_ring.end < until; ms++) {
+            assert_true(ms < PATIENCE_MS);
+            assert_true(ring_reader_look(&first_ring) >= 0);
+            (void)poll(NULL, 0, 1);
+        }
+        if (ring_reader_release(&first_ring, first_ring.end) > 0)
+            tell_room(1);
+    }
+    ring_reader_done(&first_ring);
+    (void)close(first);
+    done();
+}
+
 static void what_is_forgotten_ends_and_makes_room(void **state)
 {
     (void)state;
@@ -495,6 +531,7 @@ int main(void)
         cmocka_unit_test(next_boxd_finds_everything),
         cmocka_unit_test(pid_1_does_not_wait_for_a_reader),
         cmocka_unit_test(kill_of_one_spares_the_others),
+        cmocka_unit_test(a_process_that_forks_while_another_is_killed_goes_on),
         cmocka_unit_test(what_is_forgotten_ends_and_makes_room),
         cmocka_unit_test(end_of_the_connection_is_the_end),
     };

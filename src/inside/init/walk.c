@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +17,15 @@
 #include "inside/init/init.h"
 
 #define DEPTH_MAX 256
+/* A process that is held up in the kernel stops when it gets out of there: no longer than ROUNDS
+ * looks are spent on waiting for it. */
+#define ROUNDS 200
+#define ROUND_NS 1000000L
+
+struct seen {
+    char state; /* as /proc tells it */
+    pid_t parent, session;
+};
 
 static int number_at(const char *text, const char **ret_end)
 {
@@ -29,7 +39,7 @@ static int number_at(const char *text, const char **ret_end)
 }
 
 /* "pid (name) state ppid pgrp session …"; the name may hold anything. */
-static bool read_parents(pid_t pid, pid_t *ret_parent, pid_t *ret_session)
+static bool look_at(pid_t pid, struct seen *ret)
 {
     char path[32], text[512];
     (void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
@@ -38,10 +48,11 @@ static bool read_parents(pid_t pid, pid_t *ret_parent, pid_t *ret_session)
     const char *at = strrchr(text, ')');
     if (at == NULL || strlen(at) < 4)
         return false;
+    ret->state = at[2];
     at += 3;
-    *ret_parent = number_at(at, &at);
+    ret->parent = number_at(at, &at);
     (void)number_at(at, &at);
-    *ret_session = number_at(at, &at);
+    ret->session = number_at(at, &at);
     return true;
 }
 
@@ -57,32 +68,46 @@ static bool leads_process(const struct init *in, const struct cell *except, pid_
 
 static bool spared(const struct init *in, const struct cell *except, pid_t pid)
 {
-    pid_t parent = 0, session = 0;
-    for (int i = 0; i < DEPTH_MAX && pid > 1; i++, pid = parent) {
+    struct seen seen = {0};
+    for (int i = 0; i < DEPTH_MAX && pid > 1; i++, pid = seen.parent) {
         if (leads_process(in, except, pid))
             return true;
-        if (!read_parents(pid, &parent, &session))
+        if (!look_at(pid, &seen))
             return false;
-        if (leads_process(in, except, session))
+        if (leads_process(in, except, seen.session))
             return true;
     }
     return false;
 }
 
-static void kill_listed(const struct init *in, const struct cell *except, int proc_fd)
+/* Neither dead nor stopped. */
+static bool is_active(pid_t pid)
+{
+    struct seen seen;
+    return look_at(pid, &seen) && strchr("TtZXx", seen.state) == NULL;
+}
+
+/* Returns how many are not there yet where they are to be. */
+static unsigned kill_listed(const struct init *in, const struct cell *except, int proc_fd)
 {
     _Alignas(struct dirent64) char entries[2048];
+    unsigned active = 0;
     long n;
+    (void)lseek(proc_fd, 0, SEEK_SET);
     while ((n = syscall(SYS_getdents64, proc_fd, entries, sizeof(entries))) > 0) {
         for (long at = 0; at < n;) {
             const struct dirent64 *e = (const struct dirent64 *)(const void *)(entries + at);
             const char *end = NULL;
             pid_t pid = number_at(e->d_name, &end);
-            if (*end == '\0' && pid > 1 && !spared(in, except, pid))
-                (void)kill(pid, SIGKILL);
             at += e->d_reclen;
+            if (*end != '\0' || pid <= 1)
+                continue;
+            if (!spared(in, except, pid))
+                (void)kill(pid, SIGKILL);
+            active += is_active(pid);
         }
     }
+    return active;
 }
 
 /* The numbers in /proc are those of our own namespace, and we are its first process. */
@@ -100,7 +125,11 @@ bool walk_kill(const struct init *in, const struct cell *except)
     if (proc_fd < 0)
         return false;
     (void)kill(-1, SIGSTOP);
-    kill_listed(in, except, proc_fd);
+    /* Who is making a process when it is stopped still makes it, and that one begins stopped. A
+     * SIGCONT that comes before it is there does not reach it: it would stay so for ever. */
+    const struct timespec nap = {.tv_nsec = ROUND_NS};
+    for (int i = 0; kill_listed(in, except, proc_fd) > 0 && i < ROUNDS; i++)
+        (void)ppoll(NULL, 0, &nap, NULL);
     (void)kill(-1, SIGCONT);
     (void)close(proc_fd);
     return true;
