@@ -229,12 +229,13 @@ int cell_kill_tree(struct init *in, struct cell *c)
     }
     /* Without a group, or a descriptor to reach it by, the only kill that nothing can slip through
      * is the whole namespace, ourselves and other managed processes excepted. */
-    for (unsigned i = 0; i < in->procs_top; i++) {
+    bool all = true;
+    for (unsigned i = 0; i < in->procs_top && all; i++) {
         const struct cell *other = &in->cells[INIT_EXECS_MAX + i];
-        if (other != c && other->state == CELL_RUNNING && in->procs[i].number != 0 &&
-            walk_kill(in, c))
-            return 0;
+        all = other == c || other->state != CELL_RUNNING || in->procs[i].number == 0;
     }
+    if (walk_kill(in, c, all))
+        return 0;
     return kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0;
 }
 

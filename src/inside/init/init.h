@@ -117,9 +117,9 @@ bool cell_empty(const struct cell *c); /* nothing runs in its group */
 unsigned cell_index(const struct init *in, const struct cell *c);
 void cell_move(struct cell *c, enum cell_state to);
 
-/* walk.c: kills everything in the namespace but ourselves and the managed processes of other cells;
- * false when it cannot tell them apart. */
-bool walk_kill(const struct init *in, const struct cell *except);
+/* walk.c: kills everything in the namespace but ourselves and the managed processes of other cells
+ * (`all`: there are none), and waits a while for it to die; false when it cannot look at them. */
+bool walk_kill(const struct init *in, const struct cell *except, bool all);
 
 /* child.c: everything between clone and execve. */
 struct child_stdio {

@@ -117,20 +117,19 @@ static bool proc_is_ours(void)
     return readlink("/proc/self", self, sizeof(self)) == 1 && self[0] == '1';
 }
 
-bool walk_kill(const struct init *in, const struct cell *except)
+bool walk_kill(const struct init *in, const struct cell *except, bool all)
 {
-    if (!proc_is_ours())
-        return false;
-    int proc_fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int proc_fd = proc_is_ours() ? open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (proc_fd < 0)
         return false;
-    (void)kill(-1, SIGSTOP);
+    (void)kill(-1, all ? SIGKILL : SIGSTOP);
     /* Who is making a process when it is stopped still makes it, and that one begins stopped. A
      * SIGCONT that comes before it is there does not reach it: it would stay so for ever. */
     const struct timespec nap = {.tv_nsec = ROUND_NS};
     for (int i = 0; kill_listed(in, except, proc_fd) > 0 && i < ROUNDS; i++)
         (void)ppoll(NULL, 0, &nap, NULL);
-    (void)kill(-1, SIGCONT);
+    if (!all)
+        (void)kill(-1, SIGCONT);
     (void)close(proc_fd);
     return true;
 }
