@@ -81,7 +81,8 @@ int priv_on_inspect(struct priv *p, const void *data, size_t len, struct err *er
     (void)fd_read_file_at(AT_FDCWD, path, out->status, sizeof(out->status));
     const char *uid = strstr(out->status, "\nUid:\t");
     if (!p->host->rootful) {
-        out->host_uid = p->host->host_uid; /* the kernel tells us numbers of our own namespace */
+        /* The kernel tells us numbers of our own namespace. */
+        out->host_uid = s->launch.flags & PLAN_GVISOR ? p->host->host_uid : p->host->init_uid;
     } else if (uid != NULL) {
         char digits[16] = "";
         size_t n = strspn(uid + 6, "0123456789");

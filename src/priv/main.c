@@ -40,6 +40,7 @@
 #include "priv/wire.h"
 #include "sandbox/launch/launch.h"
 #include "sandbox/launch/storage.h"
+#include "sandbox/launch/subids.h"
 #include "sandbox/seccomp/seccomp.h"
 #include "sandbox/setup/hostetc.h"
 #include "sandbox/setup/mount.h"
@@ -145,34 +146,46 @@ static void open_roots(struct launch_host *h, const struct options *o)
         mount_ns_return(home);
 }
 
+/* Maps what is not mapped yet: our own ids alone. */
+static int map_own_ids(uid_t uid, gid_t gid, struct err *err)
+{
+    char text[64];
+    (void)snprintf(text, sizeof(text), "%u %u 1", SUBIDS_OWN, uid);
+    int r = fd_write_file_at(AT_FDCWD, "/proc/self/uid_map", text);
+    if (r == -EPERM && geteuid() == SUBIDS_OWN) /* newuidmap has done that, newgidmap failed */
+        r = 0;
+    (void)snprintf(text, sizeof(text), "%u %u 1", SUBIDS_OWN, gid);
+    if (r >= 0)
+        r = fd_write_file_at(AT_FDCWD, "/proc/self/gid_map", text);
+    return r < 0 ? err_sys(err, -r, "map our own id") : 0;
+}
+
 /* A mount namespace of our own: what we attach for a moment never shows on the host, while the
  * host's later mounts still arrive. An ordinary user gets the right to do so from a user namespace
- * with just its own id in it. */
+ * with its own id in it, and one more for PID 1 of the sessions where the host gives one. */
 static int enter_namespaces(struct launch_host *h, const struct options *o, struct err *err)
 {
     uid_t uid = geteuid();
     gid_t gid = getegid();
-    char text[64];
+    struct subids subids = {.go_fd = -1};
     h->rootful = user_is_host_root();
-    h->host_uid = user_outer_id();
+    h->host_uid = h->init_uid = user_outer_id();
     h->mnt_ns = peer_mnt_ns();
     h->outer_fd = h->rootful ? open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC) : -1;
-    if (unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0)
+    if (!h->rootful)
+        subids_start(&subids);
+    int r = unshare(h->rootful ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) < 0 ? -errno : 0;
+    if (r == 0 && !h->rootful)
+        (void)fd_write_file_at(AT_FDCWD, "/proc/self/setgroups", "deny");
+    bool second = subids_finish(&subids, r == 0, &h->init_uid);
+    if (r < 0)
         return err_sys(
-            err, errno,
+            err, -r,
             h->rootful ? "mount namespace"
                        : "user namespace (on Debian: sysctl kernel.unprivileged_userns_clone=1; "
                          "under AppArmor: kernel.apparmor_restrict_unprivileged_userns=0)");
-    if (!h->rootful) {
-        (void)fd_write_file_at(AT_FDCWD, "/proc/self/setgroups", "deny");
-        (void)snprintf(text, sizeof(text), "0 %u 1", uid);
-        int r = fd_write_file_at(AT_FDCWD, "/proc/self/uid_map", text);
-        (void)snprintf(text, sizeof(text), "0 %u 1", gid);
-        if (r >= 0)
-            r = fd_write_file_at(AT_FDCWD, "/proc/self/gid_map", text);
-        if (r < 0)
-            return err_sys(err, -r, "map our own id");
-    }
+    if (!h->rootful && !second && (r = map_own_ids(uid, gid, err)) < 0)
+        return r;
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
         return err_sys(err, errno, "own mount namespace");
     open_roots(h, o);

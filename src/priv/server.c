@@ -243,6 +243,7 @@ static int on_hello(struct priv *p, const void *data, size_t len, struct err *er
     reply.host.version = PRIV_WIRE_VERSION;
     reply.host.rootful = h->rootful;
     reply.host.host_uid = h->host_uid;
+    reply.host.init_uid = h->init_uid;
     reply.host.cgroup_mode = h->cgroups.mode;
     reply.host.landlock_abi = (uint32_t)landlock_abi();
     reply.host.engine = p->binds.engine != NULL;

@@ -17,7 +17,7 @@
 #include "sandbox/net/net.h"
 #include "sandbox/plan/plan.h"
 
-#define PRIV_WIRE_VERSION 3U
+#define PRIV_WIRE_VERSION 4U
 #define PRIV_SOCKET "priv.sock"
 #define PRIV_SESSIONS_MAX 8192U
 #define PRIV_FDS_MAX 4U
@@ -137,6 +137,7 @@ struct priv_host {
     uint32_t version;
     uint32_t rootful;
     uint32_t host_uid;    /* not rootful: the id of all sessions, as the host sees it */
+    uint32_t init_uid;    /* the same of their PID 1; host_uid where there is no second id */
     uint32_t cgroup_mode; /* enum init_cgroup_mode */
     uint32_t enforced[CGROUP_CONTROLLERS];
     char why[CGROUP_CONTROLLERS][120];

@@ -301,6 +301,8 @@ def session_posture(daemon, api, make, text_of):
     sid = make()
     (init,) = init_pids(daemon) - before
     lines = normal_posture(text_of(sid), daemon.state) | (set(init_posture(init)) if IS_ROOT else set())
+    if not IS_ROOT:  # not every host has a second id to give; tests/integration/test_pid1.py looks at it
+        lines = {line for line in lines if not re.fullmatch(r"[ug]id_map \d+ -> private 1", line)}
     return "".join(line.rstrip() + "\n" for line in sorted(lines))
 
 

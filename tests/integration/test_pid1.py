@@ -6,6 +6,8 @@ import contextlib
 import http.client
 import json
 import os
+import pathlib
+import pwd
 import select
 import shutil
 import signal
@@ -14,11 +16,11 @@ import sys
 import threading
 
 import pytest
-from boxlib import BUILD, ROOT, ApiError
+from boxlib import BUILD, ROOT, ApiError, Boxd
 
 sys.path.insert(0, str(ROOT / "tests" / "escape"))
 
-from escapelib import children, init_pids, status, wait_for  # noqa: E402
+from escapelib import children, init_pids, is_init_program, status, wait_for  # noqa: E402
 
 pytestmark = pytest.mark.rootless
 
@@ -54,6 +56,69 @@ def test_a_process_that_cannot_be_ended_is_an_error_and_ends_with_its_session(bo
     assert (caught.value.status, caught.value.code) == (502, "backend")
     wait_for(lambda: api.ps() == [])
     assert not os.path.exists(f"/proc/{first}")
+
+
+def ids(daemon):
+    """User ids of PID 1 of a session and of a program in it, as the host knows them; what the receipt says of both."""
+    api = daemon.client()
+    api.new("ids")
+    (first,) = init_pids(daemon)
+    api.call("POST", "/v1/sessions/ids/exec", {"cmd": "echo > made; sleep 1000", "exec_id": "x", "detach": True})
+    wait_for(lambda: [p for p in children(first) if not is_init_program(p)])
+    found = [status(pid)["Uid"].split() for pid in (first, *children(first))]
+    receipt = api.receipt("ids")
+    assert [set(one) for one in found] == [{str(receipt["host_uid_init"])}, {str(receipt["host_uid_payload"])}]
+    (check,) = [c for c in api.doctor()["checks"] if c["id"] == "init-id"]
+    assert (check["status"] == "ok") == (receipt["host_uid_init"] != receipt["host_uid_payload"])
+    api.rm("ids")
+    api.close()
+    return receipt
+
+
+def may_have_second_id():
+    if os.geteuid() == 0:
+        return True
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+        ranges = [pathlib.Path(f"/etc/sub{kind}id").read_text().splitlines() for kind in "ug"]
+    except (KeyError, OSError):
+        return False
+    return bool(shutil.which("newuidmap") and shutil.which("newgidmap")) and all(
+        any(line.startswith(f"{name}:") for line in lines) for lines in ranges)
+
+
+def test_pid_1_has_an_id_of_its_own(boxd):
+    if not may_have_second_id():
+        pytest.skip("this user has no newuidmap, or no range in /etc/subuid and /etc/subgid")
+    receipt = ids(boxd)
+    assert receipt["host_uid_init"] != receipt["host_uid_payload"]
+    assert receipt["init_out_of_reach"].startswith("by its id")
+
+
+def test_what_a_program_makes_in_a_directory_of_the_user_is_the_users(boxd, tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("root's sessions map the owner of the directory")
+    api = boxd.client()
+    api.new("s", host_path=str(tmp_path), host_path_mode="rw")
+    assert api.sh("s", "mkdir -p a/b && echo hello > a/b/c")["exit_code"] == 0
+    api.rm("s")
+    api.close()
+    made = [tmp_path / "a", tmp_path / "a/b", tmp_path / "a/b/c"]
+    assert {(p.stat().st_uid, p.stat().st_gid) for p in made} == {(os.geteuid(), os.getegid())}
+    shutil.rmtree(tmp_path / "a")
+
+
+def test_without_a_second_id_the_filter_is_the_wall():
+    if os.geteuid() == 0:
+        pytest.skip("root gives every session ids of its own")
+    # Programs that are set-user-ID gain nothing then, newuidmap among them.
+    daemon = Boxd(prefix=["setpriv", "--no-new-privs"])
+    try:
+        receipt = ids(daemon)
+        assert receipt["host_uid_init"] == receipt["host_uid_payload"] == os.geteuid()
+        assert receipt["init_out_of_reach"].startswith("by the system call filter")
+    finally:
+        daemon.close()
 
 
 def runs(pid):

@@ -41,6 +41,17 @@ static void check_ids(struct jw *w, const struct priv_host *host)
                          : "start boxd as root: it then gives every session its own range");
 }
 
+static void check_init_id(struct jw *w, const struct priv_host *host)
+{
+    bool second = host->rootful || host->init_uid != host->host_uid;
+    check(w, "init-id", second ? "ok" : "warn",
+          second ? "PID 1 of a session is out of its programs' reach by its id"
+                 : "PID 1 of a session has the id of its programs; the system call filter keeps "
+                   "them from it",
+          "install newuidmap and newgidmap (apt-get install uidmap) and give this user a range in "
+          "/etc/subuid and /etc/subgid (usermod --add-subuids, --add-subgids)");
+}
+
 static void check_groups(struct jw *w, const struct priv_host *host)
 {
     static const char *const ids[] = {"limit-cpu", "limit-memory", "limit-pids"};
@@ -136,6 +147,8 @@ static void write_doctor(struct jw *w, const struct native *n, const struct priv
         check_gvisor(w, n);
     check_kernel(w, host, n->facts.gvisor);
     check_ids(w, host);
+    if (!n->facts.gvisor)
+        check_init_id(w, host);
     check_groups(w, host);
     doctor_check(w, "idmapped-mounts",
                  probe->idmap.ok ? "ok"

@@ -197,6 +197,10 @@ static void write_receipt(struct jw *w, struct receipt *rc)
     jw_kstr(w, "host_ids",
             own_range ? "private range of this session"
                       : "shared by all sessions of this user: boxd was not started by root");
+    jw_kstr(w, "init_out_of_reach",
+            rc->inspect.host_uid != rc->inspect.payload_uid
+                ? "by its id, and by the system call filter"
+                : "by the system call filter: it has the id of the program");
     jw_ku64(w, "host_uid_init", rc->inspect.host_uid);
     jw_ku64(w, "host_uid_payload", rc->inspect.payload_uid);
     jw_ku64(w, "host_pid", rc->inspect.pid);

@@ -29,6 +29,7 @@
 #include "inside/clone.h"
 #include "sandbox/launch/launch_net.h"
 #include "sandbox/launch/storage.h"
+#include "sandbox/launch/subids.h"
 #include "sandbox/quota/loopimg.h"
 #include "sandbox/setup/gvisor.h"
 #include "sandbox/setup/mount.h"
@@ -169,12 +170,19 @@ static int prepare(struct launch_host *h, const struct plan *p, struct attempt *
     return r < 0 ? r : make_pipes(a, err);
 }
 
+/* Whether PID 1 has an id of its own. gVisor's has not: it would have to own what the program is
+ * to own. */
+static bool has_second_id(const struct launch_host *h, const struct plan *p)
+{
+    return !h->rootful && h->init_uid != h->host_uid && !(p->flags & PLAN_GVISOR);
+}
+
 static struct cgroup_owner owner_of_groups(const struct launch_host *h, const struct plan *p)
 {
-    return (struct cgroup_owner){
-        .uid = h->rootful ? userns_init_id(p->uid_index) : geteuid(),
-        .gid = h->rootful ? (gid_t)userns_init_id(p->uid_index) : getegid(),
-    };
+    uint32_t own = has_second_id(h, p) ? SUBIDS_SECOND : SUBIDS_OWN;
+    if (h->rootful)
+        own = userns_init_id(p->uid_index);
+    return (struct cgroup_owner){.uid = own, .gid = own};
 }
 
 static int make_group(struct launch_host *h, const struct plan *p, struct launch *l,
@@ -226,9 +234,11 @@ static void hand_over_groups(int go_fd, const struct cgroup *g)
 static int map_ids(const struct launch_host *h, const struct plan *p, pid_t pid, struct err *err)
 {
     if (!h->rootful) {
-        /* Our own namespace has one id; the payload is that id under another number. */
-        struct id_pair uid = {p->payload_uid, geteuid()}, gid = {p->payload_gid, getegid()};
-        return userns_map(pid, &uid, &gid, 1, err);
+        /* The payload is the user's own id under another number: what it writes to directories of
+         * the user's is the user's. */
+        struct id_pair uids[] = {{p->payload_uid, SUBIDS_OWN}, {p->init_uid, SUBIDS_SECOND}};
+        struct id_pair gids[] = {{p->payload_gid, SUBIDS_OWN}, {p->init_gid, SUBIDS_SECOND}};
+        return userns_map(pid, uids, gids, has_second_id(h, p) ? 2 : 1, err);
     }
     struct id_pair uids[] = {{p->payload_uid, userns_payload_id(p->uid_index)},
                              {p->init_uid, userns_init_id(p->uid_index)}};
@@ -257,7 +267,7 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     s->cgroup_fd = l->cgroup.v2_fd;
     s->seccomp_fd = h->seccomp_fd;
     s->init_exe_fd = h->init_exe_fd;
-    s->switch_ids = h->rootful;
+    s->switch_ids = h->rootful || has_second_id(h, s->plan);
     s->own_view = h->own_view;
     s->cgroup_mode = h->cgroups.mode;
     s->parent_fd = h->self_fd;

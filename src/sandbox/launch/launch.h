@@ -26,6 +26,7 @@ struct stat;
 struct launch_host {
     bool rootful;     /* false: one id for everything, whatever the host delegates */
     uid_t host_uid;   /* not rootful: the id of all sessions, as the host sees it */
+    uid_t init_uid;   /* the same for PID 1 of all sessions; host_uid where there is no second */
     uid_t daemon_uid; /* owns the state directory */
     gid_t daemon_gid;
     int state_fd, sessions_fd, trash_fd;

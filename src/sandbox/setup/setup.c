@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/securebits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -53,6 +54,11 @@ static int step_ids(const struct setup *s, struct err *err)
         return err_set(err, ERR_BACKEND, "the launcher went away");
     if (!s->switch_ids)
         return 0;
+    /* An ordinary user's child begins as the payload. Where that is uid 0, leaving it would take
+     * the capabilities. */
+    if (geteuid() == 0 && s->plan->init_uid != 0 &&
+        prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) < 0)
+        return err_sys(err, errno, "keep capabilities");
     if (setresgid(s->plan->init_gid, s->plan->init_gid, s->plan->init_gid) < 0 ||
         setresuid(s->plan->init_uid, s->plan->init_uid, s->plan->init_uid) < 0)
         return err_sys(err, errno, "switch to the session's own ids");
