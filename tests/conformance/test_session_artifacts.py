@@ -4,14 +4,12 @@ while it lives."""
 
 import itertools
 import os
-import pathlib
-import shutil
 import signal
-import tempfile
 
 import artifactlib
 import pytest
 from artifactlib import Artifact, Conversation
+from boxlib import scratch
 from lbwire import Rpc, RpcError, context, eventually, physical
 
 pytestmark = pytest.mark.real
@@ -20,10 +18,8 @@ _workspaces = itertools.count()
 
 @pytest.fixture
 def root():
-    path = pathlib.Path(tempfile.mkdtemp(prefix="box-artifacts-", dir="/tmp"))
-    path.chmod(0o777)  # whoever boxd is
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    with scratch("box-artifacts-", 0o777) as path:  # whoever boxd is
+        yield path
 
 
 @pytest.fixture

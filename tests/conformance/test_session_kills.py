@@ -8,7 +8,7 @@ import tempfile
 import time
 
 import pytest
-from boxlib import BUILD
+from boxlib import BUILD, scratch
 from lbwire import eventually
 from ssetext import Events
 from test_session_processes import Wire
@@ -113,9 +113,6 @@ def test_a_process_that_attacks_its_supervisor_is_stopped_alone(wire, unruly):
 
 def test_who_stops_the_one_that_is_to_kill_it_for_its_quota_does_not_live_on(box, unruly):
     """Either that one was quicker, or it has not killed anybody: then the session goes."""
-    made = pathlib.Path(tempfile.mkdtemp(prefix="box-quota-"))
-    made.chmod(0o777)
-
     def size():
         return sum(f.stat().st_size for f in made.iterdir())
 
@@ -124,10 +121,8 @@ def test_who_stops_the_one_that_is_to_kill_it_for_its_quota_does_not_live_on(box
         time.sleep(2)
         return before > 1 << 20 and size() == before
 
-    try:
+    with scratch("box-quota-", 0o777) as made:
         sid = box.new(**unruly, host_path=str(made), host_path_mode="rw", workspace_quota_mb=1)
         # It writes for as long as it lives: a size that stays is the proof that it does not.
         box.sh(sid, f"setsid {PROGRAM} all {BEAT} >/dev/null 2>&1 &")
         assert eventually(ended, 100)
-    finally:
-        shutil.rmtree(made)

@@ -2,16 +2,14 @@
 """Artifacts of LangBot 4.11: verified by copy, added to a session that lives, gone with it."""
 
 import os
-import pathlib
 import shutil
 import signal
-import tempfile
 import time
 
 import artifactlib
 import pytest
 from artifactlib import Artifact, Conversation
-from boxlib import Boxd
+from boxlib import Boxd, scratch
 from lbwire import INSTANCE, WORKSPACE, Rpc, RpcError, eventually, physical
 
 pytestmark = pytest.mark.rootless
@@ -19,10 +17,8 @@ pytestmark = pytest.mark.rootless
 
 @pytest.fixture
 def root():
-    path = pathlib.Path(tempfile.mkdtemp(prefix="box-artifacts-", dir="/tmp"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    with scratch("box-artifacts-") as path:
+        yield path
 
 
 @pytest.fixture

@@ -478,6 +478,7 @@ def test_check_J11_a_second_daemon_on_one_state_refuses(boxd):
             Boxd(state=twin)
     finally:
         twin.unlink()
+        twin.with_name(twin.name + ".log").unlink()
     assert client.sh("mine", "echo here")["stdout"] == "here\n"
 
 

@@ -3,13 +3,10 @@
 
 import itertools
 import os
-import pathlib
-import shutil
-import tempfile
 import time
 
 import pytest
-from boxlib import Boxd
+from boxlib import Boxd, scratch
 from lbwire import INSTANCE, WORKSPACE, Rpc, RpcError, context
 
 _workspaces = itertools.count()
@@ -70,13 +67,11 @@ def newer(daemon):
 
 @pytest.fixture
 def directory():
-    path = tempfile.mkdtemp(prefix="box-rel-", dir="/tmp")
-    os.chmod(path, 0o755)
-    for name in ("a", "b"):
-        pathlib.Path(path, name).mkdir(mode=0o755)
-        pathlib.Path(path, name, "f").write_text(name)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    with scratch("box-rel-") as path:
+        for name in ("a", "b"):
+            (path / name).mkdir(mode=0o755)
+            (path / name / "f").write_text(name)
+        yield str(path)
 
 
 def refused(call, *args, **kwargs):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real boxd on a state directory of its own, and a client for its HTTP API over the unix socket."""
 
+import atexit
 import contextlib
 import http.client
 import json
@@ -24,6 +25,17 @@ def _stat(pid):
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ["X"] + [str(1 << 62)] * 50
+
+
+@contextlib.contextmanager
+def scratch(prefix, mode=0o755):
+    """A directory that a daemon is told of. One that outlives the test may make things there again: what it makes goes
+    when the tests are over."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+    path.chmod(mode)
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
 
 
 class ApiError(Exception):
