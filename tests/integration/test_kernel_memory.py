@@ -3,8 +3,11 @@
 docs/reference/limits.md. Each program here takes as much as it is given and says how much that was. It is stopped by an
 error, or killed for its memory, before it has several times the limit."""
 
+import subprocess
+
 import pytest
 from boxlib import ApiError, Boxd
+from lbwire import eventually
 
 pytestmark = pytest.mark.vm
 
@@ -230,6 +233,31 @@ def test_what_the_kernel_holds_is_bounded(daemon, kind):
         except ApiError as error:
             assert error.status == 404
         api.close()
+
+
+def test_without_a_network_no_connection_is_tracked(daemon):
+    api = daemon.client()
+    api.new("tracked")
+    program = """
+import socket
+server = socket.create_server(("127.0.0.1", 0), backlog=128)
+keep = [socket.create_connection(server.getsockname()) for _ in range(100)]
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for port in range(1, 101):
+    udp.sendto(b"x", ("127.0.0.1", port))
+print("made")
+input()
+"""
+    api.call("POST", "/v1/sessions/tracked/processes",
+             {"command": "python3", "args": ["-c", program], "process_id": "p"})
+    assert eventually(lambda: api.call("GET", "/v1/sessions/tracked/processes/p")["output"]["end"] > 0, 60)
+    # The number is that of the network namespace of who reads it; without the module there is none.
+    count = subprocess.run(["nsenter", "-n", "-t", str(api.receipt("tracked")["host_pid"]), "sh", "-c",
+                            "cat /proc/sys/net/netfilter/nf_conntrack_count || echo 0"],
+                           capture_output=True, text=True, check=True).stdout
+    assert int(count) == 0
+    api.rm("tracked")
+    api.close()
 
 
 def test_sockets_work_within_the_bound(daemon):
