@@ -92,10 +92,12 @@ def test_row_F20_nothing_is_swept_while_it_is_in_use(own, backend):
     daemon = own()
     daemon.client().new("kept", image=enginelib.IMAGE)
     name = daemon.client().receipt("kept")["container_id"]
+    # Also what a command has left in the background, with its output still open.
+    left = daemon.client().sh("kept", "sleep 1000 & echo $!")["stdout"].strip()
     for _ in range(2):
         daemon.stop(signal.SIGKILL)
         daemon.start()
-        assert daemon.client().sh("kept", "echo kept")["stdout"] == "kept\n"
+        assert daemon.client().sh("kept", f"kill -0 {left} && echo kept")["stdout"] == "kept\n"
     assert [c["Id"] for c in backend.engine.containers(**{"langbot.box.instance_id": instance(daemon)})] == [name]
 
 

@@ -223,8 +223,9 @@ void cell_on_oom(struct guest *g)
         tend_end(only, GUEST_EXITED_OOM);
 }
 
-/* A new boxd. Commands of the old one have nobody to answer to; its managed processes go on, and
- * half a message of the old one is closed before anything else follows. */
+/* A new boxd. Commands of the old one have nobody to answer to; what they had left in the
+ * background stays, as ever. Its managed processes go on, and half a message of the old one is
+ * closed before anything else follows. */
 void cell_new_connection(struct guest *g)
 {
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++) {
@@ -232,7 +233,9 @@ void cell_new_connection(struct guest *g)
         if (c->state == CELL_FREE)
             continue;
         c->attached = false;
-        if (!is_proc(c))
+        if (!is_proc(c) && c->state == CELL_LINGER)
+            c->silent = true;
+        else if (!is_proc(c))
             cell_forget(c);
         c->forget = false; /* who asked is gone */
         if (c->part && c->in >= 0)
