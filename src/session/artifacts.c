@@ -25,6 +25,7 @@
 #define REQUEST_MAX (1U << 20)
 
 #define SPARES_MAX 16U
+#define SWEEP_DELAY_NS 500000000ULL
 
 /* A directory that is no session's yet; or one that a session has, and that is given to another
  * when it comes back as it was: making one takes a process. */
@@ -50,6 +51,7 @@ struct artifacts {
     bool making;    /* one is under way */
     struct err why; /* it could not be made the last time; ERR_NONE: it could */
     bool sweeping, sweep_again;
+    struct loop_timer due; /* sessions have ended since the last sweep */
     struct events_reader events;
 };
 
@@ -136,6 +138,12 @@ static void sweep(struct artifacts *a)
         a->sweeping = true;
 }
 
+/* A sweep takes a process: one for all sessions that end at about the same time. */
+static void on_due(struct loop_timer *t)
+{
+    sweep(container_of(t, struct artifacts, due));
+}
+
 static bool is_end(void *arg, const struct event *event)
 {
     (void)arg;
@@ -213,8 +221,8 @@ static void on_events(void *arg)
     bool sweeps = false;
     for (const struct event *e; (e = events_next(&a->events, &missed)) != NULL;)
         sweeps = on_end(a, e->session) || sweeps;
-    if (sweeps || missed > 0)
-        sweep(a);
+    if ((sweeps || missed > 0) && a->due.loop == NULL)
+        loop_timer_start(manager_loop(a->manager), &a->due, SWEEP_DELAY_NS, on_due);
 }
 
 static void on_spare(void *arg, const char *json, size_t len, const char *message)
@@ -447,6 +455,7 @@ void artifacts_free(struct artifacts *a)
         return;
     if (a->events.hub != NULL)
         events_detach(&a->events);
+    loop_timer_stop(&a->due);
     jobs_free(a->jobs);
     for (struct artifacts_place *p = a->places, *next; p != NULL; p = next) {
         next = p->next;

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 
 #include "session/artifacts.h"
+#include "session/events.h"
+#include "session/session_internal.h"
 
 #define DIGEST "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 #define OTHER "1123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -28,6 +30,7 @@ static struct {
     struct langbot_fixture x;
     struct artifacts *a;
     struct jobs *jobs;
+    struct events *events; /* NULL: it hears of no end */
 } it;
 
 /* What the job does. */
@@ -51,11 +54,12 @@ static void answer(const char *op, const char *message)
     job_answer(it.jobs, op, message);
 }
 
-static int set_up_cold(void **state)
+static int start(bool hears)
 {
     struct err err = {0};
-    (void)state;
     start_rpc(&it.x);
+    it.events = hears ? events_new(it.x.f.loop, 16) : NULL;
+    it.x.f.m->options.events = it.events;
     const struct artifacts_options options = {.manager = it.x.f.m, .tag = "tag"};
     if (artifacts_new(it.x.f.loop, &options, &it.a, &err) < 0)
         return -1;
@@ -64,6 +68,18 @@ static int set_up_cold(void **state)
     artifacts_set_root(it.a, it.x.dir);
     answer("sweep_artifacts", "BoxError: no such directory");
     return 0;
+}
+
+static int set_up_cold(void **state)
+{
+    (void)state;
+    return start(false);
+}
+
+static int set_up_hearing(void **state)
+{
+    (void)state;
+    return start(true);
 }
 
 /* The same with a directory that was made ahead, because somebody has been there. */
@@ -84,6 +100,7 @@ static int tear_down(void **state)
     (void)state;
     stop_rpc(&it.x);
     artifacts_free(it.a);
+    events_free(it.events);
     return 0;
 }
 
@@ -231,6 +248,23 @@ static void whoever_leaves_leaves_nothing(void **state)
     peer_open(&it.x, &it.x.a, 0);
 }
 
+/* Sessions without a place, as older clients have them, or of an earlier boxd. */
+static void many_ends_make_one_sweep(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 9; i++) {
+            events_emit(it.events, &(struct event){.kind = EVENT_SESSION_DELETED, .session = "s"});
+            pass(&it.x.f, NSEC_PER_SEC / 20);
+            assert_int_equal(it.jobs->n_jobs, 0);
+        }
+        pass(&it.x.f, NSEC_PER_SEC / 10); /* half a second after the first of them, not the last */
+        answer("sweep_artifacts", NULL);
+        pass(&it.x.f, NSEC_PER_SEC);
+        assert_int_equal(it.jobs->n_jobs, 0);
+    }
+}
+
 /* A mount of the caller's that ours would lie in. */
 static void a_place_that_is_covered(void **state)
 {
@@ -255,6 +289,7 @@ int main(void)
         SCENE(two_make_the_same_session),
         SCENE(a_session_that_ends_meanwhile_is_made_again),
         SCENE(whoever_leaves_leaves_nothing),
+        cmocka_unit_test_setup_teardown(many_ends_make_one_sweep, set_up_hearing, tear_down),
         SCENE(a_place_that_is_covered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
