@@ -45,21 +45,12 @@ int mount_clone(int fd, int recursive)
     unsigned flags =
         OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0U);
     int copy = open_tree(fd, "", flags);
-    if (copy < 0)
-        return -errno;
-    struct mount_attr attr = {.propagation = MS_PRIVATE};
-    if (mount_setattr(copy, "", AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0U), &attr,
-                      sizeof(attr)) < 0) {
-        int r = -errno;
-        (void)close(copy);
-        return r;
-    }
-    return copy;
+    return copy < 0 ? -errno : copy;
 }
 
 int mount_set(int mount_fd, uint64_t attrs, int userns_fd, int recursive)
 {
-    struct mount_attr attr = {.attr_set = attrs};
+    struct mount_attr attr = {.attr_set = attrs, .propagation = MS_PRIVATE};
     if (userns_fd >= 0) {
         attr.attr_set |= MOUNT_ATTR_IDMAP;
         attr.userns_fd = (uint64_t)userns_fd;

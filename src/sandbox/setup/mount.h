@@ -16,10 +16,12 @@ struct mount_option {
  * key. */
 int mount_new(const char *fstype, const struct mount_option *options, uint64_t attrs);
 
-/* A detached copy of the mount at fd (with its submounts when `recursive`), private. */
+/* A detached copy of the mount at fd (with its submounts when `recursive`). mount_set() makes it
+ * private: without, what is mounted on either would show on the other. */
 int mount_clone(int fd, int recursive);
 
-/* Sets MOUNT_ATTR_* on a mount that may still be detached; userns_fd >= 0 maps its ids. */
+/* Sets MOUNT_ATTR_* on a mount that may still be detached, and makes it private; userns_fd >= 0
+ * maps its ids. */
 int mount_set(int mount_fd, uint64_t attrs, int userns_fd, int recursive);
 
 /* Enters another mount namespace: every name means something else there. The root and the working
