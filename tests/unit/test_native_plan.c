@@ -198,6 +198,7 @@ static void artifacts_have_a_place(void **state)
     assert_int_equal(op->source_class, PLAN_SRC_ALLOWED);
     assert_true(op->flags & PLAN_OP_RDONLY);
     assert_false(op->flags & PLAN_OP_LANDLOCK_RW);
+    assert_int_equal(op->mode, PLAN_BIND_PUBLIC); /* no id map of its own: that takes a process */
     set(&s->own.artifacts, "/not/allowed");
     assert_int_equal(native_plan(s, &facts, NAME, 7, &plan, &err), err_code_errno(ERR_DENIED));
 }

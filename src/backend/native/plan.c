@@ -3,7 +3,6 @@
 /* Turns mounts, limits, ids and environment of a spec into the operations of a plan. */
 
 #include "backend/native/plan.h"
-#include "backend/common.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backend/common.h"
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -122,7 +122,10 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
     op->root = (uint16_t)root;
     op->source = plan_string(p, rest);
     op->flags = w->mode == MOUNT_RO ? PLAN_OP_RDONLY : PLAN_OP_LANDLOCK_RW;
-    op->mode = w->private_name != NULL ? PLAN_BIND_DIR : 0; /* it stands in for a workspace */
+    if (w->private_name != NULL)
+        op->mode = PLAN_BIND_DIR; /* it stands in for a workspace */
+    else if (w->host_path == spec->own.artifacts)
+        op->mode = PLAN_BIND_PUBLIC; /* copies that box-fetch made, for everybody to read */
     return 0;
 }
 

@@ -338,6 +338,14 @@ static int open_source(struct launch_host *h, const struct plan *p, const struct
     return err_set(err, ERR_INVALID, "plan: source without a class");
 }
 
+/* A map of its own takes a process. What is public does without where ids are nothing but names:
+ * not for a caller that is held to its own user's files, and not where gVisor looks at them. */
+static bool has_image_ids(const struct plan *p, const struct plan_op *op)
+{
+    return op->mode == PLAN_BIND_PUBLIC && (op->flags & PLAN_OP_RDONLY) &&
+           !(p->flags & (PLAN_AS_CALLER | PLAN_GVISOR));
+}
+
 /* How ids on disk look inside. The host image and /etc belong to root there; private storage to the
  * daemon on disk and to the payload inside; a caller's directory to its owner on disk and to the
  * payload inside, but for a caller that may only do what its own user can: then that user's files
@@ -350,7 +358,7 @@ static int idmap_for(const struct launch_host *h, struct idmaps *maps, const str
         .index = p->uid_index, .uid = h->daemon_uid, .gid = h->daemon_gid, .root_too = true};
     bool payload_is_root = p->payload_uid == 0;
 
-    if (op->source_class == PLAN_SRC_ALLOWED) {
+    if (op->source_class == PLAN_SRC_ALLOWED && !has_image_ids(p, op)) {
         bool bound = (p->flags & PLAN_AS_CALLER) != 0;
         if (fstat(from->fd, &st) < 0)
             return err_sys(err, errno, "stat mount source");

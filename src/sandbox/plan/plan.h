@@ -76,13 +76,16 @@ enum plan_op_flags {
 /* BIND: nothing but a directory will do. A mode and no flag, so that a box-priv of before, which
  * looks at neither, goes on serving. */
 #define PLAN_BIND_DIR 0700U
+/* BIND of the allow-list, read-only: everybody may read all of it, so whose it is inside does not
+ * matter, and it does with the ids that the image has. */
+#define PLAN_BIND_PUBLIC 0555U
 
 struct plan_op {
     uint8_t kind;         /* enum plan_op_kind */
     uint8_t source_class; /* enum plan_source */
     uint16_t root;
     uint32_t flags;
-    uint32_t mode;   /* of DIR and SCRATCH; of BIND: 0, or PLAN_BIND_DIR */
+    uint32_t mode;   /* of DIR and SCRATCH; of BIND: 0 or a PLAN_BIND_ */
     uint32_t target; /* offset into strings: absolute path inside */
     uint32_t source; /* offset into strings */
     uint32_t pad;
