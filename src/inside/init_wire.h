@@ -26,7 +26,7 @@
 enum init_fd {
     INIT_FD_CONTROL = 3,  /* our end of the SOCK_SEQPACKET pair that boxd talks to us by */
     INIT_FD_CONFIG = 4,   /* sealed memfd: struct init_config */
-    INIT_FD_SECCOMP = 5,  /* sealed memfd: struct sock_filter[] */
+    INIT_FD_SECCOMP = 5,  /* sealed memfd: struct sock_filter[], SECCOMP_INIT */
     INIT_FD_LANDLOCK = 6, /* ruleset; /dev/null when the kernel has no Landlock */
     INIT_FD_CGROUP = 7,   /* this session's directory in the cgroup2 tree; /dev/null without one */
     INIT_FD_MEMCG1 = 8,   /* the same in a v1 memory hierarchy; /dev/null without one */
@@ -46,6 +46,9 @@ struct init_rlimit {
     uint32_t pad;
     uint64_t soft, hard;
 };
+
+/* What box-init finds at its start; INIT_WIRE_VERSION is how it speaks then. */
+#define INIT_CONFIG_VERSION 5U
 
 struct init_config {
     uint32_t version;

@@ -5,7 +5,8 @@
 
 struct sock_filter;
 
-/* Installs a compiled filter in the calling thread and all it will ever start. The last step before
- * execve(): no_new_privs must be set already, and the calls that follow must be allowed by the
- * filter. Allocates nothing, touches no lock, returns 0 or a negative errno. */
+/* Installs a compiled filter in the calling thread and all it will ever start, beside those it has:
+ * what any of them forbids stays forbidden. no_new_privs must be set already, and the calls that
+ * follow must be allowed by the filter. Allocates nothing, touches no lock, returns 0 or a negative
+ * errno. */
 int seccomp_install(const struct sock_filter *prog, unsigned short n);

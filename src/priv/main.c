@@ -215,7 +215,7 @@ static int load_filter(struct err *err)
 {
     AUTO_FREE struct sock_filter *prog = NULL;
     size_t n = 0;
-    int r = seccomp_compile(SECCOMP_DEFAULT, &prog, &n, err);
+    int r = seccomp_compile(SECCOMP_INIT, &prog, &n, err);
     if (r < 0)
         return r;
     int fd = fd_sealed_memfd("box-seccomp", prog, n * sizeof(*prog));

@@ -212,7 +212,7 @@ static inline bool start_config(const struct init_config *config)
     return false;
 }
 
-static const struct init_config plain = {.version = INIT_WIRE_VERSION};
+static const struct init_config plain = {.version = INIT_CONFIG_VERSION};
 
 static inline void need(bool started)
 {

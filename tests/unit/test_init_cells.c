@@ -56,7 +56,7 @@ static void start(enum init_cgroup_mode mode)
     (void)snprintf(dir, sizeof(dir), "/tmp/box-cells-XXXXXX");
     assert_non_null(mkdtemp(dir));
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    in = (struct init){.config = {.version = INIT_WIRE_VERSION, .cgroup_mode = mode},
+    in = (struct init){.config = {.version = INIT_CONFIG_VERSION, .cgroup_mode = mode},
                        .conn_fd = pair[0],
                        .signal_fd = -1,
                        .cgroup_fd = -1,

@@ -449,6 +449,20 @@ static void debug_profile_adds_only_debuggers(void **state)
     assert_int_equal(verdict(&debug, SYS_ptrace, second), E(EPERM));
 }
 
+/* What commands inherit is what they had, but for the call that they are then denied. */
+static void init_profile_adds_only_clone3(void **state)
+{
+    AUTO_DONE(sim) struct sim normal;
+    AUTO_DONE(sim) struct sim init;
+
+    sim_init(&normal, SECCOMP_DEFAULT);
+    sim_init(&init, SECCOMP_INIT);
+    for (uint32_t nr = 0; nr < SWEEP; nr++)
+        assert_int_equal(verdict(&init, nr, NULL),
+                         nr == SYS_clone3 ? ALLOW : verdict(&normal, nr, NULL));
+    assert_int_equal(verdict(&normal, SYS_clone3, NULL), E(ENOSYS));
+}
+
 static void every_instruction_has_a_test(void **state)
 {
     AUTO_DONE(sim) struct sim sim;
@@ -501,7 +515,8 @@ static void collect_names(uint32_t arch, struct names *ret)
             assert_true(nr < SWEEP);
             if (nr < 0)
                 continue;
-            ret->name[nr] = family->names[i];
+            if (family->profiles != 1u << SECCOMP_INIT) /* to everybody else it does not exist */
+                ret->name[nr] = family->names[i];
             ret->by_args[nr] = family->args != NULL;
         }
     }
@@ -720,6 +735,7 @@ int main(void)
         cmocka_unit_test(foreign_architectures_are_killed),
         cmocka_unit_test(unknown_numbers_do_not_exist),
         cmocka_unit_test(debug_profile_adds_only_debuggers),
+        cmocka_unit_test(init_profile_adds_only_clone3),
         cmocka_unit_test(every_instruction_has_a_test),
         cmocka_unit_test(verdicts_match_the_golden_file),
         cmocka_unit_test(other_architectures_have_no_policy),

@@ -5,7 +5,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -17,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/str.h"
 #include "inside/caps.h"
 #include "inside/clone.h"
 #include "inside/init/init.h"
@@ -258,6 +262,19 @@ static _Noreturn void tell_posture(void)
     child_exit(0);
 }
 
+/* The filter that PID 1 has is ours already. What it has for itself hides its flags behind a
+ * pointer: a new namespace would hand out every capability again. */
+static int give_up_clone3(void)
+{
+    static const struct sock_filter prog[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    return seccomp_install(prog, ARRAY_SIZE(prog));
+}
+
 /* Order is security-relevant: groups and ids need capabilities, which are then given up for good;
  * Landlock and the filter come last, because they forbid the calls before them. */
 void exec_child(struct init *in, struct cell *c, const struct exec_request *req,
@@ -290,7 +307,7 @@ void exec_child(struct init *in, struct cell *c, const struct exec_request *req,
         keep_script = shape_script(&s);
     if (!keep_script && req->program < 0 && syscall(SYS_close_range, 3U, ~0U, 0U) < 0)
         fail(INIT_STAGE_CONFINE, errno);
-    int r = seccomp_install(in->filter, in->filter_len);
+    int r = give_up_clone3();
     if (r < 0)
         fail(INIT_STAGE_CONFINE, -r);
 

@@ -81,8 +81,6 @@ struct child_report {
 
 struct init {
     struct init_config config;
-    const void *filter; /* struct sock_filter[], mapped */
-    unsigned short filter_len;
     int conn_fd, signal_fd, cgroup_fd, memcg_fd, landlock_fd;
     enum talk talk;
     uint64_t epoch; /* of the last HELLO */

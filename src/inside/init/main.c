@@ -25,6 +25,7 @@
 #include "inside/clone.h"
 #include "inside/disk_full.h"
 #include "inside/init/init.h"
+#include "inside/seccomp_install.h"
 
 #define OOM_RECHECK_NS 5000000ULL /* between looks at the kill counter after an event */
 #define OOM_CHECKS 40U
@@ -222,14 +223,21 @@ static _Noreturn void run(struct init *in)
     }
 }
 
-static const void *map_all(int fd, size_t *ret_len)
+/* For us and all that we start; exec_child() adds what is for commands alone. */
+static bool install_filter(void)
 {
     struct stat st;
-    if (fstat(fd, &st) < 0 || st.st_size <= 0)
-        return NULL;
-    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    *ret_len = (size_t)st.st_size;
-    return p == MAP_FAILED ? NULL : p;
+    const size_t one = sizeof(struct sock_filter);
+    if (fstat(INIT_FD_SECCOMP, &st) < 0 || st.st_size <= 0 || (size_t)st.st_size % one != 0 ||
+        (size_t)st.st_size / one > 4096)
+        return false;
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, INIT_FD_SECCOMP, 0);
+    if (p == MAP_FAILED || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+        seccomp_install(p, (unsigned short)((size_t)st.st_size / one)) < 0)
+        return false;
+    (void)munmap(p, (size_t)st.st_size);
+    (void)close(INIT_FD_SECCOMP);
+    return true;
 }
 
 /* What our launcher ignores, programs would ignore too: `yes | head` must end by SIGPIPE. */
@@ -253,27 +261,22 @@ static bool is_directory(int fd)
 
 static bool start_state(struct init *in)
 {
-    size_t len = 0;
     sigset_t all;
 
     if (fd_read_full(INIT_FD_CONFIG, &in->config, sizeof(in->config)) !=
             (ssize_t)sizeof(in->config) ||
-        in->config.version != INIT_WIRE_VERSION || in->config.n_rlimits > INIT_RLIMITS_MAX ||
+        in->config.version != INIT_CONFIG_VERSION || in->config.n_rlimits > INIT_RLIMITS_MAX ||
         memchr(in->config.quota_path, 0, sizeof(in->config.quota_path)) == NULL)
         return false;
     (void)close(INIT_FD_CONFIG);
-    in->filter = map_all(INIT_FD_SECCOMP, &len);
-    if (in->filter == NULL || len % sizeof(struct sock_filter) != 0 ||
-        len / sizeof(struct sock_filter) > 4096)
-        return false;
-    in->filter_len = (unsigned short)(len / sizeof(struct sock_filter));
-    (void)close(INIT_FD_SECCOMP);
     in->landlock_fd = INIT_FD_LANDLOCK;
     in->cgroup_fd = in->config.cgroup_mode != INIT_CGROUP_NONE ? INIT_FD_CGROUP : -1;
     in->memcg_fd = in->config.cgroup_mode == INIT_CGROUP_HYBRID && is_directory(INIT_FD_MEMCG1)
                        ? INIT_FD_MEMCG1
                        : -1;
     in->conn_fd = INIT_FD_CONTROL;
+    if (!install_filter())
+        return false;
     for (int fd = INIT_FD_CONTROL; fd < INIT_FD_MAX; fd++)
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     in->reports = mmap(NULL, INIT_CELLS_MAX * sizeof(*in->reports), PROT_READ | PROT_WRITE,

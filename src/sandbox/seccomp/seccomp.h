@@ -5,7 +5,7 @@
  * a C library falls back to an older call instead of failing, and a group of well-known denials
  * that answer EPERM, so that tools print a sane error. The policy is the table in seccomp_table.c.
  *
- * The filter is compiled once per profile by the daemon; the child only installs the bytes (see
+ * The filter is compiled once per profile by the daemon; PID 1 only installs the bytes (see
  * seccomp_install.h). The bytes depend on the profile and the architecture and on nothing else.
  */
 
@@ -18,6 +18,9 @@ enum seccomp_profile {
     SECCOMP_DEFAULT,
     SECCOMP_DEBUG,  /* also ptrace and process_vm_*: debuggers inside one session */
     SECCOMP_DAEMON, /* boxd itself: also openat2, by which it resolves paths */
+    SECCOMP_INIT,   /* PID 1 of a session: also clone3, by which it starts commands. They inherit
+                       it, and get a few instructions of their own that take clone3 away again:
+                       the kernel takes as long to compile a filter as that is */
     SECCOMP_PROFILE_MAX,
 };
 

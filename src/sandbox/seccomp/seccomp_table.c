@@ -281,6 +281,7 @@ const struct seccomp_family seccomp_families[] = {
         "set_tid_address", "set_robust_list", "get_robust_list", "futex", "futex_waitv", "rseq",
         "arch_prctl", "getcpu", "uname", "sysinfo", "getrandom", "times", "getrusage"}},
     {.args = clone_args, .names = {"clone"}},
+    {.ret = ALLOW, .profiles = 1u << SECCOMP_INIT, .names = {"clone3"}},
     {.args = prctl_args, .names = {"prctl"}},
     {.args = personality_args, .names = {"personality"}},
 
@@ -336,7 +337,7 @@ const struct seccomp_family seccomp_families[] = {
         "mq_notify", "mq_getsetattr"}},
 
     /* Looking into other processes: for debuggers that were asked for. */
-    {.ret = DENY, .profiles = 1u << SECCOMP_DEFAULT | 1u << SECCOMP_DAEMON,
+    {.ret = DENY, .profiles = ~(1u << SECCOMP_DEBUG),
      .names = {"ptrace", "process_vm_readv", "process_vm_writev"}},
     {.args = pid1_args, .inside = true, .profiles = 1u << SECCOMP_DEBUG, .names = {"ptrace"}},
     {.args = pid0_args, .inside = true, .profiles = 1u << SECCOMP_DEBUG,

@@ -223,7 +223,7 @@ static int step_privilege(const struct setup *s, struct err *err)
 static int make_config(const struct setup *s)
 {
     struct init_config config = {
-        .version = INIT_WIRE_VERSION,
+        .version = INIT_CONFIG_VERSION,
         .cgroup_mode = (uint32_t)s->cgroup_mode,
         .payload_uid = s->plan->payload_uid,
         .payload_gid = s->plan->payload_gid,
