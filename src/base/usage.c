@@ -28,6 +28,8 @@ struct usage_walk {
     char **pending; /* owned; directories still to be read, the next one last */
     size_t n_pending, pending_bytes;
     struct usage usage;
+    usage_visit_fn *visit; /* NULL: none */
+    void *visit_arg;
     bool started;
     unsigned level;           /* how many are around us */
     struct usage_walk *inner; /* owned; of a directory that is too deep for a path */
@@ -40,6 +42,12 @@ struct usage_walk *usage_walk_new(int dir_fd, uint64_t max_entries)
     w->root = dir_fd;
     w->max_entries = max_entries;
     return w;
+}
+
+void usage_walk_visit(struct usage_walk *w, usage_visit_fn *fn, void *arg)
+{
+    w->visit = fn;
+    w->visit_arg = arg;
 }
 
 static void leave(struct usage_walk *w)
@@ -79,10 +87,12 @@ static void begin_inner(struct usage_walk *w, const char *name)
     if (fd < 0) {
         w->usage.unreadable += fd == -EACCES || fd == -EPERM;
         w->usage.too_many |= fd == -EMFILE || fd == -ENFILE;
+        w->usage.gone += fd == -ENOENT;
         return;
     }
     w->inner = usage_walk_new(fd, w->max_entries - w->usage.entries);
     w->inner->level = w->level + 1;
+    usage_walk_visit(w->inner, w->visit, w->visit_arg);
 }
 
 static void end_inner(struct usage_walk *w)
@@ -92,6 +102,7 @@ static void end_inner(struct usage_walk *w)
     w->usage.bytes += found->bytes;
     w->usage.entries += found->entries;
     w->usage.unreadable += found->unreadable;
+    w->usage.gone += found->gone;
     w->usage.too_many |= found->too_many;
     usage_walk_free(TAKE_PTR(w->inner));
 }
@@ -139,11 +150,14 @@ static int enter(struct usage_walk *w)
     if (fd >= 0)
         w->dir = fdopendir(fd);
     int error = fd < 0 ? -fd : errno;
-    if (w->dir != NULL)
-        return 1;
+    if (w->dir != NULL) {
+        int r = w->visit != NULL ? w->visit(w->visit_arg, fd, NULL, NULL) : 0;
+        return r < 0 ? r : 1;
+    }
     if (fd >= 0)
         (void)close(fd);
     leave(w);
+    w->usage.gone += error == ENOENT;
     if (error == EACCES || error == EPERM)
         w->usage.unreadable++;
     /* Gone, replaced, or a mount: not ours to count. */
@@ -152,12 +166,12 @@ static int enter(struct usage_walk *w)
     return 1;
 }
 
-static void count(struct usage_walk *w, const char *name)
+static int count(struct usage_walk *w, const char *name)
 {
     struct stat st;
 
     if (fstatat(dirfd(w->dir), name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-        return;
+        return 0;
     w->usage.entries++;
     if (S_ISDIR(st.st_mode))
         push(w, name);
@@ -165,6 +179,9 @@ static void count(struct usage_walk *w, const char *name)
         w->usage.bytes += path_cost(&st);
     if (w->usage.entries > w->max_entries)
         w->usage.too_many = true;
+    return w->visit != NULL && !S_ISDIR(st.st_mode)
+               ? w->visit(w->visit_arg, dirfd(w->dir), name, &st)
+               : 0;
 }
 
 /* Goes on until it is done (0), has looked at so many, or has met a directory that is too deep. */
@@ -188,7 +205,9 @@ static int step(struct usage_walk *w, size_t *entries)
         }
         if (str_eq(e->d_name, ".") || str_eq(e->d_name, ".."))
             continue;
-        count(w, e->d_name);
+        int r = count(w, e->d_name);
+        if (r < 0)
+            return r;
         --*entries;
     }
     return w->usage.too_many ? 0 : 1;
