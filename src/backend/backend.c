@@ -79,16 +79,19 @@ uint64_t backend_counted_bytes(const struct spec *spec)
     return counted ? (uint64_t)spec->workspace_quota_mb << 20 : 0;
 }
 
-void backend_write_counted(struct jw *w, uint64_t bytes)
+void backend_write_counted(struct jw *w, uint64_t bytes, const char *why)
 {
+    char reason[512];
     if (bytes == 0)
         return;
+    (void)snprintf(reason, sizeof(reason),
+                   "a directory of the host is counted and its programs are ended; the kernel does "
+                   "not stop the first byte too many: %s",
+                   why);
     jw_key(w, "workspace_bytes");
     jw_object(w);
     jw_kbool(w, "enforced", false);
     jw_ku64(w, "counted", bytes);
-    jw_kstr(w, "reason",
-            "a directory of the host is counted and its programs are ended; the kernel does not "
-            "stop the first byte too many");
+    jw_kstr(w, "reason", reason);
     jw_object_end(w);
 }

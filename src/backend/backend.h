@@ -122,6 +122,7 @@ struct backend_held {
     uint64_t stored_bytes, stored_files; /* in storage that has no limit by the kernel */
     bool idle;                           /* nothing runs in it: nothing was counted */
     bool incomplete;                     /* there is more than can be looked at */
+    uint64_t kernel_bytes; /* limit that the kernel enforces on its host directory; 0: none */
 };
 /* A time-out is enforced inside, and a kill carried out there. When nothing is heard of it for so
  * long, boxd answers by itself, and the sandbox is lost: what is in it cannot be ended one by one.
@@ -254,9 +255,10 @@ int backend_available(const struct backend *b, struct err *err);
 void backend_note(struct backend *b, const struct err *err);
 
 /* The quota of a host directory, for the receipt's limits: no file system of ours is around it, so
- * it is counted (policy/policy_quota.h). 0: there is none, and nothing is written. */
+ * it is counted (policy/policy_quota.h), and `why` says what keeps the kernel from enforcing it. 0:
+ * there is none, and nothing is written. */
 uint64_t backend_counted_bytes(const struct spec *spec);
-void backend_write_counted(struct jw *w, uint64_t bytes);
+void backend_write_counted(struct jw *w, uint64_t bytes, const char *why);
 
 /* Row F18: the first 16 hex digits of the SHA-256 of spec_config_text(), for labels. */
 #define BACKEND_CONFIG_HASH_LEN 16

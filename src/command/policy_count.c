@@ -72,6 +72,7 @@ static void on_held(void *arg, const struct backend_held *held)
         c->usage.bytes += held->bytes;
         c->usage.entries += held->files;
         c->usage.too_many |= held->incomplete;
+        c->usage.kernel_bytes = held->kernel_bytes;
     }
     c->done(c->arg, &c->usage, NULL);
 }

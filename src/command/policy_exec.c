@@ -188,6 +188,17 @@ static void on_counted(void *arg, const struct usage *usage, const struct err *e
         drop(e);
 }
 
+/* The session that is there already, on the same directory: the kernel may hold its limit. */
+static struct session *earlier(const struct policy_exec *e)
+{
+    struct session *s = manager_find(e->service->manager, e->spec->session_id);
+
+    return s != NULL && session_state(s) == SESSION_READY &&
+                   str_eq(session_spec(s)->host_path, e->spec->host_path)
+               ? s
+               : NULL;
+}
+
 /* Before and after. */
 static void count(struct loop_defer *d)
 {
@@ -200,7 +211,7 @@ static void count(struct loop_defer *d)
     e->quota.phase = before ? QUOTA_BEFORE : QUOTA_AFTER;
     e->quota.max_entries = (uint64_t)policy_settings(e->service->policy)->max_workspace_entries;
     e->quota.cleanup = e->options.cleanup;
-    const struct quota_place place = {e->spec->host_path, e->session};
+    const struct quota_place place = {e->spec->host_path, before ? earlier(e) : e->session};
     int r =
         counts(e) ? quota_count_start(e->service, &place, on_counted, e, &e->count, &e->err) : 1;
     if (r == 0)

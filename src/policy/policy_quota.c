@@ -24,6 +24,7 @@ int quota_judge(const struct quota_check *check, const struct usage *usage, stru
     assert(quota_applies(spec));
     if (check->cleanup && check->phase == QUOTA_BEFORE)
         return 0;
+    bool walled = usage->kernel_bytes > 0 && usage->kernel_bytes <= limit;
     /* Making room is not finished in one go; adding to what is too much already is no cleanup. */
     bool excused = check->cleanup && usage->bytes <= check->before.bytes &&
                    usage->entries <= check->before.entries;
@@ -32,13 +33,13 @@ int quota_judge(const struct quota_check *check, const struct usage *usage, stru
                        "workspace entry limit exceeded %s: entries>%llu host_path=%s session_id=%s",
                        phases[check->phase], (unsigned long long)check->max_entries,
                        spec->host_path, spec->session_id);
-    if (usage->bytes > limit && !excused)
+    if (usage->bytes > limit && !excused && !walled)
         return err_set(err, ERR_INVALID,
                        "workspace quota exceeded %s: used=%llu bytes limit=%llu bytes host_path=%s "
                        "session_id=%s",
                        phases[check->phase], (unsigned long long)usage->bytes,
                        (unsigned long long)limit, spec->host_path, spec->session_id);
-    if (usage->unreadable > 0 && !check->kernel_limit && !check->cleanup)
+    if (usage->unreadable > 0 && !check->kernel_limit && !walled && !check->cleanup)
         return err_set(err, ERR_DENIED,
                        "workspace cannot be measured %s: %llu directories are not readable "
                        "host_path=%s session_id=%s",

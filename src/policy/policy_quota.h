@@ -3,7 +3,10 @@
 
 /* The quota of a host directory that serves as workspace, counted before and after each command. It
  * is a promise about what is found, not a wall: the wall is the kernel's limit, where a session has
- * storage of its own. Counting is done in steps, so that nobody else waits for it. */
+ * storage of its own or the directory's file system has quotas (sandbox/quota/fsquota.h). Where
+ * that wall stands, bytes are not held against the session: what the kernel counts and what we
+ * count is not the same (sparse files, shared blocks). Entries are: names are not inodes. Counting
+ * is done in steps, so that nobody else waits for it. */
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -343,6 +343,12 @@ int priv_client_held(struct priv_client *c, const char *name, priv_reply_fn *fn,
     return request_by_name(c, PRIV_HELD, name, fn, arg, err);
 }
 
+int priv_client_quota(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
+                      struct err *err)
+{
+    return request_by_name(c, PRIV_QUOTA, name, fn, arg, err);
+}
+
 int priv_client_adopt(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
                       struct err *err)
 {

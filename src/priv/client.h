@@ -66,6 +66,8 @@ int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *
                         struct err *err);
 int priv_client_held(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
                      struct err *err);
+int priv_client_quota(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
+                      struct err *err);
 int priv_client_adopt(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
                       struct err *err);
 int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err);

@@ -173,10 +173,14 @@ static _Noreturn void held_child(struct walk *w, int result_fd)
 static void tell(struct priv_session *s, const struct priv_held *held)
 {
     struct priv_reply reply = {.head = {PRIV_HELD, s->held_id}};
-    if (held != NULL)
+    struct fsquota_use use = {0};
+    struct err ignored = {0};
+    if (held != NULL) {
         reply.held = *held;
-    else
+        reply.held.kernel_bytes = priv_quota_holds(s, &use, &ignored) ? use.max_bytes : 0;
+    } else {
         reply.result = err_set(&reply.err, ERR_STATE, "it was not looked at to the end");
+    }
     s->held_id = 0;
     priv_answer(s->priv, &reply, NULL, 0);
 }

@@ -80,6 +80,7 @@ static void session_free(struct priv_session *s)
     loop_io_stop(&s->remover_io);
     loop_timer_stop(&s->patience);
     priv_held_stop(s);
+    priv_quota_end(s);
     fd_close_many(&s->remover_fd, 1);
     for (size_t i = 0; i < p->n_sessions; i++) {
         if (p->sessions[i] == s) {
@@ -164,7 +165,7 @@ static void on_pid_gone(struct loop_io *io, uint32_t events)
     (void)events;
     loop_io_stop(&s->pid_io);
     loop_io_stop(&s->status_io);
-    if (!s->started && s->why.code == ERR_NONE)
+    if ((!s->started || s->create_id != 0) && s->why.code == ERR_NONE)
         (void)err_set(&s->why, ERR_BACKEND,
                       "the sandbox's first process died while it was being set up");
     launch_kill(p->host, &s->launch); /* what is left of the group, if PID 1 died by itself */
@@ -194,6 +195,18 @@ static void hand_over(struct priv_session *s, const struct priv_head *head, cons
     priv_answer(p, &reply, fds, dns_fds[1] >= 0 ? 4 : 2);
 }
 
+void priv_started(struct priv_session *s)
+{
+    struct priv *p = s->priv;
+    if (s->create_id != 0)
+        hand_over(s, &(struct priv_head){PRIV_CREATE, s->create_id}, s->launch.dns_fds);
+    s->create_id = 0;
+    fd_close_many(s->launch.dns_fds, 2);
+    /* boxd gives out ranges in order, so the next session most likely has the next one. */
+    prewarm_refill(&p->host->ahead, s->launch.uid_index + 1, p->host->daemon_uid,
+                   p->host->daemon_gid);
+}
+
 /* The child has become box-init, or has said why not. */
 static void on_status(struct loop_io *io, uint32_t events)
 {
@@ -208,13 +221,8 @@ static void on_status(struct loop_io *io, uint32_t events)
         return;
     }
     s->started = true;
-    if (s->create_id != 0)
-        hand_over(s, &(struct priv_head){PRIV_CREATE, s->create_id}, s->launch.dns_fds);
-    s->create_id = 0;
-    fd_close_many(s->launch.dns_fds, 2);
-    /* boxd gives out ranges in order, so the next session most likely has the next one. */
-    prewarm_refill(&p->host->ahead, s->launch.uid_index + 1, p->host->daemon_uid,
-                   p->host->daemon_gid);
+    if (!priv_quota_busy(s))
+        priv_started(s);
 }
 
 /* The allow-list that indices of plans mean: a later boxd may have been given another. */
@@ -281,6 +289,7 @@ static int on_create(struct priv *p, const void *data, size_t len, struct err *e
     s->priv = p;
     s->create_id = m->head.id;
     s->remover_fd = -1;
+    s->quota.fd = s->quota.pidfd = s->quota.result_fd = -1;
     r = launch_start(p->host, &m->plan, &s->launch, err);
     if (r < 0) {
         free(s);
@@ -288,6 +297,7 @@ static int on_create(struct priv *p, const void *data, size_t len, struct err *e
         return r;
     }
     p->sessions[p->n_sessions++] = s;
+    priv_quota_start(s, &m->plan);
     if (loop_io_start(p->loop, &s->status_io, s->launch.status_fd, EPOLLIN, on_status) == 0 &&
         loop_io_start(p->loop, &s->pid_io, s->launch.pidfd, EPOLLIN, on_pid_gone) == 0)
         return 0;
@@ -450,6 +460,7 @@ static const struct {
     [PRIV_BIND] = {1U << PRIV_SERVING, on_bind},
     [PRIV_UNBIND] = {1U << PRIV_SERVING, on_unbind},
     [PRIV_COPY] = {1U << PRIV_SERVING, on_job},
+    [PRIV_QUOTA] = {1U << PRIV_SERVING, priv_on_quota},
 };
 
 /* The sandboxes go too, so that nothing is left that nobody answers for. */
@@ -546,6 +557,7 @@ int priv_serve(struct loop *loop, struct launch_host *host,
     p->listen_fd = p->request_fd = p->diag_fd = -1;
     priv_jobs_init(&p->jobs);
     priv_binds_init(&p->binds, host, options->state, options->engine);
+    priv_quota_sweep(host);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGCHLD);
     (void)sigaddset(&set, SIGTERM);

@@ -14,8 +14,21 @@
 #include "priv/server.h"
 #include "priv/wire.h"
 #include "sandbox/launch/launch.h"
+#include "sandbox/quota/fsquota.h"
 
 struct priv;
+
+struct priv_quota {
+    struct fsquota of; /* FSQUOTA_NONE: the kernel limits nothing */
+    int fd;            /* owned; the host directory, in a mount of our own; -1: see `of` */
+    dev_t dev;
+    ino_t ino;
+    uid_t uid;
+    uint64_t bytes, inodes; /* what the session asked for; 0: no limit */
+    int pidfd, result_fd;   /* owned; of the child that looks at its files, -1: none does */
+    struct loop_io io;
+    char why[200]; /* of FSQUOTA_NONE; "": there is nothing to limit */
+};
 
 struct priv_session {
     struct priv *priv; /* borrowed */
@@ -32,6 +45,7 @@ struct priv_session {
     int held_fd; /* owned; what a child found, 0: none looks */
     struct loop_io held_io;
     uint32_t held_id; /* who waits for it, 0: nobody */
+    struct priv_quota quota;
 };
 
 enum priv_state { PRIV_NEW, PRIV_SERVING, PRIV_WAITING, PRIV_ENDING, PRIV_STATE_MAX };
@@ -66,6 +80,7 @@ void priv_move(struct priv *p, enum priv_state to);
 void priv_answer(struct priv *p, struct priv_reply *reply, const int *fds, size_t n_fds);
 struct priv_session *priv_by_request(struct priv *p, const void *data, size_t len, struct err *err);
 void priv_end_all(struct priv *p);
+void priv_started(struct priv_session *s); /* nothing is left to wait for: tells who asked */
 /* Reads one request; false when there is none just now, or nobody is connected any more. */
 bool priv_read_request(struct priv *p);
 void priv_on_readable(struct loop_io *io, uint32_t events);
@@ -78,6 +93,16 @@ void priv_peer_gone(struct priv *p); /* no BYE came before */
 /* held.c */
 int priv_on_held(struct priv *p, const void *data, size_t len, struct err *err);
 void priv_held_stop(struct priv_session *s); /* whoever waits is told that nothing is known */
+
+/* quota.c */
+void priv_quota_sweep(const struct launch_host *h); /* limits that an earlier run has left */
+void priv_quota_start(struct priv_session *s, const struct plan *plan);
+bool priv_quota_busy(const struct priv_session *s); /* ends with priv_started() */
+void priv_quota_end(struct priv_session *s);
+/* Whether the kernel enforces it now; else `why`. */
+bool priv_quota_holds(const struct priv_session *s, struct fsquota_use *ret, struct err *why);
+int priv_on_quota(struct priv *p, const void *data, size_t len, struct err *err);
+
 /* place.c */
 int priv_on_place(struct priv *p, const void *data, size_t len, struct err *err);
 

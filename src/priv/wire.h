@@ -42,6 +42,7 @@ enum priv_type {
     PRIV_UNBIND,   /* those of one container; not answered */
     PRIV_JOB_AS,   /* a job that may run as nobody but one user */
     PRIV_COPY,     /* the same for a job that copies from another directory */
+    PRIV_QUOTA,    /* the limit that the kernel enforces on a sandbox's host directory */
     PRIV_TYPE_MAX,
 };
 
@@ -175,6 +176,15 @@ struct priv_held {
     uint64_t stored_bytes, stored_files; /* in its storage, where that is no image */
     uint32_t idle;                       /* nothing runs: nothing is held, storage not counted */
     uint32_t incomplete;                 /* there was more than we can look at */
+    uint64_t kernel_bytes; /* limit that the kernel enforces on its host directory; 0: none */
+};
+
+struct priv_limit {
+    uint32_t kind; /* enum fsquota_kind */
+    uint64_t id;
+    uint64_t max_bytes, max_inodes; /* 0: no limit */
+    uint64_t bytes, inodes;         /* as the kernel counts */
+    char why[200];                  /* there is none */
 };
 
 struct priv_probe {
@@ -209,6 +219,7 @@ struct priv_reply {
         struct priv_probe probe;
         struct priv_held held;
         struct priv_placed placed;
+        struct priv_limit limit;
     };
 };
 /* The size of an answer is part of what both sides of an upgrade agree on. */

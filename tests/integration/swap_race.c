@@ -83,7 +83,8 @@ static int attack(struct launch_host *h, unsigned long wanted)
     make_plan(&plan);
     for (; tries < wanted; tries++) {
         struct err err = {0};
-        if (launch_sources(h, &plan, -1, fds, &err) < 0) {
+        int workspace = -1;
+        if (launch_sources(h, &plan, -1, fds, &workspace, &err) < 0) {
             if (refused++ == 0)
                 last = err;
         } else {

@@ -256,6 +256,26 @@ static void expect_refusal(struct spec *s, const struct native_facts *f, enum er
         fail_msg("'%s' is not in '%s'", part, err.msg);
 }
 
+/* Where the kernel can limit the files of a workspace, it is told how many. */
+static void the_most_entries_are_for_the_workspace_alone(void **state)
+{
+    AUTO(spec) struct spec *s = new_spec();
+    struct native_facts limited = facts;
+    struct err err = {0};
+    uint32_t found = 0;
+    (void)state;
+    limited.workspace_entries = 100;
+    mount_host(s, "/srv/projects/one", "/data", MOUNT_RW);
+    add_extra(s, "/srv/projects/two", "/mnt/x", MOUNT_RW);
+    assert_int_equal(native_plan(s, &limited, "0123456789abcdef", 1, &plan, &err), 0);
+    for (uint32_t i = 0; i < plan.n_ops; i++) {
+        bool workspace = str_eq(plan_str(&plan, plan.ops[i].target), "/data");
+        assert_int_equal(plan.ops[i].entries, workspace ? 100 : 0);
+        found += workspace;
+    }
+    assert_int_equal(found, 1);
+}
+
 static void blocked_host_paths_are_refused(void **state)
 {
     static const char *const dirs[] = {"/etc",  "/proc", "/sys", "/dev",
@@ -727,6 +747,7 @@ int main(void)
         cmocka_unit_test(extra_mounts_come_last),
         cmocka_unit_test(mode_none_mounts_nothing),
         cmocka_unit_test(workdir_is_made_where_nothing_else_is),
+        cmocka_unit_test(the_most_entries_are_for_the_workspace_alone),
         cmocka_unit_test(blocked_host_paths_are_refused),
         cmocka_unit_test(names_that_only_begin_alike_are_not_blocked),
         cmocka_unit_test(paths_outside_the_allow_list_are_refused),

@@ -250,6 +250,73 @@ static void what_cannot_be_counted_is_refused_unless_the_kernel_counts(void **st
     assert_int_equal(quota_judge(&check, &u, NULL), 0);
 }
 
+/* Sizes are no blocks, and what the kernel holds to the limit is within it. */
+static void bytes_are_not_held_against_a_session_that_the_kernel_limits(void **state)
+{
+    AUTO(spec) struct spec *s = spec_of(1);
+    struct quota_check check = {.spec = s, .phase = QUOTA_AFTER, .max_entries = 100};
+    struct usage u = {.bytes = 5 << 20, .entries = 3, .unreadable = 1, .kernel_bytes = 1 << 20};
+    (void)state;
+    assert_int_equal(quota_judge(&check, &u, NULL), 0);
+    u.kernel_bytes = (1 << 20) + 512; /* somebody has raised it */
+    assert_true(quota_judge(&check, &u, NULL) < 0);
+    u.kernel_bytes = 1 << 19; /* of a session that shares the directory */
+    assert_int_equal(quota_judge(&check, &u, NULL), 0);
+    u.too_many = true; /* names are not inodes */
+    assert_true(quota_judge(&check, &u, NULL) < 0);
+}
+
+struct met {
+    char order[256];
+    int refuse; /* at a file: what the visitor returns */
+    const char *remove;
+};
+
+static int meet(void *arg, int fd, const char *name, const struct stat *st)
+{
+    struct met *m = arg;
+    assert_true((name == NULL) == (st == NULL));
+    if (name == NULL && m->remove != NULL)
+        assert_int_equal(unlinkat(dir_fd, m->remove, AT_REMOVEDIR), 0);
+    if (name == NULL)
+        m->remove = NULL;
+    assert_int_equal(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    (void)strncat(m->order, name != NULL ? name : "/", sizeof(m->order) - strlen(m->order) - 1);
+    return name != NULL ? m->refuse : 0;
+}
+
+static int walk_meeting(struct met *m, struct usage *ret)
+{
+    AUTO(usage_walk) struct usage_walk *w = usage_walk_new(dir_fd, 100);
+    int r;
+    usage_walk_visit(w, meet, m);
+    while ((r = usage_walk_step(w, 2)) > 0)
+        continue;
+    *ret = *usage_walk_result(w);
+    return r;
+}
+
+static void a_visitor_meets_directories_before_what_they_hold(void **state)
+{
+    struct met m = {0}, refusing = {.refuse = -EUSERS}, removing = {.remove = "d"};
+    struct usage u;
+    (void)state;
+    assert_int_equal(mkdirat(dir_fd, "d", 0700), 0);
+    make_file("d/f", 1);
+    assert_int_equal(symlinkat("f", dir_fd, "d/l"), 0);
+    assert_int_equal(walk_meeting(&m, &u), 0);
+    assert_true(str_eq(m.order, "//fl") || str_eq(m.order, "//lf"));
+    assert_int_equal(u.gone, 0);
+    assert_int_equal(walk_meeting(&refusing, &u), -EUSERS);
+
+    assert_int_equal(unlinkat(dir_fd, "d/f", 0), 0);
+    assert_int_equal(unlinkat(dir_fd, "d/l", 0), 0);
+    make_file("f", 1);
+    /* Seen or not by then: never an error, and told when it was. */
+    assert_int_equal(walk_meeting(&removing, &u), 0);
+    assert_true(u.gone <= 1);
+}
+
 static void a_quota_needs_a_directory_and_a_number(void **state)
 {
     AUTO(spec) struct spec *s = spec_of(0);
@@ -279,6 +346,8 @@ int main(void)
         cmocka_unit_test(too_many_entries_are_told),
         cmocka_unit_test(a_cleanup_may_start_and_must_not_add),
         cmocka_unit_test(what_cannot_be_counted_is_refused_unless_the_kernel_counts),
+        cmocka_unit_test(bytes_are_not_held_against_a_session_that_the_kernel_limits),
+        IN_DIR(a_visitor_meets_directories_before_what_they_hold),
         cmocka_unit_test(a_quota_needs_a_directory_and_a_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -150,7 +150,9 @@ static void put_limits(struct jw *w, const struct engine_sandbox *sb, const stru
     put_limit(w, "disk_bytes", sized ? (int64_t)engine_workspace_bytes(spec) : 0,
               spec->workspace_quota_mb > 0 ? "engines cannot limit a host directory"
                                            : "no quota was asked for");
-    backend_write_counted(w, backend_counted_bytes(spec));
+    backend_write_counted(w, backend_counted_bytes(spec),
+                          "boxd sets quotas of file systems for its own sandboxes, not for "
+                          "containers of an engine");
     jw_object_end(w);
 }
 

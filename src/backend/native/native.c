@@ -391,6 +391,7 @@ int native_new(struct loop *loop, const struct native_options *options, struct b
     n->facts.aliases = n->aliases = native_aliases(options->aliases);
     n->facts.roots_are_outer = options->roots_are_outer;
     n->facts.require_limits = options->require_limits;
+    n->facts.workspace_entries = options->workspace_entries;
     n->facts.gvisor = options->runsc_program != NULL;
     struct priv_client_options po = {.program = options->program,
                                      .fetch_program = options->fetch_program,

@@ -28,6 +28,7 @@ struct native_options {
     char *const *aliases; /* "name=command": further names in the host image */
     bool roots_are_outer;
     bool require_limits;
+    uint32_t workspace_entries; /* most files in a host directory with a quota; 0: no limit */
     uint64_t linger_sec; /* how long sandboxes outlive a daemon that was killed; 0: not at all */
     void (*gone)(void *arg); /* box-priv died: nothing works any more */
     void *gone_arg;

@@ -122,10 +122,12 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
     op->root = (uint16_t)root;
     op->source = plan_string(p, rest);
     op->flags = w->mode == MOUNT_RO ? PLAN_OP_RDONLY : PLAN_OP_LANDLOCK_RW;
-    if (w->private_name != NULL)
+    if (w->private_name != NULL) {
         op->mode = PLAN_BIND_DIR; /* it stands in for a workspace */
-    else if (w->host_path == spec->own.artifacts)
+        op->entries = facts->workspace_entries;
+    } else if (w->host_path == spec->own.artifacts) {
         op->mode = PLAN_BIND_PUBLIC; /* copies that box-fetch made, for everybody to read */
+    }
     return 0;
 }
 

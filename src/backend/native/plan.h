@@ -28,6 +28,7 @@ struct native_facts {
     bool require_limits;
     bool gvisor; /* sessions are gVisor's: the tree is for box-guest (sandbox/setup/gvisor.h) */
     bool one_id; /* box-priv has no other id to give than boxd's own */
+    uint32_t workspace_entries; /* most files in a host directory with a quota; 0: no limit */
     bool core_by_pipe; /* the host pipes cores to a program: only a limit of 1 stops that */
 };
 

@@ -5,6 +5,7 @@
  * every command, reads its own status. */
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "backend/common.h"
@@ -14,6 +15,7 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "inside/init_wire.h"
+#include "sandbox/quota/fsquota.h"
 #include "sandbox/setup/gvisor.h"
 
 #define POSTURE_MAX 16384U
@@ -27,6 +29,8 @@ struct receipt {
     struct exec *exec;
     struct buf posture;
     struct priv_inspect inspect;
+    struct priv_limit limit;
+    unsigned pending; /* answers of box-priv */
     struct err err;
 };
 
@@ -114,6 +118,36 @@ static void write_sockets(struct jw *w, const struct receipt *rc)
         host->enforced[CGROUP_MEMORY] ? "the kernel counts no sockets" : host->why[CGROUP_MEMORY]);
 }
 
+static void write_kernel_limit(struct jw *w, const char *key, uint64_t value, uint64_t used,
+                               const char *how)
+{
+    if (value == 0)
+        return;
+    jw_key(w, key);
+    jw_object(w);
+    jw_kbool(w, "enforced", true);
+    jw_ku64(w, "value", value);
+    jw_ku64(w, "used", used);
+    jw_kstr(w, "how", how);
+    jw_object_end(w);
+}
+
+/* A host directory. Sessions that share one have the least of their limits. */
+static void write_workspace(struct jw *w, const struct receipt *rc)
+{
+    const struct priv_limit *l = &rc->limit;
+    char how[128];
+    if (l->kind == FSQUOTA_NONE || l->max_bytes == 0) {
+        backend_write_counted(w, rc->sb->counted_bytes, l->why);
+        return;
+    }
+    (void)snprintf(how, sizeof(how), "%s %llu of the file system, for all that the directory holds",
+                   l->kind == FSQUOTA_PROJECT ? "quota of project" : "quota of subvolume",
+                   (unsigned long long)l->id);
+    write_kernel_limit(w, "workspace_bytes", l->max_bytes, l->bytes, how);
+    write_kernel_limit(w, "workspace_inodes", l->max_inodes, l->inodes, how);
+}
+
 static void write_limits(struct jw *w, const struct receipt *rc)
 {
     const struct priv_host *host = priv_client_host(rc->sb->native->priv);
@@ -133,7 +167,7 @@ static void write_limits(struct jw *w, const struct receipt *rc)
                 c->cpu_quota_us, host->why[CGROUP_CPU]);
     write_limit(w, "disk_bytes", rc->sb->quota_bytes > 0, rc->sb->quota_bytes,
                 "no quota was asked for; what is on disk is counted (box.limits.session_disk_mb)");
-    backend_write_counted(w, rc->sb->counted_bytes);
+    write_workspace(w, rc);
     jw_object_end(w);
 }
 
@@ -253,29 +287,53 @@ static void on_posture(void *arg, const struct outcome *outcome)
     buf_done(&out);
 }
 
-/* NOLINTNEXTLINE(readability-non-const-parameter): others take the descriptors out of it. */
-static void on_inspected(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+/* The answers come in any order when box-priv is lost. */
+static void ask_inside(struct receipt *rc)
 {
     static const struct exec_events events = {.output = on_posture_output, .finished = on_posture};
     static char *const argv[] = {(char *)(uintptr_t) "posture", NULL};
-    struct receipt *rc = arg;
     struct exec_request req = {
         .argv = argv, .posture = true, .cwd = "/", .timeout_ns = POSTURE_TIMEOUT_NS};
-    (void)fds;
-    (void)n_fds;
-    if (reply == NULL || reply->result < 0) {
-        (void)err_set(&rc->err, ERR_BACKEND, "box-priv cannot inspect the session: %s",
-                      reply != NULL ? reply->err.msg : "it has gone away");
+    if (--rc->pending > 0)
+        return;
+    if (rc->err.code != ERR_NONE) {
         receipt_finish(rc, NULL, 0);
         return;
     }
-    rc->inspect = reply->inspect;
     struct native *n = rc->sb->native;
     int r = n->posture != NULL
                 ? n->posture(rc->sb->arg, &req, &events, rc, &rc->exec, &rc->err)
                 : native_exec_start(&rc->sb->base, &req, &events, rc, &rc->exec, &rc->err);
     if (r < 0)
         receipt_finish(rc, NULL, 0);
+}
+
+/* NOLINTNEXTLINE(readability-non-const-parameter): others take the descriptors out of it. */
+static void on_inspected(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    struct receipt *rc = arg;
+    (void)fds;
+    (void)n_fds;
+    if (reply == NULL || reply->result < 0)
+        (void)err_set(&rc->err, ERR_BACKEND, "box-priv cannot inspect the session: %s",
+                      reply != NULL ? reply->err.msg : "it has gone away");
+    else
+        rc->inspect = reply->inspect;
+    ask_inside(rc);
+}
+
+/* NOLINTNEXTLINE(readability-non-const-parameter): as above. */
+static void on_limit(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    struct receipt *rc = arg;
+    (void)fds;
+    (void)n_fds;
+    if (reply != NULL && reply->result == 0)
+        rc->limit = reply->limit;
+    else
+        (void)snprintf(rc->limit.why, sizeof(rc->limit.why), "box-priv is of an earlier boxd");
+    rc->limit.why[sizeof(rc->limit.why) - 1] = '\0';
+    ask_inside(rc);
 }
 
 int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err)
@@ -286,9 +344,13 @@ int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struc
     rc->done = done;
     rc->arg = arg;
     buf_init(&rc->posture, POSTURE_MAX);
+    struct err ignored = {0};
+    rc->pending = 2;
     int r = priv_client_inspect(sb->native->priv, sb->name, on_inspected, rc, err);
     if (r < 0)
         free(rc);
+    else if (priv_client_quota(sb->native->priv, sb->name, on_limit, rc, &ignored) < 0)
+        rc->pending--; /* the other one will say that box-priv is gone */
     return r;
 }
 
@@ -310,7 +372,8 @@ static void on_held(void *arg, const struct priv_reply *reply, int *fds, size_t 
                                      .stored_bytes = reply->held.stored_bytes,
                                      .stored_files = reply->held.stored_files,
                                      .idle = reply->held.idle != 0,
-                                     .incomplete = reply->held.incomplete != 0};
+                                     .incomplete = reply->held.incomplete != 0,
+                                     .kernel_bytes = reply->held.kernel_bytes};
     h->done(h->arg, reply != NULL && reply->result == 0 ? &held : NULL);
     free(h);
 }

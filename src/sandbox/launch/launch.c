@@ -100,7 +100,7 @@ static void detach_disk(const char *name, const struct launch_host *h)
 /* Everything made for one start; what has not been handed over is closed or removed. */
 struct attempt {
     struct setup setup;
-    int storage_fd, disk_fd, go_write_fd, status_read_fd;
+    int storage_fd, disk_fd, workspace_fd, go_write_fd, status_read_fd;
     bool disk_attached;
 };
 
@@ -111,6 +111,7 @@ static void attempt_done(struct launch_host *h, struct attempt *a, const char *n
     if (a->disk_attached)
         detach_disk(name, h);
     fd_close_many(&a->disk_fd, 1);
+    fd_close_many(&a->workspace_fd, 1);
     fd_close_many(&a->storage_fd, 1);
     fd_close_many(a->setup.control_fds, 2);
     fd_close_many(&a->setup.go_fd, 1);
@@ -164,7 +165,7 @@ static int prepare(struct launch_host *h, const struct plan *p, struct attempt *
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, a->setup.control_fds) < 0)
         return err_sys(err, errno, "control socket");
     r = launch_sources(h, p, a->disk_attached ? a->disk_fd : a->storage_fd, a->setup.source_fds,
-                       err);
+                       &a->workspace_fd, err);
     if (r == 0)
         r = mount_runsc(h, p, a, err);
     return r < 0 ? r : make_pipes(a, err);
@@ -345,6 +346,7 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
                                   .runsc_fd = -1},
                         .storage_fd = -1,
                         .disk_fd = -1,
+                        .workspace_fd = -1,
                         .go_write_fd = -1,
                         .status_read_fd = -1};
     struct launch l = {.state = LAUNCH_STARTING,
@@ -352,6 +354,7 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
                        .status_fd = -1,
                        .control_fd = -1,
                        .disk_fd = -1,
+                       .workspace_fd = -1,
                        .slirp = SLIRP_NONE,
                        .dns_fds = {-1, -1},
                        .uid_index = plan->uid_index,
@@ -372,6 +375,7 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
     if (r == 0) {
         l.status_fd = TAKE_FD(a.status_read_fd);
         l.disk_fd = TAKE_FD(a.disk_fd);
+        l.workspace_fd = TAKE_FD(a.workspace_fd);
         cgroup_close(&l.cgroup); /* it can be killed by its name */
         l.control_fd = TAKE_FD(a.setup.control_fds[1]);
         int *lasting[] = {&l.pidfd,      &l.cgroup.v2_fd, &l.disk_fd,   &l.status_fd,
@@ -454,6 +458,7 @@ int launch_cleanup(struct launch_host *h, struct launch *l)
     fd_close_many(&l->status_fd, 1);
     fd_close_many(&l->control_fd, 1);
     fd_close_many(&l->disk_fd, 1);
+    fd_close_many(&l->workspace_fd, 1);
     return storage_remove(h, l->name, l->quota);
 }
 

@@ -70,7 +70,8 @@ struct launch {
     int control_fd; /* owned; boxd's end of the pair to PID 1: it has a duplicate, as will the next
                      */
     int disk_fd;    /* owned; the mounted image of a session with a quota, -1: none */
-    int status_fd;  /* owned; readable when the child has something to say or has become box-init */
+    int workspace_fd; /* owned (O_PATH); host directory that the quota is for, -1: none */
+    int status_fd; /* owned; readable when the child has something to say or has become box-init */
     struct cgroup cgroup; /* its descriptors, until the child has them */
     enum net_kind net;
     uint32_t net_index; /* lease, 0: none */
@@ -121,6 +122,7 @@ int launch_open_allowed(const struct launch_host *h, uint32_t root, const char *
 /* mount_clone() of what that opened. */
 int launch_clone_allowed(const struct launch_host *h, int fd, int recursive);
 
-/* Detached mounts for every BIND and OVERLAY of the plan, into fds[PLAN_OPS_MAX]. */
+/* Detached mounts for every BIND and OVERLAY of the plan, into fds[PLAN_OPS_MAX]. *ret_workspace is
+ * the host directory (O_PATH) that the session's quota is for; -1: there is none. */
 int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,
-                   struct err *err);
+                   int *ret_workspace, struct err *err);

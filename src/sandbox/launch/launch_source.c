@@ -427,10 +427,17 @@ static int make_mount(const struct launch_host *h, struct idmaps *maps, const st
     return TAKE_FD(copy);
 }
 
+static bool has_quota(const struct launch_host *h, const struct plan *p, const struct plan_op *op)
+{
+    return h->rootful && p->quota_bytes > 0 && op->source_class == PLAN_SRC_ALLOWED &&
+           op->mode == PLAN_BIND_DIR && !(op->flags & PLAN_OP_RDONLY);
+}
+
 int launch_sources(struct launch_host *h, const struct plan *plan, int storage_fd, int *fds,
-                   struct err *err)
+                   int *ret_workspace, struct err *err)
 {
     AUTO_DONE(idmaps) struct idmaps maps = {0};
+    AUTO_CLOSE int workspace = -1;
     prewarm_take_maps(&h->ahead, plan->uid_index, &maps);
     for (uint32_t i = 0; i < PLAN_OPS_MAX; i++)
         fds[i] = -1;
@@ -450,6 +457,9 @@ int launch_sources(struct launch_host *h, const struct plan *plan, int storage_f
         fds[i] = make_mount(h, &maps, plan, op, &from, err);
         if (fds[i] < 0)
             return fds[i];
+        if (has_quota(h, plan, op) && workspace < 0)
+            workspace = TAKE_FD(fd);
     }
+    *ret_workspace = TAKE_FD(workspace);
     return 0;
 }

@@ -85,10 +85,11 @@ struct plan_op {
     uint8_t source_class; /* enum plan_source */
     uint16_t root;
     uint32_t flags;
-    uint32_t mode;   /* of DIR and SCRATCH; of BIND: 0 or a PLAN_BIND_ */
-    uint32_t target; /* offset into strings: absolute path inside */
-    uint32_t source; /* offset into strings */
-    uint32_t pad;
+    uint32_t mode;    /* of DIR and SCRATCH; of BIND: 0 or a PLAN_BIND_ */
+    uint32_t target;  /* offset into strings: absolute path inside */
+    uint32_t source;  /* offset into strings */
+    uint32_t entries; /* of BIND with PLAN_BIND_DIR: most files, where the kernel can limit them; 0:
+                         as many as fit. A box-priv of before does not look at it */
 };
 
 struct plan {

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The quota of a session's host directory as a limit of the kernel's (sandbox/quota/fsquota.h).
+ *
+ * The directory gets a project of Box's own before the session is answered for, and a child of ours
+ * puts what lies in it there, too. Where anything is in the way, the directory is counted as it
+ * would be without us, and the receipt says why. At the end the limit goes; the project stays with
+ * the files: it limits nothing by itself, and the next session moves them on into its own.
+ *
+ * Sessions that share a directory share its project, and the least of their limits holds for all:
+ * a quota is what there may be at most, and no promise that there will be so much. */
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/compat.h"
+#include "base/fd.h"
+#include "base/path.h"
+#include "base/str.h"
+#include "inside/clone.h"
+#include "priv/server_internal.h"
+#include "sandbox/setup/mount.h"
+
+#define RECORDS "quotas"
+#define RECORDS_MAX 65536U
+#define WALL_SECONDS 20U
+#define LASTING_FDS 512 /* as in launch.c: children copy what has a lower number */
+#define RESULT_FD 3
+#define TREE_FD 4
+
+/* Records: what has a limit, so that the next box-priv removes the limit if this one is killed. A
+ * file each, named by id and device, with the path in it. They are root's: boxd, whose directory
+ * holds them, cannot make one. */
+
+static int open_records(const struct launch_host *h, bool make)
+{
+    struct stat st;
+    AUTO_CLOSE int fd = -1;
+    if (make)
+        fd = path_make_dir_at(h->state_fd, RECORDS, 0700);
+    else
+        fd = openat(h->state_fd, RECORDS, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return make ? fd : -errno;
+    if (fstat(fd, &st) < 0 || st.st_uid != 0 || (st.st_mode & 022) != 0)
+        return -EPERM;
+    return TAKE_FD(fd);
+}
+
+static void record_name(const struct priv_quota *q, char ret[static 64])
+{
+    (void)snprintf(ret, 64, "%llu-%llu", (unsigned long long)q->of.id, (unsigned long long)q->dev);
+}
+
+static int record(const struct launch_host *h, const struct priv_quota *q, int source,
+                  struct err *err)
+{
+    char name[64], link[32], path[PATH_MAX];
+    (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", source);
+    ssize_t n = readlink(link, path, sizeof(path) - 1);
+    AUTO_CLOSE int dir = open_records(h, true);
+    if (n <= 0 || dir < 0)
+        return err_sys(err, n <= 0 ? errno : -dir, "note its limit in the state directory");
+    record_name(q, name);
+    AUTO_CLOSE int fd =
+        openat(dir, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, path, (size_t)n) != n)
+        return err_sys(err, errno, "note its limit in the state directory");
+    return 0;
+}
+
+static void forget(const struct launch_host *h, const struct priv_quota *q)
+{
+    char name[64];
+    AUTO_CLOSE int dir = open_records(h, false);
+    if (dir < 0)
+        return;
+    record_name(q, name);
+    (void)unlinkat(dir, name, 0);
+    (void)unlinkat(h->state_fd, RECORDS, AT_REMOVEDIR); /* the last one */
+}
+
+/* The directory, or what is left above it: all that counts is the file system. */
+static int open_on(const struct launch_host *h, char *path, dev_t dev)
+{
+    for (char *end = path + strlen(path); end > path; end = strrchr(path, '/')) {
+        *end = '\0';
+        AUTO_CLOSE int at = launch_open_outer(h, path[0] != '\0' ? path : "/");
+        AUTO_CLOSE int fd = at < 0 ? -1 : openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        struct stat st;
+        if (fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == dev)
+            return TAKE_FD(fd);
+    }
+    return -ENOENT;
+}
+
+/* True: the record is not needed any more. */
+static bool remove_limit(const struct launch_host *h, int dir, const char *name)
+{
+    char text[64], path[PATH_MAX + 1] = "";
+    uint64_t id = 0, dev = 0;
+    struct fsquota of = {0};
+    struct err ignored = {0};
+    if (str_copy(text, sizeof(text), name) < 0)
+        return true;
+    char *dash = strchr(text, '-');
+    if (dash == NULL)
+        return true;
+    *dash = '\0';
+    if (str_to_u64(text, &id) < 0 || str_to_u64(dash + 1, &dev) < 0 ||
+        fd_read_file_at(dir, name, path, sizeof(path)) <= 0 || path[0] != '/')
+        return true;
+    AUTO_CLOSE int fd = open_on(h, path, (dev_t)dev);
+    if (fd < 0 || fsquota_find(fd, &of, &ignored) < 0)
+        return false; /* it is not there now, and may be again */
+    of.id = id;
+    if (of.kind == FSQUOTA_PROJECT && !fsquota_is_ours(&of))
+        return true;
+    return fsquota_limit(fd, &of, 0, 0) == 0;
+}
+
+void priv_quota_sweep(const struct launch_host *h)
+{
+    int fd = h->rootful ? open_records(h, false) : -1;
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (dir == NULL) {
+        fd_close_many(&fd, fd >= 0);
+        return;
+    }
+    const struct dirent *e;
+    for (unsigned n = 0; n < RECORDS_MAX && (e = readdir(dir)) != NULL; n++)
+        if (e->d_name[0] != '.' && remove_limit(h, fd, e->d_name))
+            (void)unlinkat(fd, e->d_name, 0);
+    (void)closedir(dir);
+    (void)unlinkat(h->state_fd, RECORDS, AT_REMOVEDIR);
+}
+
+/* Limits. */
+
+static bool same_limit(const struct priv_quota *a, const struct priv_quota *b)
+{
+    return a->of.kind == b->of.kind && a->of.id == b->of.id && a->dev == b->dev;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a == 0 || (b != 0 && b < a) ? b : a;
+}
+
+/* The least of what all its sessions asked for; none when there is none left. */
+static int impose(const struct priv *p, const struct priv_quota *q)
+{
+    uint64_t bytes = 0, inodes = 0;
+    for (size_t i = 0; i < p->n_sessions; i++) {
+        const struct priv_quota *other = &p->sessions[i]->quota;
+        if (!same_limit(q, other))
+            continue;
+        bytes = least(bytes, other->bytes);
+        inodes = least(inodes, other->inodes);
+    }
+    int r = fsquota_limit(q->fd, &q->of, bytes, inodes);
+    if (r == 0 && bytes == 0)
+        forget(p->host, q);
+    return r;
+}
+
+/* It was never limited, or is no more. */
+static void let_go(struct priv_session *s)
+{
+    struct priv_quota was = s->quota;
+    s->quota.of.kind = FSQUOTA_NONE;
+    if (was.of.kind != FSQUOTA_NONE)
+        (void)impose(s->priv, &was);
+    fd_close_many(&s->quota.fd, 1);
+}
+
+static void only_count(struct priv_session *s, const struct err *why)
+{
+    (void)snprintf(s->quota.why, sizeof(s->quota.why), "%.*s", (int)sizeof(s->quota.why) - 1,
+                   why->msg);
+    let_go(s);
+}
+
+/* A mount of our own: nothing is mounted in it that would hide what the session sees, and no device
+ * can be opened through it. */
+static int open_workspace(const struct launch_host *h, int source, struct priv_quota *q,
+                          struct err *err)
+{
+    struct stat st;
+    AUTO_CLOSE int copy = launch_clone_allowed(h, source, 0);
+    int r = copy < 0
+                ? copy
+                : mount_set(copy, MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, -1, 0);
+    AUTO_CLOSE int fd = r < 0 ? -1 : openat(copy, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (r < 0 || fd < 0 || fstat(fd, &st) < 0)
+        return err_sys(err, r < 0 ? -r : errno, "open it");
+    q->dev = st.st_dev;
+    q->ino = st.st_ino;
+    q->uid = st.st_uid;
+    q->fd = fcntl(fd, F_DUPFD_CLOEXEC, LASTING_FDS);
+    return q->fd < 0 ? err_sys(err, errno, "open it") : 0;
+}
+
+static bool is_shared(const struct priv_session *s, const struct fsquota *of)
+{
+    const struct priv *p = s->priv;
+    for (size_t i = 0; i < p->n_sessions; i++) {
+        const struct priv_quota *q = &p->sessions[i]->quota;
+        if (p->sessions[i] != s && q->of.kind == of->kind && q->of.id == of->id &&
+            q->dev == s->quota.dev && q->ino == s->quota.ino)
+            return true;
+    }
+    return false;
+}
+
+/* What belongs to somebody else stays as it is: an administrator's project or limit, and a limit of
+ * another session's directory around this one, or of another boxd. */
+static int choose(struct priv_session *s, struct err *err)
+{
+    struct priv_quota *q = &s->quota;
+    struct fsquota of = {0};
+    struct fsquota_use use = {0};
+    int r = fsquota_find(q->fd, &of, err);
+    if (r < 0)
+        return r;
+    bool project = of.kind == FSQUOTA_PROJECT;
+    if (project && of.id != 0 && !fsquota_is_ours(&of))
+        return err_set(err, ERR_CONFLICT, "it has project id %llu, which is not one of Box's",
+                       (unsigned long long)of.id);
+    if (is_shared(s, &of)) {
+        q->of = of;
+        return 0;
+    }
+    if (!project || of.id != 0)
+        r = fsquota_read(q->fd, &of, &use);
+    if (r < 0)
+        return err_sys(err, -r, "read its quota");
+    if (use.max_bytes != 0 || use.max_inodes != 0)
+        return err_set(err, ERR_CONFLICT, "it falls under a limit already");
+    if (project)
+        return fsquota_choose(q->fd, s->priv->host->tag, &q->of, err);
+    q->of = of;
+    return 0;
+}
+
+/* The child that puts everything into the project. */
+
+static _Noreturn void cover_child(const struct priv_quota *q, const uid_t *owner, int result_fd)
+{
+    struct err err = {0};
+    int result = fcntl(result_fd, F_DUPFD_CLOEXEC, TREE_FD + 1);
+    int tree = fcntl(q->fd, F_DUPFD_CLOEXEC, TREE_FD + 1);
+    if (result < 0 || tree < 0 || dup3(result, RESULT_FD, O_CLOEXEC) < 0 ||
+        dup3(tree, TREE_FD, O_CLOEXEC) < 0 || syscall(SYS_close_range, TREE_FD + 1, ~0U, 0) < 0)
+        child_exit(126);
+    (void)alarm(WALL_SECONDS);
+    (void)fsquota_cover(TREE_FD, &q->of, owner, &err);
+    child_exit(write(RESULT_FD, &err, sizeof(err)) != sizeof(err));
+}
+
+static void stop_cover(struct priv_quota *q)
+{
+    loop_io_stop(&q->io);
+    if (q->pidfd >= 0)
+        (void)syscall(SYS_pidfd_send_signal, q->pidfd, SIGKILL, NULL, 0);
+    fd_close_many(&q->pidfd, 1);
+    fd_close_many(&q->result_fd, 1);
+}
+
+static void on_covered(struct loop_io *io, uint32_t events)
+{
+    struct priv_session *s = container_of(io, struct priv_session, quota.io);
+    struct err why = {0};
+    (void)events;
+    if (read(s->quota.result_fd, &why, sizeof(why)) != sizeof(why))
+        (void)err_set(&why, ERR_LIMIT, "looking at all of its files takes too long");
+    why.msg[sizeof(why.msg) - 1] = '\0';
+    stop_cover(&s->quota);
+    if (why.code != ERR_NONE)
+        only_count(s, &why);
+    if (s->started)
+        priv_started(s);
+}
+
+static int start_cover(struct priv_session *s, const uid_t *owner, struct err *err)
+{
+    struct priv_quota *q = &s->quota;
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
+        return err_sys(err, errno, "pipe");
+    pid_t pid = clone_process(CLONE_CLEAR_SIGHAND, -1, &q->pidfd);
+    if (pid == 0)
+        cover_child(q, owner, fds[1]);
+    (void)close(fds[1]);
+    q->result_fd = fds[0];
+    if (pid > 0 && loop_io_start(s->priv->loop, &q->io, q->result_fd, EPOLLIN, on_covered) == 0)
+        return 0;
+    if (pid < 0)
+        q->pidfd = -1;
+    stop_cover(q);
+    return err_set(err, ERR_LIMIT, "no process left to look at its files");
+}
+
+/* The limit holds for everybody who writes there. Who may only do what one user can does not set
+ * limits on others. */
+static const uid_t *owner_of(const struct priv_quota *q, const struct plan *plan, bool *ret_denied)
+{
+    if (!(plan->flags & PLAN_AS_CALLER))
+        return NULL;
+    *ret_denied = q->uid != plan->as_uid;
+    return &plan->as_uid;
+}
+
+static int take(struct priv_session *s, const struct plan *plan, int source, struct err *err)
+{
+    struct priv_quota *q = &s->quota;
+    bool denied = false;
+    int r = open_workspace(s->priv->host, source, q, err);
+    if (r < 0)
+        return r;
+    const uid_t *owner = owner_of(q, plan, &denied);
+    if (denied)
+        return err_set(err, ERR_DENIED, "it does not belong to uid %u", plan->as_uid);
+    r = choose(s, err);
+    if (r == 0)
+        r = record(s->priv->host, q, source, err);
+    if (r < 0)
+        return r;
+    r = impose(s->priv, q);
+    if (r == 0 && q->of.kind == FSQUOTA_PROJECT)
+        r = fsquota_put(q->fd, &q->of);
+    return r < 0 ? err_sys(err, -r, "set its limit") : start_cover(s, owner, err);
+}
+
+void priv_quota_start(struct priv_session *s, const struct plan *plan)
+{
+    struct err why = {0};
+    AUTO_CLOSE int source = TAKE_FD(s->launch.workspace_fd);
+    if (source < 0)
+        return;
+    s->quota.bytes = plan->quota_bytes;
+    for (uint32_t i = 0; i < plan->n_ops; i++)
+        if (plan->ops[i].mode == PLAN_BIND_DIR && plan->ops[i].kind == PLAN_OP_BIND &&
+            plan->ops[i].entries > 0)
+            s->quota.inodes = (uint64_t)plan->ops[i].entries + 1; /* and the directory itself */
+    if (take(s, plan, source, &why) < 0)
+        only_count(s, &why);
+}
+
+bool priv_quota_busy(const struct priv_session *s)
+{
+    return s->quota.pidfd >= 0;
+}
+
+void priv_quota_end(struct priv_session *s)
+{
+    stop_cover(&s->quota);
+    let_go(s);
+}
+
+/* Asked for every time: an administrator may have switched quotas off, or moved the directory into
+ * another project. */
+bool priv_quota_holds(const struct priv_session *s, struct fsquota_use *ret, struct err *why)
+{
+    const struct priv_quota *q = &s->quota;
+    struct fsquota now = {0};
+    if (q->of.kind == FSQUOTA_NONE) {
+        (void)err_set(why, ERR_UNSUPPORTED, "%s", q->why);
+        return false;
+    }
+    if (fsquota_find(q->fd, &now, why) < 0)
+        return false;
+    int r = fsquota_read(q->fd, &q->of, ret);
+    if (r == 0 && now.id == q->of.id && ret->max_bytes > 0 && ret->max_bytes <= q->bytes)
+        return true;
+    (void)err_set(why, ERR_STATE, "somebody has changed its project or its limit");
+    return false;
+}
+
+int priv_on_quota(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    const struct priv_session *s = priv_by_request(p, data, len, err);
+    struct priv_reply reply = {.head = *(const struct priv_head *)data};
+    struct fsquota_use use = {0};
+    struct err why = {0};
+    if (s == NULL)
+        return -ENOENT;
+    struct priv_limit *out = &reply.limit;
+    if (priv_quota_holds(s, &use, &why)) {
+        out->kind = s->quota.of.kind;
+        out->id = s->quota.of.id;
+        out->max_bytes = use.max_bytes;
+        out->max_inodes = use.max_inodes;
+        out->bytes = use.bytes;
+        out->inodes = use.inodes;
+    }
+    (void)snprintf(out->why, sizeof(out->why), "%.*s", (int)sizeof(out->why) - 1, why.msg);
+    priv_answer(p, &reply, NULL, 0);
+    return 0;
+}
