@@ -17,7 +17,7 @@ declare -A packages=(
     # is what the suite starts engines of its own from.
     [test]="libcmocka-dev zlib1g-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp
             openssl git nodejs cmake sqlite3 curl iproute2 util-linux procps strace python3-venv
-            python3-prometheus-client mandoc man-db
+            python3-prometheus-client mandoc man-db xfsprogs btrfs-progs
             busybox-static docker.io podman runc tini"
     # The peers; an engine that is running already is left alone.
     [bench]="bubblewrap busybox-static runc crun docker.io podman"

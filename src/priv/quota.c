@@ -291,8 +291,8 @@ static void on_covered(struct loop_io *io, uint32_t events)
     stop_cover(&s->quota);
     if (why.code != ERR_NONE)
         only_count(s, &why);
-    if (s->started)
-        priv_started(s);
+    if (s->started && s->launch.state == LAUNCH_LIVE)
+        priv_started(s); /* else it has died meanwhile, and that is told when it is gone */
 }
 
 static int start_cover(struct priv_session *s, const uid_t *owner, struct err *err)

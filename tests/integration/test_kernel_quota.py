@@ -8,11 +8,13 @@ import pwd
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import time
 
 import pytest
 from boxlib import Boxd
-from hostlib import until
+from hostlib import need, until
 from peerlib import elsewhere
 from quotalib import Disk, is_ours, project, set_project
 
@@ -26,11 +28,11 @@ FILL = "i=0; while [ $i -lt 8 ] && head -c 2M /dev/zero > /workspace/fill.$i; do
 
 
 class Daemon(Boxd):
-    def __init__(self, disk, more="", users=()):
+    def __init__(self, disk, *args, more="", users=()):
         self.config = disk.top / "box.yaml"
         self.config.write_text(f"box: {{local: {{allowed_mount_roots: ['{disk.top}']}}{more}}}\n")
         env = {"BOX_ALLOWED_USERS": ",".join(map(str, users))} if users else None
-        super().__init__("--config", str(self.config), env=env, prefix=disk.prefix)
+        super().__init__("--config", str(self.config), *args, env=env, prefix=disk.prefix)
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +122,13 @@ def test_what_runs_in_the_background_is_not_ended(stage, request, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_lay_there_counts_and_the_end_of_the_session_removes_the_limit(stage, request, kind):
+def test_what_lay_there_counts_and_the_end_of_the_session_removes_the_limit(disks, stage, request, kind):
     api, disk, new = stage
+    daemon = disks(kind)[1]
     base = words(request)
     path = disk.directory(base)
+    api.rm(new(path, "-0"))  # what is made ahead is made
+    before = daemon.leaks()
     (disk.seen / base / "deep" / "er").mkdir(parents=True)
     for where in ("a", "deep/b", "deep/er/c"):
         (disk.seen / base / where).write_bytes(bytes(2 * MIB))
@@ -133,7 +138,8 @@ def test_what_lay_there_counts_and_the_end_of_the_session_removes_the_limit(stag
     assert limit["enforced"] and 6 * MIB <= limit["used"] <= 7 * MIB, limit
     assert int(api.sh(name, FILL)["stdout"].split()[-1]) <= 1
     api.rm(name)
-    assert disk.limit(base) == 0
+    assert disk.limit(base) == 0 and not (daemon.state / "quotas").exists()
+    until(lambda: daemon.leaks() == before, what="an end without a trace")
     (disk.seen / base / "of the host").write_bytes(bytes(16 * MIB))
     # The next session finds what the last has left, and takes it over.
     (disk.seen / base / "of the host").unlink()
@@ -221,7 +227,7 @@ def test_a_hostile_tree_is_walked_safely(stage, request, kind):
         number = project(top)
         assert is_ours(number)
         assert {project(top / "theirs"), project(top / "many"), project(top / "many" / "7")} == {number}
-        assert project(f"/proc/self/fd/{deep}") == number
+        assert project(deep) == number
         assert project(outside) == project(outside / "file") == 0
     os.close(deep)
 
@@ -310,17 +316,44 @@ def test_a_program_cannot_leave_its_project(stage, request, kind):
     assert size == 8 * MIB
 
 
+LEAVE = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+raw = bytearray(28)
+fcntl.ioctl(fd, 0x801c581f, raw)
+raw[0:4] = raw[12:16] = bytes(4)
+fcntl.ioctl(fd, 0x401c5820, raw)
+"""
+
+
+@pytest.mark.parametrize("kind", PROJECTS)
+def test_the_kernel_lets_owners_leave_a_project_but_not_in_a_user_namespace(disks, request, kind):
+    """Without any filter: why sandboxes of boxd's own are limited, and containers without a namespace counted."""
+    need("setpriv")
+    disk, _ = disks(kind)
+    path = disk.directory(words(request))
+    os.chown(disk.seen / words(request), ALICE, ALICE)
+    set_project(disk.seen / words(request), 79)
+    owner = [*disk.prefix, "setpriv", "--reuid", str(ALICE), "--regid", str(ALICE), "--clear-groups"]
+    leave = [sys.executable, "-c", LEAVE, path]
+    said = subprocess.run([*owner, "unshare", "-r", *leave], capture_output=True, text=True)
+    assert said.returncode != 0 and "Invalid argument" in said.stderr, said
+    assert project(disk.seen / words(request)) == 79
+    subprocess.run([*owner, *leave], check=True)
+    assert project(disk.seen / words(request)) == 0
+
+
 @pytest.mark.parametrize("kind", PROJECTS)
 def test_files_are_limited_in_number(kind):
     disk = Disk(kind)
     try:
-        daemon = Daemon(disk, ", limits: {max_workspace_entries: 100}")
+        daemon = Daemon(disk, more=", limits: {max_workspace_entries: 100}")
         try:
             path = disk.directory("a")
             api = daemon.client()
             api.new("s", host_path=path, workspace_quota_mb=8)
             assert api.receipt("s")["limits"]["workspace_inodes"]["value"] == 101
-            said = api.sh("s", "i=0; while [ $i -lt 300 ] && : > /workspace/$i; do i=$((i+1)); done 2>&1; ls /workspace | wc -l")
+            said = api.sh("s", "i=0; while [ $i -lt 300 ] && true > /workspace/$i; do i=$((i+1)); done 2>&1; ls /workspace | wc -l")
             assert said["stdout"].split()[-1] == "100", said
             assert api.sh("s", "echo on")["stdout"] == "on\n"
             api.close()
@@ -351,6 +384,28 @@ def test_a_user_sets_no_limit_on_others(kind):
             assert ask("own")["enforced"] is True
             assert "files of other users" in ask("mixed")["reason"] and disk.limit("mixed") == 0
             assert not ask("open")["enforced"] and disk.limit("open") == 0
+        finally:
+            daemon.close()
+    finally:
+        disk.close()
+
+
+def test_programs_in_gvisor_meet_the_same_limit():
+    need("runsc")
+    disk = Disk("btrfs")
+    try:
+        daemon = Daemon(disk, "--backend", "runsc")
+        try:
+            path = disk.directory("a")
+            api = daemon.client()
+            api.new("s", host_path=path, workspace_quota_mb=8)
+            assert held(api, "s")["enforced"] and disk.limit("a") == 8 * MIB
+            said = api.sh("s", FILL)
+            assert "quota exceeded" in said["stdout"] and int(said["stdout"].split()[-1]) in (2, 3, 4), said
+            assert api.sh("s", "rm /workspace/fill.* && echo on")["stdout"] == "on\n"
+            api.rm("s")
+            assert disk.limit("a") == 0
+            api.close()
         finally:
             daemon.close()
     finally:

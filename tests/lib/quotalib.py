@@ -106,22 +106,23 @@ class Disk:
 
 
 def _attributes(path, change=None):
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    """The project of a file, by path or descriptor, after a change of it."""
+    fd = os.dup(path) if isinstance(path, int) else os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         raw = bytearray(28)
         fcntl.ioctl(fd, FSGETXATTR, raw)
         if change is not None:
-            flags, _, _, _ = struct.unpack_from("=4I", raw)
-            struct.pack_into("=I", raw, 0, flags | (PROJINHERIT if os.path.isdir(path) else 0))
+            flags = struct.unpack_from("=I", raw)[0] | (PROJINHERIT if os.path.isdir(fd) else 0)
+            struct.pack_into("=I", raw, 0, flags)
             struct.pack_into("=I", raw, 12, change)
             fcntl.ioctl(fd, FSSETXATTR, raw)
-        return struct.unpack_from("=4I", raw)
+        return struct.unpack_from("=I", raw, 12)[0]
     finally:
         os.close(fd)
 
 
 def project(path):
-    return _attributes(path)[3]
+    return _attributes(path)
 
 
 def set_project(path, number):
