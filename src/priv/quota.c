@@ -93,15 +93,22 @@ static void forget(const struct launch_host *h, const struct priv_quota *q)
     (void)unlinkat(h->state_fd, RECORDS, AT_REMOVEDIR); /* the last one */
 }
 
-/* The directory, or what is left above it: all that counts is the file system. */
-static int open_on(const struct launch_host *h, char *path, dev_t dev)
+/* The directory, which still belongs there, or what is left above it: of a project all that counts
+ * is the file system. Devices may have other numbers after a start of the machine. */
+static int open_limited(const struct launch_host *h, char *path, const struct priv_quota *was,
+                        struct fsquota *ret)
 {
-    for (char *end = path + strlen(path); end > path; end = strrchr(path, '/')) {
+    bool whole = true;
+    for (char *end = path + strlen(path); end > path; end = strrchr(path, '/'), whole = false) {
+        struct err ignored = {0};
+        struct stat st;
         *end = '\0';
         AUTO_CLOSE int at = launch_open_outer(h, path[0] != '\0' ? path : "/");
         AUTO_CLOSE int fd = at < 0 ? -1 : openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        struct stat st;
-        if (fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == dev)
+        if (fd < 0 || fstat(fd, &st) < 0 || fsquota_find(fd, ret, &ignored) < 0)
+            continue;
+        if ((whole && ret->id == was->of.id) ||
+            (ret->kind == FSQUOTA_PROJECT && st.st_dev == was->dev))
             return TAKE_FD(fd);
     }
     return -ENOENT;
@@ -111,25 +118,25 @@ static int open_on(const struct launch_host *h, char *path, dev_t dev)
 static bool remove_limit(const struct launch_host *h, int dir, const char *name)
 {
     char text[64], path[PATH_MAX + 1] = "";
-    uint64_t id = 0, dev = 0;
+    struct priv_quota was = {0};
     struct fsquota of = {0};
-    struct err ignored = {0};
-    if (str_copy(text, sizeof(text), name) < 0)
-        return true;
-    char *dash = strchr(text, '-');
+    uint64_t dev = 0;
+    char *dash = str_copy(text, sizeof(text), name) < 0 ? NULL : strchr(text, '-');
     if (dash == NULL)
         return true;
     *dash = '\0';
-    if (str_to_u64(text, &id) < 0 || str_to_u64(dash + 1, &dev) < 0 ||
+    if (str_to_u64(text, &was.of.id) < 0 || str_to_u64(dash + 1, &dev) < 0 ||
         fd_read_file_at(dir, name, path, sizeof(path)) <= 0 || path[0] != '/')
         return true;
-    AUTO_CLOSE int fd = open_on(h, path, (dev_t)dev);
-    if (fd < 0 || fsquota_find(fd, &of, &ignored) < 0)
+    was.dev = (dev_t)dev;
+    AUTO_CLOSE int fd = open_limited(h, path, &was, &of);
+    if (fd < 0)
         return false; /* it is not there now, and may be again */
-    of.id = id;
-    if (of.kind == FSQUOTA_PROJECT && !fsquota_is_ours(&of))
-        return true;
-    return fsquota_limit(fd, &of, 0, 0) == 0;
+    of.id = was.of.id;
+    if (of.kind == FSQUOTA_PROJECT)
+        return !fsquota_is_ours(&of) || fsquota_limit(fd, &of, 0, 0) == 0;
+    AUTO_CLOSE int above = openat(fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return above >= 0 && fsquota_same_volume(fd, above) && fsquota_limit(above, &of, 0, 0) == 0;
 }
 
 void priv_quota_sweep(const struct launch_host *h)
@@ -171,7 +178,7 @@ static int impose(const struct priv *p, const struct priv_quota *q)
         bytes = least(bytes, other->bytes);
         inodes = least(inodes, other->inodes);
     }
-    int r = fsquota_limit(q->fd, &q->of, bytes, inodes);
+    int r = fsquota_limit(q->above_fd >= 0 ? q->above_fd : q->fd, &q->of, bytes, inodes);
     if (r == 0 && bytes == 0)
         forget(p->host, q);
     return r;
@@ -185,6 +192,7 @@ static void let_go(struct priv_session *s)
     if (was.of.kind != FSQUOTA_NONE)
         (void)impose(s->priv, &was);
     fd_close_many(&s->quota.fd, 1);
+    fd_close_many(&s->quota.above_fd, 1);
 }
 
 static void only_count(struct priv_session *s, const struct err *why)
@@ -194,24 +202,44 @@ static void only_count(struct priv_session *s, const struct err *why)
     let_go(s);
 }
 
-/* A mount of our own: nothing is mounted in it that would hide what the session sees, and no device
- * can be opened through it. */
-static int open_workspace(const struct launch_host *h, int source, struct priv_quota *q,
-                          struct err *err)
+/* In a mount of our own: nothing is mounted in it that would hide what the session sees, no device
+ * can be opened through it, and the host's own mount is not busy for it. */
+static int open_copy(const struct launch_host *h, int source, struct err *err)
 {
-    struct stat st;
     AUTO_CLOSE int copy = launch_clone_allowed(h, source, 0);
     int r = copy < 0
                 ? copy
                 : mount_set(copy, MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, -1, 0);
     AUTO_CLOSE int fd = r < 0 ? -1 : openat(copy, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (r < 0 || fd < 0 || fstat(fd, &st) < 0)
-        return err_sys(err, r < 0 ? -r : errno, "open it");
+    int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, LASTING_FDS);
+    return high < 0 ? err_sys(err, r < 0 ? -r : errno, "open it") : high;
+}
+
+static int open_workspace(const struct launch_host *h, int source, struct priv_quota *q,
+                          struct err *err)
+{
+    struct stat st;
+    q->fd = open_copy(h, source, err);
+    if (q->fd < 0 || fstat(q->fd, &st) < 0)
+        return q->fd < 0 ? q->fd : err_sys(err, errno, "look at it");
     q->dev = st.st_dev;
     q->ino = st.st_ino;
     q->uid = st.st_uid;
-    q->fd = fcntl(fd, F_DUPFD_CLOEXEC, LASTING_FDS);
-    return q->fd < 0 ? err_sys(err, errno, "open it") : 0;
+    return 0;
+}
+
+static int open_above(const struct launch_host *h, int source, struct priv_quota *q,
+                      struct err *err)
+{
+    if (q->of.kind != FSQUOTA_SUBVOLUME)
+        return 0;
+    AUTO_CLOSE int up = openat(source, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    q->above_fd = up < 0 ? err_sys(err, errno, "open what holds it") : open_copy(h, up, err);
+    if (q->above_fd >= 0 && !fsquota_same_volume(q->fd, q->above_fd)) {
+        fd_close_many(&q->above_fd, 1);
+        return err_set(err, ERR_UNSUPPORTED, "its subvolume is mounted by itself");
+    }
+    return q->above_fd < 0 ? q->above_fd : 0;
 }
 
 static bool is_shared(const struct priv_session *s, const struct fsquota *of)
@@ -335,6 +363,8 @@ static int take(struct priv_session *s, const struct plan *plan, int source, str
     if (denied)
         return err_set(err, ERR_DENIED, "it does not belong to uid %u", plan->as_uid);
     r = choose(s, err);
+    if (r == 0)
+        r = open_above(s->priv->host, source, q, err);
     if (r == 0)
         r = record(s->priv->host, q, source, err);
     if (r < 0)

@@ -289,7 +289,7 @@ static int on_create(struct priv *p, const void *data, size_t len, struct err *e
     s->priv = p;
     s->create_id = m->head.id;
     s->remover_fd = -1;
-    s->quota.fd = s->quota.pidfd = s->quota.result_fd = -1;
+    s->quota.fd = s->quota.above_fd = s->quota.pidfd = s->quota.result_fd = -1;
     r = launch_start(p->host, &m->plan, &s->launch, err);
     if (r < 0) {
         free(s);

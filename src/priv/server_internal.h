@@ -21,6 +21,7 @@ struct priv;
 struct priv_quota {
     struct fsquota of; /* FSQUOTA_NONE: the kernel limits nothing */
     int fd;            /* owned; the host directory, in a mount of our own; -1: see `of` */
+    int above_fd;      /* owned; of a subvolume: the directory that holds it; else -1 */
     dev_t dev;
     ino_t ino;
     uid_t uid;

@@ -14,7 +14,7 @@ import time
 
 import pytest
 from boxlib import Boxd
-from hostlib import need, until
+from hostlib import SCALE, need, until
 from peerlib import elsewhere
 from quotalib import Disk, is_ours, project, set_project
 
@@ -189,7 +189,11 @@ def test_a_limit_outlives_boxd_and_ends_with_box_priv(kind):
         disk.close()
 
 
-HOSTILE = 3000
+MANY = 20_000 if SCALE == 1 else 3000
+
+
+def fill(disk, path, number):
+    disk.run("sh", "-c", f"seq -f '{path}/%.0f' {number} | xargs touch")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -219,14 +223,20 @@ def test_a_hostile_tree_is_walked_safely(stage, request, kind):
         deep = below
     os.close(os.open("end", os.O_CREAT | os.O_WRONLY, dir_fd=deep))
     (top / "many").mkdir()
-    for i in range(HOSTILE):
-        (top / "many" / str(i)).touch()
+    fill(disk, f"{path}/many", MANY)
+    # What is mounted on the host the session does not see, but what lies beneath it.
+    (top / "round").mkdir()
+    (top / "round" / "beneath").touch()
+    disk.run("mount", "--bind", path, f"{path}/round")
+    disk.run("mount", "-t", "tmpfs", "none", f"{path}/many")
     name = new(path)
-    assert held(api, name)["enforced"], held(api, name)
+    limit = held(api, name)
+    disk.run("umount", f"{path}/round", f"{path}/many")
+    assert limit["enforced"], limit
     if kind != "btrfs":
         number = project(top)
         assert is_ours(number)
-        assert {project(top / "theirs"), project(top / "many"), project(top / "many" / "7")} == {number}
+        assert {project(top / n) for n in ("theirs", "many", "many/7", "round", "round/beneath")} == {number}
         assert project(deep) == number
         assert project(outside) == project(outside / "file") == 0
     os.close(deep)
@@ -246,6 +256,22 @@ def test_a_tree_that_cannot_be_covered_is_counted(stage, request, kind):
     assert ("subvolumes" if kind == "btrfs" else "another project") in counted(api, name)
     assert disk.limit(base) == 0
     assert api.sh(name, "echo x > /workspace/f && cat /workspace/f")["stdout"] == "x\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_limit_goes_although_the_directory_is_over_it(stage, request, kind):
+    api, disk, new = stage
+    base = words(request)
+    path = disk.directory(base)
+    for n in range(10):
+        (disk.seen / base / str(n)).write_bytes(bytes(2 * MIB))
+    os.sync()
+    name = new(path)
+    limit = held(api, name)
+    assert limit["enforced"] and limit["used"] > 16 * MIB, limit
+    assert api.sh(name, "head -c 2M /dev/zero > /workspace/more", cleanup=True)["exit_code"] != 0
+    api.rm(name)
+    assert disk.limit(base) == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

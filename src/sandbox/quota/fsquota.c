@@ -149,7 +149,7 @@ static int search(int fd, uint32_t type, uint64_t offset, void *ret, size_t size
 static int find_subvolume(int fd, struct fsquota *ret, struct err *err)
 {
     struct btrfs_ioctl_ino_lookup_args at = {.objectid = BTRFS_FIRST_FREE_OBJECTID};
-    struct btrfs_qgroup_status_item status;
+    struct btrfs_qgroup_status_item status = {0};
     struct stat st;
     if (fstat(fd, &st) < 0 || st.st_ino != BTRFS_FIRST_FREE_OBJECTID)
         return err_set(err, ERR_UNSUPPORTED,
@@ -167,6 +167,13 @@ static int find_subvolume(int fd, struct fsquota *ret, struct err *err)
         return err_set(err, ERR_UNSUPPORTED, "its file system does not tell which subvolume it is");
     *ret = (struct fsquota){FSQUOTA_SUBVOLUME, at.treeid};
     return 0;
+}
+
+bool fsquota_same_volume(int fd, int other)
+{
+    struct btrfs_ioctl_fs_info_args one = {0}, two = {0};
+    return ioctl(fd, BTRFS_IOC_FS_INFO, &one) == 0 && ioctl(other, BTRFS_IOC_FS_INFO, &two) == 0 &&
+           memcmp(one.fsid, two.fsid, sizeof(one.fsid)) == 0;
 }
 
 static int read_subvolume(int fd, const struct fsquota *q, struct fsquota_use *ret)

@@ -39,8 +39,12 @@ bool fsquota_is_ours(const struct fsquota *q); /* an id of the range above */
 int fsquota_choose(int fd, const char *tag, struct fsquota *ret, struct err *err);
 
 int fsquota_read(int fd, const struct fsquota *q, struct fsquota_use *ret); /* negative errno */
-/* 0 removes a limit. Btrfs limits no inodes. Negative errno. */
+/* 0 removes a limit. Btrfs limits no inodes, and refuses the call itself in a subvolume that is
+ * over its limit: there `fd` is a directory of another one (fsquota_same_volume()). Negative errno.
+ */
 int fsquota_limit(int fd, const struct fsquota *q, uint64_t bytes, uint64_t inodes);
+
+bool fsquota_same_volume(int fd, int other); /* both are of one Btrfs file system */
 
 /* Puts a file or directory into a project. What is made in a directory belongs to its project.
  * -EUSERS: it is in another that is not ours, or that is in use. */
