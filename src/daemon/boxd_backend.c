@@ -151,23 +151,22 @@ static int make_native(void *arg, const char *name, struct backend **ret, struct
 {
     struct boxd_backend *b = arg;
     const struct config *c = b->o.config;
-    struct native_options options = {
-        .program = b->program,
-        .init_program = b->init_program,
-        .files_program = b->files_program,
-        .fetch_program = b->o.fetch_program,
-        .state_dir = c->state_dir,
-        .tag = b->o.tag,
-        .uid = b->o.uid,
-        .gid = b->o.gid,
-        .roots = c->mount_roots,
-        .aliases = c->aliases,
-        .roots_are_outer = c->mount_roots_builtin,
-        .require_limits = c->require_limits,
-        .workspace_entries = (uint32_t)policy_settings(c->policy)->max_workspace_entries,
-        .linger_sec = c->linger_sec,
-        .gone = on_priv_gone,
-        .gone_arg = b};
+    struct native_options options = {.program = b->program,
+                                     .init_program = b->init_program,
+                                     .files_program = b->files_program,
+                                     .fetch_program = b->o.fetch_program,
+                                     .state_dir = c->state_dir,
+                                     .tag = b->o.tag,
+                                     .uid = b->o.uid,
+                                     .gid = b->o.gid,
+                                     .roots = c->mount_roots,
+                                     .aliases = c->aliases,
+                                     .roots_are_outer = c->mount_roots_builtin,
+                                     .require_limits = c->require_limits,
+                                     .linger_sec = c->linger_sec,
+                                     .gone = on_priv_gone,
+                                     .gone_arg = b};
+    options.workspace_entries = (uint32_t)policy_settings(c->policy)->max_workspace_entries;
     bool gvisor = str_eq(name, "runsc");
     if (b->dropped)
         return err_set(err, ERR_UNAVAILABLE,

@@ -109,6 +109,8 @@ def test_what_a_command_left_running_is_held_to_the_quota(box, shared):
     (shared / "quota").mkdir()
     (shared / "quota").chmod(0o777)
     sid = box.new(host_path=str(shared / "quota"), workspace_quota_mb=4)
+    limit = box.receipt(sid)["limits"]["workspace_bytes"]
+    assert limit["enforced"] is False and limit["counted"] == 4 << 20 and "containers of an engine" in limit["reason"]
     box.sh(sid, "(i=0; while :; do i=$((i+1)); head -c 1000000 /dev/zero > /workspace/f.$i; sleep 0.05; done) "
                 "</dev/null >/dev/null 2>&1 & echo left")
     until(lambda: any("between executions" in e["message"] and sid in e["message"]

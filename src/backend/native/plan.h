@@ -26,9 +26,9 @@ struct native_facts {
     bool roots_are_outer; /* built-in list: only what lies below a root may be mounted, not the root
                              itself */
     bool require_limits;
+    uint32_t workspace_entries; /* most files in a host directory with a quota; 0: no limit */
     bool gvisor; /* sessions are gVisor's: the tree is for box-guest (sandbox/setup/gvisor.h) */
     bool one_id; /* box-priv has no other id to give than boxd's own */
-    uint32_t workspace_entries; /* most files in a host directory with a quota; 0: no limit */
     bool core_by_pipe; /* the host pipes cores to a program: only a limit of 1 stops that */
 };
 

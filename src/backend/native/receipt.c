@@ -344,13 +344,15 @@ int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struc
     rc->done = done;
     rc->arg = arg;
     buf_init(&rc->posture, POSTURE_MAX);
-    struct err ignored = {0};
+    struct err why = {0};
     rc->pending = 2;
     int r = priv_client_inspect(sb->native->priv, sb->name, on_inspected, rc, err);
-    if (r < 0)
+    if (r < 0) {
         free(rc);
-    else if (priv_client_quota(sb->native->priv, sb->name, on_limit, rc, &ignored) < 0)
-        rc->pending--; /* the other one will say that box-priv is gone */
+    } else if (priv_client_quota(sb->native->priv, sb->name, on_limit, rc, &why) < 0) {
+        (void)snprintf(rc->limit.why, sizeof(rc->limit.why), "%.199s", why.msg);
+        rc->pending--; /* the other one is still to come */
+    }
     return r;
 }
 
