@@ -50,7 +50,7 @@ class Disk:
             why = self._holder.stderr.read().decode()
             self.close()
             assert os.uname().nodename != "box-vm", why
-            pytest.skip(f"this kernel has no quotas for {kind}: {why.strip()}")
+            pytest.skip(f"this kernel does not mount {kind} with {options}")
         self.prefix = ["nsenter", "-t", str(self._holder.pid), "-m"]
         self.seen = pathlib.Path(f"/proc/{self._holder.pid}/root{self.at}")
         if kind == "btrfs" and quotas:
