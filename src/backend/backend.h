@@ -122,6 +122,7 @@ struct backend_held {
     uint64_t stored_bytes, stored_files; /* in storage that has no limit by the kernel */
     bool idle;                           /* nothing runs in it: nothing was counted */
     bool incomplete;                     /* there is more than can be looked at */
+    bool unknown;                        /* what is above could not be found out */
     uint64_t kernel_bytes; /* limit that the kernel enforces on its host directory; 0: none */
 };
 /* A time-out is enforced inside, and a kill carried out there. When nothing is heard of it for so

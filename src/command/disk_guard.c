@@ -214,9 +214,10 @@ static void on_held(void *arg, const struct backend_held *held)
         return;
     g->asked = NULL;
     struct session *s = g->round[--g->n_round];
-    if (held != NULL && held->idle)
+    bool known = held != NULL && !held->unknown;
+    if (known && held->idle)
         session_set_quiet(s);
-    else if (held != NULL && session_state(s) == SESSION_READY)
+    else if (known && session_state(s) == SESSION_READY)
         judge(g, s, held);
     session_release(s);
     loop_defer_start(loop_of(g), &g->defer, next);

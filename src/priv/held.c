@@ -170,27 +170,34 @@ static _Noreturn void held_child(struct walk *w, int result_fd)
     child_exit(write(RESULT_FD, &w->held, sizeof(w->held)) != sizeof(w->held));
 }
 
-static void tell(struct priv_session *s, const struct priv_held *held)
+/* Whatever was found, who asks is told of the kernel's limit: without it the session would be
+ * judged by what is counted. */
+static void tell(const struct priv_session *s, uint32_t id, const struct priv_held *held)
 {
-    struct priv_reply reply = {.head = {PRIV_HELD, s->held_id}};
+    struct priv_reply reply = {.head = {PRIV_HELD, id}};
     struct fsquota_use use = {0};
     struct err ignored = {0};
-    if (held != NULL) {
+    if (held != NULL)
         reply.held = *held;
-        reply.held.kernel_bytes = priv_quota_holds(s, &use, &ignored) ? use.max_bytes : 0;
-    } else {
+    else
         reply.result = err_set(&reply.err, ERR_STATE, "it was not looked at to the end");
-    }
-    s->held_id = 0;
+    reply.held.kernel_bytes = priv_quota_holds(s, &use, &ignored) ? use.max_bytes : 0;
     priv_answer(s->priv, &reply, NULL, 0);
+}
+
+static void tell_waiting(struct priv_session *s, const struct priv_held *held)
+{
+    uint32_t id = s->held_id;
+    s->held_id = 0;
+    if (id != 0)
+        tell(s, id, held);
 }
 
 void priv_held_stop(struct priv_session *s)
 {
     loop_io_stop(&s->held_io);
     fd_close_many(&s->held_fd, s->held_fd > 0);
-    if (s->held_id != 0)
-        tell(s, NULL);
+    tell_waiting(s, NULL);
 }
 
 static void on_held(struct loop_io *io, uint32_t events)
@@ -199,7 +206,7 @@ static void on_held(struct loop_io *io, uint32_t events)
     struct priv_held held = {0};
     (void)events;
     if (read(s->held_fd, &held, sizeof(held)) == sizeof(held))
-        tell(s, &held);
+        tell_waiting(s, &held);
     priv_held_stop(s);
 }
 
@@ -244,20 +251,10 @@ static int start_child(struct priv_session *s, struct walk *w, struct err *err)
     return err_set(err, ERR_LIMIT, "no process left to look");
 }
 
-int priv_on_held(struct priv *p, const void *data, size_t len, struct err *err)
+static int look(struct priv_session *s, struct err *err)
 {
-    struct priv_session *s = priv_by_request(p, data, len, err);
+    const struct priv *p = s->priv;
     struct stat own;
-    if (s == NULL)
-        return -ENOENT;
-    if (!s->started || s->launch.state == LAUNCH_DYING || s->held_id != 0)
-        return err_set(err, ERR_STATE, "it cannot be looked at now");
-    uint32_t id = ((const struct priv_name *)data)->head.id;
-    if (is_idle(s)) {
-        s->held_id = id;
-        tell(s, &(struct priv_held){.idle = 1});
-        return 0;
-    }
     struct walk w = {.has_own = s->launch.disk_fd >= 0 && fstat(s->launch.disk_fd, &own) == 0};
     w.own = w.has_own ? own.st_dev : 0;
     AUTO_CLOSE int proc_fd = open_proc(s, err);
@@ -268,8 +265,22 @@ int priv_on_held(struct priv *p, const void *data, size_t len, struct err *err)
                                                    O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     w.proc_fd = proc_fd;
     w.storage_fd = storage_fd;
-    int r = start_child(s, &w, err);
-    if (r == 0)
+    return start_child(s, &w, err);
+}
+
+int priv_on_held(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    struct priv_session *s = priv_by_request(p, data, len, err);
+    struct err ignored = {0};
+    if (s == NULL)
+        return -ENOENT;
+    uint32_t id = ((const struct priv_name *)data)->head.id;
+    bool can = s->started && s->launch.state != LAUNCH_DYING && s->held_id == 0;
+    if (can && is_idle(s))
+        tell(s, id, &(struct priv_held){.idle = 1});
+    else if (can && look(s, &ignored) == 0)
         s->held_id = id;
-    return r;
+    else
+        tell(s, id, NULL);
+    return 0;
 }

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from boxlib import Boxd
@@ -121,6 +122,23 @@ def test_what_runs_in_the_background_is_not_ended(stage, request, kind):
     # Long enough for the guard to have looked: it does so a second after a command.
     until(lambda: met.stat().st_mtime > begun + 4, what="a program that goes on at its limit", seconds=90)
     assert api.sh(name, "echo on")["stdout"] == "on\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_who_look_at_once_all_find_the_wall(disks, stage, request, kind):
+    """box-priv looks at what a session holds for one of them at a time; the others must not count by sizes."""
+    api, disk, new = stage
+    name = new(disk.directory(words(request)))
+    api.sh(name, "for i in 1 2 3; do truncate -s 7M /workspace/sparse.$i; done")
+
+    def run(_):
+        client = disks(kind)[1].client()
+        try:
+            return client.sh(name, "sleep 2.5; echo on")["stdout"]
+        finally:
+            client.close()
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(run, range(16))) == ["on\n"] * 16
 
 
 @pytest.mark.parametrize("kind", MAIN)

@@ -368,15 +368,16 @@ static void on_held(void *arg, const struct priv_reply *reply, int *fds, size_t 
     struct backend_held held = {0};
     (void)fds;
     (void)n_fds;
-    if (reply != NULL && reply->result == 0)
+    if (reply != NULL)
         held = (struct backend_held){.bytes = reply->held.bytes,
                                      .files = reply->held.files,
                                      .stored_bytes = reply->held.stored_bytes,
                                      .stored_files = reply->held.stored_files,
                                      .idle = reply->held.idle != 0,
                                      .incomplete = reply->held.incomplete != 0,
+                                     .unknown = reply->result < 0,
                                      .kernel_bytes = reply->held.kernel_bytes};
-    h->done(h->arg, reply != NULL && reply->result == 0 ? &held : NULL);
+    h->done(h->arg, reply != NULL ? &held : NULL);
     free(h);
 }
 
