@@ -108,6 +108,16 @@ static void check_hidden(const char *id, const char *path)
                           : probe_result_name(n));
 }
 
+/* An engine leaves empty directories there, and the session's own control group. */
+static int visit_sys(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    if (type == FTW_D && strcmp(path, "/sys/fs/cgroup") == 0)
+        return FTW_SKIP_SUBTREE;
+    if (type == FTW_F || type == FTW_SL)
+        note(path);
+    return FTW_CONTINUE;
+}
+
 static void host_information(void)
 {
     static const char *const files[] = {
@@ -126,7 +136,7 @@ static void host_information(void)
         (void)snprintf(path, sizeof(path), "/proc/%s", files[i]);
         check_hidden(id, path);
     }
-    check_hidden("C02.sys", "/sys");
+    walk("C02.sys", "/sys", 0, visit_sys);
 }
 
 static void read_only_directories(void)
