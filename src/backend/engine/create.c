@@ -210,31 +210,49 @@ static void put_ulimits(struct jw *w, const struct engine_plan *p)
     jw_array_end(w);
 }
 
+/* Of /proc and of /sys. "timer_stats" is what engines mask by themselves, unless they are told what
+ * to mask. */
 static const char *const masked[] = {SANDBOX_MASKED_FILES, SANDBOX_MASKED_DIRS, "timer_stats"};
-/* What engines mask by themselves, unless they are told what to mask. */
-static const char *const masked_too[] = {"/sys/firmware", "/sys/devices/virtual/powercap"};
+static const char *const masked_sys[] = {SANDBOX_MASKED_SYS};
+
+/* The next path to mask, or NULL; `at` begins with 0. */
+static char *next_mask(size_t *at)
+{
+    size_t i = (*at)++;
+    if (i < ARRAY_SIZE(masked))
+        return xasprintf("/proc/%s", masked[i]);
+    i -= ARRAY_SIZE(masked);
+    return i < ARRAY_SIZE(masked_sys) ? xasprintf("/sys/%s", masked_sys[i]) : NULL;
+}
 
 static void put_masks(struct jw *w)
 {
+    char *path = NULL;
     jw_key(w, "MaskedPaths");
     jw_array(w);
-    for (size_t i = 0; i < ARRAY_SIZE(masked); i++) {
-        AUTO_FREE char *path = xasprintf("/proc/%s", masked[i]);
+    for (size_t at = 0; (path = next_mask(&at)) != NULL; free(path))
         jw_str(w, path);
-    }
-    for (size_t i = 0; i < ARRAY_SIZE(masked_too); i++)
-        jw_str(w, masked_too[i]);
     jw_array_end(w);
 }
 
-/* The same as one option, in addition to its own. */
+/* What Docker has by itself, which a list of one's own replaces, and /dev: what is mounted below it
+ * stays as it is, and a device can be written to all the same. */
+static void put_read_only(struct jw *w)
+{
+    static const char *const paths[] = {"/proc/bus",           "/proc/fs", "/proc/irq", "/proc/sys",
+                                        "/proc/sysrq-trigger", "/dev",     NULL};
+    put_list(w, "ReadonlyPaths", paths);
+}
+
+/* The masks as one option, in addition to its own. */
 static void put_mask_option(struct jw *w)
 {
     AUTO_DONE(buf) struct buf option;
+    char *path = NULL;
     buf_init(&option, 4096);
     (void)buf_puts(&option, "mask=");
-    for (size_t i = 0; i < ARRAY_SIZE(masked); i++)
-        (void)buf_printf(&option, "%s/proc/%s", i > 0 ? ":" : "", masked[i]);
+    for (size_t at = 0; (path = next_mask(&at)) != NULL; free(path))
+        (void)buf_printf(&option, "%s%s", at > 1 ? ":" : "", path);
     jw_str(w, buf_str(&option));
 }
 
@@ -250,8 +268,10 @@ static void put_security(struct jw *w, const struct engine_plan *p)
     if (p->masks_by_option)
         put_mask_option(w);
     jw_array_end(w);
-    if (!p->masks_by_option)
+    if (!p->masks_by_option) {
         put_masks(w);
+        put_read_only(w);
+    }
     jw_kbool(w, "Privileged", false);
     jw_kbool(w, "ReadonlyRootfs", p->spec->read_only_rootfs);
     jw_kstr(w, "IpcMode", "private");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Kernel information in /proc that says something about the host, or lets one do something to it:
- * what a sandbox finds empty, whoever builds it. */
+/* Kernel information in /proc and /sys that says something about the host, or lets one do something
+ * to it: what a sandbox finds empty, whoever builds it. */
 
 /* clang-format off */
 #define SANDBOX_MASKED_FILES                                                                       \
@@ -17,4 +17,13 @@
 
 #define SANDBOX_MASKED_DIRS                                                                        \
     "acpi", "scsi", "irq", "bus", "fs", "driver", "sysvipc", "tty", "asound"
+
+/* All of /sys but the control group, for builders that cannot leave /sys out. What a file system
+ * has in /sys/fs goes by its name; what a kernel does not have is skipped. */
+#define SANDBOX_MASKED_SYS                                                                         \
+    "block", "bus", "class", "dev", "devices", "firmware", "hypervisor", "kernel", "module",       \
+    "power", "fs/aufs", "fs/bcache", "fs/bcachefs", "fs/bpf", "fs/btrfs", "fs/ceph", "fs/cifs",    \
+    "fs/ecryptfs", "fs/erofs", "fs/exfat", "fs/ext4", "fs/f2fs", "fs/fuse", "fs/gfs2", "fs/jfs",   \
+    "fs/nfs", "fs/nilfs2", "fs/ntfs3", "fs/ocfs2", "fs/orangefs", "fs/pstore", "fs/resctrl",       \
+    "fs/selinux", "fs/smackfs", "fs/tmpfs", "fs/ubifs", "fs/virtiofs", "fs/xfs", "fs/zfs"
 /* clang-format on */
