@@ -144,6 +144,9 @@ static void set_limits(const struct guest *g)
 {
     const struct guest_hello *config = &g->config;
     uint32_t nproc = g->gvisor ? config->processes : config->nproc;
+    /* The kernel (since 5.14) counts in the user namespace, where box-guest is not. */
+    if (nproc > 1 && g->within[WITHIN_USER] >= 0)
+        nproc--;
     for (uint32_t i = 0; i < config->n_rlimits; i++)
         set_limit(g, config->rlimits[i].resource, config->rlimits[i].soft, config->rlimits[i].hard);
     if (nproc > 0)
@@ -246,8 +249,32 @@ static int exec_search(const struct strings *s)
     return seen;
 }
 
+/* Namespaces as the lines of a status file, "Ns-user:" and its number, and why box-guest could not
+ * make one. */
+static void tell_namespaces(const struct guest *g)
+{
+    static const char *const names[] = {"user", "mnt", "pid",    "net",
+                                        "ipc",  "uts", "cgroup", "time"};
+    static const char *const made[WITHIN_MAX] = {"user", "time", "cgroup"};
+    char path[32], line[64];
+    struct stat st;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        (void)str_fmt(path, sizeof(path), "/proc/self/ns/%s", names[i]);
+        if (stat(path, &st) < 0)
+            continue; /* gVisor has few of them */
+        (void)str_fmt(line, sizeof(line), "Ns-%s:\t%llu\n", names[i],
+                      (unsigned long long)st.st_ino);
+        (void)fd_write_all(STDOUT_FILENO, line, strlen(line));
+    }
+    for (size_t i = 0; i < WITHIN_MAX; i++) {
+        (void)str_fmt(line, sizeof(line), "Ns-errno-%s:\t%d\n", made[i],
+                      g->within[i] < 0 ? -g->within[i] : 0);
+        (void)fd_write_all(STDOUT_FILENO, line, strlen(line));
+    }
+}
+
 /* The receipt's witness: under every wall, before any program could have changed anything. */
-static _Noreturn void tell_posture(void)
+static _Noreturn void tell_posture(const struct guest *g)
 {
     static const char *const files[] = {"/proc/self/status", "/proc/self/uid_map"};
     static const char nnp[] = "NoNewPrivs:\t1\n";
@@ -263,6 +290,7 @@ static _Noreturn void tell_posture(void)
     if (!tells && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 &&
         fd_write_all(STDOUT_FILENO, nnp, strlen(nnp)) < 0)
         fail(GUEST_STAGE_CONFINE, EIO);
+    tell_namespaces(g);
     child_exit(0);
 }
 
@@ -300,6 +328,9 @@ void child_run(const struct guest *g, uint64_t brand, const struct start_request
     take_stdio(io);
     set_limits(g);
     (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    r = within_enter(g);
+    if (r < 0)
+        fail(GUEST_STAGE_CONFINE, -r);
     enter_cwd(s.cwd);
     close_rest();
     if (req->flags & GUEST_START_SCRIPT)
@@ -318,7 +349,7 @@ void child_run(const struct guest *g, uint64_t brand, const struct start_request
         fail(GUEST_STAGE_CONFINE, -r);
 
     if (req->flags & GUEST_START_POSTURE)
-        tell_posture();
+        tell_posture(g);
     if (req->flags & GUEST_START_SCRIPT)
         (void)execve(SHELL, s.argv, s.envp);
     else if (strchr(s.argv[0], '/') != NULL)

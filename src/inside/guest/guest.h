@@ -75,11 +75,15 @@ struct cell {
     struct guest_exited result;
 };
 
+/* Namespaces that box-guest makes for programs (within.c). */
+enum within { WITHIN_USER, WITHIN_TIME, WITHIN_CGROUP, WITHIN_MAX };
+
 struct guest {
     int sock;      /* -1: not connected */
     int signal_fd; /* SIGCHLD */
     bool hello;
     bool gvisor;
+    int within[WITHIN_MAX];       /* of programs; a negative errno: why there is none */
     bool recount;                 /* some process has ended: whose, and what is left? */
     struct child_report *reports; /* one per cell, shared with children */
     uint64_t retry_at, retry_ns;
@@ -165,6 +169,11 @@ bool tree_count(struct guest *g); /* sets `left` of all cells; false: nobody kno
 /* How many bytes are left until all of them together have that many; 0: they have more. Pages that
  * several of them have count once, when it comes to that. */
 uint64_t tree_memory_left(uint64_t brand, uint64_t bytes);
+
+/* within.c */
+void within_make(struct guest *g); /* before the first program */
+/* In the child. Leaves no capability. 0 or a negative errno. */
+int within_enter(const struct guest *g);
 
 /* child.c: everything between clone and execve. */
 struct child_report {

@@ -241,6 +241,7 @@ int main(int argc, char **argv)
         child_exit(125);
     g.ooms = tend_count_ooms();
     g.gvisor = guest_is_gvisor();
+    within_make(&g);
     try_connect(&g);
     for (;;)
         turn(&g);

@@ -347,8 +347,11 @@ const struct seccomp_family seccomp_families[] = {
     /* Well-known denials, so that tools say "Operation not permitted". First the shape of the
      * world: mounts, roots, namespaces, files by handle. */
     {.ret = DENY, .names = {
-        "mount", "umount2", "pivot_root", "chroot", "unshare", "setns", "open_by_handle_at",
-        "name_to_handle_at", "fanotify_init", "quotactl", "acct", "swapon", "swapoff"}},
+        "mount", "umount2", "pivot_root", "chroot", "open_by_handle_at", "name_to_handle_at",
+        "fanotify_init", "quotactl", "acct", "swapon", "swapoff"}},
+    /* box-guest makes namespaces for programs, and each of its children enters them before it has
+     * this filter. */
+    {.ret = DENY, .inside = true, .names = {"unshare", "setns"}},
 
     /* The machine: modules, kernels, ports, clocks, names, logs. */
     {.ret = DENY, .names = {

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/compat.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "inside/caps.h"
+#include "inside/clone.h"
+#include "inside/guest/guest.h"
+
+/* Namespaces of the session's own that no engine can be asked for: a user namespace that holds the
+ * one id of the programs, a clock that starts at zero, and a cgroup namespace where the engine made
+ * none. box-guest makes them once and stays outside; every program enters them. The container's
+ * profile lets box-guest do that; the filter of programs refuses it to them. */
+
+/* The user namespace first: it gives the right to make and to enter the others. */
+static const struct {
+    int flag;
+    const char *file;
+} kinds[WITHIN_MAX] = {
+    [WITHIN_USER] = {CLONE_NEWUSER, "user"},
+    [WITHIN_TIME] = {CLONE_NEWTIME, "time_for_children"},
+    [WITHIN_CGROUP] = {CLONE_NEWCGROUP, "cgroup"},
+};
+
+/* One id, itself. Who may not map others must have given up setgroups(2) first. */
+static int map_ids(uid_t uid, gid_t gid)
+{
+    char text[64];
+    int r = fd_write_file_at(AT_FDCWD, "/proc/self/setgroups", "deny");
+    (void)str_fmt(text, sizeof(text), "%u %u 1\n", uid, uid);
+    if (r == 0)
+        r = fd_write_file_at(AT_FDCWD, "/proc/self/uid_map", text);
+    (void)str_fmt(text, sizeof(text), "%u %u 1\n", gid, gid);
+    if (r == 0)
+        r = fd_write_file_at(AT_FDCWD, "/proc/self/gid_map", text);
+    return r;
+}
+
+/* How long the host is up is none of the session's business. */
+static int set_clock(void)
+{
+    char text[128];
+    struct timespec mono, boot;
+    (void)clock_gettime(CLOCK_MONOTONIC, &mono);
+    (void)clock_gettime(CLOCK_BOOTTIME, &boot);
+    (void)str_fmt(text, sizeof(text), "monotonic -%lld 0\nboottime -%lld 0\n",
+                  (long long)mono.tv_sec, (long long)boot.tv_sec);
+    return fd_write_file_at(AT_FDCWD, "/proc/self/timens_offsets", text);
+}
+
+static int make(enum within kind)
+{
+    uid_t uid = geteuid(); /* of the namespace that is left */
+    gid_t gid = getegid();
+    if (unshare(kinds[kind].flag) < 0)
+        return -errno;
+    if (kind == WITHIN_USER)
+        return map_ids(uid, gid);
+    return kind == WITHIN_TIME ? set_clock() : 0;
+}
+
+/* Makes one kind after the other, says how each went, and stays until the parent has taken them. */
+static _Noreturn void maker_child(int results, int gate)
+{
+    int r[WITHIN_MAX];
+    char byte;
+    /* Or its files in /proc would be root's. No program runs yet that could look into it. */
+    (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    for (int i = 0; i < WITHIN_MAX; i++)
+        r[i] = i > WITHIN_USER && r[WITHIN_USER] < 0 ? r[WITHIN_USER] : make((enum within)i);
+    (void)fd_write_all(results, r, sizeof(r));
+    (void)!read(gate, &byte, 1);
+    child_exit(0);
+}
+
+static void take(struct guest *g, pid_t pid, const int *made)
+{
+    char path[64];
+    for (int i = 0; i < WITHIN_MAX; i++) {
+        (void)str_fmt(path, sizeof(path), "/proc/%d/ns/%s", pid, kinds[i].file);
+        g->within[i] = made[i] < 0 ? made[i] : open(path, O_RDONLY | O_CLOEXEC);
+        if (made[i] == 0 && g->within[i] < 0)
+            g->within[i] = -errno;
+    }
+}
+
+int within_enter(const struct guest *g)
+{
+    for (int i = 0; i < WITHIN_MAX; i++)
+        if (g->within[i] >= 0 && setns(g->within[i], kinds[i].flag) < 0)
+            return -errno;
+    /* Whoever enters a user namespace has every capability there. */
+    return g->within[WITHIN_USER] >= 0 ? caps_drop_all() : 0;
+}
+
+/* A security module may let namespaces be made and not be entered. Better without than without any
+ * command. */
+static void try_entering(struct guest *g)
+{
+    int status = -1;
+    pid_t pid = guest_clone();
+    if (pid == 0)
+        child_exit(within_enter(g) < 0);
+    if (pid > 0 && waitpid(pid, &status, __WALL) == pid && status == 0)
+        return;
+    for (int i = 0; i < WITHIN_MAX; i++) {
+        fd_close_many(&g->within[i], 1);
+        g->within[i] = -EPERM;
+    }
+}
+
+void within_make(struct guest *g)
+{
+    int results[2] = {-1, -1}, gate[2] = {-1, -1}, made[WITHIN_MAX];
+    pid_t pid = -1;
+    for (int i = 0; i < WITHIN_MAX; i++)
+        made[i] = -ENOSYS;
+    if (!g->gvisor && pipe2(results, O_CLOEXEC) == 0 && pipe2(gate, O_CLOEXEC) == 0)
+        pid = guest_clone();
+    if (pid == 0) {
+        fd_close_many(&gate[1], 1);
+        maker_child(results[1], gate[0]);
+    }
+    fd_close_many(&results[1], 1);
+    if (pid > 0 && read(results[0], made, sizeof(made)) != (ssize_t)sizeof(made))
+        made[WITHIN_USER] = made[WITHIN_TIME] = made[WITHIN_CGROUP] = -EIO;
+    take(g, pid, made);
+    fd_close_many(results, 2);
+    fd_close_many(gate, 2);
+    if (pid > 0)
+        (void)waitpid(pid, NULL, __WALL);
+    if (g->within[WITHIN_USER] >= 0)
+        try_entering(g);
+}
