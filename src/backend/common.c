@@ -59,8 +59,7 @@ int backend_make_place(const struct backend_place *want, struct err *err)
     return fd < 0 ? err_sys(err, -fd, "make %.200s in %.300s", want->rest, want->base) : fd;
 }
 
-/* The value of a line "Name:\tvalue" of a status file, into ret. */
-static void status_field(const char *status, const char *name, char *ret, size_t size)
+void backend_status_field(const char *status, const char *name, char *ret, size_t size)
 {
     size_t len = strlen(name);
     ret[0] = '\0';
@@ -100,7 +99,7 @@ void backend_write_status(struct jw *w, const char *status)
     };
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
         char value[128];
-        status_field(status, fields[i].name, value, sizeof(value));
+        backend_status_field(status, fields[i].name, value, sizeof(value));
         jw_kstr(w, fields[i].key, value);
     }
 }

@@ -44,6 +44,9 @@ struct backend_placer {
 int backend_place_by_priv(struct priv_client *priv, const struct backend_place *want,
                           const struct backend_placer *who, struct err *err);
 
+/* The value of a line "Name:\tvalue" of a status file; "" without one. */
+void backend_status_field(const char *status, const char *name, char *ret, size_t size);
+
 /* What /proc/PID/status says of a confined process, as members of a receipt. */
 void backend_write_status(struct jw *w, const char *status);
 

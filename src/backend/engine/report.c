@@ -8,11 +8,13 @@
 
 #include "backend/common.h"
 #include "backend/engine/engine_internal.h"
+#include "backend/walls.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "priv/bind.h"
+#include "sandbox/setup/userns.h"
 
 #define REPORT_MAX (64U * 1024U)
 #define POSTURE_MAX 16384U
@@ -177,6 +179,20 @@ static void put_owners(struct jw *w, const struct engine_sandbox *sb, const stru
     jw_object_end(w);
 }
 
+/* Why somebody else on the host may have the id of its programs; NULL: nobody has. */
+static const char *why_ids_shared(const struct engine_sandbox *sb)
+{
+    if (sb->engine->facts.narrow)
+        return "the engine has one range of ids for all its containers";
+    if (sb->guest_uid >= USERNS_BLOCK)
+        return NULL;
+    if (sb->not_mapped[0] != '\0')
+        return sb->not_mapped;
+    return sb->spec->read_only_rootfs ? "the image has a user of its own"
+                                      : "the root can be written to, and an image's files are "
+                                        "those of the host's root";
+}
+
 static void write_receipt(struct report *r, const struct json *inspected)
 {
     const struct engine_sandbox *sb = r->sb;
@@ -203,9 +219,9 @@ static void write_receipt(struct report *r, const struct json *inspected)
     jw_kbool(w, "root_writable", !json_bool(json_get(host, "ReadonlyRootfs")));
     jw_kstr(w, "network", str_eq(network, "none") ? "none" : "the engine's own, not filtered");
     jw_kstr(w, "host_ids",
-            sb->engine->facts.narrow       ? "of the engine's own range"
-            : sb->guest_uid >= 2000000000U ? "private id of this session"
-                                           : "shared with the owner of that id on the host");
+            sb->engine->facts.narrow        ? "of the engine's own range"
+            : sb->guest_uid >= USERNS_BLOCK ? "private id of this session"
+                                            : "shared with the owner of that id on the host");
     put_owners(w, sb, inspected);
     jw_ku64(w, "uid", sb->guest_uid);
     jw_kint(w, "host_pid", json_int(json_get(state, "Pid")));
@@ -213,6 +229,10 @@ static void write_receipt(struct report *r, const struct json *inspected)
     jw_kstr(w, "init", "box-guest");
     jw_kstr(w, "kill_on_timeout", "the exec's own process tree");
     put_limits(w, sb, host);
+    walls_write(w, &(struct walls){.posture = buf_str(&r->posture),
+                                   .gvisor = sb->gvisor,
+                                   .writable_dev = sb->engine->kind->masks_by_option,
+                                   .ids_shared = why_ids_shared(sb)});
     put_payload(w, buf_str(&r->posture));
     jw_object_end(w);
 }

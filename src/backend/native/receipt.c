@@ -10,6 +10,7 @@
 
 #include "backend/common.h"
 #include "backend/native/native_internal.h"
+#include "backend/walls.h"
 #include "base/alloc.h"
 #include "base/err.h"
 #include "base/json.h"
@@ -247,6 +248,8 @@ static void write_receipt(struct jw *w, struct receipt *rc)
     write_limits(w, rc);
     write_disk(w, &rc->inspect);
     write_processes(w, rc->sb);
+    if (gvisor)
+        walls_write(w, &(struct walls){.posture = buf_str(&rc->posture), .gvisor = true});
     jw_key(w, "payload");
     jw_object(w);
     backend_write_status(w, buf_str(&rc->posture));
