@@ -62,6 +62,9 @@ static const char *why_shared(const struct walls *f, size_t i)
         return "the engine did not make it";
     case EPERM:
     case EACCES:
+        if (f->root)
+            return "programs are root on a root that can be written to, and who has no privilege "
+                   "can make no user namespace with root in it";
         return "the host lets processes without privileges make none (AppArmor, SELinux, "
                "kernel.unprivileged_userns_clone)";
     case ENOSPC:

@@ -10,6 +10,7 @@ struct jw;
 struct walls {
     const char *posture;    /* what the witness inside has told */
     bool gvisor;            /* its kernel is gVisor's */
+    bool root;              /* programs have the id 0 */
     bool writable_dev;      /* the engine cannot be asked for a read-only /dev */
     const char *ids_shared; /* why its ids are not the session's alone; NULL: they are */
 };

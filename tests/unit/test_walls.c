@@ -66,6 +66,15 @@ static void what_box_guest_could_not_make_is_named_with_its_reason(void **state)
     json_free(made);
 }
 
+static void root_can_have_no_user_namespace(void **state)
+{
+    struct json *made = written(
+        &(struct walls){.posture = "Ns-user:\t4026531837\nNs-errno-user:\t1\n", .root = true});
+    (void)state;
+    assert_says(made, "user-namespace", "programs are root");
+    json_free(made);
+}
+
 static void the_namespaces_of_boxd_count_as_the_hosts(void **state)
 {
     char posture[64];
@@ -125,6 +134,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_box_guest_could_not_make_is_named_with_its_reason),
+        cmocka_unit_test(root_can_have_no_user_namespace),
         cmocka_unit_test(the_namespaces_of_boxd_count_as_the_hosts),
         cmocka_unit_test(a_session_with_all_of_them_lacks_what_engines_lack),
         cmocka_unit_test(nonsense_of_a_witness_is_no_namespace),

@@ -231,6 +231,7 @@ static void write_receipt(struct report *r, const struct json *inspected)
     put_limits(w, sb, host);
     walls_write(w, &(struct walls){.posture = buf_str(&r->posture),
                                    .gvisor = sb->gvisor,
+                                   .root = sb->guest_uid == 0,
                                    .writable_dev = sb->engine->kind->masks_by_option,
                                    .ids_shared = why_ids_shared(sb)});
     put_payload(w, buf_str(&r->posture));

@@ -30,7 +30,8 @@ static const struct {
     [WITHIN_CGROUP] = {CLONE_NEWCGROUP, "cgroup"},
 };
 
-/* One id, itself. Who may not map others must have given up setgroups(2) first. */
+/* One id, itself; but for 0, which only who has CAP_SETFCAP may map (since Linux 5.12). Who may not
+ * map others must have given up setgroups(2) first. */
 static int map_ids(uid_t uid, gid_t gid)
 {
     char text[64];
@@ -122,7 +123,7 @@ void within_make(struct guest *g)
     int results[2] = {-1, -1}, gate[2] = {-1, -1}, made[WITHIN_MAX];
     pid_t pid = -1;
     for (int i = 0; i < WITHIN_MAX; i++)
-        made[i] = -ENOSYS;
+        made[i] = -EIO;
     if (!g->gvisor && pipe2(results, O_CLOEXEC) == 0 && pipe2(gate, O_CLOEXEC) == 0)
         pid = guest_clone();
     if (pid == 0) {
