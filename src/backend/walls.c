@@ -132,9 +132,13 @@ static void put_namespaces(struct jw *w, const struct walls *f)
 
 static void put_gaps_of_container(struct jw *w, const struct walls *f)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
-        if (is_shared(f, i))
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        if (told(f, "Ns-", kinds[i].name) == 0)
+            put(w, kinds[i].wall,
+                "box-guest of this session does not tell: an earlier boxd made it");
+        else if (is_shared(f, i))
             put(w, kinds[i].wall, why_shared(f, i));
+    }
     if (f->writable_dev)
         put(w, "read-only-dev",
             "the engine's API takes no list of read-only paths; /dev is root's");

@@ -2,6 +2,7 @@
 """The probe of tests/escape on every backend, held against the receipt: a check fails only where the receipt names the
 wall that is missing, and a wall that the receipt calls missing is missing."""
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -122,6 +123,8 @@ def test_namespaces_and_ids_are_the_sessions_own(box):
     assert first[:5] == second[:5]  # one for all commands
     up, later = float(first[5].split()[0]), float(second[5].split()[0])
     assert 0 <= up <= later and up < float(pathlib.Path("/proc/uptime").read_text().split()[0])
+    # The clock begins with the first process, not after it: else that would have begun in the far future.
+    assert int(box.sh(sid, "cut -d ' ' -f 22 /proc/1/stat")["stdout"]) <= up * os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.engine

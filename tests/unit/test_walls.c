@@ -107,6 +107,7 @@ static void nonsense_of_a_witness_is_no_namespace(void **state)
     (void)state;
     assert_string_equal(json_str(json_get(json_get(made, "namespaces"), "user")), "unknown");
     assert_string_equal(json_str(json_get(json_get(made, "namespaces"), "pid")), "unknown");
+    assert_says(made, "user-namespace", "does not tell");
     json_free(made);
 }
 

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <stdio.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -19,6 +19,8 @@
  * one id of the programs, a clock that starts at zero, and a cgroup namespace where the engine made
  * none. box-guest makes them once and stays outside; every program enters them. The container's
  * profile lets box-guest do that; the filter of programs refuses it to them. */
+
+#define START_TIME_FIELD 22
 
 /* The user namespace first: it gives the right to make and to enter the others. */
 static const struct {
@@ -45,15 +47,34 @@ static int map_ids(uid_t uid, gid_t gid)
     return r;
 }
 
-/* How long the host is up is none of the session's business. */
+/* When box-guest, our parent, was started, in seconds since boot. The 22nd field, counted from the
+ * name in parentheses, which is the second. */
+static long long seconds_at_start(long long now)
+{
+    char text[512], *at = NULL;
+    uint64_t ticks = 0;
+    long per_second = sysconf(_SC_CLK_TCK);
+    if (fd_read_file_at(AT_FDCWD, "/proc/1/stat", text, sizeof(text)) > 0)
+        at = strrchr(text, ')');
+    for (int i = 2; at != NULL && i < START_TIME_FIELD; i++)
+        at = strchr(at + 1, ' ');
+    if (at == NULL || per_second <= 0)
+        return now;
+    at[1 + strcspn(at + 1, " ")] = '\0';
+    return str_to_u64(at + 1, &ticks) < 0 ? now : (long long)ticks / per_second;
+}
+
+/* How long the host is up is none of the session's business. The clock begins with box-guest: what
+ * started before it would have started, as programs see it, in the far future. */
 static int set_clock(void)
 {
     char text[128];
     struct timespec mono, boot;
     (void)clock_gettime(CLOCK_MONOTONIC, &mono);
     (void)clock_gettime(CLOCK_BOOTTIME, &boot);
+    long long start = seconds_at_start(boot.tv_sec);
     (void)str_fmt(text, sizeof(text), "monotonic -%lld 0\nboottime -%lld 0\n",
-                  (long long)mono.tv_sec, (long long)boot.tv_sec);
+                  (long long)mono.tv_sec - (boot.tv_sec - start), start);
     return fd_write_file_at(AT_FDCWD, "/proc/self/timens_offsets", text);
 }
 
