@@ -10,6 +10,8 @@
 #include "base/json.h"
 #include "base/str.h"
 
+/* Which walls of a native session another session lacks, and why, as its receipt tells it. */
+
 /* include/linux/proc_ns.h: the first namespaces of a machine have fixed numbers. */
 #define FIRST_IPC 0xefffffffU
 #define FIRST_UTS 0xeffffffeU
@@ -63,8 +65,8 @@ static const char *why_shared(const struct walls *f, size_t i)
     case EPERM:
     case EACCES:
         if (f->root)
-            return "programs are root on a root that can be written to, and who has no privilege "
-                   "can make no user namespace with root in it";
+            return "programs are root, and the kernel lets no process without privileges make a "
+                   "user namespace that holds root";
         return "the host lets processes without privileges make none (AppArmor, SELinux, "
                "kernel.unprivileged_userns_clone)";
     case ENOSPC:
@@ -98,7 +100,7 @@ static void put_all(struct jw *w, const struct gap *gaps, size_t n)
 
 /* docs/engines.md has the checks that show them. */
 static const struct gap of_containers[] = {
-    {"landlock", "which places the programs of an image need is not known"},
+    {"landlock", "box-guest uses none: it does not know which places an image's programs need"},
     {"second-refusal-of-namespaces",
      "the filter refuses them; the setting that would do so again is read-only in containers"},
     {"no-control-groups", "the engine shows the session its own group, read-only; box-guest reads "
@@ -135,7 +137,7 @@ static void put_gaps_of_container(struct jw *w, const struct walls *f)
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
         if (told(f, "Ns-", kinds[i].name) == 0)
             put(w, kinds[i].wall,
-                "box-guest of this session does not tell: an earlier boxd made it");
+                "the session's box-guest does not tell: an earlier version of boxd started it");
         else if (is_shared(f, i))
             put(w, kinds[i].wall, why_shared(f, i));
     }

@@ -32,8 +32,8 @@ static const struct {
     [WITHIN_CGROUP] = {CLONE_NEWCGROUP, "cgroup"},
 };
 
-/* One id, itself; but for 0, which only who has CAP_SETFCAP may map (since Linux 5.12). Who may not
- * map others must have given up setgroups(2) first. */
+/* One id, to itself. The kernel wants setgroups(2) to be given up first, and CAP_SETFCAP for id 0
+ * (since Linux 5.12), so a session whose programs are root has no user namespace. */
 static int map_ids(uid_t uid, gid_t gid)
 {
     char text[64];
@@ -119,12 +119,12 @@ int within_enter(const struct guest *g)
     for (int i = 0; i < WITHIN_MAX; i++)
         if (g->within[i] >= 0 && setns(g->within[i], kinds[i].flag) < 0)
             return -errno;
-    /* Whoever enters a user namespace has every capability there. */
+    /* A process that enters a user namespace has every capability in it. */
     return g->within[WITHIN_USER] >= 0 ? caps_drop_all() : 0;
 }
 
-/* A security module may let namespaces be made and not be entered. Better without than without any
- * command. */
+/* A security module may let namespaces be made and not be entered. Then commands run without them,
+ * and the receipt says so. */
 static void try_entering(struct guest *g)
 {
     int status = -1;
