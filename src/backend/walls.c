@@ -114,8 +114,8 @@ static const struct gap of_gvisor[] = {
     {"first-process", "gVisor lets programs read environment and map of box-guest, which has "
                       "their id; they hold nothing"},
     {"priorities", "gVisor takes any nice value and oom_score_adj, and heeds none"},
-    {"masks", "/proc, /sys and /dev are gVisor's own, and cannot be masked; of the host they tell "
-              "the number of processors and the memory"},
+    {"masks", "/proc and /dev are gVisor's own, and cannot be masked; of the host they tell the "
+              "number of processors and the memory"},
     {"mount-flags", "gVisor's mounts do not show nosuid and nodev; programs have no_new_privs, and "
                     "no device of the host is there"},
 };

@@ -30,7 +30,7 @@ CHECKS = {
     "mount-paths": {"C07.root"},
     "first-process": {"A10.environ", "A10.maps", "A10.auxv", "A10.fd/0"},
     "priorities": {"B18.nice", "B18.oom_score_adj"},
-    "masks": {"C02.cmdline", "C02.sys", "C05", "C12.version"},
+    "masks": {"C02.cmdline", "C05", "C12.version"},
     "landlock": set(),
     "private-ids": set(),
     "second-refusal-of-namespaces": set(),

@@ -97,6 +97,8 @@ static int put_bind(struct jw *w, const struct plan *p, const struct plan_op *op
 static int put_mounts(struct jw *w, const struct plan *p)
 {
     static const char *const none[] = {NULL};
+    static const char *const empty[] = {"ro",        "nosuid",    "nodev", "noexec",
+                                        "mode=0555", "size=4096", NULL};
     char size[40];
     const char *const shm[] = {"nosuid", "nodev", "noexec", "mode=1777", size, NULL};
     int r = 0;
@@ -105,6 +107,8 @@ static int put_mounts(struct jw *w, const struct plan *p)
     jw_array(w);
     put_mount(w, "proc", "proc", "/proc", none);
     put_mount(w, "tmpfs", "tmpfs", "/dev/shm", shm);
+    /* Or gVisor mounts one of its own there. Natively there is none. */
+    put_mount(w, "tmpfs", "tmpfs", "/sys", empty);
     for (uint32_t i = 0; i < p->n_ops && r == 0; i++)
         if (is_mount(p, &p->ops[i]))
             r = put_bind(w, p, &p->ops[i]);
