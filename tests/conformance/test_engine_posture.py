@@ -28,7 +28,7 @@ OTHERWISE = {"B09.x32"}
 def probe():
     made = pathlib.Path(tempfile.mkdtemp(prefix="box-probe-"))
     made.chmod(0o755)
-    shutil.copy(BUILD / "tests/escape/probe", made / "probe")
+    shutil.copy(BUILD / "box-attack", made / "probe")
     yield {"host_path": str(made), "mount_path": "/probe", "mode": "ro"}
     shutil.rmtree(made)
 

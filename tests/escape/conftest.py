@@ -30,7 +30,7 @@ def host_dir():
 def probe_dir():
     """A directory of the host with the probe in it."""
     path = make_host_dir("box-probe-")
-    shutil.copy(BUILD / "tests/escape/probe", path / "probe")
+    shutil.copy(BUILD / "box-attack", path / "probe")
     yield path
     shutil.rmtree(path)
 

@@ -380,4 +380,4 @@ def test_check_A10_the_first_process_cannot_be_looked_into(probed, api, sid):
 @pytest.mark.rootless
 def test_probe_is_the_one_that_was_built(api, psid):
     r = ran(api.x(psid, "sha256sum", PROBE))
-    assert r["stdout"].split()[0] == hashlib.sha256((BUILD / "tests/escape/probe").read_bytes()).hexdigest()
+    assert r["stdout"].split()[0] == hashlib.sha256((BUILD / "box-attack").read_bytes()).hexdigest()
