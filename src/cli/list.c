@@ -237,6 +237,8 @@ int verb_doctor(struct app *app, const struct args *args, struct err *err)
     AUTO(json) struct json *answer = NULL;
     AUTO_DONE(buf) struct buf body;
 
+    if (args->attack)
+        return verb_attack(app, args, err);
     buf_init(&body, APP_BODY_MAX);
     int r = app_connect(app, APP_ANY, err);
     if (r >= 0)

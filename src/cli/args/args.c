@@ -53,6 +53,14 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
 const struct arg_option arg_options[] = {
     {"session", "ID", arg_set_session, SPEC_SESSION_ID,
      "Use this session, made when it does not exist, and keep it.", FOR(RUN) | FOR(MCP_SERVE)},
+    {"attack", NULL, arg_set_flag, offsetof(struct args, attack),
+     "Try to break out of throw-away sessions, and tell which walls stand; takes up to a minute.", FOR(DOCTOR)},
+    {"backend", "NAME", arg_set_text, offsetof(struct args, backend),
+     "With --attack: the backend that must be attacked.", FOR(DOCTOR)},
+    {"format", "text|json|junit", arg_set_text, offsetof(struct args, format), "With --attack: of the report.", FOR(DOCTOR)},
+    {"output", "FILE", arg_set_text, offsetof(struct args, output),
+     "With --attack: where the report goes; one line is printed then.", FOR(DOCTOR)},
+    {"image", "IMAGE", arg_set_field, SPEC_IMAGE, "With --attack: root filesystem of the sessions.", FOR(DOCTOR)},
     {"image", "IMAGE", arg_set_field, SPEC_IMAGE, "Root filesystem.", SESSION},
     {"network", "on|off", arg_set_field, SPEC_NETWORK, "Whether the internet can be reached.", SESSION},
     {"memory-mb", "N", arg_set_field, SPEC_MEMORY_MB, "Memory of the session, in MiB.", SESSION},
@@ -269,6 +277,9 @@ static int check(struct args *a, const struct cursor *c, struct err *err)
     const struct arg_verb *v = &arg_verbs[a->verb];
     int r = check_names(a, err);
 
+    if (r >= 0 && !a->attack && (a->backend || a->format || a->output || a->given) &&
+        a->verb == VERB_DOCTOR)
+        r = err_set(err, ERR_INVALID, "--backend, --format, --output and --image want --attack");
     if (r >= 0 && c->ended && !v->wants_command)
         r = err_set(err, ERR_INVALID, "'box %s' takes no command", v->name);
     if (r >= 0 && v->wants_command)

@@ -47,7 +47,11 @@ struct args {
     const char *install;
     const char *retry_delays;
     const char *inside_dir;
+    const char *backend; /* these too, of `doctor --attack` */
+    const char *format;
+    const char *output;
     char **envs, **env_files; /* owned; in the order given */
+    bool attack;
     bool explain;
     bool tty;
     bool interactive;

@@ -202,6 +202,7 @@ struct call {
     unsigned status;
     bool too_big;
     bool failed;
+    bool ended;
     struct err err;
 };
 
@@ -224,6 +225,7 @@ static void on_done(struct http_call *c, const struct err *err, void *arg)
 {
     struct call *call = arg;
 
+    call->ended = true;
     if (err != NULL) {
         call->failed = true;
         call->err = *err;
@@ -252,25 +254,41 @@ int app_problem(unsigned status, const struct buf *body, struct err *err)
     return err_set(err, code, "%s", detail);
 }
 
-int app_call(struct app *app, const char *method, const char *target, struct buf *ret_body,
+int app_send(struct app *app, const struct app_request *request, struct buf *ret_body,
              struct err *err)
 {
     static const struct http_call_handlers handlers = {
         .head = on_head, .body = on_body, .done = on_done};
     struct app_headers headers = app_headers(app);
-    struct http_call_opts opts = {.method = method, .target = target, .headers = headers.list};
+    struct http_call_opts opts = {.method = request->method,
+                                  .target = request->target,
+                                  .headers = headers.list,
+                                  .type = request->type,
+                                  .body = request->body,
+                                  .body_len = request->body_len,
+                                  .idle_ns = request->idle_ns};
     struct call call = {.app = app, .body = ret_body};
+    struct http_call *under_way = NULL;
     struct err cause;
 
-    int r = http_client_call(app->client, &opts, &handlers, &call, NULL, &cause);
+    int r = http_client_call(app->client, &opts, &handlers, &call, &under_way, &cause);
     if (r < 0)
         return app_unreachable(app, &cause, err);
     r = app_wait(app, err);
-    if (r < 0)
+    if (r < 0) {
+        if (!call.ended)
+            http_call_cancel(under_way); /* its callbacks have nowhere to go */
         return r;
+    }
     if (call.failed)
         return app_unreachable(app, &call.err, err);
     if (call.too_big)
         return err_set(err, ERR_LIMIT, "the answer of boxd is too large");
     return call.status >= 200 && call.status <= 299 ? 0 : app_problem(call.status, ret_body, err);
+}
+
+int app_call(struct app *app, const char *method, const char *target, struct buf *ret_body,
+             struct err *err)
+{
+    return app_send(app, &(struct app_request){.method = method, .target = target}, ret_body, err);
 }

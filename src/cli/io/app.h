@@ -4,6 +4,8 @@
 /* What every verb needs: a loop, the signals that end a program, and a boxd to talk to. */
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "base/cleanup.h"
 #include "cli/io/daemon.h"
@@ -57,6 +59,17 @@ int app_wait(struct app *app, struct err *err);
 int app_call(struct app *app, const char *method, const char *target, struct buf *ret_body,
              struct err *err);
 
+/* The same with a body, and with an end to waiting. */
+struct app_request {
+    const char *method, *target;
+    const char *type; /* of the body */
+    const void *body; /* NULL: none */
+    size_t body_len;
+    uint64_t idle_ns; /* longest silence; 0: for ever */
+};
+int app_send(struct app *app, const struct app_request *request, struct buf *ret_body,
+             struct err *err);
+
 /* What an answer with that status says: application/problem+json, or at least the number. Returns
  * what err_set() does. */
 int app_problem(unsigned status, const struct buf *body, struct err *err);
@@ -77,3 +90,4 @@ int verb_mcp_ls(struct app *app, const struct args *args, struct err *err);
 int verb_mcp_logs(struct app *app, const struct args *args, struct err *err);
 int verb_mcp_serve(struct app *app, const struct args *args, struct err *err);
 int verb_doctor(struct app *app, const struct args *args, struct err *err);
+int verb_attack(struct app *app, const struct args *args, struct err *err); /* doctor --attack */

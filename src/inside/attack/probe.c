@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "abuse.h"
 #include "probe.h"
 
 #include <errno.h>
@@ -231,7 +232,7 @@ static bool parse_host_ns(const char *text, uint64_t ret[NS_MAX])
 static const char *parse(int argc, char *argv[], struct probe_options *opt)
 {
     const char *mode = NULL;
-    size_t n_prefix = 0;
+    size_t n_prefix = 0, n_address = 0;
 
     for (unsigned fd = 3; fd < 32; fd++) {
         if (fcntl((int)fd, F_GETFD) >= 0)
@@ -246,6 +247,16 @@ static const char *parse(int argc, char *argv[], struct probe_options *opt)
             opt->secret_reversed = value + 1;
         } else if (value && strncmp(argv[i], "--root-prefix=", 14) == 0 && n_prefix < 7) {
             opt->root_prefix[n_prefix++] = value + 1;
+        } else if (value && strncmp(argv[i], "--host-address=", 15) == 0 && n_address < 7) {
+            opt->host_address[n_address++] = value + 1;
+        } else if (value && strncmp(argv[i], "--port=", 7) == 0) {
+            opt->port = (unsigned)strtoul(value + 1, NULL, 10);
+        } else if (value && strncmp(argv[i], "--limit=", 8) == 0) {
+            opt->limit = strtoull(value + 1, NULL, 10);
+        } else if (value && strncmp(argv[i], "--walk-sec=", 11) == 0) {
+            opt->walk_sec = (unsigned)strtoul(value + 1, NULL, 10);
+        } else if (strcmp(argv[i], "--kernel=gvisor") == 0) {
+            opt->gvisor = true;
         } else if (argv[i][0] != '-' && !mode) {
             mode = argv[i];
         } else {
@@ -269,26 +280,51 @@ static const struct {
     {"masks", {probe_masks}, true},
     {"posture", {probe_posture}, false},
     {"sweep", {probe_sweep}, false},
+    {"network", {probe_network}, true},
+    {"neighbour", {probe_neighbour}, false},
+    {"neighbours", {probe_neighbours}, true},
+    {"forks", {abuse_forks}, true},
+    {"spin", {abuse_spin}, true},
+    {"files-open", {abuse_files}, true},
+    {"disk-write", {abuse_write}, true},
+    {"disk-fallocate", {abuse_fallocate}, true},
+    {"disk-unlinked", {abuse_unlinked}, true},
+    {"flood", {abuse_flood}, false},
+    {"wedge", {abuse_wedge}, false},
+    {"stubborn", {abuse_stubborn}, false},
+    {"alive", {NULL}, true},
 };
+
+static bool run_mode(const char *mode, const struct probe_options *opt)
+{
+    for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+        if (strcmp(modes[i].name, mode) != 0)
+            continue;
+        for (size_t j = 0; j < 3 && modes[i].run[j]; j++)
+            modes[i].run[j](opt);
+        if (modes[i].summary)
+            printf("# %u checks, %u failed\n", n_checks, n_failed);
+        return true;
+    }
+    if (!abuse_hog(mode, opt))
+        return false;
+    printf("# %u checks, %u failed\n", n_checks, n_failed);
+    return true;
+}
 
 int main(int argc, char *argv[])
 {
     struct probe_options opt = {0};
     const char *mode = parse(argc, argv, &opt);
 
-    for (size_t i = 0; mode && i < sizeof(modes) / sizeof(modes[0]); i++) {
-        if (strcmp(modes[i].name, mode) != 0)
-            continue;
-        if (!probe_guard(&opt))
-            return 3;
-        for (size_t j = 0; j < 3 && modes[i].run[j]; j++)
-            modes[i].run[j](&opt);
-        if (modes[i].summary)
-            printf("# %u checks, %u failed\n", n_checks, n_failed);
+    if (mode && !probe_guard(&opt))
+        return 3;
+    if (mode && run_mode(mode, &opt))
         return probe_failed() ? 1 : 0;
-    }
-    fprintf(stderr, "usage: probe --host-ns=mnt=N,pid=N[,user=N...] [--secret-reversed=TEXT]\n"
-                    "             [--root-prefix=PATH]... all|identity|kernel|files|tty|uring|"
-                    "masks|posture|sweep\n");
+    fprintf(stderr,
+            "usage: box-attack --host-ns=mnt=N,pid=N[,user=N...] [--secret-reversed=TEXT]\n"
+            "           [--root-prefix=PATH]... [--kernel=gvisor] [--limit=N] [--walk-sec=N]\n"
+            "           [--host-address=IP]... [--port=N] all|identity|kernel|files|tty|uring|...\n"
+            "Runs inside a session; 'box doctor --attack' starts it there.\n");
     return 2;
 }

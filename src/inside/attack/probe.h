@@ -5,6 +5,8 @@
  *
  *     ID ok|FAIL|n/a detail
  *
+ * and one at the end, "# N checks, N failed", without which it did not come to its end.
+ *
  * IDs are those of the test catalogue, with a part after a dot where a check has several. It is
  * static and needs nothing from the sandbox but /proc. */
 
@@ -21,7 +23,12 @@ struct probe_options {
     uint64_t host_ns[NS_MAX];    /* inode numbers, 0: not told */
     const char *secret_reversed; /* must be found nowhere; NULL: not told */
     const char *root_prefix[8];  /* paths that may show as the root of a mount */
-    unsigned first_fds;          /* set of descriptors 3 to 31 that were open at start */
+    const char *host_address[8]; /* where box listens on the host, and the port */
+    unsigned port;
+    uint64_t limit;     /* of what an abuse takes: bytes, pieces, µs in 100 ms */
+    unsigned walk_sec;  /* how long a walk over files may take; 0: as long as it takes */
+    bool gvisor;        /* the kernel is said to be gVisor's */
+    unsigned first_fds; /* set of descriptors 3 to 31 that were open at start */
 };
 
 enum probe_state { PROBE_OK, PROBE_FAIL, PROBE_NA };
@@ -75,3 +82,6 @@ void probe_uring(const struct probe_options *opt);
 void probe_masks(const struct probe_options *opt);
 void probe_posture(const struct probe_options *opt);
 void probe_sweep(const struct probe_options *opt);
+void probe_network(const struct probe_options *opt);
+void probe_neighbour(const struct probe_options *opt); /* has what the next one looks for */
+void probe_neighbours(const struct probe_options *opt);

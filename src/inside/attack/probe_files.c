@@ -20,7 +20,8 @@
 
 /* What a walk found; nftw() has no argument to hand it through. */
 static struct {
-    unsigned n;
+    unsigned n, seen;
+    time_t until; /* 0: for as long as it takes */
     char first[200];
 } found;
 
@@ -30,13 +31,33 @@ static void note(const char *path)
         (void)snprintf(found.first, sizeof(found.first), "%s", path);
 }
 
-static void walk(const char *id, const char *root, int flags,
+static time_t seconds(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec;
+}
+
+static bool is_over(void)
+{
+    found.seen++;
+    return found.until != 0 && seconds() > found.until;
+}
+
+static void walk(const char *id, const char *root, unsigned sec,
                  int (*fn)(const char *, const struct stat *, int, struct FTW *))
 {
-    found.n = 0;
+    int r;
+
+    found.n = found.seen = 0;
     found.first[0] = '\0';
-    if (nftw(root, fn, 64, FTW_PHYS | FTW_ACTIONRETVAL | flags) < 0 && errno != ENOENT)
+    found.until = sec > 0 ? seconds() + sec : 0;
+    r = nftw(root, fn, 64, FTW_PHYS | FTW_ACTIONRETVAL);
+    if (r < 0 && errno != ENOENT)
         probe_report(id, PROBE_FAIL, "cannot walk %s: %s", root, strerrorname_np(errno));
+    else if (r > 0 && found.n == 0)
+        probe_report(id, PROBE_NA, "none among the first %u files, in %u s", found.seen, sec);
     else
         probe_report(id, found.n == 0 ? PROBE_OK : PROBE_FAIL, "%u found %s", found.n, found.first);
 }
@@ -182,6 +203,8 @@ static int visit_device(const char *path, const struct stat *st, int type, struc
 
 static int visit_socket(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
+    if (is_over())
+        return FTW_STOP;
     if (type == FTW_D && strcmp(path, "/proc") == 0)
         return FTW_SKIP_SUBTREE;
     if (type == FTW_F && S_ISSOCK(st->st_mode))
@@ -245,7 +268,7 @@ void probe_files(const struct probe_options *opt)
     host_information();
     read_only_directories();
     walk("C05", "/dev", 0, visit_device);
-    walk("C06", "/", 0, visit_socket);
+    walk("C06", "/", opt->walk_sec, visit_socket);
     abstract_sockets();
     probe_mounts(opt);
     probe_leaks(opt);

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The judge of `box doctor --attack`: what was found, held against what the receipt promises. */
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "cli/attack/attack.h"
+#include "cli/io/outcome.h"
+
+#define STATUS_BROKEN 1
+
+const char *const attack_state_names[ATTACK_STATE_MAX] = {
+    [ATTACK_HELD] = "held",
+    [ATTACK_BROKEN] = "broken",
+    [ATTACK_NOT_PROMISED] = "not_promised",
+    [ATTACK_NOT_TRIED] = "not_tried",
+};
+
+/* Promises. Each returns NULL where the wall is promised, else why it is not. */
+
+static const char *promise_always(const struct json *receipt, const char *id)
+{
+    (void)receipt;
+    (void)id;
+    return NULL;
+}
+
+static const char *promise_caps(const struct json *receipt, const char *id)
+{
+    static const struct {
+        const char *id, *key;
+    } sets[] = {{"A02.CapInh", "cap_inheritable"},
+                {"A02.CapPrm", "cap_permitted"},
+                {"A02.CapEff", "cap_effective"},
+                {"A02.CapBnd", "cap_bounding"},
+                {"A02.CapAmb", "cap_ambient"}};
+    const struct json *payload = json_get(receipt, "payload");
+
+    for (size_t i = 0; i < ARRAY_SIZE(sets); i++) {
+        const char *value = json_str(json_get(payload, sets[i].key));
+        if (str_eq(sets[i].id, id) && value != NULL && value[0] == '\0')
+            return "the receipt has no such set: this kernel does not show it";
+    }
+    return NULL;
+}
+
+static const char *promise_filter(const struct json *receipt, const char *id)
+{
+    const char *mode = json_str(json_get(json_get(receipt, "payload"), "seccomp"));
+
+    (void)id;
+    return str_eq(mode, "2") ? NULL : "the receipt has no filter of system calls";
+}
+
+static const char *promise_namespace(const struct json *receipt, const char *id)
+{
+    static const char *const optional[] = {"user", "time", "cgroup"};
+    const char *name = strchr(id, '.') + 1;
+    const struct json *own = json_get(receipt, "namespaces");
+    const char *said = json_str(json_get(own, name));
+
+    if (said != NULL)
+        return str_eq(said, "private") ? NULL : "the receipt says that it is the host's";
+    for (size_t i = 0; i < ARRAY_SIZE(optional); i++)
+        if (str_eq(optional[i], name))
+            return "the receipt names no such namespace: the engine makes none";
+    return NULL;
+}
+
+static bool is_engine(const struct json *receipt)
+{
+    return json_get(receipt, "container_id") != NULL;
+}
+
+static const char *promise_mounts(const struct json *receipt, const char *id)
+{
+    const char *ids = json_str(json_get(receipt, "host_ids"));
+
+    if (is_engine(receipt))
+        return "the engine makes these mounts, and the receipt says nothing of them";
+    return str_eq(id, "C07.root") && ids != NULL && str_starts(ids, "shared")
+               ? "boxd was not started by root: the workspace is a directory, whose path shows"
+               : NULL;
+}
+
+static const char *promise_network(const struct json *receipt, const char *id)
+{
+    const char *said = json_str(json_get(receipt, "network"));
+
+    if (str_eq(said, "none"))
+        return NULL;
+    if (str_eq(id, "D01"))
+        return "the session has a network";
+    return said != NULL && strstr(said, "refused") != NULL
+               ? NULL
+               : "the network is the engine's own, and not filtered";
+}
+
+/* Returns what the receipt says against that limit. */
+static const char *limit_reason(const struct json *receipt, const char *key)
+{
+    const struct json *limit = json_get(json_get(receipt, "limits"), key);
+    const char *reason = json_str(json_get(limit, "reason"));
+
+    if (json_bool(json_get(limit, "enforced")))
+        return NULL;
+    return reason != NULL ? reason : "the receipt has no such limit";
+}
+
+static const struct wall {
+    const char *prefix;
+    const char *title;
+    const char *(*promise)(const struct json *receipt, const char *id);
+    const char *limit; /* in place of promise: a key of the receipt's limits */
+    bool of_kernel;    /* gVisor's kernel answers in the host's place, and in its own words */
+} walls[] = {
+    /* The longest prefix of an id stands before shorter ones. */
+    {"A02", "no capabilities", promise_caps, NULL, false},
+    {"A04", "a filter and no_new_privs on every thread", promise_filter, NULL, true},
+    {"A06", "namespaces of its own", promise_namespace, NULL, true},
+    {"A09", "executables cannot be written", promise_always, NULL, true},
+    {"A10", "the first process cannot be looked into", promise_always, NULL, true},
+    {"B01", "no new namespaces", promise_filter, NULL, true},
+    {"B02", "no mounts", promise_filter, NULL, true},
+    {"B03", "no chroot, devices or other namespaces", promise_filter, NULL, true},
+    {"B04", "no io_uring", promise_filter, NULL, true},
+    {"B05", "no sockets of odd families", promise_filter, NULL, true},
+    {"B06", "no bpf, perf, userfaultfd", promise_filter, NULL, true},
+    {"B07", "no keyrings", promise_filter, NULL, true},
+    {"B08", "nothing types into a terminal", promise_filter, NULL, true},
+    {"B09", "no calls of another architecture", promise_filter, NULL, true},
+    {"B10", "no file handles", promise_filter, NULL, true},
+    {"B11", "no personalities and odd memory", promise_filter, NULL, true},
+    {"B12", "no raw sockets", promise_filter, NULL, true},
+    {"B13", "no memory policies", promise_filter, NULL, true},
+    {"B14", "nothing for administrators", promise_filter, NULL, true},
+    {"B15", "no file attributes", promise_filter, NULL, true},
+    {"B16", "filters nest", promise_filter, NULL, true},
+    {"B17", "no gain by prctl", promise_filter, NULL, true},
+    {"B18", "no priorities and limits", promise_filter, NULL, true},
+    {"B", "the kernel's surface", promise_filter, NULL, true},
+    {"C01", "settings of the kernel cannot be written", promise_always, NULL, false},
+    {"C02.sys", "files about the host are hidden", promise_mounts, NULL, true},
+    {"C02", "files about the host are hidden", promise_always, NULL, true},
+    {"C03", "the root is read-only", promise_always, NULL, true},
+    {"C04", "no control groups", promise_mounts, NULL, false},
+    {"C05", "no devices", promise_always, NULL, true},
+    {"C06", "no sockets of the host", promise_always, NULL, false},
+    {"C07", "mounts", promise_mounts, NULL, true},
+    {"C08", "no secrets and descriptors of boxd", promise_always, NULL, false},
+    {"C10", "what covers files is what it should be", promise_mounts, NULL, true},
+    {"C12", "no names of the host", promise_always, NULL, true},
+    {"C", "files", promise_always, NULL, false},
+    {"D01", "no network", promise_network, NULL, false},
+    {"D02", "the host cannot be reached", promise_network, NULL, false},
+    {"D04", "metadata services cannot be reached", promise_network, NULL, false},
+    {"M03", "the session beside cannot be seen", promise_always, NULL, false},
+    {"E01", "processes", NULL, "pids", false},
+    {"E02", "memory", NULL, "memory_bytes", false},
+    {"E03.tcp", "memory of sockets", NULL, "socket_bytes", false},
+    {"E03.udp", "memory of sockets", NULL, "socket_bytes", false},
+    {"E03", "memory that the kernel holds", NULL, "memory_bytes", false},
+    {"E05", "processor time", NULL, "cpu_quota_us_per_100ms", false},
+    {"E06", "a flood of output", promise_always, NULL, false},
+    {"E08", "descriptors", promise_always, NULL, false},
+    {"E10", "the session's supervisor", promise_always, NULL, false},
+    {"E11", "programs that will not end", promise_always, NULL, false},
+    {"F01", "disk", NULL, "disk_bytes", false},
+    {"", "other", promise_always, NULL, false},
+};
+
+static const struct wall *wall_of(const char *id)
+{
+    size_t i = 0;
+
+    while (!str_starts(id, walls[i].prefix))
+        i++;
+    return &walls[i];
+}
+
+const char *attack_title(const char *id)
+{
+    return wall_of(id)->title;
+}
+
+const char *attack_group(const char *id)
+{
+    return id[0] == 'E' || id[0] == 'F' ? "abuse" : "escape";
+}
+
+/* "EPERM" and its like: the attempt was refused, if not as the native backend refuses it. */
+static bool is_refusal(const char *detail)
+{
+    size_t len = strspn(detail, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+
+    return detail[0] == 'E' && len > 2 && detail[len] == '\0';
+}
+
+/* Where any refusal will do, because the native backend promises one in particular only to show
+ * that a call was not even looked at. */
+static bool any_refusal_holds(const char *id, bool gvisor)
+{
+    return gvisor ? wall_of(id)->of_kernel : str_starts(id, "C03") || str_starts(id, "C05");
+}
+
+static void judge(struct attack_check *c, const struct json *receipt)
+{
+    const struct wall *wall = wall_of(c->id);
+    bool gvisor = str_eq(json_str(json_get(receipt, "kernel")), "gvisor");
+    const char *why =
+        wall->limit != NULL ? limit_reason(receipt, wall->limit) : wall->promise(receipt, c->id);
+
+    c->state = ATTACK_BROKEN;
+    if (is_refusal(c->detail) && any_refusal_holds(c->id, gvisor)) {
+        c->state = ATTACK_HELD;
+        return;
+    }
+    if (why == NULL && gvisor && wall->of_kernel)
+        why = "the receipt has gVisor as kernel: this is gVisor's answer, not the host's";
+    if (why == NULL)
+        return;
+    c->state = ATTACK_NOT_PROMISED;
+    (void)snprintf(c->reason, sizeof(c->reason), "%s", why);
+}
+
+/* What the program tells for readers of its output, and does not try. */
+static bool is_fact(const char *id)
+{
+    static const char *const facts[] = {"C12.hostname", "C12.kernel", "C12.boottime", "C12.boot_id",
+                                        "C14"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(facts); i++)
+        if (str_starts(id, facts[i]))
+            return true;
+    return false;
+}
+
+bool attack_has(const struct attack_report *r, const char *id)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (str_eq(r->checks[i].id, id))
+            return true;
+    return false;
+}
+
+/* The first word on an attempt counts. */
+void attack_add(struct attack_report *r, const struct json *receipt, const char *id,
+                enum attack_found found, const char *detail)
+{
+    if (r->n == ATTACK_CHECKS_MAX || is_fact(id) || attack_has(r, id))
+        return;
+    if (r->checks == NULL)
+        r->checks = xcalloc(ATTACK_CHECKS_MAX, sizeof(*r->checks));
+    struct attack_check *c = &r->checks[r->n++];
+    (void)snprintf(c->id, sizeof(c->id), "%s", id);
+    (void)snprintf(c->detail, sizeof(c->detail), "%s", detail);
+    if (found == ATTACK_FAIL) {
+        judge(c, receipt);
+    } else if (found == ATTACK_NA) {
+        c->state = ATTACK_NOT_TRIED;
+        memcpy(c->reason, c->detail, sizeof(c->reason));
+        c->detail[0] = '\0';
+    }
+    r->counts[c->state]++;
+}
+
+static bool is_id(const char *id, size_t len)
+{
+    if (len == 0 || len >= sizeof(((struct attack_check *)0)->id) || id[0] < 'A' || id[0] > 'Z')
+        return false;
+    for (size_t i = 0; i < len; i++)
+        if (strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789./_-", id[i]) ==
+            NULL)
+            return false;
+    return true;
+}
+
+/* "ID ok|FAIL|n/a detail" */
+static void read_line(struct attack_report *r, const struct json *receipt, const char *line)
+{
+    static const char *const words[] = {
+        [ATTACK_OK] = "ok", [ATTACK_FAIL] = "FAIL", [ATTACK_NA] = "n/a"};
+    size_t id_len = strcspn(line, " ");
+    const char *word = line[id_len] != '\0' ? line + id_len + 1 : "";
+    size_t len = strcspn(word, " ");
+
+    if (!is_id(line, id_len))
+        return;
+    AUTO_FREE char *id = xstrndup(line, id_len);
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+        if (strlen(words[i]) == len && memcmp(words[i], word, len) == 0)
+            attack_add(r, receipt, id, (enum attack_found)i,
+                       word[len] != '\0' ? word + len + 1 : "");
+}
+
+bool attack_read(struct attack_report *r, const struct json *receipt, const char *text, size_t len)
+{
+    bool ended = false;
+
+    while (len > 0) {
+        const char *end = memchr(text, '\n', len);
+        size_t n = end != NULL ? (size_t)(end - text) : len;
+        AUTO_FREE char *line = xstrndup(text, n);
+        ended = str_starts(line, "# ") && str_ends(line, " failed");
+        read_line(r, receipt, line);
+        n += end != NULL;
+        text += n;
+        len -= n;
+    }
+    return ended;
+}
+
+int attack_status(const struct attack_report *r)
+{
+    if (r->counts[ATTACK_BROKEN] > 0)
+        return STATUS_BROKEN;
+    return r->has_escapes ? 0 : STATUS_FAILED;
+}
+
+void attack_report_done(struct attack_report *r)
+{
+    free(r->checks);
+    memset(r, 0, sizeof(*r));
+}
