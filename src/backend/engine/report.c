@@ -143,11 +143,12 @@ static void put_limits(struct jw *w, const struct engine_sandbox *sb, const stru
     jw_object(w);
     put_limit(w, "memory_bytes", memory, not_set);
     put_pids(w, sb, pids);
-    put_limit(w, "socket_bytes",
-              sb->engine->facts.v1 && !sb->gvisor
-                  ? (none ? 0 : json_int(json_get(host, "KernelMemoryTCP")))
-                  : memory,
-              "the engine does not limit what sockets hold");
+    /* KernelMemoryTCP is asked for where there is such a thing, but runc does not apply it, and the
+     * engine tells what it was asked for. */
+    bool apart = sb->engine->facts.v1 && !sb->gvisor;
+    put_limit(
+        w, "socket_bytes", apart ? 0 : memory,
+        "on cgroup v1 runtimes of engines need not limit what sockets hold, and runc does not");
     put_limit(w, "cpu_quota_us_per_100ms", cpus / 10000, not_set);
     put_limit(w, "disk_bytes", sized ? (int64_t)engine_workspace_bytes(spec) : 0,
               spec->workspace_quota_mb > 0 ? "engines cannot limit a host directory"

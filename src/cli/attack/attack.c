@@ -32,13 +32,13 @@
 #define SLACK_NS (10 * NSEC_PER_SEC) /* how much later than a command's timeout boxd may answer */
 #define ANSWER_MAX (2u << 20)
 #define CAPTURE_BYTES 65536
-#define WALK_SEC 4
+#define WALK_SEC 8
 #define TRIED_MAX (1ULL << 30) /* bytes; a larger limit is not tried */
 #define FILES_TRIED (1u << 20)
 #define REPORT_MAX (4u << 20)
 
 /* What the session for abuses asks for: little, so that its ends are reached soon. */
-#define SMALL_MEMORY_MB 64
+#define SMALL_MEMORY_MB 128
 #define SMALL_PIDS 48
 #define SMALL_CPUS 0.5
 #define SMALL_DISK_MB 32
@@ -223,8 +223,6 @@ static void put_argv(struct jw *w, const struct attack *a, const struct place *p
     jw_str(w, a->host.secret_option);
     for (size_t i = 0; i < a->host.n_addresses; i++)
         jw_str(w, a->host.address_options[i]);
-    if (str_eq(json_str(json_get(p->receipt, "kernel")), "gvisor"))
-        jw_str(w, "--kernel=gvisor");
     (void)str_fmt(text, sizeof(text), "--walk-sec=%d", WALK_SEC);
     jw_str(w, text);
     (void)str_fmt(text, sizeof(text), "--limit=%llu", (unsigned long long)limit);

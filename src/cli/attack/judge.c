@@ -20,6 +20,37 @@ const char *const attack_state_names[ATTACK_STATE_MAX] = {
     [ATTACK_NOT_TRIED] = "not_tried",
 };
 
+/* Walls that receipts name as missing, in "weaker_than_native", and the checks that show it. */
+static const struct {
+    const char *prefix, *wall;
+} named[] = {
+    {"A06.user", "user-namespace"},
+    {"A06.cgroup", "cgroup-namespace"},
+    {"A06.time", "time-namespace"},
+    {"A10", "first-process"},
+    {"B18", "priorities"},
+    {"C02", "masks"},
+    {"C04", "no-control-groups"},
+    {"C05./dev", "read-only-dev"},
+    {"C05", "masks"},
+    {"C07.flags", "mount-flags"},
+    {"C07.root", "mount-paths"},
+    {"C12", "masks"},
+};
+
+static const char *named_reason(const struct json *receipt, const char *id)
+{
+    const struct json *list = json_get(receipt, "weaker_than_native");
+    const char *wall = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(named) && wall == NULL; i++)
+        wall = str_starts(id, named[i].prefix) ? named[i].wall : NULL;
+    for (size_t i = 0; wall != NULL && i < json_len(list); i++)
+        if (str_eq(json_str(json_get(json_at(list, i), "wall")), wall))
+            return json_str(json_get(json_at(list, i), "reason"));
+    return NULL;
+}
+
 /* Promises. Each returns NULL where the wall is promised, else why it is not. */
 
 static const char *promise_always(const struct json *receipt, const char *id)
@@ -71,19 +102,20 @@ static const char *promise_namespace(const struct json *receipt, const char *id)
     return NULL;
 }
 
-static bool is_engine(const struct json *receipt)
+/* A receipt that lists what is missing promises the rest. */
+static bool lists_gaps(const struct json *receipt)
 {
-    return json_get(receipt, "container_id") != NULL;
+    return json_get(receipt, "weaker_than_native") != NULL;
 }
 
 static const char *promise_mounts(const struct json *receipt, const char *id)
 {
-    const char *ids = json_str(json_get(receipt, "host_ids"));
+    const struct json *disk = json_get(json_get(receipt, "limits"), "disk_bytes");
 
-    if (is_engine(receipt))
+    if (json_get(receipt, "container_id") != NULL && !lists_gaps(receipt))
         return "the engine makes these mounts, and the receipt says nothing of them";
-    return str_eq(id, "C07.root") && ids != NULL && str_starts(ids, "shared")
-               ? "boxd was not started by root: the workspace is a directory, whose path shows"
+    return str_eq(id, "C07.root") && !json_bool(json_get(disk, "enforced"))
+               ? "without a disk quota the workspace is a directory of the host, whose path shows"
                : NULL;
 }
 
@@ -152,7 +184,6 @@ static const struct wall {
     {"C06", "no sockets of the host", promise_always, NULL, false},
     {"C07", "mounts", promise_mounts, NULL, true},
     {"C08", "no secrets and descriptors of boxd", promise_always, NULL, false},
-    {"C10", "what covers files is what it should be", promise_mounts, NULL, true},
     {"C12", "no names of the host", promise_always, NULL, true},
     {"C", "files", promise_always, NULL, false},
     {"D01", "no network", promise_network, NULL, false},
@@ -192,6 +223,13 @@ const char *attack_group(const char *id)
     return id[0] == 'E' || id[0] == 'F' ? "abuse" : "escape";
 }
 
+/* What gVisor's /proc does not show as Linux does, and a program of the session's own that it lets
+ * the session write to while it runs. */
+static bool is_gvisors_way(const char *id)
+{
+    return str_eq(id, "A04") || str_starts(id, "A06") || str_eq(id, "A09.self");
+}
+
 /* "EPERM" and its like: the attempt was refused, if not as the native backend refuses it. */
 static bool is_refusal(const char *detail)
 {
@@ -211,15 +249,17 @@ static void judge(struct attack_check *c, const struct json *receipt)
 {
     const struct wall *wall = wall_of(c->id);
     bool gvisor = str_eq(json_str(json_get(receipt, "kernel")), "gvisor");
-    const char *why =
-        wall->limit != NULL ? limit_reason(receipt, wall->limit) : wall->promise(receipt, c->id);
+    const char *why = named_reason(receipt, c->id);
 
+    if (why == NULL)
+        why = wall->limit != NULL ? limit_reason(receipt, wall->limit)
+                                  : wall->promise(receipt, c->id);
     c->state = ATTACK_BROKEN;
     if (is_refusal(c->detail) && any_refusal_holds(c->id, gvisor)) {
         c->state = ATTACK_HELD;
         return;
     }
-    if (why == NULL && gvisor && wall->of_kernel)
+    if (why == NULL && gvisor && wall->of_kernel && (!lists_gaps(receipt) || is_gvisors_way(c->id)))
         why = "the receipt has gVisor as kernel: this is gVisor's answer, not the host's";
     if (why == NULL)
         return;

@@ -40,22 +40,39 @@ static long write_piece(int fd)
     return n < 0 ? -errno : n;
 }
 
-static long take_memfd(void)
+/* In files of 16 MiB: how large one may be is another limit. */
+static long take_file(int (*open_one)(void))
 {
     static int fd = -1;
+    static unsigned n;
 
-    if (fd < 0)
-        fd = memfd_create("box-attack", MFD_CLOEXEC);
+    if (n++ % 16 == 0)
+        fd = open_one();
     return fd < 0 ? -errno : write_piece(fd);
+}
+
+static int open_memfd(void)
+{
+    return memfd_create("box-attack", MFD_CLOEXEC);
+}
+
+static long take_memfd(void)
+{
+    return take_file(open_memfd);
+}
+
+static int open_shm(void)
+{
+    int fd = open("/dev/shm/box-attack", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+    if (fd >= 0)
+        (void)unlink("/dev/shm/box-attack");
+    return fd;
 }
 
 static long take_shm(void)
 {
-    static int fd = -1;
-
-    if (fd < 0)
-        fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    return fd < 0 ? -errno : write_piece(fd);
+    return take_file(open_shm);
 }
 
 /* All that the other end does not read. */

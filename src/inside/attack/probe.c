@@ -255,8 +255,6 @@ static const char *parse(int argc, char *argv[], struct probe_options *opt)
             opt->limit = strtoull(value + 1, NULL, 10);
         } else if (value && strncmp(argv[i], "--walk-sec=", 11) == 0) {
             opt->walk_sec = (unsigned)strtoul(value + 1, NULL, 10);
-        } else if (strcmp(argv[i], "--kernel=gvisor") == 0) {
-            opt->gvisor = true;
         } else if (argv[i][0] != '-' && !mode) {
             mode = argv[i];
         } else {
@@ -323,7 +321,7 @@ int main(int argc, char *argv[])
         return probe_failed() ? 1 : 0;
     fprintf(stderr,
             "usage: box-attack --host-ns=mnt=N,pid=N[,user=N...] [--secret-reversed=TEXT]\n"
-            "           [--root-prefix=PATH]... [--kernel=gvisor] [--limit=N] [--walk-sec=N]\n"
+            "           [--root-prefix=PATH]... [--limit=N] [--walk-sec=N]\n"
             "           [--host-address=IP]... [--port=N] all|identity|kernel|files|tty|uring|...\n"
             "Runs inside a session; 'box doctor --attack' starts it there.\n");
     return 2;

@@ -27,7 +27,6 @@ struct probe_options {
     unsigned port;
     uint64_t limit;     /* of what an abuse takes: bytes, pieces, µs in 100 ms */
     unsigned walk_sec;  /* how long a walk over files may take; 0: as long as it takes */
-    bool gvisor;        /* the kernel is said to be gVisor's */
     unsigned first_fds; /* set of descriptors 3 to 31 that were open at start */
 };
 
