@@ -151,8 +151,8 @@ static void remove_session(struct attack *a, struct place *p)
     AUTO(json) struct json *answer = NULL;
     struct err err = {0};
 
-    if (p->id[0] == '\0')
-        return;
+    if (p->id[0] == '\0' || a->app->signo != 0)
+        return; /* after a signal clean_up() does it */
     int r = call_json(
         a, &(struct app_request){.method = "DELETE", .target = target, .idle_ns = CLEAN_NS},
         &answer, &err);
@@ -171,7 +171,7 @@ static int open_place(struct attack *a, struct place *p, enum smallness small, s
     int r = create(a, p, small, &answer, err);
 
     if (r < 0) {
-        memset(p->id, 0, sizeof(p->id));
+        remove_session(a, p); /* boxd may have made it all the same */
         return r;
     }
     const char *mount = json_str(json_get(answer, "mount_path"));
