@@ -296,7 +296,7 @@ static int read_lines(struct attack *a, const struct place *p, const struct step
 static int step_escape_in(struct attack *a, struct place *p, const struct step *s, struct err *err)
 {
     AUTO(json) struct json *result = NULL;
-    int r = run_mode(a, p, s->mode, 0, 30, &result, err);
+    int r = run_mode(a, p, s->mode, 0, 40, &result, err);
 
     if (r == -EINTR)
         return r;
