@@ -196,5 +196,6 @@ void probe_neighbours(const struct probe_options *opt)
     report_closed("M03.sysv", "its shared memory", r < 0 ? -errno : 0);
     (void)snprintf(path, sizeof(path), "/%s", name);
     r = mq_open(path, O_RDONLY);
-    report_closed("M03.mq", "its message queue", r < 0 ? -errno : 0);
+    /* One that may not be read is there all the same. */
+    report_closed("M03.mq", "its message queue", r < 0 && errno != EACCES ? -errno : 0);
 }
