@@ -30,6 +30,7 @@
 #define BUDGET_NS (50 * NSEC_PER_SEC) /* for all attempts; cleaning up comes after */
 #define CLEAN_NS (30 * NSEC_PER_SEC)
 #define SLACK_NS (10 * NSEC_PER_SEC) /* how much later than a command's timeout boxd may answer */
+#define MOMENT_NS (5 * NSEC_PER_SEC)
 #define ANSWER_MAX (2u << 20)
 #define CAPTURE_BYTES 65536
 #define WALK_SEC 8
@@ -231,22 +232,30 @@ static void put_argv(struct jw *w, const struct attack *a, const struct place *p
     jw_array_end(w);
 }
 
+struct order {
+    const char *mode;
+    unsigned timeout_sec;
+    uint64_t limit; /* that an abuse is told */
+};
+
 /* Runs one mode of box-attack; *ret is what boxd says of its end. */
-static int run_mode(struct attack *a, const struct place *p, const char *mode, uint64_t limit,
-                    unsigned timeout_sec, struct json **ret, struct err *err)
+static int run_mode(struct attack *a, const struct place *p, struct order o, struct json **ret,
+                    struct err *err)
 {
     AUTO_FREE char *target = xasprintf("/v1/sessions/%s/exec", p->id);
     AUTO_DONE(buf) struct buf body;
-    uint64_t most = left_ns(a), timeout_ns = timeout_sec * NSEC_PER_SEC;
+    uint64_t most = left_ns(a), timeout_ns = o.timeout_sec * NSEC_PER_SEC;
     struct jw w;
 
+    if (most < MOMENT_NS)
+        most = MOMENT_NS; /* what was begun in time is brought to its end */
     if (timeout_ns > most)
         timeout_ns = most;
     buf_init(&body, 65536);
     jw_init(&w, &body);
     jw_object(&w);
-    put_argv(&w, a, p, mode, limit);
-    jw_kreal(&w, "timeout_sec", (double)(timeout_ns / NSEC_PER_MSEC + 1) / 1000);
+    put_argv(&w, a, p, o.mode, o.limit);
+    jw_kreal(&w, "timeout_sec", (double)timeout_ns / (double)NSEC_PER_SEC);
     jw_kint(&w, "capture_bytes", CAPTURE_BYTES);
     jw_object_end(&w);
     (void)jw_end(&w);
@@ -296,7 +305,7 @@ static int read_lines(struct attack *a, const struct place *p, const struct step
 static int step_escape_in(struct attack *a, struct place *p, const struct step *s, struct err *err)
 {
     AUTO(json) struct json *result = NULL;
-    int r = run_mode(a, p, s->mode, 0, 40, &result, err);
+    int r = run_mode(a, p, (struct order){s->mode, 40, 0}, &result, err);
 
     if (r == -EINTR)
         return r;
@@ -316,7 +325,7 @@ static int step_escape(struct attack *a, const struct step *s, struct err *err)
 static int step_neighbours(struct attack *a, const struct step *s, struct err *err)
 {
     AUTO(json) struct json *result = NULL;
-    int r = run_mode(a, &a->usual, "neighbour", 0, 10, &result, err);
+    int r = run_mode(a, &a->usual, (struct order){"neighbour", 10, 0}, &result, err);
 
     if (r == -EINTR)
         return r;
@@ -371,7 +380,7 @@ static int step_abuse(struct attack *a, const struct step *s, struct err *err)
         attack_add(&a->report, p->receipt, s->id, ATTACK_NA, text);
         return 0;
     }
-    int r = run_mode(a, p, s->mode, limit, 12, &result, err);
+    int r = run_mode(a, p, (struct order){s->mode, 12, limit}, &result, err);
     if (r == -EINTR)
         return r;
     if (r < 0)
@@ -389,7 +398,7 @@ static int step_abuse(struct attack *a, const struct step *s, struct err *err)
 static int step_flood(struct attack *a, const struct step *s, struct err *err)
 {
     AUTO(json) struct json *result = NULL;
-    int r = run_mode(a, &a->small, s->mode, 0, 12, &result, err);
+    int r = run_mode(a, &a->small, (struct order){s->mode, 12, 0}, &result, err);
     size_t shown = json_str_len(json_get(result, "stdout"));
     char text[100];
 
@@ -412,10 +421,10 @@ static int step_wedge(struct attack *a, const struct step *s, struct err *err)
 {
     AUTO(json) struct json *result = NULL;
     AUTO(json) struct json *after = NULL;
-    int r = run_mode(a, &a->small, s->mode, 0, 5, &result, err);
+    int r = run_mode(a, &a->small, (struct order){s->mode, 5, 0}, &result, err);
 
     if (r != -EINTR)
-        r = run_mode(a, &a->small, "alive", 0, 5, &after, err);
+        r = run_mode(a, &a->small, (struct order){"alive", 10, 0}, &after, err);
     if (r == -EINTR)
         return r;
     bool lost = r >= 0 ? ended_as(after, "session_lost") : err->code == ERR_NOT_FOUND;
@@ -434,7 +443,7 @@ static int step_wedge(struct attack *a, const struct step *s, struct err *err)
 static int step_stubborn(struct attack *a, const struct step *s, struct err *err)
 {
     AUTO(json) struct json *result = NULL;
-    int r = run_mode(a, &a->small, s->mode, 0, 1, &result, err);
+    int r = run_mode(a, &a->small, (struct order){s->mode, 1, 0}, &result, err);
     int64_t remaining = json_int(json_get(result, "remaining"));
     const char *outcome = json_str(json_get(result, "outcome"));
     char text[100];
