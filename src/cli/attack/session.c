@@ -19,7 +19,7 @@
 #include "spec/model.h"
 #include "spec/spec.h"
 
-#define BUDGET_NS (50 * NSEC_PER_SEC) /* for all attempts; cleaning up comes after */
+#define BUDGET_NS (45 * NSEC_PER_SEC) /* for all attempts; cleaning up comes after */
 #define CLEAN_NS (30 * NSEC_PER_SEC)
 #define SLACK_NS (10 * NSEC_PER_SEC) /* how much later than a command's timeout boxd may answer */
 #define MOMENT_NS (5 * NSEC_PER_SEC)

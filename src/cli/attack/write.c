@@ -62,6 +62,9 @@ int attack_write_text(const struct attack_report *r, struct buf *out)
     if (r->counts[ATTACK_BROKEN] > 0)
         (void)buf_puts(out, "Run no programs that you do not trust here until that is mended; see "
                             "'box doctor' and SECURITY.md.\n");
+    if (!r->has_escapes)
+        (void)buf_puts(out, "The escapes did not come to their end, so nothing is proved; the "
+                            "reasons stand behind 'not tried' above. Try again.\n");
     return attack_write_summary(r, out);
 }
 
