@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables A and B of the test catalogue inside containers: the probe of tests/escape, as on the native backend. What a
+"""Tables A and B of the test catalogue inside containers: box-attack, as on the native backend. What a
 host refuses is all that may be missing (test_posture.py has the rest); what upstream's own flags give is measured
 beside it."""
 

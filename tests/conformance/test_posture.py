@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe of tests/escape on every backend, held against the receipt: a check fails only where the receipt names the
+"""box-attack on every backend, held against the receipt: a check fails only where the receipt names the
 wall that is missing, and a wall that the receipt calls missing is missing."""
 
 import os
@@ -60,7 +60,7 @@ TESTED_GVISOR = "0.0~20221219"
 def probe():
     made = pathlib.Path(tempfile.mkdtemp(prefix="box-probe-"))
     made.chmod(0o755)
-    shutil.copy(BUILD / "tests/escape/probe", made / "probe")
+    shutil.copy(BUILD / "box-attack", made / "probe")
     yield {"host_path": str(made), "mount_path": "/probe", "mode": "ro"}
     shutil.rmtree(made)
 

@@ -45,6 +45,7 @@ def test_the_lines_of_the_first_five_minutes(boxd, reader):
     assert result("curl").status == 6, result("curl")  # no name is resolved, and no packet leaves the machine
     assert result("--mount") == (0, "build\nfile-of-the-host\n")
     assert "backend-native" in result("box doctor  ").out
+    assert result("--attack").status == 0, result("--attack")
     assert boxd.client().ps() == []
 
 

@@ -44,7 +44,7 @@ static void check_ids(struct jw *w, const struct priv_host *host)
 static void check_init_id(struct jw *w, const struct priv_host *host)
 {
     bool second = host->rootful || host->init_uid != host->host_uid;
-    check(w, "init-id", second ? "ok" : "warn",
+    doctor_check(w, "init-id", second ? "ok" : "warn",
           second ? "PID 1 of a session is out of its programs' reach by its id"
                  : "PID 1 of a session has the id of its programs; the system call filter keeps "
                    "them from it",

@@ -268,7 +268,7 @@ static void on_ending(void *arg)
         return;
     if (named_exec_result(k)->outcome.unended) {
         (void)backend_unended(&err, "command");
-        v1_fail(e->req, &err);
+        front_fail(e->req, &err);
     } else {
         http_reply(e->req, 204, NULL, NULL, 0);
     }

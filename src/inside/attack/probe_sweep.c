@@ -17,7 +17,7 @@
 #define POISON 0x4141414141414141UL /* no pointer, no descriptor, no pid, no signal, no length */
 
 static const char *const names[LAST + 1] = {
-#include "attack/syscall_names.h"
+#include "inside/attack/syscall_names.h"
 };
 
 struct attempt {
