@@ -90,14 +90,17 @@ static void set_text(char *msg, size_t size, const char *head, const char *tail)
 /* Twice the size of a message, so that a cut is made by us and not inside a character. */
 #define HEAD_SIZE (2 * sizeof(((struct err *)NULL)->msg))
 
-static int set(struct err *err, enum err_code code, const char *fmt, va_list ap)
+int err_set(struct err *err, enum err_code code, const char *fmt, ...)
 {
     char head[HEAD_SIZE];
+    va_list ap;
 
     assert(code > ERR_NONE && code < ERR_CODE_MAX);
     if (!err)
         return err_code_errno(code);
+    va_start(ap, fmt);
     (void)vsnprintf(head, sizeof(head), fmt, ap);
+    va_end(ap);
     err->code = code;
     err->sys = 0;
     err->thing = ERR_THING_ANY;
@@ -105,23 +108,15 @@ static int set(struct err *err, enum err_code code, const char *fmt, va_list ap)
     return err_code_errno(code);
 }
 
-int err_set(struct err *err, enum err_code code, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    int r = set(err, code, fmt, ap);
-    va_end(ap);
-    return r;
-}
-
 int err_missing(struct err *err, enum err_thing thing, const char *fmt, ...)
 {
+    char head[HEAD_SIZE];
     va_list ap;
 
     va_start(ap, fmt);
-    int r = set(err, ERR_NOT_FOUND, fmt, ap);
+    (void)vsnprintf(head, sizeof(head), fmt, ap);
     va_end(ap);
+    int r = err_set(err, ERR_NOT_FOUND, "%s", head);
     if (err)
         err->thing = thing;
     return r;
