@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Which walls of a native session another session lacks, and why, as its receipt tells it. */
+
 #include "backend/walls.h"
 
 #include <errno.h>
@@ -9,8 +12,6 @@
 #include "backend/common.h"
 #include "base/json.h"
 #include "base/str.h"
-
-/* Which walls of a native session another session lacks, and why, as its receipt tells it. */
 
 /* include/linux/proc_ns.h: the first namespaces of a machine have fixed numbers. */
 #define FIRST_IPC 0xefffffffU
@@ -98,7 +99,7 @@ static void put_all(struct jw *w, const struct gap *gaps, size_t n)
         put(w, gaps[i].wall, gaps[i].reason);
 }
 
-/* docs/engines.md has the checks that show them. */
+/* docs/how-to/engines.md has the checks that show them. */
 static const struct gap of_containers[] = {
     {"landlock", "box-guest uses none: it does not know which places an image's programs need"},
     {"second-refusal-of-namespaces",

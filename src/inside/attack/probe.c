@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "abuse.h"
+
+/* Runs the checks that it is asked for and prints one line for each, in a format for programs. */
+
 #include "probe.h"
+#include "abuse.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Table C: files, and what they tell about the host. */
+
 #include "probe.h"
 #include "probe_mounts.h"
 
@@ -15,8 +18,6 @@
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
-
-/* Table C: files, and what they tell about the host. */
 
 /* What a walk found; nftw() has no argument to hand it through. */
 static struct {

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The probe calls reboot(2) and its like in the hope of being refused. Where it would not be, it
+ * must not start. So it wants to be told the host's mount and pid namespaces, which an accidental
+ * run does not, and checks by signs of its own that it is somewhere else. */
+
 #include "probe.h"
 
 #include <errno.h>
@@ -9,10 +14,6 @@
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
-
-/* The probe calls reboot(2) and its like in the hope of being refused. Where it would not be, it
- * must not start. So it wants to be told the host's mount and pid namespaces, which an accidental
- * run does not, and checks by signs of its own that it is somewhere else. */
 
 /* include/linux/proc_ns.h: the initial namespaces have fixed numbers. */
 #define INITIAL_PID_NS 0xeffffffcu

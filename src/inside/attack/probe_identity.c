@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Table A: who we are and what we may. */
+
 #include "probe.h"
 
 #include <dirent.h>
@@ -12,8 +15,6 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
-
-/* Table A: who we are and what we may. */
 
 static void capabilities(void)
 {

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Table B: the kernel's surface. Arguments are such that even a call that gets through does
+ * nothing: bad pointers, bad magic numbers, names that do not exist. */
+
 #include "probe.h"
 
 #include "base/compat.h"
@@ -20,9 +24,6 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* Table B: the kernel's surface. Arguments are such that even a call that gets through does
- * nothing: bad pointers, bad magic numbers, names that do not exist. */
 
 #define BAD ((uintptr_t)0x10) /* nobody maps the first page */
 #define STR(s) ((uintptr_t)(s))

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* C08: the launcher has a secret in its environment and a descriptor too many; neither may be found
+ * here. The secret is told backwards, since our own command line is one of the places to search. */
+
 #include "probe.h"
 #include "probe_mounts.h"
 
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
-
-/* C08: the launcher has a secret in its environment and a descriptor too many; neither may be found
- * here. The secret is told backwards, since our own command line is one of the places to search. */
 
 static bool contains(const char *path, const char *secret)
 {

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* C10: what covers the files of /proc, what /dev/null, the terminal and the working directory
+ * really are. Cheap, so that it can be asked again and again while somebody swaps names. */
+
 #include "probe.h"
 #include "probe_mounts.h"
 
@@ -10,9 +14,6 @@
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
-
-/* C10: what covers the files of /proc, what /dev/null, the terminal and the working directory
- * really are. Cheap, so that it can be asked again and again while somebody swaps names. */
 
 #define DEVPTS_MAGIC 0x1cd1
 #define PTS_MAJOR 136

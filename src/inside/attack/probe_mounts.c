@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Reads mountinfo line by line, and checks what the mounts give away. */
+
 #include "probe_mounts.h"
 
 #include "probe.h"

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+/* The mount table of this process, for the checks that look at mounts. */
+
 #include <stdbool.h>
 
 struct probe_options;

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* A08: everything a process inherits, as sorted text without numbers that differ from session to
+ * session, so that a golden file can be kept of it. */
+
 #include "probe.h"
 #include "probe_mounts.h"
 
@@ -16,9 +20,6 @@
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
-
-/* A08: everything a process inherits, as sorted text without numbers that differ from session to
- * session, so that a golden file can be kept of it. */
 
 extern char **environ;
 

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* B20: every number, once with zeros and once with arguments that are good for nothing. A line is
+ * "nr name zero poison", each an errno, "success", "blocks", "exits" or a signal. Only numbers that
+ * the filter denies are the same on every kernel. */
+
 #include "probe.h"
 
 #include <errno.h>
@@ -8,10 +13,6 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* B20: every number, once with zeros and once with arguments that are good for nothing. A line is
- * "nr name zero poison", each an errno, "success", "blocks", "exits" or a signal. Only numbers that
- * the filter denies are the same on every kernel. */
 
 #define LAST 600
 #define POISON 0x4141414141414141UL /* no pointer, no descriptor, no pid, no signal, no length */

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* B08: typing into a terminal. Uses the terminal of a tty exec, else a pty of its own. The raw call
+ * matters: the kernel looks at 32 bits of the request, and so must the filter. */
+
 #include "probe.h"
 
 #include <errno.h>
@@ -6,9 +10,6 @@
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-/* B08: typing into a terminal. Uses the terminal of a tty exec, else a pty of its own. The raw call
- * matters: the kernel looks at 32 bits of the request, and so must the filter. */
 
 struct request {
     int fd;

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* B04b: a ring makes sockets that the filter of socket(2) never sees. When a ring can be had, this
+ * shows what it is good for. */
+
 #include "probe.h"
 
 #include <errno.h>
@@ -8,9 +12,6 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-/* B04b: a ring makes sockets that the filter of socket(2) never sees. When a ring can be had, this
- * shows what it is good for. */
 
 struct ring {
     int fd;

@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Namespaces of the session's own that no engine can be asked for: a user namespace that holds the
+ * one id of the programs, a clock that starts at zero, and a cgroup namespace where the engine made
+ * none. box-guest makes them once and stays outside; every program enters them. The container's
+ * profile lets box-guest do that; the filter of programs refuses it to them. */
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -14,11 +20,6 @@
 #include "inside/caps.h"
 #include "inside/clone.h"
 #include "inside/guest/guest.h"
-
-/* Namespaces of the session's own that no engine can be asked for: a user namespace that holds the
- * one id of the programs, a clock that starts at zero, and a cgroup namespace where the engine made
- * none. box-guest makes them once and stays outside; every program enters them. The container's
- * profile lets box-guest do that; the filter of programs refuses it to them. */
 
 #define START_TIME_FIELD 22
 

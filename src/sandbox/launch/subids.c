@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Finds a subordinate id of the user and maps it with newuidmap and newgidmap. */
+
 #include "sandbox/launch/subids.h"
 
 #include <errno.h>

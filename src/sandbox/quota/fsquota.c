@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Sets, reads and removes limits of file systems: project quotas of ext4 and XFS, qgroups of Btrfs.
+ */
+
 #include "sandbox/quota/fsquota.h"
 
 #include <endian.h>
