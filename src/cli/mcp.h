@@ -154,10 +154,10 @@ struct mcp_run {
     uint64_t err_lost;
 };
 
-/* box_mcp_plan.c: from arguments to what is run. */
+/* mcp_plan.c: from arguments to what is run. */
 int mcp_plan(struct mcp_run *m, struct err *err);
 
-/* box_mcp_run.c: the steps. */
+/* mcp_run.c: the steps. */
 void mcp_step_failed(struct mcp_run *m, const char *why);
 /* No further attempt would end otherwise. */
 void mcp_fatal(struct mcp_run *m, int status, const char *why);
@@ -179,13 +179,13 @@ void mcp_tell(struct mcp_run *m); /* boxd what to show of us */
 void mcp_enter(struct mcp_run *m, enum mcp_step to);
 void mcp_set_phase(struct mcp_run *m, enum mcp_phase phase);
 
-/* box_mcp_start.c: the two steps that are calls. */
+/* mcp_start.c: the two steps that are calls. */
 void mcp_prepare_box(struct mcp_run *m);
 void mcp_start(struct mcp_run *m);
 /* Why nothing could be downloaded, perhaps; static, or NULL. */
 const char *mcp_download_hint(const struct mcp_run *m);
 
-/* box_mcp_link.c: the connection. */
+/* mcp_link.c: the connection. */
 void mcp_link_open(struct mcp_run *m);
 void mcp_link_hold(struct mcp_run *m);
 void mcp_link_attach(struct mcp_run *m);
@@ -199,7 +199,7 @@ void mcp_call(struct mcp_run *m, const char *method, const char *target, const s
               void (*done)(struct mcp_run *m, unsigned status, const struct err *err));
 void mcp_call_cancel(struct mcp_run *m);
 
-/* box_mcp_pipe.c: lines between client and server. */
+/* mcp_pipe.c: lines between client and server. */
 void mcp_pipe_start(struct mcp_run *m);
 /* From here on the client's bytes are ours: no other program can have them any more. */
 void mcp_pipe_listen(struct mcp_run *m);
@@ -222,5 +222,5 @@ bool mcp_pipe_idle(const struct mcp_run *m); /* nothing of the client is on its 
 /* One line on standard error, "box: NAME: ...". */
 void mcp_say(struct mcp_run *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* box_mcp_host.c: without a box; does not return on success. */
+/* mcp_host.c: without a box; does not return on success. */
 int mcp_run_on_host(struct mcp_run *m, const char *why, struct err *err);

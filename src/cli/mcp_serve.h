@@ -52,7 +52,7 @@ struct serve {
     struct err err;
 };
 
-/* box_mcp_serve.c */
+/* mcp_serve.c */
 void serve_move(struct serve *s, enum serve_state to);
 void serve_fail(struct serve *s, const struct err *err);
 void serve_end(struct serve *s);
@@ -60,7 +60,7 @@ void serve_got_message(struct serve *s, const char *data, size_t len); /* of box
 void serve_answer(struct serve *s, const struct buf *lines);           /* in its place */
 int serve_listen(struct serve *s); /* to the client, from now on or again */
 
-/* box_mcp_serve_link.c: the connection. */
+/* mcp_serve_link.c: the connection. */
 int serve_link_open(struct serve *s, struct err *err);
 /* Lines, each as a message. */
 void serve_link_send(struct serve *s, const struct buf *lines);

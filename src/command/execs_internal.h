@@ -71,7 +71,6 @@ struct execs {
     struct loop_defer sweep;
 };
 
-/* Forgets it soon, if there is reason to. From the loop: whoever calls may still look. */
 /* execs_read.c */
 void named_exec_tell_readers(struct named_exec *k);
 /* Drops what is too much, and holds the program back or lets it go on. */

@@ -202,7 +202,7 @@ static void add_place(struct engine *e, const char *path, int fd)
 
 static void learn_place(void *who, uint32_t number, const char *path)
 {
-    (void)number; /* engine_bind.c finds it by the path */
+    (void)number; /* bind.c finds it by the path */
     int fd = path_open_unlinked(path, O_PATH | O_DIRECTORY);
     add_place(who, path, fd < 0 ? -1 : fd);
 }

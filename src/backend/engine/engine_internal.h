@@ -44,7 +44,7 @@ _Static_assert(ENGINE_MOUNTS_MAX <= GUEST_CHECKS_MAX, "each mount is compared");
  * those of its image, too, and an image may carry any. */
 #define LABEL_OWN "langbot.box.labels"
 
-/* engine_kind.c: what differs between the two, all of it. */
+/* kind.c: what differs between the two, all of it. */
 struct engine_kind {
     const char *name;
     const char *const *sockets; /* usual places, first that is there wins; %s: $XDG_RUNTIME_DIR */
@@ -73,7 +73,7 @@ struct engine_mount {
     int fd;      /* owned, until it has been compared; -1: none */
 };
 
-/* engine_mounts.c. */
+/* mounts.c. */
 struct engine_mounts {
     struct engine_mount list[ENGINE_MOUNTS_MAX];
     size_t n;
@@ -95,7 +95,7 @@ int engine_mounts_check(const struct engine_mounts *m, const struct guest_check 
 void engine_mounts_checked(struct engine_mounts *m); /* and are not compared again */
 void engine_mounts_done(struct engine_mounts *m);
 
-/* engine_bind.c: owners of mounts. */
+/* bind.c: owners of mounts. */
 /* Whether the session's user can be made the owner of mounts, or why not. */
 bool engine_can_bind(const struct engine *e, const char **ret_why);
 /* Asks box-priv for all mounts, then engine_bound() follows. On failure it does not. */
@@ -152,7 +152,7 @@ int64_t engine_pids_reserve(bool own_id);
 /* What the engine is asked for, so that programs have spec->pids_limit. */
 int64_t engine_pids_max(const struct spec *spec, bool own_id, bool gvisor);
 
-/* engine_image.c: names of images. Strict: what an engine, a registry or a shell could read as
+/* image.c: names of images. Strict: what an engine, a registry or a shell could read as
  * something else is refused. */
 int engine_image_check(const char *reference, struct err *err);
 /* Labels of an image, of GET /images/x/json, are in every list of containers, and an answer of an
@@ -163,7 +163,7 @@ int engine_image_labels(const struct json *image, const char *reference, struct 
 int engine_image_volumes(const struct json *image, const struct spec *spec,
                          const struct engine_mounts *mounts, char ***ret, struct err *err);
 
-/* engine_link.c: the connection to one box-guest. */
+/* link.c: the connection to one box-guest. */
 struct engine_link {
     struct loop *loop;
     int dir_fd, listen_fd, fd; /* owned */
@@ -285,7 +285,7 @@ struct engine_sandbox {
     void *destroyed_arg;
 };
 
-/* engine_life.c */
+/* life.c */
 void engine_move(struct engine_sandbox *sb, enum engine_state to);
 /* One call at a time belongs to a sandbox; fn sets sb->call to NULL. */
 void engine_ask(struct engine_sandbox *sb, const struct engine_request *req, engine_answer_fn *fn);
@@ -298,7 +298,7 @@ void engine_greet(struct engine_sandbox *sb); /* the container runs: its supervi
 void engine_removed(struct engine_sandbox *sb, const struct err *err); /* err NULL: it is gone */
 void engine_lose(struct engine_sandbox *sb); /* it died by itself: its user hears of it, once */
 
-/* engine_make.c */
+/* make.c */
 void engine_bound(struct engine_sandbox *sb); /* its mounts are settled */
 struct spec *engine_copy_spec(const struct spec *from);
 int engine_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
@@ -307,13 +307,13 @@ void engine_abandon(struct backend *b, void *arg);
 int engine_adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err);
 
-/* engine_pull.c: how large what is being fetched is, by what the registry says of each layer. */
+/* pull.c: how large what is being fetched is, by what the registry says of each layer. */
 #define ENGINE_PULL_MAX (16ULL << 30)
 /* *pull is made at first; true: with this one it is more than ENGINE_PULL_MAX, or too many. */
 bool engine_pull_excess(struct engine_pull **pull, const char *layer, uint64_t bytes);
 void engine_pull_free(struct engine_pull *pull);
 
-/* engine_life.c again */
+/* life.c again */
 void engine_destroy(struct sandbox *base, backend_done_fn *done, void *arg);
 const char *engine_sandbox_name(const struct sandbox *base);
 const char *engine_sandbox_id(const struct sandbox *base);
@@ -322,7 +322,7 @@ void engine_sandbox_free(struct engine_sandbox *sb); /* without a word to anybod
 int engine_send(struct engine_sandbox *sb, enum guest_type type, uint32_t id, uint32_t flags,
                 const void *data, size_t len);
 
-/* engine_exec.c */
+/* exec.c */
 int engine_exec_start(struct sandbox *base, const struct exec_request *req,
                       const struct exec_events *events, void *arg, struct exec **ret,
                       struct err *err);
@@ -339,7 +339,7 @@ void engine_outcome(struct outcome *o, const struct guest_exited *m);
 int engine_pack(struct buf *out, struct guest_start *head, char *const *argv, const char *cmd,
                 char *const *const envs[2], const char *cwd);
 
-/* engine_proc.c */
+/* proc.c */
 int engine_proc_start(struct sandbox *base, const struct proc_request *req,
                       const struct proc_events *events, void *arg, struct proc **ret,
                       struct err *err);
@@ -368,20 +368,20 @@ int engine_open_dir(struct engine *e, struct err *err); /* where sessions meet t
 void engine_detach(struct backend *b);
 void engine_free(struct backend *b);
 
-/* engine_sweep.c */
+/* sweep.c */
 void engine_sweep_directories(const struct engine *e); /* those of no session that is known */
 int engine_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
 
-/* engine_list.c */
+/* list.c */
 int engine_list(struct backend *b, const char *const *labels, backend_found_fn *each,
                 backend_done_fn *done, void *arg, struct err *err);
 
-/* engine_report.c */
+/* report.c */
 int engine_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 int engine_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
 void engine_report_forget(const struct engine_sandbox *sb); /* it goes: what is told of it ends */
 
-/* engine_floor.c: what a program of that version is too old for, or NULL. */
+/* floor.c: what a program of that version is too old for, or NULL. */
 const char *engine_floor_breach(const char *program, const char *text);
 
 /* A piece of work that belongs to no sandbox. */

@@ -58,7 +58,7 @@ bool fake_fault(struct fake *f, enum fake_call call, struct err *err);
 void fake_lose(struct fake_sandbox *sb);
 void fake_sandbox_free(struct fake_sandbox *sb);
 
-/* fake_adopt.c */
+/* adopt.c */
 int fake_adopt(struct backend *b, const char *name, const struct spec *spec,
                backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err);
 int fake_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
@@ -66,7 +66,7 @@ int fake_list(struct backend *b, const char *const *labels, backend_found_fn *ea
               backend_done_fn *done, void *arg, struct err *err);
 void fake_answers_free(struct fake *f);
 
-/* fake_exec.c */
+/* exec.c */
 int fake_exec_start(struct sandbox *base, const struct exec_request *req,
                     const struct exec_events *events, void *arg, struct exec **ret,
                     struct err *err);
@@ -82,7 +82,7 @@ bool fake_exec_knows(const char *word);               /* a step may begin with i
 /* Every exec of the sandbox ends as SESSION_LOST, from the loop. */
 void fake_exec_lose_all(struct fake_sandbox *sb);
 
-/* fake_proc.c */
+/* proc.c */
 int fake_proc_start(struct sandbox *base, const struct proc_request *req,
                     const struct proc_events *events, void *arg, struct proc **ret,
                     struct err *err);

@@ -181,12 +181,12 @@ int native_create_named(struct backend *b, const char *name, const struct spec *
                         struct err *err);
 const char *native_last_words(struct sandbox *base); /* "": it said nothing */
 
-/* native_conn.c: the connection to PID 1. */
+/* conn.c: the connection to PID 1. */
 int native_greet(struct native_sandbox *sb, struct err *err);
 /* One message. -EAGAIN: not now; native_proc_flush() runs when there is room again. */
 int native_tell(struct native_sandbox *sb, const void *data, size_t len);
 
-/* native_adopt.c */
+/* adopt.c */
 int native_adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err);
 int native_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
@@ -194,7 +194,7 @@ void native_set_deadline(struct sandbox *base, uint64_t boot_ns);
 void native_find(struct native *n); /* what is there already */
 void native_on_listed(struct native_sandbox *sb);
 
-/* native_proc.c */
+/* proc.c */
 int native_proc_start(struct sandbox *base, const struct proc_request *req,
                       const struct proc_events *events, void *arg, struct proc **ret,
                       struct err *err);
@@ -222,7 +222,7 @@ void native_proc_end_untaken(struct native_sandbox *sb);
 /* The sandbox is gone: every process has ended as SESSION_LOST, which is told from the loop. */
 void native_proc_lose_all(struct native_sandbox *sb);
 
-/* native_stdin.c: the stdin of a managed process. */
+/* stdin.c: the stdin of a managed process. */
 int native_proc_write(struct proc *base, const char *data, size_t len);
 void native_proc_close_stdin(struct proc *base);
 void native_stdin_init(struct native_proc *p);
@@ -231,7 +231,7 @@ void native_stdin_flush(struct native_proc *p);                      /* tells it
 void native_stdin_drained(struct native_proc *p);                    /* this does, when it is due */
 void native_stdin_done(struct native_proc *p);
 
-/* native_exec.c */
+/* exec.c */
 int native_send_request(struct native_sandbox *sb, struct init_exec *head,
                         const struct exec_request *req, struct err *err);
 void native_outcome(struct outcome *o, const struct init_exited *m);
@@ -252,14 +252,14 @@ void native_exec_on_exited(struct native_sandbox *sb, const struct init_exited *
 /* The sandbox is gone: every exec ends as SESSION_LOST, from the loop. */
 void native_exec_lose_all(struct native_sandbox *sb);
 
-/* native_receipt.c */
+/* receipt.c */
 int native_held(struct sandbox *base, backend_held_fn *done, void *arg, struct err *err);
 int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 
-/* native_place.c */
+/* place.c */
 #define NATIVE_NO_ROOT "-" /* no path of a mount begins like this */
 int native_place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
                  void *arg, struct err *err);
 
-/* native_doctor.c */
+/* doctor.c */
 int native_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);

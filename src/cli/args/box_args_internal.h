@@ -40,11 +40,11 @@ extern const struct arg_verb arg_verbs[VERB_MAX];
 extern const struct arg_option arg_options[];
 extern const size_t arg_n_options;
 
-/* box_help.c: what manuals and help say alike. */
+/* help.c: what manuals and help say alike. */
 int args_put_default(const struct arg_option *o, struct buf *out);
 int args_put_synopsis(enum verb verb, struct buf *out);
 
-/* Setters, of box_values.c. */
+/* Setters, of values.c. */
 int arg_set_flag(const struct arg_option *o, const char *value, struct args *a, struct err *err);
 int arg_set_text(const struct arg_option *o, const char *value, struct args *a, struct err *err);
 int arg_set_field(const struct arg_option *o, const char *value, struct args *a, struct err *err);

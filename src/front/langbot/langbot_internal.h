@@ -43,7 +43,7 @@ struct usage;
 #define LANGBOT_CANCEL_ACTION "__cancel_action"
 #define LANGBOT_STREAM_ACK "__stream_ack"
 
-/* langbot_message.c: the envelope, without I/O
+/* message.c: the envelope, without I/O
  * ------------------------------------------------------
  */
 
@@ -66,7 +66,7 @@ int langbot_message_check(struct langbot_message *m, struct buf *problem);
 void langbot_message_drop(struct langbot_message *m); /* all but who asked and how to answer */
 void langbot_message_done(struct langbot_message *m);
 
-/* langbot_error.c: names of errors
+/* error.c: names of errors
  * -------------------------------------------------------------------
  *
  * A client finds out the class of an error by looking for "<name>:" anywhere in the message. So the
@@ -147,15 +147,14 @@ struct langbot_setup {
 
 void langbot_setup_done(struct langbot_setup *s);
 
-bool langbot_is_below(const char *path,
-                      const char *dir); /* langbot_place.c; not the directory itself */
-/* langbot_place.c: c->setup.base, or why there is none; then `then`. */
+bool langbot_is_below(const char *path, const char *dir); /* place.c; not the directory itself */
+/* place.c: c->setup.base, or why there is none; then `then`. */
 void langbot_find_base(struct langbot_call *c, void (*then)(struct langbot_call *c));
 /* host_root, which is relative, as a place that may be mounted; `then` unless the call has failed.
  */
 void langbot_open_place(struct langbot_call *c, void (*then)(struct langbot_call *c));
 
-/* langbot_config.c */
+/* config.c */
 /* What clients are told; NULL: the configuration selects one that we do not have. */
 const char *langbot_backend_name(const struct langbot *r);
 /* Of a struct langbot: the backend's name to report, NULL when none is selected. */
@@ -165,7 +164,7 @@ int langbot_preset(struct langbot *r, const struct json *config, struct err *err
 int langbot_select_defaults(struct langbot *r,
                             struct err *err); /* before anybody has said anything */
 
-/* Connections (langbot_conn.c): whatever carries messages
+/* Connections (conn.c): whatever carries messages
  * -------------------------------------------
  */
 
@@ -212,7 +211,7 @@ void langbot_conn_idle(
     struct langbot_conn *c); /* nothing is in flight: one that is outdated ends */
 void langbot_conn_free(struct langbot_conn *c); /* what is in flight is cancelled */
 
-/* Calls (langbot_call.c)
+/* Calls (call.c)
  * ----------------------------------------------------------------------------
  */
 
@@ -230,8 +229,7 @@ struct langbot_action {
     void (*run)(struct langbot_call *c);
 };
 
-const struct langbot_action *
-langbot_action_find(const char *name); /* langbot_actions.c; NULL: none */
+const struct langbot_action *langbot_action_find(const char *name); /* actions.c; NULL: none */
 
 /* How much a workspace keeps, as far as it is known. */
 struct langbot_storage {
@@ -287,7 +285,7 @@ struct langbot_call {
     char **env;              /* owned */
     int64_t timeout_sec;
     struct langbot_artifacts artifacts;
-    size_t dirs_made;                /* of those that its mounts need; see langbot_session.c */
+    size_t dirs_made;                /* of those that its mounts need; see session.c */
     const struct run_result *result; /* of run; told when the session has gone */
     struct lane *lane;
     struct langbot_call *lane_next;
@@ -310,7 +308,7 @@ void langbot_shut_out(struct langbot *r, const char *ns, int64_t generation);
 void langbot_call_answered(struct langbot_call *c, const char *result);
 void langbot_call_end(struct langbot_call *c); /* its answer has been given, or nobody wants it */
 
-/* langbot_audit.c: ERR_LIMIT where nothing may happen that cannot be recorded. */
+/* audit.c: ERR_LIMIT where nothing may happen that cannot be recorded. */
 int langbot_audit_exec(const struct langbot_call *c, struct err *err);
 void langbot_audit_exec_end(const struct langbot_call *c, const struct run_result *result);
 int langbot_audit_process(const struct langbot_call *c, const struct process_spec *spec,
@@ -319,7 +317,7 @@ void langbot_audit_session(const struct langbot_call *c, enum audit_event event)
 void langbot_audit_failed(const struct langbot_call *c, enum audit_event event,
                           const struct err *err);
 
-/* Answers (langbot_reply.c). All of them end the call. */
+/* Answers (reply.c). All of them end the call. */
 struct langbot_reply {
     struct buf out;
     struct jw w; /* inside of the object `data` */
@@ -353,7 +351,7 @@ void langbot_write_time(struct jw *w, const char *key, uint64_t real_ns);
 /* Handlers --------------------------------------------------------------------------------------
  */
 
-/* langbot_session.c */
+/* session.c */
 /* The spec of the request, rewritten where admission is enforced; `then` has it in c->spec and its
  * name in c->id. */
 void langbot_spec_begin(struct langbot_call *c, void (*then)(struct langbot_call *c));
@@ -364,7 +362,7 @@ void langbot_get_session(struct langbot_call *c);
 void langbot_get_sessions(struct langbot_call *c);
 void langbot_delete_session(struct langbot_call *c);
 
-/* langbot_artifact.c */
+/* artifact.c */
 /* Takes the content-addressed mounts out of c->spec and puts what they name where the session will
  * find it; then `then`. */
 void langbot_artifacts_prepare(struct langbot_call *c, void (*then)(struct langbot_call *c));
@@ -375,21 +373,21 @@ bool langbot_artifacts_again(struct langbot_call *c, void (*then)(struct langbot
 void langbot_artifacts_ready(struct langbot_call *c);
 void langbot_artifacts_free(struct langbot_call *c);
 
-/* langbot_exec.c */
+/* exec.c */
 void langbot_exec(struct langbot_call *c);
 void langbot_lane_leave(struct langbot_call *c); /* fine when it is in none */
 
-/* langbot_file.c */
+/* file.c */
 struct langbot_file;
 void langbot_file_chunk(struct langbot_call *c);
 int langbot_file_take(struct langbot_conn *conn, const char *key); /* descriptor, or -ENOENT */
 void langbot_files_free(struct langbot_conn *conn);
 
-/* langbot_admin.c */
+/* admin.c */
 void langbot_ping(struct langbot_call *c);
-void langbot_cancel_action(struct langbot_call *c); /* langbot_call.c */
+void langbot_cancel_action(struct langbot_call *c); /* call.c */
 void langbot_stream_ack(struct langbot_call *c);
-void langbot_init(struct langbot_call *c); /* langbot_config.c */
+void langbot_init(struct langbot_call *c); /* config.c */
 void langbot_health(struct langbot_call *c);
 void langbot_backend_info(struct langbot_call *c);
 void langbot_status(struct langbot_call *c);
@@ -397,29 +395,29 @@ void langbot_shutdown(struct langbot_call *c);
 void langbot_verify_workspace(struct langbot_call *c);
 void langbot_write_resources(struct langbot *r, struct jw *w);
 
-/* langbot_grant.c */
+/* grant.c */
 void langbot_upsert_grant(struct langbot_call *c);
 void langbot_revoke_grant(struct langbot_call *c);
 void langbot_reap_grants(struct langbot *r);
 int64_t langbot_now_us(const struct langbot *r);
 
-/* langbot_process.c */
+/* process.c */
 void langbot_start_process(struct langbot_call *c);
 void langbot_get_process(struct langbot_call *c);
 void langbot_stop_process(struct langbot_call *c);
 void langbot_write_processes(struct langbot_call *c, struct jw *w, struct session *s);
 size_t langbot_count_processes(struct langbot *r, const char *prefix);
 
-/* langbot_storage.c */
+/* storage.c */
 void langbot_storage_analysis(struct langbot_call *c);
 void langbot_storage_done(struct langbot_storage *s);
 
-/* langbot_skill.c */
+/* skill.c */
 void langbot_skill(struct langbot_call *c); /* all of them */
 /* The skill as a mount of c->spec, then `then`. */
 void langbot_mount_skill(struct langbot_call *c, void (*then)(struct langbot_call *c));
 
-/* langbot_auth.c: who is at the other end of an HTTP request
+/* auth.c: who is at the other end of an HTTP request
  * ----------------------------------------
  */
 
@@ -437,7 +435,7 @@ void langbot_refuse(struct http_request *req, unsigned status); /* 401 or 403 */
 /* One header, trimmed and owned; NULL when it is absent or there are two. */
 char *langbot_header(const struct http_request *req, const char *name);
 
-/* langbot_framing.c: pieces of text, without I/O
+/* framing.c: pieces of text, without I/O
  * -----------------------------------------------------
  */
 
@@ -470,7 +468,7 @@ int langbot_unpipe_feed(struct langbot_unpipe *u, const char *data, size_t len,
                         void (*message)(void *arg, const char *text, size_t len), void *arg);
 int langbot_pipe_write(const char *text, size_t len, struct buf *out); /* 0 or -ENOBUFS */
 
-/* langbot_ws.c, langbot_relay.c: routes */
+/* ws.c, relay.c: routes */
 void langbot_ws_open(struct http_request *req, void *arg);
 void langbot_relay_open(struct http_request *req, void *arg);
 void langbot_relays_outdated(struct langbot *r); /* ends those that a token has let in */

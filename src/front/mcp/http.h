@@ -22,5 +22,5 @@ struct mcp_link *mcp_link_find(struct mcp *m, const char *id, const struct authz
                                const char *who);
 void mcp_link_free(struct mcp_link *l); /* ends what is under way, and the session */
 
-/* mcp_http.c */
+/* http.c */
 void mcp_listener_end(struct mcp_listener *listener);

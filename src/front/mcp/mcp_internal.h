@@ -170,7 +170,7 @@ struct mcp_wait *mcp_wait_new(struct mcp_call *c);
 /* The call that waited, or NULL. Frees w. */
 struct mcp_call *mcp_wait_end(struct mcp_wait *w);
 
-/* mcp_place.c: the session that is meant, made if need be. `then` gets it borrowed, perhaps at
+/* place.c: the session that is meant, made if need be. `then` gets it borrowed, perhaps at
  * once; where there is none the call is answered. */
 void mcp_call_session(struct mcp_call *c, const char *id, mcp_session_fn *then);
 
@@ -179,28 +179,28 @@ void mcp_call_session(struct mcp_call *c, const char *id, mcp_session_fn *then);
 void mcp_call_make_session(struct mcp_call *c, const char *id, const struct json *more,
                            mcp_session_fn *then);
 
-/* mcp_tools.c */
+/* tools.c */
 void mcp_tools_write(struct buf *out); /* the array of tools/list */
 void mcp_tools_list(struct mcp_call *c);
 void mcp_tools_call(struct mcp_call *c);
 
 /* Tables of further tools; end with {0}. */
 extern const struct mcp_tool mcp_session_tools[], mcp_process_tools[];
-/* mcp_output.c: members of results of the tools of the agent; NULL: no such tool. */
+/* output.c: members of results of the tools of the agent; NULL: no such tool. */
 const struct mcp_output *mcp_agent_output(const char *name);
 void mcp_output_write(const struct mcp_output *output, struct jw *w); /* a JSON Schema */
 
-/* mcp_resource.c */
+/* resource.c */
 void mcp_resources_list(struct mcp_call *c);
 void mcp_resources_templates(struct mcp_call *c);
 void mcp_resources_read(struct mcp_call *c);
 
-/* mcp_progress.c: what a long command says, now and then. */
+/* progress.c: what a long command says, now and then. */
 struct mcp_progress *mcp_progress_new(struct mcp_call *c);
 void mcp_progress_free(struct mcp_progress *p);
 void mcp_progress_output(struct mcp_progress *p, const char *data, size_t len);
 
-/* mcp_http.c, mcp_ws.c */
+/* http.c, ws.c */
 int mcp_http_routes(struct http_server *server, struct mcp *m, struct err *err);
 void mcp_links_free(struct mcp *m);
 void mcp_ws(struct http_request *req, void *arg);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What the tools for processes share. Private to mcp_process.c and mcp_process_io.c. */
+/* What the tools for processes share. Private to process.c and process_io.c. */
 
 #include <stdbool.h>
 #include <stdint.h>

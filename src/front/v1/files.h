@@ -53,11 +53,11 @@ void v1_file_write_name(struct jw *w, const char *key, const char *name, size_t 
 
 int v1_files_routes(struct http_server *server, struct v1 *v, struct err *err);
 
-/* v1_files_content.c */
+/* files_content.c */
 void v1_file_get(struct http_request *req, const struct v1 *v);
 void v1_file_put(struct http_request *req, void *arg);
 /* If-Match and If-None-Match of something that changes: flags and expect. */
 void v1_file_conditions(const struct http_request *req, struct files_request *head);
 
-/* v1_files_watch.c */
+/* files_watch.c */
 void v1_file_watch(struct http_request *req, void *arg);

@@ -24,6 +24,7 @@
 
 /* Types. */
 
+/* Whether a member of that type must be there. */
 static int oa_type_required(const char *type)
 {
     return type[0] != '~';
@@ -78,7 +79,6 @@ static void write_bare(const char *type, size_t len, bool nullable, struct jw *w
     }
 }
 
-/* Whether a member of that type must be there. */
 static void oa_type_write(const char *type, struct jw *w)
 {
     bool nullable = false;

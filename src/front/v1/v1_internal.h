@@ -47,7 +47,7 @@ struct v1 {
 
 enum v1_disconnect { V1_DISCONNECT_KILL, V1_DISCONNECT_KEEP };
 
-/* What an exec request may say, owned. Read from a table (v1_request.c). */
+/* What an exec request may say, owned. Read from a table (request.c). */
 struct v1_exec {
     char **argv;
     char *cmd;
@@ -85,22 +85,22 @@ void v1_write_outcome(struct jw *w, const struct run_result *r);
 /* The process of {id} and {process}. NULL: answered. */
 struct process *v1_find_process(struct http_request *req, const struct v1 *v);
 
-/* v1_process.c */
+/* process.c */
 int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err);
 
-/* v1_output.c */
+/* output.c */
 int v1_output_routes(struct http_server *server, struct v1 *v, struct err *err);
 
-/* v1_exec.c */
+/* exec.c */
 void v1_exec(struct http_request *req, void *arg);
 /* A decimal number of the query. False: answered. */
 bool v1_query_number(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
                      uint64_t *ret);
 
-/* v1_tools.c */
+/* tools.c */
 int v1_tools_routes(struct http_server *server, struct v1 *v, struct err *err);
 
-/* v1_attach.c: stdin, stdout and stderr of one managed process on one WebSocket, by offset. */
+/* attach.c: stdin, stdout and stderr of one managed process on one WebSocket, by offset. */
 struct v1_attach;
 struct ws_conn;
 
@@ -122,19 +122,19 @@ void v1_attach_received(struct v1_attach *a,
                         uint64_t upto);       /* the peer has these bytes of stdout */
 void v1_attach_writable(struct v1_attach *a); /* the connection is, again */
 
-/* v1_hold.c */
+/* hold.c */
 int v1_hold_routes(struct http_server *server, struct v1 *v, struct err *err);
 
-/* v1_stderr.c */
+/* stderr.c */
 void v1_read_stderr(struct http_request *req, void *arg);
 
-/* v1_stream.c */
+/* stream.c */
 void v1_stream(struct http_request *req, void *arg);
 /* Goes on with one that runs, from that position, over a WebSocket. */
 void v1_stream_attach(struct http_request *req, const struct v1 *v, struct named_exec *k,
                       uint64_t from);
 
-/* v1_execs.c: execs by id. */
+/* execs.c: execs by id. */
 int v1_execs_routes(struct http_server *server, struct v1 *v, struct err *err);
 /* Asks for one that is known by its id; what *e owns is taken, also on failure. */
 int v1_exec_begin(const struct v1 *v, struct session *s, const struct front_asker *asker,
@@ -149,13 +149,13 @@ void v1_write_problem(struct jw *w, const char *key, const struct err *err); /* 
 int v1_signal_number(const char *name);
 void v1_kept_signal(struct named_exec *k, int signo); /* KILL ends all it started */
 
-/* v1_cursor.c: a number that tells its reader nothing, and only that reader can give back. False:
+/* cursor.c: a number that tells its reader nothing, and only that reader can give back. False:
  * it is not even one; whether it ever was is for the caller to say. */
 void v1_cursor_write(const struct v1 *v, const char *who, uint64_t number,
                      char ret[static V1_CURSOR_SIZE]);
 bool v1_cursor_read(const struct v1 *v, const char *who, const char *text, uint64_t *ret);
 
-/* v1_events.c, v1_admin.c, v1_tool.c, v1_openapi.c */
+/* events.c, admin.c, tool.c, openapi.c */
 int v1_events_routes(struct http_server *server, struct v1 *v, struct err *err);
 int v1_admin_routes(struct http_server *server, struct v1 *v, struct err *err);
 int v1_tool_routes(struct http_server *server, struct v1 *v, struct err *err);
@@ -164,5 +164,5 @@ int v1_openapi_routes(struct http_server *server, struct v1 *v, struct err *err)
 /* The tables of request bodies that are nobody else's. */
 extern const struct model v1_exec_model, v1_change_model;
 
-/* v1_exec_sse.c */
+/* exec_sse.c */
 void v1_exec_sse(struct http_request *req, const struct v1 *v, struct named_exec *k, uint64_t from);
