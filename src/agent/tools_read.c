@@ -149,7 +149,6 @@ static void on_bytes(void *arg, const struct files_done *done, const struct file
     const struct read_args *a = c->args;
     struct jw w;
 
-    (void)done;
     /* Nothing is there from byte_offset on: so much is shown. */
     bool beyond = failure != NULL && failure->why == FILES_WHY_RANGE;
     if (failure != NULL && !beyond) {

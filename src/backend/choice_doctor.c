@@ -125,7 +125,6 @@ static void on_probed(void *arg, const struct err *err)
 int choice_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err)
 {
     struct report *r = xnew(struct report);
-    (void)err;
     *r = (struct report){.choice = container_of(b, struct choice, base), .done = done, .arg = arg};
     choice_prove(r->choice); /* it may serve because somebody has got a session, and no more */
     b->ops->probe(b, on_probed, r);

@@ -58,10 +58,6 @@ static void on_finished(void *arg, const struct outcome *outcome)
 
 static void on_output(void *arg, enum exec_stream stream, const char *data, size_t len)
 {
-    (void)arg;
-    (void)stream;
-    (void)data;
-    (void)len;
 }
 
 static void on_created(void *arg, struct sandbox *sb, const struct err *err)

@@ -125,7 +125,6 @@ int choice_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err
     const struct candidate *sole = choice_sole(c);
     struct choice_sweep *s = xnew(struct choice_sweep);
     bool first = !c->sweeping;
-    (void)err;
     *s = (struct choice_sweep){
         .choice = c, .next = c->sweeps, .done = done, .arg = arg, .pending = 1};
     c->sweeps = s;

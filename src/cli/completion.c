@@ -461,7 +461,6 @@ int verb_completion(struct app *app, const struct args *args, struct err *err)
 {
     AUTO_DONE(buf) struct buf out;
 
-    (void)app;
     buf_init(&out, SCRIPT_MAX);
     for (size_t i = 0; i < ARRAY_SIZE(shells); i++) {
         if (!str_eq(args->names[0], shells[i].name))

@@ -94,14 +94,12 @@ static void put_target(struct buf *out, const char *session, const char *path)
 static void on_head(struct http_call *call, const struct http1_head *head, void *arg)
 {
     ((struct copy *)arg)->status = head->status;
-    (void)call;
 }
 
 static void on_body(struct http_call *call, const char *data, size_t len, void *arg)
 {
     struct copy *c = arg;
 
-    (void)call;
     if (c->status > 299 || c->place == NULL)
         (void)buf_append(&c->problem, data, len);
     else if (c->error == 0)
@@ -112,7 +110,6 @@ static void on_done(struct http_call *call, const struct err *err, void *arg)
 {
     struct copy *c = arg;
 
-    (void)call;
     c->call = NULL;
     loop_io_stop(&c->io);
     if (err != NULL) {
@@ -130,7 +127,6 @@ static void on_readable(struct loop_io *io, uint32_t events)
 {
     struct copy *c = container_of(io, struct copy, io);
 
-    (void)events;
     loop_io_stop(io);
     feed(c);
 }
@@ -165,7 +161,6 @@ static void on_writable(struct http_call *call, void *arg)
 {
     struct copy *c = arg;
 
-    (void)call;
     if (c->io.loop == NULL)
         feed(c);
 }

@@ -179,19 +179,16 @@ static void got_error(struct mcp_run *m, const struct json *v)
 
 static void got_held(struct mcp_run *m, const struct json *v)
 {
-    (void)v;
     mcp_held(m);
 }
 
 static void got_attached(struct mcp_run *m, const struct json *v)
 {
-    (void)v;
     mcp_attached(m);
 }
 
 static void got_released(struct mcp_run *m, const struct json *v)
 {
-    (void)v;
     mcp_released(m);
 }
 
@@ -246,7 +243,6 @@ static void on_message(struct ws_conn *c, enum ws_opcode opcode, const char *dat
 {
     struct mcp_run *m = arg;
 
-    (void)c;
     if (opcode == WS_TEXT)
         on_text(m, data, len);
     else if (len > 1 && data[0] == CHANNEL_STDOUT)
@@ -259,7 +255,6 @@ static void on_message(struct ws_conn *c, enum ws_opcode opcode, const char *dat
 
 static void on_writable(struct ws_conn *c, void *arg)
 {
-    (void)c;
     mcp_pipe_send(arg);
 }
 
@@ -269,7 +264,6 @@ static void on_closed(struct ws_conn *c, unsigned code, const char *reason, void
     AUTO_FREE char *why =
         xasprintf("the connection to boxd was lost (%u%s%s)", code,
                   reason != NULL && reason[0] != '\0' ? ": " : "", reason != NULL ? reason : "");
-    (void)c;
     m->ws = NULL;
     mcp_link_lost(m, why);
 }
@@ -320,7 +314,6 @@ static void on_head(struct http_call *c, const struct http1_head *head, void *ar
 {
     struct mcp_run *m = arg;
 
-    (void)c;
     m->call_status = head->status;
 }
 
@@ -328,7 +321,6 @@ static void on_body(struct http_call *c, const char *data, size_t len, void *arg
 {
     struct mcp_run *m = arg;
 
-    (void)c;
     (void)buf_append(&m->answer, data, len);
 }
 
@@ -337,7 +329,6 @@ static void on_done(struct http_call *c, const struct err *err, void *arg)
     struct mcp_run *m = arg;
     void (*done)(struct mcp_run *, unsigned, const struct err *) = m->call_done;
 
-    (void)c;
     m->call = NULL;
     m->call_done = NULL;
     if (done != NULL)

@@ -213,7 +213,6 @@ static void on_head(struct http_call *c, const struct http1_head *head, void *ar
     const struct http1_header *next = http1_find(head, "Box-Next-Offset");
     const struct http1_header *end = http1_find(head, "Box-End");
 
-    (void)c;
     t->status = head->status;
     if (next != NULL) {
         AUTO_FREE char *text = xstrndup(next->value.p, next->value.len);
@@ -228,7 +227,6 @@ static void on_body(struct http_call *c, const char *data, size_t len, void *arg
     struct tail *t = arg;
     AUTO_DONE(buf) struct buf text;
 
-    (void)c;
     buf_init(&text, 1 << 20);
     if (t->status != 200)
         return;
@@ -252,7 +250,6 @@ static void on_done(struct http_call *c, const struct err *err, void *arg)
 {
     struct tail *t = arg;
 
-    (void)c;
     t->failed = err != NULL;
     loop_quit(t->app->loop);
 }

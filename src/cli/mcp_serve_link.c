@@ -39,7 +39,6 @@ void serve_link_send(struct serve *s, const struct buf *lines)
 static void on_message(struct ws_conn *c, enum ws_opcode opcode, const char *data, size_t len,
                        void *arg)
 {
-    (void)c;
     if (opcode == WS_TEXT)
         serve_got_message(arg, data, len);
 }
@@ -48,7 +47,6 @@ static void on_writable(struct ws_conn *c, void *arg)
 {
     struct serve *s = arg;
 
-    (void)c;
     if (s->state == SERVE_SERVING && !s->book.replaying)
         source_pause(&s->in, false);
 }
@@ -107,7 +105,6 @@ static void on_closed(struct ws_conn *c, unsigned code, const char *reason, void
     struct serve *s = arg;
     struct err err;
 
-    (void)c;
     buf_init(&answers, 8u << 20);
     s->ws = NULL;
     if (s->state == SERVE_FINISHING) {

@@ -220,7 +220,6 @@ static char **process_env(const struct mcp_run *m)
 
 static void on_forgotten(struct mcp_run *m, unsigned status, const struct err *err)
 {
-    (void)status;
     if (err != NULL) {
         mcp_step_failed(m, err->msg);
         return;

@@ -117,7 +117,6 @@ static struct heavy *find(struct disk_guard *g, struct session *s)
 
 static void on_removed(void *arg, const struct err *err)
 {
-    (void)arg;
     (void)err; /* the manager has logged it */
 }
 

@@ -158,7 +158,6 @@ int quota_kill(const struct policy_service *service, struct session *s, const st
 
 static void on_gone(void *arg, const struct err *err)
 {
-    (void)arg;
     (void)err; /* the manager has logged it */
 }
 

@@ -230,7 +230,6 @@ static void raise_nofile(void)
 static void on_all_gone(void *arg, const struct err *err)
 {
     struct daemon *d = arg;
-    (void)err;
     d->keep = manager_count(d->manager) > 0;
     if (d->keep)
         log_info(NULL, "leaving %zu chat sandboxes until they expire, or to the next boxd",

@@ -188,7 +188,6 @@ static int make_native(void *arg, const char *name, struct backend **ret, struct
 
 static void on_engine_priv_gone(void *arg)
 {
-    (void)arg;
     log_warn(NULL, "box-priv has died; sessions with host directories are refused until boxd "
                    "starts again");
 }
@@ -267,7 +266,6 @@ static int make_fake(void *arg, const char *name, struct backend **ret, struct e
 {
     static const struct fake_options at_once = {0};
     const struct boxd_backend *b = arg;
-    (void)name;
     log_warn(NULL, "backend 'fake': commands are simulated, nothing runs");
     return fake_new(b->o.loop, &at_once, ret, err);
 }
@@ -312,7 +310,6 @@ static size_t pick(struct boxd_backend *b, struct err *err)
 
 static void on_changed(void *arg, const char *name, const struct err *err)
 {
-    (void)arg;
     if (name != NULL)
         log_info(NULL, "backend: %s", name);
     else

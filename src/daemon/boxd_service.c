@@ -356,7 +356,6 @@ static void on_workspace(void *arg, const char *json, size_t len, const char *me
 {
     struct boxd_service *s = arg;
 
-    (void)len;
     s->making = false;
     if (json == NULL)
         degrade(s, message);

@@ -25,7 +25,6 @@ static const struct {
 
 static void on_begin(void *arg, struct chat_span *span)
 {
-    (void)arg;
     log_debug(span->chat_id, "span_begin name=%s backend=%s chat.id=%s session.id=%s", span->name,
               span->backend, span->chat_id, span->session_id);
 }
@@ -34,7 +33,6 @@ static void on_end(void *arg, struct chat_span *span)
 {
     unsigned long long ms = (span->end_ns - span->begin_ns) / NSEC_PER_MSEC;
     const struct chat_failure *f = span->failure;
-    (void)arg;
     log_debug(span->chat_id,
               "span_end name=%s backend=%s chat.id=%s session.id=%s result=%s duration_ms=%llu",
               span->name, span->backend, span->chat_id, span->session_id,

@@ -240,7 +240,6 @@ void fetch_launcher_direct_add(struct fetch_launcher *l, const char *path)
 int fetch_launcher_direct(struct loop *loop, const char *program, const struct fetch_roots *roots,
                           struct fetch_launcher **ret, struct err *err)
 {
-    (void)err;
     struct direct *d = xnew(struct direct);
     *d = (struct direct){.base = {.start = direct_start, .free = direct_free},
                          .loop = loop,

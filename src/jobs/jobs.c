@@ -263,7 +263,6 @@ static void on_answer(struct job *j)
 static void on_output(struct loop_io *io, uint32_t events)
 {
     struct job *j = container_of(io, struct job, out_io);
-    (void)events;
     if (buf_reserve(&j->out, READ_MAX) < 0) {
         kill_process(j);
         job_fail(j, j->call->kind->error_class, "the answer is too large");
@@ -300,7 +299,6 @@ static int send_some(struct job *j)
 static void on_writable(struct loop_io *io, uint32_t events)
 {
     struct job *j = container_of(io, struct job, in_io);
-    (void)events;
     if (send_some(j) == 0)
         return;
     loop_io_stop(&j->in_io);

@@ -194,7 +194,6 @@ static void on_socket(struct loop_io *io, uint32_t events)
 /* The socket alone would not tell: children of box-priv may hold its end for a while. */
 static void on_helper_exit(struct loop_io *io, uint32_t events)
 {
-    (void)events;
     lose(container_of(io, struct priv_client, pid_io));
 }
 

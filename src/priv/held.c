@@ -204,7 +204,6 @@ static void on_held(struct loop_io *io, uint32_t events)
 {
     struct priv_session *s = container_of(io, struct priv_session, held_io);
     struct priv_held held = {0};
-    (void)events;
     if (read(s->held_fd, &held, sizeof(held)) == sizeof(held))
         tell_waiting(s, &held);
     priv_held_stop(s);

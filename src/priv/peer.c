@@ -102,7 +102,6 @@ static bool is_ours(int fd)
 static void on_connect(struct loop_io *io, uint32_t events)
 {
     struct priv *p = container_of(io, struct priv, listen_io);
-    (void)events;
     AUTO_CLOSE int fd = accept4(p->listen_fd, NULL, NULL, SOCK_CLOEXEC);
     if (fd < 0 || !is_ours(fd))
         return;

@@ -312,7 +312,6 @@ static void on_covered(struct loop_io *io, uint32_t events)
 {
     struct priv_session *s = container_of(io, struct priv_session, quota.io);
     struct err why = {0};
-    (void)events;
     if (read(s->quota.result_fd, &why, sizeof(why)) != sizeof(why))
         (void)err_set(&why, ERR_LIMIT, "looking at all of its files takes too long");
     why.msg[sizeof(why.msg) - 1] = '\0';

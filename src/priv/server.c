@@ -152,7 +152,6 @@ static void reap_others(struct priv *p)
 static void on_removed(struct loop_io *io, uint32_t events)
 {
     struct priv_session *s = container_of(io, struct priv_session, remover_io);
-    (void)events;
     reap_others(s->priv); /* whoever gets the answer finds no trace of the child either */
     finish(s);
 }
@@ -162,7 +161,6 @@ static void on_pid_gone(struct loop_io *io, uint32_t events)
 {
     struct priv_session *s = container_of(io, struct priv_session, pid_io);
     struct priv *p = s->priv;
-    (void)events;
     loop_io_stop(&s->pid_io);
     loop_io_stop(&s->status_io);
     if ((!s->started || s->create_id != 0) && s->why.code == ERR_NONE)
@@ -212,7 +210,6 @@ static void on_status(struct loop_io *io, uint32_t events)
 {
     struct priv_session *s = container_of(io, struct priv_session, status_io);
     struct priv *p = s->priv;
-    (void)events;
     loop_io_stop(&s->status_io);
     if (s->launch.state == LAUNCH_DYING)
         return; /* it is too late for a start; what there is to say is said when it is gone */
@@ -374,7 +371,6 @@ static int on_deadline(struct priv *p, const void *data, size_t len, struct err 
 {
     const struct priv_deadline *m = data;
     struct priv_session *s = NULL;
-    (void)err;
     if (len == sizeof(*m) && m->name[PLAN_NAME_LEN] == '\0')
         s = find(p, m->name);
     if (s != NULL)
@@ -399,9 +395,6 @@ static int on_sweep_request(struct priv *p, const void *data, size_t len, struct
 
 static int on_bye(struct priv *p, const void *data, size_t len, struct err *err)
 {
-    (void)data;
-    (void)len;
-    (void)err;
     priv_end_all(p);
     return 0;
 }
@@ -432,7 +425,6 @@ static int on_bind(struct priv *p, const void *data, size_t len, struct err *err
 static int on_unbind(struct priv *p, const void *data, size_t len, struct err *err)
 {
     const struct priv_name *m = data;
-    (void)err;
     if (len == sizeof(*m) && m->name[PLAN_NAME_LEN] == '\0' && id_valid(m->name))
         priv_bind_remove(&p->binds, p->host, m->name);
     return 0;
@@ -515,7 +507,6 @@ bool priv_read_request(struct priv *p)
 
 void priv_on_readable(struct loop_io *io, uint32_t events)
 {
-    (void)events;
     (void)priv_read_request(container_of(io, struct priv, io));
 }
 
@@ -530,7 +521,6 @@ static void on_signal(struct loop_signal *sig, int signo)
 
 static void on_addresses(struct loop_io *io, uint32_t events)
 {
-    (void)events;
     launch_net_follow(container_of(io, struct priv, net_io)->host);
 }
 

@@ -94,7 +94,6 @@ static void sweep(struct artifacts *a);
 static void on_swept(void *arg, const char *json, size_t len, const char *message)
 {
     struct artifacts *a = arg;
-    (void)len;
     if (json == NULL)
         log_debug(NULL, "remove artifacts of sessions that are gone: %s; ignoring", message);
     a->sweeping = false;
@@ -146,7 +145,6 @@ static void on_due(struct loop_timer *t)
 
 static bool is_end(void *arg, const struct event *event)
 {
-    (void)arg;
     return event->kind == EVENT_SESSION_DELETED || event->kind == EVENT_SESSION_EXPIRED ||
            event->kind == EVENT_SESSION_LOST;
 }
@@ -229,7 +227,6 @@ static void on_spare(void *arg, const char *json, size_t len, const char *messag
 {
     struct artifacts_place *p = arg;
     struct artifacts *a = p->a;
-    (void)len;
     a->making = false;
     bool current = a->base != NULL && str_starts(p->tree, a->base);
     if (json != NULL && current && a->n_spares < SPARES_MAX) {

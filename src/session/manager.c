@@ -184,7 +184,6 @@ int manager_new(struct loop *loop, struct backend *backend, const struct manager
                 struct manager **ret, struct err *err)
 {
     struct manager *m = xnew(struct manager);
-    (void)err;
     m->loop = loop;
     m->backend = backend;
     m->options = *options;

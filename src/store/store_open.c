@@ -69,7 +69,6 @@ static int run_sql(struct store *s, const char *doing, const char *sql, struct e
  * descriptor leads there all the same, as long as nobody resolves it. */
 static int keep_path(sqlite3_vfs *vfs, const char *path, int size, char *ret)
 {
-    (void)vfs;
     return str_copy(ret, (size_t)size, path) < 0 ? SQLITE_CANTOPEN : SQLITE_OK;
 }
 

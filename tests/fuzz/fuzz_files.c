@@ -54,7 +54,6 @@ static const struct run_events *listening;
 
 struct manager *fuzz_session_manager(const struct session *s)
 {
-    (void)s;
     return NULL;
 }
 
@@ -63,7 +62,6 @@ struct loop *fuzz_manager_loop(const struct manager *m)
 {
     static struct loop *loop;
     struct err err = {0};
-    (void)m;
     if (loop == NULL && loop_new(&clock_system, &loop, &err) < 0)
         abort();
     return loop;
@@ -72,9 +70,6 @@ struct loop *fuzz_manager_loop(const struct manager *m)
 int fuzz_run_start(struct session *s, const struct run_options *options,
                    const struct run_events *events, void *arg, struct run **ret, struct err *err)
 {
-    (void)s;
-    (void)arg;
-    (void)err;
     assert(options->exec.files && options->exec.with_stdin);
     the_run = (struct run){0};
     listening = events;
@@ -84,7 +79,6 @@ int fuzz_run_start(struct session *s, const struct run_options *options,
 
 void fuzz_run_free(struct run *r)
 {
-    (void)r;
     listening = NULL;
 }
 
@@ -110,8 +104,6 @@ void fuzz_run_kill(struct run *r)
 
 void fuzz_run_pause(struct run *r, bool paused)
 {
-    (void)r;
-    (void)paused;
 }
 
 /* FNV-1a over all that was handed on. */

@@ -45,7 +45,6 @@ static struct {
 
 static void on_output(void *arg, enum exec_stream stream, const char *data, size_t len)
 {
-    (void)arg;
     assert(t.finished == 0 && len > 0 && (stream == EXEC_STDOUT || stream == EXEC_STDERR));
     volatile char all = 0;
     for (size_t i = 0; i < len; i++)
@@ -58,7 +57,6 @@ static void on_output(void *arg, enum exec_stream stream, const char *data, size
 
 static void on_finished(void *arg, const struct outcome *o)
 {
-    (void)arg;
     t.finished++;
     assert(t.finished == 1 && o->kind < OUTCOME_KIND_MAX);
     assert(memchr(o->error, 0, sizeof(o->error)) != NULL);
@@ -67,7 +65,6 @@ static void on_finished(void *arg, const struct outcome *o)
 static void on_proc_output(void *arg)
 {
     static char bytes[GUEST_RING];
-    (void)arg;
     if (t.proc == NULL)
         return;
     struct proc_range r = t.backend->ops->proc_range(t.proc);
@@ -81,14 +78,12 @@ static void on_proc_output(void *arg)
 
 static void on_exited(void *arg, const struct outcome *o)
 {
-    (void)arg;
     t.exited++;
     assert(t.exited == 1 && o->kind < OUTCOME_KIND_MAX);
 }
 
 static void on_drained(void *arg)
 {
-    (void)arg;
 }
 
 static const struct exec_events exec_events = {on_output, on_drained, on_finished};
@@ -96,7 +91,6 @@ static const struct proc_events proc_events = {on_proc_output, on_drained, on_ex
 
 static void on_created(void *arg, struct sandbox *sb, const struct err *err)
 {
-    (void)arg;
     t.sandbox = sb;
     t.failed += sb == NULL;
     assert(t.failed <= 1 && (sb != NULL || err->code != ERR_NONE));
@@ -108,7 +102,6 @@ static void on_created(void *arg, struct sandbox *sb, const struct err *err)
 
 static void on_lost(void *arg)
 {
-    (void)arg;
     t.lost++;
     assert(t.lost == 1);
 }

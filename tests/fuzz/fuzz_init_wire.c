@@ -45,11 +45,6 @@ static size_t n_blocks;
 
 void *fuzz_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
 {
-    (void)addr;
-    (void)prot;
-    (void)flags;
-    (void)fd;
-    (void)offset;
     assert(n_blocks < sizeof(blocks) / sizeof(blocks[0]));
     blocks[n_blocks] = calloc(1, len);
     return blocks[n_blocks] != NULL ? blocks[n_blocks++] : MAP_FAILED;
@@ -63,7 +58,6 @@ static void free_blocks(void)
 
 void fuzz_child_exit(int status)
 {
-    (void)status;
     longjmp(gone, 1);
 }
 
@@ -97,33 +91,25 @@ int cell_acquire_at(struct init *i, unsigned at, struct cell **ret)
 
 int cell_limit_memory(const struct init *i, const struct cell *c, uint64_t bytes)
 {
-    (void)i;
-    (void)c;
     return bytes % 2 ? -EOPNOTSUPP : 0;
 }
 
 uint32_t cell_remaining(struct init *i, const struct cell *c)
 {
-    (void)i;
-    (void)c;
     return 1;
 }
 
 bool cell_empty(const struct cell *c)
 {
-    (void)c;
     return false;
 }
 
 void cell_prepare(struct init *i)
 {
-    (void)i;
 }
 
 int cell_kill_tree(struct init *i, struct cell *c)
 {
-    (void)i;
-    (void)c;
     return 0;
 }
 
@@ -131,9 +117,6 @@ int cell_kill_tree(struct init *i, struct cell *c)
  * NOLINTNEXTLINE(readability-non-const-parameter): the type is that of clone_process(). */
 pid_t fuzz_clone_process(uint64_t flags, int cgroup_fd, int *ret_pidfd)
 {
-    (void)flags;
-    (void)cgroup_fd;
-    (void)ret_pidfd;
     return -EAGAIN;
 }
 

@@ -55,7 +55,6 @@ __attribute__((visibility("default"))) int gettimeofday(struct timeval *restrict
                                                         void *restrict tz)
 {
     struct timespec t = {0};
-    (void)tz;
     (void)clock_gettime(CLOCK_REALTIME, &t);
     *tv = (struct timeval){.tv_sec = t.tv_sec, .tv_usec = t.tv_nsec / 1000};
     return 0;

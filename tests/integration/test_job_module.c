@@ -53,7 +53,6 @@ static struct {
 
 static void on_gone(void *arg)
 {
-    (void)arg;
     fail_msg("box-priv has died");
 }
 
@@ -62,7 +61,6 @@ static int set_up(void **state)
     static char *roots[3], state_dir[80], closed[80], program[3][4096];
     static const char *const names[] = {"box-priv", "box-init", "box-fetch"};
     struct err err = {0};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (str_fmt(program[i], sizeof(program[i]), "%s/%s", programs, names[i]) < 0)
             return -1;
@@ -101,7 +99,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     jobs_free(it.skills);
     fetch_launcher_free(it.launcher);
     if (it.backend != NULL)
@@ -114,7 +111,6 @@ static int tear_down(void **state)
 
 static void on_done(void *arg, const char *json, size_t len, const char *message)
 {
-    (void)arg;
     it.answered = true;
     free(it.json);
     free(it.message);
@@ -166,7 +162,6 @@ static void belongs_to(const char *rel, uid_t uid, gid_t gid)
 
 static void a_store_is_kept_by_its_owner(void **state)
 {
-    (void)state;
     make("theirs", OWNER, GROUP, 0700);
     use_root("theirs/data/skills");
     call(SKILLS_CREATE, "{\"skill\":{\"name\":\"demo\"}}");
@@ -181,7 +176,6 @@ static void a_store_is_kept_by_its_owner(void **state)
 
 static void a_store_of_root_is_kept_without_its_powers(void **state)
 {
-    (void)state;
     make("roots", 0, 0, 0755);
     use_root("roots/skills");
     call(SKILLS_CREATE, "{\"skill\":{\"name\":\"demo\"}}");
@@ -197,7 +191,6 @@ static void a_store_of_root_is_kept_without_its_powers(void **state)
 static void what_is_not_allowed_is_refused(void **state)
 {
     char link[256];
-    (void)state;
     jobs_set_skills_root(it.skills, "/etc/skills");
     call(SKILLS_LIST, "{}");
     assert_non_null(strstr(it.message, "allowed_mount_roots"));
@@ -227,7 +220,6 @@ static void what_is_not_allowed_is_refused(void **state)
 static void a_mount_inside_is_another_place(void **state)
 {
     char path[256];
-    (void)state;
     (void)snprintf(path, sizeof(path), "%s/mounted", it.allowed);
     make("mounted", OWNER, GROUP, 0755);
     assert_int_equal(mount("none", path, "tmpfs", 0, "size=1m"), 0);
@@ -276,7 +268,6 @@ static void copy(const char *source, const char *manifest)
 static void copies_belong_to_whoever_has_the_cache(void **state)
 {
     static const char empty[] = "{\"algorithm\":\"sha256-tree-v1\",\"files\":[],\"total_bytes\":0}";
-    (void)state;
     make("cache", OWNER, GROUP, 0755);
     make("tree", OWNER, GROUP, 0700);
     put("tree.json", empty);
@@ -302,7 +293,6 @@ static void copies_are_read_with_the_rights_of_the_caches_owner(void **state)
         "{\"algorithm\":\"sha256-tree-v1\",\"files\":[{\"path\":\"f\",\"size\":0,\"sha256\":"
         "\"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\","
         "\"executable\":false}],\"total_bytes\":0}";
-    (void)state;
     make("roots-own", 0, 0, 0700);
     put("roots-own/tree.json", one);
     copy("tree", "roots-own/tree.json");
@@ -313,7 +303,6 @@ static void directories_of_others_are_made_and_checked(void **state)
 {
     struct err err = {0};
     char path[256];
-    (void)state;
     make("place", OWNER, GROUP, 0755);
     (void)snprintf(path, sizeof(path), "%s/place/default", it.allowed);
     it.answered = false;

@@ -50,7 +50,6 @@ static struct shared {
 static int setup(void **unused)
 {
     char id[17];
-    (void)unused;
     (void)snprintf(state, sizeof(state), "/tmp/box-native-XXXXXX");
     assert_non_null(mkdtemp(state));
     id_random(id);
@@ -61,7 +60,6 @@ static int setup(void **unused)
 
 static int teardown(void **unused)
 {
-    (void)unused;
     end_children();
     return path_remove_tree_at(AT_FDCWD, state);
 }
@@ -86,7 +84,6 @@ static struct heard {
 
 static void on_gone(void *arg)
 {
-    (void)arg;
     fail_msg("box-priv has died");
 }
 
@@ -125,13 +122,11 @@ static void on_created(void *arg, struct sandbox *sb, const struct err *err)
 
 static void on_lost(void *arg)
 {
-    (void)arg;
     it.lost = true;
 }
 
 static void on_done(void *arg, const struct err *err)
 {
-    (void)arg;
     it.done = true;
     if (err != NULL)
         it.err = *err;
@@ -298,8 +293,6 @@ static struct run {
 
 static void on_exec_output(void *arg, enum exec_stream stream, const char *data, size_t len)
 {
-    (void)arg;
-    (void)stream;
     size_t room = sizeof(command.out) - 1 - command.len;
     len = len < room ? len : room;
     memcpy(command.out + command.len, data, len);
@@ -308,7 +301,6 @@ static void on_exec_output(void *arg, enum exec_stream stream, const char *data,
 
 static void on_exec_finished(void *arg, const struct outcome *outcome)
 {
-    (void)arg;
     command.finished = true;
     command.outcome = *outcome;
 }
@@ -431,7 +423,6 @@ static void go_on_with_records(void)
 static void output_has_no_gap_and_no_repeat(void **unused)
 {
     uint64_t before = 0;
-    (void)unused;
     with_victim(start_records, 20);
     for (int i = 0; i < 12; i++) {
         with_victim(go_on_with_records, 5 + i * 13 % 40);
@@ -468,7 +459,6 @@ static void take_two(void)
 static void what_happened_meanwhile_is_told(void **unused)
 {
     char text[64];
-    (void)unused;
     with_victim(start_and_die, 600);
     begin();
     assert_true(adopt(shared->name, take_two));
@@ -519,7 +509,6 @@ static void start_half_line(void)
 static void half_a_line_is_ended_before_the_next(void **unused)
 {
     static char got[262144];
-    (void)unused;
     with_victim(start_half_line, 0);
     begin();
     assert_true(adopt(shared->name, take_first));
@@ -553,7 +542,6 @@ static void start_whole_lines(void)
 
 static void whole_lines_get_no_more(void **unused)
 {
-    (void)unused;
     with_victim(start_whole_lines, 20);
     begin();
     assert_true(adopt(shared->name, take_first));
@@ -568,7 +556,6 @@ static void whole_lines_get_no_more(void **unused)
 static void writer_is_held_back_and_goes_on(void **unused)
 {
     AUTO_FREE char *big = xcalloc(1, 4U << 20);
-    (void)unused;
     begin();
     create();
     start(&procs[0], "exec wc -c", 0);
@@ -590,7 +577,6 @@ static void process_that_cannot_run_says_why(void **unused)
 {
     char *const argv[] = {(char *)(uintptr_t) "/no/such/program", NULL};
     struct proc_request req = {.number = 1, .argv = argv};
-    (void)unused;
     begin();
     create();
     assert_int_equal(it.b->ops->proc_start(it.sb, &req, &events, &procs[0], &procs[0].p, &it.err),
@@ -606,7 +592,6 @@ static void process_that_cannot_run_says_why(void **unused)
 
 static void kill_takes_the_whole_tree(void **unused)
 {
-    (void)unused;
     begin();
     create();
     char script[128];
@@ -633,7 +618,6 @@ static void kill_takes_the_whole_tree(void **unused)
 
 static void end_of_the_sandbox_is_told(void **unused)
 {
-    (void)unused;
     begin();
     create();
     start(&procs[0], "echo before; exec cat", 0);
@@ -652,7 +636,6 @@ static void end_of_the_sandbox_is_told(void **unused)
 
 static void memory_of_a_process_has_its_own_limit(void **unused)
 {
-    (void)unused;
     begin();
     create();
     start(&procs[1], "echo up; exec cat", 0);
@@ -694,7 +677,6 @@ static void create_two(void)
 static void what_nobody_adopts_is_swept(void **unused)
 {
     char gone[17];
-    (void)unused;
     with_victim(create_two, 0);
     begin();
     assert_true(adopt(shared->name, NULL));
@@ -723,7 +705,6 @@ static void what_nobody_adopts_is_swept(void **unused)
 
 static void sandbox_that_died_meanwhile_is_not_found(void **unused)
 {
-    (void)unused;
     with_victim(create, 0);
     begin();
     assert_true(adopt(shared->name, NULL));

@@ -60,7 +60,6 @@ static const struct priv_client_options *options(uint64_t linger)
 static int setup(void **unused)
 {
     char id[17];
-    (void)unused;
     (void)snprintf(state, sizeof(state), "/tmp/box-priv-XXXXXX");
     assert_non_null(mkdtemp(state));
     /* As boxd leaves it: some tests put things there before the first box-priv. */
@@ -73,7 +72,6 @@ static int setup(void **unused)
 
 static int teardown(void **unused)
 {
-    (void)unused;
     end_children();
     return path_remove_tree_at(AT_FDCWD, state);
 }
@@ -243,7 +241,6 @@ static void sandboxes_outlive_a_killed_boxd(void **unused)
     struct victim v;
     struct answer a;
     uint32_t index = UINT32_MAX;
-    (void)unused;
     victim_start(&v, 3600, 0);
     victim_kill(&v);
     begin(3600);
@@ -283,7 +280,6 @@ static void sandboxes_outlive_a_killed_boxd(void **unused)
 static void without_lingering_everything_ends_at_once(void **unused)
 {
     struct victim v;
-    (void)unused;
     victim_start(&v, 0, 0);
     victim_kill(&v);
     expect_end_of(v.priv_pid);
@@ -296,7 +292,6 @@ static void without_lingering_everything_ends_at_once(void **unused)
 static void lingering_ends(void **unused)
 {
     struct victim v;
-    (void)unused;
     victim_start(&v, 1, 0);
     victim_kill(&v);
     expect_end_of(v.priv_pid);
@@ -307,7 +302,6 @@ static void deadline_holds_while_nobody_is_there(void **unused)
     struct victim v;
     struct answer a;
     uint32_t index = UINT32_MAX;
-    (void)unused;
     victim_start(&v, 3600, 600);
     /* Not while somebody is. */
     (void)poll(NULL, 0, 700);
@@ -334,7 +328,6 @@ static void what_nobody_heard_of_is_there(void **unused)
     uint32_t index = UINT32_MAX;
     int out[2];
     struct answer a;
-    (void)unused;
     assert_int_equal(pipe2(out, O_CLOEXEC), 0);
     pid_t pid = fork();
     if (pid == 0) {
@@ -363,7 +356,6 @@ static void resolver_comes_again(void **unused)
     struct answer a, b;
     struct sockaddr_in sa = {0};
     socklen_t len = sizeof(sa);
-    (void)unused;
     plan_flags = PLAN_NET_ON;
     victim_start(&v, 3600, 0);
     plan_flags = 0;
@@ -388,7 +380,6 @@ static void one_boxd_at_a_time(void **unused)
     struct loop *loop = NULL;
     struct priv_client *second = NULL;
     char name[17];
-    (void)unused;
     begin(3600);
     create(name);
     assert_int_equal(loop_new(&clock_system, &loop, &err), 0);
@@ -417,7 +408,6 @@ static void another_version_can_only_say_goodbye(void **unused)
                                .uid = DAEMON,
                                .gid = DAEMON};
     struct priv_head head = {.type = PRIV_LIST};
-    (void)unused;
     victim_start(&v, 3600, 0);
     victim_kill(&v);
     int fd = dial();
@@ -438,7 +428,6 @@ static void another_version_can_only_say_goodbye(void **unused)
 static void boxd_for_another_user_begins_anew(void **unused)
 {
     struct victim v;
-    (void)unused;
     victim_start(&v, 3600, 0);
     victim_kill(&v);
     assert_int_equal(loop_new(&clock_system, &it.loop, &err), 0);
@@ -458,7 +447,6 @@ static void others_are_not_let_in(void **unused)
     char path[128];
     struct stat st;
     int status = 0;
-    (void)unused;
     victim_start(&v, 3600, 0);
     (void)snprintf(path, sizeof(path), "%s/" PRIV_SOCKET, state);
     assert_int_equal(stat(path, &st), 0);
@@ -490,7 +478,6 @@ static void socket_of_somebody_else_is_not_believed(void **unused)
 {
     int ready[2];
     char byte;
-    (void)unused;
     assert_int_equal(chmod(state, 0777), 0);
     assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
     pid_t pid = fork();
@@ -556,7 +543,6 @@ static void an_engine_gets_directories_under_other_ids(void **unused)
     char engine[96], top[64], dir[80], place[128];
     struct answer a;
     struct stat st;
-    (void)unused;
     AUTO_CLOSE int sock = listen_as_engine(engine);
     (void)snprintf(top, sizeof(top), "/var/tmp/box-bind-XXXXXX");
     assert_non_null(mkdtemp(top));
@@ -606,7 +592,6 @@ static void binds_have_bounds(void **unused)
     };
     char engine[96];
     struct answer a;
-    (void)unused;
     AUTO_CLOSE int sock = listen_as_engine(engine);
     begin_with_engine(engine, "/srv");
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

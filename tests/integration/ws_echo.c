@@ -21,16 +21,11 @@ static struct loop *loop;
 static void on_message(struct ws_conn *c, enum ws_opcode opcode, const char *data, size_t len,
                        void *arg)
 {
-    (void)arg;
     (void)ws_send(c, opcode, data, len);
 }
 
 static void on_closed(struct ws_conn *c, unsigned code, const char *reason, void *arg)
 {
-    (void)c;
-    (void)code;
-    (void)reason;
-    (void)arg;
 }
 
 static void echo(struct http_request *req, void *arg)
@@ -45,8 +40,6 @@ static void echo(struct http_request *req, void *arg)
 static void on_stdin(struct loop_io *io, uint32_t events)
 {
     char byte;
-    (void)io;
-    (void)events;
     if (read(STDIN_FILENO, &byte, 1) <= 0)
         loop_quit(loop);
 }

@@ -37,7 +37,6 @@ static struct {
 
 static int store_start(void **state)
 {
-    (void)state;
     (void)snprintf(it.dir, sizeof(it.dir), "/tmp/box-fetch-XXXXXX");
     if (mkdtemp(it.dir) == NULL)
         return -1;
@@ -49,7 +48,6 @@ static int store_start(void **state)
 
 static int store_stop(void **state)
 {
-    (void)state;
     json_free(it.answer);
     it.answer = NULL;
     buf_done(&it.zip);

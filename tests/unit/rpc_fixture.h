@@ -222,22 +222,16 @@ void jobs_set_skills_root(struct jobs *s, const char *path)
 
 void jobs_act_for(struct jobs *s, const uid_t *uid)
 {
-    (void)s;
-    (void)uid;
 }
 
 void jobs_add_place(struct jobs *s, const char *path)
 {
-    (void)s;
-    (void)path;
 }
 
 /* NOLINTNEXTLINE(readability-function-size): as jobs/jobs.h has it. */
 int jobs_skill(struct jobs *s, const char *workspace, enum skills_op op, const struct json *request,
                int zip_fd, jobs_done_fn *done_fn, void *arg, struct err *err)
 {
-    (void)request;
-    (void)err;
     s->calls++;
     s->op = op;
     s->workspace[0] = '\0';
@@ -254,7 +248,6 @@ int jobs_skill(struct jobs *s, const char *workspace, enum skills_op op, const s
 int hostdir_ensure(struct jobs *s, const char *path, jobs_done_fn *done_fn, void *arg,
                    struct err *err)
 {
-    (void)err;
     s->calls++;
     assert_int_equal(str_copy(s->dir, sizeof(s->dir), path), 0);
     s->done = done_fn;
@@ -265,14 +258,12 @@ int hostdir_ensure(struct jobs *s, const char *path, jobs_done_fn *done_fn, void
 int hostdir_measure(struct jobs *s, const char *path, const char *const *parts,
                     jobs_done_fn *done_fn, void *arg, struct err *err)
 {
-    (void)parts;
     return hostdir_ensure(s, path, done_fn, arg, err);
 }
 
 int hostdir_verify_marker(struct jobs *s, const char *path, const char *marker_name,
                           jobs_done_fn *done_fn, void *arg, struct err *err)
 {
-    (void)marker_name;
     return hostdir_ensure(s, path, done_fn, arg, err);
 }
 
@@ -282,9 +273,6 @@ static struct jobs *last_made;
 int jobs_new(struct loop *loop, const struct jobs_options *options, struct jobs **ret,
              struct err *err)
 {
-    (void)loop;
-    (void)options;
-    (void)err;
     last_made = *ret = xnew(struct jobs);
     return 0;
 }
@@ -304,7 +292,6 @@ int jobs_submit(struct jobs *s, const struct job_request *request, jobs_done_fn 
 {
     AUTO_DONE(buf) struct buf text;
     struct jw w;
-    (void)err;
     assert_true(s->n_jobs < ARRAY_SIZE(s->jobs));
     struct submitted *j = &s->jobs[s->n_jobs++];
     buf_init(&text, 65536);

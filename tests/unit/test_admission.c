@@ -83,7 +83,6 @@ static void it_is_off_until_it_is_asked_for(void **state)
     const struct admission_grant g = a_grant();
     struct err err = {0};
     bool drop;
-    (void)state;
     assert_false(admission_enforced(a));
     configure(a, "{\"required\":false}");
     configure(a, "null");
@@ -97,7 +96,6 @@ static void it_is_off_until_it_is_asked_for(void **state)
 static void what_is_wrong_with_it_turns_it_on(void **state)
 {
     AUTO(admission) struct admission *a = admission_new(100);
-    (void)state;
     configure(a, "{\"required\":false,\"max_sessions\":2}");
     assert_true(admission_enforced(a));
     assert_string_equal(admission_config_error(a),
@@ -112,7 +110,6 @@ static void what_is_wrong_with_it_turns_it_on(void **state)
 static void it_cannot_be_turned_off(void **state)
 {
     AUTO(admission) struct admission *a = enforced();
-    (void)state;
     configure(a, "{\"required\":false}");
     assert_true(admission_enforced(a));
     assert_string_equal(admission_config_error(a),
@@ -124,7 +121,6 @@ static void grants_are_checked_before_they_count(void **state)
 {
     AUTO(admission) struct admission *a = enforced();
     struct admission_grant g = a_grant();
-    (void)state;
     g.expires_at = NOW;
     refuse(a, g, ERR_DENIED, "Cannot install an expired sandbox admission grant");
     g.expires_at = NOW + 300 * SECOND + 1;
@@ -145,7 +141,6 @@ static void grants_only_move_forward(void **state)
     AUTO(admission) struct admission *a = enforced();
     struct admission_grant g = a_grant();
     struct err err;
-    (void)state;
     install(a, &g, true); /* a generation never seen */
     install(a, &g, false);
     g.entitlement_revision = 4;
@@ -177,7 +172,6 @@ static void grants_are_taken_back(void **state)
     struct admission_grant g = a_grant();
     struct admission_revocation r = {.entitlement_revision = 4};
     struct err err = {0};
-    (void)state;
     install(a, &g, true);
     assert_true(admission_revoke(a, NS, &r, &err) < 0);
     assert_string_equal(err.msg, "Sandbox admission revocation is stale");
@@ -197,7 +191,6 @@ static void use_needs_a_grant_that_fits(void **state)
     AUTO(admission) struct admission *a = enforced();
     struct admission_grant g = a_grant();
     struct err err;
-    (void)state;
     assert_true(check(a, 2, NOW, &err) < 0);
     assert_int_equal(err.code, ERR_DENIED);
     assert_string_equal(err.msg, "Sandbox admission grant is missing");
@@ -222,7 +215,6 @@ static void records_have_a_cap(void **state)
     AUTO(admission) struct admission *a = enforced();
     const struct admission_revocation r = {.entitlement_revision = 1};
     struct err err = {0};
-    (void)state;
     admission_set_max(a, 1);
     assert_int_equal(admission_revoke(a, NS_OTHER, &r, &err), 0);
     refuse(a, a_grant(), ERR_DENIED,
@@ -243,7 +235,6 @@ static void expired_grants_are_told_once(void **state)
     const struct admission_grant g = a_grant();
     struct err err;
     int n = 0;
-    (void)state;
     install(a, &g, true);
     admission_reap(a, NOW, note_expired, &n);
     assert_int_equal(n, 0);
@@ -266,7 +257,6 @@ static void requests_are_rewritten(void **state)
     AUTO(admission) struct admission *a = admission_new(1);
     AUTO(spec) struct spec *s = a_spec();
     struct err err = {0};
-    (void)state;
     configure(a, "{\"required\":true,\"cpus\":0.5,\"memory_mb\":64,\"pids_limit\":7,"
                  "\"max_timeout_sec\":9,\"read_only_rootfs\":false,\"workspace_quota_mb\":3}");
     free(s->image);
@@ -303,7 +293,6 @@ static void requests_for_more_are_refused(void **state)
                                           "/workspace/.."};
     AUTO(admission) struct admission *a = enforced();
     struct spec *s = a_spec();
-    (void)state;
     s->network = NETWORK_ON;
     forbid(a, s, "Managed sandbox network access is disabled");
     s = a_spec();
@@ -331,7 +320,6 @@ static char dir[PATH_MAX];
 static int make_dir(void **state)
 {
     char temp[] = "/tmp/box-adm-XXXXXX";
-    (void)state;
     if (mkdtemp(temp) == NULL || realpath(temp, dir) == NULL || chdir(dir) < 0)
         return -1;
     int fd = open("file", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
@@ -344,7 +332,6 @@ static int make_dir(void **state)
 
 static int remove_dir(void **state)
 {
-    (void)state;
     return chdir("/") < 0 ? -1 : path_remove_tree_at(AT_FDCWD, dir);
 }
 
@@ -402,7 +389,6 @@ static void mounts_of_a_trusted_host_are_read_only(void **state)
     AUTO_FREE char *root = xasprintf("%s/in", dir);
     char *roots[] = {root, NULL};
     const struct box_paths paths = {.mount_roots = roots};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO(spec) struct spec *s = a_spec();
         struct err err = {0};
@@ -423,7 +409,6 @@ static void mounts_of_a_trusted_host_have_bounds(void **state)
     const struct box_paths paths = {.mount_roots = roots}, nowhere = {0};
     AUTO(spec) struct spec *s = a_spec();
     struct err err = {0};
-    (void)state;
     assert_int_equal(admission_check_mounts(&nowhere, s, &err), 0); /* none are fine */
     add_mount(s, "in/tree", "/workspace/x", MOUNT_RO);
     assert_true(admission_check_mounts(&nowhere, s, &err) < 0);

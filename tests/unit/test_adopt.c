@@ -63,19 +63,12 @@ static void world_stop(struct world *w)
 
 static int count_one(void *arg, const char *id, uint64_t used, const char *json, size_t len)
 {
-    (void)id;
-    (void)used;
-    (void)json;
-    (void)len;
     ++*(int *)arg;
     return 0;
 }
 
 static int count_process(void *arg, const char *id, const char *json, size_t len)
 {
-    (void)id;
-    (void)json;
-    (void)len;
     ++*(int *)arg;
     return 0;
 }
@@ -101,7 +94,6 @@ static void session_is_found_again_with_all_it_was(void **state)
     struct world w;
     struct heard h;
     struct err err = {0};
-    (void)state;
     world_start(&w, NULL);
     struct spec *spec = named_spec("chat \xc3\xa4/1");
     spec->cpus = 1.5;
@@ -146,7 +138,6 @@ static void session_is_found_again_with_all_it_was(void **state)
 static void idle_time_goes_on_over_a_restart(void **state)
 {
     struct world w;
-    (void)state;
     world_start(&w, NULL);
     session_release(ready_session(&w.f, "s"));
     pass(&w.f, 20 * SEC);
@@ -168,7 +159,6 @@ static void idle_time_goes_on_over_a_restart(void **state)
 static void clock_that_was_set_back_makes_nothing_older(void **state)
 {
     struct world w;
-    (void)state;
     world_start(&w, NULL);
     session_release(ready_session(&w.f, "s"));
     pass(&w.f, 5 * SEC);
@@ -186,7 +176,6 @@ static void test_row_F11_a_lease_runs_out_when_nobody_holds_it(void **state)
 {
     struct world w;
     struct err err = {0};
-    (void)state;
     world_start(&w, NULL);
     struct session *s = ready_session(&w.f, "s");
     struct told t;
@@ -215,7 +204,6 @@ static void test_row_F11_the_next_daemon_waits_for_the_holder_no_longer_than_the
     struct world w;
     struct err err = {0};
     struct told t;
-    (void)state;
     world_start(&w, NULL);
     struct session *s = ready_session(&w.f, "s"), *kept = ready_session(&w.f, "kept");
     assert_int_equal(start_spec(s, steps_spec("mcp", "cat"), &t, &err), 0);
@@ -247,7 +235,6 @@ static void process_runs_on_and_no_byte_is_lost(void **state)
 {
     struct world w;
     struct reader r;
-    (void)state;
     world_start(&w, NULL);
     struct session *s = ready_session(&w.f, "s");
     struct process_spec *spec = steps_spec("mcp", "echo one; echo two; cat");
@@ -291,7 +278,6 @@ static void process_runs_on_and_no_byte_is_lost(void **state)
 static void process_that_ended_meanwhile_says_how(void **state)
 {
     struct world w;
-    (void)state;
     world_start(&w, NULL);
     struct session *s = ready_session(&w.f, "s");
     (void)running(&w.f, s, "ends", "sleep 1000; err bye; exit 9");
@@ -332,7 +318,6 @@ static void output_of_an_ended_process_outlives_the_daemon_too(void **state)
 {
     struct world w;
     char text[32] = "";
-    (void)state;
     world_start(&w, NULL);
     struct session *s = ready_session(&w.f, "s");
     (void)running(&w.f, s, "p", "echo done; err bye; exit 4");
@@ -354,7 +339,6 @@ static void numbers_of_processes_are_never_used_again(void **state)
 {
     struct world w;
     struct told t;
-    (void)state;
     world_start(&w, NULL);
     struct session *s = ready_session(&w.f, "s");
     for (int i = 0; i < 70; i++) /* more than are reserved at once */
@@ -378,7 +362,6 @@ static void test_row_F21_what_is_nobodys_is_swept(void **state)
     struct world w;
     struct heard h;
     struct err err = {0};
-    (void)state;
     world_start(&w, &(struct fake_options){.create_ns = SEC, .destroy_ns = SEC});
     acquire_id(&w.f, "kept", &h);
     pass(&w.f, SEC);
@@ -403,7 +386,6 @@ static void test_row_F21_what_is_nobodys_is_swept(void **state)
 static void session_that_died_meanwhile_is_forgotten(void **state)
 {
     struct world w;
-    (void)state;
     world_start(&w, NULL);
     session_release(ready_session(&w.f, "dead"));
     session_release(ready_session(&w.f, "alive"));
@@ -430,7 +412,6 @@ static void hostile_records_are_dropped_and_the_rest_is_taken(void **state)
     struct world w;
     struct err err = {0};
     char good[4096] = "";
-    (void)state;
     world_start(&w, NULL);
     session_release(ready_session(&w.f, "s"));
     struct session *s = manager_find(w.f.m, "s");
@@ -466,7 +447,6 @@ static void backend_that_keeps_nothing_is_fine(void **state)
     struct backend_ops poor;
     struct told t;
     struct err err = {0};
-    (void)state;
     world_start(&w, NULL);
     session_release(ready_session(&w.f, "s"));
     crash(&w);
@@ -497,7 +477,6 @@ static void no_store_is_no_obstacle(void **state)
     struct fixture f;
     struct heard adopted = {0};
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     assert_int_equal(manager_adopt(f.m, on_gone, &adopted, &err), 0);
     pump(&f);
@@ -513,7 +492,6 @@ static void session_that_cannot_be_recorded_is_not_acknowledged(void **state)
     struct world w;
     struct heard h;
     struct err err = {0};
-    (void)state;
     world_start(&w, NULL);
     struct spec *spec = named_spec("s");
     AUTO_FREE char *value = xcalloc(1, 400001);
@@ -531,9 +509,6 @@ static void session_that_cannot_be_recorded_is_not_acknowledged(void **state)
 
 static int remember_used(void *arg, const char *id, uint64_t used, const char *json, size_t len)
 {
-    (void)id;
-    (void)json;
-    (void)len;
     *(uint64_t *)arg = used;
     return 0;
 }
@@ -549,7 +524,6 @@ static uint64_t used_in_store(struct world *w)
 static void times_of_use_are_written_in_batches(void **state)
 {
     struct world w;
-    (void)state;
     world_start(&w, NULL);
     struct session *s = ready_session(&w.f, "s");
     pass(&w.f, 10 * SEC);

@@ -7,7 +7,6 @@ static void reader_gets_the_backlog_and_what_follows(void **state)
 {
     struct fixture f;
     struct reader r;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     struct process *p = running(&f, s, "p", "echo before; cat");
@@ -31,7 +30,6 @@ static void readers_have_it_one_after_the_other(void **state)
 {
     struct fixture f;
     struct reader r[LINES];
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     struct process *p = running(&f, s, "p", "cat");
@@ -62,7 +60,6 @@ static void what_was_not_released_is_read_again(void **state)
 {
     struct fixture f;
     struct reader a, b;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     struct process *p = running(&f, s, "p", "echo one; echo two; cat");
@@ -86,7 +83,6 @@ static void slow_reader_holds_the_process_back(void **state)
 {
     struct fixture f;
     struct reader r;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     struct process *p = running(&f, s, "p", "flood 300000; exit 5");
@@ -111,7 +107,6 @@ static void full_stdin_is_told_when_it_has_room(void **state)
     struct fixture f;
     struct reader r;
     static char bulk[300000];
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     attach(running(&f, s, "p", "sleep 1000; cat"), &r, true);
@@ -132,7 +127,6 @@ static void exit_ends_readers_when_all_is_read(void **state)
     struct fixture f;
     struct reader r, parked;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     struct process *p = running(&f, s, "p", "sleep 1000; echo last words; err bye; exit 3");
@@ -170,7 +164,6 @@ static void next_reader_gets_the_rest_of_an_ended_process(void **state)
 {
     struct fixture f;
     struct reader r, parked;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     struct process *p = running(&f, s, "p", "sleep 1000; echo rest; exit 0");
@@ -191,7 +184,6 @@ static void record_is_kept_while_somebody_reads(void **state)
     struct fixture f;
     struct reader r;
     struct manager_options none = proc_options;
-    (void)state;
     none.exited_ns = 0;
     fixture_start(&f, NULL, &none);
     struct session *s = ready_session(&f, "s");
@@ -212,7 +204,6 @@ static void stop_replacement_and_deletion_end_readers(void **state)
     struct reader r[2];
     struct told t;
     struct heard gone;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     for (int how = 0; how < 3; how++) {
@@ -242,7 +233,6 @@ static void forwarding_is_use_of_the_session(void **state)
 {
     struct fixture f;
     struct reader r;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     attach(running(&f, s, "p", "cat"), &r, true);

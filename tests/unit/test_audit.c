@@ -32,7 +32,6 @@ static struct fake_clock fake;
 
 static int make_dir(void **state)
 {
-    (void)state;
     fake_clock_init(&fake);
     (void)snprintf(dir, sizeof(dir), "/tmp/box-audit-XXXXXX");
     if (mkdtemp(dir) == NULL)
@@ -43,7 +42,6 @@ static int make_dir(void **state)
 
 static int remove_dir(void **state)
 {
-    (void)state;
     fault_reset();
     (void)close(dir_fd);
     return path_remove_tree_at(AT_FDCWD, dir);
@@ -108,7 +106,6 @@ static void records_follow_from_each_other(void **state)
 {
     AUTO_DONE(buf) struct buf text;
     struct audit_chain c = {0};
-    (void)state;
     buf_init(&text, 1 << 20);
     AUTO(audit) struct audit *a = open_plain();
     for (int i = 0; i < 10; i++)
@@ -142,7 +139,6 @@ static void a_record_says_how_it_ended_and_what_was_decided(void **state)
                                    .duration_ms = &ms,
                                    .bytes = bytes,
                                    .decision = &decision};
-    (void)state;
     buf_init(&text, 1 << 20);
     AUTO(audit) struct audit *a = open_plain();
     assert_int_equal(audit_write(a, &r, NULL), 0);
@@ -159,7 +155,6 @@ static void long_commands_keep_their_digest(void **state)
 {
     AUTO_DONE(buf) struct buf text;
     static char command[100000];
-    (void)state;
     buf_init(&text, 1 << 20);
     memset(command, '\1', sizeof(command) - 1); /* each is written as six */
     AUTO(audit) struct audit *a = open_plain();
@@ -173,7 +168,6 @@ static void long_commands_keep_their_digest(void **state)
 static void a_new_process_goes_on(void **state)
 {
     struct audit_chain c = {0};
-    (void)state;
     for (int i = 0; i < 3; i++) {
         AUTO(audit) struct audit *a = open_plain();
         exec_start(a, "one");
@@ -188,7 +182,6 @@ static void two_processes_cannot_write_one_log(void **state)
     AUTO(audit) struct audit *b = NULL;
     const struct audit_options options = {.dir_fd = dir_fd, .clock = &fake.clock};
     struct err err = {0};
-    (void)state;
     assert_true(audit_open(&options, &b, &err) < 0);
     assert_int_equal(err.code, ERR_STATE);
     assert_int_equal(audit_count(a), 1);
@@ -198,7 +191,6 @@ static void two_processes_cannot_write_one_log(void **state)
 static void any_change_is_found(void **state)
 {
     AUTO_DONE(buf) struct buf text;
-    (void)state;
     buf_init(&text, 1 << 20);
     {
         AUTO(audit) struct audit *a = open_plain();
@@ -247,7 +239,6 @@ static void missing_and_moved_lines_are_named(void **state)
     };
     AUTO_DONE(buf) struct buf text, made;
     char *lines[8] = {0};
-    (void)state;
     buf_init(&text, 1 << 20);
     buf_init(&made, 1 << 20);
     {
@@ -275,7 +266,6 @@ static void a_head_noted_earlier_finds_a_cut_end(void **state)
 {
     AUTO_DONE(buf) struct buf text;
     char head[AUDIT_HASH_LEN + 1];
-    (void)state;
     buf_init(&text, 1 << 20);
     {
         AUTO(audit) struct audit *a = open_plain();
@@ -309,7 +299,6 @@ static void what_is_no_log_is_told(void **state)
          "the first record names one before it", 1},
     };
     AUTO_DONE(buf) struct buf big;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct audit_chain c = {0};
         write_log("x.log", cases[i].text, strlen(cases[i].text));
@@ -333,7 +322,6 @@ static void an_incomplete_record_is_dropped_and_told(void **state)
 {
     AUTO_DONE(buf) struct buf text;
     struct audit_chain c = {0};
-    (void)state;
     buf_init(&text, 1 << 20);
     {
         AUTO(audit) struct audit *a = open_plain();
@@ -356,7 +344,6 @@ static void a_log_that_cannot_be_continued_is_set_aside(void **state)
 {
     AUTO_DONE(buf) struct buf text;
     struct audit_chain c = {0};
-    (void)state;
     buf_init(&text, 1 << 20);
     write_log(AUDIT_CURRENT, "garbage\n", 8);
     AUTO(audit) struct audit *a = open_plain();
@@ -381,7 +368,6 @@ static void full_files_are_put_by_and_the_chain_goes_on(void **state)
     struct audit_chain c = {0};
     struct dirent **names = NULL;
     struct stat st;
-    (void)state;
     for (int run = 0; run < 2; run++) { /* over a restart, too */
         AUTO(audit) struct audit *a = open_with(1300, 0, false);
         for (int i = run; i < 6; i++)
@@ -409,7 +395,6 @@ static void full_files_are_put_by_and_the_chain_goes_on(void **state)
 static void the_chain_goes_on_from_a_full_file(void **state)
 {
     struct audit_chain c = {0};
-    (void)state;
     {
         AUTO(audit) struct audit *a = open_plain();
         exec_start(a, "x");
@@ -427,7 +412,6 @@ static void the_chain_goes_on_from_a_full_file(void **state)
 static void old_files_go_when_there_are_too_many(void **state)
 {
     struct dirent **names = NULL;
-    (void)state;
     AUTO(audit) struct audit *a = open_with(1300, 2, false);
     for (int i = 0; i < 40; i++)
         exec_start(a, "echo hi");
@@ -445,7 +429,6 @@ static void what_cannot_be_written_is_counted_and_told(void **state)
     AUTO_DONE(buf) struct buf status;
     struct audit_chain c = {0};
     struct jw w;
-    (void)state;
     buf_init(&text, 1 << 20);
     buf_init(&status, 4096);
     AUTO(audit) struct audit *a = open_plain();
@@ -472,7 +455,6 @@ static void what_cannot_be_written_is_counted_and_told(void **state)
 static void half_a_record_is_taken_back(void **state)
 {
     struct audit_chain c = {0};
-    (void)state;
     AUTO(audit) struct audit *a = open_plain();
     fault_set(FAULT_WRITE, 2, ENOSPC);
     fault_short(40);
@@ -488,7 +470,6 @@ static void nothing_runs_unrecorded_where_that_is_asked_for(void **state)
 {
     const struct audit_record r = {.event = AUDIT_EXEC_START};
     struct err err = {0};
-    (void)state;
     AUTO(audit) struct audit *a = open_with(0, 0, true);
     assert_int_equal(audit_ready(a, &err), 0);
     fault_set(FAULT_WRITE, 1, EIO);
@@ -549,7 +530,6 @@ static int in_small_place(void)
 static void a_full_disk_refuses_before_it_loses(void **state)
 {
     int status = 0;
-    (void)state;
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0)

@@ -48,7 +48,6 @@ static void a_token_is_found_by_itself_or_its_digest(void **state)
     struct authz *a =
         good("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\"}, {\"name\": \"b\", "
              "\"sha256\": \"" TWO_DIGEST "\"}]}");
-    (void)state;
     assert_string_equal(authz_name(authz_find(a, ONE, 32, 0)), "a");
     assert_string_equal(authz_name(authz_find(a, TWO, 32, 0)), "b");
     assert_null(authz_find(a, ONE, 31, 0));
@@ -63,7 +62,6 @@ static void a_token_ends_when_it_says(void **state)
     struct authz *a = good("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"expires\": "
                            "\"2026-01-01T00:00:00Z\"}]}");
     const uint64_t end = 1767225600ULL * NSEC_PER_SEC;
-    (void)state;
     assert_non_null(authz_find(a, ONE, 32, end - 1000));
     assert_null(authz_find(a, ONE, 32, end));
     assert_null(authz_find(a, ONE, 32, end + NSEC_PER_SEC));
@@ -86,7 +84,6 @@ static void a_scope_that_is_held_counts_while_nothing_of_it_changes(void **state
         "{\"tokens\": [{\"name\": \"c\", \"token\": \"" ONE "\"}]}"};
     struct authz *a = good(FILE_OF(ENTRY("")));
     const struct authz_scope *s = authz_hold(authz_find(a, ONE, 32, 0));
-    (void)state;
     assert_true(authz_counts(s, a, 0));
     authz_free(a);
     assert_string_equal(authz_name(s), "a");
@@ -109,7 +106,6 @@ static void a_scope_that_is_held_ends_when_it_says(void **state)
     struct authz *a = good(FILE_OF(ENTRY(", \"expires\": \"2026-01-01T00:00:00Z\"")));
     const uint64_t end = 1767225600ULL * NSEC_PER_SEC;
     const struct authz_scope *s = authz_find(a, ONE, 32, 0);
-    (void)state;
     assert_true(authz_counts(s, a, end - 1000));
     assert_false(authz_counts(s, a, end));
 }
@@ -119,7 +115,6 @@ static void what_is_not_named_is_not_allowed(void **state)
     AUTO(authz) struct authz *a = good("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\"}]}");
     const struct authz_scope *s = authz_find(a, ONE, 32, 0);
     struct err err = {0};
-    (void)state;
     assert_true(authz_check_profile(s, "default", &err) < 0);
     assert_int_equal(err.code, ERR_DENIED);
     assert_string_equal(err.msg, "token 'a' may not use the profile 'default'");
@@ -135,7 +130,6 @@ static void what_is_not_named_is_not_allowed(void **state)
 
 static void nobody_in_particular_may_do_everything(void **state)
 {
-    (void)state;
     assert_int_equal(authz_check_profile(NULL, "x", NULL), 0);
     assert_int_equal(authz_check_tool(NULL, "x", NULL), 0);
     assert_int_equal(authz_check_network(NULL, NETWORK_ON, NULL), 0);
@@ -152,7 +146,6 @@ static void lists_name_what_is_allowed(void **state)
         "\"sessions\": [\"team-*\", \"shared\"], \"mounts\": [{\"path\": \"/srv/ro\"}, "
         "{\"path\": \"/srv/rw\", \"mode\": \"rw\"}]}]}");
     const struct authz_scope *s = authz_find(a, ONE, 32, 0);
-    (void)state;
     assert_int_equal(authz_check_profile(s, "mine", NULL), 0);
     assert_true(authz_check_profile(s, "min", NULL) < 0);
     assert_int_equal(authz_check_tool(s, "anything", NULL), 0);
@@ -175,7 +168,6 @@ static void lists_name_what_is_allowed(void **state)
 
 static void mistakes_are_told_without_the_secret(void **state)
 {
-    (void)state;
     bad("{}", "tokens: Field required");
     bad("{\"tokens\": [{\"name\": \"a\"}]}", "token 'a' must have either token or sha256");
     bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"sha256\": \"" TWO_DIGEST "\"}]}",
@@ -218,7 +210,6 @@ static void caps_are_as_the_entry_says(void **state)
                            "\", \"max_sessions\": 3, \"max_execs\": 0, \"max_processes\": 7, "
                            "\"max_output_mb\": 9}, {\"name\": \"b\", \"token\": \"" TWO "\"}]}");
     struct authz_caps caps = authz_caps_of(a, "a");
-    (void)state;
     assert_int_equal(caps.sessions, 3);
     assert_int_equal(caps.execs, 0);
     assert_int_equal(caps.processes, 7);
@@ -245,7 +236,6 @@ static void a_scope_sees_its_own_doings_and_its_sessions(void **state)
              "\", \"tools\": [\"*\"], \"sessions\": [\"a-*\"]}, {\"name\": \"b\", \"token\": \"" TWO
              "\", \"sessions\": [\"x\", \"*\"]}]}");
     const struct authz_scope *s = authz_find(a, ONE, 32, 0), *all = authz_find(a, TWO, 32, 0);
-    (void)state;
     assert_true(authz_sees(s, "a", NULL) && authz_sees(s, "b", "a-1") &&
                 authz_sees(s, NULL, "a-1"));
     assert_false(authz_sees(s, "b", "b-1") || authz_sees(s, "b", NULL) || authz_sees(s, NULL, "a"));

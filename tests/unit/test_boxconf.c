@@ -22,13 +22,11 @@ static char dir[4096];
 static int make_dir(void **state)
 {
     char temp[] = "/tmp/box-conf-XXXXXX";
-    (void)state;
     return mkdtemp(temp) == NULL || realpath(temp, dir) == NULL || chdir(dir) < 0 ? -1 : 0;
 }
 
 static int remove_dir(void **state)
 {
-    (void)state;
     return chdir("/") < 0 ? -1 : path_remove_tree_at(AT_FDCWD, dir);
 }
 
@@ -46,7 +44,6 @@ static void limits_are_taken_or_left(void **state)
     static const char *const nothing[] = {"null", "{}", "[]", "\"\"", "0", "false"};
     struct box_limits l;
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(nothing); i++) {
         assert_int_equal(limits(nothing[i], &l, &err), 0);
         assert_memory_equal(&l, &box_limits_default, sizeof(l));
@@ -82,7 +79,6 @@ static void limits_that_are_wrong_change_nothing(void **state)
         {"{\"completed_process_retention_sec\":86401}",
          "box.limits.completed_process_retention_sec must be between 0 and 86400"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct box_limits l;
         struct err err;
@@ -110,7 +106,6 @@ static void relative_paths_need_a_base(void **state)
     static const char *const good[] = {
         "{}", "{\"host_root\":\"/tmp/box-none\",\"default_workspace\":\"d\"}"};
     const struct box_base unknown = {.why = "it is raining"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(bad) + ARRAY_SIZE(good); i++) {
         const char *text = i < ARRAY_SIZE(bad) ? bad[i] : good[i - ARRAY_SIZE(bad)];
         AUTO_DONE(box_paths) struct box_paths p = {0};
@@ -142,7 +137,6 @@ static void check_path(const char *got, const char *below)
 static void directories_follow_the_root(void **state)
 {
     AUTO_DONE(box_paths) struct box_paths p = {0};
-    (void)state;
     paths("{}", &p);
     assert_null(p.host_root);
     assert_null(p.default_workspace);
@@ -172,7 +166,6 @@ static void directories_follow_the_root(void **state)
 static void links_are_resolved(void **state)
 {
     AUTO_DONE(box_paths) struct box_paths p = {0};
-    (void)state;
     assert_int_equal(mkdir("real", 0755), 0);
     assert_int_equal(symlink("real", "link"), 0);
     paths("{\"host_root\":\"link\",\"default_workspace\":\"new/deep\"}", &p);
@@ -195,7 +188,6 @@ static void check_workspace(const struct box_paths *p, bool make, const char *wr
 static void the_workspace_is_made_below_the_roots_only(void **state)
 {
     AUTO_DONE(box_paths) struct box_paths p = {0};
-    (void)state;
     check_workspace(&p, false, NULL); /* none is wanted */
     paths("{\"host_root\":\"made\"}", &p);
     check_workspace(&p, true, NULL);
@@ -220,7 +212,6 @@ static void a_file_is_no_workspace(void **state)
 {
     AUTO_DONE(box_paths) struct box_paths p = {0};
     AUTO_CLOSE int fd = open("file", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    (void)state;
     assert_true(fd >= 0);
     paths("{\"host_root\":\".\",\"default_workspace\":\"file\"}", &p);
     check_workspace(&p, false,
@@ -231,7 +222,6 @@ static void a_file_is_no_workspace(void **state)
 static void copies_are_whole(void **state)
 {
     AUTO_DONE(box_paths) struct box_paths p = {0}, q = {0};
-    (void)state;
     assert_int_equal(box_paths_copy(&p, &q), 0);
     assert_null(q.host_root);
     box_paths_done(&q);
@@ -247,7 +237,6 @@ static void managed_sandboxes_need_a_workspace(void **state)
     AUTO_DONE(box_paths) struct box_paths p = {0};
     const char *root = NULL;
     struct err err = {0};
-    (void)state;
     assert_true(box_paths_managed_place(&p, &root, &err) < 0);
     assert_int_equal(err.code, ERR_STATE);
     assert_string_equal(err.msg, "Managed sandbox admission requires box.local.default_workspace");
@@ -268,7 +257,6 @@ static void some_directories_are_the_hosts_own(void **state)
     char *roots[] = {xstrdup("/c/d"), NULL};
     struct box_paths p = {.default_workspace = xstrdup("/a/b"), .host_root = xstrdup("/c")};
     const struct box_paths none = {0}, some = {.mount_roots = roots};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         assert_int_equal(box_paths_own(&p, "/a/b"), i == 0);
         assert_int_equal(box_paths_own(&p, "/a/b/tenants/x"), i == 0);

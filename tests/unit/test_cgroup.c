@@ -24,7 +24,6 @@ static int dir_fd = -1; /* plain files stand in for those of the kernel */
 
 static int make_dir(void **state)
 {
-    (void)state;
     (void)snprintf(dir, sizeof(dir), "/tmp/box-cgroup-XXXXXX");
     if (mkdtemp(dir) == NULL)
         return -1;
@@ -34,7 +33,6 @@ static int make_dir(void **state)
 
 static int remove_dir(void **state)
 {
-    (void)state;
     (void)close(dir_fd);
     return path_remove_tree_at(AT_FDCWD, dir);
 }
@@ -77,7 +75,6 @@ static void words_are_whole(void **state)
         {"", "cpu", false},
         {"pidspids", "pids", false},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
         if (cgroup_has_word(cases[i].list, cases[i].word) != cases[i].found)
             fail_msg("'%s' in '%s'", cases[i].word, cases[i].list);
@@ -133,7 +130,6 @@ static void hierarchies_are_found_in_each_layout(void **state)
         {"1 0 0:1 / /a rw - cgroup2 c rw\n", "/a", "", "", ""},
         {"", "", "", "", ""},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(layouts); i++)
         expect_layout(&layouts[i]);
 }
@@ -155,7 +151,6 @@ static void lines_that_make_no_sense_are_passed_over(void **state)
         "1 0 0:1 / /a rw - cgroup c rw,memoryx,cpuset,apids",
     };
     struct cgroup_mounts m;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(lines); i++)
         expect_layout(&(struct layout){lines[i], "", "", "", ""});
     /* A place that is longer than we keep is not cut to another. */
@@ -172,7 +167,6 @@ static void limit_is_written_and_read_back(void **state)
 {
     struct err err = {0};
     uint64_t got = 0;
-    (void)state;
     put("pids.max", "");
     assert_int_equal(cgroup_set_limit(dir_fd, "pids.max", 100, &err), 0);
     assert_int_equal(fd_read_u64_at(dir_fd, "pids.max", &got), 0);
@@ -184,7 +178,6 @@ static void limit_is_written_and_read_back(void **state)
 static void limit_that_came_out_higher_is_refused(void **state)
 {
     struct err err = {0};
-    (void)state;
     put("memory.max", "9999"); /* what is longer than the request stays behind it */
     assert_int_equal(cgroup_set_limit(dir_fd, "memory.max", 100, &err),
                      err_code_errno(ERR_UNSUPPORTED));
@@ -197,7 +190,6 @@ static void limit_that_came_out_lower_is_as_good(void **state)
     struct err err = {0};
     char before[32], restore[40];
     AUTO_CLOSE int self = open("/proc/self", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    (void)state;
     assert_true(fd_read_file_at(self, "coredump_filter", before, sizeof(before)) > 0);
     assert_int_equal(cgroup_set_limit(self, "coredump_filter", 51, &err), 0);
     (void)snprintf(restore, sizeof(restore), "0x%s", before);
@@ -207,7 +199,6 @@ static void limit_that_came_out_lower_is_as_good(void **state)
 static void limit_without_a_file_is_an_error(void **state)
 {
     struct err err = {0};
-    (void)state;
     assert_int_equal(cgroup_set_limit(dir_fd, "absent.max", 1, &err), -ENOENT);
     assert_string_equal(err.msg, "set cgroup limit absent.max: No such file or directory");
     put("odd.max", "max\n");
@@ -230,7 +221,6 @@ static void group_lives_and_goes(void **state)
     struct err err = {0};
     const struct cgroup_limits limits = {.memory_bytes = 1, .pids = 1};
     const struct cgroup_owner owner = {geteuid(), getegid()};
-    (void)state;
     assert_int_equal(cgroup_create(&h, NAME, &owner, &g, &err), 0);
     assert_int_equal(cgroup_limit(&h, NAME, &limits, &owner, &g, &err), 0); /* nothing enforced */
     assert_true(g.v2_fd >= 0);
@@ -262,7 +252,6 @@ static void limit_that_cannot_be_set_is_told(void **state)
     struct err err = {0};
     const struct cgroup_limits limits = {.memory_bytes = 1, .pids = 1};
     const struct cgroup_owner owner = {geteuid(), getegid()};
-    (void)state;
     h.mode = INIT_CGROUP_V2;
     h.enforced[CGROUP_MEMORY] = true; /* whose file does not exist here */
     assert_int_equal(mkdirat(dir_fd, NAME, 0755), 0);
@@ -287,7 +276,6 @@ static void purge_takes_what_is_ours_and_nothing_else(void **state)
         "daemon",           "0123456789abcde",  "0123456789abcdefa",
         "0123456789ABCDEF", "0123456789abcdeg", ".hidden"};
     struct cgroup_host h = fake_host();
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(ours); i++)
         put_dir(ours[i]);
     put_dir(NAME "/s0");
@@ -308,7 +296,6 @@ static void readings_are_zero_where_there_are_none(void **state)
     struct cgroup_host h = fake_host();
     struct cgroup g = {.v2_fd = h.v2_fd, .leaf_fd = -1, .v1_fd = {-1, -1, -1}};
     struct cgroup_readback r;
-    (void)state;
     h.mode = INIT_CGROUP_V2;
     put("memory.max", "max\n");
     put("memory.current", "4096\n");

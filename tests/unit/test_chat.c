@@ -12,7 +12,6 @@ static void test_row_T65_a_chat_gets_its_directory_three_mounts_and_three_labels
 {
     struct chats w;
     char created[CHAT_TIME_SIZE], expires[CHAT_TIME_SIZE];
-    (void)state;
     chats_start(&w, NULL);
     struct answer a = create(&w, CHAT_A_OTHERWISE, CHAT_CREATED);
     assert_string_equal(a.session.chat_id, CHAT_A);
@@ -52,7 +51,6 @@ static void test_row_T66_what_cannot_be_started_says_so_with_its_chat(void **sta
 {
     struct chats w;
     struct err why = {0};
-    (void)state;
     chats_start(&w, NULL);
     (void)err_set(&why, ERR_BACKEND, "it made a container without an id");
     for (int i = 0; i < 2; i++) {
@@ -70,7 +68,6 @@ static void test_row_T66_what_cannot_be_started_says_so_with_its_chat(void **sta
 static void directory_of_others_is_never_made(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     for (int i = 0; i < 2; i++) {
         const char *name = i == 0 ? "dependencies" : "lambda-tools";
@@ -88,7 +85,6 @@ static void directory_of_others_is_never_made(void **state)
 static void link_in_place_of_a_chat_is_not_followed(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     assert_int_equal(symlinkat("../dependencies", w.place.fd, "chats/" CHAT_A), 0);
     struct answer a = create(&w, CHAT_A, CHAT_FAILED);
@@ -100,7 +96,6 @@ static void link_in_place_of_a_chat_is_not_followed(void **state)
 static void dependencies_may_be_a_link_that_moves_on(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     AUTO_FREE char *v2 = below(&w, "v2");
     assert_int_equal(mkdirat(w.place.fd, "v2", 0755), 0);
@@ -117,7 +112,6 @@ static void chat_keeps_its_sandbox_whatever_its_spelling(void **state)
                                             ("urn:uuid:" CHAT_A),
                                             "12-3e4567e89b12d3a4-56426614174000"};
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     struct answer first = create(&w, CHAT_A, CHAT_CREATED);
     for (size_t i = 0; i < ARRAY_SIZE(spellings); i++) {
@@ -139,7 +133,6 @@ static void what_is_no_uuid_is_refused(void **state)
         ("{" CHAT_A)};
     struct chats w;
     struct answer a = {0};
-    (void)state;
     chats_start(&w, NULL);
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct err err = {0};
@@ -157,7 +150,6 @@ static void without_a_section_there_are_none(void **state)
     struct chats w;
     struct answer a = {0};
     struct err err = {0};
-    (void)state;
     chats_start(&w, NULL);
     chat_config_done(&w.config);
     assert_true(chat_create(w.chat, CHAT_A, on_chat_created, &a, &err) < 0);
@@ -170,7 +162,6 @@ static void two_creates_at_once_start_one_sandbox(void **state)
 {
     struct chats w;
     struct answer a, b, c;
-    (void)state;
     chats_start(&w, &slow);
     ask(&w, CHAT_A, &a);
     ask(&w, CHAT_A_OTHERWISE, &b);
@@ -192,7 +183,6 @@ static void create_that_fails_lets_the_next_one_try(void **state)
     struct chats w;
     struct answer a, b;
     struct err why = {0};
-    (void)state;
     chats_start(&w, &slow);
     (void)err_set(&why, ERR_BACKEND, "not now");
     fake_fail(w.f.backend, FAKE_CREATE_LATER, &why);
@@ -210,7 +200,6 @@ static void create_during_a_stop_waits_for_its_end(void **state)
 {
     struct chats w;
     struct answer first, gone, again;
-    (void)state;
     chats_start(&w, &slow);
     ask(&w, CHAT_A, &first);
     pass(&w.f, 2 * SEC);
@@ -236,7 +225,6 @@ static void create_waits_for_a_stop_by_another_front(void **state)
     struct chats w;
     struct answer again;
     struct heard gone;
-    (void)state;
     chats_start(&w, &slow);
     ask(&w, CHAT_A, &again);
     pass(&w.f, 2 * SEC);
@@ -255,7 +243,6 @@ static void create_waits_for_a_stop_by_another_front(void **state)
 static void it_expires_at_the_very_moment_and_is_replaced(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     struct answer first = create(&w, CHAT_A, CHAT_CREATED);
     fake_clock_advance(&w.f.clock, TTL - 1);
@@ -272,7 +259,6 @@ static void it_expires_at_the_very_moment_and_is_replaced(void **state)
 static void cleanup_ends_what_has_expired_and_nothing_else(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     (void)create(&w, CHAT_A, CHAT_CREATED);
     pass(&w.f, SEC);
@@ -296,7 +282,6 @@ static void cleanup_ends_what_has_expired_and_nothing_else(void **state)
 static void cleanup_runs_by_itself_at_each_interval(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     chat_start(w.chat);
     (void)create(&w, CHAT_A, CHAT_CREATED);
@@ -313,7 +298,6 @@ static void replacement_made_meanwhile_survives_the_cleanup(void **state)
 {
     struct chats w;
     struct answer a;
-    (void)state;
     chats_start(&w, &slow);
     ask(&w, CHAT_A, &a);
     pass(&w.f, 2 * SEC);
@@ -339,7 +323,6 @@ static void create_behind_a_cleanup_gets_a_new_one(void **state)
 {
     struct chats w;
     struct answer a, b;
-    (void)state;
     chats_start(&w, &slow);
     ask(&w, CHAT_A, &a);
     pass(&w.f, 2 * SEC);
@@ -359,7 +342,6 @@ static void one_that_cannot_be_ended_does_not_keep_the_others(void **state)
 {
     struct chats w;
     struct err why = {0};
-    (void)state;
     chats_start(&w, NULL);
     (void)create(&w, CHAT_A, CHAT_CREATED);
     (void)create(&w, CHAT_B, CHAT_CREATED);
@@ -378,7 +360,6 @@ static void one_that_cannot_be_ended_does_not_keep_the_others(void **state)
 static void test_row_T67_stop_of_what_is_not_there_succeeds(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     (void)end_chat(&w, CHAT_A, CHAT_NOT_FOUND);
     (void)create(&w, CHAT_A, CHAT_CREATED);
@@ -394,7 +375,6 @@ static void test_row_T68_stop_that_fails_says_so_and_is_tried_again(void **state
 {
     struct chats w;
     struct err why = {0};
-    (void)state;
     chats_start(&w, NULL);
     (void)err_set(&why, ERR_BACKEND, "boom");
     (void)create(&w, CHAT_A, CHAT_CREATED);
@@ -423,7 +403,6 @@ static void replacement_waits_until_the_old_one_can_be_stopped(void **state)
 {
     struct chats w;
     struct err why = {0};
-    (void)state;
     chats_start(&w, NULL);
     (void)err_set(&why, ERR_BACKEND, "boom");
     (void)create(&w, CHAT_A, CHAT_CREATED);
@@ -442,7 +421,6 @@ static void replacement_waits_until_the_old_one_can_be_stopped(void **state)
 static void name_of_another_kind_of_session_is_a_conflict(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     session_release(ready_session(&w.f, CHAT_A));
     struct answer a = create(&w, CHAT_A, CHAT_FAILED);
@@ -456,7 +434,6 @@ static void name_of_another_kind_of_session_is_a_conflict(void **state)
 static void backend_knows_when_it_expires(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     struct answer a = create(&w, CHAT_A, CHAT_CREATED);
     assert_int_equal(fake_deadline(w.f.backend, a.session.container_id), w.f.clock.boot_ns + TTL);
@@ -477,7 +454,6 @@ static void end_of_the_daemon_leaves_chats_and_ends_the_rest(void **state)
     struct chats w;
     struct heard gone = {0};
     struct answer made, late;
-    (void)state;
     chats_start(&w, &slow);
     ask(&w, CHAT_A, &made);
     struct heard ordinary;
@@ -503,7 +479,6 @@ static void end_of_the_daemon_does_not_wait_for_chats(void **state)
 {
     struct chats w;
     struct heard gone = {0};
-    (void)state;
     chats_start(&w, NULL);
     (void)create(&w, CHAT_A, CHAT_CREATED);
     manager_close(w.f.m, on_gone, &gone);
@@ -524,7 +499,6 @@ static void other_fronts_sweep_around_chats(void **state)
     struct chats w;
     struct sweep sweep = {0};
     int swept = 0;
-    (void)state;
     chats_start(&w, NULL);
     (void)create(&w, CHAT_A, CHAT_CREATED);
     session_release(ready_session(&w.f, "ordinary"));
@@ -541,7 +515,6 @@ static void other_fronts_cannot_change_its_mounts(void **state)
     struct chats w;
     struct heard h = {0};
     struct err err = {0};
-    (void)state;
     chats_start(&w, NULL);
     struct answer a = create(&w, CHAT_A, CHAT_CREATED);
     struct spec *spec = named_spec(CHAT_A);
@@ -557,7 +530,6 @@ static void spans_begin_and_end_in_pairs(void **state)
 {
     struct chats w;
     struct err why = {0};
-    (void)state;
     chats_start(&w, NULL);
     (void)create(&w, CHAT_A, CHAT_CREATED);
     assert_int_equal(w.spans.begun, 2); /* the use case, and the backend's part in it */
@@ -580,7 +552,6 @@ static void it_may_go_at_any_time(void **state)
 {
     struct chats w;
     struct answer a[5];
-    (void)state;
     chats_start(&w, &slow);
     ask(&w, CHAT_A, &a[0]);
     ask(&w, CHAT_A, &a[1]);

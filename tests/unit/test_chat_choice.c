@@ -85,14 +85,12 @@ static struct seen ask(struct fixture *f)
 
 static void on_created(void *arg, struct sandbox *sb, const struct err *err)
 {
-    (void)arg;
     assert_null(err);
     assert_non_null(sb);
 }
 
 static void on_lost(void *arg)
 {
-    (void)arg;
 }
 
 static void make_labelled(struct fixture *f, size_t i)
@@ -115,7 +113,6 @@ static struct err broken(void)
 static void all_that_are_there_are_asked(void **state)
 {
     struct fixture f;
-    (void)state;
     start(&f, 2);
     assert_int_equal(ask(&f).n, 0); /* there is none yet */
     make_labelled(&f, 0);
@@ -131,7 +128,6 @@ static void only_one_must_be_able_to_tell(void **state)
     struct fixture f;
     struct err err = {0}, why = broken();
     struct seen s = {0};
-    (void)state;
     start(&f, 1);
     cannot[0] = true;
     assert_true(f.backend->ops->list(f.backend, labels, on_found, on_listed, &s, &err) < 0);
@@ -148,7 +144,6 @@ static void one_that_never_worked_is_not_waited_for(void **state)
 {
     struct fixture f;
     struct err err = {0}, why = broken();
-    (void)state;
     start(&f, 2);
     assert_int_equal(choice_try_now(f.backend, "one", &err), 0);
     make_labelled(&f, 1);
@@ -164,7 +159,6 @@ static void list_under_way_goes_with_its_backends(void **state)
     struct fixture f;
     struct seen s = {0};
     struct err err = {0};
-    (void)state;
     start(&f, 2);
     make_labelled(&f, 0);
     assert_int_equal(f.backend->ops->list(f.backend, labels, on_found, on_listed, &s, &err), 0);

@@ -33,7 +33,6 @@ static void test_row_I12_every_field_of_the_section(void **state)
     AUTO(policy) struct policy *p = policy_good(SECTION);
     const struct chat_config *c = chat_of(p);
     struct err err = {0};
-    (void)state;
     assert_true(chat_configured(c));
     assert_string_equal(c->image, "sandbox:latest");
     assert_int_equal(c->ttl_seconds, 300);
@@ -58,7 +57,6 @@ static void test_row_I12_the_environment_wins(void **state)
             "APP_SANDBOX_CHAT_MOUNT_PATH=/m/c", "APP_SANDBOX_DEPENDENCIES_MOUNT_PATH=/m/d",
             "APP_SANDBOX_LAMBDA_TOOLS_MOUNT_PATH=/m/l", "APP_SANDBOX_NETWORK_NAME=ignored"));
     const struct chat_config *c = chat_of(p);
-    (void)state;
     assert_string_equal(c->image, "other:1");
     assert_int_equal(c->ttl_seconds, 7);
     assert_int_equal(c->cleanup_interval_seconds, 8);
@@ -76,7 +74,6 @@ static void nothing_said_means_no_chat_sandboxes(void **state)
     AUTO(policy) struct policy *p = with("{}", ENV("APP_SANDBOX_TTL_SECONDS="));
     const struct chat_config *c = chat_of(p);
     struct err err = {0};
-    (void)state;
     assert_false(chat_configured(c));
     assert_int_equal(chat_config_check(c, &err), 0);
     assert_int_equal(c->ttl_seconds, 300);
@@ -104,7 +101,6 @@ static void what_cannot_be_meant_is_refused(void **state)
         {"APP_SANDBOX_LAMBDA_TOOLS_MOUNT_PATH=/workspace/c",
          "sandbox.chat_mount_path and sandbox.lambda_tools_mount_path are the same place"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO(policy) struct policy *p = with(SECTION, ENV(cases[i].env));
         struct err err = {0};
@@ -118,7 +114,6 @@ static void numbers_have_bounds_and_names_are_known(void **state)
     static const char *const bad[] = {
         "{\"sandbox\": {\"ttl_seconds\": 0}}", "{\"sandbox\": {\"ttl_seconds\": \"soon\"}}",
         "{\"sandbox\": {\"cleanup_interval_seconds\": -1}}", "{\"sandbox\": {\"imagee\": \"x\"}}"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct policy *p = NULL;
         struct err err;

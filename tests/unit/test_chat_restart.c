@@ -61,7 +61,6 @@ static void on_made(void *arg, struct sandbox *sb, const struct err *err)
 
 static void on_made_lost(void *arg)
 {
-    (void)arg;
 }
 
 static void make_labelled(struct chats *w, const char *session, const char *chat,
@@ -92,7 +91,6 @@ static void lose_records(struct chats *w)
 static void chat_is_found_again_with_all_it_was(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     struct answer before = create(&w, CHAT_A, CHAT_CREATED);
     session_release(ready_session(&w.f, "ordinary"));
@@ -116,7 +114,6 @@ static void chat_is_found_again_with_all_it_was(void **state)
 static void test_row_T69_labels_are_enough_when_the_records_are_lost(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     struct answer before = create(&w, CHAT_A, CHAT_CREATED);
     (void)create(&w, CHAT_B, CHAT_CREATED);
@@ -133,7 +130,6 @@ static void test_row_T69_labels_are_enough_when_the_records_are_lost(void **stat
 static void test_row_T69_labels_that_make_no_sense_are_skipped(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     make_labelled(&w, NULL, CHAT_A, "2026-01-01T00:05:00+00:00");
     make_labelled(&w, SESSION_1, "no uuid", "2026-01-01T00:05:00+00:00");
@@ -153,7 +149,6 @@ static void test_row_T69_labels_that_make_no_sense_are_skipped(void **state)
 static void newest_of_a_chat_wins(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     (void)create(&w, CHAT_A, CHAT_CREATED); /* the store has this one */
     make_labelled(&w, SESSION_1, CHAT_B, "2026-01-01T00:05:00+00:00");
@@ -173,7 +168,6 @@ static void newest_of_a_chat_wins(void **state)
 static void those_that_have_expired_are_left_to_the_cleanup(void **state)
 {
     struct chats w;
-    (void)state;
     chats_start(&w, NULL);
     (void)create(&w, CHAT_A, CHAT_CREATED);
     crash(&w);
@@ -191,7 +185,6 @@ static void backend_that_cannot_tell_is_an_error(void **state)
 {
     struct chats w;
     struct err why = {0};
-    (void)state;
     chats_start(&w, NULL);
     (void)create(&w, CHAT_A, CHAT_CREATED);
     crash(&w);
@@ -208,7 +201,6 @@ static void without_a_section_the_backend_is_not_asked(void **state)
 {
     struct chats w;
     struct err why = {0};
-    (void)state;
     chats_start(&w, NULL);
     (void)create(&w, CHAT_A, CHAT_CREATED);
     crash(&w);
@@ -234,7 +226,6 @@ static int on_record(void *arg, const char *id, uint64_t used, const char *json,
     struct edit *e = arg;
     AUTO_FREE char *old = xstrndup(json, len);
     const char *at = strstr(old, e->from);
-    (void)used;
     assert_string_equal(id, CHAT_A);
     assert_non_null(at);
     e->text = xasprintf("%.*s%s%s", (int)(at - old), old, e->to, at + strlen(e->from));
@@ -261,7 +252,6 @@ static void record_that_makes_no_sense_is_forgotten(void **state)
         {"\"expires_at\":\"2026", "\"expires_at\":\"then"},
         {"\"labels\":{\"session_id\"", "\"labels\":{\"of_nobody\""},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(edits); i++) {
         struct chats w;
         chats_start(&w, NULL);

@@ -76,14 +76,12 @@ static void start_all(size_t n)
 
 static int setup(void **state)
 {
-    (void)state;
     t = (struct test){0};
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void)state;
     fixture_stop(&t.f);
     return 0;
 }
@@ -125,7 +123,6 @@ static void end(const char *id, struct session *s)
 static void the_first_that_works_serves(void **state)
 {
     struct heard h;
-    (void)state;
     start_all(2);
     assert_false(is_available()); /* nobody has tried */
     probe(&h);
@@ -143,7 +140,6 @@ static void the_first_that_works_serves(void **state)
 static void a_call_that_comes_first_waits_for_the_choice(void **state)
 {
     struct err no = saying(ERR_UNSUPPORTED, "no namespaces here");
-    (void)state;
     start_all(2);
     t.cannot[0] = no;
     struct session *s = ready_session(&t.f, "a");
@@ -156,7 +152,6 @@ static void one_that_makes_sandboxes_that_do_not_work_does_not_serve(void **stat
 {
     struct err no = saying(ERR_BACKEND, "no program runs");
     struct heard h;
-    (void)state;
     start_all(2);
     assert_non_null(backend_find(t.f.backend, "one")); /* has it made */
     fake_fail(t.made[0], FAKE_EXEC, &no);
@@ -171,7 +166,6 @@ static void test_row_T07_row_T57_nothing_works_and_every_call_fails_closed(void 
 {
     struct heard h[3];
     struct err err = {0};
-    (void)state;
     start_all(2);
     t.cannot[0] = saying(ERR_UNSUPPORTED, "no namespaces here");
     t.cannot[1] = saying(ERR_UNAVAILABLE, "nobody listens");
@@ -194,7 +188,6 @@ static void test_row_T07_row_T57_nothing_works_and_every_call_fails_closed(void 
 static void test_row_T07_a_call_works_as_soon_as_a_backend_does(void **state)
 {
     struct heard h;
-    (void)state;
     start_all(2);
     t.cannot[0] = t.cannot[1] = saying(ERR_UNAVAILABLE, "nobody listens");
     acquire_id(&t.f, "a", &h);
@@ -210,7 +203,6 @@ static void test_row_T07_a_call_works_as_soon_as_a_backend_does(void **state)
 static void what_comes_up_is_noticed_without_a_call(void **state)
 {
     struct heard h;
-    (void)state;
     start_all(2);
     t.cannot[0] = t.cannot[1] = saying(ERR_UNAVAILABLE, "nobody listens");
     probe(&h);
@@ -231,7 +223,6 @@ static void one_that_fails_somebody_has_to_prove_itself_again(void **state)
 {
     struct err no = saying(ERR_BACKEND, "out of order");
     struct heard h;
-    (void)state;
     start_all(2);
     probe(&h);
     pump(&t.f);
@@ -249,7 +240,6 @@ static void one_that_is_gone_is_replaced_and_keeps_what_it_made(void **state)
 {
     struct err no = saying(ERR_UNAVAILABLE, "gone");
     struct heard h;
-    (void)state;
     start_all(2);
     probe(&h);
     pump(&t.f);
@@ -271,7 +261,6 @@ static void one_that_is_gone_is_replaced_and_keeps_what_it_made(void **state)
 static void one_that_does_not_answer_is_given_up_and_tidied_up(void **state)
 {
     struct heard h;
-    (void)state;
     t.options[0].create_ns = 40 * SEC;
     start_all(2);
     probe(&h);
@@ -288,7 +277,6 @@ static void one_that_does_not_answer_is_given_up_and_tidied_up(void **state)
 static void a_name_limits_the_choice_and_unknown_ones_are_told(void **state)
 {
     struct heard h;
-    (void)state;
     start_all(3);
     assert_false(backend_limit(t.f.backend, "e2b"));
     assert_true(backend_limit(t.f.backend, "two"));
@@ -311,7 +299,6 @@ static void the_only_one_is_asked_at_once(void **state)
 {
     struct err gone = saying(ERR_UNAVAILABLE, "gone"), err = {0};
     struct heard h;
-    (void)state;
     start_all(1);
     struct session *s = ready_session(&t.f, "a");
     assert_int_equal(fake_creations(t.made[0]), 1); /* the session itself is the proof */
@@ -346,7 +333,6 @@ static void check_doctor(const char *said)
 static void a_session_is_no_proof_for_the_doctor(void **state)
 {
     struct err no = saying(ERR_BACKEND, "no program runs");
-    (void)state;
     start_all(1);
     end("a", ready_session(&t.f, "a"));
     assert_true(is_available());
@@ -370,13 +356,11 @@ static struct {
 
 static void on_pong(struct loop_defer *d)
 {
-    (void)d;
     pinged.done(pinged.arg, pinged.err.code != ERR_NONE ? &pinged.err : NULL);
 }
 
 static void ping(struct backend *b, backend_done_fn *done, void *arg)
 {
-    (void)b;
     pinged.n++;
     pinged.done = done;
     pinged.arg = arg;
@@ -386,7 +370,6 @@ static void ping(struct backend *b, backend_done_fn *done, void *arg)
 static void what_serves_is_asked_whether_it_is_there(void **state)
 {
     struct heard h;
-    (void)state;
     memset(&pinged, 0, sizeof(pinged));
     start_all(2);
     probe(&h);
@@ -414,7 +397,6 @@ static void the_doctor_tells_who_serves_and_why_others_do_not(void **state)
     AUTO_FREE char *text = NULL;
     AUTO(json) struct json *report = NULL;
     struct err err = {0};
-    (void)state;
     start_all(3);
     t.cannot[0] = saying(ERR_UNSUPPORTED, "no namespaces here");
     assert_int_equal(t.f.backend->ops->doctor(t.f.backend, on_doctor, &text, &err), 0);
@@ -442,7 +424,6 @@ static void the_doctor_answers_where_nothing_works(void **state)
     AUTO_FREE char *text = NULL;
     AUTO(json) struct json *report = NULL;
     struct err err = {0};
-    (void)state;
     start_all(1);
     t.cannot[0] = saying(ERR_UNSUPPORTED, "no namespaces here");
     assert_int_equal(t.f.backend->ops->doctor(t.f.backend, on_doctor, &text, &err), 0);
@@ -457,7 +438,6 @@ static void the_doctor_answers_where_nothing_works(void **state)
 static void the_end_may_come_at_any_moment(void **state)
 {
     struct heard h[2];
-    (void)state;
     t.options[0].create_ns = 5 * SEC;
     start_all(2);
     probe(&h[0]);
@@ -470,7 +450,6 @@ static void the_end_may_come_at_any_moment(void **state)
 static void one_who_gives_up_while_waiting_gets_nothing(void **state)
 {
     struct heard h;
-    (void)state;
     start_all(2);
     t.options[0].create_ns = SEC;
     acquire_id(&t.f, "a", &h);
@@ -496,7 +475,6 @@ static void nobody_waits_for_ever_for_what_was_left(void **state)
 {
     struct heard h = {0};
     struct err err = {0};
-    (void)state;
     start_all(1);
     assert_int_equal(choice_make(t.f.backend, "one", &err), 0);
     t.ops[0].sweep = slow_sweep;
@@ -515,7 +493,6 @@ static void what_is_left_can_be_swept_again(void **state)
 {
     struct heard h[3] = {0};
     struct err err = {0};
-    (void)state;
     start_all(1);
     assert_int_equal(choice_make(t.f.backend, "one", &err), 0);
     assert_int_equal(t.f.backend->ops->sweep(t.f.backend, on_gone, &h[0], &err), 0);
@@ -537,7 +514,6 @@ static void what_is_left_can_be_swept_again(void **state)
 static void before_anybody_is_served_one_can_be_tried_alone(void **state)
 {
     struct err err = {0};
-    (void)state;
     start_all(2);
     t.cannot[0] = saying(ERR_UNSUPPORTED, "no namespaces here");
     assert_true(choice_try_now(t.f.backend, "one", &err) < 0);

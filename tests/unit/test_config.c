@@ -45,7 +45,6 @@ static void clear_environment(void)
 static int make_dir(void **state)
 {
     char real[4096];
-    (void)state;
     (void)snprintf(dir, sizeof(dir), "/tmp/box-config-XXXXXX");
     if (mkdtemp(dir) == NULL || chdir(dir) < 0 || realpath(dir, real) == NULL ||
         str_copy(dir, sizeof(dir), real) < 0 || mkdir("a", 0755) < 0 || symlink("a", "l") < 0)
@@ -56,7 +55,6 @@ static int make_dir(void **state)
 
 static int remove_dir(void **state)
 {
-    (void)state;
     return chdir("/") < 0 ? -1 : path_remove_tree_at(AT_FDCWD, dir);
 }
 
@@ -87,7 +85,6 @@ static void nothing_said_means_the_defaults(void **state)
 {
     AUTO(config) struct config *c = NULL;
     struct err err;
-    (void)state;
     assert_int_equal(load(&c, &err, NULL), 0);
     assert_string_equal(c->host, "127.0.0.1");
     assert_int_equal(c->port, 5410);
@@ -131,7 +128,6 @@ static void each_value_has_a_source(void **state)
                                "profiles:\n  mine: {memory_mb: 64}\n";
     AUTO(config) struct config *c = NULL;
     struct err err;
-    (void)state;
     write_file("f.yaml", text, strlen(text));
     (void)setenv("BOX_MAX_SESSIONS", "9", 1);
     (void)setenv("BOX__LOCAL__WORKSPACE_QUOTA_MB", "5", 1);
@@ -155,7 +151,6 @@ static void a_wrong_policy_is_told_at_start(void **state)
     static const char text[] = "box:\n  local:\n    profil: x\n";
     AUTO(config) struct config *c = NULL;
     struct err err;
-    (void)state;
     write_file("f.yaml", text, strlen(text));
     assert_true(load(&c, &err, "--config", "f.yaml", NULL) < 0);
     assert_string_equal(err.msg, "f.yaml: unknown setting 'box.local.profil'");
@@ -166,7 +161,6 @@ static void tokens_are_read_from_a_file_of_their_own(void **state)
     static const char text[] = "tokens:\n- {name: ci, token: " TOKEN32 ", tools: [exec]}\n";
     AUTO(config) struct config *c = NULL, *open = NULL;
     struct err err;
-    (void)state;
     write_file("t.yaml", text, strlen(text));
     (void)setenv("BOX_TOKENS_FILE", "t.yaml", 1);
     int r = load(&c, &err, NULL);
@@ -190,7 +184,6 @@ static void tokens_are_read_again_when_the_file_changes(void **state)
                       bad[] = "tokens: 5\n";
     AUTO(tokens_file) struct tokens_file *f = NULL;
     struct err err = {0};
-    (void)state;
     write_file("t.yaml", one, strlen(one));
     assert_int_equal(chmod("t.yaml", 0600), 0);
     assert_int_equal(tokens_file_open("t.yaml", &f, &err), 0);
@@ -228,7 +221,6 @@ static void expect_dirs(const char *state_dir, const char *socket)
 static void places_depend_on_who_we_are(void **state)
 {
     bool root = geteuid() == 0;
-    (void)state;
     if (root) {
         expect_dirs("/var/lib/box", "/run/box/boxd.sock");
         assert_int_equal(seteuid(65534), 0);
@@ -253,7 +245,6 @@ static void command_line_beats_environment_beats_file_beats_default(void **state
                                "completed_process_retention_sec: 1\n";
     AUTO(config) struct config *c = NULL;
     struct err err;
-    (void)state;
     write_file("box.yaml", file, strlen(file));
     (void)setenv("BOX_LISTEN_PORT", "2", 1);
     (void)setenv("BOX_LISTEN_HOST", "127.0.0.2", 1);
@@ -282,7 +273,6 @@ static void every_setting_comes_from_the_environment_too(void **state)
 {
     AUTO(config) struct config *c = NULL;
     struct err err;
-    (void)state;
     write_file("token", TOKEN32 "\n", 33);
     (void)setenv("BOX_LISTEN_HOST", "::1", 1);
     (void)setenv("BOX_LISTEN_PORT", "0", 1);
@@ -364,7 +354,6 @@ static void bad_values_are_told_by_name(void **state)
     };
     struct config *c = NULL;
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         (void)setenv(cases[i].env, cases[i].value, 1);
         assert_true(load(&c, &err, NULL) < 0);
@@ -378,7 +367,6 @@ static void bad_command_lines_are_refused(void **state)
 {
     struct config *c = NULL;
     struct err err;
-    (void)state;
     assert_true(load(&c, &err, "--nonsense", NULL) < 0);
     assert_string_equal(err.msg, "unknown or incomplete option '--nonsense'; see boxd --help");
     assert_true(load(&c, &err, "-x", NULL) < 0);
@@ -416,7 +404,6 @@ static void token_is_the_first_line_and_long_enough(void **state)
         {"", NULL},
     };
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO(config) struct config *c = NULL;
         write_file("token", cases[i].text, strlen(cases[i].text));
@@ -445,7 +432,6 @@ static void a_langbot_host_is_heard(void **state)
 {
     AUTO(config) struct config *c = NULL;
     struct err err;
-    (void)state;
     assert_int_equal(load(&c, &err, NULL), 0);
     assert_null(c->control_token);
     assert_null(c->instance);
@@ -477,7 +463,6 @@ static void what_a_langbot_host_says_is_checked(void **state)
                                       "0123456789abcdef0123456789abcde"};
     AUTO(config) struct config *c = NULL;
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         (void)setenv("LANGBOT_BOX_CONTROL_TOKEN", bad[i], 1);
         assert_true(load(&c, &err, NULL) < 0);
@@ -496,7 +481,6 @@ static void token_file_is_read_again(void **state)
     static const char other[] = "fedcba9876543210fedcba9876543210";
     AUTO(token_file) struct token_file *f = NULL;
     struct err err = {0};
-    (void)state;
     write_file("token", TOKEN32 "\n", 33);
     assert_int_equal(token_file_open("token", &f, &err), 0);
     assert_int_equal(token_file_check(f, &err), 0);
@@ -533,7 +517,6 @@ static void token_may_come_from_a_pipe(void **state)
     struct err err = {0};
     char path[32];
     int p[2];
-    (void)state;
     assert_int_equal(pipe2(p, O_CLOEXEC), 0);
     assert_int_equal(write(p[1], TOKEN32 "\n", 33), 33);
     (void)close(p[1]);
@@ -549,7 +532,6 @@ static void roots_are_real_paths(void **state)
     AUTO(config) struct config *c = NULL;
     struct err err;
     char text[256], want[128];
-    (void)state;
     (void)snprintf(text, sizeof(text), "%s/l, %s/a/../a/,,%s", dir, dir, dir);
     (void)setenv("BOX_ALLOWED_MOUNT_ROOTS", text, 1);
     assert_int_equal(load(&c, &err, NULL), 0);
@@ -566,7 +548,6 @@ static void list_of_no_roots_allows_nothing(void **state)
     static const char *const files[] = {"allowed_mount_roots: []\n", "allowed_mount_roots: ''\n",
                                         "allowed_mount_roots: ','\n"};
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
         AUTO(config) struct config *c = NULL;
         write_file("box.yaml", files[i], strlen(files[i]));
@@ -589,7 +570,6 @@ static void aliases_are_pairs_of_names_and_commands(void **state)
         {"command_aliases: none\n", NULL, NULL, 0},
     };
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO(config) struct config *c = NULL;
         write_file("box.yaml", cases[i].file, strlen(cases[i].file));
@@ -608,7 +588,6 @@ static void aliases_are_limited(void **state)
     struct err err;
     char text[1024] = "";
     size_t len = 0;
-    (void)state;
     for (int i = 0; i < 33; i++)
         len += (size_t)snprintf(text + len, sizeof(text) - len, "n%d=x,", i);
     (void)setenv("BOX_COMMAND_ALIASES", text, 1);
@@ -623,7 +602,6 @@ static void roots_are_limited(void **state)
     struct err err;
     char text[1024] = "";
     size_t len = 0;
-    (void)state;
     for (int i = 0; i < 64; i++)
         len += (size_t)snprintf(text + len, sizeof(text) - len, "/tmp,");
     (void)setenv("BOX_ALLOWED_MOUNT_ROOTS", text, 1);
@@ -642,7 +620,6 @@ static void state_directory_becomes_absolute(void **state)
     AUTO(config) struct config *c = NULL;
     struct err err;
     char want[128];
-    (void)state;
     assert_int_equal(load(&c, &err, "--state-dir", "state/here//", NULL), 0);
     (void)snprintf(want, sizeof(want), "%s/state/here", dir);
     assert_string_equal(c->state_dir, want);
@@ -656,7 +633,6 @@ static void directories_are_made_with_their_parents(void **state)
     struct err err;
     struct stat st;
     mode_t mask = umask(0);
-    (void)state;
     assert_int_equal(load(&c, &err, "--state-dir", "new/deep/state", NULL), 0);
     assert_int_equal(config_make_dirs(c, &err), 0);
     assert_int_equal(config_make_dirs(c, &err), 0); /* as good as new */
@@ -678,7 +654,6 @@ static void readiness_is_one_byte_and_the_end(void **state)
     struct err err;
     int fds[2];
     char number[16], got[8];
-    (void)state;
     assert_int_equal(pipe(fds), 0);
     (void)snprintf(number, sizeof(number), "%d", fds[1]);
     assert_int_equal(load(&c, &err, "--ready-fd", number, NULL), 0);
@@ -699,7 +674,6 @@ static void only_loopback_needs_no_token(void **state)
     } cases[] = {{"127.0.0.1", true}, {"127.9.9.9", true}, {"::1", true},      {"0.0.0.0", false},
                  {"::", false},       {"10.0.0.1", false}, {"12.7.0.0", false}};
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO(config) struct config *c = NULL;
         assert_int_equal(load(&c, &err, "--host", cases[i].host, NULL), 0);
@@ -729,7 +703,6 @@ static void load_aloud(const char *option, char *ret, size_t size)
 static void help_and_version_are_answered(void **state)
 {
     char text[8192];
-    (void)state;
     load_aloud("--version", text, sizeof(text));
     assert_string_equal(text, "boxd " BOX_VERSION "\n");
     load_aloud("-h", text, sizeof(text));

@@ -22,7 +22,6 @@ static struct json *sections;
 
 static int make_file(void **state)
 {
-    (void)state;
     (void)snprintf(path, sizeof(path), "/tmp/box-config-XXXXXX");
     int fd = mkstemp(path);
     return fd < 0 || close(fd) < 0 ? -1 : 0;
@@ -30,7 +29,6 @@ static int make_file(void **state)
 
 static int remove_file(void **state)
 {
-    (void)state;
     return unlink(path);
 }
 
@@ -62,7 +60,6 @@ static int read_text(const char *text, struct err *err)
 static void settings_are_read_by_name(void **state)
 {
     struct err err;
-    (void)state;
     assert_int_equal(read_text("# what we serve\n"
                                "host: 127.0.0.2\n"
                                "port: 1234\n"
@@ -108,7 +105,6 @@ static void what_the_file_lacks_stays_open(void **state)
 {
     static const char *const texts[] = {"", "# nothing\n", "{}", "port: 1\n"};
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
         assert_int_equal(read_text(texts[i], &err), 0);
         for (size_t k = 0; k < CONFIG_KEY_MAX; k++)
@@ -130,7 +126,6 @@ static void list_becomes_text_with_commas(void **state)
         {"allowed_mount_roots: []\nport: 1\n", ""},
     };
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         assert_int_equal(read_text(cases[i].text, &err), 0);
         assert_string_equal(values[CONFIG_MOUNT_ROOTS], cases[i].want);
@@ -157,7 +152,6 @@ static void sections_are_kept(void **state)
         {"box: {a: [{b: c}, [d]], e: f}\nport: 7\n",
          "{\"box\":{\"a\":[{\"b\":\"c\"},[\"d\"]],\"e\":\"f\"}}"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO_DONE(buf) struct buf text;
         struct err err;
@@ -209,7 +203,6 @@ static void mistakes_are_told_with_their_line(void **state)
     };
     struct err err;
     char want[256];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         (void)snprintf(want, sizeof(want), "%s %s", path, cases[i].want);
         assert_true(read_text(cases[i].text, &err) < 0);
@@ -225,7 +218,6 @@ static void what_is_no_yaml_is_refused(void **state)
         "port: [1",         "port: 'a",     "\tport: 1",       "port: 1\n  host: x\n",
         "%YAML 9.9\n---\n", "port: \x01\n", "port: \xff\xfe\n"};
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
         assert_true(read_text(texts[i], &err) < 0);
         assert_int_equal(err.code, ERR_INVALID);
@@ -238,7 +230,6 @@ static void size_and_number_are_limited(void **state)
 {
     AUTO_DONE(buf) struct buf text;
     struct err err;
-    (void)state;
     buf_init(&text, 2U << 20);
     assert_int_equal(buf_puts(&text, "allowed_mount_roots:\n"), 0);
     for (int i = 0; i < 4100; i++)
@@ -260,7 +251,6 @@ static void size_and_number_are_limited(void **state)
 static void missing_file_is_told(void **state)
 {
     struct err err = {0};
-    (void)state;
     assert_true(config_file_read("/nonexistent/box.yaml", values, &sections, &err) < 0);
     assert_string_equal(err.msg,
                         "read configuration '/nonexistent/box.yaml': No such file or directory");

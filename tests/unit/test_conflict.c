@@ -77,7 +77,6 @@ static void conflict_names_the_field_and_what_is_there(void **state)
         {SPEC_WORKSPACE_QUOTA_MB, "workspace_quota_mb=0"},
     };
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     session_release(ready_session(&f, "s"));
     expect_conflicts(&f, other_spec, cases, ARRAY_SIZE(cases));
@@ -102,7 +101,6 @@ static void conflict_is_spelled_as_python_does(void **state)
     struct fixture f;
     struct heard h;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, &slow, NULL);
     assert_int_equal(acquire_spec(&f, other_spec(), 0, &h, &err), 0);
     expect_conflicts(&f, default_spec, cases, ARRAY_SIZE(cases)); /* while it is being made */
@@ -121,7 +119,6 @@ static void first_difference_in_order_is_told(void **state)
     struct heard h;
     struct err err = {0};
     uint64_t given = 0;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     session_release(ready_session(&f, "s"));
     expect_conflicts(&f, other_spec, all, 1);
@@ -161,7 +158,6 @@ static void values_are_compared_whole(void **state)
     struct fixture f;
     struct heard h;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, NULL);
     assert_int_equal(acquire_spec(&f, deep_spec('b'), 0, &h, &err), 0);
     pump(&f);

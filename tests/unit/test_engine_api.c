@@ -44,7 +44,6 @@ static struct {
 
 static uint64_t now(void *arg)
 {
-    (void)arg;
     return t.now;
 }
 
@@ -53,7 +52,6 @@ static int setup(void **state)
     struct sockaddr_un sun = {.sun_family = AF_UNIX};
     struct err err = {0};
     char endpoint[128];
-    (void)state;
     memset(&t, 0, sizeof(t));
     t.now = 1000 * NSEC_PER_SEC;
     t.clock = (struct clock){now, now, now, NULL};
@@ -72,7 +70,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     engine_api_free(t.api);
     loop_free(t.loop);
     (void)close(t.listen_fd);
@@ -91,7 +88,6 @@ static void pump(void)
 
 static void on_answer(void *arg, const struct json *body, const struct err *err)
 {
-    (void)arg;
     t.answers++;
     t.ok = err == NULL;
     t.err = err != NULL ? *err : (struct err){0};
@@ -102,7 +98,6 @@ static void on_answer(void *arg, const struct json *body, const struct err *err)
 
 static int on_line(void *arg, const struct json *object, struct err *err)
 {
-    (void)arg;
     t.lines++;
     if (t.cancel_at_line != NULL) {
         engine_call_cancel(t.cancel_at_line);
@@ -160,7 +155,6 @@ static int agreed(void)
 
 static void the_version_is_agreed_on_once(void **state)
 {
-    (void)state;
     (void)ask("/info");
     int fd = agreed();
     assert_non_null(strstr(asked(fd), "GET /v1.41/info HTTP/1.1"));
@@ -178,7 +172,6 @@ static void the_version_is_agreed_on_once(void **state)
 
 static void newer_engines_are_spoken_to_in_our_version_and_older_ones_not_at_all(void **state)
 {
-    (void)state;
     (void)ask("/info");
     int fd = accept_one();
     say(fd, "HTTP/1.1 200 OK\r\nApi-Version: 1.99\r\nContent-Length: 0\r\n\r\n");
@@ -206,7 +199,6 @@ static void statuses_become_kinds_of_errors(void **state)
     } cases[] = {{"400 x", ERR_INVALID},  {"403 x", ERR_DENIED},  {"404 x", ERR_NOT_FOUND},
                  {"409 x", ERR_CONFLICT}, {"500 x", ERR_BACKEND}, {"503 x", ERR_BACKEND},
                  {"301 x", ERR_BACKEND},  {"418 x", ERR_BACKEND}};
-    (void)state;
     (void)ask("/first");
     int fd = agreed();
     say(fd, "HTTP/1.1 204 No Content\r\n\r\n");
@@ -232,7 +224,6 @@ static void statuses_become_kinds_of_errors(void **state)
 static void an_error_that_is_no_json_is_told_and_cut(void **state)
 {
     struct buf answer;
-    (void)state;
     (void)ask("/x");
     int fd = agreed();
     (void)asked(fd);
@@ -250,7 +241,6 @@ static void an_error_that_is_no_json_is_told_and_cut(void **state)
 
 static void an_engine_that_is_not_there(void **state)
 {
-    (void)state;
     (void)close(t.listen_fd);
     t.listen_fd = -1;
     (void)unlink(t.path);
@@ -268,7 +258,6 @@ static void an_engine_that_hangs_up(void **state)
     static const char *const before[] = {
         "", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(before); i++) {
         (void)ask("/x");
         int fd = agreed();
@@ -292,7 +281,6 @@ static void nonsense_is_refused(void **state)
         "HTTP/1.1 101 Switching\r\nUpgrade: tcp\r\nConnection: Upgrade\r\n\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{\"Id\": 1, \"Id\":2}",
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(nonsense); i++) {
         (void)ask("/x");
         int fd;
@@ -314,7 +302,6 @@ static void nonsense_is_refused(void **state)
 static void a_large_answer_is_cut_off(void **state)
 {
     static char chunk[65536];
-    (void)state;
     (void)ask("/x");
     int fd = agreed();
     (void)asked(fd);
@@ -332,7 +319,6 @@ static void a_large_answer_is_cut_off(void **state)
 static void depth_is_bounded(void **state)
 {
     struct buf answer;
-    (void)state;
     (void)ask("/x");
     int fd = agreed();
     (void)asked(fd);
@@ -349,7 +335,6 @@ static void depth_is_bounded(void **state)
 
 static void a_slow_answer_ends_at_the_deadline(void **state)
 {
-    (void)state;
     (void)engine_call_start(
         t.api, &(struct engine_request){.target = "/x", .timeout_ns = 5 * NSEC_PER_SEC}, on_answer,
         NULL);
@@ -368,7 +353,6 @@ static void a_slow_answer_ends_at_the_deadline(void **state)
 
 static void lines_come_one_by_one(void **state)
 {
-    (void)state;
     (void)engine_call_start(t.api, &(struct engine_request){.target = "/x", .line = on_line},
                             on_answer, NULL);
     int fd = agreed();
@@ -386,7 +370,6 @@ static void lines_come_one_by_one(void **state)
 
 static void a_line_can_end_the_call(void **state)
 {
-    (void)state;
     (void)engine_call_start(t.api, &(struct engine_request){.target = "/x", .line = on_line},
                             on_answer, NULL);
     int fd = agreed();
@@ -400,7 +383,6 @@ static void a_line_can_end_the_call(void **state)
 
 static void a_call_can_be_cancelled_from_its_own_line(void **state)
 {
-    (void)state;
     t.cancel_at_line = engine_call_start(
         t.api, &(struct engine_request){.target = "/x", .line = on_line}, on_answer, NULL);
     int fd = agreed();
@@ -414,7 +396,6 @@ static void a_call_can_be_cancelled_from_its_own_line(void **state)
 
 static void a_call_can_be_cancelled_at_any_time(void **state)
 {
-    (void)state;
     engine_call_cancel(ask("/x"));
     struct engine_call *call = ask("/x");
     int fd = accept_one();
@@ -429,7 +410,6 @@ static void a_call_can_be_cancelled_at_any_time(void **state)
 
 static void text_is_quoted_for_queries(void **state)
 {
-    (void)state;
     AUTO_FREE char *quoted = engine_quote("a/b:c?{\"x\"}&=%\xc3\xbc-_.~");
     assert_string_equal(quoted, "a%2Fb%3Ac%3F%7B%22x%22%7D%26%3D%25%C3%BC-_.~");
 }

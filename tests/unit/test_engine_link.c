@@ -35,13 +35,11 @@ static struct {
 
 static void on_connected(void *arg)
 {
-    (void)arg;
     t.connected++;
 }
 
 static void on_frame(void *arg, const struct guest_head *head, const char *body)
 {
-    (void)arg;
     t.frames++;
     t.last = *head;
     memset(t.body, 0, sizeof(t.body));
@@ -52,13 +50,11 @@ static void on_frame(void *arg, const struct guest_head *head, const char *body)
 
 static void on_lost(void *arg)
 {
-    (void)arg;
     t.lost++;
 }
 
 static void on_drained(void *arg)
 {
-    (void)arg;
     t.drained++;
 }
 
@@ -67,7 +63,6 @@ static const struct engine_link_handlers handlers = {on_connected, on_frame, on_
 static int setup(void **state)
 {
     struct err err = {0};
-    (void)state;
     memset(&t, 0, sizeof(t));
     (void)snprintf(t.dir, sizeof(t.dir), "/tmp/box-link-XXXXXX");
     assert_non_null(mkdtemp(t.dir));
@@ -80,7 +75,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     engine_link_close(&t.link);
     loop_free(t.loop);
     (void)unlinkat(t.dir_fd, "session", AT_REMOVEDIR);
@@ -119,7 +113,6 @@ static void say(int fd, uint32_t type, uint32_t len, const char *body, size_t bo
 static void the_socket_is_for_the_container_alone(void **state)
 {
     struct stat st;
-    (void)state;
     assert_int_equal(fstatat(t.dir_fd, "session", &st, AT_SYMLINK_NOFOLLOW), 0);
     assert_int_equal(st.st_mode & 0777, 0711);
     assert_int_equal(fstatat(t.dir_fd, "session/s", &st, AT_SYMLINK_NOFOLLOW), 0);
@@ -130,7 +123,6 @@ static void frames_arrive_whole_however_they_are_cut(void **state)
 {
     char bytes[sizeof(struct guest_head) + 3];
     struct guest_head head = {.type = GUEST_OUTPUT, .id = 5, .len = 3};
-    (void)state;
     int fd = join();
     assert_int_equal(t.connected, 1);
     memcpy(bytes, &head, sizeof(head));
@@ -151,7 +143,6 @@ static void frames_arrive_whole_however_they_are_cut(void **state)
 
 static void a_frame_that_is_too_long_ends_the_connection(void **state)
 {
-    (void)state;
     static const uint32_t lengths[] = {GUEST_ANSWER_MAX + 1, 0x7fffffff, 0xffffffff};
     for (size_t i = 0; i < ARRAY_SIZE(lengths); i++) {
         int fd = join();
@@ -165,7 +156,6 @@ static void a_frame_that_is_too_long_ends_the_connection(void **state)
 
 static void only_one_is_listened_to(void **state)
 {
-    (void)state;
     int first = join(), second = join();
     assert_int_equal(t.connected, 1);
     say(second, GUEST_END, 0, "", 0);
@@ -181,7 +171,6 @@ static void only_one_is_listened_to(void **state)
 
 static void a_link_can_be_closed_from_a_frame(void **state)
 {
-    (void)state;
     int fd = join();
     t.close_in_frame = true;
     say(fd, GUEST_END, 0, "", 0);
@@ -196,7 +185,6 @@ static void what_is_sent_waits_for_a_slow_peer(void **state)
     static char data[1 << 20];
     struct guest_head head = {.type = GUEST_INPUT, .id = 1};
     size_t got = 0;
-    (void)state;
     assert_int_equal(engine_link_send(&t.link, &head, data, 1, NULL, 0), -EPIPE);
     int fd = join();
     for (int i = 0; i < 32; i++)
@@ -224,7 +212,6 @@ static void the_usual_places_are_looked_at(void **state)
 {
     char path[96];
     struct sockaddr_un sun = {.sun_family = AF_UNIX};
-    (void)state;
     (void)unsetenv("CONTAINER_HOST");
     (void)unsetenv("DOCKER_HOST");
     assert_true(engine_kind_known("docker") && engine_kind_known("podman"));

@@ -75,7 +75,6 @@ static void a_container_has_every_wall(void **state)
     struct engine_mounts none = {0};
     AUTO(json) struct json *body = make_body(spec, &none, "2000000001:2000000001");
     const struct json *host = json_get(body, "HostConfig");
-    (void)state;
     assert_string_equal(json_str(json_at(json_get(host, "CapDrop"), 0)), "ALL");
     assert_string_equal(json_str(json_at(json_get(host, "SecurityOpt"), 0)), "no-new-privileges");
     assert_string_equal(json_str(json_at(json_get(host, "SecurityOpt"), 1)),
@@ -113,7 +112,6 @@ static void a_container_has_every_wall(void **state)
 static void gvisor_has_room_for_its_own_tasks(void **state)
 {
     AUTO(spec) struct spec *spec = make_spec();
-    (void)state;
     assert_int_equal(engine_pids_max(spec, true, false), 60 + engine_pids_reserve(true));
     assert_true(engine_pids_max(spec, true, true) > 16 * (60 + engine_pids_reserve(true)));
 }
@@ -124,7 +122,6 @@ static void a_container_is_told_by_its_labels(void **state)
     struct engine_mounts none = {0};
     AUTO(json) struct json *body = make_body(spec, &none, NULL);
     const struct json *labels = json_get(body, "Labels");
-    (void)state;
     assert_string_equal(json_str(json_get(labels, "langbot.box")), "true");
     assert_string_equal(json_str(json_get(labels, "langbot.session_id")), "chat 1/ü");
     assert_string_equal(json_str(json_get(labels, "langbot.box.instance_id")), "0123456789abcdef");
@@ -139,7 +136,6 @@ static void the_labels_of_a_session_are_told_from_its_images(void **state)
 {
     AUTO(spec) struct spec *spec = make_spec();
     struct engine_mounts none = {0};
-    (void)state;
     strv_add(&spec->own.labels, "chat_id=a=b");
     strv_add(&spec->own.labels, "expires_at=");
     AUTO(json) struct json *body = make_body(spec, &none, NULL);
@@ -160,7 +156,6 @@ static void mounts_are_typed_and_private(void **state)
     spec->network = NETWORK_ON;
     AUTO(json) struct json *body = make_body(spec, &mounts, "1:1");
     const struct json *host = json_get(body, "HostConfig"), *list = json_get(host, "Mounts");
-    (void)state;
     assert_int_equal(json_len(list), 3);
     for (size_t i = 0; i < 3; i++) {
         const struct json *m = json_at(list, i);
@@ -178,7 +173,6 @@ static void mounts_are_typed_and_private(void **state)
 static void a_workspace_of_ones_own(void **state)
 {
     AUTO(spec) struct spec *spec = make_spec();
-    (void)state;
     assert_int_equal(engine_workspace(spec, false), ENGINE_WORKSPACE_MEMORY);
     assert_int_equal(engine_workspace_bytes(spec), 50 << 20);
     assert_int_equal(engine_workspace(spec, true), ENGINE_WORKSPACE_VOLUME);
@@ -207,7 +201,6 @@ static void names_are_made_of_ids(void **state)
          "langbot-box-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-01234567"},
     };
     char name[ENGINE_NAME_MAX];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         engine_container_name(cases[i].id, "0123456789abcdef", name, sizeof(name));
         assert_string_equal(name, cases[i].name);
@@ -219,7 +212,6 @@ static void the_hash_is_that_of_python(void **state)
 {
     AUTO(spec) struct spec *spec = make_spec();
     char hash[BACKEND_CONFIG_HASH_LEN + 1];
-    (void)state;
     backend_config_hash(spec, hash);
     assert_string_equal(hash, "84416d25de0d4533");
     spec->host_path = xstrdup("/srv/\"x\"\\\t/\xc3\xbc\xf0\x9f\x90\xb3");
@@ -260,7 +252,6 @@ static void only_a_reference_is_an_image(void **state)
         "\xc3\xbc"};
     struct err err = {0};
     char text[600];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
         assert_int_equal(engine_image_check(good[i], &err), 0);
         (void)snprintf(text, sizeof(text), "%s%s", good[i], digest);
@@ -281,7 +272,6 @@ static void labels_of_an_image_have_a_limit(void **state)
 {
     static const char head[] = "{\"Config\": {\"Labels\": {\"a\": \"";
     static const char tail[] = "\", \"b\": \"c\"}}}";
-    (void)state;
     for (size_t len = 100; len <= 100000; len *= 1000) {
         AUTO(json) struct json *image = NULL;
         AUTO_DONE(buf) struct buf text;
@@ -317,7 +307,6 @@ static void volumes_of_an_image_are_taken_over_or_refused(void **state)
                                           "/a/../b",  "//a",   ""};
     struct err err = {0};
     AUTO_STRV char **list = NULL;
-    (void)state;
     assert_int_equal(take_volumes("null", &list, &err), 0);
     assert_null(list);
     assert_int_equal(take_volumes("{\"/a/\": {}, \"/mine\": {}, \"/tmp\": {}, \"/workspace\": {}, "
@@ -340,7 +329,6 @@ static void what_is_fetched_is_added_up(void **state)
 {
     struct engine_pull *pull = NULL;
     char name[16];
-    (void)state;
     assert_false(engine_pull_excess(&pull, "a", ENGINE_PULL_MAX - 1));
     assert_false(engine_pull_excess(&pull, "a", ENGINE_PULL_MAX - 1)); /* the same again */
     assert_false(engine_pull_excess(&pull, "b", 1));
@@ -385,7 +373,6 @@ static void old_runtimes_are_named(void **state)
         {"kata", "0.1.0", false},
         {"runc", "1.5.0~rc2", true},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
         if ((engine_floor_breach(cases[i].program, cases[i].version) != NULL) != cases[i].old)
             fail_msg("%s %s", cases[i].program, cases[i].version);
@@ -415,7 +402,6 @@ static void what_an_engine_says_about_itself(void **state)
         {"{\"SecurityOptions\": [3, null, \"name=userns\"]}", true, false},
         {"{\"SecurityOptions\": \"name=userns\"}", false, false},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct engine_facts f = {0};
         struct err err = {0};
@@ -438,7 +424,6 @@ static void bound_caller_gets_no_directory_of_the_host(void **state)
     static struct engine e;
     struct engine_mounts mounts;
     struct err err = {0};
-    (void)state;
     s->own.bound = true;
     s->own.uid = 4321;
     s->host_path = xstrdup("/home/u");

@@ -25,7 +25,6 @@ static void test_row_T36_an_error_is_kept_with_type_query_and_time(void **state)
     AUTO(error_ring) struct error_ring *r = error_ring_new();
     AUTO_DONE(buf) struct buf out;
     struct jw w;
-    (void)state;
     buf_init(&out, 4096);
     add(r, ERR_BACKEND, "no backend\tis usable", "50", NULL);
     assert_int_equal(error_ring_count(r, NULL), 1);
@@ -42,7 +41,6 @@ static void test_row_T37_the_ring_keeps_the_newest_fifty(void **state)
 {
     AUTO(error_ring) struct error_ring *r = error_ring_new();
     char query[8];
-    (void)state;
     for (int i = 0; i < 60; i++) {
         (void)snprintf(query, sizeof(query), "%d", 100 + i);
         add(r, ERR_BACKEND, "fail", query, NULL);
@@ -56,7 +54,6 @@ static void test_row_T37_the_ring_keeps_the_newest_fifty(void **state)
 static void a_scope_sees_its_own_errors_only(void **state)
 {
     AUTO(error_ring) struct error_ring *r = error_ring_new();
-    (void)state;
     add(r, ERR_INVALID, "one", "1", "a");
     add(r, ERR_INVALID, "two", "2", "b");
     add(r, ERR_INVALID, "three", NULL, "a");
@@ -73,7 +70,6 @@ static void what_a_peer_sizes_is_cut_at_a_character(void **state)
 {
     AUTO(error_ring) struct error_ring *r = error_ring_new();
     char query[ERROR_RING_QUERY_MAX + 2];
-    (void)state;
     memset(query, 'q', sizeof(query));
     memcpy(query + ERROR_RING_QUERY_MAX - 1, "\xc3\xa4", 3);
     add(r, ERR_INVALID, "x", query, NULL);
@@ -82,7 +78,6 @@ static void what_a_peer_sizes_is_cut_at_a_character(void **state)
 
 static void every_code_has_a_class(void **state)
 {
-    (void)state;
     for (int i = 0; i < ERR_CODE_MAX; i++)
         assert_true(str_starts(error_class_name((enum err_code)i), "Box"));
     assert_string_equal(error_class_name(ERR_INVALID), "BoxValidationError");

@@ -59,7 +59,6 @@ static void readers_go_on_where_they_were(void **state)
     struct place p;
     struct seen a = {0}, b = {0};
     uint64_t missed = 0;
-    (void)state;
     start(&p, 4);
     emit(NULL, "nobody listens");
     attach(p.events, &a, 0);
@@ -88,7 +87,6 @@ static void what_was_missed_is_counted(void **state)
     struct place p;
     struct seen a = {0}, late = {0};
     uint64_t missed = 0;
-    (void)state;
     start(&p, 4);
     attach(p.events, &a, 0);
     a.hide = "theirs";

@@ -92,7 +92,6 @@ static void a_reader_sees_both_streams_in_order_to_the_end(void **state)
 {
     struct play p;
     struct watcher w;
-    (void)state;
     play_start(&p, 0);
     assert_int_equal(ask(&p, "echo one;err two;echo three;exit 4", NULL, false), 0);
     assert_int_equal(named_exec_state(p.k), NAMED_EXEC_ASKING);
@@ -113,7 +112,6 @@ static void whoever_comes_back_goes_on_without_gap_or_repeat(void **state)
 {
     struct play p;
     struct watcher w;
-    (void)state;
     play_start(&p, 0);
     assert_int_equal(ask(&p, "echo one;sleep 10;echo two", "x", true), 0);
     watch(&w, p.k, 0, true);
@@ -133,7 +131,6 @@ static void without_keep_the_last_reader_takes_it_along(void **state)
 {
     struct play p;
     struct watcher w;
-    (void)state;
     play_start(&p, 0);
     assert_int_equal(ask(&p, "sleep 1000000", NULL, false), 0);
     watch(&w, p.k, 0, true);
@@ -151,7 +148,6 @@ static void what_is_given_up_before_it_begins_never_runs(void **state)
 {
     struct play p;
     struct watcher w;
-    (void)state;
     play_start(&p, 0);
     assert_int_equal(ask(&p, "echo ran", NULL, false), 0);
     watch(&w, p.k, 0, true);
@@ -176,7 +172,6 @@ static void what_is_given_up_before_it_begins_never_runs(void **state)
 static void names_and_numbers_are_bounded(void **state)
 {
     struct play p;
-    (void)state;
     play_start(&p, 0);
     assert_int_equal(ask(&p, "sleep 10", "a", true), 0);
     assert_true(ask(&p, "sleep 10", "a", true) < 0);
@@ -204,7 +199,6 @@ static void one_token_does_not_cost_others_what_is_remembered(void **state)
     AUTO(authz) struct authz *authz = NULL;
     AUTO(json) struct json *v = NULL;
     struct play p;
-    (void)state;
     assert_int_equal(json_parse(file, sizeof(file) - 1, &v, NULL), 0);
     assert_int_equal(authz_parse(v, &authz, NULL), 0);
     play_start(&p, 0);
@@ -243,7 +237,6 @@ static void a_slow_reader_holds_the_program_back(void **state)
 {
     struct play p;
     struct watcher w;
-    (void)state;
     play_start(&p, 0);
     assert_int_equal(ask(&p, "flood 1000000;echo end", NULL, false), 0);
     watch(&w, p.k, 0, false);
@@ -260,7 +253,6 @@ static void so_does_one_that_leaves_small_pieces_unread(void **state)
     struct play p;
     struct watcher w;
     AUTO_DONE(buf) struct buf cmd;
-    (void)state;
     play_start(&p, 0);
     buf_init(&cmd, 1 << 20);
     for (int i = 0; i < 2000; i++)
@@ -285,7 +277,6 @@ static void old_output_goes_and_is_counted(void **state)
 {
     struct play p;
     struct watcher w;
-    (void)state;
     play_start(&p, 64 << 10);
     assert_int_equal(ask(&p, "flood 300000;echo end;sleep 10", "x", true), 0);
     pump(&p.s.f);
@@ -302,7 +293,6 @@ static void stdin_is_counted_and_its_end_ends_the_program(void **state)
 {
     struct play p;
     struct watcher w;
-    (void)state;
     play_start(&p, 0);
     assert_int_equal(ask(&p, "cat", "x", true), 0);
     assert_int_equal(named_exec_write(p.k, "early", 5), -EPIPE); /* it does not run yet */
@@ -342,7 +332,6 @@ static void a_sandbox_that_dies_is_told_as_a_session_that_is_lost(void **state)
     struct fixture f = {0};
     struct run *run = NULL;
     char log[256] = "";
-    (void)state;
     fake_clock_init(&f.clock);
     assert_int_equal(loop_new(&f.clock.clock, &f.loop, NULL), 0);
     roomy.events = events_new(f.loop, 16);

@@ -91,7 +91,6 @@ static void commands_do_what_the_table_says(void **state)
     };
     static char *const env[] = {(char *)(uintptr_t) "A=1", NULL};
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct session *session = ready_session(&f, "s");
@@ -118,7 +117,6 @@ static void argv_is_one_step(void **state)
                                  (char *)(uintptr_t) "exit 3", NULL};
     struct fixture f;
     struct seen s;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *session = ready_session(&f, "s");
     start(&f, session, &(struct exec_request){.argv = argv, .cwd = "/tmp"}, &s);
@@ -134,7 +132,6 @@ static void time_is_the_loops(void **state)
 {
     struct fixture f;
     struct seen s, limited;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *session = ready_session(&f, "s");
     start(&f, session, &(struct exec_request){.cmd = "sleep 100; echo late"}, &s);
@@ -160,7 +157,6 @@ static void stdin_holds_the_writer_back(void **state)
     struct fixture f;
     struct seen s;
     const struct backend_ops *ops;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     ops = f.backend->ops;
     struct session *session = ready_session(&f, "s");
@@ -202,7 +198,6 @@ static void paused_output_waits_and_loses_nothing(void **state)
 {
     struct fixture f;
     struct seen s;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *session = ready_session(&f, "s");
     start(&f, session, &(struct exec_request){.cmd = "flood 200000; err end"}, &s);
@@ -228,7 +223,6 @@ static void freed_exec_goes_on_unobserved(void **state)
 {
     struct fixture f;
     struct seen s, other;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *session = ready_session(&f, "s");
     start(&f, session, &(struct exec_request){.cmd = "echo a; echo b; sleep 5; die"}, &s);
@@ -249,7 +243,6 @@ static void signals_that_end_nothing_end_nothing(void **state)
 {
     struct fixture f;
     struct seen s;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *session = ready_session(&f, "s");
     start(&f, session, &(struct exec_request){.cmd = "sleep 5", .tty = true}, &s);
@@ -290,7 +283,6 @@ static void reports_are_json_from_the_loop(void **state)
     struct fixture f;
     struct text receipt = {0}, doctor = {0};
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *session = ready_session(&f, "s");
     struct sandbox *sb = session_sandbox(session);
@@ -315,7 +307,6 @@ static void ended_backend_leaves_nothing_behind(void **state)
 {
     struct fixture f;
     struct seen s, detached;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *session = ready_session(&f, "s");
     start(&f, session, &(struct exec_request){.cmd = "sleep 5"}, &s);

@@ -30,7 +30,6 @@ static void digests_are_upstreams(void **state)
     static const struct {
         const char *text, *digest;
     } cases[] = {{EMPTY, EMPTY_DIGEST}, {SKILL, SKILL_DIGEST}};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO_DONE(manifest) struct manifest m = {0};
         struct err err = {0};
@@ -94,7 +93,6 @@ static const struct {
 
 static void bad_manifests_are_refused(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct manifest m = {0};
         struct err err = {0};
@@ -112,7 +110,6 @@ static void manifests_have_an_end(void **state)
     AUTO_DONE(buf) struct buf text;
     struct manifest m = {0};
     struct err err = {0};
-    (void)state;
     buf_init(&text, MANIFEST_TEXT_MAX + 1);
     assert_int_equal(
         buf_puts(&text, "{\"algorithm\":\"sha256-tree-v1\",\"total_bytes\":0,\"files\":["), 0);
@@ -188,7 +185,6 @@ static bool cache_is_clean(void)
 
 static void what_is_right_is_copied(void **state)
 {
-    (void)state;
     put_skill();
     put_text("source/not-listed", "x");
     assert_null(add(SKILL, SKILL_DIGEST));
@@ -220,7 +216,6 @@ static void refused(const char *why)
 
 static void what_differs_is_refused(void **state)
 {
-    (void)state;
     put_skill();
     put_text("source/SKILL.md", "# Exampl!\n"); /* as long */
     refused("Artifact source changed: SKILL.md");
@@ -236,7 +231,6 @@ static void what_differs_is_refused(void **state)
 /* Whoever can write to the source cannot make the job read anything else. */
 static void hostile_trees_are_refused(void **state)
 {
-    (void)state;
     put_skill();
     put_text("outside", "# Example\n");
     assert_int_equal(unlinkat(it.fd, "source/SKILL.md", 0), 0);
@@ -258,7 +252,6 @@ static void hostile_trees_are_refused(void **state)
 static void manifests_are_files(void **state)
 {
     const struct fetch_source nothing = {it.fd, it.fd}; /* a directory */
-    (void)state;
     it.source = &nothing;
     job_fails("add_artifact", "{\"content_digest\":\"sha256:" SKILL_DIGEST "\"}",
               "Artifact manifest is not a regular file");
@@ -274,7 +267,6 @@ static void manifests_are_files(void **state)
 /* A job that was killed in the middle leaves what the next one takes away. */
 static void a_crash_leaves_a_usable_cache(void **state)
 {
-    (void)state;
     put_skill();
     put_text("cache/.tmp-0123456789abcdef/tree/SKILL.md", "half");
     assert_null(add(SKILL, SKILL_DIGEST));
@@ -285,7 +277,6 @@ static void a_crash_leaves_a_usable_cache(void **state)
 static void a_session_has_so_much_and_no_more(void **state)
 {
     char name[96];
-    (void)state;
     for (unsigned i = 0; i < 256; i++) {
         (void)snprintf(name, sizeof(name), "cache/tree/%064x/f", i);
         put_text(name, "");
@@ -305,7 +296,6 @@ static void a_session_has_so_much_and_no_more(void **state)
 
 static void what_nobody_refers_to_goes(void **state)
 {
-    (void)state;
     (void)job_works("make_artifacts", "{}");
     assert_true(there("tree"));
     put_text("0123456789abcdef/tree/x/f", "");

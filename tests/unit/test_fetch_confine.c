@@ -140,14 +140,12 @@ static void the_way_out_is_closed(void **state)
         {try_program, ENOSYS}, {try_code, EACCES},        {try_chmod, ENOSYS},
         {try_signal, ENOSYS},  {try_alarm, ENOSYS},       {try_trace, ENOSYS},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
         assert_int_equal(confined(cases[i].attempt), cases[i].error);
 }
 
 static void other_files_are_out_of_reach(void **state)
 {
-    (void)state;
     if (landlock_abi() == 0) {
         print_message("skipped: this kernel has no Landlock\n");
         skip();
@@ -158,7 +156,6 @@ static void other_files_are_out_of_reach(void **state)
 
 static void its_own_work_goes_on(void **state)
 {
-    (void)state;
     put_text("a/f", "x");
     put_text("b/g", "x");
     assert_int_equal(confined(try_own_file), 0);
@@ -170,7 +167,6 @@ static void its_own_work_goes_on(void **state)
 static void a_source_is_only_read(void **state)
 {
     char other[] = "/tmp/box-fetch-source-XXXXXX";
-    (void)state;
     if (landlock_abi() == 0) {
         print_message("skipped: this kernel has no Landlock\n");
         skip();

@@ -76,7 +76,6 @@ static void every_refusal_has_its_sentence(void **state)
         {"read_marker", "{\"marker_name\":\"x\"}", "Invalid Box shared Workspace probe basename"},
         {"nothing", "{}", "unknown operation"},
     };
-    (void)state;
     job_works("create", "{\"skill\":{\"name\":\"demo\",\"instructions\":\"Do it\"}}");
     put_text("bare/x", "");
     put_text("taken/SKILL.md", "---\nname: another\n---\n");
@@ -90,7 +89,6 @@ static void files_have_a_limit(void **state)
 {
     AUTO_FREE char *text = malloc(FETCH_TEXT_MAX + 64);
     AUTO_DONE(buf) struct buf data;
-    (void)state;
     assert_non_null(text);
     memset(text, 'x', FETCH_TEXT_MAX + 1);
     buf_init(&data, 4U << 20);
@@ -114,7 +112,6 @@ static void files_have_a_limit(void **state)
 
 static void a_life_from_creation_to_deletion(void **state)
 {
-    (void)state;
     job_works("create", "{\"skill\":{\"name\":\"demo\",\"description\":\" d \"}}");
     job_works("write_file", "{\"name\":\"demo\",\"path\":\"a/b\",\"content\":\"\\u0000x\"}");
     const struct json *read = job_works("read_file", "{\"name\":\"demo\",\"path\":\"a//b\"}");
@@ -135,7 +132,6 @@ static void a_life_from_creation_to_deletion(void **state)
 
 static void what_was_left_unfinished_goes(void **state)
 {
-    (void)state;
     put_text(".tmp-0123456789abcdef/new/SKILL.md", "half");
     assert_int_equal(json_len(json_get(job_works("list", "{}"), "skills")), 0);
     assert_false(there(".tmp-0123456789abcdef"));
@@ -147,7 +143,6 @@ static void markers_are_read_or_refused(void **state)
     static const char data[] =
         "{\"marker_name\":\".langbot-box-volume-probe-0123456789abcdef0123456789abcdef\"}";
     char large[1025];
-    (void)state;
     memset(large, 'x', sizeof(large));
     job_fails("read_marker", data, "Box Runtime cannot read the Core shared Workspace probe");
     put_text(name, "hello");
@@ -177,7 +172,6 @@ static void check_amount(const char *part, bool exists, int64_t bytes, int64_t f
 static void what_lies_there_is_measured(void **state)
 {
     char deep[4096] = "";
-    (void)state;
     put_text("a", "12345");
     put_text("sub/deep/b", "123");
     put_text(".mcp/x/y", "1234567");
@@ -223,7 +217,6 @@ static void requests_that_boxd_would_not_send(void **state)
                                         "{\"op\":\"list\"}",
                                         "{\"op\":\"list\",\"root\":\"x\",\"data\":{}}",
                                         "{\"op\":\"list\",\"root\":\"/x\",\"data\":[]}"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
         const struct fetch_input in = {.request = texts[i], .request_len = strlen(texts[i])};
         buf_reset(&it.out);
@@ -240,7 +233,6 @@ static void paths_are_normal_as_python_has_them(void **state)
         {"///x", "/x"},     {"/a/../../b", "/b"}, {"a/.", "a"},          {"../a/..", ".."},
         {"..a/b", "..a/b"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO_FREE char *normal = fetch_normal(cases[i][0]);
         assert_string_equal(normal, cases[i][1]);

@@ -27,7 +27,6 @@ static void begin(void)
 
 static void a_good_archive_is_installed(void **state)
 {
-    (void)state;
     begin();
     zip_file("bin/run", "#!/bin/sh\n", (struct zip_lie){.mode = 0100755});
     zip_file("text", "aaaaaaaaaaaaaaaaaaaa", (struct zip_lie){.deflate = true});
@@ -51,7 +50,6 @@ static void paths_that_leave_are_refused(void **state)
 {
     static const char *const names[] = {"/abs",  "../up", "a/../../b", "..",   ".",
                                         "C:\\x", "c:y",   "\\x",       "..\\z"};
-    (void)state;
     begin();
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         char sentence[128];
@@ -68,7 +66,6 @@ static void paths_that_leave_are_refused(void **state)
 
 static void every_rule_has_its_sentence(void **state)
 {
-    (void)state;
     begin();
     zip_file("./SKILL.md", "", (struct zip_lie){0});
     refused("Archive contains a duplicate path: ./SKILL.md");
@@ -103,7 +100,6 @@ static void every_rule_has_its_sentence(void **state)
 
 static void totals_are_counted(void **state)
 {
-    (void)state;
     AUTO_FREE char *data = calloc(1, 15U << 20);
     begin();
     /* Noise enough to keep the ratio, so that nothing but the sum is wrong. */
@@ -120,7 +116,6 @@ static void totals_are_counted(void **state)
 
 static void too_many_entries(void **state)
 {
-    (void)state;
     begin();
     for (unsigned i = 0; i < 512; i++) {
         char name[16];
@@ -133,7 +128,6 @@ static void too_many_entries(void **state)
 
 static void what_is_no_archive(void **state)
 {
-    (void)state;
     buf_reset(&it.zip);
     job_fails("preview_zip", "{}", "Uploaded file is empty");
     assert_int_equal(buf_puts(&it.zip, "PK\5\6 and so on, for a while"), 0);
@@ -153,7 +147,6 @@ static void what_is_no_archive(void **state)
 /* Cut and changed at every byte: refused or understood, and never more than the bytes there are. */
 static void no_byte_is_read_beyond_the_end(void **state)
 {
-    (void)state;
     begin();
     zip_file("f", "content", (struct zip_lie){0});
     zip_end();
@@ -179,7 +172,6 @@ static void no_byte_is_read_beyond_the_end(void **state)
 
 static void choices_and_their_sentences(void **state)
 {
-    (void)state;
     zip_start();
     zip_file("a/x/SKILL.md", SKILL, (struct zip_lie){0});
     zip_file("b/x/SKILL.md", "---\nname: two\n---\n", (struct zip_lie){0});

@@ -225,14 +225,12 @@ static size_t entries_of(const char *name)
 
 static int set_up(void **state)
 {
-    (void)state;
     memcpy(dir + strlen(dir) - 6, "XXXXXX", 6);
     return mkdtemp(dir) == NULL;
 }
 
 static int tear_down(void **state)
 {
-    (void)state;
     return path_remove_tree_at(AT_FDCWD, dir) < 0;
 }
 
@@ -254,7 +252,6 @@ static void reads_all_and_ranges(void **state)
         {0, 0, FILES_SUFFIX, NULL},
         {UINT64_MAX, UINT64_MAX, 0, NULL},
     };
-    (void)state;
     put("f", "0123456789");
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         ask((struct files_request){.op = FILES_READ,
@@ -276,7 +273,6 @@ static void reads_all_and_ranges(void **state)
 
 static void refuses_what_is_no_file(void **state)
 {
-    (void)state;
     assert_int_equal(mkfifo(at("fifo"), 0644), 0);
     assert_int_equal(symlink("fifo", at("to-fifo")), 0);
     read_all("fifo");
@@ -299,7 +295,6 @@ static void refuses_what_is_no_file(void **state)
 static void links_are_followed_but_not_out(void **state)
 {
     char absolute[600];
-    (void)state;
     assert_int_equal(mkdir(at("d"), 0755), 0);
     assert_int_equal(mkdir(at("d/e"), 0755), 0);
     put("d/e/f", "deep");
@@ -339,7 +334,6 @@ static void links_are_followed_but_not_out(void **state)
 static void writes_in_one_step_and_keeps_the_mode(void **state)
 {
     struct stat before, after;
-    (void)state;
     write_file((struct files_request){.flags = FILES_PARENTS, .mode = 0640}, "a/b/new", "one");
     assert_true(got.done && got.result.created);
     assert_string_equal(content("a/b/new"), "one");
@@ -366,7 +360,6 @@ static void writes_in_one_step_and_keeps_the_mode(void **state)
 /* An upload that breaks off leaves everything as it was. */
 static void content_without_an_end_is_dropped(void **state)
 {
-    (void)state;
     put("f", "old");
     for (int append = 0; append < 2; append++) {
         memset(&got, 0, sizeof(got));
@@ -383,7 +376,6 @@ static void content_without_an_end_is_dropped(void **state)
 
 static void conditions_hold(void **state)
 {
-    (void)state;
     put("f", "old");
     ask((struct files_request){.op = FILES_STAT}, "f", NULL, NULL);
     struct files_tag tag = got.stat.tag;
@@ -406,7 +398,6 @@ static void conditions_hold(void **state)
 /* Two who read the same state: one of them loses, also when they come at once. */
 static void of_two_conditional_writes_one_wins(void **state)
 {
-    (void)state;
     for (int i = 0; i < 20; i++) {
         put("f", "old");
         ask((struct files_request){.op = FILES_STAT}, "f", NULL, NULL);
@@ -430,7 +421,6 @@ static void of_two_conditional_writes_one_wins(void **state)
 static void lists_by_pages(void **state)
 {
     char name[32];
-    (void)state;
     for (int i = 0; i < 25; i++) {
         (void)snprintf(name, sizeof(name), "f%02d", i);
         put(name, "");
@@ -464,7 +454,6 @@ static void lines_come_by_number_and_size(void **state)
         {4, 1, 4, "four", 4, 0, FILES_CUT_NONE},
         {9, 1, 100, "", 8, 0, FILES_CUT_NONE},
     };
-    (void)state;
     put("f", "one\n\nthree\nfour");
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         ask((struct files_request){.op = FILES_LINES,
@@ -484,7 +473,6 @@ static void lines_come_by_number_and_size(void **state)
 static void edits_what_is_unique(void **state)
 {
     char *large = xcalloc(1, FILES_EDIT_MAX + 2);
-    (void)state;
     put("f", "a b a");
     ask((struct files_request){.op = FILES_EDIT}, "f", "b", "B");
     assert_true(got.done && got.result.total == 1);
@@ -513,7 +501,6 @@ static void edits_what_is_unique(void **state)
 
 static void changes_trees(void **state)
 {
-    (void)state;
     ask((struct files_request){.op = FILES_MKDIR}, "a/b", NULL, NULL);
     expect_why(FILES_WHY_ERRNO, ENOENT);
     ask((struct files_request){.op = FILES_MKDIR, .flags = FILES_PARENTS}, "a/b", NULL, NULL);
@@ -574,7 +561,6 @@ static void globs(void **state)
         {"*a*a*a*a*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", false},
         {"**/a/**/a/**/b", "a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a", false},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct globs *g = globs_new(cases[i].pattern);
         assert_non_null(g);
@@ -588,7 +574,6 @@ static void globs(void **state)
 static void finds_the_newest_first(void **state)
 {
     static const char *const names[] = {"old.c", "mid.c", "sub/new.c"};
-    (void)state;
     assert_int_equal(mkdir(at("sub"), 0755), 0);
     assert_int_equal(mkdir(at("node_modules"), 0755), 0);
     put("node_modules/x.c", "");
@@ -607,7 +592,6 @@ static void finds_the_newest_first(void **state)
 static void searches_lines(void **state)
 {
     char line[1200];
-    (void)state;
     assert_int_equal(mkdir(at("s"), 0755), 0);
     put("s/a.txt", "first\nneedle one  \nlast needle");
     put("b.py", "needle\n");
@@ -664,7 +648,6 @@ static void await(struct running *r, enum files_change change, const char *name)
 
 static void watches_below(void **state)
 {
-    (void)state;
     memset(&got, 0, sizeof(got));
     assert_int_equal(mkdir(at("w"), 0755), 0);
     assert_int_equal(mkdir(at("w/d"), 0755), 0);
@@ -696,7 +679,6 @@ static void watches_below(void **state)
 
 static void nonsense_is_refused(void **state)
 {
-    (void)state;
     ask((struct files_request){.op = FILES_OP_MAX}, ".", NULL, NULL);
     expect_why(FILES_WHY_REQUEST, EBADMSG);
     ask((struct files_request){.op = FILES_STAT, .version = 77}, ".", NULL, NULL);

@@ -23,7 +23,6 @@ static int parse(const char *text)
 
 static int forget(void **state)
 {
-    (void)state;
     frontmatter_done(&fm);
     return 0;
 }
@@ -64,7 +63,6 @@ static void scalars_read_as_python_shows_them(void **state)
     };
     static const char *const false_ones[] = {"",  "~",  "null", "no",  "Off", "false",
                                              "0", "-0", "0x0",  "0.0", "0b0", "00"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO_FREE char *text = frontmatter_scalar(cases[i][0]);
         assert_non_null(text);
@@ -96,7 +94,6 @@ static void the_block_ends_where_it_says(void **state)
          "body",
          "x", 22},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         assert_int_equal(parse(cases[i].text), 0);
         assert_int_equal(fm.body, cases[i].body);
@@ -106,7 +103,6 @@ static void the_block_ends_where_it_says(void **state)
 
 static void three_keys_are_found_among_others(void **state)
 {
-    (void)state;
     assert_int_equal(
         parse("---\nmeta: {name: a, list: [name, {name: b}]}\nname: &n 'x'\n? [k]\n: v\n"
               "display_name: *n\ndescription: !!str 5\n---\n"),
@@ -125,7 +121,6 @@ static void what_breaks_it_is_told_with_its_line(void **state)
     static const char *const broken[] = {"a: [",         "a: b: c",    "a: *x",
                                          "a: !x y",      "a: \"\\0\"", "a: 1\n...\n--- b",
                                          "[a]\n...\n{}", "\x01"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(broken); i++) {
         char text[64];
         (void)snprintf(text, sizeof(text), "---\n%s\n---\n", broken[i]);
@@ -139,7 +134,6 @@ static void parts_are_counted(void **state)
 {
     static char text[200000];
     size_t n = 0;
-    (void)state;
     for (unsigned depth = FRONTMATTER_DEPTH_MAX; depth <= FRONTMATTER_DEPTH_MAX + 1; depth++) {
         n = (size_t)snprintf(text, sizeof(text), "---\n");
         memset(text + n, '[', depth);
@@ -172,7 +166,6 @@ static void what_is_written_reads_the_same(void **state)
                                    .description = text,
                                    .display_name = (char *)(uintptr_t) " \n"};
     AUTO_DONE(buf) struct buf out;
-    (void)state;
     buf_init(&out, 4096);
     assert_int_equal(frontmatter_write(&in, "---\nbody", 8, &out), 0);
     assert_int_equal(parse(out.data), 0);

@@ -23,7 +23,6 @@ static int dir_fd;
 
 static int make_dir(void **state)
 {
-    (void)state;
     (void)snprintf(dir, sizeof(dir), "/tmp/box-fsquota-XXXXXX");
     if (mkdtemp(dir) == NULL)
         return -1;
@@ -33,7 +32,6 @@ static int make_dir(void **state)
 
 static int remove_dir(void **state)
 {
-    (void)state;
     (void)close(dir_fd);
     return path_remove_tree_at(AT_FDCWD, dir);
 }
@@ -51,7 +49,6 @@ static void only_projects_of_the_range_are_ours(void **state)
                 {FSQUOTA_FIRST_ID + FSQUOTA_IDS, false},
                 {UINT32_MAX, false},
                 {(1ULL << 32) + FSQUOTA_FIRST_ID, false}};
-    (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         assert_int_equal(fsquota_is_ours(&(struct fsquota){FSQUOTA_PROJECT, rows[i].id}),
                          rows[i].ours);
@@ -63,7 +60,6 @@ static void a_file_system_without_quotas_says_so(void **state)
     AUTO_CLOSE int fd = open("/proc/self", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct fsquota q = {0};
     struct err err = {0};
-    (void)state;
     assert_true(fd >= 0);
     assert_true(fsquota_find(fd, &q, &err) < 0);
     assert_int_equal(err.code, ERR_UNSUPPORTED);
@@ -77,7 +73,6 @@ static void a_tree_is_looked_at_without_waiting_or_leaving(void **state)
     const struct fsquota q = {FSQUOTA_SUBVOLUME, 256};
     uid_t us = geteuid(), other = us + 1;
     struct err err = {0};
-    (void)state;
     assert_int_equal(mkfifoat(dir_fd, "pipe", 0600), 0);
     assert_int_equal(symlinkat("/", dir_fd, "out"), 0);
     assert_int_equal(symlinkat("/dev/null", dir_fd, "device"), 0);
@@ -96,7 +91,6 @@ static void what_cannot_be_put_into_a_project_ends_it(void **state)
     AUTO_CLOSE int fd = open("/proc/self/net", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const struct fsquota q = {FSQUOTA_PROJECT, FSQUOTA_FIRST_ID};
     struct err err = {0};
-    (void)state;
     assert_true(fd >= 0);
     assert_true(fsquota_put(fd, &q) < 0);
     assert_true(fsquota_cover(fd, &q, NULL, &err) < 0);

@@ -81,7 +81,6 @@ static int fits_below_a_limit(void)
 
 static void a_brand_is_for_good(void **state)
 {
-    (void)state;
     assert_int_equal(in_child(cannot_be_changed), 0);
     assert_int_equal(in_child(is_inherited), 0);
     assert_true(brand_new() != brand_new());
@@ -90,13 +89,11 @@ static void a_brand_is_for_good(void **state)
 
 static void a_brand_fits_below_a_limit(void **state)
 {
-    (void)state;
     assert_int_equal(in_child(fits_below_a_limit), 0);
 }
 
 static void this_is_linux(void **state)
 {
-    (void)state;
     assert_false(guest_is_gvisor());
 }
 

@@ -117,7 +117,6 @@ static int go_without_entering(void)
 static void programs_enter_them_without_capabilities(void **state)
 {
     int line = in_child(are_entered_without_capabilities);
-    (void)state;
     if (line == NOT_HERE) {
         print_message("skipped: who has no privileges can make no user namespace here\n");
         skip();
@@ -127,13 +126,11 @@ static void programs_enter_them_without_capabilities(void **state)
 
 static void programs_go_without_where_none_can_be_made(void **state)
 {
-    (void)state;
     assert_int_equal(in_child(go_without_making), 0);
 }
 
 static void programs_go_without_where_none_can_be_entered(void **state)
 {
-    (void)state;
     assert_int_equal(in_child(go_without_entering), 0);
 }
 

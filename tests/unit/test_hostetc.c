@@ -51,7 +51,6 @@ static bool own_mounts(void)
 
 static int start(void **state)
 {
-    (void)state;
     (void)snprintf(dir, sizeof(dir), "/tmp/box-etc-XXXXXX");
     if (mkdtemp(dir) == NULL)
         return -1;
@@ -66,7 +65,6 @@ static int stop(void **state)
 {
     static const char *const left[] = {"off", "on"}; /* by a test that failed */
     char path[128];
-    (void)state;
     (void)close(state_fd);
     for (size_t i = 0; ready && i < ARRAY_SIZE(left); i++) {
         (void)snprintf(path, sizeof(path), "%s/%s", dir, left[i]);
@@ -127,7 +125,6 @@ static void done(const char *name, int fd)
 
 static void identity_is_made_up(void **state)
 {
-    (void)state;
     if (!ready)
         print_message("skipped: no right to mount here\n"), skip();
     put("/etc/passwd", "alice:x:1000:1000:Alice:/home/alice:/bin/zsh\n", 0644);
@@ -156,7 +153,6 @@ static void only_what_programs_need_is_copied(void **state)
     char path[64];
     struct stat st;
     char target[64];
-    (void)state;
     if (!ready)
         print_message("skipped: no right to mount here\n"), skip();
     for (size_t i = 0; i < ARRAY_SIZE(secret); i++) {
@@ -185,7 +181,6 @@ static void only_what_programs_need_is_copied(void **state)
 
 static void what_others_may_not_read_is_left_out(void **state)
 {
-    (void)state;
     if (!ready)
         print_message("skipped: no right to mount here\n"), skip();
     put_dir("/etc/perl", 0755);
@@ -216,7 +211,6 @@ static void what_others_may_not_read_is_left_out(void **state)
 static void odd_things_do_no_harm(void **state)
 {
     char path[256] = "/etc/fonts";
-    (void)state;
     if (!ready)
         print_message("skipped: no right to mount here\n"), skip();
     put_dir(path, 0755);
@@ -244,7 +238,6 @@ static void odd_things_do_no_harm(void **state)
 static void place_has_a_file_system_of_its_own(void **state)
 {
     struct statfs st;
-    (void)state;
     if (!ready)
         print_message("skipped: no right to mount here\n"), skip();
     int fd = build("off", NULL, false);

@@ -50,20 +50,17 @@ static void put_stream(struct http_request *req, void *arg)
 /* Not before it is told to. */
 static void put_later(struct http_request *req, void *arg)
 {
-    (void)arg;
     seen.req = req;
     http_on_cancel(req, on_cancel, NULL);
 }
 
 static void put_refuse(struct http_request *req, void *arg)
 {
-    (void)arg;
     http_reply_error(req, 403, "denied", "no", NULL);
 }
 
 static void get_counted(struct http_request *req, void *arg)
 {
-    (void)arg;
     http_reply_start_length(req, 200, "text/plain", 10);
     assert_int_equal(http_reply_chunk(req, "01234", 5), 0);
     if (strcmp(http_request_method(req), "HEAD") != 0)

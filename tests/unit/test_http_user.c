@@ -10,7 +10,6 @@ static int users_left, calls;
 
 static void get_hello(struct http_request *req, void *arg)
 {
-    (void)arg;
     calls++;
     http_reply(req, 200, "text/plain", "hello", 5);
 }
@@ -18,7 +17,6 @@ static void get_hello(struct http_request *req, void *arg)
 static void get_user(struct http_request *req, void *arg)
 {
     const char *user = http_request_user(req);
-    (void)arg;
     http_reply(req, 200, "text/plain", user, strlen(user));
 }
 
@@ -37,7 +35,6 @@ static void on_user_done(const void *user)
 
 static int authorize_alice(void *arg, struct http_request *req)
 {
-    (void)arg;
     http_request_set_user(req, "alice", on_user_done);
     return 0;
 }
@@ -47,7 +44,6 @@ static void a_user_is_kept_to_the_routes_that_ask(void **state)
 {
     const struct http_server_opts opts = {.authorize = authorize_alice};
     struct fixture f;
-    (void)state;
     fixture_start(&f, &opts, routes, NULL);
     users_left = calls = 0;
     int fd = peer_new(&f);
@@ -75,7 +71,6 @@ static unsigned closed_code;
 
 static void on_cancel(struct http_request *req, void *arg)
 {
-    (void)arg;
     cancels++;
     if (http_request_cancelled(req))
         http_abort(req);
@@ -85,7 +80,6 @@ static void on_cancel(struct http_request *req, void *arg)
 
 static void on_revoked(struct http_request *req, const char *reason, void *arg)
 {
-    (void)arg;
     (void)http_reply_chunk(req, reason, strlen(reason));
 }
 
@@ -93,7 +87,6 @@ static void on_revoked(struct http_request *req, const char *reason, void *arg)
 static void get_stream(struct http_request *req, void *arg)
 {
     bool mute = http_request_query(req) != NULL;
-    (void)arg;
     http_on_cancel(req, on_cancel, NULL);
     if (!mute)
         http_on_revoked(req, on_revoked, NULL);
@@ -105,26 +98,17 @@ static struct http_request *waiting;
 
 static void get_later(struct http_request *req, void *arg)
 {
-    (void)arg;
     waiting = req;
 }
 
 static void on_message(struct ws_conn *c, enum ws_opcode opcode, const char *data, size_t len,
                        void *arg)
 {
-    (void)c;
-    (void)opcode;
-    (void)data;
-    (void)len;
-    (void)arg;
     fail();
 }
 
 static void on_closed(struct ws_conn *c, unsigned code, const char *reason, void *arg)
 {
-    (void)c;
-    (void)arg;
-    (void)reason;
     closed_code = code;
 }
 
@@ -133,7 +117,6 @@ static void get_ws(struct http_request *req, void *arg)
     static const struct ws_handlers handlers = {.message = on_message, .closed = on_closed};
     struct ws_conn *c;
     struct err err;
-    (void)arg;
     assert_int_equal(http_upgrade_ws(req, NULL, &handlers, NULL, &c, &err), 0);
 }
 
@@ -151,14 +134,12 @@ static const struct http_route streams[] = {
 
 static int authorize_by_pass(void *arg, struct http_request *req)
 {
-    (void)arg;
     http_request_set_pass(req, 7);
     return 0;
 }
 
 static bool nobody(void *arg, const void *user, uint64_t pass)
 {
-    (void)arg;
     return user == NULL && pass == 0;
 }
 
@@ -214,7 +195,6 @@ static void streams_end_with_their_users(void **state)
 {
     const struct http_server_opts opts = {.authorize = authorize_alice};
     struct fixture f;
-    (void)state;
     fixture_start(&f, &opts, streams, NULL);
     check_revoked(&f, true);
     fixture_stop(&f);
@@ -224,7 +204,6 @@ static void streams_end_with_what_let_them_in(void **state)
 {
     const struct http_server_opts opts = {.authorize = authorize_by_pass};
     struct fixture f;
-    (void)state;
     fixture_start(&f, &opts, streams, NULL);
     check_revoked(&f, false);
     /* A route that never asks looks after that itself. */

@@ -11,7 +11,6 @@
 static void command_runs_and_its_end_is_told(void **state)
 {
     char out[4096];
-    (void)state;
     need(start_config(&plain));
     struct init_exited m = run(&(struct request){.id = 1, .argv = {"/bin/true"}}, out, sizeof(out));
     expect_exit(&m, 0);
@@ -32,7 +31,6 @@ static void streams_are_three(void **state)
 {
     char out[64], text[64];
     int fds[3] = {-1, -1, -1};
-    (void)state;
     need(start_config(&plain));
     send_request(&(struct request){
         .id = 1, .flags = INIT_EXEC_STDIN | INIT_EXEC_SCRIPT, .argv = {"cat; echo e >&2"}});
@@ -59,7 +57,6 @@ static void terminal_has_its_size(void **state)
     char out[256] = "";
     size_t len = 0;
     int fds[3] = {-1, -1, -1};
-    (void)state;
     if (access("/dev/ptmx", R_OK | W_OK) < 0) {
         print_message("skipped: there is no /dev/ptmx\n");
         skip();
@@ -89,7 +86,6 @@ static void program_that_cannot_run_says_why(void **state)
                  {"/etc/passwd", EACCES},
                  {"/", EACCES}};
     char out[64];
-    (void)state;
     need(start_config(&plain));
     for (uint32_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct request r = {.id = i, .argv = {cases[i].program}};
@@ -109,7 +105,6 @@ static void working_directory_is_entered_or_made(void **state)
                {"/proc", EACCES},        {"/proc/self", EACCES},
                {"/etc/passwd", ENOTDIR}, {"/etc/passwd/x", ENOTDIR}};
     char out[128], cwd[128], want[160];
-    (void)state;
     need(start_config(&plain));
     for (uint32_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct request r = {.id = i, .argv = {"/bin/true"}, .cwd = bad[i].cwd};
@@ -141,7 +136,6 @@ static void strings_must_be_as_many_as_said(void **state)
         {1, 1, "a\0/", 4},   {1, 0, "a\0/\0x", 6}, /* one too many */
         {1, 0, "a\0/\0", 5}, {3, 3, "a\0b\0c\0", 6},
     };
-    (void)state;
     need(start_config(&plain));
     for (uint32_t i = 0; i < 2 * ARRAY_SIZE(cases); i++) {
         AUTO_DONE(buf) struct buf s;
@@ -180,7 +174,6 @@ static void script_may_be_longer_than_an_argument(void **state)
 {
     AUTO_DONE(buf) struct buf script;
     char out[64];
-    (void)state;
     need(start_config(&plain));
     buf_init(&script, 1 << 20);
     while (script.len < 200000)
@@ -197,7 +190,6 @@ static void script_may_be_longer_than_an_argument(void **state)
 static void time_out_ends_the_tree(void **state)
 {
     char out[64];
-    (void)state;
     need(start_config(&plain));
     struct request r = {
         .id = 1, .argv = {"sh", "-c", "sleep 19 & echo begun; sleep 19"}, .timeout_ns = 100000000};
@@ -220,7 +212,6 @@ static void signals_and_kills_are_delivered(void **state)
 {
     int fds[3] = {-1, -1, -1};
     char byte;
-    (void)state;
     need(start_config(&plain));
     struct request r = {
         .id = 1, .argv = {"sh", "-c", "trap 'exit 5' TERM; echo; while :; do sleep 0.01; done"}};
@@ -257,7 +248,6 @@ static void without_descriptors_it_answers_and_does_not_spin(void **state)
 {
     static const struct rlimit none = {0};
     int fds[3] = {-1, -1, -1};
-    (void)state;
     need(start_config(&plain));
     struct request r = {.id = 1, .flags = INIT_EXEC_STDIN, .argv = {"cat"}};
     send_request(&r);
@@ -284,7 +274,6 @@ static void what_is_left_behind_holds_nothing_back(void **state)
 {
     int fds[3] = {-1, -1, -1};
     char out[16];
-    (void)state;
     need(start_config(&plain));
     send_request(&(struct request){.id = 1, .argv = {"sh", "-c", "sleep 19 & exit 3"}});
     assert_int_equal(expect_started(1, fds), 2);
@@ -301,7 +290,6 @@ static void result_is_kept_for_the_next_hello(void **state)
     struct init_hello answer;
     uint32_t nonsense = 77;
     int fds[3] = {-1, -1, -1};
-    (void)state;
     need(start_config(&plain));
     send_request(&(struct request){.id = 1, .flags = INIT_EXEC_STDIN, .argv = {"cat"}});
     assert_int_equal(expect_started(1, fds), 3);
@@ -319,7 +307,6 @@ static void limits_are_the_commands(void **state)
 {
     struct init_config config = plain;
     char out[64];
-    (void)state;
     config.n_rlimits = 2;
     config.rlimits[0] = (struct init_rlimit){.resource = RLIMIT_NOFILE, .soft = 50, .hard = 60};
     config.rlimits[1] = (struct init_rlimit){.resource = RLIMIT_CORE, .soft = 0, .hard = 0};
@@ -336,7 +323,6 @@ static void wall_that_cannot_be_put_up_lets_nothing_run(void **state)
 {
     struct init_config config = plain;
     char out[64];
-    (void)state;
     config.n_rlimits = 1;
     config.rlimits[0] = (struct init_rlimit){.resource = 999};
     need(start_config(&config));
@@ -352,7 +338,6 @@ static void too_large_a_file_under_a_quota_is_told(void **state)
 {
     struct init_config config = plain;
     char out[64], script[128];
-    (void)state;
     config.n_rlimits = 1;
     config.rlimits[0] = (struct init_rlimit){RLIMIT_FSIZE, 0, 4096, 4096};
     for (int quota = 0; quota < 2; quota++) {
@@ -379,7 +364,6 @@ static bool says(const char *status, const char *name, const char *value)
 static void posture_is_that_of_every_command(void **state)
 {
     char out[16384], cat[16384];
-    (void)state;
     need(start_config(&plain));
     struct request r = {.id = 1, .flags = INIT_EXEC_POSTURE, .argv = {"posture"}};
     struct init_exited m = run(&r, out, sizeof(out));
@@ -405,7 +389,6 @@ static void posture_is_that_of_every_command(void **state)
 static void command_gets_three_descriptors(void **state)
 {
     char out[256];
-    (void)state;
     need(start_config(&plain));
     struct request r = {.id = 1, .argv = {"ls", "/proc/self/fd"}};
     struct init_exited m = run(&r, out, sizeof(out));
@@ -416,7 +399,6 @@ static void command_gets_three_descriptors(void **state)
 
 static void nobody_else_is_ever_signalled(void **state)
 {
-    (void)state;
     assert_int_equal(test_kill(getppid(), 0), -1); /* 0: even if it were */
     assert_int_equal(test_kill(1, 0), -1);
     assert_int_equal(test_kill(getpid(), 0), -1);
@@ -439,7 +421,6 @@ static void expect_no_start(const struct init_config *config)
 static void bad_configuration_is_not_started_with(void **state)
 {
     struct init_config config = plain;
-    (void)state;
     config.version++;
     expect_no_start(&config);
     config = plain;

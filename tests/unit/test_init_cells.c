@@ -111,7 +111,6 @@ static int count_fds(void)
 static void cell_goes_round_its_states(void **state)
 {
     struct cell *c = NULL;
-    (void)state;
     start(INIT_CGROUP_NONE);
     reports[0] = (struct child_report){.stage = INIT_STAGE_EXEC, .error = 5};
     assert_int_equal(cell_acquire(&in, &c), 0);
@@ -131,7 +130,6 @@ static void cell_goes_round_its_states(void **state)
 static void cells_run_out_and_come_back(void **state)
 {
     struct cell *c = NULL;
-    (void)state;
     start(INIT_CGROUP_NONE);
     for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
         assert_int_equal(cell_acquire(&in, &c), 0);
@@ -150,7 +148,6 @@ static void cells_run_out_and_come_back(void **state)
 static void group_is_kept_for_the_next_exec(void **state)
 {
     struct cell *c = NULL;
-    (void)state;
     start(INIT_CGROUP_V2);
     cell_prepare(&in);
     int fd = in.cells[0].cgroup_fd;
@@ -176,7 +173,6 @@ static void group_is_kept_for_the_next_exec(void **state)
 static void killed_group_is_made_anew(void **state)
 {
     struct cell *c = NULL;
-    (void)state;
     start(INIT_CGROUP_V2);
     assert_int_equal(cell_acquire(&in, &c), 0);
     struct stat before, after;
@@ -201,7 +197,6 @@ static void killed_group_is_made_anew(void **state)
 static void without_groups_everything_is_killed(void **state)
 {
     struct cell *c = NULL;
-    (void)state;
     start(INIT_CGROUP_NONE);
     assert_int_equal(cell_acquire(&in, &c), 0);
     assert_int_equal(cell_kill_tree(&in, c), 0);
@@ -215,7 +210,6 @@ static void without_groups_everything_is_killed(void **state)
 static void remaining_processes_are_counted(void **state)
 {
     struct cell *c = NULL;
-    (void)state;
     start(INIT_CGROUP_V2);
     assert_int_equal(cell_acquire(&in, &c), 0);
     assert_int_equal(cell_remaining(&in, c), 0); /* no such file */
@@ -230,7 +224,6 @@ static void remaining_processes_are_counted(void **state)
 static void killed_tree_is_waited_for_but_not_for_ever(void **state)
 {
     struct cell *c = NULL;
-    (void)state;
     start(INIT_CGROUP_V2);
     assert_int_equal(cell_acquire(&in, &c), 0);
     put("s0/cgroup.events", "populated 1\n");
@@ -251,7 +244,6 @@ static void killed_tree_is_waited_for_but_not_for_ever(void **state)
 static void memory_kills_are_counted_since_the_start(void **state)
 {
     struct cell *c = NULL;
-    (void)state;
     start(INIT_CGROUP_V2);
     cell_prepare(&in);
     put("s0/memory.events", "low 0\nhigh 0\nmax 9\noom 2\noom_kill 2\noom_group_kill 0\n");
@@ -287,7 +279,6 @@ static void start_hybrid(bool with_event_control)
 static void first_cell_shares_the_sessions_memory_group(void **state)
 {
     struct cell *c = NULL;
-    (void)state;
     start_hybrid(true);
     assert_int_equal(cell_acquire(&in, &c), 0);
     assert_int_equal(c->memcg_fd, -1);
@@ -301,7 +292,6 @@ static void first_cell_shares_the_sessions_memory_group(void **state)
 static void group_that_cannot_be_watched_leaks_nothing(void **state)
 {
     struct cell *c = NULL;
-    (void)state;
     start_hybrid(true);
     assert_int_equal(cell_acquire(&in, &c), 0);
     cell_move(c, CELL_RUNNING);
@@ -372,7 +362,6 @@ static void hello_comes_first(void **state)
 {
     struct init_kill kill_it = {.type = INIT_MSG_KILL, .id = 1, .scope = INIT_KILL_TREE};
     struct init_exec exec = {.type = INIT_MSG_EXEC, .id = 1};
-    (void)state;
     start(INIT_CGROUP_NONE);
     serve_message(&in); /* nothing there */
     send_bytes(&kill_it, sizeof(kill_it));
@@ -391,7 +380,6 @@ static void wrong_hello_is_not_answered(void **state)
         struct init_hello hello;
         char more;
     } __attribute__((packed)) longer = {{INIT_MSG_HELLO, INIT_WIRE_VERSION, 5}, 0};
-    (void)state;
     start(INIT_CGROUP_NONE);
     send_bytes(&m, sizeof(m));
     assert_int_equal(in.talk, TALK_NONE);
@@ -418,7 +406,6 @@ static void nonsense_is_not_listened_to_until_the_next_hello(void **state)
                                      INIT_MSG_PROC_FORGET + 1,
                                      UINT32_MAX};
     static char big[sizeof(struct init_exec) + INIT_INLINE_MAX + 1];
-    (void)state;
     start(INIT_CGROUP_NONE);
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
         greet();
@@ -445,7 +432,6 @@ static void requests_of_the_wrong_length_are_nonsense(void **state)
         char more;
     } m = {{.type = INIT_MSG_KILL, .id = 1, .scope = INIT_KILL_TREE}, 0};
     struct init_exec exec = {.type = INIT_MSG_EXEC, .id = 7};
-    (void)state;
     start(INIT_CGROUP_NONE);
     greet();
     send_bytes(&m, sizeof(m.kill) - 1);
@@ -481,7 +467,6 @@ static void malformed_exec_gets_its_one_answer(void **state)
         .type = INIT_MSG_EXEC, .id = 9, .argc = 1, .strings_len = 4};
     struct init_exec m;
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC), two[2] = {null, null};
-    (void)state;
     start(INIT_CGROUP_NONE);
     greet();
 #define REFUSED(member, value, len, fds, n)                                                        \
@@ -518,7 +503,6 @@ static void malformed_exec_gets_its_one_answer(void **state)
 static void exec_without_a_free_cell_is_refused(void **state)
 {
     struct init_exec m = {.type = INIT_MSG_EXEC, .id = 3, .argc = 1, .strings_len = 4};
-    (void)state;
     start(INIT_CGROUP_NONE);
     greet();
     for (unsigned i = 0; i < INIT_EXECS_MAX; i++)
@@ -532,7 +516,6 @@ static void signals_reach_the_named_exec_only(void **state)
 {
     struct init_kill m = {
         .type = INIT_MSG_KILL, .id = 5, .scope = INIT_KILL_MAIN, .signo = SIGTERM};
-    (void)state;
     start(INIT_CGROUP_NONE);
     greet();
     in.cells[2].state = CELL_RUNNING;
@@ -577,7 +560,6 @@ static void result_is_kept_until_somebody_listens(void **state)
 {
     struct cell *c = &in.cells[0];
     struct init_exited got;
-    (void)state;
     start(INIT_CGROUP_NONE);
     c->state = CELL_DONE;
     c->result = (struct init_exited){.type = INIT_MSG_EXITED, .id = 4, .wait_status = 256};
@@ -595,7 +577,6 @@ static void result_is_kept_until_somebody_listens(void **state)
 
 static void next_boxd_hears_nothing_of_the_last_ones_commands(void **state)
 {
-    (void)state;
     start(INIT_CGROUP_NONE);
     in.epoch = 4;
     in.cells[0].state = CELL_DONE;
@@ -618,7 +599,6 @@ static void list_waits_for_room_and_goes_on(void **state)
     struct init_hello hello = {.type = INIT_MSG_HELLO, .version = INIT_WIRE_VERSION, .epoch = 5};
     struct init_exited stale = {.type = INIT_MSG_EXITED};
     char got[256];
-    (void)state;
     start(INIT_CGROUP_NONE);
     /* What an earlier boxd did not read fills the socket. */
     while (fd_send_msg(in.conn_fd, &stale, sizeof(stale), NULL, 0, MSG_DONTWAIT) > 0)
@@ -642,7 +622,6 @@ static void memory_of_a_process_is_limited_in_its_own_group(void **state)
 {
     struct cell *c = NULL;
     char text[32];
-    (void)state;
     start(INIT_CGROUP_V2);
     assert_int_equal(cell_acquire_at(&in, INIT_EXECS_MAX, &c), 0);
     assert_int_equal(cell_limit_memory(&in, c, 4096), -ENOENT); /* no controller */
@@ -668,7 +647,6 @@ static void result_waits_for_room(void **state)
     struct cell *c = &in.cells[0];
     struct init_exited got;
     int sent = 0;
-    (void)state;
     start(INIT_CGROUP_NONE);
     greet();
     c->result = (struct init_exited){.type = INIT_MSG_EXITED, .id = 4};
@@ -692,7 +670,6 @@ static void result_waits_for_room(void **state)
 static void peer_that_is_gone_is_not_told(void **state)
 {
     struct cell *c = &in.cells[0];
-    (void)state;
     start(INIT_CGROUP_NONE);
     greet();
     (void)close(peer);

@@ -167,7 +167,6 @@ static void greet_again(void)
 static void output_is_kept_by_offset(void **state)
 {
     char got[64];
-    (void)state;
     need(start_config(&plain));
     struct init_state m = launch(
         (struct request){.id = 7, .argv = {"sh", "-c", "echo hello; echo oops >&2; exit 3"}});
@@ -186,7 +185,6 @@ static void output_is_kept_by_offset(void **state)
 static void nothing_is_told_without_being_asked(void **state)
 {
     struct pollfd p;
-    (void)state;
     need(start_config(&plain));
     (void)launch((struct request){.id = 1, .argv = {"sh", "-c", "echo a; exec cat"}});
     while (ring_reader_look(&ring) == 0)
@@ -220,7 +218,6 @@ static void full_ring_holds_the_process_back(void **state)
 {
     static char got[RING_OUT_SIZE];
     uint64_t total = 0;
-    (void)state;
     need(start_config(&plain));
     (void)launch((struct request){.id = 1, .argv = {"head", "-c", "3000000", "/dev/zero"}});
     while (ring.end < RING_OUT_SIZE)
@@ -250,7 +247,6 @@ static void full_ring_holds_the_process_back(void **state)
 static void stderr_never_holds_back(void **state)
 {
     char got[RING_ERR_SIZE];
-    (void)state;
     need(start_config(&plain));
     (void)launch((struct request){
         .id = 1, .argv = {"sh", "-c", "head -c 1000000 /dev/zero >&2; echo end >&2; echo done"}});
@@ -268,7 +264,6 @@ static void stderr_never_holds_back(void **state)
 
 static void stdin_is_closed_when_both_ends_are(void **state)
 {
-    (void)state;
     need(start_config(&plain));
     (void)launch((struct request){.id = 1, .argv = {"cat"}});
     assert_int_equal(write(in_fd, "abc", 3), 3);
@@ -286,7 +281,6 @@ static void stdin_is_closed_when_both_ends_are(void **state)
 
 static void program_that_cannot_run_says_why(void **state)
 {
-    (void)state;
     need(start_config(&plain));
     (void)launch((struct request){.id = 1, .argv = {"/nonexistent"}});
     struct init_exited e = next_news(1).exited;
@@ -312,7 +306,6 @@ static void program_that_cannot_run_says_why(void **state)
 
 static void limit_that_cannot_be_set_is_told(void **state)
 {
-    (void)state;
     need(start_config(&plain));
     struct init_state m =
         launch((struct request){.id = 1, .argv = {"true"}, .memory_bytes = 1 << 20});
@@ -337,7 +330,6 @@ static void next_boxd_finds_everything(void **state)
 {
     int fds[3] = {-1, -1, -1};
     char byte;
-    (void)state;
     start_in_namespace();
     (void)launch((struct request){.id = 3, .argv = {"cat"}});
     assert_int_equal(write(in_fd, "0123456789", 10), 10);
@@ -384,7 +376,6 @@ static void next_boxd_finds_everything(void **state)
 
 static void pid_1_does_not_wait_for_a_reader(void **state)
 {
-    (void)state;
     need(start_config(&plain));
     (void)launch((struct request){.id = 1, .argv = {"cat"}});
     (void)launch((struct request){.id = 2, .argv = {"cat"}});
@@ -406,7 +397,6 @@ static void pid_1_does_not_wait_for_a_reader(void **state)
 
 static void kill_of_one_spares_the_others(void **state)
 {
-    (void)state;
     start_in_namespace();
     (void)launch((struct request){.id = 1, .argv = {"sh", "-c", "cat | cat"}});
     int first = in_fd;
@@ -443,7 +433,6 @@ static void kill_of_one_spares_the_others(void **state)
  * not stay so. */
 static void a_process_that_forks_while_another_is_killed_goes_on(void **state)
 {
-    (void)state;
     start_in_namespace();
     (void)launch((struct request){.id = 1, .argv = {"sh", "-c", "while :; do (:); echo; done"}});
     int first = in_fd;
@@ -475,7 +464,6 @@ static void a_process_that_forks_while_another_is_killed_goes_on(void **state)
 
 static void what_is_forgotten_ends_and_makes_room(void **state)
 {
-    (void)state;
     need(start_config(&plain));
     for (uint32_t i = 1; i <= INIT_PROCS_MAX; i++)
         (void)launch((struct request){.id = i, .argv = {"cat"}});
@@ -510,7 +498,6 @@ static void what_is_forgotten_ends_and_makes_room(void **state)
 static void end_of_the_connection_is_the_end(void **state)
 {
     int status = 0;
-    (void)state;
     need(start_config(&plain));
     fd_close_many(&conn, 1);
     assert_int_equal(waitpid(init_pid, &status, 0), init_pid);

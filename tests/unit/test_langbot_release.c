@@ -56,7 +56,6 @@ static void a_spec_tells_the_release(void **state)
         {"{\"extra_mounts\":[1]}", LANGBOT_UNKNOWN},
         {"{}", LANGBOT_UNKNOWN},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(specs); i++)
         if (family_of(LANGBOT_SPEC, true, true, specs[i].data) != specs[i].family)
             fail_msg("%s", specs[i].data);
@@ -64,7 +63,6 @@ static void a_spec_tells_the_release(void **state)
 
 static void other_calls_may_tell_it_too(void **state)
 {
-    (void)state;
     assert_int_equal(family_of(LANGBOT_SKILL, true, true, "{}"), LANGBOT_SKILLS);
     assert_int_equal(family_of(0, true, true, "{}"), LANGBOT_UNKNOWN);
     assert_int_equal(family_of(0, false, false, "{}"), LANGBOT_UNKNOWN);
@@ -78,7 +76,6 @@ static void other_calls_may_tell_it_too(void **state)
 
 static void every_row_has_a_name_and_knows_sessions(void **state)
 {
-    (void)state;
     for (int i = 0; i < LANGBOT_FAMILY_MAX; i++) {
         const struct langbot_release *r = &langbot_releases[i];
         assert_non_null(r->releases);
@@ -90,7 +87,6 @@ static void every_row_has_a_name_and_knows_sessions(void **state)
 static void removed_calls_are_not_found(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     done(&x, 1, "box_exec", ARTIFACTS_SPEC, CTX1);
     refused(&x, 2, "box_list_skills", "{}", CTX1, "ValueError: " NO_LIST);
@@ -108,7 +104,6 @@ static void removed_calls_are_not_found(void **state)
 static void unknown_fields_are_refused_since_0_7_13(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     done(&x, 1, "box_exec", "{\"cmd\":\"x\",\"session_id\":\"s\",\"unknown\":1}", CTX1);
     done(&x, 2, "box_exec", ARTIFACTS_SPEC, CTX1);
@@ -133,7 +128,6 @@ static void unknown_fields_are_refused_since_0_7_13(void **state)
 static void mounts_are_exchanged_until_0_7_12(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     done(&x, 1, "box_exec", SKILLS_SPEC, CTX1);
     done(&x, 2, "box_exec", SPEC(MOUNT("/srv/a", "") NO_SKILL), CTX1);
@@ -146,7 +140,6 @@ static void mounts_are_exchanged_until_0_7_12(void **state)
 static void mounts_conflict_since_0_7_13(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     done(&x, 1, "box_exec", SPEC(MOUNT("/srv/a", DIGESTS)), CTX1);
     refused(&x, 2, "box_exec", SPEC(MOUNT("/srv/b", DIGESTS)), CTX1, KEPT);
@@ -160,7 +153,6 @@ static void an_unusable_id_is_told_as_the_release_does(void **state)
 {
     static const char bad[] = "{\"session_id\":\"!!!\",\"cmd\":\"x\"}";
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     refused(&x, 1, "box_exec", bad, CTX1,
             "BoxValidationError: Box session_id must contain a valid character");
@@ -179,7 +171,6 @@ static void the_first_release_knows_fewer_calls(void **state)
                                         "__stream_ack", "box_upsert_sandbox_admission_grant",
                                         "box_verify_shared_workspace"};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &(struct langbot_options){.legacy = true});
     AUTO_FREE char *session = ok(&x, 1, "box_create_session", "{\"session_id\":\"s\"}", "");
     assert_null(strstr(session, "\"status\""));

@@ -27,7 +27,6 @@ static void session_is_made_once_and_found_again(void **state)
 {
     struct fixture f;
     struct heard a, b;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     acquire_id(&f, "s", &a);
     assert_int_equal(manager_count(f.m), 1);
@@ -57,7 +56,6 @@ static void sessions_are_listed_in_order_of_creation(void **state)
     struct heard h[4];
     char names[32] = "";
     static const char *const ids[] = {"d", "a", "c", "b"};
-    (void)state;
     fixture_start(&f, NULL, NULL);
     for (size_t i = 0; i < 4; i++)
         acquire_id(&f, ids[i], &h[i]);
@@ -79,7 +77,6 @@ static void who_comes_while_it_is_made_waits_for_the_same(void **state)
 {
     struct fixture f;
     struct heard h[3];
-    (void)state;
     fixture_start(&f, &slow, NULL);
     for (size_t i = 0; i < 3; i++)
         acquire_id(&f, "s", &h[i]);
@@ -101,7 +98,6 @@ static void failed_creation_is_told_to_everybody(void **state)
     struct fixture f;
     struct heard h[2];
     struct err err = {.code = ERR_BACKEND, .msg = "no luck"};
-    (void)state;
     fixture_start(&f, &slow, NULL);
     fake_fail(f.backend, FAKE_CREATE_LATER, &err);
     acquire_id(&f, "s", &h[0]);
@@ -126,7 +122,6 @@ static void refused_creation_leaves_the_spec_with_the_caller(void **state)
     struct fixture f;
     struct heard h;
     struct err fault = {.code = ERR_DENIED, .msg = "not here"}, err = {0};
-    (void)state;
     fixture_start(&f, NULL, NULL);
     fake_fail(f.backend, FAKE_CREATE, &fault);
     assert_int_equal(acquire_spec(&f, named_spec("s"), 0, &h, &err), err_code_errno(ERR_DENIED));
@@ -144,7 +139,6 @@ static void deleted_session_is_gone_for_good(void **state)
     struct fixture f;
     struct heard gone;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *s = ready_session(&f, "s");
     delete_id(&f, "s", &gone);
@@ -168,7 +162,6 @@ static void deleting_twice_tells_both(void **state)
 {
     struct fixture f;
     struct heard first, second;
-    (void)state;
     fixture_start(&f, &slow, NULL);
     acquire_id(&f, "s", &first);
     pass(&f, 10 * SEC);
@@ -187,7 +180,6 @@ static void deleting_while_it_is_made_ends_it_at_once(void **state)
 {
     struct fixture f;
     struct heard ready, gone, again;
-    (void)state;
     fixture_start(&f, &slow, NULL);
     acquire_id(&f, "s", &ready);
     delete_id(&f, "s", &gone);
@@ -212,7 +204,6 @@ static void deleting_what_was_never_made_is_no_failure(void **state)
     struct fixture f;
     struct heard ready, gone;
     struct err err = {.code = ERR_BACKEND, .msg = "no luck"};
-    (void)state;
     fixture_start(&f, &slow, NULL);
     fake_fail(f.backend, FAKE_CREATE_LATER, &err);
     acquire_id(&f, "s", &ready);
@@ -231,7 +222,6 @@ static void failed_removal_is_told(void **state)
     struct fixture f;
     struct heard gone, again;
     struct err err = {.code = ERR_SYSTEM, .msg = "disk on fire"};
-    (void)state;
     fixture_start(&f, NULL, NULL);
     session_release(ready_session(&f, "s"));
     fake_fail(f.backend, FAKE_DESTROY, &err);
@@ -250,7 +240,6 @@ static void name_is_taken_again_when_it_is_free(void **state)
     struct fixture f;
     struct heard gone, a, b;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, &slow, NULL);
     acquire_id(&f, "s", &a);
     pass(&f, 10 * SEC);
@@ -280,7 +269,6 @@ static void name_is_taken_again_after_a_deleted_creation(void **state)
 {
     struct fixture f;
     struct heard first, gone, next;
-    (void)state;
     fixture_start(&f, &slow, NULL);
     acquire_id(&f, "s", &first);
     delete_id(&f, "s", &gone);
@@ -301,7 +289,6 @@ static void next_in_line_hears_of_its_own_refusal(void **state)
     struct fixture f;
     struct heard gone, next, conflicting;
     struct err fault = {.code = ERR_DENIED, .msg = "not here"}, err = {0};
-    (void)state;
     fixture_start(&f, NULL, NULL);
     session_release(ready_session(&f, "s"));
     delete_id(&f, "s", &gone);
@@ -328,7 +315,6 @@ static void session_that_ends_before_it_is_handed_over_is_not(void **state)
 {
     struct fixture f;
     struct heard late, gone;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     session_release(ready_session(&f, "s"));
     acquire_id(&f, "s", &late);
@@ -349,7 +335,6 @@ static void capacity_counts_those_on_their_way_in_and_out(void **state)
     struct fixture f;
     struct heard a, b, gone;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, &slow, &(struct manager_options){.max_sessions = 2});
     acquire_id(&f, "a", &a);
     acquire_id(&f, "b", &b);
@@ -374,7 +359,6 @@ static void waiters_are_limited(void **state)
     struct fixture f;
     static struct heard h[4097];
     struct err err = {0};
-    (void)state;
     fixture_start(&f, &slow, NULL);
     for (size_t i = 0; i < 4096; i++)
         acquire_id(&f, "s", &h[i]);
@@ -395,7 +379,6 @@ static void missing_image_is_refused_when_asked_to(void **state)
     struct fixture f;
     struct heard h;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &(struct manager_options){.max_sessions = 9, .strict_images = true});
     assert_int_equal(acquire_spec(&f, named_spec("s"), 0, &h, &err), err_code_errno(ERR_NOT_FOUND));
     assert_non_null(strstr(err.msg, "image 'rockchin/langbot-sandbox:latest' is not available"));
@@ -415,7 +398,6 @@ static const struct manager_options with_ttl = {.max_sessions = 9, .ttl_ns = 60 
 static void idle_session_is_removed(void **state)
 {
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, &with_ttl);
     session_release(ready_session(&f, "s"));
     pass(&f, 55 * SEC);
@@ -432,7 +414,6 @@ static void idle_session_is_removed(void **state)
 static void time_asleep_counts_as_idle(void **state)
 {
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, &with_ttl);
     session_release(ready_session(&f, "s"));
     f.clock.boot_ns += 3600 * SEC; /* the lid was closed: only this clock went on */
@@ -452,7 +433,6 @@ static void busy_and_persistent_sessions_stay(void **state)
     struct fixture f;
     struct heard h;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &with_ttl);
     struct session *busy = ready_session(&f, "busy");
     session_exec_begins(busy);
@@ -481,7 +461,6 @@ static void busy_and_persistent_sessions_stay(void **state)
 static void short_ttl_is_kept_to(void **state)
 {
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, &(struct manager_options){.max_sessions = 9, .ttl_ns = SEC});
     session_release(ready_session(&f, "s"));
     pass(&f, SEC);
@@ -492,7 +471,6 @@ static void short_ttl_is_kept_to(void **state)
 static void no_ttl_is_no_end(void **state)
 {
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     session_release(ready_session(&f, "s"));
     pass(&f, 86400 * SEC);
@@ -503,7 +481,6 @@ static void no_ttl_is_no_end(void **state)
 static void times_for_people_are_the_wall_clocks(void **state)
 {
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     uint64_t t0 = f.clock.real_ns;
     struct session *s = ready_session(&f, "s");
@@ -529,7 +506,6 @@ static void lost_sandbox_takes_its_session_along(void **state)
     struct run *run = NULL;
     struct err err = {0};
     int finished = 0;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *s = ready_session(&f, "s");
     struct run_options options = {.exec = {.cmd = "die"}};
@@ -551,7 +527,6 @@ static void all_sessions_end_and_nobody_gets_another(void **state)
     struct fixture f;
     struct heard a, creating, waiting, gone, all = {0};
     struct err err = {0};
-    (void)state;
     fixture_start(&f, &slow, &with_ttl);
     acquire_id(&f, "a", &a);
     pass(&f, 10 * SEC);
@@ -589,7 +564,6 @@ static void end_of_all_is_told_last_and_from_the_loop(void **state)
     struct fixture f;
     struct heard gone, all = {0};
     struct heard *both[] = {&gone, &all};
-    (void)state;
     fixture_start(&f, NULL, NULL);
     session_release(ready_session(&f, "s"));
     delete_id(&f, "s", &gone);
@@ -611,7 +585,6 @@ static void freed_manager_forgets_who_waits(void **state)
 {
     struct fixture f;
     struct heard a, b, gone;
-    (void)state;
     fixture_start(&f, &slow, &with_ttl);
     acquire_id(&f, "a", &a);
     acquire_id(&f, "b", &b);

@@ -92,14 +92,12 @@ static void compare(struct spec *s, const struct native_facts *f, const char *go
 
 static void default_plan_is_the_golden_one(void **state)
 {
-    (void)state;
     compare(new_spec(), &facts, "plan-default.txt");
 }
 
 static void writable_root_has_layers_and_is_the_payloads(void **state)
 {
     struct spec *s = new_spec();
-    (void)state;
     s->read_only_rootfs = false;
     compare(s, &facts, "plan-writable-root.txt");
 }
@@ -107,7 +105,6 @@ static void writable_root_has_layers_and_is_the_payloads(void **state)
 static void network_changes_the_flag_and_etc(void **state)
 {
     struct spec *s = new_spec();
-    (void)state;
     s->network = NETWORK_ON;
     compare(s, &facts, "plan-network.txt");
 }
@@ -115,7 +112,6 @@ static void network_changes_the_flag_and_etc(void **state)
 static void host_directory_is_named_by_its_root(void **state)
 {
     struct spec *s = new_spec();
-    (void)state;
     mount_host(s, "/srv/projects/one/", "/data", MOUNT_RW);
     compare(s, &facts, "plan-host-mount.txt");
 }
@@ -125,7 +121,6 @@ static void further_names_are_links_at_the_end_of_the_path(void **state)
     static char *const aliases[] = {(char *)(uintptr_t) "python=/usr/bin/python3",
                                     (char *)(uintptr_t) "x=/opt/x", NULL};
     struct native_facts f = facts;
-    (void)state;
     f.aliases = aliases;
     compare(new_spec(), &f, "plan-aliases.txt");
     assert_non_null(strstr(plan_env[0], ":" PLAN_ALIAS_DIR));
@@ -136,7 +131,6 @@ static void aliases_name_commands_of_the_image(void **state)
     static char *const given[] = {(char *)(uintptr_t) "a=sh", (char *)(uintptr_t) "b=/opt/b",
                                   (char *)(uintptr_t) "c=no-such-command", NULL};
     AUTO_STRV char **got = native_aliases(given);
-    (void)state;
     assert_true(str_eq(got[0], "a=/usr/bin/sh") || str_eq(got[0], "a=/bin/sh"));
     assert_string_equal(got[1], "b=/opt/b");
     assert_string_equal(got[2], "c=/usr/bin/no-such-command");
@@ -148,7 +142,6 @@ static void quota_limits_the_disk_and_single_files(void **state)
 {
     struct native_facts f = facts;
     struct spec *s = new_spec();
-    (void)state;
     s->workspace_quota_mb = 100;
     s->cpus = 0.25;
     s->memory_mb = 64;
@@ -161,7 +154,6 @@ static void quota_limits_the_disk_and_single_files(void **state)
 static void extra_mounts_come_last(void **state)
 {
     struct spec *s = new_spec();
-    (void)state;
     mount_host(s, "/home/u/work", "/workspace", MOUNT_RO);
     add_extra(s, "/srv", "/mnt/srv", MOUNT_RO);
     add_extra(s, "/home/u/left-out", "/mnt/nothing", MOUNT_NONE);
@@ -190,7 +182,6 @@ static const struct plan_op *op_at(const char *target)
 static void artifacts_have_a_place(void **state)
 {
     struct err err = {0};
-    (void)state;
     AUTO(spec) struct spec *s = new_spec();
     s->own.artifacts = xstrdup("/home/u/box/.box-artifacts/t/n/tree");
     assert_int_equal(native_plan(s, &facts, NAME, 7, &plan, &err), 0);
@@ -207,7 +198,6 @@ static void mode_none_mounts_nothing(void **state)
 {
     struct spec *s = new_spec();
     struct err err;
-    (void)state;
     mount_host(s, "/etc/shadow", "/data", MOUNT_NONE); /* refused in any other mode */
     set(&s->workdir, "/elsewhere");
     add_extra(s, "/root", "/mnt/x", MOUNT_NONE);
@@ -230,7 +220,6 @@ static void workdir_is_made_where_nothing_else_is(void **state)
         {"/a/../b", false},
     };
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct spec *s = new_spec();
         set(&s->workdir, cases[i].workdir);
@@ -263,7 +252,6 @@ static void the_most_entries_are_for_the_workspace_alone(void **state)
     struct native_facts limited = facts;
     struct err err = {0};
     uint32_t found = 0;
-    (void)state;
     limited.workspace_entries = 100;
     mount_host(s, "/srv/projects/one", "/data", MOUNT_RW);
     add_extra(s, "/srv/projects/two", "/mnt/x", MOUNT_RW);
@@ -283,7 +271,6 @@ static void blocked_host_paths_are_refused(void **state)
     static char *const everything[] = {(char *)(uintptr_t) "/", NULL};
     struct native_facts wide = facts;
     char path[64], text[128];
-    (void)state;
     wide.roots = everything; /* an allow-list never opens these */
     for (size_t i = 0; i < ARRAY_SIZE(dirs); i++) {
         for (int below = 0; below < 2; below++) {
@@ -311,7 +298,6 @@ static void names_that_only_begin_alike_are_not_blocked(void **state)
 {
     static const char *const paths[] = {"/etcetera", "/etcetera/x", "/home/etc", "/srv/proc/x"};
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
         struct spec *s = new_spec();
         mount_host(s, paths[i], "/workspace", MOUNT_RO);
@@ -323,7 +309,6 @@ static void paths_outside_the_allow_list_are_refused(void **state)
 {
     static const char *const paths[] = {"/homes", "/hom", "/var/lib", "/usr", "/s"};
     struct native_facts none = facts;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
         struct spec *s = new_spec();
         mount_host(s, paths[i], "/workspace", MOUNT_RO);
@@ -344,7 +329,6 @@ static void unclean_host_paths_are_refused(void **state)
         "/home/../etc",   "/home/u/..", "/home//u",  "//home/u",      "/home/./u",
         "/home/u/../../", "home/u",     "C:\\Users", "\\\\server\\x",
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
         struct spec *s = new_spec();
         mount_host(s, paths[i], "/workspace", MOUNT_RO);
@@ -375,7 +359,6 @@ static void reserved_targets_are_refused(void **state)
         "/usr",   "/usr/local", "/etc",       "/bin", "/sbin",  "/lib",
         "/lib32", "/lib64",     "/libx32",    "/run", "/run/x", "/boot",
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(targets); i++) {
         assert_true(plan_target_reserved(targets[i]));
         struct spec *s = new_spec();
@@ -394,7 +377,6 @@ static void unclean_targets_are_refused(void **state)
 {
     static const char *const targets[] = {"/workspace/../etc", "/workspace/", "//workspace",
                                           "/some/./place",     "workspace",   ""};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(targets); i++) {
         assert_false(plan_target_reserved(targets[i]) && targets[i][0] != '/');
         struct spec *s = new_spec();
@@ -415,7 +397,6 @@ static void other_targets_are_free(void **state)
                                           "/libs/x",     "/mnt",      "/tmp/x",
                                           "/home/box/x", "/opt/tool", "/var/data"};
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(targets); i++) {
         struct spec *s = new_spec();
         mount_host(s, "/home/u", targets[i], MOUNT_RW);
@@ -441,7 +422,6 @@ static void longest_root_decides(void **state)
         {"/var/lib/boxes/b", "b", 4},
     };
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct spec *s = new_spec();
         mount_host(s, cases[i].path, "/data", i % 2 ? MOUNT_RO : MOUNT_RW);
@@ -461,7 +441,6 @@ static void mounts_of_a_bound_caller_are_for_box_priv_to_judge(void **state)
 {
     struct native_facts rootless = facts;
     struct err err;
-    (void)state;
     rootless.one_id = true;
     for (int i = 0; i < 4; i++) {
         bool bound = i % 2 == 1, without = i >= 2;
@@ -489,7 +468,6 @@ static void place_of_a_caller_may_lie_in_roots_home(void **state)
                                         "/etc/x/y"};
     struct native_facts home = facts;
     struct err err;
-    (void)state;
     home.roots = with;
     home.roots_are_outer = true;
     struct spec *s = new_spec();
@@ -511,7 +489,6 @@ static void built_in_roots_are_only_an_outer_bound(void **state)
 {
     struct native_facts outer = facts;
     struct err err;
-    (void)state;
     outer.roots_are_outer = true;
     for (size_t i = 0; roots[i] != NULL; i++) {
         if (str_eq(roots[i], "/srv/projects"))
@@ -535,7 +512,6 @@ static void many_mounts_fit_and_too_long_ones_do_not(void **state)
 {
     char host[512], target[600];
     struct err err;
-    (void)state;
     for (int round = 0; round < 2; round++) {
         struct spec *s = new_spec();
         for (int i = 0; i < SPEC_MOUNTS_MAX; i++) {
@@ -560,7 +536,6 @@ static void place_that_is_taken_is_refused(void **state)
 {
     static const char *const text = "mount_path /data is given twice";
     struct err err;
-    (void)state;
     struct spec *s = new_spec();
     mount_host(s, "/home/u", "/data", MOUNT_RW);
     add_extra(s, "/home/v", "/data", MOUNT_RO);
@@ -586,7 +561,6 @@ static uint32_t position(const char *target)
 static void mounts_go_from_the_outside_in(void **state)
 {
     struct err err;
-    (void)state;
     struct spec *s = new_spec();
     add_extra(s, "/srv/c", "/data/a/b/c", MOUNT_RO);
     add_extra(s, "/srv/a", "/data/a", MOUNT_RO);
@@ -606,7 +580,6 @@ static void home_is_ours_unless_the_caller_has_one(void **state)
         bool ours;
     } cases[] = {{"/home/box/x", true}, {"/home/b", true}, {"/home/box", false}, {"/home", false}};
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct spec *s = new_spec();
         unsigned n = 0;
@@ -622,7 +595,6 @@ static void limits_follow_the_spec_at_its_bounds(void **state)
 {
     struct err err;
     struct spec *s = new_spec();
-    (void)state;
     s->cpus = 0.0001;
     s->memory_mb = 32;
     s->pids_limit = 1;
@@ -664,7 +636,6 @@ static void compare_gvisor(struct spec *s, bool one_id, const char *golden)
 static void gvisor_has_its_own_proc_and_dev(void **state)
 {
     struct spec *s = new_spec();
-    (void)state;
     mount_host(s, "/srv/projects/one/", "/data", MOUNT_RW);
     add_extra(s, "/home/me/read", "/data/read", MOUNT_RO);
     compare_gvisor(s, false, "plan-gvisor.txt");
@@ -673,7 +644,6 @@ static void gvisor_has_its_own_proc_and_dev(void **state)
 static void gvisor_on_a_writable_root_has_one_id(void **state)
 {
     struct spec *s = new_spec();
-    (void)state;
     s->read_only_rootfs = false;
     s->network = NETWORK_ON;
     compare_gvisor(s, false, "plan-gvisor-writable-root.txt");
@@ -683,7 +653,6 @@ static void gvisor_without_root_has_one_id(void **state)
 {
     struct native_facts f = facts;
     struct err err;
-    (void)state;
     f.gvisor = f.one_id = true;
     assert_int_equal(make(new_spec(), &f, &err), 0);
     assert_int_equal(plan.payload_uid, 0);
@@ -696,7 +665,6 @@ static void gvisor_config_that_does_not_fit_is_an_error(void **state)
     struct native_facts f = facts;
     AUTO_DONE(buf) struct buf text;
     struct err err;
-    (void)state;
     f.gvisor = true;
     assert_int_equal(make(new_spec(), &f, &err), 0);
     buf_init(&text, 200);
@@ -705,7 +673,6 @@ static void gvisor_config_that_does_not_fit_is_an_error(void **state)
 
 static void gvisor_gets_more_tasks_than_programs(void **state)
 {
-    (void)state;
     assert_true(gvisor_host_tasks(1) > 1000);
     assert_true(gvisor_host_tasks(512) > 512 * 10);
     assert_int_equal(gvisor_host_tasks(UINT32_MAX), 4194304); /* the kernel takes no more */
@@ -715,7 +682,6 @@ static void name_must_fit(void **state)
 {
     struct err err = {0};
     struct spec *s = new_spec();
-    (void)state;
     assert_true(native_plan(s, &facts, "0123456789abcdef0", 0, &plan, &err) < 0);
     assert_true(native_plan(s, &facts, "0123456789abcde", 0, &plan, &err) < 0);
     assert_true(native_plan(s, &facts, "0123456789abcdeF", 0, &plan, &err) < 0);
@@ -727,7 +693,6 @@ static void facts_of_this_host_make_a_plan(void **state)
 {
     struct native_facts here = {0};
     struct err err;
-    (void)state;
     native_facts_read(&here);
     assert_in_range(here.n_dirs, 1, NATIVE_HOST_DIRS_MAX);
     for (size_t i = 0; i < here.n_dirs; i++)

@@ -26,7 +26,6 @@ static int dir_fd = -1;
 
 static int make_dir(void **state)
 {
-    (void)state;
     (void)snprintf(dir, sizeof(dir), "/tmp/box-outputs-XXXXXX");
     if (mkdtemp(dir) == NULL)
         return -1;
@@ -36,7 +35,6 @@ static int make_dir(void **state)
 
 static int remove_dir(void **state)
 {
-    (void)state;
     fault_reset();
     (void)close(dir_fd);
     return path_remove_tree_at(AT_FDCWD, dir);
@@ -83,7 +81,6 @@ static void what_was_put_can_be_read_by_range(void **state)
 {
     static const size_t sizes[] = {0, 1, 1000, 64 * KB, 64 * KB + 1, 300 * KB};
     AUTO(outputs) struct outputs *o = make(1 << 20, 1 << 20);
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
         AUTO_FREE char *text = bytes(sizes[i]), *got = xcalloc(sizes[i] + 10, 1);
         char id[OUTPUT_ID_SIZE];
@@ -115,7 +112,6 @@ static void output_is_kept_as_it_comes(void **state)
     AUTO_FREE char *text = bytes(200 * KB), *got = xcalloc(200 * KB, 1);
     struct output *out = output_new(o, "s", NULL);
     char id[OUTPUT_ID_SIZE];
-    (void)state;
     for (size_t at = 0; at < 200 * KB; at += 1000)
         output_append(out, text + at, at + 1000 < 200 * KB ? 1000 : 200 * KB - at);
     output_finish(out, id);
@@ -129,7 +125,6 @@ static void others_do_not_see_it(void **state)
     AUTO(outputs) struct outputs *o = make(1 << 20, 1 << 20);
     char id[OUTPUT_ID_SIZE], c;
     struct err err = {0};
-    (void)state;
     put(o, "mine", 10, id);
     assert_true(known(o, "mine", id));
     assert_false(known(o, "yours", id));
@@ -141,7 +136,6 @@ static void others_do_not_see_it(void **state)
 static void one_output_has_a_bound(void **state)
 {
     static const uint64_t bounds[] = {0, 100, 100 * KB};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(bounds); i++) {
         AUTO(outputs) struct outputs *o = make(1 << 20, bounds[i]);
         struct output *out = output_new(o, "s", NULL);
@@ -163,7 +157,6 @@ static void the_least_recently_used_goes_first(void **state)
 {
     AUTO(outputs) struct outputs *o = make(250 * KB, 250 * KB);
     char a[OUTPUT_ID_SIZE], b[OUTPUT_ID_SIZE], c[OUTPUT_ID_SIZE];
-    (void)state;
     put(o, "s", 100 * KB, a);
     put(o, "s", 100 * KB, b);
     assert_true(known(o, "s", a)); /* used */
@@ -183,7 +176,6 @@ static void what_is_being_written_is_not_dropped(void **state)
     struct output *out = output_new(o, "s", NULL);
     struct output_info info;
     char a[OUTPUT_ID_SIZE], b[OUTPUT_ID_SIZE];
-    (void)state;
     output_append(out, text, 100 * KB);
     put(o, "s", 100 * KB, b); /* only half of it finds room */
     assert_int_equal(outputs_stat(o, &(struct output_ref){"s", b}, &info, NULL), 0);
@@ -199,7 +191,6 @@ static void the_number_of_outputs_is_bounded(void **state)
 {
     AUTO(outputs) struct outputs *o = make(1 << 20, 1 << 20);
     char first[OUTPUT_ID_SIZE], id[OUTPUT_ID_SIZE];
-    (void)state;
     put(o, "s", 1, first);
     for (unsigned i = 0; i < OUTPUTS_COUNT_MAX; i++)
         put(o, "s", 1, id);
@@ -211,7 +202,6 @@ static void memory_is_bounded_too(void **state)
 {
     AUTO(outputs) struct outputs *o = make(1 << 30, 1 << 20);
     char id[OUTPUT_ID_SIZE];
-    (void)state;
     for (unsigned i = 0; i < OUTPUTS_MEMORY_MAX / (64 * KB); i++) {
         put(o, "s", 64 * KB, id);
         assert_false(exists(id));
@@ -224,7 +214,6 @@ static void outputs_go_with_their_owner(void **state)
 {
     AUTO(outputs) struct outputs *o = make(1 << 20, 1 << 20);
     char a[OUTPUT_ID_SIZE], b[OUTPUT_ID_SIZE], c[OUTPUT_ID_SIZE];
-    (void)state;
     put(o, "gone", 10, a);
     put(o, "stays", 10, b);
     put(o, "gone", 100 * KB, c);
@@ -240,7 +229,6 @@ static void outputs_go_with_their_owner(void **state)
 static void what_an_earlier_process_left_is_removed(void **state)
 {
     int fd = openat(dir_fd, "0123456789abcdef", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-    (void)state;
     (void)close(fd);
     fd = openat(dir_fd, "not-ours", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     (void)close(fd);
@@ -261,7 +249,6 @@ static void a_full_disk_costs_the_rest_and_nothing_else(void **state)
     struct output *out = output_new(o, "s", NULL);
     struct output_info info;
     char id[OUTPUT_ID_SIZE];
-    (void)state;
     output_append(out, text, 100 * KB);
     fault_set(FAULT_WRITE, 1, ENOSPC);
     output_append(out, text, 10);
@@ -289,7 +276,6 @@ static void without_a_directory_memory_has_to_do(void **state)
     AUTO(outputs) struct outputs *o = NULL;
     struct output_info info;
     char id[OUTPUT_ID_SIZE];
-    (void)state;
     assert_int_equal(outputs_new(&options, &o, NULL), 0);
     put(o, "s", 64 * KB, id);
     assert_int_equal(outputs_stat(o, &(struct output_ref){"s", id}, &info, NULL), 0);
@@ -355,7 +341,6 @@ static void lines_with_a_match_are_found(void **state)
     AUTO(outputs) struct outputs *o = make(1 << 20, 1 << 20);
     char id[OUTPUT_ID_SIZE];
     struct found f;
-    (void)state;
     put_text(o, "one\ntwo error\n\nthree ERROR 42\nerr\xc3\xb6r\nerror", id);
     assert_int_equal(grep(o, id, "error", 0, &f), 2);
     assert_int_equal(f.lines[0], 2);
@@ -385,7 +370,6 @@ static void a_search_goes_on_where_it_stopped(void **state)
     struct found f;
     size_t total = 0;
     int rounds = 0;
-    (void)state;
     put_text(o, "x1\nx2\ny\nx3\ny\nx4\nx5", id);
     do {
         total += search(o, id, &options, GREP_STEP, &f);
@@ -405,7 +389,6 @@ static void long_lines_and_many_of_them(void **state)
     AUTO_DONE(buf) struct buf text;
     char id[OUTPUT_ID_SIZE];
     struct found f;
-    (void)state;
     buf_init(&text, 4 << 20);
     for (int i = 0; i < 20000; i++)
         assert_int_equal(buf_printf(&text, "line %d \xe2\x82\xac%s\n", i, i % 5000 ? "" : " hit"),
@@ -437,7 +420,6 @@ static void steps_are_short(void **state)
     char id[OUTPUT_ID_SIZE];
     struct found f = {0};
     int steps = 0;
-    (void)state;
     memset(text, 'a', 100000);
     outputs_put(o, "s", text, 100000, id);
     assert_int_equal(output_grep_new(o, &(struct output_ref){"s", id}, &options, &g, NULL), 0);
@@ -454,7 +436,6 @@ static void what_is_searched_stays(void **state)
     AUTO(output_grep) struct output_grep *g = NULL;
     struct found f = {0};
     char a[OUTPUT_ID_SIZE], b[OUTPUT_ID_SIZE];
-    (void)state;
     put(o, "s", 100 * KB, a);
     assert_int_equal(output_grep_new(o, &(struct output_ref){"s", a}, &options, &g, NULL), 0);
     put(o, "s", 100 * KB, b);
@@ -471,7 +452,6 @@ static void a_bad_pattern_is_told(void **state)
     AUTO(output_grep) struct output_grep *g = NULL;
     struct err err = {0};
     char id[OUTPUT_ID_SIZE];
-    (void)state;
     put(o, "s", 10, id);
     assert_true(output_grep_new(o, &(struct output_ref){"s", id}, &options, &g, &err) < 0);
     assert_string_equal(err.msg, "pattern: ( is not closed");
@@ -481,8 +461,6 @@ static void a_bad_pattern_is_told(void **state)
 
 static void small(void *arg, const char *name, uint64_t ret[SHARE_KIND_MAX])
 {
-    (void)arg;
-    (void)name;
     ret[SHARE_OUTPUT] = 1000;
 }
 
@@ -504,7 +482,6 @@ static void a_share_is_filled_at_its_own_cost(void **state)
         large[OUTPUT_ID_SIZE];
     AUTO(outputs) struct outputs *o = NULL;
     struct output_info info;
-    (void)state;
     shares_set_caps(shares, small, NULL);
     assert_int_equal(outputs_new(&options, &o, NULL), 0);
     put(o, "s", 5000, first);
@@ -532,7 +509,6 @@ static void a_share_is_a_number_too(void **state)
         .dir_fd = -1, .max_bytes = 1 << 20, .each_bytes = 1 << 20, .shares = shares};
     char first[OUTPUT_ID_SIZE], other[OUTPUT_ID_SIZE], id[OUTPUT_ID_SIZE];
     AUTO(outputs) struct outputs *o = NULL;
-    (void)state;
     assert_int_equal(outputs_new(&options, &o, NULL), 0);
     put_for(o, "b", 1, other);
     put_for(o, "a", 1, first);

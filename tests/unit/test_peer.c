@@ -23,7 +23,6 @@ static int diag;
 
 static int make_diag(void **state)
 {
-    (void)state;
     diag = peer_socket();
     return diag < 0 ? -1 : 0;
 }
@@ -83,7 +82,6 @@ static void loopback_tcp_tells_the_user(void **state)
                                           {"::ffff:127.0.0.1", "127.0.0.1"},
                                           {"::", "127.0.0.1"},
                                           {"127.0.0.1", "::ffff:127.0.0.1"}};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
         struct pair p = open_pair(ways[i][0], ways[i][1]);
         struct peer peer;
@@ -101,7 +99,6 @@ static void unix_socket_tells_the_user(void **state)
 {
     int fds[2];
     struct peer peer;
-    (void)state;
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     peer_identify(-1, fds[0], &peer); /* needs no netlink */
     assert_true(peer.known);
@@ -117,7 +114,6 @@ static void peer_that_has_closed_is_nobody(void **state)
     struct pair p = open_pair("127.0.0.1", "127.0.0.1");
     struct pollfd gone = {.fd = p.ours, .events = POLLRDHUP};
     struct peer peer;
-    (void)state;
     assert_int_equal(send(p.theirs, "x", 1, 0), 1);
     (void)close(TAKE_FD(p.theirs));
     assert_int_equal(poll(&gone, 1, -1), 1);
@@ -132,7 +128,6 @@ static void peer_that_has_shut_down_is_known(void **state)
     struct pair p = open_pair("127.0.0.1", "127.0.0.1");
     struct pollfd gone = {.fd = p.ours, .events = POLLRDHUP};
     struct peer peer;
-    (void)state;
     assert_int_equal(shutdown(p.theirs, SHUT_WR), 0);
     assert_int_equal(poll(&gone, 1, -1), 1);
     peer_identify(diag, p.ours, &peer);
@@ -144,7 +139,6 @@ static void without_netlink_or_connection_nobody_is_known(void **state)
 {
     struct pair p = open_pair("127.0.0.1", "127.0.0.1");
     struct peer peer;
-    (void)state;
     peer_identify(-1, p.ours, &peer);
     assert_false(peer.known);
     peer_identify(diag, p.listener, &peer);
@@ -160,7 +154,6 @@ static void stale_answers_are_dropped(void **state)
     struct pair p = open_pair("127.0.0.1", "127.0.0.1"), q = open_pair("::1", "::1");
     struct peer peer;
     struct stat st;
-    (void)state;
     peer_identify(diag, p.ours, &peer);
     peer_identify(diag, q.ours, &peer);
     assert_int_equal(fstat(q.theirs, &st), 0);
@@ -173,7 +166,6 @@ static void process_is_found_with_its_directory(void **state)
 {
     char before[PATH_MAX];
     struct pair p = open_pair("127.0.0.1", "127.0.0.1");
-    (void)state;
     assert_non_null(getcwd(before, sizeof(before)));
     assert_int_equal(chdir("/usr"), 0);
     AUTO_DONE(peer_process) struct peer_process found = {.cwd = -1};
@@ -193,7 +185,6 @@ static void other_files_are_not_taken_for_ours(void **state)
     struct pair p = open_pair("127.0.0.1", "127.0.0.1");
     AUTO_DONE(peer_process) struct peer_process found = {.cwd = -1};
     struct err err = {0};
-    (void)state;
     assert_true(peer_find_process(diag, p.ours, peer_mnt_ns() + 1, &found, &err) < 0);
     assert_non_null(strstr(err.msg, "sees other files than boxd does"));
     close_pair(&p);
@@ -204,7 +195,6 @@ static void several_holders_in_several_places_are_nobody(void **state)
     struct pair p = open_pair("127.0.0.1", "127.0.0.1");
     int up[2], down[2];
     char byte;
-    (void)state;
     assert_int_equal(pipe(up) | pipe(down), 0);
     pid_t pid = fork();
     if (pid == 0) {

@@ -65,7 +65,6 @@ static void whole_plan_is_accepted(void **state)
 {
     static struct plan p;
     struct err err;
-    (void)state;
     make_good(&p);
     assert_int_equal(plan_wire_size(&p), PLAN_HEAD_SIZE + p.strings_len);
     assert_int_equal(check_received(&p, plan_wire_size(&p), &err), 0);
@@ -83,7 +82,6 @@ static void wrong_lengths_are_refused(void **state)
 {
     static struct plan p;
     struct err err;
-    (void)state;
     make_good(&p);
     size_t len = plan_wire_size(&p);
     const size_t lengths[] = {0,       1,       4,        PLAN_HEAD_SIZE - 1, PLAN_HEAD_SIZE,
@@ -330,7 +328,6 @@ static void every_corruption_is_refused(void **state)
 {
     static struct plan p;
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(corruptions); i++) {
         make_good(&p);
         size_t len = plan_wire_size(&p);
@@ -348,7 +345,6 @@ static void name_that_only_looks_upward_is_fine(void **state)
 {
     static struct plan p;
     struct err err;
-    (void)state;
     make_good(&p);
     target_up(&p); /* "/.. ", with a blank */
     assert_int_equal(check_received(&p, plan_wire_size(&p), &err), 0);
@@ -362,7 +358,6 @@ static void any_byte_may_be_wrong(void **state)
     struct err err;
     AUTO_DONE(buf) struct buf text;
     size_t refused = 0;
-    (void)state;
     make_good(&good);
     buf_init(&text, 1 << 20);
     size_t len = plan_wire_size(&good),
@@ -388,7 +383,6 @@ static void builder_tells_of_too_many_operations(void **state)
 {
     static struct plan p;
     struct err err;
-    (void)state;
     make_good(&p);
     while (p.n_ops < PLAN_OPS_MAX)
         (void)plan_add(&p, PLAN_OP_DIR, "/d");
@@ -405,7 +399,6 @@ static void builder_fills_the_strings_to_the_last_byte(void **state)
 {
     static struct plan p;
     static char big[PLAN_STRINGS_MAX + 1];
-    (void)state;
     plan_init(&p);
     memset(big, 'x', PLAN_STRINGS_MAX - 2);
     assert_int_equal(plan_string(&p, big), 1);
@@ -421,7 +414,6 @@ static void plan_is_shown_a_line_per_fact(void **state)
 {
     static struct plan p;
     AUTO_DONE(buf) struct buf text;
-    (void)state;
     make_good(&p);
     p.flags = PLAN_FLAGS_ALL;
     buf_init(&text, 4096);

@@ -69,7 +69,6 @@ static void test_row_T06_the_session_is_named_after_the_query(void **state)
 {
     AUTO(policy) struct policy *p = policy_good(FLAT());
     AUTO(spec) struct spec *s = tool(p, "{\"command\": \"pwd\"}");
-    (void)state;
     assert_string_equal(s->session_id, "person_test_user");
     assert_string_equal(s->cmd, "pwd");
 }
@@ -81,7 +80,6 @@ static void test_row_T08_a_host_path_below_an_allowed_root_is_taken(void **state
     AUTO(spec)
     struct spec *s = payload(p, "{\"cmd\": \"pwd\", \"host_path\": \"/srv/a/w\", "
                                 "\"host_path_mode\": \"rw\", \"session_id\": \"11\"}");
-    (void)state;
     assert_string_equal(s->host_path, "/srv/a/w");
     assert_int_equal(s->host_path_mode, MOUNT_RW);
     assert_string_equal(s->session_id, "11");
@@ -97,7 +95,6 @@ static void test_row_T09_the_default_workspace_stands_in_for_a_missing_host_path
         "{\"session_id\": \"s\", \"host_path\": null}",
         "{\"session_id\": \"s\", \"host_path\": \"\"}",
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(open); i++) {
         AUTO(spec) struct spec *s = payload(p, open[i]);
         assert_string_equal(s->host_path, "/srv/a/default");
@@ -114,7 +111,6 @@ static void test_row_T12_a_host_path_outside_the_roots_is_refused(void **state)
     static const char *const outside[] = {"/srv",      "/srv/ab",     "/srv/a/../c",
                                           "/srv/a/..", "/etc/passwd", "/srv/a/../../etc"};
     char text[128];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(outside); i++) {
         (void)snprintf(text, sizeof(text), "{\"host_path\": \"%s\", \"session_id\": \"12\"}",
                        outside[i]);
@@ -135,7 +131,6 @@ static void without_roots_nothing_is_mounted(void **state)
 {
     AUTO(policy) struct policy *flat = policy_good(FLAT());
     AUTO(policy) struct policy *nested = policy_good("{}");
-    (void)state;
     refused(flat, "{\"host_path\": \"/srv/a\", \"session_id\": \"s\"}",
             "host_path mounting is disabled because no allowed_host_mount_roots are configured");
     refused(nested, "{\"host_path\": \"/srv/a\", \"session_id\": \"s\"}",
@@ -152,7 +147,6 @@ static void what_is_mounted_is_what_was_checked(void **state)
                    "\"extra_mounts\": [{\"host_path\": \"/tmp/../srv/a/z\", \"mount_path\": "
                    "\"/z\"}, {\"host_path\": \"/etc\", \"mount_path\": \"/e\", \"mode\": "
                    "\"none\"}]}");
-    (void)state;
     assert_string_equal(s->host_path, "/srv/a/y");
     assert_string_equal(s->extra_mounts[0].host_path, "/srv/a/z");
 }
@@ -163,7 +157,6 @@ static void test_row_F24_an_administrators_mount_is_not_checked(void **state)
     AUTO(policy) struct policy *p = policy_good(FLAT());
     AUTO(spec) struct spec *s = NULL;
     struct err err;
-    (void)state;
     assert_int_equal(payload_with(p, &admin,
                                   "{\"session_id\": \"mcp-1\", \"host_path\": \"/opt/server\"}", &s,
                                   NULL, &err),
@@ -175,7 +168,6 @@ static void test_row_T19_the_default_profile_fills_what_is_open(void **state)
 {
     AUTO(policy) struct policy *p = policy_good(FLAT());
     AUTO(spec) struct spec *s = tool(p, "{\"command\": \"echo hi\"}");
-    (void)state;
     assert_int_equal(s->network, NETWORK_OFF);
     assert_string_equal(s->image, "python:3.11-slim");
     assert_int_equal(s->timeout_sec, 30);
@@ -187,7 +179,6 @@ static void test_row_T20_what_is_not_locked_can_be_overridden(void **state)
     AUTO(spec)
     struct spec *s = payload(
         p, "{\"cmd\": \"x\", \"timeout_sec\": 60, \"network\": \"on\", \"session_id\": \"31\"}");
-    (void)state;
     assert_int_equal(s->timeout_sec, 60);
     assert_int_equal(s->network, NETWORK_ON);
 }
@@ -198,7 +189,6 @@ static void test_row_T21_what_is_locked_cannot(void **state)
     AUTO(spec) struct spec *s = NULL;
     struct policy_decision d;
     struct err err;
-    (void)state;
     assert_int_equal(payload_with(p, &plain,
                                   "{\"cmd\": \"x\", \"network\": \"on\", \"host_path_mode\": "
                                   "\"rw\", \"cpus\": 2, \"session_id\": \"32\"}",
@@ -227,7 +217,6 @@ static void test_row_T22_row_T23_a_long_timeout_is_clamped(void **state)
     };
     AUTO(policy) struct policy *p = policy_good(FLAT());
     char text[128];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO(spec) struct spec *s = NULL;
         struct policy_decision d;
@@ -246,7 +235,6 @@ static void what_is_no_number_is_refused(void **state)
                                       "null",  "[1]",      "0",       "-5",       "false"};
     AUTO(policy) struct policy *p = policy_good(FLAT());
     char text[128];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         AUTO(spec) struct spec *s = NULL;
         struct err err;
@@ -261,7 +249,6 @@ static void test_row_T26_the_default_profile_limits_resources(void **state)
     AUTO(policy) struct policy *p = policy_good(FLAT());
     AUTO(spec) struct spec *s = tool(p, "{\"command\": \"echo hi\"}");
     const struct profile *d = NULL;
-    (void)state;
     assert_int_equal(policy_profile(p, NULL, &d, NULL), 0);
     assert_true(s->cpus == d->cpus && s->cpus == 1.0);
     assert_int_equal(s->memory_mb, d->memory_mb);
@@ -277,7 +264,6 @@ static void test_row_T27_the_configured_quota_reaches_the_spec(void **state)
         policy_good("{\"box\": {\"workspace_quota_mb\": 32, \"shared_host_root\": \"/srv\"}}");
     AUTO(spec) struct spec *s = tool(p, "{\"command\": \"echo hi\"}");
     AUTO(spec) struct spec *own = payload(p, "{\"session_id\": \"s\", \"workspace_quota_mb\": 7}");
-    (void)state;
     assert_int_equal(s->workspace_quota_mb, 32);
     assert_int_equal(own->workspace_quota_mb, 7);
 }
@@ -288,7 +274,6 @@ static void test_row_T30_offline_readonly_locks_the_root(void **state)
     AUTO(spec)
     struct spec *s =
         payload(p, "{\"cmd\": \"echo hi\", \"read_only_rootfs\": false, \"session_id\": \"41\"}");
-    (void)state;
     assert_true(s->read_only_rootfs);
 }
 
@@ -296,7 +281,6 @@ static void test_row_T31_network_extended_is_roomier(void **state)
 {
     AUTO(policy) struct policy *p = policy_good("{\"box\": {\"profile\": \"network_extended\"}}");
     AUTO(spec) struct spec *s = tool(p, "{\"command\": \"echo hi\"}");
-    (void)state;
     assert_int_equal(s->network, NETWORK_ON);
     assert_true(s->cpus == 2.0);
     assert_int_equal(s->memory_mb, 1024);
@@ -313,7 +297,6 @@ static void a_model_decides_about_its_command_only(void **state)
                 "\"session_id\": \"other\", \"mount_path\": \"/x\", \"memory_mb\": 99999, "
                 "\"extra_mounts\": [{\"host_path\": \"/etc\", \"mount_path\": \"/e\"}], "
                 "\"persistent\": true, \"cmd\": \"rm\", \"nonsense\": 1}");
-    (void)state;
     assert_string_equal(s->cmd, "id");
     assert_string_equal(s->workdir, "/tmp");
     assert_int_equal(s->timeout_sec, 5);
@@ -334,7 +317,6 @@ static void a_tool_call_without_a_command_is_refused(void **state)
     static const char *const bad[] = {"{}", "{\"command\": null}", "{\"command\": [\"ls\"]}"};
     AUTO(policy) struct policy *p = policy_good(FLAT());
     AUTO(json) struct json *q = query(1);
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         AUTO(json) struct json *a = parse(bad[i]);
         AUTO(spec) struct spec *s = NULL;
@@ -356,7 +338,6 @@ static void own_mounts_are_added_to_a_tool_call(void **state)
     const struct policy_request request = {.query = q, .own_mounts = mounts};
     AUTO(spec) struct spec *s = NULL;
     struct err err = {0};
-    (void)state;
     assert_int_equal(policy_tool_spec(p, &request, a, &s, NULL, &err), 0);
     assert_int_equal(s->n_extra_mounts, 1);
     assert_string_equal(s->extra_mounts[0].host_path, "/var/lib/skills/x");
@@ -369,7 +350,6 @@ static void a_request_may_choose_a_profile(void **state)
     const struct policy_request none = {.profile = "nope"};
     AUTO(spec) struct spec *s = NULL, *t = NULL;
     struct err err;
-    (void)state;
     assert_int_equal(payload_with(p, &basic, "{\"session_id\": \"s\"}", &s, NULL, &err), 0);
     assert_int_equal(s->network, NETWORK_ON);
     assert_true(payload_with(p, &none, "{\"session_id\": \"s\"}", &t, NULL, &err) < 0);
@@ -411,7 +391,6 @@ static void test_row_T58_a_query_without_a_launcher_has_a_session_of_its_own(voi
          "\"b\"}}",
          "person_b"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO_FREE char *id = name_of(FLAT(), cases[i].query);
         assert_string_equal(id, cases[i].want);
@@ -433,7 +412,6 @@ static void templates_are_filled_from_the_query(void **state)
         {"{pipeline_config}", "unknown"},
     };
     char text[512];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         (void)snprintf(text, sizeof(text),
                        "{\"query_id\": 7, \"launcher_type\": \"person\", \"launcher_id\": \"u\", "
@@ -458,7 +436,6 @@ static void a_template_can_name_and_nothing_else(void **state)
                                       "{query_id",
                                       "{a b}"};
     char text[256];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct err err = {0};
         assert_true(policy_template_check(bad[i], &err) < 0);
@@ -480,7 +457,6 @@ static void the_forced_template_wins(void **state)
     AUTO_FREE char *configured =
         name_of("{\"box\": {\"local\": {\"session_id_template\": \"q-{query_id}\"}}}",
                 "{\"query_id\": 1, \"session_id_template\": \"\"}");
-    (void)state;
     assert_string_equal(forced, "one-s");
     assert_string_equal(own, "global");
     assert_string_equal(configured, "q-1");
@@ -489,7 +465,6 @@ static void the_forced_template_wins(void **state)
 static void a_name_is_refused_rather_than_cut(void **state)
 {
     char text[1200];
-    (void)state;
     (void)snprintf(text, sizeof(text), "{\"query_id\": \"%0512d\"}", 0);
     AUTO_FREE char *fits = name_of(FLAT(), text);
     assert_int_equal(strlen(fits), 512);
@@ -505,7 +480,6 @@ static void the_id_of_a_query_is_text(void **state)
     AUTO(json) struct json *q = parse("{\"query_id\": 42}"), *none = parse("{}");
     AUTO_FREE char *id = policy_query_id(q), *empty = policy_query_id(none),
                    *nothing = policy_query_id(NULL);
-    (void)state;
     assert_string_equal(id, "42");
     assert_string_equal(empty, "");
     assert_string_equal(nothing, "");
@@ -527,7 +501,6 @@ static void a_profile_extends_another_and_is_at_least_as_tight(void **state)
            "\"1\"}, \"extra_mounts\": [{\"host_path\": \"/etc\", \"mount_path\": \"/e\"}], "
            "\"host_path\": \"/etc\", \"mount_path\": \"/m\", \"persistent\": true, "
            "\"timeout_sec\": 46}");
-    (void)state;
     assert_int_equal(s->network, NETWORK_OFF); /* the lock was inherited */
     assert_int_equal(s->memory_mb, 128);
     assert_null(s->env);
@@ -560,7 +533,6 @@ static void wrong_profiles_are_told(void **state)
         {"[]", "box.yaml: profiles must be a section"},
     };
     char text[256];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO(policy) struct policy *p = NULL;
         struct err err;
@@ -605,7 +577,6 @@ static void a_scope_bounds_the_request(void **state)
               "\"mounts\": [{\"path\": \"/srv/data\", \"mode\": \"ro\"}]}]}");
     AUTO(authz) struct authz *a = NULL;
     struct err err = {0};
-    (void)state;
     assert_int_equal(authz_parse(tokens, &a, &err), 0);
     const struct authz_scope *scope = authz_find(a, "0123456789abcdef0123456789abcdef", 32, 0);
     assert_non_null(scope);

@@ -36,7 +36,6 @@ static void nothing_said_gives_the_defaults(void **state)
     AUTO(policy) struct policy *p = policy_good("{}");
     const struct policy_settings *s = policy_settings(p);
     struct policy_row row;
-    (void)state;
     assert_true(s->enabled);
     assert_string_equal(s->profile, "default");
     assert_null(s->image);
@@ -61,7 +60,6 @@ static void test_row_I06_the_output_limit_is_a_setting(void **state)
 {
     AUTO(policy) struct policy *p = policy_good("{}");
     AUTO(policy) struct policy *q = policy_good("{\"box\": {\"output_limit_chars\": 100}}");
-    (void)state;
     assert_int_equal(policy_settings(p)->output_limit_chars, 4000);
     assert_int_equal(policy_settings(q)->output_limit_chars, 100);
 }
@@ -79,7 +77,6 @@ static void test_row_I04_both_shapes_are_read_and_the_nested_wins(void **state)
                     "\"local\": {\"profile\": \"offline_readonly\", \"host_root\": \"/nested\", "
                     "\"workspace_quota_mb\": null}}}");
     const struct policy_settings *s = policy_settings(flat);
-    (void)state;
     assert_string_equal(s->profile, "network_basic");
     assert_string_equal(s->host_root, "/srv/r");
     assert_string_equal(s->default_workspace, "/srv/r/w");
@@ -100,7 +97,6 @@ static void test_row_T11_workspace_and_root_derive_from_the_shared_root(void **s
         policy_good("{\"box\": {\"shared_host_root\": \"/srv/shared\", "
                     "\"allowed_host_mount_roots\": [], \"default_host_workspace\": \"\"}}");
     const struct policy_settings *s = policy_settings(p);
-    (void)state;
     assert_string_equal(s->host_root, "/srv/shared");
     assert_string_equal(s->default_workspace, "/srv/shared/default");
     assert_int_equal(strv_len(s->mount_roots), 1);
@@ -121,7 +117,6 @@ static void relative_paths_start_where_their_shape_says(void **state)
     struct policy *flat = policy_good(
         "{\"box\": {\"shared_host_root\": \"data\", \"default_host_workspace\": \"mine\"}}");
     const struct policy_settings *s = policy_settings(nested);
-    (void)state;
     assert_string_equal(s->host_root, "/home/u/data/box");
     assert_string_equal(s->default_workspace, "/home/u/data/box/mine");
     assert_int_equal(strv_len(s->mount_roots), 2);
@@ -139,7 +134,6 @@ static void the_environment_wins_over_the_file(void **state)
                      "BOX__LOCAL__ALLOWED_MOUNT_ROOTS=/a,/b", "AUDIT__ON_FULL=refuse", "HOME=/root",
                      "MCP__STDIO__ENABLED=off"));
     const struct policy_settings *s = policy_settings(p);
-    (void)state;
     assert_string_equal(s->profile, "network_basic");
     assert_string_equal(source_of(p, "box.local.profile"), "environment BOX__PROFILE");
     assert_int_equal(s->workspace_quota_mb, 7);
@@ -165,7 +159,6 @@ static void names_of_variables_follow_the_hosts_rule(void **state)
         {"BOX__LOCAL__PROFILES=network_basic", false},
         {"BOX__LOCAL__PROFILE", false},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO_FREE char *entry = xstrdup(cases[i].entry);
         AUTO(policy) struct policy *p = with_env("{}", ENV(entry));
@@ -182,7 +175,6 @@ static void an_empty_variable_is_an_empty_text_and_no_number(void **state)
                  "{\"file_mb\": 3}}",
                  ENV("BOX__LOCAL__HOST_ROOT=", "BOX__LOCAL__IMAGE=", "AUDIT__FILE_MB=",
                      "AUDIT__SYNC=", "BOX__LOCAL__WORKSPACE_QUOTA_MB="));
-    (void)state;
     assert_null(policy_settings(p)->host_root);
     assert_null(policy_settings(p)->image);
     assert_int_equal(policy_settings(p)->audit_file_mb, 3);
@@ -200,7 +192,6 @@ static void the_switch_is_off_only_when_it_says_so(void **state)
         {"\"maybe\"", true}, {"0", true},       {"null", true},
     };
     char text[64];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         (void)snprintf(text, sizeof(text), "{\"box\": {\"enabled\": %s}}", cases[i].value);
         AUTO(policy) struct policy *p = policy_good(text);
@@ -218,7 +209,6 @@ static void a_gate_that_is_not_clearly_open_is_shut(void **state)
     } cases[] = {
         {"true", true}, {"false", false}, {"\"maybe\"", false}, {"[]", false}, {"2", false}};
     char text[64];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         (void)snprintf(text, sizeof(text), "{\"mcp\": {\"stdio\": {\"enabled\": %s}}}",
                        cases[i].value);
@@ -234,7 +224,6 @@ static void entries_of_a_workspace_are_clamped(void **state)
         int64_t want;
     } cases[] = {{"5", 5}, {"0", 1}, {"-3", 1}, {"2000000", 1000000}, {"\"x\"", 100000}};
     char text[96];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         (void)snprintf(text, sizeof(text),
                        "{\"box\": {\"limits\": {\"max_workspace_entries\": %s}}}", cases[i].value);
@@ -245,7 +234,6 @@ static void entries_of_a_workspace_are_clamped(void **state)
 
 static void test_row_T24_an_unknown_profile_is_told_at_once(void **state)
 {
-    (void)state;
     refused("{\"box\": {\"profile\": \"nonexistent\"}}", NULL,
             "unknown box profile 'nonexistent', available profiles: default, network_basic, "
             "network_extended, offline, offline_readonly (box.local.profile from file box.yaml: "
@@ -262,7 +250,6 @@ static void test_row_T24_an_unknown_profile_is_told_at_once(void **state)
 
 static void mistakes_name_the_setting_and_its_source(void **state)
 {
-    (void)state;
     refused("{\"box\": {\"workspace_quota_mb\": \"many\"}}", NULL,
             "workspace_quota_mb must be an integer greater than or equal to 0 "
             "(box.local.workspace_quota_mb from file box.yaml: box.workspace_quota_mb)");
@@ -291,7 +278,6 @@ static void mistakes_name_the_setting_and_its_source(void **state)
 
 static void a_misspelt_setting_is_told(void **state)
 {
-    (void)state;
     refused("{\"box\": {\"local\": {\"alowed_mount_roots\": []}}}", NULL,
             "box.yaml: unknown setting 'box.local.alowed_mount_roots'");
     refused("{\"bocks\": {}}", NULL, "box.yaml: unknown setting 'bocks'");
@@ -301,7 +287,6 @@ static void a_misspelt_setting_is_told(void **state)
 /* A host's whole file can be used as it is. */
 static void what_belongs_to_others_is_left_alone(void **state)
 {
-    (void)state;
     AUTO(policy)
     struct policy *p = policy_good(
         "{\"box\": {\"enabled\": true, \"backend\": \"local\", \"runtime\": {\"endpoint\": \"\"}, "
@@ -318,7 +303,6 @@ static void boxds_own_list_stands_in_for_one_that_is_not_given(void **state)
     const struct policy_options options = {.file_name = "-", .cwd = "/", .outer_roots = outer};
     AUTO(policy) struct policy *p = NULL;
     struct err err = {0};
-    (void)state;
     assert_int_equal(policy_new(&options, &p, &err), 0);
     assert_int_equal(strv_len(policy_settings(p)->mount_roots), 2);
     assert_string_equal(source_of(p, "box.local.allowed_mount_roots"),
@@ -331,13 +315,11 @@ static char dir[] = "/tmp/box-policy-XXXXXX";
 
 static int make_dir(void **state)
 {
-    (void)state;
     return mkdtemp(dir) != NULL ? 0 : -1;
 }
 
 static int remove_dir(void **state)
 {
-    (void)state;
     return path_remove_tree_at(AT_FDCWD, dir);
 }
 
@@ -370,7 +352,6 @@ static void test_row_T10_the_default_workspace_is_made(void **state)
                                 "\"allowed_host_mount_roots\": [\"%D\"]}}");
     struct stat st;
     struct err err = {0};
-    (void)state;
     assert_int_equal(policy_ensure_workspace(p, &err), 0);
     assert_int_equal(stat(policy_settings(p)->default_workspace, &st), 0);
     assert_true(S_ISDIR(st.st_mode));
@@ -392,7 +373,6 @@ static void a_workspace_that_cannot_be_made_is_told(void **state)
     };
     AUTO_FREE char *file = xasprintf("%s/file", dir);
     int fd = open(file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-    (void)state;
     assert_true(fd >= 0);
     (void)close(fd);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -413,7 +393,6 @@ static void a_root_is_resolved_once(void **state)
                    *asked = xasprintf("%s/link/x", dir), *want = xasprintf("%s/real/x", dir);
     AUTO_FREE char *got = NULL, *again = NULL;
     struct err err = {0};
-    (void)state;
     assert_int_equal(mkdir(real, 0700), 0);
     assert_int_equal(symlink("real", link), 0);
     AUTO(policy)
@@ -436,7 +415,6 @@ static void a_path_that_does_not_exist_keeps_its_end(void **state)
     AUTO_FREE char *real = path_real("/usr/./nonexistent-box/a/../b");
     AUTO_FREE char *root = path_real("/");
     AUTO_FREE char *top = path_real("/nonexistent-box");
-    (void)state;
     assert_string_equal(real, "/usr/nonexistent-box/b");
     assert_string_equal(root, "/");
     assert_string_equal(top, "/nonexistent-box");

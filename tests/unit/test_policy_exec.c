@@ -51,7 +51,6 @@ static bool call(struct stage *s, const char *query, const char *arguments)
 static void test_row_T06_a_tool_call_runs_in_the_session_of_its_query(void **state)
 {
     struct stage s;
-    (void)state;
     stage_start(&s, FLAT());
     assert_true(call(&s, QUERY, "{\"command\": \"echo hi\"}"));
     assert_string_equal(
@@ -73,7 +72,6 @@ static void test_row_T06_a_tool_call_runs_in_the_session_of_its_query(void **sta
 static void test_row_T07_without_a_backend_nothing_runs(void **state)
 {
     struct stage s;
-    (void)state;
     stage_start(&s, FLAT());
     s.service.unavailable = "cannot start box-priv";
     assert_false(call(&s, QUERY, "{\"command\": \"echo hello\"}"));
@@ -90,7 +88,6 @@ static void test_row_F22_row_F23_a_runtime_that_did_not_start_degrades_with_a_re
     AUTO_DONE(buf) struct buf out;
     struct stage s;
     struct jw w;
-    (void)state;
     buf_init(&out, 4096);
     stage_start(&s, FLAT());
     s.service.manager = NULL;
@@ -118,7 +115,6 @@ static void test_row_T08_row_T09_workspaces_reach_the_backend(void **state)
 {
     struct stage s;
     char text[256], dir[96];
-    (void)state;
     stage_start(&s, "{\"box\": {\"shared_host_root\": \"%D\"}}");
     (void)snprintf(dir, sizeof(dir), "%s/default", s.dir);
     assert_int_equal(policy_ensure_workspace(s.policy, NULL), 0);
@@ -140,7 +136,6 @@ static void test_row_T08_row_T09_workspaces_reach_the_backend(void **state)
 static void test_row_T12_a_foreign_directory_is_refused_and_recorded(void **state)
 {
     struct stage s;
-    (void)state;
     stage_start(&s, "{\"box\": {\"allowed_host_mount_roots\": [\"%D\"]}}");
     assert_false(call(&s, NULL, "{\"host_path\": \"/etc\", \"session_id\": \"12\"}"));
     assert_int_equal(s.err.code, ERR_DENIED);
@@ -155,7 +150,6 @@ static void test_row_T16_row_T18_streams_are_cut_each_for_itself(void **state)
     struct stage s;
     struct output_info info;
     char got[600];
-    (void)state;
     stage_start(&s, "{\"box\": {\"output_limit_chars\": 100}}");
     assert_true(call(&s, QUERY, "{\"command\": \"flood 500; err short\"}"));
     assert_non_null(strstr(s.json, "characters truncated]"));
@@ -177,7 +171,6 @@ static void test_row_T16_row_T18_streams_are_cut_each_for_itself(void **state)
 static void test_row_T28_a_full_workspace_starts_no_session(void **state)
 {
     struct stage s;
-    (void)state;
     stage_start(&s, "{\"box\": {\"local\": {\"default_workspace\": \"%D\", "
                     "\"allowed_mount_roots\": \"/tmp\", \"workspace_quota_mb\": 1}}}");
     fill(&s, "already-too-large.bin", 2 << 20);
@@ -194,7 +187,6 @@ static void test_row_T28_a_full_workspace_starts_no_session(void **state)
 static void test_row_T29_a_command_over_the_quota_costs_the_session(void **state)
 {
     struct stage s;
-    (void)state;
     stage_start(&s, "{\"box\": {\"local\": {\"default_workspace\": \"%D\", "
                     "\"allowed_mount_roots\": \"/tmp\", \"workspace_quota_mb\": 1}}}");
     assert_int_equal(begin(&s, QUERY, "{\"command\": \"sleep 50\"}", false), 0);
@@ -215,7 +207,6 @@ static void test_row_T29_a_command_over_the_quota_costs_the_session(void **state
 static void a_cleanup_runs_over_the_quota(void **state)
 {
     struct stage s;
-    (void)state;
     stage_start(&s, "{\"box\": {\"local\": {\"default_workspace\": \"%D\", "
                     "\"allowed_mount_roots\": \"/tmp\", \"workspace_quota_mb\": 1}}}");
     fill(&s, "a", 2 << 20);
@@ -236,7 +227,6 @@ static void test_row_T36_row_T37_failures_are_remembered(void **state)
     struct stage s;
     const struct err broken = {.code = ERR_BACKEND, .msg = "no sandbox today"};
     char query[64];
-    (void)state;
     stage_start(&s, FLAT());
     for (int i = 0; i < 60; i++) {
         fake_fail(s.f.backend, FAKE_CREATE_LATER, &broken);
@@ -256,7 +246,6 @@ static void test_row_T38_the_status_tells_about_both(void **state)
     AUTO_DONE(buf) struct buf out;
     struct stage s;
     struct jw w;
-    (void)state;
     buf_init(&out, 4096);
     stage_start(&s, FLAT());
     assert_true(call(&s, QUERY, "{\"command\": \"echo hi\"}"));
@@ -273,7 +262,6 @@ static void test_row_T38_the_status_tells_about_both(void **state)
 static void test_row_T58_a_query_without_a_launcher_runs_by_its_id(void **state)
 {
     struct stage s;
-    (void)state;
     stage_start(&s, FLAT());
     assert_true(call(&s, "{\"query_id\": 42}", "{\"command\": \"echo hi\"}"));
     assert_true(str_starts(s.json, "{\"session_id\":\"42\",\"backend\":\"fake\",\"status\":"
@@ -285,7 +273,6 @@ static void test_row_T58_a_query_without_a_launcher_runs_by_its_id(void **state)
 static void a_session_made_otherwise_is_a_conflict(void **state)
 {
     struct stage s;
-    (void)state;
     stage_start(&s, FLAT());
     assert_true(call(&s, NULL, "{\"session_id\": \"person_test_user\", \"network\": \"on\"}"));
     assert_false(call(&s, QUERY, "{\"command\": \"echo hi\"}"));
@@ -296,7 +283,6 @@ static void a_session_made_otherwise_is_a_conflict(void **state)
 static void a_timeout_is_told_as_hosts_know_it(void **state)
 {
     struct stage s;
-    (void)state;
     stage_start(&s, FLAT());
     assert_int_equal(begin(&s, QUERY, "{\"command\": \"sleep 9000\", \"timeout_sec\": 2}", false),
                      0);
@@ -311,7 +297,6 @@ static void a_timeout_is_told_as_hosts_know_it(void **state)
 static void a_signal_and_a_lost_session_are_told(void **state)
 {
     struct stage s;
-    (void)state;
     stage_start(&s, FLAT());
     assert_true(call(&s, QUERY, "{\"command\": \"kill 9\"}"));
     assert_non_null(strstr(s.json, "\"ok\":false,\"exit_code\":137,"));
@@ -324,7 +309,6 @@ static void a_signal_and_a_lost_session_are_told(void **state)
 /* A caller that goes away takes its command along, whenever that is. */
 static void a_caller_may_leave_at_any_time(void **state)
 {
-    (void)state;
     for (int turns = 0; turns < 8; turns++) {
         struct stage s;
         stage_start(&s, "{\"box\": {\"local\": {\"default_workspace\": \"%D\", "

@@ -88,7 +88,6 @@ static int finish(struct front *f)
 static void a_command_without_a_quota_passes_at_once(void **state)
 {
     struct front f;
-    (void)state;
     front_start(&f, FLAT(), 0);
     assert_int_equal(begin(&f, NULL, false), 0);
     assert_int_equal(finish(&f), 0);
@@ -105,7 +104,6 @@ static void a_command_without_a_quota_passes_at_once(void **state)
 static void a_full_workspace_is_found_out_before_and_after(void **state)
 {
     struct front f;
-    (void)state;
     front_start(&f, FLAT(), 1);
     assert_int_equal(begin(&f, NULL, false), 1);
     pump(&f.s.f);
@@ -145,7 +143,6 @@ static void a_full_workspace_is_found_out_before_and_after(void **state)
 static void a_workspace_that_outgrows_its_quota_is_noticed_meanwhile(void **state)
 {
     struct front f;
-    (void)state;
     front_start(&f, FLAT(), 1);
     assert_int_equal(begin(&f, NULL, false), 1);
     pump(&f.s.f);
@@ -172,7 +169,6 @@ static void what_the_scope_does_not_cover_is_refused_and_recorded(void **state)
     };
     static const char token[] = "0123456789abcdef0123456789abcdef";
     struct front f;
-    (void)state;
     front_start(&f, FLAT(), 1);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO_FREE char *text = xasprintf(
@@ -192,7 +188,6 @@ static void what_the_scope_does_not_cover_is_refused_and_recorded(void **state)
 static void one_that_is_given_up_is_recorded(void **state)
 {
     struct front f;
-    (void)state;
     front_start(&f, FLAT(), 0);
     assert_int_equal(begin(&f, NULL, false), 0);
     policy_gate_free(TAKE_PTR(f.gate));
@@ -211,7 +206,6 @@ static void the_longest_timeout_is_that_of_the_profiles(void **state)
     AUTO(policy) struct policy *open = policy_good("{}");
     AUTO(policy)
     struct policy *chosen = policy_good("{\"box\": {\"profile\": \"offline_readonly\"}}");
-    (void)state;
     assert_int_equal(authz_parse(file, &authz, NULL), 0);
     assert_int_equal(policy_longest_sec(open, NULL), 0);
     assert_int_equal(policy_longest_sec(chosen, NULL), 60);
@@ -228,7 +222,6 @@ static void commands_are_written_as_a_shell_reads_them(void **state)
                     (char *)(uintptr_t) "/x=1",   NULL};
     AUTO_FREE char *text = policy_command_text(argv, NULL),
                    *cmd = policy_command_text(argv, "ls | wc");
-    (void)state;
     assert_string_equal(text, "printf 'a b' 'it'\\''s' '' /x=1");
     assert_string_equal(cmd, "ls | wc");
 }

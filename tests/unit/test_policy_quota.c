@@ -21,7 +21,6 @@ static int dir_fd;
 
 static int make_dir(void **state)
 {
-    (void)state;
     (void)snprintf(dir, sizeof(dir), "/tmp/box-quota-XXXXXX");
     if (mkdtemp(dir) == NULL)
         return -1;
@@ -31,7 +30,6 @@ static int make_dir(void **state)
 
 static int remove_dir(void **state)
 {
-    (void)state;
     (void)close(dir_fd);
     return path_remove_tree_at(AT_FDCWD, dir);
 }
@@ -64,7 +62,6 @@ static struct spec *spec_of(int64_t quota_mb)
 
 static void sizes_of_all_that_is_no_directory_are_added(void **state)
 {
-    (void)state;
     make_file("a", 1000);
     make_file("sparse", 5 << 20);
     assert_int_equal(mkdirat(dir_fd, "d", 0700), 0);
@@ -84,7 +81,6 @@ static void sizes_of_all_that_is_no_directory_are_added(void **state)
 
 static void what_is_allocated_beyond_the_end_is_counted(void **state)
 {
-    (void)state;
     AUTO_CLOSE int fd = openat(dir_fd, "kept", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
     assert_int_equal(fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 3 << 20), 0);
@@ -93,7 +89,6 @@ static void what_is_allocated_beyond_the_end_is_counted(void **state)
 
 static void an_empty_workspace_uses_nothing(void **state)
 {
-    (void)state;
     struct usage u = count(1, 1);
     assert_int_equal(u.bytes, 0);
     assert_int_equal(u.entries, 0);
@@ -102,7 +97,6 @@ static void an_empty_workspace_uses_nothing(void **state)
 static void counting_ends_at_the_cap(void **state)
 {
     char name[16];
-    (void)state;
     for (int i = 0; i < 20; i++) {
         (void)snprintf(name, sizeof(name), "%d", i);
         make_file(name, 1);
@@ -118,7 +112,6 @@ static void a_tree_too_deep_for_a_path_is_counted(void **state)
 {
     AUTO_CLOSE int at = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     char name[201];
-    (void)state;
     memset(name, 'd', sizeof(name) - 1);
     name[sizeof(name) - 1] = '\0';
     for (int i = 0; i < 50; i++) {
@@ -142,7 +135,6 @@ static void a_tree_too_deep_for_a_path_is_counted(void **state)
 static void many_directories_are_all_seen(void **state)
 {
     char name[32];
-    (void)state;
     for (int i = 0; i < 40; i++) {
         (void)snprintf(name, sizeof(name), "d%d", i);
         assert_int_equal(mkdirat(dir_fd, name, 0700), 0);
@@ -167,7 +159,6 @@ static void test_row_T28_a_full_workspace_is_told_before_execution(void **state)
     struct quota_check check = {.spec = s, .phase = QUOTA_BEFORE, .max_entries = 100};
     struct err err = {0};
     char want[256];
-    (void)state;
     make_file("already-too-large.bin", 2 << 20);
     struct usage u = count(100, USAGE_STEP);
     assert_true(quota_judge(&check, &u, &err) < 0);
@@ -184,7 +175,6 @@ static void test_row_T29_a_workspace_that_grew_is_told_after_execution(void **st
     AUTO(spec) struct spec *s = spec_of(1);
     struct quota_check check = {.spec = s, .phase = QUOTA_AFTER, .max_entries = 100};
     struct err err = {0};
-    (void)state;
     make_file("output.bin", (1 << 20) + 1);
     struct usage u = count(100, USAGE_STEP);
     assert_true(quota_judge(&check, &u, &err) < 0);
@@ -196,7 +186,6 @@ static void exactly_the_limit_is_within_it(void **state)
     AUTO(spec) struct spec *s = spec_of(1);
     struct quota_check check = {.spec = s, .phase = QUOTA_BEFORE, .max_entries = 100};
     struct usage u = {.bytes = 1 << 20, .entries = 1};
-    (void)state;
     assert_int_equal(quota_judge(&check, &u, NULL), 0);
     u.bytes++;
     assert_true(quota_judge(&check, &u, NULL) < 0);
@@ -208,7 +197,6 @@ static void too_many_entries_are_told(void **state)
     struct quota_check check = {.spec = s, .phase = QUOTA_AFTER, .max_entries = 100};
     struct usage u = {.entries = 101, .too_many = true};
     struct err err = {0};
-    (void)state;
     assert_true(quota_judge(&check, &u, &err) < 0);
     assert_true(
         str_starts(err.msg, "workspace entry limit exceeded after execution: entries>100 "));
@@ -225,7 +213,6 @@ static void a_cleanup_may_start_and_must_not_add(void **state)
     struct usage more = {.bytes = (5 << 20) + 1, .entries = 10};
     struct usage wider = {.bytes = 5 << 20, .entries = 11};
     struct usage within = {.bytes = 1, .entries = 11};
-    (void)state;
     assert_int_equal(quota_judge(&check, &much, NULL), 0);
     check.phase = QUOTA_AFTER;
     check.before = much;
@@ -242,7 +229,6 @@ static void what_cannot_be_counted_is_refused_unless_the_kernel_counts(void **st
     struct quota_check check = {.spec = s, .phase = QUOTA_BEFORE, .max_entries = 100};
     struct usage u = {.unreadable = 2};
     struct err err = {0};
-    (void)state;
     assert_true(quota_judge(&check, &u, &err) < 0);
     assert_int_equal(err.code, ERR_DENIED);
     assert_true(str_starts(err.msg, "workspace cannot be measured before execution: 2 "));
@@ -256,7 +242,6 @@ static void bytes_are_not_held_against_a_session_that_the_kernel_limits(void **s
     AUTO(spec) struct spec *s = spec_of(1);
     struct quota_check check = {.spec = s, .phase = QUOTA_AFTER, .max_entries = 100};
     struct usage u = {.bytes = 5 << 20, .entries = 3, .unreadable = 1, .kernel_bytes = 1 << 20};
-    (void)state;
     assert_int_equal(quota_judge(&check, &u, NULL), 0);
     u.kernel_bytes = (1 << 20) + 512; /* somebody has raised it */
     assert_true(quota_judge(&check, &u, NULL) < 0);
@@ -300,7 +285,6 @@ static void a_visitor_meets_directories_before_what_they_hold(void **state)
 {
     struct met m = {0}, refusing = {.refuse = -EUSERS}, removing = {.remove = "d"};
     struct usage u;
-    (void)state;
     assert_int_equal(mkdirat(dir_fd, "d", 0700), 0);
     make_file("d/f", 1);
     assert_int_equal(symlinkat("f", dir_fd, "d/l"), 0);
@@ -320,7 +304,6 @@ static void a_visitor_meets_directories_before_what_they_hold(void **state)
 static void a_quota_needs_a_directory_and_a_number(void **state)
 {
     AUTO(spec) struct spec *s = spec_of(0);
-    (void)state;
     assert_false(quota_applies(s));
     s->workspace_quota_mb = 1;
     assert_true(quota_applies(s));

@@ -6,7 +6,6 @@ static void test_row_T70_started_process_is_tracked(void **state)
     struct fixture f;
     struct told t;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "mcp-session");
     struct process_spec *spec = process_spec_new();
@@ -48,7 +47,6 @@ static void exit_is_noticed_and_told_as_python_does(void **state)
         {"", 0}, {"exit 7", 7}, {"kill 15", -15}, {"kill 9", -9}, {"nonsense", 127},
     };
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -68,7 +66,6 @@ static void several_live_in_one_session_by_id(void **state)
     struct fixture f;
     struct told t;
     char names[16] = "";
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     (void)running(&f, s, "b", "cat");
@@ -92,7 +89,6 @@ static void stopping_what_is_not_there_is_an_error(void **state)
     struct fixture f;
     struct told t = {0};
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     assert_int_equal(process_stop(s, "x", on_stopped, &t, &err), err_code_errno(ERR_NOT_FOUND));
@@ -113,7 +109,6 @@ static void *is_gone_arg;
 
 static void slow_end(struct proc *p, backend_done_fn *done, void *arg)
 {
-    (void)p;
     is_gone = done;
     is_gone_arg = arg;
 }
@@ -121,7 +116,6 @@ static void slow_end(struct proc *p, backend_done_fn *done, void *arg)
 static void stop_is_told_when_all_of_it_is_gone(void **state)
 {
     struct err err = {0};
-    (void)state;
     (void)err_set(&err, ERR_BACKEND, "it does not end");
     for (int fails = 0; fails < 2; fails++) {
         struct fixture f;
@@ -155,7 +149,6 @@ static void gentle_end_comes_first(void **state)
 {
     struct fixture f;
     struct told t;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     (void)running(&f, s, "p", "sleep 1000000");
@@ -174,7 +167,6 @@ static void stubborn_process_is_killed_after_the_grace(void **state)
 {
     struct fixture f;
     struct told t, again;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     struct process *p = running(&f, s, "p", "ignore; sleep 1000000");
@@ -198,7 +190,6 @@ static void running_one_of_the_same_id_is_ended_first(void **state)
 {
     struct fixture f;
     struct told t;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     struct process *old = running(&f, s, "p", "ignore; sleep 1000000");
@@ -223,7 +214,6 @@ static void last_start_wins(void **state)
 {
     struct fixture f;
     struct told b, c, d;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     (void)running(&f, s, "p", "ignore; sleep 1000000");
@@ -261,7 +251,6 @@ static void failed_start_is_told_and_leaves_nothing(void **state)
     struct fixture f;
     struct told t;
     struct err fault = {.code = ERR_BACKEND, .msg = "no luck"}, err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     (void)running(&f, s, "p", "exit 4");
@@ -291,7 +280,6 @@ static void running_processes_are_limited_over_all_sessions(void **state)
     struct told t;
     struct err err = {0};
     struct manager_options two = proc_options;
-    (void)state;
     two.max_processes = 2;
     fixture_start(&f, NULL, &two);
     struct session *a = ready_session(&f, "a"), *b = ready_session(&f, "b");
@@ -315,7 +303,6 @@ static void running_processes_are_limited_over_all_sessions(void **state)
 static void ended_ones_are_kept_for_a_while_and_some_only(void **state)
 {
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s"), *t = ready_session(&f, "t");
     session_exec_begins(s);
@@ -353,7 +340,6 @@ static void ended_ones_are_kept_for_a_while_and_some_only(void **state)
 static void preview_is_the_end_of_stderr_as_text(void **state)
 {
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     expect_preview(running(&f, s, "p", "err first line; err  second\t; cat"),
@@ -388,7 +374,6 @@ static void test_row_T71_session_with_a_running_process_is_not_reaped(void **sta
 {
     struct fixture f;
     struct told t;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     (void)running(&f, s, "p", "cat");
@@ -412,7 +397,6 @@ static void test_row_T71_session_with_a_running_process_is_not_reaped(void **sta
 static void exit_is_use_of_the_session(void **state)
 {
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     (void)running(&f, s, "p", "sleep 200000");
@@ -433,7 +417,6 @@ static void processes_of_an_ended_session_end_gently_too(void **state)
     struct heard gone;
     struct told t, stopped;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     (void)running(&f, s, "p", "ignore; sleep 1000000");
@@ -461,7 +444,6 @@ static void start_that_waited_hears_of_its_sessions_end(void **state)
     struct fixture f;
     struct heard gone;
     struct told t;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     (void)running(&f, s, "p", "cat");
@@ -480,7 +462,6 @@ static void lost_sandbox_takes_its_processes_along(void **state)
     struct fixture f;
     struct told t;
     struct reader r;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     (void)running(&f, s, "stays", "ignore; sleep 1000000");
@@ -501,7 +482,6 @@ static void freed_manager_leaves_nothing_of_them(void **state)
     struct fixture f;
     struct told t, u;
     struct reader r, parked;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     attach(running(&f, s, "p", "cat"), &r, true);

@@ -14,7 +14,6 @@ struct guarded {
 
 static void on_session(void *arg, struct session *session, const struct err *err)
 {
-    (void)err;
     ((struct guarded *)arg)->session = session;
 }
 
@@ -58,7 +57,6 @@ static void wait_sec(struct guarded *g, int seconds)
 static void what_stays_within_is_left_alone(void **state)
 {
     struct guarded g;
-    (void)state;
     guarded_start(&g, 2, MOUNT_RW);
     struct process *p = running(&g.s.f, g.session, "p", "cat");
     fill(&g.s, "w/a", 1 << 20);
@@ -74,7 +72,6 @@ static void what_stays_within_is_left_alone(void **state)
 static void what_runs_is_ended_once_with_the_reason(void **state)
 {
     struct guarded g;
-    (void)state;
     guarded_start(&g, 1, MOUNT_RW);
     struct process *p = running(&g.s.f, g.session, "p", "cat");
     wait_sec(&g, 10);
@@ -101,7 +98,6 @@ static void what_runs_is_ended_once_with_the_reason(void **state)
 static void what_does_not_stop_goes_with_its_session(void **state)
 {
     struct guarded g;
-    (void)state;
     guarded_start(&g, 1, MOUNT_RW);
     for (int i = 2; i < 60 && manager_find(g.s.f.m, "s") != NULL; i++) {
         fill(&g.s, "w/big", (off_t)i << 20);
@@ -121,7 +117,6 @@ static void only_what_can_be_overrun_is_looked_after(void **state)
         int64_t quota_mb;
         enum mount_mode mode;
     } cases[] = {{0, MOUNT_RW}, {1, MOUNT_RO}, {1, MOUNT_NONE}};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct guarded g;
         guarded_start(&g, cases[i].quota_mb, cases[i].mode);
@@ -136,7 +131,6 @@ static void only_what_can_be_overrun_is_looked_after(void **state)
 static void commands_are_not_disturbed(void **state)
 {
     struct guarded g;
-    (void)state;
     guarded_start(&g, 1, MOUNT_RW);
     session_exec_begins(g.session);
     fill(&g.s, "w/big", 2 << 20);

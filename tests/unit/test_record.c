@@ -23,7 +23,6 @@ static void session_comes_back_without_its_command(void **state)
     AUTO_DONE(buf) struct buf text;
     AUTO_DONE(session_record) struct session_record back = {0};
     struct err err = {0};
-    (void)state;
     buf_init(&text, STORE_RECORD_MAX);
     spec->session_id = xstrdup("s \xe2\x82\xac");
     free(spec->cmd);
@@ -59,7 +58,6 @@ static void process_comes_back_without_its_secrets(void **state)
     AUTO_DONE(buf) struct buf text;
     AUTO_DONE(process_record) struct process_record back = {0};
     struct err err = {0};
-    (void)state;
     buf_init(&text, STORE_RECORD_MAX);
     spec->command = xstrdup("npx");
     strv_add(&spec->args, "");
@@ -117,7 +115,6 @@ static void edited_records_are_refused(void **state)
          "\"created_ns\":1,\"numbers_end\":4294967296}}",
          false},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct session_record back = {0};
         struct err err = {0};
@@ -134,7 +131,6 @@ static void record_that_is_too_large_is_not_even_parsed(void **state)
     AUTO_FREE char *large = xcalloc(1, STORE_RECORD_MAX + 1);
     struct process_record back = {0};
     struct err err = {0};
-    (void)state;
     memset(large, ' ', STORE_RECORD_MAX + 1);
     assert_int_equal(process_record_read(large, STORE_RECORD_MAX + 1, &back, &err),
                      err_code_errno(ERR_LIMIT));

@@ -85,7 +85,6 @@ static void patterns_match_what_they_say(void **state)
         {"x*?y", "xxy", "xx"},
         {"\xff", "\xfe", "a"}, /* a broken byte is like any other */
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO(regex) struct regex *r = make(cases[i].pattern, 0);
         if (!matches(r, cases[i].yes, strlen(cases[i].yes)))
@@ -99,7 +98,6 @@ static void case_can_be_ignored(void **state)
 {
     AUTO(regex) struct regex *r = make("error: [a-c]", REGEX_IGNORE_CASE);
     AUTO(regex) struct regex *not_b = make("^[^b]$", REGEX_IGNORE_CASE);
-    (void)state;
     assert_true(matches(r, "ERROR: B", 8));
     assert_true(matches(r, "Error: a", 8));
     assert_false(matches(r, "error: d", 8));
@@ -110,7 +108,6 @@ static void case_can_be_ignored(void **state)
 static void a_literal_means_itself(void **state)
 {
     AUTO(regex) struct regex *r = make("a.*[b](", REGEX_LITERAL);
-    (void)state;
     assert_true(matches(r, "xa.*[b](y", 9));
     assert_false(matches(r, "aabb", 4));
     struct regex *end = NULL;
@@ -142,7 +139,6 @@ static void bad_patterns_are_told(void **state)
         {"((((((){200}){200}){200}){200}){200}){200}", "pattern: it is too large"},
     };
     char deep[128];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO(regex) struct regex *r = NULL;
         struct err err = {0};
@@ -170,7 +166,6 @@ static void work_is_linear(void **state)
                                        "(a|aa)+$",
                                        "^(([a-z])+.)+[A-Z]([a-z])+$"};
     static char text[10001];
-    (void)state;
     memset(text, 'a', sizeof(text) - 1);
     text[sizeof(text) - 2] = '!';
     for (size_t i = 0; i < ARRAY_SIZE(evil); i++) {
@@ -190,7 +185,6 @@ static void random_patterns_agree_with_another_matcher(void **state)
                                          "(", ")", "[ab]", "[^a]", "^", "$", "{2}", "{1,2}"};
     unsigned seed = 12345;
     int compared = 0;
-    (void)state;
     for (int round = 0; round < 30000; round++) {
         AUTO_DONE(buf) struct buf made;
         char text[8] = "";

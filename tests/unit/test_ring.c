@@ -25,7 +25,6 @@ static int ring_fd, pipe_in, pipe_out;
 static int setup(void **state)
 {
     int ends[2];
-    (void)state;
     ring_fd = ring_writer_init(&w);
     assert_true(ring_fd >= 0);
     assert_int_equal(ring_reader_init(&r, ring_fd, 0), 0);
@@ -38,7 +37,6 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     int fds[] = {ring_fd, pipe_in, pipe_out};
-    (void)state;
     fd_close_many(fds, 3);
     ring_writer_done(&w);
     ring_reader_done(&r);
@@ -81,7 +79,6 @@ static void expect(uint64_t from, size_t n)
 static void bytes_come_out_as_they_went_in(void **state)
 {
     char got[8];
-    (void)state;
     assert_int_equal(ring_reader_look(&r), 0);
     assert_int_equal(ring_read(&r, 0, got, sizeof(got)), 0);
     assert_int_equal(ring_fill_out(&w, pipe_out), -EAGAIN);
@@ -102,7 +99,6 @@ static void bytes_come_out_as_they_went_in(void **state)
 
 static void full_ring_holds_back_and_loses_nothing(void **state)
 {
-    (void)state;
     put(RING_OUT_SIZE);
     assert_int_equal(ring_room(&w), 0);
     assert_int_equal(write(pipe_in, "more", 4), 4);
@@ -124,7 +120,6 @@ static void full_ring_holds_back_and_loses_nothing(void **state)
 static void ring_goes_round(void **state)
 {
     uint64_t at = 0;
-    (void)state;
     /* Pieces that divide nothing evenly, with a different rest behind each time. */
     for (size_t i = 0; i < 600; i++) {
         size_t n = 1 + i * 977 % 4000;
@@ -139,7 +134,6 @@ static void ring_goes_round(void **state)
 
 static void only_what_is_there_can_be_released(void **state)
 {
-    (void)state;
     static const struct {
         uint64_t said, counts;
     } cases[] = {{101, 0}, {UINT64_MAX, 0}, {50, 50}, {49, 50}, {50, 50}, {0, 50}, {100, 100}};
@@ -154,7 +148,6 @@ static void only_what_is_there_can_be_released(void **state)
 
 static void reader_is_told_once_of_what_it_has_not_seen(void **state)
 {
-    (void)state;
     put(1);
     assert_false(ring_must_tell(&w));          /* nobody waits */
     assert_int_equal(ring_reader_wait(&r), 1); /* it sees for itself what was there before */
@@ -181,7 +174,6 @@ static void reader_is_told_once_of_what_it_has_not_seen(void **state)
 
 static void next_reader_is_told_only_when_it_waits(void **state)
 {
-    (void)state;
     assert_int_equal(ring_reader_wait(&r), 0);
     put(10);
     assert_true(ring_must_tell(&w));
@@ -202,7 +194,6 @@ static void next_reader_is_told_only_when_it_waits(void **state)
 
 static void end_of_file_is_told_once(void **state)
 {
-    (void)state;
     put(10);
     fd_close_many(&pipe_in, 1);
     assert_int_equal(ring_fill_out(&w, pipe_out), 0);
@@ -217,7 +208,6 @@ static void end_of_file_is_told_once(void **state)
 static void next_reader_goes_on(void **state)
 {
     struct ring_reader next;
-    (void)state;
     put(RING_OUT_SIZE);
     assert_int_equal(ring_reader_look(&r), 1);
     assert_true(ring_reader_release(&r, 7000) >= 0);
@@ -247,7 +237,6 @@ static void last_bytes_of_stderr_are_kept(void **state)
 {
     char got[RING_ERR_SIZE * 2];
     uint64_t sent = 0;
-    (void)state;
     uint64_t at = 0;
     assert_int_equal(ring_read_err(&r, got, sizeof(got)), 0);
     assert_int_equal(ring_read_err_from(&r, &at, got, sizeof(got)), 0);
@@ -283,7 +272,6 @@ static void ends_that_make_no_sense_are_refused(void **state)
     static const uint64_t ends[] = {0,          99,         200 + RING_OUT_SIZE + 1,
                                     1ULL << 63, UINT64_MAX, UINT64_MAX - RING_OUT_SIZE};
     char got[16];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
         struct ring_reader one;
         w.head->out_end = 300;
@@ -302,7 +290,6 @@ static void ends_that_make_no_sense_are_refused(void **state)
 
 static void what_has_ended_does_not_go_on(void **state)
 {
-    (void)state;
     w.head->out_end = 5;
     w.head->out_eof = 0x100; /* any bit will do */
     assert_int_equal(ring_reader_look(&r), 1);
@@ -319,7 +306,6 @@ static void what_has_ended_does_not_go_on(void **state)
 static void offsets_at_the_end_of_the_numbers_are_only_numbers(void **state)
 {
     char got[64];
-    (void)state;
     w.head->out_end = UINT64_MAX - 10;
     assert_int_equal(ring_reader_init(&r, ring_fd, UINT64_MAX - 30), 0);
     assert_int_equal(ring_read(&r, UINT64_MAX - 30, got, sizeof(got)), 20);
@@ -345,7 +331,6 @@ static void stderr_head_cannot_lead_astray(void **state)
                                       UINT64_MAX - 1,
                                       UINT64_MAX};
     char got[RING_ERR_SIZE + 1];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(values); i++) {
         for (size_t k = 0; k < ARRAY_SIZE(values); k++) {
             w.head->err_begin = values[i];
@@ -371,7 +356,6 @@ static void only_sealed_memory_of_the_right_size_is_read(void **state)
                {RING_SIZE - 1, F_SEAL_GROW | F_SEAL_SHRINK},
                {RING_SIZE + 4096, F_SEAL_GROW | F_SEAL_SHRINK},
                {0, F_SEAL_GROW | F_SEAL_SHRINK}};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         AUTO_CLOSE int fd = memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         assert_int_equal(ftruncate(fd, bad[i].size), 0);

@@ -45,7 +45,6 @@ static void pieces_are_checked(void **state)
         {CHUNK("a", 0, 1, "YW-x"), "Error: Only base64 data is allowed"},
     };
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     for (int i = 0; i < (int)ARRAY_SIZE(cases); i++)
         refused(&x, i, "__file_chunk", cases[i].data, "", cases[i].message);
@@ -57,7 +56,6 @@ static void pieces_have_a_cap(void **state)
 {
     struct langbot_fixture x;
     AUTO_DONE(buf) struct buf text;
-    (void)state;
     buf_init(&text, 65536);
     start_rpc(&x);
     /* 21848 characters are 16386 bytes, or 16384 with two signs of padding. */
@@ -81,7 +79,6 @@ static void pieces_have_a_cap(void **state)
 static void uploads_have_caps(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     for (int i = 0; i < 128; i++) {
         AUTO_FREE char *data = xasprintf("{\"file_key\":\"f%d\",\"chunk_base64\":\"\","
@@ -111,7 +108,6 @@ static void an_upload_is_used_once(void **state)
     struct jobs store = {0};
     const struct langbot_options options = {.skills = &store};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &options);
     done(&x, 1, "__file_chunk", CHUNK("k.zip", 0, 2, "b2xk"), "");
     done(&x, 2, "__file_chunk", CHUNK("k.zip", 0, 2, "YWJj"), ""); /* the first begins anew */
@@ -154,7 +150,6 @@ static void skills_are_asked_for_their_workspace(void **state)
     const struct langbot_options nowhere = {.skills = &store};
     const struct langbot_options options = {.skills = &store, .base_dir = "/srv/langbot"};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &nowhere);
     assert_null(store.root);
     stop_rpc(&x);
@@ -188,7 +183,6 @@ static void an_answer_that_is_too_large_is_an_error(void **state)
     struct langbot_fixture x;
     size_t size = LANGBOT_MESSAGE_MAX;
     char *json = malloc(size + 16);
-    (void)state;
     assert_non_null(json);
     start_with(&x, NULL, &options);
     ask(&x.a, 1, "box_list_skills", "{}", CTX1);
@@ -206,7 +200,6 @@ static void an_answer_that_is_too_large_is_an_error(void **state)
 static void no_store_is_said(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     refused(&x, 1, "box_list_skills", "{}", CTX1,
             "BoxError: this boxd has no skill store: box-fetch is missing");
@@ -218,7 +211,6 @@ static void the_first_release_has_one_store_for_all(void **state)
     struct jobs store = {0};
     const struct langbot_options options = {.skills = &store, .legacy = true};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &options);
     ask(&x.a, 1, "box_list_skills", "{}", "");
     pump(&x.f);
@@ -237,7 +229,6 @@ static void the_workspace_is_made_before_anything_changes(void **state)
     struct jobs store = {0};
     const struct langbot_options options = {.skills = &store};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &options);
     AUTO_FREE char *data =
         xasprintf("{\"limits\":{\"max_sessions\":3},\"local\":{\"host_root\":\"%s\"}}", x.dir);
@@ -272,7 +263,6 @@ static void the_shared_workspace_is_looked_at(void **state)
     struct jobs store = {0};
     const struct langbot_options options = {.skills = &store};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &options);
     refused(&x, 1, "box_verify_shared_workspace", "{\"marker_name\":\"m\"}", "",
             "BoxReadinessError: Managed sandbox admission requires box.local.default_workspace");
@@ -323,7 +313,6 @@ static char *grant(const struct langbot_fixture *x, int rev, int gen, int sessio
 static void grants_are_for_those_who_enforce_them(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     AUTO_FREE char *g = grant(&x, 1, 1, 1, 60);
     refused(&x, 1, "box_upsert_sandbox_admission_grant", "{}", "",
@@ -349,7 +338,6 @@ static void grants_are_for_those_who_enforce_them(void **state)
 static void grants_come_and_go(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     done(&x, 1, "box_create_session", "{\"session_id\":\"before\"}", CTX1);
     enforce(&x, false);
@@ -374,7 +362,6 @@ static void grants_come_and_go(void **state)
 static void sandboxes_need_readiness_first(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     enforce(&x, false);
     refused(&x, 1, "box_get_sessions", "{}", CTX("ws-1", 7),
@@ -396,7 +383,6 @@ static void the_probe_leaves_nothing_behind(void **state)
 {
     struct langbot_fixture x;
     struct stat st;
-    (void)state;
     start_rpc(&x);
     enforce(&x, true);
     assert_int_equal(fstatat(x.dir_fd, "default", &st, 0), 0);
@@ -421,7 +407,6 @@ static void a_probe_may_be_cut_short(void **state)
 {
     const struct fake_options slow = {.create_ns = 1 * SEC};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, &slow, NULL);
     enforce(&x, true);
     ask(&x.a, 1, "box_exec", "{\"session_id\":\"s\",\"cmd\":\"x\"}", CTX1);
@@ -442,7 +427,6 @@ static void declared_storage_counts_as_enforced(void **state)
     struct readiness_report report = {0};
     struct langbot_fixture x;
     char failed[320];
-    (void)state;
     start_with(&x, NULL, &options);
     enforce(&x, true);
     readiness_get(x.rpc->readiness, on_report, &report);
@@ -460,7 +444,6 @@ static void declared_storage_counts_as_enforced(void **state)
 static void expired_grants_end_their_sessions(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     enforce(&x, false);
     AUTO_FREE char *g = grant(&x, 5, 2, 1, 60);

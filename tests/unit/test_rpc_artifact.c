@@ -72,13 +72,11 @@ static int start(bool hears)
 
 static int set_up_cold(void **state)
 {
-    (void)state;
     return start(false);
 }
 
 static int set_up_hearing(void **state)
 {
-    (void)state;
     return start(true);
 }
 
@@ -97,7 +95,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     stop_rpc(&it.x);
     artifacts_free(it.a);
     events_free(it.events);
@@ -118,7 +115,6 @@ static void expect_done(int seq)
 
 static void a_session_has_a_place_from_its_beginning(void **state)
 {
-    (void)state;
     ask(&it.x.a, 1, CREATE, SPEC(""), CTX1);
     expect_done(1);
     assert_true(str_starts(spec_of_session()->own.artifacts, it.x.dir));
@@ -136,7 +132,6 @@ static void a_session_has_a_place_from_its_beginning(void **state)
 
 static void without_a_place_a_session_is_made_all_the_same(void **state)
 {
-    (void)state;
     ask(&it.x.a, 1, CREATE, SPEC(""), CTX1);
     answer("make_artifacts", "BoxError: no");
     expect_done(1);
@@ -154,7 +149,6 @@ static void without_a_place_a_session_is_made_all_the_same(void **state)
 
 static void what_cannot_be_copied_makes_no_session(void **state)
 {
-    (void)state;
     ask(&it.x.a, 1, CREATE, SPEC(MOUNT(DIGEST)), CTX1);
     pump(&it.x.f);
     answer("make_artifacts", NULL);
@@ -171,7 +165,6 @@ static void what_cannot_be_copied_makes_no_session(void **state)
 
 static void what_a_session_has_costs_nothing(void **state)
 {
-    (void)state;
     ask(&it.x.a, 1, CREATE, SPEC(MOUNT(DIGEST)), CTX1);
     answer("make_artifacts", NULL);
     answer("add_artifact", NULL);
@@ -193,7 +186,6 @@ static void what_a_session_has_costs_nothing(void **state)
 /* Two that both want to make it: what the second has copied is copied again, to where it counts. */
 static void two_make_the_same_session(void **state)
 {
-    (void)state;
     ask(&it.x.a, 1, CREATE, SPEC(MOUNT(DIGEST)), CTX1);
     ask(&it.x.a, 2, CREATE, SPEC(MOUNT(OTHER)), CTX1);
     answer("make_artifacts", NULL); /* ahead, again */
@@ -216,7 +208,6 @@ static void two_make_the_same_session(void **state)
 
 static void a_session_that_ends_meanwhile_is_made_again(void **state)
 {
-    (void)state;
     ask(&it.x.a, 1, CREATE, SPEC(""), CTX1);
     expect_done(1);
     answer("make_artifacts", NULL);
@@ -235,7 +226,6 @@ static void a_session_that_ends_meanwhile_is_made_again(void **state)
 
 static void whoever_leaves_leaves_nothing(void **state)
 {
-    (void)state;
     ask(&it.x.a, 1, CREATE, SPEC(MOUNT(DIGEST)), CTX1);
     pump(&it.x.f);
     peer_close(&it.x.a);
@@ -251,7 +241,6 @@ static void whoever_leaves_leaves_nothing(void **state)
 /* Sessions without a place, as older clients have them, or of an earlier boxd. */
 static void many_ends_make_one_sweep(void **state)
 {
-    (void)state;
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 9; i++) {
             events_emit(it.events, &(struct event){.kind = EVENT_SESSION_DELETED, .session = "s"});
@@ -268,7 +257,6 @@ static void many_ends_make_one_sweep(void **state)
 /* A mount of the caller's that ours would lie in. */
 static void a_place_that_is_covered(void **state)
 {
-    (void)state;
     ask(&it.x.a, 1, CREATE,
         SPEC("{\"host_path\":\"/srv\",\"mount_path\":\"/opt\",\"mode\":\"ro\","
              "\"content_digest\":null,\"manifest_path\":null}"),

@@ -20,7 +20,6 @@ static size_t count_sessions(const struct langbot_fixture *x)
 static void hosts_are_answered_without_a_context(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     contains(ok(&x, 1, "__ping", "{}", ""), "{}");
     contains(ok(&x, 2, "__ping", "{}", CTX1), "{}");
@@ -37,7 +36,6 @@ static void tenants_need_a_context(void **state)
     static const char *const actions[] = {"box_status", "box_exec", "box_get_sessions",
                                           "box_list_skills"};
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     for (int i = 0; i < (int)ARRAY_SIZE(actions); i++) {
         refused(&x, i, actions[i], "{}", "",
@@ -53,7 +51,6 @@ static void nobody_is_trusted_before_somebody_came(void **state)
 {
     const struct langbot_options options = {.legacy = true};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &options);
     ask(&x.b, 1, "box_status", "{}", CTX1);
     expect_error(&x, &x.b, 1,
@@ -64,7 +61,6 @@ static void nobody_is_trusted_before_somebody_came(void **state)
 static void a_command_is_run(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     contains(ok(&x, 1, "box_exec", EXEC("s", "echo  hi ;err e;exit 3"), CTX1),
              "{\"session_id\":\"s\",\"backend_name\":\"fake\",\"status\":\"completed\","
@@ -84,7 +80,6 @@ static void a_command_is_run(void **state)
 static void requests_are_validated_in_order(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     refused(&x, 1, "box_exec", "{\"session_id\":\"/\",\"cmd\":\"\",\"memory_mb\":3}", CTX1,
             "BoxValidationError: 1 validation error for BoxSpec\nmemory_mb\n  Value error, "
@@ -107,7 +102,6 @@ static void requests_are_validated_in_order(void **state)
 static void sessions_are_made_found_and_ended(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     contains(ok(&x, 1, "box_create_session", "{\"session_id\":\"a b/c\",\"cmd\":\"\"}", CTX1),
              "{\"session_id\":\"a-b-c\",\"backend_name\":\"fake\",\"backend_session_id\":\"");
@@ -138,7 +132,6 @@ static void times_are_written_as_pydantic_does(void **state)
     struct langbot_fixture x;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
-    (void)state;
     start_rpc(&x);
     buf_init(&out, 256);
     jw_init(&w, &out);
@@ -154,7 +147,6 @@ static void times_are_written_as_pydantic_does(void **state)
 static void commands_of_a_session_take_turns(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     ask(&x.a, 1, "box_exec", EXEC("s", "sleep 100;echo 1"), CTX1);
     ask(&x.a, 2, "box_exec", EXEC("s", "echo 2"), CTX1);
@@ -179,7 +171,6 @@ static void a_timeout_ends_the_session_before_the_answer(void **state)
 {
     const struct fake_options slow = {.destroy_ns = 5 * SEC};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, &slow, NULL);
     ask(&x.a, 1, "box_exec",
         "{\"session_id\":\"s\",\"cmd\":\"echo a;sleep 9000\",\"timeout_sec\":1}", CTX1);
@@ -198,7 +189,6 @@ static void a_timeout_ends_the_session_before_the_answer(void **state)
 static void stderr_of_a_timeout_is_kept(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     ask(&x.a, 1, "box_exec",
         "{\"session_id\":\"s\",\"cmd\":\"err why;sleep 9000\",\"timeout_sec\":1}", CTX1);
@@ -210,7 +200,6 @@ static void stderr_of_a_timeout_is_kept(void **state)
 static void output_is_clipped(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     contains(ok(&x, 1, "box_exec", EXEC("s", "flood 1048576"), CTX1), "\"stderr\":\"\"");
     contains(ok(&x, 2, "box_exec", EXEC("s", "flood 1048579"), CTX1),
@@ -221,7 +210,6 @@ static void output_is_clipped(void **state)
 static void a_session_that_dies_fails_its_command(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     refused(&x, 1, "box_exec", EXEC("s", "die"), CTX1,
             "BoxError: session " NS1 "-g1-s ended while the command was running");
@@ -232,7 +220,6 @@ static void a_session_that_dies_fails_its_command(void **state)
 static void a_peer_that_leaves_takes_its_commands_along(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     ask(&x.a, 1, "box_exec", EXEC("s", "sleep 10000"), CTX1);
     ask(&x.a, 2, "box_exec", EXEC("s", "sleep 20000"), CTX1);
@@ -250,7 +237,6 @@ static void a_peer_may_leave_at_any_time(void **state)
 {
     const struct fake_options slow = {.create_ns = 1 * SEC, .destroy_ns = 1 * SEC};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, &slow, NULL);
     ask(&x.a, 1, "box_exec", EXEC("s", "echo"), CTX1);
     ask(&x.a, 2, "box_create_session", "{\"session_id\":\"t\"}", CTX1);
@@ -267,7 +253,6 @@ static void a_peer_may_leave_at_any_time(void **state)
 static void more_than_128_at_once_are_refused(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     for (int i = 0; i < 128; i++)
         ask(&x.a, i, "box_exec", EXEC("s", "sleep 1"), CTX1);
@@ -291,7 +276,6 @@ static void more_than_128_at_once_are_refused(void **state)
 static void a_newer_generation_shuts_out_older_ones(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     done(&x, 1, "box_create_session", "{\"session_id\":\"old\",\"persistent\":true}", CTX1);
     done(&x, 2, "box_create_session", "{\"session_id\":\"other\"}", CTX("ws-2", 1));
@@ -314,7 +298,6 @@ static void a_newer_generation_waits_for_the_end_of_the_older(void **state)
 {
     const struct fake_options slow = {.create_ns = 1 * SEC, .destroy_ns = 1 * SEC};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, &slow, NULL);
     ask(&x.a, 1, "box_exec", EXEC("s", "echo"), CTX1);
     pass(&x.f, NSEC_PER_MSEC); /* it is being made */
@@ -334,7 +317,6 @@ static void a_newer_generation_waits_for_the_end_of_the_older(void **state)
 static void shutdown_ends_what_was_made_here(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     struct session *other = ready_session(&x.f, "of-another-front");
     done(&x, 1, "box_create_session", "{\"session_id\":\"a\",\"persistent\":true}", CTX1);
@@ -353,7 +335,6 @@ static void shutdown_ends_what_was_made_here(void **state)
 static void limits_take_effect(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     contains(ok(&x, 1, "box_init", "{\"limits\":{\"max_sessions\":1},\"unknown\":{}}", ""),
              "{\"initialized\":true}");
@@ -379,7 +360,6 @@ static void limits_take_effect(void **state)
 static void an_unknown_backend_is_none(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     done(&x, 1, "box_init", "{\"backend\":\" e2b \"}", "");
     contains(ok(&x, 2, "box_get_backend_info", "{}", ""), "{\"name\":null,\"available\":false}");
@@ -397,7 +377,6 @@ static void the_backend_has_the_name_it_is_given(void **state)
 {
     const struct langbot_options options = {.backend_name = "nsjail"};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &options);
     contains(ok(&x, 1, "box_get_backend_info", "{}", ""),
              "{\"name\":\"nsjail\",\"available\":true}");
@@ -414,7 +393,6 @@ static void the_environment_configures_first(void **state)
     struct langbot_fixture x;
     struct langbot *none = NULL;
     struct err err = {0};
-    (void)state;
     start_with(&x, NULL, &options);
     contains(ok(&x, 1, "box_status", "{}", CTX1), "\"max_sessions\":2,");
     bad.manager = x.f.m;
@@ -435,7 +413,6 @@ static void the_first_release_is_served_when_asked_for(void **state)
 {
     const struct langbot_options options = {.legacy = true};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &options);
     contains(ok(&x, 1, "box_exec", EXEC("a b", "echo x"), ""), "\"session_id\":\"a b\"");
     assert_non_null(manager_find(x.f.m, "a b"));
@@ -454,7 +431,6 @@ static void the_first_release_is_served_when_asked_for(void **state)
 static void sessions_in_use_by_a_process_are_counted(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     done(&x, 1, "box_create_session", "{\"session_id\":\"s\"}", CTX1);
     contains(ok(&x, 2, "box_start_managed_process",

@@ -71,7 +71,6 @@ static void lines_are(const char *data, size_t len, const char *const *want)
 static void a_message_is_a_line(void **state)
 {
     static const char *const none[] = {NULL};
-    (void)state;
     lines_are("", 0, none);
     LINES("a\n", "a");
     LINES("a\nbb\n\nc\n", "a", "bb", "", "c");
@@ -82,13 +81,11 @@ static void a_message_is_a_line(void **state)
 
 static void characters_are_never_cut(void **state)
 {
-    (void)state;
     LINES("\xe2\x82\xac\xf0\x9f\x98\x80\n\xc3\xa9", "\xe2\x82\xac\xf0\x9f\x98\x80", "\xc3\xa9");
 }
 
 static void what_is_no_character_is_replaced(void **state)
 {
-    (void)state;
     LINES("a\xff\xfe\n", "a\xef\xbf\xbd\xef\xbf\xbd");
     LINES("\xe2\x82\nx", "\xef\xbf\xbd", "x");
     LINES("\xf0\x9f\x98", "\xef\xbf\xbd"); /* the end, in the middle of one */
@@ -101,7 +98,6 @@ static void nothing_is_lost_when_the_reader_wants_a_pause(void **state)
     struct langbot_lines l;
     size_t at = 0;
     struct seen s = {0};
-    (void)state;
     langbot_lines_init(&l);
     for (size_t turn = 1; turn <= 5; turn++) {
         s.stop_at = turn;
@@ -119,7 +115,6 @@ static void a_line_up_to_the_limit_is_one_message(void **state)
 {
     char *data = malloc(LANGBOT_MESSAGE_MAX + 2);
     struct seen s = {0};
-    (void)state;
     assert_non_null(data);
     memset(data, 'x', LANGBOT_MESSAGE_MAX + 2);
     data[LANGBOT_MESSAGE_MAX] = '\n';
@@ -179,7 +174,6 @@ static void messages_are(const char *data, const char *const *want)
 
 static void a_line_is_a_message(void **state)
 {
-    (void)state;
     MESSAGES("{\"a\":1}\n\n  {\"b\":2} \r\nnoise\n{half\n[1]\n{\"c\":3}\n", "{\"a\":1}",
              "{\"b\":2}", "{\"c\":3}");
     MESSAGES("{\"type\":\"chunk_data\",\"data\":\"x\"}\n{\"type\":\"chunk_end\"}\n{\"d\":1}\n",
@@ -192,7 +186,6 @@ static void a_line_is_a_message(void **state)
 
 static void pieces_are_put_together(void **state)
 {
-    (void)state;
     MESSAGES("{\"type\": \"chunk_start\", \"total_size\": 8}\n"
              "{\"type\": \"chunk_data\", \"data\": \"{\\\"a\\u00e9\", \"offset\": 0}\n"
              "\nnoise\n{\"other\": 1}\n"
@@ -220,7 +213,6 @@ static void bad_pieces_end_it(void **state)
         "{\"type\":\"chunk_start\",\"total_size\":3}\n"
         "{\"type\":\"chunk_data\",\"data\":7,\"offset\":0}\n",
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO_STRV char **got = NULL;
         assert_int_equal(unpipe(cases[i], strlen(cases[i]), 7, &got), -EPROTO);
@@ -232,7 +224,6 @@ static void pieces_have_caps(void **state)
 {
     AUTO_DONE(buf) struct buf text;
     AUTO_STRV char **got = NULL;
-    (void)state;
     buf_init(&text, 1 << 20);
     (void)buf_puts(&text, "{\"type\":\"chunk_start\",\"total_size\":0}\n");
     for (int i = 0; i < 4095; i++)
@@ -269,7 +260,6 @@ static void messages_go_through(void **state)
 {
     enum { SIZE = 99999 };
     char *text = malloc(SIZE + 1);
-    (void)state;
     assert_non_null(text);
     round_trip("{\"a\":1}", 7);
     for (int fill = 0; fill < 2; fill++) {
@@ -294,7 +284,6 @@ static void a_message_goes_whole_or_not_at_all(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     static char text[20000];
-    (void)state;
     memset(text, 'x', sizeof(text));
     buf_init(&out, 20050);
     assert_int_equal(langbot_pipe_write("{}", 2, &out), 0);

@@ -32,7 +32,6 @@ static void what_is_no_request_is_ignored(void **state)
         "{\"seq_id\":1,\"action\":\"a\",\"data\":{\"n\":NaN}}",
     };
     struct langbot_message m;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
         assert_false(reads(others[i], true, &m));
         assert_null(m.root);
@@ -58,7 +57,6 @@ static void the_same_number_comes_back(void **state)
         {"{\"seq_id\":[1]," OK_REST, "-1"},
         {"{" OK_REST, "-1"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct langbot_message m;
         assert_true(reads(cases[i].given, true, &m));
@@ -71,7 +69,6 @@ static void a_number_has_a_cap(void **state)
 {
     struct langbot_message m;
     char digits[300];
-    (void)state;
     memset(digits, '7', sizeof(digits));
     for (int too_long = 0; too_long < 2; too_long++) {
         digits[254 + too_long] = '\0';
@@ -96,7 +93,6 @@ static void check(const char *text, const char *problem)
 
 static void envelopes_are_checked(void **state)
 {
-    (void)state;
     check("{\"seq_id\":1,\"action\":\"a\",\"data\":{},\"more\":1,\"context\":null}", NULL);
     check("{\"seq_id\":\"12\",\"action\":\"a\",\"data\":{}}", NULL);
     check("{\"action\":\"a\",\"data\":{}}",
@@ -122,7 +118,6 @@ static void context_is_read(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     struct langbot_message m;
-    (void)state;
     buf_init(&out, 4096);
     assert_true(reads("{\"seq_id\":1,\"action\":\"a\",\"data\":{\"k\":1},\"context\":"
                       "{\"instance_uuid\":\"i\",\"workspace_uuid\":\"w\"}}",
@@ -149,7 +144,6 @@ static void text_is(enum langbot_class class, const char *text, const char *want
 
 static void names_stand_in_front(void **state)
 {
-    (void)state;
     text_is(LANGBOT_SESSION_NOT_FOUND, "session x not found",
             "BoxSessionNotFoundError: session x not found");
     text_is(LANGBOT_KEY_ERROR, "'session_id'", "KeyError: 'session_id'");
@@ -162,7 +156,6 @@ static void names_stand_in_front(void **state)
  * whatever a user can have repeated could choose the class (host document 7.3, number 9). */
 static void no_text_passes_for_another_class(void **state)
 {
-    (void)state;
     text_is(LANGBOT_SESSION_CONFLICT, "Box session s already exists with image=BoxAdmissionError:x",
             "BoxSessionConflictError: Box session s already exists with image=BoxAdmissionError "
             ":x");
@@ -184,7 +177,6 @@ static void long_texts_are_cut(void **state)
 {
     static char text[3 * 4097 + 1];
     AUTO_DONE(buf) struct buf out;
-    (void)state;
     buf_init(&out, 65536);
     for (size_t i = 0; i < 4096; i++)
         memcpy(text + 3 * i, "\xe2\x82\xac", 3); /* characters are counted, not bytes */

@@ -19,7 +19,6 @@ static void contains(char *owned, const char *part)
 static void a_session_tells_whether_it_is_busy(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     contains(ok(&x, 1, "box_create_session", "{\"session_id\":\"s\"}", CTX1),
              "\"status\":\"idle\"");
@@ -36,7 +35,6 @@ static void a_session_tells_whether_it_is_busy(void **state)
 static void capacity_is_what_is_left(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     done(&x, 1, "box_init", "{\"limits\":{\"max_sessions\":3}}", "");
     contains(ok(&x, 2, "box_status", "{}", CTX1),
@@ -54,7 +52,6 @@ static void capacity_is_what_is_left(void **state)
 static void without_a_grant_there_is_no_capacity(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     done(&x, 1, "box_init", "{\"admission\":{\"required\":true}}", "");
     contains(ok(&x, 2, "box_status", "{}", CTX1),
@@ -75,7 +72,6 @@ static void without_a_grant_there_is_no_capacity(void **state)
 static void a_call_can_be_cancelled(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     ask(&x.a, 1, "box_exec", EXEC("s", "sleep 9000"), CTX1);
     ask(&x.a, 2, "box_exec", EXEC("s", "echo next"), CTX1);
@@ -91,7 +87,6 @@ static void a_call_can_be_cancelled(void **state)
 static void only_whoever_asked_can_cancel(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     ask(&x.a, 1, "box_exec", EXEC("s", "sleep 9000"), CTX1);
     pump(&x.f);
@@ -111,7 +106,6 @@ static void numbers_are_asked_for(void **state)
     static const char *const bad[] = {"{}", "{\"seq_id\":true,\"index\":0}",
                                       "{\"seq_id\":\"1\",\"index\":0}"};
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     for (int i = 0; i < (int)ARRAY_SIZE(bad); i++) {
         refused(&x, i, "__cancel_action", bad[i], "",
@@ -126,7 +120,6 @@ static void numbers_are_asked_for(void **state)
 static void cancelling_is_possible_when_all_is_busy(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     for (int i = 0; i < LANGBOT_CALLS_MAX; i++)
         ask(&x.a, i, "box_exec", EXEC("s", "sleep 9000"), CTX1);
@@ -149,7 +142,6 @@ static void storage_is_that_of_host_and_sessions(void **state)
     struct jobs store = {0};
     const struct langbot_options options = {.skills = &store};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &options);
     AUTO_FREE char *config = workspace_config(&x);
     AUTO_FREE char *dir = xasprintf("%s/default/tenants/" NS1, x.dir);
@@ -197,7 +189,6 @@ static void storage_that_cannot_be_had(void **state)
     struct jobs store = {0};
     const struct langbot_options options = {.skills = &store};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &options);
     /* Nowhere to look. */
     contains(ok(&x, 1, "box_get_storage_analysis", "{}", CTX1),
@@ -231,7 +222,6 @@ static void a_missing_workspace_is_made_once(void **state)
     struct jobs store = {0};
     const struct langbot_options options = {.skills = &store};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &options);
     assert_int_equal(mkdirat(x.dir_fd, "default", 0755), 0);
     AUTO_FREE char *config = xasprintf("{\"local\":{\"host_root\":\"%s\"}}", x.dir);
@@ -272,7 +262,6 @@ static void other_directories_are_not_made(void **state)
     struct jobs store = {0};
     const struct langbot_options options = {.skills = &store};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &options);
     x.rpc->paths.host_root = xstrdup("/srv/box");
     for (int i = 0; i < (int)ARRAY_SIZE(cases); i++) {
@@ -291,7 +280,6 @@ static void the_name_stands_for_isolation(void **state)
     static const enum readiness_check needed[] = {READY_CGROUP_V2, READY_NAMESPACE_ISOLATION,
                                                   READY_MOUNT_ISOLATION, READY_NETWORK_ISOLATION};
     struct readiness_report report = {.enforced = true};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(needed); i++)
         report.found[needed[i]] = true;
     assert_true(readiness_isolates(&report)); /* storage is another matter */
@@ -305,7 +293,6 @@ static void the_name_stands_for_isolation(void **state)
 static void what_is_not_proven_keeps_its_own_name(void **state)
 {
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     /* Asked for by that name, we are there, but go by it only after the proof. */
     done(&x, 1, "box_init", "{\"backend\":\"nsjail\"}", "");
@@ -323,7 +310,6 @@ static void checks_have_their_newer_names_too(void **state)
 {
     const struct langbot_options options = {.unsafe_storage = true};
     struct langbot_fixture x;
-    (void)state;
     start_with(&x, NULL, &options);
     done(&x, 1, "box_init", "{\"admission\":{\"required\":true}}", "");
     AUTO_FREE char *info = ok(&x, 2, "box_get_backend_info", "{}", "");
@@ -340,7 +326,6 @@ static void the_bare_host_is_not_for_everybody(void **state)
                                "WebSocket control protected by LANGBOT_BOX_CONTROL_TOKEN";
     const struct langbot_options guarded = {.token = "01234567890123456789012345678901"};
     struct langbot_fixture x;
-    (void)state;
     start_rpc(&x);
     refused(&x, 1, "box_init", "{\"backend\":\" host \",\"limits\":{\"max_sessions\":1}}", "",
             text);

@@ -39,7 +39,6 @@ static void on_finished(void *arg, const struct run_result *result)
 static void on_output(void *arg, enum exec_stream stream, const char *data, size_t len)
 {
     struct seen *s = arg;
-    (void)data;
     s->out[stream] += len;
     if (s->free_on_output) {
         run_free(s->run);
@@ -80,7 +79,6 @@ static void output_is_kept_up_to_the_bound_and_counted_beyond(void **state)
         {"flood 9000000", SIZE_MAX, 9000000, RUN_CAPTURE_MAX},
     };
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *s = ready_session(&f, "s");
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -102,7 +100,6 @@ static void streams_are_kept_apart(void **state)
 {
     struct fixture f;
     struct seen seen;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *s = ready_session(&f, "s");
     struct run_options options = {.exec = {.cmd = "echo one; err two; echo three; exit 9"},
@@ -122,7 +119,6 @@ static void streamed_output_is_counted_and_not_kept(void **state)
 {
     struct fixture f;
     struct seen seen;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *s = ready_session(&f, "s");
     struct run_options options = {.exec = {.cmd = "flood 200000; err no"}, .capture = 100};
@@ -141,7 +137,6 @@ static void paused_run_waits_for_its_reader(void **state)
 {
     struct fixture f;
     struct seen seen;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *s = ready_session(&f, "s");
     start(s, &(struct run_options){.exec = {.cmd = "flood 200000"}}, &streamed, &seen);
@@ -163,7 +158,6 @@ static void stdin_reaches_the_program(void **state)
     static char big[300 << 10];
     struct fixture f;
     struct seen seen;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *s = ready_session(&f, "s");
     struct run_options options = {.exec = {.cmd = "cat", .with_stdin = true}, .capture = 10};
@@ -206,7 +200,6 @@ static void running_run_keeps_its_session_busy(void **state)
 {
     struct fixture f;
     struct seen a, b;
-    (void)state;
     fixture_start(&f, NULL,
                   &(struct manager_options){.max_sessions = 2, .ttl_ns = 60 * NSEC_PER_SEC});
     struct session *s = ready_session(&f, "s");
@@ -234,7 +227,6 @@ static void run_holds_its_session(void **state)
     struct fixture f;
     struct seen seen;
     struct heard gone;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *s = ready_session(&f, "s");
     start(s, &(struct run_options){.exec = {.cmd = "sleep 1000"}}, &whole, &seen);
@@ -253,7 +245,6 @@ static void run_may_be_freed_in_its_callbacks(void **state)
 {
     struct fixture f;
     struct seen seen;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *s = ready_session(&f, "s");
     start(s, &(struct run_options){.exec = {.cmd = "echo x"}, .capture = 10}, &whole, &seen);
@@ -279,7 +270,6 @@ static void refused_run_leaves_no_trace(void **state)
     struct run *run = NULL;
     struct err fault = {.code = ERR_LIMIT, .msg = "too many"}, err = {0};
     const struct run_options options = {.exec = {.cmd = "echo x"}};
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *s = ready_session(&f, "s");
     fake_fail(f.backend, FAKE_EXEC, &fault);

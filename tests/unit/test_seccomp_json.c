@@ -28,7 +28,6 @@ static int setup(void **state)
 {
     struct buf text;
     struct err err = {0};
-    (void)state;
     buf_init(&text, 1U << 20);
     assert_int_equal(seccomp_json(SECCOMP_DEFAULT, &text, &err), 0);
     assert_int_equal(json_parse(text.data, text.len, &profile, &err), 0);
@@ -39,7 +38,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void)state;
     json_free(profile);
     return 0;
 }
@@ -167,7 +165,6 @@ static unsigned compare(const struct seccomp_family *f, const char *name, unsign
 static void the_profile_allows_what_the_table_allows(void **state)
 {
     unsigned allowed = 0, tries = 0;
-    (void)state;
     for (const struct seccomp_family *f = seccomp_families; f->names[0] != NULL; f++) {
         if (f->profiles != 0 && !(f->profiles & 1U << SECCOMP_DEFAULT))
             continue;
@@ -183,7 +180,6 @@ static void what_is_not_in_the_table_is_refused(void **state)
         "clone3",  "openat2",    "io_uring_setup", "keyctl",       "userfaultfd",
         "add_key", "move_mount", "fsopen",         "memfd_secret", "process_madvise"};
     const uint64_t args[ARGS] = {0};
-    (void)state;
     assert_string_equal(json_str(json_get(profile, "defaultAction")), "SCMP_ACT_ERRNO");
     assert_int_equal(json_int(json_get(profile, "defaultErrnoRet")), ENOSYS);
     assert_int_equal(json_len(json_get(profile, "architectures")), 1);
@@ -195,7 +191,6 @@ static void what_is_not_in_the_table_is_refused(void **state)
 static void only_what_box_guest_needs_besides_is_left_to_the_filter(void **state)
 {
     const uint64_t args[ARGS] = {0};
-    (void)state;
     for (const struct seccomp_family *f = seccomp_families; f->names[0] != NULL; f++) {
         for (size_t i = 0; f->inside && f->args == NULL && f->names[i] != NULL; i++)
             assert_true(str_eq(f->names[i], "unshare") || str_eq(f->names[i], "setns"));

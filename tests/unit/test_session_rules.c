@@ -49,7 +49,6 @@ static void test_row_T05_one_session_serves_all_requests_of_its_id(void **state)
     struct fixture f;
     struct heard h;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     for (int i = 0; i < 2; i++) {
         int done = 0;
@@ -70,7 +69,6 @@ static void test_row_T13_another_host_path_is_a_conflict(void **state)
     struct fixture f;
     struct heard h;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct spec *a = named_spec("s"), *b = named_spec("s");
     a->host_path = xstrdup("/srv/a");
@@ -88,7 +86,6 @@ static void test_row_T14_other_limits_are_a_conflict(void **state)
     struct fixture f;
     struct heard h;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     session_release(ready_session(&f, "s"));
     struct spec *b = named_spec("s");
@@ -160,7 +157,6 @@ static void test_row_F14_blocked_host_paths_are_refused(void **state)
                                        "/devel/x",  "/tmp",     "/var/lib/x",     "C:\\etc"};
     struct fixture f;
     struct err err;
-    (void)state;
     fixture_start(&f, NULL, &(struct manager_options){.max_sessions = 1000});
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
         for (int extra = 0; extra < 2; extra++) {
@@ -201,7 +197,6 @@ static void test_row_F14_links_to_blocked_places_are_refused(void **state)
     struct fixture f;
     struct err err;
     char dir[] = "/tmp/box-test-core-XXXXXX";
-    (void)state;
     fixture_start(&f, NULL, &(struct manager_options){.max_sessions = 1000});
     assert_non_null(mkdtemp(dir));
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -220,7 +215,6 @@ static void test_row_F15_paths_are_checked_before_the_backend_is_asked(void **st
 {
     struct fixture f;
     struct err err;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     assert_true(try_path(&f, "/etc", false, MOUNT_RW, &err) < 0);
     assert_true(try_path(&f, "/etc", true, MOUNT_RW, &err) < 0);
@@ -262,7 +256,6 @@ static void mounts_are_compared_as_a_set(void **state)
         {"place", {{"/a", "/9", MOUNT_RO}, {"/b", "/2", MOUNT_RW}}, false},
         {"source", {{"/z", "/1", MOUNT_RO}, {"/b", "/2", MOUNT_RW}}, false},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct fixture f;
         struct heard h;
@@ -294,7 +287,6 @@ static void another_digest_is_another_mount(void **state)
     struct fixture f;
     struct heard h;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     for (int i = 0; i < 3; i++) {
         struct spec *s = mounted("/srv/x");
@@ -313,7 +305,6 @@ static void named_exec_mounts_are_no_reason_to_end_a_session(void **state)
     struct fixture f;
     struct heard a, b, c;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, &(struct fake_options){.destroy_ns = SEC}, &proc_options);
     assert_int_equal(ask(&f, mounted("/srv/a"), ACQUIRE_KEEP_MOUNTS, &a, &err), 0);
     pump(&f);
@@ -344,7 +335,6 @@ static void without_the_flag_mounts_do_not_matter(void **state)
     struct fixture f;
     struct heard h;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     AUTO(spec) struct spec *plain = mounted(NULL);
     AUTO(spec) struct spec *other = mounted("/srv/x");
@@ -381,7 +371,6 @@ static void remounting_waits_for_those_before(void **state)
     struct heard b, c, d;
     struct user a = {0};
     struct err err = {0};
-    (void)state;
     fixture_start(&f, &(struct fake_options){.create_ns = SEC, .destroy_ns = SEC}, &proc_options);
     /* All while it is still being made. */
     struct spec *spec = mounted(NULL);
@@ -416,7 +405,6 @@ static void remounting_does_not_overtake_an_answer_on_its_way(void **state)
     struct fixture f;
     struct heard a, b;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     session_release(ready_session(&f, "s"));
     assert_int_equal(ask(&f, mounted(NULL), ACQUIRE_REMOUNT, &a, &err), 0);
@@ -436,7 +424,6 @@ static void remounting_ends_processes_of_the_old_session(void **state)
     struct fixture f;
     struct heard h;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     (void)running(&f, s, "p", "cat");
@@ -455,7 +442,6 @@ static void remounting_what_is_refused_ends_nothing(void **state)
     struct fixture f;
     struct heard h;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     assert_int_equal(ask(&f, mounted("/etc"), ACQUIRE_REMOUNT, &h, &err),
@@ -472,7 +458,6 @@ static void failed_making_leaves_the_next_its_own_try(void **state)
     struct fixture f;
     struct heard a, b;
     struct err err = {0}, fault = {.code = ERR_BACKEND, .msg = "no luck"};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     fake_fail(f.backend, FAKE_CREATE_LATER, &fault);
     assert_int_equal(ask(&f, mounted(NULL), ACQUIRE_REMOUNT, &a, &err), 0);
@@ -489,7 +474,6 @@ static void failed_making_leaves_the_next_its_own_try(void **state)
 static void test_row_I14_reaping_can_be_asked_for(void **state)
 {
     struct fixture f;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     session_release(ready_session(&f, "s"));
     f.clock.boot_ns += 60 * SEC - 1;
@@ -507,7 +491,6 @@ static void session_that_somebody_waits_for_is_not_idle(void **state)
 {
     struct fixture f;
     struct heard h;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     session_release(ready_session(&f, "s"));
     acquire_id(&f, "s", &h); /* its answer is on its way */
@@ -526,7 +509,6 @@ static void backend_knows_when_to_end_it_without_us(void **state)
     struct err err = {0};
     struct told t;
     const uint64_t full = 66 * SEC; /* a tenth more than the time to live */
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     uint64_t t0 = f.clock.boot_ns;
@@ -562,7 +544,6 @@ static void all_can_be_ended_more_than_once(void **state)
 {
     struct fixture f;
     struct heard first = {0}, second = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     session_release(ready_session(&f, "s"));
     manager_delete_all(f.m, on_gone, &first);
@@ -582,7 +563,6 @@ static void test_row_F18_config_hash_is_pythons(void **state)
 {
     struct spec *s = named_spec("s");
     char hash[BACKEND_CONFIG_HASH_LEN + 1];
-    (void)state;
     backend_config_hash(s, hash);
     assert_string_equal(hash, "fc017b6658b63aba");
     s->workspace_quota_mb = 7; /* is no part of it */

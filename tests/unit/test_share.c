@@ -18,7 +18,6 @@ static void one_share_is_not_anothers(void **state)
     AUTO(shares) struct shares *s = shares_new();
     uint64_t max = 2;
     struct err err = {0};
-    (void)state;
 
     shares_set_caps(s, caps, &max);
     assert_int_equal(shares_check(s, "small", SHARE_SESSIONS, &err), 0);
@@ -50,7 +49,6 @@ static void one_share_is_not_anothers(void **state)
 static void only_those_who_use_something_are_known(void **state)
 {
     AUTO(shares) struct shares *s = shares_new();
-    (void)state;
 
     assert_null(shares_next(s, NULL));
     assert_null(shares_next(NULL, NULL));
@@ -72,7 +70,6 @@ static void only_those_who_use_something_are_known(void **state)
 
 static void nobody_has_no_share(void **state)
 {
-    (void)state;
     assert_null(shares_get(NULL, "a"));
     assert_null(shares_take(NULL, NULL, SHARE_EXECS));
     share_add(NULL, SHARE_EXECS, 1);

@@ -85,13 +85,11 @@ static int start_with(struct fetch_launcher *launcher)
 
 static int start_real(void **state)
 {
-    (void)state;
     return start_with(NULL);
 }
 
 static int stop(void **state)
 {
-    (void)state;
     jobs_free(it.skills);
     loop_free(it.loop);
     json_free(it.none);
@@ -146,7 +144,6 @@ static void says(unsigned n, enum skills_op op, const char *data, const char *me
 
 static void calls_are_answered_in_their_order(void **state)
 {
-    (void)state;
     AUTO_FREE char *root = xasprintf("%s/deep/skills///", it.dir);
     jobs_set_skills_root(it.skills, root);
     for (unsigned i = 0; i < 4; i++) {
@@ -172,7 +169,6 @@ static void calls_are_answered_in_their_order(void **state)
 
 static void errors_carry_the_class_that_clients_know(void **state)
 {
-    (void)state;
     jobs_set_skills_root(it.skills, it.dir);
     says(0, SKILLS_GET, "{}", "KeyError: 'name'");
     says(1, SKILLS_CREATE, "{}", "BoxValidationError: 'skill'");
@@ -182,7 +178,6 @@ static void errors_carry_the_class_that_clients_know(void **state)
 
 static void an_archive_goes_to_the_job_from_its_start(void **state)
 {
-    (void)state;
     jobs_set_skills_root(it.skills, it.dir);
     AUTO_CLOSE int fd = memfd_create("zip", MFD_CLOEXEC);
     static char data[300000];
@@ -201,7 +196,6 @@ static void an_archive_goes_to_the_job_from_its_start(void **state)
 
 static void stores_outside_the_allow_list_are_refused(void **state)
 {
-    (void)state;
     AUTO_FREE char *inside = xasprintf("%s/a", it.dir);
     AUTO_FREE char *link = xasprintf("%s/link", it.dir);
     AUTO_FREE char *file = xasprintf("%s/file", it.dir);
@@ -229,7 +223,6 @@ static void stores_outside_the_allow_list_are_refused(void **state)
 static void nothing_is_asked_of_a_store_that_is_not_there(void **state)
 {
     struct err err = {0};
-    (void)state;
     assert_true(jobs_skill(it.skills, NULL, SKILLS_LIST, it.none, -1, on_done, &it.heard[0], &err) <
                 0);
     assert_int_equal(err.code, ERR_STATE);
@@ -249,7 +242,6 @@ static struct heard *ensure(unsigned n, const char *path)
 
 static void directories_are_made_once(void **state)
 {
-    (void)state;
     AUTO_FREE char *path = xasprintf("%s/x/y/default", it.dir);
     AUTO_FREE char *file = xasprintf("%s/x/file", it.dir);
     struct stat st;
@@ -277,7 +269,6 @@ static struct heard *verify(unsigned n, const char *path, const char *name)
 static void markers_are_digested(void **state)
 {
     static const char name[] = ".langbot-box-volume-probe-0123456789abcdef0123456789abcdef";
-    (void)state;
     AUTO_FREE char *path = xasprintf("%s/%s", it.dir, name);
     AUTO_FREE char *missing = xasprintf("%s/missing", it.dir);
     assert_string_equal(
@@ -301,7 +292,6 @@ static void directories_are_measured(void **state)
 {
     static const char *const parts[] = {"a", "b", NULL};
     struct err err = {0};
-    (void)state;
     AUTO_FREE char *path = xasprintf("%s/a", it.dir);
     AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     assert_int_equal(fd_write_all(fd, "hello", 5), 0);
@@ -324,7 +314,6 @@ static void directories_are_measured(void **state)
 
 static void who_leaves_while_a_job_runs_is_not_called(void **state)
 {
-    (void)state;
     jobs_set_skills_root(it.skills, it.dir);
     for (unsigned i = 0; i < 3; i++)
         (void)call(i, SKILLS_LIST, "{}", -1);
@@ -351,7 +340,6 @@ static int play_start(struct fetch_launcher *l, const struct fetch_start *s, fet
 {
     struct play *p = container_of(l, struct play, base);
     int in[2], out[2];
-    (void)err;
     p->started++;
     p->last = *s;
     (void)snprintf(p->dir, sizeof(p->dir), "%s", s->dir);
@@ -388,12 +376,10 @@ static int play_start(struct fetch_launcher *l, const struct fetch_start *s, fet
 
 static void play_free(struct fetch_launcher *l)
 {
-    (void)l;
 }
 
 static int start_play(void **state)
 {
-    (void)state;
     it.play = (struct play){.base = {play_start, play_free}, .repeat = 1, .say = "{\"data\":{}}"};
     int r = start_with(&it.play.base);
     if (r == 0)
@@ -423,7 +409,6 @@ static void answers_are_not_trusted(void **state)
         {"{\"error\":\"x\",\"class\":null}", "ValueError: x", NULL, SKILLS_GET},
         {" {\"data\" : {\"a\" : 1 } , \"b\" : 2 } ", NULL, "{\"a\":1}", SKILLS_SCAN},
     };
-    (void)state;
     for (unsigned i = 0; i < ARRAY_SIZE(cases); i++) {
         it.play.say = cases[i].say;
         struct heard *h = call(i, cases[i].op, "{}", -1);
@@ -440,7 +425,6 @@ static void answers_are_not_trusted(void **state)
 static void a_job_that_does_not_stop_talking_is_cut(void **state)
 {
     static char megabyte[(1U << 20) + 1];
-    (void)state;
     memset(megabyte, ' ', sizeof(megabyte) - 1);
     it.play.say = megabyte;
     it.play.repeat = 1000;
@@ -451,7 +435,6 @@ static void a_job_that_does_not_stop_talking_is_cut(void **state)
 
 static void a_job_that_does_not_listen_may_answer(void **state)
 {
-    (void)state;
     AUTO_CLOSE int fd = memfd_create("zip", MFD_CLOEXEC);
     assert_int_equal(ftruncate(fd, 10 << 20), 0);
     it.play.deaf = true;
@@ -462,7 +445,6 @@ static void a_job_that_does_not_listen_may_answer(void **state)
 
 static void time_runs_out(void **state)
 {
-    (void)state;
     it.play.say = "";
     it.play.deaf = it.play.stuck = true;
     struct heard *h = call(0, SKILLS_INSTALL_ZIP, "{}", -1), *next = call(1, SKILLS_LIST, "{}", -1);
@@ -484,7 +466,6 @@ static void time_runs_out(void **state)
 
 static void a_job_that_lingers_does_not_hold_the_others_for_ever(void **state)
 {
-    (void)state;
     it.play.lingers = true;
     struct heard *h = call(0, SKILLS_LIST, "{}", -1), *next = call(1, SKILLS_LIST, "{}", -1);
     wait_for(h);
@@ -499,7 +480,6 @@ static void a_job_that_lingers_does_not_hold_the_others_for_ever(void **state)
 
 static void what_the_launcher_says_is_passed_on(void **state)
 {
-    (void)state;
     (void)err_set(&it.play.refuse, ERR_DENIED, "not here");
     says(0, SKILLS_LIST, "{}", "ValueError: not here");
     says(1, SKILLS_CREATE, "{}", "BoxValidationError: not here");
@@ -509,7 +489,6 @@ static void what_the_launcher_says_is_passed_on(void **state)
 static void the_queue_has_an_end(void **state)
 {
     struct err err = {0};
-    (void)state;
     for (unsigned i = 0; i < SKILLS_QUEUE_MAX; i++)
         (void)call(i, SKILLS_LIST, "{}", -1);
     assert_true(
@@ -522,7 +501,6 @@ static void the_queue_has_an_end(void **state)
 
 static void a_launcher_that_answers_too_late_finds_nobody(void **state)
 {
-    (void)state;
     (void)call(0, SKILLS_LIST, "{}", -1);
     while (it.play.started == 0)
         assert_true(loop_turn(it.loop, 0) >= 0);

@@ -25,7 +25,6 @@ static struct launch_host host;
 
 static int start(void **state)
 {
-    (void)state;
     (void)snprintf(dir, sizeof(dir), "/tmp/box-storage-XXXXXX");
     if (mkdtemp(dir) == NULL)
         return -1;
@@ -38,7 +37,6 @@ static int start(void **state)
 
 static int stop(void **state)
 {
-    (void)state;
     (void)close(host.sessions_fd);
     (void)close(host.trash_fd);
     return path_remove_tree_at(AT_FDCWD, dir);
@@ -89,7 +87,6 @@ static bool drop(const char *name, bool quota)
 static void storage_is_made_once(void **state)
 {
     struct err err = {0};
-    (void)state;
     make("a", false);
     assert_int_equal(storage_make(&host, "a", false, &err), -EEXIST);
     assert_string_equal(err.msg, "make storage for 'a': File exists");
@@ -98,7 +95,6 @@ static void storage_is_made_once(void **state)
 
 static void empty_storage_is_kept_for_the_next(void **state)
 {
-    (void)state;
     make_used("a");
     assert_false(drop("a", false));
     assert_int_equal(host.n_spares, 1);
@@ -127,7 +123,6 @@ static void used_storage_is_deleted(void **state)
 {
     static const char *const files[] = {"a/workspace/f", "a/home/f", "a/workspace/.hidden",
                                         "a/other"};
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
         make_used("a");
         put(files[i]);
@@ -146,7 +141,6 @@ static void used_storage_is_deleted(void **state)
 static void what_the_last_owner_did_to_a_directory_is_undone(void **state)
 {
     struct stat st;
-    (void)state;
     make_used("a");
     assert_int_equal(fchmodat(host.sessions_fd, "a/workspace", 07777, 0), 0);
     assert_false(drop("a", false));
@@ -165,7 +159,6 @@ static void what_the_last_owner_did_to_a_directory_is_undone(void **state)
 static void spares_are_made_ahead_and_limited(void **state)
 {
     char name[16];
-    (void)state;
     storage_refill(&host, 3);
     assert_int_equal(host.n_spares, 3);
     assert_true(exists(host.trash_fd, "spare-2/home"));
@@ -186,7 +179,6 @@ static void spares_are_made_ahead_and_limited(void **state)
 
 static void spare_that_is_gone_is_made_up_for(void **state)
 {
-    (void)state;
     host.n_spares = 1; /* somebody has tidied up */
     make("a", false);
     assert_int_equal(host.n_spares, 0);
@@ -194,7 +186,6 @@ static void spare_that_is_gone_is_made_up_for(void **state)
 
 static void missing_storage_is_nothing_to_remove(void **state)
 {
-    (void)state;
     assert_false(drop("never-made", false));
     assert_false(drop("never-made", true));
 }

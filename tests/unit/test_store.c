@@ -82,9 +82,6 @@ static int on_session(void *arg, const char *id, uint64_t used, const char *json
 static int on_names(void *arg, const char *id, uint64_t used, const char *json, size_t len)
 {
     char **names = arg;
-    (void)used;
-    (void)json;
-    (void)len;
     for (size_t i = 0; i < 8; i++)
         if (names[i] == NULL) {
             names[i] = xstrdup(id);
@@ -340,10 +337,6 @@ static void hostile_rows_come_back_harmless(void **state)
 
 static int refuse(void *arg, const char *id, uint64_t used, const char *json, size_t len)
 {
-    (void)id;
-    (void)used;
-    (void)json;
-    (void)len;
     ++*(int *)arg;
     return -ECANCELED;
 }

@@ -19,7 +19,6 @@
 static void namespaces_are_what_clients_compute(void **state)
 {
     char ns[NS_SIZE], prefix[TENANT_PREFIX_SIZE];
-    (void)state;
     tenant_ns("inst-a", "ws-1", ns);
     assert_string_equal(ns, NS);
     tenant_prefix(ns, 1, prefix);
@@ -42,7 +41,6 @@ static void names_are_cleaned(void **state)
         {"\xc3\xa9x", "p-x"}, {"a\xc3\xa9\xc3\xa9z", "p-a-z"},
         {"..", "p-.."},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO_FREE char *got = NULL;
         struct err err = {0};
@@ -56,7 +54,6 @@ static void names_of_nothing_are_refused(void **state)
     char *got = NULL;
     struct err err = {0};
     char text[513];
-    (void)state;
     assert_int_equal(tenant_physical("p-", "  ", &got, &err), -EINVAL);
     assert_string_equal(err.msg, "Box session_id must not be empty");
     assert_int_equal(tenant_physical("p-", " /-\xc3\xa9 ", &got, &err), -EINVAL);
@@ -74,7 +71,6 @@ static void names_of_nothing_are_refused(void **state)
 
 static void names_come_back_as_the_caller_knows_them(void **state)
 {
-    (void)state;
     assert_string_equal(tenant_logical(NS "-g1-", NS "-g1-a"), "a");
     assert_string_equal(tenant_logical(NS "-g1-", NS "-g12-a"), NS "-g12-a");
     assert_string_equal(tenant_logical("", "a"), "a");
@@ -87,7 +83,6 @@ static void names_made_here_are_recognised(void **state)
         NS "-g1",  NS "-g1-",   NS "-g-a",
         NS "-1-a", NS "0-g1-a", "ws-5AE072b797fd533f5dc5cc63-g1-a",
     };
-    (void)state;
     assert_true(tenant_name_is_physical(NS "-g1-a"));
     assert_true(tenant_name_is_physical(NS "-g12--"));
     for (size_t i = 0; i < ARRAY_SIZE(others); i++)
@@ -97,7 +92,6 @@ static void names_made_here_are_recognised(void **state)
 static void instances_have_a_grammar(void **state)
 {
     char text[130];
-    (void)state;
     memset(text, 'a', sizeof(text));
     text[128] = '\0';
     assert_true(instance_id_valid(text));
@@ -124,7 +118,6 @@ static void contexts_are_read(void **state)
 {
     AUTO_DONE(tenant_context) struct tenant_context c = {0};
     struct report report;
-    (void)state;
     assert_int_equal(parse("{\"instance_uuid\":\" i \",\"workspace_uuid\":\"w\"}", &c, &report), 0);
     assert_string_equal(c.instance_uuid, "i");
     assert_int_equal(c.placement_generation, 1);
@@ -153,7 +146,6 @@ static void contexts_that_are_wrong_say_where(void **state)
         {"{\"instance_uuid\":\"i\",\"workspace_uuid\":\"w\",\"runtime_revision\":1}",
          "runtime_revision", "Extra inputs are not permitted"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct tenant_context c = {0};
         struct report report;
@@ -168,7 +160,6 @@ static void the_fence_only_moves_forward(void **state)
 {
     AUTO(fence) struct fence *f = fence_new(10);
     struct err err = {0};
-    (void)state;
     assert_int_equal(fence_current(f, NS), 0);
     assert_int_equal(fence_pass(f, NS, 3, &err), 1);
     assert_int_equal(fence_pass(f, NS, 3, &err), 0);
@@ -184,7 +175,6 @@ static void what_was_found_counts_as_seen(void **state)
 {
     AUTO(fence) struct fence *f = fence_new(2);
     struct err err = {0};
-    (void)state;
     fence_found(f, NS, 3);
     fence_found(f, NS, 5);
     fence_found(f, NS, 4);
@@ -216,7 +206,6 @@ static void names_tell_whose_they_are(void **state)
                                            "ws-0-g1-s"};
     char ns[NS_SIZE];
     int64_t generation = 0;
-    (void)state;
     assert_true(tenant_of_physical(NS "-g12-a-g3-b", ns, &generation));
     assert_string_equal(ns, NS);
     assert_int_equal(generation, 12);
@@ -230,7 +219,6 @@ static void the_fence_has_a_cap(void **state)
     AUTO(fence) struct fence *f = fence_new(1000);
     struct err err = {0};
     char ns[NS_SIZE];
-    (void)state;
     for (int i = 0; i < 1000; i++) {
         (void)snprintf(ns, sizeof(ns), "ws-%024x", i);
         assert_int_equal(fence_pass(f, ns, 1 + i, &err), 1);

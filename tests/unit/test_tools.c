@@ -47,7 +47,6 @@ static bool is_stub(const struct exec *e)
 
 static void on_turn(struct loop_defer *d)
 {
-    (void)d;
     size_t n = stub.piece > 0 && stub.piece < stub.answer.len ? stub.piece : stub.answer.len;
     if (n > 0) {
         char *data = xcalloc(1, n);
@@ -253,7 +252,6 @@ static void say_stat(uint64_t size)
 static void the_table_is_whole(void **state)
 {
     static const char *const names[] = {"exec", "read", "write", "edit", "glob", "grep"};
-    (void)state;
     assert_int_equal(tools_count(), ARRAY_SIZE(names));
     assert_null(tools_at(tools_count()));
     assert_null(tools_find("rm"));
@@ -296,7 +294,6 @@ static void wrong_arguments_start_nothing(void **state)
         {"exec", "[]"},
     };
     struct stage s;
-    (void)state;
     stage_start(&s);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct err err = {0};
@@ -349,7 +346,6 @@ static void failures_have_their_words(void **state)
          "Path not found: /workspace/d"},
     };
     struct stage s;
-    (void)state;
     stage_start(&s);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         say_fail(cases[i].why, cases[i].error, cases[i].n, cases[i].text);
@@ -366,7 +362,6 @@ static void paths_outside_are_never_asked_for(void **state)
     static const char *const paths[] = {"/etc/passwd", "/workspacefoo", "/", "//workspace/x"};
     char arguments[128];
     struct stage s;
-    (void)state;
     stage_start(&s);
     for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
         (void)snprintf(arguments, sizeof(arguments), "{\"path\":\"%s\"}", paths[i]);
@@ -383,7 +378,6 @@ static void results_have_their_members(void **state)
 {
     struct stage s;
     struct files_match m = {.line = 7, .path_len = 3, .text_len = 4};
-    (void)state;
     stage_start(&s);
     stub.piece = 5; /* frames come as they like */
     say_stat(9);
@@ -422,7 +416,6 @@ static void a_hostile_answer_is_an_error(void **state)
     static const struct files_stat twice = {.end = 5, .tag = {.size = 5}};
     static const struct files_stat lies = {.begin = 5, .end = 4, .tag = {.size = 9}};
     struct stage s;
-    (void)state;
     stage_start(&s);
     for (int i = 0; i < 10; i++) {
         struct files_head h = {.type = FILES_FRAME_DATA, .len = UINT32_MAX};
@@ -475,7 +468,6 @@ static void what_is_taken_back_is_not_told(void **state)
 {
     struct stage s;
     struct err err = {0};
-    (void)state;
     stage_start(&s);
     assert_int_equal(start(&s, "grep", "{\"pattern\":\"x\"}", NULL, &err), 0);
     tool_call_free(TAKE_PTR(s.call));
@@ -497,7 +489,6 @@ static void nobody_waits_for_one_that_stands_still(void **state)
 {
     struct stage s;
     struct err err = {0};
-    (void)state;
     stage_start(&s);
     stub.deaf = true;
     assert_int_equal(start(&s, "write", "{\"path\":\"x\",\"content\":\"y\"}", NULL, &err), 0);
@@ -527,7 +518,6 @@ static void a_change_that_is_taken_back_is_recorded(void **state)
     AUTO_DONE(buf) struct buf text;
     struct stage s;
     struct err err = {0};
-    (void)state;
     stage_start(&s);
     buf_init(&text, 1 << 20);
     assert_non_null(mkdtemp(dir));
@@ -572,7 +562,6 @@ static void a_long_output_is_whole(void **state)
     struct stage s;
     struct err err = {0};
     size_t shown = 0;
-    (void)state;
     stage_start(&s);
     policy_free(s.policy);
     s.policy = policy_good("{\"box\": {\"output_limit_chars\": 1000000}}");
@@ -590,7 +579,6 @@ static void a_long_output_is_whole(void **state)
 static void exec_is_the_same_table(void **state)
 {
     struct stage s;
-    (void)state;
     stage_start(&s);
     call(&s, "exec", "{\"command\":\"echo hi; err oh; exit 3\"}");
     assert_false(s.is_error);
@@ -609,7 +597,6 @@ static void scopes_and_sessions_are_asked(void **state)
     AUTO(authz) struct authz *authz = NULL;
     struct stage s;
     struct err err = {0};
-    (void)state;
     stage_start(&s);
     assert_int_equal(json_parse(tokens, strlen(tokens), &json, NULL), 0);
     if (authz_parse(json, &authz, &err) < 0)
@@ -639,7 +626,6 @@ static void a_query_has_its_session(void **state)
     AUTO(json) struct json *json = NULL;
     struct stage s;
     struct err err = {0};
-    (void)state;
     stage_start(&s);
     assert_int_equal(json_parse(query, strlen(query), &json, NULL), 0);
     const struct tool_where where = {
@@ -674,7 +660,6 @@ static void etags_are_read_back(void **state)
                                       "\"11111111111111111-2-3-4\""};
     char text[FILES_ETAG_SIZE];
     struct files_tag back;
-    (void)state;
     files_etag(&tag, text);
     assert_true(files_etag_parse(text, strlen(text), &back));
     assert_memory_equal(&tag, &back, sizeof(tag));

@@ -31,7 +31,6 @@ static bool cut(const char *text, size_t len, int64_t limit, struct buf *out)
 static void test_row_T15_short_output_is_unchanged(void **state)
 {
     AUTO_DONE(buf) struct buf out;
-    (void)state;
     buf_init(&out, 4096);
     assert_false(cut("hello world", 11, 100, &out));
     assert_string_equal(buf_str(&out), "hello world");
@@ -43,7 +42,6 @@ static void test_row_T16_head_and_tail_are_kept(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     char text[1024];
-    (void)state;
     buf_init(&out, 4096);
     (void)snprintf(text, sizeof(text), "HEAD_START|%0500d|TAIL_END", 0);
     assert_int_equal(strlen(text), 520);
@@ -58,7 +56,6 @@ static void test_row_T17_output_of_exactly_the_limit_is_not_cut(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     AUTO_FREE char *text = letters(101);
-    (void)state;
     buf_init(&out, 4096);
     assert_false(cut(text, 100, 100, &out));
     assert_memory_equal(out.data, text, 100);
@@ -85,7 +82,6 @@ static void the_reference_vectors_hold(void **state)
     };
     AUTO_DONE(buf) struct buf out;
     char notice[80];
-    (void)state;
     buf_init(&out, 8192);
     for (size_t i = 0; i < ARRAY_SIZE(vectors); i++) {
         AUTO_FREE char *text = letters(vectors[i].len);
@@ -106,7 +102,6 @@ static void a_limit_below_the_notice_leaves_a_part_of_it(void **state)
 {
     AUTO_DONE(buf) struct buf out;
     AUTO_FREE char *text = letters(200);
-    (void)state;
     buf_init(&out, 4096);
     assert_true(cut(text, 200, 36, &out));
     assert_string_equal(buf_str(&out), "\n\n... [200 characters truncated] ...");
@@ -121,7 +116,6 @@ static void a_limit_below_the_notice_leaves_a_part_of_it(void **state)
 static void nothing_is_cut_from_nothing_even_without_room(void **state)
 {
     AUTO_DONE(buf) struct buf out;
-    (void)state;
     buf_init(&out, 16);
     assert_false(cut("", 0, 0, &out));
     assert_false(cut("", 0, -1, &out));
@@ -131,7 +125,6 @@ static void nothing_is_cut_from_nothing_even_without_room(void **state)
 static void code_points_are_counted_not_bytes(void **state)
 {
     AUTO_DONE(buf) struct buf text, out;
-    (void)state;
     buf_init(&text, 4096);
     buf_init(&out, 4096);
     for (int i = 0; i < 300; i++)
@@ -152,7 +145,6 @@ static void broken_bytes_count_as_what_they_are_shown_as(void **state)
     static const char broken[] = "\xff\xff"
                                  "a\xe2\x82"
                                  "b\0c";
-    (void)state;
     buf_init(&out, 64);
     assert_int_equal(truncate_count(broken, sizeof(broken) - 1), 7);
     assert_false(cut(broken, sizeof(broken) - 1, 7, &out));
@@ -165,7 +157,6 @@ static void a_full_buffer_is_told_and_left_alone(void **state)
     AUTO_DONE(buf) struct buf out;
     AUTO_FREE char *text = letters(200);
     bool was_cut;
-    (void)state;
     buf_init(&out, 90);
     assert_int_equal(buf_puts(&out, "before"), 0);
     assert_int_equal(truncate_text(text, 200, 100, &out, &was_cut), -ENOBUFS);
@@ -179,7 +170,6 @@ static void pieces_give_what_the_whole_gives(void **state)
                                         "\xff", "\xe2\x82", "\xf0\x9f",     "\n",
                                         "\xc3"};
     unsigned seed = 7;
-    (void)state;
     for (int round = 0; round < 3000; round++) {
         AUTO_DONE(buf) struct buf text, want, got;
         int64_t limit = rand_r(&seed) % 70;
@@ -210,7 +200,6 @@ static void a_flood_needs_little_memory(void **state)
     AUTO(truncator) struct truncator *t = truncator_new(4000);
     AUTO_FREE char *text = letters(1000);
     bool was_cut;
-    (void)state;
     buf_init(&out, 8192);
     for (int i = 0; i < 1000; i++)
         truncator_feed(t, text, 1000);

@@ -35,7 +35,6 @@ static void sessions_add_up(void **state)
 {
     struct fixture f;
     struct looked t;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     for (int i = 0; i < 10; i++) {
         char id[16];
@@ -62,7 +61,6 @@ static void nobody_is_there(void **state)
 {
     struct fixture f;
     struct looked t;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct usage *u = look(&f, "", "echo", &t);
     pump(&f);
@@ -89,7 +87,6 @@ static void what_makes_no_sense_is_not_counted(void **state)
     };
     struct fixture f;
     struct looked t;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     make(&f, "s");
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
@@ -108,7 +105,6 @@ static void a_directory_of_the_host_is_not_the_session_s(void **state)
     struct heard h;
     struct looked t;
     struct err err = {0};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct spec *spec = named_spec("host");
     spec->host_path = xstrdup("/srv/x");
@@ -129,7 +125,6 @@ static void sessions_with_processes_are_told_apart(void **state)
 {
     struct fixture f;
     struct looked t;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     make(&f, "idle");
     struct session *s = ready_session(&f, "s");
@@ -151,7 +146,6 @@ static void those_who_fail_are_told(void **state)
     struct fixture f;
     struct looked t;
     const struct err broken = {.code = ERR_BACKEND, .msg = "no"};
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     make(&f, "a");
     make(&f, "b");
@@ -172,7 +166,6 @@ static void nobody_waits_for_ever(void **state)
 {
     struct fixture f;
     struct looked t;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     for (int i = 0; i < 20; i++) {
         char id[16];
@@ -201,7 +194,6 @@ static void looking_is_not_using(void **state)
 {
     struct fixture f;
     struct looked t;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "s");
     uint64_t used = session_last_used(s);
@@ -221,7 +213,6 @@ static void it_may_be_given_up(void **state)
 {
     struct fixture f;
     struct looked t;
-    (void)state;
     fixture_start(&f, NULL, &proc_options);
     for (int i = 0; i < 6; i++) {
         char id[16];

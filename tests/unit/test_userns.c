@@ -13,7 +13,6 @@
 
 static void ranges_do_not_overlap_and_fit(void **state)
 {
-    (void)state;
     assert_int_equal(userns_init_id(0), USERNS_BLOCK);
     assert_int_equal(userns_payload_id(0), USERNS_BLOCK + 1);
     assert_int_equal(userns_init_id(1), userns_init_id(0) + USERNS_STRIDE);
@@ -34,7 +33,6 @@ static void known_map_is_used_again(void **state)
 {
     struct idmaps maps = {0};
     struct err err = {0};
-    (void)state;
     for (size_t i = 0; i < IDMAPS_MAX; i++) {
         maps.maps[i].key = (struct idmap_key){.index = 7, .uid = (uid_t)i, .gid = 100};
         maps.maps[i].fd = dev_null();
@@ -66,7 +64,6 @@ static void map_is_made_or_refused_whole(void **state)
 {
     struct idmaps maps = {0};
     struct err err = {0};
-    (void)state;
     int fd = idmaps_get(&maps, &(struct idmap_key){.index = 3, .uid = 1000, .gid = 1000}, &err);
     if (fd < 0) { /* not allowed to map ids that are not ours */
         assert_int_not_equal(err.code, ERR_NONE);
@@ -89,7 +86,6 @@ static void process_that_is_not_there_cannot_be_mapped(void **state)
 {
     const struct id_pair pair = {0, 0};
     struct err err = {0};
-    (void)state;
     assert_int_equal(userns_map(0x7ffffffe, &pair, &pair, 1, &err), -ENOENT);
     assert_string_equal(err.msg, "map the session's ids: No such file or directory");
 }

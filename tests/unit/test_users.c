@@ -27,7 +27,6 @@ static enum users_rank rank(const char *names, const char *groups, bool known, u
 static void root_and_ourselves_are_served(void **state)
 {
     const struct peer nobody = {0};
-    (void)state;
     assert_int_equal(rank(NULL, NULL, true, 0), USERS_FULL);
     assert_int_equal(rank(NULL, NULL, true, OWN), USERS_FULL);
     assert_int_equal(rank(NULL, NULL, true, 4321), USERS_REFUSED);
@@ -40,7 +39,6 @@ static void root_and_ourselves_are_served(void **state)
 static void those_who_are_named_are_bound(void **state)
 {
     const struct passwd *pw = getpwnam("daemon");
-    (void)state;
     assert_non_null(pw);
     const uid_t uid = pw->pw_uid;
     const gid_t gid = pw->pw_gid;
@@ -66,7 +64,6 @@ static void what_is_not_there_is_an_error(void **state)
         {"4294967295", NULL, "allowed_users: '4294967295' is no id"},
         {"-1", NULL, "allowed_users: there is no user '-1' on this machine"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct users *u = NULL;
         struct err err = {0};
@@ -81,7 +78,6 @@ static void scope_of_a_user_is_everything_but_mounts_of_others(void **state)
     const struct authz_scope *s = authz_user(4321);
     struct err err = {0};
     uid_t uid = 0;
-    (void)state;
     assert_true(authz_is_user(s, &uid));
     assert_int_equal(uid, 4321);
     assert_false(authz_is_user(NULL, &uid));

@@ -12,7 +12,6 @@ static void a_number_comes_back_to_its_reader_only(void **state)
     const struct v1 v = {.cursor_key = "a key of this process"}, other = {.cursor_key = "another"};
     char text[V1_CURSOR_SIZE], again[V1_CURSOR_SIZE];
     uint64_t got;
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
         v1_cursor_write(&v, "alice", numbers[i], text);
@@ -38,7 +37,6 @@ static void what_is_none_is_not_read(void **state)
                                         "0123456789abcdef0123456789abcde "};
     const struct v1 v = {0};
     uint64_t got;
-    (void)state;
 
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
         assert_false(v1_cursor_read(&v, "alice", texts[i], &got));

@@ -26,7 +26,6 @@ static void exec_has_its_defaults(void **state)
     struct v1_exec e;
     struct run_options o;
     struct err err;
-    (void)state;
     assert_int_equal(parse_exec("{\"argv\":[\"ls\",\"-l\"]}", &e, &err), 0);
     v1_exec_request(&e, &o);
     assert_ptr_equal(o.exec.argv, e.argv);
@@ -50,7 +49,6 @@ static void exec_takes_all_it_documents(void **state)
     struct v1_exec e;
     struct run_options o;
     struct err err;
-    (void)state;
     assert_int_equal(
         parse_exec("{\"cmd\":\"echo hi\",\"env\":{\"A\":\"1\",\"B\":\"\"},\"cwd\":\"/tmp\","
                    "\"stdin_text\":\"x\",\"timeout_sec\":1.5,\"tty\":true,\"stdin\":false,"
@@ -105,7 +103,6 @@ static void exec_refuses_the_rest(void **state)
         {"{\"cmd\":\"a\",\"e\\nvil\":1}", "unknown member 'e?vil'"},
         {"{\"cmd\":\"a\",\"session\":{}}", "unknown member 'session'"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct v1_exec e;
         struct err err;
@@ -131,7 +128,6 @@ static void bounds_hold_at_the_cap_and_one_past(void **state)
     char text[128];
     struct v1_exec e;
     struct err err;
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         for (uint64_t past = 0; past < 2; past++) {
             (void)snprintf(text, sizeof(text), "{\"cmd\":\"a\",\"%s\":%llu}", cases[i].member,
@@ -152,7 +148,6 @@ static void timeout_is_never_rounded_away(void **state)
         {"31536000", 0}, /* as good as none */
     };
     char text[128];
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct v1_exec e;
         struct run_options o;
@@ -173,7 +168,6 @@ static void members_of_others_are_passed_over(void **state)
     AUTO(json) struct json *array = NULL;
     struct v1_exec e;
     struct err err = {0};
-    (void)state;
     assert_int_equal(json_parse(text, strlen(text), &v, &err), 0);
     assert_int_equal(v1_exec_parse(v, more, &e, &err), 0);
     v1_exec_done(&e);
@@ -198,7 +192,6 @@ static void spec_knows_what_was_given(void **state)
     AUTO(spec) struct spec *s = NULL;
     uint64_t given = 0;
     struct err err;
-    (void)state;
     assert_int_equal(parse_spec("{\"session_id\":\"a\",\"cpus\":2,\"mount_path\":\"/d\"}", true, &s,
                                 &given, &err),
                      0);
@@ -215,7 +208,6 @@ static void id_is_made_up_where_none_is_needed(void **state)
     AUTO(spec) struct spec *b = NULL;
     uint64_t given = 0;
     struct err err;
-    (void)state;
     assert_int_equal(parse_spec("{\"image\":\"x\"}", false, &a, &given, &err), 0);
     assert_int_equal(given, FIELD_BIT(SPEC_IMAGE));
     assert_string_equal(a->image, "x");
@@ -245,7 +237,6 @@ static void bad_specs_are_refused_in_plain_words(void **state)
          "unknown member 'extra_mounts.0.host'"},
         {"{\"session_id\":\"a\",\"readonly\":true}", "unknown member 'readonly'"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         AUTO(spec) struct spec *s = NULL;
         uint64_t given = 0;
@@ -284,7 +275,6 @@ static void outcome_says_what_applies_and_null_otherwise(void **state)
          "\"duration_ms\":0,\"cpu_ms\":0,\"max_rss_kb\":0,\"remaining\":0,\"stdout_bytes\":7,"
          "\"stderr_bytes\":8}"},
     };
-    (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct run_result result = {.outcome = cases[i].outcome, .produced = {7, 8}};
         AUTO_DONE(buf) struct buf out;
@@ -307,7 +297,6 @@ static void session_is_written_as_it_was_made(void **state)
     struct fixture f;
     AUTO_DONE(buf) struct buf out;
     struct jw w;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct session *s = ready_session(&f, "s");
     buf_init(&out, 4096);
@@ -335,7 +324,6 @@ static void what_nobody_verified_is_told(void **state)
     AUTO_DONE(buf) struct buf out;
     struct err err = {0};
     struct jw w;
-    (void)state;
     fixture_start(&f, NULL, NULL);
     struct spec *spec = named_spec("s");
     spec->extra_mounts = xcalloc(3, sizeof(struct mount_spec));
@@ -371,7 +359,6 @@ static void every_error_has_a_status_and_a_remedy(void **state)
         [ERR_DENIED] = 403,      [ERR_UNSUPPORTED] = 501, [ERR_BACKEND] = 502,
         [ERR_UNAVAILABLE] = 503, [ERR_SYSTEM] = 500,
     };
-    (void)state;
     for (int code = 0; code < ERR_CODE_MAX; code++) {
         struct err err = {.code = (enum err_code)code};
         assert_int_equal(front_status(&err), statuses[code]);

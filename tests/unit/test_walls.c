@@ -57,7 +57,6 @@ static void what_box_guest_could_not_make_is_named_with_its_reason(void **state)
     struct json *made = written(&(struct walls){
         .posture = "Ns-user:\t4026531837\nNs-time:\t4026531834\nNs-cgroup:\t4026531835\n"
                    "Ns-errno-user:\t1\nNs-errno-time:\t28\nNs-errno-cgroup:\t38\n"});
-    (void)state;
     assert_says(made, "user-namespace", "AppArmor");
     assert_says(made, "time-namespace", "limit");
     assert_says(made, "cgroup-namespace", "kernel");
@@ -70,7 +69,6 @@ static void root_can_have_no_user_namespace(void **state)
 {
     struct json *made = written(
         &(struct walls){.posture = "Ns-user:\t4026531837\nNs-errno-user:\t1\n", .root = true});
-    (void)state;
     assert_says(made, "user-namespace", "programs are root");
     json_free(made);
 }
@@ -79,7 +77,6 @@ static void the_namespaces_of_boxd_count_as_the_hosts(void **state)
 {
     char posture[64];
     struct stat st;
-    (void)state;
     assert_int_equal(stat("/proc/self/ns/net", &st), 0);
     (void)snprintf(posture, sizeof(posture), "Ns-net:\t%llu\n", (unsigned long long)st.st_ino);
     struct json *made = written(&(struct walls){.posture = posture});
@@ -90,7 +87,6 @@ static void the_namespaces_of_boxd_count_as_the_hosts(void **state)
 static void a_session_with_all_of_them_lacks_what_engines_lack(void **state)
 {
     struct json *made = written(&(struct walls){.posture = "Ns-user:\t17\nNs-time:\t18\n"});
-    (void)state;
     assert_null(reason(made, "user-namespace"));
     assert_null(reason(made, "time-namespace"));
     assert_null(reason(made, "private-ids"));
@@ -104,7 +100,6 @@ static void nonsense_of_a_witness_is_no_namespace(void **state)
 {
     struct json *made =
         written(&(struct walls){.posture = "Ns-user:\t-1\nNs-user:\nNs-pid:\t0x4\n"});
-    (void)state;
     assert_string_equal(json_str(json_get(json_get(made, "namespaces"), "user")), "unknown");
     assert_string_equal(json_str(json_get(json_get(made, "namespaces"), "pid")), "unknown");
     assert_says(made, "user-namespace", "does not tell");
@@ -115,7 +110,6 @@ static void ids_and_devices_are_said(void **state)
 {
     struct json *made =
         written(&(struct walls){.posture = "", .writable_dev = true, .ids_shared = "because"});
-    (void)state;
     assert_says(made, "private-ids", "because");
     assert_says(made, "read-only-dev", "API");
     json_free(made);
@@ -124,7 +118,6 @@ static void ids_and_devices_are_said(void **state)
 static void gvisor_has_gaps_of_its_own(void **state)
 {
     struct json *made = written(&(struct walls){.posture = "", .gvisor = true});
-    (void)state;
     assert_null(json_get(made, "namespaces"));
     assert_says(made, "masks", "gVisor's own");
     assert_null(reason(made, "no-control-groups"));

@@ -173,7 +173,6 @@ int chat_new(struct manager *m, const struct chat_options *options, struct chat 
              struct err *err)
 {
     struct chat *c = xnew(struct chat);
-    (void)err;
     c->m = m;
     c->options = *options;
     *ret = c;

@@ -254,7 +254,6 @@ static void run_create(struct chat_op *op, const struct chat_session *have, bool
 
 static void run_delete(struct chat_op *op, const struct chat_session *have, bool expired)
 {
-    (void)expired;
     if (have != NULL)
         stop(op, have);
     else if (chat_debris_has(op->chat, op->lane->chat_id))

@@ -107,7 +107,6 @@ static int on_record(void *arg, const char *id, uint64_t used, const char *json,
     struct chat_reconcile *r = arg;
     AUTO_DONE(session_record) struct session_record record = {0};
     struct chat_labels labels;
-    (void)used;
     if (session_record_read(json, len, &record, NULL) < 0)
         return 0; /* manager_adopt() says so */
     struct found *f = find(r, id);

@@ -317,7 +317,6 @@ static void on_head(struct http_call *http, const struct http1_head *head, void 
     const struct http1_header *version = http1_find(head, "Api-Version");
     char minor[8] = "";
     uint64_t n = 0;
-    (void)http;
     c->status = head->status;
     c->peer_libpod = http1_find(head, "Libpod-API-Version") != NULL;
     if (version == NULL || version->value.len < 3 || version->value.len > 5 ||
@@ -332,7 +331,6 @@ static void on_body(struct http_call *http, const char *data, size_t len, void *
 {
     static const char large[] = "the answer is too large";
     struct engine_call *c = arg;
-    (void)http;
     if (buf_append(&c->in, data, len) < 0) {
         set_error(c, ERR_BACKEND, large, strlen(large));
         fail(c);
@@ -357,7 +355,6 @@ static void set_unreachable(struct engine_call *c, const struct err *err)
 static void on_done(struct http_call *http, const struct err *err, void *arg)
 {
     struct engine_call *c = arg;
-    (void)http;
     c->http = NULL;
     if (err != NULL) {
         c->api->minor = 0;

@@ -128,8 +128,6 @@ static void on_bound(void *arg, const struct priv_reply *reply, int *fds, size_t
 static void on_looked(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct engine_binding *b = arg;
-    (void)fds;
-    (void)n_fds;
     if (!note_answer(b, reply))
         return;
     if (reply != NULL && reply->result < 0 && b->err.code == ERR_NONE)

@@ -300,7 +300,6 @@ static void on_pong(void *arg, const struct json *body, const struct err *err)
     struct ping *p = arg;
     backend_done_fn *done = p->done;
     void *done_arg = p->arg;
-    (void)body;
     p->call = NULL;
     ping_free(&p->job);
     done(done_arg, err);

@@ -133,7 +133,6 @@ static void on_remove_again(struct loop_timer *t)
 static void on_removed(void *arg, const struct json *body, const struct err *err)
 {
     struct engine_sandbox *sb = arg;
-    (void)body;
     sb->call = NULL;
     if (err == NULL || err->code == ERR_NOT_FOUND) {
         engine_removed(sb, NULL);

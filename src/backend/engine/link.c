@@ -119,7 +119,6 @@ static void on_io(struct loop_io *io, uint32_t events)
 static void on_connection(struct loop_io *io, uint32_t events)
 {
     struct engine_link *l = container_of(io, struct engine_link, listen_io);
-    (void)events;
     int fd = accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return;

@@ -188,7 +188,6 @@ int engine_list(struct backend *b, const char *const *labels, backend_found_fn *
 {
     struct engine *e = container_of(b, struct engine, base);
     struct list *l = xnew(struct list);
-    (void)err;
     l->labels = labels;
     l->each = each;
     l->done = done;

@@ -75,7 +75,6 @@ static void tidy_up(struct engine *e)
 static void on_started(void *arg, const struct json *body, const struct err *err)
 {
     struct engine_sandbox *sb = arg;
-    (void)body;
     sb->call = NULL;
     if (err != NULL) {
         engine_fail(sb, err);
@@ -277,7 +276,6 @@ static void inspect_now(struct engine_sandbox *sb);
 static void on_pulled(void *arg, const struct json *body, const struct err *err)
 {
     struct engine_sandbox *sb = arg;
-    (void)body;
     sb->call = NULL;
     loop_timer_stop(&sb->timer);
     if (err != NULL) {

@@ -449,7 +449,6 @@ int engine_doctor(struct backend *b, backend_text_fn *done, void *arg, struct er
 {
     struct engine *e = container_of(b, struct engine, base);
     struct report *r = report_new(e, done, arg);
-    (void)err;
     jw_object(&r->w);
     jw_kstr(&r->w, "version", BOX_VERSION);
     jw_kstr(&r->w, "backend", e->kind->name);

@@ -83,7 +83,6 @@ static void remove_next(struct sweep *s);
 static void on_removed(void *arg, const struct json *body, const struct err *err)
 {
     struct sweep *s = arg;
-    (void)body;
     s->call = NULL;
     if (err != NULL && err->code != ERR_NOT_FOUND && err->code != ERR_CONFLICT &&
         s->err.code == ERR_NONE)
@@ -171,7 +170,6 @@ int engine_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err
 {
     struct engine *e = container_of(b, struct engine, base);
     struct sweep *s = xnew(struct sweep);
-    (void)err;
     s->done = done;
     s->arg = arg;
     engine_job_add(e, &s->job, sweep_free);

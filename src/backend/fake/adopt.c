@@ -112,8 +112,6 @@ int fake_adopt(struct backend *b, const char *name, const struct spec *spec,
 {
     struct fake *f = container_of(b, struct fake, base);
     struct fake_sandbox *sb = find(b, name);
-    (void)spec;
-    (void)err;
     if (sb == NULL || !sb->orphan || sb->state != FAKE_READY) {
         struct fake_answer *a = answer_new(f, arg);
         a->created = created;
@@ -132,7 +130,6 @@ int fake_adopt(struct backend *b, const char *name, const struct spec *spec,
 int fake_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err)
 {
     struct fake *f = container_of(b, struct fake, base);
-    (void)err;
     for (struct fake_sandbox *sb = f->sandboxes, *next; sb != NULL; sb = next) {
         next = sb->next;
         if (!sb->orphan)
@@ -152,7 +149,6 @@ int fake_list(struct backend *b, const char *const *labels, backend_found_fn *ea
 {
     struct fake *f = container_of(b, struct fake, base);
     struct fake_answer *a = answer_new(f, arg);
-    (void)err;
     a->done = done;
     a->each = each;
     a->labels = labels;

@@ -148,13 +148,11 @@ static enum progress do_err(struct fake_exec *e, const char *arg)
 
 static enum progress do_pwd(struct fake_exec *e, const char *arg)
 {
-    (void)arg;
     return say_line(e, EXEC_STDOUT, e->cwd);
 }
 
 static enum progress do_env(struct fake_exec *e, const char *arg)
 {
-    (void)arg;
     for (size_t i = 0; e->env != NULL && e->env[i] != NULL; i++)
         (void)say_line(e, EXEC_STDOUT, e->env[i]);
     return STEP_DONE;
@@ -175,7 +173,6 @@ static enum progress do_flood(struct fake_exec *e, const char *arg)
 
 static enum progress do_cat(struct fake_exec *e, const char *arg)
 {
-    (void)arg;
     if (e->in.len == 0)
         return e->close_in ? STEP_DONE : STEP_WAITS;
     struct buf taken = e->in; /* a callback may write more */
@@ -218,7 +215,6 @@ static enum progress do_kill(struct fake_exec *e, const char *arg)
 
 static enum progress do_die(struct fake_exec *e, const char *arg)
 {
-    (void)arg;
     if (e->sb != NULL)
         fake_lose(e->sb);
     return STEP_WAITS;
@@ -226,7 +222,6 @@ static enum progress do_die(struct fake_exec *e, const char *arg)
 
 static enum progress do_ignore(struct fake_exec *e, const char *arg)
 {
-    (void)arg;
     e->stubborn = true;
     return STEP_DONE;
 }
@@ -415,8 +410,6 @@ void fake_exec_kill(struct exec *base)
 void fake_exec_resize(struct exec *base, uint16_t rows, uint16_t cols)
 {
     (void)base; /* there is no terminal */
-    (void)rows;
-    (void)cols;
 }
 
 void fake_exec_pause(struct exec *base, bool paused)

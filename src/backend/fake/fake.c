@@ -264,13 +264,11 @@ static int start_text(struct fake *f, bool doctor, backend_text_fn *done, void *
 static int fake_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err)
 {
     struct fake_sandbox *sb = container_of(base, struct fake_sandbox, base);
-    (void)err;
     return start_text(sb->fake, false, done, arg);
 }
 
 static int fake_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err)
 {
-    (void)err;
     return start_text(container_of(b, struct fake, base), true, done, arg);
 }
 
@@ -330,7 +328,6 @@ int fake_new(struct loop *loop, const struct fake_options *options, struct backe
              struct err *err)
 {
     struct fake *f = xnew(struct fake);
-    (void)err;
     f->base.ops = &fake_ops;
     f->loop = loop;
     f->options = *options;

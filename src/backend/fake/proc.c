@@ -241,7 +241,6 @@ size_t fake_proc_stderr_from(struct proc *base, uint64_t *at, char *buf, size_t 
 /* Whatever a simulated program is given it has at once. */
 size_t fake_proc_unwritten(const struct proc *base)
 {
-    (void)base;
     return 0;
 }
 

@@ -140,8 +140,6 @@ static void swept(struct sweep *s, const struct priv_reply *reply)
 /* NOLINTNEXTLINE(readability-non-const-parameter): others take the descriptors out of it. */
 static void on_swept(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
-    (void)fds;
-    (void)n_fds;
     swept(arg, reply);
 }
 
@@ -155,8 +153,6 @@ static void on_swept_one(void *arg, const struct priv_reply *reply, int *fds, si
 {
     struct sweep_one *one = arg;
     struct sweep *s = one->sweep;
-    (void)fds;
-    (void)n_fds;
     if (reply != NULL && (reply->result == 0 || reply->err.code == ERR_NOT_FOUND))
         native_index(s->native, one->uid_index, false);
     free(one);

@@ -26,7 +26,6 @@ union message {
 
 static void on_pid1_gone(struct loop_io *io, uint32_t events)
 {
-    (void)events;
     native_lose(container_of(io, struct native_sandbox, pid_io));
 }
 
@@ -88,7 +87,6 @@ static void on_words(struct loop_io *io, uint32_t events)
 {
     struct native_sandbox *sb = container_of(io, struct native_sandbox, conn_io);
     char text[1024];
-    (void)events;
     ssize_t n = recv(sb->conn, text, sizeof(text), MSG_DONTWAIT);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
         loop_io_stop(io); /* that it is gone is told by its pidfd */

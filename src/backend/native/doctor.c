@@ -44,12 +44,13 @@ static void check_ids(struct jw *w, const struct priv_host *host)
 static void check_init_id(struct jw *w, const struct priv_host *host)
 {
     bool second = host->rootful || host->init_uid != host->host_uid;
-    doctor_check(w, "init-id", second ? "ok" : "warn",
-          second ? "PID 1 of a session is out of its programs' reach by its id"
-                 : "PID 1 of a session has the id of its programs; the system call filter keeps "
-                   "them from it",
-          "install newuidmap and newgidmap (apt-get install uidmap) and give this user a range in "
-          "/etc/subuid and /etc/subgid (usermod --add-subuids, --add-subgids)");
+    doctor_check(
+        w, "init-id", second ? "ok" : "warn",
+        second ? "PID 1 of a session is out of its programs' reach by its id"
+               : "PID 1 of a session has the id of its programs; the system call filter keeps "
+                 "them from it",
+        "install newuidmap and newgidmap (apt-get install uidmap) and give this user a range in "
+        "/etc/subuid and /etc/subgid (usermod --add-subuids, --add-subgids)");
 }
 
 static void check_groups(struct jw *w, const struct priv_host *host)
@@ -171,8 +172,6 @@ static void on_probed(void *arg, const struct priv_reply *reply, int *fds, size_
     struct err err = {0};
     struct buf out;
     struct jw w;
-    (void)fds;
-    (void)n_fds;
     buf_init(&out, DOCTOR_MAX);
     jw_init(&w, &out);
     if (reply == NULL || reply->result < 0) {

@@ -136,7 +136,6 @@ static void on_output(struct loop_io *io, uint32_t events)
     struct native_output *o = container_of(io, struct native_output, io);
     struct native_exec *e = o->exec;
     bool hung_up = false;
-    (void)events;
     e->busy++;
     for (int i = 0; i < READS_PER_TURN && o->fd >= 0 && (!e->paused || e->told || e->detached);
          i++) {
@@ -341,7 +340,6 @@ static void tell_drained(struct native_exec *e)
 static void on_stdin(struct loop_io *io, uint32_t events)
 {
     struct native_exec *e = container_of(io, struct native_exec, in_io);
-    (void)events;
     flush_stdin(e);
     tell_drained(e);
     maybe_free(e);

@@ -122,8 +122,6 @@ static void on_destroyed(void *arg, const struct priv_reply *reply, int *fds, si
     backend_done_fn *done = sb->destroyed;
     void *done_arg = sb->destroyed_arg;
     struct err err = {0};
-    (void)fds;
-    (void)n_fds;
     if (reply == NULL)
         (void)err_set(&err, ERR_BACKEND, "box-priv has gone away");
     else if (reply->result < 0 && reply->err.code != ERR_NOT_FOUND)

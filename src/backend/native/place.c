@@ -21,8 +21,6 @@ static void on_placed(void *arg, const struct priv_reply *reply, int *fds, size_
     struct backend_placer p = *(struct backend_placer *)arg;
     struct err err = {0};
     char path[PRIV_PLACE_PATH_MAX];
-    (void)fds;
-    (void)n_fds;
     free(arg);
     if (reply == NULL || reply->result < 0) {
         (void)err_set(&err, ERR_BACKEND, "box-priv has gone away");

@@ -315,8 +315,6 @@ static void ask_inside(struct receipt *rc)
 static void on_inspected(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct receipt *rc = arg;
-    (void)fds;
-    (void)n_fds;
     if (reply == NULL || reply->result < 0)
         (void)err_set(&rc->err, ERR_BACKEND, "box-priv cannot inspect the session: %s",
                       reply != NULL ? reply->err.msg : "it has gone away");
@@ -329,8 +327,6 @@ static void on_inspected(void *arg, const struct priv_reply *reply, int *fds, si
 static void on_limit(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
 {
     struct receipt *rc = arg;
-    (void)fds;
-    (void)n_fds;
     if (reply != NULL && reply->result == 0)
         rc->limit = reply->limit;
     else
@@ -369,8 +365,6 @@ static void on_held(void *arg, const struct priv_reply *reply, int *fds, size_t 
 {
     struct held_wait *h = arg;
     struct backend_held held = {0};
-    (void)fds;
-    (void)n_fds;
     if (reply != NULL)
         held = (struct backend_held){.bytes = reply->held.bytes,
                                      .files = reply->held.files,

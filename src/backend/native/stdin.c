@@ -52,7 +52,6 @@ void native_stdin_drained(struct native_proc *p)
 static void on_writable(struct loop_io *io, uint32_t events)
 {
     struct native_proc *p = container_of(io, struct native_proc, in_io);
-    (void)events;
     p->busy++;
     native_stdin_flush(p);
     native_stdin_drained(p);

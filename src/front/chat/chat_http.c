@@ -44,7 +44,6 @@ static const struct model create_model = {
 static void get_health(struct http_request *req, void *arg)
 {
     static const char ok[] = "{\"status\":\"ok\"}";
-    (void)arg;
     http_reply(req, 200, "application/json", ok, sizeof(ok) - 1);
 }
 

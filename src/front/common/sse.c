@@ -44,7 +44,6 @@ static void on_revoked(struct http_request *req, const char *reason, void *arg)
     AUTO_DONE(buf) struct buf json;
     struct jw w;
 
-    (void)arg;
     buf_init(&out, EVENT_MAX);
     buf_init(&json, EVENT_MAX);
     jw_init(&w, &json);

@@ -67,7 +67,6 @@ static void fail_place(struct langbot_call *c, const char *why, const char *then
 static void on_added(void *arg, const char *json, size_t len, const char *message)
 {
     struct langbot_call *c = arg;
-    (void)len;
     if (c->cancelled)
         langbot_call_end(c);
     else if (json == NULL)
@@ -99,7 +98,6 @@ static void add_next(struct langbot_call *c)
 static void on_place_made(void *arg, const char *json, size_t len, const char *message)
 {
     struct langbot_call *c = arg;
-    (void)len;
     if (c->cancelled) {
         langbot_call_end(c);
         return;

@@ -133,8 +133,6 @@ static int check(struct langbot *r, const struct json *config, struct langbot_se
 
 static void on_preset_made(void *arg, const char *json, size_t len, const char *message)
 {
-    (void)arg;
-    (void)len;
     if (json == NULL)
         log_warn(NULL, "default workspace: %s; ignoring", message);
 }
@@ -179,7 +177,6 @@ static void on_made(void *arg, const char *json, size_t len, const char *message
 {
     struct langbot_call *c = arg;
     const struct passwd *pw = getpwuid(geteuid());
-    (void)len;
     if (json != NULL) {
         initialised(c);
         return;

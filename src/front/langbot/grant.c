@@ -156,7 +156,6 @@ void langbot_revoke_grant(struct langbot_call *c)
 
 static void on_gone(void *arg, const struct err *err)
 {
-    (void)arg;
     if (err != NULL)
         log_warn(NULL, "end a session whose grant expired: %s; ignoring", err->msg);
 }

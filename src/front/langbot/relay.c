@@ -178,7 +178,6 @@ static void add_mark(struct langbot_relay *r, uint64_t offset)
 static bool emit(void *arg, const char *text, size_t len, bool line)
 {
     struct langbot_relay *r = arg;
-    (void)line;
     if (ws_send(r->ws, WS_TEXT, text, len) < 0) {
         end_relay(r); /* the queue has room for any one message: the peer is on its way out */
         return false;
@@ -314,16 +313,12 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
 
 static void on_writable(struct ws_conn *ws, void *arg)
 {
-    (void)ws;
     pump_out(arg);
 }
 
 static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, void *arg)
 {
     struct langbot_relay *r = arg;
-    (void)ws;
-    (void)code;
-    (void)reason;
     (void)release_acked(r);
     relay_free(r);
 }

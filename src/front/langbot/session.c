@@ -41,7 +41,6 @@ static void set_id(struct langbot_call *c)
 static void rewritten(void *arg, const char *json, size_t len, const char *message)
 {
     struct langbot_call *c = arg;
-    (void)len;
     if (json == NULL) {
         const char *rest = NULL;
         (void)langbot_class_split(message, &rest);
@@ -211,7 +210,6 @@ static void make_dirs(struct langbot_call *c);
 static void on_dir_made(void *arg, const char *json, size_t len, const char *message)
 {
     struct langbot_call *c = arg;
-    (void)len;
     if (json == NULL) /* the backend will say why it cannot do without */
         log_debug(c->id, "make a directory to mount: %s; ignoring", message);
     if (c->cancelled)

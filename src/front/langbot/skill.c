@@ -109,7 +109,6 @@ static void on_found(void *arg, const char *json, size_t len, const char *messag
     AUTO(json) struct json *data = NULL;
     struct err err = {0};
     const char *root = NULL;
-    (void)message;
     if (json != NULL && json_parse(json, len, &data, &err) == 0)
         root = json_str(json_get(json_get(data, "skill"), "package_root"));
     if (root == NULL) {

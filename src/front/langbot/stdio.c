@@ -68,7 +68,6 @@ static bool read_some(struct langbot_stdio *s)
 
 static void on_readable(struct loop_io *io, uint32_t events)
 {
-    (void)events;
     (void)read_some(container_of(io, struct langbot_stdio, in));
 }
 
@@ -108,7 +107,6 @@ static void flush(struct langbot_stdio *s)
 
 static void on_writable(struct loop_io *io, uint32_t events)
 {
-    (void)events;
     flush(container_of(io, struct langbot_stdio, out));
 }
 

@@ -90,15 +90,12 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
 
 static void on_writable(struct ws_conn *ws, void *arg)
 {
-    (void)arg;
     ws_pause(ws, false);
 }
 
 static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, void *arg)
 {
     struct link *l = arg;
-    (void)ws;
-    (void)reason;
     log_info(NULL, "a LangBot client has left (%u)", code);
     langbot_conn_free(l->conn);
     buf_done(&l->joined);

@@ -266,15 +266,10 @@ void mcp_receive(struct mcp_place *p, struct mcp_message *message, const struct 
 
 static void nobody_notify(void *arg, const struct buf *message)
 {
-    (void)arg;
-    (void)message;
 }
 
 static void nobody_answer(void *arg, const struct buf *message, enum mcp_code code)
 {
-    (void)arg;
-    (void)message;
-    (void)code;
 }
 
 void mcp_call_detach(struct mcp_call *c)

@@ -297,7 +297,6 @@ void mcp_listener_end(struct mcp_listener *listener)
 
 static void on_leave(struct http_request *req, void *arg)
 {
-    (void)req;
     mcp_listener_end(arg);
 }
 

@@ -128,7 +128,6 @@ static void start_in(struct mcp_call *c, struct session *s)
 
 static void start_process(struct mcp_call *c, const struct json *arguments)
 {
-    (void)arguments;
     mcp_call_session(c, c->session_id, start_in);
 }
 
@@ -206,7 +205,6 @@ static void stop_in(struct mcp_call *c, struct session *s)
 
 static void stop_process(struct mcp_call *c, const struct json *arguments)
 {
-    (void)arguments;
     mcp_call_session(c, c->session_id, stop_in);
 }
 

@@ -222,7 +222,6 @@ static void read_in(struct mcp_call *c, struct session *s)
 
 void mcp_read_process(struct mcp_call *c, const struct json *arguments)
 {
-    (void)arguments;
     mcp_call_session(c, c->session_id, read_in);
 }
 
@@ -274,7 +273,6 @@ static void on_active(void *arg)
 
 static void on_nothing(void *arg)
 {
-    (void)arg;
 }
 
 static void on_ended(void *arg)
@@ -328,6 +326,5 @@ static void write_in(struct mcp_call *c, struct session *s)
 
 void mcp_write_stdin(struct mcp_call *c, const struct json *arguments)
 {
-    (void)arguments;
     mcp_call_session(c, c->session_id, write_in);
 }

@@ -341,7 +341,6 @@ static void on_read(void *arg, const struct files_done *done, const struct files
 {
     struct reading *r = arg;
 
-    (void)done;
     if (failure != NULL && failure->why == FILES_WHY_ERRNO && failure->error == EISDIR)
         list_directory(r);
     else if (failure != NULL && failure->why == FILES_WHY_RANGE && failure->n == 0)

@@ -221,7 +221,6 @@ static void on_session(struct mcp_call *c, struct session *s)
 
 static void start_agent(struct mcp_call *c, const struct json *arguments)
 {
-    (void)arguments;
     mcp_call_session(c, c->session_id, on_session);
 }
 

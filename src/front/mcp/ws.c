@@ -58,7 +58,6 @@ static void answer(void *arg, const struct buf *message, enum mcp_code code)
 {
     struct mcp_line *l = arg;
 
-    (void)code;
     if (message != NULL)
         say(l, message);
     if (l->ending && l->ws != NULL && l->place->n_calls == 0)
@@ -169,7 +168,6 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
 
 static void on_writable(struct ws_conn *ws, void *arg)
 {
-    (void)arg;
     ws_pause(ws, false);
 }
 
@@ -177,8 +175,6 @@ static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, voi
 {
     struct mcp_line *l = arg;
 
-    (void)ws;
-    (void)reason;
     l->ws = NULL;
     for (struct mcp_line **at = &l->mcp->lines; *at != NULL; at = &(*at)->next)
         if (*at == l) {

@@ -315,7 +315,6 @@ static void on_active(void *arg)
 /* Output is watched apart from this: it ends later than the right to write. */
 static void on_nothing(void *arg)
 {
-    (void)arg;
 }
 
 static const struct attachment_events events = {

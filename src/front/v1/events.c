@@ -121,13 +121,11 @@ static void pump(void *arg)
 
 static void on_writable(struct http_request *req, void *arg)
 {
-    (void)req;
     pump(arg);
 }
 
 static void on_cancel(struct http_request *req, void *arg)
 {
-    (void)req;
     end(arg);
 }
 

@@ -161,7 +161,6 @@ static void on_cancelled(struct http_request *req, void *arg)
 {
     struct call *c = arg;
 
-    (void)req;
     c->cancelled = true;
     if (c->run != NULL)
         run_kill(c->run);

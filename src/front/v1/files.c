@@ -352,7 +352,6 @@ static void reply_stat(struct v1_file *f, unsigned status)
 
 static void on_stated(void *arg, const struct files_done *done, const struct files_failure *failure)
 {
-    (void)done;
     if (failure != NULL)
         v1_file_fail(arg, failure);
     else
@@ -393,7 +392,6 @@ static void on_removed(void *arg, const struct files_done *done,
     struct v1_file *f = arg;
 
     v1_file_record(f, failure != NULL ? &failure->err : NULL);
-    (void)done;
     if (failure != NULL) {
         v1_file_fail(f, failure);
         return;

@@ -174,7 +174,6 @@ static void on_begin(struct v1_file *f, const struct files_stat *st)
 static void on_writable(struct http_request *req, void *arg)
 {
     struct v1_file *f = arg;
-    (void)req;
     files_pause(f->call, false);
 }
 
@@ -198,7 +197,6 @@ static void on_read(void *arg, const struct files_done *done, const struct files
     struct v1_file *f = arg;
     const struct download *d = f->more;
 
-    (void)done;
     if (failure != NULL && !d->started) {
         v1_file_fail(f, failure);
         return;
@@ -226,7 +224,6 @@ static void on_look_end(void *arg, const struct files_done *done,
     struct v1_file *f = arg;
     const struct files_stat *st = f->more;
 
-    (void)done;
     if (failure != NULL) {
         v1_file_fail(f, failure);
         return;

@@ -98,7 +98,6 @@ static void on_end(void *arg, const struct files_done *done, const struct files_
     struct v1_file *f = arg;
     struct watching *w = f->more;
 
-    (void)done;
     if (failure != NULL && w->sse.req == NULL)
         v1_file_fail(f, failure);
     else
@@ -108,7 +107,6 @@ static void on_end(void *arg, const struct files_done *done, const struct files_
 static void on_writable(struct http_request *req, void *arg)
 {
     struct v1_file *f = arg;
-    (void)req;
     files_pause(f->call, false);
 }
 

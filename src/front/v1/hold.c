@@ -195,7 +195,6 @@ static void on_gone(void *arg, const struct err *err)
 
 static int release(struct hold *h, const struct json *m, struct err *err)
 {
-    (void)m;
     if (h->entry.session == NULL)
         return err_set(err, ERR_STATE, "this connection holds no session");
     AUTO_FREE char *id = xstrdup(session_id(h->entry.session));
@@ -235,8 +234,6 @@ static int attach(struct hold *h, const struct json *m, struct err *err)
 
 static int detach(struct hold *h, const struct json *m, struct err *err)
 {
-    (void)m;
-    (void)err;
     v1_attach_free(TAKE_PTR(h->attach));
     return 0;
 }
@@ -244,7 +241,6 @@ static int detach(struct hold *h, const struct json *m, struct err *err)
 static int received(struct hold *h, const struct json *m, struct err *err)
 {
     int64_t upto = offset_of(m, "upto");
-    (void)err;
     if (h->attach != NULL && upto > 0)
         v1_attach_received(h->attach, (uint64_t)upto);
     return 0;
@@ -252,8 +248,6 @@ static int received(struct hold *h, const struct json *m, struct err *err)
 
 static int stdin_eof(struct hold *h, const struct json *m, struct err *err)
 {
-    (void)m;
-    (void)err;
     if (h->attach != NULL)
         v1_attach_stdin_eof(h->attach);
     return 0;
@@ -305,7 +299,6 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
                        void *arg)
 {
     struct hold *h = arg;
-    (void)ws;
     if (opcode == WS_TEXT)
         on_text(h, data, len);
     else if (h->attach != NULL && len > 1 && data[0] == 0)
@@ -315,7 +308,6 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
 static void on_writable(struct ws_conn *ws, void *arg)
 {
     struct hold *h = arg;
-    (void)ws;
     if (h->attach != NULL)
         v1_attach_writable(h->attach);
 }
@@ -323,9 +315,6 @@ static void on_writable(struct ws_conn *ws, void *arg)
 static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, void *arg)
 {
     struct hold *h = arg;
-    (void)ws;
-    (void)code;
-    (void)reason;
     h->ws = NULL;
     manager_holder_remove(h->manager, &h->entry);
     let_go(h);

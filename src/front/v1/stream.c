@@ -155,7 +155,6 @@ struct farewell {
 static void on_ephemeral_gone(void *arg, const struct err *err)
 {
     struct farewell *f = arg;
-    (void)err;
     f->st->ended = false;
     say_exit(f->st, &f->result);
     if (f->st->ws == NULL)
@@ -399,7 +398,6 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
     struct stream *st = arg;
     AUTO(json) struct json *m = NULL;
     struct err err = {0};
-    (void)ws;
     if (opcode == WS_BINARY) {
         on_stdin(st, data, len);
         return;
@@ -418,7 +416,6 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
 static void on_writable(struct ws_conn *ws, void *arg)
 {
     struct stream *st = arg;
-    (void)ws;
     if (st->reader.kept != NULL)
         pump(st);
 }
@@ -427,9 +424,6 @@ static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, voi
 {
     struct stream *st = arg;
     struct err ignored = {0};
-    (void)ws;
-    (void)code;
-    (void)reason;
     st->ws = NULL;
     if (st->asked || st->ended)
         return; /* on_ready() or the farewell is still to come and frees us */

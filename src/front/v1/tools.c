@@ -23,7 +23,6 @@ static void list_tools(struct http_request *req, void *arg)
     AUTO_DONE(buf) struct buf out;
     struct jw w;
 
-    (void)arg;
     buf_init(&out, ANSWER_MAX);
     jw_init(&w, &out);
     jw_object(&w);

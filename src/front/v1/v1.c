@@ -48,7 +48,6 @@ static void get_health(struct http_request *req, void *arg)
 {
     AUTO_DONE(buf) struct buf out;
     struct jw w;
-    (void)arg;
     buf_init(&out, 1024);
     jw_init(&w, &out);
     jw_object(&w);

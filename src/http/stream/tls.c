@@ -391,7 +391,6 @@ static void on_net(struct loop_io *io, uint32_t events)
     const int on = 1;
     int error = 0;
     socklen_t len = sizeof(error);
-    (void)events;
     if (t->state == TUNNEL_OPEN) {
         pump(t);
         return;

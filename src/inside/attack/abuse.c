@@ -245,7 +245,6 @@ void abuse_flood(const struct probe_options *opt)
 {
     static char text[MIB];
 
-    (void)opt;
     memset(text, 'x', sizeof(text));
     for (unsigned i = 0; i < FLOOD_MIB; i++)
         for (size_t at = 0; at < sizeof(text);) {
@@ -262,7 +261,6 @@ void abuse_wedge(const struct probe_options *opt)
     const pid_t pids[] = {1, getppid()};
     const struct rlimit none = {0};
 
-    (void)opt;
     for (size_t i = 0; i < sizeof(pids) / sizeof(pids[0]); i++) {
         if (pids[i] <= 0)
             continue;
@@ -290,7 +288,6 @@ static _Noreturn void live_on(void)
 
 void abuse_stubborn(const struct probe_options *opt)
 {
-    (void)opt;
     if (fork() == 0) {
         (void)setsid();
         if (fork() == 0)

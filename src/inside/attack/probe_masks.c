@@ -83,7 +83,6 @@ void probe_masks(const struct probe_options *opt)
     char cwd[4096] = "";
     bool null_is_right = lstat("/dev/null", &st) == 0 && is_null_device(&st);
 
-    (void)opt;
     (void)probe_mounts_each(look, &found);
     probe_report("C10.masks", found.wrong == 0 && found.files >= 10 ? PROBE_OK : PROBE_FAIL,
                  "%u files, %u directories, %u wrong %s", found.files, found.dirs, found.wrong,

@@ -400,10 +400,6 @@ void abort(void)
 
 void __assert_fail(const char *text, const char *file, unsigned line, const char *function)
 {
-    (void)text;
-    (void)file;
-    (void)line;
-    (void)function;
     abort();
 }
 

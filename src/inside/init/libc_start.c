@@ -180,7 +180,6 @@ int __snprintf_chk(char *ret, size_t size, int flag, size_t room, const char *fm
 int __snprintf_chk(char *ret, size_t size, int flag, size_t room, const char *fmt, ...)
 {
     va_list ap;
-    (void)flag;
     if (size > room)
         abort();
     va_start(ap, fmt);

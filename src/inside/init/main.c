@@ -300,8 +300,6 @@ static bool start_state(struct init *in)
 int main(int argc, char **argv)
 {
     static struct init in;
-    (void)argc;
-    (void)argv;
     (void)prctl(PR_SET_NAME, "box-init", 0, 0,
                 0); /* started from a descriptor, we have a number for a name */
     /* execve made us dumpable again: the payload must not look into us, whatever its uid. What came

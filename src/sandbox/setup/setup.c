@@ -99,7 +99,6 @@ static int step_clock(const struct setup *s, struct err *err)
 {
     char text[128];
     struct timespec mono, boot;
-    (void)s;
     if (unshare(CLONE_NEWTIME) < 0)
         return err_sys(err, errno, "time namespace");
     (void)clock_gettime(CLOCK_MONOTONIC, &mono);
