@@ -159,7 +159,7 @@ def constant(header, name):
 PRIV_VERSION = constant("priv/wire.h", "PRIV_WIRE_VERSION")
 INIT_VERSION = constant("inside/init_wire.h", "INIT_WIRE_VERSION")
 TEXT = int(re.search(r"char msg\[(\d+)\]", (ROOT / "src/base/err.h").read_text()).group(1))
-UNION = (20 + TEXT + 7) // 8 * 8  # behind head, result and error
+UNION = (24 + TEXT + 7) // 8 * 8  # behind head, result and error
 HELLO, CREATE, BYE, LIST, ADOPT = 1, 2, 6, 7, 8
 ITEM = 24  # a name of 17 bytes, and a number
 

@@ -35,7 +35,9 @@ static bool find(struct http_request *req, const struct v1 *v, struct output_ref
     ret->id = http_request_param(req, "output");
     if (!front_may(req, &v->front, "read"))
         return false;
-    int r = front_owns(req, &v->front, ret->owner) ? 0 : authz_check_session(front_caller(req), ret->owner, &err);
+    int r = front_owns(req, &v->front, ret->owner)
+                ? 0
+                : authz_check_session(front_caller(req), ret->owner, &err);
     if (r == 0 && v->front.service->outputs == NULL)
         r = err_missing(&err, ERR_THING_OUTPUT, "outputs are not kept");
     if (r < 0)

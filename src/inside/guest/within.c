@@ -93,7 +93,7 @@ static int make(enum within kind)
 /* Makes one kind after the other, says how each went, and stays until the parent has taken them. */
 static _Noreturn void maker_child(int results, int gate)
 {
-    int r[WITHIN_MAX];
+    int r[WITHIN_MAX] = {0};
     char byte;
     /* Or its files in /proc would be root's. No program runs yet that could look into it. */
     (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
