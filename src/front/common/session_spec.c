@@ -2,6 +2,7 @@
 
 /* The session that a request describes: read, judged by the policy, found or made. */
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,8 +142,10 @@ static int read_wish(const struct front *f, const struct authz_scope *scope,
 
     /* First as a request to this API, which forgives less; then as the policy makes it. */
     int r = front_spec_parse(object, id_required, &plain, &given, err);
-    if (r == 0)
-        r = check_spellings(plain, err);
+    if (r < 0)
+        return r;
+    assert(plain != NULL);
+    r = check_spellings(plain, err);
     if (r == 0)
         r = write_payload(f->service->policy, object, plain->session_id, &payload, err);
     if (r == 0)
