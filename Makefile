@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = /usr/bin/python3
 NINJA = ninja -j $(JOBS)
 
-.PHONY: build run test test-vm bench interop fuzz lint install uninstall clean
+.PHONY: build run check test test-vm bench interop fuzz lint install uninstall clean
 
 build: setup-build
 	@tools/configure.sh build gcc
@@ -15,6 +15,10 @@ build: setup-build
 # Starts boxd, runs a first command in a sandbox and keeps serving. BOXD_ARGS go to boxd.
 run: setup-run build
 	@$(PYTHON) tools/run.py $(BOXD_ARGS)
+
+# Before a commit; less than a minute with a warm build.
+check: setup-test
+	@JOBS=$(JOBS) tools/check.sh
 
 test: setup-test build
 	@JOBS=$(JOBS) tools/test.sh
