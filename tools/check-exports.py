@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 # No count may grow past these; lower them with the count.
-UNUSED_MAX = 63
+UNUSED_MAX = 61
 SINGLE_PERCENT_MAX = 58
 TAGS_MAX = 47
 

@@ -54,7 +54,6 @@ void attack_add(struct attack_report *r, const struct json *receipt, const char 
 /* The lines of box-attack, which are hostile: they come from inside. Lines that make no sense are
  * ignored. True when the last one was there. */
 bool attack_read(struct attack_report *r, const struct json *receipt, const char *text, size_t len);
-bool attack_has(const struct attack_report *r, const char *id);
 
 /* 1: a wall that was promised does not stand; 125: the escapes could not be tried; 0. */
 int attack_status(const struct attack_report *r);

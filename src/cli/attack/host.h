@@ -19,7 +19,7 @@ struct attack_host {
     char *secret_option; /* the name that is known outside only, reversed */
     char *address_options[ATTACK_ADDRESSES + 1]; /* the host's, and the port there */
     size_t n_addresses;
-    int tcp_fd, unix_fd; /* owned; listen on the host, and answer nobody */
+    int tcp_fd, unix_fd; /* owned; listen on the host, and never answer */
 };
 
 int attack_host_init(struct attack_host *h, const struct app *app, struct err *err);

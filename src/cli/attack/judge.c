@@ -276,7 +276,7 @@ static bool is_fact(const char *id)
     return false;
 }
 
-bool attack_has(const struct attack_report *r, const char *id)
+static bool attack_has(const struct attack_report *r, const char *id)
 {
     for (size_t i = 0; i < r->n; i++)
         if (str_eq(r->checks[i].id, id))

@@ -39,7 +39,7 @@ struct front_asker {
 struct front_want {
     const struct json *object;
     bool id_required;
-    char **ret_id; /* its name, owned; NULL: nobody asks */
+    char **ret_id; /* its name, owned; NULL: not wanted */
 };
 
 /* The session that a request describes, made if need be, under the policy: profile, locks,
@@ -77,10 +77,10 @@ struct session *front_find_session(struct http_request *req, const struct front 
 /* NULL: no scope, bound by the policy alone. Lives as long as the request; authz_hold() it for a
  * stream. */
 const struct authz_scope *front_caller(const struct http_request *req);
-/* For records: the token's name, "local" for the unix socket, "token" for whoever has the token of
- * token_file, "anyone" where none is asked for. Lives as long as the request. */
+/* For records: the token's name, "local" for the unix socket, "token" for a client with the token
+ * of token_file, "anyone" where none is asked for. Lives as long as the request. */
 const char *front_who(const struct http_request *req);
-/* The token whose share something counts to, owned; NULL: nobody's. */
+/* The token whose share a session or a command of this caller uses, owned; NULL: none. */
 char *front_owner(const struct authz_scope *scope);
 /* Whether the caller's scope names that tool or call ("exec", "session", "process", "read", …).
  * False: answered, and recorded. */

@@ -68,7 +68,7 @@ int front_spec_parse(const struct json *object, bool id_required, struct spec **
 }
 
 /* The request as the policy reads it: what was given, a name, and the image of this API where
- * nobody has chosen one. */
+ * the request and the policy have none. */
 static int write_payload(const struct policy *p, const struct json *object, const char *id,
                          struct json **ret, struct err *err)
 {
@@ -153,8 +153,8 @@ static int read_wish(const struct front *f, const struct authz_scope *scope,
                                 err);
     if (r == 0)
         ret->given = given | ret->decision.profile->locked;
-    /* Whoever names an image here has typed it. LangBot's clients send their default with every
-     * request, whatever serves them: there image_policy decides. */
+    /* An image that is named here was typed by a person. LangBot's clients send their default with
+     * every request, whatever serves them: there image_policy decides. */
     if (r == 0)
         ret->spec->own.image_named =
             (given & ~ret->decision.profile->locked & FIELD_BIT(SPEC_IMAGE)) != 0;

@@ -4,7 +4,6 @@
 
 #include "front/v1/v1.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "backend/backend.h"

@@ -255,7 +255,7 @@ void abuse_flood(const struct probe_options *opt)
         }
 }
 
-/* Whoever tends the session has PID 1, or started us. */
+/* The supervisor of the session has PID 1, or started us. */
 void abuse_wedge(const struct probe_options *opt)
 {
     const pid_t pids[] = {1, getppid()};

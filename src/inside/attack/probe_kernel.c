@@ -25,7 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define BAD ((uintptr_t)0x10) /* nobody maps the first page */
+#define BAD ((uintptr_t)0x10) /* the first page is never mapped */
 #define STR(s) ((uintptr_t)(s))
 #define GONE                                                                                       \
     {                                                                                              \

@@ -52,7 +52,8 @@ int probe_mounts_each(void (*fn)(const struct probe_mount *m, void *arg), void *
     return 0;
 }
 
-bool probe_mount_has(const char *options, const char *word)
+/* Is it one of a,b,c? */
+static bool probe_mount_has(const char *options, const char *word)
 {
     size_t len = strlen(word);
 

@@ -14,8 +14,6 @@ struct probe_mount {
 /* Calls fn for each line of mountinfo; 0 or a negative errno. */
 int probe_mounts_each(void (*fn)(const struct probe_mount *m, void *arg), void *arg);
 
-bool probe_mount_has(const char *options, const char *word); /* is it one of a,b,c? */
-
 /* C04, C07 and C08: what the mounts, the environment and the descriptors give away. */
 void probe_mounts(const struct probe_options *opt);
 void probe_leaks(const struct probe_options *opt);

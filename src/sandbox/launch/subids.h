@@ -21,5 +21,5 @@ struct subids {
 void subids_start(struct subids *s);
 /* In it, with `made` false where it could not be made; nothing is mapped yet. True: both own and
  * second ids are mapped, and *ret is the second user id as the host sees it. False: the maps are as
- * they were, or have a second user id that nobody is to use. */
+ * they were, or have a second user id that must not be used. */
 bool subids_finish(struct subids *s, bool made, uid_t *ret);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /* Brings what lies in a directory under a limit of the kernel's. The tree is hostile: sessions have
- * written to it, and whoever owns it may be writing now. */
+ * written to it, and its owner may be writing now. */
 
 #include <errno.h>
 #include <fcntl.h>
