@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = /usr/bin/python3
 NINJA = ninja -j $(JOBS)
 
-.PHONY: build run check test test-vm bench interop fuzz lint install uninstall clean
+.PHONY: build run check test test-vm bench interop fuzz lint release deb install uninstall clean
 
 build: setup-build
 	@tools/configure.sh build gcc
@@ -17,7 +17,7 @@ run: setup-run build
 	@$(PYTHON) tools/run.py $(BOXD_ARGS)
 
 # Before a commit; less than a minute with a warm build.
-check: setup-test
+check: setup-test setup-lint
 	@JOBS=$(JOBS) tools/check.sh
 
 test: setup-test build
@@ -39,6 +39,14 @@ fuzz: setup-test
 lint: setup-test setup-lint
 	@JOBS=$(JOBS) tools/lint.sh
 
+# The archives of a release in build/release, built twice and compared.
+release: setup-build
+	@JOBS=$(JOBS) PREFIX=$(PREFIX) tools/release.sh
+
+# The Debian packages of HEAD in build/deb, for the release that this runs on, built twice and compared.
+deb: setup-deb
+	@JOBS=$(JOBS) tools/deb.sh
+
 install: build
 	@tools/install.sh "$(PREFIX)" "$(DESTDIR)"
 
@@ -48,8 +56,10 @@ uninstall:
 clean:
 	rm -rf build build-asan build-analyzer build-fuzz
 
-.PHONY: setup-build setup-run setup-test setup-bench setup-interop setup-vm setup-lint
+.PHONY: setup-build setup-run setup-test setup-bench setup-interop setup-vm setup-deb setup-lint
 setup-build:
 	@tools/setup.sh build
+setup-deb:
+	@tools/setup.sh build deb
 setup-run setup-test setup-bench setup-interop setup-vm setup-lint: setup-%:
 	@tools/setup.sh build run $*

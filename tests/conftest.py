@@ -13,7 +13,11 @@ from boxlib import Boxd  # noqa: E402
 
 _ids = itertools.count()
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and so it would be by all that tests start
+# nohup ignores SIGHUP, a shell ignores SIGINT and SIGQUIT in background jobs, and every program that a test starts would
+# inherit that.
+for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGQUIT, signal.SIG_DFL),
+                        (signal.SIGINT, signal.default_int_handler)):
+    signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

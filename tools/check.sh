@@ -29,6 +29,7 @@ build() {
 
 format() {
     git -c safe.directory='*' ls-files -z --modified --others --exclude-standard -- 'src/*.[ch]' 'tests/*.[ch]' 'tools/*.[ch]' |
+        while IFS= read -rd '' f; do [[ ! -f $f ]] || printf '%s\0' "$f"; done |
         xargs -0 -r "$(command -v clang-format-14 || command -v clang-format)" --dry-run -Werror
 }
 
@@ -41,7 +42,7 @@ smoke() {
 
 step build build
 step "unit tests" meson test -C build --no-rebuild --quiet --print-errorlogs --num-processes "$jobs" --suite unit
-for check in layers sizes heads exports; do
+for check in layers sizes heads exports duplicates; do
     step "$check" "$python" "tools/check-$check.py"
 done
 step format format

@@ -18,7 +18,7 @@ rm -f build-fuzz/status/*
 fuzz_one() {
     local name=${1##*/fuzz_} found=build-fuzz/corpus/${1##*/fuzz_} seconds=${FUZZ_SECONDS:-20}
     case $name in
-    http1 | http_server | init_wire | priv | record | rpc | rpc_framing | ws | zip) seconds=${FUZZ_WIRES:-$seconds} ;;
+    http1 | http_server | init_wire | priv | proxy | record | rpc | rpc_framing | ws | zip) seconds=${FUZZ_WIRES:-$seconds} ;;
     esac
     mkdir -p "$found"
     UBSAN_OPTIONS=halt_on_error=1 "$1" -max_total_time="$seconds" -timeout=5 \

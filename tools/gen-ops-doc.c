@@ -11,13 +11,60 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/str.h"
-#include "cli/args/args.h"
+/* NOLINTNEXTLINE(bugprone-suspicious-include): for parts of help that manuals have too. */
+#include "cli/args/help.c"
 #include "config/config_file.h"
 #include "policy/policy.h"
 
+/* Text that does not begin with a blank, as mdoc(7). */
+static void man_text(struct buf *out, const char *text)
+{
+    if (*text == '.' || *text == '\'')
+        (void)buf_puts(out, "\\&");
+    for (; *text != '\0'; text++) {
+        if (*text == '\\')
+            (void)buf_puts(out, "\\e");
+        else if (*text == ' ' && text[-1] == '.')
+            (void)buf_putc(out, '\n'); /* each sentence has a line */
+        else
+            (void)buf_putc(out, *text);
+    }
+}
+
+static void box_option(const struct arg_option *o, enum verb verb, struct buf *out)
+{
+    AUTO_DONE(buf) struct buf more;
+
+    (void)buf_puts(out, ".It ");
+    if (o->letter != '\0')
+        (void)buf_printf(out, "Fl %c , ", o->letter);
+    (void)buf_printf(out, "Fl -%s", o->name);
+    if (o->value != NULL) {
+        (void)buf_puts(out, " Ar ");
+        man_text(out, o->value);
+    }
+    (void)buf_putc(out, '\n');
+    man_text(out, o->doc);
+    buf_init(&more, 256);
+    put_default(o, verb, &more);
+    if (more.len > 0)
+        (void)buf_printf(out, "\n%s", buf_str(&more) + 1); /* without its blank */
+    (void)buf_puts(out, o->many ? "\nMay be repeated.\n" : "\n");
+}
+
 static void box_verbs(struct buf *out)
 {
-    (void)args_man(out);
+    for (int verb = 0; verb < VERB_MAX; verb++) {
+        (void)buf_printf(out, ".Ss box %s", arg_verbs[verb].name);
+        put_synopsis((enum verb)verb, out);
+        (void)buf_putc(out, '\n');
+        man_text(out, arg_verbs[verb].doc);
+        (void)buf_puts(out, "\n.Bl -tag -width Ds\n");
+        for (size_t i = 0; i < arg_n_options; i++)
+            if (arg_fits(&arg_options[i], (enum verb)verb))
+                box_option(&arg_options[i], (enum verb)verb, out);
+        (void)buf_puts(out, ".El\n");
+    }
 }
 
 static void boxd_options(struct buf *out)
@@ -32,7 +79,7 @@ static void boxd_options(struct buf *out)
         if (f->value != NULL)
             (void)buf_printf(out, " Ar %s", f->value);
         (void)buf_putc(out, '\n');
-        (void)man_text(out, f->doc);
+        man_text(out, f->doc);
         (void)buf_putc(out, '\n');
     }
     (void)buf_puts(out, ".El\n");
@@ -45,10 +92,10 @@ static void man_row(struct buf *out, const char *name, const char *env, const ch
     if (env != NULL)
         (void)buf_printf(out, " Pq Ev %s", env);
     (void)buf_putc(out, '\n');
-    (void)man_text(out, doc);
+    man_text(out, doc);
     if (text != NULL && *text != '\0') {
         (void)buf_puts(out, ".\nDefault: ");
-        (void)man_text(out, text);
+        man_text(out, text);
     }
     (void)buf_puts(out, ".\n");
 }

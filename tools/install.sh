@@ -50,6 +50,11 @@ if [[ $uninstall == yes ]]; then
     exit 0
 fi
 
+if [[ -z $DESTDIR ]] && ((EUID == 0)) && account=$(getent passwd box) && (($(cut -d: -f3 <<<"$account") >= 1000)); then
+    echo "install: there is a user 'box' that is a person's (uid 1000 or above): boxd would share its files with that user;" \
+        "rename the user, or make a system user 'box' in its place" >&2
+    exit 1
+fi
 if [[ $(meson introspect --buildoptions "$build" |
     /usr/bin/python3 -c 'import json, sys; print(*(o["value"] for o in json.load(sys.stdin) if o["name"] == "prefix"))') != "$prefix" ]]; then
     meson configure "$build" -Dprefix="$prefix"
@@ -68,5 +73,5 @@ fi
 if live; then
     systemctl daemon-reload
     echo "install: \`systemctl enable --now boxd.socket boxd\` starts it; \`systemctl restart boxd\` after an upgrade" \
-        "keeps the sessions"
+        "keeps the sessions. \`usermod -aG box USER\` and a new login let an ordinary user use it"
 fi

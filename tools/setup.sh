@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: tools/setup.sh PURPOSE...      (build, run, test, bench, interop, vm, lint)
+# usage: tools/setup.sh PURPOSE...      (build, run, test, bench, interop, vm, deb, lint)
 #
 # Installs what is missing for these purposes from Debian's own packages. Every name in the table
 # exists on bookworm and on trixie. When nothing is missing this is one dpkg-query, and the network
@@ -9,8 +9,8 @@
 set -euo pipefail
 
 declare -A packages=(
-    [build]="gcc libc6-dev meson ninja-build pkgconf python3 libjansson-dev libseccomp-dev
-             libsqlite3-dev libssl-dev libyaml-dev libzip-dev"
+    [build]="gcc libc6-dev meson ninja-build pkgconf python3 musl-dev libjansson-dev
+             libseccomp-dev libsqlite3-dev libssl-dev libyaml-dev libzip-dev"
     # What boxd calls at run time: firewall rules, quota images, rootless maps and network.
     [run]="nftables e2fsprogs uidmap slirp4netns"
     # clang and its runtime carry the sanitizers; git to curl are run inside sandboxes; the last line
@@ -18,12 +18,15 @@ declare -A packages=(
     [test]="libcmocka-dev zlib1g-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp
             openssl git nodejs cmake sqlite3 curl iproute2 util-linux procps strace python3-venv
             python3-prometheus-client mandoc man-db xfsprogs btrfs-progs
-            busybox-static docker.io podman runc tini"
+            zsh fish passt
+            busybox-static docker.io podman runc crun tini"
     # The peers; an engine that is running already is left alone.
     [bench]="bubblewrap busybox-static runc crun docker.io podman"
     # Servers and clients of others come from npm and PyPI.
     [interop]="nodejs npm python3-venv git"
     [vm]="qemu-system-x86 qemu-utils busybox-static kmod e2fsprogs xz-utils zstd"
+    # lintian checks the packages.
+    [deb]="dpkg-dev git lintian binutils"
     [lint]="clang clang-format clang-tidy cppcheck codespell shellcheck python3-pyflakes git"
 )
 

@@ -4,7 +4,7 @@
 /* Files of a session. What is asked is done inside the sandbox by a process of the session's own
  * identity (inside/files/wire.h), so no path can lead out of it, whatever stands there or is
  * swapped meanwhile. What comes back is checked here: sizes, kinds and order; never more than a
- * frame is held, and whoever does not keep up holds the process back. */
+ * frame is held, and a client that does not keep up holds the process back. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,8 +60,8 @@ int files_start(struct session *s, const struct files_ask *ask, const struct fil
 void files_call_free(struct files_call *c);
 DEFINE_CLEANUP(files_call)
 
-/* WRITE: content. 1: taken, but wait for drained(); -EPIPE: nobody reads any more, finished() says
- * why. */
+/* WRITE: content. 1: taken, but wait for drained(); -EPIPE: it is not read any more, finished()
+ * says why. */
 int files_write(struct files_call *c, const char *data, size_t len);
 void files_write_end(struct files_call *c); /* that was all; it is put in its place now */
 void files_pause(struct files_call *c, bool paused);

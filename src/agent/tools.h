@@ -2,7 +2,7 @@
 #pragma once
 
 /* The tools of an agent: exec, read, write, edit, glob, grep. One table that HTTP and MCP both
- * serve: what a tool is called, what it takes, what it is allowed to do and who does it. Nothing
+ * serve: what a tool is called, what it takes, what it is allowed to do and its code. Nothing
  * about a tool is written down anywhere else.
  *
  * Paths are those of the sandbox, and what is done there is done inside, by a process of the
@@ -22,14 +22,14 @@ struct model;
 struct policy_service;
 struct tool_call;
 
-/* What a tool can do to the session; for those who ask before it is called. */
+/* What a tool can do to the session; for clients that ask before they call it. */
 enum tool_class {
     TOOL_READS,  /* changes nothing */
     TOOL_WRITES, /* changes files */
     TOOL_RUNS,   /* starts programs */
 };
 
-struct tool_ops; /* who does it; tools_internal.h */
+typedef int tool_begin_fn(struct tool_call *c, struct err *err);
 
 struct tool {
     const char *name;
@@ -38,7 +38,8 @@ struct tool {
     const struct model *params; /* of `arguments`; model_write_schema() describes them */
     enum tool_class kind;
     bool idempotent; /* twice is the same as once */
-    const struct tool_ops *ops;
+    /* Its code: the session is there, ask it. NULL: `exec`, which finds its session itself. */
+    tool_begin_fn *begin;
 };
 
 size_t tools_count(void);
@@ -49,8 +50,8 @@ const struct tool *tools_find(const char *name); /* NULL: there is none */
  * its own, from the same row. */
 void tool_write(const struct tool *t, struct jw *w);
 
-/* Where and for whom. Everything is borrowed for the call of tool_call_start() only, except
- * `service`, which has to outlive the tool call. */
+/* The session and the client of a call. Everything is borrowed for the call of tool_call_start()
+ * only, except `service`, which has to outlive the tool call. */
 struct tool_where {
     const struct json *arguments;
     const struct policy_service *service;
@@ -79,6 +80,6 @@ typedef void tool_done_fn(void *arg, const struct tool_result *result, const str
 int tool_call_start(const struct tool *t, const struct tool_where *where, tool_done_fn *done,
                     void *arg, struct tool_call **ret, struct err *err);
 /* Before the end it takes back what was asked: a running command is killed, a file that is not
- * complete is dropped, nobody is told. */
+ * complete is dropped without an answer. */
 void tool_call_free(struct tool_call *c); /* NULL is fine */
 DEFINE_CLEANUP(tool_call)

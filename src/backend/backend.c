@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "http/codec/crypto.h"
+#include "spec/model.h"
 #include "spec/spec.h"
 
 const char *outcome_name(enum outcome_kind kind)
@@ -24,12 +25,6 @@ const char *outcome_name(enum outcome_kind kind)
         [OUTCOME_SESSION_LOST] = "session_lost",
     };
     return kind < OUTCOME_KIND_MAX ? names[kind] : "unknown";
-}
-
-struct outcome backend_overdue(bool killed)
-{
-    return (struct outcome){.kind = killed ? OUTCOME_SESSION_LOST : OUTCOME_TIMED_OUT,
-                            .unended = true};
 }
 
 int backend_unended(struct err *err, const char *what)
@@ -63,11 +58,33 @@ void backend_note(struct backend *b, const struct err *err)
         b->ops->note(b, err);
 }
 
+const unsigned backend_asked[BACKEND_ASKED] = {SPEC_IMAGE, SPEC_MEMORY_MB, SPEC_CPUS,
+                                               SPEC_PIDS_LIMIT, SPEC_WORKSPACE_QUOTA_MB};
+
+const char *backend_unenforced(const struct backend *b, const struct spec *spec, unsigned field)
+{
+    return b->ops->unenforced != NULL ? b->ops->unenforced(b, spec, field) : NULL;
+}
+
+int backend_require(const struct backend *b, const struct spec *spec, struct err *err)
+{
+    for (size_t i = 0; i < BACKEND_ASKED; i++) {
+        unsigned field = backend_asked[i];
+        const char *why =
+            spec->own.required & FIELD_BIT(field) ? backend_unenforced(b, spec, field) : NULL;
+        if (why != NULL)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "%s cannot be enforced here: %.120s; leave it out, or take a session "
+                           "without it (--best-effort, \"best_effort\": true)",
+                           spec_model.fields[field].name, why);
+    }
+    return 0;
+}
+
 void backend_config_hash(const struct spec *spec, char ret[BACKEND_CONFIG_HASH_LEN + 1])
 {
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = BUF_INIT(SPEC_CONFIG_TEXT_MAX);
     char digest[65] = "";
-    buf_init(&text, SPEC_CONFIG_TEXT_MAX);
     spec_config_text(spec, &text);
     (void)http_sha256_hex(text.data, text.len, digest);
     (void)snprintf(ret, BACKEND_CONFIG_HASH_LEN + 1, "%s", digest);
@@ -88,8 +105,7 @@ void backend_write_counted(struct jw *w, uint64_t bytes, const char *why)
                    "a directory of the host is counted and its programs are ended; the kernel does "
                    "not stop the first byte too many: %s",
                    why);
-    jw_key(w, "workspace_bytes");
-    jw_object(w);
+    jw_kobject(w, "workspace_bytes");
     jw_kbool(w, "enforced", false);
     jw_ku64(w, "counted", bytes);
     jw_kstr(w, "reason", reason);

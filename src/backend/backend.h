@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What every kind of sandbox can do. core and the fronts know only this. Calls never block;
+/* What every kind of sandbox can do. Sessions and fronts know only this. Calls never block;
  * completions come later, from the loop, exactly once. */
 
 #include <stdbool.h>
@@ -10,7 +10,6 @@
 #include <sys/types.h>
 
 struct backend;
-struct buf;
 struct err;
 struct exec;
 struct jw;
@@ -67,9 +66,9 @@ struct exec_events {
     void (*finished)(void *arg, const struct outcome *outcome);
 };
 
-/* A managed process: it belongs to the sandbox, not to whoever started it, and outlives boxd. What
- * it writes to stdout is kept by the sandbox in a bounded ring and read by byte offset; a full ring
- * holds the process back, nothing is lost. Of stderr the last bytes are kept. */
+/* A managed process: it belongs to the sandbox, not to the client that started it, and outlives
+ * boxd. What it writes to stdout is kept by the sandbox in a bounded ring and read by byte offset;
+ * a full ring holds the process back, nothing is lost. Of stderr the last bytes are kept. */
 struct proc_request {
     uint32_t number;   /* chosen by the caller, never 0, never used twice in one sandbox */
     char *const *argv; /* never empty */
@@ -107,13 +106,19 @@ typedef void backend_found_fn(void *arg, const struct backend_found *found);
 /* `held` NULL: it could not be found out. */
 struct backend_held;
 typedef void backend_held_fn(void *arg, const struct backend_held *held);
-/* The working directory of who is at the other end of a connection, or a directory below it. */
+/* `greedy` NULL: it could not be found out. */
+struct backend_greedy;
+typedef void backend_greedy_fn(void *arg, const struct backend_greedy *greedy);
+/* The working directory of the process at the other end of a connection, or a directory below it.
+ */
 struct backend_place {
     int sock;         /* borrowed for the call */
     const char *rest; /* clean, below `base`; "": the working directory itself is asked for */
     const char *base; /* the working directory, where that is known already */
 };
 typedef void backend_place_fn(void *arg, const char *path, const struct err *err);
+/* A connected stream socket, which is the callee's from then on; -1: err says why. */
+typedef void backend_connected_fn(void *arg, int fd, const struct err *err);
 typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
 
 /* What a sandbox keeps on disks of the host. */
@@ -125,13 +130,22 @@ struct backend_held {
     bool unknown;                        /* what is above could not be found out */
     uint64_t kernel_bytes; /* limit that the kernel enforces on its host directory; 0: none */
 };
-/* A time-out is enforced inside, and a kill carried out there. When nothing is heard of it for so
- * long, boxd answers by itself, and the sandbox is lost: what is in it cannot be ended one by one.
- */
+
+/* The most that a session may make the kernel hold of each kind below. */
+#define BACKEND_GREEDY_BYTES (16ULL << 20)
+
+/* The sandbox that makes the kernel hold most memory that is charged to no cgroup. */
+struct backend_greedy {
+    const char *name;       /* borrowed; sandbox_name(), or "": nothing runs in any */
+    bool incomplete;        /* there is more than can be counted */
+    uint64_t netlink_bytes; /* answers that wait in its netlink sockets */
+    uint64_t lock_bytes;    /* record locks (fcntl) of its processes */
+};
+
+/* PID 1 of the sandbox enforces time-outs and carries out kills. When it does not report the end
+ * within this time, boxd answers for it and gives the sandbox up. */
 #define BACKEND_OVERDUE_NS (10ULL * 1000000000ULL)
 
-/* How an exec ended of which nothing was heard: killed, or out of time. */
-struct outcome backend_overdue(bool killed);
 /* The error for that, of a command or a process. */
 int backend_unended(struct err *err, const char *what);
 
@@ -141,9 +155,9 @@ struct backend_ops {
     /* The spec is borrowed until `created` runs. `lost` may come any time after that. */
     int (*create)(struct backend *b, const struct spec *spec, backend_created_fn *created,
                   backend_lost_fn *lost, void *arg, struct err *err);
-    /* Optional: whoever called create() with that arg does not want it any more. `created` comes
-     * all the same, with an error once what was begun is undone, unless it was too late for that.
-     */
+    /* Optional: the caller of create() with that arg does not want the sandbox any more. `created`
+     * comes all the same: with an error once the creation is undone, or with the sandbox if it was
+     * too late. */
     void (*abandon)(struct backend *b, void *arg);
     /* Ends every process; running execs finish as SESSION_LOST first. The sandbox is freed before
      * `done` runs. */
@@ -174,12 +188,28 @@ struct backend_ops {
     /* Takes over what an earlier daemon of this instance left running under that name, as if
      * create() had made it: ERR_NOT_FOUND, here or through `created`, when it is not alive any
      * more. Execs of the earlier daemon are ended; its managed processes can be had by proc_adopt()
-     * from inside `created`, and those nobody takes there are ended. */
+     * from inside `created`, and those that are not taken there are ended. */
     int (*adopt)(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err);
     /* Ends whatever of this instance is alive or lies about and was neither made nor adopted by
      * this daemon. Never touches another instance. */
     int (*sweep)(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
+    /* Optional, all together: sandboxes whose spec says own.durable. stop() is as destroy(), but
+     * what the sandbox has on disk stays under its name, and stays when it dies by itself or with
+     * the host. start() is as create() for what has stayed; a failure leaves that as it is.
+     * discard() removes it, and is fine where nothing has stayed. stored() tells how much of the
+     * disk it takes, one at a time. */
+    void (*stop)(struct sandbox *sb, backend_done_fn *done, void *arg);
+    int (*start)(struct backend *b, const char *name, const struct spec *spec,
+                 backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err);
+    int (*discard)(struct backend *b, const char *name, backend_done_fn *done, void *arg,
+                   struct err *err);
+    int (*stored)(struct backend *b, const char *name, backend_held_fn *done, void *arg,
+                  struct err *err);
+    /* Optional: freezes all processes of the sandbox, or lets them go on. No other operation but
+     * stop() and destroy() is used on a frozen one. */
+    int (*pause)(struct sandbox *sb, bool paused, backend_done_fn *done, void *arg,
+                 struct err *err);
     /* When the sandbox is to end if no daemon is there to say otherwise: a time of CLOCK_BOOTTIME,
      * 0 for as long as the backend keeps any. Cheap, no answer. */
     void (*set_deadline)(struct sandbox *sb, uint64_t boot_ns);
@@ -213,20 +243,32 @@ struct backend_ops {
     /* Forgets it; the whole tree of a running one is killed. */
     void (*proc_free)(struct proc *p);
 
-    /* What is actually enforced, read back from the kernel, as a JSON object. */
+    /* Optional. Connects to a server inside, by TCP to that port of the sandbox's own loopback
+     * address, IPv4 first, whatever network the sandbox has. `done` comes in any case, also when
+     * the sandbox ends meanwhile: ERR_UNAVAILABLE when no server listens, ERR_LIMIT when too many
+     * are under way. What comes over the socket is as hostile as any output. */
+    int (*connect)(struct sandbox *sb, uint16_t port, backend_connected_fn *done, void *arg,
+                   struct err *err);
+
+    /* The limits and walls in force, read back from the kernel, as a JSON object. */
     int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
+    /* Optional: why a field of such a spec, one of backend_asked, is not enforced in its sandbox;
+     * NULL: it is. Lives as long as the backend. */
+    const char *(*unenforced)(const struct backend *b, const struct spec *spec, unsigned field);
     /* Optional. */
     int (*held)(struct sandbox *sb, backend_held_fn *done, void *arg, struct err *err);
-    /* What this host can enforce, found out by doing: a JSON object with "checks", each {id,
-     * status, detail, remedy}. */
+    /* Optional. Answers for all sandboxes of the backend at once. */
+    int (*greediest)(struct backend *b, backend_greedy_fn *done, void *arg, struct err *err);
     /* Optional. Without `rest`: tells where that process works, when we may not look ourselves.
      * With it: makes the directory where it is missing, and from now on what lies below may be
      * mounted. ERR_UNSUPPORTED: this one cannot; other errors say why not. 1: done, fn does not
      * come. */
     int (*place)(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
                  void *arg, struct err *err);
+    /* What this host can enforce, found out by trying: a JSON object with "checks", each {id,
+     * status, detail, remedy}. */
     int (*doctor)(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
-    /* Ends every sandbox. Procs that nobody freed go too; none of them may be used after. */
+    /* Ends every sandbox. Procs that were not freed go too; none of them may be used after. */
     void (*free)(struct backend *b);
     /* Optional: free() for a daemon that leaves everything running for the next one to adopt(). */
     void (*detach)(struct backend *b);
@@ -249,14 +291,21 @@ struct backend {
     const struct backend_ops *ops;
 };
 
-/* What the optional operations say where they are not there: a backend is one, and can be had. */
+/* The optional operations, with their results for a backend that has none of them. */
 struct backend *backend_find(struct backend *b, const char *name);
 bool backend_limit(struct backend *b, const char *name);
 int backend_available(const struct backend *b, struct err *err);
 void backend_note(struct backend *b, const struct err *err);
 
+/* What callers ask for and a backend may not have, limits and an image: enum spec_field. */
+#define BACKEND_ASKED 5
+extern const unsigned backend_asked[BACKEND_ASKED];
+const char *backend_unenforced(const struct backend *b, const struct spec *spec, unsigned field);
+/* ERR_UNSUPPORTED when the backend does not enforce what the caller requires. */
+int backend_require(const struct backend *b, const struct spec *spec, struct err *err);
+
 /* The quota of a host directory, for the receipt's limits: no file system of ours is around it, so
- * it is counted (policy/policy_quota.h), and `why` says what keeps the kernel from enforcing it. 0:
+ * it is counted (command/quota.h), and `why` says what keeps the kernel from enforcing it. 0:
  * there is none, and nothing is written. */
 uint64_t backend_counted_bytes(const struct spec *spec);
 void backend_write_counted(struct jw *w, uint64_t bytes, const char *why);
@@ -265,10 +314,11 @@ void backend_write_counted(struct jw *w, uint64_t bytes, const char *why);
 #define BACKEND_CONFIG_HASH_LEN 16
 void backend_config_hash(const struct spec *spec, char ret[BACKEND_CONFIG_HASH_LEN + 1]);
 
-/* Base of every backend's own sandbox. What it can do is for its own backend's operations: the one
- * that was asked to make it may have asked another. */
+/* Base of every backend's own sandbox. `backend` is the one whose operations work on it, which need
+ * not be the one that was asked to make it (choice.h). */
 struct sandbox {
     struct backend *backend; /* borrowed */
+    bool paused;             /* adopt() has found it frozen, and has let it go on */
 };
 
 struct exec {

@@ -9,11 +9,10 @@
  * backend, and after a restart the record's backend adopts them, whichever serves by then.
  *
  * Where nothing has proven itself, every creation fails with ERR_UNAVAILABLE, and all are tried
- * again: in the background, less and less often, and when somebody asks for a sandbox. Whoever asks
- * while they are being tried waits for the result. With one backend only there is nothing to
+ * again: in the background, less and less often, and when a sandbox is asked for. Calls that come
+ * while they are being tried wait for the result. With one backend only there is nothing to
  * choose: it is asked at once, whatever is known of it. */
 
-#include <stdbool.h>
 #include <stddef.h>
 
 struct backend;
@@ -25,12 +24,13 @@ struct loop;
 struct choice_candidate {
     const char *name; /* that of the backend */
     /* Makes the backend; called again, later, where it failed. */
-    int (*make)(void *arg, const char *name, struct backend **ret, struct err *err);
+    int (*make)(void *arg, struct loop *loop, const char *name, struct backend **ret,
+                struct err *err);
     const char *image; /* what a sandbox that is to prove it is made from */
     /* What is run there, without arguments. NULL: no program, but a process that reports how it is
      * confined; for an image that has none. */
     const char *program;
-    const char *remedy; /* for who wonders why it does not serve */
+    const char *remedy; /* what an operator can do when it does not serve */
 };
 
 /* All borrowed for the life of the object. */
@@ -44,8 +44,8 @@ struct choice_options {
 
 struct backend *choice_new(struct loop *loop, const struct choice_options *options);
 
-/* Has it made now, for who will not be able to later. */
+/* Makes that backend now, while boxd still has the rights to. */
 int choice_make(struct backend *b, const char *name, struct err *err);
-/* Tries that one alone. Turns the loop until it is known: for the time before anybody is served. 0:
+/* Tries that one alone. Turns the loop until it is known: only before boxd serves. 0:
  * it serves from now on. */
 int choice_try_now(struct backend *b, const char *name, struct err *err);

@@ -17,13 +17,13 @@
 
 #define REPORT_MAX (128U * 1024U)
 
-struct report {
+struct choice_report {
     struct choice *choice;
     backend_text_fn *done;
     void *arg;
 };
 
-static void check_candidate(struct jw *w, const struct choice *c, const struct candidate *k)
+static void check_candidate(struct jw *w, const struct choice *c, const struct choice_member *k)
 {
     char id[64], detail[sizeof(k->why.msg) + 64];
     const char *status = "ok";
@@ -67,12 +67,10 @@ static void write_report(const struct choice *c, const struct json *theirs, stru
         const char *key = json_iter_key(it);
         if (str_eq(key, "checks") || str_eq(key, "backend"))
             continue;
-        jw_key(w, key);
-        jw_value(w, json_iter_value(it));
+        jw_kvalue(w, key, json_iter_value(it));
     }
     jw_kstr(w, "backend", c->serving != NULL ? c->serving->def->name : NULL);
-    jw_key(w, "checks");
-    jw_array(w);
+    jw_karray(w, "checks");
     for (size_t i = 0; i < c->n; i++)
         check_candidate(w, c, &c->list[i]);
     check_gvisor(w);
@@ -82,13 +80,11 @@ static void write_report(const struct choice *c, const struct json *theirs, stru
     jw_object_end(w);
 }
 
-static void tell(struct report *r, const struct json *theirs, const struct err *err)
+static void report_tell(struct choice_report *r, const struct json *theirs, const struct err *err)
 {
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = BUF_INIT(REPORT_MAX);
     struct err large = {0};
-    struct jw w;
-    buf_init(&out, REPORT_MAX);
-    jw_init(&w, &out);
+    struct jw w = JW_INIT(&out);
     if (err == NULL)
         write_report(r->choice, theirs, &w);
     if (err == NULL && jw_end(&w) < 0) {
@@ -105,28 +101,29 @@ static void on_theirs(void *arg, const char *json, size_t len, const struct err 
     struct err bad = {0};
     if (err == NULL && json_parse(json, len, &theirs, &bad) < 0)
         err = &bad;
-    tell(arg, theirs, err);
+    report_tell(arg, theirs, err);
 }
 
 static void on_probed(void *arg, const struct err *err)
 {
-    struct report *r = arg;
+    struct choice_report *r = arg;
     struct backend *b = r->choice->serving != NULL ? r->choice->serving->backend : NULL;
     struct err why = {0};
     (void)err; /* what is wrong with each is told for each */
     for (size_t i = 0; i < r->choice->n && b == NULL; i++)
         b = r->choice->list[i].backend;
     if (b == NULL)
-        tell(r, NULL, NULL);
+        report_tell(r, NULL, NULL);
     else if (b->ops->doctor(b, on_theirs, r, &why) < 0)
-        tell(r, NULL, NULL);
+        report_tell(r, NULL, NULL);
 }
 
 int choice_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err)
 {
-    struct report *r = xnew(struct report);
-    *r = (struct report){.choice = container_of(b, struct choice, base), .done = done, .arg = arg};
-    choice_prove(r->choice); /* it may serve because somebody has got a session, and no more */
+    struct choice_report *r = xnew(struct choice_report);
+    *r = (struct choice_report){
+        .choice = container_of(b, struct choice, base), .done = done, .arg = arg};
+    choice_demand_proof(r->choice); /* a session may have been made without a command ever run */
     b->ops->probe(b, on_probed, r);
     return 0;
 }

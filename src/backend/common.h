@@ -24,7 +24,12 @@ struct backend_roots {
 int backend_find_root(const struct backend_roots *all, const char *path, size_t *ret,
                       const char **ret_rest, struct err *err);
 
-/* Where nobody can find out what the caller's user could open. ERR_DENIED. */
+/* Whether something may be mounted there; `reserved`: the backend needs the place itself. */
+int backend_check_target(const char *target, bool reserved, struct err *err);
+/* A source without its trailing slashes, in place. ERR_INVALID for one that is not clean. */
+int backend_clean_source(char *source, struct err *err);
+
+/* ERR_DENIED for a backend that cannot find out what the caller's user could open. */
 struct spec;
 int backend_refuse_bound(const struct spec *spec, const char *path, struct err *err);
 
@@ -44,11 +49,37 @@ struct backend_placer {
 int backend_place_by_priv(struct priv_client *priv, const struct backend_place *want,
                           const struct backend_placer *who, struct err *err);
 
-/* The value of a line "Name:\tvalue" of a status file; "" without one. */
-void backend_status_field(const char *status, const char *name, char *ret, size_t size);
+/* Calls `done` from the loop, with the socket, or where `fd` is -1 with the error, which is copied.
+ */
+struct loop;
+void backend_tell_connected(struct loop *loop, int fd, const struct err *err,
+                            backend_connected_fn *done, void *arg);
 
-/* What /proc/PID/status says of a confined process, as members of a receipt. */
-void backend_write_status(struct jw *w, const char *status);
+/* What /proc/PID/status says of a confined process, as an object of a receipt. */
+void backend_write_status(struct jw *w, const char *key, const char *status);
+
+/* A limit in a receipt: its value, or why it is not enforced. The object is not closed yet. */
+void backend_begin_limit(struct jw *w, const char *key, bool enforced, uint64_t value,
+                         const char *why);
+void backend_write_limit(struct jw *w, const char *key, bool enforced, uint64_t value,
+                         const char *why);
+
+/* How a program ended, as its supervisor tells it. */
+struct inside_exited;
+void backend_outcome(struct outcome *o, const struct inside_exited *m);
+
+/* What a receipt says of the walls that a session does not have although a native one has them. */
+struct walls {
+    const char *posture;    /* what the witness inside has told */
+    bool gvisor;            /* its kernel is gVisor's */
+    bool root;              /* programs have the id 0 */
+    bool writable_dev;      /* the engine cannot be asked for a read-only /dev */
+    const char *ids_shared; /* why its ids are not the session's alone; NULL: they are */
+};
+
+/* The members "namespaces", but on gVisor, and "weaker_than_native": a list of walls with reasons.
+ */
+void walls_write(struct jw *w, const struct walls *facts);
 
 /* One row of the doctor's report. The remedy is left out where the status is "ok". */
 void doctor_check(struct jw *w, const char *id, const char *status, const char *detail,

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Sessions outlive the daemon: dying here loses less than an error path that nobody ever ran. */
+/* Sessions outlive the daemon: dying here loses less than an error path that never ran. */
 static void out_of_memory(void) __attribute__((noreturn));
 static void out_of_memory(void)
 {

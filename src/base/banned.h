@@ -62,7 +62,7 @@
 #define dirname(...) BANNED(dirname)
 
 /* A shell, a descriptor without O_CLOEXEC, unspecified semantics, an end from anywhere, a process
- * that nobody owns. */
+ * that has no owner. */
 #undef system
 #define system(...) BANNED(system)
 #undef popen

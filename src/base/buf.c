@@ -29,9 +29,23 @@ void buf_done(struct buf *b)
     *b = (struct buf){.max = b->max};
 }
 
+int buf_fail(struct buf *b, int error)
+{
+    assert(error < 0);
+    if (b->error == 0)
+        b->error = error;
+    return error;
+}
+
+int buf_error(const struct buf *b)
+{
+    return b->error;
+}
+
 void buf_reset(struct buf *b)
 {
     b->len = 0;
+    b->error = 0;
     if (b->data)
         b->data[0] = '\0';
 }
@@ -40,7 +54,7 @@ int buf_reserve(struct buf *b, size_t len)
 {
     assert(b->len <= b->max);
     if (len > b->max - b->len)
-        return -ENOBUFS;
+        return buf_fail(b, -ENOBUFS);
 
     size_t need = b->len + len + 1;
     if (need <= b->cap)
@@ -57,7 +71,7 @@ int buf_reserve(struct buf *b, size_t len)
     /* To the peer that sized it, memory that is out and a cap that is hit are the same thing. */
     char *data = realloc(b->data, cap);
     if (!data)
-        return -ENOBUFS;
+        return buf_fail(b, -ENOBUFS);
     data[b->len] = '\0';
     b->data = data;
     b->cap = cap;
@@ -105,7 +119,7 @@ int buf_vprintf(struct buf *b, const char *fmt, va_list ap)
     /* clang-tidy 14 does not see through va_copy(). NOLINTNEXTLINE(clang-analyzer-valist*) */
     int n = vsnprintf(b->data ? b->data + b->len : NULL, room, fmt, first);
     va_end(first);
-    int r = n < 0 ? -EINVAL : 0;
+    int r = n < 0 ? buf_fail(b, -EINVAL) : 0;
     if (n >= 0 && (size_t)n >= room) {
         r = buf_reserve(b, (size_t)n);
         if (r == 0)

@@ -14,13 +14,20 @@ struct buf {
     size_t len;
     size_t cap;
     size_t max;
+    int error; /* the first failure since buf_init() or buf_reset(); 0: none */
 };
 
 void buf_init(struct buf *b, size_t max);
+#define BUF_INIT(most) ((struct buf){.max = (most)}) /* the same, where a local is declared */
 void buf_done(struct buf *b); /* frees; the buffer may be used again with the same max */
 DEFINE_CLEANUP_DONE(buf)
 
-void buf_reset(struct buf *b);                               /* len = 0, memory kept */
+void buf_reset(struct buf *b); /* len = 0, no error, memory kept */
+/* A writer of many parts need not check each: what failed is remembered, although later and shorter
+ * parts may fit. Only the functions that add bytes fail; buf_fail() adds an error of the caller's,
+ * and returns it. */
+int buf_error(const struct buf *b);
+int buf_fail(struct buf *b, int error);
 int buf_append(struct buf *b, const void *data, size_t len); /* 0 or -ENOBUFS; all or nothing */
 int buf_puts(struct buf *b, const char *s);
 int buf_putc(struct buf *b, char c);

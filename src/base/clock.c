@@ -6,7 +6,6 @@
 
 #include <assert.h>
 #include <stdio.h>
-#include <time.h>
 
 static uint64_t read_clock(clockid_t id)
 {
@@ -63,4 +62,18 @@ void clock_format(uint64_t realtime_ns, char *ret, size_t size)
     (void)gmtime_r(&seconds, &tm);
     (void)snprintf(ret, size, "%04d-%02d-%02dT%02d:%02d:%02d.%06u+00:00", tm.tm_year + 1900,
                    tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, micros);
+}
+
+bool clock_format_http(time_t t, char ret[static CLOCK_HTTP_SIZE])
+{
+    static const char *const days[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+    static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                         "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+    struct tm tm;
+
+    if (gmtime_r(&t, &tm) == NULL)
+        return false;
+    return snprintf(ret, CLOCK_HTTP_SIZE, "%s, %02d %s %04d %02d:%02d:%02d GMT", days[tm.tm_wday],
+                    tm.tm_mday, months[tm.tm_mon], tm.tm_year + 1900, tm.tm_hour, tm.tm_min,
+                    tm.tm_sec) < CLOCK_HTTP_SIZE;
 }

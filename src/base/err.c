@@ -145,7 +145,7 @@ int err_wrap(struct err *err, const char *fmt, ...)
     char head[HEAD_SIZE];
     va_list ap;
 
-    /* Without a struct nobody kept the first value. */
+    /* Without a struct the first value was not kept. */
     if (!err)
         return -EIO;
     va_start(ap, fmt);

@@ -4,9 +4,9 @@
 /* What went wrong, in a form that can be sent, shown and tested.
  *
  * Every fallible function returns >= 0 or a negative errno. Above base/ it also takes `struct err
- * *`, filled once, on failure only, by whoever first knows what the failure means. The struct owns
- * nothing and has a fixed size: it lives on the stack, and a dying child sends it to its parent in
- * one datagram.
+ * *`, filled once, on failure only, by the function that first knows what the failure means. The
+ * struct owns nothing and has a fixed size: it lives on the stack, and a dying child sends it to
+ * its parent in one datagram.
  */
 
 enum err_code {

@@ -171,6 +171,23 @@ int fd_read_u64_at(int dirfd, const char *path, uint64_t *ret)
     return str_to_u64(text, ret);
 }
 
+int fd_set_u64_at(int dirfd, const char *path, uint64_t value, uint64_t *ret)
+{
+    char text[32];
+    AUTO_CLOSE int fd = open_retry(dirfd, path, O_RDWR);
+    if (fd < 0)
+        return fd;
+    int len = snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+    int r = fd_write_all(fd, text, (size_t)len);
+    if (r < 0)
+        return r;
+    ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+    if (n < 0)
+        return -errno;
+    text[n > 0 && text[n - 1] == '\n' ? n - 1 : n] = '\0';
+    return str_to_u64(text, ret);
+}
+
 int fd_sealed_memfd(const char *name, const void *data, size_t len)
 {
     /* A host may refuse memfds that could be executed; a kernel before 6.3 does not know how to
@@ -231,11 +248,11 @@ ssize_t fd_send_msg(int sock, const void *data, size_t len, const int *fds, size
         return -EINVAL;
     if (n_fds > 0) {
         msg.msg_control = control.bytes;
-        msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+        msg.msg_controllen = (socklen_t)CMSG_SPACE(n_fds * sizeof(int));
         struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
         c->cmsg_level = SOL_SOCKET;
         c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        c->cmsg_len = (socklen_t)CMSG_LEN(n_fds * sizeof(int));
         memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
     }
 
@@ -308,4 +325,16 @@ void fd_close_many(int *fds, size_t n)
             (void)close(fds[i]);
         fds[i] = -1;
     }
+}
+
+DIR *fd_opendir(int dir_fd)
+{
+    int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    int error = errno;
+
+    if (dir == NULL && fd >= 0)
+        (void)close(fd);
+    errno = error;
+    return dir;
 }

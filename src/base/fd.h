@@ -4,6 +4,7 @@
 /* Reading and writing whole files, sealed memory files, and passing descriptors over sockets. All
  * of these return >= 0 or a negative errno, retry EINTR, and make only O_CLOEXEC descriptors. */
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,6 +22,8 @@ int fd_read_to_buf(int fd, struct buf *b); /* until end of file or -ENOBUFS */
 ssize_t fd_read_file_at(int dirfd, const char *path, char *ret, size_t size);
 int fd_write_file_at(int dirfd, const char *path, const char *text); /* one write(2), no O_CREAT */
 int fd_read_u64_at(int dirfd, const char *path, uint64_t *ret);
+/* Writes a number and reads back what the kernel made of it, by one descriptor. */
+int fd_set_u64_at(int dirfd, const char *path, uint64_t value, uint64_t *ret);
 
 /* A memfd with the bytes, at its start, sealed against every change; not executable where the
  * kernel can say so. */
@@ -41,3 +44,6 @@ ssize_t fd_send_msg(int sock, const void *data, size_t len, const int *fds, size
 ssize_t fd_recv_msg(int sock, void *data, size_t size, int *fds, size_t *n_fds, int flags);
 
 void fd_close_many(int *fds, size_t n); /* closes those >= 0, sets them to -1 */
+
+/* The directory opened once more, for readdir(3) from its start. NULL: errno says why. */
+DIR *fd_opendir(int dir_fd);

@@ -14,26 +14,42 @@
 
 /* The sockets of container engines lie below some of these; they are named all the same, so that
  * the list says what it is about. */
-static const char *const blocked[] = {
-    "/etc",
-    "/proc",
-    "/sys",
-    "/dev",
-    "/root",
-    "/boot",
-    "/run",
-    "/var/run",
-    "/run/docker.sock",
-    "/var/run/docker.sock",
-    "/run/podman",
-    "/var/run/podman",
-};
+static const char *const blocked[] = {"/etc",
+                                      "/proc",
+                                      "/sys",
+                                      "/dev",
+                                      "/root",
+                                      "/boot",
+                                      "/run",
+                                      "/var/run",
+                                      "/run/docker.sock",
+                                      "/var/run/docker.sock",
+                                      "/run/podman",
+                                      "/var/run/podman"};
 
 bool path_at_or_below(const char *path, const char *root)
 {
     size_t len = strlen(root);
     return strncmp(path, root, len) == 0 &&
            (path[len] == '\0' || path[len] == '/' || str_eq(root, "/"));
+}
+
+bool host_path_find_root(char *const *roots, bool outer, const char *path, size_t *ret,
+                         const char **ret_rest)
+{
+    size_t best = 0;
+    bool found = false;
+
+    for (size_t i = 0; roots != NULL && roots[i] != NULL; i++) {
+        size_t len = str_eq(roots[i], "/") ? 0 : strlen(roots[i]);
+        if (!path_at_or_below(path, roots[i]) || len < best || (outer && path[len] == '\0'))
+            continue;
+        best = len;
+        found = true;
+        *ret = i;
+        *ret_rest = path[len] == '/' ? path + len + 1 : path + len;
+    }
+    return found;
 }
 
 void path_normalise(char *path)

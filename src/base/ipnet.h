@@ -4,7 +4,7 @@
 /* Address ranges that are not the public internet: everything that IANA's registries of
  * special-purpose addresses do not call globally reachable (private networks, loopback, link-local,
  * documentation, benchmarks, ...), multicast, what carries an IPv4 address inside an IPv6 one, and
- * cloud metadata services in and outside of them. One table for whoever filters: packet rules and
+ * cloud metadata services in and outside of them. One table for all that filter: packet rules and
  * answers of the resolver must not drift apart. */
 
 #include <stdbool.h>

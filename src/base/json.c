@@ -76,7 +76,7 @@ static int check_text(const char *text, size_t len, size_t *ret_nodes, struct er
 
 /* The library does not look whether its buffer could grow, and then reads and writes behind it. So
  * none of its allocations may fail: whether there is memory for all of them, and for the copies
- * that whoever reads the values will make, is found out before it begins. */
+ * that readers of the values will make, is found out before it begins. */
 static int reserve(size_t len, size_t nodes, struct err *err)
 {
     static bool set;
@@ -134,7 +134,7 @@ int json_parse(const char *text, size_t len, struct json **ret, struct err *err)
     return 0;
 }
 
-/* A struct json is a json_t under a name that nobody else can look into. */
+/* A struct json is a json_t under a name that hides its members. */
 static json_t *unwrap(const struct json *v)
 {
     return (json_t *)v;

@@ -54,7 +54,8 @@ struct jw {
 };
 
 void jw_init(struct jw *w, struct buf *out);
-int jw_end(struct jw *w); /* 0, or the first error */
+#define JW_INIT(buffer) ((struct jw){.out = (buffer)}) /* the same, where a local is declared */
+int jw_end(struct jw *w);                              /* 0, or the first error */
 void jw_object(struct jw *w);
 void jw_object_end(struct jw *w);
 void jw_array(struct jw *w);
@@ -67,10 +68,16 @@ void jw_u64(struct jw *w, uint64_t v);
 void jw_real(struct jw *w, double v); /* shortest round trip, Python's spelling: 1.0, 1e+16 */
 void jw_bool(struct jw *w, bool v);
 void jw_null(struct jw *w);
-void jw_value(struct jw *w, const struct json *v); /* a parsed value, verbatim in meaning */
+void jw_value(struct jw *w, const struct json *v);       /* a parsed value, verbatim in meaning */
+void jw_raw(struct jw *w, const char *text, size_t len); /* one value that is JSON already */
 
-/* Key and value in one. */
+/* Key and value in one. jw_karray() and jw_kobject() open the value. */
+void jw_karray(struct jw *w, const char *key);
+void jw_kobject(struct jw *w, const char *key);
 void jw_kstr(struct jw *w, const char *key, const char *s);
+void jw_kstrn(struct jw *w, const char *key, const char *s, size_t len);
+void jw_kvalue(struct jw *w, const char *key, const struct json *v);
+void jw_kraw(struct jw *w, const char *key, const char *text, size_t len);
 void jw_kint(struct jw *w, const char *key, int64_t v);
 void jw_ku64(struct jw *w, const char *key, uint64_t v);
 void jw_kreal(struct jw *w, const char *key, double v);

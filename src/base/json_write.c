@@ -287,13 +287,17 @@ void jw_null(struct jw *w)
     scalar(w, "null");
 }
 
+void jw_raw(struct jw *w, const char *text, size_t len)
+{
+    separate(w);
+    put(w, text, len);
+}
+
 static void object_value(struct jw *w, const struct json *v)
 {
     jw_object(w);
-    for (void *it = json_iter(v); it; it = json_iter_next(v, it)) {
-        jw_key(w, json_iter_key(it));
-        jw_value(w, json_iter_value(it));
-    }
+    for (void *it = json_iter(v); it; it = json_iter_next(v, it))
+        jw_kvalue(w, json_iter_key(it), json_iter_value(it));
     jw_object_end(w);
 }
 
@@ -333,10 +337,40 @@ void jw_value(struct jw *w, const struct json *v)
     }
 }
 
+void jw_karray(struct jw *w, const char *key)
+{
+    jw_key(w, key);
+    jw_array(w);
+}
+
+void jw_kobject(struct jw *w, const char *key)
+{
+    jw_key(w, key);
+    jw_object(w);
+}
+
 void jw_kstr(struct jw *w, const char *key, const char *s)
 {
     jw_key(w, key);
     jw_str(w, s);
+}
+
+void jw_kstrn(struct jw *w, const char *key, const char *s, size_t len)
+{
+    jw_key(w, key);
+    jw_strn(w, s, len);
+}
+
+void jw_kvalue(struct jw *w, const char *key, const struct json *v)
+{
+    jw_key(w, key);
+    jw_value(w, v);
+}
+
+void jw_kraw(struct jw *w, const char *key, const char *text, size_t len)
+{
+    jw_key(w, key);
+    jw_raw(w, text, len);
 }
 
 void jw_kint(struct jw *w, const char *key, int64_t v)

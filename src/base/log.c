@@ -107,10 +107,9 @@ struct record {
 static int write_json(struct buf *out, const struct record *r)
 {
     char now[40];
-    struct jw w;
+    struct jw w = JW_INIT(out);
 
     clock_format(clock_real(&clock_system), now, sizeof(now));
-    jw_init(&w, out);
     jw_object(&w);
     jw_kstr(&w, "time", now);
     jw_kstr(&w, "level", levels[r->level].name);
@@ -186,18 +185,16 @@ static int write_text(struct buf *out, const struct record *r)
 static void emit(const struct record *r)
 {
     int saved = errno;
-    AUTO_DONE(buf) struct buf out;
-    AUTO_DONE(buf) struct buf json;
+    AUTO_DONE(buf) struct buf out = BUF_INIT(RECORD_MAX);
+    AUTO_DONE(buf) struct buf json = BUF_INIT(RECORD_MAX);
 
-    buf_init(&out, RECORD_MAX);
-    buf_init(&json, RECORD_MAX);
     int e = config.json ? write_json(&json, r) : write_text(&out, r);
     if (e == 0 && config.json)
-        e = json_plain(&out, json.data, json.len); /* somebody will look at it in a terminal */
+        e = json_plain(&out, json.data, json.len); /* it will be read in a terminal */
     if (e == 0)
         e = buf_putc(&out, '\n');
     /* One write for one record, so that several processes can share a pipe. What does not get out
-     * is lost: there is nobody to tell. */
+     * is lost: there is no other place to say so. */
     if (e == 0)
         while (write(STDERR_FILENO, out.data, out.len) < 0 && errno == EINTR)
             ;
@@ -264,7 +261,7 @@ void log_request_make(char ret[LOG_REQUEST_SIZE])
 {
     static uint32_t process, count;
 
-    /* An id is no secret: whoever guesses one has gained nothing. */
+    /* An id is no secret: guessing one gains nothing. */
     if (process == 0 && getrandom(&process, sizeof(process), GRND_NONBLOCK) < 0)
         process = (uint32_t)clock_real(&clock_system) | 1U;
     (void)str_fmt(ret, LOG_REQUEST_SIZE, "%08" PRIx32 "%08" PRIx32, process, ++count);

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Opens, creates and checks paths beneath a descriptor, by openat2(2). */
+/* Resolves paths beneath a descriptor, and removes trees. */
 
 #include "base/path.h"
 
+#include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>
 #include <linux/openat2.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -78,7 +82,7 @@ static bool is_storage(int fd)
     return false;
 }
 
-/* A mount of a file system that is in use where hosts keep what is nobody's to have, or of the one
+/* A mount of a file system that is in use where hosts keep what no session may have, or of the one
  * that it is mounted on, is another name for a directory that lies elsewhere. */
 static bool is_another_name(int holder, const struct stat *st)
 {
@@ -121,46 +125,46 @@ static const char *first_name(const char *path, char ret[static NAME_MAX + 1])
     return path + len + (path[len] == '/');
 }
 
-int path_open_storage(int dirfd, const char *path, int flags)
+/* One name at a time, mount points included, up to the first that is missing: *path is what is left
+ * then. */
+static int walk_storage(int dirfd, const char **path, int flags)
 {
-    int fd = path_open_beneath(dirfd, path, O_PATH | flags, 0);
-    if (fd != -EXDEV)
-        return fd;
     AUTO_CLOSE int at = path_open_beneath(dirfd, ".", O_PATH | O_DIRECTORY, 0);
-    while (at >= 0 && *path != '\0') {
+
+    while (at >= 0 && **path != '\0') {
         char name[NAME_MAX + 1];
-        const char *rest = first_name(path, name);
+        const char *rest = first_name(*path, name);
         if (rest == NULL)
             return -ENAMETOOLONG;
-        path = rest;
-        int how = *path != '\0' ? O_DIRECTORY : flags;
+        int how = *rest != '\0' ? O_DIRECTORY : flags;
         int next = path_open_beneath(at, name, O_PATH | how, 0);
         if (next == -EXDEV)
             next = enter_mount(at, name, how);
-        (void)close(at);
-        at = next;
-    }
-    return TAKE_FD(at);
-}
-
-int path_open_deepest(int dirfd, const char *path, const char **ret_missing)
-{
-    AUTO_CLOSE int at = path_open_beneath(dirfd, ".", O_PATH | O_DIRECTORY, 0);
-
-    while (at >= 0 && *path != '\0') {
-        char name[NAME_MAX + 1];
-        const char *rest = first_name(path, name);
-        if (rest == NULL)
-            return -ENAMETOOLONG;
-        int next = path_open_storage(at, name, O_DIRECTORY);
         if (next == -ENOENT)
             break;
         (void)close(at);
         at = next;
-        path = rest;
+        *path = rest;
     }
-    *ret_missing = path;
     return TAKE_FD(at);
+}
+
+int path_open_storage(int dirfd, const char *path, int flags)
+{
+    AUTO_CLOSE int fd = path_open_beneath(dirfd, path, O_PATH | flags, 0);
+
+    if (fd != -EXDEV)
+        return TAKE_FD(fd);
+    fd = walk_storage(dirfd, &path, flags);
+    return fd >= 0 && *path != '\0' ? -ENOENT : TAKE_FD(fd);
+}
+
+int path_open_deepest(int dirfd, const char *path, const char **ret_missing)
+{
+    int fd = walk_storage(dirfd, &path, O_DIRECTORY);
+
+    *ret_missing = path;
+    return fd;
 }
 
 int path_make_beneath(int dirfd, const char *path)
@@ -170,11 +174,9 @@ int path_make_beneath(int dirfd, const char *path)
     if (at < 0)
         return -errno;
     while (*path != '\0') {
-        size_t len = strcspn(path, "/");
-        if (len > NAME_MAX)
+        const char *rest = first_name(path, name);
+        if (rest == NULL)
             return -ENAMETOOLONG;
-        memcpy(name, path, len);
-        name[len] = '\0';
         int next = path_open_beneath(at, name, O_PATH | O_DIRECTORY, 0);
         if (next == -ENOENT) {
             if (mkdirat(at, name, 0755) < 0 && errno != EEXIST)
@@ -185,7 +187,7 @@ int path_make_beneath(int dirfd, const char *path)
             return next;
         (void)close(at);
         at = next;
-        path += len + (path[len] == '/');
+        path = rest;
     }
     return TAKE_FD(at);
 }
@@ -240,4 +242,236 @@ uint64_t path_cost(const struct stat *st)
     uint64_t size = st->st_size > 0 ? (uint64_t)st->st_size : 0;
     uint64_t blocks = (uint64_t)st->st_blocks * 512;
     return blocks > size + BLOCK_SLACK ? blocks : size;
+}
+
+/* Removes a directory tree of any depth and size. */
+
+/* A tree that a session built may be deeper than descriptors, stacks and paths are long. We walk it
+ * depth first with at most LEVELS open directories; what lies deeper is moved, by rename, to the
+ * top directory, where the next pass finds it. Every entry is thus removed or moved a bounded
+ * number of times, and no name is ever resolved through more than one component. */
+#define LEVELS 32
+
+/* Passes that moved nothing and still left something: a filesystem that skips entries while others
+ * vanish needs a few, a program that keeps adding would take them all. */
+#define IDLE_PASSES_MAX 64
+
+struct level {
+    DIR *dir; /* owned */
+    char name[NAME_MAX + 1];
+};
+
+struct removal {
+    struct level stack[LEVELS];
+    size_t depth;
+    int error;       /* the first failure of this pass, or 0 */
+    uint64_t change; /* what this pass removed or moved */
+    uint64_t moved;
+    unsigned idle;        /* passes that moved nothing */
+    uint64_t serial;      /* for names of moved directories */
+    char unguessable[17]; /* so that the tree cannot hold these names already */
+};
+
+static void note(struct removal *rm, int error)
+{
+    if (rm->error == 0 && error != -ENOENT)
+        rm->error = error;
+}
+
+/* chmod for an O_PATH descriptor, which fchmod() refuses. */
+static int chmod_opath(int fd, mode_t mode)
+{
+    char proc[64];
+
+    if (syscall(SYS_fchmodat2, fd, "", mode, AT_EMPTY_PATH) == 0)
+        return 0;
+    (void)str_fmt(proc, sizeof(proc), "/proc/self/fd/%d", fd);
+    return chmod(proc, mode) < 0 ? -errno : 0;
+}
+
+/* A directory of the owner's without its bits for the owner: puts them there, then opens it. */
+static int open_locked_dir(int dirfd, const char *name)
+{
+    AUTO_CLOSE int handle = openat(dirfd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (handle < 0)
+        return -errno;
+    int r = chmod_opath(handle, S_IRWXU);
+    if (r < 0)
+        return r;
+    int fd = openat(handle, ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+/* Opens a directory for emptying, never through a link, never across a mount: what is mounted there
+ * belongs to another user. */
+static int open_dir(int dirfd, const char *name)
+{
+    AUTO_CLOSE int fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct statx st;
+
+    if (fd < 0 && errno == EACCES)
+        fd = open_locked_dir(dirfd, name);
+    else if (fd < 0)
+        fd = -errno;
+    if (fd < 0)
+        return fd;
+
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_MODE, &st) < 0)
+        return -errno;
+    if (st.stx_attributes & STATX_ATTR_MOUNT_ROOT)
+        return -EBUSY;
+    if ((st.stx_mode & S_IRWXU) != S_IRWXU)
+        (void)fchmod(fd, S_IRWXU); /* where this fails, the removals tell why */
+    return TAKE_FD(fd);
+}
+
+static int push_open(struct removal *rm, int dirfd, const char *name)
+{
+    struct level *level = &rm->stack[rm->depth];
+
+    assert(rm->depth < LEVELS);
+    AUTO_CLOSE int fd = open_dir(dirfd, name);
+    if (fd < 0)
+        return fd;
+    level->dir = fdopendir(fd);
+    if (!level->dir)
+        return -errno;
+    (void)TAKE_FD(fd);
+    rm->depth++;
+    return 0;
+}
+
+static int push(struct removal *rm, int dirfd, const char *name)
+{
+    int r = str_copy(rm->stack[rm->depth].name, sizeof(rm->stack[0].name), name);
+
+    return r < 0 ? r : push_open(rm, dirfd, name);
+}
+
+static int top_fd(const struct removal *rm)
+{
+    return dirfd(rm->stack[rm->depth - 1].dir);
+}
+
+/* Out of the deepest level we go to, into the first. */
+static int move_up(struct removal *rm, const char *name)
+{
+    char target[48];
+    int from = top_fd(rm), to = dirfd(rm->stack[0].dir);
+
+    (void)str_fmt(target, sizeof(target), "%s.%ju", rm->unguessable, (uintmax_t)rm->serial++);
+    int r = renameat(from, name, to, target) < 0 ? -errno : 0;
+    if (r == -EACCES) {
+        /* ".." changes, so moving a directory needs the right to write into it. */
+        AUTO_CLOSE int fd = open_dir(from, name);
+        if (fd >= 0)
+            r = renameat(from, name, to, target) < 0 ? -errno : 0;
+    }
+    if (r < 0)
+        return r;
+    rm->moved++;
+    rm->change++;
+    return 0;
+}
+
+static int remove_entry(struct removal *rm, const struct dirent *entry)
+{
+    int fd = top_fd(rm);
+
+    if (entry->d_type != DT_DIR) {
+        if (unlinkat(fd, entry->d_name, 0) == 0) {
+            rm->change++;
+            return 0;
+        }
+        /* The type may be unknown, or wrong by now. */
+        if (errno != EISDIR && errno != EPERM)
+            return -errno;
+    }
+    if (unlinkat(fd, entry->d_name, AT_REMOVEDIR) == 0) {
+        rm->change++;
+        return 0;
+    }
+    if (errno != ENOTEMPTY && errno != EEXIST && errno != EACCES)
+        return -errno;
+    return rm->depth < LEVELS ? push(rm, fd, entry->d_name) : move_up(rm, entry->d_name);
+}
+
+/* Done with the innermost directory: closes it and removes it from the one above. */
+static void pop(struct removal *rm)
+{
+    struct level *level = &rm->stack[--rm->depth];
+
+    (void)closedir(level->dir);
+    if (rm->depth == 0)
+        return;
+    if (unlinkat(top_fd(rm), level->name, AT_REMOVEDIR) == 0)
+        rm->change++;
+    else
+        note(rm, -errno);
+}
+
+/* One walk over everything that is not deeper than LEVELS. */
+static void walk(struct removal *rm)
+{
+    while (rm->depth > 0) {
+        errno = 0;
+        struct dirent *entry = readdir(rm->stack[rm->depth - 1].dir);
+        if (!entry) {
+            if (errno != 0)
+                note(rm, -errno);
+            pop(rm);
+            continue;
+        }
+        if (str_eq(entry->d_name, ".") || str_eq(entry->d_name, ".."))
+            continue;
+        int r = remove_entry(rm, entry);
+        if (r < 0)
+            note(rm, r);
+    }
+}
+
+/* Opens the top afresh, since moved directories appeared there, and walks. Fails when that leads no
+ * further. */
+static int pass(struct removal *rm, int dirfd, const char *name)
+{
+    rm->error = 0;
+    rm->change = rm->moved = 0;
+    int r = push_open(rm, dirfd, name);
+    if (r < 0)
+        return r;
+    walk(rm);
+    if (rm->moved == 0)
+        rm->idle++;
+    if (rm->change == 0 || rm->idle > IDLE_PASSES_MAX)
+        return rm->error < 0 ? rm->error : -ENOTEMPTY;
+    return 0;
+}
+
+/* -ENOTEMPTY: there is something to walk through, or no right to find out. */
+static int remove_empty(int dirfd, const char *name)
+{
+    if (unlinkat(dirfd, name, AT_REMOVEDIR) == 0)
+        return 0;
+    return errno == EEXIST || errno == EACCES ? -ENOTEMPTY : -errno;
+}
+
+int path_remove_tree_at(int dirfd, const char *name)
+{
+    struct removal rm = {0};
+
+    if (unlinkat(dirfd, name, 0) == 0)
+        return 0;
+    int as_file = -errno;
+    int r = as_file;
+    if (r == -EISDIR || r == -EPERM) {
+        id_random(rm.unguessable);
+        while ((r = remove_empty(dirfd, name)) == -ENOTEMPTY) {
+            r = pass(&rm, dirfd, name);
+            if (r < 0)
+                break;
+        }
+    }
+    if (r == -ENOENT)
+        return 0;
+    return r == -ENOTDIR ? as_file : r; /* a file that may not be removed */
 }

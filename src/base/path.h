@@ -3,7 +3,6 @@
 
 /* Every path another party names is resolved here, beneath a descriptor, by the kernel. */
 
-#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -16,13 +15,13 @@ struct stat;
  * the kernel lacks openat2. */
 int path_open_beneath(int dirfd, const char *path, int flags, mode_t mode);
 
-/* The same beneath a directory that somebody allowed, along a clean relative path, as O_PATH (with
+/* The same beneath an allowed directory, along a clean relative path, as O_PATH (with
  * `flags`: 0 or O_DIRECTORY). What is mounted there is part of it when it is storage of its own: a
  * volume, a tmpfs. -EXDEV for other mounts: of the kernel's own file systems and FUSE, and of
  * directories that lie elsewhere on the same file system or on that of the host itself. */
 int path_open_storage(int dirfd, const char *path, int flags);
 
-/* An absolute path of the host that nobody may bend with a link at any depth; mounts are fine. As
+/* An absolute path of the host without a link at any depth; mounts are fine. As
  * above otherwise. */
 int path_open_unlinked(const char *path, int flags);
 
@@ -46,10 +45,10 @@ bool path_is_clean_absolute(const char *path);
 /* Removes everything below and including `name` in dirfd, iteratively, without following links,
  * whatever its depth, with a fixed number of descriptors. Missing is fine. Directories without
  * permission are chmod-ed first. Never enters what is mounted there: -EBUSY, with the rest removed.
- * Entries may be swapped meanwhile; whoever keeps adding some can keep us busy. */
+ * Entries may be swapped meanwhile; a program that keeps adding some can keep us busy. */
 int path_remove_tree_at(int dirfd, const char *name);
 
-/* What a file costs whoever pays for the disk: its size, or the blocks it has where they are more
+/* What a file counts against a limit: its size, or the blocks it has where they are more
  * than rounding explains (preallocated beyond its end). A sparse file costs its size, as it may be
  * filled. */
 uint64_t path_cost(const struct stat *st);

@@ -19,7 +19,7 @@
 
 #define DATABASE "state.db"
 
-/* What may stand in a directory that nobody uses yet: of the file system, and of `box`, which opens
+/* What may stand in a directory that is not used yet: of the file system, and of `box`, which opens
  * the log of the boxd that it starts. */
 static const char *const neutral[] = {"lost+found", "boxd.log"};
 
@@ -67,15 +67,11 @@ static bool has_database(int dir_fd)
  */
 static int look_through(int dir_fd, bool *ret_empty, bool *ret_early)
 {
-    int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    DIR *dir = fd_opendir(dir_fd);
     bool empty = true, known = true;
 
-    if (dir == NULL) {
-        int e = -errno;
-        fd_close_many(&fd, 1);
-        return e;
-    }
+    if (dir == NULL)
+        return -errno;
     for (const struct dirent *d = readdir(dir); d != NULL; d = readdir(dir)) {
         if (str_eq(d->d_name, ".") || str_eq(d->d_name, "..") ||
             is_among(d->d_name, neutral, ARRAY_SIZE(neutral)))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What keeps us from taking somebody's directory for a state directory: what looks like ours there
- * is removed at start. */
+/* What keeps us from taking another program's directory for a state directory: what looks like ours
+ * there is removed at start. */
 
 struct err;
 

@@ -144,37 +144,35 @@ int str_fmt(char *dst, size_t size, const char *fmt, ...)
 }
 
 /* What Python's str.isspace() holds for, in UTF-8. */
-static const char *const blanks[] = {
-    " ",
-    "\t",
-    "\n",
-    "\v",
-    "\f",
-    "\r",
-    "\x1c",
-    "\x1d",
-    "\x1e",
-    "\x1f",
-    "\xc2\x85",
-    "\xc2\xa0",
-    "\xe1\x9a\x80",
-    "\xe2\x80\x80",
-    "\xe2\x80\x81",
-    "\xe2\x80\x82",
-    "\xe2\x80\x83",
-    "\xe2\x80\x84",
-    "\xe2\x80\x85",
-    "\xe2\x80\x86",
-    "\xe2\x80\x87",
-    "\xe2\x80\x88",
-    "\xe2\x80\x89",
-    "\xe2\x80\x8a",
-    "\xe2\x80\xa8",
-    "\xe2\x80\xa9",
-    "\xe2\x80\xaf",
-    "\xe2\x81\x9f",
-    "\xe3\x80\x80",
-};
+static const char *const blanks[] = {" ",
+                                     "\t",
+                                     "\n",
+                                     "\v",
+                                     "\f",
+                                     "\r",
+                                     "\x1c",
+                                     "\x1d",
+                                     "\x1e",
+                                     "\x1f",
+                                     "\xc2\x85",
+                                     "\xc2\xa0",
+                                     "\xe1\x9a\x80",
+                                     "\xe2\x80\x80",
+                                     "\xe2\x80\x81",
+                                     "\xe2\x80\x82",
+                                     "\xe2\x80\x83",
+                                     "\xe2\x80\x84",
+                                     "\xe2\x80\x85",
+                                     "\xe2\x80\x86",
+                                     "\xe2\x80\x87",
+                                     "\xe2\x80\x88",
+                                     "\xe2\x80\x89",
+                                     "\xe2\x80\x8a",
+                                     "\xe2\x80\xa8",
+                                     "\xe2\x80\xa9",
+                                     "\xe2\x80\xaf",
+                                     "\xe2\x81\x9f",
+                                     "\xe3\x80\x80"};
 
 /* Length of the blank that s[0..len) starts (or ends) with; 0 when there is none. A whole encoding
  * starts with a lead byte, so a match at the end cannot begin inside a character. */
@@ -208,9 +206,7 @@ char *str_strip(const char *s)
     return xstrndup(s, len);
 }
 
-/* Length of a character by its first byte and the range of its second (Unicode table 3-7); 0 for a
- * byte that starts none. */
-static unsigned utf8_lead(unsigned char c, unsigned char *lo, unsigned char *hi)
+unsigned utf8_lead(unsigned char c, unsigned char *lo, unsigned char *hi)
 {
     *lo = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
     *hi = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
@@ -244,6 +240,14 @@ int utf8_next(const char *s, size_t len, bool *ret_incomplete)
         hi = 0xbf;
     }
     return (int)n;
+}
+
+uint32_t utf8_point(const char *s, int n)
+{
+    uint32_t point = (unsigned char)s[0] & (n == 1 ? 0x7fU : 0x7fU >> n);
+    for (int i = 1; i < n; i++)
+        point = point << 6 | ((unsigned char)s[i] & 0x3fU);
+    return point;
 }
 
 bool utf8_valid(const char *s, size_t len)

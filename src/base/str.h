@@ -37,6 +37,11 @@ bool utf8_valid(const char *s, size_t len);
  * part (what one U+FFFD stands for). *ret_incomplete: the bytes end before the character does. */
 int utf8_next(const char *s, size_t len, bool *ret_incomplete);
 
+/* Length of a character by its first byte, and the range of its second byte (RFC 3629 §4); 0 for a
+ * byte that starts none. */
+unsigned utf8_lead(unsigned char c, unsigned char *lo, unsigned char *hi);
+uint32_t utf8_point(const char *s, int n); /* the code point of a valid character of n bytes */
+
 /* Length of the longest prefix of s[0..len) that ends on a character boundary (an incomplete
  * character at the very end is left out; invalid bytes count as characters of their own). */
 size_t utf8_boundary(const char *s, size_t len);

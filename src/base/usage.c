@@ -173,10 +173,12 @@ static int count(struct usage_walk *w, const char *name)
     if (fstatat(dirfd(w->dir), name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return 0;
     w->usage.entries++;
-    if (S_ISDIR(st.st_mode))
+    if (S_ISDIR(st.st_mode)) {
         push(w, name);
-    else
+    } else {
         w->usage.bytes += path_cost(&st);
+        w->usage.disk_bytes += (uint64_t)st.st_blocks * 512;
+    }
     if (w->usage.entries > w->max_entries)
         w->usage.too_many = true;
     return w->visit != NULL && !S_ISDIR(st.st_mode)

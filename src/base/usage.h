@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Counts what lies in a directory, in steps, so that nobody else waits for it. */
+/* Counts what lies in a directory, in steps, so that no other client waits for it. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,6 +16,7 @@ struct usage_walk;
 
 struct usage {
     uint64_t bytes;        /* path_cost() of all that is no directory; links count themselves */
+    uint64_t disk_bytes;   /* blocks of the same, as the file system has them now */
     uint64_t entries;      /* all that was seen, directories too */
     uint64_t unreadable;   /* directories that we may not look into */
     uint64_t gone;         /* directories that were seen and not found where they had been */

@@ -2,25 +2,51 @@
 
 /* The command line. Exit status: the command's own, or 125 when box itself fails. */
 
-#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/str.h"
 #include "cli/args/args.h"
 #include "cli/io/app.h"
-#include "cli/io/outcome.h"
 #include "cli/io/text.h"
+#include "config/config.h"
 
 static int verb_help(struct app *app, const struct args *args, struct err *err)
 {
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = BUF_INIT(65536);
 
-    buf_init(&text, 65536);
-    int r =
-        args->version ? buf_puts(&text, "box " BOX_VERSION "\n") : args_help(args->topic, &text);
-    return r < 0 ? err_sys(err, -r, "write the help") : text_print(&text, err);
+    if (args->version)
+        (void)buf_printf(&text, "box %s\n", config_version);
+    else
+        args_help(args->topic, &text);
+    return text_print(&text, err);
+}
+
+/* Of completion/; the build makes these from the files. */
+extern const unsigned char completion_bash[], completion_zsh[], completion_fish[];
+extern const size_t completion_bash_len, completion_zsh_len, completion_fish_len;
+
+static int verb_completion(struct app *app, const struct args *args, struct err *err)
+{
+    const struct {
+        const char *shell;
+        const unsigned char *text;
+        size_t len;
+    } scripts[] = {{"bash", completion_bash, completion_bash_len},
+                   {"zsh", completion_zsh, completion_zsh_len},
+                   {"fish", completion_fish, completion_fish_len}};
+    AUTO_DONE(buf) struct buf out = BUF_INIT(1U << 20);
+
+    for (size_t i = 0; i < ARRAY_SIZE(scripts); i++) {
+        if (!str_eq(args->names[0], scripts[i].shell))
+            continue;
+        int r = buf_append(&out, scripts[i].text, scripts[i].len);
+        return r < 0 ? err_sys(err, -r, "write the script") : text_print(&out, err);
+    }
+    return err_set(err, ERR_INVALID, "no completion for '%.40s'; there is one for bash, zsh, fish",
+                   args->names[0]);
 }
 
 /* clang-format off */
@@ -28,9 +54,18 @@ static int (*const verbs[VERB_MAX])(struct app *app, const struct args *args, st
     [VERB_RUN] = verb_command,
     [VERB_EXEC] = verb_command,
     [VERB_CP] = verb_cp,
+    [VERB_PORT] = verb_port,
     [VERB_PS] = verb_ps,
     [VERB_RM] = verb_rm,
+    [VERB_STOP] = verb_state,
+    [VERB_START] = verb_state,
+    [VERB_PAUSE] = verb_state,
+    [VERB_UNPAUSE] = verb_state,
+    [VERB_RENAME] = verb_rename,
+    [VERB_INSPECT] = verb_inspect,
+    [VERB_EVENTS] = verb_events,
     [VERB_DOCTOR] = verb_doctor,
+    [VERB_INFO] = verb_info,
     [VERB_CONFIG] = verb_config,
     [VERB_AUDIT] = verb_audit,
     [VERB_COMPLETION] = verb_completion,

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "command/policy_service.h"
 #include "command/quota_guard.h"
@@ -22,7 +23,7 @@
 
 #define MIB (1ULL << 20)
 #define LOOK_NS NSEC_PER_SEC        /* between two looks at the file system */
-#define ROUND_NS (5 * NSEC_PER_SEC) /* at most between rounds: who removes as much hides it */
+#define ROUND_NS (5 * NSEC_PER_SEC) /* at most between rounds: removals hide growth */
 #define COST 20U                    /* sessions are counted one part in so many of the time */
 #define STEP_BYTES (16 * MIB)       /* written since, before sessions are looked at */
 #define BYTES_PER_FILE (16384ULL)   /* of the limit, for the limit of files */
@@ -30,7 +31,7 @@
 
 /* A session that has much on disk, or was killed for it. */
 struct heavy {
-    struct heavy *next;
+    LIST_ENTRY(heavy) link;
     struct disk_guard *guard; /* borrowed */
     struct session *session;  /* held */
     uint64_t bytes, files;    /* as counted last */
@@ -43,20 +44,20 @@ struct heavy {
 
 /* A count that was asked for; it cannot be taken back. */
 struct asked {
-    struct disk_guard *guard; /* NULL: nobody wants to know any more */
+    struct disk_guard *guard; /* NULL: it was freed */
 };
 
 struct disk_guard {
     struct disk_guard_options o;
     struct loop_timer timer;
     struct loop_defer defer;
-    struct heavy *heavy;
+    LIST_HEAD(, heavy) heavy;
     uint64_t used; /* of the file system, when the last round began */
     uint64_t left; /* of it, for sessions, as of the last look; 0: it has less than its reserve */
     uint64_t begun, rest_until;
     struct session **round; /* owned and held; those still to be looked at, the next one last */
     size_t n_round;
-    struct asked *asked; /* owned by whoever will answer */
+    struct asked *asked; /* owned by the callback that answers */
 };
 
 static struct loop *loop_of(const struct disk_guard *g)
@@ -73,45 +74,34 @@ static uint64_t limit_of(const struct disk_guard *g)
 
 static void heavy_free(struct heavy *h)
 {
+    LIST_REMOVE(h, link);
     run_free(h->run);
     session_release(h->session);
     free(h);
 }
 
-static void forget(struct disk_guard *g, const struct session *s)
-{
-    for (struct heavy **at = &g->heavy; *at != NULL; at = &(*at)->next)
-        if ((*at)->session == s) {
-            struct heavy *h = *at;
-            *at = h->next;
-            heavy_free(h);
-            return;
-        }
-}
-
 static void forget_gone(struct disk_guard *g)
 {
-    for (struct heavy *h = g->heavy, *next; h != NULL; h = next) {
-        next = h->next;
+    struct heavy *h, *next;
+
+    LIST_FOREACH_SAFE (h, &g->heavy, link, next)
         if (session_state(h->session) != SESSION_READY)
-            forget(g, h->session);
-    }
+            heavy_free(h);
 }
 
-static struct heavy *find(struct disk_guard *g, struct session *s)
+/* That of the session, made if need be. */
+static struct heavy *heavy_of(struct disk_guard *g, struct session *s)
 {
-    struct heavy *h = g->heavy;
+    struct heavy *h;
 
-    while (h != NULL && h->session != s)
-        h = h->next;
-    if (h != NULL)
-        return h;
+    LIST_FOREACH (h, &g->heavy, link)
+        if (h->session == s)
+            return h;
     h = xnew(struct heavy);
     h->guard = g;
     h->session = s;
     session_hold(s);
-    h->next = g->heavy;
-    g->heavy = h;
+    LIST_INSERT_HEAD(&g->heavy, h, link);
     return h;
 }
 
@@ -126,8 +116,8 @@ static void remove_session(struct heavy *h)
     struct err ignored;
 
     log_warn(session_id(h->session), "%s; it does not stop, removing it", h->why.msg);
-    (void)manager_delete(g->o.service->manager, session_id(h->session), on_removed, NULL, &ignored);
-    forget(g, h->session);
+    (void)manager_expel(g->o.service->manager, h->session, on_removed, NULL, &ignored);
+    heavy_free(h);
 }
 
 static void on_killed(void *arg, const struct run_result *result)
@@ -173,7 +163,7 @@ static bool too_much(const struct disk_guard *g, const struct heavy *h, bool inc
 
 static void judge(struct disk_guard *g, struct session *s, const struct backend_held *held)
 {
-    struct heavy *h = find(g, s);
+    struct heavy *h = heavy_of(g, s);
     uint64_t bytes = held->bytes + held->stored_bytes;
     bool grew = h->seen && bytes > h->bytes + MIB;
     struct err why = {0};
@@ -191,7 +181,7 @@ static void judge(struct disk_guard *g, struct session *s, const struct backend_
                       (long long)policy_settings(g->o.service->policy)->disk_reserve_mb);
         punish(h, &why);
     } else if (h->run == NULL && bytes < STEP_BYTES && g->left > 0) {
-        forget(g, s);
+        heavy_free(h);
     } else {
         h->strikes = 0;
     }
@@ -201,7 +191,7 @@ static void judge(struct disk_guard *g, struct session *s, const struct backend_
 
 static void look(struct loop_timer *t);
 
-static void next(struct loop_defer *d);
+static void look_at_next(struct loop_defer *d);
 
 static void on_held(void *arg, const struct backend_held *held)
 {
@@ -219,7 +209,7 @@ static void on_held(void *arg, const struct backend_held *held)
     else if (known && session_state(s) == SESSION_READY)
         judge(g, s, held);
     session_release(s);
-    loop_defer_start(loop_of(g), &g->defer, next);
+    loop_defer_start(loop_of(g), &g->defer, look_at_next);
 }
 
 static bool ask(struct disk_guard *g, struct session *s)
@@ -237,7 +227,7 @@ static bool ask(struct disk_guard *g, struct session *s)
     return false;
 }
 
-static void next(struct loop_defer *d)
+static void look_at_next(struct loop_defer *d)
 {
     struct disk_guard *g = container_of(d, struct disk_guard, defer);
 
@@ -251,7 +241,7 @@ static void next(struct loop_defer *d)
     loop_timer_start(loop_of(g), &g->timer, LOOK_NS, look);
 }
 
-static void begin(struct disk_guard *g)
+static void begin_round(struct disk_guard *g)
 {
     struct manager *m = g->o.service->manager;
 
@@ -265,7 +255,7 @@ static void begin(struct disk_guard *g)
         session_hold(s);
         g->round[g->n_round++] = s;
     }
-    next(&g->defer);
+    look_at_next(&g->defer);
 }
 
 static void look(struct loop_timer *t)
@@ -285,7 +275,7 @@ static void look(struct loop_timer *t)
         if (used > g->used + STEP_BYTES || g->left == 0 ||
             loop_now(loop_of(g)) >= g->begun + ROUND_NS) {
             g->used = used;
-            begin(g);
+            begin_round(g);
             return;
         }
         g->used = used < g->used ? used : g->used;
@@ -312,8 +302,8 @@ void disk_guard_free(struct disk_guard *g)
     loop_defer_stop(&g->defer);
     while (g->n_round > 0)
         session_release(g->round[--g->n_round]);
-    while (g->heavy != NULL)
-        forget(g, g->heavy->session);
+    while (!LIST_EMPTY(&g->heavy))
+        heavy_free(LIST_FIRST(&g->heavy));
     free(g->round);
     free(g);
 }

@@ -10,12 +10,9 @@
  * session is killed, with the reason. The session stays, so that its files can be removed. One
  * that goes on growing all the same is removed. */
 
-#include <stdint.h>
-
 #include "base/cleanup.h"
 
 struct disk_guard;
-struct err;
 struct policy_service;
 
 struct disk_guard_options {

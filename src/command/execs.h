@@ -2,20 +2,21 @@
 #pragma once
 
 /* Execs that are known by an id, so that a lost connection is not the end of them: the last output
- * is kept, by position, and can be read again by whoever comes back.
+ * is kept, by position, and a client that comes back can read it again.
  *
  * A position counts the bytes of both streams in the order they came. A reader that goes on where
  * it stopped sees no gap and no repeat as long as what it wants is still kept; what was dropped
- * before is counted and said. While somebody reads, nothing he has not read is dropped: the program
- * is held back instead. */
+ * before is counted and said. While a reader is attached, nothing that it has not read is dropped:
+ * the program is held back instead. */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/cleanup.h"
+#include "base/list.h"
+#include "command/command.h"
 #include "loop/loop.h"
-#include "session/run.h"
 
 struct authz_scope;
 struct err;
@@ -28,10 +29,10 @@ struct session;
 #define EXEC_ID_MAX 64U
 
 struct execs_options {
-    const struct policy_service *service; /* borrowed; whom every exec is asked of */
+    const struct policy_service *service; /* borrowed; decides on every exec */
     size_t max_running;                   /* of execs */
-    /* Of those that ended. The oldest goes first, of whoever has the most: one token does not cost
-     * others what they may still want to read. */
+    /* Of those that ended. The oldest exec of the token that has the most goes first: one token
+     * does not cost others what they may still want to read. */
     size_t max_ended;
     uint64_t ended_ns; /* and how long they are kept */
     /* Of output, over all; those that ended go first, as above, then old output. */
@@ -56,19 +57,9 @@ struct named_exec_options {
     const struct authz_scope *scope; /* NULL: may do everything that the policy allows */
     const char *who;                 /* for the records; NULL: the name of the scope */
     const char *via;                 /* the front; static */
-    bool cleanup;                    /* it only makes room: see policy_quota.h */
+    bool cleanup;                    /* it only makes room: see quota.h */
     bool keep;      /* it goes on without readers, until its time is up, and is remembered then */
     size_t log_max; /* bytes of output kept for readers to come; only with `keep` */
-};
-
-/*   ASKING ──► RUNNING ──► ENDING ──► ENDED
- *      └────────────────────────────────┘   */
-enum named_exec_state {
-    NAMED_EXEC_ASKING,  /* of the policy */
-    NAMED_EXEC_RUNNING, /* also while it is being killed */
-    NAMED_EXEC_ENDING,  /* it has, and the policy looks at what it left */
-    NAMED_EXEC_ENDED,   /* as named_exec_result() and named_exec_error() tell */
-    NAMED_EXEC_STATE_MAX,
 };
 
 /* ERR_CONFLICT when the session has an exec of that id already; ERR_LIMIT; or what the policy says
@@ -81,11 +72,12 @@ struct named_exec *execs_find(const struct execs *x, const char *session_id, con
 struct named_exec *execs_next(const struct execs *x, const char *session_id,
                               const struct named_exec *after);
 
-enum named_exec_state named_exec_state(const struct named_exec *k);
+enum command_state named_exec_state(const struct named_exec *k); /* COMMAND_DONE: it has ended */
 const char *named_exec_state_name(const struct named_exec *k);
 bool named_exec_ran(const struct named_exec *k); /* at all */
 const char *named_exec_id(const struct named_exec *k);
 const char *named_exec_session_id(const struct named_exec *k);
+const char *named_exec_who(const struct named_exec *k);  /* name of the scope that started it */
 uint64_t named_exec_started(const struct named_exec *k); /* wall clock */
 /* Valid once it has ended and there is no error: one that never ran, or was not allowed to leave
  * what it left. */
@@ -100,7 +92,7 @@ void named_exec_close_stdin(struct named_exec *k);
 void named_exec_signal(struct named_exec *k, int signo);
 void named_exec_kill(struct named_exec *k);
 void named_exec_resize(struct named_exec *k, uint16_t rows, uint16_t cols);
-/* Nobody wants it any more: it is killed if it runs, and forgotten once it has ended. */
+/* The caller has no more use for it: it is killed if it runs, and forgotten once it has ended. */
 void named_exec_dismiss(struct named_exec *k);
 
 struct named_exec_events {
@@ -111,7 +103,7 @@ struct named_exec_events {
 /* Zero-initialised, inside its owner. */
 struct named_exec_reader {
     struct named_exec *kept; /* NULL: not attached; the rest is private */
-    struct named_exec_reader *prev, *next;
+    LIST_ENTRY(named_exec_reader) link;
     struct log_segment *segment; /* a hint */
     uint64_t at, dropped;
     const struct named_exec_events *events;

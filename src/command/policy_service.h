@@ -4,8 +4,8 @@
 /* What all fronts share, in one place: the policy, the sessions, and what is remembered about both.
  */
 
-#include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "session/manager.h"
 
@@ -21,6 +21,7 @@ struct outputs;
 struct policy;
 struct quota_guards;
 struct shares;
+struct spec;
 struct jobs;
 
 /* All borrowed. */
@@ -31,9 +32,9 @@ struct policy_service {
     struct error_ring *errors;
     struct audit *audit;         /* NULL: nothing is recorded */
     struct outputs *outputs;     /* NULL: full outputs are not kept */
-    struct shares *shares;       /* what tokens use; NULL: nobody counts */
-    struct quota_guards *guards; /* look after workspaces between commands; NULL: nobody does */
-    struct jobs *helper;         /* looks into directories that we may not; NULL: nobody does */
+    struct shares *shares;       /* what tokens use; NULL: not counted */
+    struct quota_guards *guards; /* look after workspaces between commands; NULL: none */
+    struct jobs *helper;         /* looks into directories that we may not; NULL: none */
     uint64_t session_ttl_sec;    /* for the status */
     const char *degraded;        /* what is not as it should be, as a sentence; NULL: nothing */
 };
@@ -50,7 +51,7 @@ struct policy_counts {
 void policy_count_seen(struct manager *m, const struct authz_scope *scope,
                        struct policy_counts *ret);
 
-/* An object: enabled, available, profile, recent_error_count; connector_error when not available;
+/* Members: enabled, available, profile, recent_error_count; connector_error when not available;
  * degraded when something is amiss; else backend, active_sessions, managed_processes,
  * session_ttl_sec; and audit. Counts are of what that scope sees. */
 void policy_service_write_status(const struct policy_service *s, const struct authz_scope *scope,
@@ -65,3 +66,18 @@ void policy_record_outcome(const struct policy_service *s, const struct audit_re
  * the ring) with outcome and reason filled in. */
 void policy_service_failed(const struct policy_service *s, const struct err *err,
                            const char *query_id, struct audit_record *record);
+
+/* How many seconds a command may take that a front runs for that caller; 0: as long as it likes. A
+ * token's may take as long as the longest of its profiles says. Others are bound by the configured
+ * profile, if there is one. */
+int64_t policy_longest_sec(const struct policy *p, const struct authz_scope *scope);
+
+/* Whether the scope covers what a session was made with: its name, its network, its mounts. */
+int policy_check_use(const struct policy *p, const struct authz_scope *scope,
+                     const struct spec *spec, struct err *err);
+
+/* What a user without a token (authz_user()) may use: sessions that it has made itself. */
+int policy_check_user(const struct spec *spec, uid_t uid, struct err *err);
+
+/* A command for the records, owned: `cmd`, or `argv` with quotes where a shell needs them. */
+char *policy_command_text(char *const *argv, const char *cmd);

@@ -9,9 +9,10 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/list.h"
 #include "base/log.h"
-#include "command/policy_count.h"
 #include "command/policy_service.h"
+#include "command/quota.h"
 #include "loop/loop.h"
 #include "policy/audit/audit.h"
 #include "policy/policy.h"
@@ -22,7 +23,7 @@
 
 #define SOON_NS NSEC_PER_SEC           /* between two looks at what grows */
 #define BUSY_NS (2ULL * NSEC_PER_SEC)  /* at most, while a managed process runs */
-#define IDLE_NS (8ULL * NSEC_PER_SEC)  /* at most: what runs in the background nobody tells us */
+#define IDLE_NS (8ULL * NSEC_PER_SEC)  /* at most: what runs in the background is not known */
 #define MOST_NS (60ULL * NSEC_PER_SEC) /* at most, however long counting takes */
 #define COST 20                        /* counting takes at most one part in so many of the time */
 #define STRIKES 4                      /* that it may grow again after all was killed */
@@ -33,7 +34,7 @@
  *      └───────────┴───────────────────┘     and from everywhere: gone, with its session */
 struct guard {
     struct quota_guards *all; /* borrowed */
-    struct guard *prev, *next;
+    LIST_ENTRY(guard) link;
     const struct policy_service *service; /* borrowed */
     struct session *session;              /* held */
     struct loop_timer timer;              /* WAITING */
@@ -48,7 +49,7 @@ struct guard {
 };
 
 struct quota_guards {
-    struct guard *first;
+    LIST_HEAD(, guard) guards;
 };
 
 struct quota_guards *quota_guards_new(void)
@@ -58,9 +59,7 @@ struct quota_guards *quota_guards_new(void)
 
 static void guard_free(struct guard *g)
 {
-    *(g->prev != NULL ? &g->prev->next : &g->all->first) = g->next;
-    if (g->next != NULL)
-        g->next->prev = g->prev;
+    LIST_REMOVE(g, link);
     loop_timer_stop(&g->timer);
     quota_count_free(g->count);
     run_free(g->run);
@@ -72,10 +71,8 @@ void quota_guards_free(struct quota_guards *all)
 {
     if (all == NULL)
         return;
-    for (struct guard *g = all->first, *next; g != NULL; g = next) {
-        next = g->next;
-        guard_free(g);
-    }
+    while (!LIST_EMPTY(&all->guards))
+        guard_free(LIST_FIRST(&all->guards));
     free(all);
 }
 
@@ -132,12 +129,12 @@ bool quota_killed(const struct run_result *result)
 {
     const struct outcome *o = &result->outcome;
 
-    /* 1: there was nobody. A killer that never ran, was stopped or killed has killed nobody. */
+    /* 1: no process was there. A killer that never ran, was stopped or killed has killed none. */
     return o->kind == OUTCOME_EXITED && o->error[0] == '\0' && o->exit_code <= 1;
 }
 
-/* Nobody has a list of what commands left behind, but whoever is inside reaches it all. It does not
- * reach itself, nor PID 1, which is ours. */
+/* boxd has no list of what commands left behind, but a process inside reaches it all. `kill -9 -1`
+ * does not reach itself, nor PID 1, which is Box's own. */
 int quota_kill(const struct policy_service *service, struct session *s, const struct err *why,
                const struct run_events *events, void *arg, struct run **ret)
 {
@@ -167,7 +164,7 @@ static void remove_session(struct guard *g, const struct err *why)
 
     record(g->service, g->session, AUDIT_SESSION_DELETE, why);
     log_warn(session_id(g->session), "%s; it does not stop, removing it", why->msg);
-    (void)manager_delete(g->service->manager, session_id(g->session), on_gone, NULL, &ignored);
+    (void)manager_expel(g->service->manager, g->session, on_gone, NULL, &ignored);
     guard_free(g);
 }
 
@@ -207,7 +204,7 @@ static void judge(struct guard *g, const struct usage *usage)
         g->strikes = 0;
         wait_for(g, next_interval(g, changed));
     } else if (g->strikes > 0 && !grew(usage, &g->killed)) {
-        wait_for(g, next_interval(g, changed)); /* too much, but nobody adds to it */
+        wait_for(g, next_interval(g, changed)); /* too much, but it does not grow */
     } else if (g->strikes >= STRIKES) {
         remove_session(g, &why);
     } else {
@@ -253,14 +250,14 @@ void quota_guard(const struct policy_service *service, struct session *s)
 {
     struct quota_guards *all = service->guards;
     const struct spec *spec = session_spec(s);
-    struct guard *g = all != NULL ? all->first : NULL;
+    struct guard *g;
 
     if (all == NULL || !quota_applies(spec) || spec->host_path_mode != MOUNT_RW ||
         session_state(s) != SESSION_READY)
         return;
-    while (g != NULL && g->session != s)
-        g = g->next;
-    if (g != NULL) {
+    LIST_FOREACH (g, &all->guards, link) {
+        if (g->session != s)
+            continue;
         if (g->timer.loop != NULL)
             wait_for(g, SOON_NS); /* something may have changed */
         return;
@@ -270,9 +267,6 @@ void quota_guard(const struct policy_service *service, struct session *s)
     g->service = service;
     g->session = s;
     session_hold(s);
-    g->next = all->first;
-    if (g->next != NULL)
-        g->next->prev = g;
-    all->first = g;
+    LIST_INSERT_HEAD(&all->guards, g, link);
     wait_for(g, SOON_NS);
 }

@@ -30,9 +30,8 @@ DEFINE_CLEANUP(quota_guards)
  * when it is looked after already. */
 void quota_guard(const struct policy_service *service, struct session *s); /* service borrowed */
 
-/* Kills every process of a session, for that reason, which is on record and told to whoever started
- * them. The run that does it is *ret; when there is none it was not possible, and has to be tried
- * again. */
+/* Kills every process of a session, for that reason, which is recorded and told to the callers that
+ * started them. The run that does it is *ret; without one it was not possible: try again. */
 int quota_kill(const struct policy_service *service, struct session *s, const struct err *why,
                const struct run_events *events, void *arg, struct run **ret);
 /* Whether that run has done it. If not the session is to be removed. */

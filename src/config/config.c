@@ -5,32 +5,37 @@
 #include "config/config.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/buf.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/host_path.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/path.h"
 #include "base/str.h"
 #include "base/strv.h"
 #include "base/user.h"
 #include "config/config_file.h"
-#include "config/config_policy.h"
-#include "config/token.h"
 #include "config/tokens.h"
+#include "policy/policy.h"
 
 #define TOKEN_MIN 32U
 #define ROOTS_MAX 64U
+#define ALIASES_MAX 32U
+#define ALIAS_LEN_MAX 64U
+#define YEAR_SEC 31536000U
 
 /* Where people keep their work. Only what lies below these may be mounted, and system directories
  * are refused again when a mount is asked for. */
@@ -41,43 +46,57 @@ struct settings {
     char *values[CONFIG_KEY_MAX]; /* owned; text of each setting, NULL: not given */
 };
 
+/* The value of a setting, and where it comes from. */
+struct config_source {
+    char *value; /* owned */
+    char *where; /* owned */
+};
+
 /* clang-format off */
+#define TEXT(m) .kind = CONFIG_IS_TEXT, .member = offsetof(struct config, m)
+#define NUMBER(m, most) .kind = CONFIG_IS_NUMBER, .member = offsetof(struct config, m), .max = (most)
+#define CHOICE(m, off, on) .kind = CONFIG_IS_CHOICE, .member = offsetof(struct config, m), .no = (off), .yes = (on)
+
 const struct config_key config_keys[CONFIG_KEY_MAX] = {
-    [CONFIG_HOST] = {"host", "BOX_LISTEN_HOST", "127.0.0.1", "Address to listen on"},
-    [CONFIG_PORT] = {"port", "BOX_LISTEN_PORT", "5410", "TCP port; 0: no TCP listener"},
-    [CONFIG_BACKEND] = {"backend", "BOX_BACKEND", "auto", "native, docker, podman, runsc; auto: the first that works, but for runsc"},
+    [CONFIG_HOST] = {"host", "BOX_LISTEN_HOST", "127.0.0.1", "Address to listen on", TEXT(host)},
+    [CONFIG_PORT] = {"port", "BOX_LISTEN_PORT", "5410", "TCP port; 0: no TCP listener", NUMBER(port, UINT16_MAX)},
+    [CONFIG_BACKEND] = {"backend", "BOX_BACKEND", "auto", "native, docker, podman or runsc; auto: the first that works of native, docker and podman", TEXT(backend)},
     [CONFIG_STATE_DIR] = {"state_dir", "BOX_STATE_DIR", NULL, "Where everything is kept: new, empty or made by Box"},
     [CONFIG_TOKEN_FILE] = {"token_file", "BOX_TOKEN_FILE", NULL, "File with the token that TCP clients send; read again when it changes"},
     [CONFIG_MOUNT_ROOTS] = {"allowed_mount_roots", "BOX_ALLOWED_MOUNT_ROOTS", NULL, "Directories of the host that may be mounted"},
-    [CONFIG_IMAGE_POLICY] = {"image_policy", "BOX_IMAGE_POLICY", "fallback", "What becomes of an image of LangBot's clients, profiles or settings that is not there. strict: refused; fallback: runs on 'host'. One that box or HTTP names is always refused"},
-    [CONFIG_REQUIRE_LIMITS] = {"require_limits", "BOX_REQUIRE_LIMITS", "false", "Refuse sessions whose limits cannot be enforced"},
-    [CONFIG_MAX_SESSIONS] = {"max_sessions", "BOX_MAX_SESSIONS", "8000", "Sessions at a time"},
-    [CONFIG_SESSION_TTL] = {"session_ttl_sec", "BOX_SESSION_TTL_SEC", "300", "Idle time after which a session is removed; 0: never"},
-    [CONFIG_ENGINE_SOCKET] = {"engine_socket", "BOX_ENGINE_SOCKET", NULL, "Docker's or Podman's: a path, unix://path or tcp://host:port"},
-    [CONFIG_ENGINE_RUNTIME] = {"engine_runtime", "BOX_ENGINE_RUNTIME", NULL, "Runtime that the engine uses, such as runsc"},
-    [CONFIG_ENGINE_TLS_CA] = {"engine_tls_ca", "BOX_ENGINE_TLS_CA", NULL, "PEM file: who may vouch for an engine at tcp://"},
-    [CONFIG_ENGINE_TLS_CERT] = {"engine_tls_cert", "BOX_ENGINE_TLS_CERT", NULL, "PEM file: our certificate for it"},
-    [CONFIG_ENGINE_TLS_KEY] = {"engine_tls_key", "BOX_ENGINE_TLS_KEY", NULL, "PEM file: its key"},
-    [CONFIG_IMAGE_PULL] = {"image_pull", "BOX_IMAGE_PULL", "never", "missing: let the engine fetch an image that it does not have"},
-    [CONFIG_MAX_PROCESSES] = {"max_managed_processes", "BOX_MAX_MANAGED_PROCESSES", "64", "Managed processes at a time"},
-    [CONFIG_MAX_EXITED] = {"max_completed_processes", "BOX_MAX_COMPLETED_PROCESSES", "256", "Ended ones that are remembered"},
-    [CONFIG_EXITED_SEC] = {"completed_process_retention_sec", "BOX_COMPLETED_PROCESS_RETENTION_SEC", "300", "And for how long; 0: not at all"},
-    [CONFIG_REPORT_BACKEND] = {"report_backend_as", "BOX_REPORT_BACKEND_AS", NULL, "Name of the backend that LangBot is told"},
-    [CONFIG_LEGACY] = {"legacy_protocol", "BOX_LEGACY_PROTOCOL", "false", "Serve LangBot clients of the first release too, which say not who they are"},
+    [CONFIG_IMAGE_POLICY] = {"image_policy", "BOX_IMAGE_POLICY", "fallback", "What becomes of an image of LangBot's clients, profiles or settings that is not there. strict: refused; fallback: runs on 'host'. One that box or HTTP names is always refused", CHOICE(strict_images, "fallback", "strict")},
+    [CONFIG_REQUIRE_LIMITS] = {"require_limits", "BOX_REQUIRE_LIMITS", "false", "Refuse sessions whose limits cannot be enforced", CHOICE(require_limits, "false", "true")},
+    [CONFIG_MAX_SESSIONS] = {"max_sessions", "BOX_MAX_SESSIONS", "8000", "Sessions at a time", NUMBER(max_sessions, 8000)},
+    [CONFIG_MAX_KEPT] = {"max_kept_sessions", "BOX_MAX_KEPT_SESSIONS", "1000", "Durable sessions, stopped or not; 0: no limit", NUMBER(max_kept, 100000)},
+    [CONFIG_KEPT_DISK] = {"kept_disk_mb", "BOX_KEPT_DISK_MB", "0", "Disk that stopped sessions may take together before no other durable one is made, in MiB; 0: no limit", NUMBER(kept_disk_mb, UINT32_MAX)},
+    [CONFIG_SESSION_TTL] = {"session_ttl_sec", "BOX_SESSION_TTL_SEC", "300", "Idle time after which a session is removed, or stopped where it is durable; 0: never", NUMBER(session_ttl_sec, YEAR_SEC)},
+    [CONFIG_ENGINE_SOCKET] = {"engine_socket", "BOX_ENGINE_SOCKET", NULL, "Docker's or Podman's: a path, unix://path or tcp://host:port", TEXT(engine_socket)},
+    [CONFIG_ENGINE_RUNTIME] = {"engine_runtime", "BOX_ENGINE_RUNTIME", NULL, "Runtime that the engine uses, such as runsc", TEXT(engine_runtime)},
+    [CONFIG_ENGINE_TLS_CA] = {"engine_tls_ca", "BOX_ENGINE_TLS_CA", NULL, "PEM file: authorities that may vouch for an engine at tcp://", TEXT(engine_tls_ca)},
+    [CONFIG_ENGINE_TLS_CERT] = {"engine_tls_cert", "BOX_ENGINE_TLS_CERT", NULL, "PEM file: our certificate for it", TEXT(engine_tls_cert)},
+    [CONFIG_ENGINE_TLS_KEY] = {"engine_tls_key", "BOX_ENGINE_TLS_KEY", NULL, "PEM file: its key", TEXT(engine_tls_key)},
+    [CONFIG_IMAGE_PULL] = {"image_pull", "BOX_IMAGE_PULL", "never", "missing: let the engine fetch an image that it does not have", CHOICE(image_pull, "never", "missing")},
+    [CONFIG_MAX_PROCESSES] = {"max_managed_processes", "BOX_MAX_MANAGED_PROCESSES", "64", "Managed processes at a time", NUMBER(max_processes, 100000)},
+    [CONFIG_MAX_EXITED] = {"max_completed_processes", "BOX_MAX_COMPLETED_PROCESSES", "256", "Ended ones that are remembered", NUMBER(max_exited, 100000)},
+    [CONFIG_EXITED_SEC] = {"completed_process_retention_sec", "BOX_COMPLETED_PROCESS_RETENTION_SEC", "300", "And for how long; 0: not at all", NUMBER(exited_sec, YEAR_SEC)},
+    [CONFIG_REPORT_BACKEND] = {"report_backend_as", "BOX_REPORT_BACKEND_AS", NULL, "Name of the backend that LangBot is told", TEXT(report_backend)},
+    [CONFIG_LEGACY] = {"legacy_protocol", "BOX_LEGACY_PROTOCOL", "false", "Serve LangBot clients of the first release too, whose requests carry no client identity", CHOICE(legacy_protocol, "false", "true")},
     [CONFIG_TOKENS_FILE] = {"tokens_file", "BOX_TOKENS_FILE", NULL, "File of tokens and what each may do; read again when it changes"},
-    [CONFIG_LOG_LEVEL] = {"log_level", "BOX_LOG_LEVEL", "info", "error, warn, info or debug: what is logged, and what is graver"},
-    [CONFIG_LOG_FORMAT] = {"log_format", "BOX_LOG_FORMAT", "auto", "json, human, or auto: human on a terminal, JSON elsewhere"},
-    [CONFIG_ACCESS_LOG] = {"access_log", "BOX_ACCESS_LOG", "debug", "Level of one record per request, or off"},
-    [CONFIG_ALLOWED_USERS] = {"allowed_users", "BOX_ALLOWED_USERS", NULL, "Users served without a token beside root and boxd's own: names or numbers"},
-    [CONFIG_ALLOWED_GROUPS] = {"allowed_groups", "BOX_ALLOWED_GROUPS", NULL, "Groups whose members are served like that"},
+    [CONFIG_LOG_LEVEL] = {"log_level", "BOX_LOG_LEVEL", "info", "error, warn, info or debug: what is logged, and what is graver", TEXT(log_level)},
+    [CONFIG_LOG_FORMAT] = {"log_format", "BOX_LOG_FORMAT", "auto", "json, human, or auto: human on a terminal, JSON elsewhere", TEXT(log_format)},
+    [CONFIG_ACCESS_LOG] = {"access_log", "BOX_ACCESS_LOG", "debug", "Level of one record per request, or off", TEXT(access_log)},
+    [CONFIG_ALLOWED_USERS] = {"allowed_users", "BOX_ALLOWED_USERS", NULL, "Users served without a token beside root and boxd's own: names or numbers", TEXT(allowed_users)},
+    [CONFIG_ALLOWED_GROUPS] = {"allowed_groups", "BOX_ALLOWED_GROUPS", NULL, "Groups whose members are served like that", TEXT(allowed_groups)},
+    [CONFIG_SOCKET_GROUP] = {"socket_group", "BOX_SOCKET_GROUP", NULL, "Group whose members may use a boxd that root runs, each with sessions of its own: it has the socket (0660). Default: box, where there is such a group; none: no group", TEXT(socket_group)},
     [CONFIG_LANGBOT_BASE] = {"langbot_base_dir", "BOX_LANGBOT_BASE_DIR", NULL, "Directory that LangBot runs in, where boxd cannot tell; may be mounted"},
     [CONFIG_ALIASES] = {"command_aliases", "BOX_COMMAND_ALIASES", "python=python3", "Further names of commands in the image 'host': name=command, commas between them; none: no names"},
-    [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all"},
+    [CONFIG_LINGER] = {"linger_sec", "BOX_LINGER_SEC", "86400", "How long sessions outlive a boxd that was killed; 0: not at all", NUMBER(linger_sec, YEAR_SEC)},
 };
 
 const struct config_flag config_flags[] = {
     {"host", 0, CONFIG_HOST + 256, "ADDR", "Address to listen on, numeric."},
-    {"ws-control-port", 0, CONFIG_PORT + 256, "PORT", "TCP port; 0: no TCP listener."},
+    {"port", 0, CONFIG_PORT + 256, "PORT", "TCP port; 0: no TCP listener."},
+    {"ws-control-port", 0, CONFIG_PORT + 256, "PORT", "The same, as LangBot's runtime calls it."},
     {"stdio-control", 's', 's', NULL, "Serve one LangBot host over standard input and output, and end with it."},
     {"backend", 0, CONFIG_BACKEND + 256, "NAME", "Backend to use."},
     {"state-dir", 0, CONFIG_STATE_DIR + 256, "DIR", "Where everything is kept, the unix socket too."},
@@ -111,13 +130,7 @@ static void usage(void)
                      config_keys[i].text != NULL ? ")" : "");
 }
 
-static void give(struct settings *s, enum config_name key, const char *text)
-{
-    free(s->values[key]);
-    s->values[key] = xstrdup(text);
-}
-
-/* Nobody we start may hold it open: its end of file is the sign that we died. */
+/* No program that we start may hold it open: its end of file is the sign that we died. */
 static int take_ready_fd(const char *text, int *ret, struct err *err)
 {
     uint64_t fd;
@@ -142,7 +155,8 @@ static int parse_command_line(int argc, char **argv, struct settings *s, const c
     optind = 1;
     while ((o = getopt_long(argc, argv, "shv", options, NULL)) != -1) {
         if (o >= 256) {
-            give(s, (enum config_name)(o - 256), optarg);
+            free(s->values[o - 256]);
+            s->values[o - 256] = xstrdup(optarg);
         } else if (o == 'c') {
             *ret_file = optarg;
         } else if (o == 's') {
@@ -155,7 +169,7 @@ static int parse_command_line(int argc, char **argv, struct settings *s, const c
             usage();
             return 1;
         } else if (o == 'v') {
-            (void)printf("boxd %s\n", BOX_VERSION);
+            (void)printf("boxd %s\n", config_version);
             return 1;
         } else {
             return err_set(err, ERR_INVALID, "unknown or incomplete option '%s'; see boxd --help",
@@ -167,23 +181,36 @@ static int parse_command_line(int argc, char **argv, struct settings *s, const c
     return 0;
 }
 
-static int number(const struct settings *s, enum config_name key, uint64_t max, uint64_t *ret,
-                  struct err *err)
+static char **text_member(struct config *c, size_t i)
 {
-    if (str_to_u64(s->values[key], ret) < 0 || *ret > max)
-        return err_set(err, ERR_INVALID, "%s must be a number from 0 to %llu, not '%.40s'",
-                       config_keys[key].name, (unsigned long long)max, s->values[key]);
-    return 0;
+    return (char **)(void *)((char *)c + config_keys[i].member);
 }
 
-static int choice(const struct settings *s, enum config_name key, const char *no, const char *yes,
-                  bool *ret, struct err *err)
+/* Settings that need nothing but their own text. */
+static int read_plain(struct config *c, const struct settings *s, struct err *err)
 {
-    const char *text = s->values[key];
-    if (!str_eq(text, no) && !str_eq(text, yes))
-        return err_set(err, ERR_INVALID, "%s must be %s or %s, not '%.40s'", config_keys[key].name,
-                       no, yes, text);
-    *ret = str_eq(text, yes);
+    for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
+        if (config_keys[i].kind == CONFIG_IS_TEXT && s->values[i] != NULL)
+            *text_member(c, i) = xstrdup(s->values[i]);
+    for (size_t i = 0; i < CONFIG_KEY_MAX; i++) {
+        const struct config_key *k = &config_keys[i];
+        uint64_t n;
+        if (k->kind != CONFIG_IS_NUMBER)
+            continue;
+        if (str_to_u64(s->values[i], &n) < 0 || n > k->max)
+            return err_set(err, ERR_INVALID, "%s must be a number from 0 to %llu, not '%.40s'",
+                           k->name, (unsigned long long)k->max, s->values[i]);
+        *(uint64_t *)(void *)((char *)c + k->member) = n;
+    }
+    for (size_t i = 0; i < CONFIG_KEY_MAX; i++) {
+        const struct config_key *k = &config_keys[i];
+        if (k->kind != CONFIG_IS_CHOICE)
+            continue;
+        if (!str_eq(s->values[i], k->no) && !str_eq(s->values[i], k->yes))
+            return err_set(err, ERR_INVALID, "%s must be %s or %s, not '%.40s'", k->name, k->no,
+                           k->yes, s->values[i]);
+        *(bool *)(void *)((char *)c + k->member) = str_eq(s->values[i], k->yes);
+    }
     return 0;
 }
 
@@ -208,21 +235,18 @@ static bool is_on(const char *text)
     return false;
 }
 
-static int read_log(struct config *c, const struct settings *s, struct err *err)
+static int check_log(const struct config *c, struct err *err)
 {
-    const char *level = s->values[CONFIG_LOG_LEVEL], *access = s->values[CONFIG_ACCESS_LOG];
-    if (log_level_find(level) < 0)
+    if (log_level_find(c->log_level) < 0)
         return err_set(err, ERR_INVALID,
-                       "log_level must be error, warn, info or debug, not '%.40s'", level);
-    if (log_level_find(access) < 0 && !str_eq(access, "off"))
+                       "log_level must be error, warn, info or debug, not '%.40s'", c->log_level);
+    if (log_level_find(c->access_log) < 0 && !str_eq(c->access_log, "off"))
         return err_set(err, ERR_INVALID,
-                       "access_log must be error, warn, info, debug or off, not '%.40s'", access);
-    if (!log_format_known(s->values[CONFIG_LOG_FORMAT]))
+                       "access_log must be error, warn, info, debug or off, not '%.40s'",
+                       c->access_log);
+    if (!log_format_known(c->log_format))
         return err_set(err, ERR_INVALID, "log_format must be auto, human or json, not '%.40s'",
-                       s->values[CONFIG_LOG_FORMAT]);
-    c->log_level = xstrdup(level);
-    c->log_format = xstrdup(s->values[CONFIG_LOG_FORMAT]);
-    c->access_log = xstrdup(access);
+                       c->log_format);
     return 0;
 }
 
@@ -256,6 +280,14 @@ static int read_langbot(struct config *c, struct err *err)
     return 0;
 }
 
+static int add_root(struct config *c, const char *real, struct err *err)
+{
+    if (strv_len(c->mount_roots) >= ROOTS_MAX)
+        return err_set(err, ERR_LIMIT, "allowed_mount_roots: more than %u entries", ROOTS_MAX);
+    strv_add(&c->mount_roots, real);
+    return 0;
+}
+
 static int read_roots(struct config *c, const char *list, bool builtin, struct err *err)
 {
     AUTO_FREE char *copy = xstrdup(list);
@@ -275,15 +307,15 @@ static int read_roots(struct config *c, const char *list, bool builtin, struct e
         if (str_eq(real, "/"))
             return err_set(err, ERR_DENIED,
                            "allowed_mount_roots: the whole file system cannot be allowed");
-        if (strv_len(c->mount_roots) >= ROOTS_MAX)
-            return err_set(err, ERR_LIMIT, "allowed_mount_roots: more than %u entries", ROOTS_MAX);
-        strv_add(&c->mount_roots, real);
+        int r = add_root(c, real, err);
+        if (r < 0)
+            return r;
     }
     c->mount_roots_builtin = builtin;
     return 0;
 }
 
-/* Whoever says where LangBot runs means that what it keeps there can be mounted. */
+/* A user who says where LangBot runs means that its files there can be mounted. */
 static int read_langbot_base(struct config *c, const char *text, struct err *err)
 {
     char real[PATH_MAX], cwd[PATH_MAX];
@@ -301,9 +333,61 @@ static int read_langbot_base(struct config *c, const char *text, struct err *err
     c->langbot_base = xstrdup(real);
     if (str_eq(real, "/") || (own && !c->mount_roots_builtin))
         return 0;
-    if (strv_len(c->mount_roots) >= ROOTS_MAX)
-        return err_set(err, ERR_LIMIT, "allowed_mount_roots: more than %u entries", ROOTS_MAX);
-    strv_add(&c->mount_roots, real);
+    return add_root(c, real, err);
+}
+
+static bool is_plain_name(const char *s)
+{
+    size_t n = 0;
+    while (isalnum((unsigned char)s[n]) || (s[n] != '\0' && strchr("._+-", s[n]) != NULL))
+        n++;
+    return n > 0 && n <= ALIAS_LEN_MAX && s[n] == '\0' && !str_eq(s, ".") && !str_eq(s, "..");
+}
+
+static int check_alias(char *const *have, const char *name, const char *target, struct err *err)
+{
+    if (!is_plain_name(name))
+        return err_set(err, ERR_INVALID,
+                       "command_aliases: '%.80s' is no plain name of a command (letters, digits, "
+                       "'.', '_', '+', '-')",
+                       name);
+    if (!is_plain_name(target) && (!path_is_clean_absolute(target) || str_eq(target, "/")))
+        return err_set(err, ERR_INVALID,
+                       "command_aliases: %.64s must be the name of a command or an absolute path "
+                       "without '.', '..' or '//', not '%.80s'",
+                       name, target);
+    if (str_eq(name, target))
+        return err_set(err, ERR_INVALID, "command_aliases: '%.64s' is given as itself", name);
+    for (; have != NULL && *have != NULL; have++)
+        if (strncmp(*have, name, strlen(name)) == 0 && (*have)[strlen(name)] == '=')
+            return err_set(err, ERR_INVALID, "command_aliases: '%.64s' is given twice", name);
+    return 0;
+}
+
+/* "name=command,…" as a list of its checked pairs. */
+static int read_aliases(const char *list, char ***ret, struct err *err)
+{
+    AUTO_FREE char *copy = xstrdup(list);
+    AUTO_STRV char **aliases = NULL;
+    char *save = NULL;
+    if (str_eq(list, "none"))
+        return 0;
+    for (char *item = strtok_r(copy, ",", &save); item != NULL; item = strtok_r(NULL, ",", &save)) {
+        AUTO_FREE char *pair = str_strip(item);
+        char *equals = strchr(pair, '=');
+        if (equals == NULL)
+            return err_set(err, ERR_INVALID,
+                           "command_aliases: '%.80s' is not name=command (none: no aliases)", pair);
+        *equals = '\0';
+        int r = check_alias(aliases, pair, equals + 1, err);
+        if (r < 0)
+            return r;
+        if (strv_len(aliases) >= ALIASES_MAX)
+            return err_set(err, ERR_LIMIT, "command_aliases: more than %u entries", ALIASES_MAX);
+        *equals = '=';
+        strv_add(&aliases, pair);
+    }
+    *ret = TAKE_PTR(aliases);
     return 0;
 }
 
@@ -344,42 +428,15 @@ static int set_paths(struct config *c, const struct settings *s, struct err *err
     return 0;
 }
 
-/* NULL when it is not given. */
-static char *copy(const struct settings *s, enum config_name key)
-{
-    return s->values[key] != NULL ? xstrdup(s->values[key]) : NULL;
-}
-
 static int interpret(struct config *c, const struct settings *s, struct err *err)
 {
-    uint64_t port = 0;
     struct in6_addr address;
     const char *roots = s->values[CONFIG_MOUNT_ROOTS];
-    int r = number(s, CONFIG_PORT, 65535, &port, err);
-    if (r == 0)
-        r = number(s, CONFIG_MAX_SESSIONS, 8000, &c->max_sessions, err);
-    if (r == 0)
-        r = number(s, CONFIG_SESSION_TTL, 31536000, &c->session_ttl_sec, err);
-    if (r == 0)
-        r = number(s, CONFIG_MAX_PROCESSES, 100000, &c->max_processes, err);
-    if (r == 0)
-        r = number(s, CONFIG_MAX_EXITED, 100000, &c->max_exited, err);
-    if (r == 0)
-        r = number(s, CONFIG_EXITED_SEC, 31536000, &c->exited_sec, err);
-    if (r == 0)
-        r = number(s, CONFIG_LINGER, 31536000, &c->linger_sec, err);
-    if (r == 0)
-        r = choice(s, CONFIG_IMAGE_POLICY, "fallback", "strict", &c->strict_images, err);
-    if (r == 0)
-        r = choice(s, CONFIG_REQUIRE_LIMITS, "false", "true", &c->require_limits, err);
-    if (r == 0)
-        r = choice(s, CONFIG_IMAGE_PULL, "never", "missing", &c->image_pull, err);
-    if (r == 0)
-        r = choice(s, CONFIG_LEGACY, "false", "true", &c->legacy_protocol, err);
+    int r = read_plain(c, s, err);
     if (r == 0 && s->values[CONFIG_TOKEN_FILE] != NULL)
         r = token_file_open(s->values[CONFIG_TOKEN_FILE], &c->token_file, err);
     if (r == 0)
-        r = read_log(c, s, err);
+        r = check_log(c, err);
     if (r == 0)
         r = read_langbot(c, err);
     if (r == 0)
@@ -387,30 +444,18 @@ static int interpret(struct config *c, const struct settings *s, struct err *err
     if (r == 0)
         r = read_langbot_base(c, s->values[CONFIG_LANGBOT_BASE], err);
     if (r == 0)
-        r = config_read_aliases(s->values[CONFIG_ALIASES], &c->aliases, err);
+        r = read_aliases(s->values[CONFIG_ALIASES], &c->aliases, err);
     if (r == 0)
         r = set_paths(c, s, err);
-    if (r < 0)
-        return r;
-    c->port = (uint16_t)port;
-    c->host = xstrdup(s->values[CONFIG_HOST]);
-    c->backend = xstrdup(s->values[CONFIG_BACKEND]);
-    c->engine_socket = copy(s, CONFIG_ENGINE_SOCKET);
-    c->engine_runtime = copy(s, CONFIG_ENGINE_RUNTIME);
-    c->engine_tls_ca = copy(s, CONFIG_ENGINE_TLS_CA);
-    c->engine_tls_cert = copy(s, CONFIG_ENGINE_TLS_CERT);
-    c->engine_tls_key = copy(s, CONFIG_ENGINE_TLS_KEY);
-    c->report_backend = copy(s, CONFIG_REPORT_BACKEND);
-    c->allowed_users = copy(s, CONFIG_ALLOWED_USERS);
-    c->allowed_groups = copy(s, CONFIG_ALLOWED_GROUPS);
-    if (inet_pton(AF_INET, c->host, &address) != 1 && inet_pton(AF_INET6, c->host, &address) != 1)
-        return err_set(err, ERR_INVALID, "host must be a numeric address, not '%.80s'", c->host);
-    return 0;
+    if (r == 0 && inet_pton(AF_INET, c->host, &address) != 1 &&
+        inet_pton(AF_INET6, c->host, &address) != 1)
+        r = err_set(err, ERR_INVALID, "host must be a numeric address, not '%.80s'", c->host);
+    return r;
 }
 
 /* The command line over the environment over the file over the defaults. */
-static void settle(struct settings *s, struct settings *file, const char *path, size_t i,
-                   struct config_source *source)
+static void settle_value(struct settings *s, struct settings *file, const char *path, size_t i,
+                         struct config_source *source)
 {
     const char *env = getenv(config_keys[i].env);
     if (s->values[i] != NULL) {
@@ -429,18 +474,70 @@ static void settle(struct settings *s, struct settings *file, const char *path, 
     source->value = xstrdup(s->values[i] != NULL ? s->values[i] : "");
 }
 
+static bool may_be_mounted(const struct config *c, const char *path)
+{
+    AUTO_FREE char *real = path_real(path);
+    for (char *const *root = c->mount_roots; root != NULL && *root != NULL; root++) {
+        size_t len = strlen(*root);
+        if (str_starts(real, *root) &&
+            (real[len] == '/' || (real[len] == '\0' && !c->mount_roots_builtin)))
+            return true;
+    }
+    return false;
+}
+
+/* What every sandbox of a chat would fail at is said at once. */
+static int check_chat(const struct config *c, struct err *err)
+{
+    const struct chat_config *chat = &policy_settings(c->policy)->chat;
+    const char *const paths[] = {chat->chats_root, chat->dependencies_host_path,
+                                 chat->lambda_tools_host_path};
+    int r = chat_config_check(chat, err);
+    for (size_t i = 0; r == 0 && chat_configured(chat) && i < ARRAY_SIZE(paths); i++)
+        if (!may_be_mounted(c, paths[i]))
+            r = err_set(err, ERR_INVALID,
+                        "'%.200s' of the section sandbox is outside the directories that may be "
+                        "mounted; add it to allowed_mount_roots",
+                        paths[i]);
+    return r;
+}
+
+/* After the rest of the configuration, which the policy builds on. `sections` is NULL without a
+ * file. */
+static int read_policy(struct config *c, const struct json *sections, const char *path,
+                       struct err *err)
+{
+    char cwd[PATH_MAX];
+    if (getcwd(cwd, sizeof(cwd)) == NULL)
+        return err_sys(err, errno, "current directory");
+    const struct policy_options options = {.file = sections,
+                                           .file_name = path != NULL ? path : "(none)",
+                                           .env = environ,
+                                           .cwd = cwd,
+                                           .resolve = path_real,
+                                           .outer_roots = c->mount_roots};
+    int r = policy_new(&options, &c->policy, err);
+    return r < 0 ? r : check_chat(c, err);
+}
+
+static void set_source(struct config_source *s, const char *value)
+{
+    free(s->value);
+    s->value = xstrdup(value);
+}
+
 static int read_all(struct config *c, const struct settings *s, const struct json *sections,
                     const char *path, struct err *err)
 {
     int r = interpret(c, s, err);
     if (r == 0)
-        r = config_read_policy(c, sections, path, err);
+        r = read_policy(c, sections, path, err);
     if (r == 0 && s->values[CONFIG_TOKENS_FILE] != NULL)
         r = tokens_file_open(s->values[CONFIG_TOKENS_FILE], &c->tokens, err);
     if (r == 0 && s->values[CONFIG_STATE_DIR] == NULL)
-        config_source_set(&c->sources[CONFIG_STATE_DIR], c->state_dir);
+        set_source(&c->sources[CONFIG_STATE_DIR], c->state_dir);
     if (r == 0 && c->mount_roots_builtin)
-        config_source_set(&c->sources[CONFIG_MOUNT_ROOTS], builtin_roots);
+        set_source(&c->sources[CONFIG_MOUNT_ROOTS], builtin_roots);
     return r;
 }
 
@@ -456,7 +553,7 @@ int config_load(int argc, char **argv, struct config **ret, struct err *err)
     if (r == 0 && path != NULL)
         r = config_file_read(path, file.values, &sections, err);
     for (size_t i = 0; r == 0 && i < CONFIG_KEY_MAX; i++)
-        settle(&s, &file, path, i, &c->sources[i]);
+        settle_value(&s, &file, path, i, &c->sources[i]);
     if (r == 0)
         r = read_all(c, &s, sections, path, err);
     for (size_t i = 0; i < CONFIG_KEY_MAX; i++) {
@@ -468,6 +565,14 @@ int config_load(int argc, char **argv, struct config **ret, struct err *err)
     return r;
 }
 
+int config_load_file(const char *file, struct config **ret, struct err *err)
+{
+    char *argv[] = {(char *)(uintptr_t) "boxd", (char *)(uintptr_t) "--config",
+                    (char *)(uintptr_t)file, NULL};
+
+    return config_load(file != NULL ? 3 : 1, argv, ret, err);
+}
+
 void config_free(struct config *c)
 {
     if (c == NULL)
@@ -475,30 +580,37 @@ void config_free(struct config *c)
     if (c->control_token != NULL)
         explicit_bzero(c->control_token, strlen(c->control_token));
     token_file_free(c->token_file);
+    tokens_file_free(c->tokens);
+    policy_free(c->policy);
+    for (size_t i = 0; i < CONFIG_KEY_MAX; i++)
+        if (config_keys[i].kind == CONFIG_IS_TEXT)
+            free(*text_member(c, i));
     free(c->state_dir);
     free(c->socket_path);
-    free(c->host);
-    free(c->backend);
-    free(c->engine_socket);
-    free(c->engine_runtime);
-    free(c->engine_tls_ca);
-    free(c->engine_tls_cert);
-    free(c->engine_tls_key);
-    free(c->report_backend);
-    free(c->log_level);
-    free(c->log_format);
-    free(c->access_log);
     free(c->control_token);
     free(c->instance);
     free(c->box_config);
     free(c->langbot_base);
-    free(c->allowed_users);
-    free(c->allowed_groups);
     strv_free(c->mount_roots);
     strv_free(c->aliases);
-    config_policy_done(c);
+    for (size_t i = 0; i < CONFIG_KEY_MAX; i++) {
+        free(c->sources[i].value);
+        free(c->sources[i].where);
+    }
+    free(c->sources);
     fd_close_many(&c->ready_fd, 1);
     free(c);
+}
+
+bool config_explain(const struct config *c, size_t i, struct policy_row *ret)
+{
+    if (i >= CONFIG_KEY_MAX)
+        return policy_explain(c->policy, i - CONFIG_KEY_MAX, ret);
+    *ret = (struct policy_row){.key = config_keys[i].name,
+                               .value = c->sources[i].value,
+                               .source = c->sources[i].where,
+                               .doc = config_keys[i].doc};
+    return true;
 }
 
 int config_make_path(const char *path, mode_t mode, struct err *err)
@@ -525,9 +637,34 @@ int config_make_dirs(const struct config *c, struct err *err)
     return r < 0 ? r : config_make_path(run, 0711, err);
 }
 
+int config_find_program(const char *name, char ret[static PATH_MAX], struct err *err)
+{
+    static const char *const beside[] = {"", "/../libexec/box"};
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (n <= 0)
+        return err_sys(err, errno, "find our own program");
+    self[n] = '\0';
+    *strrchr(self, '/') = '\0';
+    for (size_t i = 0; i < ARRAY_SIZE(beside); i++)
+        if (str_fmt(ret, PATH_MAX, "%s%s/%s", self, beside[i], name) >= 0 && access(ret, X_OK) == 0)
+            return 0;
+    if (str_fmt(ret, PATH_MAX, "%s/%s", BOX_LIBEXECDIR, name) >= 0 && access(ret, X_OK) == 0)
+        return 0;
+    return err_set(
+        err, ERR_NOT_FOUND,
+        "'%s' is missing: it should stand beside this program or in %s; install Box again", name,
+        BOX_LIBEXECDIR);
+}
+
 bool config_host_is_loopback(const struct config *c)
 {
     return str_starts(c->host, "127.") || str_eq(c->host, "::1");
+}
+
+bool config_needs_token(const struct config *c)
+{
+    return c->token_file != NULL || c->control_token != NULL || c->tokens != NULL;
 }
 
 void config_say_ready(struct config *c)

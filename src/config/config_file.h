@@ -4,6 +4,7 @@
 /* The settings of boxd, by name, and the YAML file that may hold them. */
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct err;
 struct json;
@@ -18,6 +19,8 @@ enum config_name {
     CONFIG_IMAGE_POLICY,
     CONFIG_REQUIRE_LIMITS,
     CONFIG_MAX_SESSIONS,
+    CONFIG_MAX_KEPT,
+    CONFIG_KEPT_DISK,
     CONFIG_SESSION_TTL,
     CONFIG_ENGINE_SOCKET,
     CONFIG_ENGINE_RUNTIME,
@@ -32,6 +35,7 @@ enum config_name {
     CONFIG_LEGACY,
     CONFIG_ALLOWED_USERS,
     CONFIG_ALLOWED_GROUPS,
+    CONFIG_SOCKET_GROUP,
     CONFIG_LANGBOT_BASE,
     CONFIG_LINGER,
     CONFIG_TOKENS_FILE,
@@ -42,10 +46,21 @@ enum config_name {
     CONFIG_KEY_MAX,
 };
 
+enum config_kind {
+    CONFIG_IS_OTHER, /* read by a function of its own */
+    CONFIG_IS_TEXT,  /* a char *, owned; NULL where it is not given */
+    CONFIG_IS_NUMBER,
+    CONFIG_IS_CHOICE, /* a bool by two words */
+};
+
 struct config_key {
     const char *name, *env;
     const char *text; /* default, NULL: none */
     const char *doc;
+    enum config_kind kind;
+    size_t member; /* of struct config */
+    uint64_t max;
+    const char *no, *yes;
 };
 
 extern const struct config_key config_keys[CONFIG_KEY_MAX];
@@ -67,5 +82,7 @@ extern const size_t config_n_flags;
  * are errors that name the line. */
 int config_file_read(const char *path, char **values, struct json **ret_sections, struct err *err);
 
-/* config_alias.c: "name=command,…" as a list of its checked pairs. */
-int config_read_aliases(const char *list, char ***ret, struct err *err);
+/* A whole YAML file as JSON, owned; an empty one is an empty object. What JSON lacks (anchors,
+ * aliases, tags, keys that are no text) is refused, and everything has a cap. Errors name the line.
+ */
+int config_yaml_read(int fd, const char *path, struct json **ret, struct err *err);

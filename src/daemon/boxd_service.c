@@ -5,25 +5,21 @@
 
 #include "daemon/boxd_service.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/fd.h"
 #include "base/log.h"
 #include "base/path.h"
 #include "command/policy_service.h"
 #include "config/config.h"
-#include "config/token.h"
 #include "config/tokens.h"
 #include "http/codec/crypto.h"
 #include "http/server/server.h"
-#include "jobs/hostdir.h"
+#include "jobs/jobs.h"
 #include "loop/loop.h"
 #include "loop/peer.h"
 #include "policy/audit/audit.h"
@@ -44,7 +40,7 @@
 #define WRONG_RECORDED_SEC 0.5
 
 /* So much at once, and so much a second. */
-struct budget {
+struct token_budget {
     double left;
     uint64_t at;
 };
@@ -52,28 +48,17 @@ struct budget {
 struct boxd_service {
     struct boxd_service_options o;
     struct policy_service policy;
-    struct error_ring *errors; /* owned */
-    struct audit *audit;       /* owned, or NULL */
-    struct outputs *outputs;   /* owned */
-    char *degraded;            /* owned, or NULL */
-    bool making;               /* the default workspace is being made */
+    struct authz_sessions sessions; /* of users */
+    struct error_ring *errors;      /* owned */
+    struct audit *audit;            /* owned, or NULL */
+    struct outputs *outputs;        /* owned */
+    char *degraded;                 /* owned, or NULL */
+    bool making;                    /* the default workspace is being made */
     struct loop_timer timer;
-    uint64_t master;                /* which token of token_file it is by now, from 1 */
-    struct budget answers, records; /* for wrong tokens */
+    uint64_t master;                      /* which token of token_file it is by now, from 1 */
+    struct token_budget answers, records; /* for wrong tokens */
     uint64_t unrecorded;
 };
-
-bool boxd_service_needs_token(const struct config *c)
-{
-    return c->token_file != NULL || c->control_token != NULL || c->tokens != NULL;
-}
-
-const char *boxd_service_rpc_token(const struct config *c)
-{
-    if (c->control_token != NULL)
-        return c->control_token;
-    return c->token_file != NULL ? token_file_text(c->token_file) : NULL;
-}
 
 static bool is_master(const struct config *c, const char *given)
 {
@@ -82,7 +67,7 @@ static bool is_master(const struct config *c, const char *given)
     return token != NULL && http_secret_eq(given, strlen(given), token, strlen(token));
 }
 
-static bool spend(struct boxd_service *s, struct budget *b, double most, double per_sec)
+static bool spend(struct boxd_service *s, struct token_budget *b, double most, double per_sec)
 {
     uint64_t now = loop_now(s->o.loop);
 
@@ -96,7 +81,7 @@ static bool spend(struct boxd_service *s, struct budget *b, double most, double 
     return true;
 }
 
-/* Somebody tries tokens. Neither the log nor anybody else has to suffer from it. */
+/* A client that guesses tokens must neither fill the log nor hold up other clients. */
 static int refuse_token(struct boxd_service *s)
 {
     struct audit_record r = {
@@ -117,12 +102,29 @@ static int refuse_token(struct boxd_service *s)
     return spend(s, &s->answers, WRONG_ANSWERED, WRONG_ANSWERED_SEC) ? 401 : 429;
 }
 
+static enum authz_owner session_owner(void *arg, const char *session, uid_t uid)
+{
+    const struct boxd_service *s = arg;
+    bool any = false;
+
+    if (manager_owned_by(s->o.manager, session, uid, &any))
+        return AUTHZ_OWN;
+    return any ? AUTHZ_OTHERS : AUTHZ_NO_SESSION;
+}
+
+static bool session_is_users(void *arg, const char *session)
+{
+    const struct boxd_service *s = arg;
+
+    return manager_is_users(s->o.manager, session);
+}
+
 static void release_scope(const void *scope)
 {
     authz_release(scope);
 }
 
-/* By who it is and not by a token. */
+/* By the user at the other end, not by a token. */
 static int authorize_user(const struct boxd_service *s, struct http_request *req)
 {
     const struct peer *peer = http_request_peer(req);
@@ -131,7 +133,7 @@ static int authorize_user(const struct boxd_service *s, struct http_request *req
     case USERS_FULL:
         return 0;
     case USERS_BOUND:
-        http_request_set_user(req, authz_user(peer->uid), release_scope);
+        http_request_set_user(req, authz_user(peer->uid, &s->sessions), release_scope);
         return 0;
     case USERS_REFUSED:
         break;
@@ -146,7 +148,7 @@ int boxd_service_authorize(struct boxd_service *s, struct http_request *req)
 
     if (s == NULL)
         return 503;
-    if (http_request_is_unix(req) || !boxd_service_needs_token(s->o.config))
+    if (http_request_is_unix(req) || !config_needs_token(s->o.config))
         return authorize_user(s, req);
     const char *given = http_request_bearer(req);
     if (given == NULL)
@@ -155,8 +157,7 @@ int boxd_service_authorize(struct boxd_service *s, struct http_request *req)
         http_request_set_pass(req, s->master);
         return 0;
     }
-    const struct authz *scopes =
-        s->o.config->tokens != NULL ? tokens_file_scopes(s->o.config->tokens) : NULL;
+    const struct authz *scopes = tokens_file_scopes(s->o.config->tokens);
     if (scopes != NULL)
         scope = authz_find(scopes, given, strlen(given), clock_real(loop_clock(s->o.loop)));
     if (scope == NULL)
@@ -200,9 +201,8 @@ static bool still_counts(void *arg, const void *user, uint64_t pass)
 
     if (user == NULL)
         return pass == 0 || pass == s->master;
-    return authz_counts(
-        user, s->o.config->tokens != NULL ? tokens_file_scopes(s->o.config->tokens) : NULL,
-        clock_real(loop_clock(s->o.loop)));
+    return authz_counts(user, tokens_file_scopes(s->o.config->tokens),
+                        clock_real(loop_clock(s->o.loop)));
 }
 
 /* Each time, not only when a file has changed: tokens expire, and what was let in before may only
@@ -226,7 +226,7 @@ static void on_timer(struct loop_timer *t)
     end_revoked(s);
 }
 
-/* A cap of its own counts as it is; the share of those who have none never takes all there is. */
+/* A cap of the token's own counts as it is. Tokens without one never get all there is. */
 static uint64_t cap_of(int64_t own, int64_t otherwise, uint64_t all)
 {
     uint64_t half = all / 2 > 0 ? all / 2 : 1;
@@ -241,8 +241,7 @@ static void on_caps(void *arg, const char *name, uint64_t ret[SHARE_KIND_MAX])
     const struct boxd_service *s = arg;
     const struct policy_settings *p = policy_settings(s->o.config->policy);
     const struct manager_options *all = manager_get_options(s->o.manager);
-    const struct authz_caps own = authz_caps_of(
-        s->o.config->tokens != NULL ? tokens_file_scopes(s->o.config->tokens) : NULL, name);
+    const struct authz_caps own = authz_caps_of(tokens_file_scopes(s->o.config->tokens), name);
 
     ret[SHARE_SESSIONS] = cap_of(own.sessions, p->token_sessions, all->max_sessions);
     ret[SHARE_EXECS] = cap_of(own.execs, p->token_execs, UINT64_MAX);
@@ -283,8 +282,8 @@ static int open_outputs(struct boxd_service *s, struct err *err)
     return outputs_new(&options, &s->outputs, err);
 }
 
-/* What comes by itself, or later than it was asked for: sessions that are gone, processes that have
- * ended. What somebody asks for is recorded by the front that is asked. */
+/* Records events that no request causes at that moment: sessions that are gone, processes that have
+ * ended. The front that serves a request records what the request does. */
 static void on_event(void *arg, const struct event *event)
 {
     struct boxd_service *s = arg;
@@ -305,7 +304,15 @@ static void on_event(void *arg, const struct event *event)
         r.process = event->name;
         r.exit_code = &code;
         break;
+    case EVENT_SESSION_STOPPED:
+        r.event = AUDIT_SESSION_STATE;
+        r.outcome = "stopped";
+        break;
     case EVENT_SESSION_CREATED:
+    case EVENT_SESSION_STARTED:
+    case EVENT_SESSION_PAUSED:
+    case EVENT_SESSION_UNPAUSED:
+    case EVENT_SESSION_RENAMED:
     case EVENT_PROCESS_STARTED:
     case EVENT_EXEC_ENDED:
     case EVENT_KIND_MAX:
@@ -320,6 +327,9 @@ int boxd_service_new(const struct boxd_service_options *options, struct boxd_ser
     AUTO(boxd_service) struct boxd_service *s = xnew(struct boxd_service);
 
     s->o = *options;
+    s->sessions =
+        (struct authz_sessions){.owner = session_owner, .is_users = session_is_users, .arg = s};
+    tokens_file_set_sessions(options->config->tokens, &s->sessions);
     s->errors = error_ring_new();
     int r = open_audit(s, err);
     if (r == 0)
@@ -352,13 +362,13 @@ static void degrade(struct boxd_service *s, const char *why)
     log_warn(NULL, "%s; going on without", why);
 }
 
-static void on_workspace(void *arg, const char *json, size_t len, const char *message)
+static void on_workspace(void *arg, const struct json *data, const struct job_failure *failure)
 {
     struct boxd_service *s = arg;
 
     s->making = false;
-    if (json == NULL)
-        degrade(s, message);
+    if (data == NULL)
+        degrade(s, failure->text);
 }
 
 int boxd_service_set_helper(struct boxd_service *s, struct jobs *helper, struct err *err)
@@ -374,7 +384,7 @@ int boxd_service_set_helper(struct boxd_service *s, struct jobs *helper, struct 
         *err = why;
         return r;
     }
-    /* Whoever owns the directory above may be allowed what we are not. */
+    /* The owner of the directory above may be allowed what we are not. */
     s->making = true;
     if (hostdir_ensure(helper, policy_settings(p)->default_workspace, on_workspace, s, &why) < 0) {
         s->making = false;
@@ -393,6 +403,7 @@ void boxd_service_free(struct boxd_service *s)
     loop_timer_stop(&s->timer);
     events_set_sink(s->o.events, NULL, NULL);
     shares_set_caps(s->o.shares, NULL, NULL);
+    tokens_file_set_sessions(s->o.config->tokens, NULL);
     outputs_free(s->outputs);
     audit_free(s->audit);
     error_ring_free(s->errors);

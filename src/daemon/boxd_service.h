@@ -3,8 +3,6 @@
 
 /* What boxd's fronts share beside the sessions: policy, tokens, audit log, kept outputs, errors. */
 
-#include <stdbool.h>
-
 #include "base/cleanup.h"
 
 struct boxd_service;
@@ -29,7 +27,7 @@ struct boxd_service_options {
     struct events *events; /* of the manager; we hear them first */
     struct quota_guards *guards;
     struct shares *shares;      /* of the manager; we say what tokens may have */
-    const struct users *users;  /* who is served without a token */
+    const struct users *users;  /* those served without a token */
     struct http_server *server; /* whose streams end with the tokens that let them in */
     int state_fd;               /* of the state directory */
     /* The token of LangBot clients is another one now; NULL: none is let in. */
@@ -51,10 +49,6 @@ int boxd_service_set_helper(struct boxd_service *s, struct jobs *helper, struct 
 
 const struct policy_service *boxd_service_policy(const struct boxd_service *s);
 
-/* Whether TCP clients have to send a token, and which one LangBot's are asked for: NULL with true
- * means that none of them is let in. */
-bool boxd_service_needs_token(const struct config *c);
-const char *boxd_service_rpc_token(const struct config *c);
 /* authorize() of the server; attaches the scope of the token to the request. `s` may be NULL while
- * we start, when nobody is let in. */
+ * we start, when no client is let in. */
 int boxd_service_authorize(struct boxd_service *s, struct http_request *req);

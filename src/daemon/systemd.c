@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -23,7 +22,7 @@
 #define SPARE_FDS 4 /* one command needs as many */
 
 /* A variable that is ours alone from here on; NULL: there is none. Owned. */
-static char *take(const char *name)
+static char *take_variable(const char *name)
 {
     const char *value = getenv(name);
     char *copy = value != NULL ? xstrdup(value) : NULL;
@@ -47,7 +46,7 @@ static bool is_outside(const struct sockaddr_storage *a)
            !IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
 }
 
-static int look_at(struct systemd *s, struct systemd_socket *k, struct err *err)
+static int describe_socket(struct systemd *s, struct systemd_socket *k, struct err *err)
 {
     struct sockaddr_storage a = {0};
     socklen_t len = sizeof(a);
@@ -55,19 +54,17 @@ static int look_at(struct systemd *s, struct systemd_socket *k, struct err *err)
     if (fcntl(k->fd, F_SETFD, FD_CLOEXEC) < 0 ||
         getsockname(k->fd, (struct sockaddr *)&a, &len) < 0)
         return err_sys(err, errno, "descriptor %d ('%s') of the service manager", k->fd, k->name);
-    k->tcp = a.ss_family != AF_UNIX;
-    k->outside = is_outside(&a);
-    s->has_tcp |= k->tcp;
-    s->has_unix |= !k->tcp;
-    s->outside |= k->outside;
+    s->has_tcp |= a.ss_family != AF_UNIX;
+    s->has_unix |= a.ss_family == AF_UNIX;
+    s->outside |= is_outside(&a);
     return 0;
 }
 
 static int take_sockets(struct systemd *s, struct err *err)
 {
-    AUTO_FREE char *pid = take("LISTEN_PID");
-    AUTO_FREE char *count = take("LISTEN_FDS");
-    AUTO_FREE char *names = take("LISTEN_FDNAMES");
+    AUTO_FREE char *pid = take_variable("LISTEN_PID");
+    AUTO_FREE char *count = take_variable("LISTEN_FDS");
+    AUTO_FREE char *names = take_variable("LISTEN_FDNAMES");
     char *save = NULL;
     uint64_t n = 0;
     int r = 0;
@@ -84,7 +81,7 @@ static int take_sockets(struct systemd *s, struct err *err)
         k->fd = FIRST_FD + (int)s->n_sockets++;
         if (name == NULL || str_copy(k->name, sizeof(k->name), name) < 0)
             (void)str_copy(k->name, sizeof(k->name), "unknown");
-        r = look_at(s, k, err);
+        r = describe_socket(s, k, err);
     }
     return r;
 }
@@ -92,7 +89,7 @@ static int take_sockets(struct systemd *s, struct err *err)
 /* A path, or with '@' in front a name in the abstract namespace. */
 static void take_notify(struct systemd *s)
 {
-    AUTO_FREE char *path = take("NOTIFY_SOCKET");
+    AUTO_FREE char *path = take_variable("NOTIFY_SOCKET");
 
     if (path == NULL || (path[0] != '/' && path[0] != '@'))
         return;
@@ -111,8 +108,8 @@ static void take_notify(struct systemd *s)
 
 static void take_watchdog(struct systemd *s)
 {
-    AUTO_FREE char *usec = take("WATCHDOG_USEC");
-    AUTO_FREE char *pid = take("WATCHDOG_PID");
+    AUTO_FREE char *usec = take_variable("WATCHDOG_USEC");
+    AUTO_FREE char *pid = take_variable("WATCHDOG_PID");
     uint64_t n = 0;
 
     if (usec == NULL || (pid != NULL && !is_ours(pid)))
@@ -153,7 +150,7 @@ void systemd_notify(struct systemd *s, const char *state)
         log_debug(NULL, "tell the service manager: %s; ignoring", err_errno_text(errno));
 }
 
-/* Without a few descriptors to spare nothing can be started for those who come. That passes, or it
+/* Without a few descriptors to spare boxd can start nothing for its clients. That passes, or it
  * is a leak that only a new process ends; sessions outlive it. */
 static bool is_healthy(void)
 {

@@ -3,7 +3,7 @@
 
 /* What a service manager and boxd say to each other, by the protocols of sd_listen_fds(3),
  * sd_notify(3) and sd_watchdog_enabled(3), and without its library: they are environment variables
- * and a datagram. Started by anybody else, all of this does nothing. */
+ * and a datagram. Without a service manager all of this does nothing. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,20 +20,19 @@ struct err;
 
 struct systemd_socket {
     int fd; /* owned; listens */
-    bool tcp;
-    bool outside; /* can be reached from elsewhere than this host */
     char name[64];
 };
 
 struct systemd {
     struct systemd_socket sockets[SYSTEMD_FDS_MAX];
     size_t n_sockets;
-    bool has_unix, has_tcp, outside;
-    int notify_fd; /* owned; -1: nobody wants to be told */
+    bool has_unix, has_tcp;
+    bool outside;  /* one can be reached from elsewhere than this host */
+    int notify_fd; /* owned; -1: no manager listens */
     struct sockaddr_un address;
     socklen_t address_len;
     struct loop *loop;    /* borrowed */
-    uint64_t watchdog_ns; /* 0: nobody waits for signs of life */
+    uint64_t watchdog_ns; /* 0: no signs of life are expected */
     struct loop_timer timer;
 };
 

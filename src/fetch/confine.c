@@ -17,12 +17,9 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/compat.h"
 #include "base/err.h"
-#include "base/fd.h"
 #include "base/str.h"
 #include "fetch/job.h"
-#include "fetch/manifest.h"
 #include "inside/caps.h"
 #include "inside/landlock.h"
 #include "inside/seccomp_install.h"
@@ -46,7 +43,7 @@
 #define MEMORY_MAX (512UL << 20)
 #define FILE_MAX (32UL << 20)
 #define COPY_MAX                                                                                   \
-    ((rlim_t)MANIFEST_BYTES_MAX) /* of one file of an artifact, which may be all of it */
+    ((rlim_t)FETCH_ARTIFACTS_MAX) /* of one file of an artifact, which may be all of it */
 
 static const struct {
     int resource;
@@ -107,7 +104,7 @@ static int install_filter(void)
 }
 
 /* An ordinary user has no capability and may not shrink the bounding set, which no_new_privs makes
- * meaningless. Whoever has any must get rid of all. */
+ * meaningless. A process that has any must drop all. */
 static int drop_capabilities(void)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};

@@ -5,6 +5,7 @@
  * word, with names of files in them that may be long: they go into a buffer of the job's, not into
  * a struct err. A function that returns a negative errno here has said why, once. */
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,7 +20,8 @@
 #define FETCH_WHY_MAX (64U << 10)
 #define FETCH_TEXT_MAX (1U << 20) /* bytes of an entry file, and of any file that is read */
 #define FETCH_PATH_MAX 4096U
-#define FETCH_TMP_LEN 21U /* ".tmp-" and 16 digits */
+#define FETCH_TMP_PREFIX ".tmp-"
+#define FETCH_TMP_LEN 21U /* with 16 digits */
 
 struct fetch_source;
 
@@ -31,7 +33,7 @@ struct fetch {
     const char *zip;         /* borrowed; NULL: none came */
     size_t zip_len;
     const struct fetch_source *source; /* borrowed; NULL: none */
-    struct jw *out;              /* borrowed; an operation that succeeds has written one value */
+    struct jw *out;              /* borrowed; in the object that answers; operations add members */
     struct buf why;              /* the sentence of a failure */
     const char *why_class;       /* literal; NULL: the usual one */
     char tmp[FETCH_TMP_LEN + 1]; /* our directory for what is not finished; "": not made yet */
@@ -60,10 +62,6 @@ char *fetch_path(const struct fetch *f, const char *rel); /* absolute, for peopl
 char *fetch_normal(const char *path);
 char *fetch_join(const char *dir, const char *name); /* "" is the root */
 const char *fetch_leaf(const char *path);            /* what follows the last slash */
-/* Python's strip() and then no slash at either end, every backslash turned over. */
-char *fetch_slashes(const char *text);
-/* The path below the root that an absolute path names, by its text; NULL: it is elsewhere. */
-char *fetch_below_root(const struct fetch *f, const char *path);
 /* "a, b, c"; an empty name is a dot, and a list that is too long for a message is cut. */
 char *fetch_list(char *const *names);
 
@@ -72,15 +70,18 @@ char *fetch_list(char *const *names);
 /* Kernel-checked: below the root, no links, no other mounts. Negative errno, nothing is said. */
 int fetch_open(const struct fetch *f, const char *rel, int flags, mode_t mode);
 int fetch_open_list(const struct fetch *f, const char *rel); /* a directory, for reading it */
+int fetch_open_names(const struct fetch *f, const char *rel, DIR **ret);
+/* The next name but "." and ".."; NULL at the end, with errno, which is 0 unless reading failed. */
+const char *fetch_next_name(DIR *dir);
 bool fetch_is_dir(const struct fetch *f, const char *rel);
-bool fetch_is_file(const struct fetch *f, const char *rel);
-bool fetch_exists(const struct fetch *f, const char *rel); /* whatever it is */
-/* Every missing directory of the path. */
+mode_t fetch_type(const struct fetch *f, const char *rel); /* S_IFREG and so on; 0: none */
+/* Every missing directory of the path; those above it. */
 int fetch_make_dirs(struct fetch *f, const char *rel);
+int fetch_make_parents(struct fetch *f, const char *rel);
 /* Names in the directory, sorted as Python sorts them; at most `max`, else -E2BIG. */
 int fetch_names(const struct fetch *f, const char *rel, size_t max, char ***ret);
-/* A regular file of at most FETCH_TEXT_MAX bytes: -ENOENT when there is none, -EFBIG, -EILSEQ when
- * it is not UTF-8. Nothing is said. */
+/* A regular file, of at most what the buffer holds: -ENOENT when there is none, -EFBIG, -EILSEQ
+ * when it is not UTF-8. Nothing is said. */
 int fetch_read_text(const struct fetch *f, const char *rel, struct buf *ret, struct timespec *ctime,
                     struct timespec *mtime);
 /* All or nothing: the file has its old content until it has the new one. Keeps the mode of a file
@@ -89,8 +90,6 @@ int fetch_write_file(struct fetch *f, const char *rel, const void *data, size_t 
 /* The directory for what is not finished, made on first use: ".tmp-<16 hex>". */
 int fetch_tmp(struct fetch *f);
 void fetch_tmp_done(struct fetch *f);
-/* Takes what earlier jobs left when they were killed. Whoever calls this holds the lock. */
-int fetch_sweep(struct fetch *f);
 /* Moves into place; -EEXIST when the place is taken. */
 int fetch_move(struct fetch *f, const char *from, const char *to);
 int fetch_remove_tree(struct fetch *f, const char *rel);
@@ -109,7 +108,7 @@ struct skill {
 
 struct skills_found {
     struct skill *items; /* owned */
-    size_t n, cap;
+    size_t n;
 };
 
 void skill_done(struct skill *s);
@@ -117,21 +116,16 @@ DEFINE_CLEANUP_DONE(skill)
 void skills_found_done(struct skills_found *l);
 DEFINE_CLEANUP_DONE(skills_found)
 
-int skill_check_name(struct fetch *f, const char *name);
-/* The name of the entry file, NULL: this is no package. */
-const char *skill_entry(const struct fetch *f, const char *rel);
 int skill_load(struct fetch *f, const char *rel, struct skill *ret);
-/* Writes SKILL.md. */
-int skill_save(struct fetch *f, const struct skill *s);
-/* `package_root` and `source_path` may be NULL: the skill's own path, and none. */
-void skill_write(const struct fetch *f, struct jw *w, const struct skill *s,
-                 const char *package_root, const char *source_path);
-/* Directories with an entry file below and including `rel`, breadth first, by name. */
-int skill_discover(struct fetch *f, const char *rel, unsigned max_depth, char ***ret);
-/* Every valid package of the store, the latest first. */
-int skill_list(struct fetch *f, struct skills_found *ret);
-/* Moves the skill of that name out of the list; -ENOENT and nothing said when there is none. */
-int skill_find(struct fetch *f, const char *name, struct skill *ret);
+/* Members of the answer. `package_root` and `source_path` may be NULL: the skill's own path, and
+ * none. */
+void skill_write(const struct fetch *f, const struct skill *s, const char *package_root,
+                 const char *source_path);
+void skills_write(const struct fetch *f, const struct skills_found *l); /* the member `skills` */
+/* Directories with an entry file, `rel` and those two levels below, breadth first, by name: at
+ * least one. */
+int skill_scan(struct fetch *f, const char *rel, char ***ret);
+/* The skill of that name; it has to be there. */
 int skill_require(struct fetch *f, const char *name, struct skill *ret);
 
 /* Operations ------------------------------------------------------------------------------- */
@@ -143,5 +137,5 @@ fetch_op_fn op_preview_zip, op_install_zip;
 fetch_op_fn op_make_dir, op_read_marker, op_measure;
 fetch_op_fn op_make_artifacts, op_add_artifact, op_sweep_artifacts;
 
-/* ops_measure.c: bytes of all files below; -E2BIG when there is too much to be counted. */
+/* host_dir.c: bytes of all files below; -E2BIG when there is too much to be counted. */
 int fetch_tree_bytes(struct fetch *f, const char *rel, uint64_t *ret);

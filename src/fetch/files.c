@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Files below the root. Every name is resolved by the kernel beneath a descriptor, so that whoever
- * changes the tree meanwhile gains nothing; what is written appears by rename. */
+/* Files below the root. Every name is resolved by the kernel beneath a descriptor, so that a
+ * program that changes the tree meanwhile gains nothing; what is written appears by rename. */
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,8 +22,6 @@
 #include "fetch/fetch_internal.h"
 #include "fetch/job.h"
 
-#define TMP_PREFIX ".tmp-"
-
 int fetch_open(const struct fetch *f, const char *rel, int flags, mode_t mode)
 {
     return path_open_beneath(f->root_fd, rel, flags, mode);
@@ -34,7 +32,7 @@ int fetch_open_list(const struct fetch *f, const char *rel)
     return fetch_open(f, rel, O_RDONLY | O_DIRECTORY | O_NONBLOCK, 0);
 }
 
-static mode_t type_of(const struct fetch *f, const char *rel)
+mode_t fetch_type(const struct fetch *f, const char *rel)
 {
     struct stat st;
     AUTO_CLOSE int fd = fetch_open(f, rel, O_PATH | O_NOFOLLOW, 0);
@@ -43,21 +41,35 @@ static mode_t type_of(const struct fetch *f, const char *rel)
 
 bool fetch_is_dir(const struct fetch *f, const char *rel)
 {
-    return type_of(f, rel) == S_IFDIR;
+    return fetch_type(f, rel) == S_IFDIR;
 }
 
-bool fetch_is_file(const struct fetch *f, const char *rel)
+static char *parent_of(const char *rel)
 {
-    return type_of(f, rel) == S_IFREG;
-}
-
-bool fetch_exists(const struct fetch *f, const char *rel)
-{
-    struct stat st;
     const char *leaf = fetch_leaf(rel);
-    AUTO_FREE char *dir = xstrndup(rel, leaf > rel ? (size_t)(leaf - rel - 1) : 0);
-    AUTO_CLOSE int fd = fetch_open(f, dir, O_PATH | O_DIRECTORY, 0);
-    return fd >= 0 && fstatat(fd, leaf, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    return xstrndup(rel, leaf > rel ? (size_t)(leaf - rel - 1) : 0);
+}
+
+int fetch_open_names(const struct fetch *f, const char *rel, DIR **ret)
+{
+    AUTO_CLOSE int fd = fetch_open_list(f, rel);
+    if (fd < 0)
+        return fd;
+    *ret = fdopendir(fd);
+    if (*ret == NULL)
+        return -errno;
+    (void)TAKE_FD(fd);
+    return 0;
+}
+
+const char *fetch_next_name(DIR *dir)
+{
+    const struct dirent *e;
+    errno = 0;
+    do
+        e = readdir(dir);
+    while (e != NULL && (str_eq(e->d_name, ".") || str_eq(e->d_name, "..")));
+    return e != NULL ? e->d_name : NULL;
 }
 
 /* Opens `rel` below `fd` component by component, making what is missing. */
@@ -99,6 +111,12 @@ int fetch_make_dirs(struct fetch *f, const char *rel)
     return fd < 0 ? fetch_fail_sys(f, -fd, rel) : 0;
 }
 
+int fetch_make_parents(struct fetch *f, const char *rel)
+{
+    AUTO_FREE char *parent = parent_of(rel);
+    return fetch_make_dirs(f, parent);
+}
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -108,35 +126,21 @@ int fetch_names(const struct fetch *f, const char *rel, size_t max, char ***ret)
 {
     AUTO_STRV char **names = NULL;
     size_t n = 0, cap = 0;
-    int fd = fetch_open_list(f, rel), r = 0;
-    if (fd < 0)
-        return fd;
-    DIR *dir = fdopendir(fd);
-    if (dir == NULL) {
-        r = -errno;
-        (void)close(fd);
+    const char *name = NULL;
+    DIR *dir = NULL;
+    int r = fetch_open_names(f, rel, &dir);
+    if (r < 0)
         return r;
-    }
-    for (;;) {
-        errno = 0;
-        const struct dirent *e = readdir(dir);
-        if (e == NULL) {
-            r = -errno;
-            break;
-        }
-        if (str_eq(e->d_name, ".") || str_eq(e->d_name, ".."))
-            continue;
-        if (n == max) {
-            r = -E2BIG;
-            break;
-        }
+    assert(dir != NULL);
+    while ((name = fetch_next_name(dir)) != NULL && n < max) {
         if (n + 1 >= cap) {
             cap = cap > 0 ? 2 * cap : 64;
             names = xreallocarray(names, cap, sizeof(*names));
         }
-        names[n++] = xstrdup(e->d_name);
+        names[n++] = xstrdup(name);
         names[n] = NULL;
     }
+    r = name != NULL ? -E2BIG : -errno;
     (void)closedir(dir);
     if (r < 0)
         return r;
@@ -150,7 +154,7 @@ int fetch_read_text(const struct fetch *f, const char *rel, struct buf *ret, str
                     struct timespec *mtime)
 {
     struct stat st;
-    /* Never waits for whoever has the other end of a fifo. */
+    /* It may be a fifo, whose other end must not make us wait. */
     AUTO_CLOSE int fd = fetch_open(f, rel, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
     if (fd < 0)
         return fd == -ENXIO || fd == -ENOTDIR ? -ENOENT : fd;
@@ -158,7 +162,6 @@ int fetch_read_text(const struct fetch *f, const char *rel, struct buf *ret, str
         return -errno;
     if (!S_ISREG(st.st_mode))
         return -ENOENT;
-    buf_init(ret, FETCH_TEXT_MAX);
     int r = fd_read_to_buf(fd, ret);
     if (r == -ENOBUFS)
         return -EFBIG;
@@ -178,7 +181,7 @@ int fetch_tmp(struct fetch *f)
         return 0;
     id_random(digits);
     char name[FETCH_TMP_LEN + 1];
-    (void)str_fmt(name, sizeof(name), TMP_PREFIX "%s", digits);
+    (void)str_fmt(name, sizeof(name), FETCH_TMP_PREFIX "%s", digits);
     if (mkdirat(f->root_fd, name, 0700) < 0)
         return fetch_fail_sys(f, errno, name);
     memcpy(f->tmp, name, sizeof(name));
@@ -192,30 +195,11 @@ void fetch_tmp_done(struct fetch *f)
     f->tmp[0] = '\0';
 }
 
-int fetch_sweep(struct fetch *f)
-{
-    int fd = fetch_open_list(f, "");
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (dir == NULL) {
-        int error = fd < 0 ? -fd : errno;
-        if (fd >= 0)
-            (void)close(fd);
-        return fetch_fail_sys(f, error, "");
-    }
-    for (const struct dirent *e; (e = readdir(dir)) != NULL;)
-        if (str_starts(e->d_name, TMP_PREFIX) && strlen(e->d_name) == FETCH_TMP_LEN &&
-            strspn(e->d_name + strlen(TMP_PREFIX), "0123456789abcdef") == 16)
-            (void)path_remove_tree_at(f->root_fd, e->d_name);
-    (void)closedir(dir);
-    return 0;
-}
-
 /* The directory of `rel`, O_PATH; *ret_leaf points into rel. */
 static int open_parent(const struct fetch *f, const char *rel, const char **ret_leaf)
 {
-    const char *leaf = fetch_leaf(rel);
-    AUTO_FREE char *dir = xstrndup(rel, leaf > rel ? (size_t)(leaf - rel - 1) : 0);
-    *ret_leaf = leaf;
+    AUTO_FREE char *dir = parent_of(rel);
+    *ret_leaf = fetch_leaf(rel);
     return fetch_open(f, dir, O_PATH | O_DIRECTORY, 0);
 }
 

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Finds, parses and writes the YAML block of a SKILL.md file. */
+/* Finds, parses and writes the YAML block of a SKILL.md file.
+ *
+ * YAML 1.1 decides by its looks what a plain scalar is, and clients see what Python's str() makes
+ * of that: `name: 0x10` is a skill called 16. */
 
 #include "fetch/frontmatter.h"
 
-#include <errno.h>
+#include <ctype.h>
+#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 #include <yaml.h>
@@ -18,19 +22,191 @@
 #define MARKER "---"
 #define MARKER_LINE_MAX 256U /* bytes, blanks included */
 #define STANDARD_TAG "tag:yaml.org,2002:"
+#define NUMBER_MAX 64U /* digits; whatever is longer stays text */
+
+static bool is_one_of(const char *text, const char *const *words)
+{
+    for (size_t i = 0; words[i] != NULL; i++)
+        if (strcmp(text, words[i]) == 0)
+            return true;
+    return false;
+}
+
+static unsigned digit_value(char c)
+{
+    if (isdigit((unsigned char)c))
+        return (unsigned)(c - '0');
+    return isxdigit((unsigned char)c) ? (unsigned)(tolower((unsigned char)c) - 'a' + 10) : 99;
+}
+
+/* Digits of a base without the underscores; false when there is anything else, or nothing. */
+static bool plain_digits(const char *s, unsigned base, char ret[static NUMBER_MAX])
+{
+    size_t n = 0;
+    for (; *s != '\0'; s++) {
+        if (*s == '_')
+            continue;
+        if (digit_value(*s) >= base || n + 1 >= NUMBER_MAX)
+            return false;
+        ret[n++] = *s;
+    }
+    ret[n] = '\0';
+    return n > 0;
+}
+
+static bool to_number(const char *s, unsigned base, uint64_t *ret)
+{
+    uint64_t sum = 0;
+    for (; *s != '\0'; s++)
+        if (__builtin_mul_overflow(sum, base, &sum) ||
+            __builtin_add_overflow(sum, digit_value(*s), &sum))
+            return false;
+    *ret = sum;
+    return true;
+}
+
+/* Hours, minutes and seconds: 1:30 is 90. */
+static bool sexagesimal(const char *s, uint64_t *ret)
+{
+    uint64_t sum = 0;
+    unsigned parts = 0;
+    while (*s != '\0') {
+        size_t n = strspn(s, "0123456789");
+        char part[24];
+        uint64_t value;
+        if (n == 0 || n >= sizeof(part) || (parts > 0 && n > 2) ||
+            str_fmt(part, sizeof(part), "%.*s", (int)n, s) < 0 || str_to_u64(part, &value) < 0 ||
+            (parts > 0 && value > 59) || __builtin_mul_overflow(sum, 60, &sum) ||
+            __builtin_add_overflow(sum, value, &sum))
+            return false;
+        parts++;
+        s += n;
+        if (*s != ':')
+            break;
+        s++;
+        if (*s == '\0')
+            return false;
+    }
+    *ret = sum;
+    return *s == '\0' && parts > 1;
+}
+
+/* 1: an integer, *ret its text, NULL for zero. 0: not one. */
+static bool integer_text(const char *text, char **ret)
+{
+    bool negative = text[0] == '-';
+    const char *s = text + (text[0] == '-' || text[0] == '+');
+    char plain[NUMBER_MAX];
+    uint64_t value = 0;
+    bool known = false;
+    unsigned base = s[0] != '0' || s[1] == '\0' ? 10 : s[1] == 'b' ? 2 : s[1] == 'x' ? 16 : 8;
+    if (base != 10)
+        known =
+            plain_digits(s + (base == 8 ? 1 : 2), base, plain) && to_number(plain, base, &value);
+    else if (isdigit((unsigned char)s[0]) && plain_digits(s, 10, plain)) {
+        known = to_number(plain, 10, &value);
+        if (!known) { /* Python has no largest integer */
+            *ret = xasprintf("%s%s", negative ? "-" : "", plain);
+            return true;
+        }
+    } else if (isdigit((unsigned char)s[0]) && s[0] != '0') {
+        known = sexagesimal(s, &value);
+    }
+    if (known && value != 0)
+        *ret = xasprintf("%s%llu", negative ? "-" : "", (unsigned long long)value);
+    return known;
+}
+
+/* [-+]? digits "." digits? ([eE] [-+] digits)?, or without the first digits and the sign. */
+static bool looks_real(const char *s)
+{
+    bool sign = *s == '-' || *s == '+';
+    s += sign;
+    size_t before = strspn(s, "0123456789_");
+    if (before > 0 && *s == '_')
+        return false;
+    if (s[before] != '.' || (before == 0 && sign))
+        return false;
+    s += before + 1;
+    size_t after = strspn(s, "0123456789_");
+    if (before == 0 && (after == 0 || *s == '_'))
+        return false;
+    s += after;
+    if (*s == 'e' || *s == 'E') {
+        if (s[1] != '-' && s[1] != '+')
+            return false;
+        s += 2;
+        size_t n = strspn(s, "0123456789");
+        return n > 0 && s[n] == '\0';
+    }
+    return *s == '\0';
+}
+
+static bool real_text(const char *text, char **ret)
+{
+    static const char *const inf[] = {".inf", ".Inf", ".INF", NULL};
+    static const char *const nan[] = {".nan", ".NaN", ".NAN", NULL};
+    bool sign = *text == '-' || *text == '+';
+    double value;
+    if (is_one_of(text + sign, inf)) {
+        *ret = xstrdup(*text == '-' ? "-inf" : "inf");
+        return true;
+    }
+    if (is_one_of(text, nan)) {
+        *ret = xstrdup("nan");
+        return true;
+    }
+    char plain[NUMBER_MAX];
+    size_t n = 0;
+    if (!looks_real(text) || strlen(text) + 2 >= NUMBER_MAX)
+        return false;
+    for (const char *s = text + (*text == '+'); *s != '\0'; s++)
+        if (*s != '_')
+            plain[n++] = *s;
+    plain[n] = '\0';
+    if (str_to_double(plain, &value) < 0)
+        return false;
+    if (fpclassify(value) == FP_ZERO)
+        return true;
+    AUTO_DONE(buf) struct buf out = BUF_INIT(NUMBER_MAX);
+    struct jw w = JW_INIT(&out);
+    jw_real(&w, value);
+    if (jw_end(&w) < 0)
+        return false;
+    *ret = buf_take(&out);
+    return true;
+}
+
+/* A plain scalar as Python's str() of what it means; NULL when that is false ("no", "0x0", "~").
+ * Owned by the caller. */
+static char *plain_scalar(const char *text)
+{
+    static const char *const no[] = {"",    "~",   "null", "Null",  "NULL",  "no",    "No", "NO",
+                                     "off", "Off", "OFF",  "false", "False", "FALSE", NULL};
+    static const char *const yes[] = {"yes", "Yes",  "YES",  "on",   "On",
+                                      "ON",  "true", "True", "TRUE", NULL};
+    char *number = NULL;
+    if (is_one_of(text, no))
+        return NULL;
+    if (is_one_of(text, yes))
+        return xstrdup("True");
+    if (integer_text(text, &number) || real_text(text, &number))
+        return number;
+    return xstrdup(text);
+}
 
 struct anchor {
     char *name; /* owned */
     char *text; /* owned; NULL: false, or not a scalar */
 };
 
-struct reader {
+struct yaml_reader {
     yaml_parser_t parser;
     struct frontmatter *out;
     unsigned depth; /* of open collections */
     bool mapping;   /* the document is one */
     bool value;     /* in the top mapping a value comes next */
-    char **slot;    /* where it belongs, NULL: nobody asked */
+    char **slot;    /* where it belongs, NULL: it is of no interest */
     unsigned documents;
     struct anchor anchors[FRONTMATTER_ANCHORS_MAX];
     size_t n_anchors;
@@ -104,7 +280,7 @@ static bool find_block(const char *text, size_t len, size_t *ret_start, size_t *
     return false;
 }
 
-static int broken(const struct reader *r, const char *problem, struct err *err)
+static int broken(const struct yaml_reader *r, const char *problem, struct err *err)
 {
     return err_set(err, ERR_INVALID, "SKILL.md front matter is not valid YAML: line %zu: %s",
                    r->parser.mark.line + 2, problem != NULL ? problem : "syntax error");
@@ -115,16 +291,10 @@ static bool tag_is_known(const unsigned char *tag)
 {
     static const char *const names[] = {"null",      "bool", "int",   "float", "binary",
                                         "timestamp", "omap", "pairs", "set",   "str",
-                                        "seq",       "map",  "merge", "value"};
+                                        "seq",       "map",  "merge", "value", NULL};
     const char *text = (const char *)tag;
-    if (text == NULL || str_eq(text, "!"))
-        return true;
-    if (!str_starts(text, STANDARD_TAG))
-        return false;
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-        if (str_eq(text + strlen(STANDARD_TAG), names[i]))
-            return true;
-    return false;
+    return text == NULL || str_eq(text, "!") ||
+           (str_starts(text, STANDARD_TAG) && is_one_of(text + strlen(STANDARD_TAG), names));
 }
 
 static char *scalar_text(const yaml_event_t *e)
@@ -136,10 +306,10 @@ static char *scalar_text(const yaml_event_t *e)
         is_text = str_eq(tag, STANDARD_TAG "str");
     if (is_text)
         return *text != '\0' ? xstrdup(text) : NULL;
-    return frontmatter_scalar(text);
+    return plain_scalar(text);
 }
 
-static void give(struct reader *r, char *owned)
+static void set_slot(struct yaml_reader *r, char *owned)
 {
     if (r->slot == NULL) {
         free(owned);
@@ -149,7 +319,7 @@ static void give(struct reader *r, char *owned)
     *r->slot = owned;
 }
 
-static int add_anchor(struct reader *r, const unsigned char *name, const char *text,
+static int add_anchor(struct yaml_reader *r, const unsigned char *name, const char *text,
                       struct err *err)
 {
     if (name == NULL)
@@ -162,7 +332,7 @@ static int add_anchor(struct reader *r, const unsigned char *name, const char *t
     return 0;
 }
 
-static const struct anchor *find_anchor(const struct reader *r, const char *name)
+static const struct anchor *find_anchor(const struct yaml_reader *r, const char *name)
 {
     for (size_t i = r->n_anchors; i > 0; i--)
         if (str_eq(r->anchors[i - 1].name, name))
@@ -172,7 +342,7 @@ static const struct anchor *find_anchor(const struct reader *r, const char *name
 
 /* Something has ended or stood alone at the level of the top mapping: `text` is a key or a value.
  */
-static void top_item(struct reader *r, char *owned)
+static void top_item(struct yaml_reader *r, char *owned)
 {
     struct {
         const char *name;
@@ -181,7 +351,7 @@ static void top_item(struct reader *r, char *owned)
                 {"display_name", &r->out->display_name},
                 {"description", &r->out->description}};
     if (r->value) {
-        give(r, owned);
+        set_slot(r, owned);
         r->slot = NULL;
     } else {
         r->slot = NULL;
@@ -193,7 +363,7 @@ static void top_item(struct reader *r, char *owned)
     r->value = !r->value;
 }
 
-static int on_scalar(struct reader *r, const yaml_event_t *e, struct err *err)
+static int on_scalar(struct yaml_reader *r, const yaml_event_t *e, struct err *err)
 {
     if (!tag_is_known(e->data.scalar.tag))
         return broken(r, "unknown tag", err);
@@ -206,7 +376,7 @@ static int on_scalar(struct reader *r, const yaml_event_t *e, struct err *err)
     return rc;
 }
 
-static int on_alias(struct reader *r, const yaml_event_t *e, struct err *err)
+static int on_alias(struct yaml_reader *r, const yaml_event_t *e, struct err *err)
 {
     const struct anchor *a = find_anchor(r, (const char *)e->data.alias.anchor);
     if (a == NULL)
@@ -216,7 +386,7 @@ static int on_alias(struct reader *r, const yaml_event_t *e, struct err *err)
     return 0;
 }
 
-static int on_start(struct reader *r, const yaml_event_t *e, struct err *err)
+static int on_start(struct yaml_reader *r, const yaml_event_t *e, struct err *err)
 {
     bool map = e->type == YAML_MAPPING_START_EVENT;
     if (!tag_is_known(map ? e->data.mapping_start.tag : e->data.sequence_start.tag))
@@ -230,7 +400,7 @@ static int on_start(struct reader *r, const yaml_event_t *e, struct err *err)
                       err);
 }
 
-static int on_event(struct reader *r, const yaml_event_t *e, struct err *err)
+static int on_event(struct yaml_reader *r, const yaml_event_t *e, struct err *err)
 {
     switch (e->type) {
     case YAML_SCALAR_EVENT:
@@ -256,7 +426,7 @@ static int on_event(struct reader *r, const yaml_event_t *e, struct err *err)
     return 0;
 }
 
-static int read_events(struct reader *r, struct err *err)
+static int read_events(struct yaml_reader *r, struct err *err)
 {
     int rc = 0;
     bool end = false;
@@ -276,7 +446,7 @@ static int read_events(struct reader *r, struct err *err)
 
 int frontmatter_read(const char *text, size_t len, struct frontmatter *ret, struct err *err)
 {
-    struct reader r = {.out = ret};
+    struct yaml_reader r = {.out = ret};
     size_t start = 0, end = 0;
     *ret = (struct frontmatter){0};
     if (!find_block(text, len, &start, &end, &ret->body))
@@ -302,9 +472,8 @@ static int put_quoted(struct buf *out, const char *text)
     } special[] = {
         {"\xef\xbb\xbf", "\\ufeff"}, {"\xef\xbf\xbe", "\\ufffe"}, {"\xef\xbf\xbf", "\\uffff"}};
     AUTO_DONE(buf) struct buf json;
-    struct jw w;
+    struct jw w = JW_INIT(&json);
     buf_init(&json, out->max);
-    jw_init(&w, &json);
     jw_str(&w, text);
     int r = jw_end(&w);
     for (const char *s = buf_str(&json); r == 0 && *s != '\0';) {

@@ -33,7 +33,3 @@ int frontmatter_read(const char *text, size_t len, struct frontmatter *ret, stru
  * Then the instructions. 0 or -ENOBUFS. */
 int frontmatter_write(const struct frontmatter *fm, const char *instructions, size_t len,
                       struct buf *out);
-
-/* A plain YAML 1.1 scalar as Python's str() of what it means; NULL when that is false ("no", "0x0",
- * "~"). Owned by the caller. */
-char *frontmatter_scalar(const char *text);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* One job of box-fetch, the program that meets what people have uploaded. Whoever starts it gives
+/* One job of box-fetch, the program that meets what people have uploaded. Its starter gives
  * it a directory as descriptor FETCH_DIR_FD and nothing else of the file system:
  *
  *   box-fetch [--make a/b/c] [--manifest NAME] [--seconds N]
@@ -19,7 +19,6 @@
  * the directory is called in answers and messages; it is never opened. `class` names the kind of
  * the error where it is not the usual one of the operation. */
 
-#include <stdbool.h>
 #include <stddef.h>
 
 struct buf;
@@ -40,11 +39,12 @@ int fetch_open_dir(int fd, const char *make, struct err *err);
 
 /* What artifacts of a session are mounted from, in its directory. */
 #define FETCH_ARTIFACTS_TREE "tree"
+#define FETCH_ARTIFACTS_MAX (256U << 20) /* bytes of all artifacts of a session */
 
 /* What is copied from elsewhere; both are borrowed. */
 struct fetch_source {
     int dir_fd;      /* may be O_PATH */
-    int manifest_fd; /* open for reading; whatever it is */
+    int manifest_fd; /* open for reading; may be of any type */
 };
 
 /* Gives up everything but memory, the open descriptors, what lies below `dir_fd` and, for reading,
@@ -61,5 +61,7 @@ struct fetch_input {
     const struct fetch_source *source; /* borrowed; NULL: none */
 };
 
+/* The answer that says no, instead of what is there; class NULL: the usual one. */
+void fetch_write_error(const char *text, const char *class, struct buf *out);
 /* Does the job in the directory `root_fd` and writes the answer, whatever happens. */
 void fetch_run(int root_fd, const struct fetch_input *in, struct buf *out);

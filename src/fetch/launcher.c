@@ -17,10 +17,9 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/host_path.h"
+#include "base/list.h"
 #include "base/path.h"
-#include "base/str.h"
 #include "base/strv.h"
-#include "fetch/job.h"
 #include "loop/loop.h"
 #include "sandbox/host/hostcmd.h"
 
@@ -49,23 +48,10 @@ void fetch_launcher_free(struct fetch_launcher *l)
 int fetch_find_root(const struct fetch_roots *roots, const char *path, size_t *ret,
                     const char **ret_rest, struct err *err)
 {
-    size_t best = 0;
-    bool found = false;
     if (!path_is_clean_absolute(path))
         return err_set(err, ERR_INVALID, "'%.200s' must be absolute, without '.', '..' or '//'",
                        path);
-    for (size_t i = 0; roots->paths != NULL && roots->paths[i] != NULL; i++) {
-        const char *root = roots->paths[i];
-        size_t len = str_eq(root, "/") ? 0 : strlen(root);
-        if (!path_at_or_below(path, root) || (found && len < best) ||
-            (roots->outer && path[len] == '\0'))
-            continue;
-        best = len;
-        found = true;
-        *ret = i;
-        *ret_rest = path[len] == '/' ? path + len + 1 : path + len;
-    }
-    if (!found)
+    if (!host_path_find_root(roots->paths, roots->outer, path, ret, ret_rest))
         return err_set(err, ERR_DENIED,
                        "'%.200s' is outside the directories that boxd may touch; add it to "
                        "allowed_mount_roots in the configuration, or set BOX_ALLOWED_MOUNT_ROOTS",
@@ -78,16 +64,15 @@ int fetch_find_root(const struct fetch_roots *roots, const char *path, size_t *r
 struct direct {
     struct fetch_launcher base;
     struct loop *loop;
-    const char *program;      /* borrowed */
-    struct fetch_roots roots; /* its paths are those: */
-    char **paths;             /* owned */
-    struct pending *pending;  /* list, owned */
+    const char *program;             /* borrowed */
+    struct fetch_roots roots;        /* its paths are those: */
+    char **paths;                    /* owned */
+    LIST_HEAD(, direct_job) started; /* owned; not handed over yet */
 };
 
 /* A job that runs and waits for the loop to be handed over. */
-struct pending {
-    struct direct *direct;
-    struct pending *next;
+struct direct_job {
+    LIST_ENTRY(direct_job) entry;
     struct loop_defer defer;
     struct fetch_process process;
     fetch_started_fn *fn;
@@ -96,11 +81,8 @@ struct pending {
 
 static void on_started(struct loop_defer *d)
 {
-    struct pending *p = container_of(d, struct pending, defer);
-    struct pending **at = &p->direct->pending;
-    while (*at != p)
-        at = &(*at)->next;
-    *at = p->next;
+    struct direct_job *p = container_of(d, struct direct_job, defer);
+    LIST_REMOVE(p, entry);
     p->fn(p->arg, &p->process, NULL);
     fetch_process_kill(&p->process); /* if it was not taken */
     fetch_process_done(&p->process);
@@ -208,9 +190,9 @@ static int direct_start(struct fetch_launcher *l, const struct fetch_start *s, f
         return r;
     }
     ours.pidfd = cmd.pidfd;
-    struct pending *p = xnew(struct pending);
-    *p = (struct pending){.direct = d, .next = d->pending, .process = ours, .fn = fn, .arg = arg};
-    d->pending = p;
+    struct direct_job *p = xnew(struct direct_job);
+    *p = (struct direct_job){.process = ours, .fn = fn, .arg = arg};
+    LIST_INSERT_HEAD(&d->started, p, entry);
     loop_defer_start(d->loop, &p->defer, on_started);
     return 0;
 }
@@ -218,9 +200,9 @@ static int direct_start(struct fetch_launcher *l, const struct fetch_start *s, f
 static void direct_free(struct fetch_launcher *l)
 {
     struct direct *d = container_of(l, struct direct, base);
-    while (d->pending != NULL) {
-        struct pending *p = d->pending;
-        d->pending = p->next;
+    while (!LIST_EMPTY(&d->started)) {
+        struct direct_job *p = LIST_FIRST(&d->started);
+        LIST_REMOVE(p, entry);
         loop_defer_stop(&p->defer);
         fetch_process_kill(&p->process);
         fetch_process_done(&p->process);
@@ -237,8 +219,8 @@ void fetch_launcher_direct_add(struct fetch_launcher *l, const char *path)
     d->roots.paths = d->paths;
 }
 
-int fetch_launcher_direct(struct loop *loop, const char *program, const struct fetch_roots *roots,
-                          struct fetch_launcher **ret, struct err *err)
+struct fetch_launcher *fetch_launcher_direct(struct loop *loop, const char *program,
+                                             const struct fetch_roots *roots)
 {
     struct direct *d = xnew(struct direct);
     *d = (struct direct){.base = {.start = direct_start, .free = direct_free},
@@ -247,6 +229,5 @@ int fetch_launcher_direct(struct loop *loop, const char *program, const struct f
                          .roots = {.outer = roots->outer},
                          .paths = strv_copy(roots->paths)};
     d->roots.paths = d->paths;
-    *ret = &d->base;
-    return 0;
+    return &d->base;
 }

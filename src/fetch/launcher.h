@@ -2,7 +2,7 @@
 #pragma once
 
 /* How boxd starts a job of box-fetch. Two ways: as a child of its own, with its own rights, or by
- * box-priv, as whoever owns the directory. Neither opens anything outside the allow-list. */
+ * box-priv, as the owner of the directory. Neither opens anything outside the allow-list. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,10 +11,9 @@
 #include "base/cleanup.h"
 
 struct err;
-struct fetch_launcher;
 struct loop;
 
-/* A running job. The descriptors are owned by whoever has the struct. */
+/* A running job. The descriptors are owned by the owner of the struct. */
 struct fetch_process {
     int pidfd;
     int in_fd, out_fd; /* our ends of its standard input and output; not blocking */
@@ -27,7 +26,7 @@ void fetch_process_kill(const struct fetch_process *p);
 
 struct fetch_start {
     const char *dir;  /* absolute and clean: the directory that the job may see */
-    bool create;      /* make it where it is missing, owned by whoever owns the one above */
+    bool create;      /* make it where it is missing, with the owner of the one above */
     unsigned seconds; /* then it is killed */
     bool bound;       /* the directory has to belong to `uid` */
     uid_t uid;
@@ -55,8 +54,8 @@ struct fetch_roots {
 };
 
 /* Jobs as our own children. `program` is box-fetch, borrowed for the launcher's life. */
-int fetch_launcher_direct(struct loop *loop, const char *program, const struct fetch_roots *roots,
-                          struct fetch_launcher **ret, struct err *err);
+struct fetch_launcher *fetch_launcher_direct(struct loop *loop, const char *program,
+                                             const struct fetch_roots *roots);
 
 /* One more directory, for good. */
 void fetch_launcher_direct_add(struct fetch_launcher *l, const char *path);

@@ -6,31 +6,28 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/compat.h"
 #include "base/err.h"
 #include "base/fd.h"
-#include "base/json.h"
 #include "base/path.h"
 #include "base/str.h"
 #include "fetch/job.h"
 #include "inside/clone.h"
 
-struct options {
+struct fetch_options {
     const char *make;
     const char *manifest; /* "": nothing is copied from elsewhere */
     uint64_t seconds;
 };
 
-static int parse_options(int argc, char **argv, struct options *o, struct err *err)
+static int parse_options(int argc, char **argv, struct fetch_options *o, struct err *err)
 {
     static const struct option table[] = {
         {"make", required_argument, NULL, 'm'},
@@ -54,7 +51,8 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
     return 0;
 }
 
-/* Opened while we can still go there; looked at afterwards. A fifo keeps nobody waiting. */
+/* Opened while we can still go there; looked at afterwards. Opening a fifo does not wait for its
+ * other end. */
 static int open_manifest(const char *name, struct fetch_source *ret, struct err *err)
 {
     ret->dir_fd = FETCH_SOURCE_FD;
@@ -67,7 +65,7 @@ static int open_manifest(const char *name, struct fetch_source *ret, struct err 
 }
 
 /* Everything that can be done wrong is done before the first byte is read. */
-static int prepare(const struct options *o, struct fetch_source *source, int *ret_dir,
+static int prepare(const struct fetch_options *o, struct fetch_source *source, int *ret_dir,
                    struct err *err)
 {
     bool copies = o->manifest[0] != '\0';
@@ -112,12 +110,11 @@ static int read_input(struct buf *all, struct fetch_input *ret, struct err *err)
 
 static int run(int argc, char **argv, struct buf *out, struct err *err)
 {
-    struct options o = {.make = "", .manifest = "", .seconds = FETCH_SECONDS};
+    struct fetch_options o = {.make = "", .manifest = "", .seconds = FETCH_SECONDS};
     struct fetch_source source = {-1, -1};
     struct fetch_input in;
     AUTO_CLOSE int dir = -1;
-    AUTO_DONE(buf) struct buf all;
-    buf_init(&all, FETCH_REQUEST_MAX + FETCH_ZIP_MAX + 2);
+    AUTO_DONE(buf) struct buf all = BUF_INIT(FETCH_REQUEST_MAX + FETCH_ZIP_MAX + 2);
     int r = parse_options(argc, argv, &o, err);
     if (r == 0)
         r = prepare(&o, &source, &dir, err);
@@ -130,26 +127,13 @@ static int run(int argc, char **argv, struct buf *out, struct err *err)
     return r;
 }
 
-static void write_failure(struct buf *out, const struct err *err)
-{
-    struct jw w;
-    buf_reset(out);
-    jw_init(&w, out);
-    jw_object(&w);
-    jw_kstr(&w, "error", err->msg);
-    jw_knull(&w, "class");
-    jw_object_end(&w);
-    (void)jw_end(&w);
-}
-
 int main(int argc, char **argv)
 {
-    static struct buf out;
+    static struct buf out = {.max = FETCH_ANSWER_MAX};
     struct err err = {0};
-    buf_init(&out, FETCH_ANSWER_MAX);
     int r = run(argc, argv, &out, &err);
     if (r < 0)
-        write_failure(&out, &err);
+        fetch_write_error(err.msg, NULL, &out);
     if (fd_write_all(STDOUT_FILENO, buf_str(&out), out.len) < 0)
         r = -EPIPE;
     /* No exit handlers: those of a sanitizer would ask for system calls that are gone. */

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A skill package: a directory with an entry file. */
+/* The skill store: packages, which are directories with an entry file, and the operations that
+ * list, get, create, update, delete and find them. */
 
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "base/alloc.h"
@@ -19,6 +21,7 @@
 #define ENTRY "SKILL.md"
 #define NAME_CHARS_MAX 64U
 #define LIST_DEPTH 6U
+#define SCAN_DEPTH 2U
 #define LIST_TEXT_MAX (16U << 20)
 #define ENTRIES_MAX 10000U
 #define PACKAGES_MAX 1000U
@@ -44,7 +47,7 @@ void skills_found_done(struct skills_found *l)
 }
 
 /* Leaves nothing that would be freed twice. */
-static struct skill take(struct skill *s)
+static struct skill skill_take(struct skill *s)
 {
     struct skill taken = *s;
     *s = (struct skill){0};
@@ -72,7 +75,7 @@ static size_t name_chars(const char *name)
     return letter ? n : 0;
 }
 
-int skill_check_name(struct fetch *f, const char *name)
+static int skill_check_name(struct fetch *f, const char *name)
 {
     if (*name == '\0')
         return fetch_fail(f, "Skill name is required");
@@ -85,28 +88,30 @@ int skill_check_name(struct fetch *f, const char *name)
     return 0;
 }
 
-const char *skill_entry(const struct fetch *f, const char *rel)
+/* The first of the names (ending with NULL) that is a file in the directory; NULL: none is. */
+static const char *first_file(const struct fetch *f, const char *rel, const char *const *names)
 {
-    static const char *const names[] = {ENTRY, "skill.md"};
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-        AUTO_FREE char *path = fetch_join(rel, names[i]);
-        if (fetch_is_file(f, path))
-            return names[i];
+    for (; *names != NULL; names++) {
+        AUTO_FREE char *path = fetch_join(rel, *names);
+        if (fetch_type(f, path) == S_IFREG)
+            return *names;
     }
     return NULL;
+}
+
+/* The name of the entry file; NULL: this is no package. */
+static const char *skill_entry(const struct fetch *f, const char *rel)
+{
+    static const char *const names[] = {ENTRY, "skill.md", NULL};
+    return first_file(f, rel, names);
 }
 
 static bool is_python_project(const struct fetch *f, const char *rel)
 {
     static const char *const files[] = {"requirements.txt", "pyproject.toml", "setup.py",
-                                        "setup.cfg"};
-    for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
-        AUTO_FREE char *path = fetch_join(rel, files[i]);
-        if (fetch_is_file(f, path))
-            return true;
-    }
+                                        "setup.cfg", NULL};
     AUTO_FREE char *venv = fetch_join(rel, ".venv");
-    return fetch_is_dir(f, venv);
+    return first_file(f, rel, files) != NULL || fetch_is_dir(f, venv);
 }
 
 static int entry_error(struct fetch *f, int r, const char *entry, const char *path)
@@ -127,11 +132,10 @@ static char *first_of(const char *a, const char *b, const char *c)
 int skill_load(struct fetch *f, const char *rel, struct skill *ret)
 {
     AUTO_DONE(skill) struct skill s = {.rel = xstrdup(rel), .entry_file = skill_entry(f, rel)};
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = BUF_INIT(FETCH_TEXT_MAX);
     AUTO_DONE(frontmatter) struct frontmatter fm = {0};
     AUTO_FREE char *root = fetch_path(f, rel);
     struct err err = {0};
-    buf_init(&text, FETCH_TEXT_MAX);
     if (s.entry_file == NULL)
         return fetch_fail(f, "No " ENTRY " found in %s", root);
     AUTO_FREE char *path = fetch_join(rel, s.entry_file);
@@ -152,17 +156,16 @@ int skill_load(struct fetch *f, const char *rel, struct skill *ret)
     r = skill_check_name(f, s.name);
     if (r < 0)
         return r;
-    *ret = take(&s);
+    *ret = skill_take(&s);
     return 0;
 }
 
-int skill_save(struct fetch *f, const struct skill *s)
+static int skill_save(struct fetch *f, const struct skill *s)
 {
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = BUF_INIT(FETCH_TEXT_MAX);
     AUTO_FREE char *path = fetch_join(s->rel, ENTRY);
     const struct frontmatter fm = {
         .name = s->name, .display_name = s->display_name, .description = s->description};
-    buf_init(&text, FETCH_TEXT_MAX);
     if (frontmatter_write(&fm, s->instructions, s->instructions_len, &text) < 0)
         return entry_error(f, -EFBIG, ENTRY, path);
     return fetch_write_file(f, path, buf_str(&text), text.len);
@@ -184,19 +187,18 @@ static void format_time(const struct timespec *ts, char ret[static 48])
                    tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, fraction);
 }
 
-void skill_write(const struct fetch *f, struct jw *w, const struct skill *s,
-                 const char *package_root, const char *source_path)
+void skill_write(const struct fetch *f, const struct skill *s, const char *package_root,
+                 const char *source_path)
 {
     char created[48], updated[48];
+    struct jw *w = f->out;
     AUTO_FREE char *path = package_root == NULL ? fetch_path(f, s->rel) : NULL;
     format_time(&s->created, created);
     format_time(&s->updated, updated);
-    jw_object(w);
     jw_kstr(w, "name", s->name);
     jw_kstr(w, "display_name", s->display_name);
     jw_kstr(w, "description", s->description);
-    jw_key(w, "instructions");
-    jw_strn(w, s->instructions, s->instructions_len);
+    jw_kstrn(w, "instructions", s->instructions, s->instructions_len);
     jw_kstr(w, "package_root", package_root != NULL ? package_root : path);
     jw_kstr(w, "entry_file", s->entry_file);
     jw_kbool(w, "python_project", s->python_project);
@@ -204,16 +206,26 @@ void skill_write(const struct fetch *f, struct jw *w, const struct skill *s,
     jw_kstr(w, "updated_at", updated);
     if (source_path != NULL)
         jw_kstr(w, "source_path", source_path);
-    jw_object_end(w);
 }
 
-struct place {
+void skills_write(const struct fetch *f, const struct skills_found *l)
+{
+    jw_karray(f->out, "skills");
+    for (size_t i = 0; i < l->n; i++) {
+        jw_object(f->out);
+        skill_write(f, &l->items[i], NULL, NULL);
+        jw_object_end(f->out);
+    }
+    jw_array_end(f->out);
+}
+
+struct skill_place {
     char *rel; /* owned */
     unsigned depth;
 };
 
 struct queue {
-    struct place *items; /* owned */
+    struct skill_place *items; /* owned */
     size_t first, n, cap;
 };
 
@@ -225,7 +237,7 @@ static void queue_done(struct queue *q)
 }
 DEFINE_CLEANUP_DONE(queue)
 
-static void queue_add(struct queue *q, struct place at)
+static void queue_add(struct queue *q, struct skill_place at)
 {
     if (q->n == q->cap) {
         q->cap = q->cap > 0 ? 2 * q->cap : 64;
@@ -235,7 +247,7 @@ static void queue_add(struct queue *q, struct place at)
 }
 
 /* The directories in a directory. One that cannot be read has none. */
-static int look_into(struct fetch *f, const struct place *at, struct queue *q)
+static int look_into(struct fetch *f, const struct skill_place *at, struct queue *q)
 {
     AUTO_STRV char **names = NULL;
     int r = fetch_names(f, at->rel, ENTRIES_MAX - f->scanned, &names);
@@ -250,20 +262,21 @@ static int look_into(struct fetch *f, const struct place *at, struct queue *q)
             continue;
         AUTO_FREE char *rel = fetch_join(at->rel, names[i]);
         if (fetch_is_dir(f, rel))
-            queue_add(q, (struct place){TAKE_PTR(rel), at->depth + 1});
+            queue_add(q, (struct skill_place){TAKE_PTR(rel), at->depth + 1});
     }
     return 0;
 }
 
-int skill_discover(struct fetch *f, const char *rel, unsigned max_depth, char ***ret)
+/* Directories with an entry file below and including `rel`, breadth first, by name. */
+static int skill_discover(struct fetch *f, const char *rel, unsigned max_depth, char ***ret)
 {
     AUTO_DONE(queue) struct queue q = {0};
     AUTO_STRV char **found = NULL;
     size_t n = 0;
     f->scanned = 0;
-    queue_add(&q, (struct place){xstrdup(rel), 0});
+    queue_add(&q, (struct skill_place){xstrdup(rel), 0});
     while (q.first < q.n) {
-        struct place at = q.items[q.first++];
+        struct skill_place at = q.items[q.first++];
         AUTO_FREE char *owned = at.rel;
         int r = 0;
         if (skill_entry(f, at.rel) != NULL) {
@@ -278,6 +291,16 @@ int skill_discover(struct fetch *f, const char *rel, unsigned max_depth, char **
     }
     *ret = TAKE_PTR(found);
     return 0;
+}
+
+int skill_scan(struct fetch *f, const char *rel, char ***ret)
+{
+    AUTO_FREE char *shown = fetch_path(f, rel);
+    int r = skill_discover(f, rel, SCAN_DEPTH, ret);
+    if (r == 0 && *ret == NULL)
+        r = fetch_fail(f, "No SKILL.md found in %s or its subdirectories (max depth: %u)", shown,
+                       SCAN_DEPTH);
+    return r;
 }
 
 /* By the texts that clients see, the latest first; equal ones stay in the order of discovery. */
@@ -298,7 +321,7 @@ static void sort_latest_first(struct skills_found *l)
     }
 }
 
-int skill_list(struct fetch *f, struct skills_found *ret)
+static int skill_list(struct fetch *f, struct skills_found *ret)
 {
     AUTO_STRV char **found = NULL;
     AUTO_DONE(skills_found) struct skills_found l = {0};
@@ -322,21 +345,317 @@ int skill_list(struct fetch *f, struct skills_found *ret)
     return 0;
 }
 
-int skill_find(struct fetch *f, const char *name, struct skill *ret)
+/* 1: the skill of that name, moved out of the list; 0: there is none. */
+static int skill_find(struct fetch *f, const char *name, struct skill *ret)
 {
     AUTO_DONE(skills_found) struct skills_found l = {0};
     int r = skill_list(f, &l);
     for (size_t i = 0; r == 0 && i < l.n; i++) {
         if (!str_eq(l.items[i].name, name))
             continue;
-        *ret = take(&l.items[i]);
-        return 0;
+        *ret = skill_take(&l.items[i]);
+        return 1;
     }
-    return r < 0 ? r : -ENOENT;
+    return r;
 }
 
 int skill_require(struct fetch *f, const char *name, struct skill *ret)
 {
     int r = skill_find(f, name, ret);
-    return r == -ENOENT && f->why.len == 0 ? fetch_fail(f, "Skill \"%s\" not found", name) : r;
+    if (r == 0)
+        return fetch_fail(f, "Skill \"%s\" not found", name);
+    return r < 0 ? r : 0;
+}
+
+/* Operations. */
+
+static void answer_skill(struct fetch *f, const struct skill *s)
+{
+    if (s == NULL) {
+        jw_knull(f->out, "skill");
+        return;
+    }
+    jw_kobject(f->out, "skill");
+    skill_write(f, s, NULL, NULL);
+    jw_object_end(f->out);
+}
+
+int op_list(struct fetch *f)
+{
+    AUTO_DONE(skills_found) struct skills_found l = {0};
+    int r = skill_list(f, &l);
+    if (r == 0)
+        skills_write(f, &l);
+    return r;
+}
+
+int op_get(struct fetch *f)
+{
+    AUTO_FREE char *name = NULL;
+    AUTO_DONE(skill) struct skill s = {0};
+    int r = fetch_need(f, f->data, "name", &name);
+    if (r == 0)
+        r = skill_find(f, name, &s);
+    if (r < 0)
+        return r;
+    answer_skill(f, r > 0 ? &s : NULL);
+    return 0;
+}
+
+/* The path below the root that an absolute path names, by its text; NULL: it is elsewhere. */
+static char *below_root(const struct fetch *f, const char *path)
+{
+    size_t len = strlen(f->root);
+    AUTO_FREE char *normal = fetch_normal(path);
+    if (strncmp(normal, f->root, len) != 0 || (normal[len] != '\0' && normal[len] != '/'))
+        return NULL;
+    return xstrdup(normal[len] == '/' ? normal + len + 1 : "");
+}
+
+/* The object with the fields of a skill. */
+static int skill_member(struct fetch *f, const struct json **ret)
+{
+    const struct json *v = json_get(f->data, "skill");
+    if (v == NULL)
+        return fetch_fail_key(f, "skill");
+    if (json_type(v) != JSON_OBJECT)
+        return fetch_fail(f, "skill must be an object");
+    *ret = v;
+    return 0;
+}
+
+/* The path below the root that a request names by an absolute path; NULL: it names none. */
+static int package_root_of(struct fetch *f, const struct json *skill, char **ret)
+{
+    AUTO_FREE char *path = NULL;
+    int r = fetch_option(f, skill, "package_root", &path);
+    if (r < 0 || path == NULL || *path == '\0')
+        return r;
+    *ret = below_root(f, path);
+    if (*ret == NULL)
+        return fetch_fail(f, "package_root must stay within the Workspace skill root");
+    if (!fetch_is_dir(f, *ret))
+        return fetch_fail(f, "Directory does not exist: %s", path);
+    return 0;
+}
+
+/* One text of a skill, as the request has it. A member that is missing leaves what is there; with
+ * `keep`, for a new skill, null and blanks leave what was imported. Else null empties it. */
+static int text_field(struct fetch *f, const struct json *skill, const char *key, bool keep,
+                      char **field)
+{
+    const struct json *v = json_get(skill, key);
+    AUTO_FREE char *text = NULL;
+    if (v == NULL || (keep && json_type(v) == JSON_NULL))
+        return 0;
+    int r = fetch_text(f, v, &text);
+    if (r < 0)
+        return r;
+    AUTO_FREE char *bare = str_strip(text);
+    if (keep && *bare == '\0' && *field != NULL)
+        return 0;
+    free(*field);
+    *field = TAKE_PTR(text);
+    return 0;
+}
+
+/* Instructions may hold anything that JSON can say, U+0000 too. */
+static int instructions_field(struct fetch *f, const struct json *skill, bool keep, struct skill *s)
+{
+    const struct json *v = json_get(skill, "instructions");
+    AUTO_FREE char *text = NULL;
+    if (v == NULL || (keep && json_type(v) == JSON_NULL))
+        return 0;
+    if (json_type(v) != JSON_STRING) {
+        int r = fetch_text(f, v, &text);
+        if (r < 0)
+            return r;
+    }
+    const char *from = text != NULL ? text : json_str(v);
+    size_t len = text != NULL ? strlen(text) : json_str_len(v);
+    AUTO_FREE char *bare = str_strip(from);
+    if (keep && *bare == '\0' && strlen(from) == len && s->instructions != NULL)
+        return 0;
+    free(s->instructions);
+    s->instructions = xcalloc(1, len + 1);
+    memcpy(s->instructions, from, len);
+    s->instructions_len = len;
+    return 0;
+}
+
+static int fill_skill(struct fetch *f, const struct json *skill, bool keep, struct skill *s)
+{
+    int r = text_field(f, skill, "display_name", keep, &s->display_name);
+    if (r == 0)
+        r = text_field(f, skill, "description", keep, &s->description);
+    return r < 0 ? r : instructions_field(f, skill, keep, s);
+}
+
+/* Shows what the store makes of a skill that was written; `otherwise`: it does not find it. */
+static int answer_stored(struct fetch *f, const char *name, const char *otherwise)
+{
+    AUTO_DONE(skill) struct skill stored = {0};
+    int r = skill_find(f, name, &stored);
+    if (r == 0)
+        return fetch_fail(f, "%s", otherwise);
+    if (r > 0)
+        answer_skill(f, &stored);
+    return r < 0 ? r : 0;
+}
+
+static int save_and_answer(struct fetch *f, const struct skill *s, const char *otherwise)
+{
+    int r = skill_save(f, s);
+    return r < 0 ? r : answer_stored(f, s->name, otherwise);
+}
+
+/* A new directory gets its entry file before it gets its name: a job that is killed leaves no half
+ * of a skill. */
+static int create_new(struct fetch *f, struct skill *s, const char *otherwise)
+{
+    AUTO_DONE(skill) struct skill there = {0};
+    AUTO_FREE char *path = fetch_path(f, s->name);
+    s->rel = xstrdup(s->name);
+    if (fetch_is_dir(f, s->rel)) {
+        /* The directory holds other files, or a broken package: it becomes this skill. */
+        if (skill_entry(f, s->rel) != NULL && skill_load(f, s->rel, &there) == 0)
+            return fetch_fail(f, "Skill directory already exists: %s", path);
+        fetch_forget(f);
+        return save_and_answer(f, s, otherwise);
+    }
+    int r = fetch_tmp(f);
+    if (r < 0)
+        return r;
+    free(s->rel);
+    s->rel = fetch_join(f->tmp, "new");
+    r = fetch_make_dirs(f, s->rel);
+    if (r == 0)
+        r = skill_save(f, s);
+    if (r == 0)
+        r = fetch_move(f, s->rel, s->name);
+    if (r == -EEXIST)
+        return fetch_fail(f, "Skill directory already exists: %s", path);
+    return r < 0 ? r : answer_stored(f, s->name, otherwise);
+}
+
+int op_create(struct fetch *f)
+{
+    const struct json *skill = NULL;
+    AUTO_FREE char *name = NULL, *package = NULL;
+    AUTO_DONE(skill) struct skill s = {0}, same = {0};
+    int r = skill_member(f, &skill);
+    if (r == 0)
+        r = fetch_option(f, skill, "name", &name);
+    if (r == 0)
+        r = skill_check_name(f, name != NULL ? name : "");
+    if (r < 0)
+        return r;
+    r = skill_find(f, name, &same);
+    if (r != 0)
+        return r < 0 ? r : fetch_fail(f, "Skill with name \"%s\" already exists", name);
+    r = package_root_of(f, skill, &package);
+    if (r == 0 && package != NULL)
+        r = skill_load(f, package, &s);
+    if (r < 0)
+        return r;
+    free(s.name);
+    s.name = xstrdup(name);
+    r = fill_skill(f, skill, true, &s);
+    if (r < 0)
+        return r;
+    if (s.instructions == NULL)
+        s.instructions = xstrdup("");
+    AUTO_FREE char *otherwise = xasprintf("Failed to create skill \"%s\"", name);
+    return package != NULL ? save_and_answer(f, &s, otherwise) : create_new(f, &s, otherwise);
+}
+
+static int check_unchanged(struct fetch *f, const struct json *skill, const struct skill *s)
+{
+    AUTO_FREE char *name = NULL, *path = NULL;
+    int r = fetch_option(f, skill, "name", &name);
+    if (r == 0)
+        r = fetch_option(f, skill, "package_root", &path);
+    if (r < 0)
+        return r;
+    if (name != NULL && *name != '\0' && !str_eq(name, s->name))
+        return fetch_fail(f, "Renaming skills is not supported");
+    if (path == NULL || *path == '\0')
+        return 0;
+    AUTO_FREE char *rel = below_root(f, path);
+    if (rel == NULL || !str_eq(rel, s->rel))
+        return fetch_fail(f, "Updating package_root is not supported; recreate the skill to "
+                             "import a different package");
+    return 0;
+}
+
+int op_update(struct fetch *f)
+{
+    const struct json *skill = NULL;
+    AUTO_FREE char *name = NULL;
+    AUTO_DONE(skill) struct skill s = {0};
+    int r = fetch_need(f, f->data, "name", &name);
+    if (r == 0)
+        r = skill_member(f, &skill);
+    if (r == 0)
+        r = skill_require(f, name, &s);
+    if (r == 0)
+        r = check_unchanged(f, skill, &s);
+    if (r == 0)
+        r = fill_skill(f, skill, false, &s);
+    if (r < 0)
+        return r;
+    AUTO_FREE char *otherwise = xasprintf("Skill \"%s\" not found after update", name);
+    return save_and_answer(f, &s, otherwise);
+}
+
+int op_delete(struct fetch *f)
+{
+    AUTO_FREE char *name = NULL;
+    AUTO_DONE(skill) struct skill s = {0};
+    int r = fetch_need(f, f->data, "name", &name);
+    if (r == 0)
+        r = skill_require(f, name, &s);
+    if (r < 0)
+        return r;
+    assert(s.rel != NULL);
+    if (*s.rel == '\0')
+        return fetch_fail(f, "Only managed skills under the Box skills root can be deleted");
+    AUTO_FREE char *top = xstrndup(s.rel, strcspn(s.rel, "/"));
+    r = fetch_remove_tree(f, top);
+    if (r == 0)
+        jw_kstr(f->out, "deleted", name);
+    return r;
+}
+
+int op_scan(struct fetch *f)
+{
+    AUTO_FREE char *path = NULL, *rel = NULL;
+    AUTO_STRV char **found = NULL;
+    AUTO_DONE(skill) struct skill s = {0};
+    int r = fetch_need(f, f->data, "path", &path);
+    if (r < 0)
+        return r;
+    rel = below_root(f, path);
+    if (rel == NULL)
+        return fetch_fail(f, "scan path must stay within the Workspace skill root");
+    if (!fetch_is_dir(f, rel))
+        return fetch_fail(f, "Directory does not exist: %s", path);
+    r = skill_scan(f, rel, &found);
+    if (r < 0)
+        return r;
+    if (strv_len(found) > 1) {
+        AUTO_STRV char **paths = NULL;
+        AUTO_FREE char *shown = fetch_path(f, rel);
+        for (size_t i = 0; found[i] != NULL; i++)
+            strv_push(&paths, fetch_path(f, found[i]));
+        AUTO_FREE char *list = fetch_list(paths);
+        return fetch_fail(f,
+                          "Multiple skill directories found in %s. Please choose a more specific "
+                          "path: %s",
+                          shown, list);
+    }
+    r = skill_load(f, found[0], &s);
+    if (r == 0)
+        skill_write(f, &s, NULL, NULL);
+    return r;
 }

@@ -5,6 +5,7 @@
 #include "fetch/zipdir.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/alloc.h"

@@ -4,7 +4,6 @@
 /* The directory of a zip archive, read strictly: what two readers could understand in two ways is
  * refused. No I/O, and nothing is inflated. */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -41,12 +41,11 @@ static int clear_ambient(void)
     return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 ? -errno : 0;
 }
 
-/* Nothing is inheritable unless told so: then what is kept is. */
+/* Clears the inheritable set or, with `inheritable`, makes it what is kept. */
 static int reduce_sets(uint64_t keep, bool inheritable)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
-
     if (syscall(SYS_capget, &header, data) < 0)
         return -errno;
     for (unsigned i = 0; i < _LINUX_CAPABILITY_U32S_3; i++) {
@@ -61,7 +60,6 @@ static int reduce_sets(uint64_t keep, bool inheritable)
 int caps_lock_securebits(void)
 {
     int bits = prctl(PR_GET_SECUREBITS, 0, 0, 0, 0);
-
     if (bits < 0)
         return -errno;
     if (bits == SECUREBITS)
@@ -91,7 +89,6 @@ int caps_keep(uint64_t mask)
 int caps_keep_over_exec(uint64_t mask)
 {
     int r = keep_caps(mask, true);
-
     for (unsigned cap = 0; r == 0 && cap < 64; cap++) {
         if ((mask & UINT64_C(1) << cap) &&
             prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, cap, 0, 0) < 0)
@@ -103,7 +100,6 @@ int caps_keep_over_exec(uint64_t mask)
 int caps_drop_all(void)
 {
     int r;
-
     r = caps_lock_securebits();
     if (r < 0)
         return r;
@@ -111,4 +107,16 @@ int caps_drop_all(void)
     if (r < 0)
         return r;
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ? -errno : 0;
+}
+
+int caps_are_none(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+    if (syscall(SYS_capget, &header, data) < 0)
+        return -errno;
+    for (unsigned i = 0; i < _LINUX_CAPABILITY_U32S_3; i++)
+        if ((data[i].permitted | data[i].effective | data[i].inheritable) != 0)
+            return -EPERM;
+    return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Calls clone3(2), with a pidfd and a cgroup where asked for. */
+/* Calls clone3(2), with a pidfd and a cgroup where asked for, or clone(2). */
 
 #include "inside/clone.h"
 
@@ -32,6 +32,12 @@ pid_t clone_process(uint64_t flags, int cgroup_fd, int *ret_pidfd)
     if (pid > 0 && ret_pidfd != NULL)
         *ret_pidfd = pidfd;
     return (pid_t)pid;
+}
+
+pid_t clone_plain(void)
+{
+    long pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    return pid < 0 ? -errno : (pid_t)pid;
 }
 
 void child_exit(int status)

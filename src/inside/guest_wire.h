@@ -10,24 +10,24 @@
  * a version that differs is refused at HELLO. boxd treats every field as hostile, because box-guest
  * runs under the same user id as the programs it starts. */
 
-#include <stdint.h>
+#include "inside/wire.h"
 
-#define GUEST_WIRE_VERSION 4U
+#define GUEST_WIRE_VERSION 5U
 #define GUEST_PROGRAM "/.box/guest"
 #define GUEST_FILES "files" /* its argument when it is to be box-files (inside/files/wire.h) */
 #define GUEST_DIR "/.box/run"
 #define GUEST_SOCKET_NAME "s"
 
 #define GUEST_CELLS_MAX 64U             /* execs and managed processes at once */
-#define GUEST_STRINGS_MAX (16U << 20)   /* argv + environment + cwd, all together */
 #define GUEST_FRAME_MAX (17U << 20)     /* boxd -> guest */
 #define GUEST_ANSWER_MAX (128U * 1024U) /* guest -> boxd */
 #define GUEST_DATA_MAX (32U * 1024U)    /* bytes of a stream in one frame */
 #define GUEST_WINDOW (256U * 1024U)     /* bytes of one stream under way, either direction */
 #define GUEST_RING (1024U * 1024U)      /* stdout of a managed process that is kept for boxd */
 #define GUEST_STDERR_KEPT (64U * 1024U)
-#define GUEST_CHECKS_MAX 260U /* mounts whose identity is reported */
-#define GUEST_RLIMITS_MAX 12U
+#define GUEST_CONNS_MAX 64U /* connections of boxd to servers inside */
+#define GUEST_SECRET_LEN 16U
+#define GUEST_CHECKS_MAX 260U      /* mounts whose identity is reported */
 #define GUEST_PROC_BIT 0x80000000U /* in an id: a managed process, by its number */
 
 struct guest_head {
@@ -51,18 +51,15 @@ enum guest_type {
     GUEST_FORGET,    /* a managed process: end it, drop everything; answered with GONE */
     GUEST_DEADLINE,  /* uint64_t: nanoseconds from now until all ends if no boxd is there then; 0:
                         after linger_ns */
+    GUEST_CONNECT,   /* struct guest_connect: to a server inside; ids are numbers of their own */
     /* guest -> boxd */
     GUEST_WELCOME = 32, /* struct guest_welcome, struct guest_check[], struct guest_proc[] */
     GUEST_OUTPUT,       /* bytes; flags: stream. Of a process: struct guest_at first */
     GUEST_END,          /* a stream has ended; flags: stream */
     GUEST_DRAINED,      /* uint64_t: bytes of stdin that the program was given */
-    GUEST_EXITED,       /* struct guest_exited */
+    GUEST_EXITED,       /* struct inside_exited */
     GUEST_GONE,         /* nothing of what was to be forgotten runs any more */
-};
-
-struct guest_rlimit {
-    uint32_t resource, pad;
-    uint64_t soft, hard;
+    GUEST_REFUSED,      /* there is no connection of that id; flags: errno */
 };
 
 struct guest_hello {
@@ -75,7 +72,7 @@ struct guest_hello {
      * kernel that has no others, whatever the user id. */
     uint32_t nproc, processes;
     uint64_t linger_ns; /* how long all goes on without a boxd */
-    struct guest_rlimit rlimits[GUEST_RLIMITS_MAX];
+    struct inside_rlimit rlimits[INSIDE_RLIMITS_MAX];
     char quota_path[64]; /* a place on a disk of limited size, "" without one */
 };
 
@@ -135,28 +132,10 @@ struct guest_at {
     uint64_t offset;
 };
 
-enum guest_exited_flags {
-    GUEST_EXITED_TIMEOUT = 1U << 0,
-    GUEST_EXITED_OOM = 1U << 1,
-    GUEST_EXITED_KILLED = 1U << 2,    /* by GUEST_KILL */
-    GUEST_EXITED_DISK_FULL = 1U << 3, /* what quota_path lies on has nothing left */
-};
-
-/* Why a program never ran; `error` is then the errno. */
-enum guest_stage {
-    GUEST_STAGE_NONE,
-    GUEST_STAGE_LIMIT,
-    GUEST_STAGE_REQUEST,
-    GUEST_STAGE_CWD,
-    GUEST_STAGE_CONFINE,
-    GUEST_STAGE_EXEC,
-};
-
-struct guest_exited {
-    uint32_t flags, stage;
-    int32_t error;
-    int32_t wait_status; /* as from waitpid(2), valid when stage is NONE */
-    uint32_t remaining;  /* processes of this exec that still run */
-    uint32_t pad;
-    uint64_t duration_ns, cpu_ns, max_rss_kb;
+/* box-guest connects to the port of the loopback address, then once more to boxd's socket, where it
+ * sends the secret first. What follows are the bytes of the connection, both ways. */
+struct guest_connect {
+    unsigned char secret[GUEST_SECRET_LEN];
+    uint16_t port; /* never 0 */
+    uint16_t pad[3];
 };

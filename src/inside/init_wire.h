@@ -4,23 +4,22 @@
 /* What boxd and a sandbox's PID 1 (box-init) say to each other over one SOCK_SEQPACKET connection.
  * It outlives boxd: a new one says HELLO with an epoch of its own. From that on PID 1 has forgotten
  * the execs of the earlier one, and tells about the managed processes, which stay. What boxd reads
- * before the answer with its own epoch was meant for somebody else.
+ * before the answer with its own epoch was meant for an earlier boxd.
  *
- * PID 1 never waits for boxd. All it has to say is kept as a state, never as a queue: while nobody
+ * PID 1 never waits for boxd. All it has to say is kept as a state, never as a queue: while no boxd
  * reads, nothing grows.
  *
  * Fixed structures, native byte order: both sides come from one build and run on one machine; a
  * version mismatch is refused at HELLO. Nothing here ever comes from the program in the sandbox,
  * but boxd still treats every field as hostile, because PID 1 runs beside hostile code. */
 
-#include <stdint.h>
+#include "inside/wire.h"
 
-#define INIT_WIRE_VERSION 4U
+#define INIT_WIRE_VERSION 5U
 #define INIT_EXECS_MAX 64U /* running at once in one sandbox */
 #define INIT_PROCS_MAX 32U /* managed processes that are known at once */
 #define INIT_INLINE_MAX                                                                            \
     (64U * 1024U) /* strings in the datagram; longer ones travel in a sealed memfd */
-#define INIT_STRINGS_MAX (16U << 20) /* argv + environment + cwd, all together */
 
 /* Descriptors box-init finds at start, by number. */
 enum init_fd {
@@ -40,13 +39,6 @@ enum init_cgroup_mode {
     INIT_CGROUP_V2,     /* everything in cgroup2 */
 };
 
-#define INIT_RLIMITS_MAX 12U
-struct init_rlimit {
-    uint32_t resource;
-    uint32_t pad;
-    uint64_t soft, hard;
-};
-
 /* What box-init finds at its start; INIT_WIRE_VERSION is how it speaks then. */
 #define INIT_CONFIG_VERSION 5U
 
@@ -56,7 +48,7 @@ struct init_config {
     uint32_t payload_uid, payload_gid; /* inside the namespace */
     uint32_t switch_uid;               /* 0: PID 1 and the payload share one id (rootless) */
     uint32_t n_rlimits;
-    struct init_rlimit rlimits[INIT_RLIMITS_MAX];
+    struct inside_rlimit rlimits[INSIDE_RLIMITS_MAX];
     int32_t oom_score_adj;
     uint32_t landlock;   /* ABI in force, 0: none */
     char quota_path[64]; /* a place on the disk under quota, "" without one */
@@ -80,6 +72,9 @@ enum init_msg_type {
     INIT_MSG_PROC_KILL,   /* boxd -> init: struct init_kill */
     INIT_MSG_PROC_FORGET, /* boxd -> init: struct init_number; what is left of it is killed */
     INIT_MSG_PROC_GONE,   /* init -> boxd: struct init_number; the answer, when nothing is left */
+    /* Connections to servers inside; their ids are numbers of their own. */
+    INIT_MSG_CONNECT,   /* boxd -> init: struct init_connect */
+    INIT_MSG_CONNECTED, /* init -> boxd: struct init_connected + the socket; one for each CONNECT */
 };
 
 struct init_hello {
@@ -132,35 +127,10 @@ struct init_started {
     uint32_t id;
 };
 
-enum init_exited_flags {
-    INIT_EXITED_TIMEOUT = 1U << 0,
-    INIT_EXITED_OOM = 1U << 1,
-    INIT_EXITED_KILLED = 1U << 2,    /* by INIT_KILL_TREE */
-    INIT_EXITED_DISK_FULL = 1U << 3, /* the session's quota has nothing left */
-};
-
-/* Why a program never ran; `error` is then the errno. */
-enum init_stage {
-    INIT_STAGE_NONE,
-    INIT_STAGE_LIMIT,   /* too many execs, or no process to be had */
-    INIT_STAGE_REQUEST, /* malformed request */
-    INIT_STAGE_CWD,     /* working directory */
-    INIT_STAGE_CONFINE, /* a wall could not be put up: nothing was run */
-    INIT_STAGE_EXEC,    /* execve */
-};
-
 struct init_exited {
     uint32_t type;
     uint32_t id;
-    uint32_t flags;
-    uint32_t stage;
-    int32_t error;
-    int32_t wait_status; /* as from waitpid(2), valid when stage is NONE */
-    uint32_t remaining;  /* processes of this exec that still run */
-    uint32_t pad;
-    uint64_t duration_ns;
-    uint64_t cpu_ns;
-    uint64_t max_rss_kb;
+    struct inside_exited end;
 };
 
 enum init_state_flags {
@@ -189,5 +159,22 @@ struct init_stdin {
     uint32_t type;
     uint32_t id;
     uint32_t op;
+    uint32_t pad;
+};
+
+/* A TCP socket of the sandbox's own network that connects to its loopback address. */
+struct init_connect {
+    uint32_t type;
+    uint32_t id;
+    uint16_t port; /* never 0 */
+    uint16_t ipv6; /* 1: ::1, 0: 127.0.0.1 */
+    uint32_t pad;
+};
+
+/* Descriptor: the socket, non-blocking; it may still be connecting. None: `error` is the errno. */
+struct init_connected {
+    uint32_t type;
+    uint32_t id;
+    int32_t error;
     uint32_t pad;
 };

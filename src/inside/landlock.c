@@ -41,7 +41,6 @@ int landlock_abi(void)
 {
     long abi =
         syscall(SYS_landlock_create_ruleset, NULL, (size_t)0, LANDLOCK_CREATE_RULESET_VERSION);
-
     return abi < 0 ? 0 : (int)abi;
 }
 
@@ -50,7 +49,6 @@ int landlock_abi(void)
 static struct compat_landlock_ruleset_attr handled(int abi, unsigned flags)
 {
     struct compat_landlock_ruleset_attr attr = {.handled_access_fs = FS_ABI_1};
-
     if (abi >= 2)
         attr.handled_access_fs |= LANDLOCK_ACCESS_FS_REFER;
     if (abi >= 3)
@@ -68,7 +66,6 @@ static int add_fd(int ruleset, int fd, uint64_t access)
 {
     struct landlock_path_beneath_attr attr = {.allowed_access = access, .parent_fd = fd};
     struct stat st;
-
     if (fstat(fd, &st) < 0)
         return -errno;
     if (!S_ISDIR(st.st_mode))
@@ -93,7 +90,6 @@ int landlock_build(const struct landlock_path *rules, size_t n, unsigned flags)
 {
     int abi = landlock_abi();
     struct compat_landlock_ruleset_attr attr = handled(abi, flags);
-
     if (abi == 0)
         return -EOPNOTSUPP;
 

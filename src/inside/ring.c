@@ -148,7 +148,7 @@ ssize_t ring_fill_err(struct ring_writer *w, int fd)
 bool ring_must_tell(const struct ring_writer *w)
 {
     uint64_t waits = __atomic_load_n(&tail_of(w->head)->waits, __ATOMIC_SEQ_CST);
-    /* Of what it was told before and has not seen it is about to look. */
+    /* A reader that was told before and has not looked yet is about to look. */
     return waits > w->told && waits <= ring_position(w->out_end, w->out_eof);
 }
 
@@ -241,57 +241,51 @@ ssize_t ring_read(const struct ring_reader *r, uint64_t from, char *buf, size_t 
     return (ssize_t)n;
 }
 
-size_t ring_read_err(const struct ring_reader *r, char *buf, size_t size)
+/* What of stderr is there; false: nothing that could be read. */
+static bool err_window(const struct ring_reader *r, uint64_t *ret_begin, uint64_t *ret_end)
 {
-    struct iovec iov[2];
     if (r->head == NULL)
-        return 0;
+        return false;
     uint64_t end = __atomic_load_n(&r->head->err_end, __ATOMIC_ACQUIRE);
     uint64_t begin = __atomic_load_n(&r->head->err_begin, __ATOMIC_ACQUIRE);
-    if (begin < err_kept(end))
-        begin = err_kept(end);
-    if (begin > end)
-        return 0;
-    size_t n = (size_t)(end - begin) < size ? (size_t)(end - begin) : size;
-    if (n == 0)
-        return 0;
-    (void)pieces(err_of(r->head), RING_ERR_SIZE, end - n, n, iov);
+    *ret_begin = begin < err_kept(end) ? err_kept(end) : begin;
+    *ret_end = end;
+    return *ret_begin < end;
+}
+
+/* Copies, and drops from the front what the writer has overwritten meanwhile. */
+static size_t copy_err(const struct ring_reader *r, uint64_t from, size_t n, char *buf)
+{
+    struct iovec iov[2];
+    (void)pieces(err_of(r->head), RING_ERR_SIZE, from, n, iov);
     copy_out(buf, iov);
-    /* What was overwritten while we copied is the first part of it. */
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     uint64_t now = __atomic_load_n(&r->head->err_begin, __ATOMIC_ACQUIRE);
-    if (now <= end - n)
-        return n;
-    size_t lost = now < end ? (size_t)(now - (end - n)) : n;
+    size_t lost = now <= from ? 0 : now - from < n ? (size_t)(now - from) : n;
     memmove(buf, buf + lost, n - lost);
     return n - lost;
 }
 
+size_t ring_read_err(const struct ring_reader *r, char *buf, size_t size)
+{
+    uint64_t begin, end;
+    if (size == 0 || !err_window(r, &begin, &end))
+        return 0;
+    size_t n = (size_t)(end - begin) < size ? (size_t)(end - begin) : size;
+    return copy_err(r, end - n, n, buf);
+}
+
 size_t ring_read_err_from(const struct ring_reader *r, uint64_t *at, char *buf, size_t size)
 {
-    struct iovec iov[2];
-    if (r->head == NULL)
-        return 0;
-    uint64_t end = __atomic_load_n(&r->head->err_end, __ATOMIC_ACQUIRE);
-    uint64_t begin = __atomic_load_n(&r->head->err_begin, __ATOMIC_ACQUIRE);
-    if (begin < err_kept(end))
-        begin = err_kept(end);
-    if (begin > end || *at >= end)
+    uint64_t begin, end;
+    if (size == 0 || !err_window(r, &begin, &end) || *at >= end)
         return 0;
     if (*at < begin)
         *at = begin;
     size_t n = (size_t)(end - *at) < size ? (size_t)(end - *at) : size;
-    if (n == 0)
-        return 0;
-    (void)pieces(err_of(r->head), RING_ERR_SIZE, *at, n, iov);
-    copy_out(buf, iov);
-    /* As above: the writer may have been faster. */
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    uint64_t now = __atomic_load_n(&r->head->err_begin, __ATOMIC_ACQUIRE);
-    size_t lost = now <= *at ? 0 : now - *at < n ? (size_t)(now - *at) : n;
-    memmove(buf, buf + lost, n - lost);
+    size_t got = copy_err(r, *at, n, buf);
     *at += n;
-    return n - lost;
+    return got;
 }
 
 int ring_reader_release(struct ring_reader *r, uint64_t until)

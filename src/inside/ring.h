@@ -10,8 +10,8 @@
  * had seen everything, and it looks again after it has said so; each side writes, then reads what
  * the other wrote, and one of them notices.
  *
- * The memory is a memfd that nobody can resize, so that reading it cannot fault. It outlives every
- * boxd. Both sides are here; no allocation. */
+ * The memory is a memfd that is sealed against resizing, so that reading it cannot fault. It
+ * outlives every boxd. Both sides are here; no allocation. */
 
 #include <stdbool.h>
 #include <stddef.h>

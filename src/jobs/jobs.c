@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Runs jobs of box-fetch one at a time: starts, talks, times out and parses the answer. */
+/* Runs jobs of box-fetch one at a time: starts, talks, times out and parses the answer. The jobs on
+ * the skill store and on directories of the host are here, too. */
 
 #include "jobs/jobs.h"
 
@@ -12,7 +13,6 @@
 #include <sys/epoll.h>
 #include <sys/pidfd.h>
 #include <sys/sendfile.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -21,16 +21,21 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/json.h"
+#include "base/list.h"
 #include "base/log.h"
+#include "base/state.h"
 #include "base/str.h"
 #include "fetch/job.h"
 #include "fetch/launcher.h"
-#include "jobs/queue.h"
+#include "http/codec/crypto.h"
 #include "loop/loop.h"
 
 #define READ_MAX 65536U
 #define SEND_MAX (1U << 20)
+#define TRANSLATED_MAX 65536U
 #define GRACE_NS (2ULL * NSEC_PER_SEC) /* for a job to end by itself */
+
+#define MARKER_MAX 1024U
 
 #define VALIDATION "BoxValidationError"
 
@@ -48,8 +53,8 @@ static const struct job_kind kinds[SKILLS_OP_MAX] = {
     [SKILLS_INSTALL_ZIP] = {"install_zip", VALIDATION, false, true, 120},
 };
 
-struct call {
-    struct call *next;
+struct job_call {
+    STAILQ_ENTRY(job_call) entry; /* while it waits */
     const struct job_kind *kind;
     char *dir;          /* owned */
     char *note;         /* owned or NULL */
@@ -61,7 +66,7 @@ struct call {
     uid_t uid;
     jobs_done_fn *done;
     void *arg;
-    struct log_scope scope; /* who asked, for the log */
+    struct log_scope scope; /* of the request that it is made for */
 };
 
 /*   STARTING ──► TALKING ──► ENDING ──► (gone)
@@ -73,10 +78,16 @@ enum job_state {
     JOB_STATE_MAX,
 };
 
-struct job {
-    struct jobs *skills; /* borrowed; NULL: nobody is there any more to be told */
+static const unsigned job_moves[JOB_STATE_MAX] = {
+    [JOB_STARTING] = 1U << JOB_TALKING | 1U << JOB_ENDING,
+    [JOB_TALKING] = 1U << JOB_ENDING,
+    [JOB_ENDING] = 0,
+};
+
+struct fetch_job {
+    struct jobs *jobs; /* borrowed; NULL: freed, and nothing waits for this job any more */
     enum job_state state;
-    struct call *call; /* owned until it is answered */
+    struct job_call *call; /* owned until it is answered */
     struct fetch_process process;
     struct loop_io in_io, out_io;
     struct loop_child child;
@@ -91,9 +102,9 @@ struct jobs {
     struct fetch_launcher *launcher; /* borrowed, or `own` */
     struct fetch_launcher *own;      /* owned or NULL */
     char *root;                      /* owned or NULL */
-    struct call *first, *last;       /* waiting, owned */
+    STAILQ_HEAD(, job_call) calls;   /* waiting, owned */
     size_t waiting;
-    struct job *job; /* the one under way, NULL: none */
+    struct fetch_job *job; /* the one under way, NULL: none */
     struct loop_defer next;
     bool bound; /* the next call is made for `uid` alone */
     uid_t uid;
@@ -101,18 +112,16 @@ struct jobs {
 
 static void on_next(struct loop_defer *d);
 
-static void move(struct job *j, enum job_state to)
+static struct job_call *take_first(struct jobs *s)
 {
-    static const unsigned next[JOB_STATE_MAX] = {
-        [JOB_STARTING] = 1U << JOB_TALKING | 1U << JOB_ENDING,
-        [JOB_TALKING] = 1U << JOB_ENDING,
-        [JOB_ENDING] = 0,
-    };
-    assert(next[j->state] & (1U << to));
-    j->state = to;
+    struct job_call *c = STAILQ_FIRST(&s->calls);
+    assert(s->waiting > 0);
+    STAILQ_REMOVE_HEAD(&s->calls, entry);
+    s->waiting--;
+    return c;
 }
 
-static void call_free(struct call *c)
+static void call_free(struct job_call *c)
 {
     if (c == NULL)
         return;
@@ -125,17 +134,12 @@ static void call_free(struct call *c)
     free(c);
 }
 
-static void stop_watching(struct job *j)
+static void job_free(struct fetch_job *j)
 {
     loop_io_stop(&j->in_io);
     loop_io_stop(&j->out_io);
     loop_child_stop(&j->child);
     loop_timer_stop(&j->timer);
-}
-
-static void job_free(struct job *j)
-{
-    stop_watching(j);
     fetch_process_done(&j->process);
     buf_done(&j->out);
     call_free(j->call);
@@ -143,17 +147,17 @@ static void job_free(struct job *j)
 }
 
 /* The job is over in every respect: the next one may start. */
-static void job_gone(struct job *j)
+static void job_gone(struct fetch_job *j)
 {
-    struct jobs *s = j->skills;
+    struct jobs *s = j->jobs;
     job_free(j);
     s->job = NULL;
-    if (s->first != NULL)
+    if (!STAILQ_EMPTY(&s->calls))
         loop_defer_start(s->loop, &s->next, on_next);
 }
 
 /* A job that box-priv started has another owner than us; then its own alarm must do. */
-static void kill_process(const struct job *j)
+static void kill_process(const struct fetch_job *j)
 {
     if (j->process.pidfd >= 0)
         (void)pidfd_send_signal(j->process.pidfd, SIGKILL, NULL, 0);
@@ -162,47 +166,47 @@ static void kill_process(const struct job *j)
 static void on_child(struct loop_child *c, int wait_status)
 {
     (void)wait_status; /* what it had to say came through the pipe, or not at all */
-    struct job *j = container_of(c, struct job, child);
+    struct fetch_job *j = container_of(c, struct fetch_job, child);
     if (j->state == JOB_ENDING)
         job_gone(j);
 }
 
 static void on_ending_slow(struct loop_timer *t)
 {
-    struct job *j = container_of(t, struct job, timer);
-    log_warn(NULL, "a job of the skill store does not end; going on without it, ignoring");
+    struct fetch_job *j = container_of(t, struct fetch_job, timer);
+    log_warn(NULL, "box-fetch does not end after its job; going on without it, ignoring");
     fetch_process_kill(&j->process);
     job_gone(j);
 }
 
-/* Answers for the job. Nobody waits for what its process still does but the next one. */
-static void job_end(struct job *j, const char *json, size_t len, const char *message)
+/* Answers for the job. Only the next job waits for the end of its process. */
+static void job_end(struct fetch_job *j, const struct json *data, const struct job_failure *failure)
 {
-    struct call *c = TAKE_PTR(j->call);
-    move(j, JOB_ENDING);
+    struct job_call *c = TAKE_PTR(j->call);
+    assert(c != NULL && (data == NULL) != (failure == NULL));
+    STATE_MOVE(j->state, job_moves, JOB_ENDING);
     loop_io_stop(&j->in_io);
     loop_io_stop(&j->out_io);
     loop_timer_stop(&j->timer);
     fd_close_many(&j->process.in_fd, 1);
     fd_close_many(&j->process.out_fd, 1);
-    struct jobs *s = j->skills;
+    struct jobs *s = j->jobs;
     if (j->child.loop == NULL)
         job_gone(j);
     else
         loop_timer_start(s->loop, &j->timer, GRACE_NS, on_ending_slow);
     LOG_REQUEST(c->scope.id);
-    c->done(c->arg, json, len, message); /* may call us again, and may free us */
+    c->done(c->arg, data, failure); /* may call us again, and may free us */
     call_free(c);
 }
 
-static void job_fail(struct job *j, const char *error_class, const char *text)
+static void job_fail(struct fetch_job *j, const char *error_class, const char *text)
 {
-    AUTO_FREE char *message = xasprintf("%s: %s", error_class, text);
-    job_end(j, NULL, 0, message);
+    job_end(j, NULL, &(struct job_failure){error_class, text});
 }
 
-/* What the launcher says is for whoever runs boxd, but for what clients know by other words. */
-static void job_not_started(struct job *j, const struct err *err)
+/* The launcher's words are for the operator of boxd; clients know some failures by other words. */
+static void job_not_started(struct fetch_job *j, const struct err *err)
 {
     const struct job_kind *k = j->call->kind;
     const char *text = err->msg;
@@ -213,33 +217,25 @@ static void job_not_started(struct job *j, const struct err *err)
     job_fail(j, k->error_class, text);
 }
 
-static void deliver(struct job *j, const struct json *data)
+static void deliver(struct fetch_job *j, const struct json *data)
 {
-    AUTO_DONE(buf) struct buf out;
+    AUTO_DONE(buf) struct buf out = BUF_INIT(TRANSLATED_MAX);
+    AUTO(json) struct json *translated = NULL;
     const struct job_kind *k = j->call->kind;
-    buf_init(&out, FETCH_ANSWER_MAX + FETCH_ANSWER_MAX / 2);
-    int r;
-    if (k->translate != NULL) {
-        r = k->translate(data, j->call->note, &out);
-        if (r < 0) {
-            job_fail(j, k->error_class, buf_str(&out));
-            return;
-        }
-    } else {
-        struct jw w;
-        jw_init(&w, &out);
-        jw_value(&w, data);
-        r = jw_end(&w);
-    }
-    if (r < 0)
-        job_fail(j, k->error_class, "the answer is too large");
+    struct err err = {0};
+    if (k->translate == NULL)
+        job_end(j, data, NULL);
+    else if (k->translate(data, j->call->note, &out) < 0)
+        job_fail(j, k->error_class, buf_str(&out));
+    else if (json_parse(buf_str(&out), out.len, &translated, &err) < 0)
+        job_fail(j, k->error_class, err.msg);
     else
-        job_end(j, buf_str(&out), out.len, NULL);
+        job_end(j, translated, NULL);
 }
 
 /* The process may have been taken over by what it read: its answer is parsed, and only what we
  * understand is passed on. */
-static void on_answer(struct job *j)
+static void on_answer(struct fetch_job *j)
 {
     AUTO(json) struct json *answer = NULL;
     struct err err = {0};
@@ -255,14 +251,14 @@ static void on_answer(struct job *j)
         const char *kind = json_str(json_get(answer, "class"));
         job_fail(j, k->key_errors && str_eq(kind, "KeyError") ? "KeyError" : k->error_class, text);
     } else {
-        log_warn(NULL, "job '%s' of the skill store died without an answer", k->op);
+        log_warn(NULL, "box-fetch died during job '%s', without an answer", k->op);
         job_fail(j, k->error_class, "the skill store's helper died while it worked on this");
     }
 }
 
 static void on_output(struct loop_io *io, uint32_t events)
 {
-    struct job *j = container_of(io, struct job, out_io);
+    struct fetch_job *j = container_of(io, struct fetch_job, out_io);
     if (buf_reserve(&j->out, READ_MAX) < 0) {
         kill_process(j);
         job_fail(j, j->call->kind->error_class, "the answer is too large");
@@ -276,9 +272,9 @@ static void on_output(struct loop_io *io, uint32_t events)
 }
 
 /* The line, then the archive, straight from its file. 1: all of it is gone, 0: later. */
-static int send_some(struct job *j)
+static int send_some(struct fetch_job *j)
 {
-    const struct call *c = j->call;
+    const struct job_call *c = j->call;
     int fd = j->process.in_fd;
     ssize_t n;
     if (j->sent < c->request.len) {
@@ -298,7 +294,7 @@ static int send_some(struct job *j)
 /* A job that does not want to hear more has something to say instead. */
 static void on_writable(struct loop_io *io, uint32_t events)
 {
-    struct job *j = container_of(io, struct job, in_io);
+    struct fetch_job *j = container_of(io, struct fetch_job, in_io);
     if (send_some(j) == 0)
         return;
     loop_io_stop(&j->in_io);
@@ -307,7 +303,7 @@ static void on_writable(struct loop_io *io, uint32_t events)
 
 static void on_timeout(struct loop_timer *t)
 {
-    struct job *j = container_of(t, struct job, timer);
+    struct fetch_job *j = container_of(t, struct fetch_job, timer);
     char text[80];
     (void)str_fmt(text, sizeof(text), "no answer from the skill store within %u seconds",
                   j->call->kind->seconds);
@@ -317,9 +313,9 @@ static void on_timeout(struct loop_timer *t)
 
 static void on_started(void *arg, struct fetch_process *p, const struct err *err)
 {
-    struct job *j = arg;
-    struct jobs *s = j->skills;
-    if (s == NULL) { /* nobody waits any more; without a request it ends by itself */
+    struct fetch_job *j = arg;
+    struct jobs *s = j->jobs;
+    if (s == NULL) { /* nothing waits for it; without a request the process ends by itself */
         job_free(j);
         return;
     }
@@ -329,7 +325,7 @@ static void on_started(void *arg, struct fetch_process *p, const struct err *err
     }
     j->process = *p;
     *p = FETCH_PROCESS_NONE;
-    move(j, JOB_TALKING);
+    STATE_MOVE(j->state, job_moves, JOB_TALKING);
     int r = loop_child_start(s->loop, &j->child, j->process.pidfd, on_child);
     if (r == 0)
         r = loop_io_start(s->loop, &j->out_io, j->process.out_fd, EPOLLIN, on_output);
@@ -348,16 +344,12 @@ static void on_next(struct loop_defer *d)
 {
     struct jobs *s = container_of(d, struct jobs, next);
     struct err err = {0};
-    if (s->job != NULL || s->first == NULL)
+    if (s->job != NULL || STAILQ_EMPTY(&s->calls))
         return;
-    struct job *j = xnew(struct job);
-    j->skills = s;
+    struct fetch_job *j = xnew(struct fetch_job);
+    j->jobs = s;
     j->process = FETCH_PROCESS_NONE;
-    j->call = s->first;
-    s->first = j->call->next;
-    if (s->first == NULL)
-        s->last = NULL;
-    s->waiting--;
+    j->call = take_first(s);
     s->job = j;
     buf_init(&j->out, FETCH_ANSWER_MAX + READ_MAX);
     const struct fetch_start start = {.dir = j->call->dir,
@@ -373,14 +365,12 @@ static void on_next(struct loop_defer *d)
 
 static int write_request(const struct job_request *r, struct buf *out)
 {
-    struct jw w;
-    jw_init(&w, out);
+    struct jw w = JW_INIT(out);
     jw_object(&w);
     jw_kstr(&w, "op", r->kind->op);
     jw_kstr(&w, "root", r->dir);
     jw_kbool(&w, "shared", r->shared);
-    jw_key(&w, "data");
-    jw_value(&w, r->data);
+    jw_kvalue(&w, "data", r->data);
     jw_object_end(&w);
     int rc = jw_end(&w);
     return rc < 0 ? rc : buf_putc(out, '\n');
@@ -399,7 +389,7 @@ int jobs_submit(struct jobs *s, const struct job_request *request, jobs_done_fn 
     s->bound = false;
     if (s->waiting >= SKILLS_QUEUE_MAX)
         return err_set(err, ERR_LIMIT, "too many calls to the skill store wait; try again");
-    struct call *c = xnew(struct call);
+    struct job_call *c = xnew(struct job_call);
     c->kind = request->kind;
     c->bound = bound;
     c->uid = s->uid;
@@ -424,16 +414,14 @@ int jobs_submit(struct jobs *s, const struct job_request *request, jobs_done_fn 
             return r;
         }
     }
-    if (s->last != NULL)
-        s->last->next = c;
-    else
-        s->first = c;
-    s->last = c;
+    STAILQ_INSERT_TAIL(&s->calls, c, entry);
     s->waiting++;
     if (s->job == NULL && s->next.loop == NULL)
         loop_defer_start(s->loop, &s->next, on_next);
     return 0;
 }
+
+/* The skill store. */
 
 /* NOLINTNEXTLINE(readability-function-size): what a call of the wire consists of. */
 int jobs_skill(struct jobs *s, const char *workspace, enum skills_op op, const struct json *request,
@@ -469,6 +457,129 @@ void jobs_set_skills_root(struct jobs *s, const char *path)
     s->root = root;
 }
 
+/* Directories of the host. */
+
+static int hex_value(char c)
+{
+    static const char digits[] = "0123456789abcdef";
+    const char *at = c != '\0' ? strchr(digits, c) : NULL;
+    return at != NULL ? (int)(at - digits) : -1;
+}
+
+/* The job sends the file in hexadecimal digits. */
+static int decode_marker(const char *hex, unsigned char ret[static MARKER_MAX], size_t *ret_len)
+{
+    size_t len = hex != NULL ? strlen(hex) : 0;
+    if (len == 0 || len % 2 != 0 || len / 2 > MARKER_MAX)
+        return -EINVAL;
+    for (size_t i = 0; i < len / 2; i++) {
+        int high = hex_value(hex[2 * i]), low = hex_value(hex[2 * i + 1]);
+        if (high < 0 || low < 0)
+            return -EINVAL;
+        ret[i] = (unsigned char)(high << 4 | low);
+    }
+    *ret_len = len / 2;
+    return 0;
+}
+
+static int marker_answer(const struct json *data, const char *note, struct buf *ret)
+{
+    unsigned char content[MARKER_MAX];
+    char digest[65];
+    size_t len = 0;
+    struct jw w = JW_INIT(ret);
+    int r = decode_marker(json_str(json_get(data, "content")), content, &len);
+    if (r == 0)
+        r = http_sha256_hex(content, len, digest);
+    if (r < 0) {
+        (void)buf_puts(ret, "Box Runtime cannot read the Core shared Workspace probe");
+        return r;
+    }
+    jw_object(&w);
+    jw_kstr(&w, "marker_name", note);
+    jw_kstr(&w, "sha256", digest);
+    jw_ku64(&w, "size", len);
+    jw_object_end(&w);
+    return jw_end(&w);
+}
+
+static const struct job_kind ensure_kind = {
+    .op = "make_dir",
+    .error_class = "BoxValidationError",
+    .create = true,
+    .seconds = 10,
+    .not_a_directory =
+        "box.local.default_workspace must point to a directory on the Box runtime host",
+};
+
+static const struct job_kind marker_kind = {
+    .op = "read_marker",
+    .error_class = "BoxReadinessError",
+    .seconds = 10,
+    .not_a_directory = "Managed sandbox workspace path is not a directory",
+    .missing = "Managed sandbox workspace path is not a directory",
+    .translate = marker_answer,
+};
+
+static const struct job_kind measure_kind = {
+    .op = "measure",
+    .error_class = "BoxError",
+    .seconds = 15,
+    .not_a_directory = HOSTDIR_MISSING,
+    .missing = HOSTDIR_MISSING,
+};
+
+/* The request of a job that is about one directory and, maybe, names in it. */
+static int submit_dir(struct jobs *s, struct job_request request, const char *const *parts,
+                      jobs_done_fn *done, void *arg, struct err *err)
+{
+    AUTO_DONE(buf) struct buf text = BUF_INIT(8192);
+    AUTO(json) struct json *data = NULL;
+    struct jw w = JW_INIT(&text);
+    jw_object(&w);
+    if (request.note != NULL)
+        jw_kstr(&w, "marker_name", request.note);
+    if (parts != NULL) {
+        jw_karray(&w, "parts");
+        for (; *parts != NULL; parts++)
+            jw_str(&w, *parts);
+        jw_array_end(&w);
+    }
+    jw_object_end(&w);
+    int r = jw_end(&w) < 0
+                ? err_set(err, ERR_INVALID, "Invalid Box shared Workspace probe basename")
+                : json_parse(text.data, text.len, &data, err);
+    if (r < 0) {
+        jobs_act_for(s, NULL); /* that call is not made */
+        return r;
+    }
+    request.data = data;
+    request.zip_fd = -1;
+    return jobs_submit(s, &request, done, arg, err);
+}
+
+int hostdir_ensure(struct jobs *s, const char *path, jobs_done_fn *done, void *arg, struct err *err)
+{
+    return submit_dir(s, (struct job_request){.kind = &ensure_kind, .dir = path}, NULL, done, arg,
+                      err);
+}
+
+int hostdir_measure(struct jobs *s, const char *path, const char *const *parts, jobs_done_fn *done,
+                    void *arg, struct err *err)
+{
+    return submit_dir(s, (struct job_request){.kind = &measure_kind, .dir = path}, parts, done, arg,
+                      err);
+}
+
+int hostdir_verify_marker(struct jobs *s, const char *path, const char *marker_name,
+                          jobs_done_fn *done, void *arg, struct err *err)
+{
+    const struct job_request request = {.kind = &marker_kind, .dir = path, .note = marker_name};
+    return submit_dir(s, request, NULL, done, arg, err);
+}
+
+/* The life of all. */
+
 void jobs_add_place(struct jobs *s, const char *path)
 {
     if (s->own != NULL)
@@ -482,16 +593,11 @@ int jobs_new(struct loop *loop, const struct jobs_options *options, struct jobs 
     static char *const anywhere[] = {everything, NULL};
     const struct fetch_roots roots = {.paths = options->roots != NULL ? options->roots : anywhere};
     struct jobs *s = xnew(struct jobs);
+    STAILQ_INIT(&s->calls);
     s->loop = loop;
     s->launcher = options->launcher;
-    if (s->launcher == NULL) {
-        int r = fetch_launcher_direct(loop, options->program, &roots, &s->own, err);
-        if (r < 0) {
-            free(s);
-            return r;
-        }
-        s->launcher = s->own;
-    }
+    if (s->launcher == NULL)
+        s->launcher = s->own = fetch_launcher_direct(loop, options->program, &roots);
     *ret = s;
     return 0;
 }
@@ -501,13 +607,10 @@ void jobs_free(struct jobs *s)
     if (s == NULL)
         return;
     loop_defer_stop(&s->next);
-    while (s->first != NULL) {
-        struct call *c = s->first;
-        s->first = c->next;
-        call_free(c);
-    }
+    while (!STAILQ_EMPTY(&s->calls))
+        call_free(take_first(s));
     if (s->job != NULL && s->job->state == JOB_STARTING && s->own == NULL) {
-        s->job->skills = NULL; /* the launcher still has it */
+        s->job->jobs = NULL; /* the launcher still has it */
     } else if (s->job != NULL) {
         fetch_process_kill(&s->job->process);
         job_free(s->job);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The event loop: epoll slots, the heap of timers, deferred calls, and one turn. */
+/* The event loop: epoll, timers, signals, children. */
 
 #include "loop/loop.h"
 
@@ -8,12 +8,16 @@
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/hist.h"
@@ -46,16 +50,10 @@ struct loop {
     struct loop_timer **heap; /* owned; a binary heap by (due_ns, serial) */
     size_t n_timers;
     size_t heap_cap;
-    uint64_t serial;
+    uint64_t serial; /* of the timer or deferred call that is armed next */
 
-    struct loop_defer deferred; /* head of a ring: what runs at the end of this turn */
-    struct loop_defer running;  /* head of a ring: what is running now */
+    TAILQ_HEAD(, loop_defer) deferred; /* what runs at the end of this turn */
 };
-
-static void ring_init(struct loop_defer *head)
-{
-    head->prev = head->next = head;
-}
 
 int loop_new(const struct clock *clock, struct loop **ret, struct err *err)
 {
@@ -63,19 +61,12 @@ int loop_new(const struct clock *clock, struct loop **ret, struct err *err)
 
     loop->clock = clock;
     loop->free_slot = NO_SLOT;
-    ring_init(&loop->deferred);
-    ring_init(&loop->running);
+    TAILQ_INIT(&loop->deferred);
     loop->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (loop->epoll < 0)
         return err_sys(err, errno, "create epoll");
     *ret = TAKE_PTR(loop);
     return 0;
-}
-
-static void ring_detach(struct loop_defer *head)
-{
-    while (head->next != head)
-        loop_defer_stop(head->next);
 }
 
 void loop_free(struct loop *loop)
@@ -89,8 +80,8 @@ void loop_free(struct loop *loop)
             loop->slots[i].io->loop = NULL;
     for (size_t i = 0; i < loop->n_timers; i++)
         loop->heap[i]->loop = NULL;
-    ring_detach(&loop->deferred);
-    ring_detach(&loop->running);
+    while (!TAILQ_EMPTY(&loop->deferred))
+        loop_defer_stop(TAILQ_FIRST(&loop->deferred));
     if (loop->epoll >= 0)
         (void)close(loop->epoll);
     free(loop->slots);
@@ -277,48 +268,32 @@ static int run_timers(struct loop *loop)
 
 /* Deferred calls. */
 
-static void ring_unlink(struct loop_defer *d)
-{
-    d->prev->next = d->next;
-    d->next->prev = d->prev;
-    d->prev = d->next = NULL;
-}
-
 void loop_defer_start(struct loop *loop, struct loop_defer *d, loop_defer_fn *fn)
 {
     assert(fn);
     loop_defer_stop(d);
-    *d = (struct loop_defer){
-        .loop = loop, .fn = fn, .prev = loop->deferred.prev, .next = &loop->deferred};
-    d->prev->next = d;
-    d->next->prev = d;
+    *d = (struct loop_defer){.loop = loop, .fn = fn, .serial = loop->serial++};
+    TAILQ_INSERT_TAIL(&loop->deferred, d, link);
 }
 
 void loop_defer_stop(struct loop_defer *d)
 {
     if (!d || !d->loop)
         return;
-    ring_unlink(d);
+    TAILQ_REMOVE(&d->loop->deferred, d, link);
     d->loop = NULL;
 }
 
 /* Runs what is queued now; what these queue waits for the next turn, which will not sleep. */
 static int run_deferred(struct loop *loop)
 {
-    struct loop_defer *from = &loop->deferred, *to = &loop->running;
+    uint64_t serial = loop->serial;
     int ran = 0;
 
-    if (from->next == from)
-        return 0;
-    *to = *from;
-    to->next->prev = to;
-    to->prev->next = to;
-    ring_init(from);
-    while (to->next != to) {
-        struct loop_defer *d = to->next;
+    for (struct loop_defer *d; (d = TAILQ_FIRST(&loop->deferred)) != NULL && d->serial < serial;
+         ran++) {
         loop_defer_stop(d);
         d->fn(d);
-        ran++;
     }
     return ran;
 }
@@ -330,7 +305,7 @@ static uint64_t sleep_ns(const struct loop *loop, int timeout_ms)
 {
     uint64_t limit = timeout_ms < 0 ? UINT64_MAX : (uint64_t)timeout_ms * NSEC_PER_MSEC;
 
-    if (limit == 0 || loop->deferred.next != &loop->deferred)
+    if (limit == 0 || !TAILQ_EMPTY(&loop->deferred))
         return 0;
     if (loop->n_timers == 0 || loop->heap[0]->due_ns == UINT64_MAX)
         return limit;
@@ -422,4 +397,89 @@ int loop_run(struct loop *loop, struct err *err)
 void loop_quit(struct loop *loop)
 {
     loop->quit = true;
+}
+
+/* Signals and children: descriptors with a meaning. Each callback is the last thing done, because
+ * it may free its watcher. */
+
+/* One signal per event: the descriptor stays readable while there are more. */
+static void on_signalfd(struct loop_io *io, uint32_t events)
+{
+    struct loop_signal *s = container_of(io, struct loop_signal, io);
+    struct signalfd_siginfo info;
+
+    if (read(s->fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
+        s->fn(s, (int)info.ssi_signo);
+}
+
+int loop_signal_start(struct loop *loop, struct loop_signal *s, const sigset_t *set,
+                      loop_signal_fn *fn)
+{
+    assert(!s->loop && fn);
+    if (sigprocmask(SIG_BLOCK, set, NULL) < 0)
+        return -errno;
+    AUTO_CLOSE int fd = signalfd(-1, set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (fd < 0)
+        return -errno;
+    *s = (struct loop_signal){.fn = fn, .fd = -1};
+    int r = loop_io_start(loop, &s->io, fd, EPOLLIN, on_signalfd);
+    if (r < 0)
+        return r;
+    s->loop = loop;
+    s->fd = TAKE_FD(fd);
+    return 0;
+}
+
+/* The signals stay blocked: one that is pending would otherwise strike now. */
+void loop_signal_stop(struct loop_signal *s)
+{
+    if (!s || !s->loop)
+        return;
+    loop_io_stop(&s->io);
+    (void)close(s->fd);
+    s->fd = -1;
+    s->loop = NULL;
+}
+
+static int wait_status(const siginfo_t *info)
+{
+    if (info->si_code == CLD_EXITED)
+        return (info->si_status & 0xff) << 8;
+    return (info->si_status & 0x7f) | (info->si_code == CLD_DUMPED ? 0x80 : 0);
+}
+
+static void on_pidfd(struct loop_io *io, uint32_t events)
+{
+    struct loop_child *c = container_of(io, struct loop_child, io);
+    siginfo_t info = {0};
+    int status = -1;
+
+    if (waitid(P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG) == 0) {
+        if (info.si_pid == 0)
+            return; /* not dead yet */
+        status = wait_status(&info);
+    } else if (errno == EINTR) {
+        return;
+    }
+    loop_child_stop(c);
+    c->fn(c, status);
+}
+
+int loop_child_start(struct loop *loop, struct loop_child *c, int pidfd, loop_child_fn *fn)
+{
+    assert(!c->loop && fn);
+    *c = (struct loop_child){.fn = fn, .pidfd = pidfd};
+    int r = loop_io_start(loop, &c->io, pidfd, EPOLLIN, on_pidfd);
+    if (r < 0)
+        return r;
+    c->loop = loop;
+    return 0;
+}
+
+void loop_child_stop(struct loop_child *c)
+{
+    if (!c || !c->loop)
+        return;
+    loop_io_stop(&c->io);
+    c->loop = NULL;
 }

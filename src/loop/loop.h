@@ -7,12 +7,12 @@
  */
 
 #include <signal.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "base/cleanup.h"
+#include "base/list.h"
 
 struct clock;
 struct err;
@@ -68,7 +68,8 @@ struct loop_child {
 struct loop_defer {
     struct loop *loop; /* NULL when not queued */
     loop_defer_fn *fn;
-    struct loop_defer *prev, *next; /* private to loop.c */
+    TAILQ_ENTRY(loop_defer) link; /* private to loop.c, like what follows */
+    uint64_t serial;              /* what is queued while others run waits for the next turn */
 };
 
 int loop_new(const struct clock *clock, struct loop **ret, struct err *err); /* clock borrowed */
@@ -77,7 +78,7 @@ DEFINE_CLEANUP(loop)
 const struct clock *loop_clock(const struct loop *loop);
 uint64_t loop_now(const struct loop *loop); /* monotonic ns, read afresh */
 
-/* How long each turn kept everybody else waiting. */
+/* How long each turn kept all other events waiting. */
 const struct hist *loop_turns(const struct loop *loop);
 
 /* Until then the loop does not sleep but asks what there is, again and again, and lets others have

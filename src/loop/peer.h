@@ -3,7 +3,7 @@
 
 /* Who is at the other end of a connection: the user, as the kernel knows it, of a unix socket and
  * of a TCP connection whose two ends are both on a loopback address in our network namespace. Of
- * anybody else nothing is known. Whether a known user is served is for others to say. */
+ * other connections nothing is known. Whether a known user is served is decided elsewhere. */
 
 #include <limits.h>
 #include <stdbool.h>
@@ -17,7 +17,7 @@ struct err;
 struct peer {
     bool known; /* else nothing of the rest counts */
     uid_t uid;
-    pid_t pid;      /* of who connected to a unix socket; 0 on TCP */
+    pid_t pid;      /* of the process that connected to a unix socket; 0 on TCP */
     uint32_t inode; /* of the other end of a TCP connection; 0 on a unix socket */
 };
 

@@ -10,7 +10,6 @@
 
 #include "base/alloc.h"
 #include "base/buf.h"
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/path.h"
@@ -49,7 +48,8 @@ struct authz_scope {
 struct authz {
     struct authz_scope *scopes; /* owned */
     size_t n;
-    size_t held; /* by those who have one of the scopes, and by the owner */
+    size_t held;                           /* by the holders of its scopes, and by the owner */
+    const struct authz_sessions *sessions; /* borrowed; whose they are; NULL: no user's */
 };
 
 static bool is_clean(const char *path)
@@ -118,19 +118,19 @@ static const struct model scope_model = {
     .size = sizeof(struct authz_scope), .closed = true,
 };
 
-struct token_file {
+struct authz_file {
     struct authz_scope *tokens;
     size_t n_tokens;
 };
 
 static const struct field file_fields[] = {
-    {"tokens", FIELD_LIST, FIELD_REQUIRED, offsetof(struct token_file, tokens), .count_offset = offsetof(struct token_file, n_tokens),
+    {"tokens", FIELD_LIST, FIELD_REQUIRED, offsetof(struct authz_file, tokens), .count_offset = offsetof(struct authz_file, n_tokens),
      .max = AUTHZ_TOKENS_MAX, .items = &scope_model, .doc = "One entry per token."},
 };
 
 static const struct model file_model = {
     .name = "TokenFile", .fields = file_fields, .n_fields = ARRAY_SIZE(file_fields),
-    .size = sizeof(struct token_file), .closed = true,
+    .size = sizeof(struct authz_file), .closed = true,
 };
 /* clang-format on */
 
@@ -159,14 +159,12 @@ static int take_token(struct authz_scope *s, struct err *err)
     return 0;
 }
 
-/* For whoever wants to know whether anything in it has changed. The token is a digest by now. */
+/* Digest of the whole entry, to notice a change in it. The token is a digest by now. */
 static int take_digest(struct authz_scope *s, struct err *err)
 {
-    AUTO_DONE(buf) struct buf text;
-    struct jw w;
+    AUTO_DONE(buf) struct buf text = BUF_INIT(ENTRY_MAX);
+    struct jw w = JW_INIT(&text);
 
-    buf_init(&text, ENTRY_MAX);
-    jw_init(&w, &text);
     model_write_json(&scope_model, s, &w);
     int r = jw_end(&w);
     if (r == 0)
@@ -188,7 +186,7 @@ static int check_name(const struct authz_scope *s, struct err *err)
     static const char *const ours[] = {"local", "token", "anyone", "nobody", "boxd"};
 
     for (size_t i = 0; i < ARRAY_SIZE(ours); i++)
-        if (str_eq(s->name, ours[i]) || str_starts(s->name, "uid-"))
+        if (str_eq(s->name, ours[i]) || str_starts(s->name, "uid-")) /* AUTHZ_USER_NAME */
             return err_set(err, ERR_INVALID, "a token cannot have the name '%s'; choose another",
                            s->name);
     return 0;
@@ -210,7 +208,7 @@ static int check_unique(const struct authz *a, size_t i, struct err *err)
 int authz_parse(const struct json *object, struct authz **ret, struct err *err)
 {
     AUTO(authz) struct authz *a = xnew(struct authz);
-    struct token_file file = {0};
+    struct authz_file file = {0};
     struct report report;
 
     model_init(&file_model, &file);
@@ -250,19 +248,18 @@ static void let_go(struct authz *a)
     free(a);
 }
 
-const struct authz_scope *authz_user(uid_t uid)
+const struct authz_scope *authz_user(uid_t uid, const struct authz_sessions *sessions)
 {
     struct authz *a = xnew(struct authz);
     struct authz_scope *s = a->scopes = xnew(struct authz_scope);
 
     model_init(&scope_model, s);
-    *a = (struct authz){.scopes = s, .n = 1, .held = 1};
+    *a = (struct authz){.scopes = s, .n = 1, .held = 1, .sessions = sessions};
     s->all = a;
-    s->name = xasprintf("uid-%u", uid);
+    s->name = xasprintf(AUTHZ_USER_NAME, uid);
     strv_add(&s->profiles, "*");
     strv_add(&s->tools, "*");
     strv_add(&s->networks, "*");
-    strv_add(&s->sessions, "*");
     s->is_user = true;
     s->uid = uid;
     return s;
@@ -274,6 +271,11 @@ bool authz_is_user(const struct authz_scope *s, uid_t *ret)
         return false;
     *ret = s->uid;
     return true;
+}
+
+void authz_set_sessions(struct authz *a, const struct authz_sessions *sessions)
+{
+    a->sessions = sessions;
 }
 
 void authz_free(struct authz *a)
@@ -390,7 +392,7 @@ int authz_check_mount(const struct authz_scope *s, const char *path, enum mount_
                    mode == MOUNT_RW ? "for writing" : "at all");
 }
 
-static bool names_session(const struct authz_scope *s, const char *id)
+static bool matches(const struct authz_scope *s, const char *id)
 {
     bool ok = false;
 
@@ -401,17 +403,47 @@ static bool names_session(const struct authz_scope *s, const char *id)
     return ok;
 }
 
+/* A user may take a name that a token's scope has; the session is no more the token's for that. */
+static bool names_session(const struct authz_scope *s, const char *id)
+{
+    const struct authz_sessions *all = s->all->sessions;
+
+    return matches(s, id) && (all == NULL || has(s->sessions, "*") || !all->is_users(all->arg, id));
+}
+
+static enum authz_owner owner_of(const struct authz_scope *s, const char *id)
+{
+    const struct authz_sessions *all = s->all->sessions;
+
+    return all->owner(all->arg, id, s->uid);
+}
+
 int authz_check_session(const struct authz_scope *s, const char *id, struct err *err)
 {
-    return s == NULL || names_session(s, id)
-               ? 0
-               : err_missing(err, ERR_THING_SESSION, "session %s not found", id);
+    if (s == NULL || (s->is_user ? owner_of(s, id) != AUTHZ_OTHERS : names_session(s, id)))
+        return 0;
+    return err_missing(err, ERR_THING_SESSION, "session %s not found", id);
+}
+
+int authz_check_name(const struct authz_scope *s, const char *id, struct err *err)
+{
+    int r = authz_check_session(s, id, err);
+
+    if (r < 0 && (s->is_user || matches(s, id)))
+        r = err_set(err, ERR_CONFLICT,
+                    "the session name '%.100s' is taken by another user; choose another name", id);
+    return r;
 }
 
 bool authz_sees(const struct authz_scope *s, const char *who, const char *session)
 {
     if (s == NULL || has(s->sessions, "*"))
         return true;
+    if (s->is_user)
+        return who != NULL ? str_eq(who, s->name)
+                           : session != NULL && owner_of(s, session) == AUTHZ_OWN;
+    if (who != NULL && str_starts(who, "uid-")) /* AUTHZ_USER_NAME; it was that user's then */
+        return false;
     return (who != NULL && str_eq(who, s->name)) || (session != NULL && names_session(s, session));
 }
 
@@ -422,7 +454,7 @@ const char *authz_errors(const struct authz_scope *s)
 
 char *authz_session_name(const struct authz_scope *s, const char *tail)
 {
-    if (s == NULL)
+    if (s == NULL || s->is_user)
         return xstrdup(tail);
     for (char **p = s->sessions; p != NULL && *p != NULL; p++) {
         size_t n = strlen(*p);

@@ -17,7 +17,6 @@ struct authz;
 struct authz_scope;
 struct err;
 struct json;
-struct jw;
 
 #define AUTHZ_TOKENS_MAX 1024
 #define AUTHZ_TOKEN_MIN 32U /* characters */
@@ -28,10 +27,29 @@ struct jw;
 int authz_parse(const struct json *object, struct authz **ret, struct err *err);
 void authz_free(struct authz *a); /* scopes that are held stay */
 DEFINE_CLEANUP(authz)
+struct authz_sessions;
+/* Borrowed for as long as one of its scopes is asked: tokens with names of sessions (not "*") have
+ * none that a user of this machine has made. NULL: there are no users. */
+void authz_set_sessions(struct authz *a, const struct authz_sessions *sessions);
 
-/* The scope of a user of this machine who needs no token: everything, but of the host's directories
- * only what the user could itself open. Held; authz_release(). */
-const struct authz_scope *authz_user(uid_t uid);
+/* Whose a session is that a user asks for. */
+enum authz_owner {
+    AUTHZ_NO_SESSION, /* there is none of that name */
+    AUTHZ_OTHERS,     /* another user's, root's or a token's */
+    AUTHZ_OWN,
+};
+struct authz_sessions {
+    enum authz_owner (*owner)(void *arg, const char *session, uid_t uid);
+    bool (*is_users)(void *arg,
+                     const char *session); /* whether a user made it, not root or a token */
+    void *arg;
+};
+
+/* The scope of a user of this machine who needs no token: its own sessions alone, with everything,
+ * but of the host's directories only what the user could itself open. `sessions` is borrowed for as
+ * long as the scope is asked. Held; authz_release(). */
+const struct authz_scope *authz_user(uid_t uid, const struct authz_sessions *sessions);
+#define AUTHZ_USER_NAME "uid-%u"                             /* what records call such a user */
 bool authz_is_user(const struct authz_scope *s, uid_t *ret); /* false for NULL and for tokens */
 
 /* The scope of a token, borrowed; NULL: unknown or expired. Takes as long for a wrong one. */
@@ -62,15 +80,20 @@ int authz_check_network(const struct authz_scope *s, enum network network, struc
 /* `path` is clean and absolute, as policy_check_mount() leaves it. */
 int authz_check_mount(const struct authz_scope *s, const char *path, enum mount_mode mode,
                       struct err *err);
-/* ERR_NOT_FOUND, just as for a session that does not exist: names of others are not to be probed.
- */
+/* ERR_NOT_FOUND, just as for a session that does not exist: names of others are not to be probed. A
+ * name that no session has is free for every user. */
 int authz_check_session(const struct authz_scope *s, const char *id, struct err *err);
+/* The same for one that is to be made, or taken if it is there. Who may have the name but finds it
+ * taken by another user has to hear that: ERR_CONFLICT. */
+int authz_check_name(const struct authz_scope *s, const char *id, struct err *err);
 
-/* Whether it may read about what `who` (a name of records; NULL: nobody in particular) did in
+/* Whether it may read about what `who` (a name of records; NULL: no caller in particular) did in
  * `session` (NULL: in none): what it did itself, and what concerns sessions of its scope. Both
- * NULL: numbers and texts about everybody, for scopes with all sessions ("*") only. Whatever a
- * token can read (lists, events, records, counters) is cut by this function and by no other rule.
- */
+ * NULL: numbers and texts about all callers, for scopes with all sessions ("*") only. Whatever a
+ * token or a user can read (lists, events, records, counters) is cut by this function and no other
+ * rule. The session of a name may be another user's tomorrow, so what is told of a user with `who`
+ * given is what that user did, or had done to its own session; without, `session` is one that
+ * exists now. */
 bool authz_sees(const struct authz_scope *s, const char *who, const char *session);
 
 /* Whose errors it may read (policy/error_ring.h): NULL for all. */

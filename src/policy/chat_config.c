@@ -49,7 +49,7 @@ int chat_config_check(const struct chat_config *c, struct err *err)
     for (size_t i = 0; i < ARRAY_SIZE(texts) && given == NULL; i++)
         given = texts[i].needed && text(c, i) != NULL ? texts[i].name : NULL;
     if (given == NULL)
-        return 0; /* nobody wants any */
+        return 0; /* chats are not configured */
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
         if (text(c, i) == NULL)
             return err_set(err, ERR_INVALID, "sandbox.%s is missing, while sandbox.%s is given",

@@ -12,6 +12,14 @@
 #include "base/json.h"
 #include "base/str.h"
 
+struct error_entry {
+    uint64_t real_ns;
+    const char *type; /* class name of the LangBot wire, static */
+    char *message;    /* owned by the ring */
+    char *query_id;   /* owned by the ring; "" when there was none */
+    char *scope;      /* owned by the ring; whose error it is, "" for the instance itself */
+};
+
 struct error_ring {
     struct error_entry entries[ERROR_RING_MAX];
     size_t first, n;
@@ -41,7 +49,7 @@ struct error_ring *error_ring_new(void)
     return xnew(struct error_ring);
 }
 
-static void forget(struct error_entry *e)
+static void entry_forget(struct error_entry *e)
 {
     free(e->message);
     free(e->query_id);
@@ -54,7 +62,7 @@ void error_ring_free(struct error_ring *r)
     if (r == NULL)
         return;
     for (size_t i = 0; i < ERROR_RING_MAX; i++)
-        forget(&r->entries[i]);
+        entry_forget(&r->entries[i]);
     free(r);
 }
 
@@ -72,7 +80,7 @@ void error_ring_add(struct error_ring *r, uint64_t real_ns, const struct err *er
     struct error_entry *e = &r->entries[(r->first + r->n) % ERROR_RING_MAX];
 
     if (r->n == ERROR_RING_MAX) {
-        forget(e);
+        entry_forget(e);
         r->first = (r->first + 1) % ERROR_RING_MAX;
     } else {
         r->n++;
@@ -84,7 +92,9 @@ void error_ring_add(struct error_ring *r, uint64_t real_ns, const struct err *er
     e->scope = capped(scope);
 }
 
-const struct error_entry *error_ring_at(const struct error_ring *r, const char *scope, size_t i)
+/* The i-th entry of that scope, oldest first. */
+static const struct error_entry *error_ring_at(const struct error_ring *r, const char *scope,
+                                               size_t i)
 {
     for (size_t k = 0; k < r->n; k++) {
         const struct error_entry *e = &r->entries[(r->first + k) % ERROR_RING_MAX];

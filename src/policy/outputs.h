@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Full outputs of commands, for whoever was shown a part of them: bounded, addressed by an id,
- * readable by range, searchable. Small ones are kept in memory, others in a file each; the least
- * recently used go first. Nothing outlives the process. What a store cannot keep (too much, disk
- * full) is counted and left out at the end; it never fails a command. */
+/* Full outputs of commands, for callers that were shown a part of them: bounded, addressed by an
+ * id, readable by range, searchable. Small ones are kept in memory, others in a file each; the
+ * least recently used go first. Nothing outlives the process. What a store cannot keep (too much,
+ * disk full) is counted and left out at the end; it never fails a command. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,7 +14,6 @@
 #include "base/cleanup.h"
 
 struct err;
-struct jw;
 struct output;
 struct output_grep;
 struct outputs;
@@ -31,7 +30,7 @@ struct outputs_options {
     uint64_t max_bytes;  /* of all */
     uint64_t each_bytes; /* of one */
     /* Borrowed; what a token has kept counts to its share. Beyond that its own outputs make way,
-     * least recently used first, and nobody else's. NULL: nobody counts. */
+     * least recently used first, and no other token's. NULL: nothing is counted. */
     struct shares *shares;
 };
 
@@ -40,23 +39,20 @@ int outputs_new(const struct outputs_options *options, struct outputs **ret, str
 void outputs_free(struct outputs *o); /* no output may be open any more */
 DEFINE_CLEANUP(outputs)
 
-/* Writing. `owner` (a session, a tenant) is who may read it, `payer` the token whose share it
- * counts to (NULL: nobody's). An open output is never dropped. */
+/* Writing. Only `owner` (a session, a tenant) may read it; `payer` is the token that is charged for
+ * it (NULL: none is). An open output is never dropped. */
 struct output *output_new(struct outputs *o, const char *owner, const char *payer);
 void output_append(struct output *out, const char *data, size_t len);
 /* It stays in the store; `ret_id` may be NULL. The pointer is not to be used any more. */
 void output_finish(struct output *out, char ret_id[OUTPUT_ID_SIZE]);
 void output_discard(struct output *out);
-/* All in one. */
-void outputs_put(struct outputs *o, const char *owner, const char *data, size_t len,
-                 char ret_id[static OUTPUT_ID_SIZE]);
 
-/* Which one, and who asks. */
+/* Which output, and the owner that asks for it. */
 struct output_ref {
     const char *owner, *id;
 };
 
-/* Reading. ERR_NOT_FOUND for what is gone, never was, or is somebody else's. */
+/* Reading. ERR_NOT_FOUND for an output that is gone, never was, or has another owner. */
 struct output_info {
     uint64_t produced; /* bytes */
     uint64_t kept;     /* the first of them; these can be read */
@@ -69,10 +65,7 @@ ssize_t outputs_read(struct outputs *o, const struct output_ref *ref, uint64_t o
 /* Drops all of one owner, when its session goes. */
 void outputs_forget(struct outputs *o, const char *owner);
 
-uint64_t outputs_bytes(const struct outputs *o);
-size_t outputs_count(const struct outputs *o);
-
-/* Searching, in steps, so that nobody else waits. The output stays while it is searched. */
+/* Searching, in steps, so that no other request waits. The output stays while it is searched. */
 
 #define GREP_LINE_MAX 1024U  /* bytes of a line that are shown */
 #define GREP_STEP 2000000ULL /* work at a time, around ten milliseconds */

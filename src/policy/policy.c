@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Makes a spec of a request: profile, locked fields, limits and mounts applied. */
+/* The policy: its profiles, which host paths may be mounted, and how a request becomes a spec. */
 
 #include "policy/policy.h"
 
+#include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/host_path.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "policy/authz.h"
@@ -16,8 +21,281 @@
 #include "spec/coerce.h"
 #include "spec/model.h"
 
-/* A command and an environment, each character written as six. */
-#define PAYLOAD_MAX (6U * (SPEC_CMD_MAX + SPEC_ENV_BYTES_MAX) + (1U << 20))
+/* Host paths ----------------------------------------------------------------------------------- */
+
+#define LIST_MAX 65536U
+
+char *policy_plain_path(const char *base, const char *path)
+{
+    char *whole = xasprintf("%s/%s", path[0] != '/' && base != NULL ? base : "", path);
+
+    path_normalise(whole);
+    return whole;
+}
+
+static const char *roots_name(const struct policy *p)
+{
+    return p->flat ? "allowed_host_mount_roots" : "allowed_mount_roots";
+}
+
+static int outside(const struct policy *p, const char *what, const char *path, enum err_code code,
+                   struct err *err)
+{
+    AUTO_DONE(buf) struct buf list = BUF_INIT(LIST_MAX);
+
+    for (size_t i = 0; i < p->n_roots; i++)
+        (void)buf_printf(&list, "%s%s", i > 0 ? ", " : "", p->roots[i].real);
+    return err_set(err, code, "%s is outside %s: %.180s (it is %.120s)", what, roots_name(p),
+                   buf_str(&list), path);
+}
+
+/* What follows the root, or NULL when the path does not lie there. */
+static const char *below(const char *path, const char *root)
+{
+    size_t n = strlen(root);
+
+    return strncmp(path, root, n) == 0 && (path[n] == '\0' || path[n] == '/') ? path + n : NULL;
+}
+
+/* The path with its root as it resolved at start, owned; NULL: it lies below none. */
+static char *placed(const struct policy *p, const char *path)
+{
+    AUTO_FREE char *plain = policy_plain_path(NULL, path);
+
+    for (size_t i = 0; i < p->n_roots; i++) {
+        const char *rest = below(plain, p->roots[i].real);
+        if (rest == NULL)
+            rest = below(plain, p->roots[i].given);
+        if (rest != NULL)
+            return xasprintf("%s%s", p->roots[i].real, rest);
+    }
+    return NULL;
+}
+
+/* Checks the name only: the backend resolves it beneath a descriptor when it mounts it. *ret is the
+ * path to mount, owned: without "." and "..", and with its root as that resolved at start. */
+static int policy_check_mount(const struct policy *p, const char *path, char **ret, struct err *err)
+{
+    if (p->n_roots == 0)
+        return err_set(err, ERR_DENIED,
+                       "host_path mounting is disabled because no %s are configured",
+                       roots_name(p));
+    char *found = path[0] == '/' ? placed(p, path) : NULL;
+    if (found == NULL)
+        return outside(p, "host_path", path, ERR_DENIED, err);
+    *ret = found;
+    return 0;
+}
+
+static int make_all(char *path, struct err *err)
+{
+    for (char *at = path + 1;; at++) {
+        if (*at != '/' && *at != '\0')
+            continue;
+        char end = *at;
+        *at = '\0';
+        if (mkdir(path, 0755) < 0 && errno != EEXIST)
+            return err_sys(err, errno, "make default_workspace '%.200s'", path);
+        *at = end;
+        if (end == '\0')
+            return 0;
+    }
+}
+
+int policy_ensure_workspace(const struct policy *p, struct err *err)
+{
+    const char *path = p->settings.default_workspace;
+    const char *name = p->flat ? "default_host_workspace" : "default_workspace";
+    struct stat st;
+
+    if (path == NULL)
+        return 0;
+    bool there = stat(path, &st) == 0;
+    if (there && !S_ISDIR(st.st_mode))
+        return err_set(err, ERR_INVALID, "%s must point to a directory on the host", name);
+    if (p->n_roots == 0 && !there)
+        return err_set(err, ERR_INVALID, "%s cannot be created because no %s are configured", name,
+                       roots_name(p));
+    if (p->n_roots == 0)
+        return 0;
+    /* Checked also when the directory exists: otherwise each request would be refused, and the
+     * operator would not learn of it at the start. */
+    AUTO_FREE char *real = placed(p, path);
+    if (real == NULL)
+        return outside(p, name, path, ERR_INVALID, err);
+    return there ? 0 : make_all(real, err);
+}
+
+/* Profiles ------------------------------------------------------------------------------------- */
+
+/* A profile of the configuration, while it is read. */
+struct profile_draft {
+    struct profile made; /* its image is owned */
+    char *extends;       /* owned */
+    char **locked;       /* owned */
+};
+
+/* clang-format off */
+static const struct field fields[] = {
+    {"extends", FIELD_STR, 0, offsetof(struct profile_draft, extends), .text = "default", .max = 64,
+     .doc = "Profile that supplies what is not said here."},
+    {"image", FIELD_STR, FIELD_TRIM, offsetof(struct profile_draft, made.image), .text = PROFILE_DEFAULT_IMAGE, .max = SPEC_IMAGE_MAX, .doc = "Image."},
+    {"network", FIELD_ENUM, 0, offsetof(struct profile_draft, made.network), .names = network_names, .doc = "Network."},
+    {"timeout_sec", FIELD_INT, 0, offsetof(struct profile_draft, made.timeout_sec), .min = 1, .max = SPEC_TIMEOUT_MAX,
+     .number = 30, .rule = "timeout_sec must be greater than 0", .doc = "Timeout of requests that name none."},
+    {"max_timeout_sec", FIELD_INT, 0, offsetof(struct profile_draft, made.max_timeout_sec), .min = 1, .max = SPEC_TIMEOUT_MAX,
+     .number = 30, .rule = "max_timeout_sec must be greater than 0", .doc = "Longer ones are cut to this."},
+    {"host_path_mode", FIELD_ENUM, 0, offsetof(struct profile_draft, made.host_path_mode), .names = mount_mode_names, .doc = "Workspace."},
+    {"cpus", FIELD_REAL, 0, offsetof(struct profile_draft, made.cpus), .real = 1.0, .max = SPEC_CPUS_MAX,
+     .rule = "cpus must be greater than 0", .doc = "Processor share."},
+    {"memory_mb", FIELD_INT, 0, offsetof(struct profile_draft, made.memory_mb), .min = 32, .max = SPEC_SIZE_MB_MAX,
+     .number = 512, .rule = "memory_mb must be at least 32", .doc = "Memory."},
+    {"pids_limit", FIELD_INT, 0, offsetof(struct profile_draft, made.pids_limit), .min = 1, .max = SPEC_PIDS_MAX,
+     .number = 128, .rule = "pids_limit must be at least 1", .doc = "Processes."},
+    {"read_only_rootfs", FIELD_BOOL, 0, offsetof(struct profile_draft, made.read_only_rootfs), .doc = "Root filesystem."},
+    {"workspace_quota_mb", FIELD_INT, 0, offsetof(struct profile_draft, made.workspace_quota_mb), .min = 0, .max = SPEC_SIZE_MB_MAX,
+     .rule = "workspace_quota_mb must be greater than or equal to 0", .doc = "Quota; 0: none."},
+    {"locked", FIELD_STRV, 0, offsetof(struct profile_draft, locked), .max = SPEC_FIELD_MAX, .max_bytes = 4096,
+     .doc = "Fields that requests cannot change."},
+};
+
+static const struct model draft_model = {
+    .name = "Profile", .fields = fields, .n_fields = ARRAY_SIZE(fields), .size = sizeof(struct profile_draft), .closed = true,
+};
+/* clang-format on */
+
+/* What can be locked: the command and the session are what a request is about, and a workdir of its
+ * own follows from the mount path. */
+static const uint64_t lockable =
+    (FIELD_BIT(SPEC_FIELD_MAX) - 1) &
+    ~(FIELD_BIT(SPEC_CMD) | FIELD_BIT(SPEC_SESSION_ID) | FIELD_BIT(SPEC_WORKDIR));
+
+static const struct profile *profile_by_name(const struct policy *p, const char *name)
+{
+    for (size_t i = 0; i < p->n_profiles; i++)
+        if (str_eq(p->profiles[i].name, name))
+            return &p->profiles[i];
+    return NULL;
+}
+
+static int profile_unknown(const struct policy *p, const char *name, struct err *err)
+{
+    AUTO_DONE(buf) struct buf list = BUF_INIT(4096);
+    size_t len = strlen(name);
+
+    for (size_t i = 0; i < p->n_profiles; i++)
+        (void)buf_printf(&list, "%s%s", i > 0 ? ", " : "", p->profiles[i].name);
+    return err_set(err, ERR_INVALID, "unknown box profile '%.*s', available profiles: %s",
+                   (int)utf8_boundary(name, len < 64 ? len : 64), name, buf_str(&list));
+}
+
+int policy_profile(const struct policy *p, const char *name, const struct profile **ret,
+                   struct err *err)
+{
+    AUTO_FREE char *wanted = str_strip(name != NULL ? name : "");
+    const char *configured = p->settings.profile != NULL ? p->settings.profile : "default";
+    const struct profile *found = profile_by_name(p, wanted[0] != '\0' ? wanted : configured);
+
+    if (found == NULL)
+        return profile_unknown(p, wanted[0] != '\0' ? wanted : configured, err);
+    *ret = found;
+    return 0;
+}
+
+const struct profile *policy_profile_at(const struct policy *p, size_t i)
+{
+    return i < p->n_profiles ? &p->profiles[i] : NULL;
+}
+
+static int add_lock(const char *name, uint64_t *set, struct err *err)
+{
+    for (size_t i = 0; i < SPEC_FIELD_MAX; i++)
+        if (str_eq(spec_model.fields[i].name, name) && (lockable & FIELD_BIT(i)) != 0) {
+            *set |= FIELD_BIT(i);
+            return 0;
+        }
+    return err_set(err, ERR_INVALID, "'%.64s' cannot be locked", name);
+}
+
+static void profile_add(struct policy *p, const struct profile *profile)
+{
+    p->profiles = xreallocarray(p->profiles, p->n_profiles + 1, sizeof(*p->profiles));
+    p->profiles[p->n_profiles] = *profile;
+    p->profiles[p->n_profiles].name = xstrdup(profile->name);
+    p->profiles[p->n_profiles].image = xstrdup(profile->image);
+    p->n_profiles++;
+}
+
+/* Locks are only ever added: a profile that extends another is at least as tight. */
+static int draft_finish(struct policy *p, struct profile_draft *d, struct err *err)
+{
+    for (char **l = d->locked; l != NULL && *l != NULL; l++) {
+        int r = add_lock(*l, &d->made.locked, err);
+        if (r < 0)
+            return r;
+    }
+    if (d->made.timeout_sec > d->made.max_timeout_sec)
+        return err_set(err, ERR_INVALID, "timeout_sec is above max_timeout_sec");
+    profile_add(p, &d->made);
+    return 0;
+}
+
+static int read_profile(struct policy *p, const char *name, const struct json *v, struct err *err)
+{
+    struct profile_draft d = {0};
+    struct report report;
+    const char *extends = json_str(json_get(v, "extends"));
+
+    if (!id_valid(name))
+        return err_set(err, ERR_INVALID, "names are letters, digits, '-' and '_'");
+    if (profile_by_name(p, name) != NULL)
+        return err_set(err, ERR_INVALID, "it is built in");
+    if (extends == NULL)
+        extends = "default";
+    const struct profile *base = profile_by_name(p, extends);
+    if (base == NULL)
+        return profile_unknown(p, extends, err);
+    model_init(&draft_model, &d);
+    free((char *)(uintptr_t)d.made.image);
+    d.made = *base;
+    d.made.name = name;
+    d.made.image = xstrdup(base->image);
+    int r = model_parse(&draft_model, v, 0, &d, &report);
+    r = r < 0 ? report_fail_plain(&report, err) : draft_finish(p, &d, err);
+    model_done(&draft_model, &d);
+    return r;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct profile *)a)->name, ((const struct profile *)b)->name);
+}
+
+static int policy_read_profiles(struct policy *p, const struct json *section, struct err *err)
+{
+    for (size_t i = 0; i < n_profiles; i++)
+        profile_add(p, &profiles[i]);
+    if (json_type(section) != JSON_NULL && json_type(section) != JSON_OBJECT)
+        return err_set(err, ERR_INVALID, "profiles must be a section");
+    if (json_len(section) > POLICY_PROFILES_MAX)
+        return err_set(err, ERR_LIMIT, "there may be at most %d profiles", POLICY_PROFILES_MAX);
+    for (void *it = json_iter(section); it != NULL; it = json_iter_next(section, it))
+        if (read_profile(p, json_iter_key(it), json_iter_value(it), err) < 0)
+            return err_wrap(err, "profile '%.64s'", json_iter_key(it));
+    qsort(p->profiles, p->n_profiles, sizeof(*p->profiles), by_name);
+    return 0;
+}
+
+static void policy_profiles_done(struct policy *p)
+{
+    for (size_t i = 0; i < p->n_profiles; i++) {
+        free((char *)(uintptr_t)p->profiles[i].name);
+        free((char *)(uintptr_t)p->profiles[i].image);
+    }
+    free(p->profiles);
+}
+
+/* Requests ------------------------------------------------------------------------------------- */
 
 static void explain_profile(const struct policy *p, struct policy_row *ret)
 {
@@ -79,50 +357,26 @@ const struct policy_settings *policy_settings(const struct policy *p)
 }
 
 /* What the request asked for and will not get. */
-static void note(const struct json *payload, struct policy_decision *d)
+static void note(const struct json *payload, const struct spec_policy *rules,
+                 struct policy_decision *d)
 {
     int64_t timeout;
 
     for (size_t i = 0; i < SPEC_FIELD_MAX; i++)
         if (profile_locks(d->profile, (enum spec_field)i) &&
-            json_get(payload, spec_model.fields[i].name) != NULL)
+            spec_said(payload, rules, (enum spec_field)i) != NULL)
             d->overridden |= FIELD_BIT(i);
     d->clamped = !profile_locks(d->profile, SPEC_TIMEOUT_SEC) &&
-                 coerce_int(json_get(payload, "timeout_sec"), &timeout) == ISSUE_NONE &&
+                 coerce_int(spec_said(payload, rules, SPEC_TIMEOUT_SEC), &timeout) == ISSUE_NONE &&
                  timeout > d->profile->max_timeout_sec;
 }
 
-static bool names_host_path(const struct json *payload)
+static bool names_host_path(const struct json *payload, const struct spec_policy *rules)
 {
-    const struct json *v = json_get(payload, "host_path");
+    const struct json *v = spec_said(payload, rules, SPEC_HOST_PATH);
 
-    return json_type(v) != JSON_NULL && !(json_type(v) == JSON_STRING && json_str_len(v) == 0);
-}
-
-/* Fields that shape what others become: where they are locked, nothing of the request may be seen.
- */
-#define SHAPING (FIELD_BIT(SPEC_HOST_PATH) | FIELD_BIT(SPEC_MOUNT_PATH))
-
-static int without_locked(const struct json *payload, const struct policy_decision *d,
-                          struct json **ret, struct err *err)
-{
-    AUTO_DONE(buf) struct buf text;
-    struct jw w;
-
-    buf_init(&text, PAYLOAD_MAX);
-    jw_init(&w, &text);
-    jw_object(&w);
-    for (size_t i = 0; i < SPEC_FIELD_MAX; i++) {
-        const struct json *v = json_get(payload, spec_model.fields[i].name);
-        if (v == NULL || (d->overridden & FIELD_BIT(i)) != 0)
-            continue;
-        jw_key(&w, spec_model.fields[i].name);
-        jw_value(&w, v);
-    }
-    jw_object_end(&w);
-    if (jw_end(&w) < 0)
-        return err_set(err, ERR_LIMIT, "the request is too large");
-    return json_parse(text.data, text.len, ret, err);
+    return !profile_locks(rules->profile, SPEC_HOST_PATH) && json_type(v) != JSON_NULL &&
+           !(json_type(v) == JSON_STRING && json_str_len(v) == 0);
 }
 
 static int place(const struct policy *p, const struct policy_request *request, char **path,
@@ -166,36 +420,47 @@ static int check_mounts(const struct policy *p, const struct policy_request *req
     return r;
 }
 
+static const char *default_image(const struct policy *p, const struct policy_request *request)
+{
+    bool chosen = request->profile != NULL || policy_profile_chosen(p) || p->settings.image != NULL;
+
+    return chosen || request->image == NULL ? p->settings.image : request->image;
+}
+
+/* What a client sent: the arguments of a tool call, or a whole spec. */
+struct payload {
+    const struct json *object;
+    bool tool;
+};
+
 static int build(const struct policy *p, const struct policy_request *request,
-                 const struct json *payload, struct spec **ret,
-                 struct policy_decision *ret_decision, struct err *err)
+                 struct payload payload, struct spec **ret, struct policy_decision *ret_decision,
+                 struct err *err)
 {
     const struct policy_settings *set = &p->settings;
     struct policy_decision d = {0};
     AUTO(spec) struct spec *s = NULL;
-    AUTO(json) struct json *reduced = NULL;
     int r = policy_profile(p, request->profile, &d.profile, err);
 
-    if (r == 0)
-        r = authz_check_profile(request->scope, d.profile->name, err);
     if (r < 0)
         return r;
-    note(payload, &d);
-    if ((d.overridden & SHAPING) != 0) {
-        r = without_locked(payload, &d, &reduced, err);
-        if (r < 0)
-            return r;
-        payload = reduced;
-    }
-    d.own_workspace = set->default_workspace != NULL && !names_host_path(payload);
+    assert(d.profile != NULL);
+    r = authz_check_profile(request->scope, d.profile->name, err);
+    if (r < 0)
+        return r;
     const struct spec_policy rules = {.profile = d.profile,
+                                      .session_id = request->session_id,
+                                      .tool = payload.tool,
+                                      .tool_mounts = request->own_mounts,
                                       .default_workspace = set->default_workspace,
-                                      .image = set->image,
+                                      .image = default_image(p, request),
                                       .has_quota = set->has_quota,
                                       .workspace_quota_mb = set->workspace_quota_mb};
-    r = spec_build(payload, &rules, &s, NULL, err);
+    note(payload.object, &rules, &d);
+    d.own_workspace = set->default_workspace != NULL && !names_host_path(payload.object, &rules);
+    r = spec_build(payload.object, &rules, &s, NULL, err);
     if (r == 0)
-        r = authz_check_session(request->scope, s->session_id, err);
+        r = authz_check_name(request->scope, s->session_id, err);
     if (r == 0)
         r = authz_check_network(request->scope, s->network, err);
     if (r == 0)
@@ -219,56 +484,23 @@ int policy_payload_spec(const struct policy *p, const struct policy_request *req
     struct policy_request plain = *request;
 
     plain.query = NULL;
-    return build(p, &plain, payload, ret, ret_decision, err);
-}
-
-/* What a model may say about its command. The rest of what it sends is ignored: network, image,
- * paths and the session are not its business. */
-static const char *const tool_arguments[] = {"workdir", "timeout_sec", "env"};
-
-static int tool_payload(const struct policy_request *request, const char *session_id,
-                        const struct json *arguments, struct json **ret, struct err *err)
-{
-    const struct json *command = json_get(arguments, "command");
-    AUTO_DONE(buf) struct buf text;
-    struct jw w;
-
-    buf_init(&text, PAYLOAD_MAX);
-    if (json_type(command) != JSON_STRING)
-        return err_set(err, ERR_INVALID, "command must be text");
-    jw_init(&w, &text);
-    jw_object(&w);
-    jw_key(&w, "cmd");
-    jw_value(&w, command);
-    jw_kstr(&w, "session_id", session_id);
-    for (size_t i = 0; i < ARRAY_SIZE(tool_arguments); i++) {
-        const struct json *v = json_get(arguments, tool_arguments[i]);
-        if (json_type(v) == JSON_NULL)
-            continue;
-        jw_key(&w, tool_arguments[i]);
-        jw_value(&w, v);
-    }
-    if (request->own_mounts != NULL) {
-        jw_key(&w, "extra_mounts");
-        jw_value(&w, request->own_mounts);
-    }
-    jw_object_end(&w);
-    if (jw_end(&w) < 0)
-        return err_set(err, ERR_LIMIT, "the arguments are too large");
-    return json_parse(text.data, text.len, ret, err);
+    return build(p, &plain, (struct payload){payload, false}, ret, ret_decision, err);
 }
 
 int policy_tool_spec(const struct policy *p, const struct policy_request *request,
                      const struct json *arguments, struct spec **ret,
                      struct policy_decision *ret_decision, struct err *err)
 {
-    AUTO(json) struct json *payload = NULL;
     AUTO_FREE char *session_id = NULL;
+    struct policy_request named = *request;
     int r = authz_check_tool(request->scope, request->tool != NULL ? request->tool : "exec", err);
 
     if (r == 0)
         r = policy_session_id(p, request->query, &session_id, err);
-    if (r == 0)
-        r = tool_payload(request, session_id, arguments, &payload, err);
-    return r < 0 ? r : build(p, request, payload, ret, ret_decision, err);
+    if (r == 0 && json_type(json_get(arguments, "command")) != JSON_STRING)
+        r = err_set(err, ERR_INVALID, "command must be text");
+    named.session_id = session_id;
+    if (r < 0)
+        return r;
+    return build(p, &named, (struct payload){arguments, true}, ret, ret_decision, err);
 }

@@ -55,6 +55,7 @@ struct policy_settings {
     int64_t audit_keep_files; /* 0: all */
     enum policy_sync audit_sync;
     enum policy_full audit_full;
+    char **publish_addresses; /* beside loopback, where ports of sessions may be published */
     struct chat_config chat;
 };
 
@@ -114,6 +115,10 @@ struct policy_request {
     /* Mounts that the daemon itself adds (skills), a JSON array or NULL: not the caller's, so
      * neither the allow-list nor the scope is asked. */
     const struct json *own_mounts;
+    const char *session_id; /* of a whole spec, instead of what that says; NULL: the spec does */
+    /* Image of a request that names none, unless the request or the configuration names a profile
+     * or the configuration an image; NULL: that of the profile. */
+    const char *image;
     bool skip_mount_check; /* host paths come from an administrator */
     const char *tool;      /* that it is for; NULL: "exec" */
 };
@@ -129,10 +134,6 @@ int policy_tool_spec(const struct policy *p, const struct policy_request *reques
 int policy_payload_spec(const struct policy *p, const struct policy_request *request,
                         const struct json *payload, struct spec **ret,
                         struct policy_decision *ret_decision, struct err *err);
-
-/* By name only: whoever mounts resolves beneath a descriptor. *ret is the path to mount, owned:
- * without "." and "..", and with its root as that resolved at start. */
-int policy_check_mount(const struct policy *p, const char *path, char **ret, struct err *err);
 
 /* The name of the query's session, owned. */
 int policy_session_id(const struct policy *p, const struct json *query, char **ret,

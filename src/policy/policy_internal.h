@@ -31,10 +31,5 @@ struct policy_source {
 int policy_read_settings(struct policy *p, const struct policy_options *options, struct err *err);
 void policy_settings_done(struct policy *p);
 
-/* policy_profile.c: the section `profiles`, after which policy_profile() knows them all. */
-int policy_read_profiles(struct policy *p, const struct json *section, struct err *err);
-void policy_profiles_done(struct policy *p);
-
-/* policy_path.c: absolute, without ".", ".." and empty components; owned. */
+/* policy.c: absolute, without ".", ".." and empty components; owned. */
 char *policy_plain_path(const char *base, const char *path);
-int policy_set_roots(struct policy *p, const struct policy_options *options, struct err *err);

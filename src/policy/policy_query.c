@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
@@ -27,8 +26,8 @@ static bool is_name_char(char c)
 }
 
 /* 1 and a piece, 0 at the end, or -EINVAL: a brace that is neither doubled nor around a name. What
- * a host's own formatter would do beyond this (members, indexes, conversions) is nobody's need and
- * a door into the host. */
+ * a host's own formatter would do beyond this (members, indexes, conversions) is not needed, and
+ * would be a way into the host. */
 static int next_piece(const char **at, struct piece *ret, struct err *err)
 {
     const char *s = *at;
@@ -94,11 +93,9 @@ static bool put(struct name *out, const char *text, size_t len)
 
 static bool put_number(struct name *out, const struct json *v)
 {
-    AUTO_DONE(buf) struct buf text;
-    struct jw w;
+    AUTO_DONE(buf) struct buf text = BUF_INIT(64);
+    struct jw w = JW_INIT(&text);
 
-    buf_init(&text, 64);
-    jw_init(&w, &text);
     jw_value(&w, v);
     return put(out, buf_str(&text), text.len);
 }

@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The table of policy settings, read from the file and the environment, with their sources. */
+/* The table of policy settings, a parser for each kind of them, and their reading from the file and
+ * the environment, with their sources. */
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <ctype.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +22,276 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "policy/policy_internal.h"
-#include "policy/policy_value.h"
+#include "spec/coerce.h"
+
+struct setting;
+
+struct value {
+    const struct json *json;
+    const char *where; /* it was found */
+    bool flat;         /* under the older spelling of its name */
+    struct policy *policy;
+    const struct policy_options *options;
+};
+
+/* Sets the member at `dst` and writes to `shown` what it is now. An error names the setting and
+ * where its value came from: several places may have to be looked at. */
+typedef int value_fn(const struct setting *s, const struct value *v, void *dst, struct buf *shown,
+                     struct err *err);
+
+struct setting {
+    const char *path;  /* nested shape */
+    const char *alias; /* flat shape; NULL: there is none */
+    value_fn *set;
+    size_t offset;
+    const char *text; /* default, as it could be given; NULL: not set */
+    int64_t min, max;
+    const char *const *names; /* two of them */
+    const char *env;          /* a variable that says it too, whole; NULL: none */
+    const char *doc;
+};
+
+/* Kinds of settings ---------------------------------------------------------------------------- */
+
+/* NULL when it is no text, or one that C would take for a shorter one. */
+static const char *text_of(const struct json *v)
+{
+    const char *s = json_str(v);
+
+    return s != NULL && strlen(s) == json_str_len(v) ? s : NULL;
+}
+
+/* `rule` says what the value of the setting must be. */
+static int value_wrong(const struct setting *s, const char *where, const char *rule,
+                       struct err *err)
+{
+    return err_set(err, ERR_INVALID, "%s %s (from %s)", s->path, rule, where);
+}
+
+static int value_too_long(const struct setting *s, const char *where, struct err *err)
+{
+    return err_set(err, ERR_LIMIT, "%s is too long (from %s)", s->path, where);
+}
+
+/* The error is a sentence about the value already. */
+static int value_blame(const struct setting *s, const char *where, struct err *err)
+{
+    struct err cause = *err;
+    return err_set(err, cause.code, "%s (%s from %s)", cause.msg, s->path, where);
+}
+
+static int show(const struct setting *s, const struct value *v, const char *text, struct buf *shown,
+                struct err *err)
+{
+    return buf_puts(shown, text) < 0 ? value_too_long(s, v->where, err) : 0;
+}
+
+static int show_number(struct buf *shown, int64_t n)
+{
+    return buf_printf(shown, "%lld", (long long)n);
+}
+
+static int set_bool(bool on, void *dst, struct buf *shown)
+{
+    *(bool *)dst = on;
+    return buf_puts(shown, on ? "true" : "false");
+}
+
+/* bool; anything that does not say no means yes */
+static int value_enabled(const struct setting *s, const struct value *v, void *dst,
+                         struct buf *shown, struct err *err)
+{
+    static const char *const no[] = {"", "0", "false", "no", "off"};
+    bool on = json_type(v->json) != JSON_BOOL || json_bool(v->json);
+
+    if (text_of(v->json) != NULL) {
+        AUTO_FREE char *word = str_strip(text_of(v->json));
+        for (size_t i = 0; i < ARRAY_SIZE(no); i++)
+            on = on && strcasecmp(word, no[i]) != 0;
+    }
+    return set_bool(on, dst, shown);
+}
+
+/* bool */
+static int value_bool(const struct setting *s, const struct value *v, void *dst, struct buf *shown,
+                      struct err *err)
+{
+    bool on;
+
+    if (coerce_bool(v->json, &on) != ISSUE_NONE)
+        return value_wrong(s, v->where, "must be true or false", err);
+    return set_bool(on, dst, shown);
+}
+
+/* bool; anything that is not clearly yes means no */
+static int value_gate(const struct setting *s, const struct value *v, void *dst, struct buf *shown,
+                      struct err *err)
+{
+    bool on = false;
+
+    (void)coerce_bool(v->json, &on);
+    return set_bool(on, dst, shown);
+}
+
+/* int64_t */
+static int value_int(const struct setting *s, const struct value *v, void *dst, struct buf *shown,
+                     struct err *err)
+{
+    int64_t n;
+
+    if (coerce_int(v->json, &n) != ISSUE_NONE || n < s->min || n > s->max)
+        return err_set(err, ERR_INVALID, "%s must be a number from %lld to %lld (from %s)", s->path,
+                       (long long)s->min, (long long)s->max, v->where);
+    *(int64_t *)dst = n;
+    return show_number(shown, n);
+}
+
+/* int64_t; nonsense is the default, beyond a bound is that bound */
+static int value_clamped(const struct setting *s, const struct value *v, void *dst,
+                         struct buf *shown, struct err *err)
+{
+    int64_t n = 0;
+
+    if (coerce_int(v->json, &n) != ISSUE_NONE)
+        (void)str_to_i64(s->text, &n);
+    n = n < s->min ? s->min : n;
+    n = n > s->max ? s->max : n;
+    *(int64_t *)dst = n;
+    return show_number(shown, n);
+}
+
+/* int64_t and has_quota */
+static int value_quota(const struct setting *s, const struct value *v, void *dst, struct buf *shown,
+                       struct err *err)
+{
+    struct policy_settings *to = &v->policy->settings;
+    int r = quota_parse(v->json, &to->has_quota, &to->workspace_quota_mb, err);
+
+    if (r < 0)
+        return value_blame(s, v->where, err);
+    return to->has_quota ? show_number(shown, to->workspace_quota_mb) : 0;
+}
+
+/* An enum of the size of int */
+static int value_choice(const struct setting *s, const struct value *v, void *dst,
+                        struct buf *shown, struct err *err)
+{
+    int choice;
+
+    if (coerce_enum(v->json, s->names, &choice) != ISSUE_NONE)
+        return err_set(err, ERR_INVALID, "%s must be %s or %s (from %s)", s->path, s->names[0],
+                       s->names[1], v->where);
+    *(int *)dst = choice;
+    return show(s, v, s->names[choice], shown, err);
+}
+
+/* char *; blank is NULL */
+static int value_text(const struct setting *s, const struct value *v, void *dst, struct buf *shown,
+                      struct err *err)
+{
+    if (text_of(v->json) == NULL)
+        return value_wrong(s, v->where, "must be text", err);
+    AUTO_FREE char *text = str_strip(text_of(v->json));
+    if (text[0] == '\0')
+        return 0;
+    int r = show(s, v, text, shown, err);
+    *(char **)dst = TAKE_PTR(text);
+    return r;
+}
+
+/* char * */
+static int value_template(const struct setting *s, const struct value *v, void *dst,
+                          struct buf *shown, struct err *err)
+{
+    int r = value_text(s, v, dst, shown, err);
+
+    if (r == 0 && *(char **)dst != NULL && policy_template_check(*(char **)dst, err) < 0)
+        return value_blame(s, v->where, err);
+    return r;
+}
+
+/* char *; absolute and resolved */
+static int value_path(const struct setting *s, const struct value *v, void *dst, struct buf *shown,
+                      struct err *err)
+{
+    const struct policy_settings *have = &v->policy->settings;
+    const char *base = v->options->cwd;
+
+    if (text_of(v->json) == NULL)
+        return value_wrong(s, v->where, "must be a path", err);
+    AUTO_FREE char *text = str_strip(text_of(v->json));
+    if (text[0] == '\0')
+        return 0;
+    /* In the nested shape what is relative lies below host_root, which the table has before. */
+    if (dst == &have->default_workspace && have->host_root != NULL && !v->flat)
+        base = have->host_root;
+    AUTO_FREE char *plain = policy_plain_path(base, text);
+    *(char **)dst = v->options->resolve != NULL ? v->options->resolve(plain) : TAKE_PTR(plain);
+    return show(s, v, *(char **)dst, shown, err);
+}
+
+static void add_path(const char *item, const struct value *v, char ***list)
+{
+    AUTO_FREE char *text = str_strip(item);
+
+    if (text[0] != '\0')
+        strv_push(list, policy_plain_path(v->options->cwd, text));
+}
+
+/* A list, or one text with commas. */
+static int add_paths(const struct value *v, char ***list)
+{
+    if (text_of(v->json) != NULL) {
+        AUTO_FREE char *copy = xstrdup(text_of(v->json));
+        char *save = NULL;
+        for (char *item = strtok_r(copy, ",", &save); item; item = strtok_r(NULL, ",", &save))
+            add_path(item, v, list);
+        return 0;
+    }
+    bool ok = json_type(v->json) == JSON_ARRAY;
+    for (size_t i = 0; i < json_len(v->json) && ok; i++) {
+        const char *item = text_of(json_at(v->json, i));
+        ok = item != NULL;
+        if (ok)
+            add_path(item, v, list);
+    }
+    return ok ? 0 : -1;
+}
+
+/* char **; absolute, as spelled */
+static int value_paths(const struct setting *s, const struct value *v, void *dst, struct buf *shown,
+                       struct err *err)
+{
+    if (add_paths(v, dst) < 0)
+        return value_wrong(s, v->where, "must be a list of paths", err);
+    if (strv_len(*(char ***)dst) > POLICY_ROOTS_MAX)
+        return err_set(err, ERR_LIMIT, "%s may have at most %d entries (from %s)", s->path,
+                       POLICY_ROOTS_MAX, v->where);
+    v->policy->flat = v->flat;
+    return 0;
+}
+
+/* char **; numeric addresses */
+static int value_addresses(const struct setting *s, const struct value *v, void *dst,
+                           struct buf *shown, struct err *err)
+{
+    char ***list = dst;
+    struct in6_addr ignored;
+    bool ok = json_type(v->json) == JSON_ARRAY && json_len(v->json) <= POLICY_ROOTS_MAX;
+
+    for (size_t i = 0; ok && i < json_len(v->json); i++) {
+        const char *item = text_of(json_at(v->json, i));
+        ok = item != NULL &&
+             (inet_pton(AF_INET, item, &ignored) == 1 || inet_pton(AF_INET6, item, &ignored) == 1);
+        if (ok && buf_printf(shown, "%s%s", i > 0 ? "," : "", item) < 0)
+            return value_too_long(s, v->where, err);
+        if (ok)
+            strv_add(list, item);
+    }
+    return ok ? 0 : value_wrong(s, v->where, "must be a list of numeric addresses", err);
+}
+
+/* The settings --------------------------------------------------------------------------------- */
 
 #define PATH_KEY_MAX 128U /* of the dotted name of a setting */
 #define VALUE_MAX 65536U  /* bytes of one value */
@@ -70,6 +345,8 @@ static const struct setting settings[] = {
      .doc = "record: each record is on disk before the call goes on"},
     {"audit.on_full", NULL, value_choice, AT(audit_full), "continue", .names = full_names,
      .doc = "refuse: no command runs that cannot be recorded; continue: what is lost is counted"},
+    {"ports.publish_addresses", NULL, value_addresses, AT(publish_addresses), NULL,
+     .doc = "Addresses of the host, beside loopback, that ports of sessions may be published on (`box run -p`)"},
     {"sandbox.image", NULL, value_text, AT(chat.image), NULL, .env = "APP_SANDBOX_IMAGE",
      .doc = "Image of chat sandboxes; without it there are none"},
     {"sandbox.ttl_seconds", NULL, value_int, AT(chat.ttl_seconds), "300", 1, 31536000, .env = "APP_SANDBOX_TTL_SECONDS",
@@ -151,7 +428,7 @@ static int check_known(const struct json *v, const char *at, struct err *err)
     return 0;
 }
 
-static const struct json *find(const struct json *root, const char *path)
+static const struct json *find_in_file(const struct json *root, const char *path)
 {
     char name[PATH_KEY_MAX];
 
@@ -165,7 +442,7 @@ static const struct json *find(const struct json *root, const char *path)
 }
 
 /* BOX__LOCAL__HOST_ROOT is box.local.host_root; empty parts do not count. */
-static bool names(const char *entry, const char *path)
+static bool env_names(const char *entry, const char *path)
 {
     const char *end = strchr(entry, '=');
     char key[PATH_KEY_MAX];
@@ -193,25 +470,22 @@ static bool names(const char *entry, const char *path)
 static const char *find_env(char *const *env, const char *path)
 {
     for (; path != NULL && env != NULL && *env != NULL; env++)
-        if (strchr(*env, '=') != NULL && names(*env, path))
+        if (strchr(*env, '=') != NULL && env_names(*env, path))
             return *env;
     return NULL;
 }
 
 /* The text of a variable as a JSON value; *ret is owned. */
-static int wrap(const char *text, struct json **ret, struct err *err)
+static int text_as_json(const char *text, struct json **ret)
 {
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
+    AUTO_DONE(buf) struct buf out = BUF_INIT(VALUE_MAX);
+    struct jw w = JW_INIT(&out);
 
-    buf_init(&out, VALUE_MAX);
-    jw_init(&w, &out);
     jw_array(&w);
     jw_str(&w, text);
     jw_array_end(&w);
-    if (jw_end(&w) < 0)
-        return err_set(err, ERR_LIMIT, "is too long");
-    return json_parse(out.data, out.len, ret, err);
+    int r = jw_end(&w);
+    return r < 0 ? r : json_parse(out.data, out.len, ret, NULL);
 }
 
 struct picked {
@@ -231,13 +505,15 @@ static bool says_something(const struct setting *s, const char *entry)
                              s->set != value_choice && s->set != value_bool);
 }
 
-static int pick_text(const char *text, struct picked *ret, struct err *err)
+static int pick_text(const struct setting *s, const char *text, struct picked *ret, struct err *err)
 {
-    int r = wrap(text, &ret->owned, err);
+    int r = text_as_json(text, &ret->owned);
 
-    if (r == 0)
-        ret->v = json_at(ret->owned, 0);
-    return r;
+    if (r < 0)
+        return r == -ENOBUFS ? value_too_long(s, ret->where, err)
+                             : value_wrong(s, ret->where, "must be valid UTF-8", err);
+    ret->v = json_at(ret->owned, 0);
+    return 0;
 }
 
 /* A variable of a name of its own. */
@@ -266,10 +542,10 @@ static int pick(const struct setting *s, const struct policy_options *options, s
         const char *value = strchr(entry, '=');
         ret->where = xasprintf("environment %.*s", (int)(value - entry), entry);
         ret->flat = i == 1;
-        return pick_text(value + 1, ret, err);
+        return pick_text(s, value + 1, ret, err);
     }
     for (int i = 0; i < 2 && spelt[i] != NULL; i++) {
-        const struct json *v = find(options->file, spelt[i]);
+        const struct json *v = find_in_file(options->file, spelt[i]);
         if (json_type(v) == JSON_NULL)
             continue;
         ret->v = v;
@@ -278,41 +554,30 @@ static int pick(const struct setting *s, const struct policy_options *options, s
         return 0;
     }
     ret->where = xstrdup("default");
-    return s->text != NULL ? pick_text(s->text, ret, err) : 0;
-}
-
-/* People must see which of several places to correct. */
-static int blame(const struct setting *s, const char *where, struct err *err)
-{
-    static const char *const verbs[] = {"must ", "may ", "is "};
-    struct err cause = *err;
-
-    for (size_t i = 0; i < ARRAY_SIZE(verbs); i++)
-        if (str_starts(cause.msg, verbs[i]))
-            return err_set(err, cause.code, "%s %s (from %s)", s->path, cause.msg, where);
-    return err_set(err, cause.code, "%s (%s from %s)", cause.msg, s->path, where);
+    return s->text != NULL ? pick_text(s, s->text, ret, err) : 0;
 }
 
 static int read_setting(const struct setting *s, struct policy *p,
                         const struct policy_options *options, struct policy_source *source,
                         struct err *err)
 {
-    AUTO_DONE(buf) struct buf shown;
+    AUTO_DONE(buf) struct buf shown = BUF_INIT(VALUE_MAX);
     struct picked picked = {0};
 
-    buf_init(&shown, VALUE_MAX);
     int r = pick(s, options, &picked, err);
     if (r == 0 && picked.v != NULL) {
-        const struct value v = {
-            .json = picked.v, .flat = picked.flat, .policy = p, .options = options};
+        const struct value v = {.json = picked.v,
+                                .where = picked.where,
+                                .flat = picked.flat,
+                                .policy = p,
+                                .options = options};
         r = s->set(s, &v, (char *)&p->settings + s->offset, &shown, err);
     }
     json_free(picked.owned);
     source->where = picked.where;
-    if (r < 0)
-        return blame(s, source->where, err);
-    source->value = buf_take(&shown);
-    return 0;
+    if (r == 0)
+        source->value = buf_take(&shown);
+    return r;
 }
 
 static struct policy_source *source_of(struct policy *p, size_t offset)
@@ -326,7 +591,7 @@ static struct policy_source *source_of(struct policy *p, size_t offset)
     return &p->sources[i];
 }
 
-static void tell(struct policy_source *s, char *value, char *where)
+static void source_set(struct policy_source *s, char *value, char *where)
 {
     free(s->value);
     free(s->where);
@@ -334,28 +599,43 @@ static void tell(struct policy_source *s, char *value, char *where)
     s->where = where;
 }
 
+static int set_roots(struct policy *p, const struct policy_options *options, struct err *err)
+{
+    struct policy_settings *s = &p->settings;
+    p->roots = xnew_n(struct policy_root, strv_len(s->mount_roots) + 1);
+    for (size_t i = 0; s->mount_roots != NULL && s->mount_roots[i] != NULL; i++) {
+        struct policy_root *root = &p->roots[p->n_roots++];
+        root->given = s->mount_roots[i];
+        root->real =
+            options->resolve != NULL ? options->resolve(root->given) : xstrdup(root->given);
+        s->mount_roots[i] = xstrdup(root->real);
+        if (str_eq(root->real, "/"))
+            return err_set(err, ERR_DENIED, "the whole file system cannot be allowed");
+    }
+    return 0;
+}
+
 /* What follows from host_root, and the list as it resolves. */
 static int derive(struct policy *p, const struct policy_options *options, struct err *err)
 {
     struct policy_settings *s = &p->settings;
     struct policy_source *roots = source_of(p, AT(mount_roots));
-    AUTO_DONE(buf) struct buf list;
+    AUTO_DONE(buf) struct buf list = BUF_INIT(VALUE_MAX);
 
-    buf_init(&list, VALUE_MAX);
     if (s->default_workspace == NULL && s->host_root != NULL) {
         AUTO_FREE char *plain = policy_plain_path(s->host_root, "default");
         s->default_workspace = options->resolve != NULL ? options->resolve(plain) : TAKE_PTR(plain);
-        tell(source_of(p, AT(default_workspace)), xstrdup(s->default_workspace),
-             xstrdup("derived from box.local.host_root"));
+        source_set(source_of(p, AT(default_workspace)), xstrdup(s->default_workspace),
+                   xstrdup("derived from box.local.host_root"));
     }
     if (s->mount_roots == NULL && s->host_root != NULL) {
         strv_add(&s->mount_roots, s->host_root);
-        tell(roots, NULL, xstrdup("derived from box.local.host_root"));
+        source_set(roots, NULL, xstrdup("derived from box.local.host_root"));
     } else if (s->mount_roots == NULL && options->outer_roots != NULL) {
         s->mount_roots = strv_copy(options->outer_roots);
-        tell(roots, NULL, xstrdup("allowed_mount_roots of boxd"));
+        source_set(roots, NULL, xstrdup("allowed_mount_roots of boxd"));
     }
-    int r = policy_set_roots(p, options, err);
+    int r = set_roots(p, options, err);
     if (r < 0)
         return err_wrap(err, "box.local.allowed_mount_roots (from %s)", roots->where);
     for (size_t i = 0; i < p->n_roots; i++)
@@ -383,13 +663,14 @@ void policy_settings_done(struct policy *p)
     struct policy_settings *s = &p->settings;
 
     for (size_t i = 0; p->sources != NULL && i < ARRAY_SIZE(settings); i++)
-        tell(&p->sources[i], NULL, NULL);
+        source_set(&p->sources[i], NULL, NULL);
     free(p->sources);
     free(s->profile);
     free(s->image);
     free(s->host_root);
     free(s->default_workspace);
     strv_free(s->mount_roots);
+    strv_free(s->publish_addresses);
     chat_config_done(&s->chat);
     free(s->session_template);
     free(s->force_template);

@@ -9,18 +9,19 @@
 
 #include "base/alloc.h"
 #include "base/err.h"
+#include "base/list.h"
 #include "base/str.h"
 
 struct share {
-    struct shares *all;        /* borrowed */
-    struct share *prev, *next; /* few: one per token that uses something */
+    struct shares *all;     /* borrowed */
+    LIST_ENTRY(share) link; /* few: one per token that uses something */
     size_t refs;
     char *name; /* owned */
     uint64_t used[SHARE_KIND_MAX];
 };
 
 struct shares {
-    struct share *first;
+    LIST_HEAD(, share) list;
     share_caps_fn *caps; /* NULL: no bounds */
     void *arg;
     uint64_t refused[SHARE_KIND_MAX];
@@ -39,7 +40,7 @@ static const struct {
     [SHARE_SESSIONS] = {"sessions", "delete one"},
     [SHARE_EXECS] = {"commands running", "wait for one to end"},
     [SHARE_PROCESSES] = {"managed processes running", "stop one"},
-    [SHARE_OUTPUT] = {"bytes of kept outputs", "delete a session whose outputs nobody needs"},
+    [SHARE_OUTPUT] = {"bytes of kept outputs", "delete a session whose outputs are not needed"},
 };
 
 struct shares *shares_new(void)
@@ -51,8 +52,8 @@ void shares_free(struct shares *s)
 {
     if (s == NULL)
         return;
-    for (struct share *share = s->first, *next; share != NULL; share = next) {
-        next = share->next;
+    struct share *share, *next;
+    LIST_FOREACH_SAFE (share, &s->list, link, next) {
         free(share->name);
         free(share);
     }
@@ -65,13 +66,14 @@ void shares_set_caps(struct shares *s, share_caps_fn *caps, void *arg)
     s->arg = arg;
 }
 
-static struct share *find(const struct shares *s, const char *name)
+static struct share *share_find(const struct shares *s, const char *name)
 {
-    struct share *share = s->first;
+    struct share *share;
 
-    while (share != NULL && !str_eq(share->name, name))
-        share = share->next;
-    return share;
+    LIST_FOREACH (share, &s->list, link)
+        if (str_eq(share->name, name))
+            return share;
+    return NULL;
 }
 
 static uint64_t max_of(const struct shares *s, const char *name, enum share_kind kind)
@@ -90,7 +92,7 @@ int shares_check(struct shares *s, const char *name, enum share_kind kind, struc
 {
     if (s == NULL || name == NULL)
         return 0;
-    const struct share *share = find(s, name);
+    const struct share *share = share_find(s, name);
     uint64_t used = share != NULL ? share->used[kind] : 0, max = max_of(s, name, kind);
     if (used < max)
         return 0;
@@ -110,15 +112,12 @@ struct share *shares_get(struct shares *s, const char *name)
 {
     if (s == NULL || name == NULL)
         return NULL;
-    struct share *share = find(s, name);
+    struct share *share = share_find(s, name);
     if (share == NULL) {
         share = xnew(struct share);
         share->all = s;
         share->name = xstrdup(name);
-        share->next = s->first;
-        if (share->next != NULL)
-            share->next->prev = share;
-        s->first = share;
+        LIST_INSERT_HEAD(&s->list, share, link);
     }
     share->refs++;
     return share;
@@ -130,9 +129,7 @@ void share_put(struct share *share)
         return;
     for (int i = 0; i < SHARE_KIND_MAX; i++)
         assert(share->used[i] == 0);
-    *(share->prev != NULL ? &share->prev->next : &share->all->first) = share->next;
-    if (share->next != NULL)
-        share->next->prev = share->prev;
+    LIST_REMOVE(share, link);
     free(share->name);
     free(share);
 }
@@ -184,5 +181,5 @@ const struct share *shares_next(const struct shares *s, const struct share *afte
 {
     if (s == NULL)
         return NULL;
-    return after != NULL ? after->next : s->first;
+    return after != NULL ? LIST_NEXT(after, link) : LIST_FIRST(&s->list);
 }

@@ -3,10 +3,8 @@
 
 /* What each token uses of what all have together: sessions, commands, managed processes, kept
  * outputs. A caller without a token of its own (name NULL) has no share and is bound by the caps of
- * boxd alone; so is everybody where there are no shares (NULL). Every call takes NULL for that. */
+ * boxd alone; so is every caller if there are no shares (NULL). Every call takes NULL for that. */
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "base/cleanup.h"
@@ -53,5 +51,5 @@ void share_give(struct share *share, enum share_kind kind);
 const char *share_name(const struct share *share); /* NULL for NULL */
 uint64_t share_used(const struct share *share, enum share_kind kind);
 uint64_t share_max(const struct share *share, enum share_kind kind); /* UINT64_MAX: no bound */
-/* Those who use something now; NULL starts, and ends. */
+/* The shares that use something now; NULL starts, and ends. */
 const struct share *shares_next(const struct shares *s, const struct share *after);

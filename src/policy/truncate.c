@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Cuts a text, or a stream of pieces, to head, notice and tail. */
+/* Cuts a text that comes in pieces to head, notice and tail. */
 
 #include "policy/truncate.h"
 
@@ -28,7 +28,7 @@ static size_t skip(const char *text, size_t len, size_t at, size_t n)
     return at;
 }
 
-size_t truncate_count(const char *text, size_t len)
+static size_t count_chars(const char *text, size_t len)
 {
     size_t n = 0;
 
@@ -66,33 +66,6 @@ static void find_cut(size_t total, size_t limit, struct cut *c)
     }
 }
 
-int truncate_text(const char *text, size_t len, int64_t limit, struct buf *out, bool *ret_cut)
-{
-    size_t max = limit > 0 ? (size_t)limit : 0, start = out->len;
-    /* Bytes are at least as many as code points: most output needs no counting. */
-    size_t total = len <= max ? len : truncate_count(text, len);
-    struct cut c;
-
-    *ret_cut = total > max;
-    if (total <= max)
-        return buf_append(out, text, len);
-    if (max == 0)
-        return 0;
-    find_cut(total, max, &c);
-    size_t head_end = skip(text, len, 0, c.head);
-    size_t tail_at = c.tail > 0 ? skip(text, len, head_end, total - c.head - c.tail) : len;
-    int r = buf_append(out, text, head_end);
-    if (r == 0)
-        r = buf_append(out, c.notice, c.notice_len);
-    if (r == 0)
-        r = buf_append(out, text + tail_at, len - tail_at);
-    if (r < 0)
-        out->len = start;
-    return r;
-}
-
-/* Pieces. */
-
 #define CHAR_BYTES 4U
 
 struct truncator {
@@ -124,7 +97,7 @@ void truncator_free(struct truncator *t)
     free(t);
 }
 
-static void add(struct truncator *t, const char *s, size_t len)
+static void truncator_add(struct truncator *t, const char *s, size_t len)
 {
     if (++t->total <= t->limit)
         (void)buf_append(&t->head, s, len);
@@ -151,7 +124,7 @@ static size_t complete(struct truncator *t, const char *data, size_t len)
         if (incomplete)
             continue;
         size_t used = (size_t)(n < 0 ? -n : n);
-        add(t, t->rest, used);
+        truncator_add(t, t->rest, used);
         /* A broken part ends before the byte that broke it, which begins something new. */
         taken -= t->n_rest - used;
         t->n_rest = 0;
@@ -171,7 +144,7 @@ void truncator_feed(struct truncator *t, const char *data, size_t len)
             memcpy(t->rest, data + at, used);
             t->n_rest = used;
         } else {
-            add(t, data + at, used);
+            truncator_add(t, data + at, used);
         }
         at += used;
     }
@@ -183,7 +156,7 @@ int truncator_finish(struct truncator *t, struct buf *out, bool *ret_cut)
     struct cut c = {0};
 
     if (t->n_rest > 0)
-        add(t, t->rest, t->n_rest);
+        truncator_add(t, t->rest, t->n_rest);
     t->n_rest = 0;
     *ret_cut = t->total > t->limit;
     if (!*ret_cut)
@@ -191,7 +164,7 @@ int truncator_finish(struct truncator *t, struct buf *out, bool *ret_cut)
     if (t->limit == 0)
         return 0;
     find_cut(t->total, t->limit, &c);
-    size_t kept = truncate_count(t->tail.data, t->tail.len);
+    size_t kept = count_chars(t->tail.data, t->tail.len);
     size_t tail_at = skip(t->tail.data, t->tail.len, 0, kept - c.tail);
     int r = buf_append(out, t->head.data, skip(t->head.data, t->head.len, 0, c.head));
     if (r == 0)

@@ -13,20 +13,12 @@
 
 struct buf;
 
-#define TRUNCATE_LIMIT_DEFAULT 4000 /* code points of each stream */
-
-/* Appends text[0..len), or what stands for it, to `out`: never more than `limit` code points. A
- * limit of 0 or below leaves nothing. *ret_cut tells whether anything is missing. 0 or -ENOBUFS
- * (out is then as before). */
-int truncate_text(const char *text, size_t len, int64_t limit, struct buf *out, bool *ret_cut);
-
-/* The same for text that comes in pieces and need not fit memory. */
+/* The text comes in pieces and need not fit memory. */
 struct truncator;
-struct truncator *truncator_new(int64_t limit);
+struct truncator *truncator_new(int64_t limit); /* 0 or below leaves nothing */
 void truncator_free(struct truncator *t);
 DEFINE_CLEANUP(truncator)
 void truncator_feed(struct truncator *t, const char *data, size_t len);
-/* Once, at the end. */
+/* Once, at the end: appends the text, or what stands for it, never more than the limit. *ret_cut
+ * tells whether anything is missing. 0 or -ENOBUFS (out is then as before). */
 int truncator_finish(struct truncator *t, struct buf *out, bool *ret_cut);
-
-size_t truncate_count(const char *text, size_t len); /* code points */

@@ -26,6 +26,7 @@ struct ids {
 struct users {
     uid_t own;
     struct ids uids, gids;
+    gid_t socket_gid; /* 0: none */
 };
 
 static bool ids_have(const struct ids *ids, uint32_t id)
@@ -96,9 +97,32 @@ bool users_any(const struct users *u)
     return u->uids.n > 0 || u->gids.n > 0;
 }
 
+int users_set_group(struct users *u, const char *name, const char *otherwise, gid_t *ret,
+                    struct err *err)
+{
+    const struct group *gr = NULL;
+    uint64_t number = 0;
+
+    *ret = 0;
+    if (str_eq(name, "none"))
+        return 0;
+    gr = getgrnam(name != NULL ? name : otherwise);
+    if (gr != NULL)
+        *ret = gr->gr_gid;
+    else if (name != NULL && str_to_u64(name, &number) == 0 && number < UINT32_MAX)
+        *ret = (gid_t)number;
+    else if (name != NULL)
+        return err_set(err, ERR_INVALID,
+                       "socket_group: there is no group '%.80s' on this machine; `groupadd "
+                       "--system %.80s` makes it",
+                       name, name);
+    u->socket_gid = *ret;
+    return 0;
+}
+
 static bool in_groups(const struct users *u, uid_t uid)
 {
-    const struct passwd *pw = u->gids.n > 0 ? getpwuid(uid) : NULL;
+    const struct passwd *pw = u->gids.n > 0 || u->socket_gid != 0 ? getpwuid(uid) : NULL;
     int n = GROUPS_MAX;
     if (pw == NULL)
         return false;
@@ -106,7 +130,7 @@ static bool in_groups(const struct users *u, uid_t uid)
     if (getgrouplist(pw->pw_name, pw->pw_gid, groups, &n) < 0)
         return false;
     for (int i = 0; i < n; i++)
-        if (ids_have(&u->gids, groups[i]))
+        if (ids_have(&u->gids, groups[i]) || (groups[i] != 0 && groups[i] == u->socket_gid))
             return true;
     return false;
 }
@@ -124,9 +148,11 @@ void users_log_refusal(const struct peer *peer)
 {
     if (peer->known)
         log_info(NULL,
-                 "uid %u is refused: it is not root, not boxd's own user, and neither in "
-                 "allowed_users nor in allowed_groups",
+                 "uid %u is refused: it is not root, not boxd's own user, no member of "
+                 "socket_group, and neither in allowed_users nor in allowed_groups",
                  peer->uid);
     else
-        log_info(NULL, "a TCP client is refused: it sent no token, and nobody can tell who it is");
+        log_info(
+            NULL,
+            "a TCP client is refused: it sent no token, and boxd cannot tell which user it is");
 }

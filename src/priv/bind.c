@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Makes and removes the id-mapped mounts in the mount namespace of a container engine. */
-
-#include "priv/bind.h"
+/* Host directories under other ids, for container engines. An engine takes only names and maps no
+ * ids. So box-priv makes an id-mapped mount of the directory, beneath the allow-list and by
+ * descriptor, and puts it where the engine finds it: in the engine's own mount namespace, below
+ * PRIV_BINDS in the state directory, in a tmpfs that only root can enter. The container gets a copy
+ * of that mount, so it is taken away as soon as the container runs. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,8 +24,7 @@
 #include "base/fd.h"
 #include "base/path.h"
 #include "base/str.h"
-#include "priv/wire.h"
-#include "sandbox/launch/launch.h"
+#include "priv/server.h"
 #include "sandbox/setup/mount.h"
 #include "sandbox/setup/userns.h"
 
@@ -43,7 +44,7 @@ static int connect_engine(const char *path, struct err *err)
     return TAKE_FD(sock);
 }
 
-/* The mount namespace of whoever listens at the engine's socket. Its number is believed while the
+/* The mount namespace of the engine, which listens at its socket. Its number is believed while the
  * connection holds: a process that has ended listens no more. Only root's counts: in a namespace
  * that an ordinary user made, that user says what lies where. */
 static int find_namespace(const char *path, struct err *err)
@@ -82,8 +83,7 @@ static bool same_file(int a, int b)
  * directory's, and that is compared. /proc may be another pid namespace's. */
 
 struct visit {
-    const struct launch_host *host;
-    const char *state;
+    const struct priv *priv;
     const struct priv_bind *bind; /* of place_there() */
     int mount_fd;
     bool dir;
@@ -93,10 +93,11 @@ struct visit {
 
 static int open_state(const struct visit *v, struct err *err)
 {
-    AUTO_CLOSE int fd = open(v->state, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || !same_file(fd, v->host->state_fd))
+    const char *path = v->priv->options.state;
+    AUTO_CLOSE int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || !same_file(fd, v->priv->host->state_fd))
         return err_set(err, ERR_UNSUPPORTED, "the engine does not see the state directory '%.200s'",
-                       v->state);
+                       path);
     return TAKE_FD(fd);
 }
 
@@ -207,62 +208,63 @@ static int visit(int ns_fd, int (*run)(struct visit *v, struct err *err), struct
     return r;
 }
 
-static void remove_from(int ns_fd, const char *state, const struct launch_host *h, const char *name,
-                        bool *ret_all_gone)
+/* NULL: those of all sessions. True: none is left. */
+static bool remove_from(int ns_fd, const struct priv *p, const char *name)
 {
     struct err ignored = {0};
-    struct visit v = {.host = h, .state = state, .name = name};
-    if (ns_fd >= 0 && visit(ns_fd, remove_there, &v, &ignored) == 0 && ret_all_gone != NULL)
-        *ret_all_gone = v.all_gone;
+    struct visit v = {.priv = p, .name = name};
+    return ns_fd >= 0 && visit(ns_fd, remove_there, &v, &ignored) == 0 && v.all_gone;
 }
 
-void priv_binds_init(struct priv_binds *b, const struct launch_host *h, const char *state,
-                     const char *engine)
+void priv_binds_init(struct priv *p)
 {
     struct err ignored = {0};
-    *b = (struct priv_binds){.state = state, .engine = engine, .ns_fd = -1, .map.fd = -1};
-    if (!h->rootful || engine == NULL)
+    p->binds.ns_fd = p->binds.map.fd = -1;
+    if (!p->host->rootful || p->options.engine == NULL)
         return;
-    AUTO_CLOSE int ns = find_namespace(engine, &ignored);
-    remove_from(ns, state, h, NULL, NULL);
+    AUTO_CLOSE int ns = find_namespace(p->options.engine, &ignored);
+    (void)remove_from(ns, p, NULL);
 }
 
-void priv_binds_done(struct priv_binds *b, const struct launch_host *h)
+static void forget_namespace(struct priv *p)
 {
-    remove_from(b->ns_fd, b->state, h, NULL, NULL);
-    fd_close_many(&b->ns_fd, 1);
-    fd_close_many(&b->map.fd, 1);
+    fd_close_many(&p->binds.ns_fd, 1);
+    fd_close_many(&p->binds.map.fd, 1);
 }
 
-void priv_bind_remove(struct priv_binds *b, const struct launch_host *h, const char *name)
+void priv_binds_done(struct priv *p)
 {
-    bool all_gone = false;
-    remove_from(b->ns_fd, b->state, h, name, &all_gone);
-    if (all_gone) {
-        fd_close_many(&b->ns_fd, 1);
-        fd_close_many(&b->map.fd, 1);
-    }
+    (void)remove_from(p->binds.ns_fd, p, NULL);
+    forget_namespace(p);
+}
+
+int priv_on_unbind(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    const struct priv_name *m = data;
+    if (len == sizeof(*m) && m->name[PLAN_NAME_LEN] == '\0' && id_valid(m->name) &&
+        remove_from(p->binds.ns_fd, p, m->name))
+        forget_namespace(p);
+    return 0;
 }
 
 /* An engine may come back in another namespace than it had. In a new one there is nothing of ours
  * but what an earlier box-priv left. */
-static int take_namespace(struct priv_binds *b, const struct launch_host *h, struct err *err)
+static int take_namespace(struct priv *p, struct err *err)
 {
-    AUTO_CLOSE int ns = find_namespace(b->engine, err);
+    AUTO_CLOSE int ns = find_namespace(p->options.engine, err);
     if (ns < 0)
         return ns;
-    if (b->ns_fd >= 0 && same_file(ns, b->ns_fd))
+    if (p->binds.ns_fd >= 0 && same_file(ns, p->binds.ns_fd))
         return 0;
-    priv_binds_done(b, h);
-    remove_from(ns, b->state, h, NULL, NULL);
-    b->ns_fd = TAKE_FD(ns);
+    priv_binds_done(p);
+    (void)remove_from(ns, p, NULL);
+    p->binds.ns_fd = TAKE_FD(ns);
     return 0;
 }
 
 /* The mount. */
 
-static int check(const struct priv_binds *b, const struct launch_host *h, const struct priv_bind *m,
-                 size_t len, struct err *err)
+static int check_bind(const struct priv *p, const struct priv_bind *m, size_t len, struct err *err)
 {
     char absolute[sizeof(m->path) + 1];
     if (len != sizeof(*m) || m->path[sizeof(m->path) - 1] != '\0' ||
@@ -275,43 +277,40 @@ static int check(const struct priv_binds *b, const struct launch_host *h, const 
         return err_set(err, ERR_INVALID, "bind: out of bounds");
     if ((m->uid != 0 && m->uid < USERNS_BLOCK) || m->uid == UINT32_MAX)
         return err_set(err, ERR_INVALID, "bind: user id out of bounds");
-    if (b->engine == NULL || !h->rootful)
+    if (p->options.engine == NULL || !p->host->rootful)
         return err_set(err, ERR_UNSUPPORTED, "there is no engine of root's to mount for");
     return 0;
 }
 
-/* On disk the owner, to the container the session's user. gVisor's files are made by root, who has
- * to be somebody on disk and gives them away at once: an id that no session and no account has. */
-static int take_map(struct priv_binds *b, const struct priv_bind *m, const struct stat *st,
+/* The owner on disk is the session's user to the container. gVisor makes its files as root and
+ * gives them away at once: meanwhile root has an id on disk that no session and no account has. */
+static int take_map(struct priv *p, const struct priv_bind *m, const struct stat *st,
                     struct err *err)
 {
     uint32_t flags = m->flags & PRIV_BIND_GVISOR;
-    if (b->map.fd >= 0 && b->map.uid == st->st_uid && b->map.gid == st->st_gid &&
-        b->map.seen == m->uid && b->map.flags == flags)
-        return b->map.fd;
-    fd_close_many(&b->map.fd, 1);
+    struct priv_map *map = &p->binds.map;
+    if (map->fd >= 0 && map->uid == st->st_uid && map->gid == st->st_gid && map->seen == m->uid &&
+        map->flags == flags)
+        return map->fd;
+    fd_close_many(&map->fd, 1);
     const uint32_t nobody = userns_init_id(USERNS_INDEX_MAX);
     struct id_pair uids[2] = {{st->st_uid, m->uid}, {nobody, 0}};
     struct id_pair gids[2] = {{st->st_gid, m->uid}, {nobody, 0}};
     bool root_too = (m->flags & PRIV_BIND_GVISOR) && m->uid != 0;
-    b->map.fd = userns_idmap(uids, gids, root_too ? 2 : 1, err);
-    b->map.uid = st->st_uid;
-    b->map.gid = st->st_gid;
-    b->map.seen = m->uid;
-    b->map.flags = flags;
-    return b->map.fd;
+    *map = (struct priv_map){.uid = st->st_uid, .gid = st->st_gid, .seen = m->uid, .flags = flags};
+    map->fd = userns_idmap(uids, gids, root_too ? 2 : 1, err);
+    return map->fd;
 }
 
-static int make_mount(struct priv_binds *b, const struct launch_host *h, const struct priv_bind *m,
-                      int fd, struct err *err)
+static int make_mount(struct priv *p, const struct priv_bind *m, int fd, struct err *err)
 {
     struct stat st;
     if (fstat(fd, &st) < 0)
         return err_sys(err, errno, "stat mount source");
-    AUTO_CLOSE int copy = launch_clone_allowed(h, fd, 0);
+    AUTO_CLOSE int copy = launch_clone_allowed(p->host, fd, 0);
     if (copy < 0)
         return err_sys(err, -copy, "copy the mount of '%.200s'", m->path);
-    int map = take_map(b, m, &st, err);
+    int map = take_map(p, m, &st, err);
     if (map < 0)
         return map;
     uint64_t attrs = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
@@ -325,30 +324,33 @@ static int make_mount(struct priv_binds *b, const struct launch_host *h, const s
 }
 
 /* A requester gains nothing that it could not have by mounting the same directory into a sandbox:
- * the bounds are those of launch_open_allowed(), and nobody but root can reach the mount by its
+ * the bounds are those of launch_open_allowed(), and only root can reach the mount by its
  * name. */
-int priv_bind_make(struct priv_binds *b, const struct launch_host *h, const struct priv_bind *m,
-                   size_t len, int *ret_fd, struct err *err)
+int priv_on_bind(struct priv *p, const void *data, size_t len, struct err *err)
 {
+    const struct priv_bind *m = data;
+    struct priv_reply reply = {.head = m->head};
     struct stat st;
-    *ret_fd = -1;
-    int r = check(b, h, m, len, err);
+    int r = check_bind(p, m, len, err);
     if (r < 0)
         return r;
     AUTO_CLOSE int fd =
-        launch_open_allowed(h, m->root, m->path, (m->flags & PRIV_BIND_DIR) != 0, err);
-    if (fd < 0 || (m->flags & PRIV_BIND_LOOK))
-        return fd < 0 ? fd : 0;
-    AUTO_CLOSE int copy = make_mount(b, h, m, fd, err);
+        launch_open_allowed(p->host, m->root, m->path, (m->flags & PRIV_BIND_DIR) != 0, err);
+    if (fd < 0)
+        return fd;
+    if (m->flags & PRIV_BIND_LOOK) {
+        priv_answer(p, &reply, NULL, 0);
+        return 0;
+    }
+    AUTO_CLOSE int copy = make_mount(p, m, fd, err);
     if (copy < 0 || fstat(copy, &st) < 0)
         return copy < 0 ? copy : err_sys(err, errno, "stat mount source");
-    struct visit v = {
-        .host = h, .state = b->state, .bind = m, .mount_fd = copy, .dir = S_ISDIR(st.st_mode)};
-    if (m->index == 0 || b->ns_fd < 0)
-        r = take_namespace(b, h, err);
+    struct visit v = {.priv = p, .bind = m, .mount_fd = copy, .dir = S_ISDIR(st.st_mode)};
+    if (m->index == 0 || p->binds.ns_fd < 0)
+        r = take_namespace(p, err);
     if (r == 0)
-        r = visit(b->ns_fd, place_there, &v, err);
+        r = visit(p->binds.ns_fd, place_there, &v, err);
     if (r == 0)
-        *ret_fd = TAKE_FD(copy);
+        priv_answer(p, &reply, &copy, 1);
     return r;
 }

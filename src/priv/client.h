@@ -20,10 +20,10 @@ struct priv_client_options {
     const char *runsc_program, *guest_program; /* NULL: no sandbox is gVisor's */
     const char *engine_socket; /* path of an engine's, for priv_client_bind(); NULL: none */
     const char *state_dir, *tag;
-    uid_t uid; /* who boxd will be */
+    uid_t uid; /* that boxd will have */
     gid_t gid;
     char *const *roots; /* allow-list, real paths; at most 64 */
-    bool places;        /* nobody chose that list: callers' own directories may join it */
+    bool places;        /* the operator chose no list: callers' own directories may join it */
     /* How long box-priv keeps sandboxes without a deadline when we are gone without a word; 0: not
      * at all. */
     uint64_t linger_sec;
@@ -48,7 +48,6 @@ void priv_client_detach(struct priv_client *c);
 void priv_client_on_gone(struct priv_client *c, priv_gone_fn *fn, void *arg);
 
 const struct priv_host *priv_client_host(const struct priv_client *c);
-pid_t priv_client_pid(const struct priv_client *c);
 /* The allow-list that plans index, as box-priv was started with it. */
 char *const *priv_client_roots(const struct priv_client *c);
 /* Which place of a caller, as priv_client_place() has made them, holds a directory. */
@@ -59,21 +58,16 @@ size_t priv_client_found(const struct priv_client *c, const struct priv_item **r
 
 int priv_client_create(struct priv_client *c, const struct plan *plan, priv_reply_fn *fn, void *arg,
                        struct err *err);
-int priv_client_destroy(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
-                        struct err *err);
-int priv_client_probe(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err);
-int priv_client_inspect(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
-                        struct err *err);
-int priv_client_held(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
-                     struct err *err);
-int priv_client_quota(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
-                      struct err *err);
-int priv_client_adopt(struct priv_client *c, const char *name, priv_reply_fn *fn, void *arg,
-                      struct err *err);
-int priv_client_sweep(struct priv_client *c, priv_reply_fn *fn, void *arg, struct err *err);
+/* PRIV_DESTROY, STOP, PAUSE, UNPAUSE, INSPECT, HELD, KEPT, QUOTA or ADOPT: a request that has the
+ * name of a sandbox and no more. */
+int priv_client_ask_about(struct priv_client *c, enum priv_type type, const char *name,
+                          priv_reply_fn *fn, void *arg, struct err *err);
+/* PRIV_PROBE, GREEDY or SWEEP: a request that is its type and no more. */
+int priv_client_ask(struct priv_client *c, enum priv_type type, priv_reply_fn *fn, void *arg,
+                    struct err *err);
 void priv_client_deadline(struct priv_client *c, const char *name, uint64_t boot_ns);
 
-/* Where whoever is at the other end of `sock` works, and, with a path, the directory there as a
+/* Where the client at the other end of `sock` works, and, with a path, the directory there as a
  * root that may be mounted (struct priv_place). */
 int priv_client_place(struct priv_client *c, int sock, const char *path, priv_reply_fn *fn,
                       void *arg, struct err *err);

@@ -1,22 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What box-priv can tell: about one sandbox, and about this host. */
+/* What box-priv can tell: about one sandbox, about this host, and about what processes hold. */
 
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/compat.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/path.h"
 #include "base/str.h"
-#include "priv/server_internal.h"
+#include "base/usage.h"
+#include "inside/clone.h"
+#include "priv/server.h"
+#include "sandbox/host/children.h"
 #include "sandbox/quota/loopimg.h"
 #include "sandbox/setup/gvisor.h"
 #include "sandbox/setup/mount.h"
@@ -24,7 +37,8 @@
 
 static void read_namespaces(pid_t pid, uint64_t *ret)
 {
-    /* Of time what the children are in: before Linux 6.2 whoever makes one is not itself in it. */
+    /* Of time what the children are in: before Linux 6.2 the process that makes one is not itself
+     * in it. */
     static const char *const names[PRIV_NS_MAX] = {"user", "mnt", "pid",    "net",
                                                    "ipc",  "uts", "cgroup", "time_for_children"};
     for (int i = 0; i < PRIV_NS_MAX; i++) {
@@ -65,10 +79,7 @@ int priv_on_inspect(struct priv *p, const void *data, size_t len, struct err *er
         return -ENOENT;
     struct priv_reply reply = {.head = {PRIV_INSPECT, ((const struct priv_name *)data)->head.id}};
     struct priv_inspect *out = &reply.inspect;
-    struct cgroup groups;
-    cgroup_open(&p->host->cgroups, s->launch.name, &groups);
-    cgroup_read(&p->host->cgroups, &groups, &out->cgroup);
-    cgroup_close(&groups);
+    cgroup_read(&p->host->cgroups, s->launch.name, &out->cgroup);
     read_disk(&s->launch, out);
     out->pid = (uint32_t)s->launch.pid;
     out->own_view = has_own_view(s->launch.pid, (s->launch.flags & PLAN_GVISOR) != 0);
@@ -142,4 +153,487 @@ int priv_on_probe(struct priv *p, const void *data, size_t len, struct err *err)
     }
     priv_answer(p, &reply, NULL, 0);
     return 0;
+}
+
+/* Counts what the processes of a sandbox hold: space on disks, and kernel memory that no cgroup
+ * counts. Disks: its storage, and files without a name, that were unlinked or never had one, and
+ * that its processes hold open or mapped; no walk over directories finds those. Kernel memory:
+ * record locks and answers in netlink sockets. A child of box-priv looks, so that no request waits
+ * however much there is to see. */
+
+#define SEEN_MAX 65536U /* a power of two; three quarters of it are used */
+#define CPU_SECONDS 4
+#define WALL_SECONDS 60U
+#define RESULT_FD 3
+#define LOCK_BYTES 192U /* struct file_lock */
+
+struct walk {
+    struct priv_held held;
+    struct priv_greedy greedy;
+    time_t until;            /* processor time of the child, in seconds, at which it gives up */
+    int proc_fd, storage_fd; /* of the sandbox; storage -1: it has an image, which has a limit */
+    dev_t own;               /* the image of the session: the kernel limits it */
+    bool has_own;
+    bool locks; /* record locks are counted, else files without a name */
+    uint32_t n_seen, looks;
+};
+
+static struct {
+    dev_t dev;
+    ino_t ino;
+} seen[SEEN_MAX]; /* only the child writes to it */
+
+/* False: it is there already, or there is no room. */
+static bool walk_see(struct walk *w, dev_t dev, ino_t ino)
+{
+    size_t at = (ino * 2654435761U) % SEEN_MAX;
+    for (; seen[at].ino != 0; at = (at + 1) % SEEN_MAX)
+        if (seen[at].ino == ino && seen[at].dev == dev)
+            return false;
+    if (w->n_seen >= SEEN_MAX / 4 * 3) {
+        w->held.incomplete = 1;
+        return false;
+    }
+    seen[at].ino = ino;
+    seen[at].dev = dev;
+    w->n_seen++;
+    return true;
+}
+
+/* By processor time: a busy machine is no reason to give up. */
+static bool walk_enough(struct walk *w)
+{
+    struct timespec used = {0};
+    if (++w->looks % 1024 == 0 && clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used) == 0 &&
+        used.tv_sec >= w->until)
+        w->held.incomplete = 1;
+    return w->held.incomplete != 0;
+}
+
+/* `link` leads to what a process holds. Memory has a limit of its own. */
+static void look_at(struct walk *w, int dir_fd, const char *link)
+{
+    struct stat st;
+    struct statfs fs;
+    if (fstatat(dir_fd, link, &st, 0) < 0 || !S_ISREG(st.st_mode) || st.st_nlink > 0 ||
+        (w->has_own && st.st_dev == w->own))
+        return;
+    AUTO_CLOSE int fd = openat(dir_fd, link, O_PATH | O_CLOEXEC);
+    if (fd < 0 || fstatfs(fd, &fs) < 0 || fs.f_type == TMPFS_MAGIC ||
+        fs.f_type == HUGETLBFS_MAGIC || !walk_see(w, st.st_dev, st.st_ino))
+        return;
+    w->held.files++;
+    w->held.bytes += path_cost(&st);
+}
+
+static void each(struct walk *w, int dir_fd, const char *path,
+                 void (*fn)(struct walk *w, int dir_fd, const char *name))
+{
+    int fd = openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (dir == NULL) {
+        fd_close_many(&fd, fd >= 0);
+        return; /* gone meanwhile */
+    }
+    for (const struct dirent *e; !walk_enough(w) && (e = readdir(dir)) != NULL;)
+        if (isalnum((unsigned char)e->d_name[0]))
+            fn(w, dirfd(dir), e->d_name);
+    (void)closedir(dir);
+}
+
+static FILE *open_text(int dir_fd, const char *path)
+{
+    int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "re");
+    if (f == NULL)
+        fd_close_many(&fd, fd >= 0);
+    return f;
+}
+
+/* The kernel lists a lock with the descriptor that it was set by, if the files of the task own it.
+ * Copies of a descriptor, and threads, list the same locks again: the text of the first one, with
+ * owner, file and range, tells that they were counted. */
+static void count_locks(struct walk *w, int dir_fd, const char *name)
+{
+    FILE *f = open_text(dir_fd, name);
+    AUTO_FREE char *line = NULL;
+    size_t size = 0;
+    uint64_t n = 0, hash = 14695981039346656037ULL; /* FNV-1a */
+    if (f == NULL)
+        return; /* closed meanwhile */
+    while (getline(&line, &size, f) > 0) {
+        if (!str_starts(line, "lock:"))
+            continue;
+        for (const char *c = line; n == 0 && *c != '\0'; c++)
+            hash = (hash ^ (unsigned char)*c) * 1099511628211ULL;
+        n++;
+    }
+    (void)fclose(f);
+    if (n > 0 && walk_see(w, 0, hash | 1))
+        w->greedy.lock_bytes += n * LOCK_BYTES;
+}
+
+/* Threads may have tables of descriptors of their own. */
+static void look_at_task(struct walk *w, int dir_fd, const char *name)
+{
+    char path[64];
+    if (snprintf(path, sizeof(path), "%s/%s", name, w->locks ? "fdinfo" : "fd") < (int)sizeof(path))
+        each(w, dir_fd, path, w->locks ? count_locks : look_at);
+}
+
+static void look_at_process(struct walk *w, int dir_fd, const char *name)
+{
+    char path[64];
+    if (!isdigit((unsigned char)name[0]))
+        return;
+    if (snprintf(path, sizeof(path), "%s/task", name) < (int)sizeof(path))
+        each(w, dir_fd, path, look_at_task);
+    if (!w->locks && snprintf(path, sizeof(path), "%s/map_files", name) < (int)sizeof(path))
+        each(w, dir_fd, path, look_at);
+}
+
+static void look_at_storage(struct walk *w)
+{
+    AUTO(usage_walk) struct usage_walk *u = usage_walk_new(w->storage_fd, UINT32_MAX);
+    while (usage_walk_step(u, 1024) > 0) {
+        w->looks |= 1023; /* the time is looked at now */
+        if (walk_enough(w))
+            break;
+    }
+    const struct usage *found = usage_walk_result(u);
+    w->held.stored_bytes = found->disk_bytes; /* the host's disk is what it is about */
+    w->held.stored_files = found->entries;
+    w->held.incomplete |= found->too_many;
+}
+
+/* A process that waits for the end of one of box-priv's descriptors would wait for this child:
+ * only these stay open. */
+static int keep_fds_child(struct walk *w, int result_fd)
+{
+    const int kept[] = {result_fd, w->proc_fd, w->storage_fd >= 0 ? w->storage_fd : w->proc_fd};
+    int high[ARRAY_SIZE(kept)];
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++) {
+        high[i] = fcntl(kept[i], F_DUPFD_CLOEXEC, RESULT_FD + 3);
+        if (high[i] < 0)
+            return -errno;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+        if (dup3(high[i], RESULT_FD + (int)i, O_CLOEXEC) < 0)
+            return -errno;
+    w->proc_fd = RESULT_FD + 1;
+    w->storage_fd = w->storage_fd >= 0 ? RESULT_FD + 2 : -1;
+    return syscall(SYS_close_range, RESULT_FD + 3, ~0U, 0) < 0 ? -errno : 0;
+}
+
+static _Noreturn void held_child(struct walk *w, int result_fd)
+{
+    if (keep_fds_child(w, result_fd) < 0)
+        child_exit(126);
+    (void)alarm(WALL_SECONDS);
+    (void)setpriority(PRIO_PROCESS, 0, 10);
+    each(w, w->proc_fd, ".", look_at_process);
+    if (w->storage_fd >= 0)
+        look_at_storage(w);
+    child_exit(write(RESULT_FD, &w->held, sizeof(w->held)) != sizeof(w->held));
+}
+
+/* Whatever was found, boxd is told of the kernel's limit: without it the session would be judged by
+ * what is counted. */
+static void held_answer(const struct priv_session *s, uint32_t id, const struct priv_held *held)
+{
+    struct priv_reply reply = {.head = {PRIV_HELD, id}};
+    struct fsquota_use use = {0};
+    struct err ignored = {0};
+    if (held != NULL)
+        reply.held = *held;
+    else
+        reply.result =
+            err_set(&reply.err, ERR_STATE,
+                    "box-priv could not measure what the sandbox keeps on disk; try again");
+    reply.held.kernel_bytes = priv_quota_holds(s, &use, &ignored) ? use.max_bytes : 0;
+    priv_answer(s->priv, &reply, NULL, 0);
+}
+
+static void held_answer_waiting(struct priv_session *s, const struct priv_held *held)
+{
+    uint32_t id = s->held_id;
+    s->held_id = 0;
+    if (id != 0)
+        held_answer(s, id, held);
+}
+
+void priv_held_stop(struct priv_session *s)
+{
+    loop_io_stop(&s->held_io);
+    fd_close_many(&s->held_fd, s->held_fd > 0);
+    held_answer_waiting(s, NULL);
+}
+
+static void on_held(struct loop_io *io, uint32_t events)
+{
+    struct priv_session *s = container_of(io, struct priv_session, held_io);
+    struct priv_held held = {0};
+    if (read(s->held_fd, &held, sizeof(held)) == sizeof(held))
+        held_answer_waiting(s, &held);
+    priv_held_stop(s);
+}
+
+/* The processes of the sandbox and no others, as its own /proc shows them. Neither PID 1 nor that
+ * mount is a payload's to change. */
+static int open_proc(const struct priv_session *s, struct err *err)
+{
+    char path[64];
+    struct statfs fs;
+    (void)snprintf(path, sizeof(path), "/proc/%d/root/proc", s->launch.pid);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(err, errno, "open /proc of the sandbox");
+    if (fstatfs(fd, &fs) < 0 || fs.f_type != PROC_SUPER_MAGIC) {
+        (void)close(fd);
+        return err_set(err, ERR_STATE, "the sandbox shows no processes");
+    }
+    return fd;
+}
+
+/* Nothing runs in there but PID 1: what there is on disk is what was there. */
+static bool is_idle(const struct priv_session *s)
+{
+    char path[64], text[16];
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", s->launch.pid, s->launch.pid);
+    return fd_read_file_at(AT_FDCWD, path, text, sizeof(text)) == 0;
+}
+
+/* Starts a child that looks around. In it *ret_result is where it writes what it found, and 0 is
+ * returned; here *ret_fd is where we read that. */
+static pid_t looker_start(int *ret_fd, int *ret_result, struct err *err)
+{
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
+        return err_sys(err, errno, "pipe");
+    pid_t pid = clone_process(CLONE_CLEAR_SIGHAND, -1, NULL);
+    *ret_result = fds[1];
+    if (pid == 0)
+        return 0;
+    children_add(pid);
+    (void)close(fds[1]);
+    *ret_fd = fds[0];
+    return pid;
+}
+
+static int held_start(struct priv_session *s, struct err *err)
+{
+    const struct priv *p = s->priv;
+    struct stat own;
+    struct walk w = {.has_own = s->launch.disk_fd >= 0 && fstat(s->launch.disk_fd, &own) == 0,
+                     .until = CPU_SECONDS};
+    w.own = w.has_own ? own.st_dev : 0;
+    AUTO_CLOSE int proc_fd = open_proc(s, err);
+    if (proc_fd < 0)
+        return proc_fd;
+    AUTO_CLOSE int storage_fd =
+        w.has_own ? -1
+                  : launch_open_storage(p->host, s->launch.name, s->launch.flags & PLAN_DURABLE);
+    w.proc_fd = proc_fd;
+    w.storage_fd = storage_fd;
+    int result = -1;
+    pid_t pid = looker_start(&s->held_fd, &result, err);
+    if (pid == 0)
+        held_child(&w, result);
+    if (pid > 0 && loop_io_start(p->loop, &s->held_io, s->held_fd, EPOLLIN, on_held) == 0)
+        return 0;
+    priv_held_stop(s);
+    return -EAGAIN;
+}
+
+int priv_on_held(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    struct priv_session *s = priv_by_request(p, data, len, err);
+    struct err ignored = {0};
+    if (s == NULL)
+        return -ENOENT;
+    uint32_t id = ((const struct priv_name *)data)->head.id;
+    bool can = s->started && s->launch.state != LAUNCH_DYING && s->held_id == 0;
+    if (can && is_idle(s))
+        held_answer(s, id, &(struct priv_held){.idle = 1});
+    else if (can && held_start(s, &ignored) == 0)
+        s->held_id = id;
+    else
+        held_answer(s, id, NULL);
+    return 0;
+}
+
+/* What is kept on disk of a sandbox that is not there. */
+
+static _Noreturn void kept_child(struct walk *w, int result_fd)
+{
+    if (keep_fds_child(w, result_fd) < 0)
+        child_exit(126);
+    (void)alarm(WALL_SECONDS);
+    (void)setpriority(PRIO_PROCESS, 0, 10);
+    look_at_storage(w);
+    child_exit(write(RESULT_FD, &w->held, sizeof(w->held)) != sizeof(w->held));
+}
+
+static void kept_answer(struct priv *p, const struct priv_held *held)
+{
+    struct priv_reply reply = {.head = {PRIV_KEPT, p->kept.id}};
+    p->kept.id = 0;
+    if (held != NULL)
+        reply.held = *held;
+    else
+        reply.result = err_set(&reply.err, ERR_STATE,
+                               "box-priv could not measure what is kept on disk; try again");
+    if (reply.head.id != 0)
+        priv_answer(p, &reply, NULL, 0);
+}
+
+void priv_kept_stop(struct priv *p)
+{
+    loop_io_stop(&p->kept.io);
+    fd_close_many(&p->kept.fd, p->kept.fd > 0);
+    p->kept.fd = 0;
+    kept_answer(p, NULL);
+}
+
+static void on_kept(struct loop_io *io, uint32_t events)
+{
+    struct priv *p = container_of(io, struct priv, kept.io);
+    struct priv_held held = {0};
+    if (read(p->kept.fd, &held, sizeof(held)) == sizeof(held))
+        kept_answer(p, &held);
+    priv_kept_stop(p);
+}
+
+/* By a child, as for one that is alive: a tree can be large. */
+int priv_on_kept(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    const struct priv_name *m = data;
+    if (len != sizeof(*m) || m->name[PLAN_NAME_LEN] != '\0' || !id_valid(m->name))
+        return err_set(err, ERR_NOT_FOUND, "no such sandbox");
+    if (p->kept.id != 0)
+        return err_set(err, ERR_STATE, "box-priv measures another session already");
+    AUTO_CLOSE int storage_fd = launch_open_storage(p->host, m->name, true);
+    if (storage_fd < 0)
+        return err_set(err, ERR_NOT_FOUND, "nothing is kept of that sandbox");
+    struct walk w = {.until = CPU_SECONDS, .proc_fd = storage_fd, .storage_fd = storage_fd};
+    int result = -1;
+    pid_t pid = looker_start(&p->kept.fd, &result, err);
+    if (pid == 0)
+        kept_child(&w, result);
+    if (pid < 0)
+        return pid;
+    p->kept.id = m->head.id;
+    if (loop_io_start(p->loop, &p->kept.io, p->kept.fd, EPOLLIN, on_kept) < 0)
+        priv_kept_stop(p);
+    return 0;
+}
+
+/* Kernel memory that no cgroup counts. */
+
+/* The fifth column: bytes that wait to be read. All sockets of the namespace are listed, those on
+ * their way through a unix socket, too. */
+static void count_netlink(struct walk *w)
+{
+    FILE *f = open_text(w->proc_fd, "1/net/netlink");
+    AUTO_FREE char *line = NULL;
+    size_t size = 0;
+    if (f == NULL)
+        return;
+    while (getline(&line, &size, f) > 0) {
+        char *rest = NULL;
+        const char *field = strtok_r(line, " ", &rest);
+        uint64_t bytes = 0;
+        for (unsigned i = 1; i < 5 && field != NULL; i++)
+            field = strtok_r(NULL, " ", &rest);
+        if (field != NULL && str_to_u64(field, &bytes) == 0)
+            w->greedy.netlink_bytes += bytes;
+    }
+    (void)fclose(f);
+}
+
+static uint64_t greed(const struct priv_greedy *g)
+{
+    return g->incomplete != 0 ? UINT64_MAX : g->netlink_bytes + g->lock_bytes;
+}
+
+static void count_kernel(const struct priv_session *s, struct priv_greedy *most)
+{
+    struct timespec used = {0};
+    struct err ignored = {0};
+    struct walk w = {.locks = true};
+    AUTO_CLOSE int proc_fd = open_proc(s, &ignored);
+    if (proc_fd < 0 || clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used) < 0)
+        return; /* it has ended meanwhile */
+    (void)str_copy(w.greedy.name, sizeof(w.greedy.name), s->launch.name);
+    w.proc_fd = proc_fd;
+    w.until = used.tv_sec + CPU_SECONDS;
+    count_netlink(&w);
+    each(&w, proc_fd, ".", look_at_process);
+    w.greedy.incomplete = w.held.incomplete;
+    if (w.n_seen > 0)
+        memset(seen, 0, sizeof(seen));
+    if (most->name[0] == '\0' || greed(&w.greedy) > greed(most))
+        *most = w.greedy;
+}
+
+static _Noreturn void greediest_child(const struct priv *p, int result_fd)
+{
+    struct walk w = {.proc_fd = result_fd, .storage_fd = -1};
+    struct priv_greedy most = {.name = ""};
+    if (keep_fds_child(&w, result_fd) < 0)
+        child_exit(126);
+    (void)alarm(WALL_SECONDS);
+    for (size_t i = 0; i < p->n_sessions && most.incomplete == 0; i++) {
+        const struct priv_session *s = p->sessions[i];
+        if (s->started && s->launch.state != LAUNCH_DYING && !is_idle(s))
+            count_kernel(s, &most);
+    }
+    child_exit(write(RESULT_FD, &most, sizeof(most)) != sizeof(most));
+}
+
+static void greediest_answer(struct priv *p, const struct priv_greedy *found)
+{
+    struct priv_reply reply = {.head = {PRIV_GREEDY, p->greedy.id}};
+    if (found != NULL)
+        reply.greedy = *found;
+    else
+        reply.result = err_set(&reply.err, ERR_STATE, "kernel memory was not counted to the end");
+    if (p->greedy.id != 0)
+        priv_answer(p, &reply, NULL, 0);
+    p->greedy.id = 0;
+}
+
+void priv_greediest_stop(struct priv *p)
+{
+    loop_io_stop(&p->greedy.io);
+    fd_close_many(&p->greedy.fd, p->greedy.fd > 0);
+    greediest_answer(p, NULL);
+}
+
+static void on_greediest(struct loop_io *io, uint32_t events)
+{
+    struct priv *p = container_of(io, struct priv, greedy.io);
+    struct priv_greedy found = {.name = ""};
+    if (read(p->greedy.fd, &found, sizeof(found)) == sizeof(found))
+        greediest_answer(p, &found);
+    priv_greediest_stop(p);
+}
+
+int priv_on_greediest(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    int result = -1;
+    if (len != sizeof(struct priv_head) || p->greedy.fd > 0)
+        return err_set(err, ERR_STATE, "kernel memory is being counted");
+    pid_t pid = looker_start(&p->greedy.fd, &result, err);
+    if (pid == 0)
+        greediest_child(p, result);
+    if (pid < 0 && p->greedy.fd <= 0)
+        return pid;
+    if (pid > 0 &&
+        loop_io_start(p->loop, &p->greedy.io, p->greedy.fd, EPOLLIN, on_greediest) == 0) {
+        p->greedy.id = ((const struct priv_head *)data)->id;
+        return 0;
+    }
+    priv_greediest_stop(p);
+    return err_set(err, ERR_LIMIT, "box-priv cannot start a process that counts kernel memory");
 }

@@ -2,8 +2,6 @@
 
 /* Checks the directories of a job, becomes their owner in a child, and starts box-fetch. */
 
-#include "priv/job.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -22,37 +20,32 @@
 #include "base/str.h"
 #include "inside/caps.h"
 #include "inside/clone.h"
-#include "priv/wire.h"
-#include "sandbox/launch/launch.h"
+#include "priv/server.h"
+#include "sandbox/host/children.h"
 #include "sandbox/setup/userns.h"
 
 #define CHILD_FDS 6 /* standard input, output, error, the directory; and what is copied from */
 #define CHILD_FD_MIN 16
+#define JOB_FDS 3U /* pidfd, and our ends of standard input and output */
 
-void priv_jobs_init(struct priv_jobs *jobs)
+void priv_jobs_done(struct priv *p)
 {
     for (size_t i = 0; i < PRIV_JOBS_MAX; i++)
-        jobs->pidfds[i] = -1;
-}
-
-void priv_jobs_done(struct priv_jobs *jobs)
-{
-    for (size_t i = 0; i < PRIV_JOBS_MAX; i++)
-        if (jobs->pidfds[i] >= 0)
-            (void)pidfd_send_signal(jobs->pidfds[i], SIGKILL, NULL, 0);
-    fd_close_many(jobs->pidfds, PRIV_JOBS_MAX);
+        if (p->jobs[i] >= 0)
+            (void)pidfd_send_signal(p->jobs[i], SIGKILL, NULL, 0);
+    fd_close_many(p->jobs, PRIV_JOBS_MAX);
 }
 
 /* A place for one more, after those that have ended are forgotten. NULL: there is none. */
-static int *find_place(struct priv_jobs *jobs)
+static int *job_slot(struct priv *p)
 {
     int *place = NULL;
     for (size_t i = 0; i < PRIV_JOBS_MAX; i++) {
-        struct pollfd p = {.fd = jobs->pidfds[i], .events = POLLIN};
-        if (p.fd >= 0 && poll(&p, 1, 0) == 1)
-            fd_close_many(&jobs->pidfds[i], 1);
-        if (jobs->pidfds[i] < 0)
-            place = &jobs->pidfds[i];
+        struct pollfd end = {.fd = p->jobs[i], .events = POLLIN};
+        if (end.fd >= 0 && poll(&end, 1, 0) == 1)
+            fd_close_many(&p->jobs[i], 1);
+        if (p->jobs[i] < 0)
+            place = &p->jobs[i];
     }
     return place;
 }
@@ -115,7 +108,8 @@ static int refuse_state(const struct launch_host *h, int fd, bool complete, stru
     return 0;
 }
 
-/* Who the job becomes. Not the ids of sandboxes: their programs would share an identity with it. */
+/* The user that the job becomes. None of a sandbox: its programs would share an identity with
+ * it. */
 static int find_owner(int fd, struct stat *ret, struct err *err)
 {
     if (fstat(fd, ret) < 0)
@@ -179,7 +173,7 @@ static _Noreturn void job_child(const struct start *s)
     child_exit(127);
 }
 
-static int make_pipes(struct start *s, int ret_fds[static PRIV_JOB_FDS], struct err *err)
+static int make_pipes(struct start *s, int ret_fds[static JOB_FDS], struct err *err)
 {
     int in[2], out[2];
     if (pipe2(in, O_CLOEXEC) < 0)
@@ -215,8 +209,8 @@ static int find_dir(const struct launch_host *h, const struct priv_job *m, struc
     return r < 0 ? r : find_owner(fd, &s->owner, err);
 }
 
-/* Opened without any right to read: the job has the owner's rights there, whoever that is. Of the
- * directory that holds the manifest nothing but that file is opened. */
+/* Opened as O_PATH, without any right to read: the job reads with the rights of the target
+ * directory's owner. In the directory that holds the manifest the job opens only that file. */
 static int find_source(const struct launch_host *h, const struct priv_copy *m, struct start *s,
                        struct err *err)
 {
@@ -245,15 +239,17 @@ static int find_source(const struct launch_host *h, const struct priv_copy *m, s
  * no other mount, so a requester could have had the same by mounting it into a sandbox. What is
  * missing of it is made by that owner, not by us. A job that copies gets descriptors of two more
  * directories, found the same way, which that owner has to be allowed to read. */
-int priv_job_start(struct priv_jobs *jobs, const struct launch_host *h, const struct priv_job *m,
-                   size_t len, int ret_fds[static PRIV_JOB_FDS], struct err *err)
+int priv_on_job(struct priv *p, const void *data, size_t len, struct err *err)
 {
+    const struct launch_host *h = p->host;
+    const struct priv_job *m = data;
+    struct priv_reply reply = {.head = m->head};
     struct start s = {.host = h, .fds = {-1, -1, -1, -1, -1, -1}, .manifest = ""};
-    int fds[PRIV_JOB_FDS] = {-1, -1, -1};
+    int fds[JOB_FDS] = {-1, -1, -1};
     int r = check(h, m, len, err);
     if (r < 0)
         return r;
-    int *place = find_place(jobs);
+    int *place = job_slot(p);
     if (place == NULL)
         return err_set(err, ERR_LIMIT, "too many jobs under way: %u", PRIV_JOBS_MAX);
     s.seconds = m->seconds;
@@ -270,6 +266,7 @@ int priv_job_start(struct priv_jobs *jobs, const struct launch_host *h, const st
         pid_t pid = clone_process(CLONE_CLEAR_SIGHAND, -1, &fds[0]);
         if (pid == 0)
             job_child(&s);
+        children_add(pid);
         r = pid < 0 ? err_sys(err, -pid, "start a job") : 0;
     }
     if (r == 0) {
@@ -278,9 +275,8 @@ int priv_job_start(struct priv_jobs *jobs, const struct launch_host *h, const st
             r = err_sys(err, errno, "keep a job");
     }
     fd_close_many(s.fds, CHILD_FDS);
-    if (r < 0)
-        fd_close_many(fds, PRIV_JOB_FDS); /* without a request the child ends by itself */
-    else
-        memcpy(ret_fds, fds, sizeof(fds));
+    if (r == 0)
+        priv_answer(p, &reply, fds, JOB_FDS);
+    fd_close_many(fds, JOB_FDS); /* without a request the child ends by itself */
     return r;
 }

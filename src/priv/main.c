@@ -10,21 +10,20 @@
 #include <grp.h>
 #include <linux/filter.h>
 #include <poll.h>
+#include <pwd.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
-#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -34,17 +33,125 @@
 #include "base/state_dir.h"
 #include "base/str.h"
 #include "base/user.h"
+#include "inside/clone.h"
 #include "loop/loop.h"
 #include "loop/peer.h"
 #include "priv/server.h"
 #include "priv/wire.h"
+#include "sandbox/host/hostcmd.h"
 #include "sandbox/launch/launch.h"
-#include "sandbox/launch/storage.h"
-#include "sandbox/launch/subids.h"
 #include "sandbox/seccomp/seccomp.h"
 #include "sandbox/setup/hostetc.h"
 #include "sandbox/setup/mount.h"
 #include "sandbox/setup/userns.h"
+
+/* A second id for the user namespace of an ordinary user: the last of the ranges that /etc/subuid
+ * and /etc/subgid give, mapped by newuidmap and newgidmap. They must be run from outside of the
+ * namespace, so a child that does so is made before the namespace is. */
+
+struct subids {
+    pid_t pid; /* of the child; <= 0: there is none */
+    int go_fd; /* owned */
+};
+
+#define FILE_MAX 65536U
+#define TOOL_TIMEOUT_MS 10000U
+
+/* The last id of the first range that is the user's: containers of the same user begin at the other
+ * end. 0: none. */
+static uint32_t find_sub(const char *file, const char *name, const char *number)
+{
+    static char text[FILE_MAX];
+    char *save = NULL;
+    if (fd_read_file_at(AT_FDCWD, file, text, sizeof(text)) <= 0)
+        return 0;
+    for (char *line = strtok_r(text, "\n", &save); line != NULL;
+         line = strtok_r(NULL, "\n", &save)) {
+        char *rest = NULL, *who = strtok_r(line, ":", &rest);
+        const char *first = strtok_r(NULL, ":", &rest), *count = strtok_r(NULL, ":", &rest);
+        uint64_t from = 0, n = 0;
+        if (who != NULL && (str_eq(who, name) || str_eq(who, number)) && first != NULL &&
+            count != NULL && str_to_u64(first, &from) == 0 && str_to_u64(count, &n) == 0 &&
+            from > 0 && n > 0 && from < UINT32_MAX && n < UINT32_MAX - from)
+            return (uint32_t)(from + n - 1);
+    }
+    return 0;
+}
+
+static int run_tool(const char *tool, pid_t pid, uint32_t own, uint32_t second)
+{
+    char target[16], from[16], to[16];
+    (void)snprintf(target, sizeof(target), "%d", pid);
+    (void)snprintf(from, sizeof(from), "%u", own);
+    (void)snprintf(to, sizeof(to), "%u", second);
+    const char *const argv[] = {tool, target, "0", from, "1", "1", to, "1", NULL};
+    return hostcmd_wait(argv, -1, TOOL_TIMEOUT_MS, NULL);
+}
+
+static _Noreturn void map_child(int go_fd)
+{
+    char byte, number[16];
+    (void)snprintf(number, sizeof(number), "%u", getuid());
+    if (fd_read_full(go_fd, &byte, 1) != 1)
+        child_exit(1);
+    const struct passwd *user = getpwuid(getuid());
+    const char *name = user != NULL ? user->pw_name : number;
+    uint32_t uid = find_sub("/etc/subuid", name, number);
+    uint32_t gid = find_sub("/etc/subgid", name, number);
+    bool done = uid > 0 && gid > 0 && run_tool("newuidmap", getppid(), getuid(), uid) >= 0 &&
+                run_tool("newgidmap", getppid(), getgid(), gid) >= 0;
+    child_exit(done ? 0 : 1);
+}
+
+/* Before the namespace is made. */
+static void subids_start(struct subids *s)
+{
+    int ends[2];
+    *s = (struct subids){.go_fd = -1};
+    if (getuid() == 0 || getuid() != geteuid() || pipe2(ends, O_CLOEXEC) < 0)
+        return;
+    s->pid = clone_process(0, -1, NULL);
+    if (s->pid == 0) {
+        (void)close(ends[1]);
+        map_child(ends[0]);
+    }
+    (void)close(ends[0]);
+    s->go_fd = ends[1];
+}
+
+/* "inside outside count", the second line. */
+static bool read_second(uid_t *ret)
+{
+    char map[256], *save = NULL;
+    uint64_t outside = 0;
+    if (fd_read_file_at(AT_FDCWD, "/proc/self/uid_map", map, sizeof(map)) <= 0 ||
+        strtok_r(map, "\n", &save) == NULL)
+        return false;
+    char *line = strtok_r(NULL, "\n", &save), *rest = NULL;
+    if (line == NULL || strtok_r(line, " ", &rest) == NULL)
+        return false;
+    const char *word = strtok_r(NULL, " ", &rest);
+    if (word == NULL || str_to_u64(word, &outside) < 0)
+        return false;
+    *ret = (uid_t)outside;
+    return true;
+}
+
+/* In it, with `made` false where it could not be made; nothing is mapped yet. True: both own and
+ * second ids are mapped, and *ret is the second user id as the host sees it. False: the maps are as
+ * they were, or have a second user id that must not be used. */
+static bool subids_finish(struct subids *s, bool made, uid_t *ret)
+{
+    AUTO_CLOSE int go = TAKE_FD(s->go_fd);
+    int status = -1;
+    if (made && go >= 0)
+        (void)fd_write_all(go, "", 1);
+    fd_close_many(&go, 1);
+    if (s->pid > 0)
+        while (waitpid(s->pid, &status, 0) < 0 && errno == EINTR)
+            ;
+    return made && s->pid > 0 && status == 0 && read_second(ret);
+}
 
 #define INIT_SIZE_MAX (16U << 20)
 #define PURGE_TRIES 200
@@ -83,35 +190,21 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
     };
     /* clang-format on */
     uint64_t sock = 0;
+    const char **const texts[128] = {
+        ['d'] = &o->state, ['t'] = &o->tag,   ['i'] = &o->init,  ['p'] = &o->pool,
+        ['f'] = &o->fetch, ['R'] = &o->runsc, ['G'] = &o->guest, ['E'] = &o->engine,
+    };
+    uint64_t *const numbers[128] = {
+        ['s'] = &sock, ['u'] = &o->uid, ['g'] = &o->gid, ['l'] = &o->linger};
     int c;
     while ((c = getopt_long(argc, argv, "", table, NULL)) != -1) {
         int r = 0;
-        if (c == 's')
-            r = str_to_u64(optarg, &sock);
-        else if (c == 'd')
-            o->state = optarg;
-        else if (c == 't')
-            o->tag = optarg;
-        else if (c == 'i')
-            o->init = optarg;
-        else if (c == 'p')
-            o->pool = optarg;
-        else if (c == 'f')
-            o->fetch = optarg;
-        else if (c == 'R')
-            o->runsc = optarg;
-        else if (c == 'G')
-            o->guest = optarg;
-        else if (c == 'E')
-            o->engine = optarg;
+        if (texts[c] != NULL)
+            *texts[c] = optarg;
+        else if (numbers[c] != NULL)
+            r = str_to_u64(optarg, numbers[c]);
         else if (c == 'P')
             o->places = true;
-        else if (c == 'u')
-            r = str_to_u64(optarg, &o->uid);
-        else if (c == 'g')
-            r = str_to_u64(optarg, &o->gid);
-        else if (c == 'l')
-            r = str_to_u64(optarg, &o->linger);
         else if (c == 'r' && o->n_roots < LAUNCH_ROOTS_MAX)
             o->roots[o->n_roots++] = optarg;
         else
@@ -127,8 +220,8 @@ static int parse_options(int argc, char **argv, struct options *o, struct err *e
 }
 
 /* Root looks for what is to be mounted where boxd was started: a volume that is mounted later is
- * there, whether or not it is passed on to us. Who cannot go there (that takes CAP_SYS_CHROOT, too)
- * has to do with what is passed on. */
+ * there, whether or not it is passed on to us. A box-priv that cannot enter that namespace (which
+ * takes CAP_SYS_CHROOT, too) has to do with what is passed on. */
 static void open_roots(struct launch_host *h, const struct options *o)
 {
     int home = h->outer_fd >= 0 ? mount_ns_enter(h->outer_fd) : -1;
@@ -196,7 +289,8 @@ static int open_dirs(struct launch_host *h, const struct options *o, struct err 
 {
     h->sessions_fd = path_make_dir_at(h->state_fd, "sessions", 0700);
     h->trash_fd = path_make_dir_at(h->state_fd, "trash", 0700);
-    if (h->sessions_fd < 0 || h->trash_fd < 0)
+    h->kept_fd = path_make_dir_at(h->state_fd, "kept", 0700);
+    if (h->sessions_fd < 0 || h->trash_fd < 0 || h->kept_fd < 0)
         return err_sys(err, EIO, "make directories in '%s'", o->state);
     /* boxd looks for a session's socket here. */
     if (h->rootful && fchown(h->sessions_fd, h->daemon_uid, h->daemon_gid) < 0)
@@ -204,7 +298,7 @@ static int open_dirs(struct launch_host *h, const struct options *o, struct err 
     return 0;
 }
 
-/* PID 1's program as bytes nobody can change any more, whatever happens to the file. */
+/* PID 1's program as bytes that no process can change any more, whatever happens to the file. */
 static int load_init(const char *path, struct err *err)
 {
     int fd = fd_sealed_program("box-init", path, INIT_SIZE_MAX);
@@ -275,6 +369,18 @@ static int open_program(const char *path, int *ret, struct err *err)
     return path != NULL && *ret < 0 ? err_sys(err, errno, "open '%s'", path) : 0;
 }
 
+static int make_etc(struct launch_host *h, struct err *err)
+{
+    const struct hostetc_options options = {.state_fd = h->state_fd,
+                                            .name = "etc",
+                                            .resolver = NET_GUEST_RESOLVER_TEXT,
+                                            .rootful = h->rootful};
+    /* Versions before had two copies, by these names. */
+    (void)path_remove_tree_at(h->state_fd, "etc-off");
+    (void)path_remove_tree_at(h->state_fd, "etc-on");
+    return hostetc_new(&options, &h->etc, err);
+}
+
 static int prepare(struct launch_host *h, const struct options *o, int *ret_turn, struct err *err)
 {
     h->daemon_uid = h->rootful ? (uid_t)o->uid : geteuid();
@@ -298,12 +404,9 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
         r = open_dirs(h, o, err);
     if (r < 0)
         return r;
-    h->etc_fd[0] = hostetc_build(h->state_fd, "etc-off", NULL, h->rootful, err);
-    if (h->etc_fd[0] < 0)
-        return h->etc_fd[0];
-    h->etc_fd[1] = hostetc_build(h->state_fd, "etc-on", NET_GUEST_RESOLVER_TEXT, h->rootful, err);
-    if (h->etc_fd[1] < 0)
-        return h->etc_fd[1];
+    r = make_etc(h, err);
+    if (r < 0)
+        return r;
     h->seccomp_fd = load_filter(err);
     if (h->seccomp_fd < 0)
         return h->seccomp_fd;
@@ -319,9 +422,10 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     if (r < 0)
         return r;
     h->own_view = launch_image_is_plain();
-    storage_refill(h, LAUNCH_SPARES_MAX);
-    prewarm_init(&h->ahead, h->rootful);
-    prewarm_refill(&h->ahead, 0, h->daemon_uid, h->daemon_gid);
+    h->bare_fd = h->rootful ? bare_make() : -1;
+    launch_refill_storage(h, LAUNCH_SPARES_MAX);
+    prewarm_init(&h->ahead, h->rootful, &h->cgroups);
+    prewarm_refill(&h->ahead, 0, 0, h->daemon_uid, h->daemon_gid);
     return 0;
 }
 
@@ -369,8 +473,10 @@ static int run(int argc, char **argv, struct err *err)
     r = priv_serve(loop, &host, &serve, err);
     if (launch_net_end(&host, &ignored) < 0)
         log_warn(NULL, "remove network rules: %s; ignoring", ignored.msg);
-    (void)cgroup_host_remove(&host.cgroups, host.tag);
     prewarm_done(&host.ahead);
+    hostetc_free(host.etc);
+    cgroup_spare_remove(&host.cgroups);
+    cgroup_host_remove(&host.cgroups, host.tag);
     cgroup_host_done(&host.cgroups);
     return r;
 }
@@ -379,7 +485,7 @@ int main(int argc, char **argv)
 {
     struct err err = {0};
     log_init("box-priv");
-    /* Whoever reads our messages may go before us. */
+    /* The reader of our messages may end before us. */
     (void)sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
     int r = run(argc, argv, &err);
     if (r < 0)

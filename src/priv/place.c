@@ -16,11 +16,11 @@
 #include "base/path.h"
 #include "base/str.h"
 #include "loop/peer.h"
-#include "priv/server_internal.h"
+#include "priv/server.h"
 #include "sandbox/launch/as_user.h"
 
-/* Never a place, whoever works there. Root's home is none of these: a program that root runs there
- * may well keep what is its own below it. */
+/* Never a place, whichever user works there. Root's home is none of these: a program that root runs
+ * there may well keep its own files below it. */
 static const char *const blocked[] = {"/etc", "/proc", "/sys", "/dev", "/boot", "/run", "/var/run"};
 
 static int check_request(const struct priv *p, const struct priv_place *m, size_t len,

@@ -13,7 +13,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -22,31 +22,30 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/path.h"
+#include "base/state.h"
 #include "base/str.h"
 #include "inside/landlock.h"
-#include "priv/server_internal.h"
-#include "sandbox/launch/storage.h"
+#include "sandbox/host/children.h"
 #include "sandbox/setup/userns.h"
 
 #define REMOVE_PATIENCE_NS (2ULL * NSEC_PER_SEC)
 #define SWEEP_INTERVAL_NS (500 * NSEC_PER_MSEC)
 #define ROOTS_TEXT_MAX (512U << 10)
+#define BACKLOG 8
+/* Loop timers stand still while the machine sleeps, deadlines do not. */
+#define LOOK_INTERVAL_NS (30ULL * NSEC_PER_SEC)
 
-static const struct {
-    const char *name;
-    unsigned next;
-} states[PRIV_STATE_MAX] = {
-    [PRIV_NEW] = {"new", 1U << PRIV_SERVING | 1U << PRIV_WAITING | 1U << PRIV_ENDING},
-    [PRIV_SERVING] = {"serving", 1U << PRIV_WAITING | 1U << PRIV_ENDING},
-    [PRIV_WAITING] = {"waiting", 1U << PRIV_NEW | 1U << PRIV_ENDING},
-    [PRIV_ENDING] = {"ending", 0},
+static void unlisten(struct priv *p);
+static void priv_end_all(struct priv *p);
+static bool read_request(struct priv *p);
+static void on_readable(struct loop_io *io, uint32_t events);
+
+static const unsigned priv_moves[PRIV_STATE_MAX] = {
+    [PRIV_NEW] = 1U << PRIV_SERVING | 1U << PRIV_WAITING | 1U << PRIV_ENDING,
+    [PRIV_SERVING] = 1U << PRIV_WAITING | 1U << PRIV_ENDING,
+    [PRIV_WAITING] = 1U << PRIV_NEW | 1U << PRIV_ENDING,
 };
-
-void priv_move(struct priv *p, enum priv_state to)
-{
-    assert(states[p->state].next & (1U << to));
-    p->state = to;
-}
 
 void priv_answer(struct priv *p, struct priv_reply *reply, const int *fds, size_t n_fds)
 {
@@ -64,12 +63,31 @@ static void answer_error(struct priv *p, const struct priv_head *head, int resul
     priv_answer(p, &reply, NULL, 0);
 }
 
-static struct priv_session *find(struct priv *p, const char *name)
+static struct priv_session *session_by_name(struct priv *p, const char *name)
 {
-    for (size_t i = 0; i < p->n_sessions; i++)
-        if (strcmp(p->sessions[i]->launch.name, name) == 0)
-            return p->sessions[i];
+    struct priv_session *s;
+    LIST_FOREACH (s, &p->by_name[str_hash(name) % PRIV_BUCKETS], same_name)
+        if (strcmp(s->launch.name, name) == 0)
+            return s;
     return NULL;
+}
+
+static struct priv_session *session_by_range(struct priv *p, uint32_t uid_index)
+{
+    struct priv_session *s;
+    LIST_FOREACH (s, &p->by_range[uid_index % PRIV_BUCKETS], same_range)
+        if (s->launch.uid_index == uid_index)
+            return s;
+    return NULL;
+}
+
+static void session_add(struct priv *p, struct priv_session *s)
+{
+    assert(p->n_sessions < PRIV_SESSIONS_MAX);
+    s->at = p->n_sessions;
+    p->sessions[p->n_sessions++] = s;
+    LIST_INSERT_HEAD(&p->by_name[str_hash(s->launch.name) % PRIV_BUCKETS], s, same_name);
+    LIST_INSERT_HEAD(&p->by_range[s->launch.uid_index % PRIV_BUCKETS], s, same_range);
 }
 
 static void session_free(struct priv_session *s)
@@ -82,29 +100,28 @@ static void session_free(struct priv_session *s)
     priv_held_stop(s);
     priv_quota_end(s);
     fd_close_many(&s->remover_fd, 1);
-    for (size_t i = 0; i < p->n_sessions; i++) {
-        if (p->sessions[i] == s) {
-            p->sessions[i] = p->sessions[--p->n_sessions];
-            break;
-        }
-    }
+    assert(p->sessions[s->at] == s);
+    p->sessions[s->at] = p->sessions[--p->n_sessions];
+    p->sessions[s->at]->at = s->at;
+    LIST_REMOVE(s, same_name);
+    LIST_REMOVE(s, same_range);
     free(s);
     if (p->n_sessions > 0)
         return;
     if (p->state == PRIV_ENDING)
         loop_quit(p->loop);
     else if (p->state == PRIV_WAITING)
-        priv_end_all(p); /* nothing is left that somebody could come for */
+        priv_end_all(p); /* nothing is left for a later boxd */
 }
 
-/* Nothing is left, or so much that its removal goes on while whoever asked gets the answer. */
+/* Nothing is left, or so much that its removal goes on after boxd has its answer. */
 static void finish(struct priv_session *s)
 {
     struct priv *p = s->priv;
     struct err why = s->why;
-    struct priv_head created = {PRIV_CREATE, s->create_id},
-                     destroyed = {PRIV_DESTROY, s->destroy_id};
-    session_free(s); /* before the answer: whoever reads it finds nothing of ours any more */
+    struct priv_head created = {PRIV_CREATE, s->create_id}, destroyed = s->destroy;
+    session_free(
+        s); /* before the answer: the client that reads it finds nothing of ours any more */
     prewarm_settle(&p->host->ahead);
     if (why.code != ERR_NONE && created.id != 0)
         answer_error(p, &created, why.sys > 0 ? -why.sys : err_code_errno(why.code), &why);
@@ -112,7 +129,7 @@ static void finish(struct priv_session *s)
         struct priv_reply reply = {.head = destroyed};
         priv_answer(p, &reply, NULL, 0);
     }
-    storage_refill(p->host, 1);
+    launch_refill_storage(p->host, 1);
 }
 
 static void on_remove_slow(struct loop_timer *t)
@@ -134,29 +151,14 @@ static void sweep_later(struct priv *p)
         loop_timer_start(p->loop, &p->sweep, SWEEP_INTERVAL_NS, on_sweep);
 }
 
-/* Children that are nobody's sandbox: removers of large storage, helpers of networks, and what the
- * sandbox modules ran. */
-static void reap_others(struct priv *p)
-{
-    for (;;) {
-        siginfo_t si = {0};
-        if (waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) < 0 || si.si_pid == 0)
-            return;
-        for (size_t i = 0; i < p->n_sessions; i++)
-            if (p->sessions[i]->launch.pid == si.si_pid)
-                return; /* its pidfd tells, and then the others have their turn */
-        (void)waitpid(si.si_pid, NULL, WNOHANG);
-    }
-}
-
 static void on_removed(struct loop_io *io, uint32_t events)
 {
     struct priv_session *s = container_of(io, struct priv_session, remover_io);
-    reap_others(s->priv); /* whoever gets the answer finds no trace of the child either */
+    children_reap(); /* the client finds no trace of the child either */
     finish(s);
 }
 
-/* PID 1 is gone, and with it every process: take the rest away and tell who asked. */
+/* PID 1 is gone, and with it every process: take the rest away and answer the requester. */
 static void on_pid_gone(struct loop_io *io, uint32_t events)
 {
     struct priv_session *s = container_of(io, struct priv_session, pid_io);
@@ -168,7 +170,7 @@ static void on_pid_gone(struct loop_io *io, uint32_t events)
                       "the sandbox's first process died while it was being set up");
     launch_kill(p->host, &s->launch); /* what is left of the group, if PID 1 died by itself */
     s->remover_fd = launch_cleanup(p->host, &s->launch);
-    reap_others(p);
+    children_reap();
     sweep_later(p);
     if (s->remover_fd < 0 ||
         loop_io_start(p->loop, &s->remover_io, s->remover_fd, EPOLLIN, on_removed) < 0)
@@ -187,7 +189,8 @@ static void hand_over(struct priv_session *s, const struct priv_head *head, cons
     reply.created = (struct priv_created){.network = s->launch.net,
                                           .uid_index = s->launch.uid_index,
                                           .forwarding_enabled = info->forwarding_enabled,
-                                          .foreign_rules_added = info->foreign_rules_added};
+                                          .foreign_rules_added = info->foreign_rules_added,
+                                          .paused = s->paused};
     *info = (struct net_host_info){0};
     const int fds[PRIV_FDS_MAX] = {s->launch.pidfd, s->launch.control_fd, dns_fds[0], dns_fds[1]};
     priv_answer(p, &reply, fds, dns_fds[1] >= 0 ? 4 : 2);
@@ -201,8 +204,8 @@ void priv_started(struct priv_session *s)
     s->create_id = 0;
     fd_close_many(s->launch.dns_fds, 2);
     /* boxd gives out ranges in order, so the next session most likely has the next one. */
-    prewarm_refill(&p->host->ahead, s->launch.uid_index + 1, p->host->daemon_uid,
-                   p->host->daemon_gid);
+    prewarm_refill(&p->host->ahead, s->launch.uid_index + 1, s->launch.cpu_quota_us,
+                   p->host->daemon_uid, p->host->daemon_gid);
 }
 
 /* The child has become box-init, or has said why not. */
@@ -218,15 +221,14 @@ static void on_status(struct loop_io *io, uint32_t events)
         return;
     }
     s->started = true;
-    if (!priv_quota_busy(s))
+    if (s->quota.pidfd < 0) /* else its end calls priv_started() */
         priv_started(s);
 }
 
 /* The allow-list that indices of plans mean: a later boxd may have been given another. */
 static int list_roots(const struct priv *p)
 {
-    AUTO_DONE(buf) struct buf text;
-    buf_init(&text, ROOTS_TEXT_MAX);
+    AUTO_DONE(buf) struct buf text = BUF_INIT(ROOTS_TEXT_MAX);
     for (size_t i = 0; i < p->options.n_roots; i++)
         if (buf_append(&text, p->options.roots[i], strlen(p->options.roots[i]) + 1) < 0)
             return -E2BIG;
@@ -251,20 +253,20 @@ static int on_hello(struct priv *p, const void *data, size_t len, struct err *er
     reply.host.init_uid = h->init_uid;
     reply.host.cgroup_mode = h->cgroups.mode;
     reply.host.landlock_abi = (uint32_t)landlock_abi();
-    reply.host.engine = p->binds.engine != NULL;
+    reply.host.engine = p->options.engine != NULL;
     reply.host.gvisor = h->runsc_fd >= 0 && h->guest_fd >= 0;
     for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
         reply.host.enforced[i] = h->cgroups.enforced[i];
         memcpy(reply.host.why[i], h->cgroups.why[i], sizeof(reply.host.why[i]));
     }
-    priv_move(p, PRIV_SERVING);
+    STATE_MOVE(p->state, priv_moves, PRIV_SERVING);
     priv_answer(p, &reply, &roots, 1);
     return 0;
 }
 
 /* A requester gains nothing here that the plan's own checks and the bounds of launch.h do not
- * allow: names are ours, ids come from a block nobody else uses, and no two live sandboxes share a
- * range. */
+ * allow: names are ours, ids come from a block that nothing else uses, and no two live sandboxes
+ * share a range. */
 static int on_create(struct priv *p, const void *data, size_t len, struct err *err)
 {
     const struct priv_create *m = data;
@@ -277,28 +279,27 @@ static int on_create(struct priv *p, const void *data, size_t len, struct err *e
         return err_set(err, ERR_INVALID, "plan: id range out of bounds");
     if (p->n_sessions >= PRIV_SESSIONS_MAX)
         return err_set(err, ERR_LIMIT, "too many sandboxes: %u", PRIV_SESSIONS_MAX);
-    for (size_t i = 0; i < p->n_sessions; i++)
-        if (p->sessions[i]->launch.uid_index == m->plan.uid_index ||
-            strcmp(p->sessions[i]->launch.name, m->plan.name) == 0)
-            return err_set(err, ERR_CONFLICT, "plan: name or id range is in use");
+    if (session_by_name(p, m->plan.name) != NULL || session_by_range(p, m->plan.uid_index) != NULL)
+        return err_set(err, ERR_CONFLICT, "plan: name or id range is in use");
 
     struct priv_session *s = xnew(struct priv_session);
     s->priv = p;
     s->create_id = m->head.id;
     s->remover_fd = -1;
     s->quota.fd = s->quota.above_fd = s->quota.pidfd = s->quota.result_fd = -1;
+    priv_etc_refresh(p);
     r = launch_start(p->host, &m->plan, &s->launch, err);
     if (r < 0) {
         free(s);
         sweep_later(p);
         return r;
     }
-    p->sessions[p->n_sessions++] = s;
+    session_add(p, s);
     priv_quota_start(s, &m->plan);
     if (loop_io_start(p->loop, &s->status_io, s->launch.status_fd, EPOLLIN, on_status) == 0 &&
         loop_io_start(p->loop, &s->pid_io, s->launch.pidfd, EPOLLIN, on_pid_gone) == 0)
         return 0;
-    /* Nobody would tell us when it is gone: it goes now, while we wait. */
+    /* No event would tell us when it is gone: it goes now, while we wait. */
     launch_kill(p->host, &s->launch);
     s->remover_fd = launch_cleanup(p->host, &s->launch);
     session_free(s);
@@ -310,22 +311,76 @@ struct priv_session *priv_by_request(struct priv *p, const void *data, size_t le
     const struct priv_name *m = data;
     struct priv_session *s = NULL;
     if (len == sizeof(*m) && m->name[PLAN_NAME_LEN] == '\0')
-        s = find(p, m->name);
+        s = session_by_name(p, m->name);
     if (s == NULL)
         (void)err_set(err, ERR_NOT_FOUND, "no such sandbox");
     return s;
 }
 
-static int on_destroy(struct priv *p, const void *data, size_t len, struct err *err)
+static int begin_end(struct priv_session *s, const struct priv_head *head, struct err *err)
+{
+    if (s->destroy.id != 0)
+        return err_set(err, ERR_STATE, "the sandbox is being destroyed already");
+    s->destroy = *head; /* also when it died by itself and its files are just going */
+    launch_kill(s->priv->host, &s->launch);
+    return 0;
+}
+
+/* The name of a sandbox, which need not be there. */
+static const char *asked_name(const void *data, size_t len, struct err *err)
 {
     const struct priv_name *m = data;
+    if (len == sizeof(*m) && m->name[PLAN_NAME_LEN] == '\0' && id_valid(m->name))
+        return m->name;
+    (void)err_set(err, ERR_NOT_FOUND, "no such sandbox");
+    return NULL;
+}
+
+/* A requester may remove the storage of every sandbox, and so can an attacker who has taken boxd
+ * over: it is boxd's to give and to take. The name cannot lead out of the directory. */
+static int on_destroy(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    const struct priv_head *head = data;
+    const char *name = asked_name(data, len, err);
+    struct priv_session *s = name != NULL ? session_by_name(p, name) : NULL;
+    if (name == NULL)
+        return -ENOENT;
+    if (s != NULL) {
+        s->launch.keep = false;
+        return begin_end(s, head, err);
+    }
+    int r = launch_forget(p->host, name);
+    if (r < 0)
+        return r == -ENOENT ? err_set(err, ERR_NOT_FOUND, "no such sandbox")
+                            : err_sys(err, -r, "remove the storage of '%s'", name);
+    priv_answer(p, &(struct priv_reply){.head = *head}, NULL, 0);
+    return 0;
+}
+
+static int on_stop(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    struct priv_session *s = priv_by_request(p, data, len, err);
+    return s == NULL ? -ENOENT : begin_end(s, data, err);
+}
+
+/* Only groups that are ours have such a name. */
+static int on_pause(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    const struct priv_head *head = data;
     struct priv_session *s = priv_by_request(p, data, len, err);
     if (s == NULL)
         return -ENOENT;
-    if (s->destroy_id != 0)
-        return err_set(err, ERR_STATE, "the sandbox is being destroyed already");
-    s->destroy_id = m->head.id; /* also when it died by itself and its files are just going */
-    launch_kill(p->host, &s->launch);
+    if (s->launch.state != LAUNCH_LIVE)
+        return err_set(err, ERR_NOT_FOUND, "no such sandbox");
+    int r = cgroup_freeze(&p->host->cgroups, s->launch.name, head->type == PRIV_PAUSE);
+    if (r == -EOPNOTSUPP || r == -ENOENT)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "boxd has no control groups of its own here (cgroup v2), so no session can "
+                       "be paused");
+    if (r < 0)
+        return err_sys(err, -r, "freeze the processes");
+    s->paused = head->type == PRIV_PAUSE;
+    priv_answer(p, &(struct priv_reply){.head = *head}, NULL, 0);
     return 0;
 }
 
@@ -342,7 +397,11 @@ static int on_adopt(struct priv *p, const void *data, size_t len, struct err *er
     /* Without them names are not resolved inside; the rest goes on. */
     if (s->launch.net != NET_NONE)
         (void)launch_net_resolver(&s->launch, dns, &ignored);
+    /* A frozen PID 1 could not greet the new boxd, which freezes it again. */
+    if (s->paused)
+        (void)cgroup_freeze(&p->host->cgroups, s->launch.name, false);
     hand_over(s, &((const struct priv_name *)data)->head, dns);
+    s->paused = false;
     fd_close_many(dns, 2);
     return 0;
 }
@@ -366,13 +425,13 @@ static int on_list(struct priv *p, const void *data, size_t len, struct err *err
     return 0;
 }
 
-/* Counts only while nobody is connected: who is can end a sandbox whenever it likes. */
+/* Counts only while no boxd is connected: a connected one can end a sandbox whenever it likes. */
 static int on_deadline(struct priv *p, const void *data, size_t len, struct err *err)
 {
     const struct priv_deadline *m = data;
     struct priv_session *s = NULL;
     if (len == sizeof(*m) && m->name[PLAN_NAME_LEN] == '\0')
-        s = find(p, m->name);
+        s = session_by_name(p, m->name);
     if (s != NULL)
         s->deadline_ns = m->boot_ns;
     return 0;
@@ -380,7 +439,7 @@ static int on_deadline(struct priv *p, const void *data, size_t len, struct err 
 
 static bool is_known(void *arg, const char *name)
 {
-    return find(arg, name) != NULL;
+    return session_by_name(arg, name) != NULL;
 }
 
 static int on_sweep_request(struct priv *p, const void *data, size_t len, struct err *err)
@@ -399,37 +458,6 @@ static int on_bye(struct priv *p, const void *data, size_t len, struct err *err)
     return 0;
 }
 
-static int on_job(struct priv *p, const void *data, size_t len, struct err *err)
-{
-    struct priv_reply reply = {.head = *(const struct priv_head *)data};
-    int fds[PRIV_JOB_FDS];
-    int r = priv_job_start(&p->jobs, p->host, data, len, fds, err);
-    if (r < 0)
-        return r;
-    priv_answer(p, &reply, fds, PRIV_JOB_FDS);
-    fd_close_many(fds, PRIV_JOB_FDS);
-    return 0;
-}
-
-static int on_bind(struct priv *p, const void *data, size_t len, struct err *err)
-{
-    struct priv_reply reply = {.head = *(const struct priv_head *)data};
-    AUTO_CLOSE int fd = -1;
-    int r = priv_bind_make(&p->binds, p->host, data, len, &fd, err);
-    if (r < 0)
-        return r;
-    priv_answer(p, &reply, &fd, fd >= 0 ? 1 : 0);
-    return 0;
-}
-
-static int on_unbind(struct priv *p, const void *data, size_t len, struct err *err)
-{
-    const struct priv_name *m = data;
-    if (len == sizeof(*m) && m->name[PLAN_NAME_LEN] == '\0' && id_valid(m->name))
-        priv_bind_remove(&p->binds, p->host, m->name);
-    return 0;
-}
-
 /* Every request there is, and when it may come. */
 static const struct {
     unsigned states;
@@ -438,6 +466,10 @@ static const struct {
     [PRIV_HELLO] = {1U << PRIV_NEW, on_hello},
     [PRIV_CREATE] = {1U << PRIV_SERVING, on_create},
     [PRIV_DESTROY] = {1U << PRIV_SERVING, on_destroy},
+    [PRIV_STOP] = {1U << PRIV_SERVING, on_stop},
+    [PRIV_PAUSE] = {1U << PRIV_SERVING, on_pause},
+    [PRIV_UNPAUSE] = {1U << PRIV_SERVING, on_pause},
+    [PRIV_KEPT] = {1U << PRIV_SERVING, priv_on_kept},
     [PRIV_INSPECT] = {1U << PRIV_SERVING, priv_on_inspect},
     [PRIV_PROBE] = {1U << PRIV_SERVING, priv_on_probe},
     [PRIV_BYE] = {1U << PRIV_NEW | 1U << PRIV_SERVING, on_bye},
@@ -445,35 +477,173 @@ static const struct {
     [PRIV_ADOPT] = {1U << PRIV_SERVING, on_adopt},
     [PRIV_DEADLINE] = {1U << PRIV_SERVING, on_deadline},
     [PRIV_SWEEP] = {1U << PRIV_SERVING, on_sweep_request},
-    [PRIV_JOB] = {1U << PRIV_SERVING, on_job},
+    [PRIV_JOB] = {1U << PRIV_SERVING, priv_on_job},
     [PRIV_HELD] = {1U << PRIV_SERVING, priv_on_held},
-    [PRIV_JOB_AS] = {1U << PRIV_SERVING, on_job},
+    [PRIV_JOB_AS] = {1U << PRIV_SERVING, priv_on_job},
     [PRIV_PLACE] = {1U << PRIV_SERVING, priv_on_place},
-    [PRIV_BIND] = {1U << PRIV_SERVING, on_bind},
-    [PRIV_UNBIND] = {1U << PRIV_SERVING, on_unbind},
-    [PRIV_COPY] = {1U << PRIV_SERVING, on_job},
+    [PRIV_BIND] = {1U << PRIV_SERVING, priv_on_bind},
+    [PRIV_UNBIND] = {1U << PRIV_SERVING, priv_on_unbind},
+    [PRIV_COPY] = {1U << PRIV_SERVING, priv_on_job},
     [PRIV_QUOTA] = {1U << PRIV_SERVING, priv_on_quota},
+    [PRIV_GREEDY] = {1U << PRIV_SERVING, priv_on_greediest},
 };
 
-/* The sandboxes go too, so that nothing is left that nobody answers for. */
-void priv_end_all(struct priv *p)
+/* The sandboxes go too, so that no sandbox is left without a box-priv. */
+static void priv_end_all(struct priv *p)
 {
     if (p->state == PRIV_ENDING)
         return;
-    priv_move(p, PRIV_ENDING);
-    priv_unlisten(p);
+    STATE_MOVE(p->state, priv_moves, PRIV_ENDING);
+    unlisten(p);
     /* The connection stays open: its end tells boxd that we are done. */
     loop_io_stop(&p->io);
-    priv_jobs_done(&p->jobs);
+    priv_jobs_done(p);
     for (size_t i = 0; i < p->n_sessions; i++) {
-        p->sessions[i]->create_id = p->sessions[i]->destroy_id = 0;
+        p->sessions[i]->create_id = p->sessions[i]->destroy.id = 0;
         launch_kill(p->host, &p->sessions[i]->launch);
     }
     if (p->n_sessions == 0)
         loop_quit(p->loop);
 }
 
-bool priv_read_request(struct priv *p)
+/* Which boxd is served. The first one started us; when that is gone without a BYE, the sandboxes
+ * wait for the next. There is never more than one. */
+
+static uint64_t due_ns(const struct priv *p, const struct priv_session *s)
+{
+    return s->deadline_ns > 0 ? s->deadline_ns
+                              : p->waiting_ns + p->options.linger_sec * NSEC_PER_SEC;
+}
+
+static void on_wait(struct loop_timer *t)
+{
+    struct priv *p = container_of(t, struct priv, wait);
+    uint64_t now = clock_boot(loop_clock(p->loop)), next = now + LOOK_INTERVAL_NS;
+    for (size_t i = 0; i < p->n_sessions; i++) {
+        uint64_t due = due_ns(p, p->sessions[i]);
+        if (due <= now)
+            launch_kill(p->host, &p->sessions[i]->launch);
+        else if (due < next)
+            next = due;
+    }
+    loop_timer_start(p->loop, t, next - now, on_wait);
+}
+
+static void disconnect(struct priv *p)
+{
+    loop_io_stop(&p->io);
+    fd_close_many(&p->sock, 1);
+    for (size_t i = 0; i < p->n_sessions; i++)
+        p->sessions[i]->create_id = p->sessions[i]->destroy.id = p->sessions[i]->held_id = 0;
+    p->greedy.id = p->kept.id = 0;
+}
+
+/* A reader of what boxd and we say waits for the end of both: with boxd gone it must not wait for
+ * us. A file or a journal can be written on. */
+static void let_go_of_readers(void)
+{
+    AUTO_CLOSE int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO && null >= 0; fd++) {
+        struct stat st;
+        if (fstat(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || isatty(fd)))
+            (void)dup3(null, fd, 0);
+    }
+}
+
+static void peer_gone(struct priv *p)
+{
+    disconnect(p);
+    priv_jobs_done(p); /* no boxd will read their answers */
+    if (p->listen_fd < 0 || p->n_sessions == 0) {
+        priv_end_all(p);
+        return;
+    }
+    let_go_of_readers();
+    STATE_MOVE(p->state, priv_moves, PRIV_WAITING);
+    p->waiting_ns = clock_boot(loop_clock(p->loop));
+    on_wait(&p->wait);
+}
+
+static bool hung_up(int sock)
+{
+    struct pollfd pfd = {.fd = sock, .events = POLLRDHUP};
+    return poll(&pfd, 1, 0) == 1 && (pfd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+static void refuse(int fd)
+{
+    struct priv_reply reply = {.head = {.type = PRIV_HELLO}, .result = -EBUSY};
+    (void)err_set(&reply.err, ERR_CONFLICT, "another boxd runs on this state directory");
+    (void)fd_send_msg(fd, &reply, sizeof(reply), NULL, 0, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* Only a user that may start a box-priv may have one: root, or the user whose id is ours in this
+ * namespace. The kernel tells the peer's user, whatever mode the socket has. */
+static bool is_ours(int fd)
+{
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.uid == geteuid();
+}
+
+static void on_connect(struct loop_io *io, uint32_t events)
+{
+    struct priv *p = container_of(io, struct priv, listen_io);
+    AUTO_CLOSE int fd = accept4(p->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0 || !is_ours(fd))
+        return;
+    /* What a dead one has asked for is done first. */
+    if (p->sock >= 0 && hung_up(p->sock))
+        while (read_request(p))
+            ;
+    if (p->state == PRIV_ENDING)
+        return;
+    if (p->sock >= 0) {
+        refuse(fd);
+        return;
+    }
+    if (loop_io_start(p->loop, &p->io, fd, EPOLLIN, on_readable) < 0)
+        return;
+    loop_timer_stop(&p->wait);
+    p->sock = TAKE_FD(fd);
+    STATE_MOVE(p->state, priv_moves, PRIV_NEW);
+}
+
+static int listen_for_peer(struct priv *p, struct err *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return err_sys(err, errno, "socket for the next boxd");
+    /* We hold the lock on the state directory: the box-priv that listened here is gone. */
+    int r = path_remove_tree_at(p->host->state_fd, PRIV_SOCKET);
+    if (r < 0)
+        return err_sys(err, -r, "remove '" PRIV_SOCKET "' in the state directory");
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/" PRIV_SOCKET,
+                   p->host->state_fd);
+    /* The mode of the socket is that of its name, from the first moment on. */
+    if (fchmod(fd, 0600) < 0 || bind(fd, (const struct sockaddr *)&address, sizeof(address)) < 0 ||
+        listen(fd, BACKLOG) < 0)
+        return err_sys(err, errno, "listen on '" PRIV_SOCKET "' in the state directory");
+    r = loop_io_start(p->loop, &p->listen_io, fd, EPOLLIN, on_connect);
+    if (r < 0)
+        return err_sys(err, -r, "watch for the next boxd");
+    p->listen_fd = TAKE_FD(fd);
+    return 0;
+}
+
+static void unlisten(struct priv *p)
+{
+    loop_timer_stop(&p->wait);
+    if (p->listen_fd < 0)
+        return;
+    loop_io_stop(&p->listen_io);
+    (void)unlinkat(p->host->state_fd, PRIV_SOCKET, 0);
+    fd_close_many(&p->listen_fd, 1);
+}
+
+/* Reads one request; false when there is none just now, or no boxd is connected any more. */
+static bool read_request(struct priv *p)
 {
     static struct priv_create m; /* the largest request */
     int fds[PRIV_FDS_MAX];
@@ -486,7 +656,7 @@ bool priv_read_request(struct priv *p)
     if (n == -EAGAIN)
         return false;
     if (n < (ssize_t)sizeof(m.head)) {
-        priv_peer_gone(p);
+        peer_gone(p);
         return false;
     }
     p->request_fd = n_fds > 0 ? TAKE_FD(fds[0]) : -1; /* at most one request carries one */
@@ -505,16 +675,16 @@ bool priv_read_request(struct priv *p)
     return true;
 }
 
-void priv_on_readable(struct loop_io *io, uint32_t events)
+static void on_readable(struct loop_io *io, uint32_t events)
 {
-    (void)priv_read_request(container_of(io, struct priv, io));
+    (void)read_request(container_of(io, struct priv, io));
 }
 
 static void on_signal(struct loop_signal *sig, int signo)
 {
     struct priv *p = container_of(sig, struct priv, signals);
     if (signo == SIGCHLD)
-        reap_others(p);
+        children_reap();
     else
         priv_end_all(p);
 }
@@ -527,11 +697,10 @@ static void on_addresses(struct loop_io *io, uint32_t events)
 /* Without it rules would be those of the first session's time. */
 static int watch_addresses(struct priv *p, struct err *err)
 {
-    launch_net_watch(p->host);
-    int fd = p->host->net.watch_fd;
-    int r = fd >= 0            ? loop_io_start(p->loop, &p->net_io, fd, EPOLLIN, on_addresses)
-            : p->host->rootful ? fd
-                               : 0;
+    if (!p->host->rootful)
+        return 0;
+    int fd = p->host->net.watch_fd = net_onlink_watch();
+    int r = fd < 0 ? fd : loop_io_start(p->loop, &p->net_io, fd, EPOLLIN, on_addresses);
     return r < 0 ? err_sys(err, -r, "watch the host's addresses") : 0;
 }
 
@@ -545,23 +714,29 @@ int priv_serve(struct loop *loop, struct launch_host *host,
     p->options = *options;
     p->sock = options->sock;
     p->listen_fd = p->request_fd = p->diag_fd = -1;
-    priv_jobs_init(&p->jobs);
-    priv_binds_init(&p->binds, host, options->state, options->engine);
+    for (size_t i = 0; i < PRIV_JOBS_MAX; i++)
+        p->jobs[i] = -1;
+    priv_binds_init(p);
     priv_quota_sweep(host);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGCHLD);
     (void)sigaddset(&set, SIGTERM);
-    int r = options->linger_sec > 0 ? priv_listen(p, err) : 0;
+    int r = options->linger_sec > 0 ? listen_for_peer(p, err) : 0;
     if (r == 0 && (r = loop_signal_start(loop, &p->signals, &set, on_signal)) < 0)
         r = err_sys(err, -r, "watch signals");
-    if (r == 0 && (r = loop_io_start(loop, &p->io, p->sock, EPOLLIN, priv_on_readable)) < 0)
+    if (r == 0 && (r = loop_io_start(loop, &p->io, p->sock, EPOLLIN, on_readable)) < 0)
         r = err_sys(err, -r, "watch boxd");
     if (r == 0)
         r = watch_addresses(p, err);
-    if (r == 0)
+    if (r == 0) {
+        priv_etc_start(p);
         r = loop_run(loop, err);
-    priv_unlisten(p);
-    priv_binds_done(&p->binds, host);
+    }
+    priv_etc_stop(p);
+    unlisten(p);
+    priv_greediest_stop(p);
+    priv_kept_stop(p);
+    priv_binds_done(p);
     loop_io_stop(&p->io);
     loop_io_stop(&p->net_io);
     loop_signal_stop(&p->signals);

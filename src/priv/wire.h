@@ -17,7 +17,7 @@
 #include "sandbox/net/net.h"
 #include "sandbox/plan/plan.h"
 
-#define PRIV_WIRE_VERSION 4U
+#define PRIV_WIRE_VERSION 5U
 #define PRIV_SOCKET "priv.sock"
 #define PRIV_SESSIONS_MAX 8192U
 #define PRIV_FDS_MAX 4U
@@ -26,7 +26,8 @@ enum priv_type {
     PRIV_HELLO = 1,
     PRIV_CREATE,   /* a plan; answered when PID 1 runs, with its pidfd and its control socket; and
                       with a network, the resolver's sockets inside: UDP, TCP */
-    PRIV_DESTROY,  /* answered when nothing is left */
+    PRIV_DESTROY,  /* answered when nothing is left; also of storage that was kept, and nothing else
+                    */
     PRIV_INSPECT,  /* what the kernel says about a sandbox */
     PRIV_PROBE,    /* what this host can do, found out by doing */
     PRIV_BYE,      /* not answered: every sandbox ends, and box-priv too */
@@ -37,12 +38,17 @@ enum priv_type {
     PRIV_JOB,      /* a job of box-fetch; answered when it runs, with its pidfd, its standard input
                       and its standard output */
     PRIV_HELD,     /* what a sandbox keeps on disks */
-    PRIV_PLACE,    /* a directory where who is connected to boxd works; see struct priv_place */
+    PRIV_PLACE,    /* a directory where a client of boxd works; see struct priv_place */
     PRIV_BIND,     /* a host directory for a container; answered with what it became (O_PATH) */
     PRIV_UNBIND,   /* those of one container; not answered */
-    PRIV_JOB_AS,   /* a job that may run as nobody but one user */
+    PRIV_JOB_AS,   /* a job that may run as one user only */
     PRIV_COPY,     /* the same for a job that copies from another directory */
     PRIV_QUOTA,    /* the limit that the kernel enforces on a sandbox's host directory */
+    PRIV_STOP,     /* as PRIV_DESTROY, but storage that is to be kept (PLAN_DURABLE) stays */
+    PRIV_KEPT,     /* what storage that is kept takes of the disk; answered as PRIV_HELD */
+    PRIV_PAUSE,    /* freezes every process of a sandbox */
+    PRIV_UNPAUSE,  /* lets them go on */
+    PRIV_GREEDY,   /* which sandbox makes the kernel hold most outside of all memory limits */
     PRIV_TYPE_MAX,
 };
 
@@ -55,7 +61,7 @@ struct priv_head {
 struct priv_hello {
     struct priv_head head;
     uint32_t version;
-    uint32_t uid, gid; /* who boxd will be: what box-priv was started for, or it is refused */
+    uint32_t uid, gid; /* that boxd will have; refused unless box-priv was started for them */
 };
 
 struct priv_create {
@@ -87,14 +93,18 @@ struct priv_job_as {
 #define PRIV_PLACE_PATH_MAX 2048U
 #define PRIV_NO_ROOT UINT32_MAX
 
-/* Carries a descriptor: boxd's connection to whoever works there. Without privilege there is none,
- * and the path is absolute. */
+/* Carries a descriptor: boxd's connection to the client that works there. Without privilege there
+ * is none, and the path is absolute. */
 struct priv_place {
     struct priv_head head;
-    char path[PRIV_PLACE_PATH_MAX]; /* clean, below the working directory of who is connected; "":
-                                       only that directory is to be told */
+    char path[PRIV_PLACE_PATH_MAX]; /* clean, below the client's working directory; "": only
+                                       that directory is to be told */
 };
 
+#define PRIV_BINDS "binds"
+/* A directory in the tmpfs, and a file below it: an engine that does not see the tmpfs cannot make
+ * what is missing there, as Podman would. */
+#define PRIV_BINDS_INSIDE PRIV_BINDS "/in"
 #define PRIV_BINDS_MAX 512U /* of one container */
 
 enum priv_bind_flags {
@@ -173,11 +183,22 @@ struct priv_inspect {
 
 struct priv_held {
     uint64_t bytes, files; /* without a name; neither in memory nor in an image of its own */
-    uint64_t stored_bytes, stored_files; /* in its storage, where that is no image */
+    uint64_t stored_bytes, stored_files; /* blocks in its storage, where that is no image */
     uint32_t idle;                       /* nothing runs: nothing is held, storage not counted */
     uint32_t incomplete;                 /* there was more than we can look at */
     uint64_t kernel_bytes; /* limit that the kernel enforces on its host directory; 0: none */
 };
+
+/* Memory that the kernel holds for a sandbox and charges to no cgroup. */
+struct priv_greedy {
+    char name[PLAN_NAME_LEN + 1]; /* "": nothing runs in any sandbox */
+    uint32_t incomplete;          /* its descriptors took too long to count */
+    uint64_t netlink_bytes;       /* answers that wait in its netlink sockets */
+    uint64_t lock_bytes;          /* record locks of its processes */
+};
+
+/* How the kernel limits a directory. */
+enum fsquota_kind { FSQUOTA_NONE, FSQUOTA_PROJECT, FSQUOTA_SUBVOLUME, FSQUOTA_KIND_MAX };
 
 struct priv_limit {
     uint32_t kind; /* enum fsquota_kind */
@@ -199,6 +220,7 @@ struct priv_created {
     uint32_t uid_index; /* as in the plan */
     /* What this first session with a network made us change on the host. */
     uint32_t forwarding_enabled, foreign_rules_added;
+    uint32_t paused; /* ADOPT: it was frozen, and goes on now */
 };
 
 struct priv_placed {
@@ -218,6 +240,7 @@ struct priv_reply {
         struct priv_inspect inspect;
         struct priv_probe probe;
         struct priv_held held;
+        struct priv_greedy greedy;
         struct priv_placed placed;
         struct priv_limit limit;
     };

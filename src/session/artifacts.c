@@ -5,7 +5,6 @@
 #include "session/artifacts.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -15,7 +14,7 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "fetch/job.h"
-#include "jobs/queue.h"
+#include "jobs/jobs.h"
 #include "session/session_internal.h"
 #include "spec/spec.h"
 
@@ -31,12 +30,12 @@
  * when it comes back as it was: making one takes a process. */
 struct artifacts_place {
     struct artifacts *a;
-    struct artifacts_place *prev, *next;
+    LIST_ENTRY(artifacts_place) link;
     char *tree;           /* owned */
     char *lent;           /* owned; the session that has it; NULL: none */
     bool full;            /* something was put into it */
     struct timespec born; /* when it was changed last, before it was lent; 0: we may not look, and
-                             nobody but its owner and who has host_root itself could change it */
+                             only the owners of it and of host_root could change it */
 };
 
 struct artifacts {
@@ -45,7 +44,7 @@ struct artifacts {
     const char *tag;         /* borrowed */
     char *root;              /* owned; of the host; NULL: none */
     char *base;              /* owned; where directories are made, below it */
-    struct artifacts_place *places;
+    LIST_HEAD(, artifacts_place) places;
     struct artifacts_place *spares[SPARES_MAX]; /* for the next sessions */
     size_t n_spares;
     bool making;    /* one is under way */
@@ -91,17 +90,17 @@ static int submit(struct artifacts *a, struct job_request request, struct buf *t
 
 static void sweep(struct artifacts *a);
 
-static void on_swept(void *arg, const char *json, size_t len, const char *message)
+static void on_swept(void *arg, const struct json *data, const struct job_failure *failure)
 {
     struct artifacts *a = arg;
-    if (json == NULL)
-        log_debug(NULL, "remove artifacts of sessions that are gone: %s; ignoring", message);
+    if (data == NULL)
+        log_debug(NULL, "remove artifacts of sessions that are gone: %s; ignoring", failure->text);
     a->sweeping = false;
     if (a->sweep_again)
         sweep(a);
 }
 
-static void keep(struct jw *w, const char *tree)
+static void write_kept(struct jw *w, const char *tree)
 {
     size_t len = strlen(tree);
     if (len > NAME_LEN + strlen(TAIL))
@@ -111,23 +110,22 @@ static void keep(struct jw *w, const char *tree)
 /* What comes into being from now on is made by jobs behind this one. */
 static void sweep(struct artifacts *a)
 {
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = BUF_INIT(REQUEST_MAX);
     struct err err = {0};
-    struct jw w;
+    struct jw w = JW_INIT(&text);
     a->sweep_again = a->sweeping;
     if (a->sweeping || a->base == NULL)
         return;
-    buf_init(&text, REQUEST_MAX);
-    jw_init(&w, &text);
     jw_object(&w);
-    jw_key(&w, "keep");
-    jw_array(&w);
-    for (const struct artifacts_place *p = a->places; p != NULL; p = p->next)
+    jw_karray(&w, "keep");
+    const struct artifacts_place *p;
+    LIST_FOREACH (p, &a->places, link)
         if (p->lent == NULL) /* else its session names it */
-            keep(&w, p->tree);
-    for (const struct session *s = a->manager->first; s != NULL; s = s->next)
+            write_kept(&w, p->tree);
+    const struct session *s;
+    TAILQ_FOREACH (s, &a->manager->sessions, link)
         if (s->spec->own.artifacts != NULL)
-            keep(&w, s->spec->own.artifacts);
+            write_kept(&w, s->spec->own.artifacts);
     jw_array_end(&w);
     jw_object_end(&w);
     const struct job_request request = {.kind = &sweep_kind, .dir = a->base};
@@ -158,21 +156,13 @@ static struct artifacts_place *place_new(struct artifacts *a)
     id_random(name);
     p->a = a;
     p->tree = xasprintf("%s/%s" TAIL, a->base, name);
-    p->next = a->places;
-    if (p->next != NULL)
-        p->next->prev = p;
-    a->places = p;
+    LIST_INSERT_HEAD(&a->places, p, link);
     return p;
 }
 
 static void place_drop(struct artifacts_place *p)
 {
-    if (p->prev != NULL)
-        p->prev->next = p->next;
-    else
-        p->a->places = p->next;
-    if (p->next != NULL)
-        p->next->prev = p->prev;
+    LIST_REMOVE(p, link);
     free(p->tree);
     free(p->lent);
     free(p);
@@ -204,11 +194,10 @@ static bool on_end(struct artifacts *a, const char *id)
 {
     const struct session *s = session_lookup(a->manager, id);
     bool sweeps = true;
-    for (struct artifacts_place *p = a->places, *next; p != NULL; p = next) {
-        next = p->next;
+    struct artifacts_place *p, *next;
+    LIST_FOREACH_SAFE (p, &a->places, link, next)
         if (str_eq(p->lent, id) && (s == NULL || !str_eq(s->spec->own.artifacts, p->tree)))
             sweeps = take_back(p);
-    }
     return sweeps;
 }
 
@@ -223,21 +212,19 @@ static void on_events(void *arg)
         loop_timer_start(manager_loop(a->manager), &a->due, SWEEP_DELAY_NS, on_due);
 }
 
-static void on_spare(void *arg, const char *json, size_t len, const char *message)
+static void on_spare(void *arg, const struct json *data, const struct job_failure *failure)
 {
     struct artifacts_place *p = arg;
     struct artifacts *a = p->a;
     a->making = false;
     bool current = a->base != NULL && str_starts(p->tree, a->base);
-    if (json != NULL && current && a->n_spares < SPARES_MAX) {
+    if (data != NULL && current && a->n_spares < SPARES_MAX) {
         a->spares[a->n_spares++] = p;
         a->why = (struct err){0};
         return;
     }
-    if (json == NULL && current) {
-        const char *text =
-            str_starts(message, ERROR_CLASS ": ") ? strchr(message, ' ') + 1 : message;
-        (void)err_set(&a->why, ERR_STATE, "%s cannot be made: %s", a->base, text);
+    if (data == NULL && current) {
+        (void)err_set(&a->why, ERR_STATE, "%s cannot be made: %s", a->base, failure->text);
         log_info(NULL, "sessions have no place for artifacts: %s", a->why.msg);
     }
     place_drop(p);
@@ -259,9 +246,10 @@ void artifacts_place_free(struct artifacts_place *p)
     if (p == NULL)
         return;
     struct artifacts *a = p->a;
-    const struct session *s = a->manager->first;
-    while (s != NULL && !str_eq(s->spec->own.artifacts, p->tree))
-        s = s->next;
+    const struct session *s;
+    TAILQ_FOREACH (s, &a->manager->sessions, link)
+        if (str_eq(s->spec->own.artifacts, p->tree))
+            break;
     if (s != NULL) {
         p->lent = xstrdup(s->spec->session_id);
     } else {
@@ -287,7 +275,7 @@ static bool is_covered(const struct spec *spec)
     return covered;
 }
 
-/* Somebody tidied up; then it is made once more. */
+/* True when its directory was removed from outside; then it is made once more. */
 static bool is_gone(const struct artifacts_place *p)
 {
     struct stat st;
@@ -335,14 +323,13 @@ static char *holder_of(const char *tree)
 int artifacts_make(struct artifacts *a, const char *tree, jobs_done_fn *done, void *arg,
                    struct err *err)
 {
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = BUF_INIT(8);
     AUTO_FREE char *dir = holder_of(tree);
-    buf_init(&text, 8);
     (void)buf_puts(&text, "{}");
     return submit(a, (struct job_request){.kind = &make_kind, .dir = dir}, &text, done, arg, err);
 }
 
-/* By name, for an answer that says more: whoever opens it follows no link. */
+/* Found by name only for a better message: the job that opens it follows no link. */
 static int find_real(const char *path, mode_t type, char **ret, struct err *err)
 {
     const struct spec named = {.host_path = (char *)(uintptr_t)path};
@@ -364,21 +351,20 @@ static int find_real(const char *path, mode_t type, char **ret, struct err *err)
 int artifacts_add(struct artifacts *a, const char *tree, const struct mount_spec *m,
                   jobs_done_fn *done, void *arg, struct err *err)
 {
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = BUF_INIT(256);
     AUTO_FREE char *dir = holder_of(tree);
     AUTO_FREE char *source = NULL, *manifest = NULL;
-    struct jw w;
+    struct jw w = JW_INIT(&text);
     int r = find_real(m->host_path, S_IFDIR, &source, err);
     if (r == 0)
         r = find_real(m->manifest_path, S_IFREG, &manifest, err);
     if (r < 0)
         return r;
-    buf_init(&text, 256);
-    jw_init(&w, &text);
     jw_object(&w);
     jw_kstr(&w, "content_digest", m->content_digest);
     jw_object_end(&w);
-    for (struct artifacts_place *p = a->places; p != NULL; p = p->next)
+    struct artifacts_place *p;
+    LIST_FOREACH (p, &a->places, link)
         p->full = p->full || str_eq(p->tree, tree);
     const struct job_request request = {
         .kind = &add_kind, .dir = dir, .source = source, .manifest = manifest};
@@ -454,12 +440,8 @@ void artifacts_free(struct artifacts *a)
         events_detach(&a->events);
     loop_timer_stop(&a->due);
     jobs_free(a->jobs);
-    for (struct artifacts_place *p = a->places, *next; p != NULL; p = next) {
-        next = p->next;
-        free(p->tree);
-        free(p->lent);
-        free(p);
-    }
+    while (!LIST_EMPTY(&a->places))
+        place_drop(LIST_FIRST(&a->places));
     free(a->root);
     free(a->base);
     free(a);

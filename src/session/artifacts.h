@@ -13,7 +13,6 @@
  * a root is set, for what an earlier boxd left. */
 
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "jobs/jobs.h"
 
@@ -34,7 +33,7 @@ struct artifacts_options {
 
 int artifacts_new(struct loop *loop, const struct artifacts_options *options,
                   struct artifacts **ret, struct err *err);
-void artifacts_free(struct artifacts *a); /* before the manager; who still waits is not told */
+void artifacts_free(struct artifacts *a); /* before the manager; callers that wait are not told */
 DEFINE_CLEANUP(artifacts)
 
 /* The directory of the host that all is below: absolute and clean, NULL: none. */

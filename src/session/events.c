@@ -9,7 +9,6 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/json.h"
 #include "base/str.h"
 
 struct events {
@@ -18,7 +17,7 @@ struct events {
     size_t max;
     uint64_t last; /* number of the newest; it lies at (last - 1) % max */
     char epoch[17];
-    struct events_reader *readers;
+    LIST_HEAD(, events_reader) readers;
     void (*sink)(void *arg, const struct event *event); /* NULL: none */
     void *sink_arg;
 };
@@ -26,8 +25,10 @@ struct events {
 static const char *const names[EVENT_KIND_MAX] = {
     [EVENT_SESSION_CREATED] = "session.created", [EVENT_SESSION_DELETED] = "session.deleted",
     [EVENT_SESSION_EXPIRED] = "session.expired", [EVENT_SESSION_LOST] = "session.lost",
-    [EVENT_PROCESS_STARTED] = "process.started", [EVENT_PROCESS_EXITED] = "process.exited",
-    [EVENT_EXEC_ENDED] = "exec.ended",
+    [EVENT_SESSION_STOPPED] = "session.stopped", [EVENT_SESSION_STARTED] = "session.started",
+    [EVENT_SESSION_PAUSED] = "session.paused",   [EVENT_SESSION_UNPAUSED] = "session.unpaused",
+    [EVENT_SESSION_RENAMED] = "session.renamed", [EVENT_PROCESS_STARTED] = "process.started",
+    [EVENT_PROCESS_EXITED] = "process.exited",   [EVENT_EXEC_ENDED] = "exec.ended",
 };
 
 const char *event_kind_name(enum event_kind kind)
@@ -46,7 +47,7 @@ struct events *events_new(struct loop *loop, size_t max)
     return e;
 }
 
-static void forget(struct event *event)
+static void event_forget(struct event *event)
 {
     free((char *)event->session);
     free((char *)event->name);
@@ -57,9 +58,9 @@ void events_free(struct events *e)
 {
     if (e == NULL)
         return;
-    assert(e->readers == NULL);
+    assert(LIST_EMPTY(&e->readers));
     for (size_t i = 0; i < e->max; i++)
-        forget(&e->ring[i]);
+        event_forget(&e->ring[i]);
     free(e->ring);
     free(e);
 }
@@ -85,17 +86,18 @@ static void on_ready(struct loop_defer *d)
     r->ready(r->arg);
 }
 
-/* Makes room: whoever has not read the oldest event yet will not any more. */
+/* Makes room: a reader that has not read the oldest event yet misses it. */
 static void drop_oldest(struct events *e)
 {
     struct event *event = slot(e, oldest(e));
+    struct events_reader *r;
 
-    for (struct events_reader *r = e->readers; r != NULL; r = r->next)
+    LIST_FOREACH (r, &e->readers, link)
         if (r->at < event->seq) {
             r->missed += wants(r, event) ? 1 : 0;
             r->at = event->seq;
         }
-    forget(event);
+    event_forget(event);
 }
 
 void events_emit(struct events *e, const struct event *event)
@@ -112,7 +114,8 @@ void events_emit(struct events *e, const struct event *event)
     to->real_ns = clock_real(loop_clock(e->loop));
     if (e->sink != NULL)
         e->sink(e->sink_arg, to);
-    for (struct events_reader *r = e->readers; r != NULL; r = r->next)
+    struct events_reader *r;
+    LIST_FOREACH (r, &e->readers, link)
         loop_defer_start(e->loop, &r->defer, on_ready);
 }
 
@@ -148,11 +151,7 @@ void events_attach(struct events *e, struct events_reader *r, uint64_t after)
         r->missed = first - 1 - r->at;
         r->at = first - 1;
     }
-    r->prev = NULL;
-    r->next = e->readers;
-    if (r->next != NULL)
-        r->next->prev = r;
-    e->readers = r;
+    LIST_INSERT_HEAD(&e->readers, r, link);
     loop_defer_start(e->loop, &r->defer, on_ready);
 }
 
@@ -161,12 +160,7 @@ void events_detach(struct events_reader *r)
     if (r->hub == NULL)
         return;
     loop_defer_stop(&r->defer);
-    if (r->prev != NULL)
-        r->prev->next = r->next;
-    else
-        r->hub->readers = r->next;
-    if (r->next != NULL)
-        r->next->prev = r->prev;
+    LIST_REMOVE(r, link);
     r->hub = NULL;
 }
 
@@ -182,30 +176,4 @@ const struct event *events_next(struct events_reader *r, uint64_t *ret_missed)
         return event;
     }
     return NULL;
-}
-
-void event_write(const struct event *event, uint64_t seq, struct jw *w)
-{
-    char when[40];
-
-    clock_format(event->real_ns, when, sizeof(when));
-    jw_object(w);
-    jw_ku64(w, "seq", seq);
-    jw_kstr(w, "time", when);
-    jw_kstr(w, "type", names[event->kind]);
-    jw_kstr(w, "session_id", event->session);
-    if (event->kind == EVENT_PROCESS_STARTED || event->kind == EVENT_PROCESS_EXITED)
-        jw_kstr(w, "process_id", event->name);
-    if (event->kind == EVENT_PROCESS_EXITED)
-        jw_kint(w, "exit_code", event->exit_code);
-    if (event->kind == EVENT_EXEC_ENDED) {
-        jw_kstr(w, "exec_id", event->name);
-        jw_kstr(w, "outcome", outcome_name(event->outcome));
-        if (event->outcome == OUTCOME_EXITED)
-            jw_kint(w, "exit_code", event->exit_code);
-        else
-            jw_knull(w, "exit_code");
-        jw_ku64(w, "duration_ms", event->duration_ns / NSEC_PER_MSEC);
-    }
-    jw_object_end(w);
 }

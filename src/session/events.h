@@ -1,28 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What happened, for whoever watches: the last so many events by number, in memory. Readers come
+/* What happened, for clients that watch: the last so many events by number, in memory. Readers come
  * and go, each at its own pace; one that is too slow, or comes back too late, is told how many
  * events it has missed. Numbers start anew with the process. */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "backend/backend.h"
 #include "base/cleanup.h"
+#include "base/list.h"
 #include "loop/loop.h"
 
 struct events;
-struct jw;
 
 #define EVENTS_MAX 1024U
 
 enum event_kind {
     EVENT_SESSION_CREATED,
-    EVENT_SESSION_DELETED, /* somebody asked for it */
+    EVENT_SESSION_DELETED, /* on request */
     EVENT_SESSION_EXPIRED, /* idle for too long */
     EVENT_SESSION_LOST,    /* its sandbox died */
+    EVENT_SESSION_STOPPED, /* on request, or idle for too long; its files stay */
+    EVENT_SESSION_STARTED, /* after that */
+    EVENT_SESSION_PAUSED,
+    EVENT_SESSION_UNPAUSED,
+    EVENT_SESSION_RENAMED, /* `session` is the new name */
     EVENT_PROCESS_STARTED,
     EVENT_PROCESS_EXITED,
     EVENT_EXEC_ENDED,
@@ -37,6 +43,8 @@ struct event {
     enum outcome_kind outcome;
     int exit_code; /* of a process: minus the signal */
     uint64_t duration_ns;
+    bool bound; /* the session is of a user without a token: */
+    uid_t uid;
     /* Filled in here. */
     uint64_t seq, real_ns;
 };
@@ -45,19 +53,16 @@ struct events *events_new(struct loop *loop, size_t max);
 void events_free(struct events *e); /* readers must be gone */
 DEFINE_CLEANUP(events)
 
-void events_emit(struct events *e, const struct event *event); /* e NULL: nobody listens */
-/* One who hears of everything at once, before any reader: for records that may not miss any. */
+void events_emit(struct events *e, const struct event *event); /* e NULL: does nothing */
+/* Gets every event at once, before any reader: for records that may not miss any. */
 void events_set_sink(struct events *e, void (*fn)(void *arg, const struct event *event), void *arg);
 uint64_t events_last(const struct events *e);     /* number of the last; 0: none */
 const char *events_epoch(const struct events *e); /* 16 hex digits, this process only */
 const char *event_kind_name(enum event_kind kind);
-/* An object: seq (the event's own, or what its reader is to see), time, type, session_id, and what
- * belongs to the kind. */
-void event_write(const struct event *event, uint64_t seq, struct jw *w);
 
 struct events_reader {
     struct events *hub; /* NULL: not attached; the rest is private but `arg` */
-    struct events_reader *prev, *next;
+    LIST_ENTRY(events_reader) link;
     uint64_t at, missed;
     bool (*visible)(void *arg, const struct event *event);
     void (*ready)(void *arg);

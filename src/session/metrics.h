@@ -3,7 +3,7 @@
 
 /* What has happened since boxd was started, in plain integers: one thread, so no lock. They are
  * incremented where things happen; front/v1/metrics.c writes them for Prometheus. Gauges are not
- * kept here: they are read off the objects themselves when somebody asks.
+ * kept here: front/v1/metrics.c reads them off the objects themselves.
  *
  * Nothing that a peer can choose becomes a label. */
 
@@ -16,7 +16,7 @@
 
 /* Why a session is gone. */
 enum metrics_end {
-    METRICS_DELETED, /* somebody asked */
+    METRICS_DELETED, /* on request */
     METRICS_EXPIRED, /* idle for too long */
     METRICS_LOST,    /* the sandbox died by itself */
     METRICS_END_MAX,
@@ -24,7 +24,7 @@ enum metrics_end {
 
 /* Execs that have no outcome of their own. */
 enum metrics_exec {
-    METRICS_EXEC_ABANDONED = OUTCOME_KIND_MAX, /* nobody waited for the end */
+    METRICS_EXEC_ABANDONED = OUTCOME_KIND_MAX, /* the caller did not wait for its end */
     METRICS_EXEC_FAILED,                       /* it could not be started */
     METRICS_EXEC_MAX,
 };
@@ -52,7 +52,7 @@ struct metrics {
     struct hist session_create;
 
     uint64_t execs[METRICS_EXEC_MAX]; /* by outcome */
-    uint64_t execs_running;           /* the one gauge: nobody has a list of them */
+    uint64_t execs_running;           /* the one gauge: there is no list of them */
     struct hist exec;
     uint64_t output_bytes[2]; /* of execs, by enum exec_stream */
 

@@ -11,7 +11,6 @@
 
 #include "backend/backend.h"
 
-struct attachment;
 struct buf;
 struct err;
 struct manager;
@@ -46,7 +45,7 @@ int process_stop(struct session *s, const char *process_id, process_stopped_fn *
                  struct err *err);
 /* Kills it and all it started, if it runs; process_reason() then says why. */
 void process_kill(struct process *p, const char *why);
-const char *process_reason(const struct process *p); /* NULL: nobody killed it */
+const char *process_reason(const struct process *p); /* NULL: boxd did not kill it */
 /* NULL: none. One that is being replaced is found until its successor runs. */
 struct process *process_find(struct session *s, const char *process_id);
 struct process *process_next(struct session *s, struct process *after); /* by start; NULL starts */
@@ -54,7 +53,7 @@ struct process *process_next(struct session *s, struct process *after); /* by st
 const struct process_spec *process_spec_of(const struct process *p);
 struct session *process_session(const struct process *p);
 bool process_running(const struct process *p);        /* also while it is being stopped */
-bool process_attached(const struct process *p);       /* somebody reads it */
+bool process_attached(const struct process *p);       /* a reader has claimed it */
 uint64_t process_started_at(const struct process *p); /* wall clock */
 uint64_t process_exited_at(const struct process *p);  /* wall clock; 0 while it runs */
 /* Exit status, or the negative number of the signal that ended it. */
@@ -70,51 +69,8 @@ size_t process_stderr_from(struct process *p, uint64_t *at, char *buf, size_t si
 /* Output by byte offset, beside any reader: looking takes nothing away. */
 struct proc_range process_range(const struct process *p);
 ssize_t process_read(struct process *p, uint64_t from, char *buf, size_t size);
-/* ERR_CONFLICT while a reader has the process: only it knows what its peer has. */
+/* ERR_CONFLICT while a reader has claimed the process: only it knows what its peer has. */
 int process_release(struct process *p, uint64_t upto, struct err *err);
-
-/* Told, from the loop, whenever the output grows or ends, or the process goes away; `p` is then
- * NULL and the watch has been stopped. */
-struct process_watch {
-    struct process *p; /* private, like the rest */
-    struct process_watch *prev, *next;
-    void (*fn)(struct process_watch *w, struct process *p);
-};
-void process_watch_start(struct process *p, struct process_watch *w,
-                         void (*fn)(struct process_watch *w, struct process *p));
-void process_watch_stop(struct process_watch *w); /* does nothing on one that was stopped */
 
 size_t manager_processes_running(const struct manager *m);
 size_t manager_processes_exited(const struct manager *m);
-
-/* Readers -------------------------------------------------------------------------------------
- *
- * One reader at a time has the process; the others wait in the order they came. Only the one that
- * has it may call what follows. */
-
-struct attachment_events {
-    void (*active)(void *arg);  /* its turn has come; from the loop, also for the first */
-    void (*output)(void *arg);  /* there is more to read, or the end has been reached */
-    void (*drained)(void *arg); /* attachment_write() may be called again */
-    /* The last call: the process has exited and all of its output was released, it was stopped or
-     * replaced, or the session was ended. attachment_free() is still owed. */
-    void (*ended)(void *arg);
-};
-
-/* ERR_STATE when the process does not run. */
-int process_attach(struct process *p, const struct attachment_events *events, void *arg,
-                   struct attachment **ret, struct err *err);
-void attachment_free(struct attachment *a);            /* the next in line becomes active */
-bool attachment_is_active(const struct attachment *a); /* from active() on */
-
-/* Where reading goes on: what lies before was released by this reader or an earlier one. */
-uint64_t attachment_begin(const struct attachment *a);
-/* As proc_read() of the backend. */
-ssize_t attachment_read(struct attachment *a, uint64_t from, char *buf, size_t size);
-bool attachment_eof(const struct attachment *a, uint64_t at); /* nothing follows this offset */
-/* The peer has these bytes: they are not needed again, by this reader or the next. */
-void attachment_release(struct attachment *a, uint64_t upto);
-/* As proc_write() of the backend. */
-int attachment_write(struct attachment *a, const char *data, size_t len);
-size_t attachment_unwritten(const struct attachment *a); /* as proc_unwritten() of the backend */
-void attachment_close_stdin(struct attachment *a);

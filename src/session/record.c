@@ -4,7 +4,6 @@
 
 #include "session/record.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <string.h>
 
@@ -16,6 +15,7 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "session/manager.h"
+#include "session/ports.h"
 #include "session/process.h"
 #include "spec/model.h"
 #include "spec/process.h"
@@ -58,10 +58,17 @@ static const struct field session_fields[] = {
     {"expires_ns", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, expires_ns),
      .min = 0, .max = INT64_MAX, .rule = "expires_ns must be a time", .strict_text = "expires_ns must be a time"},
     {"env_locked", FIELD_BOOL, 0, offsetof(struct session_record, env_locked)},
+    {"durable", FIELD_BOOL, 0, offsetof(struct session_record, durable)},
+    {"image_named", FIELD_BOOL, 0, offsetof(struct session_record, image_named)},
+    {"best_effort", FIELD_BOOL, 0, offsetof(struct session_record, best_effort)},
+    {"required", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, required),
+     .min = 0, .max = INT64_MAX, .rule = "required must be a set of fields", .strict_text = "required must be a number"},
     {"artifacts", FIELD_STR, FIELD_NULLABLE, offsetof(struct session_record, artifacts),
      .max = SPEC_PATH_MAX, .valid = path_is_clean_absolute, .rule = "artifacts must be a path"},
     {"artifact_digests", FIELD_STRV, 0, offsetof(struct session_record, artifact_digests),
      .max = SPEC_MOUNTS_MAX, .max_bytes = SPEC_MOUNTS_MAX * (SPEC_DIGEST_MAX + 1)},
+    {"ports", FIELD_STRV, 0, offsetof(struct session_record, ports),
+     .max = PORT_MAPS_MAX, .max_bytes = PORT_MAPS_MAX * (PORT_ADDRESS_MAX + 16)},
     {"lease_sec", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, lease_sec),
      .min = 0, .max = LEASE_SEC_MAX, .rule = "lease_sec must be a number of seconds",
      .strict_text = "lease_sec must be a number"},
@@ -106,8 +113,7 @@ static const struct model process_model = {
 static int write_parts(const struct model *spec_of, const void *spec, const struct model *state_of,
                        const void *state, struct buf *out)
 {
-    struct jw w;
-    jw_init(&w, out);
+    struct jw w = JW_INIT(out);
     jw_object(&w);
     jw_kint(&w, "version", VERSION);
     jw_key(&w, "spec");
@@ -129,6 +135,10 @@ int session_record_write(const struct session_record *record, struct buf *out)
     state.bound_uid = spec.own.bound ? (int64_t)spec.own.uid : -1;
     state.expires_ns = (int64_t)spec.own.expires_ns;
     state.env_locked = spec.own.env_locked;
+    state.durable = spec.own.durable;
+    state.image_named = spec.own.image_named;
+    state.best_effort = spec.own.best_effort;
+    state.required = (int64_t)spec.own.required;
     state.artifacts = spec.own.artifacts;
     state.artifact_digests = spec.own.artifact_digests;
     return write_parts(&spec_model, &spec, &session_model, &state, out);
@@ -186,6 +196,10 @@ int session_record_read(const char *text, size_t len, struct session_record *ret
     record.spec->own.uid = record.bound_uid >= 0 ? (uid_t)record.bound_uid : 0;
     record.spec->own.expires_ns = (uint64_t)record.expires_ns;
     record.spec->own.env_locked = record.env_locked;
+    record.spec->own.durable = record.durable;
+    record.spec->own.image_named = record.image_named;
+    record.spec->own.best_effort = record.best_effort;
+    record.spec->own.required = (uint64_t)record.required;
     record.spec->own.artifacts = TAKE_PTR(record.artifacts);
     record.spec->own.artifact_digests = TAKE_PTR(record.artifact_digests);
     *ret = record;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What the store keeps of sessions and processes, as text. Writing is for us; reading is for a text
- * that anybody may have edited: every size has a cap, every value a range. No I/O. */
+/* What the store keeps of sessions and processes, as text. The reader does not trust the text,
+ * which may have been edited: every size has a cap, every value a range. No I/O. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@ struct session_record {
     char *sandbox;     /* owned; its name in that backend */
     char *sandbox_id;  /* owned; what people know it by there, NULL: the same */
     int64_t created_ns;
-    int64_t lease_sec;   /* 0: nobody has to hold it */
+    int64_t lease_sec;   /* 0: it has no lease */
     int64_t numbers_end; /* process numbers from here on were never used in this sandbox */
     /* What spec->own has, and has again after reading. Written from there; empty otherwise. */
     char **labels;     /* owned */
@@ -31,8 +31,13 @@ struct session_record {
     int64_t bound_uid; /* -1: none */
     int64_t expires_ns;
     bool env_locked;
+    bool durable;
+    bool image_named;
+    bool best_effort;
+    int64_t required;
     char *artifacts;         /* owned */
     char **artifact_digests; /* owned */
+    char **ports;            /* owned; published: "ADDRESS HOST_PORT PORT" */
 };
 
 /* Of the environment only the names are kept: what runs is never started again by us, and values

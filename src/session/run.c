@@ -21,7 +21,7 @@ struct run {
     const struct backend_ops *ops;
     struct run_events events;
     void *arg;
-    struct log_scope request; /* who asked, for the log */
+    struct log_scope request; /* that asked, for the log */
     bool counted;             /* the session counts us among its running execs */
     bool quiet;
     unsigned condemned; /* the session, when it began */
@@ -67,7 +67,7 @@ static void uncount(struct run *r, unsigned how)
     session_exec_ends(r->session);
 }
 
-static void tell(const struct run *r)
+static void tell_ended(const struct run *r)
 {
     const struct outcome *o = &r->result.outcome; /* the backend's own went with the exec */
     struct manager *m = session_manager(r->session);
@@ -76,12 +76,14 @@ static void tell(const struct run *r)
                     &(struct event){.kind = EVENT_EXEC_ENDED,
                                     .session = session_id(r->session),
                                     .name = r->id,
+                                    .bound = session_spec(r->session)->own.bound,
+                                    .uid = session_spec(r->session)->own.uid,
                                     .outcome = o->kind,
                                     .exit_code = o->exit_code,
                                     .duration_ns = o->duration_ns});
 }
 
-/* Whoever was killed for what the session did is told why. */
+/* A command that was killed for what the session did gets the reason in its outcome. */
 static void explain(struct run *r)
 {
     struct outcome *o = &r->result.outcome;
@@ -105,7 +107,7 @@ static void on_finished(void *arg, const struct outcome *outcome)
     uncount(r, outcome->kind);
     r->ops->exec_free(r->exec);
     r->exec = NULL;
-    tell(r);
+    tell_ended(r);
     r->events.finished(r->arg, &r->result);
 }
 

@@ -34,7 +34,7 @@ struct run_events {
 struct run_options {
     struct exec_request exec; /* borrowed for the call */
     size_t capture;           /* bytes kept of each stream, RUN_CAPTURE_MAX at most */
-    bool quiet;               /* somebody looks at the session, nobody uses it: it stays idle */
+    bool quiet;               /* it only looks at the session, which stays idle */
     const char *id;           /* borrowed for the call; by which it is known; NULL: by none */
 };
 

@@ -6,43 +6,43 @@
 #include "backend/backend.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "loop/loop.h"
 #include "session/events.h"
 #include "session/manager.h"
 #include "session/metrics.h"
+#include "session/ports.h"
 #include "session/process.h"
+#include "session/process_reader.h"
 
 struct process_record;
 struct share;
 
-#define SESSION_BUCKETS 4096U
-
-/* Somebody who waits for a session to be ready (spec set while it has to be made first), or to be
- * gone, or for all to be gone (no session). */
+/* A caller that waits for a session to be ready (spec set while it has to be made first), or to be
+ * gone, or for all sessions to be gone (no session). */
 struct waiter {
-    struct waiter *next;                /* of the session, in order of arrival */
-    struct waiter *all_prev, *all_next; /* of the manager */
+    STAILQ_ENTRY(waiter) link;   /* of the session, in order of arrival */
+    LIST_ENTRY(waiter) all_link; /* of the manager */
     struct manager *m;
     struct session *session; /* held */
-    struct spec *spec;       /* owned; set while the name is still somebody else's */
+    struct spec *spec;       /* owned; set while another session has the name */
     uint64_t given;
     unsigned flags; /* enum acquire_flags */
     session_ready_fn *ready;
     session_gone_fn *gone;
     void *arg;
     struct err err;
-    struct log_scope request; /* who asked, for the log */
+    struct log_scope request; /* that asked, for the log */
     struct loop_defer defer;
 };
 
-struct waiter_queue {
-    struct waiter *first, **end;
-};
+STAILQ_HEAD(waiter_queue, waiter);
 
 struct session {
     struct manager *m;
-    struct session *bucket_next, *prev, *next;
+    LIST_ENTRY(session) bucket;
+    TAILQ_ENTRY(session) link; /* in order of creation */
     enum session_state state;
     unsigned refs; /* the manager's own is one while it is listed */
     unsigned execs;
@@ -51,9 +51,11 @@ struct session {
     unsigned condemned;      /* how often session_condemn() was called */
     char *sentence;          /* owned; why, the last time */
     struct spec *spec;       /* owned */
-    struct share *share;     /* that it is one session of; NULL: nobody's */
+    struct share *share;     /* held; that is charged for the session; NULL: none is */
     struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */
     char *sandbox_id;        /* owned; what people know it by, as the backend said first; or NULL */
+    char *kept_backend, *kept_name; /* owned; of a durable one, whose files stay there; or NULL */
+    uint64_t disk_bytes;            /* that these take, when it was stopped last */
     uint64_t created_real, used_real, used_boot;
     uint64_t quiet_boot;         /* nothing ran in it then; 0: that was never seen */
     uint64_t begun;              /* to be made; monotonic */
@@ -62,40 +64,57 @@ struct session {
     struct log_scope request;    /* which had it made or ended, for the log */
     struct waiter_queue waiters; /* told when READY, or gone; first come, first served */
     bool delete_asked;           /* while it was still being created */
-    bool retiring; /* somebody waits to make it anew, with other mounts, once it is idle */
-    bool adopting; /* CREATING, but it was there before us */
-    bool told;     /* it was made, and who watches or counts knows of it */
-    bool stored;   /* the store has a record of it */
+    bool retiring;   /* a caller waits to make it anew, with other mounts, once it is idle */
+    bool adopting;   /* CREATING, but it was there before us */
+    bool restarting; /* CREATING, from what is kept on disk: it goes back to STOPPED on failure */
+    bool discarding; /* STOPPING, from STOPPED: only files are left to remove */
+    bool halt_asked; /* CREATING: it is to be stopped once it is ready */
+    bool told;       /* it was made, and events and metrics have it */
+    bool stored;     /* the store has a record of it */
     bool used_dirty;
-    bool left; /* it outlives us: whoever waits for all to be gone does not wait for it */
+    bool disk_failed; /* STOPPED: it could not be measured; the reaper tries again */
+    bool disk_known;  /* STOPPED: disk_bytes is right, or cannot be had */
+    bool left;        /* it outlives us: manager_close() does not wait for it */
     uint32_t next_number,
-        numbers_end; /* of processes; what lies between is reserved in the store */
-    struct process *processes, *last_process;
-    size_t n_running;   /* of these */
-    unsigned holders;   /* of its lease */
+        numbers_end;                 /* of processes; what lies between is reserved in the store */
+    TAILQ_HEAD(, process) processes; /* by start */
+    size_t n_running;                /* of these */
+    unsigned holders;                /* of its lease */
     uint32_t lease_sec; /* it ends so long after its last holder let go; 0: it has no lease */
     struct loop_timer lease_timer;
+    unsigned retries; /* of a start that found what is kept still in use */
+    struct loop_timer retry_timer;
+    TAILQ_HEAD(, port_map) ports; /* owned; published, in that order */
+    LIST_HEAD(, port_dial) dials; /* connections to its ports; their callers own them */
+    unsigned n_ports, n_dials;
+    unsigned n_asked; /* of the dials: those that the backend has not answered */
 };
 
 struct manager {
     struct loop *loop;
     struct backend *backend;
     struct manager_options options;
-    struct session *buckets[SESSION_BUCKETS];
-    struct session *first, *last;
-    struct waiter *waiters; /* owned; all of them, also those whose answer is queued */
+    TABLE(session, 4096) by_id;
+    TAILQ_HEAD(, session) sessions;
+    LIST_HEAD(, waiter) waiters; /* owned; all of them, also those whose answer is queued */
     size_t n_sessions, n_waiters;
-    size_t n_left;                              /* of the sessions: those that stay when all end */
-    struct waiter_queue all_gone;               /* told when the last session is gone */
-    struct notice *notices;                     /* owned; all of them */
-    struct lease_holder *holders, *last_holder; /* borrowed, in the order they came */
-    struct process *exited_first, *exited_last; /* in the order they ended */
-    size_t n_running, n_exited;                 /* processes */
+    size_t n_left;                           /* of the sessions: those that stay when all end */
+    size_t n_stopped;                        /* of the sessions: those in STOPPED */
+    bool measuring;                          /* what one of them has on disk */
+    struct waiter_queue all_gone;            /* told when the last session is gone */
+    LIST_HEAD(, notice) notices;             /* owned; all of them */
+    TAILQ_HEAD(, lease_holder) holders;      /* borrowed, in the order they came */
+    TAILQ_HEAD(exited_list, process) exited; /* in the order they ended */
+    size_t n_running, n_exited;              /* processes */
+    struct reader_round *round;              /* of telling readers, while there is one */
     struct metrics metrics;
     struct loop_timer reaper, flusher;
     bool closing;
+    unsigned n_dials;        /* of all sessions */
+    void (*busy)(void *arg); /* manager_on_busy() */
+    void *busy_arg;
     struct {
-        session_gone_fn *done; /* NULL: nobody waits */
+        session_gone_fn *done; /* NULL: no caller waits */
         void *arg;
         size_t pending; /* sessions on their way, and one while the store is read */
         struct err err;
@@ -103,58 +122,74 @@ struct manager {
     } adopt;
 };
 
-/* Who hears that a process was started or stopped; told from the loop, exactly once. */
+/* A caller that waits for a process to start or stop; told from the loop, exactly once. */
 struct notice {
     struct manager *m;
-    struct notice *all_prev, *all_next;
-    struct notice *next;     /* of the process */
-    struct process *process; /* borrowed; NULL once it is gone */
+    LIST_ENTRY(notice) all_link; /* of the manager */
+    LIST_ENTRY(notice) link;     /* of the process */
+    struct process *process;     /* borrowed; NULL once it is gone */
     process_started_fn *started;
     process_stopped_fn *stopped;
     void *arg;
     struct err err;
-    struct log_scope request; /* who asked, for the log */
+    struct log_scope request; /* that asked, for the log */
     struct loop_defer defer;
 };
 
 struct process {
-    struct session *session;       /* borrowed: it goes before its session does */
-    struct process *prev, *next;   /* of the session, by start */
-    struct process *older, *newer; /* of the manager, by exit */
+    struct session *session;          /* borrowed: it goes before its session does */
+    TAILQ_ENTRY(process) link;        /* of the session; not while it is STARTING */
+    TAILQ_ENTRY(process) exited_link; /* of the manager; while it is EXITED */
     enum process_state state;
     struct process_spec *spec; /* owned */
-    struct share *share;       /* that it is one process of, while it runs; NULL: nobody's */
+    struct share *share;       /* held while it runs; that is charged for it; NULL: none is */
     uint32_t number;
     struct proc *proc;         /* owned; NULL before it is started and once its output is gone */
     struct process *successor; /* owned; STARTING, takes our place when we are gone */
-    struct notice *notices;
+    LIST_HEAD(, notice) notices;
     uint64_t started_real, exited_real, exited_boot;
     int exit_code;
     char *reason;       /* owned; why it was killed, or NULL */
     uint64_t counted;   /* bytes of output, in the metrics */
     struct buf preview; /* of stderr, once there is no proc, or where it says nothing */
-    struct attachment *readers, *last_reader; /* the first has it */
-    struct process_watch *watches;
+    LIST_HEAD(, process_reader) readers; /* borrowed; the newest comes first */
     struct loop_timer timer; /* until it is killed, or its last words are written down */
+    struct loop_timer limit; /* until its time is up; armed while it runs and has such a limit */
 };
 
-/* waiter.c */
-struct waiter *waiter_new(struct manager *m, void *arg);
-void waiter_free(struct waiter *w);
-void waiter_add(struct session *s, struct waiter *w);
-/* Each kind of waiter hears the error that concerns it; NULL: things went well. */
+/* manager.c. Each kind of waiter hears the error that concerns it; NULL: things went well. */
 void waiters_wake(struct session *s, const struct err *ready_err, const struct err *gone_err);
 void waiters_wake_all_gone(struct manager *m);
+void waiter_add_gone(struct session *s, session_gone_fn *gone, void *arg);
+void waiter_add_ready(struct session *s, session_ready_fn *ready, void *arg);
+int manager_check_capacity(const struct manager *m, struct err *err);
+/* Refuses host paths that no session may mount, whatever the policy allows. */
+int hostpath_check(const struct spec *spec, struct err *err);
 
-/* manager.c: the second half of manager_acquire(), also for one whose turn has come (`queued`).
- * Takes w->spec in every case of success. */
-int manager_acquire_for(struct manager *m, struct waiter *w, bool queued, struct err *err);
+/* kept.c */
+void kept_know(struct session *s); /* a new one: under which name its files stay, if they do */
+int session_start(struct session *s, struct err *err); /* of a STOPPED one */
+void session_halt(struct session *s);                  /* of a durable one: ends what runs */
+void kept_halt_now(struct session *s);                 /* HALTING: nothing is waited for any more */
+void kept_back(struct session *s, const struct err *err); /* CREATING to STOPPED: it has failed */
+void kept_discard_failed(struct session *s, const struct err *err); /* its files are there still */
+void kept_pause_again(struct session *s);                           /* it was paused when we came */
+/* A start has failed: true when it is tried again in a moment. */
+bool kept_try_again(struct session *s, const struct err *err);
+void kept_measure_again(struct manager *m);
+/* Whether the user of the spec may have another session, and whether another may be kept. */
+int kept_check_user(const struct manager *m, const struct spec *spec, struct err *err);
+int kept_admit(const struct manager *m, const struct spec *spec, struct err *err);
 
 /* session.c */
+void session_move(struct session *s, enum session_state to);
+void session_tell(const struct session *s, enum event_kind kind); /* the clients that watch */
+int session_restart(struct session *s, struct backend *b, struct err *err);
 struct session *session_new(struct manager *m, struct spec *spec); /* takes spec; lists it */
 struct session *session_lookup(struct manager *m, const char *id); /* in any state */
 void session_unlist(struct session *s);
 void session_touch(struct session *s);
+void session_busy(struct session *s); /* tells the observer of manager_on_busy() */
 int session_create(struct session *s, struct err *err);
 int session_adopt(struct session *s, struct backend *b, const char *sandbox, struct err *err);
 void session_stop(struct session *s);
@@ -162,14 +197,8 @@ void session_stop(struct session *s);
 void session_processes_gone(struct session *s);
 /* It is not there or could not be made: forgets it and tells. */
 void session_fail(struct session *s, const struct err *err);
-
-/* compat.c */
-int session_check_same(const struct session *s, const struct spec *want, uint64_t given,
-                       struct err *err);
-bool session_same_mounts(const struct spec *a, const struct spec *b);
-
-/* hostpath.c */
-int hostpath_check(const struct spec *spec, struct err *err);
+void reap_start(struct manager *m); /* (re)arms the timer */
+void reap_exited(struct manager *m);
 
 /* durable.c: the store, as sessions see it. Without one everything succeeds. */
 int durable_put_session(struct session *s, struct err *err);
@@ -179,56 +208,29 @@ void durable_drop_process(struct process *p);
 int durable_take_number(struct session *s, uint32_t *ret, struct err *err);
 void durable_touch(struct session *s);
 void durable_flush(struct manager *m);
-
-/* reap.c */
-void reap_start(struct manager *m); /* (re)arms the timer */
-void reap_exited(struct manager *m);
-void session_update_deadline(struct session *s);
-
-/* lease.c */
-void lease_adopted(struct session *s); /* its holder has so long to come back */
-
-/* adopt.c */
 void adopt_processes(struct session *s); /* from inside `created` */
 void adopt_finished_one(struct manager *m);
 
 /* process.c */
-int process_launch(struct process *p, struct err *err); /* a STARTING one */
-
-/* process_life.c */
-extern const struct proc_events process_events;
-struct process *process_new(struct session *s, struct process_spec *spec); /* takes spec */
-/* In any state; what runs of it is killed. Whoever waits is told that it is gone. */
-void process_free(struct process *p);
-/* Frees one that never ran; whoever started it is told why. */
-void process_cancel(struct process *p, const struct err *err);
-void process_list_running(struct process *p); /* it has just been started */
-void process_terminate(struct process *p);    /* begins to, if it runs */
-void process_forget(struct process *p);       /* an exited one */
-void process_record_exit(struct process *p);  /* what the store knows of an exited one */
+void process_forget(struct process *p);      /* an exited one */
+void process_record_exit(struct process *p); /* what the store knows of an exited one */
 /* Its output or its readers have changed: perhaps there is nothing left for them. */
 void process_settle(struct process *p);
 /* One that an earlier daemon started. Takes what the record owns. */
 void process_adopt(struct session *s, struct process_record *record);
 void processes_stop_all(struct session *s); /* begins to; see session_processes_gone() */
 void processes_drop_all(struct session *s, bool backend_is_there);
-
-/* process_output.c */
-void process_watches_tell(struct process *p);
-void process_watches_end(struct process *p);
-
-/* notice.c */
-struct notice *notice_new(struct process *p, void *arg);
-void notice_tell(struct notice *n);                              /* from the loop */
-void notices_fail_all(struct process *p, const struct err *err); /* whatever they wait for */
-void notices_tell_all(struct process *p, const struct err *start_err);
 void notice_free(struct notice *n);
+#define PREVIEW_BYTES (PROCESS_STDERR_CHARS * 4U + 4U) /* of stderr; all that can matter */
 
-/* attach.c */
-void attachments_end(struct process *p);
-void attachment_on_output(struct process *p);
-void attachment_on_drained(struct process *p);
+/* ports.c */
+void ports_cut(struct session *s);           /* ends the connections to its ports */
+void ports_drop(struct session *s);          /* and what is published */
+char **ports_write(const struct session *s); /* for its record; owned */
+void ports_restore(struct session *s, char *const *list);
 
-/* preview.c: the last code points of the bytes, as process_stderr_preview() promises them. */
-#define PREVIEW_BYTES (PROCESS_STDERR_CHARS * 4U + 4U) /* all that can matter */
-void preview_write(const char *data, size_t len, bool cut, struct buf *ret);
+/* process_reader.c */
+void readers_tell_output(struct process *p);
+void readers_tell_drained(struct process *p);
+void readers_end_turns(struct process *p);
+void readers_end(struct process *p); /* it is being forgotten */

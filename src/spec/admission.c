@@ -16,15 +16,10 @@
 static const char *const session_id_names[] = {"global", NULL};
 static const char *const backend_names[] = {"nsjail", NULL};
 
-static bool is_not_empty(const char *s)
-{
-    return s[0] != '\0';
-}
-
 /* clang-format off */
 #define ID_FIELD(type, name, what) \
     {#name, FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, offsetof(struct type, name), \
-     .max = SPEC_ID_MAX, .valid = is_not_empty, .rule = "must not be empty", .doc = (what)}
+     .max = SPEC_ID_MAX, .valid = text_not_empty, .rule = "must not be empty", .doc = (what)}
 #define STRICT_INT(type, name, required, strict) \
     #name, FIELD_INT, (required) | FIELD_STRICT, offsetof(struct type, name), .strict_text = (strict)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Converts JSON values to integers, reals, flags and choices, as pydantic does. */
+/* Converts JSON values to integers, reals, flags, choices and points in time, as pydantic does. */
 
 #include "spec/coerce.h"
 
@@ -74,59 +74,40 @@ const char *issue_text(enum issue issue)
 }
 
 /* A span of text that shrinks from the front as it is read. */
-struct span {
+struct number_text {
     const char *s;
     size_t len;
 };
 
-/* Decodes one character of 1 to 3 bytes; all blanks are that short. 0 when it is something else. */
-static size_t short_char(const unsigned char *s, size_t len, uint32_t *ret)
+/* Length of the blank that s[0..len) begins with; 0 when there is none. */
+static size_t blank_len(const char *s, size_t len)
 {
-    if (len >= 1 && s[0] < 0x80) {
-        *ret = s[0];
-        return 1;
-    }
-    if (len >= 2 && (s[0] & 0xe0) == 0xc0) {
-        *ret = (uint32_t)(s[0] & 0x1f) << 6 | (s[1] & 0x3f);
-        return 2;
-    }
-    if (len >= 3 && (s[0] & 0xf0) == 0xe0) {
-        *ret = (uint32_t)(s[0] & 0x0f) << 12 | (uint32_t)(s[1] & 0x3f) << 6 | (s[2] & 0x3f);
-        return 3;
-    }
+    bool incomplete;
+    int n = len > 0 ? utf8_next(s, len, &incomplete) : 0;
+    uint32_t c = n > 0 ? utf8_point(s, n) : 0;
+
+    for (size_t i = 0; n > 0 && i < ARRAY_SIZE(blanks); i++)
+        if (c >= blanks[i].first && c <= blanks[i].last)
+            return (size_t)n;
     return 0;
 }
 
-static bool is_blank(uint32_t c)
+static struct number_text trim(struct number_text t)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(blanks); i++)
-        if (c >= blanks[i].first && c <= blanks[i].last)
-            return true;
-    return false;
-}
-
-static struct span trim(struct span t)
-{
-    uint32_t c = 0;
-    size_t n;
-
-    while ((n = short_char((const unsigned char *)t.s, t.len, &c)) > 0 && is_blank(c)) {
+    for (size_t n; (n = blank_len(t.s, t.len)) > 0; t.len -= n)
         t.s += n;
-        t.len -= n;
-    }
     while (t.len > 0) {
         size_t start = t.len - 1;
         while (start > 0 && ((unsigned char)t.s[start] & 0xc0) == 0x80)
             start--;
-        n = short_char((const unsigned char *)t.s + start, t.len - start, &c);
-        if (n == 0 || n != t.len - start || !is_blank(c))
+        if (blank_len(t.s + start, t.len - start) != t.len - start)
             break;
         t.len = start;
     }
     return t;
 }
 
-static bool take(struct span *t, char c)
+static bool take(struct number_text *t, char c)
 {
     if (t->len == 0 || t->s[0] != c)
         return false;
@@ -135,12 +116,12 @@ static bool take(struct span *t, char c)
     return true;
 }
 
-static bool at_digit(const struct span *t)
+static bool at_digit(const struct number_text *t)
 {
     return t->len > 0 && t->s[0] >= '0' && t->s[0] <= '9';
 }
 
-static size_t take_digits(struct span *t)
+static size_t take_digits(struct number_text *t)
 {
     size_t n = 0;
     for (; at_digit(t); n++) {
@@ -152,7 +133,7 @@ static size_t take_digits(struct span *t)
 
 /* Digits in groups parted by single underscores, accumulated towards INT64_MIN (the longer side).
  * false when the text has no such shape; *digits counts from the first that is not zero. */
-static bool take_magnitude(struct span *t, int64_t *ret, size_t *digits)
+static bool take_magnitude(struct number_text *t, int64_t *ret, size_t *digits)
 {
     *ret = 0;
     *digits = 0;
@@ -172,9 +153,9 @@ static bool take_magnitude(struct span *t, int64_t *ret, size_t *digits)
     }
 }
 
-enum issue coerce_int_text(const char *s, size_t len, int64_t *ret)
+static enum issue coerce_int_text(const char *s, size_t len, int64_t *ret)
 {
-    struct span t = trim((struct span){s, len});
+    struct number_text t = trim((struct number_text){s, len});
     bool negative = take(&t, '-');
     int64_t value;
     size_t digits;
@@ -234,7 +215,7 @@ enum issue coerce_int(const struct json *v, int64_t *ret)
 }
 
 /* Copies the text without its underscores, which may stand alone between any two characters. */
-static bool drop_underscores(struct span t, struct buf *ret)
+static bool drop_underscores(struct number_text t, struct buf *ret)
 {
     for (size_t i = 0; i < t.len; i++) {
         if (t.s[i] != '_') {
@@ -247,12 +228,12 @@ static bool drop_underscores(struct span t, struct buf *ret)
     return true;
 }
 
-static bool is_word(struct span t, const char *word)
+static bool is_word(struct number_text t, const char *word)
 {
     return t.len == strlen(word) && strncasecmp(t.s, word, t.len) == 0;
 }
 
-static bool is_decimal(struct span t)
+static bool is_decimal(struct number_text t)
 {
     size_t digits = take_digits(&t);
     if (take(&t, '.'))
@@ -270,15 +251,14 @@ static bool is_decimal(struct span t)
 
 static enum issue coerce_real_text(const char *s, size_t len, double *ret)
 {
-    struct span t = trim((struct span){s, len});
-    AUTO_DONE(buf) struct buf text;
-    buf_init(&text, NUMBER_TEXT_MAX);
+    struct number_text t = trim((struct number_text){s, len});
+    AUTO_DONE(buf) struct buf text = BUF_INIT(NUMBER_TEXT_MAX);
     double d;
 
     if (t.len == 0 || !drop_underscores(t, &text))
         return ISSUE_REAL_PARSING;
 
-    struct span body = {buf_str(&text), text.len};
+    struct number_text body = {buf_str(&text), text.len};
     bool negative = take(&body, '-');
     if (!negative)
         (void)take(&body, '+');
@@ -337,7 +317,7 @@ enum issue coerce_bool(const struct json *v, bool *ret)
         return int_from_real(json_real(v), &i) ? ISSUE_BOOL_TYPE : bool_from_int(i, ret);
     case JSON_STRING:
         for (size_t n = 0; n < ARRAY_SIZE(bool_words); n++)
-            if (is_word((struct span){json_str(v), json_str_len(v)}, bool_words[n].word)) {
+            if (is_word((struct number_text){json_str(v), json_str_len(v)}, bool_words[n].word)) {
                 *ret = bool_words[n].value;
                 return ISSUE_NONE;
             }
@@ -350,6 +330,25 @@ enum issue coerce_bool(const struct json *v, bool *ret)
     return ISSUE_BOOL_TYPE;
 }
 
+bool coerce_truth(const struct json *v)
+{
+    switch (json_type(v)) {
+    case JSON_BOOL:
+        return json_bool(v);
+    case JSON_INT:
+    case JSON_REAL:
+        return json_real(v) < 0 || json_real(v) > 0;
+    case JSON_STRING:
+        return json_str_len(v) > 0;
+    case JSON_ARRAY:
+    case JSON_OBJECT:
+        return json_len(v) > 0;
+    case JSON_NULL:
+        return false;
+    }
+    return false;
+}
+
 enum issue coerce_enum(const struct json *v, const char *const *names, int *ret)
 {
     if (json_type(v) != JSON_STRING)
@@ -360,4 +359,171 @@ enum issue coerce_enum(const struct json *v, const char *const *names, int *ret)
             return ISSUE_NONE;
         }
     return ISSUE_ENUM;
+}
+
+/* Times ---------------------------------------------------------------------------------------- */
+
+#define USEC_PER_SEC 1000000LL
+#define MSEC_WATERSHED 2e10           /* larger numbers count milliseconds, not seconds */
+#define LAST_SECOND 253402300799LL    /* 9999-12-31T23:59:59Z */
+#define FIRST_SECOND (-62135596800LL) /* 0001-01-01T00:00:00Z */
+
+struct time_cursor {
+    const char *s; /* NUL-terminated */
+};
+
+static bool take_char(struct time_cursor *c, char wanted)
+{
+    if (*c->s != wanted)
+        return false;
+    c->s++;
+    return true;
+}
+
+static bool take_number(struct time_cursor *c, int digits, int64_t *ret)
+{
+    *ret = 0;
+    for (int i = 0; i < digits; i++, c->s++) {
+        if (*c->s < '0' || *c->s > '9')
+            return false;
+        *ret = *ret * 10 + (*c->s - '0');
+    }
+    return true;
+}
+
+/* Days since 1970-01-01 in the proleptic Gregorian calendar, counted from March so that the leap
+ * day is the last of its year. */
+static int64_t days_from_civil(int64_t year, int64_t month, int64_t day)
+{
+    year -= month <= 2;
+    int64_t era = year / 400;
+    int64_t year_of_era = year % 400;
+    int64_t day_of_year = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
+    return era * 146097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year -
+           719468;
+}
+
+static bool take_date(struct time_cursor *c, int64_t *ret_days)
+{
+    static const int lengths[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    int64_t year, month, day;
+
+    if (!take_number(c, 4, &year) || !take_char(c, '-') || !take_number(c, 2, &month) ||
+        !take_char(c, '-') || !take_number(c, 2, &day))
+        return false;
+    if (year < 1 || month < 1 || month > 12)
+        return false;
+    bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    if (day < 1 || day > lengths[month - 1] + (month == 2 && leap))
+        return false;
+    *ret_days = days_from_civil(year, month, day);
+    return true;
+}
+
+/* Any number of digits; those beyond microseconds are dropped. */
+static bool take_fraction(struct time_cursor *c, int64_t *ret_usec)
+{
+    int64_t unit = USEC_PER_SEC / 10;
+    const char *start = c->s;
+
+    for (*ret_usec = 0; *c->s >= '0' && *c->s <= '9'; c->s++) {
+        *ret_usec += unit * (*c->s - '0');
+        unit /= 10;
+    }
+    return c->s > start;
+}
+
+static bool take_clock(struct time_cursor *c, int64_t *ret_usec)
+{
+    int64_t hour, minute, second = 0, fraction = 0;
+
+    if (!take_number(c, 2, &hour) || !take_char(c, ':') || !take_number(c, 2, &minute))
+        return false;
+    if (take_char(c, ':') && !take_number(c, 2, &second))
+        return false;
+    if ((take_char(c, '.') || take_char(c, ',')) && !take_fraction(c, &fraction))
+        return false;
+    if (hour > 23 || minute > 59 || second > 59)
+        return false;
+    *ret_usec = (hour * 3600 + minute * 60 + second) * USEC_PER_SEC + fraction;
+    return true;
+}
+
+static bool take_zone(struct time_cursor *c, int64_t *ret_sec, bool *ret_zoned)
+{
+    int64_t hour, minute, sign;
+
+    *ret_sec = 0;
+    *ret_zoned = *c->s != '\0';
+    if (!*ret_zoned || take_char(c, 'Z') || take_char(c, 'z'))
+        return true;
+    if (take_char(c, '+'))
+        sign = 1;
+    else if (take_char(c, '-'))
+        sign = -1;
+    else
+        return false;
+    if (!take_number(c, 2, &hour))
+        return false;
+    (void)take_char(c, ':');
+    if (!take_number(c, 2, &minute) || hour > 23 || minute > 59)
+        return false;
+    *ret_sec = sign * (hour * 3600 + minute * 60);
+    return true;
+}
+
+static enum issue time_from_text(struct time_cursor c, int64_t *ret, bool *ret_zoned)
+{
+    int64_t days, usec = 0, zone = 0;
+    bool zoned = false;
+
+    if (!take_date(&c, &days))
+        return ISSUE_TIME_PARSING;
+    if (*c.s != '\0') {
+        if (!take_char(&c, 'T') && !take_char(&c, 't') && !take_char(&c, ' ') &&
+            !take_char(&c, '_'))
+            return ISSUE_TIME_PARSING;
+        if (!take_clock(&c, &usec) || !take_zone(&c, &zone, &zoned) || *c.s != '\0')
+            return ISSUE_TIME_PARSING;
+    }
+    *ret = (days * 86400 - zone) * USEC_PER_SEC + usec;
+    *ret_zoned = zoned;
+    return ISSUE_NONE;
+}
+
+static enum issue time_from_number(double d, int64_t *ret, bool *ret_zoned)
+{
+    if (fabs(d) > MSEC_WATERSHED)
+        d /= 1000;
+    if (!(d >= (double)FIRST_SECOND && d <= (double)LAST_SECOND))
+        return ISSUE_TIME_PARSING;
+    *ret = (int64_t)round(d * (double)USEC_PER_SEC);
+    *ret_zoned = true;
+    return ISSUE_NONE;
+}
+
+enum issue coerce_time_text(const char *s, int64_t *ret, bool *ret_zoned)
+{
+    return time_from_text((struct time_cursor){s}, ret, ret_zoned);
+}
+
+enum issue coerce_time(const struct json *v, int64_t *ret, bool *ret_zoned)
+{
+    switch (json_type(v)) {
+    case JSON_STRING:
+        /* A NUL in the middle would hide what follows it. */
+        for (size_t i = 0; i < json_str_len(v); i++)
+            if (json_str(v)[i] == '\0')
+                return ISSUE_TIME_PARSING;
+        return time_from_text((struct time_cursor){json_str(v)}, ret, ret_zoned);
+    case JSON_INT:
+    case JSON_REAL:
+        return time_from_number(json_real(v), ret, ret_zoned);
+    case JSON_NULL:
+    case JSON_BOOL:
+    case JSON_ARRAY:
+    case JSON_OBJECT:
+        break;
+    }
+    return ISSUE_TIME_TYPE;
 }

@@ -7,7 +7,6 @@
  * the result is ISSUE_NONE. `v` NULL counts as null. */
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 struct json;
@@ -45,7 +44,6 @@ const char *issue_text(enum issue issue);
  * "1_000", "+7" or "12.0". Integers beyond int64 become INT64_MIN or INT64_MAX, so that the range
  * check of the field words the refusal. */
 enum issue coerce_int(const struct json *v, int64_t *ret);
-enum issue coerce_int_text(const char *s, size_t len, int64_t *ret);
 
 /* Numbers, true and false, and strings such as " 1.5 ", ".5" or "1e3". Never infinite, never NaN.
  */
@@ -54,6 +52,8 @@ enum issue coerce_real(const struct json *v, double *ret);
 /* true, false, 1, 0 and the words true/false, yes/no, on/off, t/f, y/n, 1/0 in any case, unpadded.
  */
 enum issue coerce_bool(const struct json *v, bool *ret);
+/* Python's bool(): null, false, 0, "", [] and {} are false. */
+bool coerce_truth(const struct json *v);
 
 /* Exact spelling; `names` ends with NULL. *ret is the index. */
 enum issue coerce_enum(const struct json *v, const char *const *names, int *ret);

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/str.h"
 #include "spec/coerce.h"
 
 struct buf;
@@ -67,6 +68,9 @@ struct field {
 };
 
 #define MODEL_FIELDS_MAX 64
+/* Of an initialiser: the table of fields, and the struct that they are members of. */
+#define MODEL_FIELDS(list, type)                                                                   \
+    .fields = (list), .n_fields = ARRAY_SIZE(list), .size = sizeof(type)
 
 struct model {
     const char *name; /* as clients know it: "BoxSpec" */
@@ -78,7 +82,8 @@ struct model {
     uint64_t gone;   /* FIELD_BIT() set: fields that are not read, and unknown as others are */
 
     /* Optional: where the value of a field comes from when it is not simply the member. */
-    const struct json *(*lookup)(const struct json *object, const struct field *f);
+    const struct json *(*lookup)(const struct json *object, const struct field *f, const void *arg);
+    const void *arg; /* borrowed */
     /* Optional: a rule over several fields. Runs when each field is right; returns what is wrong.
      */
     const char *(*check)(const void *object);
@@ -114,6 +119,16 @@ int report_fail_plain(const struct report *report, struct err *err);
 /* "2 validation errors for BoxSpec\nworkdir\n  Value error, … [type=value_error]\n…". */
 int report_write(const struct report *report, const char *model, struct buf *out);
 
+/* For `valid` of a field. */
+bool text_not_empty(const char *s);
+bool text_absolute(const char *s);
+
+/* The member of `object` that a row describes. */
+static inline void *field_member(const struct field *f, const void *object)
+{
+    return (char *)object + f->offset;
+}
+
 /* Fills a zeroed object with the defaults. Required fields stay empty. */
 void model_init(const struct model *m, void *object);
 void model_done(const struct model *m, void *object); /* frees what the members own */
@@ -126,6 +141,9 @@ int model_parse(const struct model *m, const struct json *v, uint64_t fixed, voi
 
 /* For an object built in C: trims and checks it just as model_parse() does. */
 int model_check(const struct model *m, void *object, struct report *report);
+
+/* The member of one field, its name included. */
+void model_write_field(const struct field *f, const void *object, struct jw *w);
 
 /* All fields, in declaration order. */
 void model_write_json(const struct model *m, const void *object, struct jw *w);

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/strv.h"
-#include "spec/model_internal.h"
+#include "spec/model.h"
 
 static void write_env(char *const *env, struct jw *w)
 {
@@ -56,44 +56,47 @@ static void write_time(int64_t usec, struct jw *w)
     jw_str(w, text);
 }
 
+void model_write_field(const struct field *f, const void *object, struct jw *w)
+{
+    const void *member = field_member(f, object);
+
+    jw_key(w, f->name);
+    switch (f->kind) {
+    case FIELD_STR:
+        jw_str(w, *(char *const *)member);
+        break;
+    case FIELD_INT:
+        jw_int(w, *(const int64_t *)member);
+        break;
+    case FIELD_REAL:
+        jw_real(w, *(const double *)member);
+        break;
+    case FIELD_BOOL:
+        jw_bool(w, *(const bool *)member);
+        break;
+    case FIELD_ENUM:
+        jw_str(w, f->names[*(const int *)member]);
+        break;
+    case FIELD_ENV:
+        write_env(*(char **const *)member, w);
+        break;
+    case FIELD_STRV:
+        write_strv(*(char **const *)member, w);
+        break;
+    case FIELD_LIST:
+        write_list(f, object, w);
+        break;
+    case FIELD_TIME:
+        write_time(*(const int64_t *)member, w);
+        break;
+    }
+}
+
 void model_write_json(const struct model *m, const void *object, struct jw *w)
 {
     jw_object(w);
-    for (size_t i = 0; i < m->n_fields; i++) {
-        const struct field *f = &m->fields[i];
-        const void *member = field_member(f, object);
-
-        jw_key(w, f->name);
-        switch (f->kind) {
-        case FIELD_STR:
-            jw_str(w, *(char *const *)member);
-            break;
-        case FIELD_INT:
-            jw_int(w, *(const int64_t *)member);
-            break;
-        case FIELD_REAL:
-            jw_real(w, *(const double *)member);
-            break;
-        case FIELD_BOOL:
-            jw_bool(w, *(const bool *)member);
-            break;
-        case FIELD_ENUM:
-            jw_str(w, f->names[*(const int *)member]);
-            break;
-        case FIELD_ENV:
-            write_env(*(char **const *)member, w);
-            break;
-        case FIELD_STRV:
-            write_strv(*(char **const *)member, w);
-            break;
-        case FIELD_LIST:
-            write_list(f, object, w);
-            break;
-        case FIELD_TIME:
-            write_time(*(const int64_t *)member, w);
-            break;
-        }
-    }
+    for (size_t i = 0; i < m->n_fields; i++)
+        model_write_field(&m->fields[i], object, w);
     jw_object_end(w);
 }
 
@@ -150,23 +153,20 @@ static void write_limits(const struct field *f, struct jw *w)
         jw_kint(w, "maximum", f->max);
         break;
     case FIELD_ENUM:
-        jw_key(w, "enum");
-        jw_array(w);
+        jw_karray(w, "enum");
         for (size_t i = 0; f->names[i]; i++)
             jw_str(w, f->names[i]);
         jw_array_end(w);
         break;
     case FIELD_ENV:
         jw_kint(w, "maxProperties", f->max);
-        jw_key(w, "additionalProperties");
-        jw_object(w);
+        jw_kobject(w, "additionalProperties");
         jw_kstr(w, "type", "string");
         jw_object_end(w);
         break;
     case FIELD_STRV:
         jw_kint(w, "maxItems", f->max);
-        jw_key(w, "items");
-        jw_object(w);
+        jw_kobject(w, "items");
         jw_kstr(w, "type", "string");
         jw_object_end(w);
         break;
@@ -216,11 +216,9 @@ void model_write_schema(const struct model *m, struct jw *w)
     jw_object(w);
     jw_kstr(w, "type", "object");
     jw_kstr(w, "description", m->doc);
-    jw_key(w, "properties");
-    jw_object(w);
+    jw_kobject(w, "properties");
     for (size_t i = 0; i < m->n_fields; i++) {
-        jw_key(w, m->fields[i].name);
-        jw_object(w);
+        jw_kobject(w, m->fields[i].name);
         write_type(&m->fields[i], w);
         jw_kstr(w, "description", m->fields[i].doc);
         write_limits(&m->fields[i], w);
@@ -228,8 +226,7 @@ void model_write_schema(const struct model *m, struct jw *w)
         jw_object_end(w);
     }
     jw_object_end(w);
-    jw_key(w, "required");
-    jw_array(w);
+    jw_karray(w, "required");
     for (size_t i = 0; i < m->n_fields; i++)
         if (m->fields[i].flags & FIELD_REQUIRED)
             jw_str(w, m->fields[i].name);

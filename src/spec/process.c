@@ -9,23 +9,13 @@
 #include "spec/model.h"
 #include "spec/spec.h"
 
-static bool is_absolute(const char *s)
-{
-    return s[0] == '/';
-}
-
-static bool is_not_empty(const char *s)
-{
-    return s[0] != '\0';
-}
-
 /* clang-format off */
 static const struct field fields[] = {
     {"process_id", FIELD_STR, 0, offsetof(struct process_spec, process_id),
      .text = PROCESS_DEFAULT_ID, .max = SPEC_ID_MAX,
      .doc = "Name of the process within its session. A running process of that name is replaced."},
     {"command", FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, offsetof(struct process_spec, command),
-     .max = SPEC_PATH_MAX, .valid = is_not_empty, .rule = "command must not be empty",
+     .max = SPEC_PATH_MAX, .valid = text_not_empty, .rule = "command must not be empty",
      .doc = "Program: a path, or a name to look up in `PATH`."},
     {"args", FIELD_STRV, 0, offsetof(struct process_spec, args),
      .max = SPEC_ARGS_ENTRIES_MAX, .max_bytes = SPEC_ARGS_BYTES_MAX,
@@ -34,12 +24,15 @@ static const struct field fields[] = {
      .max = SPEC_ENV_ENTRIES_MAX, .max_bytes = SPEC_ENV_BYTES_MAX,
      .doc = "Environment variables of the process. Values are never shown again."},
     {"cwd", FIELD_STR, FIELD_TRIM, offsetof(struct process_spec, cwd),
-     .text = SPEC_DEFAULT_MOUNT, .max = SPEC_PATH_MAX, .valid = is_absolute,
+     .text = SPEC_DEFAULT_MOUNT, .max = SPEC_PATH_MAX, .valid = text_absolute,
      .rule = "cwd must be an absolute path inside the sandbox",
      .doc = "Directory the process starts in, made when missing."},
     {"memory_mb", FIELD_INT, 0, offsetof(struct process_spec, memory_mb),
      .number = 0, .min = INT64_MIN, .max = SPEC_SIZE_MB_MAX,
      .doc = "Memory of this process, in MiB. 0 or less: that of the session."},
+    {"timeout_sec", FIELD_INT, 0, offsetof(struct process_spec, timeout_sec),
+     .number = 0, .min = 0, .max = SPEC_TIMEOUT_MAX, .rule = "timeout_sec must not be negative",
+     .doc = "Seconds until the process and all it started are killed. 0: never."},
 };
 /* clang-format on */
 
@@ -50,13 +43,6 @@ const struct model process_spec_model = {
     .n_fields = ARRAY_SIZE(fields),
     .size = sizeof(struct process_spec),
 };
-
-struct process_spec *process_spec_new(void)
-{
-    struct process_spec *p = xnew(struct process_spec);
-    model_init(&process_spec_model, p);
-    return p;
-}
 
 void process_spec_free(struct process_spec *p)
 {
@@ -70,8 +56,9 @@ void process_spec_free(struct process_spec *p)
 int process_spec_parse_report(const struct json *object, struct process_spec **ret,
                               struct report *report, struct err *err)
 {
-    AUTO(process_spec) struct process_spec *p = process_spec_new();
+    AUTO(process_spec) struct process_spec *p = xnew(struct process_spec);
 
+    model_init(&process_spec_model, p);
     if (model_parse(&process_spec_model, object, 0, p, report) < 0)
         return report_fail(report, err);
     *ret = TAKE_PTR(p);
@@ -82,18 +69,4 @@ int process_spec_parse(const struct json *object, struct process_spec **ret, str
 {
     struct report report;
     return process_spec_parse_report(object, ret, &report, err);
-}
-
-int process_spec_validate(struct process_spec *p, struct err *err)
-{
-    struct report report;
-
-    if (model_check(&process_spec_model, p, &report) < 0)
-        return report_fail_plain(&report, err);
-    return 0;
-}
-
-void process_spec_write_json(struct jw *w, const struct process_spec *p)
-{
-    model_write_json(&process_spec_model, p, w);
 }

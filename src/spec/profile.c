@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
@@ -37,30 +36,6 @@ bool profile_locks(const struct profile *p, enum spec_field field)
     return (p->locked & FIELD_BIT(field)) != 0;
 }
 
-static int unknown_profile(const char *name, struct err *err)
-{
-    size_t len = strlen(name);
-    AUTO_DONE(buf) struct buf list;
-    buf_init(&list, 256);
-
-    for (size_t i = 0; i < n_profiles; i++)
-        (void)buf_printf(&list, "%s%s", i > 0 ? ", " : "", profiles[i].name);
-    return err_set(err, ERR_INVALID, "unknown box profile '%.*s', available profiles: %s",
-                   (int)utf8_boundary(name, len < 64 ? len : 64), name, buf_str(&list));
-}
-
-int profile_find(const char *name, const struct profile **ret, struct err *err)
-{
-    AUTO_FREE char *wanted = str_strip(name ? name : "");
-
-    for (size_t i = 0; i < n_profiles; i++)
-        if (str_eq(profiles[i].name, wanted[0] ? wanted : "default")) {
-            *ret = &profiles[i];
-            return 0;
-        }
-    return unknown_profile(wanted, err);
-}
-
 static void replace(char **member, const char *text)
 {
     free(*member);
@@ -81,11 +56,37 @@ static void preset_profile(const struct profile *p, struct spec *s)
     s->workspace_quota_mb = p->workspace_quota_mb;
 }
 
-/* Absent, null or "". */
-static bool is_open(const struct json *payload, const char *key)
+const struct json *spec_said(const struct json *payload, const struct spec_policy *policy,
+                             enum spec_field field)
 {
-    const struct json *v = json_get(payload, key);
+    const uint64_t of_tools = FIELD_BIT(SPEC_CMD) | FIELD_BIT(SPEC_WORKDIR) |
+                              FIELD_BIT(SPEC_TIMEOUT_SEC) | FIELD_BIT(SPEC_ENV);
+    const char *name = spec_model.fields[field].name;
+
+    if (!policy->tool)
+        return json_get(payload, name);
+    if (field == SPEC_EXTRA_MOUNTS)
+        return policy->tool_mounts;
+    if ((of_tools & FIELD_BIT(field)) == 0)
+        return NULL;
+    const struct json *v = json_get(payload, field == SPEC_CMD ? "command" : name);
+    return json_type(v) == JSON_NULL ? NULL : v;
+}
+
+/* Absent, null or "". */
+static bool is_empty(const struct json *v)
+{
     return json_type(v) == JSON_NULL || (json_type(v) == JSON_STRING && json_str_len(v) == 0);
+}
+
+/* A workdir follows the mount path of its request, but not one that the profile has locked. */
+static const struct json *lookup(const struct json *payload, const struct field *f, const void *arg)
+{
+    const struct spec_policy *policy = arg;
+
+    if (policy->tool || profile_locks(policy->profile, SPEC_MOUNT_PATH))
+        return spec_said(payload, policy, (enum spec_field)(f - spec_model.fields));
+    return spec_model.lookup(payload, f, NULL);
 }
 
 /* Sets what the request leaves open, and returns the set of fields that it has no say in. */
@@ -96,20 +97,25 @@ static uint64_t preset(const struct json *payload, const struct spec_policy *pol
     int64_t timeout;
 
     preset_profile(p, s);
-    if (policy->default_workspace && is_open(payload, "host_path")) {
+    if (policy->session_id) {
+        s->session_id = xstrdup(policy->session_id);
+        fixed |= FIELD_BIT(SPEC_SESSION_ID);
+    }
+    if (policy->default_workspace && (profile_locks(p, SPEC_HOST_PATH) ||
+                                      is_empty(spec_said(payload, policy, SPEC_HOST_PATH)))) {
         replace(&s->host_path, policy->default_workspace);
         fixed |= FIELD_BIT(SPEC_HOST_PATH);
     }
     if (policy->has_quota && !profile_locks(p, SPEC_WORKSPACE_QUOTA_MB) &&
-        is_open(payload, "workspace_quota_mb")) {
+        is_empty(spec_said(payload, policy, SPEC_WORKSPACE_QUOTA_MB))) {
         s->workspace_quota_mb = policy->workspace_quota_mb;
         fixed |= FIELD_BIT(SPEC_WORKSPACE_QUOTA_MB);
     }
-    if (policy->image && !profile_locks(p, SPEC_IMAGE) && !json_get(payload, "image"))
+    if (policy->image && !profile_locks(p, SPEC_IMAGE) && !spec_said(payload, policy, SPEC_IMAGE))
         replace(&s->image, policy->image);
     /* A timeout that is no number is left for the validation to refuse. */
     if (!profile_locks(p, SPEC_TIMEOUT_SEC) &&
-        coerce_int(json_get(payload, "timeout_sec"), &timeout) == ISSUE_NONE &&
+        coerce_int(spec_said(payload, policy, SPEC_TIMEOUT_SEC), &timeout) == ISSUE_NONE &&
         timeout > p->max_timeout_sec) {
         s->timeout_sec = p->max_timeout_sec;
         fixed |= FIELD_BIT(SPEC_TIMEOUT_SEC);
@@ -128,7 +134,10 @@ int spec_build(const struct json *payload, const struct spec_policy *policy, str
     if (!report)
         report = &local;
     uint64_t fixed = preset(payload, policy, s);
-    if (model_parse(&spec_model, payload, fixed, s, report) < 0)
+    struct model model = spec_model;
+    model.lookup = lookup;
+    model.arg = policy;
+    if (model_parse(&model, payload, fixed, s, report) < 0)
         return report_fail(report, err);
     *ret = TAKE_PTR(s);
     return 0;
@@ -138,7 +147,7 @@ int quota_parse(const struct json *v, bool *ret_given, int64_t *ret, struct err 
 {
     int64_t value;
 
-    if (json_type(v) == JSON_NULL || (json_type(v) == JSON_STRING && json_str_len(v) == 0)) {
+    if (is_empty(v)) {
         *ret_given = false;
         return 0;
     }

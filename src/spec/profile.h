@@ -34,18 +34,25 @@ struct profile {
 extern const struct profile profiles[]; /* sorted by name */
 extern const size_t n_profiles;
 
-/* NULL and blank mean "default". ERR_INVALID: unknown box profile '…', available profiles: …. */
-int profile_find(const char *name, const struct profile **ret, struct err *err);
 bool profile_locks(const struct profile *p, enum spec_field field);
 
-/* What the configuration says about specs. All borrowed. */
+/* What the configuration says about specs, and how a request is to be read. All borrowed. */
 struct spec_policy {
     const struct profile *profile;
-    const char *default_workspace; /* host_path of requests that name none; NULL: there is none */
-    const char *image;             /* image of requests that name none; NULL: that of the profile */
+    const char *session_id; /* of the session, whatever the request says; NULL: the request does */
+    /* The request is an agent's tool call: of `command`, `workdir`, `timeout_sec` and `env` it says
+     * what is not null, and of nothing else anything. */
+    bool tool;
+    const struct json *tool_mounts; /* extra_mounts of a tool call; NULL: none */
+    const char *default_workspace;  /* host_path of requests that name none; NULL: there is none */
+    const char *image; /* image of requests that name none; NULL: that of the profile */
     bool has_quota;
     int64_t workspace_quota_mb; /* of requests that name none, when has_quota */
 };
+
+/* What a request says about a field; NULL: nothing. */
+const struct json *spec_said(const struct json *payload, const struct spec_policy *policy,
+                             enum spec_field field);
 
 /* Reads a request under a policy: defaults, locked fields and the timeout clamp are applied, then
  * everything is validated as spec_parse_report() does. Whether the host paths may be mounted is not

@@ -1,34 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The tables of fields of a spec and its mounts, and their parsers. */
+/* The tables of fields of a spec and its mounts, their parsers, and the text that identifies the
+ * configuration of a session. */
 
 #include "spec/spec.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "base/strv.h"
+#include "spec/alnum.h"
 #include "spec/model.h"
+
+#define SKILL_NAME_CHARS_MAX 64
+
+static bool is_alnum(uint32_t c)
+{
+    size_t low = 0;
+    size_t high = alnum_n_ranges;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (c < alnum_ranges[middle].first)
+            high = middle;
+        else if (c > alnum_ranges[middle].last)
+            low = middle + 1;
+        else
+            return true;
+    }
+    return false;
+}
+
+bool skill_name_valid(const char *name)
+{
+    size_t chars = 0;
+
+    for (size_t left = strlen(name); left > 0; chars++) {
+        bool incomplete;
+        int n = utf8_next(name, left, &incomplete);
+        uint32_t c = n > 0 ? utf8_point(name, n) : 0;
+        if (chars == SKILL_NAME_CHARS_MAX || !(c == '-' || c == '_' || is_alnum(c)))
+            return false;
+        name += n;
+        left -= (size_t)n;
+    }
+    return chars > 0;
+}
 
 const char *const network_names[] = {"off", "on", NULL};
 const char *const mount_mode_names[] = {"none", "ro", "rw", NULL};
 
-static bool is_absolute(const char *s)
-{
-    return s[0] == '/';
-}
-
-static bool is_not_empty(const char *s)
-{
-    return s[0] != '\0';
-}
-
-/* As posixpath.normpath() leaves it alone. It keeps two slashes at the start, which are nobody's
- * root here; the backend refuses them. */
+/* Accepts a path that posixpath.normpath() does not change. normpath() keeps two slashes at the
+ * start, which name no root here; the backend refuses them. */
 static const char *not_normal(const char *s)
 {
     static const char text[] = "mount_path must be normalized";
@@ -62,7 +89,7 @@ static const struct field mount_fields[] = {
      .max = SPEC_PATH_MAX, .valid = host_path_valid, .rule = "host_path must be an absolute host path",
      .doc = "Directory or file of the host."},
     {"mount_path", FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, offsetof(struct mount_spec, mount_path),
-     .max = SPEC_PATH_MAX, .valid = is_absolute, .rule = "mount_path must be an absolute path inside the sandbox",
+     .max = SPEC_PATH_MAX, .valid = text_absolute, .rule = "mount_path must be an absolute path inside the sandbox",
      .wrong = not_normal,
      .doc = "Where it appears inside the sandbox, normalised. At or below `" SPEC_ARTIFACTS "` only as `mode` `ro`, with "
             "`content_digest` and `manifest_path`, at the place that is called like the digest."},
@@ -112,7 +139,7 @@ static const struct field fields[SPEC_FIELD_MAX] = {
      .text = "", .max = SPEC_CMD_MAX,
      .doc = "Shell command. May be empty where only a session is made."},
     [SPEC_WORKDIR] = {"workdir", FIELD_STR, FIELD_TRIM, offsetof(struct spec, workdir),
-     .text = SPEC_DEFAULT_MOUNT, .max = SPEC_PATH_MAX, .valid = is_absolute,
+     .text = SPEC_DEFAULT_MOUNT, .max = SPEC_PATH_MAX, .valid = text_absolute,
      .rule = "workdir must be an absolute path inside the sandbox",
      .doc = "Directory the command starts in, made when missing. Absent, null or empty: `mount_path`."},
     [SPEC_TIMEOUT_SEC] = {"timeout_sec", FIELD_INT, 0, offsetof(struct spec, timeout_sec),
@@ -122,7 +149,7 @@ static const struct field fields[SPEC_FIELD_MAX] = {
      .number = NETWORK_OFF, .names = network_names,
      .doc = "Whether the sandbox reaches the internet."},
     [SPEC_SESSION_ID] = {"session_id", FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, offsetof(struct spec, session_id),
-     .max = SPEC_ID_MAX, .valid = is_not_empty, .rule = "session_id must not be empty",
+     .max = SPEC_ID_MAX, .valid = text_not_empty, .rule = "session_id must not be empty",
      .doc = "The session to use; it is made when it does not exist."},
     [SPEC_ENV] = {"env", FIELD_ENV, 0, offsetof(struct spec, env),
      .max = SPEC_ENV_ENTRIES_MAX, .max_bytes = SPEC_ENV_BYTES_MAX,
@@ -137,7 +164,7 @@ static const struct field fields[SPEC_FIELD_MAX] = {
      .number = MOUNT_RW, .names = mount_mode_names,
      .doc = "`none`: `host_path` is recorded but not mounted, and `workdir` may be anywhere."},
     [SPEC_MOUNT_PATH] = {"mount_path", FIELD_STR, FIELD_TRIM, offsetof(struct spec, mount_path),
-     .text = SPEC_DEFAULT_MOUNT, .max = SPEC_PATH_MAX, .valid = is_absolute,
+     .text = SPEC_DEFAULT_MOUNT, .max = SPEC_PATH_MAX, .valid = text_absolute,
      .rule = "mount_path must be an absolute path inside the sandbox",
      .doc = "Where the workspace is inside the sandbox."},
     [SPEC_EXTRA_MOUNTS] = {"extra_mounts", FIELD_LIST, 0, offsetof(struct spec, extra_mounts),
@@ -175,7 +202,7 @@ static bool is_blank(const char *s)
 }
 
 /* A workdir that was left open follows the mount path. */
-static const struct json *lookup(const struct json *object, const struct field *f)
+static const struct json *lookup(const struct json *object, const struct field *f, const void *arg)
 {
     const struct json *v = json_get(object, f->name);
 
@@ -190,7 +217,7 @@ static const struct json *lookup(const struct json *object, const struct field *
 }
 
 /* Compared as text, unresolved, as the sandbox side will see it. */
-static const char *check(const void *object)
+static const char *check_workdir(const void *object)
 {
     const struct spec *s = object;
     size_t len = strlen(s->mount_path);
@@ -210,7 +237,7 @@ const struct model spec_model = {
     .n_fields = ARRAY_SIZE(fields),
     .size = sizeof(struct spec),
     .lookup = lookup,
-    .check = check,
+    .check = check_workdir,
 };
 
 struct spec *spec_new(void)
@@ -233,8 +260,8 @@ void spec_free(struct spec *s)
     free(s);
 }
 
-static int parse(const struct model *m, const struct json *object, struct spec **ret,
-                 struct report *report, struct err *err)
+static int spec_parse_by(const struct model *m, const struct json *object, struct spec **ret,
+                         struct report *report, struct err *err)
 {
     AUTO(spec) struct spec *s = spec_new();
 
@@ -247,7 +274,7 @@ static int parse(const struct model *m, const struct json *object, struct spec *
 int spec_parse_report(const struct json *object, struct spec **ret, struct report *report,
                       struct err *err)
 {
-    return parse(&spec_model, object, ret, report, err);
+    return spec_parse_by(&spec_model, object, ret, report, err);
 }
 
 int spec_parse_closed(const struct json *object, uint64_t gone, struct spec **ret,
@@ -256,7 +283,7 @@ int spec_parse_closed(const struct json *object, uint64_t gone, struct spec **re
     struct model closed = spec_model;
     closed.closed = true;
     closed.gone = gone;
-    return parse(&closed, object, ret, report, err);
+    return spec_parse_by(&closed, object, ret, report, err);
 }
 
 int spec_parse(const struct json *object, struct spec **ret, struct err *err)
@@ -278,11 +305,6 @@ int spec_validate(struct spec *s, struct err *err)
     return 0;
 }
 
-void spec_write_json(struct jw *w, const struct spec *s)
-{
-    model_write_json(&spec_model, s, w);
-}
-
 int spec_check_id(const char *id, struct err *err)
 {
     if (id_valid(id))
@@ -300,4 +322,68 @@ bool host_path_valid(const char *path)
         return true;
     bool drive = (path[0] >= 'A' && path[0] <= 'Z') || (path[0] >= 'a' && path[0] <= 'z');
     return drive && path[1] == ':' && (path[2] == '\\' || path[2] == '/');
+}
+
+/* Configuration -------------------------------------------------------------------------------- */
+
+/* A string as json.dumps() of Python writes it: everything beyond ASCII escaped. */
+static void put_string(struct buf *out, const char *s)
+{
+    static const char *const shorts[] = {
+        ['\b'] = "\\b", ['\f'] = "\\f", ['\n'] = "\\n", ['\r'] = "\\r",
+        ['\t'] = "\\t", ['"'] = "\\\"", ['\\'] = "\\\\"};
+    if (s == NULL) {
+        (void)buf_puts(out, "null");
+        return;
+    }
+    (void)buf_putc(out, '"');
+    for (size_t left = strlen(s); left > 0;) {
+        bool incomplete;
+        int n = utf8_next(s, left, &incomplete);
+        uint32_t c = n > 0 ? utf8_point(s, n) : 0xfffd;
+        if (c < ARRAY_SIZE(shorts) && shorts[c] != NULL)
+            (void)buf_puts(out, shorts[c]);
+        else if (c >= ' ' && c <= '~')
+            (void)buf_putc(out, (char)c);
+        else if (c < 0x10000)
+            (void)buf_printf(out, "\\u%04x", c);
+        else
+            (void)buf_printf(out, "\\u%04x\\u%04x", 0xd800 | ((c - 0x10000) >> 10),
+                             0xdc00 | ((c - 0x10000) & 0x3ff));
+        s += n > 0 ? n : -n;
+        left -= (size_t)(n > 0 ? n : -n);
+    }
+    (void)buf_putc(out, '"');
+}
+
+/* A number or a truth value as json.dumps() writes it, which is how we write it, too. */
+static void put_value(struct buf *out, const struct spec *spec, const struct field *f)
+{
+    const void *value = (const char *)spec + f->offset;
+    struct jw w = JW_INIT(out);
+    if (f->kind == FIELD_STR)
+        put_string(out, *(char *const *)value);
+    else if (f->kind == FIELD_ENUM)
+        put_string(out, f->names[*(const int *)value]);
+    else if (f->kind == FIELD_BOOL)
+        jw_bool(&w, *(const bool *)value);
+    else if (f->kind == FIELD_REAL)
+        jw_real(&w, *(const double *)value);
+    else
+        jw_int(&w, *(const int64_t *)value);
+}
+
+void spec_config_text(const struct spec *spec, struct buf *out)
+{
+    static const enum spec_field told[] = {
+        /* sorted by name */
+        SPEC_CPUS,      SPEC_HOST_PATH, SPEC_HOST_PATH_MODE, SPEC_IMAGE,
+        SPEC_MEMORY_MB, SPEC_NETWORK,   SPEC_PIDS_LIMIT,     SPEC_READ_ONLY_ROOTFS,
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(told); i++) {
+        const struct field *f = &spec_model.fields[told[i]];
+        (void)buf_printf(out, "%s\"%s\": ", i == 0 ? "{" : ", ", f->name);
+        put_value(out, spec, f);
+    }
+    (void)buf_putc(out, '}');
 }

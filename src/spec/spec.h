@@ -15,7 +15,6 @@
 struct buf;
 struct err;
 struct json;
-struct jw;
 struct model;
 struct report;
 
@@ -77,13 +76,17 @@ struct spec {
     /* What the daemon itself says of a session. No caller can: these are no fields of the table. */
     struct {
         char **labels; /* owned; "name=value", metadata that lasts as long as the sandbox */
-        char *owner;   /* owned; the token whose share it counts to; NULL: nobody's */
+        char *owner;   /* owned; the token that is charged for it; NULL: none is */
         char *place;   /* owned; directory that is the caller's own wherever it lies, NULL: none */
         bool bound;    /* mounts are only what the user `uid` could itself open */
         uid_t uid;
         uint64_t created_ns;     /* wall clock; 0: when it is made */
         uint64_t expires_ns;     /* wall clock; when it ends, used or not. 0: when it is idle */
-        bool image_named;        /* whoever asked for it has chosen the image: no other will do */
+        bool image_named;        /* the caller has chosen the image: no other will do */
+        bool durable;            /* it stays until it is removed: what ends is its processes */
+        uint64_t required;       /* set of FIELD_BIT(): limits that the caller gave, and that must
+                                    be enforced */
+        bool best_effort;        /* the caller takes a session without a limit that it asked for */
         bool env_locked;         /* commands and processes bring no environment of their own */
         char *artifacts;         /* owned; directory of the host that is mounted read-only at
                                     SPEC_ARTIFACTS; NULL: none */
@@ -138,9 +141,6 @@ int spec_parse_closed(const struct json *object, uint64_t gone, struct spec **re
 
 /* For a spec built in C: the same trimming, defaults and rules, but errors in plain words. */
 int spec_validate(struct spec *s, struct err *err);
-
-/* The canonical form: every field, in declaration order. */
-void spec_write_json(struct jw *w, const struct spec *s);
 
 /* For fronts that turn ids into names of files and in URLs (command line, HTTP): refuses, never
  * repairs. The LangBot wire takes any text and maps it elsewhere. */

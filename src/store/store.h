@@ -5,7 +5,6 @@
  * are short (tens of microseconds) and run on the loop. Every text that comes back is hostile: a
  * person may have edited the file. */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,13 +32,14 @@ int store_drop_process(struct store *s, const char *id, const char *process_id, 
 /* Several writes as one: nothing of it is there after a crash in between. */
 int store_begin(struct store *s, struct err *err);
 int store_commit(struct store *s, struct err *err);
+void store_rollback(struct store *s); /* of what was begun; nothing of it is there after */
 
-typedef int store_session_fn(void *arg, const char *id, uint64_t used_real_ns, const char *json,
-                             size_t len);
-typedef int store_process_fn(void *arg, const char *process_id, const char *json, size_t len);
+/* `real_ns`: when a session was used last, or an answer expires; 0 for a process. */
+typedef int store_record_fn(void *arg, const char *id, uint64_t real_ns, const char *json,
+                            size_t len);
 /* Stops at the first negative return and gives it back. */
-int store_each_session(struct store *s, store_session_fn *fn, void *arg, struct err *err);
-int store_each_process(struct store *s, const char *id, store_process_fn *fn, void *arg,
+int store_each_session(struct store *s, store_record_fn *fn, void *arg, struct err *err);
+int store_each_process(struct store *s, const char *id, store_record_fn *fn, void *arg,
                        struct err *err);
 
 /* Answers that a repeated request gets again, until they expire; a second one of the same key takes
@@ -49,5 +49,5 @@ int store_put_answer(struct store *s, const char *key, uint64_t expires_real_ns,
 /* Those that have expired, and all but the newest `keep`. */
 int store_drop_answers(struct store *s, uint64_t now_real_ns, size_t keep, struct err *err);
 int store_drop_answer(struct store *s, const char *key, struct err *err); /* none is fine */
-/* Oldest first; `used_real_ns` is when it expires. */
-int store_each_answer(struct store *s, store_session_fn *fn, void *arg, struct err *err);
+/* Oldest first. */
+int store_each_answer(struct store *s, store_record_fn *fn, void *arg, struct err *err);

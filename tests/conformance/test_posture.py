@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """box-attack on every backend, held against the receipt: a check fails only where the receipt names the
-wall that is missing, and a wall that the receipt calls missing is missing."""
+wall that is missing, and a wall that the receipt calls missing is missing. And what a command inherits, on every
+backend against the one golden file of it."""
 
 import os
 import pathlib
@@ -14,7 +15,8 @@ from boxlib import BUILD, ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "escape"))
 
-from escapelib import run_probe  # noqa: E402
+from escapelib import posture, run_probe  # noqa: E402
+from posturelib import USER, check_posture, normal_posture  # noqa: E402
 
 pytestmark = pytest.mark.real
 
@@ -105,6 +107,29 @@ def test_a_check_fails_only_where_the_receipt_names_the_wall(box, probe):
 @pytest.mark.gvisor
 def test_a_check_fails_only_where_the_receipt_of_an_engine_with_gvisor_names_the_wall(box, probe):
     check(box, probe)
+
+
+def variants(box):
+    kind = {"native": USER, "runsc": ("gvisor of ours",), "docker": ("engine",), "podman": ("engine", "podman")}
+    kind = kind[box.name]
+    return ("gvisor", *(v.replace("engine", "gvisor of an engine") for v in kind)) if box.runtime else kind
+
+
+def check_command(box, probe):
+    sid = box.new(extra_mounts=[probe])
+    text, own = posture(box, sid), box.receipt(sid).get("uid")
+    lines = normal_posture(text.replace(str(own), "<id>") if own else text, box.backend.daemon.state)
+    # Mounts are the image's and the backend's; the first process is another one.
+    check_posture(lines, *variants(box), part=lambda line: not line.startswith(("mount ", "pid1 ", "init ")))
+
+
+def test_a_command_inherits_the_same_on_every_backend(box, probe):
+    check_command(box, probe)
+
+
+@pytest.mark.gvisor
+def test_a_command_inherits_the_same_on_an_engine_with_gvisor(box, probe):
+    check_command(box, probe)
 
 
 @pytest.mark.engine

@@ -232,14 +232,3 @@ def is_slow():
 def count(name, default, slow=None):
     """How often to repeat: from the environment, else as often as the machine can in a few seconds."""
     return int(os.environ.get(name, (slow or default // 10) if is_slow() else default))
-
-
-def check_golden(name, text):
-    path = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text)
-    want = path.read_text().splitlines() if path.exists() else []
-    have = text.splitlines()
-    extra, missing = [x for x in have if x not in want], [x for x in want if x not in have]
-    assert not extra and not missing, f"{name}: new {extra}, gone {missing}; UPDATE_GOLDEN=1 writes it afresh"
-    assert have == want

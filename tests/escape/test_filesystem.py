@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table C: files, and what they tell about the host."""
 
+import ctypes
+import fcntl
 import os
 import pathlib
 import re
 import signal
+import struct
 import time
 
 import pytest
@@ -85,8 +88,8 @@ def mounts(client, sid):
 
 
 # A file system of the host shows its path in the mount table. /usr is no secret, a host_path was given by the
-# caller. What remains is the session's own storage, unless it is an image of its own. The prepared /etc is on disk
-# where the kernel cannot map the ids of a tmpfs.
+# caller. What remains is the session's own storage, unless it is an image of its own. The copy of /etc is a directory
+# of a tmpfs, and on disk where the kernel cannot map the ids of a tmpfs.
 STORAGE = re.compile(r"(/.*)?/(sessions|trash)/[0-9a-z-]+/(workspace|home)")
 
 
@@ -102,8 +105,9 @@ def check_roots(client, sid, given, on_disk):
             assert root.rsplit("/", 1)[-1] in ("null", "zero", "full", "random", "urandom", "tty"), (root, target)
         elif target in given:
             assert root == given[target], (root, target)
-        elif target == "/etc" and IS_ROOT and kernel_release() < (6, 3):
-            assert root.endswith("/etc-off"), root
+        elif target == "/etc":
+            on_tmpfs = not IS_ROOT or kernel_release() >= (6, 3)
+            assert (kind, root) == ("tmpfs", "/off") if on_tmpfs else root.endswith("/etc/off"), (kind, root)
         else:
             assert target in ("/workspace", "/home/box"), (root, target)
             assert root == {"/workspace": "/workspace", "/home/box": "/home"}[target] if not on_disk \
@@ -333,6 +337,37 @@ def test_check_C13_orphans_are_reaped(boxd_shared, long_api, session):
     r = ran(long_api.sh(sid, "cat /proc/[0-9]*/stat"))
     assert not re.search(r"\) Z ", r["stdout"])
     assert int(status(init)["VmRSS"].split()[0]) <= rss + 64
+
+
+SYS_LISTMOUNT, LSMT_ROOT, NS_GET_MNTNS_ID = 458, (1 << 64) - 1, 0x8008B705
+DEVICES = 6
+
+
+def mounts_in_all(pid):
+    """How many mounts the namespace of a process has, also where none of its paths leads."""
+    number = bytearray(8)
+    with open(f"/proc/{pid}/ns/mnt") as ns:
+        fcntl.ioctl(ns, NS_GET_MNTNS_ID, number)
+    request = struct.pack("=IIQQ8s", 32, 0, LSMT_ROOT, 0, bytes(number))
+    libc = ctypes.CDLL(None, use_errno=True)
+    n = libc.syscall(SYS_LISTMOUNT, request, (ctypes.c_uint64 * 4096)(), ctypes.c_size_t(4096), 0)
+    if n < 0:
+        raise OSError(ctypes.get_errno(), "listmount")
+    return n
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="the mounts of another user namespace are for root to list")
+def test_below_the_root_of_a_session_lies_nothing_but_devices(boxd_shared, session):
+    before = init_pids(boxd_shared)
+    session()
+    (init,) = init_pids(boxd_shared) - before
+    seen = len(pathlib.Path(f"/proc/{init}/mountinfo").read_text().splitlines())
+    try:
+        hidden = mounts_in_all(init) - seen
+    except OSError as error:
+        pytest.skip(f"this kernel lists no mounts of other namespaces: {error}")
+    # Nothing after pivot_root(); else the bare root, and the devices on it.
+    assert hidden in (0, 1 + DEVICES)
 
 
 def capacities(report):

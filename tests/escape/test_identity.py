@@ -13,10 +13,10 @@ import pytest
 
 from boxlib import BUILD, ApiError
 from escapelib import (
-    BLOCK, IS_ROOT, NAMESPACES, PROBE, STRIDE, Report, beside, check_golden, children, count, fs_type, host_ns,
-    init_pids, is_init_program, kernel_release, mounts_below, posture, probe_argv, ran, run_probe, status, stream, uid_map,
-    wait_for,
+    BLOCK, IS_ROOT, NAMESPACES, PROBE, STRIDE, Report, beside, children, count, host_ns, init_pids, is_init_program,
+    kernel_release, mounts_below, posture, probe_argv, ran, run_probe, status, stream, uid_map, wait_for,
 )
+from posturelib import USER, check_posture, normal_posture
 
 CAPS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
@@ -220,52 +220,6 @@ def test_check_A07_no_request_chooses_its_user(api, session, user):
 # A08
 
 
-def normal_mount(line, idmapped):
-    """A mount as the golden file has it: without what the host or the kernel's version decides."""
-    _, target, kind, root, options, *rest = line.split(" ")
-    sup = rest[-1] if rest else "super="
-    options = [o for o in options.split(",") if o not in ("relatime", "noatime", "strictatime", "nodiratime")]
-    if target.startswith("/proc/"):
-        target = "/proc/*"
-    if re.match(r"/(usr|bin|sbin|lib\w*)(/|$)", target):  # what there is besides /usr is up to the host
-        target, root = "/usr", "root=*"
-    # Of the host, but for /etc, which is a file system of its own where the kernel can map its ids.
-    if target in ("/etc", "/workspace", "/home/box", "/probe"):
-        if not idmapped and kind != "overlay" and target != "/probe":
-            options.append("idmapped")
-        kind, root, sup = "*", "root=*", "super="
-    if kind == "overlay":
-        sup = "super="
-    sup = ",".join(o for o in sup.split(",") if o not in ("inode64", "inode32"))
-    shared = [x for x in rest if x in ("shared", "slave")]
-    return " ".join(["mount", target, kind, root, ",".join(options), *shared, sup]).strip()
-
-
-def normal_posture(text, state):
-    # Storage on a tmpfs is not mapped before Linux 6.3, but owned by the session's id.
-    idmapped = not IS_ROOT or kernel_release() >= (6, 3) or fs_type(state) != "tmpfs"
-    own_filters = int(status("self").get("Seccomp_filters", "0"))
-    out = set()
-    for line in text.splitlines():
-        if re.match(r"mount /(usr|etc|bin|sbin|lib\w*) overlay \S+ ro,", line):
-            continue  # a view of its own, where nothing is mounted below; the receipt tells
-        if line.startswith("mount "):
-            line = normal_mount(line, idmapped)
-        elif line.startswith("cgroup "):
-            # One line per hierarchy. "/" is the session's group, below it the group of this exec.
-            assert re.match(r"^cgroup /(s\d+)?$", line), line
-            line = "cgroup of the session"
-        elif m := re.match(r"^(self|thread) Seccomp_filters (\d+)$", line):
-            line = f"{m[1]} Seccomp_filters {int(m[2]) - own_filters}"
-        elif line.startswith("rlimit CORE "):
-            assert line in ("rlimit CORE 0 0", "rlimit CORE 1 1")  # 1 where cores go to a program
-            line = "rlimit CORE none"
-        elif line.startswith("nice "):
-            line = f"nice {int(line.split()[1]) - os.getpriority(os.PRIO_PROCESS, 0)}"
-        out.add(line)
-    return out
-
-
 def fd_kind(link):
     if link.startswith("/"):  # of the groups there are as many as the dialect of cgroups needs
         return "null or cgroup"
@@ -303,25 +257,19 @@ def session_posture(daemon, api, make, text_of):
     lines = normal_posture(text_of(sid), daemon.state) | (set(init_posture(init)) if IS_ROOT else set())
     if not IS_ROOT:  # not every host has a second id to give; tests/integration/test_pid1.py looks at it
         lines = {line for line in lines if not re.fullmatch(r"[ug]id_map \d+ -> private 1", line)}
-    return "".join(line.rstrip() + "\n" for line in sorted(lines))
-
-
-def golden_name(name):
-    return f"posture{name}.txt" if IS_ROOT else f"posture-rootless{name}.txt"
+    return lines
 
 
 @pytest.mark.vm
 @pytest.mark.rootless
 def test_check_A08_posture_is_the_golden_one(boxd_shared, api, psession):
-    text = session_posture(boxd_shared, api, psession, lambda sid: posture(api, sid))
-    check_golden(golden_name(""), text)
+    check_posture(session_posture(boxd_shared, api, psession, lambda sid: posture(api, sid)), *USER)
 
 
 @pytest.mark.rootless
 def test_check_A08_posture_on_a_terminal(boxd_shared, api, psession):
-    text = session_posture(boxd_shared, api, psession, lambda sid: ran(
-        stream(boxd_shared.sock, sid, *probe_argv("posture"), tty=True))["stdout"])
-    check_golden(golden_name("-tty"), text)
+    check_posture(session_posture(boxd_shared, api, psession, lambda sid: ran(
+        stream(boxd_shared.sock, sid, *probe_argv("posture"), tty=True))["stdout"]), *USER, "terminal")
 
 
 @pytest.mark.rootless
@@ -329,8 +277,9 @@ def test_check_A08_posture_with_a_writable_root(boxd_shared, api, psession):
     if not IS_ROOT and mounts_below("/usr"):
         pytest.skip("an ordinary user cannot lay an overlay over /usr where the host has mounts below it: "
                     + ", ".join(mounts_below("/usr")))
-    text = session_posture(boxd_shared, api, lambda: psession(read_only_rootfs=False), lambda sid: posture(api, sid))
-    check_golden(golden_name("-writable"), text)
+    check_posture(session_posture(boxd_shared, api, lambda: psession(read_only_rootfs=False),
+                                  lambda sid: posture(api, sid)),
+                  *USER, "writable root", "writable root of " + ("root" if IS_ROOT else "an ordinary user"))
 
 
 SCRIPT_TO_SELF = "#!/proc/self/exe\n"

@@ -21,6 +21,11 @@ def test_check_B01_no_new_namespaces(probed):
     assert found["B01.clone3"][1] == "ENOSYS"
 
 
+def test_the_kernel_refuses_user_namespaces_behind_the_filter(api, sid):
+    r = ran(api.sh(sid, "cat /proc/sys/user/max_user_namespaces; echo 9 > /proc/sys/user/max_user_namespaces"))
+    assert r["stdout"] == "0\n" and "Read-only file system" in r["stderr"], r
+
+
 def test_check_B02_no_mounts(probed):
     # EINVAL or ENODEV would mean that the call was looked at.
     assert {v[1] for v in probed.check("B02", least=10).values()} <= {"EPERM", "ENOSYS"}

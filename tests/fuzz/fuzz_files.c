@@ -26,7 +26,7 @@ void fuzz_run_pause(struct run *r, bool paused);
 struct manager;
 struct manager *fuzz_session_manager(const struct session *s);
 struct loop *fuzz_manager_loop(const struct manager *m);
-/* NOLINTNEXTLINE(bugprone-suspicious-include): with the names above replaced. */
+/* With the names above replaced. */
 #include "agent/files.c"
 
 #include <assert.h>

@@ -232,8 +232,8 @@ static void tear_down(struct engine *e)
     t.proc = NULL;
     pump();
     (void)close(t.peer);
-    while (e->sandboxes != NULL)
-        engine_sandbox_free(e->sandboxes);
+    while (!LIST_EMPTY(&e->sandboxes))
+        engine_sandbox_free(LIST_FIRST(&e->sandboxes));
     (void)unlinkat(e->dir_fd, NAME, AT_REMOVEDIR);
     pump();
 }
@@ -249,11 +249,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     t.sent = t.given = 0;
     t.paused = false;
     t.sandbox = NULL;
-    if (engine_adopt(t.backend, NAME, t.spec, on_created, on_lost, NULL, &err) < 0)
+    if (t.backend->ops->adopt(t.backend, NAME, t.spec, on_created, on_lost, NULL, &err) < 0)
         abort();
     pump(); /* the engine is not there, which does not matter */
-    assert(e->sandboxes != NULL);
-    join(e->sandboxes->link.dir_fd);
+    assert(!LIST_EMPTY(&e->sandboxes));
+    join(LIST_FIRST(&e->sandboxes)->link.dir_fd);
     if (data[0] & 1)
         greet(data[0] & 4);
     start_programs();

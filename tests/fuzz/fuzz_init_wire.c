@@ -10,23 +10,12 @@
 #include <sys/mman.h> /* first: it gives its own mmap another name */
 #include <sys/types.h>
 #define child_exit fuzz_child_exit
-#define clone_process fuzz_clone_process
 #define mmap fuzz_mmap
 void *fuzz_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset);
-/* NOLINTNEXTLINE(bugprone-suspicious-include): with the names above replaced. */
-#include "inside/init/child.c"
-#define start serve_start
-/* NOLINTNEXTLINE(bugprone-suspicious-include) */
+/* With the names above replaced. */
+#include "inside/child.c"
 #include "inside/init/serve.c"
-#undef start
-/* NOLINTNEXTLINE(bugprone-suspicious-include) */
-#include "inside/init/wires.c"
-#define start procs_start_one
-#define find procs_find
-/* NOLINTNEXTLINE(bugprone-suspicious-include) */
-#include "inside/init/procs.c"
-#undef start
-#undef find
+#include "inside/supervisor.c"
 
 #include <assert.h>
 #include <setjmp.h>
@@ -37,7 +26,7 @@ void *fuzz_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offse
 static struct init in;
 static jmp_buf gone;
 static struct child_report reports[INIT_CELLS_MAX];
-static const struct exec_request *asked;
+static const struct init_request *asked;
 
 /* The child's scratch memory as blocks of their own size, which a sanitizer watches. */
 static void *blocks[8];
@@ -59,11 +48,6 @@ static void free_blocks(void)
 void fuzz_child_exit(int status)
 {
     longjmp(gone, 1);
-}
-
-uint64_t init_now(void)
-{
-    return 1;
 }
 
 unsigned cell_index(const struct init *i, const struct cell *c)
@@ -94,11 +78,6 @@ int cell_limit_memory(const struct init *i, const struct cell *c, uint64_t bytes
     return bytes % 2 ? -EOPNOTSUPP : 0;
 }
 
-uint32_t cell_remaining(struct init *i, const struct cell *c)
-{
-    return 1;
-}
-
 bool cell_empty(const struct cell *c)
 {
     return false;
@@ -113,24 +92,34 @@ int cell_kill_tree(struct init *i, struct cell *c)
     return 0;
 }
 
-/* In place of the child: its reading of the strings, up to where it would begin to act.
- * NOLINTNEXTLINE(readability-non-const-parameter): the type is that of clone_process(). */
-pid_t fuzz_clone_process(uint64_t flags, int cgroup_fd, int *ret_pidfd)
+int cell_open_streams(const struct init *i, const struct init_exec *head, struct streams *ret)
+{
+    return streams_open(&(struct streams_request){.with_stdin = true}, ret);
+}
+
+pid_t cell_start(struct init *i, struct cell *c, const struct init_request *req,
+                 const struct child_stdio *io)
 {
     return -EAGAIN;
 }
 
-static void read_strings(const struct exec_request *req)
+/* In place of the child: its reading of the strings, up to where it would begin to act. */
+static void read_strings(const struct init_request *req)
 {
-    struct strings s = {0};
-    report = &reports[0];
-    *report = (struct child_report){0};
+    struct child_strings s = {0};
+    own_report = &reports[0];
+    *own_report = (struct child_report){0};
     asked = req;
     if (setjmp(gone) != 0) {
-        assert(report->stage == INIT_STAGE_REQUEST && report->error != 0);
+        assert(own_report->stage == INSIDE_STAGE_REQUEST && own_report->error != 0);
         return;
     }
-    split_strings(asked, &s);
+    const struct child c = {.argc = asked->head.argc,
+                            .envc = asked->head.envc,
+                            .strings = asked->strings,
+                            .strings_len = asked->head.strings_len,
+                            .strings_fd = asked->memfd};
+    split_strings(&c, &s);
     size_t argc = 0, envc = 0;
     while (s.argv[argc] != NULL)
         argc++;
@@ -140,7 +129,7 @@ static void read_strings(const struct exec_request *req)
 }
 
 /* The same test that serve_exec() makes before it starts anything. */
-static bool would_start(const char *data, size_t len, struct exec_request *ret)
+static bool would_start(const char *data, size_t len, struct init_request *ret)
 {
     const struct init_exec *head = &ret->head;
     if (len < sizeof(*head))
@@ -149,8 +138,7 @@ static bool would_start(const char *data, size_t len, struct exec_request *ret)
     ret->memfd = -1;
     ret->strings = data + sizeof(*head);
     return head->type == INIT_MSG_EXEC && !(head->flags & INIT_EXEC_MEMFD) &&
-           head->strings_len > 0 && head->strings_len <= INIT_STRINGS_MAX && head->argc > 0 &&
-           head->argc <= head->strings_len && head->envc <= head->strings_len &&
+           inside_start_fits(head->argc, head->envc, head->strings_len) &&
            len == sizeof(*head) + head->strings_len;
 }
 
@@ -189,7 +177,7 @@ static void this_version(char *data, size_t len)
 static void one_message(int peer, const char *data, size_t len)
 {
     unsigned counts[INIT_MSG_PROC_GONE + 1] = {0};
-    struct exec_request req = {.memfd = -1};
+    struct init_request req = {.memfd = -1};
     bool listened = in.talk != TALK_NONE;
     uint32_t type = 0;
     memcpy(&type, data, len < sizeof(type) ? len : sizeof(type));
@@ -214,9 +202,9 @@ static void one_message(int peer, const char *data, size_t len)
 /* Offsets that a message of a few bytes can name. */
 static void add_proc(unsigned i, uint32_t number, bool exited)
 {
-    struct proc *p = &in.procs[i];
+    struct init_proc *p = &in.procs[i];
     int out[2], null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    *p = (struct proc){.number = number, .exited = exited, .in_fd = exited ? -1 : null};
+    *p = (struct init_proc){.number = number, .exited = exited, .in_fd = exited ? -1 : null};
     if (exited && null >= 0)
         (void)close(null);
     p->ring_fd = ring_writer_init(&p->ring);

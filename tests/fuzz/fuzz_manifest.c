@@ -9,8 +9,10 @@
 #include "base/alloc.h"
 #include "base/err.h"
 #include "base/path.h"
-#include "fetch/manifest.h"
 #include "fuzz.h"
+
+/* The parser is private to the operations. */
+#include "fetch/artifact.c"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -27,6 +29,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         assert(path_is_clean_absolute(absolute) && manifest_is_digest(m.files[i].sha256));
         bytes += m.files[i].size;
     }
-    assert(bytes == m.bytes && bytes <= MANIFEST_BYTES_MAX);
+    assert(bytes == m.bytes && bytes <= FETCH_ARTIFACTS_MAX);
     return 0;
 }

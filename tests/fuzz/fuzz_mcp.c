@@ -8,11 +8,11 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "backend/fake/fake.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/str.h"
 #include "command/policy_service.h"
+#include "fake/fake.h"
 #include "front/mcp/mcp_internal.h"
 #include "front/v1/v1.h"
 #include "fuzz.h"
@@ -129,8 +129,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
            policy_new(&settings, &policy, &err) == 0);
     struct error_ring *errors = error_ring_new();
     const struct policy_service service = {.policy = policy, .manager = m, .errors = errors};
-    const struct v1_options v1_options = {.manager = m, .service = &service};
-    struct v1 *v1 = v1_new(&v1_options);
+    struct v1 *v1 = v1_new(m, NULL, &service);
     struct mcp *mcp = mcp_new(v1_front(v1));
     struct mcp_place *place = mcp_place_new(mcp, NULL, "fuzz", "mcp-0");
     place->ephemeral = true;

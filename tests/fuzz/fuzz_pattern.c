@@ -47,7 +47,9 @@ static size_t search(const struct grep_options *options, const char *text, size_
     size_t n = 0;
     int r = outputs_new(&keep, &o, NULL);
     assert(r == 0);
-    outputs_put(o, "f", text, len, id);
+    struct output *out = output_new(o, "f", NULL);
+    output_append(out, text, len);
+    output_finish(out, id);
     r = output_grep_new(o, &(struct output_ref){"f", id}, options, &g, NULL);
     assert(r == 0);
     while (output_grep_step(g, 7, on_match, &n, NULL) > 0)

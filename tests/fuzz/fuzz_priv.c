@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../lib/plan_print.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/path.h"
@@ -51,7 +52,7 @@ static void check(const struct plan *p, size_t len)
         assert(err.code != ERR_NONE && err.msg[0] != '\0');
         return;
     }
-    assert(p->n_ops <= PLAN_OPS_MAX && p->n_rlimits <= INIT_RLIMITS_MAX);
+    assert(p->n_ops <= PLAN_OPS_MAX && p->n_rlimits <= INSIDE_RLIMITS_MAX);
     assert(p->payload_uid != p->init_uid && p->payload_uid < 65534 && p->init_uid < 65534);
     assert(p->pids > 0 && p->memory_bytes > 0);
     assert(strspn(p->name, "0123456789abcdef") == PLAN_NAME_LEN && p->name[PLAN_NAME_LEN] == '\0');

@@ -9,13 +9,16 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "backend/fake/fake.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/str.h"
+#include "command/policy_service.h"
+#include "fake/fake.h"
 #include "front/langbot/langbot_internal.h"
 #include "fuzz.h"
 #include "loop/loop.h"
+#include "policy/error_ring.h"
+#include "policy/policy.h"
 #include "session/manager.h"
 
 #define TURNS_MAX 2000
@@ -93,15 +96,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct backend *backend = NULL;
     struct manager *m = NULL;
     struct langbot *rpc = NULL;
+    struct policy *policy = NULL;
     struct err err = {0};
 
     if (size == 0)
         return 0;
     now = 1794745180 * NSEC_PER_SEC;
     assert(loop_new(&clock, &loop, &err) == 0 && fake_new(loop, &fake, &backend, &err) == 0 &&
-           manager_new(loop, backend, &options, &m, &err) == 0);
-    const struct langbot_options o = {
-        .manager = m, .instance = "i", .spool_fd = -1, .unsafe_storage = data[0] & 1};
+           manager_new(loop, backend, &options, &m, &err) == 0 &&
+           policy_new(&(struct policy_options){.cwd = "/"}, &policy, &err) == 0);
+    const struct policy_service service = {
+        .policy = policy, .manager = m, .errors = error_ring_new()};
+    const struct langbot_options o = {.manager = m,
+                                      .service = &service,
+                                      .instance = "i",
+                                      .spool_fd = -1,
+                                      .unsafe_storage = data[0] & 1};
     assert(langbot_new(&o, &rpc, &err) == 0);
     struct langbot_conn *conn =
         langbot_conn_new(rpc, &transport, NULL, data[0] & 2 ? LANGBOT_CONN_BARE : 0);
@@ -112,6 +122,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     langbot_free(rpc);
     backend->ops->free(backend);
     manager_free(m);
+    error_ring_free(service.errors);
+    policy_free(policy);
     loop_free(loop);
     return 0;
 }

@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "base/str.h"
-#include "front/langbot/langbot_internal.h"
+/* Private to the relay and to the transport. */
+#include "front/langbot/relay.c"
+#include "front/langbot/stdio.c"
 #include "fuzz.h"
 
 #define OUT_MAX (1U << 20)
@@ -22,16 +24,16 @@ static bool line(void *arg, const char *text, size_t len, bool end)
 
 static void lines(const char *data, size_t size, size_t step, struct buf *out)
 {
-    struct langbot_lines l;
+    struct buf l;
     size_t at = 0, end = 0;
-    langbot_lines_init(&l);
+    buf_init(&l, LANGBOT_MESSAGE_MAX);
     do {
         end = end + step < size ? end + step : size;
-        at += langbot_lines_feed(&l, data + at, end - at, end == size, line, out);
+        at += lines_feed(&l, data + at, end - at, end == size, line, out);
         assert(at <= end && end - at < 4); /* never more than part of a character is left */
     } while (end < size);
     assert(at == size);
-    langbot_lines_done(&l);
+    buf_done(&l);
 }
 
 static void message(void *arg, const char *text, size_t len)
@@ -42,12 +44,12 @@ static void message(void *arg, const char *text, size_t len)
 
 static int messages(const char *data, size_t size, size_t step, struct buf *out)
 {
-    struct langbot_unpipe u;
+    struct unpipe u;
     int r = 0;
-    langbot_unpipe_init(&u);
+    unpipe_init(&u);
     for (size_t at = 0; at < size && r == 0; at += step)
-        r = langbot_unpipe_feed(&u, data + at, size - at < step ? size - at : step, message, out);
-    langbot_unpipe_done(&u);
+        r = unpipe_feed(&u, data + at, size - at < step ? size - at : step, message, out);
+    unpipe_done(&u);
     return r;
 }
 

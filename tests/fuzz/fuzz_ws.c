@@ -24,7 +24,8 @@ static void check_event(const struct ws_event *e)
         assert(e->len <= WS_CONTROL_MAX);
     if (e->type == WS_EVENT_CLOSE)
         assert(utf8_valid(e->data, e->len) &&
-               (e->code == WS_CODE_NONE || ws_code_may_be_sent(e->code)));
+               (e->code == WS_CODE_NONE ||
+                ws_close_payload((char[WS_CONTROL_MAX]){0}, e->code, NULL) > 0));
 }
 
 /* One piece of input; false after an error, which is the last thing to be written down. */

@@ -441,10 +441,10 @@ static void random_bytes(void)
         if (it.n_live > 0 && rnd() % 2)
             memcpy(m.name.name, it.live[rnd() % it.n_live], sizeof(m.name.name));
     }
-    /* A probe is honest work and slow; a destroy of a live one is end_one()'s; a goodbye is the
-     * end. */
-    if (m.head.type == PRIV_PROBE || m.head.type == PRIV_DESTROY || m.head.type == PRIV_CREATE ||
-        m.head.type == PRIV_BYE)
+    /* A probe is honest work and slow; a destroy of a live one is end_one()'s; a frozen one answers
+     * nothing; a goodbye is the end. */
+    if (m.head.type == PRIV_PROBE || m.head.type == PRIV_DESTROY || m.head.type == PRIV_STOP ||
+        m.head.type == PRIV_PAUSE || m.head.type == PRIV_CREATE || m.head.type == PRIV_BYE)
         m.head.type = PRIV_ADOPT;
     /* Never answered; what follows is. */
     if (m.head.type == PRIV_DEADLINE || m.head.type == PRIV_UNBIND) {

@@ -8,6 +8,7 @@ import json
 import pytest
 from boxlib import ApiError
 from hostlib import until
+from lbwire import WebSocket
 from policylib import Caller, Governed, token
 
 CI, CI_TOKEN = token("ci", profiles=["default", "network_basic"], tools=["*"], denied_tools=["doctor", "process"],
@@ -23,13 +24,16 @@ def mounting(top):
                  mounts=[{"path": f"{top}/ro", "mode": "ro"}, {"path": f"{top}/rw", "mode": "rw"}])
 
 
+HOLDER, HOLDER_TOKEN = token("holder", tools=["process", "exec"], sessions=["ci-*"])
+
+
 @pytest.fixture(scope="module")
 def daemon():
     d = Governed("box: {local: {allowed_mount_roots: ['{top}']}}", "--backend", "fake",
-                 tokens=[CI, OPS, POOR, GONE, READER])
+                 tokens=[CI, OPS, POOR, GONE, READER, HOLDER])
     for name in ("ro", "rw", "other"):
         d.directory(name)
-    d.put_tokens([CI, OPS, POOR, GONE, READER, mounting(d.top)[0]])
+    d.put_tokens([CI, OPS, POOR, GONE, READER, HOLDER, mounting(d.top)[0]])
     caller = d.caller(mounting(d.top)[1])
     until(lambda: caller.raw("GET", "/v1/sessions")[0] == 200, what="the new token")
     yield d
@@ -202,6 +206,41 @@ def test_errors_are_told_to_those_who_made_them(daemon, ci, ops):
     assert all(e in ops.call("GET", "/v1/errors")["errors"] for e in mine)  # who has all sessions sees all of it
     everything = daemon.client().call("GET", "/v1/errors")["errors"]
     assert len(everything) >= len(mine)
+
+
+def said(daemon, bearer, target, *messages):
+    """The answer to the last of these messages on a WebSocket."""
+    ws = WebSocket(("127.0.0.1", daemon.port), target, {"Authorization": f"Bearer {bearer}"})
+    try:
+        for message in messages:
+            ws.send(json.dumps(message))
+            answer = json.loads(ws.recv_frame()[-1])
+    finally:
+        ws.close()
+    return answer
+
+
+def test_streams_reach_no_session_that_the_scope_does_not_cover(daemon, ops):
+    ops.new("ci-net", network="on")
+    try:
+        there = {"session": {"session_id": "ci-net"}, "create": False}
+        for target, message in (("/v1/exec", {**there, "argv": ["true"]}), ("/v1/hold", {**there, "type": "hold"})):
+            answer = said(daemon, HOLDER_TOKEN, target, message)
+            assert (answer["type"], answer["code"]) == ("error", "denied"), answer
+            assert "may not use sessions with network on" in answer["detail"]
+    finally:
+        ops.rm("ci-net")
+
+
+def test_who_may_hold_a_session_may_not_end_it_for_that(daemon, ops):
+    ops.new("ci-held")
+    try:
+        hold = {"type": "hold", "session": {"session_id": "ci-held"}, "create": False, "grace_sec": 600}
+        answer = said(daemon, HOLDER_TOKEN, "/v1/hold", hold, {"type": "release"})
+        assert answer["type"] == "error" and "may not use 'session'" in answer["detail"], answer
+        assert "ci-held" in ops.ps()
+    finally:
+        ops.rm("ci-held")
 
 
 def test_wrong_and_expired_tokens_are_refused_and_recorded(daemon):

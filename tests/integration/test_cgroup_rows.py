@@ -11,12 +11,13 @@ import pathlib
 import tempfile
 
 import pytest
-from boxlib import Boxd
+from boxlib import ApiError, Boxd
 from hostlib import SCALE, need, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to hand out cgroups")
 USER = 12345
 ALL = ("cpu", "memory", "pids")
+FIELD = {"memory": "memory_mb", "cpu": "cpus", "pids": "pids_limit"}
 RECEIPT = {"cpu": "cpu_quota_us_per_100ms", "memory": "memory_bytes", "pids": "pids"}
 
 
@@ -84,7 +85,11 @@ def row(prefix, enforced, user=False):
     daemon.own_state = True
     try:
         api = daemon.client(timeout=120 * SCALE)
-        api.new("s", memory_mb=64)
+        if "memory" not in enforced:
+            with pytest.raises(ApiError, match="memory_mb cannot be enforced here"):
+                api.new("s", memory_mb=64)
+        made = api.new("s", memory_mb=64, best_effort=True)
+        assert {u["field"] for u in made["unenforced"]} == {FIELD[name] for name in ALL if name not in enforced}
         for _ in range(2):  # the first group is used again, the others are made
             assert api.sh("s", "echo hi")["stdout"] == "hi\n"
         r = api.sh("s", "sleep 100000 & sleep 100000", timeout_sec=1)

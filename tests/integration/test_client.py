@@ -151,7 +151,7 @@ def test_row_T02_the_list_of_sessions_is_passed_on_unchanged_by_one_call(alone):
     try:
         code, out, err = alone.box("ps", "--json")
         assert (code, err) == (0, "") and json.loads(out) == {"sessions": sessions}
-        assert canned.asked == ["/v1/sessions"]
+        assert canned.asked == ["/v1/sessions?running=1"]
     finally:
         canned.close()
 

@@ -18,6 +18,7 @@ TOLD = "disk limit exceeded: used="
 WRITERS = {
     "files": "for i in $(seq 64); do head -c 4M /dev/zero > /workspace/$i || exit 1; done; sleep 600",
     "home": "for i in $(seq 64); do head -c 4M /dev/zero > $HOME/$i || exit 1; done; sleep 600",
+    "preallocated": "for i in $(seq 64); do : > /workspace/$i; fallocate -n -l 4M /workspace/$i || exit 1; done; sleep 600",
     "many": "cd /workspace; for i in $(seq 40); do mkdir $i; touch $i/$(seq -s ' '$i/ 100); done; "
             "head -c 20M /dev/zero > big; sleep 600",
     "unlinked": "exec python3 -c 'import os, time\nfds = []\nfor i in range(64):\n"
@@ -83,6 +84,19 @@ def test_what_goes_on_growing_is_removed(session):
         return False
     assert until(strike, what="the end of the session", seconds=300) is True
     until(lambda: name not in [s["session_id"] for s in api.ps()], what="that it is gone")
+
+
+def test_sparse_file_counts_what_was_written_to_it(daemon, session):
+    api, name = session
+    api.new("sparse")
+    api.call("POST", "/v1/sessions/sparse/processes",
+             {"command": "sh", "process_id": "p", "args": ["-c", "truncate -s 10G /workspace/map; cat"]})
+    try:
+        # By the time another session is ended, this one was looked at, too.
+        assert api.sh(name, WRITERS["files"], timeout_sec=300)["outcome"] == "quota_exceeded"
+        assert api.call("GET", "/v1/sessions/sparse/processes/p")["status"] == "running"
+    finally:
+        api.rm("sparse")
 
 
 def test_session_with_a_quota_has_the_wall_of_the_kernel_alone(daemon, session):

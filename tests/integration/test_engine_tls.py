@@ -209,6 +209,6 @@ def test_plain_tcp_on_the_loopback_is_told(serve):
     daemon = Boxd("--backend", "docker", env={"BOX_ENGINE_SOCKET": f"tcp://127.0.0.1:{engine.port}"})
     try:
         assert [c["status"] for c in daemon.client().doctor()["checks"] if c["id"] == "engine"] == ["ok"]
-        assert "everybody on this host can use an engine" in daemon.log()
+        assert "every user of this host can use the engine" in daemon.log()
     finally:
         daemon.close()

@@ -54,12 +54,12 @@ def test_check_J06_a_state_directory_that_is_a_link_is_refused(scratch):
 def test_check_J06_a_state_directory_of_somebody_else_is_refused(scratch):
     (scratch / "state").mkdir()
     os.chown(scratch / "state", 4242, 4242)
-    with pytest.raises(RuntimeError, match="belongs to somebody else"):
+    with pytest.raises(RuntimeError, match="belongs to uid 4242"):
         Boxd(state=scratch / "state")
     assert os.listdir(scratch / "state") == []
 
 
-@pytest.mark.parametrize("name", ["sessions", "trash", "templates", "etc-on", "etc-off"])
+@pytest.mark.parametrize("name", ["sessions", "trash", "templates", "etc", "etc-off"])
 @pytest.mark.parametrize("kind", ["link", "file", "fifo", "link-to-file", "full"])
 def test_check_J06_odd_objects_in_the_state_are_never_followed(scratch, name, kind):
     state, outside = scratch / "state", scratch / "outside"
@@ -244,7 +244,8 @@ def test_check_J07_idle_sessions_go_by_the_time_since_boot(clocks):
 
 def test_check_J07_pid_1_measures_by_the_monotonic_clock():
     """The code that no preload reaches: no other clock is named in it."""
-    source = "".join(p.read_text() for p in (BUILD.parent / "src/inside/init").glob("*.c"))
+    inside = BUILD.parent / "src/inside"
+    source = "".join(p.read_text() for p in [*inside.glob("*.c"), *(inside / "init").glob("*.c")])
     assert set(re.findall(r"CLOCK_[A-Z]+", source)) == {"CLOCK_MONOTONIC"}
     assert not re.search(r"\b(gettimeofday|time)\(", source)
 
@@ -552,7 +553,7 @@ def checks(client):
 def assert_honest(client, limits_enforced):
     """doctor, the receipt and the kernel say the same."""
     found = checks(client)
-    client.new("honest", memory_mb=64, pids_limit=20)
+    client.new("honest", memory_mb=64, pids_limit=20, best_effort=True)
     receipt = client.receipt("honest")
     for check, limit in (("limit-memory", "memory_bytes"), ("limit-pids", "pids"),
                          ("limit-cpu", "cpu_quota_us_per_100ms")):

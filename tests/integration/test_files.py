@@ -156,11 +156,11 @@ def test_large_files_pass_through_and_are_not_kept(boxd_shared, files):
 def test_a_reader_that_is_slow_holds_the_file_back(api, files, sid):
     """A reader that takes nothing: the process inside waits, and nobody else does."""
     uid = marked(api, sid)["Uid"]
-    api.sh(sid, "truncate -s 3G sparse")  # its size counts, so it stays below session_disk_mb
+    api.sh(sid, "truncate -s 10G sparse")
     conn = files.connect()
     conn.request("GET", files.url(path="sparse"))
     answer = conn.getresponse()
-    assert int(answer.headers["Content-Length"]) == 3 << 30
+    assert int(answer.headers["Content-Length"]) == 10 << 30
     assert answer.read(65536) == b"\0" * 65536
     assert files.put("other", b"x").status == 201 and files.get("other").body == b"x"
     tail = files.get("sparse", Range="bytes=-5")

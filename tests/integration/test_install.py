@@ -76,7 +76,8 @@ def test_the_installed_tree_works(tree):
 def test_the_configuration_is_good_and_shows_the_defaults(tree):
     path = tree / "etc/box/config.yaml"
     settings = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
-    assert settings == ["port: 0"]  # nobody is served over TCP before there is a token
+    assert settings == []
+    assert '"port":"5410"' in box("config", "--json", "--config", str(path)).stdout  # what the README names
     assert box("config", "--config", str(path)).returncode == 0
     # Each line that can be switched on is a setting, and its text the default.
     text = re.sub(r"^#(\w+: .+)$", r"\1", path.read_text().split("# end: config-yaml")[0], flags=re.M)
@@ -110,6 +111,25 @@ def test_a_staged_install_makes_no_user(tree, tmp_path):
         (tmp_path / name).chmod(0o755)
     done = run_install(PREFIX, tmp_path / "d", PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert done.returncode == 0 and not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("program", ["tools/install.sh", "packaging/debian/box.postinst"])
+def test_the_account_of_a_person_is_not_taken_for_that_of_boxd(program, tmp_path):
+    """Whatever would change the host is replaced by something that tells."""
+    if program == "tools/install.sh" and os.geteuid() != 0:
+        pytest.skip("without root nothing goes into the real root")
+    for name in ("meson", "ninja", "install", "useradd", "adduser", "addgroup", "cp", "aa-enabled", "apparmor_parser",
+                 "systemctl", "deb-systemd-helper", "deb-systemd-invoke"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} $* >> {tmp_path}/called\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "getent").write_text("#!/bin/sh\necho box:x:1000:1000::/home/box:/bin/bash\n")
+    (tmp_path / "getent").chmod(0o755)
+    words = ["bash", program, PREFIX] if program == "tools/install.sh" else ["sh", program, "configure"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=60,
+                          env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "BUILD_DIR": str(BUILD)})
+    assert done.returncode == 1 and "rename" in done.stderr, done.stderr
+    called = (tmp_path / "called").read_text() if (tmp_path / "called").exists() else ""
+    assert called == ""
 
 
 # Manuals.
@@ -192,7 +212,7 @@ def test_bash_offers_what_the_tables_have(bash_script, tmp_path):
     (tmp_path / "my.yaml").write_text("")
     assert {"run", "exec", "ps", "rm", "completion", "--help"} <= complete("box ", bash_script)
     assert complete("box ru", bash_script) == {"run"}
-    assert complete("box run --memory", bash_script) == {"--memory-mb"}
+    assert complete("box run --memory", bash_script) == {"--memory", "--memory-mb"}
     assert complete("box run --network ", bash_script) == {"on", "off"}
     assert complete("box run --network of", bash_script) == {"off"}
     assert complete("box completion ", bash_script) >= {"bash", "zsh", "fish"}
@@ -216,7 +236,7 @@ def test_K_names_of_sessions_are_never_run_by_the_shell(bash_script, tmp_path):
     assert complete("box exec ", bash_script, path=tmp_path, cwd=tmp_path) >= {"good-1", "good.2"}
     assert complete("box exec go", bash_script, path=tmp_path, cwd=tmp_path) == {"good-1", "good.2"}
     everything = complete("box rm ", bash_script, path=tmp_path, cwd=tmp_path)
-    assert everything == {"good-1", "good.2", "--all", "--help"}
+    assert everything == {"good-1", "good.2", "--all", "--force", "--help"}
     assert not (tmp_path / "pwned").exists()
 
 
@@ -249,6 +269,11 @@ def test_bash_completes_at_a_terminal(bash_script):
         os.waitpid(pid, 0)
 
 
+@pytest.mark.parametrize("shell, file", [("bash", "box.bash"), ("zsh", "_box"), ("fish", "box.fish")])
+def test_box_prints_the_installed_script(shell, file):
+    assert script(shell) == (ROOT / "completion" / file).read_text()
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts_parse(shell, tmp_path):
     path = tmp_path / "script"
@@ -271,7 +296,7 @@ def test_fish_offers_the_same(tmp_path):
 
     assert offers("box ru") == {"run"}
     assert offers("box run --network ") == {"on", "off"}
-    assert offers("box run --memory") == {"--memory-mb"}
+    assert offers("box run --memory") == {"--memory", "--memory-mb"}
 
 
 def test_an_unknown_shell_is_told():

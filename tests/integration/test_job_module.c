@@ -20,6 +20,7 @@
 #include "backend/backend.h"
 #include "backend/native/native.h"
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -29,8 +30,7 @@
 #include "base/str.h"
 #include "base/user.h"
 #include "fetch/launcher.h"
-#include "jobs/hostdir.h"
-#include "jobs/queue.h"
+#include "jobs/jobs.h"
 #include "loop/loop.h"
 
 /* Whose store it is: an ordinary user can only have one of its own. */
@@ -109,13 +109,24 @@ static int tear_down(void **state)
     return path_remove_tree_at(AT_FDCWD, it.dir);
 }
 
-static void on_done(void *arg, const char *json, size_t len, const char *message)
+static char *json_written(const struct json *v)
+{
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    buf_init(&out, 32U << 20);
+    jw_init(&w, &out);
+    jw_value(&w, v);
+    assert_int_equal(jw_end(&w), 0);
+    return buf_take(&out);
+}
+
+static void on_done(void *arg, const struct json *data, const struct job_failure *failure)
 {
     it.answered = true;
     free(it.json);
     free(it.message);
-    it.json = json != NULL ? xstrndup(json, len) : NULL;
-    it.message = message != NULL ? xstrdup(message) : NULL;
+    it.json = data != NULL ? json_written(data) : NULL;
+    it.message = failure != NULL ? xasprintf("%s: %s", failure->class, failure->text) : NULL;
 }
 
 static void wait_for_answer(void)

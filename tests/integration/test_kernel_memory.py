@@ -3,6 +3,10 @@
 docs/reference/limits.md. Each program here takes as much as it is given and says how much that was. It is stopped by an
 error, or killed for its memory, before it has several times the limit."""
 
+import contextlib
+import os
+import pathlib
+import re
 import subprocess
 
 import pytest
@@ -187,6 +191,14 @@ def take():
         os.close(fd)
         yield 65536
 """),
+    "open-file-locks": (0, """
+def take():  # they belong to no process, so they could not be counted
+    import struct
+    fd = os.memfd_create("x")
+    while True:
+        fcntl.fcntl(fd, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0))  # F_OFD_SETLK
+        yield 192
+"""),
     "keyrings": (1, """
 def take():
     n = 0
@@ -195,6 +207,36 @@ def take():
         if libc.syscall(248, b"user", f"k{n}".encode(), bytes(4096), 4096, -2) < 0:
             raise OSError(ctypes.get_errno(), "add_key")
         yield 4096
+"""),
+}
+
+# Of these no cgroup takes note. boxd counts them, and ends what runs in the session.
+COUNTED = {
+    # kind: (row of the receipt, program)
+    "netlink": ("netlink_bytes", """
+def take():  # 64 requests at a time, whose answers are never read
+    request = (b"\\x20\\0\\0\\0\\x12\\0\\x01\\0" + bytes(12) + b"\\x01" + bytes(11)) * 64
+    for _ in range(4000):
+        s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30)
+        keep.append(s)
+        held, full = 0, False
+        while not full:
+            s.send(request)
+            now, most = (int.from_bytes(s.getsockopt(socket.SOL_SOCKET, 55, 8)[i:i + 4], "little") for i in (0, 4))
+            full = now + 65536 > most or now == held
+            yield now - held
+            held = now
+"""),
+    "record-locks": ("lock_bytes", """
+def take():  # few on each file: the kernel compares with all that a file has
+    files = [os.memfd_create("x") for _ in range(4000)]
+    at = 0
+    while True:
+        at += 2
+        for fd in files:
+            fcntl.lockf(fd, fcntl.LOCK_EX, 1, at)
+            yield 192
 """),
 }
 
@@ -232,6 +274,89 @@ def test_what_the_kernel_holds_is_bounded(daemon, kind):
             api.rm(name)
         except ApiError as error:
             assert error.status == 404
+        api.close()
+
+
+@pytest.mark.rootless
+@pytest.mark.parametrize("kind", COUNTED)
+def test_what_no_cgroup_charges_is_bounded(daemon, kind):
+    row, take = COUNTED[kind]
+    api = daemon.client()
+    name = f"counted-{kind}"
+    api.new(name)
+    try:
+        limit = api.receipt(name)["limits"][row]
+        assert limit["enforced"] and limit["value"] == 16 * MIB and limit["how"]
+        said = api.x(name, "python3", "-c", PROGRAM.replace("{take}", take), timeout_sec=240)
+        assert said["outcome"] == "quota_exceeded", said
+        held = int(re.search(rf"{row}=(\d+)", said["error"])[1])
+        # What a program takes between two looks comes on top; a busy machine looks later.
+        assert limit["value"] < held < 512 * MIB, said
+        assert api.sh(name, "echo alive")["stdout"] == "alive\n"
+    finally:
+        api.rm(name)
+        api.close()
+
+
+@contextlib.contextmanager
+def forwarding():
+    """A host without a way to the internet forwards nothing, and so tracks nothing: packets get one that ends in lo."""
+    route = ["8.8.8.8/32", "dev", "lo"]
+    lacking = os.geteuid() == 0 and subprocess.run(["ip", "route", "get", "8.8.8.8"], capture_output=True).returncode != 0
+    if lacking:
+        subprocess.run(["ip", "route", "add", *route], check=True)
+    try:
+        yield
+    finally:
+        if lacking:
+            subprocess.run(["ip", "route", "del", *route], check=True)
+
+
+def tracked():
+    count = pathlib.Path("/proc/sys/net/netfilter/nf_conntrack_count")
+    return int(count.read_text()) if count.exists() else 0
+
+
+@pytest.mark.rootless
+def test_connections_that_a_firewall_tracks_are_bounded(daemon):
+    api = daemon.client()
+    network = next(c for c in api.doctor()["checks"] if c["id"] == "network")
+    if network["status"] != "ok":
+        pytest.skip(network["detail"])
+    api.new("connected", network="on")
+    try:
+        limits = api.receipt("connected")["limits"]
+        most, pace = (limits[k] for k in ("connections", "connections_per_sec"))
+        assert most == {"enforced": True, "value": 1024} and pace == {"enforced": True, "value": 200}
+        program = """
+import errno, socket, time
+begun, flows, started = time.monotonic(), 0, 0
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for port in range(3000, 5000):
+    try:
+        flows += udp.sendto(b"x", ("8.8.8.8", port))
+    except OSError:
+        pass
+for _ in range(2000):
+    with socket.socket() as s:
+        s.setblocking(False)
+        s.connect_ex(("8.8.8.8", 9))
+        started += s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != errno.ECONNREFUSED
+print(flows, started, time.monotonic() - begun)
+"""
+        before = tracked()
+        with forwarding():
+            said = api.x("connected", "python3", "-c", program, timeout_sec=240)
+        flows, started, seconds = map(float, said["stdout"].split())
+        new = started + (tracked() - before if os.geteuid() == 0 else flows)  # root's are refused on their way
+        assert 0 < new <= most["value"] + pace["value"] * (seconds + 2), (flows, started, seconds, new)
+        if os.geteuid() != 0:
+            helper = next(p for p in pathlib.Path("/proc").glob("[0-9]*/cmdline")
+                          if p.read_bytes().startswith(b"slirp4netns") and p.stat().st_uid == os.geteuid())
+            text = helper.with_name("limits").read_text()
+            assert int(re.search(r"Max open files\s+(\d+)", text)[1]) == most["value"] + 64
+    finally:
+        api.rm("connected")
         api.close()
 
 

@@ -300,7 +300,7 @@ def test_a_tool_that_may_not_be_mounted_is_told_as_that(project, own_tools, tmp_
         with Wrapper("--", "uvx", "some-server", sock=daemon.sock, env=env) as w:
             status, said = w.wait()
         assert status == 125 and "session_create: " in said
-        assert "install it for everybody, such as in /usr/local/bin" in said, said
+        assert "install it for all users, such as in /usr/local/bin" in said, said
     finally:
         daemon.close()
 
@@ -615,7 +615,7 @@ def test_logs_follow_from_one_server_to_the_next(run, boxd_shared, project):
 
 def test_help_and_mistakes():
     assert "--host-path" in box("help", "mcp", "run").stdout
-    for words, text in ((["mcp", "run"], "no command"), (["mcp"], "unknown verb"), (["mcp", "dance"], "unknown verb"),
+    for words, text in ((["mcp", "run"], "no command"), (["mcp"], "wants one of"), (["mcp", "dance"], "unknown verb"),
                         (["mcp", "run", "--fallback", "maybe", "--", "x"], "refuse, host"),
                         (["mcp", "run", "--env", "=x", "--", "x"], "NAME=value"),
                         (["mcp", "run", "--host-path", "/nonexistent", "--", "x"], "/nonexistent")):

@@ -16,7 +16,7 @@ from mcpservelib import INITIALIZE, META, MODERN, Http, Stdio, request
 from policylib import Governed, token
 
 TOOLS = {"exec", "read", "write", "edit", "glob", "grep", "list_sessions", "create_session", "delete_session",
-         "start_process", "list_processes", "read_process_output", "write_stdin", "stop_process"}
+         "start_process", "list_processes", "read_process_output", "write_stdin", "stop_process", "read_output"}
 ENTRY_A, TOKEN_A = token("alpha", profiles=["*"], tools=["*"], sessions=["alpha-*"])
 ENTRY_B, TOKEN_B = token("beta", profiles=["*"], tools=["exec", "read"], sessions=["beta-*"])
 # Says who it is and stays; what it started stays with it.
@@ -137,7 +137,7 @@ def test_stdio_files_from_write_to_resource(serve):
 def test_results_have_only_what_their_schema_names(serve):
     c = serve()
     listed = {t["name"]: t for t in c.ask("tools/list")["result"]["tools"]}
-    calls = [("exec", {"command": "seq 5000; echo >&2"}), ("write", {"path": "f", "content": "x\ny\n"}),
+    calls = [("exec", {"command": "seq 50000; echo >&2"}), ("write", {"path": "f", "content": "x\ny\n"}),
              ("read", {"path": "f"}), ("read", {"path": "."}), ("read", {"path": "f", "encoding": "base64"}),
              ("edit", {"path": "f", "old_string": "x", "new_string": "z"}), ("glob", {"pattern": "*"}),
              ("grep", {"pattern": "z"}), ("list_sessions", {}), ("create_session", {"name": "n"}),
@@ -146,6 +146,8 @@ def test_results_have_only_what_their_schema_names(serve):
     seen = set()
     for name, arguments in calls:
         result = c.tool(name, **arguments)
+        if name == "exec":
+            calls.append(("read_output", {"output_id": result["structuredContent"]["stdout_id"]}))
         schema = listed[name]["outputSchema"]
         assert set(result["structuredContent"]) <= set(schema["properties"]), name
         assert set(schema["required"]) <= set(result["structuredContent"]), name
@@ -159,6 +161,42 @@ def test_results_have_only_what_their_schema_names(serve):
     deleted = c.tool("delete_session", session_id=handle)
     assert deleted["structuredContent"] == {"deleted": True}
     assert seen | {"delete_session"} == TOOLS
+
+
+def test_start_process_runs_a_shell_command_as_exec_does(serve):
+    """An agent that starts `npm run dev` means what it means in a terminal."""
+    c = serve()
+    command = "cd sub && echo $WORD > said; echo ready; exec cat"
+    started = c.tool("start_process", process_id="dev", command=f"mkdir -p sub; {command}", workdir="/workspace",
+                     env={"WORD": "hello"}, description="a server")
+    assert not started["isError"] and started["structuredContent"]["status"] == "running"
+    assert c.tool("read_process_output", process_id="dev", wait_ms=5000)["structuredContent"]["output"] == "ready\n"
+    assert text(c.tool("read", path="sub/said")).strip() == "hello"
+    timed = c.tool("start_process", process_id="timed", command="sleep 1000", timeout_sec=1, wait_ms=30000)
+    assert timed["isError"] and "timeout_sec" in text(timed)
+
+
+def test_start_process_tells_why_it_ended_at_once(serve):
+    c = serve()
+    missing = c.tool("start_process", command="no-such-tool run dev", wait_ms=10000)
+    assert missing["isError"] and missing["structuredContent"]["exit_code"] == 127
+    assert "exit code 127" in text(missing) and "no-such-tool" in text(missing) and "not found" in text(missing)
+    program = c.tool("start_process", command="no-such-tool", args=["run"], wait_ms=10000)
+    assert program["isError"] and "No such file" in text(program)
+
+
+def test_whatever_exec_shortened_can_be_read(serve):
+    c = serve()
+    said = c.tool("exec", command="seq 50000; seq 50000 >&2")["structuredContent"]
+    assert said["stdout_truncated"] and said["stderr_truncated"]
+    for key in ("stdout_id", "stderr_id"):
+        whole, at = "", 0
+        while at is not None:
+            part = c.tool("read_output", output_id=said[key], offset=at, max_bytes=50000)["structuredContent"]
+            whole, at = whole + part["output"], part["next_offset"]
+        assert whole == "".join(f"{n}\n" for n in range(1, 50001))
+    other = serve()
+    assert other.tool("read_output", output_id=said["stdout_id"])["isError"]
 
 
 def test_stdio_shows_progress_and_kills_what_is_cancelled(serve, api):
@@ -341,7 +379,7 @@ def test_stdio_a_boxd_that_stays_away_is_given_up(restarted):
     daemon.stop(signal.SIGKILL)
     assert c.process.wait(600) == 125
     said = c.process.stderr.read().decode()
-    assert "connecting again" in said and f"nobody answers at unix://{daemon.sock}" in said
+    assert "connecting again" in said and f"no boxd answers at unix://{daemon.sock}" in said
 
 
 def test_stdio_whoever_comes_again_takes_over_from_a_connection_that_is_not_known_to_be_lost(restarted):

@@ -99,7 +99,7 @@ def test_check_H01_check_H02_the_state_of_boxd_is_refused(boxd_shared, api, sid,
     state = boxd_shared.state
     assert api.sh(sid, "echo tenant > /workspace/secret")["exit_code"] == 0
     inside = [p for p in state.glob("**/*") if p.is_dir() or p.is_file()]
-    assert any(p.name == "secret" for p in inside) and any(p.name == "etc-off" for p in inside)
+    assert any(p.name == "secret" for p in inside) and any(p.name == "etc" for p in inside)
     top = {p for p in inside if len(p.relative_to(state).parts) < 3 or p.name == "secret"}
     top = {p for p in top if "spare-" not in str(p)}  # the next session takes one of these
     for path in (state, state.parent, *sorted(top), state / "boxd.sock"):

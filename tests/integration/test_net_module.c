@@ -30,8 +30,9 @@
 #include "base/str.h"
 #include "sandbox/host/hostcmd.h"
 #include "sandbox/net/net.h"
+/* For what is private to it. */
+#include "sandbox/net/net_host.c"
 #include "sandbox/net/netlink.h"
-#include "sandbox/net/nft.h"
 
 #define HOST_PUBLIC "11.0.0.2"
 #define TIMEOUT_MS 1500
@@ -89,12 +90,12 @@ static void nft_text(const char *text)
     assert_ok(run_text(argv, text));
 }
 
-static bool nft_has(const char *const args[], const char *needle)
+static bool nft_has(const char *const argv[], const char *needle)
 {
     AUTO_DONE(buf) struct buf out;
 
     buf_init(&out, 1 << 20);
-    assert_ok(nft_query(args, &out, &err));
+    assert_ok(nft_query(argv, &out, &err));
     return strstr(buf_str(&out), needle) != NULL;
 }
 
@@ -344,7 +345,7 @@ static void connections_at_a_time_are_capped(void **state)
     enum { CAP = 8 };
     int fds[CAP + 1];
     struct net_config tight = config;
-    struct net_host_info info;
+    struct net_host_info info = {0};
     LISTENER(server, inet_ns, 80);
     struct box b = box_new(1), other = box_new(2);
 
@@ -364,7 +365,7 @@ static void connections_at_a_time_are_capped(void **state)
 static void new_connections_are_rate_limited(void **state)
 {
     struct net_config tight = config;
-    struct net_host_info info;
+    struct net_host_info info = {0};
     LISTENER(server, inet_ns, 80);
     struct box b = box_new(1);
     int refused = 0;
@@ -436,8 +437,8 @@ static void other_forwarded_traffic_is_none_of_our_business(void **state)
 
 static void forward_chain_that_drops_gets_two_rules_and_loses_them_again(void **state)
 {
-    static const char *const list[] = {"list", "table", "ip", "filter", NULL};
-    struct net_host_info info;
+    static const char *const list[] = {"nft", "list", "table", "ip", "filter", NULL};
+    struct net_host_info info = {0};
     LISTENER(server, inet_ns, 80);
     struct box b = box_new(1);
 
@@ -460,9 +461,9 @@ static void forward_chain_that_drops_gets_two_rules_and_loses_them_again(void **
 
 static void instances_leave_each_other_alone(void **state)
 {
-    static const char *const tables[] = {"list", "tables", NULL};
+    static const char *const tables[] = {"nft", "list", "tables", NULL};
     struct net_config second;
-    struct net_host_info info;
+    struct net_host_info info = {0};
     struct net_lease lease;
     LISTENER(server, inet_ns, 80);
     AUTO_CLOSE int ns = new_ns();
@@ -485,7 +486,7 @@ static void instances_leave_each_other_alone(void **state)
 static void overlapping_pools_are_refused(void **state)
 {
     struct net_config bad;
-    struct net_host_info info;
+    struct net_host_info info = {0};
 
     assert_ok(net_config_init(&bad, "bad", "11.0.0.0/16", &err));
     assert_true(net_host_init(&bad, &info, &err) < 0);
@@ -495,7 +496,7 @@ static void overlapping_pools_are_refused(void **state)
 static void default_pool_avoids_what_is_taken_and_knows_its_own(void **state)
 {
     struct net_config first, again, other;
-    struct net_host_info info;
+    struct net_host_info info = {0};
     char text[64];
 
     assert_ok(net_config_init(&first, "zz", NULL, &err));
@@ -654,7 +655,7 @@ static void probe_works_and_comes_back(void **state)
 
 static int set_up(void **state)
 {
-    struct net_host_info info;
+    struct net_host_info info = {0};
     char text[256];
 
     host_ns = new_ns();
@@ -687,7 +688,7 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    static const char *const rules[] = {"list", "ruleset", NULL};
+    static const char *const rules[] = {"nft", "list", "ruleset", NULL};
     static const char *const argv[] = {"ip", "-o", "addr", NULL};
 
     assert_ok(net_host_done(&config, &err));

@@ -154,6 +154,24 @@ def test_a_kill_of_a_command_is_answered_when_nothing_of_it_runs(boxd, method, r
     assert api.sh("s", "echo fine")["stdout"] == "fine\n"
 
 
+def test_a_kill_of_a_command_ends_what_left_it_and_spares_a_managed_process(boxd):
+    """Also where PID 1 has neither a group to kill nor the id of its programs."""
+    api = boxd.client()
+    api.new("s")
+    (first,) = init_pids(boxd)
+    api.call("POST", "/v1/sessions/s/processes", {"command": "sleep", "args": ["1000"], "process_id": "p"})
+    wait_for(lambda: children(first))
+    (spared,) = children(first)
+    api.call("POST", "/v1/sessions/s/exec", {"cmd": "setsid sleep 1000 & sleep 1000; :", "exec_id": "x", "detach": True})
+    wait_for(lambda: len(children(first)) == 2 and len(children(*set(children(first)) - {spared})) == 2)
+    (shell,) = set(children(first)) - {spared}
+    tree = [shell, *children(shell)]
+    api.call("DELETE", "/v1/sessions/s/execs/x")
+    assert not [pid for pid in tree if runs(pid)]
+    assert runs(spared)
+    wait_for(lambda: status(spared)["State"][0] == "S")
+
+
 @pytest.mark.parametrize("method, rest, body", KILLS)
 def test_a_command_that_cannot_be_ended_is_an_error_and_ends_with_its_session(boxd, method, rest, body):
     api = boxd.client()

@@ -6,7 +6,8 @@
 #include "lib/unit.h"
 #include "orphans.h"
 
-#include "priv/client.h"
+/* For what is private to it. */
+#include "priv/client.c"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -160,7 +161,7 @@ static void create(char name[17])
 static int adopt(const char *name, struct answer *a)
 {
     *a = (struct answer){0};
-    assert_int_equal(priv_client_adopt(it.client, name, on_reply, a, &err), 0);
+    assert_int_equal(priv_client_ask_about(it.client, PRIV_ADOPT, name, on_reply, a, &err), 0);
     wait_for(a);
     return a->reply.result;
 }
@@ -168,7 +169,7 @@ static int adopt(const char *name, struct answer *a)
 static int destroy(const char *name)
 {
     struct answer a = {0};
-    assert_int_equal(priv_client_destroy(it.client, name, on_reply, &a, &err), 0);
+    assert_int_equal(priv_client_ask_about(it.client, PRIV_DESTROY, name, on_reply, &a, &err), 0);
     wait_for(&a);
     return a.reply.result;
 }
@@ -202,7 +203,7 @@ static void victim_start(struct victim *v, uint64_t linger, uint64_t deadline_ms
         if (deadline_ms > 0)
             priv_client_deadline(it.client, v->names[0],
                                  clock_boot(&clock_system) + deadline_ms * NSEC_PER_MSEC);
-        v->priv_pid = priv_client_pid(it.client);
+        v->priv_pid = it.client->conn.pid;
         (void)fd_write_all(out[1], v, sizeof(*v));
         (void)pause();
         _exit(0);
@@ -244,7 +245,7 @@ static void sandboxes_outlive_a_killed_boxd(void **unused)
     victim_start(&v, 3600, 0);
     victim_kill(&v);
     begin(3600);
-    assert_int_equal(priv_client_pid(it.client), v.priv_pid);
+    assert_int_equal(it.client->conn.pid, v.priv_pid);
     assert_int_equal(found(v.names[1], &index), 2);
     assert_int_equal(adopt(v.names[1], &a), 0);
     assert_int_equal(a.n_fds, 2);
@@ -268,7 +269,7 @@ static void sandboxes_outlive_a_killed_boxd(void **unused)
     /* And a third boxd after the second. */
     end(false);
     begin(3600);
-    assert_int_equal(priv_client_pid(it.client), v.priv_pid);
+    assert_int_equal(it.client->conn.pid, v.priv_pid);
     assert_int_equal(found(NULL, NULL), 2);
     assert_false(gone_within(other, 0));
     end(true);
@@ -284,7 +285,7 @@ static void without_lingering_everything_ends_at_once(void **unused)
     victim_kill(&v);
     expect_end_of(v.priv_pid);
     begin(0);
-    assert_true(priv_client_pid(it.client) != v.priv_pid);
+    assert_true(it.client->conn.pid != v.priv_pid);
     assert_int_equal(found(NULL, NULL), 0);
     end(true);
 }
@@ -344,7 +345,7 @@ static void what_nobody_heard_of_is_there(void **unused)
     assert_int_equal(found(name, &index), 1);
     assert_int_equal(index, next_index - 1);
     assert_int_equal(destroy(name), 0);
-    pid = priv_client_pid(it.client);
+    pid = it.client->conn.pid;
     /* With nothing left it does not wait. */
     end(false);
     expect_end_of(pid);
@@ -435,7 +436,7 @@ static void boxd_for_another_user_begins_anew(void **unused)
     o.uid = DAEMON - 1;
     if (priv_client_new(it.loop, &o, &it.client, &err) < 0)
         fail_msg("%s", err.msg);
-    assert_true(priv_client_pid(it.client) != v.priv_pid);
+    assert_true(it.client->conn.pid != v.priv_pid);
     assert_int_equal(found(NULL, NULL), 0);
     expect_end_of(v.priv_pid);
     end(true);
@@ -468,7 +469,7 @@ static void others_are_not_let_in(void **unused)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
     begin(3600);
-    assert_int_equal(priv_client_pid(it.client), v.priv_pid);
+    assert_int_equal(it.client->conn.pid, v.priv_pid);
     assert_int_equal(found(NULL, NULL), 2);
     end(true);
     expect_end_of(v.priv_pid);
@@ -495,7 +496,7 @@ static void socket_of_somebody_else_is_not_believed(void **unused)
     assert_int_equal(read(ready[0], &byte, 1), 1);
     fd_close_many(ready, 2);
     begin(3600);
-    assert_true(priv_client_pid(it.client) != pid);
+    assert_true(it.client->conn.pid != pid);
     char name[17];
     create(name);
     end(true);
@@ -607,6 +608,31 @@ static void binds_have_bounds(void **unused)
     end(true);
 }
 
+static void children_of(pid_t pid, char *ret, size_t size)
+{
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", pid, pid);
+    assert_true(fd_read_file_at(AT_FDCWD, path, ret, size) >= 0);
+}
+
+/* The kernel lists a child until it is reaped. */
+static void a_child_that_counts_is_reaped(void **unused)
+{
+    char before[256] = "", now[256] = "";
+    struct answer a = {0};
+    begin(0);
+    children_of(it.client->conn.pid, before, sizeof(before));
+    assert_int_equal(priv_client_ask(it.client, PRIV_GREEDY, on_reply, &a, &err), 0);
+    wait_for(&a);
+    assert_int_equal(a.reply.result, 0);
+    for (int i = 0; i == 0 || (i < PATIENCE_MS / 10 && !str_eq(before, now)); i++) {
+        (void)poll(NULL, 0, 10);
+        children_of(it.client->conn.pid, now, sizeof(now));
+    }
+    assert_string_equal(now, before);
+    end(true);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -624,6 +650,7 @@ int main(void)
         TEST(socket_of_somebody_else_is_not_believed),
         TEST(an_engine_gets_directories_under_other_ids),
         TEST(binds_have_bounds),
+        TEST(a_child_that_counts_is_reaped),
     };
     if (geteuid() != 0) {
         (void)fprintf(stderr, "skipped: needs root\n");

@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -27,7 +28,8 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/str.h"
-#include "sandbox/quota/loopimg.h"
+/* For what is private to it. */
+#include "sandbox/quota/loopimg.c"
 
 #define MIB (1ULL << 20)
 #define HOST_MIB 192
@@ -44,6 +46,43 @@ static bool loop_was_there[64];
         if ((expr) < 0)                                                                            \
             fail_msg("%s: %s", #expr, err.msg);                                                    \
     } while (0)
+
+static int open_image(int dirfd, const char *name, struct err *e)
+{
+    int r = loopimg_name_check(name, e);
+    if (r < 0)
+        return r;
+    int fd = openat(dirfd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    return fd < 0 ? err_sys(e, errno, "quota: open image '%s'", name) : fd;
+}
+
+/* What no program of ours does: an image without a mount, one that is there already, and repairs.
+ */
+static int loopimg_create(int dirfd, int template_dirfd, const char *name,
+                          const struct loopimg_spec *spec, struct err *e)
+{
+    return loopimg_create_mounted(dirfd, template_dirfd, name, spec, NULL, e);
+}
+
+static int loopimg_mount(int dirfd, const char *name, int *ret_mnt_fd, struct err *e)
+{
+    AUTO_CLOSE int fd = open_image(dirfd, name, e);
+    if (fd < 0)
+        return fd;
+    return loopimg_mount_fd(fd, ret_mnt_fd, e);
+}
+
+static int loopimg_check(int dirfd, const char *name, struct err *e)
+{
+    /* -p repairs what is safe to repair without asking; 1 means "repaired". */
+    static const char *const argv[] = {"e2fsck", "-p", "/proc/self/fd/0", NULL};
+    AUTO_CLOSE int fd = open_image(dirfd, name, e);
+    if (fd < 0)
+        return fd;
+    const struct hostcmd_opts opts = {
+        .stdin_fd = fd, .stdout_fd = -1, .timeout_ms = 60000, .max_status = 1};
+    return hostcmd_wait_opts(argv, &opts, e);
+}
 
 static int mount_new(const char *name, uint64_t bytes, uint64_t inodes)
 {
@@ -101,7 +140,7 @@ static uint64_t fill(int mnt, const char *name)
 
 static void smallest_image_works_is_empty_and_has_its_owner(void **state)
 {
-    struct loopimg_usage usage;
+    struct loopimg_usage usage = {0};
     struct stat st;
     AUTO_CLOSE int mnt = mount_new("small", LOOPIMG_BYTES_MIN, 0);
 
@@ -191,7 +230,7 @@ static void writes_stop_at_the_limit_and_the_host_never_gives_more(void **state)
 
 static void deleted_but_open_files_still_count(void **state)
 {
-    struct loopimg_usage usage;
+    struct loopimg_usage usage = {0};
     AUTO_CLOSE int mnt = mount_new("held", 8 * MIB, 0);
     AUTO_CLOSE int fd = openat(mnt, "a", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 
@@ -357,6 +396,183 @@ static void missing_device_nodes_are_no_obstacle(void **state)
     assert_int_equal(umount2("control/node", MNT_DETACH), 0);
 }
 
+static const struct loopimg_spec kept_spec = {
+    .bytes = 4 * MIB, .uid = 2000000123, .gid = 2000000456};
+
+/* An image with a file in it, not mounted, in a directory of its own. */
+static int make_kept(const char *name)
+{
+    bool same = true;
+    int mnt = -1;
+    int dir = path_make_dir_at(host, name, 0700);
+    assert_true(dir >= 0);
+    assert_int_equal(loopimg_note_boot(dir, &same), 0);
+    assert_false(same); /* for the first time */
+    assert_ok(loopimg_create_mounted(dir, templates, "i", &kept_spec, &mnt, &err));
+    AUTO_CLOSE int file = openat(mnt, "f", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(write(file, "kept", 4), 4);
+    (void)close(mnt);
+    return dir;
+}
+
+static int mount_kept(int dir, int *ret_mnt)
+{
+    err = (struct err){0};
+    return loopimg_mount_kept(dir, "i", &kept_spec, ret_mnt, &err);
+}
+
+/* As boxd does while the kernel unmounts the image, or a child checks it. */
+static int mount_kept_patiently(int dir, int *ret_mnt)
+{
+    struct pollfd none;
+    int r = mount_kept(dir, ret_mnt);
+    for (int i = 0; i < 2000 && r < 0 && err.code == ERR_STATE; i++) {
+        (void)poll(&none, 0, 10);
+        children_reap();
+        r = mount_kept(dir, ret_mnt);
+    }
+    return r;
+}
+
+static void set_state(int dir, unsigned value)
+{
+    AUTO_CLOSE int fd = openat(dir, "i", O_RDWR | O_CLOEXEC);
+    const unsigned char state[2] = {(unsigned char)value, 0};
+    struct pollfd none;
+    assert_true(fd >= 0);
+    for (int i = 0; i < 2000 && image_state(fd) != STATE_UNMOUNTED; i++)
+        (void)poll(&none, 0, 10);
+    assert_int_equal(image_state(fd), STATE_UNMOUNTED); /* by the kernel */
+    assert_int_equal(pwrite(fd, state, sizeof(state), SUPERBLOCK_STATE), sizeof(state));
+}
+
+static void set_boot(int dir)
+{
+    AUTO_CLOSE int boot = openat(dir, BOOT_FILE, O_WRONLY | O_TRUNC | O_CLOEXEC);
+    assert_int_equal(write(boot, "another\n", 8), 8);
+}
+
+static void assert_kept(int dir)
+{
+    char text[8] = "";
+    int mnt = -1;
+    assert_ok(mount_kept_patiently(dir, &mnt));
+    assert_int_equal(fd_read_file_at(mnt, "f", text, sizeof(text)), 4);
+    assert_string_equal(text, "kept");
+    (void)close(mnt);
+}
+
+static void end_kept(int dir, const char *name)
+{
+    (void)close(dir);
+    assert_int_equal(path_remove_tree_at(host, name), 0);
+}
+
+static void kept_image_is_mounted_again(void **state)
+{
+    int dir = make_kept("kept");
+    assert_kept(dir);
+    assert_kept(dir); /* while the kernel may still be at the last one */
+    end_kept(dir, "kept");
+}
+
+/* Long before the 2 s that box-priv once gave it: it serves all sessions in one thread. */
+static void assert_refused_at_once(int dir)
+{
+    struct timespec from, to;
+    int mnt = -1;
+    (void)clock_gettime(CLOCK_MONOTONIC, &from);
+    for (int i = 0; i < 10; i++) {
+        assert_true(mount_kept(dir, &mnt) < 0);
+        assert_int_equal(err.code, ERR_STATE);
+    }
+    (void)clock_gettime(CLOCK_MONOTONIC, &to);
+    assert_in_range(to.tv_sec - from.tv_sec, 0, 2);
+}
+
+static void kept_image_that_is_in_use_is_refused_at_once(void **state)
+{
+    int mnt = -1;
+    int dir = make_kept("kept");
+    assert_ok(mount_kept_patiently(dir, &mnt));
+    int file = openat(mnt, "f", O_RDONLY | O_CLOEXEC);
+    (void)close(mnt);
+    assert_refused_at_once(dir);
+    assert_non_null(strstr(err.msg, "in use"));
+    (void)close(file);
+    assert_kept(dir);
+    end_kept(dir, "kept");
+}
+
+static void kept_image_of_a_host_that_went_down_is_checked_first(void **state)
+{
+    int mnt = -1;
+    int dir = make_kept("kept");
+    set_state(dir, 0);
+    /* In this life of the host that means that it is mounted: nothing may touch it. */
+    assert_true(mount_kept(dir, &mnt) < 0);
+    assert_int_equal(err.code, ERR_STATE);
+    set_boot(dir);
+    assert_true(mount_kept(dir, &mnt) < 0); /* by a child, for which nobody waits */
+    assert_int_equal(err.code, ERR_STATE);
+    assert_non_null(strstr(err.msg, "being checked"));
+    assert_kept(dir);
+    end_kept(dir, "kept");
+}
+
+static void kept_image_with_errors_is_checked_first(void **state)
+{
+    int mnt = -1;
+    int dir = make_kept("kept");
+    set_state(dir, STATE_UNMOUNTED | STATE_ERRORS);
+    assert_true(mount_kept(dir, &mnt) < 0);
+    assert_non_null(strstr(err.msg, "being checked"));
+    assert_kept(dir);
+    end_kept(dir, "kept");
+}
+
+static void kept_image_that_cannot_be_mended_says_so_each_time(void **state)
+{
+    static const char nothing[64 * 1024];
+    int mnt = -1;
+    int dir = make_kept("kept");
+    set_state(dir, 0);
+    set_boot(dir);
+    AUTO_CLOSE int fd = openat(dir, "i", O_RDWR | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, nothing, sizeof(nothing), 0), sizeof(nothing));
+    for (int i = 0; i < 2; i++) {
+        assert_true(mount_kept_patiently(dir, &mnt) < 0);
+        assert_int_equal(err.code, ERR_BACKEND);
+        assert_non_null(strstr(err.msg, "e2fsck"));
+    }
+    end_kept(dir, "kept");
+}
+
+static void kept_image_that_others_could_change_is_not_mounted(void **state)
+{
+    int mnt = -1;
+    int dir = make_kept("kept");
+    const struct loopimg_spec larger = {.bytes = 5 * MIB, .uid = 1, .gid = 1};
+    assert_true(loopimg_mount_kept(dir, "i", &larger, &mnt, &err) < 0);
+    assert_int_equal(err.code, ERR_CONFLICT);
+    assert_int_equal(fchmodat(dir, "i", 0622, 0), 0);
+    err = (struct err){0};
+    assert_true(loopimg_mount_kept(dir, "i", &kept_spec, &mnt, &err) < 0);
+    assert_int_equal(err.code, ERR_DENIED);
+    assert_int_equal(fchmodat(dir, "i", 0600, 0), 0);
+    assert_int_equal(fchown(dir, 12345, 12345), 0);
+    err = (struct err){0};
+    assert_true(loopimg_mount_kept(dir, "i", &kept_spec, &mnt, &err) < 0);
+    assert_int_equal(err.code, ERR_DENIED);
+    assert_int_equal(fchown(dir, 0, 0), 0);
+    assert_int_equal(linkat(dir, "i", dir, "j", 0), 0);
+    err = (struct err){0};
+    assert_true(loopimg_mount_kept(dir, "i", &kept_spec, &mnt, &err) < 0);
+    assert_int_equal(err.code, ERR_DENIED);
+    assert_int_equal(mnt, -1);
+    end_kept(dir, "kept");
+}
+
 static int set_up(void **state)
 {
     char data[32];
@@ -420,6 +636,12 @@ int main(void)
         cmocka_unit_test(many_images_live_side_by_side),
         cmocka_unit_test(templates_are_reused_and_do_not_pile_up),
         cmocka_unit_test(missing_device_nodes_are_no_obstacle),
+        cmocka_unit_test(kept_image_is_mounted_again),
+        cmocka_unit_test(kept_image_that_is_in_use_is_refused_at_once),
+        cmocka_unit_test(kept_image_with_errors_is_checked_first),
+        cmocka_unit_test(kept_image_that_cannot_be_mended_says_so_each_time),
+        cmocka_unit_test(kept_image_of_a_host_that_went_down_is_checked_first),
+        cmocka_unit_test(kept_image_that_others_could_change_is_not_mounted),
     };
 
     if (geteuid() != 0 || access("/dev/loop-control", F_OK) < 0) {

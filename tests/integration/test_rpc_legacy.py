@@ -70,6 +70,20 @@ def test_shutdown_keeps_persistent_sessions(first):
     first.call("box_delete_session", {"session_id": "keep"})
 
 
+def test_shutdown_leaves_what_people_keep(daemon, first):
+    client = daemon.client()
+    for name in ("mine", "off"):
+        client.new(name, durable=True)
+        client.sh(name, "echo mine > f")
+    client.call("POST", "/v1/sessions/off/stop")
+    first.call("box_create_session", {"session_id": "go"})
+    first.call("box_shutdown")
+    assert {s["session_id"]: s["state"] for s in client.ps()} == {"mine": "ready", "off": "stopped"}
+    for name in ("mine", "off"):
+        assert client.sh(name, "cat f")["stdout"] == "mine\n"
+        client.rm(name)
+
+
 def test_todays_clients_are_served_as_ever(daemon, first):
     with Rpc(daemon.sock) as r:
         r.exec("s", "true")

@@ -126,9 +126,9 @@ for path in sys.argv[1:]:
             pass
     lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
     try:
-        got = struct.unpack("hhqqi4x", fcntl.fcntl(f, 36, lock))  # F_OFD_GETLK
+        got = struct.unpack("hhqqi4x", fcntl.fcntl(f, fcntl.F_GETLK, lock))
         if got[0] != fcntl.F_UNLCK:
-            kinds.append("ofd")
+            kinds.append("record")
     except OSError:
         pass
     if kinds:
@@ -152,7 +152,7 @@ def test_check_M02_locks_of_others_are_seen_only_where_it_is_written_down(boxd_s
     shared = {(p, k) for p, kinds in held.items() if p in SHARED for k in kinds}
     # The sessions of an ordinary user have one id, whose own /etc is.
     ours = set() if api.receipt(b)["host_uid_payload"] >= 2_000_000_000 else {("/etc/passwd", "lease")}
-    ours.add(("/dev/null", "ofd"))  # whoever may write can lock records, and so can the host
+    ours.add(("/dev/null", "record"))  # whoever may write can lock records, and so can the host
     assert {k for _, k in shared - ours} <= {"flock"}, held
     if shared:
         documented("flock")

@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 import pytest
-from boxlib import BUILD, Boxd
+from boxlib import BUILD, Boxd, program_for
 
 pytestmark = pytest.mark.rootless
 OURS = ("sessions/mine/thesis.txt", "trash/keep.txt", "templates", "etc-off/hosts", "audit/audit.log", "lock")
@@ -24,7 +24,7 @@ def picture(top):
 
 
 def refused(state, *args):
-    done = subprocess.run([str(BUILD / "boxd"), "--state-dir", str(state), "--ws-control-port", "0", *args],
+    done = subprocess.run([str(program_for(args)), "--state-dir", str(state), "--ws-control-port", "0", *args],
                           capture_output=True, text=True, timeout=120)
     return done.returncode != 0 and done.stderr
 
@@ -83,7 +83,9 @@ def test_one_of_an_earlier_version_is_taken_over(how):
         client.close()
         daemon.process.send_signal(how)
         daemon.process.wait(60)
-        (daemon.state / "box-state").unlink()  # as those before the mark
+        (daemon.state / "box-state").unlink()  # as those before the mark, which kept no session either
+        for newer in ("kept", "etc"):
+            (daemon.state / newer).rmdir()
         daemon.start()
         assert [s["session_id"] for s in daemon.client().ps()] == (["s"] if how == signal.SIGKILL else [])
         assert (daemon.state / "box-state").is_file()

@@ -234,7 +234,9 @@ def test_check_K02_no_program_of_ours_reads_tar():
         wanted = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=True).stdout
         assert "libarchive" not in wanted and "libtar" not in wanted, (name, wanted)
         content = path.read_bytes()
-        assert b"/bin/tar" not in content and b"\0tar\0" not in content and b"\0bsdtar\0" not in content, name
+        # `box cp -` runs the tar of the session, in the session: it reads none itself.
+        assert name == "box" or b"\0tar\0" not in content, name
+        assert b"/bin/tar" not in content and b"\0bsdtar\0" not in content, name
 
 
 def test_check_K02_a_tar_is_no_archive_for_us(store):

@@ -43,7 +43,7 @@ def busy(caller, name):
     until(lambda: caller.call("GET", f"/v1/sessions/{session}/processes/{name}-q")["status"] == "exited",
           what="the end of the process")
     assert caller.raw("POST", "/v1/sessions", {"session_id": f"{name}-2", "network": "on"})[0] == 403
-    return {"id": session, "exec": f"{name}-x", "process": f"{name}-p", "output": out["stdout_id"], "tool": "read",
+    return {"id": session, "exec": f"{name}-x", "process": f"{name}-p", "output": out["stdout_id"], "tool": "read", "port": "3000", "path": "x",
             "chat_id": "00000000-0000-4000-8000-000000000000"}
 
 

@@ -77,7 +77,7 @@ def _cgroups(tag):
     found = []
     for root, dirs, _ in os.walk(CGROUPS):  # other instances come and go meanwhile
         if f"/{tag}" in root:
-            found += [os.path.join(root, d) for d in dirs]
+            found += [os.path.join(root, d) for d in dirs if d != "spare"]  # kept for the next session
     return found
 
 

@@ -207,9 +207,9 @@ class World:
         self.top = top
         authority = Authority(top / "tls")
         cert, key = authority.issue("packages", f"DNS:{REGISTRY}")
-        # The host trusts this authority and no other.
-        self.stage.host.run("sh", "-ec", 'mkdir /mnt/certs; cp "$1" /mnt/certs/ca-certificates.crt; '
-                            "mount --bind /mnt/certs /etc/ssl/certs", "sh", str(authority.ca))
+        # The host trusts this authority and no other. It has an /etc of its own: of mounts below it sessions see nothing.
+        self.stage.host.run("sh", "-ec", 'cp -a /etc /mnt/etc; rm -rf /mnt/etc/ssl/certs; mkdir /mnt/etc/ssl/certs; '
+                            'cp "$1" /mnt/etc/ssl/certs/ca-certificates.crt; mount --bind /mnt/etc /etc', "sh", str(authority.ca))
         self.packages = Packages(self.stage.net.listen(443, address=INTERNET[1]), REGISTRY, cert, key)
         self.daemon = self.stage.boxd()
 

@@ -7,9 +7,9 @@
 #include "lib/unit.h"
 
 #include "backend/backend.h"
-#include "backend/fake/fake.h"
 #include "base/alloc.h"
 #include "base/err.h"
+#include "fake/fake.h"
 #include "lib/fake_clock.h"
 #include "loop/loop.h"
 #include "session/manager.h"

@@ -18,6 +18,8 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "session/process.h"
+#include "session/process_reader.h"
+#include "spec/model.h"
 #include "spec/process.h"
 #include "store/store.h"
 
@@ -32,7 +34,8 @@ static const struct manager_options proc_options = {.max_sessions = 100,
 /* A process of the fake backend: `sh -c STEPS`. */
 static inline struct process_spec *steps_spec(const char *id, const char *steps)
 {
-    struct process_spec *p = process_spec_new();
+    struct process_spec *p = xnew(struct process_spec);
+    model_init(&process_spec_model, p);
     free(p->process_id);
     p->process_id = xstrdup(id);
     p->command = xstrdup("sh");
@@ -111,75 +114,88 @@ static inline void expect_preview(struct process *p, const char *want)
 
 /* A reader that takes what comes. */
 struct reader {
-    struct attachment *a;
+    struct process_reader r;
     int active, ended, drained;
-    uint64_t at;
     bool greedy; /* reads and releases by itself */
     struct buf got;
 };
+
+static inline struct reader *reader_of(struct process_reader *r)
+{
+    return container_of(r, struct reader, r);
+}
 
 static inline void read_all(struct reader *r)
 {
     char chunk[4096];
     ssize_t n;
-    while ((n = attachment_read(r->a, r->at, chunk, sizeof(chunk))) > 0) {
+    while ((n = process_read(r->r.process, r->r.at, chunk, sizeof(chunk))) > 0) {
         assert_int_equal(buf_append(&r->got, chunk, (size_t)n), 0);
-        r->at += (uint64_t)n;
+        r->r.at += (uint64_t)n;
     }
     assert_true(n >= 0);
 }
 
-static inline void on_active(void *arg)
+static inline bool at_eof(const struct reader *r)
 {
-    struct reader *r = arg;
+    struct proc_range range = process_range(r->r.process);
+    return range.eof && r->r.at >= range.end;
+}
+
+static inline void read_greedily(struct reader *r)
+{
+    if (r->greedy) {
+        read_all(r);
+        process_reader_release(&r->r, r->r.at);
+    }
+}
+
+static inline void on_active(struct process_reader *reader)
+{
+    struct reader *r = reader_of(reader);
     r->active++;
-    assert_true(attachment_is_active(r->a));
-    r->at = attachment_begin(r->a);
-    if (r->greedy) {
-        read_all(r);
-        attachment_release(r->a, r->at);
-    }
+    assert_int_equal(reader->state, READER_ACTIVE);
+    reader->at = process_range(reader->process).begin;
+    read_greedily(r);
 }
 
-static inline void on_more(void *arg)
+static inline void on_more(struct process_reader *reader)
 {
-    struct reader *r = arg;
-    assert_int_equal(r->active, 1);
+    struct reader *r = reader_of(reader);
     assert_int_equal(r->ended, 0);
-    if (r->greedy) {
-        read_all(r);
-        attachment_release(r->a, r->at);
-    }
+    if (reader->state == READER_ACTIVE)
+        read_greedily(r);
 }
 
-static inline void on_room(void *arg)
+static inline void on_room(struct process_reader *reader)
 {
-    ((struct reader *)arg)->drained++;
+    reader_of(reader)->drained++;
 }
 
-static inline void on_end(void *arg)
+static inline void on_end(struct process_reader *reader)
 {
-    struct reader *r = arg;
-    r->ended++;
-    assert_true(attachment_eof(r->a, r->at));
+    reader_of(reader)->ended++;
+    assert_null(reader->process);
+    assert_int_equal(reader->state, READER_STOPPED);
 }
 
-static const struct attachment_events reader_events = {on_active, on_more, on_room, on_end};
+static const struct process_reader_events reader_events = {
+    .active = on_active, .output = on_more, .drained = on_room, .ended = on_end};
 
 static inline void attach(struct process *p, struct reader *r, bool greedy)
 {
     struct err err = {0};
     *r = (struct reader){.greedy = greedy};
     buf_init(&r->got, 1U << 20);
-    assert_int_equal(process_attach(p, &reader_events, r, &r->a, &err), 0);
+    process_reader_start(&r->r, p, &reader_events);
+    assert_int_equal(process_reader_claim(&r->r, &err), 0);
     assert_int_equal(r->active, 0);
-    assert_false(attachment_is_active(r->a));
+    assert_int_equal(r->r.state, READER_WAITING);
 }
 
 static inline void leave(struct reader *r)
 {
-    attachment_free(r->a);
-    r->a = NULL;
+    process_reader_stop(&r->r);
     buf_done(&r->got);
 }
 

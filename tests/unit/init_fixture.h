@@ -257,7 +257,7 @@ static inline void send_request(const struct request *r)
                              .rows = 33,
                              .cols = 99};
     const char *cwd = r->cwd != NULL ? r->cwd : "/", *env = r->env != NULL ? r->env : "A=1";
-    buf_init(&s, INIT_STRINGS_MAX);
+    buf_init(&s, INSIDE_STRINGS_MAX);
     for (; head.argc < 4 && r->argv[head.argc] != NULL; head.argc++)
         assert_int_equal(buf_append(&s, r->argv[head.argc], strlen(r->argv[head.argc]) + 1), 0);
     assert_int_equal(buf_append(&s, "PATH=/usr/bin:/bin", 19), 0);
@@ -302,8 +302,8 @@ static inline struct init_exited run(const struct request *r, char *out, size_t 
 
 static inline void expect_exit(const struct init_exited *m, int code)
 {
-    assert_int_equal(m->stage, INIT_STAGE_NONE);
-    assert_int_equal(m->flags, 0);
-    assert_true(WIFEXITED(m->wait_status));
-    assert_int_equal(WEXITSTATUS(m->wait_status), code);
+    assert_int_equal(m->end.stage, INSIDE_STAGE_NONE);
+    assert_int_equal(m->end.flags, 0);
+    assert_true(WIFEXITED(m->end.wait_status));
+    assert_int_equal(WEXITSTATUS(m->end.wait_status), code);
 }

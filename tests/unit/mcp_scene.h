@@ -70,8 +70,7 @@ static inline void scene_start(struct scene *c, const struct authz_scope *scope,
 {
     memset(c, 0, sizeof(*c));
     stage_start(&c->s, "{}");
-    const struct v1_options options = {.manager = c->s.f.m, .service = &c->s.service};
-    c->v1 = v1_new(&options);
+    c->v1 = v1_new(c->s.f.m, NULL, &c->s.service);
     c->mcp = mcp_new(v1_front(c->v1));
     c->place = mcp_place_new(c->mcp, scope, who, "mcp-0");
 }

@@ -16,7 +16,7 @@
 #include "base/buf.h"
 #include "base/fd.h"
 #include "base/path.h"
-#include "command/policy_exec.h"
+#include "command/command.h"
 #include "command/policy_service.h"
 #include "policy/audit/audit.h"
 #include "policy/error_ring.h"
@@ -35,7 +35,7 @@ struct stage {
     char dir[64];
     int dir_fd;
     /* What came of the last call. */
-    struct policy_exec *exec;
+    struct command *command;
     int n;
     bool ok;
     struct err err;
@@ -74,7 +74,7 @@ static inline void stage_start(struct stage *s, const char *config)
 
 static inline void stage_stop(struct stage *s)
 {
-    policy_exec_free(s->exec);
+    command_cancel(s->command);
     pump(&s->f);
     fixture_stop(&s->f);
     policy_free(s->policy);

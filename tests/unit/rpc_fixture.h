@@ -16,9 +16,11 @@
 #include "base/path.h"
 #include "base/str.h"
 #include "base/strv.h"
+#include "command/policy_service.h"
 #include "front/langbot/langbot_internal.h"
-#include "jobs/hostdir.h"
-#include "jobs/queue.h"
+#include "jobs/jobs.h"
+#include "policy/error_ring.h"
+#include "policy/policy.h"
 
 #define SEC NSEC_PER_SEC
 #define INSTANCE "inst-a"
@@ -35,6 +37,8 @@ struct peer {
 
 struct langbot_fixture {
     struct fixture f;
+    struct policy *policy;
+    struct policy_service service;
     struct langbot *rpc;
     struct peer a, b;
     char dir[64]; /* of our own */
@@ -76,6 +80,10 @@ static inline void start_with(struct langbot_fixture *x, const struct fake_optio
     assert_non_null(mkdtemp(x->dir));
     x->dir_fd = open(x->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(x->dir_fd >= 0);
+    assert_int_equal(policy_new(&(struct policy_options){.cwd = "/"}, &x->policy, &err), 0);
+    x->service =
+        (struct policy_service){.policy = x->policy, .manager = x->f.m, .errors = error_ring_new()};
+    o.service = &x->service;
     o.manager = x->f.m;
     o.spool_fd = x->dir_fd;
     if (o.instance == NULL && !o.legacy)
@@ -97,6 +105,8 @@ static inline void stop_rpc(struct langbot_fixture *x)
     pump(&x->f);
     langbot_free(x->rpc);
     fixture_stop(&x->f);
+    error_ring_free(x->service.errors);
+    policy_free(x->policy);
     strv_free(x->a.heard);
     strv_free(x->b.heard);
     assert_int_equal(close(x->dir_fd), 0);
@@ -304,6 +314,22 @@ int jobs_submit(struct jobs *s, const struct job_request *request, jobs_done_fn 
     return 0;
 }
 
+/* `message` instead of a success, with its class. */
+static inline void answer_with(jobs_done_fn *fn, void *arg, const char *json, const char *message)
+{
+    AUTO(json) struct json *data = NULL;
+    struct err err = {0};
+    if (json != NULL) {
+        assert_int_equal(json_parse(json, strlen(json), &data, &err), 0);
+        fn(arg, data, NULL);
+        return;
+    }
+    const char *text = message != NULL ? strstr(message, ": ") : NULL;
+    assert_non_null(text);
+    AUTO_FREE char *class = xstrndup(message, (size_t)(text - message));
+    fn(arg, NULL, &(struct job_failure){class, text + 2});
+}
+
 /* Answers the job that was submitted first, which must be this one. */
 static inline void job_answer(struct jobs *s, const char *op, const char *message)
 {
@@ -312,7 +338,7 @@ static inline void job_answer(struct jobs *s, const char *op, const char *messag
     assert_string_equal(first.op, op);
     memmove(s->jobs, s->jobs + 1, --s->n_jobs * sizeof(first));
     free(first.data);
-    first.done(first.arg, message == NULL ? "{}" : NULL, message == NULL ? 2 : 0, message);
+    answer_with(first.done, first.arg, message == NULL ? "{}" : NULL, message);
 }
 
 /* What the store says; `message` instead of a success, with its class. */
@@ -321,5 +347,5 @@ static inline void skills_answer(struct jobs *s, const char *json, const char *m
     assert_non_null(s->done);
     jobs_done_fn *fn = s->done;
     s->done = NULL;
-    fn(s->arg, json, json != NULL ? strlen(json) : 0, message);
+    answer_with(fn, s->arg, json, message);
 }

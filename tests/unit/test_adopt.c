@@ -67,7 +67,7 @@ static int count_one(void *arg, const char *id, uint64_t used, const char *json,
     return 0;
 }
 
-static int count_process(void *arg, const char *id, const char *json, size_t len)
+static int count_process(void *arg, const char *id, uint64_t when, const char *json, size_t len)
 {
     ++*(int *)arg;
     return 0;
@@ -248,7 +248,7 @@ static void process_runs_on_and_no_byte_is_lost(void **state)
     attach(process_find(s, "mcp"), &r, false);
     pump(&w.f);
     read_all(&r);
-    attachment_release(r.a, 4);
+    process_reader_release(&r.r, 4);
     leave(&r);
     session_release(s);
     fake_clock_advance(&w.f.clock, SEC);
@@ -265,13 +265,34 @@ static void process_runs_on_and_no_byte_is_lost(void **state)
     attach(p, &r, true);
     pump(&w.f);
     assert_string_equal(buf_str(&r.got), "two\n");
-    assert_int_equal(attachment_write(r.a, "three\n", 6), 0);
+    assert_int_equal(process_reader_write(&r.r, "three\n", 6), 0);
     pump(&w.f);
     assert_string_equal(buf_str(&r.got), "two\nthree\n");
     leave(&r);
     for (int i = 0; i < 10; i++)
         pass(&w.f, 60 * SEC);
     assert_non_null(manager_find(w.f.m, "s")); /* it is not idle */
+    world_stop(&w);
+}
+
+static void time_of_a_process_goes_on_over_a_restart(void **state)
+{
+    struct world w;
+    struct told t;
+    struct err err = {0};
+    world_start(&w, NULL);
+    struct session *s = ready_session(&w.f, "s");
+    struct process_spec *spec = steps_spec("p", "cat");
+    spec->timeout_sec = 10;
+    assert_int_equal(start_spec(s, spec, &t, &err), 0);
+    pump(&w.f);
+    session_release(s);
+    fake_clock_advance(&w.f.clock, 6 * SEC);
+    restart(&w);
+    pass(&w.f, 3 * SEC);
+    assert_true(process_running(process_find(manager_find(w.f.m, "s"), "p")));
+    pass(&w.f, 2 * SEC);
+    assert_false(process_running(process_find(manager_find(w.f.m, "s"), "p")));
     world_stop(&w);
 }
 
@@ -553,6 +574,7 @@ int main(void)
         cmocka_unit_test(
             test_row_F11_the_next_daemon_waits_for_the_holder_no_longer_than_the_lease),
         cmocka_unit_test(process_runs_on_and_no_byte_is_lost),
+        cmocka_unit_test(time_of_a_process_goes_on_over_a_restart),
         cmocka_unit_test(process_that_ended_meanwhile_says_how),
         cmocka_unit_test(output_of_an_ended_process_outlives_the_daemon_too),
         cmocka_unit_test(numbers_of_processes_are_never_used_again),

@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "cli/attack/attack.h"
+#include "cli/attack/report.h"
 
 static struct json *receipt(const char *text)
 {
@@ -145,20 +145,20 @@ static void reports_escape_what_comes_from_inside(void **state)
     buf_init(&out, 65536);
     attack_add(&r, v, "E02", ATTACK_FAIL, "<&\"\033[31m\xff>");
     attack_add(&r, v, "E01", ATTACK_FAIL, "many");
-    assert_true(attack_write_junit(&r, &out) >= 0);
+    assert_true(attack_write(&r, "junit", &out) >= 0);
     assert_non_null(
         strstr(buf_str(&out), "<failure message=\"BROKEN: &lt;&amp;&quot;\\x1b[31m\\xff&gt;\"/>"));
     assert_non_null(
         strstr(buf_str(&out), "<skipped message=\"not promised: many; no controller\"/>"));
     assert_non_null(strstr(buf_str(&out), "tests=\"2\" failures=\"1\" errors=\"0\" skipped=\"1\""));
     buf_reset(&out);
-    assert_true(attack_write_text(&r, &out) >= 0);
+    assert_true(attack_write(&r, "text", &out) >= 0);
     assert_null(strchr(buf_str(&out), '\033'));
     assert_non_null(strstr(buf_str(&out), "BROKEN: E02 (memory)"));
     assert_true(str_ends(buf_str(&out), "2 checks on native in 0.0 s: 0 held, 1 broken, 1 not "
                                         "promised, 0 not tried\n"));
     buf_reset(&out);
-    assert_true(attack_write_json(&r, &out) >= 0);
+    assert_true(attack_write(&r, "json", &out) >= 0);
     assert_int_equal(json_parse(buf_str(&out), out.len, &parsed, &err), 0);
     assert_string_equal(json_str(json_get(parsed, "result")), "broken");
     assert_int_equal(json_int(json_get(json_get(parsed, "counts"), "not_promised")), 1);

@@ -102,10 +102,25 @@ static int verify(struct audit_chain *c, const char *name)
     return audit_verify(c, fd, name, &err);
 }
 
+/* The head of the chain, as the status tells it. */
+static void read_head(const struct audit *a, char ret[static AUDIT_HASH_LEN + 1])
+{
+    AUTO_DONE(buf) struct buf text;
+    AUTO(json) struct json *status = NULL;
+    struct jw w;
+    buf_init(&text, 4096);
+    jw_init(&w, &text);
+    audit_write_status(a, true, &w);
+    assert_int_equal(jw_end(&w), 0);
+    assert_int_equal(json_parse(text.data, text.len, &status, NULL), 0);
+    (void)str_copy(ret, AUDIT_HASH_LEN + 1, json_str(json_get(status, "head")));
+}
+
 static void records_follow_from_each_other(void **state)
 {
     AUTO_DONE(buf) struct buf text;
     struct audit_chain c = {0};
+    char head[AUDIT_HASH_LEN + 1];
     buf_init(&text, 1 << 20);
     AUTO(audit) struct audit *a = open_plain();
     for (int i = 0; i < 10; i++)
@@ -114,7 +129,8 @@ static void records_follow_from_each_other(void **state)
     assert_int_equal(verify(&c, AUDIT_CURRENT), 0);
     assert_int_equal(c.first, 1);
     assert_int_equal(c.last, 11);
-    assert_string_equal(c.head, audit_head(a));
+    read_head(a, head);
+    assert_string_equal(c.head, head);
     assert_null(c.bad_file);
     read_log(AUDIT_CURRENT, &text);
     assert_non_null(strstr(buf_str(&text), "{\"seq\":1,\"time\":\"2026-"));
@@ -270,7 +286,7 @@ static void a_head_noted_earlier_finds_a_cut_end(void **state)
     {
         AUTO(audit) struct audit *a = open_plain();
         exec_start(a, "x");
-        (void)str_copy(head, sizeof(head), audit_head(a));
+        read_head(a, head);
     }
     struct audit_chain c = {.wanted = head};
     assert_int_equal(verify(&c, AUDIT_CURRENT), 0);

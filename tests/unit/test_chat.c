@@ -4,8 +4,6 @@
 
 #include "chat_fixture.h"
 
-#include "front/langbot/tenant/sweep.h"
-
 static const struct fake_options slow = {.create_ns = 2 * SEC, .destroy_ns = 2 * SEC};
 
 static void test_row_T65_a_chat_gets_its_directory_three_mounts_and_three_labels(void **state)
@@ -79,6 +77,32 @@ static void directory_of_others_is_never_made(void **state)
         assert_int_equal(fake_sandboxes(w.f.backend), 0);
         assert_int_equal(mkdirat(w.place.fd, name, 0755), 0);
     }
+    chats_stop(&w);
+}
+
+/* Users of the socket have boxd's group. */
+static void directory_of_a_chat_is_closed_to_the_group_of_boxd(void **state)
+{
+    struct chats w;
+    chats_start(&w, NULL);
+    assert_int_equal(mkdirat(w.place.fd, "chats/" CHAT_B, 0750), 0); /* by an older boxd */
+    (void)create(&w, CHAT_A, CHAT_CREATED);
+    (void)create(&w, CHAT_B, CHAT_CREATED);
+    assert_int_equal(mode_of(&w, "chats/" CHAT_A), 0700);
+    assert_int_equal(mode_of(&w, "chats/" CHAT_B), 0700);
+    chats_stop(&w);
+}
+
+static void group_that_the_operator_gave_chats_root_can_read_them(void **state)
+{
+    struct chats w;
+    if (geteuid() != 0)
+        print_message("skipped: only root may give a directory any group\n"), skip();
+    chats_start(&w, NULL);
+    assert_int_equal(fchownat(w.place.fd, "chats", (uid_t)-1, getegid() + 1, 0), 0);
+    assert_int_equal(fchmodat(w.place.fd, "chats", 02755, 0), 0);
+    (void)create(&w, CHAT_A, CHAT_CREATED);
+    assert_int_equal(mode_of(&w, "chats/" CHAT_A), 0750);
     chats_stop(&w);
 }
 
@@ -488,28 +512,6 @@ static void end_of_the_daemon_does_not_wait_for_chats(void **state)
     chats_stop(&w);
 }
 
-static void on_swept(void *arg)
-{
-    ++*(int *)arg;
-}
-
-static void other_fronts_sweep_around_chats(void **state)
-{
-    static const struct sweep_match all = {0};
-    struct chats w;
-    struct sweep sweep = {0};
-    int swept = 0;
-    chats_start(&w, NULL);
-    (void)create(&w, CHAT_A, CHAT_CREATED);
-    session_release(ready_session(&w.f, "ordinary"));
-    sweep_start(&sweep, w.f.m, &all, on_swept, &swept);
-    pump(&w.f);
-    assert_int_equal(swept, 1);
-    assert_null(manager_find(w.f.m, "ordinary"));
-    assert_non_null(manager_find(w.f.m, CHAT_A));
-    chats_stop(&w);
-}
-
 static void other_fronts_cannot_change_its_mounts(void **state)
 {
     struct chats w;
@@ -570,6 +572,8 @@ int main(void)
         cmocka_unit_test(test_row_T65_a_chat_gets_its_directory_three_mounts_and_three_labels),
         cmocka_unit_test(test_row_T66_what_cannot_be_started_says_so_with_its_chat),
         cmocka_unit_test(directory_of_others_is_never_made),
+        cmocka_unit_test(directory_of_a_chat_is_closed_to_the_group_of_boxd),
+        cmocka_unit_test(group_that_the_operator_gave_chats_root_can_read_them),
         cmocka_unit_test(link_in_place_of_a_chat_is_not_followed),
         cmocka_unit_test(dependencies_may_be_a_link_that_moves_on),
         cmocka_unit_test(chat_keeps_its_sandbox_whatever_its_spelling),
@@ -592,7 +596,6 @@ int main(void)
         cmocka_unit_test(backend_knows_when_it_expires),
         cmocka_unit_test(end_of_the_daemon_leaves_chats_and_ends_the_rest),
         cmocka_unit_test(end_of_the_daemon_does_not_wait_for_chats),
-        cmocka_unit_test(other_fronts_sweep_around_chats),
         cmocka_unit_test(other_fronts_cannot_change_its_mounts),
         cmocka_unit_test(spans_begin_and_end_in_pairs),
         cmocka_unit_test(it_may_go_at_any_time),

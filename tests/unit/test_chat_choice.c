@@ -14,7 +14,8 @@ static struct backend *made[2];
 static struct backend_ops ops[2];
 static bool cannot[2];
 
-static int make(void *arg, const char *name, struct backend **ret, struct err *err)
+static int make(void *arg, struct loop *loop, const char *name, struct backend **ret,
+                struct err *err)
 {
     static const struct fake_options at_once = {0};
     size_t i = str_eq(name, "one") ? 0 : 1;

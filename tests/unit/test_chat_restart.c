@@ -266,9 +266,22 @@ static void record_that_makes_no_sense_is_forgotten(void **state)
     }
 }
 
+static void next_daemon_closes_directories_to_its_own_group(void **state)
+{
+    struct chats w;
+    chats_start(&w, NULL);
+    assert_int_equal(mkdirat(w.place.fd, "chats/" CHAT_A, 0750), 0);
+    assert_int_equal(mkdirat(w.place.fd, "chats/others", 0750), 0);
+    restart(&w);
+    assert_int_equal(mode_of(&w, "chats/" CHAT_A), 0700);
+    assert_int_equal(mode_of(&w, "chats/others"), 0750); /* not a chat */
+    chats_stop(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(next_daemon_closes_directories_to_its_own_group),
         cmocka_unit_test(chat_is_found_again_with_all_it_was),
         cmocka_unit_test(test_row_T69_labels_are_enough_when_the_records_are_lost),
         cmocka_unit_test(test_row_T69_labels_that_make_no_sense_are_skipped),

@@ -34,7 +34,8 @@ static size_t number(const char *name)
     return i;
 }
 
-static int make(void *arg, const char *name, struct backend **ret, struct err *err)
+static int make(void *arg, struct loop *loop, const char *name, struct backend **ret,
+                struct err *err)
 {
     size_t i = number(name);
     assert_ptr_equal(arg, &t);

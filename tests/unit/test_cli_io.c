@@ -7,15 +7,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fd.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "cli/io/items.h"
+#include "cli/io/app.h"
 #include "cli/io/pipe.h"
 #include "cli/io/text.h"
 #include "loop/loop.h"
@@ -48,18 +50,26 @@ static void controls_are_shown_not_obeyed(void **state)
 
 static void tables_are_aligned_and_escaped(void **state)
 {
-    struct text_table *t = text_table_new(2);
+    static const char *const titles[] = {"NAME", "VALUE"};
+    struct text_table *t = text_table_new(titles, 2);
     AUTO_DONE(buf) struct buf out;
+    struct err err = {0};
 
     buf_init(&out, 4096);
-    text_table_cell(t, "NAME");
-    text_table_cell(t, "VALUE");
     text_table_cell(t, "\xc3\xa4\033[m");
     text_table_cell(t, NULL);
     text_table_note(t, "do that");
     text_table_cell(t, "a");
     text_table_cell(t, "b");
-    assert_true(text_table_write(t, &out) >= 0);
+    AUTO_CLOSE int kept = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    AUTO_CLOSE int file = memfd_create("stdout", MFD_CLOEXEC);
+    (void)fflush(stdout);
+    assert_true(dup2(file, STDOUT_FILENO) >= 0);
+    int r = text_table_print(t, &err);
+    assert_true(dup2(kept, STDOUT_FILENO) >= 0);
+    assert_int_equal(r, 0);
+    assert_int_equal(lseek(file, 0, SEEK_SET), 0);
+    assert_int_equal(fd_read_to_buf(file, &out), 0);
     assert_string_equal(buf_str(&out), "NAME     VALUE\n"
                                        "\xc3\xa4\\x1b[m  -\n"
                                        "    do that\n"
@@ -145,7 +155,7 @@ static void json_for_people_drives_no_terminal(void **state)
 struct fixture {
     struct loop *loop;
     struct sink sink;
-    struct source source;
+    struct intake source;
     int fds[2]; /* read end, write end */
     unsigned changes;
     struct buf got;
@@ -167,7 +177,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    source_stop(&f.source);
+    intake_stop(&f.source);
     sink_done(&f.sink);
     loop_free(f.loop);
     (void)close(f.fds[0]);
@@ -296,7 +306,7 @@ static void a_sink_has_a_cap(void **state)
     assert_false(sink_busy(&f.sink));
 }
 
-static void got(struct source *s, const char *data, size_t len)
+static void got(struct intake *s, const char *data, size_t len)
 {
     if (len == 0)
         f.ended = true;
@@ -306,7 +316,7 @@ static void got(struct source *s, const char *data, size_t len)
 
 static void a_source_tells_bytes_and_the_end(void **state)
 {
-    assert_int_equal(source_start(&f.source, f.loop, f.fds[0], got), 0);
+    assert_int_equal(intake_start(&f.source, f.loop, f.fds[0], got), 0);
     assert_int_equal(write(f.fds[1], "hello", 5), 5);
     assert_true(loop_turn(f.loop, 1000) > 0);
     assert_string_equal(buf_str(&f.got), "hello");
@@ -320,12 +330,12 @@ static void a_source_tells_bytes_and_the_end(void **state)
 
 static void a_paused_source_reads_nothing(void **state)
 {
-    assert_int_equal(source_start(&f.source, f.loop, f.fds[0], got), 0);
-    source_pause(&f.source, true);
+    assert_int_equal(intake_start(&f.source, f.loop, f.fds[0], got), 0);
+    intake_pause(&f.source, true);
     assert_int_equal(write(f.fds[1], "hello", 5), 5);
     assert_int_equal(loop_turn(f.loop, 10), 0);
     assert_int_equal(f.got.len, 0);
-    source_pause(&f.source, false);
+    intake_pause(&f.source, false);
     assert_true(loop_turn(f.loop, 1000) > 0);
     assert_string_equal(buf_str(&f.got), "hello");
 }
@@ -334,21 +344,21 @@ static void a_paused_source_reads_nothing(void **state)
 static void a_file_is_a_source_too(void **state)
 {
     char path[] = "/tmp/box-test-XXXXXX";
-    static char data[3 * SOURCE_CHUNK + 5];
+    static char data[3 * INTAKE_CHUNK + 5];
     int fd = mkstemp(path);
 
     memset(data, 'd', sizeof(data));
     assert_true(fd >= 0);
     assert_int_equal(write(fd, data, sizeof(data)), sizeof(data));
     assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
-    assert_int_equal(source_start(&f.source, f.loop, fd, got), 0);
+    assert_int_equal(intake_start(&f.source, f.loop, fd, got), 0);
     assert_true(loop_turn(f.loop, 0) > 0);
-    source_pause(&f.source, true);
+    intake_pause(&f.source, true);
     size_t before = f.got.len;
     assert_true(before > 0 && before < sizeof(data));
     assert_int_equal(loop_turn(f.loop, 0), 0);
     assert_int_equal(f.got.len, before);
-    source_pause(&f.source, false);
+    intake_pause(&f.source, false);
     for (int i = 0; i < 10 && !f.ended; i++)
         (void)loop_turn(f.loop, 0);
     assert_true(f.ended);

@@ -9,8 +9,8 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "cli/args/args.h"
-#include "cli/io/outcome.h"
-#include "cli/job.h"
+#include "cli/exec.c"
+#include "cli/io/app.h"
 
 static void request_is(const char *expected, const struct job_terms *terms, int argc, char **argv)
 {
@@ -48,7 +48,8 @@ static void a_named_run_keeps_its_session(void **state)
             "\"extra_mounts\":[{\"host_path\":\"/etc\",\"mount_path\":\"/e\",\"mode\":\"ro\","
             "\"content_digest\":null,\"manifest_path\":null}],"
             "\"cpus\":0.5,\"memory_mb\":64,\"pids_limit\":9,\"read_only_rootfs\":false,"
-            "\"workspace_quota_mb\":8},\"ephemeral\":false,\"create\":true,\"argv\":[\"a\",\"\"],"
+            "\"workspace_quota_mb\":8,\"durable\":true},\"ephemeral\":false,\"create\":true,"
+            "\"argv\":[\"a\",\"\"],"
             "\"env\":{\"A\":\"1=2\",\"B\":\"\"},\"cwd\":\"/w\",\"timeout_sec\":5,"
             "\"tty\":false,\"stdin\":true,\"stdin_acks\":true}",
             &terms, (char[]){"run"}, (char[]){"--session=s"}, (char[]){"--image=i"},
@@ -81,10 +82,12 @@ static void control_messages_have_their_form(void **state)
     assert_true(job_write_resize(&out, 3, 4) >= 0);
     assert_string_equal(buf_str(&out), "{\"type\":\"resize\",\"rows\":3,\"cols\":4}");
     buf_reset(&out);
-    assert_true(job_write_stdin_eof(&out) >= 0);
-    assert_string_equal(buf_str(&out), "{\"type\":\"stdin_eof\"}");
-    assert_string_equal(job_signal_name(SIGQUIT), "QUIT");
-    assert_null(job_signal_name(SIGSEGV));
+    assert_string_equal(stdin_eof, "{\"type\":\"stdin_eof\"}");
+    assert_true(job_write_signal(&out, SIGQUIT) >= 0);
+    assert_string_equal(buf_str(&out), "{\"type\":\"signal\",\"signal\":\"QUIT\"}");
+    buf_reset(&out);
+    assert_true(job_write_signal(&out, SIGSEGV) >= 0);
+    assert_string_equal(buf_str(&out), "{\"type\":\"signal\",\"signal\":null}");
 }
 
 static int event_of(const char *text, struct job_event *ret, struct err *err)
@@ -94,7 +97,7 @@ static int event_of(const char *text, struct job_event *ret, struct err *err)
 
 static void events_are_told_apart(void **state)
 {
-    struct job_event e;
+    struct job_event e = {0};
     struct err err = {0};
 
     assert_int_equal(
@@ -132,7 +135,7 @@ static void ends(const char *exit_members, int status, const char *say)
     const struct outcome_context context = {.program = "prog", .timeout_sec = 5, .memory_mb = 64};
     AUTO_DONE(buf) struct buf text;
     AUTO_DONE(buf) struct buf said;
-    struct job_event e;
+    struct job_event e = {0};
     struct err err = {0};
 
     buf_init(&text, 4096);
@@ -193,7 +196,7 @@ static void an_end_that_makes_no_sense_is_an_error(void **state)
         "{\"type\":\"exit\",\"outcome\":\"signaled\",\"signal\":65}",
     };
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
-        struct job_event e;
+        struct job_event e = {0};
         struct err err = {0};
         assert_true(event_of(rows[i], &e, &err) < 0);
         assert_int_equal(err.code, ERR_BACKEND);
@@ -203,7 +206,7 @@ static void an_end_that_makes_no_sense_is_an_error(void **state)
 static void a_long_reason_is_cut_at_a_character(void **state)
 {
     AUTO_DONE(buf) struct buf text;
-    struct job_event e;
+    struct job_event e = {0};
     struct err err = {0};
 
     buf_init(&text, 4096);

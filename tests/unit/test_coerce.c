@@ -160,18 +160,27 @@ static void integers_are_as_lenient_as_clients_know_them(void **state)
     }
 }
 
+/* A string of `n` times that digit and a last one. */
+static enum issue coerce_digits(char digit, int n, char last, int64_t *ret)
+{
+    char text[4400];
+
+    memset(text, digit, sizeof(text));
+    text[0] = text[n + 2] = '"';
+    text[n + 1] = last;
+    text[n + 3] = '\0';
+    AUTO(json) struct json *v = parse(text);
+    return coerce_int(v, ret);
+}
+
 static void integers_of_too_many_digits_are_refused(void **state)
 {
-    char digits[4305];
     int64_t value = 42;
 
-    memset(digits, '1', sizeof(digits));
-    assert_int_equal(coerce_int_text(digits, 4300, &value), ISSUE_NONE);
+    assert_int_equal(coerce_digits('1', 4299, '1', &value), ISSUE_NONE);
     assert_int_equal(value, INT64_MAX);
-    assert_int_equal(coerce_int_text(digits, 4301, &value), ISSUE_INT_SIZE);
-    memset(digits, '0', sizeof(digits));
-    digits[4304] = '7';
-    assert_int_equal(coerce_int_text(digits, sizeof(digits), &value), ISSUE_NONE);
+    assert_int_equal(coerce_digits('1', 4300, '1', &value), ISSUE_INT_SIZE);
+    assert_int_equal(coerce_digits('0', 4304, '7', &value), ISSUE_NONE);
     assert_int_equal(value, 7);
 }
 
@@ -226,6 +235,22 @@ static void times_are_read_to_the_microsecond(void **state)
     }
 }
 
+static void truth_is_that_of_python(void **state)
+{
+    static const char *const no[] = {"null", "false", "0", "0.0", "-0.0", "\"\"", "[]", "{}"};
+    static const char *const yes[] = {"true",  "1",           "-1",  "0.5",
+                                      "\"0\"", "\"\\u0000\"", "[0]", "{\"a\":null}"};
+    assert_false(coerce_truth(NULL));
+    for (size_t i = 0; i < ARRAY_SIZE(no); i++) {
+        AUTO(json) struct json *v = parse(no[i]);
+        assert_false(coerce_truth(v));
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(yes); i++) {
+        AUTO(json) struct json *v = parse(yes[i]);
+        assert_true(coerce_truth(v));
+    }
+}
+
 static void every_issue_has_a_type(void **state)
 {
     for (int i = ISSUE_NONE + 1; i < ISSUE_MAX; i++) {
@@ -259,6 +284,7 @@ int main(void)
         cmocka_unit_test(booleans_are_as_lenient_as_clients_know_them),
         cmocka_unit_test(enums_are_exact),
         cmocka_unit_test(times_are_read_to_the_microsecond),
+        cmocka_unit_test(truth_is_that_of_python),
         cmocka_unit_test(every_issue_has_a_type),
         cmocka_unit_test(sentences_are_those_of_the_wire),
     };

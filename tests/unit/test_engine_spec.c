@@ -333,18 +333,18 @@ static void what_is_fetched_is_added_up(void **state)
     assert_false(engine_pull_excess(&pull, "a", ENGINE_PULL_MAX - 1)); /* the same again */
     assert_false(engine_pull_excess(&pull, "b", 1));
     assert_true(engine_pull_excess(&pull, "c", 1));
-    engine_pull_free(pull);
+    free(pull);
     pull = NULL;
     assert_true(engine_pull_excess(&pull, "a", UINT64_MAX));
     assert_true(engine_pull_excess(&pull, "b", UINT64_MAX));
-    engine_pull_free(pull);
+    free(pull);
     pull = NULL;
     for (unsigned i = 0; i < 127; i++) {
         (void)snprintf(name, sizeof(name), "%u", i);
         assert_false(engine_pull_excess(&pull, name, 1));
     }
     assert_true(engine_pull_excess(&pull, "more", 1));
-    engine_pull_free(pull);
+    free(pull);
 }
 
 static void old_runtimes_are_named(void **state)

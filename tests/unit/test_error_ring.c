@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "policy/error_ring.h"
+#include "policy/error_ring.c"
 
 #define WHEN (1790000000ULL * NSEC_PER_SEC)
 

@@ -94,11 +94,11 @@ static void a_reader_sees_both_streams_in_order_to_the_end(void **state)
     struct watcher w;
     play_start(&p, 0);
     assert_int_equal(ask(&p, "echo one;err two;echo three;exit 4", NULL, false), 0);
-    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_ASKING);
+    assert_int_equal(named_exec_state(p.k), COMMAND_ASKING);
     watch(&w, p.k, 0, true);
     pump(&p.s.f);
     assert_string_equal(w.text, "one\ntwo\nthree\n");
-    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_ENDED);
+    assert_int_equal(named_exec_state(p.k), COMMAND_DONE);
     assert_true(named_exec_at_end(&w.reader));
     assert_int_equal(named_exec_result(p.k)->outcome.exit_code, 4);
     assert_int_equal(named_exec_result(p.k)->produced[EXEC_STDERR], 4);
@@ -135,7 +135,7 @@ static void without_keep_the_last_reader_takes_it_along(void **state)
     assert_int_equal(ask(&p, "sleep 1000000", NULL, false), 0);
     watch(&w, p.k, 0, true);
     pump(&p.s.f);
-    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_RUNNING);
+    assert_int_equal(named_exec_state(p.k), COMMAND_RUNNING);
     named_exec_detach(&w.reader);
     pump(&p.s.f);
     assert_null(execs_next(p.x, "s", NULL));
@@ -241,7 +241,7 @@ static void a_slow_reader_holds_the_program_back(void **state)
     assert_int_equal(ask(&p, "flood 1000000;echo end", NULL, false), 0);
     watch(&w, p.k, 0, false);
     pump(&p.s.f);
-    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_RUNNING);
+    assert_int_equal(named_exec_state(p.k), COMMAND_RUNNING);
     assert_in_range(written(p.k), 1, 400000);
     named_exec_detach(&w.reader);
     play_stop(&p);
@@ -260,15 +260,15 @@ static void so_does_one_that_leaves_small_pieces_unread(void **state)
     assert_int_equal(ask(&p, buf_str(&cmd), NULL, false), 0);
     watch(&w, p.k, 0, false);
     pump(&p.s.f);
-    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_RUNNING);
+    assert_int_equal(named_exec_state(p.k), COMMAND_RUNNING);
     assert_in_range(written(p.k), 1, 1000); /* of 8000 */
     w.reads = true;
-    for (int i = 0; i < 100 && named_exec_state(p.k) != NAMED_EXEC_ENDED; i++) {
+    for (int i = 0; i < 100 && named_exec_state(p.k) != COMMAND_DONE; i++) {
         w.len = 0;
         on_more(&w);
         pump(&p.s.f);
     }
-    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_ENDED);
+    assert_int_equal(named_exec_state(p.k), COMMAND_DONE);
     named_exec_detach(&w.reader);
     play_stop(&p);
 }
@@ -303,7 +303,7 @@ static void stdin_is_counted_and_its_end_ends_the_program(void **state)
     named_exec_close_stdin(p.k);
     pump(&p.s.f);
     assert_string_equal(w.text, "hello");
-    assert_int_equal(named_exec_state(p.k), NAMED_EXEC_ENDED);
+    assert_int_equal(named_exec_state(p.k), COMMAND_DONE);
     named_exec_detach(&w.reader);
     play_stop(&p);
 }

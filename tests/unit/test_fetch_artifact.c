@@ -4,7 +4,8 @@
 #include <errno.h>
 
 #include "base/alloc.h"
-#include "fetch/manifest.h"
+/* The parser of manifests is private to the operations. */
+#include "fetch/artifact.c"
 
 /* The digests were computed by langbot-plugin 0.7.18 itself (build_tree_manifest). */
 #define EMPTY "{\"algorithm\":\"sha256-tree-v1\",\"files\":[],\"total_bytes\":0}"
@@ -287,7 +288,7 @@ static void a_session_has_so_much_and_no_more(void **state)
     assert_int_equal(path_remove_tree_at(it.fd, "cache/tree"), 0);
     put_text("cache/tree/a/f", "");
     AUTO_CLOSE int fd = openat(it.fd, "cache/tree/a/f", O_WRONLY | O_CLOEXEC);
-    assert_int_equal(ftruncate(fd, MANIFEST_BYTES_MAX - 1000), 0);
+    assert_int_equal(ftruncate(fd, FETCH_ARTIFACTS_MAX - 1000), 0);
     assert_string_equal(add(SKILL, SKILL_DIGEST),
                         "Immutable artifact cache limit reached; acquire a new Box");
     assert_int_equal(ftruncate(fd, 1000), 0);

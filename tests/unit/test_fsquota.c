@@ -16,7 +16,8 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/path.h"
-#include "sandbox/quota/fsquota.h"
+/* For what is private to it. */
+#include "priv/quota.c"
 
 static char dir[64];
 static int dir_fd;

@@ -11,6 +11,7 @@
 
 #include "inside/clone.h"
 #include "inside/guest/guest.h"
+#include "inside/seccomp_install.h"
 
 /* Runs it in a child, and says which of its lines failed; 0: none. */
 static int in_child(int (*fn)(void))
@@ -27,6 +28,19 @@ static int in_child(int (*fn)(void))
 static bool refused(long r)
 {
     return r < 0 && errno == EPERM;
+}
+
+/* As the child of box-guest does, in two steps. */
+static int brand_take(uint64_t brand)
+{
+    const struct inside_rlimit mark = brand_mark(brand);
+    const struct rlimit limit = {.rlim_cur = mark.soft, .rlim_max = mark.hard};
+    return setrlimit((__rlimit_resource_t)mark.resource, &limit);
+}
+
+static int brand_keep(void)
+{
+    return seccomp_install(brand_filter.prog, brand_filter.n);
 }
 
 static int cannot_be_changed(void)

@@ -26,13 +26,6 @@
 #define NOBODY 65533U
 #define NOT_HERE 77
 
-/* Of box-guest's main.c, which has a main(). */
-pid_t guest_clone(void)
-{
-    long pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
-    return pid < 0 ? -errno : (pid_t)pid;
-}
-
 /* Runs it in a child, as nobody where that id is to be had, and says which of its lines failed; 0:
  * none. */
 static int in_child(int (*fn)(void))
@@ -61,10 +54,10 @@ static int are_entered_without_capabilities(void)
     struct stat before, after;
     char map[64];
     within_make(&g);
-    if (g.within[WITHIN_USER] < 0)
+    if (g.within[CHILD_NS_USER] < 0)
         return NOT_HERE;
     (void)snprintf(map, sizeof(map), "%10u %10u %10u\n", geteuid(), geteuid(), 1U);
-    if (stat("/proc/self/ns/user", &before) < 0 || within_enter(&g) < 0)
+    if (stat("/proc/self/ns/user", &before) < 0 || child_enter(g.within) < 0)
         return 1;
     /* As a program would be: dumpable. */
     if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 || stat("/proc/self/ns/user", &after) < 0)
@@ -98,10 +91,10 @@ static int go_without(long nr)
     if (refuse(nr) < 0)
         return 1;
     within_make(&g);
-    for (int i = 0; i < WITHIN_MAX; i++)
+    for (int i = 0; i < CHILD_NS_MAX; i++)
         if (g.within[i] >= 0)
             return 2;
-    return within_enter(&g) == 0 ? 0 : 3;
+    return child_enter(g.within) == 0 ? 0 : 3;
 }
 
 static int go_without_making(void)

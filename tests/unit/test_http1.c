@@ -12,6 +12,7 @@
 #include "base/buf.h"
 #include "base/str.h"
 #include "http/codec/http1.h"
+#include "lib/http1_whole.h"
 
 #define GET "GET / HTTP/1.1\r\nHost: a\r\n"
 
@@ -464,9 +465,37 @@ static void escapes_are_decoded(void **state)
     assert_int_equal(http1_percent_decode((struct http1_str){"", 0}, true, out, 1), 0);
 }
 
+static void the_payload_of_small_chunks_is_gathered(void **state)
+{
+    char text[] = "1\r\na\r\n2;x=y\r\nbc\r\n1\r\nd\r\n0\r\n\r\nGET /", bad[] = "1\r\na\r\nx";
+    struct http1_body b;
+    size_t size;
+
+    /* Cut anywhere. */
+    for (size_t cut = 0; cut <= sizeof(text) - 1; cut++) {
+        char copy[sizeof(text)], out[8];
+        memcpy(copy, text, sizeof(text));
+        http1_body_init(&b, HTTP1_BODY_CHUNKED, 0);
+        ssize_t n = http1_body_gather(&b, copy, cut, &size);
+        assert_true(n >= 0 && (size_t)n <= cut && size <= 4);
+        memcpy(out, copy, size);
+        size_t before = size;
+        ssize_t m = http1_body_gather(&b, copy + n, sizeof(text) - 1 - (size_t)n, &size);
+        assert_int_equal(n + m, sizeof(text) - 1 - strlen("GET /"));
+        memcpy(out + before, copy + n, size);
+        assert_int_equal(before + size, 4);
+        assert_memory_equal(out, "abcd", 4);
+        assert_true(b.done);
+        assert_string_equal(copy + n + m, "GET /");
+    }
+    http1_body_init(&b, HTTP1_BODY_CHUNKED, 0);
+    assert_int_equal(http1_body_gather(&b, bad, sizeof(bad) - 1, &size), -EBADMSG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_payload_of_small_chunks_is_gathered),
         cmocka_unit_test(a_request_is_taken_apart),
         cmocka_unit_test(a_response_is_taken_apart),
         cmocka_unit_test(targets_have_three_forms),

@@ -20,7 +20,6 @@ static struct {
     struct buf log; /* of the client's callbacks */
     struct buf body;
     int calls;
-    bool pause;
     bool cancel;
     bool ok;
     int dones;
@@ -84,8 +83,6 @@ static void on_head(struct http_call *call, const struct http1_head *head, void 
 static void on_body(struct http_call *call, const char *data, size_t len, void *arg)
 {
     assert_int_equal(buf_append(&seen.body, data, len), 0);
-    if (seen.pause)
-        http_call_pause(call, true);
     if (seen.cancel)
         http_call_cancel(call);
 }
@@ -350,39 +347,22 @@ static void a_silent_peer_is_given_up(void **state)
     stop(&f, c);
 }
 
-static void an_answer_can_be_paused_and_cancelled(void **state)
+static void an_answer_can_be_cancelled(void **state)
 {
     const struct http_call_opts opts = {.target = "/x"};
     struct fixture f;
     struct http_client *c = start(&f, false);
     int listener = by_hand_listen();
 
-    seen.pause = true;
-    struct http_call *k = call(&f, c, &opts);
-    int fd = by_hand_accept(&f, listener);
-    say(&f, fd,
-        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n1\r\nb\r\n0\r\n\r\n");
-    (void)close(fd);
-    pump(&f);
-    assert_string_equal(buf_str(&seen.body), "a");
-    http_call_pause(k, false);
-    pump(&f);
-    assert_string_equal(buf_str(&seen.body), "ab");
-    assert_int_equal(seen.dones, 0);
-    http_call_pause(k, false);
-    pump(&f);
-    assert_string_equal(buf_str(&seen.log), "head:200 done");
-
-    forget();
     seen.cancel = true;
     (void)call(&f, c, &opts);
-    fd = by_hand_accept(&f, listener);
+    int fd = by_hand_accept(&f, listener);
     say(&f, fd, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab");
     assert_int_equal(seen.dones, 0);
     assert_true(is_closed(fd));
     (void)close(fd);
     forget();
-    k = call(&f, c, &opts);
+    struct http_call *k = call(&f, c, &opts);
     http_call_cancel(k);
     pump(&f);
     assert_int_equal(seen.dones, 0);
@@ -658,7 +638,7 @@ int main(void)
         TEST(every_address_of_a_host_is_tried),
         TEST(an_address_that_does_not_answer_has_its_share_of_the_time),
         TEST(a_silent_peer_is_given_up),
-        TEST(an_answer_can_be_paused_and_cancelled),
+        TEST(an_answer_can_be_cancelled),
         TEST(a_connection_can_be_hijacked),
         TEST(a_refusal_is_heard_before_the_body_is_out),
         TEST(a_websocket_works_from_end_to_end),

@@ -86,7 +86,7 @@ static void on_revoked(struct http_request *req, const char *reason, void *arg)
 /* With an argument: one that has no last words. */
 static void get_stream(struct http_request *req, void *arg)
 {
-    bool mute = http_request_query(req) != NULL;
+    bool mute = http_request_head(req)->query.p != NULL;
     http_on_cancel(req, on_cancel, NULL);
     if (!mute)
         http_on_revoked(req, on_revoked, NULL);

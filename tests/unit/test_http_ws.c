@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "http_fixture.h"
 
+#include "http/server/ws_conn.c"
+
 #include <arpa/inet.h>
 #include <malloc.h>
 #include <netinet/in.h>
@@ -270,7 +272,7 @@ static void a_flood_of_pings_costs_no_memory(void **state)
         len += frame(burst + len, WS_PING, true, payload, sizeof(payload));
     for (int i = 0; i < 500; i++)
         say_bytes(&f, fd, burst, len); /* never reads an answer */
-    assert_in_range(ws_queued(seen.conn), 0, 2 * 127);
+    assert_in_range(stream_queued(&seen.conn->stream), 0, 2 * 127);
     assert_int_equal(seen.closes, 0);
     /* The last ping is answered once there is room again. */
     say_frame(&f, fd, WS_PING, "last");
@@ -438,7 +440,7 @@ static void a_slow_reader_is_told_apart_from_a_dead_one(void **state)
         total += sizeof(data) + 10;
     assert_int_equal(r, -ENOBUFS);
     assert_true(ws_full(seen.conn));
-    assert_in_range(ws_queued(seen.conn), 900 * 1024, 1024 * 1024);
+    assert_in_range(stream_queued(&seen.conn->stream), 900 * 1024, 1024 * 1024);
     for (size_t got = 0; got < total;) {
         size_t n;
         pass(&f, NSEC_PER_SEC);
@@ -447,7 +449,7 @@ static void a_slow_reader_is_told_apart_from_a_dead_one(void **state)
     }
     pump(&f);
     assert_int_equal(seen.writables, 1);
-    assert_int_equal(ws_queued(seen.conn), 0);
+    assert_int_equal(stream_queued(&seen.conn->stream), 0);
 
     while (ws_send(seen.conn, WS_BINARY, data, sizeof(data)) == 0)
         ;

@@ -6,6 +6,9 @@
 
 #include "init_fixture.h"
 
+#include <linux/sockios.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <time.h>
 
 static void command_runs_and_its_end_is_told(void **state)
@@ -14,16 +17,16 @@ static void command_runs_and_its_end_is_told(void **state)
     need(start_config(&plain));
     struct init_exited m = run(&(struct request){.id = 1, .argv = {"/bin/true"}}, out, sizeof(out));
     expect_exit(&m, 0);
-    assert_true(m.duration_ns > 0);
-    assert_true(m.max_rss_kb > 0);
+    assert_true(m.end.duration_ns > 0);
+    assert_true(m.end.max_rss_kb > 0);
     m = run(&(struct request){.id = 2, .argv = {"sh", "-c", "pwd; echo $A; exit 7"}, .cwd = "/usr"},
             out, sizeof(out));
     expect_exit(&m, 7);
     assert_string_equal(out, "/usr\n1\n");
     m = run(&(struct request){.id = 3, .argv = {"sh", "-c", "kill -9 $$"}}, out, sizeof(out));
-    assert_true(WIFSIGNALED(m.wait_status));
-    assert_int_equal(WTERMSIG(m.wait_status), SIGKILL);
-    assert_int_equal(m.flags, 0); /* by itself */
+    assert_true(WIFSIGNALED(m.end.wait_status));
+    assert_int_equal(WTERMSIG(m.end.wait_status), SIGKILL);
+    assert_int_equal(m.end.flags, 0); /* by itself */
     stop();
 }
 
@@ -90,8 +93,8 @@ static void program_that_cannot_run_says_why(void **state)
     for (uint32_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct request r = {.id = i, .argv = {cases[i].program}};
         struct init_exited m = run(&r, out, sizeof(out));
-        assert_int_equal(m.stage, INIT_STAGE_EXEC);
-        assert_int_equal(m.error, cases[i].error);
+        assert_int_equal(m.end.stage, INSIDE_STAGE_EXEC);
+        assert_int_equal(m.end.error, cases[i].error);
     }
     stop();
 }
@@ -109,8 +112,8 @@ static void working_directory_is_entered_or_made(void **state)
     for (uint32_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct request r = {.id = i, .argv = {"/bin/true"}, .cwd = bad[i].cwd};
         struct init_exited m = run(&r, out, sizeof(out));
-        assert_int_equal(m.stage, INIT_STAGE_CWD);
-        assert_int_equal(m.error, bad[i].error);
+        assert_int_equal(m.end.stage, INSIDE_STAGE_CWD);
+        assert_int_equal(m.end.error, bad[i].error);
     }
     assert_int_equal(chmod(dir, 0777), 0);
     (void)snprintf(cwd, sizeof(cwd), "%s/a/b", dir);
@@ -153,8 +156,8 @@ static void strings_must_be_as_many_as_said(void **state)
         assert_int_equal(expect_started(i, fds), 2);
         fd_close_many(fds, 3);
         struct init_exited m = expect_exited(i);
-        assert_int_equal(m.stage, INIT_STAGE_REQUEST);
-        assert_int_equal(m.error, EBADMSG);
+        assert_int_equal(m.end.stage, INSIDE_STAGE_REQUEST);
+        assert_int_equal(m.end.error, EBADMSG);
     }
     /* A descriptor with less in it than was said. */
     AUTO_DONE(buf) struct buf s;
@@ -166,7 +169,7 @@ static void strings_must_be_as_many_as_said(void **state)
     send_strings(&head, &s);
     assert_int_equal(expect_started(99, fds), 2);
     fd_close_many(fds, 3);
-    assert_int_equal(expect_exited(99).error, EBADMSG);
+    assert_int_equal(expect_exited(99).end.error, EBADMSG);
     stop();
 }
 
@@ -196,9 +199,9 @@ static void time_out_ends_the_tree(void **state)
     /* That reading ends shows that nobody is left to write. */
     struct init_exited m = run(&r, out, sizeof(out));
     assert_string_equal(out, "begun\n");
-    assert_int_equal(m.flags, INIT_EXITED_TIMEOUT);
-    assert_true(WIFSIGNALED(m.wait_status));
-    assert_true(m.duration_ns >= 100000000);
+    assert_int_equal(m.end.flags, INSIDE_EXITED_TIMEOUT);
+    assert_true(WIFSIGNALED(m.end.wait_status));
+    assert_true(m.end.duration_ns >= 100000000);
     stop();
 }
 
@@ -229,8 +232,8 @@ static void signals_and_kills_are_delivered(void **state)
     fd_close_many(fds, 3);
     send_kill(2, INIT_KILL_TREE, 0);
     m = expect_exited(2);
-    assert_int_equal(m.flags, INIT_EXITED_KILLED);
-    assert_true(WIFSIGNALED(m.wait_status));
+    assert_int_equal(m.end.flags, INSIDE_EXITED_KILLED);
+    assert_true(WIFSIGNALED(m.end.wait_status));
     stop();
 }
 
@@ -257,8 +260,8 @@ static void without_descriptors_it_answers_and_does_not_spin(void **state)
     r.id = 2;
     send_request(&r);
     struct init_exited m = expect_exited(2);
-    assert_int_equal(m.stage, INIT_STAGE_LIMIT);
-    assert_int_equal(m.error, EMFILE);
+    assert_int_equal(m.end.stage, INSIDE_STAGE_LIMIT);
+    assert_int_equal(m.end.error, EMFILE);
     struct pollfd quiet = {.fd = conn, .events = POLLIN};
     uint64_t before = cpu_ns();
     assert_int_equal(poll(&quiet, 1, 500), 0);
@@ -285,6 +288,16 @@ static void what_is_left_behind_holds_nothing_back(void **state)
     stop();
 }
 
+/* PID 1 has read every message that was sent. */
+static void wait_until_read(void)
+{
+    int unread = 1;
+    while (unread > 0) {
+        assert_int_equal(ioctl(conn, SIOCOUTQ, &unread), 0);
+        (void)sched_yield();
+    }
+}
+
 static void result_is_kept_for_the_next_hello(void **state)
 {
     struct init_hello answer;
@@ -294,6 +307,7 @@ static void result_is_kept_for_the_next_hello(void **state)
     send_request(&(struct request){.id = 1, .flags = INIT_EXEC_STDIN, .argv = {"cat"}});
     assert_int_equal(expect_started(1, fds), 3);
     assert_int_equal(fd_send_msg(conn, &nonsense, sizeof(nonsense), NULL, 0, 0), 4);
+    wait_until_read();
     fd_close_many(fds, 3); /* it ends */
     say_hello();
     assert_true(receive(&answer, sizeof(answer), sizeof(answer), NULL, NULL));
@@ -308,8 +322,8 @@ static void limits_are_the_commands(void **state)
     struct init_config config = plain;
     char out[64];
     config.n_rlimits = 2;
-    config.rlimits[0] = (struct init_rlimit){.resource = RLIMIT_NOFILE, .soft = 50, .hard = 60};
-    config.rlimits[1] = (struct init_rlimit){.resource = RLIMIT_CORE, .soft = 0, .hard = 0};
+    config.rlimits[0] = (struct inside_rlimit){.resource = RLIMIT_NOFILE, .soft = 50, .hard = 60};
+    config.rlimits[1] = (struct inside_rlimit){.resource = RLIMIT_CORE, .soft = 0, .hard = 0};
     need(start_config(&config));
     struct request r = {
         .id = 1, .flags = INIT_EXEC_SCRIPT, .argv = {"ulimit -Sn; ulimit -Hn; ulimit -c; umask"}};
@@ -324,12 +338,12 @@ static void wall_that_cannot_be_put_up_lets_nothing_run(void **state)
     struct init_config config = plain;
     char out[64];
     config.n_rlimits = 1;
-    config.rlimits[0] = (struct init_rlimit){.resource = 999};
+    config.rlimits[0] = (struct inside_rlimit){.resource = 999};
     need(start_config(&config));
     struct init_exited m =
         run(&(struct request){.id = 1, .argv = {"echo", "hi"}}, out, sizeof(out));
-    assert_int_equal(m.stage, INIT_STAGE_CONFINE);
-    assert_int_equal(m.error, EINVAL);
+    assert_int_equal(m.end.stage, INSIDE_STAGE_CONFINE);
+    assert_int_equal(m.end.error, EINVAL);
     assert_string_equal(out, "");
     stop();
 }
@@ -339,7 +353,7 @@ static void too_large_a_file_under_a_quota_is_told(void **state)
     struct init_config config = plain;
     char out[64], script[128];
     config.n_rlimits = 1;
-    config.rlimits[0] = (struct init_rlimit){RLIMIT_FSIZE, 0, 4096, 4096};
+    config.rlimits[0] = (struct inside_rlimit){RLIMIT_FSIZE, 0, 4096, 4096};
     for (int quota = 0; quota < 2; quota++) {
         (void)str_copy(config.quota_path, sizeof(config.quota_path), quota ? "/proc" : "");
         need(start_config(&config));
@@ -347,9 +361,9 @@ static void too_large_a_file_under_a_quota_is_told(void **state)
         (void)snprintf(script, sizeof(script), "exec head -c 9999 /dev/zero >%s/f", dir);
         struct request r = {.id = 1, .flags = INIT_EXEC_SCRIPT, .argv = {script}};
         struct init_exited m = run(&r, out, sizeof(out));
-        assert_true(WIFSIGNALED(m.wait_status));
-        assert_int_equal(WTERMSIG(m.wait_status), SIGXFSZ);
-        assert_int_equal(m.flags, quota ? INIT_EXITED_DISK_FULL : 0);
+        assert_true(WIFSIGNALED(m.end.wait_status));
+        assert_int_equal(WTERMSIG(m.end.wait_status), SIGXFSZ);
+        assert_int_equal(m.end.flags, quota ? INSIDE_EXITED_DISK_FULL : 0);
         stop();
     }
 }
@@ -424,7 +438,7 @@ static void bad_configuration_is_not_started_with(void **state)
     config.version++;
     expect_no_start(&config);
     config = plain;
-    config.n_rlimits = INIT_RLIMITS_MAX + 1;
+    config.n_rlimits = INSIDE_RLIMITS_MAX + 1;
     expect_no_start(&config);
     config = plain;
     memset(config.quota_path, 'x', sizeof(config.quota_path)); /* no end */

@@ -50,6 +50,13 @@ static struct child_report reports[INIT_CELLS_MAX];
 static int peer = -1; /* boxd's end */
 static char dir[64];
 
+/* As its end is told to boxd. */
+static uint32_t processes_left(struct cell *c)
+{
+    assert_true(cell_settled(&in, c));
+    return c->result.end.remaining;
+}
+
 static void start(enum init_cgroup_mode mode)
 {
     int pair[2];
@@ -112,7 +119,7 @@ static void cell_goes_round_its_states(void **state)
 {
     struct cell *c = NULL;
     start(INIT_CGROUP_NONE);
-    reports[0] = (struct child_report){.stage = INIT_STAGE_EXEC, .error = 5};
+    reports[0] = (struct child_report){.stage = INSIDE_STAGE_EXEC, .error = 5};
     assert_int_equal(cell_acquire(&in, &c), 0);
     assert_ptr_equal(c, &in.cells[0]);
     assert_int_equal(cell_index(&in, c), 0);
@@ -203,7 +210,7 @@ static void without_groups_everything_is_killed(void **state)
     assert_int_equal(killed.calls, 1);
     assert_int_equal(killed.pid, -1);
     assert_int_equal(killed.signo, SIGKILL);
-    assert_int_equal(cell_remaining(&in, c), 0);
+    assert_int_equal(processes_left(c), 0);
     stop();
 }
 
@@ -212,12 +219,12 @@ static void remaining_processes_are_counted(void **state)
     struct cell *c = NULL;
     start(INIT_CGROUP_V2);
     assert_int_equal(cell_acquire(&in, &c), 0);
-    assert_int_equal(cell_remaining(&in, c), 0); /* no such file */
+    assert_int_equal(processes_left(c), 0); /* no such file */
     put("s0/cgroup.events", "populated 1\n");
     put("s0/cgroup.procs", "12\n13\n4194303\n");
-    assert_int_equal(cell_remaining(&in, c), 3);
+    assert_int_equal(processes_left(c), 3);
     put("s0/cgroup.events", "populated 0\n");
-    assert_int_equal(cell_remaining(&in, c), 0);
+    assert_int_equal(processes_left(c), 0);
     stop();
 }
 
@@ -233,11 +240,11 @@ static void killed_tree_is_waited_for_but_not_for_ever(void **state)
     put("s0/cgroup.events", "populated 0\n");
     assert_true(cell_settled(&in, c));
     assert_int_equal(c->settle_ns, 0);
-    assert_int_equal(c->result.remaining, 0);
+    assert_int_equal(c->result.end.remaining, 0);
     put("s0/cgroup.events", "populated 1\n");
     c->settle_ns = 1; /* long ago */
     assert_true(cell_settled(&in, c));
-    assert_int_equal(c->result.remaining, 1);
+    assert_int_equal(c->result.end.remaining, 1);
     stop();
 }
 
@@ -347,14 +354,14 @@ static void expect_silence(void)
     assert_int_equal(errno, EAGAIN);
 }
 
-static void expect_refusal(uint32_t id, enum init_stage stage, int error)
+static void expect_refusal(uint32_t id, enum inside_stage stage, int error)
 {
     struct init_exited m = {0};
     assert_int_equal(fd_recv_msg(peer, &m, sizeof(m), NULL, NULL, MSG_DONTWAIT), sizeof(m));
     assert_int_equal(m.type, INIT_MSG_EXITED);
     assert_int_equal(m.id, id);
-    assert_int_equal(m.stage, stage);
-    assert_int_equal(m.error, error);
+    assert_int_equal(m.end.stage, stage);
+    assert_int_equal(m.end.error, error);
     expect_silence();
 }
 
@@ -474,13 +481,13 @@ static void malformed_exec_gets_its_one_answer(void **state)
         m = good;                                                                                  \
         m.member = (value);                                                                        \
         send_exec(m, len, fds, n);                                                                 \
-        expect_refusal(9, INIT_STAGE_REQUEST, EBADMSG);                                            \
+        expect_refusal(9, INSIDE_STAGE_REQUEST, EBADMSG);                                          \
         assert_int_equal(in.talk, TALK_OPEN);                                                      \
     } while (0)
     REFUSED(strings_len, 0, -1, NULL, 0);
     REFUSED(strings_len, 5, 4, NULL, 0); /* says more than it brings */
     REFUSED(strings_len, 3, 4, NULL, 0);
-    REFUSED(strings_len, INIT_STRINGS_MAX + 1, 4, NULL, 0);
+    REFUSED(strings_len, INSIDE_STRINGS_MAX + 1, 4, NULL, 0);
     REFUSED(strings_len, UINT32_MAX, 4, NULL, 0);
     REFUSED(argc, 0, -1, NULL, 0);
     REFUSED(argc, 5, -1, NULL, 0); /* more strings than bytes */
@@ -494,7 +501,7 @@ static void malformed_exec_gets_its_one_answer(void **state)
     int before = count_fds();
     m = good;
     send_exec(m, -1, two, 2);
-    expect_refusal(9, INIT_STAGE_REQUEST, EBADMSG);
+    expect_refusal(9, INSIDE_STAGE_REQUEST, EBADMSG);
     assert_int_equal(count_fds(), before); /* what came along was closed */
     (void)close(null);
     stop();
@@ -508,7 +515,7 @@ static void exec_without_a_free_cell_is_refused(void **state)
     for (unsigned i = 0; i < INIT_EXECS_MAX; i++)
         in.cells[i].state = CELL_RUNNING;
     send_exec(m, -1, NULL, 0);
-    expect_refusal(3, INIT_STAGE_LIMIT, EAGAIN);
+    expect_refusal(3, INSIDE_STAGE_LIMIT, EAGAIN);
     stop();
 }
 
@@ -540,10 +547,10 @@ static void signals_reach_the_named_exec_only(void **state)
     send_bytes(&m, sizeof(m));
     assert_int_equal(killed.calls, 2);
     assert_int_equal(killed.pid, -1);
-    assert_int_equal(in.cells[2].result.flags, INIT_EXITED_KILLED);
+    assert_int_equal(in.cells[2].result.end.flags, INSIDE_EXITED_KILLED);
     /* One that has ended is not signalled: its number may be another's by now. */
     in.cells[2].state = CELL_LINGER;
-    in.cells[2].result.flags = 0;
+    in.cells[2].result.end.flags = 0;
     m.scope = INIT_KILL_MAIN;
     m.signo = SIGTERM;
     send_bytes(&m, sizeof(m));
@@ -551,7 +558,7 @@ static void signals_reach_the_named_exec_only(void **state)
     m.scope = INIT_KILL_TREE; /* but what it left behind can be ended */
     send_bytes(&m, sizeof(m));
     assert_int_equal(killed.calls, 3);
-    assert_int_equal(in.cells[2].result.flags, 0);
+    assert_int_equal(in.cells[2].result.end.flags, 0);
     assert_int_equal(in.talk, TALK_OPEN);
     stop();
 }
@@ -562,7 +569,7 @@ static void result_is_kept_until_somebody_listens(void **state)
     struct init_exited got;
     start(INIT_CGROUP_NONE);
     c->state = CELL_DONE;
-    c->result = (struct init_exited){.type = INIT_MSG_EXITED, .id = 4, .wait_status = 256};
+    c->result = (struct init_exited){.type = INIT_MSG_EXITED, .id = 4, .end = {.wait_status = 256}};
     serve_tell(&in, c);
     assert_int_equal(c->state, CELL_DONE);
     expect_silence();
@@ -571,7 +578,7 @@ static void result_is_kept_until_somebody_listens(void **state)
     assert_int_equal(c->state, CELL_LINGER);
     assert_int_equal(fd_recv_msg(peer, &got, sizeof(got), NULL, NULL, MSG_DONTWAIT), sizeof(got));
     assert_int_equal(got.id, 4);
-    assert_int_equal(got.wait_status, 256);
+    assert_int_equal(got.end.wait_status, 256);
     stop();
 }
 

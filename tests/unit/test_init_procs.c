@@ -173,9 +173,9 @@ static void output_is_kept_by_offset(void **state)
     assert_int_equal(m.begin, 0);
     assert_int_equal(m.flags & ~INIT_STATE_EXITED, 0);
     struct init_exited e = watch_to_the_end(7);
-    assert_int_equal(e.stage, INIT_STAGE_NONE);
-    assert_int_equal(WEXITSTATUS(e.wait_status), 3);
-    assert_true(e.duration_ns > 0);
+    assert_int_equal(e.end.stage, INSIDE_STAGE_NONE);
+    assert_int_equal(WEXITSTATUS(e.end.wait_status), 3);
+    assert_true(e.end.duration_ns > 0);
     expect_text("hello\n");
     assert_int_equal(ring_read_err(&ring, got, sizeof(got)), 5);
     assert_memory_equal(got, "oops\n", 5);
@@ -284,13 +284,13 @@ static void program_that_cannot_run_says_why(void **state)
     need(start_config(&plain));
     (void)launch((struct request){.id = 1, .argv = {"/nonexistent"}});
     struct init_exited e = next_news(1).exited;
-    assert_int_equal(e.stage, INIT_STAGE_EXEC);
-    assert_int_equal(e.error, ENOENT);
+    assert_int_equal(e.end.stage, INSIDE_STAGE_EXEC);
+    assert_int_equal(e.end.error, ENOENT);
     /* It is known until it is forgotten. */
     struct request again = {.id = 1, .type = INIT_MSG_PROC, .argv = {"true"}};
     send_request(&again);
     e = next_news(1).exited;
-    assert_int_equal(e.stage, INIT_STAGE_REQUEST);
+    assert_int_equal(e.end.stage, INSIDE_STAGE_REQUEST);
     forget(1);
     expect_gone(1);
     forget(1); /* nor does anything of what is not known */
@@ -300,7 +300,7 @@ static void program_that_cannot_run_says_why(void **state)
     expect_exit(&e, 0);
     again.id = 0;
     send_request(&again);
-    assert_int_equal(next_news(0).exited.stage, INIT_STAGE_REQUEST);
+    assert_int_equal(next_news(0).exited.end.stage, INSIDE_STAGE_REQUEST);
     done();
 }
 
@@ -359,7 +359,7 @@ static void next_boxd_finds_everything(void **state)
     expect_list_end();
     if (!(m.flags & INIT_STATE_EXITED))
         m.exited = next_news(4).exited;
-    assert_int_equal(WEXITSTATUS(m.exited.wait_status), 9);
+    assert_int_equal(WEXITSTATUS(m.exited.end.wait_status), 9);
     greet_again();
     m = expect_state(3);
     assert_int_equal(m.flags, 0);
@@ -407,8 +407,8 @@ static void kill_of_one_spares_the_others(void **state)
     expect_output(2, 1);
     kill_proc(2, INIT_KILL_TREE, 0);
     struct init_exited e = watch_to_the_end(2); /* nobody holds its pipe any more */
-    assert_int_equal(e.flags, INIT_EXITED_KILLED);
-    assert_true(WIFSIGNALED(e.wait_status));
+    assert_int_equal(e.end.flags, INSIDE_EXITED_KILLED);
+    assert_true(WIFSIGNALED(e.end.wait_status));
     /* The first goes on, with all of its processes. */
     assert_int_equal(write(first, "still here", 10), 10);
     while (first_ring.end < 10)
@@ -417,13 +417,13 @@ static void kill_of_one_spares_the_others(void **state)
     char out[64];
     struct request r = {.id = 5, .argv = {"sleep", "100"}, .timeout_ns = 50000000};
     e = run(&r, out, sizeof(out));
-    assert_int_equal(e.flags, INIT_EXITED_TIMEOUT);
+    assert_int_equal(e.end.flags, INSIDE_EXITED_TIMEOUT);
     assert_int_equal(write(first, "!", 1), 1);
     while (first_ring.end < 11)
         assert_true(ring_reader_look(&first_ring) >= 0);
     kill_proc(1, INIT_KILL_MAIN, SIGTERM);
     e = next_news(1).exited;
-    assert_int_equal(WTERMSIG(e.wait_status), SIGTERM);
+    assert_int_equal(WTERMSIG(e.end.wait_status), SIGTERM);
     ring_reader_done(&first_ring);
     (void)close(first);
     done();
@@ -442,7 +442,7 @@ static void a_process_that_forks_while_another_is_killed_goes_on(void **state)
     for (uint32_t i = 2; i < 2 + KILLS; i++) {
         (void)launch((struct request){.id = i, .argv = {"sleep", "100"}});
         kill_proc(i, INIT_KILL_TREE, 0);
-        assert_int_equal(watch_to_the_end(i).flags, INIT_EXITED_KILLED);
+        assert_int_equal(watch_to_the_end(i).end.flags, INSIDE_EXITED_KILLED);
         ring_reader_done(&ring);
         fd_close_many(&in_fd, 1);
         forget(i);
@@ -470,7 +470,7 @@ static void what_is_forgotten_ends_and_makes_room(void **state)
     struct request more = {.id = 1000, .type = INIT_MSG_PROC, .argv = {"cat"}};
     send_request(&more);
     struct init_exited e = next_news(1000).exited;
-    assert_int_equal(e.stage, INIT_STAGE_LIMIT);
+    assert_int_equal(e.end.stage, INSIDE_STAGE_LIMIT);
     int last = in_fd; /* of the last one */
     in_fd = -1;
     forget(INIT_PROCS_MAX);

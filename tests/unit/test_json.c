@@ -380,6 +380,14 @@ static void build(struct jw *w)
     jw_object_end(w);
 }
 
+static void text_that_is_json_is_a_value_of_its_own(void **state)
+{
+    AUTO_FREE char *text = EMIT(jw_array(&w); jw_raw(&w, "{\"a\":1}", 7); jw_raw(&w, "2x", 1);
+                                jw_object(&w); jw_key(&w, "k"); jw_raw(&w, "null", 4);
+                                jw_kint(&w, "n", 3); jw_object_end(&w); jw_array_end(&w));
+    assert_string_equal(text, "[{\"a\":1},2,{\"k\":null,\"n\":3}]");
+}
+
 static void a_full_buffer_is_told_at_the_end(void **state)
 {
     AUTO_FREE char *whole = EMIT(build(&w));
@@ -443,6 +451,7 @@ int main(void)
         cmocka_unit_test(reals_are_spelled_as_python_does),
         cmocka_unit_test(reals_read_back_as_they_were),
         cmocka_unit_test(a_parsed_value_is_written_as_it_was),
+        cmocka_unit_test(text_that_is_json_is_a_value_of_its_own),
         cmocka_unit_test(a_full_buffer_is_told_at_the_end),
         cmocka_unit_test(an_emitter_without_memory_fails_cleanly),
         cmocka_unit_test(a_parser_without_memory_fails_cleanly),

@@ -158,6 +158,32 @@ static void deleted_session_is_gone_for_good(void **state)
     fixture_stop(&f);
 }
 
+static void only_the_very_session_is_ended_not_the_next_of_its_name(void **state)
+{
+    struct fixture f;
+    struct heard gone = {0};
+    struct err err = {0};
+    fixture_start(&f, NULL, NULL);
+    struct session *old = ready_session(&f, "s");
+    delete_id(&f, "s", &gone);
+    pump(&f);
+    struct session *next = ready_session(&f, "s");
+    gone = (struct heard){0};
+    assert_int_equal(manager_delete_this(f.m, old, on_gone, &gone, &err), -ENOENT);
+    assert_string_equal(err.msg, "session s not found");
+    assert_int_equal(manager_expel(f.m, old, on_gone, &gone, &err), -ENOENT);
+    pump(&f);
+    assert_int_equal(gone.n, 0);
+    assert_ptr_equal(manager_find(f.m, "s"), next);
+    assert_int_equal(manager_delete_this(f.m, next, on_gone, &gone, &err), 0);
+    pump(&f);
+    assert_int_equal(gone.n, 1);
+    assert_int_equal(manager_count(f.m), 0);
+    session_release(old);
+    session_release(next);
+    fixture_stop(&f);
+}
+
 static void deleting_twice_tells_both(void **state)
 {
     struct fixture f;
@@ -534,7 +560,7 @@ static void all_sessions_end_and_nobody_gets_another(void **state)
     acquire_id(&f, "b", &creating);
     delete_id(&f, "a", &gone);
     acquire_id(&f, "a", &waiting);
-    manager_delete_all(f.m, on_gone, &all);
+    manager_close(f.m, on_gone, &all);
     assert_int_equal(acquire_spec(&f, named_spec("c"), 0, &a, &err), err_code_errno(ERR_STATE));
     assert_string_equal(err.msg, "boxd is shutting down");
     pass(&f, 10 * SEC);
@@ -567,14 +593,14 @@ static void end_of_all_is_told_last_and_from_the_loop(void **state)
     fixture_start(&f, NULL, NULL);
     session_release(ready_session(&f, "s"));
     delete_id(&f, "s", &gone);
-    manager_delete_all(f.m, on_all_gone, both);
+    manager_close(f.m, on_all_gone, both);
     pump(&f);
     assert_int_equal(all.n, 1);
     fixture_stop(&f);
 
     fixture_start(&f, NULL, NULL);
     all = (struct heard){0};
-    manager_delete_all(f.m, on_gone, &all);
+    manager_close(f.m, on_gone, &all);
     assert_int_equal(all.n, 0);
     pump(&f);
     assert_int_equal(all.n, 1);
@@ -608,6 +634,7 @@ int main(void)
         cmocka_unit_test(failed_creation_is_told_to_everybody),
         cmocka_unit_test(refused_creation_leaves_the_spec_with_the_caller),
         cmocka_unit_test(deleted_session_is_gone_for_good),
+        cmocka_unit_test(only_the_very_session_is_ended_not_the_next_of_its_name),
         cmocka_unit_test(deleting_twice_tells_both),
         cmocka_unit_test(deleting_while_it_is_made_ends_it_at_once),
         cmocka_unit_test(deleting_what_was_never_made_is_no_failure),

@@ -2,15 +2,17 @@
 #include "lib/unit.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/json.h"
 #include "base/str.h"
-#include "cli/mcp/info.h"
-#include "cli/mcp/phase.h"
 #include "cli/mcp/requests.h"
-#include "cli/mcp/scan.h"
+#include "cli/mcp/status.h"
 
 /* Lines as they pass. */
 
@@ -317,9 +319,61 @@ static void phases_have_the_names_that_people_know(void **state)
         assert_string_equal(mcp_phase_name((enum mcp_phase)i), names[i]);
 }
 
+static void last_is(const char *text, const char *expected)
+{
+    char said[256], wanted[256];
+
+    mcp_exit_text(1, "", text, said, sizeof(said));
+    (void)snprintf(wanted, sizeof(wanted), "the server exited with status 1%s%s",
+                   expected[0] != '\0' ? ": " : "", expected);
+    assert_string_equal(said, wanted);
+}
+
+static void install_is(const char *text, const char *expected)
+{
+    AUTO(json) struct json *result = NULL;
+    AUTO_DONE(buf) struct buf body;
+    struct err err = {0};
+    struct jw w;
+
+    buf_init(&body, 4096);
+    jw_init(&w, &body);
+    jw_object(&w);
+    jw_kstr(&w, "outcome", "exited");
+    jw_kint(&w, "exit_code", 1);
+    jw_kstr(&w, "stderr", text);
+    jw_object_end(&w);
+    assert_int_equal(json_parse(buf_str(&body), body.len, &result, &err), 0);
+    AUTO_FREE char *said = mcp_install_failure(result, 5, NULL);
+    AUTO_FREE char *wanted = xasprintf("Dependency install failed (exit code 1): %s", expected);
+    assert_string_equal(said, wanted);
+}
+
+static void of_last_words_those_that_say_something_are_repeated(void **state)
+{
+    last_is("", "");
+    last_is("\n \n", "");
+    last_is("one", "one");
+    last_is("Traceback:\n  File x\nKeyError: 'y'\n\n", "KeyError: 'y'");
+    last_is("warn\nnpm error code E404\nnpm error 404 no such thing\nnpm error 404\n"
+            "npm error A complete log of this run can be found in: /x\n",
+            "npm error 404 no such thing");
+    last_is("npm ERR! code X\nnpm ERR! why\n\nnpm ERR! A complete log\nnpm notice new\n",
+            "npm ERR! why");
+    last_is("npm error alone", "npm error alone");
+    last_is("npm error early\nthe server's own words\n", "the server's own words");
+    install_is("Collecting a\nERROR: no a\nmore\n", "ERROR: no a more");
+    install_is("nothing\nof it", "nothing of it");
+    install_is("", "");
+    assert_string_equal(mcp_last_lines("a\nb\nc\n", 2), "b\nc\n");
+    assert_string_equal(mcp_last_lines("a\nb", 5), "a\nb");
+    assert_string_equal(mcp_last_lines("", 5), "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(of_last_words_those_that_say_something_are_repeated),
         cmocka_unit_test(messages_are_seen_byte_by_byte),
         cmocka_unit_test(what_is_no_json_is_no_message),
         cmocka_unit_test(an_id_that_is_too_long_is_not_relied_on),

@@ -10,15 +10,14 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "base/strv.h"
-#include "cli/mcp/chain.h"
-#include "cli/mcp/config.h"
-#include "cli/mcp/env.h"
-#include "cli/mcp/info.h"
-#include "cli/mcp/npm_errors.h"
-#include "cli/mcp/path.h"
-#include "cli/mcp/payload.h"
-#include "cli/mcp/prepare.h"
+#include "cli/mcp/path.c"
+#include "cli/mcp/payload.c"
+#include "cli/mcp/plan.c"
+#include "cli/mcp/status.h"
 #include "spec/spec.h"
+
+DEFINE_CLEANUP_DONE(mcp_box)
+DEFINE_CLEANUP_DONE(mcp_server)
 
 /* The 25 cases that a boxed server has to pass (row F25), by their number, and the mistakes of
  * others that must not be repeated. A file system that is a table. */
@@ -93,24 +92,35 @@ static const struct mcp_fs fs = {table_kind, table_real};
 #define ARGV(...) ((char *[]){__VA_ARGS__, NULL})
 #define W(text) ((char[]){text})
 
-static void parse_box(const char *text, struct mcp_box *ret)
+/* A server whose member "box" is that text. */
+static int find_boxed(const char *box, struct mcp_server *ret, struct err *err)
 {
     AUTO(json) struct json *v = NULL;
+    AUTO_DONE(buf) struct buf text;
+
+    buf_init(&text, 4096);
+    (void)buf_printf(&text, "{\"mcpServers\":{\"s\":{\"command\":\"c\",\"box\":%s}}}", box);
+    assert_int_equal(json_parse(buf_str(&text), text.len, &v, err), 0);
+    return mcp_server_find(v, "s", ret, err);
+}
+
+static void box_of(const char *text, struct mcp_box *ret)
+{
+    AUTO_DONE(mcp_server) struct mcp_server server = {0};
     struct err err = {0};
 
-    assert_int_equal(json_parse(text, strlen(text), &v, &err), 0);
-    if (mcp_box_parse(v, ret, &err) < 0)
+    if (find_boxed(text, &server, &err) < 0)
         fail_msg("%s", err.msg);
+    *ret = server.box;
+    server.box = (struct mcp_box){0};
 }
 
 static void box_refused(const char *text, const char *why)
 {
-    AUTO(json) struct json *v = NULL;
-    struct mcp_box box;
+    struct mcp_server server;
     struct err err = {0};
 
-    assert_int_equal(json_parse(text, strlen(text), &v, &err), 0);
-    assert_true(mcp_box_parse(v, &box, &err) < 0);
+    assert_true(find_boxed(text, &server, &err) < 0);
     assert_non_null(strstr(err.msg, why));
 }
 
@@ -125,7 +135,7 @@ static void assert_defaults(const struct mcp_box *b)
     assert_true(b->cpus < 0.5);
     assert_int_equal(b->memory_mb, 0);
     assert_int_equal(b->pids_limit, 0);
-    assert_int_equal(b->read_only_rootfs, -1);
+    assert_int_equal(b->read_only_rootfs, 0);
 }
 
 static void test_row_F25_row_F03_case_01_default_config_values(void **state)
@@ -135,7 +145,7 @@ static void test_row_F25_row_F03_case_01_default_config_values(void **state)
 
     mcp_box_init(&b);
     assert_defaults(&b);
-    parse_box("{}", &of_empty);
+    box_of("{}", &of_empty);
     assert_defaults(&of_empty);
 }
 
@@ -143,14 +153,15 @@ static void test_row_F25_row_F03_case_02_custom_config_values(void **state)
 {
     AUTO_DONE(mcp_box) struct mcp_box b;
 
-    parse_box("{\"image\":\"node:20\",\"network\":\"off\",\"host_path\":\"/home/u/mcp\","
-              "\"host_path_mode\":\"rw\",\"env\":{\"A\":\"1\"},\"startup_timeout_sec\":60,"
-              "\"cpus\":2.0,\"memory_mb\":1024,\"pids_limit\":256,\"read_only_rootfs\":true}",
-              &b);
+    box_of("{\"image\":\"node:20\",\"network\":\"off\",\"host_path\":\"/home/u/mcp\","
+           "\"host_path_mode\":\"rw\",\"env\":{\"A\":\"1\"},\"startup_timeout_sec\":60,"
+           "\"cpus\":2.0,\"memory_mb\":1024,\"pids_limit\":256,\"read_only_rootfs\":true}",
+           &b);
     assert_string_equal(b.image, "node:20");
     assert_int_equal(b.network, NETWORK_OFF);
     assert_string_equal(b.host_path, "/home/u/mcp");
     assert_int_equal(b.host_path_mode, MOUNT_RW);
+    assert_non_null(b.env);
     assert_string_equal(b.env[0], "A=1");
     assert_int_equal(b.startup_timeout_sec, 60);
     assert_true(b.cpus > 1.9 && b.cpus < 2.1);
@@ -168,15 +179,19 @@ static void test_row_F25_row_F03_case_03_extra_fields_are_ignored(void **state)
 {
     AUTO_DONE(mcp_box) struct mcp_box b;
 
-    parse_box("{\"colour\":\"red\",\"memory_mb\":null,\"image\":null,\"cpus\":null,"
-              "\"read_only_rootfs\":null}",
-              &b);
+    box_of("{\"colour\":\"red\",\"memory_mb\":null,\"image\":null,\"cpus\":null,"
+           "\"read_only_rootfs\":null}",
+           &b);
     assert_defaults(&b);
 }
 
 static void rewrites(const char *path, const char *host, const char *expected)
 {
-    AUTO_FREE char *got = mcp_rewrite_path(path, host, MCP_MOUNT);
+    AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
+
+    if (host != NULL)
+        mcp_roots_add(&roots, host, MCP_MOUNT);
+    AUTO_FREE char *got = mcp_rewrite_arg(&fs, path, &roots);
 
     assert_string_equal(got, expected);
 }
@@ -219,14 +234,17 @@ static void test_row_F25_case_10_rewrite_nested(void **state)
 
 static void infers(char *const *argv, const char *expected)
 {
-    AUTO_FREE char *got = mcp_infer_host_path(&fs, argv);
+    AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
 
+    mcp_infer_roots(&fs, argv, NULL, MCP_MOUNT, &roots);
     if (expected == NULL) {
-        assert_null(got);
+        for (size_t i = 0; i < roots.n; i++)
+            assert_string_not_equal(roots.list[i].inside, MCP_MOUNT);
         return;
     }
-    assert_non_null(got);
-    assert_string_equal(got, expected);
+    assert_int_equal(roots.n, 1);
+    assert_string_equal(roots.list[0].host, expected);
+    assert_string_equal(roots.list[0].inside, MCP_MOUNT);
 }
 
 static void test_row_F25_row_F04_case_11_no_absolute_path_infers_nothing(void **state)
@@ -246,14 +264,19 @@ static void test_row_F25_row_F04_case_13_a_file_infers_its_directory(void **stat
            "/home/u/mcp");
 }
 
-static void session_is(const struct mcp_session_payload *p, const char *expected)
+static void session_is(const struct mcp_box *b, const struct mcp_roots *roots, struct args args,
+                       const char *expected)
 {
+    const struct mcp_plan p = {.server = {.box = *b}, .roots = *roots, .session_id = "mcp-1"};
     AUTO_DONE(buf) struct buf out;
+    struct spec nothing = {0};
     struct jw w;
 
+    if (args.spec == NULL)
+        args.spec = &nothing;
     buf_init(&out, 65536);
     jw_init(&w, &out);
-    mcp_write_session(&w, p);
+    mcp_write_session(&w, &p, &args);
     assert_int_equal(jw_end(&w), 0);
     assert_string_equal(buf_str(&out), expected);
 }
@@ -264,9 +287,9 @@ static void test_row_F25_case_14_minimal_session_payload(void **state)
     struct mcp_roots none = {0};
 
     mcp_box_init(&b);
-    const struct mcp_session_payload p = {.session_id = "mcp-1", .box = &b, .roots = &none};
-    session_is(&p, "{\"session_id\":\"mcp-1\",\"workdir\":\"/workspace\",\"env\":{},"
-                   "\"network\":\"on\",\"read_only_rootfs\":false}");
+    session_is(&b, &none, (struct args){0},
+               "{\"session_id\":\"mcp-1\",\"workdir\":\"/workspace\",\"env\":{},"
+               "\"network\":\"on\",\"read_only_rootfs\":false}");
 }
 
 static void test_row_F25_case_15_session_payload_with_host_path(void **state)
@@ -276,10 +299,10 @@ static void test_row_F25_case_15_session_payload_with_host_path(void **state)
 
     mcp_box_init(&b);
     mcp_roots_add(&roots, "/home/u/mcp", MCP_MOUNT);
-    const struct mcp_session_payload p = {.session_id = "mcp-1", .box = &b, .roots = &roots};
-    session_is(&p, "{\"session_id\":\"mcp-1\",\"workdir\":\"/workspace\",\"env\":{},"
-                   "\"network\":\"on\",\"read_only_rootfs\":false,\"host_path\":\"/home/u/mcp\","
-                   "\"host_path_mode\":\"ro\"}");
+    session_is(&b, &roots, (struct args){0},
+               "{\"session_id\":\"mcp-1\",\"workdir\":\"/workspace\",\"env\":{},"
+               "\"network\":\"on\",\"read_only_rootfs\":false,\"host_path\":\"/home/u/mcp\","
+               "\"host_path_mode\":\"ro\"}");
 }
 
 static void test_row_F25_case_16_session_payload_with_optional_fields(void **state)
@@ -287,27 +310,27 @@ static void test_row_F25_case_16_session_payload_with_optional_fields(void **sta
     AUTO_DONE(mcp_box) struct mcp_box b;
     AUTO_DONE(mcp_roots) struct mcp_roots roots = {0};
 
-    parse_box("{\"image\":\"node:20\",\"env\":{\"A\":\"1\"},\"cpus\":0.5,\"memory_mb\":64,"
-              "\"pids_limit\":9,\"read_only_rootfs\":true,\"network\":\"off\"}",
-              &b);
+    box_of("{\"image\":\"node:20\",\"env\":{\"A\":\"1\"},\"cpus\":0.5,\"memory_mb\":64,"
+           "\"pids_limit\":9,\"read_only_rootfs\":true,\"network\":\"off\"}",
+           &b);
     mcp_roots_add(&roots, "/home/u/docs", "/workspace/docs");
-    const struct mcp_session_payload p = {
-        .session_id = "mcp-1", .box = &b, .roots = &roots, .profile = "strict", .quota_mb = 7};
-    session_is(&p, "{\"session_id\":\"mcp-1\",\"workdir\":\"/workspace\",\"env\":{\"A\":\"1\"},"
-                   "\"network\":\"off\",\"read_only_rootfs\":true,\"extra_mounts\":[{\"host_path\":"
-                   "\"/home/u/docs\",\"mount_path\":\"/workspace/docs\",\"mode\":\"ro\"}],"
-                   "\"image\":\"node:20\",\"cpus\":0.5,\"memory_mb\":64,\"pids_limit\":9,"
-                   "\"workspace_quota_mb\":7,\"profile\":\"strict\"}");
+    struct spec spec = {.workspace_quota_mb = 7};
+    session_is(&b, &roots, (struct args){.profile = "strict", .spec = &spec},
+               "{\"session_id\":\"mcp-1\",\"workdir\":\"/workspace\",\"env\":{\"A\":\"1\"},"
+               "\"network\":\"off\",\"read_only_rootfs\":true,\"extra_mounts\":[{\"host_path\":"
+               "\"/home/u/docs\",\"mount_path\":\"/workspace/docs\",\"mode\":\"ro\"}],"
+               "\"image\":\"node:20\",\"cpus\":0.5,\"memory_mb\":64,\"pids_limit\":9,"
+               "\"workspace_quota_mb\":7,\"profile\":\"strict\"}");
 }
 
 static void test_row_F25_case_17_session_payload_leaves_nulls_out(void **state)
 {
     AUTO_DONE(mcp_box) struct mcp_box b;
 
-    parse_box("{\"image\":null,\"cpus\":null,\"memory_mb\":null,\"pids_limit\":null}", &b);
-    const struct mcp_session_payload p = {.session_id = "mcp-1", .box = &b};
-    session_is(&p, "{\"session_id\":\"mcp-1\",\"workdir\":\"/workspace\",\"env\":{},"
-                   "\"network\":\"on\",\"read_only_rootfs\":false}");
+    box_of("{\"image\":null,\"cpus\":null,\"memory_mb\":null,\"pids_limit\":null}", &b);
+    session_is(&b, &(struct mcp_roots){0}, (struct args){0},
+               "{\"session_id\":\"mcp-1\",\"workdir\":\"/workspace\",\"env\":{},"
+               "\"network\":\"on\",\"read_only_rootfs\":false}");
 }
 
 static void process_is(char *const *argv, const struct mcp_roots *roots, const char *expected)
@@ -319,11 +342,9 @@ static void process_is(char *const *argv, const struct mcp_roots *roots, const c
 
     for (size_t i = 1; argv[i] != NULL; i++)
         strv_push(&args, mcp_rewrite_arg(&fs, argv[i], roots));
-    const struct mcp_process_payload p = {
-        .process_id = "p", .command = command, .args = args, .cwd = MCP_MOUNT};
     buf_init(&out, 65536);
     jw_init(&w, &out);
-    mcp_write_process(&w, &p);
+    mcp_write_process(&w, "p", command, args, NULL, MCP_MOUNT);
     assert_int_equal(jw_end(&w), 0);
     assert_string_equal(buf_str(&out), expected);
 }
@@ -434,6 +455,7 @@ static void test_row_F25_case_24_a_box_section_is_read(void **state)
         "\"v\"},\"box\":{\"memory_mb\":99}}}}",
         "x", &s);
     assert_string_equal(s.command, "npx");
+    assert_true(s.args != NULL && s.env != NULL);
     assert_string_equal(s.args[1], "p");
     assert_string_equal(s.env[0], "K=v");
     assert_int_equal(s.box.memory_mb, 99);
@@ -564,7 +586,7 @@ static void venvs_unwrap_to_their_project(void **state)
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        AUTO_FREE char *got = mcp_unwrap_venv(cases[i][0]);
+        AUTO_FREE char *got = unwrap_venv(cases[i][0]);
         assert_string_equal(got, cases[i][1]);
     }
 }
@@ -599,15 +621,27 @@ static void test_row_F07_projects_are_told_by_their_files(void **state)
 {
     struct mcp_project p;
 
-    mcp_project_look(&fs, "/home/u/mcp", &p);
+    project_look(&fs, "/home/u/mcp", &p);
     assert_true(!p.python_package && p.requirements && p.node);
-    mcp_project_look(&fs, "/home/u/pkg", &p);
+    project_look(&fs, "/home/u/pkg", &p);
     assert_true(p.python_package && !p.requirements && !p.node);
-    mcp_project_look(&fs, "/home/u/built", &p);
+    project_look(&fs, "/home/u/built", &p);
     assert_true(!p.python_package && !p.requirements && !p.node);
-    mcp_project_look(&fs, NULL, &p);
+    project_look(&fs, NULL, &p);
     assert_true(!p.python_package && !p.requirements && !p.node);
     assert_true(mcp_command_installs("/x/uvx") && !mcp_command_installs("python"));
+}
+
+static int script_of(const struct mcp_prepare *p, struct buf *out)
+{
+    AUTO(json) struct json *body = NULL;
+    AUTO_DONE(buf) struct buf text;
+    struct err err = {0};
+
+    buf_init(&text, 65536);
+    assert_int_equal(mcp_write_prepare(&(struct mcp_plan){.prepare = *p}, &text), 0);
+    assert_int_equal(json_parse(buf_str(&text), text.len, &body, &err), 0);
+    return buf_puts(out, json_str(json_at(json_get(body, "argv"), 2)));
 }
 
 static void test_row_F08_only_a_read_only_project_is_copied(void **state)
@@ -618,10 +652,10 @@ static void test_row_F08_only_a_read_only_project_is_copied(void **state)
 
     buf_init(&copied, 65536);
     buf_init(&placed, 65536);
-    assert_int_equal(mcp_prepare_script(&p, &copied), 0);
+    assert_int_equal(script_of(&p, &copied), 0);
     assert_non_null(strstr(buf_str(&copied), "tar -C /workspace"));
     p.writable = true;
-    assert_int_equal(mcp_prepare_script(&p, &placed), 0);
+    assert_int_equal(script_of(&p, &placed), 0);
     assert_null(strstr(buf_str(&placed), "tar -C /workspace"));
     assert_false(mcp_prepare_stages(&p));
     p = (struct mcp_prepare){.project = {.node = true}, .install = true};
@@ -629,7 +663,7 @@ static void test_row_F08_only_a_read_only_project_is_copied(void **state)
     p = (struct mcp_prepare){.project = {.python_package = true}, .builds = true};
     assert_true(mcp_prepare_stages(&p));
     buf_reset(&copied);
-    assert_int_equal(mcp_prepare_script(&p, &copied), 0);
+    assert_int_equal(script_of(&p, &copied), 0);
     assert_non_null(strstr(buf_str(&copied), "tar -C /workspace"));
     assert_null(strstr(buf_str(&copied), "pip install"));
     p.writable = true;
@@ -659,6 +693,7 @@ static void files_of_variables(void **state)
 
     static const char text[] = "# no\n\nA=1\nexport B=\"two words\"\nC='x=y'\nA=3\nD=";
     assert_int_equal(mcp_env_read(&env, text, strlen(text), &err), 0);
+    assert_non_null(env);
     assert_int_equal(strv_len(env), 4);
     assert_string_equal(env[0], "A=3");
     assert_string_equal(env[1], "B=two words");
@@ -710,37 +745,6 @@ static void without_a_network_installers_need_not_try(void **state)
     env_is(off, "PIP_RETRIES=0 UV_OFFLINE=0 npm_config_offline=true X=1 ");
 }
 
-static void last_is(const char *text, const char *expected)
-{
-    const char *line;
-    size_t len = mcp_npm_last(text, &line);
-
-    assert_int_equal(len, strlen(expected));
-    assert_memory_equal(line, expected, len);
-}
-
-static void of_last_words_those_that_say_something_are_repeated(void **state)
-{
-    last_is("", "");
-    last_is("\n \n", "");
-    last_is("one", "one");
-    last_is("Traceback:\n  File x\nKeyError: 'y'\n\n", "KeyError: 'y'");
-    last_is("warn\nnpm error code E404\nnpm error 404 no such thing\nnpm error 404\n"
-            "npm error A complete log of this run can be found in: /x\n",
-            "npm error 404 no such thing");
-    last_is("npm ERR! code X\nnpm ERR! why\n\nnpm ERR! A complete log\nnpm notice new\n",
-            "npm ERR! why");
-    last_is("npm error alone", "npm error alone");
-    last_is("npm error early\nthe server's own words\n", "the server's own words");
-    assert_string_equal(mcp_npm_failure("Collecting a\nERROR: no a\nmore\n"),
-                        "ERROR: no a\nmore\n");
-    assert_string_equal(mcp_npm_failure("nothing\nof it"), "nothing\nof it");
-    assert_string_equal(mcp_npm_failure(""), "");
-    assert_string_equal(mcp_npm_tail("a\nb\nc\n", 2), "b\nc\n");
-    assert_string_equal(mcp_npm_tail("a\nb", 5), "a\nb");
-    assert_string_equal(mcp_npm_tail("", 5), "");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -783,7 +787,6 @@ int main(void)
         cmocka_unit_test(files_of_variables),
         cmocka_unit_test(installers_hear_of_proxies_and_certificates_and_of_no_secret),
         cmocka_unit_test(without_a_network_installers_need_not_try),
-        cmocka_unit_test(of_last_words_those_that_say_something_are_repeated),
         cmocka_unit_test(secrets_are_hidden_in_what_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

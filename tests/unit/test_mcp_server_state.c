@@ -145,7 +145,7 @@ static void a_process_is_written_to_and_read(void **state)
     scene_start(&c, NULL, "local");
     manager_set_caps(c.s.f.m, roomy.max_sessions, roomy.max_processes, roomy.max_exited,
                      roomy.exited_ns);
-    call(&c, "1", "start_process", "{\"process_id\":\"p\",\"command\":\"cat\"}");
+    call(&c, "1", "start_process", "{\"process_id\":\"p\",\"command\":\"cat\",\"wait_ms\":0}");
     assert_string_equal(json_str(json_get(structured(&c), "status")), "running");
     call(&c, "1", "write_stdin", "{\"process_id\":\"p\",\"data\":\"hello\\n\"}");
     assert_int_equal(json_int(json_get(structured(&c), "written_bytes")), 6);
@@ -170,7 +170,7 @@ static void a_process_is_written_to_and_read(void **state)
     assert_string_equal(json_str(json_get(structured(&c), "output")), "");
     call(&c, "2", "read_process_output", "{\"process_id\":\"p\",\"offset\":0}");
     assert_true(says_no(&c)); /* forgotten */
-    call(&c, "1", "start_process", "{\"process_id\":\"q\",\"command\":\"cat\"}");
+    call(&c, "1", "start_process", "{\"process_id\":\"q\",\"command\":\"cat\",\"wait_ms\":0}");
     call(&c, "1", "write_stdin", "{\"process_id\":\"q\",\"data\":\"x\",\"close\":true}");
     call(&c, "1", "read_process_output", "{\"process_id\":\"q\"}");
     assert_string_equal(json_str(json_get(structured(&c), "output")), "x");
@@ -186,6 +186,116 @@ static void a_process_is_written_to_and_read(void **state)
         pass(&c.s.f, NSEC_PER_SEC);
     assert_true(json_bool(json_get(structured(&c), "stopped")));
     call(&c, "1", "stop_process", "{\"process_id\":\"p\"}");
+    assert_true(says_no(&c));
+    scene_stop(&c);
+}
+
+static const char *status_of(const struct scene *c)
+{
+    return json_str(json_get(structured(c), "status"));
+}
+
+static void a_process_that_ends_at_once_is_told_with_its_error(void **state)
+{
+    struct scene c;
+    scene_start(&c, NULL, "local");
+    manager_set_caps(c.s.f.m, 10, 10, 10, 100 * NSEC_PER_SEC);
+    call(&c, "1", "start_process", "{\"command\":\"err no such script; exit 127\"}");
+    assert_true(says_no(&c));
+    assert_string_equal(shown(&c), "Process default has ended: exit code 127.\nno such script");
+    assert_string_equal(status_of(&c), "exited");
+    assert_int_equal(json_int(json_get(structured(&c), "exit_code")), 127);
+    call(&c, "1", "start_process", "{\"command\":\"echo done\"}");
+    assert_false(says_no(&c)); /* it has done its work */
+    assert_string_equal(status_of(&c), "exited");
+    /* One that goes on running is waited for no longer than was asked for. */
+    int n = c.answers;
+    call(&c, "1", "start_process", "{\"command\":\"cat\",\"wait_ms\":2000}");
+    assert_int_equal(c.answers, n);
+    pass(&c.s.f, NSEC_PER_SEC);
+    assert_int_equal(c.answers, n);
+    pass(&c.s.f, 2 * NSEC_PER_SEC);
+    assert_int_equal(c.answers, n + 1);
+    assert_string_equal(status_of(&c), "running");
+    /* One that is stopped meanwhile is gone. */
+    call(&c, "1", "start_process", "{\"process_id\":\"p\",\"command\":\"cat\",\"wait_ms\":9000}");
+    call(&c, "2", "stop_process", "{\"process_id\":\"p\"}");
+    pass(&c.s.f, NSEC_PER_SEC);
+    assert_int_equal(c.answers, n + 3);
+    scene_stop(&c);
+}
+
+static void a_process_takes_what_exec_takes(void **state)
+{
+    static const struct {
+        const char *arguments, *says;
+    } wrong[] = {
+        {"{}", "command"},
+        {"{\"command\":\" \"}", "empty"},
+        {"{\"command\":\"cat\",\"workdir\":\"x\"}", "absolute"},
+        {"{\"command\":\"cat\",\"workdir\":\"/a\",\"cwd\":\"/b\"}", "workdir and cwd"},
+        {"{\"command\":\"cat\",\"timeout_sec\":-1}", "negative"},
+        {"{\"command\":\"cat\",\"other\":1}", "other"},
+        {"{\"command\":\"cat\",\"wait_ms\":60001}", "wait_ms"},
+    };
+    struct scene c;
+    scene_start(&c, NULL, "local");
+    manager_set_caps(c.s.f.m, 10, 10, 10, 100 * NSEC_PER_SEC);
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        call(&c, "1", "start_process", wrong[i].arguments);
+        if (!says_no(&c) || strstr(shown(&c), wrong[i].says) == NULL)
+            fail_msg("row %zu: %s", i, c.text);
+    }
+    call(&c, "1", "start_process",
+         "{\"command\":\"pwd; env; cat\",\"workdir\":\"/tmp\",\"env\":{\"A\":\"1\"},"
+         "\"timeout_sec\":5,\"description\":\"a server\",\"wait_ms\":0}");
+    assert_string_equal(json_str(json_get(structured(&c), "command")), "/bin/sh");
+    call(&c, "1", "read_process_output", "{}");
+    assert_string_equal(json_str(json_get(structured(&c), "output")), "/tmp\nA=1\n");
+    pass(&c.s.f, 6 * NSEC_PER_SEC);
+    call(&c, "1", "read_process_output", "{}");
+    assert_string_equal(status_of(&c), "exited"); /* its time was up */
+    /* With arguments it is a program, and no shell reads it. */
+    call(&c, "1", "start_process", "{\"command\":\"echo\",\"args\":[\"a;\",\"b\"],\"cwd\":\"/\"}");
+    assert_string_equal(json_str(json_get(structured(&c), "command")), "echo");
+    call(&c, "1", "read_process_output", "{}");
+    assert_string_equal(json_str(json_get(structured(&c), "output")), "a; b\n");
+    scene_stop(&c);
+}
+
+/* Whole outputs. */
+
+static void what_exec_has_shortened_is_read_by_its_id(void **state)
+{
+    AUTO_FREE char *id = NULL, *text = NULL;
+    struct scene c;
+    scene_start(&c, NULL, "local");
+    call(&c, "1", "exec", "{\"command\":\"flood 60000\"}");
+    id = xstrdup(json_str(json_get(structured(&c), "stdout_id")));
+    text = xasprintf("{\"output_id\":\"%s\",\"offset\":59998}", id);
+    call(&c, "1", "read_output", text);
+    assert_string_equal(json_str(json_get(structured(&c), "output")), "xx");
+    assert_int_equal(json_type(json_get(structured(&c), "next_offset")), JSON_NULL);
+    assert_int_equal(json_int(json_get(structured(&c), "produced_bytes")), 60000);
+    free(text);
+    text = xasprintf("{\"output_id\":\"%s\",\"max_bytes\":51200}", id);
+    call(&c, "1", "read_output", text);
+    assert_int_equal(json_int(json_get(structured(&c), "next_offset")), 51200);
+    free(text);
+    text = xasprintf("{\"output_id\":\"%s\",\"max_bytes\":51201}", id);
+    call(&c, "1", "read_output", text);
+    assert_true(says_no(&c));
+    free(text);
+    text = xasprintf("{\"output_id\":\"%s\",\"offset\":60001}", id);
+    call(&c, "1", "read_output", text);
+    assert_true(says_no(&c));
+    /* An id is read in the session that it was given in, and nowhere else. */
+    call(&c, "1", "create_session", "{\"name\":\"two\"}");
+    free(text);
+    text = xasprintf("{\"output_id\":\"%s\",\"session_id\":\"mcp-0-two\"}", id);
+    call(&c, "1", "read_output", text);
+    assert_true(says_no(&c));
+    call(&c, "1", "read_output", "{\"output_id\":\"0123456789abcdef0\"}");
     assert_true(says_no(&c));
     scene_stop(&c);
 }
@@ -275,7 +385,7 @@ static void callers_whose_requests_stand_alone_share_a_place(void **state)
     /* The same id twice is two clients. */
     mcp_place_close(c.place);
     c.place = a;
-    mcp_place_hold(a);
+    a->refs++;
     call(&c, "7", "exec", "{\"command\":\"sleep 1000; echo 1\"}");
     call(&c, "7", "exec", "{\"command\":\"sleep 1000; echo 2\"}");
     tell(&c, "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":"
@@ -297,6 +407,9 @@ int main(void)
         cmocka_unit_test(a_token_does_what_its_scope_names),
         cmocka_unit_test(names_of_sessions_follow_the_scope),
         cmocka_unit_test(a_process_is_written_to_and_read),
+        cmocka_unit_test(a_process_that_ends_at_once_is_told_with_its_error),
+        cmocka_unit_test(a_process_takes_what_exec_takes),
+        cmocka_unit_test(what_exec_has_shortened_is_read_by_its_id),
         cmocka_unit_test(workspaces_are_resources),
         cmocka_unit_test(resources_that_are_none_are_not_found),
         cmocka_unit_test(callers_whose_requests_stand_alone_share_a_place),

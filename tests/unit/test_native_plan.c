@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/golden.h"
+#include "lib/plan_print.h"
 
 #include <errno.h>
 #include <sys/resource.h>
@@ -11,7 +12,8 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "sandbox/plan/plan.h"
-#include "sandbox/setup/gvisor.h"
+/* For what is private to it. */
+#include "sandbox/setup/gvisor.c"
 #include "spec/spec.h"
 
 #define NAME "0123456789abcdef"

@@ -17,7 +17,8 @@
 #include "base/ipnet.h"
 #include "base/str.h"
 #include "sandbox/net/net.h"
-#include "sandbox/net/net_internal.h"
+/* For what is private to it. */
+#include "sandbox/net/net_host.c"
 #include "sandbox/net/netlink.h"
 
 static void tags_and_pools_are_checked(void **state)

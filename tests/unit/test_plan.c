@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "sandbox/plan/plan.h"
+#include "lib/plan_print.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static void make_good(struct plan *p)
     p->memory_bytes = p->root_bytes = 1 << 20;
     p->root_inodes = 16;
     p->n_rlimits = 1;
-    p->rlimits[0] = (struct init_rlimit){.resource = 4, .soft = 0, .hard = 0};
+    p->rlimits[0] = (struct inside_rlimit){.resource = 4, .soft = 0, .hard = 0};
     add(p, PLAN_OP_BIND, "/usr", PLAN_SRC_HOST, "/usr")->flags = PLAN_OP_RDONLY | PLAN_OP_RECURSIVE;
     add(p, PLAN_OP_DIR, "/var", PLAN_SRC_NONE, NULL)->mode = 0755;
     (void)add(p, PLAN_OP_SYMLINK, "/bin", PLAN_SRC_NONE, "usr/bin");
@@ -68,13 +68,27 @@ static void whole_plan_is_accepted(void **state)
     make_good(&p);
     assert_int_equal(plan_wire_size(&p), PLAN_HEAD_SIZE + p.strings_len);
     assert_int_equal(check_received(&p, plan_wire_size(&p), &err), 0);
-    /* So is one without operations. */
+    /* So is one with nothing but /proc. */
     plan_init(&p);
     memcpy(p.name, "ffffffffffffffff", PLAN_NAME_LEN + 1);
     p.payload_uid = p.payload_gid = 65533;
     p.pids = 1;
     p.memory_bytes = p.root_bytes = 1;
     p.root_inodes = 1;
+    (void)add(&p, PLAN_OP_PROC, "/proc", PLAN_SRC_NONE, NULL);
+    assert_int_equal(check_received(&p, plan_wire_size(&p), &err), 0);
+}
+
+/* The number of user namespaces inside is limited through the session's own /proc. */
+static void plan_without_proc_is_refused(void **state)
+{
+    static struct plan p;
+    struct err err;
+    make_good(&p);
+    p.ops[OP_PROC].kind = PLAN_OP_DIR;
+    assert_int_equal(check_received(&p, plan_wire_size(&p), &err), err_code_errno(ERR_INVALID));
+    assert_string_equal(err.msg, "plan: no /proc");
+    p.flags |= PLAN_GVISOR; /* the launcher adds its own */
     assert_int_equal(check_received(&p, plan_wire_size(&p), &err), 0);
 }
 
@@ -120,7 +134,7 @@ HEAD(no_pids, pids, 0)
 HEAD(no_memory, memory_bytes, 0)
 HEAD(no_root, root_bytes, 0)
 HEAD(no_root_inodes, root_inodes, 0)
-HEAD(many_rlimits, n_rlimits, INIT_RLIMITS_MAX + 1)
+HEAD(many_rlimits, n_rlimits, INSIDE_RLIMITS_MAX + 1)
 HEAD(many_ops, n_ops, PLAN_OPS_MAX + 1)
 HEAD(endless_ops, n_ops, UINT32_MAX)
 HEAD(no_strings, strings_len, 0)
@@ -443,6 +457,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_plan_is_accepted),
+        cmocka_unit_test(plan_without_proc_is_refused),
         cmocka_unit_test(wrong_lengths_are_refused),
         cmocka_unit_test(every_corruption_is_refused),
         cmocka_unit_test(name_that_only_looks_upward_is_fine),

@@ -10,6 +10,7 @@
 #include "base/host_path.h"
 #include "base/path.h"
 #include "base/strv.h"
+#include "policy/policy.c"
 #include "spec/profile.h"
 
 #include <fcntl.h>

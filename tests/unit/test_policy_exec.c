@@ -6,7 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void on_done(void *arg, const struct policy_result *result, const struct err *err)
+#include "policy/error_ring.c"
+#include "policy/outputs.c"
+
+static void on_done(void *arg, const struct command_result *result, const struct err *err)
 {
     struct stage *s = arg;
     s->n++;
@@ -17,22 +20,29 @@ static void on_done(void *arg, const struct policy_result *result, const struct 
         struct jw w;
         buf_init(&out, sizeof(s->json) - 1);
         jw_init(&w, &out);
-        policy_result_write(result, &w);
+        jw_object(&w);
+        command_write_result(result, &w);
+        jw_object_end(&w);
         assert_int_equal(jw_end(&w), 0);
         memcpy(s->json, buf_str(&out), out.len + 1);
         memcpy(s->id, result->id, sizeof(s->id));
     }
-    policy_exec_free(TAKE_PTR(s->exec));
+    command_cancel(TAKE_PTR(s->command));
 }
 
 static int begin(struct stage *s, const char *query, const char *arguments, bool cleanup)
 {
     AUTO(json) struct json *q = query != NULL ? parse(query) : NULL, *a = parse(arguments);
-    const struct policy_exec_options options = {
-        .request = {.query = q}, .arguments = a, .via = "test", .cleanup = cleanup};
+    static const struct command_events events = {.ended = on_done};
+    const struct command_options options = {.request = {.query = q},
+                                            .arguments = a,
+                                            .via = "test",
+                                            .cleanup = cleanup,
+                                            .keep = COMMAND_KEEP_CHARS,
+                                            .keep_rest = true};
     s->n = 0;
     s->err = (struct err){0};
-    return policy_exec_start(&s->service, &options, on_done, s, &s->exec, &s->err);
+    return command_start(&s->service, &options, &events, s, &s->command, &s->err);
 }
 
 static bool call(struct stage *s, const char *query, const char *arguments)
@@ -97,7 +107,9 @@ static void test_row_F22_row_F23_a_runtime_that_did_not_start_degrades_with_a_re
     assert_string_equal(s.err.msg,
                         "Box runtime is not available. The state directory is not writable.");
     jw_init(&w, &out);
+    jw_object(&w);
     policy_service_write_status(&s.service, NULL, &w);
+    jw_object_end(&w);
     assert_string_equal(buf_str(&out),
                         "{\"enabled\":true,\"available\":false,\"profile\":\"default\","
                         "\"recent_error_count\":1,\"connector_error\":\"Box runtime is not "
@@ -164,7 +176,7 @@ static void test_row_T16_row_T18_streams_are_cut_each_for_itself(void **state)
     assert_int_equal(outputs_read(s.outputs, &(struct output_ref){"person_test_user", s.id[0]}, 0,
                                   got, sizeof(got), NULL),
                      500);
-    assert_int_equal(outputs_count(s.outputs), 1);
+    assert_int_equal(s.outputs->n, 1);
     stage_stop(&s);
 }
 
@@ -250,7 +262,9 @@ static void test_row_T38_the_status_tells_about_both(void **state)
     stage_start(&s, FLAT());
     assert_true(call(&s, QUERY, "{\"command\": \"echo hi\"}"));
     jw_init(&w, &out);
+    jw_object(&w);
     policy_service_write_status(&s.service, NULL, &w);
+    jw_object_end(&w);
     assert_true(str_starts(buf_str(&out),
                            "{\"enabled\":true,\"available\":true,\"profile\":\"default\","
                            "\"recent_error_count\":0,\"backend\":{\"name\":\"fake\","
@@ -316,7 +330,7 @@ static void a_caller_may_leave_at_any_time(void **state)
         assert_int_equal(begin(&s, QUERY, "{\"command\": \"sleep 50\"}", false), 0);
         for (int i = 0; i < turns && s.n == 0; i++)
             (void)loop_turn(s.f.loop, 0);
-        policy_exec_free(TAKE_PTR(s.exec));
+        command_cancel(TAKE_PTR(s.command));
         pass(&s.f, NSEC_PER_SEC);
         assert_int_equal(s.n, 0);
         expect_log(&s, "\"event\":\"exec_end\"");
@@ -332,7 +346,7 @@ static void a_caller_may_leave_at_any_time(void **state)
     fake_clock_advance(&s.f.clock, 60 * NSEC_PER_MSEC);
     for (int i = 0; i < 3; i++)
         (void)loop_turn(s.f.loop, 0);
-    policy_exec_free(TAKE_PTR(s.exec));
+    command_cancel(TAKE_PTR(s.command));
     pump(&s.f);
     assert_int_equal(s.n, 0);
     stage_stop(&s);

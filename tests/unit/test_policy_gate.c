@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy_stage.h"
 
-#include "command/policy_gate.h"
+#include "command/policy_service.h"
 #include "policy/authz.h"
 
-/* A front that runs its commands in its own way, and a session for them. */
+/* A front that runs commands in a session. */
 struct front {
     struct stage s;
-    struct policy_gate *gate;
+    struct command *command;
     struct session *session;
-    int ready, done, over;
-    struct err err; /* that came with the last of them */
+    int started, ended;
+    struct outcome outcome;
+    struct err err; /* that came with the end */
 };
 
 static void on_session(void *arg, struct session *session, const struct err *err)
@@ -34,67 +35,53 @@ static void front_start(struct front *f, const char *config, int64_t quota_mb)
 
 static void front_stop(struct front *f)
 {
-    policy_gate_free(f->gate);
+    command_free(f->command);
     pump(&f->s.f);
     session_release(f->session);
     stage_stop(&f->s);
 }
 
-static void note(struct front *f, const struct err *err)
+static void on_started(void *arg)
 {
+    ((struct front *)arg)->started++;
+}
+
+static void on_ended(void *arg, const struct command_result *result, const struct err *err)
+{
+    struct front *f = arg;
+    f->ended++;
     f->err = err != NULL ? *err : (struct err){0};
+    f->outcome = result != NULL ? result->outcome : (struct outcome){0};
 }
 
-static void on_let_in(void *arg, const struct err *err)
+static int begin(struct front *f, const char *cmd, const struct authz_scope *scope, bool cleanup)
 {
-    struct front *f = arg;
-    f->ready++;
-    note(f, err);
+    static const struct command_events events = {.started = on_started, .ended = on_ended};
+    const struct command_options options = {.session = f->session,
+                                            .run = {.exec = {.cmd = cmd}},
+                                            .request = {.scope = scope},
+                                            .via = "test",
+                                            .cleanup = cleanup};
+    f->started = f->ended = 0;
+    command_free(TAKE_PTR(f->command));
+    return command_start(&f->s.service, &options, &events, f, &f->command, &f->err);
 }
 
-static void on_judged(void *arg, const struct err *err)
-{
-    struct front *f = arg;
-    f->done++;
-    note(f, err);
-}
+/* Ten bytes and twenty. */
+#define TALK "echo 123456789;err 1234567890123456789;exit 4"
 
-static void on_over(void *arg)
-{
-    ((struct front *)arg)->over++;
-}
-
-static int begin(struct front *f, const struct authz_scope *scope, bool cleanup)
-{
-    const struct policy_gate_options options = {.session = f->session,
-                                                .scope = scope,
-                                                .via = "test",
-                                                .command = "echo hi",
-                                                .cleanup = cleanup,
-                                                .over = on_over};
-    f->ready = f->done = 0;
-    policy_gate_free(TAKE_PTR(f->gate));
-    return policy_gate_begin(&f->s.service, &options, on_let_in, f, &f->gate, &f->err);
-}
-
-static int finish(struct front *f)
-{
-    static const struct outcome exited = {.kind = OUTCOME_EXITED, .exit_code = 4};
-    static const uint64_t produced[2] = {10, 20};
-    return policy_gate_end(f->gate, &exited, produced, on_judged);
-}
-
-/* Nothing to count: both answers are there at once, and nobody is called back. */
 static void a_command_without_a_quota_passes_at_once(void **state)
 {
     struct front f;
     front_start(&f, FLAT(), 0);
-    assert_int_equal(begin(&f, NULL, false), 0);
-    assert_int_equal(finish(&f), 0);
-    pump(&f.s.f);
-    assert_int_equal(f.ready + f.done, 0);
+    assert_int_equal(begin(&f, TALK, NULL, false), 0);
+    assert_int_equal(f.started + f.ended, 0); /* everything else comes from the loop */
     expect_log(&f.s, "\"event\":\"exec_start\",\"who\":\"local\",\"via\":\"test\",\"session\":"
-                     "\"s\",\"command\":\"echo hi\"");
+                     "\"s\",\"command\":\"" TALK "\"");
+    pump(&f.s.f);
+    assert_int_equal(f.started, 1);
+    assert_int_equal(f.ended, 1);
+    assert_int_equal(f.outcome.exit_code, 4);
     expect_log(&f.s, "\"event\":\"exec_end\",\"who\":\"local\",\"via\":\"test\",\"session\":"
                      "\"s\",\"outcome\":\"exited\",\"exit_code\":4,\"duration_ms\":0,"
                      "\"stdout_bytes\":10,\"stderr_bytes\":20");
@@ -105,14 +92,13 @@ static void a_full_workspace_is_found_out_before_and_after(void **state)
 {
     struct front f;
     front_start(&f, FLAT(), 1);
-    assert_int_equal(begin(&f, NULL, false), 1);
+    assert_int_equal(begin(&f, "sleep 50", NULL, false), 0);
     pump(&f.s.f);
-    assert_int_equal(f.ready, 1);
-    assert_int_equal(f.err.code, ERR_NONE);
+    assert_int_equal(f.started, 1);
+    assert_int_equal(f.ended, 0);
     fill(&f.s, "big", 2 << 20);
-    assert_int_equal(finish(&f), 1);
-    pump(&f.s.f);
-    assert_int_equal(f.done, 1);
+    pass(&f.s.f, 60 * NSEC_PER_MSEC);
+    assert_int_equal(f.ended, 1);
     assert_int_equal(f.err.code, ERR_INVALID);
     assert_non_null(strstr(f.err.msg, "workspace quota exceeded after execution: used=2"));
     assert_null(manager_find(f.s.f.m, "s"));
@@ -124,18 +110,19 @@ static void a_full_workspace_is_found_out_before_and_after(void **state)
     spec->host_path = xstrdup(f.s.dir);
     assert_int_equal(manager_acquire(f.s.f.m, &spec, 0, 0, on_session, &f, NULL), 0);
     pump(&f.s.f);
-    assert_int_equal(begin(&f, NULL, false), 1);
+    assert_int_equal(begin(&f, "echo hi", NULL, false), 0);
     pump(&f.s.f);
-    assert_int_equal(f.ready, 1);
+    assert_int_equal(f.started, 0);
+    assert_int_equal(f.ended, 1);
     assert_non_null(strstr(f.err.msg, "workspace quota exceeded before execution"));
+    expect_log(&f.s, "\"event\":\"denied\"");
     /* Unless it makes room. */
-    assert_int_equal(begin(&f, NULL, true), 1);
+    assert_int_equal(begin(&f, "sleep 50", NULL, true), 0);
     pump(&f.s.f);
-    assert_int_equal(f.err.code, ERR_NONE);
+    assert_int_equal(f.started, 1);
     assert_int_equal(unlinkat(f.s.dir_fd, "big", 0), 0);
-    assert_int_equal(finish(&f), 1);
-    pump(&f.s.f);
-    assert_int_equal(f.done, 1);
+    pass(&f.s.f, 60 * NSEC_PER_MSEC);
+    assert_int_equal(f.ended, 1);
     assert_int_equal(f.err.code, ERR_NONE);
     front_stop(&f);
 }
@@ -144,16 +131,16 @@ static void a_workspace_that_outgrows_its_quota_is_noticed_meanwhile(void **stat
 {
     struct front f;
     front_start(&f, FLAT(), 1);
-    assert_int_equal(begin(&f, NULL, false), 1);
+    assert_int_equal(begin(&f, "sleep 100000", NULL, false), 0);
     pump(&f.s.f);
     pass(&f.s.f, 5 * NSEC_PER_SEC);
-    assert_int_equal(f.over, 0);
+    assert_int_equal(f.ended, 0);
     fill(&f.s, "big", 2 << 20);
     for (int i = 0; i < 5; i++)
         pass(&f.s.f, NSEC_PER_SEC);
-    assert_int_equal(f.over, 1); /* once is enough */
+    assert_int_equal(f.ended, 1); /* it was killed */
+    assert_non_null(strstr(f.err.msg, "workspace quota exceeded after execution: used=2"));
     front_stop(&f);
-    assert_int_equal(f.done, 0);
 }
 
 static void what_the_scope_does_not_cover_is_refused_and_recorded(void **state)
@@ -176,9 +163,9 @@ static void what_the_scope_does_not_cover_is_refused_and_recorded(void **state)
         AUTO(json) struct json *file = parse(text);
         AUTO(authz) struct authz *authz = NULL;
         assert_int_equal(authz_parse(file, &authz, NULL), 0);
-        assert_true(begin(&f, authz_find(authz, token, 32, 0), false) < 0);
+        assert_true(begin(&f, "echo hi", authz_find(authz, token, 32, 0), false) < 0);
         assert_non_null(strstr(f.err.msg, cases[i].message));
-        assert_null(f.gate);
+        assert_null(f.command);
     }
     assert_int_equal(error_ring_count(f.s.errors, "ci"), ARRAY_SIZE(cases));
     expect_log(&f.s, "\"event\":\"denied\",\"who\":\"ci\"");
@@ -189,8 +176,8 @@ static void one_that_is_given_up_is_recorded(void **state)
 {
     struct front f;
     front_start(&f, FLAT(), 0);
-    assert_int_equal(begin(&f, NULL, false), 0);
-    policy_gate_free(TAKE_PTR(f.gate));
+    assert_int_equal(begin(&f, "sleep 50", NULL, false), 0);
+    command_free(TAKE_PTR(f.command));
     expect_log(&f.s, "\"outcome\":\"given_up\"");
     front_stop(&f);
 }

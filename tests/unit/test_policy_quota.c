@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "base/path.h"
 #include "base/str.h"
-#include "policy/policy_quota.h"
+#include "command/quota.h"
 #include "spec/spec.h"
 
 static char dir[64];

@@ -8,7 +8,8 @@ static void test_row_T70_started_process_is_tracked(void **state)
     struct err err = {0};
     fixture_start(&f, NULL, &proc_options);
     struct session *s = ready_session(&f, "mcp-session");
-    struct process_spec *spec = process_spec_new();
+    struct process_spec *spec = xnew(struct process_spec);
+    model_init(&process_spec_model, spec);
     spec->command = xstrdup("python");
     strv_add(&spec->args, "-m");
     strv_add(&spec->args, "demo");
@@ -30,7 +31,7 @@ static void test_row_T70_started_process_is_tracked(void **state)
     session_release(s);
 
     struct heard gone = {0};
-    manager_delete_all(f.m, on_gone, &gone); /* shutdown works */
+    manager_close(f.m, on_gone, &gone); /* shutdown works */
     pump(&f);
     assert_int_equal(gone.n, 1);
     assert_int_equal(manager_processes_running(f.m), 0);
@@ -57,6 +58,30 @@ static void exit_is_noticed_and_told_as_python_does(void **state)
         assert_int_equal(manager_processes_running(f.m), 0);
         assert_int_equal(manager_processes_exited(f.m), 1); /* each replaces the one before */
     }
+    session_release(s);
+    fixture_stop(&f);
+}
+
+static void a_process_is_killed_when_its_time_is_up(void **state)
+{
+    struct fixture f;
+    struct told t;
+    struct err err = {0};
+    fixture_start(&f, NULL, &proc_options);
+    struct session *s = ready_session(&f, "s");
+    struct process_spec *spec = steps_spec("p", "cat");
+    spec->timeout_sec = 5;
+    assert_int_equal(start_spec(s, spec, &t, &err), 0);
+    pump(&f);
+    (void)running(&f, s, "q", "cat"); /* without a limit */
+    pass(&f, 4 * SEC);
+    assert_true(process_running(process_find(s, "p")));
+    pass(&f, 2 * SEC);
+    assert_false(process_running(process_find(s, "p")));
+    assert_int_equal(process_exit_code(process_find(s, "p")), -SIGKILL);
+    assert_string_equal(process_reason(process_find(s, "p")), "its 5 s are over (timeout_sec)");
+    expect_preview(process_find(s, "p"), "Process was killed: its 5 s are over (timeout_sec)");
+    assert_true(process_running(process_find(s, "q")));
     session_release(s);
     fixture_stop(&f);
 }
@@ -502,6 +527,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_row_T70_started_process_is_tracked),
         cmocka_unit_test(exit_is_noticed_and_told_as_python_does),
+        cmocka_unit_test(a_process_is_killed_when_its_time_is_up),
         cmocka_unit_test(several_live_in_one_session_by_id),
         cmocka_unit_test(stopping_what_is_not_there_is_an_error),
         cmocka_unit_test(stop_is_told_when_all_of_it_is_gone),

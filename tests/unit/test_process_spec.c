@@ -47,20 +47,21 @@ static void defaults_are_those_of_the_wire(void **state)
     assert_int_equal(strv_len(p->env), 0);
     assert_string_equal(p->cwd, "/workspace");
     assert_int_equal(p->memory_mb, 0);
+    assert_int_equal(p->timeout_sec, 0);
 }
 
 static void canonical_form_is_complete_and_stable(void **state)
 {
     static const char text[] =
         "{\"process_id\":\"\",\"command\":\"npx\",\"args\":[\"-y\",\"\",\" x \"],"
-        "\"env\":{\"B\":\"2\",\"A\":\"\"},\"cwd\":\"/tmp\",\"memory_mb\":-1}";
+        "\"env\":{\"B\":\"2\",\"A\":\"\"},\"cwd\":\"/tmp\",\"memory_mb\":-1,\"timeout_sec\":7}";
     AUTO(process_spec) struct process_spec *p = good(text);
     AUTO_DONE(buf) struct buf out;
     struct jw w;
 
     buf_init(&out, 4096);
     jw_init(&w, &out);
-    process_spec_write_json(&w, p);
+    model_write_json(&process_spec_model, p, &w);
     assert_int_equal(jw_end(&w), 0);
     assert_string_equal(buf_str(&out), text);
     assert_string_equal(p->args[2], " x ");
@@ -91,6 +92,10 @@ static void wrong_values_are_refused_in_the_words_clients_know(void **state)
          "Input should be a valid integer, unable to parse string as an integer"},
         {"{\"command\":\"a\",\"memory_mb\":1073741825}", "memory_mb",
          "Value error, memory_mb must be at most 1073741824"},
+        {"{\"command\":\"a\",\"timeout_sec\":-1}", "timeout_sec",
+         "Value error, timeout_sec must not be negative"},
+        {"{\"command\":\"a\",\"timeout_sec\":315360001}", "timeout_sec",
+         "Value error, timeout_sec must be at most 315360000"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         AUTO(json) struct json *v = parse(rows[i].json);
@@ -141,22 +146,29 @@ static void many_arguments_are_refused_with_the_limit(void **state)
     }
 }
 
+static int validate(struct process_spec *p, struct err *err)
+{
+    struct report report;
+    return model_check(&process_spec_model, p, &report) < 0 ? report_fail_plain(&report, err) : 0;
+}
+
 static void processes_built_in_c_obey_the_same_rules(void **state)
 {
-    AUTO(process_spec) struct process_spec *p = process_spec_new();
+    AUTO(process_spec) struct process_spec *p = xnew(struct process_spec);
     struct err err = {0};
 
-    assert_true(process_spec_validate(p, &err) < 0);
+    model_init(&process_spec_model, p);
+    assert_true(validate(p, &err) < 0);
     assert_string_equal(err.msg, "command: Field required");
     p->command = xstrdup("  ");
-    assert_true(process_spec_validate(p, &err) < 0);
+    assert_true(validate(p, &err) < 0);
     assert_string_equal(err.msg, "command must not be empty");
     free(p->command);
     p->command = xstrdup("cat");
     strv_add(&p->args, "-u");
-    assert_int_equal(process_spec_validate(p, &err), 0);
+    assert_int_equal(validate(p, &err), 0);
     strv_add(&p->env, "A");
-    assert_true(process_spec_validate(p, &err) < 0);
+    assert_true(validate(p, &err) < 0);
     assert_string_equal(err.msg, "env entries must be NAME=value");
 }
 

@@ -11,14 +11,30 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "policy/policy.h"
 #include "spec/model.h"
 #include "spec/profile.h"
 
+/* A policy without a configuration: the built-in profiles. */
+static struct policy *bare_policy(void)
+{
+    const struct policy_options options = {.cwd = "/"};
+    struct policy *p = NULL;
+    assert_int_equal(policy_new(&options, &p, NULL), 0);
+    return p;
+}
+
+/* The built-in profile that a policy finds by that name. */
 static const struct profile *find(const char *name)
 {
+    AUTO(policy) struct policy *policy = bare_policy();
     const struct profile *p = NULL;
-    assert_int_equal(profile_find(name, &p, NULL), 0);
-    return p;
+    assert_int_equal(policy_profile(policy, name, &p, NULL), 0);
+    for (size_t i = 0; i < n_profiles; i++)
+        if (str_eq(profiles[i].name, p->name))
+            return &profiles[i];
+    fail_msg("%s is not built in", p->name);
+    return NULL;
 }
 
 static int build(const struct spec_policy *policy, const char *text, struct spec **ret,
@@ -112,7 +128,8 @@ static void test_row_T24_unknown_profile_is_an_error(void **state)
     const struct profile *p = NULL;
     struct err err = {0};
 
-    assert_true(profile_find("nope", &p, &err) < 0);
+    AUTO(policy) struct policy *policy = bare_policy();
+    assert_true(policy_profile(policy, "nope", &p, &err) < 0);
     assert_null(p);
     assert_int_equal(err.code, ERR_INVALID);
     assert_string_equal(err.msg, "unknown box profile 'nope', available profiles: default, "

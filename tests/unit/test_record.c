@@ -11,6 +11,7 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "session/record.h"
+#include "spec/model.h"
 #include "spec/process.h"
 #include "spec/spec.h"
 #include "store/store.h"
@@ -54,11 +55,12 @@ static void session_comes_back_without_its_command(void **state)
 
 static void process_comes_back_without_its_secrets(void **state)
 {
-    AUTO(process_spec) struct process_spec *spec = process_spec_new();
+    AUTO(process_spec) struct process_spec *spec = xnew(struct process_spec);
     AUTO_DONE(buf) struct buf text;
     AUTO_DONE(process_record) struct process_record back = {0};
     struct err err = {0};
     buf_init(&text, STORE_RECORD_MAX);
+    model_init(&process_spec_model, spec);
     spec->command = xstrdup("npx");
     strv_add(&spec->args, "");
     strv_add(&spec->env, "TOKEN=secret");

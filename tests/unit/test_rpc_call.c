@@ -136,8 +136,8 @@ static void times_are_written_as_pydantic_does(void **state)
     buf_init(&out, 256);
     jw_init(&w, &out);
     jw_object(&w);
-    langbot_write_time(&w, "a", 1794745180 * SEC);
-    langbot_write_time(&w, "b", 1794745180 * SEC + 164467999);
+    langbot_write_time(&w, "a", 1794745180 * SEC, "Z");
+    langbot_write_time(&w, "b", 1794745180 * SEC + 164467999, "Z");
     jw_object_end(&w);
     assert_string_equal(buf_str(&out), "{\"a\":\"2026-11-15T12:19:40Z\","
                                        "\"b\":\"2026-11-15T12:19:40.164467Z\"}");
@@ -229,7 +229,7 @@ static void a_peer_that_leaves_takes_its_commands_along(void **state)
     contains(expect_ok(&x, &x.b, 3), "\"stdout\":\"mine\""); /* at once: nobody is in its way */
     assert_null(x.a.heard);
     assert_int_equal(count_sessions(&x), 1); /* the session stays */
-    assert_null(x.rpc->calls);
+    assert_true(TAILQ_EMPTY(&x.rpc->calls));
     stop_rpc(&x);
 }
 
@@ -245,7 +245,7 @@ static void a_peer_may_leave_at_any_time(void **state)
     peer_close(&x.a);
     for (int i = 0; i < 5; i++)
         pass(&x.f, 1 * SEC);
-    assert_null(x.rpc->calls);
+    assert_true(TAILQ_EMPTY(&x.rpc->calls));
     assert_int_equal(count_sessions(&x), 0);
     stop_rpc(&x);
 }
@@ -290,7 +290,7 @@ static void a_newer_generation_shuts_out_older_ones(void **state)
     refused(&x, 6, "box_status", "{}", CTX1, "PermissionError: Stale Box placement generation");
     contains(ok(&x, 7, "box_exec", EXEC("s", "echo new"), CTX("ws-1", 2)), "new");
     assert_int_equal(strv_len(x.a.heard), 6); /* one answer each, and no more */
-    assert_null(x.rpc->calls);
+    assert_true(TAILQ_EMPTY(&x.rpc->calls));
     stop_rpc(&x);
 }
 
@@ -408,6 +408,26 @@ static void the_environment_configures_first(void **state)
     stop_rpc(&x);
 }
 
+/* A chat sandbox is a session with an end of its own. */
+static void sweeps_go_around_chats(void **state)
+{
+    const struct langbot_options options = {.legacy = true};
+    struct langbot_fixture x;
+    struct heard h = {0};
+    struct err err = {0};
+    struct spec *spec = named_spec("chat");
+    spec->own.expires_ns = 4000000000ULL * SEC;
+    start_with(&x, NULL, &options);
+    assert_int_equal(acquire_spec(&x.f, spec, 0, &h, &err), 0);
+    pump(&x.f);
+    give_back(&h);
+    session_release(ready_session(&x.f, "ordinary"));
+    contains(ok(&x, 1, "box_shutdown", "{}", ""), "{}");
+    assert_null(manager_find(x.f.m, "ordinary"));
+    assert_non_null(manager_find(x.f.m, "chat"));
+    stop_rpc(&x);
+}
+
 /* The first release: no contexts, names as they are, persistent sessions survive. */
 static void the_first_release_is_served_when_asked_for(void **state)
 {
@@ -488,6 +508,7 @@ int main(void)
         cmocka_unit_test(an_unknown_backend_is_none),
         cmocka_unit_test(the_backend_has_the_name_it_is_given),
         cmocka_unit_test(the_environment_configures_first),
+        cmocka_unit_test(sweeps_go_around_chats),
         cmocka_unit_test(the_first_release_is_served_when_asked_for),
         cmocka_unit_test(sessions_in_use_by_a_process_are_counted),
     };

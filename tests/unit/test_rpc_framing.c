@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "front/langbot/langbot_internal.h"
+/* Private to the relay and to the transport. */
+#include "front/langbot/relay.c"
+#include "front/langbot/stdio.c"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -35,18 +37,18 @@ static bool see(void *arg, const char *text, size_t len, bool line)
 /* Feeds it in steps of that size, as a reader does that comes back for what was left. */
 static void feed(struct seen *s, const char *data, size_t len, size_t step)
 {
-    struct langbot_lines l;
+    struct buf l;
     size_t at = 0, end = 0;
-    langbot_lines_init(&l);
+    buf_init(&l, LANGBOT_MESSAGE_MAX);
     while (at < len || end < len) {
         end = end + step < len ? end + step : len;
-        at += langbot_lines_feed(&l, data + at, end - at, end == len, see, s);
+        at += lines_feed(&l, data + at, end - at, end == len, see, s);
         if (end == len)
             break;
     }
     if (len == 0)
-        (void)langbot_lines_feed(&l, "", 0, true, see, s);
-    langbot_lines_done(&l);
+        (void)lines_feed(&l, "", 0, true, see, s);
+    buf_done(&l);
 }
 
 static void lines_are(const char *data, size_t len, const char *const *want)
@@ -95,20 +97,20 @@ static void what_is_no_character_is_replaced(void **state)
 static void nothing_is_lost_when_the_reader_wants_a_pause(void **state)
 {
     static const char data[] = "one\ntwo\nthree\n\xff\nfive";
-    struct langbot_lines l;
+    struct buf l;
     size_t at = 0;
     struct seen s = {0};
-    langbot_lines_init(&l);
+    buf_init(&l, LANGBOT_MESSAGE_MAX);
     for (size_t turn = 1; turn <= 5; turn++) {
         s.stop_at = turn;
-        at += langbot_lines_feed(&l, data + at, sizeof(data) - 1 - at, true, see, &s);
+        at += lines_feed(&l, data + at, sizeof(data) - 1 - at, true, see, &s);
         assert_int_equal(s.n, turn);
     }
     assert_int_equal(at, sizeof(data) - 1);
     assert_string_equal(s.texts[2], "three");
     assert_string_equal(s.texts[4], "five");
     strv_free(s.texts);
-    langbot_lines_done(&l);
+    buf_done(&l);
 }
 
 static void a_line_up_to_the_limit_is_one_message(void **state)
@@ -148,12 +150,12 @@ static void note(void *arg, const char *text, size_t len)
 /* How feeding all of it in steps of one size ends; the messages are the caller's. */
 static int unpipe(const char *data, size_t len, size_t step, char ***ret)
 {
-    struct langbot_unpipe u;
+    struct unpipe u;
     int r = 0;
-    langbot_unpipe_init(&u);
+    unpipe_init(&u);
     for (size_t at = 0; at < len && r == 0; at += step)
-        r = langbot_unpipe_feed(&u, data + at, len - at < step ? len - at : step, note, ret);
-    langbot_unpipe_done(&u);
+        r = unpipe_feed(&u, data + at, len - at < step ? len - at : step, note, ret);
+    unpipe_done(&u);
     return r;
 }
 
@@ -243,7 +245,7 @@ static void round_trip(const char *text, size_t len)
     AUTO_DONE(buf) struct buf out;
     AUTO_STRV char **got = NULL;
     buf_init(&out, 128U << 20);
-    assert_int_equal(langbot_pipe_write(text, len, &out), 0);
+    assert_int_equal(pipe_write(text, len, &out), 0);
     for (const char *line = out.data, *end; line < out.data + out.len; line = end + 1) {
         end = strchr(line, '\n');
         assert_non_null(end);
@@ -286,10 +288,10 @@ static void a_message_goes_whole_or_not_at_all(void **state)
     static char text[20000];
     memset(text, 'x', sizeof(text));
     buf_init(&out, 20050);
-    assert_int_equal(langbot_pipe_write("{}", 2, &out), 0);
-    assert_int_equal(langbot_pipe_write(text, sizeof(text), &out), -ENOBUFS);
+    assert_int_equal(pipe_write("{}", 2, &out), 0);
+    assert_int_equal(pipe_write(text, sizeof(text), &out), -ENOBUFS);
     assert_int_equal(out.len, 3);
-    assert_int_equal(langbot_pipe_write("{}", 2, &out), 0);
+    assert_int_equal(pipe_write("{}", 2, &out), 0);
     assert_int_equal(out.len, 6);
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sandbox/seccomp/seccomp.h"
+/* For what is private to it. */
+#include "sandbox/seccomp/seccomp.c"
 
 #include "base/cleanup.h"
 #include "base/compat.h"
 #include "base/err.h"
 #include "base/str.h"
 #include "inside/seccomp_install.h"
-#include "sandbox/seccomp/seccomp_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -193,6 +193,12 @@ static const struct {
     {SYS_socket, {(uint32_t)-1, SOCK_RAW}, E(EAFNOSUPPORT)},
     {SYS_socketpair, {AF_UNIX, SOCK_STREAM}, ALLOW},
     {SYS_socketpair, {AF_TIPC, SOCK_STREAM}, E(EAFNOSUPPORT)},
+    {SYS_fcntl, {3, F_SETLK}, ALLOW},
+    {SYS_fcntl, {3, F_SETLKW}, ALLOW},
+    {SYS_fcntl, {3, F_OFD_GETLK}, E(EINVAL)},
+    {SYS_fcntl, {3, F_OFD_SETLK}, E(EINVAL)},
+    {SYS_fcntl, {3, F_OFD_SETLKW}, E(EINVAL)},
+    {SYS_fcntl, {3, F_OFD_SETLKW + 1}, ALLOW},
     {SYS_setsockopt, {3, SOL_SOCKET, SO_REUSEADDR}, ALLOW},
     {SYS_setsockopt, {3, IPPROTO_TCP, 1 /* TCP_NODELAY */}, ALLOW},
     {SYS_setsockopt, {3, IPPROTO_TCP, 31 /* TCP_ULP */}, E(ENOPROTOOPT)},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sandbox/seccomp/seccomp_json.h"
+#include "sandbox/seccomp/seccomp.h"
 
 #include <errno.h>
 #include <linux/seccomp.h>

@@ -546,8 +546,8 @@ static void all_can_be_ended_more_than_once(void **state)
     struct heard first = {0}, second = {0};
     fixture_start(&f, NULL, &proc_options);
     session_release(ready_session(&f, "s"));
-    manager_delete_all(f.m, on_gone, &first);
-    manager_delete_all(f.m, on_gone, &second);
+    manager_close(f.m, on_gone, &first);
+    manager_close(f.m, on_gone, &second);
     pump(&f);
     assert_int_equal(first.n, 1);
     assert_int_equal(second.n, 1);

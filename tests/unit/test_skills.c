@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "jobs/hostdir.h"
 #include "jobs/jobs.h"
 
 #include <fcntl.h>
@@ -103,14 +102,25 @@ static int stop(void **state)
     return path_remove_tree_at(AT_FDCWD, it.dir);
 }
 
-static void on_done(void *arg, const char *json, size_t len, const char *message)
+static char *json_written(const struct json *v)
+{
+    AUTO_DONE(buf) struct buf out;
+    struct jw w;
+    buf_init(&out, 32U << 20);
+    jw_init(&w, &out);
+    jw_value(&w, v);
+    assert_int_equal(jw_end(&w), 0);
+    return buf_take(&out);
+}
+
+static void on_done(void *arg, const struct json *data, const struct job_failure *failure)
 {
     struct heard *h = arg;
     assert_int_equal(h->n++, 0);
-    assert_true((json == NULL) != (message == NULL));
+    assert_true((data == NULL) != (failure == NULL));
     h->order = ++it.order;
-    h->json = json != NULL ? xstrndup(json, len) : NULL;
-    h->message = message != NULL ? xstrdup(message) : NULL;
+    h->json = data != NULL ? json_written(data) : NULL;
+    h->message = failure != NULL ? xasprintf("%s: %s", failure->class, failure->text) : NULL;
 }
 
 /* At most so long that a machine with other work is not taken for a hang. */

@@ -63,7 +63,7 @@ static char *canonical(const struct spec *s)
     struct jw w;
     buf_init(&out, 32 << 20);
     jw_init(&w, &out);
-    spec_write_json(&w, s);
+    model_write_json(&spec_model, s, &w);
     assert_int_equal(jw_end(&w), 0);
     return buf_take(&out);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/unit.h"
 
-#include "sandbox/launch/storage.h"
+/* For what is private to it. */
+#include "sandbox/launch/launch.c"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,13 +33,15 @@ static int start(void **state)
     host = (struct launch_host){.daemon_uid = geteuid(), .daemon_gid = getegid()};
     host.sessions_fd = path_make_dir_at(fd, "sessions", 0700);
     host.trash_fd = path_make_dir_at(fd, "trash", 0700);
-    return host.sessions_fd < 0 || host.trash_fd < 0 ? -1 : 0;
+    host.kept_fd = path_make_dir_at(fd, "kept", 0700);
+    return host.sessions_fd < 0 || host.trash_fd < 0 || host.kept_fd < 0 ? -1 : 0;
 }
 
 static int stop(void **state)
 {
     (void)close(host.sessions_fd);
     (void)close(host.trash_fd);
+    (void)close(host.kept_fd);
     return path_remove_tree_at(AT_FDCWD, dir);
 }
 
@@ -47,11 +50,20 @@ static bool exists(int dirfd, const char *name)
     return faccessat(dirfd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
+static struct plan plan_of(const char *name, bool quota, unsigned flags)
+{
+    static struct plan plan;
+    plan = (struct plan){.flags = flags, .quota_bytes = quota ? 1U << 20 : 0};
+    (void)str_copy(plan.name, sizeof(plan.name), name);
+    return plan;
+}
+
 static void make(const char *name, bool quota)
 {
     struct err err = {0};
     struct stat st;
-    AUTO_CLOSE int fd = storage_make(&host, name, quota, &err);
+    const struct plan plan = plan_of(name, quota, 0);
+    AUTO_CLOSE int fd = storage_make(&host, &plan, &err);
     assert_true(fd >= 0);
     assert_int_equal(fstat(fd, &st), 0);
     assert_int_equal(st.st_mode & 07777, 0700); /* closed to everybody else */
@@ -71,7 +83,7 @@ static void make_used(const char *name)
 /* Removes, and waits for the child that does it. Tells whether there was one. */
 static bool drop(const char *name, bool quota)
 {
-    int pidfd = storage_remove(&host, name, quota);
+    int pidfd = storage_remove(&host, host.sessions_fd, name, quota);
     assert_false(exists(host.sessions_fd, name)); /* at once, whoever deletes the files */
     if (pidfd < 0)
         return false;
@@ -87,8 +99,9 @@ static bool drop(const char *name, bool quota)
 static void storage_is_made_once(void **state)
 {
     struct err err = {0};
+    const struct plan plan = plan_of("a", false, 0);
     make("a", false);
-    assert_int_equal(storage_make(&host, "a", false, &err), -EEXIST);
+    assert_int_equal(storage_make(&host, &plan, &err), -EEXIST);
     assert_string_equal(err.msg, "make storage for 'a': File exists");
     make("b", false);
 }
@@ -159,14 +172,14 @@ static void what_the_last_owner_did_to_a_directory_is_undone(void **state)
 static void spares_are_made_ahead_and_limited(void **state)
 {
     char name[16];
-    storage_refill(&host, 3);
+    launch_refill_storage(&host, 3);
     assert_int_equal(host.n_spares, 3);
     assert_true(exists(host.trash_fd, "spare-2/home"));
-    storage_refill(&host, 100);
+    launch_refill_storage(&host, 100);
     assert_int_equal(host.n_spares, LAUNCH_SPARES_MAX);
     make_used("a"); /* takes one, and is one too many afterwards only if nothing took another */
     assert_int_equal(host.n_spares, LAUNCH_SPARES_MAX - 1);
-    storage_refill(&host, 1);
+    launch_refill_storage(&host, 1);
     assert_true(drop("a", false));
     assert_int_equal(host.n_spares, LAUNCH_SPARES_MAX);
     for (unsigned i = 0; i < LAUNCH_SPARES_MAX; i++) {
@@ -192,6 +205,60 @@ static void missing_storage_is_nothing_to_remove(void **state)
 
 #define T(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
+static bool is_live(void *arg, const char *name)
+{
+    return str_eq(name, arg);
+}
+
+/* As the launcher does for a sandbox that is to be kept; tells whether its storage was there. */
+static bool get_kept(const char *name)
+{
+    struct err err = {0};
+    const struct plan plan = plan_of(name, false, PLAN_DURABLE);
+    bool kept = false;
+    AUTO_CLOSE int fd = storage_get(&host, &plan, &kept, &err);
+    AUTO_CLOSE int workspace = path_make_dir_at(fd, "workspace", 0755);
+    assert_true(fd >= 0 && workspace >= 0);
+    return kept;
+}
+
+static void kept_storage_is_found_again(void **state)
+{
+    assert_false(get_kept("k"));
+    assert_true(exists(host.kept_fd, "k/workspace"));
+    assert_true(get_kept("k"));
+    assert_int_equal(launch_forget(&host, "k"), 0);
+    assert_false(exists(host.kept_fd, "k"));
+    assert_int_equal(launch_forget(&host, "k"), -ENOENT);
+    while (children_reap(), exists(host.trash_fd, "k"))
+        (void)poll(NULL, 0, 1);
+}
+
+static void a_sweep_leaves_every_file_that_is_kept(void **state)
+{
+    struct stat before, after;
+    char live[] = "live";
+    assert_false(get_kept("empty"));
+    assert_false(get_kept("full"));
+    assert_false(get_kept("live"));
+    assert_false(get_kept("layer"));
+    assert_int_equal(mkdirat(host.kept_fd, "layer/layer-usr", 0700), 0);
+    assert_int_equal(mkdirat(host.kept_fd, "full/home", 0755), 0);
+    int fd = openat(host.kept_fd, "full/home/f", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    assert_int_equal(fchmodat(host.kept_fd, "full/workspace", 01777, 0), 0);
+    assert_int_equal(fstatat(host.kept_fd, "full/workspace", &before, 0), 0);
+    launch_sweep(&host, is_live, live);
+    assert_false(exists(host.kept_fd, "empty")); /* of a session that never came to be */
+    assert_true(exists(host.kept_fd, "live/workspace"));
+    assert_true(exists(host.kept_fd, "layer/layer-usr"));
+    assert_true(exists(host.kept_fd, "full/home/f"));
+    assert_int_equal(fstatat(host.kept_fd, "full/workspace", &after, 0), 0);
+    assert_int_equal(after.st_mode, before.st_mode); /* it looks, and changes nothing */
+    assert_int_equal(after.st_mtim.tv_nsec, before.st_mtim.tv_nsec);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +269,8 @@ int main(void)
         T(spares_are_made_ahead_and_limited),
         T(spare_that_is_gone_is_made_up_for),
         T(missing_storage_is_nothing_to_remove),
+        T(kept_storage_is_found_again),
+        T(a_sweep_leaves_every_file_that_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,7 +65,8 @@ static void say(struct listing *l, const char *a, const char *b, uint64_t used)
     (void)snprintf(l->text + n, sizeof(l->text) - n, "%s %llu %s;", a, (unsigned long long)used, b);
 }
 
-static int on_process(void *arg, const char *process_id, const char *json, size_t len)
+static int on_process(void *arg, const char *process_id, uint64_t when, const char *json,
+                      size_t len)
 {
     assert_int_equal(strlen(json), len);
     say(arg, process_id, json, 0);

@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core_process.h"
 
-#include "front/langbot/tenant/usage.h"
+/* The measuring of sessions is private to the action. */
+#include "front/langbot/storage.c"
 #include "session/run.h"
+
+DEFINE_CLEANUP(tenant_usage)
 
 struct looked {
     int n;
-    struct usage_report report;
+    struct tenant_usage_report report;
 };
 
-static void on_usage(void *arg, const struct usage_report *report)
+static void on_usage(void *arg, const struct tenant_usage_report *report)
 {
     struct looked *t = arg;
     t->n++;
     t->report = *report;
 }
 
-static struct usage *look(struct fixture *f, const char *prefix, const char *command,
-                          struct looked *t)
+static struct tenant_usage *look(struct fixture *f, const char *prefix, const char *command,
+                                 struct looked *t)
 {
-    const struct usage_options options = {.manager = f->m, .prefix = prefix, .command = command};
     *t = (struct looked){0};
-    struct usage *u = usage_new(&options, on_usage, t);
+    struct tenant_usage *u = tenant_usage_new(f->m, prefix, command, on_usage, t);
     assert_int_equal(t->n, 0); /* never from inside the call */
     return u;
 }
@@ -42,7 +44,7 @@ static void sessions_add_up(void **state)
         make(&f, id);
     }
     make(&f, "b-0");
-    struct usage *u = look(&f, "a-", "echo 0 100 3;echo 2 1 2", &t);
+    struct tenant_usage *u = look(&f, "a-", "echo 0 100 3;echo 2 1 2", &t);
     pump(&f);
     assert_int_equal(t.n, 1);
     assert_int_equal(t.report.sessions, 10);
@@ -53,7 +55,7 @@ static void sessions_add_up(void **state)
     assert_true(t.report.at[USAGE_TEMP].exists);
     assert_int_equal(t.report.at[USAGE_TEMP].files, 20);
     assert_int_equal(t.report.managed + t.report.processes, 0);
-    usage_free(u);
+    tenant_usage_free(u);
     fixture_stop(&f);
 }
 
@@ -62,11 +64,11 @@ static void nobody_is_there(void **state)
     struct fixture f;
     struct looked t;
     fixture_start(&f, NULL, &proc_options);
-    struct usage *u = look(&f, "", "echo", &t);
+    struct tenant_usage *u = look(&f, "", "echo", &t);
     pump(&f);
     assert_int_equal(t.n, 1);
     assert_int_equal(t.report.sessions, 0);
-    usage_free(u);
+    tenant_usage_free(u);
     fixture_stop(&f);
 }
 
@@ -90,11 +92,11 @@ static void what_makes_no_sense_is_not_counted(void **state)
     fixture_start(&f, NULL, &proc_options);
     make(&f, "s");
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
-        struct usage *u = look(&f, "", commands[i], &t);
+        struct tenant_usage *u = look(&f, "", commands[i], &t);
         pump(&f);
         assert_int_equal(t.report.measured, 1);
         assert_int_equal(t.report.at[USAGE_WORKSPACE].bytes, 0);
-        usage_free(u);
+        tenant_usage_free(u);
     }
     fixture_stop(&f);
 }
@@ -112,12 +114,12 @@ static void a_directory_of_the_host_is_not_the_session_s(void **state)
     pump(&f);
     give_back(&h);
     make(&f, "own");
-    struct usage *u = look(&f, "", "echo 0 100 3;echo 1 7 1", &t);
+    struct tenant_usage *u = look(&f, "", "echo 0 100 3;echo 1 7 1", &t);
     pump(&f);
     assert_int_equal(t.report.measured, 2);
     assert_int_equal(t.report.at[USAGE_WORKSPACE].bytes, 100 * 1024);
     assert_int_equal(t.report.at[USAGE_CACHE].bytes, 2 * 7 * 1024);
-    usage_free(u);
+    tenant_usage_free(u);
     fixture_stop(&f);
 }
 
@@ -129,7 +131,7 @@ static void sessions_with_processes_are_told_apart(void **state)
     make(&f, "idle");
     struct session *s = ready_session(&f, "s");
     (void)running(&f, s, "p", "sleep 900000");
-    struct usage *u = look(&f, "", "echo 0 100 3", &t);
+    struct tenant_usage *u = look(&f, "", "echo 0 100 3", &t);
     pump(&f);
     assert_int_equal(t.report.managed, 1);
     assert_int_equal(t.report.processes, 1);
@@ -137,7 +139,7 @@ static void sessions_with_processes_are_told_apart(void **state)
     assert_int_equal(t.report.managed_workspaces.bytes, 100 * 1024);
     assert_int_equal(t.report.managed_workspaces.files, 3);
     session_release(s);
-    usage_free(u);
+    tenant_usage_free(u);
     fixture_stop(&f);
 }
 
@@ -150,11 +152,11 @@ static void those_who_fail_are_told(void **state)
     make(&f, "a");
     make(&f, "b");
     fake_fail(f.backend, FAKE_EXEC, &broken);
-    AUTO(usage) struct usage *u = look(&f, "", "echo 0 100 3;exit 0", &t);
+    AUTO(tenant_usage) struct tenant_usage *u = look(&f, "", "echo 0 100 3;exit 0", &t);
     pump(&f);
     assert_int_equal(t.report.sessions, 2);
     assert_int_equal(t.report.measured, 1);
-    usage_free(TAKE_PTR(u));
+    tenant_usage_free(TAKE_PTR(u));
     u = look(&f, "", "echo 0 100 3;exit 1", &t);
     pump(&f);
     assert_int_equal(t.report.measured, 0);
@@ -172,7 +174,7 @@ static void nobody_waits_for_ever(void **state)
         (void)snprintf(id, sizeof(id), "s%d", i);
         make(&f, id);
     }
-    AUTO(usage) struct usage *u = look(&f, "", "echo 0 1 1;sleep 9000", &t);
+    AUTO(tenant_usage) struct tenant_usage *u = look(&f, "", "echo 0 1 1;sleep 9000", &t);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(t.n, 0);
         pass(&f, 9 * SEC);
@@ -181,7 +183,7 @@ static void nobody_waits_for_ever(void **state)
     assert_int_equal(t.n, 1);
     assert_int_equal(t.report.sessions, 20);
     assert_int_equal(t.report.measured, 12); /* four at once, three times */
-    usage_free(TAKE_PTR(u));
+    tenant_usage_free(TAKE_PTR(u));
     /* One that hangs is one that failed. */
     u = look(&f, "s0", "sleep 900000", &t);
     pass(&f, 10 * SEC);
@@ -198,14 +200,14 @@ static void looking_is_not_using(void **state)
     struct session *s = ready_session(&f, "s");
     uint64_t used = session_last_used(s);
     pass(&f, 5 * SEC);
-    struct usage *u = look(&f, "", "sleep 1000", &t);
+    struct tenant_usage *u = look(&f, "", "sleep 1000", &t);
     pump(&f);
     assert_int_equal(session_execs(s), 0);
     pass(&f, 1 * SEC);
     assert_int_equal(t.report.measured, 1);
     assert_int_equal(session_last_used(s), used);
     session_release(s);
-    usage_free(u);
+    tenant_usage_free(u);
     fixture_stop(&f);
 }
 
@@ -219,10 +221,10 @@ static void it_may_be_given_up(void **state)
         (void)snprintf(id, sizeof(id), "s%d", i);
         make(&f, id);
     }
-    usage_free(look(&f, "", "sleep 1000", &t));
-    struct usage *u = look(&f, "", "sleep 1000", &t);
+    tenant_usage_free(look(&f, "", "sleep 1000", &t));
+    struct tenant_usage *u = look(&f, "", "sleep 1000", &t);
     pump(&f);
-    usage_free(u);
+    tenant_usage_free(u);
     pass(&f, 5 * SEC);
     assert_int_equal(t.n, 0);
     /* A session that ends meanwhile fails. */
@@ -233,7 +235,7 @@ static void it_may_be_given_up(void **state)
     pump(&f);
     assert_int_equal(t.n, 1);
     assert_int_equal(t.report.measured, 0);
-    usage_free(u);
+    tenant_usage_free(u);
     fixture_stop(&f);
 }
 

@@ -3,27 +3,26 @@
 
 #include <string.h>
 
-#include "base/str.h"
-#include "front/v1/v1_internal.h"
+#include "front/v1/history.c"
 
 static void a_number_comes_back_to_its_reader_only(void **state)
 {
     static const uint64_t numbers[] = {0, 1, 2, 1023, 1ULL << 40, UINT64_MAX};
     const struct v1 v = {.cursor_key = "a key of this process"}, other = {.cursor_key = "another"};
-    char text[V1_CURSOR_SIZE], again[V1_CURSOR_SIZE];
+    char text[CURSOR_SIZE], again[CURSOR_SIZE];
     uint64_t got;
 
     for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
-        v1_cursor_write(&v, "alice", numbers[i], text);
-        v1_cursor_write(&v, "alice", numbers[i], again);
-        assert_int_equal(strlen(text), V1_CURSOR_SIZE - 1);
+        cursor_write(&v, "alice", numbers[i], text);
+        cursor_write(&v, "alice", numbers[i], again);
+        assert_int_equal(strlen(text), CURSOR_SIZE - 1);
         assert_string_not_equal(text, again); /* nobody sees that it is the same */
-        assert_true(v1_cursor_read(&v, "alice", text, &got) && got == numbers[i]);
-        assert_true(v1_cursor_read(&v, "alice", again, &got) && got == numbers[i]);
-        assert_true(v1_cursor_read(&v, "bob", text, &got) && got != numbers[i]);
-        assert_true(v1_cursor_read(&other, "alice", text, &got) && got != numbers[i]);
+        assert_true(cursor_read(&v, "alice", text, &got) && got == numbers[i]);
+        assert_true(cursor_read(&v, "alice", again, &got) && got == numbers[i]);
+        assert_true(cursor_read(&v, "bob", text, &got) && got != numbers[i]);
+        assert_true(cursor_read(&other, "alice", text, &got) && got != numbers[i]);
         text[31] = text[31] == '0' ? '1' : '0';
-        assert_true(v1_cursor_read(&v, "alice", text, &got) && got != numbers[i]);
+        assert_true(cursor_read(&v, "alice", text, &got) && got != numbers[i]);
     }
 }
 
@@ -39,7 +38,7 @@ static void what_is_none_is_not_read(void **state)
     uint64_t got;
 
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
-        assert_false(v1_cursor_read(&v, "alice", texts[i], &got));
+        assert_false(cursor_read(&v, "alice", texts[i], &got));
 }
 
 int main(void)

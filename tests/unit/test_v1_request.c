@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core_fixture.h"
 
-#include "front/v1/v1_internal.h"
+#include "front/common/session.c"
+#include "front/v1/exec.c"
+#include "front/v1/v1.c"
 
 #include <errno.h>
 #include <stdio.h>
@@ -27,7 +29,7 @@ static void exec_has_its_defaults(void **state)
     struct run_options o;
     struct err err;
     assert_int_equal(parse_exec("{\"argv\":[\"ls\",\"-l\"]}", &e, &err), 0);
-    v1_exec_request(&e, &o);
+    exec_options(&e, &o);
     assert_ptr_equal(o.exec.argv, e.argv);
     assert_int_equal(strv_len(e.argv), 2);
     assert_null(o.exec.cmd);
@@ -55,7 +57,7 @@ static void exec_takes_all_it_documents(void **state)
                    "\"rows\":1,\"cols\":4096,\"capture_bytes\":0}",
                    &e, &err),
         0);
-    v1_exec_request(&e, &o);
+    exec_options(&e, &o);
     assert_null(o.exec.argv);
     assert_string_equal(o.exec.cmd, "echo hi");
     assert_int_equal(strv_len(o.exec.env), 2);
@@ -154,7 +156,7 @@ static void timeout_is_never_rounded_away(void **state)
         struct err err;
         (void)snprintf(text, sizeof(text), "{\"cmd\":\"a\",\"timeout_sec\":%s}", cases[i].text);
         assert_int_equal(parse_exec(text, &e, &err), 0);
-        v1_exec_request(&e, &o);
+        exec_options(&e, &o);
         assert_int_equal(o.exec.timeout_ns, cases[i].ns);
         v1_exec_done(&e);
     }
@@ -184,7 +186,7 @@ static int parse_spec(const char *text, bool id_required, struct spec **ret, uin
     AUTO(json) struct json *v = NULL;
     *err = (struct err){0};
     assert_int_equal(json_parse(text, strlen(text), &v, err), 0);
-    return front_spec_parse(v, id_required, ret, given, err);
+    return read_spec(v, id_required, ret, given, err);
 }
 
 static void spec_knows_what_was_given(void **state)
@@ -311,7 +313,8 @@ static void session_is_written_as_it_was_made(void **state)
         "\"image\":\"rockchin/langbot-sandbox:latest\",\"network\":\"off\",\"host_path\":null,"
         "\"host_path_mode\":\"rw\",\"mount_path\":\"/workspace\",\"persistent\":false,"
         "\"cpus\":1.0,\"memory_mb\":512,\"pids_limit\":128,\"read_only_rootfs\":true,"
-        "\"workspace_quota_mb\":0,\"created_at\":\"2026-01-01T00:00:00.000000+00:00\","
+        "\"workspace_quota_mb\":0,\"durable\":false,\"unenforced\":[],"
+        "\"created_at\":\"2026-01-01T00:00:00.000000+00:00\","
         "\"last_used_at\":\"2026-01-01T00:00:00.000000+00:00\",\"execs\":0}");
     session_release(s);
     fixture_stop(&f);

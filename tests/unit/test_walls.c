@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "backend/walls.h"
+#include "backend/common.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

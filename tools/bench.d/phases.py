@@ -198,6 +198,37 @@ def scale_round(run, client, count):
             "fill_s": round(filled, 2), "left_after_delete_kib": round(left["used"] - before["used"])}
 
 
+def crowd_block(run, level):
+    """Sessions made and deleted with `level` others alive; a bare fork+exec in between tells what the machine does."""
+    name = "1 live session" if level == 1 else f"{level} live sessions"
+    for _ in range(run.sizes["crowd_blocks"]):
+        run.add(f"crowd_bare_{level}", f"bare fork+exec, {name}", run.peers.bare.measure(5))
+        cycle = run.load.ask("cycle", 10, run.sock, run.name("k"))
+        for i, part in enumerate(("create", "exec", "delete"), 1):
+            run.add(f"crowd_{part}_{level}", f"box: {part}, {name}", cycle[i::4])
+
+
+def crowd(run):
+    """What creation and deletion cost with 1, 1,000 and 5,000 live sessions, in one run."""
+    levels = run.sizes["crowd"]
+    run.daemon.stop_hard()  # for a larger limit of sessions
+    run.daemon = run.new_daemon(env={"BOX_MAX_SESSIONS": str(levels[-1] + 100)})
+    run.sock = str(run.daemon.sock)
+    client, prefix, live = run.daemon.client(), run.name("l"), 0
+    run.load.ask("cycle", 20, run.sock, run.name("k"))
+    for level in levels:
+        while live < level:
+            client.new(f"{prefix}{live}")
+            live += 1
+        crowd_block(run, level)
+    for i in range(live):
+        client.rm(f"{prefix}{i}")
+    for level in levels[1:]:
+        for part, limit in (("create", 1.5), ("exec", 1.5), ("delete", 1.5)):
+            run.ratio(f"{part} with {level} live sessions", f"≤ {limit}× that with one", limit, f"crowd_{part}_{level}",
+                      f"crowd_{part}_{levels[0]}")
+
+
 def scale(run):
     """Many idle sessions: their memory, and what they do to an exec."""
     n, count = run.sizes, run.sizes["sessions"]

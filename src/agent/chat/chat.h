@@ -5,7 +5,8 @@
  * expires. A chat is a UUID, in whatever spelling. What a chat sandbox is stands in labels that the
  * sandbox carries (an engine's own, or those of the session's record): session_id, chat_id and
  * expires_at. There is no other register: the sessions of the manager that have these labels are
- * the chat sandboxes, each under the name of its chat, and whoever may use sessions may use them.
+ * the chat sandboxes, each under the name of its chat, and a client that may use sessions may use
+ * them.
  *
  * Everything that is done for one chat is done one after the other, in the order it was asked for:
  * two creates make one sandbox, and a create during a stop waits for its end. Chats do not wait for
@@ -21,7 +22,6 @@
 struct chat;
 struct chat_config;
 struct manager;
-struct session;
 
 #define CHAT_UUID_SIZE 37       /* canonical: 36 characters, and NUL */
 #define CHAT_CONTAINER_SIZE 129 /* name in its backend, or the engine's id */
@@ -78,25 +78,23 @@ struct chat_observer {
 struct chat_options {
     const struct chat_config *config;     /* borrowed */
     int chats_fd;                         /* of config->chats_root; borrowed; -1: not configured */
-    const struct chat_observer *observer; /* borrowed; NULL: nobody looks */
+    const struct chat_observer *observer; /* borrowed; NULL: none */
 };
 
 int chat_new(struct manager *m, const struct chat_options *options, struct chat **ret,
              struct err *err); /* manager borrowed */
-/* Without a word to anybody; the manager must not tell anything any more, so the loop has ended. */
+/* No callback is called; the manager must not call back any more, so the loop has ended. */
 void chat_free(struct chat *c);
 DEFINE_CLEANUP(chat)
 
 /* Finds again what an earlier daemon left, by its labels: to be called once, before
  * manager_adopt(), which then takes it over. Of several sandboxes of one chat the newest is kept;
  * the others, and those whose labels make no sense, are not adopted. An error, here or through
- * `done`, means that the backend cannot tell; then nobody should be served. */
+ * `done`, means that the backend cannot tell; then no client should be served. */
 typedef void chat_done_fn(void *arg, const struct err *err); /* err NULL: done */
 int chat_reconcile(struct chat *c, chat_done_fn *done, void *arg, struct err *err);
 /* From now on what has expired is ended, first at once, then at each interval. */
 void chat_start(struct chat *c);
-/* What the timer does. For tests, which move the clock. */
-void chat_cleanup(struct chat *c);
 
 /* `s` NULL: `failure` says why. */
 typedef void chat_created_fn(void *arg, const struct chat_session *s, enum chat_result result,
@@ -110,10 +108,7 @@ int chat_create(struct chat *c, const char *chat_id, chat_created_fn *done, void
 int chat_delete(struct chat *c, const char *chat_id, chat_deleted_fn *done, void *arg,
                 struct err *err);
 
-/* The chat sandbox that this session is; false: it is another kind of session. */
-bool chat_session_of(struct session *s, struct chat_session *ret);
-
-/* Counters and gauges, for whoever serves them: the i-th, false behind the last.
+/* Counters and gauges, for the metrics page: the i-th, false behind the last.
  * sandbox.create.total, sandbox.delete.total and sandbox.cleanup.total have a result,
  * sandbox.active has none and is a gauge. */
 struct chat_metric {

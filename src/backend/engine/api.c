@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/list.h"
 #include "base/str.h"
 #include "http/client/client.h"
 #include "http/codec/http1.h"
@@ -26,20 +27,9 @@
 #define MESSAGE_MAX 300U
 #define PING_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
 
-struct engine_api {
-    struct loop *loop;          /* borrowed */
-    const char *name;           /* borrowed */
-    char *endpoint;             /* owned */
-    struct http_client *client; /* owned */
-    struct engine_call *calls;  /* owned until they are done */
-    unsigned minor;             /* of the version agreed on, 0: none yet */
-    bool libpod;                /* it was Podman that agreed */
-    char version[16];
-};
-
 struct engine_call {
     struct engine_api *api; /* borrowed */
-    struct engine_call *prev, *next;
+    LIST_ENTRY(engine_call) entry;
     struct http_call *http; /* NULL between two */
     engine_answer_fn *answer;
     int (*line)(void *arg, const struct json *object, struct err *err);
@@ -60,13 +50,7 @@ struct engine_call {
 };
 
 int engine_api_new(struct loop *loop, const char *name, const char *endpoint,
-                   struct engine_api **ret, struct err *err)
-{
-    return engine_api_new_tls(loop, name, endpoint, NULL, ret, err);
-}
-
-int engine_api_new_tls(struct loop *loop, const char *name, const char *endpoint,
-                       const struct tls_files *tls, struct engine_api **ret, struct err *err)
+                   const struct tls_files *tls, struct engine_api **ret, struct err *err)
 {
     AUTO(engine_api) struct engine_api *api = xnew(struct engine_api);
     api->loop = loop;
@@ -82,12 +66,7 @@ int engine_api_new_tls(struct loop *loop, const char *name, const char *endpoint
 
 static void call_free(struct engine_call *c)
 {
-    if (c->prev != NULL)
-        c->prev->next = c->next;
-    else
-        c->api->calls = c->next;
-    if (c->next != NULL)
-        c->next->prev = c->prev;
+    LIST_REMOVE(c, entry);
     if (c->http != NULL)
         http_call_cancel(c->http);
     loop_timer_stop(&c->timer);
@@ -103,28 +82,12 @@ void engine_api_free(struct engine_api *api)
 {
     if (api == NULL)
         return;
-    for (struct engine_call *c = api->calls, *next; c != NULL; c = next) {
-        next = c->next;
+    struct engine_call *c, *next;
+    LIST_FOREACH_SAFE (c, &api->calls, entry, next)
         call_free(c);
-    }
     http_client_free(api->client);
     free(api->endpoint);
     free(api);
-}
-
-const char *engine_api_endpoint(const struct engine_api *api)
-{
-    return api->endpoint;
-}
-
-const char *engine_api_version(const struct engine_api *api)
-{
-    return api->version;
-}
-
-bool engine_api_is_podman(const struct engine_api *api)
-{
-    return api->libpod;
 }
 
 char *engine_quote(const char *text)
@@ -170,7 +133,7 @@ static void fail(struct engine_call *c)
 static void on_timer(struct loop_timer *t)
 {
     struct engine_call *c = container_of(t, struct engine_call, timer);
-    c->api->minor = 0; /* whoever answers next may be another engine */
+    c->api->minor = 0; /* another engine may answer next */
     (void)err_set(&c->err, ERR_UNAVAILABLE, "%s did not answer within %llu seconds (%.80s)",
                   c->api->name, (unsigned long long)(c->timeout_ns / NSEC_PER_SEC), c->target);
     c->err.sys = ETIMEDOUT;
@@ -415,10 +378,7 @@ struct engine_call *engine_call_start(struct engine_api *api, const struct engin
     c->unversioned = req->unversioned;
     c->pinging = api->minor == 0 && !req->unversioned;
     buf_init(&c->in, req->line != NULL ? ENGINE_LINE_MAX : ENGINE_BODY_MAX);
-    c->next = api->calls;
-    if (c->next != NULL)
-        c->next->prev = c;
-    api->calls = c;
+    LIST_INSERT_HEAD(&api->calls, c, entry);
     start_http(c);
     return c;
 }

@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #include "base/cleanup.h"
+#include "base/list.h"
 
-struct engine_api;
 struct engine_call;
 struct err;
 struct http_client;
@@ -24,20 +24,24 @@ struct tls_files;
 #define ENGINE_BODY_MAX (8U << 20)
 #define ENGINE_LINE_MAX (256U << 10) /* of a stream of JSON objects */
 
+struct engine_api {
+    struct loop *loop;              /* borrowed */
+    const char *name;               /* borrowed */
+    char *endpoint;                 /* owned */
+    struct http_client *client;     /* owned */
+    LIST_HEAD(, engine_call) calls; /* owned until they are done */
+    unsigned minor;                 /* of the version agreed on, 0: none yet */
+    bool libpod;                    /* it was Podman that agreed */
+    char version[16];               /* "1.41"; "" before the first answer */
+};
+
 /* `name` is what errors begin with ("docker"); borrowed. The endpoint is unix:///path, or
- * tcp://host:port. */
+ * tcp://host:port, which may be under TLS (http/stream/tls.h); NULL: plain. */
 int engine_api_new(struct loop *loop, const char *name, const char *endpoint,
-                   struct engine_api **ret, struct err *err);
-/* The same under TLS (http/stream/tls.h), for tcp:// only; NULL: plain. */
-int engine_api_new_tls(struct loop *loop, const char *name, const char *endpoint,
-                       const struct tls_files *tls, struct engine_api **ret, struct err *err);
+                   const struct tls_files *tls, struct engine_api **ret, struct err *err);
 /* Calls under way end without a callback. */
 void engine_api_free(struct engine_api *api);
 DEFINE_CLEANUP(engine_api)
-const char *engine_api_endpoint(const struct engine_api *api);
-/* The version both sides speak, "1.41"; "" before the first answer. */
-const char *engine_api_version(const struct engine_api *api);
-bool engine_api_is_podman(const struct engine_api *api); /* the same way */
 
 struct engine_request {
     const char *method; /* NULL: GET */

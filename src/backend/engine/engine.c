@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Makes and frees an engine backend: its directory, instance id, seccomp profiles, roots and
- * ping. */
+/* Makes and frees an engine backend: what differs between Docker and Podman, where they listen, its
+ * directory, instance id, seccomp profiles, roots and ping. */
 
 #include "backend/engine/engine.h"
 
+#include <arpa/inet.h>
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,7 +27,6 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "sandbox/seccomp/seccomp.h"
-#include "sandbox/seccomp/seccomp_json.h"
 
 #define PROFILE_MAX (256U << 10)
 #define ENGINE_DIR "engine"
@@ -32,24 +34,212 @@
 #define INSTANCE_FILE "instance-id"
 #define PING_TIMEOUT_NS (3ULL * NSEC_PER_SEC)
 
-void engine_job_add(struct engine *e, struct engine_job *job, void (*drop)(struct engine_job *job))
+/* A leading '~' stands for $XDG_RUNTIME_DIR: where an engine of the user's own listens. Root's own
+ * comes first for root only, whose runtime directory may be another user's. */
+static const char *const docker_sockets[] = {"/run/docker.sock", "/var/run/docker.sock",
+                                             "~/docker.sock", NULL};
+static const char *const podman_sockets[] = {"/run/podman/podman.sock", "~/podman/podman.sock",
+                                             NULL};
+
+static const struct engine_kind kinds[] = {
+    {.name = "docker",
+     .sockets = docker_sockets,
+     .env = "DOCKER_HOST",
+     .probe_import = "/images/create?fromSrc=-&repo=localhost%2Fbox-probe&tag=1"},
+    {.name = "podman",
+     .sockets = podman_sockets,
+     .env = "CONTAINER_HOST",
+     /* The other way it forgets the name. */
+     .probe_import = "/v4.0.0/libpod/images/import?reference=localhost%2Fbox-probe%3A1",
+     .seccomp_by_path = true,
+     .masks_by_option = true,
+     .is_podman = true,
+     .mounts_as_text = true},
+};
+
+static const struct engine_kind *engine_kind_find(const char *name)
 {
-    job->engine = e;
-    job->drop = drop;
-    job->next = e->jobs;
-    if (job->next != NULL)
-        job->next->prev = job;
-    e->jobs = job;
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        if (str_eq(kinds[i].name, name))
+            return &kinds[i];
+    return NULL;
 }
 
-void engine_job_remove(struct engine_job *job)
+bool engine_kind_known(const char *kind)
 {
-    if (job->prev != NULL)
-        job->prev->next = job->next;
-    else
-        job->engine->jobs = job->next;
-    if (job->next != NULL)
-        job->next->prev = job->prev;
+    return engine_kind_find(kind) != NULL;
+}
+
+static char *socket_path(const char *place)
+{
+    const char *run = getenv("XDG_RUNTIME_DIR");
+    if (place[0] != '~')
+        return xstrdup(place);
+    if (run == NULL || run[0] != '/')
+        return xasprintf("/run/user/%u%s", (unsigned)geteuid(), place + 1);
+    return xasprintf("%s%s", run, place + 1);
+}
+
+char *engine_find_endpoint(const char *kind, const char *given)
+{
+    const struct engine_kind *k = engine_kind_find(kind);
+    assert(k != NULL);
+    const char *env = getenv(k->env);
+    struct stat st;
+    if (given != NULL && given[0] != '\0')
+        return given[0] == '/' ? xasprintf("unix://%s", given) : xstrdup(given);
+    if (env != NULL && env[0] != '\0')
+        return xstrdup(env);
+    for (size_t i = 0; k->sockets[i] != NULL; i++) {
+        AUTO_FREE char *path = socket_path(k->sockets[i]);
+        /* A socket that we may not use belongs to another user; it is taken only if there is no
+         * other. */
+        if (stat(path, &st) == 0 && S_ISSOCK(st.st_mode) && access(path, W_OK) == 0)
+            return xasprintf("unix://%s", path);
+    }
+    return xasprintf("unix://%s", k->sockets[0]);
+}
+
+/* What follows the scheme, or NULL. */
+static const char *tcp_authority(const char *endpoint)
+{
+    static const char *const schemes[] = {"tcp://", "http://", "https://"};
+    for (size_t i = 0; i < ARRAY_SIZE(schemes); i++)
+        if (str_starts(endpoint, schemes[i]))
+            return endpoint + strlen(schemes[i]);
+    return NULL;
+}
+
+bool engine_endpoint_is_tcp(const char *endpoint)
+{
+    return tcp_authority(endpoint) != NULL;
+}
+
+/* A name is not looked up for that: a resolver may answer anything. */
+static bool is_loopback(const char *endpoint)
+{
+    const char *at = tcp_authority(endpoint);
+    struct in_addr address;
+    if (at == NULL || str_starts(at, "[::1]"))
+        return at != NULL;
+    AUTO_FREE char *host = xstrndup(at, strcspn(at, ":/"));
+    return inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
+}
+
+/* Row L12: runtimes below these versions have known ways out of a container. A branch without a fix
+ * counts as below. Docker's own floor (29.4.3, for kernels with AF_ALG) is not here: our system
+ * call profile has no AF_ALG. */
+
+struct version {
+    unsigned major, minor, patch, rc; /* rc 0: none */
+};
+
+static const struct {
+    const char *program;
+    struct version fixed; /* first good one of its minor branch */
+    const char *cves;
+} floors[] = {
+    {"runc", {1, 3, 6, 0}, "CVE-2025-31133, CVE-2025-52565, CVE-2025-52881, CVE-2026-41579"},
+    {"runc", {1, 4, 3, 0}, "CVE-2026-41579"},
+    {"runc", {1, 5, 0, 3}, "CVE-2026-41579"},
+    {"crun", {1, 28, 0, 0}, "CVE-2026-30892, CVE-2026-47766"},
+};
+
+static unsigned take_number(const char **at)
+{
+    unsigned n = 0;
+    for (; **at >= '0' && **at <= '9' && n < 100000; (*at)++)
+        n = n * 10 + (unsigned)(**at - '0');
+    return n;
+}
+
+/* The first "1.2.3", "1.2" or "1.2.3-rc.4" in a text. */
+static bool find_version(const char *text, struct version *ret)
+{
+    const char *at = text;
+    while (*at != '\0' && !(*at >= '0' && *at <= '9'))
+        at++;
+    *ret = (struct version){.major = take_number(&at)};
+    if (*at != '.')
+        return false;
+    at++;
+    ret->minor = take_number(&at);
+    if (*at == '.') {
+        at++;
+        ret->patch = take_number(&at);
+    }
+    const char *rc = str_starts(at, "-rc.") || str_starts(at, "~rc.") ? at + 4
+                     : str_starts(at, "-rc") || str_starts(at, "~rc") ? at + 3
+                                                                      : NULL;
+    if (rc != NULL)
+        ret->rc = take_number(&rc);
+    return true;
+}
+
+static bool is_below(const struct version *v, const struct version *fixed)
+{
+    if (v->patch != fixed->patch)
+        return v->patch < fixed->patch;
+    unsigned a = v->rc > 0 ? v->rc : ~0U, b = fixed->rc > 0 ? fixed->rc : ~0U;
+    return a < b;
+}
+
+const char *engine_floor_breach(const char *program, const char *text)
+{
+    struct version v;
+    const char *newest = NULL;
+    bool branch_known = false;
+    unsigned newest_minor = 0;
+    if (!find_version(text, &v))
+        return NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(floors); i++) {
+        if (!str_eq(floors[i].program, program))
+            continue;
+        if (v.major == floors[i].fixed.major && v.minor == floors[i].fixed.minor) {
+            branch_known = true;
+            if (is_below(&v, &floors[i].fixed))
+                return floors[i].cves;
+        }
+        if (newest == NULL || floors[i].fixed.minor < newest_minor) {
+            newest = floors[i].cves; /* that of the oldest branch with a fix */
+            newest_minor = floors[i].fixed.minor;
+        }
+    }
+    if (newest == NULL || branch_known)
+        return NULL;
+    return v.major < 1 || (v.major == 1 && v.minor < newest_minor) ? newest : NULL;
+}
+
+void engine_job_start(struct engine *e, struct engine_job *job, backend_done_fn *done, void *arg)
+{
+    job->engine = e;
+    job->done = done;
+    job->arg = arg;
+    LIST_INSERT_HEAD(&e->jobs, job, entry);
+}
+
+void engine_job_ask(struct engine_job *job, const struct engine_request *req, engine_answer_fn *fn)
+{
+    assert(job->call == NULL);
+    job->call = engine_call_start(job->engine->api, req, fn, job);
+}
+
+void engine_job_free(struct engine_job *job)
+{
+    engine_call_cancel(job->call);
+    LIST_REMOVE(job, entry);
+    if (job->release != NULL)
+        job->release(job);
+    free(job);
+}
+
+void engine_job_end(struct engine_job *job, const struct err *err)
+{
+    backend_done_fn *done = job->done;
+    void *arg = job->arg;
+    struct err why = err != NULL ? *err : (struct err){0}; /* it may be the job's */
+    engine_job_free(job);
+    done(arg, err != NULL ? &why : NULL);
 }
 
 /* By its program, because its name is the administrator's choice. */
@@ -202,7 +392,7 @@ static void add_place(struct engine *e, const char *path, int fd)
 
 static void learn_place(void *who, uint32_t number, const char *path)
 {
-    (void)number; /* bind.c finds it by the path */
+    (void)number; /* mounts.c finds it by the path */
     int fd = path_open_unlinked(path, O_PATH | O_DIRECTORY);
     add_place(who, path, fd < 0 ? -1 : fd);
 }
@@ -228,17 +418,22 @@ static int engine_place(struct backend *b, const struct backend_place *want, bac
     return 1;
 }
 
+int engine_load_filter(struct engine *e, struct err *err)
+{
+    size_t n = 0;
+    int r = seccomp_compile(SECCOMP_DEFAULT, &e->filter, &n, err);
+    e->filter_len = n * sizeof(struct sock_filter);
+    return r;
+}
+
 static int make_profiles(struct engine *e, struct err *err)
 {
-    AUTO_DONE(buf) struct buf text;
-    size_t n = 0;
-    buf_init(&text, PROFILE_MAX);
-    int r = seccomp_compile(SECCOMP_DEFAULT, &e->filter, &n, err);
+    AUTO_DONE(buf) struct buf text = BUF_INIT(PROFILE_MAX);
+    int r = engine_load_filter(e, err);
     if (r == 0)
         r = seccomp_json(SECCOMP_DEFAULT, &text, err);
     if (r < 0)
         return r;
-    e->filter_len = n * sizeof(struct sock_filter);
     if (e->kind->seccomp_by_path) {
         e->seccomp = xasprintf("%s/" PROFILE_FILE, e->dir_path);
         return write_file(e, e->dir_fd, PROFILE_FILE, &text, err);
@@ -248,14 +443,16 @@ static int make_profiles(struct engine *e, struct err *err)
 }
 
 /* The containers stay as they are: their supervisors wait for the next daemon. */
-void engine_detach(struct backend *b)
+static void engine_detach(struct backend *b)
 {
     struct engine *e = container_of(b, struct engine, base);
-    while (e->jobs != NULL)
-        e->jobs->drop(e->jobs);
-    while (e->sandboxes != NULL) {
-        engine_proc_drop_all(e->sandboxes);
-        engine_sandbox_free(e->sandboxes);
+    struct engine_job *job, *next;
+    struct engine_sandbox *sb;
+    LIST_FOREACH_SAFE (job, &e->jobs, entry, next)
+        engine_job_free(job);
+    while ((sb = LIST_FIRST(&e->sandboxes)) != NULL) {
+        tasks_drop(&sb->tasks);
+        engine_sandbox_free(sb);
     }
     engine_api_free(e->api);
     for (size_t i = 0; e->root_fds != NULL && i < strv_len(e->roots); i++)
@@ -269,54 +466,43 @@ void engine_detach(struct backend *b)
     free(e);
 }
 
-/* Whoever had the time has destroyed them properly. Those that are left end by themselves. */
-void engine_free(struct backend *b)
+/* Sandboxes that were not destroyed before are told to end by themselves. */
+static void engine_free(struct backend *b)
 {
     const struct engine *e = container_of(b, struct engine, base);
     uint64_t at_once = 1;
-    for (struct engine_sandbox *sb = e->sandboxes; sb != NULL; sb = sb->next)
+    struct engine_sandbox *sb;
+    LIST_FOREACH (sb, &e->sandboxes, entry)
         (void)engine_send(sb, GUEST_DEADLINE, 0, 0, &at_once, sizeof(at_once));
     engine_detach(b);
 }
 
-/* Whether it is there. */
-struct ping {
-    struct engine_job job;
-    struct engine_call *call;
-    backend_done_fn *done;
-    void *arg;
-};
-
-static void ping_free(struct engine_job *job)
-{
-    struct ping *p = container_of(job, struct ping, job);
-    engine_call_cancel(p->call);
-    engine_job_remove(job);
-    free(p);
-}
-
 static void on_pong(void *arg, const struct json *body, const struct err *err)
 {
-    struct ping *p = arg;
-    backend_done_fn *done = p->done;
-    void *done_arg = p->arg;
-    p->call = NULL;
-    ping_free(&p->job);
-    done(done_arg, err);
+    struct engine_job *job = arg;
+    job->call = NULL;
+    engine_job_end(job, err);
 }
 
+/* Whether it is there. */
 static void engine_ping(struct backend *b, backend_done_fn *done, void *arg)
 {
-    struct engine *e = container_of(b, struct engine, base);
-    struct ping *p = xnew(struct ping);
-    p->done = done;
-    p->arg = arg;
-    engine_job_add(e, &p->job, ping_free);
-    p->call = engine_call_start(e->api,
-                                &(struct engine_request){.target = "/_ping",
-                                                         .unversioned = true,
-                                                         .timeout_ns = PING_TIMEOUT_NS},
-                                on_pong, p);
+    struct engine_job *job = xnew(struct engine_job);
+    engine_job_start(container_of(b, struct engine, base), job, done, arg);
+    engine_job_ask(job,
+                   &(struct engine_request){
+                       .target = "/_ping", .unversioned = true, .timeout_ns = PING_TIMEOUT_NS},
+                   on_pong);
+}
+
+static const char *sandbox_name(const struct sandbox *base)
+{
+    return container_of(base, struct engine_sandbox, tasks.sandbox)->name;
+}
+
+static const char *sandbox_id(const struct sandbox *base)
+{
+    return container_of(base, struct engine_sandbox, tasks.sandbox)->id;
 }
 
 /* The same for all kinds but for the name, which people and clients see. */
@@ -324,36 +510,17 @@ const struct backend_ops engine_ops = {
     .own_images = true,
     .ping = engine_ping,
     .create = engine_create,
+    .unenforced = engine_unenforced,
     .abandon = engine_abandon,
     .destroy = engine_destroy,
-    .exec = engine_exec_start,
-    .exec_write = engine_exec_write,
-    .exec_close_stdin = engine_exec_close_stdin,
-    .exec_signal = engine_exec_signal,
-    .exec_kill = engine_exec_kill,
-    .exec_resize = engine_exec_resize,
-    .exec_pause = engine_exec_pause,
-    .exec_free = engine_exec_free,
-    .sandbox_name = engine_sandbox_name,
-    .sandbox_id = engine_sandbox_id,
+    .sandbox_name = sandbox_name,
+    .sandbox_id = sandbox_id,
     .list = engine_list,
     .adopt = engine_adopt,
     .sweep = engine_sweep,
     .set_deadline = engine_set_deadline,
-    .proc_start = engine_proc_start,
-    .proc_adopt = engine_proc_adopt,
-    .proc_range = engine_proc_range,
-    .proc_read = engine_proc_read,
-    .proc_release = engine_proc_release,
-    .proc_stderr = engine_proc_stderr,
-    .proc_stderr_from = engine_proc_stderr_from,
-    .proc_unwritten = engine_proc_unwritten,
-    .proc_write = engine_proc_write,
-    .proc_close_stdin = engine_proc_close_stdin,
-    .proc_signal = engine_proc_signal,
-    .proc_kill = engine_proc_kill,
-    .proc_end = engine_proc_end,
-    .proc_free = engine_proc_free,
+    .connect = engine_connect,
+    .pause = engine_pause,
     .receipt = engine_receipt,
     .place = engine_place,
     .doctor = engine_doctor,
@@ -361,10 +528,10 @@ const struct backend_ops engine_ops = {
     .detach = engine_detach,
 };
 
-/* What goes over a network in plain is anybody's to change, and an engine does what it is told. */
+/* Calls in plain text can be changed on their way through a network, and an engine obeys them. */
 static int check_endpoint(const char *endpoint, const struct tls_files *tls, struct err *err)
 {
-    if (tls != NULL || !engine_endpoint_is_tcp(endpoint) || engine_endpoint_is_loopback(endpoint))
+    if (tls != NULL || !engine_endpoint_is_tcp(endpoint) || is_loopback(endpoint))
         return 0;
     return err_set(err, ERR_DENIED,
                    "engine_socket %.120s is not on this host's loopback and has no TLS: set "
@@ -378,15 +545,17 @@ int engine_new(struct loop *loop, const struct engine_options *options, struct b
     AUTO_FREE char *endpoint = engine_find_endpoint(options->kind, options->endpoint);
     struct engine *e = xnew(struct engine);
     e->ops = engine_ops;
+    tasks_operations(&e->ops);
     e->base.ops = &e->ops;
     e->loop = loop;
     e->options = *options;
     e->kind = engine_kind_find(options->kind);
+    assert(e->kind != NULL);
     e->ops.name = e->kind->name;
     e->dir_fd = -1;
     int r = check_endpoint(endpoint, options->tls, err);
     if (r == 0)
-        r = engine_api_new_tls(loop, e->kind->name, endpoint, options->tls, &e->api, err);
+        r = engine_api_new(loop, e->kind->name, endpoint, options->tls, &e->api, err);
     if (r == 0)
         r = engine_open_dir(e, err);
     if (r == 0)

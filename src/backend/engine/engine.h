@@ -4,11 +4,10 @@
 /* Sandboxes made by a container engine, Docker or Podman, through its API. A session is one
  * container whose own program is box-guest (guest_wire.h); commands and managed processes go
  * through that and never through the engine, so they are as quick as a process and go on while the
- * engine restarts. Whoever can use a rootful engine is root on the host: with this backend boxd is
+ * engine restarts. A user of a rootful engine is root on the host: with this backend boxd is
  * as powerful as the engine's socket makes it. */
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -42,9 +41,7 @@ struct engine_options {
  * usually is. The caller sees to it that it may still use it later. To free. */
 char *engine_find_endpoint(const char *kind, const char *given);
 bool engine_kind_known(const char *kind);
-/* Whether it is a place in the network, and whether that is this very host. */
-bool engine_endpoint_is_tcp(const char *endpoint);
-bool engine_endpoint_is_loopback(const char *endpoint);
+bool engine_endpoint_is_tcp(const char *endpoint); /* it is a place in the network */
 /* Whether an earlier daemon may have left sessions there. */
 bool engine_has_left(const char *kind, const char *state_dir);
 
@@ -52,7 +49,7 @@ bool engine_has_left(const char *kind, const char *state_dir);
  * there. There is no program in it to run. */
 #define ENGINE_PROBE_IMAGE "localhost/box-probe:1"
 
-/* Talks to nobody yet: an engine that is down is found out by the first call, and asked again by
+/* Makes no call yet: an engine that is down is found out by the first one, and asked again by
  * the next. Call before dropping privileges: the roots are opened. Strings are borrowed for the
  * backend's life. */
 int engine_new(struct loop *loop, const struct engine_options *options, struct backend **ret,

@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "backend/engine/api.h"
 #include "backend/engine/engine.h"
+#include "backend/task.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "inside/guest_wire.h"
@@ -17,11 +18,8 @@
 
 struct engine;
 struct engine_binding;
-struct engine_exec;
-struct engine_proc;
 struct engine_pull;
 struct engine_sandbox;
-struct jw;
 struct sock_filter;
 
 #define ENGINE_NAME_MAX 64
@@ -44,7 +42,7 @@ _Static_assert(ENGINE_MOUNTS_MAX <= GUEST_CHECKS_MAX, "each mount is compared");
  * those of its image, too, and an image may carry any. */
 #define LABEL_OWN "langbot.box.labels"
 
-/* kind.c: what differs between the two, all of it. */
+/* All that differs between the two. */
 struct engine_kind {
     const char *name;
     const char *const *sockets; /* usual places, first that is there wins; %s: $XDG_RUNTIME_DIR */
@@ -55,7 +53,6 @@ struct engine_kind {
     bool is_podman;
     bool mounts_as_text; /* it turns typed mounts into comma-separated text on its way */
 };
-const struct engine_kind *engine_kind_find(const char *name);
 
 /* A host directory or file that goes into the container: opened beneath an allowed root, and
  * compared with what is really there once the container runs, before any program does. */
@@ -82,12 +79,6 @@ struct engine_mounts {
 /* By name only: nothing is opened. */
 int engine_mounts_collect(const struct spec *spec, const struct engine *e,
                           struct engine_mounts *ret, struct err *err);
-/* Opens what is not open yet, with our own rights. */
-int engine_mounts_identify(const struct engine *e, struct engine_mounts *m, struct err *err);
-int engine_mount_take(struct engine_mount *m, int fd); /* what it became; the descriptor is taken */
-/* 1 and the place in another mount's source where the target of this one lies, to free; or 0. */
-int engine_mount_inside(const struct engine *e, const struct engine_mounts *all, size_t at,
-                        struct engine_mount *ret, struct err *err);
 /* Whether what the container has is what was opened, and as read-only as it has to be. `ret_again`:
  * not for certain, the supervisor should look once more. */
 int engine_mounts_check(const struct engine_mounts *m, const struct guest_check *checks,
@@ -95,7 +86,7 @@ int engine_mounts_check(const struct engine_mounts *m, const struct guest_check 
 void engine_mounts_checked(struct engine_mounts *m); /* and are not compared again */
 void engine_mounts_done(struct engine_mounts *m);
 
-/* bind.c: owners of mounts. */
+/* Owners of mounts. */
 /* Whether the session's user can be made the owner of mounts, or why not. */
 bool engine_can_bind(const struct engine *e, const char **ret_why);
 /* Asks box-priv for all mounts, then engine_bound() follows. On failure it does not. */
@@ -109,7 +100,7 @@ void engine_unbind(struct engine_sandbox *sb); /* the container has what it need
 /* What the engine said about itself. */
 struct engine_facts {
     bool known;
-    char runtime[64];  /* that it uses when nobody asks for another */
+    char runtime[64];  /* that it uses unless another is asked for */
     bool narrow;       /* its containers have only a small range of ids: rootless, or remapped */
     bool v1;           /* sockets need a limit of their own, see cgroup_socket_bytes() */
     bool no_limits;    /* it takes them and ignores them: rootless, and no cgroup v2 */
@@ -117,6 +108,8 @@ struct engine_facts {
     bool no_network;   /* that runtime is told to give its containers none */
     bool live_restore; /* containers outlive it, but not those that are to remove themselves */
 };
+
+/* create.c */
 
 /* What one container is made from: the input of engine_create_body(), which is pure. */
 struct engine_plan {
@@ -143,7 +136,7 @@ void engine_container_name(const char *session_id, const char *random, char *ret
 enum engine_workspace {
     ENGINE_WORKSPACE_HOST,   /* a directory of the host */
     ENGINE_WORKSPACE_VOLUME, /* the engine's own disk; it belongs to root */
-    ENGINE_WORKSPACE_MEMORY, /* of a size that nobody can exceed */
+    ENGINE_WORKSPACE_MEMORY, /* of a fixed size */
 };
 enum engine_workspace engine_workspace(const struct spec *spec, bool root);
 uint64_t engine_workspace_bytes(const struct spec *spec); /* of one in memory */
@@ -152,8 +145,8 @@ int64_t engine_pids_reserve(bool own_id);
 /* What the engine is asked for, so that programs have spec->pids_limit. */
 int64_t engine_pids_max(const struct spec *spec, bool own_id, bool gvisor);
 
-/* image.c: names of images. Strict: what an engine, a registry or a shell could read as
- * something else is refused. */
+/* Names of images. Strict: what an engine, a registry or a shell could read as something else is
+ * refused. */
 int engine_image_check(const char *reference, struct err *err);
 /* Labels of an image, of GET /images/x/json, are in every list of containers, and an answer of an
  * engine has a limit: more than some are refused. */
@@ -163,6 +156,11 @@ int engine_image_labels(const struct json *image, const char *reference, struct 
 int engine_image_volumes(const struct json *image, const struct spec *spec,
                          const struct engine_mounts *mounts, char ***ret, struct err *err);
 
+/* How large an image that is being fetched is, by what the registry says of each layer. */
+#define ENGINE_PULL_MAX (16ULL << 30)
+/* *pull is made at first; true: with this one it is more than ENGINE_PULL_MAX, or too many. */
+bool engine_pull_excess(struct engine_pull **pull, const char *layer, uint64_t bytes);
+
 /* link.c: the connection to one box-guest. */
 struct engine_link {
     struct loop *loop;
@@ -170,8 +168,7 @@ struct engine_link {
     struct loop_io listen_io, io;
     struct buf in, out;
     size_t out_pos;
-    unsigned busy;
-    bool closed;
+    bool extra; /* connections beside the guest's own are wanted */
     const struct engine_link_handlers *handlers;
     void *arg;
 };
@@ -183,18 +180,21 @@ struct engine_link_handlers {
     void (*frame)(void *arg, const struct guest_head *head, const char *body);
     void (*lost)(void *arg); /* the peer is gone or makes no sense; listening goes on */
     void (*drained)(void *arg);
+    void (*extra)(void *arg, int fd); /* another connection, the callee's; see below */
 };
 void engine_link_init(struct engine_link *l, struct loop *loop,
                       const struct engine_link_handlers *handlers, void *arg);
 /* Makes the directory `name` beneath the engine's own and listens there. */
 int engine_link_open(struct engine_link *l, int parent_fd, const char *name, struct err *err);
 void engine_link_close(struct engine_link *l);
+/* Whether connections beside the guest's own are accepted; any program of the session can make one.
+ */
+void engine_link_extra(struct engine_link *l, bool on);
 /* 0, -EPIPE without a connection, -ENOBUFS when too much waits. */
 int engine_link_send(struct engine_link *l, const struct guest_head *head, const void *a,
                      size_t a_len, const void *b, size_t b_len);
-size_t engine_link_queued(const struct engine_link *l);
 
-/* Who makes the containers, where that is no engine (runsc.c). */
+/* Makes the containers where no engine does (runsc.c). */
 struct engine_maker {
     /* Ends what there is of one, then calls engine_removed(). */
     void (*remove)(struct engine_sandbox *sb);
@@ -210,7 +210,7 @@ struct engine {
     const struct engine_kind *kind;
     const struct engine_maker *maker; /* NULL: the engine itself */
     struct engine_api *api;           /* owned; NULL with a maker */
-    bool binds_unseen; /* it does not see the mounts of box-priv: somebody stands between us */
+    bool binds_unseen; /* it does not see the mounts of box-priv: a proxy or a VM is in between */
     bool untidy;       /* something of ours could not be removed; the engine was away */
     struct engine_facts facts;
     char instance[ENGINE_INSTANCE_LEN + 1];
@@ -220,9 +220,8 @@ struct engine {
     int *root_fds;              /* owned; like roots */
     struct sock_filter *filter; /* owned */
     size_t filter_len;          /* bytes */
-    struct engine_sandbox *sandboxes;
-    struct engine_job *jobs; /* sweeps, receipts, reports under way */
-    bool freeing;
+    LIST_HEAD(, engine_sandbox) sandboxes;
+    LIST_HEAD(, engine_job) jobs; /* sweeps, receipts, reports under way */
 };
 
 /*   PROBING ► INSPECTING ► (PULLING ► INSPECTING) ► CREATING ► STARTING ► GREETING ► READY
@@ -244,9 +243,9 @@ enum engine_state {
 };
 
 struct engine_sandbox {
-    struct sandbox base;
+    struct tasks tasks;
     struct engine *engine; /* borrowed */
-    struct engine_sandbox *prev, *next;
+    LIST_ENTRY(engine_sandbox) entry;
     enum engine_state state;
     char name[ENGINE_NAME_MAX];
     char id[ENGINE_ID_MAX]; /* "" until the engine made it */
@@ -263,16 +262,17 @@ struct engine_sandbox {
     char bind_name[17];             /* of its binds; "": there are none (any more) */
     uint32_t bind_uid;
     char not_mapped[200]; /* why the owners of its mounts are not its user; "": they are */
-    bool own_id;          /* its user id is nobody else's */
+    bool own_id;          /* no other session has its user id */
     bool lost, pulled;
     bool gvisor; /* its kernel is gVisor's */
     struct loop_timer timer;
     struct loop_defer defer;
-    struct engine_exec *execs;
-    struct engine_proc *procs;
     struct guest_proc found[GUEST_CELLS_MAX]; /* at adoption */
     size_t n_found;
-    uint32_t next_exec, running, guest_uid;
+    uint32_t next_exec, next_dial, guest_uid;
+    unsigned n_dials, n_callers;
+    LIST_HEAD(, engine_dial) dials;     /* connections to servers inside that are being made */
+    LIST_HEAD(, engine_caller) callers; /* connections that may belong to one of these */
     uint64_t tree_bytes; /* memory that box-guest lets each program's tree have; 0: it need not */
     unsigned removals, looks; /* tries to remove it; looks whether it runs at all */
     unsigned conflicts;       /* times that its removal was under way already */
@@ -298,99 +298,71 @@ void engine_greet(struct engine_sandbox *sb); /* the container runs: its supervi
 void engine_removed(struct engine_sandbox *sb, const struct err *err); /* err NULL: it is gone */
 void engine_lose(struct engine_sandbox *sb); /* it died by itself: its user hears of it, once */
 
+void engine_destroy(struct sandbox *base, backend_done_fn *done, void *arg);
+void engine_set_deadline(struct sandbox *base, uint64_t boot_ns);
+/* Adds a zeroed one, with what it needs of the spec, to those of the engine. */
+void engine_sandbox_init(struct engine_sandbox *sb, struct engine *e, const struct spec *spec);
+void engine_sandbox_free(struct engine_sandbox *sb); /* its user is not told */
+int engine_send(struct engine_sandbox *sb, enum guest_type type, uint32_t id, uint32_t flags,
+                const void *data, size_t len);
+
 /* make.c */
 void engine_bound(struct engine_sandbox *sb); /* its mounts are settled */
-struct spec *engine_copy_spec(const struct spec *from);
+const char *engine_unenforced(const struct backend *b, const struct spec *spec, unsigned field);
 int engine_create(struct backend *b, const struct spec *spec, backend_created_fn *created,
                   backend_lost_fn *lost, void *arg, struct err *err);
 void engine_abandon(struct backend *b, void *arg);
 int engine_adopt(struct backend *b, const char *name, const struct spec *spec,
                  backend_created_fn *created, backend_lost_fn *lost, void *arg, struct err *err);
 
-/* pull.c: how large what is being fetched is, by what the registry says of each layer. */
-#define ENGINE_PULL_MAX (16ULL << 30)
-/* *pull is made at first; true: with this one it is more than ENGINE_PULL_MAX, or too many. */
-bool engine_pull_excess(struct engine_pull **pull, const char *layer, uint64_t bytes);
-void engine_pull_free(struct engine_pull *pull);
+/* tasks.c */
+extern const struct tasks_ops engine_tasks_ops;
+void engine_task_frame(struct engine_sandbox *sb, const struct guest_head *head, const char *body);
+void engine_proc_forget_found(struct engine_sandbox *sb); /* those that were not taken over */
 
-/* life.c again */
-void engine_destroy(struct sandbox *base, backend_done_fn *done, void *arg);
-const char *engine_sandbox_name(const struct sandbox *base);
-const char *engine_sandbox_id(const struct sandbox *base);
-void engine_set_deadline(struct sandbox *base, uint64_t boot_ns);
-void engine_sandbox_free(struct engine_sandbox *sb); /* without a word to anybody */
-int engine_send(struct engine_sandbox *sb, enum guest_type type, uint32_t id, uint32_t flags,
-                const void *data, size_t len);
-
-/* exec.c */
-int engine_exec_start(struct sandbox *base, const struct exec_request *req,
-                      const struct exec_events *events, void *arg, struct exec **ret,
-                      struct err *err);
-int engine_exec_write(struct exec *base, const char *data, size_t len);
-void engine_exec_close_stdin(struct exec *base);
-void engine_exec_signal(struct exec *base, int signo);
-void engine_exec_kill(struct exec *base);
-void engine_exec_resize(struct exec *base, uint16_t rows, uint16_t cols);
-void engine_exec_pause(struct exec *base, bool paused);
-void engine_exec_free(struct exec *base);
-void engine_exec_frame(struct engine_sandbox *sb, const struct guest_head *head, const char *body);
-void engine_exec_lose_all(struct engine_sandbox *sb);
-void engine_outcome(struct outcome *o, const struct guest_exited *m);
-int engine_pack(struct buf *out, struct guest_start *head, char *const *argv, const char *cmd,
-                char *const *const envs[2], const char *cwd);
-
-/* proc.c */
-int engine_proc_start(struct sandbox *base, const struct proc_request *req,
-                      const struct proc_events *events, void *arg, struct proc **ret,
-                      struct err *err);
-int engine_proc_adopt(struct sandbox *base, uint32_t number, const struct proc_events *events,
-                      void *arg, struct proc **ret, struct err *err);
-struct proc_range engine_proc_range(const struct proc *base);
-ssize_t engine_proc_read(struct proc *base, uint64_t from, char *buf, size_t size);
-void engine_proc_release(struct proc *base, uint64_t upto);
-size_t engine_proc_stderr(struct proc *base, char *buf, size_t size);
-size_t engine_proc_stderr_from(struct proc *base, uint64_t *at, char *buf, size_t size);
-size_t engine_proc_unwritten(const struct proc *base);
-int engine_proc_write(struct proc *base, const char *data, size_t len);
-void engine_proc_close_stdin(struct proc *base);
-void engine_proc_signal(struct proc *base, int signo);
-void engine_proc_kill(struct proc *base);
-void engine_proc_end(struct proc *base, backend_done_fn *done, void *arg);
-void engine_proc_free(struct proc *base);
-void engine_proc_frame(struct engine_sandbox *sb, const struct guest_head *head, const char *body);
-void engine_proc_lose_all(struct engine_sandbox *sb);
-void engine_proc_drop_all(struct engine_sandbox *sb);     /* frees them, without a word */
-void engine_proc_forget_found(struct engine_sandbox *sb); /* those nobody has taken over */
+/* connect.c */
+int engine_connect(struct sandbox *base, uint16_t port, backend_connected_fn *done, void *arg,
+                   struct err *err);
+void engine_on_extra(struct engine_sandbox *sb, int fd); /* takes fd */
+void engine_on_refused(struct engine_sandbox *sb, const struct guest_head *head);
+void engine_dials_lose(struct engine_sandbox *sb); /* they fail, from the loop */
 
 /* engine.c */
-extern const struct backend_ops engine_ops;             /* but for the name */
-int engine_open_dir(struct engine *e, struct err *err); /* where sessions meet their guests */
-void engine_detach(struct backend *b);
-void engine_free(struct backend *b);
-
-/* sweep.c */
-void engine_sweep_directories(const struct engine *e); /* those of no session that is known */
-int engine_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
+extern const struct backend_ops engine_ops;                /* but for the name */
+int engine_open_dir(struct engine *e, struct err *err);    /* where sessions meet their guests */
+int engine_load_filter(struct engine *e, struct err *err); /* of system calls, for commands */
+/* What a program of that version is too old for, or NULL. */
+const char *engine_floor_breach(const char *program, const char *text);
 
 /* list.c */
+void engine_sweep_directories(const struct engine *e); /* those of no session that is known */
+int engine_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err);
 int engine_list(struct backend *b, const char *const *labels, backend_found_fn *each,
                 backend_done_fn *done, void *arg, struct err *err);
+
+/* pause.c */
+int engine_pause(struct sandbox *base, bool paused, backend_done_fn *done, void *arg,
+                 struct err *err);
+void engine_thaw(struct engine_sandbox *sb); /* ADOPTING: it is paused, and could not answer */
 
 /* report.c */
 int engine_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 int engine_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
 void engine_report_forget(const struct engine_sandbox *sb); /* it goes: what is told of it ends */
 
-/* floor.c: what a program of that version is too old for, or NULL. */
-const char *engine_floor_breach(const char *program, const char *text);
-
-/* A piece of work that belongs to no sandbox. */
+/* A piece of work that belongs to no sandbox: the first member of what xnew() made for it. */
 struct engine_job {
     struct engine *engine; /* borrowed */
-    struct engine_job *prev, *next;
-    void (*drop)(struct engine_job *job); /* the backend goes: frees it without a word */
+    LIST_ENTRY(engine_job) entry;
+    struct engine_call *call; /* under way, or NULL */
+    backend_done_fn *done;
+    void *arg;
+    void (*release)(struct engine_job *job); /* frees what it owns beside; NULL: nothing */
 };
-void engine_job_add(struct engine *e, struct engine_job *job, void (*drop)(struct engine_job *job));
-void engine_job_remove(struct engine_job *job);
+void engine_job_start(struct engine *e, struct engine_job *job, backend_done_fn *done, void *arg);
+/* One call at a time; fn gets the job, and sets job->call to NULL. */
+void engine_job_ask(struct engine_job *job, const struct engine_request *req, engine_answer_fn *fn);
+void engine_job_free(struct engine_job *job);                       /* without a word */
+void engine_job_end(struct engine_job *job, const struct err *err); /* and done() hears of it */
 /* What GET /info said. */
 void engine_facts_read(struct engine_facts *f, const struct json *info, const char *wanted_runtime);

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/state.h"
 #include "base/str.h"
 #include "base/strv.h"
 
@@ -27,61 +28,75 @@
 #define REMOVE_PAUSE_NS (1ULL * NSEC_PER_SEC)
 
 #define TO(s) (1U << ENGINE_##s)
-static const struct {
-    const char *name;
-    unsigned next;
-} states[ENGINE_STATE_MAX] = {
-    [ENGINE_PROBING] = {"probing", TO(INSPECTING) | TO(STARTING) | TO(ADOPTING) | TO(REMOVING)},
-    [ENGINE_INSPECTING] = {"inspecting", TO(PULLING) | TO(BINDING) | TO(CREATING) | TO(REMOVING)},
-    [ENGINE_PULLING] = {"pulling", TO(INSPECTING) | TO(REMOVING)},
-    [ENGINE_BINDING] = {"binding", TO(CREATING) | TO(REMOVING)},
-    [ENGINE_CREATING] = {"creating", TO(CREATING) | TO(STARTING) | TO(REMOVING)},
-    [ENGINE_STARTING] = {"starting", TO(GREETING) | TO(REMOVING)},
-    [ENGINE_ADOPTING] = {"adopting", TO(GREETING) | TO(REMOVING)},
-    [ENGINE_GREETING] = {"greeting", TO(READY) | TO(REMOVING)},
-    [ENGINE_READY] = {"ready", TO(REMOVING)},
-    [ENGINE_REMOVING] = {"removing", 0},
+static const unsigned moves[ENGINE_STATE_MAX] = {
+    [ENGINE_PROBING] = TO(INSPECTING) | TO(STARTING) | TO(ADOPTING) | TO(REMOVING),
+    [ENGINE_INSPECTING] = TO(PULLING) | TO(BINDING) | TO(CREATING) | TO(REMOVING),
+    [ENGINE_PULLING] = TO(INSPECTING) | TO(REMOVING),
+    [ENGINE_BINDING] = TO(CREATING) | TO(REMOVING),
+    [ENGINE_CREATING] = TO(CREATING) | TO(STARTING) | TO(REMOVING),
+    [ENGINE_STARTING] = TO(GREETING) | TO(REMOVING),
+    [ENGINE_ADOPTING] = TO(GREETING) | TO(REMOVING),
+    [ENGINE_GREETING] = TO(READY) | TO(REMOVING),
+    [ENGINE_READY] = TO(REMOVING),
 };
 
 void engine_move(struct engine_sandbox *sb, enum engine_state to)
 {
-    assert(states[sb->state].next & (1U << to));
-    sb->state = to;
+    STATE_MOVE(sb->state, moves, to);
+}
+
+/* What a sandbox needs of its spec after the call that made it. */
+static struct spec *copy_spec(const struct spec *from)
+{
+    struct spec *s = spec_new();
+    free(s->image);
+    free(s->workdir);
+    free(s->mount_path);
+    strv_free(s->env);
+    s->image = xstrdup(from->image);
+    s->workdir = xstrdup(from->workdir);
+    s->mount_path = xstrdup(from->mount_path);
+    s->session_id = xstrdup(from->session_id != NULL ? from->session_id : "");
+    s->env = strv_copy(from->env);
+    s->host_path = from->host_path != NULL ? xstrdup(from->host_path) : NULL;
+    s->host_path_mode = from->host_path_mode;
+    s->network = from->network;
+    s->persistent = from->persistent;
+    s->cpus = from->cpus;
+    s->memory_mb = from->memory_mb;
+    s->pids_limit = from->pids_limit;
+    s->read_only_rootfs = from->read_only_rootfs;
+    s->workspace_quota_mb = from->workspace_quota_mb;
+    s->own.labels = strv_copy(from->own.labels);
+    return s;
+}
+
+void engine_sandbox_init(struct engine_sandbox *sb, struct engine *e, const struct spec *spec)
+{
+    tasks_init(&sb->tasks, &e->base, &engine_tasks_ops, e->loop);
+    sb->engine = e;
+    sb->spec = copy_spec(spec);
+    sb->next_exec = 1;
+    LIST_INSERT_HEAD(&e->sandboxes, sb, entry);
 }
 
 void engine_sandbox_free(struct engine_sandbox *sb)
 {
-    struct engine *e = sb->engine;
-    if (sb->prev != NULL)
-        sb->prev->next = sb->next;
-    else
-        e->sandboxes = sb->next;
-    if (sb->next != NULL)
-        sb->next->prev = sb->prev;
+    LIST_REMOVE(sb, entry);
     engine_call_cancel(sb->call);
     loop_timer_stop(&sb->timer);
     loop_defer_stop(&sb->defer);
-    engine_exec_lose_all(sb);
-    engine_proc_lose_all(sb);
+    tasks_lose(&sb->tasks);
+    engine_dials_lose(sb);
     engine_report_forget(sb);
     if (sb->linked)
         engine_link_close(&sb->link);
     engine_unbind(sb);
     engine_mounts_done(&sb->mounts);
-    engine_pull_free(sb->pull);
+    free(sb->pull);
     strv_free(sb->volumes);
     spec_free(sb->spec);
     free(sb);
-}
-
-const char *engine_sandbox_name(const struct sandbox *base)
-{
-    return container_of(base, struct engine_sandbox, base)->name;
-}
-
-const char *engine_sandbox_id(const struct sandbox *base)
-{
-    return container_of(base, struct engine_sandbox, base)->id;
 }
 
 int engine_send(struct engine_sandbox *sb, enum guest_type type, uint32_t id, uint32_t flags,
@@ -91,7 +106,6 @@ int engine_send(struct engine_sandbox *sb, enum guest_type type, uint32_t id, ui
     return sb->linked ? engine_link_send(&sb->link, &head, data, len, NULL, 0) : -EPIPE;
 }
 
-/* One call at a time belongs to a sandbox. */
 void engine_ask(struct engine_sandbox *sb, const struct engine_request *req, engine_answer_fn *fn)
 {
     assert(sb->call == NULL);
@@ -166,21 +180,21 @@ void engine_remove(struct engine_sandbox *sb)
     engine_ask(sb, &(struct engine_request){.method = "DELETE", .target = target}, on_removed);
 }
 
-/* What is being made has no id yet, and whoever hangs up does not stop it: on_created() goes on. */
+/* A container that is being made has no id yet, and hanging up does not stop the engine:
+ * on_created() goes on with the removal. */
 static void start_removal(struct engine_sandbox *sb)
 {
     bool making = sb->state == ENGINE_CREATING && sb->call != NULL;
     engine_move(sb, ENGINE_REMOVING);
     loop_timer_stop(&sb->timer);
-    engine_exec_lose_all(sb);
-    engine_proc_lose_all(sb);
+    tasks_lose(&sb->tasks);
+    engine_dials_lose(sb);
     if (making)
         return;
     engine_call_cancel(TAKE_PTR(sb->call));
     engine_remove(sb);
 }
 
-/* It will not come to be: whatever is there already goes, then its user hears why. */
 void engine_fail(struct engine_sandbox *sb, const struct err *err)
 {
     if (sb->state == ENGINE_REMOVING)
@@ -191,7 +205,7 @@ void engine_fail(struct engine_sandbox *sb, const struct err *err)
 
 void engine_destroy(struct sandbox *base, backend_done_fn *done, void *arg)
 {
-    struct engine_sandbox *sb = container_of(base, struct engine_sandbox, base);
+    struct engine_sandbox *sb = container_of(base, struct engine_sandbox, tasks.sandbox);
     if (sb->state == ENGINE_REMOVING)
         return;
     sb->destroyed = done;
@@ -206,8 +220,8 @@ void engine_lose(struct engine_sandbox *sb)
     if (sb->lost || sb->state == ENGINE_REMOVING)
         return;
     sb->lost = true;
-    engine_exec_lose_all(sb);
-    engine_proc_lose_all(sb);
+    tasks_lose(&sb->tasks);
+    engine_dials_lose(sb);
     sb->on_lost(sb->arg);
 }
 
@@ -221,7 +235,7 @@ static void on_link_lost(void *arg)
 static void add_rlimit(struct guest_hello *h, int resource, uint64_t soft, uint64_t hard)
 {
     h->rlimits[h->n_rlimits++] =
-        (struct guest_rlimit){.resource = (uint32_t)resource, .soft = soft, .hard = hard};
+        (struct inside_rlimit){.resource = (uint32_t)resource, .soft = soft, .hard = hard};
 }
 
 static void on_link_connected(void *arg)
@@ -245,6 +259,7 @@ static void on_link_connected(void *arg)
     add_rlimit(&h, RLIMIT_MEMLOCK, 65536, 65536);
     add_rlimit(&h, RLIMIT_MSGQUEUE, 65536, 65536);
     add_rlimit(&h, RLIMIT_SIGPENDING, 1024, 1024);
+    add_rlimit(&h, RLIMIT_STACK, 8ULL << 20, 64ULL << 20);
     if (sb->own_id)
         h.nproc = (uint32_t)sb->spec->pids_limit + 1; /* box-guest */
     if (engine_workspace(sb->spec, false) == ENGINE_WORKSPACE_MEMORY &&
@@ -262,7 +277,7 @@ static void become_ready(struct engine_sandbox *sb)
     engine_mounts_checked(&sb->mounts);
     engine_unbind(sb);
     engine_move(sb, ENGINE_READY);
-    sb->created(sb->arg, &sb->base, NULL);
+    sb->created(sb->arg, &sb->tasks.sandbox, NULL);
     if (sb->state == ENGINE_READY)
         engine_proc_forget_found(sb);
 }
@@ -303,14 +318,21 @@ static void on_link_frame(void *arg, const struct guest_head *head, const char *
         on_welcome(sb, head, body);
     else if (sb->state != ENGINE_READY)
         return;
-    else if (head->id & GUEST_PROC_BIT)
-        engine_proc_frame(sb, head, body);
+    else if (head->type == GUEST_REFUSED)
+        engine_on_refused(sb, head);
     else
-        engine_exec_frame(sb, head, body);
+        engine_task_frame(sb, head, body);
 }
 
-static const struct engine_link_handlers link_handlers = {
-    .connected = on_link_connected, .frame = on_link_frame, .lost = on_link_lost};
+static void on_link_extra(void *arg, int fd)
+{
+    engine_on_extra(arg, fd);
+}
+
+static const struct engine_link_handlers link_handlers = {.connected = on_link_connected,
+                                                          .frame = on_link_frame,
+                                                          .lost = on_link_lost,
+                                                          .extra = on_link_extra};
 
 static void on_greet_time(struct loop_timer *t);
 
@@ -322,7 +344,7 @@ static void on_looked(void *arg, const struct json *body, const struct err *err)
     struct err why = {0};
     sb->call = NULL;
     bool runs = err == NULL && json_bool(json_get(state, "Running"));
-    if (runs || (err != NULL && err->sys != 0)) { /* or nobody there to ask */
+    if (runs || (err != NULL && err->sys != 0)) { /* or the engine cannot be asked */
         loop_timer_start(sb->engine->loop, &sb->timer, GREET_LOOK_NS, on_greet_time);
         return;
     }
@@ -373,7 +395,7 @@ int engine_listen(struct engine_sandbox *sb, struct err *err)
 
 void engine_set_deadline(struct sandbox *base, uint64_t boot_ns)
 {
-    struct engine_sandbox *sb = container_of(base, struct engine_sandbox, base);
+    struct engine_sandbox *sb = container_of(base, struct engine_sandbox, tasks.sandbox);
     uint64_t now = clock_boot(loop_clock(sb->engine->loop)), left = 0;
     if (boot_ns > 0)
         left = boot_ns > now ? boot_ns - now : 1;

@@ -3,7 +3,6 @@
 /* The unix socket of one session that its box-guest connects to: frames in both directions. */
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -15,7 +14,6 @@
 #include "backend/engine/engine_internal.h"
 #include "base/fd.h"
 #include "base/path.h"
-#include "base/str.h"
 
 #define READ_CHUNK (64U * 1024U)
 #define READS_PER_TURN 16 /* then other sessions get their turn */
@@ -32,12 +30,28 @@ static void drop(struct engine_link *l)
 
 static void on_connection(struct loop_io *io, uint32_t events);
 
+/* While the guest is connected, others are not accepted unless they are wanted. */
+static void watch_listener(struct engine_link *l)
+{
+    bool wanted = l->listen_fd >= 0 && (l->fd < 0 || l->extra);
+    if (!wanted)
+        loop_io_stop(&l->listen_io);
+    else if (l->listen_io.loop == NULL)
+        (void)loop_io_start(l->loop, &l->listen_io, l->listen_fd, EPOLLIN, on_connection);
+}
+
+void engine_link_extra(struct engine_link *l, bool on)
+{
+    l->extra = on;
+    watch_listener(l);
+}
+
 static void lose(struct engine_link *l)
 {
     if (l->fd < 0)
         return;
     drop(l);
-    (void)loop_io_start(l->loop, &l->listen_io, l->listen_fd, EPOLLIN, on_connection);
+    watch_listener(l);
     l->handlers->lost(l->arg);
 }
 
@@ -115,19 +129,24 @@ static void on_io(struct loop_io *io, uint32_t events)
         buf_done(&l->in);
 }
 
-/* One guest at a time; whoever else connects is the session's own program and waits in vain. */
+/* One guest at a time; any other connection is one that it makes for a connection of ours, or from
+ * a program of the session. */
 static void on_connection(struct loop_io *io, uint32_t events)
 {
     struct engine_link *l = container_of(io, struct engine_link, listen_io);
     int fd = accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return;
+    if (l->fd >= 0) {
+        l->handlers->extra(l->arg, fd);
+        return;
+    }
     if (loop_io_start(l->loop, &l->io, fd, EPOLLIN, on_io) < 0) {
         (void)close(fd);
         return;
     }
-    loop_io_stop(&l->listen_io);
     l->fd = fd;
+    watch_listener(l);
     l->handlers->connected(l->arg);
 }
 
@@ -141,10 +160,9 @@ static int listen_in(int dir_fd, struct err *err)
     (void)unlinkat(dir_fd, GUEST_SOCKET_NAME, 0);
     (void)snprintf(sun.sun_path, sizeof(sun.sun_path), "/proc/self/fd/%d/" GUEST_SOCKET_NAME,
                    dir_fd);
-    /* Anybody in the container may connect, whatever its id; nobody outside gets to the directory.
-     */
+    /* Any id in the container may connect; other users of the host cannot enter the directory. */
     if (bind(fd, (struct sockaddr *)&sun, sizeof(sun)) < 0 ||
-        fchmodat(dir_fd, GUEST_SOCKET_NAME, 0666, 0) < 0 || listen(fd, 4) < 0)
+        fchmodat(dir_fd, GUEST_SOCKET_NAME, 0666, 0) < 0 || listen(fd, 64) < 0)
         return err_sys(err, errno, "listen for the container's supervisor");
     return TAKE_FD(fd);
 }
@@ -210,9 +228,4 @@ int engine_link_send(struct engine_link *l, const struct guest_head *head, const
         (void)loop_io_events(&l->io, EPOLLIN | EPOLLOUT);
     }
     return 0;
-}
-
-size_t engine_link_queued(const struct engine_link *l)
-{
-    return l->out.len - l->out_pos;
 }

@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Lists the running containers of this instance that carry certain labels: page by page, then each
- * is inspected, because a list has the time of creation only in seconds. The engine filters by the
- * labels, exactly as they are named; whether a container is of this instance is checked here. */
+/* The containers of this instance that are there, page by page. A list tells of those that run and
+ * carry certain labels: each is inspected, because a page has the time of creation only in seconds.
+ * A sweep ends those that an earlier daemon left, then the directories they were met in. The engine
+ * filters by label, and whether a container is of this very instance is checked here again: what
+ * another one made, alive or dead, is not ours to judge. */
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "backend/engine/engine_internal.h"
 #include "base/alloc.h"
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "base/json.h"
+#include "base/log.h"
+#include "base/path.h"
 #include "base/str.h"
 #include "base/strv.h"
 #include "spec/coerce.h"
@@ -18,34 +26,41 @@
 #define FILTER_MAX 1024U
 #define USEC_NS 1000U
 
+/* The next page of containers that have these labels: behind `last`, unless that is "". */
+static void ask_page(struct engine_job *job, const char *which, const char *const *labels,
+                     const char *last, engine_answer_fn *fn)
+{
+    AUTO_DONE(buf) struct buf filters = BUF_INIT(FILTER_MAX);
+    struct jw w = JW_INIT(&filters);
+    jw_object(&w);
+    jw_karray(&w, "label");
+    for (; *labels != NULL; labels++)
+        jw_str(&w, *labels);
+    jw_array_end(&w);
+    if (last[0] != '\0') {
+        jw_karray(&w, "before");
+        jw_str(&w, last);
+        jw_array_end(&w);
+    }
+    jw_object_end(&w);
+    AUTO_FREE char *quoted = engine_quote(buf_str(&filters));
+    AUTO_FREE char *target =
+        xasprintf("/containers/json?%slimit=%d&filters=%s", which, ENGINE_PAGE, quoted);
+    engine_job_ask(job, &(struct engine_request){.target = target}, fn);
+}
+
 struct list {
     struct engine_job job;
     const char *const *labels; /* borrowed, static */
     backend_found_fn *each;
-    backend_done_fn *done;
-    void *arg;
-    struct engine_call *call;
     char last[ENGINE_ID_MAX]; /* that the next page begins behind */
     char **ids;               /* owned; those to look at */
     size_t n, at, seen;
 };
 
-static void list_free(struct engine_job *job)
+static void list_release(struct engine_job *job)
 {
-    struct list *l = container_of(job, struct list, job);
-    engine_call_cancel(l->call);
-    engine_job_remove(job);
-    strv_free(l->ids);
-    free(l);
-}
-
-static void finish(struct list *l, const struct err *err)
-{
-    backend_done_fn *done = l->done;
-    void *arg = l->arg;
-    struct err why = err != NULL ? *err : (struct err){0};
-    list_free(&l->job);
-    done(arg, why.code != ERR_NONE ? &why : NULL);
+    strv_free(container_of(job, struct list, job)->ids);
 }
 
 static bool is_ours(const struct list *l, const struct json *labels)
@@ -105,25 +120,24 @@ static void on_looked(void *arg, const struct json *body, const struct err *err)
     struct list *l = arg;
     AUTO_STRV char **labels = NULL;
     struct backend_found found;
-    l->call = NULL;
+    l->job.call = NULL;
     if (err != NULL && err->code != ERR_NOT_FOUND) { /* not found: it has ended meanwhile */
-        finish(l, err);
+        engine_job_end(&l->job, err);
         return;
     }
     if (err == NULL && read_found(l, body, &found, &labels))
-        l->each(l->arg, &found);
+        l->each(l->job.arg, &found);
     look_next(l);
 }
 
 static void look_next(struct list *l)
 {
     if (l->at == l->n) {
-        finish(l, NULL);
+        engine_job_end(&l->job, NULL);
         return;
     }
     AUTO_FREE char *target = xasprintf("/containers/%s/json", l->ids[l->at++]);
-    l->call = engine_call_start(l->job.engine->api, &(struct engine_request){.target = target},
-                                on_looked, l);
+    engine_job_ask(&l->job, &(struct engine_request){.target = target}, on_looked);
 }
 
 static void list_page(struct list *l);
@@ -132,14 +146,14 @@ static void on_listed(void *arg, const struct json *body, const struct err *err)
 {
     struct list *l = arg;
     struct err odd = {0};
-    l->call = NULL;
+    l->job.call = NULL;
     if (err == NULL && (json_type(body) != JSON_ARRAY || l->seen > FOUND_MAX)) {
         (void)err_set(&odd, ERR_BACKEND, "%s backend error: its list of containers makes no sense",
                       l->job.engine->kind->name);
         err = &odd;
     }
     if (err != NULL) {
-        finish(l, err);
+        engine_job_end(&l->job, err);
         return;
     }
     l->seen += json_len(body);
@@ -160,39 +174,135 @@ static void on_listed(void *arg, const struct json *body, const struct err *err)
 
 static void list_page(struct list *l)
 {
-    AUTO_DONE(buf) struct buf filters;
-    struct jw w;
-    buf_init(&filters, FILTER_MAX);
-    jw_init(&w, &filters);
-    jw_object(&w);
-    jw_key(&w, "label");
-    jw_array(&w);
-    for (const char *const *name = l->labels; *name != NULL; name++)
-        jw_str(&w, *name);
-    jw_array_end(&w);
-    if (l->last[0] != '\0') {
-        jw_key(&w, "before");
-        jw_array(&w);
-        jw_str(&w, l->last);
-        jw_array_end(&w);
-    }
-    jw_object_end(&w);
-    AUTO_FREE char *quoted = engine_quote(buf_str(&filters));
-    AUTO_FREE char *target = xasprintf("/containers/json?limit=%d&filters=%s", ENGINE_PAGE, quoted);
-    l->call = engine_call_start(l->job.engine->api, &(struct engine_request){.target = target},
-                                on_listed, l);
+    ask_page(&l->job, "", l->labels, l->last, on_listed);
 }
 
 int engine_list(struct backend *b, const char *const *labels, backend_found_fn *each,
                 backend_done_fn *done, void *arg, struct err *err)
 {
-    struct engine *e = container_of(b, struct engine, base);
     struct list *l = xnew(struct list);
     l->labels = labels;
     l->each = each;
-    l->done = done;
-    l->arg = arg;
-    engine_job_add(e, &l->job, list_free);
+    l->job.release = list_release;
+    engine_job_start(container_of(b, struct engine, base), &l->job, done, arg);
     list_page(l);
+    return 0;
+}
+
+struct engine_sweep {
+    struct engine_job job;
+    char last[ENGINE_ID_MAX]; /* that the next page begins behind */
+    char ids[ENGINE_PAGE][ENGINE_ID_MAX];
+    size_t n, at;
+    bool more;
+    struct err err; /* the first that went wrong; the others are removed all the same */
+};
+
+static bool is_known(const struct engine *e, const char *id, const char *name)
+{
+    const struct engine_sandbox *sb;
+    LIST_FOREACH (sb, &e->sandboxes, entry)
+        if (str_eq(sb->id, id) || str_eq(sb->name, name))
+            return true;
+    return false;
+}
+
+void engine_sweep_directories(const struct engine *e)
+{
+    int fd = fcntl(e->dir_fd, F_DUPFD_CLOEXEC, 3);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL) {
+        fd_close_many(&fd, 1);
+        return;
+    }
+    rewinddir(dir);
+    for (struct dirent *d = readdir(dir); d != NULL; d = readdir(dir))
+        if ((str_starts(d->d_name, ENGINE_PREFIX) || (e->maker != NULL && d->d_name[0] != '.')) &&
+            !is_known(e, "", d->d_name))
+            (void)path_remove_tree_at(e->dir_fd, d->d_name);
+    (void)closedir(dir);
+}
+
+static void sweep_end(struct engine_sweep *s)
+{
+    if (s->err.code == ERR_NONE)
+        engine_sweep_directories(s->job.engine);
+    engine_job_end(&s->job, s->err.code != ERR_NONE ? &s->err : NULL);
+}
+
+static void sweep_page(struct engine_sweep *s);
+static void remove_next(struct engine_sweep *s);
+
+static void on_sweep_removed(void *arg, const struct json *body, const struct err *err)
+{
+    struct engine_sweep *s = arg;
+    s->job.call = NULL;
+    if (err != NULL && err->code != ERR_NOT_FOUND && err->code != ERR_CONFLICT &&
+        s->err.code == ERR_NONE)
+        s->err = *err;
+    remove_next(s);
+}
+
+static void remove_next(struct engine_sweep *s)
+{
+    if (s->at == s->n) {
+        if (s->more && s->err.code == ERR_NONE)
+            sweep_page(s);
+        else
+            sweep_end(s);
+        return;
+    }
+    AUTO_FREE char *target = xasprintf("/containers/%s?force=1&v=1", s->ids[s->at]);
+    log_debug(NULL, "removing container %.12s of an earlier daemon", s->ids[s->at]);
+    s->at++;
+    engine_job_ask(&s->job, &(struct engine_request){.method = "DELETE", .target = target},
+                   on_sweep_removed);
+}
+
+/* The engine filters by label; we look again, for an engine that does not. */
+static void sweep_take(struct engine_sweep *s, const struct json *container)
+{
+    const struct json *labels = json_get(container, "Labels");
+    const char *id = json_str(json_get(container, "Id"));
+    const char *name = json_str(json_get(labels, LABEL_NAME));
+    if (id == NULL || !id_valid(id) || str_copy(s->last, sizeof(s->last), id) < 0)
+        return;
+    if (!str_eq(json_str(json_get(labels, LABEL_INSTANCE)), s->job.engine->instance) ||
+        is_known(s->job.engine, id, name != NULL ? name : "") || s->n == ENGINE_PAGE)
+        return;
+    (void)str_copy(s->ids[s->n++], ENGINE_ID_MAX, id);
+}
+
+static void on_sweep_listed(void *arg, const struct json *body, const struct err *err)
+{
+    struct engine_sweep *s = arg;
+    s->job.call = NULL;
+    if (err != NULL) {
+        s->err = *err;
+        sweep_end(s);
+        return;
+    }
+    s->n = s->at = 0;
+    s->more = json_len(body) >= ENGINE_PAGE;
+    for (size_t i = 0; i < json_len(body); i++)
+        sweep_take(s, json_at(body, i));
+    remove_next(s);
+}
+
+static void sweep_page(struct engine_sweep *s)
+{
+    AUTO_FREE char *label = xasprintf(LABEL_INSTANCE "=%s", s->job.engine->instance);
+    const char *const labels[] = {label, NULL};
+    /* What was listed last may be gone by now, and an engine refuses to count from it: the first
+     * page again, unless all of it stays. */
+    const char *last = s->n == 0 ? s->last : "";
+    ask_page(&s->job, "all=1&", labels, last, on_sweep_listed);
+}
+
+int engine_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err)
+{
+    struct engine_sweep *s = xnew(struct engine_sweep);
+    engine_job_start(container_of(b, struct engine, base), &s->job, done, arg);
+    sweep_page(s);
     return 0;
 }

@@ -2,7 +2,6 @@
 
 /* Creates or adopts a session's container, step by step; each step is one call to the engine. */
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -14,7 +13,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "base/strv.h"
 #include "sandbox/setup/userns.h"
 
 #define CREATE_TIMEOUT_NS (60ULL * NSEC_PER_SEC)
@@ -25,32 +23,6 @@
 #define NPROC_MAX 4096U
 #define RUNTIMES_MAX 1024U
 #define PLAIN_ID 1000U
-
-/* What a sandbox needs of its spec after the call that made it. */
-struct spec *engine_copy_spec(const struct spec *from)
-{
-    struct spec *s = spec_new();
-    free(s->image);
-    free(s->workdir);
-    free(s->mount_path);
-    strv_free(s->env);
-    s->image = xstrdup(from->image);
-    s->workdir = xstrdup(from->workdir);
-    s->mount_path = xstrdup(from->mount_path);
-    s->session_id = xstrdup(from->session_id != NULL ? from->session_id : "");
-    s->env = strv_copy(from->env);
-    s->host_path = from->host_path != NULL ? xstrdup(from->host_path) : NULL;
-    s->host_path_mode = from->host_path_mode;
-    s->network = from->network;
-    s->persistent = from->persistent;
-    s->cpus = from->cpus;
-    s->memory_mb = from->memory_mb;
-    s->pids_limit = from->pids_limit;
-    s->read_only_rootfs = from->read_only_rootfs;
-    s->workspace_quota_mb = from->workspace_quota_mb;
-    s->own.labels = strv_copy(from->own.labels);
-    return s;
-}
 
 /* What could not be removed while the engine was away. */
 
@@ -87,28 +59,18 @@ static void on_started(void *arg, const struct json *body, const struct err *err
 /* An engine that does not find our files is not where they are. */
 static void explain_far(const struct engine_sandbox *sb, struct err *err)
 {
-    if (!engine_endpoint_is_tcp(engine_api_endpoint(sb->engine->api)) ||
+    if (!engine_endpoint_is_tcp(sb->engine->api->endpoint) ||
         (strstr(err->msg, "bind source path does not exist") == NULL &&
          strstr(err->msg, "no such file") == NULL))
         return;
     (void)err_wrap(err, "the engine at %.80s must be on the same host as boxd",
-                   engine_api_endpoint(sb->engine->api));
+                   sb->engine->api->endpoint);
 }
 
-/* Whoever listens at the socket only passes on what the engine says, and its mounts are not the
- * engine's. */
+/* A proxy at the socket only passes on what the engine says: the engine has other mounts. */
 static bool is_bind_unseen(const struct engine_sandbox *sb, const struct err *err)
 {
     return sb->bind_name[0] != '\0' && err->sys == 0 && strstr(err->msg, sb->bind_name) != NULL;
-}
-
-static void go_unmapped(struct engine_sandbox *sb)
-{
-    struct err err = {0};
-    if (engine_bind_give_up(sb, &err) < 0)
-        engine_fail(sb, &err);
-    else
-        engine_bound(sb);
 }
 
 static void on_created(void *arg, const struct json *body, const struct err *err)
@@ -133,7 +95,10 @@ static void on_created(void *arg, const struct json *body, const struct err *err
         err = &odd;
     }
     if (err != NULL && is_bind_unseen(sb, err)) {
-        go_unmapped(sb);
+        if (engine_bind_give_up(sb, &odd) < 0)
+            engine_fail(sb, &odd);
+        else
+            engine_bound(sb);
         return;
     }
     if (err != NULL) {
@@ -165,7 +130,7 @@ static void create_now(struct engine_sandbox *sb)
     const struct engine *e = sb->engine;
     AUTO_FREE char *run_dir = xasprintf("%s/%s", e->dir_path, sb->name);
     AUTO_FREE char *target = xasprintf("/containers/create?name=%s", sb->name);
-    AUTO_DONE(buf) struct buf body;
+    AUTO_DONE(buf) struct buf body = BUF_INIT(ENGINE_CREATE_MAX);
     char hash[BACKEND_CONFIG_HASH_LEN + 1];
     struct err err = {0};
     backend_config_hash(sb->spec, hash);
@@ -188,7 +153,6 @@ static void create_now(struct engine_sandbox *sb)
                                .v1 = e->facts.v1,
                                .keep = sb->spec->persistent || e->facts.live_restore,
                                .nproc_max = nproc_max()};
-    buf_init(&body, ENGINE_CREATE_MAX);
     engine_move(sb, ENGINE_CREATING);
     if (engine_create_body(&plan, &body, &err) < 0) {
         engine_fail(sb, &err);
@@ -214,10 +178,10 @@ static bool is_root(const char *user)
            str_starts(user, "0:") || str_starts(user, "root:");
 }
 
-/* Who the programs are. With host directories that box-priv maps, or without any: on a root that
- * can be written to, the image's root; else an id that nobody else on the host has, where the
- * engine can give it, and an image that has a user of its own keeps it. Whoever may write to a host
- * directory that nobody maps must be its owner. */
+/* The user id of programs. With host directories that box-priv maps, or without any: on a root that
+ * can be written to, the image's root; else an id that no other session has, where the engine can
+ * give it, and an image that has a user of its own keeps it. To write to a host directory that is
+ * not mapped, programs must have the id of its owner. */
 static void choose_user(struct engine_sandbox *sb)
 {
     const struct engine_mount *shared = NULL;
@@ -247,7 +211,7 @@ void engine_bound(struct engine_sandbox *sb)
     create_now(sb);
 }
 
-/* Who owns what is mounted, then the container. */
+/* Maps the owners of what is mounted, then makes the container. */
 static void bind_now(struct engine_sandbox *sb)
 {
     const char *why = NULL;
@@ -320,7 +284,7 @@ static void on_pull_late(struct loop_timer *t)
     engine_fail(sb, &err);
 }
 
-/* Whoever gives the session up ends it, by hanging up on the engine. */
+/* Giving the session up ends the pull, by hanging up on the engine. */
 static void pull_now(struct engine_sandbox *sb)
 {
     AUTO_FREE char *image = engine_quote(sb->spec->image);
@@ -357,16 +321,11 @@ static void import_now(struct engine_sandbox *sb)
                on_pulled);
 }
 
-/* What requests without an image ask for, and native has. Whoever offers one of that name in a
- * registry is not meant. */
+/* What requests without an image ask for, and native has. An image of that name in a registry is
+ * not meant. */
 static bool is_host(const struct engine_sandbox *sb)
 {
     return str_eq(sb->spec->image, "host");
-}
-
-static bool may_pull(const struct engine_sandbox *sb)
-{
-    return sb->engine->options.pull && !sb->pulled && !is_host(sb);
 }
 
 static void explain_missing(const struct engine_sandbox *sb, struct err *err)
@@ -394,7 +353,8 @@ static void on_image(void *arg, const struct json *body, const struct err *err)
         import_now(sb);
         return;
     }
-    if (err != NULL && err->code == ERR_NOT_FOUND && may_pull(sb)) {
+    if (err != NULL && err->code == ERR_NOT_FOUND && sb->engine->options.pull && !sb->pulled &&
+        !is_host(sb)) {
         pull_now(sb);
         return;
     }
@@ -425,11 +385,16 @@ static void inspect_now(struct engine_sandbox *sb)
 
 /* Adoption. */
 
+static bool is_paused(const struct json *inspected)
+{
+    return json_bool(json_get(json_get(inspected, "State"), "Paused"));
+}
+
 static bool is_ours(const struct engine_sandbox *sb, const struct json *inspected)
 {
     const struct json *labels = json_get(json_get(inspected, "Config"), "Labels");
     return str_eq(json_str(json_get(labels, LABEL_INSTANCE)), sb->engine->instance) &&
-           json_bool(json_get(json_get(inspected, "State"), "Running"));
+           (json_bool(json_get(json_get(inspected, "State"), "Running")) || is_paused(inspected));
 }
 
 static void on_found(void *arg, const struct json *body, const struct err *err)
@@ -441,16 +406,19 @@ static void on_found(void *arg, const struct json *body, const struct err *err)
     if (err != NULL && err->sys != 0)
         return; /* the engine is down, which its containers need not be */
     if (err == NULL && id != NULL && id_valid(id) && is_ours(sb, body) &&
-        str_copy(sb->id, sizeof(sb->id), id) == 0)
+        str_copy(sb->id, sizeof(sb->id), id) == 0) {
+        if (is_paused(body))
+            engine_thaw(sb);
         return;
+    }
     if (err == NULL)
         sb->id[0] = '\0'; /* what is not ours, or has ended, is for the sweep to judge */
     (void)err_set(&gone, ERR_NOT_FOUND, "container '%s' does not run any more", sb->name);
     engine_fail(sb, &gone);
 }
 
-/* Whoever connects in that directory is in the container that has it: the engine is asked only
- * whether there still is one. */
+/* A program that connects in that directory is in the container that has it: the engine is asked
+ * only whether there still is one. */
 static void adopt_now(struct engine_sandbox *sb)
 {
     AUTO_FREE char *target = xasprintf("/containers/%s/json", sb->name);
@@ -467,12 +435,11 @@ static void adopt_now(struct engine_sandbox *sb)
 /* Both speak the same language, and yet not quite. */
 static int check_kind(const struct engine *e, struct err *err)
 {
-    bool podman = engine_api_is_podman(e->api);
+    bool podman = e->api->libpod;
     if (podman == e->kind->is_podman)
         return 0;
     return err_set(err, ERR_UNAVAILABLE, "it is %s that listens at %.200s: use backend: %s",
-                   podman ? "Podman" : "Docker", engine_api_endpoint(e->api),
-                   podman ? "podman" : "docker");
+                   podman ? "Podman" : "Docker", e->api->endpoint, podman ? "podman" : "docker");
 }
 
 /* An engine would say so itself, in the end, but not what there is instead. */
@@ -480,8 +447,7 @@ static int check_runtime(const struct engine *e, const struct json *info, struct
 {
     const struct json *all = json_get(info, "Runtimes");
     const char *wanted = e->options.runtime;
-    AUTO_DONE(buf) struct buf names;
-    buf_init(&names, RUNTIMES_MAX);
+    AUTO_DONE(buf) struct buf names = BUF_INIT(RUNTIMES_MAX);
     if (wanted == NULL || wanted[0] == '/' || json_get(all, wanted) != NULL)
         return 0;
     for (void *it = json_iter(all); it != NULL; it = json_iter_next(all, it))
@@ -493,8 +459,20 @@ static int check_runtime(const struct engine *e, const struct json *info, struct
         e->kind->name, wanted, names.len > 0 ? buf_str(&names) : "none that it names");
 }
 
-static int check_enforced(const struct engine *e, struct err *err)
+const char *engine_unenforced(const struct backend *b, const struct spec *spec, unsigned field)
 {
+    const struct engine *e = container_of(b, const struct engine, base);
+    return field != SPEC_WORKSPACE_QUOTA_MB && field != SPEC_IMAGE && e->facts.known &&
+                   e->facts.no_limits
+               ? "the engine is rootless, and the host has no cgroup v2"
+               : NULL;
+}
+
+static int check_enforced(const struct engine *e, const struct spec *spec, struct err *err)
+{
+    int r = backend_require(&e->base, spec, err);
+    if (r < 0)
+        return r;
     if (!e->options.require_limits || !e->facts.no_limits)
         return 0;
     return err_set(err, ERR_UNSUPPORTED,
@@ -528,28 +506,28 @@ static void on_info(void *arg, const struct json *body, const struct err *err)
         return;
     }
     engine_facts_read(&sb->engine->facts, body, sb->engine->options.runtime);
-    if (check_enforced(sb->engine, &why) < 0 || check_network(sb->engine, sb->spec, &why) < 0)
+    if (check_enforced(sb->engine, sb->spec, &why) < 0 ||
+        check_network(sb->engine, sb->spec, &why) < 0)
         engine_fail(sb, &why);
     else
         inspect_now(sb);
 }
 
-static struct engine_sandbox *begin(struct engine *e, const struct spec *spec, struct err *err)
+/* Listens for the supervisor in a directory of that name. */
+static struct engine_sandbox *begin(struct engine *e, const struct spec *spec, const char *name,
+                                    struct err *err)
 {
     struct engine_mounts mounts;
     if (engine_mounts_collect(spec, e, &mounts, err) < 0)
         return NULL;
     struct engine_sandbox *sb = xnew(struct engine_sandbox);
-    sb->base.backend = &e->base;
-    sb->engine = e;
+    engine_sandbox_init(sb, e, spec);
     sb->mounts = mounts;
-    sb->spec = engine_copy_spec(spec);
-    sb->next_exec = 1;
-    sb->next = e->sandboxes;
-    if (sb->next != NULL)
-        sb->next->prev = sb;
-    e->sandboxes = sb;
-    return sb;
+    (void)str_copy(sb->name, sizeof(sb->name), name);
+    if (engine_listen(sb, err) == 0)
+        return sb;
+    engine_sandbox_free(sb);
+    return NULL;
 }
 
 /* From here on its user hears of it. */
@@ -576,26 +554,22 @@ int engine_create(struct backend *b, const struct spec *spec, backend_created_fn
                   backend_lost_fn *lost, void *arg, struct err *err)
 {
     struct engine *e = container_of(b, struct engine, base);
-    char random[17];
+    char random[17], name[ENGINE_NAME_MAX];
     int r = engine_image_check(spec->image, err);
     if (r == 0)
         r = check_limits(e, spec, err);
     if (r == 0 && e->facts.known)
-        r = check_enforced(e, err);
+        r = check_enforced(e, spec, err);
     if (r == 0 && e->facts.known)
         r = check_network(e, spec, err);
     if (r < 0)
         return r;
-    struct engine_sandbox *sb = begin(e, spec, err);
+    id_random(random);
+    engine_container_name(spec->session_id != NULL ? spec->session_id : "", random, name,
+                          sizeof(name));
+    struct engine_sandbox *sb = begin(e, spec, name, err);
     if (sb == NULL)
         return err_code_errno(err->code);
-    id_random(random);
-    engine_container_name(sb->spec->session_id, random, sb->name, sizeof(sb->name));
-    r = engine_listen(sb, err);
-    if (r < 0) {
-        engine_sandbox_free(sb);
-        return r;
-    }
     promise(sb, created, lost, arg);
     if (e->facts.known)
         inspect_now(sb);
@@ -608,10 +582,10 @@ int engine_create(struct backend *b, const struct spec *spec, backend_created_fn
 void engine_abandon(struct backend *b, void *arg)
 {
     struct engine *e = container_of(b, struct engine, base);
-    struct engine_sandbox *sb = e->sandboxes;
+    struct engine_sandbox *sb = LIST_FIRST(&e->sandboxes);
     struct err err = {0};
     while (sb != NULL && (sb->arg != arg || sb->state >= ENGINE_READY))
-        sb = sb->next;
+        sb = LIST_NEXT(sb, entry);
     if (sb == NULL)
         return;
     (void)err_set(&err, ERR_STATE, "the session was given up while it was being made");
@@ -626,15 +600,9 @@ int engine_adopt(struct backend *b, const char *name, const struct spec *spec,
     if (!str_starts(name, ENGINE_PREFIX) || strchr(name, '/') != NULL ||
         strlen(name) >= ENGINE_NAME_MAX)
         return err_set(err, ERR_INVALID, "'%.60s' is no name of a container of ours", name);
-    struct engine_sandbox *sb = begin(e, spec, err);
+    struct engine_sandbox *sb = begin(e, spec, name, err);
     if (sb == NULL)
         return err_code_errno(err->code);
-    (void)str_copy(sb->name, sizeof(sb->name), name);
-    int r = engine_listen(sb, err);
-    if (r < 0) {
-        engine_sandbox_free(sb);
-        return r;
-    }
     promise(sb, created, lost, arg);
     adopt_now(sb);
     return 0;

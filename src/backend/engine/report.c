@@ -8,12 +8,11 @@
 
 #include "backend/common.h"
 #include "backend/engine/engine_internal.h"
-#include "backend/walls.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "priv/bind.h"
+#include "priv/wire.h"
 #include "sandbox/setup/userns.h"
 
 #define REPORT_MAX (64U * 1024U)
@@ -21,40 +20,35 @@
 #define POSTURE_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
 #define DOCTOR_TIMEOUT_NS (10ULL * NSEC_PER_SEC)
 
-struct report {
+struct engine_report {
     struct engine_job job;
     const struct engine_sandbox *sb; /* of a receipt; NULL once it is gone */
     backend_text_fn *done;
-    void *arg;
-    struct engine_call *call;
     struct exec *exec;
     struct buf posture, out;
     struct jw w;
 };
 
-static void report_free(struct engine_job *job)
+static void report_release(struct engine_job *job)
 {
-    struct report *r = container_of(job, struct report, job);
-    engine_call_cancel(r->call);
-    engine_job_remove(job);
+    struct engine_report *r = container_of(job, struct engine_report, job);
     buf_done(&r->posture);
     buf_done(&r->out);
-    free(r);
 }
 
-static struct report *report_new(struct engine *e, backend_text_fn *done, void *arg)
+static struct engine_report *report_new(struct engine *e, backend_text_fn *done, void *arg)
 {
-    struct report *r = xnew(struct report);
+    struct engine_report *r = xnew(struct engine_report);
     r->done = done;
-    r->arg = arg;
     buf_init(&r->posture, POSTURE_MAX);
     buf_init(&r->out, REPORT_MAX);
     jw_init(&r->w, &r->out);
-    engine_job_add(e, &r->job, report_free);
+    r->job.release = report_release;
+    engine_job_start(e, &r->job, NULL, arg);
     return r;
 }
 
-static void finish(struct report *r, const struct err *err)
+static void finish(struct engine_report *r, const struct err *err)
 {
     struct err large = {0};
     if (err == NULL && jw_end(&r->w) < 0) {
@@ -64,8 +58,8 @@ static void finish(struct report *r, const struct err *err)
     struct buf out = r->out;
     buf_init(&r->out, REPORT_MAX);
     backend_text_fn *done = r->done;
-    void *arg = r->arg;
-    report_free(&r->job);
+    void *arg = r->job.arg;
+    engine_job_free(&r->job);
     done(arg, err == NULL ? out.data : NULL, err == NULL ? out.len : 0, err);
     buf_done(&out);
 }
@@ -74,46 +68,29 @@ static void finish(struct report *r, const struct err *err)
 
 void engine_report_forget(const struct engine_sandbox *sb)
 {
-    for (struct engine_job *job = sb->engine->jobs; job != NULL; job = job->next) {
-        struct report *r = container_of(job, struct report, job);
-        if (job->drop == report_free && r->sb == sb)
+    struct engine_job *job;
+    LIST_FOREACH (job, &sb->engine->jobs, entry) {
+        struct engine_report *r = container_of(job, struct engine_report, job);
+        if (job->release == report_release && r->sb == sb)
             r->sb = NULL;
     }
 }
 
-static void tell_gone(struct report *r)
+static void tell_gone(struct engine_report *r)
 {
     struct err err = {0};
     (void)err_set(&err, ERR_NOT_FOUND, "the session has ended meanwhile");
     finish(r, &err);
 }
 
-static void put_payload(struct jw *w, const char *status)
-{
-    jw_key(w, "payload");
-    jw_object(w);
-    backend_write_status(w, status);
-    jw_object_end(w);
-}
-
 static const char not_set[] = "the engine does not enforce it";
-
-/* An object that is not closed yet. */
-static void begin_limit(struct jw *w, const char *key, int64_t value, const char *why)
-{
-    jw_key(w, key);
-    jw_object(w);
-    jw_kbool(w, "enforced", value > 0);
-    if (value > 0)
-        jw_kint(w, "value", value);
-    else
-        jw_kstr(w, "reason", why);
-}
+static const char not_counted[] =
+    "boxd counts it for its own sandboxes, not for containers of an engine";
+static const char not_tracked[] = "the engine makes the network, without a limit of connections";
 
 static void put_limit(struct jw *w, const char *key, int64_t value, const char *why)
 {
-    begin_limit(w, key, value, why);
-    jw_object_end(w);
+    backend_write_limit(w, key, value > 0, (uint64_t)value, why);
 }
 
 static void put_pids(struct jw *w, const struct engine_sandbox *sb, int64_t asked)
@@ -122,7 +99,7 @@ static void put_pids(struct jw *w, const struct engine_sandbox *sb, int64_t aske
     /* Where the engine took it for something else, what is in force is what it says. */
     if (got > 0 && asked != engine_pids_max(sb->spec, sb->own_id, sb->gvisor))
         got = asked - engine_pids_reserve(sb->own_id);
-    begin_limit(w, "pids", got, not_set);
+    backend_begin_limit(w, "pids", got > 0, (uint64_t)got, not_set);
     if (got > 0 && sb->gvisor) {
         jw_kstr(w, "how", "RLIMIT_NPROC, which gVisor counts for this session alone");
         jw_kint(w, "host_tasks", asked);
@@ -139,8 +116,7 @@ static void put_limits(struct jw *w, const struct engine_sandbox *sb, const stru
     int64_t cpus = none ? 0 : json_int(json_get(host, "NanoCpus"));
     bool sized =
         spec->workspace_quota_mb > 0 && engine_workspace(spec, false) == ENGINE_WORKSPACE_MEMORY;
-    jw_key(w, "limits");
-    jw_object(w);
+    jw_kobject(w, "limits");
     put_limit(w, "memory_bytes", memory, not_set);
     put_pids(w, sb, pids);
     /* KernelMemoryTCP is asked for where there is such a thing, but runc does not apply it, and the
@@ -149,6 +125,12 @@ static void put_limits(struct jw *w, const struct engine_sandbox *sb, const stru
     put_limit(
         w, "socket_bytes", apart ? 0 : memory,
         "on cgroup v1 runtimes of engines need not limit what sockets hold, and runc does not");
+    /* gVisor keeps its own locks and netlink sockets, in memory that counts. */
+    int64_t own = sb->gvisor ? memory : 0;
+    put_limit(w, "netlink_bytes", own, sb->gvisor ? not_set : not_counted);
+    put_limit(w, "lock_bytes", own, sb->gvisor ? not_set : not_counted);
+    put_limit(w, "connections", 0, not_tracked);
+    put_limit(w, "connections_per_sec", 0, not_tracked);
     put_limit(w, "cpu_quota_us_per_100ms", cpus / 10000, not_set);
     put_limit(w, "disk_bytes", sized ? (int64_t)engine_workspace_bytes(spec) : 0,
               spec->workspace_quota_mb > 0 ? "engines cannot limit a host directory"
@@ -171,8 +153,7 @@ static void put_owners(struct jw *w, const struct engine_sandbox *sb, const stru
     }
     if (sb->mounts.n == 0)
         return;
-    jw_key(w, "mount_owners");
-    jw_object(w);
+    jw_kobject(w, "mount_owners");
     jw_kbool(w, "mapped", mapped);
     if (!mapped)
         jw_kstr(w, "reason",
@@ -180,7 +161,7 @@ static void put_owners(struct jw *w, const struct engine_sandbox *sb, const stru
     jw_object_end(w);
 }
 
-/* Why somebody else on the host may have the id of its programs; NULL: nobody has. */
+/* Why another session or user of the host may have the id of its programs; NULL: none has. */
 static const char *why_ids_shared(const struct engine_sandbox *sb)
 {
     if (sb->engine->facts.narrow)
@@ -194,7 +175,7 @@ static const char *why_ids_shared(const struct engine_sandbox *sb)
                                         "those of the host's root";
 }
 
-static void write_receipt(struct report *r, const struct json *inspected)
+static void write_receipt(struct engine_report *r, const struct json *inspected)
 {
     const struct engine_sandbox *sb = r->sb;
     const struct json *host = json_get(inspected, "HostConfig");
@@ -235,14 +216,14 @@ static void write_receipt(struct report *r, const struct json *inspected)
                                    .root = sb->guest_uid == 0,
                                    .writable_dev = sb->engine->kind->masks_by_option,
                                    .ids_shared = why_ids_shared(sb)});
-    put_payload(w, buf_str(&r->posture));
+    backend_write_status(w, "payload", buf_str(&r->posture));
     jw_object_end(w);
 }
 
 static void on_inspected(void *arg, const struct json *body, const struct err *err)
 {
-    struct report *r = arg;
-    r->call = NULL;
+    struct engine_report *r = arg;
+    r->job.call = NULL;
     if (r->sb == NULL) {
         tell_gone(r);
         return;
@@ -254,16 +235,16 @@ static void on_inspected(void *arg, const struct json *body, const struct err *e
 
 static void on_posture_output(void *arg, enum exec_stream stream, const char *data, size_t len)
 {
-    struct report *r = arg;
+    struct engine_report *r = arg;
     if (stream == EXEC_STDOUT)
         (void)buf_append(&r->posture, data, len);
 }
 
 static void on_posture(void *arg, const struct outcome *outcome)
 {
-    struct report *r = arg;
+    struct engine_report *r = arg;
     struct err err = {0};
-    engine_exec_free(r->exec);
+    r->exec->backend->ops->exec_free(r->exec);
     if (r->sb == NULL) {
         tell_gone(r);
         return;
@@ -275,22 +256,21 @@ static void on_posture(void *arg, const struct outcome *outcome)
         return;
     }
     AUTO_FREE char *target = xasprintf("/containers/%s/json", r->sb->id);
-    r->call = engine_call_start(r->job.engine->api, &(struct engine_request){.target = target},
-                                on_inspected, r);
+    engine_job_ask(&r->job, &(struct engine_request){.target = target}, on_inspected);
 }
 
 int engine_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err)
 {
     static const struct exec_events events = {.output = on_posture_output, .finished = on_posture};
     static char *const argv[] = {(char *)(uintptr_t) "posture", NULL};
-    struct engine_sandbox *sb = container_of(base, struct engine_sandbox, base);
+    struct engine_sandbox *sb = container_of(base, struct engine_sandbox, tasks.sandbox);
     struct exec_request req = {
         .argv = argv, .posture = true, .cwd = "/", .timeout_ns = POSTURE_TIMEOUT_NS};
-    struct report *r = report_new(sb->engine, done, arg);
+    struct engine_report *r = report_new(sb->engine, done, arg);
     r->sb = sb;
-    int e = engine_exec_start(base, &req, &events, r, &r->exec, err);
+    int e = sb->engine->ops.exec(base, &req, &events, r, &r->exec, err);
     if (e < 0)
-        report_free(&r->job);
+        engine_job_free(&r->job);
     return e;
 }
 
@@ -370,7 +350,7 @@ static void check_owners(struct jw *w, const struct engine *e)
 
 static void check_ids(struct jw *w, const struct engine *e)
 {
-    const char *path = engine_api_endpoint(e->api);
+    const char *path = e->api->endpoint;
     doctor_check(w, "id-ranges", "ok",
                  e->facts.narrow
                      ? "the engine maps ids: rootless, or remapped"
@@ -379,11 +359,11 @@ static void check_ids(struct jw *w, const struct engine *e)
     check_owners(w, e);
     doctor_check(w, "socket", e->facts.narrow ? "ok" : "warn",
                  e->facts.narrow ? path
-                                 : "whoever can use this socket is root on the host, so boxd is",
+                                 : "a user of this socket is root on the host, and so is boxd",
                  "use a rootless engine, or the native backend");
 }
 
-static void write_doctor(struct report *r, const struct json *info)
+static void write_doctor(struct engine_report *r, const struct json *info)
 {
     struct engine *e = r->job.engine;
     struct jw *w = &r->w;
@@ -391,7 +371,7 @@ static void write_doctor(struct report *r, const struct json *info)
     char detail[200];
     (void)snprintf(detail, sizeof(detail), "%s %.60s, API %s, at %.80s", e->kind->name,
                    json_str(version) != NULL ? json_str(version) : "of unknown version",
-                   engine_api_version(e->api), engine_api_endpoint(e->api));
+                   e->api->version, e->api->endpoint);
     engine_facts_read(&e->facts, info, e->options.runtime);
     doctor_check(w, "engine", "ok", detail, NULL);
     check_ids(w, e);
@@ -414,48 +394,49 @@ static void write_doctor(struct report *r, const struct json *info)
                  "use the native backend where a session with a network must not reach your own");
 }
 
-static void on_version(void *arg, const struct json *body, const struct err *err)
+static void end_doctor(struct engine_report *r)
 {
-    struct report *r = arg;
-    r->call = NULL;
-    if (err == NULL)
-        check_versions(&r->w, body);
     jw_array_end(&r->w);
     jw_object_end(&r->w);
     finish(r, NULL);
 }
 
+static void on_version(void *arg, const struct json *body, const struct err *err)
+{
+    struct engine_report *r = arg;
+    r->job.call = NULL;
+    if (err == NULL)
+        check_versions(&r->w, body);
+    end_doctor(r);
+}
+
 /* An engine that does not answer is a finding, not a failure of ours. */
 static void on_doctor_info(void *arg, const struct json *body, const struct err *err)
 {
-    struct report *r = arg;
-    r->call = NULL;
+    struct engine_report *r = arg;
+    r->job.call = NULL;
     if (err != NULL) {
         doctor_check(&r->w, "engine", "missing", err->msg,
                      "start it, and let the user that boxd runs as use its socket");
-        jw_array_end(&r->w);
-        jw_object_end(&r->w);
-        finish(r, NULL);
+        end_doctor(r);
         return;
     }
     write_doctor(r, body);
-    r->call = engine_call_start(
-        r->job.engine->api,
-        &(struct engine_request){.target = "/version", .timeout_ns = DOCTOR_TIMEOUT_NS}, on_version,
-        r);
+    engine_job_ask(&r->job,
+                   &(struct engine_request){.target = "/version", .timeout_ns = DOCTOR_TIMEOUT_NS},
+                   on_version);
 }
 
 int engine_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err)
 {
     struct engine *e = container_of(b, struct engine, base);
-    struct report *r = report_new(e, done, arg);
+    struct engine_report *r = report_new(e, done, arg);
     jw_object(&r->w);
     jw_kstr(&r->w, "version", BOX_VERSION);
     jw_kstr(&r->w, "backend", e->kind->name);
-    jw_key(&r->w, "checks");
-    jw_array(&r->w);
-    r->call = engine_call_start(
-        e->api, &(struct engine_request){.target = "/info", .timeout_ns = DOCTOR_TIMEOUT_NS},
-        on_doctor_info, r);
+    jw_karray(&r->w, "checks");
+    engine_job_ask(&r->job,
+                   &(struct engine_request){.target = "/info", .timeout_ns = DOCTOR_TIMEOUT_NS},
+                   on_doctor_info);
     return 0;
 }

@@ -2,13 +2,11 @@
 
 /* Jobs of box-fetch by way of box-priv: as the owner of the directory, which boxd is not. */
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include "backend/native/native_internal.h"
 #include "base/alloc.h"
 #include "base/err.h"
-#include "base/str.h"
 #include "fetch/launcher.h"
 #include "priv/client.h"
 
@@ -18,7 +16,7 @@ struct native_launcher {
     struct fetch_roots roots; /* borrowed */
 };
 
-/* Who waits for box-priv's answer. */
+/* The caller that waits for box-priv's answer. */
 struct native_start {
     fetch_started_fn *fn;
     void *arg;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Turns mounts, limits, ids and environment of a spec into the operations of a plan. */
+/* Turns a spec into the operations of a plan, and the request for a command into a message to
+ * PID 1.
+ */
 
 #include "backend/native/plan.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -13,12 +14,14 @@
 
 #include "backend/common.h"
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/host_path.h"
 #include "base/path.h"
 #include "base/str.h"
 #include "base/strv.h"
+#include "inside/init_wire.h"
 #include "sandbox/plan/plan.h"
 #include "sandbox/setup/gvisor.h"
 #include "spec/spec.h"
@@ -86,18 +89,6 @@ struct wanted {
     enum mount_mode mode;
 };
 
-static int check_target(const char *target, struct err *err)
-{
-    if (!path_is_clean_absolute(target))
-        return err_set(err, ERR_INVALID,
-                       "mount_path %.200s must be absolute, without '.', '..' or '//'", target);
-    if (plan_target_reserved(target))
-        return err_set(err, ERR_DENIED,
-                       "mount_path %.200s is reserved; use /workspace, /mnt, /data or the like",
-                       target);
-    return 0;
-}
-
 static int add_host_mount(struct plan *p, const struct native_facts *facts, const struct spec *spec,
                           const struct wanted *w, struct err *err)
 {
@@ -109,12 +100,9 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
     const char *rest = NULL;
     if (str_copy(source, sizeof(source), w->host_path) < 0)
         return err_set(err, ERR_INVALID, "host_path is longer than 4095 bytes");
-    for (size_t len = strlen(source); len > 1 && source[len - 1] == '/'; len--)
-        source[len - 1] = '\0';
-    if (!path_is_clean_absolute(source))
-        return err_set(err, ERR_INVALID,
-                       "host_path %.200s must be absolute, without '.', '..' or '//'", source);
-    int r = backend_find_root(&roots, source, &root, &rest, err);
+    int r = backend_clean_source(source, err);
+    if (r == 0)
+        r = backend_find_root(&roots, source, &root, &rest, err);
     if (r < 0)
         return r;
     struct plan_op *op = plan_add(p, PLAN_OP_BIND, w->target);
@@ -126,7 +114,7 @@ static int add_host_mount(struct plan *p, const struct native_facts *facts, cons
         op->mode = PLAN_BIND_DIR; /* it stands in for a workspace */
         op->entries = facts->workspace_entries;
     } else if (w->host_path == spec->own.artifacts) {
-        op->mode = PLAN_BIND_PUBLIC; /* copies that box-fetch made, for everybody to read */
+        op->mode = PLAN_BIND_PUBLIC; /* copies that box-fetch made, readable for every user */
     }
     return 0;
 }
@@ -241,7 +229,7 @@ static unsigned depth_of(const char *path)
  * for in. */
 static int add_wanted(struct wanted *list, size_t *n, const struct wanted *w, struct err *err)
 {
-    int r = check_target(w->target, err);
+    int r = backend_check_target(w->target, false, err);
     if (r < 0)
         return r;
     size_t at = *n;
@@ -310,7 +298,7 @@ static int add_workspace(struct plan *p, const struct spec *spec, const struct n
 static void add_rlimit(struct plan *p, int resource, uint64_t soft, uint64_t hard)
 {
     p->rlimits[p->n_rlimits++] =
-        (struct init_rlimit){.resource = (uint32_t)resource, .soft = soft, .hard = hard};
+        (struct inside_rlimit){.resource = (uint32_t)resource, .soft = soft, .hard = hard};
 }
 
 /* A second wall behind the cgroups; the numbers are per process or per user id, which no other
@@ -362,7 +350,8 @@ int native_plan(const struct spec *spec, const struct native_facts *facts, const
     p->uid_index = uid_index;
     p->flags = (network_on ? PLAN_NET_ON : 0) | (spec->read_only_rootfs ? 0 : PLAN_ROOT_WRITABLE) |
                (facts->require_limits ? PLAN_REQUIRE_LIMITS : 0) |
-               (facts->gvisor ? PLAN_GVISOR : 0);
+               (facts->gvisor ? PLAN_GVISOR : 0) |
+               (spec->own.durable && !facts->gvisor ? PLAN_DURABLE : 0); /* runsc keeps none */
     if (spec->own.bound) {
         p->flags |= PLAN_AS_CALLER;
         p->as_uid = spec->own.uid;
@@ -379,4 +368,55 @@ int native_plan(const struct spec *spec, const struct native_facts *facts, const
     if (r < 0)
         return r;
     return plan_check(p, plan_wire_size(p), err);
+}
+
+/* The first byte of each list must not change once a name was seen: later entries win. */
+static void merge_env(char ***env, char *const *more)
+{
+    for (size_t i = 0; more != NULL && more[i] != NULL; i++) {
+        size_t name = strcspn(more[i], "=") + 1;
+        size_t at = 0, n = strv_len(*env);
+        while (at < n && strncmp((*env)[at], more[i], name) != 0)
+            at++;
+        if (at == n) {
+            strv_add(env, more[i]);
+        } else {
+            free((*env)[at]);
+            (*env)[at] = xstrdup(more[i]);
+        }
+    }
+}
+
+int native_pack(struct buf *out, struct init_exec *head, const struct exec_request *req,
+                char *const *session_env, const char *workdir)
+{
+    AUTO_STRV char **env = NULL;
+    int r = 0;
+    for (size_t i = 0; i < PLAN_ENV_LEN; i++)
+        strv_add(&env, plan_env[i]);
+    if (req->tty)
+        strv_add(&env, "TERM=xterm-256color");
+    merge_env(&env, session_env);
+    merge_env(&env, req->env);
+    if (req->files) {
+        head->argc = 1;
+        r = buf_append(out, NATIVE_FILES, sizeof(NATIVE_FILES));
+    } else if (req->argv != NULL) {
+        head->argc = (uint32_t)strv_len(req->argv);
+        for (size_t i = 0; i < head->argc && r == 0; i++)
+            r = buf_append(out, req->argv[i], strlen(req->argv[i]) + 1);
+    } else {
+        const char *cmd = req->cmd != NULL ? req->cmd : "";
+        head->argc = 1;
+        head->flags |= INIT_EXEC_SCRIPT;
+        r = buf_append(out, cmd, strlen(cmd) + 1);
+    }
+    head->envc = (uint32_t)strv_len(env);
+    for (size_t i = 0; i < head->envc && r == 0; i++)
+        r = buf_append(out, env[i], strlen(env[i]) + 1);
+    const char *cwd = req->cwd != NULL ? req->cwd : workdir;
+    if (r == 0)
+        r = buf_append(out, cwd, strlen(cwd) + 1);
+    head->strings_len = (uint32_t)(out->len - sizeof(*head));
+    return r;
 }

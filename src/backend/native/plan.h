@@ -8,7 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct buf;
 struct err;
+struct exec_request;
+struct init_exec;
 struct plan;
 struct spec;
 
@@ -39,3 +42,9 @@ void native_facts_read(struct native_facts *f); /* asks the host about its direc
 
 int native_plan(const struct spec *spec, const struct native_facts *facts, const char *name,
                 uint32_t uid_index, struct plan *ret, struct err *err);
+
+#define NATIVE_FILES "box-files"
+/* Appends the strings of a request to a message that begins with `head`, and counts them there. The
+ * environment is the host image's, the session's and the request's; later entries win. */
+int native_pack(struct buf *out, struct init_exec *head, const struct exec_request *req,
+                char *const *session_env, const char *workdir);

@@ -13,19 +13,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "backend/common.h"
 #include "backend/engine/engine_internal.h"
 #include "backend/native/native_internal.h"
 #include "base/alloc.h"
 #include "base/cleanup.h"
-#include "base/fd.h"
 #include "base/str.h"
-#include "base/strv.h"
 #include "sandbox/host/hostcmd.h"
-#include "sandbox/seccomp/seccomp.h"
-#include "sandbox/setup/gvisor.h"
-
-#include <linux/filter.h>
 
 #define MIB (1024ULL * 1024ULL)
 #define VERSION_TIMEOUT_MS 10000U
@@ -57,7 +50,7 @@ static struct runsc_sandbox *sandbox_of(struct engine_sandbox *sb)
     return container_of(sb, struct runsc_sandbox, sb);
 }
 
-struct backend *runsc_outer(struct backend *b)
+struct backend *runsc_outer(const struct backend *b)
 {
     return runsc_of(container_of(b, struct engine, base))->outer;
 }
@@ -93,8 +86,8 @@ static void on_outer_lost(void *arg)
         return;
     }
     const char *words = s->outer != NULL ? native_last_words(s->outer) : "";
-    (void)err_set(&err, ERR_BACKEND, "gVisor could not start the session%s%.*s",
-                  words[0] != '\0' ? ": " : "", NATIVE_WORDS_MAX, words);
+    (void)err_set(&err, ERR_BACKEND, "gVisor could not start the session%s%.300s",
+                  words[0] != '\0' ? ": " : "", words);
     engine_fail(&s->sb, &err);
 }
 
@@ -118,17 +111,13 @@ static void on_outer_created(void *arg, struct sandbox *outer, const struct err 
 static void hello(const struct engine_sandbox *sb, struct guest_hello *h)
 {
     const struct spec *spec = sb->spec;
-    const struct guest_rlimit limits[] = {
-        {.resource = RLIMIT_NOFILE, .soft = 1024, .hard = 4096},
-        {.resource = RLIMIT_STACK, .soft = 8 * MIB, .hard = 64 * MIB},
-    };
     uint64_t quota = (uint64_t)spec->workspace_quota_mb * MIB;
-    for (size_t i = 0; i < ARRAY_SIZE(limits); i++)
-        h->rlimits[h->n_rlimits++] = limits[i];
+    h->rlimits[h->n_rlimits++] =
+        (struct inside_rlimit){.resource = RLIMIT_NOFILE, .soft = 1024, .hard = 4096};
     if (quota == 0)
         return;
     h->rlimits[h->n_rlimits++] =
-        (struct guest_rlimit){.resource = RLIMIT_FSIZE, .soft = quota, .hard = quota};
+        (struct inside_rlimit){.resource = RLIMIT_FSIZE, .soft = quota, .hard = quota};
     if (h->quota_path[0] == '\0') /* the workspace is the host's; the rest is on the disk */
         (void)str_copy(h->quota_path, sizeof(h->quota_path), HOME);
 }
@@ -140,52 +129,36 @@ static struct runsc_sandbox *begin(struct runsc *r, const char *name, const stru
 {
     struct runsc_sandbox *s = xnew(struct runsc_sandbox);
     struct engine_sandbox *sb = &s->sb;
-    sb->base.backend = &r->engine.base;
-    sb->engine = &r->engine;
-    sb->spec = engine_copy_spec(spec);
-    sb->next_exec = 1;
+    engine_sandbox_init(sb, &r->engine, spec);
     sb->own_id = true;
     /* There is no group for each command in there, and when the session's is full the kernel picks
      * gVisor itself. So box-guest looks, and ends what has too much before that. */
     sb->tree_bytes = (uint64_t)spec->memory_mb * MIB;
     (void)str_copy(sb->name, sizeof(sb->name), name);
     (void)str_copy(sb->id, sizeof(sb->id), name);
-    sb->next = r->engine.sandboxes;
-    if (sb->next != NULL)
-        sb->next->prev = sb;
-    r->engine.sandboxes = sb;
     if (engine_listen(sb, err) == 0)
         return s;
     engine_sandbox_free(sb);
     return NULL;
 }
 
-static void promise(struct runsc_sandbox *s, backend_created_fn *created, backend_lost_fn *lost,
-                    void *arg)
-{
-    s->sb.created = created;
-    s->sb.on_lost = lost;
-    s->sb.arg = arg;
-    s->making = true;
-}
-
-static void give_up(struct runsc_sandbox *s)
-{
-    struct engine *e = s->sb.engine;
-    char name[ENGINE_NAME_MAX];
-    (void)str_copy(name, sizeof(name), s->sb.name);
-    engine_sandbox_free(&s->sb);
-    (void)unlinkat(e->dir_fd, name, AT_REMOVEDIR);
-}
-
-/* Somebody is told of what has begun; nothing is left of what has not. */
+/* The caller is promised an answer for a start that worked; a failed one leaves nothing. */
 static int begun(struct runsc_sandbox *s, int rc, backend_created_fn *created,
                  backend_lost_fn *lost, void *arg)
 {
-    if (rc < 0)
-        give_up(s);
-    else
-        promise(s, created, lost, arg);
+    struct engine_sandbox *sb = &s->sb;
+    if (rc >= 0) {
+        sb->created = created;
+        sb->on_lost = lost;
+        sb->arg = arg;
+        s->making = true;
+        return rc;
+    }
+    int dir_fd = sb->engine->dir_fd;
+    char name[ENGINE_NAME_MAX];
+    (void)str_copy(name, sizeof(name), sb->name);
+    engine_sandbox_free(sb);
+    (void)unlinkat(dir_fd, name, AT_REMOVEDIR);
     return rc;
 }
 
@@ -199,7 +172,8 @@ static int runsc_create(struct backend *b, const struct spec *spec, backend_crea
     if (s == NULL)
         return err_code_errno(err->code);
     engine_move(&s->sb, ENGINE_STARTING);
-    int rc = native_create_named(r->outer, name, spec, on_outer_created, on_outer_lost, s, err);
+    int rc = native_create_named(r->outer, (struct native_name){.text = name}, spec,
+                                 on_outer_created, on_outer_lost, s, err);
     return begun(s, rc, created, lost, arg);
 }
 
@@ -216,11 +190,11 @@ static int runsc_adopt(struct backend *b, const char *name, const struct spec *s
     if (s == NULL)
         return err_code_errno(err->code);
     engine_move(&s->sb, ENGINE_ADOPTING);
-    int rc = native_adopt(r->outer, name, spec, on_outer_created, on_outer_lost, s, err);
+    int rc = r->outer->ops->adopt(r->outer, name, spec, on_outer_created, on_outer_lost, s, err);
     return begun(s, rc, created, lost, arg);
 }
 
-struct sweep {
+struct runsc_sweep {
     struct runsc *r;
     backend_done_fn *done;
     void *arg;
@@ -228,7 +202,7 @@ struct sweep {
 
 static void on_swept(void *arg, const struct err *err)
 {
-    struct sweep *s = arg;
+    struct runsc_sweep *s = arg;
     backend_done_fn *done = s->done;
     void *done_arg = s->arg;
     if (err == NULL)
@@ -240,9 +214,9 @@ static void on_swept(void *arg, const struct err *err)
 static int runsc_sweep(struct backend *b, backend_done_fn *done, void *arg, struct err *err)
 {
     struct runsc *r = runsc_of(container_of(b, struct engine, base));
-    struct sweep *s = xnew(struct sweep);
-    *s = (struct sweep){.r = r, .done = done, .arg = arg};
-    int rc = native_sweep(r->outer, on_swept, s, err);
+    struct runsc_sweep *s = xnew(struct runsc_sweep);
+    *s = (struct runsc_sweep){.r = r, .done = done, .arg = arg};
+    int rc = r->outer->ops->sweep(r->outer, on_swept, s, err);
     if (rc < 0)
         free(s);
     return rc;
@@ -251,10 +225,10 @@ static int runsc_sweep(struct backend *b, backend_done_fn *done, void *arg, stru
 /* Both count the time: box-guest for a box-priv that is gone, too. */
 static void runsc_set_deadline(struct sandbox *base, uint64_t boot_ns)
 {
-    struct runsc_sandbox *s = sandbox_of(container_of(base, struct engine_sandbox, base));
-    engine_set_deadline(base, boot_ns);
+    struct runsc_sandbox *s = sandbox_of(container_of(base, struct engine_sandbox, tasks.sandbox));
+    engine_ops.set_deadline(base, boot_ns);
     if (s->outer != NULL)
-        native_set_deadline(s->outer, boot_ns);
+        s->outer->backend->ops->set_deadline(s->outer, boot_ns);
 }
 
 /* What is in force outside is the native backend's to tell; a process inside is its witness. */
@@ -262,32 +236,38 @@ static int posture(void *arg, const struct exec_request *req, const struct exec_
                    void *exec_arg, struct exec **ret, struct err *err)
 {
     struct runsc_sandbox *s = arg;
-    return engine_exec_start(&s->sb.base, req, events, exec_arg, ret, err);
+    return s->sb.engine->ops.exec(&s->sb.tasks.sandbox, req, events, exec_arg, ret, err);
 }
 
 static int runsc_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err)
 {
-    struct runsc_sandbox *s = sandbox_of(container_of(base, struct engine_sandbox, base));
+    struct runsc_sandbox *s = sandbox_of(container_of(base, struct engine_sandbox, tasks.sandbox));
     if (s->outer == NULL)
         return err_set(err, ERR_STATE, "the session is not running");
-    return native_receipt(s->outer, done, arg, err);
+    return s->outer->backend->ops->receipt(s->outer, done, arg, err);
+}
+
+static const char *runsc_unenforced(const struct backend *b, const struct spec *spec,
+                                    unsigned field)
+{
+    return backend_unenforced(runsc_outer(b), spec, field);
 }
 
 static int runsc_place(struct backend *b, const struct backend_place *want, backend_place_fn *fn,
                        void *arg, struct err *err)
 {
-    return native_place(runsc_outer(b), want, fn, arg, err);
+    return runsc_outer(b)->ops->place(runsc_outer(b), want, fn, arg, err);
 }
 
 static int runsc_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err)
 {
-    return native_doctor(runsc_outer(b), done, arg, err);
+    return runsc_outer(b)->ops->doctor(runsc_outer(b), done, arg, err);
 }
 
 static void runsc_detach(struct backend *b)
 {
     struct backend *outer = runsc_outer(b);
-    engine_detach(b);
+    engine_ops.detach(b);
     if (outer != NULL)
         outer->ops->detach(outer);
 }
@@ -295,7 +275,7 @@ static void runsc_detach(struct backend *b)
 static void runsc_free(struct backend *b)
 {
     struct backend *outer = runsc_outer(b);
-    engine_free(b);
+    engine_ops.free(b);
     if (outer != NULL)
         outer->ops->free(outer);
 }
@@ -305,9 +285,11 @@ static void runsc_free(struct backend *b)
 static void take_ops(struct backend_ops *ops)
 {
     *ops = engine_ops;
+    tasks_operations(ops);
     ops->name = kind.name;
     ops->own_images = false;
     ops->ping = NULL;
+    ops->pause = NULL;
     ops->create = runsc_create;
     ops->sandbox_id = NULL;
     ops->list = NULL;
@@ -315,6 +297,7 @@ static void take_ops(struct backend_ops *ops)
     ops->sweep = runsc_sweep;
     ops->set_deadline = runsc_set_deadline;
     ops->receipt = runsc_receipt;
+    ops->unenforced = runsc_unenforced;
     ops->place = runsc_place;
     ops->doctor = runsc_doctor;
     ops->free = runsc_free;
@@ -323,8 +306,8 @@ static void take_ops(struct backend_ops *ops)
 
 /* The program. */
 
-/* In the directories of the system, or in those of a list like $PATH, which is for those who are
- * not root: what root runs is not for a variable to say. */
+/* In the directories of the system, or in those of a list like $PATH, which is for users other
+ * than root: a variable must not decide what root runs. */
 static bool find_program(const char *path_list, char *ret, size_t size)
 {
     struct err ignored = {0};
@@ -373,14 +356,6 @@ int runsc_find(const char *path_list, char *ret_path, size_t path_size,
     return read_version(ret_path, ret_version, err);
 }
 
-static int load_filter(struct engine *e, struct err *err)
-{
-    size_t n = 0;
-    int r = seccomp_compile(SECCOMP_DEFAULT, &e->filter, &n, err);
-    e->filter_len = n * sizeof(struct sock_filter);
-    return r;
-}
-
 int runsc_new(struct loop *loop, const struct native_options *options, struct backend **ret,
               struct err *err)
 {
@@ -399,7 +374,7 @@ int runsc_new(struct loop *loop, const struct native_options *options, struct ba
                                          .gid = options->gid};
     int rc = engine_open_dir(e, err);
     if (rc == 0)
-        rc = load_filter(e, err);
+        rc = engine_load_filter(e, err);
     if (rc == 0)
         rc = native_new(loop, options, &r->outer, err);
     if (rc < 0) {

@@ -24,4 +24,4 @@ int runsc_new(struct loop *loop, const struct native_options *options, struct ba
               struct err *err);
 
 /* The native backend that makes them, for native_launcher_new(). */
-struct backend *runsc_outer(struct backend *b);
+struct backend *runsc_outer(const struct backend *b);

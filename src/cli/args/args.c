@@ -2,34 +2,55 @@
 
 /* The tables of verbs and options, and the parser that walks the arguments by them. */
 
-#include "cli/args/args.h"
+#include "cli/args/args_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/str.h"
 #include "base/strv.h"
-#include "cli/args/box_args_internal.h"
 #include "spec/model.h"
 #include "spec/spec.h"
 
 /* clang-format off */
 const struct arg_verb arg_verbs[VERB_MAX] = {
-    [VERB_RUN] = {"run", "-- CMD [ARG...]",
+    [VERB_RUN] = {"run", "[--] CMD [ARG...]",
      "Run a command in a sandbox. Its exit status is that of box.", .wants_command = true},
-    [VERB_EXEC] = {"exec", "-- CMD [ARG...]",
+    [VERB_EXEC] = {"exec", "[--] CMD [ARG...]",
      "Run a command in a session that exists.", .wants_command = true, .min_names = 1, .max_names = 1,
      .name_word = "SESSION"},
     [VERB_CP] = {"cp", NULL,
-     "Copy a file into a session or out of it: SESSION:PATH is inside, - is standard input or output.",
+     "Copy files into a session or out of it: SESSION:PATH is inside, - is a tar archive on standard input or output.",
      .min_names = 2, .max_names = 2, .name_word = "SRC DST", .any_word = true},
-    [VERB_PS] = {"ps", NULL, "List the sessions."},
+    [VERB_PORT] = {"port", NULL,
+     "Show or change which ports of the host lead to servers in a session: box port SESSION [add|rm PORT...].",
+     .min_names = 1, .max_names = 64, .name_word = "SESSION", .any_word = true},
+    [VERB_PS] = {"ps", NULL, "List the sessions.", .alias = "ls"},
     [VERB_RM] = {"rm", NULL,
      "Remove sessions: every process, file and trace of them.", .min_names = 1, .max_names = 4096,
      .name_word = "SESSION"},
+    [VERB_STOP] = {"stop", NULL, "End everything that runs in sessions; their files stay.",
+     .min_names = 1, .max_names = 4096, .name_word = "SESSION"},
+    [VERB_START] = {"start", NULL, "Make stopped sessions run again, with their files.",
+     .min_names = 1, .max_names = 4096, .name_word = "SESSION"},
+    [VERB_PAUSE] = {"pause", NULL, "Freeze every process of sessions.",
+     .min_names = 1, .max_names = 4096, .name_word = "SESSION"},
+    [VERB_UNPAUSE] = {"unpause", NULL, "Let the processes of paused sessions go on.",
+     .min_names = 1, .max_names = 4096, .name_word = "SESSION"},
+    [VERB_RENAME] = {"rename", NULL, "Give a session another name: box rename OLD NEW.",
+     .min_names = 2, .max_names = 2, .name_word = "OLD NEW"},
+    [VERB_INSPECT] = {"inspect", NULL,
+     "Show all that is known of sessions, as JSON: limits, receipt, processes, last commands.", .min_names = 1,
+     .max_names = 4096, .name_word = "SESSION"},
+    [VERB_EVENTS] = {"events", NULL,
+     "Show what happens to sessions as it happens; of one session, if it is named.", .max_names = 1,
+     .name_word = "SESSION"},
     [VERB_DOCTOR] = {"doctor", NULL, "Tell what this host can and cannot enforce."},
+    [VERB_INFO] = {"info", NULL, "Tell which boxd is used and why."},
     [VERB_CONFIG] = {"config", NULL, "Tell what boxd would be configured to do here, or what is wrong."},
     [VERB_AUDIT] = {"audit", "verify [FILE...]", "Prove that an audit log is whole: box audit verify [FILE...].",
      .min_names = 1, .max_names = 4096, .name_word = "word: verify", .any_word = true, .words = "verify"},
@@ -38,7 +59,7 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
      .makes_session = true},
     [VERB_COMPLETION] = {"completion", NULL, "Print the completion of a shell: bash, zsh or fish.",
      .min_names = 1, .max_names = 1, .name_word = "SHELL", .any_word = true, .words = "bash zsh fish"},
-    [VERB_MCP_RUN] = {"mcp run", "-- COMMAND [ARG...]",
+    [VERB_MCP_RUN] = {"mcp run", "[--] COMMAND [ARG...]",
      "Run a stdio MCP server in a sandbox of its own, in place of the bare command.",
      .wants_command = true, .maybe_command = true},
     [VERB_MCP_LS] = {"mcp ls", NULL, "List the MCP servers that run in sandboxes."},
@@ -51,91 +72,113 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
 #define SESSION (FOR(RUN) | FOR(MCP_RUN) | FOR(MCP_SERVE))
 
 const struct arg_option arg_options[] = {
-    {"session", "ID", arg_set_session, SPEC_SESSION_ID,
-     "Use this session, made when it does not exist, and keep it.", FOR(RUN) | FOR(MCP_SERVE)},
-    {"attack", NULL, arg_set_flag, offsetof(struct args, attack),
+    {"session", "ID", ARG_SESSION, SPEC_SESSION_ID,
+     "Use this session, made when it does not exist, and keep it until it is removed.", FOR(RUN) | FOR(MCP_SERVE)},
+    {"temporary", NULL, ARG_FLAG, offsetof(struct args, temporary),
+     "Remove the session when it is idle or boxd ends, instead of keeping it.", FOR(RUN)},
+    {"name", "ID", ARG_SESSION, SPEC_SESSION_ID, "The same as --session.", FOR(RUN)},
+    {"rm", NULL, ARG_FLAG, offsetof(struct args, remove),
+     "Remove the session when the command ends; without a name that is so anyway.", FOR(RUN)},
+    {"attack", NULL, ARG_FLAG, offsetof(struct args, attack),
      "Try to break out of throw-away sessions, and tell which walls stand; takes up to a minute.", FOR(DOCTOR)},
-    {"backend", "native|runsc|docker|podman", arg_set_text, offsetof(struct args, backend),
+    {"backend", "native|runsc|docker|podman", ARG_TEXT, offsetof(struct args, backend),
      "With --attack: sessions must be on this backend.", FOR(DOCTOR)},
-    {"image", "IMAGE", arg_set_field, SPEC_IMAGE, "With --attack: root filesystem of the sessions.", FOR(DOCTOR)},
-    {"format", "text|json|junit", arg_set_text, offsetof(struct args, format),
+    {"image", "IMAGE", ARG_FIELD, SPEC_IMAGE, "With --attack: root filesystem of the sessions.", FOR(DOCTOR)},
+    {"format", "text|json|junit", ARG_CHOICE, offsetof(struct args, format),
      "With --attack: how the report is written. Default text.", FOR(DOCTOR)},
-    {"output", "FILE", arg_set_text, offsetof(struct args, output),
+    {"output", "FILE", ARG_TEXT, offsetof(struct args, output),
      "With --attack: write the report there, and print one line.", FOR(DOCTOR)},
-    {"image", "IMAGE", arg_set_field, SPEC_IMAGE, "Root filesystem.", SESSION},
-    {"network", "on|off", arg_set_field, SPEC_NETWORK, "Whether the internet can be reached.", SESSION},
-    {"memory-mb", "N", arg_set_field, SPEC_MEMORY_MB, "Memory of the session, in MiB.", SESSION},
-    {"cpus", "X", arg_set_field, SPEC_CPUS, "Processor share, such as 0.5.", SESSION},
-    {"pids", "N", arg_set_field, SPEC_PIDS_LIMIT, "Processes and threads of the session.", SESSION},
-    {"quota-mb", "N", arg_set_field, SPEC_WORKSPACE_QUOTA_MB, "Disk space, in MiB; 0: no limit.", SESSION},
-    {"read-only-root", "on|off", arg_set_field, SPEC_READ_ONLY_ROOTFS,
+    {"image", "IMAGE", ARG_FIELD, SPEC_IMAGE, "Root filesystem.", SESSION},
+    {"network", "on|off", ARG_FIELD, SPEC_NETWORK, "Whether the internet can be reached.", SESSION},
+    {"memory", "SIZE", ARG_SIZE, SPEC_MEMORY_MB, "Memory of the session, such as 512m or 1.5g.", SESSION, .letter = 'm'},
+    {"memory-mb", "N", ARG_FIELD, SPEC_MEMORY_MB, "The same, in MiB.", SESSION},
+    {"cpus", "X", ARG_FIELD, SPEC_CPUS, "Processor share, such as 0.5.", SESSION},
+    {"pids", "N", ARG_FIELD, SPEC_PIDS_LIMIT, "Processes and threads of the session.", SESSION},
+    {"pids-limit", "N", ARG_FIELD, SPEC_PIDS_LIMIT, "The same as --pids.", SESSION},
+    {"quota-mb", "N", ARG_FIELD, SPEC_WORKSPACE_QUOTA_MB, "Disk space, in MiB; 0: no limit.", SESSION},
+    {"read-only-root", "on|off", ARG_FIELD, SPEC_READ_ONLY_ROOTFS,
      "Whether only the workspace and /tmp are writable.", SESSION},
-    {"mount", "HOST:BOX[:ro|rw]", arg_set_mount, SPEC_EXTRA_MOUNTS,
-     "Show a path of the host inside, writable unless ro.", SESSION, .many = true},
-    {"timeout", "SEC", arg_set_field, SPEC_TIMEOUT_SEC,
-     "Kill the command and all it started after that long.", COMMAND},
-    {"env", "NAME=VALUE", arg_set_env, SPEC_ENV, "Environment variable of the command.", COMMAND, .many = true},
-    {"workdir", "DIR", arg_set_field, SPEC_WORKDIR, "Directory the command starts in.", COMMAND},
-    {"tty", NULL, arg_set_flag, offsetof(struct args, tty), "Give the command a terminal.", COMMAND, .letter = 't'},
-    {"interactive", NULL, arg_set_flag, offsetof(struct args, interactive),
+    {"mount", "HOST:BOX[:ro|rw]", ARG_MOUNT, SPEC_EXTRA_MOUNTS,
+     "Show a path of the host inside, writable unless ro.", SESSION, .letter = 'v', .many = true},
+    {"volume", "HOST:BOX[:ro|rw]", ARG_MOUNT, SPEC_EXTRA_MOUNTS, "The same as --mount.", SESSION, .many = true},
+    {"publish", "[ADDR:][HOST_PORT:]PORT", ARG_LIST, offsetof(struct args, publish),
+     "Listen on a port of the host (of 127.0.0.1; any free one) for a server in the session.", FOR(RUN), .letter = 'p',
+     .many = true},
+    {"best-effort", NULL, ARG_FLAG, offsetof(struct args, best_effort),
+     "Take a session without a limit or an image that cannot be had here, instead of an error.", FOR(RUN) | FOR(MCP_RUN)},
+    {"timeout", "TIME", ARG_TIME, SPEC_TIMEOUT_SEC,
+     "Kill the command and all it started after that long: 30s, 5m, 1h30m; seconds without a unit.", COMMAND},
+    {"env", "NAME[=VALUE]", ARG_SECRETS, offsetof(struct args, envs),
+     "Variable of the command; a name alone takes the value it has here.", COMMAND, .letter = 'e', .many = true},
+    {"env-file", "FILE", ARG_LIST, offsetof(struct args, env_files),
+     "File with a variable of the command on each line.", COMMAND, .many = true},
+    {"workdir", "DIR", ARG_FIELD, SPEC_WORKDIR, "Directory the command starts in.", COMMAND, .letter = 'w'},
+    {"entrypoint", "PROGRAM", ARG_TEXT, offsetof(struct args, entrypoint),
+     "Run this program, with the words of the command as its arguments.", FOR(RUN)},
+    {"tty", NULL, ARG_FLAG, offsetof(struct args, tty), "Give the command a terminal.", COMMAND, .letter = 't'},
+    {"interactive", NULL, ARG_FLAG, offsetof(struct args, interactive),
      "Pass standard input on, even when it is a terminal.", COMMAND, .letter = 'i'},
-    {"name", "NAME", arg_set_text, offsetof(struct args, name),
+    {"name", "NAME", ARG_TEXT, offsetof(struct args, name),
      "How it is called in 'box mcp ls'; with --config: which server of the file.", FOR(MCP_RUN)},
-    {"host-path", "DIR", arg_set_host_path, SPEC_HOST_PATH,
+    {"host-path", "DIR", ARG_HOST_PATH, SPEC_HOST_PATH,
      "Directory of the host to show at /workspace; found from the command by default.", FOR(MCP_RUN)},
-    {"host-path-mode", "ro|rw|none", arg_set_field, SPEC_HOST_PATH_MODE,
-     "How it is shown: read-only unless told otherwise here.", FOR(MCP_RUN)},
-    {"env", "NAME[=VALUE]", arg_add_secret, offsetof(struct args, envs),
-     "Variable of the server; a name alone takes the value it has here.", FOR(MCP_RUN), .many = true},
-    {"env-file", "FILE", arg_add_text, offsetof(struct args, env_files),
+    {"host-path-mode", "ro|rw|none", ARG_FIELD, SPEC_HOST_PATH_MODE,
+     "How it is shown.", FOR(MCP_RUN)},
+    {"env", "NAME[=VALUE]", ARG_SECRETS, offsetof(struct args, envs),
+     "Variable of the server; a name alone takes the value it has here.", FOR(MCP_RUN), .letter = 'e', .many = true},
+    {"env-file", "FILE", ARG_LIST, offsetof(struct args, env_files),
      "File with a variable of the server on each line.", FOR(MCP_RUN), .many = true},
-    {"workdir", "DIR", arg_set_text, offsetof(struct args, inside_dir),
-     "Directory the server starts in, inside; /workspace by default.", FOR(MCP_RUN)},
-    {"startup-timeout", "SEC", arg_set_field, SPEC_TIMEOUT_SEC,
-     "How long dependencies and the first answer may take. Default 120.", FOR(MCP_RUN)},
-    {"install", "auto|off", arg_set_text, offsetof(struct args, install),
+    {"workdir", "DIR", ARG_TEXT, offsetof(struct args, inside_dir),
+     "Directory the server starts in, inside; /workspace by default.", FOR(MCP_RUN), .letter = 'w'},
+    {"startup-timeout", "TIME", ARG_TIME, SPEC_TIMEOUT_SEC,
+     "How long dependencies and the first answer may take.", FOR(MCP_RUN)},
+    {"install", "auto|off", ARG_CHOICE, offsetof(struct args, install),
      "Whether dependencies of a project are installed before the start.", FOR(MCP_RUN)},
-    {"profile", "NAME", arg_set_text, offsetof(struct args, profile),
+    {"profile", "NAME", ARG_TEXT, offsetof(struct args, profile),
      "Profile of boxd that its session is made with.", FOR(MCP_RUN)},
-    {"fallback", "refuse|host", arg_set_text, offsetof(struct args, fallback),
+    {"fallback", "refuse|host", ARG_CHOICE, offsetof(struct args, fallback),
      "What to do where no box can be had; host runs it WITHOUT ONE. Default refuse.", FOR(MCP_RUN)},
-    {"retry-delays", "LIST", arg_set_text, offsetof(struct args, retry_delays),
+    {"retry-delays", "LIST", ARG_TEXT, offsetof(struct args, retry_delays),
      "Seconds before each new attempt, the last for ever. Default 2,4,8,60.", FOR(MCP_RUN)},
-    {"follow", NULL, arg_set_flag, offsetof(struct args, follow), "Go on until the server ends.", FOR(MCP_LOGS), .letter = 'f'},
-    {"all", NULL, arg_set_flag, offsetof(struct args, all), "Remove every session.", FOR(RM)},
-    {"json", NULL, arg_set_flag, offsetof(struct args, json), "JSON instead of a table.",
-     FOR(PS) | FOR(DOCTOR) | FOR(CONFIG) | FOR(AUDIT) | FOR(MCP_LS)},
-    {"config", "FILE", arg_set_text, offsetof(struct args, config_file), "Configuration file of boxd.", FOR(CONFIG) | FOR(AUDIT)},
-    {"config", "FILE", arg_set_text, offsetof(struct args, config_file),
+    {"follow", NULL, ARG_FLAG, offsetof(struct args, follow), "Go on until the server ends.", FOR(MCP_LOGS), .letter = 'f'},
+    {"all", NULL, ARG_FLAG, offsetof(struct args, all), "Remove every session.", FOR(RM)},
+    {"all", NULL, ARG_FLAG, offsetof(struct args, all), "Stopped sessions too, and the disk that they take.", FOR(PS),
+     .letter = 'a'},
+    {"force", NULL, ARG_FLAG, offsetof(struct args, force), "Also sessions in which something runs; that is so anyway.",
+     FOR(RM), .letter = 'f'},
+    {"recursive", NULL, ARG_FLAG, offsetof(struct args, recursive), "Copy a directory with all it holds.", FOR(CP),
+     .letter = 'r'},
+    {"quiet", NULL, ARG_FLAG, offsetof(struct args, quiet), "Names of sessions only.", FOR(PS), .letter = 'q'},
+    {"format", "json|table|TEMPLATE", ARG_TEXT, offsetof(struct args, format),
+     "A JSON object on each line, a table, or a template such as '{{.Name}} {{.State}}'.", FOR(PS)},
+    {"format", "json|TEMPLATE", ARG_TEXT, offsetof(struct args, format),
+     "A JSON object on each line, or a template such as '{{.session_id}}'.", FOR(INSPECT) | FOR(EVENTS), .letter = 'f'},
+    {"json", NULL, ARG_FLAG, offsetof(struct args, json), "JSON instead of a table.",
+     FOR(PS) | FOR(PORT) | FOR(EVENTS) | FOR(DOCTOR) | FOR(INFO) | FOR(CONFIG) | FOR(AUDIT) | FOR(MCP_LS)},
+    {"config", "FILE", ARG_TEXT, offsetof(struct args, config_file), "Configuration file of boxd.", FOR(CONFIG) | FOR(AUDIT)},
+    {"config", "FILE", ARG_TEXT, offsetof(struct args, config_file),
      "File with mcpServers, as clients have it: one of them instead of a command.", FOR(MCP_RUN)},
-    {"explain", NULL, arg_set_flag, offsetof(struct args, explain), "Where each value comes from, too.", FOR(CONFIG)},
-    {"head", "HASH", arg_set_text, offsetof(struct args, head),
+    {"explain", NULL, ARG_FLAG, offsetof(struct args, explain), "Where each value comes from, too.", FOR(CONFIG)},
+    {"head", "HASH", ARG_TEXT, offsetof(struct args, head),
      "Digest of a record noted earlier: it must still be there.", FOR(AUDIT)},
-    {"help", NULL, arg_set_flag, offsetof(struct args, help), "Show this text.", ~0u, .letter = 'h'},
-    {"version", NULL, arg_set_flag, offsetof(struct args, version), "Show the version.", FOR(HELP), .letter = 'V'},
+    {"help", NULL, ARG_FLAG, offsetof(struct args, help), "Show this text.", ~UINT64_C(0), .letter = 'h'},
+    {"version", NULL, ARG_FLAG, offsetof(struct args, version), "Show the version.", FOR(HELP), .letter = 'V'},
 };
 /* clang-format on */
 const size_t arg_n_options = ARRAY_SIZE(arg_options);
 
-struct cursor {
+/* Walking the arguments. */
+
+struct arg_cursor {
     int argc;
     char **argv;
     int next;
     bool ended; /* after "--" */
 };
 
-static int unknown(const struct args *a, const char *option, struct err *err)
-{
-    if (a->verb == VERB_HELP)
-        return err_set(err, ERR_INVALID, "unknown option '%s', see 'box --help'", option);
-    const char *verb = arg_verbs[a->verb].name;
-    return err_set(err, ERR_INVALID, "unknown option '%s' of '%s', see 'box help %s'", option, verb,
-                   verb);
-}
-
 /* `value` is what stood behind '=', or NULL. */
-static int apply(const struct arg_option *o, const char *value, struct cursor *c, struct args *a,
-                 struct err *err)
+static int apply_option(const struct arg_option *o, const char *value, struct arg_cursor *c,
+                        struct args *a, struct err *err)
 {
     if (o->value == NULL && value != NULL)
         return err_set(err, ERR_INVALID, "--%s takes no value", o->name);
@@ -145,44 +188,52 @@ static int apply(const struct arg_option *o, const char *value, struct cursor *c
             return err_set(err, ERR_INVALID, "--%s wants a value: %s", o->name, o->value);
         value = c->argv[c->next++];
     }
-    return o->set(o, value, a, err);
+    return arg_setters[o->kind](o, value, a, err);
 }
 
-static int long_option(const char *text, struct cursor *c, struct args *a, struct err *err)
+static int long_option(const char *text, struct arg_cursor *c, struct args *a, struct err *err)
 {
     size_t len = strcspn(text, "=");
     const char *value = text[len] == '=' ? text + len + 1 : NULL;
 
     for (size_t i = 0; i < arg_n_options; i++) {
         const struct arg_option *o = &arg_options[i];
-        if ((o->verbs & (1u << a->verb)) != 0 && strlen(o->name) == len &&
-            memcmp(o->name, text, len) == 0)
-            return apply(o, value, c, a, err);
+        if (arg_fits(o, a->verb) && strlen(o->name) == len && memcmp(o->name, text, len) == 0)
+            return apply_option(o, value, c, a, err);
     }
     AUTO_FREE char *name = xstrndup(text - 2, len + 2);
-    return unknown(a, name, err);
+    return args_unknown_option(a->verb, name, err);
 }
 
-/* "-ti": several letters in one argument; none of them takes a value. */
-static int short_options(const char *letters, struct cursor *c, struct args *a, struct err *err)
+static const struct arg_option *find_letter(char letter, enum verb verb)
 {
-    for (; *letters != '\0'; letters++) {
-        const struct arg_option *o = NULL;
-        for (size_t i = 0; i < arg_n_options && o == NULL; i++)
-            if ((arg_options[i].verbs & (1u << a->verb)) != 0 && arg_options[i].letter == *letters)
-                o = &arg_options[i];
+    for (size_t i = 0; i < arg_n_options; i++)
+        if (arg_options[i].letter == letter && arg_fits(&arg_options[i], verb))
+            return &arg_options[i];
+    return NULL;
+}
+
+/* "-ti": several letters in one argument. The value of a letter is the rest of the argument, behind
+ * a '=' or not ("-m512m", "-e=A=1"), or the next one. */
+static int short_options(const char *letters, struct arg_cursor *c, struct args *a, struct err *err)
+{
+    int r = 0;
+
+    for (; r >= 0 && *letters != '\0'; letters++) {
+        const struct arg_option *o = find_letter(*letters, a->verb);
         if (o == NULL) {
             const char name[] = {'-', *letters, '\0'};
-            return unknown(a, name, err);
+            return args_unknown_option(a->verb, name, err);
         }
-        int r = apply(o, NULL, c, a, err);
-        if (r < 0)
-            return r;
+        if (o->value != NULL && letters[1] != '\0')
+            return apply_option(o, letters + (letters[1] == '=' ? 2 : 1), c, a, err);
+        r = apply_option(o, NULL, c, a, err);
     }
-    return 0;
+    return r;
 }
 
-static int plain_argument(const char *text, struct args *a, struct err *err)
+/* A name, or the first word of the command. */
+static int plain_argument(const char *text, struct arg_cursor *c, struct args *a, struct err *err)
 {
     const struct arg_verb *v = &arg_verbs[a->verb];
 
@@ -190,27 +241,27 @@ static int plain_argument(const char *text, struct args *a, struct err *err)
         strv_add(&a->names, text);
         return 0;
     }
-    if (v->wants_command)
-        return err_set(err, ERR_INVALID, "unexpected '%s': put '--' before the command", text);
-    return err_set(err, ERR_INVALID, "unexpected '%s' after 'box %s'", text, v->name);
+    if (!v->wants_command)
+        return err_set(err, ERR_INVALID, "unexpected '%s' after 'box %s'", text, v->name);
+    c->next--;
+    c->ended = true;
+    return 0;
 }
 
-static int walk(struct cursor *c, struct args *a, struct err *err)
+static int walk_arguments(struct arg_cursor *c, struct args *a, struct err *err)
 {
     int r = 0;
 
-    while (r >= 0 && c->next < c->argc) {
+    while (r >= 0 && !c->ended && c->next < c->argc) {
         const char *text = c->argv[c->next++];
-        if (str_eq(text, "--")) {
+        if (str_eq(text, "--"))
             c->ended = true;
-            return 0;
-        }
-        if (str_starts(text, "--"))
+        else if (str_starts(text, "--"))
             r = long_option(text + 2, c, a, err);
         else if (text[0] == '-' && text[1] != '\0')
             r = short_options(text + 1, c, a, err);
         else
-            r = plain_argument(text, a, err);
+            r = plain_argument(text, c, a, err);
     }
     return r;
 }
@@ -218,30 +269,44 @@ static int walk(struct cursor *c, struct args *a, struct err *err)
 static int find_verb(const char *name, enum verb *ret, struct err *err)
 {
     for (size_t i = 0; i < VERB_MAX; i++) {
-        if (!str_eq(arg_verbs[i].name, name))
+        if (!str_eq(arg_verbs[i].name, name) && !str_eq(arg_verbs[i].alias, name))
             continue;
         *ret = (enum verb)i;
         return 0;
     }
-    return err_set(err, ERR_INVALID, "unknown verb '%s', see 'box --help'", name);
+    return args_unknown_verb(name, err);
 }
 
-/* Some verbs have two words. The second is NULL where there is none. */
+/* Whether a verb has two words of which that is the first. */
+static bool is_group(const char *word)
+{
+    size_t len = strlen(word);
+
+    for (size_t i = 0; i < VERB_MAX; i++)
+        if (str_starts(arg_verbs[i].name, word) && arg_verbs[i].name[len] == ' ')
+            return true;
+    return false;
+}
+
+/* The second word is NULL where there is none. */
 static char *verb_name(const char *first, const char *second)
 {
-    if (second == NULL || !str_eq(first, "mcp"))
+    if (second == NULL || !is_group(first))
         return xstrdup(first);
     return xasprintf("%s %s", first, second);
 }
 
 /* JSON carries text: other bytes would arrive changed, and that silently. */
-static int check_command(const struct args *a, const struct cursor *c, struct err *err)
+static int check_command(const struct args *a, const struct arg_cursor *c, struct err *err)
 {
-    if (!c->ended && arg_verbs[a->verb].maybe_command)
+    const struct arg_verb *v = &arg_verbs[a->verb];
+
+    if (!c->ended && v->maybe_command)
         return 0;
-    if (!c->ended || a->command[0] == NULL)
-        return err_set(err, ERR_INVALID, "no command: box %s %s[OPTION...] -- CMD [ARG...]",
-                       arg_verbs[a->verb].name, a->verb == VERB_EXEC ? "SESSION " : "");
+    if (a->command == NULL || a->command[0] == NULL)
+        return err_set(err, ERR_INVALID, "no command: box %s %s%s[OPTION...] %s", v->name,
+                       v->max_names > 0 ? v->name_word : "", v->max_names > 0 ? " " : "",
+                       v->synopsis);
     for (size_t i = 0; a->command[i] != NULL; i++)
         if (!utf8_valid(a->command[i], strlen(a->command[i])))
             return err_set(err, ERR_INVALID, "argument %zu of the command is not valid UTF-8", i);
@@ -273,7 +338,7 @@ static int check_spec(struct args *a, struct err *err)
     return spec_validate(a->spec, err);
 }
 
-static int check(struct args *a, const struct cursor *c, struct err *err)
+static int check_args(struct args *a, const struct arg_cursor *c, struct err *err)
 {
     const struct arg_verb *v = &arg_verbs[a->verb];
     int r = check_names(a, err);
@@ -285,6 +350,8 @@ static int check(struct args *a, const struct cursor *c, struct err *err)
         r = err_set(err, ERR_INVALID, "'box %s' takes no command", v->name);
     if (r >= 0 && v->wants_command)
         r = check_command(a, c, err);
+    if (r >= 0 && v->wants_command && !v->maybe_command)
+        r = args_resolve_env(a, err);
     if (r >= 0 && (v->wants_command || v->makes_session))
         r = check_spec(a, err);
     if (r >= 0 && a->verb == VERB_HELP && a->names != NULL) {
@@ -296,7 +363,7 @@ static int check(struct args *a, const struct cursor *c, struct err *err)
 
 int args_parse(int argc, char *argv[], struct args *ret, struct err *err)
 {
-    struct cursor c = {.argc = argc, .argv = argv, .next = 1};
+    struct arg_cursor c = {.argc = argc, .argv = argv, .next = 1};
 
     memset(ret, 0, sizeof(*ret));
     ret->spec = spec_new();
@@ -311,7 +378,7 @@ int args_parse(int argc, char *argv[], struct args *ret, struct err *err)
             return r;
         c.next = str_eq(name, argv[1]) ? 2 : 3;
     }
-    int r = walk(&c, ret, err);
+    int r = walk_arguments(&c, ret, err);
     if (r < 0)
         return r;
     if (ret->help) {
@@ -320,7 +387,12 @@ int args_parse(int argc, char *argv[], struct args *ret, struct err *err)
         return 0;
     }
     ret->command = c.ended ? argv + c.next : NULL;
-    return check(ret, &c, err);
+    if (ret->entrypoint != NULL) {
+        /* It takes the place of the word before the command, which was read already. */
+        argv[c.next - 1] = (char *)(uintptr_t)ret->entrypoint;
+        ret->command = argv + c.next - 1;
+    }
+    return check_args(ret, &c, err);
 }
 
 void args_done(struct args *a)
@@ -331,5 +403,28 @@ void args_done(struct args *a)
     a->names = NULL;
     strv_free(a->envs);
     strv_free(a->env_files);
-    a->envs = a->env_files = NULL;
+    strv_free(a->publish);
+    a->envs = a->env_files = a->publish = NULL;
+}
+
+/* Of one command rather than of the session it runs in: these stand beside the session. */
+#define OF_COMMAND (FIELD_BIT(SPEC_ENV) | FIELD_BIT(SPEC_WORKDIR) | FIELD_BIT(SPEC_TIMEOUT_SEC))
+
+void args_put_session(const struct args *a, struct jw *w)
+{
+    uint64_t fields = a->verb == VERB_EXEC ? FIELD_BIT(SPEC_SESSION_ID) : a->given & ~OF_COMMAND;
+
+    jw_kobject(w, "session");
+    for (size_t i = 0; i < SPEC_FIELD_MAX; i++)
+        if ((fields & FIELD_BIT(i)) != 0)
+            model_write_field(&spec_model.fields[i], a->spec, w);
+    /* A person who names a session comes back to it. */
+    if (a->verb == VERB_RUN && (fields & FIELD_BIT(SPEC_SESSION_ID)) != 0 && !a->temporary &&
+        !a->remove)
+        jw_kbool(w, "durable", true);
+    if (a->best_effort)
+        jw_kbool(w, "best_effort", true);
+    jw_object_end(w);
+    jw_kbool(w, "ephemeral", a->remove || (fields & FIELD_BIT(SPEC_SESSION_ID)) == 0);
+    jw_kbool(w, "create", a->verb != VERB_EXEC);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The arguments of `box`, by one table of verbs and one of options; help is written from the same
- * two. Values are checked here, by the rules of src/spec, before anything else happens. */
+/* The arguments of `box`, by one table of verbs and one of options. Help, manuals and completions
+ * are written from the same two. Values are checked here, by the rules of src/spec, before anything
+ * else happens. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,15 +13,25 @@
 
 struct buf;
 struct err;
+struct jw;
 struct spec;
 
 enum verb {
     VERB_RUN,
     VERB_EXEC,
     VERB_CP,
+    VERB_PORT,
     VERB_PS,
     VERB_RM,
+    VERB_STOP,
+    VERB_START,
+    VERB_PAUSE,
+    VERB_UNPAUSE,
+    VERB_RENAME,
+    VERB_INSPECT,
+    VERB_EVENTS,
     VERB_DOCTOR,
+    VERB_INFO,
     VERB_CONFIG,
     VERB_AUDIT,
     VERB_MCP_RUN,
@@ -31,6 +42,13 @@ enum verb {
     VERB_HELP,
     VERB_MAX,
 };
+
+/* Defaults of `box mcp run` in place of those of the spec: servers download what they need and
+ * install it, and a project is shown as it is. */
+#define ARGS_MCP_NETWORK NETWORK_ON
+#define ARGS_MCP_READ_ONLY_ROOT 0
+#define ARGS_MCP_HOST_PATH_MODE MOUNT_RO
+#define ARGS_MCP_STARTUP_SEC 120
 
 struct args {
     enum verb verb;
@@ -50,13 +68,21 @@ struct args {
     const char *backend; /* these too, of `doctor --attack` */
     const char *format;
     const char *output;
+    const char *entrypoint; /* borrowed from argv; the program, with the command as its arguments */
     char **envs, **env_files; /* owned; in the order given */
+    char **publish;           /* this too; ports, as cli/port.h reads them */
+    bool best_effort;
     bool attack;
     bool explain;
     bool tty;
     bool interactive;
     bool json;
     bool all;
+    bool temporary;
+    bool quiet;
+    bool recursive;
+    bool force;
+    bool remove; /* the session ends with its command, though it has a name */
     bool follow;
     bool help;
     bool version;
@@ -67,12 +93,75 @@ int args_parse(int argc, char *argv[], struct args *ret, struct err *err);
 void args_done(struct args *a);
 DEFINE_CLEANUP_DONE(args)
 
-int args_help(enum verb topic, struct buf *out);
-int args_man(struct buf *out); /* every verb and option, as mdoc(7) */
-int man_text(struct buf *out, const char *text);
+/* Whether that enum spec_field was given. */
+static inline bool args_given(const struct args *a, unsigned field)
+{
+    return ((a->given >> field) & 1U) != 0;
+}
 
-/* The pieces of "HOST:BOX[:ro|rw]". HOST is resolved with realpath(3); it must exist. Appends to
- * the spec's extra mounts. */
-int args_parse_mount(const char *text, struct spec *spec, struct err *err);
-/* "NAME=value"; a later one of the same name replaces an earlier one. */
-int args_parse_env(const char *text, struct spec *spec, struct err *err);
+/* session, ephemeral, create: the part of a request about the session, as members. Only what was
+ * given: the rest is for boxd and its profile to decide. */
+void args_put_session(const struct args *a, struct jw *w);
+
+/* "NAME=value" into the vector; a later one of a name replaces an earlier one. The text may be a
+ * secret: no message repeats it. */
+int args_set_variable(char ***env, const char *text, struct err *err);
+
+/* The tables. */
+
+struct arg_verb {
+    const char *name;
+    const char *synopsis; /* what follows the options */
+    const char *doc;
+    bool wants_command;    /* "[--] CMD [ARG...]" */
+    bool makes_session;    /* takes the options of one, without a command */
+    unsigned min_names;    /* unless --all */
+    unsigned max_names;    /* 0: none are taken */
+    const char *name_word; /* what a name is, for messages */
+    bool any_word;         /* names need not be those of sessions */
+    const char *words;     /* what the first name can be, for shells; NULL: anything */
+    bool maybe_command;    /* with wants_command: something else may stand for it */
+    const char *alias;     /* another name; NULL: none */
+};
+
+/* How the value of an option is read, and what `where` is: the offset of a member of struct args,
+ * or an enum spec_field. */
+enum arg_kind {
+    ARG_FLAG,    /* a bool of args; takes no value */
+    ARG_TEXT,    /* a text of args */
+    ARG_CHOICE,  /* the same; one of the words of `value`, with | between them */
+    ARG_LIST,    /* a vector of args */
+    ARG_SECRETS, /* the same; the argument is overwritten, so that no list of processes shows it */
+    ARG_FIELD,   /* a field of the spec, from here on */
+    ARG_SESSION,
+    ARG_SIZE, /* a field in MiB: 512m, 1.5g */
+    ARG_TIME, /* a field in seconds: 30, 30s, 1h30m */
+    ARG_HOST_PATH,
+    ARG_MOUNT,
+    ARG_KIND_MAX,
+};
+
+struct arg_option {
+    const char *name;  /* without the dashes */
+    const char *value; /* how help calls the value; NULL: a flag */
+    enum arg_kind kind;
+    size_t where;
+    const char *doc;
+    uint64_t verbs; /* set of FOR() */
+    char letter;    /* 0: none */
+    bool many;      /* may be given several times */
+};
+
+#define FOR(verb) (UINT64_C(1) << VERB_##verb)
+_Static_assert(VERB_MAX <= 64, "a set of verbs has 64 bits");
+
+extern const struct arg_verb arg_verbs[VERB_MAX];
+extern const struct arg_option arg_options[];
+extern const size_t arg_n_options;
+
+static inline bool arg_fits(const struct arg_option *o, enum verb verb)
+{
+    return ((o->verbs >> verb) & 1U) != 0;
+}
+
+void args_help(enum verb topic, struct buf *out);

@@ -1,32 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Parses the value of one option into the arguments: numbers, choices, variables, mounts. */
+/* Reads the values of options as people write them: sizes, times, variables, mounts, fields of the
+ * spec. */
+
+#include "cli/args/args_internal.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/alloc.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/str.h"
 #include "base/strv.h"
-#include "cli/args/box_args_internal.h"
 #include "spec/model.h"
 #include "spec/spec.h"
 
-int arg_set_flag(const struct arg_option *o, const char *value, struct args *a, struct err *err)
+static int set_flag(const struct arg_option *o, const char *value, struct args *a, struct err *err)
 {
     *(bool *)(void *)((char *)a + o->where) = true;
     return 0;
 }
 
-int arg_set_text(const struct arg_option *o, const char *value, struct args *a, struct err *err)
+static int set_text(const struct arg_option *o, const char *value, struct args *a, struct err *err)
 {
     *(const char **)(void *)((char *)a + o->where) = value;
     return 0;
+}
+
+/* One of the words that help shows for the value: "text|json|junit". */
+static int set_choice_text(const struct arg_option *o, const char *value, struct args *a,
+                           struct err *err)
+{
+    AUTO_DONE(buf) struct buf list = BUF_INIT(256);
+    size_t len = strlen(value);
+
+    for (const char *word = o->value; word != NULL;) {
+        size_t n = strcspn(word, "|");
+        if (n == len && memcmp(word, value, n) == 0)
+            return set_text(o, value, a, err);
+        (void)buf_printf(&list, "%s%.*s", list.len > 0 ? ", " : "", (int)n, word);
+        word = word[n] == '|' ? word + n + 1 : NULL;
+    }
+    return err_set(err, ERR_INVALID, "--%s: '%s' is not one of %s", o->name, value, buf_str(&list));
 }
 
 /* Numbers that no int64 holds become the nearest one, so that the rule of the field words the
@@ -51,27 +69,18 @@ static int set_real(const struct arg_option *o, const char *value, void *member,
     return 0;
 }
 
-static int find_name(const char *const *names, const char *value)
-{
-    for (int i = 0; names[i] != NULL; i++)
-        if (str_eq(names[i], value))
-            return i;
-    return -1;
-}
-
 static int set_choice(const struct arg_option *o, const char *const *names, const char *value,
                       int *ret, struct err *err)
 {
-    AUTO_DONE(buf) struct buf list;
-    int found = find_name(names, value);
+    AUTO_DONE(buf) struct buf list = BUF_INIT(256);
 
-    buf_init(&list, 256);
-    if (found >= 0) {
-        *ret = found;
-        return 0;
-    }
-    for (size_t i = 0; names[i] != NULL; i++)
+    for (int i = 0; names[i] != NULL; i++) {
+        if (str_eq(names[i], value)) {
+            *ret = i;
+            return 0;
+        }
         (void)buf_printf(&list, "%s%s", i > 0 ? ", " : "", names[i]);
+    }
     return err_set(err, ERR_INVALID, "--%s: '%s' is not one of %s", o->name, value, buf_str(&list));
 }
 
@@ -87,7 +96,7 @@ static int set_bool(const struct arg_option *o, const char *value, void *member,
 }
 
 /* The row of the spec's own table says what kind of value it is and where it lives. */
-int arg_set_field(const struct arg_option *o, const char *value, struct args *a, struct err *err)
+static int set_field(const struct arg_option *o, const char *value, struct args *a, struct err *err)
 {
     const struct field *f = &spec_model.fields[o->where];
     void *member = (char *)a->spec + f->offset;
@@ -122,39 +131,104 @@ int arg_set_field(const struct arg_option *o, const char *value, struct args *a,
     return r;
 }
 
-int arg_set_session(const struct arg_option *o, const char *value, struct args *a, struct err *err)
-{
-    int r = spec_check_id(value, err);
+/* Sizes and times, as people write them. */
 
-    return r < 0 ? err_wrap(err, "session '%s'", value) : arg_set_field(o, value, a, err);
+struct unit {
+    const char *name;
+    double factor;
+};
+
+/* The number that text begins with, without a sign or an exponent; *ret_rest is what follows. */
+static bool read_number(const char *text, double *ret, const char **ret_rest)
+{
+    size_t len = strspn(text, "0123456789.");
+    AUTO_FREE char *number = xstrndup(text, len);
+
+    *ret_rest = text + len;
+    return len > 0 && len < 20 && str_to_double(number, ret) == 0;
 }
 
-int args_parse_env(const char *text, struct spec *spec, struct err *err)
+/* The factor of the unit that the first `len` bytes of a text are, in either case; 0: none. */
+static double find_unit(const struct unit *units, size_t n, const char *text, size_t len)
 {
-    const char *equals = strchr(text, '=');
-
-    /* The text is not repeated: it may hold a secret. */
-    if (equals == NULL || equals == text)
-        return err_set(err, ERR_INVALID, "env entries must be NAME=value");
-    size_t name_len = (size_t)(equals - text) + 1;
-    size_t n = strv_len(spec->env);
-    for (size_t i = 0; i < n; i++) {
-        if (strncmp(spec->env[i], text, name_len) != 0)
-            continue;
-        free(spec->env[i]);
-        spec->env[i] = xstrdup(text);
-        return 0;
-    }
-    if (n >= SPEC_ENV_ENTRIES_MAX)
-        return err_set(err, ERR_INVALID, "env must have at most %d entries", SPEC_ENV_ENTRIES_MAX);
-    strv_add(&spec->env, text);
+    for (size_t i = 0; i < n; i++)
+        if (strlen(units[i].name) == len && strncasecmp(units[i].name, text, len) == 0)
+            return units[i].factor;
     return 0;
 }
 
-int arg_set_env(const struct arg_option *o, const char *value, struct args *a, struct err *err)
+#define KIB 1024.0
+#define MIB (1024.0 * KIB)
+
+/* "512m", "1.5g", "2GiB": a field in MiB. As Docker has it a number without a unit is bytes, and
+ * every unit is a power of 1024. Never more than was asked for. */
+static int set_size(const struct arg_option *o, const char *value, struct args *a, struct err *err)
 {
-    a->given |= FIELD_BIT(SPEC_ENV);
-    return args_parse_env(value, a->spec, err);
+    static const struct unit units[] = {
+        {"", 1},           {"b", 1},           {"k", KIB},         {"kb", KIB},
+        {"kib", KIB},      {"m", MIB},         {"mb", MIB},        {"mib", MIB},
+        {"g", KIB * MIB},  {"gb", KIB * MIB},  {"gib", KIB * MIB}, {"t", MIB * MIB},
+        {"tb", MIB * MIB}, {"tib", MIB * MIB},
+    };
+    const char *unit;
+    double number = 0, factor = 0;
+
+    if (read_number(value, &number, &unit))
+        factor = find_unit(units, ARRAY_SIZE(units), unit, strlen(unit));
+    if (factor == 0)
+        return err_set(err, ERR_INVALID, "--%s: '%s' is no size such as 512m or 1.5g", o->name,
+                       value);
+    double mib = number * factor / MIB;
+    if (mib < 1 && number > 0)
+        return err_set(err, ERR_INVALID, "--%s: '%s' is less than 1 MiB; write %.40s%s", o->name,
+                       value, unit[0] == '\0' ? value : "512", unit[0] == '\0' ? "m for MiB" : "m");
+    const struct field *f = &spec_model.fields[o->where];
+    *(int64_t *)(void *)((char *)a->spec + f->offset) =
+        mib < (double)(INT64_MAX / 2) ? (int64_t)mib : INT64_MAX;
+    a->given |= FIELD_BIT(o->where);
+    return 0;
+}
+
+/* "30s", "5m", "1h30m", or whole seconds without a unit: a field in seconds. */
+static int set_time(const struct arg_option *o, const char *value, struct args *a, struct err *err)
+{
+    static const struct unit units[] = {{"ms", 0.001}, {"s", 1},    {"sec", 1},  {"m", 60},
+                                        {"min", 60},   {"h", 3600}, {"d", 86400}};
+    const char *at = value;
+    double total = 0, number = 0;
+    int64_t plain;
+
+    /* A bare number has the field's own rules for its size and sign. */
+    if (str_to_i64(value, &plain) != -EINVAL)
+        return set_field(o, value, a, err);
+    do {
+        size_t len = 0;
+        double factor = 0;
+        if (read_number(at, &number, &at)) {
+            len = strcspn(at, "0123456789.");
+            factor = find_unit(units, ARRAY_SIZE(units), at, len);
+        }
+        if (factor == 0)
+            return err_set(err, ERR_INVALID, "--%s: '%s' is no time such as 30, 30s, 5m or 1h30m",
+                           o->name, value);
+        total += number * factor;
+        at += len;
+    } while (*at != '\0');
+    if (total > (double)SPEC_TIMEOUT_MAX)
+        total = (double)SPEC_TIMEOUT_MAX + 1; /* the rule of the field words the refusal */
+    if (total != (double)(int64_t)total)
+        return err_set(err, ERR_INVALID, "--%s: '%s' is not a whole number of seconds", o->name,
+                       value);
+    AUTO_FREE char *seconds = xasprintf("%lld", (long long)total);
+    return set_field(o, seconds, a, err);
+}
+
+static int set_session(const struct arg_option *o, const char *value, struct args *a,
+                       struct err *err)
+{
+    int r = spec_check_id(value, err);
+
+    return r < 0 ? err_wrap(err, "session '%s'", value) : set_field(o, value, a, err);
 }
 
 /* The source as the kernel sees it now. Whether it may be mounted is for boxd to say, which opens
@@ -176,9 +250,11 @@ static int resolve_source(const char *host, char **ret, struct err *err)
     return 0;
 }
 
-/* From the right, because a path of the host may hold colons. */
-int args_parse_mount(const char *text, struct spec *spec, struct err *err)
+/* "HOST:BOX[:ro|rw]", split from the right, because a path of the host may hold colons. HOST is
+ * resolved with realpath(3); it must exist. Appends to the spec's extra mounts. */
+static int add_mount(const struct arg_option *o, const char *text, struct args *a, struct err *err)
 {
+    struct spec *spec = a->spec;
     enum mount_mode mode = MOUNT_RW;
     AUTO_FREE char *host = xstrdup(text);
     AUTO_FREE char *source = NULL;
@@ -199,6 +275,7 @@ int args_parse_mount(const char *text, struct spec *spec, struct err *err)
     int r = resolve_source(host, &source, err);
     if (r < 0)
         return r;
+    a->given |= FIELD_BIT(SPEC_EXTRA_MOUNTS);
     spec->extra_mounts =
         xreallocarray(spec->extra_mounts, spec->n_extra_mounts + 1, sizeof(*spec->extra_mounts));
     spec->extra_mounts[spec->n_extra_mounts++] = (struct mount_spec){
@@ -206,31 +283,26 @@ int args_parse_mount(const char *text, struct spec *spec, struct err *err)
     return 0;
 }
 
-int arg_set_mount(const struct arg_option *o, const char *value, struct args *a, struct err *err)
-{
-    a->given |= FIELD_BIT(SPEC_EXTRA_MOUNTS);
-    return args_parse_mount(value, a->spec, err);
-}
-
-int arg_set_host_path(const struct arg_option *o, const char *value, struct args *a,
-                      struct err *err)
+static int set_host_path(const struct arg_option *o, const char *value, struct args *a,
+                         struct err *err)
 {
     AUTO_FREE char *path = realpath(value, NULL);
 
     if (path == NULL)
         return err_sys(err, errno, "--%s '%s'", o->name, value);
-    return arg_set_field(o, path, a, err);
+    return set_field(o, path, a, err);
 }
 
-int arg_add_text(const struct arg_option *o, const char *value, struct args *a, struct err *err)
+static int add_text(const struct arg_option *o, const char *value, struct args *a, struct err *err)
 {
     strv_add((char ***)(void *)((char *)a + o->where), value);
     return 0;
 }
 
-int arg_add_secret(const struct arg_option *o, const char *value, struct args *a, struct err *err)
+static int add_secret(const struct arg_option *o, const char *value, struct args *a,
+                      struct err *err)
 {
-    int r = arg_add_text(o, value, a, err);
+    int r = add_text(o, value, a, err);
     const char *equals = strchr(value, '=');
 
     /* argv is ours to write to, and /proc/PID/cmdline shows it. */
@@ -238,3 +310,10 @@ int arg_add_secret(const struct arg_option *o, const char *value, struct args *a
         memset((char *)(uintptr_t)equals + 1, '*', strlen(equals + 1));
     return r;
 }
+
+arg_set_fn *const arg_setters[ARG_KIND_MAX] = {
+    [ARG_FLAG] = set_flag,       [ARG_TEXT] = set_text,           [ARG_CHOICE] = set_choice_text,
+    [ARG_LIST] = add_text,       [ARG_SECRETS] = add_secret,      [ARG_FIELD] = set_field,
+    [ARG_SESSION] = set_session, [ARG_HOST_PATH] = set_host_path, [ARG_MOUNT] = add_mount,
+    [ARG_SIZE] = set_size,       [ARG_TIME] = set_time,
+};

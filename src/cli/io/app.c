@@ -17,11 +17,11 @@
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "cli/io/text.h"
 #include "http/client/client.h"
 #include "http/codec/http1.h"
 
 #define TOKEN_MAX 4096
+#define NEVER_NS (UINT64_C(10) * 365 * 24 * 3600 * NSEC_PER_SEC)
 
 static void on_signal(struct loop_signal *s, int signo)
 {
@@ -35,7 +35,7 @@ static void on_signal(struct loop_signal *s, int signo)
     loop_quit(app->loop);
 }
 
-/* Whoever started us with a signal ignored (nohup, a shell's background job) meant it. */
+/* A signal that our parent ignores (nohup, a shell's background job) stays ignored. */
 static void add_signal(sigset_t *set, int signo)
 {
     struct sigaction now;
@@ -126,31 +126,19 @@ static int connect_told(struct app *app, const char *host, struct err *err)
     return 0;
 }
 
-static int connect_default(struct app *app, enum app_need need, struct err *err)
+static int connect_default(struct app *app, enum daemon_kind need, struct err *err)
 {
     AUTO_FREE char *path = NULL;
-    int r = daemon_default_socket(&path, err);
+    int r = daemon_find(&app->daemon, need, app->signals.fd, &path, err);
 
-    if (r >= 0)
-        r = daemon_probe(path, err);
-    if (r == 0 && need == APP_RUNNING)
-        return err_set(err, ERR_NOT_FOUND,
-                       "no boxd is running (nobody listens on '%s'), so there are no sessions; "
-                       "'box run --session ID -- CMD' makes one",
-                       path);
-    if (r == 0) {
-        free(TAKE_PTR(path));
-        r = daemon_start(&app->daemon, need == APP_KEPT ? DAEMON_KEPT : DAEMON_PRIVATE,
-                         app->signals.fd, &path, err);
-        if (r < 0)
-            (void)loop_turn(app->loop, 0); /* a signal that ended the wait is still to be taken */
-    }
-    if (r >= 0)
+    if (r < 0)
+        (void)loop_turn(app->loop, 0); /* a signal that ended the wait is still to be taken */
+    else
         app->endpoint = xasprintf("unix://%s", path);
     return r;
 }
 
-int app_connect(struct app *app, enum app_need need, struct err *err)
+int app_connect(struct app *app, enum daemon_kind need, struct err *err)
 {
     const char *host = getenv("BOX_HOST");
     int r = host != NULL && host[0] != '\0' ? connect_told(app, host, err)
@@ -163,15 +151,9 @@ int app_connect(struct app *app, enum app_need need, struct err *err)
 
 int app_reconnect(struct app *app, struct err *err)
 {
-    AUTO_FREE char *path = NULL;
     AUTO_FREE char *ignored = NULL;
-    int r = app->told ? 1 : daemon_default_socket(&path, err);
 
-    if (r == 0)
-        r = daemon_probe(path, err);
-    if (r == 0)
-        r = daemon_start(&app->daemon, DAEMON_KEPT, app->signals.fd, &ignored, err);
-    return r < 0 ? r : 0;
+    return app->told ? 0 : daemon_find(&app->daemon, DAEMON_KEPT, app->signals.fd, &ignored, err);
 }
 
 int app_unreachable(const struct app *app, const struct err *cause, struct err *err)
@@ -196,62 +178,100 @@ struct app_headers app_headers(const struct app *app)
 
 /* Calls. */
 
-struct call {
+struct app_exchange {
     struct app *app;
+    const struct app_request *request;
     struct buf *body;
     unsigned status;
     bool too_big;
-    bool failed;
     bool ended;
-    struct err err;
+    struct err err; /* why it failed, if it did */
 };
 
 static void on_head(struct http_call *c, const struct http1_head *head, void *arg)
 {
-    struct call *call = arg;
+    struct app_exchange *call = arg;
 
     call->status = head->status;
+    if (call->request->head != NULL)
+        call->request->head(call->request->arg, head);
 }
 
 static void on_body(struct http_call *c, const char *data, size_t len, void *arg)
 {
-    struct call *call = arg;
+    struct app_exchange *call = arg;
 
-    if (buf_append(call->body, data, len) < 0)
+    if (call->request->bytes != NULL && call->status <= 299)
+        call->request->bytes(call->request->arg, data, len);
+    else if (buf_append(call->body, data, len) < 0)
         call->too_big = true;
 }
 
 static void on_done(struct http_call *c, const struct err *err, void *arg)
 {
-    struct call *call = arg;
+    struct app_exchange *call = arg;
 
     call->ended = true;
-    if (err != NULL) {
-        call->failed = true;
+    if (err != NULL)
         call->err = *err;
-    }
     loop_quit(call->app->loop);
 }
 
-/* application/problem+json, or at least the number. */
+/* Words of boxd, and what to do about them. */
+static int put_problem(enum err_code code, const char *detail, const char *remedy, struct err *err)
+{
+    if (remedy != NULL && remedy[0] != '\0')
+        return err_set(err, code, "%s; %s", detail, remedy);
+    return err_set(err, code, "%s", detail);
+}
+
 int app_problem(unsigned status, const struct buf *body, struct err *err)
 {
     AUTO(json) struct json *v = NULL;
-    struct err ignored;
 
-    (void)json_parse(buf_str(body), body->len, &v, &ignored);
+    (void)json_parse(buf_str(body), body->len, &v, NULL);
     const char *detail = json_str(json_get(v, "detail"));
     const char *title = json_str(json_get(v, "title"));
     const char *remedy = json_str(json_get(v, "remediation"));
-    enum err_code code = status == 404 ? ERR_NOT_FOUND : ERR_BACKEND;
 
     if (status == 401)
         remedy = "name the file of the token in BOX_TOKEN_FILE";
     if (detail == NULL)
         detail = title != NULL ? title : http1_reason(status);
-    if (remedy != NULL && remedy[0] != '\0')
-        return err_set(err, code, "%s; %s", detail, remedy);
-    return err_set(err, code, "%s", detail);
+    return put_problem(status == 404 ? ERR_NOT_FOUND : ERR_BACKEND, detail, remedy, err);
+}
+
+int app_refusal(const struct json *message, struct err *err)
+{
+    const char *detail = json_str(json_get(message, "detail"));
+    const char *code = json_str(json_get(message, "code"));
+
+    if (detail == NULL)
+        detail = code != NULL ? code : "boxd refused without a reason";
+    return put_problem(ERR_BACKEND, detail, json_str(json_get(message, "remediation")), err);
+}
+
+int app_lost(unsigned code, const char *reason, struct err *err)
+{
+    bool has_reason = reason != NULL && reason[0] != '\0';
+
+    return err_set(err, ERR_BACKEND, "the connection to boxd was lost (%u%s%s)", code,
+                   has_reason ? ": " : "", has_reason ? reason : "");
+}
+
+int app_open_ws(struct app *app, const struct app_ws *ws, void *arg, struct err *err)
+{
+    const struct ws_opts opts = {.stall_ns = NEVER_NS, .max_message = ws->max_message};
+    struct app_headers headers = app_headers(app);
+    const struct http_ws_call call = {.target = ws->target,
+                                      .headers = headers.list,
+                                      .opts = &opts,
+                                      .handlers = ws->handlers,
+                                      .opened = ws->opened,
+                                      .arg = arg};
+    struct err cause;
+
+    return http_client_ws(app->client, &call, &cause) < 0 ? app_unreachable(app, &cause, err) : 0;
 }
 
 int app_send(struct app *app, const struct app_request *request, struct buf *ret_body,
@@ -267,7 +287,7 @@ int app_send(struct app *app, const struct app_request *request, struct buf *ret
                                   .body = request->body,
                                   .body_len = request->body_len,
                                   .idle_ns = request->idle_ns};
-    struct call call = {.app = app, .body = ret_body};
+    struct app_exchange call = {.app = app, .request = request, .body = ret_body};
     struct http_call *under_way = NULL;
     struct err cause;
 
@@ -280,7 +300,7 @@ int app_send(struct app *app, const struct app_request *request, struct buf *ret
             http_call_cancel(under_way); /* its callbacks have nowhere to go */
         return r;
     }
-    if (call.failed)
+    if (call.err.code != ERR_NONE)
         return app_unreachable(app, &call.err, err);
     if (call.too_big)
         return err_set(err, ERR_LIMIT, "the answer of boxd is too large");
@@ -291,4 +311,71 @@ int app_call(struct app *app, const char *method, const char *target, struct buf
              struct err *err)
 {
     return app_send(app, &(struct app_request){.method = method, .target = target}, ret_body, err);
+}
+
+/* Lists. */
+
+static void items_skip(struct items *it, const char *bytes)
+{
+    while (it->at < it->end && *it->at != '\0' && strchr(bytes, *it->at) != NULL)
+        it->at++;
+}
+
+static bool items_take(struct items *it, char c)
+{
+    items_skip(it, " \t\r\n");
+    if (it->at == it->end || *it->at != c)
+        return false;
+    it->at++;
+    return true;
+}
+
+int items_init(struct items *it, const char *text, size_t len, const char *key, struct err *err)
+{
+    const char *found = memmem(text, len, key, strlen(key));
+
+    *it = (struct items){.at = found, .end = text + len};
+    if (found != NULL) {
+        it->at += strlen(key);
+        if (items_take(it, '"') && items_take(it, ':') && items_take(it, '['))
+            return 0;
+    }
+    return err_set(err, ERR_BACKEND, "the answer of boxd has no list '%s'", key);
+}
+
+/* Past the string that starts at p. */
+static const char *past_string(const char *p, const char *end)
+{
+    for (p++; p < end && *p != '"'; p++)
+        p += *p == '\\' && p + 1 < end;
+    return p < end ? p + 1 : end;
+}
+
+/* Past the object that starts at p. What is wrong inside is for the parser to find. */
+static const char *past_object(const char *p, const char *end)
+{
+    size_t depth = 0;
+
+    while (p < end) {
+        char c = *p;
+        p = c == '"' ? past_string(p, end) : p + 1;
+        depth += c == '{';
+        if (c == '}' && --depth == 0)
+            break;
+    }
+    return p;
+}
+
+int items_next(struct items *it, struct json **ret, struct err *err)
+{
+    json_free(TAKE_PTR(*ret));
+    items_skip(it, " \t\r\n,");
+    if (it->at < it->end && *it->at == ']')
+        return 0;
+    if (it->at == it->end || *it->at != '{')
+        return err_set(err, ERR_BACKEND, "a list of boxd holds something else than objects");
+    const char *start = it->at;
+    it->at = past_object(start, it->end);
+    int r = json_parse(start, (size_t)(it->at - start), ret, err);
+    return r < 0 ? err_wrap(err, "list of boxd") : 1;
 }

@@ -2,10 +2,9 @@
 
 /* Finds the boxd program, starts it, waits until it is ready, and stops it again. */
 
-#include "cli/io/daemon.h"
-
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <pwd.h>
 #include <signal.h>
@@ -28,7 +27,9 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "base/user.h"
+#include "cli/io/app.h"
 #include "cli/io/text.h"
+#include "config/config.h"
 #include "inside/clone.h"
 
 #define READY_FD 3
@@ -38,10 +39,12 @@
 #define RACE_MS 20
 #define LOG_NAME "boxd.log"
 #define SOCKET_NAME "boxd.sock"
+#define SYSTEM_SOCKET "/run/box/" SOCKET_NAME
+#define GROUPS_MAX 1024
 
 /* Places. */
 
-static int home(char **ret, struct err *err)
+static int home_dir(char **ret, struct err *err)
 {
     const char *dir = getenv("HOME");
 
@@ -59,46 +62,25 @@ static int home(char **ret, struct err *err)
     return 0;
 }
 
-/* The state directory of a boxd that is not told of one. */
-static int default_state_dir(char **ret, struct err *err)
+/* Where boxd keeps its files unless it is told otherwise: `of_root`, or a directory of the user's.
+ */
+static int default_dir(const char *of_root, const char *xdg_name, char **ret, struct err *err)
 {
-    const char *base = getenv("XDG_STATE_HOME");
+    const char *xdg = getenv(xdg_name);
     AUTO_FREE char *dir = NULL;
+    int r = 0;
 
-    if (user_is_host_root()) {
-        *ret = xstrdup("/var/lib/box");
-        return 0;
-    }
-    if (base != NULL && base[0] == '/') {
-        *ret = xasprintf("%s/box", base);
-        return 0;
-    }
-    int r = home(&dir, err);
-    if (r >= 0)
+    if (user_is_host_root())
+        *ret = xstrdup(of_root);
+    else if (xdg != NULL && xdg[0] == '/')
+        *ret = xasprintf("%s/box", xdg);
+    else if ((r = home_dir(&dir, err)) >= 0)
         *ret = xasprintf("%s/.local/state/box", dir);
     return r;
 }
 
-int daemon_default_socket(char **ret, struct err *err)
-{
-    const char *runtime = getenv("XDG_RUNTIME_DIR");
-    AUTO_FREE char *dir = NULL;
-
-    if (user_is_host_root()) {
-        *ret = xstrdup("/run/box/" SOCKET_NAME);
-        return 0;
-    }
-    if (runtime != NULL && runtime[0] == '/') {
-        *ret = xasprintf("%s/box/" SOCKET_NAME, runtime);
-        return 0;
-    }
-    int r = home(&dir, err);
-    if (r >= 0)
-        *ret = xasprintf("%s/.local/state/box/" SOCKET_NAME, dir);
-    return r;
-}
-
-int daemon_probe(const char *socket_path, struct err *err)
+/* 1 when a boxd listens there, 0 when none does, or why that cannot be told. */
+static int probe_socket(const char *socket_path, struct err *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
@@ -112,6 +94,62 @@ int daemon_probe(const char *socket_path, struct err *err)
     if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR)
         return 0;
     return err_sys(err, errno, "connect to boxd at '%s'", socket_path);
+}
+
+/* Whether the host's list of groups has us in that one, whatever groups this process has. */
+static bool is_listed(gid_t gid)
+{
+    const struct passwd *pw = getpwuid(geteuid());
+    gid_t groups[GROUPS_MAX];
+    int n = GROUPS_MAX;
+
+    if (pw == NULL || getgrouplist(pw->pw_name, pw->pw_gid, groups, &n) < 0)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (groups[i] == gid)
+            return true;
+    return false;
+}
+
+/* The system's boxd is stronger than one without root, so a user who is kept out has to hear of it.
+ */
+static void tell_kept_out(struct daemon *d)
+{
+    const struct passwd *pw = getpwuid(geteuid());
+    struct stat st = {0};
+
+    if (d->warned)
+        return;
+    d->warned = true;
+    bool found = stat(SYSTEM_SOCKET, &st) == 0 && st.st_gid != 0;
+    const struct group *gr = found ? getgrgid(st.st_gid) : NULL;
+    const char *group = gr != NULL ? gr->gr_name : "box";
+    if (found && is_listed(st.st_gid))
+        text_say("the system's boxd (" SYSTEM_SOCKET ") will serve you from your next login on, as "
+                 "a member of the group '%s' (or now, in the shell of 'newgrp %s'); going on "
+                 "without root",
+                 group, group);
+    else
+        text_say("the system's boxd (" SYSTEM_SOCKET ") serves members of the group '%s'; going on "
+                 "without root. To use it: 'sudo usermod -aG %s %s', then log in again",
+                 group, group, pw != NULL ? pw->pw_name : "USER");
+}
+
+/* The system's, for those whom it lets in: 1 when it is to be used. */
+static int find_system(struct daemon *d, char **ret_socket)
+{
+    struct err err = {0};
+
+    if (user_is_host_root())
+        return 0;
+    int r = probe_socket(SYSTEM_SOCKET, &err);
+    if (r == -EACCES || r == -EPERM)
+        tell_kept_out(d);
+    if (r <= 0)
+        return 0;
+    *ret_socket = xstrdup(SYSTEM_SOCKET);
+    d->why = "the system's boxd lets you in, as a member of its group";
+    return 1;
 }
 
 /* Beside our own program, as built and as installed; else where installations have it. */
@@ -140,7 +178,7 @@ static int find_program(char **ret, struct err *err)
 
 /* Starting. */
 
-struct launch {
+struct daemon_launch {
     char *program;   /* owned */
     char **argv;     /* owned */
     char *state_dir; /* owned; NULL: boxd's default */
@@ -149,7 +187,7 @@ struct launch {
     bool is_private;
 };
 
-static void launch_done(struct launch *l)
+static void daemon_launch_done(struct daemon_launch *l)
 {
     free(l->program);
     strv_free(l->argv);
@@ -159,10 +197,10 @@ static void launch_done(struct launch *l)
     if (l->ready_fd >= 0)
         (void)close(l->ready_fd);
 }
-DEFINE_CLEANUP_DONE(launch)
+DEFINE_CLEANUP_DONE(daemon_launch)
 
 /* In the child, after a plain fork of a process with one thread. Its messages go to the log. */
-static _Noreturn void exec_child(const struct launch *l, pid_t parent)
+static _Noreturn void exec_child(const struct daemon_launch *l, pid_t parent)
 {
     const struct sigaction by_default = {.sa_handler = SIG_DFL};
     sigset_t none;
@@ -185,7 +223,7 @@ static _Noreturn void exec_child(const struct launch *l, pid_t parent)
         dup3(l->ready_fd, READY_FD, 0) < 0)
         child_exit(1);
     if (l->is_private)
-        (void)setenv("BOX_LINGER_SEC", "0", 1); /* nobody would come back for its sessions */
+        (void)setenv("BOX_LINGER_SEC", "0", 1); /* no client comes back for its sessions */
     (void)setenv("BOX_LOG_FORMAT", "text", 0);
     (void)execv(l->program, l->argv);
     (void)dprintf(STDERR_FILENO, "cannot run '%s': %s\n", l->program, err_errno_text(errno));
@@ -210,19 +248,6 @@ static int open_log(const char *dir)
     return fd < 0 ? fd : move_high(fd);
 }
 
-/* With its parents, as boxd itself would make it. What goes wrong is for boxd to tell. */
-static void make_dirs(const char *path)
-{
-    AUTO_FREE char *copy = xstrdup(path);
-
-    for (char *at = strchr(copy + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
-        *at = '\0';
-        (void)mkdir(copy, 0755);
-        *at = '/';
-    }
-    (void)mkdir(copy, 0711);
-}
-
 static int make_private_dir(char **ret, struct err *err)
 {
     const char *base = getenv("TMPDIR");
@@ -240,7 +265,7 @@ static int make_private_dir(char **ret, struct err *err)
 }
 
 /* What boxd said last before it gave up. */
-static int died(const struct launch *l, struct err *err)
+static int boxd_died(const struct daemon_launch *l, struct err *err)
 {
     char tail[1025];
     off_t size = l->log_fd >= 0 ? lseek(l->log_fd, 0, SEEK_END) : 0;
@@ -255,7 +280,7 @@ static int died(const struct launch *l, struct err *err)
     return err_set(err, ERR_BACKEND, "boxd did not start%s%s", last[0] != '\0' ? ": " : "", last);
 }
 
-static int wait_ready(const struct launch *l, int ready, int wake_fd, struct err *err)
+static int wait_ready(const struct daemon_launch *l, int ready, int wake_fd, struct err *err)
 {
     struct pollfd p[] = {{.fd = ready, .events = POLLIN}, {.fd = wake_fd, .events = POLLIN}};
     char byte;
@@ -270,10 +295,10 @@ static int wait_ready(const struct launch *l, int ready, int wake_fd, struct err
         return err_set(err, ERR_BACKEND, "boxd did not serve within %d s", READY_MS / 1000);
     if (p[0].revents == 0)
         return err_set(err, ERR_STATE, "interrupted while boxd started");
-    return fd_read_full(ready, &byte, 1) == 1 ? 0 : died(l, err);
+    return fd_read_full(ready, &byte, 1) == 1 ? 0 : boxd_died(l, err);
 }
 
-static void make_argv(struct launch *l)
+static void make_argv(struct daemon_launch *l)
 {
     strv_add(&l->argv, l->program);
     strv_add(&l->argv, "--ws-control-port");
@@ -286,7 +311,7 @@ static void make_argv(struct launch *l)
     strv_add(&l->argv, l->state_dir);
 }
 
-static int spawn(struct daemon *d, struct launch *l, int wake_fd, struct err *err)
+static int spawn_boxd(struct daemon *d, struct daemon_launch *l, int wake_fd, struct err *err)
 {
     int fds[2];
     pid_t self = getpid();
@@ -308,7 +333,7 @@ static int spawn(struct daemon *d, struct launch *l, int wake_fd, struct err *er
     return wait_ready(l, ready, wake_fd, err);
 }
 
-static int start_private(struct daemon *d, struct launch *l, int wake_fd, char **ret_socket,
+static int start_private(struct daemon *d, struct daemon_launch *l, int wake_fd, char **ret_socket,
                          struct err *err)
 {
     int r = make_private_dir(&l->state_dir, err);
@@ -318,7 +343,7 @@ static int start_private(struct daemon *d, struct launch *l, int wake_fd, char *
     d->state_dir = xstrdup(l->state_dir);
     l->is_private = true;
     l->log_fd = open_log(l->state_dir);
-    r = spawn(d, l, wake_fd, err);
+    r = spawn_boxd(d, l, wake_fd, err);
     if (r < 0) {
         daemon_stop(d);
         return r;
@@ -330,11 +355,10 @@ static int start_private(struct daemon *d, struct launch *l, int wake_fd, char *
 /* The one that we lost a race against may still be on its way. */
 static int adopt_other(const char *path)
 {
-    struct err ignored;
     int r = 0;
 
     for (int i = 0; i < RACE_TRIES && r == 0; i++) {
-        r = daemon_probe(path, &ignored);
+        r = probe_socket(path, NULL);
         if (r == 0)
             (void)poll(NULL, 0, RACE_MS);
     }
@@ -349,23 +373,20 @@ static int claim_dir(const char *dir, struct err *err)
     return fd < 0 ? 0 : state_dir_claim(fd, dir, err);
 }
 
-static int start_kept(struct daemon *d, struct launch *l, int wake_fd, char **ret_socket,
-                      struct err *err)
+static int start_kept(struct daemon *d, struct daemon_launch *l, int wake_fd, const char *path,
+                      char **ret_socket, struct err *err)
 {
-    AUTO_FREE char *path = NULL;
     AUTO_FREE char *dir = NULL;
-    int r = daemon_default_socket(&path, err);
+    int r = default_dir("/var/lib/box", "XDG_STATE_HOME", &dir, err);
 
-    if (r >= 0)
-        r = default_state_dir(&dir, err);
     if (r < 0)
         return r;
-    make_dirs(dir);
+    (void)config_make_path(dir, 0711, NULL); /* what goes wrong is for boxd to tell */
     r = claim_dir(dir, err);
     if (r < 0)
         return r;
     l->log_fd = open_log(dir);
-    r = spawn(d, l, wake_fd, err);
+    r = spawn_boxd(d, l, wake_fd, err);
     if (r < 0) {
         daemon_stop(d);
         if (r == err_code_errno(ERR_STATE) || adopt_other(path) <= 0)
@@ -377,22 +398,44 @@ static int start_kept(struct daemon *d, struct launch *l, int wake_fd, char **re
     d->pid = 0;
     if (d->pidfd >= 0)
         (void)close(TAKE_FD(d->pidfd));
-    *ret_socket = TAKE_PTR(path);
+    *ret_socket = xstrdup(path);
     return 0;
 }
 
-int daemon_start(struct daemon *d, enum daemon_kind kind, int wake_fd, char **ret_socket,
-                 struct err *err)
+int daemon_find(struct daemon *d, enum daemon_kind kind, int wake_fd, char **ret_socket,
+                struct err *err)
 {
-    AUTO_DONE(launch) struct launch l = {.log_fd = -1, .ready_fd = -1};
-    int r = find_program(&l.program, err);
+    AUTO_DONE(daemon_launch) struct daemon_launch l = {.log_fd = -1, .ready_fd = -1};
+    AUTO_FREE char *dir = NULL;
+    int r = default_dir("/run/box", "XDG_RUNTIME_DIR", &dir, err);
 
-    *d = (struct daemon){.pidfd = -1};
     if (r < 0)
         return r;
-    if (kind == DAEMON_PRIVATE)
-        return start_private(d, &l, wake_fd, ret_socket, err);
-    return start_kept(d, &l, wake_fd, ret_socket, err);
+    if (find_system(d, ret_socket) > 0)
+        return 0;
+    AUTO_FREE char *path = xasprintf("%s/" SOCKET_NAME, dir);
+    r = probe_socket(path, err);
+    d->why = user_is_host_root() ? "it is the system's, and you are root"
+                                 : "it is your own, without root, and runs already";
+    if (r > 0)
+        *ret_socket = TAKE_PTR(path);
+    if (r != 0)
+        return r < 0 ? r : 0;
+    if (kind == DAEMON_RUNNING)
+        return err_set(
+            err, ERR_NOT_FOUND,
+            "no boxd is running (no program listens on '%s'), so no session runs; 'box "
+            "start ID' brings back one that is kept, 'box run --session ID -- CMD' makes "
+            "one",
+            path);
+    *d = (struct daemon){.pidfd = -1, .warned = d->warned};
+    d->why = kind == DAEMON_ANY ? "none was running, so this is a private one for this command"
+                                : "none was running, so box started this one, which stays";
+    r = find_program(&l.program, err);
+    if (r < 0)
+        return r;
+    return kind == DAEMON_ANY ? start_private(d, &l, wake_fd, ret_socket, err)
+                              : start_kept(d, &l, wake_fd, path, ret_socket, err);
 }
 
 static void end_process(struct daemon *d)

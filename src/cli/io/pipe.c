@@ -111,7 +111,7 @@ static size_t write_now(struct sink *s, const char *data, size_t len)
     return done;
 }
 
-static void drop(struct sink *s)
+static void sink_drop(struct sink *s)
 {
     loop_io_stop(&s->io);
     buf_reset(&s->queue);
@@ -125,15 +125,8 @@ static void on_writable(struct loop_io *io, uint32_t events)
     s->pos += write_now(s, s->queue.data + s->pos, s->queue.len - s->pos);
     if (s->error == 0 && s->pos < s->queue.len)
         return;
-    drop(s);
+    sink_drop(s);
     s->changed(s);
-}
-
-static int wait_for_room(struct sink *s)
-{
-    if (s->io.loop != NULL)
-        return 0;
-    return loop_io_start(s->loop, &s->io, s->fd, EPOLLOUT, on_writable);
 }
 
 int sink_write(struct sink *s, const char *data, size_t len)
@@ -143,12 +136,12 @@ int sink_write(struct sink *s, const char *data, size_t len)
     size_t done = sink_busy(s) ? 0 : write_now(s, data, len);
     if (s->error == 0 && done < len) {
         int r = buf_append(&s->queue, data + done, len - done);
-        if (r >= 0)
-            r = wait_for_room(s);
+        if (r >= 0 && s->io.loop == NULL)
+            r = loop_io_start(s->loop, &s->io, s->fd, EPOLLOUT, on_writable);
         s->error = r < 0 ? -r : 0;
     }
     if (s->error != 0)
-        drop(s);
+        sink_drop(s);
     return -s->error;
 }
 
@@ -159,34 +152,34 @@ bool sink_busy(const struct sink *s)
 
 /* Input. */
 
-static void give(struct source *s)
+static void intake_read(struct intake *s)
 {
-    char data[SOURCE_CHUNK];
+    char data[INTAKE_CHUNK];
     ssize_t n = read(s->fd, data, sizeof(data));
 
     if (n < 0 && (errno == EINTR || errno == EAGAIN))
         return;
     /* A terminal that hung up, or a directory: no more will come. */
     if (n <= 0)
-        source_stop(s);
+        intake_stop(s);
     s->got(s, data, n > 0 ? (size_t)n : 0);
 }
 
 static void on_readable(struct loop_io *io, uint32_t events)
 {
-    give(container_of(io, struct source, io));
+    intake_read(container_of(io, struct intake, io));
 }
 
 static void on_turn(struct loop_defer *d)
 {
-    struct source *s = container_of(d, struct source, defer);
+    struct intake *s = container_of(d, struct intake, defer);
 
-    give(s);
+    intake_read(s);
     if (s->loop != NULL && !s->paused)
         loop_defer_start(s->loop, &s->defer, on_turn);
 }
 
-int source_start(struct source *s, struct loop *loop, int fd, source_fn *got)
+int intake_start(struct intake *s, struct loop *loop, int fd, intake_fn *got)
 {
     memset(s, 0, sizeof(*s));
     s->fd = fd;
@@ -201,7 +194,7 @@ int source_start(struct source *s, struct loop *loop, int fd, source_fn *got)
     return 0;
 }
 
-void source_pause(struct source *s, bool paused)
+void intake_pause(struct intake *s, bool paused)
 {
     if (s->loop == NULL || s->paused == paused)
         return;
@@ -213,10 +206,10 @@ void source_pause(struct source *s, bool paused)
     else if (paused)
         loop_io_stop(&s->io);
     else if (loop_io_start(s->loop, &s->io, s->fd, EPOLLIN, on_readable) < 0)
-        source_stop(s);
+        intake_stop(s);
 }
 
-void source_stop(struct source *s)
+void intake_stop(struct intake *s)
 {
     loop_io_stop(&s->io);
     loop_defer_stop(&s->defer);

@@ -11,7 +11,7 @@
 #include "loop/loop.h"
 
 struct sink;
-struct source;
+struct intake;
 
 /* The queue became empty, or writing failed: look at s->error. */
 typedef void sink_fn(struct sink *s);
@@ -42,13 +42,13 @@ void sink_done(struct sink *s);
 int sink_write(struct sink *s, const char *data, size_t len);
 bool sink_busy(const struct sink *s); /* bytes wait: time to hold the producer back */
 
-/* `len` bytes, at most SOURCE_CHUNK; 0: the end, and the last call. */
-#define SOURCE_CHUNK 32768
-typedef void source_fn(struct source *s, const char *data, size_t len);
+/* `len` bytes, at most INTAKE_CHUNK; 0: the end, and the last call. */
+#define INTAKE_CHUNK 32768
+typedef void intake_fn(struct intake *s, const char *data, size_t len);
 
-struct source {
+struct intake {
     struct loop *loop; /* borrowed; NULL when stopped */
-    source_fn *got;
+    intake_fn *got;
     struct loop_io io;
     struct loop_defer defer; /* for what cannot be waited for, such as a file */
     int fd;                  /* borrowed */
@@ -56,6 +56,6 @@ struct source {
     bool waits; /* the loop can wait for it */
 };
 
-int source_start(struct source *s, struct loop *loop, int fd, source_fn *got);
-void source_pause(struct source *s, bool paused);
-void source_stop(struct source *s); /* fine on a zeroed or stopped one */
+int intake_start(struct intake *s, struct loop *loop, int fd, intake_fn *got);
+void intake_pause(struct intake *s, bool paused);
+void intake_stop(struct intake *s); /* fine on a zeroed or stopped one */

@@ -16,18 +16,10 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/json.h"
 #include "base/str.h"
 
 #define LINE_MAX_BYTES 65536
-
-static int put_escaped(struct buf *out, const char *s, size_t len)
-{
-    int r = 0;
-
-    for (size_t i = 0; i < len && r >= 0; i++)
-        r = buf_printf(out, "\\x%02x", (unsigned char)s[i]);
-    return r;
-}
 
 int text_escape(struct buf *out, const char *s, size_t len)
 {
@@ -37,24 +29,34 @@ int text_escape(struct buf *out, const char *s, size_t len)
         bool incomplete;
         int n = utf8_next(s + i, len - i, &incomplete);
         size_t size = (size_t)(n < 0 ? -n : n);
-        if (n < 0 || s[i] == '\0' || utf8_unsafe(s + i, n) != 0)
-            r = put_escaped(out, s + i, size);
-        else
+        if (n >= 0 && s[i] != '\0' && utf8_unsafe(s + i, n) == 0)
             r = buf_append(out, s + i, size);
+        else
+            for (size_t k = 0; k < size && r >= 0; k++)
+                r = buf_printf(out, "\\x%02x", (unsigned char)s[i + k]);
         i += size;
     }
     return r;
 }
 
+void text_cut(char *dst, size_t size, const char *src)
+{
+    size_t len = src != NULL ? strlen(src) : 0;
+
+    if (len >= size)
+        len = utf8_boundary(src, size - 1);
+    if (src != NULL)
+        memcpy(dst, src, len);
+    dst[len] = '\0';
+}
+
 /* One write(2), so that lines of several programs do not mix. Nothing can be done when it fails. */
 void text_say(const char *fmt, ...)
 {
-    AUTO_DONE(buf) struct buf raw;
-    AUTO_DONE(buf) struct buf line;
+    AUTO_DONE(buf) struct buf raw = BUF_INIT(LINE_MAX_BYTES);
+    AUTO_DONE(buf) struct buf line = BUF_INIT(4 * LINE_MAX_BYTES + 16);
     va_list ap;
 
-    buf_init(&raw, LINE_MAX_BYTES);
-    buf_init(&line, 4 * LINE_MAX_BYTES + 16);
     va_start(ap, fmt);
     int r = buf_vprintf(&raw, fmt, ap);
     va_end(ap);
@@ -81,6 +83,18 @@ int text_print(const struct buf *text, struct err *err)
     return 0;
 }
 
+int text_print_json(const struct buf *json, struct err *err)
+{
+    AUTO_DONE(buf) struct buf out;
+
+    buf_init(&out, 6 * (json->len + 1)); /* as much as escapes can make of it */
+    int r = json_plain(&out, buf_str(json), json->len);
+    if (r >= 0 && !str_ends(buf_str(json), "\n"))
+        r = buf_putc(&out, '\n');
+    return r < 0 ? err_sys(err, -r, "write JSON") : text_print(&out, err);
+}
+
+#define TABLE_MAX (192U << 20)
 #define CELL_MAX 4096
 #define GAP 2
 #define NOTE_INDENT 4
@@ -99,9 +113,8 @@ struct text_table {
 
 static char *escaped_copy(const char *s)
 {
-    struct buf b;
+    struct buf b = BUF_INIT(CELL_MAX);
 
-    buf_init(&b, CELL_MAX);
     (void)text_escape(&b, s, strlen(s)); /* what fits is shown */
     return buf_take(&b);
 }
@@ -111,15 +124,6 @@ static struct text_row *add_row(struct text_table *t)
     t->rows = xreallocarray(t->rows, t->n_rows + 1, sizeof(*t->rows));
     memset(&t->rows[t->n_rows], 0, sizeof(*t->rows));
     return &t->rows[t->n_rows++];
-}
-
-struct text_table *text_table_new(size_t n_columns)
-{
-    struct text_table *t = xnew(struct text_table);
-
-    t->n_columns = n_columns;
-    t->n_filled = n_columns;
-    return t;
 }
 
 void text_table_free(struct text_table *t)
@@ -143,6 +147,24 @@ void text_table_cell(struct text_table *t, const char *s)
         t->n_filled = 0;
     }
     t->rows[t->n_rows - 1].cells[t->n_filled++] = escaped_copy(s != NULL ? s : "-");
+}
+
+struct text_table *text_table_new(const char *const *titles, size_t n_columns)
+{
+    struct text_table *t = xnew(struct text_table);
+
+    t->n_columns = t->n_filled = n_columns;
+    for (size_t i = 0; i < n_columns; i++)
+        text_table_cell(t, titles[i]);
+    return t;
+}
+
+void text_table_number(struct text_table *t, const struct json *v)
+{
+    char text[32];
+
+    (void)str_fmt(text, sizeof(text), "%lld", (long long)json_int(v));
+    text_table_cell(t, json_type(v) == JSON_INT ? text : NULL);
 }
 
 void text_table_note(struct text_table *t, const char *s)
@@ -172,29 +194,28 @@ static size_t column_width(const struct text_table *t, size_t column)
     return max;
 }
 
-static int write_row(const struct text_table *t, const struct text_row *row, const size_t *widths,
-                     struct buf *out)
+static void write_row(const struct text_table *t, const struct text_row *row, const size_t *widths,
+                      struct buf *out)
 {
-    int r = 0;
-
     if (row->note != NULL)
-        return buf_printf(out, "%*s%s\n", NOTE_INDENT, "", row->note);
-    for (size_t j = 0; j < t->n_columns && r >= 0; j++) {
+        (void)buf_printf(out, "%*s%s", NOTE_INDENT, "", row->note);
+    for (size_t j = 0; row->note == NULL && j < t->n_columns; j++) {
         size_t pad = j + 1 < t->n_columns ? widths[j] - width(row->cells[j]) + GAP : 0;
-        r = buf_printf(out, "%s%*s", row->cells[j], (int)pad, "");
+        (void)buf_printf(out, "%s%*s", row->cells[j], (int)pad, "");
     }
-    return r < 0 ? r : buf_putc(out, '\n');
+    (void)buf_putc(out, '\n');
 }
 
-int text_table_write(const struct text_table *t, struct buf *out)
+int text_table_print(const struct text_table *t, struct err *err)
 {
     AUTO_FREE size_t *widths = xnew_n(size_t, t->n_columns);
-    int r = 0;
+    AUTO_DONE(buf) struct buf out = BUF_INIT(TABLE_MAX);
 
     assert(t->n_filled == t->n_columns);
     for (size_t j = 0; j < t->n_columns; j++)
         widths[j] = column_width(t, j);
-    for (size_t i = 0; i < t->n_rows && r >= 0; i++)
-        r = write_row(t, &t->rows[i], widths, out);
-    return r;
+    for (size_t i = 0; i < t->n_rows; i++)
+        write_row(t, &t->rows[i], widths, &out);
+    int r = buf_error(&out);
+    return r < 0 ? err_sys(err, -r, "write a table") : text_print(&out, err);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Switches a terminal to raw mode and back, and reads its size. */
+/* Makes the caller's terminal raw, restores it, and tells its size. */
 
 #include "cli/io/tty.h"
 
@@ -14,17 +14,16 @@
 #define DEFAULT_COLS 80
 #define SIZE_MAX_SIDE 4096 /* more is refused */
 
-int tty_make_raw(struct tty *t, int fd, struct err *err)
+int tty_make_raw(struct tty *t, struct err *err)
 {
     struct termios raw;
 
-    if (tcgetattr(fd, &t->saved) < 0)
+    if (tcgetattr(STDIN_FILENO, &t->saved) < 0)
         return err_sys(err, errno, "read the settings of the terminal");
     raw = t->saved;
     cfmakeraw(&raw);
-    if (tcsetattr(fd, TCSANOW, &raw) < 0)
+    if (tcsetattr(STDIN_FILENO, TCSANOW, &raw) < 0)
         return err_sys(err, errno, "change the settings of the terminal");
-    t->fd = fd;
     t->raw = true;
     return 0;
 }
@@ -34,7 +33,7 @@ void tty_restore(struct tty *t)
     if (!t->raw)
         return;
     t->raw = false;
-    (void)tcsetattr(t->fd, TCSANOW, &t->saved);
+    (void)tcsetattr(STDIN_FILENO, TCSANOW, &t->saved);
 }
 
 void tty_size(uint16_t *ret_rows, uint16_t *ret_cols)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The caller's terminal while a command of ours has one too. */
+/* The caller's terminal while a command has one too. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,19 +10,13 @@
 struct err;
 
 struct tty {
-    int fd; /* borrowed */
     bool raw;
     struct termios saved;
 };
 
 /* Every key goes to the command, Ctrl-C as well. tty_restore() is due on every way out. */
-int tty_make_raw(struct tty *t, int fd, struct err *err);
-void tty_restore(struct tty *t); /* fine on a zeroed or restored one */
-
-static inline void cleanup_done_tty(struct tty *t)
-{
-    tty_restore(t);
-}
+int tty_make_raw(struct tty *t, struct err *err);
+void tty_restore(struct tty *t);
 
 /* Of the first of standard input, output and error that is a terminal; 24 by 80 without one. */
 void tty_size(uint16_t *ret_rows, uint16_t *ret_cols);

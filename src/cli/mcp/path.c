@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Infers the directories to mount from a command line, and rewrites its paths to those inside. */
+/* Infers the directories to mount from a command line, rewrites its paths to those inside, and
+ * finds the tool chain that runs it. */
 
 #include "cli/mcp/path.h"
 
@@ -11,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/host_path.h"
 #include "base/str.h"
+#include "base/strv.h"
 
 static enum mcp_kind host_kind(const char *path)
 {
@@ -36,7 +38,7 @@ static bool one_of(const char *word, size_t len, const char *const *names)
     return false;
 }
 
-/* What the image brings itself, and what nobody mounts. */
+/* What the image brings itself, and what is never mounted. */
 static bool is_system(const char *path)
 {
     static const char *const roots[] = {"/usr",   "/bin",    "/sbin", "/lib",  "/lib32",
@@ -47,6 +49,72 @@ static bool is_system(const char *path)
         if (path_at_or_below(path, roots[i]))
             return true;
     return false;
+}
+
+/* Tool chains: the tool that runs a server, not a part of the server's project. */
+
+enum tool_shape {
+    TOOL_OF_NODE, /* of a prefix: programs in bin, their code in lib/node_modules */
+    TOOL_ALONE,   /* a program that needs nothing beside it but its companion */
+    TOOL_UNSHOWN, /* we do not know which files of the host it needs */
+};
+
+/* clang-format off */
+static const struct user_tool {
+    const char *name;
+    const char *companion; /* comes with it; NULL: none */
+    enum tool_shape shape;
+    bool installs; /* what it runs, by itself */
+    bool builds;   /* inside the project */
+} tools[] = {
+    {"node", NULL,   TOOL_OF_NODE, false, false},
+    {"npm",  NULL,   TOOL_OF_NODE, false, false},
+    {"npx",  NULL,   TOOL_OF_NODE, true,  false},
+    {"pnpm", NULL,   TOOL_OF_NODE, true,  false},
+    {"yarn", NULL,   TOOL_OF_NODE, true,  false},
+    {"uv",   "uvx",  TOOL_ALONE,   true,  true},
+    {"uvx",  "uv",   TOOL_ALONE,   true,  true},
+    {"bun",  "bunx", TOOL_ALONE,   false, false},
+    {"bunx", "bun",  TOOL_ALONE,   true,  false},
+    {"deno", NULL,   TOOL_ALONE,   false, false},
+    {"pipx", NULL,   TOOL_UNSHOWN, true,  false},
+};
+/* clang-format on */
+
+static const char *base_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash != NULL ? slash + 1 : path;
+}
+
+static char *dir_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash == path ? xstrdup("/") : xstrndup(path, (size_t)(slash - path));
+}
+
+static const struct user_tool *tool_of(const char *command)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(tools); i++)
+        if (str_eq(tools[i].name, base_of(command)))
+            return &tools[i];
+    return NULL;
+}
+
+bool mcp_command_installs(const char *command)
+{
+    const struct user_tool *tool = tool_of(command);
+
+    return tool != NULL && tool->installs;
+}
+
+bool mcp_command_builds(const char *command)
+{
+    const struct user_tool *tool = tool_of(command);
+
+    return tool != NULL && tool->builds;
 }
 
 /* Virtual environments. */
@@ -87,7 +155,10 @@ static ssize_t venv_at(const char *path)
     return -1;
 }
 
-char *mcp_unwrap_venv(const char *path)
+/* A venv's part of a path is left out: everything from .venv, venv, env or .env on that holds a bin
+ * or Scripts. `path` is taken as it is written, because the python of a venv is a link elsewhere.
+ * Returns a new string, "/" when nothing is left. */
+static char *unwrap_venv(const char *path)
 {
     ssize_t len = venv_at(path);
 
@@ -96,33 +167,13 @@ char *mcp_unwrap_venv(const char *path)
     return len == 0 ? xstrdup("/") : xstrndup(path, (size_t)len);
 }
 
-static const char *base_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    return slash != NULL ? slash + 1 : path;
-}
-
-/* node of nvm, python of pyenv, uvx of ~/.local: the tool, not a part of the project. */
+/* node of nvm, python of pyenv, uvx of ~/.local. */
 static bool is_tool(const char *path)
 {
-    static const char *const names[] = {"node", "npm",  "npx",  "uv",   "uvx",  "bun",
-                                        "bunx", "deno", "pnpm", "yarn", "pipx", NULL};
-    const char *base = base_of(path);
-
-    if (venv_at(path) >= 0)
-        return false;
-    return one_of(base, strlen(base), names) || str_starts(base, "python");
+    return venv_at(path) < 0 && (tool_of(path) != NULL || str_starts(base_of(path), "python"));
 }
 
 /* Inference. */
-
-static char *dir_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    return slash == path ? xstrdup("/") : xstrndup(path, (size_t)(slash - path));
-}
 
 /* The directory that a word of the command line speaks of; NULL: none. */
 static char *place_of(const struct mcp_fs *fs, const char *word, bool is_command)
@@ -133,7 +184,7 @@ static char *place_of(const struct mcp_fs *fs, const char *word, bool is_command
     if (kind == MCP_MISSING)
         return NULL;
     AUTO_FREE char *dir = kind == MCP_DIR ? xstrdup(word) : dir_of(word);
-    AUTO_FREE char *project = mcp_unwrap_venv(dir);
+    AUTO_FREE char *project = unwrap_venv(dir);
     return fs->real(project);
 }
 
@@ -150,20 +201,19 @@ static void common(char *a, const char *b)
     }
 }
 
-char *mcp_infer_host_path(const struct mcp_fs *fs, char *const *argv)
+/* Of each word of the command line that exists: a file by its directory, a directory as itself.
+ * Relative words, what the system itself has (/usr, /etc, ...) and interpreters of a user's own
+ * tool chain are not looked at. */
+static char **places_of(const struct mcp_fs *fs, char *const *argv)
 {
-    AUTO_FREE char *found = NULL;
+    char **places = NULL;
 
     for (size_t i = 0; argv[i] != NULL; i++) {
-        AUTO_FREE char *place = place_of(fs, argv[i], i == 0);
-        if (place == NULL)
-            continue;
-        if (found == NULL)
-            found = TAKE_PTR(place);
-        else
-            common(found, place);
+        char *place = place_of(fs, argv[i], i == 0);
+        if (place != NULL)
+            strv_push(&places, place);
     }
-    return found == NULL || str_eq(found, "/") ? NULL : TAKE_PTR(found);
+    return places;
 }
 
 void mcp_roots_add(struct mcp_roots *r, const char *host, const char *inside)
@@ -209,56 +259,42 @@ static void add_apart(struct mcp_roots *r, const char *host, const char *mount)
     mcp_roots_add(r, host, inside);
 }
 
-/* All of a user's files, keys and all. Whoever means that says --host-path. */
+/* All of a user's files, keys and all. A user who means that says --host-path. */
 static bool holds_home(const char *host, const char *home)
 {
     return str_eq(host, "/") || (home != NULL && path_at_or_below(home, host));
 }
 
-/* Whether a word of the command line speaks of just that directory. */
-static bool fs_names(const struct mcp_fs *fs, char *const *argv, const char *host)
-{
-    for (size_t i = 0; argv[i] != NULL; i++) {
-        AUTO_FREE char *place = place_of(fs, argv[i], i == 0);
-        if (str_eq(place, host))
-            return true;
-    }
-    return false;
-}
-
 void mcp_infer_roots(const struct mcp_fs *fs, char *const *argv, const char *home,
                      const char *mount, struct mcp_roots *ret)
 {
-    AUTO_FREE char *whole = mcp_infer_host_path(fs, argv);
+    AUTO_STRV char **places = places_of(fs, argv);
+    AUTO_FREE char *whole = xstrdup(places != NULL && places[0] != NULL ? places[0] : "/");
+    bool is_named = false;
 
-    /* Nobody who names two directories means to show all that lies between them. */
-    if (whole != NULL && !holds_home(whole, home) &&
-        (strchr(whole + 1, '/') != NULL || fs_names(fs, argv, whole))) {
+    for (char **place = places; place != NULL && *place != NULL; place++)
+        common(whole, *place);
+    for (char **place = places; place != NULL && *place != NULL; place++)
+        is_named = is_named || str_eq(*place, whole);
+    /* A user who names two directories does not mean to show all that lies beside them. */
+    if (!holds_home(whole, home) && (strchr(whole + 1, '/') != NULL || is_named)) {
         mcp_roots_add(ret, whole, mount);
         return;
     }
-    for (size_t i = 0; argv[i] != NULL; i++) {
-        AUTO_FREE char *place = place_of(fs, argv[i], i == 0);
-        if (place != NULL && !holds_home(place, home) && !is_covered(ret, place))
-            add_apart(ret, place, mount);
-    }
+    for (char **place = places; place != NULL && *place != NULL; place++)
+        if (!holds_home(*place, home) && !is_covered(ret, *place))
+            add_apart(ret, *place, mount);
 }
 
 /* Rewriting. */
 
-char *mcp_rewrite_path(const char *path, const char *host, const char *mount)
-{
-    if (host == NULL || host[0] == '\0' || path[0] == '\0' || !path_at_or_below(path, host))
-        return xstrdup(path);
-    const char *rest = path + strlen(host);
-    return xasprintf("%s%s", mount, rest);
-}
-
 static char *below_roots(const char *path, const struct mcp_roots *roots)
 {
-    for (size_t i = 0; i < roots->n; i++)
-        if (path_at_or_below(path, roots->list[i].host))
-            return mcp_rewrite_path(path, roots->list[i].host, roots->list[i].inside);
+    for (size_t i = 0; i < roots->n; i++) {
+        const struct mcp_root *root = &roots->list[i];
+        if (root->host[0] != '\0' && path_at_or_below(path, root->host))
+            return xasprintf("%s%s", root->inside, path + strlen(root->host));
+    }
     return NULL;
 }
 
@@ -324,4 +360,92 @@ char *mcp_rewrite_command(const struct mcp_fs *fs, const char *command,
         fs->kind(command) != MCP_MISSING)
         return xstrdup(base_of(command));
     return TAKE_PTR(inside);
+}
+
+/* Tools of the user's own. */
+
+static bool fs_has(const struct mcp_fs *fs, const char *dir, const char *name, enum mcp_kind kind)
+{
+    AUTO_FREE char *path = xasprintf("%s/%s", dir, name);
+
+    return fs->kind(path) == kind;
+}
+
+static bool system_has(const struct mcp_fs *fs, const char *name)
+{
+    return fs_has(fs, "/usr/local/bin", name, MCP_FILE) || fs_has(fs, "/usr/bin", name, MCP_FILE) ||
+           fs_has(fs, "/bin", name, MCP_FILE);
+}
+
+/* The directory, real, in which a shell would have found it. */
+static char *find_program_dir(const struct mcp_fs *fs, const char *command, const char *name,
+                              const char *path)
+{
+    if (command[0] == '/') {
+        AUTO_FREE char *dir = dir_of(command);
+        return fs->kind(command) == MCP_FILE ? fs->real(dir) : NULL;
+    }
+    while (path != NULL && strchr(command, '/') == NULL && *path != '\0') {
+        size_t len = strcspn(path, ":");
+        AUTO_FREE char *dir = xstrndup(path, len);
+        if (dir[0] == '/' && fs_has(fs, dir, name, MCP_FILE))
+            return fs->real(dir);
+        path += len + (path[len] == ':' ? 1 : 0);
+    }
+    return NULL;
+}
+
+/* Not ~/.local: programs are the least of what it holds. */
+static bool prefix_may_be_shown(const char *prefix, const char *home)
+{
+    const char *slash = strrchr(prefix, '/');
+    size_t len = strlen(prefix);
+
+    if (slash == NULL || slash == prefix || str_eq(slash, "/.local"))
+        return false;
+    return home == NULL || strncmp(home, prefix, len) != 0 ||
+           (home[len] != '\0' && home[len] != '/');
+}
+
+static char *add_node_prefix(const struct mcp_fs *fs, const char *dir, const char *home,
+                             struct mcp_roots *ret)
+{
+    AUTO_FREE char *prefix = dir_of(dir);
+
+    if (!str_ends(dir, "/bin") || !prefix_may_be_shown(prefix, home) ||
+        !fs_has(fs, dir, "node", MCP_FILE) || !fs_has(fs, prefix, "lib/node_modules", MCP_DIR))
+        return NULL;
+    mcp_roots_add(ret, prefix, MCP_CHAIN "/node");
+    return xstrdup(MCP_CHAIN "/node/bin");
+}
+
+static bool add_program(const struct mcp_fs *fs, const char *dir, const char *name,
+                        struct mcp_roots *ret)
+{
+    AUTO_FREE char *path = xasprintf("%s/%s", dir, name);
+    AUTO_FREE char *inside = xasprintf(MCP_CHAIN "/bin/%s", name);
+    AUTO_FREE char *real = fs->kind(path) == MCP_FILE ? fs->real(path) : NULL;
+
+    if (real != NULL)
+        mcp_roots_add(ret, real, inside);
+    return real != NULL;
+}
+
+char *mcp_chain_find(const struct mcp_fs *fs, const char *command, const char *path,
+                     const char *home, struct mcp_roots *ret)
+{
+    const struct user_tool *tool = tool_of(command);
+
+    if (tool == NULL || tool->shape == TOOL_UNSHOWN || system_has(fs, tool->name))
+        return NULL;
+    AUTO_FREE char *dir = find_program_dir(fs, command, tool->name, path);
+    if (dir == NULL)
+        return NULL;
+    if (tool->shape == TOOL_OF_NODE)
+        return add_node_prefix(fs, dir, home, ret);
+    if (!add_program(fs, dir, tool->name, ret))
+        return NULL;
+    if (tool->companion != NULL)
+        (void)add_program(fs, dir, tool->companion, ret);
+    return xstrdup(MCP_CHAIN "/bin");
 }

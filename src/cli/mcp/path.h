@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Which part of the host a command line is about, and what its paths are called inside. */
+/* Which part of the host a command line is about, and what its paths are called inside; which tool
+ * runs it, and what has to be mounted where only the user has that tool. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,16 +17,6 @@ struct mcp_fs {
     char *(*real)(const char *path); /* owned; NULL when it is not there */
 };
 extern const struct mcp_fs mcp_fs_host;
-
-/* A venv's part of a path is left out: everything from .venv, venv, env or .env on that holds a bin
- * or Scripts. `path` is taken as it is written, because the python of a venv is a link elsewhere.
- * Returns a new string, "/" when nothing is left. */
-char *mcp_unwrap_venv(const char *path);
-
-/* The longest directory that holds all absolute paths of the command line that exist: a file by its
- * directory, a directory as itself. Relative words, what the system itself has (/usr, /etc, ...)
- * and interpreters of a user's own tool chain are not looked at. NULL: none, or only "/". */
-char *mcp_infer_host_path(const struct mcp_fs *fs, char *const *argv);
 
 /* Directories of the host and what they are called inside. */
 struct mcp_root {
@@ -42,14 +33,11 @@ void mcp_roots_add(struct mcp_roots *r, const char *host, const char *inside);
 void mcp_roots_done(struct mcp_roots *r);
 DEFINE_CLEANUP_DONE(mcp_roots)
 
-/* As mcp_infer_host_path(), for what is to be mounted. Where the common directory is that of all
- * of a user's files (`home` or above), each path of the command line becomes a root of its own,
- * beside the others below `mount`. */
+/* What is to be mounted for a command line: at `mount`, the longest directory that holds all of its
+ * absolute paths that exist. Where that directory holds all of a user's files (`home` or above),
+ * each path of the command line becomes a root of its own, beside the others below `mount`. */
 void mcp_infer_roots(const struct mcp_fs *fs, char *const *argv, const char *home,
                      const char *mount, struct mcp_roots *ret);
-
-/* `path` inside, when it is `host` or below it; else as it is. A new string. */
-char *mcp_rewrite_path(const char *path, const char *host, const char *mount);
 
 /* A word of the command line: absolute paths, also those behind "--x=" and "KEY=". */
 char *mcp_rewrite_arg(const struct mcp_fs *fs, const char *arg, const struct mcp_roots *roots);
@@ -57,3 +45,17 @@ char *mcp_rewrite_arg(const struct mcp_fs *fs, const char *arg, const struct mcp
  * bare name. */
 char *mcp_rewrite_command(const struct mcp_fs *fs, const char *command,
                           const struct mcp_roots *roots);
+
+/* Whether the command installs what it runs by itself (npx, uvx), and whether it works inside the
+ * project: uv makes a virtual environment and a lock there. */
+bool mcp_command_installs(const char *command);
+bool mcp_command_builds(const char *command);
+
+#define MCP_CHAIN "/opt/box-tools" /* where tools of the user's own are, inside */
+
+/* The box has the tools of the system. Where `command` is a tool that the system lacks and the user
+ * has (npx of nvm, uvx of ~/.local/bin), adds what has to be mounted read-only to run it, and
+ * returns the directory that must be on PATH inside (owned). `path` is the PATH of our caller.
+ * NULL: nothing is needed, or we do not know how to show this tool. */
+char *mcp_chain_find(const struct mcp_fs *fs, const char *command, const char *path,
+                     const char *home, struct mcp_roots *ret);

@@ -1,19 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Who waits for what between a client and a server that may be started again underneath it. Both
- * revisions pass untouched: with the handshake (initialize, then notifications/initialized), which
- * is replayed to a new server, and without it, where there is nothing to replay. */
+/* Requests without an answer between a client and a server that may be started again underneath.
+ * Both revisions pass untouched: with the handshake (initialize, then notifications/initialized),
+ * which is replayed to a new server, and without it, where there is nothing to replay. */
 
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "base/buf.h"
-#include "cli/mcp/scan.h"
 
+#define MCP_SERVER_ERROR (-32000) /* of those that JSON-RPC leaves to implementations */
 #define MCP_IN_FLIGHT_MAX 4096
 #define MCP_LINE_MAX                                                                               \
     (16U << 20) /* of what a client sends; boxd writes a line whole or not at all */
+
+/* JSON-RPC messages as they pass, one per line, seen byte by byte: which kind of message, its id
+ * and its method. Nothing is kept but these, so a line may be of any length, and nothing is
+ * changed. What is not JSON passes like anything else; it is a message without a kind. */
+
+#define MCP_ID_MAX 128
+#define MCP_METHOD_MAX 64
+
+struct mcp_msg {
+    char id[MCP_ID_MAX];         /* as it stands in the text, quotes and all; "": none */
+    char method[MCP_METHOD_MAX]; /* without its quotes; "": none */
+    bool id_cut, method_cut;     /* longer than that: not to be relied on */
+    bool has_result, has_error;
+};
+
+static inline bool mcp_msg_is_request(const struct mcp_msg *m)
+{
+    return m->method[0] != '\0' && m->id[0] != '\0';
+}
+
+static inline bool mcp_msg_is_response(const struct mcp_msg *m)
+{
+    return m->method[0] == '\0' && m->id[0] != '\0' && (m->has_result || m->has_error);
+}
+
+struct mcp_scan {
+    unsigned depth, level; /* level: that of the members of a message, 2 in a batch */
+    bool in_string, escaped, wants_key, is_junk;
+    int field;   /* whose value comes or is read */
+    int capture; /* what the bytes are copied to */
+    char key[16];
+    size_t n_key, n_id, n_method;
+    struct mcp_msg msg;
+};
+
+/* One message of the line, whole. */
+typedef void mcp_scan_fn(void *arg, const struct mcp_msg *msg);
+
+void mcp_scan_reset(struct mcp_scan *s); /* at the start of each line */
+/* Bytes of one line, without its newline. */
+void mcp_scan_feed(struct mcp_scan *s, const char *data, size_t len, mcp_scan_fn *fn, void *arg);
 
 struct mcp_pending; /* a request without its answer */
 
@@ -25,7 +66,7 @@ struct mcp_requests {
     struct buf init, initialized; /* the client's own lines, newline and all */
     char init_id[MCP_ID_MAX];
     bool init_answered;
-    bool replaying;      /* a new server has been sent the handshake; its answer is nobody's */
+    bool replaying;      /* a new server has been sent the handshake; its answer is not passed on */
     bool answered_any;   /* this server has said something that makes sense */
     bool tools_asked;    /* a tools/list is under way */
     bool tools_more;     /* and it is not the first page */
@@ -48,7 +89,7 @@ enum mcp_verdict mcp_requests_from_client(struct mcp_requests *b, const char *li
 enum mcp_verdict mcp_requests_from_server(struct mcp_requests *b, const struct mcp_msg *msg);
 
 /* A line of the client is sent once more to the same server, which may have had it: of two answers
- * the second is nobody's. */
+ * the second is dropped. */
 void mcp_requests_sent_again(struct mcp_requests *b, const char *line, size_t len);
 
 /* The server is gone. Appends an answer to each request that it had, with `why`, except to those
@@ -63,3 +104,5 @@ void mcp_requests_replayed(struct mcp_requests *b, struct buf *ret);
 void mcp_requests_give_up(struct mcp_requests *b, const char *why, struct buf *answers);
 /* Answers a line of the client that no server will see, when it holds requests. */
 void mcp_requests_refuse(const char *line, size_t len, const char *why, struct buf *answers);
+/* The line of an answer that is an error; `id` as it stands in JSON. */
+void mcp_put_error(struct buf *out, const char *id, int code, const char *why);

@@ -8,10 +8,6 @@
 
 #include "agent/chat/chat.h"
 #include "base/alloc.h"
-#include "base/buf.h"
-#include "base/err.h"
-#include "base/json.h"
-#include "base/str.h"
 #include "command/policy_service.h"
 #include "front/common/front.h"
 #include "http/server/server.h"
@@ -33,13 +29,9 @@ static const struct field create_fields[] = {
      .max = CHAT_ID_MAX, .doc = "UUID of the chat, in any spelling."},
 };
 
-static const struct model create_model = {
-    .name = "CreateSandbox",
-    .doc = "The sandbox of a chat.",
-    .fields = create_fields,
-    .n_fields = ARRAY_SIZE(create_fields),
-    .size = sizeof(struct create_request),
-};
+static const struct model create_model = {.name = "CreateSandbox",
+                                          .doc = "The sandbox of a chat.",
+                                          MODEL_FIELDS(create_fields, struct create_request)};
 
 static void get_health(struct http_request *req, void *arg)
 {
@@ -47,7 +39,7 @@ static void get_health(struct http_request *req, void *arg)
     http_reply(req, 200, "application/json", ok, sizeof(ok) - 1);
 }
 
-/* The request was right: what is wrong is on our side, unless it is a question of time or names. */
+/* How a failure is answered. The request was correct, so most failures are boxd's or the host's. */
 static const struct {
     unsigned status; /* 0: as the last */
     const char *remedy;
@@ -72,7 +64,7 @@ static void reply_failure(struct http_request *req, const struct chat_failure *f
 }
 
 /* One request under way. */
-struct call {
+struct chat_call {
     struct http_request *req;
     const struct front *front; /* borrowed */
     char chat_id[CHAT_UUID_SIZE];
@@ -80,13 +72,20 @@ struct call {
 
 /* Whether the caller may have sessions, of that name too, and, to make one, whether there are any
  * now. What is refused is recorded. */
-static int check(struct call *c, const char *chat_id, bool make, struct err *err)
+static int check_caller(struct chat_call *c, const char *chat_id, bool make, struct err *err)
 {
     const struct policy_service *service = c->front->service;
+    uid_t uid = 0;
     int r = chat_uuid_parse(chat_id, c->chat_id);
     if (r < 0)
         return err_set(err, ERR_INVALID, "chat_id must be a UUID");
     r = authz_check_tool(front_caller(c->req), "session", err);
+    if (r == 0 && authz_is_user(front_caller(c->req), &uid))
+        r = err_set(
+            err, ERR_DENIED,
+            "chat sandboxes are for root, boxd's own user and clients with a token, not for "
+            "uid %u; make a session (POST /v1/sessions), or ask for a token",
+            uid);
     if (r == 0)
         r = authz_check_session(front_caller(c->req), c->chat_id, err);
     if (r == 0 && make)
@@ -100,8 +99,8 @@ static int check(struct call *c, const char *chat_id, bool make, struct err *err
     return r;
 }
 
-static void record(const struct call *c, enum audit_event event, enum chat_result result,
-                   const struct chat_failure *failure)
+static void record_result(const struct chat_call *c, enum audit_event event,
+                          enum chat_result result, const struct chat_failure *failure)
 {
     struct audit_record record = {
         .event = event, .session = c->chat_id, .outcome = result == CHAT_CREATED ? "ready" : NULL};
@@ -111,18 +110,9 @@ static void record(const struct call *c, enum audit_event event, enum chat_resul
         (void)front_audit(c->front, c->req, &record, NULL); /* it is so; losses are counted */
 }
 
-static struct call *call_new(struct http_request *req, void *arg)
-{
-    struct call *c = xnew(struct call);
-    c->req = req;
-    c->front = arg;
-    return c;
-}
-
 static void write_session(struct jw *w, const struct chat_session *s)
 {
     char when[CHAT_TIME_SIZE];
-    jw_object(w);
     jw_kstr(w, "session_id", s->session_id);
     jw_kstr(w, "chat_id", s->chat_id);
     jw_kstr(w, "container_id", s->container_id);
@@ -131,35 +121,21 @@ static void write_session(struct jw *w, const struct chat_session *s)
     jw_kstr(w, "created_at", when);
     chat_time_format(s->expires_ns, when);
     jw_kstr(w, "expires_at", when);
-    jw_object_end(w);
 }
 
 static void on_created(void *arg, const struct chat_session *s, enum chat_result result,
                        const struct chat_failure *failure)
 {
-    AUTO_FREE struct call *c = arg;
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, ANSWER_MAX);
-    record(c, AUDIT_SESSION_CREATE, result, failure);
+    AUTO_FREE struct chat_call *c = arg;
+    record_result(c, AUDIT_SESSION_CREATE, result, failure);
     if (s == NULL) {
         reply_failure(c->req, failure);
         return;
     }
-    jw_init(&w, &out);
-    write_session(&w, s);
-    front_reply_json(c->req, result == CHAT_CREATED ? 201 : 200, &out, &w);
-}
+    AUTO_DONE(front_answer) struct front_answer out;
 
-static int read_request(const struct json *body, struct create_request *ret, struct err *err)
-{
-    struct report report;
-    int r = front_strict(&create_model, body, NULL, err);
-    if (r < 0)
-        return r;
-    model_init(&create_model, ret);
-    return model_parse(&create_model, body, 0, ret, &report) < 0 ? report_fail_plain(&report, err)
-                                                                 : 0;
+    write_session(front_begin(&out, ANSWER_MAX), s);
+    front_reply(&out, c->req, result == CHAT_CREATED ? 201 : 200);
 }
 
 static void create_sandbox(struct http_request *req, void *arg)
@@ -169,13 +145,16 @@ static void create_sandbox(struct http_request *req, void *arg)
     struct err err = {0};
     if (!front_read_body(req, &body))
         return;
-    struct call *c = call_new(req, arg);
-    int r = read_request(body, &want, &err);
-    if (r == 0)
-        r = check(c, want.chat_id, true, &err);
-    if (r == 0)
-        r = chat_create(c->front->chat, c->chat_id, on_created, c, &err);
-    model_done(&create_model, &want);
+    struct chat_call *c = xnew(struct chat_call);
+    c->req = req;
+    c->front = arg;
+    int r = front_read(&create_model, body, NULL, &want, &err);
+    if (r == 0) {
+        r = check_caller(c, want.chat_id, true, &err);
+        if (r == 0)
+            r = chat_create(c->front->chat, c->chat_id, on_created, c, &err);
+        model_done(&create_model, &want);
+    }
     if (r < 0) {
         front_fail(req, &err);
         free(c);
@@ -184,30 +163,29 @@ static void create_sandbox(struct http_request *req, void *arg)
 
 static void on_deleted(void *arg, enum chat_result result, const struct chat_failure *failure)
 {
-    AUTO_FREE struct call *c = arg;
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, ANSWER_MAX);
-    record(c, AUDIT_SESSION_DELETE, result, failure);
+    AUTO_FREE struct chat_call *c = arg;
+    record_result(c, AUDIT_SESSION_DELETE, result, failure);
     if (failure != NULL) {
         reply_failure(c->req, failure);
         return;
     }
     if (c->front->service->outputs != NULL)
         outputs_forget(c->front->service->outputs, c->chat_id);
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_kstr(&w, "chat_id", c->chat_id);
-    jw_kstr(&w, "result", chat_result_name(result));
-    jw_object_end(&w);
-    front_reply_json(c->req, 200, &out, &w);
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, ANSWER_MAX);
+
+    jw_kstr(w, "chat_id", c->chat_id);
+    jw_kstr(w, "result", chat_result_name(result));
+    front_reply(&out, c->req, 200);
 }
 
 static void delete_sandbox(struct http_request *req, void *arg)
 {
-    struct call *c = call_new(req, arg);
+    struct chat_call *c = xnew(struct chat_call);
     struct err err = {0};
-    int r = check(c, http_request_param(req, "chat_id"), false, &err);
+    c->req = req;
+    c->front = arg;
+    int r = check_caller(c, http_request_param(req, "chat_id"), false, &err);
     if (r == 0)
         r = chat_delete(c->front->chat, c->chat_id, on_deleted, c, &err);
     if (r < 0) {

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Who calls a front, what that caller may do, and what is recorded of it. */
+/* The caller of a front: its name and scope, what it may do, and what is recorded of it. */
 
-#include "base/alloc.h"
-#include "base/err.h"
-#include "command/policy_gate.h"
 #include "command/policy_service.h"
 #include "front/common/front.h"
 #include "http/server/server.h"
 #include "loop/peer.h"
 #include "policy/audit/audit.h"
 #include "policy/authz.h"
-#include "session/manager.h"
 
 const struct authz_scope *front_caller(const struct http_request *req)
 {
@@ -29,12 +25,7 @@ const char *front_who(const struct http_request *req)
     return http_request_peer(req)->known ? authz_name(NULL) : "anyone";
 }
 
-char *front_owner(const struct authz_scope *scope)
-{
-    return scope != NULL ? xstrdup(authz_share(scope)) : NULL;
-}
-
-static void sign(const struct http_request *req, struct audit_record *record)
+static void record_sign(const struct http_request *req, struct audit_record *record)
 {
     record->who = front_who(req);
     record->via = "http";
@@ -87,17 +78,54 @@ struct session *front_find_session(struct http_request *req, const struct front 
     return s;
 }
 
-struct session *front_use_session(struct http_request *req, const struct front *f, const char *tool)
+/* The session runs again: the handler begins anew, and finds it. */
+static void on_session_started(void *arg, struct session *s, const struct err *err)
+{
+    struct http_request *req = arg;
+
+    if (s == NULL)
+        front_fail(req, err);
+    else if (http_request_cancelled(req))
+        http_abort(req);
+    else
+        http_request_again(req);
+    if (s != NULL)
+        session_release(s);
+}
+
+bool front_awake(struct http_request *req, const struct front *f, const struct session *s)
+{
+    struct err err = {0};
+
+    if (session_state(s) == SESSION_PAUSED)
+        (void)session_refuse_paused(s, &err);
+    else if (!session_dormant(s))
+        return true;
+    else if (manager_start(f->manager, session_id(s), on_session_started, req, &err) == 0)
+        return false;
+    front_fail(req, &err);
+    return false;
+}
+
+struct session *front_look_session(struct http_request *req, const struct front *f,
+                                   const char *tool)
 {
     struct session *s = front_may(req, f, tool) ? front_find_session(req, f) : NULL;
 
-    return s == NULL || front_may_use(req, f, s) ? s : NULL;
+    return s != NULL && front_may_use(req, f, s) ? s : NULL;
+}
+
+struct session *front_use_session(struct http_request *req, const struct front *f, const char *tool)
+{
+    struct session *s = front_look_session(req, f, tool);
+
+    return s != NULL && front_awake(req, f, s) ? s : NULL;
 }
 
 int front_audit(const struct front *f, const struct http_request *req, struct audit_record *record,
                 struct err *err)
 {
-    sign(req, record);
+    record_sign(req, record);
     return f->service->audit != NULL ? audit_write(f->service->audit, record, err) : 0;
 }
 
@@ -105,6 +133,6 @@ void front_failed(const struct front *f, const struct http_request *req, const s
                   const char *query_id, struct audit_record *record)
 {
     if (record != NULL)
-        sign(req, record);
+        record_sign(req, record);
     policy_service_failed(f->service, err, query_id, record);
 }

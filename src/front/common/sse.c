@@ -6,24 +6,18 @@
 
 #include <string.h>
 
-#include "base/alloc.h"
-#include "base/buf.h"
 #include "base/clock.h"
-#include "base/json.h"
+#include "front/common/front.h"
 #include "http/server/server.h"
 
 #define PING_NS (15ULL * NSEC_PER_SEC)
-#define EVENT_MAX (1U << 20)
+#define REASON_MAX (1U << 20)
+#define FRAME_MAX 512U /* what stands around the data of an event */
 
 bool sse_wanted(const struct http_request *req)
 {
     const char *accept = http_request_header(req, "Accept");
     return accept != NULL && strstr(accept, "text/event-stream") != NULL;
-}
-
-const char *sse_last_id(const struct http_request *req)
-{
-    return http_request_header(req, "Last-Event-ID");
 }
 
 static void on_ping(struct loop_timer *t)
@@ -35,23 +29,30 @@ static void on_ping(struct loop_timer *t)
     loop_timer_start(s->loop, t, PING_NS, on_ping);
 }
 
-/* Not one of the stream's own events: it has no id, so a reader that comes back goes on where it
- * was.
- */
-static void on_revoked(struct http_request *req, const char *reason, void *arg)
+void sse_send(struct sse *s, const char *event, const char *id, const struct buf *json)
 {
     AUTO_DONE(buf) struct buf out;
-    AUTO_DONE(buf) struct buf json;
-    struct jw w;
+    buf_init(&out, json->len + FRAME_MAX);
 
-    buf_init(&out, EVENT_MAX);
-    buf_init(&json, EVENT_MAX);
-    jw_init(&w, &json);
-    jw_object(&w);
-    jw_kstr(&w, "reason", reason);
-    jw_object_end(&w);
-    if (jw_end(&w) == 0 && buf_printf(&out, "event: revoked\ndata: %s\n\n", buf_str(&json)) == 0)
-        (void)http_reply_chunk(req, out.data, out.len);
+    if (s->req == NULL)
+        return;
+    (void)buf_printf(&out, "event: %s\n", event);
+    if (id != NULL)
+        (void)buf_printf(&out, "id: %s\n", id);
+    (void)buf_puts(&out, "data: ");
+    if (buf_append(&out, json->data, json->len) == 0 && buf_puts(&out, "\n\n") == 0)
+        (void)http_reply_chunk(s->req, out.data, out.len);
+}
+
+/* Not one of the stream's own events: it has no id, so a reader that comes back goes on where it
+ * was. */
+static void on_revoked(struct http_request *req, const char *reason, void *arg)
+{
+    AUTO_DONE(front_answer) struct front_answer out;
+
+    jw_kstr(front_begin(&out, REASON_MAX), "reason", reason);
+    if (front_end(&out) == 0)
+        sse_send(arg, "revoked", NULL, &out.out);
 }
 
 void sse_start(struct sse *s, struct http_request *req, struct loop *loop)
@@ -63,18 +64,6 @@ void sse_start(struct sse *s, struct http_request *req, struct loop *loop)
     http_on_revoked(req, on_revoked, s);
     http_reply_start(req, 200, "text/event-stream");
     loop_timer_start(loop, &s->ping, PING_NS, on_ping);
-}
-
-void sse_send(struct sse *s, const char *event, const char *id, const struct buf *json)
-{
-    AUTO_DONE(buf) struct buf out;
-    buf_init(&out, EVENT_MAX);
-
-    if (s->req == NULL)
-        return;
-    (void)buf_printf(&out, "event: %s\nid: %s\ndata: ", event, id);
-    if (buf_append(&out, json->data, json->len) == 0 && buf_puts(&out, "\n\n") == 0)
-        (void)http_reply_chunk(s->req, out.data, out.len);
 }
 
 bool sse_full(const struct sse *s)

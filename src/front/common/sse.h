@@ -6,7 +6,6 @@
  * told so by an event `revoked`, and on_cancel of the request comes, for the owner to sse_end(). */
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "loop/loop.h"
 
@@ -24,10 +23,8 @@ struct sse {
 bool sse_wanted(const struct http_request *req);
 /* Begins the answer. */
 void sse_start(struct sse *s, struct http_request *req, struct loop *loop);
-/* One event; `json` is one line. What a full queue does not take is lost, and so is the reader:
- * look at sse_full() first. */
+/* One event; `id` may be NULL; `json` is one line. What a full queue does not take is lost, and so
+ * is the reader: look at sse_full() first. */
 void sse_send(struct sse *s, const char *event, const char *id, const struct buf *json);
 bool sse_full(const struct sse *s);
 void sse_end(struct sse *s); /* completes the answer, or drops what is left of one that was lost */
-/* Last-Event-ID as it was sent, or NULL. */
-const char *sse_last_id(const struct http_request *req);

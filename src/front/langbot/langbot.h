@@ -6,7 +6,6 @@
  * docs/reference/protocol.md describes it. */
 
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "base/cleanup.h"
 
@@ -23,15 +22,15 @@ struct users;
 /* All pointers are borrowed for the life of the object. */
 struct langbot_options {
     struct manager *manager;
-    const struct policy_service *service; /* for records; NULL: nothing is recorded */
+    const struct policy_service *service; /* what commands are asked, and records */
     struct jobs *skills;                  /* NULL: there is no skill store */
     struct artifacts *artifacts;          /* NULL: they are mounted like anything else */
     const char *token;                    /* of TCP clients; NULL: none is asked for */
     const char *instance;      /* the one that is trusted; NULL: the first that connects */
     const char *backend_name;  /* to report; NULL: the backend's own */
     const char *config;        /* JSON object as box_init carries it; NULL: none */
-    const struct users *users; /* who is served without a token; NULL: everybody */
-    const char *base_dir;      /* where LangBot runs, if nobody can tell; NULL: not said either */
+    const struct users *users; /* users that need no token; NULL: no user needs one */
+    const char *base_dir;      /* where LangBot runs, if boxd cannot find out; NULL: not set */
     char *const *roots;        /* what may be mounted anyway; NULL: nothing */
     int diag_fd;               /* for peer_find_process(); -1: only unix sockets */
     int spool_fd;              /* directory for files on their way to us; -1: they are refused */
@@ -42,12 +41,12 @@ struct langbot_options {
 
 /* Fails for what is wrong with the configuration, except text that is not JSON at all. */
 int langbot_new(const struct langbot_options *options, struct langbot **ret, struct err *err);
-/* After the server and before the manager; who still waits is not told. */
+/* After the server and before the manager; calls that wait are not answered. */
 void langbot_free(struct langbot *r);
 DEFINE_CLEANUP(langbot)
 
-/* From now on TCP clients need that token, borrowed as above; NULL: none of them is let in. Whoever
- * came in with the one before gets the answers it waits for, and then has to come again. */
+/* From now on TCP clients need that token, borrowed as above; NULL: none of them is let in. Clients
+ * with the token before get the answers that they wait for, and then have to connect again. */
 void langbot_set_token(struct langbot *r, const char *token);
 
 /* Adds the routes. The object must outlive the server. */

@@ -65,7 +65,7 @@ static bool has_skill_name(const struct langbot_request *r)
     return (r->call & LANGBOT_SPEC) && has(r, SPEC_SKILL_NAME);
 }
 
-/* Everything but the skill, and that on purpose: nobody writes all of it by hand. */
+/* Every field but skill_name: LangBot's client sends them all, a request by hand does not. */
 static bool has_all_but_skill_name(const struct langbot_request *r)
 {
     for (int i = 0; i < SPEC_FIELD_MAX; i++)

@@ -4,11 +4,11 @@
 /* What LangBot's client is at the other end of a connection, and what follows from it.
  *
  * The client, langbot-plugin, brings a runtime of its own, and each release expects of the runtime
- * what its own does. Where releases differ the rule is a column of this table, and nobody else
- * looks at what a client is. No release says its number on the wire, but each writes all fields of
- * its model with every session, so that the fields tell releases apart, by families: `skill_name`
- * came with 0.5.0 and went with 0.7.13, a mount's `content_digest` came with 0.7.13. What is found
- * out first stays true until the connection ends.
+ * what its own does. Where releases differ the rule is a column of this table, and no other
+ * code looks at what a client is. No release says its number on the wire, but each writes all
+ * fields of its model with every session, so that the fields tell releases apart, by families:
+ * `skill_name` came with 0.5.0 and went with 0.7.13, a mount's `content_digest` came with 0.7.13.
+ * What is found out first stays true until the connection ends.
  *
  * Changes within a family only added something, which older clients of it do not ask for or do not
  * look at; they are served what the newest is. None of this is a wall: a peer that pretends to be
@@ -52,7 +52,7 @@ enum langbot_family {
 
 extern const struct langbot_release langbot_releases[LANGBOT_FAMILY_MAX];
 
-/* What a request shows of whoever sent it. */
+/* What a request shows of the client that sent it. */
 struct langbot_request {
     unsigned call;           /* of enum langbot_kind; 0: one that all know */
     bool tenant;             /* is about a workspace */

@@ -1,42 +1,127 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Writes the answers and errors of actions, and reads the arguments that many actions share. */
+/* Writes the answers and errors of actions, with the table of LangBot's error classes, and the
+ * audit records of sessions; reads the arguments that many actions share. */
 
-#include <inttypes.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/str.h"
-#include "command/policy_gate.h"
+#include "command/policy_service.h"
 #include "front/langbot/langbot_internal.h"
-#include "jobs/jobs.h"
+#include "policy/audit/audit.h"
 #include "session/manager.h"
 #include "spec/model.h"
 
 #define TEXT_MAX (64U * 1024)
+#define TEXT_CHARS_MAX 4096 /* of an error */
+
+/* clang-format off */
+static const struct {
+    const char *name, *code;
+} classes[LANGBOT_CLASS_MAX] = {
+    [LANGBOT_ERROR] = {"BoxError", "box_error"},
+    [LANGBOT_ADMISSION] = {"BoxAdmissionError", "admission"},
+    [LANGBOT_READINESS] = {"BoxReadinessError", "not_ready"},
+    [LANGBOT_CAPACITY] = {"BoxCapacityExceededError", "capacity_exceeded"},
+    [LANGBOT_VALIDATION] = {"BoxValidationError", "invalid"},
+    [LANGBOT_SESSION_NOT_FOUND] = {"BoxSessionNotFoundError", "session_not_found"},
+    [LANGBOT_SESSION_CONFLICT] = {"BoxSessionConflictError", "session_conflict"},
+    [LANGBOT_PROCESS_NOT_FOUND] = {"BoxManagedProcessNotFoundError", "process_not_found"},
+    [LANGBOT_PROCESS_CONFLICT] = {"BoxManagedProcessConflictError", "process_conflict"},
+    [LANGBOT_BACKEND_UNAVAILABLE] = {"BoxBackendUnavailableError", "backend_unavailable"},
+    [LANGBOT_RUNTIME_UNAVAILABLE] = {"BoxRuntimeUnavailableError", "runtime_unavailable"},
+    [LANGBOT_VALUE_ERROR] = {"ValueError", "bad_value"},
+    [LANGBOT_KEY_ERROR] = {"KeyError", "missing_key"},
+    [LANGBOT_PERMISSION_ERROR] = {"PermissionError", "denied"},
+    [LANGBOT_ENVELOPE_ERROR] = {"ValidationError", "bad_request"},
+    [LANGBOT_BASE64_ERROR] = {"Error", "bad_base64"},
+    [LANGBOT_NO_FILE_ERROR] = {"FileNotFoundError", "file_not_found"},
+    [LANGBOT_OS_ERROR] = {"OSError", "system"},
+    [LANGBOT_BUSY] = {"", "busy"},
+};
+/* clang-format on */
+
+const char *langbot_class_name(enum langbot_class class)
+{
+    return classes[class].name;
+}
+
+static enum langbot_class class_of(const struct err *err)
+{
+    static const enum langbot_class by_code[ERR_CODE_MAX] = {
+        [ERR_NONE] = LANGBOT_ERROR,
+        [ERR_INVALID] = LANGBOT_VALIDATION,
+        [ERR_NOT_FOUND] = LANGBOT_SESSION_NOT_FOUND,
+        [ERR_CONFLICT] = LANGBOT_SESSION_CONFLICT,
+        [ERR_STATE] = LANGBOT_ERROR,
+        [ERR_LIMIT] = LANGBOT_CAPACITY,
+        [ERR_DENIED] = LANGBOT_VALIDATION,
+        [ERR_UNSUPPORTED] = LANGBOT_ERROR,
+        [ERR_BACKEND] = LANGBOT_ERROR,
+        [ERR_UNAVAILABLE] = LANGBOT_BACKEND_UNAVAILABLE,
+        [ERR_SYSTEM] = LANGBOT_ERROR,
+    };
+    return by_code[err->code];
+}
+
+static enum langbot_class class_named(const char *name)
+{
+    for (int i = 0; i < LANGBOT_BUSY; i++)
+        if (str_eq(name, classes[i].name))
+            return (enum langbot_class)i;
+    return LANGBOT_ERROR;
+}
+
+/* Length of a class name with its colon at s, the part that clients search for; 0: none. */
+static size_t marker_at(const char *s)
+{
+    if (s[0] != 'B')
+        return 0;
+    for (int i = LANGBOT_ADMISSION; i <= LANGBOT_BACKEND_UNAVAILABLE; i++) {
+        size_t n = strlen(classes[i].name);
+        if (strncmp(s, classes[i].name, n) == 0 && s[n] == ':')
+            return n + 1;
+    }
+    return 0;
+}
+
+/* "<name>: <text>", cut and defused. */
+static void put_error_text(enum langbot_class class, const char *text, struct buf *out)
+{
+    size_t left = strlen(text), chars = 0;
+    if (class != LANGBOT_BUSY)
+        (void)buf_printf(out, "%s: ", classes[class].name);
+    while (left > 0 && chars < TEXT_CHARS_MAX) {
+        bool incomplete = false;
+        size_t marker = marker_at(text);
+        int n = marker > 0 ? (int)marker : utf8_next(text, left, &incomplete);
+        size_t len = (size_t)(n < 0 ? -n : n);
+        if (marker > 0)
+            (void)buf_printf(out, "%.*s :", (int)marker - 1, text);
+        else
+            (void)buf_append(out, text, len);
+        text += len;
+        left -= len;
+        chars += marker > 0 ? marker + 1 : 1;
+    }
+    if (left > 0)
+        (void)buf_puts(out, "... [protocol error truncated]");
+}
 
 /* The members that every reply has; `data` is still to come. */
-static void begin(struct jw *w, struct buf *out, const struct langbot_call *c, int code,
-                  const char *message)
+static void begin_reply(struct jw *w, struct buf *out, const struct langbot_call *c, int code,
+                        const char *message)
 {
-    AUTO(json) struct json *seq = NULL;
-    struct err err = {0};
     jw_init(w, out);
     jw_object(w);
-    jw_key(w, "seq_id");
-    if (json_parse(c->msg.seq, strlen(c->msg.seq), &seq, &err) < 0)
-        jw_int(w, -1);
-    else
-        jw_value(w, seq);
+    jw_kraw(w, "seq_id", c->msg.seq, strlen(c->msg.seq));
     jw_kint(w, "code", code);
     jw_kstr(w, "message", message);
     jw_kstr(w, "chunk_status", "continue");
-    jw_key(w, "data");
-    jw_object(w);
+    jw_kobject(w, "data");
 }
 
 static void send_text(struct langbot_call *c, const struct buf *out)
@@ -47,26 +132,23 @@ static void send_text(struct langbot_call *c, const struct buf *out)
 
 void langbot_say_error(struct langbot_call *c, enum langbot_class class, const char *text)
 {
-    AUTO_DONE(buf) struct buf out;
-    AUTO_DONE(buf) struct buf message;
+    AUTO_DONE(buf) struct buf out = BUF_INIT(TEXT_MAX);
+    AUTO_DONE(buf) struct buf message = BUF_INIT(TEXT_MAX / 4);
     struct jw w;
-    buf_init(&out, TEXT_MAX);
-    buf_init(&message, TEXT_MAX / 4);
-    langbot_error_text(class, text, &message);
-    begin(&w, &out, c, 1, buf_str(&message));
+    put_error_text(class, text, &message);
+    begin_reply(&w, &out, c, 1, buf_str(&message));
     jw_object_end(&w);
-    jw_kstr(&w, "error_code", langbot_class_code(class));
+    jw_kstr(&w, "error_code", classes[class].code);
     jw_object_end(&w);
     if (jw_end(&w) == 0)
         send_text(c, &out);
-    langbot_call_answered(c, langbot_class_code(class));
+    langbot_call_answered(c, classes[class].code);
 }
 
 void langbot_fail(struct langbot_call *c, enum langbot_class class, const char *fmt, ...)
 {
-    AUTO_DONE(buf) struct buf text;
+    AUTO_DONE(buf) struct buf text = BUF_INIT(TEXT_MAX);
     va_list ap;
-    buf_init(&text, TEXT_MAX);
     va_start(ap, fmt);
     /* Text that is too long for us is cut for the client anyway. */
     if (buf_vprintf(&text, fmt, ap) < 0)
@@ -78,73 +160,61 @@ void langbot_fail(struct langbot_call *c, enum langbot_class class, const char *
 
 void langbot_fail_err(struct langbot_call *c, const struct err *err)
 {
-    langbot_fail(c, langbot_class_of(err), "%s", err->msg);
+    langbot_fail(c, class_of(err), "%s", err->msg);
 }
 
 void langbot_fail_report(struct langbot_call *c, const struct report *report, const char *model)
 {
-    AUTO_DONE(buf) struct buf text;
-    buf_init(&text, TEXT_MAX);
+    AUTO_DONE(buf) struct buf text = BUF_INIT(TEXT_MAX);
     (void)report_write(report, model, &text);
     langbot_fail(c, LANGBOT_VALIDATION, "%s", buf_str(&text));
 }
 
-void langbot_fail_named(struct langbot_call *c, const char *message)
+struct jw *langbot_reply_open(struct langbot_call *c)
 {
-    const char *rest = NULL;
-    enum langbot_class class = langbot_class_split(message, &rest);
-    langbot_fail(c, class, "%s", rest);
+    buf_init(&c->out, LANGBOT_MESSAGE_MAX);
+    begin_reply(&c->w, &c->out, c, 0, "success");
+    return &c->w;
 }
 
-void langbot_reply_open(struct langbot_call *c, struct langbot_reply *reply)
+void langbot_reply_close(struct langbot_call *c)
 {
-    buf_init(&reply->out, LANGBOT_MESSAGE_MAX);
-    begin(&reply->w, &reply->out, c, 0, "success");
-}
-
-void langbot_reply_close(struct langbot_call *c, struct langbot_reply *reply)
-{
-    jw_object_end(&reply->w);
-    jw_object_end(&reply->w);
-    if (jw_end(&reply->w) == 0) {
-        send_text(c, &reply->out);
-        buf_done(&reply->out);
-        langbot_call_answered(c, "ok");
-        langbot_call_end(c);
+    jw_object_end(&c->w);
+    jw_object_end(&c->w);
+    if (jw_end(&c->w) < 0) {
+        langbot_fail(c, LANGBOT_VALUE_ERROR, "Runtime message exceeds %u byte limit",
+                     LANGBOT_MESSAGE_MAX);
         return;
     }
-    buf_done(&reply->out);
-    langbot_fail(c, LANGBOT_VALUE_ERROR, "Runtime message exceeds %u byte limit",
-                 LANGBOT_MESSAGE_MAX);
+    send_text(c, &c->out);
+    buf_done(&c->out); /* the call may stay for a while */
+    langbot_call_answered(c, "ok");
+    langbot_call_end(c);
 }
 
-void langbot_reply_json(struct langbot_call *c, const char *json, size_t len)
+void langbot_on_job(void *arg, const struct json *data, const struct job_failure *failure)
 {
-    AUTO(json) struct json *data = NULL;
-    struct langbot_reply reply;
-    struct err err = {0};
-    if (json_parse(json, len, &data, &err) < 0) {
-        langbot_fail(c, LANGBOT_ERROR, "a helper gave no proper answer: %s", err.msg);
+    struct langbot_call *c = arg;
+    if (data == NULL) {
+        langbot_fail(c, class_named(failure->class), "%s", failure->text);
         return;
     }
-    langbot_reply_open(c, &reply);
+    struct jw *w = langbot_reply_open(c);
     for (void *it = json_iter(data); it != NULL; it = json_iter_next(data, it)) {
-        jw_key(&reply.w, json_iter_key(it));
-        jw_value(&reply.w, json_iter_value(it));
+        jw_kvalue(w, json_iter_key(it), json_iter_value(it));
     }
-    langbot_reply_close(c, &reply);
+    langbot_reply_close(c);
 }
 
 void langbot_ok(struct langbot_call *c)
 {
-    struct langbot_reply reply;
-    langbot_reply_open(c, &reply);
-    langbot_reply_close(c, &reply);
+    (void)langbot_reply_open(c);
+    langbot_reply_close(c);
 }
 
 /* What handlers read and write alike. */
 
-static const char *langbot_need_str(struct langbot_call *c, const char *name)
+static const char *need_str(struct langbot_call *c, const char *name)
 {
     const struct json *v = json_get(c->msg.data, name);
     const char *text = json_str(v);
@@ -160,7 +230,7 @@ static const char *langbot_need_str(struct langbot_call *c, const char *name)
 bool langbot_need_session_id(struct langbot_call *c)
 {
     struct err err = {0};
-    const char *logical = langbot_need_str(c, "session_id");
+    const char *logical = need_str(c, "session_id");
     if (logical == NULL)
         return false;
     if (admission_enforced(c->rpc->admission) && !str_eq(logical, ADMISSION_SESSION)) {
@@ -184,6 +254,11 @@ struct jobs *langbot_skills(const struct langbot_call *c)
     return c->rpc->o.skills;
 }
 
+bool langbot_owns(const struct langbot_call *c, const struct session *s)
+{
+    return !c->bound || policy_check_user(session_spec(s), c->uid, NULL) == 0;
+}
+
 bool langbot_may_use(struct langbot_call *c, const struct session *s)
 {
     struct err err = {0};
@@ -202,22 +277,41 @@ struct session *langbot_need_session(struct langbot_call *c)
     return NULL;
 }
 
-const char *langbot_logical(const struct langbot_call *c, const char *physical)
+void langbot_write_time(struct jw *w, const char *key, uint64_t real_ns, const char *zone)
 {
-    return tenant_logical(c->prefix, physical);
+    char text[64];
+    bool whole = real_ns % NSEC_PER_SEC < 1000;
+    clock_format(real_ns, text, sizeof(text));
+    char *end = strchr(text, '.') + (whole ? 0 : strlen(".000000"));
+    (void)str_copy(end, sizeof(text) - (size_t)(end - text), zone);
+    jw_kstr(w, key, text);
 }
 
-/* As pydantic writes a time in UTC: microseconds, none when they are zero. */
-void langbot_write_time(struct jw *w, const char *key, uint64_t real_ns)
+/* The audit log. */
+
+const char *langbot_who(const struct langbot_call *c)
 {
-    char text[48];
-    struct tm tm;
-    time_t sec = (time_t)(real_ns / NSEC_PER_SEC);
-    uint64_t usec = real_ns % NSEC_PER_SEC / 1000;
-    (void)gmtime_r(&sec, &tm);
-    size_t n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
-    if (usec > 0)
-        n += (size_t)snprintf(text + n, sizeof(text) - n, ".%06" PRIu64, usec);
-    (void)str_copy(text + n, sizeof(text) - n, "Z");
-    jw_kstr(w, key, text);
+    const char *workspace = c->msg.scoped ? c->msg.ctx.workspace_uuid : NULL;
+    return workspace != NULL ? workspace : "langbot";
+}
+
+static struct audit_record record_of(const struct langbot_call *c, enum audit_event event)
+{
+    return (struct audit_record){
+        .event = event, .who = langbot_who(c), .via = "rpc", .session = c->id};
+}
+
+void langbot_audit_session(const struct langbot_call *c, enum audit_event event)
+{
+    struct audit *audit = c->rpc->o.service->audit;
+    struct audit_record r = record_of(c, event);
+    if (audit != NULL)
+        (void)audit_write(audit, &r, NULL); /* it has happened; losses are counted */
+}
+
+void langbot_audit_failed(const struct langbot_call *c, enum audit_event event,
+                          const struct err *err)
+{
+    struct audit_record r = record_of(c, event);
+    policy_service_failed(c->rpc->o.service, err, NULL, &r);
 }

@@ -1,348 +1,326 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Actions that create, show and delete sessions, and getting a session for other actions. */
+/* Actions that create, show and delete sessions, and that start, show and stop their managed
+ * processes. */
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "backend/backend.h"
 #include "base/alloc.h"
 #include "base/err.h"
-#include "base/log.h"
-#include "base/path.h"
 #include "base/str.h"
+#include "base/strv.h"
+#include "command/policy_service.h"
 #include "front/common/front.h"
 #include "front/langbot/langbot_internal.h"
-#include "jobs/hostdir.h"
+#include "front/langbot/tenant/readiness.h"
 #include "session/manager.h"
+#include "session/process.h"
 #include "spec/model.h"
+#include "spec/process.h"
 #include "spec/spec.h"
 
-#define ALL_FIELDS (FIELD_BIT(SPEC_FIELD_MAX) - 1)
+/* Managed processes. */
 
-/* What belongs to one command leaves the spec: a session neither keeps the megabytes of a script
- * nor gives the variables of one command to the next. */
-static void take_command(struct langbot_call *c, struct spec *spec)
+#define PREVIEW_MAX (PROCESS_STDERR_CHARS * 4U)
+
+static int by_name(const void *a, const void *b)
 {
-    c->cmd = TAKE_PTR(spec->cmd);
-    c->env = TAKE_PTR(spec->env);
-    c->cwd = xstrdup(spec->workdir);
-    spec->cmd = xstrdup("");
+    return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static void set_id(struct langbot_call *c)
+/* Names only: what a variable holds may be a secret. */
+static void write_env_keys(struct jw *w, char *const *env)
 {
-    free(c->spec->session_id);
-    c->spec->session_id = xstrdup(c->id);
+    AUTO_STRV char **names = NULL;
+    for (; env != NULL && *env != NULL; env++)
+        strv_push(&names, xstrndup(*env, strcspn(*env, "=")));
+    if (names != NULL)
+        qsort(names, strv_len(names), sizeof(*names), by_name);
+    jw_karray(w, "env_keys");
+    for (char **name = names; name != NULL && *name != NULL; name++)
+        jw_str(w, *name);
+    jw_array_end(w);
 }
 
-/* Where admission is enforced: the one session, in the directory of its workspace. */
-static void rewritten(void *arg, const char *json, size_t len, const char *message)
+static void write_process(const struct langbot_call *c, struct jw *w, struct process *p)
 {
-    struct langbot_call *c = arg;
-    if (json == NULL) {
-        const char *rest = NULL;
-        (void)langbot_class_split(message, &rest);
-        langbot_fail(c, LANGBOT_READINESS, "%s", rest);
-        return;
+    AUTO_DONE(buf) struct buf preview = BUF_INIT(PREVIEW_MAX);
+    const struct process_spec *spec = process_spec_of(p);
+    bool running = process_running(p);
+    front_write_process(w, p, tenant_logical(c->prefix, session_id(process_session(p))));
+    jw_kstr(w, "cwd", spec->cwd);
+    write_env_keys(w, spec->env);
+    jw_kbool(w, "attached", process_attached(p));
+    langbot_write_time(w, "started_at", process_started_at(p), "Z");
+    if (running) {
+        jw_knull(w, "exited_at");
+        jw_knull(w, "exit_code");
+    } else {
+        langbot_write_time(w, "exited_at", process_exited_at(p), "Z");
+        jw_kint(w, "exit_code", process_exit_code(p));
     }
-    if (c->cancelled)
-        langbot_call_end(c);
-    else
-        langbot_mount_skill(c, c->then);
+    process_stderr_preview(p, &preview);
+    jw_kstrn(w, "stderr_preview", buf_str(&preview), preview.len);
 }
 
-static void rewrite(struct langbot_call *c)
+static void write_processes(struct langbot_call *c, struct jw *w, struct session *s)
 {
-    struct err err = {0};
-    const char *root = NULL;
-    if (c->rpc->o.skills == NULL || box_paths_managed_place(&c->rpc->paths, &root, &err) < 0) {
-        langbot_fail(c, LANGBOT_READINESS, "%s",
-                     err.code != ERR_NONE ? err.msg : "box-fetch is missing");
+    struct process *p = process_next(s, NULL), *main = process_find(s, PROCESS_DEFAULT_ID);
+    if (p == NULL)
         return;
+    jw_kobject(w, "managed_processes");
+    for (; p != NULL; p = process_next(s, p)) {
+        jw_kobject(w, process_spec_of(p)->process_id);
+        write_process(c, w, p);
+        jw_object_end(w);
     }
-    if (c->spec->n_extra_mounts > 0 && !c->rules->admitted_mounts) {
-        langbot_fail(c, LANGBOT_ADMISSION, "Managed sandbox additional host mounts are disabled");
+    jw_object_end(w);
+    if (main == NULL)
         return;
-    }
-    AUTO_FREE char *dir = box_paths_tenant_dir(&c->rpc->paths, c->ns);
-    if (admission_rewrite(c->rpc->admission, c->spec, dir, &err) < 0 ||
-        admission_check_mounts(&c->rpc->paths, c->spec, &err) < 0) {
-        langbot_fail(c, LANGBOT_ADMISSION, "%s", err.msg);
-        return;
-    }
-    c->timeout_sec = c->spec->timeout_sec;
-    free(c->id);
-    c->id = xasprintf("%s%s", c->prefix, ADMISSION_SESSION);
-    set_id(c);
-    if (manager_find(c->rpc->o.manager, c->id) != NULL) /* then that has been done */
-        langbot_mount_skill(c, c->then);
-    else if (hostdir_ensure(langbot_skills(c), dir, rewritten, c, &err) < 0)
-        langbot_fail(c, LANGBOT_READINESS, "%s", err.msg);
+    jw_kobject(w, "managed_process");
+    write_process(c, w, main);
+    jw_object_end(w);
 }
 
-void langbot_spec_begin(struct langbot_call *c, void (*then)(struct langbot_call *c))
+size_t langbot_count_processes(struct langbot *r, const char *prefix)
 {
-    struct report report = {0};
-    struct err err = {0};
-    int r = c->rules->closed
-                ? spec_parse_closed(c->msg.data, c->rules->gone, &c->spec, &report, &err)
-                : spec_parse_report(c->msg.data, &c->spec, &report, &err);
-    if (r < 0) {
-        langbot_fail_report(c, &report, spec_model.name);
-        return;
-    }
-    take_command(c, c->spec);
-    if (c->rpc->paths.placed)
-        c->spec->own.place = xstrdup(c->rpc->paths.host_root);
-    c->spec->own.bound = c->bound;
-    c->spec->own.uid = c->uid;
-    c->timeout_sec = c->spec->timeout_sec;
-    bool enforced = admission_enforced(c->rpc->admission); /* then the id is ours to say */
-    if (c->ns[0] == '\0' || enforced)
-        c->id = xstrdup(c->spec->session_id);
-    else if (tenant_physical(c->prefix, c->spec->session_id, &c->id, &err) < 0) {
-        langbot_fail(c, c->rules->bad_id_is_checked ? LANGBOT_VALIDATION : LANGBOT_VALUE_ERROR,
-                     "%s", err.msg);
-        return;
-    }
-    set_id(c);
-    if (c->action->run == langbot_exec && c->cmd[0] == '\0') {
-        langbot_fail(c, LANGBOT_VALIDATION, "cmd must not be empty");
-        return;
-    }
-    c->then = then;
-    if (enforced)
-        rewrite(c);
-    else
-        then(c);
-}
-
-/* Acquiring. */
-
-static size_t count_others(const struct langbot_call *c)
-{
+    struct manager *m = r->o.manager;
     size_t n = 0;
-    struct manager *m = c->rpc->o.manager;
-    for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s))
-        n += str_starts(session_id(s), c->prefix) && !str_eq(session_id(s), c->id);
+    for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s)) {
+        if (!str_starts(session_id(s), prefix))
+            continue;
+        for (struct process *p = process_next(s, NULL); p != NULL; p = process_next(s, p))
+            n += process_running(p);
+    }
     return n;
 }
 
-/* False: the call has failed. */
-static bool can_create(struct langbot_call *c)
+static void reply_process(struct langbot_call *c, struct process *p)
 {
-    if (c->rpc->draining)
-        langbot_fail(c, LANGBOT_RUNTIME_UNAVAILABLE, "Box runtime is shutting down");
-    else if (!c->rpc->selected)
-        langbot_fail(
-            c, LANGBOT_BACKEND_UNAVAILABLE,
-            "LangBot Box backend unavailable. Install and start Docker or nsjail before using "
-            "exec.");
-    else if (admission_enforced(c->rpc->admission) &&
-             count_others(c) >= (size_t)c->grant.max_sessions)
-        langbot_fail(c, LANGBOT_ADMISSION, "Sandbox admission session limit reached");
-    else
-        return true;
-    return false;
+    write_process(c, langbot_reply_open(c), p);
+    langbot_reply_close(c);
 }
 
-static void fail_acquire(struct langbot_call *c, const struct err *err)
+/* ERR_LIMIT where nothing may happen that cannot be recorded. */
+static int audit_process(const struct langbot_call *c, const struct process_spec *spec,
+                         struct err *err)
 {
-    langbot_audit_failed(c, AUDIT_SESSION_CREATE, err);
-    if (err->code == ERR_NOT_FOUND) /* of an image */
-        langbot_fail(c, LANGBOT_ERROR, "%s", err->msg);
+    struct audit *audit = c->rpc->o.service->audit;
+    AUTO_FREE char *args = policy_command_text(spec->args, NULL);
+    AUTO_FREE char *command = xasprintf("%s %s", spec->command, args);
+    const struct audit_record record = {.event = AUDIT_PROCESS_START,
+                                        .who = langbot_who(c),
+                                        .via = "rpc",
+                                        .session = c->id,
+                                        .process = spec->process_id,
+                                        .command = command,
+                                        .command_len = strlen(command)};
+    int r = audit != NULL ? audit_ready(audit, err) : 0;
+    return r < 0 || audit == NULL ? r : audit_write(audit, &record, err);
+}
+
+static void on_started(void *arg, struct process *p, const struct err *err)
+{
+    struct langbot_call *c = arg;
+    if (p != NULL) {
+        reply_process(c, p);
+        return;
+    }
+    langbot_audit_failed(c, AUDIT_PROCESS_END, err);
+    if (err->code == ERR_CONFLICT || err->code == ERR_STATE)
+        langbot_fail(c, LANGBOT_PROCESS_CONFLICT, "%s", err->msg);
     else
         langbot_fail_err(c, err);
 }
 
-static void on_ready(void *arg, struct session *s, const struct err *err)
+static void start_process(struct langbot_call *c)
 {
-    struct langbot_call *c = arg;
-    if (s == NULL) {
-        fail_acquire(c, err);
-        return;
-    }
-    c->session = s;
-    if (!langbot_may_use(c, s))
-        return;
-    if (c->made)
-        langbot_audit_session(c, AUDIT_SESSION_CREATE);
-    if (c->cancelled)
-        langbot_call_end(c);
-    else
-        langbot_artifacts_ready(c);
-}
-
-static void acquire(struct langbot_call *c)
-{
+    AUTO(process_spec) struct process_spec *spec = NULL;
+    const struct json *wanted = json_get(c->msg.data, "spec");
+    struct report report = {0};
     struct err err = {0};
-    if (langbot_artifacts_again(c, acquire))
+    if (!langbot_need_session_id(c))
         return;
-    c->made = manager_find(c->rpc->o.manager, c->id) == NULL;
-    unsigned mounts = c->rules->keeps_mounts ? ACQUIRE_KEEP_MOUNTS : ACQUIRE_REMOUNT;
-    if (manager_acquire(c->rpc->o.manager, &c->spec, ALL_FIELDS, mounts, on_ready, c, &err) < 0)
-        fail_acquire(c, &err);
+    if (wanted == NULL) {
+        langbot_fail(c, LANGBOT_KEY_ERROR, "'spec'");
+        return;
+    }
+    if (process_spec_parse_report(wanted, &spec, &report, &err) < 0) {
+        langbot_fail_report(c, &report, process_spec_model.name);
+        return;
+    }
+    if (admission_enforced(c->rpc->admission) &&
+        langbot_count_processes(c->rpc, c->prefix) >= (size_t)c->grant.max_managed_processes) {
+        langbot_fail(c, LANGBOT_ADMISSION,
+                     "Sandbox admission grant does not permit managed processes");
+        return;
+    }
+    struct session *s = langbot_need_session(c);
+    if (s == NULL)
+        return;
+    if (audit_process(c, spec, &err) < 0) {
+        langbot_audit_failed(c, AUDIT_DENIED, &err);
+        langbot_fail(c, LANGBOT_ERROR, "%s", err.msg);
+    } else if (process_start(s, &spec, on_started, c, &err) < 0) {
+        on_started(c, NULL, &err);
+    }
 }
 
-/* What an engine makes before it mounts, and clients rely on: the directory that becomes the
- * workspace, if it is one of the host's own, and in it the places of what is mounted there. Number
- * 0 is the former; the others are the extra mounts. NULL: that one needs nothing. */
-static char *needed_dir(const struct langbot_call *c, size_t number)
+/* The member process_id. NULL: the call has failed. */
+static const char *need_process_id(struct langbot_call *c)
 {
-    const struct spec *s = c->spec;
-    if (s->host_path == NULL || s->host_path_mode != MOUNT_RW ||
-        !path_is_clean_absolute(s->host_path))
-        return NULL;
-    if (number == 0)
-        return box_paths_own(&c->rpc->paths, s->host_path) ? xstrdup(s->host_path) : NULL;
-    const struct mount_spec *m = &s->extra_mounts[number - 1];
-    size_t n = strlen(s->mount_path);
-    if (m->mode == MOUNT_NONE || !path_is_clean_absolute(m->mount_path) ||
-        !str_starts(m->mount_path, s->mount_path) || m->mount_path[n] != '/')
-        return NULL;
-    return xasprintf("%s%s", s->host_path, m->mount_path + n);
+    const struct json *v = json_get(c->msg.data, "process_id");
+    const char *text = v == NULL ? PROCESS_DEFAULT_ID : json_str(v);
+    if (text != NULL && (v == NULL || strlen(text) == json_str_len(v)))
+        return text;
+    langbot_fail(c, LANGBOT_VALUE_ERROR, "process_id must be a string");
+    return NULL;
 }
 
-static void make_dirs(struct langbot_call *c);
+/* The process that session_id and process_id name. NULL: the call has failed. */
+static struct process *need_process(struct langbot_call *c)
+{
+    const char *id = langbot_need_session_id(c) ? need_process_id(c) : NULL;
+    struct session *s = id != NULL ? langbot_need_session(c) : NULL;
+    struct process *p = s != NULL ? process_find(s, id) : NULL;
+    if (s != NULL && p == NULL)
+        langbot_fail(c, LANGBOT_PROCESS_NOT_FOUND,
+                     "session %s has no managed process with process_id=%s", c->id, id);
+    return p;
+}
 
-static void on_dir_made(void *arg, const char *json, size_t len, const char *message)
+static void get_process(struct langbot_call *c)
+{
+    struct process *p = need_process(c);
+    if (p != NULL)
+        reply_process(c, p);
+}
+
+static void on_stopped(void *arg, const struct err *err)
 {
     struct langbot_call *c = arg;
-    if (json == NULL) /* the backend will say why it cannot do without */
-        log_debug(c->id, "make a directory to mount: %s; ignoring", message);
-    if (c->cancelled)
-        langbot_call_end(c);
-    else
-        make_dirs(c);
-}
-
-/* The rest of them, one after the other. */
-static void make_dirs(struct langbot_call *c)
-{
-    while (c->dirs_made <= c->spec->n_extra_mounts) {
-        AUTO_FREE char *dir = needed_dir(c, c->dirs_made++);
-        struct err err = {0};
-        struct stat st;
-        /* We may not be allowed to look; whoever owns it is. */
-        if (dir == NULL || stat(dir, &st) == 0)
-            continue;
-        if (hostdir_ensure(langbot_skills(c), dir, on_dir_made, c, &err) == 0)
-            return;
-    }
-    acquire(c);
-}
-
-static void prepared(struct langbot_call *c)
-{
-    /* A command in a session that is there pays for nothing, and one that is refused leaves
-     * nothing. */
-    bool kept = c->rules->keeps_mounts && manager_find(c->rpc->o.manager, c->id) != NULL;
-    if (c->rpc->o.skills == NULL || kept || manager_has(c->rpc->o.manager, c->spec))
-        acquire(c);
-    else
-        make_dirs(c);
-}
-
-void langbot_acquire(struct langbot_call *c, void (*then)(struct langbot_call *c))
-{
-    if (!can_create(c))
+    if (err != NULL) {
+        langbot_fail(c, LANGBOT_ERROR, "%s", err->msg);
         return;
-    c->then = then;
-    langbot_artifacts_prepare(c, prepared);
+    }
+    jw_kstr(langbot_reply_open(c), "stopped", need_process_id(c));
+    langbot_reply_close(c);
 }
 
-/* Answers. */
+static void stop_process(struct langbot_call *c)
+{
+    struct process *p = need_process(c);
+    struct err err = {0};
+    if (p != NULL &&
+        process_stop(process_session(p), process_spec_of(p)->process_id, on_stopped, c, &err) < 0)
+        on_stopped(c, &err);
+}
 
-static void langbot_write_session(struct langbot_call *c, struct jw *w, struct session *s)
+/* Sessions. */
+
+static void write_session(struct langbot_call *c, struct jw *w, struct session *s)
 {
     const struct spec *spec = session_spec(s);
     struct sandbox *sb = session_sandbox(s);
-    jw_kstr(w, "session_id", langbot_logical(c, session_id(s)));
-    /* One that was made by another than what serves now says so. */
+    jw_kstr(w, "session_id", tenant_logical(c->prefix, session_id(s)));
+    /* A session names the backend that made it, where that is another than the one in use. */
     bool other = sb != NULL &&
                  backend_find(sb->backend, manager_backend(c->rpc->o.manager)->ops->name) == NULL;
-    jw_kstr(w, "backend_name", other ? sb->backend->ops->name : langbot_backend_name(c->rpc));
+    jw_kstr(w, "backend_name",
+            other ? sb->backend->ops->name : readiness_backend(c->rpc->readiness));
     jw_kstr(w, "backend_session_id",
             sb != NULL && sb->backend->ops->sandbox_name != NULL
                 ? sb->backend->ops->sandbox_name(sb)
                 : session_id(s));
     front_write_settings(w, spec);
-    langbot_write_time(w, "created_at", session_created(s));
-    langbot_write_time(w, "last_used_at", session_last_used(s));
+    langbot_write_time(w, "created_at", session_created(s), "Z");
+    langbot_write_time(w, "last_used_at", session_last_used(s), "Z");
     if (c->rules->tells_of_workspace)
         jw_kstr(w, "status", sb == NULL ? "closing" : session_execs(s) > 0 ? "running" : "idle");
 }
 
-static void created(struct langbot_call *c)
+static void answer_created(struct langbot_call *c)
 {
-    struct langbot_reply reply;
-    langbot_reply_open(c, &reply);
-    langbot_write_session(c, &reply.w, c->session);
-    langbot_reply_close(c, &reply);
+    write_session(c, langbot_reply_open(c), container_of(c, struct langbot_acquire, call)->session);
+    langbot_reply_close(c);
 }
 
-static void create(struct langbot_call *c)
+static void acquire_created(struct langbot_call *c)
 {
-    langbot_acquire(c, created);
+    langbot_acquire(c, answer_created);
 }
 
-void langbot_create_session(struct langbot_call *c)
+static void create_session(struct langbot_call *c)
 {
-    langbot_spec_begin(c, create);
+    langbot_spec_begin(c, acquire_created);
 }
 
-void langbot_get_session(struct langbot_call *c)
+static void get_session(struct langbot_call *c)
 {
-    struct langbot_reply reply;
     struct session *s = langbot_need_session_id(c) ? langbot_need_session(c) : NULL;
     if (s == NULL)
         return;
-    langbot_reply_open(c, &reply);
-    langbot_write_session(c, &reply.w, s);
-    langbot_write_processes(c, &reply.w, s);
-    langbot_reply_close(c, &reply);
+    struct jw *w = langbot_reply_open(c);
+    write_session(c, w, s);
+    write_processes(c, w, s);
+    langbot_reply_close(c);
 }
 
-void langbot_get_sessions(struct langbot_call *c)
+static void get_sessions(struct langbot_call *c)
 {
     struct manager *m = c->rpc->o.manager;
-    struct langbot_reply reply;
-    langbot_reply_open(c, &reply);
-    jw_key(&reply.w, "sessions");
-    jw_array(&reply.w);
+    struct jw *w = langbot_reply_open(c);
+    jw_karray(w, "sessions");
     for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s)) {
-        if (session_sandbox(s) == NULL || !str_starts(session_id(s), c->prefix))
+        if (session_sandbox(s) == NULL || !str_starts(session_id(s), c->prefix) ||
+            !langbot_owns(c, s))
             continue;
-        jw_object(&reply.w);
-        langbot_write_session(c, &reply.w, s);
-        jw_object_end(&reply.w);
+        jw_object(w);
+        write_session(c, w, s);
+        jw_object_end(w);
     }
-    jw_array_end(&reply.w);
-    langbot_reply_close(c, &reply);
+    jw_array_end(w);
+    langbot_reply_close(c);
 }
 
 static void on_deleted(void *arg, const struct err *err)
 {
     struct langbot_call *c = arg;
-    struct langbot_reply reply;
     if (err != NULL) {
         langbot_fail_err(c, err);
         return;
     }
-    langbot_reply_open(c, &reply);
-    jw_kstr(&reply.w, "deleted", json_str(json_get(c->msg.data, "session_id")));
-    langbot_reply_close(c, &reply);
+    jw_kstr(langbot_reply_open(c), "deleted", json_str(json_get(c->msg.data, "session_id")));
+    langbot_reply_close(c);
 }
 
-void langbot_delete_session(struct langbot_call *c)
+static void delete_session(struct langbot_call *c)
 {
     struct err err = {0};
     if (!langbot_need_session_id(c))
+        return;
+    const struct session *s = manager_find(c->rpc->o.manager, c->id);
+    if (s != NULL && !langbot_may_use(c, s))
         return;
     if (manager_delete(c->rpc->o.manager, c->id, on_deleted, c, &err) < 0)
         langbot_fail_err(c, &err);
     else
         langbot_audit_session(c, AUDIT_SESSION_DELETE);
 }
+
+static const struct langbot_call_type create_type = {.size = sizeof(struct langbot_acquire),
+                                                     .moves = langbot_acquire_moves,
+                                                     .done = langbot_acquire_done};
+
+const struct langbot_action langbot_session_actions[] = {
+    {"box_create_session", LANGBOT_SANDBOX, LANGBOT_SPEC, create_session, &create_type},
+    {"box_get_session", LANGBOT_SANDBOX, 0, get_session},
+    {"box_get_sessions", LANGBOT_SANDBOX, 0, get_sessions},
+    {"box_delete_session", LANGBOT_SANDBOX, 0, delete_session},
+    {"box_start_managed_process", LANGBOT_SANDBOX, 0, start_process},
+    {"box_get_managed_process", LANGBOT_SANDBOX, 0, get_process},
+    {"box_stop_managed_process", LANGBOT_SANDBOX, 0, stop_process},
+    {0},
+};

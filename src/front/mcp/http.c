@@ -3,8 +3,7 @@
 /* The MCP transport "streamable HTTP": POST, GET and DELETE on /mcp. One message a POST; the answer
  * is JSON, or a stream of events where a notification precedes it or where it takes its time. */
 
-#include "front/mcp/http.h"
-
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,12 +11,119 @@
 #include "base/clock.h"
 #include "base/str.h"
 #include "front/common/sse.h"
-#include "http/server/server.h"
+#include "front/mcp/mcp_internal.h"
+#include "policy/authz.h"
 
 #define SESSION_HEADER "Mcp-Session-Id"
 #define PATIENCE_NS                                                                                \
     (5ULL * NSEC_PER_SEC) /* then a stream is begun, so that the line is not silent */
-#define EVENT_MAX (MCP_ANSWER_MAX + 64)
+
+#define LINKS_MAX 1024U
+#define LINKS_EACH 64U /* of one caller */
+
+/* Clients with a handshake, most recent use first ---------------------------------------------- */
+
+/* A client of the revisions with a handshake, by its Mcp-Session-Id. */
+struct mcp_link {
+    struct mcp *mcp;
+    LIST_ENTRY(mcp_link) next;
+    char id[33]; /* that the client sends back; random */
+    struct mcp_place *place;
+    /* That the client has opened with GET. The server has nothing to say there; that it is open
+     * shows that the client is there. */
+    struct sse sse;
+};
+
+static void link_listened(struct mcp_link *l)
+{
+    mcp_place_keep(l->place, false);
+    sse_end(&l->sse);
+}
+
+static void link_free(struct mcp_link *l)
+{
+    assert(l->mcp->n_links > 0);
+    LIST_REMOVE(l, next);
+    l->mcp->n_links--;
+    if (l->sse.req != NULL)
+        link_listened(l);
+    mcp_place_close(l->place);
+    free(l);
+}
+
+void mcp_links_free(struct mcp *m)
+{
+    struct mcp_link *l;
+
+    while ((l = LIST_FIRST(&m->links)) != NULL) {
+        /* boxd ends, not the client. Its session ends when it is idle for long enough. */
+        l->place->ephemeral = false;
+        link_free(l);
+    }
+}
+
+/* A new link of a caller displaces the one of the same caller that was idle for longest. */
+static bool links_make_room(struct mcp *m, const char *who)
+{
+    struct mcp_link *l, *oldest = NULL;
+    unsigned n = 0;
+
+    LIST_FOREACH (l, &m->links, next) {
+        if (!str_eq(l->place->who, who))
+            continue;
+        n++;
+        if (l->sse.req == NULL && l->place->n_calls == 0)
+            oldest = l;
+    }
+    if (n < LINKS_EACH && m->n_links < LINKS_MAX)
+        return true;
+    if (oldest == NULL)
+        return false;
+    link_free(oldest);
+    return true;
+}
+
+static struct mcp_link *link_new(struct mcp *m, const struct authz_scope *scope, const char *who)
+{
+    char name[17], first[17], second[17];
+
+    if (!links_make_room(m, who))
+        return NULL;
+    struct mcp_link *l = xnew(struct mcp_link);
+    id_random(name);
+    id_random(first);
+    id_random(second);
+    AUTO_FREE char *tail = xasprintf("mcp-%s", name);
+    (void)str_fmt(l->id, sizeof(l->id), "%s%s", first, second);
+    l->mcp = m;
+    l->place = mcp_place_new(m, scope, who, tail);
+    l->place->ephemeral = true;
+    LIST_INSERT_HEAD(&m->links, l, next);
+    m->n_links++;
+    return l;
+}
+
+static struct mcp_link *link_find(struct mcp *m, const char *id, const struct authz_scope *scope,
+                                  const char *who)
+{
+    struct mcp_link *l;
+
+    LIST_FOREACH (l, &m->links, next) {
+        if (!str_eq(l->id, id) || !str_eq(l->place->who, who))
+            continue;
+        LIST_REMOVE(l, next);
+        LIST_INSERT_HEAD(&m->links, l, next);
+        /* The tokens may have been read again meanwhile. */
+        if (l->place->scope != scope) {
+            authz_release(l->place->scope);
+            l->place->scope = authz_hold(scope);
+        }
+        return l;
+    }
+    return NULL;
+}
+
+/* POST ---------------------------------------------------------------------------------------- */
 
 struct post {
     struct mcp *mcp;
@@ -26,6 +132,7 @@ struct post {
     struct mcp_link *link; /* that `initialize` has made, or NULL */
     struct sse sse;
     struct loop_timer timer;
+    unsigned status; /* of a message that is refused; 0: as its code says */
     bool modern;
     bool streams;     /* the client takes events */
     bool only_events; /* and nothing else */
@@ -44,23 +151,12 @@ static void begin_events(struct post *p)
         sse_start(&p->sse, p->req, p->mcp->loop);
 }
 
-static int send_event(struct post *p, const struct buf *message)
-{
-    AUTO_DONE(buf) struct buf out = {0};
-
-    buf_init(&out, EVENT_MAX);
-    (void)buf_puts(&out, "event: message\ndata: ");
-    if (buf_append(&out, message->data, message->len) < 0 || buf_puts(&out, "\n\n") < 0)
-        return -1;
-    return http_reply_chunk(p->req, out.data, out.len);
-}
-
 static void on_patience(struct loop_timer *t)
 {
     begin_events(container_of(t, struct post, timer));
 }
 
-static void notify(void *arg, const struct buf *message)
+static void post_notify(void *arg, const struct buf *message)
 {
     struct post *p = arg;
 
@@ -68,11 +164,13 @@ static void notify(void *arg, const struct buf *message)
         return;
     begin_events(p);
     if (!sse_full(&p->sse))
-        (void)send_event(p, message); /* there will be another */
+        sse_send(&p->sse, "message", NULL, message); /* else there will be another */
 }
 
 static unsigned status_of(const struct post *p, enum mcp_code code)
 {
+    if (p->status != 0)
+        return p->status;
     switch (code) {
     case MCP_PARSE_ERROR:
     case MCP_INVALID_REQUEST:
@@ -90,7 +188,7 @@ static unsigned status_of(const struct post *p, enum mcp_code code)
     return 200;
 }
 
-static void answer(void *arg, const struct buf *message, enum mcp_code code)
+static void post_answer(void *arg, const struct buf *message, enum mcp_code code)
 {
     struct post *p = arg;
 
@@ -100,7 +198,7 @@ static void answer(void *arg, const struct buf *message, enum mcp_code code)
         begin_events(p);
     if (p->sse.req != NULL) {
         if (message != NULL)
-            (void)send_event(p, message); /* a peer that has gone is told elsewhere */
+            sse_send(&p->sse, "message", NULL, message);
         sse_end(&p->sse);
     } else if (message == NULL) {
         http_reply(p->req, 202, NULL, NULL, 0);
@@ -110,35 +208,29 @@ static void answer(void *arg, const struct buf *message, enum mcp_code code)
     post_free(p);
 }
 
-static const struct mcp_sink sink = {notify, answer};
+static const struct mcp_sink sink = {post_notify, post_answer};
 
-/* With an own status. */
-static void refuse(struct post *p, unsigned status, const struct json *id,
-                   const struct mcp_error *why)
+/* A message that never becomes a call, with a status of its own. */
+static void post_refuse(struct post *p, unsigned status, const struct json *id,
+                        const struct mcp_error *why)
 {
-    AUTO_DONE(buf) struct buf out = {0};
-    AUTO_DONE(buf) struct buf text = {0};
-
-    buf_init(&out, MCP_ANSWER_MAX);
-    buf_init(&text, MCP_ID_MAX * 8);
-    if (id != NULL)
-        mcp_id_text(id, &text);
-    mcp_write_error(&out, id != NULL ? buf_str(&text) : NULL, why);
-    http_reply(p->req, status, "application/json", out.data, out.len);
-    post_free(p);
+    p->status = status;
+    mcp_refuse(id, why, &sink, p);
 }
 
-/* From 2026-07-28 on whoever hangs up takes the request back. Before, that is said in words, and
- * the connection may be lost by chance. Whoever is still there has lost its token, and can take
- * nothing back. */
+/* From 2026-07-28 on a client that hangs up takes the request back. Before, a client says so in a
+ * message, and the connection may be lost by chance. A client that is still connected has lost its
+ * token, and cannot send that message. */
 static void on_cancel(struct http_request *req, void *arg)
 {
     struct post *p = arg;
 
-    if (p->modern || !http_request_cancelled(req))
+    if (p->modern || !http_request_cancelled(req)) {
         mcp_call_free(p->call);
-    else if (p->call != NULL)
-        mcp_call_detach(p->call);
+    } else if (p->call != NULL) {
+        p->call->sink = NULL;
+        p->call->slot = NULL;
+    }
     if (p->sse.req != NULL)
         sse_end(&p->sse);
     else
@@ -148,7 +240,7 @@ static void on_cancel(struct http_request *req, void *arg)
 
 /* Headers. */
 
-static bool accepts(const struct http_request *req, const char *type)
+static bool accepts_type(const struct http_request *req, const char *type)
 {
     const char *accept = http_request_header(req, "Accept");
 
@@ -180,7 +272,7 @@ static int check_headers(const struct http_request *req, const struct mcp_messag
     return 0;
 }
 
-static void receive(struct post *p, struct mcp_place *place, struct mcp_message *m)
+static void post_receive(struct post *p, struct mcp_place *place, struct mcp_message *m)
 {
     if (m->kind != MCP_REQUEST) {
         mcp_receive(place, m, &sink, p, NULL);
@@ -207,9 +299,9 @@ static void receive_modern(struct post *p, struct mcp_message *m)
         r = mcp_fail(&why, MCP_INVALID_PARAMS,
                      "_meta lacks io.modelcontextprotocol/protocolVersion");
     if (r < 0)
-        refuse(p, 400, m->id, &why);
+        post_refuse(p, 400, m->id, &why);
     else
-        receive(p, mcp_place_of_caller(p->mcp, scope, front_who(p->req)), m);
+        post_receive(p, mcp_place_of_caller(p->mcp, scope, front_who(p->req)), m);
 }
 
 /* One that `initialize` came before, or is. */
@@ -221,28 +313,28 @@ static void receive_legacy(struct post *p, struct mcp_message *m)
     struct mcp_error why;
 
     if (m->kind == MCP_REQUEST && str_eq(m->method, "initialize")) {
-        struct mcp_link *l = mcp_link_new(p->mcp, scope, who);
+        struct mcp_link *l = link_new(p->mcp, scope, who);
         if (l == NULL) {
             (void)mcp_fail(&why, MCP_INTERNAL, "too many clients of this caller are connected");
-            refuse(p, 503, m->id, &why);
+            post_refuse(p, 503, m->id, &why);
             return;
         }
         p->link = l;
-        receive(p, l->place, m); /* answers at once */
+        post_receive(p, l->place, m); /* answers at once */
         if (l->place->version == NULL)
-            mcp_link_free(l);
+            link_free(l);
         return;
     }
-    struct mcp_link *l = id != NULL ? mcp_link_find(p->mcp, id, scope, who) : NULL;
+    struct mcp_link *l = id != NULL ? link_find(p->mcp, id, scope, who) : NULL;
     if (l != NULL) {
-        receive(p, l->place, m);
+        post_receive(p, l->place, m);
         return;
     }
     (void)mcp_fail(&why, MCP_INVALID_REQUEST,
                    id != NULL ? "that " SESSION_HEADER " is not known: initialize again"
                               : SESSION_HEADER " is missing: initialize first, or name the "
                                                "revision in params._meta");
-    refuse(p, id != NULL ? 404 : 400, m->id, &why);
+    post_refuse(p, id != NULL ? 404 : 400, m->id, &why);
 }
 
 static void on_post(struct http_request *req, void *arg)
@@ -256,59 +348,45 @@ static void on_post(struct http_request *req, void *arg)
 
     p->mcp = arg;
     p->req = req;
-    p->streams = accepts(req, "text/event-stream");
-    p->only_events = p->streams && !accepts(req, "application/json");
-    if (!p->streams && !accepts(req, "application/json")) {
+    p->streams = accepts_type(req, "text/event-stream");
+    p->only_events = p->streams && !accepts_type(req, "application/json");
+    if (!p->streams && !accepts_type(req, "application/json")) {
         (void)mcp_fail(&why, MCP_INVALID_REQUEST,
                        "Accept must name application/json and text/event-stream");
-        refuse(p, 406, NULL, &why);
+        post_refuse(p, 406, NULL, &why);
         return;
     }
     int r = mcp_message_parse(body, len, &m, &why);
     p->modern = m.version != NULL || str_eq(version, MCP_MODERN);
     if (r < 0 && m.version != NULL && version != NULL && !str_eq(version, m.version))
-        (void)check_headers(req, &m, &why); /* which of the two is meant, nobody knows */
+        (void)check_headers(req, &m, &why); /* header and body contradict each other */
     if (r == 0 && !p->modern && version != NULL && !mcp_version_known(version)) {
         r = mcp_fail(&why, MCP_UNSUPPORTED_VERSION, "Unsupported protocol version");
         (void)str_fmt(why.requested, sizeof(why.requested), "%.60s", version);
     }
     if (r < 0)
-        refuse(p, 400, m.id, &why);
+        post_refuse(p, 400, m.id, &why);
     else if (p->modern)
         receive_modern(p, &m);
     else
         receive_legacy(p, &m);
 }
 
-/* GET: a stream for what we say unasked, which is nothing; it shows that the client is there. */
-
-struct mcp_listener {
-    struct sse sse;
-    struct mcp_link *link;
-};
-
-void mcp_listener_end(struct mcp_listener *listener)
-{
-    listener->link->listener = NULL;
-    mcp_place_keep(listener->link->place, false);
-    sse_end(&listener->sse);
-    free(listener);
-}
+/* GET and DELETE ------------------------------------------------------------------------------- */
 
 static void on_leave(struct http_request *req, void *arg)
 {
-    mcp_listener_end(arg);
+    link_listened(arg);
 }
 
 /* The one that the request names. NULL: answered. */
-static struct mcp_link *find_link(struct http_request *req, struct mcp *m)
+static struct mcp_link *named_link(struct http_request *req, struct mcp *m)
 {
     const char *id = http_request_header(req, SESSION_HEADER);
-    struct mcp_link *l =
-        id != NULL ? mcp_link_find(m, id, front_caller(req), front_who(req)) : NULL;
+    struct mcp_link *l = id != NULL ? link_find(m, id, front_caller(req), front_who(req)) : NULL;
 
     if (id == NULL)
-        http_reply_error(req, 405, "unsupported", "there is nothing here without " SESSION_HEADER,
+        http_reply_error(req, 405, "unsupported", "GET and DELETE need the header " SESSION_HEADER,
                          "POST a message");
     else if (l == NULL)
         http_reply_error(req, 404, "not_found", "that " SESSION_HEADER " is not known",
@@ -318,7 +396,7 @@ static struct mcp_link *find_link(struct http_request *req, struct mcp *m)
 
 static void on_get(struct http_request *req, void *arg)
 {
-    struct mcp_link *l = find_link(req, arg);
+    struct mcp_link *l = named_link(req, arg);
 
     if (l == NULL)
         return;
@@ -326,37 +404,28 @@ static void on_get(struct http_request *req, void *arg)
         http_reply_error(req, 406, "invalid", "Accept must name text/event-stream", NULL);
         return;
     }
-    if (l->listener != NULL) {
+    if (l->sse.req != NULL) {
         http_reply_error(req, 409, "conflict", "this session has a stream already", NULL);
         return;
     }
-    struct mcp_listener *listener = xnew(struct mcp_listener);
-    listener->link = l;
-    l->listener = listener;
     mcp_place_keep(l->place, true);
-    http_on_cancel(req, on_leave, listener);
-    sse_start(&listener->sse, req, l->mcp->loop);
+    http_on_cancel(req, on_leave, l);
+    sse_start(&l->sse, req, l->mcp->loop);
 }
 
 static void on_delete(struct http_request *req, void *arg)
 {
-    struct mcp_link *l = find_link(req, arg);
+    struct mcp_link *l = named_link(req, arg);
 
     if (l == NULL)
         return;
-    mcp_link_free(l);
+    link_free(l);
     http_reply(req, 204, NULL, NULL, 0);
 }
 
-static const struct http_route routes[] = {
+const struct http_route mcp_http_routes[] = {
     {"POST", "/mcp", on_post, HTTP_ROUTE_SCOPED, MCP_MESSAGE_MAX},
     {"GET", "/mcp", on_get, HTTP_ROUTE_SCOPED, 0},
     {"DELETE", "/mcp", on_delete, HTTP_ROUTE_SCOPED, 0},
-    {"GET", "/mcp/stdio", mcp_ws, HTTP_ROUTE_SCOPED, 0},
     {0},
 };
-
-int mcp_http_routes(struct http_server *server, struct mcp *m, struct err *err)
-{
-    return http_server_add_routes(server, routes, m, err);
-}

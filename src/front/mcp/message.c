@@ -1,40 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Parses and checks MCP messages, negotiates the protocol version, and writes answers and
- * errors. */
-
-#include "front/mcp/message.h"
+/* Parses and checks MCP messages, and negotiates the protocol version. */
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/err.h"
 #include "base/str.h"
+#include "front/mcp/mcp_internal.h"
 #include "http/codec/crypto.h"
 
 #define META_VERSION "io.modelcontextprotocol/protocolVersion"
 #define META_CAPABILITIES "io.modelcontextprotocol/clientCapabilities"
-#define META_SERVER "io.modelcontextprotocol/serverInfo"
 
 const char *const mcp_legacy_versions[] = {"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05",
                                            NULL};
-
-static bool is_legacy(const char *version)
-{
-    for (const char *const *v = mcp_legacy_versions; *v != NULL; v++)
-        if (str_eq(*v, version))
-            return true;
-    return false;
-}
-
-bool mcp_version_known(const char *version)
-{
-    return str_eq(version, MCP_MODERN) || is_legacy(version);
-}
 
 const char *mcp_negotiate(const char *asked)
 {
@@ -42,6 +24,11 @@ const char *mcp_negotiate(const char *asked)
         if (str_eq(*v, asked))
             return *v;
     return mcp_legacy_versions[0];
+}
+
+bool mcp_version_known(const char *version)
+{
+    return str_eq(version, MCP_MODERN) || str_eq(version, mcp_negotiate(version));
 }
 
 int mcp_fail(struct mcp_error *why, enum mcp_code code, const char *fmt, ...)
@@ -156,16 +143,6 @@ void mcp_message_done(struct mcp_message *m)
     *m = (struct mcp_message){0};
 }
 
-void mcp_id_text(const struct json *id, struct buf *ret)
-{
-    struct jw w;
-
-    buf_reset(ret);
-    jw_init(&w, ret);
-    jw_value(&w, id);
-    (void)jw_end(&w);
-}
-
 /* Headers. */
 
 bool mcp_header_matches(const char *header, const char *body)
@@ -183,86 +160,4 @@ bool mcp_header_matches(const char *header, const char *body)
     AUTO_FREE unsigned char *plain = xcalloc(1, len + 1);
     ssize_t n = http_base64_decode(header, len, plain);
     return n >= 0 && (size_t)n == strlen(body) && memcmp(plain, body, (size_t)n) == 0;
-}
-
-/* Writing. */
-
-void mcp_raw(struct jw *w, const char *key, const char *json, size_t len)
-{
-    jw_key(w, key);
-    if (w->error == 0)
-        w->error = buf_append(w->out, json, len);
-    w->comma = true;
-}
-
-static void begin(struct jw *w, struct buf *out, const char *id)
-{
-    const char *text = id != NULL ? id : "null";
-
-    jw_init(w, out);
-    jw_object(w);
-    jw_kstr(w, "jsonrpc", "2.0");
-    mcp_raw(w, "id", text, strlen(text));
-}
-
-void mcp_write_versions(struct jw *w, const char *key)
-{
-    jw_key(w, key);
-    jw_array(w);
-    jw_str(w, MCP_MODERN);
-    for (const char *const *v = mcp_legacy_versions; *v != NULL; v++)
-        jw_str(w, *v);
-    jw_array_end(w);
-}
-
-void mcp_write_error(struct buf *out, const char *id, const struct mcp_error *error)
-{
-    struct jw w;
-
-    begin(&w, out, id);
-    jw_key(&w, "error");
-    jw_object(&w);
-    jw_kint(&w, "code", error->code);
-    jw_kstr(&w, "message", error->text);
-    if (error->code == MCP_UNSUPPORTED_VERSION) {
-        jw_key(&w, "data");
-        jw_object(&w);
-        mcp_write_versions(&w, "supported");
-        jw_kstr(&w, "requested", error->requested);
-        jw_object_end(&w);
-    }
-    jw_object_end(&w);
-    jw_object_end(&w);
-    (void)jw_end(&w); /* of bounded size */
-}
-
-void mcp_write_server_info(struct jw *w, const char *key)
-{
-    jw_key(w, key);
-    jw_object(w);
-    jw_kstr(w, "name", "box");
-    jw_kstr(w, "title", "Box");
-    jw_kstr(w, "version", BOX_VERSION);
-    jw_object_end(w);
-}
-
-void mcp_result_begin(struct jw *w, struct buf *out, const char *id, bool modern)
-{
-    begin(w, out, id);
-    jw_key(w, "result");
-    jw_object(w);
-    if (!modern)
-        return;
-    jw_kstr(w, "resultType", "complete");
-    jw_key(w, "_meta");
-    jw_object(w);
-    mcp_write_server_info(w, META_SERVER);
-    jw_object_end(w);
-}
-
-int mcp_result_end(struct jw *w)
-{
-    jw_object_end(w);
-    jw_object_end(w);
-    return jw_end(w);
 }

@@ -1,137 +1,105 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The output schemas of the agent's tools, for programs (docs/reference/tools.md has them for
- * people). A tool that refuses answers `ok` and `error` alone. */
+/* The MCP tool that reads the whole output of a command, of which `exec` has shown a part. */
 
-#include <string.h>
+#include <stdlib.h>
 
-#include "base/str.h"
+#include "base/alloc.h"
+#include "command/policy_service.h"
 #include "front/mcp/mcp_internal.h"
+#include "policy/outputs.h"
+#include "spec/model.h"
+
+#define READ_DEFAULT (16 << 10)
+#define READ_MAX (50 << 10) /* of what a model is shown, as its other tools do */
+#define ANSWER_MAX (1U << 20)
+#define NUMBER_MAX 9007199254740991 /* what every JSON reader can count to */
+
+struct output_args {
+    char *output_id;
+    int64_t offset, max_bytes;
+};
 
 /* clang-format off */
-#define OK {"ok", "boolean", "Whether it worked.", false}
-#define CUT \
-    {"truncated", "boolean", "Not all is shown.", true}, \
-    {"truncated_by", "string?", "Which limit cut it.", true}
-#define ERROR {"error", "string", "Why not.", true}
-
-static const struct mcp_output exec_output[] = {
-    OK, ERROR, CUT,
-    {"session_id", "string", "Where it ran.", true},
-    {"backend", "string", "What isolates the session.", true},
-    {"status", "string", "completed or timed_out.", true},
-    {"exit_code", "integer?", "Of the command; null when it ran out of time.", true},
-    {"stdout", "string", "Standard output, shortened in the middle where it is long.", true},
-    {"stderr", "string", "Standard error, likewise.", true},
-    {"stdout_truncated", "boolean", "More was written than is shown.", true},
-    {"stderr_truncated", "boolean", "More was written than is shown.", true},
-    {"stdout_id", "string", "Name of the whole output, where it was kept.", true},
-    {"stderr_id", "string", "Name of the whole output, where it was kept.", true},
-    {"duration_ms", "number", "How long it ran.", true},
-    {"outcome", "string", "How it ended: exited, signaled, timed_out, …", true},
-    {"preview", "string", "Both streams as one text.", true},
-    {0},
+static const struct field output_fields[] = {
+    {"output_id", FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, .offset = offsetof(struct output_args, output_id),
+     .max = OUTPUT_ID_SIZE - 1, .doc = "stdout_id or stderr_id of an answer of exec, in the same session."},
+    {"offset", FIELD_INT, .offset = offsetof(struct output_args, offset), .min = 0, .max = NUMBER_MAX,
+     .rule = "offset must not be negative", .doc = "First byte to read, counted from 0."},
+    {"max_bytes", FIELD_INT, .offset = offsetof(struct output_args, max_bytes), .number = READ_DEFAULT, .min = 1,
+     .max = READ_MAX, .rule = "max_bytes must be at least 1", .doc = "Bytes to read at most."},
 };
 
-static const struct mcp_output read_output[] = {
-    OK, ERROR, CUT,
-    {"content", "string", "Lines of the file, names in the directory, or base64.", true},
-    {"start_line", "integer", "First line shown.", true},
-    {"end_line", "integer", "Last line shown.", true},
-    {"next_offset", "integer?", "Go on with this offset; null at the end.", true},
-    {"max_lines", "integer", "Lines that were asked for.", true},
-    {"max_bytes", "integer", "Bytes that were asked for.", true},
-    {"is_directory", "boolean", "It is a directory.", true},
-    {"total", "integer", "Entries of the directory.", true},
-    {"encoding", "string", "base64.", true},
-    {"byte_offset", "integer", "base64: first byte shown.", true},
-    {"length", "integer", "base64: bytes shown.", true},
-    {"size_bytes", "integer", "base64: of the file.", true},
-    {"has_more", "boolean", "base64: there is more.", true},
-    {"next_byte_offset", "integer?", "base64: go on with this byte_offset; null at the end.", true},
-    {0},
-};
+static const struct model output_model = {.name = "read_output", .doc = "What to read.", .closed = true,
+                                          MODEL_FIELDS(output_fields, struct output_args)};
 
-static const struct mcp_output write_output[] = {
-    OK, ERROR,
-    {"path", "string", "The file.", true},
-    {"size_bytes", "integer", "Its size now.", true},
-    {"created", "boolean", "It was not there before.", true},
-    {0},
-};
-
-static const struct mcp_output edit_output[] = {
-    OK, ERROR,
-    {"path", "string", "The file.", true},
-    {"size_bytes", "integer", "Its size now.", true},
-    {"replacements", "integer", "Places that were changed.", true},
-    {0},
-};
-
-static const struct mcp_output glob_output[] = {
-    OK, ERROR, CUT,
-    {"matches", "array", "Paths, newest first.", true},
-    {"preview", "string", "The same, one a line.", true},
-    {"total", "integer", "Of all that match.", true},
-    {0},
-};
-
-static const struct mcp_output grep_output[] = {
-    OK, ERROR, CUT,
-    {"matches", "array", "Lines, files, or counts of lines.", true},
-    {"total", "integer", "Of those shown.", true},
+static const struct mcp_output output_output[] = {
+    {"output_id", "string", "What was read.", false},
+    {"offset", "integer", "First byte shown.", false},
+    {"next_offset", "integer?", "Go on there; null at the end.", false},
+    {"kept_bytes", "integer", "Bytes that can be read.", false},
+    {"produced_bytes", "integer", "Bytes that the command wrote.", false},
+    {"output", "string", "What was written; bytes that are no UTF-8 are shown as U+FFFD.", false},
     {0},
 };
 /* clang-format on */
 
-const struct mcp_output *mcp_agent_output(const char *name)
+static int read_range(const struct mcp_call *c, const struct session *s,
+                      const struct output_args *a, struct jw *w, struct err *err)
 {
-    static const struct {
-        const char *name;
-        const struct mcp_output *output;
-    } tools[] = {{"exec", exec_output}, {"read", read_output}, {"write", write_output},
-                 {"edit", edit_output}, {"glob", glob_output}, {"grep", grep_output}};
+    struct outputs *outputs = c->mcp->front->service->outputs;
+    const struct output_ref ref = {.owner = session_id(s), .id = a->output_id};
+    uint64_t from = (uint64_t)a->offset;
+    AUTO_FREE char *data = xcalloc(1, (size_t)a->max_bytes);
+    struct output_info info;
 
-    for (size_t i = 0; i < ARRAY_SIZE(tools); i++)
-        if (str_eq(tools[i].name, name))
-            return tools[i].output;
-    return NULL;
+    if (outputs == NULL)
+        return err_missing(err, ERR_THING_OUTPUT, "outputs are not kept");
+    int r = outputs_stat(outputs, &ref, &info, err);
+    if (r < 0)
+        return r;
+    if (from > info.kept)
+        return err_set(err, ERR_INVALID, "offset %llu is behind the %llu bytes that are kept",
+                       (unsigned long long)from, (unsigned long long)info.kept);
+    ssize_t n = outputs_read(outputs, &ref, from, data, (size_t)a->max_bytes, err);
+    if (n < 0)
+        return (int)n;
+    jw_kstr(w, "output_id", a->output_id);
+    jw_ku64(w, "offset", from);
+    if (from + (uint64_t)n < info.kept)
+        jw_ku64(w, "next_offset", from + (uint64_t)n);
+    else
+        jw_knull(w, "next_offset");
+    jw_ku64(w, "kept_bytes", info.kept);
+    jw_ku64(w, "produced_bytes", info.produced);
+    jw_kstrn(w, "output", data, (size_t)n);
+    return 0;
 }
 
-static void write_type(const char *type, struct jw *w)
+static void read_output(struct mcp_call *c, struct session *s)
 {
-    size_t n = strlen(type);
-    bool nullable = type[n - 1] == '?';
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, ANSWER_MAX);
+    struct output_args a = {0};
+    struct err err = {0};
+    int r = mcp_args_parse(&output_model, mcp_call_arguments(c), &a, &err);
 
-    jw_key(w, "type");
-    if (nullable)
-        jw_array(w);
-    jw_strn(w, type, nullable ? n - 1 : n);
-    if (nullable) {
-        jw_str(w, "null");
-        jw_array_end(w);
-    }
+    if (r == 0)
+        r = read_range(c, s, &a, w, &err);
+    model_done(&output_model, &a);
+    if (r < 0)
+        mcp_call_tool_err(c, &err);
+    else
+        mcp_call_tool_json(c, &out, NULL);
 }
 
-void mcp_output_write(const struct mcp_output *output, struct jw *w)
-{
-    jw_object(w);
-    jw_kstr(w, "type", "object");
-    jw_key(w, "properties");
-    jw_object(w);
-    for (const struct mcp_output *o = output; o != NULL && o->name != NULL; o++) {
-        jw_key(w, o->name);
-        jw_object(w);
-        write_type(o->type, w);
-        jw_kstr(w, "description", o->doc);
-        jw_object_end(w);
-    }
-    jw_object_end(w);
-    jw_key(w, "required");
-    jw_array(w);
-    for (const struct mcp_output *o = output; o != NULL && o->name != NULL; o++)
-        if (!o->optional)
-            jw_str(w, o->name);
-    jw_array_end(w);
-    jw_object_end(w);
-}
+/* clang-format off */
+const struct mcp_tool_row mcp_output_tools[] = {
+    {.name = "read_output", .title = "Read the whole output of a command",
+     .description = "Read what a command wrote where exec has shortened it: by the stdout_id or stderr_id of its "
+                    "answer, from an offset in bytes on. Go on at next_offset.",
+     .params = &output_model, .output = output_output, .scope = "read", .read_only = true, .idempotent = true,
+     .in = read_output},
+    {0},
+};
+/* clang-format on */

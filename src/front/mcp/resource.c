@@ -14,8 +14,8 @@
 #include "base/str.h"
 #include "front/mcp/mcp_internal.h"
 #include "http/codec/crypto.h"
+#include "http/codec/http1.h"
 #include "policy/authz.h"
-#include "session/manager.h"
 #include "spec/spec.h"
 
 #define SCHEME "box://sessions/"
@@ -30,31 +30,29 @@ static void put_cache(const struct mcp_call *c, struct jw *w, bool is_public)
 {
     if (!c->modern)
         return;
-    jw_kint(w, "ttlMs", is_public ? 3600000 : 0);
+    jw_kint(w, "ttlMs", is_public ? MCP_LIST_TTL_MS : 0);
     jw_kstr(w, "cacheScope", is_public ? "public" : "private");
 }
 
 /* Lists. */
 
-void mcp_resources_templates(struct mcp_call *c)
+static void list_templates(struct mcp_call *c)
 {
-    AUTO_DONE(buf) struct buf out = {0};
-    struct jw w;
+    AUTO_DONE(front_answer) struct front_answer out = {0};
 
-    mcp_call_begin(c, &w, &out);
-    jw_key(&w, "resourceTemplates");
-    jw_array(&w);
-    jw_object(&w);
-    jw_kstr(&w, "uriTemplate", TEMPLATE);
-    jw_kstr(&w, "name", "file");
-    jw_kstr(&w, "title", "File of a session");
-    jw_kstr(&w, "description",
+    struct jw *w = mcp_call_begin(c, &out);
+    jw_karray(w, "resourceTemplates");
+    jw_object(w);
+    jw_kstr(w, "uriTemplate", TEMPLATE);
+    jw_kstr(w, "name", "file");
+    jw_kstr(w, "title", "File of a session");
+    jw_kstr(w, "description",
             "A file or directory under the workspace of a session: session_id is its handle, path "
             "is absolute, such as /workspace/notes.txt.");
-    jw_object_end(&w);
-    jw_array_end(&w);
-    put_cache(c, &w, true);
-    mcp_call_end(c, &w);
+    jw_object_end(w);
+    jw_array_end(w);
+    put_cache(c, w, true);
+    mcp_call_end(c, &out);
 }
 
 static void put_escaped(struct buf *out, const char *s, size_t len)
@@ -79,10 +77,9 @@ static void put_uri(struct buf *out, const char *id, const char *path)
 
 static void write_workspace(struct jw *w, const struct session *s)
 {
-    AUTO_DONE(buf) struct buf uri = {0};
+    AUTO_DONE(buf) struct buf uri = BUF_INIT(3 * (SPEC_ID_MAX + SPEC_PATH_MAX) + 64);
     AUTO_FREE char *title = xasprintf("Workspace of session %s", session_id(s));
 
-    buf_init(&uri, 3 * (SPEC_ID_MAX + SPEC_PATH_MAX) + 64);
     put_uri(&uri, session_id(s), session_spec(s)->mount_path);
     jw_object(w);
     jw_kstr(w, "uri", buf_str(&uri));
@@ -92,57 +89,46 @@ static void write_workspace(struct jw *w, const struct session *s)
     jw_object_end(w);
 }
 
-/* The cursor is the last session of the page before. It may be gone: then that page was the last,
- * as far as anybody can tell. */
-static struct session *after_cursor(struct mcp_call *c, const char *cursor)
-{
-    struct manager *m = c->mcp->front->manager;
-    struct session *s = cursor != NULL ? manager_find(m, cursor) : NULL;
-
-    if (cursor != NULL && (s == NULL || !mcp_place_reaches(c->place, cursor))) {
-        mcp_call_failf(c, MCP_INVALID_PARAMS, "no such cursor: list again without one");
-        return NULL;
-    }
-    return s;
-}
-
-void mcp_resources_list(struct mcp_call *c)
+static void list_resources(struct mcp_call *c)
 {
     const struct json *given = json_get(c->message.params, "cursor");
+    const char *cursor = json_str(given);
     struct manager *m = c->mcp->front->manager;
-    AUTO_DONE(buf) struct buf out = {0};
-    struct session *s = NULL;
+    AUTO_DONE(front_answer) struct front_answer out = {0};
+    struct session *s = cursor != NULL ? manager_find(m, cursor) : NULL;
     const char *last = NULL;
     unsigned n = 0;
-    struct jw w;
 
-    if (given != NULL && json_str(given) == NULL) {
+    if (given != NULL && cursor == NULL) {
         mcp_call_failf(c, MCP_INVALID_PARAMS, "cursor must be a string");
         return;
     }
-    if (given != NULL && (s = after_cursor(c, json_str(given))) == NULL)
+    /* The cursor is the last session of the page before. When that is gone the client has to begin
+     * anew. */
+    if (cursor != NULL && (s == NULL || !mcp_place_reaches(c->place, cursor))) {
+        mcp_call_failf(c, MCP_INVALID_PARAMS, "no such cursor: list again without one");
         return;
-    mcp_call_begin(c, &w, &out);
-    jw_key(&w, "resources");
-    jw_array(&w);
+    }
+    struct jw *w = mcp_call_begin(c, &out);
+    jw_karray(w, "resources");
     bool may = authz_check_tool(c->place->scope, "read", NULL) == 0;
     for (s = manager_next(m, s); may && s != NULL && n < PAGE; s = manager_next(m, s)) {
         if (!mcp_place_reaches(c->place, session_id(s)))
             continue;
-        write_workspace(&w, s);
+        write_workspace(w, s);
         last = session_id(s);
         n++;
     }
-    jw_array_end(&w);
+    jw_array_end(w);
     if (s != NULL && last != NULL)
-        jw_kstr(&w, "nextCursor", last);
-    put_cache(c, &w, false);
-    mcp_call_end(c, &w);
+        jw_kstr(w, "nextCursor", last);
+    put_cache(c, w, false);
+    mcp_call_end(c, &out);
 }
 
 /* Reading. */
 
-struct reading {
+struct resource_read {
     struct mcp_call *call;
     char *uri, *id, *path;    /* owned; path as inside */
     const char *root;         /* of the session; held by `files` */
@@ -153,9 +139,9 @@ struct reading {
     uint64_t size;
 };
 
-static void reading_free(void *work)
+static void resource_read_free(void *work)
 {
-    struct reading *r = work;
+    struct resource_read *r = work;
 
     files_call_free(r->files);
     if (r->session != NULL)
@@ -167,38 +153,18 @@ static void reading_free(void *work)
     free(r);
 }
 
-static int hex(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c = (char)(c | 0x20);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* NULL: an escape is broken, or there is a NUL. Owned. */
-static char *unescape(const char *s, size_t len)
+static char *uri_unescape(const char *s, size_t len)
 {
     AUTO_FREE char *out = xcalloc(1, len + 1);
-    size_t n = 0;
 
-    for (size_t i = 0; i < len; i++) {
-        if (s[i] != '%') {
-            out[n++] = s[i];
-            continue;
-        }
-        if (i + 2 >= len)
-            return NULL;
-        int a = hex(s[i + 1]), b = hex(s[i + 2]);
-        if (a < 0 || b < 0 || a * 16 + b == 0)
-            return NULL;
-        out[n++] = (char)(a * 16 + b);
-        i += 2;
-    }
-    return TAKE_PTR(out);
+    return http1_percent_decode((struct http1_str){s, len}, false, out, len + 1) < 0
+               ? NULL
+               : TAKE_PTR(out);
 }
 
 /* What the URI names. False: it is none of ours. */
-static bool read_uri(struct reading *r, const char *uri)
+static bool read_uri(struct resource_read *r, const char *uri)
 {
     if (!str_starts(uri, SCHEME) || strlen(uri) > 3 * (SPEC_ID_MAX + SPEC_PATH_MAX))
         return false;
@@ -208,8 +174,8 @@ static bool read_uri(struct reading *r, const char *uri)
         return false;
     const char *path = slash + strlen(FILES);
     r->uri = xstrdup(uri);
-    r->id = unescape(id, (size_t)(slash - id));
-    r->path = unescape(path, strlen(path));
+    r->id = uri_unescape(id, (size_t)(slash - id));
+    r->path = uri_unescape(path, strlen(path));
     return r->id != NULL && r->path != NULL && strlen(r->path) < FILES_PATH_MAX;
 }
 
@@ -219,7 +185,7 @@ static void not_found(struct mcp_call *c, const char *what)
                    "Resource not found: %.300s", what);
 }
 
-static void fail(struct mcp_call *c, const struct err *err)
+static void fail_with(struct mcp_call *c, const struct err *err)
 {
     if (err->code == ERR_NOT_FOUND)
         not_found(c, err->msg);
@@ -230,49 +196,47 @@ static void fail(struct mcp_call *c, const struct err *err)
                        "%s", err->msg);
 }
 
-static void reply_content(struct mcp_call *c, struct reading *r, const char *type)
+static void reply_content(struct mcp_call *c, struct resource_read *r, const char *type)
 {
     bool text = utf8_valid(buf_str(&r->content), r->content.len) &&
                 memchr(buf_str(&r->content), '\0', r->content.len) == NULL;
-    AUTO_DONE(buf) struct buf out = {0};
-    struct jw w;
+    AUTO_DONE(front_answer) struct front_answer out = {0};
 
-    mcp_call_begin(c, &w, &out);
-    jw_key(&w, "contents");
-    jw_array(&w);
-    jw_object(&w);
-    jw_kstr(&w, "uri", r->uri);
+    struct jw *w = mcp_call_begin(c, &out);
+    jw_karray(w, "contents");
+    jw_object(w);
+    jw_kstr(w, "uri", r->uri);
     if (text) {
-        jw_kstr(&w, "mimeType", type != NULL ? type : "text/plain");
-        jw_key(&w, "text");
-        jw_strn(&w, buf_str(&r->content), r->content.len);
+        jw_kstr(w, "mimeType", type != NULL ? type : "text/plain");
+        jw_kstrn(w, "text", buf_str(&r->content), r->content.len);
     } else {
         AUTO_FREE char *encoded = xcalloc(1, r->content.len / 3 * 4 + 8);
         http_base64(r->content.data, r->content.len, encoded);
-        jw_kstr(&w, "mimeType", "application/octet-stream");
-        jw_kstr(&w, "blob", encoded);
+        jw_kstr(w, "mimeType", "application/octet-stream");
+        jw_kstr(w, "blob", encoded);
     }
-    jw_object_end(&w);
-    jw_array_end(&w);
-    put_cache(c, &w, false);
-    mcp_call_end(c, &w);
+    jw_object_end(w);
+    jw_array_end(w);
+    put_cache(c, w, false);
+    mcp_call_end(c, &out);
 }
 
-static void on_failure(struct mcp_call *c, const struct reading *r, const struct files_failure *f)
+static void on_failure(struct mcp_call *c, const struct resource_read *r,
+                       const struct files_failure *f)
 {
     if (f->why == FILES_WHY_ERRNO && (f->error == ENOENT || f->error == ENOTDIR))
         not_found(c, r->path);
     else if (f->why == FILES_WHY_ESCAPE)
         mcp_call_failf(c, MCP_INVALID_PARAMS, "%.200s leads out of the workspace", r->path);
     else
-        fail(c, &f->err);
+        fail_with(c, &f->err);
 }
 
 /* A directory: the URIs of what is in it. */
 
 static void on_entry(void *arg, enum files_type type, const char *data, size_t len)
 {
-    struct reading *r = arg;
+    struct resource_read *r = arg;
     struct files_entry e;
 
     if (type != FILES_FRAME_ENTRY || len < sizeof(e))
@@ -287,7 +251,7 @@ static void on_entry(void *arg, enum files_type type, const char *data, size_t l
 
 static void on_listed(void *arg, const struct files_done *done, const struct files_failure *failure)
 {
-    struct reading *r = arg;
+    struct resource_read *r = arg;
 
     if (failure != NULL) {
         on_failure(r->call, r, failure);
@@ -300,33 +264,33 @@ static void on_listed(void *arg, const struct files_done *done, const struct fil
 }
 
 /* Beneath the root. */
-static const char *beneath(const struct reading *r)
+static const char *path_beneath(const struct resource_read *r)
 {
     const char *path = r->path + strlen(r->root);
 
     return path[0] != '\0' ? path : ".";
 }
 
-static void list_directory(struct reading *r)
+static void list_directory(struct resource_read *r)
 {
     static const struct files_events events = {.frame = on_entry, .finished = on_listed};
     const struct files_ask ask = {.head = {.op = FILES_LIST, .length = ENTRIES_MAX},
                                   .root = r->root,
-                                  .path = beneath(r),
+                                  .path = path_beneath(r),
                                   .timeout_ns = FILES_TIMEOUT_NS};
     struct err err = {0};
 
     files_call_free(TAKE_PTR(r->files));
     buf_reset(&r->content);
     if (files_start(r->session, &ask, &events, r, &r->files, &err) < 0)
-        fail(r->call, &err);
+        fail_with(r->call, &err);
 }
 
 /* A file. */
 
 static void on_content(void *arg, enum files_type type, const char *data, size_t len)
 {
-    struct reading *r = arg;
+    struct resource_read *r = arg;
     struct files_stat st;
 
     if (type == FILES_FRAME_STAT && len == sizeof(st)) {
@@ -339,7 +303,7 @@ static void on_content(void *arg, enum files_type type, const char *data, size_t
 
 static void on_read(void *arg, const struct files_done *done, const struct files_failure *failure)
 {
-    struct reading *r = arg;
+    struct resource_read *r = arg;
 
     if (failure != NULL && failure->why == FILES_WHY_ERRNO && failure->error == EISDIR)
         list_directory(r);
@@ -356,7 +320,7 @@ static void on_read(void *arg, const struct files_done *done, const struct files
         reply_content(r->call, r, NULL);
 }
 
-static int find(struct mcp_call *c, struct reading *r, struct err *err)
+static int find_session(struct mcp_call *c, struct resource_read *r, struct err *err)
 {
     int e = authz_check_tool(c->place->scope, "read", err);
 
@@ -374,16 +338,15 @@ static int find(struct mcp_call *c, struct reading *r, struct err *err)
     return 0;
 }
 
-void mcp_resources_read(struct mcp_call *c)
+static void read_resource(struct mcp_call *c)
 {
     static const struct files_events events = {.frame = on_content, .finished = on_read};
     const char *uri = json_str(json_get(c->message.params, "uri"));
-    struct reading *r = xnew(struct reading);
+    struct resource_read *r = xnew(struct resource_read);
     struct err err = {0};
 
     r->call = c;
-    c->work = r;
-    c->work_free = reading_free;
+    mcp_call_set_work(c, r, resource_read_free);
     buf_init(&r->content, CONTENT_MAX);
     if (uri == NULL) {
         mcp_call_failf(c, MCP_INVALID_PARAMS, "uri is missing");
@@ -393,14 +356,21 @@ void mcp_resources_read(struct mcp_call *c)
         not_found(c, uri);
         return;
     }
-    int e = find(c, r, &err);
+    int e = find_session(c, r, &err);
     const struct files_ask ask = {
         .head = {.op = FILES_READ, .flags = FILES_RANGE, .length = CONTENT_MAX},
         .root = r->root,
-        .path = e == 0 ? beneath(r) : NULL,
+        .path = e == 0 ? path_beneath(r) : NULL,
         .timeout_ns = FILES_TIMEOUT_NS};
     if (e == 0)
         e = files_start(r->session, &ask, &events, r, &r->files, &err);
     if (e < 0)
-        fail(c, &err);
+        fail_with(c, &err);
 }
+
+const struct mcp_method mcp_resource_methods[] = {
+    {"resources/list", MCP_ERA_BOTH, list_resources},
+    {"resources/templates/list", MCP_ERA_BOTH, list_templates},
+    {"resources/read", MCP_ERA_BOTH, read_resource},
+    {0},
+};

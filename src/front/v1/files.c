@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Lists, stats, removes, creates and moves files of a session, and what all file requests share. */
-
-#include "front/v1/files.h"
+/* Files of sessions over HTTP: content with ranges and conditions, lists, stats, changes, and a
+ * stream of what changes; docs/reference/files.md says what there is. */
 
 #include <errno.h>
 #include <stddef.h>
@@ -10,50 +9,50 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "agent/files.h"
 #include "base/alloc.h"
-#include "base/buf.h"
 #include "base/clock.h"
-#include "base/json.h"
 #include "base/str.h"
 #include "command/policy_service.h"
+#include "front/common/sse.h"
+#include "front/v1/v1_internal.h"
 #include "http/codec/crypto.h"
-#include "http/server/server.h"
+#include "http/codec/http1.h"
 #include "policy/audit/audit.h"
-#include "session/manager.h"
 #include "spec/model.h"
 #include "spec/spec.h"
 
 #define ANSWER_MAX (32U << 20)
 #define BODY_MAX (64U << 10)
+#define UPLOAD_MAX (16ULL << 30) /* bytes; what the session's disk takes is usually less */
+#define EVENT_MAX (64U << 10)
 
-/* Common. */
+/* One request under way. Owned by its own callbacks: file_free() when the answer is given. */
+struct v1_file {
+    struct http_request *req;
+    const struct v1 *v;
+    struct session *session; /* held */
+    struct files_call *call; /* owned */
+    char path[FILES_PATH_MAX];
+    struct files_stat stat;    /* as box-files sent it last */
+    const char *change;        /* for the records: "PUT" and the like; NULL: it changes nothing */
+    const char *to;            /* where it moves; borrowed from `more`, or NULL */
+    void *more;                /* owned, by more_free */
+    void (*more_free)(void *); /* NULL: free() */
+    struct sse sse;            /* of a watch */
+    uint64_t events;           /* that the watch has sent */
+};
 
-bool v1_query_flag(const struct http_request *req, const char *name, bool otherwise)
-{
-    char text[8];
-    ssize_t n = http_request_query_get(req, name, text, sizeof(text));
-
-    if (n == -ENOENT)
-        return otherwise;
-    return n == 0 || (n > 0 && (str_eq(text, "1") || str_eq(text, "true")));
-}
-
-static bool v1_file_path(const struct session *s, const char *given,
-                         char ret[static FILES_PATH_MAX])
+static bool file_path(const struct session *s, const char *given, char ret[static FILES_PATH_MAX])
 {
     const char *base = given[0] == '/' ? "" : session_spec(s)->mount_path;
     return str_fmt(ret, FILES_PATH_MAX, "%s%s%s", base, given[0] == '/' ? "" : "/", given) >= 0;
 }
 
-static void fail_plain(struct http_request *req, const char *text)
-{
-    struct err err = {0};
-    (void)err_set(&err, ERR_INVALID, "%s", text);
-    front_fail(req, &err);
-}
-
-static struct v1_file *v1_file_at(struct http_request *req, const struct v1 *v, const char *tool,
-                                  const char *path)
+/* Finds the session, and asks whether the caller may. A relative path starts in the session's
+ * workspace. NULL: answered. */
+static struct v1_file *file_at(struct http_request *req, const struct v1 *v, const char *tool,
+                               const char *path)
 {
     struct session *s = front_use_session(req, &v->front, tool);
 
@@ -62,9 +61,10 @@ static struct v1_file *v1_file_at(struct http_request *req, const struct v1 *v, 
     struct v1_file *f = xnew(struct v1_file);
     f->req = req;
     f->v = v;
-    if (path[0] == '\0' || !v1_file_path(s, path, f->path)) {
+    if (path[0] == '\0' || !file_path(s, path, f->path)) {
         free(f);
-        fail_plain(req, "path must name a file inside the session, in less than 4096 bytes");
+        front_failf(req, ERR_INVALID,
+                    "path must name a file inside the session, in less than 4096 bytes");
         return NULL;
     }
     f->session = s;
@@ -72,27 +72,30 @@ static struct v1_file *v1_file_at(struct http_request *req, const struct v1 *v, 
     return f;
 }
 
-struct v1_file *v1_file_new(struct http_request *req, const struct v1 *v, const char *tool,
-                            const char *member)
+/* The same with the path from that member of the query. */
+static struct v1_file *file_new(struct http_request *req, const struct v1 *v, const char *tool,
+                                const char *member)
 {
     char path[FILES_PATH_MAX];
     ssize_t n = http_request_query_get(req, member, path, sizeof(path));
 
-    return v1_file_at(req, v, tool, n > 0 ? path : "");
+    return file_at(req, v, tool, n > 0 ? path : "");
 }
 
-void v1_file_free(struct v1_file *f)
+static void file_free(struct v1_file *f)
 {
-    if (f == NULL)
-        return;
     files_call_free(f->call);
     session_release(f->session);
+    sse_end(&f->sse);
     if (f->more_free != NULL)
         f->more_free(f->more);
+    else
+        free(f->more);
     free(f);
 }
 
-static void record(const struct v1_file *f, const char *outcome, const char *reason)
+/* A change that happened, or did not. */
+static void record_change(const struct v1_file *f, const char *outcome, const char *reason)
 {
     char command[FILES_PATH_MAX + 16];
     struct audit_record r = {.event = AUDIT_FILE_WRITE,
@@ -107,26 +110,31 @@ static void record(const struct v1_file *f, const char *outcome, const char *rea
     (void)front_audit(&f->v->front, f->req, &r, NULL); /* it has happened; losses are counted */
 }
 
-/* Whoever asked is gone. What was to be changed may have been all the same. */
+/* The client has gone. What it asked to change may have been changed all the same. */
 static void on_cancel(struct http_request *req, void *arg)
 {
     struct v1_file *f = arg;
 
     if (f->change != NULL)
-        record(f, "given_up", "whoever asked has gone");
-    http_abort(req);
-    v1_file_free(f);
+        record_change(f, "given_up", "the client has gone");
+    if (f->sse.req == NULL)
+        http_abort(req); /* else sse_end() gives the answer that is owed */
+    file_free(f);
 }
 
-bool v1_file_start(struct v1_file *f, struct files_ask *ask, const struct files_events *events)
+/* Asks box-files, with f as the argument of the events; a client that leaves takes the request
+ * back. A change that must be recorded and cannot be is refused. False: answered, and f is gone. */
+static bool file_start(struct v1_file *f, struct files_ask *ask, const struct files_events *events)
 {
+    struct audit *audit = f->change != NULL ? f->v->front.service->audit : NULL;
     struct err err = {0};
 
     ask->root = "/";
     ask->path = f->path;
-    if (files_start(f->session, ask, events, f, &f->call, &err) < 0) {
+    if ((audit != NULL && audit_ready(audit, &err) < 0) ||
+        files_start(f->session, ask, events, f, &f->call, &err) < 0) {
         front_fail(f->req, &err);
-        v1_file_free(f);
+        file_free(f);
         return false;
     }
     http_on_cancel(f->req, on_cancel, f);
@@ -149,7 +157,7 @@ static unsigned status_of(const struct files_failure *failure)
 static const char *remedy_of(const struct files_failure *failure)
 {
     static const char *const remedies[ERR_CODE_MAX] = {
-        [ERR_NOT_FOUND] = "check the path; ?list= shows what is there",
+        [ERR_NOT_FOUND] = "check the path; a list of its directory shows what is there",
         [ERR_INVALID] = "correct the path, or what is asked of it",
         [ERR_DENIED] = "use a place that the session's user may write, such as its workspace",
         [ERR_CONFLICT] = "look at what is there now, and decide anew",
@@ -161,44 +169,29 @@ static const char *remedy_of(const struct files_failure *failure)
     return text != NULL ? text : front_remedy(&failure->err);
 }
 
-void v1_file_fail(struct v1_file *f, const struct files_failure *failure)
+/* Records a change with how it went. True: it failed; answered, and f is gone. */
+static bool file_failed(struct v1_file *f, const struct files_failure *failure)
 {
+    if (f->change != NULL)
+        record_change(f, failure == NULL ? "done" : err_code_name(failure->err.code),
+                      failure != NULL ? failure->err.msg : NULL);
+    if (failure == NULL)
+        return false;
     unsigned status = status_of(failure);
     const struct err *err = &failure->err;
-    char range[48];
-
-    if (status == 416) {
-        (void)snprintf(range, sizeof(range), "bytes */%llu", (unsigned long long)failure->n);
-        (void)http_reply_header(f->req, "Content-Range", range);
-    }
+    if (status == 416)
+        v1_put_range(f->req, 0, 0, failure->n);
     http_reply_error(f->req, status, err_code_name(err->code), err->msg, remedy_of(failure));
-    v1_file_free(f);
+    file_free(f);
+    return true;
 }
 
-bool v1_file_recordable(struct v1_file *f, const char *change)
-{
-    struct audit *audit = f->v->front.service->audit;
-    struct err err = {0};
-
-    f->change = change;
-    if (audit == NULL || audit_ready(audit, &err) == 0)
-        return true;
-    front_fail(f->req, &err);
-    v1_file_free(f);
-    return false;
-}
-
-void v1_file_record(const struct v1_file *f, const struct err *err)
-{
-    record(f, err == NULL ? "done" : err_code_name(err->code), err != NULL ? err->msg : NULL);
-}
-
-void v1_file_write_name(struct jw *w, const char *key, const char *name, size_t len)
+/* The name of a file as text; when it is none, its bytes as well. */
+static void write_name(struct jw *w, const char *key, const char *name, size_t len)
 {
     char bytes[32];
 
-    jw_key(w, key);
-    jw_strn(w, name, len);
+    jw_kstrn(w, key, name, len);
     if (utf8_valid(name, len))
         return;
     char *base64 = xcalloc(1, 4 * ((len + 2) / 3) + 1);
@@ -208,7 +201,7 @@ void v1_file_write_name(struct jw *w, const char *key, const char *name, size_t 
     free(base64);
 }
 
-void v1_file_write_stat(struct jw *w, const struct files_stat *st)
+static void write_stat(struct jw *w, const struct files_stat *st)
 {
     char text[FILES_ETAG_SIZE];
 
@@ -224,18 +217,18 @@ void v1_file_write_stat(struct jw *w, const struct files_stat *st)
     jw_kstr(w, "etag", text);
 }
 
-/* Listing. */
+/* Listing ------------------------------------------------------------------------------------- */
 
 struct listing {
-    struct buf out;
-    struct jw w;
-    char *last; /* owned; the name of the last entry */
+    struct front_answer out;
+    struct jw *w; /* of out */
+    char *last;   /* owned; the name of the last entry */
 };
 
 static void listing_free(void *arg)
 {
     struct listing *l = arg;
-    buf_done(&l->out);
+    front_answer_done(&l->out);
     free(l->last);
     free(l);
 }
@@ -250,12 +243,12 @@ static void on_entry(void *arg, enum files_type type, const char *data, size_t l
     if (type != FILES_FRAME_ENTRY || len < sizeof(e))
         return;
     memcpy(&e, data, sizeof(e));
-    jw_object(&l->w);
-    v1_file_write_name(&l->w, "name", name, e.name_len);
-    v1_file_write_stat(&l->w, &e.stat);
+    jw_object(l->w);
+    write_name(l->w, "name", name, e.name_len);
+    write_stat(l->w, &e.stat);
     if (e.target_len > 0)
-        v1_file_write_name(&l->w, "target", name + e.name_len, e.target_len);
-    jw_object_end(&l->w);
+        write_name(l->w, "target", name + e.name_len, e.target_len);
+    jw_object_end(l->w);
     free(l->last);
     l->last = xstrndup(name, e.name_len);
 }
@@ -265,19 +258,16 @@ static void on_listed(void *arg, const struct files_done *done, const struct fil
     struct v1_file *f = arg;
     struct listing *l = f->more;
 
-    if (failure != NULL) {
-        v1_file_fail(f, failure);
+    if (file_failed(f, failure))
         return;
-    }
-    jw_array_end(&l->w);
-    v1_file_write_name(&l->w, "path", f->path, strlen(f->path));
-    jw_ku64(&l->w, "total", done->total);
-    jw_kbool(&l->w, "truncated", done->cut != FILES_CUT_NONE);
+    jw_array_end(l->w);
+    write_name(l->w, "path", f->path, strlen(f->path));
+    jw_ku64(l->w, "total", done->total);
+    jw_kbool(l->w, "truncated", done->cut != FILES_CUT_NONE);
     if (done->cut != FILES_CUT_NONE && l->last != NULL)
-        v1_file_write_name(&l->w, "next", l->last, strlen(l->last));
-    jw_object_end(&l->w);
-    front_reply_json(f->req, 200, &l->out, &l->w);
-    v1_file_free(f);
+        write_name(l->w, "next", l->last, strlen(l->last));
+    front_reply(&l->out, f->req, 200);
+    file_free(f);
 }
 
 static void list_files(struct http_request *req, const struct v1 *v)
@@ -290,86 +280,312 @@ static void list_files(struct http_request *req, const struct v1 *v)
         return;
     ssize_t n = http_request_query_get(req, "after", after, sizeof(after));
     if ((n < 0 && n != -ENOENT) || limit == 0) {
-        fail_plain(req, "after must be a name of an earlier answer, and limit at least 1");
+        front_failf(req, ERR_INVALID,
+                    "after must be a name of an earlier answer, and limit at least 1");
         return;
     }
-    struct v1_file *f = v1_file_new(req, v, "read", "list");
+    struct v1_file *f = file_new(req, v, "read", "list");
     if (f == NULL)
         return;
     struct listing *l = xnew(struct listing);
     f->more = l;
     f->more_free = listing_free;
-    buf_init(&l->out, ANSWER_MAX);
-    jw_init(&l->w, &l->out);
-    jw_object(&l->w);
-    jw_key(&l->w, "entries");
-    jw_array(&l->w);
+    l->w = front_begin(&l->out, ANSWER_MAX);
+    jw_karray(l->w, "entries");
     struct files_ask ask = {.head = {.op = FILES_LIST, .length = limit},
                             .a = {after, strlen(after)},
                             .timeout_ns = FILES_TIMEOUT_NS};
-    (void)v1_file_start(f, &ask, &events);
+    (void)file_start(f, &ask, &events);
 }
 
-/* One file in words; and what a change has left. */
-
-static void stat_free(void *arg)
-{
-    free(arg);
-}
+/* The stat of one file ------------------------------------------------------------------------ */
 
 static void on_stat(void *arg, enum files_type type, const char *data, size_t len)
 {
     struct v1_file *f = arg;
 
-    if (type == FILES_FRAME_STAT && len == sizeof(struct files_stat))
-        memcpy(f->more, data, len);
-}
-
-static void keep_stat(struct v1_file *f)
-{
-    f->more = xnew(struct files_stat);
-    f->more_free = stat_free;
+    if (type == FILES_FRAME_STAT && len == sizeof(f->stat))
+        memcpy(&f->stat, data, len);
 }
 
 static void reply_stat(struct v1_file *f, unsigned status)
 {
-    AUTO_DONE(buf) struct buf out;
-    const struct files_stat *st = f->more;
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, ANSWER_MAX);
     char etag[FILES_ETAG_SIZE];
-    struct jw w;
 
-    buf_init(&out, ANSWER_MAX);
-    files_etag(&st->tag, etag);
+    files_etag(&f->stat.tag, etag);
     (void)http_reply_header(f->req, "ETag", etag);
-    jw_init(&w, &out);
-    jw_object(&w);
-    v1_file_write_name(&w, "path", f->path, strlen(f->path));
-    v1_file_write_stat(&w, st);
-    jw_object_end(&w);
-    front_reply_json(f->req, status, &out, &w);
-    v1_file_free(f);
+    write_name(w, "path", f->path, strlen(f->path));
+    write_stat(w, &f->stat);
+    front_reply(&out, f->req, status);
+    file_free(f);
 }
 
+/* What was looked at, written, made or moved, as it is now. */
 static void on_stated(void *arg, const struct files_done *done, const struct files_failure *failure)
 {
-    if (failure != NULL)
-        v1_file_fail(arg, failure);
-    else
-        reply_stat(arg, 200);
+    struct v1_file *f = arg;
+
+    if (file_failed(f, failure))
+        return;
+    if (f->to != NULL)
+        memcpy(f->path, f->to, sizeof(f->path));
+    reply_stat(f, done->created ? 201 : 200);
 }
 
 static void stat_file(struct http_request *req, const struct v1 *v)
 {
     static const struct files_events events = {.frame = on_stat, .finished = on_stated};
-    struct v1_file *f = v1_file_new(req, v, "read", "stat");
+    struct v1_file *f = file_new(req, v, "read", "stat");
 
     if (f == NULL)
         return;
-    keep_stat(f);
     bool follow = v1_query_flag(req, "follow", false);
     struct files_ask ask = {.head = {.op = FILES_STAT, .flags = follow ? 0 : FILES_NOFOLLOW},
                             .timeout_ns = FILES_TIMEOUT_NS};
-    (void)v1_file_start(f, &ask, &events);
+    (void)file_start(f, &ask, &events);
+}
+
+/* Conditions ---------------------------------------------------------------------------------- */
+
+/* Whether a list of tags names this one. "W/" tags never do: ours are strong. */
+static bool lists_tag(const char *list, const struct files_tag *tag)
+{
+    struct http1_str rest = {list, strlen(list)}, one;
+    struct files_tag t;
+
+    while (http1_next_element(&rest, &one)) {
+        if (one.len == 1 && *one.p == '*')
+            return true;
+        if (files_etag_parse(one.p, one.len, &t) && memcmp(&t, tag, sizeof(t)) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void read_conditions(const struct http_request *req, struct files_request *head)
+{
+    const char *match = http_request_header(req, "If-Match");
+    const char *none = http_request_header(req, "If-None-Match");
+
+    if (none != NULL)
+        head->flags |= FILES_MUST_NOT_EXIST; /* of tags only "*" makes sense for a change */
+    if (match == NULL)
+        return;
+    if (str_eq(match, "*")) {
+        head->flags |= FILES_MUST_EXIST;
+        return;
+    }
+    /* A tag that is not ours is that of no file: all zero. */
+    head->flags |= FILES_MUST_MATCH;
+    (void)files_etag_parse(match, strlen(match), &head->expect);
+}
+
+/* Content ------------------------------------------------------------------------------------- */
+
+struct download {
+    bool ranged;  /* a range was asked for */
+    bool if_same; /* but only of this: */
+    struct files_tag same;
+    bool started;
+};
+
+static void put_headers(struct v1_file *f)
+{
+    char etag[FILES_ETAG_SIZE], date[CLOCK_HTTP_SIZE];
+
+    files_etag(&f->stat.tag, etag);
+    (void)http_reply_header(f->req, "ETag", etag);
+    if (clock_format_http((time_t)(f->stat.tag.mtime_ns / (int64_t)NSEC_PER_SEC), date))
+        (void)http_reply_header(f->req, "Last-Modified", date);
+    (void)http_reply_header(f->req, "Accept-Ranges", "bytes");
+    (void)http_reply_header(f->req, "Cache-Control", "no-cache");
+    /* It is whatever a program inside made it: a browser is not to guess, or run it. */
+    (void)http_reply_header(f->req, "X-Content-Type-Options", "nosniff");
+    (void)http_reply_header(f->req, "Content-Security-Policy", "sandbox");
+    (void)http_reply_header(f->req, "Box-File-Type", files_type_name(f->stat.mode));
+}
+
+/* The conditions of RFC 9110 13.2.2 that we have. True: one is not met; answered, and f is gone. */
+static bool answer_condition(struct v1_file *f)
+{
+    const char *match = http_request_header(f->req, "If-Match");
+    const char *none = http_request_header(f->req, "If-None-Match");
+    bool changed = match != NULL && !lists_tag(match, &f->stat.tag);
+
+    if (!changed && (none == NULL || !lists_tag(none, &f->stat.tag)))
+        return false;
+    put_headers(f);
+    if (changed)
+        http_reply_error(f->req, 412, "conflict", "the file is not the one that If-Match names",
+                         "read it again, and decide anew");
+    else
+        http_reply(f->req, 304, NULL, NULL, 0);
+    file_free(f);
+    return true;
+}
+
+static void begin_content(struct v1_file *f)
+{
+    struct download *d = f->more;
+    const struct files_stat *st = &f->stat;
+    bool part = d->ranged && (!d->if_same || memcmp(&d->same, &st->tag, sizeof(d->same)) == 0);
+
+    if (answer_condition(f))
+        return;
+    put_headers(f);
+    if (part)
+        v1_put_range(f->req, st->begin, st->end, st->tag.size);
+    d->started = true;
+    http_reply_start_length(f->req, part ? 206 : 200, "application/octet-stream",
+                            st->end - st->begin);
+}
+
+static void on_writable(struct http_request *req, void *arg)
+{
+    struct v1_file *f = arg;
+    files_pause(f->call, false);
+}
+
+static void on_content(void *arg, enum files_type type, const char *data, size_t len)
+{
+    struct v1_file *f = arg;
+
+    on_stat(arg, type, data, len);
+    if (type == FILES_FRAME_STAT) {
+        begin_content(f);
+    } else if (type == FILES_FRAME_DATA) {
+        (void)http_reply_chunk(f->req, data, len); /* a peer that has gone is told elsewhere */
+        if (http_reply_full(f->req))
+            files_pause(f->call, true);
+    }
+}
+
+static void on_read(void *arg, const struct files_done *done, const struct files_failure *failure)
+{
+    struct v1_file *f = arg;
+    const struct download *d = f->more;
+
+    if (!d->started && file_failed(f, failure))
+        return;
+    if (failure != NULL)
+        http_abort(f->req); /* the peer can tell that something is missing */
+    else
+        http_reply_end(f->req);
+    file_free(f);
+}
+
+static void on_look_end(void *arg, const struct files_done *done,
+                        const struct files_failure *failure)
+{
+    struct v1_file *f = arg;
+
+    if (file_failed(f, failure) || answer_condition(f))
+        return;
+    put_headers(f);
+    http_reply_start_length(f->req, 200, "application/octet-stream",
+                            S_ISREG(f->stat.mode) ? f->stat.tag.size : 0);
+    http_reply_end(f->req);
+    file_free(f);
+}
+
+static void get_content(struct http_request *req, const struct v1 *v)
+{
+    static const struct files_events events = {.frame = on_content, .finished = on_read},
+                                     look = {.frame = on_stat, .finished = on_look_end};
+    struct files_ask ask = {.head = {.op = FILES_READ}};
+    struct v1_range r;
+    struct v1_file *f = file_new(req, v, "read", "path");
+
+    if (f == NULL)
+        return; /* and the request is gone */
+    const char *range = http_request_header(req, "Range");
+    const char *if_range = http_request_header(req, "If-Range");
+    if (str_eq(http_request_method(req), "HEAD")) {
+        ask = (struct files_ask){.head = {.op = FILES_STAT}, .timeout_ns = FILES_TIMEOUT_NS};
+        (void)file_start(f, &ask, &look);
+        return;
+    }
+    struct download *d = xnew(struct download);
+    f->more = d;
+    d->ranged = range != NULL && v1_range_parse(range, &r);
+    if (d->ranged) {
+        ask.head.flags |= r.is_suffix ? FILES_RANGE | FILES_SUFFIX : FILES_RANGE;
+        ask.head.offset = r.from;
+        ask.head.length = r.length;
+    }
+    if (d->ranged && if_range != NULL) {
+        ask.head.flags |= FILES_IF_MATCH;
+        (void)files_etag_parse(if_range, strlen(if_range), &ask.head.expect);
+        d->if_same = true;
+        d->same = ask.head.expect;
+    }
+    http_on_writable(req, on_writable, f);
+    (void)file_start(f, &ask, &events);
+}
+
+static void on_drained(void *arg)
+{
+    struct v1_file *f = arg;
+    http_body_hold(f->req, false);
+}
+
+static void on_body(struct http_request *req, const char *data, size_t len, bool end, void *arg)
+{
+    struct v1_file *f = arg;
+    uint64_t *bytes = f->more; /* that have come so far */
+
+    if (end) {
+        files_write_end(f->call);
+        return;
+    }
+    *bytes += len;
+    if (*bytes > UPLOAD_MAX) {
+        http_reply_error(req, 413, "limit", "the file is larger than an upload may be", NULL);
+        file_free(f);
+        return;
+    }
+    /* Not 0: it does not keep up, or has given up, which it then says itself. */
+    if (files_write(f->call, data, len) != 0)
+        http_body_hold(req, true);
+}
+
+/* An octal number of the query; 0: none. False: answered. */
+static bool read_mode(struct http_request *req, uint32_t *ret)
+{
+    char text[8];
+    ssize_t n = http_request_query_get(req, "mode", text, sizeof(text));
+
+    *ret = 0;
+    if (n > 0 && n <= 4 && strspn(text, "01234567") == (size_t)n)
+        for (ssize_t i = 0; i < n; i++)
+            *ret = *ret << 3 | (uint32_t)(text[i] - '0');
+    if (n == -ENOENT || (*ret > 0 && *ret <= 0777))
+        return true;
+    front_failf(req, ERR_INVALID, "mode must be an octal number from 1 to 777");
+    return false;
+}
+
+static void put_content(struct http_request *req, void *arg)
+{
+    static const struct files_events events = {
+        .frame = on_stat, .drained = on_drained, .finished = on_stated};
+    struct files_ask ask = {.head = {.op = FILES_WRITE}};
+
+    if (!read_mode(req, &ask.head.mode))
+        return;
+    struct v1_file *f = file_new(req, arg, "write", "path");
+    if (f == NULL)
+        return;
+    f->change = "PUT";
+    f->more = xcalloc(1, sizeof(uint64_t));
+    read_conditions(req, &ask.head);
+    ask.head.flags |= (v1_query_flag(req, "parents", true) ? FILES_PARENTS : 0) |
+                      (v1_query_flag(req, "append", false) ? FILES_APPEND : 0) |
+                      (v1_query_flag(req, "fsync", false) ? FILES_SYNC : 0);
+    if (file_start(f, &ask, &events))
+        http_body_start(req, on_body, f);
 }
 
 static void get_files(struct http_request *req, void *arg)
@@ -381,37 +597,35 @@ static void get_files(struct http_request *req, void *arg)
     else if (http_request_query_get(req, "stat", ignored, sizeof(ignored)) != -ENOENT)
         stat_file(req, arg);
     else
-        v1_file_get(req, arg);
+        get_content(req, arg);
 }
 
-/* Changes. */
+/* Changes ------------------------------------------------------------------------------------- */
 
 static void on_removed(void *arg, const struct files_done *done,
                        const struct files_failure *failure)
 {
     struct v1_file *f = arg;
 
-    v1_file_record(f, failure != NULL ? &failure->err : NULL);
-    if (failure != NULL) {
-        v1_file_fail(f, failure);
+    if (file_failed(f, failure))
         return;
-    }
     http_reply(f->req, 204, NULL, NULL, 0);
-    v1_file_free(f);
+    file_free(f);
 }
 
 static void delete_file(struct http_request *req, void *arg)
 {
     static const struct files_events events = {.finished = on_removed};
-    struct v1_file *f = v1_file_new(req, arg, "write", "path");
+    struct v1_file *f = file_new(req, arg, "write", "path");
     struct files_ask ask = {.head = {.op = FILES_REMOVE}, .timeout_ns = FILES_TIMEOUT_NS};
 
-    if (f == NULL || !v1_file_recordable(f, "DELETE"))
+    if (f == NULL)
         return;
-    v1_file_conditions(req, &ask.head);
+    f->change = "DELETE";
+    read_conditions(req, &ask.head);
     if (v1_query_flag(req, "recursive", false))
         ask.head.flags |= FILES_RECURSIVE;
-    (void)v1_file_start(f, &ask, &events);
+    (void)file_start(f, &ask, &events);
 }
 
 enum change_op { CHANGE_MKDIR, CHANGE_MOVE };
@@ -438,92 +652,139 @@ static const struct field change_fields[] = {
 };
 /* clang-format on */
 
-const struct model v1_change_model = {
-    .name = "FileChange",
-    .doc = "A change of a session's files that is no content.",
-    .fields = change_fields,
-    .n_fields = ARRAY_SIZE(change_fields),
-    .size = sizeof(struct change),
-};
-
-/* What a change has left; first the stat, which others keep alone. */
-struct changed {
-    struct files_stat stat;
-    char to[FILES_PATH_MAX]; /* of a move */
-};
-
-static void on_changed(void *arg, const struct files_done *done,
-                       const struct files_failure *failure)
-{
-    struct v1_file *f = arg;
-    const struct changed *c = f->more;
-
-    v1_file_record(f, failure != NULL ? &failure->err : NULL);
-    if (failure != NULL) {
-        v1_file_fail(f, failure);
-        return;
-    }
-    if (f->to != NULL)
-        memcpy(f->path, c->to, sizeof(f->path));
-    reply_stat(f, done->created ? 201 : 200);
-}
+const struct model v1_change_model = {.name = "FileChange",
+                                      .doc = "A change of a session's files that is no content.",
+                                      MODEL_FIELDS(change_fields, struct change)};
 
 static void start_change(struct http_request *req, const struct v1 *v, const struct change *c)
 {
-    static const struct files_events events = {.frame = on_stat, .finished = on_changed};
+    static const struct files_events events = {.frame = on_stat, .finished = on_stated};
     struct files_ask ask = {.head = {.op = c->op == CHANGE_MOVE ? FILES_MOVE : FILES_MKDIR,
                                      .flags = c->parents ? FILES_PARENTS : 0},
                             .timeout_ns = FILES_TIMEOUT_NS};
-    struct v1_file *f = v1_file_at(req, v, "write", c->path);
+    struct v1_file *f = file_at(req, v, "write", c->path);
 
-    if (f == NULL || !v1_file_recordable(f, c->op == CHANGE_MOVE ? "MOVE" : "MKDIR"))
+    if (f == NULL)
         return;
-    struct changed *kept = xnew(struct changed);
-    f->more = kept;
-    f->more_free = stat_free;
+    f->change = c->op == CHANGE_MOVE ? "MOVE" : "MKDIR";
     if (c->op == CHANGE_MOVE) {
-        if (c->to == NULL || c->to[0] == '\0' || !v1_file_path(f->session, c->to, kept->to)) {
-            v1_file_free(f);
-            fail_plain(req, "to must be a path inside the session");
+        f->to = f->more = xcalloc(1, FILES_PATH_MAX);
+        if (c->to == NULL || c->to[0] == '\0' || !file_path(f->session, c->to, f->more)) {
+            file_free(f);
+            front_failf(req, ERR_INVALID, "to must be a path inside the session");
             return;
         }
-        f->to = kept->to;
-        ask.a = (struct files_text){kept->to, strlen(kept->to)};
+        ask.a = (struct files_text){f->to, strlen(f->to)};
         ask.head.flags |= c->replace ? 0 : FILES_MUST_NOT_EXIST;
     }
-    (void)v1_file_start(f, &ask, &events);
+    (void)file_start(f, &ask, &events);
 }
 
 static void change_files(struct http_request *req, void *arg)
 {
     AUTO(json) struct json *body = NULL;
-    struct report report = {0};
     struct change c = {0};
     struct err err = {0};
 
     if (!front_read_body(req, &body))
         return;
-    model_init(&v1_change_model, &c);
-    if (front_strict(&v1_change_model, body, NULL, &err) < 0 ||
-        (model_parse(&v1_change_model, body, 0, &c, &report) < 0 &&
-         report_fail_plain(&report, &err) < 0))
+    if (front_read(&v1_change_model, body, NULL, &c, &err) < 0) {
         front_fail(req, &err);
-    else
-        start_change(req, arg, &c);
+        return;
+    }
+    start_change(req, arg, &c);
     model_done(&v1_change_model, &c);
 }
 
-static const struct http_route routes[] = {
+/* Watching ------------------------------------------------------------------------------------ */
+
+static void send_watched(struct v1_file *f, const char *name, struct front_answer *out)
+{
+    char id[24];
+
+    if (front_end(out) < 0)
+        return;
+    (void)snprintf(id, sizeof(id), "%llu", (unsigned long long)++f->events);
+    sse_send(&f->sse, name, id, &out->out);
+}
+
+static void begin_watch(struct v1_file *f)
+{
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *jw = front_begin(&out, EVENT_MAX);
+
+    sse_start(&f->sse, f->req, manager_loop(f->v->front.manager));
+    write_name(jw, "path", f->path, strlen(f->path));
+    write_stat(jw, &f->stat);
+    send_watched(f, "watching", &out);
+}
+
+static void send_change(struct v1_file *f, const char *data)
+{
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *jw = front_begin(&out, EVENT_MAX);
+    struct files_event e;
+
+    memcpy(&e, data, sizeof(e));
+    const char *name = files_change_name((enum files_change)e.change);
+    jw_kstr(jw, "change", name);
+    write_name(jw, "path", data + sizeof(e), e.path_len);
+    jw_kbool(jw, "is_directory", e.is_dir != 0);
+    if (e.cookie != 0)
+        jw_ku64(jw, "cookie", e.cookie);
+    send_watched(f, name, &out);
+}
+
+static void on_watch_frame(void *arg, enum files_type type, const char *data, size_t len)
+{
+    struct v1_file *f = arg;
+
+    on_stat(arg, type, data, len);
+    if (type == FILES_FRAME_STAT && len == sizeof(f->stat))
+        begin_watch(f);
+    else if (type == FILES_FRAME_EVENT && f->sse.req != NULL)
+        send_change(f, data);
+    /* A reader that does not keep up holds box-files back, and then the kernel says what was lost.
+     */
+    if (sse_full(&f->sse))
+        files_pause(f->call, true);
+}
+
+static void on_watch_end(void *arg, const struct files_done *done,
+                         const struct files_failure *failure)
+{
+    struct v1_file *f = arg;
+
+    if (f->sse.req != NULL || !file_failed(f, failure))
+        file_free(f); /* which ends the stream */
+}
+
+static void watch_files(struct http_request *req, void *arg)
+{
+    static const struct files_events events = {.frame = on_watch_frame, .finished = on_watch_end};
+    struct v1_file *f = file_new(req, arg, "read", "path");
+
+    if (f == NULL)
+        return;
+    if (str_eq(http_request_method(req), "HEAD")) { /* it would never end */
+        http_reply(req, 200, "text/event-stream", NULL, 0);
+        file_free(f);
+        return;
+    }
+    struct files_ask ask = {
+        .head = {.op = FILES_WATCH,
+                 .flags = v1_query_flag(req, "recursive", false) ? FILES_RECURSIVE : 0},
+        .quiet = true};
+    if (file_start(f, &ask, &events))
+        http_on_writable(req, on_writable, f);
+}
+
+const struct http_route v1_files_routes[] = {
     {"GET", "/v1/sessions/{id}/files", get_files, HTTP_ROUTE_SCOPED, 0},
-    {"PUT", "/v1/sessions/{id}/files", v1_file_put, HTTP_ROUTE_SCOPED | HTTP_ROUTE_STREAM,
-     V1_UPLOAD_MAX},
+    {"PUT", "/v1/sessions/{id}/files", put_content, HTTP_ROUTE_SCOPED | HTTP_ROUTE_STREAM,
+     UPLOAD_MAX},
     {"DELETE", "/v1/sessions/{id}/files", delete_file, HTTP_ROUTE_SCOPED, 0},
     {"POST", "/v1/sessions/{id}/files", change_files, HTTP_ROUTE_SCOPED, BODY_MAX},
-    {"GET", "/v1/sessions/{id}/files/watch", v1_file_watch, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/sessions/{id}/files/watch", watch_files, HTTP_ROUTE_SCOPED, 0},
     {0},
 };
-
-int v1_files_routes(struct http_server *server, struct v1 *v, struct err *err)
-{
-    return http_server_add_routes(server, routes, v, err);
-}

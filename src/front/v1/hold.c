@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /* A session that belongs to a connection: it ends when the connection has been lost for as long as
- * its lease says. The processes in it can be attached to over the same connection, but are not part
- * of it: a process outlives a connection, and boxd itself. docs/reference/mcp.md has the messages.
+ * its lease says. The client can attach to processes in it over the same connection; they are not
+ * part of it: a process outlives a connection, and boxd itself. docs/reference/mcp.md has the
+ * messages.
+ *
+ * An attachment goes by byte offsets, for a peer that may outlive boxd. The peer names the offsets
+ * where it goes on and says how far it has got; only then is output released. Input is acknowledged
+ * once it is in the program's pipe, so that the peer sends again what boxd takes with it when it
+ * dies.
  */
 
-#include <string.h>
+#include <assert.h>
+#include <errno.h>
 
 #include "base/alloc.h"
-#include "base/buf.h"
 #include "base/clock.h"
-#include "base/err.h"
-#include "base/json.h"
-#include "base/log.h"
 #include "base/str.h"
 #include "front/v1/v1_internal.h"
-#include "http/server/server.h"
 #include "loop/loop.h"
 #include "policy/authz.h"
-#include "session/manager.h"
-#include "spec/spec.h"
+#include "session/process_reader.h"
 
 #define MESSAGE_MAX (17U << 20) /* the longest line of stdin, and its head */
 #define TEXT_MAX (64U << 10)
@@ -31,6 +32,267 @@
 /* A reader may be busy for as long as it likes: it sees no more than the ring holds. */
 #define STALL_NS (24ULL * 3600 * NSEC_PER_SEC)
 
+#define STDERR_SIZE (16U << 10)
+/* No event tells of stderr or of a pipe that was full: we look, soon and then less often. A flood
+ * of stderr costs us no more than one look each time. */
+#define LOOK_FIRST_NS (16 * NSEC_PER_MSEC)
+#define LOOK_LAST_NS (512 * NSEC_PER_MSEC)
+/* An acknowledgement wakes the peer, which is on its way to wait for the answer: it goes with the
+ * answer, unless that takes longer than this. */
+#define ACK_FIRST_NS (1 * NSEC_PER_MSEC)
+#define ACK_BYTES (256U << 10)
+#define ACK_SIZE 8U /* of the number in front of output */
+#define ACK_LAST_NS (64 * NSEC_PER_MSEC)
+#define REST_NS (500 * NSEC_PER_MSEC) /* for output that is on its way when a process has ended */
+
+/* One managed process on the connection ------------------------------------------------------- */
+
+enum { CHANNEL_STDOUT = 1, CHANNEL_STDERR = 2, CHANNEL_STDOUT_ACK = 3 };
+
+struct attachment {
+    struct ws_conn *ws; /* borrowed */
+    char *process_id;   /* owned */
+    struct loop *loop;
+    struct process_reader reader;
+    uint64_t err_at;       /* next byte of stderr that the peer wants */
+    uint64_t given, acked; /* bytes of stdin */
+    struct loop_timer ack, rest;
+    uint64_t look_ns, ack_ns;
+    bool joined_acks; /* the peer takes an acknowledgement in front of output */
+    bool rested;      /* no more output is waited for */
+    bool ended;       /* everything has been said */
+};
+
+static struct attachment *attachment_of(const struct process_reader *r)
+{
+    return container_of(r, struct attachment, reader);
+}
+
+static void say_number(struct attachment *a, const char *type, const char *key, uint64_t n)
+{
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, TEXT_MAX);
+
+    jw_kstr(w, "type", type);
+    jw_ku64(w, key, n);
+    front_send(&out, a->ws);
+}
+
+static void attachment_end(struct attachment *a)
+{
+    a->ended = true;
+    loop_timer_stop(&a->ack);
+    loop_timer_stop(&a->rest);
+}
+
+/* p NULL: it was stopped or replaced, and nothing is known of it any more. */
+static void say_exit(struct attachment *a, struct process *p)
+{
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, TEXT_MAX);
+
+    jw_kstr(w, "type", "exit");
+    jw_kstr(w, "process_id", a->process_id);
+    jw_kbool(w, "known", p != NULL);
+    if (p != NULL) {
+        jw_kint(w, "exit_code", process_exit_code(p));
+        front_write_stderr(w, p);
+    }
+    front_send(&out, a->ws);
+    attachment_end(a);
+}
+
+/* stderr. */
+
+/* Whether there was any. */
+static bool pump_err(struct attachment *a, struct process *p)
+{
+    static char frame[1 + STDERR_SIZE];
+    uint64_t before = a->err_at;
+    if (ws_full(a->ws))
+        return false;
+    size_t n = process_stderr_from(p, &a->err_at, frame + 1, STDERR_SIZE);
+    if (n == 0)
+        return false;
+    uint64_t lost = a->err_at - before - n;
+    if (lost > 0)
+        say_number(a, "stderr_lost", "bytes", lost);
+    frame[0] = CHANNEL_STDERR;
+    (void)ws_send(a->ws, WS_BINARY, frame, n + 1);
+    return true;
+}
+
+static void on_look(struct process_reader *r)
+{
+    struct attachment *a = attachment_of(r);
+    if (a->ended)
+        return;
+    a->look_ns = pump_err(a, r->process) ? LOOK_FIRST_NS : a->look_ns * 2;
+    if (a->look_ns > LOOK_LAST_NS)
+        a->look_ns = LOOK_LAST_NS;
+    process_reader_wait(r, a->look_ns);
+}
+
+/* stdout. */
+
+static uint64_t stdin_written(struct attachment *a);
+
+static bool takes_more(const struct process_reader *r)
+{
+    return !ws_full(attachment_of(r)->ws);
+}
+
+/* Output in one message with an acknowledgement that is due: a second one would wake the peer twice
+ * for each line. */
+static size_t send_out(struct process_reader *r, char *data, size_t len, bool last)
+{
+    struct attachment *a = attachment_of(r);
+    char *head = data - 1;
+    static_assert(ACK_SIZE + 1 <= READER_ROOM, "a frame begins with its channel and a number");
+    head[0] = CHANNEL_STDOUT;
+    if (a->joined_acks && a->given > a->acked && stdin_written(a) > a->acked) {
+        head = data - ACK_SIZE - 1;
+        head[0] = CHANNEL_STDOUT_ACK;
+        a->acked = stdin_written(a);
+        for (unsigned i = 0; i < ACK_SIZE; i++)
+            head[1 + i] = (char)(a->acked >> (8 * (ACK_SIZE - 1 - i)));
+    }
+    return ws_send(a->ws, WS_BINARY, head, (size_t)(data - head) + len) < 0 ? 0 : len;
+}
+
+static void attachment_pump(struct attachment *a);
+
+static void on_rest(struct loop_timer *t)
+{
+    struct attachment *a = container_of(t, struct attachment, rest);
+    a->rested = true;
+    attachment_pump(a);
+}
+
+static void attachment_pump(struct attachment *a)
+{
+    struct process *p = a->reader.process;
+    if (a->ended || p == NULL)
+        return;
+    enum reader_pumped got = process_reader_pump(&a->reader);
+    if (got == READER_HELD || process_running(p))
+        return;
+    if (got != READER_END && !a->rested) {
+        /* A child in the background may hold stdout for as long as it likes. */
+        if (a->rest.loop == NULL)
+            loop_timer_start(a->loop, &a->rest, REST_NS, on_rest);
+        return;
+    }
+    while (pump_err(a, p))
+        continue;
+    say_exit(a, p);
+}
+
+static void on_process_output(struct process_reader *r)
+{
+    attachment_pump(attachment_of(r));
+}
+
+static void on_process_ended(struct process_reader *r)
+{
+    struct attachment *a = attachment_of(r);
+    if (!a->ended)
+        say_exit(a, NULL);
+}
+
+/* stdin. */
+
+static void on_ack(struct loop_timer *t);
+
+/* Of what we were given, in the program's pipe. */
+static uint64_t stdin_written(struct attachment *a)
+{
+    size_t waits = process_reader_unwritten(&a->reader);
+    return waits < a->given ? a->given - waits : 0;
+}
+
+static void stdin_acknowledge(struct attachment *a)
+{
+    uint64_t bytes = stdin_written(a);
+    if (bytes > a->acked) {
+        a->acked = bytes;
+        a->ack_ns = ACK_FIRST_NS;
+        say_number(a, "stdin_ack", "bytes", bytes);
+    }
+    if (a->acked == a->given || a->ended)
+        return;
+    loop_timer_start(a->loop, &a->ack, a->ack_ns, on_ack);
+    a->ack_ns = a->ack_ns < ACK_LAST_NS ? a->ack_ns * 2 : ACK_LAST_NS;
+}
+
+static void on_ack(struct loop_timer *t)
+{
+    stdin_acknowledge(container_of(t, struct attachment, ack));
+}
+
+static void attachment_stdin(struct attachment *a, const char *data, size_t len)
+{
+    if (a->ended || a->reader.state != READER_ACTIVE)
+        return; /* the peer learns of the end, or knows that no program reads */
+    int r = process_reader_write(&a->reader, data, len);
+    if (r == -ENOBUFS) {
+        ws_close(a->ws, WS_CODE_TOO_BIG, "stdin arrives faster than the program reads");
+        return;
+    }
+    a->given += len;
+    if (r < 0)
+        a->acked = a->given; /* no program reads it; the peer is about to learn of the end */
+    else if (a->given - a->acked > ACK_BYTES)
+        stdin_acknowledge(a);
+    else if (a->ack.loop == NULL)
+        loop_timer_start(a->loop, &a->ack, ACK_FIRST_NS, on_ack);
+}
+
+/* Coming and going. */
+
+static void say_attached(struct attachment *a, bool running)
+{
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, TEXT_MAX);
+
+    jw_kstr(w, "type", "attached");
+    jw_ku64(w, "from", a->reader.at);
+    jw_kbool(w, "running", running);
+    front_send(&out, a->ws);
+}
+
+static void on_active(struct process_reader *r)
+{
+    struct attachment *a = attachment_of(r);
+    if (a->ended)
+        return;
+    say_attached(a, true);
+    a->look_ns = LOOK_FIRST_NS;
+    process_reader_wait(r, a->look_ns);
+    attachment_pump(a);
+}
+
+/* Output ends later than the right to write, so the reader stays when its turn is over. */
+static const struct process_reader_events attach_events = {.output = on_process_output,
+                                                           .due = on_look,
+                                                           .active = on_active,
+                                                           .ended = on_process_ended,
+                                                           .stays = true,
+                                                           .ready = takes_more,
+                                                           .take = send_out};
+
+static void attachment_free(struct attachment *a)
+{
+    if (a == NULL)
+        return;
+    attachment_end(a);
+    process_reader_stop(&a->reader);
+    free(a->process_id);
+    free(a);
+}
+
+/* The connection ----------------------------------------------------------------------------- */
+
 struct hold {
     struct lease_holder entry; /* entry.session is held and leased */
     const struct v1 *v1;
@@ -38,7 +300,7 @@ struct hold {
     const struct authz_scope *scope; /* held, or NULL */
     char *who;                       /* owned */
     struct ws_conn *ws;              /* NULL once closed */
-    struct v1_attach *attach;
+    struct attachment *attach;
     struct buf info;
     uint32_t grace;
     unsigned pending; /* answers that are still to come and need us */
@@ -49,60 +311,59 @@ static void hold_free(struct hold *h)
 {
     if (h->ws != NULL || h->pending > 0)
         return;
+    assert(h->entry.session == NULL && h->attach == NULL); /* hold_let_go() was called */
     buf_done(&h->info);
     authz_release(h->scope);
     free(h->who);
     free(h);
 }
 
-static void send_text(struct hold *h, struct buf *out, struct jw *w)
-{
-    jw_object_end(w);
-    if (jw_end(w) >= 0 && h->ws != NULL)
-        (void)ws_send(h->ws, WS_TEXT, out->data, out->len);
-}
-
-/* The connection stays: whoever asked may ask again. */
+/* The connection stays: the client may ask again. */
 static void say_error(struct hold *h, const char *about, const struct err *err)
 {
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, TEXT_MAX);
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_kstr(&w, "type", "error");
-    jw_kstr(&w, "about", about);
-    jw_kstr(&w, "code", err_code_name(err->code));
-    jw_kstr(&w, "detail", err->msg);
-    jw_kstr(&w, "remediation", front_remedy(err));
-    send_text(h, &out, &w);
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, TEXT_MAX);
+
+    jw_kstr(w, "type", "error");
+    jw_kstr(w, "about", about);
+    front_write_problem(w, err);
+    front_send(&out, h->ws);
 }
 
-static void say(struct hold *h, const char *type, const char *session)
+static void say_state(struct hold *h, const char *type, const char *session)
 {
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, TEXT_MAX);
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_kstr(&w, "type", type);
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, TEXT_MAX);
+
+    jw_kstr(w, "type", type);
     if (session != NULL)
-        jw_kstr(&w, "session_id", session);
-    send_text(h, &out, &w);
+        jw_kstr(w, "session_id", session);
+    front_send(&out, h->ws);
+}
+
+static void say_held(struct hold *h, struct session *s)
+{
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, TEXT_MAX);
+
+    jw_kstr(w, "type", "held");
+    jw_kstr(w, "session_id", session_id(s));
+    front_write_unenforced(w, s);
+    front_send(&out, h->ws);
 }
 
 /* hold. */
 
-static void let_go(struct hold *h)
+static void hold_let_go(struct hold *h)
 {
-    v1_attach_free(TAKE_PTR(h->attach));
+    attachment_free(TAKE_PTR(h->attach));
     if (h->entry.session == NULL)
         return;
     session_lease_drop(h->entry.session);
     session_release(TAKE_PTR(h->entry.session));
 }
 
-/* The same holder, on a connection that it has lost sooner than we have. */
+/* The same client on an earlier connection, which is lost without boxd knowing yet. */
 static void end_others(struct hold *h)
 {
     for (struct lease_holder *e = manager_holder_next(h->manager, NULL), *next; e != NULL;
@@ -111,9 +372,9 @@ static void end_others(struct hold *h)
         struct hold *other = container_of(e, struct hold, entry);
         if (other == h || e->session != h->entry.session)
             continue;
-        let_go(other);
+        hold_let_go(other);
         if (other->ws != NULL)
-            ws_close(other->ws, WS_CODE_POLICY, "somebody else holds the session now");
+            ws_close(other->ws, WS_CODE_POLICY, "another connection holds the session now");
     }
 }
 
@@ -128,12 +389,13 @@ static void got_session(struct hold *h, struct session *s)
     }
     h->entry.session = s;
     end_others(h);
-    say(h, "held", session_id(s));
+    say_held(h, s);
 }
 
 static void on_ready(void *arg, struct session *s, const struct err *err)
 {
     struct hold *h = arg;
+    assert(h->asked && h->pending > 0);
     h->pending--;
     h->asked = false;
     if (s == NULL)
@@ -141,14 +403,17 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
     else
         got_session(h, s);
     if (h->ws == NULL)
-        let_go(h); /* it left while we were at work: the lease begins to run out */
+        hold_let_go(h); /* it left while we were at work: the lease begins to run out */
     hold_free(h);
 }
 
-static int hold(struct hold *h, const struct json *m, struct err *err)
+static int on_hold(struct hold *h, const struct json *m, struct err *err)
 {
     const struct json *want = json_get(m, "session"), *grace = json_get(m, "grace_sec");
     const struct json *create = json_get(m, "create");
+    const struct front_asker asker = {.scope = h->scope, .who = h->who};
+    int r;
+
     if (h->entry.session != NULL || h->asked)
         return err_set(err, ERR_STATE, "this connection holds a session already");
     if (json_type(want) != JSON_OBJECT)
@@ -159,20 +424,20 @@ static int hold(struct hold *h, const struct json *m, struct err *err)
                        LEASE_SEC_MAX);
     h->grace = grace != NULL ? (uint32_t)json_int(grace) : GRACE_DEFAULT;
     if (create != NULL && !json_bool(create)) {
-        const char *id = json_str(json_get(want, "session_id"));
-        bool ours = id != NULL && authz_check_session(h->scope, id, NULL) == 0;
-        struct session *s = ours ? manager_find(h->manager, id) : NULL;
-        if (s == NULL || session_sandbox(s) == NULL)
-            return err_missing(err, ERR_THING_SESSION, "session %.80s not found",
-                               id != NULL ? id : "(none given)");
+        struct session *s = NULL;
+        r = front_session_find(&h->v1->front, &asker, json_str(json_get(want, "session_id")), &s,
+                               err);
+        if (r == 0 && session_dormant(s))
+            r = err_set(err, ERR_STATE, "session %.80s is stopped; start it first", session_id(s));
+        if (r < 0)
+            return r;
         session_hold(s);
         got_session(h, s);
         return 0;
     }
-    const struct front_asker asker = {.scope = h->scope, .who = h->who};
-    int r = front_session_get(&h->v1->front, &asker,
-                              &(struct front_want){.object = want, .id_required = true}, on_ready,
-                              h, err);
+    r = front_session_get(&h->v1->front, &asker,
+                          &(struct front_want){.object = want, .id_required = true, .exact = true},
+                          on_ready, h, err);
     if (r < 0)
         return r;
     h->asked = true;
@@ -182,31 +447,36 @@ static int hold(struct hold *h, const struct json *m, struct err *err)
 
 /* release. */
 
-static void on_gone(void *arg, const struct err *err)
+static void on_released(void *arg, const struct err *err)
 {
     struct hold *h = arg;
     h->pending--;
     if (err != NULL)
         say_error(h, "release", err);
     else
-        say(h, "released", NULL);
+        say_state(h, "released", NULL);
     hold_free(h);
 }
 
-static int release(struct hold *h, const struct json *m, struct err *err)
+static int on_release(struct hold *h, const struct json *m, struct err *err)
 {
     if (h->entry.session == NULL)
         return err_set(err, ERR_STATE, "this connection holds no session");
-    AUTO_FREE char *id = xstrdup(session_id(h->entry.session));
-    let_go(h);
+    int r = authz_check_tool(h->scope, "session", err); /* to hold it took less */
+    if (r < 0)
+        return r;
+    struct session *s = h->entry.session;
+    session_hold(s);
+    hold_let_go(h);
     h->pending++;
-    int r = manager_delete(h->manager, id, on_gone, h, err);
+    r = manager_expel(h->manager, s, on_released, h, err); /* one that is kept is stopped */
+    session_release(s);
     if (r == 0)
         return 0;
     h->pending--;
     if (err->code != ERR_NOT_FOUND)
         return r;
-    say(h, "released", NULL); /* it has gone by itself, which is as well */
+    say_state(h, "released", NULL); /* it has gone by itself, which is as well */
     return 0;
 }
 
@@ -218,42 +488,66 @@ static int64_t offset_of(const struct json *m, const char *key)
     return v == NULL ? 0 : json_type(v) == JSON_INT ? json_int(v) : -1;
 }
 
-static int attach(struct hold *h, const struct json *m, struct err *err)
+static int on_attach(struct hold *h, const struct json *m, struct err *err)
 {
-    const struct v1_attach_terms terms = {.process_id = json_str(json_get(m, "process_id")),
-                                          .from = (uint64_t)offset_of(m, "from"),
-                                          .stderr_from = (uint64_t)offset_of(m, "stderr_from"),
-                                          .joined_acks = json_bool(json_get(m, "joined_acks"))};
-    if (h->entry.session == NULL || session_sandbox(h->entry.session) == NULL)
+    const char *id = json_str(json_get(m, "process_id"));
+    int64_t from = offset_of(m, "from"), err_from = offset_of(m, "stderr_from");
+    struct session *s = h->entry.session;
+    if (s == NULL || session_sandbox(s) == NULL)
         return err_set(err, ERR_STATE, "this connection holds no session");
-    if (terms.process_id == NULL || offset_of(m, "from") < 0 || offset_of(m, "stderr_from") < 0)
+    if (id == NULL || from < 0 || err_from < 0)
         return err_set(err, ERR_INVALID, "attach wants a process_id, and offsets that are numbers");
-    v1_attach_free(TAKE_PTR(h->attach));
-    return v1_attach_new(h->entry.session, &terms, h->ws, &h->attach, err);
-}
-
-static int detach(struct hold *h, const struct json *m, struct err *err)
-{
-    v1_attach_free(TAKE_PTR(h->attach));
+    attachment_free(TAKE_PTR(h->attach));
+    struct process *p = process_find(s, id);
+    if (p == NULL)
+        return err_missing(err, ERR_THING_PROCESS, "session %.80s has no process %.80s",
+                           session_id(s), id);
+    struct proc_range range = process_range(p);
+    if ((uint64_t)from < range.begin || (uint64_t)from > range.end)
+        return err_set(err, ERR_INVALID, "offset %llu is outside of what is kept, %llu to %llu",
+                       (unsigned long long)from, (unsigned long long)range.begin,
+                       (unsigned long long)range.end);
+    struct attachment *a = xnew(struct attachment);
+    a->ws = h->ws;
+    a->process_id = xstrdup(id);
+    a->loop = manager_loop(h->manager);
+    a->reader.at = (uint64_t)from;
+    a->err_at = (uint64_t)err_from;
+    a->joined_acks = json_bool(json_get(m, "joined_acks"));
+    a->ack_ns = ACK_FIRST_NS;
+    h->attach = a;
+    process_reader_start(&a->reader, p, &attach_events);
+    if (process_reader_claim(&a->reader, err) < 0) {
+        say_attached(a, false);
+        attachment_pump(a);
+    }
     return 0;
 }
 
-static int received(struct hold *h, const struct json *m, struct err *err)
+static int on_detach(struct hold *h, const struct json *m, struct err *err)
+{
+    attachment_free(TAKE_PTR(h->attach));
+    return 0;
+}
+
+static int on_received(struct hold *h, const struct json *m, struct err *err)
 {
     int64_t upto = offset_of(m, "upto");
-    if (h->attach != NULL && upto > 0)
-        v1_attach_received(h->attach, (uint64_t)upto);
+    struct attachment *a = h->attach;
+    if (a != NULL && !a->ended && upto > 0 && (uint64_t)upto <= a->reader.at)
+        process_reader_release(&a->reader, (uint64_t)upto);
     return 0;
 }
 
-static int stdin_eof(struct hold *h, const struct json *m, struct err *err)
+static int on_stdin_eof(struct hold *h, const struct json *m, struct err *err)
 {
-    if (h->attach != NULL)
-        v1_attach_stdin_eof(h->attach);
+    struct attachment *a = h->attach;
+    if (a != NULL && !a->ended && a->reader.state == READER_ACTIVE)
+        process_reader_close_stdin(&a->reader);
     return 0;
 }
 
-static int info(struct hold *h, const struct json *m, struct err *err)
+static int on_info(struct hold *h, const struct json *m, struct err *err)
 {
     const struct json *v = json_get(m, "info");
     struct jw w;
@@ -274,8 +568,9 @@ static const struct {
     const char *type;
     int (*act)(struct hold *h, const struct json *m, struct err *err);
 } messages[] = {
-    {"hold", hold},         {"release", release},     {"attach", attach}, {"detach", detach},
-    {"received", received}, {"stdin_eof", stdin_eof}, {"info", info},
+    {"hold", on_hold},     {"release", on_release},   {"attach", on_attach},
+    {"detach", on_detach}, {"received", on_received}, {"stdin_eof", on_stdin_eof},
+    {"info", on_info},
 };
 
 static void on_text(struct hold *h, const char *data, size_t len)
@@ -302,14 +597,14 @@ static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *da
     if (opcode == WS_TEXT)
         on_text(h, data, len);
     else if (h->attach != NULL && len > 1 && data[0] == 0)
-        v1_attach_stdin(h->attach, data + 1, len - 1);
+        attachment_stdin(h->attach, data + 1, len - 1);
 }
 
 static void on_writable(struct ws_conn *ws, void *arg)
 {
     struct hold *h = arg;
     if (h->attach != NULL)
-        v1_attach_writable(h->attach);
+        attachment_pump(h->attach);
 }
 
 static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, void *arg)
@@ -317,7 +612,7 @@ static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, voi
     struct hold *h = arg;
     h->ws = NULL;
     manager_holder_remove(h->manager, &h->entry);
-    let_go(h);
+    hold_let_go(h);
     hold_free(h);
 }
 
@@ -330,7 +625,7 @@ static void open_hold(struct http_request *req, void *arg)
     if (!front_may(req, &((const struct v1 *)arg)->front, "process"))
         return;
     struct hold *h = xnew(struct hold);
-    if (!http_request_is_unix(req)) { /* whoever dies on this computer is noticed at once */
+    if (!http_request_is_unix(req)) { /* the end of a local client is noticed at once */
         opts.ping_ns = PING_NS;
         opts.pong_ns = PONG_NS;
     }
@@ -346,22 +641,16 @@ static void open_hold(struct http_request *req, void *arg)
     manager_holder_add(h->manager, &h->entry);
 }
 
-/* Who holds what. */
+/* The list of holds --------------------------------------------------------------------------- */
 
 static void write_hold(struct jw *w, const struct session *s, const struct lease_holder *e)
 {
-    char when[40];
-    struct err ignored;
-    AUTO(json) struct json *told = NULL;
     jw_object(w);
     jw_kstr(w, "session_id", s != NULL ? session_id(s) : NULL);
     jw_kbool(w, "held", e != NULL);
-    clock_format(e != NULL ? e->since : session_created(s), when, sizeof(when));
-    jw_kstr(w, "since", when);
-    if (e != NULL && e->info != NULL && json_parse(e->info, e->info_len, &told, &ignored) == 0) {
-        jw_key(w, "info");
-        jw_value(w, told);
-    }
+    front_write_time(w, "since", e != NULL ? e->since : session_created(s));
+    if (e != NULL && e->info != NULL)
+        jw_kraw(w, "info", e->info, e->info_len); /* as on_info() wrote it */
     jw_object_end(w);
 }
 
@@ -375,34 +664,25 @@ static void list_holds(struct http_request *req, void *arg)
 {
     struct manager *m = ((const struct v1 *)arg)->front.manager;
     const struct authz_scope *scope = front_caller(req);
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, LIST_MAX);
     if (!front_may(req, &((const struct v1 *)arg)->front, "process"))
         return;
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_key(&w, "holds");
-    jw_array(&w);
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, LIST_MAX);
+
+    jw_karray(w, "holds");
     for (struct lease_holder *e = manager_holder_next(m, NULL); e != NULL;
          e = manager_holder_next(m, e))
         if (is_visible(scope, e->session))
-            write_hold(&w, e->session, e);
+            write_hold(w, e->session, e);
     for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s))
         if (session_lease_sec(s) > 0 && !session_lease_held(s) && is_visible(scope, s))
-            write_hold(&w, s, NULL);
-    jw_array_end(&w);
-    jw_object_end(&w);
-    front_reply_json(req, 200, &out, &w);
+            write_hold(w, s, NULL);
+    jw_array_end(w);
+    front_reply(&out, req, 200);
 }
 
-static const struct http_route routes[] = {
+const struct http_route v1_hold_routes[] = {
     {"GET", "/v1/hold", open_hold, HTTP_ROUTE_SCOPED, 0},
     {"GET", "/v1/holds", list_holds, HTTP_ROUTE_SCOPED, 0},
     {0},
 };
-
-int v1_hold_routes(struct http_server *server, struct v1 *v, struct err *err)
-{
-    return http_server_add_routes(server, routes, v, err);
-}

@@ -5,21 +5,15 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/alloc.h"
-#include "base/buf.h"
-#include "base/err.h"
-#include "base/json.h"
 #include "base/regex.h"
 #include "base/str.h"
 #include "command/policy_service.h"
 #include "front/v1/v1_internal.h"
-#include "http/server/server.h"
 #include "loop/loop.h"
 #include "policy/authz.h"
 #include "policy/outputs.h"
-#include "session/manager.h"
 
 #define READ_MAX (4U << 20)
 #define PATTERN_MAX (REGEX_PATTERN_MAX + 1U)
@@ -27,7 +21,7 @@
 
 /* Outputs outlive their session, for a while: only the name has to be the caller's. False:
  * answered. */
-static bool find(struct http_request *req, const struct v1 *v, struct output_ref *ret)
+static bool find_output(struct http_request *req, const struct v1 *v, struct output_ref *ret)
 {
     struct err err = {0};
 
@@ -45,55 +39,11 @@ static bool find(struct http_request *req, const struct v1 *v, struct output_ref
     return r == 0;
 }
 
-/* "bytes=FROM-", "bytes=FROM-TO", "bytes=-LAST"; one of them. Anything else is not understood. */
-static int read_range(const char *text, uint64_t kept, uint64_t *ret_from, uint64_t *ret_len)
-{
-    static const char unit[] = "bytes=";
-    char word[48];
-    uint64_t from, to;
-
-    if (!str_starts(text, unit) || str_copy(word, sizeof(word), text + strlen(unit)) < 0)
-        return -EINVAL;
-    char *dash = strchr(word, '-');
-    if (dash == NULL)
-        return -EINVAL;
-    *dash++ = '\0';
-    if (word[0] == '\0') {
-        if (str_to_u64(dash, &to) < 0 || to == 0)
-            return -EINVAL;
-        *ret_len = to < kept ? to : kept;
-        *ret_from = kept - *ret_len;
-        return 0;
-    }
-    if (str_to_u64(word, &from) < 0)
-        return -EINVAL;
-    to = UINT64_MAX;
-    if (dash[0] != '\0' && (str_to_u64(dash, &to) < 0 || to < from))
-        return -EINVAL;
-    *ret_from = from;
-    *ret_len = to - from < UINT64_MAX ? to - from + 1 : UINT64_MAX;
-    return 0;
-}
-
 static void reply_range(struct http_request *req, const struct output_info *info, uint64_t from,
                         const char *data, size_t len)
 {
-    char text[96];
-
-    (void)snprintf(text, sizeof(text), "bytes %llu-%llu/%llu", (unsigned long long)from,
-                   (unsigned long long)(from + len - 1), (unsigned long long)info->kept);
-    (void)http_reply_header(req, "Content-Range", text);
+    v1_put_range(req, from, from + len, info->kept);
     http_reply(req, 206, "application/octet-stream", data, len);
-}
-
-static void unsatisfiable(struct http_request *req, const struct output_info *info)
-{
-    char text[48];
-
-    (void)snprintf(text, sizeof(text), "bytes */%llu", (unsigned long long)info->kept);
-    (void)http_reply_header(req, "Content-Range", text);
-    http_reply_error(req, 416, "range", "nothing is kept there",
-                     "ask for what lies before the end");
 }
 
 static void read_output(struct http_request *req, void *arg)
@@ -104,7 +54,7 @@ static void read_output(struct http_request *req, void *arg)
     struct err err = {0};
     char produced[24];
 
-    if (!find(req, v, &ref))
+    if (!find_output(req, v, &ref))
         return;
     if (outputs_stat(v->front.service->outputs, &ref, &info, &err) < 0) {
         front_fail(req, &err);
@@ -112,12 +62,19 @@ static void read_output(struct http_request *req, void *arg)
     }
     const char *range = http_request_header(req, "Range");
     uint64_t from = 0, len = UINT64_MAX;
-    bool ranged = range != NULL && read_range(range, info.kept, &from, &len) == 0;
+    struct v1_range r;
+    bool ranged = range != NULL && v1_range_parse(range, &r) && !(r.is_suffix && r.length == 0);
+    if (ranged) {
+        len = r.is_suffix && r.length > info.kept ? info.kept : r.length;
+        from = r.is_suffix ? info.kept - len : r.from;
+    }
     (void)snprintf(produced, sizeof(produced), "%llu", (unsigned long long)info.produced);
     (void)http_reply_header(req, "Box-Produced-Bytes", produced);
     (void)http_reply_header(req, "Accept-Ranges", "bytes");
     if (ranged && from >= info.kept) {
-        unsatisfiable(req, &info);
+        v1_put_range(req, 0, 0, info.kept);
+        http_reply_error(req, 416, "range", "the range begins behind the last byte that is kept",
+                         "ask for what lies before the end");
         return;
     }
     /* A reader that takes more than one answer holds comes again for the rest. */
@@ -139,15 +96,15 @@ struct search {
     struct loop *loop;
     struct output_grep *grep; /* owned */
     struct loop_defer defer;
-    struct buf out;
-    struct jw w;
+    struct front_answer out;
+    struct jw *w; /* of out */
 };
 
 static void search_free(struct search *s)
 {
     loop_defer_stop(&s->defer);
     output_grep_free(s->grep);
-    buf_done(&s->out);
+    front_answer_done(&s->out);
     free(s);
 }
 
@@ -155,15 +112,14 @@ static void on_match(void *arg, const struct grep_match *match)
 {
     struct search *s = arg;
 
-    jw_object(&s->w);
-    jw_ku64(&s->w, "line", match->line);
-    jw_ku64(&s->w, "offset", match->offset);
-    jw_key(&s->w, "text");
-    jw_strn(&s->w, match->text, match->len);
-    jw_object_end(&s->w);
+    jw_object(s->w);
+    jw_ku64(s->w, "line", match->line);
+    jw_ku64(s->w, "offset", match->offset);
+    jw_kstrn(s->w, "text", match->text, match->len);
+    jw_object_end(s->w);
 }
 
-static void step(struct loop_defer *d)
+static void search_step(struct loop_defer *d)
 {
     struct search *s = container_of(d, struct search, defer);
     struct err err = {0};
@@ -171,7 +127,7 @@ static void step(struct loop_defer *d)
     int r = output_grep_step(s->grep, GREP_STEP, on_match, s, &err);
 
     if (r > 0) {
-        loop_defer_start(s->loop, &s->defer, step);
+        loop_defer_start(s->loop, &s->defer, search_step);
         return;
     }
     if (r < 0) {
@@ -179,13 +135,12 @@ static void step(struct loop_defer *d)
         search_free(s);
         return;
     }
-    jw_array_end(&s->w);
+    jw_array_end(s->w);
     if (output_grep_next(s->grep, &offset, &line)) {
-        jw_ku64(&s->w, "next_offset", offset);
-        jw_ku64(&s->w, "next_line", line);
+        jw_ku64(s->w, "next_offset", offset);
+        jw_ku64(s->w, "next_line", line);
     }
-    jw_object_end(&s->w);
-    front_reply_json(s->req, 200, &s->out, &s->w);
+    front_reply(&s->out, s->req, 200);
     search_free(s);
 }
 
@@ -238,7 +193,7 @@ static void grep_output(struct http_request *req, void *arg)
     struct output_ref ref;
     struct err err = {0};
 
-    if (!find(req, v, &ref))
+    if (!find_output(req, v, &ref))
         return;
     struct search *s = xnew(struct search);
     if (read_search(req, pattern, &options, &err) < 0 ||
@@ -249,21 +204,13 @@ static void grep_output(struct http_request *req, void *arg)
     }
     s->req = req;
     s->loop = manager_loop(v->front.manager);
-    buf_init(&s->out, ANSWER_MAX);
-    jw_init(&s->w, &s->out);
-    jw_object(&s->w);
-    jw_key(&s->w, "matches");
-    jw_array(&s->w);
-    loop_defer_start(s->loop, &s->defer, step);
+    s->w = front_begin(&s->out, ANSWER_MAX);
+    jw_karray(s->w, "matches");
+    loop_defer_start(s->loop, &s->defer, search_step);
 }
 
-static const struct http_route routes[] = {
+const struct http_route v1_output_routes[] = {
     {"GET", "/v1/sessions/{id}/outputs/{output}", read_output, HTTP_ROUTE_SCOPED, 0},
     {"GET", "/v1/sessions/{id}/outputs/{output}/grep", grep_output, HTTP_ROUTE_SCOPED, 0},
     {0},
 };
-
-int v1_output_routes(struct http_server *server, struct v1 *v, struct err *err)
-{
-    return http_server_add_routes(server, routes, v, err);
-}

@@ -1,86 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Lists, starts, shows and stops managed processes over HTTP, and reads their stdout by offset. */
+/* Lists, starts, shows and stops managed processes over HTTP, and reads their output by offset. */
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/alloc.h"
-#include "base/buf.h"
 #include "base/clock.h"
-#include "base/err.h"
-#include "base/json.h"
-#include "base/str.h"
-#include "command/policy_gate.h"
-#include "command/policy_service.h"
-#include "command/quota_guard.h"
-#include "front/v1/idem.h"
 #include "front/v1/v1_internal.h"
-#include "http/server/server.h"
 #include "loop/loop.h"
-#include "policy/audit/audit.h"
-#include "session/manager.h"
-#include "session/process.h"
+#include "session/process_reader.h"
 #include "spec/process.h"
 
 #define ANSWER_MAX (4U << 20)
 #define BODY_MAX (4U << 20)
 #define READ_DEFAULT (64U << 10)
 #define READ_MAX (1U << 20)
+#define STDERR_MAX (16U << 10)
 #define WAIT_MAX_MS 60000U
+#define LOOK_NS (100 * NSEC_PER_MSEC)
 
 static void write_process(struct jw *w, struct process *p)
 {
-    const struct process_spec *spec = process_spec_of(p);
-    AUTO_DONE(buf) struct buf preview;
     struct proc_range range = process_range(p);
-    char when[40];
-    buf_init(&preview, PROCESS_STDERR_CHARS * 4U + 1U);
-    process_stderr_preview(p, &preview);
-    jw_object(w);
-    jw_kstr(w, "session_id", session_id(process_session(p)));
-    jw_kstr(w, "process_id", spec->process_id);
-    jw_kstr(w, "status", process_running(p) ? "running" : "exited");
-    jw_kstr(w, "command", spec->command);
-    jw_key(w, "args");
-    jw_array(w);
-    for (char **arg = spec->args; arg != NULL && *arg != NULL; arg++)
-        jw_str(w, *arg);
-    jw_array_end(w);
-    jw_kstr(w, "cwd", spec->cwd);
+
+    front_write_process(w, p, session_id(process_session(p)));
+    jw_kstr(w, "cwd", process_spec_of(p)->cwd);
     jw_kbool(w, "attached", process_attached(p));
-    clock_format(process_started_at(p), when, sizeof(when));
-    jw_kstr(w, "started_at", when);
+    front_write_time(w, "started_at", process_started_at(p));
     if (!process_running(p)) {
-        clock_format(process_exited_at(p), when, sizeof(when));
-        jw_kstr(w, "exited_at", when);
+        front_write_time(w, "exited_at", process_exited_at(p));
         jw_kint(w, "exit_code", process_exit_code(p));
     }
     if (process_reason(p) != NULL)
         jw_kstr(w, "reason", process_reason(p));
-    jw_kstr(w, "stderr_preview", buf_str(&preview));
-    jw_key(w, "output");
-    jw_object(w);
+    front_write_stderr(w, p);
+    jw_kobject(w, "output");
     jw_ku64(w, "begin", range.begin);
     jw_ku64(w, "end", range.end);
     jw_kbool(w, "eof", range.eof);
-    jw_object_end(w);
     jw_object_end(w);
 }
 
 static void reply_process(struct http_request *req, unsigned status, struct process *p)
 {
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, ANSWER_MAX);
-    jw_init(&w, &out);
-    write_process(&w, p);
-    front_reply_json(req, status, &out, &w);
+    AUTO_DONE(front_answer) struct front_answer out;
+
+    write_process(front_begin(&out, ANSWER_MAX), p);
+    front_reply(&out, req, status);
 }
 
-struct process *v1_find_process(struct http_request *req, const struct v1 *v)
+/* The process of {id} and {process}. NULL: answered. */
+static struct process *find_process(struct http_request *req, const struct v1 *v)
 {
     struct session *s = front_use_session(req, &v->front, "process");
     if (s == NULL)
@@ -98,199 +69,136 @@ struct process *v1_find_process(struct http_request *req, const struct v1 *v)
 
 static void list_processes(struct http_request *req, void *arg)
 {
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
     struct session *s = front_use_session(req, &((const struct v1 *)arg)->front, "process");
-    buf_init(&out, ANSWER_MAX * 16U);
     if (s == NULL)
         return;
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_key(&w, "processes");
-    jw_array(&w);
-    for (struct process *p = process_next(s, NULL); p != NULL; p = process_next(s, p))
-        write_process(&w, p);
-    jw_array_end(&w);
-    jw_object_end(&w);
-    front_reply_json(req, 200, &out, &w);
+    AUTO_DONE(front_answer) struct front_answer out;
+
+    front_write_processes(front_begin(&out, ANSWER_MAX * 16U), s, write_process);
+    front_reply(&out, req, 200);
 }
 
 static void get_process(struct http_request *req, void *arg)
 {
-    struct process *p = v1_find_process(req, arg);
+    struct process *p = find_process(req, arg);
     if (p != NULL)
         reply_process(req, 200, p);
 }
 
-struct starting {
-    struct http_request *req;
-    const struct v1 *v1;
-};
-
 static void on_started(void *arg, struct process *p, const struct err *err)
 {
-    struct starting *st = arg;
-    if (p == NULL) {
-        struct audit_record record = {.event = AUDIT_PROCESS_END,
-                                      .session = http_request_param(st->req, "id")};
-        front_failed(&st->v1->front, st->req, err, NULL, &record);
-        front_fail(st->req, err);
-    } else {
-        reply_process(st->req, 201, p);
-        quota_guard(st->v1->front.service, process_session(p));
-    }
-    free(st);
-}
-
-/* Before it starts: what cannot be recorded does not, where that is asked for. */
-static int record_start(const struct v1 *v, const struct http_request *req,
-                        const struct process_spec *spec, struct err *err)
-{
-    AUTO_FREE char *args = policy_command_text(spec->args, NULL);
-    AUTO_FREE char *command = xasprintf("%s %s", spec->command, args);
-    struct audit_record record = {.event = AUDIT_PROCESS_START,
-                                  .session = http_request_param(req, "id"),
-                                  .process = spec->process_id,
-                                  .command = command,
-                                  .command_len = strlen(command)};
-    int r = policy_service_guard(v->front.service, err);
-    if (r == 0 && v->front.service->audit != NULL)
-        r = audit_ready(v->front.service->audit, err);
-    return r < 0 ? r : front_audit(&v->front, req, &record, err);
+    if (p == NULL)
+        front_fail(arg, err);
+    else
+        reply_process(arg, 201, p);
 }
 
 static void start_process(struct http_request *req, void *arg)
 {
-    AUTO(json) struct json *body = NULL;
-    AUTO(process_spec) struct process_spec *spec = NULL;
-    struct err err = {0};
-    struct session *s = front_use_session(req, &((const struct v1 *)arg)->front, "process");
     const struct v1 *v = arg;
-    if (s == NULL || !idem_begin(v->idem, req, front_who(req)) || !front_read_body(req, &body))
+    const struct front_asker asker = {.scope = front_caller(req), .who = front_who(req)};
+    AUTO(json) struct json *body = NULL;
+    struct err err = {0};
+    struct session *s = front_use_session(req, &v->front, "process");
+    if (s == NULL || !idem_begin(v->idem, req, asker.who) || !front_read_body(req, &body))
         return;
-    struct starting *st = xnew(struct starting);
-    st->req = req;
-    st->v1 = arg;
-    int r = front_strict(&process_spec_model, body, NULL, &err);
-    if (r == 0)
-        r = process_spec_parse(body, &spec, &err);
-    if (r == 0)
-        spec->owner = front_owner(front_caller(req));
-    if (r == 0)
-        r = record_start(arg, req, spec, &err);
-    if (r == 0 && process_start(s, &spec, on_started, st, &err) < 0) {
-        on_started(st, NULL, &err);
-    } else if (r < 0) {
+    const struct front_process want = {.session = s, .object = body};
+    if (front_process_start(&v->front, &asker, &want, on_started, req, &err) < 0)
         front_fail(req, &err);
-        free(st);
-    }
-}
-
-static void on_stopped(void *arg, const struct err *err)
-{
-    if (err != NULL)
-        front_fail(arg, err);
-    else
-        http_reply(arg, 204, NULL, NULL, 0);
 }
 
 static void stop_process(struct http_request *req, void *arg)
 {
     struct err err = {0};
     struct session *s = front_use_session(req, &((const struct v1 *)arg)->front, "process");
-    if (s != NULL && process_stop(s, http_request_param(req, "process"), on_stopped, req, &err) < 0)
+    if (s != NULL && process_stop(s, http_request_param(req, "process"), front_done, req, &err) < 0)
         front_fail(req, &err);
 }
 
 /* Output ------------------------------------------------------------------------------------- */
 
-/* A reader that waits for bytes that are not there yet. */
-struct reading {
+/* A request that waits for bytes that are not there yet. */
+struct output_reading {
     struct http_request *req;
-    struct process_watch watch;
-    struct loop_timer timer;
-    uint64_t from;
+    struct process_reader reader;
     size_t max;
+    uint64_t until; /* of stderr: when it is answered without any */
 };
 
-bool v1_query_number(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
-                     uint64_t *ret)
+static void reply_bytes(struct http_request *req, const char *data, size_t len, uint64_t next,
+                        bool end)
 {
     char text[24];
-    struct err err = {0};
-    ssize_t len = http_request_query_get(req, name, text, sizeof(text));
-    *ret = otherwise;
-    if (len == -ENOENT || (len >= 0 && str_to_u64(text, ret) == 0 && *ret <= most))
-        return true;
-    (void)err_set(&err, ERR_INVALID, "%s must be a whole number from 0 to %llu", name,
-                  (unsigned long long)most);
-    front_fail(req, &err);
-    return false;
+    (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)next);
+    (void)http_reply_header(req, "Box-Next-Offset", text);
+    (void)http_reply_header(req, "Box-End", end ? "true" : "false");
+    http_reply(req, 200, "application/octet-stream", data, len);
 }
 
 static void reply_output(struct http_request *req, struct process *p, uint64_t from, size_t max)
 {
     struct proc_range range = process_range(p);
-    struct err err = {0};
-    char *data = xcalloc(1, max + 1);
-    char text[24];
+    AUTO_FREE char *data = xcalloc(1, max + 1);
     ssize_t n = process_read(p, from, data, max);
     if (n < 0) {
-        (void)err_set(&err, ERR_NOT_FOUND, "offset %llu is outside of what is kept, %llu to %llu",
-                      (unsigned long long)from, (unsigned long long)range.begin,
-                      (unsigned long long)range.end);
-        front_fail(req, &err);
+        front_failf(req, ERR_NOT_FOUND, "offset %llu is outside of what is kept, %llu to %llu",
+                    (unsigned long long)from, (unsigned long long)range.begin,
+                    (unsigned long long)range.end);
     } else {
-        (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)from + (uint64_t)n);
-        (void)http_reply_header(req, "Box-Next-Offset", text);
-        (void)http_reply_header(req, "Box-End",
-                                range.eof && from + (uint64_t)n == range.end ? "true" : "false");
-        http_reply(req, 200, "application/octet-stream", data, (size_t)n);
+        uint64_t next = from + (uint64_t)n;
+        reply_bytes(req, data, (size_t)n, next, range.eof && next == range.end);
     }
-    free(data);
 }
 
-static void finish_reading(struct reading *r, struct process *p)
+static void reading_free(struct output_reading *r)
 {
-    process_watch_stop(&r->watch);
-    loop_timer_stop(&r->timer);
-    if (p != NULL) {
-        reply_output(r->req, p, r->from, r->max);
-    } else {
-        struct err err = {0};
-        (void)err_missing(&err, ERR_THING_PROCESS, "the process was stopped or replaced meanwhile");
-        front_fail(r->req, &err);
-    }
+    process_reader_stop(&r->reader);
     free(r);
 }
 
-static void on_output(struct process_watch *w, struct process *p)
+static void on_gone(struct process_reader *reader)
 {
-    finish_reading(container_of(w, struct reading, watch), p);
+    struct output_reading *r = container_of(reader, struct output_reading, reader);
+    struct err err = {0};
+    (void)err_missing(&err, ERR_THING_PROCESS, "the process was stopped or replaced meanwhile");
+    front_fail(r->req, &err);
+    reading_free(r);
 }
 
-static void on_patience(struct loop_timer *t)
+static void on_output(struct process_reader *reader)
 {
-    struct reading *r = container_of(t, struct reading, timer);
-    finish_reading(r, r->watch.p);
+    struct output_reading *r = container_of(reader, struct output_reading, reader);
+    reply_output(r->req, reader->process, reader->at, r->max);
+    reading_free(r);
 }
 
-static void on_reader_gone(struct http_request *req, void *arg)
+static void on_cancelled(struct http_request *req, void *arg)
 {
-    struct reading *r = arg;
-    process_watch_stop(&r->watch);
-    loop_timer_stop(&r->timer);
-    free(r);
+    reading_free(arg);
     http_abort(req);
+}
+
+static struct output_reading *reading_start(struct http_request *req, struct process *p,
+                                            uint64_t from,
+                                            const struct process_reader_events *events)
+{
+    struct output_reading *r = xnew(struct output_reading);
+    r->req = req;
+    r->reader.at = from;
+    process_reader_start(&r->reader, p, events);
+    http_on_cancel(req, on_cancelled, r);
+    return r;
 }
 
 /* from: where to begin; max: bytes at most; wait_ms: how long to wait for the first of them;
  * release=1: what lies before `from` was received and makes room for more. */
 static void read_output(struct http_request *req, void *arg)
 {
+    static const struct process_reader_events events = {
+        .output = on_output, .due = on_output, .ended = on_gone};
     uint64_t from, max, wait_ms, release;
     struct err err = {0};
-    struct process *p = v1_find_process(req, arg);
+    struct process *p = find_process(req, arg);
     if (p == NULL || !v1_query_number(req, "from", UINT64_MAX, process_range(p).begin, &from) ||
         !v1_query_number(req, "max", READ_MAX, READ_DEFAULT, &max) ||
         !v1_query_number(req, "wait_ms", WAIT_MAX_MS, 0, &wait_ms) ||
@@ -305,28 +213,55 @@ static void read_output(struct http_request *req, void *arg)
         reply_output(req, p, from, max);
         return;
     }
-    struct reading *r = xnew(struct reading);
-    r->req = req;
-    r->from = from;
+    struct output_reading *r = reading_start(req, p, from, &events);
     r->max = max;
-    process_watch_start(p, &r->watch, on_output);
-    http_on_cancel(req, on_reader_gone, r);
-    loop_timer_start(manager_loop(((const struct v1 *)arg)->front.manager), &r->timer,
-                     wait_ms * NSEC_PER_MSEC, on_patience);
+    process_reader_wait(&r->reader, wait_ms * NSEC_PER_MSEC);
 }
 
-static const struct http_route routes[] = {
+/* False: there is no stderr yet, and some may come. Only the last part of it is kept, so a slow
+ * reader misses bytes: Box-Next-Offset tells where those it got end. */
+static bool reply_stderr(struct http_request *req, struct process *p, uint64_t from, bool patient)
+{
+    static char data[STDERR_MAX];
+    size_t n = process_stderr_from(p, &from, data, sizeof(data));
+    bool over = !process_running(p);
+    if (n == 0 && !over && patient)
+        return false;
+    reply_bytes(req, data, n, from, over && n == 0);
+    return true;
+}
+
+/* No event tells of stderr, so we look again and again. */
+static void on_look(struct process_reader *reader)
+{
+    struct output_reading *r = container_of(reader, struct output_reading, reader);
+    if (reply_stderr(r->req, reader->process, reader->at, loop_now(reader->loop) < r->until))
+        reading_free(r);
+    else
+        process_reader_wait(reader, LOOK_NS);
+}
+
+/* from: where to begin, 0 for all that is kept; wait_ms: how long to wait for the first byte. */
+static void read_stderr(struct http_request *req, void *arg)
+{
+    static const struct process_reader_events events = {.due = on_look, .ended = on_gone};
+    uint64_t from, wait_ms;
+    struct process *p = find_process(req, arg);
+    if (p == NULL || !v1_query_number(req, "from", UINT64_MAX, 0, &from) ||
+        !v1_query_number(req, "wait_ms", WAIT_MAX_MS, 0, &wait_ms) ||
+        reply_stderr(req, p, from, wait_ms > 0))
+        return;
+    struct output_reading *r = reading_start(req, p, from, &events);
+    r->until = loop_now(r->reader.loop) + wait_ms * NSEC_PER_MSEC;
+    process_reader_wait(&r->reader, LOOK_NS);
+}
+
+const struct http_route v1_process_routes[] = {
     {"GET", "/v1/sessions/{id}/processes", list_processes, HTTP_ROUTE_SCOPED, 0},
     {"POST", "/v1/sessions/{id}/processes", start_process, HTTP_ROUTE_SCOPED, BODY_MAX},
     {"GET", "/v1/sessions/{id}/processes/{process}", get_process, HTTP_ROUTE_SCOPED, 0},
     {"DELETE", "/v1/sessions/{id}/processes/{process}", stop_process, HTTP_ROUTE_SCOPED, 0},
     {"GET", "/v1/sessions/{id}/processes/{process}/output", read_output, HTTP_ROUTE_SCOPED, 0},
-    {"GET", "/v1/sessions/{id}/processes/{process}/stderr", v1_read_stderr, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/sessions/{id}/processes/{process}/stderr", read_stderr, HTTP_ROUTE_SCOPED, 0},
     {0},
 };
-
-int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err)
-{
-    int r = http_server_add_routes(server, routes, v, err);
-    return r < 0 ? r : v1_hold_routes(server, v, err);
-}

@@ -1,26 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* One command over one WebSocket: the protocol of `box run` and `box exec`. The first message is
- * the request, as text; a client that comes back to a running command sends none. After that binary
+/* One command over a WebSocket: the protocol of `box run` and `box exec`. The first message is the
+ * request, as text; a client that comes back to a running command sends none. After that binary
  * messages carry bytes (first byte: 0 stdin, 1 stdout, 2 stderr) and text messages carry events. */
 
+#include <assert.h>
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/buf.h"
-#include "base/err.h"
-#include "base/json.h"
-#include "base/log.h"
+#include "base/state.h"
 #include "base/str.h"
 #include "command/execs.h"
-#include "command/policy_service.h"
 #include "front/v1/v1_internal.h"
-#include "http/server/server.h"
-#include "policy/audit/audit.h"
 #include "policy/authz.h"
-#include "session/manager.h"
-#include "session/run.h"
+#include "session/ports.h"
 #include "spec/spec.h"
 
 #define MESSAGE_MAX (12U << 20)
@@ -28,118 +23,126 @@
 #define TERMINAL_MAX 4096         /* rows, columns */
 #define STDIN_WINDOW (256 * 1024) /* bytes a client with acknowledgements sends ahead */
 /* A reader that pauses (a pager at the other end) neither takes bytes nor answers pings, for as
- * long as a person likes. That a peer is gone is told by the socket. */
+ * long as a person likes. The socket shows when a peer is gone. */
 #define STALL_NS (365ULL * 24 * 3600 * 1000000000ULL)
 
-struct stream {
+/*   REQUEST ──► SESSION ──► COMMAND ──► STARTED ──► FAREWELL ──► ENDED
+ *      └───────────────────────┘           └───────────────────────┘
+ * Every state but FAREWELL may move to ENDED at once, with an error. */
+enum ws_exec_state {
+    WS_EXEC_REQUEST,  /* the first message is awaited */
+    WS_EXEC_SESSION,  /* its session is being made; on_ready() frees us if the client leaves */
+    WS_EXEC_COMMAND,  /* the command was asked for */
+    WS_EXEC_STARTED,  /* the client knows that the command runs */
+    WS_EXEC_FAREWELL, /* the command has ended; its throw-away session is being removed */
+    WS_EXEC_ENDED,    /* the client knows how it ended */
+    WS_EXEC_STATE_MAX,
+};
+
+#define TO(state) (1U << WS_EXEC_##state)
+static const unsigned ws_exec_moves[WS_EXEC_STATE_MAX] = {
+    [WS_EXEC_REQUEST] = TO(SESSION) | TO(COMMAND) | TO(ENDED),
+    [WS_EXEC_SESSION] = TO(COMMAND) | TO(ENDED),
+    [WS_EXEC_COMMAND] = TO(STARTED) | TO(FAREWELL) | TO(ENDED),
+    [WS_EXEC_STARTED] = TO(FAREWELL) | TO(ENDED),
+    [WS_EXEC_FAREWELL] = TO(ENDED),
+};
+
+struct ws_exec {
+    enum ws_exec_state state;
     const struct v1 *v1;
-    struct manager *manager;
     struct ws_conn *ws;              /* NULL once closed */
     const struct authz_scope *scope; /* held, or NULL */
     char *who;                       /* owned; for records */
     struct session *session;         /* held */
     struct named_exec_reader reader;
     struct v1_exec exec;
-    char *ephemeral; /* id of a session that goes with us */
+    struct v1_ports *ports; /* owned; to publish; NULL: none */
+    bool ephemeral;         /* the session goes with us */
     bool stdin_acks;
-    uint64_t from;  /* where output begins */
-    bool started;   /* and said so */
-    bool said;      /* how it ended */
-    bool ended;     /* the farewell is under way and frees us */
+    struct run_result result; /* of WS_EXEC_FAREWELL */
+    uint64_t from;            /* where output begins */
     size_t unacked; /* bytes of stdin that were taken from the client but not acknowledged */
-    bool asked;     /* for a session; nothing is read from the client meanwhile */
 };
 
-static void end_ephemeral_done(void *arg, const struct err *err)
+static void ws_exec_move(struct ws_exec *st, enum ws_exec_state to)
 {
-    char *id = arg;
-    if (err != NULL)
-        log_warn(id, "remove throw-away session: %s; ignoring", err->msg);
-    free(id);
+    STATE_MOVE(st->state, ws_exec_moves, to);
 }
 
-static void stream_free(struct stream *st)
+static bool ws_exec_follows(const struct ws_exec *st)
 {
+    return st->state == WS_EXEC_COMMAND || st->state == WS_EXEC_STARTED;
+}
+
+static void stream_free(struct ws_exec *st)
+{
+    assert(st->ws == NULL); /* or it would call back */
     named_exec_detach(&st->reader);
     if (st->session != NULL)
         session_release(st->session);
     v1_exec_done(&st->exec);
-    free(st->ephemeral);
+    v1_ports_free(st->ports);
     free(st->who);
     authz_release(st->scope);
     free(st);
 }
 
-static void send_text(struct stream *st, struct buf *out)
+/* The last message of a connection. */
+static void farewell_send(struct ws_exec *st, struct front_answer *out)
 {
+    ws_exec_move(st, WS_EXEC_ENDED);
+    front_send(out, st->ws);
     if (st->ws != NULL)
-        (void)ws_send(st->ws, WS_TEXT, out->data, out->len);
+        ws_close(st->ws, WS_CODE_NORMAL, NULL);
 }
 
-static void say_error(struct stream *st, const struct err *err)
+static void say_error(struct ws_exec *st, const struct err *err)
 {
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, TEXT_MAX);
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_kstr(&w, "type", "error");
-    jw_kstr(&w, "code", err_code_name(err->code));
-    jw_kstr(&w, "detail", err->msg);
-    jw_kstr(&w, "remediation", front_remedy(err));
-    jw_object_end(&w);
-    send_text(st, &out);
-    if (st->ws != NULL)
-        ws_close(st->ws, 1000, NULL);
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, TEXT_MAX);
+
+    jw_kstr(w, "type", "error");
+    front_write_problem(w, err);
+    farewell_send(st, &out);
 }
 
-static void say_exit(struct stream *st, const struct run_result *result)
+static void say_exit(struct ws_exec *st, const struct run_result *result)
 {
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, TEXT_MAX);
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_kstr(&w, "type", "exit");
-    jw_ku64(&w, "seq", result->produced[0] + result->produced[1]);
-    v1_write_outcome(&w, result);
-    jw_object_end(&w);
-    send_text(st, &out);
-    if (st->ws != NULL)
-        ws_close(st->ws, 1000, NULL);
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, TEXT_MAX);
+
+    jw_kstr(w, "type", "exit");
+    jw_ku64(w, "seq", result->produced[0] + result->produced[1]);
+    v1_write_outcome(w, result);
+    farewell_send(st, &out);
 }
 
-static void say_dropped(struct stream *st, uint64_t bytes)
+static void say_dropped(struct ws_exec *st, uint64_t bytes)
 {
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, TEXT_MAX);
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_kstr(&w, "type", "dropped");
-    jw_ku64(&w, "bytes", bytes);
-    jw_ku64(&w, "seq", st->reader.at);
-    jw_object_end(&w);
-    send_text(st, &out);
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, TEXT_MAX);
+
+    jw_kstr(w, "type", "dropped");
+    jw_ku64(w, "bytes", bytes);
+    jw_ku64(w, "seq", st->reader.at);
+    front_send(&out, st->ws);
 }
 
-static void say_stdin_ack(struct stream *st)
+static void say_stdin_ack(struct ws_exec *st)
 {
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, TEXT_MAX);
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_kstr(&w, "type", "stdin_ack");
-    jw_ku64(&w, "bytes", st->unacked);
-    jw_object_end(&w);
-    send_text(st, &out);
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, TEXT_MAX);
+
+    jw_kstr(w, "type", "stdin_ack");
+    jw_ku64(w, "bytes", st->unacked);
+    front_send(&out, st->ws);
     st->unacked = 0;
 }
 
 static void on_stdin_drained(void *arg)
 {
-    struct stream *st = arg;
+    struct ws_exec *st = arg;
     if (st->stdin_acks)
         say_stdin_ack(st);
     else if (st->ws != NULL)
@@ -147,78 +150,66 @@ static void on_stdin_drained(void *arg)
 }
 
 /* The answer to a throw-away run comes when nothing of it is left. */
-struct farewell {
-    struct stream *st;
-    struct run_result result;
-};
-
 static void on_ephemeral_gone(void *arg, const struct err *err)
 {
-    struct farewell *f = arg;
-    f->st->ended = false;
-    say_exit(f->st, &f->result);
-    if (f->st->ws == NULL)
-        stream_free(f->st);
-    free(f);
+    struct ws_exec *st = arg;
+    say_exit(st, &st->result);
+    if (st->ws == NULL)
+        stream_free(st);
 }
 
-static void finish(struct stream *st)
+static void stream_finish(struct ws_exec *st)
 {
     struct err err = {0};
-    const struct run_result *result = named_exec_result(st->reader.kept);
     if (named_exec_error(st->reader.kept) != NULL) {
         say_error(st, named_exec_error(st->reader.kept));
         return; /* what is left of a throw-away session goes when the connection does */
     }
-    if (st->ephemeral == NULL) {
-        say_exit(st, result);
+    st->result = *named_exec_result(st->reader.kept);
+    if (!st->ephemeral ||
+        manager_delete_this(st->v1->front.manager, st->session, on_ephemeral_gone, st, &err) < 0) {
+        say_exit(st, &st->result); /* there is no session to remove, or it is gone by itself */
         return;
     }
-    struct farewell *f = xnew(struct farewell);
-    f->st = st;
-    f->result = *result;
-    if (manager_delete(st->manager, st->ephemeral, on_ephemeral_gone, f, &err) < 0) {
-        say_exit(st, result); /* gone by itself */
-        free(f);
-        return;
-    }
-    free(st->ephemeral);
-    st->ephemeral = NULL;
-    st->ended = true; /* on_closed() leaves the freeing to the farewell */
+    st->ephemeral = false;
+    ws_exec_move(st, WS_EXEC_FAREWELL); /* on_ephemeral_gone() frees us if the client leaves */
 }
 
-static void say_started(struct stream *st)
+static void say_started(struct ws_exec *st)
 {
     const struct named_exec *k = st->reader.kept;
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, TEXT_MAX);
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_kstr(&w, "type", "started");
-    jw_kstr(&w, "session_id", named_exec_session_id(k));
-    jw_kstr(&w, "exec_id", named_exec_id(k));
-    jw_ku64(&w, "seq", st->from);
-    jw_ku64(&w, "stdin_bytes", named_exec_stdin_bytes(k));
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, TEXT_MAX);
+
+    jw_kstr(w, "type", "started");
+    jw_kstr(w, "session_id", named_exec_session_id(k));
+    jw_kstr(w, "exec_id", named_exec_id(k));
+    jw_ku64(w, "seq", st->from);
+    jw_ku64(w, "stdin_bytes", named_exec_stdin_bytes(k));
     if (st->session != NULL)
-        jw_kint(&w, "memory_mb", session_spec(st->session)->memory_mb);
+        jw_kint(w, "memory_mb", session_spec(st->session)->memory_mb);
+    if (st->session != NULL) {
+        jw_kbool(w, "durable", session_durable(st->session));
+        front_write_unenforced(w, st->session);
+    }
     if (st->stdin_acks)
-        jw_kint(&w, "stdin_window", STDIN_WINDOW);
-    jw_object_end(&w);
-    send_text(st, &out);
-    st->started = true;
+        jw_kint(w, "stdin_window", STDIN_WINDOW);
+    v1_ports_write(st->ports, w);
+    front_send(&out, st->ws);
+    ws_exec_move(st, WS_EXEC_STARTED);
     ws_pause(st->ws, false);
 }
 
-/* A slow reader holds the program back; nothing of what he has not read is dropped. */
-static void pump(void *arg)
+/* A slow reader holds the program back; no byte that it has not read is dropped. */
+static void stream_pump(void *arg)
 {
     static char frame[1 + 65536];
-    struct stream *st = arg;
+    struct ws_exec *st = arg;
     enum exec_stream stream;
-    if (st->ws == NULL || st->said || named_exec_state(st->reader.kept) == NAMED_EXEC_ASKING)
+    if (st->ws == NULL || !ws_exec_follows(st) ||
+        named_exec_state(st->reader.kept) == COMMAND_ASKING)
         return;
-    if (!st->started && named_exec_ran(st->reader.kept))
+    if (st->state == WS_EXEC_COMMAND && named_exec_ran(st->reader.kept))
         say_started(st);
     uint64_t dropped = named_exec_take_dropped(&st->reader);
     if (dropped > 0)
@@ -230,67 +221,64 @@ static void pump(void *arg)
             return;
         named_exec_advance(&st->reader, n);
     }
-    if (!named_exec_at_end(&st->reader))
-        return;
-    st->said = true;
-    finish(st);
+    if (named_exec_at_end(&st->reader))
+        stream_finish(st);
 }
 
-static const struct named_exec_events reader_events = {.ready = pump,
+static const struct named_exec_events reader_events = {.ready = stream_pump,
                                                        .stdin_drained = on_stdin_drained};
 
-static void attach(struct stream *st, struct named_exec *k)
+static void stream_follow(struct ws_exec *st, struct named_exec *k)
 {
+    ws_exec_move(st, WS_EXEC_COMMAND);
     named_exec_attach(k, &st->reader, st->from, &reader_events, st);
-    if (named_exec_state(k) == NAMED_EXEC_ASKING)
+    if (named_exec_state(k) == COMMAND_ASKING)
         ws_pause(st->ws, true); /* stdin that comes early waits for the command */
-    pump(st);
+    stream_pump(st);
 }
 
-/* The session of a throw-away run goes with it: there is nothing to come back to. */
-static int check_life(const struct v1_exec *e, bool ephemeral, struct err *err)
+/* Ports that were published for a command which may not run, or not with all of them. */
+static void unpublish_from(struct session *s, unsigned at)
 {
-    if (ephemeral && e->on_disconnect != V1_DISCONNECT_KILL)
-        return err_set(err, ERR_INVALID, "an ephemeral session cannot outlive its connection");
-    if (e->detach)
-        return err_set(err, ERR_INVALID,
-                       "detach is for POST /v1/sessions/{id}/exec; here it is on_disconnect: keep");
-    return 0;
+    struct port_map_info info;
+    while (session_port_at(s, at, &info))
+        (void)session_unpublish(s, info.port, info.host_port, NULL);
 }
 
-static void start_run(struct stream *st)
+static void start_run(struct ws_exec *st)
 {
+    struct port_map_info info;
+    unsigned n_ports = 0;
     struct err err = {0};
     struct named_exec *k = NULL;
     st->stdin_acks = st->exec.stdin_acks;
-    if (st->ephemeral != NULL)
+    if (st->ephemeral)
         st->exec.capture_bytes = 0;
     const struct front_asker asker = {.scope = st->scope, .who = st->who};
-    if (v1_exec_begin(st->v1, st->session, &asker, &st->exec, &k, &err) < 0)
+    while (session_port_at(st->session, n_ports, &info))
+        n_ports++;
+    if (v1_ports_publish(st->ports, st->session, &err) < 0 ||
+        v1_exec_begin(st->v1, st->session, &asker, &st->exec, &k, &err) < 0) {
+        unpublish_from(st->session, n_ports);
         say_error(st, &err);
-    else
-        attach(st, k);
+    } else {
+        stream_follow(st, k);
+    }
 }
 
 static void on_ready(void *arg, struct session *s, const struct err *err)
 {
-    struct stream *st = arg;
-    if (st->ws == NULL) { /* the client left while we were at work */
-        struct err ignored = {0};
+    struct ws_exec *st = arg;
+    if (st->ws == NULL) { /* the client left while the session was being made */
+        if (st->ephemeral && s != NULL)
+            front_session_discard(&st->v1->front, s);
         if (s != NULL)
             session_release(s);
-        if (st->ephemeral != NULL && s != NULL &&
-            manager_delete(st->manager, st->ephemeral, end_ephemeral_done, st->ephemeral,
-                           &ignored) == 0)
-            st->ephemeral = NULL;
         stream_free(st);
         return;
     }
-    st->asked = false;
     ws_pause(st->ws, false);
     if (s == NULL) {
-        free(st->ephemeral);
-        st->ephemeral = NULL;
         say_error(st, err);
         return;
     }
@@ -298,60 +286,60 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
     start_run(st);
 }
 
-/* The session that the request names, as it is. */
-static int use_session(struct stream *st, const struct json *m, struct err *err)
-{
-    const char *id = json_str(json_get(json_get(m, "session"), "session_id"));
-    bool ours = id != NULL && authz_check_session(st->scope, id, err) == 0;
-    struct session *s = ours ? manager_find(st->manager, id) : NULL;
-    struct audit_record record = {
-        .event = AUDIT_DENIED, .who = st->who, .via = "http", .session = id};
-    if (id != NULL && !ours)
-        policy_service_failed(st->v1->front.service, err, NULL, &record);
-    if (s == NULL || session_sandbox(s) == NULL)
-        return err_missing(err, ERR_THING_SESSION, "session %.80s not found",
-                           id != NULL ? id : "(none given)");
-    session_hold(s);
-    st->session = s;
-    start_run(st);
-    return 0;
-}
-
-/* The same, made if need be. */
-static int make_session(struct stream *st, const struct json *want, bool ephemeral, struct err *err)
+/* The session that the request names: as it is, or made if need be. */
+static int get_session(struct ws_exec *st, const struct json *want, bool make, bool ephemeral,
+                       struct err *err)
 {
     const struct front_asker asker = {.scope = st->scope, .who = st->who};
-    const struct front_want session = {.object = want, .ret_id = ephemeral ? &st->ephemeral : NULL};
-    int r = front_session_get(&st->v1->front, &asker, &session, on_ready, st, err);
+    const struct front_want session = {.object = want, .exact = true};
+    struct session *found = NULL;
+    int r = make ? front_session_get(&st->v1->front, &asker, &session, on_ready, st, err)
+                 : front_session_find(&st->v1->front, &asker,
+                                      json_str(json_get(want, "session_id")), &found, err);
+    bool asleep = found != NULL && session_dormant(found);
+    if (r == 0 && asleep)
+        r = manager_start(st->v1->front.manager, session_id(found), on_ready, st, err);
     if (r < 0)
         return r;
-    st->asked = true;
-    ws_pause(st->ws, true); /* stdin that comes early waits for the command */
+    st->ephemeral = make && ephemeral;
+    if (make || asleep) {
+        ws_exec_move(st, WS_EXEC_SESSION);
+        ws_pause(st->ws, true); /* stdin that comes early waits for the command */
+    } else {
+        session_hold(found);
+        st->session = found;
+        start_run(st);
+    }
     return 0;
 }
 
-static int begin(struct stream *st, const struct json *m, struct err *err)
+static int stream_begin(struct ws_exec *st, const struct json *m, struct err *err)
 {
-    static const char *const ours[] = {"session", "create", "ephemeral", NULL};
+    static const char *const ours[] = {"session", "create", "ephemeral", "ports", NULL};
     static const char empty[] = "{}";
     AUTO(json) struct json *none = NULL;
     bool ephemeral = json_bool(json_get(m, "ephemeral"));
     int r = v1_exec_parse(m, ours, &st->exec, err);
     if (r == 0)
-        r = check_life(&st->exec, ephemeral, err);
+        r = v1_ports_parse(st->v1, st->scope, json_get(m, "ports"), &st->ports, err);
     if (r < 0)
         return r;
+    /* The session of a throw-away run goes with it: there is nothing to come back to. */
+    if (ephemeral && st->exec.on_disconnect != V1_DISCONNECT_KILL)
+        return err_set(err, ERR_INVALID, "an ephemeral session cannot outlive its connection");
+    if (st->exec.detach)
+        return err_set(err, ERR_INVALID,
+                       "detach is for POST /v1/sessions/{id}/exec; here it is on_disconnect: keep");
     const struct json *create = json_get(m, "create"), *want = json_get(m, "session");
-    if (create != NULL && !json_bool(create))
-        return use_session(st, m, err);
-    if (want == NULL) {
+    const bool make = create == NULL || json_bool(create);
+    if (make && want == NULL) {
         r = json_parse(empty, strlen(empty), &none, err);
         want = none;
     }
-    return r < 0 ? r : make_session(st, want, ephemeral, err);
+    return r < 0 ? r : get_session(st, want, make, ephemeral, err);
 }
 
-static void on_control(struct stream *st, const struct json *m)
+static void on_control(struct ws_exec *st, const struct json *m)
 {
     const char *type = json_str(json_get(m, "type"));
     struct named_exec *k = st->reader.kept;
@@ -364,19 +352,15 @@ static void on_control(struct stream *st, const struct json *m)
         if (rows > 0 && rows <= TERMINAL_MAX && cols > 0 && cols <= TERMINAL_MAX)
             named_exec_resize(k, (uint16_t)rows, (uint16_t)cols);
     } else if (str_eq(type, "signal")) {
-        v1_kept_signal(k, v1_signal_number(json_str(json_get(m, "signal"))));
+        int signo = v1_signal_number(json_str(json_get(m, "signal")));
+        if (signo == SIGKILL)
+            named_exec_kill(k); /* and all it started */
+        else if (signo > 0)
+            named_exec_signal(k, signo);
     }
 }
 
-/* A client that counts is never paused: what it says next may be a signal, or good-bye. */
-static void got_counted(struct stream *st, size_t len, bool held_back)
-{
-    st->unacked += len;
-    if (!held_back)
-        say_stdin_ack(st);
-}
-
-static void on_stdin(struct stream *st, const char *data, size_t len)
+static void on_stdin(struct ws_exec *st, const char *data, size_t len)
 {
     if (st->reader.kept == NULL || len < 1 || data[0] != 0)
         return;
@@ -384,79 +368,79 @@ static void on_stdin(struct stream *st, const char *data, size_t len)
     if (st->ws == NULL)
         return;
     /* The queue takes any one message on top of what does not hold the client back. */
-    if (r == -ENOBUFS)
+    if (r == -ENOBUFS) {
         ws_close(st->ws, 1009, "stdin arrives faster than the program reads");
-    else if (st->stdin_acks && r >= 0)
-        got_counted(st, len - 1, r > 0);
-    else if (r > 0)
+    } else if (st->stdin_acks && r >= 0) {
+        /* A client that counts is never paused: what it says next may be a signal, or good-bye. */
+        st->unacked += len - 1;
+        if (r == 0)
+            say_stdin_ack(st);
+    } else if (r > 0) {
         ws_pause(st->ws, true);
+    }
 }
 
 static void on_message(struct ws_conn *ws, enum ws_opcode opcode, const char *data, size_t len,
                        void *arg)
 {
-    struct stream *st = arg;
+    struct ws_exec *st = arg;
     AUTO(json) struct json *m = NULL;
     struct err err = {0};
     if (opcode == WS_BINARY) {
         on_stdin(st, data, len);
         return;
     }
+    if (st->state != WS_EXEC_REQUEST && !ws_exec_follows(st))
+        return; /* it comes too late */
     int r = json_parse(data, len, &m, &err);
     if (r == 0 && json_type(m) != JSON_OBJECT)
         r = err_set(&err, ERR_INVALID, "a message must be a JSON object");
-    if (r == 0 && st->reader.kept != NULL)
+    if (r == 0 && st->state != WS_EXEC_REQUEST)
         on_control(st, m);
     else if (r == 0)
-        r = begin(st, m, &err);
+        r = stream_begin(st, m, &err);
     if (r < 0)
         say_error(st, &err);
 }
 
 static void on_writable(struct ws_conn *ws, void *arg)
 {
-    struct stream *st = arg;
-    if (st->reader.kept != NULL)
-        pump(st);
+    stream_pump(arg);
 }
 
 static void on_closed(struct ws_conn *ws, unsigned code, const char *reason, void *arg)
 {
-    struct stream *st = arg;
-    struct err ignored = {0};
+    struct ws_exec *st = arg;
     st->ws = NULL;
-    if (st->asked || st->ended)
-        return; /* on_ready() or the farewell is still to come and frees us */
-    if (st->ephemeral != NULL && st->session != NULL &&
-        manager_delete(st->manager, st->ephemeral, end_ephemeral_done, st->ephemeral, &ignored) ==
-            0)
-        st->ephemeral = NULL;
+    if (st->state == WS_EXEC_SESSION || st->state == WS_EXEC_FAREWELL)
+        return; /* on_ready() or on_ephemeral_gone() is still to come and frees us */
+    if (st->ephemeral && st->session != NULL)
+        front_session_discard(&st->v1->front, st->session);
     stream_free(st);
 }
 
 static const struct ws_handlers handlers = {
     .message = on_message, .writable = on_writable, .closed = on_closed};
 
-static struct stream *stream_new(const struct http_request *req, const struct v1 *v)
+static struct ws_exec *stream_new(const struct http_request *req, const struct v1 *v)
 {
-    struct stream *st = xnew(struct stream);
+    struct ws_exec *st = xnew(struct ws_exec);
     st->v1 = v;
-    st->manager = v->front.manager;
     st->scope = authz_hold(front_caller(req));
     st->who = xstrdup(front_who(req));
     return st;
 }
 
-void v1_stream(struct http_request *req, void *arg)
+static void open_stream(struct http_request *req, void *arg)
 {
     struct ws_opts opts = {.max_message = MESSAGE_MAX, .stall_ns = STALL_NS, .hangup_ends = true};
     struct err err = {0};
-    struct stream *st = stream_new(req, arg);
+    struct ws_exec *st = stream_new(req, arg);
     if (http_upgrade_ws(req, &opts, &handlers, st, &st->ws, &err) < 0)
         stream_free(st);
 }
 
-/* One of several who watch: that he is slow holds the others back only for so long. */
+/* One of several readers of an exec: a slow one holds the others back only for a bounded time. */
 void v1_stream_attach(struct http_request *req, const struct v1 *v, struct named_exec *k,
                       uint64_t from)
 {
@@ -465,11 +449,16 @@ void v1_stream_attach(struct http_request *req, const struct v1 *v, struct named
     uint64_t acks = 0;
     if (!v1_query_number(req, "stdin_acks", 1, 0, &acks))
         return;
-    struct stream *st = stream_new(req, v);
+    struct ws_exec *st = stream_new(req, v);
     st->from = from;
     st->stdin_acks = acks != 0;
     if (http_upgrade_ws(req, &opts, &handlers, st, &st->ws, &err) < 0)
         stream_free(st);
     else
-        attach(st, k);
+        stream_follow(st, k);
 }
+
+const struct http_route v1_stream_routes[] = {
+    {"GET", "/v1/exec", open_stream, HTTP_ROUTE_SCOPED, 0},
+    {0},
+};

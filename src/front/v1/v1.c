@@ -1,61 +1,191 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Creates the HTTP API, and its routes for health, doctor, status, errors and sessions. */
+/* Creates the HTTP API: its routes for health, doctor, status, errors and sessions, and what the
+ * handlers of other routes share. */
 
 #include "front/v1/v1.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "backend/backend.h"
 #include "base/alloc.h"
-#include "base/buf.h"
-#include "base/err.h"
-#include "base/json.h"
+#include "base/str.h"
 #include "command/execs.h"
 #include "command/policy_service.h"
-#include "front/v1/files.h"
-#include "front/v1/idem.h"
-#include "front/v1/metrics.h"
 #include "front/v1/v1_internal.h"
 #include "http/codec/crypto.h"
-#include "http/server/server.h"
-#include "policy/audit/audit.h"
 #include "policy/authz.h"
 #include "policy/error_ring.h"
-#include "policy/outputs.h"
-#include "session/manager.h"
-#include "spec/model.h"
 #include "spec/spec.h"
 
 #define LIST_MAX (32U << 20)
 #define BODY_MAX (12U << 20)
 #define JSON_TYPE "application/json"
 
-/* One request under way. */
-struct call {
+/* What several routes read and write ------------------------------------------------------------
+ */
+
+bool v1_query_number(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
+                     uint64_t *ret)
+{
+    char text[24];
+    ssize_t len = http_request_query_get(req, name, text, sizeof(text));
+    *ret = otherwise;
+    if (len == -ENOENT || (len >= 0 && str_to_u64(text, ret) == 0 && *ret <= most))
+        return true;
+    front_failf(req, ERR_INVALID, "%s must be a whole number from 0 to %llu", name,
+                (unsigned long long)most);
+    return false;
+}
+
+bool v1_query_flag(const struct http_request *req, const char *name, bool otherwise)
+{
+    char text[8];
+    ssize_t n = http_request_query_get(req, name, text, sizeof(text));
+
+    if (n == -ENOENT)
+        return otherwise;
+    return n == 0 || (n > 0 && (str_eq(text, "1") || str_eq(text, "true")));
+}
+
+bool v1_range_parse(const char *text, struct v1_range *ret)
+{
+    static const char unit[] = "bytes=";
+    char word[48];
+    uint64_t first = 0, last = UINT64_MAX;
+
+    if (!str_starts(text, unit) || str_copy(word, sizeof(word), text + strlen(unit)) < 0)
+        return false;
+    char *dash = strchr(word, '-');
+    if (dash == NULL)
+        return false;
+    *dash++ = '\0';
+    if ((word[0] != '\0' && str_to_u64(word, &first) < 0) ||
+        (dash[0] != '\0' && str_to_u64(dash, &last) < 0) || (word[0] == '\0' && dash[0] == '\0'))
+        return false;
+    if (word[0] == '\0') {
+        *ret = (struct v1_range){.length = last, .is_suffix = true};
+        return true;
+    }
+    if (last < first)
+        return false;
+    *ret = (struct v1_range){.from = first,
+                             .length = last == UINT64_MAX ? UINT64_MAX - first : last - first + 1};
+    return true;
+}
+
+void v1_put_range(struct http_request *req, uint64_t from, uint64_t end, uint64_t size)
+{
+    char text[96];
+
+    if (end == 0)
+        (void)str_fmt(text, sizeof(text), "bytes */%llu", (unsigned long long)size);
+    else
+        (void)str_fmt(text, sizeof(text), "bytes %llu-%llu/%llu", (unsigned long long)from,
+                      (unsigned long long)end - 1, (unsigned long long)size);
+    (void)http_reply_header(req, "Content-Range", text);
+}
+
+/* Mounts whose content a client says to be of a digest that boxd has not verified. */
+static void write_unverified(struct jw *w, const struct spec *spec)
+{
+    bool any = false;
+    for (size_t i = 0; i < spec->n_extra_mounts; i++) {
+        const struct mount_spec *m = &spec->extra_mounts[i];
+        if (m->content_digest == NULL || m->mode == MOUNT_NONE)
+            continue;
+        if (!any)
+            jw_karray(w, "content_unverified");
+        any = true;
+        jw_str(w, m->mount_path);
+    }
+    if (any)
+        jw_array_end(w);
+}
+
+/* Digests that boxd has verified. */
+static void write_artifacts(struct jw *w, const struct spec *spec)
+{
+    if (spec->own.artifacts == NULL)
+        return;
+    jw_karray(w, "artifacts");
+    for (char *const *d = spec->own.artifact_digests; d != NULL && *d != NULL; d++)
+        jw_str(w, *d);
+    jw_array_end(w);
+}
+
+/* What the daemon itself says of a session: one of a chat has an end and labels. */
+static void write_own(struct jw *w, const struct spec *spec)
+{
+    if (spec->own.expires_ns == 0)
+        return;
+    front_write_time(w, "expires_at", spec->own.expires_ns);
+    jw_kobject(w, "labels");
+    for (char *const *l = spec->own.labels; l != NULL && *l != NULL; l++) {
+        AUTO_FREE char *key = xstrndup(*l, strcspn(*l, "="));
+        jw_kstr(w, key, *l + strlen(key) + 1);
+    }
+    jw_object_end(w);
+}
+
+/* Whether it stays until it is removed, and what its files took of the disk when it was stopped. */
+static void write_kept(struct jw *w, const struct session *s)
+{
+    bool known = false;
+    uint64_t bytes = session_disk(s, &known);
+
+    jw_kbool(w, "durable", session_durable(s));
+    if (session_state(s) == SESSION_STOPPED && known)
+        jw_ku64(w, "disk_bytes", bytes);
+}
+
+void v1_write_session(struct jw *w, const struct session *s)
+{
+    const struct spec *spec = session_spec(s);
+    jw_kstr(w, "session_id", spec->session_id);
+    jw_kstr(w, "backend_name", session_backend_name(s));
+    jw_kstr(w, "state", session_state_name(session_state(s)));
+    front_write_settings(w, spec);
+    write_kept(w, s);
+    front_write_unenforced(w, s);
+    front_write_time(w, "created_at", session_created(s));
+    front_write_time(w, "last_used_at", session_last_used(s));
+    jw_kint(w, "execs", session_execs(s));
+    write_own(w, spec);
+    write_unverified(w, spec);
+    write_artifacts(w, spec);
+}
+
+/* Routes -------------------------------------------------------------------------------------- */
+
+/* A request that waits for the receipt of a session. */
+struct receipt_call {
     struct http_request *req;
     struct session *session; /* held */
 };
 
-static void call_free(struct call *c)
+static void receipt_call_free(struct receipt_call *c)
 {
     session_release(c->session);
     free(c);
 }
 
+static void get_openapi(struct http_request *req, void *arg)
+{
+    http_reply(req, 200, JSON_TYPE, v1_openapi_json, v1_openapi_json_len);
+}
+
 static void get_health(struct http_request *req, void *arg)
 {
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, 1024);
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_kstr(&w, "status", "ok");
-    /* Anybody may knock on a TCP port, and learns that somebody is there. */
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, 1024);
+
+    jw_kstr(w, "status", "ok");
+    /* A TCP port may be open to the network: its clients learn only that boxd is there. */
     if (http_request_is_unix(req))
-        jw_kstr(&w, "version", BOX_VERSION);
-    jw_object_end(&w);
-    front_reply_json(req, 200, &out, &w);
+        jw_kstr(w, "version", BOX_VERSION);
+    front_reply(&out, req, 200);
 }
 
 static void on_doctor(void *arg, const char *json, size_t len, const struct err *err)
@@ -81,69 +211,58 @@ static void get_doctor(struct http_request *req, void *arg)
 static void get_status(struct http_request *req, void *arg)
 {
     const struct v1 *v = arg;
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, LIST_MAX);
     if (!front_may(req, &v->front, "status"))
         return;
-    jw_init(&w, &out);
-    policy_service_write_status(v->front.service, front_caller(req), &w);
-    front_reply_json(req, 200, &out, &w);
+    AUTO_DONE(front_answer) struct front_answer out;
+
+    policy_service_write_status(v->front.service, front_caller(req), front_begin(&out, LIST_MAX));
+    front_reply(&out, req, 200);
 }
 
 static void get_errors(struct http_request *req, void *arg)
 {
     const struct v1 *v = arg;
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, LIST_MAX);
     if (!front_may(req, &v->front, "errors"))
         return;
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_key(&w, "errors");
-    error_ring_write_json(v->front.service->errors, authz_errors(front_caller(req)), &w);
-    jw_object_end(&w);
-    front_reply_json(req, 200, &out, &w);
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, LIST_MAX);
+
+    jw_key(w, "errors");
+    error_ring_write_json(v->front.service->errors, authz_errors(front_caller(req)), w);
+    front_reply(&out, req, 200);
 }
 
 static void list_sessions(struct http_request *req, void *arg)
 {
     struct manager *m = ((const struct v1 *)arg)->front.manager;
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, LIST_MAX);
-    jw_init(&w, &out);
-    jw_object(&w);
-    jw_key(&w, "sessions");
-    jw_array(&w);
+    const bool running = v1_query_flag(req, "running", false);
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, LIST_MAX);
+
+    jw_karray(w, "sessions");
     for (struct session *s = manager_next(m, NULL); s != NULL; s = manager_next(m, s)) {
-        if (!authz_sees(front_caller(req), NULL, session_id(s)))
+        if (!authz_sees(front_caller(req), NULL, session_id(s)) ||
+            (running && session_state(s) == SESSION_STOPPED))
             continue;
-        jw_object(&w);
-        v1_write_session(&w, s);
-        jw_object_end(&w);
+        jw_object(w);
+        v1_write_session(w, s);
+        jw_object_end(w);
     }
-    jw_array_end(&w);
-    jw_object_end(&w);
-    front_reply_json(req, 200, &out, &w);
+    jw_array_end(w);
+    front_reply(&out, req, 200);
 }
 
-static void on_session_ready(void *arg, struct session *s, const struct err *err)
+static void on_created(void *arg, struct session *s, const struct err *err)
 {
     struct http_request *req = arg;
-    AUTO_DONE(buf) struct buf out;
-    struct jw w;
-    buf_init(&out, LIST_MAX);
     if (s == NULL) {
         front_fail(req, err);
         return;
     }
-    jw_init(&w, &out);
-    jw_object(&w);
-    v1_write_session(&w, s);
-    jw_object_end(&w);
-    front_reply_json(req, 201, &out, &w);
+    AUTO_DONE(front_answer) struct front_answer out;
+
+    v1_write_session(front_begin(&out, LIST_MAX), s);
+    front_reply(&out, req, 201);
     session_release(s);
 }
 
@@ -155,34 +274,39 @@ static void create_session(struct http_request *req, void *arg)
     const struct v1 *v = arg;
     if (idem_begin(v->idem, req, asker.who) && front_read_body(req, &body) &&
         front_session_get(&v->front, &asker,
-                          &(struct front_want){.object = body, .id_required = true},
-                          on_session_ready, req, &err) < 0)
+                          &(struct front_want){.object = body, .id_required = true, .exact = true},
+                          on_created, req, &err) < 0)
         front_fail(req, &err);
 }
 
 static void on_receipt(void *arg, const char *json, size_t len, const struct err *err)
 {
-    struct call *c = arg;
-    AUTO_DONE(buf) struct buf out;
+    struct receipt_call *c = arg;
     AUTO(json) struct json *receipt = NULL;
     struct err parse_err = {0};
-    struct jw w;
-    buf_init(&out, LIST_MAX);
     if (err == NULL && json_parse(json, len, &receipt, &parse_err) < 0)
         err = &parse_err;
     if (err != NULL) {
         front_fail(c->req, err);
-        call_free(c);
+        receipt_call_free(c);
         return;
     }
-    jw_init(&w, &out);
-    jw_object(&w);
-    v1_write_session(&w, c->session);
-    jw_key(&w, "receipt");
-    jw_value(&w, receipt);
-    jw_object_end(&w);
-    front_reply_json(c->req, 200, &out, &w);
-    call_free(c);
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, LIST_MAX);
+
+    v1_write_session(w, c->session);
+    jw_kvalue(w, "receipt", receipt);
+    front_reply(&out, c->req, 200);
+    receipt_call_free(c);
+}
+
+/* Nothing is in force where nothing runs, and nothing that is frozen can be asked. */
+static void reply_without_receipt(struct http_request *req, const struct session *s)
+{
+    AUTO_DONE(front_answer) struct front_answer out;
+
+    v1_write_session(front_begin(&out, LIST_MAX), s);
+    front_reply(&out, req, 200);
 }
 
 static void get_session(struct http_request *req, void *arg)
@@ -192,52 +316,42 @@ static void get_session(struct http_request *req, void *arg)
     if (s == NULL)
         return;
     struct sandbox *sb = session_sandbox(s);
-    if (sb == NULL) {
-        (void)err_set(&err, ERR_STATE, "session %s is still being made", session_id(s));
-        front_fail(req, &err);
+    if (session_dormant(s) || session_state(s) == SESSION_PAUSED) {
+        reply_without_receipt(req, s);
         return;
     }
-    struct call *c = xnew(struct call);
+    if (sb == NULL) {
+        front_failf(req, ERR_STATE, "session %s is still being made", session_id(s));
+        return;
+    }
+    struct receipt_call *c = xnew(struct receipt_call);
     c->req = req;
     c->session = s;
     session_hold(s);
     if (sb->backend->ops->receipt(sb, on_receipt, c, &err) < 0) {
         front_fail(req, &err);
-        call_free(c);
+        receipt_call_free(c);
     }
-}
-
-static void on_deleted(void *arg, const struct err *err)
-{
-    struct http_request *req = arg;
-    if (err != NULL)
-        front_fail(req, err);
-    else
-        http_reply(req, 204, NULL, NULL, 0);
 }
 
 static void delete_session(struct http_request *req, void *arg)
 {
     const struct v1 *v = arg;
     const char *id = http_request_param(req, "id");
-    struct audit_record record = {.event = AUDIT_SESSION_DELETE, .session = id};
     struct err err = {0};
     if (!front_may(req, &v->front, "session"))
         return;
+    const struct front_asker asker = {.scope = front_caller(req), .who = front_who(req)};
     int r = front_owns(req, &v->front, id)
-                ? manager_delete(v->front.manager, id, on_deleted, req, &err)
+                ? front_session_delete(&v->front, &asker, id, front_done, req, &err)
                 : authz_check_session(front_caller(req), id, &err);
-    if (r < 0) {
+    if (r < 0)
         front_fail(req, &err);
-        return;
-    }
-    (void)front_audit(&v->front, req, &record, NULL); /* it goes; losses are counted */
-    if (v->front.service->outputs != NULL)
-        outputs_forget(v->front.service->outputs, id);
 }
 
 static const struct http_route routes[] = {
     {"GET", "/v1/health", get_health, HTTP_ROUTE_OPEN, 0},
+    {"GET", "/v1/openapi.json", get_openapi, HTTP_ROUTE_SCOPED, 0},
     {"GET", "/v1/doctor", get_doctor, HTTP_ROUTE_SCOPED, 0},
     {"GET", "/v1/status", get_status, HTTP_ROUTE_SCOPED, 0},
     {"GET", "/v1/errors", get_errors, HTTP_ROUTE_SCOPED, 0},
@@ -245,41 +359,29 @@ static const struct http_route routes[] = {
     {"POST", "/v1/sessions", create_session, HTTP_ROUTE_SCOPED, BODY_MAX},
     {"GET", "/v1/sessions/{id}", get_session, HTTP_ROUTE_SCOPED, 0},
     {"DELETE", "/v1/sessions/{id}", delete_session, HTTP_ROUTE_SCOPED, 0},
-    {"POST", "/v1/sessions/{id}/exec", v1_exec, HTTP_ROUTE_SCOPED, BODY_MAX},
-    {"GET", "/v1/exec", v1_stream, HTTP_ROUTE_SCOPED, 0},
     {0},
 };
 
 int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
 {
-    int r = http_server_add_routes(server, routes, v, err);
-    if (r == 0)
-        r = v1_process_routes(server, v, err);
-    if (r == 0)
-        r = metrics_routes(server, v, err);
-    if (r == 0)
-        r = v1_execs_routes(server, v, err);
-    if (r == 0)
-        r = v1_files_routes(server, v, err);
-    if (r == 0)
-        r = v1_tools_routes(server, v, err);
-    if (r == 0)
-        r = v1_events_routes(server, v, err);
-    if (r == 0)
-        r = v1_admin_routes(server, v, err);
-    if (r == 0)
-        r = v1_tool_routes(server, v, err);
-    if (r == 0)
-        r = v1_openapi_routes(server, v, err);
-    return r < 0 ? r : v1_output_routes(server, v, err);
+    static const struct http_route *const tables[] = {
+        routes,          v1_exec_routes,   v1_stream_routes, v1_process_routes, v1_hold_routes,
+        v1_files_routes, v1_output_routes, v1_tools_routes,  v1_history_routes, v1_metrics_routes,
+        v1_state_routes, v1_ports_routes};
+    int r = 0;
+
+    v->server = server;
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(tables); i++)
+        r = http_server_add_routes(server, tables[i], v, err);
+    return r;
 }
 
-struct v1 *v1_new(const struct v1_options *options)
+struct v1 *v1_new(struct manager *m, struct events *events, const struct policy_service *service)
 {
     struct v1 *v = xnew(struct v1);
-    v->front.manager = options->manager;
-    v->front.service = options->service;
-    v->events = options->events;
+    v->front.manager = m;
+    v->front.service = service;
+    v->events = events;
     struct execs_options execs = execs_defaults;
     execs.service = v->front.service;
     v->execs = execs_new(manager_loop(v->front.manager), &execs);

@@ -9,25 +9,23 @@
 struct err;
 struct events;
 struct front;
+struct http_answer;
 struct http_server;
 struct manager;
 struct policy_service;
 struct v1;
 
-/* All borrowed, for the life of the object. */
-struct v1_options {
-    struct manager *manager;
-    struct events *events;                /* that the manager tells */
-    const struct policy_service *service; /* policy, records of what was done, kept outputs */
-};
-
-/* What the handlers share. It must outlive the server, and is freed before the manager. */
-struct v1 *v1_new(const struct v1_options *options);
+/* What the handlers share. It must outlive the server, and is freed before the manager. All are
+ * borrowed: the manager, the events that it tells, and policy, records and kept outputs. */
+struct v1 *v1_new(struct manager *m, struct events *events, const struct policy_service *service);
 void v1_free(struct v1 *v);
 DEFINE_CLEANUP(v1)
 
 /* What other fronts share with this one; it lives as long. */
 struct front *v1_front(struct v1 *v);
+
+/* For http_server_opts.answered: counts the request for GET /metrics and writes the access log. */
+void metrics_answered(struct manager *m, const struct http_answer *answer);
 
 /* Adds the routes. */
 int v1_routes(struct http_server *server, struct v1 *v, struct err *err);

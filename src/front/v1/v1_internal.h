@@ -3,37 +3,19 @@
 
 /* What the source files of the HTTP API share: its state, exec requests, files and route tables. */
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "command/policy_gate.h"
 #include "front/common/front.h"
 #include "front/v1/v1.h"
-#include "session/manager.h"
+#include "http/server/server.h"
 #include "session/run.h"
 
-struct audit_record;
 struct authz_scope;
-struct buf;
-struct chat;
-struct err;
-struct events;
 struct execs;
-struct http_request;
-struct http_server;
 struct idem;
-struct json;
-struct jw;
+struct loop;
 struct named_exec;
-struct manager;
-struct model;
-struct policy_service;
-struct process;
-struct session;
-struct spec;
+struct store;
 
 #define V1_CURSOR_KEY 32
-#define V1_CURSOR_SIZE 33 /* with the NUL */
 
 /* The argument of every handler of the API. */
 struct v1 {
@@ -45,9 +27,14 @@ struct v1 {
     char cursor_key[V1_CURSOR_KEY];   /* random */
 };
 
+/* Each ends with {0}. */
+extern const struct http_route v1_exec_routes[], v1_stream_routes[], v1_process_routes[],
+    v1_hold_routes[], v1_files_routes[], v1_output_routes[], v1_tools_routes[], v1_history_routes[],
+    v1_metrics_routes[], v1_state_routes[], v1_ports_routes[];
+
 enum v1_disconnect { V1_DISCONNECT_KILL, V1_DISCONNECT_KEEP };
 
-/* What an exec request may say, owned. Read from a table (request.c). */
+/* What an exec request may say, owned. Read from a table (exec.c). */
 struct v1_exec {
     char **argv;
     char *cmd;
@@ -63,106 +50,65 @@ struct v1_exec {
     bool detach;
 };
 
-/* `more` (NULL, or ending with NULL) names members that are somebody else's. */
+/* `more` (NULL, or ending with NULL) names further members, which the caller reads. */
 int v1_exec_parse(const struct json *object, const char *const *more, struct v1_exec *ret,
                   struct err *err);
 void v1_exec_done(struct v1_exec *e);
-void v1_exec_request(const struct v1_exec *e, struct run_options *ret); /* borrows from e */
 
-/* A command of `exec` in a session under the policy: command/policy_gate.h with what this API
- * knows. Cuts the timeout to the longest that the caller may have. */
-struct v1_gate {
-    struct session *session;
-    const struct authz_scope *scope;
-    const char *who;
-    struct v1_exec *exec;
-    void (*over)(void *arg);
-};
-
-void v1_write_session(struct jw *w, const struct session *s);
-void v1_write_outcome(struct jw *w, const struct run_result *r);
-
-/* The process of {id} and {process}. NULL: answered. */
-struct process *v1_find_process(struct http_request *req, const struct v1 *v);
-
-/* process.c */
-int v1_process_routes(struct http_server *server, struct v1 *v, struct err *err);
-
-/* output.c */
-int v1_output_routes(struct http_server *server, struct v1 *v, struct err *err);
-
-/* exec.c */
-void v1_exec(struct http_request *req, void *arg);
 /* A decimal number of the query. False: answered. */
 bool v1_query_number(struct http_request *req, const char *name, uint64_t most, uint64_t otherwise,
                      uint64_t *ret);
+/* True for "1" and "true" of the query, or when it is absent and that is the default. */
+bool v1_query_flag(const struct http_request *req, const char *name, bool otherwise);
 
-/* tools.c */
-int v1_tools_routes(struct http_server *server, struct v1 *v, struct err *err);
-
-/* attach.c: stdin, stdout and stderr of one managed process on one WebSocket, by offset. */
-struct v1_attach;
-struct ws_conn;
-
-struct v1_attach_terms {
-    const char *process_id;
-    uint64_t from;        /* next byte of stdout the peer wants */
-    uint64_t stderr_from; /* and of stderr */
-    bool joined_acks;     /* it takes an acknowledgement in front of output */
+struct v1_range {
+    uint64_t from, length; /* of bytes */
+    bool is_suffix;        /* the last `length` bytes; `from` is 0 */
 };
+/* A Range header of one range. Any other is as if there were none: false. */
+bool v1_range_parse(const char *text, struct v1_range *ret);
+/* Content-Range: the bytes from `from` to before `end`, of `size`; `end` 0: none of them. */
+void v1_put_range(struct http_request *req, uint64_t from, uint64_t end, uint64_t size);
+/* Of "INT" and the like; 0: no such signal. */
+int v1_signal_number(const char *name);
 
-/* Says what happens on `ws` until v1_attach_free(), which is owed in any case. */
-int v1_attach_new(struct session *s, const struct v1_attach_terms *terms, struct ws_conn *ws,
-                  struct v1_attach **ret, struct err *err);
-void v1_attach_free(struct v1_attach *a);
-/* One whole line, or several, for stdin. */
-void v1_attach_stdin(struct v1_attach *a, const char *data, size_t len);
-void v1_attach_stdin_eof(struct v1_attach *a);
-void v1_attach_received(struct v1_attach *a,
-                        uint64_t upto);       /* the peer has these bytes of stdout */
-void v1_attach_writable(struct v1_attach *a); /* the connection is, again */
+/* Members of answers. */
+void v1_write_session(struct jw *w, const struct session *s);
+void v1_write_outcome(struct jw *w, const struct run_result *r);
 
-/* hold.c */
-int v1_hold_routes(struct http_server *server, struct v1 *v, struct err *err);
+/* Ports that a request wants published in its session. */
+struct v1_ports;
+/* `list` NULL: *ret is NULL, too. ERR_INVALID, or the policy's refusal. */
+int v1_ports_parse(const struct v1 *v, const struct authz_scope *scope, const struct json *list,
+                   struct v1_ports **ret, struct err *err);
+void v1_ports_free(struct v1_ports *p); /* NULL is fine */
+int v1_ports_publish(struct v1_ports *p, struct session *s, struct err *err);
+void v1_ports_write(const struct v1_ports *p, struct jw *w); /* the member `ports` */
 
-/* stderr.c */
-void v1_read_stderr(struct http_request *req, void *arg);
+/* Starts a command that is known by its id; takes what *e owns, also on failure. */
+int v1_exec_begin(const struct v1 *v, struct session *s, const struct front_asker *asker,
+                  struct v1_exec *e, struct named_exec **ret, struct err *err);
 
-/* stream.c */
-void v1_stream(struct http_request *req, void *arg);
-/* Goes on with one that runs, from that position, over a WebSocket. */
+/* Follows a command from that position on, over a WebSocket. */
 void v1_stream_attach(struct http_request *req, const struct v1 *v, struct named_exec *k,
                       uint64_t from);
 
-/* execs.c: execs by id. */
-int v1_execs_routes(struct http_server *server, struct v1 *v, struct err *err);
-/* Asks for one that is known by its id; what *e owns is taken, also on failure. */
-int v1_exec_begin(const struct v1 *v, struct session *s, const struct front_asker *asker,
-                  struct v1_exec *e, struct named_exec **ret, struct err *err);
-/* POST …/exec that wants a stream, or to be left alone (`detach`). True: answered, or taken over.
- */
-bool v1_exec_kept(struct http_request *req, const struct v1 *v, struct session *s,
-                  const struct json *body);
+/* Requests that may be repeated: with an Idempotency-Key header a second one of the same caller,
+ * method, path and body gets the answer of the first, and does nothing. One that comes while the
+ * first is at work waits for it. Only answers of success are kept: a client whose request failed
+ * may try again. Answers are kept for a day, so many of them, and survive a restart. */
+struct idem *idem_new(struct loop *loop, struct store *store); /* store borrowed; NULL: in memory */
+void idem_free(struct idem *d);                                /* no request may wait any more */
+/* True: the handler is to do its work, and what it answers is kept if the caller wants that. False:
+ * answered, or it will be. `who` names the caller. */
+bool idem_begin(struct idem *d, struct http_request *req, const char *who);
 
-void v1_write_problem(struct jw *w, const char *key, const struct err *err); /* as an object */
-/* Of "INT" and the like; 0: none. */
-int v1_signal_number(const char *name);
-void v1_kept_signal(struct named_exec *k, int signo); /* KILL ends all it started */
+/* The tables of request bodies that only this front has. */
+struct v1_rename {
+    char *name; /* owned */
+};
+extern const struct model v1_exec_model, v1_change_model, v1_rename_model, v1_publication_model;
 
-/* cursor.c: a number that tells its reader nothing, and only that reader can give back. False:
- * it is not even one; whether it ever was is for the caller to say. */
-void v1_cursor_write(const struct v1 *v, const char *who, uint64_t number,
-                     char ret[static V1_CURSOR_SIZE]);
-bool v1_cursor_read(const struct v1 *v, const char *who, const char *text, uint64_t *ret);
-
-/* events.c, admin.c, tool.c, openapi.c */
-int v1_events_routes(struct http_server *server, struct v1 *v, struct err *err);
-int v1_admin_routes(struct http_server *server, struct v1 *v, struct err *err);
-int v1_tool_routes(struct http_server *server, struct v1 *v, struct err *err);
-int v1_openapi_routes(struct http_server *server, struct v1 *v, struct err *err);
-
-/* The tables of request bodies that are nobody else's. */
-extern const struct model v1_exec_model, v1_change_model;
-
-/* exec_sse.c */
-void v1_exec_sse(struct http_request *req, const struct v1 *v, struct named_exec *k, uint64_t from);
+/* docs/api/openapi.json without its indentation; the build makes it. */
+extern const unsigned char v1_openapi_json[];
+extern const size_t v1_openapi_json_len;

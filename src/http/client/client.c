@@ -4,17 +4,18 @@
 
 #include "http/client/client.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/un.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/str.h"
 #include "http/client/client_internal.h"
+#include "http/codec/crypto.h"
 
 #define IDLE_NS (20 * NSEC_PER_SEC) /* less than a server keeps one, so it seldom closes first */
 #define DEFAULT_PORT "80"
@@ -119,7 +120,7 @@ static void drop_idle(struct client_idle *idle)
         (void)close(TAKE_FD(idle->fd));
 }
 
-/* Whatever happens on a connection nobody uses, it is the end of it. */
+/* Any event on an idle connection ends it. */
 static void on_idle_event(struct loop_io *io, uint32_t events)
 {
     drop_idle(container_of(io, struct client_idle, io));
@@ -153,7 +154,7 @@ int client_take_idle(struct http_client *c)
         char byte;
         if (idle->fd < 0)
             continue;
-        /* It may have been closed without our having been told yet. */
+        /* The peer may have closed it, and the loop not have seen that yet. */
         if (recv(idle->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN) {
             drop_idle(idle);
             continue;
@@ -170,12 +171,12 @@ void http_client_free(struct http_client *c)
 {
     if (c == NULL)
         return;
-    while (c->calls != NULL)
-        call_free(c->calls);
+    while (!LIST_EMPTY(&c->calls))
+        call_free(LIST_FIRST(&c->calls));
     for (size_t i = 0; i < CLIENT_IDLE_MAX; i++)
         drop_idle(&c->idle[i]);
     if (c->dialer != NULL)
-        c->dialer->free(c->dialer_arg);
+        c->dialer->free(c->tls);
     free(c->host);
     free(c->name);
     free(c);
@@ -183,39 +184,33 @@ void http_client_free(struct http_client *c)
 
 /* Requests. */
 
-static int put_headers(struct buf *out, const struct http_client *c, const char *const (*extra)[2])
+/* What fails stays in the buffer; http1_put_end() tells. */
+static void put_headers(struct buf *out, const struct http_client *c, const char *const (*extra)[2])
 {
-    int r = http1_put_header(out, "Host", c->host);
-    if (r == 0)
-        r = http1_put_header(out, "User-Agent", "box/" BOX_VERSION);
-    for (; r == 0 && extra != NULL && (*extra)[0] != NULL; extra++)
-        r = http1_put_header(out, (*extra)[0], (*extra)[1]);
-    return r;
+    (void)http1_put_header(out, "Host", c->host);
+    (void)http1_put_header(out, "User-Agent", "box/" BOX_VERSION);
+    for (; extra != NULL && (*extra)[0] != NULL; extra++)
+        (void)http1_put_header(out, (*extra)[0], (*extra)[1]);
 }
 
 static int put_call(struct buf *out, const struct http_client *c, const struct http_call_opts *o)
 {
     const char *method = o->method != NULL ? o->method : "GET";
-    int r = http1_put_request(out, method, o->target);
 
-    if (r == 0)
-        r = put_headers(out, c, o->headers);
-    if (r == 0 && o->type != NULL)
-        r = http1_put_header(out, "Content-Type", o->type);
-    if (r == 0 && (o->flags & HTTP_CALL_STREAM) != 0)
-        r = http1_put_header(out, "Transfer-Encoding", "chunked");
-    else if (r == 0 && (o->body_len > 0 || !(str_eq(method, "GET") || str_eq(method, "HEAD"))))
-        r = http1_put_length(out, o->body_len);
-    if (r == 0 && (o->flags & HTTP_CALL_HIJACK) != 0) {
-        r = http1_put_header(out, "Connection", "Upgrade");
-        if (r == 0)
-            r = http1_put_header(out, "Upgrade", "tcp");
+    (void)http1_put_request(out, method, o->target);
+    put_headers(out, c, o->headers);
+    if (o->type != NULL)
+        (void)http1_put_header(out, "Content-Type", o->type);
+    if ((o->flags & HTTP_CALL_STREAM) != 0)
+        (void)http1_put_header(out, "Transfer-Encoding", "chunked");
+    else if (o->body_len > 0 || !(str_eq(method, "GET") || str_eq(method, "HEAD")))
+        (void)http1_put_length(out, o->body_len);
+    if ((o->flags & HTTP_CALL_HIJACK) != 0) {
+        (void)http1_put_header(out, "Connection", "Upgrade");
+        (void)http1_put_header(out, "Upgrade", "tcp");
     }
-    if (r == 0)
-        r = http1_put_end(out);
-    if (r == 0 && o->body_len > 0)
-        r = buf_append(out, o->body, o->body_len);
-    return r;
+    int r = http1_put_end(out);
+    return r == 0 && o->body_len > 0 ? buf_append(out, o->body, o->body_len) : r;
 }
 
 static struct http_call *new_call(struct http_client *c, size_t request_max, void *arg)
@@ -225,10 +220,7 @@ static struct http_call *new_call(struct http_client *c, size_t request_max, voi
     call->client = c;
     call->arg = arg;
     call->fd = -1;
-    call->next = c->calls;
-    if (c->calls != NULL)
-        c->calls->prev = call;
-    c->calls = call;
+    LIST_INSERT_HEAD(&c->calls, call, link);
     buf_init(&call->request, request_max);
     buf_init(&call->in, 2 * STREAM_SCRATCH);
     return call;
@@ -264,20 +256,15 @@ int http_client_call(struct http_client *c, const struct http_call_opts *opts,
 static int put_upgrade(struct buf *out, const struct http_client *c, const struct http_ws_call *ws,
                        const char *key)
 {
-    int r = http1_put_request(out, "GET", ws->target);
-    if (r == 0)
-        r = put_headers(out, c, ws->headers);
-    if (r == 0)
-        r = http1_put_header(out, "Connection", "Upgrade");
-    if (r == 0)
-        r = http1_put_header(out, "Upgrade", "websocket");
-    if (r == 0)
-        r = http1_put_header(out, "Sec-WebSocket-Version", "13");
-    if (r == 0)
-        r = http1_put_header(out, "Sec-WebSocket-Key", key);
-    if (r == 0 && ws->opts != NULL && ws->opts->protocol != NULL)
-        r = http1_put_header(out, "Sec-WebSocket-Protocol", ws->opts->protocol);
-    return r == 0 ? http1_put_end(out) : r;
+    (void)http1_put_request(out, "GET", ws->target);
+    put_headers(out, c, ws->headers);
+    (void)http1_put_header(out, "Connection", "Upgrade");
+    (void)http1_put_header(out, "Upgrade", "websocket");
+    (void)http1_put_header(out, "Sec-WebSocket-Version", "13");
+    (void)http1_put_header(out, "Sec-WebSocket-Key", key);
+    if (ws->opts != NULL && ws->opts->protocol != NULL)
+        (void)http1_put_header(out, "Sec-WebSocket-Protocol", ws->opts->protocol);
+    return http1_put_end(out);
 }
 
 int http_client_ws(struct http_client *c, const struct http_ws_call *ws, struct err *err)
@@ -293,7 +280,7 @@ int http_client_ws(struct http_client *c, const struct http_ws_call *ws, struct 
     }
     call->idle_ns = 10 * NSEC_PER_SEC;
     call->connect_due = loop_now(c->loop) + 10 * NSEC_PER_SEC;
-    ws_make_key(call->ws.key);
+    http_random_base64(call->ws.key);
     int r = put_upgrade(&call->request, c, ws, call->ws.key);
     if (r < 0)
         (void)err_sys(err, -r, "write a request for '%s'", ws->target);

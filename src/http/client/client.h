@@ -72,7 +72,6 @@ int http_call_send(struct http_call *call, const void *data, size_t len);
 bool http_call_full(const struct http_call *call); /* more than 64 KiB are queued */
 /* The end of the streamed body; on a raw connection the other side reads end of file. */
 int http_call_send_end(struct http_call *call);
-void http_call_pause(struct http_call *call, bool paused); /* no body() while paused */
 void http_call_cancel(struct http_call *call); /* no more callbacks; do not use it after this */
 
 struct http_ws_call {

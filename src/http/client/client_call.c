@@ -2,14 +2,13 @@
 
 /* The states of one call of the HTTP client, from connecting to the end of the answer. */
 
-#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 
-#include "base/alloc.h"
 #include "base/clock.h"
+#include "base/state.h"
 #include "http/client/client_internal.h"
 
 #define QUEUE_MAX (32u * 1024 * 1024)
@@ -27,22 +26,11 @@ static const unsigned next_states[CALL_STATE_MAX] = {
     [CALL_DONE] = 0,
 };
 
-static void move(struct http_call *call, enum call_state state)
-{
-    assert((next_states[call->state] & (1u << state)) != 0);
-    call->state = state;
-}
-
 void call_free(struct http_call *call)
 {
     if (call == NULL)
         return;
-    if (call->prev != NULL)
-        call->prev->next = call->next;
-    else
-        call->client->calls = call->next;
-    if (call->next != NULL)
-        call->next->prev = call->prev;
+    LIST_REMOVE(call, link);
     loop_io_stop(&call->connecting);
     loop_timer_stop(&call->timer);
     loop_defer_stop(&call->defer);
@@ -55,7 +43,7 @@ void call_free(struct http_call *call)
     free(call);
 }
 
-/* The end, told from the loop. */
+/* The end; handlers hear of it from the loop. */
 
 static void on_done(struct loop_defer *d)
 {
@@ -73,11 +61,11 @@ static void on_done(struct loop_defer *d)
     call_free(call);
 }
 
-static void finish(struct http_call *call)
+static void call_finish(struct http_call *call)
 {
     if (call->state == CALL_DONE)
         return;
-    move(call, CALL_DONE);
+    STATE_MOVE(call->state, next_states, CALL_DONE);
     if (call->stream.ops != NULL)
         stream_pause(&call->stream, STREAM_HANGUP_FAIL);
     loop_io_stop(&call->connecting);
@@ -85,31 +73,31 @@ static void finish(struct http_call *call)
     loop_defer_start(call->client->loop, &call->defer, on_done);
 }
 
-/* A connection that somebody else has made ends without a word; they know why. */
+/* A connection of the dialer ends without a word; the dialer knows why. */
 static bool dialer_failed(struct http_call *call)
 {
     const struct http_client *c = call->client;
-    return c->dialer != NULL && c->dialer->failure(c->dialer_arg, &call->err);
+    return c->dialer != NULL && c->dialer->failure(c->tls, &call->err);
 }
 
 /* call->err is filled. */
-static void fail(struct http_call *call)
+static void call_fail(struct http_call *call)
 {
     if (call->state == CALL_DONE)
         return;
     call->failed = true;
-    finish(call);
+    call_finish(call);
 }
 
-static void fail_with(struct http_call *call, const char *what)
+static void call_fail_with(struct http_call *call, const char *what)
 {
     (void)err_set(&call->err, ERR_BACKEND, "%s", what);
-    fail(call);
+    call_fail(call);
 }
 
 static void arm_idle(struct http_call *call)
 {
-    if (call->idle_ns > 0 && !call->paused)
+    if (call->idle_ns > 0)
         stream_arm(&call->stream, call->last_in + call->idle_ns);
 }
 
@@ -121,7 +109,7 @@ static void open_ws(struct http_call *call, const struct http1_head *head, const
     struct ws_conn *conn = NULL;
 
     if (ws_check_response(head, call->ws.key, call->ws.protocol, &call->err) < 0) {
-        fail(call);
+        call_fail(call);
         return;
     }
     struct ws_start start = {
@@ -137,10 +125,10 @@ static void open_ws(struct http_call *call, const struct http1_head *head, const
     int r = ws_conn_new(&start, &conn);
     if (r < 0) {
         (void)err_sys(&call->err, -r, "start the WebSocket");
-        fail(call);
+        call_fail(call);
         return;
     }
-    finish(call);
+    call_finish(call);
     call->ws.opened(conn, NULL, call->arg);
 }
 
@@ -160,13 +148,13 @@ static void on_head(struct http_call *call, const struct http1_head *head, const
         return;
     }
     if (becomes_raw(call, head)) {
-        move(call, CALL_RAW);
+        STATE_MOVE(call->state, next_states, CALL_RAW);
         http1_body_init(&call->body, HTTP1_BODY_UNTIL_CLOSE, 0);
     } else if (head->status == 101) {
-        fail_with(call, "peer switched protocols without being asked");
+        call_fail_with(call, "the peer switched protocols without being asked");
         return;
     } else {
-        move(call, CALL_BODY);
+        STATE_MOVE(call->state, next_states, CALL_BODY);
         http1_body_init(&call->body, http1_response_body(head, call->is_head),
                         head->content_length);
         call->reusable = head->keep_alive && call->body.kind != HTTP1_BODY_UNTIL_CLOSE;
@@ -177,13 +165,13 @@ static void on_head(struct http_call *call, const struct http1_head *head, const
 
 /* The answer is complete. Bytes behind it, or a request not sent to its end, spoil the connection
  * for further use. */
-static void complete(struct http_call *call, size_t behind)
+static void call_complete(struct http_call *call, size_t behind)
 {
     bool sent = (call->flags & HTTP_CALL_STREAM) == 0 || call->send_ended;
 
     if (behind > 0 || !sent || stream_queued(&call->stream) > 0)
         call->reusable = false;
-    finish(call);
+    call_finish(call);
 }
 
 /* Each takes bytes off the front and returns how many; 0 asks for more. */
@@ -197,18 +185,18 @@ static size_t take_head(struct http_call *call, const char *data, size_t len)
         return 0;
     int r = n < 0 ? (int)n : http1_parse(HTTP1_RESPONSE, data, (size_t)n, &head);
     if (r < 0) {
-        fail_with(call, "peer sent a malformed answer");
+        call_fail_with(call, "the peer sent a malformed answer");
         return len;
     }
     if (head.status < 200 && head.status != 101) {
         call->scan = (struct http1_scan){0};
         if (++call->interims > INTERIMS_MAX)
-            fail_with(call, "peer sent too many interim answers");
+            call_fail_with(call, "the peer sent too many interim answers");
         return (size_t)n;
     }
     on_head(call, &head, data + n, len - (size_t)n);
     if (call->state == CALL_BODY && call->body.done)
-        complete(call, len - (size_t)n);
+        call_complete(call, len - (size_t)n);
     return (size_t)n;
 }
 
@@ -218,22 +206,22 @@ static size_t take_body(struct http_call *call, const char *data, size_t len)
     ssize_t n = http1_body_read(&call->body, data, len, &part);
 
     if (n < 0) {
-        fail_with(call, "peer sent a malformed body");
+        call_fail_with(call, "the peer sent a malformed body");
         return len;
     }
     bool done = call->body.done;
     if (done)
-        complete(call, len - (size_t)n); /* first: body() may cancel the call */
+        call_complete(call, len - (size_t)n); /* first: body() may cancel the call */
     if (part.len > 0 && call->handlers->body != NULL && !call->cancelled)
         call->handlers->body(call, part.p, part.len, call->arg);
     return (size_t)n;
 }
 
-static size_t take(struct http_call *call, const char *data, size_t len)
+static size_t take_some(struct http_call *call, const char *data, size_t len)
 {
     size_t pos = 0;
 
-    while (pos < len && !call->paused) {
+    while (pos < len) {
         size_t n = len - pos;
         if (call->state == CALL_WAITING)
             n = take_head(call, data + pos, len - pos);
@@ -246,21 +234,21 @@ static size_t take(struct http_call *call, const char *data, size_t len)
     return pos;
 }
 
-static void input(struct http_call *call, const char *data, size_t len)
+static void call_input(struct http_call *call, const char *data, size_t len)
 {
     size_t used;
 
     if (call->in.len > 0) {
         if (len > 0 && buf_append(&call->in, data, len) < 0)
-            fail_with(call, "peer sent too much at once");
-        used = take(call, call->in.data, call->in.len);
+            call_fail_with(call, "the peer sent too much at once");
+        used = take_some(call, call->in.data, call->in.len);
         buf_consume(&call->in, used);
         if (call->in.len == 0)
             buf_done(&call->in);
     } else {
-        used = take(call, data, len);
+        used = take_some(call, data, len);
         if (used < len && buf_append(&call->in, data + used, len - used) < 0)
-            fail_with(call, "peer sent too much at once");
+            call_fail_with(call, "the peer sent too much at once");
     }
     arm_idle(call);
 }
@@ -276,7 +264,7 @@ static void on_data(struct stream *s, char *data, size_t len)
 
     call->last_in = loop_now(s->loop);
     if (call->state != CALL_DONE)
-        input(call, data, len);
+        call_input(call, data, len);
 }
 
 static void on_eof(struct stream *s)
@@ -285,13 +273,13 @@ static void on_eof(struct stream *s)
 
     call->reusable = false;
     if (call->state == CALL_WAITING && dialer_failed(call))
-        fail(call);
+        call_fail(call);
     else if (call->state == CALL_WAITING)
-        fail_with(call, "peer closed the connection without an answer");
+        call_fail_with(call, "the peer closed the connection without an answer");
     else if (call->state != CALL_DONE && http1_body_eof(&call->body) < 0)
-        fail_with(call, "peer closed the connection in the middle of an answer");
+        call_fail_with(call, "the peer closed the connection in the middle of an answer");
     else
-        finish(call);
+        call_finish(call);
 }
 
 static void tell_writable(struct http_call *call)
@@ -318,12 +306,12 @@ static void on_timer(struct stream *s)
 {
     struct http_call *call = from_stream(s);
 
-    if (call->state == CALL_DONE || call->paused)
+    if (call->state == CALL_DONE)
         return;
     if (loop_now(s->loop) < call->last_in + call->idle_ns)
         arm_idle(call);
     else
-        fail_with(call, "peer was silent for too long");
+        call_fail_with(call, "the peer was silent for too long");
 }
 
 static void on_kick(struct stream *s)
@@ -334,26 +322,16 @@ static void on_kick(struct stream *s)
     if (s->error != 0 && call->state != CALL_DONE && !stream_read_rest(s)) {
         if (!dialer_failed(call))
             (void)err_sys(&call->err, s->error, "talk to %s", call->client->name);
-        fail(call);
+        call_fail(call);
         return;
     }
     if (call->state == CALL_DONE)
         return;
-    if (!call->paused) {
-        stream_read(s, STREAM_SCRATCH);
-        if (call->in.len > 0)
-            input(call, NULL, 0);
-    }
+    stream_read(s, STREAM_SCRATCH);
     tell_writable(call);
 }
 
-static const struct stream_ops ops = {
-    .data = on_data,
-    .eof = on_eof,
-    .sent = on_sent,
-    .timer = on_timer,
-    .kick = on_kick,
-};
+static const struct stream_ops ops = {on_data, on_eof, on_sent, on_timer, on_kick};
 
 /* Connecting. */
 
@@ -370,17 +348,14 @@ static void connected(struct http_call *call)
     if (r < 0) {
         (void)close(fd);
         (void)err_sys(&call->err, -r, "watch the connection");
-        fail(call);
+        call_fail(call);
         return;
     }
-    move(call, CALL_WAITING);
+    STATE_MOVE(call->state, next_states, CALL_WAITING);
     call->last_in = loop_now(call->client->loop);
     (void)stream_write(&call->stream, call->request.data, call->request.len);
     buf_done(&call->request);
-    if (call->paused)
-        stream_pause(&call->stream, STREAM_HANGUP_KEEP);
-    else
-        stream_read(&call->stream, STREAM_SCRATCH);
+    stream_read(&call->stream, STREAM_SCRATCH);
     if (call->above)
         stream_kick(&call->stream); /* the queue may be short enough now */
     arm_idle(call);
@@ -401,7 +376,7 @@ static void try_next(struct http_call *call, int error)
         return;
     }
     (void)err_sys(&call->err, error, "connect to %s", call->client->name);
-    fail(call);
+    call_fail(call);
 }
 
 static void arrived(struct http_call *call)
@@ -468,7 +443,7 @@ int call_start(struct http_client *c, struct http_call *call, struct err *err)
         return 0;
     }
     if (c->dialer != NULL) {
-        int r = call->fd = c->dialer->dial(c->dialer_arg, &c->places, err);
+        int r = call->fd = c->dialer->dial(c->tls, &c->places, err);
         if (r >= 0)
             connected(call);
         return r < 0 ? r : 0;
@@ -539,24 +514,8 @@ int http_call_send_end(struct http_call *call)
     return 0;
 }
 
-void http_call_pause(struct http_call *call, bool paused)
-{
-    if (call->paused == paused)
-        return;
-    call->paused = paused;
-    if (call->stream.ops == NULL || call->state == CALL_DONE)
-        return;
-    if (paused) {
-        stream_pause(&call->stream, STREAM_HANGUP_KEEP);
-        return;
-    }
-    call->last_in = loop_now(call->client->loop);
-    stream_kick(&call->stream);
-    arm_idle(call);
-}
-
 void http_call_cancel(struct http_call *call)
 {
     call->cancelled = true;
-    finish(call);
+    call_finish(call);
 }

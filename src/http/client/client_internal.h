@@ -4,14 +4,16 @@
 /* What the source files of the HTTP client share: clients, idle connections, calls, dialers. */
 
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include "base/err.h"
+#include "base/list.h"
 #include "http/client/client.h"
 #include "http/codec/http1.h"
 #include "http/server/ws_conn_internal.h"
 #include "http/stream/places.h"
 #include "http/stream/stream_internal.h"
+
+struct tls_client;
 
 #define CLIENT_IDLE_MAX 4
 
@@ -23,21 +25,21 @@ struct client_idle {
     int fd; /* owned; -1: free place */
 };
 
-/* Somebody else who makes the connections. */
+/* Makes the connections under TLS. Programs without it do not link http/stream/tls.c. */
 struct client_dialer {
-    int (*dial)(void *arg, struct places *places, struct err *err);
-    bool (*failure)(void *arg, struct err *ret); /* why the last one broke, once */
-    void (*free)(void *arg);
+    int (*dial)(struct tls_client *tls, struct places *places, struct err *err);
+    bool (*failure)(struct tls_client *tls, struct err *ret); /* why the last one broke, once */
+    void (*free)(struct tls_client *tls);
 };
 
 struct http_client {
     struct loop *loop; /* borrowed */
     struct places places;
     const struct client_dialer *dialer; /* NULL: connections are plain ones */
-    void *dialer_arg;                   /* owned */
+    struct tls_client *tls;             /* owned, where there is a dialer */
     char *host;                         /* owned; for the Host header */
     char *name;                         /* owned; the endpoint, for errors */
-    struct http_call *calls;            /* owned until done */
+    LIST_HEAD(, http_call) calls;       /* owned until done */
     struct client_idle idle[CLIENT_IDLE_MAX];
 };
 
@@ -55,7 +57,7 @@ enum call_state {
 
 struct http_call {
     struct http_client *client; /* borrowed */
-    struct http_call *prev, *next;
+    LIST_ENTRY(http_call) link;
     const struct http_call_handlers *handlers; /* borrowed */
     void *arg;
     struct stream stream; /* once connected */
@@ -67,7 +69,7 @@ struct http_call {
     struct buf request; /* until connected, then empty */
     struct http1_scan scan;
     struct http1_body body;
-    struct buf in; /* part of a head, or input while paused */
+    struct buf in; /* part of a head */
     struct err err;
     uint64_t connect_due;
     uint64_t last_in;
@@ -78,11 +80,10 @@ struct http_call {
     bool is_head; /* the method is HEAD */
     bool failed;
     bool reusable;
-    bool paused;
     bool above;
     bool send_ended;
     bool shut_when_sent;
-    bool cancelled; /* nobody wants to hear more of it */
+    bool cancelled; /* by its owner: no handler is called any more */
 
     struct { /* of http_client_ws() */
         const struct ws_handlers *handlers;

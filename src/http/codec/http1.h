@@ -6,8 +6,7 @@
  * could read differently is an error, never a guess.
  *
  * A head is read in two steps. http1_scan() finds its end and may be called again with more bytes;
- * http1_parse() then reads the complete head. http1_head() does both, for callers with all bytes.
- */
+ * http1_parse() then reads the complete head. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -87,11 +86,7 @@ ssize_t http1_scan(struct http1_scan *s, const char *data, size_t len, size_t ma
  * *ret is garbage on failure. */
 int http1_parse(enum http1_role role, const char *data, size_t len, struct http1_head *ret);
 
-/* Both in one, from the first byte. Returns as http1_scan(), or the errors of http1_parse(). */
-ssize_t http1_head(enum http1_role role, const char *data, size_t len, size_t max,
-                   struct http1_head *ret);
-
-/* The status a server answers to an error of the three functions above and of the body reader. */
+/* The status a server answers to an error of the two functions above and of the body reader. */
 unsigned http1_error_status(int error);
 
 /* Which body follows. `to_head`: the request was a HEAD. */
@@ -134,6 +129,10 @@ void http1_body_init(struct http1_body *b, enum http1_body_kind kind, uint64_t l
  * Returns how many bytes were taken, or -EBADMSG. Call again while bytes are left and !b->done. */
 ssize_t http1_body_read(struct http1_body *b, const char *data, size_t len,
                         struct http1_str *ret_part);
+
+/* Takes all that is there of the body; its payload, *ret_size bytes, comes to lie at the front of
+ * data, however small its chunks are. Returns how many bytes were taken, or -EBADMSG. */
+ssize_t http1_body_gather(struct http1_body *b, char *data, size_t len, size_t *ret_size);
 
 /* The peer closed: 0 when the body may end here, -EBADMSG when it was cut short. */
 int http1_body_eof(struct http1_body *b);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Decodes frames into messages, and writes frame heads and close payloads. */
+/* WebSocket frames and the opening handshake, without I/O. */
 
 #include "http/codec/ws.h"
 
@@ -8,7 +8,66 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "base/str.h"
+#include "http/codec/crypto.h"
+#include "http/codec/http1.h"
+
+static bool lead(struct ws_utf8 *u, uint8_t c)
+{
+    unsigned n = utf8_lead(c, &u->low, &u->high);
+
+    u->need = (uint8_t)(n > 0 ? n - 1 : 0);
+    return n > 0;
+}
+
+/* Length of the ASCII prefix, to a multiple of 32 bytes: most text is all of it. */
+static size_t ascii_blocks(const char *s, size_t len)
+{
+    size_t i = 0;
+
+    for (; len - i >= 32; i += 32) {
+        uint64_t v[4];
+        memcpy(v, s + i, sizeof(v));
+        if (((v[0] | v[1] | v[2] | v[3]) & 0x8080808080808080ULL) != 0)
+            break;
+    }
+    return i;
+}
+
+/* False as soon as the bytes cannot be UTF-8. The text may end where !u->need. */
+static bool utf8_feed(struct ws_utf8 *u, const char *s, size_t len)
+{
+    size_t i = 0;
+
+    while (i < len) {
+        uint8_t c = (uint8_t)s[i];
+        if (u->need > 0) {
+            if (c < u->low || c > u->high)
+                return false;
+            *u = (struct ws_utf8){(uint8_t)(u->need - 1), 0x80, 0xbf};
+        } else if (c < 0x80) {
+            i += ascii_blocks(s + i, len - i);
+            while (i < len && (uint8_t)s[i] < 0x80)
+                i++;
+            continue;
+        } else if (!lead(u, c)) {
+            return false;
+        }
+        i++;
+    }
+    return true;
+}
+
+/* RFC 6455 §7.4 and the IANA registry: 1004 to 1006 and 1015 are never on the wire. */
+static bool code_may_be_sent(unsigned code)
+{
+    if (code >= 3000 && code <= 4999)
+        return true;
+    return (code >= 1000 && code <= 1003) || (code >= 1007 && code <= 1014);
+}
+
+/* Frames into messages, frame heads and close payloads. */
 
 #define BIT_FIN 0x80u
 #define BITS_RSV 0x70u
@@ -186,9 +245,9 @@ static int control_event(struct ws_decoder *d, struct ws_event *ret)
     ret->code = (unsigned)((uint8_t)ret->data[0] << 8 | (uint8_t)ret->data[1]);
     ret->data += 2;
     ret->len -= 2;
-    if (!ws_code_may_be_sent(ret->code))
+    if (!code_may_be_sent(ret->code))
         return -EPROTO;
-    if (!ws_utf8_feed(&utf8, ret->data, ret->len) || utf8.need > 0)
+    if (!utf8_feed(&utf8, ret->data, ret->len) || utf8.need > 0)
         return -EILSEQ;
     return 0;
 }
@@ -207,7 +266,7 @@ static int read_control(struct ws_decoder *d, char *data, size_t len, struct ws_
 /* A message that lies whole in the input is handed out where it lies; all others are joined. */
 static int read_data(struct ws_decoder *d, char *data, size_t len, struct ws_event *ret)
 {
-    if (d->opcode == WS_TEXT && !ws_utf8_feed(&d->utf8, data, len))
+    if (d->opcode == WS_TEXT && !utf8_feed(&d->utf8, data, len))
         return -EILSEQ;
     bool last = frame_fin(d) && d->payload_pos == d->payload_len;
     bool direct = last && d->message.len == 0;
@@ -320,19 +379,11 @@ void ws_mask(char *data, size_t len, const uint8_t key[static 4], uint64_t offse
         data[i] = (char)((uint8_t)data[i] ^ pattern[i & 7]);
 }
 
-/* RFC 6455 §7.4 and the IANA registry: 1004 to 1006 and 1015 are never on the wire. */
-bool ws_code_may_be_sent(unsigned code)
-{
-    if (code >= 3000 && code <= 4999)
-        return true;
-    return (code >= 1000 && code <= 1003) || (code >= 1007 && code <= 1014);
-}
-
 size_t ws_close_payload(char ret[static WS_CONTROL_MAX], unsigned code, const char *reason)
 {
     size_t len = reason != NULL ? strlen(reason) : 0;
 
-    if (!ws_code_may_be_sent(code))
+    if (!code_may_be_sent(code))
         return 0;
     ret[0] = (char)(code >> 8);
     ret[1] = (char)(code & 0xff);
@@ -341,4 +392,93 @@ size_t ws_close_payload(char ret[static WS_CONTROL_MAX], unsigned code, const ch
     if (len > 0)
         memcpy(ret + 2, reason, len);
     return len + 2;
+}
+
+/* The opening handshake, for both roles. */
+
+static const char accept_guid[] = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+static int ws_accept_for(const char *key, size_t len, char ret[static WS_ACCEPT_SIZE])
+{
+    return http_sha1_base64(key, len, accept_guid, sizeof(accept_guid) - 1, ret);
+}
+
+/* Base64 of exactly 16 bytes: 21 free characters, one with two bits in use, and the padding. */
+static bool key_ok(struct http1_str key)
+{
+    static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+    if (key.len != WS_KEY_SIZE - 1 || memcmp(key.p + 22, "==", 2) != 0)
+        return false;
+    for (size_t i = 0; i < 22; i++)
+        if (key.p[i] == '\0' || strchr(base64, key.p[i]) == NULL)
+            return false;
+    return strchr("AQgw", key.p[21]) != NULL;
+}
+
+static unsigned refuse(unsigned status, const char *why, const char **ret_why)
+{
+    *ret_why = why;
+    return status;
+}
+
+unsigned ws_check_request(const struct http1_head *head, char ret_accept[static WS_ACCEPT_SIZE],
+                          const char **ret_why)
+{
+    if (!http1_str_eq(head->method, "GET"))
+        return refuse(405, "only GET can be upgraded to a WebSocket", ret_why);
+    if (head->minor == 0)
+        return refuse(400, "HTTP/1.0 cannot be upgraded", ret_why);
+    if (!head->connection_upgrade || !http1_lists(head, "Upgrade", "websocket"))
+        return refuse(400, "this is a WebSocket; send Connection: Upgrade and Upgrade: websocket",
+                      ret_why);
+    if (http1_count(head, "Sec-WebSocket-Version") != 1 ||
+        !http1_str_eq(http1_find(head, "Sec-WebSocket-Version")->value, "13"))
+        return refuse(426, "only WebSocket version 13 is spoken here", ret_why);
+    if (http1_count(head, "Sec-WebSocket-Key") != 1)
+        return refuse(400, "exactly one Sec-WebSocket-Key is needed", ret_why);
+    struct http1_str key = http1_find(head, "Sec-WebSocket-Key")->value;
+    if (!key_ok(key))
+        return refuse(400, "Sec-WebSocket-Key is not the base64 of 16 bytes", ret_why);
+    if (http1_request_body(head) != HTTP1_BODY_NONE)
+        return refuse(400, "an upgrade request has no body", ret_why);
+    if (ws_accept_for(key.p, key.len, ret_accept) < 0)
+        return refuse(500, "no SHA-1 in this libcrypto", ret_why);
+    return 101;
+}
+
+bool ws_offers_protocol(const struct http1_head *head, const char *protocol)
+{
+    /* Names of sub-protocols keep their case, unlike tokens of other headers. */
+    for (size_t i = 0; i < head->n_headers; i++) {
+        struct http1_str list = head->headers[i].value;
+        struct http1_str element;
+        if (!http1_str_case_eq(head->headers[i].name, "Sec-WebSocket-Protocol"))
+            continue;
+        while (http1_next_element(&list, &element))
+            if (http1_str_eq(element, protocol))
+                return true;
+    }
+    return false;
+}
+
+int ws_check_response(const struct http1_head *head, const char *key, const char *protocol,
+                      struct err *err)
+{
+    char accept[WS_ACCEPT_SIZE];
+
+    if (head->status != 101)
+        return err_set(err, ERR_BACKEND, "WebSocket upgrade refused with status %u", head->status);
+    if (!head->connection_upgrade || !http1_lists(head, "Upgrade", "websocket"))
+        return err_set(err, ERR_BACKEND, "the peer switched to another protocol than WebSocket");
+    if (http1_count(head, "Sec-WebSocket-Accept") != 1 ||
+        ws_accept_for(key, strlen(key), accept) < 0 ||
+        !http1_str_eq(http1_find(head, "Sec-WebSocket-Accept")->value, accept))
+        return err_set(err, ERR_BACKEND, "Sec-WebSocket-Accept does not belong to our key");
+    if (http1_find(head, "Sec-WebSocket-Extensions") != NULL)
+        return err_set(err, ERR_BACKEND, "the peer turned on an extension that was not offered");
+    const struct http1_header *chosen = http1_find(head, "Sec-WebSocket-Protocol");
+    if (chosen != NULL && (protocol == NULL || !http1_str_eq(chosen->value, protocol)))
+        return err_set(err, ERR_BACKEND, "the peer chose a sub-protocol that was not offered");
+    return 0;
 }

@@ -110,13 +110,9 @@ size_t ws_frame_head(uint8_t ret[static WS_FRAME_HEAD_MAX], enum ws_opcode opcod
 /* Masks or unmasks; data[0] is byte `offset` of the payload. */
 void ws_mask(char *data, size_t len, const uint8_t key[static 4], uint64_t offset);
 
-bool ws_code_may_be_sent(unsigned code);
 /* Payload of a close frame: code and as much of the reason as fits on a character boundary. Returns
  * its length; 0 for WS_CODE_NONE. */
 size_t ws_close_payload(char ret[static WS_CONTROL_MAX], unsigned code, const char *reason);
-
-/* False as soon as the bytes cannot be UTF-8. The text may end where !u->need. Zero-initialise. */
-bool ws_utf8_feed(struct ws_utf8 *u, const char *s, size_t len);
 
 /* The handshake ------------------------------------------------------------------------------ */
 
@@ -128,7 +124,6 @@ unsigned ws_check_request(const struct http1_head *head, char ret_accept[static 
 /* Whether the client offered that sub-protocol. */
 bool ws_offers_protocol(const struct http1_head *head, const char *protocol);
 
-void ws_make_key(char ret[static WS_KEY_SIZE]); /* a client's fresh random key */
 /* Checks the answer to our upgrade request; `protocol` is what we offered, or NULL. */
 int ws_check_response(const struct http1_head *head, const char *key, const char *protocol,
                       struct err *err);

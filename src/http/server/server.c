@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Listeners, accepting, the lists of connections, and the life of the HTTP server. */
+/* The HTTP server: its listening sockets, tables of routes, and connections. */
 
 #include "http/server/server.h"
 
-#include <assert.h>
+#include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -18,56 +23,222 @@
 #include "base/str.h"
 #include "http/server/server_internal.h"
 
+#define BACKLOG 4096 /* the kernel cuts it to net.core.somaxconn */
 #define ACCEPTS_PER_EVENT 64
 #define ACCEPT_PAUSE_NS (100 * NSEC_PER_MSEC)
 
-/* Lists of connections. */
+/* Sockets that listen, not blocking. */
 
-void server_add(struct http_server *s, struct http_conn *c, struct conn_list *list)
+/* The directory of a path, opened, and the name in it. */
+static int open_parent(const char *path, const char **ret_name, struct err *err)
 {
-    server_remove(c);
-    c->list = list;
-    c->prev = list->last;
-    c->next = NULL;
-    if (list->last != NULL)
-        list->last->next = c;
+    const char *slash = strrchr(path, '/');
+    AUTO_FREE char *dir = NULL;
+
+    if (slash == NULL)
+        dir = xstrdup(".");
     else
-        list->first = c;
-    list->last = c;
-    list->count++;
+        dir = xstrndup(path, slash == path ? 1 : (size_t)(slash - path));
+    *ret_name = slash == NULL ? path : slash + 1;
+    if (**ret_name == '\0')
+        return err_set(err, ERR_INVALID, "'%s' names no socket", path);
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(err, errno, "open directory '%s'", dir);
+    return fd;
 }
 
-void server_remove(struct http_conn *c)
+/* Paths too long for an address go through the directory's descriptor. */
+static int fill_address(struct sockaddr_un *sun, const char *path, int dir, const char *name)
 {
-    struct conn_list *list = c->list;
+    *sun = (struct sockaddr_un){.sun_family = AF_UNIX};
+    if (str_copy(sun->sun_path, sizeof(sun->sun_path), path) == 0)
+        return 0;
+    return str_fmt(sun->sun_path, sizeof(sun->sun_path), "/proc/self/fd/%d/%s", dir, name);
+}
 
-    if (list == NULL)
+/* A process listens at that address, or might. */
+static bool is_alive(const struct sockaddr_un *sun)
+{
+    AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return true;
+    /* A full backlog is EAGAIN, a foreign socket EACCES or EPROTOTYPE: only a refusal is a no. */
+    return connect(fd, (const struct sockaddr *)sun, sizeof(*sun)) == 0 || errno != ECONNREFUSED;
+}
+
+static int remove_stale(int dir, const char *name, const struct sockaddr_un *sun, const char *path,
+                        struct err *err)
+{
+    struct stat st;
+
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return errno == ENOENT ? 0 : err_sys(err, errno, "look at '%s'", path);
+    if (!S_ISSOCK(st.st_mode))
+        return err_set(err, ERR_CONFLICT, "'%s' exists and is not a socket", path);
+    if (is_alive(sun))
+        return err_set(err, ERR_CONFLICT, "another process is listening on '%s'", path);
+    if (unlinkat(dir, name, 0) < 0)
+        return err_sys(err, errno, "remove stale socket '%s'", path);
+    return 0;
+}
+
+static int listen_unix(const char *path, mode_t mode, struct http_listener *l, struct err *err)
+{
+    struct sockaddr_un sun;
+    struct stat st;
+    const char *name;
+    int r;
+
+    AUTO_CLOSE int dir = open_parent(path, &name, err);
+    if (dir < 0)
+        return dir;
+    if (fill_address(&sun, path, dir, name) < 0)
+        return err_set(err, ERR_INVALID, "socket name '%s' is too long", name);
+    /* Two of us starting at once must not take each other's unfinished socket for a stale one. */
+    if (flock(dir, LOCK_EX | LOCK_NB) < 0)
+        return err_sys(err, errno, "lock the directory of '%s'", path);
+    r = remove_stale(dir, name, &sun, path, err);
+    if (r < 0)
+        return r;
+
+    AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return err_sys(err, errno, "make a unix socket");
+    /* The mode of an unbound socket becomes that of its file, less the umask: no process can get in
+     * between bind and a later chmod. bind does not follow a symlink. */
+    mode_t mask = umask(0);
+    bool bound = fchmod(fd, mode) == 0 && bind(fd, (struct sockaddr *)&sun, sizeof(sun)) == 0;
+    int error = errno;
+    (void)umask(mask);
+    errno = error;
+    if (!bound)
+        return err_sys(err, errno, "bind '%s'", path);
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return err_sys(err, errno, "look at '%s'", path);
+    if (!S_ISSOCK(st.st_mode) || (st.st_mode & 07777 & ~mode) != 0) {
+        (void)unlinkat(dir, name, 0);
+        return err_set(err, ERR_UNSUPPORTED, "'%s' does not keep its mode", path);
+    }
+    if (listen(fd, BACKLOG) < 0)
+        return err_sys(err, errno, "listen on '%s'", path);
+    l->path = xstrdup(path);
+    l->dev = st.st_dev;
+    l->ino = st.st_ino;
+    l->fd = TAKE_FD(fd);
+    return 0;
+}
+
+static void listen_unlink(struct http_listener *l)
+{
+    struct stat st;
+
+    if (l->path == NULL)
         return;
-    if (c->prev != NULL)
-        c->prev->next = c->next;
-    else
-        list->first = c->next;
-    if (c->next != NULL)
-        c->next->prev = c->prev;
-    else
-        list->last = c->prev;
-    list->count--;
-    c->list = NULL;
-    c->prev = c->next = NULL;
+    /* Only if it is still ours: another server may have taken the place. */
+    if (lstat(l->path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
+        (void)unlink(l->path);
+    free(TAKE_PTR(l->path));
 }
+
+static bool parse_address(const char *text, uint16_t port, union address *ret, socklen_t *ret_len)
+{
+    *ret = (union address){0};
+    if (inet_pton(AF_INET, text, &ret->v4.sin_addr) == 1) {
+        ret->v4.sin_family = AF_INET;
+        ret->v4.sin_port = htons(port);
+        *ret_len = sizeof(ret->v4);
+        return true;
+    }
+    if (inet_pton(AF_INET6, text, &ret->v6.sin6_addr) != 1)
+        return false;
+    ret->v6.sin6_family = AF_INET6;
+    ret->v6.sin6_port = htons(port);
+    *ret_len = sizeof(ret->v6);
+    return true;
+}
+
+static bool is_loopback(const union address *a)
+{
+    if (a->any.sa_family == AF_INET)
+        return ntohl(a->v4.sin_addr.s_addr) >> 24 == 127;
+    return IN6_IS_ADDR_LOOPBACK(&a->v6.sin6_addr);
+}
+
+/* Returns the port. */
+static int listen_tcp(const char *address, uint16_t port, bool loopback_only,
+                      struct http_listener *l, struct err *err)
+{
+    const int on = 1;
+    union address a;
+    socklen_t len;
+
+    if (!parse_address(address, port, &a, &len))
+        return err_set(err, ERR_INVALID, "'%s' is not a numeric address", address);
+    if (loopback_only && !is_loopback(&a))
+        return err_set(err, ERR_DENIED, "%s can be reached from outside and no token is set",
+                       address);
+    AUTO_CLOSE int fd = socket(a.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return err_sys(err, errno, "make a TCP socket");
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, &a.any, len) < 0)
+        return err_sys(err, errno, "bind %s port %u", address, port);
+    if (listen(fd, BACKLOG) < 0)
+        return err_sys(err, errno, "listen on %s port %u", address, port);
+    if (getsockname(fd, &a.any, &len) < 0)
+        return err_sys(err, errno, "read the port of %s", address);
+    l->fd = TAKE_FD(fd);
+    return ntohs(a.any.sa_family == AF_INET ? a.v4.sin_port : a.v6.sin6_port);
+}
+
+/* Takes fd. Only a service manager should hand us sockets; what it got wrong is better said at once
+ * than found out by clients. */
+static int listen_fd(int fd, bool loopback_only, struct http_listener *l, struct err *err)
+{
+    AUTO_CLOSE int owned = fd;
+    union address a = {0};
+    socklen_t len = sizeof(a), size = sizeof(int);
+    int type = 0, listening = 0;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) < 0)
+        return err_sys(err, errno, "descriptor %d was to be a socket", fd);
+    size = sizeof(int);
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) < 0)
+        return err_sys(err, errno, "descriptor %d", fd);
+    if (type != SOCK_STREAM || !listening)
+        return err_set(err, ERR_INVALID,
+                       "descriptor %d is not a stream socket that listens (ListenStream=, "
+                       "Accept=no)",
+                       fd);
+    if (getsockname(fd, &a.any, &len) < 0)
+        return err_sys(err, errno, "address of descriptor %d", fd);
+    bool tcp = a.any.sa_family == AF_INET || a.any.sa_family == AF_INET6;
+    if (!tcp && a.any.sa_family != AF_UNIX)
+        return err_set(err, ERR_INVALID, "descriptor %d is neither a unix nor a TCP socket", fd);
+    if (tcp && loopback_only && !is_loopback(&a))
+        return err_set(err, ERR_DENIED,
+                       "descriptor %d can be reached from outside and no token is set", fd);
+    int r = fd_set_nonblock(fd, true);
+    if (r < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+        return err_sys(err, r < 0 ? -r : errno, "descriptor %d", fd);
+    l->fd = TAKE_FD(owned);
+    return 0;
+}
+
+/* Accepting. */
 
 /* Makes room: the connection that has waited longest without ever being authorised goes. */
 static void drop_oldest_waiting(struct http_server *s)
 {
-    struct http_conn *c = s->waiting.first;
+    struct http_conn *c = TAILQ_FIRST(&s->waiting.conns);
 
     while (c != NULL && c->state == CONN_DEAD)
-        c = c->next;
+        c = TAILQ_NEXT(c, link);
     if (c != NULL)
         conn_kill(c);
 }
-
-/* Accepting. */
 
 static bool peer_allowed(const struct http_server *s, const struct peer *peer)
 {
@@ -113,8 +284,6 @@ static int welcome(struct http_server *s, int fd, bool filter)
     return conn_new(s, TAKE_FD(owned), domain == AF_UNIX, &peer);
 }
 
-static void on_accept(struct loop_io *io, uint32_t events);
-
 static void on_pause_over(struct loop_timer *t)
 {
     struct http_listener *l = container_of(t, struct http_listener, pause);
@@ -122,7 +291,7 @@ static void on_pause_over(struct loop_timer *t)
 }
 
 /* Out of descriptors or memory: the listener would be readable for ever and the loop would spin. So
- * it rests, the backlog waits, and somebody who never said who he is makes room. */
+ * it rests, the backlog waits, and a connection without an authorised request makes room. */
 static void pause_accept(struct http_listener *l)
 {
     drop_oldest_waiting(l->server);
@@ -148,11 +317,15 @@ static void on_accept(struct loop_io *io, uint32_t events)
     }
 }
 
-static struct http_listener *free_listener(struct http_server *s)
+/* A place for one more, or NULL. */
+static struct http_listener *free_listener(struct http_server *s, struct err *err)
 {
     for (size_t i = 0; i < SERVER_LISTENERS_MAX; i++)
         if (s->listeners[i].fd < 0)
             return &s->listeners[i];
+    (void)err_set(err, ERR_LIMIT,
+                  "the server has %d listening sockets already, and can have no more",
+                  SERVER_LISTENERS_MAX);
     return NULL;
 }
 
@@ -178,9 +351,9 @@ static int start_listener(struct http_listener *l, struct err *err)
 
 int http_server_listen_unix(struct http_server *s, const char *path, mode_t mode, struct err *err)
 {
-    struct http_listener *l = free_listener(s);
+    struct http_listener *l = free_listener(s, err);
     if (l == NULL)
-        return err_set(err, ERR_LIMIT, "too many listening sockets");
+        return -ENOBUFS;
     int r = listen_unix(path, mode != 0 ? mode : 0600, l, err);
     return r < 0 ? r : start_listener(l, err);
 }
@@ -188,9 +361,9 @@ int http_server_listen_unix(struct http_server *s, const char *path, mode_t mode
 int http_server_listen_tcp(struct http_server *s, const char *address, uint16_t port,
                            struct err *err)
 {
-    struct http_listener *l = free_listener(s);
+    struct http_listener *l = free_listener(s, err);
     if (l == NULL)
-        return err_set(err, ERR_LIMIT, "too many listening sockets");
+        return -ENOBUFS;
     int bound = listen_tcp(address, port, s->opts.authorize == NULL, l, err);
     if (bound < 0)
         return bound;
@@ -201,10 +374,10 @@ int http_server_listen_tcp(struct http_server *s, const char *address, uint16_t 
 int http_server_listen_fd(struct http_server *s, int fd, struct err *err)
 {
     AUTO_CLOSE int owned = fd;
-    struct http_listener *l = free_listener(s);
+    struct http_listener *l = free_listener(s, err);
 
     if (l == NULL)
-        return err_set(err, ERR_LIMIT, "too many listening sockets");
+        return -ENOBUFS;
     int r = listen_fd(TAKE_FD(owned), s->opts.authorize == NULL, l, err);
     return r < 0 ? r : start_listener(l, err);
 }
@@ -242,6 +415,8 @@ int http_server_new(struct loop *loop, const struct http_server_opts *opts,
     s->loop = loop;
     s->opts = opts != NULL ? *opts : none;
     set_defaults(&s->opts);
+    TAILQ_INIT(&s->waiting.conns);
+    TAILQ_INIT(&s->known.conns);
     for (size_t i = 0; i < SERVER_LISTENERS_MAX; i++) {
         s->listeners[i].server = s;
         s->listeners[i].fd = -1;
@@ -263,12 +438,9 @@ int http_server_add_routes(struct http_server *s, const struct http_route *route
 
 static void free_conns(struct conn_list *list)
 {
-    while (list->first != NULL) {
-        struct http_conn *c = list->first;
+    for (struct http_conn *c; (c = TAILQ_FIRST(&list->conns)) != NULL; conn_free(c))
         if (c->req != NULL)
             request_lost(c->req);
-        conn_free(c);
-    }
 }
 
 void http_server_free(struct http_server *s)
@@ -277,8 +449,8 @@ void http_server_free(struct http_server *s)
         return;
     for (size_t i = 0; i < SERVER_LISTENERS_MAX; i++)
         stop_listener(&s->listeners[i]);
-    while (s->sockets.first != NULL)
-        ws_conn_abort(s->sockets.first, WS_CODE_GOING_AWAY);
+    while (!LIST_EMPTY(&s->sockets.conns))
+        ws_conn_abort(LIST_FIRST(&s->sockets.conns), WS_CODE_GOING_AWAY);
     free_conns(&s->waiting);
     free_conns(&s->known);
     free(s);
@@ -294,8 +466,11 @@ void http_server_hold(struct http_server *s, bool on)
 
 static void drain_conns(struct conn_list *list)
 {
-    for (struct http_conn *c = list->first; c != NULL; c = c->next)
-        if (c->state == CONN_HEAD && c->in.len == 0)
+    struct http_conn *c;
+
+    TAILQ_FOREACH (c, &list->conns, link)
+        if ((c->state == CONN_HEAD && c->in.len == 0) ||
+            (c->state == CONN_HANDLER && c->req != NULL && c->req->raw))
             conn_kill(c);
 }
 
@@ -304,7 +479,7 @@ void http_server_drain(struct http_server *s, unsigned code, const char *reason)
     s->draining = true;
     for (size_t i = 0; i < SERVER_LISTENERS_MAX; i++)
         stop_listener(&s->listeners[i]);
-    for (struct ws_conn *c = s->sockets.first; c != NULL; c = ws_conn_next(c))
+    for (struct ws_conn *c = LIST_FIRST(&s->sockets.conns); c != NULL; c = ws_conn_next(c))
         ws_close(c, code, reason);
     drain_conns(&s->waiting);
     drain_conns(&s->known);
@@ -313,13 +488,13 @@ void http_server_drain(struct http_server *s, unsigned code, const char *reason)
 static size_t revoke_answers(struct conn_list *list, http_good_fn *good, void *arg,
                              const char *reason)
 {
+    struct http_conn *c, *next;
     size_t n = 0;
 
-    for (struct http_conn *c = list->first, *next; c != NULL; c = next) {
+    TAILQ_FOREACH_SAFE (c, &list->conns, link, next) {
         struct http_request *req = c->req;
-        next = c->next;
-        if (c->state != CONN_HANDLER || req == NULL || !req->started ||
-            good(arg, req->user, request_pass(req)))
+        bool streams = req != NULL && (req->started || (req->body_fn != NULL && !req->body_ended));
+        if (c->state != CONN_HANDLER || !streams || good(arg, req->user, request_pass(req)))
             continue;
         request_revoke(req, reason);
         n++;
@@ -331,7 +506,7 @@ size_t http_server_revoke(struct http_server *s, http_good_fn *good, void *arg, 
 {
     size_t n = revoke_answers(&s->known, good, arg, reason);
 
-    for (struct ws_conn *c = s->sockets.first, *next; c != NULL; c = next) {
+    for (struct ws_conn *c = LIST_FIRST(&s->sockets.conns), *next; c != NULL; c = next) {
         const struct ws_user *user = ws_conn_user(c);
         next = ws_conn_next(c);
         if (good(arg, user->user, user->pass) || !ws_conn_end(c, WS_CODE_POLICY, reason))
@@ -349,25 +524,4 @@ size_t http_server_count(const struct http_server *s)
 size_t http_server_count_ws(const struct http_server *s)
 {
     return s->sockets.count;
-}
-
-/* Once a second at most; every answer carries it. */
-const char *server_date(struct http_server *s)
-{
-    static const char *const days[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
-    static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
-                                         "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-    uint64_t sec = clock_real(loop_clock(s->loop)) / NSEC_PER_SEC;
-    time_t t = (time_t)sec;
-    struct tm tm;
-
-    if (sec == s->date_sec && s->date[0] != '\0')
-        return s->date;
-    s->date_sec = sec;
-    if (gmtime_r(&t, &tm) == NULL)
-        return "Thu, 01 Jan 1970 00:00:00 GMT";
-    (void)str_fmt(s->date, sizeof(s->date), "%s, %02d %s %04d %02d:%02d:%02d GMT", days[tm.tm_wday],
-                  tm.tm_mday, months[tm.tm_mon], tm.tm_year + 1900, tm.tm_hour, tm.tm_min,
-                  tm.tm_sec);
-    return s->date;
 }

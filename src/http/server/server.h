@@ -31,6 +31,7 @@ enum http_route_flags {
     HTTP_ROUTE_OPEN = 1,   /* served without asking authorize() */
     HTTP_ROUTE_SCOPED = 2, /* its handler asks who calls: see http_request_set_user() */
     HTTP_ROUTE_STREAM = 4, /* the handler runs before the body: see http_body_start() */
+    HTTP_ROUTE_BELOW = 8,  /* the last {name} stands for all that follows, as sent, also nothing */
 };
 
 /* Tables end with {0}. */
@@ -51,7 +52,7 @@ struct http_answer {
     uint64_t duration_ns;           /* since its head was complete */
 };
 
-#define HTTP_REFUSE_USER 1403U /* 403, for who asks and not for what was sent */
+#define HTTP_REFUSE_USER 1403U /* 403, because of the user and not of what was sent */
 
 /* Zero means the default. All pointers are borrowed for the life of the server. */
 struct http_server_opts {
@@ -76,9 +77,9 @@ struct http_server_opts {
      * to refuse it with (401, HTTP_REFUSE_USER, 429, 503), in an answer of fixed size that closes.
      */
     int (*authorize)(void *arg, struct http_request *req);
-    /* Who may connect to a unix socket. Default: our own uid and root. */
+    /* Whether that user may connect to a unix socket. Default: our own uid and root. */
     bool (*accept_peer)(void *arg, const struct peer *peer);
-    int diag_fd; /* of peer_socket(); 0 or -1: who connects by TCP stays unknown */
+    int diag_fd; /* of peer_socket(); 0 or -1: users that connect by TCP stay unknown */
     /* Hears of the end of every request, once; calls nothing of ours but to look at the request. A
      * request that became a WebSocket ends with 101. */
     void (*answered)(void *arg, const struct http_answer *answer);
@@ -96,12 +97,8 @@ DEFINE_CLEANUP(http_server)
 int http_server_add_routes(struct http_server *s, const struct http_route *routes, void *arg,
                            struct err *err);
 
-/* The i-th route of all tables, and the argument of its handler; NULL: there are no more. */
-const struct http_route *http_server_route_at(const struct http_server *s, size_t i,
-                                              void **ret_arg);
-
 /* A socket file with that mode (0600 if 0) from its first moment. What stands at the path is
- * replaced only when it is a socket that nobody listens on; a symlink or any other file is an
+ * replaced only when it is a socket without a listener; a symlink or any other file is an
  * error. It is removed when the server ends. */
 int http_server_listen_unix(struct http_server *s, const char *path, mode_t mode, struct err *err);
 /* `address` is numeric. Refuses an address that is not loopback while there is no authorize().
@@ -109,20 +106,21 @@ int http_server_listen_unix(struct http_server *s, const char *path, mode_t mode
 int http_server_listen_tcp(struct http_server *s, const char *address, uint16_t port,
                            struct err *err);
 /* A stream socket that listens already, as a service manager hands it over; takes fd, also on
- * failure. The same rule for addresses holds. Its file, if any, is left to whoever made it. */
+ * failure. The same rule for addresses holds. Its file, if any, is left to the process that made
+ * it. */
 int http_server_listen_fd(struct http_server *s, int fd, struct err *err);
 /* Serves a connected stream socket; takes fd, also on failure. */
 int http_server_adopt(struct http_server *s, int fd, struct err *err);
 
-/* While it is on, whoever connects waits, unheard, to be accepted. */
+/* While it is on, new connections wait to be accepted. */
 void http_server_hold(struct http_server *s, bool on);
 /* Stops listening and keeping connections alive, and closes every WebSocket with that code.
  * Requests under way are answered as usual. */
 void http_server_drain(struct http_server *s, unsigned code, const char *reason);
 /* Ends what is not good any more, by user and pass of the request that was let in: WebSockets, with
- * WS_CODE_POLICY and that reason; answers in pieces, with last words where somebody has some (see
- * http_on_revoked()), else by dropping the connection. Requests that were not answered yet are
- * left alone: whoever was let in is answered. How many there were. */
+ * WS_CODE_POLICY and that reason; answers and bodies in pieces, by http_on_revoked() where it was
+ * called, else by dropping the connection. Requests that are all there and whose answer has not
+ * begun are answered as usual. Returns how many there were. */
 typedef bool http_good_fn(void *arg, const void *user, uint64_t pass);
 size_t http_server_revoke(struct http_server *s, http_good_fn *good, void *arg, const char *reason);
 size_t http_server_count(const struct http_server *s);    /* open connections of either kind */
@@ -138,8 +136,7 @@ const char *http_request_method(const struct http_request *req);
 /* X-Request-Id as sent where that is [A-Za-z0-9._-]{1,64}, else one of our own. The answer carries
  * it, and so does every log record that is written while the handler runs. */
 const char *http_request_id(const struct http_request *req);
-const char *http_request_path(const struct http_request *req);  /* as sent, escapes and all */
-const char *http_request_query(const struct http_request *req); /* as sent; NULL without '?' */
+const char *http_request_path(const struct http_request *req); /* as sent, escapes and all */
 /* The decoded segment that matched {name}; it may hold any byte but NUL, even '/'. NULL: none. */
 const char *http_request_param(const struct http_request *req, const char *name);
 /* Decodes the first `name` of the query into ret. Length, -ENOENT, -EINVAL or -ENOBUFS. */
@@ -148,15 +145,19 @@ ssize_t http_request_query_get(const struct http_request *req, const char *name,
 const char *http_request_header(const struct http_request *req, const char *name); /* or NULL */
 const struct http1_head *http_request_head(const struct http_request *req);
 const char *http_request_body(const struct http_request *req, size_t *ret_len); /* never NULL */
-/* Who is at the other end, as far as that is known; never NULL. */
+/* The user and process at the other end, as far as they are known; never NULL. */
 const struct peer *http_request_peer(const struct http_request *req);
 bool http_request_is_unix(const struct http_request *req);   /* else it is TCP */
 bool http_request_cancelled(const struct http_request *req); /* the peer has gone */
 
-/* Who it is, for authorize() to say and handlers to ask; NULL: nobody said. A request with a user
- * is answered 403 on a route without HTTP_ROUTE_SCOPED, so that a handler that never asks gives
- * nobody more than is theirs. `done` (or NULL) runs when the request ends, or the WebSocket that it
- * has become. */
+/* Runs the handler once more, from the loop, for a request that it has not answered: what it needs
+ * was not there yet. */
+void http_request_again(struct http_request *req);
+
+/* The user with a scope, set by authorize() and read by handlers; NULL: the request has none. A
+ * request with a user is answered 403 on a route without HTTP_ROUTE_SCOPED, so that a handler that
+ * never asks cannot give more than the scope allows. `done` (or NULL) runs when the request ends,
+ * or the WebSocket that it has become. */
 void http_request_set_user(struct http_request *req, const void *user,
                            void (*done)(const void *user));
 const void *http_request_user(const struct http_request *req);
@@ -216,9 +217,6 @@ struct http_problem {
 void http_reply_problem(struct http_request *req, const struct http_problem *problem);
 void http_reply_error(struct http_request *req, unsigned status, const char *code,
                       const char *detail, const char *remediation);
-/* What is told when nobody knows better; NULL: the code is not known. */
-const char *http_problem_cause(const char *code);
-const char *http_problem_remediation(const char *code);
 
 /* An answer in pieces. http_reply_chunk() gives 0, -ENOBUFS when the queue is full (nothing was
  * taken) or -EPIPE when the peer has gone; http_reply_end() is owed in any case. */
@@ -230,6 +228,11 @@ void http_reply_start_length(struct http_request *req, unsigned status, const ch
 int http_reply_chunk(struct http_request *req, const void *data, size_t len);
 bool http_reply_full(const struct http_request *req); /* more than low_water is queued */
 void http_reply_end(struct http_request *req);
+
+/* Answers 101 to a request to switch to that protocol. From then on the connection is the
+ * handler's: the body (http_body_start()) is what the peer sends until it sends no more, chunks go
+ * out as they are, and http_reply_end() closes. The end of the server drops it. */
+void http_reply_switch(struct http_request *req, const char *protocol);
 
 /* Drops the connection without a (further) answer. */
 void http_abort(struct http_request *req);

@@ -2,12 +2,146 @@
 
 /* The states of one connection of the HTTP server, from its first head to its end. */
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
+#include <strings.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/state.h"
+#include "base/str.h"
 #include "http/server/server_internal.h"
+
+/* Which clients may ask: the Host and Origin headers. */
+
+struct host {
+    struct http1_str name; /* without brackets */
+    struct http1_str port; /* p NULL: none */
+    bool literal6;
+};
+
+static bool split_host(struct http1_str s, struct host *ret)
+{
+    const char *end = s.p + s.len;
+    const char *p = s.p;
+
+    *ret = (struct host){0};
+    if (s.len == 0)
+        return false;
+    if (*p == '[') {
+        const char *close = memchr(p, ']', s.len);
+        if (close == NULL)
+            return false;
+        ret->literal6 = true;
+        ret->name = (struct http1_str){p + 1, (size_t)(close - p - 1)};
+        p = close + 1;
+    } else {
+        while (p < end && *p != ':')
+            p++;
+        ret->name = (struct http1_str){s.p, (size_t)(p - s.p)};
+    }
+    if (p == end)
+        return ret->name.len > 0;
+    if (*p != ':')
+        return false;
+    ret->port = (struct http1_str){p + 1, (size_t)(end - p - 1)};
+    for (size_t i = 0; i < ret->port.len; i++)
+        if (ret->port.p[i] < '0' || ret->port.p[i] > '9')
+            return false;
+    return ret->name.len > 0 && ret->port.len > 0 && ret->port.len <= 5;
+}
+
+/* A name that is a numeric address: browsers cannot be led there by a name server. */
+static bool numeric(const struct host *h, struct in6_addr *ret6, struct in_addr *ret4)
+{
+    char text[INET6_ADDRSTRLEN];
+
+    if (h->name.len >= sizeof(text))
+        return false;
+    memcpy(text, h->name.p, h->name.len);
+    text[h->name.len] = '\0';
+    return inet_pton(h->literal6 ? AF_INET6 : AF_INET, text,
+                     h->literal6 ? (void *)ret6 : (void *)ret4) == 1;
+}
+
+static bool is_own_address(int fd, const struct host *h)
+{
+    union address own = {0};
+    socklen_t len = sizeof(own);
+    struct in6_addr a6;
+    struct in_addr a4;
+
+    if (!numeric(h, &a6, &a4))
+        return false;
+    if (h->literal6 ? IN6_IS_ADDR_LOOPBACK(&a6) : ntohl(a4.s_addr) >> 24 == 127)
+        return true;
+    if (getsockname(fd, &own.any, &len) < 0)
+        return false;
+    if (h->literal6)
+        return own.any.sa_family == AF_INET6 && memcmp(&own.v6.sin6_addr, &a6, sizeof(a6)) == 0;
+    if (own.any.sa_family == AF_INET6) /* a listener on :: sees IPv4 as mapped addresses */
+        return IN6_IS_ADDR_V4MAPPED(&own.v6.sin6_addr) &&
+               memcmp(own.v6.sin6_addr.s6_addr + 12, &a4, sizeof(a4)) == 0;
+    return own.v4.sin_addr.s_addr == a4.s_addr;
+}
+
+static bool host_allowed(const struct http_conn *c, struct http1_str value)
+{
+    struct host h;
+
+    if (!split_host(value, &h))
+        return false;
+    if (http1_str_case_eq(h.name, "localhost") || is_own_address(c->stream.fd, &h))
+        return true;
+    struct http1_str bare = h.literal6 ? (struct http1_str){h.name.p - 1, h.name.len + 2} : h.name;
+    for (const char *const *p = c->server->opts.hosts; p != NULL && *p != NULL; p++)
+        if (str_eq(*p, "*") || http1_str_case_eq(bare, *p) || http1_str_case_eq(value, *p))
+            return true;
+    return false;
+}
+
+/* A page of our own: what it was fetched from is our address, by number or as "localhost", and not
+ * a foreign name that was made to lead here. */
+static bool is_same_origin(const struct http_conn *c, struct http1_str host, struct http1_str value)
+{
+    static const char scheme[] = "http://";
+    size_t n = sizeof(scheme) - 1;
+    struct host h;
+
+    if (c->is_unix || host.p == NULL || value.len != n + host.len ||
+        memcmp(value.p, scheme, n) != 0 || memcmp(value.p + n, host.p, host.len) != 0)
+        return false;
+    return split_host(host, &h) &&
+           (http1_str_case_eq(h.name, "localhost") || is_own_address(c->stream.fd, &h));
+}
+
+static bool origin_allowed(const struct http_conn *c, struct http1_str value)
+{
+    for (const char *const *p = c->server->opts.origins; p != NULL && *p != NULL; p++)
+        if (http1_str_eq(value, *p))
+            return true;
+    return false;
+}
+
+/* 0, or the status to refuse with, before anything of the request is believed. */
+static unsigned policy_check(const struct http_conn *c, const struct http1_head *head)
+{
+    const struct http1_header *origin = http1_find(head, "Origin");
+
+    if (origin != NULL &&
+        (http1_count(head, "Origin") > 1 ||
+         (!origin_allowed(c, origin->value) && !is_same_origin(c, head->host, origin->value))))
+        return 403;
+    /* Any page can make a browser connect to loopback under a name of its own; only the Host header
+     * gives that away. Browsers do not speak to unix sockets. */
+    if (!c->is_unix && (head->host.p == NULL || !host_allowed(c, head->host)))
+        return 403;
+    return 0;
+}
+
+/* The states of a connection. */
 
 #define HEAD_READ 16384  /* bytes per read while a head is awaited */
 #define CHUNK_READ 65536 /* and of a chunked body */
@@ -27,11 +161,24 @@ static const unsigned next_states[CONN_STATE_MAX] = {
     [CONN_DEAD] = 0,
 };
 
-static void move(struct http_conn *c, enum conn_state state)
+static void conn_move(struct http_conn *c, enum conn_state state)
 {
-    assert((next_states[c->state] & (1u << state)) != 0);
-    c->state = (uint8_t)state;
+    STATE_MOVE(c->state, next_states, state);
     c->since = loop_now(c->stream.loop);
+}
+
+static void list_leave(struct http_conn *c)
+{
+    assert(c->list->count > 0);
+    TAILQ_REMOVE(&c->list->conns, c, link);
+    c->list->count--;
+}
+
+static void list_join(struct http_conn *c, struct conn_list *list)
+{
+    c->list = list;
+    TAILQ_INSERT_TAIL(&list->conns, c, link);
+    list->count++;
 }
 
 static struct http_conn *from_stream(struct stream *s)
@@ -57,7 +204,7 @@ static bool streaming(const struct http_conn *c)
 /* How much to read in the present state. */
 static void set_reading(struct http_conn *c)
 {
-    switch ((enum conn_state)c->state) {
+    switch (c->state) {
     case CONN_HEAD:
         stream_read(&c->stream, HEAD_READ);
         break;
@@ -73,8 +220,11 @@ static void set_reading(struct http_conn *c)
                 stream_read(&c->stream, body_read_size(&c->body));
             break;
         }
-        stream_pause(&c->stream, STREAM_HANGUP_EOF);
-        break;
+        if (c->req != NULL && c->req->raw) { /* a peer that sends no more may still read */
+            stream_pause(&c->stream, STREAM_HANGUP_FAIL);
+            break;
+        }
+        __attribute__((fallthrough));
     case CONN_SENDING:
         stream_pause(&c->stream, STREAM_HANGUP_EOF);
         break;
@@ -91,15 +241,15 @@ static uint64_t deadline(const struct http_conn *c)
 {
     const struct http_server_opts *o = &c->server->opts;
 
-    switch ((enum conn_state)c->state) {
+    switch (c->state) {
     case CONN_HEAD:
         return c->since + (c->fresh || c->in.len > 0 ? o->head_ns : o->idle_ns);
     case CONN_BODY:
         return c->since + PACE_NS;
     case CONN_HANDLER: /* takes the time it takes, but not the peer's time to read, or to send */
-        if (streaming(c) && !c->body.done && !c->req->body_held)
+        if (streaming(c) && !c->body.done && !c->req->body_held && !c->req->raw)
             return c->since + PACE_NS;
-        return stream_queued(&c->stream) > 0 ? c->stream.last_out + o->stall_ns : UINT64_MAX;
+        __attribute__((fallthrough));
     case CONN_SENDING:
         return stream_queued(&c->stream) > 0 ? c->stream.last_out + o->stall_ns : UINT64_MAX;
     case CONN_LINGER:
@@ -111,7 +261,7 @@ static uint64_t deadline(const struct http_conn *c)
     return UINT64_MAX;
 }
 
-static void settle(struct http_conn *c)
+static void conn_settle(struct http_conn *c)
 {
     if (c->state == CONN_DEAD)
         return;
@@ -123,7 +273,7 @@ void conn_kill(struct http_conn *c)
 {
     if (c->state == CONN_DEAD)
         return;
-    move(c, CONN_DEAD);
+    conn_move(c, CONN_DEAD);
     stream_pause(&c->stream, STREAM_HANGUP_FAIL);
     stream_kick(&c->stream);
 }
@@ -137,12 +287,12 @@ bool conn_will_close(const struct http_conn *c)
 static void answer_sent(struct http_conn *c)
 {
     if (conn_will_close(c)) {
-        move(c, CONN_LINGER);
+        conn_move(c, CONN_LINGER);
         stream_shutdown(&c->stream);
         buf_done(&c->in);
         return;
     }
-    move(c, CONN_HEAD);
+    conn_move(c, CONN_HEAD);
     c->fresh = false;
     c->scan = (struct http1_scan){0};
     if (c->in.len > 0)
@@ -151,7 +301,7 @@ static void answer_sent(struct http_conn *c)
 
 void conn_begin_answer(struct http_conn *c)
 {
-    move(c, CONN_HANDLER);
+    conn_move(c, CONN_HANDLER);
 }
 
 void conn_answered(struct http_conn *c)
@@ -161,11 +311,11 @@ void conn_answered(struct http_conn *c)
     if (!c->body.done)
         c->close = true; /* the rest of the request would be taken for the next one */
     if (stream_queued(&c->stream) > 0)
-        move(c, CONN_SENDING);
+        conn_move(c, CONN_SENDING);
     else
         answer_sent(c);
     if (!c->in_input)
-        settle(c);
+        conn_settle(c);
 }
 
 void conn_wrote(struct http_conn *c)
@@ -180,7 +330,7 @@ int conn_detach(struct http_conn *c)
 {
     int fd = stream_take_fd(&c->stream);
 
-    move(c, CONN_DEAD);
+    conn_move(c, CONN_DEAD);
     stream_kick(&c->stream);
     return fd;
 }
@@ -201,12 +351,12 @@ void conn_body_wanted(struct http_conn *c)
         stream_kick(&c->stream);
     }
     if (!c->in_input)
-        settle(c);
+        conn_settle(c);
 }
 
 /* Requests. */
 
-static void refuse(struct http_conn *c, unsigned status)
+static void conn_refuse(struct http_conn *c, unsigned status)
 {
     const struct http_server_opts *o = &c->server->opts;
 
@@ -226,7 +376,7 @@ static void dispatch(struct http_conn *c, const char *rest, size_t rest_len)
     struct http_request *req = c->req;
 
     LOG_REQUEST(req->id);
-    move(c, CONN_HANDLER);
+    conn_move(c, CONN_HANDLER);
     req->dispatched = true;
     c->rest = rest;
     c->rest_len = rest_len;
@@ -254,11 +404,13 @@ static bool admit(struct http_conn *c)
     int status = o->authorize != NULL ? o->authorize(o->arg, c->req) : 0;
 
     if (status != 0) {
-        refuse(c, (unsigned)status);
+        conn_refuse(c, (unsigned)status);
         return false;
     }
-    if (c->list == &c->server->waiting)
-        server_add(c->server, c, &c->server->known);
+    if (c->list == &c->server->waiting) {
+        list_leave(c);
+        list_join(c, &c->server->known);
+    }
     return true;
 }
 
@@ -285,18 +437,17 @@ static void begin_body(struct http_conn *c, const char *rest, size_t rest_len)
     if (h->expect == HTTP1_EXPECT_CONTINUE && rest_len == 0)
         reply_continue(c);
     c->pace_bytes = 0;
-    move(c, CONN_BODY);
+    conn_move(c, CONN_BODY);
 }
 
 static void on_head(struct http_conn *c, const struct http1_head *head, const char *data,
                     size_t head_len, size_t len)
 {
-    AUTO_DONE(buf) struct buf allow;
+    AUTO_DONE(buf) struct buf allow = BUF_INIT(256);
 
-    buf_init(&allow, 256);
     unsigned status = policy_check(c, head);
     if (status != 0) {
-        refuse(c, status);
+        conn_refuse(c, status);
         return;
     }
     c->close = !head->keep_alive;
@@ -304,7 +455,7 @@ static void on_head(struct http_conn *c, const struct http1_head *head, const ch
     http1_body_init(&c->body, http1_request_body(head), head->content_length);
     c->req = request_new(c, head, data, head_len);
     bool found = route_find(c->server, c->req, &allow);
-    /* Who may not come in does not learn what there is. */
+    /* A client that is refused does not learn which paths there are. */
     if (!(found && (c->req->route->flags & HTTP_ROUTE_OPEN) != 0) && !admit(c))
         return;
     if (found && c->req->user != NULL && (c->req->route->flags & HTTP_ROUTE_SCOPED) == 0)
@@ -327,7 +478,7 @@ static size_t take_head(struct http_conn *c, const char *data, size_t len)
         return 0;
     int r = n < 0 ? (int)n : http1_parse(HTTP1_REQUEST, data, (size_t)n, &head);
     if (r < 0) {
-        refuse(c, http1_error_status(r));
+        conn_refuse(c, http1_error_status(r));
         return len;
     }
     on_head(c, &head, data, (size_t)n, len);
@@ -340,7 +491,7 @@ static size_t take_body(struct http_conn *c, const char *data, size_t len)
     ssize_t n = http1_body_read(&c->body, data, len, &part);
 
     if (n < 0) {
-        refuse(c, 400);
+        conn_refuse(c, 400);
         return len;
     }
     if (part.len > 0 && buf_append(&c->req->body, part.p, part.len) < 0) {
@@ -353,18 +504,18 @@ static size_t take_body(struct http_conn *c, const char *data, size_t len)
 }
 
 /* A piece of the body for a handler that takes it as it comes, and may answer meanwhile. */
-static size_t take_stream(struct http_conn *c, const char *data, size_t len)
+static size_t take_stream(struct http_conn *c, char *data, size_t len)
 {
     struct http_request *req = c->req;
-    struct http1_str part;
-    ssize_t n = http1_body_read(&c->body, data, len, &part);
+    size_t size;
+    ssize_t n = http1_body_gather(&c->body, data, len, &size);
 
     if (n < 0) {
         conn_kill(c);
         return len;
     }
-    if (part.len > 0)
-        req->body_fn(req, part.p, part.len, false, req->body_arg);
+    if (size > 0)
+        req->body_fn(req, data, size, false, req->body_arg);
     return (size_t)n;
 }
 
@@ -379,7 +530,7 @@ static void end_stream(struct http_conn *c)
     req->body_fn(req, NULL, 0, true, req->body_arg);
 }
 
-static size_t take(struct http_conn *c, const char *data, size_t len)
+static size_t take_some(struct http_conn *c, char *data, size_t len)
 {
     size_t pos = 0;
 
@@ -401,15 +552,15 @@ static size_t take(struct http_conn *c, const char *data, size_t len)
 }
 
 /* New bytes, behind those that waited. */
-static int take_all(struct http_conn *c, const char *data, size_t len)
+static int take_all(struct http_conn *c, char *data, size_t len)
 {
     if (c->in.len == 0) {
-        size_t used = take(c, data, len);
+        size_t used = take_some(c, data, len);
         return used < len ? buf_append(&c->in, data + used, len - used) : 0;
     }
     if (len > 0 && buf_append(&c->in, data, len) < 0)
         return -ENOBUFS;
-    size_t used = take(c, c->in.data, c->in.len);
+    size_t used = take_some(c, c->in.data, c->in.len);
     if (c->in.len > 0)
         buf_consume(&c->in, used);
     if (c->in.len == 0)
@@ -417,7 +568,7 @@ static int take_all(struct http_conn *c, const char *data, size_t len)
     return 0;
 }
 
-static void input(struct http_conn *c, const char *data, size_t len)
+static void conn_input(struct http_conn *c, char *data, size_t len)
 {
     bool waited = c->in.len > 0;
 
@@ -428,7 +579,7 @@ static void input(struct http_conn *c, const char *data, size_t len)
     c->in_input = false;
     if (c->state == CONN_HEAD && c->in.len > 0 && !waited && !c->fresh)
         c->since = loop_now(c->stream.loop); /* the clock of a head starts with its first byte */
-    settle(c);
+    conn_settle(c);
 }
 
 static void on_data(struct stream *s, char *data, size_t len)
@@ -443,7 +594,7 @@ static void on_data(struct stream *s, char *data, size_t len)
         }
     }
     if (c->state < CONN_LINGER)
-        input(c, data, len);
+        conn_input(c, data, len);
 }
 
 static void on_eof(struct stream *s)
@@ -452,10 +603,14 @@ static void on_eof(struct stream *s)
 
     /* A complete answer is still delivered to a peer that only stopped sending. One that left while
      * we are at work has gone: that is how a client gives up. */
-    if (c->state == CONN_SENDING)
+    if (c->state == CONN_SENDING) {
         c->close = true;
-    else
+    } else if (streaming(c) && c->req->raw && !c->body.done) {
+        c->body.done = true;
+        conn_input(c, NULL, 0);
+    } else {
         conn_kill(c);
+    }
 }
 
 static void on_sent(struct stream *s)
@@ -465,7 +620,7 @@ static void on_sent(struct stream *s)
     if (c->state == CONN_SENDING && stream_queued(s) == 0) {
         c->above = false;
         answer_sent(c);
-        settle(c);
+        conn_settle(c);
         return;
     }
     if (c->state != CONN_HANDLER || !c->above || stream_queued(s) > c->server->opts.low_water)
@@ -486,9 +641,8 @@ static void on_timer(struct stream *s)
         stream_arm(s, deadline(c));
         return;
     }
-    bool began = c->state == CONN_BODY || (c->state == CONN_HEAD && c->in.len > 0);
-    if (began)
-        refuse(c, 408);
+    if (c->state == CONN_BODY || (c->state == CONN_HEAD && c->in.len > 0))
+        conn_refuse(c, 408);
     else
         conn_kill(c);
 }
@@ -506,16 +660,10 @@ static void on_kick(struct stream *s)
         return;
     }
     if ((c->state == CONN_HEAD && c->in.len > 0) || streaming(c))
-        input(c, NULL, 0);
+        conn_input(c, NULL, 0);
 }
 
-static const struct stream_ops ops = {
-    .data = on_data,
-    .eof = on_eof,
-    .sent = on_sent,
-    .timer = on_timer,
-    .kick = on_kick,
-};
+static const struct stream_ops ops = {on_data, on_eof, on_sent, on_timer, on_kick};
 
 int conn_new(struct http_server *s, int fd, bool is_unix, const struct peer *peer)
 {
@@ -534,17 +682,15 @@ int conn_new(struct http_server *s, int fd, bool is_unix, const struct peer *pee
         free(c);
         return r;
     }
-    server_add(s, c, &s->waiting);
-    settle(c);
+    list_join(c, &s->waiting);
+    conn_settle(c);
     return 0;
 }
 
 void conn_free(struct http_conn *c)
 {
-    if (c == NULL)
-        return;
     assert(c->req == NULL);
-    server_remove(c);
+    list_leave(c);
     stream_done(&c->stream);
     buf_done(&c->in);
     free(c);

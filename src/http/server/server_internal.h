@@ -3,6 +3,11 @@
 
 /* What the source files of the HTTP server share: listeners, connections, requests. */
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "http/codec/http1.h"
 #include "http/server/server.h"
@@ -14,7 +19,11 @@
 #define SERVER_LISTENERS_MAX 4
 #define REQUEST_PARAMS_MAX 8
 
-struct http_conn;
+union address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
 
 struct http_listener {
     struct http_server *server; /* borrowed */
@@ -28,7 +37,7 @@ struct http_listener {
 
 /* Connections in the order they came. */
 struct conn_list {
-    struct http_conn *first, *last;
+    TAILQ_HEAD(, http_conn) conns;
     size_t count;
 };
 
@@ -46,7 +55,7 @@ struct http_server {
     struct ws_owner sockets;  /* upgraded */
     bool draining, held;
     uint64_t date_sec; /* of `date` */
-    char date[32];
+    char date[CLOCK_HTTP_SIZE];
 };
 
 /*         ┌────────────────────── next request ───────────────────────┐
@@ -68,8 +77,8 @@ enum conn_state {
 struct http_conn {
     struct stream stream;
     struct http_server *server; /* borrowed */
-    struct conn_list *list;     /* that it is in; NULL: none */
-    struct http_conn *prev, *next;
+    struct conn_list *list;     /* that it is in */
+    TAILQ_ENTRY(http_conn) link;
     struct http_request *req; /* owned until the handler has it; NULL between requests */
     struct http1_scan scan;
     struct http1_body body;
@@ -78,13 +87,13 @@ struct http_conn {
     size_t rest_len;
     uint64_t since; /* when the state or the current pace window began */
     uint32_t pace_bytes;
-    uint8_t state;
+    enum conn_state state;
     bool is_unix;
     bool fresh;     /* no complete request yet */
     bool close;     /* after this answer */
     bool above;     /* the queue went above low_water */
     bool in_input;  /* input() runs and will settle() at its end */
-    bool continued; /* the peer was told to send its streamed body, or needs not be */
+    bool continued; /* the peer knows that it may send its streamed body */
     struct peer peer;
 };
 
@@ -95,7 +104,7 @@ struct http_param {
 
 struct http_request {
     struct http_conn *conn;     /* borrowed; NULL when the peer has gone */
-    struct http_server *server; /* borrowed; NULL once its end has been told */
+    struct http_server *server; /* borrowed; NULL once `answered` was called */
     char id[LOG_REQUEST_SIZE];
     unsigned status; /* of the answer; 0: none yet */
     uint64_t sent;   /* bytes of its body */
@@ -123,6 +132,7 @@ struct http_request {
     bool started;    /* http_reply_start() was called */
     bool chunked;    /* the answer is */
     bool no_body;    /* its status allows none */
+    bool raw;        /* the connection is the handler's: see http_reply_switch() */
     bool counted;    /* its length is known: */
     uint64_t left;   /* bytes to come */
     struct peer peer;
@@ -134,18 +144,6 @@ struct http_request {
     size_t params_size;
     struct http1_head head; /* last: only the headers in use are allocated */
 };
-
-/* server.c */
-void server_add(struct http_server *s, struct http_conn *c, struct conn_list *list);
-void server_remove(struct http_conn *c);
-const char *server_date(struct http_server *s);
-
-/* listen.c: sockets that listen, not blocking. */
-int listen_unix(const char *path, mode_t mode, struct http_listener *l, struct err *err);
-void listen_unlink(struct http_listener *l);
-int listen_tcp(const char *address, uint16_t port, bool loopback_only, struct http_listener *l,
-               struct err *err); /* returns the port */
-int listen_fd(int fd, bool loopback_only, struct http_listener *l, struct err *err); /* takes fd */
 
 /* server_conn.c */
 int conn_new(struct http_server *s, int fd, bool is_unix, const struct peer *peer); /* takes fd */
@@ -159,27 +157,28 @@ void conn_body_wanted(struct http_conn *c); /* or not, for now; from a handler o
 /* Takes the descriptor away for another protocol. */
 int conn_detach(struct http_conn *c);
 
+/* routes.c */
+/* Finds the route and fills the parameters; false leaves in `allow` what methods the path has. */
+bool route_find(struct http_server *s, struct http_request *req, struct buf *allow);
+
+/* problem.c */
+struct http_problem_text {
+    const char *code, *cause, *remediation;
+};
+/* What can be said about a code wherever it comes from; never NULL. */
+const struct http_problem_text *http_problem_text(const char *code);
+
 /* server_request.c */
 struct http_request *request_new(struct http_conn *c, const struct http1_head *head,
                                  const char *text, size_t len);
 void request_free(struct http_request *req);
-/* Tells who listens for the answer, once. */
-void request_replied(struct http_request *req, unsigned status, const char *type, const void *body,
-                     size_t len);
 void request_lost(struct http_request *req); /* the peer has gone */
-/* Whoever asked is not let in any more: ends the answer that is under way. */
+/* The client is not authorised any more: ends the answer that is under way. */
 void request_revoke(struct http_request *req, const char *reason);
 
 /* What let it in, where the handler asks for that. */
 uint64_t request_pass(const struct http_request *req);
 
-/* server_route.c */
-/* 0, or the status to refuse with, before anything of the request is believed. */
-unsigned policy_check(const struct http_conn *c, const struct http1_head *head);
-/* Finds the route and fills the parameters; false leaves in `allow` what methods the path has. */
-bool route_find(struct http_server *s, struct http_request *req, struct buf *allow);
-
-/* server_reply.c */
 /* A fixed answer to what never became a request. */
 void reply_refusal(struct http_conn *c, unsigned status);
 void reply_continue(struct http_conn *c);

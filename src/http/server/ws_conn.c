@@ -13,8 +13,10 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/state.h"
 #include "http/codec/crypto.h"
 #include "http/server/ws_conn_internal.h"
+#include "http/stream/stream_internal.h"
 
 #define QUEUE_MAX (32u * 1024 * 1024)
 #define LOW_WATER (64u * 1024)
@@ -55,9 +57,9 @@ struct ws_conn {
     struct ws_opts opts;
     const struct ws_handlers *handlers; /* borrowed; NULL once closed() ran */
     void *arg;
-    struct ws_owner *owner; /* borrowed */
-    struct ws_conn *prev, *next;
-    struct buf in;      /* input that came while paused */
+    struct ws_owner *owner;   /* borrowed; NULL: none */
+    LIST_ENTRY(ws_conn) link; /* where there is an owner */
+    struct buf in;            /* input that came while paused */
     struct pong *pong;  /* owned; the newest unanswered ping, while an older answer is queued */
     uint64_t pong_mark; /* stream position up to which our last pong reaches */
     uint64_t last_in;
@@ -74,10 +76,9 @@ struct ws_conn {
     struct ws_user user;
 };
 
-static void move(struct ws_conn *c, enum ws_state state)
+static void ws_move(struct ws_conn *c, enum ws_state state)
 {
-    assert((next_states[c->state] & (1u << state)) != 0);
-    c->state = state;
+    STATE_MOVE(c->state, next_states, state);
     c->since = loop_now(c->stream.loop);
 }
 
@@ -113,33 +114,33 @@ static uint64_t deadline(const struct ws_conn *c)
     return t < due ? t : due;
 }
 
-static void arm(struct ws_conn *c)
+static void ws_arm(struct ws_conn *c)
 {
     stream_arm(&c->stream, deadline(c));
 }
 
 /* The conversation is over: remembers how, and leaves the rest to the next kick. */
-static void end(struct ws_conn *c, enum ws_state state, unsigned code, const char *reason,
-                size_t len)
+static void ws_end(struct ws_conn *c, enum ws_state state, unsigned code, const char *reason,
+                   size_t len)
 {
     if (c->state >= WS_STATE_ENDING) {
         if (state > c->state)
-            move(c, state);
+            ws_move(c, state);
         stream_kick(&c->stream);
         return;
     }
     c->code = code;
     c->reason = len > 0 ? xstrndup(reason, len) : NULL;
-    move(c, state);
+    ws_move(c, state);
     buf_done(&c->in);
     if (state == WS_STATE_ENDING)
         stream_read(&c->stream, STREAM_SCRATCH);
     stream_kick(&c->stream);
 }
 
-static void lost(struct ws_conn *c)
+static void ws_lost(struct ws_conn *c)
 {
-    end(c, WS_STATE_DEAD, WS_CODE_ABNORMAL, "", 0);
+    ws_end(c, WS_STATE_DEAD, WS_CODE_ABNORMAL, "", 0);
 }
 
 /* Frames. */
@@ -160,7 +161,7 @@ static int send_frame(struct ws_conn *c, enum ws_opcode opcode, const void *data
         size_t n = ws_frame_head(head, opcode, true, len, key);
         char *to = stream_reserve(&c->stream, n + len);
         if (to == NULL)
-            return n + len > c->opts.max_queue - ws_queued(c) ? -ENOBUFS : -EPIPE;
+            return n + len > c->opts.max_queue - stream_queued(&c->stream) ? -ENOBUFS : -EPIPE;
         memcpy(to, head, n);
         if (len > 0)
             memcpy(to + n, data, len);
@@ -170,7 +171,7 @@ static int send_frame(struct ws_conn *c, enum ws_opcode opcode, const void *data
     if (r == 0 && stream_queued(&c->stream) > 0) {
         if (stream_queued(&c->stream) > c->opts.low_water)
             c->above = true;
-        arm(c);
+        ws_arm(c);
     }
     return r;
 }
@@ -209,7 +210,7 @@ static void on_close_frame(struct ws_conn *c, const struct ws_event *e)
 {
     if (c->state == WS_STATE_OPEN)
         send_close(c, e->code, NULL);
-    end(c, WS_STATE_ENDING, e->code, e->data, e->len);
+    ws_end(c, WS_STATE_ENDING, e->code, e->data, e->len);
 }
 
 static void on_event(struct ws_conn *c, const struct ws_event *e)
@@ -231,8 +232,8 @@ static void on_event(struct ws_conn *c, const struct ws_event *e)
     }
 }
 
-/* Decodes until the input ends or nobody wants more of it. Returns how much was taken. */
-static size_t decode(struct ws_conn *c, char *data, size_t len)
+/* Decodes until the input ends or no more of it is wanted. Returns how much was taken. */
+static size_t ws_take(struct ws_conn *c, char *data, size_t len)
 {
     size_t pos = 0;
 
@@ -243,7 +244,7 @@ static size_t decode(struct ws_conn *c, char *data, size_t len)
             unsigned code = ws_error_code((int)n);
             if (c->state == WS_STATE_OPEN)
                 send_close(c, code, NULL);
-            end(c, WS_STATE_ENDING, code, "", 0);
+            ws_end(c, WS_STATE_ENDING, code, "", 0);
             return len;
         }
         pos += (size_t)n;
@@ -263,7 +264,7 @@ static void note_pace(struct ws_conn *c, size_t len, bool was_partial)
         c->pace_start = c->last_in;
         c->pace_bytes = 0;
     }
-    arm(c);
+    ws_arm(c);
 }
 
 static void on_data(struct stream *s, char *data, size_t len)
@@ -275,9 +276,9 @@ static void on_data(struct stream *s, char *data, size_t len)
     bool was_partial = ws_decoder_partial(&c->decoder);
     c->last_in = loop_now(s->loop);
     c->ping_sent = false;
-    size_t used = decode(c, data, len);
+    size_t used = ws_take(c, data, len);
     if (used < len && buf_append(&c->in, data + used, len - used) < 0)
-        lost(c);
+        ws_lost(c);
     if (c->state < WS_STATE_ENDING)
         note_pace(c, len, was_partial);
 }
@@ -288,7 +289,7 @@ static void on_eof(struct stream *s)
 
     if (c->state == WS_STATE_ENDING && stream_queued(s) > 0)
         return; /* the peer only shut down its half; it may still read */
-    lost(c);
+    ws_lost(c);
 }
 
 static void on_sent(struct stream *s)
@@ -316,7 +317,7 @@ static int ws_ping(struct ws_conn *c);
 static void on_open_timer(struct ws_conn *c, uint64_t now)
 {
     if (stream_queued(&c->stream) > 0 && now >= c->stream.last_out + c->opts.stall_ns) {
-        lost(c);
+        ws_lost(c);
         return;
     }
     if (c->paused)
@@ -324,11 +325,11 @@ static void on_open_timer(struct ws_conn *c, uint64_t now)
     if (ws_decoder_partial(&c->decoder) && now >= c->pace_start + PACE_NS) {
         static const char reason[] = "message came too slowly";
         send_close(c, WS_CODE_POLICY, reason);
-        end(c, WS_STATE_ENDING, WS_CODE_POLICY, reason, sizeof(reason) - 1);
+        ws_end(c, WS_STATE_ENDING, WS_CODE_POLICY, reason, sizeof(reason) - 1);
         return;
     }
     if (c->ping_sent && now >= c->since + c->opts.pong_ns) {
-        lost(c);
+        ws_lost(c);
         return;
     }
     if (!c->ping_sent && c->opts.ping_ns > 0 && now >= c->last_in + c->opts.ping_ns)
@@ -343,14 +344,14 @@ static void on_timer(struct stream *s)
     if (c->state == WS_STATE_OPEN)
         on_open_timer(c, now);
     else if (now >= deadline(c))
-        lost(c);
+        ws_lost(c);
     if (c->state != WS_STATE_DEAD)
-        arm(c);
+        ws_arm(c);
 }
 
 /* Life. */
 
-static void report(struct ws_conn *c)
+static void ws_report(struct ws_conn *c)
 {
     const struct ws_handlers *handlers = TAKE_PTR(c->handlers);
 
@@ -359,11 +360,11 @@ static void report(struct ws_conn *c)
 }
 
 /* Input that was put aside while paused comes before anything new. */
-static void resume(struct ws_conn *c)
+static void ws_resume(struct ws_conn *c)
 {
     if (c->in.len > 0 && !c->paused) {
         bool was_partial = ws_decoder_partial(&c->decoder);
-        size_t used = decode(c, c->in.data, c->in.len);
+        size_t used = ws_take(c, c->in.data, c->in.len);
         if (c->state >= WS_STATE_ENDING)
             return;
         buf_consume(&c->in, used);
@@ -374,7 +375,7 @@ static void resume(struct ws_conn *c)
     }
     if (!c->paused && c->in.len == 0)
         stream_read(&c->stream, STREAM_SCRATCH);
-    arm(c);
+    ws_arm(c);
 }
 
 static void on_kick(struct stream *s)
@@ -382,12 +383,12 @@ static void on_kick(struct stream *s)
     struct ws_conn *c = from_stream(s);
 
     if (s->error != 0 && c->state != WS_STATE_DEAD)
-        lost(c);
+        ws_lost(c);
     if (c->state < WS_STATE_ENDING) {
-        resume(c);
+        ws_resume(c);
         return;
     }
-    report(c);
+    ws_report(c);
     if (c->state == WS_STATE_DEAD) {
         ws_conn_free(c);
         return;
@@ -396,16 +397,10 @@ static void on_kick(struct stream *s)
         c->shut = true;
         stream_shutdown(s);
     }
-    arm(c);
+    ws_arm(c);
 }
 
-static const struct stream_ops ops = {
-    .data = on_data,
-    .eof = on_eof,
-    .sent = on_sent,
-    .timer = on_timer,
-    .kick = on_kick,
-};
+static const struct stream_ops ops = {on_data, on_eof, on_sent, on_timer, on_kick};
 
 static uint64_t or_default(uint64_t value, uint64_t fallback)
 {
@@ -422,32 +417,6 @@ static void set_opts(struct ws_conn *c, const struct ws_opts *opts)
     c->opts.stall_ns = or_default(c->opts.stall_ns, STALL_NS);
     c->opts.close_ns = or_default(c->opts.close_ns, CLOSE_NS);
     c->opts.protocol = NULL; /* its memory is the caller's */
-}
-
-static void join_owner(struct ws_conn *c, struct ws_owner *owner)
-{
-    c->owner = owner;
-    if (owner == NULL)
-        return;
-    c->next = owner->first;
-    if (c->next != NULL)
-        c->next->prev = c;
-    owner->first = c;
-    owner->count++;
-}
-
-static void leave_owner(struct ws_conn *c)
-{
-    if (c->owner == NULL)
-        return;
-    if (c->prev != NULL)
-        c->prev->next = c->next;
-    else
-        c->owner->first = c->next;
-    if (c->next != NULL)
-        c->next->prev = c->prev;
-    c->owner->count--;
-    c->owner = NULL;
 }
 
 int ws_conn_new(const struct ws_start *start, struct ws_conn **ret)
@@ -467,7 +436,11 @@ int ws_conn_new(const struct ws_start *start, struct ws_conn **ret)
         ws_conn_free(c);
         return r;
     }
-    join_owner(c, start->owner);
+    c->owner = start->owner;
+    if (c->owner != NULL) {
+        LIST_INSERT_HEAD(&c->owner->conns, c, link);
+        c->owner->count++;
+    }
     if (start->answer_len > 0)
         (void)stream_write(&c->stream, start->answer, start->answer_len);
     if (start->early_len > 0 && buf_append(&c->in, start->early, start->early_len) < 0) {
@@ -483,7 +456,10 @@ static void ws_conn_free(struct ws_conn *c)
 {
     if (c == NULL)
         return;
-    leave_owner(c);
+    if (c->owner != NULL) {
+        LIST_REMOVE(c, link);
+        c->owner->count--;
+    }
     stream_done(&c->stream);
     ws_decoder_done(&c->decoder);
     buf_done(&c->in);
@@ -506,7 +482,7 @@ bool ws_conn_end(struct ws_conn *c, unsigned code, const char *reason)
     if (c->state == WS_STATE_OPEN)
         send_close(c, code, reason);
     c->paused = false; /* what still comes is thrown away */
-    end(c, WS_STATE_ENDING, code, reason, strlen(reason));
+    ws_end(c, WS_STATE_ENDING, code, reason, strlen(reason));
     return true;
 }
 
@@ -514,13 +490,13 @@ void ws_conn_abort(struct ws_conn *c, unsigned code)
 {
     if (c->state < WS_STATE_ENDING)
         c->code = code;
-    report(c);
+    ws_report(c);
     ws_conn_free(c);
 }
 
 struct ws_conn *ws_conn_next(const struct ws_conn *c)
 {
-    return c->next;
+    return LIST_NEXT(c, link);
 }
 
 /* What the owner calls. */
@@ -541,7 +517,7 @@ static int ws_ping(struct ws_conn *c)
     if (r == 0) {
         c->ping_sent = true;
         c->since = loop_now(c->stream.loop);
-        arm(c);
+        ws_arm(c);
     }
     return r;
 }
@@ -551,7 +527,7 @@ void ws_close(struct ws_conn *c, unsigned code, const char *reason)
     if (c->state != WS_STATE_OPEN)
         return;
     send_close(c, code, reason);
-    move(c, WS_STATE_CLOSING);
+    ws_move(c, WS_STATE_CLOSING);
     c->paused = false; /* their answer must be read */
     stream_kick(&c->stream);
 }
@@ -570,11 +546,6 @@ void ws_pause(struct ws_conn *c, bool paused)
     stream_kick(&c->stream);
 }
 
-size_t ws_queued(const struct ws_conn *c)
-{
-    return stream_queued(&c->stream);
-}
-
 int ws_socket(const struct ws_conn *c)
 {
     return c->stream.fd;
@@ -582,7 +553,7 @@ int ws_socket(const struct ws_conn *c)
 
 uint64_t ws_written(const struct ws_conn *c)
 {
-    return c->stream.sent + ws_queued(c);
+    return c->stream.sent + stream_queued(&c->stream);
 }
 
 uint64_t ws_acked(const struct ws_conn *c)
@@ -603,5 +574,5 @@ uint64_t ws_acked(const struct ws_conn *c)
 
 bool ws_full(const struct ws_conn *c)
 {
-    return ws_queued(c) > c->opts.low_water;
+    return stream_queued(&c->stream) > c->opts.low_water;
 }

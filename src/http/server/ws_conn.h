@@ -52,7 +52,6 @@ void ws_pause(struct ws_conn *c, bool paused);
 
 /* The socket, borrowed, to ask the kernel about it; -1: it is closed. */
 int ws_socket(const struct ws_conn *c);
-size_t ws_queued(const struct ws_conn *c);
 /* Bytes given to this connection so far, and how many of them the kernel at the other end has
  * acknowledged: these reach the peer whatever becomes of us. 0 when that cannot be told (any more).
  */

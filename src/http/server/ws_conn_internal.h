@@ -3,12 +3,12 @@
 
 /* Starts and ends a WebSocket for its owner, a server or a client. */
 
+#include "base/list.h"
 #include "http/server/ws_conn.h"
-#include "http/stream/stream_internal.h"
 
-/* Whoever keeps a list of its connections (a server). */
+/* A server keeps a list of its connections. */
 struct ws_owner {
-    struct ws_conn *first;
+    LIST_HEAD(, ws_conn) conns;
     size_t count;
 };
 
@@ -26,7 +26,7 @@ struct ws_start {
     const struct ws_opts *opts;         /* NULL: defaults */
     const struct ws_handlers *handlers; /* borrowed */
     void *arg;
-    struct ws_owner *owner; /* borrowed; NULL: nobody */
+    struct ws_owner *owner; /* borrowed; NULL: none */
     const void *early;      /* bytes that came with the handshake, to be read first */
     size_t early_len;
     const void *answer; /* bytes to send before anything else */

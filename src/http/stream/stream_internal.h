@@ -50,7 +50,7 @@ struct stream {
     bool no_write;     /* `error` came from a write; what the peer sent may still be read */
     bool rest_read;    /* stream_read_rest() was used */
     uint8_t hangup;    /* enum stream_hangup, while not reading */
-    bool hung_up;      /* the peer hung up while nobody looked; the watcher is stopped */
+    bool hung_up;      /* the peer hung up while reading was paused; the watcher is stopped */
 };
 
 /* Takes fd, which must be non-blocking. `max_queue` bounds the queued bytes. */

@@ -5,7 +5,6 @@
 #include "http/stream/tls.h"
 
 #include <arpa/inet.h>
-#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -13,7 +12,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-/* A type of theirs has the name of a code of ours. Nobody needs it. */
+/* A type of theirs has the name of a code of ours. It is not needed here. */
 #define ERR_STATE openssl_err_state
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -24,6 +23,8 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/list.h"
+#include "base/state.h"
 #include "base/str.h"
 #include "http/stream/places.h"
 #include "loop/loop.h"
@@ -37,7 +38,7 @@ struct tls_client {
     SSL_CTX *ctx;      /* owned */
     char *host;        /* owned */
     bool by_address;
-    struct tunnel *tunnels; /* owned */
+    LIST_HEAD(, tunnel) tunnels; /* owned */
     struct err failure;
 };
 
@@ -61,12 +62,12 @@ struct half {
     char data[CHUNK];
     size_t pos, len;
     bool ended; /* nothing follows */
-    bool told;  /* and whoever reads knows */
+    bool told;  /* and the reader knows */
 };
 
 struct tunnel {
     struct tls_client *client; /* borrowed */
-    struct tunnel *prev, *next;
+    LIST_ENTRY(tunnel) link;
     SSL *ssl;           /* owned */
     int net_fd, own_fd; /* owned */
     struct loop_io net_io, own_io;
@@ -78,12 +79,6 @@ struct tunnel {
     uint32_t net_wants; /* EPOLL* bits that TLS waits for */
     bool heard;         /* something has come from the peer, after the greeting */
 };
-
-static void move(struct tunnel *t, enum tunnel_state to)
-{
-    assert(next_states[t->state] & (1U << to));
-    t->state = to;
-}
 
 /* The client. */
 
@@ -139,12 +134,7 @@ int tls_client_new(struct loop *loop, const struct tls_files *files, const char 
 
 static void tunnel_free(struct tunnel *t)
 {
-    if (t->prev != NULL)
-        t->prev->next = t->next;
-    else
-        t->client->tunnels = t->next;
-    if (t->next != NULL)
-        t->next->prev = t->prev;
+    LIST_REMOVE(t, link);
     loop_io_stop(&t->net_io);
     loop_io_stop(&t->own_io);
     loop_timer_stop(&t->timer);
@@ -158,10 +148,8 @@ void tls_client_free(struct tls_client *c)
 {
     if (c == NULL)
         return;
-    for (struct tunnel *t = c->tunnels, *next; t != NULL; t = next) {
-        next = t->next;
-        tunnel_free(t);
-    }
+    while (!LIST_EMPTY(&c->tunnels))
+        tunnel_free(LIST_FIRST(&c->tunnels));
     SSL_CTX_free(c->ctx);
     free(c->host);
     free(c);
@@ -229,6 +217,22 @@ static bool waits(struct tunnel *t, int result)
 
 /* Bytes. Each returns 1: something moved, 0: not now, -1: the tunnel is gone. */
 
+static int half_fill(struct half *h, ssize_t n)
+{
+    h->ended = n <= 0;
+    h->pos = 0;
+    h->len = n > 0 ? (size_t)n : 0;
+    return 1;
+}
+
+static int half_drain(struct half *h, size_t n)
+{
+    h->pos += n;
+    if (h->pos == h->len)
+        h->pos = h->len = 0;
+    return 1;
+}
+
 static int read_own(struct tunnel *t)
 {
     struct half *h = &t->out;
@@ -237,10 +241,7 @@ static int read_own(struct tunnel *t)
     ssize_t n = recv(t->own_fd, h->data, sizeof(h->data), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
-    h->ended = n <= 0;
-    h->pos = 0;
-    h->len = n > 0 ? (size_t)n : 0;
-    return 1;
+    return half_fill(h, n);
 }
 
 static int write_net(struct tunnel *t)
@@ -262,10 +263,7 @@ static int write_net(struct tunnel *t)
         fail_tls(t);
         return -1;
     }
-    h->pos += (size_t)n;
-    if (h->pos == h->len)
-        h->pos = h->len = 0;
-    return 1;
+    return half_drain(h, (size_t)n);
 }
 
 static int read_net(struct tunnel *t)
@@ -277,14 +275,11 @@ static int read_net(struct tunnel *t)
     if (n <= 0 && waits(t, n))
         return 0;
     if (n <= 0 && SSL_get_error(t->ssl, n) != SSL_ERROR_ZERO_RETURN) {
-        fail_tls(t); /* an end without a farewell may be somebody else's */
+        fail_tls(t); /* an end without a farewell may come from an attacker on the way */
         return -1;
     }
     t->heard = true;
-    h->ended = n <= 0;
-    h->pos = 0;
-    h->len = n > 0 ? (size_t)n : 0;
-    return 1;
+    return half_fill(h, n);
 }
 
 static int write_own(struct tunnel *t)
@@ -300,14 +295,11 @@ static int write_own(struct tunnel *t)
     ssize_t n = send(t->own_fd, h->data + h->pos, h->len - h->pos, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
-    if (n <= 0) { /* nobody is there to read it */
+    if (n <= 0) { /* the reader has gone */
         tunnel_free(t);
         return -1;
     }
-    h->pos += (size_t)n;
-    if (h->pos == h->len)
-        h->pos = h->len = 0;
-    return 1;
+    return half_drain(h, (size_t)n);
 }
 
 static void on_net(struct loop_io *io, uint32_t events);
@@ -348,7 +340,7 @@ static void pump(struct tunnel *t)
     watch_net(t, moved ? EPOLLIN | EPOLLOUT : t->net_wants);
 }
 
-/* Whoever has closed its end altogether waits for nothing any more. */
+/* A program that has closed its end altogether waits for nothing any more. */
 static void on_own(struct loop_io *io, uint32_t events)
 {
     struct tunnel *t = container_of(io, struct tunnel, own_io);
@@ -367,7 +359,7 @@ static void greet(struct tunnel *t)
     int n = SSL_connect(t->ssl);
     if (n == 1) {
         loop_timer_stop(&t->timer);
-        move(t, TUNNEL_OPEN);
+        STATE_MOVE(t->state, next_states, TUNNEL_OPEN);
         pump(t);
     } else if (waits(t, n)) {
         (void)loop_io_events(&t->net_io, t->net_wants);
@@ -405,7 +397,7 @@ static void on_net(struct loop_io *io, uint32_t events)
         (void)setsockopt(t->net_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
         places_arrived(&t->walk);
         loop_timer_start(t->client->loop, &t->timer, left(t), on_time);
-        move(t, TUNNEL_GREETING);
+        STATE_MOVE(t->state, next_states, TUNNEL_GREETING);
     }
     greet(t);
 }
@@ -478,10 +470,7 @@ int tls_dial(struct tls_client *c, struct places *places, struct err *err)
     t->net_fd = -1;
     t->walk = places_begin(places);
     t->due = loop_now(c->loop) + OPEN_NS;
-    t->next = c->tunnels;
-    if (t->next != NULL)
-        t->next->prev = t;
-    c->tunnels = t;
+    LIST_INSERT_HEAD(&c->tunnels, t, link);
     int r = prepare(t, err);
     if (r == 0 && (r = loop_io_start(c->loop, &t->own_io, t->own_fd, 0, on_own)) < 0)
         (void)err_sys(err, -r, "watch the connection");

@@ -2,7 +2,7 @@
 #pragma once
 
 /* TLS for clients, beside everything else: a dialled connection is one end of a socket pair, and
- * what is written there arrives at the peer under TLS. Whoever uses it needs to know nothing of
+ * what is written there arrives at the peer under TLS. Its users need to know nothing of
  * TLS; the end of either direction travels on. The peer's certificate and name are always verified,
  * TLS 1.2 is the least. Nothing blocks but the reading of the files at the start. */
 
@@ -17,7 +17,7 @@ struct tls_client;
 
 struct tls_files {
     const char *ca;         /* PEM; NULL: the authorities that the system trusts */
-    const char *cert, *key; /* PEM; who we are, both or neither */
+    const char *cert, *key; /* PEM; our identity, both or neither */
 };
 
 /* `host` is the name or the address that the peer's certificate must be for. */

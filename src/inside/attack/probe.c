@@ -3,10 +3,10 @@
 /* Runs the checks that it is asked for and prints one line for each, in a format for programs. */
 
 #include "probe.h"
-#include "abuse.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,7 +31,6 @@ void probe_report(const char *id, enum probe_state state, const char *fmt, ...)
     static const char *const names[] = {"ok", "FAIL", "n/a"};
     char detail[512];
     va_list ap;
-
     va_start(ap, fmt);
     (void)vsnprintf(detail, sizeof(detail), fmt, ap);
     va_end(ap);
@@ -44,16 +43,10 @@ void probe_report(const char *id, enum probe_state state, const char *fmt, ...)
     printf("%s %s %s\n", id, names[state], detail);
 }
 
-bool probe_failed(void)
-{
-    return n_failed > 0;
-}
-
 const char *probe_result_name(long result)
 {
     static char text[32];
     const char *name = NULL;
-
     if (result >= 0)
         return "success";
     if (result == PROBE_BLOCKED)
@@ -86,7 +79,6 @@ static bool is_asleep(pid_t pid)
 {
     char path[32], text[256];
     const char *p;
-
     (void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
     if (probe_read(path, text, sizeof(text)) < 0)
         return true; /* nothing more will be learned */
@@ -100,7 +92,6 @@ static bool reap(pid_t pid, int *status)
 {
     struct timespec limit = {.tv_nsec = 500 * 1000 * 1000};
     sigset_t chld;
-
     sigemptyset(&chld);
     sigaddset(&chld, SIGCHLD);
     for (unsigned tries = 0; tries < 120;) {
@@ -128,7 +119,6 @@ long probe_forked(long (*fn)(const void *arg), const void *arg)
     long result;
     int status = 0;
     pid_t pid;
-
     sigemptyset(&chld);
     sigaddset(&chld, SIGCHLD);
     slot = mmap(NULL, sizeof(*slot), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -158,25 +148,11 @@ long probe_forked(long (*fn)(const void *arg), const void *arg)
     return result;
 }
 
-static long do_call(const void *arg)
-{
-    const struct probe_call *c = arg;
-    long r = syscall(c->nr, c->args[0], c->args[1], c->args[2], c->args[3], c->args[4], c->args[5]);
-
-    return r < 0 ? -errno : r;
-}
-
-void probe_call(const struct probe_call *call)
-{
-    probe_expect(call->id, probe_forked(do_call, call), call->want);
-}
-
 ssize_t probe_read(const char *path, char *buf, size_t size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     size_t len = 0;
     ssize_t n = 0;
-
     if (fd < 0)
         return -errno;
     while (len < size - 1 && (n = read(fd, buf + len, size - 1 - len)) > 0)
@@ -190,7 +166,6 @@ void probe_status(const char *path, const char *name, char *ret, size_t size)
 {
     char text[8192], key[64];
     const char *p;
-
     ret[0] = '\0';
     if (probe_read(path, text, sizeof(text)) < 0)
         return;
@@ -207,7 +182,6 @@ uint64_t probe_ns_inode(const char *name)
 {
     char path[64];
     struct stat st;
-
     (void)snprintf(path, sizeof(path), "/proc/self/ns/%s", name);
     return stat(path, &st) < 0 ? 0 : st.st_ino;
 }
@@ -236,7 +210,6 @@ static const char *parse(int argc, char *argv[], struct probe_options *opt)
 {
     const char *mode = NULL;
     size_t n_prefix = 0, n_address = 0;
-
     for (unsigned fd = 3; fd < 32; fd++) {
         if (fcntl((int)fd, F_GETFD) >= 0)
             opt->first_fds |= 1u << fd;
@@ -267,61 +240,106 @@ static const char *parse(int argc, char *argv[], struct probe_options *opt)
     return mode;
 }
 
-static const struct {
-    const char *name;
-    void (*run[3])(const struct probe_options *opt);
-    bool summary;
-} modes[] = {
-    {"all", {probe_identity, probe_kernel, probe_files}, true},
-    {"identity", {probe_identity}, true},
-    {"kernel", {probe_kernel}, true},
-    {"files", {probe_files}, true},
-    {"tty", {probe_tty}, true},
-    {"uring", {probe_uring}, true},
-    {"masks", {probe_masks}, true},
-    {"posture", {probe_posture}, false},
-    {"sweep", {probe_sweep}, false},
-    {"network", {probe_network}, true},
-    {"neighbour", {probe_neighbour}, false},
-    {"neighbours", {probe_neighbours}, true},
-    {"forks", {abuse_forks}, true},
-    {"spin", {abuse_spin}, true},
-    {"files-open", {abuse_files}, true},
-    {"disk-write", {abuse_write}, true},
-    {"disk-fallocate", {abuse_fallocate}, true},
-    {"disk-unlinked", {abuse_unlinked}, true},
-    {"flood", {abuse_flood}, false},
-    {"wedge", {abuse_wedge}, false},
-    {"stubborn", {abuse_stubborn}, false},
-    {"alive", {NULL}, true},
+static void probe_nothing(const struct probe_options *opt)
+{
+}
+
+static void probe_all(const struct probe_options *opt)
+{
+    probe_identity(opt);
+    probe_kernel(opt);
+    probe_files(opt);
+}
+
+static const struct probe_mode probe_modes[] = {
+    {"all", probe_all, true},
+    {"alive", probe_nothing, true},
+    {0},
 };
 
-static bool run_mode(const char *mode, const struct probe_options *opt)
+static const struct probe_mode *const modes[] = {
+    probe_modes,        probe_identity_modes, probe_kernel_modes, probe_files_modes,
+    probe_beyond_modes, probe_posture_modes,  abuse_modes,
+};
+
+static bool run_mode(struct probe_options *opt)
 {
     for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
-        if (strcmp(modes[i].name, mode) != 0)
-            continue;
-        for (size_t j = 0; j < 3 && modes[i].run[j]; j++)
-            modes[i].run[j](opt);
-        if (modes[i].summary)
-            printf("# %u checks, %u failed\n", n_checks, n_failed);
-        return true;
+        for (const struct probe_mode *m = modes[i]; m->name; m++) {
+            if (strcmp(m->name, opt->mode) != 0)
+                continue;
+            opt->arg = m->arg;
+            m->run(opt);
+            if (m->summary)
+                printf("# %u checks, %u failed\n", n_checks, n_failed);
+            return true;
+        }
     }
-    if (!abuse_hog(mode, opt))
+    return false;
+}
+
+/* include/linux/proc_ns.h: the initial namespaces have fixed numbers. */
+#define INITIAL_PID_NS 0xeffffffcu
+#define INITIAL_MNT_NS 0xeffffff8u
+
+static bool refuse(const char *why)
+{
+    fprintf(stderr, "box-attack: refused: %s\n", why);
+    return false;
+}
+
+/* All of the host's uids, and the capability to do harm with them. */
+static bool is_real_root(void)
+{
+    char map[256], caps[64];
+    unsigned long first, outer, count;
+    char *p = map;
+    if (probe_read("/proc/self/uid_map", map, sizeof(map)) < 0)
+        return true; /* no idea: assume the worst */
+    first = strtoul(p, &p, 10);
+    outer = strtoul(p, &p, 10);
+    count = strtoul(p, &p, 10);
+    if (first != 0 || outer != 0 || count != 0xffffffff)
         return false;
-    printf("# %u checks, %u failed\n", n_checks, n_failed);
+    probe_status("/proc/self/status", "CapEff", caps, sizeof(caps));
+    return caps[0] == '\0' || (strtoull(caps, NULL, 16) & UINT64_C(1) << CAP_SYS_ADMIN);
+}
+
+/* What its uname(2) says is a constant. It has no /proc/self/ns, and nothing of the host to harm.
+ */
+static bool is_gvisor(void)
+{
+    struct utsname uts;
+    return uname(&uts) == 0 && strcmp(uts.version, "#1 SMP Sun Jan 10 15:06:54 PST 2016") == 0;
+}
+
+/* Refuses (and says why) anywhere but in a sandbox. */
+static bool is_sandbox(const struct probe_options *opt)
+{
+    uint64_t mnt = probe_ns_inode("mnt"), pid = probe_ns_inode("pid");
+    if (opt->host_ns[NS_MNT] == 0 || opt->host_ns[NS_PID] == 0)
+        return refuse("--host-ns must name the host's mnt and pid namespaces");
+    if (mnt == 0 && is_gvisor())
+        return true;
+    if (mnt == 0 || pid == 0)
+        return refuse("cannot read /proc/self/ns");
+    if (mnt == opt->host_ns[NS_MNT] || pid == opt->host_ns[NS_PID])
+        return refuse("this is the host's mount or pid namespace");
+    if (pid == INITIAL_PID_NS || mnt == INITIAL_MNT_NS)
+        return refuse("this is the initial mount or pid namespace of the machine");
+    if (is_real_root())
+        return refuse("this process is root of the whole machine");
     return true;
 }
 
 int main(int argc, char *argv[])
 {
     struct probe_options opt = {0};
-    const char *mode = parse(argc, argv, &opt);
-
-    if (mode && !probe_guard(&opt))
+    opt.mode = parse(argc, argv, &opt);
+    if (opt.mode && !is_sandbox(&opt))
         return 3;
-    if (mode && run_mode(mode, &opt))
-        return probe_failed() ? 1 : 0;
+    if (opt.mode && run_mode(&opt))
+        return n_failed > 0 ? 1 : 0;
     fprintf(stderr,
             "usage: box-attack --host-ns=mnt=N,pid=N[,user=N...] [--secret-reversed=TEXT]\n"
             "           [--root-prefix=PATH]... [--limit=N] [--walk-sec=N]\n"

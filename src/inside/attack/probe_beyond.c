@@ -13,7 +13,6 @@
 #include <net/if.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
@@ -23,13 +22,12 @@
 #define CONNECT_MS 1000
 #define NEIGHBOUR_SEC 60
 
-/* 0 when somebody answered, else a negative errno. */
+/* 0 when the address answered, else a negative errno. */
 static long connect_within(int fd, const struct sockaddr *to, socklen_t len)
 {
     struct pollfd p = {fd, POLLOUT, 0};
     int error = 0;
     socklen_t size = sizeof(error);
-
     if (connect(fd, to, len) == 0)
         return 0;
     if (errno != EINPROGRESS)
@@ -46,7 +44,6 @@ static long try_address(const char *address, unsigned port)
     struct sockaddr_in6 in6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
     int fd = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     long r;
-
     if (fd < 0)
         return -errno;
     (void)inet_pton(AF_INET, address, &in.sin_addr);
@@ -59,7 +56,7 @@ static long try_address(const char *address, unsigned port)
 
 static void report_closed(const char *id, const char *what, long r)
 {
-    probe_report(id, r < 0 ? PROBE_OK : PROBE_FAIL, "%s: %s", what, probe_result_name(r));
+    CHECK(id, r < 0, "%s: %s", what, probe_result_name(r));
 }
 
 static long try_abstract(const char *name)
@@ -68,7 +65,6 @@ static long try_abstract(const char *name)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     size_t len = strnlen(name, sizeof(at.sun_path) - 1);
     long r;
-
     if (fd < 0)
         return -errno;
     memcpy(at.sun_path + 1, name, len);
@@ -81,7 +77,6 @@ static long try_abstract(const char *name)
 static void secret_of(const struct probe_options *opt, char ret[static 64])
 {
     size_t len = strnlen(opt->secret_reversed, 63);
-
     for (size_t i = 0; i < len; i++)
         ret[i] = opt->secret_reversed[len - 1 - i];
     ret[len] = '\0';
@@ -91,7 +86,6 @@ static void secret_of(const struct probe_options *opt, char ret[static 64])
 static key_t key_of(const char *name)
 {
     unsigned h = 5381;
-
     while (*name)
         h = h * 33 + (unsigned char)*name++;
     return (key_t)(h | 1);
@@ -101,7 +95,6 @@ static void interfaces(void)
 {
     struct if_nameindex *all = if_nameindex();
     const char *other = NULL;
-
     for (const struct if_nameindex *i = all; i && i->if_index != 0; i++)
         if (strcmp(i->if_name, "lo") != 0)
             other = i->if_name;
@@ -117,10 +110,9 @@ static void interfaces(void)
         if_freenameindex(all);
 }
 
-void probe_network(const struct probe_options *opt)
+static void probe_network(const struct probe_options *opt)
 {
     char id[64], name[64] = "";
-
     interfaces();
     for (unsigned i = 0; opt->host_address[i]; i++) {
         (void)snprintf(id, sizeof(id), "D02.address-%u", i + 1);
@@ -143,7 +135,6 @@ static void have_all(const char *name)
     struct mq_attr attr = {.mq_maxmsg = 1, .mq_msgsize = 8};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     char path[128];
-
     memcpy(at.sun_path + 1, name, strlen(name));
     (void)bind(fd, (struct sockaddr *)&at,
                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name)));
@@ -158,11 +149,10 @@ static void have_all(const char *name)
 }
 
 /* Stays in the background, and the command ends when all is there. */
-void probe_neighbour(const struct probe_options *opt)
+static void probe_neighbour(const struct probe_options *opt)
 {
     char name[64];
     int ready[2], null = open("/dev/null", O_RDWR | O_CLOEXEC);
-
     secret_of(opt, name);
     if (pipe2(ready, O_CLOEXEC) < 0)
         return;
@@ -179,18 +169,17 @@ void probe_neighbour(const struct probe_options *opt)
     (void)!read(ready[0], name, 1);
 }
 
-void probe_neighbours(const struct probe_options *opt)
+static void probe_neighbours(const struct probe_options *opt)
 {
     char name[64], path[128], where[128] = "";
     long r = -ENOENT;
-
     secret_of(opt, name);
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         (void)snprintf(path, sizeof(path), "%s/%s", places[i], name);
         if (access(path, F_OK) == 0)
             memcpy(where, path, sizeof(where));
     }
-    probe_report("M03.file", where[0] ? PROBE_FAIL : PROBE_OK, "%s", where[0] ? where : "none");
+    CHECK("M03.file", !where[0], "%s", where[0] ? where : "none");
     report_closed("M03.abstract", "its socket", try_abstract(name));
     r = shmget(key_of(name), 0, 0);
     report_closed("M03.sysv", "its shared memory", r < 0 ? -errno : 0);
@@ -199,3 +188,10 @@ void probe_neighbours(const struct probe_options *opt)
     /* One that may not be read is there all the same. */
     report_closed("M03.mq", "its message queue", r < 0 && errno != EACCES ? -errno : 0);
 }
+
+const struct probe_mode probe_beyond_modes[] = {
+    {"network", probe_network, true},
+    {"neighbour", probe_neighbour, false}, /* has what the next one looks for */
+    {"neighbours", probe_neighbours, true},
+    {0},
+};

@@ -2,9 +2,6 @@
 
 /* Table C: files, and what they tell about the host. */
 
-#include "probe.h"
-#include "probe_mounts.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,8 +13,243 @@
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <sys/utsname.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "probe.h"
+
+/* One line: id parent major:minor root target options [optional...] - type source super */
+static bool parse_line(char *line, struct probe_mount *m)
+{
+    char *fields[6], *rest = line, *tail = strstr(line, " - ");
+    if (!tail)
+        return false;
+    *tail = '\0';
+    for (size_t i = 0; i < 6; i++) {
+        fields[i] = strsep(&rest, " ");
+        if (!fields[i])
+            return false;
+    }
+    tail += 3;
+    *m = (struct probe_mount){
+        .root = fields[3],
+        .target = fields[4],
+        .options = fields[5],
+        .propagation = rest ? rest : "",
+        .type = strsep(&tail, " "),
+        .source = strsep(&tail, " "),
+        .super = tail,
+    };
+    return m->super != NULL;
+}
+
+int probe_mounts_each(void (*fn)(const struct probe_mount *m, void *arg), void *arg)
+{
+    static char text[1 << 16];
+    char *rest = text, *line;
+    ssize_t n = probe_read("/proc/self/mountinfo", text, sizeof(text));
+    if (n < 0)
+        return (int)n;
+    while ((line = strsep(&rest, "\n"))) {
+        struct probe_mount m;
+        if (parse_line(line, &m))
+            fn(&m, arg);
+    }
+    return 0;
+}
+
+/* Is it one of a,b,c? */
+static bool probe_mount_has(const char *options, const char *word)
+{
+    size_t len = strlen(word);
+    for (const char *p = options; (p = strstr(p, word)); p += len) {
+        if ((p == options || p[-1] == ',') && (p[len] == ',' || p[len] == '\0'))
+            return true;
+    }
+    return false;
+}
+
+struct findings {
+    const struct probe_options *opt;
+    unsigned cgroups, loose, roots;
+    char cgroup[200], loose_at[200], root[400];
+};
+
+static bool below(const char *path, const char *dir)
+{
+    size_t len = strlen(dir);
+    return strncmp(path, dir, len) == 0 && (path[len] == '/' || path[len] == '\0');
+}
+
+/* A part of a filesystem that is mounted shows its path there. Public parts may. */
+static bool root_is_public(const struct probe_mount *m, const struct probe_options *opt)
+{
+    static const char *const dirs[] = {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc"};
+    if (strcmp(m->root, "/") == 0)
+        return true;
+    /* /dev/null over a file of /proc, and the like: by type or because the target says so. */
+    if (strcmp(m->type, "devtmpfs") == 0 || strcmp(m->type, "proc") == 0 ||
+        strncmp(m->target, "/dev/", 5) == 0 || strncmp(m->target, "/proc/", 6) == 0)
+        return true;
+    for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
+        if (below(m->root, dirs[i]))
+            return true;
+    }
+    for (size_t i = 0; opt->root_prefix[i]; i++) {
+        if (below(m->root, opt->root_prefix[i]))
+            return true;
+    }
+    return false;
+}
+
+static void judge_mount(const struct probe_mount *m, void *arg)
+{
+    struct findings *f = arg;
+    bool tight = probe_mount_has(m->options, "nosuid") && probe_mount_has(m->options, "nodev");
+    if (strncmp(m->type, "cgroup", 6) == 0 && f->cgroups++ == 0)
+        (void)snprintf(f->cgroup, sizeof(f->cgroup), "%s", m->target);
+    /* A device that was bound in is of no use with nodev; what it may be is C05's affair. */
+    if (probe_mount_has(m->options, "rw") && strncmp(m->target, "/dev/", 5) != 0 && !tight &&
+        f->loose++ == 0)
+        (void)snprintf(f->loose_at, sizeof(f->loose_at), "%s %s", m->target, m->options);
+    if (!root_is_public(m, f->opt) && f->roots++ == 0)
+        (void)snprintf(f->root, sizeof(f->root), "%s at %s", m->root, m->target);
+}
+
+static void probe_mounts(const struct probe_options *opt)
+{
+    struct findings f = {.opt = opt};
+    if (probe_mounts_each(judge_mount, &f) < 0) {
+        probe_report("C07", PROBE_FAIL, "no mountinfo");
+        return;
+    }
+    CHECK("C04", f.cgroups == 0, "%u cgroup mounts %s", f.cgroups, f.cgroup);
+    CHECK("C07.flags", f.loose == 0, "%u writable mounts without nosuid and nodev %s", f.loose,
+          f.loose_at);
+    CHECK("C07.root", f.roots == 0, "%u host paths %s", f.roots, f.root);
+}
+
+static bool contains(const char *path, const char *secret)
+{
+    static char text[1 << 16];
+    ssize_t n = probe_read(path, text, sizeof(text));
+    return n > 0 && memmem(text, (size_t)n, secret, strlen(secret));
+}
+
+static void search_processes(const char *secret)
+{
+    static const char *const files[] = {"environ", "cmdline", "mountinfo", "comm"};
+    char path[300], where[300] = "";
+    unsigned n = 0, hits = 0;
+    const struct dirent *e;
+    DIR *d = opendir("/proc");
+    while (d && (e = readdir(d))) {
+        if (e->d_name[0] < '1' || e->d_name[0] > '9')
+            continue;
+        n++;
+        for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+            (void)snprintf(path, sizeof(path), "/proc/%s/%s", e->d_name, files[i]);
+            if (contains(path, secret) && hits++ == 0)
+                (void)snprintf(where, sizeof(where), "%s", path);
+        }
+    }
+    if (d)
+        (void)closedir(d);
+    CHECK("C08.secret", n > 0 && hits == 0, "%u processes, %u places %s", n, hits, where);
+}
+
+/* C04, C07 and C08: what the mounts, the environment and the descriptors give away. */
+static void probe_leaks(const struct probe_options *opt)
+{
+    char secret[128] = "";
+    size_t len = opt->secret_reversed ? strlen(opt->secret_reversed) : 0;
+    CHECK("C08.fds", opt->first_fds == 0, "set of descriptors above 2: %#x", opt->first_fds);
+    if (len < 8 || len >= sizeof(secret)) {
+        probe_report("C08.secret", PROBE_NA, "none given");
+        return;
+    }
+    for (size_t i = 0; i < len; i++)
+        secret[i] = opt->secret_reversed[len - 1 - i];
+    search_processes(secret);
+}
+
+#define DEVPTS_MAGIC 0x1cd1
+#define PTS_MAJOR 136
+
+struct masks {
+    unsigned files, dirs, wrong;
+    char first[200];
+};
+
+static bool is_null_device(const struct stat *st)
+{
+    return S_ISCHR(st->st_mode) && st->st_rdev == makedev(1, 3);
+}
+
+static bool is_empty_dir(const char *path)
+{
+    unsigned n = 0;
+    DIR *d = opendir(path);
+    if (!d)
+        return false;
+    while (readdir(d))
+        n++;
+    (void)closedir(d);
+    return n == 2;
+}
+
+static void look_at_mount(const struct probe_mount *m, void *arg)
+{
+    struct masks *found = arg;
+    struct stat st = {0};
+    bool right = false;
+    if (strncmp(m->target, "/proc/", 6) != 0)
+        return;
+    if (lstat(m->target, &st) == 0 && S_ISDIR(st.st_mode)) {
+        right = is_empty_dir(m->target);
+        found->dirs++;
+    } else {
+        right = is_null_device(&st);
+        found->files++;
+    }
+    if (!right && found->wrong++ == 0)
+        (void)snprintf(found->first, sizeof(found->first), "%s", m->target);
+}
+
+static void terminal(void)
+{
+    struct stat st;
+    struct statfs fs;
+    if (!isatty(STDIN_FILENO)) {
+        probe_report("C10.tty", PROBE_NA, "no terminal");
+        return;
+    }
+    if (fstat(STDIN_FILENO, &st) < 0 || fstatfs(STDIN_FILENO, &fs) < 0 ||
+        fs.f_type != DEVPTS_MAGIC || !S_ISCHR(st.st_mode) || major(st.st_rdev) != PTS_MAJOR)
+        probe_report("C10.tty", PROBE_FAIL, "not a pts");
+    else
+        probe_report("C10.tty", PROBE_OK, "pts %u", minor(st.st_rdev));
+}
+
+static void probe_masks(const struct probe_options *opt)
+{
+    struct masks found = {0};
+    struct stat st = {0};
+    char cwd[4096] = "";
+    bool null_is_right = lstat("/dev/null", &st) == 0 && is_null_device(&st);
+    (void)probe_mounts_each(look_at_mount, &found);
+    CHECK("C10.masks", found.wrong == 0 && found.files >= 10,
+          "%u files, %u directories, %u wrong %s", found.files, found.dirs, found.wrong,
+          found.first);
+    CHECK("C10.null", null_is_right, "mode %o rdev %u:%u", st.st_mode, major(st.st_rdev),
+          minor(st.st_rdev));
+    terminal();
+    if (!getcwd(cwd, sizeof(cwd)))
+        probe_report("C10.cwd", PROBE_FAIL, "%s", strerrorname_np(errno));
+    else
+        CHECK("C10.cwd", cwd[0] == '/' && strncmp(cwd, "/proc", 5) != 0, "%s", cwd);
+}
 
 /* What a walk found; nftw() has no argument to hand it through. */
 static struct {
@@ -35,7 +267,6 @@ static void note(const char *path)
 static time_t seconds(void)
 {
     struct timespec t;
-
     (void)clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec;
 }
@@ -50,7 +281,6 @@ static void walk(const char *id, const char *root, unsigned sec,
                  int (*fn)(const char *, const struct stat *, int, struct FTW *))
 {
     int r;
-
     found.n = found.seen = 0;
     found.first[0] = '\0';
     found.until = sec > 0 ? seconds() + sec : 0;
@@ -60,25 +290,17 @@ static void walk(const char *id, const char *root, unsigned sec,
     else if (r > 0 && found.n == 0)
         probe_report(id, PROBE_NA, "none among the first %u files, in %u s", found.seen, sec);
     else
-        probe_report(id, found.n == 0 ? PROBE_OK : PROBE_FAIL, "%u found %s", found.n, found.first);
-}
-
-static bool is_null_device(int fd)
-{
-    struct stat st;
-
-    return fstat(fd, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3);
+        CHECK(id, found.n == 0, "%u found %s", found.n, found.first);
 }
 
 /* Opening alone changes nothing. A file that is covered by /dev/null is as good as absent. */
 static long open_for_write(const char *path)
 {
     int fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
-    long r;
-
+    struct stat st;
     if (fd < 0)
         return -errno;
-    r = is_null_device(fd) ? -ENOENT : 0;
+    long r = fstat(fd, &st) == 0 && is_null_device(&st) ? -ENOENT : 0;
     (void)close(fd);
     return r;
 }
@@ -99,7 +321,6 @@ static void kernel_settings(void)
         "sys/kernel/yama/ptrace_scope", "sys/net/ipv4/ip_forward",
     };
     char id[64], path[64];
-
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         const char *name = strrchr(files[i], '/');
         (void)snprintf(id, sizeof(id), "C01.%s", name ? name + 1 : files[i]);
@@ -116,18 +337,14 @@ static void check_hidden(const char *id, const char *path)
     ssize_t n = probe_read(path, text, sizeof(text));
     unsigned entries = 0;
     DIR *d;
-
     if (n == -EISDIR && (d = opendir(path))) {
         for (const struct dirent *e; (e = readdir(d));)
             entries += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
         (void)closedir(d);
-        probe_report(id, entries == 0 ? PROBE_OK : PROBE_FAIL, "%u entries", entries);
+        CHECK(id, entries == 0, "%u entries", entries);
         return;
     }
-    probe_report(id, n <= 0 ? PROBE_OK : PROBE_FAIL, "%s",
-                 n > 0    ? "has content"
-                 : n == 0 ? "empty"
-                          : probe_result_name(n));
+    CHECK(id, n <= 0, "%s", n > 0 ? "has content" : n == 0 ? "empty" : probe_result_name(n));
 }
 
 /* An engine leaves empty directories there, and the session's own control group. */
@@ -152,7 +369,6 @@ static void host_information(void)
         "bus",      "fs",         "driver",     "sysvipc",      "tty",
     };
     char id[64], path[64];
-
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         (void)snprintf(id, sizeof(id), "C02.%s", files[i]);
         (void)snprintf(path, sizeof(path), "/proc/%s", files[i]);
@@ -165,7 +381,6 @@ static void read_only_directories(void)
 {
     static const char *const dirs[] = {"/", "/usr", "/etc", "/bin", "/lib", "/proc", "/dev"};
     char id[64], path[64];
-
     for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
         int fd;
         (void)snprintf(id, sizeof(id), "%s.%s", strcmp(dirs[i], "/dev") == 0 ? "C05" : "C03",
@@ -189,7 +404,6 @@ static int visit_device(const char *path, const struct stat *st, int type, struc
     static const char *const known[] = {"null",    "zero", "full", "random",
                                         "urandom", "tty",  "ptmx", "console"};
     const char *name = path + strlen("/dev/");
-
     if (type != FTW_F || (!S_ISCHR(st->st_mode) && !S_ISBLK(st->st_mode)))
         return FTW_CONTINUE;
     if (strncmp(name, "pts/", 4) == 0 && S_ISCHR(st->st_mode))
@@ -219,9 +433,7 @@ static void abstract_sockets(void)
     static char text[1 << 16];
     ssize_t n = probe_read("/proc/net/unix", text, sizeof(text));
     const char *at = n > 0 ? strstr(text, " @") : NULL;
-
-    probe_report("C06.abstract", at ? PROBE_FAIL : PROBE_OK, "%.*s",
-                 at ? (int)strcspn(at + 1, "\n") : 4, at ? at + 1 : "none");
+    CHECK("C06.abstract", !at, "%.*s", at ? (int)strcspn(at + 1, "\n") : 4, at ? at + 1 : "none");
 }
 
 static void times_and_names(void)
@@ -229,7 +441,6 @@ static void times_and_names(void)
     struct timespec boot = {0};
     struct utsname uts;
     char text[256];
-
     (void)clock_gettime(CLOCK_BOOTTIME, &boot);
     if (uname(&uts) == 0) {
         probe_report("C12.hostname", PROBE_NA, "%s", uts.nodename);
@@ -251,7 +462,6 @@ static void capacities(void)
     static const char *const dirs[] = {"/tmp", "/dev/shm", ".", "/"};
     struct statvfs st;
     char id[32];
-
     for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
         (void)snprintf(id, sizeof(id), "C14.%s", strcmp(dirs[i], ".") == 0 ? "cwd" : dirs[i]);
         if (statvfs(dirs[i], &st) < 0)
@@ -276,3 +486,9 @@ void probe_files(const struct probe_options *opt)
     times_and_names();
     capacities();
 }
+
+const struct probe_mode probe_files_modes[] = {
+    {"files", probe_files, true},
+    {"masks", probe_masks, true},
+    {0},
+};

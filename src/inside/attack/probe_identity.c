@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Table A: who we are and what we may. */
+/* Table A: the identity of a process and its privileges. */
 
 #include "probe.h"
 
@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -20,19 +19,16 @@ static void capabilities(void)
 {
     static const char *const sets[] = {"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"};
     char id[32], value[64];
-
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
         probe_status("/proc/self/status", sets[i], value, sizeof(value));
         (void)snprintf(id, sizeof(id), "A02.%s", sets[i]);
-        probe_report(id, value[0] && strspn(value, "0") == strlen(value) ? PROBE_OK : PROBE_FAIL,
-                     "%s", value);
+        CHECK(id, value[0] && strspn(value, "0") == strlen(value), "%s", value);
     }
 }
 
 static void *wait_for_end(void *gate)
 {
     char byte;
-
     (void)!read(*(int *)gate, &byte, 1);
     return NULL;
 }
@@ -43,7 +39,6 @@ static void check_threads(const char *pid, unsigned *n, unsigned *bad)
     char path[600], nnp[16], mode[16];
     const struct dirent *e;
     DIR *d;
-
     (void)snprintf(path, sizeof(path), "/proc/%s/task", pid);
     d = opendir(path);
     while (d && (e = readdir(d))) {
@@ -66,7 +61,6 @@ static void threads(void)
     int gate[2] = {-1, -1};
     pthread_t thread;
     DIR *d = opendir("/proc");
-
     if (!d || pipe2(gate, O_CLOEXEC) < 0 ||
         pthread_create(&thread, NULL, wait_for_end, &gate[0]) != 0) {
         probe_report("A04", PROBE_FAIL, "no thread");
@@ -82,14 +76,12 @@ static void threads(void)
     (void)close(gate[1]);
     (void)pthread_join(thread, NULL);
     (void)close(gate[0]);
-    probe_report("A04", n >= 2 && bad == 0 ? PROBE_OK : PROBE_FAIL,
-                 "%u threads, %u without no_new_privs and filter", n, bad);
+    CHECK("A04", n >= 2 && bad == 0, "%u threads, %u without no_new_privs and filter", n, bad);
 }
 
 static void namespaces(const struct probe_options *opt)
 {
     char id[32];
-
     for (size_t i = 0; i < NS_MAX; i++) {
         uint64_t own = probe_ns_inode(probe_ns_names[i]);
         enum probe_state state = own != 0 && own != opt->host_ns[i] ? PROBE_OK : PROBE_FAIL;
@@ -101,18 +93,10 @@ static void namespaces(const struct probe_options *opt)
 static long try_open(const char *path, int flags)
 {
     int fd = open(path, flags | O_CLOEXEC);
-
     if (fd < 0)
         return -errno;
     (void)close(fd);
     return 0;
-}
-
-static void own_executable(void)
-{
-    EXPECT("A09.self", try_open("/proc/self/exe", O_WRONLY), EACCES, ETXTBSY, EROFS, EPERM);
-    EXPECT("A09.pid1", try_open("/proc/1/exe", O_WRONLY), EACCES, EPERM, ENOENT);
-    EXPECT("A09.pid1-read", try_open("/proc/1/exe", O_RDONLY), EACCES, EPERM, ENOENT);
 }
 
 static long seize(const void *arg)
@@ -124,14 +108,12 @@ static long read_memory(const void *arg)
 {
     char byte;
     struct iovec local = {&byte, 1}, remote = {(void *)0x400000, 1};
-
     return process_vm_readv(1, &local, 1, &remote, 1, 0) < 0 ? -errno : 0;
 }
 
 static long steal_fd(const void *arg)
 {
     long fd = syscall(SYS_pidfd_open, 1, 0);
-
     if (fd < 0)
         return -errno;
     return syscall(SYS_pidfd_getfd, fd, 0, 0) < 0 ? -errno : 0;
@@ -141,7 +123,6 @@ static void init_process(void)
 {
     static const char *const files[] = {"mem", "environ", "maps", "auxv", "root", "cwd", "fd/0"};
     char id[32], path[64];
-
     EXPECT("A10.ptrace", probe_forked(seize, NULL), EPERM, ENOSYS, ESRCH);
     EXPECT("A10.process_vm_readv", probe_forked(read_memory, NULL), EPERM, ENOSYS, ESRCH);
     EXPECT("A10.pidfd_getfd", probe_forked(steal_fd, NULL), EPERM, ENOSYS, ESRCH);
@@ -157,6 +138,13 @@ void probe_identity(const struct probe_options *opt)
     capabilities();
     threads();
     namespaces(opt);
-    own_executable();
+    EXPECT("A09.self", try_open("/proc/self/exe", O_WRONLY), EACCES, ETXTBSY, EROFS, EPERM);
+    EXPECT("A09.pid1", try_open("/proc/1/exe", O_WRONLY), EACCES, EPERM, ENOENT);
+    EXPECT("A09.pid1-read", try_open("/proc/1/exe", O_RDONLY), EACCES, EPERM, ENOENT);
     init_process();
 }
+
+const struct probe_mode probe_identity_modes[] = {
+    {"identity", probe_identity, true},
+    {0},
+};

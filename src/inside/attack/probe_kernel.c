@@ -3,13 +3,12 @@
 /* Table B: the kernel's surface. Arguments are such that even a call that gets through does
  * nothing: bad pointers, bad magic numbers, names that do not exist. */
 
-#include "probe.h"
-
 #include "base/compat.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
+#include <linux/io_uring.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -17,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -25,15 +25,154 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "probe.h"
+
+struct uring {
+    int fd;
+    struct io_uring_params params;
+    unsigned char *sq, *cq;
+    struct io_uring_sqe *sqes;
+};
+
+static long ring_init(struct uring *ring)
+{
+    struct io_uring_params *p = &ring->params;
+    size_t sq_size, cq_size;
+    ring->fd = (int)syscall(SYS_io_uring_setup, 1, p);
+    if (ring->fd < 0)
+        return -errno;
+    sq_size = p->sq_off.array + p->sq_entries * sizeof(unsigned);
+    cq_size = p->cq_off.cqes + p->cq_entries * sizeof(struct io_uring_cqe);
+    ring->sq =
+        mmap(NULL, sq_size, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, IORING_OFF_SQ_RING);
+    ring->cq =
+        mmap(NULL, cq_size, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, IORING_OFF_CQ_RING);
+    ring->sqes = mmap(NULL, p->sq_entries * sizeof(*ring->sqes), PROT_READ | PROT_WRITE, MAP_SHARED,
+                      ring->fd, IORING_OFF_SQES);
+    if (ring->sq == MAP_FAILED || ring->cq == MAP_FAILED || ring->sqes == MAP_FAILED)
+        return -errno;
+    return 0;
+}
+
+/* What the ring answers: a descriptor or a negative errno. */
+static long ring_socket(const void *family)
+{
+    struct uring ring = {0};
+    long r = ring_init(&ring);
+    unsigned *tail, *array;
+    if (r < 0)
+        return r;
+    ring.sqes[0].opcode = IORING_OP_SOCKET;
+    ring.sqes[0].fd = *(const int *)family;
+    ring.sqes[0].off = SOCK_STREAM;
+    tail = (unsigned *)(ring.sq + ring.params.sq_off.tail);
+    array = (unsigned *)(ring.sq + ring.params.sq_off.array);
+    array[0] = 0;
+    __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+    if (syscall(SYS_io_uring_enter, ring.fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) < 0)
+        return -errno;
+    return ((const struct io_uring_cqe *)(ring.cq + ring.params.cq_off.cqes))->res;
+}
+
+static void probe_uring(const struct probe_options *opt)
+{
+    static const int inet = AF_INET, vsock = AF_VSOCK;
+    EXPECT("B04b.inet", probe_forked(ring_socket, &inet), ENOSYS, EPERM);
+    EXPECT("B04b.vsock", probe_forked(ring_socket, &vsock), ENOSYS, EPERM);
+}
+
+#define LAST 600
+#define POISON 0x4141414141414141UL /* no pointer, no descriptor, no pid, no signal, no length */
+
+static const char *const names[LAST + 1] = {
+#include "inside/attack/syscall_names.h"
+};
+
+struct sweep_attempt {
+    long nr;
+    unsigned long arg;
+};
+
+/* Calls that would end or double the child before it can report. */
+static long do_attempt(const void *arg)
+{
+    const struct sweep_attempt *a = arg;
+    pid_t self = getpid();
+    int fds[2];
+    long r;
+
+    /* The low descriptors are named by zeros; give them nothing that could be hurt. */
+    if (pipe2(fds, O_NONBLOCK) < 0)
+        return -errno;
+    for (int fd = 0; fd < 3; fd++)
+        (void)dup2(fds[0], fd);
+    r = syscall(a->nr, a->arg, a->arg, a->arg, a->arg, a->arg, a->arg);
+    if (r < 0)
+        return -errno;
+    if (syscall(SYS_getpid) != self)
+        _exit(0); /* the copy that a fork made */
+    (void)waitpid(-1, NULL, WNOHANG);
+    return r;
+}
+
+/* vfork() in a function that returns would wreck the stack of its parent. */
+static bool is_vfork(long nr)
+{
+#ifdef SYS_vfork
+    return nr == SYS_vfork;
+#else
+    return false;
+#endif
+}
+
+static void probe_sweep(const struct probe_options *opt)
+{
+    char mode[16], zero[32];
+
+    /* Without a filter this would be a way to find out what hurts. */
+    probe_status("/proc/self/status", "Seccomp", mode, sizeof(mode));
+    if (strcmp(mode, "2") != 0) {
+        probe_report("B20", PROBE_FAIL, "no filter: not swept");
+        return;
+    }
+    for (long nr = 0; nr <= LAST; nr++) {
+        struct sweep_attempt a = {nr, 0};
+        const char *name = names[nr] ? names[nr] : "-";
+        if (is_vfork(nr)) {
+            printf("%ld %s success success\n", nr, name);
+            continue;
+        }
+        (void)snprintf(zero, sizeof(zero), "%s", probe_result_name(probe_forked(do_attempt, &a)));
+        a.arg = POISON;
+        printf("%ld %s %s %s\n", nr, name, zero, probe_result_name(probe_forked(do_attempt, &a)));
+    }
+}
+
 #define BAD ((uintptr_t)0x10) /* the first page is never mapped */
+struct call {
+    const char *id;
+    long nr;
+    uintptr_t args[6];
+    int want[4]; /* positive errnos that count as ok */
+};
+
+static long do_call(const void *arg)
+{
+    const struct call *c = arg;
+    long r = syscall(c->nr, c->args[0], c->args[1], c->args[2], c->args[3], c->args[4], c->args[5]);
+    return r < 0 ? -errno : r;
+}
+
 #define STR(s) ((uintptr_t)(s))
 #define GONE                                                                                       \
     {                                                                                              \
         EPERM, ENOSYS                                                                              \
     }
 
+static const struct sched_param first_priority = {.sched_priority = 1};
+
 /* clang-format off */
-static const struct probe_call calls[] = {
+static const struct call calls[] = {
     {"B01.unshare-user", SYS_unshare, {CLONE_NEWUSER}, {EPERM}},
     {"B01.unshare-mnt", SYS_unshare, {CLONE_NEWNS}, {EPERM}},
     {"B01.unshare-pid", SYS_unshare, {CLONE_NEWPID}, {EPERM}},
@@ -140,6 +279,10 @@ static const struct probe_call calls[] = {
     {"B17.clear-nnp", SYS_prctl, {PR_SET_NO_NEW_PRIVS, 0}, {EINVAL}},
     {"B17.strict", SYS_prctl, {PR_SET_SECCOMP, 1}, {EINVAL}}, /* a filter cannot be left for it */
     {"B17.securebits", SYS_prctl, {PR_SET_SECUREBITS, 0}, {EPERM}},
+
+    {"B18.fifo", SYS_sched_setscheduler, {0, SCHED_FIFO, STR(&first_priority)}, {EPERM}},
+    {"B18.nice", SYS_setpriority, {PRIO_PROCESS, 0, (uintptr_t)-20}, {EPERM, EACCES}},
+    {"B18.ioprio", SYS_ioprio_set, {1, 0, 1 << 13}, {EPERM}},
 };
 /* clang-format on */
 
@@ -148,7 +291,6 @@ static long clone_with(const void *flags)
 {
     pid_t self = getpid();
     long r = syscall(SYS_clone, *(const unsigned long *)flags | SIGCHLD, 0, 0, 0, 0);
-
     if (r < 0)
         return -errno;
     if (r == 0 && syscall(SYS_getpid) != self)
@@ -167,7 +309,6 @@ static void clones(void)
         {"B01.clone-ipc", CLONE_NEWIPC},       {"B01.clone-uts", CLONE_NEWUTS},
         {"B01.clone-cgroup", CLONE_NEWCGROUP},
     };
-
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
         EXPECT(flags[i].id, probe_forked(clone_with, &flags[i].flag), EPERM);
 }
@@ -176,7 +317,6 @@ static void clones(void)
 static long call_32_bit(const void *arg)
 {
     long r;
-
     __asm__ volatile("int $0x80" : "=a"(r) : "a"(20L) : "memory");
     return r;
 }
@@ -205,7 +345,6 @@ static long exec_32_bit(const void *arg)
     };
     static char *const argv[] = {(char *)"probe-32", NULL};
     int fd = memfd_create("probe-32", MFD_CLOEXEC);
-
     if (fd < 0 || write(fd, elf, sizeof(elf)) != (ssize_t)sizeof(elf))
         return -errno;
     (void)syscall(SYS_execveat, fd, "", argv, argv + 1, AT_EMPTY_PATH);
@@ -216,15 +355,9 @@ static long exec_32_bit(const void *arg)
 static void foreign_calls(void)
 {
 #ifdef __x86_64__
-    long r = probe_forked(call_32_bit, NULL);
-    probe_report("B09.int80", r == PROBE_SIGNAL(SIGSYS) ? PROBE_OK : PROBE_FAIL, "%s",
-                 probe_result_name(r));
-    r = probe_forked(call_x32, NULL);
-    probe_report("B09.x32", r == PROBE_SIGNAL(SIGSYS) || r == -ENOSYS ? PROBE_OK : PROBE_FAIL, "%s",
-                 probe_result_name(r));
-    r = probe_forked(exec_32_bit, NULL);
-    probe_report("B09.elf32", r == PROBE_SIGNAL(SIGSYS) || r == -ENOEXEC ? PROBE_OK : PROBE_FAIL,
-                 "%s", probe_result_name(r));
+    EXPECT("B09.int80", probe_forked(call_32_bit, NULL), -PROBE_SIGNAL(SIGSYS));
+    EXPECT("B09.x32", probe_forked(call_x32, NULL), -PROBE_SIGNAL(SIGSYS), ENOSYS);
+    EXPECT("B09.elf32", probe_forked(exec_32_bit, NULL), -PROBE_SIGNAL(SIGSYS), ENOEXEC);
 #else
     probe_report("B09", PROBE_NA, "x86 only");
 #endif
@@ -239,7 +372,6 @@ static void attributes(void)
     } fsx = {.projid = 4242};
     long immutable = 0x10;
     int fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-
     if (fd < 0)
         fd = open(".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0) {
@@ -257,7 +389,6 @@ static long nest_seccomp(const void *arg)
 {
     struct sock_filter insn = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     struct sock_fprog prog = {1, &insn};
-
     return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog, 0, 0) < 0 ? -errno : 0;
 }
 
@@ -265,7 +396,6 @@ static long nest_landlock(const void *arg)
 {
     uint64_t handled = LANDLOCK_ACCESS_FS_MAKE_SYM;
     long fd = syscall(SYS_landlock_create_ruleset, &handled, sizeof(handled), 0);
-
     if (fd < 0)
         return -errno;
     return syscall(SYS_landlock_restrict_self, fd, 0) < 0 ? -errno : 0;
@@ -275,8 +405,7 @@ static void nesting(void)
 {
     long r = probe_forked(nest_seccomp, NULL);
     bool absent;
-
-    probe_report("B16.seccomp", r == 0 ? PROBE_OK : PROBE_FAIL, "%s", probe_result_name(r));
+    CHECK("B16.seccomp", r == 0, "%s", probe_result_name(r));
     r = probe_forked(nest_landlock, NULL);
     absent = r == -EOPNOTSUPP || r == -ENOSYS;
     probe_report("B16.landlock",
@@ -292,7 +421,6 @@ static void no_core(void)
     struct rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
     int status = 0;
     pid_t pid;
-
     (void)fflush(stdout);
     pid = fork();
     if (pid == 0) {
@@ -308,23 +436,16 @@ static void no_core(void)
                      (unsigned)status);
 }
 
-static long write_text(const char *path, const char *text)
+static long lower_oom_score(const void *arg)
 {
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    long r;
-
-    if (fd < 0)
-        return -errno;
-    r = write(fd, text, strlen(text)) < 0 ? -errno : 0;
-    (void)close(fd);
-    return r;
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    return fd < 0 || write(fd, "-1000", 5) < 0 ? -errno : 0;
 }
 
 static long raise_limit(const void *resource)
 {
     int which = *(const int *)resource;
     struct rlimit limit;
-
     if (getrlimit(which, &limit) < 0)
         return -errno;
     if (limit.rlim_max == RLIM_INFINITY)
@@ -333,45 +454,72 @@ static long raise_limit(const void *resource)
     return setrlimit(which, &limit) < 0 ? -errno : 0;
 }
 
-static long set_fifo(const void *arg)
-{
-    struct sched_param param = {.sched_priority = 1};
-
-    return sched_setscheduler(0, SCHED_FIFO, &param) < 0 ? -errno : 0;
-}
-
-static long set_nice(const void *arg)
-{
-    return setpriority(PRIO_PROCESS, 0, -20) < 0 ? -errno : 0;
-}
-
-static long set_ioprio(const void *arg)
-{
-    return syscall(SYS_ioprio_set, 1, 0, 1 << 13) < 0 ? -errno : 0;
-}
-
-static long lower_oom_score(const void *arg)
-{
-    return write_text("/proc/self/oom_score_adj", "-1000");
-}
-
 static void priorities(void)
 {
     static const int nofile = RLIMIT_NOFILE, nproc = RLIMIT_NPROC, memlock = RLIMIT_MEMLOCK;
-
-    EXPECT("B18.fifo", probe_forked(set_fifo, NULL), EPERM);
-    EXPECT("B18.nice", probe_forked(set_nice, NULL), EPERM, EACCES);
-    EXPECT("B18.ioprio", probe_forked(set_ioprio, NULL), EPERM);
     EXPECT("B18.oom_score_adj", probe_forked(lower_oom_score, NULL), EACCES, EPERM, EROFS);
     EXPECT("B18.nofile", probe_forked(raise_limit, &nofile), EPERM);
     EXPECT("B18.nproc", probe_forked(raise_limit, &nproc), EPERM);
     EXPECT("B18.memlock", probe_forked(raise_limit, &memlock), EPERM);
 }
 
+struct request {
+    int fd;
+    bool own; /* a pty of our own, not the terminal we were started on */
+    unsigned long cmd;
+};
+
+static long do_ioctl(const void *arg)
+{
+    const struct request *r = arg;
+    char byte = '\n';
+
+    /* The pty must be the controlling terminal, or TIOCSTI is refused for that reason alone. */
+    if (r->own) {
+        (void)setsid();
+        (void)ioctl(r->fd, TIOCSCTTY, 0);
+    }
+    return syscall(SYS_ioctl, r->fd, r->cmd, &byte) < 0 ? -errno : 0;
+}
+
+static int open_pty(int *master)
+{
+    int zero = 0;
+    *master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (*master < 0 || ioctl(*master, TIOCSPTLCK, &zero) < 0)
+        return -1;
+    return ioctl(*master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+}
+
+static void probe_tty(const struct probe_options *opt)
+{
+    static const struct {
+        const char *id;
+        unsigned long cmd;
+    } requests[] = {
+        {"B08.tiocsti", TIOCSTI},     {"B08.tiocsti-high", TIOCSTI | 1UL << 32},
+        {"B08.tioclinux", TIOCLINUX}, {"B08.tioclinux-high", TIOCLINUX | 1UL << 32},
+        {"B08.tiocsetd", TIOCSETD},
+    };
+    int master = -1, fd = isatty(STDIN_FILENO) ? STDIN_FILENO : open_pty(&master);
+
+    /* Without any terminal the filter can still be asked: it does not look at the descriptor. */
+    if (fd < 0)
+        fd = STDIN_FILENO;
+    for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
+        struct request r = {fd, master >= 0, requests[i].cmd};
+        EXPECT(requests[i].id, probe_forked(do_ioctl, &r), EPERM);
+    }
+    if (master >= 0) {
+        (void)close(master);
+        (void)close(fd);
+    }
+}
+
 void probe_kernel(const struct probe_options *opt)
 {
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
-        probe_call(&calls[i]);
+        probe_expect(calls[i].id, probe_forked(do_call, &calls[i]), calls[i].want);
     clones();
     probe_tty(opt);
     foreign_calls();
@@ -380,3 +528,11 @@ void probe_kernel(const struct probe_options *opt)
     no_core();
     priorities();
 }
+
+const struct probe_mode probe_kernel_modes[] = {
+    {"kernel", probe_kernel, true},
+    {"tty", probe_tty, true},
+    {"uring", probe_uring, true},
+    {"sweep", probe_sweep, false},
+    {0},
+};

@@ -4,12 +4,12 @@
  * session, so that a golden file can be kept of it. */
 
 #include "probe.h"
-#include "probe_mounts.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,6 @@ static size_t n_lines;
 __attribute__((format(printf, 1, 2))) static void add(const char *fmt, ...)
 {
     va_list ap;
-
     va_start(ap, fmt);
     if (n_lines == sizeof(lines) / sizeof(lines[0]) || vasprintf(&lines[n_lines], fmt, ap) < 0)
         abort();
@@ -47,7 +46,6 @@ static void add_map(const char *name)
 {
     unsigned long inner, outer, count;
     char path[64], text[1024], *p = text;
-
     (void)snprintf(path, sizeof(path), "/proc/self/%s", name);
     if (probe_read(path, text, sizeof(text)) < 0)
         return;
@@ -65,7 +63,6 @@ static void add_status(const char *who, const char *path)
         "Uid",    "Gid",    "Groups", "CapInh", "CapPrm",     "CapEff",  "CapBnd",
         "CapAmb", "SigBlk", "SigIgn", "Umask",  "NoNewPrivs", "Seccomp", "Seccomp_filters"};
     char value[256];
-
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         probe_status(path, names[i], value, sizeof(value));
         for (char *p = value; *p; p++) {
@@ -82,7 +79,6 @@ static void add_threads(void)
     const struct dirent *e;
     unsigned n = 0;
     DIR *d = opendir("/proc/self/task");
-
     while (d && (e = readdir(d))) {
         if (e->d_name[0] == '.')
             continue;
@@ -130,7 +126,6 @@ static void add_mount(const struct probe_mount *m, void *arg)
 static void add_fds(const struct probe_options *opt)
 {
     char path[64], target[256], *end;
-
     for (unsigned fd = 0; fd < 32; fd++) {
         ssize_t n;
         if (fd > 2 && !(opt->first_fds & 1u << fd))
@@ -169,7 +164,6 @@ static void add_limits(void)
         {"STACK", RLIMIT_STACK},
     };
     struct rlimit r;
-
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
         if (getrlimit((__rlimit_resource_t)limits[i].resource, &r) == 0)
             add("rlimit %s %lld %lld", limits[i].name, (long long)r.rlim_cur,
@@ -181,7 +175,6 @@ static void add_file(const char *name, const char *path)
 {
     char text[4096], *rest = text, *line;
     ssize_t n = probe_read(path, text, sizeof(text));
-
     if (n < 0) {
         add("%s %s", name, probe_result_name(n));
         return;
@@ -196,7 +189,6 @@ static void add_file(const char *name, const char *path)
 static void add_cgroups(void)
 {
     char text[4096], *rest = text, *line;
-
     if (probe_read("/proc/self/cgroup", text, sizeof(text)) < 0)
         return;
     while ((line = strsep(&rest, "\n"))) {
@@ -206,11 +198,29 @@ static void add_cgroups(void)
     }
 }
 
+/* What a status file says as well, but not that of every kernel. */
+static void add_asked(void)
+{
+    sigset_t blocked;
+    struct sigaction action;
+    unsigned n_blocked = 0, n_handled = 0;
+    mode_t mask = umask(0);
+    (void)umask(mask);
+    (void)sigprocmask(SIG_SETMASK, NULL, &blocked);
+    for (int signo = 1; signo < NSIG; signo++) {
+        n_blocked += sigismember(&blocked, signo) == 1;
+        n_handled += sigaction(signo, NULL, &action) == 0 && action.sa_handler != SIG_DFL;
+    }
+    add("asked no_new_privs %d", prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
+    add("asked seccomp %d", prctl(PR_GET_SECCOMP, 0, 0, 0, 0));
+    add("asked umask %04o", (unsigned)mask);
+    add("asked signals blocked %u, not default %u", n_blocked, n_handled);
+}
+
 static void add_process(void)
 {
     struct utsname uts;
     char cwd[4096];
-
     add("securebits %#x", (unsigned)prctl(PR_GET_SECUREBITS, 0, 0, 0, 0));
     add("dumpable %d", prctl(PR_GET_DUMPABLE, 0, 0, 0, 0));
     add("subreaper-or-init %s", getpid() == 1 ? "init" : "no");
@@ -227,7 +237,7 @@ static void add_process(void)
         add("env %.*s", (int)strcspn(*e, "="), *e);
 }
 
-void probe_posture(const struct probe_options *opt)
+static void probe_posture(const struct probe_options *opt)
 {
     add_map("uid_map");
     add_map("gid_map");
@@ -246,9 +256,15 @@ void probe_posture(const struct probe_options *opt)
     add_cgroups();
     add_file("oom_score_adj", "/proc/self/oom_score_adj");
     add_process();
+    add_asked();
     qsort(lines, n_lines, sizeof(lines[0]), compare_lines);
     for (size_t i = 0; i < n_lines; i++) {
         if (i == 0 || strcmp(lines[i - 1], lines[i]) != 0)
             puts(lines[i]);
     }
 }
+
+const struct probe_mode probe_posture_modes[] = {
+    {"posture", probe_posture, false},
+    {0},
+};

@@ -22,7 +22,6 @@ struct globs {
 static const char *group_end(const char *s)
 {
     unsigned depth = 0;
-
     for (; *s != '\0'; s++) {
         if (*s == '\\' && s[1] != '\0')
             s++;
@@ -34,11 +33,6 @@ static const char *group_end(const char *s)
     return NULL;
 }
 
-static bool has_comma(const char *s, const char *end)
-{
-    return memchr(s, ',', (size_t)(end - s)) != NULL;
-}
-
 static bool expand(struct globs *g, const char *pattern);
 
 /* pattern[0..open) x one of the alternatives x what follows the group. */
@@ -47,7 +41,6 @@ static bool expand_group(struct globs *g, const char *pattern, const char *open,
     bool fits = true;
     unsigned depth = 0;
     const char *from = open + 1;
-
     for (const char *s = from; fits; s++) {
         if (*s == '\\' && s + 1 < end) {
             s++;
@@ -78,7 +71,7 @@ static bool expand(struct globs *g, const char *pattern)
             continue;
         }
         const char *end = *s == '{' ? group_end(s) : NULL;
-        if (end != NULL && has_comma(s, end))
+        if (end != NULL && memchr(s, ',', (size_t)(end - s)) != NULL)
             return expand_group(g, pattern, s, end);
     }
     if (strv_len(g->patterns) >= ALTERNATIVES_MAX)
@@ -90,7 +83,6 @@ static bool expand(struct globs *g, const char *pattern)
 struct globs *globs_new(const char *pattern)
 {
     struct globs *g = xnew(struct globs);
-
     while (str_starts(pattern, "./") || pattern[0] == '/')
         pattern += pattern[0] == '/' ? 1 : 2;
     if (expand(g, pattern))
@@ -113,7 +105,6 @@ static bool in_class(const char **s, const char *end, int32_t c)
     const char *at = *s + 1;
     bool negated = at < end && (*at == '!' || *at == '^'), found = false;
     int32_t low, high;
-
     at += negated;
     for (const char *first = at; at < end && (*at != ']' || at == first);) {
         if (*at == '\\' && at + 1 < end)
@@ -138,7 +129,6 @@ static bool in_class(const char **s, const char *end, int32_t c)
 static bool match_one(const char **p, const char *p_end, const char **s, const char *s_end)
 {
     int32_t c, want;
-
     *s += regex_char(*s, (size_t)(s_end - *s), &c);
     if (**p == '?') {
         *p += 1;
@@ -157,7 +147,6 @@ static bool match_one(const char **p, const char *p_end, const char **s, const c
 static bool match_name(const char *p, const char *p_end, const char *s, const char *s_end)
 {
     const char *star = NULL, *back = NULL;
-
     while (s < s_end) {
         const char *p_now = p, *s_now = s;
         if (p < p_end && *p == '*') {
@@ -197,7 +186,6 @@ static const char *next_component(const char *s)
 static bool match_path(const char *p, const char *s)
 {
     const char *star = p, *back = s;
-
     while (*s != '\0') {
         const char *p_end = component_end(p);
         if (p_end - p == 2 && memcmp(p, "**", 2) == 0) {

@@ -2,7 +2,6 @@
 
 /* The main function of box-files. */
 
-#include <signal.h>
 #include <unistd.h>
 
 #include "inside/files/files.h"

@@ -12,14 +12,12 @@
 #include "base/alloc.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/fd.h"
 #include "base/regex.h"
-#include "base/str.h"
 #include "inside/files/files_internal.h"
 
 #define BINARY_LOOK 8192U
 
-static int bad_pattern(struct job *j, const char *why)
+static int bad_pattern(struct files_job *j, const char *why)
 {
     (void)snprintf(j->text, sizeof(j->text), "%.*s", (int)sizeof(j->text) - 1, why);
     return job_fail(j, FILES_WHY_PATTERN, EINVAL);
@@ -43,13 +41,12 @@ struct newest {
 static int newer(const void *a, const void *b)
 {
     const struct hit *x = a, *y = b;
-
     if (x->st.tag.mtime_ns != y->st.tag.mtime_ns)
         return x->st.tag.mtime_ns > y->st.tag.mtime_ns ? -1 : 1;
     return -strcmp(x->path, y->path);
 }
 
-static void swap(struct hit *a, struct hit *b)
+static void swap_hits(struct hit *a, struct hit *b)
 {
     struct hit t = *a;
     *a = *b;
@@ -59,13 +56,12 @@ static void swap(struct hit *a, struct hit *b)
 static void sift_up(struct newest *w, size_t i)
 {
     for (; i > 0 && newer(&w->hits[i], &w->hits[(i - 1) / 2]) > 0; i = (i - 1) / 2)
-        swap(&w->hits[i], &w->hits[(i - 1) / 2]);
+        swap_hits(&w->hits[i], &w->hits[(i - 1) / 2]);
 }
 
 static void sift_down(struct newest *w)
 {
     size_t i = 0;
-
     for (;;) {
         size_t oldest = i;
         for (size_t child = 2 * i + 1; child <= 2 * i + 2 && child < w->n; child++)
@@ -73,7 +69,7 @@ static void sift_down(struct newest *w)
                 oldest = child;
         if (oldest == i)
             return;
-        swap(&w->hits[i], &w->hits[oldest]);
+        swap_hits(&w->hits[i], &w->hits[oldest]);
         i = oldest;
     }
 }
@@ -81,7 +77,6 @@ static void sift_down(struct newest *w)
 static int glob_entry(void *arg, const struct tree_entry *e)
 {
     struct newest *w = arg;
-
     if (!globs_match(w->globs, e->path))
         return 0;
     w->total++;
@@ -99,10 +94,9 @@ static int glob_entry(void *arg, const struct tree_entry *e)
     return 0;
 }
 
-static int send_hits(struct job *j, struct newest *w)
+static int send_hits(struct files_job *j, struct newest *w)
 {
     int r = 0;
-
     qsort(w->hits, w->n, sizeof(w->hits[0]), newer);
     for (size_t i = 0; i < w->n && r == 0; i++) {
         struct files_entry e = {.stat = w->hits[i].st,
@@ -112,23 +106,10 @@ static int send_hits(struct job *j, struct newest *w)
     return r;
 }
 
-static int open_dir_at_path(struct job *j)
-{
-    struct place p;
-    int r = walk_to(j, j->path, 0, &p);
-
-    if (r < 0)
-        return r;
-    int fd = place_open_dir(j, &p);
-    place_done(&p);
-    return fd;
-}
-
-int op_glob(struct job *j)
+static int op_glob(struct files_job *j)
 {
     struct newest w = {.max = j->req.length};
-    AUTO_CLOSE int fd = open_dir_at_path(j);
-
+    AUTO_CLOSE int fd = job_open_dir(j);
     if (fd < 0)
         return fd;
     if (w.max == 0 || w.max > FILES_LIST_MAX)
@@ -155,7 +136,7 @@ int op_glob(struct job *j)
 /* GREP. */
 
 struct grep {
-    struct job *job;
+    struct files_job *job;
     struct regex *regex;   /* owned */
     struct globs *include; /* owned, or NULL: all */
     uint64_t files, bytes; /* looked at */
@@ -167,14 +148,14 @@ struct grep {
     bool shown_cut, matched;
 };
 
-static void cut(struct grep *g, enum files_cut why)
+static void grep_cut(struct grep *g, enum files_cut why)
 {
     if (g->job->done.cut == FILES_CUT_NONE || why == FILES_CUT_SCAN)
         g->job->done.cut = why;
 }
 
-/* Characters for the one who looks: a broken byte is left as it is and counts as one. */
-static void show(struct grep *g, const char *data, size_t len)
+/* Keeps characters for display: a byte that is no UTF-8 stays as it is and counts as one. */
+static void grep_show(struct grep *g, const char *data, size_t len)
 {
     for (size_t at = 0; at < len;) {
         int32_t c;
@@ -190,7 +171,7 @@ static void show(struct grep *g, const char *data, size_t len)
     }
 }
 
-static void feed(struct grep *g, const char *data, size_t len)
+static void grep_feed(struct grep *g, const char *data, size_t len)
 {
     for (size_t at = 0; at < len && !g->matched;) {
         int first = regex_skip_to(g->regex);
@@ -211,8 +192,7 @@ static void feed(struct grep *g, const char *data, size_t len)
 /* 1: that is enough. */
 static int tell_match(struct grep *g, const char *path, uint64_t line)
 {
-    struct job *j = g->job;
-
+    struct files_job *j = g->job;
     while (g->n_shown > 0 && strchr(" \t\r\n\v\f", g->shown[g->n_shown - 1]) != NULL &&
            !g->shown_cut)
         g->n_shown--;
@@ -221,14 +201,14 @@ static int tell_match(struct grep *g, const char *path, uint64_t line)
                             .text_len = (uint32_t)g->n_shown,
                             .flags = g->shown_cut ? FILES_MATCH_CUT : 0};
     if (g->shown_cut)
-        cut(g, FILES_CUT_LINE);
+        grep_cut(g, FILES_CUT_LINE);
     int r =
         JOB_SEND(j, FILES_FRAME_MATCH, {&m, sizeof(m)}, {path, m.path_len}, {g->shown, m.text_len});
     if (r < 0)
         return r;
     if (++g->matches < j->req.length)
         return 0;
-    cut(g, FILES_CUT_MATCHES);
+    grep_cut(g, FILES_CUT_MATCHES);
     return 1;
 }
 
@@ -257,18 +237,17 @@ static int grep_lines(struct grep *g, const char *path)
     const char *data;
     size_t len;
     int r = 0;
-
     begin_line(g);
     while (r == 0 && lines_next(&g->lines, &data, &len, &ends) > 0) {
         bytes += len + ends;
         g->bytes += len + ends;
         if (bytes > FILES_GREP_FILE_BYTES || g->bytes > FILES_GREP_TOTAL_BYTES) {
-            cut(g, FILES_CUT_SCAN);
+            grep_cut(g, FILES_CUT_SCAN);
             return g->bytes > FILES_GREP_TOTAL_BYTES;
         }
         if (!g->shown_cut)
-            show(g, data, len);
-        feed(g, data, len);
+            grep_show(g, data, len);
+        grep_feed(g, data, len);
         fresh = ends;
         if (!ends)
             continue;
@@ -280,12 +259,11 @@ static int grep_lines(struct grep *g, const char *path)
     return r;
 }
 
-/* Takes fd. A NUL near the beginning: nobody wants to see these lines. */
+/* Takes fd. A NUL near the beginning: a binary file, whose lines are not sent. */
 static int grep_file(struct grep *g, int fd, const char *path)
 {
     struct lines *l = &g->lines;
     int r = 0;
-
     ssize_t n = pread(fd, l->data, BINARY_LOOK, 0);
     l->fd = fd;
     l->len = l->pos = 0;
@@ -306,11 +284,10 @@ static int grep_entry(void *arg, const struct tree_entry *e)
 {
     struct grep *g = arg;
     struct stat st;
-
     if (!S_ISREG(e->st.st_mode) || (g->include != NULL && !globs_match(g->include, e->path)))
         return 0;
     if (g->files++ == FILES_GREP_FILES_MAX) {
-        cut(g, FILES_CUT_SCAN);
+        grep_cut(g, FILES_CUT_SCAN);
         return 1;
     }
     int fd = openat(e->dir, e->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -324,33 +301,26 @@ static int grep_entry(void *arg, const struct tree_entry *e)
 }
 
 /* A file, or everything below a directory. */
-static int grep_place(struct job *j, struct grep *g)
+static int grep_place(struct files_job *j, struct grep *g)
 {
-    struct place p;
     struct stat st;
-    int r = walk_to(j, j->path, 0, &p);
-
-    if (r < 0)
-        return r;
-    AUTO_CLOSE int fd = place_open(j, &p, O_RDONLY, &st);
-    place_done(&p);
+    AUTO_CLOSE int fd = job_open(j, &st);
     if (fd < 0)
         return fd;
     if (S_ISREG(st.st_mode))
         return grep_file(g, TAKE_FD(fd), "");
-    r = tree_walk(fd, true, grep_entry, g);
+    int r = tree_walk(fd, true, grep_entry, g);
     if (r > 0 && j->done.cut == FILES_CUT_NONE)
-        cut(g, FILES_CUT_SCAN);
+        grep_cut(g, FILES_CUT_SCAN);
     return r;
 }
 
-int op_grep(struct job *j)
+static int op_grep(struct files_job *j)
 {
     static struct grep g;
     struct err err = {0};
     unsigned flags = (job_has(j, FILES_LITERAL) ? REGEX_LITERAL : 0) |
                      (job_has(j, FILES_IGNORE_CASE) ? REGEX_IGNORE_CASE : 0);
-
     if (j->req.length == 0)
         return -EINVAL;
     g = (struct grep){.job = j};
@@ -366,3 +336,9 @@ int op_grep(struct job *j)
     j->done.total = g.matches;
     return r < 0 ? r : 0;
 }
+
+const struct job_op job_search_ops[] = {
+    {FILES_GLOB, op_glob},
+    {FILES_GREP, op_grep},
+    {0, NULL},
+};

@@ -7,40 +7,32 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/str.h"
 #include "inside/files/files.h"
 #include "inside/files/files_internal.h"
 
-static int (*const ops[FILES_OP_MAX])(struct job *j) = {
-    [FILES_STAT] = op_stat,     [FILES_READ] = op_read,   [FILES_LINES] = op_lines,
-    [FILES_LIST] = op_list,     [FILES_WRITE] = op_write, [FILES_EDIT] = op_edit,
-    [FILES_REMOVE] = op_remove, [FILES_MKDIR] = op_mkdir, [FILES_MOVE] = op_move,
-    [FILES_GLOB] = op_glob,     [FILES_GREP] = op_grep,   [FILES_WATCH] = op_watch,
-};
-
-int job_fail(struct job *j, enum files_why why, int error)
+int job_fail(struct files_job *j, enum files_why why, int error)
 {
     j->fail.why = why;
     j->fail.error = error;
     return -EPROTO;
 }
 
-bool job_has(const struct job *j, enum files_flag flag)
+bool job_has(const struct files_job *j, enum files_flag flag)
 {
     return (j->req.flags & flag) != 0;
 }
 
-int job_send(struct job *j, enum files_type type, const struct files_part *parts, size_t n)
+int job_send(struct files_job *j, enum files_type type, const struct files_part *parts, size_t n)
 {
     char frame[sizeof(struct files_head) + FILES_FRAME_MAX];
     struct files_head h = {.type = type};
     size_t len = 0;
-
     for (size_t i = 0; i < n; i++) {
         if (parts[i].len > FILES_FRAME_MAX - len)
             return -EMSGSIZE;
@@ -52,26 +44,6 @@ int job_send(struct job *j, enum files_type type, const struct files_part *parts
     memcpy(frame, &h, sizeof(h));
     /* One write, so that what a peer sees is mostly whole frames. */
     return fd_write_all(j->out, frame, sizeof(h) + len);
-}
-
-int job_send_stat(struct job *j, const struct files_stat *st)
-{
-    return JOB_SEND(j, FILES_FRAME_STAT, {st, sizeof(*st)});
-}
-
-ssize_t job_receive(struct job *j, char *data, size_t size)
-{
-    struct files_head h;
-
-    if (fd_read_full(j->in, &h, sizeof(h)) != (ssize_t)sizeof(h))
-        return job_fail(j, FILES_WHY_CUT_OFF, 0);
-    if (h.type == FILES_FRAME_END)
-        return 0;
-    if (h.type != FILES_FRAME_DATA || h.len == 0 || h.len > size)
-        return job_fail(j, FILES_WHY_REQUEST, EBADMSG);
-    if (fd_read_full(j->in, data, h.len) != (ssize_t)h.len)
-        return job_fail(j, FILES_WHY_CUT_OFF, 0);
-    return (ssize_t)h.len;
 }
 
 static int64_t ns_of(const struct timespec *t)
@@ -102,7 +74,27 @@ struct files_stat stat_of(const struct stat *st)
                                .nlink = (uint32_t)st->st_nlink};
 }
 
-static int read_string(struct job *j, uint32_t len, uint32_t max, char **ret)
+int job_send_stat(struct files_job *j, const struct stat *st)
+{
+    struct files_stat s = stat_of(st);
+    return JOB_SEND(j, FILES_FRAME_STAT, {&s, sizeof(s)});
+}
+
+ssize_t job_receive(struct files_job *j, char *data, size_t size)
+{
+    struct files_head h;
+    if (fd_read_full(j->in, &h, sizeof(h)) != (ssize_t)sizeof(h))
+        return job_fail(j, FILES_WHY_CUT_OFF, 0);
+    if (h.type == FILES_FRAME_END)
+        return 0;
+    if (h.type != FILES_FRAME_DATA || h.len == 0 || h.len > size)
+        return job_fail(j, FILES_WHY_REQUEST, EBADMSG);
+    if (fd_read_full(j->in, data, h.len) != (ssize_t)h.len)
+        return job_fail(j, FILES_WHY_CUT_OFF, 0);
+    return (ssize_t)h.len;
+}
+
+static int read_string(struct files_job *j, uint32_t len, uint32_t max, char **ret)
 {
     if (len > max)
         return -EBADMSG;
@@ -110,12 +102,22 @@ static int read_string(struct job *j, uint32_t len, uint32_t max, char **ret)
     return fd_read_full(j->in, *ret, len) == (ssize_t)len ? 0 : -EBADMSG;
 }
 
-static int read_request(struct job *j)
+static job_fn *find_op(uint32_t op)
+{
+    static const struct job_op *const tables[] = {job_read_ops, job_write_ops, job_search_ops,
+                                                  job_watch_ops};
+    for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
+        for (const struct job_op *o = tables[i]; o->fn != NULL; o++)
+            if (o->op == op)
+                return o->fn;
+    return NULL;
+}
+
+static int read_request(struct files_job *j)
 {
     const struct files_request *q = &j->req;
-
     if (fd_read_full(j->in, &j->req, sizeof(j->req)) != (ssize_t)sizeof(j->req) ||
-        q->version != FILES_WIRE_VERSION || q->op >= FILES_OP_MAX || ops[q->op] == NULL)
+        q->version != FILES_WIRE_VERSION || find_op(q->op) == NULL)
         return -EBADMSG;
     int r = read_string(j, q->root_len, FILES_PATH_MAX - 1, &j->root);
     if (r == 0)
@@ -130,21 +132,13 @@ static int read_request(struct job *j)
     return strlen(j->root) != q->root_len || strlen(j->path) != q->path_len ? -EINVAL : 0;
 }
 
-static int open_root(struct job *j)
-{
-    j->root_fd = open(j->root, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    return j->root_fd < 0 ? -errno : 0;
-}
-
-static int run(struct job *j)
+static int run_request(struct files_job *j)
 {
     int r = read_request(j);
-
     if (r < 0)
         return job_fail(j, r == -EINVAL ? FILES_WHY_ERRNO : FILES_WHY_REQUEST, -r);
-    r = open_root(j);
-    if (r == 0)
-        r = ops[j->req.op](j);
+    j->root_fd = open(j->root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    r = j->root_fd < 0 ? -errno : find_op(j->req.op)(j);
     if (r < 0 && r != -EPROTO)
         return job_fail(j, FILES_WHY_ERRNO, -r);
     return r;
@@ -152,13 +146,13 @@ static int run(struct job *j)
 
 int files_serve(int in, int out)
 {
-    static struct job j;
+    static struct files_job j;
 
     /* Programs of our own user id run beside us: they are not to look into us, or write. */
     (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     (void)prctl(PR_SET_NAME, "box-files", 0, 0, 0);
-    j = (struct job){.in = in, .out = out, .root_fd = -1};
-    int r = run(&j);
+    j = (struct files_job){.in = in, .out = out, .root_fd = -1};
+    int r = run_request(&j);
     if (r < 0)
         r = JOB_SEND(&j, FILES_FRAME_FAIL, {&j.fail, sizeof(j.fail)}, {j.text, strlen(j.text)});
     else

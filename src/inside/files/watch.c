@@ -27,7 +27,7 @@ struct watched {
 };
 
 struct watch {
-    struct job *job;
+    struct files_job *job;
     int fd;              /* owned; inotify */
     char root[PATH_MAX]; /* of what is watched, absolute */
     bool recursive, partial;
@@ -56,7 +56,7 @@ static int send_event(struct watch *w, enum files_change change, const struct in
     return JOB_SEND(w->job, FILES_FRAME_EVENT, {&f, sizeof(f)}, {path, f.path_len});
 }
 
-static struct watched *find(struct watch *w, int wd)
+static struct watched *watched_find(struct watch *w, int wd)
 {
     for (size_t i = 0; i < w->n; i++)
         if (w->dirs[i].wd == wd)
@@ -66,10 +66,9 @@ static struct watched *find(struct watch *w, int wd)
 
 /* A directory below. By path, since there is no other way; never through a link at its end. What
  * lies above may be swapped meanwhile: then something else of this session is watched. */
-static void add(struct watch *w, const char *path)
+static void watch_dir(struct watch *w, const char *path)
 {
     char whole[PATH_MAX + 1];
-
     if (w->n == FILES_WATCH_DIRS_MAX ||
         str_fmt(whole, sizeof(whole), "%s%s%s", w->root, *path != '\0' ? "/" : "", path) < 0) {
         w->partial = true;
@@ -80,7 +79,7 @@ static void add(struct watch *w, const char *path)
         w->partial = w->partial || errno == ENOSPC || errno == ENOMEM;
         return;
     }
-    struct watched *known = find(w, wd);
+    struct watched *known = watched_find(w, wd);
     if (known == NULL)
         known = &w->dirs[w->n++];
     free(known->path);
@@ -96,10 +95,9 @@ static int add_entry(void *arg, const struct tree_entry *e)
 {
     struct below *b = arg;
     char path[FILES_PATH_MAX];
-
     if (S_ISDIR(e->st.st_mode) && str_fmt(path, sizeof(path), "%s%s%s", b->prefix,
                                           b->prefix[0] != '\0' ? "/" : "", e->path) >= 0)
-        add(b->watch, path);
+        watch_dir(b->watch, path);
     return 0;
 }
 
@@ -108,8 +106,7 @@ static void add_tree(struct watch *w, const char *path)
 {
     char whole[PATH_MAX + 1];
     struct below b = {.watch = w, .prefix = path};
-
-    add(w, path);
+    watch_dir(w, path);
     if (str_fmt(whole, sizeof(whole), "%s/%s", w->root, path) < 0)
         return;
     AUTO_CLOSE int fd = open(whole, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -120,9 +117,8 @@ static void add_tree(struct watch *w, const char *path)
 static int on_event(struct watch *w, const struct inotify_event *e)
 {
     char path[FILES_PATH_MAX];
-    struct watched *d = find(w, e->wd);
+    struct watched *d = watched_find(w, e->wd);
     int r = 0;
-
     if (e->mask & IN_Q_OVERFLOW)
         return send_event(w, FILES_OVERFLOW, e, "");
     if (d == NULL)
@@ -158,7 +154,6 @@ static int read_events(struct watch *w)
     } u;
     ssize_t n = read(w->fd, u.bytes, sizeof(u.bytes));
     int r = 0;
-
     if (n < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : -errno;
     for (char *at = u.bytes; r == 0 && at < u.bytes + n;) {
@@ -169,12 +164,11 @@ static int read_events(struct watch *w)
     return r;
 }
 
-/* Until nobody wants to know any more, which is when stdin ends. */
+/* Until the peer closes our stdin. */
 static int watch_loop(struct watch *w)
 {
     struct pollfd fds[] = {{.fd = w->fd, .events = POLLIN}, {.fd = w->job->in, .events = POLLIN}};
     int r = 0;
-
     while (r == 0 && !w->gone) {
         if (w->partial && !w->told_partial)
             r = send_event(w, FILES_PARTIAL, NULL, "");
@@ -189,43 +183,37 @@ static int watch_loop(struct watch *w)
     return r == 0 ? send_event(w, FILES_GONE, NULL, "") : r;
 }
 
-static int find_root(struct job *j, struct watch *w, struct stat *st)
+static int find_root(struct files_job *j, struct watch *w, struct stat *st)
 {
-    struct place p;
+    AUTO_DONE(files_place) struct files_place p = {.dir = -1};
     int r = walk_to(j, j->path, 0, &p);
-
-    if (r < 0)
-        return r;
-    r = place_stat(&p, st);
+    if (r == 0)
+        r = place_stat(&p, st);
     if (r == 0)
         r = str_fmt(w->root, sizeof(w->root), "%s%s%s%s%s", str_eq(j->root, "/") ? "" : j->root,
                     p.real[0] != '\0' ? "/" : "", p.real, p.name[0] != '\0' ? "/" : "", p.name);
-    place_done(&p);
     if (r >= 0 && w->root[0] == '\0')
         (void)str_copy(w->root, sizeof(w->root), "/");
     return r < 0 ? r : 0;
 }
 
-int op_watch(struct job *j)
+static int op_watch(struct files_job *j)
 {
     struct watch *w = xnew(struct watch);
     struct stat st = {0};
-
     w->job = j;
     w->recursive = job_has(j, FILES_RECURSIVE);
     w->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     int r = w->fd < 0 ? -errno : find_root(j, w, &st);
     if (r == 0) {
-        add(w, "");
+        watch_dir(w, "");
         if (w->n == 0)
             r = w->partial ? -ENOSPC : -EACCES;
     }
     if (r == 0 && w->recursive && S_ISDIR(st.st_mode))
         add_tree(w, "");
-    if (r == 0) {
-        struct files_stat s = stat_of(&st);
-        r = job_send_stat(j, &s); /* from here on nothing is missed */
-    }
+    if (r == 0)
+        r = job_send_stat(j, &st); /* from here on nothing is missed */
     if (r == 0)
         r = watch_loop(w);
     for (size_t i = 0; i < w->n; i++)
@@ -235,3 +223,5 @@ int op_watch(struct job *j)
     free(w);
     return r;
 }
+
+const struct job_op job_watch_ops[] = {{FILES_WATCH, op_watch}, {0, NULL}};

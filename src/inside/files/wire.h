@@ -18,7 +18,7 @@
 #define FILES_DATA_MAX (60U << 10)  /* of content in one frame */
 #define FILES_LINKS_MAX 40U         /* as the kernel */
 #define FILES_LIST_MAX 10000U       /* entries of one LIST */
-#define FILES_LIST_DEFAULT 1000U    /* of whoever names no number */
+#define FILES_LIST_DEFAULT 1000U    /* for a request without a number */
 #define FILES_EDIT_MAX (1U << 20)   /* bytes of a file that EDIT changes */
 #define FILES_WALK_MAX 100000U      /* entries that GLOB and GREP look at */
 #define FILES_DEPTH_MAX 128U        /* directories below each other that they enter */
@@ -68,8 +68,8 @@ struct files_tag {
     int64_t mtime_ns, ctime_ns;
 };
 
-/* Followed by the strings, without NULs: root, path, a, b. `root` is absolute; whoever leaves it
- * is told ESCAPE. `path` is beneath it, with or without a leading slash. */
+/* Followed by the strings, without NULs: root, path, a, b. `root` is absolute; a path that leaves
+ * it is answered with ESCAPE. `path` is beneath it, with or without a leading slash. */
 struct files_request {
     uint32_t version, op;
     uint32_t flags, mode;
@@ -117,7 +117,7 @@ struct files_match {
 enum files_change {
     FILES_CREATED = 1,
     FILES_MODIFIED, /* more was written */
-    FILES_CLOSED,   /* whoever wrote is done */
+    FILES_CLOSED,   /* a file that was open for writing was closed */
     FILES_ATTRIBUTES,
     FILES_DELETED,
     FILES_MOVED_FROM, /* `cookie` joins it with a MOVED_TO */
@@ -164,7 +164,7 @@ enum files_why {
     FILES_WHY_NO_PLACE,  /* EDIT: a is not in the file */
     FILES_WHY_PLACES,    /* EDIT: it is there n times */
     FILES_WHY_TOO_LARGE, /* EDIT: n: bytes it may have */
-    FILES_WHY_BUSY,      /* somebody holds a lock on the directory */
+    FILES_WHY_BUSY,      /* another request holds the lock of the directory */
     FILES_WHY_CUT_OFF,   /* the content ended before its END */
     FILES_WHY_REQUEST,   /* box-files does not understand */
     FILES_WHY_MAX,

@@ -10,22 +10,20 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include "base/str.h"
 #include "inside/guest/guest.h"
-#include "inside/seccomp_install.h"
 
 /* The hard limit of a resource that no kernel enforces, neither Linux (since 2.4.30) nor gVisor.
- * Every process has that of its parent. Nobody may raise it, and nobody below us may lower it, for
- * our filter. So large that whoever reads it takes it for none, unless the engine has set it. */
+ * Every process inherits it from its parent. No process may raise it, and our filter keeps
+ * programs from lowering it. It is so large that programs take it for unlimited, unless the engine
+ * has set a limit. */
 #define BRAND_RESOURCE RLIMIT_RSS
 #define BRAND_TOP (1ULL << 62)
 
 static uint64_t top, serial; /* brands are below `top`, the last one by `serial` */
 
-/* What its uname(2) says are constants. Newer ones call themselves 4.19.0-gvisor, of the same day.
- */
+/* uname(2) of gVisor returns constants. Newer versions return 4.19.0-gvisor with the same date. */
 #define GVISOR_RELEASE "4.4.0"
 #define GVISOR_RELEASE_PART "gvisor"
 #define GVISOR_VERSION "#1 SMP Sun Jan 10 15:06:54 PST 2016"
@@ -66,7 +64,7 @@ uint64_t brand_of(pid_t pid)
 
 /* Calls of another architecture are none of its business: the filter that comes after it ends
  * those. */
-static const struct sock_filter brand_filter[] = {
+static const struct sock_filter brand_program[] = {
     LOAD(nr),
     IF_EQ(SYS_setrlimit, 1, 0),
     IF_EQ(SYS_prlimit64, 2, 8),
@@ -82,13 +80,9 @@ static const struct sock_filter brand_filter[] = {
     ANSWER(SECCOMP_RET_ERRNO | EPERM),
 };
 
-int brand_take(uint64_t brand)
-{
-    const struct rlimit limit = {.rlim_cur = brand, .rlim_max = brand};
-    return setrlimit(BRAND_RESOURCE, &limit) < 0 ? -errno : 0;
-}
+const struct child_filter brand_filter = {brand_program, ARRAY_SIZE(brand_program)};
 
-int brand_keep(void)
+struct inside_rlimit brand_mark(uint64_t brand)
 {
-    return seccomp_install(brand_filter, (unsigned short)ARRAY_SIZE(brand_filter));
+    return (struct inside_rlimit){.resource = BRAND_RESOURCE, .soft = brand, .hard = brand};
 }

@@ -11,8 +11,8 @@
  *                                                       ├─ program ── …
  *                                                       └─ program ── …
  *
- * All orphans are box-guest's. Whose they are is told by their *brand*, a number that every process
- * of a program's tree has and cannot get rid of. */
+ * All orphans are box-guest's. Which program an orphan belongs to follows from its *brand*, a
+ * number that every process of a program's tree has and cannot get rid of. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,9 +21,8 @@
 
 #include "base/buf.h"
 #include "inside/guest_wire.h"
+#include "inside/supervisor.h"
 
-struct child_report;
-struct rusage;
 struct sock_filter;
 
 /*   FREE ──start──► RUNNING ──main ended──► LINGER ──tree gone, streams closed──► FREE
@@ -31,27 +30,23 @@ struct sock_filter;
  * A managed process stays in LINGER until boxd forgets it. */
 enum cell_state { CELL_FREE, CELL_RUNNING, CELL_LINGER, CELL_STATE_MAX };
 
-/* stdout of a managed process, by byte offset; nothing leaves before boxd released it. */
-struct ring {
-    char *data; /* mapped, GUEST_RING bytes */
+/* What a managed process wrote to a stream, by byte offset. Of stdout nothing leaves before boxd
+ * released it; of stderr the last bytes are enough. */
+struct guest_kept {
+    char *data; /* mapped, `size` bytes; NULL: none */
+    size_t size;
     uint64_t begin, end;
     uint64_t sent; /* on this connection */
 };
 
-/* Of its stderr the last bytes are enough. */
-struct tail {
-    char *data; /* mapped, GUEST_STDERR_KEPT bytes */
-    uint64_t end, sent;
-};
-
-struct cell {
+struct guest_cell {
     enum cell_state state;
     uint32_t id;
-    bool silent;    /* of an earlier boxd: nobody wants to hear of it */
+    bool silent;    /* of an earlier boxd: the present one does not know it */
     bool attached;  /* a managed process whose output is wanted on this connection */
     bool told;      /* EXITED is in the queue of this connection */
     bool gone;      /* nothing of its tree is left */
-    bool forget;    /* boxd is to be told when it is */
+    bool forget;    /* boxd waits for GONE */
     bool exited;    /* result is valid */
     bool alone;     /* nothing else ran beside it so far */
     pid_t main;     /* -1: ended */
@@ -70,115 +65,109 @@ struct cell {
     uint64_t credit[2];
     uint64_t owed[2]; /* of an exec that has ended: bytes it wrote that come before the news */
     struct buf input;
-    struct ring ring;
-    struct tail tail;
-    struct guest_exited result;
+    struct guest_kept kept[2];
+    struct inside_exited result;
 };
 
-/* Namespaces that box-guest makes for programs (within.c). */
-enum within { WITHIN_USER, WITHIN_TIME, WITHIN_CGROUP, WITHIN_MAX };
+/* One end of a connection of boxd to a server inside. */
+struct guest_side {
+    int fd;     /* owned; -1: none */
+    bool eof;   /* it sends no more */
+    bool shut;  /* nothing more is sent to it */
+    char *rest; /* owned; bytes for it that it has not taken yet; NULL: none */
+    size_t rest_pos, rest_len;
+};
+
+/*   FREE ──► CONNECTING ──► OPEN ──► FREE   */
+enum guest_conn_state { GUEST_CONN_FREE, GUEST_CONN_CONNECTING, GUEST_CONN_OPEN };
+
+struct guest_conn {
+    enum guest_conn_state state;
+    uint32_t id;
+    bool ipv6; /* the address that is tried */
+    struct guest_connect order;
+    struct guest_side sides[2]; /* the server, boxd */
+};
+
+/* Entries of `env` that are for programs on a terminal alone: the first ones. */
+#define GUEST_ENV_TTY 1U
+#define GUEST_OOM_SCORE 500U /* oom_score_adj of programs */
 
 struct guest {
     int sock;      /* -1: not connected */
     int signal_fd; /* SIGCHLD */
     bool hello;
     bool gvisor;
-    int within[WITHIN_MAX];       /* of programs; a negative errno: why there is none */
+    int within[CHILD_NS_MAX];     /* of programs; a negative errno: why there is none */
     bool recount;                 /* some process has ended: whose, and what is left? */
     struct child_report *reports; /* one per cell, shared with children */
+    char **env;                   /* owned: below that of a request */
+    size_t n_env;
+    int oom_fd;       /* our oom_score_adj, -1: it cannot be written to */
+    char oom_own[16]; /* what it says of us */
     uint64_t retry_at, retry_ns;
     uint64_t deadline, alone_since; /* 0: none */
-    uint64_t ooms;                  /* kills for memory so far */
+    uint64_t ooms, ooms_at;         /* kills for memory so far; when to count them next */
     struct guest_hello config;
     struct sock_filter *filter; /* owned */
     struct buf in, out;
     size_t out_pos;
-    struct cell cells[GUEST_CELLS_MAX];
+    struct guest_cell cells[GUEST_CELLS_MAX];
+    struct guest_conn conns[GUEST_CONNS_MAX];
 };
 
+static inline bool guest_is_proc(const struct guest_cell *c)
+{
+    return (c->id & GUEST_PROC_BIT) != 0;
+}
+
 /* A request as received: the numbers checked, the strings not yet. */
-struct start_request {
+struct guest_request {
     struct guest_start head;
     uint32_t flags;
     const char *strings;
     size_t strings_len;
 };
 
-struct child_stdio {
-    int in, out, err; /* -1: /dev/null */
-    int tty;          /* slave, -1: none */
-};
-
 /* main.c */
-uint64_t guest_now(void);
-/* Like fork(2). Not by clone3(), whose flags a filter cannot read: the profile of the container
- * answers that there is no such call. 0 in the child, a pid, or a negative errno. */
-pid_t guest_clone(void);
-/* Closes `first` and all above. No descriptor is larger than INT_MAX, and gVisor (0.0~20221219)
- * calls a range that ends beyond it invalid. 0 or a negative errno. */
-int guest_close_from(unsigned first);
-
-/* serve.c */
-void serve_input(struct guest *g);          /* something to read on the socket */
-void serve_flush(struct guest *g);          /* writes what it takes */
 void serve_drop(struct guest *g);           /* the connection is over */
 bool serve_can_send(const struct guest *g); /* there is room for output */
 void serve_send(struct guest *g, const struct guest_head *head, const void *a, size_t a_len,
                 const void *b, size_t b_len);
+uint64_t guest_number(const struct guest_head *head, const char *body); /* 0: it is none */
 
 /* cell.c */
-void cell_start(struct guest *g, uint32_t id, const struct start_request *req);
-struct cell *cell_find(struct guest *g, uint32_t id);
-void cell_input(struct guest *g, struct cell *c, const char *data, size_t len, uint32_t flags);
-void cell_resize(struct cell *c, uint32_t rows, uint32_t cols);
-void cell_release(struct cell *c, uint64_t upto);
-void cell_forget(struct cell *c); /* ends it; boxd is told when nothing of it is left */
-void cell_attach(struct cell *c);
-/* What poll said about its descriptors. */
-void cell_on_output(struct guest *g, struct cell *c, int stream);
-void cell_on_writable(struct guest *g, struct cell *c);
-bool cell_wants_output(const struct cell *c, int stream);
-void cell_on_result(struct guest *g, struct cell *c); /* its main process has ended */
-void cell_settle(struct guest *g, struct cell *c); /* sends what can be sent, frees what is over */
-bool cell_any_exec(const struct guest *g);         /* a command runs */
-void cell_on_oom(struct guest *g);                 /* the kernel has killed for memory */
-void cell_new_connection(struct guest *g);         /* a boxd has introduced itself */
+void cell_order(struct guest *g, const struct guest_head *h, const char *body); /* of boxd */
+void cell_on_result(struct guest *g, struct guest_cell *c); /* its main process has ended */
+void cell_new_connection(struct guest *g);                  /* a boxd has introduced itself */
+/* In the main loop: what to poll, what came of it, and what can be sent or freed then. */
+#define GUEST_POLLS 3U /* of each cell */
+struct pollfd;
+void cells_watch(const struct guest *g, struct pollfd *polls);
+void cells_serve(struct guest *g, const struct pollfd *polls);
+void cells_settle(struct guest *g);
+
+/* conn.c */
+void conn_order(struct guest *g, const struct guest_head *h, const char *body); /* of boxd */
+/* As those of cells. How many there are to poll: two for each connection up to the last. */
+size_t conns_watch(const struct guest *g, struct pollfd *polls);
+void conns_serve(struct guest *g, const struct pollfd *polls, size_t n);
 
 /* tend.c */
-uint64_t tend_count_ooms(void); /* how often the kernel has killed for memory in this container */
-void tend_start(struct cell *c, const struct guest_start *head);
-void tend_reaped(struct guest *g, pid_t pid, int status, const struct rusage *use);
-void tend_signal(const struct cell *c, int signo); /* to the main process */
-void tend_end(struct cell *c, uint32_t flag);      /* all of it; goes on until it is gone */
-void tend_cells(struct guest *g);                  /* once per turn */
-uint64_t tend_due(const struct guest *g);          /* when to look next; UINT64_MAX: never */
+void tend_start(struct guest *g, struct guest_cell *c, const struct guest_start *head);
+void tend_reap(struct guest *g);                         /* some process has ended */
+void tend_signal(const struct guest_cell *c, int signo); /* to the main process */
+void tend_end(struct guest_cell *c, uint32_t flag);      /* all of it; goes on until it is gone */
+void tend_cells(struct guest *g);                        /* once per turn */
+uint64_t tend_due(const struct guest *g);                /* when to look next; UINT64_MAX: never */
 
 /* brand.c: which program's tree a process is of. Its parents do not tell: they may be gone. */
 bool guest_is_gvisor(void);
-uint64_t brand_new(void);     /* that nobody has had in this container */
+uint64_t brand_new(void);     /* unused so far in this container */
 uint64_t brand_of(pid_t pid); /* 0: it has none, or is gone */
-/* For the caller and all that it starts; then, for good. 0 or a negative errno. */
-int brand_take(uint64_t brand);
-int brand_keep(void);
+/* What gives it to a process and all that it starts, and what makes that last. */
+struct inside_rlimit brand_mark(uint64_t brand);
+extern const struct child_filter brand_filter;
 
-/* tree.c: the processes of one brand. */
-/* All of them get the signal. How many there were, with those that have ended and were not reaped;
- * UINT_MAX: nobody knows. */
-unsigned tree_signal(uint64_t brand, int signo);
-bool tree_count(struct guest *g); /* sets `left` of all cells; false: nobody knows */
-/* How many bytes are left until all of them together have that many; 0: they have more. Pages that
- * several of them have count once, when it comes to that. */
-uint64_t tree_memory_left(uint64_t brand, uint64_t bytes);
-
-/* within.c */
+/* within.c: namespaces that box-guest makes for programs. */
 void within_make(struct guest *g); /* before the first program */
-/* In the child. Leaves no capability. 0 or a negative errno. */
-int within_enter(const struct guest *g);
-
-/* child.c: everything between clone and execve. */
-struct child_report {
-    uint32_t stage;
-    int32_t error;
-};
-_Noreturn void child_run(const struct guest *g, uint64_t brand, const struct start_request *req,
-                         const struct child_stdio *io, struct child_report *shared);

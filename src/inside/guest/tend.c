@@ -3,110 +3,242 @@
 /* Looks after a program from its start to the end of the last process that it left: its time, its
  * memory, its death. */
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/statfs.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/fd.h"
 #include "base/str.h"
-#include "inside/disk_full.h"
 #include "inside/guest/guest.h"
 
 #define MSEC 1000000ULL
 #define ROUND_NS (1 * MSEC) /* between two rounds of killing; later ones take their time */
 #define ROUND_MAX_NS (50 * MSEC)
-#define END_NS (4000 * MSEC) /* then it is told that a killed one still runs */
+#define END_NS (4000 * MSEC) /* then EXITED says that a killed program still runs */
 #define LOOK_NS (100 * MSEC)
+#define OOM_NS (200 * MSEC) /* there is no event for it that an ordinary process may have */
 #define LOOK_SOON_NS (3 * MSEC)
 #define GREED 2 /* bytes that a program can take in a nanosecond, at the most */
 
-uint64_t tend_count_ooms(void)
+/* No more than a container may have; what lies beyond is met in the next round. */
+#define TREE_MAX 32768U
+
+/* The processes of one brand. */
+
+static pid_t table[TREE_MAX];
+
+/* A tree that exists when the list is opened is found in it: one of its processes is a child of
+ * ours, and we reap none while we read the list. */
+static DIR *open_list(void)
 {
-    static const char *const files[] = {"/sys/fs/cgroup/memory.events",
-                                        "/sys/fs/cgroup/memory/memory.oom_control"};
-    char text[512];
-    for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
-        ssize_t n = fd_read_file_at(AT_FDCWD, files[i], text, sizeof(text));
-        char *at = n > 0 ? strstr(text, "oom_kill ") : NULL;
-        uint64_t count = 0;
-        if (at == NULL)
-            continue;
-        at += strlen("oom_kill ");
-        at[strcspn(at, "\n")] = '\0';
-        return str_to_u64(at, &count) == 0 ? count : 0;
+    return opendir("/proc");
+}
+
+static pid_t next_pid(DIR *list)
+{
+    uint64_t pid;
+    for (struct dirent *d = readdir(list); d != NULL; d = readdir(list))
+        if (str_to_u64(d->d_name, &pid) == 0)
+            return (pid_t)pid;
+    return -1;
+}
+
+/* How many are in the table then; UINT_MAX: /proc cannot be read. */
+static unsigned tree_find(uint64_t brand)
+{
+    unsigned n = 0;
+    DIR *list = open_list();
+    if (list == NULL)
+        return UINT_MAX;
+    for (pid_t pid = next_pid(list); pid > 0 && n < TREE_MAX; pid = next_pid(list))
+        if (brand_of(pid) == brand)
+            table[n++] = pid;
+    (void)closedir(list);
+    return n;
+}
+
+/* All of them get the signal. How many there were, with those that have ended and were not reaped;
+ * UINT_MAX: /proc cannot be read. */
+static unsigned tree_signal(uint64_t brand, int signo)
+{
+    unsigned n = tree_find(brand);
+    for (unsigned i = 0; n != UINT_MAX && i < n; i++)
+        (void)kill(table[i], signo);
+    return n;
+}
+
+/* Sets `left` of all cells; false when /proc cannot be read. */
+static bool tree_count(struct guest *g)
+{
+    DIR *list = open_list();
+    if (list == NULL)
+        return false;
+    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
+        if (g->cells[i].state != CELL_FREE)
+            g->cells[i].left = 0;
+    for (pid_t pid = next_pid(list); pid > 0; pid = next_pid(list)) {
+        uint64_t brand = brand_of(pid);
+        for (unsigned i = 0; i < GUEST_CELLS_MAX && brand != 0; i++)
+            if (g->cells[i].state != CELL_FREE && g->cells[i].brand == brand)
+                g->cells[i].left++;
     }
-    return 0;
+    (void)closedir(list);
+    return true;
 }
 
-static bool hit_quota(const struct guest *g, int status)
+/* The number behind "Name:" in a file of lines, in KiB; false without such a line. */
+static bool find_kb(const char *text, const char *name, uint64_t *ret)
 {
-    struct statfs fs;
-    return g->config.quota_path[0] != '\0' &&
-           (disk_file_too_large(status) ||
-            (statfs(g->config.quota_path, &fs) == 0 && disk_is_full(&fs)));
+    const char *at = strstr(text, name);
+    char digits[24];
+    if (at == NULL)
+        return false;
+    at += strlen(name);
+    at += strspn(at, ": \t");
+    size_t len = strspn(at, "0123456789");
+    return str_fmt(digits, sizeof(digits), "%.*s", (int)(len < 20 ? len : 20), at) == 0 &&
+           str_to_u64(digits, ret) == 0;
 }
 
-static uint64_t time_ns(struct timeval t)
+/* Memory of its own and memory it shares with others, but no files, which the kernel can drop. */
+static uint64_t sum_kb(pid_t pid, const char *file, const char *own, const char *shared)
 {
-    return (uint64_t)t.tv_sec * 1000 * MSEC + (uint64_t)t.tv_usec * 1000;
+    char path[48], text[4096];
+    uint64_t a = 0, b = 0;
+    if (str_fmt(path, sizeof(path), "/proc/%d/%s", pid, file) < 0 ||
+        fd_read_file_at(AT_FDCWD, path, text, sizeof(text)) <= 0)
+        return UINT64_MAX;
+    if (!find_kb(text, own, &a) || (shared != NULL && !find_kb(text, shared, &b)))
+        return UINT64_MAX;
+    return a + b;
 }
 
-static void judge(const struct guest *g, struct cell *c, int status, const struct rusage *use)
+/* What a kernel or a container runtime does not tell in parts it tells as a whole. */
+static uint64_t resident_kb(pid_t pid)
+{
+    uint64_t kb = sum_kb(pid, "status", "\nRssAnon", "\nRssShmem");
+    if (kb == UINT64_MAX)
+        kb = sum_kb(pid, "status", "\nVmRSS", "\nVmSwap");
+    return kb != UINT64_MAX ? kb : sum_kb(pid, "status", "\nVmRSS", NULL); /* gVisor: no swap */
+}
+
+/* Its share: costs a walk over all its pages, so it is asked for only in doubt. One that forbids to
+ * look at it has what it has. */
+static uint64_t share_kb(pid_t pid)
+{
+    uint64_t kb = sum_kb(pid, "smaps_rollup", "\nPss_Anon", "\nPss_Shmem");
+    return kb != UINT64_MAX ? kb : resident_kb(pid);
+}
+
+static uint64_t left_by(unsigned n, uint64_t (*of)(pid_t pid), uint64_t bytes)
+{
+    uint64_t kb = 0;
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t more = of(table[i]);
+        kb += more != UINT64_MAX ? more : 0; /* gone meanwhile */
+    }
+    return kb > bytes / 1024 ? 0 : bytes - kb * 1024 + 1;
+}
+
+/* How many bytes are left until all of them together have that many; 0: they have more. Pages that
+ * several of them have count once, when it comes to that. */
+static uint64_t tree_memory_left(uint64_t brand, uint64_t bytes)
+{
+    unsigned n = tree_find(brand);
+    if (n == 0 || n == UINT_MAX)
+        return bytes;
+    uint64_t left = left_by(n, resident_kb, bytes);
+    return left > 0 ? left : left_by(n, share_kb, bytes);
+}
+
+/* Time, memory, death. */
+
+/* How often the kernel has killed for memory in this container. */
+static uint64_t count_ooms(void)
+{
+    uint64_t n = 0;
+    if (supervisor_oom_kills(AT_FDCWD, "/sys/fs/cgroup/memory.events", &n) == -ENOENT)
+        (void)supervisor_oom_kills(AT_FDCWD, "/sys/fs/cgroup/memory/memory.oom_control", &n);
+    return n;
+}
+
+/* A command runs, other than this one. */
+static bool any_exec(const struct guest *g, const struct guest_cell *but)
+{
+    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
+        if (g->cells[i].state == CELL_RUNNING && !guest_is_proc(&g->cells[i]) &&
+            &g->cells[i] != but)
+            return true;
+    return false;
+}
+
+static void cell_judge(const struct guest *g, struct guest_cell *c, int status,
+                       const struct rusage *use)
 {
     const struct child_report *report = &g->reports[c - g->cells];
-    struct guest_exited *r = &c->result;
+    struct inside_exited *r = &c->result;
     bool failed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-    r->wait_status = status;
-    r->duration_ns = guest_now() - c->started;
-    r->cpu_ns = time_ns(use->ru_utime) + time_ns(use->ru_stime);
-    r->max_rss_kb = (uint64_t)use->ru_maxrss;
-    r->stage = report->stage;
-    r->error = report->error;
-    c->failed = failed && r->stage == GUEST_STAGE_NONE;
-    c->oom_seen = r->stage == GUEST_STAGE_NONE && tend_count_ooms() > c->ooms;
-    if (c->failed && !c->oom_seen && hit_quota(g, status))
-        r->flags |= GUEST_EXITED_DISK_FULL;
+    supervisor_judge(report, c->started, status, use, r);
+    c->failed = failed && r->stage == INSIDE_STAGE_NONE;
+    c->oom_seen = r->stage == INSIDE_STAGE_NONE && count_ooms() > c->ooms;
+    if (c->failed && !c->oom_seen && supervisor_hit_quota(g->config.quota_path, status))
+        r->flags |= INSIDE_EXITED_DISK_FULL;
 }
 
-void tend_start(struct cell *c, const struct guest_start *head)
+void tend_start(struct guest *g, struct guest_cell *c, const struct guest_start *head)
 {
-    c->started = guest_now();
+    c->started = supervisor_now();
     c->deadline = head->timeout_ns > 0 ? c->started + head->timeout_ns : 0;
     c->memory_max = head->memory_bytes;
     c->look_at = c->memory_max > 0 ? c->started : 0;
-    c->ooms = tend_count_ooms();
+    c->ooms = count_ooms();
     c->left = 1;
+    /* Kills are not counted while no command runs: those since the last one are not this one's. */
+    if (!any_exec(g, c))
+        g->ooms = c->ooms;
 }
 
-void tend_reaped(struct guest *g, pid_t pid, int status, const struct rusage *use)
+static void cell_reaped(struct guest *g, pid_t pid, int status, const struct rusage *use)
 {
-    g->recount = true;
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++) {
-        struct cell *c = &g->cells[i];
+        struct guest_cell *c = &g->cells[i];
         if (c->state != CELL_RUNNING || c->main != pid)
             continue;
         c->main = -1;
-        judge(g, c, status, use);
+        cell_judge(g, c, status, use);
         return;
     }
 }
 
-void tend_signal(const struct cell *c, int signo)
+void tend_reap(struct guest *g)
 {
-    if (c->state != CELL_RUNNING || c->main <= 0 || signo <= 0 || signo >= NSIG)
-        return;
-    /* The process leads its own group; what a terminal would reach, we reach. */
-    if (kill(-c->main, signo) < 0)
-        (void)kill(c->main, signo);
+    struct signalfd_siginfo ignored[8];
+    struct rusage use;
+    int status;
+    pid_t pid;
+    while (read(g->signal_fd, ignored, sizeof(ignored)) > 0)
+        ;
+    while ((pid = wait4(-1, &status, WNOHANG | __WALL, &use)) > 0) {
+        g->recount = true;
+        cell_reaped(g, pid, status, &use);
+    }
+}
+
+void tend_signal(const struct guest_cell *c, int signo)
+{
+    if (c->state == CELL_RUNNING)
+        supervisor_signal(c->main, signo);
 }
 
 /* Stopped first, so that none of them makes more while the others die. */
-void tend_end(struct cell *c, uint32_t flag)
+void tend_end(struct guest_cell *c, uint32_t flag)
 {
     if (c->state == CELL_RUNNING && c->main > 0)
         c->result.flags |= flag;
@@ -115,16 +247,16 @@ void tend_end(struct cell *c, uint32_t flag)
     c->ending = true;
     c->round_ns = ROUND_NS;
     c->round_at = 0;
-    c->end_by = guest_now() + END_NS;
+    c->end_by = supervisor_now() + END_NS;
     (void)tree_signal(c->brand, SIGSTOP);
 }
 
-static void kill_again(struct guest *g, struct cell *c, uint64_t now)
+static void kill_again(struct guest *g, struct guest_cell *c, uint64_t now)
 {
     if (!c->ending || now < c->round_at)
         return;
     c->left = tree_signal(c->brand, SIGKILL);
-    if (c->left == UINT_MAX) /* none can be told from the others */
+    if (c->left == UINT_MAX) /* its processes cannot be found */
         (void)kill(-1, SIGKILL);
     else if (c->main > 0) /* it may not even have its brand yet */
         (void)kill(c->main, SIGKILL);
@@ -133,7 +265,7 @@ static void kill_again(struct guest *g, struct cell *c, uint64_t now)
     g->recount = true;
 }
 
-/* What the whole container uses: while that is below the limit, nobody has to be counted. */
+/* What the whole container uses: while that is below the limit, no process has to be counted. */
 static uint64_t container_memory(void)
 {
     static const char *const files[] = {"/sys/fs/cgroup/memory.current",
@@ -145,7 +277,7 @@ static uint64_t container_memory(void)
     return UINT64_MAX;
 }
 
-static void watch_memory(const struct guest *g, struct cell *c, uint64_t now)
+static void watch_memory(const struct guest *g, struct guest_cell *c, uint64_t now)
 {
     if (c->memory_max == 0 || c->gone || c->ending || now < c->look_at)
         return;
@@ -154,15 +286,15 @@ static void watch_memory(const struct guest *g, struct cell *c, uint64_t now)
         return;
     uint64_t left = tree_memory_left(c->brand, c->memory_max);
     if (left == 0)
-        tend_end(c, GUEST_EXITED_OOM);
-    /* On gVisor we are the only ones who look before the host does, who would end it all. */
+        tend_end(c, INSIDE_EXITED_OOM);
+    /* On gVisor the host's limit would end the whole container: look before it is reached. */
     uint64_t soon = left / GREED > LOOK_SOON_NS ? left / GREED : LOOK_SOON_NS;
     if (g->gvisor && soon < LOOK_NS)
         c->look_at = now + soon;
 }
 
-/* The main process has ended: that is told when nothing of a killed one is left. */
-static void report(struct guest *g, struct cell *c, uint64_t now)
+/* The main process has ended. EXITED waits until nothing of a killed tree is left. */
+static void cell_report(struct guest *g, struct guest_cell *c, uint64_t now)
 {
     if (c->state != CELL_RUNNING || c->main > 0)
         return;
@@ -174,34 +306,62 @@ static void report(struct guest *g, struct cell *c, uint64_t now)
     cell_on_result(g, c);
 }
 
-static void look_after(struct guest *g, struct cell *c, uint64_t now)
+static void look_after(struct guest *g, struct guest_cell *c, uint64_t now)
 {
     if (c->main > 0 && c->deadline > 0 && now >= c->deadline) {
         c->deadline = 0;
-        tend_end(c, GUEST_EXITED_TIMEOUT);
+        tend_end(c, INSIDE_EXITED_TIMEOUT);
     }
     watch_memory(g, c, now);
     kill_again(g, c, now);
 }
 
+/* Out of memory, as the kernel sees it. With one command the whole of it ends; with several the
+ * kernel has chosen. */
+static void end_only_exec(struct guest *g)
+{
+    struct guest_cell *only = NULL;
+    unsigned n = 0;
+    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++) {
+        if (g->cells[i].state != CELL_RUNNING)
+            continue;
+        only = &g->cells[i];
+        n++;
+    }
+    if (n == 1 && only->alone && !guest_is_proc(only))
+        tend_end(only, INSIDE_EXITED_OOM);
+}
+
+static void watch_ooms(struct guest *g, uint64_t now)
+{
+    if (now < g->ooms_at || !any_exec(g, NULL))
+        return;
+    g->ooms_at = now + OOM_NS;
+    uint64_t n = count_ooms();
+    if (n > g->ooms)
+        end_only_exec(g);
+    g->ooms = n;
+}
+
 void tend_cells(struct guest *g)
 {
-    uint64_t now = guest_now();
+    uint64_t now = supervisor_now();
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
         if (g->cells[i].state != CELL_FREE && !g->cells[i].gone)
             look_after(g, &g->cells[i], now);
     if (g->recount && tree_count(g))
         g->recount = false;
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++) {
-        struct cell *c = &g->cells[i];
+        struct guest_cell *c = &g->cells[i];
         if (c->state == CELL_FREE)
             continue;
-        report(g, c, now);
+        cell_report(g, c, now);
         c->gone = c->gone || (c->main <= 0 && c->left == 0);
     }
+    watch_ooms(g, now);
 }
 
-static void sooner(uint64_t *due, uint64_t at)
+static void be_sooner(uint64_t *due, uint64_t at)
 {
     if (at < *due)
         *due = at;
@@ -209,17 +369,19 @@ static void sooner(uint64_t *due, uint64_t at)
 
 uint64_t tend_due(const struct guest *g)
 {
-    uint64_t due = g->recount ? guest_now() + ROUND_MAX_NS : UINT64_MAX;
+    uint64_t due = g->recount ? supervisor_now() + ROUND_MAX_NS : UINT64_MAX;
     for (unsigned i = 0; i < GUEST_CELLS_MAX; i++) {
-        const struct cell *c = &g->cells[i];
+        const struct guest_cell *c = &g->cells[i];
         if (c->state == CELL_FREE || c->gone)
             continue;
         if (c->main > 0 && c->deadline > 0)
-            sooner(&due, c->deadline);
+            be_sooner(&due, c->deadline);
         if (c->ending)
-            sooner(&due, c->round_at);
+            be_sooner(&due, c->round_at);
         else if (c->look_at > 0)
-            sooner(&due, c->look_at);
+            be_sooner(&due, c->look_at);
     }
+    if (any_exec(g, NULL))
+        be_sooner(&due, supervisor_now() + OOM_NS);
     return due;
 }

@@ -14,24 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/compat.h"
 #include "base/fd.h"
 #include "base/str.h"
-#include "inside/caps.h"
 #include "inside/clone.h"
 #include "inside/guest/guest.h"
 
 #define START_TIME_FIELD 22
-
-/* The user namespace first: it gives the right to make and to enter the others. */
-static const struct {
-    int flag;
-    const char *file;
-} kinds[WITHIN_MAX] = {
-    [WITHIN_USER] = {CLONE_NEWUSER, "user"},
-    [WITHIN_TIME] = {CLONE_NEWTIME, "time_for_children"},
-    [WITHIN_CGROUP] = {CLONE_NEWCGROUP, "cgroup"},
-};
 
 /* One id, to itself. The kernel wants setgroups(2) to be given up first, and CAP_SETFCAP for id 0
  * (since Linux 5.12), so a session whose programs are root has no user namespace. */
@@ -79,49 +67,41 @@ static int set_clock(void)
     return fd_write_file_at(AT_FDCWD, "/proc/self/timens_offsets", text);
 }
 
-static int make(enum within kind)
+static int make_namespace(enum child_ns kind)
 {
     uid_t uid = geteuid(); /* of the namespace that is left */
     gid_t gid = getegid();
-    if (unshare(kinds[kind].flag) < 0)
+    if (unshare(child_ns_kinds[kind].flag) < 0)
         return -errno;
-    if (kind == WITHIN_USER)
+    if (kind == CHILD_NS_USER)
         return map_ids(uid, gid);
-    return kind == WITHIN_TIME ? set_clock() : 0;
+    return kind == CHILD_NS_TIME ? set_clock() : 0;
 }
 
 /* Makes one kind after the other, says how each went, and stays until the parent has taken them. */
 static _Noreturn void maker_child(int results, int gate)
 {
-    int r[WITHIN_MAX] = {0};
+    int r[CHILD_NS_MAX] = {0};
     char byte;
     /* Or its files in /proc would be root's. No program runs yet that could look into it. */
     (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
-    for (int i = 0; i < WITHIN_MAX; i++)
-        r[i] = i > WITHIN_USER && r[WITHIN_USER] < 0 ? r[WITHIN_USER] : make((enum within)i);
+    for (int i = 0; i < CHILD_NS_MAX; i++)
+        r[i] = i > CHILD_NS_USER && r[CHILD_NS_USER] < 0 ? r[CHILD_NS_USER]
+                                                         : make_namespace((enum child_ns)i);
     (void)fd_write_all(results, r, sizeof(r));
     (void)!read(gate, &byte, 1);
     child_exit(0);
 }
 
-static void take(struct guest *g, pid_t pid, const int *made)
+static void take_namespaces(struct guest *g, pid_t pid, const int *made)
 {
     char path[64];
-    for (int i = 0; i < WITHIN_MAX; i++) {
-        (void)str_fmt(path, sizeof(path), "/proc/%d/ns/%s", pid, kinds[i].file);
+    for (int i = 0; i < CHILD_NS_MAX; i++) {
+        (void)str_fmt(path, sizeof(path), "/proc/%d/ns/%s", pid, child_ns_kinds[i].own);
         g->within[i] = made[i] < 0 ? made[i] : open(path, O_RDONLY | O_CLOEXEC);
         if (made[i] == 0 && g->within[i] < 0)
             g->within[i] = -errno;
     }
-}
-
-int within_enter(const struct guest *g)
-{
-    for (int i = 0; i < WITHIN_MAX; i++)
-        if (g->within[i] >= 0 && setns(g->within[i], kinds[i].flag) < 0)
-            return -errno;
-    /* A process that enters a user namespace has every capability in it. */
-    return g->within[WITHIN_USER] >= 0 ? caps_drop_all() : 0;
 }
 
 /* A security module may let namespaces be made and not be entered. Then commands run without them,
@@ -129,12 +109,12 @@ int within_enter(const struct guest *g)
 static void try_entering(struct guest *g)
 {
     int status = -1;
-    pid_t pid = guest_clone();
+    pid_t pid = clone_plain();
     if (pid == 0)
-        child_exit(within_enter(g) < 0);
+        child_exit(child_enter(g->within) < 0);
     if (pid > 0 && waitpid(pid, &status, __WALL) == pid && status == 0)
         return;
-    for (int i = 0; i < WITHIN_MAX; i++) {
+    for (int i = 0; i < CHILD_NS_MAX; i++) {
         fd_close_many(&g->within[i], 1);
         g->within[i] = -EPERM;
     }
@@ -142,24 +122,24 @@ static void try_entering(struct guest *g)
 
 void within_make(struct guest *g)
 {
-    int results[2] = {-1, -1}, gate[2] = {-1, -1}, made[WITHIN_MAX];
+    int results[2] = {-1, -1}, gate[2] = {-1, -1}, made[CHILD_NS_MAX];
     pid_t pid = -1;
-    for (int i = 0; i < WITHIN_MAX; i++)
+    for (int i = 0; i < CHILD_NS_MAX; i++)
         made[i] = -EIO;
     if (!g->gvisor && pipe2(results, O_CLOEXEC) == 0 && pipe2(gate, O_CLOEXEC) == 0)
-        pid = guest_clone();
+        pid = clone_plain();
     if (pid == 0) {
         fd_close_many(&gate[1], 1);
         maker_child(results[1], gate[0]);
     }
     fd_close_many(&results[1], 1);
     if (pid > 0 && read(results[0], made, sizeof(made)) != (ssize_t)sizeof(made))
-        made[WITHIN_USER] = made[WITHIN_TIME] = made[WITHIN_CGROUP] = -EIO;
-    take(g, pid, made);
+        made[CHILD_NS_USER] = made[CHILD_NS_TIME] = made[CHILD_NS_CGROUP] = -EIO;
+    take_namespaces(g, pid, made);
     fd_close_many(results, 2);
     fd_close_many(gate, 2);
     if (pid > 0)
         (void)waitpid(pid, NULL, __WALL);
-    if (g->within[WITHIN_USER] >= 0)
+    if (g->within[CHILD_NS_USER] >= 0)
         try_entering(g);
 }

@@ -9,33 +9,45 @@
  * that the kernel's counter of kills tells whose process died. On v2 memory.oom.group lets the
  * kernel end the whole group itself. */
 
-#include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/fsuid.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/state.h"
+#include "base/str.h"
+#include "inside/clone.h"
 #include "inside/init/init.h"
 
-static const struct {
-    const char *name;
-    unsigned next;
-} states[CELL_STATE_MAX] = {
-    [CELL_FREE] = {"free", 1U << CELL_RUNNING},
-    [CELL_RUNNING] = {"running", 1U << CELL_DONE},
-    [CELL_DONE] = {"done", 1U << CELL_LINGER},
-    [CELL_LINGER] = {"linger", 1U << CELL_FREE},
+#define DEPTH_MAX 256
+/* A process that is held up in the kernel dies or stops when it gets out of there, and on a busy
+ * host when it gets its turn: no more than ROUNDS looks are spent on waiting for it. */
+#define ROUNDS 2000
+#define ROUND_NS 1000000L
+
+static const unsigned moves[CELL_STATE_MAX] = {
+    [CELL_FREE] = 1U << CELL_RUNNING,
+    [CELL_RUNNING] = 1U << CELL_DONE,
+    [CELL_DONE] = 1U << CELL_LINGER,
+    [CELL_LINGER] = 1U << CELL_FREE,
 };
 
 void cell_move(struct cell *c, enum cell_state to)
 {
-    assert(states[c->state].next & (1U << to));
-    c->state = to;
+    STATE_MOVE(c->state, moves, to);
 }
 
 unsigned cell_index(const struct init *in, const struct cell *c)
@@ -52,20 +64,6 @@ static bool group_is_empty(int cgroup_fd)
     if (fd_read_file_at(cgroup_fd, "cgroup.events", text, sizeof(text)) < 0)
         return false;
     return strstr(text, "populated 0") != NULL;
-}
-
-static uint64_t oom_kills(int memcg_fd, const char *file)
-{
-    char text[512];
-    if (memcg_fd < 0 || fd_read_file_at(memcg_fd, file, text, sizeof(text)) < 0)
-        return 0;
-    const char *at = strstr(text, "oom_kill ");
-    if (at == NULL)
-        return 0;
-    uint64_t n = 0;
-    for (at += strlen("oom_kill "); *at >= '0' && *at <= '9'; at++)
-        n = n * 10 + (uint64_t)(*at - '0');
-    return n;
 }
 
 /* Asks the v1 controller to signal an eventfd when the group runs out of memory. */
@@ -146,11 +144,13 @@ static int cell_make_groups(struct init *in, struct cell *c)
 
 static uint64_t cell_oom_count(const struct init *in, const struct cell *c)
 {
-    if (in->config.cgroup_mode == INIT_CGROUP_V2)
-        return oom_kills(c->cgroup_fd, "memory.events");
-    if (in->config.cgroup_mode == INIT_CGROUP_HYBRID)
-        return oom_kills(c->memcg_fd >= 0 ? c->memcg_fd : in->memcg_fd, "memory.oom_control");
-    return 0;
+    uint64_t n = 0;
+    int memcg = c->memcg_fd >= 0 ? c->memcg_fd : in->memcg_fd;
+    if (in->config.cgroup_mode == INIT_CGROUP_V2 && c->cgroup_fd >= 0)
+        (void)supervisor_oom_kills(c->cgroup_fd, "memory.events", &n);
+    else if (in->config.cgroup_mode == INIT_CGROUP_HYBRID && memcg >= 0)
+        (void)supervisor_oom_kills(memcg, "memory.oom_control", &n);
+    return n;
 }
 
 static void cell_touch(struct cell *c)
@@ -220,6 +220,130 @@ int cell_limit_memory(const struct init *in, const struct cell *c, uint64_t byte
     return limit_v1(c->memcg_fd, bytes > 0 ? text : "-1");
 }
 
+/* Kills without a kill group: all that do not provably belong to another managed process. None can
+ * slip through, because all of them are stopped meanwhile; what a managed process has detached from
+ * itself (its session and its parents) is not spared. */
+
+struct walked {
+    char state; /* as /proc tells it */
+    pid_t parent, session;
+};
+
+static int number_at(const char *text, const char **ret_end)
+{
+    int n = 0;
+    while (*text == ' ')
+        text++;
+    for (; *text >= '0' && *text <= '9' && n < 100000000; text++)
+        n = n * 10 + (*text - '0');
+    *ret_end = text;
+    return n;
+}
+
+/* "pid (name) state ppid pgrp session …"; the name may hold anything. */
+static bool walked_read(pid_t pid, struct walked *ret)
+{
+    char path[32], text[512];
+    (void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    if (fd_read_file_at(AT_FDCWD, path, text, sizeof(text)) < 0)
+        return false;
+    const char *at = strrchr(text, ')');
+    if (at == NULL || strlen(at) < 4)
+        return false;
+    ret->state = at[2];
+    at += 3;
+    ret->parent = number_at(at, &at);
+    (void)number_at(at, &at);
+    ret->session = number_at(at, &at);
+    return true;
+}
+
+static bool leads_process(const struct init *in, const struct cell *except, pid_t pid)
+{
+    for (unsigned i = 0; i < in->procs_top; i++) {
+        const struct cell *c = &in->cells[INIT_EXECS_MAX + i];
+        if (in->procs[i].number != 0 && c != except && c->state == CELL_RUNNING && c->pid == pid)
+            return true;
+    }
+    return false;
+}
+
+static bool spared(const struct init *in, const struct cell *except, pid_t pid)
+{
+    struct walked seen = {0};
+    for (int i = 0; i < DEPTH_MAX && pid > 1; i++, pid = seen.parent) {
+        if (leads_process(in, except, pid))
+            return true;
+        if (!walked_read(pid, &seen))
+            return false;
+        if (leads_process(in, except, seen.session))
+            return true;
+    }
+    return false;
+}
+
+/* Neither dead nor stopped. */
+static bool is_active(pid_t pid)
+{
+    struct walked seen;
+    return walked_read(pid, &seen) && strchr("TtZXx", seen.state) == NULL;
+}
+
+/* Returns how many processes are neither dead nor stopped; of these, *ret_alive are to die. */
+static unsigned kill_listed(const struct init *in, const struct cell *except, int proc_fd,
+                            uint32_t *ret_alive)
+{
+    _Alignas(struct dirent64) char entries[2048];
+    unsigned active = 0;
+    long n;
+    *ret_alive = 0;
+    (void)lseek(proc_fd, 0, SEEK_SET);
+    while ((n = syscall(SYS_getdents64, proc_fd, entries, sizeof(entries))) > 0) {
+        for (long at = 0; at < n;) {
+            const struct dirent64 *e = (const struct dirent64 *)(const void *)(entries + at);
+            const char *end = NULL;
+            pid_t pid = number_at(e->d_name, &end);
+            at += e->d_reclen;
+            if (*end != '\0' || pid <= 1)
+                continue;
+            bool dies = !spared(in, except, pid);
+            if (dies)
+                (void)kill(pid, SIGKILL);
+            if (is_active(pid)) {
+                active++;
+                *ret_alive += dies;
+            }
+        }
+    }
+    return active;
+}
+
+/* The numbers in /proc are those of our own namespace, and we are its first process. */
+static bool proc_is_ours(void)
+{
+    char self[16];
+    return readlink("/proc/self", self, sizeof(self)) == 1 && self[0] == '1';
+}
+
+/* Kills everything in the namespace but ourselves and the managed processes of other cells (`all`:
+ * there are none), and waits a while for it to die; false when it cannot look at them. */
+static bool walk_kill(const struct init *in, struct cell *except, bool all)
+{
+    int proc_fd = proc_is_ours() ? open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (proc_fd < 0)
+        return false;
+    (void)kill(-1, all ? SIGKILL : SIGSTOP);
+    /* A process that is stopped inside of clone still makes its child, which begins stopped. A
+     * SIGCONT that comes before it is there does not reach it: it would stay so for ever. */
+    const struct timespec nap = {.tv_nsec = ROUND_NS};
+    for (int i = 0; kill_listed(in, except, proc_fd, &except->unkilled) > 0 && i < ROUNDS; i++)
+        (void)ppoll(NULL, 0, &nap, NULL);
+    if (!all)
+        (void)kill(-1, SIGCONT);
+    (void)close(proc_fd);
+    return true;
+}
+
 int cell_kill_tree(struct init *in, struct cell *c)
 {
     if (in->config.cgroup_mode != INIT_CGROUP_NONE) {
@@ -239,10 +363,12 @@ int cell_kill_tree(struct init *in, struct cell *c)
     return kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0;
 }
 
-uint32_t cell_remaining(struct init *in, const struct cell *c)
+static uint32_t cell_remaining(struct init *in, const struct cell *c)
 {
     char text[4096];
-    if (in->config.cgroup_mode == INIT_CGROUP_NONE || group_is_empty(c->cgroup_fd))
+    if (in->config.cgroup_mode == INIT_CGROUP_NONE)
+        return c->unkilled;
+    if (group_is_empty(c->cgroup_fd))
         return 0;
     int fd = openat(c->cgroup_fd, "cgroup.procs", O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -263,10 +389,10 @@ bool cell_empty(const struct cell *c)
 
 bool cell_settled(struct init *in, struct cell *c)
 {
-    if (c->settle_ns > init_now() && !group_is_empty(c->cgroup_fd))
+    if (c->settle_ns > supervisor_now() && !group_is_empty(c->cgroup_fd))
         return false;
     c->settle_ns = 0;
-    c->result.remaining = cell_remaining(in, c);
+    c->result.end.remaining = cell_remaining(in, c);
     return true;
 }
 
@@ -281,4 +407,87 @@ bool cell_oom_check(struct init *in, struct cell *c)
     if (c->oom_checks > 0)
         c->oom_checks--;
     return false;
+}
+
+/* Starting. */
+
+/* We end with box-priv. A change of fsuid makes the kernel forget that; and a box-priv that died
+ * before the kernel knows it again sends no signal. */
+static void stay_mortal(void)
+{
+    struct pollfd parent = {.fd = INIT_FD_PARENT, .events = POLLIN};
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || poll(&parent, 1, 0) != 0)
+        child_exit(125);
+}
+
+/* The inodes belong to the payload, so that it may open /dev/stdout and /dev/tty by name. */
+int cell_open_streams(const struct init *in, const struct init_exec *head, struct streams *ret)
+{
+    const struct streams_request req = {.tty = (head->flags & INIT_EXEC_TTY) != 0,
+                                        .with_stdin = (head->flags & INIT_EXEC_STDIN) != 0,
+                                        .rows = head->rows,
+                                        .cols = head->cols};
+    if (!in->config.switch_uid)
+        return streams_open(&req, ret);
+    (void)setfsuid(in->config.payload_uid);
+    (void)setfsgid(in->config.payload_gid);
+    int r = streams_open(&req, ret);
+    (void)setfsuid(geteuid());
+    (void)setfsgid(getegid());
+    stay_mortal();
+    return r;
+}
+
+/* The filter that PID 1 has is the command's already. What it has for itself hides its flags behind
+ * a pointer: a new namespace would hand out every capability again. */
+static const struct sock_filter no_clone3[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+};
+
+static _Noreturn void run_child(const struct init *in, const struct cell *c,
+                                const struct init_request *req, const struct child_stdio *io)
+{
+    const struct init_config *config = &in->config;
+    child_run(&(struct child){.report = &in->reports[cell_index(in, c)],
+                              .argc = req->head.argc,
+                              .envc = req->head.envc,
+                              .strings = req->strings,
+                              .strings_len = req->head.strings_len,
+                              .strings_fd = req->memfd,
+                              .program = req->program,
+                              .script = (req->head.flags & INIT_EXEC_SCRIPT) != 0,
+                              .posture = (req->head.flags & INIT_EXEC_POSTURE) != 0,
+                              .io = *io,
+                              .memory_group = c->memcg_fd,
+                              .rlimits = config->rlimits,
+                              .n_rlimits = config->n_rlimits,
+                              .switch_ids = config->switch_uid != 0,
+                              .uid = config->payload_uid,
+                              .gid = config->payload_gid,
+                              .drop_caps = true,
+                              .landlock = config->landlock > 0 ? in->landlock_fd : -1,
+                              .filters = {{no_clone3, ARRAY_SIZE(no_clone3)}}});
+}
+
+pid_t cell_start(struct init *in, struct cell *c, const struct init_request *req,
+                 const struct child_stdio *io)
+{
+    const struct init_exec *head = &req->head;
+    uint64_t now = supervisor_now();
+    pid_t pid = clone_process(0, c->cgroup_fd, NULL);
+    if (pid == 0)
+        run_child(in, c, req, io);
+    if (pid < 0)
+        return pid;
+    cell_move(c, CELL_RUNNING);
+    c->id = head->id;
+    c->pid = pid;
+    c->started_ns = now;
+    c->unkilled = 0;
+    c->deadline_ns = head->timeout_ns > 0 ? now + head->timeout_ns : 0;
+    c->result = (struct init_exited){.type = INIT_MSG_EXITED, .id = head->id};
+    return pid;
 }

@@ -12,6 +12,7 @@
 
 #include "inside/init_wire.h"
 #include "inside/ring.h"
+#include "inside/supervisor.h"
 
 /* One cell per exec, then one per managed process. */
 #define INIT_CELLS_MAX (INIT_EXECS_MAX + INIT_PROCS_MAX)
@@ -23,8 +24,8 @@
 enum cell_state {
     CELL_FREE,
     CELL_RUNNING,
-    CELL_DONE,   /* main process gone, boxd not told yet */
-    CELL_LINGER, /* told; processes it left behind may still hold the group */
+    CELL_DONE,   /* main process gone, EXITED not sent yet */
+    CELL_LINGER, /* EXITED sent; processes it left behind may still hold the group */
     CELL_STATE_MAX,
 };
 
@@ -38,10 +39,12 @@ struct cell {
     uint64_t
         settle_ns; /* DONE: until then the rest of a killed tree is waited for; 0: it is gone */
     struct init_exited result;
-    bool touched;       /* it was used before; else all of it is zero, and takes no memory */
-    int cgroup_fd;      /* kill group, -1 while not made */
-    bool killed;        /* the group was, and must not be used again */
-    bool orphan;        /* of an earlier boxd: nobody is told how it ended */
+    bool touched;  /* it was used before; else all of it is zero, and takes no memory */
+    int cgroup_fd; /* kill group, -1 while not made */
+    bool killed;   /* the group was, and must not be used again */
+    uint32_t
+        unkilled; /* processes that outlived a kill without a group, for as long as it looked */
+    bool orphan;  /* of an earlier boxd: no EXITED is sent for it */
     uint32_t forgotten; /* number of the process that it was; boxd waits for its end. 0: none */
     int memcg_fd;       /* own v1 memory group, -1: shares the session's */
     int oom_fd;         /* eventfd of the v1 memory group, -1 without one */
@@ -51,7 +54,7 @@ struct cell {
 
 /* A managed process. It has the cell of the same place behind those of the execs, which goes its
  * way also when the process is forgotten while it runs. */
-struct proc {
+struct init_proc {
     uint32_t number;                    /* 0: free */
     int ring_fd, in_fd, out_fd, err_fd; /* owned; in_fd is kept for the next boxd */
     struct ring_writer ring;
@@ -68,15 +71,8 @@ struct proc {
 enum talk {
     TALK_NONE,   /* it has not introduced itself */
     TALK_ANSWER, /* it has, and is to be answered */
-    TALK_LIST,   /* and to be told of the processes */
+    TALK_LIST,   /* HELLO sent, the list of processes not yet */
     TALK_OPEN,
-};
-
-/* How far a child came before execve; it writes, we read after it has ended. Shared memory that the
- * payload never sees: execve drops the mapping. */
-struct child_report {
-    uint32_t stage;
-    int32_t error;
 };
 
 struct init {
@@ -87,81 +83,47 @@ struct init {
     bool blocked;   /* the peer does not read just now */
     struct cell cells[INIT_CELLS_MAX];
     struct child_report *reports; /* one per cell, MAP_SHARED */
-    struct proc procs[INIT_PROCS_MAX];
+    struct init_proc procs[INIT_PROCS_MAX];
     unsigned procs_top; /* beyond it none was ever used */
 };
 
 /* A request as received: header checked, strings not yet. */
-struct exec_request {
+struct init_request {
     struct init_exec head;
     const char *strings; /* head.strings_len bytes, unless they are in memfd */
     int memfd;           /* owned by the caller, -1 when inline */
     int program;         /* the same; -1: argv[0] is looked up */
 };
 
-/* cells.c: kill groups and memory groups. */
+/* cells.c: kill groups and memory groups, and the processes in them. */
 /* 0 or -EAGAIN, or why a group could not be made: for an exec, or in place of a process. */
 int cell_acquire(struct init *in, struct cell **ret);
 int cell_acquire_at(struct init *in, unsigned at, struct cell **ret);
 int cell_limit_memory(const struct init *in, const struct cell *c, uint64_t bytes); /* 0: none */
 void cell_prepare(struct init *in); /* makes the first cell's groups ahead of the first exec */
 int cell_kill_tree(struct init *in, struct cell *c);
-uint32_t cell_remaining(struct init *in, const struct cell *c);
-bool cell_settled(struct init *in,
-                  struct cell *c); /* DONE, and the tree is gone if it was killed */
-bool cell_oom_check(struct init *in,
-                    struct cell *c);   /* true once a process of it was killed for memory */
+/* DONE, and the tree is gone if it was killed: then the result says how many processes are left. */
+bool cell_settled(struct init *in, struct cell *c);
+/* True once a process of it was killed for memory. */
+bool cell_oom_check(struct init *in, struct cell *c);
 bool cell_empty(const struct cell *c); /* nothing runs in its group */
 unsigned cell_index(const struct init *in, const struct cell *c);
 void cell_move(struct cell *c, enum cell_state to);
 
-/* walk.c: kills everything in the namespace but ourselves and the managed processes of other cells
- * (`all`: there are none), and waits a while for it to die; false when it cannot look at them. */
-bool walk_kill(const struct init *in, const struct cell *except, bool all);
-
-/* child.c: everything between clone and execve. */
-struct child_stdio {
-    int in, out, err; /* -1: /dev/null */
-    int tty;          /* slave, -1: none */
-};
-_Noreturn void exec_child(struct init *in, struct cell *c, const struct exec_request *req,
-                          const struct child_stdio *io);
+/* The inodes belong to the payload, so that it may open /dev/stdout and /dev/tty by name. */
+int cell_open_streams(const struct init *in, const struct init_exec *head, struct streams *ret);
+/* clone3 into the cell, which runs from here on; the pid, or a negative errno. */
+pid_t cell_start(struct init *in, struct cell *c, const struct init_request *req,
+                 const struct child_stdio *io);
 
 /* serve.c */
 void serve_message(struct init *in);
 void serve_tell(struct init *in, struct cell *c); /* DONE and settled: sends EXITED, or keeps it */
-/* Sends one message; false when it has to be tried again: later, or never to this peer. */
-bool serve_send(struct init *in, const void *data, size_t len, const int *fds, size_t n_fds);
-void serve_flush(struct init *in); /* says what is to be said, as far as boxd reads */
-void serve_refuse(struct init *in, const struct init_exec *head, enum init_stage stage, int error);
-
-/* wires.c: what connects a program to us and to boxd. */
-struct wires {
-    struct child_stdio child;
-    int ours[3]; /* stdout, stderr, stdin; or the terminal's master */
-    size_t n_ours;
-};
-int wires_open(const struct init *in, const struct init_exec *head, struct wires *w);
-void wires_close(struct wires *w);
-/* clone3 into the cell, which runs from here on; the pid, or a negative errno. */
-pid_t wires_start(struct init *in, struct cell *c, const struct exec_request *req,
-                  const struct wires *w);
-
-/* procs.c: managed processes. */
-void procs_start(struct init *in, const struct exec_request *req);
-void procs_stdin(struct init *in, const struct init_stdin *m);
-void procs_kill(struct init *in, const struct init_kill *m);
-void procs_forget(struct init *in, uint32_t number);
-void procs_exited(struct init *in, struct cell *c); /* DONE and settled */
-bool procs_gone(struct init *in, struct cell *c); /* false: boxd has to be told of its end later */
-void procs_new_peer(struct init *in);             /* which knows of none */
-bool procs_list(struct init *in);                 /* true when all are told of */
-void procs_flush(struct init *in);
+void serve_flush(struct init *in);                /* sends what is due, as far as boxd reads */
+void procs_exited(struct init *in, struct cell *c); /* a managed process: DONE and settled */
+bool procs_gone(struct init *in, struct cell *c);   /* false: GONE has to be sent later */
 /* For the main loop: what to poll, which of it is ready, and when to look again. */
 #define PROCS_POLL_MAX (2 * INIT_PROCS_MAX)
 struct pollfd;
 size_t procs_poll(struct init *in, struct pollfd *fds, uint64_t now, uint64_t *next);
 void procs_ready(struct init *in, const struct pollfd *fds, size_t n);
-
-/* main.c */
-uint64_t init_now(void);

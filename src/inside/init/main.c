@@ -2,7 +2,7 @@
 
 /* The main function and poll loop of box-init: reaps, times out and handles out of memory. */
 
-#include <errno.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <poll.h>
@@ -14,8 +14,6 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,38 +21,15 @@
 #include "base/fd.h"
 #include "inside/caps.h"
 #include "inside/clone.h"
-#include "inside/disk_full.h"
 #include "inside/init/init.h"
 #include "inside/seccomp_install.h"
 
 #define OOM_RECHECK_NS 5000000ULL /* between looks at the kill counter after an event */
 #define OOM_CHECKS 40U
-#define KERNEL_SIGNALS 64
-#define SETTLE_NS 5000000000ULL   /* what a killed tree gets to be gone, then it is told of */
+#define SETTLE_NS 5000000000ULL   /* what a killed tree gets to be gone before EXITED is sent */
 #define SETTLE_STEP_NS 1000000ULL /* between looks, unless a child's end wakes us */
-#define BLIND_NS 20000000L        /* between looks at everything, where poll(2) fails */
 
-uint64_t init_now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_nsec;
-}
-
-static uint64_t timeval_ns(struct timeval t)
-{
-    return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_usec * 1000ULL;
-}
-
-static bool hit_quota(const struct init *in, int status)
-{
-    struct statfs st;
-    return status != 0 && in->config.quota_path[0] != '\0' &&
-           (disk_file_too_large(status) ||
-            (statfs(in->config.quota_path, &st) == 0 && disk_is_full(&st)));
-}
-
-static void told_of(struct init *in, struct cell *c)
+static void send_end(struct init *in, struct cell *c)
 {
     if (cell_index(in, c) >= INIT_EXECS_MAX)
         procs_exited(in, c);
@@ -62,30 +37,25 @@ static void told_of(struct init *in, struct cell *c)
         serve_tell(in, c);
 }
 
-static void finish(struct init *in, struct cell *c, int status, const struct rusage *usage)
+static void cell_finish(struct init *in, struct cell *c, int status, const struct rusage *usage)
 {
     const struct child_report *report = &in->reports[cell_index(in, c)];
-    struct init_exited *out = &c->result;
-
-    out->wait_status = status;
-    out->stage = report->stage <= INIT_STAGE_EXEC ? report->stage : INIT_STAGE_CONFINE;
-    out->error = report->error;
-    out->duration_ns = init_now() - c->started_ns;
-    out->cpu_ns = timeval_ns(usage->ru_utime) + timeval_ns(usage->ru_stime);
-    out->max_rss_kb = (uint64_t)usage->ru_maxrss;
+    struct inside_exited *out = &c->result.end;
+    supervisor_judge(report, c->started_ns, status, usage, out);
     if (cell_oom_check(in, c)) {
-        out->flags |= INIT_EXITED_OOM;
+        out->flags |= INSIDE_EXITED_OOM;
         (void)cell_kill_tree(in, c);
     }
-    if (hit_quota(in, status))
-        out->flags |= INIT_EXITED_DISK_FULL;
-    bool ended = (out->flags & (INIT_EXITED_TIMEOUT | INIT_EXITED_OOM | INIT_EXITED_KILLED)) != 0;
-    c->settle_ns = ended ? init_now() + SETTLE_NS : 0;
+    if (supervisor_hit_quota(in->config.quota_path, status))
+        out->flags |= INSIDE_EXITED_DISK_FULL;
+    bool ended =
+        (out->flags & (INSIDE_EXITED_TIMEOUT | INSIDE_EXITED_OOM | INSIDE_EXITED_KILLED)) != 0;
+    c->settle_ns = ended ? supervisor_now() + SETTLE_NS : 0;
     c->deadline_ns = 0;
     c->oom_checks = 0;
     cell_move(c, CELL_DONE);
     if (cell_settled(in, c))
-        told_of(in, c);
+        send_end(in, c);
 }
 
 static void reap(struct init *in)
@@ -102,7 +72,7 @@ static void reap(struct init *in)
         for (unsigned i = 0; i < INIT_CELLS_MAX; i++) {
             struct cell *c = &in->cells[i];
             if (c->state == CELL_RUNNING && c->pid == pid) {
-                finish(in, c, status, &usage);
+                cell_finish(in, c, status, &usage);
                 break;
             }
         }
@@ -113,7 +83,7 @@ static void reap(struct init *in)
 static bool tend_ended(struct init *in, struct cell *c)
 {
     if (c->state == CELL_DONE && cell_settled(in, c))
-        told_of(in, c);
+        send_end(in, c);
     return !(c->state == CELL_DONE && c->settle_ns > 0) && procs_gone(in, c);
 }
 
@@ -130,12 +100,12 @@ static uint64_t tend_cells(struct init *in, uint64_t now)
         if (c->state != CELL_RUNNING)
             continue;
         if (c->deadline_ns > 0 && c->deadline_ns <= now) {
-            c->result.flags |= INIT_EXITED_TIMEOUT;
+            c->result.end.flags |= INSIDE_EXITED_TIMEOUT;
             c->deadline_ns = 0;
             (void)cell_kill_tree(in, c);
         }
         if (c->oom_checks > 0 && cell_oom_check(in, c)) {
-            c->result.flags |= INIT_EXITED_OOM;
+            c->result.end.flags |= INSIDE_EXITED_OOM;
             (void)cell_kill_tree(in, c);
         }
         if (c->deadline_ns > 0)
@@ -179,28 +149,11 @@ static void gather(struct init *in, struct wakers *w, uint64_t now, uint64_t *ne
         (struct pollfd){.fd = in->conn_fd, .events = in->blocked ? POLLIN | POLLOUT : POLLIN};
 }
 
-/* poll(2) refuses to look at more descriptors than we may open, and that limit can be lowered
- * behind our back. None of ours blocks: after a pause all of them are tried. So commands are
- * answered, if only by a refusal, and nothing spins. */
-static int look(struct pollfd *fds, nfds_t n, const struct timespec *wait)
-{
-    struct timespec blind = {.tv_nsec = BLIND_NS};
-    int r = ppoll(fds, n, wait, NULL);
-    if (r >= 0 || errno == EINTR)
-        return r;
-    if (wait != NULL && wait->tv_sec == 0 && wait->tv_nsec < blind.tv_nsec)
-        blind = *wait;
-    (void)ppoll(NULL, 0, &blind, NULL);
-    for (nfds_t i = 0; i < n; i++)
-        fds[i].revents = fds[i].events;
-    return (int)n;
-}
-
 static _Noreturn void run(struct init *in)
 {
     static struct wakers w;
     for (;;) {
-        uint64_t now = init_now(), next = tend_cells(in, now);
+        uint64_t now = supervisor_now(), next = tend_cells(in, now);
         struct timespec wait = {0};
         if (!in->blocked)
             serve_flush(in);
@@ -210,7 +163,7 @@ static _Noreturn void run(struct init *in)
             wait.tv_nsec = (long)((next - now) % 1000000000ULL);
         }
         nfds_t n = 2 + w.n_oom + w.n_procs;
-        if (look(w.fds, n, next == UINT64_MAX ? NULL : &wait) <= 0)
+        if (!supervisor_poll(w.fds, n, next == UINT64_MAX ? NULL : &wait))
             continue;
         handle_oom_events(in, w.fds + 2, w.cells, w.n_oom);
         procs_ready(in, w.fds + 2 + w.n_oom, w.n_procs);
@@ -223,7 +176,7 @@ static _Noreturn void run(struct init *in)
     }
 }
 
-/* For us and all that we start; exec_child() adds what is for commands alone. */
+/* For us and all that we start; child_run() adds what is for commands alone. */
 static bool install_filter(void)
 {
     struct stat st;
@@ -240,16 +193,6 @@ static bool install_filter(void)
     return true;
 }
 
-/* What our launcher ignores, programs would ignore too: `yes | head` must end by SIGPIPE. */
-static void default_signals(void)
-{
-    /* The kernel's own structure, all zero: the C library would leave out the two signals it keeps
-     * for itself, which somebody up the line may ignore as well. */
-    static const unsigned long long deflt[4];
-    for (int signo = 1; signo <= KERNEL_SIGNALS; signo++)
-        (void)syscall(SYS_rt_sigaction, signo, deflt, NULL, sizeof(deflt[0]));
-}
-
 /* What is not there has /dev/null in its place. */
 static bool is_directory(int fd)
 {
@@ -261,11 +204,9 @@ static bool is_directory(int fd)
 
 static bool start_state(struct init *in)
 {
-    sigset_t all;
-
     if (fd_read_full(INIT_FD_CONFIG, &in->config, sizeof(in->config)) !=
             (ssize_t)sizeof(in->config) ||
-        in->config.version != INIT_CONFIG_VERSION || in->config.n_rlimits > INIT_RLIMITS_MAX ||
+        in->config.version != INIT_CONFIG_VERSION || in->config.n_rlimits > INSIDE_RLIMITS_MAX ||
         memchr(in->config.quota_path, 0, sizeof(in->config.quota_path)) == NULL)
         return false;
     (void)close(INIT_FD_CONFIG);
@@ -281,19 +222,31 @@ static bool start_state(struct init *in)
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     in->reports = mmap(NULL, INIT_CELLS_MAX * sizeof(*in->reports), PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    (void)sigfillset(&all);
-    (void)sigprocmask(SIG_SETMASK, &all, NULL);
-    default_signals();
-    sigset_t child;
-    (void)sigemptyset(&child);
-    (void)sigaddset(&child, SIGCHLD);
-    in->signal_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    in->signal_fd = supervisor_take_signals();
     /* We sit in a leaf, so the groups of execs can have memory accounting of their own. */
     if (in->config.cgroup_mode == INIT_CGROUP_V2)
         (void)fd_write_file_at(in->cgroup_fd, "cgroup.subtree_control", "+memory");
     if (in->reports == MAP_FAILED || in->signal_fd < 0)
         return false;
     cell_prepare(in); /* while boxd does not know yet that we are there */
+    return true;
+}
+
+/* What was only written to be relocated is constant from here on: musl leaves that to its loader,
+ * which a static program does not have. */
+static bool protect_constants(void)
+{
+    extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+    const Elf64_Ehdr *file = (const Elf64_Ehdr *)(const void *)__ehdr_start;
+    const Elf64_Phdr *part = (const Elf64_Phdr *)(const void *)(__ehdr_start + file->e_phoff);
+    const uintptr_t page = 4096; /* the smallest there is; of a larger one a part stays writable */
+    for (unsigned i = 0; i < file->e_phnum; i++) {
+        uintptr_t from = ((uintptr_t)__ehdr_start + part[i].p_vaddr) & -page;
+        uintptr_t to = ((uintptr_t)__ehdr_start + part[i].p_vaddr + part[i].p_memsz) & -page;
+        if (part[i].p_type == PT_GNU_RELRO && to > from &&
+            mprotect((void *)from, to - from, PROT_READ) < 0)
+            return false;
+    }
     return true;
 }
 
@@ -304,8 +257,8 @@ int main(int argc, char **argv)
                 0); /* started from a descriptor, we have a number for a name */
     /* execve made us dumpable again: the payload must not look into us, whatever its uid. What came
      * through execve by the ambient set stays with us alone. */
-    if (getpid() != 1 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || caps_keep(~0ULL) < 0 ||
-        !start_state(&in))
+    if (!protect_constants() || getpid() != 1 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ||
+        caps_keep(~0ULL) < 0 || !start_state(&in))
         child_exit(125);
     run(&in);
 }

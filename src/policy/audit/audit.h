@@ -2,8 +2,8 @@
 #pragma once
 
 /* Who ran what, and how it ended: an append-only log of JSON lines. Each record carries its number
- * and the SHA-256 of the line before, so that whoever changes, removes or reorders lines has to
- * rewrite everything after them. See docs/reference/audit.md for what is promised when.
+ * and the SHA-256 of the line before, so that a person who changes, removes or reorders lines
+ * has to rewrite everything after them. See docs/reference/audit.md for what is promised when.
  *
  *   DIR/audit.log                the current file
  *   DIR/audit-<number>.log       full ones, by the number of their first record, 20 digits
@@ -36,7 +36,8 @@ enum audit_event {
     AUDIT_EXEC_END,
     AUDIT_DENIED, /* policy or scope said no */
     AUDIT_SESSION_CREATE,
-    AUDIT_SESSION_DELETE, /* somebody asked for it */
+    AUDIT_SESSION_DELETE, /* a caller or a quota ends it */
+    AUDIT_SESSION_STATE,  /* it is stopped, started, paused, unpaused or renamed */
     AUDIT_SESSION_END,    /* it is gone */
     AUDIT_PROCESS_START,
     AUDIT_PROCESS_END,
@@ -79,7 +80,7 @@ struct audit_record {
     const struct policy_decision *decision;
 };
 
-/* 0, also when the record is lost and nobody is to be refused for it; ERR_LIMIT otherwise. */
+/* 0, also when the record is lost and no request has to be refused for it; ERR_LIMIT otherwise. */
 int audit_write(struct audit *a, const struct audit_record *record, struct err *err);
 
 /* Before a command starts: ERR_LIMIT when its end might not fit the disk and `refuse` was asked
@@ -87,18 +88,17 @@ int audit_write(struct audit *a, const struct audit_record *record, struct err *
 int audit_ready(struct audit *a, struct err *err);
 
 /* Reading back: the records behind number `after`, oldest first, as their lines without the
- * newline. At most `limit`, and around a megabyte: whoever wants more asks again. Records of files
- * that were removed are left out. ERR_STATE: there is one that is none. */
+ * newline. At most `limit`, and around a megabyte: a caller that wants more asks again. Records of
+ * files that were removed are left out. ERR_STATE: a line is no valid record. */
 typedef void audit_line_fn(void *arg, uint64_t number, const char *line, size_t len);
 int audit_read(const struct audit *a, uint64_t after, size_t limit, audit_line_fn *fn, void *arg,
                struct err *err);
 
 /* An object: full, on_full, error; with `counts` also records, head and lost, which tell how much
- * everybody does. */
+ * all callers do. */
 void audit_write_status(const struct audit *a, bool counts, struct jw *w);
 uint64_t audit_count(const struct audit *a); /* the number of the last record */
-const char *audit_head(const struct audit *a);
-uint64_t audit_lost(const struct audit *a); /* by this process */
+uint64_t audit_lost(const struct audit *a);  /* by this process */
 
 /* Verification ----------------------------------------------------------------------------------
  */

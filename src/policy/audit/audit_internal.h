@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What the source files of the audit log share: its state, files, chain and records. */
+/* What the source files of the audit log share: its state, and where a line belongs. */
 
 #include "policy/audit/audit.h"
-
-struct buf;
 
 #define AUDIT_NAME_MAX 64
 
@@ -33,18 +31,10 @@ struct audit_place {
     char prev[AUDIT_HASH_LEN + 1];
 };
 
-/* audit_chain.c: 0 or -EBADMSG. */
+/* audit_read.c: 0 or -EBADMSG. */
 int audit_line_place(const char *line, size_t len, struct audit_place *ret);
-int audit_line_hash(const char *line, size_t len, char ret[static AUDIT_HASH_LEN + 1]);
 extern const char audit_no_head[]; /* what the first record of all carries */
 
-/* audit_file.c */
-int audit_find_end(struct audit *a, uint64_t *ret_dropped, bool *ret_bad, struct err *err);
-int audit_rotate(struct audit *a);
-/* The name of the file that holds the record of that number, or those that follow it. 0: none. */
+/* audit.c: the name of the file that holds the record of that number, or those that follow it. 0:
+ * none. */
 int audit_file_of(const struct audit *a, uint64_t number, char ret[static AUDIT_NAME_MAX]);
-int audit_reserve(struct audit *a, size_t len); /* 0, or -ENOSPC and the like */
-
-/* audit_record.c: the line without its newline. */
-int audit_format(const struct audit *a, const struct audit_record *record, uint64_t seq,
-                 struct buf *out);

@@ -19,11 +19,11 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/str.h"
-#include "sandbox/cgroup/cgroup_internal.h"
 
 #define MOUNTINFO_MAX (1U << 20)
 #define SOCKET_LIMIT_V1 "memory.kmem.tcp.limit_in_bytes" /* UDP too, whatever it is called */
 #define PERIOD_US 100000U
+#define SPARE "spare"
 
 static const char *const controller_names[CGROUP_CONTROLLERS] = {
     [CGROUP_CPU] = "cpu",
@@ -31,7 +31,14 @@ static const char *const controller_names[CGROUP_CONTROLLERS] = {
     [CGROUP_PIDS] = "pids",
 };
 
-bool cgroup_has_word(const char *list, const char *word)
+/* Where the hierarchies are mounted, "" where one is not. */
+struct cgroup_mounts {
+    char v2[256];
+    char v1[CGROUP_CONTROLLERS][256];
+};
+
+/* `list` has words with commas or blanks between them. */
+static bool cgroup_has_word(const char *list, const char *word)
 {
     size_t len = strlen(word);
     for (const char *at = list; (at = strstr(at, word)) != NULL; at += len)
@@ -64,7 +71,9 @@ static void read_mount_line(char *line, struct cgroup_mounts *ret)
             (void)str_copy(ret->v1[i], sizeof(ret->v1[i]), fields[4]);
 }
 
-void cgroup_read_mounts(char *mountinfo, struct cgroup_mounts *ret)
+/* From the text of /proc/self/mountinfo, which is taken apart in place. Only whole hierarchies
+ * count; of several mounts the first. */
+static void cgroup_read_mounts(char *mountinfo, struct cgroup_mounts *ret)
 {
     char *save = NULL;
     *ret = (struct cgroup_mounts){0};
@@ -75,8 +84,7 @@ void cgroup_read_mounts(char *mountinfo, struct cgroup_mounts *ret)
 
 static int find_mounts(struct cgroup_mounts *ret, struct err *err)
 {
-    AUTO_DONE(buf) struct buf text;
-    buf_init(&text, MOUNTINFO_MAX);
+    AUTO_DONE(buf) struct buf text = BUF_INIT(MOUNTINFO_MAX);
     AUTO_CLOSE int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
     int r = fd < 0 ? -errno : fd_read_to_buf(fd, &text);
     if (r < 0)
@@ -220,6 +228,8 @@ void cgroup_host_done(struct cgroup_host *h)
 
 static bool is_session_name(const char *name)
 {
+    if (str_eq(name, SPARE))
+        return true;
     return strlen(name) == 16 && strspn(name, "0123456789abcdef") == 16;
 }
 
@@ -249,8 +259,7 @@ int cgroup_host_purge(struct cgroup_host *h)
     int fds[CGROUP_CONTROLLERS + 1] = {h->v2_fd, h->v1_fd[0], h->v1_fd[1], h->v1_fd[2]};
     int left = 0;
     for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
-        int fd = fds[i] < 0 ? -1 : openat(fds[i], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+        DIR *dir = fds[i] < 0 ? NULL : fd_opendir(fds[i]);
         if (dir == NULL)
             continue;
         struct dirent *e;
@@ -269,7 +278,7 @@ int cgroup_host_purge(struct cgroup_host *h)
     return left;
 }
 
-int cgroup_host_remove(struct cgroup_host *h, const char *tag)
+void cgroup_host_remove(struct cgroup_host *h, const char *tag)
 {
     int fds[CGROUP_CONTROLLERS + 1] = {h->v2_fd, h->v1_fd[0], h->v1_fd[1], h->v1_fd[2]};
     for (size_t i = 0; i < ARRAY_SIZE(fds); i++) {
@@ -278,7 +287,6 @@ int cgroup_host_remove(struct cgroup_host *h, const char *tag)
         if (parent >= 0)
             (void)unlinkat(parent, tag, AT_REMOVEDIR);
     }
-    return 0;
 }
 
 static int chown_at(int dirfd, const char *name, uid_t uid, gid_t gid)
@@ -286,39 +294,20 @@ static int chown_at(int dirfd, const char *name, uid_t uid, gid_t gid)
     return fchownat(dirfd, name, uid, gid, AT_SYMLINK_NOFOLLOW) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-static int open_session_dir(int parent, const char *name)
+static int open_session_dir(int parent, const char *name, bool make)
 {
-    if (mkdirat(parent, name, 0755) < 0)
+    if (make && mkdirat(parent, name, 0755) < 0)
         return -errno;
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     return fd < 0 ? -errno : fd;
 }
 
-/* By one descriptor: every create does this half a dozen times. */
-static int write_and_read(int dirfd, const char *file, const char *text, uint64_t *ret)
+/* Writes a limit and reads it back: a value that the kernel has rounded up past the request is an
+ * error. */
+static int cgroup_set_limit(int dirfd, const char *file, uint64_t value, struct err *err)
 {
-    char back[64];
-    AUTO_CLOSE int fd = openat(dirfd, file, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    int r = fd_write_all(fd, text, strlen(text));
-    if (r < 0)
-        return r;
-    ssize_t n = pread(fd, back, sizeof(back) - 1, 0);
-    if (n < 0)
-        return -errno;
-    back[n] = '\0';
-    if (n > 0 && back[n - 1] == '\n')
-        back[n - 1] = '\0';
-    return str_to_u64(back, ret);
-}
-
-int cgroup_set_limit(int dirfd, const char *file, uint64_t value, struct err *err)
-{
-    char text[32];
     uint64_t got = 0;
-    (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
-    int r = write_and_read(dirfd, file, text, &got);
+    int r = fd_set_u64_at(dirfd, file, value, &got);
     if (r < 0)
         return err_sys(err, -r, "set cgroup limit %s", file);
     if (got > value)
@@ -356,6 +345,15 @@ static int set_if_there(int dirfd, const char *file, uint64_t value, struct err 
     return faccessat(dirfd, file, F_OK, 0) < 0 ? 0 : cgroup_set_limit(dirfd, file, value, err);
 }
 
+/* The period is the kernel's own choice, and spare groups have their quota: mostly there is nothing
+ * to write, which would be a walk over all groups. */
+static int set_if_other(int dirfd, const char *file, uint64_t value, struct err *err)
+{
+    uint64_t now = 0;
+    bool same = fd_read_u64_at(dirfd, file, &now) >= 0 && now == value;
+    return same ? 0 : cgroup_set_limit(dirfd, file, value, err);
+}
+
 static int set_v1_memory(int dirfd, uint64_t bytes, struct err *err)
 {
     int r = cgroup_set_limit(dirfd, "memory.limit_in_bytes", bytes, err);
@@ -374,12 +372,9 @@ static int set_v1_limits(const struct cgroup *g, const struct cgroup_limits *l, 
     if (r == 0 && g->v1_fd[CGROUP_PIDS] >= 0)
         r = cgroup_set_limit(g->v1_fd[CGROUP_PIDS], "pids.max", l->pids, err);
     if (r == 0 && g->v1_fd[CGROUP_CPU] >= 0 && l->cpu_quota_us > 0) {
-        uint64_t period = 0; /* the kernel's own choice is the same */
-        if (fd_read_u64_at(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", &period) < 0 ||
-            period != PERIOD_US)
-            r = cgroup_set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", PERIOD_US, err);
+        r = set_if_other(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us", PERIOD_US, err);
         if (r == 0)
-            r = cgroup_set_limit(g->v1_fd[CGROUP_CPU], "cpu.cfs_quota_us", l->cpu_quota_us, err);
+            r = set_if_other(g->v1_fd[CGROUP_CPU], "cpu.cfs_quota_us", l->cpu_quota_us, err);
     }
     return r;
 }
@@ -390,7 +385,7 @@ static int create_v2(const struct cgroup_host *h, const char *name, uid_t uid, g
     static const char *const delegate[] = {".", "cgroup.procs", "cgroup.subtree_control"};
     if (h->v2_fd < 0)
         return 0;
-    g->v2_fd = open_session_dir(h->v2_fd, name);
+    g->v2_fd = open_session_dir(h->v2_fd, name, true);
     if (g->v2_fd < 0)
         return g->v2_fd;
     if (h->mode == INIT_CGROUP_V2) {
@@ -408,13 +403,14 @@ static int create_v2(const struct cgroup_host *h, const char *name, uid_t uid, g
     return 0;
 }
 
-static int create_v1(const struct cgroup_host *h, const char *name, uid_t uid, gid_t gid,
-                     struct cgroup *g)
+static int create_v1(const struct cgroup_host *h, const char *name, bool spare, uid_t uid,
+                     gid_t gid, struct cgroup *g)
 {
     for (int i = 0; i < CGROUP_CONTROLLERS; i++) {
         if (h->v1_fd[i] < 0)
             continue;
-        g->v1_fd[i] = open_session_dir(h->v1_fd[i], name);
+        bool taken = spare && renameat(h->v1_fd[i], SPARE, h->v1_fd[i], name) == 0;
+        g->v1_fd[i] = open_session_dir(h->v1_fd[i], name, !taken);
         if (g->v1_fd[i] < 0)
             return g->v1_fd[i];
         g->tasks_fd[i] = openat(g->v1_fd[i], "tasks", O_WRONLY | O_CLOEXEC);
@@ -446,7 +442,7 @@ int cgroup_create(const struct cgroup_host *h, const char *name, const struct cg
 int cgroup_limit(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
                  const struct cgroup_owner *owner, struct cgroup *g, struct err *err)
 {
-    int r = create_v1(h, name, owner->uid, owner->gid, g);
+    int r = create_v1(h, name, limits->spare, owner->uid, owner->gid, g);
     if (r < 0)
         return err_sys(err, -r, "make cgroup '%s'", name);
     if (h->mode == INIT_CGROUP_V2)
@@ -454,17 +450,30 @@ int cgroup_limit(const struct cgroup_host *h, const char *name, const struct cgr
     return r < 0 ? r : set_v1_limits(g, limits, err);
 }
 
+/* The period is the kernel's own choice, which the limits of a session check. */
+int cgroup_spare_make(const struct cgroup_host *h, uint32_t cpu_quota_us)
+{
+    char quota[16] = "-1";
+    if (cpu_quota_us > 0)
+        (void)snprintf(quota, sizeof(quota), "%u", cpu_quota_us);
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++)
+        if (h->v1_fd[i] >= 0 && mkdirat(h->v1_fd[i], SPARE, 0755) < 0 && errno != EEXIST)
+            return -errno;
+    return h->v1_fd[CGROUP_CPU] < 0
+               ? 0
+               : fd_write_file_at(h->v1_fd[CGROUP_CPU], SPARE "/cpu.cfs_quota_us", quota);
+}
+
+void cgroup_spare_remove(const struct cgroup_host *h)
+{
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++)
+        if (h->v1_fd[i] >= 0)
+            (void)unlinkat(h->v1_fd[i], SPARE, AT_REMOVEDIR);
+}
+
 static int open_existing(int parent, const char *name)
 {
     return parent < 0 ? -1 : openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-}
-
-void cgroup_open(const struct cgroup_host *h, const char *name, struct cgroup *ret)
-{
-    *ret = (struct cgroup){.leaf_fd = -1, .tasks_fd = {-1, -1, -1}};
-    ret->v2_fd = open_existing(h->v2_fd, name);
-    for (int i = 0; i < CGROUP_CONTROLLERS; i++)
-        ret->v1_fd[i] = open_existing(h->v1_fd[i], name);
 }
 
 void cgroup_close(struct cgroup *g)
@@ -482,6 +491,15 @@ int cgroup_kill(const struct cgroup_host *h, const char *name)
         return -EOPNOTSUPP;
     int r = str_fmt(path, sizeof(path), "%s/cgroup.kill", name);
     return r < 0 ? r : fd_write_file_at(h->v2_fd, path, "1");
+}
+
+int cgroup_freeze(const struct cgroup_host *h, const char *name, bool frozen)
+{
+    char path[64];
+    if (h->v2_fd < 0)
+        return -EOPNOTSUPP;
+    int r = str_fmt(path, sizeof(path), "%s/cgroup.freeze", name);
+    return r < 0 ? r : fd_write_file_at(h->v2_fd, path, frozen ? "1" : "0");
 }
 
 int cgroup_remove(const struct cgroup_host *h, const char *name)
@@ -509,7 +527,8 @@ static uint64_t read_or_zero(int dirfd, const char *file)
     return dirfd >= 0 && fd_read_u64_at(dirfd, file, &v) >= 0 ? v : 0;
 }
 
-void cgroup_read(const struct cgroup_host *h, const struct cgroup *g, struct cgroup_readback *ret)
+static void read_groups(const struct cgroup_host *h, const struct cgroup *g,
+                        struct cgroup_readback *ret)
 {
     char text[64];
     *ret = (struct cgroup_readback){0};
@@ -538,4 +557,14 @@ void cgroup_read(const struct cgroup_host *h, const struct cgroup *g, struct cgr
     ret->pids_now = read_or_zero(g->v1_fd[CGROUP_PIDS], "pids.current");
     ret->cpu_quota_us = read_or_zero(g->v1_fd[CGROUP_CPU], "cpu.cfs_quota_us");
     ret->cpu_period_us = read_or_zero(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us");
+}
+
+void cgroup_read(const struct cgroup_host *h, const char *name, struct cgroup_readback *ret)
+{
+    struct cgroup g = {.leaf_fd = -1, .tasks_fd = {-1, -1, -1}};
+    g.v2_fd = open_existing(h->v2_fd, name);
+    for (int i = 0; i < CGROUP_CONTROLLERS; i++)
+        g.v1_fd[i] = open_existing(h->v1_fd[i], name);
+    read_groups(h, &g, ret);
+    cgroup_close(&g);
 }

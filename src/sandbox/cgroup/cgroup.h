@@ -11,7 +11,6 @@
 
 #include "inside/init_wire.h"
 
-struct buf;
 struct err;
 
 enum cgroup_controller { CGROUP_CPU, CGROUP_MEMORY, CGROUP_PIDS, CGROUP_CONTROLLERS };
@@ -37,9 +36,10 @@ struct cgroup_limits {
     uint64_t memory_bytes;
     uint32_t pids;
     uint32_t cpu_quota_us; /* per 100 ms; 0: none */
+    bool spare; /* the groups of cgroup_spare_make() are there, with this CPU limit: use them */
 };
 
-/* Who PID 1 is, as the host sees it. */
+/* The ids of PID 1, as the host sees them. */
 struct cgroup_owner {
     uid_t uid;
     gid_t gid;
@@ -61,8 +61,8 @@ void cgroup_host_done(struct cgroup_host *h);
 
 /* Ends and removes every session group that an earlier run under the same tag left. */
 int cgroup_host_purge(struct cgroup_host *h);
-int cgroup_host_remove(struct cgroup_host *h,
-                       const char *tag); /* the tag's own directories, when empty */
+/* The tag's own directories, when empty. */
+void cgroup_host_remove(struct cgroup_host *h, const char *tag);
 
 /* Makes the group that PID 1 is born into, without limits. On failure nothing is left. */
 int cgroup_create(const struct cgroup_host *h, const char *name, const struct cgroup_owner *owner,
@@ -71,10 +71,17 @@ int cgroup_create(const struct cgroup_host *h, const char *name, const struct cg
  * Delegates what PID 1 needs to the owner. On failure the caller closes and removes the group. */
 int cgroup_limit(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
                  const struct cgroup_owner *owner, struct cgroup *g, struct err *err);
-/* The groups of a session that is there, to read or kill them: no tasks_fd, no leaf_fd. */
-void cgroup_open(const struct cgroup_host *h, const char *name, struct cgroup *ret);
+
+/* The groups of v1 for one session to come, made ahead: with many sessions the kernel takes long
+ * for them, and walks over all groups when a CPU limit is set. v1 can rename groups, v2 cannot. */
+int cgroup_spare_make(const struct cgroup_host *h, uint32_t cpu_quota_us);
+void cgroup_spare_remove(const struct cgroup_host *h);
+
 void cgroup_close(struct cgroup *g);                            /* descriptors only */
 int cgroup_kill(const struct cgroup_host *h, const char *name); /* everything in it, at once */
+/* Stops every process in it where it stands, or lets them go on; v2, also beside controllers on v1.
+ * -EOPNOTSUPP: there is no v2 tree. Killing works all the same. */
+int cgroup_freeze(const struct cgroup_host *h, const char *name, bool frozen);
 /* Removes the directories; every process must be gone. */
 int cgroup_remove(const struct cgroup_host *h, const char *name);
 
@@ -85,4 +92,4 @@ struct cgroup_readback {
     uint64_t pids_max, pids_now;
     uint64_t cpu_quota_us, cpu_period_us;
 };
-void cgroup_read(const struct cgroup_host *h, const struct cgroup *g, struct cgroup_readback *ret);
+void cgroup_read(const struct cgroup_host *h, const char *name, struct cgroup_readback *ret);

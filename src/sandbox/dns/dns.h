@@ -10,7 +10,6 @@
  * options of its own, ask without limit. Every question goes out in a message written anew, with a
  * random id, from a fresh port. There is no cache. */
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "base/cleanup.h"
@@ -34,19 +33,7 @@ struct dns_options {
     uint16_t upstream_port;    /* 53 */
 };
 
-/* Counted since the start, for metrics. */
-struct dns_stats {
-    uint64_t questions;
-    uint64_t answered;       /* with what a server said */
-    uint64_t malformed;      /* dropped or told so */
-    uint64_t refused_name;   /* not to be asked outside */
-    uint64_t refused_rate;   /* too fast, or too many under way */
-    uint64_t refused_answer; /* led to an internal address */
-    uint64_t failed;         /* no server answered */
-};
-
-int dns_new(struct loop *loop, const struct dns_options *options, struct dns **ret,
-            struct err *err);
+struct dns *dns_new(struct loop *loop, const struct dns_options *options);
 void dns_free(struct dns *dns); /* closes listeners and connections */
 DEFINE_CLEANUP(dns)
 
@@ -55,5 +42,3 @@ DEFINE_CLEANUP(dns)
  * it likes, so limits are per listener. */
 int dns_listen(struct dns *dns, int udp_fd, int tcp_fd, struct dns_listener **ret, struct err *err);
 void dns_unlisten(struct dns_listener *listener); /* NULL is fine; drops what is under way for it */
-
-const struct dns_stats *dns_stats(const struct dns *dns);

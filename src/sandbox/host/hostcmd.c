@@ -12,7 +12,6 @@
 #include <spawn.h>
 #include <string.h>
 #include <sys/pidfd.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,8 +27,8 @@
 static const char *const program_dirs[] = {"/usr/sbin", "/usr/bin",        "/sbin",
                                            "/bin",      "/usr/local/sbin", "/usr/local/bin"};
 
-/* A program found through $PATH, or steered by the variables of whoever started us, would be an
- * unreviewed input to root. */
+/* A program found through $PATH, or steered by the variables of the process that started us, would
+ * be an unreviewed input to root. */
 static const char *const program_env[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C",
                                           "HOME=/", NULL};
 
@@ -150,7 +149,7 @@ void hostcmd_kill(struct hostcmd *p)
     if (p->pid <= 0)
         return;
     (void)pidfd_send_signal(p->pidfd, SIGKILL, NULL, 0);
-    /* Not by its number: somebody may have reaped it, and another child of ours have it by now. */
+    /* Not by its number: it may have been reaped, and another child of ours have it by now. */
     while (waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED) < 0 && errno == EINTR)
         ;
     (void)close(p->pidfd);

@@ -5,7 +5,6 @@
  * fixed system directories, never in $PATH; it gets a fresh environment, default signals, and no
  * descriptor but those named. */
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 

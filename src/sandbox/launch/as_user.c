@@ -20,6 +20,7 @@
 #include "base/fd.h"
 #include "base/path.h"
 #include "inside/clone.h"
+#include "sandbox/host/children.h"
 
 #define GROUPS_MAX 65536 /* the kernel's own bound */
 #define NOBODY 65534     /* the kernel's own id for what has none */
@@ -37,7 +38,7 @@ struct answer {
     struct as_user_found found;
 };
 
-/* A user without an entry is in no group but one that nobody else is in either. */
+/* A user without a passwd entry gets a single group, in which no other user is. */
 static int set_groups_child(const struct as_user *who, gid_t *gid)
 {
     *gid = who->gid;
@@ -55,7 +56,7 @@ static int become_child(const struct as_user *who, gid_t *gid)
     int r = set_groups_child(who, gid);
     if (r == 0 && (setresgid(*gid, *gid, *gid) < 0 || setresuid(who->uid, who->uid, who->uid) < 0))
         r = -errno;
-    return r; /* the kernel takes every capability from who is not root any more */
+    return r; /* leaving uid 0 clears every capability */
 }
 
 static bool is_member_child(gid_t gid)
@@ -119,7 +120,8 @@ static int look(const struct look *l, struct as_user_found *ret)
     (void)close(TAKE_FD(theirs));
     struct pollfd p = {.fd = ours, .events = POLLIN};
     if (poll(&p, 1, PATIENCE_MS) != 1) {
-        (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0); /* who reaps children reaps it */
+        (void)pidfd_send_signal(pidfd, SIGKILL, NULL, 0);
+        children_add(pid); /* it may take a while to die */
         return -ETIMEDOUT;
     }
     bool told = fd_read_full(ours, &a, sizeof(a)) == (ssize_t)sizeof(a);

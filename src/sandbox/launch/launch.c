@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Starts, kills and cleans up sandboxes: prepares, clones, maps ids, sets limits. */
+/* Starts, kills and cleans up sandboxes: prepares storage, clones, maps ids, sets limits. */
 
 #include "sandbox/launch/launch.h"
 
-#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/close_range.h>
 #include <linux/sched.h>
 #include <poll.h>
 #include <signal.h>
@@ -18,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -25,45 +27,235 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/path.h"
+#include "base/state.h"
 #include "base/str.h"
 #include "inside/clone.h"
+#include "sandbox/host/children.h"
 #include "sandbox/launch/launch_net.h"
-#include "sandbox/launch/storage.h"
-#include "sandbox/launch/subids.h"
 #include "sandbox/quota/loopimg.h"
 #include "sandbox/setup/gvisor.h"
 #include "sandbox/setup/mount.h"
 #include "sandbox/setup/setup.h"
 #include "sandbox/setup/userns.h"
 
+/* The directory that holds what a session keeps on disk: the daemon's own, closed to other
+ * users.
+ *
+ * A fixed number of empty ones is kept ready, and those of ended sessions that hold nothing any
+ * more go back to them: a file system may take its time over making and deleting inodes (ext4
+ * searches for one that was not deleted lately), a rename it does at once. */
+
+/* What a plain session has on disk; anything else in its storage keeps it from being used again. */
+static const char *const usual[] = {"workspace", "home"};
+
+/* Of an empty directory, on the file systems there are. */
+#define PRISTINE_SIZE 4096
+#define REMOVER_FD 3
+
+static void spare_name(unsigned n, char *ret, size_t size)
+{
+    (void)snprintf(ret, size, "spare-%u", n);
+}
+
+static bool take_spare(struct launch_host *h, int dir_fd, const char *name)
+{
+    char spare[32];
+    if (h->n_spares == 0)
+        return false;
+    spare_name(--h->n_spares, spare, sizeof(spare));
+    return renameat(h->trash_fd, spare, dir_fd, name) == 0;
+}
+
+/* The directory that the storage of a sandbox is in. What is there to stay has one of its own,
+ * which no sweep empties. */
+static int storage_parent(const struct launch_host *h, bool durable)
+{
+    return durable ? h->kept_fd : h->sessions_fd;
+}
+
+int launch_open_storage(const struct launch_host *h, const char *name, bool durable)
+{
+    int fd =
+        openat(storage_parent(h, durable), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    return fd < 0 ? -errno : fd;
+}
+
+/* Returns a descriptor. With a quota everything is inside an image, and the directory starts empty.
+ * An image that is kept is mounted again, so boxd must not be able to put another in its place: its
+ * directory stays root's. */
+static int storage_make(struct launch_host *h, const struct plan *p, struct err *err)
+{
+    bool durable = (p->flags & PLAN_DURABLE) != 0, quota = p->quota_bytes > 0;
+    int parent = storage_parent(h, durable);
+    bool fresh = quota || !take_spare(h, parent, p->name);
+    if (fresh && mkdirat(parent, p->name, 0700) < 0)
+        return err_sys(err, errno, "make storage for '%s'", p->name);
+    AUTO_CLOSE int fd = launch_open_storage(h, p->name, durable);
+    if (fd < 0)
+        return err_sys(err, -fd, "open storage of '%s'", p->name);
+    if (fresh && h->rootful && !(durable && quota) && fchown(fd, h->daemon_uid, h->daemon_gid) < 0)
+        return err_sys(err, errno, "own storage of '%s'", p->name);
+    return TAKE_FD(fd);
+}
+
+/* The same where an earlier sandbox of that name has left its storage: *ret_kept is set. */
+static int storage_get(struct launch_host *h, const struct plan *p, bool *ret_kept, struct err *err)
+{
+    if (p->flags & PLAN_DURABLE) {
+        int fd = launch_open_storage(h, p->name, true);
+        if (fd != -ENOENT) {
+            *ret_kept = fd >= 0;
+            return fd < 0 ? err_sys(err, -fd, "open storage of '%s'", p->name) : fd;
+        }
+    }
+    return storage_make(h, p, err);
+}
+
+/* Names in a directory beside "." and ".."; stops counting when there are more than `max`. */
+static unsigned count_names(int fd, unsigned max)
+{
+    _Alignas(struct dirent64) char entries[1024];
+    unsigned count = 0;
+    long n = 1;
+    while (count <= max && (n = syscall(SYS_getdents64, fd, entries, sizeof(entries))) > 0) {
+        for (long at = 0; at < n;) {
+            const struct dirent64 *e = (const struct dirent64 *)(const void *)(entries + at);
+            count += !str_eq(e->d_name, ".") && !str_eq(e->d_name, "..");
+            at += e->d_reclen;
+        }
+    }
+    return n < 0 ? UINT_MAX : count;
+}
+
+/* The last owner may have left more than files: modes, attributes, access lists. */
+static bool make_pristine(const struct launch_host *h, int storage_fd, const char *name)
+{
+    struct stat st;
+    AUTO_CLOSE int fd = openat(storage_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return errno == ENOENT;
+    /* A directory that once held many names stays large; its times can be set to say anything. */
+    return fstat(fd, &st) == 0 && st.st_uid == h->daemon_uid && st.st_size <= PRISTINE_SIZE &&
+           count_names(fd, 0) == 0 && flistxattr(fd, NULL, 0) == 0 && fchmod(fd, 0700) == 0 &&
+           futimens(fd, NULL) == 0;
+}
+
+/* Whether that is all there is in a storage directory: no layers of a writable root, for one. */
+static bool has_only_usual(int fd)
+{
+    unsigned found = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(usual); i++)
+        found += faccessat(fd, usual[i], F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    return count_names(fd, found) == found;
+}
+
+/* Looks only: the storage may be a session's that was stopped. */
+static bool storage_is_empty(int fd)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(usual); i++) {
+        AUTO_CLOSE int sub = openat(fd, usual[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+        if (sub >= 0 ? count_names(sub, 0) != 0 : errno != ENOENT)
+            return false;
+    }
+    return has_only_usual(fd);
+}
+
+static bool keep_spare(struct launch_host *h, int dir_fd, const char *name)
+{
+    char spare[32];
+    AUTO_CLOSE int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 || h->n_spares == LAUNCH_SPARES_MAX || !has_only_usual(fd))
+        return false;
+    for (size_t i = 0; i < ARRAY_SIZE(usual); i++)
+        if (!make_pristine(h, fd, usual[i]))
+            return false;
+    spare_name(h->n_spares, spare, sizeof(spare));
+    if (renameat(dir_fd, name, h->trash_fd, spare) < 0)
+        return false;
+    h->n_spares++;
+    return true;
+}
+
+/* The table of descriptors is the parent's own at first: a copy of all of it would grow with the
+ * sessions that there are. */
+static _Noreturn void remove_child(int trash_fd, const char *name)
+{
+    if (syscall(SYS_close_range, LAUNCH_LASTING_FDS, ~0U, CLOSE_RANGE_UNSHARE) < 0 ||
+        (trash_fd != REMOVER_FD && dup3(trash_fd, REMOVER_FD, O_CLOEXEC) < 0) ||
+        syscall(SYS_close_range, REMOVER_FD + 1, ~0U, 0) < 0)
+        child_exit(1);
+    (void)path_remove_tree_at(REMOVER_FD, name);
+    child_exit(0);
+}
+
+/* By a child: a tree can be large, and others wait for us. Returns its pidfd, or -1 when nothing is
+ * left already. */
+static int storage_remove(struct launch_host *h, int dir_fd, const char *name, bool quota)
+{
+    int pidfd = -1;
+    if (!quota && keep_spare(h, dir_fd, name))
+        return -1;
+    if (renameat(dir_fd, name, h->trash_fd, name) < 0)
+        return -1; /* never made; or the next start removes it */
+    pid_t pid = clone_process(CLONE_FILES, -1, &pidfd);
+    if (pid == 0)
+        remove_child(h->trash_fd, name);
+    if (pid < 0)
+        (void)path_remove_tree_at(h->trash_fd, name);
+    children_add(pid);
+    return pidfd;
+}
+
+static int make_spare(struct launch_host *h)
+{
+    char spare[32];
+    spare_name(h->n_spares, spare, sizeof(spare));
+    AUTO_CLOSE int fd = path_make_dir_at(h->trash_fd, spare, 0700);
+    if (fd < 0)
+        return fd;
+    for (size_t i = 0; i < ARRAY_SIZE(usual); i++) {
+        AUTO_CLOSE int sub = path_make_dir_at(fd, usual[i], 0700);
+        if (sub < 0)
+            return sub;
+        if (h->rootful && fchown(sub, h->daemon_uid, h->daemon_gid) < 0)
+            return -errno;
+    }
+    if (h->rootful && fchown(fd, h->daemon_uid, h->daemon_gid) < 0)
+        return -errno;
+    h->n_spares++;
+    return 0;
+}
+
+void launch_refill_storage(struct launch_host *h, unsigned n)
+{
+    while (n-- > 0 && h->n_spares < LAUNCH_SPARES_MAX)
+        if (make_spare(h) < 0)
+            return; /* sessions make their own, or say why not */
+}
+
 #define NAMESPACES                                                                                 \
     (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 #define DISK_IMAGE "disk.img"
 #define DISK_PLACE "disk"
-/* What lives as long as its sandbox has a number from here on. The children of later launches copy
- * descriptors up to the highest they use, and PID 1 keeps a table of that size. */
-#define LASTING_FDS 512
 #define PIDS_MAX 4194304U /* the kernel's PID_MAX_LIMIT; it takes no limit above */
 
-static const struct {
-    const char *name;
-    unsigned next;
-} states[LAUNCH_STATE_MAX] = {
-    [LAUNCH_STARTING] = {"starting", 1U << LAUNCH_LIVE | 1U << LAUNCH_DYING},
-    [LAUNCH_LIVE] = {"live", 1U << LAUNCH_DYING},
-    [LAUNCH_DYING] = {"dying", 0},
+static const unsigned launch_moves[LAUNCH_STATE_MAX] = {
+    [LAUNCH_STARTING] = 1U << LAUNCH_LIVE | 1U << LAUNCH_DYING,
+    [LAUNCH_LIVE] = 1U << LAUNCH_DYING,
 };
 
-static void launch_move(struct launch *l, enum launch_state to)
-{
-    assert(states[l->state].next & (1U << to));
-    l->state = to;
-}
+/* Everything made for one start; what has not been handed over is closed or removed. */
+struct attempt {
+    struct setup setup;
+    int storage_fd, disk_fd, workspace_fd, go_write_fd, status_read_fd;
+    bool disk_attached;
+    bool kept; /* the storage was there before */
+};
 
 /* With a quota everything the session writes to disk is inside an image of exactly that size. The
  * mount is attached in our own namespace only as long as it takes to clone its directories. */
-static int make_disk(struct launch_host *h, const struct plan *p, int storage_fd, int *ret_fd,
-                     struct err *err)
+static int make_disk(struct launch_host *h, const struct plan *p, const struct attempt *a,
+                     int *ret_fd, struct err *err)
 {
     struct loopimg_spec spec = {.bytes = p->quota_bytes,
                                 .inodes = p->quota_inodes,
@@ -77,10 +269,15 @@ static int make_disk(struct launch_host *h, const struct plan *p, int storage_fd
     if (templates < 0)
         return templates;
     AUTO_CLOSE int mnt = -1;
-    int r = loopimg_create_mounted(storage_fd, templates, DISK_IMAGE, &spec, &mnt, err);
+    bool same_boot = false;
+    if ((p->flags & PLAN_DURABLE) && !a->kept && loopimg_note_boot(a->storage_fd, &same_boot) < 0)
+        return err_sys(err, EIO, "note the mount of the disk");
+    int r = a->kept
+                ? loopimg_mount_kept(a->storage_fd, DISK_IMAGE, &spec, &mnt, err)
+                : loopimg_create_mounted(a->storage_fd, templates, DISK_IMAGE, &spec, &mnt, err);
     if (r < 0)
         return r;
-    AUTO_CLOSE int place = path_make_dir_at(storage_fd, DISK_PLACE, 0700);
+    AUTO_CLOSE int place = path_make_dir_at(a->storage_fd, DISK_PLACE, 0700);
     if (place < 0)
         return err_sys(err, -place, "place for the disk");
     r = mount_attach(mnt, place);
@@ -90,26 +287,19 @@ static int make_disk(struct launch_host *h, const struct plan *p, int storage_fd
     return 0;
 }
 
-static void detach_disk(const char *name, const struct launch_host *h)
+static void detach_disk(int storage_fd)
 {
-    char path[96];
-    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d/%s/" DISK_PLACE, h->sessions_fd, name);
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d/" DISK_PLACE, storage_fd);
     (void)umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW);
 }
 
-/* Everything made for one start; what has not been handed over is closed or removed. */
-struct attempt {
-    struct setup setup;
-    int storage_fd, disk_fd, workspace_fd, go_write_fd, status_read_fd;
-    bool disk_attached;
-};
-
-static void attempt_done(struct launch_host *h, struct attempt *a, const char *name)
+static void attempt_done(struct attempt *a)
 {
     fd_close_many(a->setup.source_fds, PLAN_OPS_MAX);
     fd_close_many(&a->setup.runsc_fd, 1);
     if (a->disk_attached)
-        detach_disk(name, h);
+        detach_disk(a->storage_fd);
     fd_close_many(&a->disk_fd, 1);
     fd_close_many(&a->workspace_fd, 1);
     fd_close_many(&a->storage_fd, 1);
@@ -152,12 +342,12 @@ static int mount_runsc(const struct launch_host *h, const struct plan *p, struct
 
 static int prepare(struct launch_host *h, const struct plan *p, struct attempt *a, struct err *err)
 {
-    a->storage_fd = storage_make(h, p->name, p->quota_bytes > 0, err);
+    a->storage_fd = storage_get(h, p, &a->kept, err);
     if (a->storage_fd < 0)
         return a->storage_fd;
     int r = 0;
     if (p->quota_bytes > 0) {
-        r = make_disk(h, p, a->storage_fd, &a->disk_fd, err);
+        r = make_disk(h, p, a, &a->disk_fd, err);
         if (r < 0)
             return r;
         a->disk_attached = true;
@@ -211,6 +401,7 @@ static int set_limits(struct launch_host *h, const struct plan *p, struct launch
         limits.memory_bytes += GVISOR_MEMORY_RESERVE;
         limits.pids = gvisor_host_tasks(p->pids);
     }
+    limits.spare = prewarm_take_groups(&h->ahead, limits.cpu_quota_us);
     return cgroup_limit(&h->cgroups, p->name, &limits, &owner, &l->cgroup, err);
 }
 
@@ -273,6 +464,8 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
     s->cgroup_mode = h->cgroups.mode;
     s->parent_fd = h->self_fd;
     s->lo_up = prewarm_enter_netns(&h->ahead);
+    int home = h->bare_fd >= 0 ? mount_ns_enter(h->bare_fd) : -1;
+    s->bare = home >= 0;
     s->parent_fds[0] = a->go_write_fd;
     s->parent_fds[1] = a->status_read_fd;
     s->fds_end = fds_end(s);
@@ -282,6 +475,8 @@ static int clone_child(struct launch_host *h, struct attempt *a, struct launch *
                         : clone_process(flags, l->cgroup.v2_fd, &l->pidfd);
     if (l->pid == 0)
         setup_child(s);
+    if (s->bare)
+        mount_ns_return(home);
     if (s->lo_up)
         prewarm_leave_netns(&h->ahead);
     return l->pid < 0 ? err_sys(err, -l->pid, "clone the sandbox's first process") : 0;
@@ -304,7 +499,7 @@ static int wait_for_copy(const struct attempt *a, const struct launch *l, struct
 
 static void put_up(int *fd)
 {
-    int high = *fd < 0 ? -1 : fcntl(*fd, F_DUPFD_CLOEXEC, LASTING_FDS);
+    int high = *fd < 0 ? -1 : fcntl(*fd, F_DUPFD_CLOEXEC, LAUNCH_LASTING_FDS);
     if (high < 0)
         return; /* it will do where it is */
     (void)close(*fd);
@@ -316,7 +511,12 @@ static int serve_child(struct launch_host *h, const struct plan *plan, const str
                        struct launch *l, struct err *err)
 {
     int r = map_ids(h, plan, l->pid, err);
-    if (r == 0 && fd_send_msg(a->go_write_fd, "g", 1, NULL, 0, MSG_NOSIGNAL) < 0)
+    AUTO_CLOSE int proc = r == 0 && a->setup.bare ? bare_proc(l->pid, !(plan->flags & PLAN_GVISOR),
+                                                              userns_init_id(plan->uid_index), err)
+                                                  : -1;
+    if (r == 0 && a->setup.bare && proc < 0)
+        r = proc;
+    if (r == 0 && fd_send_msg(a->go_write_fd, "g", 1, &proc, proc >= 0, MSG_NOSIGNAL) < 0)
         r = err_set(err, ERR_BACKEND, "the sandbox's first process died");
     if (r == 0)
         r = set_limits(h, plan, l, err);
@@ -359,6 +559,7 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
                        .dns_fds = {-1, -1},
                        .uid_index = plan->uid_index,
                        .quota = plan->quota_bytes > 0,
+                       .cpu_quota_us = plan->cpu_quota_us,
                        .flags = plan->flags,
                        .cgroup = {-1, -1, {-1, -1, -1}, {-1, -1, -1}}};
     memcpy(l.name, plan->name, sizeof(l.name));
@@ -383,7 +584,8 @@ int launch_start(struct launch_host *h, const struct plan *plan, struct launch *
         for (size_t i = 0; i < ARRAY_SIZE(lasting); i++)
             put_up(lasting[i]);
     }
-    attempt_done(h, &a, plan->name);
+    l.keep = a.kept;
+    attempt_done(&a);
     if (r < 0) {
         if (l.pid > 0)
             launch_kill(h, &l);
@@ -400,28 +602,28 @@ int launch_finish_start(struct launch *l, struct err *err)
     struct err theirs;
     ssize_t n = fd_read_full(l->status_fd, &theirs, sizeof(theirs));
     fd_close_many(&l->status_fd, 1);
-    if (n == 0) {
-        /* End of file: either execve closed it, or the child died without a word. */
-        struct pollfd p = {.fd = l->pidfd, .events = POLLIN};
-        if (poll(&p, 1, 0) == 0) {
-            launch_move(l, LAUNCH_LIVE);
-            return 0;
-        }
+    if (n != 0) {
+        if (n != (ssize_t)sizeof(theirs) || theirs.code <= ERR_NONE || theirs.code >= ERR_CODE_MAX)
+            return err_set(err, ERR_BACKEND, "the sandbox's first process sent a broken report");
+        theirs.msg[sizeof(theirs.msg) - 1] = '\0';
+        *err = theirs;
+        return theirs.sys > 0 ? -theirs.sys : err_code_errno(theirs.code);
+    }
+    /* End of file: either execve closed it, or the child died without a word. */
+    struct pollfd p = {.fd = l->pidfd, .events = POLLIN};
+    if (poll(&p, 1, 0) != 0)
         return err_set(err, ERR_BACKEND,
                        "the sandbox's first process died while it was being set up");
-    }
-    if (n != (ssize_t)sizeof(theirs) || theirs.code <= ERR_NONE || theirs.code >= ERR_CODE_MAX)
-        return err_set(err, ERR_BACKEND, "the sandbox's first process sent a broken report");
-    theirs.msg[sizeof(theirs.msg) - 1] = '\0';
-    *err = theirs;
-    return theirs.sys > 0 ? -theirs.sys : err_code_errno(theirs.code);
+    STATE_MOVE(l->state, launch_moves, LAUNCH_LIVE);
+    l->keep = (l->flags & PLAN_DURABLE) != 0;
+    return 0;
 }
 
 void launch_kill(const struct launch_host *h, struct launch *l)
 {
     if (l->state == LAUNCH_DYING)
         return;
-    launch_move(l, LAUNCH_DYING);
+    STATE_MOVE(l->state, launch_moves, LAUNCH_DYING);
     /* The group first, so that nothing forks meanwhile; PID 1 takes its whole namespace along in
      * any case. */
     (void)cgroup_kill(&h->cgroups, l->name);
@@ -450,7 +652,7 @@ int launch_cleanup(struct launch_host *h, struct launch *l)
 {
     if (l->pid > 0)
         (void)waitpid(l->pid, NULL, 0);
-    l->pid = 0; /* from here on it may be somebody else's */
+    l->pid = 0; /* from here on the kernel may reuse it */
     launch_net_leave(h, l);
     cgroup_close(&l->cgroup);
     remove_groups(h, l->name);
@@ -459,24 +661,45 @@ int launch_cleanup(struct launch_host *h, struct launch *l)
     fd_close_many(&l->control_fd, 1);
     fd_close_many(&l->disk_fd, 1);
     fd_close_many(&l->workspace_fd, 1);
-    return storage_remove(h, l->name, l->quota);
+    return l->keep ? -1
+                   : storage_remove(h, storage_parent(h, (l->flags & PLAN_DURABLE) != 0), l->name,
+                                    l->quota);
+}
+
+int launch_forget(struct launch_host *h, const char *name)
+{
+    AUTO_CLOSE int fd = launch_open_storage(h, name, true);
+    if (fd < 0)
+        return fd;
+    int remover = storage_remove(h, h->kept_fd, name, true);
+    fd_close_many(&remover, 1);
+    return faccessat(h->kept_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0 ? -EIO : 0;
+}
+
+/* Of what is kept only what is empty goes: storage that was made for a session that never came to
+ * be. Its daemon was killed before it wrote the record, so no command has run in it. */
+static void sweep_storage(struct launch_host *h, bool durable, launch_live_fn *live, void *arg)
+{
+    int parent = storage_parent(h, durable);
+    DIR *dir = fd_opendir(parent);
+    if (dir == NULL)
+        return;
+    struct dirent *e;
+    while ((e = readdir(dir)) != NULL) {
+        if (e->d_name[0] == '.' || live(arg, e->d_name))
+            continue;
+        AUTO_CLOSE int fd = durable ? launch_open_storage(h, e->d_name, true) : -1;
+        if (durable && (fd < 0 || !storage_is_empty(fd)))
+            continue;
+        int remover = storage_remove(h, parent, e->d_name, true);
+        fd_close_many(&remover, 1);
+    }
+    (void)closedir(dir);
 }
 
 void launch_sweep(struct launch_host *h, launch_live_fn *live, void *arg)
 {
     retry_groups(h);
-    int fd = openat(h->sessions_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (dir == NULL) {
-        fd_close_many(&fd, 1);
-        return;
-    }
-    struct dirent *e;
-    while ((e = readdir(dir)) != NULL) {
-        if (e->d_name[0] == '.' || live(arg, e->d_name))
-            continue;
-        int remover = storage_remove(h, e->d_name, true);
-        fd_close_many(&remover, 1);
-    }
-    (void)closedir(dir);
+    sweep_storage(h, false, live, arg);
+    sweep_storage(h, true, live, arg);
 }

@@ -15,12 +15,16 @@
 #include "sandbox/plan/plan.h"
 
 struct err;
+struct hostetc;
 struct stat;
 
 #define LAUNCH_ROOTS_MAX 64
 #define LAUNCH_PLACES_MAX 32
 #define LAUNCH_SPARES_MAX 16U
 #define LAUNCH_STALE_MAX 64U
+/* What lives as long as its sandbox has a number from here on. The children of later launches copy
+ * descriptors up to the highest they use, and PID 1 keeps a table of that size. */
+#define LAUNCH_LASTING_FDS 512
 
 /* Fixed at start, before any request was read. Descriptors are owned. */
 struct launch_host {
@@ -30,8 +34,9 @@ struct launch_host {
     uid_t daemon_uid; /* owns the state directory */
     gid_t daemon_gid;
     int state_fd, sessions_fd, trash_fd;
-    unsigned n_spares; /* empty storage directories kept in the trash for the next sessions */
-    int etc_fd[2];     /* prepared /etc for network off, on */
+    int kept_fd;         /* storage of PLAN_DURABLE, which outlives every process of ours */
+    unsigned n_spares;   /* empty storage directories kept in the trash for the next sessions */
+    struct hostetc *etc; /* owned; what sessions have as their /etc */
     /* Allow-list: the outer bound of every host mount. What callers have as their own places comes
      * behind what was fixed at start, see priv/place.c. */
     int root_fds[LAUNCH_ROOTS_MAX + LAUNCH_PLACES_MAX];
@@ -39,10 +44,11 @@ struct launch_host {
         *root_paths; /* of those of the start, n_named of them; borrowed; NULL: not known */
     size_t n_named;
     size_t n_roots;
-    ino_t mnt_ns; /* of whoever started us; our own is a copy */
+    ino_t mnt_ns; /* of the process that started us; our own is a copy */
     int outer_fd; /* mount namespace that these were opened in; -1: our own */
     int seccomp_fd, init_exe_fd;
     int runsc_fd, guest_fd; /* programs of runsc and box-guest; -1: no sandbox is gVisor's */
+    int bare_fd;            /* mount namespace of setup/mount.h; -1: there is none */
     bool own_view;          /* nothing is mounted below the host image's directories */
     int fetch_exe_fd;       /* box-fetch; -1: there is none */
     int self_fd;            /* our own pidfd */
@@ -78,7 +84,9 @@ struct launch {
     struct slirp slirp;
     int dns_fds[2]; /* owned until boxd has them: the resolver's sockets, UDP and TCP */
     bool quota;
+    bool keep; /* the storage stays when all else is removed */
     uint32_t flags;
+    uint32_t cpu_quota_us;
 };
 
 /* Makes storage, groups and process. On success the child works on its own; wait for status_fd. On
@@ -92,15 +100,27 @@ int launch_finish_start(struct launch *l, struct err *err);
 /* Kills every process; the pidfd becomes readable when PID 1 is gone. */
 void launch_kill(const struct launch_host *h, struct launch *l);
 
-/* After the pidfd is readable: reaps, removes groups, network and storage. Returns the pidfd of a
- * child that is still removing files, or -1 when nothing is left. */
+/* After the pidfd is readable: reaps, removes groups, network and, unless it is to be kept,
+ * storage. Returns the pidfd of a child that is still removing files, or -1 when nothing is left.
+ */
 int launch_cleanup(struct launch_host *h, struct launch *l);
 
 /* 1 when the directory `fd` is the one of `want` or lies somewhere below it, by walking up; 0 when
  * not, or a negative errno. */
 int launch_is_at_or_below(int fd, const struct stat *want);
 
-/* Removes what earlier removals had to leave: groups, and storage that is nobody's. */
+/* Removes the storage that an earlier sandbox of that name has left to be kept. The name is free at
+ * once; the files go in the background. -ENOENT: there is none. */
+int launch_forget(struct launch_host *h, const char *name);
+
+/* Opens the storage of a sandbox, alive or not; with `durable` that which is kept. */
+int launch_open_storage(const struct launch_host *h, const char *name, bool durable);
+
+/* Makes at most `n` of the missing spare storage directories. Called when no request waits. */
+void launch_refill_storage(struct launch_host *h, unsigned n);
+
+/* Removes what earlier removals had to leave: groups, and storage of no live session; of what is to
+ * be kept only what is empty, since nothing is lost with it. */
 typedef bool launch_live_fn(void *arg, const char *name);
 void launch_sweep(struct launch_host *h, launch_live_fn *live, void *arg);
 

@@ -22,6 +22,7 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "inside/clone.h"
+#include "sandbox/host/children.h"
 #include "sandbox/launch/launch.h"
 #include "sandbox/net/netlink.h"
 #include "sandbox/net/slirp.h"
@@ -46,12 +47,6 @@ static int update_host(struct launch_net *net, struct err *err)
     return r < 0 ? err_wrap(err, "network") : 0;
 }
 
-void launch_net_watch(struct launch_host *h)
-{
-    if (h->rootful)
-        h->net.watch_fd = net_onlink_watch();
-}
-
 void launch_net_follow(struct launch_host *h)
 {
     if (net_onlink_changed(h->net.watch_fd) && h->net.ready)
@@ -66,7 +61,7 @@ static int ready_host(struct launch_host *h, struct err *err)
 
     if (net->ready)
         return net->stale ? update_host(net, err) : 0;
-    /* Noted first: whoever comes after a crash knows that there may be something to remove. */
+    /* Noted first: after a crash the next box-priv knows that there may be something to remove. */
     AUTO_CLOSE int mark =
         openat(h->state_fd, NETWORK_MARK, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (mark < 0)
@@ -168,8 +163,10 @@ void launch_net_sweep(struct launch_host *h)
     for (uint32_t i = 1; i <= lease_count(net); i++)
         if (net->leases[i] == LEASE_CUT)
             net->leases[i] = LEASE_CLEANING;
-    if (clone_process(0, -1, &net->cleaner_fd) == 0)
+    pid_t pid = clone_process(0, -1, &net->cleaner_fd);
+    if (pid == 0)
         clean_child(net);
+    children_add(pid);
 }
 
 static bool interface_left(const struct launch_net *net)
@@ -235,8 +232,7 @@ static int attach_next(struct launch_host *h, int netns_fd, uint32_t *ret, struc
     return r;
 }
 
-/* An interface that is there although nobody has its lease is a moment from its end: the next one
- * will do. */
+/* An interface whose lease is free is about to be removed by the kernel: the next index will do. */
 static int attach(struct launch_host *h, struct launch *l, int netns_fd, struct err *err)
 {
     int r = ready_host(h, err);
@@ -266,6 +262,8 @@ int launch_net_join(struct launch_host *h, struct launch *l, struct err *err)
     } else if (r == 0) {
         userns = open_ns(l->pid, "user", err);
         r = userns < 0 ? userns : slirp_start(NULL, netns, userns, &l->slirp, err);
+        if (r == 0)
+            children_add(l->slirp.proc.pid); /* slirp_drop() does not wait for it */
         l->net = r < 0 ? NET_NONE : l->slirp.kind;
     }
     if (r == 0)
@@ -293,8 +291,7 @@ void launch_net_leave(struct launch_host *h, struct launch *l)
     }
 }
 
-/* A user namespace and a network namespace such as a session has, with nobody in them but a child
- * that waits for its end. */
+/* A user namespace and a network namespace as a session's, with only a waiting child in them. */
 static int probe_guest(pid_t pid, struct err *err)
 {
     struct id_pair ids = {1000, geteuid()}, groups = {1000, getegid()};

@@ -35,7 +35,7 @@ struct launch_net {
     uint32_t next;                     /* leases go round */
     uint32_t n_going;                  /* given back, not free yet */
     int cleaner_fd;                    /* pidfd of the child that cleans; -1: none */
-    int watch_fd;                      /* owned; tells of the host's addresses; -1: nothing does */
+    int watch_fd;                      /* owned; net_onlink_watch(), set by the server; -1: none */
     bool stale;                        /* rules lack a network that the host stands in */
     uint8_t leases[LAUNCH_LEASES_MAX]; /* enum lease_state */
 };
@@ -58,10 +58,9 @@ void launch_net_leave(struct launch_host *h, struct launch *l);
  * interface. */
 void launch_net_sweep(struct launch_host *h);
 
-/* Opens watch_fd where rules of the host follow its addresses; to be watched by the caller, who
- * calls launch_net_follow() when it is readable. */
-void launch_net_watch(struct launch_host *h);
-/* Brings the rules up to date. While that fails no session gets a network. */
+/* Brings the rules up to date when watch_fd is readable. While that fails no session gets a
+ * network.
+ */
 void launch_net_follow(struct launch_host *h);
 
 /* Whether sessions can have a network here, found out by doing. */

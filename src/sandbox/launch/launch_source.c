@@ -14,19 +14,18 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/fd.h"
 #include "base/path.h"
 #include "base/str.h"
 #include "sandbox/launch/as_user.h"
 #include "sandbox/launch/launch.h"
 #include "sandbox/setup/gvisor.h"
+#include "sandbox/setup/hostetc.h"
 #include "sandbox/setup/mount.h"
 #include "sandbox/setup/userns.h"
 
 #define DEPTH_MAX 1024 /* directories above one; deeper is refused */
 
-/* The host image: what a program needs to run, and nothing that belongs to anybody. A requester can
- * name only these. */
+/* The host image: what a program needs to run, no user's files. A requester can name only these. */
 static const char *const host_dirs[] = {"/usr",   "/bin",   "/sbin",  "/lib",
                                         "/lib32", "/lib64", "/libx32"};
 
@@ -70,8 +69,8 @@ bool launch_image_is_plain(void)
     return plain;
 }
 
-/* What is mounted, and for whom. */
-struct source {
+/* What is mounted, and for which group. */
+struct mount_source {
     int fd;    /* borrowed */
     gid_t gid; /* the caller's own */
 };
@@ -165,8 +164,8 @@ int launch_open_outer(const struct launch_host *h, const char *path)
     return r;
 }
 
-/* What was allowed is the directory that stood there at the start. Whoever names it means the one
- * that stands there now: rather than quietly use another one than was meant, we use none. */
+/* The operator allowed the directory that stood at this path at the start; a caller that names the
+ * path means the directory that stands there now. If the two differ, neither is used. */
 int launch_allowed_root(const struct launch_host *h, uint32_t root, struct err *err)
 {
     struct stat was, now;
@@ -209,7 +208,7 @@ static int check_caller(const struct plan *p, const struct plan_op *op, int fd, 
     *ret_gid = found.gid;
     if (r == 0 && (fstat(fd, &st) < 0 || st.st_dev != found.dev || st.st_ino != found.ino))
         r = -ESTALE;
-    /* The kernel lets nobody write where the group has no name inside. */
+    /* The kernel refuses every write where the group has no id inside. */
     if (r == 0 && write && !found.member)
         return err_set(err, ERR_DENIED,
                        "uid %u may not mount '%.200s' for writing: it belongs to gid %u, and that "
@@ -223,10 +222,10 @@ static int check_caller(const struct plan *p, const struct plan_op *op, int fd, 
 }
 
 /* A requester cannot use this to reach anything outside the allow-list: the root was opened before
- * the first request came, or is a place of who is connected (priv/place.c), and the kernel refuses
- * every way out of it (links, "..") while it walks; of mounts below it, it may enter those that
- * path_open_storage() takes for storage. The directory is opened first and the last name from
- * there, so that what is judged is what is mounted, whoever renames things meanwhile. */
+ * the first request came, or is a place of the connected client (priv/place.c), and the kernel
+ * refuses every way out of it (links, "..") while it walks; of mounts below it, it may enter those
+ * that path_open_storage() takes for storage. The directory is opened first and the last name from
+ * there, so that what is checked is what is mounted, even if a name changes meanwhile. */
 int launch_open_allowed(const struct launch_host *h, uint32_t root, const char *source,
                         bool dir_only, struct err *err)
 {
@@ -319,7 +318,7 @@ static int open_source(struct launch_host *h, const struct plan *p, const struct
     case PLAN_SRC_HOST:
         return open_host(source, err);
     case PLAN_SRC_ETC:
-        fd = fcntl(h->etc_fd[str_eq(source, "on")], F_DUPFD_CLOEXEC, 3);
+        fd = fcntl(hostetc_dir(h->etc, str_eq(source, "on")), F_DUPFD_CLOEXEC, 3);
         return fd < 0 ? err_sys(err, errno, "prepared /etc") : fd;
     case PLAN_SRC_PRIVATE:
         return open_private(h, storage_fd, source, err);
@@ -345,9 +344,9 @@ static bool has_image_ids(const struct plan *p, const struct plan_op *op)
 /* How ids on disk look inside. The host image and /etc belong to root there; private storage to the
  * daemon on disk and to the payload inside; a caller's directory to its owner on disk and to the
  * payload inside, but for a caller that may only do what its own user can: then that user's files
- * are the payload's, and all others nobody's. */
+ * are the payload's, and the files of all other users have no mapped owner. */
 static int idmap_for(const struct launch_host *h, struct idmaps *maps, const struct plan *p,
-                     const struct plan_op *op, const struct source *from, struct err *err)
+                     const struct plan_op *op, const struct mount_source *from, struct err *err)
 {
     struct stat st;
     struct idmap_key key = {
@@ -361,7 +360,7 @@ static int idmap_for(const struct launch_host *h, struct idmaps *maps, const str
         key.uid = bound ? p->as_uid : st.st_uid;
         key.gid = bound ? from->gid : st.st_gid;
         key.root_too = false;
-        /* Who serves gVisor's files makes them under its own id, and gives them away at once. */
+        /* runsc-gofer makes gVisor's files under its own id, and gives them away at once. */
         key.init_too = (p->flags & PLAN_GVISOR) && p->init_uid != p->payload_uid;
     } else if (op->source_class == PLAN_SRC_HOST || op->source_class == PLAN_SRC_ETC) {
         if (payload_is_root)
@@ -392,13 +391,19 @@ static int without_idmap(const struct plan *p, const struct plan_op *op, int fd,
                        "the file system of '%.200s' has no idmapped mounts (%s); use another "
                        "directory",
                        path, err_errno_text(-r));
+    /* What is kept is shown to later sandboxes, which have other ids. */
+    if (op->source_class == PLAN_SRC_PRIVATE && (p->flags & PLAN_DURABLE))
+        return err_set(err, ERR_UNSUPPORTED,
+                       "the file system of boxd's state directory has no idmapped mounts (%s), so "
+                       "no session can be kept there; put state_dir on another file system",
+                       err_errno_text(-r));
     if (op->source_class == PLAN_SRC_PRIVATE && fchown(fd, id, id) < 0)
         return err_sys(err, errno, "own private storage");
     return r;
 }
 
 static int make_mount(const struct launch_host *h, struct idmaps *maps, const struct plan *p,
-                      const struct plan_op *op, const struct source *from, struct err *err)
+                      const struct plan_op *op, const struct mount_source *from, struct err *err)
 {
     const char *target = plan_str(p, op->target);
     /* In a user namespace the kernel refuses to leave submounts behind, because they may hide
@@ -410,7 +415,7 @@ static int make_mount(const struct launch_host *h, struct idmaps *maps, const st
     if (copy < 0)
         return err_sys(err, -copy, "copy the mount for '%s'", target);
     int r = -EINVAL;
-    if (h->rootful && op->source_class != PLAN_SRC_GUEST) { /* nobody there has to own that */
+    if (h->rootful && op->source_class != PLAN_SRC_GUEST) { /* needs no owner inside */
         int map = idmap_for(h, maps, p, op, from, err);
         if (map < 0)
             return map;
@@ -445,7 +450,7 @@ int launch_sources(struct launch_host *h, const struct plan *plan, int storage_f
         const struct plan_op *op = &plan->ops[i];
         if (op->kind != PLAN_OP_BIND && op->kind != PLAN_OP_OVERLAY)
             continue;
-        struct source from = {0};
+        struct mount_source from = {0};
         AUTO_CLOSE int fd = open_source(h, plan, op, storage_fd, &from.gid, err);
         if (fd == -ENOENT && (op->flags & PLAN_OP_OPTIONAL))
             continue;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Leases, and the interfaces of one session. The host's part is in net_host.c. */
+/* Leases, and the interfaces and connections of one session. The host's part is in net_host.c. */
 
 #include "sandbox/net/net.h"
 
@@ -10,20 +10,122 @@
 #include <linux/if_addr.h>
 #include <linux/if_link.h>
 #include <linux/ip.h>
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/netfilter/nfnetlink_conntrack.h>
 #include <linux/rtnetlink.h>
 #include <linux/veth.h>
 #include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/ipnet.h"
 #include "base/str.h"
+#include "inside/clone.h"
 #include "sandbox/net/net_internal.h"
 #include "sandbox/net/netlink.h"
+
+/* Work inside another network namespace. Root goes there and back. Without root there is no way
+ * back to the host's namespace, so a child goes, and what it made comes back by descriptor. */
+
+struct within_report {
+    int result;
+    struct err err;
+};
+
+/* Runs in another network namespace until net_leave() gets what this returns. Fails when the way
+ * back is barred, as it is without root. */
+static int net_enter(int netns_fd, struct err *err)
+{
+    AUTO_CLOSE int home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+
+    if (home < 0)
+        return err_sys(err, errno, "open our network namespace");
+    /* From where we are to where we are: allowed to a process that may come back. */
+    if (setns(home, CLONE_NEWNET) < 0 || setns(netns_fd, CLONE_NEWNET) < 0)
+        return err_sys(err, errno, "enter the network namespace");
+    return TAKE_FD(home);
+}
+
+void net_leave(int home)
+{
+    if (setns(home, CLONE_NEWNET) < 0)
+        abort();
+    (void)close(home);
+}
+
+static int send_report(int sock, int result, const struct err *err, const int *fds, size_t n_fds)
+{
+    struct within_report report = {.result = result, .err = *err};
+    ssize_t n = fd_send_msg(sock, &report, sizeof(report), fds, n_fds, MSG_NOSIGNAL);
+    return n < 0 ? (int)n : 0;
+}
+
+_Noreturn static void within_child(int sock, int netns_fd, net_within_fn *fn, void *arg,
+                                   size_t n_fds)
+{
+    int fds[NET_WITHIN_FDS_MAX] = {-1, -1};
+    struct err err = {0};
+    int r = setns(netns_fd, CLONE_NEWNET) < 0 ? err_sys(&err, errno, "enter the network namespace")
+                                              : fn(arg, fds, &err);
+
+    r = send_report(sock, r, &err, fds, r < 0 ? 0 : n_fds);
+    child_exit(r < 0);
+}
+
+static int receive_report(int sock, int *ret_fds, size_t n_fds, struct err *err)
+{
+    struct within_report report = {0};
+    int fds[NET_WITHIN_FDS_MAX];
+    size_t n = NET_WITHIN_FDS_MAX;
+    ssize_t len = fd_recv_msg(sock, &report, sizeof(report), fds, &n, 0);
+
+    if (len < 0)
+        return err_sys(err, (int)-len, "wait for the child in the network namespace");
+    if (len != (ssize_t)sizeof(report) || (report.result >= 0 && n != n_fds)) {
+        if (len > 0)
+            fd_close_many(fds, n);
+        return err_set(err, ERR_SYSTEM, "the child in the network namespace died");
+    }
+    if (report.result < 0) {
+        if (err != NULL)
+            *err = report.err;
+        return report.result;
+    }
+    if (n_fds > 0)
+        memcpy(ret_fds, fds, n_fds * sizeof(*fds));
+    return 0;
+}
+
+int net_within(int netns_fd, net_within_fn *fn, void *arg, int *ret_fds, size_t n_fds,
+               struct err *err)
+{
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return err_sys(err, errno, "socketpair");
+    AUTO_CLOSE int here = pair[0];
+    AUTO_CLOSE int there = pair[1];
+    pid_t pid = clone_process(0, -1, NULL);
+    if (pid == 0)
+        within_child(there, netns_fd, fn, arg, n_fds);
+    if (pid < 0)
+        return err_sys(err, -pid, "clone");
+    (void)close(TAKE_FD(there));
+    int r = receive_report(here, ret_fds, n_fds, err);
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    return r;
+}
 
 #define POOL_DEFAULT 0xc6120000U /* 198.18.0.0/15 */
 #define POOL_SLICES 16
@@ -60,7 +162,7 @@ static int pick_slice(struct net_config *c, struct err *err)
 
 int net_config_init(struct net_config *ret, const char *tag, const char *pool, struct err *err)
 {
-    struct net_config c = {.conn_max = 1024, .conn_rate = 200};
+    struct net_config c = {.conn_max = NET_CONN_MAX, .conn_rate = NET_CONN_RATE};
 
     if (!tag_valid(tag))
         return err_set(err, ERR_INVALID, "network tag '%s' is not 1 to %d of [a-z0-9]", tag,
@@ -104,15 +206,13 @@ int net_lease_init(struct net_lease *ret, const struct net_config *config, uint3
  * the namespace. */
 static int guest_socket(int netns_fd, struct err *err)
 {
-    struct net_visit v = {.home = -1};
-    int r = net_visit_enter(&v, netns_fd, err);
+    int home = net_enter(netns_fd, err);
 
-    if (r < 0)
-        return r;
+    if (home < 0)
+        return home;
     int off = fd_write_file_at(AT_FDCWD, "/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
-    int sock = nl_socket(NETLINK_ROUTE);
-    net_visit_leave(&v);
-    AUTO_CLOSE int fd = sock;
+    AUTO_CLOSE int fd = nl_socket(NETLINK_ROUTE);
+    net_leave(home);
     /* No such file: the kernel has no IPv6 at all. */
     if (off < 0 && off != -ENOENT)
         return err_sys(err, -off, "disable IPv6 in the session");
@@ -264,8 +364,8 @@ static int guest_end(const struct net_lease *lease, int sock, struct err *err)
 
 /* An end that came up before its peer can send nothing until the kernel's link watch has run, a
  * little later; a packet lost in between costs the session a second. Until then, too, programs in
- * the session see an interface that is not running. Kernels since 6.8 let it run when someone asks
- * for the link's state. */
+ * the session see an interface that is not running. Kernels since 6.8 let it run when a program
+ * asks for the link's state. */
 static int settle(const char *ifname, int sock, struct err *err)
 {
     const struct ifinfomsg m = {.ifi_family = AF_UNSPEC};
@@ -391,12 +491,12 @@ static int dns_pair(void *arg, int *ret_fds, struct err *err)
 
 int net_dns_open(int netns_fd, int *ret_udp, int *ret_tcp, struct err *err)
 {
-    struct net_visit v = {.home = -1};
+    int home = net_enter(netns_fd, NULL);
     int fds[2] = {-1, -1}, r;
 
-    if (net_visit_enter(&v, netns_fd, NULL) == 0) {
+    if (home >= 0) {
         r = dns_pair(NULL, fds, err);
-        net_visit_leave(&v);
+        net_leave(home);
     } else {
         r = net_within(netns_fd, dns_pair, NULL, fds, 2, err);
     }
@@ -405,4 +505,98 @@ int net_dns_open(int netns_fd, int *ret_udp, int *ret_tcp, struct err *err)
     *ret_udp = fds[0];
     *ret_tcp = fds[1];
     return 0;
+}
+
+/* What the host's connection tracking remembers of sessions. A connection that ended without a word
+ * (its owner was killed, its interface cut) stays there for days. That many sessions could fill the
+ * host's table, and the next owner of an address would inherit the count of its
+ * connections. */
+
+#define CT_TYPE(message) ((uint16_t)(NFNL_SUBSYS_CTNETLINK << 8 | (message)))
+
+static const struct nfgenmsg ipv4 = {.nfgen_family = AF_INET, .version = NFNETLINK_V0};
+
+/* A run of attributes, or what is inside one. */
+struct span {
+    const uint8_t *data;
+    size_t len;
+};
+
+static struct span find_attr(struct span in, uint16_t type)
+{
+    struct nlattr a;
+
+    for (size_t at = 0; at + sizeof(a) <= in.len; at += NLA_ALIGN(a.nla_len)) {
+        memcpy(&a, in.data + at, sizeof(a));
+        if (a.nla_len < sizeof(a) || a.nla_len > in.len - at)
+            break;
+        if ((a.nla_type & NLA_TYPE_MASK) == type)
+            return (struct span){in.data + at + sizeof(a), a.nla_len - sizeof(a)};
+    }
+    return (struct span){NULL, 0};
+}
+
+/* The lease that the connection was opened from, 0: none of ours. */
+static uint32_t lease_of(const struct net_config *c, struct span tuple)
+{
+    struct span src = find_attr(find_attr(tuple, CTA_TUPLE_IP), CTA_IP_V4_SRC);
+    uint32_t net;
+
+    if (src.len != sizeof(net))
+        return 0;
+    memcpy(&net, src.data, sizeof(net));
+    uint32_t at = ntohl(net) - c->pool;
+    return at >> (32 - c->prefix) == 0 ? at / 2 : 0;
+}
+
+static int flow_forget(int sock, struct span tuple, struct span zone)
+{
+    struct nl nl;
+
+    nl_init(&nl);
+    nl_begin(&nl, CT_TYPE(IPCTNL_MSG_CT_DELETE), 0, &ipv4, sizeof(ipv4));
+    nl_attr(&nl, CTA_TUPLE_ORIG | NLA_F_NESTED, tuple.data, tuple.len);
+    if (zone.len > 0)
+        nl_attr(&nl, CTA_ZONE, zone.data, zone.len);
+    nl_end(&nl);
+    int r = nl_send(&nl, sock, NULL);
+    return r == -ENOENT ? 0 : r; /* it has just ended by itself */
+}
+
+struct flow_drop {
+    const struct net_config *config;
+    net_ended_fn *ended;
+    void *arg;
+    int sock; /* for deletions, beside the one that is being read */
+};
+
+static int on_entry(void *arg, const void *data, size_t len)
+{
+    const struct flow_drop *v = arg;
+
+    if (len < NLMSG_ALIGN(sizeof(ipv4)))
+        return -EBADMSG;
+    struct span all = {(const uint8_t *)data + NLMSG_ALIGN(sizeof(ipv4)),
+                       len - NLMSG_ALIGN(sizeof(ipv4))};
+    struct span tuple = find_attr(all, CTA_TUPLE_ORIG);
+    uint32_t index = lease_of(v->config, tuple);
+    if (index == 0 || (v->ended != NULL && !v->ended(v->arg, index)))
+        return 0;
+    return flow_forget(v->sock, tuple, find_attr(all, CTA_ZONE));
+}
+
+int net_flows_drop(const struct net_config *config, net_ended_fn *ended, void *arg, struct err *err)
+{
+    struct nl nl;
+
+    AUTO_CLOSE int list = nl_socket(NETLINK_NETFILTER);
+    AUTO_CLOSE int sock = nl_socket(NETLINK_NETFILTER);
+    if (list < 0 || sock < 0)
+        return err_sys(err, list < 0 ? -list : -sock, "netlink socket");
+    struct flow_drop v = {.config = config, .ended = ended, .arg = arg, .sock = sock};
+    nl_init(&nl);
+    nl_begin(&nl, CT_TYPE(IPCTNL_MSG_CT_GET), NLM_F_DUMP, &ipv4, sizeof(ipv4));
+    nl_end(&nl);
+    int r = nl_dump(&nl, list, on_entry, &v);
+    return r < 0 ? err_sys(err, -r, "forget connections of sessions") : 0;
 }

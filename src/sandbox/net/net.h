@@ -17,12 +17,10 @@
  * touches what belongs to another. Our rules judge packets of our interfaces only. */
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "base/cleanup.h"
 
-struct buf;
 struct err;
 
 #define NET_TAG_MAX 5
@@ -31,7 +29,11 @@ struct err;
 #define NET_GUEST_RESOLVER 0x7f000035U /* 127.0.0.53, on the session's own loopback */
 #define NET_GUEST_RESOLVER_TEXT "127.0.0.53"
 
-/* How a session is connected, for whoever wants to tell. */
+/* Of one session behind our packet rules, by default. */
+#define NET_CONN_MAX 1024U
+#define NET_CONN_RATE 200U
+
+/* How a session is connected, for receipts and the doctor. */
 enum net_kind { NET_NONE, NET_NAT, NET_SLIRP4NETNS, NET_PASTA, NET_KIND_MAX };
 
 struct net_config {
@@ -71,7 +73,7 @@ int net_host_init(const struct net_config *config, struct net_host_info *ret, st
 
 /* Networks that the host stands in are out of reach of sessions, and the host's addresses change.
  * net_onlink_watch() opens a socket that becomes readable when they do (or -errno);
- * net_onlink_changed() reads it, and says whether it is anybody's but a session's; then
+ * net_onlink_changed() reads it, and says whether an address of the host itself changed; then
  * net_host_update() loads the present ones into rules that net_host_init() has made. */
 int net_onlink_watch(void);
 bool net_onlink_changed(int fd);
@@ -95,7 +97,7 @@ void net_cut(const struct net_lease *lease);
 int net_detach(const struct net_lease *lease, struct err *err);
 
 /* Makes the host forget the connections of leases that have ended, by the word of the callback;
- * NULL: all of them. Reads the whole table of the host, hence not for where somebody waits. */
+ * NULL: all of them. Reads the whole table of the host, hence not where a client waits. */
 typedef bool net_ended_fn(void *arg, uint32_t index);
 int net_flows_drop(const struct net_config *config, net_ended_fn *ended, void *arg,
                    struct err *err);

@@ -13,6 +13,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,13 +26,13 @@
 #include "inside/clone.h"
 #include "sandbox/net/net.h"
 #include "sandbox/net/net_internal.h"
-#include "sandbox/net/nft.h"
 
 #define START_TIMEOUT_MS 5000
 #define STOP_TIMEOUT_MS 1000
 #define POLL_MS 2
 #define LOG_MAX 4096
 #define RULES_MAX 65536
+#define FDS_OF_HELPER 64 /* that are no connections */
 
 /* Descriptors of the helper; the options below name them. */
 enum { FD_NETNS = 3, FD_USERNS = 4, FD_READY = 5, FD_EXIT = 6, FD_COUNT = 7 };
@@ -48,7 +49,7 @@ static const char *const slirp4netns_userns_argv[] = {
     SLIRP4NETNS_OPTIONS, ("--userns-path=" USERNS_PATH), NETNS_PATH, NET_GUEST_IFNAME, NULL};
 
 /* No mapping of the gateway to the host, no ports in either direction; those are on by default.
- * "--runas 0" is ourselves: in our user namespace there is nobody else to become. */
+ * "--runas 0" is ourselves: in our user namespace there is no other user to become. */
 #define PASTA_OPTIONS                                                                              \
     "pasta", "--foreground", "--quiet", "--config-net", "--no-map-gw", "--ipv4-only", "--runas",   \
         "0", "--ns-ifname", NET_GUEST_IFNAME, "-t", "none", "-u", "none", "-T", "none", "-U",      \
@@ -127,9 +128,8 @@ static int prepare_within(void *arg, int *ret_fds, struct err *err)
  * we are in. */
 static int prepare_guest(int netns_fd, int *ret_sock, struct err *err)
 {
-    AUTO_DONE(buf) struct buf rules;
+    AUTO_DONE(buf) struct buf rules = BUF_INIT(RULES_MAX);
 
-    buf_init(&rules, RULES_MAX);
     int r = net_rules_guest_self(&rules, err);
     return r < 0 ? r : net_within(netns_fd, prepare_within, &rules, ret_sock, 1, err);
 }
@@ -197,6 +197,14 @@ static int wait_ready(const struct slirp *s, int ready_fd, int guest_sock)
     }
 }
 
+/* It has a descriptor for each connection: so many a session may have. `pid` 0 is this process. */
+static int limit_connections(pid_t pid)
+{
+    const struct rlimit limit = {NET_CONN_MAX + FDS_OF_HELPER, NET_CONN_MAX + FDS_OF_HELPER};
+
+    return prlimit(pid, RLIMIT_NOFILE, &limit, NULL) < 0 ? -errno : 0;
+}
+
 /* slirp4netns watches FD_EXIT by itself. For pasta a child of ours does: it has no other
  * descriptors, or it would keep alive what box-priv lets go of. */
 _Noreturn static void guard_child(const char *const argv[], const int *fds)
@@ -204,7 +212,7 @@ _Noreturn static void guard_child(const char *const argv[], const int *fds)
     enum { KEEP_EXIT = 3, KEEP_PIDFD = 4, KEEP_COUNT = 5 };
     struct hostcmd helper = {.pid = 0, .pidfd = -1};
 
-    if (hostcmd_start(argv, fds, FD_EXIT, &helper, NULL) < 0)
+    if (limit_connections(0) < 0 || hostcmd_start(argv, fds, FD_EXIT, &helper, NULL) < 0)
         child_exit(1);
     AUTO_CLOSE int gone = fcntl(helper.pidfd, F_DUPFD_CLOEXEC, KEEP_COUNT);
     AUTO_CLOSE int owner = fcntl(fds[FD_EXIT], F_DUPFD_CLOEXEC, KEEP_COUNT);
@@ -241,9 +249,12 @@ static int start_helper(size_t i, bool userns, const int *fds, struct hostcmd *r
 {
     const char *const *argv = userns ? helpers[i].userns_argv : helpers[i].argv;
 
-    if (helpers[i].tells)
-        return hostcmd_start(argv, fds, FD_COUNT, ret, err);
-    return start_guarded(argv, fds, ret, err);
+    if (!helpers[i].tells)
+        return start_guarded(argv, fds, ret, err);
+    int r = hostcmd_start(argv, fds, FD_COUNT, ret, err);
+    if (r == 0 && (r = limit_connections(ret->pid)) < 0)
+        return err_sys(err, -r, "limit the connections of %s", helpers[i].program);
+    return r;
 }
 
 static int run_helper(size_t i, int netns_fd, int userns_fd, struct slirp *s, struct err *err)

@@ -12,8 +12,6 @@
  *
  * DNS: net_dns_open(). */
 
-#include <stdint.h>
-
 #include "sandbox/host/hostcmd.h"
 #include "sandbox/net/net.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Builds, checks and prints plans. */
+/* Builds and checks plans. */
 
 #include "sandbox/plan/plan.h"
 
@@ -8,7 +8,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/err.h"
 #include "base/path.h"
 #include "base/str.h"
@@ -16,24 +15,13 @@
 /* Set in strings_len by a builder that ran out of room; no honest plan can have it. */
 #define PLAN_OVERFLOW UINT32_MAX
 
-static const char *const op_names[PLAN_OP_MAX] = {
-    [PLAN_OP_DIR] = "dir",         [PLAN_OP_SYMLINK] = "symlink", [PLAN_OP_BIND] = "bind",
-    [PLAN_OP_SCRATCH] = "scratch", [PLAN_OP_PROC] = "proc",       [PLAN_OP_DEV] = "dev",
-    [PLAN_OP_OVERLAY] = "overlay",
-};
-
-static const char *const source_names[PLAN_SRC_MAX] = {
-    [PLAN_SRC_NONE] = "-",          [PLAN_SRC_HOST] = "host",   [PLAN_SRC_ETC] = "etc",
-    [PLAN_SRC_PRIVATE] = "private", [PLAN_SRC_GUEST] = "guest", [PLAN_SRC_ALLOWED] = "allowed",
-};
-
 const char *const plan_env[PLAN_ENV_LEN + 1] = {
     ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" PLAN_ALIAS_DIR),
     "HOME=/home/box",
     "USER=box",
     "LOGNAME=box",
     "SHELL=/bin/sh",
-    "LANG=C.UTF-8",
+    "LC_CTYPE=C.UTF-8", /* not LANG: each program would open all thirteen categories */
     NULL,
 };
 
@@ -162,7 +150,7 @@ int plan_check(const struct plan *p, size_t len, struct err *err)
     if (check_name(p->name) < 0)
         return err_set(err, ERR_INVALID, "plan: bad name");
     if ((p->flags & ~(unsigned)PLAN_FLAGS_ALL) || p->n_ops > PLAN_OPS_MAX ||
-        p->n_rlimits > INIT_RLIMITS_MAX)
+        p->n_rlimits > INSIDE_RLIMITS_MAX)
         return err_set(err, ERR_INVALID, "plan: out of range");
     /* runsc insists on being uid 0, which on a writable root the program is as well: they then
      * share an id, and what keeps them apart is gVisor's kernel. */
@@ -175,57 +163,13 @@ int plan_check(const struct plan *p, size_t len, struct err *err)
         return err_set(err, ERR_INVALID, "plan: missing limits");
     if ((p->flags & PLAN_AS_CALLER) ? p->as_uid == 0 : p->as_uid != 0)
         return err_set(err, ERR_INVALID, "plan: bad caller");
+    bool proc = (p->flags & PLAN_GVISOR) != 0; /* which has its own */
     for (uint32_t i = 0; i < p->n_ops; i++) {
         int r = check_op(p, &p->ops[i], err);
         if (r < 0)
             return r;
+        proc = proc || p->ops[i].kind == PLAN_OP_PROC;
     }
-    return 0;
-}
-
-/* Not 0 when something did not fit. */
-static int print_op(const struct plan *p, const struct plan_op *op, struct buf *out)
-{
-    static const struct {
-        unsigned flag;
-        const char *name;
-    } flags[] = {
-        {PLAN_OP_RDONLY, "ro"},         {PLAN_OP_NOEXEC, "noexec"},
-        {PLAN_OP_OWNED, "owned"},       {PLAN_OP_RECURSIVE, "rec"},
-        {PLAN_OP_OPTIONAL, "optional"}, {PLAN_OP_LANDLOCK_RW, "landlock-rw"},
-        {PLAN_OP_OWN_VIEW, "own-view"},
-    };
-    int bad = buf_printf(out, "%s %s", op_names[op->kind], plan_str(p, op->target));
-    if (op->source_class == PLAN_SRC_ALLOWED)
-        bad |= buf_printf(out, " allowed[%u]:%s", op->root, plan_str(p, op->source));
-    else if (op->source_class != PLAN_SRC_NONE || op->source != 0)
-        bad |= buf_printf(out, " %s:%s", source_names[op->source_class], plan_str(p, op->source));
-    if (op->mode != 0)
-        bad |= buf_printf(out, " mode=%o", op->mode);
-    for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
-        if (op->flags & flags[i].flag)
-            bad |= buf_printf(out, " %s", flags[i].name);
-    return bad | buf_putc(out, '\n');
-}
-
-int plan_print(const struct plan *p, struct buf *out)
-{
-    int bad = buf_printf(out, "flags%s%s%s%s\n", p->flags & PLAN_NET_ON ? " net-on" : "",
-                         p->flags & PLAN_ROOT_WRITABLE ? " root-writable" : "",
-                         p->flags & PLAN_REQUIRE_LIMITS ? " require-limits" : "",
-                         p->flags & PLAN_GVISOR ? " gvisor" : "");
-    bad |= buf_printf(out, "ids payload=%u:%u init=%u:%u\n", p->payload_uid, p->payload_gid,
-                      p->init_uid, p->init_gid);
-    bad |=
-        buf_printf(out, "limits memory=%llu pids=%u cpu=%u/100000 quota=%llu/%llu root=%llu/%u\n",
-                   (unsigned long long)p->memory_bytes, p->pids, p->cpu_quota_us,
-                   (unsigned long long)p->quota_bytes, (unsigned long long)p->quota_inodes,
-                   (unsigned long long)p->root_bytes, p->root_inodes);
-    for (uint32_t i = 0; i < p->n_rlimits; i++)
-        bad |= buf_printf(out, "rlimit %u %llu %llu\n", p->rlimits[i].resource,
-                          (unsigned long long)p->rlimits[i].soft,
-                          (unsigned long long)p->rlimits[i].hard);
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        bad |= print_op(p, &p->ops[i], out);
-    return bad == 0 ? 0 : -ENOBUFS;
+    /* The limit of user namespaces inside is written through it. */
+    return proc ? 0 : err_set(err, ERR_INVALID, "plan: no /proc");
 }

@@ -11,9 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "inside/init_wire.h"
+#include "inside/wire.h"
 
-struct buf;
 struct err;
 
 #define PLAN_VERSION 1U
@@ -35,8 +34,10 @@ enum plan_flags {
     PLAN_GVISOR = 1U << 3,    /* the tree is the root of a gVisor container, whose own program is
                                  box-guest; PID 1 is runsc (gvisor.h) */
     PLAN_AS_CALLER = 1U << 4, /* what is mounted of the allow-list is what `as_uid` could open, and
-                                 its files are that user's inside and nobody else's */
-    PLAN_FLAGS_ALL = (1U << 5) - 1,
+                                 its files are that user's inside and no other's */
+    PLAN_DURABLE = 1U << 5,   /* the storage outlives the sandbox, until it is removed by its name,
+                                 and   a later plan of that name takes it over */
+    PLAN_FLAGS_ALL = (1U << 6) - 1,
 };
 
 enum plan_op_kind {
@@ -76,7 +77,7 @@ enum plan_op_flags {
 /* BIND: nothing but a directory will do. A mode and no flag, so that a box-priv of before, which
  * looks at neither, goes on serving. */
 #define PLAN_BIND_DIR 0700U
-/* BIND of the allow-list, read-only: everybody may read all of it, so whose it is inside does not
+/* BIND of the allow-list, read-only: every user may read all of it, so its owner inside does not
  * matter, and it does with the ids that the image has. */
 #define PLAN_BIND_PUBLIC 0555U
 
@@ -108,7 +109,7 @@ struct plan {
     uint64_t root_bytes; /* of the root's tmpfs, which holds /tmp and /dev/shm as well */
     uint32_t root_inodes;
     uint32_t as_uid; /* PLAN_AS_CALLER: never root */
-    struct init_rlimit rlimits[INIT_RLIMITS_MAX];
+    struct inside_rlimit rlimits[INSIDE_RLIMITS_MAX];
     uint32_t n_ops;
     uint32_t strings_len; /* string 0 is empty */
     struct plan_op ops[PLAN_OPS_MAX];
@@ -120,7 +121,7 @@ struct plan {
 void plan_init(struct plan *p);
 
 /* Building: offsets and operations. A plan that outgrows its bounds is -E2BIG, told once by
- * plan_seal(). */
+ * plan_check(). */
 uint32_t plan_string(struct plan *p, const char *s);
 struct plan_op *plan_add(struct plan *p, enum plan_op_kind kind, const char *target);
 
@@ -136,6 +137,3 @@ const char *plan_str(const struct plan *p, uint32_t offset);
 
 /* True for places inside that belong to us: no mount of a caller may cover them. */
 int plan_target_reserved(const char *target);
-
-/* One line per fact, for golden files and people. */
-int plan_print(const struct plan *p, struct buf *out);

@@ -10,8 +10,10 @@
  *
  * Making a file system with mkfs.ext4 takes about 20 ms, so it is done once per size into a sparse
  * template, and an image is a copy of the few blocks that a template has. There is no journal:
- * after a crash of the host (not of our programs) call loopimg_check() before mounting again. */
+ * after a crash of the host (not of our programs) an image that was kept is checked before it is
+ * mounted again. */
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -36,7 +38,7 @@ struct loopimg_usage {
     uint64_t inodes_used;
 };
 
-/* Opens the directory of templates in state_fd, made when missing; the descriptor. Whoever could
+/* Opens the directory of templates in state_fd, made when missing; the descriptor. A user who could
  * write there would choose what the kernel is made to mount, and boxd, which owns the state
  * directory, can put anything in its place: what is not ours alone is ERR_DENIED. */
 int loopimg_templates(int state_fd, struct err *err);
@@ -44,22 +46,26 @@ int loopimg_templates(int state_fd, struct err *err);
 /* Makes the image `name` (one component, must not exist) in dirfd. Templates are kept in
  * template_dirfd, as loopimg_templates() opens it; a bounded number of them, the oldest goes
  * first. ERR_LIMIT when the host lacks the space plus a reserve (the lesser of 1 GiB
- * and 5 % of that file system), ERR_INVALID for sizes that cannot be. Leaves nothing on failure. */
-int loopimg_create(int dirfd, int template_dirfd, const char *name, const struct loopimg_spec *spec,
-                   struct err *err);
-
-/* The same, and mounts it as loopimg_mount() does. By one descriptor from the first byte to the
- * mount: dirfd may belong to somebody who would like another image to be mounted. */
+ * and 5 % of that file system), ERR_INVALID for sizes that cannot be. Leaves nothing on failure.
+ *
+ * Then mounts it (ret_mnt_fd NULL: not that), by one descriptor from the first byte to the mount:
+ * dirfd may belong to a user who would like another image to be mounted. *ret_mnt_fd is a detached
+ * mount (as from fsmount(2)) with nosuid and nodev, to be placed with move_mount(2); closing it
+ * unplaced unmounts. The loop device clears itself when the last mount is gone. */
 int loopimg_create_mounted(int dirfd, int template_dirfd, const char *name,
                            const struct loopimg_spec *spec, int *ret_mnt_fd, struct err *err);
 
-/* Mounts the image. *ret_mnt_fd is a detached mount (as from fsmount(2)) with nosuid and nodev, to
- * be placed with move_mount(2); closing it unplaced unmounts. The loop device clears itself when
- * the last mount is gone. */
-int loopimg_mount(int dirfd, const char *name, int *ret_mnt_fd, struct err *err);
+/* Notes, beside an image that is to be kept, in which life of the host it was mounted last.
+ * *ret_same tells whether that was this one: then an image that is not clean is still mounted. */
+int loopimg_note_boot(int dirfd, bool *ret_same);
 
-/* Repairs an image that was mounted when the host went down. It must not be mounted. */
-int loopimg_check(int dirfd, const char *name, struct err *err);
+/* Mounts the image `name` again that loopimg_create_mounted() once made in dirfd, where it was
+ * kept. Both must be ours alone, or ERR_DENIED: boxd must not choose what the kernel is made to
+ * mount. An image that the host's end has left mounted, or in which the kernel found errors, is
+ * checked by e2fsck first, in a child. ERR_STATE while that goes on, and while the kernel still has
+ * the image mounted: nothing here waits, the caller tries again. */
+int loopimg_mount_kept(int dirfd, const char *name, const struct loopimg_spec *spec,
+                       int *ret_mnt_fd, struct err *err);
 
 /* `fd`: anything on the mounted file system. */
 int loopimg_usage(int fd, struct loopimg_usage *ret, struct err *err);

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* How the policy is written down, and the pure function that turns it into a BPF program. */
+/* How the policy is written down. */
 
-#include "sandbox/seccomp/seccomp.h"
-
-#include <linux/filter.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* Conditions look at the LOW 32 bits of an argument only. That is what the kernel itself looks at:
@@ -53,22 +49,3 @@ extern const struct seccomp_family seccomp_families[];
 /* What a call that is not in the table gets, and what a call of a foreign architecture gets. */
 extern const uint32_t seccomp_ret_default;
 extern const uint32_t seccomp_ret_foreign;
-
-/* The number of a name of the table on one architecture (AUDIT_ARCH_*), or < 0 when it has no such
- * call (aarch64 has no open, for one). */
-int seccomp_resolve(uint32_t arch, const char *name);
-
-struct seccomp_entry {
-    uint32_t nr;
-    uint32_t ret;
-    const struct seccomp_arg_rule *args;
-};
-
-/* Compiles entries (sorted by nr, no duplicates) for one architecture (AUDIT_ARCH_*). Returns the
- * number of instructions, or -E2BIG. */
-int seccomp_bpf_build(uint32_t arch, const struct seccomp_entry *entries, size_t n,
-                      struct sock_filter *out, size_t cap);
-
-/* seccomp_compile() for another architecture. */
-int seccomp_compile_for(uint32_t arch, enum seccomp_profile profile, struct sock_filter **ret,
-                        size_t *n, struct err *err);

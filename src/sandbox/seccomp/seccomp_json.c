@@ -5,7 +5,7 @@
  * the table refuses. It compares 64 bits, the table means the low 32, so every condition is a
  * masked one. */
 
-#include "sandbox/seccomp/seccomp_json.h"
+#include "sandbox/seccomp/seccomp.h"
 
 #include <errno.h>
 #include <linux/seccomp.h>
@@ -14,7 +14,6 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
-#include "base/str.h"
 #include "sandbox/seccomp/seccomp_internal.h"
 
 #define ARGS 6
@@ -44,13 +43,11 @@ static void put_box(struct writer *wr, const struct box *b)
 {
     struct jw *w = wr->w;
     jw_object(w);
-    jw_key(w, "names");
-    jw_array(w);
+    jw_karray(w, "names");
     jw_str(w, wr->name);
     jw_array_end(w);
     jw_kstr(w, "action", "SCMP_ACT_ALLOW");
-    jw_key(w, "args");
-    jw_array(w);
+    jw_karray(w, "args");
     for (unsigned i = 0; i < ARGS; i++) {
         if (b->mask[i] == 0)
             continue;
@@ -166,8 +163,7 @@ static void put_names(struct jw *w, const struct seccomp_family *f)
 {
     bool allowed = f->inside || f->ret == SECCOMP_RET_ALLOW;
     jw_object(w);
-    jw_key(w, "names");
-    jw_array(w);
+    jw_karray(w, "names");
     for (size_t i = 0; i < SECCOMP_FAMILY_MAX && f->names[i] != NULL; i++)
         jw_str(w, f->names[i]);
     jw_array_end(w);
@@ -183,18 +179,15 @@ int seccomp_json(enum seccomp_profile profile, struct buf *ret, struct err *err)
     return err_set(err, ERR_UNSUPPORTED, "no system call policy for this architecture");
 #else
     static struct writer wr;
-    struct jw w;
-    jw_init(&w, ret);
+    struct jw w = JW_INIT(ret);
     wr.w = &w;
     jw_object(&w);
     jw_kstr(&w, "defaultAction", "SCMP_ACT_ERRNO");
     jw_kint(&w, "defaultErrnoRet", ENOSYS);
-    jw_key(&w, "architectures");
-    jw_array(&w);
+    jw_karray(&w, "architectures");
     jw_str(&w, ARCH_NAME);
     jw_array_end(&w);
-    jw_key(&w, "syscalls");
-    jw_array(&w);
+    jw_karray(&w, "syscalls");
     for (const struct seccomp_family *f = seccomp_families; f->names[0] != NULL; f++) {
         if (f->profiles != 0 && !(f->profiles & 1U << profile))
             continue;

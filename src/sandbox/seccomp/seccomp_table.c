@@ -12,6 +12,7 @@
 #include "sandbox/seccomp/seccomp.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
@@ -56,7 +57,7 @@
 
 const uint32_t seccomp_ret_default = ERRNO(ENOSYS);
 
-/* int 0x80 reaches another table of calls with other numbers. Nobody does that by accident. */
+/* int 0x80 reaches another table of calls with other numbers. No program does that by accident. */
 const uint32_t seccomp_ret_foreign = SECCOMP_RET_KILL_PROCESS;
 
 /* clang-format off */
@@ -105,8 +106,16 @@ static const struct seccomp_arg_rule setsockopt_args[] = {
     {{{0}}, ALLOW},
 };
 
+/* The kernel charges record locks to no cgroup, so box-priv counts them, by the processes that own
+ * them. Locks of an open file description have no process: in a descriptor that is on its way
+ * through a unix socket they could not be found. A kernel before 3.15 answers like this. */
+static const struct seccomp_arg_rule fcntl_args[] = {
+    {{RANGE(1, F_OFD_GETLK, F_OFD_SETLKW)}, ERRNO(EINVAL)},
+    {{{0}}, ALLOW},
+};
+
 /* By type, since devices are few in a sandbox and every new request of a new filesystem would be
- * open otherwise. TIOCSTI and TIOCLINUX type into the terminal of whoever reads it; TIOCSETD loads
+ * open otherwise. TIOCSTI and TIOCLINUX type into the terminal of its reader; TIOCSETD loads
  * line disciplines; TIOCCONS takes the host's console. The flags and the project id of a file are
  * its quota and its deletability. */
 static const struct seccomp_arg_rule ioctl_args[] = {
@@ -164,7 +173,7 @@ static const struct seccomp_arg_rule madvise_args[] = {
     {{{0}}, ALLOW},
 };
 
-/* A set-id file left in a workspace is a trap for whoever runs it on the host, where no_new_privs
+/* A set-id file left in a workspace is a trap for a user who runs it on the host, where no_new_privs
  * does not hold. The mode counts only when the call may make a file. */
 static const struct seccomp_arg_rule mode1_args[] = {
     {{ANY(1, SET_ID_BITS)}, DENY},
@@ -203,7 +212,7 @@ static const struct seccomp_arg_rule mknodat_args[] = {
 
 /* PID 1 is ours, and without a second id it has that of the programs: then a program may take its
  * descriptors by prlimit(2), its turns by sched_setscheduler(2), and, on gVisor, its life by
- * kill(2). A filter can compare a number, and PID 1 has the same in every session; nobody inside
+ * kill(2). A filter can compare a number, and PID 1 has the same in every session; no program inside
  * can make a namespace in which it had another. */
 static const struct seccomp_arg_rule pid0_args[] = {
     {{EQ(0, 1)}, DENY},
@@ -233,10 +242,11 @@ const struct seccomp_family seccomp_families[] = {
      * it has pinned pages into more than one kernel exploit. */
     {.ret = ALLOW, .names = {
         "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2",
-        "pwritev2", "lseek", "close", "close_range", "dup", "dup2", "dup3", "fcntl", "flock",
+        "pwritev2", "lseek", "close", "close_range", "dup", "dup2", "dup3", "flock",
         "fsync", "fdatasync", "syncfs", "sync_file_range", "fallocate", "ftruncate", "truncate",
         "fadvise64", "readahead", "sendfile", "splice", "tee", "copy_file_range", "pipe", "pipe2"}},
     {.args = ioctl_args, .names = {"ioctl"}},
+    {.args = fcntl_args, .inside = true, .names = {"fcntl"}},
 
     /* sync(2) would flush the filesystems of every tenant and of the host. It may return before
      * anything is written, says POSIX, so it does; fsync and syncfs keep their word. */
@@ -286,7 +296,7 @@ const struct seccomp_family seccomp_families[] = {
     {.args = personality_args, .names = {"personality"}},
 
     /* The trampolines of the host's own uprobes: a tracer of the operator must not crash what it
-     * traces. Called by anyone else they end the caller. */
+     * traces. Any other program that calls them is killed. */
     {.ret = ALLOW, .names = {"uretprobe", "uprobe"}},
 
     /* Scheduling and limits: downwards only, the kernel sees to that. */

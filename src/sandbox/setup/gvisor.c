@@ -1,17 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Writes the configuration of gVisor's sandbox from a plan. */
+/* Writes the configuration of gVisor's sandbox from a plan; then the last steps of its child: the
+ * bundle, its mounts, and execve of runsc. */
 
 #include "sandbox/setup/gvisor.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/fd.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "sandbox/plan/plan.h"
+#include "sandbox/setup/mount.h"
+#include "sandbox/setup/setup.h"
 
 /* With the ptrace platform a process inside has more than ten tasks outside, and a gVisor that gets
  * no more of them ends: only a broken one comes near this. */
@@ -27,8 +37,7 @@ uint32_t gvisor_host_tasks(uint32_t pids)
 
 static void put_strings(struct jw *w, const char *key, const char *const *list)
 {
-    jw_key(w, key);
-    jw_array(w);
+    jw_karray(w, key);
     for (; *list != NULL; list++)
         jw_str(w, *list);
     jw_array_end(w);
@@ -40,10 +49,8 @@ static void put_process(struct jw *w, const struct plan *p)
     static const char *const args[] = {GVISOR_GUEST, NULL};
     static const char *const sets[] = {"bounding", "effective", "inheritable", "permitted",
                                        "ambient"};
-    jw_key(w, "process");
-    jw_object(w);
-    jw_key(w, "user");
-    jw_object(w);
+    jw_kobject(w, "process");
+    jw_kobject(w, "user");
     jw_ku64(w, "uid", p->payload_uid);
     jw_ku64(w, "gid", p->payload_gid);
     jw_object_end(w);
@@ -51,11 +58,9 @@ static void put_process(struct jw *w, const struct plan *p)
     put_strings(w, "env", plan_env);
     jw_kstr(w, "cwd", "/");
     jw_kbool(w, "noNewPrivileges", true);
-    jw_key(w, "capabilities");
-    jw_object(w);
+    jw_kobject(w, "capabilities");
     for (size_t i = 0; i < ARRAY_SIZE(sets); i++) {
-        jw_key(w, sets[i]);
-        jw_array(w);
+        jw_karray(w, sets[i]);
         jw_array_end(w);
     }
     jw_object_end(w);
@@ -103,8 +108,7 @@ static int put_mounts(struct jw *w, const struct plan *p)
     const char *const shm[] = {"nosuid", "nodev", "noexec", "mode=1777", size, NULL};
     int r = 0;
     (void)snprintf(size, sizeof(size), "size=%llu", (unsigned long long)p->root_bytes);
-    jw_key(w, "mounts");
-    jw_array(w);
+    jw_karray(w, "mounts");
     put_mount(w, "proc", "proc", "/proc", none);
     put_mount(w, "tmpfs", "tmpfs", "/dev/shm", shm);
     /* Or gVisor mounts one of its own there. Natively there is none. */
@@ -119,10 +123,8 @@ static int put_mounts(struct jw *w, const struct plan *p)
 static void put_linux(struct jw *w)
 {
     static const char *const namespaces[] = {"pid", "mount", "ipc", "uts"};
-    jw_key(w, "linux");
-    jw_object(w);
-    jw_key(w, "namespaces");
-    jw_array(w);
+    jw_kobject(w, "linux");
+    jw_karray(w, "namespaces");
     for (size_t i = 0; i < ARRAY_SIZE(namespaces); i++) {
         jw_object(w);
         jw_kstr(w, "type", namespaces[i]);
@@ -132,15 +134,14 @@ static void put_linux(struct jw *w)
     jw_object_end(w);
 }
 
-int gvisor_config(const struct plan *p, struct buf *out)
+/* The container as runsc is told it: a pure function of the plan. */
+static int gvisor_config(const struct plan *p, struct buf *out)
 {
-    struct jw w;
-    jw_init(&w, out);
+    struct jw w = JW_INIT(out);
     jw_object(&w);
     jw_kstr(&w, "ociVersion", "1.0.2");
     put_process(&w, p);
-    jw_key(&w, "root");
-    jw_object(&w);
+    jw_kobject(&w, "root");
     jw_kstr(&w, "path", GVISOR_ROOTFS);
     jw_kbool(&w, "readonly", (p->flags & PLAN_ROOT_WRITABLE) == 0);
     jw_object_end(&w);
@@ -150,4 +151,118 @@ int gvisor_config(const struct plan *p, struct buf *out)
     jw_object_end(&w);
     int bad = jw_end(&w);
     return r < 0 ? r : bad;
+}
+
+/* Names below are looked up in a tmpfs that no other process can reach. */
+#define BUNDLE "bundle"
+#define CONFIG_MAX (256U * 1024U)
+#define RUNSC "runsc"
+
+static int open_dir(int root_fd, const char *name, struct err *err)
+{
+    int fd = openat(root_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return fd < 0 ? err_sys(err, errno, "open /%s", name) : fd;
+}
+
+static int write_config(const struct setup *s, int root_fd, struct err *err)
+{
+    AUTO_DONE(buf) struct buf text = BUF_INIT(CONFIG_MAX);
+    int r = gvisor_config(s->plan, &text);
+    if (r < 0)
+        return err_sys(err, -r, "describe the container to runsc");
+    AUTO_CLOSE int fd = openat(root_fd, BUNDLE "/config.json",
+                               O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444);
+    r = fd < 0 ? -errno : fd_write_all(fd, text.data, text.len);
+    return r < 0 ? err_sys(err, -r, "write config.json") : 0;
+}
+
+static int attach_runsc(const struct setup *s, int root_fd, struct err *err)
+{
+    if (mknodat(root_fd, RUNSC, S_IFREG | 0555, 0) < 0)
+        return err_sys(err, errno, "place for runsc");
+    AUTO_CLOSE int place = openat(root_fd, RUNSC, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    int r = place < 0 ? -errno : mount_attach(s->runsc_fd, place);
+    return r < 0 ? err_sys(err, -r, "mount runsc") : 0;
+}
+
+/* No file of this /proc is covered. gVisor's own kernel runs in a user namespace below this one,
+ * and the host's kernel lets it mount a /proc there only if all of the /proc above is visible.
+ * runsc also writes to this /proc: the ids of that namespace. */
+static int mount_proc(const struct setup *s, int root_fd, struct err *err)
+{
+    static const struct mount_option options[] = {{0}};
+    AUTO_CLOSE int place = open_dir(root_fd, "proc", err);
+    if (place < 0)
+        return place;
+    AUTO_CLOSE int fs = setup_tree_proc_child(s, options, GVISOR_USER_NAMESPACES, err);
+    if (fs < 0)
+        return fs;
+    int r = mount_attach(fs, place);
+    return r < 0 ? err_sys(err, -r, "mount /proc") : 0;
+}
+
+/* The one directory that runsc writes to, on a root that will be read-only. */
+static int mount_state(int root_fd, struct err *err)
+{
+    AUTO_CLOSE int dir = open_dir(root_fd, "state", err);
+    if (dir < 0)
+        return dir;
+    AUTO_CLOSE int copy = setup_tree_self_mount(
+        dir, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC, "/state", err);
+    return copy < 0 ? copy : 0;
+}
+
+/* The tree is a mount of its own: on a writable root it is written to, where ours is not. */
+static int mount_rootfs(const struct setup *s, int root_fd, struct err *err)
+{
+    AUTO_CLOSE int dir = open_dir(root_fd, GVISOR_ROOTFS + 1, err);
+    if (dir < 0)
+        return dir;
+    if ((s->plan->flags & PLAN_ROOT_WRITABLE) && s->switch_ids &&
+        fchown(dir, s->plan->payload_uid, s->plan->payload_gid) < 0)
+        return err_sys(err, errno, "chown the root");
+    AUTO_CLOSE int copy =
+        setup_tree_self_mount(dir, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, GVISOR_ROOTFS, err);
+    return copy < 0 ? copy : setup_tree_child(s, copy, err);
+}
+
+int gvisor_tree_child(const struct setup *s, int root_fd, struct err *err)
+{
+    static const char *const dirs[] = {"proc", "dev", "tmp", "state", BUNDLE, GVISOR_ROOTFS + 1};
+    for (size_t i = 0; i < ARRAY_SIZE(dirs); i++)
+        if (mkdirat(root_fd, dirs[i], 0755) < 0)
+            return err_sys(err, errno, "make /%s", dirs[i]);
+    AUTO_CLOSE int dev = open_dir(root_fd, "dev", err);
+    int r = dev < 0 ? dev : setup_tree_devices(dev, err);
+    if (r == 0)
+        r = mount_proc(s, root_fd, err);
+    if (r == 0)
+        r = mount_state(root_fd, err);
+    if (r == 0)
+        r = attach_runsc(s, root_fd, err);
+    if (r == 0)
+        r = write_config(s, root_fd, err);
+    return r < 0 ? r : mount_rootfs(s, root_fd, err);
+}
+
+/* runsc gets no overlay: what a program writes to the root must reach the session's own storage,
+ * which has a size limit, and not gVisor's memory. With a network runsc uses the host's stack,
+ * which is that of the session's own network namespace, with its rules: gVisor's own stack needs
+ * rights that no process here has. */
+int gvisor_exec_child(const struct plan *p, struct err *err)
+{
+    const char *argv[] = {"runsc",
+                          "--root=/state",
+                          "--rootless",
+                          "--ignore-cgroups",
+                          "--host-uds=open",
+                          "--overlay2=none",
+                          p->flags & PLAN_NET_ON ? "--network=host" : "--network=none",
+                          "run",
+                          "--bundle=/bundle",
+                          "box",
+                          NULL};
+    static char *const envp[] = {(char *)(uintptr_t) "PATH=/", NULL};
+    (void)execve("/" RUNSC, (char *const *)(uintptr_t)argv, envp);
+    return err_sys(err, errno, "start runsc");
 }

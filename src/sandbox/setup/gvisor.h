@@ -4,8 +4,8 @@
 /* A sandbox whose programs run on gVisor's kernel instead of the host's. Everything outside is as
  * for any other: ids, namespaces, cgroups, storage, network. The difference is the last step: the
  * tree of the plan is not entered. It stays a directory of a small root of its own, and PID 1 is
- * runsc, which makes it the root of a container. So a hole in gVisor ends in an id that nobody
- * else has, without a capability outside, under the limits of the session.
+ * runsc, which makes it the root of a container. So a hole in gVisor ends in an id that no
+ * other session has, without a capability outside, under the limits of the session.
  *
  *     /rootfs      the tree of the plan
  *     /bundle      config.json
@@ -13,11 +13,8 @@
  *     /state /tmp  its own
  *     /proc /dev                                                                                 */
 
-#include <linux/capability.h>
-#include <stddef.h>
 #include <stdint.h>
 
-struct buf;
 struct err;
 struct plan;
 struct setup;
@@ -26,8 +23,7 @@ struct setup;
 #define GVISOR_MEETING_DIR "engine/runsc" /* in the state directory: a directory per session */
 #define GVISOR_GUEST "/.box/guest"
 #define GVISOR_MEETING "/.box/run"
-#define GVISOR_USER_NAMESPACES "4" /* one for its kernel; each try to make one counts */
-#define GVISOR_CONFIG_MAX (256U * 1024U)
+#define GVISOR_USER_NAMESPACES 4U /* one for its kernel; each try to make one counts */
 
 /* What gVisor itself needs of the session's memory group, beside what its programs have. */
 #define GVISOR_MEMORY_RESERVE (192ULL << 20)
@@ -44,9 +40,6 @@ struct setup;
 /* Tasks of the host for that many inside. gVisor counts those inside exactly; this is the wall
  * behind it, for its own threads and those that execute for it. */
 uint32_t gvisor_host_tasks(uint32_t pids);
-
-/* The container as runsc is told it: a pure function of the plan. */
-int gvisor_config(const struct plan *p, struct buf *out);
 
 /* The small root below root_fd, and in it the tree of the plan. */
 int gvisor_tree_child(const struct setup *s, int root_fd, struct err *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Kernel information in /proc and /sys that says something about the host, or lets one do something
- * to it: what a sandbox finds empty, whoever builds it. */
+/* Kernel information in /proc and /sys that tells something about the host, or lets a program
+ * change something there. Every backend hides it: a sandbox finds these empty. */
 
 /* clang-format off */
 #define SANDBOX_MASKED_FILES                                                                       \

@@ -5,7 +5,11 @@
  * allocation; everything returns a descriptor or 0, or a negative errno, so that it works after
  * clone as well. */
 
+#include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
+
+struct err;
 
 struct mount_option {
     const char *key;
@@ -31,3 +35,17 @@ void mount_ns_return(int home_fd); /* or ends the process; closes the descriptor
 
 /* Attaches a detached mount at the place that target_fd (O_PATH) refers to. */
 int mount_attach(int mount_fd, int target_fd);
+
+/* The bare mount namespace: an empty, read-only root, with nothing of the host but the devices that
+ * every sandbox has. A sandbox that begins as a copy of it has only to put its own root on top. One
+ * that begins as a copy of the host's mounts has to leave them by pivot_root(), for which the
+ * kernel visits every process there is, and to take the copies down. */
+
+/* Makes it, as root. Returns a descriptor of the namespace, or a negative errno: this kernel or
+ * this host cannot, and sandboxes have to do without. We are in our own namespace again. */
+int bare_make(void);
+
+/* In the bare namespace there is no /proc, so the kernel refuses a new one to a child that is not
+ * root of the host: we make it, for the pid namespace of `pid`. `hidepid`: its processes see their
+ * own user's only, but for those of the host's group `gid`. Returns a detached mount. */
+int bare_proc(pid_t pid, bool hidepid, uint32_t gid, struct err *err);

@@ -27,16 +27,13 @@
 #include "base/str.h"
 #include "inside/caps.h"
 #include "inside/clone.h"
+#include "inside/init_wire.h"
 #include "inside/landlock.h"
 #include "sandbox/net/net.h"
 #include "sandbox/setup/gvisor.h"
 #include "sandbox/setup/mount.h"
-#include "sandbox/setup/setup_tree.h"
 
 #define HOSTNAME "box"
-/* Where the new root is attached before it becomes the root: a directory that every host has and
- * that nothing here needs any more, because the sources are descriptors already. */
-#define ROOT_PLACE "/usr"
 #define OOM_SCORE "500"
 
 /* What steps hand to each other. The child is single-threaded and ends in execve. */
@@ -49,9 +46,6 @@ static struct {
 
 static int step_ids(const struct setup *s, struct err *err)
 {
-    char byte;
-    if (fd_read_full(s->go_fd, &byte, 1) != 1)
-        return err_set(err, ERR_BACKEND, "the launcher went away");
     if (!s->switch_ids)
         return 0;
     /* An ordinary user's child begins as the payload. Where that is uid 0, leaving it would take
@@ -62,8 +56,7 @@ static int step_ids(const struct setup *s, struct err *err)
     if (setresgid(s->plan->init_gid, s->plan->init_gid, s->plan->init_gid) < 0 ||
         setresuid(s->plan->init_uid, s->plan->init_uid, s->plan->init_uid) < 0)
         return err_sys(err, errno, "switch to the session's own ids");
-    /* Changing ids took our own /proc/self away from us; later steps write there. Nobody else has
-     * this id. */
+    /* Changing ids took our own /proc/self away; later steps write there. This id is ours alone. */
     return prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 ? err_sys(err, errno, "own /proc/self") : 0;
 }
 
@@ -89,7 +82,6 @@ static int step_groups(const struct setup *s, struct err *err)
         return err_sys(err, EIO, "enter the leaf cgroup");
     if (groups.memcg)
         built.memcg_fd = fds[n - 1];
-    (void)fd_write_file_at(AT_FDCWD, "/proc/self/oom_score_adj", OOM_SCORE);
     return 0;
 }
 
@@ -105,7 +97,7 @@ static int step_clock(const struct setup *s, struct err *err)
     (void)clock_gettime(CLOCK_BOOTTIME, &boot);
     (void)snprintf(text, sizeof(text), "monotonic -%lld 0\nboottime -%lld 0\n",
                    (long long)mono.tv_sec, (long long)boot.tv_sec);
-    int r = fd_write_file_at(AT_FDCWD, "/proc/self/timens_offsets", text);
+    int r = fd_write_file_at(s->proc_fd, "self/timens_offsets", text);
     return r < 0 ? err_sys(err, -r, "time namespace offsets") : 0;
 }
 
@@ -113,14 +105,10 @@ static int step_names(const struct setup *s, struct err *err)
 {
     if (sethostname(HOSTNAME, strlen(HOSTNAME)) < 0 || setdomainname("", 0) < 0)
         return err_sys(err, errno, "hostname");
+    /* Before /proc becomes read-only. */
+    (void)fd_write_file_at(s->proc_fd, "self/oom_score_adj", OOM_SCORE);
     int r = s->lo_up ? 0 : net_lo_up();
-    if (r < 0)
-        return err_sys(err, -r, "loopback interface");
-    /* A second wall behind the filter: no user namespace can be made below this one. gVisor puts
-     * its own kernel into one, and needs no more. */
-    const char *most = s->plan->flags & PLAN_GVISOR ? GVISOR_USER_NAMESPACES : "0";
-    r = fd_write_file_at(AT_FDCWD, "/proc/sys/user/max_user_namespaces", most);
-    return r < 0 ? err_sys(err, -r, "forbid nested user namespaces") : 0;
+    return r < 0 ? err_sys(err, -r, "loopback interface") : 0;
 }
 
 static int step_root(const struct setup *s, struct err *err)
@@ -139,9 +127,11 @@ static int step_root(const struct setup *s, struct err *err)
     built.root_fd = mount_new("tmpfs", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
     if (built.root_fd < 0)
         return err_sys(err, -built.root_fd, "tmpfs for the root");
-    AUTO_CLOSE int place = open(ROOT_PLACE, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    /* On the bare root itself: names still mean what is below it until step_pivot(). */
+    const char *on = s->bare ? "/" : SETUP_ROOT_PLACE;
+    AUTO_CLOSE int place = open(on, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (place < 0)
-        return err_sys(err, errno, "open " ROOT_PLACE);
+        return err_sys(err, errno, "open '%s'", on);
     int r = mount_attach(built.root_fd, place);
     return r < 0 ? err_sys(err, -r, "attach the root") : 0;
 }
@@ -158,11 +148,14 @@ static int step_pivot(const struct setup *s, struct err *err)
     if ((s->plan->flags & PLAN_ROOT_WRITABLE) && !gvisor && s->switch_ids &&
         fchownat(built.root_fd, "", s->plan->payload_uid, s->plan->payload_gid, AT_EMPTY_PATH) < 0)
         return err_sys(err, errno, "chown the root");
-    if (fchdir(built.root_fd) < 0 || syscall(SYS_pivot_root, ".", ".") < 0)
-        return err_sys(err, errno, "pivot_root");
-    /* The old root is now stacked on the new one; from here on nothing of the host is reachable by
-     * a path. */
-    if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+    if (fchdir(built.root_fd) < 0)
+        return err_sys(err, errno, "enter the root");
+    /* Below the new root lies the bare one, empty but for devices that the sandbox has as well. */
+    if (s->bare ? chroot(".") < 0 : syscall(SYS_pivot_root, ".", ".") < 0)
+        return err_sys(err, errno, "change the root");
+    /* Else the old root is now stacked on the new one; from here on nothing of the host is
+     * reachable by a path. */
+    if ((!s->bare && umount2(".", MNT_DETACH) < 0) || chdir("/") < 0)
         return err_sys(err, errno, "leave the host's root");
     if (!(s->plan->flags & PLAN_ROOT_WRITABLE) || gvisor) {
         int r = mount_set(built.root_fd, MOUNT_ATTR_RDONLY, -1, 0);
@@ -211,8 +204,8 @@ static int step_privilege(const struct setup *s, struct err *err)
     int r = caps_keep_over_exec(keep);
     if (r < 0)
         return err_sys(err, -r, "capabilities");
-    /* No sandbox without somebody who answers for it. After the ids: changing them clears it. A
-     * parent that died before this moment sends nothing any more. */
+    /* A sandbox must not outlive its launcher. Set after the ids: changing them clears it. A parent
+     * that died before this moment sends no signal any more. */
     struct pollfd parent = {.fd = s->parent_fd, .events = POLLIN};
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || poll(&parent, 1, 0) < 0)
         return err_sys(err, errno, "parent death signal");
@@ -311,7 +304,21 @@ static int own_descriptors(const struct setup *s)
     return fd_write_all(s->status_fd, "", 1);
 }
 
-void setup_child(const struct setup *s)
+/* Waits until the parent has mapped our ids. The working directory becomes a /proc in which we are
+ * "self": that of the session, or the host's. */
+static int wait_to_go(struct setup *s, struct err *err)
+{
+    char byte;
+    size_t n = 1;
+    s->proc_fd = -1;
+    if (fd_recv_msg(s->go_fd, &byte, 1, &s->proc_fd, &n, 0) != 1 || n != (s->bare ? 1U : 0U))
+        return err_set(err, ERR_BACKEND, "the launcher went away");
+    if (!s->bare)
+        s->proc_fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return s->proc_fd < 0 || fchdir(s->proc_fd) < 0 ? err_sys(err, errno, "enter /proc") : 0;
+}
+
+void setup_child(struct setup *s)
 {
     struct err err = {0};
     if (own_descriptors(s) < 0)
@@ -326,6 +333,8 @@ void setup_child(const struct setup *s)
         goto fail;
     }
 
+    if (wait_to_go(s, &err) < 0)
+        goto fail;
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
         if (steps[i].run(s, &err) < 0) {
             /* What the caller did wrong is said in the caller's words. */
@@ -334,8 +343,8 @@ void setup_child(const struct setup *s)
             goto fail;
         }
     }
-    /* Descriptors that lack close-on-exec end here, whoever opened them. What box-init is given is
-     * not for runsc. */
+    /* Descriptors that lack close-on-exec are closed here, whichever code opened them. runsc does
+     * not get those that are meant for box-init. */
     unsigned kept = s->plan->flags & PLAN_GVISOR ? STDERR_FILENO + 1 : INIT_FD_MAX;
     (void)syscall(SYS_close_range, kept, ~0U, CLOSE_RANGE_CLOEXEC);
     char *argv[] = {(char *)(uintptr_t) "box-init", NULL};

@@ -2,14 +2,13 @@
 
 /* Carries out each operation of a plan: directories, links, binds, /proc, /dev. */
 
-#include "sandbox/setup/setup_tree.h"
+#include "sandbox/setup/setup.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/fsuid.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -18,11 +17,11 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/fd.h"
 #include "base/str.h"
 #include "sandbox/plan/plan.h"
 #include "sandbox/setup/masks.h"
 #include "sandbox/setup/mount.h"
-#include "sandbox/setup/setup.h"
 
 #ifndef MOUNT_ATTR_NOSYMFOLLOW
 #define MOUNT_ATTR_NOSYMFOLLOW 0x00200000
@@ -35,7 +34,7 @@
 static const char *const masked_files[] = {SANDBOX_MASKED_FILES};
 static const char *const masked_dirs[] = {SANDBOX_MASKED_DIRS};
 
-static const struct {
+static const struct device {
     const char *name;
     unsigned major, minor;
 } devices[] = {
@@ -136,10 +135,7 @@ static int attach(int mount_fd, int target_fd, const char *what, struct err *err
     return r < 0 ? err_sys(err, -r, "mount %s", what) : 0;
 }
 
-/* A directory of the root's own tmpfs as a mount of its own, with attributes of its own. Every
- * instance of a file system costs the kernel memory in every memory cgroup there is, so all places
- * that need memory share the root's. `dir` is a directory below the root. */
-static int self_mount(int dir, uint64_t attrs, const char *what, struct err *err)
+int setup_tree_self_mount(int dir, uint64_t attrs, const char *what, struct err *err)
 {
     AUTO_CLOSE int copy = mount_clone(dir, 0);
     int r = copy < 0 ? copy : mount_set(copy, attrs, -1, 0);
@@ -195,9 +191,10 @@ static int op_symlink(const struct setup *s, int root_fd, const struct plan_op *
     return 0;
 }
 
-/* Inodes of an overlay are its own, and with them watches, locks and leases: nobody learns from
- * these what others do with the same files. Where something is mounted below, it would be hidden;
- * and on an overlay of overlays the kernel refuses. Both are read back for the receipt. */
+/* An overlay has inodes of its own, and with them watches, locks and leases: a session does not
+ * learn from these what others do with the same files. An overlay would hide what is mounted below
+ * the directory, and the kernel refuses an overlay of overlays. Both cases are read back for the
+ * receipt. */
 static int own_view(int root_fd, const char *path, struct err *err)
 {
     char lower[80];
@@ -207,7 +204,7 @@ static int own_view(int root_fd, const char *path, struct err *err)
     AUTO_CLOSE int image = open_in_root(root_fd, path, O_PATH | O_DIRECTORY);
     if (empty < 0 || image < 0)
         return err_sys(err, empty < 0 ? -empty : -image, "view of '%s'", path);
-    (void)snprintf(lower, sizeof(lower), "/proc/self/fd/%d:/proc/self/fd/%d", image, empty);
+    (void)snprintf(lower, sizeof(lower), "self/fd/%d:self/fd/%d", image, empty);
     const struct mount_option options[] = {{"lowerdir", lower}, {"userxattr", NULL}, {0}};
     AUTO_CLOSE int fs = mount_new("overlay", options, ATTR_SAFE | MOUNT_ATTR_RDONLY);
     return fs < 0 ? 0 : attach(fs, image, path, err);
@@ -239,7 +236,7 @@ static int op_scratch(const struct setup *s, int root_fd, const struct plan_op *
     if (dir < 0)
         return err_sys(err, -dir, "open '%s'", plan_str(s->plan, op->target));
     uint64_t attrs = ATTR_SAFE | (op->flags & PLAN_OP_NOEXEC ? MOUNT_ATTR_NOEXEC : 0);
-    AUTO_CLOSE int fs = self_mount(dir, attrs, plan_str(s->plan, op->target), err);
+    AUTO_CLOSE int fs = setup_tree_self_mount(dir, attrs, plan_str(s->plan, op->target), err);
     return fs < 0 ? fs : 0;
 }
 
@@ -260,7 +257,7 @@ static int open_host_device(const char *name, unsigned major_nr, unsigned minor_
 
 /* The first name that is there gets a copy of `cover_fd` with the attributes of a mask; the others
  * get copies of that mount, by one system call each: there are some fifty, in every sandbox. Names
- * are looked up in the working directory, the root of a /proc that nobody else has seen. */
+ * are looked up in the working directory, the root of a /proc that no other process can reach. */
 static int mask_names(int proc_fd, const char *const *names, size_t n, int cover_fd,
                       struct err *err)
 {
@@ -303,37 +300,64 @@ static int mask_proc(int root_fd, int proc_fd, struct err *err)
     return r < 0 ? r : mask_names(proc_fd, masked_dirs, ARRAY_SIZE(masked_dirs), empty_fd, err);
 }
 
-static int op_proc(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
+/* The limit is a second wall behind the filter. It is written through this /proc, not the host's:
+ * there the kernel would look through one entry of that name for each session. */
+int setup_tree_proc_child(const struct setup *s, const struct mount_option *options, uint64_t most,
+                          struct err *err)
 {
-    static const struct mount_option options[] = {{"hidepid", "invisible"}, {0}};
-    AUTO_CLOSE int target = make_path(s, root_fd, op, true, err);
-    if (target < 0)
-        return target;
-    AUTO_CLOSE int fs =
-        mount_new("proc", options, ATTR_SAFE | MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC);
+    static const char limit[] = "sys/user/max_user_namespaces";
+    uint64_t got = 0;
+    AUTO_CLOSE int fs = s->bare ? fcntl(s->proc_fd, F_DUPFD_CLOEXEC, 0)
+                                : mount_new("proc", options, ATTR_SAFE | MOUNT_ATTR_NOEXEC);
     if (fs < 0)
         return err_sys(err, -fs,
                        "proc (is the host's own /proc partly covered, as in a container?)");
-    int r = attach(fs, target, "/proc", err);
+    int r = fd_set_u64_at(fs, limit, most, &got);
+    if (r < 0)
+        return err_sys(err, -r, "limit nested user namespaces");
+    if (got != most)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "limit of nested user namespaces: asked for %llu, the kernel made it %llu",
+                       (unsigned long long)most, (unsigned long long)got);
+    return TAKE_FD(fs);
+}
+
+/* A program sees the processes of its own user. PID 1, whose group no program has, sees all:
+ * without a control group it can only kill what it finds here. */
+static int op_proc(const struct setup *s, int root_fd, const struct plan_op *op, struct err *err)
+{
+    char gid[16];
+    (void)snprintf(gid, sizeof(gid), "%u", s->plan->init_gid);
+    const struct mount_option options[] = {
+        {"hidepid", "invisible"}, {s->switch_ids ? "gid" : NULL, gid}, {0}};
+    AUTO_CLOSE int target = make_path(s, root_fd, op, true, err);
+    if (target < 0)
+        return target;
+    AUTO_CLOSE int fs = setup_tree_proc_child(s, options, 0, err);
+    if (fs < 0)
+        return fs;
+    int r = mount_set(fs, MOUNT_ATTR_RDONLY, -1, 0);
+    if (r < 0)
+        return err_sys(err, -r, "/proc read-only");
+    r = attach(fs, target, "/proc", err);
     return r < 0 ? r : mask_proc(root_fd, fs, err);
 }
 
-static int dev_node(int dev_fd, size_t i, struct err *err)
+static int dev_node(int dev_fd, const struct device *d, struct err *err)
 {
-    AUTO_CLOSE int host =
-        open_host_device(devices[i].name, devices[i].major, devices[i].minor, err);
+    AUTO_CLOSE int host = open_host_device(d->name, d->major, d->minor, err);
     if (host < 0)
         return host;
-    if (mknodat(dev_fd, devices[i].name, S_IFREG | 0666, 0) < 0)
-        return err_sys(err, errno, "/dev/%s", devices[i].name);
-    AUTO_CLOSE int target = openat(dev_fd, devices[i].name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (mknodat(dev_fd, d->name, S_IFREG | 0666, 0) < 0)
+        return err_sys(err, errno, "/dev/%s", d->name);
+    AUTO_CLOSE int target = openat(dev_fd, d->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     AUTO_CLOSE int copy = mount_clone(host, 0);
     if (target < 0 || copy < 0)
-        return err_sys(err, copy < 0 ? -copy : errno, "/dev/%s", devices[i].name);
+        return err_sys(err, copy < 0 ? -copy : errno, "/dev/%s", d->name);
     int r = mount_set(copy, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, -1, 0);
     if (r < 0)
-        return err_sys(err, -r, "/dev/%s", devices[i].name);
-    return attach(copy, target, devices[i].name, err);
+        return err_sys(err, -r, "/dev/%s", d->name);
+    return attach(copy, target, d->name, err);
 }
 
 static int dev_pts(int dev_fd, uint32_t payload_gid, struct err *err)
@@ -356,15 +380,15 @@ static int dev_shm(int dev_fd, struct err *err)
     AUTO_CLOSE int dir = openat(dev_fd, "shm", O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (dir < 0)
         return err_sys(err, errno, "/dev/shm");
-    AUTO_CLOSE int fs = self_mount(dir, ATTR_SAFE | MOUNT_ATTR_NOEXEC, "/dev/shm", err);
+    AUTO_CLOSE int fs = setup_tree_self_mount(dir, ATTR_SAFE | MOUNT_ATTR_NOEXEC, "/dev/shm", err);
     return fs < 0 ? fs : 0;
 }
 
-int setup_tree_devices_child(int dev_fd, struct err *err)
+int setup_tree_devices(int dev_fd, struct err *err)
 {
     int r = 0;
     for (size_t i = 0; i < ARRAY_SIZE(devices) && r == 0; i++)
-        r = dev_node(dev_fd, i, err);
+        r = dev_node(dev_fd, &devices[i], err);
     return r;
 }
 
@@ -373,8 +397,9 @@ static int op_dev(const struct setup *s, int root_fd, const struct plan_op *op, 
     AUTO_CLOSE int dir = make_path(s, root_fd, op, true, err);
     if (dir < 0)
         return dir;
-    AUTO_CLOSE int dev = self_mount(dir, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, "/dev", err);
-    int r = dev < 0 ? dev : setup_tree_devices_child(dev, err);
+    AUTO_CLOSE int dev =
+        setup_tree_self_mount(dir, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, "/dev", err);
+    int r = dev < 0 ? dev : setup_tree_devices(dev, err);
     for (size_t i = 0; i < ARRAY_SIZE(dev_links) && r == 0; i++)
         if (symlinkat(dev_links[i].to, dev, dev_links[i].name) < 0)
             r = err_sys(err, errno, "/dev/%s", dev_links[i].name);
@@ -388,13 +413,29 @@ static int op_dev(const struct setup *s, int root_fd, const struct plan_op *op, 
     return r < 0 ? err_sys(err, -r, "/dev read-only") : 0;
 }
 
-/* By descriptor: paths still start at the host's root here. */
+/* By descriptor: paths do not start at the new root yet. The working directory is a /proc. */
 static int leave_scratch(int root_fd, int layer, const char *scratch, struct err *err)
 {
     char path[32];
-    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", layer);
+    (void)snprintf(path, sizeof(path), "self/fd/%d", layer);
     if (umount2(path, MNT_DETACH) < 0 || unlinkat(root_fd, scratch, AT_REMOVEDIR) < 0)
         return err_sys(err, errno, "detach the layer");
+    return 0;
+}
+
+/* What an earlier sandbox has left of a layer that is kept stays as it is. Programs see the overlay
+ * and never the layer itself, so nothing else can stand in these places. */
+static int make_layer(const struct setup *s, int layer)
+{
+    bool kept = (s->plan->flags & PLAN_DURABLE) != 0;
+    bool fresh = mkdirat(layer, "upper", 0755) == 0;
+    if ((!fresh && !(kept && errno == EEXIST)) ||
+        (mkdirat(layer, "work", 0755) < 0 && !(kept && errno == EEXIST)))
+        return -errno;
+    if (fresh && s->switch_ids &&
+        fchownat(layer, "upper", s->plan->payload_uid, s->plan->payload_gid, AT_SYMLINK_NOFOLLOW) <
+            0)
+        return -errno;
     return 0;
 }
 
@@ -418,13 +459,12 @@ static int op_overlay(const struct setup *s, int root_fd, const struct plan_op *
     int r = attach(layer, place, "layer", err);
     if (r < 0)
         return r;
-    if (mkdirat(layer, "upper", 0755) < 0 || mkdirat(layer, "work", 0755) < 0 ||
-        (s->switch_ids && fchownat(layer, "upper", s->plan->payload_uid, s->plan->payload_gid,
-                                   AT_SYMLINK_NOFOLLOW) < 0))
-        return err_sys(err, errno, "overlay layer");
-    (void)snprintf(lower, sizeof(lower), "/proc/self/fd/%d", target);
-    (void)snprintf(upper, sizeof(upper), "/proc/self/fd/%d/upper", layer);
-    (void)snprintf(work, sizeof(work), "/proc/self/fd/%d/work", layer);
+    r = make_layer(s, layer);
+    if (r < 0)
+        return err_sys(err, -r, "overlay layer");
+    (void)snprintf(lower, sizeof(lower), "self/fd/%d", target);
+    (void)snprintf(upper, sizeof(upper), "self/fd/%d/upper", layer);
+    (void)snprintf(work, sizeof(work), "self/fd/%d/work", layer);
     const struct mount_option options[] = {
         {"lowerdir", lower}, {"upperdir", upper}, {"workdir", work}, {"userxattr", NULL}, {0}};
     AUTO_CLOSE int fs = mount_new("overlay", options, ATTR_SAFE);

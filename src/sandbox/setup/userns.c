@@ -7,8 +7,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/sched.h>
 #include <linux/securebits.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,8 +71,8 @@ static void take_back_ids(void)
 }
 
 /* Only our effective ids change, and only between two system calls: nothing is resolved, opened or
- * signalled meanwhile. The capabilities stay, for the cgroup and for hosts that let nobody else
- * make user namespaces. */
+ * signalled meanwhile. The capabilities stay, for the cgroup and for hosts that let only privileged
+ * processes make user namespaces. */
 pid_t userns_clone_owned(uint64_t flags, uid_t owner, int cgroup_fd, int *ret_pidfd)
 {
     const uid_t keep = (uid_t)-1;
@@ -92,16 +92,19 @@ pid_t userns_clone_owned(uint64_t flags, uid_t owner, int cgroup_fd, int *ret_pi
     return pid;
 }
 
-/* A namespace lives as long as someone holds it: a child makes it, we open it, the child goes. */
+/* A namespace lives as long as a process or a descriptor holds it: a child makes it, we open it,
+ * the child ends. The child runs on a stack of its own in our memory, with our descriptors, and
+ * costs little to make and to end. It shares our errno and our heap as well, so it allocates
+ * nothing and does nothing that is expected to fail. */
 int userns_idmap(const struct id_pair *uids, const struct id_pair *gids, size_t n, struct err *err)
 {
     _Alignas(16) char stack[HOLDER_STACK];
     char path[64];
     pid_t self = getpid();
-    pid_t pid =
-        clone_shared(CLONE_NEWUSER, hold_namespace_child, &self, stack + sizeof(stack), NULL);
+    int pid = clone(hold_namespace_child, stack + sizeof(stack),
+                    CLONE_NEWUSER | CLONE_VM | CLONE_FILES | SIGCHLD, &self);
     if (pid < 0)
-        return err_sys(err, -pid, "user namespace for an id map");
+        return err_sys(err, errno, "user namespace for an id map");
     int r = userns_map(pid, uids, gids, n, err);
     int fd = -1;
     if (r == 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Who is who on both sides of a sandbox's wall. */
+/* User namespaces: which ids of the host stand behind the ids inside a sandbox. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,14 +27,19 @@ static inline uid_t userns_payload_id(uint32_t index)
     return userns_init_id(index) + 1;
 }
 
+/* The numbers inside of the user namespace that box-priv makes for an ordinary user: of the user's
+ * own ids, and of those that were added. */
+#define SUBIDS_OWN 0U
+#define SUBIDS_SECOND 1U
+
 struct id_pair {
     uint32_t inside, outside;
 };
 
 /* clone_process() with CLONE_NEWUSER, by root, as if `owner` had called it. Besides the user
- * inside, the kernel charges the one who made a user namespace for what is used there: inotify
- * instances (128 of them, usually), watches, further namespaces. Made by root, all sessions and the
- * host's root would share one budget, and any session could use it up. */
+ * inside, the kernel charges the creator of a user namespace for what is used there: inotify
+ * instances (128 of them, usually), watches, further namespaces. If root were the creator, all
+ * sessions and the host's root would share one budget, and any session could use it up. */
 pid_t userns_clone_owned(uint64_t flags, uid_t owner, int cgroup_fd, int *ret_pidfd);
 
 /* Writes the maps of a child that was cloned with CLONE_NEWUSER and waits. The pid is our own

@@ -29,6 +29,7 @@ CALLS = [
     ("list_sessions", {}),
     ("delete_session", {"session_id": "$HANDLE"}),
     ("read", {"path": "none"}),
+    ("read_output", {"output_id": "0123456789abcdef"}),
 ]
 EVERY = sorted({name for name, _ in CALLS})
 
@@ -38,7 +39,7 @@ def check_results(results):
     assert len(results) == len(CALLS)
     said = [r[1] for r in results]
     made = [r[2] for r in results]
-    assert [r[0] for r in results] == [False] * (len(CALLS) - 1) + [True], said
+    assert [r[0] for r in results] == [False] * (len(CALLS) - 2) + [True, True], said
     assert said[0] == "hi\n\n[exit code 3]" and made[0]["exit_code"] == 3
     assert said[3] == "one\n2" and made[4]["matches"] == ["/workspace/a.txt"] and made[5]["total"] == 1
     assert made[8]["output"] == "hello\n" and made[9]["processes"][0]["status"] == "running"

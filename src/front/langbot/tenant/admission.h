@@ -13,7 +13,6 @@
 #include <stdint.h>
 
 #include "base/cleanup.h"
-#include "front/langbot/tenant/nsmap.h"
 
 struct admission;
 struct admission_grant;
@@ -51,7 +50,7 @@ struct admission_limits {
 int admission_check(struct admission *a, const char *ns, int64_t generation, int64_t now,
                     struct admission_limits *ret, struct err *err);
 
-/* `expired` is told once of each grant that has: the sessions of its workspace have to go. */
+/* Calls `expired` once for each grant that has: the sessions of its workspace have to go. */
 void admission_reap(struct admission *a, int64_t now, void (*expired)(void *arg, const char *ns),
                     void *arg);
 

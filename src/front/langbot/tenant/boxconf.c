@@ -4,12 +4,10 @@
 
 #include "front/langbot/tenant/boxconf.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/err.h"
@@ -17,6 +15,7 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "base/strv.h"
+#include "spec/coerce.h"
 
 #define ROOTS_MAX 64U
 
@@ -44,30 +43,10 @@ static const struct {
 };
 /* clang-format on */
 
-/* What Python takes for nothing: null, false, 0, "", [] and {}. */
-static bool is_falsy(const struct json *v)
-{
-    switch (json_type(v)) {
-    case JSON_NULL:
-        return true;
-    case JSON_BOOL:
-        return !json_bool(v);
-    case JSON_INT:
-    case JSON_REAL:
-        return json_real(v) == 0;
-    case JSON_STRING:
-        return json_str_len(v) == 0;
-    case JSON_ARRAY:
-    case JSON_OBJECT:
-        return json_len(v) == 0;
-    }
-    return true;
-}
-
 int box_limits_parse(const struct json *limits, struct box_limits *ret, struct err *err)
 {
     struct box_limits next = *ret;
-    if (is_falsy(limits))
+    if (!coerce_truth(limits))
         return 0;
     if (json_type(limits) != JSON_OBJECT)
         return err_set(err, ERR_INVALID, "box.limits must be an object");
@@ -165,8 +144,8 @@ static int parse_roots(struct box_paths *p, const struct box_base *base, const s
     return r;
 }
 
-/* Nobody said where skills are: they are where LangBot has them by default, if we know where that
- * is. Else there is no store, and who asks for one is told. */
+/* Without a setting skills are where LangBot has them by default. Where that is not known, there is
+ * no store, and skill actions are refused. */
 static int find_skills(struct box_paths *p, const struct box_base *base, const char *text,
                        struct err *err)
 {

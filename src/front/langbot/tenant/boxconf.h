@@ -4,9 +4,7 @@
 /* What a host tells its runtime about limits and directories: the object that box_init of the
  * LangBot wire carries, read into values. */
 
-#include <limits.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "base/cleanup.h"
@@ -32,7 +30,7 @@ int box_limits_parse(const struct json *limits, struct box_limits *ret, struct e
 struct box_paths {
     char *host_root;         /* owned; NULL: none */
     char *default_workspace; /* owned; NULL: none */
-    char *skills_root;       /* owned; NULL: nobody knows where */
+    char *skills_root;       /* owned; NULL: not known */
     char **mount_roots;      /* owned */
     bool placed;             /* host_root is where its user keeps what is its own */
 };
@@ -62,7 +60,7 @@ int box_paths_managed_place(const struct box_paths *p, const char **ret, struct 
 bool box_paths_allow(const struct box_paths *p, const char *path);
 /* Whether an absolute path is, or lies below, the default workspace or the directory that all of
  * the host's is in: where directories that are asked for may be made. By its text, so links in it
- * are not looked at; who makes them does not follow any. */
+ * are not looked at; the job that makes them does not follow any. */
 bool box_paths_own(const struct box_paths *p, const char *path);
 /* The directory of one workspace beneath it; owned. */
 char *box_paths_tenant_dir(const struct box_paths *p, const char *ns);

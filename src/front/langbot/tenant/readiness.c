@@ -4,7 +4,6 @@
 
 #include "front/langbot/tenant/readiness.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +15,14 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/list.h"
 #include "base/log.h"
+#include "base/state.h"
 #include "base/str.h"
 #include "front/langbot/tenant/admission.h"
 #include "front/langbot/tenant/boxconf.h"
 #include "http/codec/crypto.h"
-#include "jobs/hostdir.h"
+#include "jobs/jobs.h"
 #include "loop/loop.h"
 #include "session/manager.h"
 #include "session/run.h"
@@ -29,13 +30,11 @@
 #include "spec/spec.h"
 
 #define PROBE_TIMEOUT_NS (10 * NSEC_PER_SEC)
-#define MARKER_PREFIX                                                                              \
-    ".langbot-box-volume-probe-" /* as of a host that looks whether we share it                    \
-                                  */
+#define MARKER_PREFIX ".langbot-box-volume-probe-" /* as of a host that checks what is shared */
 #define PROBE_TEXT "readiness"
 
-struct waiter {
-    struct waiter *next;
+struct readiness_waiter {
+    STAILQ_ENTRY(readiness_waiter) entry;
     readiness_fn *done;
     void *arg;
 };
@@ -56,7 +55,7 @@ enum probe_state {
 };
 
 #define TO(s) (1U << PROBE_##s)
-static const unsigned next_states[PROBE_STATE_MAX] = {
+static const unsigned probe_moves[PROBE_STATE_MAX] = {
     [PROBE_IDLE] = TO(BACKEND) | TO(DOCTOR),
     [PROBE_BACKEND] = TO(DOCTOR) | TO(IDLE),
     [PROBE_DOCTOR] = TO(CREATE) | TO(IDLE),
@@ -75,7 +74,7 @@ struct readiness {
     bool proven; /* the last probe has shown isolation */
     bool again;  /* what was asked changed while it was being found out */
     uint64_t until;
-    struct waiter *waiters; /* owned */
+    STAILQ_HEAD(, readiness_waiter) waiters; /* owned */
     struct loop_defer defer;
     struct session *session; /* held */
     struct run *run;         /* owned */
@@ -84,7 +83,7 @@ struct readiness {
 };
 
 enum row_flags {
-    ROW_DETAIL = 1,        /* told by the backend */
+    ROW_DETAIL = 1,        /* reported as a detail of the backend */
     ROW_STORAGE = 2 | 1,   /* and may be declared good enough without being enforced */
     ROW_ISOLATION = 4 | 1, /* and is what the required backend is required for */
 };
@@ -94,35 +93,35 @@ static const struct {
     unsigned flags;
     const char *newer_name; /* what later clients look for as well; NULL: the same */
 } rows[READY_CHECK_MAX] = {
-    [READY_CONFIGURATION] = {"configuration", 0, NULL},
-    [READY_REQUIRED_BACKEND] = {"required_backend", 0, NULL},
-    [READY_WORKSPACE_MOUNT] = {"workspace_mount", 0, NULL},
-    [READY_BACKEND_AVAILABLE] = {"backend_available", 0, NULL},
-    [READY_CGROUP_V2] = {"cgroup_v2", ROW_ISOLATION, NULL},
-    [READY_NAMESPACE_ISOLATION] = {"namespace_isolation", ROW_ISOLATION, NULL},
-    [READY_MOUNT_ISOLATION] = {"mount_isolation", ROW_ISOLATION, NULL},
-    [READY_NETWORK_ISOLATION] = {"network_isolation", ROW_ISOLATION, NULL},
-    [READY_HARD_WORKSPACE_QUOTA] = {"hard_workspace_quota", ROW_STORAGE, NULL},
+    [READY_CONFIGURATION] = {"configuration", 0},
+    [READY_REQUIRED_BACKEND] = {"required_backend", 0},
+    [READY_WORKSPACE_MOUNT] = {"workspace_mount", 0},
+    [READY_BACKEND_AVAILABLE] = {"backend_available", 0},
+    [READY_CGROUP_V2] = {"cgroup_v2", ROW_ISOLATION},
+    [READY_NAMESPACE_ISOLATION] = {"namespace_isolation", ROW_ISOLATION},
+    [READY_MOUNT_ISOLATION] = {"mount_isolation", ROW_ISOLATION},
+    [READY_NETWORK_ISOLATION] = {"network_isolation", ROW_ISOLATION},
+    [READY_HARD_WORKSPACE_QUOTA] = {"hard_workspace_quota", ROW_STORAGE},
     [READY_HARD_SKILL_STORAGE_QUOTA] = {"hard_skill_storage_quota", ROW_STORAGE,
                                         "hard_read_only_mount_quota"},
-    [READY_BOUNDED_EPHEMERAL_STORAGE] = {"bounded_ephemeral_storage", ROW_STORAGE, NULL},
-    [READY_INODE_QUOTA] = {"inode_quota", ROW_STORAGE, NULL},
-    [READY_SESSION_CAP] = {"session_cap", 0, NULL},
-    [READY_MANAGED_PROCESS_CAP] = {"managed_process_cap", 0, NULL},
+    [READY_BOUNDED_EPHEMERAL_STORAGE] = {"bounded_ephemeral_storage", ROW_STORAGE},
+    [READY_INODE_QUOTA] = {"inode_quota", ROW_STORAGE},
+    [READY_SESSION_CAP] = {"session_cap", 0},
+    [READY_MANAGED_PROCESS_CAP] = {"managed_process_cap", 0},
 };
 
-static void begin(struct readiness *r);
+static void probe_begin(struct readiness *r);
 
-static void move(struct readiness *r, enum probe_state to)
+static void probe_move(struct readiness *r, enum probe_state to)
 {
-    assert((next_states[r->state] & (1U << to)) != 0);
-    r->state = to;
+    STATE_MOVE(r->state, probe_moves, to);
 }
 
 struct readiness *readiness_new(const struct readiness_options *options)
 {
     struct readiness *r = xnew(struct readiness);
     r->o = *options;
+    STAILQ_INIT(&r->waiters);
     return r;
 }
 
@@ -140,8 +139,9 @@ void readiness_free(struct readiness *r)
     loop_defer_stop(&r->defer);
     drop_probe(r);
     free(r->root);
-    for (struct waiter *w = r->waiters, *next; w != NULL; w = next) {
-        next = w->next;
+    while (!STAILQ_EMPTY(&r->waiters)) {
+        struct readiness_waiter *w = STAILQ_FIRST(&r->waiters);
+        STAILQ_REMOVE_HEAD(&r->waiters, entry);
         free(w);
     }
     free(r);
@@ -155,7 +155,8 @@ void readiness_clear(struct readiness *r)
 
 /* The answer. */
 
-bool readiness_isolates(const struct readiness_report *report)
+/* Whether what was found is what READINESS_BACKEND stands for. */
+static bool isolates(const struct readiness_report *report)
 {
     for (int i = 0; i < READY_CHECK_MAX; i++)
         if ((rows[i].flags & ROW_ISOLATION) == ROW_ISOLATION && !report->found[i])
@@ -170,10 +171,10 @@ const char *readiness_backend(const struct readiness *r)
     return own && r->proven ? READINESS_BACKEND : name;
 }
 
-static void judge(struct readiness *r)
+static void judge_report(struct readiness *r)
 {
     struct readiness_report *p = &r->report;
-    r->proven = p->enforced && readiness_isolates(p);
+    r->proven = p->enforced && isolates(p);
     p->backend = readiness_backend(r);
     p->found[READY_REQUIRED_BACKEND] = p->enforced && str_eq(p->backend, READINESS_BACKEND);
     p->ready = true;
@@ -185,34 +186,35 @@ static void judge(struct readiness *r)
     }
 }
 
-static void answer(struct loop_defer *d)
+/* A caller that asks in a callback waits for the next answer. */
+static void answer_waiters(struct loop_defer *d)
 {
     struct readiness *r = container_of(d, struct readiness, defer);
     struct readiness_report report = r->report;
-    struct waiter *w = TAKE_PTR(r->waiters);
-    while (w != NULL) {
-        struct waiter *next = w->next;
+    STAILQ_HEAD(, readiness_waiter) waiters = STAILQ_HEAD_INITIALIZER(waiters);
+    STAILQ_CONCAT(&waiters, &r->waiters);
+    while (!STAILQ_EMPTY(&waiters)) {
+        AUTO_FREE struct readiness_waiter *w = STAILQ_FIRST(&waiters);
+        STAILQ_REMOVE_HEAD(&waiters, entry);
         w->done(w->arg, &report);
-        free(w);
-        w = next;
     }
 }
 
-static void finish(struct readiness *r)
+static void probe_finish(struct readiness *r)
 {
     drop_probe(r);
     if (r->state != PROBE_IDLE)
-        move(r, PROBE_IDLE);
-    judge(r);
-    if (r->again) { /* the question has changed: those who wait want the new answer */
+        probe_move(r, PROBE_IDLE);
+    judge_report(r);
+    if (r->again) { /* the question has changed: waiters want the new answer */
         r->again = false;
-        begin(r);
+        probe_begin(r);
         return;
     }
     r->known = r->report.enforced;
     r->until = loop_now(manager_loop(r->o.manager)) +
                (uint64_t)admission_rules(r->o.admission)->readiness_cache_sec * NSEC_PER_SEC;
-    loop_defer_start(manager_loop(r->o.manager), &r->defer, answer);
+    loop_defer_start(manager_loop(r->o.manager), &r->defer, answer_waiters);
 }
 
 static void note_error(struct readiness *r, const char *text)
@@ -228,15 +230,15 @@ static void on_probe_gone(void *arg, const struct err *err)
     struct readiness *r = arg;
     if (err != NULL)
         log_warn(r->id, "end the readiness probe: %s; ignoring", err->msg);
-    finish(r);
+    probe_finish(r);
 }
 
 static void end_probe(struct readiness *r)
 {
     struct err err = {0};
-    move(r, PROBE_DELETE);
+    probe_move(r, PROBE_DELETE);
     if (manager_delete(r->o.manager, r->id, on_probe_gone, r, &err) < 0)
-        finish(r);
+        probe_finish(r);
 }
 
 static bool shows_other_network(const struct run_result *result)
@@ -272,7 +274,7 @@ static void on_wiped(void *arg, const struct run_result *result)
     end_probe(r);
 }
 
-static void wipe(struct readiness *r)
+static void wipe_marker(struct readiness *r)
 {
     static const struct run_events events = {.finished = on_wiped};
     char cmd[128];
@@ -281,22 +283,20 @@ static void wipe(struct readiness *r)
         end_probe(r);
         return;
     }
-    move(r, PROBE_WIPE);
+    probe_move(r, PROBE_WIPE);
 }
 
-static void on_looked(void *arg, const char *json, size_t len, const char *message)
+static void on_looked(void *arg, const struct json *data, const struct job_failure *failure)
 {
     struct readiness *r = arg;
-    AUTO(json) struct json *seen = NULL;
-    struct err err = {0};
-    char sha256[65] = "";
+    char sha256[65] = "", text[sizeof(r->report.error)];
     (void)http_sha256_hex(PROBE_TEXT, strlen(PROBE_TEXT), sha256);
-    r->report.found[READY_MOUNT_ISOLATION] = json != NULL &&
-                                             json_parse(json, len, &seen, &err) == 0 &&
-                                             str_eq(json_str(json_get(seen, "sha256")), sha256);
-    if (json == NULL)
-        note_error(r, message);
-    wipe(r);
+    r->report.found[READY_MOUNT_ISOLATION] = str_eq(json_str(json_get(data, "sha256")), sha256);
+    if (data == NULL) {
+        (void)snprintf(text, sizeof(text), "%s: %s", failure->class, failure->text);
+        note_error(r, text);
+    }
+    wipe_marker(r);
 }
 
 static void on_written(void *arg, const struct run_result *result)
@@ -310,9 +310,9 @@ static void on_written(void *arg, const struct run_result *result)
         note_error(r, "the readiness probe did not run to its end");
     if (!ran || r->o.skills == NULL ||
         hostdir_verify_marker(r->o.skills, r->root, r->marker, on_looked, r, &err) < 0)
-        wipe(r);
+        wipe_marker(r);
     else
-        move(r, PROBE_LOOK);
+        probe_move(r, PROBE_LOOK);
 }
 
 static void on_probe_ready(void *arg, struct session *s, const struct err *err)
@@ -322,14 +322,14 @@ static void on_probe_ready(void *arg, struct session *s, const struct err *err)
     char cmd[160];
     if (s == NULL) {
         note_error(r, err->msg);
-        finish(r);
+        probe_finish(r);
         return;
     }
     r->session = s;
     (void)str_fmt(cmd, sizeof(cmd), "printf " PROBE_TEXT " > %s && readlink /proc/self/ns/net",
                   r->marker);
     if (run_probe(r, cmd, &events))
-        move(r, PROBE_WRITE);
+        probe_move(r, PROBE_WRITE);
     else
         end_probe(r);
 }
@@ -339,7 +339,7 @@ static void start_probe(struct readiness *r, const char *root)
     AUTO(spec) struct spec *spec = spec_new();
     struct err err = {0};
     char one[17], two[17];
-    move(r, PROBE_CREATE);
+    probe_move(r, PROBE_CREATE);
     id_random(one);
     id_random(two);
     (void)str_fmt(r->id, sizeof(r->id), "readiness-%s", one);
@@ -350,7 +350,7 @@ static void start_probe(struct readiness *r, const char *root)
     spec->host_path = xstrdup(root);
     if (manager_acquire(r->o.manager, &spec, 0, 0, on_probe_ready, r, &err) < 0) {
         note_error(r, err.msg);
-        finish(r);
+        probe_finish(r);
     }
 }
 
@@ -377,7 +377,7 @@ static void on_doctor(void *arg, const char *json, size_t len, const struct err 
                                        doctor_says(doctor, "limit-memory") &&
                                        doctor_says(doctor, "limit-pids");
     if (err != NULL || box_paths_managed_place(r->o.paths, &root, &parse_err) < 0)
-        finish(r);
+        probe_finish(r);
     else
         start_probe(r, root);
 }
@@ -385,7 +385,7 @@ static void on_doctor(void *arg, const char *json, size_t len, const struct err 
 /* What can be said without trying. The workspace is a directory of the host, and so is the store of
  * skills: no quota of ours reaches there. Everything else a managed sandbox writes goes to memory
  * file systems of a fixed size, unless its root is writable. */
-static void look(struct readiness *r)
+static void check_settings(struct readiness *r)
 {
     const struct admission_policy *rules = admission_rules(r->o.admission);
     struct readiness_report *p = &r->report;
@@ -420,50 +420,48 @@ static void start_doctor(struct readiness *r)
 {
     struct backend *b = manager_backend(r->o.manager);
     struct err err = {0};
-    look(r);
+    check_settings(r);
     if (!r->report.enforced || !r->report.found[READY_BACKEND_AVAILABLE]) {
-        finish(r);
+        probe_finish(r);
         return;
     }
-    move(r, PROBE_DOCTOR);
+    probe_move(r, PROBE_DOCTOR);
     if (b->ops->doctor(b, on_doctor, r, &err) < 0) {
         note_error(r, err.msg);
-        finish(r);
+        probe_finish(r);
     }
 }
 
 static void on_backend(void *arg, const struct err *err)
 {
-    (void)err; /* whether there is one is asked again, with all the rest */
+    (void)err; /* check_settings() asks again whether there is one */
     start_doctor(arg);
 }
 
 /* Which backend there is comes first. */
-static void begin(struct readiness *r)
+static void probe_begin(struct readiness *r)
 {
     struct backend *b = manager_backend(r->o.manager);
     if (b->ops->probe == NULL) {
         start_doctor(r);
         return;
     }
-    move(r, PROBE_BACKEND);
+    probe_move(r, PROBE_BACKEND);
     b->ops->probe(b, on_backend, r);
 }
 
-void readiness_get(struct readiness *r, readiness_fn *done, void *arg)
+void readiness_get(struct readiness *r, readiness_fn *fn, void *arg)
 {
-    struct waiter *w = xnew(struct waiter), **at = &r->waiters;
-    w->done = done;
+    struct readiness_waiter *w = xnew(struct readiness_waiter);
+    w->done = fn;
     w->arg = arg;
-    while (*at != NULL)
-        at = &(*at)->next;
-    *at = w;
+    STAILQ_INSERT_TAIL(&r->waiters, w, entry);
     if (r->state != PROBE_IDLE)
         return;
     if (r->known && loop_now(manager_loop(r->o.manager)) < r->until)
-        loop_defer_start(manager_loop(r->o.manager), &r->defer, answer);
+        loop_defer_start(manager_loop(r->o.manager), &r->defer, answer_waiters);
     else
-        begin(r);
+        probe_begin(r);
 }
 
 void readiness_failed(const struct readiness_report *report, bool newer, char *ret, size_t size)
@@ -487,8 +485,7 @@ static void write_row(int row, bool value, struct jw *w)
 
 static void write_checks(const struct readiness_report *p, struct jw *w)
 {
-    jw_key(w, "checks");
-    jw_object(w);
+    jw_kobject(w, "checks");
     for (int i = 0; i < READY_CHECK_MAX; i++)
         if (p->enforced || i == READY_BACKEND_AVAILABLE)
             write_row(i, p->checks[i], w);
@@ -500,13 +497,11 @@ void readiness_write(const struct readiness_report *report, struct jw *w)
     const struct readiness_report *p = report;
     jw_kbool(w, "ready", p->ready);
     jw_kstr(w, "mode", p->enforced ? "grant_enforced" : "standard");
-    jw_key(w, "backend");
-    jw_object(w);
+    jw_kobject(w, "backend");
     jw_kstr(w, "name", p->backend);
     jw_kbool(w, "available", p->found[READY_BACKEND_AVAILABLE]);
     if (p->enforced) {
-        jw_key(w, "details");
-        jw_object(w);
+        jw_kobject(w, "details");
         jw_kbool(w, "available", p->found[READY_BACKEND_AVAILABLE]);
         for (int i = 0; i < READY_CHECK_MAX; i++)
             if (rows[i].flags & ROW_DETAIL)

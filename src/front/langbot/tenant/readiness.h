@@ -51,7 +51,7 @@ struct readiness_report {
 /* All borrowed for the life of the object. */
 struct readiness_options {
     struct manager *manager;
-    struct jobs *skills; /* who looks at directories of the host; NULL: nobody does */
+    struct jobs *skills; /* looks at directories of the host; NULL: box-fetch is missing */
     const struct admission *admission;
     const struct box_paths *paths;
     const struct box_limits *limits;
@@ -61,7 +61,7 @@ struct readiness_options {
 };
 
 struct readiness *readiness_new(const struct readiness_options *options);
-void readiness_free(struct readiness *r); /* who still waits is not told */
+void readiness_free(struct readiness *r); /* callbacks that wait are not called */
 DEFINE_CLEANUP(readiness)
 
 /* The name that clients are to know the backend by; NULL: none is selected. Where admission is
@@ -70,12 +70,10 @@ DEFINE_CLEANUP(readiness)
  * has shown that it does; a name of the operator's choice is left alone. */
 const char *readiness_backend(const struct readiness *r);
 #define READINESS_BACKEND "nsjail"
-/* Whether what was found is what that name stands for. */
-bool readiness_isolates(const struct readiness_report *report);
 
 /* From the loop, exactly once; the report is borrowed for the call. */
 typedef void readiness_fn(void *arg, const struct readiness_report *report);
-void readiness_get(struct readiness *r, readiness_fn *done, void *arg);
+void readiness_get(struct readiness *r, readiness_fn *fn, void *arg);
 void readiness_clear(struct readiness *r); /* the next one looks again */
 
 void readiness_write(const struct readiness_report *report, struct jw *w); /* members only */

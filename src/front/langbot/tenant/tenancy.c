@@ -6,10 +6,11 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <search.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/buf.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
@@ -22,18 +23,13 @@
 /* What is left of SPEC_ID_MAX behind the longest prefix. */
 #define LOGICAL_MAX (SPEC_ID_MAX - TENANT_PREFIX_SIZE)
 
-static bool is_not_empty(const char *s)
-{
-    return s[0] != '\0';
-}
-
 /* clang-format off */
 static const struct field context_fields[] = {
     {"instance_uuid", FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, offsetof(struct tenant_context, instance_uuid),
-     .max = SPEC_ID_MAX, .valid = is_not_empty, .rule = "must not be empty",
+     .max = SPEC_ID_MAX, .valid = text_not_empty, .rule = "must not be empty",
      .doc = "The trusted instance."},
     {"workspace_uuid", FIELD_STR, FIELD_REQUIRED | FIELD_TRIM, offsetof(struct tenant_context, workspace_uuid),
-     .max = SPEC_ID_MAX, .valid = is_not_empty, .rule = "must not be empty",
+     .max = SPEC_ID_MAX, .valid = text_not_empty, .rule = "must not be empty",
      .doc = "The workspace that the caller acts for."},
     {"placement_generation", FIELD_INT, 0, offsetof(struct tenant_context, placement_generation),
      .number = 1, .min = 1, .max = INT64_MAX - 1,
@@ -192,23 +188,48 @@ bool tenant_of_physical(const char *id, char ret_ns[static NS_SIZE], int64_t *re
     return true;
 }
 
+/* Tables by namespace. */
+
+static int by_ns(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+void *ns_table_find(const struct ns_table *t, const char *ns)
+{
+    void *const *at = tfind(ns, &t->tree, by_ns);
+    return at != NULL ? *at : NULL;
+}
+
+void *ns_table_need(struct ns_table *t, const char *ns, size_t size)
+{
+    void *e = ns_table_find(t, ns);
+    if (e != NULL || t->n >= t->max)
+        return e;
+    e = xcalloc(1, size);
+    (void)str_copy(e, NS_SIZE, ns);
+    if (tsearch(e, &t->tree, by_ns) == NULL)
+        abort(); /* as xcalloc() */
+    t->n++;
+    return e;
+}
+
 /* The fence. */
 
 struct fenced {
-    struct nsmap_entry entry;
+    char ns[NS_SIZE]; /* first: the key of the tree */
     int64_t generation;
-    bool found; /* in what an earlier daemon left; nobody has come with it yet */
+    bool found; /* in a session that boxd took over; no request has shown it yet */
 };
 
 struct fence {
-    struct nsmap map; /* of struct fenced, owned */
-    size_t max;
+    struct ns_table table; /* of struct fenced */
 };
 
 struct fence *fence_new(size_t max)
 {
     struct fence *f = xnew(struct fence);
-    f->max = max;
+    f->table.max = max;
     return f;
 }
 
@@ -216,45 +237,28 @@ void fence_free(struct fence *f)
 {
     if (f == NULL)
         return;
-    for (struct nsmap_entry *e; (e = nsmap_take(&f->map)) != NULL;)
-        free(e); /* the first member of its record */
-    nsmap_done(&f->map);
+    tdestroy(f->table.tree, free);
     free(f);
 }
 
 void fence_set_max(struct fence *f, size_t max)
 {
-    f->max = max;
-}
-
-size_t fence_count(const struct fence *f)
-{
-    return f->map.n;
-}
-
-static struct fenced *find(const struct fence *f, const char *ns)
-{
-    static_assert(offsetof(struct fenced, entry) == 0, "an entry is its record");
-    return (struct fenced *)(void *)nsmap_find(&f->map, ns);
+    f->table.max = max;
 }
 
 int64_t fence_current(const struct fence *f, const char *ns)
 {
-    const struct fenced *e = find(f, ns);
+    const struct fenced *e = ns_table_find(&f->table, ns);
     return e != NULL ? e->generation : 0;
 }
 
 int fence_pass(struct fence *f, const char *ns, int64_t generation, struct err *err)
 {
-    struct fenced *e = find(f, ns);
-    if (e == NULL && f->map.n >= f->max)
+    struct fenced *e = ns_table_need(&f->table, ns, sizeof(*e));
+    if (e == NULL)
         return err_set(err, ERR_LIMIT,
                        "Box generation fence capacity reached; refusing an unbounded Workspace "
                        "allocation");
-    if (e == NULL) {
-        e = xnew(struct fenced);
-        nsmap_add(&f->map, &e->entry, ns);
-    }
     if (generation < e->generation)
         return err_set(err, ERR_DENIED, "Stale Box placement generation");
     if (generation == e->generation && !e->found)
@@ -266,6 +270,8 @@ int fence_pass(struct fence *f, const char *ns, int64_t generation, struct err *
 
 void fence_found(struct fence *f, const char *ns, int64_t generation)
 {
-    if (fence_pass(f, ns, generation, NULL) > 0)
-        find(f, ns)->found = true;
+    struct fenced *e =
+        fence_pass(f, ns, generation, NULL) > 0 ? ns_table_find(&f->table, ns) : NULL;
+    if (e != NULL)
+        e->found = true;
 }

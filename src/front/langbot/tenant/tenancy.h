@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Whose session it is. A caller on the LangBot wire acts for a workspace of an instance, in a
- * placement generation; its names for sessions become names of ours, and a newer generation shuts
- * out the older ones. */
+/* The tenant that a session belongs to. A caller on the LangBot wire acts for a workspace of an
+ * instance, in a placement generation; its names for sessions become names of core, and a newer
+ * generation shuts out the older ones. */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/cleanup.h"
-#include "front/langbot/tenant/nsmap.h"
 
 struct err;
 struct fence;
 struct json;
 struct model;
 struct report;
+
+#define NS_SIZE 28 /* of the namespace of a workspace: "ws-", 24 hex digits of a hash, NUL */
 
 /* "ActionContext" of the wire. */
 struct tenant_context {
@@ -48,21 +49,29 @@ void tenant_prefix(const char *ns, int64_t generation, char ret[static TENANT_PR
 int tenant_physical(const char *prefix, const char *logical, char **ret, struct err *err);
 /* The caller's name of a session of its own; other names are given back as they are. */
 const char *tenant_logical(const char *prefix, const char *physical);
-/* Whether a name was made by tenant_physical() for anybody. */
+/* Whether a name was made by tenant_physical(), for any workspace. */
 bool tenant_name_is_physical(const char *id);
-/* Whose it is, and of which generation; false: not such a name. */
+/* The workspace and the generation of such a name; false: it is no such name. */
 bool tenant_of_physical(const char *id, char ret_ns[static NS_SIZE], int64_t *ret_generation);
+
+/* A bounded table by namespace. Its entries begin with `char ns[NS_SIZE]`. */
+struct ns_table {
+    void *tree; /* of entries, owned; see tsearch(3) */
+    size_t n, max;
+};
+void *ns_table_find(const struct ns_table *t, const char *ns); /* NULL: none */
+/* The entry, made with zeros in it where it is missing; NULL: there is no room for one more. */
+void *ns_table_need(struct ns_table *t, const char *ns, size_t size);
 
 /* The generation fence: the highest generation seen of each workspace. It only ever grows. */
 struct fence *fence_new(size_t max);
 void fence_free(struct fence *f);
 DEFINE_CLEANUP(fence)
 void fence_set_max(struct fence *f, size_t max); /* more than that stay, and none is added */
-size_t fence_count(const struct fence *f);
 int64_t fence_current(const struct fence *f, const char *ns); /* 0: never seen */
-/* A session of that generation was there before us: older ones are shut out as if we had seen it.
- * The first who comes with it passes as one that just became current, because older sessions may
- * be there, too. */
+/* boxd took over a session of that generation: older generations are shut out as if a request had
+ * shown it. The first request of it still passes as one that just became current, because older
+ * sessions may be there, too. */
 void fence_found(struct fence *f, const char *ns, int64_t generation);
 /* 0: it is the current generation. 1: it just became that. ERR_DENIED: stale; ERR_LIMIT: no room
  * for one more workspace. */

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What the wires of box-init (init_wire.h) and of box-guest (guest_wire.h) have in common: resource
+ * limits, the size of a request to start a program, and how a program ended. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define INSIDE_STRINGS_MAX (16U << 20) /* argv + environment + cwd, all together */
+#define INSIDE_RLIMITS_MAX 12U
+
+struct inside_rlimit {
+    uint32_t resource, pad;
+    uint64_t soft, hard;
+};
+
+/* The numbers of a request: argc + envc + 1 strings (argv, environment, cwd) in strings_len bytes,
+ * at least one of which is a program's name. child.c finds the strings themselves. */
+static inline bool inside_start_fits(uint32_t argc, uint32_t envc, size_t strings_len)
+{
+    return strings_len > 0 && strings_len <= INSIDE_STRINGS_MAX && argc > 0 &&
+           argc <= strings_len && envc <= strings_len;
+}
+
+enum inside_exited_flags {
+    INSIDE_EXITED_TIMEOUT = 1U << 0,
+    INSIDE_EXITED_OOM = 1U << 1,
+    INSIDE_EXITED_KILLED = 1U << 2,    /* by a request of boxd to kill the whole tree */
+    INSIDE_EXITED_DISK_FULL = 1U << 3, /* the session's quota has nothing left */
+};
+
+/* Why a program never ran; `error` is then the errno. */
+enum inside_stage {
+    INSIDE_STAGE_NONE,
+    INSIDE_STAGE_LIMIT,   /* too many programs, or no process to be had */
+    INSIDE_STAGE_REQUEST, /* malformed request */
+    INSIDE_STAGE_CWD,     /* working directory */
+    INSIDE_STAGE_CONFINE, /* a wall could not be put up: nothing was run */
+    INSIDE_STAGE_EXEC,    /* execve */
+};
+
+struct inside_exited {
+    uint32_t flags; /* enum inside_exited_flags */
+    uint32_t stage; /* enum inside_stage */
+    int32_t error;
+    int32_t wait_status; /* as from waitpid(2), valid when stage is NONE */
+    uint32_t remaining;  /* processes of this program that still run */
+    uint32_t pad;
+    uint64_t duration_ns, cpu_ns, max_rss_kb;
+};
