@@ -425,6 +425,7 @@ static int prepare(struct launch_host *h, const struct options *o, int *ret_turn
     h->bare_fd = h->rootful ? bare_make() : -1;
     launch_refill_storage(h, LAUNCH_SPARES_MAX);
     prewarm_init(&h->ahead, h->rootful, &h->cgroups);
+    h->cgroups.reuse = h->ahead.on;
     prewarm_refill(&h->ahead, 0, 0, h->daemon_uid, h->daemon_gid);
     return 0;
 }

@@ -13,6 +13,7 @@ import tempfile
 import pytest
 from boxlib import ApiError, Boxd
 from hostlib import SCALE, need, until
+from watch import Watch
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to hand out cgroups")
 USER = 12345
@@ -185,3 +186,41 @@ def test_an_ordinary_user_has_none_on_v2():
 def test_an_ordinary_user_with_a_group_with(given):
     with delegated(given) as group:
         row(as_user(group), given, user=True)
+
+
+@HYBRID
+def test_a_memory_group_that_is_used_again_has_nothing_of_its_last_session():
+    """With thousands of sessions the kernel takes milliseconds to end one, so the next session gets it. A session
+    that leaves much memory behind, or had groups of its own in it, does not hand its group on."""
+    hog = "x = bytearray(100 << 20)"
+    with contextlib.closing(Boxd()) as boxd:
+        api = boxd.client()
+
+        def group(sid):
+            return Watch(api, sid).group("memory")
+
+        api.new("first", memory_mb=32)
+        was = group("first")
+        inode = was.stat().st_ino
+        assert api.x("first", "python3", "-c", hog)["outcome"] == "oom_killed"
+        api.rm("first")
+        assert not was.exists() and (was.parent / "used-0").stat().st_ino == inode
+        for n in range(5):  # the spare one that is there comes first
+            sid = f"next{n}"
+            api.new(sid, memory_mb=256)
+            here = group(sid)
+            if here.stat().st_ino == inode:
+                break
+        else:
+            pytest.fail("the group was not used again")
+        assert int((here / "memory.max_usage_in_bytes").read_text()) < 16 << 20
+        assert int((here / "memory.limit_in_bytes").read_text()) == 256 << 20
+        assert int((here / "memory.kmem.tcp.limit_in_bytes").read_text()) == 64 << 20
+        assert api.x(sid, "python3", "-c", hog)["outcome"] == "exited"
+        assert api.sh(sid, "kill -9 $$")["outcome"] == "signaled"  # no blame for the kill of before
+        top = here.parent
+        (here / "own").mkdir()
+        api.rm(sid)
+        assert inode not in {p.stat().st_ino for p in top.iterdir()}
+        boxd.stop()
+        assert not top.exists()

@@ -77,7 +77,8 @@ def _cgroups(tag):
     found = []
     for root, dirs, _ in os.walk(CGROUPS):  # other instances come and go meanwhile
         if f"/{tag}" in root:
-            found += [os.path.join(root, d) for d in dirs if d != "spare"]  # kept for the next session
+            # Kept for the next sessions, empty.
+            found += [os.path.join(root, d) for d in dirs if d != "spare" and not d.startswith("used-")]
     return found
 
 

@@ -21,6 +21,7 @@ struct cgroup_host {
     int v1_fd[CGROUP_CONTROLLERS]; /* the same in each v1 hierarchy, -1: none */
     bool enforced[CGROUP_CONTROLLERS];
     char why[CGROUP_CONTROLLERS][120]; /* when not enforced: the reason */
+    bool reuse; /* memory groups of v1 whose session has ended are kept for cgroup_spare_make() */
 };
 
 /* v1 counts what sockets of IPv4 and IPv6 hold beside all other memory, and limits it only when it
@@ -82,7 +83,7 @@ int cgroup_kill(const struct cgroup_host *h, const char *name); /* everything in
 /* Stops every process in it where it stands, or lets them go on; v2, also beside controllers on v1.
  * -EOPNOTSUPP: there is no v2 tree. Killing works all the same. */
 int cgroup_freeze(const struct cgroup_host *h, const char *name, bool frozen);
-/* Removes the directories; every process must be gone. */
+/* Removes the directories, or keeps one for the next session; every process must be gone. */
 int cgroup_remove(const struct cgroup_host *h, const char *name);
 
 /* What the kernel says now; 0 where it does not say. */

@@ -196,35 +196,50 @@ void prewarm_leave_netns(const struct prewarm *a)
     abort();
 }
 
-void prewarm_refill(struct prewarm *a, uint32_t next_index, uint32_t quota_us, uid_t daemon_uid,
-                    gid_t daemon_gid)
+/* Orders what is missing. While an order for descriptors is under way, `again` remembers to look
+ * once more: a session may have taken some since. */
+static void order_missing(struct prewarm *a)
 {
     collect(a);
+    a->again = a->asked;
     if (!a->on || a->asked)
         return;
-    if (a->map_fd >= 0 && a->key.index != next_index)
+    if (a->map_fd >= 0 && a->key.index != a->next.index)
         fd_close_many(&a->map_fd, 1);
-    struct order o = {.map = a->map_fd < 0,
+    struct order o = {.key = a->next,
+                      .map = a->map_fd < 0,
                       .netns = a->netns_fd < 0,
-                      .groups = !a->asked_groups && (!a->groups || a->quota_us != quota_us),
-                      .quota_us = quota_us};
+                      .groups = !a->asked_groups && (!a->groups || a->quota_us != a->next_quota_us),
+                      .quota_us = a->next_quota_us};
     if (!o.map && !o.netns && !o.groups)
         return;
-    o.key = a->key = (struct idmap_key){
-        .index = next_index, .uid = daemon_uid, .gid = daemon_gid, .root_too = true};
+    a->key = a->next;
     bool sent = send(a->sock, &o, sizeof(o), MSG_NOSIGNAL) == (ssize_t)sizeof(o);
     a->asked = sent && (o.map || o.netns);
     if (sent && o.groups) {
         a->asked_groups = true;
         a->groups = false; /* the maker changes the CPU limit of those that are there */
-        a->quota_us = quota_us;
+        a->quota_us = a->next_quota_us;
     }
+}
+
+void prewarm_refill(struct prewarm *a, uint32_t next_index, uint32_t quota_us, uid_t daemon_uid,
+                    gid_t daemon_gid)
+{
+    a->next = (struct idmap_key){
+        .index = next_index, .uid = daemon_uid, .gid = daemon_gid, .root_too = true};
+    a->next_quota_us = quota_us;
+    order_missing(a);
 }
 
 void prewarm_settle(struct prewarm *a)
 {
-    while (a->asked && collect_one(a, 0))
-        continue;
+    do {
+        while (a->asked && collect_one(a, 0))
+            continue;
+        if (a->again)
+            order_missing(a);
+    } while (a->asked);
 }
 
 bool prewarm_take_groups(struct prewarm *a, uint32_t quota_us)

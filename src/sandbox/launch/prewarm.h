@@ -19,15 +19,18 @@ struct cgroup_host;
 
 struct prewarm {
     bool on;
-    int home_fd;          /* our own network namespace, owned */
-    int sock;             /* to the maker, owned */
-    bool asked;           /* for descriptors that have not come yet */
-    bool asked_groups;    /* the same for groups */
-    int netns_fd;         /* prepared, owned; -1: none */
-    int map_fd;           /* prepared, owned; -1: none */
-    struct idmap_key key; /* whose range it is for */
-    bool groups;          /* prepared, see cgroup_spare_make() */
-    uint32_t quota_us;    /* their CPU limit */
+    int home_fd;           /* our own network namespace, owned */
+    int sock;              /* to the maker, owned */
+    bool asked;            /* for descriptors that have not come yet */
+    bool asked_groups;     /* the same for groups */
+    int netns_fd;          /* prepared, owned; -1: none */
+    int map_fd;            /* prepared, owned; -1: none */
+    struct idmap_key key;  /* whose range it is for */
+    bool groups;           /* prepared, see cgroup_spare_make() */
+    uint32_t quota_us;     /* their CPU limit */
+    struct idmap_key next; /* what the next session most likely needs */
+    uint32_t next_quota_us;
+    bool again; /* an order was under way when something was missing */
 };
 
 /* Starts the maker. Without one nothing is prepared; `on` false leaves it at that. */
