@@ -45,6 +45,7 @@ _box() {
     run:--cpus) return ;;
     run:--pids) return ;;
     run:--pids-limit) return ;;
+    run:--quota) return ;;
     run:--quota-mb) return ;;
     run:--read-only-root) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur"); return ;;
     run:--mount) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
@@ -54,12 +55,19 @@ _box() {
     run:--env) return ;;
     run:--env-file) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     run:--workdir) return ;;
+    run:--user) return ;;
     run:--entrypoint) return ;;
     exec:--timeout) return ;;
     exec:--env) return ;;
     exec:--env-file) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     exec:--workdir) return ;;
+    exec:--user) return ;;
     ps:--format) mapfile -t COMPREPLY < <(compgen -W 'json table TEMPLATE' -- "$cur"); return ;;
+    update:--memory) return ;;
+    update:--memory-mb) return ;;
+    update:--cpus) return ;;
+    update:--pids) return ;;
+    update:--pids-limit) return ;;
     inspect:--format) mapfile -t COMPREPLY < <(compgen -W 'json TEMPLATE' -- "$cur"); return ;;
     events:--format) mapfile -t COMPREPLY < <(compgen -W 'json TEMPLATE' -- "$cur"); return ;;
     doctor:--backend) mapfile -t COMPREPLY < <(compgen -W 'native runsc docker podman' -- "$cur"); return ;;
@@ -76,6 +84,7 @@ _box() {
     mcp\ run:--cpus) return ;;
     mcp\ run:--pids) return ;;
     mcp\ run:--pids-limit) return ;;
+    mcp\ run:--quota) return ;;
     mcp\ run:--quota-mb) return ;;
     mcp\ run:--read-only-root) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur"); return ;;
     mcp\ run:--mount) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
@@ -100,6 +109,7 @@ _box() {
     mcp\ serve:--cpus) return ;;
     mcp\ serve:--pids) return ;;
     mcp\ serve:--pids-limit) return ;;
+    mcp\ serve:--quota) return ;;
     mcp\ serve:--quota-mb) return ;;
     mcp\ serve:--read-only-root) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur"); return ;;
     mcp\ serve:--mount) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
@@ -107,11 +117,11 @@ _box() {
     esac
     local words=''
     case $verb in
-    '') words='run exec cp port ps ls rm stop start pause unpause rename inspect events doctor info config audit mcp completion help --help --version' ;;
+    '') words='run exec cp port ps ls rm stop start pause unpause rename update diff inspect events doctor info config audit mcp completion help --help --version' ;;
     mcp) words='run ls logs serve' ;;
-    run) words=' --session --temporary --name --rm --image --network --memory --memory-mb --cpus --pids --pids-limit --quota-mb --read-only-root --mount --volume --publish --best-effort --timeout --env --env-file --workdir --entrypoint --tty --interactive --help --' ;;
-    exec) words=' --timeout --env --env-file --workdir --tty --interactive --help --'; [[ $cur == -* ]] || _box_names ;;
-    cp) words=' --recursive --help' ;;
+    run) words=' --session --temporary --name --rm --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --publish --best-effort --timeout --env --env-file --workdir --user --entrypoint --tty --interactive --quiet --help --' ;;
+    exec) words=' --timeout --env --env-file --workdir --user --tty --interactive --help --'; [[ $cur == -* ]] || _box_names ;;
+    cp) words=' --recursive --quiet --help' ;;
     port) words=' --json --help'; [[ $cur == -* ]] || _box_names ;;
     ps|ls) words=' --all --quiet --format --json --help' ;;
     rm) words=' --all --force --help'; [[ $cur == -* ]] || _box_names ;;
@@ -120,18 +130,20 @@ _box() {
     pause) words=' --help'; [[ $cur == -* ]] || _box_names ;;
     unpause) words=' --help'; [[ $cur == -* ]] || _box_names ;;
     rename) words=' --help' ;;
+    update) words=' --memory --memory-mb --cpus --pids --pids-limit --help'; [[ $cur == -* ]] || _box_names ;;
+    diff) words=' --json --help'; [[ $cur == -* ]] || _box_names ;;
     inspect) words=' --format --help'; [[ $cur == -* ]] || _box_names ;;
     events) words=' --format --json --help'; [[ $cur == -* ]] || _box_names ;;
     doctor) words=' --attack --backend --image --format --output --json --help' ;;
     info) words=' --json --help' ;;
     config) words=' --json --config --explain --help' ;;
     audit) words='verify --json --config --head --help' ;;
-    mcp\ run) words=' --image --network --memory --memory-mb --cpus --pids --pids-limit --quota-mb --read-only-root --mount --volume --best-effort --name --host-path --host-path-mode --env --env-file --workdir --startup-timeout --install --profile --fallback --retry-delays --config --help --' ;;
+    mcp\ run) words=' --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --best-effort --name --host-path --host-path-mode --env --env-file --workdir --startup-timeout --install --profile --fallback --retry-delays --config --help --' ;;
     mcp\ ls) words=' --json --help' ;;
     mcp\ logs) words=' --follow --help' ;;
-    mcp\ serve) words=' --session --image --network --memory --memory-mb --cpus --pids --pids-limit --quota-mb --read-only-root --mount --volume --help' ;;
+    mcp\ serve) words=' --session --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --help' ;;
     completion) words='bash zsh fish --help' ;;
-    help) words='run exec cp port ps ls rm stop start pause unpause rename inspect events doctor info config audit mcp completion help --help --version' ;;
+    help) words='run exec cp port ps ls rm stop start pause unpause rename update diff inspect events doctor info config audit mcp completion help --help --version' ;;
     esac
     mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W "$words" -- "$cur")
 }

@@ -210,6 +210,11 @@ struct backend_ops {
      * stop() and destroy() is used on a frozen one. */
     int (*pause)(struct sandbox *sb, bool paused, backend_done_fn *done, void *arg,
                  struct err *err);
+    /* Optional: gives the sandbox, frozen or not, the limits of the spec at once: memory,
+     * processors and processes, all or none. ERR_STATE where it uses more memory already. Of the
+     * rest of the spec nothing changes. */
+    int (*update)(struct sandbox *sb, const struct spec *spec, backend_done_fn *done, void *arg,
+                  struct err *err);
     /* When the sandbox is to end if no daemon is there to say otherwise: a time of CLOCK_BOOTTIME,
      * 0 for as long as the backend keeps any. Cheap, no answer. */
     void (*set_deadline)(struct sandbox *sb, uint64_t boot_ns);
@@ -252,6 +257,10 @@ struct backend_ops {
 
     /* The limits and walls in force, read back from the kernel, as a JSON object. */
     int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
+    /* Optional: which files of the image the sandbox has changed, as a JSON object: changes, each
+     * {kind: added, changed or deleted, path}, and whether they are truncated. Only where its root
+     * is writable. */
+    int (*diff)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
     /* Optional: why a field of such a spec, one of backend_asked, is not enforced in its sandbox;
      * NULL: it is. Lives as long as the backend. */
     const char *(*unenforced)(const struct backend *b, const struct spec *spec, unsigned field);

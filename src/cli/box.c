@@ -62,6 +62,8 @@ static int (*const verbs[VERB_MAX])(struct app *app, const struct args *args, st
     [VERB_PAUSE] = verb_state,
     [VERB_UNPAUSE] = verb_state,
     [VERB_RENAME] = verb_rename,
+    [VERB_UPDATE] = verb_state,
+    [VERB_DIFF] = verb_diff,
     [VERB_INSPECT] = verb_inspect,
     [VERB_EVENTS] = verb_events,
     [VERB_DOCTOR] = verb_doctor,
@@ -85,6 +87,8 @@ static int run(int argc, char *argv[], struct err *err)
     int r = args_parse(argc, argv, &args, err);
     if (r >= 0)
         r = app_init(&app, err);
+    if (args.quiet)
+        text_wait_never();
     if (r >= 0)
         r = verbs[args.verb](&app, &args, err);
     if (app.signo != 0)

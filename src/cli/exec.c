@@ -188,8 +188,7 @@ static void say_outcome(const struct outcome_report *r, const struct outcome_con
             (void)buf_printf(say, " (limit %lld MiB)", (long long)c->memory_mb);
         break;
     case OUTCOME_IS_QUOTA_EXCEEDED:
-        (void)buf_puts(say,
-                       has_error ? r->error : "the disk of the session is full (see --quota-mb)");
+        (void)buf_puts(say, has_error ? r->error : "the disk of the session is full (see --quota)");
         break;
     case OUTCOME_IS_SESSION_LOST:
         (void)buf_printf(say, "the session was lost while the command ran%s%s",
@@ -508,6 +507,7 @@ static void got_started(struct exec_call *j, const struct job_event *event)
     if (j->state != EXEC_ASKED)
         return; /* boxd says it once */
     exec_move(j, EXEC_RUNNING);
+    app_patience_stop(j->app);
     if (event->temporary && j->args->verb == VERB_RUN && !j->args->temporary && !j->args->remove &&
         args_given(j->args, SPEC_SESSION_ID))
         text_say("session '%s' is not kept: it was made as a temporary one, or its backend cannot "
@@ -649,8 +649,7 @@ static void on_app_signal(struct app *app, int signo)
 static void send_size(struct exec_call *j)
 {
     AUTO_DONE(buf) struct buf text = BUF_INIT(CONTROL_MAX);
-    uint16_t rows;
-    uint16_t cols;
+    uint16_t rows, cols;
 
     tty_size(&rows, &cols);
     if (j->state == EXEC_RUNNING && job_write_resize(&text, rows, cols) >= 0)
@@ -726,14 +725,15 @@ static int exec_run(struct exec_call *j, struct err *err)
     static const struct app_ws ws = {.target = TARGET, .handlers = &handlers, .opened = on_opened};
 
     int r = take_terminal(j, err);
-    if (r < 0)
-        return r;
-    r = app_open_ws(j->app, &ws, j, err);
+    if (r == 0)
+        r = app_open_ws(j->app, &ws, j, err);
     if (r < 0)
         return r;
     j->app->take_signal = on_app_signal;
     j->app->arg = j;
+    app_patience_start(j->app, "waiting for the session");
     r = app_wait(j->app, err);
+    app_patience_stop(j->app);
     j->app->take_signal = NULL;
     return r;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* `box inspect` and `box events`: all that boxd tells of a session, and what happens to sessions as
- * it happens. */
+/* `box inspect`, `box diff` and `box events`: all that boxd tells of a session, what it has changed
+ * of its image, and what happens to sessions as it happens. */
 
 #include <errno.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "base/strv.h"
 #include "cli/args/args.h"
 #include "cli/io/app.h"
 #include "cli/io/format.h"
@@ -138,6 +140,67 @@ int verb_inspect(struct app *app, const struct args *args, struct err *err)
     r = buf_error(&list);
     r = r < 0 ? err_sys(err, -r, "write the sessions") : text_print_json(&list, err);
     return r < 0 ? r : status;
+}
+
+/* diff. */
+
+/* Behind the letter and the blank. */
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a + 2, *(char *const *)b + 2);
+}
+
+/* A quotation mark inside of a text has a backslash before it, so this is no name of a file. */
+static bool body_says(const struct buf *body, const char *member)
+{
+    return memmem(buf_str(body), body->len, member, strlen(member)) != NULL;
+}
+
+static int put_changes(const struct buf *body, struct buf *out, struct err *err)
+{
+    AUTO(json) struct json *change = NULL;
+    AUTO_STRV char **lines = NULL;
+    struct items it;
+
+    int r = items_init(&it, buf_str(body), body->len, "changes", err);
+    while (r >= 0 && (r = items_next(&it, &change, err)) > 0) {
+        const char *kind = json_str(json_get(change, "kind"));
+        const char *path = json_str(json_get(change, "path"));
+        AUTO_DONE(buf) struct buf name = BUF_INIT(APP_BODY_MAX);
+        (void)text_escape(&name, path != NULL ? path : "", path != NULL ? strlen(path) : 0);
+        char letter = str_eq(kind, "added") ? 'A' : str_eq(kind, "deleted") ? 'D' : 'C';
+        strv_push(&lines, xasprintf("%c %s", letter, buf_str(&name)));
+    }
+    if (lines != NULL)
+        qsort(lines, strv_len(lines), sizeof(*lines), by_path);
+    for (char **line = lines; line != NULL && *line != NULL && r >= 0; line++)
+        r = buf_printf(out, "%s\n", *line);
+    return r;
+}
+
+int verb_diff(struct app *app, const struct args *args, struct err *err)
+{
+    AUTO_DONE(buf) struct buf body = BUF_INIT(APP_BODY_MAX);
+    AUTO_DONE(buf) struct buf out = BUF_INIT(APP_BODY_MAX);
+    AUTO_FREE char *target = xasprintf("/v1/sessions/%s/changes", args->names[0]);
+    int r = app_connect(app, DAEMON_RUNNING, err);
+
+    if (r >= 0)
+        r = app_call(app, "GET", target, &body, err);
+    if (r >= 0 && args->json)
+        return text_print_json(&body, err);
+    if (r >= 0)
+        r = put_changes(&body, &out, err);
+    if (r < 0)
+        return r;
+    if (body_says(&body, "\"read_only_rootfs\":true"))
+        text_say(
+            "session '%s' has a read-only root, so no file of the image can change; its own files "
+            "are in the workspace and its home: box exec %s find /workspace",
+            args->names[0], args->names[0]);
+    if (body_says(&body, "\"truncated\":true"))
+        text_say("there are more changes than are listed");
+    return text_print(&out, err);
 }
 
 /* events. */

@@ -313,6 +313,7 @@ static void on_event(void *arg, const struct event *event)
     case EVENT_SESSION_PAUSED:
     case EVENT_SESSION_UNPAUSED:
     case EVENT_SESSION_RENAMED:
+    case EVENT_SESSION_UPDATED:
     case EVENT_PROCESS_STARTED:
     case EVENT_EXEC_ENDED:
     case EVENT_KIND_MAX:

@@ -108,7 +108,7 @@ struct init_exec {
     uint32_t strings_len;
     uint64_t timeout_ns; /* 0: none. Enforced by PID 1, also while no boxd is there. */
     uint16_t rows, cols;
-    uint32_t pad;
+    uint32_t nproc;        /* RLIMIT_NPROC of the command; 0: as the session was made with */
     uint64_t memory_bytes; /* PROC: 0: what the session has */
 };
 

@@ -469,6 +469,7 @@ static int build(const struct policy *p, const struct policy_request *request,
         return r;
     if (authz_share(request->scope) != NULL)
         s->own.owner = xstrdup(authz_share(request->scope));
+    s->own.profile = xstrdup(d.profile->name);
     s->own.env_locked = profile_locks(d.profile, SPEC_ENV);
     s->own.bound = authz_is_user(request->scope, &s->own.uid);
     if (ret_decision != NULL)
@@ -503,4 +504,23 @@ int policy_tool_spec(const struct policy *p, const struct policy_request *reques
     if (r < 0)
         return r;
     return build(p, &named, (struct payload){arguments, true}, ret, ret_decision, err);
+}
+
+int policy_check_change(const struct policy *p, const struct authz_scope *scope,
+                        const struct spec *spec, uint64_t changed, struct err *err)
+{
+    const struct profile *profile = NULL;
+    int r = policy_profile(p, spec->own.profile, &profile, err);
+
+    if (r < 0)
+        return r;
+    assert(profile != NULL);
+    r = authz_check_profile(scope, profile->name, err);
+    for (size_t i = 0; r == 0 && i < SPEC_FIELD_MAX; i++)
+        if (profile->locked & changed & FIELD_BIT(i))
+            r = err_set(err, ERR_DENIED,
+                        "%s cannot be changed: profile '%.64s' of session '%.100s' locks it; make "
+                        "a session with another profile",
+                        spec_model.fields[i].name, profile->name, spec->session_id);
+    return r;
 }

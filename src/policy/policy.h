@@ -135,6 +135,11 @@ int policy_payload_spec(const struct policy *p, const struct policy_request *req
                         const struct json *payload, struct spec **ret,
                         struct policy_decision *ret_decision, struct err *err);
 
+/* Whether fields of a session that was made of the spec, a set of FIELD_BIT(), may be changed: its
+ * profile must not lock them, and the scope must have that profile. ERR_DENIED. */
+int policy_check_change(const struct policy *p, const struct authz_scope *scope,
+                        const struct spec *spec, uint64_t changed, struct err *err);
+
 /* The name of the query's session, owned. */
 int policy_session_id(const struct policy *p, const struct json *query, char **ret,
                       struct err *err);

@@ -634,6 +634,14 @@ int priv_client_ask_about(struct priv_client *c, enum priv_type type, const char
     return request(c, &m.head, sizeof(m), fn, arg, err);
 }
 
+int priv_client_update(struct priv_client *c, const char *name, const struct cgroup_limits *limits,
+                       priv_reply_fn *fn, void *arg, struct err *err)
+{
+    struct priv_update m = {.of = {.head = {.type = PRIV_UPDATE}}, .limits = *limits};
+    (void)snprintf(m.of.name, sizeof(m.of.name), "%s", name);
+    return request(c, &m.of.head, sizeof(m), fn, arg, err);
+}
+
 int priv_client_ask(struct priv_client *c, enum priv_type type, priv_reply_fn *fn, void *arg,
                     struct err *err)
 {

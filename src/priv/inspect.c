@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What box-priv can tell: about one sandbox, about this host, and about what processes hold. */
+/* What box-priv can tell about one sandbox, about this host, and about what processes hold; and the
+ * change of a sandbox's limits. */
 
+#include <assert.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -164,7 +166,7 @@ int priv_on_probe(struct priv *p, const void *data, size_t len, struct err *err)
 #define SEEN_MAX 65536U /* a power of two; three quarters of it are used */
 #define CPU_SECONDS 4
 #define WALL_SECONDS 60U
-#define RESULT_FD 3
+#define KEPT_MAX 8
 #define LOCK_BYTES 192U /* struct file_lock */
 
 struct walk {
@@ -306,23 +308,28 @@ static void look_at_storage(struct walk *w)
     w->held.incomplete |= found->too_many;
 }
 
-/* A process that waits for the end of one of box-priv's descriptors would wait for this child:
- * only these stay open. */
-static int keep_fds_child(struct walk *w, int result_fd)
+int priv_keep_only_child(int *const *fds, int n)
 {
-    const int kept[] = {result_fd, w->proc_fd, w->storage_fd >= 0 ? w->storage_fd : w->proc_fd};
-    int high[ARRAY_SIZE(kept)];
-    for (size_t i = 0; i < ARRAY_SIZE(kept); i++) {
-        high[i] = fcntl(kept[i], F_DUPFD_CLOEXEC, RESULT_FD + 3);
-        if (high[i] < 0)
+    int high[KEPT_MAX] = {0};
+    assert(n <= KEPT_MAX);
+    for (int i = 0; i < n; i++) {
+        high[i] = *fds[i] < 0 ? -1 : fcntl(*fds[i], F_DUPFD_CLOEXEC, PRIV_RESULT_FD + n);
+        if (*fds[i] >= 0 && high[i] < 0)
             return -errno;
     }
-    for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
-        if (dup3(high[i], RESULT_FD + (int)i, O_CLOEXEC) < 0)
+    for (int i = 0; i < n; i++) {
+        if (high[i] < 0)
+            (void)close(PRIV_RESULT_FD + i);
+        else if ((*fds[i] = dup3(high[i], PRIV_RESULT_FD + i, O_CLOEXEC)) < 0)
             return -errno;
-    w->proc_fd = RESULT_FD + 1;
-    w->storage_fd = w->storage_fd >= 0 ? RESULT_FD + 2 : -1;
-    return syscall(SYS_close_range, RESULT_FD + 3, ~0U, 0) < 0 ? -errno : 0;
+    }
+    return syscall(SYS_close_range, PRIV_RESULT_FD + n, ~0U, 0) < 0 ? -errno : 0;
+}
+
+static int keep_fds_child(struct walk *w, int result_fd)
+{
+    int *const kept[] = {&result_fd, &w->proc_fd, &w->storage_fd};
+    return priv_keep_only_child(kept, ARRAY_SIZE(kept));
 }
 
 static _Noreturn void held_child(struct walk *w, int result_fd)
@@ -334,7 +341,7 @@ static _Noreturn void held_child(struct walk *w, int result_fd)
     each(w, w->proc_fd, ".", look_at_process);
     if (w->storage_fd >= 0)
         look_at_storage(w);
-    child_exit(write(RESULT_FD, &w->held, sizeof(w->held)) != sizeof(w->held));
+    child_exit(write(PRIV_RESULT_FD, &w->held, sizeof(w->held)) != sizeof(w->held));
 }
 
 /* Whatever was found, boxd is told of the kernel's limit: without it the session would be judged by
@@ -403,9 +410,7 @@ static bool is_idle(const struct priv_session *s)
     return fd_read_file_at(AT_FDCWD, path, text, sizeof(text)) == 0;
 }
 
-/* Starts a child that looks around. In it *ret_result is where it writes what it found, and 0 is
- * returned; here *ret_fd is where we read that. */
-static pid_t looker_start(int *ret_fd, int *ret_result, struct err *err)
+pid_t priv_looker_start(int *ret_fd, int *ret_result, struct err *err)
 {
     int fds[2];
     if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
@@ -436,7 +441,7 @@ static int held_start(struct priv_session *s, struct err *err)
     w.proc_fd = proc_fd;
     w.storage_fd = storage_fd;
     int result = -1;
-    pid_t pid = looker_start(&s->held_fd, &result, err);
+    pid_t pid = priv_looker_start(&s->held_fd, &result, err);
     if (pid == 0)
         held_child(&w, result);
     if (pid > 0 && loop_io_start(p->loop, &s->held_io, s->held_fd, EPOLLIN, on_held) == 0)
@@ -462,6 +467,89 @@ int priv_on_held(struct priv *p, const void *data, size_t len, struct err *err)
     return 0;
 }
 
+/* Other limits for a sandbox that runs. The kernel may take long to take memory back, so a child
+ * asks it. */
+
+struct update_result {
+    int32_t result;
+    struct err err;
+};
+
+static _Noreturn void update_child(const struct priv_session *s, const struct cgroup_limits *limits,
+                                   int result_fd)
+{
+    struct cgroup_host h = s->priv->host->cgroups;
+    int *const kept[] = {&result_fd, &h.v2_fd, &h.v1_fd[0], &h.v1_fd[1], &h.v1_fd[2]};
+    struct update_result done = {0};
+    if (priv_keep_only_child(kept, ARRAY_SIZE(kept)) < 0)
+        child_exit(126);
+    (void)alarm(WALL_SECONDS);
+    done.result = cgroup_change(&h, s->launch.name, limits, &done.err);
+    child_exit(write(PRIV_RESULT_FD, &done, sizeof(done)) != sizeof(done));
+}
+
+static void update_answer(struct priv_session *s, const struct update_result *done)
+{
+    struct priv_reply reply = {.head = {PRIV_UPDATE, s->update.id}};
+    s->update.id = 0;
+    if (reply.head.id == 0)
+        return;
+    if (done != NULL) {
+        reply.result = done->result;
+        reply.err = done->err;
+    } else {
+        reply.result = err_set(&reply.err, ERR_STATE,
+                               "the kernel could not bring the session below the new limits within "
+                               "%u s",
+                               WALL_SECONDS);
+    }
+    priv_answer(s->priv, &reply, NULL, 0);
+}
+
+void priv_update_stop(struct priv_session *s)
+{
+    loop_io_stop(&s->update.io);
+    fd_close_many(&s->update.fd, s->update.fd > 0);
+    s->update.fd = 0;
+    update_answer(s, NULL);
+}
+
+static void on_updated(struct loop_io *io, uint32_t events)
+{
+    struct priv_session *s = container_of(io, struct priv_session, update.io);
+    struct update_result done = {0};
+    if (read(s->update.fd, &done, sizeof(done)) == sizeof(done))
+        update_answer(s, &done);
+    priv_update_stop(s);
+}
+
+/* A requester can ask for any limit here, as it can when the sandbox is made: limits are boxd's to
+ * choose, and only groups of ours have such a name. */
+int priv_on_update(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    const struct priv_update *m = data;
+    struct priv_session *s = priv_by_request(p, data, len == sizeof(*m) ? sizeof(m->of) : 0, err);
+    int result = -1;
+    if (s == NULL)
+        return -ENOENT;
+    if (s->launch.state != LAUNCH_LIVE || (s->launch.flags & PLAN_GVISOR) || s->update.fd > 0)
+        return err_set(err, ERR_STATE, "the limits of this sandbox cannot be changed now");
+    if (m->limits.memory_bytes == 0 || m->limits.pids == 0 || m->limits.pids == UINT32_MAX)
+        return err_set(err, ERR_INVALID, "missing limits");
+    const struct cgroup_limits limits = {.memory_bytes = m->limits.memory_bytes,
+                                         .pids = m->limits.pids + 1, /* PID 1 is ours */
+                                         .cpu_quota_us = m->limits.cpu_quota_us};
+    pid_t pid = priv_looker_start(&s->update.fd, &result, err);
+    if (pid == 0)
+        update_child(s, &limits, result);
+    if (pid < 0)
+        return err->code == ERR_NONE ? err_sys(err, (int)-pid, "start a process") : pid;
+    s->update.id = m->of.head.id;
+    if (loop_io_start(p->loop, &s->update.io, s->update.fd, EPOLLIN, on_updated) < 0)
+        priv_update_stop(s);
+    return 0;
+}
+
 /* What is kept on disk of a sandbox that is not there. */
 
 static _Noreturn void kept_child(struct walk *w, int result_fd)
@@ -471,7 +559,7 @@ static _Noreturn void kept_child(struct walk *w, int result_fd)
     (void)alarm(WALL_SECONDS);
     (void)setpriority(PRIO_PROCESS, 0, 10);
     look_at_storage(w);
-    child_exit(write(RESULT_FD, &w->held, sizeof(w->held)) != sizeof(w->held));
+    child_exit(write(PRIV_RESULT_FD, &w->held, sizeof(w->held)) != sizeof(w->held));
 }
 
 static void kept_answer(struct priv *p, const struct priv_held *held)
@@ -517,7 +605,7 @@ int priv_on_kept(struct priv *p, const void *data, size_t len, struct err *err)
         return err_set(err, ERR_NOT_FOUND, "nothing is kept of that sandbox");
     struct walk w = {.until = CPU_SECONDS, .proc_fd = storage_fd, .storage_fd = storage_fd};
     int result = -1;
-    pid_t pid = looker_start(&p->kept.fd, &result, err);
+    pid_t pid = priv_looker_start(&p->kept.fd, &result, err);
     if (pid == 0)
         kept_child(&w, result);
     if (pid < 0)
@@ -588,7 +676,7 @@ static _Noreturn void greediest_child(const struct priv *p, int result_fd)
         if (s->started && s->launch.state != LAUNCH_DYING && !is_idle(s))
             count_kernel(s, &most);
     }
-    child_exit(write(RESULT_FD, &most, sizeof(most)) != sizeof(most));
+    child_exit(write(PRIV_RESULT_FD, &most, sizeof(most)) != sizeof(most));
 }
 
 static void greediest_answer(struct priv *p, const struct priv_greedy *found)
@@ -624,7 +712,7 @@ int priv_on_greediest(struct priv *p, const void *data, size_t len, struct err *
     int result = -1;
     if (len != sizeof(struct priv_head) || p->greedy.fd > 0)
         return err_set(err, ERR_STATE, "kernel memory is being counted");
-    pid_t pid = looker_start(&p->greedy.fd, &result, err);
+    pid_t pid = priv_looker_start(&p->greedy.fd, &result, err);
     if (pid == 0)
         greediest_child(p, result);
     if (pid < 0 && p->greedy.fd <= 0)

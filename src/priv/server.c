@@ -98,6 +98,7 @@ static void session_free(struct priv_session *s)
     loop_io_stop(&s->remover_io);
     loop_timer_stop(&s->patience);
     priv_held_stop(s);
+    priv_update_stop(s);
     priv_quota_end(s);
     fd_close_many(&s->remover_fd, 1);
     assert(p->sessions[s->at] == s);
@@ -486,6 +487,8 @@ static const struct {
     [PRIV_COPY] = {1U << PRIV_SERVING, priv_on_job},
     [PRIV_QUOTA] = {1U << PRIV_SERVING, priv_on_quota},
     [PRIV_GREEDY] = {1U << PRIV_SERVING, priv_on_greediest},
+    [PRIV_DIFF] = {1U << PRIV_SERVING, priv_on_diff},
+    [PRIV_UPDATE] = {1U << PRIV_SERVING, priv_on_update},
 };
 
 /* The sandboxes go too, so that no sandbox is left without a box-priv. */
@@ -534,8 +537,9 @@ static void disconnect(struct priv *p)
     loop_io_stop(&p->io);
     fd_close_many(&p->sock, 1);
     for (size_t i = 0; i < p->n_sessions; i++)
-        p->sessions[i]->create_id = p->sessions[i]->destroy.id = p->sessions[i]->held_id = 0;
-    p->greedy.id = p->kept.id = 0;
+        p->sessions[i]->create_id = p->sessions[i]->destroy.id = p->sessions[i]->held_id =
+            p->sessions[i]->update.id = 0;
+    p->greedy.id = p->kept.id = p->diff.id = 0;
 }
 
 /* A reader of what boxd and we say waits for the end of both: with boxd gone it must not wait for
@@ -736,6 +740,7 @@ int priv_serve(struct loop *loop, struct launch_host *host,
     unlisten(p);
     priv_greediest_stop(p);
     priv_kept_stop(p);
+    priv_diff_stop(p);
     priv_binds_done(p);
     loop_io_stop(&p->io);
     loop_io_stop(&p->net_io);

@@ -74,6 +74,11 @@ struct priv_session {
     int held_fd; /* owned; what a child found, 0: none looks */
     struct loop_io held_io;
     uint32_t held_id; /* the request that waits for it, 0: none */
+    struct {
+        int fd; /* owned; how a child fares that sets limits, 0: none does */
+        struct loop_io io;
+        uint32_t id; /* request that waits for it, 0: none */
+    } update;
     struct priv_quota quota;
 };
 
@@ -118,6 +123,12 @@ struct priv {
         struct loop_io io;
         uint32_t id; /* request that waits for it, 0: none */
     } greedy, kept;
+    struct {
+        int fd;      /* owned; what a child found, 0: none looks */
+        int text_fd; /* owned; where it lists the changes; 0: none looks */
+        struct loop_io io;
+        uint32_t id; /* request that waits for it, 0: none */
+    } diff;
 };
 
 /* server.c */
@@ -157,11 +168,24 @@ void priv_etc_refresh(struct priv *p); /* now, for a session that is about to be
 /* place.c */
 int priv_on_place(struct priv *p, const void *data, size_t len, struct err *err);
 
+/* diff.c */
+int priv_on_diff(struct priv *p, const void *data, size_t len, struct err *err);
+void priv_diff_stop(struct priv *p); /* a request that waits is answered with an error */
+
 /* inspect.c */
 int priv_on_inspect(struct priv *p, const void *data, size_t len, struct err *err);
 int priv_on_probe(struct priv *p, const void *data, size_t len, struct err *err);
 int priv_on_held(struct priv *p, const void *data, size_t len, struct err *err);
 void priv_held_stop(struct priv_session *s); /* a request that waits is answered with an error */
+/* Starts a child that looks around. In it *ret_result is where it writes what it found, and 0 is
+ * returned; here *ret_fd is where we read that. */
+pid_t priv_looker_start(int *ret_fd, int *ret_result, struct err *err);
+/* In such a child. A process that waits for the end of one of box-priv's descriptors would wait for
+ * the child: only these stay open. Each gets its new number; the first is PRIV_RESULT_FD. */
+int priv_keep_only_child(int *const *fds, int n);
+#define PRIV_RESULT_FD 3
+int priv_on_update(struct priv *p, const void *data, size_t len, struct err *err);
+void priv_update_stop(struct priv_session *s); /* a request that waits is answered with an error */
 /* The same of storage that is kept; one at a time. */
 int priv_on_kept(struct priv *p, const void *data, size_t len, struct err *err);
 void priv_kept_stop(struct priv *p);

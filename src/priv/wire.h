@@ -49,6 +49,9 @@ enum priv_type {
     PRIV_PAUSE,    /* freezes every process of a sandbox */
     PRIV_UNPAUSE,  /* lets them go on */
     PRIV_GREEDY,   /* which sandbox makes the kernel hold most outside of all memory limits */
+    PRIV_UPDATE,   /* other limits for a sandbox that runs; answered when they are in force */
+    PRIV_DIFF, /* what a sandbox has changed of its image; answered with a descriptor: records of
+                  'A', 'C' or 'D' (added, changed, deleted), a path and NUL */
     PRIV_TYPE_MAX,
 };
 
@@ -72,6 +75,11 @@ struct priv_create {
 struct priv_name {
     struct priv_head head;
     char name[PLAN_NAME_LEN + 1];
+};
+
+struct priv_update {
+    struct priv_name of;
+    struct cgroup_limits limits; /* as plans have them: PID 1 is not counted */
 };
 
 #define PRIV_JOB_SECONDS_MAX 120U
@@ -189,6 +197,14 @@ struct priv_held {
     uint64_t kernel_bytes; /* limit that the kernel enforces on its host directory; 0: none */
 };
 
+#define PRIV_DIFF_ENTRIES_MAX 10000U
+#define PRIV_DIFF_BYTES_MAX (1U << 20)
+
+struct priv_diff {
+    uint32_t entries;
+    uint32_t truncated; /* there are more */
+};
+
 /* Memory that the kernel holds for a sandbox and charges to no cgroup. */
 struct priv_greedy {
     char name[PLAN_NAME_LEN + 1]; /* "": nothing runs in any sandbox */
@@ -243,6 +259,7 @@ struct priv_reply {
         struct priv_greedy greedy;
         struct priv_placed placed;
         struct priv_limit limit;
+        struct priv_diff diff;
     };
 };
 /* The size of an answer is part of what both sides of an upgrade agree on. */

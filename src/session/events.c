@@ -27,8 +27,9 @@ static const char *const names[EVENT_KIND_MAX] = {
     [EVENT_SESSION_EXPIRED] = "session.expired", [EVENT_SESSION_LOST] = "session.lost",
     [EVENT_SESSION_STOPPED] = "session.stopped", [EVENT_SESSION_STARTED] = "session.started",
     [EVENT_SESSION_PAUSED] = "session.paused",   [EVENT_SESSION_UNPAUSED] = "session.unpaused",
-    [EVENT_SESSION_RENAMED] = "session.renamed", [EVENT_PROCESS_STARTED] = "process.started",
-    [EVENT_PROCESS_EXITED] = "process.exited",   [EVENT_EXEC_ENDED] = "exec.ended",
+    [EVENT_SESSION_RENAMED] = "session.renamed", [EVENT_SESSION_UPDATED] = "session.updated",
+    [EVENT_PROCESS_STARTED] = "process.started", [EVENT_PROCESS_EXITED] = "process.exited",
+    [EVENT_EXEC_ENDED] = "exec.ended",
 };
 
 const char *event_kind_name(enum event_kind kind)

@@ -29,6 +29,7 @@ enum event_kind {
     EVENT_SESSION_PAUSED,
     EVENT_SESSION_UNPAUSED,
     EVENT_SESSION_RENAMED, /* `session` is the new name */
+    EVENT_SESSION_UPDATED, /* it has other limits */
     EVENT_PROCESS_STARTED,
     EVENT_PROCESS_EXITED,
     EVENT_EXEC_ENDED,

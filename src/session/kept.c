@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Sessions that are kept: stopped and started again, paused, renamed, and what they take of the
- * disk. The record of such a session stays as it is while it is stopped, so that a stop needs no
- * write: neither a full disk nor a killed daemon loses one. */
+/* Sessions that are kept: stopped and started again, paused, renamed, given other limits, and what
+ * they take of the disk. The record of such a session stays as it is while it is stopped, so that a
+ * stop needs no write: neither a full disk nor a killed daemon loses one. */
 
 #include <assert.h>
 #include <string.h>
@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "session/session_internal.h"
+#include "spec/model.h"
 #include "spec/spec.h"
 #include "store/store.h"
 
@@ -396,6 +397,99 @@ int session_refuse_paused(const struct session *s, struct err *err)
                    session_id(s), session_id(s));
 }
 
+/* Other limits ----------------------------------------------------------------------------------
+ */
+
+struct limits {
+    double cpus;
+    int64_t memory_mb, pids_limit;
+    uint64_t required; /* as spec->own has it */
+};
+
+struct update_call {
+    struct session *session; /* held */
+    struct limits want;
+    session_gone_fn *done;
+    void *arg;
+};
+
+static struct limits limits_of(const struct spec *spec)
+{
+    return (struct limits){spec->cpus, spec->memory_mb, spec->pids_limit, spec->own.required};
+}
+
+static void put_limits(struct spec *spec, const struct limits *l)
+{
+    spec->cpus = l->cpus;
+    spec->memory_mb = l->memory_mb;
+    spec->pids_limit = l->pids_limit;
+    spec->own.required = l->required;
+}
+
+/* The session has these from now on, and its record says so; or nothing has changed. */
+static int set_limits(struct session *s, const struct limits *want, struct err *err)
+{
+    const struct limits before = limits_of(s->spec);
+    put_limits(s->spec, want);
+    int r = durable_put_session(s, err);
+    if (r < 0)
+        put_limits(s->spec, &before);
+    else
+        session_tell(s, EVENT_SESSION_UPDATED);
+    return r;
+}
+
+static void on_taken_back(void *arg, const struct err *err)
+{
+    struct session *s = arg;
+    if (err != NULL)
+        log_warn(session_id(s), "set back limits that could not be recorded: %s; ignoring",
+                 err->msg);
+    s->updating = false;
+    session_release(s);
+}
+
+static void on_updated(void *arg, const struct err *err)
+{
+    struct update_call c = *(struct update_call *)arg;
+    struct session *s = c.session;
+    struct sandbox *sb = s->sandbox;
+    struct err why = {0}, ignored = {0};
+    free(arg);
+    s->updating = false;
+    /* One that is being removed has no record any more. */
+    if (err == NULL && s->state != SESSION_STOPPING && set_limits(s, &c.want, &why) < 0) {
+        err = &why;
+        session_hold(s);
+        s->updating = true;
+        if (sb == NULL || sb->backend->ops->update(sb, s->spec, on_taken_back, s, &ignored) < 0)
+            on_taken_back(s, NULL);
+    }
+    c.done(c.arg, err);
+    session_release(s);
+}
+
+static int check_update(const struct backend *b, const struct spec *want, struct err *err)
+{
+    if (b->ops->update == NULL)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "the %s backend fixes the limits of a session when it is made; make another "
+                       "session with the limits that it needs",
+                       b->ops->name);
+    for (size_t i = 0; i < BACKEND_ASKED; i++) {
+        const char *why = want->own.required & FIELD_BIT(backend_asked[i])
+                              ? backend_unenforced(b, want, backend_asked[i])
+                              : NULL;
+        if (why != NULL)
+            return err_set(
+                err, ERR_UNSUPPORTED,
+                "%s cannot be enforced here: %.120s; start boxd as root, or as a systemd "
+                "user service with Delegate=yes",
+                spec_model.fields[backend_asked[i]].name, why);
+    }
+    return 0;
+}
+
 /* What callers ask ------------------------------------------------------------------------------
  */
 
@@ -466,6 +560,54 @@ int manager_pause(struct manager *m, const char *id, bool paused, session_gone_f
     if (s->state != (paused ? SESSION_READY : SESSION_PAUSED))
         return refuse_state(s, paused ? "paused" : "unpaused", err);
     return ask_pause(s, paused, done, arg, err);
+}
+
+static int update_live(struct session *s, const struct spec *want, const struct limits *limits,
+                       session_gone_fn *done, void *arg, struct err *err)
+{
+    struct update_call *c = xnew(struct update_call);
+    *c = (struct update_call){.session = s, .want = *limits, .done = done, .arg = arg};
+    int r = s->sandbox->backend->ops->update(s->sandbox, want, on_updated, c, err);
+    if (r < 0) {
+        free(c);
+        return r;
+    }
+    session_hold(s);
+    s->updating = true;
+    return 0;
+}
+
+int manager_update(struct manager *m, const char *id, const struct spec *want,
+                   session_gone_fn *done, void *arg, struct err *err)
+{
+    struct session *s = NULL;
+    struct backend *b = NULL;
+    int r = find(m, id, &s, err);
+    if (r < 0)
+        return r;
+    if (s->updating)
+        return err_set(err, ERR_STATE,
+                       "the limits of session '%.100s' are being changed by another request", id);
+    if (s->state != SESSION_READY && s->state != SESSION_PAUSED && s->state != SESSION_STOPPED)
+        return refuse_state(s, "updated", err);
+    if (s->sandbox != NULL)
+        b = s->sandbox->backend;
+    else
+        r = find_backend(s, &b, err);
+    if (r == 0)
+        r = check_update(b, want, err);
+    if (r < 0)
+        return r;
+    struct limits limits = limits_of(want);
+    limits.required |= s->spec->own.required;
+    if (s->sandbox != NULL)
+        return update_live(s, want, &limits, done, arg, err);
+    r = set_limits(s, &limits, err);
+    if (r < 0)
+        return r;
+    waiter_add_gone(s, done, arg);
+    waiters_wake(s, NULL, NULL);
+    return 0;
 }
 
 static int rename_record(struct session *s, const char *old, struct err *err)

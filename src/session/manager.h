@@ -138,6 +138,11 @@ int manager_start(struct manager *m, const char *id, session_ready_fn *ready, vo
  * its end. */
 int manager_pause(struct manager *m, const char *id, bool paused, session_gone_fn *done, void *arg,
                   struct err *err);
+/* Gives a session the limits of the spec `want`: cpus, memory_mb, pids_limit; of these the ones in
+ * own.required must be enforced. One that runs has them at once, one that is stopped from
+ * its next start on. All of them or none; the record has them when `done` hears of success. */
+int manager_update(struct manager *m, const char *id, const struct spec *want,
+                   session_gone_fn *done, void *arg, struct err *err);
 /* Gives a session another name. Refused while commands, processes or clients know the old one. */
 int manager_rename(struct manager *m, const char *id, const char *name, struct err *err);
 /* Ends all sessions at the end of the daemon, and tells when the last is gone, after all other

@@ -28,6 +28,7 @@
 #define LABELS_BYTES_MAX 4096
 #define UTF8_MAX 4 /* bytes of one code point */
 #define OWNER_MAX 64
+#define PROFILE_MAX 64
 
 static bool is_name(const char *s)
 {
@@ -63,6 +64,8 @@ static const struct field session_fields[] = {
     {"best_effort", FIELD_BOOL, 0, offsetof(struct session_record, best_effort)},
     {"required", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, required),
      .min = 0, .max = INT64_MAX, .rule = "required must be a set of fields", .strict_text = "required must be a number"},
+    {"profile", FIELD_STR, FIELD_NULLABLE, offsetof(struct session_record, profile),
+     .max = PROFILE_MAX, .valid = id_valid, .rule = "profile must be the name of a profile"},
     {"artifacts", FIELD_STR, FIELD_NULLABLE, offsetof(struct session_record, artifacts),
      .max = SPEC_PATH_MAX, .valid = path_is_clean_absolute, .rule = "artifacts must be a path"},
     {"artifact_digests", FIELD_STRV, 0, offsetof(struct session_record, artifact_digests),
@@ -139,6 +142,7 @@ int session_record_write(const struct session_record *record, struct buf *out)
     state.image_named = spec.own.image_named;
     state.best_effort = spec.own.best_effort;
     state.required = (int64_t)spec.own.required;
+    state.profile = spec.own.profile;
     state.artifacts = spec.own.artifacts;
     state.artifact_digests = spec.own.artifact_digests;
     return write_parts(&spec_model, &spec, &session_model, &state, out);
@@ -200,6 +204,7 @@ int session_record_read(const char *text, size_t len, struct session_record *ret
     record.spec->own.image_named = record.image_named;
     record.spec->own.best_effort = record.best_effort;
     record.spec->own.required = (uint64_t)record.required;
+    record.spec->own.profile = TAKE_PTR(record.profile);
     record.spec->own.artifacts = TAKE_PTR(record.artifacts);
     record.spec->own.artifact_digests = TAKE_PTR(record.artifact_digests);
     *ret = record;

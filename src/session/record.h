@@ -35,6 +35,7 @@ struct session_record {
     bool image_named;
     bool best_effort;
     int64_t required;
+    char *profile;           /* owned */
     char *artifacts;         /* owned */
     char **artifact_digests; /* owned */
     char **ports;            /* owned; published: "ADDRESS HOST_PORT PORT" */

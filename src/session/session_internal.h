@@ -75,6 +75,7 @@ struct session {
     bool disk_failed; /* STOPPED: it could not be measured; the reaper tries again */
     bool disk_known;  /* STOPPED: disk_bytes is right, or cannot be had */
     bool left;        /* it outlives us: manager_close() does not wait for it */
+    bool updating;    /* its limits are being changed */
     uint32_t next_number,
         numbers_end;                 /* of processes; what lies between is reserved in the store */
     TAILQ_HEAD(, process) processes; /* by start */

@@ -78,6 +78,7 @@ struct model {
     const struct field *fields;
     size_t n_fields; /* at most MODEL_FIELDS_MAX, so that a set of them fits a mask */
     size_t size;     /* of the struct */
+    bool partial;    /* what is left out stays as it is: there are no defaults */
     bool closed;     /* unknown members are errors; they are ignored otherwise */
     uint64_t gone;   /* FIELD_BIT() set: fields that are not read, and unknown as others are */
 

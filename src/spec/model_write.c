@@ -222,7 +222,8 @@ void model_write_schema(const struct model *m, struct jw *w)
         write_type(&m->fields[i], w);
         jw_kstr(w, "description", m->fields[i].doc);
         write_limits(&m->fields[i], w);
-        write_default(&m->fields[i], w);
+        if (!m->partial)
+            write_default(&m->fields[i], w);
         jw_object_end(w);
     }
     jw_object_end(w);

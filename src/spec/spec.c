@@ -240,6 +240,16 @@ const struct model spec_model = {
     .check = check_workdir,
 };
 
+const struct model spec_limits_model = {
+    .name = "BoxLimits",
+    .doc = "Limits of a session. What is left out stays as it is.",
+    .fields = fields + SPEC_CPUS,
+    .n_fields = SPEC_PIDS_LIMIT - SPEC_CPUS + 1,
+    .size = sizeof(struct spec),
+    .partial = true,
+    .closed = true,
+};
+
 struct spec *spec_new(void)
 {
     struct spec *s = xnew(struct spec);
@@ -254,6 +264,7 @@ void spec_free(struct spec *s)
     model_done(&spec_model, s);
     strv_free(s->own.labels);
     free(s->own.owner);
+    free(s->own.profile);
     free(s->own.place);
     free(s->own.artifacts);
     strv_free(s->own.artifact_digests);

@@ -77,6 +77,7 @@ struct spec {
     struct {
         char **labels; /* owned; "name=value", metadata that lasts as long as the sandbox */
         char *owner;   /* owned; the token that is charged for it; NULL: none is */
+        char *profile; /* owned; that it was made with; NULL: the configured one */
         char *place;   /* owned; directory that is the caller's own wherever it lies, NULL: none */
         bool bound;    /* mounts are only what the user `uid` could itself open */
         uid_t uid;
@@ -119,6 +120,8 @@ enum spec_field {
 
 extern const struct model spec_model;
 extern const struct model mount_spec_model;
+/* cpus, memory_mb and pids_limit of a spec alone: what can change while a session lives. */
+extern const struct model spec_limits_model;
 
 extern const char *const network_names[];    /* "off", "on", NULL */
 extern const char *const mount_mode_names[]; /* "none", "ro", "rw", NULL */

@@ -392,6 +392,22 @@ static int fake_pause(struct sandbox *base, bool paused, backend_done_fn *done, 
     return 0;
 }
 
+static int fake_update(struct sandbox *base, const struct spec *spec, backend_done_fn *done,
+                       void *arg, struct err *err)
+{
+    struct fake *f = sandbox_of(base)->fake;
+    struct fake_answer *a = answer_new(f, arg);
+    a->done = done;
+    if (!fake_fault(f, FAKE_UPDATE, &a->err))
+        f->memory_mb = spec->memory_mb;
+    return 0;
+}
+
+int64_t fake_memory_mb(const struct backend *b)
+{
+    return container_of(b, const struct fake, base)->memory_mb;
+}
+
 static int fake_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err)
 {
     answer_new(sandbox_of(base)->fake, arg)->text = done;
@@ -533,6 +549,7 @@ static struct backend_ops fake_ops = {
     .discard = fake_discard,
     .stored = fake_stored,
     .pause = fake_pause,
+    .update = fake_update,
     .receipt = fake_receipt,
     .doctor = fake_doctor,
     .free = fake_free,

@@ -43,6 +43,7 @@ enum fake_call {
     FAKE_DISCARD, /* through its completion; what is kept stays */
     FAKE_PAUSE,   /* through its completion */
     FAKE_STORED,  /* through its completion */
+    FAKE_UPDATE,  /* through its completion */
     FAKE_CALL_MAX,
 };
 void fake_fail(struct backend *b, enum fake_call call, const struct err *err);
@@ -50,8 +51,9 @@ void fake_fail(struct backend *b, enum fake_call call, const struct err *err);
 size_t fake_sandboxes(const struct backend *b); /* that exist, or are being made or ended */
 /* What a durable sandbox has on disk is there, under its name. */
 bool fake_keeps(const struct backend *b, const char *name);
-#define FAKE_STORED_BYTES (3U << 20)            /* that it takes, each */
-size_t fake_creations(const struct backend *b); /* sandboxes that were asked for, ever */
+#define FAKE_STORED_BYTES (3U << 20)             /* that it takes, each */
+int64_t fake_memory_mb(const struct backend *b); /* that a sandbox was given last by an update */
+size_t fake_creations(const struct backend *b);  /* sandboxes that were asked for, ever */
 
 /* For tests: the daemon has been killed. Sandboxes and their managed processes run on, nobody is
  * told anything, and what nobody adopts is there until a sweep. Execs must have been freed. */

@@ -14,6 +14,7 @@ struct fake {
     struct backend base;
     struct loop *loop; /* borrowed */
     struct fake_options options;
+    int64_t memory_mb;                   /* fake_memory_mb() */
     LIST_HEAD(, fake_sandbox) sandboxes; /* owned */
     LIST_HEAD(, fake_answer) answers;    /* owned; on their way */
     uint64_t names;                      /* how many were given */

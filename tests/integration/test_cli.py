@@ -95,7 +95,7 @@ def test_out_of_memory_gives_137_and_the_limit(run):
 def test_a_full_disk_keeps_the_status_and_says_so(run):
     r = run("run", "--quota-mb", "8", "--", "sh", "-c", "head -c 20000000 /dev/zero > f || exit 9")
     assert r.returncode == 9
-    assert r.stderr.endswith("box: the disk of the session is full (see --quota-mb)\n")
+    assert r.stderr.endswith("box: the disk of the session is full (see --quota)\n")
 
 
 def test_commands_that_cannot_run_have_the_shells_statuses(run):

@@ -3,10 +3,13 @@
 
 import json
 import os
+import pty
 import re
 import select
 import signal
+import socketserver
 import subprocess
+import threading
 import time
 
 import pytest
@@ -85,6 +88,25 @@ def test_sizes_and_times_are_those_people_write(run, api, name):
     assert "write 512m for MiB" in refused(run("run", "-m", "512", "true"))
 
 
+def test_u_may_name_the_sessions_own_user_and_no_other(run, api, name):
+    assert out(run("run", "--name", name, "true")) == ""
+    uid, user, gid = (out(run("exec", name, "id", what)).strip() for what in ("-u", "-un", "-g"))
+    for who in (uid, user, f"{uid}:{gid}"):
+        assert out(run("exec", "-u", who, name, "printf", "%s|", "a b", "$x", "*")) == "a b|$x|*|"
+    assert run("run", f"--user={user}", "sh", "-c", "exit 3").returncode == 3
+    for who in ("root", "0", "0:0", f"{uid}:0", f"{user}x", f"{uid} ", "*"):
+        said = refused(run("run", "-u", who, "echo", "ran"))
+        assert said.startswith(f"box: -u {who}: every command of this session runs as its own user, {user} ({uid})")
+    assert out(run("run", "--read-only-root", "off", "-u", "root", "id", "-u")) == "0\n"
+    assert "--user wants" in refused(run("run", "-u", "", "true"))
+
+
+def test_a_quota_is_a_size(run):
+    r = run("run", "--quota", "8m", "--best-effort", "sh", "-c", "df -m /workspace | tail -1")
+    assert r.returncode == 0, r
+    assert "less than 1 MiB" in refused(run("run", "--quota", "8", "true"))
+
+
 def test_v_is_a_mount(run, shared_dir):
     (shared_dir / "f").write_text("host\n")
     assert out(run("run", "-v", f"{shared_dir}:/data:ro", "cat", "/data/f")) == "host\n"
@@ -153,7 +175,8 @@ def test_the_working_directory_that_cannot_be_had_says_what_to_do(run):
     (["build", "."], "there is no 'box build': "),
     (["network", "ls"], "there is no 'box network': "),
     (["stats"], "there is no 'box stats': "),
-    (["run", "-u", "0", "true"], "there is no -u: every command runs as the session's own user"),
+    (["update", "x", "--quota", "1g"], "there is no --quota: the disk of a session has its size from the start"),
+    (["update", "x"], "'box update' wants --memory, --cpus or --pids"),
 ])
 def test_words_that_box_lacks_are_answered_with_those_it_has(run, words, say):
     assert refused(run(*words)).startswith(f"box: {say}")
@@ -221,3 +244,64 @@ def test_events_are_told_as_they_happen(boxd_shared, api, name):
         api.new(name)
         api.rm(name)
     assert name.encode() in p.communicate()[0]
+
+
+# What is told while box waits.
+
+
+class Slow(socketserver.StreamRequestHandler):
+    """A boxd that reads each request to its end, and answers when it is told to."""
+
+    def handle(self):
+        body = b"chunked" in b"".join(iter(self.rfile.readline, b"\r\n"))
+        while body and self.rfile.readline() != b"0\r\n":
+            pass
+        self.server.asked.release()
+        assert self.server.go.wait(60)
+        self.wfile.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+
+
+@pytest.fixture
+def slow(tmp_path):
+    with socketserver.ThreadingUnixStreamServer(str(tmp_path / "slow.sock"), Slow) as server:
+        server.go, server.asked = threading.Event(), threading.Semaphore(0)
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        yield server
+        server.go.set()
+        server.shutdown()
+
+
+def typed(sock, *args):
+    """In the foreground of a terminal of its own."""
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execve(BUILD / "box", ["box", *args], {**os.environ, "BOX_HOST": f"unix://{sock}"})
+    return pid, master
+
+
+def shown(terminal, until=None):
+    text = b""
+    while until is None or until not in text:
+        try:
+            text += os.read(terminal[1], 4096)
+        except OSError:  # the other side is closed
+            assert os.waitstatus_to_exitcode(os.waitpid(terminal[0], 0)[1]) == 0
+            break
+    return text
+
+
+def test_a_line_tells_of_a_long_wait_on_a_terminal_only(slow, tmp_path):
+    (tmp_path / "f").write_bytes(bytes(3 << 20))
+    sock, copy = slow.server_address, ("cp", str(tmp_path / "f"), "s:/tmp/f")
+    env = {**os.environ, "BOX_HOST": f"unix://{sock}"}
+    plain = subprocess.Popen([str(BUILD / "box"), "stop", "s"], env=env, stderr=subprocess.PIPE)
+    quiet, copies, waits = typed(sock, copy[0], "-q", *copy[1:]), typed(sock, *copy), typed(sock, "stop", "s")
+    for _ in range(4):
+        assert slow.asked.acquire(timeout=60)
+    seen = shown(waits, b"1 s"), shown(copies, b"1 s")
+    slow.go.set()
+    assert seen[0].startswith(b"\rbox: waiting for boxd, 1 s") and seen[1].startswith(b"\rbox: copying, 3.0 MiB, 1 s")
+    for terminal in (waits, copies):  # it goes without a trace, and without an escape sequence
+        rest = shown(terminal)
+        assert re.fullmatch(rb"(\rbox: [^\r]*)*\r +\r", rest) and b"\033" not in rest, rest
+    assert shown(quiet) == b"" and plain.communicate(timeout=60) == (None, b"") and plain.returncode == 0

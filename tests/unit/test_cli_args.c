@@ -481,9 +481,6 @@ static void words_of_docker_that_box_lacks_are_explained(void **state)
     bad("there is no 'box network': there are no networks to manage; 'box run --network on|off' "
         "decides for one session",
         WORDS("network", "ls"));
-    bad("there is no -u: every command runs as the session's own user, without privileges, and no "
-        "other can be chosen; leave it out",
-        WORDS("run", "-u", "root", "x"));
     bad("there is no --privileged: no command in a box has privileges",
         WORDS("run", "--privileged", "x"));
 }

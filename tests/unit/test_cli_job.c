@@ -163,7 +163,7 @@ static void every_outcome_has_its_status(void **state)
     ends("\"outcome\":\"oom_killed\",\"exit_code\":null,\"signal\":9", 137,
          "killed: out of memory (limit 64 MiB)");
     ends("\"outcome\":\"quota_exceeded\",\"exit_code\":1", 1,
-         "the disk of the session is full (see --quota-mb)");
+         "the disk of the session is full (see --quota)");
     ends("\"outcome\":\"session_lost\",\"exit_code\":null", 125,
          "the session was lost while the command ran");
 }

@@ -367,6 +367,61 @@ static void paused_session_refuses_callers_until_it_is_idle(void **state)
     world_stop(&w);
 }
 
+static int set_memory(struct world *w, int64_t memory_mb, struct heard *h, struct err *err)
+{
+    struct spec want = *session_spec(manager_find(w->f.m, "k"));
+    want.memory_mb = memory_mb;
+    *h = (struct heard){0};
+    want.own.required = FIELD_BIT(SPEC_MEMORY_MB);
+    return manager_update(w->f.m, "k", &want, on_gone, h, err);
+}
+
+static void new_limits_are_in_force_and_on_record_or_neither(void **state)
+{
+    struct world w;
+    struct heard h, other;
+    struct err err = {0};
+    world_start(&w);
+    (void)durable(&w, "k");
+    assert_int_equal(set_memory(&w, 64, &h, &err), 0);
+    assert_true(set_memory(&w, 65, &other, &err) < 0); /* one after the other */
+    assert_int_equal(err.code, ERR_STATE);
+    assert_int_equal(h.n, 0);
+    pump(&w.f);
+    assert_int_equal(h.n, 1);
+    next_daemon(&w, false);
+    struct session *s = manager_find(w.f.m, "k");
+    struct spec *spec = (struct spec *)(uintptr_t)session_spec(s);
+    assert_int_equal(spec->memory_mb, 64);
+    assert_int_equal(fake_memory_mb(w.f.backend), 64);
+
+    (void)err_set(&err, ERR_STATE, "it uses more");
+    fake_fail(w.f.backend, FAKE_UPDATE, &err);
+    assert_int_equal(set_memory(&w, 32, &h, &err), 0);
+    pump(&w.f);
+    assert_string_equal(h.err.msg, "it uses more");
+    assert_int_equal(spec->memory_mb, 64);
+
+    char *large = xnew_n(char, STORE_RECORD_MAX + 1);
+    memset(large, 'x', STORE_RECORD_MAX);
+    strv_push(&spec->env, large); /* it cannot be recorded */
+    assert_int_equal(set_memory(&w, 128, &h, &err), 0);
+    pump(&w.f);
+    assert_int_equal(h.err.code, ERR_LIMIT);
+    assert_int_equal(spec->memory_mb, 64);
+    assert_int_equal(fake_memory_mb(w.f.backend), 64); /* set back */
+    strv_free(TAKE_PTR(spec->env));
+
+    stop_id(&w, "k");
+    assert_int_equal(set_memory(&w, 96, &h, &err), 0);
+    assert_int_equal(h.n, 0);
+    pump(&w.f);
+    assert_int_equal(h.n, 1);
+    next_daemon(&w, true);
+    assert_int_equal(session_spec(manager_find(w.f.m, "k"))->memory_mb, 96);
+    world_stop(&w);
+}
+
 static void name_is_changed_in_the_store_too(void **state)
 {
     struct world w;
@@ -563,6 +618,7 @@ int main(void)
         cmocka_unit_test(removal_takes_the_files_and_fails_with_them),
         cmocka_unit_test(removal_while_it_is_stopped_waits_for_both),
         cmocka_unit_test(paused_session_refuses_callers_until_it_is_idle),
+        cmocka_unit_test(new_limits_are_in_force_and_on_record_or_neither),
         cmocka_unit_test(name_is_changed_in_the_store_too),
         cmocka_unit_test(what_is_kept_is_limited_by_number_and_by_disk),
         cmocka_unit_test(temporary_session_that_is_paused_ends_when_it_is_idle),

@@ -52,7 +52,7 @@ static const struct oa_param audit_params[] = {
 static const struct oa_param event_params[] = {
     {"session_id", "query", "~string", "Only of this session."},
     {"type", "query", "~string", "Only these, separated by commas: session.created, session.deleted, session.expired, "
-     "session.lost, session.stopped, session.started, session.paused, session.unpaused, session.renamed, process.started, process.exited, exec.ended."},
+     "session.lost, session.stopped, session.started, session.paused, session.unpaused, session.renamed, session.updated, process.started, process.exited, exec.ended."},
     {"Last-Event-ID", "header", "~string", "The id of the last event that the caller has."},
     {0},
 };
@@ -143,6 +143,13 @@ const struct oa_route oa_routes[] = {
      .answers = {{200, "With a receipt, unless it is stopped or paused.", "Session"}}},
     {"DELETE", "/v1/sessions/{id}", "delete_session", "sessions", "Remove a session: every process, file and trace of it", NULL,
      .answers = {{204, "Nothing is left.", NULL}}},
+    {"PATCH", "/v1/sessions/{id}", "update_session", "sessions", "Change the limits of a session",
+     "Of one that runs at once, of one that is stopped from its next start on; all that is given, or nothing. 409 where it "
+     "uses more memory than it shall have, 403 where its profile locks a limit, 501 where it cannot be enforced.", NULL,
+     &spec_limits_model, .answers = {{204, "They are in force, and on record.", NULL}}},
+    {"GET", "/v1/sessions/{id}/changes", "list_changes", "sessions", "Files of the image that the session has changed",
+     "Where its root is writable; with a read-only root there are none. Natively these are files of `/usr` and `/etc`, all else "
+     "is the session's own. At most 10,000.", .answers = {{200, "The changes.", "ChangeList"}}},
     {"POST", "/v1/sessions/{id}/stop", "stop_session", "sessions", "End everything that runs in a durable session",
      "Its files and its name stay. One that is not durable is a conflict.",
      .answers = {{204, "Nothing of it runs.", NULL}}},

@@ -256,6 +256,18 @@ static const struct oa_member hold_list[] = {
     {0},
 };
 
+static const struct oa_member change[] = {
+    {"kind", "added|changed|deleted", "What became of the file."},
+    {"path", "string", "Inside the session. What is no UTF-8 in it is replaced."},
+    {0},
+};
+static const struct oa_member change_list[] = {
+    {"changes", "[Change]", "In no particular order."},
+    {"truncated", "boolean", "There are more."},
+    {"read_only_rootfs", "~boolean", "true: nothing of the image can change."},
+    {0},
+};
+
 const struct oa_schema oa_schemas[] = {
     {"Problem", "RFC 9457: why a request failed.", problem},
     {"Health", "That boxd is there.", health},
@@ -289,6 +301,8 @@ const struct oa_schema oa_schemas[] = {
     {"ToolList", "The agent's tools.", tool_list},
     {"ToolRequest", "A call of a tool.", tool_request},
     {"ToolResult", "What a tool answers.", tool_result},
+    {"Change", "A file that differs from the image.", change},
+    {"ChangeList", "What differs from the image.", change_list},
     {"FileStat", "A file.", file_stat},
     {"FileEntry", "An entry of a directory.", file_entry},
     {"FileList", "A directory.", file_list},

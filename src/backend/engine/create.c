@@ -524,16 +524,12 @@ static void put_security(struct jw *w, const struct engine_plan *p)
         jw_kstr(w, "Runtime", p->runtime);
 }
 
-static void put_limits(struct jw *w, const struct engine_plan *p)
+void engine_put_limits(struct jw *w, const struct spec *spec, int64_t pids)
 {
-    const struct spec *spec = p->spec;
     jw_kint(w, "Memory", spec->memory_mb * MIB);
     jw_kint(w, "MemorySwap", spec->memory_mb * MIB); /* of both together: no swap */
-    if (p->v1)
-        jw_kint(w, "KernelMemoryTCP",
-                (int64_t)cgroup_socket_bytes((uint64_t)spec->memory_mb * MIB));
     jw_kint(w, "NanoCpus", (int64_t)(spec->cpus * NANO));
-    jw_kint(w, "PidsLimit", engine_pids_max(spec, p->own_id, p->gvisor));
+    jw_kint(w, "PidsLimit", pids);
 }
 
 static void put_host_config(struct jw *w, const struct engine_plan *p)
@@ -541,7 +537,10 @@ static void put_host_config(struct jw *w, const struct engine_plan *p)
     jw_kobject(w, "HostConfig");
     put_constants(w, of_host_config, ARRAY_SIZE(of_host_config));
     put_security(w, p);
-    put_limits(w, p);
+    if (p->v1)
+        jw_kint(w, "KernelMemoryTCP",
+                (int64_t)cgroup_socket_bytes((uint64_t)p->spec->memory_mb * MIB));
+    engine_put_limits(w, p->spec, engine_pids_max(p->spec, p->own_id, p->gvisor));
     put_ulimits(w, p);
     put_mounts(w, p);
     put_tmpfs(w, p);

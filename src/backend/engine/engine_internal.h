@@ -144,6 +144,8 @@ uint64_t engine_workspace_bytes(const struct spec *spec); /* of one in memory */
 int64_t engine_pids_reserve(bool own_id);
 /* What the engine is asked for, so that programs have spec->pids_limit. */
 int64_t engine_pids_max(const struct spec *spec, bool own_id, bool gvisor);
+/* Members of a HostConfig, and of an update; `pids` by engine_pids_max(). */
+void engine_put_limits(struct jw *w, const struct spec *spec, int64_t pids);
 
 /* Names of images. Strict: what an engine, a registry or a shell could read as something else is
  * refused. */
@@ -343,10 +345,13 @@ int engine_list(struct backend *b, const char *const *labels, backend_found_fn *
 /* pause.c */
 int engine_pause(struct sandbox *base, bool paused, backend_done_fn *done, void *arg,
                  struct err *err);
+int engine_update(struct sandbox *base, const struct spec *spec, backend_done_fn *done, void *arg,
+                  struct err *err);
 void engine_thaw(struct engine_sandbox *sb); /* ADOPTING: it is paused, and could not answer */
 
 /* report.c */
 int engine_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
+int engine_diff(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 int engine_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
 void engine_report_forget(const struct engine_sandbox *sb); /* it goes: what is told of it ends */
 

@@ -274,6 +274,39 @@ int engine_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struc
     return e;
 }
 
+/* Changes. */
+
+static void on_changes(void *arg, const struct json *body, const struct err *err)
+{
+    static const char *const kinds[] = {"changed", "added", "deleted"};
+    struct engine_report *r = arg;
+    size_t n = json_len(body);
+    r->job.call = NULL;
+    jw_object(&r->w);
+    jw_karray(&r->w, "changes");
+    for (size_t i = 0; i < n && i < PRIV_DIFF_ENTRIES_MAX; i++) {
+        int64_t kind = json_int(json_get(json_at(body, i), "Kind"));
+        jw_object(&r->w);
+        jw_kstr(&r->w, "kind", kinds[kind == 1 || kind == 2 ? kind : 0]);
+        jw_kstr(&r->w, "path", json_str(json_get(json_at(body, i), "Path")));
+        jw_object_end(&r->w);
+    }
+    jw_array_end(&r->w);
+    jw_kbool(&r->w, "truncated", n > PRIV_DIFF_ENTRIES_MAX);
+    jw_object_end(&r->w);
+    finish(r, err);
+}
+
+int engine_diff(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err)
+{
+    struct engine_sandbox *sb = container_of(base, struct engine_sandbox, tasks.sandbox);
+    struct engine_report *r = report_new(sb->engine, done, arg);
+    AUTO_FREE char *target = xasprintf("/containers/%s/changes", sb->id);
+    r->out.max = ENGINE_BODY_MAX;
+    engine_job_ask(&r->job, &(struct engine_request){.target = target}, on_changes);
+    return 0;
+}
+
 /* The doctor. */
 
 /* Each runtime and helper program with its version, and what it is too old for. */

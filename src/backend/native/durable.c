@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /* Native sandboxes that are kept: their end with the storage left in place, a start on that
- * storage, its size and its removal; and freezing of processes. */
+ * storage, its size and its removal; freezing of processes; other limits for them. */
 
 #include <string.h>
 
@@ -44,7 +44,9 @@ struct native_ask {
     void *arg;
     struct native_sandbox
         *frozen; /* it is, once that is done; box-priv answers before it is gone */
-    struct native_sandbox *thawed; /* the same of one that goes on */
+    struct native_sandbox *thawed;  /* the same of one that goes on */
+    struct native_sandbox *updated; /* the same of one that has new limits */
+    uint32_t pids;                  /* of these */
 };
 
 /* NOLINTNEXTLINE(readability-non-const-parameter): others take the descriptors out of it. */
@@ -61,6 +63,8 @@ static void on_answer(void *arg, const struct priv_reply *reply, int *fds, size_
         a.frozen->tasks.frozen = true;
     if (a.thawed != NULL && err.code == ERR_NONE)
         a.thawed->tasks.frozen = false;
+    if (a.updated != NULL && err.code == ERR_NONE)
+        a.updated->pids = a.pids;
     if (a.done != NULL) {
         a.done(a.arg, err.code != ERR_NONE ? &err : NULL);
         return;
@@ -127,4 +131,17 @@ int native_pause(struct sandbox *base, bool paused, backend_done_fn *done, void 
         (struct native_ask){
             .done = done, .arg = arg, .frozen = paused ? sb : NULL, .thawed = paused ? NULL : sb},
         err);
+}
+
+int native_update(struct sandbox *base, const struct spec *spec, backend_done_fn *done, void *arg,
+                  struct err *err)
+{
+    struct native_sandbox *sb = container_of(base, struct native_sandbox, tasks.sandbox);
+    const struct cgroup_limits limits = native_limits(spec);
+    struct native_ask *a = xnew(struct native_ask);
+    *a = (struct native_ask){.done = done, .arg = arg, .updated = sb, .pids = limits.pids};
+    int r = priv_client_update(sb->native->priv, sb->name, &limits, on_answer, a, err);
+    if (r < 0)
+        free(a);
+    return r;
 }

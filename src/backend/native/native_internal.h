@@ -65,7 +65,7 @@ struct native_sandbox {
     bool root_writable;
     uint64_t quota_bytes;
     uint64_t counted_bytes; /* of a host directory; 0: it has none, or no quota */
-    uint32_t pids;          /* as asked for */
+    uint32_t pids;          /* as asked for last: what a command may have, by RLIMIT_NPROC */
     int conn;               /* to box-init, owned */
     int pidfd;              /* of PID 1, owned */
     struct loop_io conn_io, pid_io;
@@ -119,6 +119,8 @@ int native_stored(struct backend *b, const char *name, backend_held_fn *done, vo
                   struct err *err);
 int native_pause(struct sandbox *base, bool paused, backend_done_fn *done, void *arg,
                  struct err *err);
+int native_update(struct sandbox *base, const struct spec *spec, backend_done_fn *done, void *arg,
+                  struct err *err);
 
 /* tasks.c */
 extern const struct tasks_ops native_tasks_ops;
@@ -149,5 +151,6 @@ void native_dials_lose(struct native_sandbox *sb); /* they fail, from the loop *
 /* report.c */
 int native_held(struct sandbox *base, backend_held_fn *done, void *arg, struct err *err);
 int native_greediest(struct backend *b, backend_greedy_fn *done, void *arg, struct err *err);
+int native_diff(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 int native_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);

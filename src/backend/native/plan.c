@@ -22,6 +22,7 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "inside/init_wire.h"
+#include "sandbox/cgroup/cgroup.h"
 #include "sandbox/plan/plan.h"
 #include "sandbox/setup/gvisor.h"
 #include "spec/spec.h"
@@ -318,12 +319,20 @@ static void add_rlimits(struct plan *p, const struct spec *spec, const struct na
                    (uint64_t)spec->workspace_quota_mb * MIB);
 }
 
-static void set_limits(struct plan *p, const struct spec *spec)
+struct cgroup_limits native_limits(const struct spec *spec)
 {
     double quota = spec->cpus * CPU_PERIOD_US;
-    p->memory_bytes = (uint64_t)spec->memory_mb * MIB;
-    p->pids = (uint32_t)spec->pids_limit;
-    p->cpu_quota_us = quota < 1000.0 ? 1000U : (uint32_t)quota;
+    return (struct cgroup_limits){.memory_bytes = (uint64_t)spec->memory_mb * MIB,
+                                  .pids = (uint32_t)spec->pids_limit,
+                                  .cpu_quota_us = quota < 1000.0 ? 1000U : (uint32_t)quota};
+}
+
+static void set_limits(struct plan *p, const struct spec *spec)
+{
+    struct cgroup_limits limits = native_limits(spec);
+    p->memory_bytes = limits.memory_bytes;
+    p->pids = limits.pids;
+    p->cpu_quota_us = limits.cpu_quota_us;
     p->quota_bytes = (uint64_t)spec->workspace_quota_mb * MIB;
     p->quota_inodes = p->quota_bytes / QUOTA_BYTES_PER_INODE;
     p->root_bytes = p->memory_bytes / 2;

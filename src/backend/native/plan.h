@@ -11,6 +11,7 @@
 struct buf;
 struct err;
 struct exec_request;
+struct cgroup_limits;
 struct init_exec;
 struct plan;
 struct spec;
@@ -44,6 +45,8 @@ int native_plan(const struct spec *spec, const struct native_facts *facts, const
                 uint32_t uid_index, struct plan *ret, struct err *err);
 
 #define NATIVE_FILES "box-files"
+/* The limits of a spec, as box-priv wants them. */
+struct cgroup_limits native_limits(const struct spec *spec);
 /* Appends the strings of a request to a message that begins with `head`, and counts them there. The
  * environment is the host image's, the session's and the request's; later entries win. */
 int native_pack(struct buf *out, struct init_exec *head, const struct exec_request *req,

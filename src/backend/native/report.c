@@ -7,7 +7,9 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include "backend/common.h"
 #include "backend/native/native_internal.h"
@@ -22,6 +24,7 @@
 
 #define POSTURE_MAX 16384U
 #define REPORT_MAX (64U * 1024U)
+#define CHANGES_MAX (8U << 20) /* escaped, with their kinds */
 #define POSTURE_TIMEOUT_NS (10ULL * 1000000000ULL)
 
 struct receipt {
@@ -403,6 +406,54 @@ int native_greediest(struct backend *b, backend_greedy_fn *done, void *arg, stru
     *wait = (struct native_wait){.done.greedy = done, .arg = arg};
     int r = priv_client_ask(container_of(b, struct native, base)->priv, PRIV_GREEDY, on_greediest,
                             wait, err);
+    if (r < 0)
+        free(wait);
+    return r;
+}
+
+/* What box-priv lists: names that programs of the session have chosen. */
+static void write_changes(struct jw *w, const char *text, size_t len, bool truncated)
+{
+    jw_object(w);
+    jw_karray(w, "changes");
+    for (size_t at = 0; at + 2 < len; at += strlen(text + at) + 1) {
+        jw_object(w);
+        jw_kstr(w, "kind", text[at] == 'A' ? "added" : text[at] == 'D' ? "deleted" : "changed");
+        jw_kstr(w, "path", text + at + 1);
+        jw_object_end(w);
+    }
+    jw_array_end(w);
+    jw_kbool(w, "truncated", truncated);
+    jw_object_end(w);
+}
+
+/* NOLINTNEXTLINE(readability-non-const-parameter): as priv_reply_fn has it. */
+static void on_diff(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    AUTO_FREE struct native_wait *wait = arg;
+    AUTO_DONE(buf) struct buf text = BUF_INIT(PRIV_DIFF_BYTES_MAX + 1);
+    AUTO_DONE(buf) struct buf out = BUF_INIT(CHANGES_MAX);
+    struct err err = {0};
+    struct jw w = JW_INIT(&out);
+    if (reply == NULL)
+        (void)err_set(&err, ERR_BACKEND, "box-priv has gone away");
+    else if (reply->result < 0)
+        err = reply->err;
+    else if (n_fds != 1 || lseek(fds[0], 0, SEEK_SET) < 0 || fd_read_to_buf(fds[0], &text) < 0)
+        (void)err_set(&err, ERR_BACKEND, "box-priv listed changes in a way that makes no sense");
+    else
+        write_changes(&w, buf_str(&text), text.len, reply->diff.truncated != 0);
+    if (err.code == ERR_NONE && jw_end(&w) < 0)
+        (void)err_set(&err, ERR_LIMIT, "the list of changes is too large");
+    wait->done.text(wait->arg, out.data, out.len, err.code != ERR_NONE ? &err : NULL);
+}
+
+int native_diff(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err)
+{
+    const struct native_sandbox *sb = container_of(base, struct native_sandbox, tasks.sandbox);
+    struct native_wait *wait = xnew(struct native_wait);
+    *wait = (struct native_wait){.done.text = done, .arg = arg};
+    int r = priv_client_ask_about(sb->native->priv, PRIV_DIFF, sb->name, on_diff, wait, err);
     if (r < 0)
         free(wait);
     return r;

@@ -296,6 +296,7 @@ static struct task *exec_start(struct tasks *home, const struct exec_request *re
         .timeout_ns = req->timeout_ns,
         .rows = req->rows,
         .cols = req->cols,
+        .nproc = sb->pids,
     };
     int r = req->files ? load_files(sb->native, err) : 0;
     if (r == 0)
@@ -571,8 +572,10 @@ static struct task *proc_start(struct tasks *home, const struct proc_request *re
              !host->enforced[CGROUP_MEMORY])
         r = err_set(err, ERR_UNSUPPORTED, "limits are required but cannot be enforced here: %s",
                     host->why[CGROUP_MEMORY]);
-    struct init_exec head = {
-        .type = INIT_MSG_PROC, .id = req->number, .memory_bytes = req->memory_bytes};
+    struct init_exec head = {.type = INIT_MSG_PROC,
+                             .id = req->number,
+                             .nproc = sb->pids,
+                             .memory_bytes = req->memory_bytes};
     const struct exec_request exec = {.argv = req->argv, .env = req->env, .cwd = req->cwd};
     if (r == 0)
         r = send_request(sb, &head, &exec, err);

@@ -290,6 +290,8 @@ static void take_ops(struct backend_ops *ops)
     ops->own_images = false;
     ops->ping = NULL;
     ops->pause = NULL;
+    ops->update = NULL;
+    ops->diff = NULL;
     ops->create = runsc_create;
     ops->sandbox_id = NULL;
     ops->list = NULL;

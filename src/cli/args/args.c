@@ -43,6 +43,12 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
      .min_names = 1, .max_names = 4096, .name_word = "SESSION"},
     [VERB_RENAME] = {"rename", NULL, "Give a session another name: box rename OLD NEW.",
      .min_names = 2, .max_names = 2, .name_word = "OLD NEW"},
+    [VERB_UPDATE] = {"update", NULL,
+     "Change the limits of sessions: at once, and from the next start on where they are stopped. What is not given stays.",
+     .min_names = 1, .max_names = 4096, .name_word = "SESSION"},
+    [VERB_DIFF] = {"diff", NULL,
+     "List the files of the image that a session has changed: A added, C changed, D deleted.", .min_names = 1,
+     .max_names = 1, .name_word = "SESSION"},
     [VERB_INSPECT] = {"inspect", NULL,
      "Show all that is known of sessions, as JSON: limits, receipt, processes, last commands.", .min_names = 1,
      .max_names = 4096, .name_word = "SESSION"},
@@ -70,6 +76,7 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
 
 #define COMMAND (FOR(RUN) | FOR(EXEC))
 #define SESSION (FOR(RUN) | FOR(MCP_RUN) | FOR(MCP_SERVE))
+#define LIMITS (SESSION | FOR(UPDATE))
 
 const struct arg_option arg_options[] = {
     {"session", "ID", ARG_SESSION, SPEC_SESSION_ID,
@@ -90,12 +97,13 @@ const struct arg_option arg_options[] = {
      "With --attack: write the report there, and print one line.", FOR(DOCTOR)},
     {"image", "IMAGE", ARG_FIELD, SPEC_IMAGE, "Root filesystem.", SESSION},
     {"network", "on|off", ARG_FIELD, SPEC_NETWORK, "Whether the internet can be reached.", SESSION},
-    {"memory", "SIZE", ARG_SIZE, SPEC_MEMORY_MB, "Memory of the session, such as 512m or 1.5g.", SESSION, .letter = 'm'},
-    {"memory-mb", "N", ARG_FIELD, SPEC_MEMORY_MB, "The same, in MiB.", SESSION},
-    {"cpus", "X", ARG_FIELD, SPEC_CPUS, "Processor share, such as 0.5.", SESSION},
-    {"pids", "N", ARG_FIELD, SPEC_PIDS_LIMIT, "Processes and threads of the session.", SESSION},
-    {"pids-limit", "N", ARG_FIELD, SPEC_PIDS_LIMIT, "The same as --pids.", SESSION},
-    {"quota-mb", "N", ARG_FIELD, SPEC_WORKSPACE_QUOTA_MB, "Disk space, in MiB; 0: no limit.", SESSION},
+    {"memory", "SIZE", ARG_SIZE, SPEC_MEMORY_MB, "Memory of the session, such as 512m or 1.5g.", LIMITS, .letter = 'm'},
+    {"memory-mb", "N", ARG_FIELD, SPEC_MEMORY_MB, "The same, in MiB.", LIMITS},
+    {"cpus", "X", ARG_FIELD, SPEC_CPUS, "Processor share, such as 0.5.", LIMITS},
+    {"pids", "N", ARG_FIELD, SPEC_PIDS_LIMIT, "Processes and threads of the session.", LIMITS},
+    {"pids-limit", "N", ARG_FIELD, SPEC_PIDS_LIMIT, "The same as --pids.", LIMITS},
+    {"quota", "SIZE", ARG_SIZE, SPEC_WORKSPACE_QUOTA_MB, "Disk space, such as 100m or 1g; 0: no limit.", SESSION},
+    {"quota-mb", "N", ARG_FIELD, SPEC_WORKSPACE_QUOTA_MB, "The same, in MiB.", SESSION},
     {"read-only-root", "on|off", ARG_FIELD, SPEC_READ_ONLY_ROOTFS,
      "Whether only the workspace and /tmp are writable.", SESSION},
     {"mount", "HOST:BOX[:ro|rw]", ARG_MOUNT, SPEC_EXTRA_MOUNTS,
@@ -113,6 +121,8 @@ const struct arg_option arg_options[] = {
     {"env-file", "FILE", ARG_LIST, offsetof(struct args, env_files),
      "File with a variable of the command on each line.", COMMAND, .many = true},
     {"workdir", "DIR", ARG_FIELD, SPEC_WORKDIR, "Directory the command starts in.", COMMAND, .letter = 'w'},
+    {"user", "USER", ARG_TEXT, offsetof(struct args, user),
+     "The session's own user, by name or number: commands run as no other.", COMMAND, .letter = 'u'},
     {"entrypoint", "PROGRAM", ARG_TEXT, offsetof(struct args, entrypoint),
      "Run this program, with the words of the command as its arguments.", FOR(RUN)},
     {"tty", NULL, ARG_FLAG, offsetof(struct args, tty), "Give the command a terminal.", COMMAND, .letter = 't'},
@@ -149,12 +159,14 @@ const struct arg_option arg_options[] = {
     {"recursive", NULL, ARG_FLAG, offsetof(struct args, recursive), "Copy a directory with all it holds.", FOR(CP),
      .letter = 'r'},
     {"quiet", NULL, ARG_FLAG, offsetof(struct args, quiet), "Names of sessions only.", FOR(PS), .letter = 'q'},
+    {"quiet", NULL, ARG_FLAG, offsetof(struct args, quiet), "Do not tell what box waits for, nor how much is copied.", FOR(RUN) | FOR(CP),
+     .letter = 'q'},
     {"format", "json|table|TEMPLATE", ARG_TEXT, offsetof(struct args, format),
      "A JSON object on each line, a table, or a template such as '{{.Name}} {{.State}}'.", FOR(PS)},
     {"format", "json|TEMPLATE", ARG_TEXT, offsetof(struct args, format),
      "A JSON object on each line, or a template such as '{{.session_id}}'.", FOR(INSPECT) | FOR(EVENTS), .letter = 'f'},
     {"json", NULL, ARG_FLAG, offsetof(struct args, json), "JSON instead of a table.",
-     FOR(PS) | FOR(PORT) | FOR(EVENTS) | FOR(DOCTOR) | FOR(INFO) | FOR(CONFIG) | FOR(AUDIT) | FOR(MCP_LS)},
+     FOR(PS) | FOR(PORT) | FOR(DIFF) | FOR(EVENTS) | FOR(DOCTOR) | FOR(INFO) | FOR(CONFIG) | FOR(AUDIT) | FOR(MCP_LS)},
     {"config", "FILE", ARG_TEXT, offsetof(struct args, config_file), "Configuration file of boxd.", FOR(CONFIG) | FOR(AUDIT)},
     {"config", "FILE", ARG_TEXT, offsetof(struct args, config_file),
      "File with mcpServers, as clients have it: one of them instead of a command.", FOR(MCP_RUN)},
@@ -313,6 +325,34 @@ static int check_command(const struct args *a, const struct arg_cursor *c, struc
     return 0;
 }
 
+/* No command can be given another user than its session has, and only the session knows who that
+ * is: what `id` says inside decides. The command then takes the place of the shell. */
+static int check_user(struct args *a, struct err *err)
+{
+    static const char script[] =
+        "want=$1; shift; uid=$(id -u); name=$(id -un 2>/dev/null || echo \"$uid\")\n"
+        "case $want in\n"
+        "\"$uid\"|\"$name\"|\"$uid:$(id -g)\"|\"$name:$(id -gn 2>/dev/null)\") exec \"$@\";;\n"
+        "esac\n"
+        "echo \"box: -u $want: every command of this session runs as its own user, $name ($uid), "
+        "\"\\\n"
+        "\"and no other can be chosen; leave out -u. With --read-only-root off that user is root, "
+        "\"\\\n"
+        "\"without privileges\" >&2; exit 125";
+
+    if (a->user == NULL)
+        return 0;
+    if (a->user[0] == '\0' || !utf8_valid(a->user, strlen(a->user)))
+        return err_set(err, ERR_INVALID, "--user wants the name or the number of a user");
+    const char *const before[] = {"sh", "-c", script, "box", a->user};
+    for (size_t i = 0; i < ARRAY_SIZE(before); i++)
+        strv_add(&a->as_user, before[i]);
+    for (size_t i = 0; a->command[i] != NULL; i++)
+        strv_add(&a->as_user, a->command[i]);
+    a->command = a->as_user;
+    return 0;
+}
+
 static int check_names(const struct args *a, struct err *err)
 {
     const struct arg_verb *v = &arg_verbs[a->verb];
@@ -352,7 +392,11 @@ static int check_args(struct args *a, const struct arg_cursor *c, struct err *er
         r = check_command(a, c, err);
     if (r >= 0 && v->wants_command && !v->maybe_command)
         r = args_resolve_env(a, err);
-    if (r >= 0 && (v->wants_command || v->makes_session))
+    if (r >= 0)
+        r = check_user(a, err);
+    if (r >= 0 && a->verb == VERB_UPDATE && a->given == 0)
+        r = err_set(err, ERR_INVALID, "'box update' wants --memory, --cpus or --pids");
+    if (r >= 0 && (v->wants_command || v->makes_session || a->given != 0))
         r = check_spec(a, err);
     if (r >= 0 && a->verb == VERB_HELP && a->names != NULL) {
         AUTO_FREE char *name = verb_name(a->names[0], a->names[1]);
@@ -404,7 +448,8 @@ void args_done(struct args *a)
     strv_free(a->envs);
     strv_free(a->env_files);
     strv_free(a->publish);
-    a->envs = a->env_files = a->publish = NULL;
+    strv_free(a->as_user);
+    a->envs = a->env_files = a->publish = a->as_user = NULL;
 }
 
 /* Of one command rather than of the session it runs in: these stand beside the session. */

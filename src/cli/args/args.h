@@ -28,6 +28,8 @@ enum verb {
     VERB_PAUSE,
     VERB_UNPAUSE,
     VERB_RENAME,
+    VERB_UPDATE,
+    VERB_DIFF,
     VERB_INSPECT,
     VERB_EVENTS,
     VERB_DOCTOR,
@@ -56,7 +58,7 @@ struct args {
     struct spec *spec;       /* owned; what was not given has its default */
     uint64_t given;          /* set of FIELD_BIT(enum spec_field) */
     char **names;            /* owned; sessions of `exec` and `rm`, words of others */
-    char *const *command;    /* borrowed from argv; NULL-terminated, NULL for verbs without one */
+    char *const *command;    /* borrowed; NULL-terminated, NULL for verbs without one */
     const char *config_file; /* borrowed from argv; NULL: none */
     const char *head;        /* borrowed from argv; NULL: none */
     const char *name;        /* these too, of `mcp run` */
@@ -69,6 +71,8 @@ struct args {
     const char *format;
     const char *output;
     const char *entrypoint; /* borrowed from argv; the program, with the command as its arguments */
+    const char *user;       /* this too; whom the command must find itself to be; NULL: anybody */
+    char **as_user;         /* owned; the command with that check before it, or NULL */
     char **envs, **env_files; /* owned; in the order given */
     char **publish;           /* this too; ports, as cli/port.h reads them */
     bool best_effort;

@@ -41,8 +41,8 @@ static void put_default(const struct arg_option *o, enum verb verb, struct buf *
 {
     const struct field *f = &spec_model.fields[o->where];
 
-    if (o->kind != ARG_FIELD && o->kind != ARG_SIZE && o->kind != ARG_TIME)
-        return;
+    if ((o->kind != ARG_FIELD && o->kind != ARG_SIZE && o->kind != ARG_TIME) || verb == VERB_UPDATE)
+        return; /* an update leaves alone what is not given */
     int64_t number = o->where == SPEC_TIMEOUT_SEC ? 0 : f->number;
     for (size_t i = 0; i < ARRAY_SIZE(verb_defaults); i++)
         if (verb_defaults[i].verb == verb && verb_defaults[i].field == o->where)

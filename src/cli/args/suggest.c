@@ -19,10 +19,6 @@ struct docker_word {
     const char *say;
 };
 
-#define NO_USER                                                                                    \
-    "every command runs as the session's own user, without privileges, and no other can be "       \
-    "chosen; leave it out"
-
 /* clang-format off */
 static const struct docker_word docker_verbs[] = {
     {"pull", "Box has no images of its own; fetch one with 'docker pull' or 'podman pull', and run it with 'box run --image IMAGE'"},
@@ -43,20 +39,23 @@ static const struct docker_word docker_verbs[] = {
     {"system", "'box doctor' tells what this host can enforce, 'box ps' what there is"},
     {"prune", "sessions without a name leave nothing behind; remove others with 'box rm'"},
     {"stats", "there is no live view of what sessions use; 'box inspect SESSION' shows the limits in force"},
-    {"update", "limits are fixed when a session is made; make another one with the limits that it needs"},
-    {"diff", "there is no record of changes; list the files with 'box exec SESSION find /workspace'"},
     {"export", "copy the files with 'box cp -r SESSION:/workspace DIR'"},
 };
 
 static const struct docker_word docker_options[] = {
-    {"--user", NO_USER},
-    {"-u", NO_USER},
     {"--privileged", "no command in a box has privileges"},
     {"--cap-add", "no command in a box has capabilities"},
     {"--cap-drop", "no command in a box has capabilities: leave it out"},
     {"--device", "a box has no devices of the host"},
     {"--net", "write --network on or --network off"},
     {"--init", "every box has an init: leave it out"},
+};
+
+static const struct docker_word update_options[] = {
+    {"--quota-mb", "the disk of a session has its size from the start; make another session, and copy the files there"},
+    {"--quota", "the disk of a session has its size from the start; make another session, and copy the files there"},
+    {"--timeout", "a time limit is one command's; give it to 'box run' or 'box exec'"},
+    {"--memory-swap", "sessions have no swap: leave it out"},
 };
 /* clang-format on */
 
@@ -165,11 +164,13 @@ int args_unknown_verb(const char *name, struct err *err)
 int args_unknown_option(enum verb verb, const char *option, struct err *err)
 {
     const char *name = arg_verbs[verb].name;
-    const char *say = arg_verbs[verb].wants_command
-                          ? docker_says(docker_options, ARRAY_SIZE(docker_options), option)
-                          : NULL;
+    const char *say = NULL;
     struct guess g = {.distance = 0};
 
+    if (arg_verbs[verb].wants_command)
+        say = docker_says(docker_options, ARRAY_SIZE(docker_options), option);
+    if (verb == VERB_UPDATE)
+        say = docker_says(update_options, ARRAY_SIZE(update_options), option);
     if (say != NULL)
         return err_set(err, ERR_INVALID, "there is no %s: %s", option, say);
     if (str_starts(option, "--"))

@@ -145,6 +145,7 @@ static void copy_feed(struct copy *c)
             return;
         }
         c->sent_all = n == 0;
+        c->app->patience.bytes += (uint64_t)n;
         int r = n > 0 ? http_call_send(c->call, data, (size_t)n) : http_call_send_end(c->call);
         if (r < 0)
             return; /* the answer says why */
@@ -242,6 +243,7 @@ static void on_bytes(void *arg, const char *data, size_t len)
 {
     struct copy *c = arg;
 
+    c->app->patience.bytes += len;
     if (c->error == 0)
         c->error = fd_write_all(c->fd, data, len);
 }
@@ -324,6 +326,7 @@ int verb_cp(struct app *app, const struct args *args, struct err *err)
                        from != NULL ? ", not both" : "");
     const struct copy_place place = {from != NULL ? from : to, from != NULL ? from_path : to_path};
     const char *local = from != NULL ? dst : src;
+    assert(place.path != NULL);
     if (spec_check_id(place.session, err) < 0)
         return err_wrap(err, "session '%s'", place.session);
     if (str_eq(local, "-"))
@@ -331,8 +334,12 @@ int verb_cp(struct app *app, const struct args *args, struct err *err)
     int r = app_connect(app, DAEMON_RUNNING, err);
     if (r < 0)
         return r;
+    app_patience_start(app, "copying");
     if (args->recursive)
-        return to != NULL ? copy_tree_in(app, local, &place, err)
-                          : copy_tree_out(app, &place, local, err);
-    return to != NULL ? copy_in(app, local, &place, err) : copy_out(app, &place, local, err);
+        r = to != NULL ? copy_tree_in(app, local, &place, err)
+                       : copy_tree_out(app, &place, local, err);
+    else
+        r = to != NULL ? copy_in(app, local, &place, err) : copy_out(app, &place, local, err);
+    app_patience_stop(app);
+    return r;
 }

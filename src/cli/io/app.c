@@ -17,10 +17,12 @@
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "cli/io/text.h"
 #include "http/client/client.h"
 #include "http/codec/http1.h"
 
 #define TOKEN_MAX 4096
+#define PATIENCE_NS (1 * NSEC_PER_SEC)
 #define NEVER_NS (UINT64_C(10) * 365 * 24 * 3600 * NSEC_PER_SEC)
 
 static void on_signal(struct loop_signal *s, int signo)
@@ -63,8 +65,32 @@ int app_init(struct app *app, struct err *err)
     return r < 0 ? err_sys(err, -r, "watch signals") : 0;
 }
 
+static void on_patience(struct loop_timer *t)
+{
+    struct app *app = container_of(t, struct app, patience.timer);
+    uint64_t waited = loop_now(app->loop) - app->patience.since;
+
+    text_wait(app->patience.what, app->patience.bytes, waited / NSEC_PER_SEC);
+    loop_timer_start(app->loop, t, PATIENCE_NS, on_patience);
+}
+
+void app_patience_start(struct app *app, const char *what)
+{
+    app->patience.what = what;
+    app->patience.bytes = 0;
+    app->patience.since = loop_now(app->loop);
+    loop_timer_start(app->loop, &app->patience.timer, PATIENCE_NS, on_patience);
+}
+
+void app_patience_stop(struct app *app)
+{
+    loop_timer_stop(&app->patience.timer);
+    text_wait_clear();
+}
+
 void app_done(struct app *app)
 {
+    app_patience_stop(app);
     http_client_free(app->client);
     if (app->loop != NULL)
         loop_signal_stop(&app->signals);
@@ -185,6 +211,7 @@ struct app_exchange {
     unsigned status;
     bool too_big;
     bool ended;
+    bool patient;   /* the line that tells of a long wait is ours */
     struct err err; /* why it failed, if it did */
 };
 
@@ -193,6 +220,8 @@ static void on_head(struct http_call *c, const struct http1_head *head, void *ar
     struct app_exchange *call = arg;
 
     call->status = head->status;
+    if (call->patient)
+        app_patience_stop(call->app);
     if (call->request->head != NULL)
         call->request->head(call->request->arg, head);
 }
@@ -287,14 +316,21 @@ int app_send(struct app *app, const struct app_request *request, struct buf *ret
                                   .body = request->body,
                                   .body_len = request->body_len,
                                   .idle_ns = request->idle_ns};
-    struct app_exchange call = {.app = app, .request = request, .body = ret_body};
+    struct app_exchange call = {.app = app,
+                                .request = request,
+                                .body = ret_body,
+                                .patient = app->patience.timer.loop == NULL};
     struct http_call *under_way = NULL;
     struct err cause;
 
     int r = http_client_call(app->client, &opts, &handlers, &call, &under_way, &cause);
     if (r < 0)
         return app_unreachable(app, &cause, err);
+    if (call.patient)
+        app_patience_start(app, "waiting for boxd");
     r = app_wait(app, err);
+    if (call.patient)
+        app_patience_stop(app);
     if (r < 0) {
         if (!call.ended)
             http_call_cancel(under_way); /* its callbacks have nowhere to go */

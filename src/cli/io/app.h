@@ -54,6 +54,12 @@ struct app {
     bool told;                                       /* of the endpoint, by the environment */
     char *authorization;                             /* owned; value of the header, or NULL */
     struct daemon daemon;
+    struct {
+        struct loop_timer timer; /* runs while box waits */
+        const char *what;        /* borrowed */
+        uint64_t since;          /* monotonic */
+        uint64_t bytes;          /* that have been copied meanwhile, for the line */
+    } patience;
 };
 
 /* From here on INT, TERM, HUP and QUIT arrive in the loop, unless they were ignored. */
@@ -72,6 +78,12 @@ struct app_headers app_headers(const struct app *app);
 
 /* Runs the loop until loop_quit(). -EINTR and an err of code ERR_STATE when a signal ended it. */
 int app_wait(struct app *app, struct err *err);
+
+/* From here on box waits for boxd: when that takes longer than a second a line on standard error
+ * says what for (text_wait()), until app_patience_stop(). Calls have it by themselves, until the
+ * head of the answer is there. */
+void app_patience_start(struct app *app, const char *what);
+void app_patience_stop(struct app *app);
 
 /* One call, to its end. Fails also for a status above 299, with what the problem says. */
 int app_call(struct app *app, const char *method, const char *target, struct buf *ret_body,
@@ -147,6 +159,7 @@ int verb_ps(struct app *app, const struct args *args, struct err *err);
 int verb_rm(struct app *app, const struct args *args, struct err *err);
 int verb_state(struct app *app, const struct args *args, struct err *err);
 int verb_rename(struct app *app, const struct args *args, struct err *err);
+int verb_diff(struct app *app, const struct args *args, struct err *err);
 int verb_inspect(struct app *app, const struct args *args, struct err *err);
 int verb_events(struct app *app, const struct args *args, struct err *err);
 int verb_config(struct app *app, const struct args *args, struct err *err);

@@ -33,6 +33,7 @@
 #include "inside/clone.h"
 
 #define READY_FD 3
+#define LOOK_MS 1000
 #define READY_MS 30000
 #define STOP_MS 15000
 #define RACE_TRIES 100 /* times RACE_MS: another box may be starting the same boxd */
@@ -284,11 +285,16 @@ static int wait_ready(const struct daemon_launch *l, int ready, int wake_fd, str
 {
     struct pollfd p[] = {{.fd = ready, .events = POLLIN}, {.fd = wake_fd, .events = POLLIN}};
     char byte;
-    int n;
+    int n = 0;
 
-    do
-        n = poll(p, ARRAY_SIZE(p), READY_MS);
-    while (n < 0 && errno == EINTR);
+    for (int waited = 0; n == 0 && waited < READY_MS; waited += LOOK_MS) {
+        if (waited > 0)
+            text_wait("starting boxd", 0, (unsigned)(waited / LOOK_MS));
+        do
+            n = poll(p, ARRAY_SIZE(p), LOOK_MS);
+        while (n < 0 && errno == EINTR);
+    }
+    text_wait_clear();
     if (n < 0)
         return err_sys(err, errno, "wait for boxd");
     if (n == 0)

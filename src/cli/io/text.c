@@ -50,6 +50,45 @@ void text_cut(char *dst, size_t size, const char *src)
     dst[len] = '\0';
 }
 
+/* Columns of the line of text_wait(); 0: there is none. */
+static size_t wait_columns;
+static bool wait_never;
+
+void text_wait_never(void)
+{
+    wait_never = true;
+}
+
+/* Only in the foreground of a terminal: from the background the line would be in the way of others.
+ */
+void text_wait(const char *what, uint64_t bytes, uint64_t seconds)
+{
+    AUTO_DONE(buf) struct buf line = BUF_INIT(256);
+
+    if (wait_never || !isatty(STDERR_FILENO) || tcgetpgrp(STDERR_FILENO) != getpgrp())
+        return;
+    (void)buf_printf(&line, "\rbox: %s", what);
+    if (bytes > 0)
+        (void)buf_printf(&line, ", %.1f MiB", (double)bytes / (1 << 20));
+    (void)buf_printf(&line, ", %llu s", (unsigned long long)seconds);
+    size_t columns = line.len - 1;
+    if (columns < wait_columns)
+        (void)buf_printf(&line, "%*s", (int)(wait_columns - columns), "");
+    wait_columns = columns;
+    (void)fd_write_all(STDERR_FILENO, line.data, line.len);
+}
+
+void text_wait_clear(void)
+{
+    AUTO_DONE(buf) struct buf line = BUF_INIT(256);
+
+    if (wait_columns == 0)
+        return;
+    (void)buf_printf(&line, "\r%*s\r", (int)wait_columns, "");
+    wait_columns = 0;
+    (void)fd_write_all(STDERR_FILENO, line.data, line.len);
+}
+
 /* One write(2), so that lines of several programs do not mix. Nothing can be done when it fails. */
 void text_say(const char *fmt, ...)
 {
@@ -60,6 +99,7 @@ void text_say(const char *fmt, ...)
     va_start(ap, fmt);
     int r = buf_vprintf(&raw, fmt, ap);
     va_end(ap);
+    text_wait_clear();
     (void)buf_puts(&line, "box: ");
     if (r < 0)
         (void)buf_puts(&line, "a message that is too long to show");

@@ -5,6 +5,7 @@
  * characters and broken UTF-8 escaped: only box itself drives the reader's terminal. */
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/cleanup.h"
 
@@ -22,6 +23,13 @@ void text_cut(char *dst, size_t size, const char *src);
 /* One line on standard error that starts with "box: ". Escapes all of it. */
 void text_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void text_say_err(const struct err *err);
+
+/* A line on standard error, where that is a terminal, which says what box waits for. The next one
+ * takes its place. It goes by text_wait_clear(), which must be called before anything else is
+ * written, or by text_say(). No escape sequence is needed for it. */
+void text_wait(const char *what, uint64_t bytes, uint64_t seconds);
+void text_wait_clear(void);
+void text_wait_never(void); /* nothing of that is shown from here on */
 
 /* Everything to standard output. A reader that has gone (EPIPE) is no failure. */
 int text_print(const struct buf *text, struct err *err);

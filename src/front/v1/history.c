@@ -231,11 +231,12 @@ static int read_filter(const struct http_request *req, struct watcher *w, struct
         return err_set(err, ERR_INVALID, "session_id must be the name of a session");
     n = http_request_query_get(req, "type", types, sizeof(types));
     if ((n < 0 && n != -ENOENT) || !knows_types(types))
-        return err_set(err, ERR_INVALID,
-                       "type must be a list of session.created, session.deleted, session.expired, "
-                       "session.lost, session.stopped, session.started, session.paused, "
-                       "session.unpaused, session.renamed, process.started, process.exited, "
-                       "exec.ended");
+        return err_set(
+            err, ERR_INVALID,
+            "type must be a list of session.created, session.deleted, session.expired, "
+            "session.lost, session.stopped, session.started, session.paused, "
+            "session.unpaused, session.renamed, session.updated, process.started, process.exited, "
+            "exec.ended");
     if (n > 0)
         (void)str_fmt(w->types, sizeof(w->types), ",%s,", types);
     return 0;

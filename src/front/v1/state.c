@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The states of a session as routes: stop, start, pause, unpause and rename. */
+/* The states of a session as routes: stop, start, pause, unpause, rename and update. */
 
 #include "base/alloc.h"
+#include "command/policy_service.h"
 #include "front/v1/v1_internal.h"
 #include "policy/audit/audit.h"
 #include "policy/authz.h"
+#include "policy/policy.h"
 #include "spec/model.h"
 #include "spec/spec.h"
 
@@ -146,7 +148,50 @@ static void rename_session(struct http_request *req, void *arg)
         http_reply(req, 204, NULL, NULL, 0);
 }
 
+/* What the request leaves out stays as it is. */
+static int do_update(struct http_request *req, const struct v1 *v, const struct session *s,
+                     const struct json *body, struct err *err)
+{
+    struct spec want = *session_spec(s); /* only numbers of it change: what it owns stays theirs */
+    struct report report = {0};
+    uint64_t given = 0;
+
+    if (json_get(body, "workspace_quota_mb") != NULL)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "workspace_quota_mb is the size of a disk that is made with the session; "
+                       "make another session, and copy the files there");
+    int r = front_strict(&spec_limits_model, body, NULL, err);
+    for (size_t i = 0; i < spec_limits_model.n_fields; i++)
+        if (json_get(body, spec_limits_model.fields[i].name) != NULL)
+            given |= FIELD_BIT(SPEC_CPUS + i);
+    if (r == 0 && given == 0)
+        r = err_set(err, ERR_INVALID,
+                    "nothing to change: give at least one of cpus, memory_mb and pids_limit");
+    if (r == 0 && model_parse(&spec_limits_model, body, 0, &want, &report) < 0)
+        r = report_fail_plain(&report, err);
+    if (r == 0)
+        r = policy_check_change(v->front.service->policy, front_caller(req), &want, given, err);
+    want.own.required = given;
+    if (r == 0)
+        r = manager_update(v->front.manager, session_id(s), &want, front_done, req, err);
+    if (r == 0)
+        state_record(req, v, session_id(s), "updated");
+    return r;
+}
+
+static void update_session(struct http_request *req, void *arg)
+{
+    const struct v1 *v = arg;
+    AUTO(json) struct json *body = NULL;
+    struct err err = {0};
+    const struct session *s = front_look_session(req, &v->front, "session");
+
+    if (s != NULL && front_read_body(req, &body) && do_update(req, v, s, body, &err) < 0)
+        front_fail(req, &err);
+}
+
 const struct http_route v1_state_routes[] = {
+    {"PATCH", "/v1/sessions/{id}", update_session, HTTP_ROUTE_SCOPED, 0},
     {"POST", "/v1/sessions/{id}/stop", stop_session, HTTP_ROUTE_SCOPED, 0},
     {"POST", "/v1/sessions/{id}/start", start_session, HTTP_ROUTE_SCOPED, 0},
     {"POST", "/v1/sessions/{id}/pause", pause_session, HTTP_ROUTE_SCOPED, 0},

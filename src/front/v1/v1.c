@@ -188,7 +188,7 @@ static void get_health(struct http_request *req, void *arg)
     front_reply(&out, req, 200);
 }
 
-static void on_doctor(void *arg, const char *json, size_t len, const struct err *err)
+static void on_text(void *arg, const char *json, size_t len, const struct err *err)
 {
     struct http_request *req = arg;
     if (err != NULL)
@@ -204,7 +204,7 @@ static void get_doctor(struct http_request *req, void *arg)
     struct err err = {0};
     if (!front_may(req, &v->front, "doctor"))
         return;
-    if (b->ops->doctor(b, on_doctor, req, &err) < 0)
+    if (b->ops->doctor(b, on_text, req, &err) < 0)
         front_fail(req, &err);
 }
 
@@ -334,6 +334,27 @@ static void get_session(struct http_request *req, void *arg)
     }
 }
 
+static void get_changes(struct http_request *req, void *arg)
+{
+    struct err err = {0};
+    struct session *s = front_use_session(req, &((const struct v1 *)arg)->front, "read");
+    if (s == NULL)
+        return;
+    struct sandbox *sb = session_sandbox(s);
+    if (session_spec(s)->read_only_rootfs) {
+        static const char none[] =
+            "{\"changes\":[],\"truncated\":false,\"read_only_rootfs\":true}\n";
+        http_reply(req, 200, JSON_TYPE, none, strlen(none));
+    } else if (sb->backend->ops->diff == NULL) {
+        front_failf(req, ERR_UNSUPPORTED,
+                    "the %s backend cannot tell what a session has changed of its image; list the "
+                    "files inside with find",
+                    sb->backend->ops->name);
+    } else if (sb->backend->ops->diff(sb, on_text, req, &err) < 0) {
+        front_fail(req, &err);
+    }
+}
+
 static void delete_session(struct http_request *req, void *arg)
 {
     const struct v1 *v = arg;
@@ -358,6 +379,7 @@ static const struct http_route routes[] = {
     {"GET", "/v1/sessions", list_sessions, HTTP_ROUTE_SCOPED, 0},
     {"POST", "/v1/sessions", create_session, HTTP_ROUTE_SCOPED, BODY_MAX},
     {"GET", "/v1/sessions/{id}", get_session, HTTP_ROUTE_SCOPED, 0},
+    {"GET", "/v1/sessions/{id}/changes", get_changes, HTTP_ROUTE_SCOPED, 0},
     {"DELETE", "/v1/sessions/{id}", delete_session, HTTP_ROUTE_SCOPED, 0},
     {0},
 };

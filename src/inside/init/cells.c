@@ -22,6 +22,7 @@
 #include <sys/eventfd.h>
 #include <sys/fsuid.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -450,7 +451,11 @@ static const struct sock_filter no_clone3[] = {
 static _Noreturn void run_child(const struct init *in, const struct cell *c,
                                 const struct init_request *req, const struct child_stdio *io)
 {
-    const struct init_config *config = &in->config;
+    struct init_config copy = in->config;
+    const struct init_config *config = &copy;
+    for (uint32_t i = 0; i < copy.n_rlimits && req->head.nproc > 0; i++)
+        if (copy.rlimits[i].resource == RLIMIT_NPROC)
+            copy.rlimits[i].soft = copy.rlimits[i].hard = req->head.nproc;
     child_run(&(struct child){.report = &in->reports[cell_index(in, c)],
                               .argc = req->head.argc,
                               .envc = req->head.envc,

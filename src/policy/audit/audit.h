@@ -37,7 +37,7 @@ enum audit_event {
     AUDIT_DENIED, /* policy or scope said no */
     AUDIT_SESSION_CREATE,
     AUDIT_SESSION_DELETE, /* a caller or a quota ends it */
-    AUDIT_SESSION_STATE,  /* it is stopped, started, paused, unpaused or renamed */
+    AUDIT_SESSION_STATE,  /* it is stopped, started, paused, unpaused, renamed or updated */
     AUDIT_SESSION_END,    /* it is gone */
     AUDIT_PROCESS_START,
     AUDIT_PROCESS_END,

@@ -21,6 +21,8 @@
 #include "base/str.h"
 
 #define MOUNTINFO_MAX (1U << 20)
+#define MEMORY_LIMIT_V1 "memory.limit_in_bytes"
+#define MEMSW_LIMIT_V1 "memory.memsw.limit_in_bytes"
 #define SOCKET_LIMIT_V1 "memory.kmem.tcp.limit_in_bytes" /* UDP too, whatever it is called */
 #define PERIOD_US 100000U
 #define USAGE_V1 "memory.usage_in_bytes"
@@ -362,9 +364,9 @@ static int set_if_other(int dirfd, const char *file, uint64_t value, struct err 
 
 static int set_v1_memory(int dirfd, uint64_t bytes, struct err *err)
 {
-    int r = cgroup_set_limit(dirfd, "memory.limit_in_bytes", bytes, err);
+    int r = cgroup_set_limit(dirfd, MEMORY_LIMIT_V1, bytes, err);
     if (r == 0)
-        r = set_if_there(dirfd, "memory.memsw.limit_in_bytes", bytes, err);
+        r = set_if_there(dirfd, MEMSW_LIMIT_V1, bytes, err);
     if (r == 0)
         r = set_if_there(dirfd, SOCKET_LIMIT_V1, cgroup_socket_bytes(bytes), err);
     return r;
@@ -383,6 +385,13 @@ static int set_v1_limits(const struct cgroup *g, const struct cgroup_limits *l, 
             r = set_if_other(g->v1_fd[CGROUP_CPU], "cpu.cfs_quota_us", l->cpu_quota_us, err);
     }
     return r;
+}
+
+static int set_groups(const struct cgroup_host *h, const struct cgroup *g,
+                      const struct cgroup_limits *limits, struct err *err)
+{
+    int r = h->mode == INIT_CGROUP_V2 ? set_v2_limits(h, g->v2_fd, limits, err) : 0;
+    return r < 0 ? r : set_v1_limits(g, limits, err);
 }
 
 static int create_v2(const struct cgroup_host *h, const char *name, uid_t uid, gid_t gid,
@@ -451,9 +460,7 @@ int cgroup_limit(const struct cgroup_host *h, const char *name, const struct cgr
     int r = create_v1(h, name, limits->spare, owner->uid, owner->gid, g);
     if (r < 0)
         return err_sys(err, -r, "make cgroup '%s'", name);
-    if (h->mode == INIT_CGROUP_V2)
-        r = set_v2_limits(h, g->v2_fd, limits, err);
-    return r < 0 ? r : set_v1_limits(g, limits, err);
+    return set_groups(h, g, limits, err);
 }
 
 static int used_name(unsigned i, char ret[static 16])
@@ -468,8 +475,8 @@ static bool renew_memory_group(int parent)
 {
     /* clang-format off */
     static const struct { const char *file, *value; } fresh[] = {
-        {"memory.memsw.limit_in_bytes", "-1"},
-        {"memory.limit_in_bytes", "-1"},
+        {MEMSW_LIMIT_V1, "-1"},
+        {MEMORY_LIMIT_V1, "-1"},
         {SOCKET_LIMIT_V1, "-1"},
         {"memory.max_usage_in_bytes", "0"},
     };
@@ -634,7 +641,7 @@ static void read_groups(const struct cgroup_host *h, const struct cgroup *g,
         }
         return;
     }
-    ret->memory_max = read_or_zero(g->v1_fd[CGROUP_MEMORY], "memory.limit_in_bytes");
+    ret->memory_max = read_or_zero(g->v1_fd[CGROUP_MEMORY], MEMORY_LIMIT_V1);
     ret->socket_max = read_or_zero(g->v1_fd[CGROUP_MEMORY], SOCKET_LIMIT_V1);
     ret->memory_now = read_or_zero(g->v1_fd[CGROUP_MEMORY], USAGE_V1);
     ret->memory_peak = read_or_zero(g->v1_fd[CGROUP_MEMORY], "memory.max_usage_in_bytes");
@@ -644,12 +651,68 @@ static void read_groups(const struct cgroup_host *h, const struct cgroup *g,
     ret->cpu_period_us = read_or_zero(g->v1_fd[CGROUP_CPU], "cpu.cfs_period_us");
 }
 
-void cgroup_read(const struct cgroup_host *h, const char *name, struct cgroup_readback *ret)
+static struct cgroup open_groups(const struct cgroup_host *h, const char *name)
 {
     struct cgroup g = {.leaf_fd = -1, .tasks_fd = {-1, -1, -1}};
     g.v2_fd = open_existing(h->v2_fd, name);
     for (int i = 0; i < CGROUP_CONTROLLERS; i++)
         g.v1_fd[i] = open_existing(h->v1_fd[i], name);
+    return g;
+}
+
+void cgroup_read(const struct cgroup_host *h, const char *name, struct cgroup_readback *ret)
+{
+    struct cgroup g = open_groups(h, name);
     read_groups(h, &g, ret);
     cgroup_close(&g);
+}
+
+/* Takes memory back until the session has no more than that. v2 would kill for a lower maximum,
+ * but never for a lower memory.high; v1 refuses a lower limit by itself. With swap accounting v1
+ * wants the sum of memory and swap to be raised first, and lowered last. */
+static int make_room(const struct cgroup_host *h, const struct cgroup *g, uint64_t bytes,
+                     struct err *err)
+{
+    struct cgroup_readback now = {0};
+    int memory = g->v1_fd[CGROUP_MEMORY], r = 0;
+    read_groups(h, g, &now);
+    if (memory >= 0 && bytes > now.memory_max)
+        return set_if_there(memory, MEMSW_LIMIT_V1, bytes, err);
+    if (now.memory_now <= bytes)
+        return 0;
+    if (memory >= 0)
+        r = fd_set_u64_at(memory, MEMORY_LIMIT_V1, bytes, &(uint64_t){0});
+    else if (h->mode == INIT_CGROUP_V2 && h->enforced[CGROUP_MEMORY])
+        r = fd_set_u64_at(g->v2_fd, "memory.high", bytes, &(uint64_t){0});
+    read_groups(h, g, &now);
+    if (r < 0 && r != -EBUSY)
+        return err_sys(err, -r, "lower the memory limit");
+    if (now.memory_now <= bytes)
+        return 0;
+    return err_set(err, ERR_STATE,
+                   "the session uses %llu MiB of memory, which the kernel cannot bring below %llu "
+                   "MiB; nothing was changed: end something that runs in it, or choose a higher "
+                   "limit",
+                   (unsigned long long)(now.memory_now >> 20), (unsigned long long)(bytes >> 20));
+}
+
+int cgroup_change(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
+                  struct err *err)
+{
+    struct cgroup g = open_groups(h, name);
+    struct cgroup_readback now = {0};
+    struct err ignored = {0};
+    read_groups(h, &g, &now);
+    const struct cgroup_limits before = {.memory_bytes = now.memory_max,
+                                         .pids = (uint32_t)now.pids_max,
+                                         .cpu_quota_us = (uint32_t)now.cpu_quota_us};
+    int r = make_room(h, &g, limits->memory_bytes, err);
+    if (r == 0)
+        r = set_groups(h, &g, limits, err);
+    if (r < 0 && make_room(h, &g, before.memory_bytes, &ignored) == 0)
+        (void)set_groups(h, &g, &before, &ignored);
+    if (h->mode == INIT_CGROUP_V2)
+        (void)fd_write_file_at(g.v2_fd, "memory.high", "max");
+    cgroup_close(&g);
+    return r;
 }

@@ -73,6 +73,12 @@ int cgroup_create(const struct cgroup_host *h, const char *name, const struct cg
 int cgroup_limit(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
                  const struct cgroup_owner *owner, struct cgroup *g, struct err *err);
 
+/* Changes the limits of a session that runs: all of them, or none. Memory is never set below what
+ * the session uses and the kernel cannot take back from it: that is ERR_STATE, and says how much
+ * there is. Waits while the kernel takes memory back. */
+int cgroup_change(const struct cgroup_host *h, const char *name, const struct cgroup_limits *limits,
+                  struct err *err);
+
 /* The groups of v1 for one session to come, made ahead: with many sessions the kernel takes long
  * for them, and walks over all groups when a CPU limit is set. v1 can rename groups, v2 cannot. */
 int cgroup_spare_make(const struct cgroup_host *h, uint32_t cpu_quota_us);
