@@ -199,7 +199,7 @@ static void explain(struct choice *c)
             used = strlen(text);
     }
     (void)err_set(&c->why, ERR_UNAVAILABLE,
-                  "no backend can make a sandbox (%s); `box doctor` tells all of it",
+                  "no backend can make a sandbox (%s); `box doctor` shows all reasons",
                   used > 0 ? text : "there is none of that name");
 }
 

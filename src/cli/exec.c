@@ -489,7 +489,7 @@ static void on_ws_writable(struct ws_conn *c, void *arg)
 
 /* Messages. */
 
-/* Limits that nobody asked for are for `box doctor` to tell of. */
+/* Only limits that the user asked for: `box doctor` reports defaults that are not enforced. */
 static void say_unenforced(const struct args *args, const struct job_event *event)
 {
     for (size_t i = 0; i < event->n_unenforced; i++)
@@ -511,7 +511,7 @@ static void got_started(struct exec_call *j, const struct job_event *event)
     if (event->temporary && j->args->verb == VERB_RUN && !j->args->temporary && !j->args->remove &&
         args_given(j->args, SPEC_SESSION_ID))
         text_say("session '%s' is not kept: it was made as a temporary one, or its backend cannot "
-                 "keep it; --temporary says that this is fine",
+                 "keep it; add --temporary if that is fine",
                  j->args->spec->session_id);
     if (event->memory_mb > 0)
         j->context.memory_mb = event->memory_mb;
@@ -614,8 +614,8 @@ static void on_grace(struct loop_timer *t)
     exec_leave(container_of(t, struct exec_call, grace), STATUS_SIGNAL + SIGTERM);
 }
 
-/* Whoever ends us means the command as well. One on a terminal loses it, too: shells ignore TERM
- * there, and obey HUP. */
+/* A signal that ends us is meant for the command as well. One on a terminal loses it, too: shells
+ * ignore TERM there, and obey HUP. */
 static void ask_to_end(struct exec_call *j)
 {
     send_signal(j, SIGTERM);

@@ -213,7 +213,7 @@ struct event_reader {
     struct buf line;       /* of the stream so far */
     struct buf data;       /* of the event so far */
     struct err err;        /* why reading ended, if it was for us to end */
-    bool gone;             /* nobody reads what we print */
+    bool gone;             /* our reader has gone */
 };
 
 /* text_print() does not fail for it: most verbs are done then anyway. */

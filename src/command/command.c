@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The states of one command of a user, and what each front's commands are asked. */
+/* The states of one command of a user, and the rules that apply to the commands of each front. */
 
 #include "command/command.h"
 
@@ -30,7 +30,7 @@
 #include "spec/model.h"
 #include "spec/spec.h"
 
-/* What the commands of a front are not asked. Everything else is asked of every command. */
+/* The rules that do not apply to the commands of a front. All others apply to every command. */
 enum rule {
     RULE_ENABLED, /* box.enabled, and a backend that is there */
     RULE_PROFILE, /* the longest timeout of the configured profile, or of the token's */
@@ -60,7 +60,7 @@ struct command {
     struct log_scope request;             /* that asked, for the log */
     enum command_state state;
     bool by_query;
-    bool recorded; /* that it starts: so its end will be, too */
+    bool recorded; /* its start is on record, so its end will be, too */
     bool keep_rest;
     enum command_keep keep;
     const struct command_events *events; /* borrowed */
@@ -69,11 +69,11 @@ struct command {
     char *who, *query_id, *id; /* owned; the last is the session's, NULL: not known yet */
     struct policy_decision decision;
     struct spec *spec;         /* owned; of the query's session, until that is asked for */
-    struct spec *own;          /* owned; what is the command's of it, from then on */
+    struct spec *own;          /* owned; the part of it that belongs to the command, from then on */
     struct run_options run;    /* borrows from the front, or from `own`, until it runs */
     const char *stdin_text;    /* the same */
     struct share *share;       /* held; that is charged for it; NULL: none is */
-    struct session *session;   /* held; NULL: not there yet, or to go */
+    struct session *session;   /* held; NULL: not found yet, or to be removed */
     struct run *running;       /* owned; NULL unless it runs */
     struct quota_count *count; /* owned; the one under way */
     struct quota_check quota;
@@ -207,7 +207,7 @@ void command_cancel(struct command *c)
     command_free(c);
 }
 
-/* Tells; the front may free us in it. */
+/* Calls back; the front may free the command in it. */
 static void end(struct command *c, const struct err *err)
 {
     command_move(c, COMMAND_DONE);
@@ -232,7 +232,7 @@ void command_kill(struct command *c)
     }
 }
 
-/* What is shown, and an id for the rest. */
+/* Fills the shown output, and an id for the rest. */
 static void finish_stream(struct command *c, int i)
 {
     struct command_result *r = &c->result;
@@ -270,7 +270,7 @@ static void on_dropped(void *arg, const struct err *err)
         end(c, &c->err);
 }
 
-/* Over the quota: the session goes, whatever the command said. */
+/* Over the quota: the session is removed, however the command ended. */
 static void drop(struct command *c)
 {
     struct audit_record gone = record_of(c, AUDIT_SESSION_DELETE);
@@ -319,7 +319,7 @@ static bool counts(const struct command *c)
            c->quota.spec->host_path_mode != MOUNT_NONE;
 }
 
-/* The session that is there already, on the same directory: the kernel may hold its limit. */
+/* An existing session on the same directory: the kernel may enforce its limit. */
 static struct session *earlier(const struct command *c)
 {
     struct session *s = manager_find(c->service->manager, c->id);
@@ -389,7 +389,7 @@ static void on_finished(void *arg, const struct run_result *result)
     }
 }
 
-/* A directory of the host has no wall of the kernel's. */
+/* For a directory of the host the kernel enforces no limit. */
 static void on_over(void *arg)
 {
     run_kill(((struct command *)arg)->running);

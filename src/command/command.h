@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* One command of a user, from the request to the answer: the policy is asked, the session is found
- * or made, the command runs, its output is kept, what it left is judged, its end is recorded. Every
+/* One command of a user, from the request to the answer. It asks the policy, finds or makes the
+ * session, runs the command, keeps its output, checks what it left, and records its end. Every
  * front runs the commands of its users this way, and in no other; a front only reads the request
  * and writes the answer.
  *
  * Before: is there a backend, does the scope allow it, has the token room for it in its share, is
- * the workspace within its quota, can it be recorded. Meanwhile: does the workspace stay within, or
- * else the command is killed. After: the same again; a session whose workspace is over its quota
- * is removed, and the command has failed although it ran. */
+ * the workspace within its quota, can it be recorded. Meanwhile: if the workspace exceeds its
+ * quota, the command is killed. After: if the workspace is over its quota, the session is removed,
+ * and the command has failed although it ran. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,8 +28,8 @@ struct jw;
 struct policy_service;
 struct session;
 
-/* Fields that make a session what it is: a query's command never runs in one that was made
- * otherwise. */
+/* Fields that identify a session's kind: a query's command never runs in a session with other
+ * values. */
 #define COMMAND_SESSION_FIELDS                                                                     \
     (FIELD_BIT(SPEC_NETWORK) | FIELD_BIT(SPEC_IMAGE) | FIELD_BIT(SPEC_HOST_PATH) |                 \
      FIELD_BIT(SPEC_HOST_PATH_MODE) | FIELD_BIT(SPEC_MOUNT_PATH) | FIELD_BIT(SPEC_CPUS) |          \
@@ -52,7 +52,7 @@ struct command_options {
     /* Or, where session is NULL, in that of request.query, by the arguments of a tool call; without
      * a query the arguments are a whole spec. */
     const struct json *arguments;
-    struct policy_request request; /* of a command in a session only the scope */
+    struct policy_request request; /* for a command in a given session only the scope */
     const char *via;               /* the front, for the records; static */
     const char *who;               /* for the records; NULL: the name of the scope */
     bool cleanup;                  /* it only makes room: see quota.h */
@@ -94,8 +94,8 @@ enum command_state {
     COMMAND_STATE_MAX,
 };
 
-/* What is refused at once is told by the return value, everything else by `ended`; both are in the
- * records then. The service and the events are borrowed. */
+/* The return value reports an immediate refusal, `ended` everything else; both are on record by
+ * then. The service and the events are borrowed. */
 int command_start(const struct policy_service *service, const struct command_options *options,
                   const struct command_events *events, void *arg, struct command **ret,
                   struct err *err);
@@ -110,7 +110,7 @@ void command_cancel(struct command *c); /* the same, but it is killed */
 
 /* For a command that did not end by itself: what happened, for a person; nothing for others. */
 void command_explain(const struct command_result *r, struct buf *out);
-/* The exit code as a container engine's command line tells it, and null after a timeout. */
+/* The exit code as the command line of a container engine reports it, null after a timeout. */
 void command_write_exit(const struct command_result *r, struct jw *w);
 /* Members of an object: session_id, backend, status, ok, exit_code, stdout, stderr,
  * stdout_truncated, stderr_truncated, duration_ms, outcome; stdout_id and stderr_id where there is

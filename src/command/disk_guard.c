@@ -24,7 +24,7 @@
 #define MIB (1ULL << 20)
 #define LOOK_NS NSEC_PER_SEC        /* between two looks at the file system */
 #define ROUND_NS (5 * NSEC_PER_SEC) /* at most between rounds: removals hide growth */
-#define COST 20U                    /* sessions are counted one part in so many of the time */
+#define COST 20U                    /* counting takes at most 1/COST of the time */
 #define STEP_BYTES (16 * MIB)       /* written since, before sessions are looked at */
 #define BYTES_PER_FILE (16384ULL)   /* of the limit, for the limit of files */
 #define STRIKES 4U                  /* that it may grow again after all was killed */
@@ -89,7 +89,7 @@ static void forget_gone(struct disk_guard *g)
             heavy_free(h);
 }
 
-/* That of the session, made if need be. */
+/* The entry of the session, made if it is missing. */
 static struct heavy *heavy_of(struct disk_guard *g, struct session *s)
 {
     struct heavy *h;

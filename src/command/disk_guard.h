@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The disk of the host, and sessions that asked for no quota. Those with one have a wall of the
- * kernel's around their storage; the others are counted, and have a limit all the same. Once a
- * second the file system is asked how full it is. When something was written since, and every few
- * seconds anyway, sessions are looked at in which something runs.
+/* The disk of the host, and sessions that asked for no quota. The kernel enforces the limit of
+ * sessions with a quota; boxd counts the others, which have a limit, too.
  *
- * Over the limit, or growing while the host has less left than its reserve: every process of the
- * session is killed, with the reason. The session stays, so that its files can be removed. One
- * that goes on growing all the same is removed. */
+ * Once a second it asks the file system how full it is. When something was written since, and every
+ * few seconds anyway, it looks at the sessions in which something runs. If a session is over the
+ * limit, or grows while the host has less left than its reserve, boxd kills every process of the
+ * session, with the reason. The session stays, so that its files can be removed. If it goes on
+ * growing, boxd removes it. */
 
 #include "base/cleanup.h"
 

@@ -160,7 +160,7 @@ struct execs *execs_new(struct loop *loop, const struct execs_options *options)
     return x;
 }
 
-/* What was only needed to start it. */
+/* Frees what only the start needed. */
 static void forget_asked(struct named_exec *k)
 {
     if (k->asked.owned != NULL)
@@ -302,7 +302,7 @@ static void named_exec_tell_readers(struct named_exec *k)
         r->events->ready(r->arg);
 }
 
-/* How much of what is scarce all of one share have together. */
+/* How many ended execs one share has, or the bytes of their output. */
 static size_t weight(const struct execs *x, const struct share *share, bool by_bytes)
 {
     const struct named_exec *k;

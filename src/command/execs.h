@@ -42,7 +42,7 @@ struct execs_options {
 extern const struct execs_options execs_defaults; /* without a service */
 
 struct execs *execs_new(struct loop *loop, const struct execs_options *options);
-/* Readers must be gone. What runs goes on unobserved. */
+/* Readers must be gone. Running execs go on unobserved. */
 void execs_free(struct execs *x);
 DEFINE_CLEANUP(execs)
 
@@ -58,7 +58,7 @@ struct named_exec_options {
     const char *who;                 /* for the records; NULL: the name of the scope */
     const char *via;                 /* the front; static */
     bool cleanup;                    /* it only makes room: see quota.h */
-    bool keep;      /* it goes on without readers, until its time is up, and is remembered then */
+    bool keep;      /* it goes on without readers until its time is up, and is then remembered */
     size_t log_max; /* bytes of output kept for readers to come; only with `keep` */
 };
 
@@ -79,8 +79,7 @@ const char *named_exec_id(const struct named_exec *k);
 const char *named_exec_session_id(const struct named_exec *k);
 const char *named_exec_who(const struct named_exec *k);  /* name of the scope that started it */
 uint64_t named_exec_started(const struct named_exec *k); /* wall clock */
-/* Valid once it has ended and there is no error: one that never ran, or was not allowed to leave
- * what it left. */
+/* Valid once it has ended without an error: it ran, and the policy accepted what it left. */
 const struct run_result *named_exec_result(const struct named_exec *k);
 const struct err *named_exec_error(const struct named_exec *k); /* NULL: none */
 bool named_exec_keeps(const struct named_exec *k);              /* asked to outlive its readers */
@@ -92,7 +91,8 @@ void named_exec_close_stdin(struct named_exec *k);
 void named_exec_signal(struct named_exec *k, int signo);
 void named_exec_kill(struct named_exec *k);
 void named_exec_resize(struct named_exec *k, uint16_t rows, uint16_t cols);
-/* The caller has no more use for it: it is killed if it runs, and forgotten once it has ended. */
+/* The caller does not need the exec any more: it is killed if it runs, and forgotten once it has
+ * ended. */
 void named_exec_dismiss(struct named_exec *k);
 
 struct named_exec_events {
@@ -110,16 +110,16 @@ struct named_exec_reader {
     void *arg;
 };
 
-/* The caller reads what is there at once; `ready` comes from the loop, for what follows. A reader
- * may detach itself in it. */
+/* The caller reads existing output at once; `ready` comes from the loop when there is more. A
+ * reader may detach itself in it. */
 void named_exec_attach(struct named_exec *k, struct named_exec_reader *r, uint64_t from,
                        const struct named_exec_events *events, void *arg);
 void named_exec_detach(struct named_exec_reader *r);
 /* Copies what comes next, of one stream: its length, 0 when there is nothing (yet). */
 size_t named_exec_read(struct named_exec_reader *r, enum exec_stream *ret_stream, char *ret,
                        size_t size);
-/* Whether more of that stream may follow directly behind these `len` bytes, for all that is known:
- * a character that is cut there may still become whole. */
+/* Whether more of that stream may follow directly behind these `len` bytes: a character that is cut
+ * there may still be completed. */
 bool named_exec_may_grow(const struct named_exec_reader *r, size_t len);
 void named_exec_advance(struct named_exec_reader *r, size_t len);
 /* Bytes that were gone before this reader got to them, since it was last asked. */

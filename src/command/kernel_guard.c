@@ -25,7 +25,7 @@
 #define IDLE_NS NSEC_PER_SEC        /* between two looks at sessions in which nothing runs */
 #define BUSY_NS (NSEC_PER_SEC / 20) /* between two looks at the allocator */
 #define COUNT_NS (5 * NSEC_PER_SEC) /* at most between two counts: growth and shrinking add up */
-#define COST 50U                    /* those take at most one part in so many of the time */
+#define COST 50U                    /* counts take at most 1/COST of the time */
 #define STEP_BYTES (8ULL << 20)     /* the allocator's growth that is a reason to count */
 #define MEMINFO_MAX 8192U
 
@@ -53,8 +53,8 @@ static struct loop *loop_of(const struct kernel_guard *g)
     return manager_loop(g->service->manager);
 }
 
-/* What the allocator holds for good: locks and packets are in it, files' names are not. 0: unknown.
- */
+/* Memory that the kernel's allocator cannot reclaim: it contains locks and packets, but not names
+ * of files. 0: unknown. */
 static uint64_t allocator_bytes(const struct kernel_guard *g)
 {
     char text[MEMINFO_MAX];
@@ -199,7 +199,7 @@ static void look(struct loop_timer *t)
     wait_for(g, BUSY_NS);
 }
 
-/* What begins now has not been looked at for up to IDLE_NS. */
+/* A command that begins now has not been looked at for up to IDLE_NS. */
 static void on_busy(void *arg)
 {
     struct kernel_guard *g = arg;

@@ -3,9 +3,10 @@
 
 /* Bounds the kernel memory of sessions that no cgroup charges: record locks, and answers that wait
  * in netlink sockets. While something runs in a session, boxd reads twenty times a second how much
- * memory the kernel's allocator holds for good on this host. When that has grown, and every few
- * seconds anyway, box-priv counts both kinds for all sessions, in one process of its own. What runs
- * in a session that has more than BACKEND_GREEDY_BYTES of one kind is killed, with the reason. */
+ * unreclaimable memory the kernel's allocator holds on this host. When that has grown, and every
+ * few seconds anyway, box-priv counts both kinds for all sessions, in one process of its own. boxd
+ * kills the programs of a session that has more than BACKEND_GREEDY_BYTES of one kind, with the
+ * reason. */
 
 #include "base/cleanup.h"
 

@@ -74,7 +74,7 @@ static bool is_plain(const char *word)
     return word[0] != '\0' && strspn(word, plain) == strlen(word);
 }
 
-/* As a shell would have to be told. */
+/* Quoted as for a shell. */
 static void put_word(struct buf *out, const char *word)
 {
     if (is_plain(word)) {
@@ -149,7 +149,7 @@ void policy_service_write_status(const struct policy_service *s, const struct au
     bool available = policy_service_guard(s, &why) == 0;
     bool usable = s->manager != NULL && s->unavailable == NULL;
 
-    /* Nothing is refused for this: a request for a sandbox tries the backends again. */
+    /* No request is refused for this: a request for a sandbox tries the backends again. */
     if (usable)
         usable = backend_available(manager_backend(s->manager), available ? &why : &ignored) == 0;
     available = available && usable;

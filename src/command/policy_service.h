@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What all fronts share, in one place: the policy, the sessions, and what is remembered about both.
- */
+/* State that all fronts share: the policy, the sessions, and the records about both. */
 
 #include <stdint.h>
 #include <sys/types.h>
@@ -36,7 +35,7 @@ struct policy_service {
     struct quota_guards *guards; /* look after workspaces between commands; NULL: none */
     struct jobs *helper;         /* looks into directories that we may not; NULL: none */
     uint64_t session_ttl_sec;    /* for the status */
-    const char *degraded;        /* what is not as it should be, as a sentence; NULL: nothing */
+    const char *degraded;        /* what is degraded, as a sentence; NULL: nothing */
 };
 
 /* Whether a command may be run at all. ERR_STATE: switched off, or no runtime; ERR_BACKEND: a
@@ -57,8 +56,8 @@ void policy_count_seen(struct manager *m, const struct authz_scope *scope,
 void policy_service_write_status(const struct policy_service *s, const struct authz_scope *scope,
                                  struct jw *w);
 
-/* Records how a command ended; `produced` are the bytes of stdout and stderr. It has run: what
- * cannot be recorded is only counted. */
+/* Records how a command ended; `produced` are the bytes of stdout and stderr. The command has run,
+ * so a record that cannot be written is only counted. */
 void policy_record_outcome(const struct policy_service *s, const struct audit_record *begun,
                            const struct outcome *outcome, const uint64_t produced[2]);
 
@@ -76,7 +75,7 @@ int64_t policy_longest_sec(const struct policy *p, const struct authz_scope *sco
 int policy_check_use(const struct policy *p, const struct authz_scope *scope,
                      const struct spec *spec, struct err *err);
 
-/* What a user without a token (authz_user()) may use: sessions that it has made itself. */
+/* Whether a user without a token (authz_user()) may use a session: only one of that user's own. */
 int policy_check_user(const struct spec *spec, uid_t uid, struct err *err);
 
 /* A command for the records, owned: `cmd`, or `argv` with quotes where a shell needs them. */

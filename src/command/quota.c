@@ -40,7 +40,7 @@ int quota_judge(const struct quota_check *check, const struct usage *usage, stru
     if (check->cleanup && check->phase == QUOTA_BEFORE)
         return 0;
     bool walled = usage->kernel_bytes > 0 && usage->kernel_bytes <= limit;
-    /* Making room is not finished in one go; adding to what is too much already is no cleanup. */
+    /* A cleanup need not finish in one command, but it must not add to what is too much already. */
     bool excused = check->cleanup && usage->bytes <= check->before.bytes &&
                    usage->entries <= check->before.entries;
     if (usage->too_many && !excused)
@@ -120,7 +120,7 @@ static void on_held(void *arg, const struct backend_held *held)
     c->done(c->arg, &c->usage, NULL);
 }
 
-/* To what directories show comes what the session's processes hold and no directory has. */
+/* Adds what the session's processes hold and no directory shows. */
 static void count_finish(struct quota_count *c, const struct usage *shown)
 {
     struct sandbox *sb = c->session != NULL ? session_sandbox(c->session) : NULL;
@@ -255,7 +255,7 @@ static void on_looked(void *arg, const struct usage *usage, const struct err *er
     struct err why;
 
     check.phase = QUOTA_AFTER;
-    check.kernel_limit = true; /* what cannot be counted is told at the end */
+    check.kernel_limit = true; /* directories that cannot be counted are reported at the end */
     bool over = err == NULL && quota_judge(&check, usage, &why) < 0;
     if (over)
         w->found = *usage;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The quota of a host directory that serves as workspace, counted before and after each command. It
- * is a promise about what is found, not a wall: the wall is the kernel's limit, where a session has
- * storage of its own or the directory's file system has quotas (priv/quota.c). Where
- * that wall stands, bytes are not held against the session: what the kernel counts and what we
- * count is not the same (sparse files, shared blocks). Entries are: names are not inodes. Counting
- * is done in steps, so that no other request waits for it. */
+/* The quota of a host directory that serves as workspace, counted before and after each command.
+ * Counting is no wall: the kernel's limit is, if a session has storage of its own or the
+ * directory's file system has quotas (priv/quota.c). If the kernel enforces the limit, bytes are
+ * not counted against the session: the kernel and boxd count differently (sparse files, shared
+ * blocks). Entries are counted: names are not inodes. Counting is done in steps, so that no other
+ * request waits for it. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,8 +33,8 @@ struct quota_check {
      * it found. */
     bool cleanup;
     struct usage before; /* what was found before a cleanup; for QUOTA_AFTER */
-    /* The kernel limits what the session can write: what we may not count is not held against it.
-     */
+    /* The kernel limits what the session can write: directories that boxd may not count do not
+     * matter. */
     bool kernel_limit;
 };
 
@@ -67,7 +67,7 @@ struct quota_watch {
     const struct policy_service *service; /* borrowed, like the rest */
     const struct quota_check *check;
     struct session *session;
-    void (*over)(void *arg); /* it is over its quota: told once, from the loop */
+    void (*over)(void *arg); /* it is over its quota: once, from the loop */
     void *arg;
     struct usage found;        /* when it was over; all 0: it was not */
     struct quota_count *count; /* private, like what follows */
@@ -76,5 +76,5 @@ struct quota_watch {
 
 void quota_watch_start(struct quota_watch *w);
 void quota_watch_stop(struct quota_watch *w); /* does nothing on one that was stopped */
-/* What a command is judged by at its end: what it held when it was killed for it may be gone. */
+/* The usage to judge a command by at its end: files that it held when it was killed may be gone. */
 const struct usage *quota_watch_most(const struct quota_watch *w, const struct usage *now);

@@ -103,7 +103,7 @@ static bool grew(const struct usage *now, const struct usage *before)
     return now->bytes > before->bytes || now->entries > before->entries;
 }
 
-/* What stands still is looked at less and less often, and what takes long to count, too. */
+/* A workspace that does not change, or that takes long to count, is counted less and less often. */
 static uint64_t next_interval(const struct guard *g, bool changed)
 {
     uint64_t most = has_processes(g) ? BUSY_NS : IDLE_NS;
@@ -195,7 +195,7 @@ static void judge(struct guard *g, const struct usage *usage)
         .spec = session_spec(g->session),
         .phase = QUOTA_BETWEEN,
         .max_entries = (uint64_t)policy_settings(g->service->policy)->max_workspace_entries,
-        .kernel_limit = true}; /* what cannot be counted is told by the next command */
+        .kernel_limit = true}; /* the next command reports directories that cannot be counted */
     bool changed = usage->bytes != g->last.bytes || usage->entries != g->last.entries;
     struct err why = {0};
 

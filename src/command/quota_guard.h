@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Looks after the workspaces of sessions between commands: what a command left running in the
- * background, and managed processes, can write, too. Only directories of the host that have a quota
- * are counted (a workspace of the session's own has a wall of the kernel's), and only where a
- * command or a process was let in under the policy.
+/* Counts the workspaces of sessions between commands: processes that a command left in the
+ * background, and managed processes, can write, too. Only directories of the host with a quota are
+ * counted (the kernel limits a session's own workspace), and only if a command or a process was let
+ * in under the policy.
  *
- * Over the quota: every process of the session is killed, managed ones with the reason, and the
- * failure is on record. The session stays, so that a command marked `cleanup` can make room. One
- * that goes on growing all the same is removed, as it would be after a command. */
+ * Over the quota boxd kills every process of the session, managed ones with the reason, and records
+ * the failure. The session stays, so that a command marked `cleanup` can make room. If it goes on
+ * growing, boxd removes it, as it would after a command. */
 
 #include <stdbool.h>
 
@@ -30,8 +30,8 @@ DEFINE_CLEANUP(quota_guards)
  * when it is looked after already. */
 void quota_guard(const struct policy_service *service, struct session *s); /* service borrowed */
 
-/* Kills every process of a session, for that reason, which is recorded and told to the callers that
- * started them. The run that does it is *ret; without one it was not possible: try again. */
+/* Kills every process of a session for that reason, which is recorded and reported to the callers
+ * that started them. *ret is the run that does it; NULL: it was not possible, try again. */
 int quota_kill(const struct policy_service *service, struct session *s, const struct err *why,
                const struct run_events *events, void *arg, struct run **ret);
 /* Whether that run has done it. If not the session is to be removed. */

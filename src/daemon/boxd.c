@@ -389,9 +389,9 @@ static int listen_systemd(struct boxd *d, struct err *err)
     return r;
 }
 
-/* For everybody when the configuration names users, who are told apart on each connection; for the
- * group of the socket; else for ourselves and root. The file gets its group when it is made: a
- * later chown could meet another file in a directory that we have given away. */
+/* For all users if the configuration names some, because boxd checks the user of each connection;
+ * otherwise for the group of the socket; otherwise for ourselves and root. The file gets its group
+ * when it is made: a later chown could meet another file in a directory that we have given away. */
 static int listen_unix(struct boxd *d, struct err *err)
 {
     const mode_t mode = users_any(d->users) ? 0666 : d->socket_gid != 0 ? 0660 : 0600;

@@ -32,11 +32,10 @@ void identity_find(const struct config *c, uid_t *ret_uid, gid_t *ret_gid)
         log_warn(NULL, "there is no user '%s' (`make install` creates it); running as uid %u",
                  IDENTITY_USER, FALLBACK_ID);
     if (older)
-        log_info(
-            NULL,
-            "'%s' was made before there was a user '%s': boxd goes on as uid %u with it; a new "
-            "state_dir will be %s's",
-            c->state_dir, IDENTITY_USER, FALLBACK_ID, IDENTITY_USER);
+        log_info(NULL,
+                 "'%s' was made before the user '%s' existed, so boxd goes on as uid %u; a new "
+                 "state_dir will belong to %s",
+                 c->state_dir, IDENTITY_USER, FALLBACK_ID, IDENTITY_USER);
     *ret_uid = pw != NULL && !older ? pw->pw_uid : FALLBACK_ID;
     *ret_gid = pw != NULL && !older ? pw->pw_gid : FALLBACK_ID;
     boxd_backend_ids(c, ret_uid, ret_gid);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What boxd and the supervisor inside a container (box-guest) say to each other.
+/* The protocol between boxd and the supervisor inside a container (box-guest).
  *
  * box-guest is the container's own program, bind-mounted read-only. It connects to a socket that
  * boxd listens on in a directory of the session's own, and connects again when that connection
- * ends: a new boxd finds its processes where the old one left them. Frames over any byte stream: a
- * head, then `len` bytes. Native byte order: both sides come from one build and run on one machine;
- * a version that differs is refused at HELLO. boxd treats every field as hostile, because box-guest
- * runs under the same user id as the programs it starts. */
+ * ends: a new boxd finds its processes where the old one left them.
+ *
+ * Frames over any byte stream: a head, then `len` bytes. Native byte order: both sides come from
+ * one build and run on one machine; a version that differs is refused at HELLO. boxd treats every
+ * field as hostile, because box-guest runs under the same user id as the programs it starts. */
 
 #include "inside/wire.h"
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What boxd and a sandbox's PID 1 (box-init) say to each other over one SOCK_SEQPACKET connection.
- * It outlives boxd: a new one says HELLO with an epoch of its own. From that on PID 1 has forgotten
- * the execs of the earlier one, and tells about the managed processes, which stay. What boxd reads
- * before the answer with its own epoch was meant for an earlier boxd.
+/* The protocol between boxd and a sandbox's PID 1 (box-init), over one SOCK_SEQPACKET connection.
+ * It outlives boxd: a new boxd says HELLO with an epoch of its own. From then on PID 1 has
+ * forgotten the execs of the earlier one, and reports the managed processes, which stay. Messages
+ * that boxd reads before the answer with its own epoch were meant for an earlier boxd.
  *
- * PID 1 never waits for boxd. All it has to say is kept as a state, never as a queue: while no boxd
- * reads, nothing grows.
+ * PID 1 never waits for boxd. It keeps everything that it has to report as a state, never as a
+ * queue: while no boxd reads, nothing grows.
  *
  * Fixed structures, native byte order: both sides come from one build and run on one machine; a
  * version mismatch is refused at HELLO. Nothing here ever comes from the program in the sandbox,

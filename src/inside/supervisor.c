@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What box-init and box-guest do alike for the programs that they start. */
+/* Code that box-init and box-guest share for the programs that they start. */
 
 #include "inside/supervisor.h"
 

@@ -44,10 +44,11 @@ int streams_open(const struct streams_request *req, struct streams *ret); /* 0 o
 void streams_close_child(struct streams *s);
 void streams_close(struct streams *s); /* both sides */
 
-/* To the process that leads its own group: what a terminal would reach, we reach. */
+/* Signals the process that leads its own group, and everything that its terminal would reach. */
 void supervisor_signal(pid_t leader, int signo);
 
-/* How a process ended that was started at `started_ns`, but for what only its supervisor knows. */
+/* Fills in how a process ended that was started at `started_ns`, except for what only its
+ * supervisor knows. */
 void supervisor_judge(const struct child_report *report, uint64_t started_ns, int status,
                       const struct rusage *use, struct inside_exited *ret);
 

@@ -314,7 +314,8 @@ static int read_rights(int proc, struct peer_process *ret, struct err *err)
     int n = len < 0 ? (int)len : read_ids(status, "\nGroups:", ret->groups, PEER_GROUPS_MAX);
     if (n < 0 || read_ids(status, "\nUid:", uids, 4) != 4 ||
         read_ids(status, "\nGid:", gids, 4) != 4)
-        return err_set(err, ERR_DENIED, "the process at the other end does not tell its user");
+        return err_set(err, ERR_DENIED,
+                       "the kernel does not show the user of the process at the other end");
     ret->n_groups = (size_t)n;
     ret->gid = gids[1];
     if (uids[0] != ret->peer.uid || uids[1] != ret->peer.uid)
@@ -385,7 +386,7 @@ int peer_find_process(int diag, int sock, ino_t mnt_ns, struct peer_process *ret
     peer_identify(diag, sock, &ret->peer);
     if (!ret->peer.known)
         return err_set(err, ERR_NOT_FOUND,
-                       "the other end is no process of this machine that connected by loopback or "
+                       "the other end is not a process of this machine, connected by loopback or "
                        "the unix socket");
     AUTO_CLOSE int proc =
         ret->peer.inode != 0 ? find_holder(&ret->peer) : open_connector(&ret->peer, sock);

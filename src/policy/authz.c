@@ -88,7 +88,7 @@ static const struct model mount_model = {
     .max_bytes = LIST_BYTES, .doc = (text)}
 
 #define CAP(member, key, text) {key, FIELD_INT, FIELD_STRICT, offsetof(struct authz_scope, caps.member), .number = -1, \
-    .min = -1, .max = CAP_MAX, .rule = key " must be at least 0, or -1 for the share of all who name none", .max_rule = key " is larger than anything boxd has", \
+    .min = -1, .max = CAP_MAX, .rule = key " must be at least 0, or -1 for the share of tokens that name none", .max_rule = key " is larger than anything boxd has", \
     .strict_text = key " must be a whole number", .doc = (text)}
 
 static const struct field scope_fields[] = {
@@ -100,7 +100,7 @@ static const struct field scope_fields[] = {
      .rule = "sha256 must be 64 lower-case hex digits", .doc = "Or its digest."},
     LIST(profiles, "Profiles it may choose."),
     LIST(tools, "Tools and calls it may use."),
-    LIST(denied_tools, "Those it may not, whatever `tools` says."),
+    LIST(denied_tools, "Tools it may not use, whatever `tools` says."),
     LIST(networks, "`off`, `on`; only `off` without this."),
     LIST(sessions, "Names of sessions; a `*` at the end stands for the rest."),
     {"mounts", FIELD_LIST, 0, offsetof(struct authz_scope, mounts), .count_offset = offsetof(struct authz_scope, n_mounts),

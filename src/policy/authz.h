@@ -83,16 +83,16 @@ int authz_check_mount(const struct authz_scope *s, const char *path, enum mount_
 /* ERR_NOT_FOUND, just as for a session that does not exist: names of others are not to be probed. A
  * name that no session has is free for every user. */
 int authz_check_session(const struct authz_scope *s, const char *id, struct err *err);
-/* The same for one that is to be made, or taken if it is there. Who may have the name but finds it
- * taken by another user has to hear that: ERR_CONFLICT. */
+/* The same for one that is to be made, or taken if it is there. A caller that may have the name but
+ * finds it taken by another user gets ERR_CONFLICT. */
 int authz_check_name(const struct authz_scope *s, const char *id, struct err *err);
 
 /* Whether it may read about what `who` (a name of records; NULL: no caller in particular) did in
  * `session` (NULL: in none): what it did itself, and what concerns sessions of its scope. Both
  * NULL: numbers and texts about all callers, for scopes with all sessions ("*") only. Whatever a
  * token or a user can read (lists, events, records, counters) is cut by this function and no other
- * rule. The session of a name may be another user's tomorrow, so what is told of a user with `who`
- * given is what that user did, or had done to its own session; without, `session` is one that
+ * rule. The session of a name may be another user's tomorrow. So with `who` given a user sees what
+ * that user did, or what happened to the user's own session; without, `session` is one that
  * exists now. */
 bool authz_sees(const struct authz_scope *s, const char *who, const char *session);
 

@@ -138,7 +138,7 @@ struct profile_draft {
 /* clang-format off */
 static const struct field fields[] = {
     {"extends", FIELD_STR, 0, offsetof(struct profile_draft, extends), .text = "default", .max = 64,
-     .doc = "Profile that supplies what is not said here."},
+     .doc = "Profile that supplies the fields that are missing here."},
     {"image", FIELD_STR, FIELD_TRIM, offsetof(struct profile_draft, made.image), .text = PROFILE_DEFAULT_IMAGE, .max = SPEC_IMAGE_MAX, .doc = "Image."},
     {"network", FIELD_ENUM, 0, offsetof(struct profile_draft, made.network), .names = network_names, .doc = "Network."},
     {"timeout_sec", FIELD_INT, 0, offsetof(struct profile_draft, made.timeout_sec), .min = 1, .max = SPEC_TIMEOUT_MAX,

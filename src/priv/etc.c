@@ -23,7 +23,7 @@ static void on_change(struct loop_io *io, uint32_t events)
     loop_timer_start(p->loop, &p->etc_timer, SETTLE_NS, on_settled);
 }
 
-/* Whoever keeps changing files of its own in /etc makes us look five times a second, no more. */
+/* A user who keeps changing own files in /etc makes us look five times a second, no more. */
 static void on_settled(struct loop_timer *t)
 {
     struct priv *p = container_of(t, struct priv, etc_timer);

@@ -110,8 +110,8 @@ static int open_place(const struct launch_host *h, const struct peer_process *pe
     struct stat st;
     if (str_eq(peer->path, "/"))
         return err_set(err, ERR_DENIED,
-                       "%.300s is not below one of allowed_mount_roots, and who works in / has "
-                       "nothing of its own there",
+                       "%.300s is not below one of allowed_mount_roots, and a caller that works in "
+                       "/ has no directory of its own",
                        path);
     int r = check_place(path, err);
     if (r == 0 && (r = as_user_make(&who, peer->cwd, rest, &found)) < 0)

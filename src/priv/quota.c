@@ -85,7 +85,7 @@ static int find_project(int fd, struct fsquota *ret, struct err *err)
         return err_set(err, ERR_UNSUPPORTED,
                        "its file system is not mounted with project quotas (prjquota)");
     if (ioctl(fd, FS_IOC_FSGETXATTR, &attr) < 0)
-        return err_set(err, ERR_UNSUPPORTED, "its file system tells no project (%s)",
+        return err_set(err, ERR_UNSUPPORTED, "its file system reports no project id (%s)",
                        err_errno_text(errno));
     *ret = (struct fsquota){FSQUOTA_PROJECT, attr.fsx_projid};
     return 0;
@@ -155,7 +155,7 @@ static int find_subvolume(int fd, struct fsquota *ret, struct err *err)
         return err_set(err, ERR_UNSUPPORTED,
                        "the quotas of its file system are not consistent (btrfs quota rescan)");
     if (ioctl(fd, BTRFS_IOC_INO_LOOKUP, &at) < 0)
-        return err_set(err, ERR_UNSUPPORTED, "its file system does not tell which subvolume it is");
+        return err_set(err, ERR_UNSUPPORTED, "its file system does not report its subvolume");
     *ret = (struct fsquota){FSQUOTA_SUBVOLUME, at.treeid};
     return 0;
 }

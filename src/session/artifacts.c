@@ -26,16 +26,16 @@
 #define SPARES_MAX 16U
 #define SWEEP_DELAY_NS 500000000ULL
 
-/* A directory that is no session's yet; or one that a session has, and that is given to another
- * when it comes back as it was: making one takes a process. */
+/* A directory that no session has yet, or one that a session has. When that session has ended and
+ * the directory is unchanged, another session gets it: making one takes a process. */
 struct artifacts_place {
     struct artifacts *a;
     LIST_ENTRY(artifacts_place) link;
     char *tree;           /* owned */
     char *lent;           /* owned; the session that has it; NULL: none */
     bool full;            /* something was put into it */
-    struct timespec born; /* when it was changed last, before it was lent; 0: we may not look, and
-                             only the owners of it and of host_root could change it */
+    struct timespec born; /* when it was changed last, before a session got it; 0: boxd may not
+                             look, and only the owners of it and of host_root could change it */
 };
 
 struct artifacts {
@@ -48,7 +48,7 @@ struct artifacts {
     struct artifacts_place *spares[SPARES_MAX]; /* for the next sessions */
     size_t n_spares;
     bool making;    /* one is under way */
-    struct err why; /* it could not be made the last time; ERR_NONE: it could */
+    struct err why; /* why the last one could not be made; ERR_NONE: it was made */
     bool sweeping, sweep_again;
     struct loop_timer due; /* sessions have ended since the last sweep */
     struct events_reader events;
@@ -107,7 +107,7 @@ static void write_kept(struct jw *w, const char *tree)
         jw_strn(w, tree + len - strlen(TAIL) - NAME_LEN, NAME_LEN);
 }
 
-/* What comes into being from now on is made by jobs behind this one. */
+/* Directories that are made from now on are made by jobs behind this one. */
 static void sweep(struct artifacts *a)
 {
     AUTO_DONE(buf) struct buf text = BUF_INIT(REQUEST_MAX);
@@ -174,7 +174,7 @@ static struct timespec changed(const struct artifacts_place *p)
     return stat(p->tree, &st) == 0 ? st.st_mtim : (struct timespec){0};
 }
 
-/* Its session has ended. True: it is of no use any more. */
+/* Its session has ended. True: it cannot be used again. */
 static bool take_back(struct artifacts_place *p)
 {
     struct artifacts *a = p->a;
@@ -189,7 +189,7 @@ static bool take_back(struct artifacts_place *p)
     return false;
 }
 
-/* What the session of an event had; one of an earlier boxd, or of an older client, is not known. */
+/* The directory of the event's session; unknown for an earlier boxd or an older client. */
 static bool on_end(struct artifacts *a, const char *id)
 {
     const struct session *s = session_lookup(a->manager, id);
@@ -259,7 +259,7 @@ void artifacts_place_free(struct artifacts_place *p)
     make_spare(a); /* there are clients that need some */
 }
 
-/* A mount that our place would lie in: it is the caller's, and we make nothing there. */
+/* A mount of the caller's that would contain our directory: we make nothing there. */
 static bool is_covered(const struct spec *spec)
 {
     static const char place[] = SPEC_ARTIFACTS;
@@ -388,7 +388,7 @@ void session_add_artifact(struct session *s, const struct mount_spec *m)
     if (session_has_artifact(s, m))
         return;
     strv_add(&s->spec->own.artifact_digests, m->content_digest);
-    /* Without the record the next daemon copies it once more, and finds that it is there. */
+    /* Without the record the next daemon copies it again, and finds that it exists. */
     if (session_sandbox(s) != NULL && durable_put_session(s, &err) < 0)
         log_warn(session_id(s), "%s; ignoring", err.msg);
 }

@@ -33,21 +33,21 @@ struct artifacts_options {
 
 int artifacts_new(struct loop *loop, const struct artifacts_options *options,
                   struct artifacts **ret, struct err *err);
-void artifacts_free(struct artifacts *a); /* before the manager; callers that wait are not told */
+void artifacts_free(struct artifacts *a); /* before the manager; waiting callers get no answer */
 DEFINE_CLEANUP(artifacts)
 
-/* The directory of the host that all is below: absolute and clean, NULL: none. */
+/* The directory of the host that holds all of them: absolute and clean, NULL: none. */
 void artifacts_set_root(struct artifacts *a, const char *host_root);
 
 /* A directory for the session that is to be made from `spec`, mounted with it. It is kept until
- * artifacts_place_free(), and then for as long as a session has it. NULL: there can be none, and
- * `err` says why; a session can do without, unless it is `needed`, which tries harder. *ret_ready:
- * it has been made. */
+ * artifacts_place_free(), and after that as long as a session has it. NULL: there can be none, and
+ * `err` says why; a session works without one, unless it is `needed`, which tries harder.
+ * *ret_ready: it has been made. */
 struct artifacts_place *artifacts_place(struct artifacts *a, struct spec *spec, bool needed,
                                         bool *ret_ready, struct err *err);
 void artifacts_place_free(struct artifacts_place *p); /* NULL is fine */
 
-/* Why sessions that are made now have none; "": they have, as far as we know. */
+/* Why new sessions have none; "": they have one, as far as we know. */
 const char *artifacts_problem(const struct artifacts *a);
 
 /* Makes such a directory; `tree` is what spec->own.artifacts has of it. */
@@ -58,6 +58,6 @@ int artifacts_make(struct artifacts *a, const char *tree, jobs_done_fn *done, vo
 int artifacts_add(struct artifacts *a, const char *tree, const struct mount_spec *m,
                   jobs_done_fn *done, void *arg, struct err *err);
 
-/* What a session has, also after a restart. */
+/* The artifacts of a session, also after a restart. */
 bool session_has_artifact(const struct session *s, const struct mount_spec *m);
 void session_add_artifact(struct session *s, const struct mount_spec *m);

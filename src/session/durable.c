@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What the store knows of sessions and processes, and how the next daemon takes it over. A record
- * is written before anything is acknowledged and dropped after the backend has let go, so that a
- * daemon that is killed at any moment finds at most too much, never too little. */
+/* Writes the records of sessions and processes, and takes them over from an earlier daemon. A
+ * record is written before boxd acknowledges anything, and dropped after the backend has let go, so
+ * that a daemon that is killed at any moment finds at most too much, never too little. */
 
 #include <stdint.h>
 
@@ -154,7 +154,7 @@ static int write_used(struct manager *m, struct err *err)
     TAILQ_FOREACH (s, &m->sessions, link)
         if (r == 0 && s->used_dirty && s->stored)
             r = store_set_used(store, session_id(s), s->used_real, err);
-    /* Half of it is better than nothing: each time stands for itself. */
+    /* A part of them is better than none: each time is independent of the others. */
     int c = store_commit(store, r < 0 ? NULL : err);
     return r < 0 ? r : c;
 }
@@ -176,7 +176,7 @@ void durable_flush(struct manager *m)
 
 struct found_sessions {
     struct manager *m;
-    char **useless; /* owned; ids of records that say nothing we can use */
+    char **useless; /* owned; ids of records that make no sense */
     struct {
         struct session *session; /* listed, so it lives */
         struct backend *backend; /* that made it */
@@ -315,7 +315,7 @@ int manager_adopt(struct manager *m, session_gone_fn *done, void *arg, struct er
     if (r == 0) {
         m->adopt.done = done;
         m->adopt.arg = arg;
-        m->adopt.pending = f.n + 1; /* ours, so that nothing is swept before all were asked for */
+        m->adopt.pending = f.n + 1; /* one for us: the sweep waits until all were asked for */
     }
     for (size_t i = 0; f.useless != NULL && f.useless[i] != NULL && r == 0; i++)
         (void)store_drop_session(m->options.store, f.useless[i], NULL);

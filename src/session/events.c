@@ -148,7 +148,7 @@ void events_attach(struct events *e, struct events_reader *r, uint64_t after)
     r->hub = e;
     r->at = after < e->last ? after : e->last;
     r->missed = 0;
-    if (r->at + 1 < first) { /* what they were is not known any more */
+    if (r->at + 1 < first) { /* their content is no longer known */
         r->missed = first - 1 - r->at;
         r->at = first - 1;
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What happened, for clients that watch: the last so many events by number, in memory. Readers come
- * and go, each at its own pace; one that is too slow, or comes back too late, is told how many
- * events it has missed. Numbers start anew with the process. */
+/* Events of sessions, for clients that watch: the last ones by number, in memory. Readers come and
+ * go, each at its own pace; a reader that is too slow, or comes back too late, gets the number of
+ * events that it has missed. Numbers start anew with the process. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -71,10 +71,10 @@ struct events_reader {
     struct loop_defer defer;
 };
 
-/* Events that a reader who goes on behind `after` cannot have any more, whosever they were. */
+/* How many events a reader that continues after `after` has lost, of all callers. */
 uint64_t events_lost(const struct events *e, uint64_t after);
-/* Goes on behind event number `after`. `ready` comes from the loop, whenever there may be more.
- * Events that `visible` (NULL: all) does not want are neither shown nor counted. */
+/* Continues after event number `after`. `ready` comes from the loop, whenever there may be more.
+ * Events that `visible` (NULL: all) refuses are neither shown nor counted. */
 void events_attach(struct events *e, struct events_reader *r, uint64_t after);
 void events_detach(struct events_reader *r);
 /* The next one, or NULL. *ret_missed: events that were dropped before it. */

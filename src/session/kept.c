@@ -126,7 +126,7 @@ static size_t count_of_user(const struct manager *m, uid_t uid, bool kept)
     return n;
 }
 
-/* One user leaves the others half of what there is. */
+/* One user gets at most half of the capacity. */
 int kept_check_user(const struct manager *m, const struct spec *spec, struct err *err)
 {
     const struct manager_options *o = &m->options;
@@ -293,8 +293,8 @@ static void on_retry(struct loop_timer *t)
         session_fail(s, &err);
 }
 
-/* The kernel takes a moment to unmount what a sandbox had; box-priv, which serves all sessions,
- * does not wait for that. */
+/* The kernel takes a moment to unmount the file systems of a sandbox. box-priv, which serves all
+ * sessions, does not wait for that. */
 bool kept_try_again(struct session *s, const struct err *err)
 {
     if (!s->restarting || err->code != ERR_STATE || s->retries >= RETRIES_MAX)

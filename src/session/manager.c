@@ -23,7 +23,8 @@
 
 /* What a session may be made of ---------------------------------------------------------------- */
 
-/* No session may mount verified copies: it could change them, or see another session's. */
+/* No session may mount the directory of verified copies: it could change them, or see another
+ * session's. */
 static bool is_in_artifacts(const char *path)
 {
     static const char holder[] = "/" ARTIFACTS_HOLDER;
@@ -41,7 +42,7 @@ static bool is_blocked(const char *path, const char *place)
 static int check_host_path(const char *path, const char *place, const char *field, struct err *err)
 {
     if (path == NULL || path[0] != '/')
-        return 0; /* nothing, or what no Linux host has */
+        return 0; /* empty, or a path that no Linux host has */
     AUTO_FREE char *plain = xstrdup(path);
     path_normalise(plain);
     AUTO_FREE char *real = path_real(plain);
@@ -91,8 +92,8 @@ static void real_text(double value, char *ret, size_t size)
     (void)snprintf(ret, size, "%s", buf_str(&text));
 }
 
-/* Python's spelling, because clients of the LangBot wire know these sentences. What is too long for
- * one is cut off. */
+/* Python's spelling, because clients of the LangBot wire know these sentences. A value that is too
+ * long is cut off. */
 static void value_text(const struct spec *spec, const struct field *f, char *ret, size_t size)
 {
     const void *value = field_member(f, spec);
@@ -341,8 +342,8 @@ static int create_for(struct manager *m, struct waiter *w, struct err *err)
     return 0;
 }
 
-/* It is to be made anew with other mounts, in its turn: earlier waiters get it first, and what they
- * run ends first. */
+/* The session has to be made anew with other mounts. Earlier waiters get the old one first, and
+ * their commands end first. */
 static void remount(struct session *s, struct waiter *w, bool queued)
 {
     if (!s->retiring)
@@ -357,7 +358,7 @@ static void remount(struct session *s, struct waiter *w, bool queued)
         session_stop(s);
 }
 
-/* What becomes of a session when a caller asks for other extra mounts than it has. */
+/* What happens to a session when a caller asks for other extra mounts than it has. */
 enum mount_change {
     MOUNTS_FIT, /* or they need not */
     MOUNTS_RECREATE,
@@ -371,7 +372,7 @@ static enum mount_change mount_change(const struct session *s, const struct wait
         return MOUNTS_FIT;
     if (!(w->flags & ACQUIRE_KEEP_MOUNTS))
         return MOUNTS_RECREATE;
-    /* One that is about to go is no reason to refuse what comes after it. */
+    /* A session that is about to end is no reason to refuse its successor. */
     return s->retiring ? MOUNTS_FIT : MOUNTS_CONFLICT;
 }
 
@@ -396,8 +397,8 @@ static bool is_of(const struct session *s, uid_t uid)
     return s->spec->own.bound && s->spec->own.uid == uid;
 }
 
-/* Asked here once more: since the front asked, another user may have taken the name. Root and
- * tokens, too, are refused: a user who guesses a name must not have their work and secrets. */
+/* Checked here again: since the front checked, another user may have taken the name. Root and
+ * tokens are refused, too: a user who guesses a name must not get their work and secrets. */
 static int check_owner(const struct session *s, const struct spec *want, struct err *err)
 {
     if (want->own.bound ? is_of(s, want->own.uid) : !s->spec->own.bound)
@@ -417,13 +418,13 @@ static int acquire(struct manager *m, struct waiter *w, bool queued, struct err 
     if (s == NULL)
         return create_for(m, w, err);
     if (s->state == SESSION_STOPPING || s->state == SESSION_HALTING || s->delete_asked) {
-        waiter_add(s, w); /* keeps its spec: the name is taken again when it is free */
+        waiter_add(s, w); /* keeps its spec: it makes the session when the name is free */
         return 0;
     }
     int r = check_owner(s, w->spec, err);
-    if (r == 0 && !s->retiring) /* what it differs from may be about to go */
+    if (r == 0 && !s->retiring) /* the session it differs from may be about to end */
         r = session_check_same(s, w->spec, w->given, err);
-    if (r == 0 && s->sandbox != NULL) /* the session may have been made for less */
+    if (r == 0 && s->sandbox != NULL) /* it may have been made without these limits */
         r = backend_require(s->sandbox->backend, w->spec, err);
     if (r < 0)
         return r;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Sessions: named sandboxes that are made once, used often, and go away by themselves. One owner,
- * the loop: creating one session never delays another. */
+/* Sessions: named sandboxes that are made once, used often, and end by themselves. The loop is
+ * their one owner: creating one session never delays another. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,10 +42,9 @@ enum session_state {
 };
 
 struct manager_options {
-    size_t max_sessions; /* alive or on their way in or out; stopped ones do not count */
-    size_t max_kept;     /* durable ones, stopped or not; 0: no limit */
-    uint64_t
-        kept_bytes; /* of the disk, over all durable ones; above it none is made; 0: no limit */
+    size_t max_sessions;  /* alive, being made or being removed; stopped ones do not count */
+    size_t max_kept;      /* durable ones, stopped or not; 0: no limit */
+    uint64_t kept_bytes;  /* disk of all durable ones; 0: no limit */
     size_t max_processes; /* managed processes that run, over all sessions */
     size_t max_exited;    /* records of ended ones; the oldest goes first */
     uint64_t exited_ns;   /* and how long they are kept; 0: not at all */
@@ -60,8 +59,8 @@ struct manager_options {
 
 int manager_new(struct loop *loop, struct backend *backend, const struct manager_options *options,
                 struct manager **ret, struct err *err); /* backend borrowed */
-/* Sessions must be gone or their sandboxes abandoned: the backend is not called any more, and what
- * the store knows of them stays. Callers that still wait are not told. */
+/* Sessions must be gone or their sandboxes abandoned: the backend is not called any more, and the
+ * store keeps its records of them. Callers that still wait get no answer. */
 void manager_free(struct manager *m);
 DEFINE_CLEANUP(manager)
 
@@ -69,17 +68,17 @@ typedef void session_ready_fn(void *arg, struct session *s,
                               const struct err *err);           /* s NULL: err says why */
 typedef void session_gone_fn(void *arg, const struct err *err); /* err NULL: nothing is left */
 
-/* What may change while it runs: the caps, by box_init of the LangBot wire. */
+/* Settings that may change while boxd runs: the caps, by box_init of the LangBot wire. */
 void manager_set_caps(struct manager *m, size_t max_sessions, size_t max_processes,
                       size_t max_exited, uint64_t exited_ns);
 const struct manager_options *manager_get_options(const struct manager *m);
 
-/* Takes over the sessions that the store says an earlier daemon left, ends the sandboxes that have
- * no session, then tells. To be called once, before the first manager_acquire(). */
+/* Takes over the sessions that an earlier daemon left, by their records, ends sandboxes that have
+ * no session, then calls back. To be called once, before the first manager_acquire(). */
 int manager_adopt(struct manager *m, session_gone_fn *done, void *arg, struct err *err);
 
-/* What the timer does: ends sessions that were idle for too long, forgets processes that ended long
- * ago. For tests, which move the clock. */
+/* Does the timer's work: ends sessions that were idle for too long, forgets processes that ended
+ * long ago. For tests, which move the clock. */
 void manager_reap(struct manager *m);
 
 enum acquire_flags {
@@ -87,8 +86,8 @@ enum acquire_flags {
      * callers that asked for it before have it and nothing is executed in it. Without it they are
      * not compared. */
     ACQUIRE_REMOUNT = 1U << 0,
-    /* It is kept, and a caller that wants other ordinary mounts is told to take another session:
-     * ERR_CONFLICT. Artifacts that are added later do not count: see session/artifacts.h. */
+    /* The session is kept, and a caller that wants other ordinary mounts gets ERR_CONFLICT: it has
+     * to use another session. Artifacts that are added later do not count (session/artifacts.h). */
     ACQUIRE_KEEP_MOUNTS = 1U << 1,
 };
 
@@ -99,8 +98,7 @@ enum acquire_flags {
  * session from `ready` on and gives it back by session_release(). */
 int manager_acquire(struct manager *m, struct spec **spec, uint64_t given, unsigned flags,
                     session_ready_fn *ready, void *arg, struct err *err);
-/* Whether there is one already, ready and with these extra mounts: nothing would have to be made.
- */
+/* Whether a ready session with these extra mounts exists: nothing would have to be made. */
 bool manager_has(struct manager *m, const struct spec *spec);
 struct session *manager_find(struct manager *m,
                              const char *id); /* NULL; stopping ones are not found */
@@ -122,8 +120,8 @@ int manager_delete(struct manager *m, const char *id, session_gone_fn *gone, voi
  * now. */
 int manager_delete_this(struct manager *m, struct session *s, session_gone_fn *gone, void *arg,
                         struct err *err);
-/* Ends a session that the caller holds, but nothing that is to be kept: stops it where it is
- * durable, else manager_delete_this(). */
+/* Ends a session that the caller holds without losing files: stops a durable one, deletes any other
+ * as manager_delete_this() does. */
 int manager_expel(struct manager *m, struct session *s, session_gone_fn *gone, void *arg,
                   struct err *err);
 /* Ends everything that runs in a durable session; its files and its record stay. Done when nothing
@@ -145,10 +143,10 @@ int manager_update(struct manager *m, const char *id, const struct spec *want,
                    session_gone_fn *done, void *arg, struct err *err);
 /* Gives a session another name. Refused while commands, processes or clients know the old one. */
 int manager_rename(struct manager *m, const char *id, const char *name, struct err *err);
-/* Ends all sessions at the end of the daemon, and tells when the last is gone, after all other
- * callers were told; until then no session can be had. A session that has an end of its own
- * (spec->own.expires_ns) and is ready stays as it is, for the next daemon to adopt, or until it
- * expires. Durable ones are stopped. */
+/* Ends all sessions at the end of the daemon. `done` comes when the last is gone, after all other
+ * callers have their answer; until then no session can be acquired. A ready session with an end of
+ * its own (spec->own.expires_ns) stays, for the next daemon to adopt, or until it expires. Durable
+ * ones are stopped. */
 void manager_close(struct manager *m, session_gone_fn *gone, void *arg);
 
 void session_hold(struct session *s);
@@ -159,11 +157,11 @@ enum session_state session_state(const struct session *s);
 const char *session_state_name(enum session_state state);
 struct sandbox *session_sandbox(const struct session *s); /* NULL unless READY */
 bool session_durable(const struct session *s);            /* it stays until it is removed */
-/* Nothing runs in it, and manager_start() is the way to change that (or to wait for that). */
+/* Nothing runs in it; manager_start() starts it, or waits until it has started. */
 bool session_dormant(const struct session *s);
 /* ERR_STATE: nothing can be done in it before it is unpaused. */
 int session_refuse_paused(const struct session *s, struct err *err);
-/* Bytes that the files of a durable session take, when it was stopped last. */
+/* Bytes of the files of a durable session when it was last stopped. */
 uint64_t session_disk(const struct session *s, bool *ret_known);
 const char *session_backend_name(const struct session *s);
 /* Nothing runs in it now; and whether that was said since it was used last. What runs in the
@@ -178,7 +176,7 @@ void manager_on_busy(struct manager *m, void (*busy)(void *arg), void *arg);
 void session_condemn(struct session *s, const struct err *why);
 /* How often that was; *ret_why is the last reason. */
 unsigned session_condemned(const struct session *s, const char **ret_why);
-/* What people know the sandbox by in its backend, the same over restarts: a container's id, or its
+/* The sandbox's name for people in its backend, the same over restarts: a container's id, or its
  * name there; "" while it has none. */
 const char *session_sandbox_id(const struct session *s);
 struct manager *session_manager(const struct session *s);

@@ -127,7 +127,7 @@ int port_dial_start(struct session *s, uint16_t port, const struct port_dial_eve
     return 0;
 }
 
-/* Those that the backend still works at fail by its own word. */
+/* Dials that the backend still works at fail with its own error. */
 void ports_cut(struct session *s)
 {
     struct port_dial *d, *next;
@@ -503,7 +503,7 @@ void ports_restore(struct session *s, char *const *list)
             log_warn(session_id(s), "a published port of its record makes no sense; ignoring");
             continue;
         }
-        /* What the operator allows may have changed, and so may the record. */
+        /* The operator's settings may have changed, and the record may have been edited. */
         struct port_map *p = map_new(s, &info);
         if (manager_may_publish(s->m, info.address, &err) < 0 || map_listen(p, &err) < 0)
             log_warn(session_id(s),

@@ -45,8 +45,8 @@ struct port_map_info {
  * (manager_options.publish_addresses). ERR_DENIED. */
 int manager_may_publish(const struct manager *m, const char *address, struct err *err);
 
-/* Listens on the host's address, where that is allowed, and records it with the session, so
- * that the next daemon listens again. What is published already stays as it is. Fills
+/* Listens on the host's address, if that is allowed, and records it with the session, so that the
+ * next daemon listens again. A port that is published already stays as it is. Fills
  * want->host_port. */
 int session_publish(struct session *s, struct port_map_info *want, struct err *err);
 /* Closes it; connections that are there stay. host_port 0: all that lead to `port`. ERR_NOT_FOUND.

@@ -201,14 +201,14 @@ static void list_exited(struct process *p)
     m->n_exited++;
 }
 
-/* Callers that still wait hear of it first: a stop has come true, a start has not. */
+/* Waiting callers get their answer first: a stop has succeeded, a start has failed. */
 static void tell_gone(struct process *p)
 {
     struct err err = {0};
     if (LIST_EMPTY(&p->notices))
         return;
     assert(p->spec != NULL);
-    (void)err_set(&err, ERR_STATE, "managed process %.100s was ended before its start was told",
+    (void)err_set(&err, ERR_STATE, "managed process %.100s was ended before its start was reported",
                   p->spec->process_id);
     notices_tell_all(p, &err);
 }
@@ -299,7 +299,7 @@ void process_settle(struct process *p)
         readers_end_turns(p);
 }
 
-/* Its last words have had their time to come; they are what is left of it after a restart. */
+/* The time for its last output is over. After a restart only this part of it is left. */
 static void on_lingered(struct loop_timer *t)
 {
     process_record_exit(container_of(t, struct process, timer));
@@ -407,7 +407,7 @@ static void on_stopped(struct process *p, const struct err *why)
 static void on_ended(void *arg, const struct err *err)
 {
     struct process *p = arg;
-    if (p->exited_real == 0) { /* its own word for it is not waited for */
+    if (p->exited_real == 0) { /* boxd does not wait for the backend to report it */
         p->exit_code = -SIGKILL;
         tell_exit(p);
     }
@@ -470,7 +470,7 @@ static void count_output(struct process *p)
     p->counted = end;
 }
 
-/* A reader may end anything, so it is told last. */
+/* A reader may end anything in its callback, so readers come last. */
 static void on_output(void *arg)
 {
     struct process *p = arg;
@@ -495,7 +495,7 @@ static void on_grace_over(struct loop_timer *t)
     end_tree(p);
 }
 
-/* It was to be dead long ago. What cannot be killed alone goes with its session. */
+/* It should be dead by now. A process that cannot be killed alone ends with its session. */
 static void on_kill_overdue(struct loop_timer *t)
 {
     struct process *p = container_of(t, struct process, timer);
@@ -585,7 +585,7 @@ void process_adopt(struct session *s, struct process_record *record)
     /* Of one that has ended there may still be output. */
     bool found = b->proc_adopt != NULL &&
                  b->proc_adopt(s->sandbox, p->number, &process_events, p, &p->proc, &err) == 0;
-    if (found) /* what came before is an earlier daemon's to count */
+    if (found) /* an earlier daemon has counted the output before */
         p->counted = b->proc_range(p->proc).end;
     if (found && !record->exited) {
         process_move(p, PROCESS_RUNNING);
@@ -609,7 +609,7 @@ struct process *process_find(struct session *s, const char *process_id)
     return NULL;
 }
 
-/* One that takes the place of another of the same token needs no more of its share. */
+/* A process that replaces another of the same token needs no further share. */
 static int check_room(const struct manager *m, const struct process *old,
                       const struct process_spec *spec, struct err *err)
 {
@@ -623,7 +623,8 @@ static int check_room(const struct manager *m, const struct process *old,
     return shares_check(m->options.shares, spec->owner, SHARE_PROCESSES, err);
 }
 
-/* It waits for its predecessor's end. One that waited already is told that it never ran. */
+/* It waits for its predecessor's end. A successor that waited before it gets an error: it never
+ * ran. */
 static void succeed(struct process *old, struct process *p)
 {
     struct err err = {0};

@@ -87,7 +87,7 @@ static void on_active(struct loop_defer *d)
     reader_move(r, READER_ACTIVE);
     process_settle(r->process);
     if (r->state == READER_ACTIVE && r->events->active != NULL)
-        r->events->active(r); /* else there was nothing left for it */
+        r->events->active(r); /* otherwise no output was left for it */
 }
 
 static void on_ended(struct loop_defer *d)

@@ -17,7 +17,7 @@ struct err;
 struct process;
 struct process_reader;
 
-#define READER_ROOM 16U /* bytes in front of what take() is given, for a header of the front's */
+#define READER_ROOM 16U /* free bytes before the data of take(), for a header of the front */
 
 /*   STOPPED ──► BESIDE ──► WAITING ──► ACTIVE
  *      ▲          │  ▲        │          │     its turn is over: to BESIDE where it `stays`,
@@ -31,7 +31,7 @@ enum reader_pumped {
     READER_LOST, /* the output at this offset was released */
 };
 
-/* Members may be NULL, but for `ended`. Each may start and stop any reader, itself included. */
+/* All members except `ended` may be NULL. Each may start and stop any reader, also its own. */
 struct process_reader_events {
     /* The output has grown or ended, or the process has exited. Also when process_reader_pump()
      * goes on in another turn of the loop. */
@@ -59,7 +59,7 @@ struct process_reader {
     const struct process_reader_events *events;
     struct loop *loop;
     LIST_ENTRY(process_reader) link; /* of the process; the newest comes first */
-    struct loop_defer news;          /* its turn, or its end, is about to be told */
+    struct loop_defer news;          /* calls back for its turn or its end */
     struct loop_defer again;
     struct loop_timer timer;
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What the store keeps of sessions and processes, as text. The reader does not trust the text,
- * which may have been edited: every size has a cap, every value a range. No I/O. */
+/* Records of sessions and processes as text. The reader does not trust the text, which may have
+ * been edited: every size has a cap, every value a range. No I/O. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,14 +18,15 @@ struct spec;
 #define RECORD_NAME_MAX 128 /* of a sandbox, in its backend */
 
 struct session_record {
-    struct spec *spec; /* owned; without its command, which was the first caller's business */
+    struct spec *spec; /* owned; without the command of the first caller */
     char *backend;     /* owned */
     char *sandbox;     /* owned; its name in that backend */
-    char *sandbox_id;  /* owned; what people know it by there, NULL: the same */
+    char *sandbox_id;  /* owned; its name for people there, NULL: the same */
     int64_t created_ns;
     int64_t lease_sec;   /* 0: it has no lease */
     int64_t numbers_end; /* process numbers from here on were never used in this sandbox */
-    /* What spec->own has, and has again after reading. Written from there; empty otherwise. */
+    /* Copies of members of spec->own. Written from there, and restored there after reading;
+     * otherwise empty. */
     char **labels;     /* owned */
     char *owner;       /* owned */
     int64_t bound_uid; /* -1: none */
@@ -41,8 +42,8 @@ struct session_record {
     char **ports;            /* owned; published: "ADDRESS HOST_PORT PORT" */
 };
 
-/* Of the environment only the names are kept: what runs is never started again by us, and values
- * are secrets. */
+/* Only the names of the environment are kept: boxd never starts a recorded process again, and
+ * values are secrets. */
 struct process_record {
     struct process_spec *spec; /* owned */
     int64_t number;

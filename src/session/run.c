@@ -69,7 +69,7 @@ static void uncount(struct run *r, unsigned how)
 
 static void tell_ended(const struct run *r)
 {
-    const struct outcome *o = &r->result.outcome; /* the backend's own went with the exec */
+    const struct outcome *o = &r->result.outcome; /* the backend freed its own with the exec */
     struct manager *m = session_manager(r->session);
     if (!r->quiet)
         events_emit(manager_get_options(m)->events,
@@ -83,7 +83,7 @@ static void tell_ended(const struct run *r)
                                     .duration_ns = o->duration_ns});
 }
 
-/* A command that was killed for what the session did gets the reason in its outcome. */
+/* If boxd killed the command because of its session, the outcome has the reason. */
 static void explain(struct run *r)
 {
     struct outcome *o = &r->result.outcome;

@@ -35,7 +35,7 @@ struct run_options {
     struct exec_request exec; /* borrowed for the call */
     size_t capture;           /* bytes kept of each stream, RUN_CAPTURE_MAX at most */
     bool quiet;               /* it only looks at the session, which stays idle */
-    const char *id;           /* borrowed for the call; by which it is known; NULL: by none */
+    const char *id;           /* borrowed for the call; the exec's id; NULL: it has none */
 };
 
 /* Holds the session until it is freed. */

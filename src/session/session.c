@@ -146,7 +146,7 @@ static void session_destroy(struct session *s)
     sb->backend->ops->destroy(sb, on_destroyed, s);
 }
 
-/* The sandbox is gone with everything in it: there is nothing to be gentle with. */
+/* The sandbox is gone with everything in it, so processes cannot be ended gently. */
 static void on_lost(void *arg)
 {
     struct session *s = arg;
@@ -229,7 +229,7 @@ static void on_created(void *arg, struct sandbox *sb, const struct err *err)
     if (sb->backend->ops->sandbox_id != NULL)
         s->sandbox_id = xstrdup(sb->backend->ops->sandbox_id(sb));
     kept_know(s);
-    /* The record of one that is started again says all there is to say. */
+    /* The record of a session that is started again does not change. */
     if (!s->delete_asked && !s->restarting && durable_put_session(s, &store_err) < 0) {
         s->m->metrics.sessions_failed++;
         waiters_wake(s, &store_err, NULL);
@@ -284,7 +284,7 @@ int session_adopt(struct session *s, struct backend *b, const char *sandbox, str
     return b->ops->adopt(b, sandbox, s->spec, on_adopted, on_lost, s, err);
 }
 
-/* It is stopped: its files go, and then it. */
+/* It is stopped: its files are removed, then the session. */
 static void session_discard(struct session *s)
 {
     struct backend *b = backend_find(s->m->backend, s->kept_backend);
@@ -319,7 +319,7 @@ void session_stop(struct session *s)
         struct backend *b = s->m->backend;
         if (!s->delete_asked && !s->adopting && !s->restarting && b->ops->abandon != NULL)
             b->ops->abandon(b, s);
-        s->delete_asked = true; /* the backend is at work; what it makes goes at once */
+        s->delete_asked = true; /* its sandbox is removed as soon as it is made */
         return;
     }
     session_move(s, SESSION_STOPPING);
@@ -555,8 +555,8 @@ struct lease_holder *manager_holder_next(struct manager *m, struct lease_holder 
 #define INTERVAL_MAX_NS (5ULL * NSEC_PER_SEC)
 #define INTERVAL_MIN_NS (100ULL * NSEC_PER_MSEC)
 
-/* A client uses it, or is about to. A running managed process counts as use; what is frozen does
- * not: a session that is paused and forgotten would stay for ever. */
+/* A client uses it, or is about to. A running managed process counts as use, a frozen one does not:
+ * otherwise a paused session that its owner forgot would stay for ever. */
 static bool is_busy(const struct session *s)
 {
     bool runs = s->state != SESSION_PAUSED && (s->execs > 0 || s->n_running > 0);
@@ -580,8 +580,8 @@ static uint64_t boot_time(const struct clock *clock, uint64_t real_ns)
     return real_ns > now ? boot + (real_ns - now) : boot;
 }
 
-/* When the sandbox is to end if we are not there to say otherwise. It is told rarely, so it lies a
- * little behind the time at which we would end it ourselves, never before. */
+/* The time at which the sandbox ends if no boxd is there. The backend hears of it rarely, so it
+ * lies a little behind the time at which boxd would end the session, never before. */
 static void session_update_deadline(struct session *s)
 {
     uint64_t ttl = s->m->options.ttl_ns, slack = ttl / 10, want = 0;

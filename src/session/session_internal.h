@@ -52,24 +52,24 @@ struct session {
     char *sentence;          /* owned; why, the last time */
     struct spec *spec;       /* owned */
     struct share *share;     /* held; that is charged for the session; NULL: none is */
-    struct sandbox *sandbox; /* owned by the backend; from its making until it is destroyed */
-    char *sandbox_id;        /* owned; what people know it by, as the backend said first; or NULL */
-    char *kept_backend, *kept_name; /* owned; of a durable one, whose files stay there; or NULL */
-    uint64_t disk_bytes;            /* that these take, when it was stopped last */
+    struct sandbox *sandbox; /* owned by the backend; set until it is destroyed */
+    char *sandbox_id;        /* owned; its name for people, as the backend gave it; or NULL */
+    char *kept_backend, *kept_name; /* owned; where the files of a durable session are; or NULL */
+    uint64_t disk_bytes;            /* bytes of these files when it was last stopped */
     uint64_t created_real, used_real, used_boot;
-    uint64_t quiet_boot;         /* nothing ran in it then; 0: that was never seen */
+    uint64_t quiet_boot;         /* when nothing ran in it; 0: never seen */
     uint64_t begun;              /* to be made; monotonic */
     enum metrics_end end;        /* why it goes, once it does */
-    uint64_t deadline;           /* as the backend was told last; 0: none */
-    struct log_scope request;    /* which had it made or ended, for the log */
-    struct waiter_queue waiters; /* told when READY, or gone; first come, first served */
+    uint64_t deadline;           /* as sent to the backend last; 0: none */
+    struct log_scope request;    /* of the request that made or ended it, for the log */
+    struct waiter_queue waiters; /* called when READY, or gone; first come, first served */
     bool delete_asked;           /* while it was still being created */
     bool retiring;   /* a caller waits to make it anew, with other mounts, once it is idle */
-    bool adopting;   /* CREATING, but it was there before us */
+    bool adopting;   /* CREATING, but an earlier boxd made it */
     bool restarting; /* CREATING, from what is kept on disk: it goes back to STOPPED on failure */
     bool discarding; /* STOPPING, from STOPPED: only files are left to remove */
     bool halt_asked; /* CREATING: it is to be stopped once it is ready */
-    bool told;       /* it was made, and events and metrics have it */
+    bool told;       /* the session was made; events and metrics have counted it */
     bool stored;     /* the store has a record of it */
     bool used_dirty;
     bool disk_failed; /* STOPPED: it could not be measured; the reaper tries again */
@@ -102,7 +102,7 @@ struct manager {
     size_t n_left;                           /* of the sessions: those that stay when all end */
     size_t n_stopped;                        /* of the sessions: those in STOPPED */
     bool measuring;                          /* what one of them has on disk */
-    struct waiter_queue all_gone;            /* told when the last session is gone */
+    struct waiter_queue all_gone;            /* called when the last session is gone */
     LIST_HEAD(, notice) notices;             /* owned; all of them */
     TAILQ_HEAD(, lease_holder) holders;      /* borrowed, in the order they came */
     TAILQ_HEAD(exited_list, process) exited; /* in the order they ended */
@@ -123,7 +123,7 @@ struct manager {
     } adopt;
 };
 
-/* A caller that waits for a process to start or stop; told from the loop, exactly once. */
+/* A caller that waits for a process to start or stop; called from the loop, exactly once. */
 struct notice {
     struct manager *m;
     LIST_ENTRY(notice) all_link; /* of the manager */
@@ -190,13 +190,13 @@ struct session *session_new(struct manager *m, struct spec *spec); /* takes spec
 struct session *session_lookup(struct manager *m, const char *id); /* in any state */
 void session_unlist(struct session *s);
 void session_touch(struct session *s);
-void session_busy(struct session *s); /* tells the observer of manager_on_busy() */
+void session_busy(struct session *s); /* calls the observer of manager_on_busy() */
 int session_create(struct session *s, struct err *err);
 int session_adopt(struct session *s, struct backend *b, const char *sandbox, struct err *err);
 void session_stop(struct session *s);
 /* The last process of a session that is stopping has ended. */
 void session_processes_gone(struct session *s);
-/* It is not there or could not be made: forgets it and tells. */
+/* The sandbox is gone or could not be made: forgets the session and answers its waiters. */
 void session_fail(struct session *s, const struct err *err);
 void reap_start(struct manager *m); /* (re)arms the timer */
 void reap_exited(struct manager *m);

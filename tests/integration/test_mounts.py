@@ -475,7 +475,7 @@ def test_check_H10_two_names_never_meet(api):
 def test_check_K03_only_the_host_image_is_ever_mounted(boxd_shared, api, session):
     with pytest.raises(ApiError) as caught:
         session(image="docker.io/evil/../../image:latest")
-    assert caught.value.status == 404 and "native has none but the host's own files" in caught.value.detail
+    assert caught.value.status == 404 and "native has no images, only the host's own files" in caught.value.detail
     with Rpc(boxd_shared.sock) as rpc:  # LangBot's clients name an image with every request
         rpc.exec("k03", "true", image="docker.io/evil/../../image:latest")
         (name,) = [s["session_id"] for s in api.ps() if "k03" in s["session_id"]]

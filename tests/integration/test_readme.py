@@ -22,6 +22,7 @@ def reader(boxd):
 def test_readme_begins_with_the_two_commands():
     assert [line.split("  ")[0] for line in FIRST] == ["make run", "make test"]
     assert {mark for mark, _ in blocks("README.md")} == {"sh", ""}, "what is typed is marked, and the picture is not"
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 90, "README fits on two screens"
     for line in FIRST:  # shown and not done: neither installs nor builds
         plan = subprocess.run(["make", "-n", *line.split("#")[0].split()[1:]], cwd=ROOT, capture_output=True, text=True)
         assert plan.returncode == 0 and "tools/" in plan.stdout, plan

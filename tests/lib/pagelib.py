@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the commands of a page: its blocks marked `sh`, in order, in one shell. A block marked `text` is the output of the
-block before it; … stands for anything there."""
+block before it; … stands for anything there. A further one is the output that an ordinary user may see instead."""
 
 import os
 import re
@@ -28,13 +28,13 @@ def blocks(page):
 
 
 def commands_and_outputs(page):
-    """(command, what is shown or None) of each block marked sh."""
+    """(command, outputs that are shown) of each block marked sh."""
     found = []
     for mark, text in blocks(page):
         if mark == "sh":
-            found.append([text, None])
-        elif mark == "text" and found and found[-1][1] is None:
-            found[-1][1] = text
+            found.append((text, []))
+        elif mark == "text" and found:
+            found[-1][1].append(text)
     return found
 
 

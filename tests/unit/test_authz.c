@@ -223,7 +223,7 @@ static void caps_are_as_the_entry_says(void **state)
     assert_string_equal(authz_share(authz_find(a, ONE, 32, 0)), "a");
     assert_null(authz_share(NULL));
     bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"max_sessions\": -2}]}",
-        "max_sessions must be at least 0, or -1 for the share of all who name none");
+        "max_sessions must be at least 0, or -1 for the share of tokens that name none");
     bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"max_execs\": \"3\"}]}",
         "max_execs must be a whole number");
 }

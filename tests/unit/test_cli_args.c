@@ -339,15 +339,15 @@ static void sizes_and_times_have_units(void **state)
                                           "1e9", "0x10", "1mm", " 1m", "m1"};
     for (size_t i = 0; i < ARRAY_SIZE(no_size); i++) {
         AUTO_FREE char *say = NULL;
-        assert_true(asprintf(&say, "--memory: '%s' is no size such as 512m or 1.5g", no_size[i]) >
-                    0);
+        assert_true(
+            asprintf(&say, "--memory: '%s' is not a size such as 512m or 1.5g", no_size[i]) > 0);
         bad(say, WORDS("run", "--memory", no_size[i], "x"));
     }
     static const char *const no_time[] = {"",       "s",   "1x",  "-1s", "1h30",
                                           "1.2.3s", "nan", "1e3", "1 s", "s1"};
     for (size_t i = 0; i < ARRAY_SIZE(no_time); i++) {
         AUTO_FREE char *say = NULL;
-        assert_true(asprintf(&say, "--timeout: '%s' is no time such as 30, 30s, 5m or 1h30m",
+        assert_true(asprintf(&say, "--timeout: '%s' is not a time such as 30, 30s, 5m or 1h30m",
                              no_time[i]) > 0);
         bad(say, WORDS("run", "--timeout", no_time[i], "x"));
     }

@@ -85,7 +85,7 @@ static const struct oa_member session[] = {
     {"created_at", "string", "ISO 8601."},
     {"last_used_at", "string", "ISO 8601."},
     {"execs", "integer", "Commands that run in it."},
-    {"content_unverified", "~[string]", "Mounts whose digest nobody has checked."},
+    {"content_unverified", "~[string]", "Mounts whose digest boxd has not checked."},
     {"artifacts", "~[string]", "Digests of the verified trees that it has below `/opt/langbot-artifacts`; only of a session that can have some."},
     {"receipt", "~object", "What is in force, read back; of one session only."},
     {0},

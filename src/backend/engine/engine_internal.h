@@ -353,7 +353,7 @@ void engine_thaw(struct engine_sandbox *sb); /* ADOPTING: it is paused, and coul
 int engine_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 int engine_diff(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 int engine_doctor(struct backend *b, backend_text_fn *done, void *arg, struct err *err);
-void engine_report_forget(const struct engine_sandbox *sb); /* it goes: what is told of it ends */
+void engine_report_forget(const struct engine_sandbox *sb); /* its reports end */
 
 /* A piece of work that belongs to no sandbox: the first member of what xnew() made for it. */
 struct engine_job {

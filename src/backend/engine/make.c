@@ -332,10 +332,11 @@ static void explain_missing(const struct engine_sandbox *sb, struct err *err)
 {
     const char *kind = sb->engine->kind->name;
     if (is_host(sb))
-        (void)err_missing(err, ERR_THING_IMAGE,
-                          "'host', the programs of this host, is no image that %s has: name one "
-                          "(box run --image NAME)",
-                          kind);
+        (void)err_missing(
+            err, ERR_THING_IMAGE,
+            "%s has no image 'host', which stands for the programs of this host: name one "
+            "(box run --image NAME)",
+            kind);
     else
         (void)err_missing(
             err, ERR_THING_IMAGE,

@@ -350,7 +350,7 @@ static void check_limits(struct jw *w, const struct engine *e, const struct json
         doctor_check(w, limits[i].id, ok ? "ok" : "missing",
                      ok                   ? "enforced by the engine"
                      : e->facts.no_limits ? "a rootless engine enforces none without cgroup v2"
-                                          : "the engine says that it cannot",
+                                          : "the engine reports that it cannot",
                      "delegate the controller to it, or start it as root");
     }
 }

@@ -344,11 +344,11 @@ static int check_image(const struct native *n, const struct spec *spec, struct e
 {
     if (!spec->own.image_named || str_eq(spec->image, "host"))
         return 0;
-    return err_missing(
-        err, ERR_THING_IMAGE,
-        "image '%.100s' is not available: %s has none but the host's own files; leave it "
-        "out or name it 'host', or start boxd with --backend docker or podman",
-        spec->image, n->base.ops->name);
+    return err_missing(err, ERR_THING_IMAGE,
+                       "image '%.100s' is not available: the backend %s has no images, only the "
+                       "host's own files; leave "
+                       "the image out, or start boxd with --backend docker or podman",
+                       spec->image, n->base.ops->name);
 }
 
 /* On gVisor the number of processes is RLIMIT_NPROC, which counts for one session alone there. */
@@ -697,8 +697,8 @@ static void take_roots(struct native *n)
             i++;
         if (theirs == NULL || theirs[i] == NULL)
             log_warn(NULL,
-                     "'%s' cannot be mounted yet: sessions of an earlier boxd run on, under the "
-                     "allowed_mount_roots of their time",
+                     "'%s' cannot be mounted yet: sessions of an earlier boxd run on with its "
+                     "allowed_mount_roots; stop them (box ps, box stop), then restart boxd",
                      ours[k]);
     }
     n->facts.roots = n->roots;

@@ -83,8 +83,8 @@ static void write_gvisor_limits(struct jw *w, const struct receipt *rc)
     if (memory > GVISOR_MEMORY_RESERVE)
         write_gvisor_limit(
             w, "memory_bytes", memory - GVISOR_MEMORY_RESERVE,
-            "box-guest ends a command that has more; what is quicker, and all of them "
-            "together, meets the host's limit, and the session ends",
+            "box-guest ends a command that has more; one that is too quick for that, or several "
+            "together, can reach the host's limit, and the session ends",
             "host_bytes", memory);
     else
         backend_write_limit(w, "memory_bytes", false, 0,

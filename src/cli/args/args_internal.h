@@ -2,7 +2,7 @@
 #pragma once
 
 /* What the source files of the arguments share: the readers of values, the variables of a command,
- * and the words for what nobody knows. */
+ * and suggestions for unknown words. */
 
 #include "cli/args/args.h"
 

@@ -176,7 +176,7 @@ static int set_size(const struct arg_option *o, const char *value, struct args *
     if (read_number(value, &number, &unit))
         factor = find_unit(units, ARRAY_SIZE(units), unit, strlen(unit));
     if (factor == 0)
-        return err_set(err, ERR_INVALID, "--%s: '%s' is no size such as 512m or 1.5g", o->name,
+        return err_set(err, ERR_INVALID, "--%s: '%s' is not a size such as 512m or 1.5g", o->name,
                        value);
     double mib = number * factor / MIB;
     if (mib < 1 && number > 0)
@@ -209,8 +209,8 @@ static int set_time(const struct arg_option *o, const char *value, struct args *
             factor = find_unit(units, ARRAY_SIZE(units), at, len);
         }
         if (factor == 0)
-            return err_set(err, ERR_INVALID, "--%s: '%s' is no time such as 30, 30s, 5m or 1h30m",
-                           o->name, value);
+            return err_set(err, ERR_INVALID,
+                           "--%s: '%s' is not a time such as 30, 30s, 5m or 1h30m", o->name, value);
         total += number * factor;
         at += len;
     } while (*at != '\0');

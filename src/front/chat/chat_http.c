@@ -70,8 +70,8 @@ struct chat_call {
     char chat_id[CHAT_UUID_SIZE];
 };
 
-/* Whether the caller may have sessions, of that name too, and, to make one, whether there are any
- * now. What is refused is recorded. */
+/* Whether the caller may have sessions, also of that name, and, to make one, whether chat sandboxes
+ * are available now. Refusals are recorded. */
 static int check_caller(struct chat_call *c, const char *chat_id, bool make, struct err *err)
 {
     const struct policy_service *service = c->front->service;

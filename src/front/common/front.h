@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What fronts share: the caller and what it may do, sessions and processes as requests describe
- * them, and answers. */
+/* Code that all fronts share: the caller and its rights, sessions and processes as requests
+ * describe them, and answers. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -65,14 +65,14 @@ int front_session_find(const struct front *f, const struct front_asker *asker, c
  * as that of manager_delete(). */
 int front_session_delete(const struct front *f, const struct front_asker *asker, const char *id,
                          session_gone_fn *gone, void *arg, struct err *err);
-/* Removes a session that the caller holds and that no client asks about any more, not another that
- * has its name by now. A failure is logged. */
+/* Removes a session that the caller holds and that no client asks about any more. Never another
+ * session that has its name by now. A failure is logged. */
 void front_session_discard(const struct front *f, struct session *s);
 
 /* The limits of a session that its backend does not enforce, as the member unenforced. */
 void front_write_unenforced(struct jw *w, const struct session *s);
 
-/* What a session was made with, under the names that both fronts use. */
+/* The settings of a session, under the names that both fronts use. */
 void front_write_settings(struct jw *w, const struct spec *spec);
 
 /* A process as a request describes it. */
@@ -86,7 +86,7 @@ struct front_process {
 int front_process_start(const struct front *f, const struct front_asker *asker,
                         const struct front_process *want, process_started_fn *started, void *arg,
                         struct err *err);
-/* Members that every front tells of a process: session_id, process_id, status, command, args. */
+/* Members of a process in every front: session_id, process_id, status, command, args. */
 void front_write_process(struct jw *w, const struct process *p, const char *session_id);
 /* The member processes: all of a session, each by `write`, which writes its members. */
 void front_write_processes(struct jw *w, struct session *s,
@@ -109,14 +109,14 @@ int front_end(struct front_answer *a); /* closes only; 0, or negative when it is
 void front_reply(struct front_answer *a, struct http_request *req, unsigned status);
 /* As a text message. It is lost when ws is NULL, or when the object is too large. */
 void front_send(struct front_answer *a, struct ws_conn *ws);
-/* code, detail, remediation: members that tell a client of an error. */
+/* Members that describe an error: code, detail, remediation. */
 void front_write_problem(struct jw *w, const struct err *err);
 
 /* Problem details for an error of ours. */
 void front_fail(struct http_request *req, const struct err *err);
 void front_failf(struct http_request *req, enum err_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* For a call whose success has nothing to tell: 204, or the error. `arg` is the request. */
+/* For a call that has nothing to answer: 204, or the error. `arg` is the request. */
 void front_done(void *arg, const struct err *err);
 const char *front_remedy(const struct err *err);
 unsigned front_status(const struct err *err);
@@ -135,8 +135,8 @@ bool front_read_body(struct http_request *req, struct json **ret);
 /* The session of {id}; one that is not the caller's is not found. NULL: answered. */
 struct session *front_find_session(struct http_request *req, const struct front *f);
 
-/* The caller of a request: what it may do, and what is recorded of it. A route whose handler asks
- * one of these has HTTP_ROUTE_SCOPED; without it tokens with a scope are refused. */
+/* The caller of a request: its rights, and its name in records. A route whose handler calls one of
+ * these has HTTP_ROUTE_SCOPED; without that flag tokens with a scope are refused. */
 
 /* NULL: no scope, bound by the policy alone. Lives as long as the request; authz_hold() it for a
  * stream. */
@@ -147,8 +147,8 @@ const char *front_who(const struct http_request *req);
 /* Whether the caller's scope names that tool or call ("exec", "session", "process", "read", …).
  * False: answered, and recorded. */
 bool front_may(struct http_request *req, const struct front *f, const char *tool);
-/* Whether a session of that name is the caller's. What is not is recorded, and for the caller to
- * answer as if there were none. */
+/* Whether a session of that name is the caller's. If not, this is recorded, and the caller of this
+ * function answers as if there were none. */
 bool front_owns(struct http_request *req, const struct front *f, const char *session_id);
 /* Whether the caller's scope covers that session in every respect. False: answered, recorded. */
 bool front_may_use(struct http_request *req, const struct front *f, const struct session *s);
@@ -162,7 +162,7 @@ struct session *front_look_session(struct http_request *req, const struct front 
 /* The same, and front_awake(). NULL: answered, or it will be. */
 struct session *front_use_session(struct http_request *req, const struct front *f,
                                   const char *tool);
-/* Writes it with who and via filled in. 0, or ERR_LIMIT where nothing may happen unrecorded. */
+/* Writes the record, with who and via filled in. ERR_LIMIT: nothing may happen unrecorded. */
 int front_audit(const struct front *f, const struct http_request *req, struct audit_record *record,
                 struct err *err);
 /* A failure: into the ring of errors, and into the log as `record` (NULL: only the ring), which

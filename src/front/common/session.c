@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Sessions and managed processes for a client of any front: read from its request, judged by the
- * policy, found, made, deleted, on record; and what all fronts tell of them. */
+/* Sessions and managed processes for a client of any front: reads the request, asks the policy,
+ * finds, makes and deletes them, records that; and writes what all fronts answer about them. */
 
 #include <assert.h>
 #include <stdlib.h>
@@ -101,7 +101,7 @@ static int check_spellings(const struct spec *s, struct err *err)
     return r;
 }
 
-/* Only what the caller itself gave: nobody is refused a session because of a default. */
+/* Only fields that the caller itself gave: a default is never a reason to refuse a session. */
 static void require_given(struct spec *spec, uint64_t given, const struct front_want *want)
 {
     spec->own.best_effort = json_bool(json_get(want->object, "best_effort"));
@@ -425,7 +425,7 @@ int front_process_start(const struct front *f, const struct front_asker *asker,
     assert(spec != NULL);
     struct front_waiting *st = waiting_new(f, asker, session_id(want->session), arg);
     st->started = started;
-    /* The process is of the share of the caller's token. */
+    /* The process counts to the share of the caller's token. */
     spec->owner = asker->scope != NULL ? xstrdup(authz_share(asker->scope)) : NULL;
     r = record_start(st, spec, err);
     if (r == 0) {

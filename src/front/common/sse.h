@@ -2,8 +2,9 @@
 #pragma once
 
 /* Server-sent events (WHATWG HTML, 9.2) as an answer in pieces. A comment goes out now and then, so
- * that both ends notice when the other is gone. A caller whose token does not count any more is
- * told so by an event `revoked`, and on_cancel of the request comes, for the owner to sse_end(). */
+ * that both ends notice when the other is gone. When the caller's token is no longer valid, the
+ * stream gets an event `revoked`; then on_cancel of the request comes, for the owner to call
+ * sse_end(). */
 
 #include <stdbool.h>
 
@@ -23,8 +24,8 @@ struct sse {
 bool sse_wanted(const struct http_request *req);
 /* Begins the answer. */
 void sse_start(struct sse *s, struct http_request *req, struct loop *loop);
-/* One event; `id` may be NULL; `json` is one line. What a full queue does not take is lost, and so
- * is the reader: look at sse_full() first. */
+/* One event; `id` may be NULL; `json` is one line. If the queue has no room the event is lost, and
+ * the reader with it: look at sse_full() first. */
 void sse_send(struct sse *s, const char *event, const char *id, const struct buf *json);
 bool sse_full(const struct sse *s);
 void sse_end(struct sse *s); /* completes the answer, or drops what is left of one that was lost */

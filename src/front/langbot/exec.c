@@ -88,8 +88,8 @@ static void tell_owner(struct langbot_acquire *a, unsigned step)
 
 /* The spec. */
 
-/* What belongs to one command leaves the spec: a session neither keeps the megabytes of a script
- * nor gives the variables of one command to the next. */
+/* Takes the members of one command out of the spec: a session neither keeps the megabytes of a
+ * script nor gives the variables of one command to the next. */
 static void take_command(struct langbot_exec *e, struct spec *spec)
 {
     AUTO_FREE char *cmd = TAKE_PTR(spec->cmd);
@@ -438,9 +438,9 @@ static void acquire_session(struct langbot_acquire *a)
         fail_acquire(c, &err);
 }
 
-/* What an engine makes before it mounts, and clients rely on: the directory that becomes the
- * workspace, if it is one of the host's own, and in it the places of what is mounted there. Number
- * 0 is the former; the others are the extra mounts. NULL: that one needs nothing. */
+/* Directories that an engine makes before it mounts, and that clients rely on: the workspace, if it
+ * is a directory of the host, and in it the places of further mounts. Number 0 is the workspace;
+ * the others are the extra mounts. NULL: that one needs nothing. */
 static char *needed_dir(const struct langbot_acquire *a, size_t number)
 {
     const struct spec *s = a->spec;
@@ -650,7 +650,7 @@ static void on_ended(void *arg, const struct command_result *result, const struc
         return;
     }
     assert(result != NULL);
-    /* What a command that hung has left behind is not for the next one; files that are kept are. */
+    /* The processes that a hung command left must not disturb the next one; kept files stay. */
     if (result->outcome.kind != OUTCOME_TIMED_OUT ||
         manager_expel(c->rpc->o.manager, e->acquire.session, on_dropped, e, &ignored) < 0)
         reply_result(e);

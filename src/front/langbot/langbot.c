@@ -64,7 +64,7 @@ static void set_caps(struct langbot *r)
                      (uint64_t)l->completed_process_retention_sec * NSEC_PER_SEC);
 }
 
-/* Names that mean what we have: nothing at all, any backend of this host, ours by name, or the one
+/* Names that select a backend of this boxd: none, any of this host, one of ours by name, or the one
  * that admission requires; see readiness.h for that. */
 static void select_backend(struct langbot *r)
 {

@@ -91,9 +91,9 @@ struct langbot {
     struct langbot_options o;
     struct loop *loop;                 /* borrowed */
     char *instance;                    /* owned; the trusted one; NULL: the first that connects */
-    bool configured;                   /* the operator chose it: it is that of all users */
-    LIST_HEAD(, langbot_trust) trusts; /* owned; else each bound user has one of its own */
-    bool selected;       /* else the configuration selects a backend that we do not have */
+    bool configured;                   /* the operator chose it, for all users */
+    LIST_HEAD(, langbot_trust) trusts; /* owned; otherwise each bound user has one of its own */
+    bool selected;       /* false: the configuration selects a backend that boxd does not have */
     char *wanted;        /* owned; what the configuration says about it, "" for nothing */
     size_t sessions_max; /* of the operator; a client cannot raise it */
     bool draining;       /* box_shutdown is at work */
@@ -135,7 +135,7 @@ struct langbot_conn {
     unsigned flags;   /* enum langbot_conn_flags */
     char request[LANGBOT_REQUEST_MAX]; /* id of the request that opened it, or one of our own */
     uint64_t n_requests;
-    bool bound; /* mounts and jobs are only what the user `uid` could do itself */
+    bool bound; /* mounts and jobs have only the rights of the user `uid` */
     uid_t uid;
     enum langbot_family family; /* what its client has shown itself to be */
     bool local;                 /* its client has started boxd */
@@ -211,7 +211,7 @@ struct langbot_sweep_match {
     bool keep_persistent;
 };
 
-/* What every request under way has. A kind of call that keeps more between its steps has a struct
+/* Members of every request under way. A kind of call that keeps more between its steps has a struct
  * of its own, which begins with this one. */
 struct langbot_call {
     struct langbot *rpc;
@@ -344,7 +344,8 @@ struct langbot_guest {
  * held to the first instance that it came with itself, and cannot choose that of others. */
 unsigned langbot_auth(const struct langbot *r, const struct http_request *req,
                       struct langbot_guest *ret);
-/* Of the user `bound_uid`, NULL: of root and whoever has the token. NULL: none yet. */
+/* The trusted instance of the user `bound_uid`; NULL: that of root and of callers with the token.
+ * NULL if there is none yet. */
 const char *langbot_instance(const struct langbot *r, const uid_t *bound_uid);
 bool langbot_trusts(const struct langbot *r, const uid_t *bound_uid, const char *instance);
 void langbot_trusts_free(struct langbot *r);

@@ -27,7 +27,7 @@
 #define WORKSPACE_MAX 256
 #define PENDING_MAX                                                                                \
     (1U << 20)        /* bytes of input that wait before nothing more is read from the peer */
-#define MARKS_MAX 256 /* lines on their way that are told apart */
+#define MARKS_MAX 256 /* lines on their way that are tracked one by one */
 #define LINE_HOLD (128U * 1024) /* bytes of one line that are never released before its end */
 #define STUCK_NS (50 * NSEC_PER_MSEC)
 #define POLL_FIRST_NS (1 * NSEC_PER_MSEC)
@@ -255,7 +255,7 @@ static bool release_acked(struct langbot_relay *r)
     return true;
 }
 
-/* Nothing tells when bytes are acknowledged, so we look: soon at first, then less often. */
+/* No event reports acknowledged bytes, so we look: soon at first, then less often. */
 static void on_poll(struct loop_timer *t)
 {
     struct langbot_relay *r = container_of(t, struct langbot_relay, poll);

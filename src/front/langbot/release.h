@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What LangBot's client is at the other end of a connection, and what follows from it.
+/* Which release of LangBot's client is at the other end of a connection, and the rules that follow
+ * from it. The client, langbot-plugin, brings a runtime of its own, and each release expects the
+ * behaviour of its own runtime. Where releases differ, the rule is a column of this table, and no
+ * other code looks at the release.
  *
- * The client, langbot-plugin, brings a runtime of its own, and each release expects of the runtime
- * what its own does. Where releases differ the rule is a column of this table, and no other
- * code looks at what a client is. No release says its number on the wire, but each writes all
- * fields of its model with every session, so that the fields tell releases apart, by families:
- * `skill_name` came with 0.5.0 and went with 0.7.13, a mount's `content_digest` came with 0.7.13.
- * What is found out first stays true until the connection ends.
+ * No release sends its number, but each writes all fields of its model with every session, so that
+ * the fields distinguish families of releases: `skill_name` came with 0.5.0 and went with 0.7.13, a
+ * mount's `content_digest` came with 0.7.13. The first finding stays true until the connection
+ * ends.
  *
  * Changes within a family only added something, which older clients of it do not ask for or do not
- * look at; they are served what the newest is. None of this is a wall: a peer that pretends to be
- * another release gets other messages, not more. */
+ * look at; they are served like the newest.
+ *
+ * None of this is a wall: a peer that pretends to be another release gets other messages, not more
+ * rights. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -43,7 +46,7 @@ struct langbot_release {
 
 /* In order of appearance. */
 enum langbot_family {
-    LANGBOT_UNKNOWN, /* has shown nothing yet, or is not LangBot's: served whatever it asks for */
+    LANGBOT_UNKNOWN, /* has shown nothing yet, or is not LangBot's: served in full */
     LANGBOT_FIRST,
     LANGBOT_SKILLS,
     LANGBOT_ARTIFACTS,
@@ -52,7 +55,7 @@ enum langbot_family {
 
 extern const struct langbot_release langbot_releases[LANGBOT_FAMILY_MAX];
 
-/* What a request shows of the client that sent it. */
+/* The features of a request by which a release is recognised. */
 struct langbot_request {
     unsigned call;           /* of enum langbot_kind; 0: one that all know */
     bool tenant;             /* is about a workspace */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* How much a workspace keeps: in its directory of the host, which a job measures, and in the
- * storage of its sandboxes. Only they can see that, so a command looks from inside, confined and
- * limited like every other; a session stays idle for all that. Roots add up to the whole; details
+/* Measures the storage of a workspace: its directory of the host, by a job, and the storage of its
+ * sandboxes. Only the sandboxes can see the latter, so a command measures from inside, confined and
+ * limited like every other; the session stays idle meanwhile. Roots add up to the whole; details
  * lie inside of a root. */
 
 #include <assert.h>
@@ -26,8 +26,8 @@
 #define ALL_NS (30 * NSEC_PER_SEC)
 #define OUTPUT_MAX 4096U
 
-/* A line for each place: its number, KiB and files, or "-" when it is not there. What lies below as
- * another mount on the same file system counts: inside, the two cannot be told apart. */
+/* A line for each place: its number, KiB and files, or "-" if it does not exist. Another mount of
+ * the same file system below it counts: inside, the two look the same. */
 static const char script[] =
     "look() {\n"
     "  [ -n \"$2\" ] && [ -d \"$2\" ] || { echo \"$1 -\"; return; }\n"

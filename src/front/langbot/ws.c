@@ -50,7 +50,7 @@ static unsigned admit_peer(const struct langbot *r, const struct http_request *r
     return rank == USERS_REFUSED ? 403 : 0;
 }
 
-/* The first instance of a user who is bound. It must not be everybody's: any member of the socket's
+/* The first instance of a bound user. It is that user's alone: otherwise any member of the socket's
  * group could shut root's LangBot out. */
 struct langbot_trust {
     uid_t uid;

@@ -250,7 +250,7 @@ static void on_notification(struct mcp_place *p, const struct mcp_message *m)
 
     if (str_eq(m->method, "notifications/cancelled") && id != NULL && !p->shared)
         c = find_call(p, id);
-    /* Nothing more is said about it, as the client was promised. */
+    /* The client gets no further message about it, as the protocol promises. */
     if (c != NULL)
         call_answer(c, NULL, MCP_OK);
 }
@@ -268,7 +268,7 @@ void mcp_receive(struct mcp_place *p, struct mcp_message *message, const struct 
         return;
     }
     if (!p->shared && find_call(p, message->id) != NULL) {
-        /* With that id it would pass for the answer to the first. */
+        /* Its answer would look like the answer to the first request of that id. */
         (void)mcp_fail(&why, MCP_INVALID_REQUEST, "the id is that of a request under way");
         mcp_refuse(NULL, &why, sink, arg);
         mcp_message_done(message);

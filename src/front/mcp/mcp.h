@@ -3,7 +3,8 @@
 
 /* Box as an MCP server: /mcp (streamable HTTP), and /mcp/stdio, a WebSocket that carries the lines
  * of `box mcp serve`. Tools, sessions, processes and files of sandboxes for any agent that speaks
- * the Model Context Protocol. What a caller may is decided where it is for every front. */
+ * the Model Context Protocol. The rights of a caller are decided in the same place as for every
+ * front. */
 
 #include "base/cleanup.h"
 

@@ -135,7 +135,7 @@ static inline struct front_asker mcp_place_asker(const struct mcp_place *p)
 struct mcp_place *mcp_place_new(struct mcp *m, const struct authz_scope *scope, const char *who,
                                 const char *tail);
 void mcp_place_release(struct mcp_place *p); /* the last one ends what is ephemeral */
-/* The client has gone: whatever it asked for is taken back. The place may be gone after. */
+/* The client has gone: its requests are cancelled. The place may be gone after. */
 void mcp_place_close(struct mcp_place *p);
 /* Of a caller whose requests stand alone; borrowed. */
 struct mcp_place *mcp_place_of_caller(struct mcp *m, const struct authz_scope *scope,
@@ -174,11 +174,11 @@ struct mcp_tool_row {
 
 /* Calls ------------------------------------------------------------------------------------- */
 
-/* Where what is said about a request goes. */
+/* Receives the messages about a request. */
 struct mcp_sink {
     void (*notify)(void *arg, const struct buf *message);
     /* Once, unless the owner of the sink has freed the call; the call is gone by then. NULL: the
-     * client has taken the request back, and gets no answer. */
+     * client has cancelled the request, and gets no answer. */
     void (*answer)(void *arg, const struct buf *message, enum mcp_code code);
 };
 
@@ -206,14 +206,14 @@ struct mcp_call {
     void (*work_free)(void *work);
 };
 
-/* What came in; takes what *message owns. Of a request the sink hears, perhaps at once. While the
- * call is under way *slot (or NULL) is it, and NULL after. */
+/* Handles a message; takes what *message owns. For a request the sink is called, perhaps at once.
+ * While the call is under way *slot (or NULL) points to it; afterwards it is NULL. */
 void mcp_receive(struct mcp_place *p, struct mcp_message *message, const struct mcp_sink *sink,
                  void *arg, struct mcp_call **slot);
 /* A message that never became a call; `id` may be NULL. */
 void mcp_refuse(const struct json *id, const struct mcp_error *why, const struct mcp_sink *sink,
                 void *arg);
-/* Takes the request back: a command is killed, the client gets no answer. */
+/* Cancels the request: a command is killed, the client gets no answer. */
 void mcp_call_free(struct mcp_call *c);
 
 /* Answers; the call is gone after. */
@@ -231,7 +231,7 @@ void mcp_call_tool_json(struct mcp_call *c, struct front_answer *json, const cha
 
 const struct json *mcp_call_arguments(const struct mcp_call *c); /* without the handle */
 
-/* What the call owns while it is under way, freed with it. */
+/* Data that the call owns while it is under way, freed with it. */
 void mcp_call_set_work(struct mcp_call *c, void *work, void (*work_free)(void *work));
 
 struct mcp_wait *mcp_wait_new(struct mcp_call *c);

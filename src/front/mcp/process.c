@@ -160,7 +160,7 @@ static void start_work_free(void *arg)
     free(work);
 }
 
-/* In words: that it runs, or how it ended and what it said then. */
+/* The result in words: the process runs, or how it ended and its last output. */
 static void say_started(struct process *p, struct buf *text)
 {
     const char *id = process_spec_of(p)->process_id;
@@ -194,7 +194,7 @@ static void on_start_look(struct process_reader *reader)
 {
     struct start_work *work = container_of(reader, struct start_work, reader);
 
-    /* What it wrote last may come behind the news of its end. */
+    /* Its last output may come after the event of its end. */
     if (!process_running(reader->process) && process_range(reader->process).eof)
         answer_started(work->call, reader->process);
 }
@@ -441,8 +441,8 @@ static void read_process(struct mcp_call *c, struct session *s)
     const struct process_args *a = &work->args;
     struct proc_range range = process_range(p);
     uint64_t from = a->offset < 0 ? range.begin : (uint64_t)a->offset;
-    /* A client that asks for what follows has what lies before. Where another is attached, only
-     * that one releases output. */
+    /* A client that asks for later output has received the output before. While another client is
+     * attached, only that one releases output. */
     if (from > range.begin && from <= range.end)
         (void)process_release(p, from, NULL);
     if (from != range.end || range.eof || a->wait_ms == 0) {

@@ -54,7 +54,7 @@ static void keep_session(struct mcp_place *p, struct session *s)
     }
 }
 
-/* NULL: we have not got it yet, it has gone, or the name is another's by now. */
+/* NULL: not made yet, gone, or the name belongs to another session by now. */
 static struct session *own_session(const struct mcp_place *p)
 {
     return p->made != NULL && manager_find(p->mcp->front->manager, p->session_id) == p->made
@@ -155,7 +155,7 @@ int mcp_place_find(const struct mcp_place *p, const char *id, struct session **r
 
     if (s == NULL)
         return err_missing(err, ERR_THING_SESSION,
-                           "session %.80s not found; list_sessions tells which there are", id);
+                           "session %.80s not found; list_sessions lists the sessions", id);
     *ret = s;
     return policy_check_use(f->service->policy, p->scope, session_spec(s), err);
 }
@@ -366,8 +366,8 @@ static void list_sessions(struct mcp_call *c, const struct json *arguments)
 
 /* create_session */
 
-/* On stdio the person who started the server has said whether there is a network; a model does not
- * outvote that. */
+/* On stdio the person who started the server decided whether there is a network; a model cannot
+ * change that. */
 static int check_network(const struct mcp_call *c, const struct json *arguments, struct err *err)
 {
     const struct json *settings = c->place->settings;

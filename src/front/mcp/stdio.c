@@ -20,7 +20,7 @@
 
 #define HELLO_MAX (64U << 10)
 #define GRACE_NS (5ULL * NSEC_PER_SEC)
-/* A client that does not read for a while is still there: the socket tells when it is not. */
+/* A client that does not read for a while is still connected: the socket shows when it is gone. */
 #define STALL_NS (365ULL * 24 * 3600 * NSEC_PER_SEC)
 
 struct mcp_stdio {
@@ -70,7 +70,7 @@ static void line_answer(void *arg, const struct buf *message, enum mcp_code code
 
 static const struct mcp_sink sink = {line_notify, line_answer};
 
-/* Root may reach a session that a user has made, but does not end it for having its name. */
+/* Root may reach a session that a user has made, but must not end it because it has its name. */
 static bool is_ours(const struct mcp_stdio *l, const struct session *s)
 {
     const struct spec *spec = session_spec(s);
@@ -129,7 +129,7 @@ static int line_greet(struct mcp_stdio *l, const char *data, size_t len, struct 
     const struct json *settings = json_get(hello, "session"), *client = json_get(hello, "client");
     const struct json *id = json_get(settings, "session_id");
     if (json_type(settings) != JSON_OBJECT)
-        return err_set(err, ERR_INVALID, "the first message says what the session is to be like");
+        return err_set(err, ERR_INVALID, "the first message must describe the session");
     if (id != NULL && (json_str(id) == NULL || spec_check_id(json_str(id), err) < 0))
         return err_set(err, ERR_INVALID, "session_id is not the name of a session");
     if (client != NULL && json_str(client) == NULL)

@@ -299,7 +299,7 @@ struct progress {
     struct buf text;       /* what is new */
     struct loop_timer timer;
     uint64_t started_ns;
-    double last; /* what was told; the next one must be more */
+    double last; /* the last value sent; the next must be larger */
     bool fresh;  /* the timer runs for output */
 };
 
@@ -464,7 +464,7 @@ static int take_handle(struct mcp_call *c, const struct json *arguments, struct 
     return json_parse(buf_str(&text.out), text.out.len, &c->arguments, err);
 }
 
-/* What the scope of the token does not name is not begun, and is in the records. */
+/* A tool that the token's scope does not name is not called; the refusal is on record. */
 static int check_scope(const struct mcp_call *c, struct err *err)
 {
     assert(c->tool.name != NULL);

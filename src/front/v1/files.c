@@ -110,7 +110,7 @@ static void record_change(const struct v1_file *f, const char *outcome, const ch
     (void)front_audit(&f->v->front, f->req, &r, NULL); /* it has happened; losses are counted */
 }
 
-/* The client has gone. What it asked to change may have been changed all the same. */
+/* The client has gone. Its change may have been made all the same. */
 static void on_cancel(struct http_request *req, void *arg)
 {
     struct v1_file *f = arg;
@@ -141,7 +141,7 @@ static bool file_start(struct v1_file *f, struct files_ask *ask, const struct fi
     return true;
 }
 
-/* What HTTP has a status of its own for. */
+/* Failures that have a status of their own in HTTP. */
 static unsigned status_of(const struct files_failure *failure)
 {
     if (failure->why == FILES_WHY_CHANGED || failure->why == FILES_WHY_RANGE)
@@ -153,14 +153,14 @@ static unsigned status_of(const struct files_failure *failure)
     return front_status(&failure->err);
 }
 
-/* What to do about it; those of sessions do not fit files. */
+/* What to do about a failure; the remedies of sessions do not fit files. */
 static const char *remedy_of(const struct files_failure *failure)
 {
     static const char *const remedies[ERR_CODE_MAX] = {
         [ERR_NOT_FOUND] = "check the path; a list of its directory shows what is there",
-        [ERR_INVALID] = "correct the path, or what is asked of it",
+        [ERR_INVALID] = "correct the path or the request",
         [ERR_DENIED] = "use a place that the session's user may write, such as its workspace",
-        [ERR_CONFLICT] = "look at what is there now, and decide anew",
+        [ERR_CONFLICT] = "look at its current state, then decide",
     };
 
     if (failure->error == ENOSPC || failure->error == EDQUOT)
@@ -322,7 +322,7 @@ static void reply_stat(struct v1_file *f, unsigned status)
     file_free(f);
 }
 
-/* What was looked at, written, made or moved, as it is now. */
+/* The entry that was looked at, written, made or moved, as it is now. */
 static void on_stated(void *arg, const struct files_done *done, const struct files_failure *failure)
 {
     struct v1_file *f = arg;
@@ -456,7 +456,7 @@ static void on_content(void *arg, enum files_type type, const char *data, size_t
     if (type == FILES_FRAME_STAT) {
         begin_content(f);
     } else if (type == FILES_FRAME_DATA) {
-        (void)http_reply_chunk(f->req, data, len); /* a peer that has gone is told elsewhere */
+        (void)http_reply_chunk(f->req, data, len); /* a peer that has gone is noticed elsewhere */
         if (http_reply_full(f->req))
             files_pause(f->call, true);
     }
@@ -546,7 +546,7 @@ static void on_body(struct http_request *req, const char *data, size_t len, bool
         file_free(f);
         return;
     }
-    /* Not 0: it does not keep up, or has given up, which it then says itself. */
+    /* Not 0: box-files does not keep up, or has failed and reports that itself. */
     if (files_write(f->call, data, len) != 0)
         http_body_hold(req, true);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What has happened, for callers that may see all or some of it: GET /v1/events, the events of
- * sessions as a stream, and GET /v1/audit, pages of audit records. */
+/* The past, for callers that may see all or some of it: GET /v1/events, the events of sessions as a
+ * stream, and GET /v1/audit, pages of audit records. */
 
 #include <errno.h>
 #include <inttypes.h>
@@ -124,7 +124,7 @@ static void watcher_end(struct watcher *w)
 static bool is_visible(void *arg, const struct event *event)
 {
     const struct watcher *w = arg;
-    char name[64], who[32] = "local"; /* that nobody but a caller without a scope has */
+    char name[64], who[32] = "local"; /* only a caller without a scope has this name */
 
     if (w->session[0] != '\0' && !str_eq(w->session, event->session))
         return false;
@@ -183,7 +183,7 @@ static void send_event(struct watcher *w, const struct event *event)
     send_as(w, event_kind_name(event->kind), event->seq, &out);
 }
 
-/* A reader that is full is left alone until it has read; what it misses meanwhile is counted. */
+/* A reader whose queue is full gets no events until it has read; what it misses is counted. */
 static void watcher_pump(void *arg)
 {
     struct watcher *w = arg;
@@ -350,7 +350,7 @@ static bool sees_record(const struct authz_scope *scope, const struct json *reco
                       refusal ? NULL : json_str(json_get(record, "session")));
 }
 
-/* Number, hash and losses of a record would tell of the records that the caller may not see. */
+/* Number, hash and losses of a record would reveal records that the caller may not see. */
 static void write_cut(struct jw *w, const struct json *record)
 {
     jw_object(w);

@@ -33,12 +33,12 @@
 #define STALL_NS (24ULL * 3600 * NSEC_PER_SEC)
 
 #define STDERR_SIZE (16U << 10)
-/* No event tells of stderr or of a pipe that was full: we look, soon and then less often. A flood
- * of stderr costs us no more than one look each time. */
+/* No event reports stderr or room in a pipe that was full, so we look: soon at first, then less
+ * often. A flood of stderr costs no more than one look each time. */
 #define LOOK_FIRST_NS (16 * NSEC_PER_MSEC)
 #define LOOK_LAST_NS (512 * NSEC_PER_MSEC)
-/* An acknowledgement wakes the peer, which is on its way to wait for the answer: it goes with the
- * answer, unless that takes longer than this. */
+/* An acknowledgement wakes the peer, which is about to wait for the answer. So it is sent together
+ * with the answer, unless that takes longer than this. */
 #define ACK_FIRST_NS (1 * NSEC_PER_MSEC)
 #define ACK_BYTES (256U << 10)
 #define ACK_SIZE 8U /* of the number in front of output */
@@ -85,7 +85,7 @@ static void attachment_end(struct attachment *a)
     loop_timer_stop(&a->rest);
 }
 
-/* p NULL: it was stopped or replaced, and nothing is known of it any more. */
+/* p NULL: the process was stopped or replaced, and is forgotten. */
 static void say_exit(struct attachment *a, struct process *p)
 {
     AUTO_DONE(front_answer) struct front_answer out;
@@ -178,7 +178,7 @@ static void attachment_pump(struct attachment *a)
     if (got == READER_HELD || process_running(p))
         return;
     if (got != READER_END && !a->rested) {
-        /* A child in the background may hold stdout for as long as it likes. */
+        /* A child in the background may keep stdout open for ever. */
         if (a->rest.loop == NULL)
             loop_timer_start(a->loop, &a->rest, REST_NS, on_rest);
         return;
@@ -204,7 +204,7 @@ static void on_process_ended(struct process_reader *r)
 
 static void on_ack(struct loop_timer *t);
 
-/* Of what we were given, in the program's pipe. */
+/* Bytes of the peer's input that are in the program's pipe. */
 static uint64_t stdin_written(struct attachment *a)
 {
     size_t waits = process_reader_unwritten(&a->reader);
@@ -403,7 +403,7 @@ static void on_ready(void *arg, struct session *s, const struct err *err)
     else
         got_session(h, s);
     if (h->ws == NULL)
-        hold_let_go(h); /* it left while we were at work: the lease begins to run out */
+        hold_let_go(h); /* the client left meanwhile: the lease begins to run out */
     hold_free(h);
 }
 
@@ -476,7 +476,7 @@ static int on_release(struct hold *h, const struct json *m, struct err *err)
     h->pending--;
     if (err->code != ERR_NOT_FOUND)
         return r;
-    say_state(h, "released", NULL); /* it has gone by itself, which is as well */
+    say_state(h, "released", NULL); /* it has ended by itself, which is fine */
     return 0;
 }
 
@@ -654,7 +654,7 @@ static void write_hold(struct jw *w, const struct session *s, const struct lease
     jw_object_end(w);
 }
 
-/* One that is still being made has no session, and is its holder's business. */
+/* A hold whose session is still being made is not listed. */
 static bool is_visible(const struct authz_scope *scope, const struct session *s)
 {
     return authz_sees(scope, NULL, s != NULL ? session_id(s) : NULL);

@@ -19,7 +19,7 @@
 
 #define BUCKETS 256U
 #define ENTRIES_MAX 1024U
-#define ANSWER_MAX (256U << 10) /* a larger one is not kept: the request can be made again */
+#define ANSWER_MAX (256U << 10) /* a larger answer is not kept: clients can ask again */
 #define RECORD_MAX (1536U << 10)
 #define BYTES_MAX (16U << 20)
 /* Of one caller, so that a busy one does not push out the answers of others. */
@@ -123,8 +123,8 @@ static bool is_of(const struct idem_entry *e, const char *who)
     return strncmp(e->key, who, len) == 0 && e->key[len] == '\n';
 }
 
-/* Makes room: what has expired, and the oldest answers where there are too many, the caller's own
- * first. How many the caller has then. */
+/* Makes room: drops expired answers, then the oldest if there are too many, the caller's own first.
+ * Returns how many the caller has then. */
 static size_t make_room(struct idem *d, const char *who)
 {
     size_t n = 0, bytes = 0; /* of the caller */
@@ -145,7 +145,7 @@ static size_t make_room(struct idem *d, const char *who)
             continue;
         n -= is_own ? 1 : 0;
         bytes -= is_own ? e->body.len : 0;
-        /* Where that fails, newer ones push it out. */
+        /* If that fails, newer answers push it out. */
         if (d->store != NULL)
             (void)store_drop_answer(d->store, e->key, NULL);
         entry_free(e);

@@ -85,7 +85,7 @@ static void page_histogram(struct metrics_page *p, const char *name, const char 
     page_printf(p, "%s_count %" PRIu64 "\n", name, hist_count(h));
 }
 
-/* What a caller may know of the sessions in its scope: what exists now. */
+/* The numbers that a caller with a scope may see: what exists now in its sessions. */
 static void put_seen(struct metrics_page *p)
 {
     struct manager *m = p->v->front.manager;
@@ -344,7 +344,7 @@ static void get_metrics(struct http_request *req, void *arg)
     put_build(&p);
     put_seen(&p);
     put_shares(&p);
-    /* The others add up what all callers have done. */
+    /* The other metrics add up the work of all callers. */
     const bool whole = authz_sees(p.scope, NULL, NULL);
     for (size_t i = 0; whole && i < ARRAY_SIZE(totals); i++)
         totals[i](&p);
@@ -372,7 +372,7 @@ static void log_answer(const struct http_answer *a)
     struct http1_str sent = http_request_head(a->req)->path;
     size_t len = sent.len < PATH_SHOWN ? sent.len : PATH_SHOWN;
 
-    /* A failure of boxd is logged whatever the level of the rest; 503, not ready, is none. */
+    /* A failure of boxd is logged at every level; 503 (not ready) is no failure. */
     if (a->status >= 500 && a->status != 503 && level > LOG_LEVEL_WARN)
         level = LOG_LEVEL_WARN;
     if (len > 0)

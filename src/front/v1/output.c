@@ -19,8 +19,7 @@
 #define PATTERN_MAX (REGEX_PATTERN_MAX + 1U)
 #define ANSWER_MAX (16U << 20)
 
-/* Outputs outlive their session, for a while: only the name has to be the caller's. False:
- * answered. */
+/* Outputs outlive their session for a while, so only the name is checked. False: answered. */
 static bool find_output(struct http_request *req, const struct v1 *v, struct output_ref *ret)
 {
     struct err err = {0};
@@ -77,7 +76,7 @@ static void read_output(struct http_request *req, void *arg)
                          "ask for what lies before the end");
         return;
     }
-    /* A reader that takes more than one answer holds comes again for the rest. */
+    /* A reader that wants more than one answer holds sends another request for the rest. */
     size_t max = len < READ_MAX ? (size_t)len : READ_MAX;
     AUTO_FREE char *data = xcalloc(1, max);
     ssize_t n = outputs_read(v->front.service->outputs, &ref, from, data, max, &err);

@@ -231,7 +231,7 @@ static bool reply_stderr(struct http_request *req, struct process *p, uint64_t f
     return true;
 }
 
-/* No event tells of stderr, so we look again and again. */
+/* No event reports stderr, so we look again and again. */
 static void on_look(struct process_reader *reader)
 {
     struct output_reading *r = container_of(reader, struct output_reading, reader);

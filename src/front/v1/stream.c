@@ -163,7 +163,7 @@ static void stream_finish(struct ws_exec *st)
     struct err err = {0};
     if (named_exec_error(st->reader.kept) != NULL) {
         say_error(st, named_exec_error(st->reader.kept));
-        return; /* what is left of a throw-away session goes when the connection does */
+        return; /* the rest of a throw-away session is removed when the connection ends */
     }
     st->result = *named_exec_result(st->reader.kept);
     if (!st->ephemeral ||
@@ -324,7 +324,7 @@ static int stream_begin(struct ws_exec *st, const struct json *m, struct err *er
         r = v1_ports_parse(st->v1, st->scope, json_get(m, "ports"), &st->ports, err);
     if (r < 0)
         return r;
-    /* The session of a throw-away run goes with it: there is nothing to come back to. */
+    /* The session of a throw-away run ends with it: no client can come back to it. */
     if (ephemeral && st->exec.on_disconnect != V1_DISCONNECT_KILL)
         return err_set(err, ERR_INVALID, "an ephemeral session cannot outlive its connection");
     if (st->exec.detach)
@@ -367,11 +367,12 @@ static void on_stdin(struct ws_exec *st, const char *data, size_t len)
     int r = named_exec_write(st->reader.kept, data + 1, len - 1);
     if (st->ws == NULL)
         return;
-    /* The queue takes any one message on top of what does not hold the client back. */
+    /* The queue has room for one more message beyond the limit at which the client is held back. */
     if (r == -ENOBUFS) {
         ws_close(st->ws, 1009, "stdin arrives faster than the program reads");
     } else if (st->stdin_acks && r >= 0) {
-        /* A client that counts is never paused: what it says next may be a signal, or good-bye. */
+        /* A client that counts acknowledgements is never paused: its next message may be a signal,
+         * or its end. */
         st->unacked += len - 1;
         if (r == 0)
             say_stdin_ack(st);

@@ -95,7 +95,7 @@ static void start_tool(struct http_request *req, const struct tool *t, bool name
     tool_request_free(c);
 }
 
-/* The arguments are the body; the result is the answer, also when it says no (`ok` is false). */
+/* The body is the arguments, the answer is the result, also if the tool refuses (`ok` is false). */
 /* A session that is the caller's and stopped is started first. All else about it is for the tool to
  * judge. False: answered, or it will be. */
 static bool tool_session_awake(struct http_request *req, const struct v1 *v, const char *id)
@@ -133,7 +133,7 @@ static void call_tool(struct http_request *req, void *arg)
 
 /* The session of a query ----------------------------------------------------------------------- */
 
-/* What the request may say, and of which type. */
+/* The members of the request and their types. */
 static int check_body(const struct json *body, struct err *err)
 {
     static const struct {

@@ -115,7 +115,7 @@ static void write_artifacts(struct jw *w, const struct spec *spec)
     jw_array_end(w);
 }
 
-/* What the daemon itself says of a session: one of a chat has an end and labels. */
+/* Members that boxd itself sets for a session: that of a chat has an end and labels. */
 static void write_own(struct jw *w, const struct spec *spec)
 {
     if (spec->own.expires_ns == 0)
@@ -300,7 +300,7 @@ static void on_receipt(void *arg, const char *json, size_t len, const struct err
     receipt_call_free(c);
 }
 
-/* Nothing is in force where nothing runs, and nothing that is frozen can be asked. */
+/* A stopped session has no walls to report, and a frozen one cannot be asked. */
 static void reply_without_receipt(struct http_request *req, const struct session *s)
 {
     AUTO_DONE(front_answer) struct front_answer out;

@@ -15,13 +15,13 @@ struct manager;
 struct policy_service;
 struct v1;
 
-/* What the handlers share. It must outlive the server, and is freed before the manager. All are
- * borrowed: the manager, the events that it tells, and policy, records and kept outputs. */
+/* State that the handlers share. It must outlive the server, and is freed before the manager. All
+ * members are borrowed: the manager, its events, the policy, the records and the kept outputs. */
 struct v1 *v1_new(struct manager *m, struct events *events, const struct policy_service *service);
 void v1_free(struct v1 *v);
 DEFINE_CLEANUP(v1)
 
-/* What other fronts share with this one; it lives as long. */
+/* State that other fronts share with this one; it lives as long. */
 struct front *v1_front(struct v1 *v);
 
 /* For http_server_opts.answered: counts the request for GET /metrics and writes the access log. */

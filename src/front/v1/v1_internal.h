@@ -34,7 +34,7 @@ extern const struct http_route v1_exec_routes[], v1_stream_routes[], v1_process_
 
 enum v1_disconnect { V1_DISCONNECT_KILL, V1_DISCONNECT_KEEP };
 
-/* What an exec request may say, owned. Read from a table (exec.c). */
+/* Members of an exec request, owned. Read from a table (exec.c). */
 struct v1_exec {
     char **argv;
     char *cmd;

@@ -22,7 +22,7 @@ static const struct http_problem_text problems[] = {
     {"key_reused", "this Idempotency-Key came with another request", "use a new key for each new request"},
     {"bad_request", "what was sent is not HTTP as RFC 9112 has it", "correct the request and send it again"},
     {"unauthorized", "there is no token, or not one that is known", "send 'Authorization: Bearer TOKEN', or use the unix socket"},
-    {"forbidden", "the Host or Origin header names somebody whom boxd does not serve", "use the address that boxd listens on, and no Origin header"},
+    {"forbidden", "the Host or Origin header names another address than boxd's own", "use the address that boxd listens on, and no Origin header"},
     {"user_not_served", "without a token boxd serves root, its own user, the members of socket_group (box), and those that allowed_users and allowed_groups name", "make the user a member of the group box (usermod -aG box USER), add it to allowed_users or one of its groups to allowed_groups in boxd's configuration, or set token_file and send a token"},
     {"method_not_allowed", "this path does not have that method", "use one that the Allow header names"},
     {"timeout", "the request did not arrive in time", "send it again, without pauses"},

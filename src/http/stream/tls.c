@@ -191,8 +191,8 @@ static void fail_tls(struct tunnel *t)
                       t->client->host, X509_verify_cert_error_string(verified));
     else if (t->state == TUNNEL_OPEN && !alert)
         (void)err_set(err, ERR_BACKEND,
-                      "TLS with %.80s: it hung up after the greeting; does it want another "
-                      "certificate of ours, or one at all?",
+                      "TLS with %.80s: it closed the connection after the handshake; it may want a "
+                      "client certificate, or another one",
                       t->client->host);
     else
         (void)err_set(err, ERR_BACKEND, "TLS with %.80s: %.120s", t->client->host,

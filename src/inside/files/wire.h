@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What boxd and box-files say to each other. box-files runs inside the sandbox, for one request,
- * as an ordinary exec: the session's ids, filter, limits and view of the file system. So there is
- * no path, link, mount or race by which it could reach what the session itself cannot. boxd sends
- * one request on its stdin and reads frames from its stdout; it treats each of them as hostile,
- * because programs of the same user id run beside box-files.
+/* The protocol between boxd and box-files. box-files runs inside the sandbox, for one request, as
+ * an ordinary exec: the session's ids, filter, limits and view of the file system. So there is no
+ * path, link, mount or race by which it could reach what the session itself cannot.
  *
- * Native byte order: both sides come from one build and run on one machine. */
+ * boxd sends one request on its stdin and reads frames from its stdout; it treats each of them as
+ * hostile, because programs of the same user id run beside box-files. Native byte order: both sides
+ * come from one build and run on one machine. */
 
 #include <stdint.h>
 

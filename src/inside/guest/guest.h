@@ -98,8 +98,8 @@ struct guest {
     int signal_fd; /* SIGCHLD */
     bool hello;
     bool gvisor;
-    int within[CHILD_NS_MAX];     /* of programs; a negative errno: why there is none */
-    bool recount;                 /* some process has ended: whose, and what is left? */
+    int within[CHILD_NS_MAX]; /* of programs; a negative errno: why there is none */
+    bool recount; /* a process has ended: find its program, and count what is left of it */
     struct child_report *reports; /* one per cell, shared with children */
     char **env;                   /* owned: below that of a request */
     size_t n_env;
@@ -165,7 +165,7 @@ uint64_t tend_due(const struct guest *g);                /* when to look next; U
 bool guest_is_gvisor(void);
 uint64_t brand_new(void);     /* unused so far in this container */
 uint64_t brand_of(pid_t pid); /* 0: it has none, or is gone */
-/* What gives it to a process and all that it starts, and what makes that last. */
+/* Gives the brand to a process and all that it starts, and the filter that keeps it. */
 struct inside_rlimit brand_mark(uint64_t brand);
 extern const struct child_filter brand_filter;
 

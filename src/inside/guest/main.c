@@ -97,7 +97,7 @@ static int64_t nanoseconds(const struct timespec *t)
     return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
 }
 
-/* What a mount really is, for boxd to compare with what it had in mind. */
+/* Identifies a mount, for boxd to compare with the directory that it meant. */
 static void check_mount(const char *path, struct guest_check *ret)
 {
     struct stat st;
@@ -426,8 +426,8 @@ static void open_oom_score(struct guest *g)
         fd_close_many(&g->oom_fd, 1);
 }
 
-/* What programs have in their environment, unless the image or a request says otherwise. The
- * image's is ours, since we are the container's own program. */
+/* The environment of programs, unless the image or a request says otherwise. The image's
+ * environment is ours, since we are the container's own program. */
 static void gather_env(struct guest *g)
 {
     static const char *const defaults[] = {
@@ -452,7 +452,7 @@ int main(int argc, char **argv)
     if (argc == 2 && str_eq(argv[1], GUEST_FILES))
         return files_serve(STDIN_FILENO, STDOUT_FILENO);
     open_oom_score(&g);
-    /* What runs beside us under the same id must neither look into us nor take our descriptors. */
+    /* Programs beside us under the same id must neither look into us nor take our descriptors. */
     if (prctl(PR_SET_NAME, "box-guest", 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ||
         prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
         child_exit(125);

@@ -120,7 +120,7 @@ static uint64_t sum_kb(pid_t pid, const char *file, const char *own, const char 
     return a + b;
 }
 
-/* What a kernel or a container runtime does not tell in parts it tells as a whole. */
+/* A kernel or a container runtime that does not report the parts reports the sum. */
 static uint64_t resident_kb(pid_t pid)
 {
     uint64_t kb = sum_kb(pid, "status", "\nRssAnon", "\nRssShmem");

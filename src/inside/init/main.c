@@ -79,7 +79,7 @@ static void reap(struct init *in)
     }
 }
 
-/* False: of what has ended there is still something to tell. */
+/* False: PID 1 still has to report the end of something. */
 static bool tend_ended(struct init *in, struct cell *c)
 {
     if (c->state == CELL_DONE && cell_settled(in, c))
@@ -193,7 +193,7 @@ static bool install_filter(void)
     return true;
 }
 
-/* What is not there has /dev/null in its place. */
+/* A descriptor that is missing has /dev/null in its place. */
 static bool is_directory(int fd)
 {
     int dot = openat(fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);

@@ -58,7 +58,7 @@ void serve_tell(struct init *in, struct cell *c)
         cell_move(c, CELL_LINGER);
 }
 
-/* A program that never became a process still gets its one EXITED. */
+/* If a program could not be started, boxd still gets one EXITED for it. */
 static void serve_refuse(struct init *in, const struct init_exec *head, enum inside_stage stage,
                          int error)
 {
@@ -441,9 +441,9 @@ static void end_orphans(struct init *in)
     }
 }
 
-/* What the first command opens. Its view of the image is new, so that each name must be looked up
- * in the layers below: done here, while the client reads that its session is there. A name that is
- * not there costs nothing, one that would block is not waited for. */
+/* Opens the files that the first command will open. Its view of the image is new, so that each name
+ * must be looked up in the layers below: done here, while the client reads that its session is
+ * ready. A name that does not exist costs nothing; one that would block is not waited for. */
 static void open_first_names(void)
 {
     static const char *const names[] = {
@@ -501,7 +501,7 @@ void serve_flush(struct init *in)
         procs_flush(in);
 }
 
-/* What is about one managed process and has a fixed size. */
+/* Messages about one managed process that have a fixed size. */
 static bool serve_proc(struct init *in, const union message *m, size_t len)
 {
     if (m->type == INIT_MSG_PROC_ROOM && len == sizeof(m->number))

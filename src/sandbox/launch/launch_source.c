@@ -134,7 +134,7 @@ static int refuse_own_state(const struct launch_host *h, int dir_fd, int fd, con
                        path);
     if (above < 0 || inside < 0)
         return err_sys(err, above < 0 ? -above : -inside,
-                       "tell whether the mount source has to do with our state");
+                       "compare the mount source with the state directory");
     return 0;
 }
 

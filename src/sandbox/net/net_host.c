@@ -317,7 +317,7 @@ static bool is_known(const struct network *n)
     return false;
 }
 
-/* Those networks, but for those of ip_internal: "a/b, c/d". v6 may be NULL. */
+/* Those networks, except those of ip_internal: "a/b, c/d". v6 may be NULL. */
 static int net_onlink_list(struct buf *v4, struct buf *v6, struct err *err)
 {
     struct ifaddrs *list = NULL;

@@ -103,7 +103,7 @@ int slirp_probe(const char *helper, struct err *err)
     AUTO_CLOSE int tun = open("/dev/net/tun", O_RDWR | O_CLOEXEC);
     if (tun < 0)
         return err_set(err, ERR_UNSUPPORTED,
-                       "network without root needs /dev/net/tun for everybody (%s): "
+                       "network without root needs a /dev/net/tun that users may open (%s): "
                        "chmod 666 /dev/net/tun",
                        err_errno_text(errno));
     return 0;

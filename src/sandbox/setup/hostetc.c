@@ -6,7 +6,7 @@
  * in common, as hard links, but resolv.conf. A file is written in "new" and put into both by
  * rename: a program that has the old one open or mapped keeps it whole.
  *
- * Whoever owns a directory in /etc may change it while we look: names are opened beneath
+ * The owner of a directory in /etc may change it while we look: names are opened beneath
  * descriptors, links are copied as links, and what counts is the mode of what was opened. */
 
 #include "sandbox/setup/hostetc.h"
@@ -171,7 +171,7 @@ static int open_shown(const struct hostetc *h, const char *path)
     return TAKE_FD(fd);
 }
 
-/* Whoever owns a directory in /etc can make work without end: what is too much is looked at with
+/* The owner of a directory in /etc can make work without end: what is too much is looked at with
  * everything else, which has bounds of its own. */
 static bool has_time(struct hostetc *h)
 {
@@ -409,7 +409,7 @@ static bool is_gone(int dir, const char *name)
     return r < 0 && !is_shortage(r);
 }
 
-/* Whoever owns a directory can put names without end into it. */
+/* The owner of a directory can put names without end into it. */
 static bool is_too_much(struct hostetc *h, const struct etc_walk *w)
 {
     return w->depth > 0 &&

@@ -28,8 +28,8 @@ void admission_free(struct admission *a);
 DEFINE_CLEANUP(admission)
 void admission_set_max(struct admission *a, size_t max_records);
 
-/* The section `admission` of the box configuration; NULL: there is none. What is wrong with it
- * turns enforcement on, as does `required`; it never goes off again. */
+/* The section `admission` of the box configuration; NULL: there is none. An error in it turns
+ * enforcement on, as `required` does; it never goes off again. */
 void admission_configure(struct admission *a, const struct json *section);
 bool admission_enforced(const struct admission *a);
 const char *admission_config_error(const struct admission *a); /* NULL: none */
@@ -54,8 +54,8 @@ int admission_check(struct admission *a, const char *ns, int64_t generation, int
 void admission_reap(struct admission *a, int64_t now, void (*expired)(void *arg, const char *ns),
                     void *arg);
 
-/* What a request may not say under enforcement, then what is forced upon it. `host_path` is the
- * directory of the workspace. The skill is the caller's to look up. */
+/* Refuses members that a request may not have under enforcement, then sets the forced values.
+ * `host_path` is the directory of the workspace. The caller looks up the skill. */
 int admission_rewrite(const struct admission *a, struct spec *spec, const char *host_path,
                       struct err *err);
 #define ADMISSION_SESSION "global" /* the one session of a workspace */
