@@ -51,6 +51,7 @@ _box() {
     run:--mount) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     run:--volume) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     run:--publish) return ;;
+    run:--allow-host) return ;;
     run:--timeout) return ;;
     run:--env) return ;;
     run:--env-file) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
@@ -89,6 +90,7 @@ _box() {
     mcp\ run:--read-only-root) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur"); return ;;
     mcp\ run:--mount) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     mcp\ run:--volume) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    mcp\ run:--allow-host) return ;;
     mcp\ run:--name) return ;;
     mcp\ run:--host-path) return ;;
     mcp\ run:--host-path-mode) mapfile -t COMPREPLY < <(compgen -W 'ro rw none' -- "$cur"); return ;;
@@ -119,7 +121,7 @@ _box() {
     case $verb in
     '') words='run exec cp port ps ls rm stop start pause unpause rename update diff inspect events doctor info config audit mcp completion help --help --version' ;;
     mcp) words='run ls logs serve' ;;
-    run) words=' --session --temporary --name --rm --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --publish --best-effort --timeout --env --env-file --workdir --user --entrypoint --tty --interactive --quiet --help --' ;;
+    run) words=' --session --temporary --name --rm --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --publish --allow-host --best-effort --timeout --env --env-file --workdir --user --entrypoint --tty --interactive --quiet --help --' ;;
     exec) words=' --timeout --env --env-file --workdir --user --tty --interactive --help --'; [[ $cur == -* ]] || _box_names ;;
     cp) words=' --recursive --quiet --help' ;;
     port) words=' --json --help'; [[ $cur == -* ]] || _box_names ;;
@@ -138,7 +140,7 @@ _box() {
     info) words=' --json --help' ;;
     config) words=' --json --config --explain --help' ;;
     audit) words='verify --json --config --head --help' ;;
-    mcp\ run) words=' --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --best-effort --name --host-path --host-path-mode --env --env-file --workdir --startup-timeout --install --profile --fallback --retry-delays --config --help --' ;;
+    mcp\ run) words=' --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --allow-host --best-effort --name --host-path --host-path-mode --env --env-file --workdir --startup-timeout --install --profile --fallback --retry-delays --config --help --' ;;
     mcp\ ls) words=' --json --help' ;;
     mcp\ logs) words=' --follow --help' ;;
     mcp\ serve) words=' --session --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --help' ;;

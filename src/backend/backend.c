@@ -78,6 +78,13 @@ int backend_require(const struct backend *b, const struct spec *spec, struct err
                            "without it (--best-effort, \"best_effort\": true)",
                            spec_model.fields[field].name, why);
     }
+    if (spec->own.allow_hosts != NULL && b->ops->listen == NULL)
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "the %s backend cannot let a session reach a service of the host "
+            "(--allow-host, \"allow_hosts\"): leave it out, or start boxd with --backend "
+            "native",
+            b->ops->name);
     return 0;
 }
 

@@ -119,6 +119,9 @@ struct backend_place {
 typedef void backend_place_fn(void *arg, const char *path, const struct err *err);
 /* A connected stream socket, which is the callee's from then on; -1: err says why. */
 typedef void backend_connected_fn(void *arg, int fd, const struct err *err);
+/* Listening sockets, non-blocking, which the callee takes (set taken ones to -1); -1: there is
+ * none. err set: there are none at all. */
+typedef void backend_listening_fn(void *arg, int fds[2], const struct err *err);
 typedef void backend_lost_fn(void *arg); /* the sandbox died by itself; destroy it all the same */
 
 /* What a sandbox keeps on disks of the host. */
@@ -255,6 +258,12 @@ struct backend_ops {
     int (*connect)(struct sandbox *sb, uint16_t port, backend_connected_fn *done, void *arg,
                    struct err *err);
 
+    /* Optional. Listens on that port of the sandbox's own loopback addresses (IPv4 and, if it has
+     * it, IPv6), for programs inside. No program inside has the sockets, which are to be closed
+     * before the sandbox ends. ERR_CONFLICT when one of them listens there. */
+    int (*listen)(struct sandbox *sb, uint16_t port, backend_listening_fn *done, void *arg,
+                  struct err *err);
+
     /* The limits and walls in force, read back from the kernel, as a JSON object. */
     int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);
     /* Optional: which files of the image the sandbox has changed, as a JSON object: changes, each
@@ -310,7 +319,8 @@ void backend_note(struct backend *b, const struct err *err);
 #define BACKEND_ASKED 5
 extern const unsigned backend_asked[BACKEND_ASKED];
 const char *backend_unenforced(const struct backend *b, const struct spec *spec, unsigned field);
-/* ERR_UNSUPPORTED when the backend does not enforce what the caller requires. */
+/* ERR_UNSUPPORTED when the backend does not enforce what the caller requires, or cannot let a
+ * session reach services of the host. */
 int backend_require(const struct backend *b, const struct spec *spec, struct err *err);
 
 /* The quota of a host directory, for the receipt's limits: no file system of ours is around it, so

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Reads, writes, seals and passes descriptors. */
+/* Reads, writes, seals and passes descriptors, and makes listeners. */
 
 #include "base/fd.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,6 +23,7 @@
 #include "base/str.h"
 
 #define READ_STEP 65536
+#define LISTEN_BACKLOG 64
 
 static ssize_t read_retry(int fd, void *data, size_t len)
 {
@@ -316,6 +319,22 @@ ssize_t fd_recv_msg(int sock, void *data, size_t size, int *fds, size_t *n_fds, 
         *n_fds = count;
     }
     return n;
+}
+
+int fd_listen_loopback(uint16_t port, bool ipv6)
+{
+    const struct sockaddr_in6 v6 = {
+        .sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    const struct sockaddr_in v4 = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct sockaddr *at = ipv6 ? (const struct sockaddr *)&v6 : (const struct sockaddr *)&v4;
+    const int on = 1;
+    AUTO_CLOSE int fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
+        bind(fd, at, ipv6 ? sizeof(v6) : sizeof(v4)) < 0 || listen(fd, LISTEN_BACKLOG) < 0)
+        return -errno;
+    return TAKE_FD(fd);
 }
 
 void fd_close_many(int *fds, size_t n)

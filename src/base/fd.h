@@ -43,6 +43,9 @@ ssize_t fd_send_msg(int sock, const void *data, size_t len, const int *fds, size
  * is one of descriptors and no byte: -EBADMSG. 0 is end of file. n_fds NULL: none are wanted. */
 ssize_t fd_recv_msg(int sock, void *data, size_t size, int *fds, size_t *n_fds, int flags);
 
+/* A TCP socket, non-blocking, that listens on that port of 127.0.0.1 or ::1. */
+int fd_listen_loopback(uint16_t port, bool ipv6);
+
 void fd_close_many(int *fds, size_t n); /* closes those >= 0, sets them to -1 */
 
 /* The directory opened once more, for readdir(3) from its start. NULL: errno says why. */

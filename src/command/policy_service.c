@@ -64,6 +64,14 @@ int policy_check_use(const struct policy *p, const struct authz_scope *scope,
     for (size_t i = 0; r == 0 && i < spec->n_extra_mounts; i++)
         r = authz_check_mount(scope, spec->extra_mounts[i].host_path, spec->extra_mounts[i].mode,
                               err);
+    for (char *const *h = spec->own.allow_hosts; r == 0 && h != NULL && *h != NULL; h++) {
+        char text[SPEC_HOST_TEXT_MAX];
+        struct host_service at;
+        if (!host_service_parse(*h, &at))
+            continue; /* of a record that was edited: nothing is reached by it */
+        host_service_write(&at, false, text);
+        r = authz_check_host(scope, text, err);
+    }
     return r == 0 && authz_is_user(scope, &uid) ? policy_check_user(spec, uid, err) : r;
 }
 

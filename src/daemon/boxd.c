@@ -623,6 +623,11 @@ static int wait_for(struct boxd *d, enum boxd_state state, struct err *err)
     return d->status != 0 ? err_set(err, ERR_BACKEND, "the backend died") : 0;
 }
 
+static bool is_own_port(void *arg, uint16_t port)
+{
+    return http_server_listens(arg, port);
+}
+
 /* As the user that we are from now on: the records are that user's. No client is served before we
  * know which sessions there are. */
 static int start_manager(struct boxd *d, struct err *err)
@@ -645,6 +650,9 @@ static int start_manager(struct boxd *d, struct err *err)
                                       .shares = d->shares,
                                       .publish_addresses =
                                           policy_settings(c->policy)->publish_addresses,
+                                      .allow_hosts = policy_settings(c->policy)->allow_hosts,
+                                      .own_port = is_own_port,
+                                      .own_port_arg = d->server,
                                       .ttl_ns = c->session_ttl_sec * NSEC_PER_SEC,
                                       .strict_images = c->strict_images};
     r = manager_new(d->loop, d->backends->backend, &options, &d->manager, err);

@@ -18,6 +18,7 @@
 #define GUEST_FILES "files" /* its argument when it is to be box-files (inside/files/wire.h) */
 #define GUEST_DIR "/.box/run"
 #define GUEST_SOCKET_NAME "s"
+#define GUEST_HOST_NAME "h%u" /* of the port */
 
 #define GUEST_CELLS_MAX 64U             /* execs and managed processes at once */
 #define GUEST_FRAME_MAX (17U << 20)     /* boxd -> guest */
@@ -26,7 +27,10 @@
 #define GUEST_WINDOW (256U * 1024U)     /* bytes of one stream under way, either direction */
 #define GUEST_RING (1024U * 1024U)      /* stdout of a managed process that is kept for boxd */
 #define GUEST_STDERR_KEPT (64U * 1024U)
-#define GUEST_CONNS_MAX 64U /* connections of boxd to servers inside */
+#define GUEST_CONNS_MAX 64U /* connections of boxd to servers inside, and of programs to the host  \
+                             */
+#define GUEST_HOST_CONNS_MAX 32U /* of these, those of programs to the host */
+#define GUEST_LISTENS_MAX 16U
 #define GUEST_SECRET_LEN 16U
 #define GUEST_CHECKS_MAX 260U      /* mounts whose identity is reported */
 #define GUEST_PROC_BIT 0x80000000U /* in an id: a managed process, by its number */
@@ -53,6 +57,7 @@ enum guest_type {
     GUEST_DEADLINE,  /* uint64_t: nanoseconds from now until all ends if no boxd is there then; 0:
                         after linger_ns */
     GUEST_CONNECT,   /* struct guest_connect: to a server inside; ids are numbers of their own */
+    GUEST_LISTEN,    /* struct guest_connect: for programs inside, see there; ids as of CONNECT */
     /* guest -> boxd */
     GUEST_WELCOME = 32, /* struct guest_welcome, struct guest_check[], struct guest_proc[] */
     GUEST_OUTPUT,       /* bytes; flags: stream. Of a process: struct guest_at first */
@@ -60,7 +65,8 @@ enum guest_type {
     GUEST_DRAINED,      /* uint64_t: bytes of stdin that the program was given */
     GUEST_EXITED,       /* struct inside_exited */
     GUEST_GONE,         /* nothing of what was to be forgotten runs any more */
-    GUEST_REFUSED,      /* there is no connection of that id; flags: errno */
+    GUEST_REFUSED,      /* there is no connection of that id, or no listener; flags: errno */
+    GUEST_LISTENING,    /* the listener of that id is there */
 };
 
 struct guest_hello {
@@ -133,8 +139,11 @@ struct guest_at {
     uint64_t offset;
 };
 
-/* box-guest connects to the port of the loopback address, then once more to boxd's socket, where it
- * sends the secret first. What follows are the bytes of the connection, both ways. */
+/* CONNECT: box-guest connects to the port of the loopback address, then once more to boxd's socket,
+ * where it sends the secret first. What follows are the bytes of the connection, both ways.
+ * LISTEN: box-guest listens on that port, and connects each client to the socket of GUEST_HOST_NAME
+ * beside boxd's, which leads to a service of the host. No secret is needed: a program that connects
+ * there itself reaches the same service. */
 struct guest_connect {
     unsigned char secret[GUEST_SECRET_LEN];
     uint16_t port; /* never 0 */

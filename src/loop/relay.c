@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Copies bytes between two sockets. What was read is written at once; only what the other side does
- * not take is kept, and nothing more is read from this side until that is gone. */
+/* Copies bytes between two sockets, and accepts the clients of a third. What was read is written at
+ * once; only what the other side does not take is kept, and nothing more is read from this side
+ * until that is gone. */
 
 #include "loop/relay.h"
 
 #include <errno.h>
-#include <stdbool.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -15,9 +17,10 @@
 
 #include "base/alloc.h"
 #include "base/fd.h"
-#include "loop/loop.h"
 
 #define READS_PER_TURN 4 /* then other connections get theirs */
+#define ACCEPTS_PER_TURN 16
+#define ACCEPT_PAUSE_NS (20ULL * 1000000ULL) /* without room, or without a descriptor */
 
 struct relay_side {
     struct relay *relay;
@@ -226,4 +229,57 @@ void relay_free(struct relay *r)
         free(r->sides[i].rest);
     }
     free(r);
+}
+
+/* Doors ---------------------------------------------------------------------------------------- */
+
+static void on_client(struct loop_io *io, uint32_t events);
+
+static void on_pause_over(struct loop_timer *t)
+{
+    struct relay_door *d = container_of(t, struct relay_door, pause);
+    if (loop_io_start(d->loop, &d->io, d->fd, EPOLLIN, on_client) < 0)
+        loop_timer_start(d->loop, t, ACCEPT_PAUSE_NS, on_pause_over);
+}
+
+static void door_pause(struct relay_door *d)
+{
+    loop_io_stop(&d->io);
+    loop_timer_start(d->loop, &d->pause, ACCEPT_PAUSE_NS, on_pause_over);
+}
+
+static void on_client(struct loop_io *io, uint32_t events)
+{
+    struct relay_door *d = container_of(io, struct relay_door, io);
+    for (int i = 0; i < ACCEPTS_PER_TURN && d->fd >= 0; i++) {
+        if (!d->room(d->arg)) {
+            door_pause(d);
+            return;
+        }
+        int fd = accept4(d->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
+            door_pause(d);
+        if (fd < 0)
+            return;
+        int one = 1;
+        (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+        d->take(d->arg, fd);
+    }
+}
+
+int relay_door_open(struct relay_door *d, int fd)
+{
+    int r = loop_io_start(d->loop, &d->io, fd, EPOLLIN, on_client);
+    d->fd = fd;
+    if (r < 0)
+        relay_door_close(d);
+    return r;
+}
+
+void relay_door_close(struct relay_door *d)
+{
+    loop_io_stop(&d->io);
+    loop_timer_stop(&d->pause);
+    fd_close_many(&d->fd, 1);
 }

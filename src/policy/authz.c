@@ -35,8 +35,8 @@ struct authz_scope {
     char *name;        /* owned */
     char *token;       /* owned; NULL once it was read */
     char *sha256;      /* owned; lower-case hex */
-    char **profiles, **tools, **denied_tools, **networks, **sessions; /* owned */
-    struct authz_mount *mounts;                                       /* owned */
+    char **profiles, **tools, **denied_tools, **networks, **sessions, **hosts; /* owned */
+    struct authz_mount *mounts;                                                /* owned */
     size_t n_mounts;
     struct authz_caps caps;
     int64_t expires;                /* microseconds since 1970; 0: never */
@@ -103,6 +103,7 @@ static const struct field scope_fields[] = {
     LIST(denied_tools, "Tools it may not use, whatever `tools` says."),
     LIST(networks, "`off`, `on`; only `off` without this."),
     LIST(sessions, "Names of sessions; a `*` at the end stands for the rest."),
+    LIST(hosts, "Services of the host, as `127.0.0.1:5432`, that its sessions may be allowed to reach."),
     {"mounts", FIELD_LIST, 0, offsetof(struct authz_scope, mounts), .count_offset = offsetof(struct authz_scope, n_mounts),
      .max = LIST_MAX, .items = &mount_model, .doc = "Directories of the host it may mount."},
     CAP(sessions, "max_sessions", "Sessions it may have."),
@@ -180,6 +181,26 @@ static int check_networks(const struct authz_scope *s, struct err *err)
     return 0;
 }
 
+/* Each in the one spelling that requests are compared in. */
+static int check_hosts(struct authz_scope *s, struct err *err)
+{
+    for (char **h = s->hosts; h != NULL && *h != NULL; h++) {
+        char text[SPEC_HOST_TEXT_MAX];
+        struct host_service at;
+        if (str_eq(*h, "*"))
+            continue;
+        if (!host_service_parse(*h, &at) || at.inside != at.port)
+            return err_set(err, ERR_INVALID,
+                           "token '%s': hosts are numeric addresses with a port, such as "
+                           "127.0.0.1:5432",
+                           s->name);
+        host_service_write(&at, false, text);
+        free(*h);
+        *h = xstrdup(text);
+    }
+    return 0;
+}
+
 /* Names that records and kept answers give to callers without a scope. */
 static int check_name(const struct authz_scope *s, struct err *err)
 {
@@ -226,6 +247,8 @@ int authz_parse(const struct json *object, struct authz **ret, struct err *err)
             r = check_name(&a->scopes[i], err);
         if (r == 0)
             r = check_networks(&a->scopes[i], err);
+        if (r == 0)
+            r = check_hosts(&a->scopes[i], err);
         if (r == 0)
             r = check_unique(a, i, err);
         if (r == 0)
@@ -374,6 +397,16 @@ int authz_check_network(const struct authz_scope *s, enum network network, struc
         return 0;
     return err_set(err, ERR_DENIED, "token '%s' may not use sessions with network %s", s->name,
                    network_names[network]);
+}
+
+int authz_check_host(const struct authz_scope *s, const char *service, struct err *err)
+{
+    if (s == NULL || s->is_user || has(s->hosts, service))
+        return 0;
+    return err_set(err, ERR_DENIED,
+                   "token '%s' may not let sessions reach %.64s: its scope has no such entry in "
+                   "'hosts'",
+                   s->name, service);
 }
 
 int authz_check_mount(const struct authz_scope *s, const char *path, enum mount_mode mode,

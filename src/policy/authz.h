@@ -77,6 +77,9 @@ struct authz_caps authz_caps_of(const struct authz *a, const char *name);
 int authz_check_profile(const struct authz_scope *s, const char *profile, struct err *err);
 int authz_check_tool(const struct authz_scope *s, const char *tool, struct err *err);
 int authz_check_network(const struct authz_scope *s, enum network network, struct err *err);
+/* Whether its sessions may reach that service, ADDRESS:PORT as host_service_write() has it. A user
+ * can connect to what the policy allows anyway. */
+int authz_check_host(const struct authz_scope *s, const char *service, struct err *err);
 /* `path` is clean and absolute, as policy_check_mount() leaves it. */
 int authz_check_mount(const struct authz_scope *s, const char *path, enum mount_mode mode,
                       struct err *err);

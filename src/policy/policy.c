@@ -155,7 +155,7 @@ static const struct field fields[] = {
     {"read_only_rootfs", FIELD_BOOL, 0, offsetof(struct profile_draft, made.read_only_rootfs), .doc = "Root filesystem."},
     {"workspace_quota_mb", FIELD_INT, 0, offsetof(struct profile_draft, made.workspace_quota_mb), .min = 0, .max = SPEC_SIZE_MB_MAX,
      .rule = "workspace_quota_mb must be greater than or equal to 0", .doc = "Quota; 0: none."},
-    {"locked", FIELD_STRV, 0, offsetof(struct profile_draft, locked), .max = SPEC_FIELD_MAX, .max_bytes = 4096,
+    {"locked", FIELD_STRV, 0, offsetof(struct profile_draft, locked), .max = SPEC_FIELD_MAX + 1, .max_bytes = 4096,
      .doc = "Fields that requests cannot change."},
 };
 
@@ -214,6 +214,10 @@ static int add_lock(const char *name, uint64_t *set, struct err *err)
             *set |= FIELD_BIT(i);
             return 0;
         }
+    if (str_eq(name, SPEC_ALLOW_HOSTS_NAME)) {
+        *set |= FIELD_BIT(SPEC_ALLOW_HOSTS);
+        return 0;
+    }
     return err_set(err, ERR_INVALID, "'%.64s' cannot be locked", name);
 }
 

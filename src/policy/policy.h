@@ -56,6 +56,7 @@ struct policy_settings {
     enum policy_sync audit_sync;
     enum policy_full audit_full;
     char **publish_addresses; /* beside loopback, where ports of sessions may be published */
+    char **allow_hosts;       /* beside loopback, what sessions may reach; host_service_write() */
     struct chat_config chat;
 };
 

@@ -291,6 +291,31 @@ static int value_addresses(const struct setting *s, const struct value *v, void 
     return ok ? 0 : value_wrong(s, v->where, "must be a list of numeric addresses", err);
 }
 
+/* char **; services, as host_service_write() has them */
+static int value_hosts(const struct setting *s, const struct value *v, void *dst, struct buf *shown,
+                       struct err *err)
+{
+    bool ok = json_type(v->json) == JSON_ARRAY && json_len(v->json) <= POLICY_ROOTS_MAX;
+
+    for (size_t i = 0; ok && i < json_len(v->json); i++) {
+        const char *item = text_of(json_at(v->json, i));
+        char text[SPEC_HOST_TEXT_MAX];
+        struct host_service at;
+        ok = item != NULL && host_service_parse(item, &at) && at.inside == at.port;
+        if (!ok)
+            break;
+        host_service_write(&at, false, text);
+        if (buf_printf(shown, "%s%s", i > 0 ? "," : "", text) < 0)
+            return value_too_long(s, v->where, err);
+        strv_add(dst, text);
+    }
+    return ok ? 0
+              : value_wrong(s, v->where,
+                            "must be a list of numeric addresses with a port, such as "
+                            "10.0.0.5:5432 or [fd00::5]:5432",
+                            err);
+}
+
 /* The settings --------------------------------------------------------------------------------- */
 
 #define PATH_KEY_MAX 128U /* of the dotted name of a setting */
@@ -347,6 +372,8 @@ static const struct setting settings[] = {
      .doc = "refuse: no command runs that cannot be recorded; continue: what is lost is counted"},
     {"ports.publish_addresses", NULL, value_addresses, AT(publish_addresses), NULL,
      .doc = "Addresses of the host, beside loopback, that ports of sessions may be published on (`box run -p`)"},
+    {"ports.allow_hosts", NULL, value_hosts, AT(allow_hosts), NULL,
+     .doc = "Services, beside those on the host's loopback, that sessions may be allowed to reach (`box run --allow-host`)"},
     {"sandbox.image", NULL, value_text, AT(chat.image), NULL, .env = "APP_SANDBOX_IMAGE",
      .doc = "Image of chat sandboxes; without it there are none"},
     {"sandbox.ttl_seconds", NULL, value_int, AT(chat.ttl_seconds), "300", 1, 31536000, .env = "APP_SANDBOX_TTL_SECONDS",
@@ -671,6 +698,7 @@ void policy_settings_done(struct policy *p)
     free(s->default_workspace);
     strv_free(s->mount_roots);
     strv_free(s->publish_addresses);
+    strv_free(s->allow_hosts);
     chat_config_done(&s->chat);
     free(s->session_template);
     free(s->force_template);

@@ -642,6 +642,14 @@ int priv_client_update(struct priv_client *c, const char *name, const struct cgr
     return request(c, &m.of.head, sizeof(m), fn, arg, err);
 }
 
+int priv_client_listen(struct priv_client *c, const char *name, uint16_t port, priv_reply_fn *fn,
+                       void *arg, struct err *err)
+{
+    struct priv_listen m = {.of.head.type = PRIV_LISTEN, .port = port};
+    (void)snprintf(m.of.name, sizeof(m.of.name), "%s", name);
+    return request(c, &m.of.head, sizeof(m), fn, arg, err);
+}
+
 int priv_client_ask(struct priv_client *c, enum priv_type type, priv_reply_fn *fn, void *arg,
                     struct err *err)
 {

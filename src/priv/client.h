@@ -67,6 +67,9 @@ int priv_client_update(struct priv_client *c, const char *name, const struct cgr
 /* PRIV_PROBE, GREEDY or SWEEP: a request that is its type and no more. */
 int priv_client_ask(struct priv_client *c, enum priv_type type, priv_reply_fn *fn, void *arg,
                     struct err *err);
+/* Answered with one or two sockets that listen on that port inside the sandbox. */
+int priv_client_listen(struct priv_client *c, const char *name, uint16_t port, priv_reply_fn *fn,
+                       void *arg, struct err *err);
 void priv_client_deadline(struct priv_client *c, const char *name, uint64_t boot_ns);
 
 /* Where the client at the other end of `sock` works, and, with a path, the directory there as a

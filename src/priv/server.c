@@ -407,6 +407,26 @@ static int on_adopt(struct priv *p, const void *data, size_t len, struct err *er
     return 0;
 }
 
+/* The sockets are on the loopback addresses of a sandbox of ours: a requester that has been taken
+ * over can serve programs inside, which boxd can do by its own connections anyway. */
+static int on_listen(struct priv *p, const void *data, size_t len, struct err *err)
+{
+    const struct priv_listen *m = data;
+    struct priv_session *s =
+        len == sizeof(*m) ? priv_by_request(p, &m->of, sizeof(m->of), err) : NULL;
+    int fds[2] = {-1, -1};
+    if (s == NULL || s->launch.state != LAUNCH_LIVE)
+        return err_set(err, ERR_NOT_FOUND, "no such sandbox");
+    if (m->port == 0 || m->port > UINT16_MAX)
+        return err_set(err, ERR_INVALID, "port out of range");
+    int r = launch_net_listen(&s->launch, (uint16_t)m->port, fds, err);
+    if (r < 0)
+        return r;
+    priv_answer(p, &(struct priv_reply){.head = m->of.head}, fds, fds[1] >= 0 ? 2 : 1);
+    fd_close_many(fds, 2);
+    return 0;
+}
+
 static int on_list(struct priv *p, const void *data, size_t len, struct err *err)
 {
     struct priv_reply reply = {.head = *(const struct priv_head *)data};
@@ -489,6 +509,7 @@ static const struct {
     [PRIV_GREEDY] = {1U << PRIV_SERVING, priv_on_greediest},
     [PRIV_DIFF] = {1U << PRIV_SERVING, priv_on_diff},
     [PRIV_UPDATE] = {1U << PRIV_SERVING, priv_on_update},
+    [PRIV_LISTEN] = {1U << PRIV_SERVING, on_listen},
 };
 
 /* The sandboxes go too, so that no sandbox is left without a box-priv. */

@@ -50,8 +50,9 @@ enum priv_type {
     PRIV_UNPAUSE,  /* lets them go on */
     PRIV_GREEDY,   /* which sandbox makes the kernel hold most outside of all memory limits */
     PRIV_UPDATE,   /* other limits for a sandbox that runs; answered when they are in force */
-    PRIV_DIFF, /* what a sandbox has changed of its image; answered with a descriptor: records of
-                  'A', 'C' or 'D' (added, changed, deleted), a path and NUL */
+    PRIV_DIFF,   /* what a sandbox has changed of its image; answered with a descriptor: records of
+                    'A', 'C' or 'D' (added, changed, deleted), a path and NUL */
+    PRIV_LISTEN, /* answered with listening sockets of the sandbox's loopback: IPv4, IPv6 if any */
     PRIV_TYPE_MAX,
 };
 
@@ -80,6 +81,11 @@ struct priv_name {
 struct priv_update {
     struct priv_name of;
     struct cgroup_limits limits; /* as plans have them: PID 1 is not counted */
+};
+
+struct priv_listen {
+    struct priv_name of;
+    uint32_t port; /* 1 to 65535 */
 };
 
 #define PRIV_JOB_SECONDS_MAX 120U

@@ -223,6 +223,7 @@ void kept_halt_now(struct session *s)
         durable_drop_process(p);
     processes_drop_all(s, true);
     ports_cut(s);
+    hosts_close(s);
     s->sandbox = NULL;
     s->deadline = 0;
     loop_timer_stop(&s->lease_timer);

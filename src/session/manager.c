@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "base/strv.h"
 #include "policy/share.h"
 #include "session/artifacts.h"
 #include "session/session_internal.h"
@@ -111,6 +112,15 @@ static void value_text(const struct spec *spec, const struct field *f, char *ret
     }
 }
 
+static bool same_list(char *const *a, char *const *b)
+{
+    size_t n = strv_len(a);
+    bool same = n == strv_len(b);
+    for (size_t i = 0; same && i < n; i++)
+        same = str_eq(a[i], b[i]);
+    return same;
+}
+
 static int session_check_same(const struct session *s, const struct spec *want, uint64_t given,
                               struct err *err)
 {
@@ -129,6 +139,11 @@ static int session_check_same(const struct session *s, const struct spec *want, 
         return err_set(err, ERR_CONFLICT, "Box session %s already exists with %s=%s",
                        s->spec->session_id, f->name, have);
     }
+    if ((given & FIELD_BIT(SPEC_ALLOW_HOSTS)) != 0 &&
+        !same_list(s->spec->own.allow_hosts, want->own.allow_hosts))
+        return err_set(err, ERR_CONFLICT,
+                       "Box session %s already exists with other " SPEC_ALLOW_HOSTS_NAME,
+                       s->spec->session_id);
     if (want->own.env_locked && !s->spec->own.env_locked)
         return err_set(err, ERR_CONFLICT,
                        "Box session %s already exists with an environment that is not locked; "
@@ -450,7 +465,7 @@ static int acquire(struct manager *m, struct waiter *w, bool queued, struct err 
     spec_free(w->spec);
     w->spec = NULL;
     session_touch(s);
-    if (s->state == SESSION_READY)
+    if (s->state == SESSION_READY && s->hosts_asked == 0)
         waiters_wake(s, NULL, NULL);
     return 0;
 }

@@ -55,6 +55,9 @@ struct manager_options {
     struct events *events;          /* borrowed; NULL: none are emitted */
     struct shares *shares;          /* borrowed; what tokens have of it; NULL: not counted */
     char *const *publish_addresses; /* borrowed; beside loopback: see manager_may_publish() */
+    char *const *allow_hosts;       /* borrowed; beside loopback: see manager_may_allow() */
+    bool (*own_port)(void *arg, uint16_t port); /* whether boxd listens there; NULL: nowhere */
+    void *own_port_arg;
 };
 
 int manager_new(struct loop *loop, struct backend *backend, const struct manager_options *options,

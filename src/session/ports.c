@@ -19,17 +19,14 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "base/strv.h"
-#include "loop/relay.h"
 #include "session/session_internal.h"
 
 #define BACKLOG 128
-#define ACCEPTS_PER_TURN 16
 #define ASKED_MAX 32U /* dials of a session under way for its published ports */
 /* Anyone on the host can hold connections to published ports open: the rest of both caps is for
  * requests of the API. */
 #define PUBLISHED_MAX (PORT_CONNS_MAX / 4 * 3)
 #define PUBLISHED_ALL (PORT_CONNS_ALL / 4 * 3)
-#define ACCEPT_PAUSE_NS (20ULL * NSEC_PER_MSEC) /* at a cap, or without a descriptor */
 
 /* Dials ---------------------------------------------------------------------------------------- */
 
@@ -156,9 +153,7 @@ struct port_map {
     TAILQ_ENTRY(port_map) link;
     struct port_map_info info;
     LIST_HEAD(, port_conn) conns;
-    struct loop_io io;
-    struct loop_timer pause;
-    int fd; /* owned; -1: not listening */
+    struct relay_door door; /* closed: not listening */
 };
 
 static void conn_free(struct port_conn *c)
@@ -200,68 +195,27 @@ static void conn_cut(void *arg)
 
 static const struct port_dial_events conn_events = {conn_connected, conn_failed, conn_cut};
 
-static void on_client(struct loop_io *io, uint32_t events);
-
-static void on_pause_over(struct loop_timer *t)
+static bool map_has_room(void *arg)
 {
-    struct port_map *p = container_of(t, struct port_map, pause);
-    if (loop_io_start(p->session->m->loop, &p->io, p->fd, EPOLLIN, on_client) < 0)
-        loop_timer_start(p->session->m->loop, t, ACCEPT_PAUSE_NS, on_pause_over);
-}
-
-/* Clients wait to be accepted, which costs us nothing. */
-static void map_pause(struct port_map *p)
-{
-    loop_io_stop(&p->io);
-    loop_timer_start(p->session->m->loop, &p->pause, ACCEPT_PAUSE_NS, on_pause_over);
-}
-
-static bool map_has_room(const struct port_map *p)
-{
-    const struct session *s = p->session;
+    const struct session *s = ((const struct port_map *)arg)->session;
     return s->n_dials < PUBLISHED_MAX && s->m->n_dials < PUBLISHED_ALL && s->n_asked < ASKED_MAX;
 }
 
-static void map_take(struct port_map *p, int fd)
+static void map_take(void *arg, int fd)
 {
+    struct port_map *p = arg;
     struct err err = {0};
-    int one = 1;
     struct port_conn *c = xnew(struct port_conn);
     c->loop = p->session->m->loop;
     c->client = fd;
     c->map = p;
     LIST_INSERT_HEAD(&p->conns, c, link);
     p->info.connections++;
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     if (port_dial_start(p->session, p->info.port, &conn_events, c, &c->dial, &err) < 0)
         conn_failed(c, &err);
 }
 
-static void on_client(struct loop_io *io, uint32_t events)
-{
-    struct port_map *p = container_of(io, struct port_map, io);
-    for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
-        if (!map_has_room(p)) {
-            map_pause(p);
-            return;
-        }
-        int fd = accept4(p->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
-            map_pause(p);
-        if (fd < 0)
-            return;
-        map_take(p, fd);
-    }
-}
-
-union port_address {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-};
-
-static bool address_read(const char *text, uint16_t port, union port_address *ret, socklen_t *len)
+bool port_address_read(const char *text, uint16_t port, union port_address *ret, socklen_t *len)
 {
     *ret = (union port_address){0};
     if (inet_pton(AF_INET, text, &ret->v4.sin_addr) == 1) {
@@ -298,7 +252,7 @@ static int map_listen(struct port_map *p, struct err *err)
     union port_address at;
     socklen_t len;
     int one = 1;
-    if (!address_read(p->info.address, p->info.host_port, &at, &len))
+    if (!port_address_read(p->info.address, p->info.host_port, &at, &len))
         return err_set(err, ERR_INVALID, "'%.60s' is no numeric address", p->info.address);
     AUTO_CLOSE int fd =
         socket(at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
@@ -310,10 +264,9 @@ static int map_listen(struct port_map *p, struct err *err)
     if (bind(fd, &at.any, len) < 0 || listen(fd, BACKLOG) < 0 || getsockname(fd, &at.any, &len) < 0)
         return bind_error(&p->info, errno, err);
     p->info.host_port = ntohs(at.any.sa_family == AF_INET ? at.v4.sin_port : at.v6.sin6_port);
-    int r = loop_io_start(p->session->m->loop, &p->io, fd, EPOLLIN, on_client);
+    int r = relay_door_open(&p->door, TAKE_FD(fd));
     if (r < 0)
         return err_sys(err, -r, "watch a published port");
-    p->fd = TAKE_FD(fd);
     p->info.listening = true;
     return 0;
 }
@@ -325,7 +278,8 @@ static struct port_map *map_new(struct session *s, const struct port_map_info *i
     p->info = *info;
     p->info.listening = false;
     p->info.connections = 0;
-    p->fd = -1;
+    p->door = (struct relay_door){
+        .loop = s->m->loop, .fd = -1, .room = map_has_room, .take = map_take, .arg = p};
     LIST_INIT(&p->conns);
     TAILQ_INSERT_TAIL(&s->ports, p, link);
     s->n_ports++;
@@ -338,9 +292,7 @@ static void map_free(struct port_map *p)
     struct port_conn *c;
     LIST_FOREACH (c, &p->conns, link)
         c->map = NULL;
-    loop_io_stop(&p->io);
-    loop_timer_stop(&p->pause);
-    fd_close_many(&p->fd, 1);
+    relay_door_close(&p->door);
     TAILQ_REMOVE(&p->session->ports, p, link);
     p->session->n_ports--;
     free(p);
@@ -372,7 +324,7 @@ static bool is_loopback(const char *address)
 {
     union port_address at;
     socklen_t len;
-    if (!address_read(address, 0, &at, &len))
+    if (!port_address_read(address, 0, &at, &len))
         return false;
     return at.any.sa_family == AF_INET ? ntohl(at.v4.sin_addr.s_addr) >> 24 == 127
                                        : IN6_IS_ADDR_LOOPBACK(&at.v6.sin6_addr);
@@ -490,7 +442,7 @@ static bool info_read(const char *text, struct port_map_info *ret)
         return false;
     *host++ = *port++ = '\0';
     return str_copy(ret->address, sizeof(ret->address), copy) >= 0 &&
-           address_read(copy, 0, &ignored, &len) && read_port(host, &ret->host_port) &&
+           port_address_read(copy, 0, &ignored, &len) && read_port(host, &ret->host_port) &&
            read_port(port, &ret->port);
 }
 

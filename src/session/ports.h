@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Connections from outside to servers inside a session, and ports of the host that lead to them.
- * Every connection counts as use of its session, and ends with it. */
+/* Connections from outside to servers inside a session, and ports of the host that lead to them:
+ * every connection counts as use of its session, and ends with it. And connections of programs
+ * inside to services of the host: these do not keep a session from being idle. */
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "spec/spec.h"
 
 struct err;
 struct manager;
@@ -16,6 +19,9 @@ struct session;
 #define PORT_CONNS_ALL 2048U
 #define PORT_MAPS_MAX 32U /* published ports of one session */
 #define PORT_ADDRESS_MAX 46U
+/* Connections to services of the host, of one session and of all. */
+#define HOST_CONNS_MAX 128U
+#define HOST_CONNS_ALL 1024U
 
 /* From the loop. The dial lives until port_dial_free(), which may be called in any of these. */
 struct port_dial_events {
@@ -54,3 +60,16 @@ int session_publish(struct session *s, struct port_map_info *want, struct err *e
 int session_unpublish(struct session *s, uint16_t port, uint16_t host_port, struct err *err);
 /* The one at that place, in the order they were published; false: there is none. */
 bool session_port_at(const struct session *s, unsigned at, struct port_map_info *ret);
+
+/* A service of the host that the session may reach (spec->own.allow_hosts). */
+struct host_map_info {
+    struct host_service at;
+    bool listening; /* at.inside leads there now */
+    unsigned connections;
+};
+
+/* Whether sessions may reach it: a loopback address that is not boxd's own, and what the operator
+ * names (manager_options.allow_hosts). ERR_DENIED. */
+int manager_may_allow(const struct manager *m, const struct host_service *at, struct err *err);
+/* The one at that place, in the order given; false: there is none. */
+bool session_host_at(const struct session *s, unsigned at, struct host_map_info *ret);

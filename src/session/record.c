@@ -70,6 +70,8 @@ static const struct field session_fields[] = {
      .max = SPEC_PATH_MAX, .valid = path_is_clean_absolute, .rule = "artifacts must be a path"},
     {"artifact_digests", FIELD_STRV, 0, offsetof(struct session_record, artifact_digests),
      .max = SPEC_MOUNTS_MAX, .max_bytes = SPEC_MOUNTS_MAX * (SPEC_DIGEST_MAX + 1)},
+    {"allow_hosts", FIELD_STRV, 0, offsetof(struct session_record, allow_hosts),
+     .max = SPEC_HOSTS_MAX, .max_bytes = SPEC_HOSTS_MAX * SPEC_HOST_TEXT_MAX},
     {"ports", FIELD_STRV, 0, offsetof(struct session_record, ports),
      .max = PORT_MAPS_MAX, .max_bytes = PORT_MAPS_MAX * (PORT_ADDRESS_MAX + 16)},
     {"lease_sec", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, lease_sec),
@@ -145,6 +147,7 @@ int session_record_write(const struct session_record *record, struct buf *out)
     state.profile = spec.own.profile;
     state.artifacts = spec.own.artifacts;
     state.artifact_digests = spec.own.artifact_digests;
+    state.allow_hosts = spec.own.allow_hosts;
     return write_parts(&spec_model, &spec, &session_model, &state, out);
 }
 
@@ -207,6 +210,7 @@ int session_record_read(const char *text, size_t len, struct session_record *ret
     record.spec->own.profile = TAKE_PTR(record.profile);
     record.spec->own.artifacts = TAKE_PTR(record.artifacts);
     record.spec->own.artifact_digests = TAKE_PTR(record.artifact_digests);
+    record.spec->own.allow_hosts = TAKE_PTR(record.allow_hosts);
     *ret = record;
     record = (struct session_record){0};
     return 0;

@@ -39,6 +39,7 @@ struct session_record {
     char *profile;           /* owned */
     char *artifacts;         /* owned */
     char **artifact_digests; /* owned */
+    char **allow_hosts;      /* owned */
     char **ports;            /* owned; published: "ADDRESS HOST_PORT PORT" */
 };
 

@@ -64,6 +64,7 @@ struct session *session_new(struct manager *m, struct spec *spec)
     STAILQ_INIT(&s->waiters);
     TAILQ_INIT(&s->ports);
     LIST_INIT(&s->dials);
+    LIST_INIT(&s->hosts);
     TABLE_INSERT(&m->by_id, str_hash(spec->session_id), s, bucket);
     TAILQ_INSERT_TAIL(&m->sessions, s, link);
     m->n_sessions++;
@@ -142,6 +143,7 @@ static void session_destroy(struct session *s)
     struct sandbox *sb = s->sandbox;
     processes_drop_all(s, true);
     ports_cut(s);
+    hosts_close(s);
     s->sandbox = NULL;
     sb->backend->ops->destroy(sb, on_destroyed, s);
 }
@@ -185,10 +187,14 @@ void session_fail(struct session *s, const struct err *err)
     on_destroyed(s, NULL);
 }
 
-/* Made, and the record is written: from here on it is found again after a crash. */
-static void ready(struct session *s)
+/* Made, and the record is written: from here on it is found again after a crash. True: callers are
+ * told later (hosts_open()). */
+static bool ready(struct session *s)
 {
     struct metrics *metrics = &s->m->metrics;
+    enum hosts_after after = s->adopting     ? HOSTS_ADOPTED
+                             : s->restarting ? HOSTS_STARTED
+                                             : HOSTS_CREATED;
     session_move(s, SESSION_READY);
     s->told = true;
     if (s->adopting) {
@@ -210,8 +216,11 @@ static void ready(struct session *s)
         session_stop(s);
     else if (s->halt_asked)
         session_halt(s);
+    else if (hosts_open(s, after))
+        return true;
     else
         waiters_wake(s, NULL, NULL);
+    return false;
 }
 
 static void on_created(void *arg, struct sandbox *sb, const struct err *err)
@@ -237,24 +246,26 @@ static void on_created(void *arg, struct sandbox *sb, const struct err *err)
         session_destroy(s);
         return;
     }
-    ready(s);
+    (void)ready(s);
 }
 
 static void on_adopted(void *arg, struct sandbox *sb, const struct err *err)
 {
     struct session *s = arg;
     struct manager *m = s->m;
+    bool later = false;
     if (sb == NULL) {
         session_fail(s, err);
     } else {
         s->sandbox = sb;
         adopt_processes(s);
-        ready(s);
+        later = ready(s);
         s->adopting = false;
         if (sb->paused && s->state == SESSION_READY)
             kept_pause_again(s);
     }
-    adopt_finished_one(m);
+    if (!later)
+        adopt_finished_one(m);
 }
 
 int session_create(struct session *s, struct err *err)
@@ -350,6 +361,7 @@ void session_release(struct session *s)
     loop_timer_stop(&s->lease_timer);
     loop_timer_stop(&s->retry_timer);
     ports_drop(s);
+    hosts_close(s);
     spec_free(s->spec);
     free(s->sandbox_id);
     free(s->kept_backend);

@@ -3,12 +3,15 @@
 
 /* What the source files of sessions share: sessions, the manager, processes, waiters, notices. */
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include "backend/backend.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/list.h"
 #include "base/log.h"
-#include "loop/loop.h"
+#include "loop/relay.h"
 #include "session/events.h"
 #include "session/manager.h"
 #include "session/metrics.h"
@@ -38,6 +41,13 @@ struct waiter {
 };
 
 STAILQ_HEAD(waiter_queue, waiter);
+
+/* After which event the services of the host are to be reachable. */
+enum hosts_after {
+    HOSTS_CREATED, /* a session without them is removed again */
+    HOSTS_STARTED,
+    HOSTS_ADOPTED, /* adopt_finished_one() is due */
+};
 
 struct session {
     struct manager *m;
@@ -88,7 +98,14 @@ struct session {
     TAILQ_HEAD(, port_map) ports; /* owned; published, in that order */
     LIST_HEAD(, port_dial) dials; /* connections to its ports; their callers own them */
     unsigned n_ports, n_dials;
-    unsigned n_asked; /* of the dials: those that the backend has not answered */
+    unsigned n_asked;            /* of the dials: those that the backend has not answered */
+    LIST_HEAD(, host_map) hosts; /* owned; services that it may reach, while it has a sandbox */
+    unsigned n_links;            /* connections to these */
+    unsigned hosts_asked;        /* of them: listeners that the backend has not made yet */
+    enum hosts_after hosts_after;
+    struct err hosts_err; /* the first that went wrong with them */
+    uint64_t links_since; /* how many connections began in a short time */
+    unsigned links_recent;
 };
 
 struct manager {
@@ -112,6 +129,7 @@ struct manager {
     struct loop_timer reaper, flusher;
     bool closing;
     unsigned n_dials;        /* of all sessions */
+    unsigned n_links;        /* the same */
     void (*busy)(void *arg); /* manager_on_busy() */
     void *busy_arg;
     struct {
@@ -229,6 +247,19 @@ void ports_cut(struct session *s);           /* ends the connections to its port
 void ports_drop(struct session *s);          /* and what is published */
 char **ports_write(const struct session *s); /* for its record; owned */
 void ports_restore(struct session *s, char *const *list);
+union port_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+/* False: `text` is no numeric address. */
+bool port_address_read(const char *text, uint16_t port, union port_address *ret, socklen_t *len);
+
+/* hosts.c */
+/* Of a session that is READY: true when its callers have to wait, and are woken when that is done.
+ */
+bool hosts_open(struct session *s, enum hosts_after after);
+void hosts_close(struct session *s); /* before its sandbox ends */
 
 /* process_reader.c */
 void readers_tell_output(struct process *p);

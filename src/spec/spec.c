@@ -5,6 +5,8 @@
 
 #include "spec/spec.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -268,6 +270,7 @@ void spec_free(struct spec *s)
     free(s->own.place);
     free(s->own.artifacts);
     strv_free(s->own.artifact_digests);
+    strv_free(s->own.allow_hosts);
     free(s);
 }
 
@@ -333,6 +336,77 @@ bool host_path_valid(const char *path)
         return true;
     bool drive = (path[0] >= 'A' && path[0] <= 'Z') || (path[0] >= 'a' && path[0] <= 'z');
     return drive && path[1] == ':' && (path[2] == '\\' || path[2] == '/');
+}
+
+/* Services of the host ------------------------------------------------------------------------- */
+
+static bool take_port(const char *text, uint16_t *ret)
+{
+    uint64_t n;
+
+    if (str_to_u64(text, &n) < 0 || n == 0 || n > UINT16_MAX)
+        return false;
+    *ret = (uint16_t)n;
+    return true;
+}
+
+/* Fills what follows from the address. ::ffff:127.0.0.1 leads to 127.0.0.1, and is called so. */
+static bool take_address(const char *text, struct host_service *ret)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    bool is_v4 = inet_pton(AF_INET, str_eq(text, "localhost") ? "127.0.0.1" : text, &v4) == 1;
+
+    if (!is_v4 && inet_pton(AF_INET6, text, &v6) != 1)
+        return false;
+    if (!is_v4 && IN6_IS_ADDR_V4MAPPED(&v6)) {
+        memcpy(&v4, &v6.s6_addr[12], sizeof(v4));
+        is_v4 = true;
+    }
+    ret->loopback = is_v4 ? ntohl(v4.s_addr) >> 24 == 127 : IN6_IS_ADDR_LOOPBACK(&v6);
+    return inet_ntop(is_v4 ? AF_INET : AF_INET6, is_v4 ? (void *)&v4 : (void *)&v6, ret->address,
+                     sizeof(ret->address)) != NULL;
+}
+
+bool host_service_parse(const char *text, struct host_service *ret)
+{
+    char copy[SPEC_HOST_TEXT_MAX];
+    struct host_service h = {0};
+
+    if (str_copy(copy, sizeof(copy), text) < 0)
+        return false;
+    char *address = copy, *port;
+    if (copy[0] == '[') {
+        address++;
+        port = strstr(copy, "]:");
+        if (port == NULL || strchr(address, ':') > port)
+            return false;
+        *port++ = '\0';
+    } else {
+        port = strchr(copy, ':');
+        if (port == NULL)
+            return false;
+    }
+    *port++ = '\0';
+    char *inside = strchr(port, ':');
+    if (inside != NULL)
+        *inside++ = '\0';
+    if (!take_address(address, &h) || !take_port(port, &h.port) ||
+        !take_port(inside != NULL ? inside : port, &h.inside))
+        return false;
+    *ret = h;
+    return true;
+}
+
+void host_service_write(const struct host_service *h, bool inside, char ret[SPEC_HOST_TEXT_MAX])
+{
+    bool v6 = strchr(h->address, ':') != NULL;
+    char tail[8] = "";
+
+    if (inside && h->inside != h->port)
+        (void)str_fmt(tail, sizeof(tail), ":%u", h->inside);
+    (void)str_fmt(ret, SPEC_HOST_TEXT_MAX, "%s%s%s:%u%s", v6 ? "[" : "", h->address, v6 ? "]" : "",
+                  h->port, tail);
 }
 
 /* Configuration -------------------------------------------------------------------------------- */

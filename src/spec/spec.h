@@ -37,6 +37,8 @@ struct report;
 #define SPEC_CPUS_MAX 8192
 #define SPEC_SIZE_MB_MAX (1 << 30) /* one PiB, for memory and quotas */
 #define SPEC_PIDS_MAX 4194304      /* the kernel's own PID_MAX_LIMIT */
+#define SPEC_HOSTS_MAX 16          /* services of the host that a session may reach */
+#define SPEC_HOST_TEXT_MAX 64      /* bytes of one of them, as text */
 
 enum network { NETWORK_OFF, NETWORK_ON };
 enum mount_mode { MOUNT_NONE, MOUNT_RO, MOUNT_RW }; /* MOUNT_NONE: nothing is mounted */
@@ -92,6 +94,7 @@ struct spec {
         char *artifacts;         /* owned; directory of the host that is mounted read-only at
                                     SPEC_ARTIFACTS; NULL: none */
         char **artifact_digests; /* owned; what was verified in there: "sha256:…" */
+        char **allow_hosts;      /* owned; services it may reach, as host_service_write() has it */
     } own;
 };
 
@@ -117,6 +120,10 @@ enum spec_field {
     SPEC_WORKSPACE_QUOTA_MB,
     SPEC_FIELD_MAX,
 };
+
+/* Beside the fields of the table, in sets of FIELD_BIT(): own.allow_hosts. */
+#define SPEC_ALLOW_HOSTS SPEC_FIELD_MAX
+#define SPEC_ALLOW_HOSTS_NAME "allow_hosts"
 
 extern const struct model spec_model;
 extern const struct model mount_spec_model;
@@ -151,6 +158,19 @@ int spec_check_id(const char *id, struct err *err);
 
 /* Up to 64 characters, each a letter or digit of any script, '-' or '_'. */
 bool skill_name_valid(const char *name);
+
+/* A TCP service that a session reaches at a port of its own loopback address. */
+struct host_service {
+    char address[46]; /* numeric; an IPv4 address is never written as an IPv6 one */
+    uint16_t port;
+    uint16_t inside; /* the session's port */
+    bool loopback;   /* the address is 127.0.0.0/8 or ::1 */
+};
+/* "ADDRESS:PORT" or "ADDRESS:PORT:INSIDE_PORT"; an IPv6 address stands in brackets, "localhost" is
+ * 127.0.0.1. False: it is neither. */
+bool host_service_parse(const char *text, struct host_service *ret);
+/* The one spelling of it. Without `inside` the text says only which service it is. */
+void host_service_write(const struct host_service *h, bool inside, char ret[SPEC_HOST_TEXT_MAX]);
 
 /* Absolute as POSIX means it, or as Windows does ("C:\x", "\\server\share"). */
 bool host_path_valid(const char *path);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers in a session without a network, reached through boxd on every backend."""
+"""Servers in a session without a network, reached through boxd on every backend, and services of the host that a
+session reaches."""
 
 import hashlib
 import http.client
@@ -69,3 +70,31 @@ def test_a_published_port_outlives_boxd(backend):
         daemon.client().rm("p")
         with socket.socket() as s:
             assert s.connect_ex(("127.0.0.1", port)) != 0
+
+
+def greet(listener, n):
+    for _ in range(n):
+        with listener.accept()[0] as conn:
+            conn.sendall(b"you said " + conn.recv(100))
+
+
+def test_a_service_of_the_host_is_reached_by_one_session_also_after_a_restart(backend):
+    with closing(Boxd("--backend", backend.name, env=backend.env)) as daemon, socket.create_server(("127.0.0.1", 0)) as host:
+        port = host.getsockname()[1]
+        thread = threading.Thread(target=greet, args=(host, 2))
+        thread.start()
+
+        def say(sid):
+            return daemon.client().sh(sid, f"echo hi | busybox nc 127.0.0.1 {port}", timeout_sec=20)
+        api = daemon.client()
+        api.new("h", image=backend.image, allow_hosts=[f"127.0.0.1:{port}"])
+        api.new("other", image=backend.image)
+        assert say("h")["stdout"] == "you said hi\n"
+        daemon.stop(signal.SIGKILL)
+        daemon.start()
+        assert say("h")["stdout"] == "you said hi\n"
+        assert daemon.client().receipt("h")["allow_hosts"][0]["listening"] is True
+        thread.join()
+        assert say("other")["exit_code"] != 0
+        daemon.client().rm("h")
+        daemon.client().rm("other")

@@ -130,8 +130,8 @@ def serve_once(listener):
         connection.sendall(b"+PONG\n")
 
 
-def test_a_service_on_the_hosts_loopback_is_told_with_what_works_instead(boxed):
-    """A box has a loopback of its own; the directory of a unix socket can be mounted."""
+def test_a_service_on_the_hosts_loopback_is_told_with_the_option_that_allows_it(boxed):
+    """A box has a loopback of its own. The directory of a unix socket can be mounted, too."""
     services = mount_dir("box-mcp-service-")
     try:
         with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
@@ -139,14 +139,19 @@ def test_a_service_on_the_hosts_loopback_is_told_with_what_works_instead(boxed):
             (services / "s").chmod(0o777)
             unix.listen()
             port = tcp.getsockname()[1]
-            w, _ = boxed(TALKS, "--mount", f"{services}:/mnt/service:rw", "--env", f"REDIS=redis://127.0.0.1:{port}")
+            options = ["--mount", f"{services}:/mnt/service:rw", "--env", f"REDIS=redis://127.0.0.1:{port}"]
+            w, _ = boxed(TALKS, *options)
             w.initialize()
             message = refusal(w, "talk", host="127.0.0.1", port=port)
-            assert "refused" in message and "unix socket" in message and "--mount" in message
-            thread = threading.Thread(target=serve_once, args=(unix,))
-            thread.start()
-            assert w.value("talk", path="/mnt/service/s") == "+PONG\n"
-            thread.join()
+            allow = f"--allow-host 127.0.0.1:{port}"
+            assert "refused" in message and f"'{allow}'" in message
+            w, _ = boxed(TALKS, *options, *allow.split())
+            w.initialize()
+            for listener, place in ((unix, {"path": "/mnt/service/s"}), (tcp, {"host": "127.0.0.1", "port": port})):
+                thread = threading.Thread(target=serve_once, args=(listener,))
+                thread.start()
+                assert w.value("talk", **place) == "+PONG\n"
+                thread.join()
     finally:
         shutil.rmtree(services, ignore_errors=True)
 

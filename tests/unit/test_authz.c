@@ -190,6 +190,10 @@ static void mistakes_are_told_without_the_secret(void **state)
         "a token cannot have the name 'local'; choose another");
     bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"networks\": [\"lan\"]}]}",
         "token 'a': networks are 'off' and 'on'");
+    bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"hosts\": [\"localhost\"]}]}",
+        "token 'a': hosts are numeric addresses with a port, such as 127.0.0.1:5432");
+    bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"hosts\": [\"127.0.0.1:1:2\"]}]}",
+        "token 'a': hosts are numeric addresses with a port, such as 127.0.0.1:5432");
     bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"profile\": [\"x\"]}]}",
         "tokens.0.profile: Extra inputs are not permitted");
     bad("{\"tokens\": [{\"name\": \"a\", \"token\": \"" ONE "\", \"mounts\": [{\"path\": "

@@ -151,8 +151,11 @@ static void a_refusal_names_the_option_that_allows_it(void **state)
     struct hints h = {.spec = spec_new()};
 
     h.plan.server.box.network = NETWORK_ON;
-    hint_is(&h, "connect ECONNREFUSED 127.0.0.1:6379", "unix socket");
-    hint_is(&h, "Error 111 connecting to localhost:6379. Connection refused.", "--mount");
+    hint_is(&h, "connect ECONNREFUSED 127.0.0.1:6379", "'--allow-host 127.0.0.1:6379'");
+    hint_is(&h, "Error 111 connecting to localhost:6379. Connection refused.", ":6379'");
+    hint_is(&h, "connect ECONNREFUSED [::1]:6379", "'--allow-host 127.0.0.1:6379'");
+    hint_is(&h, "connection to 127.0.0.1 failed: ECONNREFUSED", "'--allow-host 127.0.0.1:PORT'");
+    hint_is(&h, "connect ECONNREFUSED 127.0.0.1:65536", "'--allow-host 127.0.0.1:PORT'");
     hint_is(&h, "connect ECONNREFUSED 192.0.2.1:6379", NULL);
     hint_is(&h, "sqlite3.OperationalError: attempt to write a readonly database",
             "--host-path-mode rw");
@@ -169,7 +172,7 @@ static void a_refusal_names_the_option_that_allows_it(void **state)
     hint_is(&h, "ENOENT: something else", NULL);
     hint_is(&h, "connection refused", NULL);
     strv_add(&h.plan.server.env, "URL=redis://localhost:6379");
-    hint_is(&h, "connection refused", "unix socket");
+    hint_is(&h, "connection refused", "'--allow-host 127.0.0.1:6379'");
     strv_free(h.plan.server.env);
     spec_free(h.spec);
 }

@@ -32,6 +32,7 @@ static void session_comes_back_without_its_command(void **state)
     strv_add(&spec->env, "A=b=c");
     spec->own.artifacts = xstrdup("/srv/box/tree");
     strv_add(&spec->own.artifact_digests, "sha256:0");
+    strv_add(&spec->own.allow_hosts, "127.0.0.1:5432");
     struct session_record record = {.spec = spec,
                                     .backend = fake_name,
                                     .sandbox = box_name,
@@ -46,6 +47,8 @@ static void session_comes_back_without_its_command(void **state)
     assert_string_equal(back.spec->own.artifacts, "/srv/box/tree");
     assert_string_equal(back.spec->own.artifact_digests[0], "sha256:0");
     assert_null(back.spec->own.artifact_digests[1]);
+    assert_string_equal(back.spec->own.allow_hosts[0], "127.0.0.1:5432");
+    assert_null(back.spec->own.allow_hosts[1]);
     assert_true(back.spec->persistent);
     assert_string_equal(back.backend, "fake");
     assert_string_equal(back.sandbox, "fake-1");

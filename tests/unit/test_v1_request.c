@@ -313,7 +313,7 @@ static void session_is_written_as_it_was_made(void **state)
         "\"image\":\"rockchin/langbot-sandbox:latest\",\"network\":\"off\",\"host_path\":null,"
         "\"host_path_mode\":\"rw\",\"mount_path\":\"/workspace\",\"persistent\":false,"
         "\"cpus\":1.0,\"memory_mb\":512,\"pids_limit\":128,\"read_only_rootfs\":true,"
-        "\"workspace_quota_mb\":0,\"durable\":false,\"unenforced\":[],"
+        "\"workspace_quota_mb\":0,\"allow_hosts\":[],\"durable\":false,\"unenforced\":[],"
         "\"created_at\":\"2026-01-01T00:00:00.000000+00:00\","
         "\"last_used_at\":\"2026-01-01T00:00:00.000000+00:00\",\"execs\":0}");
     session_release(s);

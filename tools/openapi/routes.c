@@ -137,7 +137,8 @@ const struct oa_route oa_routes[] = {
      "A session of that name that was made otherwise is a conflict. With `durable: true` it stays until it is removed: "
      "docs/reference/sessions.md. What the request asks for (`image`, `memory_mb`, `cpus`, "
      "`pids_limit`, `workspace_quota_mb`) and this host cannot enforce is an error, 501, unless the request has `\"best_effort\": true`, too: "
-     "the member `unenforced` of the answer then tells.", idem_params, &spec_model,
+     "the member `unenforced` of the answer then tells. With `allow_hosts`, a list of texts such as `127.0.0.1:5432`, its programs reach "
+     "these services of the host: docs/reference/ports.md.", idem_params, &spec_model,
      .answers = {{201, "It is ready.", "Session"}}},
     {"GET", "/v1/sessions/{id}", "get_session", "sessions", "One session, and what is in force in it", NULL,
      .answers = {{200, "With a receipt, unless it is stopped or paused.", "Session"}}},

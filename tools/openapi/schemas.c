@@ -79,6 +79,7 @@ static const struct oa_member session[] = {
     {"pids_limit", "integer", "Limit."},
     {"read_only_rootfs", "boolean", "Whether the root file system is read-only."},
     {"workspace_quota_mb", "integer", "Limit of its disk, in MiB; 0: none."},
+    {"allow_hosts", "[string]", "Services of the host that it may reach, each ADDRESS:PORT or ADDRESS:PORT:INSIDE_PORT."},
     {"durable", "boolean", "Whether it stays until it is removed."},
     {"disk_bytes", "~integer", "That its files take; of a stopped session."},
     {"unenforced", "[Unenforced]", "Limits, and an image, that the session has by name only: its backend cannot enforce them here."},

@@ -520,6 +520,7 @@ const struct backend_ops engine_ops = {
     .sweep = engine_sweep,
     .set_deadline = engine_set_deadline,
     .connect = engine_connect,
+    .listen = engine_host_listen,
     .pause = engine_pause,
     .update = engine_update,
     .diff = engine_diff,

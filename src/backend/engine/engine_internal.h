@@ -192,6 +192,9 @@ void engine_link_close(struct engine_link *l);
 /* Whether connections beside the guest's own are accepted; any program of the session can make one.
  */
 void engine_link_extra(struct engine_link *l, bool on);
+/* A socket that the guest passes clients of that port to (GUEST_LISTEN); it goes with the session's
+ * directory. Returns it, owned. */
+int engine_link_listen(struct engine_link *l, uint16_t port, struct err *err);
 /* 0, -EPIPE without a connection, -ENOBUFS when too much waits. */
 int engine_link_send(struct engine_link *l, const struct guest_head *head, const void *a,
                      size_t a_len, const void *b, size_t b_len);
@@ -327,6 +330,9 @@ int engine_connect(struct sandbox *base, uint16_t port, backend_connected_fn *do
                    struct err *err);
 void engine_on_extra(struct engine_sandbox *sb, int fd); /* takes fd */
 void engine_on_refused(struct engine_sandbox *sb, const struct guest_head *head);
+int engine_host_listen(struct sandbox *base, uint16_t port, backend_listening_fn *done, void *arg,
+                       struct err *err);
+void engine_on_listening(struct engine_sandbox *sb, const struct guest_head *head);
 void engine_dials_lose(struct engine_sandbox *sb); /* they fail, from the loop */
 
 /* engine.c */

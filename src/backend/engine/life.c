@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/path.h"
 #include "base/state.h"
 #include "base/str.h"
 #include "base/strv.h"
@@ -119,7 +120,7 @@ static void forget_directory(struct engine_sandbox *sb)
     if (sb->linked)
         engine_link_close(&sb->link);
     sb->linked = false;
-    (void)unlinkat(sb->engine->dir_fd, sb->name, AT_REMOVEDIR);
+    (void)path_remove_tree_at(sb->engine->dir_fd, sb->name);
 }
 
 void engine_removed(struct engine_sandbox *sb, const struct err *err)
@@ -320,6 +321,8 @@ static void on_link_frame(void *arg, const struct guest_head *head, const char *
         return;
     else if (head->type == GUEST_REFUSED)
         engine_on_refused(sb, head);
+    else if (head->type == GUEST_LISTENING)
+        engine_on_listening(sb, head);
     else
         engine_task_frame(sb, head, body);
 }

@@ -151,18 +151,17 @@ static void on_connection(struct loop_io *io, uint32_t events)
 }
 
 /* Short, whatever the name of the state directory: by way of a descriptor. */
-static int listen_in(int dir_fd, struct err *err)
+static int listen_in(int dir_fd, const char *name, struct err *err)
 {
     struct sockaddr_un sun = {.sun_family = AF_UNIX};
     AUTO_CLOSE int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return err_sys(err, errno, "make a socket");
-    (void)unlinkat(dir_fd, GUEST_SOCKET_NAME, 0);
-    (void)snprintf(sun.sun_path, sizeof(sun.sun_path), "/proc/self/fd/%d/" GUEST_SOCKET_NAME,
-                   dir_fd);
+    (void)unlinkat(dir_fd, name, 0);
+    (void)snprintf(sun.sun_path, sizeof(sun.sun_path), "/proc/self/fd/%d/%s", dir_fd, name);
     /* Any id in the container may connect; other users of the host cannot enter the directory. */
-    if (bind(fd, (struct sockaddr *)&sun, sizeof(sun)) < 0 ||
-        fchmodat(dir_fd, GUEST_SOCKET_NAME, 0666, 0) < 0 || listen(fd, 64) < 0)
+    if (bind(fd, (struct sockaddr *)&sun, sizeof(sun)) < 0 || fchmodat(dir_fd, name, 0666, 0) < 0 ||
+        listen(fd, 64) < 0)
         return err_sys(err, errno, "listen for the container's supervisor");
     return TAKE_FD(fd);
 }
@@ -182,7 +181,7 @@ int engine_link_open(struct engine_link *l, int parent_fd, const char *name, str
     if (l->dir_fd < 0)
         return err_sys(err, -l->dir_fd, "make the session's directory");
     (void)fchmod(l->dir_fd, 0711);
-    int r = l->listen_fd = listen_in(l->dir_fd, err);
+    int r = l->listen_fd = listen_in(l->dir_fd, GUEST_SOCKET_NAME, err);
     if (r >= 0 &&
         (r = loop_io_start(l->loop, &l->listen_io, l->listen_fd, EPOLLIN, on_connection)) < 0)
         (void)err_sys(err, -r, "watch the session's socket");
@@ -199,6 +198,13 @@ void engine_link_close(struct engine_link *l)
     if (l->dir_fd >= 0)
         (void)unlinkat(l->dir_fd, GUEST_SOCKET_NAME, 0);
     fd_close_many(&l->dir_fd, 1);
+}
+
+int engine_link_listen(struct engine_link *l, uint16_t port, struct err *err)
+{
+    char name[16];
+    (void)snprintf(name, sizeof(name), GUEST_HOST_NAME, port);
+    return listen_in(l->dir_fd, name, err);
 }
 
 int engine_link_send(struct engine_link *l, const struct guest_head *head, const void *a,

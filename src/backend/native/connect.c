@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Connections to servers inside a native sandbox. PID 1 makes the socket, because a socket belongs
- * to the network namespace of the process that makes it; boxd waits until it is connected. A server
- * that listens on ::1 only is found by a second try. */
+/* Connections to servers inside a native sandbox, and listeners for its programs. PID 1 makes the
+ * socket, because a socket belongs to the network namespace of the process that makes it; boxd
+ * waits until it is connected. A server that listens on ::1 only is found by a second try. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -185,4 +185,45 @@ void native_dials_lose(struct native_sandbox *sb)
         (void)err_set(&d->err, ERR_UNAVAILABLE, "the session has ended");
         dial_fail(d);
     }
+}
+
+/* Listeners inside ----------------------------------------------------------------------------- */
+
+struct native_listen {
+    backend_listening_fn *done;
+    void *arg;
+};
+
+/* They come from box-priv, so that no program inside can make them block. */
+static void on_listening(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    AUTO_FREE struct native_listen *l = arg;
+    int none[2] = {-1, -1};
+    int got[2] = {n_fds > 0 ? fds[0] : -1, n_fds > 1 ? fds[1] : -1};
+    struct err err = {0};
+    if (reply == NULL)
+        (void)err_set(&err, ERR_BACKEND, "box-priv has gone away");
+    else if (reply->result < 0 && reply->err.code == ERR_INVALID)
+        (void)err_set(&err, ERR_UNSUPPORTED,
+                      "box-priv was started by an earlier version of boxd and cannot listen in "
+                      "sessions; stop boxd and start it again");
+    else if (reply->result < 0)
+        err = reply->err;
+    else if (n_fds == 0)
+        (void)err_set(&err, ERR_LIMIT, "boxd has no file descriptor left for another listener");
+    l->done(l->arg, err.code != ERR_NONE ? none : got, err.code != ERR_NONE ? &err : NULL);
+    for (size_t i = 0; err.code == ERR_NONE && i < n_fds && i < 2; i++)
+        fds[i] = got[i];
+}
+
+int native_listen(struct sandbox *base, uint16_t port, backend_listening_fn *done, void *arg,
+                  struct err *err)
+{
+    struct native_sandbox *sb = container_of(base, struct native_sandbox, tasks.sandbox);
+    struct native_listen *l = xnew(struct native_listen);
+    *l = (struct native_listen){done, arg};
+    int r = priv_client_listen(sb->native->priv, sb->name, port, on_listening, l, err);
+    if (r < 0)
+        free(l);
+    return r;
 }

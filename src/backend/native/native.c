@@ -669,6 +669,7 @@ static const struct backend_ops native_ops = {
     .update = native_update,
     .diff = native_diff,
     .connect = native_connect,
+    .listen = native_listen,
     .detach = native_detach,
     .receipt = native_receipt,
     .unenforced = native_unenforced,

@@ -144,6 +144,8 @@ void native_proc_write_unenforced(struct jw *w, const struct native_sandbox *sb)
 /* connect.c */
 int native_connect(struct sandbox *base, uint16_t port, backend_connected_fn *done, void *arg,
                    struct err *err);
+int native_listen(struct sandbox *base, uint16_t port, backend_listening_fn *done, void *arg,
+                  struct err *err);
 bool native_on_connected(struct native_sandbox *sb, const struct init_connected *m, int *fds,
                          size_t n_fds);
 void native_dials_lose(struct native_sandbox *sb); /* they fail, from the loop */

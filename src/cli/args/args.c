@@ -112,6 +112,9 @@ const struct arg_option arg_options[] = {
     {"publish", "[ADDR:][HOST_PORT:]PORT", ARG_LIST, offsetof(struct args, publish),
      "Listen on a port of the host (of 127.0.0.1; any free one) for a server in the session.", FOR(RUN), .letter = 'p',
      .many = true},
+    {"allow-host", "ADDR:PORT[:INSIDE_PORT]", ARG_LIST, offsetof(struct args, allow_hosts),
+     "Let the session reach this service of the host, at 127.0.0.1:PORT inside; --network need not be on.",
+     FOR(RUN) | FOR(MCP_RUN), .many = true},
     {"best-effort", NULL, ARG_FLAG, offsetof(struct args, best_effort),
      "Take a session without a limit or an image that cannot be had here, instead of an error.", FOR(RUN) | FOR(MCP_RUN)},
     {"timeout", "TIME", ARG_TIME, SPEC_TIMEOUT_SEC,
@@ -449,11 +452,22 @@ void args_done(struct args *a)
     strv_free(a->env_files);
     strv_free(a->publish);
     strv_free(a->as_user);
-    a->envs = a->env_files = a->publish = a->as_user = NULL;
+    strv_free(a->allow_hosts);
+    a->envs = a->env_files = a->publish = a->as_user = a->allow_hosts = NULL;
 }
 
 /* Of one command rather than of the session it runs in: these stand beside the session. */
 #define OF_COMMAND (FIELD_BIT(SPEC_ENV) | FIELD_BIT(SPEC_WORKDIR) | FIELD_BIT(SPEC_TIMEOUT_SEC))
+
+void args_put_hosts(const struct args *a, struct jw *w)
+{
+    if (a->allow_hosts == NULL)
+        return;
+    jw_karray(w, SPEC_ALLOW_HOSTS_NAME);
+    for (size_t i = 0; a->allow_hosts[i] != NULL; i++)
+        jw_str(w, a->allow_hosts[i]);
+    jw_array_end(w);
+}
 
 void args_put_session(const struct args *a, struct jw *w)
 {
@@ -469,6 +483,7 @@ void args_put_session(const struct args *a, struct jw *w)
         jw_kbool(w, "durable", true);
     if (a->best_effort)
         jw_kbool(w, "best_effort", true);
+    args_put_hosts(a, w);
     jw_object_end(w);
     jw_kbool(w, "ephemeral", a->remove || (fields & FIELD_BIT(SPEC_SESSION_ID)) == 0);
     jw_kbool(w, "create", a->verb != VERB_EXEC);

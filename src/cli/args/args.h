@@ -75,6 +75,7 @@ struct args {
     char **as_user;         /* owned; the command with that check before it, or NULL */
     char **envs, **env_files; /* owned; in the order given */
     char **publish;           /* this too; ports, as cli/port.h reads them */
+    char **allow_hosts;       /* this too; services of the host */
     bool best_effort;
     bool attack;
     bool explain;
@@ -106,6 +107,9 @@ static inline bool args_given(const struct args *a, unsigned field)
 /* session, ephemeral, create: the part of a request about the session, as members. Only what was
  * given: the rest is for boxd and its profile to decide. */
 void args_put_session(const struct args *a, struct jw *w);
+
+/* The member allow_hosts of a session; nothing when none was given. */
+void args_put_hosts(const struct args *a, struct jw *w);
 
 /* "NAME=value" into the vector; a later one of a name replaces an earlier one. The text may be a
  * secret: no message repeats it. */

@@ -47,6 +47,7 @@ static const struct docker_word docker_options[] = {
     {"--cap-add", "no command in a box has capabilities"},
     {"--cap-drop", "no command in a box has capabilities: leave it out"},
     {"--device", "a box has no devices of the host"},
+    {"--add-host", "'--allow-host 127.0.0.1:PORT' lets the session reach that service of the host, at its own 127.0.0.1:PORT"},
     {"--net", "write --network on or --network off"},
     {"--init", "every box has an init: leave it out"},
 };

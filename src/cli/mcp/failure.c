@@ -426,6 +426,37 @@ static bool given_any(const struct mcp_plan *plan, const char *const *words)
     return false;
 }
 
+/* The number behind one of these names and a colon; 0: there is none. */
+static unsigned port_behind(const char *text, const char *const *names)
+{
+    for (; *names != NULL; names++)
+        for (const char *at = text; (at = strstr(at, *names)) != NULL;) {
+            uint64_t port = 0;
+            at += strlen(*names);
+            at += *at == ']';
+            if (*at != ':')
+                continue;
+            AUTO_FREE char *number = xstrndup(at + 1, strspn(at + 1, "0123456789"));
+            if (str_to_u64(number, &port) == 0 && port > 0 && port <= UINT16_MAX)
+                return (unsigned)port;
+        }
+    return 0;
+}
+
+static char *refused_hint(const char *said, const struct mcp_plan *plan, const char *const *own)
+{
+    char *const *lists[] = {plan->server.args, plan->server.env};
+    unsigned port = port_behind(said, own);
+
+    for (size_t l = 0; l < ARRAY_SIZE(lists); l++)
+        for (size_t i = 0; port == 0 && i < strv_len(lists[l]); i++)
+            port = port_behind(lists[l][i], own);
+    AUTO_FREE char *number = port > 0 ? xasprintf("%u", port) : xstrdup("PORT");
+    return xasprintf("localhost in the box is the box itself: '--allow-host 127.0.0.1:%s' lets the "
+                     "server reach that port of this host",
+                     number);
+}
+
 char *mcp_failure_hint(const char *said, const struct mcp_plan *plan, const struct spec *spec)
 {
     static const char *const refused[] = {"ECONNREFUSED", "connection refused", "Error 111", NULL};
@@ -436,9 +467,7 @@ char *mcp_failure_hint(const char *said, const struct mcp_plan *plan, const stru
         "ENOTFOUND", "EAI_AGAIN", "ENETUNREACH", "name resolution", "network is unreachable", NULL};
 
     if (says_any(said, refused) && (says_any(said, own) || given_any(plan, own)))
-        return xstrdup("localhost in the box is the box itself, and no port of this host can be "
-                       "reached from there: give the service a unix socket in a directory of "
-                       "yours, mount that ('--mount DIR:/mnt/service:rw') and name the socket");
+        return refused_hint(said, plan, own);
     if (says_any(said, frozen))
         return xstrdup("directories of this host are read-only in the box: '--host-path-mode rw', "
                        "or '--mount HOST:BOX:rw' for one of them, lets the server write there");

@@ -89,6 +89,7 @@ void mcp_write_session(struct jw *w, const struct mcp_plan *p, const struct args
         jw_kstr(w, "profile", args->profile);
     if (args->best_effort)
         jw_kbool(w, "best_effort", true);
+    args_put_hosts(args, w);
     jw_object_end(w);
 }
 

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/path.h"
 #include "base/str.h"
+#include "base/strv.h"
 #include "command/policy_service.h"
 #include "command/quota_guard.h"
 #include "front/common/front.h"
@@ -19,6 +20,7 @@
 #include "policy/authz.h"
 #include "policy/outputs.h"
 #include "policy/policy.h"
+#include "session/ports.h"
 #include "spec/model.h"
 #include "spec/process.h"
 #include "spec/profile.h"
@@ -32,6 +34,8 @@ static uint64_t given_fields(const struct json *object)
     for (size_t i = 0; i < spec_model.n_fields; i++)
         if (json_get(object, spec_model.fields[i].name) != NULL)
             given |= FIELD_BIT(i);
+    if (json_get(object, SPEC_ALLOW_HOSTS_NAME) != NULL)
+        given |= FIELD_BIT(SPEC_ALLOW_HOSTS);
     return given;
 }
 
@@ -43,7 +47,8 @@ static int read_spec(const struct json *object, bool id_required, struct spec **
     struct report report = {0};
     const struct json *id = json_get(object, "session_id");
     AUTO(spec) struct spec *spec = spec_new();
-    static const char *const ours[] = {"profile", "durable", "best_effort", NULL};
+    static const char *const ours[] = {"profile", "durable", "best_effort", SPEC_ALLOW_HOSTS_NAME,
+                                       NULL};
     const struct json *profile = json_get(object, "profile"),
                       *durable = json_get(object, "durable"),
                       *effort = json_get(object, "best_effort");
@@ -112,6 +117,63 @@ static void require_given(struct spec *spec, uint64_t given, const struct front_
         spec->own.required |= given & FIELD_BIT(backend_asked[i]);
 }
 
+static int add_host(const struct front *f, const struct authz_scope *scope, const char *text,
+                    struct spec *spec, struct err *err)
+{
+    char service[SPEC_HOST_TEXT_MAX];
+    struct host_service at, other;
+
+    if (text == NULL || !host_service_parse(text, &at))
+        return err_set(err, ERR_INVALID,
+                       SPEC_ALLOW_HOSTS_NAME
+                       ": '%.64s' must be ADDRESS:PORT[:INSIDE_PORT] with a numeric address, such "
+                       "as 127.0.0.1:5432 or [::1]:5432:15432",
+                       text != NULL ? text : "");
+    for (char **o = spec->own.allow_hosts; o != NULL && *o != NULL; o++)
+        if (host_service_parse(*o, &other) && other.inside == at.inside)
+            return err_set(err, ERR_INVALID,
+                           SPEC_ALLOW_HOSTS_NAME
+                           ": port %u of the session leads to %s already; choose another with "
+                           "ADDRESS:PORT:INSIDE_PORT",
+                           at.inside, *o);
+    host_service_write(&at, false, service);
+    int r = authz_check_host(scope, service, err);
+    if (r == 0)
+        r = manager_may_allow(f->manager, &at, err);
+    if (r < 0)
+        return r;
+    host_service_write(&at, true, service);
+    strv_add(&spec->own.allow_hosts, service);
+    return 0;
+}
+
+/* A profile that locks the network off means services of the host, too. */
+static bool locks_hosts(const struct profile *p)
+{
+    return (p->locked & FIELD_BIT(SPEC_ALLOW_HOSTS)) != 0 ||
+           (profile_locks(p, SPEC_NETWORK) && p->network == NETWORK_OFF);
+}
+
+/* Services of the host that the session may reach. */
+static int read_hosts(const struct front *f, const struct authz_scope *scope,
+                      const struct json *list, const struct profile *profile, struct spec *spec,
+                      struct err *err)
+{
+    int r = 0;
+
+    if (list != NULL && (json_type(list) != JSON_ARRAY || json_len(list) > SPEC_HOSTS_MAX))
+        return err_set(err, ERR_INVALID,
+                       SPEC_ALLOW_HOSTS_NAME " must be a list of at most %d texts", SPEC_HOSTS_MAX);
+    if (json_len(list) > 0 && locks_hosts(profile))
+        return err_set(err, ERR_DENIED,
+                       "the profile '%.64s' lets no session reach services of the host; choose "
+                       "another profile, or leave " SPEC_ALLOW_HOSTS_NAME " out",
+                       profile->name);
+    for (size_t i = 0; r == 0 && i < json_len(list); i++)
+        r = add_host(f, scope, json_str(json_at(list, i)), spec, err);
+    return r;
+}
+
 /* What was asked for, as it will be. `given` are the fields in which a session of that name has to
  * be the same. */
 struct wish {
@@ -140,9 +202,13 @@ static int read_wish(const struct front *f, const struct authz_scope *scope,
         r = policy_payload_spec(f->service->policy, &request, object, &ret->spec, &ret->decision,
                                 err);
     if (r == 0)
-        ret->given = given | ret->decision.profile->locked;
+        ret->given = given | ret->decision.profile->locked |
+                     (locks_hosts(ret->decision.profile) ? FIELD_BIT(SPEC_ALLOW_HOSTS) : 0);
     if (r == 0)
         ret->spec->own.durable = json_bool(json_get(object, "durable"));
+    if (r == 0)
+        r = read_hosts(f, scope, json_get(object, SPEC_ALLOW_HOSTS_NAME), ret->decision.profile,
+                       ret->spec, err);
     /* An image that is named here was typed by a person. LangBot's clients send their default with
      * every request, whatever serves them: there image_policy decides. */
     if (r == 0)
@@ -184,6 +250,16 @@ static void waiting_free(struct front_waiting *g)
     free(g);
 }
 
+/* For records; owned, NULL: it may reach no service of the host. */
+static char *hosts_text(const struct spec *spec)
+{
+    AUTO_DONE(buf) struct buf text = BUF_INIT(SPEC_HOSTS_MAX * SPEC_HOST_TEXT_MAX + 16U);
+
+    for (char *const *h = spec->own.allow_hosts; h != NULL && *h != NULL; h++)
+        (void)buf_printf(&text, "%s%s", text.len > 0 ? ", " : "may reach ", *h);
+    return text.len > 0 ? xstrdup(buf_str(&text)) : NULL;
+}
+
 static void on_session_ready(void *arg, struct session *s, const struct err *err)
 {
     struct front_waiting *g = arg;
@@ -197,7 +273,9 @@ static void on_session_ready(void *arg, struct session *s, const struct err *err
     if (s == NULL) {
         policy_service_failed(service, err, NULL, &record);
     } else if (g->made && service->audit != NULL) {
+        AUTO_FREE char *hosts = hosts_text(session_spec(s));
         record.outcome = "ready";
+        record.reason = hosts;
         (void)audit_write(service->audit, &record, NULL); /* it is there; losses are counted */
     }
     g->ready(g->arg, s, err);

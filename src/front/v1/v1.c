@@ -17,6 +17,7 @@
 #include "http/codec/crypto.h"
 #include "policy/authz.h"
 #include "policy/error_ring.h"
+#include "session/ports.h"
 #include "spec/spec.h"
 
 #define LIST_MAX (32U << 20)
@@ -140,6 +141,14 @@ static void write_kept(struct jw *w, const struct session *s)
         jw_ku64(w, "disk_bytes", bytes);
 }
 
+static void write_hosts(struct jw *w, const struct spec *spec)
+{
+    jw_karray(w, SPEC_ALLOW_HOSTS_NAME);
+    for (char *const *h = spec->own.allow_hosts; h != NULL && *h != NULL; h++)
+        jw_str(w, *h);
+    jw_array_end(w);
+}
+
 void v1_write_session(struct jw *w, const struct session *s)
 {
     const struct spec *spec = session_spec(s);
@@ -147,6 +156,7 @@ void v1_write_session(struct jw *w, const struct session *s)
     jw_kstr(w, "backend_name", session_backend_name(s));
     jw_kstr(w, "state", session_state_name(session_state(s)));
     front_write_settings(w, spec);
+    write_hosts(w, spec);
     write_kept(w, s);
     front_write_unenforced(w, s);
     front_write_time(w, "created_at", session_created(s));
@@ -279,6 +289,28 @@ static void create_session(struct http_request *req, void *arg)
         front_fail(req, &err);
 }
 
+/* What the backend says, and what boxd itself lets the session reach. */
+static void write_receipt(struct jw *w, const struct json *receipt, const struct session *s)
+{
+    struct host_map_info host;
+
+    jw_kobject(w, "receipt");
+    for (void *it = json_iter(receipt); it != NULL; it = json_iter_next(receipt, it))
+        jw_kvalue(w, json_iter_key(it), json_iter_value(it));
+    jw_karray(w, SPEC_ALLOW_HOSTS_NAME);
+    for (unsigned i = 0; session_host_at(s, i, &host); i++) {
+        jw_object(w);
+        jw_kstr(w, "host", host.at.address);
+        jw_kint(w, "host_port", host.at.port);
+        jw_kint(w, "port", host.at.inside);
+        jw_kbool(w, "listening", host.listening);
+        jw_kint(w, "connections", host.connections);
+        jw_object_end(w);
+    }
+    jw_array_end(w);
+    jw_object_end(w);
+}
+
 static void on_receipt(void *arg, const char *json, size_t len, const struct err *err)
 {
     struct receipt_call *c = arg;
@@ -295,7 +327,7 @@ static void on_receipt(void *arg, const char *json, size_t len, const struct err
     struct jw *w = front_begin(&out, LIST_MAX);
 
     v1_write_session(w, c->session);
-    jw_kvalue(w, "receipt", receipt);
+    write_receipt(w, receipt, c->session);
     front_reply(&out, c->req, 200);
     receipt_call_free(c);
 }

@@ -382,6 +382,21 @@ int http_server_listen_fd(struct http_server *s, int fd, struct err *err)
     return r < 0 ? r : start_listener(l, err);
 }
 
+bool http_server_listens(const struct http_server *s, uint16_t port)
+{
+    bool found = false;
+
+    for (size_t i = 0; i < SERVER_LISTENERS_MAX && !found; i++) {
+        union address a = {0};
+        socklen_t len = sizeof(a);
+        if (s->listeners[i].fd < 0 || getsockname(s->listeners[i].fd, &a.any, &len) < 0)
+            continue;
+        found = (a.any.sa_family == AF_INET && ntohs(a.v4.sin_port) == port) ||
+                (a.any.sa_family == AF_INET6 && ntohs(a.v6.sin6_port) == port);
+    }
+    return found;
+}
+
 int http_server_adopt(struct http_server *s, int fd, struct err *err)
 {
     int r = fd_set_nonblock(fd, true);

@@ -109,6 +109,8 @@ int http_server_listen_tcp(struct http_server *s, const char *address, uint16_t 
  * failure. The same rule for addresses holds. Its file, if any, is left to the process that made
  * it. */
 int http_server_listen_fd(struct http_server *s, int fd, struct err *err);
+/* Whether it listens on that TCP port, of any address. */
+bool http_server_listens(const struct http_server *s, uint16_t port);
 /* Serves a connected stream socket; takes fd, also on failure. */
 int http_server_adopt(struct http_server *s, int fd, struct err *err);
 

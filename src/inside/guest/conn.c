@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Connections of boxd to servers in the container. boxd is outside of the container's network, and
+/* Connections of boxd to servers in the container, and of programs there to services of the host.
+ * boxd is outside of the container's network, and
  * under gVisor no descriptor can be handed over, so box-guest connects to the server, connects to
  * boxd's socket once more for each of them, and copies bytes both ways. A side that does not read
  * holds the other back. */
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -55,13 +57,19 @@ static void conn_try(struct guest *g, struct guest_conn *c, bool ipv6)
     }
 }
 
+static struct guest_conn *free_conn(struct guest *g)
+{
+    for (unsigned i = 0; i < GUEST_CONNS_MAX; i++)
+        if (g->conns[i].state == GUEST_CONN_FREE)
+            return &g->conns[i];
+    return NULL;
+}
+
 void conn_order(struct guest *g, const struct guest_head *h, const char *body)
 {
-    struct guest_conn *c = g->conns;
-    while (c < g->conns + GUEST_CONNS_MAX && c->state != GUEST_CONN_FREE)
-        c++;
+    struct guest_conn *c = free_conn(g);
     struct guest_conn none = {.id = h->id, .sides = {{.fd = -1}, {.fd = -1}}};
-    if (c == g->conns + GUEST_CONNS_MAX || h->len != sizeof(c->order)) {
+    if (c == NULL || h->len != sizeof(c->order)) {
         conn_refuse(g, &none, EAGAIN);
         return;
     }
@@ -71,17 +79,23 @@ void conn_order(struct guest *g, const struct guest_head *h, const char *body)
     conn_try(g, c, false);
 }
 
+/* A socket of boxd's in the session's own directory. */
+static int conn_call(struct guest_conn *c, const char *name)
+{
+    struct sockaddr_un sun = {.sun_family = AF_UNIX};
+    int fd = c->sides[1].fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    (void)snprintf(sun.sun_path, sizeof(sun.sun_path), GUEST_DIR "/%s", name);
+    return fd < 0 || connect(fd, (struct sockaddr *)&sun, sizeof(sun)) < 0 ? -errno : 0;
+}
+
 /* The server is there: now boxd, which knows us by the number that it has told us. */
 static int conn_call_boxd(struct guest_conn *c)
 {
-    struct sockaddr_un sun = {.sun_family = AF_UNIX, .sun_path = GUEST_DIR "/" GUEST_SOCKET_NAME};
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return -errno;
-    c->sides[1].fd = fd;
-    if (connect(fd, (struct sockaddr *)&sun, sizeof(sun)) < 0)
-        return -errno;
-    ssize_t n = send(fd, c->order.secret, sizeof(c->order.secret), MSG_NOSIGNAL | MSG_DONTWAIT);
+    int r = conn_call(c, GUEST_SOCKET_NAME);
+    if (r < 0)
+        return r;
+    ssize_t n =
+        send(c->sides[1].fd, c->order.secret, sizeof(c->order.secret), MSG_NOSIGNAL | MSG_DONTWAIT);
     return n == (ssize_t)sizeof(c->order.secret) ? 0 : -EPIPE;
 }
 
@@ -204,4 +218,70 @@ void conns_serve(struct guest *g, const struct pollfd *polls, size_t n)
         else if (c->state == GUEST_CONN_OPEN)
             conn_copy(c, &polls[2 * i]);
     }
+}
+
+/* Services of the host ------------------------------------------------------------------------- */
+
+static int listener_add(struct guest *g, uint16_t port)
+{
+    struct guest_listener *l = &g->listeners[g->n_listeners];
+    for (size_t i = 0; i < g->n_listeners; i++)
+        if (g->listeners[i].port == port)
+            return 0; /* an earlier boxd has asked */
+    if (g->n_listeners == GUEST_LISTENS_MAX)
+        return -ENOSPC;
+    *l = (struct guest_listener){.port = port, .fds = {fd_listen_loopback(port, false), -1}};
+    if (l->fds[0] < 0)
+        return l->fds[0];
+    l->fds[1] = fd_listen_loopback(port, true);
+    g->n_listeners++;
+    return 0;
+}
+
+void listener_order(struct guest *g, const struct guest_head *h, const char *body)
+{
+    struct guest_connect order = {0};
+    if (h->len == sizeof(order))
+        memcpy(&order, body, sizeof(order));
+    int r = order.port == 0 ? -EINVAL : listener_add(g, order.port);
+    struct guest_head head = {.type = r < 0 ? GUEST_REFUSED : GUEST_LISTENING,
+                              .id = h->id,
+                              .flags = r < 0 ? (uint32_t)-r : 0};
+    serve_send(g, &head, NULL, 0, NULL, 0);
+}
+
+/* Without room clients wait to be accepted. */
+size_t listeners_watch(const struct guest *g, struct pollfd *polls)
+{
+    unsigned open = 0, taken = 0;
+    for (unsigned i = 0; i < GUEST_CONNS_MAX; i++) {
+        open += g->conns[i].state != GUEST_CONN_FREE;
+        taken += g->conns[i].state != GUEST_CONN_FREE && g->conns[i].to_host;
+    }
+    if (open == GUEST_CONNS_MAX || taken >= GUEST_HOST_CONNS_MAX)
+        return 0;
+    for (size_t i = 0; i < 2 * g->n_listeners; i++)
+        polls[i] = (struct pollfd){.fd = g->listeners[i / 2].fds[i % 2], .events = POLLIN};
+    return 2 * g->n_listeners;
+}
+
+static void listener_accept(struct guest *g, const struct guest_listener *l, int fd)
+{
+    char name[16];
+    struct guest_conn *c = free_conn(g);
+    int client = c != NULL ? accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;
+    if (client < 0)
+        return;
+    *c = (struct guest_conn){
+        .state = GUEST_CONN_OPEN, .to_host = true, .sides = {{.fd = client}, {.fd = -1}}};
+    (void)snprintf(name, sizeof(name), GUEST_HOST_NAME, l->port);
+    if (conn_call(c, name) < 0)
+        conn_done(c);
+}
+
+void listeners_serve(struct guest *g, const struct pollfd *polls, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (polls[i].revents != 0 && polls[i].fd >= 0)
+            listener_accept(g, &g->listeners[i / 2], polls[i].fd);
 }

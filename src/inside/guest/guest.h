@@ -86,7 +86,13 @@ struct guest_conn {
     uint32_t id;
     bool ipv6; /* the address that is tried */
     struct guest_connect order;
-    struct guest_side sides[2]; /* the server, boxd */
+    struct guest_side sides[2]; /* the server, or the client of a listener; boxd */
+    bool to_host;               /* of a listener */
+};
+
+struct guest_listener {
+    uint16_t port;
+    int fds[2]; /* owned; 127.0.0.1 and ::1; -1: none */
 };
 
 /* Entries of `env` that are for programs on a terminal alone: the first ones. */
@@ -114,6 +120,8 @@ struct guest {
     size_t out_pos;
     struct guest_cell cells[GUEST_CELLS_MAX];
     struct guest_conn conns[GUEST_CONNS_MAX];
+    struct guest_listener listeners[GUEST_LISTENS_MAX]; /* those of other boxds stay */
+    size_t n_listeners;
 };
 
 static inline bool guest_is_proc(const struct guest_cell *c)
@@ -152,6 +160,10 @@ void conn_order(struct guest *g, const struct guest_head *h, const char *body); 
 /* As those of cells. How many there are to poll: two for each connection up to the last. */
 size_t conns_watch(const struct guest *g, struct pollfd *polls);
 void conns_serve(struct guest *g, const struct pollfd *polls, size_t n);
+/* The same of listeners: two for each. */
+void listener_order(struct guest *g, const struct guest_head *h, const char *body);
+size_t listeners_watch(const struct guest *g, struct pollfd *polls);
+void listeners_serve(struct guest *g, const struct pollfd *polls, size_t n);
 
 /* tend.c */
 void tend_start(struct guest *g, struct guest_cell *c, const struct guest_start *head);

@@ -32,7 +32,7 @@
 #define RETRY_MIN_NS (10 * MSEC)
 #define RETRY_MAX_NS (500 * MSEC)
 #define CELL_POLLS (GUEST_CELLS_MAX * GUEST_POLLS)
-#define POLLS_MAX (2U + CELL_POLLS + 2U * GUEST_CONNS_MAX)
+#define POLLS_MAX (2U + CELL_POLLS + 2U * GUEST_CONNS_MAX + 2U * GUEST_LISTENS_MAX)
 #define OUT_HIGH_WATER (512U * 1024U)
 #define READ_CHUNK (64U * 1024U)
 #define FILTER_MAX 4096U
@@ -290,6 +290,8 @@ static void on_frame(struct guest *g, const struct guest_head *h, const char *bo
         g->deadline = left > 0 ? supervisor_now() + left : 0;
     } else if (h->type == GUEST_CONNECT) {
         conn_order(g, h, body);
+    } else if (h->type == GUEST_LISTEN) {
+        listener_order(g, h, body);
     } else {
         cell_order(g, h, body);
     }
@@ -386,11 +388,15 @@ static void turn(struct guest *g)
     polls[1] = (struct pollfd){.fd = g->sock, .events = (short)(POLLIN | (sending ? POLLOUT : 0))};
     cells_watch(g, &polls[2]);
     size_t n_conns = conns_watch(g, &polls[2 + CELL_POLLS]);
-    (void)supervisor_poll(polls, 2 + CELL_POLLS + n_conns, patience(g, &wait) ? &wait : NULL);
+    struct pollfd *listeners = &polls[2 + CELL_POLLS + n_conns];
+    size_t n_listeners = listeners_watch(g, listeners);
+    (void)supervisor_poll(polls, 2 + CELL_POLLS + n_conns + n_listeners,
+                          patience(g, &wait) ? &wait : NULL);
     if (supervisor_now() >= end_of_all(g))
         child_exit(0); /* the container ends with us */
     cells_serve(g, &polls[2]);
     conns_serve(g, &polls[2 + CELL_POLLS], n_conns);
+    listeners_serve(g, listeners, n_listeners);
     if (polls[0].revents != 0)
         tend_reap(g);
     if (polls[1].revents & (POLLIN | POLLHUP | POLLERR) && g->sock == polls[1].fd)

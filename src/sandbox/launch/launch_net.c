@@ -277,6 +277,19 @@ int launch_net_resolver(const struct launch *l, int ret_fds[2], struct err *err)
     return netns < 0 ? netns : net_dns_open(netns, &ret_fds[0], &ret_fds[1], err);
 }
 
+int launch_net_listen(const struct launch *l, uint16_t port, int ret_fds[2], struct err *err)
+{
+    struct err ignored = {0};
+    AUTO_CLOSE int netns = open_ns(l->pid, "net", err);
+    int fd = netns < 0 ? netns : net_listen_open(netns, port, false, err);
+
+    if (fd < 0)
+        return fd;
+    ret_fds[0] = fd;
+    ret_fds[1] = net_listen_open(netns, port, true, &ignored);
+    return 0;
+}
+
 void launch_net_leave(struct launch_host *h, struct launch *l)
 {
     struct net_lease lease;

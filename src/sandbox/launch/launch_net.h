@@ -50,6 +50,10 @@ int launch_net_join(struct launch_host *h, struct launch *l, struct err *err);
 /* The resolver's sockets of a session that has a network: UDP, TCP. There is one pair at a time. */
 int launch_net_resolver(const struct launch *l, int ret_fds[2], struct err *err);
 
+/* Listeners on that port of the session's loopback addresses: 127.0.0.1 and, where the session has
+ * it and the port is free there, ::1 (else -1). */
+int launch_net_listen(const struct launch *l, uint16_t port, int ret_fds[2], struct err *err);
+
 /* Cuts the session off at once. The interface goes with the namespace, a little later. */
 void launch_net_leave(struct launch_host *h, struct launch *l);
 

@@ -489,22 +489,57 @@ static int dns_pair(void *arg, int *ret_fds, struct err *err)
     return 0;
 }
 
-int net_dns_open(int netns_fd, int *ret_udp, int *ret_tcp, struct err *err)
+/* As net_within(), without a child where there is a way back. */
+static int open_inside(int netns_fd, net_within_fn *fn, void *arg, int *ret_fds, size_t n_fds,
+                       struct err *err)
 {
     int home = net_enter(netns_fd, NULL);
-    int fds[2] = {-1, -1}, r;
 
-    if (home >= 0) {
-        r = dns_pair(NULL, fds, err);
-        net_leave(home);
-    } else {
-        r = net_within(netns_fd, dns_pair, NULL, fds, 2, err);
-    }
+    if (home < 0)
+        return net_within(netns_fd, fn, arg, ret_fds, n_fds, err);
+    int r = fn(arg, ret_fds, err);
+    net_leave(home);
+    return r;
+}
+
+int net_dns_open(int netns_fd, int *ret_udp, int *ret_tcp, struct err *err)
+{
+    int fds[2] = {-1, -1};
+    int r = open_inside(netns_fd, dns_pair, NULL, fds, 2, err);
+
     if (r < 0)
         return r;
     *ret_udp = fds[0];
     *ret_tcp = fds[1];
     return 0;
+}
+
+struct loopback_port {
+    uint16_t port;
+    bool ipv6;
+};
+
+static int loopback_listen(void *arg, int *ret_fds, struct err *err)
+{
+    const struct loopback_port *at = arg;
+    int fd = fd_listen_loopback(at->port, at->ipv6);
+
+    if (fd == -EADDRINUSE)
+        return err_set(err, ERR_CONFLICT, "a program in the session listens on port %u already",
+                       at->port);
+    if (fd < 0)
+        return err_sys(err, -fd, "listen on port %u of the session", at->port);
+    ret_fds[0] = fd;
+    return 0;
+}
+
+int net_listen_open(int netns_fd, uint16_t port, bool ipv6, struct err *err)
+{
+    struct loopback_port at = {port, ipv6};
+    int fd = -1;
+    int r = open_inside(netns_fd, loopback_listen, &at, &fd, 1, err);
+
+    return r < 0 ? r : fd;
 }
 
 /* What the host's connection tracking remembers of sessions. A connection that ended without a word

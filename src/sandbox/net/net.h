@@ -111,6 +111,10 @@ int net_lo_up(void);
  * namespace alive until they are closed. */
 int net_dns_open(int netns_fd, int *ret_udp, int *ret_tcp, struct err *err);
 
+/* A TCP listener (non-blocking) on that port of 127.0.0.1, or of ::1, in that namespace; any port
+ * from 1 on. It keeps the namespace alive, too. ERR_CONFLICT: a program there listens. */
+int net_listen_open(int netns_fd, uint16_t port, bool ipv6, struct err *err);
+
 /* Whether this host can do all this, found out by doing it in scratch namespaces. ERR_UNSUPPORTED
  * with the reason when not. */
 int net_probe(struct err *err);

@@ -194,7 +194,7 @@ def test_a_server_that_needs_redis_on_the_hosts_loopback_is_told_what_works_inst
     words[words.index("--"):words.index("--")] = ["--retry-delays", "0.05,0.05"]
     run = told(words, {"BOX_HOST": f"unix://{daemon.sock}"}, two[0] / "stderr")
     text = asyncio.run(asyncio.wait_for(run, LIMIT)) + (two[0] / "stderr").read_text()
-    assert "ECONNREFUSED" in text and "localhost in the box is the box itself" in text and "unix socket" in text
+    assert "ECONNREFUSED" in text and "localhost in the box is the box itself" in text and "--allow-host 127.0.0.1:" in text
 
 
 def test_a_database_that_must_be_written_is_told_with_the_mount_that_allows_it(daemon, two):
