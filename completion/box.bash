@@ -63,6 +63,26 @@ _box() {
     exec:--env-file) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     exec:--workdir) return ;;
     exec:--user) return ;;
+    agent:--session) return ;;
+    agent:--keys) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur"); return ;;
+    agent:--cache) mapfile -t COMPREPLY < <(compgen -W 'own shared' -- "$cur"); return ;;
+    agent:--image) return ;;
+    agent:--network) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur"); return ;;
+    agent:--memory) return ;;
+    agent:--memory-mb) return ;;
+    agent:--cpus) return ;;
+    agent:--pids) return ;;
+    agent:--pids-limit) return ;;
+    agent:--quota) return ;;
+    agent:--quota-mb) return ;;
+    agent:--read-only-root) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur"); return ;;
+    agent:--mount) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    agent:--volume) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    agent:--publish) return ;;
+    agent:--allow-host) return ;;
+    agent:--timeout) return ;;
+    agent:--env) return ;;
+    agent:--env-file) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     ps:--format) mapfile -t COMPREPLY < <(compgen -W 'json table TEMPLATE' -- "$cur"); return ;;
     update:--memory) return ;;
     update:--memory-mb) return ;;
@@ -78,6 +98,7 @@ _box() {
     config:--config) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     audit:--config) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
     audit:--head) return ;;
+    mcp\ run:--cache) mapfile -t COMPREPLY < <(compgen -W 'own off' -- "$cur"); return ;;
     mcp\ run:--image) return ;;
     mcp\ run:--network) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur"); return ;;
     mcp\ run:--memory) return ;;
@@ -119,10 +140,11 @@ _box() {
     esac
     local words=''
     case $verb in
-    '') words='run exec cp port ps ls rm stop start pause unpause rename update diff inspect events doctor info config audit mcp completion help --help --version' ;;
+    '') words='run exec agent cp port ps ls rm stop start pause unpause rename update diff inspect events doctor info config audit mcp completion help --help --version' ;;
     mcp) words='run ls logs serve' ;;
     run) words=' --session --temporary --name --rm --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --publish --allow-host --best-effort --timeout --env --env-file --workdir --user --entrypoint --tty --interactive --quiet --help --' ;;
     exec) words=' --timeout --env --env-file --workdir --user --tty --interactive --help --'; [[ $cur == -* ]] || _box_names ;;
+    agent) words='claude codex gemini opencode --session --rm --settings --keys --cache --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --publish --allow-host --best-effort --timeout --env --env-file --quiet --help --' ;;
     cp) words=' --recursive --quiet --help' ;;
     port) words=' --json --help'; [[ $cur == -* ]] || _box_names ;;
     ps|ls) words=' --all --quiet --format --json --help' ;;
@@ -140,12 +162,12 @@ _box() {
     info) words=' --json --help' ;;
     config) words=' --json --config --explain --help' ;;
     audit) words='verify --json --config --head --help' ;;
-    mcp\ run) words=' --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --allow-host --best-effort --name --host-path --host-path-mode --env --env-file --workdir --startup-timeout --install --profile --fallback --retry-delays --config --help --' ;;
+    mcp\ run) words=' --cache --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --allow-host --best-effort --name --host-path --host-path-mode --env --env-file --workdir --startup-timeout --install --profile --fallback --retry-delays --config --help --' ;;
     mcp\ ls) words=' --json --help' ;;
     mcp\ logs) words=' --follow --help' ;;
     mcp\ serve) words=' --session --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --help' ;;
     completion) words='bash zsh fish --help' ;;
-    help) words='run exec cp port ps ls rm stop start pause unpause rename update diff inspect events doctor info config audit mcp completion help --help --version' ;;
+    help) words='run exec agent cp port ps ls rm stop start pause unpause rename update diff inspect events doctor info config audit mcp completion help --help --version' ;;
     esac
     mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W "$words" -- "$cur")
 }

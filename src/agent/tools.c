@@ -181,6 +181,7 @@ static int start_command(struct tool_call *c, const struct tool_where *where,
     const struct command_options options = {
         .session = c->session,
         .run.exec = {.cmd = a->command,
+                     .bash = true, /* what models write */
                      .env = a->env,
                      .cwd = a->workdir,
                      .timeout_ns = (uint64_t)a->timeout_sec * NSEC_PER_SEC},

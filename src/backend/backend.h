@@ -46,6 +46,7 @@ enum exec_stream { EXEC_STDOUT, EXEC_STDERR };
 struct exec_request {
     char *const *argv; /* NULL: cmd is given to the shell */
     const char *cmd;
+    bool bash;           /* that shell is bash, where the sandbox has it, and sh elsewhere */
     char *const *env;    /* on top of the sandbox's own */
     const char *cwd;     /* NULL: that of the spec */
     uint64_t timeout_ns; /* 0: none */

@@ -53,6 +53,7 @@ static int verb_completion(struct app *app, const struct args *args, struct err 
 static int (*const verbs[VERB_MAX])(struct app *app, const struct args *args, struct err *err) = {
     [VERB_RUN] = verb_command,
     [VERB_EXEC] = verb_command,
+    [VERB_AGENT] = verb_agent,
     [VERB_CP] = verb_cp,
     [VERB_PORT] = verb_port,
     [VERB_PS] = verb_ps,

@@ -28,6 +28,7 @@
 /* MAX_ARG_STRLEN of the kernel: one string of argv cannot be longer. */
 #define ARG_STRLEN_MAX (128U * 1024U)
 #define SHELL "/bin/sh"
+#define BASH "/bin/bash"
 #define DEFAULT_PATH "/usr/local/bin:/usr/bin:/bin"
 #define KEPT_FD                                                                                    \
     3 /* a long script, or the program: the one descriptor beside the standard streams */
@@ -244,7 +245,6 @@ static void shape_script(struct child_strings *s)
     char **argv = scratch(4 * sizeof(char *));
     char *cmd = s->argv[0];
     size_t len = strlen(cmd);
-    argv[0] = (char *)(uintptr_t) "sh";
     s->argv = argv;
     if (len < ARG_STRLEN_MAX) {
         argv[1] = (char *)(uintptr_t) "-c";
@@ -362,12 +362,23 @@ static void take_mark(const struct inside_rlimit *mark)
         must_call(setrlimit((int)mark->resource, &limit));
 }
 
+/* By its own name bash is bash; called sh it would be a poor one. */
+static void execute_script(const struct child *c, const struct child_strings *s)
+{
+    if (c->bash) {
+        s->argv[0] = (char *)(uintptr_t) "bash";
+        (void)execve(BASH, s->argv, s->envp);
+    }
+    s->argv[0] = (char *)(uintptr_t) "sh";
+    (void)execve(SHELL, s->argv, s->envp);
+}
+
 static void execute(const struct child *c, const struct child_strings *s)
 {
     if (c->program >= 0)
         (void)syscall(SYS_execveat, KEPT_FD, "", s->argv, s->envp, AT_EMPTY_PATH);
     else if (c->script)
-        (void)execve(SHELL, s->argv, s->envp);
+        execute_script(c, s);
     else if (strchr(s->argv[0], '/') != NULL)
         (void)execve(s->argv[0], s->argv, s->envp);
     else

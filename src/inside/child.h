@@ -50,6 +50,7 @@ struct child {
     int strings_fd;   /* file that has the strings instead */
     int program;      /* file that is executed instead of argv[0] */
     bool script;      /* argv is one shell command string of any size */
+    bool bash;        /* with script: for bash, or for sh where there is none */
     bool posture;     /* no program: the confined process prints what the kernel says of it */
     char *const *env; /* entries that those of the request replace by name; NULL: the request's
                        * environment is complete, and has each name once */

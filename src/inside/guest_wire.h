@@ -89,6 +89,8 @@ enum guest_start_flags {
     GUEST_START_SCRIPT = 1U << 2,  /* argv is one shell command string of any size */
     GUEST_START_POSTURE = 1U << 3, /* no program: the confined process tells about itself */
     GUEST_START_PROC = 1U << 4,    /* a managed process */
+    GUEST_START_BASH =
+        1U << 5, /* with GUEST_START_SCRIPT: for bash, or for sh where there is none */
 };
 
 /* Followed by argc + envc + 1 NUL-terminated strings: argv, environment on top of the image's, cwd.

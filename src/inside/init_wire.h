@@ -95,6 +95,7 @@ enum init_exec_flags {
     INIT_EXEC_SCRIPT = 1U << 3, /* argv is one shell command string of any size */
     INIT_EXEC_POSTURE =
         1U << 4, /* no program: the confined process prints its own /proc/self/status and ends */
+    INIT_EXEC_BASH = 1U << 6, /* with INIT_EXEC_SCRIPT: for bash, or for sh where there is none */
     INIT_EXEC_PROGRAM = 1U << 5, /* the last descriptor that came along is executed, not argv[0] */
 };
 

@@ -13,7 +13,7 @@ import shutil
 import socket
 
 import pytest
-from boxlib import BUILD
+from boxlib import BUILD, box
 from hostlib import mount_dir
 from mcplib import Wrapper
 from netstage import HOST, INTERNET, PRIVATE, has_programs
@@ -139,6 +139,49 @@ def test_a_mounted_cache_makes_the_network_unnecessary(world, run, project, tool
     assert second.value("facts")["needed"] == 42 and world.packages.asked == []
 
 
+@pytest.mark.parametrize("tool", ["npx", "uvx"])
+def test_the_second_start_of_a_server_downloads_no_package_again(world, run, project, tool, request):
+    """Nobody asked for a cache. Another command line is another server, which trusts nothing that the first has left."""
+    if tool == "npx":
+        need_npm()
+        options, env, words = world.npm_env(), {}, ["npx", "-y", NAME]
+    else:
+        env = request.getfixturevalue("uv")
+        options, words = world.uv_env(), ["uvx", NAME]
+    env = {**env, "XDG_CACHE_HOME": str(project)}
+
+    def packages_for(*more):
+        world.packages.forget()
+        w = run(*options, "--", *words, *more, env=env)
+        w.initialize()
+        assert w.value("facts")["needed"] == 42 and w.close()[0] == 0
+        return {path for path in world.packages.asked if path.endswith((".tgz", ".whl"))}
+
+    assert len(packages_for()) == 2
+    assert packages_for() == set()
+    assert len(packages_for("--another")) == 2
+    assert (project / "box").stat().st_mode & 0o777 == 0o700
+    assert len(list((project / "box/mcp").iterdir())) == 2
+
+
+def test_an_agent_that_the_host_has_not_is_installed_in_its_session_once(world, project):
+    need_npm()
+    (project / ".git").mkdir()
+
+    def start():
+        world.packages.forget()
+        done = box("agent", "codex", *world.npm_env(), "--", "a", "b", sock=world.daemon.sock, cwd=project,
+                   env={"HOME": "/nowhere", "PATH": "/usr/local/bin:/usr/bin:/bin"})
+        assert done.returncode == 0, done.stderr
+        assert "'codex' is not on this host: npm installs @openai/codex in the session, once" in done.stderr
+        return json.loads(done.stdout), world.packages.asked.copy()
+
+    first, asked = start()
+    assert first["argv"] == ["-c", 'sandbox_mode="danger-full-access"', "a", "b"] and first["cwd"] == "/workspace"
+    assert first["file"].startswith("/home/box/.local/") and any(path.endswith(".tgz") for path in asked)
+    assert start() == (first, [])
+
+
 def test_requirements_are_downloaded_before_the_start(world, run, project):
     (project / "server.py").write_text(PYTHON_SERVER)
     (project / "requirements.txt").write_text("tiny-needed\n")
@@ -206,6 +249,7 @@ def test_a_boxd_of_an_ordinary_user_downloads_too_and_has_the_same_rules(world, 
     try:
         w = run(*world.npm_env(), "--", "npx", "-y", NAME, sock=daemon.sock)
         world.check(w, "node")
+        assert "trying without a cache" in w.so_far(), "the cache of one user cannot be mounted by another's boxd"
         places = [[a, 8080] for a in (*PRIVATE, "127.0.0.1", HOST)]
         assert set(w.value("connect", places=places)) <= REFUSED
         assert w.value("connect", places=[[INTERNET[1], 8080]]) == ["connected"]

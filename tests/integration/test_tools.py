@@ -31,6 +31,15 @@ def test_exec(tool):
     assert r["status"] == "timed_out" and r["stderr"] == "Command timed out after 1 seconds."
 
 
+def test_exec_reads_a_command_as_bash_does_where_there_is_one(api, sid, tool):
+    """What models write. The API's own exec stays with sh."""
+    bash = 'a=(one two); [[ ${a[1]} == t* ]] && echo "${a[1]}" "$0" <(:)'
+    assert tool("exec", command=bash)["stdout"].startswith("two bash /dev/fd/")
+    long = tool("exec", command=f"{bash} # {'x' * (200 << 10)}")  # more than one argument can hold
+    assert long["exit_code"] == 0 and long["stdout"].startswith("two /proc/self/fd/3 ")
+    assert api.sh(sid, "echo $0 ${BASH_VERSION:-none}")["stdout"] == "sh none\n"
+
+
 def test_exec_shows_a_part_and_keeps_the_whole(api, sid, tool):
     r = tool("exec", command="seq 100000")
     assert r["stdout_truncated"] and r["truncated"] and len(r["stdout"]) <= 4000

@@ -5,12 +5,14 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import threading
+import weakref
 
 from boxlib import BUILD
-from hostlib import SCALE
+from hostlib import SCALE, mount_dir
 
 # 50 ms, and a slow retry that still comes within a test.
 QUICK = "0.05,0.05,0.05,0.3"
@@ -95,7 +97,10 @@ class Wrapper:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("BOX_")}
         if sock is not None:
             environment["BOX_HOST"] = f"unix://{sock}"
-        environment.update(env or {})
+        # A cache of its own: what one test has downloaded is not there for another.
+        cache = mount_dir("box-mcp-cache-")
+        weakref.finalize(self, shutil.rmtree, cache, ignore_errors=True)
+        environment.update({"XDG_CACHE_HOME": str(cache), **(env or {})})
         options = [*(["--network", network] if network else []), *(["--retry-delays", delays] if delays else [])]
         self.limit = limit * SCALE
         self.process = subprocess.Popen([str(BUILD / "box"), "mcp", "run", *options, *map(str, args)],

@@ -87,6 +87,11 @@ readline.createInterface({input: process.stdin}).on("line", async (line) => {
 '''
 
 
+AGENT = """#!/usr/bin/env node
+console.log(JSON.stringify({argv: process.argv.slice(2), cwd: process.cwd(), file: process.argv[1]}));
+"""
+
+
 def tarball(files):
     """As `npm pack` makes them."""
     out = io.BytesIO()
@@ -123,6 +128,7 @@ class Packages:
         self.npm, self.index = f"{self.url}/npm/", f"{self.url}/simple/"
         self.asked, self.peers, self.files = [], set(), {}
         self._add_npm(NEEDED, {"index.js": "module.exports = 42;\n"})
+        self._add_npm("@openai/codex", {"index.js": AGENT}, bin={"codex": "index.js"})
         self._add_npm(NAME, {"index.js": NODE_SERVER}, dependencies={NEEDED: "^1.0.0"}, bin={NAME: "index.js"})
         self._add_wheel(NEEDED, "tiny_needed", "VALUE = 42\n")
         self._add_wheel(NAME, "tiny_server", PYTHON_SERVER, requires=[NEEDED], script=NAME)
@@ -142,7 +148,7 @@ class Packages:
         document = {"name": name, "dist-tags": {"latest": VERSION}, "versions": {
             VERSION: {**package, "dist": {"tarball": self.url + path, "integrity": integrity}}}}
         self.files[path] = ("application/octet-stream", data)
-        self.files[f"/npm/{name}"] = ("application/json", json.dumps(document).encode())
+        self.files["/npm/" + name.replace("/", "%2f")] = ("application/json", json.dumps(document).encode())
 
     def _add_wheel(self, name, module, text, **more):
         data = wheel(name, module, text, **more)
@@ -170,6 +176,8 @@ class Packages:
                 self.send_response(404 if data is None else 200)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(data or b"")))
+                if path.endswith((".tgz", ".whl")):  # as public registries have it
+                    self.send_header("Cache-Control", "public, max-age=31536000, immutable")
                 self.end_headers()
                 if self.command != "HEAD":
                     self.wfile.write(data or b"")

@@ -237,12 +237,12 @@ static struct task *exec_start(struct tasks *home, const struct exec_request *re
     static char *const files[] = {(char *)(uintptr_t)GUEST_PROGRAM, (char *)(uintptr_t)GUEST_FILES,
                                   NULL};
     char *const *argv = req->files ? files : req->argv;
-    struct guest_head head = {.type = GUEST_START,
-                              .id = id,
-                              .flags = (req->with_stdin ? GUEST_START_STDIN : 0) |
-                                       (req->tty ? GUEST_START_TTY : 0) |
-                                       (req->posture ? GUEST_START_POSTURE : 0) |
-                                       (argv == NULL ? GUEST_START_SCRIPT : 0)};
+    struct guest_head head = {
+        .type = GUEST_START,
+        .id = id,
+        .flags = (req->with_stdin ? GUEST_START_STDIN : 0) | (req->tty ? GUEST_START_TTY : 0) |
+                 (req->posture ? GUEST_START_POSTURE : 0) |
+                 (argv == NULL ? GUEST_START_SCRIPT : 0) | (req->bash ? GUEST_START_BASH : 0)};
     char *const *const envs[2] = {sb->spec->env, req->env};
     int r = pack(&strings, &start, argv, req->cmd != NULL ? req->cmd : "", envs,
                  req->cwd != NULL ? req->cwd : sb->spec->workdir);

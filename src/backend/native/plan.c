@@ -417,7 +417,7 @@ int native_pack(struct buf *out, struct init_exec *head, const struct exec_reque
     } else {
         const char *cmd = req->cmd != NULL ? req->cmd : "";
         head->argc = 1;
-        head->flags |= INIT_EXEC_SCRIPT;
+        head->flags |= INIT_EXEC_SCRIPT | (req->bash ? INIT_EXEC_BASH : 0U);
         r = buf_append(out, cmd, strlen(cmd) + 1);
     }
     head->envc = (uint32_t)strv_len(env);

@@ -23,6 +23,11 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
     [VERB_EXEC] = {"exec", "[--] CMD [ARG...]",
      "Run a command in a session that exists.", .wants_command = true, .min_names = 1, .max_names = 1,
      .name_word = "SESSION"},
+    [VERB_AGENT] = {"agent", "[--] [ARG...]",
+     "Run a coding agent in a sandbox, with the project around the current directory: claude, codex, gemini, opencode "
+     "or a program of yours.",
+     .wants_command = true, .maybe_command = true, .min_names = 1, .max_names = 1, .name_word = "NAME", .any_word = true,
+     .words = "claude codex gemini opencode"},
     [VERB_CP] = {"cp", NULL,
      "Copy files into a session or out of it: SESSION:PATH is inside, - is a tar archive on standard input or output.",
      .min_names = 2, .max_names = 2, .name_word = "SRC DST", .any_word = true},
@@ -75,17 +80,27 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
 };
 
 #define COMMAND (FOR(RUN) | FOR(EXEC))
-#define SESSION (FOR(RUN) | FOR(MCP_RUN) | FOR(MCP_SERVE))
+#define SESSION (FOR(RUN) | FOR(AGENT) | FOR(MCP_RUN) | FOR(MCP_SERVE))
 #define LIMITS (SESSION | FOR(UPDATE))
 
 const struct arg_option arg_options[] = {
     {"session", "ID", ARG_SESSION, SPEC_SESSION_ID,
-     "Use this session, made when it does not exist, and keep it until it is removed.", FOR(RUN) | FOR(MCP_SERVE)},
+     "Use this session, made when it does not exist, and keep it until it is removed.", FOR(RUN) | FOR(AGENT) | FOR(MCP_SERVE)},
     {"temporary", NULL, ARG_FLAG, offsetof(struct args, temporary),
      "Remove the session when it is idle or boxd ends, instead of keeping it.", FOR(RUN)},
     {"name", "ID", ARG_SESSION, SPEC_SESSION_ID, "The same as --session.", FOR(RUN)},
     {"rm", NULL, ARG_FLAG, offsetof(struct args, remove),
      "Remove the session when the command ends; without a name that is so anyway.", FOR(RUN)},
+    {"rm", NULL, ARG_FLAG, offsetof(struct args, remove),
+     "Remove the session when the agent ends, with all but the project.", FOR(AGENT)},
+    {"settings", NULL, ARG_FLAG, offsetof(struct args, settings),
+     "Mount the agent's own settings of your home (~/.claude, ~/.codex, ...), writable.", FOR(AGENT)},
+    {"keys", "on|off", ARG_CHOICE, offsetof(struct args, keys),
+     "Whether the agent gets its API keys of your environment. Default on.", FOR(AGENT)},
+    {"cache", "own|shared", ARG_CHOICE, offsetof(struct args, cache),
+     "Packages that were downloaded: kept in the session, or shared by your agents that say so. Default own.", FOR(AGENT)},
+    {"cache", "own|off", ARG_CHOICE, offsetof(struct args, cache),
+     "Whether packages that were downloaded are kept for the next start of this server. Default own.", FOR(MCP_RUN)},
     {"attack", NULL, ARG_FLAG, offsetof(struct args, attack),
      "Try to break out of throw-away sessions, and report which walls hold; takes up to a minute.", FOR(DOCTOR)},
     {"backend", "native|runsc|docker|podman", ARG_TEXT, offsetof(struct args, backend),
@@ -110,19 +125,20 @@ const struct arg_option arg_options[] = {
      "Show a path of the host inside, writable unless ro.", SESSION, .letter = 'v', .many = true},
     {"volume", "HOST:BOX[:ro|rw]", ARG_MOUNT, SPEC_EXTRA_MOUNTS, "The same as --mount.", SESSION, .many = true},
     {"publish", "[ADDR:][HOST_PORT:]PORT", ARG_LIST, offsetof(struct args, publish),
-     "Listen on a port of the host (of 127.0.0.1; any free one) for a server in the session.", FOR(RUN), .letter = 'p',
+     "Listen on a port of the host (of 127.0.0.1; any free one) for a server in the session.", FOR(RUN) | FOR(AGENT), .letter = 'p',
      .many = true},
     {"allow-host", "ADDR:PORT[:INSIDE_PORT]", ARG_LIST, offsetof(struct args, allow_hosts),
      "Let the session reach this service of the host, at 127.0.0.1:PORT inside; --network need not be on.",
-     FOR(RUN) | FOR(MCP_RUN), .many = true},
+     FOR(RUN) | FOR(AGENT) | FOR(MCP_RUN), .many = true},
     {"best-effort", NULL, ARG_FLAG, offsetof(struct args, best_effort),
-     "Take a session without a limit or an image that cannot be had here, instead of an error.", FOR(RUN) | FOR(MCP_RUN)},
+     "Take a session without a limit or an image that cannot be had here, instead of an error.",
+     FOR(RUN) | FOR(AGENT) | FOR(MCP_RUN)},
     {"timeout", "TIME", ARG_TIME, SPEC_TIMEOUT_SEC,
-     "Kill the command and all it started after that long: 30s, 5m, 1h30m; seconds without a unit.", COMMAND},
+     "Kill the command and all it started after that long: 30s, 5m, 1h30m; seconds without a unit.", COMMAND | FOR(AGENT)},
     {"env", "NAME[=VALUE]", ARG_SECRETS, offsetof(struct args, envs),
-     "Variable of the command; a name alone takes the value it has here.", COMMAND, .letter = 'e', .many = true},
+     "Variable of the command; a name alone takes the value it has here.", COMMAND | FOR(AGENT), .letter = 'e', .many = true},
     {"env-file", "FILE", ARG_LIST, offsetof(struct args, env_files),
-     "File with a variable of the command on each line.", COMMAND, .many = true},
+     "File with a variable of the command on each line.", COMMAND | FOR(AGENT), .many = true},
     {"workdir", "DIR", ARG_FIELD, SPEC_WORKDIR, "Directory the command starts in.", COMMAND, .letter = 'w'},
     {"user", "USER", ARG_TEXT, offsetof(struct args, user),
      "The session's own user, by name or number: commands run as no other.", COMMAND, .letter = 'u'},
@@ -162,7 +178,7 @@ const struct arg_option arg_options[] = {
     {"recursive", NULL, ARG_FLAG, offsetof(struct args, recursive), "Copy a directory with all it holds.", FOR(CP),
      .letter = 'r'},
     {"quiet", NULL, ARG_FLAG, offsetof(struct args, quiet), "Names of sessions only.", FOR(PS), .letter = 'q'},
-    {"quiet", NULL, ARG_FLAG, offsetof(struct args, quiet), "Do not tell what box waits for, nor how much is copied.", FOR(RUN) | FOR(CP),
+    {"quiet", NULL, ARG_FLAG, offsetof(struct args, quiet), "Do not tell what box waits for, nor how much is copied.", FOR(RUN) | FOR(AGENT) | FOR(CP),
      .letter = 'q'},
     {"format", "json|table|TEMPLATE", ARG_TEXT, offsetof(struct args, format),
      "A JSON object on each line, a table, or a template such as '{{.Name}} {{.State}}'.", FOR(PS)},
@@ -315,10 +331,11 @@ static char *verb_name(const char *first, const char *second)
 static int check_command(const struct args *a, const struct arg_cursor *c, struct err *err)
 {
     const struct arg_verb *v = &arg_verbs[a->verb];
+    bool missing = a->command == NULL || a->command[0] == NULL;
 
-    if (!c->ended && v->maybe_command)
+    if (missing && v->maybe_command && (!c->ended || a->verb == VERB_AGENT))
         return 0;
-    if (a->command == NULL || a->command[0] == NULL)
+    if (missing)
         return err_set(err, ERR_INVALID, "no command: box %s %s%s[OPTION...] %s", v->name,
                        v->max_names > 0 ? v->name_word : "", v->max_names > 0 ? " " : "",
                        v->synopsis);
@@ -376,7 +393,7 @@ static int check_spec(struct args *a, struct err *err)
 {
     if ((a->given & FIELD_BIT(SPEC_SESSION_ID)) == 0) {
         free(a->spec->session_id);
-        a->spec->session_id = xstrdup(a->names != NULL ? a->names[0] : "unnamed");
+        a->spec->session_id = xstrdup(a->verb == VERB_EXEC ? a->names[0] : "unnamed");
     }
     return spec_validate(a->spec, err);
 }
@@ -393,7 +410,7 @@ static int check_args(struct args *a, const struct arg_cursor *c, struct err *er
         r = err_set(err, ERR_INVALID, "'box %s' takes no command", v->name);
     if (r >= 0 && v->wants_command)
         r = check_command(a, c, err);
-    if (r >= 0 && v->wants_command && !v->maybe_command)
+    if (r >= 0 && v->wants_command && a->verb != VERB_MCP_RUN)
         r = args_resolve_env(a, err);
     if (r >= 0)
         r = check_user(a, err);

@@ -19,6 +19,7 @@ struct spec;
 enum verb {
     VERB_RUN,
     VERB_EXEC,
+    VERB_AGENT,
     VERB_CP,
     VERB_PORT,
     VERB_PS,
@@ -52,6 +53,12 @@ enum verb {
 #define ARGS_MCP_HOST_PATH_MODE MOUNT_RO
 #define ARGS_MCP_STARTUP_SEC 120
 
+/* The same of `box agent`: an agent talks to its model, compiles and runs tests. */
+#define ARGS_AGENT_NETWORK NETWORK_ON
+#define ARGS_AGENT_MEMORY_MB 4096
+#define ARGS_AGENT_CPUS 2
+#define ARGS_AGENT_PIDS 1024
+
 struct args {
     enum verb verb;
     enum verb topic;         /* VERB_HELP: of this verb; VERB_HELP itself is help on the whole */
@@ -67,6 +74,8 @@ struct args {
     const char *install;
     const char *retry_delays;
     const char *inside_dir;
+    const char *cache;   /* of `agent`, too */
+    const char *keys;    /* of `agent` */
     const char *backend; /* these too, of `doctor --attack` */
     const char *format;
     const char *output;
@@ -89,6 +98,7 @@ struct args {
     bool force;
     bool remove; /* the session ends with its command, though it has a name */
     bool follow;
+    bool settings; /* of a coding agent: its own directories in the home are mounted */
     bool help;
     bool version;
 };
@@ -128,7 +138,7 @@ struct arg_verb {
     const char *name_word; /* what a name is, for messages */
     bool any_word;         /* names need not be those of sessions */
     const char *words;     /* what the first name can be, for shells; NULL: anything */
-    bool maybe_command;    /* with wants_command: something else may stand for it */
+    bool maybe_command;    /* with wants_command: it may be missing */
     const char *alias;     /* another name; NULL: none */
 };
 

@@ -29,6 +29,10 @@ static const struct {
     size_t field; /* enum spec_field */
     int64_t number;
 } verb_defaults[] = {
+    {VERB_AGENT, SPEC_NETWORK, ARGS_AGENT_NETWORK},
+    {VERB_AGENT, SPEC_MEMORY_MB, ARGS_AGENT_MEMORY_MB},
+    {VERB_AGENT, SPEC_CPUS, ARGS_AGENT_CPUS},
+    {VERB_AGENT, SPEC_PIDS_LIMIT, ARGS_AGENT_PIDS},
     {VERB_MCP_RUN, SPEC_NETWORK, ARGS_MCP_NETWORK},
     {VERB_MCP_RUN, SPEC_READ_ONLY_ROOTFS, ARGS_MCP_READ_ONLY_ROOT},
     {VERB_MCP_RUN, SPEC_HOST_PATH_MODE, ARGS_MCP_HOST_PATH_MODE},
@@ -44,14 +48,17 @@ static void put_default(const struct arg_option *o, enum verb verb, struct buf *
     if ((o->kind != ARG_FIELD && o->kind != ARG_SIZE && o->kind != ARG_TIME) || verb == VERB_UPDATE)
         return; /* an update leaves alone what is not given */
     int64_t number = o->where == SPEC_TIMEOUT_SEC ? 0 : f->number;
+    double real = f->real;
     for (size_t i = 0; i < ARRAY_SIZE(verb_defaults); i++)
-        if (verb_defaults[i].verb == verb && verb_defaults[i].field == o->where)
+        if (verb_defaults[i].verb == verb && verb_defaults[i].field == o->where) {
             number = verb_defaults[i].number;
+            real = (double)number;
+        }
     const char *unit = o->kind == ARG_SIZE ? "m" : o->kind == ARG_TIME ? "s" : "";
     if (f->kind == FIELD_INT && number != 0)
         (void)buf_printf(out, " Default %lld%s.", (long long)number, unit);
     else if (f->kind == FIELD_REAL)
-        (void)buf_printf(out, " Default %g.", f->real);
+        (void)buf_printf(out, " Default %g.", real);
     else if (f->kind == FIELD_BOOL)
         (void)buf_printf(out, " Default %s.", number != 0 ? "on" : "off");
     else if (f->kind == FIELD_ENUM)

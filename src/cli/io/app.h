@@ -153,6 +153,7 @@ void daemon_stop(struct daemon *d);
 
 /* The verbs. Each returns an exit status, or a negative errno with err filled. */
 int verb_command(struct app *app, const struct args *args, struct err *err); /* run, exec */
+int verb_agent(struct app *app, const struct args *args, struct err *err);
 int verb_cp(struct app *app, const struct args *args, struct err *err);
 int verb_port(struct app *app, const struct args *args, struct err *err);
 int verb_ps(struct app *app, const struct args *args, struct err *err);

@@ -449,3 +449,48 @@ char *mcp_chain_find(const struct mcp_fs *fs, const char *command, const char *p
         (void)add_program(fs, dir, tool->companion, ret);
     return xstrdup(MCP_CHAIN "/bin");
 }
+
+#define MODULES "/lib/node_modules/"
+#define VERSIONS MCP_CHAIN "/versions"
+
+/* ~/.local/bin/claude leads to ~/.local/share/claude/versions/2.1.0, and to another file after each
+ * update. A session that is kept has the directory, so that the next version is there as well. */
+static char *add_versions(const char *found, const char *real, const char *home,
+                          struct mcp_roots *ret)
+{
+    AUTO_FREE char *dir = dir_of(real);
+    AUTO_FREE char *share = xasprintf("%s/.local/share", home != NULL ? home : "");
+
+    if (home == NULL || str_eq(found, real) || str_eq(dir, share) || !path_at_or_below(dir, share))
+        return NULL;
+    mcp_roots_add(ret, dir, VERSIONS);
+    return xasprintf(VERSIONS "/%s", base_of(real));
+}
+
+char *mcp_agent_find(const struct mcp_fs *fs, const char *name, const char *path, const char *home,
+                     struct mcp_roots *ret, char **ret_path)
+{
+    AUTO_FREE char *dir = find_program_dir(fs, name, name, path);
+    AUTO_FREE char *found = dir != NULL ? xasprintf("%s/%s", dir, name) : NULL;
+    AUTO_FREE char *real = found != NULL ? fs->real(found) : NULL;
+
+    if (real == NULL)
+        return NULL;
+    const char *modules = strstr(real, MODULES);
+    bool of_system = is_system(found) && is_system(real);
+    *ret_path = !of_system && modules != NULL ? mcp_chain_find(fs, "node", path, home, ret) : NULL;
+    if (*ret_path == NULL)
+        *ret_path = xstrdup("");
+    if (of_system)
+        return TAKE_PTR(found);
+    if (modules != NULL) {
+        AUTO_FREE char *host = xstrndup(real, (size_t)(modules - real) + strlen(MODULES) - 1);
+        mcp_roots_add(ret, host, MCP_CHAIN "/lib/node_modules");
+        return xasprintf(MCP_CHAIN MODULES "%s", modules + strlen(MODULES));
+    }
+    char *versioned = add_versions(found, real, home, ret);
+    if (versioned != NULL)
+        return versioned;
+    (void)add_program(fs, dir, name, ret);
+    return xasprintf(MCP_CHAIN "/bin/%s", name);
+}

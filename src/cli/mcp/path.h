@@ -9,6 +9,8 @@
 
 #include "base/cleanup.h"
 
+struct err;
+
 enum mcp_kind { MCP_MISSING, MCP_FILE, MCP_DIR };
 
 /* What is asked of a file system. */
@@ -59,3 +61,15 @@ bool mcp_command_builds(const char *command);
  * NULL: nothing is needed, or we do not know how to show this tool. */
 char *mcp_chain_find(const struct mcp_fs *fs, const char *command, const char *path,
                      const char *home, struct mcp_roots *ret);
+
+/* The same for a coding agent, which may be any program of the user's: one of the system needs
+ * nothing, one that npm has installed needs the modules that it lies in and a node, any other is
+ * taken as a program that needs nothing beside it. Returns how it is called inside (owned), and in
+ * *ret_path what must be on PATH for it ("": nothing more, owned). NULL: PATH has no such program.
+ */
+char *mcp_agent_find(const struct mcp_fs *fs, const char *name, const char *path, const char *home,
+                     struct mcp_roots *ret, char **ret_path);
+
+/* cache.c: makes the package cache of that name for this user, and adds what has to be mounted,
+ * writable, to use it. Boxes that share a cache can choose each other's code. */
+int mcp_cache_open(const char *name, struct mcp_roots *ret, struct err *err);

@@ -49,6 +49,8 @@ static void put_mounts(struct jw *w, const struct mcp_plan *p, const struct spec
             put_mount(w, &begun, &p->roots.list[i], p->server.box.host_path_mode);
     for (size_t i = 0; i < p->chain.n; i++) /* read-only, whatever the others are */
         put_mount(w, &begun, &p->chain.list[i], MOUNT_RO);
+    for (size_t i = 0; i < p->cache.n; i++)
+        put_mount(w, &begun, &p->cache.list[i], MOUNT_RW);
     for (size_t i = 0; i < spec->n_extra_mounts; i++) {
         const struct mount_spec *m = &spec->extra_mounts[i];
         const struct mcp_root root = {.host = m->host_path, .inside = m->mount_path};
@@ -144,10 +146,9 @@ static const char venv[] =
     "export VIRTUAL_ENV=\"$state/venv\" PATH=\"$state/venv/bin:$PATH\" "
     "PIP_DISABLE_PIP_VERSION_CHECK=1\n";
 
-static const char pip_package[] = "python -m pip install --no-cache-dir \"$project\"\n"
+static const char pip_package[] = "python -m pip install \"$project\"\n"
                                   "[ \"$project\" = /workspace ] || rm -rf \"$project\"\n";
-static const char pip_requirements[] =
-    "python -m pip install --no-cache-dir -r /workspace/requirements.txt\n";
+static const char pip_requirements[] = "python -m pip install -r /workspace/requirements.txt\n";
 
 static const char npm[] =
     "cd \"$project\"\n"
@@ -270,9 +271,12 @@ int mcp_write_prepare(const struct mcp_plan *p, struct buf *out)
 {
     AUTO_DONE(buf) struct buf script = BUF_INIT(65536);
     AUTO_STRV char **given = mcp_env_for_install(p->server.env);
-    AUTO_STRV char **env = mcp_env_with(mcp_env_defaults(p->server.box.network), given);
+    AUTO_STRV char **defaults = mcp_env_defaults(p->server.box.network);
     struct jw w = JW_INIT(out);
 
+    if (p->cache.n == 0)
+        strv_add(&defaults, "PIP_NO_CACHE_DIR=1"); /* it would fill a home that is thrown away */
+    AUTO_STRV char **env = mcp_env_with(TAKE_PTR(defaults), given);
     write_script(&p->prepare, &script);
     const char *const argv[] = {"/bin/sh",  "-c",    buf_str(&script), "sh",
                                 p->command, p->venv, p->chain_path};

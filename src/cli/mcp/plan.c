@@ -15,10 +15,13 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/host_path.h"
 #include "base/json.h"
+#include "base/sha256.h"
 #include "base/str.h"
 #include "base/strv.h"
 #include "cli/args/args.h"
+#include "cli/io/text.h"
 #include "spec/model.h"
 #include "spec/spec.h"
 
@@ -490,6 +493,73 @@ static void rewrite_paths(struct mcp_plan *p, const struct args *args)
     mcp_roots_done(&staged);
 }
 
+/* The cache. */
+
+static void add_part(struct sha256 *s, const char *kind, const char *text, size_t len)
+{
+    sha256_add(s, kind, strlen(kind) + 1);
+    sha256_add(s, text, len);
+    sha256_add(s, "", 1);
+}
+
+/* Of all that makes this box what it is, but for the values of variables: another command line,
+ * other rights or another directory of the host is another box, which need not trust this one. */
+static char *cache_name(const struct mcp_plan *p, const struct spec *spec)
+{
+    const struct mcp_box *b = &p->server.box;
+    AUTO_STRV char **words = words_of(&p->server);
+    AUTO_FREE char *rights =
+        xasprintf("%s %s %s", network_names[b->network], mount_mode_names[b->host_path_mode],
+                  b->image != NULL ? b->image : "");
+    char digest[SHA256_HEX + 1];
+    struct sha256 s;
+
+    sha256_init(&s);
+    add_part(&s, "box", rights, strlen(rights));
+    for (size_t i = 0; i < strv_len(words); i++)
+        add_part(&s, "word", words[i], strlen(words[i]));
+    for (size_t i = 0; i < strv_len(p->server.env); i++)
+        add_part(&s, "env", p->server.env[i], strcspn(p->server.env[i], "="));
+    for (size_t i = 0; i < p->roots.n; i++)
+        add_part(&s, "root", p->roots.list[i].host, strlen(p->roots.list[i].host));
+    for (size_t i = 0; i < spec->n_extra_mounts; i++) {
+        const struct mount_spec *m = &spec->extra_mounts[i];
+        add_part(&s, mount_mode_names[m->mode], m->host_path, strlen(m->host_path));
+    }
+    sha256_hex(&s, digest);
+    return xasprintf("mcp/%s-%.16s", p->name, digest);
+}
+
+static bool target_taken(const struct spec *spec, const char *target)
+{
+    for (size_t i = 0; i < spec->n_extra_mounts; i++)
+        if (path_at_or_below(spec->extra_mounts[i].mount_path, target) ||
+            path_at_or_below(target, spec->extra_mounts[i].mount_path))
+            return true;
+    return false;
+}
+
+/* For a server that downloads when it starts. Without a cache it only starts more slowly. */
+static void find_cache(struct mcp_plan *p, const struct args *args)
+{
+    const struct mcp_project *project = &p->prepare.project;
+    bool installs =
+        p->prepare.install && (project->python_package || project->requirements || project->node);
+    AUTO_DONE(mcp_roots) struct mcp_roots all = {0};
+    struct err err;
+
+    if (str_eq(args->cache, "off") || !(installs || mcp_command_installs(p->server.command)))
+        return;
+    AUTO_FREE char *name = cache_name(p, args->spec);
+    if (mcp_cache_open(name, &all, &err) < 0) {
+        text_say("%s: no package cache: %s", p->name, err.msg);
+        return;
+    }
+    for (size_t i = 0; i < all.n; i++)
+        if (!target_taken(args->spec, all.list[i].inside))
+            mcp_roots_add(&p->cache, all.list[i].host, all.list[i].inside);
+}
+
 static int set_delays(struct mcp_plan *p, const struct args *args, struct err *err)
 {
     const char *delays =
@@ -523,6 +593,7 @@ int mcp_plan_make(const struct args *args, struct mcp_plan *p, struct err *err)
     plan_preparation(p, args);
     rewrite_paths(p, args);
     find_chain(p);
+    find_cache(p, args);
     id_random(random);
     (void)str_fmt(p->session_id, sizeof(p->session_id), "mcp-%s", random);
     return 0;
@@ -533,6 +604,7 @@ void mcp_plan_done(struct mcp_plan *p)
     mcp_server_done(&p->server);
     mcp_roots_done(&p->roots);
     mcp_roots_done(&p->chain);
+    mcp_roots_done(&p->cache);
     free(p->chain_path);
     free(p->name);
     free(p->command);

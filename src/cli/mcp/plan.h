@@ -65,6 +65,7 @@ struct mcp_plan {
     struct mcp_roots roots;   /* owned; directories of the host to mount */
     struct mcp_roots chain;   /* owned; the command itself, when it is the user's own tool */
     char *chain_path;         /* owned; its directory on PATH inside; "": none */
+    struct mcp_roots cache;   /* owned; what it has downloaded, for its next start */
     struct mcp_prepare prepare;
     char *command;      /* owned; as it is called inside */
     char **inside_args; /* owned */

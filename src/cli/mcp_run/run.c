@@ -525,6 +525,14 @@ static void refused_for_good(struct mcp_run *m, const char *why)
     fail_for_good(m, STATUS_FAILED, more != NULL ? more : why);
 }
 
+/* A cache is a convenience: where boxd mounts nothing of it, the server starts cold. */
+static void hold_without_cache(struct mcp_run *m, const char *why)
+{
+    mcp_say(m, "boxd refuses the session with its package cache (%s); trying without a cache", why);
+    mcp_roots_done(&m->plan.cache);
+    hold_session(m);
+}
+
 static void got_refusal(struct mcp_run *m, const char *about, const char *code, const char *why)
 {
     static const char *const wrong[] = {"invalid", "denied", "conflict", "not_found", NULL};
@@ -536,6 +544,8 @@ static void got_refusal(struct mcp_run *m, const char *about, const char *code, 
         m->hold_asked = false;
         if (m->has_session)
             lose_session(m);
+        else if (m->plan.cache.n > 0 && !m->was_held && !str_eq(code, "limit"))
+            hold_without_cache(m, why);
         else if (is_one_of(code, nowhere) && m->starts == 0)
             box_unavailable(m, why);
         else if (is_one_of(code, wrong))
@@ -586,6 +596,7 @@ static void got_held(struct mcp_run *m, const struct json *v)
         return;
     say_unenforced(m, json_get(v, "unenforced"));
     m->hold_asked = false;
+    m->was_held = true;
     if (m->step == STEP_LEAVE)
         mcp_link_release(m);
     else

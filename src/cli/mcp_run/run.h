@@ -105,6 +105,7 @@ struct mcp_run {
     int exit_status;
     bool was_linked; /* there was a boxd at some time */
     bool is_prepared, has_session;
+    bool was_held;                  /* boxd has made the session as the plan has it */
     bool hold_asked;                /* boxd is making the session */
     bool must_release;              /* the session died underneath us */
     bool has_remains;               /* the last process is still to be forgotten */

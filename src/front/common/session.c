@@ -316,7 +316,9 @@ int front_session_get(const struct front *f, const struct front_asker *asker,
         g->made = manager_find(f->manager, g->session) == NULL;
         g->decision = wish.decision;
         g->ready = ready;
-        r = manager_acquire(f->manager, &wish.spec, wish.given, 0, on_session_ready, g, err);
+        /* A session that exists gets no other mounts, and is not used as if it had them. */
+        unsigned mounts = wish.given & FIELD_BIT(SPEC_EXTRA_MOUNTS) ? ACQUIRE_KEEP_MOUNTS : 0;
+        r = manager_acquire(f->manager, &wish.spec, wish.given, mounts, on_session_ready, g, err);
     }
     spec_free(wish.spec);
     if (r < 0) {

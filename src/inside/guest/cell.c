@@ -98,6 +98,7 @@ static _Noreturn void run_child(const struct guest *g, const struct guest_cell *
         .strings_fd = -1,
         .program = -1,
         .script = (req->flags & GUEST_START_SCRIPT) != 0,
+        .bash = (req->flags & GUEST_START_BASH) != 0,
         .posture = (req->flags & GUEST_START_POSTURE) != 0,
         .env = tty ? g->env : g->env + GUEST_ENV_TTY,
         .n_env = tty ? g->n_env : g->n_env - GUEST_ENV_TTY,
