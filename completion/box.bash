@@ -90,6 +90,8 @@ _box() {
     update:--pids) return ;;
     update:--pids-limit) return ;;
     inspect:--format) mapfile -t COMPREPLY < <(compgen -W 'json TEMPLATE' -- "$cur"); return ;;
+    top:--format) mapfile -t COMPREPLY < <(compgen -W 'json table TEMPLATE' -- "$cur"); return ;;
+    stats:--format) mapfile -t COMPREPLY < <(compgen -W 'json table TEMPLATE' -- "$cur"); return ;;
     events:--format) mapfile -t COMPREPLY < <(compgen -W 'json TEMPLATE' -- "$cur"); return ;;
     doctor:--backend) mapfile -t COMPREPLY < <(compgen -W 'native runsc docker podman' -- "$cur"); return ;;
     doctor:--image) return ;;
@@ -140,7 +142,7 @@ _box() {
     esac
     local words=''
     case $verb in
-    '') words='run exec agent cp port ps ls rm stop start pause unpause rename update diff inspect events doctor info config audit mcp completion help --help --version' ;;
+    '') words='run exec agent cp port ps ls rm stop start pause unpause rename update diff inspect top stats events doctor info config audit mcp completion help --help --version' ;;
     mcp) words='run ls logs serve' ;;
     run) words=' --session --temporary --name --rm --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --publish --allow-host --best-effort --timeout --env --env-file --workdir --user --entrypoint --tty --interactive --quiet --help --' ;;
     exec) words=' --timeout --env --env-file --workdir --user --tty --interactive --help --'; [[ $cur == -* ]] || _box_names ;;
@@ -157,6 +159,8 @@ _box() {
     update) words=' --memory --memory-mb --cpus --pids --pids-limit --help'; [[ $cur == -* ]] || _box_names ;;
     diff) words=' --json --help'; [[ $cur == -* ]] || _box_names ;;
     inspect) words=' --format --help'; [[ $cur == -* ]] || _box_names ;;
+    top) words=' --format --help'; [[ $cur == -* ]] || _box_names ;;
+    stats) words=' --format --no-stream --help'; [[ $cur == -* ]] || _box_names ;;
     events) words=' --format --json --help'; [[ $cur == -* ]] || _box_names ;;
     doctor) words=' --attack --backend --image --format --output --json --help' ;;
     info) words=' --json --help' ;;
@@ -167,7 +171,7 @@ _box() {
     mcp\ logs) words=' --follow --help' ;;
     mcp\ serve) words=' --session --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --help' ;;
     completion) words='bash zsh fish --help' ;;
-    help) words='run exec agent cp port ps ls rm stop start pause unpause rename update diff inspect events doctor info config audit mcp completion help --help --version' ;;
+    help) words='run exec agent cp port ps ls rm stop start pause unpause rename update diff inspect top stats events doctor info config audit mcp completion help --help --version' ;;
     esac
     mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W "$words" -- "$cur")
 }

@@ -145,8 +145,15 @@ static void show_result(struct tool_call *c, const struct command_result *r)
     jw_kstrn(&w, "preview", buf_str(&c->text), c->text.len);
     jw_kbool(&w, "truncated", r->cut[0] || r->cut[1]);
     jw_kstr(&w, "truncated_by", r->cut[0] || r->cut[1] ? "chars" : NULL);
+    if (o->remaining > 0) {
+        jw_kint(&w, "remaining", o->remaining);
+        jw_kstr(&w, "exec_id", o->left_as);
+    }
     jw_object_end(&w);
     (void)buf_append(&result->text, buf_str(&c->text), c->text.len);
+    if (o->remaining > 0)
+        (void)buf_printf(&result->text, "%s[left in the background: %u as exec_id %s]",
+                         c->text.len > 0 ? "\n" : "", o->remaining, o->left_as);
     if (o->kind == OUTCOME_EXITED && o->exit_code != 0)
         (void)buf_printf(&result->text, "%s[exit code %d]", c->text.len > 0 ? "\n" : "",
                          o->exit_code);

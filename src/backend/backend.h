@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "inside/usage.h"
+
 struct backend;
 struct err;
 struct exec;
@@ -36,6 +38,7 @@ struct outcome {
     char error[200]; /* why the program never ran, "" when it did */
     uint64_t duration_ns, cpu_ns, max_rss_kb;
     uint32_t remaining; /* processes it left running */
+    char left_as[65];   /* what they are known by: the label of the exec; "": it has none */
     bool unended;       /* it was to end and has not, or not all of it: its sandbox is removed */
 };
 
@@ -57,6 +60,7 @@ struct exec_request {
      * ERR_UNSUPPORTED where there are no files. */
     bool files;
     uint16_t rows, cols;
+    const char *label; /* by which clients know it; NULL: by none */
 };
 
 /* The exec object lives until exec_free(), which may be called in any of these. */
@@ -95,6 +99,22 @@ typedef void backend_created_fn(void *arg, struct sandbox *sb,
                                 const struct err *err);         /* sb NULL: err says why */
 typedef void backend_done_fn(void *arg, const struct err *err); /* err NULL: done */
 typedef void backend_text_fn(void *arg, const char *json, size_t len, const struct err *err);
+/* A process in a sandbox, as the supervisor inside tells. */
+enum backend_owner { BACKEND_OWNER_NONE, BACKEND_OWNER_EXEC, BACKEND_OWNER_PROC };
+struct backend_process {
+    uint32_t pid, parent;     /* inside */
+    enum backend_owner owner; /* what started the tree that it belongs to */
+    bool left;                /* the main process of that tree has ended */
+    char label[72]; /* of an exec, "": none was given; or the number of a managed process */
+    char state;     /* of /proc */
+    uint64_t user_ns, system_ns, age_ns, memory_bytes;
+    char command[192]; /* the process's own word: any bytes */
+};
+/* Borrowed, in the order of their numbers. `more`: there are more than can be told. */
+typedef void backend_top_fn(void *arg, const struct backend_process *rows, size_t n, bool more,
+                            const struct err *err);
+/* `usage` NULL: it could not be found out. */
+typedef void backend_usage_fn(void *arg, const struct inside_usage *usage);
 /* A sandbox that runs, as its backend knows it. Everything is borrowed. */
 struct backend_found {
     const char *backend; /* name of the one that has it */
@@ -264,6 +284,18 @@ struct backend_ops {
      * before the sandbox ends. ERR_CONFLICT when one of them listens there. */
     int (*listen)(struct sandbox *sb, uint16_t port, backend_listening_fn *done, void *arg,
                   struct err *err);
+
+    /* The processes inside. `done` comes in any case, also when the sandbox ends meanwhile. The
+     * supervisor answers, which needs no process of the session's limit; what it says is as
+     * hostile as any output: control characters are for the caller to escape. */
+    int (*top)(struct sandbox *sb, backend_top_fn *done, void *arg, struct err *err);
+    /* Ends what execs of that label have left that do not run any more, and says so when none of it
+     * runs. ERR_NOT_FOUND: they have left nothing. */
+    int (*end_left)(struct sandbox *sb, const char *label, backend_done_fn *done, void *arg,
+                    struct err *err);
+
+    /* Optional: what it uses, as the kernel counts; cheap enough to ask for each second. */
+    int (*usage)(struct sandbox *sb, backend_usage_fn *done, void *arg, struct err *err);
 
     /* The limits and walls in force, read back from the kernel, as a JSON object. */
     int (*receipt)(struct sandbox *sb, backend_text_fn *done, void *arg, struct err *err);

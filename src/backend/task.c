@@ -653,6 +653,7 @@ void tasks_lose(struct tasks *home)
     home->running = 0;
     while ((t = LIST_FIRST(&home->procs)) != NULL)
         lose_proc(t);
+    looks_lose(home);
 }
 
 void tasks_drop(struct tasks *home)
@@ -751,6 +752,7 @@ void tasks_init(struct tasks *home, struct backend *b, const struct tasks_ops *o
     home->loop = loop;
     LIST_INIT(&home->execs);
     LIST_INIT(&home->procs);
+    LIST_INIT(&home->looks);
 }
 
 void tasks_operations(struct backend_ops *ops)
@@ -777,4 +779,6 @@ void tasks_operations(struct backend_ops *ops)
     ops->proc_kill = task_proc_kill;
     ops->proc_end = proc_end;
     ops->proc_free = task_proc_free;
+    ops->top = tasks_top;
+    ops->end_left = tasks_end_left;
 }

@@ -10,6 +10,7 @@
 #include "base/list.h"
 #include "loop/loop.h"
 
+struct inside_process;
 struct task;
 struct tasks;
 
@@ -51,6 +52,12 @@ struct tasks_ops {
     struct task *(*proc_adopt)(struct tasks *home, uint32_t number);
     /* PID 1 does not end a task that it is to end: the sandbox goes. */
     void (*lose)(struct tasks *home);
+    /* Ask for the processes behind that number, which looks_answer() tells; or for the end of what
+     * execs of that label have left. Negative: not now. */
+    int (*list)(struct tasks *home, uint32_t look, uint32_t after);
+    int (*end_left)(struct tasks *home, const char *label);
+    /* Optional: ask for what is used, which looks_used() tells. */
+    int (*usage)(struct tasks *home, uint32_t look);
 };
 
 /* What the transport does for one task. */
@@ -142,8 +149,11 @@ struct tasks {
     const struct tasks_ops *ops;
     struct loop *loop; /* borrowed */
     struct task_list execs, procs;
-    unsigned running; /* execs whose main process is there */
-    bool frozen;      /* nothing that runs in the sandbox can be late */
+    unsigned running;              /* execs whose main process is there */
+    LIST_HEAD(, tasks_look) looks; /* at what runs inside, under way */
+    uint32_t next_look;
+    unsigned n_looks;
+    bool frozen; /* nothing that runs in the sandbox can be late */
 };
 
 /* Sets the operations on commands and processes. */
@@ -178,3 +188,14 @@ void task_proc_later(struct task *t); /* tells all there is to tell, from the lo
 void task_proc_close_stdin(struct proc *p);
 void task_proc_kill(struct proc *p);
 void task_proc_free(struct proc *p);
+
+/* looks.c: questions about what runs inside. */
+int tasks_top(struct sandbox *sb, backend_top_fn *done, void *arg, struct err *err);
+int tasks_end_left(struct sandbox *sb, const char *label, backend_done_fn *done, void *arg,
+                   struct err *err);
+/* What PID 1 answers; `error` is an errno, or 0. */
+void looks_answer(struct tasks *home, uint32_t id, const struct inside_process *rows, size_t n,
+                  int error);
+int tasks_usage(struct sandbox *sb, backend_usage_fn *done, void *arg, struct err *err);
+void looks_used(struct tasks *home, uint32_t id, const struct inside_usage *usage);
+void looks_lose(struct tasks *home); /* they fail, from the loop */

@@ -174,6 +174,25 @@ int fd_read_u64_at(int dirfd, const char *path, uint64_t *ret)
     return str_to_u64(text, ret);
 }
 
+int fd_read_counter_at(int dirfd, const char *path, const char *word, uint64_t *ret)
+{
+    char text[1024];
+    size_t len = strlen(word);
+    ssize_t n = fd_read_file_at(dirfd, path, text, sizeof(text));
+
+    if (n < 0)
+        return (int)n;
+    for (char *at = text; *at != '\0'; at += strspn(at, "\n")) {
+        char *line = at;
+        at += strcspn(at, "\n");
+        if (strncmp(line, word, len) != 0 || line[len] != ' ')
+            continue;
+        *at = '\0';
+        return str_to_u64(line + len + 1, ret);
+    }
+    return -ENOENT;
+}
+
 int fd_set_u64_at(int dirfd, const char *path, uint64_t value, uint64_t *ret)
 {
     char text[32];

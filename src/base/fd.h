@@ -22,6 +22,8 @@ int fd_read_to_buf(int fd, struct buf *b); /* until end of file or -ENOBUFS */
 ssize_t fd_read_file_at(int dirfd, const char *path, char *ret, size_t size);
 int fd_write_file_at(int dirfd, const char *path, const char *text); /* one write(2), no O_CREAT */
 int fd_read_u64_at(int dirfd, const char *path, uint64_t *ret);
+/* The number behind that word, which begins a line; -ENOENT without one. */
+int fd_read_counter_at(int dirfd, const char *path, const char *word, uint64_t *ret);
 /* Writes a number and reads back what the kernel made of it, by one descriptor. */
 int fd_set_u64_at(int dirfd, const char *path, uint64_t value, uint64_t *ret);
 

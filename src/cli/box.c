@@ -66,6 +66,8 @@ static int (*const verbs[VERB_MAX])(struct app *app, const struct args *args, st
     [VERB_UPDATE] = verb_state,
     [VERB_DIFF] = verb_diff,
     [VERB_INSPECT] = verb_inspect,
+    [VERB_TOP] = verb_top,
+    [VERB_STATS] = verb_stats,
     [VERB_EVENTS] = verb_events,
     [VERB_DOCTOR] = verb_doctor,
     [VERB_INFO] = verb_info,

@@ -11,9 +11,10 @@
  * one build and run on one machine; a version that differs is refused at HELLO. boxd treats every
  * field as hostile, because box-guest runs under the same user id as the programs it starts. */
 
+#include "inside/usage.h"
 #include "inside/wire.h"
 
-#define GUEST_WIRE_VERSION 5U
+#define GUEST_WIRE_VERSION 6U
 #define GUEST_PROGRAM "/.box/guest"
 #define GUEST_FILES "files" /* its argument when it is to be box-files (inside/files/wire.h) */
 #define GUEST_DIR "/.box/run"
@@ -27,8 +28,9 @@
 #define GUEST_WINDOW (256U * 1024U)     /* bytes of one stream under way, either direction */
 #define GUEST_RING (1024U * 1024U)      /* stdout of a managed process that is kept for boxd */
 #define GUEST_STDERR_KEPT (64U * 1024U)
-#define GUEST_CONNS_MAX 64U /* connections of boxd to servers inside, and of programs to the host  \
-                             */
+#define GUEST_CONNS_MAX                                                                            \
+    64U /* connections of boxd to servers inside, and of programs to the host                      \
+         */
 #define GUEST_HOST_CONNS_MAX 32U /* of these, those of programs to the host */
 #define GUEST_LISTENS_MAX 16U
 #define GUEST_SECRET_LEN 16U
@@ -58,6 +60,9 @@ enum guest_type {
                         after linger_ns */
     GUEST_CONNECT,   /* struct guest_connect: to a server inside; ids are numbers of their own */
     GUEST_LISTEN,    /* struct guest_connect: for programs inside, see there; ids as of CONNECT */
+    GUEST_LIST,      /* processes; flags: those behind that number; ids are numbers of their own */
+    GUEST_USAGE,     /* what the container uses; ids as those of GUEST_LIST */
+    GUEST_END_LEFT,  /* a label: kills what commands of it have left, and none that still runs */
     /* guest -> boxd */
     GUEST_WELCOME = 32, /* struct guest_welcome, struct guest_check[], struct guest_proc[] */
     GUEST_OUTPUT,       /* bytes; flags: stream. Of a process: struct guest_at first */
@@ -67,6 +72,8 @@ enum guest_type {
     GUEST_GONE,         /* nothing of what was to be forgotten runs any more */
     GUEST_REFUSED,      /* there is no connection of that id, or no listener; flags: errno */
     GUEST_LISTENING,    /* the listener of that id is there */
+    GUEST_USED,         /* struct inside_usage */
+    GUEST_LISTED,       /* struct inside_process[]; flags: an errno, they cannot be listed */
 };
 
 struct guest_hello {
@@ -104,6 +111,7 @@ struct guest_start {
     uint64_t memory_bytes;
     uint16_t rows, cols;
     uint32_t pad;
+    char label[INSIDE_LABEL_SIZE];
 };
 
 enum guest_input_flags {

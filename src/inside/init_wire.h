@@ -15,7 +15,7 @@
 
 #include "inside/wire.h"
 
-#define INIT_WIRE_VERSION 5U
+#define INIT_WIRE_VERSION 6U
 #define INIT_EXECS_MAX 64U /* running at once in one sandbox */
 #define INIT_PROCS_MAX 32U /* managed processes that are known at once */
 #define INIT_INLINE_MAX                                                                            \
@@ -75,6 +75,9 @@ enum init_msg_type {
     /* Connections to servers inside; their ids are numbers of their own. */
     INIT_MSG_CONNECT,   /* boxd -> init: struct init_connect */
     INIT_MSG_CONNECTED, /* init -> boxd: struct init_connected + the socket; one for each CONNECT */
+    INIT_MSG_LIST,      /* boxd -> init: struct init_list */
+    INIT_MSG_LISTED,    /* init -> boxd: struct init_listed, as far as its rows go */
+    INIT_MSG_END_LEFT,  /* boxd -> init: struct init_end_left */
 };
 
 struct init_hello {
@@ -111,6 +114,7 @@ struct init_exec {
     uint16_t rows, cols;
     uint32_t nproc;        /* RLIMIT_NPROC of the command; 0: as the session was made with */
     uint64_t memory_bytes; /* PROC: 0: what the session has */
+    char label[INSIDE_LABEL_SIZE];
 };
 
 enum init_kill_scope { INIT_KILL_MAIN = 1, INIT_KILL_TREE };
@@ -178,4 +182,27 @@ struct init_connected {
     uint32_t id;
     int32_t error;
     uint32_t pad;
+};
+
+/* The processes behind that number. An answer that boxd has no room for is not repeated. */
+struct init_list {
+    uint32_t type;
+    uint32_t id;
+    uint32_t after;
+    uint32_t pad;
+};
+
+struct init_listed {
+    uint32_t type;
+    uint32_t id;
+    int32_t error; /* an errno: they cannot be listed */
+    uint32_t n;
+    struct inside_process rows[INSIDE_LIST_MAX];
+};
+
+/* Kills what commands of that label have left, and nothing of one that still runs. */
+struct init_end_left {
+    uint32_t type;
+    uint32_t pad;
+    char label[INSIDE_LABEL_SIZE];
 };

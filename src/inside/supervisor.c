@@ -4,8 +4,10 @@
 
 #include "inside/supervisor.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -23,10 +25,12 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "inside/wire.h"
 
 #define KERNEL_SIGNALS 64
 #define BLIND_NS 20000000L /* between looks at everything, where poll(2) fails */
 #define DISK_NEARLY_FULL (2ULL << 20)
+#define TICK_NS 10000000ULL /* USER_HZ is 100 on every machine that we build for */
 
 uint64_t supervisor_now(void)
 {
@@ -169,14 +173,7 @@ void supervisor_judge(const struct child_report *report, uint64_t started_ns, in
 
 int supervisor_oom_kills(int group, const char *file, uint64_t *ret)
 {
-    char text[512];
-    ssize_t n = fd_read_file_at(group, file, text, sizeof(text));
-    char *at = n > 0 ? strstr(text, "oom_kill ") : NULL;
-    if (at == NULL)
-        return -ENOENT;
-    at += strlen("oom_kill ");
-    at[strcspn(at, "\n")] = '\0';
-    return str_to_u64(at, ret);
+    return fd_read_counter_at(group, file, "oom_kill", ret) < 0 ? -ENOENT : 0;
 }
 
 /* So little left that no program can go on: not one inode, or less than what a write in large
@@ -214,4 +211,102 @@ int supervisor_connect(uint16_t port, bool ipv6)
     if (connect(fd, to, ipv6 ? sizeof(v6) : sizeof(v4)) < 0 && errno != EINPROGRESS)
         return -errno;
     return TAKE_FD(fd);
+}
+
+/* The list of processes. */
+
+pid_t supervisor_next_pid(struct supervisor_walk *w)
+{
+    uint64_t pid = 0;
+    for (;;) {
+        if (w->at >= w->len) {
+            w->len = syscall(SYS_getdents64, w->fd, w->entries, sizeof(w->entries));
+            w->at = 0;
+        }
+        if (w->len <= 0)
+            return 0;
+        const struct dirent64 *e = (const struct dirent64 *)(const void *)(w->entries + w->at);
+        w->at += e->d_reclen;
+        if (str_to_u64(e->d_name, &pid) == 0 && pid > 1 && pid <= INT_MAX)
+            return (pid_t)pid;
+    }
+}
+
+/* Numbers behind the state, in the order of /proc/PID/stat. */
+enum stat_field {
+    STAT_PARENT,
+    STAT_SESSION = 2,
+    STAT_USER = 10,
+    STAT_SYSTEM,
+    STAT_START = 18,
+    STAT_RSS = 20,
+    STAT_MAX,
+};
+
+static void read_numbers(const char *text, uint64_t ret[STAT_MAX])
+{
+    for (size_t i = 0; i < STAT_MAX; i++) {
+        text += strspn(text, " -"); /* none that we use can be negative */
+        for (; *text >= '0' && *text <= '9'; text++)
+            ret[i] = ret[i] * 10 + (uint64_t)(*text - '0');
+    }
+}
+
+/* "pid (name) state parent …"; the name may hold anything. */
+bool supervisor_process(pid_t pid, struct inside_process *ret)
+{
+    char path[32], text[1024];
+    uint64_t n[STAT_MAX] = {0};
+    struct timespec now = {0};
+    (void)str_fmt(path, sizeof(path), "/proc/%d/stat", pid);
+    if (fd_read_file_at(AT_FDCWD, path, text, sizeof(text)) < 0)
+        return false;
+    const char *name = strchr(text, '('), *end = strrchr(text, ')');
+    if (name == NULL || end == NULL || end < name || strlen(end) < 4)
+        return false;
+    read_numbers(end + 3, n);
+    (void)clock_gettime(CLOCK_BOOTTIME, &now);
+    uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
+    *ret = (struct inside_process){
+        .pid = (uint32_t)pid,
+        .parent = (uint32_t)n[STAT_PARENT],
+        .session = (uint32_t)n[STAT_SESSION],
+        .state = (unsigned char)end[2],
+        .user_ns = n[STAT_USER] * TICK_NS,
+        .system_ns = n[STAT_SYSTEM] * TICK_NS,
+        .age_ns = now_ns > n[STAT_START] * TICK_NS ? now_ns - n[STAT_START] * TICK_NS : 0,
+        .memory_bytes = n[STAT_RSS] * (uint64_t)sysconf(_SC_PAGESIZE)};
+    (void)str_fmt(ret->command, sizeof(ret->command), "[%.*s]", (int)(end - name - 1), name + 1);
+    return true;
+}
+
+/* One that has none, as the dead and the dying, keeps its name. */
+static void read_arguments(struct inside_process *p)
+{
+    char path[32], text[INSIDE_COMMAND_SIZE];
+    (void)str_fmt(path, sizeof(path), "/proc/%u/cmdline", p->pid);
+    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+    while (n > 0 && text[n - 1] == '\0')
+        n--;
+    if (n <= 0)
+        return;
+    for (ssize_t i = 0; i < n; i++)
+        p->command[i] = text[i] != '\0' ? text[i] : ' ';
+    p->command[n] = '\0';
+}
+
+int supervisor_list(uint32_t after, struct inside_process *ret, size_t max)
+{
+    AUTO_CLOSE int fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct supervisor_walk w = {.fd = fd};
+    size_t n = 0;
+    if (fd < 0)
+        return -errno;
+    for (pid_t pid = supervisor_next_pid(&w); pid > 0 && n < max; pid = supervisor_next_pid(&w)) {
+        if ((uint32_t)pid <= after || !supervisor_process(pid, &ret[n]))
+            continue;
+        read_arguments(&ret[n++]);
+    }
+    return (int)n;
 }

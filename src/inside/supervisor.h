@@ -11,6 +11,7 @@
 
 #include "inside/child.h"
 
+struct inside_process;
 struct pollfd;
 struct rusage;
 struct timespec;
@@ -63,3 +64,16 @@ bool supervisor_hit_quota(const char *path, int status);
 /* A non-blocking TCP socket that connects to that port of the loopback address; it may still be
  * connecting. A negative errno: there is none. */
 int supervisor_connect(uint16_t port, bool ipv6);
+
+/* The processes of /proc but PID 1, by their numbers. */
+struct supervisor_walk {
+    int fd; /* of /proc */
+    long len, at;
+    _Alignas(8) char entries[2048];
+};
+pid_t supervisor_next_pid(struct supervisor_walk *w); /* 0: these were all */
+/* All but its owner and its arguments; false: it is gone. */
+bool supervisor_process(pid_t pid, struct inside_process *ret);
+/* The first `max` of those behind that number, without their owners: how many, or a negative
+ * errno. */
+int supervisor_list(uint32_t after, struct inside_process *ret, size_t max);

@@ -50,3 +50,23 @@ struct inside_exited {
     uint32_t pad;
     uint64_t duration_ns, cpu_ns, max_rss_kb;
 };
+
+/* By this boxd and its clients know a command or a managed process; "": by none. The supervisor
+ * keeps it for as long as anything of the tree runs, so that a later boxd finds it again. */
+#define INSIDE_LABEL_SIZE 72U
+
+#define INSIDE_COMMAND_SIZE 192U
+#define INSIDE_LIST_MAX 128U /* processes in one answer; boxd asks for those behind the last */
+
+enum inside_owner { INSIDE_OWNER_NONE, INSIDE_OWNER_EXEC, INSIDE_OWNER_PROC, INSIDE_OWNER_MAX };
+
+/* A process inside, as /proc has it there. `command` is the process's own word. */
+struct inside_process {
+    uint32_t pid, parent, session;
+    uint32_t owner; /* enum inside_owner: what started the tree that it belongs to */
+    uint32_t left;  /* 1: the main process of that tree has ended */
+    uint32_t state; /* a character of /proc */
+    uint64_t user_ns, system_ns, age_ns, memory_bytes;
+    char label[INSIDE_LABEL_SIZE];     /* of the owner */
+    char command[INSIDE_COMMAND_SIZE]; /* arguments with blanks between them, or "[name]" */
+};

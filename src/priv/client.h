@@ -58,8 +58,8 @@ size_t priv_client_found(const struct priv_client *c, const struct priv_item **r
 
 int priv_client_create(struct priv_client *c, const struct plan *plan, priv_reply_fn *fn, void *arg,
                        struct err *err);
-/* PRIV_DESTROY, STOP, PAUSE, UNPAUSE, INSPECT, HELD, KEPT, QUOTA, DIFF or ADOPT: a request that has
- * the name of a sandbox and no more. */
+/* PRIV_DESTROY, STOP, PAUSE, UNPAUSE, INSPECT, USAGE, HELD, KEPT, QUOTA, DIFF or ADOPT: a request
+ * that has the name of a sandbox and no more. */
 int priv_client_ask_about(struct priv_client *c, enum priv_type type, const char *name,
                           priv_reply_fn *fn, void *arg, struct err *err);
 int priv_client_update(struct priv_client *c, const char *name, const struct cgroup_limits *limits,

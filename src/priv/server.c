@@ -510,6 +510,7 @@ static const struct {
     [PRIV_DIFF] = {1U << PRIV_SERVING, priv_on_diff},
     [PRIV_UPDATE] = {1U << PRIV_SERVING, priv_on_update},
     [PRIV_LISTEN] = {1U << PRIV_SERVING, on_listen},
+    [PRIV_USAGE] = {1U << PRIV_SERVING, priv_on_usage},
 };
 
 /* The sandboxes go too, so that no sandbox is left without a box-priv. */

@@ -174,6 +174,7 @@ void priv_diff_stop(struct priv *p); /* a request that waits is answered with an
 
 /* inspect.c */
 int priv_on_inspect(struct priv *p, const void *data, size_t len, struct err *err);
+int priv_on_usage(struct priv *p, const void *data, size_t len, struct err *err);
 int priv_on_probe(struct priv *p, const void *data, size_t len, struct err *err);
 int priv_on_held(struct priv *p, const void *data, size_t len, struct err *err);
 void priv_held_stop(struct priv_session *s); /* a request that waits is answered with an error */

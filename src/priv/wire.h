@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "inside/usage.h"
 #include "sandbox/cgroup/cgroup.h"
 #include "sandbox/net/net.h"
 #include "sandbox/plan/plan.h"
@@ -53,6 +54,7 @@ enum priv_type {
     PRIV_DIFF,   /* what a sandbox has changed of its image; answered with a descriptor: records of
                     'A', 'C' or 'D' (added, changed, deleted), a path and NUL */
     PRIV_LISTEN, /* answered with listening sockets of the sandbox's loopback: IPv4, IPv6 if any */
+    PRIV_USAGE,  /* what a sandbox uses: processor time, memory, processes, disk, network */
     PRIV_TYPE_MAX,
 };
 
@@ -266,6 +268,7 @@ struct priv_reply {
         struct priv_placed placed;
         struct priv_limit limit;
         struct priv_diff diff;
+        struct inside_usage usage;
     };
 };
 /* The size of an answer is part of what both sides of an upgrade agree on. */

@@ -706,6 +706,11 @@ struct session *process_session(const struct process *p)
     return p->session;
 }
 
+uint32_t process_number(const struct process *p)
+{
+    return p->number;
+}
+
 bool process_running(const struct process *p)
 {
     return p->state == PROCESS_RUNNING || p->state == PROCESS_STOPPING;

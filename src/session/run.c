@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "session/events.h"
 #include "session/manager.h"
 #include "session/metrics.h"
@@ -26,6 +27,7 @@ struct run {
     bool quiet;
     unsigned condemned; /* the session, when it began */
     char *id;           /* owned, or NULL */
+    char label[65];     /* what it leaves is known by it: the id, or a random one; "": quiet */
     struct run_result result;
 };
 
@@ -100,6 +102,7 @@ static void on_finished(void *arg, const struct outcome *outcome)
     struct run *r = arg;
     LOG_REQUEST(r->request.id);
     r->result.outcome = *outcome;
+    (void)str_copy(r->result.outcome.left_as, sizeof(r->result.outcome.left_as), r->label);
     explain(r);
     outcome = &r->result.outcome;
     if (r->counted)
@@ -132,6 +135,11 @@ int run_start(struct session *s, const struct run_options *options, const struct
     struct exec_request request = options->exec;
     if (session_spec(s)->own.env_locked && !options->quiet) /* what is quiet is our own */
         request.env = NULL;
+    if (!options->quiet && options->id == NULL)
+        id_random(r->label);
+    else if (!options->quiet)
+        (void)str_copy(r->label, sizeof(r->label), options->id);
+    request.label = r->label;
     int e = r->ops->exec(sb, &request, &exec_events, r, &r->exec, err);
     if (e < 0) {
         if (!options->quiet)

@@ -140,6 +140,55 @@ def test_what_was_written_last_comes_before_the_end(box, sid):
 
 
 @pytest.mark.real
+def test_what_runs_is_listed_with_what_started_it_and_what_was_left_can_be_ended(box, sid):
+    call = box.backend.daemon.client().call
+    r = box.sh(sid, "sleep 1001 & (setsid sleep 1002 >/dev/null 2>&1 &) ; echo done")
+    other = box.sh(sid, "sleep 1003 &")
+    assert (r["remaining"], other["remaining"]) == (2, 1)
+    call("POST", f"/v1/sessions/{sid}/processes", {"process_id": "web", "command": "sleep", "args": ["1004"]})
+
+    def top(query=""):
+        found = call("GET", f"/v1/sessions/{sid}/top{query}")
+        assert not found["truncated"]
+        return {p["command"]: p for p in found["processes"]}
+
+    while (seen := top()).keys() != {f"sleep {n}" for n in (1001, 1002, 1003, 1004)}:
+        assert len(seen) == 4, seen  # web has not come to execve yet
+    owners = {c: (p["exec_id"], p["process_id"], p["background"]) for c, p in seen.items()}
+    assert owners == {"sleep 1001": (r["exec_id"], None, True), "sleep 1002": (r["exec_id"], None, True),
+                      "sleep 1003": (other["exec_id"], None, True), "sleep 1004": (None, "web", False)}
+    assert all(p["pid"] > 1 and p["parent_pid"] >= 1 and p["age_ms"] < 60000 for p in seen.values())
+    call("DELETE", f"/v1/sessions/{sid}/execs/{r['exec_id']}")
+    assert top("?background=1").keys() == {"sleep 1003"} and top().keys() == {"sleep 1003", "sleep 1004"}
+    with pytest.raises(ApiError) as e:
+        call("DELETE", f"/v1/sessions/{sid}/execs/{r['exec_id']}")
+    assert e.value.status == 404 and "has left nothing" in str(e.value)
+
+
+@pytest.mark.real
+def test_what_a_session_uses_is_counted_and_what_is_not_known_is_null(box, sid):
+    client = box.backend.daemon.client()
+
+    def stats():
+        found = client.call("GET", f"/v1/stats?sessions=nobody,{sid}")["stats"]
+        assert [s["session_id"] for s in found] == [sid]
+        return found[0]
+
+    before = stats()
+    assert box.sh(sid, "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done")["exit_code"] == 0
+    after = stats()
+    assert after["time_usec"] > before["time_usec"]
+    for key in ("cpu_usec", "memory_bytes", "pids"):  # an engine may give its container no cgroup to read
+        assert (before[key] is None) == (after[key] is None) and after[key] != 0 or key == "pids", (key, after)
+    if after["cpu_usec"] is not None:
+        assert after["cpu_usec"] > before["cpu_usec"]
+    if box.backend.name == "native":
+        assert after["memory_limit_bytes"] == client.get(sid)["memory_mb"] << 20
+        assert (after["pids"], after["pids_limit"]) == (0, client.get(sid)["pids_limit"])
+        assert after["disk_bytes"] is None and after["network_sent_bytes"] == 0
+
+
+@pytest.mark.real
 def test_the_end_of_stdin_is_seen_and_a_closed_reader_ends_a_writer(box, sid):
     assert run(box.backend.daemon, sid, cmd="wc -c", stdin=b"12345").out.strip() == b"5"
     assert box.sh(sid, "yes | head -1")["stdout"] == "y\n"

@@ -13,6 +13,7 @@
 #include "base/str.h"
 #include "base/strv.h"
 #include "fake/fake_internal.h"
+#include "inside/wire.h"
 
 #define CHUNK 65536U
 #define COMMAND_MAX (16U << 20)
@@ -518,6 +519,30 @@ static void lose_sandbox(struct tasks *home)
     fake_lose(container_of(home, struct fake_sandbox, tasks));
 }
 
+/* Every command that runs is a process; the first of those behind that number. */
+static int list_processes(struct tasks *home, uint32_t look, uint32_t after)
+{
+    struct inside_process rows[INSIDE_LIST_MAX] = {0};
+    size_t n = 0;
+    for (const struct task *t = NULL, *next; n < INSIDE_LIST_MAX; after = t->id) {
+        t = NULL;
+        LIST_FOREACH (next, &home->execs, entry)
+            if (next->id > after && (t == NULL || next->id < t->id))
+                t = next;
+        if (t == NULL)
+            break;
+        rows[n++] = (struct inside_process){
+            .pid = t->id, .parent = 1, .owner = INSIDE_OWNER_EXEC, .state = 'S', .command = "fake"};
+    }
+    looks_answer(home, look, rows, n, 0);
+    return 0;
+}
+
+static int end_left(struct tasks *home, const char *label)
+{
+    return 0;
+}
+
 const struct tasks_ops fake_tasks_ops = {
     .execs_max = UINT32_MAX,
     .ready = is_ready,
@@ -525,6 +550,8 @@ const struct tasks_ops fake_tasks_ops = {
     .proc_start = proc_start,
     .proc_adopt = proc_adopt,
     .lose = lose_sandbox,
+    .list = list_processes,
+    .end_left = end_left,
 };
 
 /* A daemon that is killed, and the next one. */

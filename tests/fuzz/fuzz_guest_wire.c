@@ -190,6 +190,24 @@ static void greet(bool with_proc)
     frame(GUEST_WELCOME, 0, 0, &body, with_proc ? sizeof(body) : sizeof(body.w));
 }
 
+/* Every text has its end, whatever was sent. */
+static void on_top(void *arg, const struct backend_process *rows, size_t n, bool more,
+                   const struct err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strnlen(rows[i].label, sizeof(rows[i].label)) == sizeof(rows[i].label) ||
+            strnlen(rows[i].command, sizeof(rows[i].command)) == sizeof(rows[i].command))
+            abort();
+}
+
+static void on_left_ended(void *arg, const struct err *err)
+{
+}
+
+static void on_usage(void *arg, const struct inside_usage *usage)
+{
+}
+
 static void start_programs(void)
 {
     static char *const argv[] = {(char *)(uintptr_t) "x", NULL};
@@ -201,6 +219,9 @@ static void start_programs(void)
         return;
     if (ops->exec(t.sandbox, &req, &exec_events, NULL, &t.exec, &err) == 0)
         (void)ops->exec_write(t.exec, "input", 5);
+    (void)ops->top(t.sandbox, on_top, NULL, &err);
+    (void)ops->end_left(t.sandbox, "x", on_left_ended, NULL, &err);
+    (void)ops->usage(t.sandbox, on_usage, NULL, &err);
     if (t.proc == NULL)
         (void)ops->proc_start(t.sandbox, &proc, &proc_events, NULL, &t.proc, &err);
     if (t.proc != NULL)

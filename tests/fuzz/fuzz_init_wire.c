@@ -92,6 +92,16 @@ int cell_kill_tree(struct init *i, struct cell *c)
     return 0;
 }
 
+void cells_list(struct init *i, uint32_t after, struct init_listed *ret)
+{
+    ret->n = after % (INSIDE_LIST_MAX + 1);
+}
+
+void cells_end_left(struct init *i, const char *label)
+{
+    assert(strlen(label) < INSIDE_LABEL_SIZE);
+}
+
 int cell_open_streams(const struct init *i, const struct init_exec *head, struct streams *ret)
 {
     return streams_open(&(struct streams_request){.with_stdin = true}, ret);
@@ -143,9 +153,9 @@ static bool would_start(const char *data, size_t len, struct init_request *ret)
 }
 
 /* Everything that was said; how often each of it. */
-static void hear(int peer, unsigned counts[INIT_MSG_PROC_GONE + 1])
+static void hear(int peer, unsigned counts[INIT_MSG_LISTED + 1])
 {
-    char answer[512];
+    static char answer[sizeof(struct init_listed)];
     ssize_t n;
     do {
         int fds[4];
@@ -155,8 +165,9 @@ static void hear(int peer, unsigned counts[INIT_MSG_PROC_GONE + 1])
         if (n < (ssize_t)sizeof(type))
             break;
         memcpy(&type, answer, sizeof(type));
-        assert(type <= INIT_MSG_PROC_GONE);
-        assert(n_fds == 0 || (type == INIT_MSG_PROC_STATE && n_fds <= 2));
+        assert(type <= INIT_MSG_LISTED);
+        assert(n_fds == 0 || (type == INIT_MSG_PROC_STATE && n_fds <= 2) ||
+               (type == INIT_MSG_CONNECTED && n_fds == 1));
         counts[type]++;
         fd_close_many(fds, n_fds);
     } while (n > 0);
@@ -176,7 +187,7 @@ static void this_version(char *data, size_t len)
 
 static void one_message(int peer, const char *data, size_t len)
 {
-    unsigned counts[INIT_MSG_PROC_GONE + 1] = {0};
+    unsigned counts[INIT_MSG_LISTED + 1] = {0};
     struct init_request req = {.memfd = -1};
     bool listened = in.talk != TALK_NONE;
     uint32_t type = 0;
@@ -194,6 +205,8 @@ static void one_message(int peer, const char *data, size_t len)
     assert(counts[INIT_MSG_PROC_STATE] <= 2 && counts[INIT_MSG_PROC_OUTPUT] <= 1);
     assert(counts[INIT_MSG_PROC_GONE] <= (type == INIT_MSG_PROC_FORGET));
     assert(counts[INIT_MSG_STARTED] == 0);
+    assert(counts[INIT_MSG_LISTED] ==
+           (listened && type == INIT_MSG_LIST && len == sizeof(struct init_list)));
     if (listened && would_start(data, len, &req))
         read_strings(&req);
     free_blocks();

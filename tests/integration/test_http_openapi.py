@@ -89,12 +89,11 @@ def test_answers_are_what_the_document_says(boxd, document):
     call("DELETE", "/api/v1/sandboxes/{chat_id}", chat_id="no-uuid", want=422)
     call("POST", "/v1/sessions", {"session_id": "s"}, want=201)
     call("POST", "/v1/sessions", {"session_id": "s", "nonsense": 1}, want=422)
-    call("GET", "/v1/sessions", want=200)
-    for path in ("/v1/sessions/{id}", "/v1/sessions/{id}/changes"):
-        call("GET", path, want=200, **s)
     call("PATCH", "/v1/sessions/{id}", {"cpus": 2}, want=204, **s)
     done = call("POST", "/v1/sessions/{id}/exec", {"cmd": "seq 1 1000; exit 3", "capture_bytes": 10}, want=200, **s)
-    call("POST", "/v1/sessions/{id}/exec", {"cmd": "kill -9 $$"}, want=200, **s)
+    call("POST", "/v1/sessions/{id}/exec", {"cmd": "sleep 1001 >/dev/null 2>&1 & kill -9 $$"}, want=200, **s)
+    for path in ("/v1/sessions", "/v1/sessions/{id}", "/v1/sessions/{id}/top", "/v1/sessions/{id}/changes", "/v1/stats"):
+        call("GET", path, want=200, **(s if "{id}" in path else {}))
     output = {"output": done["stdout_id"], **s}
     assert call("GET", "/v1/sessions/{id}/outputs/{output}", want=200, **output).startswith(b"1\n2\n")
     call("GET", "/v1/sessions/{id}/outputs/{output}", headers={"Range": "bytes=2-3"}, want=206, **output)

@@ -16,7 +16,8 @@ from mcpservelib import INITIALIZE, META, MODERN, Http, Stdio, request
 from policylib import Governed, token
 
 TOOLS = {"exec", "read", "write", "edit", "glob", "grep", "list_sessions", "create_session", "delete_session",
-         "start_process", "list_processes", "read_process_output", "write_stdin", "stop_process", "read_output"}
+         "start_process", "list_processes", "read_process_output", "write_stdin", "stop_process", "read_output", "list_background",
+         "stop_background"}
 ENTRY_A, TOKEN_A = token("alpha", profiles=["*"], tools=["*"], sessions=["alpha-*"])
 ENTRY_B, TOKEN_B = token("beta", profiles=["*"], tools=["exec", "read"], sessions=["beta-*"])
 # Says who it is and stays; what it started stays with it.
@@ -137,7 +138,7 @@ def test_stdio_files_from_write_to_resource(serve):
 def test_results_have_only_what_their_schema_names(serve):
     c = serve()
     listed = {t["name"]: t for t in c.ask("tools/list")["result"]["tools"]}
-    calls = [("exec", {"command": "seq 50000; echo >&2"}), ("write", {"path": "f", "content": "x\ny\n"}),
+    calls = [("exec", {"command": "sleep 1001 >/dev/null 2>&1 & seq 50000; echo >&2"}), ("write", {"path": "f", "content": "x\ny\n"}),
              ("read", {"path": "f"}), ("read", {"path": "."}), ("read", {"path": "f", "encoding": "base64"}),
              ("edit", {"path": "f", "old_string": "x", "new_string": "z"}), ("glob", {"pattern": "*"}),
              ("grep", {"pattern": "z"}), ("list_sessions", {}), ("create_session", {"name": "n"}),
@@ -148,6 +149,7 @@ def test_results_have_only_what_their_schema_names(serve):
         result = c.tool(name, **arguments)
         if name == "exec":
             calls.append(("read_output", {"output_id": result["structuredContent"]["stdout_id"]}))
+            calls += [("list_background", {}), ("stop_background", {"exec_id": result["structuredContent"]["exec_id"]})]
         schema = listed[name]["outputSchema"]
         assert set(result["structuredContent"]) <= set(schema["properties"]), name
         assert set(schema["required"]) <= set(result["structuredContent"]), name

@@ -99,6 +99,10 @@ def test_each_user_sees_its_own_sessions_and_root_sees_all(shared):
         assert names(good(shared, ALICE, lambda c: c.ps())) == ["alices"]
         assert names(good(shared, BOB, lambda c: c.ps())) == ["bobs"]
         assert names(root.ps()) == ["alices", "bobs", "roots"]
+        for query in ("", "?sessions=bobs,alices,roots"):
+            hers = good(shared, ALICE, lambda c, query=query: c.call("GET", f"/v1/stats{query}")["stats"])
+            assert names(hers) == ["alices"]
+        assert names(root.call("GET", "/v1/stats")["stats"]) == ["alices", "bobs", "roots"]
         assert good(shared, ALICE, lambda c: c.call("GET", "/v1/status"))["active_sessions"] == 1
         page = elsewhere(lambda: raw(shared, "GET", "/metrics")[1], uid=ALICE)
         assert "alices" not in page and "bobs" not in page
@@ -130,6 +134,7 @@ WAYS = [
     ("GET", "/files?path=/workspace/secret", None),
     ("GET", "/files?path=/workspace&list=1", None),
     ("PUT", "/files?path=/workspace/x", "x"),
+    ("GET", "/top", None),
     ("GET", "/processes", None),
     ("POST", "/processes", {"command": "sleep", "args": ["60"]}),
     ("GET", "/processes/p", None),

@@ -21,7 +21,8 @@ MARK = "bravo"  # in everything that B names
 STREAMS = {"/v1/events", "/v1/sessions/{id}/files/watch"}
 QUERIES = {"/v1/sessions/{id}/files": ("?list=/workspace", "?stat=/workspace/note", "?path=/workspace/note"),
            "/v1/sessions/{id}/outputs/{output}/grep": ("?pattern=9",)}
-VOLATILE = re.compile(r'"(last_used_at|last_used|next|request_id|instance)": ?("[^"]*"|[0-9.]+)')
+VOLATILE = re.compile(r'"(last_used_at|last_used|next|request_id|instance|time_usec|cpu_usec|age_ms|user_ms|system_ms|'
+                      r'memory_bytes)": ?("[^"]*"|[0-9.]+)')
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,8 @@ def test_nothing_of_the_other_shows_in_any_route(daemon):
     before = read_all(a, document, mine)
     read = [path for path, (status, _body) in before.items() if status == 200]
     for path in ("/metrics", "/v1/doctor", "/v1/status", "/v1/errors", "/v1/audit", "/v1/sessions", "/v1/holds",
-                 "/v1/sessions/{id}", "/v1/sessions/{id}/processes", "/v1/sessions/{id}/execs", "/healthz"):
+                 "/v1/sessions/{id}", "/v1/sessions/{id}/processes", "/v1/sessions/{id}/execs", "/v1/sessions/{id}/top",
+                 "/v1/stats", "/healthz"):
         assert path in read, (path, before[path])
     theirs = busy(b, MARK)
     assert b.raw("GET", f"/v1/sessions/{mine['id']}")[0] == 404  # on record, and no business of alpha's

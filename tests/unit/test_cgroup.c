@@ -330,6 +330,41 @@ static void readings_are_zero_where_there_are_none(void **state)
     cgroup_host_done(&h);
 }
 
+static void usage_is_read_in_both_dialects_and_unknown_where_there_is_none(void **state)
+{
+    struct cgroup_host h = fake_host();
+    struct inside_usage u;
+    put_dir(NAME);
+    put(NAME "/cpu.stat", "usage_usec_not 9\nusage_usec 1500\nuser_usec 1000\n");
+    put(NAME "/memory.current", "4096\n");
+    put(NAME "/memory.max", "max\n");
+    put(NAME "/pids.current", "3\n");
+    put(NAME "/pids.max", "17\n");
+    h.mode = INIT_CGROUP_V2;
+    usage_unknown(&u);
+    cgroup_usage(&h, NAME, &u);
+    assert_int_equal(u.cpu_ns, 1500000);
+    assert_int_equal(u.memory_bytes, 4096);
+    assert_true(u.memory_max == INSIDE_UNKNOWN && u.disk_bytes == INSIDE_UNKNOWN);
+    assert_int_equal(u.pids, 3);
+    assert_int_equal(u.pids_max, 17);
+
+    /* The hybrid: cgroup2 counts processor time, v1 the rest; no limit is a large number. */
+    h.mode = INIT_CGROUP_HYBRID;
+    put(NAME "/memory.usage_in_bytes", "8192\n");
+    put(NAME "/memory.limit_in_bytes", "9223372036854771712\n");
+    usage_unknown(&u);
+    cgroup_usage(&h, NAME, &u);
+    assert_int_equal(u.cpu_ns, 1500000);
+    assert_true(u.memory_bytes == INSIDE_UNKNOWN && u.pids == INSIDE_UNKNOWN);
+    h.v1_fd[CGROUP_MEMORY] = h.v2_fd;
+    cgroup_usage(&h, NAME, &u);
+    assert_int_equal(u.memory_bytes, 8192);
+    assert_true(u.memory_max == INSIDE_UNKNOWN);
+    h.v1_fd[CGROUP_MEMORY] = -1;
+    cgroup_host_done(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -344,6 +379,7 @@ int main(void)
         cmocka_unit_test(limit_that_cannot_be_set_is_told),
         cmocka_unit_test(purge_takes_what_is_ours_and_nothing_else),
         cmocka_unit_test(readings_are_zero_where_there_are_none),
+        cmocka_unit_test(usage_is_read_in_both_dialects_and_unknown_where_there_is_none),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

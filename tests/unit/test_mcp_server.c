@@ -182,7 +182,7 @@ static void every_row_of_the_table_is_listed_with_its_schema(void **state)
     struct scene c;
     scene_start(&c, NULL, "local");
     tell(&c, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\",\"params\":{" META "}}");
-    assert_int_equal(json_len(json_get(result(&c), "tools")), tools_count() + 9);
+    assert_int_equal(json_len(json_get(result(&c), "tools")), tools_count() + 11);
     for (size_t i = 0; i < tools_count(); i++) {
         const struct tool *t = tools_at(i);
         const struct json *tool = listed(&c, t->name);

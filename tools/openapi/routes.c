@@ -60,6 +60,14 @@ static const struct oa_param list_params[] = {
     {"running", "query", "~boolean", "Leave out stopped sessions."},
     {0},
 };
+static const struct oa_param top_params[] = {
+    {"background", "query", "~boolean", "Only what belongs to no command or managed process that runs."},
+    {0},
+};
+static const struct oa_param stats_params[] = {
+    {"sessions", "query", "~string", "Names with commas between them; default: all that run. Others than the caller's are left out."},
+    {0},
+};
 static const struct oa_param file_get_params[] = {
     {"path", "query", "~string", "File to read. One of path, list and stat is needed."},
     {"list", "query", "~string", "Directory to list."},
@@ -172,7 +180,8 @@ const struct oa_route oa_routes[] = {
     {"GET", "/v1/sessions/{id}/execs", "list_execs", "execs", "Commands that are known by their id", NULL,
      .answers = {{200, "Those that run, and those that ended a while ago.", "ExecList"}}},
     {"GET", "/v1/sessions/{id}/execs/{exec}", "get_exec", "execs", "One of them", NULL, .answers = {{200, "Its state.", "ExecInfo"}}},
-    {"DELETE", "/v1/sessions/{id}/execs/{exec}", "delete_exec", "execs", "Kill it if it runs, and forget it", NULL,
+    {"DELETE", "/v1/sessions/{id}/execs/{exec}", "delete_exec", "execs", "Kill it if it runs, and what it has left, and forget it",
+     "Also for an exec that boxd does not list any more, such as one without an id of its own: `exec_id` of its answer names it.",
      .answers = {{204, "Nothing of it runs any more.", NULL}}},
     {"POST", "/v1/sessions/{id}/execs/{exec}/signal", "signal_exec", "execs", "Send it a signal", NULL,
      .body_name = "SignalRequest", .answers = {{204, "Sent; after KILL nothing of it runs any more.", NULL}}},
@@ -180,6 +189,12 @@ const struct oa_route oa_routes[] = {
      "Server-sent events, or a WebSocket for those who ask for one.", stream_params,
      .answers = {{200, "Events up to the end.", NULL, EVENTS}, {101, "The WebSocket is open.", NULL},
                  {204, "The caller has everything.", NULL}}},
+    {"GET", "/v1/sessions/{id}/top", "list_running", "execs", "Every process in the session, and what started it",
+     "The first 1024. `command` is the process's own word.", top_params,
+     .answers = {{200, "In the order of their numbers.", "RunningList"}}},
+    {"GET", "/v1/stats", "get_stats", "sessions", "What sessions use",
+     "Cheap enough to ask each second. What is not known is null.", stats_params,
+     .answers = {{200, "Those of the caller.", "StatsList"}}},
     {"GET", "/v1/sessions/{id}/outputs/{output}", "read_output", "execs", "The whole of an output that was shown in part", NULL,
      output_params, .answers = {{200, "All of it.", NULL, BYTES}, {206, "The range.", NULL, BYTES}}},
     {"GET", "/v1/sessions/{id}/outputs/{output}/grep", "grep_output", "execs", "Search it", NULL, grep_params,

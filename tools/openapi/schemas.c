@@ -101,6 +101,7 @@ static const struct oa_member exec_result[] = {
     {"stderr", "string", "The same of standard error."},
     {"stderr_truncated_bytes", "integer", "That are not in stderr."},
     {"stderr_id", "~string", "Of the whole."},
+    {"exec_id", "~string", "Where processes remain: what they are known by, for …/execs/{exec}."},
     {0},
 };
 static const struct oa_member output_range[] = {
@@ -151,6 +152,43 @@ static const struct oa_member port[] = {
 };
 static const struct oa_member port_list[] = {{"ports", "[Port]", "In the order they were published."}, {0}};
 static const struct oa_member process_list[] = {{"processes", "[Process]", "In order of start."}, {0}};
+static const struct oa_member running[] = {
+    {"pid", "integer", "Its number in the session."},
+    {"parent_pid", "integer", "That of its parent; 1 is the session's own supervisor."},
+    {"state", "string", "A letter, as ps(1) has it: R, S, D, T, Z, …"},
+    {"exec_id", "?string", "The command that started it, or its parents."},
+    {"process_id", "?string", "The managed process that did."},
+    {"background", "boolean", "Neither runs any more, or it is not known which it was."},
+    {"user_ms", "integer", "Time of the processor in the program."},
+    {"system_ms", "integer", "And in the kernel, for it."},
+    {"age_ms", "integer", "Since it was started."},
+    {"memory_bytes", "integer", "Resident, with what it shares."},
+    {"command", "string", "Its arguments, cut at 191 bytes, or [name]."},
+    {0},
+};
+static const struct oa_member running_list[] = {
+    {"session_id", "string", "Where they run."},
+    {"processes", "[Running]", "In the order of their numbers."},
+    {"truncated", "boolean", "There are more."},
+    {0},
+};
+static const struct oa_member stats[] = {
+    {"session_id", "string", "Its name."},
+    {"state", "string", "Where it is in its life; only of one that is ready anything is known."},
+    {"cpus", "number", "Limit."},
+    {"time_usec", "integer", "When it was so, by a clock that never jumps."},
+    {"cpu_usec", "?integer", "Time of processors since it was made; the share is the difference of two answers."},
+    {"memory_bytes", "?integer", "With the files that the kernel keeps in memory for it, as the limit counts."},
+    {"memory_limit_bytes", "?integer", "Limit."},
+    {"pids", "?integer", "Processes and threads."},
+    {"pids_limit", "?integer", "Limit."},
+    {"disk_bytes", "?integer", "That its files take, where it has a disk of its own."},
+    {"disk_limit_bytes", "?integer", "Limit."},
+    {"network_received_bytes", "?integer", "By all interfaces but the loopback."},
+    {"network_sent_bytes", "?integer", "The same."},
+    {0},
+};
+static const struct oa_member stats_list[] = {{"stats", "[Stats]", "In order of creation."}, {0}};
 static const struct oa_member signal_request[] = {
     {"signal", "INT|TERM|HUP|QUIT|KILL|USR1|USR2|TSTP|CONT|STOP|ALRM|WINCH", "KILL ends all that the command started."}, {0}};
 static const struct oa_member grep_match[] = {
@@ -292,6 +330,10 @@ const struct oa_schema oa_schemas[] = {
     {"ExecList", "Commands that are known by their id.", exec_list},
     {"Process", "A managed process.", process},
     {"ProcessList", "Managed processes.", process_list},
+    {"Running", "A process in a session.", running},
+    {"RunningList", "Processes in a session.", running_list},
+    {"Stats", "What a session uses.", stats},
+    {"StatsList", "What sessions use.", stats_list},
     {"Port", "A port of the host that leads to a session.", port},
     {"PortList", "Published ports.", port_list},
     {"SignalRequest", "A signal for a command.", signal_request},

@@ -525,6 +525,7 @@ const struct backend_ops engine_ops = {
     .update = engine_update,
     .diff = engine_diff,
     .receipt = engine_receipt,
+    .usage = tasks_usage,
     .place = engine_place,
     .doctor = engine_doctor,
     .free = engine_free,

@@ -11,6 +11,7 @@
 #include "backend/common.h"
 #include "backend/engine/engine_internal.h"
 #include "base/alloc.h"
+#include "base/str.h"
 #include "base/strv.h"
 
 struct engine_exec {
@@ -244,6 +245,8 @@ static struct task *exec_start(struct tasks *home, const struct exec_request *re
                  (req->posture ? GUEST_START_POSTURE : 0) |
                  (argv == NULL ? GUEST_START_SCRIPT : 0) | (req->bash ? GUEST_START_BASH : 0)};
     char *const *const envs[2] = {sb->spec->env, req->env};
+    if (req->label != NULL)
+        (void)str_copy(start.label, sizeof(start.label), req->label); /* one too long is none */
     int r = pack(&strings, &start, argv, req->cmd != NULL ? req->cmd : "", envs,
                  req->cwd != NULL ? req->cwd : sb->spec->workdir);
     if (r < 0) {
@@ -324,6 +327,7 @@ static struct task *proc_start(struct tasks *home, const struct proc_request *re
                               .id = req->number | GUEST_PROC_BIT,
                               .flags = GUEST_START_STDIN | GUEST_START_PROC};
     char *const *const envs[2] = {sb->spec->env, req->env};
+    (void)str_fmt(start.label, sizeof(start.label), "%u", req->number);
     if (pack(&strings, &start, req->argv, NULL, envs,
              req->cwd != NULL ? req->cwd : sb->spec->workdir) < 0) {
         (void)err_set(err, ERR_LIMIT, "arguments and environment are larger than %u MiB in all",
@@ -412,9 +416,56 @@ static void on_proc_frame(struct engine_sandbox *sb, const struct guest_head *he
 
 /* Both. */
 
+static int list_processes(struct tasks *home, uint32_t look, uint32_t after)
+{
+    return engine_send(container_of(home, struct engine_sandbox, tasks), GUEST_LIST, look, after,
+                       NULL, 0);
+}
+
+static int end_left(struct tasks *home, const char *label)
+{
+    return engine_send(container_of(home, struct engine_sandbox, tasks), GUEST_END_LEFT, 0, 0,
+                       label, strlen(label));
+}
+
+/* The body has no alignment of its own. */
+static void on_listed(struct engine_sandbox *sb, const struct guest_head *head, const char *body)
+{
+    static struct inside_process rows[INSIDE_LIST_MAX];
+    bool fits = head->len <= sizeof(rows) && head->len % sizeof(rows[0]) == 0;
+    if (fits)
+        memcpy(rows, body, head->len);
+    looks_answer(&sb->tasks, head->id, rows, fits ? head->len / sizeof(rows[0]) : 0,
+                 fits ? (int)(head->flags & 0xfff) : EBADMSG);
+}
+
+static int ask_usage(struct tasks *home, uint32_t look)
+{
+    return engine_send(container_of(home, struct engine_sandbox, tasks), GUEST_USAGE, look, 0, NULL,
+                       0);
+}
+
+static void on_used(struct engine_sandbox *sb, const struct guest_head *head, const char *body)
+{
+    struct inside_usage usage;
+    if (head->len != sizeof(usage))
+        return;
+    memcpy(&usage, body, sizeof(usage));
+    const uint64_t ours = (uint64_t)engine_pids_reserve(sb->own_id);
+    if (usage.pids != INSIDE_UNKNOWN && usage.pids > 0)
+        usage.pids--; /* box-guest */
+    if (usage.pids_max != INSIDE_UNKNOWN && usage.pids_max > ours)
+        usage.pids_max -= ours;
+    looks_used(&sb->tasks, head->id, &usage);
+}
+
 void engine_task_frame(struct engine_sandbox *sb, const struct guest_head *head, const char *body)
 {
-    if (head->id & GUEST_PROC_BIT)
+    if (head->type == GUEST_LISTED)
+        on_listed(sb, head, body);
+    else if (head->type == GUEST_USED)
+        on_used(sb, head, body);
+    else if (head->id & GUEST_PROC_BIT)
         on_proc_frame(sb, head, body);
     else
         on_exec_frame(sb, head, body);
@@ -433,6 +484,9 @@ static void lose_sandbox(struct tasks *home)
 
 const struct tasks_ops engine_tasks_ops = {
     .execs_max = GUEST_CELLS_MAX,
+    .list = list_processes,
+    .end_left = end_left,
+    .usage = ask_usage,
     .ready = is_ready,
     .exec_start = exec_start,
     .proc_start = proc_start,

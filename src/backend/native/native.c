@@ -213,7 +213,8 @@ static void on_conn(struct loop_io *io, uint32_t events)
         native_flush(sb);
     /* A callback may end the sandbox. */
     for (int i = 0; i < MESSAGES_PER_TURN && io->loop != NULL; i++) {
-        union native_message m = {0};
+        static union native_message m; /* a list of processes is large, and checked by its length */
+        memset(&m, 0, sizeof(m.state));
         int fds[4];
         size_t n_fds = 4;
         ssize_t n = fd_recv_msg(sb->conn, &m, sizeof(m), fds, &n_fds, MSG_DONTWAIT);
@@ -672,6 +673,7 @@ static const struct backend_ops native_ops = {
     .listen = native_listen,
     .detach = native_detach,
     .receipt = native_receipt,
+    .usage = native_usage,
     .unenforced = native_unenforced,
     .held = native_held,
     .greediest = native_greediest,

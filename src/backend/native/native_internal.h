@@ -132,6 +132,7 @@ union native_message {
     struct init_number number;
     struct init_state state;
     struct init_connected connected;
+    struct init_listed listed;
 };
 /* False when it makes no sense. `room` is false when all of the message is there, but we had no
  * room for the descriptors that came along. */
@@ -152,6 +153,7 @@ void native_dials_lose(struct native_sandbox *sb); /* they fail, from the loop *
 
 /* report.c */
 int native_held(struct sandbox *base, backend_held_fn *done, void *arg, struct err *err);
+int native_usage(struct sandbox *base, backend_usage_fn *done, void *arg, struct err *err);
 int native_greediest(struct backend *b, backend_greedy_fn *done, void *arg, struct err *err);
 int native_diff(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);
 int native_receipt(struct sandbox *base, backend_text_fn *done, void *arg, struct err *err);

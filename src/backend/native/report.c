@@ -352,6 +352,7 @@ struct native_wait {
         backend_held_fn *held;
         backend_greedy_fn *greedy;
         backend_text_fn *text;
+        backend_usage_fn *usage;
     } done;
     void *arg;
 };
@@ -379,6 +380,31 @@ int native_held(struct sandbox *base, backend_held_fn *done, void *arg, struct e
     struct native_wait *wait = xnew(struct native_wait);
     *wait = (struct native_wait){.done.held = done, .arg = arg};
     int r = priv_client_ask_about(sb->native->priv, PRIV_HELD, sb->name, on_held, wait, err);
+    if (r < 0)
+        free(wait);
+    return r;
+}
+
+/* NOLINTNEXTLINE(readability-non-const-parameter): as priv_reply_fn has it. */
+static void on_usage(void *arg, const struct priv_reply *reply, int *fds, size_t n_fds)
+{
+    AUTO_FREE struct native_wait *wait = arg;
+    if (reply == NULL || reply->result < 0) {
+        wait->done.usage(wait->arg, NULL);
+        return;
+    }
+    struct inside_usage usage = reply->usage;
+    if (wait->native->facts.gvisor) /* the host counts gVisor's own threads */
+        usage.pids = usage.pids_max = INSIDE_UNKNOWN;
+    wait->done.usage(wait->arg, &usage);
+}
+
+int native_usage(struct sandbox *base, backend_usage_fn *done, void *arg, struct err *err)
+{
+    const struct native_sandbox *sb = container_of(base, struct native_sandbox, tasks.sandbox);
+    struct native_wait *wait = xnew(struct native_wait);
+    *wait = (struct native_wait){.native = sb->native, .done.usage = done, .arg = arg};
+    int r = priv_client_ask_about(sb->native->priv, PRIV_USAGE, sb->name, on_usage, wait, err);
     if (r < 0)
         free(wait);
     return r;

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -21,6 +22,7 @@
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "inside/init_wire.h"
 #include "inside/ring.h"
 
@@ -298,6 +300,8 @@ static struct task *exec_start(struct tasks *home, const struct exec_request *re
         .cols = req->cols,
         .nproc = sb->pids,
     };
+    if (req->label != NULL)
+        (void)str_copy(head.label, sizeof(head.label), req->label); /* one too long is none */
     int r = req->files ? load_files(sb->native, err) : 0;
     if (r == 0)
         r = send_request(sb, &head, req, err);
@@ -577,6 +581,7 @@ static struct task *proc_start(struct tasks *home, const struct proc_request *re
                              .nproc = sb->pids,
                              .memory_bytes = req->memory_bytes};
     const struct exec_request exec = {.argv = req->argv, .env = req->env, .cwd = req->cwd};
+    (void)str_fmt(head.label, sizeof(head.label), "%u", req->number);
     if (r == 0)
         r = send_request(sb, &head, &exec, err);
     return r < 0 ? NULL : proc_new(req->number);
@@ -715,6 +720,28 @@ static void lose_sandbox(struct tasks *home)
     native_lose(sb);
 }
 
+static int list_processes(struct tasks *home, uint32_t look, uint32_t after)
+{
+    struct init_list m = {.type = INIT_MSG_LIST, .id = look, .after = after};
+    return native_send(container_of(home, struct native_sandbox, tasks), &m, sizeof(m));
+}
+
+static int end_left(struct tasks *home, const char *label)
+{
+    struct init_end_left m = {.type = INIT_MSG_END_LEFT};
+    (void)str_copy(m.label, sizeof(m.label), label);
+    return native_send(container_of(home, struct native_sandbox, tasks), &m, sizeof(m));
+}
+
+static bool on_listed(struct native_sandbox *sb, const struct init_listed *m, size_t len)
+{
+    size_t head = offsetof(struct init_listed, rows);
+    if (len < head || m->n > INSIDE_LIST_MAX || len != head + m->n * sizeof(m->rows[0]))
+        return false;
+    looks_answer(&sb->tasks, m->id, m->rows, m->n, m->error);
+    return true;
+}
+
 const struct tasks_ops native_tasks_ops = {
     .execs_max = INIT_EXECS_MAX,
     .ready = is_ready,
@@ -722,6 +749,8 @@ const struct tasks_ops native_tasks_ops = {
     .proc_start = proc_start,
     .proc_adopt = proc_adopt,
     .lose = lose_sandbox,
+    .list = list_processes,
+    .end_left = end_left,
 };
 
 bool native_on_message(struct native_sandbox *sb, const union native_message *m, size_t len,
@@ -743,6 +772,8 @@ bool native_on_message(struct native_sandbox *sb, const union native_message *m,
         return on_proc_exited(sb, &m->exited);
     else if (m->type == INIT_MSG_PROC_GONE && len == sizeof(m->number))
         return on_proc_gone(sb, m->number.id);
+    else if (m->type == INIT_MSG_LISTED)
+        return on_listed(sb, &m->listed, len);
     else if (m->type == INIT_MSG_PROC_END && len == sizeof(m->number))
         native_on_listed(sb);
     else

@@ -247,6 +247,15 @@ static int runsc_receipt(struct sandbox *base, backend_text_fn *done, void *arg,
     return s->outer->backend->ops->receipt(s->outer, done, arg, err);
 }
 
+/* All of gVisor and the programs in it: the host counts no less. */
+static int runsc_usage(struct sandbox *base, backend_usage_fn *done, void *arg, struct err *err)
+{
+    struct runsc_sandbox *s = sandbox_of(container_of(base, struct engine_sandbox, tasks.sandbox));
+    if (s->outer == NULL)
+        return err_set(err, ERR_STATE, "the session is not running");
+    return s->outer->backend->ops->usage(s->outer, done, arg, err);
+}
+
 static const char *runsc_unenforced(const struct backend *b, const struct spec *spec,
                                     unsigned field)
 {
@@ -299,6 +308,7 @@ static void take_ops(struct backend_ops *ops)
     ops->sweep = runsc_sweep;
     ops->set_deadline = runsc_set_deadline;
     ops->receipt = runsc_receipt;
+    ops->usage = runsc_usage;
     ops->unenforced = runsc_unenforced;
     ops->place = runsc_place;
     ops->doctor = runsc_doctor;

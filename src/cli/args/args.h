@@ -32,6 +32,8 @@ enum verb {
     VERB_UPDATE,
     VERB_DIFF,
     VERB_INSPECT,
+    VERB_TOP,
+    VERB_STATS,
     VERB_EVENTS,
     VERB_DOCTOR,
     VERB_INFO,
@@ -99,6 +101,7 @@ struct args {
     bool remove; /* the session ends with its command, though it has a name */
     bool follow;
     bool settings; /* of a coding agent: its own directories in the home are mounted */
+    bool no_stream;
     bool help;
     bool version;
 };

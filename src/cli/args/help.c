@@ -115,7 +115,7 @@ static void put_synopsis(enum verb verb, struct buf *out)
     const struct arg_verb *v = &arg_verbs[verb];
 
     if (v->max_names > 0 && (v->synopsis == NULL || v->wants_command))
-        (void)buf_printf(out, " %s%s", v->name_word,
+        (void)buf_printf(out, v->min_names > 0 ? " %s%s" : " [%s%s]", v->name_word,
                          v->max_names > 1 && v->max_names > v->min_names ? "..." : "");
     (void)buf_printf(out, " [OPTION...]%s%s", v->synopsis != NULL ? " " : "",
                      v->synopsis != NULL ? v->synopsis : "");

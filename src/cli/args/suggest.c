@@ -38,7 +38,6 @@ static const struct docker_word docker_verbs[] = {
     {"version", "'box --version' prints it"},
     {"system", "'box doctor' tells what this host can enforce, 'box ps' what there is"},
     {"prune", "sessions without a name leave nothing behind; remove others with 'box rm'"},
-    {"stats", "there is no live view of what sessions use; 'box inspect SESSION' shows the limits in force"},
     {"export", "copy the files with 'box cp -r SESSION:/workspace DIR'"},
 };
 

@@ -162,6 +162,8 @@ int verb_state(struct app *app, const struct args *args, struct err *err);
 int verb_rename(struct app *app, const struct args *args, struct err *err);
 int verb_diff(struct app *app, const struct args *args, struct err *err);
 int verb_inspect(struct app *app, const struct args *args, struct err *err);
+int verb_top(struct app *app, const struct args *args, struct err *err);
+int verb_stats(struct app *app, const struct args *args, struct err *err);
 int verb_events(struct app *app, const struct args *args, struct err *err);
 int verb_config(struct app *app, const struct args *args, struct err *err);
 int verb_audit(struct app *app, const struct args *args, struct err *err);

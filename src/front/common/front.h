@@ -91,6 +91,20 @@ void front_write_process(struct jw *w, const struct process *p, const char *sess
 /* The member processes: all of a session, each by `write`, which writes its members. */
 void front_write_processes(struct jw *w, struct session *s,
                            void (*write)(struct jw *w, struct process *p));
+/* What runs in a session, with what started it: the members processes and truncated. `left`: only
+ * what belongs to no command or managed process that runs. */
+struct front_top {
+    struct session *session;
+    const struct backend_process *rows;
+    size_t n;
+    bool more, left;
+};
+void front_write_top(struct jw *w, const struct front_top *top);
+/* Asks the session's supervisor; ERR_STATE for one that does not run. */
+int front_ask_top(struct session *s, backend_top_fn *done, void *arg, struct err *err);
+/* Ends what an exec of that id has left; ERR_NOT_FOUND, here or through `done`. */
+int front_end_left(struct session *s, const char *exec_id, backend_done_fn *done, void *arg,
+                   struct err *err);
 /* started_at and the like, in UTC. */
 void front_write_time(struct jw *w, const char *key, uint64_t real_ns);
 /* The last that a process wrote to stderr, as the member stderr_preview. */

@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/path.h"
 #include "base/str.h"
@@ -516,4 +517,87 @@ int front_process_start(const struct front *f, const struct front_asker *asker,
     }
     waiting_free(st);
     return r;
+}
+
+/* What runs inside --------------------------------------------------------------------------- */
+
+/* NULL: it was forgotten meanwhile. */
+static const char *process_of_number(struct session *s, const char *label)
+{
+    uint64_t number = 0;
+
+    (void)str_to_u64(label, &number);
+    for (struct process *p = process_next(s, NULL); p != NULL; p = process_next(s, p))
+        if (process_number(p) == number)
+            return process_spec_of(p)->process_id;
+    return NULL;
+}
+
+/* Of no command or process that runs, as far as is known. */
+static bool is_background(const struct backend_process *p)
+{
+    return p->owner == BACKEND_OWNER_NONE || (p->owner == BACKEND_OWNER_EXEC && p->left);
+}
+
+static void write_running(struct jw *w, struct session *s, const struct backend_process *p)
+{
+    const bool exec = p->owner == BACKEND_OWNER_EXEC, proc = p->owner == BACKEND_OWNER_PROC;
+
+    jw_object(w);
+    jw_kint(w, "pid", p->pid);
+    jw_kint(w, "parent_pid", p->parent);
+    jw_kstrn(w, "state", &p->state, 1);
+    jw_kstr(w, "exec_id", exec && p->label[0] != '\0' ? p->label : NULL);
+    jw_kstr(w, "process_id", proc ? process_of_number(s, p->label) : NULL);
+    jw_kbool(w, "background", is_background(p));
+    jw_ku64(w, "user_ms", p->user_ns / NSEC_PER_MSEC);
+    jw_ku64(w, "system_ms", p->system_ns / NSEC_PER_MSEC);
+    jw_ku64(w, "age_ms", p->age_ns / NSEC_PER_MSEC);
+    jw_ku64(w, "memory_bytes", p->memory_bytes);
+    jw_kstr(w, "command", p->command);
+    jw_object_end(w);
+}
+
+void front_write_top(struct jw *w, const struct front_top *top)
+{
+    jw_karray(w, "processes");
+    for (size_t i = 0; i < top->n; i++) {
+        const struct backend_process *p = &top->rows[i];
+        if (top->left && !is_background(p))
+            continue;
+        write_running(w, top->session, p);
+    }
+    jw_array_end(w);
+    jw_kbool(w, "truncated", top->more);
+}
+
+/* NULL: err says why there is none to ask. */
+static struct sandbox *running_sandbox(const struct session *s, struct err *err)
+{
+    if (session_state(s) == SESSION_READY && session_sandbox(s) != NULL)
+        return session_sandbox(s);
+    if (session_state(s) == SESSION_PAUSED)
+        (void)session_refuse_paused(s, err);
+    else
+        (void)err_set(err, ERR_STATE, "nothing runs in session %.80s: it is %s%s", session_id(s),
+                      session_state_name(session_state(s)),
+                      session_dormant(s) ? "; start it with `box start`" : "");
+    return NULL;
+}
+
+int front_ask_top(struct session *s, backend_top_fn *done, void *arg, struct err *err)
+{
+    struct sandbox *sb = running_sandbox(s, err);
+
+    return sb == NULL ? err_code_errno(err->code) : sb->backend->ops->top(sb, done, arg, err);
+}
+
+int front_end_left(struct session *s, const char *exec_id, backend_done_fn *done, void *arg,
+                   struct err *err)
+{
+    struct sandbox *sb = running_sandbox(s, err);
+
+    if (sb == NULL)
+        return err_code_errno(err->code);
+    return sb->backend->ops->end_left(sb, exec_id, done, arg, err);
 }

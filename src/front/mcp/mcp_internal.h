@@ -263,7 +263,8 @@ struct mcp_method {
 
 /* Each ends with {0}. */
 extern const struct mcp_method mcp_tool_methods[], mcp_resource_methods[];
-extern const struct mcp_tool_row mcp_session_tools[], mcp_process_tools[], mcp_output_tools[];
+extern const struct mcp_tool_row mcp_session_tools[], mcp_process_tools[], mcp_background_tools[],
+    mcp_output_tools[];
 extern const struct http_route mcp_http_routes[], mcp_stdio_routes[];
 
 void mcp_tools_write(struct buf *out); /* the array of tools/list */

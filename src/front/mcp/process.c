@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* MCP tools for managed processes: start, list, read, write and stop. */
+/* MCP tools for managed processes: start, list, read, write and stop; and for what commands have
+ * left in the background: list and stop. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -543,6 +544,99 @@ const struct mcp_tool_row mcp_process_tools[] = {
      .description = "End a process, and all it started, and forget it.",
      .params = &id_model, .output = stop_output, .scope = "process", .destructive = true,
      .idempotent = true, .in = stop_process},
+    {0},
+};
+/* clang-format on */
+
+/* What commands have left ---------------------------------------------------------------------- */
+
+struct background_args {
+    char *exec_id;
+};
+
+/* clang-format off */
+static const struct field background_fields[] = {
+    {"exec_id", FIELD_STR, FIELD_REQUIRED, .offset = offsetof(struct background_args, exec_id), .max = 64,
+     .doc = "The command that left the processes, as exec and list_background name it."},
+};
+/* clang-format on */
+
+static const struct model background_model = {
+    .name = "stop_background",
+    .doc = "What to end.",
+    .closed = true,
+    MODEL_FIELDS(background_fields, struct background_args)};
+
+/* A list that is waited for; the call may be freed meanwhile. */
+struct background_wait {
+    struct mcp_wait *wait;
+    struct session *session; /* held */
+};
+
+static void on_background(void *arg, const struct backend_process *rows, size_t n, bool more,
+                          const struct err *err)
+{
+    AUTO_FREE struct background_wait *b = arg;
+    const struct front_top top = {
+        .session = b->session, .rows = rows, .n = n, .more = more, .left = true};
+    AUTO_DONE(front_answer) struct front_answer out;
+
+    front_write_top(front_begin(&out, LIST_MAX), &top);
+    if (err != NULL) {
+        mcp_wait_failed(b->wait, err);
+    } else {
+        struct mcp_call *c = mcp_wait_end(b->wait);
+        if (c != NULL)
+            mcp_call_tool_json(c, &out, NULL);
+    }
+    session_release(b->session);
+}
+
+static void list_background(struct mcp_call *c, struct session *s)
+{
+    struct background_wait *b = xnew(struct background_wait);
+    struct err err = {0};
+
+    *b = (struct background_wait){.wait = mcp_wait_new(c), .session = s};
+    session_hold(s);
+    if (front_ask_top(s, on_background, b, &err) == 0)
+        return;
+    mcp_wait_failed(b->wait, &err);
+    session_release(s);
+    free(b);
+}
+
+static void stop_background(struct mcp_call *c, struct session *s)
+{
+    struct background_args a = {0};
+    struct mcp_wait *w = mcp_wait_new(c);
+    struct err err = {0};
+    int r = mcp_args_parse(&background_model, mcp_call_arguments(c), &a, &err);
+
+    if (r == 0)
+        r = front_end_left(s, a.exec_id, on_stopped, w, &err);
+    model_done(&background_model, &a);
+    if (r < 0)
+        mcp_wait_failed(w, &err);
+}
+
+/* clang-format off */
+static const struct mcp_output background_output[] = {
+    {"processes", "array", "Each with pid, command, exec_id, age_ms, user_ms, system_ms and memory_bytes.", false},
+    {"truncated", "boolean", "There are more.", false},
+    {0},
+};
+
+const struct mcp_tool_row mcp_background_tools[] = {
+    {.name = "list_background", .title = "List what runs in the background",
+     .description = "List the processes that commands of exec have left running (`server &`), with the exec_id of the "
+                    "command that left each. Processes of start_process are in list_processes.",
+     .params = &mcp_no_arguments, .output = background_output, .scope = "exec", .read_only = true,
+     .idempotent = true, .in = list_background},
+    {.name = "stop_background", .title = "Stop what runs in the background",
+     .description = "End all processes that one command of exec has left running, by its exec_id.",
+     .params = &background_model, .output = stop_output, .scope = "exec", .destructive = true,
+     .idempotent = true, .in = stop_background},
     {0},
 };
 /* clang-format on */

@@ -49,6 +49,8 @@ static const struct mcp_output exec_output[] = {
     {"duration_ms", "number", "How long it ran.", true},
     {"outcome", "string", "How it ended: exited, signaled, timed_out, …", true},
     {"preview", "string", "Both streams as one text.", true},
+    {"remaining", "integer", "Processes that it left running in the background, where there are any.", true},
+    {"exec_id", "string", "What they are known by, for stop_background.", true},
     {0},
 };
 
@@ -176,7 +178,7 @@ static struct mcp_tool_row from_agent(const struct tool *t)
 static bool tool_at(size_t i, struct mcp_tool_row *ret)
 {
     static const struct mcp_tool_row *const tables[] = {mcp_session_tools, mcp_process_tools,
-                                                        mcp_output_tools};
+                                                        mcp_background_tools, mcp_output_tools};
 
     if (i < tools_count()) {
         *ret = from_agent(tools_at(i));

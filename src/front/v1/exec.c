@@ -537,6 +537,8 @@ static void on_whole_ended(void *arg, const struct command_result *result, const
 
         jw_kstr(w, "session_id", result->session_id);
         v1_write_outcome(w, &ended);
+        if (result->outcome.remaining > 0)
+            jw_kstr(w, "exec_id", result->outcome.left_as);
         write_stream(result, EXEC_STDOUT, w);
         write_stream(result, EXEC_STDERR, w);
         front_reply(&out, c->req, 200);
@@ -690,17 +692,42 @@ static void end_exec(struct http_request *req, struct named_exec *k,
     end(k); /* what has not begun ends in here */
 }
 
+/* An exec that has ended is forgotten; that it has left nothing is no failure. */
+static void on_left_ended(void *arg, const struct err *err)
+{
+    front_done(arg, err != NULL && err->code == ERR_NOT_FOUND ? NULL : err);
+}
+
+/* The exec, and what it has left in the background, also where boxd does not know it any more. */
 static void delete_exec(struct http_request *req, void *arg)
 {
-    struct named_exec *k = use_exec(req, arg);
+    const struct v1 *v = arg;
+    const char *session = http_request_param(req, "id"), *id = http_request_param(req, "exec");
+    struct session *s = manager_find(v->front.manager, session);
+    struct err err = {0};
+
+    if (s != NULL && authz_sees(front_caller(req), NULL, session) &&
+        execs_find(v->execs, session, id) == NULL) {
+        if (front_look_session(req, &v->front, "exec") != NULL &&
+            front_end_left(s, id, front_done, req, &err) < 0)
+            front_fail(req, &err);
+        return;
+    }
+    struct named_exec *k = use_exec(req, v);
     if (k == NULL)
         return;
     if (named_exec_state(k) != COMMAND_DONE) {
         end_exec(req, k, named_exec_dismiss);
         return;
     }
+    int r = s != NULL ? front_end_left(s, id, on_left_ended, req, &err) : -1;
+    if (r < 0 && s != NULL && session_sandbox(s) != NULL) {
+        front_fail(req, &err);
+        return;
+    }
     named_exec_dismiss(k);
-    http_reply(req, 204, NULL, NULL, 0);
+    if (r < 0)
+        http_reply(req, 204, NULL, NULL, 0); /* nothing of it can run */
 }
 
 static void signal_exec(struct http_request *req, void *arg)

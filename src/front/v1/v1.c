@@ -421,7 +421,7 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
     static const struct http_route *const tables[] = {
         routes,          v1_exec_routes,   v1_stream_routes, v1_process_routes, v1_hold_routes,
         v1_files_routes, v1_output_routes, v1_tools_routes,  v1_history_routes, v1_metrics_routes,
-        v1_state_routes, v1_ports_routes};
+        v1_state_routes, v1_ports_routes,  v1_look_routes};
     int r = 0;
 
     v->server = server;

@@ -30,7 +30,7 @@ struct v1 {
 /* Each ends with {0}. */
 extern const struct http_route v1_exec_routes[], v1_stream_routes[], v1_process_routes[],
     v1_hold_routes[], v1_files_routes[], v1_output_routes[], v1_tools_routes[], v1_history_routes[],
-    v1_metrics_routes[], v1_state_routes[], v1_ports_routes[];
+    v1_metrics_routes[], v1_state_routes[], v1_ports_routes[], v1_look_routes[];
 
 enum v1_disconnect { V1_DISCONNECT_KILL, V1_DISCONNECT_KEEP };
 

@@ -178,6 +178,8 @@ static void cell_start(struct guest *g, uint32_t id, const struct guest_request 
                              .credit = {GUEST_WINDOW, GUEST_WINDOW},
                              .brand = brand_new(),
                              .attached = true};
+    memcpy(c->label, req->head.label, sizeof(c->label));
+    c->label[sizeof(c->label) - 1] = '\0';
     c->alone = true;
     for (unsigned k = 0; k < GUEST_CELLS_MAX; k++)
         if (k != i && g->cells[k].state == CELL_RUNNING)

@@ -42,6 +42,7 @@ struct guest_kept {
 struct guest_cell {
     enum cell_state state;
     uint32_t id;
+    char label[INSIDE_LABEL_SIZE];
     bool silent;    /* of an earlier boxd: the present one does not know it */
     bool attached;  /* a managed process whose output is wanted on this connection */
     bool told;      /* EXITED is in the queue of this connection */
@@ -170,8 +171,11 @@ void tend_start(struct guest *g, struct guest_cell *c, const struct guest_start 
 void tend_reap(struct guest *g);                         /* some process has ended */
 void tend_signal(const struct guest_cell *c, int signo); /* to the main process */
 void tend_end(struct guest_cell *c, uint32_t flag);      /* all of it; goes on until it is gone */
-void tend_cells(struct guest *g);                        /* once per turn */
-uint64_t tend_due(const struct guest *g);                /* when to look next; UINT64_MAX: never */
+void tend_end_left(struct guest *g, const char *label);  /* what ended commands have left */
+/* The first `max` processes behind that number: how many, or a negative errno. */
+int tend_list(const struct guest *g, uint32_t after, struct inside_process *ret, size_t max);
+void tend_cells(struct guest *g);         /* once per turn */
+uint64_t tend_due(const struct guest *g); /* when to look next; UINT64_MAX: never */
 
 /* brand.c: which program's tree a process is of. Its parents do not tell: they may be gone. */
 bool guest_is_gvisor(void);

@@ -279,6 +279,53 @@ uint64_t guest_number(const struct guest_head *head, const char *body)
     return n;
 }
 
+static void on_list(struct guest *g, const struct guest_head *h)
+{
+    static struct inside_process rows[INSIDE_LIST_MAX];
+    struct guest_head head = {.type = GUEST_LISTED, .id = h->id};
+    int n = tend_list(g, h->flags, rows, INSIDE_LIST_MAX);
+    head.flags = n < 0 ? (uint32_t)-n : 0;
+    serve_send(g, &head, rows, n > 0 ? (size_t)n * sizeof(rows[0]) : 0, NULL, 0);
+}
+
+/* As the container's own files tell; what is not there stays unknown. Disk is the engine's. */
+static void on_usage(struct guest *g, const struct guest_head *h)
+{
+    static const char *const cpu[] = {"/sys/fs/cgroup/cpuacct/cpuacct.usage",
+                                      "/sys/fs/cgroup/cpu,cpuacct/cpuacct.usage"};
+    struct guest_head head = {.type = GUEST_USED, .id = h->id};
+    struct inside_usage u;
+    uint64_t usec = 0;
+    usage_unknown(&u);
+    for (size_t i = 0; i < ARRAY_SIZE(cpu); i++)
+        usage_number(AT_FDCWD, cpu[i], &u.cpu_ns);
+    if (fd_read_counter_at(AT_FDCWD, "/sys/fs/cgroup/cpu.stat", "usage_usec", &usec) == 0)
+        u.cpu_ns = usec * 1000;
+    const struct {
+        const char *v1, *v2;
+        uint64_t *ret;
+    } files[] = {{"memory/memory.usage_in_bytes", "memory.current", &u.memory_bytes},
+                 {"memory/memory.limit_in_bytes", "memory.max", &u.memory_max},
+                 {"pids/pids.current", "pids.current", &u.pids},
+                 {"pids/pids.max", "pids.max", &u.pids_max}};
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
+        char path[64];
+        (void)str_fmt(path, sizeof(path), "/sys/fs/cgroup/%s", files[i].v1);
+        usage_number(AT_FDCWD, path, files[i].ret);
+        (void)str_fmt(path, sizeof(path), "/sys/fs/cgroup/%s", files[i].v2);
+        usage_number(AT_FDCWD, path, files[i].ret);
+    }
+    usage_network(AT_FDCWD, "/proc/net/dev", &u);
+    serve_send(g, &head, &u, sizeof(u), NULL, 0);
+}
+
+static void on_end_left(struct guest *g, const struct guest_head *h, const char *body)
+{
+    char label[INSIDE_LABEL_SIZE];
+    if (str_fmt(label, sizeof(label), "%.*s", (int)h->len, body) == 0)
+        tend_end_left(g, label);
+}
+
 static void on_frame(struct guest *g, const struct guest_head *h, const char *body)
 {
     if (h->type == GUEST_HELLO) {
@@ -292,6 +339,12 @@ static void on_frame(struct guest *g, const struct guest_head *h, const char *bo
         conn_order(g, h, body);
     } else if (h->type == GUEST_LISTEN) {
         listener_order(g, h, body);
+    } else if (h->type == GUEST_LIST) {
+        on_list(g, h);
+    } else if (h->type == GUEST_USAGE) {
+        on_usage(g, h);
+    } else if (h->type == GUEST_END_LEFT) {
+        on_end_left(g, h, body);
     } else {
         cell_order(g, h, body);
     }

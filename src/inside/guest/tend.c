@@ -237,6 +237,33 @@ void tend_signal(const struct guest_cell *c, int signo)
         supervisor_signal(c->main, signo);
 }
 
+/* A child that has only just begun has no brand yet. */
+int tend_list(const struct guest *g, uint32_t after, struct inside_process *ret, size_t max)
+{
+    int n = supervisor_list(after, ret, max);
+    for (int k = 0; k < n; k++) {
+        pid_t pid = (pid_t)ret[k].pid;
+        uint64_t brand = brand_of(pid);
+        for (unsigned i = 0; i < GUEST_CELLS_MAX; i++) {
+            const struct guest_cell *c = &g->cells[i];
+            if (c->state == CELL_FREE || (brand != 0 ? c->brand != brand : c->main != pid))
+                continue;
+            ret[k].owner = guest_is_proc(c) ? INSIDE_OWNER_PROC : INSIDE_OWNER_EXEC;
+            ret[k].left = c->state != CELL_RUNNING;
+            memcpy(ret[k].label, c->label, sizeof(c->label));
+        }
+    }
+    return n;
+}
+
+void tend_end_left(struct guest *g, const char *label)
+{
+    for (unsigned i = 0; i < GUEST_CELLS_MAX; i++)
+        if (g->cells[i].state == CELL_LINGER && !guest_is_proc(&g->cells[i]) &&
+            str_eq(g->cells[i].label, label))
+            tend_end(&g->cells[i], 0);
+}
+
 /* Stopped first, so that none of them makes more while the others die. */
 void tend_end(struct guest_cell *c, uint32_t flag)
 {

@@ -9,7 +9,6 @@
  * that the kernel's counter of kills tells whose process died. On v2 memory.oom.group lets the
  * kernel end the whole group itself. */
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -27,6 +26,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/state.h"
 #include "base/str.h"
@@ -96,6 +96,8 @@ static int open_group(int parent_fd, const char *name)
     int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     return fd < 0 ? -errno : fd;
 }
+
+static unsigned session_signal(const struct cell *c, int signo);
 
 /* -EBUSY while a process that was killed has not left yet. */
 static int cell_drop_killed(struct init *in, struct cell *c)
@@ -170,7 +172,8 @@ void cell_prepare(struct init *in)
 int cell_acquire_at(struct init *in, unsigned at, struct cell **ret)
 {
     struct cell *c = &in->cells[at];
-    if (c->state == CELL_LINGER && group_is_empty(c->cgroup_fd))
+    if (c->state == CELL_LINGER && group_is_empty(c->cgroup_fd) &&
+        (c->cgroup_fd >= 0 || c->result.end.remaining == 0 || session_signal(c, 0) == 0))
         cell_move(c, CELL_FREE);
     if (c->state != CELL_FREE || c->forgotten != 0)
         return -EAGAIN;
@@ -225,40 +228,6 @@ int cell_limit_memory(const struct init *in, const struct cell *c, uint64_t byte
  * slip through, because all of them are stopped meanwhile; what a managed process has detached from
  * itself (its session and its parents) is not spared. */
 
-struct walked {
-    char state; /* as /proc tells it */
-    pid_t parent, session;
-};
-
-static int number_at(const char *text, const char **ret_end)
-{
-    int n = 0;
-    while (*text == ' ')
-        text++;
-    for (; *text >= '0' && *text <= '9' && n < 100000000; text++)
-        n = n * 10 + (*text - '0');
-    *ret_end = text;
-    return n;
-}
-
-/* "pid (name) state ppid pgrp session …"; the name may hold anything. */
-static bool walked_read(pid_t pid, struct walked *ret)
-{
-    char path[32], text[512];
-    (void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    if (fd_read_file_at(AT_FDCWD, path, text, sizeof(text)) < 0)
-        return false;
-    const char *at = strrchr(text, ')');
-    if (at == NULL || strlen(at) < 4)
-        return false;
-    ret->state = at[2];
-    at += 3;
-    ret->parent = number_at(at, &at);
-    (void)number_at(at, &at);
-    ret->session = number_at(at, &at);
-    return true;
-}
-
 static bool leads_process(const struct init *in, const struct cell *except, pid_t pid)
 {
     for (unsigned i = 0; i < in->procs_top; i++) {
@@ -271,13 +240,13 @@ static bool leads_process(const struct init *in, const struct cell *except, pid_
 
 static bool spared(const struct init *in, const struct cell *except, pid_t pid)
 {
-    struct walked seen = {0};
-    for (int i = 0; i < DEPTH_MAX && pid > 1; i++, pid = seen.parent) {
+    struct inside_process seen;
+    for (int i = 0; i < DEPTH_MAX && pid > 1; i++, pid = (pid_t)seen.parent) {
         if (leads_process(in, except, pid))
             return true;
-        if (!walked_read(pid, &seen))
+        if (!supervisor_process(pid, &seen))
             return false;
-        if (leads_process(in, except, seen.session))
+        if (leads_process(in, except, (pid_t)seen.session))
             return true;
     }
     return false;
@@ -286,34 +255,25 @@ static bool spared(const struct init *in, const struct cell *except, pid_t pid)
 /* Neither dead nor stopped. */
 static bool is_active(pid_t pid)
 {
-    struct walked seen;
-    return walked_read(pid, &seen) && strchr("TtZXx", seen.state) == NULL;
+    struct inside_process seen;
+    return supervisor_process(pid, &seen) && strchr("TtZXx", (int)seen.state) == NULL;
 }
 
 /* Returns how many processes are neither dead nor stopped; of these, *ret_alive are to die. */
 static unsigned kill_listed(const struct init *in, const struct cell *except, int proc_fd,
                             uint32_t *ret_alive)
 {
-    _Alignas(struct dirent64) char entries[2048];
+    struct supervisor_walk w = {.fd = proc_fd};
     unsigned active = 0;
-    long n;
     *ret_alive = 0;
     (void)lseek(proc_fd, 0, SEEK_SET);
-    while ((n = syscall(SYS_getdents64, proc_fd, entries, sizeof(entries))) > 0) {
-        for (long at = 0; at < n;) {
-            const struct dirent64 *e = (const struct dirent64 *)(const void *)(entries + at);
-            const char *end = NULL;
-            pid_t pid = number_at(e->d_name, &end);
-            at += e->d_reclen;
-            if (*end != '\0' || pid <= 1)
-                continue;
-            bool dies = !spared(in, except, pid);
-            if (dies)
-                (void)kill(pid, SIGKILL);
-            if (is_active(pid)) {
-                active++;
-                *ret_alive += dies;
-            }
+    for (pid_t pid = supervisor_next_pid(&w); pid > 0; pid = supervisor_next_pid(&w)) {
+        bool dies = !spared(in, except, pid);
+        if (dies)
+            (void)kill(pid, SIGKILL);
+        if (is_active(pid)) {
+            active++;
+            *ret_alive += dies;
         }
     }
     return active;
@@ -324,6 +284,30 @@ static bool proc_is_ours(void)
 {
     char self[16];
     return readlink("/proc/self", self, sizeof(self)) == 1 && self[0] == '1';
+}
+
+/* Without a kill group a command's processes are those of its session: a background process stays
+ * in it unless it detaches itself, and the kernel gives no number to a new process that is the one
+ * of a session. All that are not dead get the signal, 0: none. How many there are. */
+static unsigned session_signal(const struct cell *c, int signo)
+{
+    struct supervisor_walk w = {.fd = -1};
+    struct inside_process p;
+    unsigned n = 0;
+    if (c->pid <= 1 || !proc_is_ours())
+        return 0;
+    w.fd = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (pid_t pid = w.fd < 0 ? 0 : supervisor_next_pid(&w); pid > 0;
+         pid = supervisor_next_pid(&w)) {
+        if (!supervisor_process(pid, &p) || p.session != (uint32_t)c->pid ||
+            strchr("ZXx", (int)p.state) != NULL)
+            continue;
+        n++;
+        if (signo > 0)
+            (void)kill(pid, signo);
+    }
+    fd_close_many(&w.fd, 1);
+    return n;
 }
 
 /* Kills everything in the namespace but ourselves and the managed processes of other cells (`all`:
@@ -366,9 +350,10 @@ int cell_kill_tree(struct init *in, struct cell *c)
 
 static uint32_t cell_remaining(struct init *in, const struct cell *c)
 {
+    const uint32_t ended = INSIDE_EXITED_TIMEOUT | INSIDE_EXITED_OOM | INSIDE_EXITED_KILLED;
     char text[4096];
     if (in->config.cgroup_mode == INIT_CGROUP_NONE)
-        return c->unkilled;
+        return (c->result.end.flags & ended) != 0 ? c->unkilled : session_signal(c, 0);
     if (group_is_empty(c->cgroup_fd))
         return 0;
     int fd = openat(c->cgroup_fd, "cgroup.procs", O_RDONLY | O_CLOEXEC);
@@ -386,6 +371,93 @@ static uint32_t cell_remaining(struct init *in, const struct cell *c)
 bool cell_empty(const struct cell *c)
 {
     return (c->state == CELL_FREE || c->state == CELL_LINGER) && group_is_empty(c->cgroup_fd);
+}
+
+/* A process of that cell. */
+static void own_row(const struct init *in, const struct cell *c, struct inside_process *row)
+{
+    row->owner = cell_index(in, c) >= INIT_EXECS_MAX ? INSIDE_OWNER_PROC : INSIDE_OWNER_EXEC;
+    row->left = c->state != CELL_RUNNING;
+    memcpy(row->label, c->label, sizeof(row->label));
+}
+
+/* The kernel lists the group by the numbers of our namespace, of which /proc is, too. */
+static void own_group(const struct init *in, const struct cell *c, struct init_listed *l)
+{
+    char text[4096];
+    uint64_t pid = 0;
+    AUTO_CLOSE int fd = openat(c->cgroup_fd, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+    ssize_t got = 0;
+    while (fd >= 0 && (got = read(fd, text, sizeof(text))) > 0) {
+        for (ssize_t i = 0; i < got; i++) {
+            if (text[i] >= '0' && text[i] <= '9') {
+                pid = pid * 10 + (uint64_t)(text[i] - '0');
+                continue;
+            }
+            for (uint32_t k = 0; k < l->n; k++)
+                if (l->rows[k].pid == pid)
+                    own_row(in, c, &l->rows[k]);
+            pid = 0;
+        }
+    }
+}
+
+/* A child that has only just begun is not in its session yet. */
+static void own_session(const struct init *in, const struct cell *c, struct init_listed *l)
+{
+    for (uint32_t k = 0; k < l->n && c->pid > 1; k++)
+        if (l->rows[k].session == (uint32_t)c->pid ||
+            (c->state == CELL_RUNNING && l->rows[k].pid == (uint32_t)c->pid))
+            own_row(in, c, &l->rows[k]);
+}
+
+/* Without a kill group: one that left its session and still has its parent. */
+static void own_children(struct init_listed *l)
+{
+    for (uint32_t k = 0; k < l->n; k++) {
+        struct inside_process *row = &l->rows[k];
+        for (uint32_t i = 0; i < l->n && row->owner == INSIDE_OWNER_NONE; i++) {
+            if (l->rows[i].pid != row->parent)
+                continue;
+            row->owner = l->rows[i].owner;
+            row->left = l->rows[i].left;
+            memcpy(row->label, l->rows[i].label, sizeof(row->label));
+        }
+    }
+}
+
+void cells_list(struct init *in, uint32_t after, struct init_listed *ret)
+{
+    int n = proc_is_ours() ? supervisor_list(after, ret->rows, INSIDE_LIST_MAX) : -ENOENT;
+    ret->error = n < 0 ? -n : 0;
+    ret->n = n < 0 ? 0 : (uint32_t)n;
+    for (unsigned i = 0; i < INIT_CELLS_MAX; i++) {
+        const struct cell *c = &in->cells[i];
+        if (c->state == CELL_FREE)
+            continue;
+        if (c->cgroup_fd >= 0)
+            own_group(in, c, ret);
+        else
+            own_session(in, c, ret);
+    }
+    if (in->config.cgroup_mode == INIT_CGROUP_NONE)
+        own_children(ret);
+}
+
+void cells_end_left(struct init *in, const char *label)
+{
+    for (unsigned i = 0; i < INIT_EXECS_MAX; i++) {
+        struct cell *c = &in->cells[i];
+        if (c->state == CELL_FREE || c->state == CELL_RUNNING || !str_eq(c->label, label))
+            continue;
+        if (c->cgroup_fd >= 0) { /* and nothing else, should that fail */
+            c->killed = true;
+            (void)fd_write_file_at(c->cgroup_fd, "cgroup.kill", "1");
+            continue;
+        }
+        (void)session_signal(c, SIGSTOP); /* so that none of them makes more while others die */
+        (void)session_signal(c, SIGKILL);
+    }
 }
 
 bool cell_settled(struct init *in, struct cell *c)
@@ -488,8 +560,14 @@ pid_t cell_start(struct init *in, struct cell *c, const struct init_request *req
         run_child(in, c, req, io);
     if (pid < 0)
         return pid;
+    /* An earlier one had the number, and has it no more: nothing of its session can be left. */
+    for (unsigned i = 0; i < INIT_CELLS_MAX; i++)
+        if (in->cells[i].pid == pid)
+            in->cells[i].pid = 0;
     cell_move(c, CELL_RUNNING);
     c->id = head->id;
+    memcpy(c->label, head->label, sizeof(c->label));
+    c->label[sizeof(c->label) - 1] = '\0';
     c->pid = pid;
     c->started_ns = now;
     c->unkilled = 0;

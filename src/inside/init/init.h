@@ -32,6 +32,7 @@ enum cell_state {
 struct cell {
     enum cell_state state;
     uint32_t id;
+    char label[INSIDE_LABEL_SIZE];
     pid_t pid; /* in our own pid namespace, we are its parent: it cannot be reused before we reap it
                 */
     uint64_t started_ns;
@@ -107,6 +108,10 @@ bool cell_settled(struct init *in, struct cell *c);
 /* True once a process of it was killed for memory. */
 bool cell_oom_check(struct init *in, struct cell *c);
 bool cell_empty(const struct cell *c); /* nothing runs in its group */
+/* Fills the rows, with the cells that the processes belong to, and n or the error. */
+void cells_list(struct init *in, uint32_t after, struct init_listed *ret);
+/* Kills what execs of that label have left that do not run any more. */
+void cells_end_left(struct init *in, const char *label);
 unsigned cell_index(const struct init *in, const struct cell *c);
 void cell_move(struct cell *c, enum cell_state to);
 

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -28,6 +29,8 @@ union message {
     struct init_number number;
     struct init_stdin in;
     struct init_connect connect;
+    struct init_list list;
+    struct init_end_left left;
     char bytes[sizeof(struct init_exec) + INIT_INLINE_MAX];
 };
 
@@ -534,6 +537,31 @@ static void serve_connect(struct init *in, const union message *m, size_t len)
         drop_peer(in);
 }
 
+static void serve_list(struct init *in, const struct init_list *m)
+{
+    static struct init_listed out;
+    out = (struct init_listed){.type = INIT_MSG_LISTED, .id = m->id};
+    cells_list(in, m->after, &out);
+    size_t len = offsetof(struct init_listed, rows) + out.n * sizeof(out.rows[0]);
+    ssize_t n = fd_send_msg(in->conn_fd, &out, len, NULL, 0, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && n != -EAGAIN)
+        drop_peer(in);
+}
+
+/* What is about processes of all kinds. */
+static bool serve_look(struct init *in, union message *m, size_t len)
+{
+    if (m->type == INIT_MSG_LIST && len == sizeof(m->list)) {
+        serve_list(in, &m->list);
+    } else if (m->type == INIT_MSG_END_LEFT && len == sizeof(m->left)) {
+        m->left.label[sizeof(m->left.label) - 1] = '\0';
+        cells_end_left(in, m->left.label);
+    } else {
+        return false;
+    }
+    return true;
+}
+
 void serve_message(struct init *in)
 {
     static union message m;
@@ -557,7 +585,7 @@ void serve_message(struct init *in)
         serve_kill(in, &m, (size_t)n);
     else if (m.type == INIT_MSG_CONNECT)
         serve_connect(in, &m, (size_t)n);
-    else if (!serve_proc(in, &m, (size_t)n))
+    else if (!serve_proc(in, &m, (size_t)n) && !serve_look(in, &m, (size_t)n))
         drop_peer(in);
     fd_close_many(fds, n_fds);
 }

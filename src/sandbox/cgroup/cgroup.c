@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "inside/usage.h"
 
 #define MOUNTINFO_MAX (1U << 20)
 #define MEMORY_LIMIT_V1 "memory.limit_in_bytes"
@@ -715,4 +716,35 @@ int cgroup_change(const struct cgroup_host *h, const char *name, const struct cg
         (void)fd_write_file_at(g.v2_fd, "memory.high", "max");
     cgroup_close(&g);
     return r;
+}
+
+static void read_usage(int parent, const char *name, const char *file, uint64_t *ret)
+{
+    char path[64];
+    if (parent >= 0 && str_fmt(path, sizeof(path), "%s/%s", name, file) >= 0)
+        usage_number(parent, path, ret);
+}
+
+/* The v2 tree counts processor time whatever controllers it has. */
+static void read_cpu(const struct cgroup_host *h, const char *name, uint64_t *ret)
+{
+    char path[64];
+    uint64_t usec = 0;
+    if (h->v2_fd >= 0 && str_fmt(path, sizeof(path), "%s/cpu.stat", name) >= 0 &&
+        fd_read_counter_at(h->v2_fd, path, "usage_usec", &usec) == 0)
+        *ret = usec * 1000;
+    else
+        read_usage(h->v1_fd[CGROUP_CPU], name, "cpuacct.usage", ret);
+}
+
+void cgroup_usage(const struct cgroup_host *h, const char *name, struct inside_usage *ret)
+{
+    const bool v2 = h->mode == INIT_CGROUP_V2;
+    const int memory = v2 ? h->v2_fd : h->v1_fd[CGROUP_MEMORY];
+    const int pids = v2 ? h->v2_fd : h->v1_fd[CGROUP_PIDS];
+    read_cpu(h, name, &ret->cpu_ns);
+    read_usage(memory, name, v2 ? "memory.current" : USAGE_V1, &ret->memory_bytes);
+    read_usage(memory, name, v2 ? "memory.max" : MEMORY_LIMIT_V1, &ret->memory_max);
+    read_usage(pids, name, "pids.current", &ret->pids);
+    read_usage(pids, name, "pids.max", &ret->pids_max);
 }

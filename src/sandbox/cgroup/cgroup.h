@@ -100,3 +100,6 @@ struct cgroup_readback {
     uint64_t cpu_quota_us, cpu_period_us;
 };
 void cgroup_read(const struct cgroup_host *h, const char *name, struct cgroup_readback *ret);
+/* Processor time, memory and processes, with their limits, as far as the kernel tells. */
+struct inside_usage;
+void cgroup_usage(const struct cgroup_host *h, const char *name, struct inside_usage *ret);

@@ -28,8 +28,10 @@ CALLS = [
     ("exec", {"command": "ls", "session_id": "$HANDLE"}),
     ("list_sessions", {}),
     ("delete_session", {"session_id": "$HANDLE"}),
+    ("list_background", {}),
     ("read", {"path": "none"}),
     ("read_output", {"output_id": "0123456789abcdef"}),
+    ("stop_background", {"exec_id": "0123456789abcdef"}),
 ]
 EVERY = sorted({name for name, _ in CALLS})
 
@@ -39,12 +41,12 @@ def check_results(results):
     assert len(results) == len(CALLS)
     said = [r[1] for r in results]
     made = [r[2] for r in results]
-    assert [r[0] for r in results] == [False] * (len(CALLS) - 2) + [True, True], said
+    assert [r[0] for r in results] == [False] * (len(CALLS) - 3) + [True, True, True], said
     assert said[0] == "hi\n\n[exit code 3]" and made[0]["exit_code"] == 3
     assert said[3] == "one\n2" and made[4]["matches"] == ["/workspace/a.txt"] and made[5]["total"] == 1
     assert made[8]["output"] == "hello\n" and made[9]["processes"][0]["status"] == "running"
     assert said[12] == "" and made[13]["total"] == 2 and made[14] == {"deleted": True}
-    assert said[15] == "File not found: /workspace/none"
+    assert made[15] == {"processes": [], "truncated": False} and said[16] == "File not found: /workspace/none"
 
 
 async def drive(target, mode):
