@@ -38,6 +38,7 @@ _box() {
     case $verb:$prev in
     run:--session) return ;;
     run:--name) return ;;
+    run:--restart) mapfile -t COMPREPLY < <(compgen -W 'no on-failure always' -- "$cur"); return ;;
     run:--image) return ;;
     run:--network) mapfile -t COMPREPLY < <(compgen -W 'on off' -- "$cur"); return ;;
     run:--memory) return ;;
@@ -83,6 +84,9 @@ _box() {
     agent:--timeout) return ;;
     agent:--env) return ;;
     agent:--env-file) mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+    logs:--since) return ;;
+    logs:--tail) return ;;
+    kill:--signal) return ;;
     ps:--format) mapfile -t COMPREPLY < <(compgen -W 'json table TEMPLATE' -- "$cur"); return ;;
     update:--memory) return ;;
     update:--memory-mb) return ;;
@@ -142,13 +146,17 @@ _box() {
     esac
     local words=''
     case $verb in
-    '') words='run exec agent cp port ps ls rm stop start pause unpause rename update diff inspect top stats events doctor info config audit mcp completion help --help --version' ;;
+    '') words='run exec agent cp port logs attach wait kill ps ls rm stop start pause unpause rename update diff inspect top stats events doctor info config audit mcp completion help --help --version' ;;
     mcp) words='run ls logs serve' ;;
-    run) words=' --session --temporary --name --rm --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --publish --allow-host --best-effort --timeout --env --env-file --workdir --user --entrypoint --tty --interactive --quiet --help --' ;;
-    exec) words=' --timeout --env --env-file --workdir --user --tty --interactive --help --'; [[ $cur == -* ]] || _box_names ;;
+    run) words=' --session --temporary --name --detach --restart --rm --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --publish --allow-host --best-effort --timeout --env --env-file --workdir --user --entrypoint --tty --interactive --quiet --help --' ;;
+    exec) words=' --detach --timeout --env --env-file --workdir --user --tty --interactive --help --'; [[ $cur == -* ]] || _box_names ;;
     agent) words='claude codex gemini opencode --session --rm --settings --keys --cache --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --publish --allow-host --best-effort --timeout --env --env-file --quiet --help --' ;;
     cp) words=' --recursive --quiet --help' ;;
     port) words=' --json --help'; [[ $cur == -* ]] || _box_names ;;
+    logs) words=' --follow --since --tail --help'; [[ $cur == -* ]] || _box_names ;;
+    attach) words=' --help'; [[ $cur == -* ]] || _box_names ;;
+    wait) words=' --help'; [[ $cur == -* ]] || _box_names ;;
+    kill) words=' --signal --help'; [[ $cur == -* ]] || _box_names ;;
     ps|ls) words=' --all --quiet --format --json --help' ;;
     rm) words=' --all --force --help'; [[ $cur == -* ]] || _box_names ;;
     stop) words=' --help'; [[ $cur == -* ]] || _box_names ;;
@@ -171,7 +179,7 @@ _box() {
     mcp\ logs) words=' --follow --help' ;;
     mcp\ serve) words=' --session --image --network --memory --memory-mb --cpus --pids --pids-limit --quota --quota-mb --read-only-root --mount --volume --help' ;;
     completion) words='bash zsh fish --help' ;;
-    help) words='run exec agent cp port ps ls rm stop start pause unpause rename update diff inspect top stats events doctor info config audit mcp completion help --help --version' ;;
+    help) words='run exec agent cp port logs attach wait kill ps ls rm stop start pause unpause rename update diff inspect top stats events doctor info config audit mcp completion help --help --version' ;;
     esac
     mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W "$words" -- "$cur")
 }

@@ -18,7 +18,7 @@ declare -A packages=(
     [test]="libcmocka-dev zlib1g-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp
             openssl git nodejs cmake sqlite3 curl iproute2 util-linux procps strace python3-venv
             python3-prometheus-client mandoc man-db xfsprogs btrfs-progs
-            zsh fish passt
+            zsh fish passt tmux
             busybox-static docker.io podman runc crun tini"
     # The peers; an engine that is running already is left alone.
     [bench]="bubblewrap busybox-static runc crun docker.io podman"

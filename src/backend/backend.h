@@ -80,11 +80,18 @@ struct proc_request {
     char *const *env;  /* on top of the sandbox's own */
     const char *cwd;
     uint64_t memory_bytes; /* 0: what the session has */
+    /* Both streams are kept as a log of records (inside/wire.h) in place of stdout: the oldest make
+     * place for new ones, nothing holds the process back. */
+    bool log;
+    /* Of a log only; any other process has a pipe as stdin. Without either it reads /dev/null. */
+    bool with_stdin, tty;
+    uint16_t rows, cols;
 };
 
 struct proc_range {
     uint64_t begin, end; /* offsets of the first byte kept and behind the last */
     bool eof;            /* nothing follows `end` */
+    bool behind;         /* what an earlier daemon has seen is still on its way to this one */
 };
 
 /* All from the loop. The object lives until proc_free(), which may be called in any of these. */
@@ -263,8 +270,9 @@ struct backend_ops {
     /* Bytes that proc_write() took and that would be lost if this daemon died now. */
     size_t (*proc_unwritten)(const struct proc *p);
     void (*proc_close_stdin)(struct proc *p);
-    void (*proc_signal)(struct proc *p, int signo); /* the main process */
-    void (*proc_kill)(struct proc *p);              /* the whole tree */
+    void (*proc_resize)(struct proc *p, uint16_t rows, uint16_t cols); /* its terminal, if any */
+    void (*proc_signal)(struct proc *p, int signo);                    /* the main process */
+    void (*proc_kill)(struct proc *p);                                 /* the whole tree */
     /* Kills the whole tree and says so when nothing of it runs any more; no other event comes after
      * the call. When it does not end in time `done` has an error, and the sandbox is lost.
      * Optional: where kills need no time. proc_free() is still owed, and calls `done` off. */

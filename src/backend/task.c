@@ -416,6 +416,12 @@ static void exec_resize(struct exec *e, uint16_t rows, uint16_t cols)
 
 int task_copy_output(struct task *t, const char *data, size_t len)
 {
+    if (t->log && t->copy.out.len + len > GUEST_RING) {
+        /* A quarter at once: what is left has to be moved. */
+        size_t gone = inside_log_excess(t->copy.out.data, t->copy.out.len, GUEST_RING / 4 * 3);
+        buf_consume(&t->copy.out, gone);
+        t->copy.begin += gone;
+    }
     return buf_append(&t->copy.out, data, len);
 }
 
@@ -436,8 +442,11 @@ static struct proc_range range_of(const struct task *t)
 {
     if (t->ops->range != NULL)
         return t->ops->range(t);
-    return (struct proc_range){
-        .begin = t->copy.begin, .end = t->copy.begin + t->copy.out.len, .eof = t->copy.eof};
+    uint64_t end = t->copy.begin + t->copy.out.len;
+    return (struct proc_range){.begin = t->copy.begin,
+                               .end = end,
+                               .eof = t->copy.eof,
+                               .behind = !t->copy.eof && end < t->copy.known};
 }
 
 static struct proc_range proc_range(const struct proc *p)
@@ -472,7 +481,7 @@ static void proc_release(struct proc *p, uint64_t upto)
         t->ops->release(t, upto);
         return;
     }
-    if (upto <= t->copy.begin || upto > t->copy.begin + t->copy.out.len)
+    if (t->log || upto <= t->copy.begin || upto > t->copy.begin + t->copy.out.len)
         return;
     buf_consume(&t->copy.out, (size_t)(upto - t->copy.begin));
     t->copy.begin = upto;
@@ -535,6 +544,9 @@ static int proc_start(struct sandbox *sb, const struct proc_request *req,
         return err_code_errno(err->code);
     task_proc_init(t, home);
     proc_take(t, events, arg);
+    t->log = req->log;
+    if (t->log && !req->with_stdin && !req->tty)
+        t->in_state = TASK_STDIN_CLOSED;
     *ret = &t->proc;
     return 0;
 }
@@ -681,6 +693,13 @@ void task_proc_close_stdin(struct proc *p)
     close_stdin(of_proc(p));
 }
 
+static void proc_resize(struct proc *p, uint16_t rows, uint16_t cols)
+{
+    struct task *t = of_proc(p);
+    if (t->home != NULL)
+        t->ops->resize(t, rows, cols);
+}
+
 static void proc_signal(struct proc *p, int signo)
 {
     struct task *t = of_proc(p);
@@ -775,6 +794,7 @@ void tasks_operations(struct backend_ops *ops)
     ops->proc_write = proc_write;
     ops->proc_unwritten = proc_unwritten;
     ops->proc_close_stdin = task_proc_close_stdin;
+    ops->proc_resize = proc_resize;
     ops->proc_signal = proc_signal;
     ops->proc_kill = task_proc_kill;
     ops->proc_end = proc_end;

@@ -72,10 +72,11 @@ struct task_ops {
     void (*read)(struct task *t);
     void (*free)(struct task *t);
 
-    /* An exec: whether more output may come; t->paused was set; the size of its terminal. */
+    void (*resize)(struct task *t, uint16_t rows, uint16_t cols); /* its terminal, if any */
+
+    /* An exec: whether more output may come; t->paused was set. */
     bool (*open)(const struct task *t);
     void (*pause)(struct task *t);
-    void (*resize)(struct task *t, uint16_t rows, uint16_t cols);
 
     /* A process: it was taken over by this daemon (optional). */
     void (*adopted)(struct task *t);
@@ -127,6 +128,7 @@ struct task {
     struct loop_timer drain; /* the end of its output is awaited */
 
     /* A process. */
+    bool log;              /* its output is one */
     bool told_eof;         /* its user has heard that no output follows */
     bool forgotten;        /* PID 1 was told to end it */
     backend_done_fn *gone; /* of proc_end(); NULL: there was none, or it was called */
@@ -134,6 +136,7 @@ struct task {
     struct {
         struct buf out; /* stdout from `begin` on */
         uint64_t begin;
+        uint64_t known; /* of one that was adopted: as much there is, behind the last byte */
         bool eof;
         struct buf err;   /* the end of stderr */
         uint64_t err_end; /* behind its last byte, since this daemon listens */
@@ -178,7 +181,8 @@ void task_exec_kill(struct exec *e);
 
 /* A process that PID 1 told of and that its user may still take over. */
 void task_proc_init(struct task *t, struct tasks *home);
-/* Adds to the copy of stdout. -ENOBUFS: more than the transport may send ahead of release(). */
+/* Adds to the copy of stdout, or of a log, whose oldest records go. -ENOBUFS: more than the
+ * transport may send ahead of release(). */
 int task_copy_output(struct task *t, const char *data, size_t len);
 void task_copy_stderr(struct task *t, const char *data, size_t len);
 void task_proc_output(struct task *t); /* tells that there is more, or that it is the end */

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* `box run` and `box exec`: one command over a WebSocket, with its streams, signals and
- * terminal. */
+/* `box run` and `box exec`: one command over a WebSocket, with its streams, signals and terminal.
+ * `box attach`, `logs` and `wait` follow a detached command in the same way. */
 
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -22,22 +23,26 @@
 #include "cli/io/pipe.h"
 #include "cli/io/text.h"
 #include "cli/io/tty.h"
+#include "cli/job.h"
 #include "cli/port.h"
 #include "http/client/client.h"
 #include "spec/model.h"
+#include "spec/process.h"
 #include "spec/spec.h"
 
 #define TARGET "/v1/exec"
+#define TAIL_MAX 1000000000U    /* lines */
 #define REQUEST_MAX (24u << 20) /* arguments may fill ARG_MAX, and JSON may double them */
 #define MESSAGE_MAX (1u << 20)  /* boxd sends less than 128 KiB at a time */
 #define CONTROL_MAX 256
 #define SECOND_INT_NS (2 * NSEC_PER_SEC)
 #define LEAVE_NS (1 * NSEC_PER_SEC)
 #define TERM_NS (10 * NSEC_PER_SEC) /* what a command gets to end by itself after SIGTERM */
-#define UNENFORCED_MAX 8
 #define CLOSE_NS (100 * NSEC_PER_MSEC)
+#define KEY_P '\x10' /* Ctrl-P Ctrl-Q leaves a detached command */
+#define KEY_Q '\x11'
 
-/* Messages of /v1/exec: what boxd is sent, and what it tells of the end of a command. */
+/* Messages of /v1/exec: what boxd is sent. job.h has what it tells. */
 
 /* First byte of a binary message. */
 enum job_channel { JOB_STDIN, JOB_STDOUT, JOB_STDERR };
@@ -45,54 +50,6 @@ enum job_channel { JOB_STDIN, JOB_STDOUT, JOB_STDERR };
 struct job_terms {
     bool with_stdin;
     uint16_t rows, cols; /* of the terminal, when there is one */
-};
-
-enum outcome {
-    OUTCOME_IS_EXITED,
-    OUTCOME_IS_SIGNALED,
-    OUTCOME_IS_TIMED_OUT,
-    OUTCOME_IS_OOM_KILLED,
-    OUTCOME_IS_QUOTA_EXCEEDED,
-    OUTCOME_IS_SESSION_LOST,
-    OUTCOME_IS_MAX,
-};
-
-struct outcome_report {
-    enum outcome outcome;
-    int64_t exit_code;   /* -1: none */
-    int64_t signal;      /* 0: none */
-    int64_t duration_ms; /* of the command */
-    char error[256];     /* why the command never ran; "" when it did */
-};
-
-/* What this side knows of the command; 0 stands for unknown. */
-struct outcome_context {
-    const char *program; /* borrowed; its first argument */
-    int64_t timeout_sec;
-    int64_t memory_mb;
-};
-
-enum job_event_type {
-    JOB_EVENT_OTHER, /* of a newer boxd; to be ignored */
-    JOB_EVENT_STARTED,
-    JOB_EVENT_EXIT,
-    JOB_EVENT_ERROR,
-    JOB_EVENT_STDIN_ACK,
-};
-
-struct job_event {
-    enum job_event_type type;
-    int64_t memory_mb;    /* STARTED: the limit, 0 when boxd does not tell */
-    int64_t stdin_window; /* STARTED: see below, 0: no acknowledgements will come */
-    bool temporary;       /* STARTED: boxd says that the session is not kept */
-    struct {
-        char field[32], why[160];
-    } unenforced[UNENFORCED_MAX]; /* STARTED: limits of the session that are not */
-    size_t n_unenforced;
-    int64_t stdin_acked; /* STDIN_ACK: bytes the command has taken since the last one */
-    uint16_t host_ports[PORT_NUMBERS_MAX]; /* STARTED: of the ports that were asked for */
-    struct outcome_report outcome;         /* EXIT */
-    struct err err;                        /* ERROR: in the words of boxd, with the remedy */
 };
 
 /* The first message: what to run and where.
@@ -153,137 +110,6 @@ static int job_write_resize(struct buf *out, uint16_t rows, uint16_t cols)
 
 static const char stdin_eof[] = "{\"type\":\"stdin_eof\"}";
 
-static const struct {
-    const char *name;
-    int status; /* -1: the command's own */
-} outcomes[OUTCOME_IS_MAX] = {
-    [OUTCOME_IS_EXITED] = {"exited", -1},
-    [OUTCOME_IS_SIGNALED] = {"signaled", -1},
-    [OUTCOME_IS_TIMED_OUT] = {"timed_out", STATUS_TIMED_OUT},
-    [OUTCOME_IS_OOM_KILLED] = {"oom_killed", STATUS_SIGNAL + SIGKILL},
-    [OUTCOME_IS_QUOTA_EXCEEDED] = {"quota_exceeded", -1},
-    [OUTCOME_IS_SESSION_LOST] = {"session_lost", STATUS_FAILED},
-};
-
-/* Appends the line for standard error, without "box: " and without newline; nothing where the
- * status says it all. */
-static void say_outcome(const struct outcome_report *r, const struct outcome_context *c,
-                        struct buf *say)
-{
-    bool has_error = r->error[0] != '\0';
-
-    switch (r->outcome) {
-    case OUTCOME_IS_EXITED:
-    case OUTCOME_IS_SIGNALED:
-        if (has_error)
-            (void)buf_printf(say, "%s: %s", c->program, r->error);
-        break;
-    case OUTCOME_IS_TIMED_OUT:
-        (void)buf_printf(say, "timed out after %lld s",
-                         (long long)(c->timeout_sec > 0 ? c->timeout_sec : r->duration_ms / 1000));
-        break;
-    case OUTCOME_IS_OOM_KILLED:
-        (void)buf_puts(say, "killed: out of memory");
-        if (c->memory_mb > 0)
-            (void)buf_printf(say, " (limit %lld MiB)", (long long)c->memory_mb);
-        break;
-    case OUTCOME_IS_QUOTA_EXCEEDED:
-        (void)buf_puts(say, has_error ? r->error : "the disk of the session is full (see --quota)");
-        break;
-    case OUTCOME_IS_SESSION_LOST:
-        (void)buf_printf(say, "the session was lost while the command ran%s%s",
-                         has_error ? ": " : "", r->error);
-        break;
-    case OUTCOME_IS_MAX:
-    default:
-        break;
-    }
-}
-
-/* The exit status of box, and what it says beside it. */
-static int outcome_status(const struct outcome_report *r, const struct outcome_context *context,
-                          struct buf *say)
-{
-    say_outcome(r, context, say);
-    if (outcomes[r->outcome].status >= 0)
-        return outcomes[r->outcome].status;
-    if (r->exit_code >= 0)
-        return (int)(r->exit_code & 0xff);
-    return r->signal > 0 ? STATUS_SIGNAL + (int)r->signal : STATUS_FAILED;
-}
-
-/* A number, or `absent` for null and for no member. */
-static bool read_number(const struct json *message, const char *key, int64_t absent, int64_t max,
-                        int64_t *ret)
-{
-    const struct json *v = json_get(message, key);
-
-    *ret = json_type(v) == JSON_INT ? json_int(v) : absent;
-    return json_type(v) == JSON_NULL || (json_type(v) == JSON_INT && *ret >= 0 && *ret <= max);
-}
-
-/* The message {"type":"exit",...}. ERR_BACKEND for one that makes no sense. */
-static int parse_outcome(const struct json *message, struct outcome_report *r, struct err *err)
-{
-    const char *name = json_str(json_get(message, "outcome"));
-
-    r->outcome = OUTCOME_IS_MAX;
-    for (size_t i = 0; i < OUTCOME_IS_MAX; i++)
-        if (str_eq(outcomes[i].name, name))
-            r->outcome = (enum outcome)i;
-    if (r->outcome == OUTCOME_IS_MAX ||
-        !read_number(message, "exit_code", -1, 255, &r->exit_code) ||
-        !read_number(message, "signal", 0, 64, &r->signal) ||
-        !read_number(message, "duration_ms", 0, INT64_MAX, &r->duration_ms))
-        return err_set(err, ERR_BACKEND,
-                       "boxd reported the end of the command in a way that this "
-                       "version does not understand");
-    text_cut(r->error, sizeof(r->error), json_str(json_get(message, "error")));
-    return 0;
-}
-
-static void read_unenforced(const struct json *list, struct job_event *ret)
-{
-    for (size_t i = 0; i < json_len(list) && ret->n_unenforced < UNENFORCED_MAX; i++) {
-        const struct json *one = json_at(list, i);
-        text_cut(ret->unenforced[ret->n_unenforced].field, sizeof(ret->unenforced[0].field),
-                 json_str(json_get(one, "field")));
-        text_cut(ret->unenforced[ret->n_unenforced].why, sizeof(ret->unenforced[0].why),
-                 json_str(json_get(one, "reason")));
-        ret->n_unenforced++;
-    }
-}
-
-/* A text message of boxd. ERR_BACKEND for one that makes no sense. */
-static int job_parse_event(const char *text, size_t len, struct job_event *ret, struct err *err)
-{
-    AUTO(json) struct json *v = NULL;
-
-    if (json_parse(text, len, &v, err) < 0)
-        return err_set(err, ERR_BACKEND, "boxd sent a message that is not JSON");
-    const char *type = json_str(json_get(v, "type"));
-    *ret = (struct job_event){.type = JOB_EVENT_OTHER};
-    if (str_eq(type, "started")) {
-        ret->type = JOB_EVENT_STARTED;
-        ret->memory_mb = json_int(json_get(v, "memory_mb"));
-        ret->temporary =
-            json_type(json_get(v, "durable")) == JSON_BOOL && !json_bool(json_get(v, "durable"));
-        ret->stdin_window = json_int(json_get(v, "stdin_window"));
-        port_numbers_read(json_get(v, "ports"), ret->host_ports);
-        read_unenforced(json_get(v, "unenforced"), ret);
-    } else if (str_eq(type, "exit")) {
-        ret->type = JOB_EVENT_EXIT;
-        return parse_outcome(v, &ret->outcome, err);
-    } else if (str_eq(type, "error")) {
-        ret->type = JOB_EVENT_ERROR;
-        (void)app_refusal(v, &ret->err);
-    } else if (str_eq(type, "stdin_ack")) {
-        ret->type = JOB_EVENT_STDIN_ACK;
-        ret->stdin_acked = json_int(json_get(v, "bytes"));
-    }
-    return 0;
-}
-
 /* The command. */
 
 /*   OPENING ──► ASKED ──► RUNNING ──► ENDED
@@ -312,6 +138,9 @@ static const unsigned next_states[EXEC_STATE_MAX] = {
 struct exec_call {
     struct app *app;         /* borrowed */
     const struct args *args; /* borrowed */
+    const char *follows;     /* borrowed; where a detached command is, which goes on without us */
+    bool with_tty;           /* the command has a terminal */
+    bool key;                /* the last byte that was typed is KEY_P, and waits */
     struct job_terms terms;
     enum exec_state state;
     struct ws_conn *ws; /* NULL before it is open and after it is closed */
@@ -390,7 +219,7 @@ static void exec_leave(struct exec_call *j, int status)
             j->status = status;
         return;
     }
-    if (j->state == EXEC_RUNNING)
+    if (j->state == EXEC_RUNNING && j->follows == NULL)
         send_signal(j, SIGKILL);
     exec_move(j, EXEC_LEAVING);
     j->status = status;
@@ -448,7 +277,7 @@ static void got_output(struct exec_call *j, const char *data, size_t len)
 {
     struct sink *s = data[0] == JOB_STDERR ? &j->err_out : &j->out;
 
-    if (data[0] != JOB_STDOUT && data[0] != JOB_STDERR)
+    if ((data[0] != JOB_STDOUT && data[0] != JOB_STDERR) || j->args->verb == VERB_WAIT)
         return;
     (void)sink_write(s, data + 1, len - 1);
     s->changed(s);
@@ -464,11 +293,34 @@ static void hold_input(struct exec_call *j)
     intake_pause(&j->in, j->ws == NULL || ws_full(j->ws) || window_full);
 }
 
+/* Copies what was typed, up to the keys that leave a detached command: then *ret_leaves. A KEY_P at
+ * the end waits for the next key. */
+static size_t take_keys(struct exec_call *j, const char *data, size_t len, char *ret,
+                        bool *ret_leaves)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < len && !*ret_leaves; i++) {
+        *ret_leaves = j->key && data[i] == KEY_Q;
+        if (j->key && !*ret_leaves)
+            ret[n++] = KEY_P;
+        j->key = data[i] == KEY_P;
+        if (!j->key && !*ret_leaves)
+            ret[n++] = data[i];
+    }
+    return n;
+}
+
 static void on_input(struct intake *s, const char *data, size_t len)
 {
     struct exec_call *j = container_of(s, struct exec_call, in);
-    char message[INTAKE_CHUNK + 1];
+    char message[INTAKE_CHUNK + 2]; /* the channel, and a key that waited */
+    bool leaves = false;
 
+    if (len == 0 && j->follows != NULL && j->with_tty) {
+        exec_leave(j, STATUS_SIGNAL + SIGHUP); /* the terminal is gone, the command stays */
+        return;
+    }
     if (len == 0) {
         send_text(j, stdin_eof);
         return;
@@ -476,10 +328,16 @@ static void on_input(struct intake *s, const char *data, size_t len)
     if (j->ws == NULL)
         return;
     message[0] = JOB_STDIN;
-    memcpy(message + 1, data, len);
-    (void)ws_send(j->ws, WS_BINARY, message, len + 1);
+    if (j->follows != NULL && j->with_tty)
+        len = take_keys(j, data, len, message + 1, &leaves);
+    else
+        memcpy(message + 1, data, len);
+    if (len > 0)
+        (void)ws_send(j->ws, WS_BINARY, message, len + 1);
     j->in_flight += (int64_t)len;
     hold_input(j);
+    if (leaves)
+        exec_leave(j, 0);
 }
 
 static void on_ws_writable(struct ws_conn *c, void *arg)
@@ -500,6 +358,24 @@ static void say_unenforced(const struct args *args, const struct job_event *even
                          event->unenforced[i].why);
 }
 
+static int take_terminal(struct exec_call *j, struct err *err);
+static void send_size(struct exec_call *j, uint16_t more);
+static bool wants_stdin(const struct args *args);
+
+/* The process is as it was started. One with a terminal sees its size change, so that it draws its
+ * screen anew. */
+static int got_followed(struct exec_call *j, const struct job_event *event, struct err *err)
+{
+    j->with_tty = event->tty && event->with_stdin;
+    j->terms.with_stdin = event->with_stdin && (isatty(STDIN_FILENO) || wants_stdin(j->args));
+    int r = take_terminal(j, err);
+    if (r >= 0 && j->with_tty) {
+        send_size(j, 1);
+        send_size(j, 0);
+    }
+    return r;
+}
+
 static void got_started(struct exec_call *j, const struct job_event *event)
 {
     struct err err;
@@ -508,6 +384,10 @@ static void got_started(struct exec_call *j, const struct job_event *event)
         return; /* boxd says it once */
     exec_move(j, EXEC_RUNNING);
     app_patience_stop(j->app);
+    if (j->follows != NULL && got_followed(j, event, &err) < 0) {
+        exec_fail(j, &err);
+        return;
+    }
     if (event->temporary && j->args->verb == VERB_RUN && !j->args->temporary && !j->args->remove &&
         args_given(j->args, SPEC_SESSION_ID))
         text_say("session '%s' is not kept: it was made as a temporary one, or its backend cannot "
@@ -547,6 +427,9 @@ static void got_event(struct exec_call *j, const char *data, size_t len)
         break;
     case JOB_EVENT_ERROR:
         exec_fail(j, &event.err);
+        break;
+    case JOB_EVENT_END:
+        exec_end(j);
         break;
     case JOB_EVENT_STDIN_ACK:
         j->in_flight -= event.stdin_acked;
@@ -598,6 +481,8 @@ static void on_opened(struct ws_conn *c, const struct err *cause, void *arg)
         return;
     }
     exec_move(j, EXEC_ASKED);
+    if (j->follows != NULL)
+        return; /* the target says it all */
     int r = job_write_request(&text, j->args, &j->terms);
     if (r >= 0)
         r = ws_send(c, WS_TEXT, buf_str(&text), text.len);
@@ -619,7 +504,7 @@ static void on_grace(struct loop_timer *t)
 static void ask_to_end(struct exec_call *j)
 {
     send_signal(j, SIGTERM);
-    if (j->args->tty)
+    if (j->with_tty)
         send_signal(j, SIGHUP);
     if (j->grace.loop == NULL)
         loop_timer_start(j->app->loop, &j->grace, TERM_NS, on_grace);
@@ -630,7 +515,10 @@ static void on_app_signal(struct app *app, int signo)
     struct exec_call *j = app->arg;
     uint64_t now = loop_now(app->loop);
 
-    if (j->state != EXEC_RUNNING) {
+    /* Of a detached command only Ctrl-C is meant for it, and only by a client that is attached. */
+    bool leaves =
+        j->follows != NULL && (j->args->verb != VERB_ATTACH || signo == SIGHUP || signo == SIGTERM);
+    if (j->state != EXEC_RUNNING || leaves) {
         exec_leave(j, STATUS_SIGNAL + signo);
         return;
     }
@@ -646,12 +534,13 @@ static void on_app_signal(struct app *app, int signo)
         send_signal(j, signo);
 }
 
-static void send_size(struct exec_call *j)
+static void send_size(struct exec_call *j, uint16_t more)
 {
     AUTO_DONE(buf) struct buf text = BUF_INIT(CONTROL_MAX);
     uint16_t rows, cols;
 
     tty_size(&rows, &cols);
+    rows = (uint16_t)(rows + (rows < TTY_SIDE_MAX ? more : -more));
     if (j->state == EXEC_RUNNING && job_write_resize(&text, rows, cols) >= 0)
         send_text(j, buf_str(&text));
 }
@@ -669,14 +558,14 @@ static void on_window(struct loop_signal *s, int signo)
         if (tty_make_raw(&j->tty, &err) < 0)
             text_say_err(&err);
     }
-    send_size(j);
+    send_size(j, 0);
 }
 
 static int take_terminal(struct exec_call *j, struct err *err)
 {
     sigset_t set;
 
-    if (!j->args->tty)
+    if (!j->with_tty)
         return 0;
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGWINCH);
@@ -715,14 +604,21 @@ static int exec_result(struct exec_call *j, struct err *err)
     int status = outcome_status(&j->report, &j->context, &say);
     if (say.len > 0)
         text_say("%s", buf_str(&say));
-    return status;
+    if (j->args->verb == VERB_WAIT) {
+        buf_reset(&say);
+        (void)buf_printf(&say, "%d\n", status);
+        status = text_print(&say, err);
+    }
+    return j->args->verb == VERB_LOGS ? 0 : status;
 }
 
 static int exec_run(struct exec_call *j, struct err *err)
 {
     static const struct ws_handlers handlers = {
         .message = on_message, .writable = on_ws_writable, .closed = on_closed};
-    static const struct app_ws ws = {.target = TARGET, .handlers = &handlers, .opened = on_opened};
+    const struct app_ws ws = {.target = j->follows != NULL ? j->follows : TARGET,
+                              .handlers = &handlers,
+                              .opened = on_opened};
 
     int r = take_terminal(j, err);
     if (r == 0)
@@ -751,30 +647,99 @@ static void exec_call_done(struct exec_call *j)
 }
 DEFINE_CLEANUP_DONE(exec_call)
 
-/* --rm with a name: the session is made for this command and goes with it. One that exists is kept
- * by somebody. */
-static int check_name_is_new(struct app *app, const char *id, struct err *err)
+/* A number of lines, or all of them; a wait wants none. */
+static int read_tail(const struct args *args, uint64_t *ret, struct err *err)
 {
-    AUTO_DONE(buf) struct buf body = BUF_INIT(MESSAGE_MAX);
-    AUTO_FREE char *target = xasprintf("/v1/sessions/%s", id);
-    int r = app_call(app, "GET", target, &body, err);
+    *ret = args->verb == VERB_LOGS ? TAIL_MAX : 0;
+    if (args->tail == NULL || str_eq(args->tail, "all"))
+        return 0;
+    if (str_to_u64(args->tail, ret) < 0 || *ret > TAIL_MAX)
+        return err_set(err, ERR_INVALID,
+                       "--tail: '%.40s' is no number of lines; all is all of them", args->tail);
+    return 0;
+}
 
+/* How long ago, as 1h30m; seconds since 1970; or a date and time in UTC, as 2026-01-31T12:00:00Z.
+ */
+static int read_since(const char *text, uint64_t *ret_ms, struct err *err)
+{
+    static const char units[] = "smhd";
+    static const uint64_t seconds[] = {1, 60, 3600, 86400};
+    struct tm tm = {0};
+    const char *end = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm);
+    uint64_t now = (uint64_t)time(NULL), total = 0, number = 0;
+    bool ago = false;
+
+    if (end != NULL && (*end == '\0' || str_eq(end, "Z"))) {
+        *ret_ms = (uint64_t)timegm(&tm) * 1000;
+        return 0;
+    }
+    for (const char *at = text; *at != '\0'; at++) {
+        const char *unit = strchr(units, *at);
+        if (*at >= '0' && *at <= '9' && number < UINT32_MAX * 10ULL) {
+            number = number * 10 + (uint64_t)(*at - '0');
+        } else if (unit != NULL && at > text && at[-1] <= '9') {
+            total += number * seconds[unit - units];
+            number = 0;
+            ago = true;
+        } else {
+            number = UINT64_MAX;
+            break;
+        }
+    }
+    if (text[0] == '\0' || number > UINT32_MAX * 10ULL || (ago && (number > 0 || total > now)))
+        return err_set(err, ERR_INVALID,
+                       "--since: '%.40s' is no time such as 10m, 1h30m or 2026-01-31T12:00:00Z",
+                       text);
+    *ret_ms = (ago ? now - total : number) * 1000;
+    return 0;
+}
+
+int verb_follow(struct app *app, const struct args *args, struct err *err)
+{
+    AUTO_DONE(exec_call) struct exec_call j = {.app = app, .args = args};
+    const bool attach = args->verb == VERB_ATTACH;
+    AUTO_DONE(buf) struct buf body = BUF_INIT(MESSAGE_MAX);
+    uint64_t tail = 0, since_ms = 0;
+    int r = read_tail(args, &tail, err);
+
+    if (r >= 0 && args->since != NULL)
+        r = read_since(args->since, &since_ms, err);
     if (r >= 0)
-        return err_set(err, ERR_CONFLICT,
-                       "session '%s' exists, and --rm would remove it; choose another name, or "
-                       "leave out --rm",
-                       id);
-    return r != -EINTR && err->code == ERR_NOT_FOUND ? 0 : r;
+        r = app_connect(app, DAEMON_RUNNING, err);
+    if (r < 0)
+        return r;
+    AUTO_FREE char *log = xasprintf(
+        "/v1/sessions/%s/processes/%s/log?since_ms=%llu", args->names[0],
+        args->names[1] != NULL ? args->names[1] : PROCESS_START_ID, (unsigned long long)since_ms);
+    AUTO_FREE char *check = xasprintf("%s&tail=0", log);
+    AUTO_FREE char *target =
+        xasprintf("%s&tail=%llu&follow=%d&stdin=%d&stdin_acks=1", log, (unsigned long long)tail,
+                  args->verb != VERB_LOGS || args->follow, attach);
+    r = app_call(app, "GET", check, &body, err); /* whose refusal says more than a WebSocket's */
+    if (r < 0)
+        return r;
+    j.follows = target;
+    j.context.program = args->names[0];
+    sink_init(&j.out, app->loop, STDOUT_FILENO, 2 * MESSAGE_MAX, on_out);
+    sink_init(&j.err_out, app->loop, STDERR_FILENO, 2 * MESSAGE_MAX, on_err_out);
+    r = exec_run(&j, err);
+    tty_restore(&j.tty);
+    return r < 0 ? r : exec_result(&j, err);
 }
 
 int verb_command(struct app *app, const struct args *args, struct err *err)
 {
-    AUTO_DONE(exec_call) struct exec_call j = {.app = app, .args = args};
+    AUTO_DONE(exec_call) struct exec_call j = {.app = app, .args = args, .with_tty = args->tty};
     bool named = args_given(args, SPEC_SESSION_ID);
     enum daemon_kind need = args->verb == VERB_EXEC  ? DAEMON_RUNNING
                             : named && !args->remove ? DAEMON_KEPT
                                                      : DAEMON_ANY;
 
+    if (args->detach)
+        return verb_detach(app, args, err);
+    if (args->restart != NULL)
+        return err_set(err, ERR_INVALID, "--restart wants -d: box starts no terminal again");
     if (args->tty && args->interactive && !isatty(STDIN_FILENO))
         return err_set(err, ERR_INVALID,
                        "the input device is not a TTY; leave out -t, or run box in a terminal");
@@ -791,7 +756,7 @@ int verb_command(struct app *app, const struct args *args, struct err *err)
     if (r >= 0)
         r = app_connect(app, need, err);
     if (r >= 0 && named && args->remove)
-        r = check_name_is_new(app, args->spec->session_id, err);
+        r = app_name_is_new(app, args->spec->session_id, err);
     if (r >= 0)
         r = exec_run(&j, err);
     tty_restore(&j.tty);

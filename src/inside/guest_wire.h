@@ -49,7 +49,7 @@ enum guest_type {
     GUEST_HELLO = 1, /* struct guest_hello, filter, paths to check; first on each connection */
     GUEST_START,     /* struct guest_start, strings; flags: enum guest_start_flags */
     GUEST_INPUT,     /* bytes for stdin; flags: enum guest_input_flags */
-    GUEST_CREDIT,    /* uint64_t: bytes of output consumed; flags: stream */
+    GUEST_CREDIT,    /* uint64_t: bytes of output consumed; flags: stream. Of execs and of logs */
     GUEST_SIGNAL,    /* to the main process; flags: signal number */
     GUEST_KILL,      /* the whole tree */
     GUEST_RESIZE,    /* flags: rows << 16 | columns */
@@ -98,6 +98,7 @@ enum guest_start_flags {
     GUEST_START_PROC = 1U << 4,    /* a managed process */
     GUEST_START_BASH =
         1U << 5, /* with GUEST_START_SCRIPT: for bash, or for sh where there is none */
+    GUEST_START_LOG = 1U << 6, /* the same: its output is a log (inside/wire.h) */
 };
 
 /* Followed by argc + envc + 1 NUL-terminated strings: argv, environment on top of the image's, cwd.
@@ -128,8 +129,10 @@ struct guest_check {
     int64_t mtime_ns, ctime_ns;
 };
 
+enum guest_proc_flags { GUEST_PROC_EXITED = 1U << 0, GUEST_PROC_LOG = 1U << 1 };
+
 struct guest_proc {
-    uint32_t number, exited;
+    uint32_t number, flags;
     uint64_t begin, end;
 };
 

@@ -100,6 +100,8 @@ enum init_exec_flags {
         1U << 4, /* no program: the confined process prints its own /proc/self/status and ends */
     INIT_EXEC_BASH = 1U << 6, /* with INIT_EXEC_SCRIPT: for bash, or for sh where there is none */
     INIT_EXEC_PROGRAM = 1U << 5, /* the last descriptor that came along is executed, not argv[0] */
+    INIT_EXEC_LOG = 1U << 7,     /* PROC: the ring is a log; only then STDIN and TTY are asked for,
+                                    any other has a pipe as stdin */
 };
 
 /* Followed by strings_len bytes: argc + envc + 1 NUL-terminated strings (argv, environment, cwd).
@@ -142,9 +144,11 @@ enum init_state_flags {
     INIT_STATE_EXITED = 1U << 0,      /* `exited` says how */
     INIT_STATE_MIDLINE = 1U << 1,     /* a write to stdin was not finished */
     INIT_STATE_MEMORY_OPEN = 1U << 2, /* its memory limit could not be set */
+    INIT_STATE_LOG = 1U << 3,         /* the ring is a log */
 };
 
-/* Descriptors: the ring (ring.h) and, while stdin is open, its writing end. */
+/* Descriptors: the ring (ring.h) and, while stdin is open, its writing end, or the terminal's
+ * master. */
 struct init_state {
     uint32_t type;
     uint32_t id;

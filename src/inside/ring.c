@@ -12,10 +12,12 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/compat.h"
+#include "inside/wire.h"
 
 #define READ_MAX (64U << 10) /* then others get their turn */
 #define ERR_READ_MAX 4096U   /* so much of stderr is given up while more of it is read */
@@ -145,6 +147,61 @@ ssize_t ring_fill_err(struct ring_writer *w, int fd)
     return n;
 }
 
+/* The bytes between a place in the ring and `data`. */
+static void ring_copy(const struct ring_head *head, uint64_t at, void *data, size_t len, bool put)
+{
+    struct iovec iov[2];
+    (void)pieces(out_of(head), RING_OUT_SIZE, at, len, iov);
+    for (int i = 0; i < 2; i++) {
+        memcpy(put ? iov[i].iov_base : data, put ? data : iov[i].iov_base, iov[i].iov_len);
+        data = (char *)data + iov[i].iov_len;
+    }
+}
+
+/* The first record that stays when so many bytes follow. One that makes no sense takes all of the
+ * others along. */
+static uint64_t log_kept(const struct ring_writer *w, size_t more)
+{
+    uint64_t begin = w->out_begin;
+    while (w->out_end + more - begin > RING_OUT_SIZE) {
+        struct inside_log old;
+        ring_copy(w->head, begin, &old, sizeof(old), false);
+        size_t size = inside_log_size(&old, (size_t)(w->out_end - begin));
+        begin = size > 0 ? begin + size : w->out_end;
+    }
+    return begin;
+}
+
+ssize_t ring_fill_log(struct ring_writer *w, int fd, uint32_t stream)
+{
+    struct inside_log record = {.stream = stream};
+    struct timespec now = {0};
+    struct iovec iov[2];
+    int n_iov =
+        pieces(out_of(w->head), RING_OUT_SIZE, w->out_end + sizeof(record), INSIDE_LOG_MAX, iov);
+    /* Before the first byte changes, as above. */
+    uint64_t kept = log_kept(w, sizeof(record) + INSIDE_LOG_MAX);
+    __atomic_store_n(&w->head->log_begin, kept, __ATOMIC_SEQ_CST);
+    ssize_t n = read_pieces(fd, iov, n_iov);
+    if (n > 0) {
+        (void)clock_gettime(CLOCK_REALTIME, &now);
+        record.time_ns = (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
+        record.len = (uint32_t)n;
+        w->out_begin = kept; /* the heads of those before are overwritten now, or may be */
+        ring_copy(w->head, w->out_end, &record, sizeof(record), true);
+        w->out_end += sizeof(record) + (size_t)n;
+        __atomic_store_n(&w->head->out_end, w->out_end, __ATOMIC_SEQ_CST);
+    }
+    __atomic_store_n(&w->head->log_begin, w->out_begin, __ATOMIC_SEQ_CST);
+    return n;
+}
+
+void ring_end_log(struct ring_writer *w)
+{
+    w->out_eof = true;
+    __atomic_store_n(&w->head->out_eof, 1, __ATOMIC_SEQ_CST);
+}
+
 bool ring_must_tell(const struct ring_writer *w)
 {
     uint64_t waits = __atomic_load_n(&tail_of(w->head)->waits, __ATOMIC_SEQ_CST);
@@ -175,14 +232,14 @@ static bool is_ring(int fd)
            st.st_size == RING_SIZE && fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
 }
 
-int ring_reader_init(struct ring_reader *r, int fd, uint64_t begin)
+int ring_reader_init(struct ring_reader *r, int fd, uint64_t begin, bool log)
 {
     if (!is_ring(fd))
         return -EBADMSG;
     void *p = mmap(NULL, RING_SIZE, PROT_READ, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED)
         return -errno;
-    *r = (struct ring_reader){.head = p, .begin = begin, .end = begin};
+    *r = (struct ring_reader){.head = p, .begin = begin, .end = begin, .log = log};
     if (mprotect(p, RING_HEAD_SIZE, PROT_READ | PROT_WRITE) == 0 && ring_reader_look(r) >= 0)
         return 0;
     ring_reader_done(r);
@@ -196,6 +253,18 @@ void ring_reader_done(struct ring_reader *r)
     r->head = NULL;
 }
 
+/* The end is looked at first: the beginning can have moved beyond it meanwhile. */
+static uint64_t log_begin(const struct ring_reader *r, uint64_t end)
+{
+    uint64_t begin = __atomic_load_n(&r->head->log_begin, __ATOMIC_SEQ_CST);
+    return begin < end ? begin : end;
+}
+
+uint64_t ring_reader_begin(const struct ring_reader *r)
+{
+    return r->log && r->head != NULL ? log_begin(r, r->end) : r->begin;
+}
+
 int ring_reader_look(struct ring_reader *r)
 {
     if (r->broken || r->head == NULL)
@@ -203,7 +272,8 @@ int ring_reader_look(struct ring_reader *r)
     /* The flag first: what it says is about the end that was there before it. */
     bool eof = __atomic_load_n(&r->head->out_eof, __ATOMIC_SEQ_CST) != 0;
     uint64_t end = __atomic_load_n(&r->head->out_end, __ATOMIC_SEQ_CST);
-    if (end < r->end || end - r->begin > RING_OUT_SIZE || (r->eof && (!eof || end != r->end))) {
+    uint64_t begin = r->log ? log_begin(r, end) : r->begin;
+    if (end < r->end || end - begin > RING_OUT_SIZE || (r->eof && (!eof || end != r->end))) {
         r->broken = true;
         return -EBADMSG;
     }
@@ -231,14 +301,15 @@ static void copy_out(char *buf, const struct iovec iov[2])
 ssize_t ring_read(const struct ring_reader *r, uint64_t from, char *buf, size_t size)
 {
     struct iovec iov[2];
-    if (from < r->begin || from > r->end || r->head == NULL)
+    if (from < ring_reader_begin(r) || from > r->end || r->head == NULL)
         return -ERANGE;
     size_t n = (size_t)(r->end - from) < size ? (size_t)(r->end - from) : size;
     if (n == 0)
         return 0;
     (void)pieces(out_of(r->head), RING_OUT_SIZE, from, n, iov);
     copy_out(buf, iov);
-    return (ssize_t)n;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return from < ring_reader_begin(r) ? -ERANGE : (ssize_t)n; /* overwritten meanwhile */
 }
 
 /* What of stderr is there; false: nothing that could be read. */
@@ -290,7 +361,7 @@ size_t ring_read_err_from(const struct ring_reader *r, uint64_t *at, char *buf, 
 
 int ring_reader_release(struct ring_reader *r, uint64_t until)
 {
-    if (until < r->begin || until > r->end)
+    if (r->log || until < r->begin || until > r->end)
         return -ERANGE;
     r->begin = until;
     if (r->head == NULL)

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define INSIDE_STRINGS_MAX (16U << 20) /* argv + environment + cwd, all together */
 #define INSIDE_RLIMITS_MAX 12U
@@ -22,6 +23,38 @@ static inline bool inside_start_fits(uint32_t argc, uint32_t envc, size_t string
 {
     return strings_len > 0 && strings_len <= INSIDE_STRINGS_MAX && argc > 0 &&
            argc <= strings_len && envc <= strings_len;
+}
+
+/* A log: what a program wrote to both of its streams, in that order, as records of this head and
+ * `len` bytes. The oldest records make place for new ones; nothing holds the program back. */
+#define INSIDE_LOG_MAX 8192U /* bytes of one record */
+struct inside_log {
+    uint64_t time_ns; /* wall clock */
+    uint32_t len;     /* never 0 */
+    uint32_t stream;  /* 0: stdout, or the terminal; 1: stderr */
+};
+
+/* The size of the record that begins there, of which `left` bytes are there; 0: none is whole. */
+static inline size_t inside_log_size(const struct inside_log *head, size_t left)
+{
+    bool sane = head->len > 0 && head->len <= INSIDE_LOG_MAX && head->stream <= 1;
+    size_t size = sizeof(*head) + head->len;
+    return sane && size <= left ? size : 0;
+}
+
+/* Of so many bytes of records, how many the oldest take that go so that no more than `most` stay.
+ */
+static inline size_t inside_log_excess(const char *data, size_t len, size_t most)
+{
+    size_t at = 0;
+    while (len - at > most) {
+        struct inside_log head = {0};
+        if (len - at >= sizeof(head))
+            memcpy(&head, data + at, sizeof(head));
+        size_t size = inside_log_size(&head, len - at);
+        at = size > 0 ? at + size : len;
+    }
+    return at;
 }
 
 enum inside_exited_flags {

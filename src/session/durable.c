@@ -61,7 +61,8 @@ static int put_session(struct session *s, uint32_t numbers_end, struct err *err)
                                     .created_ns = clamp(s->created_real),
                                     .numbers_end = numbers_end,
                                     .lease_sec = s->lease_sec,
-                                    .ports = ports};
+                                    .ports = ports,
+                                    .start = s->start};
     if (session_record_write(&record, &text) < 0)
         return too_large(s, err);
     int r = store_put_session(s->m->options.store, session_id(s), text.data, text.len, err);
@@ -94,7 +95,8 @@ int durable_put_process(struct process *p, struct err *err)
                                     .started_ns = clamp(p->started_real),
                                     .exited = p->state == PROCESS_EXITED,
                                     .exited_ns = clamp(p->exited_real),
-                                    .exit_code = p->exit_code};
+                                    .exit_code = p->exit_code,
+                                    .log = p->saved};
     if (record.exited)
         process_stderr_preview(p, &preview);
     record.stderr_text = (char *)(uintptr_t)buf_str(&preview);
@@ -234,6 +236,8 @@ static int on_record(void *arg, const char *id, uint64_t used, const char *json,
     s->sandbox_id = TAKE_PTR(record.sandbox_id);
     s->next_number = s->numbers_end = (uint32_t)record.numbers_end;
     s->lease_sec = (uint32_t)record.lease_sec;
+    s->start = record.start;
+    record.start.spec = NULL;
     if (record.durable) {
         s->kept_backend = xstrdup(record.backend);
         s->kept_name = xstrdup(record.sandbox);
@@ -256,6 +260,8 @@ static int on_process(void *arg, const char *process_id, uint64_t when, const ch
     int r = process_record_read(json, len, &record, &err);
     if (r == 0 && !str_eq(record.spec->process_id, process_id))
         r = err_set(&err, ERR_INVALID, "the record is of another process");
+    if (r == 0 && f->session->sandbox == NULL && !str_eq(process_id, PROCESS_START_ID))
+        r = err_set(&err, ERR_STATE, "its session is stopped");
     if (r < 0) {
         log_warn(session_id(f->session), "managed process %s: %s; forgetting it", process_id,
                  err.msg);

@@ -207,6 +207,8 @@ static void hosts_settle(struct session *s)
         waiters_wake(s, fails && after == HOSTS_CREATED ? &err : NULL, NULL);
     if (fails && after == HOSTS_CREATED)
         session_stop(s);
+    if (s->state == SESSION_READY)
+        start_session_ready(s);
     if (after == HOSTS_ADOPTED)
         adopt_finished_one(m);
 }

@@ -195,6 +195,7 @@ static void settle_stopped(struct session *s)
         session_stop(s);
         return;
     }
+    start_session_stopped(s);
     kept_measure(m);
     if (m->n_sessions == m->n_left)
         waiters_wake_all_gone(m);
@@ -218,10 +219,7 @@ static void on_halted(void *arg, const struct err *err)
 void kept_halt_now(struct session *s)
 {
     struct sandbox *sb = s->sandbox;
-    struct process *p;
-    TAILQ_FOREACH (p, &s->processes, link)
-        durable_drop_process(p);
-    processes_drop_all(s, true);
+    processes_halted(s);
     ports_cut(s);
     hosts_close(s);
     s->sandbox = NULL;
@@ -258,6 +256,8 @@ void kept_back(struct session *s, const struct err *err)
     else
         log_warn(session_id(s), "start: %s", err->msg);
     s->m->metrics.sessions_failed += s->adopting ? 0 : 1;
+    if (s->adopting)
+        adopt_processes(s);
     bool goes = s->delete_asked;
     become_stopped(s);
     if (!goes)
@@ -518,6 +518,7 @@ int manager_stop(struct manager *m, const char *id, session_gone_fn *done, void 
                        "session '%.100s' is temporary: its files would not outlive a stop", id);
     if (s->state == SESSION_CREATING && !s->restarting)
         return refuse_state(s, "stopped", err);
+    start_unwanted(s);
     waiter_add_gone(s, done, arg);
     if (s->state == SESSION_STOPPED)
         waiters_wake(s, NULL, NULL); /* it is that already */
@@ -611,6 +612,16 @@ int manager_update(struct manager *m, const char *id, const struct spec *want,
     return 0;
 }
 
+/* What is left of the start command of a stopped session is renamed with it. */
+static bool has_processes(const struct session *s)
+{
+    const struct process *p;
+    TAILQ_FOREACH (p, &s->processes, link)
+        if (p->proc != NULL || !start_is(p))
+            return true;
+    return false;
+}
+
 static int rename_record(struct session *s, const char *old, struct err *err)
 {
     struct store *store = s->m->options.store;
@@ -622,6 +633,10 @@ static int rename_record(struct session *s, const char *old, struct err *err)
     r = durable_put_session(s, err);
     if (r == 0)
         r = store_set_used(store, session_id(s), s->used_real, err);
+    struct process *p;
+    TAILQ_FOREACH (p, &s->processes, link)
+        if (r == 0)
+            r = durable_put_process(p, err);
     if (r == 0)
         r = store_drop_session(store, old, err);
     if (r < 0) {
@@ -657,7 +672,7 @@ int manager_rename(struct manager *m, const char *id, const char *name, struct e
                        "session '%.100s' belongs to the client that made it, which knows it by "
                        "this name",
                        id);
-    if (s->execs + s->claims + s->guests > 0 || !TAILQ_EMPTY(&s->processes))
+    if (s->execs + s->claims + s->guests > 0 || has_processes(s))
         return err_set(err, ERR_STATE,
                        "commands or processes of session '%.100s' are known by its name; 'box stop "
                        "%.100s' ends them",

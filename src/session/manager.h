@@ -18,6 +18,7 @@ struct events;
 struct loop;
 struct manager;
 struct metrics;
+struct process_spec;
 struct sandbox;
 struct session;
 struct shares;
@@ -135,6 +136,9 @@ int manager_stop(struct manager *m, const char *id, session_gone_fn *done, void 
  * is there already: the caller holds the session from `ready` on. */
 int manager_start(struct manager *m, const char *id, session_ready_fn *ready, void *arg,
                   struct err *err);
+/* The same, and its start command runs (again), if it has one that does not. */
+int manager_run_start(struct manager *m, const char *id, session_ready_fn *ready, void *arg,
+                      struct err *err);
 /* Freezes every process of a session, or lets them go on. Nothing can be asked of a paused one but
  * its end. */
 int manager_pause(struct manager *m, const char *id, bool paused, session_gone_fn *done, void *arg,
@@ -207,6 +211,25 @@ struct lease_holder {
 void manager_holder_add(struct manager *m, struct lease_holder *h);
 void manager_holder_remove(struct manager *m, struct lease_holder *h);
 struct lease_holder *manager_holder_next(struct manager *m, struct lease_holder *after);
+
+/* Start commands. A session may be for one command, its process PROCESS_START_ID. When it ends it
+ * runs again as the policy says, soon and then less often; also when the session was stopped with
+ * the host or lost its sandbox. manager_stop() ends that wish, manager_run_start() begins it anew.
+ */
+enum start_policy { START_NO, START_ON_FAILURE, START_ALWAYS, START_POLICY_MAX };
+extern const char *const start_policy_names[]; /* "no", "on-failure", "always", NULL */
+struct session_start {
+    struct process_spec *spec; /* owned; NULL: the session has none */
+    enum start_policy policy;
+    bool removes; /* the session goes when the command ends */
+    bool wanted;  /* it runs, or is to run again */
+};
+/* Takes *spec of one that is about to run by process_start(), and writes it down. */
+int session_set_start(struct session *s, struct session_start *start, struct err *err);
+const struct session_start *session_get_start(const struct session *s);
+/* `fn` is called whenever such a command has been started again, which no client has asked for. One
+ * observer; NULL: none. */
+void manager_on_rerun(struct manager *m, void (*fn)(void *arg, struct session *s), void *arg);
 
 /* An exec begins or ends: a session with one running is never idle. */
 void session_exec_begins(struct session *s);

@@ -89,60 +89,6 @@ static void notices_tell_all(struct process *p, const struct err *start_err)
     }
 }
 
-/* The preview of stderr ------------------------------------------------------------------------ */
-
-static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
-
-/* Valid text, as decoded with replacement. NUL is replaced too: a reader may take it for the
- * end. */
-static void preview_decode(const char *data, size_t len, struct buf *ret)
-{
-    while (len > 0) {
-        bool incomplete;
-        int n = utf8_next(data, len, &incomplete);
-        size_t used = (size_t)(n > 0 ? n : -n);
-        if (n > 0 && *data != '\0')
-            (void)buf_append(ret, data, used);
-        else
-            (void)buf_puts(ret, replacement);
-        data += used;
-        len -= used;
-    }
-}
-
-static bool is_inside_character(char c)
-{
-    return ((unsigned char)c & 0xc0) == 0x80;
-}
-
-/* Where the last PROCESS_STDERR_CHARS code points of valid text begin. */
-static size_t preview_tail(const char *text, size_t len)
-{
-    size_t at = len;
-    for (size_t n = 0; at > 0 && n < PROCESS_STDERR_CHARS; n++)
-        do
-            at--;
-        while (at > 0 && is_inside_character(text[at]));
-    return at;
-}
-
-static void preview_write(const char *data, size_t len, bool cut, struct buf *ret)
-{
-    AUTO_DONE(buf) struct buf text;
-    /* What was cut off may have taken the beginning of a character along. */
-    for (int i = 0; cut && i < 3 && len > 0 && is_inside_character(*data); i++) {
-        data++;
-        len--;
-    }
-    buf_init(&text, len * (sizeof(replacement) - 1) + 1);
-    (void)buf_putc(&text, '|'); /* blanks in front are not stripped */
-    preview_decode(data, len, &text);
-    AUTO_FREE char *stripped = str_strip(buf_str(&text));
-    size_t end = strlen(stripped + 1);
-    size_t begin = preview_tail(stripped + 1, end);
-    (void)buf_append(ret, stripped + 1 + begin, end - begin);
-}
-
 /* The life of one ------------------------------------------------------------------------------ */
 
 #define MIB (1024ULL * 1024ULL)
@@ -152,6 +98,7 @@ static void preview_write(const char *data, size_t len, bool cut, struct buf *re
 static const unsigned moves[PROCESS_STATE_MAX] = {
     [PROCESS_STARTING] = 1U << PROCESS_RUNNING | 1U << PROCESS_EXITED,
     [PROCESS_RUNNING] = 1U << PROCESS_STOPPING | 1U << PROCESS_EXITED,
+    [PROCESS_STOPPING] = 1U << PROCESS_EXITED, /* of the start command of a session that stops */
 };
 
 static void process_move(struct process *p, enum process_state to)
@@ -170,6 +117,7 @@ static struct process *process_new(struct session *s, struct process_spec *spec)
     p->session = s;
     p->spec = spec;
     buf_init(&p->preview, PREVIEW_BYTES);
+    buf_init(&p->saved, PROCESS_SAVED_MAX);
     return p;
 }
 
@@ -234,6 +182,7 @@ static void process_free(struct process *p)
     process_spec_free(p->spec);
     free(p->reason);
     buf_done(&p->preview);
+    buf_done(&p->saved);
     free(p);
 }
 
@@ -359,6 +308,11 @@ static int start_proc(struct process *p, struct err *err)
         .env = session_spec(p->session)->own.env_locked ? NULL : p->spec->env,
         .cwd = p->spec->cwd,
         .memory_bytes = p->spec->memory_mb > 0 ? (uint64_t)p->spec->memory_mb * MIB : 0,
+        .log = p->spec->log,
+        .with_stdin = p->spec->with_stdin,
+        .tty = p->spec->tty,
+        .rows = (uint16_t)p->spec->rows,
+        .cols = (uint16_t)p->spec->cols,
     };
     return sb->backend->ops->proc_start(sb, &request, &process_events, p, &p->proc, err);
 }
@@ -382,6 +336,29 @@ static int process_launch(struct process *p, struct err *err)
     return 0;
 }
 
+/* Its session stops, and the sandbox goes: how it ended and the end of its log stay. */
+static void process_outlive(struct process *p)
+{
+    tell_gone(p);
+    loop_timer_stop(&p->timer);
+    loop_timer_stop(&p->limit);
+    if (process_running(p)) {
+        count_running(p, false);
+        if (p->exited_real == 0) {
+            p->exit_code = -SIGKILL;
+            tell_exit(p);
+        }
+        become_exited(p);
+    }
+    if (p->proc != NULL) {
+        process_save_log(p);
+        ops(p)->proc_free(p->proc);
+        p->proc = NULL;
+    }
+    process_record_exit(p);
+    readers_tell_output(p);
+}
+
 /* It was to end, and has (`why` NULL), or its session has to for it. Its successor's turn, or
  * perhaps its session's. */
 static void on_stopped(struct process *p, const struct err *why)
@@ -395,8 +372,14 @@ static void on_stopped(struct process *p, const struct err *why)
         if (next != NULL)
             process_cancel(TAKE_PTR(next), why);
     }
-    durable_drop_process(p);
-    process_free(p);
+    if (start_is(p) && s->state == SESSION_HALTING) {
+        process_outlive(p);
+    } else {
+        if (start_is(p) && s->state == SESSION_READY)
+            start_unwanted(s); /* a client has ended it */
+        durable_drop_process(p);
+        process_free(p);
+    }
     session_touch(s);
     if (next != NULL && process_launch(next, &err) < 0)
         process_cancel(next, &err);
@@ -458,6 +441,7 @@ static void on_exited(void *arg, const struct outcome *outcome)
     session_touch(p->session);
     loop_timer_start(m->loop, &p->timer, LINGER_NS, on_lingered);
     process_settle(p);
+    start_process_ended(p);
     readers_tell_output(p);
     reap_exited(m);
 }
@@ -510,7 +494,7 @@ void process_kill(struct process *p, const char *why)
     if (!process_running(p) || p->proc == NULL)
         return;
     free(p->reason);
-    p->reason = xstrdup(why);
+    p->reason = why != NULL ? xstrdup(why) : NULL;
     ops(p)->proc_kill(p->proc);
     if (p->state == PROCESS_RUNNING && p->timer.loop == NULL)
         loop_timer_start(p->session->m->loop, &p->timer, BACKEND_OVERDUE_NS, on_kill_overdue);
@@ -521,6 +505,34 @@ const char *process_reason(const struct process *p)
     return p->reason;
 }
 
+int process_signal(struct process *p, int signo, struct err *err)
+{
+    if (!process_running(p) || p->proc == NULL)
+        return err_set(err, ERR_STATE, "process %.100s of session '%.100s' does not run",
+                       p->spec->process_id, session_id(p->session));
+    if (signo == SIGKILL)
+        process_kill(p, NULL);
+    else
+        ops(p)->proc_signal(p->proc, signo);
+    return 0;
+}
+
+void process_resize(struct process *p, uint16_t rows, uint16_t cols)
+{
+    if (p->proc != NULL && p->spec->tty)
+        ops(p)->proc_resize(p->proc, rows, cols);
+}
+
+int process_check_plain(const struct process *p, struct err *err)
+{
+    if (!p->spec->log)
+        return 0;
+    return err_set(
+        err, ERR_CONFLICT,
+        "process %.100s keeps a log; read it with 'box logs', or at …/processes/%.100s/log",
+        p->spec->process_id, p->spec->process_id);
+}
+
 static void process_terminate(struct process *p)
 {
     if (p->state != PROCESS_RUNNING)
@@ -529,6 +541,8 @@ static void process_terminate(struct process *p)
     readers_end_turns(p);
     ops(p)->proc_close_stdin(p->proc);
     ops(p)->proc_signal(p->proc, SIGTERM);
+    if (p->spec->tty) /* shells ignore TERM there, and obey HUP */
+        ops(p)->proc_signal(p->proc, SIGHUP);
     loop_timer_start(p->session->m->loop, &p->timer, GRACE_NS, on_grace_over);
 }
 
@@ -544,17 +558,34 @@ void processes_stop_all(struct session *s)
     }
 }
 
-void processes_drop_all(struct session *s, bool backend_is_there)
+static void process_drop(struct process *p, bool backend_is_there)
 {
     struct err err = {0};
-    (void)err_set(&err, ERR_STATE, "session %.200s was ended meanwhile", session_id(s));
+    (void)err_set(&err, ERR_STATE, "session %.200s was ended meanwhile", session_id(p->session));
+    if (p->successor != NULL)
+        process_cancel(TAKE_PTR(p->successor), &err);
+    if (!backend_is_there)
+        p->proc = NULL;
+    process_free(p);
+}
+
+void processes_drop_all(struct session *s, bool backend_is_there)
+{
+    struct process *p, *next;
+    TAILQ_FOREACH_SAFE (p, &s->processes, link, next)
+        process_drop(p, backend_is_there);
+}
+
+void processes_halted(struct session *s)
+{
     struct process *p, *next;
     TAILQ_FOREACH_SAFE (p, &s->processes, link, next) {
-        if (p->successor != NULL)
-            process_cancel(TAKE_PTR(p->successor), &err);
-        if (!backend_is_there)
-            p->proc = NULL;
-        process_free(p);
+        if (start_is(p)) {
+            process_outlive(p);
+            continue;
+        }
+        durable_drop_process(p);
+        process_drop(p, true);
     }
 }
 
@@ -572,18 +603,19 @@ static void restore_exit(struct process *p, const struct process_record *record)
     uint64_t age = now - p->exited_real;
     p->exited_boot = boot > age ? boot - age : 0;
     (void)buf_puts(&p->preview, record->stderr_text);
+    (void)buf_append(&p->saved, buf_str(&record->log), record->log.len);
 }
 
 void process_adopt(struct session *s, struct process_record *record)
 {
-    const struct backend_ops *b = s->sandbox->backend->ops;
+    const struct backend_ops *b = s->sandbox != NULL ? s->sandbox->backend->ops : NULL;
     struct err err = {0};
     struct process *p = process_new(s, TAKE_PTR(record->spec));
     p->number = (uint32_t)record->number;
     p->started_real = (uint64_t)record->started_ns;
     TAILQ_INSERT_TAIL(&p->session->processes, p, link);
     /* Of one that has ended there may still be output. */
-    bool found = b->proc_adopt != NULL &&
+    bool found = b != NULL && b->proc_adopt != NULL &&
                  b->proc_adopt(s->sandbox, p->number, &process_events, p, &p->proc, &err) == 0;
     if (found) /* an earlier daemon has counted the output before */
         p->counted = b->proc_range(p->proc).end;
@@ -646,6 +678,12 @@ int process_start(struct session *s, struct process_spec **spec, process_started
         return err_set(err, ERR_STATE, "session %.200s is being deleted", session_id(s));
     reap_exited(m);
     struct process *old = process_find(s, (*spec)->process_id);
+    if (old != NULL && old->spec->log && process_running(old))
+        return err_set(
+            err, ERR_CONFLICT,
+            "process %.100s of session '%.100s' runs already; end it with 'box kill', or "
+            "choose another id",
+            old->spec->process_id, session_id(s));
     int r = check_room(m, old, *spec, err);
     if (r < 0)
         return r;
@@ -729,23 +767,6 @@ uint64_t process_exited_at(const struct process *p)
 int process_exit_code(const struct process *p)
 {
     return p->exit_code;
-}
-
-void process_stderr_preview(struct process *p, struct buf *ret)
-{
-    char tail[PREVIEW_BYTES];
-    size_t n = 0;
-    if (p->proc != NULL)
-        n = p->proc->backend->ops->proc_stderr(p->proc, tail, sizeof(tail));
-    if (n > 0)
-        preview_write(tail, n, n == sizeof(tail), ret);
-    else
-        (void)buf_append(ret, buf_str(&p->preview), p->preview.len);
-}
-
-size_t process_stderr_from(struct process *p, uint64_t *at, char *buf, size_t size)
-{
-    return p->proc == NULL ? 0 : p->proc->backend->ops->proc_stderr_from(p->proc, at, buf, size);
 }
 
 size_t manager_processes_running(const struct manager *m)

@@ -18,7 +18,8 @@ struct process;
 struct process_spec;
 struct session;
 
-#define PROCESS_STDERR_CHARS 4000U /* of the preview, code points */
+#define PROCESS_STDERR_CHARS 4000U    /* of the preview, code points */
+#define PROCESS_SAVED_MAX (64U << 10) /* of a log, once its session is stopped */
 
 /*   STARTING ──► RUNNING ──► EXITED ──► (forgotten)
  *       │           └─► STOPPING ──────────┤
@@ -43,9 +44,13 @@ int process_start(struct session *s, struct process_spec **spec, process_started
 /* Ends it if it runs, and forgets it. ERR_NOT_FOUND. */
 int process_stop(struct session *s, const char *process_id, process_stopped_fn *stopped, void *arg,
                  struct err *err);
-/* Kills it and all it started, if it runs; process_reason() then says why. */
+/* Kills it and all it started, if it runs; process_reason() then says why (NULL: a client asked).
+ */
 void process_kill(struct process *p, const char *why);
-const char *process_reason(const struct process *p); /* NULL: boxd did not kill it */
+const char *process_reason(const struct process *p); /* NULL: boxd did not decide to kill it */
+/* To its main process; SIGKILL as process_kill(). ERR_STATE when it does not run. */
+int process_signal(struct process *p, int signo, struct err *err);
+void process_resize(struct process *p, uint16_t rows, uint16_t cols); /* its terminal, if any */
 /* NULL: none. One that is being replaced is found until its successor runs. */
 struct process *process_find(struct session *s, const char *process_id);
 struct process *process_next(struct session *s, struct process *after); /* by start; NULL starts */
@@ -67,6 +72,9 @@ void process_stderr_preview(struct process *p, struct buf *ret);
  * and past what was lost. Nothing tells when there is more. */
 size_t process_stderr_from(struct process *p, uint64_t *at, char *buf, size_t size);
 
+/* Whether its output is bytes of stdout, which clients read and release. ERR_CONFLICT for a log,
+ * which consists of records (inside/wire.h). */
+int process_check_plain(const struct process *p, struct err *err);
 /* Output by byte offset, beside any reader: looking takes nothing away. */
 struct proc_range process_range(const struct process *p);
 ssize_t process_read(struct process *p, uint64_t from, char *buf, size_t size);

@@ -1,18 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Readers of a managed process: its output by byte offset, and whose turn it is to write. */
+/* Readers of a managed process: its output by byte offset, and whose turn it is to write; the end
+ * of its stderr as text; and what is saved of a log. */
 
 #include "session/process_reader.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 
+#include "base/alloc.h"
+#include "base/cleanup.h"
 #include "base/state.h"
+#include "base/str.h"
+#include "inside/wire.h"
 #include "session/session_internal.h"
 #include "spec/process.h"
 
 #define READ_SIZE 65536U
 #define TURN_BYTES (512U << 10) /* of output to one reader in one turn of the loop */
+#define LOG_MAX (2U << 20)      /* more than any process keeps */
 
 static const unsigned moves[READER_MAX] = {
     [READER_STOPPED] = 1U << READER_BESIDE,
@@ -36,16 +43,36 @@ static const struct backend_ops *ops(const struct process *p)
 struct proc_range process_range(const struct process *p)
 {
     if (p->proc == NULL)
-        return (struct proc_range){.eof = true};
+        return (struct proc_range){
+            .begin = p->saved_begin, .end = p->saved_begin + p->saved.len, .eof = true};
     return ops(p)->proc_range(p->proc);
 }
 
 ssize_t process_read(struct process *p, uint64_t from, char *buf, size_t size)
 {
-    if (p->proc == NULL)
-        return from == 0 ? 0 : -ERANGE;
+    if (p->proc == NULL) {
+        if (from < p->saved_begin || from > p->saved_begin + p->saved.len)
+            return -ERANGE;
+        size_t at = (size_t)(from - p->saved_begin), n = p->saved.len - at;
+        memcpy(buf, buf_str(&p->saved) + at, n < size ? n : size);
+        return (ssize_t)(n < size ? n : size);
+    }
     session_touch(p->session);
     return ops(p)->proc_read(p->proc, from, buf, size);
+}
+
+void process_save_log(struct process *p)
+{
+    AUTO_DONE(buf) struct buf all = BUF_INIT(LOG_MAX);
+    static char chunk[READ_SIZE];
+    struct proc_range range = process_range(p);
+    uint64_t at = range.begin;
+    for (ssize_t n; (n = process_read(p, at, chunk, sizeof(chunk))) > 0; at += (uint64_t)n)
+        if (buf_append(&all, chunk, (size_t)n) < 0)
+            break;
+    size_t gone = inside_log_excess(buf_str(&all), all.len, PROCESS_SAVED_MAX);
+    (void)buf_append(&p->saved, buf_str(&all) + gone, all.len - gone);
+    p->saved_begin = at - p->saved.len;
 }
 
 int process_release(struct process *p, uint64_t upto, struct err *err)
@@ -57,6 +84,77 @@ int process_release(struct process *p, uint64_t upto, struct err *err)
     if (p->proc != NULL)
         ops(p)->proc_release(p->proc, upto);
     return 0;
+}
+
+/* The preview of stderr ------------------------------------------------------------------------ */
+
+static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
+
+/* Valid text, as decoded with replacement. NUL is replaced too: a reader may take it for the
+ * end. */
+static void preview_decode(const char *data, size_t len, struct buf *ret)
+{
+    while (len > 0) {
+        bool incomplete;
+        int n = utf8_next(data, len, &incomplete);
+        size_t used = (size_t)(n > 0 ? n : -n);
+        if (n > 0 && *data != '\0')
+            (void)buf_append(ret, data, used);
+        else
+            (void)buf_puts(ret, replacement);
+        data += used;
+        len -= used;
+    }
+}
+
+static bool is_inside_character(char c)
+{
+    return ((unsigned char)c & 0xc0) == 0x80;
+}
+
+/* Where the last PROCESS_STDERR_CHARS code points of valid text begin. */
+static size_t preview_tail(const char *text, size_t len)
+{
+    size_t at = len;
+    for (size_t n = 0; at > 0 && n < PROCESS_STDERR_CHARS; n++)
+        do
+            at--;
+        while (at > 0 && is_inside_character(text[at]));
+    return at;
+}
+
+static void preview_write(const char *data, size_t len, bool cut, struct buf *ret)
+{
+    AUTO_DONE(buf) struct buf text;
+    /* What was cut off may have taken the beginning of a character along. */
+    for (int i = 0; cut && i < 3 && len > 0 && is_inside_character(*data); i++) {
+        data++;
+        len--;
+    }
+    buf_init(&text, len * (sizeof(replacement) - 1) + 1);
+    (void)buf_putc(&text, '|'); /* blanks in front are not stripped */
+    preview_decode(data, len, &text);
+    AUTO_FREE char *stripped = str_strip(buf_str(&text));
+    size_t end = strlen(stripped + 1);
+    size_t begin = preview_tail(stripped + 1, end);
+    (void)buf_append(ret, stripped + 1 + begin, end - begin);
+}
+
+void process_stderr_preview(struct process *p, struct buf *ret)
+{
+    char tail[PREVIEW_BYTES];
+    size_t n = 0;
+    if (p->proc != NULL)
+        n = p->proc->backend->ops->proc_stderr(p->proc, tail, sizeof(tail));
+    if (n > 0)
+        preview_write(tail, n, n == sizeof(tail), ret);
+    else
+        (void)buf_append(ret, buf_str(&p->preview), p->preview.len);
+}
+
+size_t process_stderr_from(struct process *p, uint64_t *at, char *buf, size_t size)
+{
+    return p->proc == NULL ? 0 : p->proc->backend->ops->proc_stderr_from(p->proc, at, buf, size);
 }
 
 /* Coming and going. */

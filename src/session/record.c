@@ -14,7 +14,6 @@
 #include "base/path.h"
 #include "base/str.h"
 #include "base/strv.h"
-#include "session/manager.h"
 #include "session/ports.h"
 #include "session/process.h"
 #include "spec/model.h"
@@ -74,6 +73,9 @@ static const struct field session_fields[] = {
      .max = SPEC_HOSTS_MAX, .max_bytes = SPEC_HOSTS_MAX * SPEC_HOST_TEXT_MAX},
     {"ports", FIELD_STRV, 0, offsetof(struct session_record, ports),
      .max = PORT_MAPS_MAX, .max_bytes = PORT_MAPS_MAX * (PORT_ADDRESS_MAX + 16)},
+    {"start_policy", FIELD_ENUM, 0, offsetof(struct session_record, start.policy), .names = start_policy_names},
+    {"start_removes", FIELD_BOOL, 0, offsetof(struct session_record, start.removes)},
+    {"start_wanted", FIELD_BOOL, 0, offsetof(struct session_record, start.wanted)},
     {"lease_sec", FIELD_INT, FIELD_STRICT, offsetof(struct session_record, lease_sec),
      .min = 0, .max = LEASE_SEC_MAX, .rule = "lease_sec must be a number of seconds",
      .strict_text = "lease_sec must be a number"},
@@ -93,6 +95,7 @@ static const struct field process_fields[] = {
      .min = -NSIG, .max = 255, .rule = "exit_code must be one", .strict_text = "exit_code must be a number"},
     {"stderr", FIELD_STR, 0, offsetof(struct process_record, stderr_text),
      .text = "", .max = PROCESS_STDERR_CHARS * UTF8_MAX},
+    {"log", FIELD_STR, 0, offsetof(struct process_record, log_hex), .text = "", .max = PROCESS_SAVED_MAX * 2},
     {"owner", FIELD_STR, FIELD_NULLABLE, offsetof(struct process_record, owner),
      .max = OWNER_MAX, .valid = id_valid, .rule = "owner must be the name of a token"},
 };
@@ -114,17 +117,24 @@ static const struct model process_model = {
     .closed = true,
 };
 
-/* {"version": 1, "spec": {...}, "state": {...}} */
-static int write_parts(const struct model *spec_of, const void *spec, const struct model *state_of,
-                       const void *state, struct buf *out)
+struct part {
+    const char *name;
+    const struct model *model;
+    const void *object; /* NULL: there is none */
+};
+
+/* {"version": 1, "spec": {...}, "state": {...}, ...} */
+static int write_parts(const struct part *parts, size_t n, struct buf *out)
 {
     struct jw w = JW_INIT(out);
     jw_object(&w);
     jw_kint(&w, "version", VERSION);
-    jw_key(&w, "spec");
-    model_write_json(spec_of, spec, &w);
-    jw_key(&w, "state");
-    model_write_json(state_of, state, &w);
+    for (size_t i = 0; i < n; i++) {
+        if (parts[i].object == NULL)
+            continue;
+        jw_key(&w, parts[i].name);
+        model_write_json(parts[i].model, parts[i].object, &w);
+    }
     jw_object_end(&w);
     return jw_end(&w);
 }
@@ -148,7 +158,34 @@ int session_record_write(const struct session_record *record, struct buf *out)
     state.artifacts = spec.own.artifacts;
     state.artifact_digests = spec.own.artifact_digests;
     state.allow_hosts = spec.own.allow_hosts;
-    return write_parts(&spec_model, &spec, &session_model, &state, out);
+    const struct part parts[] = {{"spec", &spec_model, &spec},
+                                 {"state", &session_model, &state},
+                                 {"start", &process_request_model, record->start.spec}};
+    return write_parts(parts, ARRAY_SIZE(parts), out);
+}
+
+static const char digits[] = "0123456789abcdef";
+
+static char *write_hex(const struct buf *b)
+{
+    char *text = xcalloc(1, b->len * 2 + 1);
+    for (size_t i = 0; i < b->len; i++) {
+        text[2 * i] = digits[(unsigned char)b->data[i] >> 4];
+        text[2 * i + 1] = digits[(unsigned char)b->data[i] & 15];
+    }
+    return text;
+}
+
+/* Up to the first that is no digit. */
+static void read_hex(const char *text, struct buf *ret)
+{
+    buf_init(ret, PROCESS_SAVED_MAX);
+    for (; text[0] != '\0' && text[1] != '\0'; text += 2) {
+        const char *high = strchr(digits, text[0]), *low = strchr(digits, text[1]);
+        if (high == NULL || low == NULL ||
+            buf_putc(ret, (char)((high - digits) << 4 | (low - digits))) < 0)
+            return;
+    }
 }
 
 int process_record_write(const struct process_record *record, struct buf *out)
@@ -158,9 +195,13 @@ int process_record_write(const struct process_record *record, struct buf *out)
     for (size_t i = 0; spec.env != NULL && spec.env[i] != NULL; i++)
         strv_push(&names, xstrndup(spec.env[i], strcspn(spec.env[i], "=") + 1));
     spec.env = names;
+    AUTO_FREE char *log = write_hex(&record->log);
     struct process_record state = *record;
     state.owner = spec.owner;
-    return write_parts(&process_spec_model, &spec, &process_model, &state, out);
+    state.log_hex = log;
+    const struct part parts[] = {{"spec", &process_request_model, &spec},
+                                 {"state", &process_model, &state}};
+    return write_parts(parts, ARRAY_SIZE(parts), out);
 }
 
 /* The root is the caller's, also on failure. */
@@ -195,8 +236,15 @@ int session_record_read(const char *text, size_t len, struct session_record *ret
         r = read_state(root, &session_model, &record, err);
     if (r == 0)
         r = spec_parse(json_get(root, "spec"), &record.spec, err);
+    if (r == 0 && json_get(root, "start") != NULL)
+        r = process_spec_parse(json_get(root, "start"), &record.start.spec, err);
+    if (r == 0 && record.start.spec != NULL &&
+        (!record.start.spec->log || !str_eq(record.start.spec->process_id, PROCESS_START_ID)))
+        r = err_set(err, ERR_INVALID, "start must be the process " PROCESS_START_ID ", with a log");
     if (r < 0)
         return r;
+    if (record.start.spec != NULL && record.owner != NULL)
+        record.start.spec->owner = xstrdup(record.owner);
     record.spec->own.labels = TAKE_PTR(record.labels);
     record.spec->own.owner = TAKE_PTR(record.owner);
     record.spec->own.bound = record.bound_uid >= 0;
@@ -228,6 +276,7 @@ int process_record_read(const char *text, size_t len, struct process_record *ret
     if (r < 0)
         return r;
     record.spec->owner = TAKE_PTR(record.owner);
+    read_hex(record.log_hex, &record.log);
     *ret = record;
     record = (struct process_record){0};
     return 0;
@@ -236,6 +285,7 @@ int process_record_read(const char *text, size_t len, struct process_record *ret
 void session_record_done(struct session_record *record)
 {
     model_done(&session_model, record);
+    process_spec_free(record->start.spec);
     spec_free(record->spec);
     *record = (struct session_record){0};
 }
@@ -244,5 +294,6 @@ void process_record_done(struct process_record *record)
 {
     model_done(&process_model, record);
     process_spec_free(record->spec);
+    buf_done(&record->log);
     *record = (struct process_record){0};
 }

@@ -8,9 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/cleanup.h"
+#include "session/manager.h"
 
-struct buf;
 struct err;
 struct process_spec;
 struct spec;
@@ -36,11 +37,12 @@ struct session_record {
     bool image_named;
     bool best_effort;
     int64_t required;
-    char *profile;           /* owned */
-    char *artifacts;         /* owned */
-    char **artifact_digests; /* owned */
-    char **allow_hosts;      /* owned */
-    char **ports;            /* owned; published: "ADDRESS HOST_PORT PORT" */
+    char *profile;              /* owned */
+    char *artifacts;            /* owned */
+    char **artifact_digests;    /* owned */
+    char **allow_hosts;         /* owned */
+    char **ports;               /* owned; published: "ADDRESS HOST_PORT PORT" */
+    struct session_start start; /* owned; with its environment: it is started again by us */
 };
 
 /* Only the names of the environment are kept: boxd never starts a recorded process again, and
@@ -54,6 +56,8 @@ struct process_record {
     int64_t exit_code;
     char *stderr_text; /* owned; the preview */
     char *owner;       /* owned; of spec->owner, as above */
+    struct buf log;    /* of a log: its last records */
+    char *log_hex;     /* owned; the same for the text; written from there; empty otherwise */
 };
 
 /* -ENOBUFS when it does not fit into the buffer's maximum. */

@@ -220,6 +220,8 @@ static bool ready(struct session *s)
         return true;
     else
         waiters_wake(s, NULL, NULL);
+    if (s->state == SESSION_READY)
+        start_session_ready(s);
     return false;
 }
 
@@ -301,6 +303,7 @@ static void session_discard(struct session *s)
     struct backend *b = backend_find(s->m->backend, s->kept_backend);
     struct err err = {0};
     session_move(s, SESSION_STOPPING);
+    processes_drop_all(s, true);
     s->m->n_stopped--;
     s->m->n_left -= s->left;
     s->left = false;
@@ -360,6 +363,7 @@ void session_release(struct session *s)
         return;
     loop_timer_stop(&s->lease_timer);
     loop_timer_stop(&s->retry_timer);
+    start_done(s);
     ports_drop(s);
     hosts_close(s);
     spec_free(s->spec);
@@ -635,15 +639,18 @@ static void reap_session(struct session *s, uint64_t now)
     session_stop(s);
 }
 
-/* Those whose rest is still being read are left alone. */
+/* Those whose rest is still being read are left alone, and those that a session is for. */
 void reap_exited(struct manager *m)
 {
     const struct manager_options *o = &m->options;
     uint64_t now = clock_boot(loop_clock(m->loop));
     struct process *p, *next;
+    size_t kept = 0;
+    TAILQ_FOREACH (p, &m->exited, exited_link)
+        kept += start_is(p);
     TAILQ_FOREACH_SAFE (p, &m->exited, exited_link, next) {
         bool old = age(now, p->exited_boot) >= o->exited_ns;
-        if ((old || m->n_exited > o->max_exited) && !process_attached(p))
+        if ((old || m->n_exited - kept > o->max_exited) && !start_is(p) && !process_attached(p))
             process_forget(p);
     }
 }

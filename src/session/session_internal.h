@@ -106,6 +106,9 @@ struct session {
     struct err hosts_err; /* the first that went wrong with them */
     uint64_t links_since; /* how many connections began in a short time */
     unsigned links_recent;
+    struct session_start start;
+    unsigned reruns; /* of the start command in a row, none of which lasted */
+    struct loop_timer start_timer;
 };
 
 struct manager {
@@ -132,6 +135,8 @@ struct manager {
     unsigned n_links;        /* the same */
     void (*busy)(void *arg); /* manager_on_busy() */
     void *busy_arg;
+    void (*rerun)(void *arg, struct session *s); /* manager_on_rerun() */
+    void *rerun_arg;
     struct {
         session_gone_fn *done; /* NULL: no caller waits */
         void *arg;
@@ -171,6 +176,8 @@ struct process {
     char *reason;       /* owned; why it was killed, or NULL */
     uint64_t counted;   /* bytes of output, in the metrics */
     struct buf preview; /* of stderr, once there is no proc, or where it says nothing */
+    struct buf saved;   /* the end of its log, once there is no proc */
+    uint64_t saved_begin;
     LIST_HEAD(, process_reader) readers; /* borrowed; the newest comes first */
     struct loop_timer timer; /* until it is killed, or its last words are written down */
     struct loop_timer limit; /* until its time is up; armed while it runs and has such a limit */
@@ -239,6 +246,7 @@ void process_settle(struct process *p);
 void process_adopt(struct session *s, struct process_record *record);
 void processes_stop_all(struct session *s); /* begins to; see session_processes_gone() */
 void processes_drop_all(struct session *s, bool backend_is_there);
+void processes_halted(struct session *s); /* the sandbox goes, the session stays */
 void notice_free(struct notice *n);
 #define PREVIEW_BYTES (PROCESS_STDERR_CHARS * 4U + 4U) /* of stderr; all that can matter */
 
@@ -261,7 +269,17 @@ bool port_address_read(const char *text, uint16_t port, union port_address *ret,
 bool hosts_open(struct session *s, enum hosts_after after);
 void hosts_close(struct session *s); /* before its sandbox ends */
 
+/* start.c */
+bool start_is(const struct process *p);      /* the command that its session is for */
+void start_process_ended(struct process *p); /* perhaps the start command has, by itself */
+void start_session_ready(struct session *s); /* one that was made before */
+/* It was stopped, but not because a client asked for it: perhaps it is to run again. */
+void start_session_stopped(struct session *s);
+void start_unwanted(struct session *s); /* a client has stopped the session, or the command */
+void start_done(struct session *s);
+
 /* process_reader.c */
+void process_save_log(struct process *p); /* while its proc is there */
 void readers_tell_output(struct process *p);
 void readers_tell_drained(struct process *p);
 void readers_end_turns(struct process *p);

@@ -11,6 +11,7 @@ import time
 import pytest
 from boxlib import Boxd
 from lbwire import Closed, Rpc, eventually, physical, relay
+from wsexec import Stream
 
 pytestmark = pytest.mark.real
 
@@ -216,3 +217,46 @@ def test_a_session_that_died_meanwhile_is_gone(wire):
     wire.start()
     assert eventually(lambda: wire.rpc.call("box_get_sessions")["sessions"] == [], 20)
     assert wire.sh("echo new")["stdout"] == "new"
+
+
+# Detached commands: their output is a log, which no reader has to come for.
+
+
+def test_a_detached_command_is_never_held_back_and_comes_back_after_a_crash(wire):
+    client = wire.daemon.client()
+    client.new("s", image=wire.backend.image)
+    client.call("POST", "/v1/sessions/s/processes", {
+        "process_id": "d", "command": "sh", "log": True, "stdin": True, "cwd": "/tmp", "args": [
+            "-c", "yes 0123456789abcde | head -n 131072; echo oops >&2; sleep 0.1; echo done; read x; echo got $x; exit 3"]})
+    follow = "/v1/sessions/s/processes/d/log?follow=1"
+    with Stream(wire.daemon.sock, target=follow) as ws:  # 2 MiB, more than any backend keeps
+        ws.started()
+        assert b"oops\n" in ws.until(b"done\n")
+    wire.crash()
+    with Stream(wire.daemon.sock, target=follow + "&tail=2&stdin=1") as ws:
+        ws.started()
+        ws.stdin(b"you\n")
+        result = ws.finish()
+    assert (result.out, result.err, result["exit_code"]) == (b"done\ngot you\n", b"oops\n", 3)
+    with Stream(wire.daemon.sock, target="/v1/sessions/s/processes/d/log") as ws:
+        ws.started()
+        assert len(ws.finish().out) > 200 << 10
+
+
+def test_a_detached_terminal_has_a_size_and_outlives_its_client(wire):
+    client = wire.daemon.client()
+    client.new("s", image=wire.backend.image)
+    client.call("POST", "/v1/sessions/s/processes", {
+        "process_id": "t", "command": "sh", "tty": True, "rows": 33, "cols": 99, "cwd": "/tmp",
+        "args": ["-c", "stty size; read x; stty size; read x; exit 4"]})
+    target = "/v1/sessions/s/processes/t/log?follow=1&stdin=1"
+    with Stream(wire.daemon.sock, target=target) as ws:
+        ws.started()
+        ws.until(b"33 99\r\n")
+        ws.resize(11, 22)
+        ws.stdin(b"\n")
+        ws.until(b"11 22\r\n")
+    with Stream(wire.daemon.sock, target=target + "&tail=0") as ws:
+        ws.started()
+        ws.stdin(b"\n")
+        assert ws.finish()["exit_code"] == 4

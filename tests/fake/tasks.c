@@ -83,7 +83,14 @@ static void end(struct program *p, const struct outcome *outcome)
 
 static void output(struct program *p, enum exec_stream stream, const char *data, size_t len)
 {
-    if (!is_proc(p)) {
+    if (is_proc(p) && p->task.log) {
+        const struct inside_log head = {.time_ns = clock_real(loop_clock(loop_of(p))),
+                                        .len = (uint32_t)len,
+                                        .stream = stream == EXEC_STDERR};
+        (void)task_copy_output(&p->task, (const char *)&head, sizeof(head));
+        (void)task_copy_output(&p->task, data, len);
+        task_proc_output(&p->task);
+    } else if (!is_proc(p)) {
         task_output(&p->task, stream, data, len);
     } else if (stream == EXEC_STDERR) {
         task_copy_stderr(&p->task, data, len);
@@ -97,7 +104,7 @@ static void output(struct program *p, enum exec_stream stream, const char *data,
 static bool is_held_back(const struct program *p)
 {
     if (is_proc(p))
-        return p->task.copy.out.len >= RING;
+        return !p->task.log && p->task.copy.out.len >= RING;
     return p->task.paused && task_hears(&p->task);
 }
 
@@ -372,7 +379,7 @@ static void go_on(struct task *t)
         run_later(program_of(t));
 }
 
-static void exec_resize(struct task *t, uint16_t rows, uint16_t cols)
+static void resize(struct task *t, uint16_t rows, uint16_t cols)
 {
     (void)t; /* there is no terminal */
 }
@@ -385,7 +392,7 @@ static const struct task_ops exec_ops = {
     .free = program_free,
     .open = exec_open,
     .pause = go_on,
-    .resize = exec_resize,
+    .resize = resize,
 };
 
 static void on_gone(struct loop_defer *d)
@@ -405,6 +412,7 @@ static const struct task_ops proc_ops = {
     .write = stdin_write,
     .close_stdin = stdin_close,
     .kill = send_signal,
+    .resize = resize,
     .read = read_last,
     .free = program_free,
     .adopted = task_proc_later,

@@ -108,13 +108,13 @@ def test_answers_are_what_the_document_says(boxd, document):
     call("GET", "/v1/sessions/{id}/execs/{exec}/stream", want=200, **x)
     call("GET", "/v1/sessions/{id}/execs/{exec}/stream", query="?from=1", want=204, **x)
     call("DELETE", "/v1/sessions/{id}/execs/{exec}", want=204, **x)
-    call("POST", "/v1/sessions/{id}/processes", {"process_id": "p", "command": "echo", "args": ["hi"], "cwd": "/tmp"},
-         want=201, **s)
+    call("POST", "/v1/sessions/{id}/processes", {"process_id": "p", "command": "echo", "args": ["hi"]}, want=201, **s)
     p = {"process": "p", **s}
     until(lambda: call("GET", "/v1/sessions/{id}/processes/{process}", **p)["status"] == "exited", what="the end")
     call("GET", "/v1/sessions/{id}/processes", want=200, **s)
-    assert call("GET", "/v1/sessions/{id}/processes/{process}/output", want=200, **p) == b"hi\n"
-    assert call("GET", "/v1/sessions/{id}/processes/{process}/stderr", want=200, **p) == b""
+    for what, said in (("output", b"hi\n"), ("stderr", b""), ("log", b"hi\n")):
+        assert call("GET", "/v1/sessions/{id}/processes/{process}/" + what, want=200, **p) == said
+    call("POST", "/v1/sessions/{id}/processes/{process}/signal", {"signal": "TERM"}, want=409, **p)
     call("DELETE", "/v1/sessions/{id}/processes/{process}", want=204, **p)
     call("POST", "/v1/sessions/{id}/stop", want=409, **s)  # it is not kept
     call("POST", "/v1/sessions", {"session_id": "d", "durable": True}, want=201)

@@ -174,7 +174,6 @@ def test_the_working_directory_that_cannot_be_had_says_what_to_do(run):
     (["pull", "alpine"], "there is no 'box pull': "),
     (["build", "."], "there is no 'box build': "),
     (["network", "ls"], "there is no 'box network': "),
-    (["stats"], "there is no 'box stats': "),
     (["update", "x", "--quota", "1g"], "there is no --quota: the disk of a session has its size from the start"),
     (["update", "x"], "'box update' wants --memory, --cpus or --pids"),
 ])

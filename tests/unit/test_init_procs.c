@@ -22,7 +22,7 @@ static struct init_state expect_state(uint32_t id)
     assert_int_equal(m.id, id);
     assert_true(n >= 1);
     ring_reader_done(&ring);
-    assert_int_equal(ring_reader_init(&ring, fds[0], m.begin), 0);
+    assert_int_equal(ring_reader_init(&ring, fds[0], m.begin, false), 0);
     (void)close(fds[0]);
     fd_close_many(&in_fd, 1);
     in_fd = fds[1];

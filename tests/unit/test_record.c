@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "base/strv.h"
+#include "session/process.h"
 #include "session/record.h"
 #include "spec/model.h"
 #include "spec/process.h"
@@ -33,11 +34,20 @@ static void session_comes_back_without_its_command(void **state)
     spec->own.artifacts = xstrdup("/srv/box/tree");
     strv_add(&spec->own.artifact_digests, "sha256:0");
     strv_add(&spec->own.allow_hosts, "127.0.0.1:5432");
-    struct session_record record = {.spec = spec,
-                                    .backend = fake_name,
-                                    .sandbox = box_name,
-                                    .created_ns = 1234567890123456789,
-                                    .numbers_end = UINT32_MAX};
+    AUTO(process_spec) struct process_spec *start = xnew(struct process_spec);
+    model_init(&process_request_model, start);
+    free(start->process_id);
+    start->process_id = xstrdup(PROCESS_START_ID);
+    start->command = xstrdup("serve");
+    strv_add(&start->env, "TOKEN=value"); /* it is started again by us */
+    start->log = start->tty = true;
+    struct session_record record = {
+        .start = {.spec = start, .policy = START_ON_FAILURE, .wanted = true},
+        .spec = spec,
+        .backend = fake_name,
+        .sandbox = box_name,
+        .created_ns = 1234567890123456789,
+        .numbers_end = UINT32_MAX};
     assert_int_equal(session_record_write(&record, &text), 0);
     assert_null(strstr(buf_str(&text), "secret"));
     assert_string_equal(spec->cmd, "secret command");
@@ -54,6 +64,9 @@ static void session_comes_back_without_its_command(void **state)
     assert_string_equal(back.sandbox, "fake-1");
     assert_int_equal(back.created_ns, 1234567890123456789);
     assert_int_equal(back.numbers_end, UINT32_MAX);
+    assert_string_equal(back.start.spec->env[0], "TOKEN=value");
+    assert_true(back.start.spec->tty && back.start.wanted && !back.start.removes);
+    assert_int_equal(back.start.policy, START_ON_FAILURE);
 }
 
 static void process_comes_back_without_its_secrets(void **state)
@@ -75,6 +88,10 @@ static void process_comes_back_without_its_secrets(void **state)
                                     .exited_ns = 6,
                                     .exit_code = -9,
                                     .stderr_text = no_text};
+    AUTO_DONE(buf) struct buf log = BUF_INIT(PROCESS_SAVED_MAX);
+    for (unsigned i = 0; i < PROCESS_SAVED_MAX; i++) /* as much as there can be, of every byte */
+        assert_int_equal(buf_putc(&log, (char)(i * 31)), 0);
+    record.log = log;
     assert_int_equal(process_record_write(&record, &text), 0);
     assert_null(strstr(buf_str(&text), "secret"));
     assert_string_equal(spec->env[0], "TOKEN=secret");
@@ -85,6 +102,8 @@ static void process_comes_back_without_its_secrets(void **state)
     assert_int_equal(back.number, 7);
     assert_true(back.exited);
     assert_int_equal(back.exit_code, -9);
+    assert_int_equal(back.log.len, log.len);
+    assert_memory_equal(back.log.data, log.data, log.len);
 }
 
 #define SESSION "\"spec\":{\"session_id\":\"s\"}"
@@ -97,6 +116,15 @@ static void edited_records_are_refused(void **state)
         bool good;
     } cases[] = {
         {"{\"version\":1," SESSION ",\"state\":{" STATE "}}", true},
+        {"{\"version\":1," SESSION ",\"state\":{" STATE
+         ",\"start_policy\":\"always\"},\"start\":{\"process_id\":\"main\",\"command\":\"a\","
+         "\"log\":true}}",
+         true},
+        {"{\"version\":1," SESSION ",\"state\":{" STATE ",\"start_policy\":\"often\"}}", false},
+        {"{\"version\":1," SESSION ",\"state\":{" STATE "},\"start\":{}}", false},
+        {"{\"version\":1," SESSION ",\"state\":{" STATE
+         "},\"start\":{\"command\":\"a\",\"log\":true}}",
+         false},
         {"", false},
         {"null", false},
         {"{\"version\":1," SESSION "}", false},

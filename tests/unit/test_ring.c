@@ -17,6 +17,7 @@
 #include "base/compat.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "inside/wire.h"
 
 static struct ring_writer w;
 static struct ring_reader r;
@@ -27,7 +28,7 @@ static int setup(void **state)
     int ends[2];
     ring_fd = ring_writer_init(&w);
     assert_true(ring_fd >= 0);
-    assert_int_equal(ring_reader_init(&r, ring_fd, 0), 0);
+    assert_int_equal(ring_reader_init(&r, ring_fd, 0, false), 0);
     assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
     pipe_out = ends[0];
     pipe_in = ends[1];
@@ -185,7 +186,7 @@ static void next_reader_is_told_only_when_it_waits(void **state)
     assert_false(ring_must_tell(&w));
     assert_int_equal(w.out_begin, 4);
     ring_reader_done(&r);
-    assert_int_equal(ring_reader_init(&r, ring_fd, 4), 0);
+    assert_int_equal(ring_reader_init(&r, ring_fd, 4, false), 0);
     assert_false(ring_must_tell(&w));
     assert_int_equal(ring_reader_wait(&r), 0);
     put(1);
@@ -212,15 +213,15 @@ static void next_reader_goes_on(void **state)
     assert_int_equal(ring_reader_look(&r), 1);
     assert_true(ring_reader_release(&r, 7000) >= 0);
     put(5000);
-    assert_int_equal(ring_reader_init(&next, ring_fd, 7000), 0);
+    assert_int_equal(ring_reader_init(&next, ring_fd, 7000, false), 0);
     assert_int_equal(next.end, RING_OUT_SIZE + 5000);
     ring_reader_done(&r);
     r = next;
     expect(7000, RING_OUT_SIZE - 2000);
     /* From a place that cannot be, there is none. */
-    assert_int_equal(ring_reader_init(&next, ring_fd, 4999), -EBADMSG);
-    assert_int_equal(ring_reader_init(&next, ring_fd, RING_OUT_SIZE + 5001), -EBADMSG);
-    assert_int_equal(ring_reader_init(&next, ring_fd, UINT64_MAX), -EBADMSG);
+    assert_int_equal(ring_reader_init(&next, ring_fd, 4999, false), -EBADMSG);
+    assert_int_equal(ring_reader_init(&next, ring_fd, RING_OUT_SIZE + 5001, false), -EBADMSG);
+    assert_int_equal(ring_reader_init(&next, ring_fd, UINT64_MAX, false), -EBADMSG);
 }
 
 static void put_err(uint64_t from, size_t n)
@@ -275,7 +276,7 @@ static void ends_that_make_no_sense_are_refused(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
         struct ring_reader one;
         w.head->out_end = 300;
-        assert_int_equal(ring_reader_init(&one, ring_fd, 200), 0);
+        assert_int_equal(ring_reader_init(&one, ring_fd, 200, false), 0);
         w.head->out_end = ends[i];
         assert_int_equal(ring_reader_look(&one), -EBADMSG);
         /* For good, with what was there before. */
@@ -298,7 +299,7 @@ static void what_has_ended_does_not_go_on(void **state)
     assert_int_equal(ring_reader_look(&r), -EBADMSG);
     ring_reader_done(&r);
     w.head->out_end = 5;
-    assert_int_equal(ring_reader_init(&r, ring_fd, 0), 0);
+    assert_int_equal(ring_reader_init(&r, ring_fd, 0, false), 0);
     w.head->out_eof = 0;
     assert_int_equal(ring_reader_look(&r), -EBADMSG);
 }
@@ -307,7 +308,7 @@ static void offsets_at_the_end_of_the_numbers_are_only_numbers(void **state)
 {
     char got[64];
     w.head->out_end = UINT64_MAX - 10;
-    assert_int_equal(ring_reader_init(&r, ring_fd, UINT64_MAX - 30), 0);
+    assert_int_equal(ring_reader_init(&r, ring_fd, UINT64_MAX - 30, false), 0);
     assert_int_equal(ring_read(&r, UINT64_MAX - 30, got, sizeof(got)), 20);
     w.head->out_end = UINT64_MAX;
     assert_int_equal(ring_reader_look(&r), 1);
@@ -317,7 +318,7 @@ static void offsets_at_the_end_of_the_numbers_are_only_numbers(void **state)
     w.head->out_end = 20; /* past the last number */
     assert_int_equal(ring_reader_look(&r), -EBADMSG);
     ring_reader_done(&r);
-    assert_int_equal(ring_reader_init(&r, ring_fd, 0), 0);
+    assert_int_equal(ring_reader_init(&r, ring_fd, 0, false), 0);
 }
 
 static void stderr_head_cannot_lead_astray(void **state)
@@ -360,21 +361,77 @@ static void only_sealed_memory_of_the_right_size_is_read(void **state)
         AUTO_CLOSE int fd = memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         assert_int_equal(ftruncate(fd, bad[i].size), 0);
         assert_true(bad[i].seals == 0 || fcntl(fd, F_ADD_SEALS, bad[i].seals) == 0);
-        assert_int_equal(ring_reader_init(&one, fd, 0), -EBADMSG);
+        assert_int_equal(ring_reader_init(&one, fd, 0, false), -EBADMSG);
     }
     AUTO_CLOSE int file = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    assert_int_equal(ring_reader_init(&one, file, 0), -EBADMSG);
-    assert_int_equal(ring_reader_init(&one, -1, 0), -EBADMSG);
+    assert_int_equal(ring_reader_init(&one, file, 0, false), -EBADMSG);
+    assert_int_equal(ring_reader_init(&one, -1, 0, false), -EBADMSG);
     /* And the writer's own can neither grow nor shrink. */
     /* Memory that we may not write to could not be answered. */
     char path[64];
     (void)str_fmt(path, sizeof(path), "/proc/self/fd/%d", ring_fd);
     AUTO_CLOSE int readable = open(path, O_RDONLY | O_CLOEXEC);
     assert_true(readable >= 0);
-    assert_int_equal(ring_reader_init(&one, readable, 0), -EBADMSG);
+    assert_int_equal(ring_reader_init(&one, readable, 0, false), -EBADMSG);
     assert_int_equal(ftruncate(ring_fd, 0), -1);
     assert_int_equal(ftruncate(ring_fd, RING_SIZE + 1), -1);
     assert_int_equal(fcntl(ring_fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+}
+
+/* Whole records, newest last, of which the oldest are gone; and what a reader that was late
+ * sees. */
+static void log_keeps_its_last_records(void **state)
+{
+    struct inside_log head;
+    char record[sizeof(head) + INSIDE_LOG_MAX], text[5000];
+    uint64_t at, n = 0;
+    r.log = true;
+    for (unsigned i = 0; i < 200; i++) {
+        size_t len = 100 + i * 24;
+        memset(text, (int)('a' + i % 26), len);
+        assert_int_equal(write(pipe_in, text, len), len);
+        assert_int_equal(ring_fill_log(&w, pipe_out, i % 2), len);
+        assert_int_equal(ring_fill_log(&w, pipe_out, i % 2), -EAGAIN); /* costs nothing */
+        assert_true(ring_reader_look(&r) > 0);
+    }
+    at = ring_reader_begin(&r);
+    assert_true(at > 0 && r.end - at > RING_OUT_SIZE - 2 * sizeof(record));
+    assert_int_equal(ring_read(&r, 0, record, sizeof(record)), -ERANGE);
+    for (; at < r.end; n++) {
+        ssize_t got = ring_read(&r, at, record, sizeof(record));
+        assert_true(got > (ssize_t)sizeof(head));
+        memcpy(&head, record, sizeof(head));
+        size_t size = inside_log_size(&head, (size_t)got);
+        unsigned i = (head.len - 100) / 24;
+        assert_true(size > 0 && head.stream == i % 2 && head.time_ns > 0);
+        assert_int_equal(record[sizeof(head)], 'a' + i % 26);
+        assert_int_equal(record[size - 1], 'a' + i % 26);
+        at += size;
+    }
+    assert_true(at == r.end && n > 50);
+    assert_int_equal(ring_reader_release(&r, r.end), -ERANGE); /* no client takes a log away */
+    ring_end_log(&w);
+    assert_true(ring_reader_look(&r) > 0 && r.eof);
+}
+
+/* A head of a record that makes no sense costs the log, not more. */
+static void log_survives_a_head_that_makes_no_sense(void **state)
+{
+    char *ring = (char *)w.head + RING_HEAD_SIZE;
+    char text[4096] = {0};
+    r.log = true;
+    for (unsigned i = 0; i < 100; i++) {
+        assert_int_equal(write(pipe_in, text, sizeof(text)), sizeof(text));
+        if (i == 50)
+            memset(ring, 0xff, sizeof(struct inside_log)); /* of the oldest */
+        assert_int_equal(ring_fill_log(&w, pipe_out, 0), sizeof(text));
+        assert_true(ring_reader_look(&r) > 0);
+        assert_true(ring_reader_begin(&r) <= r.end);
+    }
+    w.head->log_begin = UINT64_MAX; /* beyond the end: nothing is there */
+    assert_int_equal(ring_read(&r, r.end - 1, text, 1), -ERANGE);
+    w.head->log_begin = 0; /* more than fits */
+    assert_int_equal(ring_reader_look(&r), -EBADMSG);
 }
 
 int main(void)
@@ -395,6 +452,8 @@ int main(void)
         TEST(offsets_at_the_end_of_the_numbers_are_only_numbers),
         TEST(stderr_head_cannot_lead_astray),
         TEST(only_sealed_memory_of_the_right_size_is_read),
+        TEST(log_keeps_its_last_records),
+        TEST(log_survives_a_head_that_makes_no_sense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -186,7 +186,8 @@ static int parse_spec(const char *text, bool id_required, struct spec **ret, uin
     AUTO(json) struct json *v = NULL;
     *err = (struct err){0};
     assert_int_equal(json_parse(text, strlen(text), &v, err), 0);
-    return read_spec(v, id_required, ret, given, err);
+    const struct front_want want = {.object = v, .id_required = id_required};
+    return read_spec(&want, ret, given, err);
 }
 
 static void spec_knows_what_was_given(void **state)

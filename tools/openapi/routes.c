@@ -32,6 +32,14 @@ static const struct oa_param process_output_params[] = {
     {"release", "query", "~integer", "1: what lies before `from` was received and makes room."},
     {0},
 };
+static const struct oa_param log_params[] = {
+    {"since_ms", "query", "~integer", "Only what was written since then, in milliseconds since 1970; of a process with a log."},
+    {"tail", "query", "~integer", "Only the last lines."},
+    {"follow", "query", "~integer", "WebSocket, 1: until the process ends."},
+    {"stdin", "query", "~integer", "WebSocket, 1: with its stdin or terminal, when no other client has it."},
+    {"stdin_acks", "query", "~integer", "WebSocket, 1: acknowledge standard input."},
+    {0},
+};
 static const struct oa_param output_params[] = {
     {"Range", "header", "~string", "bytes=FROM-TO, bytes=FROM- or bytes=-LAST."}, {0}};
 static const struct oa_param grep_params[] = {
@@ -143,7 +151,9 @@ const struct oa_route oa_routes[] = {
      .answers = {{200, "Those of the caller.", "SessionList"}}},
     {"POST", "/v1/sessions", "create_session", "sessions", "Make a session, or find it",
      "A session of that name that was made otherwise is a conflict. With `durable: true` it stays until it is removed: "
-     "docs/reference/sessions.md. What the request asks for (`image`, `memory_mb`, `cpus`, "
+     "docs/reference/sessions.md. With `start`, a process without `process_id`, the session is for that command, which is "
+     "its process `main` and keeps a log; `restart` (`no`, `on-failure`, `always`) says when it runs again, "
+     "`remove: true` that the session goes when it ends, `ports` which ports to publish. What the request asks for (`image`, `memory_mb`, `cpus`, "
      "`pids_limit`, `workspace_quota_mb`) and this host cannot enforce is an error, 501, unless the request has `\"best_effort\": true`, too: "
      "the member `unenforced` of the answer then tells. With `allow_hosts`, a list of texts such as `127.0.0.1:5432`, its programs reach "
      "these services of the host: docs/reference/ports.md.", idem_params, &spec_model,
@@ -162,8 +172,8 @@ const struct oa_route oa_routes[] = {
     {"POST", "/v1/sessions/{id}/stop", "stop_session", "sessions", "End everything that runs in a durable session",
      "Its files and its name stay. One that is not durable is a conflict.",
      .answers = {{204, "Nothing of it runs.", NULL}}},
-    {"POST", "/v1/sessions/{id}/start", "start_session", "sessions", "Make a stopped session run again",
-     "Any request for its commands, files or processes does the same.", .answers = {{200, "It is ready.", "Session"}}},
+    {"POST", "/v1/sessions/{id}/start", "start_session", "sessions", "Make a stopped session run again, and the command that it is for",
+     "Any request for its commands, files or processes starts the session, too; the command only when a client has not stopped it.", .answers = {{200, "It is ready.", "Session"}}},
     {"POST", "/v1/sessions/{id}/pause", "pause_session", "sessions", "Freeze every process of a session", NULL,
      .answers = {{204, "Nothing of it runs on.", NULL}}},
     {"POST", "/v1/sessions/{id}/unpause", "unpause_session", "sessions", "Let them go on", NULL,
@@ -202,17 +212,25 @@ const struct oa_route oa_routes[] = {
     {"GET", "/v1/sessions/{id}/processes", "list_processes", "processes", "List the managed processes", NULL,
      .answers = {{200, "In order of start.", "ProcessList"}}},
     {"POST", "/v1/sessions/{id}/processes", "start_process", "processes", "Start one",
-     "One of the same id is ended first.", idem_params, &process_spec_model, .answers = {{201, "It runs.", "Process"}}},
+     "One of the same id is ended first.", idem_params, &process_request_model, .answers = {{201, "It runs.", "Process"}}},
     {"GET", "/v1/sessions/{id}/processes/{process}", "get_process", "processes", "One of them", NULL,
      .answers = {{200, "Its state.", "Process"}}},
     {"DELETE", "/v1/sessions/{id}/processes/{process}", "stop_process", "processes", "End it, and forget it", NULL,
      .answers = {{204, "It is gone.", NULL}}},
     {"GET", "/v1/sessions/{id}/processes/{process}/output", "read_process_output", "processes",
-     "Its standard output by byte offset", "Box-Next-Offset tells where to go on, Box-End whether that is the end.",
+     "Its standard output by byte offset",
+     "Box-Next-Offset tells where to go on, Box-End whether that is the end. At most 256 KiB (1 MiB in a container) are kept: "
+     "when they are full the process waits in its next write until a client sends `release=1`. A process with a log never waits.",
      process_output_params, .answers = {{200, "Bytes.", NULL, BYTES}}},
     {"GET", "/v1/sessions/{id}/processes/{process}/stderr", "read_process_stderr", "processes",
      "What is kept of its standard error, by position", NULL, stderr_params,
      .answers = {{200, "Bytes; Box-Next-Offset says where the next ones begin.", NULL, BYTES}}},
+    {"GET", "/v1/sessions/{id}/processes/{process}/log", "read_process_log", "processes",
+     "What it has written to both streams", "The end of it, at most 256 KiB (1 MiB in a container). A WebSocket for those who ask "
+     "for one, with the messages of /v1/exec. `main` stands for the only process of a session that is for no command.", log_params,
+     .answers = {{200, "Bytes, in the order in which they were written.", NULL, BYTES}, {101, "The WebSocket is open.", NULL}}},
+    {"POST", "/v1/sessions/{id}/processes/{process}/signal", "signal_process", "processes", "Send it a signal", NULL,
+     .body_name = "SignalRequest", .answers = {{204, "Sent; KILL is for all that it started, too.", NULL}}},
     {"GET", "/v1/hold", "hold_session", "sessions", "A session that ends when its connection is lost",
      "A WebSocket; docs/reference/mcp.md has the messages.", .answers = {{101, "The WebSocket is open.", NULL}}},
     {"GET", "/v1/holds", "list_holds", "sessions", "Sessions that belong to connections", NULL,

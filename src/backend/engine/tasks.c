@@ -11,8 +11,11 @@
 #include "backend/common.h"
 #include "backend/engine/engine_internal.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/str.h"
 #include "base/strv.h"
+
+#define PACE_NS (10 * NSEC_PER_MSEC)
 
 struct engine_exec {
     struct task task;
@@ -23,6 +26,9 @@ struct engine_exec {
 
 struct engine_proc {
     struct task task;
+    uint64_t taken;         /* of a log, bytes for which the guest has no credit yet */
+    struct loop_timer pace; /* until it gets that: a program that writes without end is not ours to
+                               keep up with */
     struct loop_defer release; /* readers let go line by line; the guest is told once per turn */
 };
 
@@ -136,7 +142,7 @@ static void resume_output(struct task *t)
         loop_defer_start(t->loop, &e->resume, on_resumed);
 }
 
-static void exec_resize(struct task *t, uint16_t rows, uint16_t cols)
+static void resize(struct task *t, uint16_t rows, uint16_t cols)
 {
     (void)engine_send(home_of(t), GUEST_RESIZE, t->id, (uint32_t)rows << 16 | cols, NULL, 0);
 }
@@ -157,7 +163,7 @@ static const struct task_ops exec_ops = {
     .read = give_kept,
     .open = output_open,
     .pause = resume_output,
-    .resize = exec_resize,
+    .resize = resize,
     .free = exec_free,
 };
 
@@ -295,6 +301,7 @@ static void released(struct task *t)
 static void proc_free(struct task *t)
 {
     struct engine_proc *p = container_of(t, struct engine_proc, task);
+    loop_timer_stop(&p->pace);
     loop_defer_stop(&p->release);
     free(p);
 }
@@ -303,6 +310,7 @@ static const struct task_ops proc_ops = {
     .write = stdin_write,
     .close_stdin = stdin_close,
     .kill = send_kill,
+    .resize = resize,
     .read = read_last,
     .free = proc_free,
     .forget = forget,
@@ -322,10 +330,14 @@ static struct task *proc_start(struct tasks *home, const struct proc_request *re
     struct engine_sandbox *sb = container_of(home, struct engine_sandbox, tasks);
     AUTO_DONE(buf) struct buf strings = BUF_INIT(INSIDE_STRINGS_MAX);
     struct guest_start start = {.memory_bytes =
-                                    req->memory_bytes > 0 ? req->memory_bytes : sb->tree_bytes};
+                                    req->memory_bytes > 0 ? req->memory_bytes : sb->tree_bytes,
+                                .rows = req->rows,
+                                .cols = req->cols};
     struct guest_head head = {.type = GUEST_START,
                               .id = req->number | GUEST_PROC_BIT,
-                              .flags = GUEST_START_STDIN | GUEST_START_PROC};
+                              .flags = GUEST_START_PROC | (req->log ? GUEST_START_LOG : 0) |
+                                       (req->with_stdin || !req->log ? GUEST_START_STDIN : 0) |
+                                       (req->tty ? GUEST_START_TTY : 0)};
     char *const *const envs[2] = {sb->spec->env, req->env};
     (void)str_fmt(start.label, sizeof(start.label), "%u", req->number);
     if (pack(&strings, &start, req->argv, NULL, envs,
@@ -345,6 +357,8 @@ static struct task *proc_adopt(struct tasks *home, uint32_t number)
             continue;
         struct task *t = proc_new(number);
         t->copy.begin = sb->found[i].begin;
+        t->copy.known = sb->found[i].end;
+        t->log = (sb->found[i].flags & GUEST_PROC_LOG) != 0;
         sb->found[i].number = 0; /* taken */
         (void)engine_send(sb, GUEST_ATTACH, t->id, 0, NULL, 0);
         return t;
@@ -360,13 +374,37 @@ void engine_proc_forget_found(struct engine_sandbox *sb)
     sb->n_found = 0;
 }
 
-/* Offsets are the guest's word: what does not follow is refused. */
+static void on_pace(struct loop_timer *timer)
+{
+    struct engine_proc *p = container_of(timer, struct engine_proc, pace);
+    if (p->task.home != NULL)
+        (void)engine_send(home_of(&p->task), GUEST_CREDIT, p->task.id, 0, &p->taken,
+                          sizeof(p->taken));
+    p->taken = 0;
+}
+
+static void take_log(struct task *t, size_t len)
+{
+    struct engine_proc *p = container_of(t, struct engine_proc, task);
+    p->taken += len;
+    if (p->pace.loop == NULL)
+        loop_timer_start(t->loop, &p->pace, PACE_NS, on_pace);
+}
+
+/* Offsets are the guest's word: what does not follow is refused. A log goes on behind records that
+ * the guest had to give up; those before are older, and go too. */
 static void on_proc_output(struct task *t, const char *body, size_t len)
 {
     struct guest_at at;
     if (len <= sizeof(at))
         return;
     memcpy(&at, body, sizeof(at));
+    if (t->log)
+        take_log(t, len - sizeof(at));
+    if (t->log && at.offset > t->copy.begin + t->copy.out.len) {
+        buf_reset(&t->copy.out);
+        t->copy.begin = at.offset;
+    }
     if (at.offset == t->copy.begin + t->copy.out.len &&
         task_copy_output(t, body + sizeof(at), len - sizeof(at)) == 0)
         task_proc_output(t);

@@ -214,12 +214,12 @@ static void exec_send_kill(struct task *t, int signo, bool tree)
     (void)send_kill(t, INIT_MSG_KILL, signo, tree);
 }
 
-static void exec_resize(struct task *t, uint16_t rows, uint16_t cols)
+static void resize(struct task *t, uint16_t rows, uint16_t cols)
 {
-    const struct native_exec *e = exec_of(t);
     struct winsize size = {.ws_row = rows, .ws_col = cols};
-    if (e->out[0].fd >= 0)
-        (void)ioctl(e->out[0].fd, TIOCSWINSZ, &size);
+    int terminal = task_of(t)->in_fd; /* or a pipe, which has no size */
+    if (terminal >= 0)
+        (void)ioctl(terminal, TIOCSWINSZ, &size);
 }
 
 static void exec_free(struct task *t)
@@ -234,7 +234,7 @@ static const struct task_ops exec_ops = {
     .read = read_output,
     .open = output_open,
     .pause = watch_output,
-    .resize = exec_resize,
+    .resize = resize,
     .free = exec_free,
 };
 
@@ -467,7 +467,8 @@ static struct proc_range proc_range(const struct task *t)
 {
     const struct native_proc *p = container_of(t, const struct native_proc, base.task);
     bool over = p->started ? p->ring.eof || t->home == NULL : t->state != TASK_RUNNING;
-    return (struct proc_range){.begin = p->ring.begin, .end = p->ring.end, .eof = over};
+    return (struct proc_range){
+        .begin = ring_reader_begin(&p->ring), .end = p->ring.end, .eof = over};
 }
 
 /* Passes on what there is, until PID 1 is to tell of more. Others get their turn before one that
@@ -537,6 +538,7 @@ static const struct task_ops proc_ops = {
     .write = proc_write,
     .close_stdin = proc_close_stdin,
     .kill = proc_send_kill,
+    .resize = resize,
     .read = read_last,
     .free = proc_free,
     .adopted = tell_all_later,
@@ -578,9 +580,15 @@ static struct task *proc_start(struct tasks *home, const struct proc_request *re
                     host->why[CGROUP_MEMORY]);
     struct init_exec head = {.type = INIT_MSG_PROC,
                              .id = req->number,
+                             .flags = (req->log ? INIT_EXEC_LOG : 0) |
+                                      (req->with_stdin ? INIT_EXEC_STDIN : 0) |
+                                      (req->tty ? INIT_EXEC_TTY : 0),
+                             .rows = req->rows,
+                             .cols = req->cols,
                              .nproc = sb->pids,
                              .memory_bytes = req->memory_bytes};
-    const struct exec_request exec = {.argv = req->argv, .env = req->env, .cwd = req->cwd};
+    const struct exec_request exec = {
+        .argv = req->argv, .env = req->env, .cwd = req->cwd, .tty = req->tty};
     (void)str_fmt(head.label, sizeof(head.label), "%u", req->number);
     if (r == 0)
         r = send_request(sb, &head, &exec, err);
@@ -633,7 +641,8 @@ static bool on_proc_state(struct native_sandbox *sb, const struct init_state *m,
         task_proc_kill(&p->base.task.proc);
         return true;
     }
-    if (ring_reader_init(&p->ring, fds[0], m->begin) < 0)
+    p->base.task.log = (m->flags & INIT_STATE_LOG) != 0;
+    if (ring_reader_init(&p->ring, fds[0], m->begin, p->base.task.log) < 0)
         return false;
     p->started = true;
     p->memory_open = (m->flags & INIT_STATE_MEMORY_OPEN) != 0;

@@ -34,6 +34,18 @@ const struct arg_verb arg_verbs[VERB_MAX] = {
     [VERB_PORT] = {"port", NULL,
      "Show or change which ports of the host lead to servers in a session: box port SESSION [add|rm PORT...].",
      .min_names = 1, .max_names = 64, .name_word = "SESSION", .any_word = true},
+    [VERB_LOGS] = {"logs", NULL,
+     "Show what a detached command has written: box logs SESSION [PROCESS].", .min_names = 1, .max_names = 2,
+     .name_word = "SESSION"},
+    [VERB_ATTACH] = {"attach", NULL,
+     "Be the terminal of a detached command again; Ctrl-P Ctrl-Q leaves it: box attach SESSION [PROCESS].",
+     .min_names = 1, .max_names = 2, .name_word = "SESSION"},
+    [VERB_WAIT] = {"wait", NULL,
+     "Wait until a detached command ends, and print its exit status: box wait SESSION [PROCESS].", .min_names = 1,
+     .max_names = 2, .name_word = "SESSION"},
+    [VERB_KILL] = {"kill", NULL,
+     "Send a detached command a signal: box kill SESSION [PROCESS].", .min_names = 1, .max_names = 2,
+     .name_word = "SESSION"},
     [VERB_PS] = {"ps", NULL, "List the sessions.", .alias = "ls"},
     [VERB_RM] = {"rm", NULL,
      "Remove sessions: every process, file and trace of them.", .min_names = 1, .max_names = 4096,
@@ -95,6 +107,11 @@ const struct arg_option arg_options[] = {
     {"temporary", NULL, ARG_FLAG, offsetof(struct args, temporary),
      "Remove the session when it is idle or boxd ends, instead of keeping it.", FOR(RUN)},
     {"name", "ID", ARG_SESSION, SPEC_SESSION_ID, "The same as --session.", FOR(RUN)},
+    {"detach", NULL, ARG_FLAG, offsetof(struct args, detach),
+     "Return at once and print the name of the session, or with exec the id of the process. The command goes on.",
+     COMMAND, .letter = 'd'},
+    {"restart", "no|on-failure|always", ARG_CHOICE, offsetof(struct args, restart),
+     "With -d: whether the command runs again when it has ended, and after a restart of the host. Default no.", FOR(RUN)},
     {"rm", NULL, ARG_FLAG, offsetof(struct args, remove),
      "Remove the session when the command ends; without a name that is so anyway.", FOR(RUN)},
     {"rm", NULL, ARG_FLAG, offsetof(struct args, remove),
@@ -175,7 +192,13 @@ const struct arg_option arg_options[] = {
      "What to do if no box can be made; host runs the server WITHOUT ONE. Default refuse.", FOR(MCP_RUN)},
     {"retry-delays", "LIST", ARG_TEXT, offsetof(struct args, retry_delays),
      "Seconds before each new attempt, the last for ever. Default 2,4,8,60.", FOR(MCP_RUN)},
-    {"follow", NULL, ARG_FLAG, offsetof(struct args, follow), "Go on until the server ends.", FOR(MCP_LOGS), .letter = 'f'},
+    {"follow", NULL, ARG_FLAG, offsetof(struct args, follow), "Go on until it ends.", FOR(LOGS) | FOR(MCP_LOGS),
+     .letter = 'f'},
+    {"since", "TIME", ARG_TEXT, offsetof(struct args, since),
+     "Only what was written since then: 10m or 1h30m ago, seconds since 1970, or 2026-01-31T12:00:00Z.", FOR(LOGS)},
+    {"tail", "N", ARG_TEXT, offsetof(struct args, tail), "Only the last lines; all is the default.", FOR(LOGS), .letter = 'n'},
+    {"signal", "NAME", ARG_TEXT, offsetof(struct args, signal), "TERM, INT, HUP, USR1 and so on. Default KILL.",
+     FOR(KILL), .letter = 's'},
     {"all", NULL, ARG_FLAG, offsetof(struct args, all), "Remove every session.", FOR(RM)},
     {"all", NULL, ARG_FLAG, offsetof(struct args, all), "Stopped sessions too, and the disk that they take.", FOR(PS),
      .letter = 'a'},
@@ -494,21 +517,31 @@ void args_put_hosts(const struct args *a, struct jw *w)
     jw_array_end(w);
 }
 
+static void put_members(const struct args *a, uint64_t fields, struct jw *w)
+{
+    for (size_t i = 0; i < SPEC_FIELD_MAX; i++)
+        if ((fields & FIELD_BIT(i)) != 0)
+            model_write_field(&spec_model.fields[i], a->spec, w);
+    if (a->best_effort)
+        jw_kbool(w, "best_effort", true);
+    args_put_hosts(a, w);
+}
+
+void args_put_fields(const struct args *a, struct jw *w)
+{
+    put_members(a, (a->given & ~OF_COMMAND) | FIELD_BIT(SPEC_SESSION_ID), w);
+}
+
 void args_put_session(const struct args *a, struct jw *w)
 {
     uint64_t fields = a->verb == VERB_EXEC ? FIELD_BIT(SPEC_SESSION_ID) : a->given & ~OF_COMMAND;
 
     jw_kobject(w, "session");
-    for (size_t i = 0; i < SPEC_FIELD_MAX; i++)
-        if ((fields & FIELD_BIT(i)) != 0)
-            model_write_field(&spec_model.fields[i], a->spec, w);
+    put_members(a, fields, w);
     /* A person who names a session comes back to it. */
     if (a->verb == VERB_RUN && (fields & FIELD_BIT(SPEC_SESSION_ID)) != 0 && !a->temporary &&
         !a->remove)
         jw_kbool(w, "durable", true);
-    if (a->best_effort)
-        jw_kbool(w, "best_effort", true);
-    args_put_hosts(a, w);
     jw_object_end(w);
     jw_kbool(w, "ephemeral", a->remove || (fields & FIELD_BIT(SPEC_SESSION_ID)) == 0);
     jw_kbool(w, "create", a->verb != VERB_EXEC);

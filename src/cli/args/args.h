@@ -22,6 +22,10 @@ enum verb {
     VERB_AGENT,
     VERB_CP,
     VERB_PORT,
+    VERB_LOGS,
+    VERB_ATTACH,
+    VERB_WAIT,
+    VERB_KILL,
     VERB_PS,
     VERB_RM,
     VERB_STOP,
@@ -81,6 +85,10 @@ struct args {
     const char *backend; /* these too, of `doctor --attack` */
     const char *format;
     const char *output;
+    const char *restart; /* of `run -d` */
+    const char *since;   /* these two of `logs` */
+    const char *tail;
+    const char *signal;     /* of `kill` */
     const char *entrypoint; /* borrowed from argv; the program, with the command as its arguments */
     const char *user;       /* this too; whom the command must find itself to be; NULL: anybody */
     char **as_user;         /* owned; the command with that check before it, or NULL */
@@ -102,6 +110,7 @@ struct args {
     bool follow;
     bool settings; /* of a coding agent: its own directories in the home are mounted */
     bool no_stream;
+    bool detach;
     bool help;
     bool version;
 };
@@ -123,6 +132,8 @@ void args_put_session(const struct args *a, struct jw *w);
 
 /* The member allow_hosts of a session; nothing when none was given. */
 void args_put_hosts(const struct args *a, struct jw *w);
+/* The members of the session alone, session_id among them, given or not. */
+void args_put_fields(const struct args *a, struct jw *w);
 
 /* "NAME=value" into the vector; a later one of a name replaces an earlier one. The text may be a
  * secret: no message repeats it. */

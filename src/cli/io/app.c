@@ -349,6 +349,20 @@ int app_call(struct app *app, const char *method, const char *target, struct buf
     return app_send(app, &(struct app_request){.method = method, .target = target}, ret_body, err);
 }
 
+int app_name_is_new(struct app *app, const char *id, struct err *err)
+{
+    AUTO_DONE(buf) struct buf body = BUF_INIT(APP_BODY_MAX);
+    AUTO_FREE char *target = xasprintf("/v1/sessions/%s", id);
+    int r = app_call(app, "GET", target, &body, err);
+
+    if (r >= 0)
+        return err_set(err, ERR_CONFLICT,
+                       "session '%s' exists, and --rm would remove it; choose another name, or "
+                       "leave out --rm",
+                       id);
+    return r != -EINTR && err->code == ERR_NOT_FOUND ? 0 : r;
+}
+
 /* Lists. */
 
 static void items_skip(struct items *it, const char *bytes)

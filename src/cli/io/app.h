@@ -104,6 +104,10 @@ struct app_request {
 int app_send(struct app *app, const struct app_request *request, struct buf *ret_body,
              struct err *err);
 
+/* For --rm with a name: the session is made for a command and goes with it. ERR_CONFLICT for one
+ * that exists: a client keeps it. */
+int app_name_is_new(struct app *app, const char *id, struct err *err);
+
 /* The objects of a list in an answer, one at a time: a boxd with thousands of sessions lists more
  * than json_parse() takes in one piece. */
 struct items {
@@ -154,6 +158,9 @@ void daemon_stop(struct daemon *d);
 /* The verbs. Each returns an exit status, or a negative errno with err filled. */
 int verb_command(struct app *app, const struct args *args, struct err *err); /* run, exec */
 int verb_agent(struct app *app, const struct args *args, struct err *err);
+int verb_follow(struct app *app, const struct args *args, struct err *err); /* logs, attach, wait */
+int verb_detach(struct app *app, const struct args *args, struct err *err); /* run -d, exec -d */
+int verb_kill(struct app *app, const struct args *args, struct err *err);
 int verb_cp(struct app *app, const struct args *args, struct err *err);
 int verb_port(struct app *app, const struct args *args, struct err *err);
 int verb_ps(struct app *app, const struct args *args, struct err *err);

@@ -12,7 +12,6 @@
 
 #define DEFAULT_ROWS 24
 #define DEFAULT_COLS 80
-#define SIZE_MAX_SIDE 4096 /* more is refused */
 
 int tty_make_raw(struct tty *t, struct err *err)
 {
@@ -46,8 +45,8 @@ void tty_size(uint16_t *ret_rows, uint16_t *ret_cols)
         if (ioctl(fd, TIOCGWINSZ, &size) < 0)
             continue;
         if (size.ws_row > 0 && size.ws_col > 0) {
-            *ret_rows = size.ws_row < SIZE_MAX_SIDE ? size.ws_row : SIZE_MAX_SIDE;
-            *ret_cols = size.ws_col < SIZE_MAX_SIDE ? size.ws_col : SIZE_MAX_SIDE;
+            *ret_rows = size.ws_row < TTY_SIDE_MAX ? size.ws_row : TTY_SIDE_MAX;
+            *ret_cols = size.ws_col < TTY_SIDE_MAX ? size.ws_col : TTY_SIDE_MAX;
         }
         return;
     }

@@ -9,6 +9,8 @@
 
 struct err;
 
+#define TTY_SIDE_MAX 4096 /* rows or columns; more is refused */
+
 struct tty {
     bool raw;
     struct termios saved;

@@ -46,7 +46,8 @@ static inline const char *front_via(const struct front_asker *asker)
 struct front_want {
     const struct json *object;
     bool id_required;
-    bool exact; /* limits that it asks for must be enforced, unless it says best_effort */
+    bool exact;  /* limits that it asks for must be enforced, unless it says best_effort */
+    bool starts; /* its members start, restart, remove and ports are for the caller to read */
 };
 
 /* The session that a request describes, made if need be, under the policy: profile, locks,
@@ -79,6 +80,7 @@ void front_write_settings(struct jw *w, const struct spec *spec);
 struct front_process {
     struct session *session;
     const struct json *object;
+    bool is_start; /* it is the command that its session is for: PROCESS_START_ID, with a log */
 };
 
 /* Starts a managed process, under the policy and on record; then its

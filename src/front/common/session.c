@@ -28,6 +28,7 @@
 #include "spec/spec.h"
 
 #define HOST_IMAGE "host" /* of a request that names none; it works everywhere */
+#define STARTING 4        /* members of a request for more than a session */
 
 static uint64_t given_fields(const struct json *object)
 {
@@ -42,18 +43,21 @@ static uint64_t given_fields(const struct json *object)
 
 /* Without the policy: a spec from the members that were given; `given` is the set of them. Ids
  * follow the grammar; without one (`id_required` false) a random one is made. */
-static int read_spec(const struct json *object, bool id_required, struct spec **ret,
-                     uint64_t *ret_given, struct err *err)
+static int read_spec(const struct front_want *want, struct spec **ret, uint64_t *ret_given,
+                     struct err *err)
 {
+    const struct json *object = want->object;
+    const bool id_required = want->id_required;
     struct report report = {0};
     const struct json *id = json_get(object, "session_id");
     AUTO(spec) struct spec *spec = spec_new();
-    static const char *const ours[] = {"profile", "durable", "best_effort", SPEC_ALLOW_HOSTS_NAME,
+    static const char *const ours[] = {"start",   "restart", "remove",      "ports",
+                                       "profile", "durable", "best_effort", SPEC_ALLOW_HOSTS_NAME,
                                        NULL};
     const struct json *profile = json_get(object, "profile"),
                       *durable = json_get(object, "durable"),
                       *effort = json_get(object, "best_effort");
-    int r = front_strict(&spec_model, object, ours, err);
+    int r = front_strict(&spec_model, object, want->starts ? ours : ours + STARTING, err);
     if (r == 0 && profile != NULL && json_type(profile) != JSON_STRING)
         r = err_set(err, ERR_INVALID, "profile must be a string");
     if (r == 0 && durable != NULL && json_type(durable) != JSON_BOOL)
@@ -193,7 +197,7 @@ static int read_wish(const struct front *f, const struct authz_scope *scope,
     uint64_t given = 0;
 
     /* First as a request to this API, which forgives less; then as the policy makes it. */
-    int r = read_spec(object, want->id_required, &plain, &given, err);
+    int r = read_spec(want, &plain, &given, err);
     if (r < 0)
         return r;
     assert(plain != NULL);
@@ -497,13 +501,18 @@ int front_process_start(const struct front *f, const struct front_asker *asker,
                         struct err *err)
 {
     AUTO(process_spec) struct process_spec *spec = NULL;
-    int r = front_strict(&process_spec_model, want->object, NULL, err);
+    int r = front_strict(&process_request_model, want->object, NULL, err);
 
     if (r == 0)
         r = process_spec_parse(want->object, &spec, err);
     if (r < 0)
         return r;
     assert(spec != NULL);
+    if (want->is_start) {
+        free(spec->process_id);
+        spec->process_id = xstrdup(PROCESS_START_ID);
+        spec->log = true;
+    }
     struct front_waiting *st = waiting_new(f, asker, session_id(want->session), arg);
     st->started = started;
     /* The process counts to the share of the caller's token. */

@@ -512,6 +512,8 @@ static void enter_relay(struct knock *k)
     }
     struct session *s = manager_find(k->rpc->o.manager, session);
     struct process *p = s != NULL ? process_find(s, process) : NULL;
+    if (p != NULL && process_check_plain(p, NULL) < 0)
+        p = NULL; /* a detached command has no bytes for a relay */
     if (s == NULL || session_sandbox(s) == NULL)
         refuse_knock(k, LANGBOT_SESSION_NOT_FOUND, "session %s not found", session);
     else if (k->guest.bound && policy_check_user(session_spec(s), k->guest.uid, &err) < 0)

@@ -436,9 +436,14 @@ static void read_process(struct mcp_call *c, struct session *s)
         .output = on_read_output, .due = on_read_output, .ended = on_read_gone};
     struct process_work *work = NULL;
     struct process *p = process_work_new(c, s, &read_model, &work);
+    struct err err = {0};
 
     if (p == NULL)
         return;
+    if (process_check_plain(p, &err) < 0) {
+        mcp_call_tool_err(c, &err);
+        return;
+    }
     const struct process_args *a = &work->args;
     struct proc_range range = process_range(p);
     uint64_t from = a->offset < 0 ? range.begin : (uint64_t)a->offset;

@@ -136,6 +136,17 @@ int v1_signal_number(const char *name)
     return 0;
 }
 
+int v1_read_signal(struct http_request *req, const struct json *body)
+{
+    int signo = v1_signal_number(json_str(json_get(body, "signal")));
+    if (signo > 0 && json_len(body) == 1)
+        return signo;
+    front_failf(req, ERR_INVALID,
+                "signal must be one of INT, TERM, HUP, QUIT, KILL, USR1, USR2, TSTP, CONT, STOP, "
+                "ALRM, WINCH, and nothing else is known");
+    return 0;
+}
+
 /* Starting ------------------------------------------------------------------------------------ */
 
 static void free_exec(void *owned)
@@ -737,12 +748,10 @@ static void signal_exec(struct http_request *req, void *arg)
 
     if (k == NULL || !front_read_body(req, &body))
         return;
-    int signo = v1_signal_number(json_str(json_get(body, "signal")));
-    if (signo == 0 || json_len(body) != 1) {
-        front_failf(req, ERR_INVALID,
-                    "signal must be one of INT, TERM, HUP, QUIT, KILL, USR1, USR2, TSTP, CONT, "
-                    "STOP, ALRM, WINCH, and nothing else is known");
-    } else if (named_exec_state(k) != COMMAND_RUNNING) {
+    int signo = v1_read_signal(req, body);
+    if (signo == 0)
+        return;
+    if (named_exec_state(k) != COMMAND_RUNNING) {
         front_failf(req, ERR_STATE, "exec %.64s is not running", named_exec_id(k));
     } else if (signo == SIGKILL) {
         end_exec(req, k, named_exec_kill); /* and all it started */

@@ -502,6 +502,9 @@ static int on_attach(struct hold *h, const struct json *m, struct err *err)
     if (p == NULL)
         return err_missing(err, ERR_THING_PROCESS, "session %.80s has no process %.80s",
                            session_id(s), id);
+    int r = process_check_plain(p, err);
+    if (r < 0)
+        return r;
     struct proc_range range = process_range(p);
     if ((uint64_t)from < range.begin || (uint64_t)from > range.end)
         return err_set(err, ERR_INVALID, "offset %llu is outside of what is kept, %llu to %llu",

@@ -26,6 +26,8 @@ static void write_process(struct jw *w, struct process *p)
 
     front_write_process(w, p, session_id(process_session(p)));
     jw_kstr(w, "cwd", process_spec_of(p)->cwd);
+    jw_kbool(w, "log", process_spec_of(p)->log);
+    jw_kbool(w, "tty", process_spec_of(p)->tty);
     jw_kbool(w, "attached", process_attached(p));
     front_write_time(w, "started_at", process_started_at(p));
     if (!process_running(p)) {
@@ -199,6 +201,10 @@ static void read_output(struct http_request *req, void *arg)
     uint64_t from, max, wait_ms, release;
     struct err err = {0};
     struct process *p = find_process(req, arg);
+    if (p != NULL && process_check_plain(p, &err) < 0) {
+        front_fail(req, &err);
+        return;
+    }
     if (p == NULL || !v1_query_number(req, "from", UINT64_MAX, process_range(p).begin, &from) ||
         !v1_query_number(req, "max", READ_MAX, READ_DEFAULT, &max) ||
         !v1_query_number(req, "wait_ms", WAIT_MAX_MS, 0, &wait_ms) ||

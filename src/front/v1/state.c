@@ -72,7 +72,7 @@ static void start_session(struct http_request *req, void *arg)
 
     if (id == NULL)
         return;
-    if (manager_start(v->front.manager, id, on_started, req, &err) < 0)
+    if (manager_run_start(v->front.manager, id, on_started, req, &err) < 0)
         front_fail(req, &err);
     else
         state_record(req, v, id, "started");

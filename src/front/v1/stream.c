@@ -129,22 +129,22 @@ static void say_dropped(struct ws_exec *st, uint64_t bytes)
     front_send(&out, st->ws);
 }
 
-static void say_stdin_ack(struct ws_exec *st)
+void v1_say_stdin_ack(struct ws_conn *ws, size_t *unacked)
 {
     AUTO_DONE(front_answer) struct front_answer out;
     struct jw *w = front_begin(&out, TEXT_MAX);
 
     jw_kstr(w, "type", "stdin_ack");
-    jw_ku64(w, "bytes", st->unacked);
-    front_send(&out, st->ws);
-    st->unacked = 0;
+    jw_ku64(w, "bytes", *unacked);
+    front_send(&out, ws);
+    *unacked = 0;
 }
 
 static void on_stdin_drained(void *arg)
 {
     struct ws_exec *st = arg;
     if (st->stdin_acks)
-        say_stdin_ack(st);
+        v1_say_stdin_ack(st->ws, &st->unacked);
     else if (st->ws != NULL)
         ws_pause(st->ws, false);
 }
@@ -375,7 +375,7 @@ static void on_stdin(struct ws_exec *st, const char *data, size_t len)
          * or its end. */
         st->unacked += len - 1;
         if (r == 0)
-            say_stdin_ack(st);
+            v1_say_stdin_ack(st->ws, &st->unacked);
     } else if (r > 0) {
         ws_pause(st->ws, true);
     }

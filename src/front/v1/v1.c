@@ -13,11 +13,13 @@
 #include "base/str.h"
 #include "command/execs.h"
 #include "command/policy_service.h"
+#include "command/quota_guard.h"
 #include "front/v1/v1_internal.h"
 #include "http/codec/crypto.h"
 #include "policy/authz.h"
 #include "policy/error_ring.h"
 #include "session/ports.h"
+#include "spec/process.h"
 #include "spec/spec.h"
 
 #define LIST_MAX (32U << 20)
@@ -149,6 +151,25 @@ static void write_hosts(struct jw *w, const struct spec *spec)
     jw_array_end(w);
 }
 
+/* The command that it is for, if any, and whether that runs or is to run again. */
+static void write_start(struct jw *w, const struct session *s)
+{
+    const struct session_start *start = session_get_start(s);
+    if (start->spec == NULL)
+        return;
+    jw_kobject(w, "start");
+    jw_kstr(w, "process_id", PROCESS_START_ID);
+    jw_kstr(w, "command", start->spec->command);
+    jw_karray(w, "args");
+    for (char *const *a = start->spec->args; a != NULL && *a != NULL; a++)
+        jw_str(w, *a);
+    jw_array_end(w);
+    jw_kstr(w, "restart", start_policy_names[start->policy]);
+    jw_kbool(w, "remove", start->removes);
+    jw_kbool(w, "wanted", start->wanted);
+    jw_object_end(w);
+}
+
 void v1_write_session(struct jw *w, const struct session *s)
 {
     const struct spec *spec = session_spec(s);
@@ -158,6 +179,7 @@ void v1_write_session(struct jw *w, const struct session *s)
     front_write_settings(w, spec);
     write_hosts(w, spec);
     write_kept(w, s);
+    write_start(w, s);
     front_write_unenforced(w, s);
     front_write_time(w, "created_at", session_created(s));
     front_write_time(w, "last_used_at", session_last_used(s));
@@ -262,31 +284,132 @@ static void list_sessions(struct http_request *req, void *arg)
     front_reply(&out, req, 200);
 }
 
-static void on_created(void *arg, struct session *s, const struct err *err)
+/* A request for a session, and for the command that it is for. */
+struct create_call {
+    struct http_request *req;
+    const struct v1 *v1;
+    struct json *body;       /* owned */
+    struct session *session; /* held */
+    struct session_start start;
+    struct v1_ports *ports; /* owned; to publish; NULL: none */
+    bool made;              /* there was no session of that name */
+};
+
+/* `err` NULL: it went well. A session that was made for a command which cannot run goes again. */
+static void create_answer(struct create_call *c, const struct err *err)
 {
-    struct http_request *req = arg;
-    if (s == NULL) {
-        front_fail(req, err);
+    AUTO_DONE(front_answer) struct front_answer out;
+    struct jw *w = front_begin(&out, LIST_MAX);
+
+    if (err != NULL) {
+        front_fail(c->req, err);
+    } else {
+        v1_write_session(w, c->session);
+        v1_ports_write(c->ports, w);
+        front_reply(&out, c->req, 201);
+    }
+    if (err != NULL && c->made && c->session != NULL)
+        front_session_discard(&c->v1->front, c->session);
+    if (c->session != NULL)
+        session_release(c->session);
+    v1_ports_free(c->ports);
+    json_free(c->body);
+    free(c);
+}
+
+static void on_start_begun(void *arg, struct process *p, const struct err *err)
+{
+    struct create_call *c = arg;
+    struct err why = {0};
+    if (p == NULL) {
+        create_answer(c, err);
         return;
     }
-    AUTO_DONE(front_answer) struct front_answer out;
+    c->start.spec = process_spec_copy(process_spec_of(p));
+    if (session_set_start(c->session, &c->start, &why) < 0) {
+        process_spec_free(c->start.spec);
+        process_kill(p, why.msg);
+        create_answer(c, &why);
+        return;
+    }
+    create_answer(c, NULL);
+}
 
-    v1_write_session(front_begin(&out, LIST_MAX), s);
-    front_reply(&out, req, 201);
-    session_release(s);
+static void on_created(void *arg, struct session *s, const struct err *err)
+{
+    struct create_call *c = arg;
+    const struct front_asker asker = {.scope = front_caller(c->req), .who = front_who(c->req)};
+    const struct front_process want = {
+        .session = s, .object = json_get(c->body, "start"), .is_start = true};
+    struct err why = {0};
+    c->session = s;
+    if (s == NULL)
+        create_answer(c, err);
+    else if (v1_ports_publish(c->ports, s, &why) < 0)
+        create_answer(c, &why);
+    else if (want.object == NULL)
+        create_answer(c, NULL);
+    else if (front_process_start(&c->v1->front, &asker, &want, on_start_begun, c, &why) < 0)
+        create_answer(c, &why);
+}
+
+static int start_read(const struct json *body, struct session_start *ret, struct err *err)
+{
+    const struct json *start = json_get(body, "start"), *policy = json_get(body, "restart"),
+                      *removes = json_get(body, "remove");
+    int found = 0;
+    if (start != NULL && (json_type(start) != JSON_OBJECT || json_get(start, "process_id") != NULL))
+        return err_set(err, ERR_INVALID,
+                       "start must be an object, as for a process, without process_id");
+    if (removes != NULL && json_type(removes) != JSON_BOOL)
+        return err_set(err, ERR_INVALID, "remove must be true or false");
+    while (policy != NULL && found < START_POLICY_MAX &&
+           !str_eq(start_policy_names[found], json_str(policy)))
+        found++;
+    if (found == START_POLICY_MAX)
+        return err_set(err, ERR_INVALID, "restart must be no, on-failure or always");
+    ret->policy = (enum start_policy)found;
+    ret->removes = json_bool(removes);
+    if (start == NULL && (removes != NULL || policy != NULL))
+        return err_set(err, ERR_INVALID, "restart and remove are about start, which is missing");
+    if (ret->policy != START_NO && (ret->removes || !json_bool(json_get(body, "durable"))))
+        return err_set(err, ERR_INVALID,
+                       "restart wants a durable session, which is not removed when its command "
+                       "ends");
+    /* Before a session is made for it. */
+    AUTO(process_spec) struct process_spec *spec = NULL;
+    int r = start != NULL ? front_strict(&process_request_model, start, NULL, err) : 0;
+    return r == 0 && start != NULL ? process_spec_parse(start, &spec, err) : r;
 }
 
 static void create_session(struct http_request *req, void *arg)
 {
     const struct front_asker asker = {.scope = front_caller(req), .who = front_who(req)};
+    const struct v1 *v = arg;
     AUTO(json) struct json *body = NULL;
     struct err err = {0};
-    const struct v1 *v = arg;
-    if (idem_begin(v->idem, req, asker.who) && front_read_body(req, &body) &&
-        front_session_get(&v->front, &asker,
-                          &(struct front_want){.object = body, .id_required = true, .exact = true},
-                          on_created, req, &err) < 0)
+    struct session_start start = {0};
+    struct v1_ports *ports = NULL;
+    if (!idem_begin(v->idem, req, asker.who) || !front_read_body(req, &body))
+        return;
+    if (json_get(body, "start") != NULL && !front_may(req, &v->front, "process"))
+        return;
+    int r = start_read(body, &start, &err);
+    if (r == 0)
+        r = v1_ports_parse(v, asker.scope, json_get(body, "ports"), &ports, &err);
+    if (r < 0) {
         front_fail(req, &err);
+        return;
+    }
+    struct create_call *c = xnew(struct create_call);
+    const char *id = json_str(json_get(body, "session_id"));
+    *c = (struct create_call){.req = req, .v1 = v, .start = start, .ports = ports};
+    c->made = id == NULL || manager_find(v->front.manager, id) == NULL;
+    c->body = TAKE_PTR(body);
+    const struct front_want want = {
+        .object = c->body, .id_required = true, .exact = true, .starts = true};
+    if (front_session_get(&v->front, &asker, &want, on_created, c, &err) < 0)
+        create_answer(c, &err);
 }
 
 /* What the backend says, and what boxd itself lets the session reach. */
@@ -421,13 +544,19 @@ int v1_routes(struct http_server *server, struct v1 *v, struct err *err)
     static const struct http_route *const tables[] = {
         routes,          v1_exec_routes,   v1_stream_routes, v1_process_routes, v1_hold_routes,
         v1_files_routes, v1_output_routes, v1_tools_routes,  v1_history_routes, v1_metrics_routes,
-        v1_state_routes, v1_ports_routes,  v1_look_routes};
+        v1_state_routes, v1_ports_routes,  v1_look_routes,   v1_log_routes};
     int r = 0;
 
     v->server = server;
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(tables); i++)
         r = http_server_add_routes(server, tables[i], v, err);
     return r;
+}
+
+static void on_rerun(void *arg, struct session *s)
+{
+    const struct v1 *v = arg;
+    quota_guard(v->front.service, s);
 }
 
 struct v1 *v1_new(struct manager *m, struct events *events, const struct policy_service *service)
@@ -440,6 +569,7 @@ struct v1 *v1_new(struct manager *m, struct events *events, const struct policy_
     execs.service = v->front.service;
     v->execs = execs_new(manager_loop(v->front.manager), &execs);
     http_random(v->cursor_key, sizeof(v->cursor_key));
+    manager_on_rerun(m, on_rerun, v);
     v->idem =
         idem_new(manager_loop(v->front.manager), manager_get_options(v->front.manager)->store);
     return v;
@@ -454,6 +584,7 @@ void v1_free(struct v1 *v)
 {
     if (v == NULL)
         return;
+    manager_on_rerun(v->front.manager, NULL, NULL);
     execs_free(v->execs);
     idem_free(v->idem);
     free(v);

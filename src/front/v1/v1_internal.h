@@ -30,7 +30,7 @@ struct v1 {
 /* Each ends with {0}. */
 extern const struct http_route v1_exec_routes[], v1_stream_routes[], v1_process_routes[],
     v1_hold_routes[], v1_files_routes[], v1_output_routes[], v1_tools_routes[], v1_history_routes[],
-    v1_metrics_routes[], v1_state_routes[], v1_ports_routes[], v1_look_routes[];
+    v1_metrics_routes[], v1_state_routes[], v1_ports_routes[], v1_look_routes[], v1_log_routes[];
 
 enum v1_disconnect { V1_DISCONNECT_KILL, V1_DISCONNECT_KEEP };
 
@@ -71,6 +71,8 @@ bool v1_range_parse(const char *text, struct v1_range *ret);
 void v1_put_range(struct http_request *req, uint64_t from, uint64_t end, uint64_t size);
 /* Of "INT" and the like; 0: no such signal. */
 int v1_signal_number(const char *name);
+/* That of {"signal": NAME}; 0: answered. */
+int v1_read_signal(struct http_request *req, const struct json *body);
 
 /* Members of answers. */
 void v1_write_session(struct jw *w, const struct session *s);
@@ -89,6 +91,8 @@ void v1_ports_write(const struct v1_ports *p, struct jw *w); /* the member `port
 int v1_exec_begin(const struct v1 *v, struct session *s, const struct front_asker *asker,
                   struct v1_exec *e, struct named_exec **ret, struct err *err);
 
+/* The message stdin_ack for so many bytes, which is 0 then. */
+void v1_say_stdin_ack(struct ws_conn *ws, size_t *unacked);
 /* Follows a command from that position on, over a WebSocket. */
 void v1_stream_attach(struct http_request *req, const struct v1 *v, struct named_exec *k,
                       uint64_t from);

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -121,6 +122,7 @@ static int open_streams(const struct guest *g, struct guest_cell *c,
                         const struct guest_request *req, struct streams *s)
 {
     c->tty = (req->flags & GUEST_START_TTY) != 0;
+    c->log = (req->flags & GUEST_START_LOG) != 0;
     int r =
         streams_open(&(struct streams_request){.tty = c->tty,
                                                .with_stdin = (req->flags & GUEST_START_STDIN) != 0,
@@ -217,6 +219,7 @@ static void cell_attach(struct guest_cell *c)
     c->attached = true;
     for (int i = 0; i < 2; i++) {
         c->kept[i].sent = c->kept[i].begin;
+        c->credit[i] = GUEST_RING; /* all that there is comes at once */
         c->ended_told[i] = false;
     }
     c->told = false;
@@ -299,6 +302,8 @@ static size_t output_room(const struct guest_cell *c, int stream)
         return GUEST_DATA_MAX;
     if (!guest_is_proc(c))
         return c->credit[stream] < GUEST_DATA_MAX ? (size_t)c->credit[stream] : GUEST_DATA_MAX;
+    if (c->log)
+        return INSIDE_LOG_MAX; /* the oldest records make place */
     if (stream == 1)
         return GUEST_DATA_MAX; /* the oldest bytes make place */
     uint64_t free_bytes = c->kept[0].size - (c->kept[0].end - c->kept[0].begin);
@@ -324,6 +329,27 @@ static void kept_put(struct guest_kept *k, const char *data, size_t len)
         k->begin = k->end - k->size;
 }
 
+/* Whole records go: what begins at `begin` is one. */
+static void kept_put_record(struct guest_kept *k, int stream, const char *data, size_t len)
+{
+    struct timespec now = {0};
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    const struct inside_log head = {.time_ns = (uint64_t)now.tv_sec * 1000000000ULL +
+                                               (uint64_t)now.tv_nsec,
+                                    .len = (uint32_t)len,
+                                    .stream = (uint32_t)stream};
+    while (k->end + sizeof(head) + len - k->begin > k->size) {
+        char old[sizeof(head)];
+        for (size_t i = 0; i < sizeof(old); i++)
+            old[i] = k->data[(k->begin + i) % k->size];
+        struct inside_log gone;
+        memcpy(&gone, old, sizeof(gone));
+        k->begin += sizeof(gone) + gone.len;
+    }
+    kept_put(k, (const char *)&head, sizeof(head));
+    kept_put(k, data, len);
+}
+
 static void take_output(struct guest *g, struct guest_cell *c, int stream, const char *data,
                         size_t len)
 {
@@ -333,6 +359,8 @@ static void take_output(struct guest *g, struct guest_cell *c, int stream, const
     if (!guest_is_proc(c)) {
         c->credit[stream] -= len;
         serve_send(g, &head, data, len, NULL, 0);
+    } else if (c->log) {
+        kept_put_record(&c->kept[0], stream, data, len);
     } else {
         kept_put(&c->kept[stream], data, len);
     }
@@ -365,7 +393,7 @@ static void cell_on_output(struct guest *g, struct guest_cell *c, int stream)
 static void send_kept(struct guest *g, struct guest_cell *c, int stream)
 {
     struct guest_kept *k = &c->kept[stream];
-    while (serve_can_send(g) && k->sent < k->end) {
+    while (serve_can_send(g) && k->sent < k->end && (!c->log || c->credit[stream] > 0)) {
         struct guest_head head = {.type = GUEST_OUTPUT, .id = c->id, .flags = (uint32_t)stream};
         if (k->sent < k->begin)
             k->sent = k->begin;
@@ -374,6 +402,10 @@ static void send_kept(struct guest *g, struct guest_cell *c, int stream)
         uint64_t n = k->end - k->sent;
         n = n < k->size - pos ? n : k->size - pos; /* one contiguous piece */
         n = n < GUEST_DATA_MAX ? n : GUEST_DATA_MAX;
+        if (c->log) {
+            n = n < c->credit[stream] ? n : c->credit[stream];
+            c->credit[stream] -= n;
+        }
         serve_send(g, &head, &at, sizeof(at), k->data + pos, (size_t)n);
         k->sent += n;
     }
@@ -383,7 +415,8 @@ static void send_ends(struct guest *g, struct guest_cell *c)
 {
     for (int i = 0; i < 2; i++) {
         struct guest_head head = {.type = GUEST_END, .id = c->id, .flags = (uint32_t)i};
-        if (c->out[i] >= 0 || c->ended_told[i] || c->kept[i].sent < c->kept[i].end)
+        bool open = c->out[i] >= 0 || (c->log && c->out[1] >= 0);
+        if (open || c->ended_told[i] || c->kept[i].sent < c->kept[i].end)
             continue;
         serve_send(g, &head, NULL, 0, NULL, 0);
         c->ended_told[i] = true;

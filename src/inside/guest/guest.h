@@ -31,7 +31,7 @@ struct sock_filter;
 enum cell_state { CELL_FREE, CELL_RUNNING, CELL_LINGER, CELL_STATE_MAX };
 
 /* What a managed process wrote to a stream, by byte offset. Of stdout nothing leaves before boxd
- * released it; of stderr the last bytes are enough. */
+ * released it; of stderr, and of a log, the last bytes are enough. */
 struct guest_kept {
     char *data; /* mapped, `size` bytes; NULL: none */
     size_t size;
@@ -61,6 +61,7 @@ struct guest_cell {
     int out[2];            /* -1: closed, or never there */
     int in;                /* -1: closed */
     bool tty, close_in;
+    bool log;  /* a managed process: kept[0] has records of both streams, kept[1] nothing */
     bool part; /* the last input was not the end of a call */
     bool ended_told[2];
     uint64_t credit[2];

@@ -234,7 +234,8 @@ static void welcome(struct guest *g, const char *paths, const char *end)
         if (c->state == CELL_FREE || !guest_is_proc(c))
             continue;
         procs[w.n_procs++] = (struct guest_proc){.number = c->id & ~GUEST_PROC_BIT,
-                                                 .exited = c->exited,
+                                                 .flags = (c->exited ? GUEST_PROC_EXITED : 0) |
+                                                          (c->log ? GUEST_PROC_LOG : 0),
                                                  .begin = c->kept[0].begin,
                                                  .end = c->kept[0].end};
     }

@@ -59,6 +59,7 @@ struct init_proc {
     uint32_t number;                    /* 0: free */
     int ring_fd, in_fd, out_fd, err_fd; /* owned; in_fd is kept for the next boxd */
     struct ring_writer ring;
+    bool log;            /* the ring is one */
     bool memory_open;    /* its limit could not be set */
     bool midline;        /* boxd is in the middle of a write to its stdin */
     bool exited;         /* result is there */

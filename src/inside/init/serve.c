@@ -116,6 +116,23 @@ static int proc_acquire(struct init *in, struct init_proc **ret_proc, struct cel
     return -EAGAIN;
 }
 
+/* A terminal is read from and written to by two descriptors: the second one is its stdin. */
+static int proc_open_streams(const struct init *in, const struct init_exec *head, struct streams *w)
+{
+    bool tty = (head->flags & INIT_EXEC_TTY) != 0;
+    int r = cell_open_streams(in, head, w);
+    if (r < 0)
+        return r;
+    if (tty)
+        w->ours[2] = fcntl(w->ours[0], F_DUPFD_CLOEXEC, 3);
+    if ((tty && w->ours[2] < 0) || fd_set_nonblock(w->ours[0], true) < 0 ||
+        (!tty && fd_set_nonblock(w->ours[1], true) < 0)) {
+        streams_close(w);
+        return -EIO;
+    }
+    return 0;
+}
+
 static int proc_start(struct init *in, const struct init_request *req)
 {
     struct streams w;
@@ -131,11 +148,7 @@ static int proc_start(struct init *in, const struct init_request *req)
     int ring_fd = ring_writer_init(&ring);
     if (ring_fd < 0)
         return ring_fd;
-    r = cell_open_streams(in, &req->head, &w);
-    if (r == 0 && (fd_set_nonblock(w.ours[0], true) < 0 || fd_set_nonblock(w.ours[1], true) < 0)) {
-        streams_close(&w);
-        r = -EIO;
-    }
+    r = proc_open_streams(in, &req->head, &w);
     if (r == 0) {
         r = cell_start(in, c, req, &w.child);
         streams_close_child(&w);
@@ -153,6 +166,7 @@ static int proc_start(struct init *in, const struct init_request *req)
                             .err_fd = w.ours[1],
                             .in_fd = w.ours[2],
                             .ring = ring,
+                            .log = (req->head.flags & INIT_EXEC_LOG) != 0,
                             .memory_open = memory_open};
     return 0;
 }
@@ -164,7 +178,11 @@ static void procs_start(struct init *in, const struct init_request *req)
         serve_refuse(in, &req->head, INSIDE_STAGE_REQUEST, EEXIST);
         return;
     }
-    plain.head.flags = (req->head.flags & (INIT_EXEC_MEMFD | INIT_EXEC_SCRIPT)) | INIT_EXEC_STDIN;
+    uint32_t asked = INIT_EXEC_MEMFD | INIT_EXEC_SCRIPT;
+    if ((req->head.flags & INIT_EXEC_LOG) != 0)
+        plain.head.flags &= asked | INIT_EXEC_LOG | INIT_EXEC_STDIN | INIT_EXEC_TTY;
+    else
+        plain.head.flags = (req->head.flags & asked) | INIT_EXEC_STDIN;
     plain.head.timeout_ns = 0;
     int r = proc_start(in, &plain);
     if (r < 0)
@@ -255,13 +273,13 @@ static void procs_new_peer(struct init *in)
 
 static bool proc_announce(struct init *in, struct init_proc *p)
 {
-    struct init_state m = {.type = INIT_MSG_PROC_STATE,
-                           .id = p->number,
-                           .flags = (p->exited ? INIT_STATE_EXITED : 0) |
-                                    (p->midline ? INIT_STATE_MIDLINE : 0) |
-                                    (p->memory_open ? INIT_STATE_MEMORY_OPEN : 0),
-                           .begin = ring_released(&p->ring),
-                           .exited = p->result};
+    struct init_state m = {
+        .type = INIT_MSG_PROC_STATE,
+        .id = p->number,
+        .flags = (p->exited ? INIT_STATE_EXITED : 0) | (p->midline ? INIT_STATE_MIDLINE : 0) |
+                 (p->memory_open ? INIT_STATE_MEMORY_OPEN : 0) | (p->log ? INIT_STATE_LOG : 0),
+        .begin = ring_released(&p->ring),
+        .exited = p->result};
     const int fds[] = {p->ring_fd, p->in_fd};
     if (!serve_send(in, &m, sizeof(m), fds, p->in_fd >= 0 ? 2 : 1))
         return false;
@@ -320,7 +338,7 @@ size_t procs_poll(struct init *in, struct pollfd *fds, uint64_t now, uint64_t *n
             *next = p->starved_ns < *next ? p->starved_ns : *next;
             continue;
         }
-        if (p->out_fd >= 0 && ring_room(&p->ring) > 0)
+        if (p->out_fd >= 0 && (p->log || ring_room(&p->ring) > 0))
             fds[n++] = (struct pollfd){.fd = p->out_fd, .events = POLLIN};
         if (p->err_fd >= 0)
             fds[n++] = (struct pollfd){.fd = p->err_fd, .events = POLLIN};
@@ -328,15 +346,28 @@ size_t procs_poll(struct init *in, struct pollfd *fds, uint64_t now, uint64_t *n
     return n;
 }
 
-static void proc_drain(struct init_proc *p, int *fd, ssize_t (*fill)(struct ring_writer *w, int fd))
+static ssize_t proc_fill(struct init_proc *p, int fd, uint32_t stream)
+{
+    if (p->log)
+        return ring_fill_log(&p->ring, fd, stream);
+    return stream == 0 ? ring_fill_out(&p->ring, fd) : ring_fill_err(&p->ring, fd);
+}
+
+static void proc_drain(struct init_proc *p, int *fd, uint32_t stream)
 {
     ssize_t n = SHORT_READ;
     for (int i = 0; i < READS_PER_TURN && n >= SHORT_READ; i++)
-        n = fill(&p->ring, *fd);
-    if (n == 0)
+        n = proc_fill(p, *fd, stream);
+    /* A terminal says EIO when the last process has closed it; what was written just before is
+     * still there. */
+    if (n == -EIO)
+        n = proc_fill(p, *fd, stream);
+    if (n == 0 || n == -EIO)
         fd_close_many(fd, 1);
     else if (n < 0 && n != -EAGAIN && n != -ENOBUFS)
         p->starved_ns = supervisor_now() + STARVED_NS;
+    if (p->log && p->out_fd < 0 && p->err_fd < 0)
+        ring_end_log(&p->ring);
 }
 
 void procs_ready(struct init *in, const struct pollfd *fds, size_t n)
@@ -347,9 +378,9 @@ void procs_ready(struct init *in, const struct pollfd *fds, size_t n)
         if (p->number == 0)
             continue;
         if (p->out_fd >= 0 && fds[at].fd == p->out_fd && fds[at++].revents != 0)
-            proc_drain(p, &p->out_fd, ring_fill_out);
+            proc_drain(p, &p->out_fd, 0);
         if (at < n && p->err_fd >= 0 && fds[at].fd == p->err_fd && fds[at++].revents != 0)
-            proc_drain(p, &p->err_fd, ring_fill_err);
+            proc_drain(p, &p->err_fd, 1);
     }
 }
 
