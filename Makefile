@@ -6,7 +6,7 @@ JOBS ?= $(shell nproc)
 PYTHON = /usr/bin/python3
 NINJA = ninja -j $(JOBS)
 
-.PHONY: build run check test test-vm bench interop fuzz lint release deb install uninstall clean
+.PHONY: build run check test test-vm test-packages bench interop fuzz lint release deb install uninstall clean
 
 build: setup-build
 	@tools/configure.sh build gcc
@@ -27,6 +27,10 @@ test-vm: setup-test setup-vm build
 	@status=0; tools/vm/run || status=$$?; \
 	    $(PYTHON) tools/summary.py "vm:$$status:build/vm/junit.xml"
 
+# The packages and the archives: built, then installed, upgraded, removed and purged.
+test-packages: setup-test setup-vm setup-deb
+	@JOBS=$(JOBS) tools/test-packages.sh
+
 bench: setup-bench build
 	@tools/bench
 
@@ -39,9 +43,9 @@ fuzz: setup-test
 lint: setup-test setup-lint
 	@JOBS=$(JOBS) tools/lint.sh
 
-# The archives of a release in build/release, built twice and compared.
+# The archives of a release in build/release, for any distribution, built twice and compared.
 release: setup-build
-	@JOBS=$(JOBS) PREFIX=$(PREFIX) tools/release.sh
+	@JOBS=$(JOBS) tools/release.sh
 
 # The Debian packages of HEAD in build/deb, for the release that this runs on, built twice and compared.
 deb: setup-deb

@@ -10,12 +10,12 @@ set -euo pipefail
 
 declare -A packages=(
     [build]="gcc libc6-dev meson ninja-build pkgconf python3 musl-dev libjansson-dev
-             libseccomp-dev libsqlite3-dev libssl-dev libyaml-dev libzip-dev"
+             libseccomp-dev libsqlite3-dev libssl-dev libyaml-dev zlib1g-dev"
     # What boxd calls at run time: firewall rules, quota images, rootless maps and network.
     [run]="nftables e2fsprogs uidmap slirp4netns"
     # clang and its runtime carry the sanitizers; git to curl are run inside sandboxes; the last line
     # is what the suite starts engines of its own from.
-    [test]="libcmocka-dev zlib1g-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp
+    [test]="libcmocka-dev clang libclang-rt-dev python3-pytest python3-websockets python3-aiohttp
             openssl git nodejs cmake sqlite3 curl iproute2 util-linux procps strace python3-venv
             python3-prometheus-client mandoc man-db xfsprogs btrfs-progs
             zsh fish passt tmux
@@ -24,7 +24,9 @@ declare -A packages=(
     [bench]="bubblewrap busybox-static runc crun docker.io podman"
     # Servers and clients of others come from npm and PyPI.
     [interop]="nodejs npm python3-venv git"
-    [vm]="qemu-system-x86 qemu-utils busybox-static kmod e2fsprogs xz-utils zstd"
+    # systemd to curl: the machine's root is a copy of the host's.
+    [vm]="qemu-system-x86 qemu-utils busybox-static kmod e2fsprogs xz-utils zstd
+          systemd dbus adduser init-system-helpers curl procps"
     # lintian checks the packages.
     [deb]="dpkg-dev git lintian binutils"
     [lint]="clang clang-format clang-tidy cppcheck codespell shellcheck python3-pyflakes git"

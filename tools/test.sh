@@ -11,7 +11,7 @@ jobs=${JOBS:-$(nproc)}
 rootless_uid=12345
 reports=$PWD/build/reports
 stages=()
-all="tests --ignore=tests/interop --ignore=tests/interop_openapi --ignore=tests/interop_deploy --ignore=tests/interop_langbot"
+all="tests --ignore=tests/machine --ignore=tests/interop --ignore=tests/interop_openapi --ignore=tests/interop_deploy --ignore=tests/interop_langbot"
 export PYTHONDONTWRITEBYTECODE=1
 export ASAN_OPTIONS=${ASAN_OPTIONS:-halt_on_error=1:abort_on_error=1:print_summary=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:abort_on_error=1:print_stacktrace=1}

@@ -10,9 +10,11 @@
 #include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <zip.h>
+#define ZLIB_CONST
+#include <zlib.h>
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/fd.h"
 #include "base/str.h"
 #include "base/strv.h"
@@ -34,13 +36,13 @@ struct unzip_item {
     char *name; /* owned; as the archive has it, as UTF-8 */
     char *path; /* owned; normalised and relative, the place below the target */
     bool dir, executable;
-    uint64_t size;
+    const struct zipdir_entry *entry; /* borrowed from the directory */
 };
 
 struct unzip {
+    struct zipdir dir;
     struct unzip_item *items; /* owned; in the order of the archive */
     size_t n;
-    zip_t *archive; /* owned */
 };
 
 static void unzip_done(struct unzip *z)
@@ -50,8 +52,7 @@ static void unzip_done(struct unzip *z)
         free(z->items[i].path);
     }
     free(z->items);
-    if (z->archive != NULL)
-        zip_discard(z->archive);
+    zipdir_done(&z->dir);
 }
 DEFINE_CLEANUP_DONE(unzip)
 
@@ -60,52 +61,41 @@ static int not_a_zip(struct fetch *f)
     return fetch_fail(f, "Uploaded file must be a valid .zip archive");
 }
 
-static int open_library(struct fetch *f, const struct zipdir *dir, struct unzip *z)
-{
-    zip_error_t error;
-    zip_error_init(&error);
-    zip_source_t *source = zip_source_buffer_create(f->zip, f->zip_len, 0, &error);
-    if (source != NULL) {
-        z->archive = zip_open_from_source(source, ZIP_RDONLY, &error);
-        if (z->archive == NULL)
-            zip_source_free(source);
-    }
-    zip_error_fini(&error);
-    if (z->archive == NULL || zip_get_num_entries(z->archive, 0) != (zip_int64_t)dir->n)
-        return not_a_zip(f);
-    return 0;
-}
+/* The upper half of code page 437, which archives of old have in their names. */
+static const char code_page_437[] = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒ"
+                                    "áíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐"
+                                    "└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀"
+                                    "αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u00a0";
 
-/* The library reads the archive in its own way; what it sees must be what was judged. */
-static int check_library(struct fetch *f, const struct zipdir *dir, const struct unzip *z)
+static char *from_code_page(const char *name, size_t len)
 {
-    const zip_uint64_t wanted = ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD;
-    for (size_t i = 0; i < dir->n; i++) {
-        zip_stat_t st;
-        zip_stat_init(&st);
-        if (zip_stat_index(z->archive, i, 0, &st) < 0 || (st.valid & wanted) != wanted ||
-            st.size != dir->entries[i].size || st.comp_size != dir->entries[i].compressed ||
-            st.comp_method != dir->entries[i].method)
-            return not_a_zip(f);
+    const char *upper[128], *at = code_page_437;
+    struct buf b;
+    buf_init(&b, 3 * len + 1);
+    for (size_t i = 0; i < ARRAY_SIZE(upper); i++) {
+        bool incomplete = false;
+        upper[i] = at;
+        at += utf8_next(at, sizeof(code_page_437) - 1 - (size_t)(at - code_page_437), &incomplete);
     }
-    return 0;
+    assert(*at == '\0');
+    for (size_t i = 0; i < len; i++) {
+        unsigned c = (unsigned char)name[i];
+        const char *from = c < 128 ? &name[i] : upper[c - 128];
+        const char *end = c < 128 ? from + 1 : c == 255 ? at : upper[c - 127];
+        (void)buf_append(&b, from, (size_t)(end - from));
+    }
+    return buf_take(&b);
 }
 
 /* The name as UTF-8; archives without the mark for it may use the code page of old. */
-static int decode_name(struct fetch *f, const struct zipdir_entry *e, const struct unzip *z,
-                       size_t index, char **ret)
+static int decode_name(struct fetch *f, const struct zipdir_entry *e, char **ret)
 {
     if (e->name_len == 0 || memchr(e->name, '\0', e->name_len) != NULL)
         return fetch_fail(f, "Archive contains an unsafe empty or NUL path");
-    if (utf8_valid(e->name, e->name_len)) {
-        *ret = xstrndup(e->name, e->name_len);
-        return 0;
-    }
-    const char *converted =
-        e->flags & ZIPDIR_UTF8 ? NULL : zip_get_name(z->archive, index, ZIP_FL_ENC_GUESS);
-    if (converted == NULL || !utf8_valid(converted, strlen(converted)))
+    bool valid = utf8_valid(e->name, e->name_len);
+    if (!valid && e->flags & ZIPDIR_UTF8)
         return not_a_zip(f);
-    *ret = xstrdup(converted);
+    *ret = valid ? xstrndup(e->name, e->name_len) : from_code_page(e->name, e->name_len);
     return 0;
 }
 
@@ -193,14 +183,14 @@ static int check_size(struct fetch *f, const struct zipdir_entry *e, const struc
     return 0;
 }
 
-static int judge_entries(struct fetch *f, const struct zipdir *dir, struct unzip *z)
+static int judge_entries(struct fetch *f, struct unzip *z)
 {
     uint64_t compressed = 0, size = 0;
-    z->items = xnew_n(struct unzip_item, dir->n + 1);
-    for (size_t i = 0; i < dir->n; i++) {
-        const struct zipdir_entry *e = &dir->entries[i];
-        struct unzip_item item = {.size = e->size};
-        int r = decode_name(f, e, z, i, &item.name);
+    z->items = xnew_n(struct unzip_item, z->dir.n + 1);
+    for (size_t i = 0; i < z->dir.n; i++) {
+        const struct zipdir_entry *e = &z->dir.entries[i];
+        struct unzip_item item = {.entry = e};
+        int r = decode_name(f, e, &item.name);
         if (r == 0)
             r = check_path(f, &item);
         if (r == 0)
@@ -227,66 +217,85 @@ static int judge_entries(struct fetch *f, const struct zipdir *dir, struct unzip
 /* Opens the archive of the job and judges it. */
 static int unzip_open(struct fetch *f, struct unzip *z)
 {
-    AUTO_DONE(zipdir) struct zipdir dir = {0};
     if (f->zip == NULL || f->zip_len == 0)
         return fetch_fail(f, "Uploaded file is empty");
     if (f->zip_len > FETCH_ZIP_MAX)
         return fetch_fail(f, "Uploaded archive exceeds the compressed size limit (%u bytes)",
                           FETCH_ZIP_MAX);
-    int r = zipdir_read((const uint8_t *)f->zip, f->zip_len, ENTRIES_MAX, &dir);
+    int r = zipdir_read((const uint8_t *)f->zip, f->zip_len, ENTRIES_MAX, &z->dir);
     if (r == -E2BIG)
         return fetch_fail(f, "Archive contains too many entries (maximum %u)", ENTRIES_MAX);
     if (r < 0)
         return not_a_zip(f);
-    r = open_library(f, &dir, z);
-    if (r == 0)
-        r = judge_entries(f, &dir, z);
-    return r < 0 ? r : check_library(f, &dir, z);
+    return judge_entries(f, z);
 }
 
-/* What the library says at the end of an entry: its content is not what the header announced, or
- * its bytes are damaged. */
-static int read_error(struct fetch *f, zip_file_t *file, const struct unzip_item *item)
+/* Where an entry goes, and what has come out of it. */
+struct unzip_out {
+    const struct unzip_item *item; /* borrowed */
+    int fd;                        /* borrowed */
+    uint64_t total;
+    uLong crc;
+};
+
+static int size_changed(struct fetch *f, const struct unzip_item *item)
 {
-    int code = zip_error_code_zip(zip_file_get_error(file));
-    if (code == ZIP_ER_INCONS || code == ZIP_ER_EOF)
-        return fetch_fail(f, "Archive entry size changed while extracting: %s", item->name);
-    return not_a_zip(f);
+    return fetch_fail(f, "Archive entry size changed while extracting: %s", item->name);
 }
 
-static int copy_out(struct fetch *f, zip_file_t *file, const struct unzip_item *item, int fd)
+static int unzip_put(struct fetch *f, struct unzip_out *out, const uint8_t *data, size_t len)
 {
-    static char chunk[CHUNK];
-    uint64_t total = 0;
-    for (;;) {
-        zip_int64_t n = zip_fread(file, chunk, sizeof(chunk));
-        if (n < 0)
-            return read_error(f, file, item);
-        total += (uint64_t)n;
-        if (total > item->size || (n == 0 && total < item->size))
-            return fetch_fail(f, "Archive entry size changed while extracting: %s", item->name);
-        if (n == 0)
-            return 0;
-        int r = fd_write_all(fd, chunk, (size_t)n);
-        if (r < 0)
-            return fetch_fail_sys(f, -r, item->path);
+    out->total += len;
+    if (out->total > out->item->entry->size)
+        return size_changed(f, out->item);
+    out->crc = crc32(out->crc, data, (uInt)len);
+    int r = fd_write_all(out->fd, data, len);
+    return r < 0 ? fetch_fail_sys(f, -r, out->item->path) : 0;
+}
+
+/* All of the entry's bytes are one deflated stream that ends with them. */
+static int unzip_inflate(struct fetch *f, struct unzip_out *out, const uint8_t *data)
+{
+    static uint8_t chunk[CHUNK];
+    z_stream s = {.next_in = data, .avail_in = (uInt)out->item->entry->compressed};
+    if (inflateInit2(&s, -MAX_WBITS) != Z_OK)
+        return fetch_fail_sys(f, ENOMEM, out->item->path);
+    int r = 0, state = Z_OK;
+    while (r == 0 && state == Z_OK) {
+        s.next_out = chunk;
+        s.avail_out = sizeof(chunk);
+        state = inflate(&s, Z_NO_FLUSH);
+        r = unzip_put(f, out, chunk, sizeof(chunk) - s.avail_out);
     }
+    if (r == 0 && state == Z_BUF_ERROR) /* the stream goes on behind the last byte */
+        r = size_changed(f, out->item);
+    else if (r == 0 && (state != Z_STREAM_END || s.avail_in > 0))
+        r = not_a_zip(f);
+    (void)inflateEnd(&s);
+    return r;
 }
 
-static int extract_file(struct fetch *f, struct unzip *z, size_t index, const char *path)
+static int copy_out(struct fetch *f, const struct unzip_item *item, int fd)
 {
-    const struct unzip_item *item = &z->items[index];
+    const struct zipdir_entry *e = item->entry;
+    struct unzip_out out = {.item = item, .fd = fd, .crc = crc32(0, NULL, 0)};
+    const uint8_t *data = (const uint8_t *)f->zip + e->end - e->compressed;
+    int r = e->method == ZIPDIR_STORED ? unzip_put(f, &out, data, (size_t)e->compressed)
+                                       : unzip_inflate(f, &out, data);
+    if (r == 0 && out.total < e->size)
+        r = size_changed(f, item);
+    return r == 0 && out.crc != e->crc ? not_a_zip(f) : r;
+}
+
+static int extract_file(struct fetch *f, const struct unzip_item *item, const char *path)
+{
     int r = fetch_make_parents(f, path);
     if (r < 0)
         return r;
     AUTO_CLOSE int fd = fetch_open(f, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     if (fd < 0)
         return fetch_fail_sys(f, -fd, path);
-    zip_file_t *file = zip_fopen_index(z->archive, index, 0);
-    if (file == NULL)
-        return not_a_zip(f);
-    r = copy_out(f, file, item, fd);
-    (void)zip_fclose(file);
+    r = copy_out(f, item, fd);
     if (r == 0 && fchmod(fd, item->executable ? 0755 : 0644) < 0)
         r = fetch_fail_sys(f, errno, path);
     return r;
@@ -298,7 +307,7 @@ static int unzip_extract(struct fetch *f, struct unzip *z, const char *rel)
     int r = 0;
     for (size_t i = 0; r == 0 && i < z->n; i++) {
         AUTO_FREE char *path = fetch_join(rel, z->items[i].path);
-        r = z->items[i].dir ? fetch_make_dirs(f, path) : extract_file(f, z, i, path);
+        r = z->items[i].dir ? fetch_make_dirs(f, path) : extract_file(f, &z->items[i], path);
     }
     return r;
 }

@@ -168,6 +168,7 @@ static int read_central(const struct bytes *b, const struct directory *dir, uint
                                  .name_len = name,
                                  .flags = get16(p + 8),
                                  .method = get16(p + 10),
+                                 .crc = get32(p + 16),
                                  .compressed = get32(p + 20),
                                  .size = get32(p + 24),
                                  .attributes = get32(p + 38),

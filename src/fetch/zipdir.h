@@ -14,6 +14,7 @@ struct zipdir_entry {
     size_t name_len;
     uint16_t flags, method;
     uint32_t attributes; /* external; the upper half is the Unix mode, if any */
+    uint32_t crc;        /* of what comes out */
     uint64_t compressed, size, offset;
     uint64_t end; /* of its data in the archive */
 };

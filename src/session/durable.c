@@ -65,7 +65,11 @@ static int put_session(struct session *s, uint32_t numbers_end, struct err *err)
                                     .start = s->start};
     if (session_record_write(&record, &text) < 0)
         return too_large(s, err);
-    int r = store_put_session(s->m->options.store, session_id(s), text.data, text.len, err);
+    /* No boxd finds the files of a durable session without its record, so the first one must be on
+     * the disk before the user puts anything there. */
+    bool lasting = session_durable(s) && !s->stored;
+    int r = (lasting ? store_put_session_lasting : store_put_session)(
+        s->m->options.store, session_id(s), text.data, text.len, err);
     s->stored = s->stored || r == 0;
     return r;
 }

@@ -380,6 +380,16 @@ int store_put_session(struct store *s, const char *id, const char *json, size_t 
     return run_statement(s, STORE_PUT_SESSION, err);
 }
 
+int store_put_session_lasting(struct store *s, const char *id, const char *json, size_t len,
+                              struct err *err)
+{
+    int r = run_sql(s, "wait for the disk", "PRAGMA synchronous = FULL", err);
+    if (r == 0)
+        r = store_put_session(s, id, json, len, err);
+    (void)run_sql(s, "set up", "PRAGMA synchronous = NORMAL", NULL);
+    return r;
+}
+
 int store_put_process(struct store *s, const char *id, const char *process_id, const char *json,
                       size_t len, struct err *err)
 {

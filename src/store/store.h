@@ -24,6 +24,9 @@ DEFINE_CLEANUP(store)
 /* Records are JSON objects; a session's processes go with it. */
 int store_put_session(struct store *s, const char *id, const char *json, size_t len,
                       struct err *err);
+/* The same, and it waits for the disk: a power cut does not take the record back. */
+int store_put_session_lasting(struct store *s, const char *id, const char *json, size_t len,
+                              struct err *err);
 int store_put_process(struct store *s, const char *id, const char *process_id, const char *json,
                       size_t len, struct err *err);
 int store_set_used(struct store *s, const char *id, uint64_t real_ns, struct err *err);

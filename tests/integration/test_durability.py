@@ -216,6 +216,24 @@ def test_check_J04_a_database_that_cannot_be_written(scratch, error):
         daemon.close()
 
 
+def test_a_durable_session_is_told_as_made_when_its_record_is_on_the_disk(scratch):
+    need("strace")
+    daemon = Boxd()
+    try:
+        client = daemon.client()
+        client.new("first")  # SQLite syncs what it begins with
+        with Strace(daemon.pid, "-e", "trace=fdatasync,fsync", "-e", "inject=fdatasync,fsync:error=EIO:when=1+") as trace:
+            client.new("temporary")
+            assert trace.calls() == []  # the disk holds up nobody else
+            with pytest.raises(ApiError) as caught:
+                client.new("kept", durable=True)
+            assert_typed(caught.value)
+        client.new("kept", durable=True)
+        assert client.sh("kept", "echo ok")["stdout"] == "ok\n"
+    finally:
+        daemon.close()
+
+
 def test_check_J04_a_state_directory_that_cannot_be_written_is_said(scratch):
     need("unshare", "mount")
     state = scratch / "state"
@@ -608,6 +626,10 @@ def test_check_J16_an_upgrade_in_place_disturbs_nobody(scratch, way):
                 ws.send("one")
                 assert ws.recv() == "1 one"
             pid1 = daemon.client().receipt(physical("s"))["host_pid"]
+        for name in ("stopped", "kept"):
+            daemon.client().new(name, durable=True)
+            sleeps = daemon.client().sh(name, f"echo {name} > f; sleep 1000 >/dev/null 2>&1 & echo $!")["stdout"]
+        daemon.client().call("POST", "/v1/sessions/stopped/stop")
         for number in (2, 3):
             daemon.install()
             assert " (deleted)" in os.readlink(f"/proc/{daemon.pid}/exe")
@@ -630,9 +652,16 @@ def test_check_J16_an_upgrade_in_place_disturbs_nobody(scratch, way):
                 until(lambda rpc=rpc, size=size: int(rpc.exec("s", "wc -l < /workspace/beat", workspace_quota_mb=8)
                                                      ["stdout"]) > size, what="the background command goes on")
             works(daemon.client(), f"after{number}")
+            client = daemon.client()
+            states = {s["session_id"]: s["state"] for s in client.ps()}
+            assert (states["kept"], states["stopped"]) == ("ready", "stopped" if number == 2 else "ready")
+            for name in ("stopped", "kept"):
+                assert client.sh(name, "cat f")["stdout"] == f"{name}\n"
+            assert client.sh("kept", f"kill -0 {sleeps}")["exit_code"] == 0
         client = daemon.client()
         assert client.receipt(physical("s"))["host_pid"] == pid1
-        client.rm(physical("s"))
+        for name in (physical("s"), "kept", "stopped"):
+            client.rm(name)
         assert_no_leak(daemon)
     finally:
         daemon.close()

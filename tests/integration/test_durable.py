@@ -200,6 +200,18 @@ def test_a_sandbox_that_dies_is_stopped(daemon):
     assert look(daemon) == before
 
 
+def test_too_many_forks_cost_no_file(daemon):
+    if os.geteuid() != 0:
+        pytest.skip("without root there may be no limit of processes")
+    box(daemon, "run", "--session", "k", "--pids", "32", "--", "sh", "-c", FILL)
+    before = look(daemon)
+    fork = "i=0; while [ $i -lt 100 ]; do sleep 1000 & i=$((i + 1)); done"
+    assert "fork" in box(daemon, "exec", "k", "--", "sh", "-c", fork, check=False).stderr
+    assert box(daemon, "exec", "k", "--", "sh", "-c", LOOK, check=False).returncode != 0  # what it left fills the session
+    box(daemon, "stop", "k")
+    assert look(daemon) == before
+
+
 def test_a_writable_root_is_kept(daemon):
     if os.geteuid() != 0:
         pytest.skip("without root there is no writable root")
@@ -223,6 +235,21 @@ def test_a_quota_is_kept_with_its_image(daemon):
             reboot(daemon)
         r = box(daemon, *run, "--", "sh", "-c", "sha256sum -c sum; head -c 9000000 /dev/zero > g || echo full; rm -f g")
         assert r.stdout == "f: OK\nfull\n", r.stdout
+
+
+def test_an_image_that_a_power_cut_left_torn_is_mended(daemon):
+    if os.geteuid() != 0:
+        pytest.skip("without root there is no quota")
+    run = ["run", "--session", "k", "--quota-mb", "8"]
+    box(daemon, *run, "--", "sh", "-c", "echo mine > f; mkdir d; echo torn > d/g")
+    daemon.stop()
+    (image,) = (p for p in (daemon.state / "kept").rglob("*") if p.is_file() and p.stat().st_size >= 8 << 20)
+    for change in ("clri workspace/d", "set_super_value state 0"):  # a torn directory, and a mount that never ended
+        subprocess.run(["debugfs", "-w", "-R", change, str(image)], check=True, capture_output=True, timeout=60)
+    (image.parent / "disk.boot").write_text("of another boot")
+    daemon.start()
+    until(lambda: box(daemon, "start", "k", check=False).returncode == 0)
+    assert box(daemon, *run, "--", "sh", "-c", "cat f; ls").stdout == "mine\nf\n"
 
 
 def test_an_image_that_is_held_open_is_mounted_again_once_it_is_free(daemon):

@@ -168,6 +168,12 @@ def test_the_manual_has_every_option_and_no_other():
         assert re.search(rf"^ +{name} \({variable}\)", page, re.M), name
 
 
+def test_the_page_of_the_command_line_has_every_verb():
+    page = (ROOT / "docs/reference/cli.md").read_text()
+    for verb in re.findall(r"^  (\w+(?: \w+)?)(?:, \w+)? ", box("--help").stdout, re.M):
+        assert re.search(rf"\bbox [\w|]*\b{verb}\b", page), f"cli.md does not tell of 'box {verb}'"
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_manuals_are_well_formed(name):
     need("mandoc")

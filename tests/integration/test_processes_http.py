@@ -6,7 +6,7 @@ import json
 import signal
 
 import pytest
-from boxlib import ApiError, Boxd, _UnixConnection
+from boxlib import ROOT, ApiError, Boxd, _UnixConnection
 from hostlib import until
 
 
@@ -117,6 +117,8 @@ def test_a_full_ring_holds_the_process_back_and_nothing_is_lost(processes):
         data, at, end = processes.output("p", f"?from={at}&release=1&max=1048576&wait_ms=60000")
         got += data
     assert got == want
+    page = (ROOT / "docs/reference/http.md").read_text()
+    assert "256 KiB" in page and "`release=1`" in page
 
 
 def test_unknown_members_and_sessions(api, processes):

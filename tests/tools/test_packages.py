@@ -69,7 +69,9 @@ def test_an_upgrade_restarts_boxd_and_never_stops_it(host):
     host.script("box.postinst", "configure", "")
     calls = host.script("box.prerm", "upgrade", "2.0") + host.script("box.postrm", "upgrade", "2.0")
     calls += host.script("box.postinst", "configure", "1.0")
-    assert [c for c in calls if c.startswith("deb-systemd-invoke")] == ["deb-systemd-invoke try-restart boxd.service"]
+    assert [c for c in calls if c.startswith("deb-systemd-invoke")] == [
+        "deb-systemd-invoke try-restart boxd.service", "deb-systemd-invoke start boxd.socket",
+        "deb-systemd-invoke start boxd.service"]
     assert not [c for c in calls if c.startswith(("adduser", "addgroup"))]
     assert "RestartKillSignal=SIGUSR2" in (TREE / "systemd/boxd.service.in").read_text()
     assert (host.top / "lib/box/sessions/file").read_text() == "precious"
@@ -105,7 +107,10 @@ def setup_list(purpose):
 
 def test_a_build_needs_no_test_tool_and_the_package_needs_the_same():
     build = setup_list("build")
-    assert not {p for p in build if re.search(r"cmocka|clang|pytest|websockets|cppcheck|curl|docker|podman", p)}
+    tools = r"cmocka|clang|pytest|websockets|cppcheck|curl|docker|podman"
+    assert not {p for p in build | setup_list("run") if re.search(tools, p)}
+    plan = subprocess.run(["make", "-n", "run"], cwd=TREE, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert set(" ".join(re.findall(r"tools/setup.sh (.*)", plan)).split()) == {"build", "run"}  # a first run wants no more
     wanted = re.search(r"^Build-Depends: (.*?)^\w", (DEBIAN / "control").read_text(), re.S | re.M)[1]
     assert {re.sub(r"\(.*?\)", "", p).strip() for p in wanted.split(",")} == build
 

@@ -173,7 +173,7 @@ static inline void zip_add(const char *name, size_t name_len, const char *data, 
     uint32_t size = lie.size != 0 ? lie.size : (uint32_t)len;
     uint32_t method = lie.method != 0 ? lie.method : lie.deflate ? 8 : 0;
     uint32_t offset = lie.offset != 0 ? lie.offset : (uint32_t)it.zip.len;
-    uint32_t flags = lie.flags | 0x800;
+    uint32_t flags = lie.flags ^ 0x800; /* so that a name can be one without the mark for UTF-8 */
     const struct {
         struct buf *to;
         bool central;

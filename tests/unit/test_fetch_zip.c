@@ -7,6 +7,7 @@
 #include <errno.h>
 
 #define SKILL "---\nname: demo\n---\nDo it."
+#define SAME "aaaaaaaaaaaaaaaaaaaa"
 #define INVALID "Uploaded file must be a valid .zip archive"
 
 static void refused(const char *sentence)
@@ -29,8 +30,9 @@ static void a_good_archive_is_installed(void **state)
 {
     begin();
     zip_file("bin/run", "#!/bin/sh\n", (struct zip_lie){.mode = 0100755});
-    zip_file("text", "aaaaaaaaaaaaaaaaaaaa", (struct zip_lie){.deflate = true});
+    zip_file("text", SAME, (struct zip_lie){.deflate = true});
     zip_file("dir/", "", (struct zip_lie){0});
+    zip_file("\x80z\x81\xff", "", (struct zip_lie){.flags = ZIPDIR_UTF8}); /* code page 437 */
     zip_end();
     job_works("preview_zip", "{\"filename\":\"x.zip\"}");
     assert_false(there("x-upload"));
@@ -42,6 +44,7 @@ static void a_good_archive_is_installed(void **state)
     assert_int_equal(fstatat(it.fd, "x-upload/bin/run", &st, 0), 0);
     assert_int_equal(st.st_mode & 07777, 0755);
     assert_true(there("x-upload/dir"));
+    assert_true(there("x-upload/Çzü\u00a0"));
     job_fails("install_zip", "{\"filename\":\"x.zip\"}",
               "Skill directory already exists: " CALLED "/x-upload");
 }
@@ -89,7 +92,20 @@ static void every_rule_has_its_sentence(void **state)
     refused("Archive entry uses an unsupported compression method: f");
     zip_file("f", "xx", (struct zip_lie){.size = 1, .compressed = 2});
     refused("Archive entry size changed while extracting: f");
+    zip_file("f", SAME, (struct zip_lie){.deflate = true, .size = sizeof(SAME) - 2});
+    refused("Archive entry size changed while extracting: f");
+    zip_file("f", SAME, (struct zip_lie){.deflate = true, .size = sizeof(SAME)});
+    refused("Archive entry size changed while extracting: f");
+    zip_file("f", SAME, (struct zip_lie){.deflate = true, .compressed = 2});
+    refused("Archive entry size changed while extracting: f");
+    zip_file("f", "\x07", (struct zip_lie){.method = ZIPDIR_DEFLATED}); /* no such kind of block */
+    refused(INVALID);
+    static const char behind[] = "\xab\0\0zz"; /* the stream of "x", and more */
+    zip_add("f", 1, behind, 5, (struct zip_lie){.method = 8, .size = 1, .crc = 0x8cdc1683});
+    refused(INVALID);
     zip_file("f", "x", (struct zip_lie){.crc = 1});
+    refused(INVALID);
+    zip_file("f", SAME, (struct zip_lie){.deflate = true, .crc = 1});
     refused(INVALID);
     zip_file("f", "x", (struct zip_lie){.local_name = "g"});
     refused(INVALID);

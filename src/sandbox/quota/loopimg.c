@@ -580,9 +580,11 @@ int loopimg_note_boot(int dirfd, bool *ret_same)
     return r < 0 || *ret_same ? r : write_note(dirfd, BOOT_FILE, now);
 }
 
+/* An image has no journal, so a power cut may leave more than e2fsck -p mends, and there is no
+ * person to ask: -y mends it, and what had not reached the disk is lost as on every disk. */
 static int image_check(int fd, struct err *err)
 {
-    const char *const argv[] = {"e2fsck", "-fp", "/proc/self/fd/0", NULL};
+    const char *const argv[] = {"e2fsck", "-fy", "/proc/self/fd/0", NULL};
     const struct hostcmd_opts opts = {.stdin_fd = fd,
                                       .stdout_fd = -1,
                                       .timeout_ms = FSCK_TIMEOUT_MS,
