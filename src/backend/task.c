@@ -15,9 +15,9 @@
 #include "base/state.h"
 #include "inside/guest_wire.h"
 
-/* How long an answer waits for more output once the main process is gone but others still hold the
- * pipes. */
-#define DRAIN_NS (50ULL * NSEC_PER_MSEC)
+#define DRAIN_NS                                                                                   \
+    (50ULL * NSEC_PER_MSEC)           /* an answer waits for others that still hold the pipes      \
+                                       */
 #define STDIN_QUEUE_MAX (16U << 20)   /* one message of a client, and what is left before it */
 #define STDIN_HIGH_WATER (256U << 10) /* above it the writer is asked to hold back */
 
@@ -409,18 +409,16 @@ static void exec_resize(struct exec *e, uint16_t rows, uint16_t cols)
         t->ops->resize(t, rows, cols);
 }
 
-/* Managed processes. */
-
-/* Their output, unless the transport has it where it can be read: copies are never larger than what
- * the sandbox keeps, so that reading needs no waiting. */
+/* Managed processes. Their output, unless the transport has it where it can be read: copies are
+ * never larger than what the sandbox keeps, so that reading needs no waiting. */
 
 int task_copy_output(struct task *t, const char *data, size_t len)
 {
     if (t->log && t->copy.out.len + len > GUEST_RING) {
         /* A quarter at once: what is left has to be moved. */
         size_t gone = inside_log_excess(t->copy.out.data, t->copy.out.len, GUEST_RING / 4 * 3);
-        buf_consume(&t->copy.out, gone);
         t->copy.begin += gone;
+        buf_consume(&t->copy.out, gone);
     }
     return buf_append(&t->copy.out, data, len);
 }
@@ -443,10 +441,8 @@ static struct proc_range range_of(const struct task *t)
     if (t->ops->range != NULL)
         return t->ops->range(t);
     uint64_t end = t->copy.begin + t->copy.out.len;
-    return (struct proc_range){.begin = t->copy.begin,
-                               .end = end,
-                               .eof = t->copy.eof,
-                               .behind = !t->copy.eof && end < t->copy.known};
+    bool eof = t->copy.eof, behind = !eof && end < t->copy.known;
+    return (struct proc_range){.begin = t->copy.begin, .end = end, .eof = eof, .behind = behind};
 }
 
 static struct proc_range proc_range(const struct proc *p)

@@ -122,31 +122,6 @@ static void exec_options(const struct v1_exec *e, struct run_options *ret)
     };
 }
 
-int v1_signal_number(const char *name)
-{
-    static const struct {
-        const char *name;
-        int signo;
-    } signals[] = {{"INT", SIGINT},   {"TERM", SIGTERM}, {"HUP", SIGHUP},   {"QUIT", SIGQUIT},
-                   {"KILL", SIGKILL}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"TSTP", SIGTSTP},
-                   {"CONT", SIGCONT}, {"STOP", SIGSTOP}, {"ALRM", SIGALRM}, {"WINCH", SIGWINCH}};
-    for (size_t i = 0; name != NULL && i < ARRAY_SIZE(signals); i++)
-        if (str_eq(name, signals[i].name))
-            return signals[i].signo;
-    return 0;
-}
-
-int v1_read_signal(struct http_request *req, const struct json *body)
-{
-    int signo = v1_signal_number(json_str(json_get(body, "signal")));
-    if (signo > 0 && json_len(body) == 1)
-        return signo;
-    front_failf(req, ERR_INVALID,
-                "signal must be one of INT, TERM, HUP, QUIT, KILL, USR1, USR2, TSTP, CONT, STOP, "
-                "ALRM, WINCH, and nothing else is known");
-    return 0;
-}
-
 /* Starting ------------------------------------------------------------------------------------ */
 
 static void free_exec(void *owned)

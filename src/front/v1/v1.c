@@ -6,6 +6,7 @@
 #include "front/v1/v1.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 
 #include "backend/backend.h"
@@ -149,6 +150,31 @@ static void write_hosts(struct jw *w, const struct spec *spec)
     for (char *const *h = spec->own.allow_hosts; h != NULL && *h != NULL; h++)
         jw_str(w, *h);
     jw_array_end(w);
+}
+
+int v1_signal_number(const char *name)
+{
+    static const struct {
+        const char *name;
+        int signo;
+    } signals[] = {{"INT", SIGINT},   {"TERM", SIGTERM}, {"HUP", SIGHUP},   {"QUIT", SIGQUIT},
+                   {"KILL", SIGKILL}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"TSTP", SIGTSTP},
+                   {"CONT", SIGCONT}, {"STOP", SIGSTOP}, {"ALRM", SIGALRM}, {"WINCH", SIGWINCH}};
+    for (size_t i = 0; name != NULL && i < ARRAY_SIZE(signals); i++)
+        if (str_eq(name, signals[i].name))
+            return signals[i].signo;
+    return 0;
+}
+
+int v1_read_signal(struct http_request *req, const struct json *body)
+{
+    int signo = v1_signal_number(json_str(json_get(body, "signal")));
+    if (signo > 0 && json_len(body) == 1)
+        return signo;
+    front_failf(req, ERR_INVALID,
+                "signal must be one of INT, TERM, HUP, QUIT, KILL, USR1, USR2, TSTP, CONT, STOP, "
+                "ALRM, WINCH, and nothing else is known");
+    return 0;
 }
 
 /* The command that it is for, if any, and whether that runs or is to run again. */
