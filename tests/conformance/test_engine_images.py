@@ -308,7 +308,7 @@ def test_L_too_many_volumes(box, load):
 
 
 def test_a_request_without_an_image_is_told_to_name_one(box):
-    with pytest.raises(ApiError, match="'host', the programs of this host, is no image .* name one"):
+    with pytest.raises(ApiError, match="has no image 'host', which stands for the programs of this host: name one"):
         box.api.call("POST", "/v1/sessions", {"session_id": f"none{next(_numbers)}"})
 
 
