@@ -57,7 +57,7 @@ struct process *process_next(struct session *s, struct process *after); /* by st
 
 const struct process_spec *process_spec_of(const struct process *p);
 struct session *process_session(const struct process *p);
-uint32_t process_number(const struct process *p); /* as the backend knows it */
+uint32_t process_number(const struct process *p);     /* as the backend knows it */
 bool process_running(const struct process *p);        /* also while it is being stopped */
 bool process_attached(const struct process *p);       /* a reader has claimed it */
 uint64_t process_started_at(const struct process *p); /* wall clock */

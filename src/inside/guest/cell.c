@@ -339,7 +339,7 @@ static void kept_put_record(struct guest_kept *k, int stream, const char *data, 
                                     .len = (uint32_t)len,
                                     .stream = (uint32_t)stream};
     while (k->end + sizeof(head) + len - k->begin > k->size) {
-        char old[sizeof(head)];
+        char old[sizeof(head)] = {0};
         for (size_t i = 0; i < sizeof(old); i++)
             old[i] = k->data[(k->begin + i) % k->size];
         struct inside_log gone;
