@@ -353,8 +353,6 @@ static int receive_page(struct copy_tree *t, int dir_fd, const char *dirs[2], ch
 static int receive_dir(struct copy_tree *t, int parent_fd, const char *name, const char *paths[2],
                        size_t depth, struct err *err)
 {
-    AUTO_FREE char *after = NULL;
-
     if (mkdirat(parent_fd, name, 0777) < 0) {
         if (errno != EEXIST)
             return err_sys(err, errno, "'%s'", paths[0]);
@@ -364,6 +362,7 @@ static int receive_dir(struct copy_tree *t, int parent_fd, const char *name, con
     AUTO_CLOSE int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return err_sys(err, errno, "'%s'", paths[0]);
+    AUTO_FREE char *after = NULL;
     int r;
     do
         r = receive_page(t, fd, paths, &after, depth, err);
