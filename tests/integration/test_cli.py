@@ -410,7 +410,8 @@ def test_a_shell_on_a_terminal_ends_when_box_is_told_to(terminal):
     t.expect(b"$ ")
     start = time.monotonic()
     t.process.send_signal(signal.SIGTERM)
-    assert t.end() == 129
+    # box sends TERM and HUP. Which of them bash says it died of, when both are there at once, is bash's own race.
+    assert t.end() in (128 + signal.SIGHUP, 128 + signal.SIGTERM)
     assert time.monotonic() - start < 8, "it was not killed after ten seconds, it obeyed"
 
 
