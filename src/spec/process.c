@@ -61,7 +61,7 @@ const struct model process_spec_model = {
 };
 
 const struct model process_request_model = {
-    .name = "process",
+    .name = "BoxManagedProcessSpec",
     .doc = "A long-lived process of a session.",
     .fields = fields,
     .n_fields = ARRAY_SIZE(fields),

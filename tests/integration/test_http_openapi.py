@@ -76,6 +76,8 @@ def test_references_and_names_are_whole(document):
         for op in item.values():
             assert set(re.findall(r"{(\w+)}", path)) == {p["name"] for p in op["parameters"] if p["in"] == "path"}
             assert op["summary"] and "default" in op["responses"]
+    # Generators make a class of each, and take a name in lower case for a value.
+    assert all(name[0].isupper() for name in document["components"]["schemas"])
 
 
 def test_answers_are_what_the_document_says(boxd, document):

@@ -108,7 +108,7 @@ static const struct field rename_fields[] = {
 /* clang-format on */
 
 const struct model v1_rename_model = {
-    .name = "rename",
+    .name = "RenameRequest",
     .fields = rename_fields,
     .n_fields = ARRAY_SIZE(rename_fields),
     .size = sizeof(struct v1_rename),
