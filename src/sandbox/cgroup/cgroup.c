@@ -32,7 +32,7 @@
 #define USED "used-"
 #define USED_MAX 16U
 #define USED_BYTES_MAX (16ULL << 20)   /* with more in it, emptying takes longer than it saves */
-#define EMPTY_BYTES_MAX (256ULL << 10) /* what the next session may begin with */
+#define EMPTY_BYTES_MAX (512ULL << 10) /* what the next session may begin with */
 
 static const char *const controller_names[CGROUP_CONTROLLERS] = {
     [CGROUP_CPU] = "cpu",
